@@ -1,0 +1,27 @@
+"""The stations on the way from image to logits, in that order, written with `keras.ops` only.
+
+Axes, here and everywhere: `B` batch, `H W` image height and width in pixels, `C` channels, `P` patch
+side, `h w` patch grid, `N = h*w` patches, `T` tokens in the encoder, `D` token width, `A` heads,
+`M` MLP width, `K` classes. Height comes before width.
+"""
+
+from keras_vit.layers.attention import MultiHeadAttention
+from keras_vit.layers.encoder import MlpBlock, TransformerBlock
+from keras_vit.layers.heads import AttentionPooling, TokenPooling
+from keras_vit.layers.patches import PatchEmbedding
+from keras_vit.layers.resnet import ResNetRoot, ResNetUnit, StdConv2D
+from keras_vit.layers.tokens import AddPositionEmbs, ClassToken
+
+__all__ = [
+    "StdConv2D",
+    "ResNetRoot",
+    "ResNetUnit",
+    "PatchEmbedding",
+    "ClassToken",
+    "AddPositionEmbs",
+    "MultiHeadAttention",
+    "MlpBlock",
+    "TransformerBlock",
+    "TokenPooling",
+    "AttentionPooling",
+]

@@ -1,0 +1,177 @@
+"""The transformer block: equations 2 and 3 of arXiv:2010.11929, LayerNorm before each half.
+
+Dropout stands where appendix B.1 has it: after the attention's output, after the MLP's activation
+and after its second layer. LayerNorm's epsilon is 1e-6, the official code's, not Keras' 1e-3.
+"""
+
+import keras
+from keras import ops
+
+from keras_vit.layers.attention import MultiHeadAttention
+from keras_vit.layers.composite import CompositeLayer
+from keras_vit.variants import ACTIVATIONS, check_choice, check_positive_int
+
+NORM_EPSILON = 1e-6
+
+
+def layer_norm(dtype, name):
+    """The LayerNorm of every place in the model."""
+    return keras.layers.LayerNormalization(epsilon=NORM_EPSILON, dtype=dtype, name=name)
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class MlpBlock(CompositeLayer):
+    """Two dense layers with a GELU between, applied to every token by itself.
+
+    Args:
+        hidden_size: D, size of a token.
+        mlp_dim: M, size between the layers.
+        dropout_rate: after the activation and after the second layer, in [0, 1).
+        activation: `"gelu_tanh"` (the official code's tanh approximation) or exact `"gelu"`.
+
+    Call arguments:
+        tokens: `(B, T, D)`.
+
+    Returns:
+        `(B, T, D)`.
+
+    Source: arXiv:2010.11929, section 3.1.
+    """
+
+    def __init__(self, hidden_size, mlp_dim, dropout_rate=0.0, activation="gelu_tanh", **kwargs):
+        super().__init__(**kwargs)
+        check_positive_int("mlp_dim", mlp_dim)
+        check_choice("activation", activation, ACTIVATIONS)
+        self.hidden_size = hidden_size
+        self.mlp_dim = mlp_dim
+        self.dropout_rate = dropout_rate
+        self.activation = activation
+        self.dense_1, self.dense_2 = (
+            keras.layers.Dense(
+                size,
+                kernel_initializer="glorot_uniform",
+                bias_initializer=keras.initializers.RandomNormal(stddev=1e-6),  # official code
+                dtype=self.dtype_policy,
+                name=name,
+            )
+            for name, size in (("dense_1", mlp_dim), ("dense_2", hidden_size))
+        )
+        self.dropout_1 = keras.layers.Dropout(dropout_rate, dtype=self.dtype_policy, name="dropout_1")
+        self.dropout_2 = keras.layers.Dropout(dropout_rate, dtype=self.dtype_policy, name="dropout_2")
+
+    def build(self, input_shape):
+        self.dense_1.build((None, input_shape[-1]))
+        self.dense_2.build((None, self.mlp_dim))
+
+    def call(self, tokens, training=None):
+        x = ops.reshape(tokens, (-1, tokens.shape[-1]))  # (B*T, D)
+        x = ops.gelu(self.dense_1(x), approximate=self.activation == "gelu_tanh")  # (B*T, M)
+        x = self.dropout_1(x, training=training)
+        x = self.dropout_2(self.dense_2(x), training=training)  # (B*T, D)
+        return ops.reshape(x, (-1, ops.shape(tokens)[1], self.hidden_size))  # (B, T, D)
+
+    def compute_output_shape(self, input_shape):
+        return (*input_shape[:-1], self.hidden_size)
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "hidden_size": self.hidden_size,
+            "mlp_dim": self.mlp_dim,
+            "dropout_rate": self.dropout_rate,
+            "activation": self.activation,
+        }
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class TransformerBlock(CompositeLayer):
+    """One encoder block: attention and MLP, each behind a LayerNorm and around a skip connection.
+
+    Args:
+        hidden_size: D, size of a token.
+        num_heads: A; must divide `hidden_size`.
+        mlp_dim: M, size inside the MLP.
+        dropout_rate: of the dense layers' outputs, in [0, 1).
+        attention_dropout_rate: of the attention weights, in [0, 1).
+        stochastic_depth_rate: probability of leaving out each of the two branches, drawn for every
+            example by itself, in [0, 1).
+        activation: `"gelu_tanh"` or `"gelu"`.
+        num_output_tokens: k, to compute the first k tokens only (keys and values still come from all of
+            them: the same numbers for less work), or `None` for all.
+
+    Call arguments:
+        tokens: `(B, T, D)`.
+
+    Returns:
+        `(B, T, D)`, or `(B, k, D)`.
+
+    Source: arXiv:2010.11929, eq. 2 and 3; stochastic depth: arXiv:1603.09382, as arXiv:2106.10270 uses it.
+    """
+
+    def __init__(
+        self,
+        hidden_size,
+        num_heads,
+        mlp_dim,
+        dropout_rate=0.0,
+        attention_dropout_rate=0.0,
+        stochastic_depth_rate=0.0,
+        activation="gelu_tanh",
+        num_output_tokens=None,
+        **kwargs,
+    ):
+        super().__init__(**kwargs)
+        if num_output_tokens is not None:
+            check_positive_int("num_output_tokens", num_output_tokens)
+        self.hidden_size = hidden_size
+        self.num_heads = num_heads
+        self.mlp_dim = mlp_dim
+        self.dropout_rate = dropout_rate
+        self.attention_dropout_rate = attention_dropout_rate
+        self.stochastic_depth_rate = stochastic_depth_rate
+        self.activation = activation
+        self.num_output_tokens = num_output_tokens
+        dtype = self.dtype_policy
+        self.norm_1 = layer_norm(dtype, "norm_1")
+        self.attention = MultiHeadAttention(
+            hidden_size, num_heads, attention_dropout_rate, dtype=dtype, name="attention"
+        )
+        self.dropout = keras.layers.Dropout(dropout_rate, dtype=dtype, name="dropout")
+        self.norm_2 = layer_norm(dtype, "norm_2")
+        self.mlp = MlpBlock(hidden_size, mlp_dim, dropout_rate, activation, dtype=dtype, name="mlp")
+        # One draw per example and branch is what makes a dropout stochastic depth.
+        self.stochastic_depth_1, self.stochastic_depth_2 = (
+            keras.layers.Dropout(stochastic_depth_rate, noise_shape=(None, 1, 1), dtype=dtype, name=name)
+            for name in ("stochastic_depth_1", "stochastic_depth_2")
+        )
+
+    def build(self, input_shape):
+        for layer in (self.norm_1, self.attention, self.norm_2, self.mlp):
+            layer.build(input_shape)
+
+    def call(self, tokens, training=None):
+        x = self.norm_1(tokens)
+        queries = None
+        if self.num_output_tokens is not None:
+            queries, tokens = x[:, : self.num_output_tokens], tokens[:, : self.num_output_tokens]  # (B, k, D)
+        x = self.dropout(self.attention(x, queries, training=training), training=training)
+        tokens = tokens + self.stochastic_depth_1(x, training=training)
+        x = self.mlp(self.norm_2(tokens), training=training)
+        return tokens + self.stochastic_depth_2(x, training=training)
+
+    def compute_output_shape(self, input_shape):
+        batch, num_tokens, _ = input_shape
+        return (batch, self.num_output_tokens or num_tokens, self.hidden_size)
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "hidden_size": self.hidden_size,
+            "num_heads": self.num_heads,
+            "mlp_dim": self.mlp_dim,
+            "dropout_rate": self.dropout_rate,
+            "attention_dropout_rate": self.attention_dropout_rate,
+            "stochastic_depth_rate": self.stochastic_depth_rate,
+            "activation": self.activation,
+            "num_output_tokens": self.num_output_tokens,
+        }

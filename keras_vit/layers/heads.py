@@ -1,0 +1,105 @@
+"""From encoded tokens to one representation: class token, mean, or attention pooling."""
+
+import keras
+from keras import ops
+
+from keras_vit.layers.attention import MultiHeadAttention
+from keras_vit.layers.composite import CompositeLayer
+from keras_vit.layers.encoder import MlpBlock, layer_norm
+from keras_vit.variants import check_choice
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class TokenPooling(keras.layers.Layer):
+    """Reads the representation off the encoded tokens.
+
+    Args:
+        kind: `"token"` takes token 0, the class token; `"gap"` the mean of the patch tokens.
+        num_prefix_tokens: tokens before the patches, which `"gap"` leaves out.
+
+    Call arguments:
+        tokens: `(B, T, D)`.
+
+    Returns:
+        `(B, D)`.
+
+    Source: arXiv:2010.11929, eq. 4 and appendix D.3.
+    """
+
+    def __init__(self, kind, num_prefix_tokens=0, **kwargs):
+        super().__init__(**kwargs)
+        check_choice("kind", kind, ("token", "gap"))
+        self.kind = kind
+        self.num_prefix_tokens = num_prefix_tokens
+
+    def call(self, tokens):
+        if self.kind == "token":
+            return tokens[:, 0]  # (B, D)
+        return ops.mean(tokens[:, self.num_prefix_tokens :], axis=1)  # (B, D)
+
+    def compute_output_shape(self, input_shape):
+        return (input_shape[0], input_shape[-1])
+
+    def get_config(self):
+        return {**super().get_config(), "kind": self.kind, "num_prefix_tokens": self.num_prefix_tokens}
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class AttentionPooling(CompositeLayer):
+    """A learned probe reads from all tokens by attention, followed by an MLP with a skip connection.
+
+    Args:
+        hidden_size: D, size of a token.
+        num_heads: A; must divide `hidden_size`.
+        mlp_dim: M, size inside the MLP.
+        activation: `"gelu_tanh"` or `"gelu"`.
+
+    Call arguments:
+        tokens: `(B, T, D)`.
+
+    Returns:
+        `(B, D)`.
+
+    Source: "MAP" head of arXiv:2106.04560 (Scaling Vision Transformers), as big_vision has it.
+    """
+
+    def __init__(self, hidden_size, num_heads, mlp_dim, activation="gelu_tanh", **kwargs):
+        super().__init__(**kwargs)
+        self.hidden_size = hidden_size
+        self.num_heads = num_heads
+        self.mlp_dim = mlp_dim
+        self.activation = activation
+        self.attention = MultiHeadAttention(hidden_size, num_heads, dtype=self.dtype_policy, name="attention")
+        self.norm = layer_norm(self.dtype_policy, "norm")
+        self.mlp = MlpBlock(hidden_size, mlp_dim, activation=activation, dtype=self.dtype_policy, name="mlp")
+
+    def build(self, input_shape):
+        self.probe = self.add_weight(
+            name="probe", shape=(1, 1, input_shape[-1]), initializer=self._probe_initializer(input_shape[-1])
+        )
+        for layer in (self.attention, self.norm, self.mlp):
+            layer.build((input_shape[0], 1, input_shape[-1]))
+
+    @staticmethod
+    def _probe_initializer(size):
+        limit = (6.0 / (1 + size)) ** 0.5  # Xavier uniform on the (1, D) matrix
+        return keras.initializers.RandomUniform(-limit, limit)
+
+    def call(self, tokens, training=None):
+        probe = ops.cast(self.probe, tokens.dtype)
+        probe = ops.broadcast_to(probe, (ops.shape(tokens)[0], 1, self.hidden_size))  # (B, 1, D)
+        x = self.attention(tokens, probe, training=training)
+        x = x + self.mlp(self.norm(x), training=training)
+        return x[:, 0]  # (B, D)
+
+    def compute_output_shape(self, input_shape):
+        return (input_shape[0], self.hidden_size)
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "hidden_size": self.hidden_size,
+            "num_heads": self.num_heads,
+            "mlp_dim": self.mlp_dim,
+            "activation": self.activation,
+        }

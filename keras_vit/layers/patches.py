@@ -1,0 +1,86 @@
+"""Image to patch tokens: section 3.1, equation 1 of arXiv:2010.11929."""
+
+import keras
+from keras import ops
+
+from keras_vit.variants import check_positive_int
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class PatchEmbedding(keras.layers.Layer):
+    """Cuts an image into square patches and maps each patch to one token.
+
+    A convolution with kernel and stride P: the same numbers as unfolding the image
+    and multiplying by one matrix.
+
+    Args:
+        hidden_size: D, size of a token.
+        patch_size: P, side of a patch in pixels.
+
+    Call arguments:
+        images: `(B, H, W, C)`, floats in the range the weights expect, or a feature map;
+            H and W multiples of P.
+
+    Returns:
+        `(B, N, D)` with N = (H/P)(W/P), patches in reading order.
+
+    Raises:
+        ValueError: if H or W is known and no multiple of P.
+
+    Source: arXiv:2010.11929, section 3.1, eq. 1.
+    """
+
+    def __init__(self, hidden_size, patch_size, **kwargs):
+        super().__init__(**kwargs)
+        check_positive_int("hidden_size", hidden_size)
+        check_positive_int("patch_size", patch_size)
+        self.hidden_size = hidden_size
+        self.patch_size = patch_size
+        self.projection = keras.layers.Conv2D(
+            hidden_size,
+            patch_size,
+            strides=patch_size,
+            padding="valid",
+            data_format="channels_last",
+            kernel_initializer="lecun_normal",
+            dtype=self.dtype_policy,
+            name="projection",
+        )
+
+    def build(self, input_shape):
+        self._check_tiles(input_shape)
+        self.projection.build(input_shape)
+
+    def call(self, images):
+        self._check_tiles(images.shape)
+        height, width = images.shape[1:3]
+        if height is None or width is None:
+            images = self._whole_patches_only(images)
+        tokens = self.projection(images)  # (B, h, w, D)
+        shape = ops.shape(tokens)
+        return ops.reshape(tokens, (-1, shape[1] * shape[2], self.hidden_size))  # (B, N, D)
+
+    def _whole_patches_only(self, images):
+        """Fails in the running graph where a side, unknown until then, is no multiple of P: a convolution crops."""
+        batch, height, width, channels = ops.shape(images)
+        side = self.patch_size
+        return ops.reshape(images, (batch, height // side * side, width // side * side, channels))
+
+    def _check_tiles(self, shape):
+        if len(shape) != 4:
+            raise ValueError(f"`images` must have shape (B, H, W, C).\nReceived: shape {tuple(shape)}.")
+        sides = [side for side in shape[1:3] if side is not None]
+        if any(side % self.patch_size or side < 1 for side in sides):
+            raise ValueError(
+                "height and width of `images` must be multiples of `patch_size`, so that patches tile the image.\n"
+                f"Received: shape {tuple(shape)}, patch_size={self.patch_size}. Resize or crop the images."
+            )
+
+    def compute_output_shape(self, input_shape):
+        batch, height, width, _ = input_shape
+        known = height is not None and width is not None
+        num_patches = (height // self.patch_size) * (width // self.patch_size) if known else None
+        return (batch, num_patches, self.hidden_size)
+
+    def get_config(self):
+        return {**super().get_config(), "hidden_size": self.hidden_size, "patch_size": self.patch_size}

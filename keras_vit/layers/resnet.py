@@ -1,0 +1,156 @@
+"""The ResNet in front of the hybrids: post-activation bottlenecks with GroupNorm and standardised kernels.
+
+"ResNet (BiT)" of section 4.1 of arXiv:2010.11929, in the form of the official code: version 1 units
+(activation after the sum), padding as TensorFlow's SAME, GroupNorm of 32 groups with epsilon 1e-6.
+"""
+
+import keras
+from keras import ops
+
+from keras_vit.variants import check_positive_int
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class StdConv2D(keras.layers.Conv2D):
+    """A convolution whose kernel is standardised, per output channel, to zero mean and unit deviation.
+
+    Takes the arguments of `keras.layers.Conv2D`.
+
+    Source: weight standardisation, arXiv:1903.10520; `(w - mean) / (std + 1e-5)` as the official code has it.
+    """
+
+    def convolution_op(self, inputs, kernel):
+        kernel = ops.cast(kernel, keras.backend.result_type(kernel.dtype, "float32"))
+        mean, variance = ops.moments(kernel, axes=(0, 1, 2), keepdims=True)
+        kernel = (kernel - mean) / (ops.sqrt(variance) + 1e-5)
+        return super().convolution_op(inputs, ops.cast(kernel, inputs.dtype))
+
+
+def _std_conv(filters, kernel_size, strides, dtype, name):
+    return StdConv2D(
+        filters,
+        kernel_size,
+        strides=strides,
+        padding="same",
+        data_format="channels_last",
+        use_bias=False,
+        kernel_initializer="lecun_normal",
+        dtype=dtype,
+        name=name,
+    )
+
+
+def _group_norm(dtype, name, gamma="ones"):
+    return keras.layers.GroupNormalization(32, epsilon=1e-6, gamma_initializer=gamma, dtype=dtype, name=name)
+
+
+def _halved(side, times=1):
+    for _ in range(times):
+        side = None if side is None else -(-side // 2)
+    return side
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class ResNetRoot(keras.layers.Layer):
+    """A 7x7 convolution and a 3x3 max-pooling, each with stride 2.
+
+    Args:
+        width: channels out, a multiple of 32.
+
+    Call arguments:
+        images: `(B, H, W, C)`.
+
+    Returns:
+        `(B, H/4, W/4, width)`.
+
+    Source: arXiv:2010.11929, section 4.1.
+    """
+
+    def __init__(self, width, **kwargs):
+        super().__init__(**kwargs)
+        check_positive_int("width", width)
+        self.width = width
+        self.conv = _std_conv(width, 7, 2, self.dtype_policy, "conv")
+        self.norm = _group_norm(self.dtype_policy, "norm")
+
+    def build(self, input_shape):
+        self.conv.build(input_shape)
+        self.norm.build((None, None, None, self.width))
+
+    def call(self, images):
+        x = ops.relu(self.norm(self.conv(images)))  # (B, H/2, W/2, width)
+        return ops.max_pool(x, 3, 2, padding="same", data_format="channels_last")
+
+    def compute_output_shape(self, input_shape):
+        batch, height, width, _ = input_shape
+        return (batch, _halved(height, 2), _halved(width, 2), self.width)
+
+    def get_config(self):
+        return {**super().get_config(), "width": self.width}
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class ResNetUnit(keras.layers.Layer):
+    """One bottleneck: convolutions 1x1, 3x3, 1x1, and a skip connection.
+
+    Args:
+        filters: F; the unit puts out 4F channels.
+        strides: of the 3x3 convolution and the projection, 1 or 2.
+        projection: whether the skip connection is projected, as the first unit of a stage needs.
+
+    Call arguments:
+        x: `(B, H, W, C)`; C = 4F unless projected.
+
+    Returns:
+        `(B, H/strides, W/strides, 4F)`.
+
+    Source: arXiv:1512.03385 with the norm of arXiv:1803.08494, as section 4.1 of arXiv:2010.11929.
+    """
+
+    def __init__(self, filters, strides=1, projection=False, **kwargs):
+        super().__init__(**kwargs)
+        check_positive_int("filters", filters)
+        self.filters = filters
+        self.strides = strides
+        self.projection = projection
+        dtype = self.dtype_policy
+        self.conv_1 = _std_conv(filters, 1, 1, dtype, "conv_1")
+        self.norm_1 = _group_norm(dtype, "norm_1")
+        self.conv_2 = _std_conv(filters, 3, strides, dtype, "conv_2")
+        self.norm_2 = _group_norm(dtype, "norm_2")
+        self.conv_3 = _std_conv(4 * filters, 1, 1, dtype, "conv_3")
+        self.norm_3 = _group_norm(dtype, "norm_3", gamma="zeros")  # official code: a new unit is the identity
+        if projection:
+            self.conv_proj = _std_conv(4 * filters, 1, strides, dtype, "conv_proj")
+            self.norm_proj = _group_norm(dtype, "norm_proj")
+
+    def build(self, input_shape):
+        inner, outer = (None, None, None, self.filters), (None, None, None, 4 * self.filters)
+        self.conv_1.build(input_shape)
+        self.norm_1.build(inner)
+        self.conv_2.build(inner)
+        self.norm_2.build(inner)
+        self.conv_3.build(inner)
+        self.norm_3.build(outer)
+        if self.projection:
+            self.conv_proj.build(input_shape)
+            self.norm_proj.build(outer)
+
+    def call(self, x):
+        shortcut = self.norm_proj(self.conv_proj(x)) if self.projection else x
+        x = ops.relu(self.norm_1(self.conv_1(x)))
+        x = ops.relu(self.norm_2(self.conv_2(x)))
+        return ops.relu(self.norm_3(self.conv_3(x)) + shortcut)
+
+    def compute_output_shape(self, input_shape):
+        batch, height, width, _ = input_shape
+        times = self.strides - 1
+        return (batch, _halved(height, times), _halved(width, times), 4 * self.filters)
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "filters": self.filters,
+            "strides": self.strides,
+            "projection": self.projection,
+        }

@@ -1,0 +1,131 @@
+"""Position tables: the 2-D sine-cosine one, and the resize of a learned one to another grid.
+
+Section 3.2 of arXiv:2010.11929 interpolates the table in 2-D when the resolution changes. A resize
+is separable: one matrix for the rows and one for the columns, whose builder takes the array
+namespace `xp`, so that the same lines serve NumPy here and `keras.ops` inside a graph.
+"""
+
+import math
+
+import numpy as np
+
+from keras_vit.variants import check_choice
+
+RESIZE_METHODS = ("align_corners", "bilinear", "bilinear_antialias", "bicubic_antialias")
+
+
+def resize_pos_embed(table, new_grid, old_grid=None, *, num_prefix_tokens=1, method="align_corners"):
+    """Interpolates a position table to another patch grid; prefix rows (the class token's) stay as they are.
+
+    Args:
+        table: `(1, T, D)` or `(T, D)` floats, prefix rows first, then h*w patches in reading order.
+        new_grid: `(h, w)` wanted.
+        old_grid: `(h, w)` of `table`; `None` takes it to be square.
+        num_prefix_tokens: rows at the front that belong to no patch.
+        method: `"align_corners"`, the official code's (bilinear, corners kept at the corners);
+            `"bilinear"` with half-pixel centres (timm for `.npz` files); `"bilinear_antialias"`, which also
+            averages when shrinking (FlexiViT); `"bicubic_antialias"` (timm for its own files).
+
+    Returns:
+        A table of the same rank and dtype for `new_grid`; `table` itself if the grids are equal.
+
+    Raises:
+        ValueError: if `table` does not have `num_prefix_tokens + h*w` rows, or `old_grid` is needed.
+
+    Source: arXiv:2010.11929, section 3.2; the official code calls `scipy.ndimage.zoom(order=1)`, whose
+    result this equals wherever scipy does not leave a row of zeros at the edge.
+    """
+    check_choice("method", method, RESIZE_METHODS)
+    table = np.asarray(table)
+    if table.ndim not in (2, 3) or (table.ndim == 3 and table.shape[0] != 1):
+        raise ValueError(f"`table` must have shape (1, T, D) or (T, D).\nReceived: shape {table.shape}.")
+    num_patches = table.shape[-2] - num_prefix_tokens
+    old_grid = square_grid(num_patches) if old_grid is None else _check_grid("old_grid", old_grid)
+    new_grid = _check_grid("new_grid", new_grid)
+    if old_grid is None or math.prod(old_grid) != num_patches:
+        raise ValueError(
+            "`table` must have `num_prefix_tokens` rows and one row per patch of `old_grid` (square if not given).\n"
+            f"Received: {table.shape[-2]} rows, num_prefix_tokens={num_prefix_tokens}, old_grid={old_grid}."
+        )
+    if old_grid == new_grid:
+        return table
+    prefix, patches = np.split(table, [num_prefix_tokens], axis=-2)
+    rows = _numpy_matrix(new_grid[0], old_grid[0], method)
+    columns = _numpy_matrix(new_grid[1], old_grid[1], method)
+    patches = patches.reshape(*old_grid, -1).astype("float64")  # (h, w, D)
+    patches = np.einsum("ih,jw,hwd->ijd", rows, columns, patches, optimize=True)
+    patches = patches.reshape(*table.shape[:-2], -1, table.shape[-1])
+    return np.concatenate([prefix, patches.astype(table.dtype)], axis=-2)
+
+
+def square_grid(num_patches: int) -> tuple[int, int] | None:
+    """`(g, g)` if `num_patches` is g*g, else `None`."""
+    side = math.isqrt(max(num_patches, 0))
+    return (side, side) if side and side * side == num_patches else None
+
+
+def _check_grid(name, grid):
+    values = tuple(grid) if isinstance(grid, (tuple, list)) else ()
+    if len(values) != 2 or not all(isinstance(n, (int, np.integer)) and n > 0 for n in values):
+        raise ValueError(f"`{name}` must be (h, w), two numbers of patches of at least 1.\nReceived: {name}={grid!r}.")
+    return int(values[0]), int(values[1])
+
+
+def _numpy_matrix(new, old, method):
+    return resize_matrix(np.arange(new, dtype="float64"), float(new), old, method, np)
+
+
+def resize_matrix(indices, new, old, method, xp):
+    """The `(new, old)` matrix that resizes one axis.
+
+    Args:
+        indices: floats 0, 1, ... new-1 as an array of `xp`.
+        new: the same `new` as a float, or a float scalar of `xp` when only the graph knows it.
+        old: int, length of the axis that is read.
+        method: one of `RESIZE_METHODS`.
+        xp: array namespace with `abs`, `maximum`, `where`, `sum` and `expand_dims`.
+    """
+    sources = xp.expand_dims(np.arange(old).astype("float32"), 0)  # (1, old)
+    if method == "align_corners":
+        positions = indices * ((old - 1) / xp.maximum(new - 1.0, 1.0))
+        return _triangle(xp.expand_dims(positions, 1) - sources, xp)  # (new, old)
+    positions = (indices + 0.5) * (old / new) - 0.5
+    distances = xp.expand_dims(positions, 1) - sources
+    if method.endswith("antialias"):
+        distances = distances / xp.maximum(old / new, 1.0)
+    weights = _cubic(distances, xp) if method.startswith("bicubic") else _triangle(distances, xp)
+    return weights / xp.sum(weights, axis=1, keepdims=True)
+
+
+def _triangle(x, xp):
+    return xp.maximum(1.0 - xp.abs(x), 0.0)
+
+
+def _cubic(x, xp):
+    """Keys' kernel with a = -0.5, the one used wherever a bicubic resize antialiases."""
+    x = xp.abs(x)
+    near = (1.5 * x - 2.5) * x * x + 1.0
+    far = ((-0.5 * x + 2.5) * x - 4.0) * x + 2.0
+    return xp.where(x <= 1.0, near, xp.where(x < 2.0, far, 0.0 * x))
+
+
+def sincos2d(rows, columns, hidden_size, xp=np):
+    """The fixed table sin(x), cos(x), sin(y), cos(y) of a grid, each over D/4 frequencies.
+
+    Args:
+        rows: floats 0, 1, ... h-1.
+        columns: floats 0, 1, ... w-1.
+        hidden_size: D, a multiple of 4.
+        xp: array namespace of `rows` and `columns`.
+
+    Returns:
+        `(h*w, D)`, patches in reading order.
+
+    Source: arXiv:2205.01580 ("Better plain ViT baselines"), frequencies 10000^(-i/(D/4-1)).
+    """
+    quarter = hidden_size // 4
+    frequencies = (10000.0 ** -(np.arange(quarter) / max(quarter - 1, 1))).astype("float32")
+    y = xp.reshape(rows, (-1, 1, 1)) * frequencies + 0.0 * xp.reshape(columns, (1, -1, 1))  # (h, w, D/4)
+    x = xp.reshape(columns, (1, -1, 1)) * frequencies + 0.0 * xp.reshape(rows, (-1, 1, 1))
+    table = xp.concatenate([xp.sin(x), xp.cos(x), xp.sin(y), xp.cos(y)], axis=-1)  # (h, w, D)
+    return xp.reshape(table, (-1, hidden_size))

@@ -1,0 +1,210 @@
+"""The architecture of a Vision Transformer as data: `ViTConfig`, and one row per published model.
+
+Sizes are those of arXiv:2010.11929 (table 1), arXiv:2106.10270 (Ti, S, the R26 and R+Ti hybrids)
+and arXiv:2106.04560 (g, G), spelled as in the papers. Nothing here imports Keras.
+"""
+
+import dataclasses
+import difflib
+import math
+
+POOLINGS = ("token", "gap", "map", "none")
+ACTIVATIONS = ("gelu_tanh", "gelu")
+POSITION_EMBEDDINGS = ("learned", "sincos2d", "none")
+LAST_BLOCKS = ("pooled", "all")
+
+_POSITIVE = ("patch_size", "hidden_size", "num_layers", "num_heads", "mlp_dim")
+_RATES = ("dropout_rate", "attention_dropout_rate", "stochastic_depth_rate")
+_CHOICES = {
+    "pooling": POOLINGS,
+    "activation": ACTIVATIONS,
+    "position_embedding": POSITION_EMBEDDINGS,
+    "last_block": LAST_BLOCKS,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class ViTConfig:
+    """Everything that decides the layers of one Vision Transformer, but its image size and classes.
+
+    Args:
+        patch_size: P, side of a patch in pixels of what is cut: the image, or the ResNet's feature map.
+        hidden_size: D, size of a token.
+        num_layers: number of transformer blocks.
+        num_heads: A; must divide `hidden_size`.
+        mlp_dim: M, width of a block's MLP.
+        pooling: what becomes of the encoded tokens: `"token"` (the class token), `"gap"` (mean of the
+            patch tokens), `"map"` (attention pooling, arXiv:2106.04560) or `"none"` (all tokens stay).
+        class_token: whether a class token is prepended. `None` means with `"token"` and `"none"`
+            pooling, and not with the others.
+        representation_size: width of the tanh layer before the head (section 3.1), or `None` for none.
+        resnet_stages: blocks in each ResNet stage of a hybrid, `()` for its root alone, `None` for no ResNet.
+        resnet_width_factor: 1.0 is a root of 64 channels.
+        dropout_rate: after the position embedding and every dense layer but q, k, v (appendix B.1), in [0, 1).
+        attention_dropout_rate: on the attention weights, in [0, 1).
+        stochastic_depth_rate: of the last block; block l of L has l/(L-1) of it, in [0, 1).
+        activation: `"gelu_tanh"` as the official weights need it, or exact `"gelu"`.
+        position_embedding: `"learned"`, fixed `"sincos2d"` (arXiv:2205.01580), or `"none"`.
+        last_block: `"pooled"` computes in the last block only the tokens that the pooling reads (the
+            same numbers in less time), `"all"` computes every token.
+
+    Raises:
+        TypeError: for a value of the wrong type.
+        ValueError: for a value out of range, or values that contradict each other.
+    """
+
+    patch_size: int
+    hidden_size: int
+    num_layers: int
+    num_heads: int
+    mlp_dim: int
+    pooling: str = "token"
+    class_token: bool | None = None
+    representation_size: int | None = None
+    resnet_stages: tuple[int, ...] | None = None
+    resnet_width_factor: float = 1.0
+    dropout_rate: float = 0.0
+    attention_dropout_rate: float = 0.0
+    stochastic_depth_rate: float = 0.0
+    activation: str = "gelu_tanh"
+    position_embedding: str = "learned"
+    last_block: str = "pooled"
+
+    def __post_init__(self):
+        for field in _POSITIVE:
+            check_positive_int(field, getattr(self, field))
+        if self.representation_size is not None:
+            check_positive_int("representation_size", self.representation_size)
+        for field in _RATES:
+            _check_rate(field, getattr(self, field))
+        for field, choices in _CHOICES.items():
+            check_choice(field, getattr(self, field), choices)
+        if self.resnet_stages is not None:
+            object.__setattr__(self, "resnet_stages", _check_stages(self.resnet_stages))
+        self._check_together()
+
+    def _check_together(self):
+        if self.hidden_size % self.num_heads:
+            raise ValueError(
+                "`hidden_size` must be a multiple of `num_heads`, so that every head has the same width.\n"
+                f"Received: hidden_size={self.hidden_size}, num_heads={self.num_heads}."
+            )
+        if self.class_token not in (None, True, False):
+            raise TypeError(f"`class_token` must be True, False or None.\nReceived: class_token={self.class_token!r}.")
+        if self.pooling == "token" and self.class_token is False:
+            raise ValueError(
+                '`pooling="token"` reads the class token, so there must be one.\n'
+                'Received: class_token=False. Pass `pooling="gap"`, or leave `class_token` out.'
+            )
+        if self.position_embedding == "sincos2d" and self.hidden_size % 4:
+            raise ValueError(
+                '`position_embedding="sincos2d"` fills a token with sine and cosine of two coordinates, '
+                f"so `hidden_size` must be a multiple of 4.\nReceived: hidden_size={self.hidden_size}."
+            )
+        width = 64 * self.resnet_width_factor
+        if self.resnet_stages is not None and (width < 32 or width % 32):
+            raise ValueError(
+                "the ResNet's GroupNorm has 32 groups, so 64 * `resnet_width_factor` must be a positive "
+                f"multiple of 32.\nReceived: resnet_width_factor={self.resnet_width_factor}."
+            )
+
+    @property
+    def num_prefix_tokens(self) -> int:
+        """Tokens before the patches: 1 with a class token, else 0."""
+        return int(self.pooling in ("token", "none") if self.class_token is None else self.class_token)
+
+    @property
+    def resnet_width(self) -> int:
+        """Channels of the ResNet's root."""
+        return int(64 * self.resnet_width_factor)
+
+    @property
+    def stride(self) -> int:
+        """Side in image pixels of what one patch token covers, so the unit of the input's height and width."""
+        if self.resnet_stages is None:
+            return self.patch_size
+        # The root's convolution and pooling halve once each, every stage after the first halves again.
+        return self.patch_size * 4 * 2 ** max(len(self.resnet_stages) - 1, 0)
+
+    def grid(self, height: int, width: int) -> tuple[int, int]:
+        """`(h, w)`: patches on each side of an image of `height` x `width` pixels."""
+        return height // self.stride, width // self.stride
+
+
+def check_positive_int(name, value):
+    """Raises unless `value` is an int (not a bool) above zero."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"`{name}` must be an int.\nReceived: {name}={value!r} of type {type(value).__name__}.")
+    if value < 1:
+        raise ValueError(f"`{name}` must be at least 1.\nReceived: {name}={value}.")
+
+
+def check_choice(name, value, choices):
+    """Raises unless `value` is one of the words in `choices`; the error names the nearest one."""
+    if value not in choices:
+        raise ValueError(
+            f"`{name}` must be one of {', '.join(map(repr, choices))}.\n"
+            f"Received: {name}={value!r}.{did_you_mean(value, choices)}"
+        )
+
+
+def did_you_mean(value, choices) -> str:
+    """`' Did you mean ...?'` for the nearest of `choices`, or `''`."""
+    lower = {choice.lower(): choice for choice in choices}
+    nearest = difflib.get_close_matches(str(value).lower(), lower, n=3, cutoff=0.5)
+    return f" Did you mean {' or '.join(repr(lower[n]) for n in nearest)}?" if nearest else ""
+
+
+def _check_rate(name, value):
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"`{name}` must be a number.\nReceived: {name}={value!r}.")
+    if not 0 <= value < 1 or math.isnan(value):
+        raise ValueError(f"`{name}` is a probability of dropping, so it must be in [0, 1).\nReceived: {name}={value}.")
+
+
+def _check_stages(stages):
+    if not isinstance(stages, (tuple, list)):
+        raise TypeError(
+            f"`resnet_stages` must be None or a tuple of block counts.\nReceived: resnet_stages={stages!r}."
+        )
+    for blocks in stages:
+        check_positive_int("resnet_stages", blocks)
+    return tuple(stages)
+
+
+#                    P   D     L   A   M
+VARIANTS = {
+    "Ti/16": ViTConfig(16, 192, 12, 3, 768),
+    "S/16": ViTConfig(16, 384, 12, 6, 1536),
+    "S/32": ViTConfig(32, 384, 12, 6, 1536),
+    "B/8": ViTConfig(8, 768, 12, 12, 3072),
+    "B/16": ViTConfig(16, 768, 12, 12, 3072),
+    "B/32": ViTConfig(32, 768, 12, 12, 3072),
+    "L/16": ViTConfig(16, 1024, 24, 16, 4096, dropout_rate=0.1),
+    "L/32": ViTConfig(32, 1024, 24, 16, 4096),
+    "H/14": ViTConfig(14, 1280, 32, 16, 5120, dropout_rate=0.1),
+    "g/14": ViTConfig(14, 1408, 40, 16, 6144),
+    "G/14": ViTConfig(14, 1664, 48, 16, 8192),
+    # Called /16 in arXiv:2106.10270, but its tokens cover 32 pixels: 4 of the root times 8 of the patch.
+    "R+Ti/16": ViTConfig(8, 192, 12, 3, 768, resnet_stages=()),
+    "R26+S/32": ViTConfig(1, 384, 12, 6, 1536, resnet_stages=(2, 2, 2, 2)),
+    "R26+B/32": ViTConfig(1, 768, 12, 12, 3072, resnet_stages=(2, 2, 2, 2)),
+    "R50+B/16": ViTConfig(1, 768, 12, 12, 3072, resnet_stages=(3, 4, 9), dropout_rate=0.1),
+    "R50+L/32": ViTConfig(1, 1024, 24, 16, 4096, resnet_stages=(3, 4, 6, 3), dropout_rate=0.1),
+}
+
+
+def variant(name: str) -> ViTConfig:
+    """The `ViTConfig` of a published model.
+
+    Args:
+        name: a key of `VARIANTS`, as `"B/16"` or `"R50+L/32"`.
+
+    Raises:
+        ValueError: for an unknown name; the error lists the nearest ones.
+    """
+    if name not in VARIANTS:
+        raise ValueError(
+            f"`name` must be one of {', '.join(VARIANTS)}.\nReceived: {name!r}.{did_you_mean(name, VARIANTS)}"
+        )
+    return VARIANTS[name]

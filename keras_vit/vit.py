@@ -1,0 +1,245 @@
+"""The model: layers wired into one functional `keras.Model` by a `ViTConfig`.
+
+Section 3 of arXiv:2010.11929. Every station is a layer of the graph that can be reached by name:
+`resnet_root`, `resnet_stage_1_unit_1`, ..., `patch_embedding`, `class_token`, `position_embedding`,
+`block_00`, ..., `encoder_norm`, `pooling`, `pre_logits`, `head`.
+"""
+
+import dataclasses
+import functools
+
+import keras
+
+from keras_vit import layers
+from keras_vit import weights as checkpoints
+from keras_vit.layers.encoder import layer_norm
+from keras_vit.posembed import RESIZE_METHODS
+from keras_vit.preprocessing import Preprocessing
+from keras_vit.variants import ViTConfig, check_choice, check_positive_int
+
+DEFAULT_IMAGE_SIZE = 224  # pixels, the resolution of pre-training
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class VisionTransformer(keras.Model):
+    """A functional model that knows its `config`, its `preprocessing` and where its weights came from.
+
+    Made by `build` and the builders. It is saved and loaded as every Keras model, with `keras_vit` imported.
+
+    Attributes:
+        config: the `ViTConfig`.
+        preprocessing: the `Preprocessing` record; call it to prepare images.
+        weights_report: one line for each adaptation that loading made, as a resized position table.
+
+    Call arguments:
+        inputs: `(B, H, W, C)` floats, prepared by `preprocessing`.
+
+    Returns:
+        Logits `(B, K)`; without a top `(B, D)`, or `(B, T, D)` with `pooling="none"`.
+    """
+
+    def __init__(self, *args, config=None, preprocessing=None, weights_report=(), **kwargs):
+        super().__init__(*args, **kwargs)
+        self.config = ViTConfig(**config) if isinstance(config, dict) else config
+        if isinstance(preprocessing, dict):
+            preprocessing = Preprocessing(**preprocessing)
+        self.preprocessing = preprocessing
+        self.weights_report = tuple(weights_report)
+
+    def call(self, inputs, training=None, mask=None):
+        for tensor in keras.tree.flatten(inputs):
+            if not keras.backend.is_float_dtype(tensor.dtype):
+                raise TypeError(
+                    "images must be floats in the range the weights expect; integers are pixels not yet scaled.\n"
+                    f"Received: dtype {tensor.dtype}. Call `model.preprocessing(images)` first."
+                )
+        return super().call(inputs, training=training, mask=mask)
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "config": None if self.config is None else dataclasses.asdict(self.config),
+            "preprocessing": None if self.preprocessing is None else dataclasses.asdict(self.preprocessing),
+            "weights_report": list(self.weights_report),
+        }
+
+
+@dataclasses.dataclass(frozen=True)
+class Head:
+    """The classifier at the end."""
+
+    classes: int | None  # 0 for no head, None for as many as the file has
+    activation: str | None
+
+
+def wire(images, config, head, table_grid, name) -> VisionTransformer:
+    """The model from `images`, a Keras tensor, to logits or representation.
+
+    Args:
+        images: `(B, H, W, C)`.
+        config: a `ViTConfig`.
+        head: a `Head`.
+        table_grid: `(h, w)` of the position table where the size of `images` is unknown; `None` for the default.
+        name: of the model.
+    """
+    feature_map = _resnet(images, config)  # (B, H, W, C) or what the stem makes of it
+    tokens = layers.PatchEmbedding(config.hidden_size, config.patch_size, name="patch_embedding")(feature_map)
+    if config.num_prefix_tokens:
+        tokens = layers.ClassToken(name="class_token")(tokens)  # (B, T, D)
+    if config.position_embedding != "none":
+        default_grid = config.grid(DEFAULT_IMAGE_SIZE, DEFAULT_IMAGE_SIZE)
+        tokens = layers.AddPositionEmbs(
+            _known_grid(images.shape[1:], config) or table_grid or default_grid,
+            config.patch_size,
+            num_prefix_tokens=config.num_prefix_tokens,
+            kind=config.position_embedding,
+            name="position_embedding",
+        )(tokens, feature_map)
+        tokens = keras.layers.Dropout(config.dropout_rate, name="dropout")(tokens)
+    tokens = _encoder(tokens, config)
+    outputs = _top(tokens, config, head)
+    sources = keras.utils.get_source_inputs(images)
+    return VisionTransformer(
+        sources[0] if len(sources) == 1 else sources,
+        outputs,
+        name=name,
+        config=config,
+        preprocessing=_preprocessing(images.shape[1:]),
+    )
+
+
+def _preprocessing(input_shape):
+    height, width, channels = input_shape
+    size = None if height is None or width is None else (height, width)
+    return Preprocessing(image_size=size, mean=(0.5,) * channels, std=(0.5,) * channels)
+
+
+def _resnet(x, config):
+    if config.resnet_stages is None:
+        return x
+    x = layers.ResNetRoot(config.resnet_width, name="resnet_root")(x)  # (B, H/4, W/4, 64)
+    for stage, blocks in enumerate(config.resnet_stages, start=1):
+        for unit in range(1, blocks + 1):
+            x = layers.ResNetUnit(
+                config.resnet_width * 2 ** (stage - 1),
+                strides=2 if unit == 1 and stage > 1 else 1,
+                projection=unit == 1,
+                name=f"resnet_stage_{stage}_unit_{unit}",
+            )(x)
+    return x
+
+
+def _encoder(tokens, config):
+    last = config.num_layers - 1
+    only_class_token = config.pooling == "token" and config.last_block == "pooled"
+    for index in range(config.num_layers):
+        tokens = layers.TransformerBlock(
+            config.hidden_size,
+            config.num_heads,
+            config.mlp_dim,
+            dropout_rate=config.dropout_rate,
+            attention_dropout_rate=config.attention_dropout_rate,
+            stochastic_depth_rate=config.stochastic_depth_rate * index / max(last, 1),
+            activation=config.activation,
+            num_output_tokens=1 if only_class_token and index == last else None,
+            name=f"block_{index:02}",
+        )(tokens)
+    return layer_norm(None, "encoder_norm")(tokens)
+
+
+def _top(tokens, config, head):
+    x = tokens
+    if config.pooling in ("token", "gap"):
+        x = layers.TokenPooling(config.pooling, config.num_prefix_tokens, name="pooling")(x)  # (B, D)
+    elif config.pooling == "map":
+        x = layers.AttentionPooling(
+            config.hidden_size, config.num_heads, config.mlp_dim, config.activation, name="pooling"
+        )(x)
+    if config.representation_size is not None:
+        x = keras.layers.Dense(
+            config.representation_size, activation="tanh", kernel_initializer="lecun_normal", name="pre_logits"
+        )(x)
+    if head.classes:
+        x = keras.layers.Dense(
+            head.classes,
+            activation=head.activation,
+            kernel_initializer="zeros",
+            dtype=_at_least_float32(),
+            name="head",
+        )(x)  # (B, K)
+    return x
+
+
+def _at_least_float32():
+    """Logits in half precision cost accuracy (a bfloat16 softmax is off by .02), so the head never is."""
+    policy = keras.config.dtype_policy()
+    return "float32" if policy.compute_dtype in ("float16", "bfloat16") else policy
+
+
+def with_input_shape(model, input_shape, resize_method="align_corners") -> VisionTransformer:
+    """The same model with the same weights for images of another size.
+
+    Args:
+        model: a `VisionTransformer`; it is not changed.
+        input_shape: `(H, W, C)` with the model's C; H and W may be `None`.
+        resize_method: of the position table, one of `keras_vit.posembed.RESIZE_METHODS`.
+
+    Returns:
+        A new model with weights of its own, as trainable or frozen as those of `model`, not compiled.
+
+    Raises:
+        ValueError: if the size is no multiple of the patch size, or C differs.
+
+    Source: arXiv:2010.11929, section 3.2.
+    """
+    if not isinstance(model, VisionTransformer) or model.config is None or len(model.inputs) != 1:
+        raise TypeError(f"`model` must be a VisionTransformer with one input.\nReceived: {model!r}")
+    check_choice("resize_method", resize_method, RESIZE_METHODS)
+    check_input_shape(input_shape, model.config)
+    input_shape = tuple(input_shape)
+    if input_shape[2] != model.input_shape[-1]:
+        raise ValueError(
+            "`input_shape` must have as many channels as the model.\n"
+            f"Received: input_shape={input_shape}, model {model.input_shape[1:]}."
+        )
+    with checkpoints.deferred_variables():
+        twin = keras.models.clone_model(
+            model,
+            input_tensors=keras.Input(input_shape, name=model.inputs[0].name),
+            clone_function=functools.partial(_clone_layer, grid=_known_grid(input_shape, model.config)),
+        )
+    twin.config = model.config
+    twin.preprocessing = dataclasses.replace(model.preprocessing, image_size=_preprocessing(input_shape).image_size)
+    twin.weights_report = model.weights_report + checkpoints.copy_weights(model, twin, resize_method)
+    return twin
+
+
+def _known_grid(shape, config):
+    return None if None in shape[:2] else config.grid(*shape[:2])
+
+
+def _clone_layer(layer, grid):
+    config = layer.get_config()
+    if isinstance(layer, layers.AddPositionEmbs) and grid is not None:
+        config["grid"] = grid
+    return type(layer).from_config(config)
+
+
+def check_input_shape(shape, config):
+    """Raises unless `shape` is (H, W, C) with sides that are unknown or tiled by the config's patches."""
+    if not isinstance(shape, (tuple, list)) or len(shape) != 3:
+        raise ValueError(f"`input_shape` must be (H, W, C).\nReceived: input_shape={shape!r}.")
+    for side in shape[:2]:
+        if side is not None:
+            check_positive_int("input_shape", side)
+    check_positive_int("input_shape", shape[2])
+    step = config.stride
+    if any(side is not None and side % step for side in shape[:2]):
+        nearest = tuple(side and max(round(side / step), 1) * step for side in shape[:2])
+        unit = f"patch_size={config.patch_size}"
+        if step != config.patch_size:
+            unit += f" behind a ResNet, {step} pixels in all"
+        raise ValueError(
+            "`input_shape` must be a multiple of `patch_size` on both sides, so that patches tile the image.\n"
+            f"Received: input_shape={tuple(shape)}, {unit}. Nearest: {(*nearest, shape[2])}."
+        )

@@ -1,0 +1,74 @@
+"""What many tests share: small odd sizes, golden files, and a fresh process."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+
+import keras
+import numpy as np
+import pytest
+
+import keras_vit
+
+ROOT = Path(__file__).parents[1]
+GOLDEN = Path(__file__).parent / "golden"
+
+
+@pytest.fixture(autouse=True)
+def clean_state():
+    """Every test starts with the same seed and float32, and leaves no abstract variables behind."""
+    keras.utils.set_random_seed(7)
+    yield
+    keras.config.set_dtype_policy("float32")
+    keras.config.set_image_data_format("channels_last")
+    keras.utils.clear_session()
+
+
+@pytest.fixture
+def tiny():
+    """A model with distinct odd sizes: 20 x 28 pixels, patches of 4, width 12 in 3 heads."""
+    return make_tiny()
+
+
+def make_tiny(**arguments):
+    arguments = {"input_shape": (20, 28, 3), "classes": 7} | arguments
+    return randomise(keras_vit.build(tiny_config(), **arguments))
+
+
+def tiny_config(**fields):
+    sizes = {"patch_size": 4, "hidden_size": 12, "num_layers": 2, "num_heads": 3, "mlp_dim": 17}
+    return keras_vit.ViTConfig(**sizes | fields)
+
+
+def randomise(model, seed=3):
+    """Gives every weight a random value, so that none hides at zero or one."""
+    rng = np.random.default_rng(seed)
+    model.set_weights([rng.normal(0, 0.2, w.shape).astype("float32") + (w.name == "gamma") for w in model.weights])
+    return model
+
+
+def images(*shape, seed=5):
+    return np.random.default_rng(seed).uniform(-1, 1, shape).astype("float32")
+
+
+def numpy(x):
+    return keras.ops.convert_to_numpy(x)
+
+
+def run_python(code, *arguments, backend=None, timeout=120):
+    """Runs code in a fresh process, with warnings as they come, and gives what it printed."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3"}
+    if backend is not None:
+        environment["KERAS_BACKEND"] = backend
+    done = subprocess.run(
+        [sys.executable, "-c", code, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        env=environment,
+        timeout=timeout,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout

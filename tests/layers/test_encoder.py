@@ -1,0 +1,102 @@
+import numpy as np
+import oracle
+import pytest
+from conftest import images, numpy, randomise
+
+from keras_vit.layers import MlpBlock, TransformerBlock
+
+
+def make_block(**arguments):
+    block = TransformerBlock(12, 3, 17, **arguments)
+    block.build((None, 7, 12))
+    return randomise(block)
+
+
+@pytest.mark.parametrize("activation", ["gelu_tanh", "gelu"])
+def test_mlp_equals_float64_and_the_two_gelus_differ(activation):
+    layer = MlpBlock(12, 17, activation=activation)
+    layer.build((None, 7, 12))
+    randomise(layer)
+    x = images(2, 7, 12) * 4
+    w = oracle.weights_of(layer)
+    np.testing.assert_allclose(numpy(layer(x)), oracle.mlp(x, w, activation == "gelu"), atol=2e-6)
+    assert np.abs(numpy(layer(x)) - oracle.mlp(x, w, activation != "gelu")).max() > 5e-5
+
+
+def test_mlp_biases_start_small_and_not_at_zero():
+    layer = MlpBlock(12, 1000)
+    layer.build((None, 7, 12))
+    assert numpy(layer.dense_1.bias).std() == pytest.approx(1e-6, rel=0.1)
+
+
+@pytest.mark.parametrize("activation", ["gelu_tanh", "gelu"])
+def test_block_equals_float64(activation):
+    block = make_block(activation=activation)
+    x = images(2, 7, 12)
+    expected = oracle.block(x.astype("float64"), oracle.weights_of(block), 3, activation == "gelu")
+    np.testing.assert_allclose(numpy(block(x)), expected, atol=3e-6)
+
+
+@pytest.mark.parametrize("count", [1, 3, 7])
+def test_block_of_the_first_tokens_gives_the_same_numbers(count):
+    block, short = make_block(), make_block(num_output_tokens=count)
+    x = images(2, 7, 12)
+    assert [w.path.split("/", 1)[1] for w in short.weights] == [w.path.split("/", 1)[1] for w in block.weights]
+    np.testing.assert_allclose(numpy(short(x)), numpy(block(x))[:, :count], atol=1e-6)
+
+
+def test_block_with_silent_branches_is_the_identity():
+    block = make_block()
+    for dense in (block.attention.out, block.mlp.dense_2):
+        dense.set_weights([np.zeros(w.shape) for w in dense.weights])
+    x = images(2, 7, 12)
+    np.testing.assert_array_equal(numpy(block(x)), x)
+
+
+def test_block_commutes_with_a_permutation_of_tokens():
+    block = make_block()
+    x = images(2, 7, 12)
+    order = np.random.default_rng(0).permutation(7)
+    np.testing.assert_allclose(numpy(block(x[:, order])), numpy(block(x))[:, order], atol=2e-6)
+
+
+def test_stochastic_depth_drops_whole_branches_of_single_examples():
+    block = make_block(stochastic_depth_rate=0.5)
+    x = np.repeat(images(1, 7, 12), 400, axis=0)
+    out = numpy(block(x, training=True))
+    kept = make_block()
+    w = oracle.weights_of(kept)
+    x64 = x[:1].astype("float64")
+    seen = set()
+    for first in (0.0, 2.0):  # a kept branch is doubled at rate 1/2
+        normed = oracle.layer_norm(x64, w["norm_1/gamma"], w["norm_1/beta"])
+        middle = x64 + first * oracle.attention(normed, normed, oracle.below(w, "attention"), 3)
+        branch = oracle.mlp(oracle.layer_norm(middle, w["norm_2/gamma"], w["norm_2/beta"]), oracle.below(w, "mlp"))
+        for second in (0.0, 2.0):
+            near = np.abs(out - (middle + second * branch)).max((1, 2)) < 1e-4
+            assert 60 < near.sum() < 140  # a quarter of 400; 4.6 standard deviations
+            seen |= set(np.flatnonzero(near))
+    assert len(seen) == 400
+    np.testing.assert_allclose(numpy(block(x[:1])), oracle.block(x64, w, 3), atol=3e-6)
+
+
+def test_dropout_stands_where_the_paper_has_it():
+    """With rate near 1 only the skip connection is left: after attention's output and after the MLP's second layer."""
+    block = make_block(dropout_rate=0.999999)
+    x = images(2, 7, 12)
+    np.testing.assert_array_equal(numpy(block(x, training=True)), x)
+
+
+def test_mlp_drops_after_the_activation_and_after_the_second_layer():
+    """One hidden unit feeds 400 outputs: dropping it empties a token, dropping outputs leaves about half of them."""
+    mlp = MlpBlock(400, 1, dropout_rate=0.5)
+    mlp.build((None, 1, 400))
+    mlp.set_weights([np.zeros((400, 1)), np.ones(1), np.ones((1, 400)), np.zeros(400)])
+    alive = (numpy(mlp(np.zeros((1, 1000, 400), "float32"), training=True))[0] != 0).mean(-1)  # (1000,)
+    assert 0.42 < (alive == 0).mean() < 0.58  # 5 standard deviations
+    np.testing.assert_allclose(alive[alive > 0], 0.5, atol=0.13)
+
+
+def test_output_tokens_must_be_positive():
+    with pytest.raises(ValueError, match="`num_output_tokens` must be at least 1"):
+        TransformerBlock(12, 3, 17, num_output_tokens=0)

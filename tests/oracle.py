@@ -1,0 +1,100 @@
+"""The Vision Transformer again, in NumPy and float64: the second computation that the tests compare with."""
+
+import math
+
+import numpy as np
+
+erf = np.vectorize(math.erf)
+
+
+def gelu(x, exact=False):
+    if exact:
+        return x * 0.5 * (1 + erf(x / math.sqrt(2)))
+    return x * 0.5 * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+
+
+def layer_norm(x, gamma, beta):
+    mean, variance = x.mean(-1, keepdims=True), x.var(-1, keepdims=True)
+    return (x - mean) / np.sqrt(variance + 1e-6) * gamma + beta
+
+
+def unfold(images, patch):
+    """(B, H, W, C) to (B, N, P*P*C), patches and pixels in reading order."""
+    batch, height, width, channels = images.shape
+    x = images.reshape(batch, height // patch, patch, width // patch, patch, channels)
+    return x.transpose(0, 1, 3, 2, 4, 5).reshape(batch, -1, patch * patch * channels)
+
+
+def attention_weights(tokens, queries, w, heads):
+    """(B, A, Q, T); `w` maps names as `query/kernel` to arrays."""
+
+    def split(x, name):
+        x = x @ w[f"{name}/kernel"] + w[f"{name}/bias"]
+        return x.reshape(*x.shape[:2], heads, -1).transpose(0, 2, 1, 3)
+
+    q, k, v = split(queries, "query"), split(tokens, "key"), split(tokens, "value")
+    logits = q @ k.transpose(0, 1, 3, 2) / math.sqrt(q.shape[-1])
+    logits = np.exp(logits - logits.max(-1, keepdims=True))
+    return logits / logits.sum(-1, keepdims=True), v
+
+
+def attention(tokens, queries, w, heads):
+    weights, values = attention_weights(tokens, queries, w, heads)
+    mixed = (weights @ values).transpose(0, 2, 1, 3).reshape(*queries.shape[:2], -1)
+    return mixed @ w["out/kernel"] + w["out/bias"]
+
+
+def mlp(x, w, exact=False):
+    return gelu(x @ w["dense_1/kernel"] + w["dense_1/bias"], exact) @ w["dense_2/kernel"] + w["dense_2/bias"]
+
+
+def block(tokens, w, heads, exact=False):
+    x = layer_norm(tokens, w["norm_1/gamma"], w["norm_1/beta"])
+    tokens = tokens + attention(x, x, below(w, "attention"), heads)
+    x = layer_norm(tokens, w["norm_2/gamma"], w["norm_2/beta"])
+    return tokens + mlp(x, below(w, "mlp"), exact)
+
+
+def below(w, prefix):
+    return {path.removeprefix(f"{prefix}/"): value for path, value in w.items() if path.startswith(f"{prefix}/")}
+
+
+def weights_of(layer):
+    """`{path below the layer: float64 array}`."""
+    return {v.path.removeprefix(f"{layer.path}/"): np.asarray(v.numpy(), "float64") for v in layer.weights}
+
+
+def std_conv(x, kernel, stride):
+    """A weight-standardised convolution with TensorFlow's SAME padding, by loops over the kernel."""
+    kernel = (kernel - kernel.mean((0, 1, 2))) / (kernel.std((0, 1, 2)) + 1e-5)
+    x = same_pad(x, kernel.shape[0], stride, 0.0)
+    return sum(
+        window(x, i, j, kernel.shape[0], stride) @ kernel[i, j]
+        for i in range(kernel.shape[0])
+        for j in range(kernel.shape[1])
+    )
+
+
+def max_pool(x):
+    x = same_pad(x, 3, 2, -np.inf)
+    return np.max([window(x, i, j, 3, 2) for i in range(3) for j in range(3)], axis=0)
+
+
+def window(x, i, j, size, stride):
+    return x[:, i : x.shape[1] - size + 1 + i : stride, j : x.shape[2] - size + 1 + j : stride]
+
+
+def same_pad(x, size, stride, value):
+    pads = [(0, 0)]
+    for side in x.shape[1:3]:
+        total = max((-(-side // stride) - 1) * stride + size - side, 0)
+        pads.append((total // 2, total - total // 2))
+    return np.pad(x, [*pads, (0, 0)], constant_values=value)
+
+
+def group_norm(x, gamma, beta, groups=32):
+    shape = x.shape
+    x = x.reshape(*shape[:-1], groups, -1)
+    axes = (1, 2, 4)
+    x = (x - x.mean(axes, keepdims=True)) / np.sqrt(x.var(axes, keepdims=True) + 1e-6)
+    return x.reshape(shape) * gamma + beta

@@ -1,0 +1,131 @@
+import dataclasses
+import math
+
+import keras
+import pytest
+from conftest import tiny_config
+
+import keras_vit
+from keras_vit.variants import VARIANTS, ViTConfig, variant
+
+# The official code's own test asserts these for 224 pixels and 1,000 classes (models_test.py); g/14 and G/14
+# follow from the formula below. A deliberate second copy of the sizes.
+PUBLISHED_PARAMETERS = {
+    "Ti/16": 5_717_416,
+    "S/32": 22_878_952,
+    "S/16": 22_050_664,
+    "B/32": 88_224_232,
+    "B/16": 86_567_656,
+    "B/8": 86_576_872,
+    "L/32": 306_535_400,
+    "L/16": 304_326_632,
+    "H/14": 632_045_800,
+    "g/14": 1_012_611_432,
+    "G/14": 1_844_440_680,
+    "R+Ti/16": 6_337_704,
+    "R26+S/32": 36_431_912,
+    "R26+B/32": 101_383_976,
+    "R50+B/16": 98_659_112,
+    "R50+L/32": 328_994_856,
+}
+# The same source, without class token.
+PUBLISHED_GAP_PARAMETERS = {"S/16": 22_049_896, "S/32": 22_878_184, "B/16": 86_566_120, "B/32": 88_222_696}
+
+
+def abstract_parameters(name_or_config, **arguments):
+    """Counts parameters without making any: a model built in a stateless scope has shapes only."""
+    with keras.StatelessScope(initialize_variables=False):
+        return keras_vit.build(name_or_config, **arguments).count_params()
+
+
+def test_published_parameters_cover_every_variant():
+    assert set(PUBLISHED_PARAMETERS) == set(VARIANTS)
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_variant_has_the_published_number_of_parameters(name):
+    assert abstract_parameters(name) == PUBLISHED_PARAMETERS[name]
+
+
+@pytest.mark.parametrize("name", PUBLISHED_GAP_PARAMETERS)
+def test_variant_with_mean_pooling_has_the_published_number_of_parameters(name):
+    assert abstract_parameters(name, pooling="gap") == PUBLISHED_GAP_PARAMETERS[name]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [({}, 21_390), ({"pooling": "none", "class_token": False}, 21_370)],  # `testing`, `testing-unpooled`
+)
+def test_official_testing_models_have_the_published_number_of_parameters(arguments, expected):
+    config = ViTConfig(16, 10, 1, 2, 10)
+    assert abstract_parameters(config, **arguments) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "expected"),
+    [("B/16", 384, 86_859_496), ("H/14", 378, 632_651_240), ("R50+L/32", 384, 329_092_136)],
+)
+def test_variant_at_high_resolution_has_the_published_number_of_parameters(name, size, expected):
+    assert abstract_parameters(name, input_shape=(size, size, 3)) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "expected"),
+    [("B/16", 224, 85_798_656), ("B/16", 384, 86_090_496), ("L/32", 224, 305_510_400), ("H/14", 224, 630_764_800)],
+)
+def test_backbone_has_the_number_of_parameters_of_other_libraries(name, size, expected):
+    assert abstract_parameters(name, input_shape=(size, size, 3), include_top=False) == expected
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_stride_is_what_the_paper_calls_the_variant(name):
+    stride = 32 if name == "R+Ti/16" else int(name.split("/")[1])  # R+Ti/16 is really /32
+    assert VARIANTS[name].stride == stride
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_heads_are_64_wide_except_in_the_giants(name):
+    wide = {"H/14": 80, "g/14": 88, "G/14": 104}
+    assert VARIANTS[name].hidden_size // VARIANTS[name].num_heads == wide.get(name, 64)
+
+
+def test_dropout_is_that_of_the_official_configs():
+    assert {name for name, v in VARIANTS.items() if v.dropout_rate == 0.1} == {"L/16", "H/14", "R50+B/16", "R50+L/32"}
+
+
+def test_unknown_variant_lists_the_nearest():
+    with pytest.raises(ValueError, match=r"Received: 'B_16'.* Did you mean .*'B/16'"):
+        variant("B_16")
+
+
+@pytest.mark.parametrize(
+    ("fields", "error", "message"),
+    [
+        ({"patch_size": 0}, ValueError, "`patch_size` must be at least 1"),
+        ({"patch_size": True}, TypeError, "`patch_size` must be an int"),
+        ({"hidden_size": 12.0}, TypeError, "`hidden_size` must be an int"),
+        ({"num_heads": 5}, ValueError, "`hidden_size` must be a multiple of `num_heads`"),
+        ({"pooling": "avg"}, ValueError, "`pooling` must be one of 'token', 'gap', 'map', 'none'"),
+        ({"pooling": "gpa"}, ValueError, "Did you mean 'gap'"),
+        ({"class_token": False}, ValueError, 'Pass `pooling="gap"`'),
+        ({"class_token": "yes"}, TypeError, "`class_token` must be True, False or None"),
+        ({"dropout_rate": 1.0}, ValueError, r"`dropout_rate` is a probability .* in \[0, 1\)"),
+        ({"attention_dropout_rate": math.nan}, ValueError, "`attention_dropout_rate` is a probability"),
+        ({"stochastic_depth_rate": "0.1"}, TypeError, "`stochastic_depth_rate` must be a number"),
+        ({"activation": "relu"}, ValueError, "`activation` must be one of 'gelu_tanh', 'gelu'"),
+        ({"position_embedding": "sincos2d", "hidden_size": 6}, ValueError, "must be a multiple of 4"),
+        ({"representation_size": 0}, ValueError, "`representation_size` must be at least 1"),
+        ({"resnet_stages": 3}, TypeError, "`resnet_stages` must be None or a tuple"),
+        ({"resnet_stages": (2, 0)}, ValueError, "`resnet_stages` must be at least 1"),
+        ({"resnet_stages": (), "resnet_width_factor": 0.25}, ValueError, "GroupNorm has 32 groups"),
+    ],
+)
+def test_config_refuses(fields, error, message):
+    with pytest.raises(error, match=message):
+        tiny_config(**fields)
+
+
+def test_config_survives_json_lists():
+    config = tiny_config(resnet_stages=(1, 2), resnet_width_factor=0.5)
+    fields = dataclasses.asdict(config) | {"resnet_stages": [1, 2]}
+    assert ViTConfig(**fields) == config
