@@ -1,0 +1,186 @@
+"""What is saved comes back the same, in a fresh process and under Keras' default `safe_mode`."""
+
+import dataclasses
+import inspect
+import json
+import pickle
+
+import keras
+import numpy as np
+import pytest
+from conftest import images, make_tiny, numpy, run_python, tiny_config
+
+import keras_vit
+from keras_vit import layers
+
+# Arguments that differ from every default; a new public layer without a row fails the first test.
+LAYERS = {
+    "StdConv2D": {"filters": 6, "kernel_size": 3, "strides": 2, "padding": "same", "use_bias": False},
+    "ResNetRoot": {"width": 64},
+    "ResNetUnit": {"filters": 32, "strides": 2, "projection": True},
+    "PatchEmbedding": {"hidden_size": 12, "patch_size": 4},
+    "ClassToken": {},
+    "AddPositionEmbs": {
+        "grid": (3, 5),
+        "patch_size": 4,
+        "num_prefix_tokens": 0,
+        "kind": "sincos2d",
+        "resize_method": "bilinear",
+    },
+    "MultiHeadAttention": {"hidden_size": 12, "num_heads": 3, "dropout_rate": 0.1},
+    "MlpBlock": {"hidden_size": 12, "mlp_dim": 17, "dropout_rate": 0.1, "activation": "gelu"},
+    "TransformerBlock": {
+        "hidden_size": 12,
+        "num_heads": 3,
+        "mlp_dim": 17,
+        "dropout_rate": 0.1,
+        "attention_dropout_rate": 0.2,
+        "stochastic_depth_rate": 0.3,
+        "activation": "gelu",
+        "num_output_tokens": 2,
+    },
+    "TokenPooling": {"kind": "gap", "num_prefix_tokens": 1},
+    "AttentionPooling": {"hidden_size": 12, "num_heads": 3, "mlp_dim": 17, "activation": "gelu"},
+}
+MODELS = {
+    "token": {},
+    "dynamic": {"input_shape": (None, None, 3)},
+    "gap": {"pooling": "gap"},
+    "map": {"pooling": "map", "activation": "gelu"},
+    "none": {"pooling": "none", "include_top": False, "classes": None},
+    "sincos": {"position_embedding": "sincos2d", "representation_size": 9},
+    "hybrid": {"resnet_stages": (1,), "resnet_width_factor": 0.5, "patch_size": 1},
+    "regularised": {"dropout_rate": 0.1, "attention_dropout_rate": 0.1, "stochastic_depth_rate": 0.1},
+}
+RELOAD = (
+    "import sys, json, dataclasses, keras, keras_vit, numpy as np\n"
+    "model = keras.saving.load_model(sys.argv[1])\n"
+    "np.save(sys.argv[3], model.predict(np.load(sys.argv[2]), verbose=0))\n"
+    "print(json.dumps([type(model).__name__, dataclasses.asdict(model.config), dataclasses.asdict(model.preprocessing),"
+    " model.weights_report]))"
+)
+
+
+def test_every_public_layer_has_a_row():
+    assert set(LAYERS) == set(layers.__all__)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_layer_config_is_its_arguments_and_round_trips(name):
+    cls = getattr(layers, name)
+    layer = cls(**LAYERS[name], name="some", dtype="mixed_bfloat16")
+    config = layer.get_config()
+    assert {key: config[key] for key in LAYERS[name] if name != "StdConv2D"} == {
+        key: value for key, value in LAYERS[name].items() if name != "StdConv2D"
+    }
+    if name != "StdConv2D":  # which takes Conv2D's many arguments
+        own = set(inspect.signature(cls.__init__).parameters) - {"self", "args", "kwargs"}
+        assert own == set(LAYERS[name])
+        assert set(config) - {"name", "trainable", "dtype"} == own
+    json.dumps(config)
+    again = cls.from_config(config)
+    assert again.get_config() == config
+    assert again.dtype_policy.name == "mixed_bfloat16"
+    serialized = keras.saving.serialize_keras_object(layer)
+    assert serialized["registered_name"] == f"keras_vit>{name}"
+    assert keras.saving.deserialize_keras_object(serialized).get_config() == config
+
+
+def predict_in_a_fresh_process(model, x, folder):
+    model.save(folder / "model.keras")
+    np.save(folder / "x.npy", x)
+    printed = run_python(RELOAD, folder / "model.keras", folder / "x.npy", folder / "y.npy")
+    return np.load(folder / "y.npy"), json.loads(printed.splitlines()[-1])
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_model_reloads_with_the_same_numbers_config_and_preprocessing(tmp_path, name):
+    model = make_tiny(**MODELS[name])
+    model.save(tmp_path / "model.keras")
+    again = keras.saving.load_model(tmp_path / "model.keras")
+    x = images(2, 20, 28, 3)
+    np.testing.assert_array_equal(numpy(again(x)), numpy(model(x)))
+    assert (again.config, again.preprocessing) == (model.config, model.preprocessing)
+    assert [w.path for w in again.weights] == [w.path for w in model.weights]
+    assert again.get_config() == model.get_config()
+
+
+def test_model_reloads_in_a_fresh_process(tmp_path):
+    model = keras_vit.with_input_shape(make_tiny(), (32, 16, 3))
+    x = images(2, 32, 16, 3)
+    y, (kind, config, preprocessing, report) = predict_in_a_fresh_process(model, x, tmp_path)
+    np.testing.assert_array_equal(y, model.predict(x, verbose=0))
+    assert kind == "VisionTransformer"
+    assert keras_vit.ViTConfig(**config) == model.config
+    assert keras_vit.Preprocessing(**preprocessing) == model.preprocessing
+    assert tuple(report) == model.weights_report
+
+
+def test_compiled_and_trained_model_goes_on_training_after_reload(tmp_path):
+    model = make_tiny(dropout_rate=0.1)
+    model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    x, y = images(4, 20, 28, 3), np.arange(4)
+    model.fit(x, y, verbose=0)
+    model.save(tmp_path / "model.keras")
+    again = keras.saving.load_model(tmp_path / "model.keras")
+    np.testing.assert_array_equal(again.predict(x, verbose=0), model.predict(x, verbose=0))
+    assert again.evaluate(x, y, verbose=0) == model.evaluate(x, y, verbose=0)
+    assert int(again.optimizer.iterations.numpy()) == 1
+    again.fit(x, y, verbose=0)
+
+
+def test_weights_file_fits_another_model_of_the_same_config(tmp_path, tiny):
+    tiny.save_weights(tmp_path / "x.weights.h5")
+    other = keras_vit.build(tiny_config(), input_shape=(20, 28, 3), classes=7)
+    other.load_weights(tmp_path / "x.weights.h5")
+    x = images(2, 20, 28, 3)
+    np.testing.assert_array_equal(numpy(other(x)), numpy(tiny(x)))
+
+
+def test_submodel_and_wrapping_model_reload(tmp_path, tiny):
+    features = keras.Model(tiny.input, tiny.get_layer("block_00").output)
+    inputs = keras.Input((20, 28, 3))
+    wrapped = keras.Model(inputs, keras.layers.Dense(2)(tiny(inputs)))
+    x = images(2, 20, 28, 3)
+    for model in (features, wrapped):
+        model.save(tmp_path / "model.keras")
+        again = keras.saving.load_model(tmp_path / "model.keras")
+        np.testing.assert_array_equal(again.predict(x, verbose=0), model.predict(x, verbose=0))
+
+
+def test_clone_json_and_pickle(tiny):
+    x = images(2, 20, 28, 3)
+    for again in (
+        keras.models.clone_model(tiny),
+        keras.models.model_from_json(tiny.to_json()),
+        pickle.loads(pickle.dumps(tiny)),
+    ):
+        again.set_weights(tiny.get_weights())
+        np.testing.assert_array_equal(numpy(again(x)), numpy(tiny(x)))
+
+
+@pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize` method")  # Keras says so of each other layer
+def test_quantised_model_reloads_in_a_fresh_process(tmp_path):
+    model = make_tiny(pooling="map")
+    x = images(2, 20, 28, 3)
+    before = model.predict(x, verbose=0)
+    model.quantize("int8")
+    assert model.get_layer("block_00").attention.query.quantization_mode == "int8"
+    after = model.predict(x, verbose=0)
+    assert 0 < np.abs(after - before).max() < 0.2 * before.std()
+    np.testing.assert_array_equal(predict_in_a_fresh_process(model, x, tmp_path)[0], after)
+
+
+def test_lora_is_merged_when_saved(tmp_path, tiny):
+    x = images(2, 20, 28, 3)
+    query = tiny.get_layer("block_00").attention.query
+    query.enable_lora(2)
+    query.lora_kernel_b.assign(np.ones((2, 12)))
+    tiny.save(tmp_path / "model.keras")
+    again = keras.saving.load_model(tmp_path / "model.keras")
+    np.testing.assert_allclose(numpy(again(x)), numpy(tiny(x)), atol=1e-6)
+
+
+def test_records_survive_json(tiny):
+    for record in (tiny.config, tiny.preprocessing):
+        assert type(record)(**json.loads(json.dumps(dataclasses.asdict(record)))) == record

@@ -1,0 +1,108 @@
+import numpy as np
+import pytest
+from conftest import GOLDEN, images, make_tiny, numpy, randomise, tiny_config
+
+import keras_vit
+from keras_vit.weights.official import DIALECTS, from_official, heads_of, our_path, recognise, to_official
+from keras_vit.weights.reader import CheckpointError
+
+# A deliberate second copy of the layout's names: published (pre-Linen), and as today's code writes them (Linen).
+BLOCK_3 = {
+    "LayerNorm_0/scale": "LayerNorm_0/scale",
+    "LayerNorm_0/bias": "LayerNorm_0/bias",
+    "LayerNorm_2/scale": "LayerNorm_1/scale",
+    "LayerNorm_2/bias": "LayerNorm_1/bias",
+    "MlpBlock_3/Dense_0/kernel": "MlpBlock_0/Dense_0/kernel",
+    "MlpBlock_3/Dense_0/bias": "MlpBlock_0/Dense_0/bias",
+    "MlpBlock_3/Dense_1/kernel": "MlpBlock_0/Dense_1/kernel",
+    "MlpBlock_3/Dense_1/bias": "MlpBlock_0/Dense_1/bias",
+} | {
+    f"MultiHeadDotProductAttention_1/{part}/{leaf}": f"MultiHeadDotProductAttention_0/{part}/{leaf}"
+    for part in ("query", "key", "value", "out")
+    for leaf in ("kernel", "bias")
+}
+REST = {"cls", "embedding/kernel", "embedding/bias", "Transformer/posembed_input/pos_embedding", "head/kernel"}
+REST |= {"head/bias", "Transformer/encoder_norm/scale", "Transformer/encoder_norm/bias"}
+
+
+@pytest.mark.parametrize(("dialect", "names"), [("official", BLOCK_3), ("linen", BLOCK_3.values())])
+def test_saved_names_and_shapes_are_those_of_the_layout(tmp_path, dialect, names):
+    keras_vit.save_checkpoint(make_tiny(), tmp_path / "x.npz", dialect)
+    arrays = dict(np.load(tmp_path / "x.npz"))
+    blocks = {f"Transformer/encoderblock_{i}/{name}" for i in range(2) for name in names}
+    assert set(arrays) == blocks | REST
+    attention = next(name for name in names if name.endswith("query/kernel")).removesuffix("query/kernel")
+    shapes = {
+        name: arrays[f"Transformer/encoderblock_1/{attention}{name}"].shape for name in ("query/kernel", "out/kernel")
+    }
+    assert shapes == {"query/kernel": (12, 3, 4), "out/kernel": (3, 4, 12)}
+    assert arrays[f"Transformer/encoderblock_0/{attention}key/bias"].shape == (3, 4)
+    assert arrays["cls"].shape == (1, 1, 12)
+    assert arrays["embedding/kernel"].shape == (4, 4, 3, 12)
+    assert arrays["Transformer/posembed_input/pos_embedding"].shape == (1, 36, 12)
+    assert {array.dtype.name for array in arrays.values()} == {"float32"}
+
+
+@pytest.mark.parametrize("case", ["token", "token_representation", "gap", "hybrid_root", "hybrid_stages"])
+def test_golden_file_to_ours_and_back_is_bitwise(case):
+    arrays = dict(np.load(GOLDEN / f"{case}.npz"))
+    ours = from_official(arrays, "official")
+    back = dict(to_official(ours.items(), heads_of(arrays), "official"))
+    assert set(back) == set(arrays)
+    for name, array in arrays.items():
+        np.testing.assert_array_equal(back[name].ravel(), array.ravel())
+        assert "gn" in name or back[name].shape == array.shape
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+@pytest.mark.parametrize("resnet", [None, (), (1, 2)])
+def test_model_to_file_and_back_is_bitwise(tmp_path, dialect, resnet):
+    config = tiny_config(patch_size=2, resnet_stages=resnet, resnet_width_factor=0.5, representation_size=9)
+    size = (config.stride * 3, config.stride * 5, 3)
+    model = randomise(keras_vit.build(config, input_shape=size, classes=7))
+    keras_vit.save_checkpoint(model, tmp_path / "x.npz", dialect)
+    again = keras_vit.build(config, weights=tmp_path / "x.npz")
+    assert again.input_shape == model.input_shape  # the grid travels in the file
+    assert again.weights_report == ()
+    for ours, theirs in zip(model.weights, again.weights, strict=True):
+        assert ours.path == theirs.path
+        np.testing.assert_array_equal(numpy(ours), numpy(theirs))
+    x = images(2, *size)
+    np.testing.assert_array_equal(numpy(model(x)), numpy(again(x)))
+
+
+def test_old_group_norms_are_squeezed():
+    arrays = {"gn_root/scale": np.ones((1, 1, 1, 32)), "block1/unit2/gn_proj/bias": np.ones((1, 1, 1, 64))}
+    ours = from_official(arrays, "official")
+    assert {path: array.shape for path, array in ours.items()} == {
+        "resnet_root/norm/gamma": (32,),
+        "resnet_stage_1_unit_2/norm_proj/beta": (64,),
+    }
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "Transformer/encoderblock_00/LayerNorm_0/scale",
+        "Transformer/encoderblock_0/LayerNorm_1/scale",  # Linen's name in a pre-Linen file
+        "Transformer/encoderblock_0/MlpBlock_3/Dense_2/kernel",
+        "Transformer/encoderblock_0/MultiHeadDotProductAttention_1/query/scale",
+        "block1/unit1/conv_1/kernel",
+        "opt/target/cls",
+    ],
+)
+def test_name_that_the_layout_does_not_have_is_not_guessed(name):
+    assert our_path(name, "official") is None
+
+
+def test_heads_that_disagree_are_refused():
+    prefix = "Transformer/encoderblock_0/MultiHeadDotProductAttention_1"
+    arrays = {f"{prefix}/query/kernel": np.ones((12, 3, 4)), f"{prefix}/out/kernel": np.ones((4, 3, 12))}
+    with pytest.raises(CheckpointError, match="must agree on the number of heads"):
+        heads_of(arrays)
+
+
+def test_layouts_are_told_apart():
+    assert recognise(np.load(GOLDEN / "token.npz").files) == "official"
+    assert recognise(["embedding/kernel", "Transformer/encoderblock_0/MlpBlock_0/Dense_0/kernel"]) == "linen"
+    assert recognise(["blocks.0.attn.qkv.weight"]) is None
