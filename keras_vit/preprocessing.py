@@ -91,8 +91,8 @@ def preprocess_input(images, preprocessing=None):
         float32 of the same height and width; NumPy if NumPy or a list came in.
 
     Raises:
-        ValueError: for another shape, for values outside [0, 255], or (floats) for a batch whose values all lie
-            in [-1, 1], which has been scaled before. Values are looked at in NumPy and lists only.
+        ValueError: for another shape, for values outside [0, 255], or for floats that nowhere exceed 1 (but for
+            black images), which have been scaled before. Values are looked at in NumPy and lists only.
 
     Source: official code, `input_pipeline.py`: (x - 127.5) / 127.5.
     """
@@ -129,12 +129,13 @@ def _check_values(images):
     if images.size == 0:
         raise ValueError(f"images must not be empty.\nReceived: shape {images.shape}.")
     low, high = images.min(), images.max()
-    if not (low >= 0 and high <= 255):
+    margin = 0.5 if images.dtype.kind == "f" else 0  # interpolation may leave the range by a rounding error
+    if not (low >= -margin and high <= 255 + margin):
         raise ValueError(
             "pixel values must be in [0, 255]; other values have been scaled before, or are not an image.\n"
             f"Received: values from {low} to {high}."
         )
-    if images.dtype.kind == "f" and 0 < high <= 1:
+    if images.dtype.kind == "f" and high <= 1 and (low, high) != (0, 0):
         raise ValueError(
             "pixel values must be in [0, 255], and these floats do not exceed 1, so they seem scaled already.\n"
             f"Received: values from {low} to {high}. Multiply by 255 first if they are in [0, 1]."

@@ -101,8 +101,9 @@ class ViTConfig:
                 '`position_embedding="sincos2d"` fills a token with sine and cosine of two coordinates, '
                 f"so `hidden_size` must be a multiple of 4.\nReceived: hidden_size={self.hidden_size}."
             )
+        check_number("resnet_width_factor", self.resnet_width_factor)
         width = 64 * self.resnet_width_factor
-        if self.resnet_stages is not None and (width < 32 or width % 32):
+        if self.resnet_stages is not None and not (width >= 32 and width % 32 == 0):
             raise ValueError(
                 "the ResNet's GroupNorm has 32 groups, so 64 * `resnet_width_factor` must be a positive "
                 f"multiple of 32.\nReceived: resnet_width_factor={self.resnet_width_factor}."
@@ -155,9 +156,14 @@ def did_you_mean(value, choices) -> str:
     return f" Did you mean {' or '.join(repr(lower[n]) for n in nearest)}?" if nearest else ""
 
 
-def _check_rate(name, value):
+def check_number(name, value):
+    """Raises unless `value` is an int or a float."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise TypeError(f"`{name}` must be a number.\nReceived: {name}={value!r}.")
+
+
+def _check_rate(name, value):
+    check_number(name, value)
     if not 0 <= value < 1 or math.isnan(value):
         raise ValueError(f"`{name}` is a probability of dropping, so it must be in [0, 1).\nReceived: {name}={value}.")
 

@@ -1,5 +1,8 @@
 """Any builder arguments either give a model with finite outputs and the closed-form size, or are refused."""
 
+import json
+from unittest import mock
+
 import keras
 import numpy as np
 import pytest
@@ -10,6 +13,8 @@ from hypothesis import strategies as st
 import keras_vit
 from keras_vit.variants import ViTConfig
 
+# Keras thinks a softmax over one token is a mistake; a mean-pooled image of one patch has one.
+pytestmark = pytest.mark.filterwarnings("ignore:You are using a softmax over axis -1")
 SETTINGS = {"deadline": None, "suppress_health_check": [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]}
 
 valid = st.fixed_dictionaries(
@@ -82,7 +87,7 @@ def check(arguments):
     assert outputs.shape == (2, *model.output_shape[1:])
     again = keras_vit.VisionTransformer.from_config(model.get_config())
     assert again.config == config
-    assert again.get_config() == model.get_config()
+    assert json.dumps(again.get_config()) == json.dumps(model.get_config())
     keras.utils.clear_session()
 
 
@@ -106,16 +111,22 @@ names = st.sampled_from([*ViTConfig.__dataclass_fields__, "input_shape", "classe
 
 
 @settings(max_examples=500, **SETTINGS)
-@given(arguments=st.dictionaries(names, junk, max_size=4), monkeypatch=st.none())
-def test_junk_is_refused_before_any_variable_exists(arguments, monkeypatch):
-    arguments = {"patch_size": 4, "hidden_size": 12, "num_layers": 1, "num_heads": 3, "mlp_dim": 7} | arguments
-    arguments = {"input_shape": (16, 16, 3)} | arguments
-    with keras.StatelessScope(initialize_variables=False):
-        before = keras.Variable("zeros", shape=(), name="before")
+@given(arguments=st.dictionaries(names, junk, max_size=4))
+def test_junk_is_refused_before_any_variable_exists(arguments):
+    sizes = {"patch_size": 4, "hidden_size": 12, "num_layers": 1, "num_heads": 3, "mlp_dim": 7}
+    made = []
+    add_weight = keras.layers.Layer.add_weight
+
+    def counted(layer, *args, **kwargs):
+        made.append(layer)
+        return add_weight(layer, *args, **kwargs)
+
+    with keras.StatelessScope(initialize_variables=False), mock.patch.object(keras.layers.Layer, "add_weight", counted):
         try:
-            model = keras_vit.build("Ti/16", **arguments)
+            keras_vit.build("Ti/16", **{"input_shape": (16, 16, 3)} | sizes | arguments)
         except (ValueError, TypeError, FileNotFoundError) as error:
-            assert "Received" in str(error) or "activation" in str(error), error
-            assert before.name == "before"
+            refused = str(error)
+        else:
             return
-    assert model.output_shape[0] is None
+    assert made == []
+    assert "Received" in refused or "activation" in refused  # an unknown activation is refused in Keras' words

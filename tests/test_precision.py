@@ -42,7 +42,7 @@ def test_training_step_runs_and_learns(policy, jit_compile):
     model = make_tiny(dropout_rate=0.1, stochastic_depth_rate=0.1)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(keras.optimizers.Adam(0.01), loss, jit_compile=jit_compile)
-    losses = model.fit(images(8, 20, 28, 3), np.arange(8) % 7, epochs=20, verbose=0).history["loss"]
+    losses = model.fit(images(8, 20, 28, 3), np.arange(8) % 7, epochs=40, verbose=0).history["loss"]
     assert losses[-1] < 0.5 * losses[0]
 
 

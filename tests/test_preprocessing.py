@@ -70,6 +70,12 @@ def test_record_squashes_to_the_size_of_the_model_as_tensorflow_does():
     assert Preprocessing(image_size=None)(x).shape == x.shape
 
 
+def test_black_images_and_rounding_errors_of_an_interpolation_are_accepted():
+    assert (preprocess_input(np.zeros((1, 5, 7, 3))) == -1).all()
+    x = np.linspace(-1e-5, 255.00002, 105).reshape(1, 5, 7, 3)
+    np.testing.assert_allclose([preprocess_input(x).min(), preprocess_input(x).max()], [-1, 1], atol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("images", "message"),
     [
@@ -77,7 +83,9 @@ def test_record_squashes_to_the_size_of_the_model_as_tensorflow_does():
         (np.zeros((5, 7)), r"Received: shape \(5, 7\)"),
         (np.zeros((1, 1, 5, 7, 3)), "Received: shape"),
         (np.zeros((0, 5, 7, 3)), "must not be empty"),
-        (np.full((1, 5, 7, 3), -0.2), "from -0.2 to -0.2"),
+        (np.full((1, 5, 7, 3), -0.2), "seem scaled already"),
+        (np.linspace(-1, 1, 105).reshape(1, 5, 7, 3), "from -1.0 to 1.0"),
+        (np.linspace(-2, 200, 105).reshape(1, 5, 7, 3), "from -2.0 to 200.0"),
         (np.full((1, 5, 7, 3), 256), "from 256 to 256"),
         (np.full((1, 5, 7, 3), np.nan), "must be in"),
         (np.full((1, 5, 7, 3), 0.9), "seem scaled already"),
