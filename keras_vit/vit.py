@@ -203,13 +203,19 @@ def with_input_shape(model, input_shape, resize_method="align_corners") -> Visio
             f"Received: input_shape={input_shape}, model {model.input_shape[1:]}."
         )
     with checkpoints.deferred_variables():
-        twin = keras.models.clone_model(
-            model,
+        graph = keras.models.clone_model(
+            keras.Model(model.input, model.output),  # the bare graph: a compiled model's clone would be compiled
             input_tensors=keras.Input(input_shape, name=model.inputs[0].name),
             clone_function=functools.partial(_clone_layer, grid=_known_grid(input_shape, model.config)),
         )
-    twin.config = model.config
-    twin.preprocessing = dataclasses.replace(model.preprocessing, image_size=_preprocessing(input_shape).image_size)
+    size = _preprocessing(input_shape).image_size
+    twin = VisionTransformer(
+        graph.input,
+        graph.output,
+        name=model.name,
+        config=model.config,
+        preprocessing=dataclasses.replace(model.preprocessing, image_size=size),
+    )
     twin.weights_report = model.weights_report + checkpoints.copy_weights(model, twin, resize_method)
     return twin
 

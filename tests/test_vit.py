@@ -32,6 +32,15 @@ def test_the_same_shape_gives_the_same_numbers_from_weights_of_its_own(tiny):
     np.testing.assert_array_equal(numpy(tiny(x)), before)
 
 
+def test_a_compiled_and_trained_model_moves_and_is_not_compiled(tiny):
+    tiny.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    tiny.fit(images(2, 20, 28, 3), np.arange(2), verbose=0)
+    moved = keras_vit.with_input_shape(tiny, (32, 16, 3))
+    assert type(moved) is keras_vit.VisionTransformer
+    assert not moved.compiled
+    np.testing.assert_array_equal(numpy(moved.get_layer("head").kernel), numpy(tiny.get_layer("head").kernel))
+
+
 def test_a_sincos_table_is_computed_anew_and_not_interpolated():
     model = make_tiny(position_embedding="sincos2d")
     moved = keras_vit.with_input_shape(model, (32, 16, 3))
