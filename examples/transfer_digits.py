@@ -104,8 +104,8 @@ def predict_elsewhere(model, images, folder):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--pretrain-epochs", type=int, default=12)
-    parser.add_argument("--finetune-epochs", type=int, default=3)
+    parser.add_argument("--pretrain-epochs", type=int, default=10)
+    parser.add_argument("--finetune-epochs", type=int, default=5)
     parser.add_argument("--base-rate", type=float, default=0.03)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()

@@ -131,13 +131,10 @@ def _follow(checkpoint, config, head, representation_is_given):
     if head.classes in (None, checkpoint.classes):
         if not representation_is_given and config.representation_size is None:
             config = dataclasses.replace(config, representation_size=checkpoint.representation_size)
-        head = dataclasses.replace(head, classes=checkpoint.classes)
-        set_aside, fresh = [], ()
-    else:
-        set_aside, fresh = ["head"], ("head",) if head.classes else ()
-    if config.representation_size is None:
-        set_aside.append("pre_logits")
-    return config, head, tuple(set_aside), fresh
+        return config, dataclasses.replace(head, classes=checkpoint.classes), (), ()
+    set_aside = ("head",) if config.representation_size else ("head", "pre_logits")
+    new = {"pre_logits": config.representation_size and not checkpoint.representation_size, "head": head.classes}
+    return config, head, set_aside, tuple(layer for layer, wanted in new.items() if wanted)
 
 
 def _input(input_tensor, input_shape, config, table_grid, checkpoint):

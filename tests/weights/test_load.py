@@ -147,6 +147,18 @@ def test_no_top_sets_the_head_aside():
     assert kept.layers[-1].name == "pre_logits"
 
 
+def test_a_head_is_not_kept_without_the_pre_logits_it_was_trained_on():
+    with pytest.raises(CheckpointError, match=r"\+ pre_logits/kernel \(48, 48\)"):
+        keras_vit.build(SMALL, weights=GOLDEN / "token_representation.npz", representation_size=None)
+
+
+def test_pre_logits_asked_for_beside_a_new_head_are_new_if_the_file_has_none():
+    model = keras_vit.build(SMALL, weights=TOKEN, classes=3, representation_size=9)
+    assert model.weights_report == ("new pre_logits", "new head", "set aside head (48, 10)")
+    kept = keras_vit.build(SMALL, weights=GOLDEN / "token_representation.npz", classes=3, representation_size=48)
+    assert kept.weights_report == ("new head", "set aside head (48, 10)")
+
+
 def test_mean_pooling_of_a_file_with_class_token_keeps_the_token():
     model = keras_vit.build(SMALL, weights=TOKEN, include_top=False, pooling="gap")
     tokens = keras_vit.build(SMALL, weights=TOKEN, include_top=False, pooling="none")
