@@ -20,7 +20,7 @@ def run_example(name, *arguments):
 def test_transfer_digits_runs_and_reloads_what_it_saved():
     printed, result = run_example("transfer_digits.py", "--pretrain-epochs", 1, "--finetune-epochs", 1)
     assert "position embedding resized from (4, 4) to (8, 8)" in printed
-    assert "Epoch 1/1" in printed
+    assert "226/226" in printed  # Keras' progress bar
     assert set(result) == {"transfer_accuracy", "scratch_accuracy", "reload_difference", "seconds"}
     assert result["reload_difference"] == 0
     assert result["transfer_accuracy"] > 0.5  # five classes, one epoch
