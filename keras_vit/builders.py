@@ -41,7 +41,7 @@ def build(
             what arrives. By default 224 x 224 x 3, or what the checkpoint was trained at.
         pooling: replaces `config.pooling`: `"token"`, `"gap"`, `"map"` or `"none"`.
         classes: K. By default the checkpoint's, or 1,000 without one. Another number than the file's gets a new
-            head of zeros, without `pre_logits`, as section 3.2 fine-tunes.
+            head of zeros, without `pre_logits` (unless `representation_size` asks for them), as section 3.2 fine-tunes.
         classifier_activation: of the head, as `"softmax"`; by default the outputs are logits.
         name: of the model.
         **config_overrides: fields of `ViTConfig` to replace.
@@ -91,6 +91,8 @@ def _resolve_config(config, pooling, overrides):
 
 
 def _check_top(include_top, classes, activation):
+    if include_top not in (True, False):
+        raise TypeError(f"`include_top` must be True or False.\nReceived: include_top={include_top!r}.")
     if classes is not None:
         check_positive_int("classes", classes)
     if not include_top and (classes, activation) != (None, None):

@@ -37,11 +37,13 @@ def resize_pos_embed(table, new_grid, old_grid=None, *, num_prefix_tokens=1, met
     """
     check_choice("method", method, RESIZE_METHODS)
     table = np.asarray(table)
+    if table.dtype.kind != "f" and table.dtype.name != "bfloat16":  # which is no kind of NumPy's own
+        raise ValueError(f"`table` must hold floats, as interpolation gives.\nReceived: dtype {table.dtype}.")
     if table.ndim not in (2, 3) or (table.ndim == 3 and table.shape[0] != 1):
         raise ValueError(f"`table` must have shape (1, T, D) or (T, D).\nReceived: shape {table.shape}.")
     num_patches = table.shape[-2] - num_prefix_tokens
-    old_grid = square_grid(num_patches) if old_grid is None else _check_grid("old_grid", old_grid)
-    new_grid = _check_grid("new_grid", new_grid)
+    old_grid = square_grid(num_patches) if old_grid is None else check_grid("old_grid", old_grid)
+    new_grid = check_grid("new_grid", new_grid)
     if old_grid is None or math.prod(old_grid) != num_patches:
         raise ValueError(
             "`table` must have `num_prefix_tokens` rows and one row per patch of `old_grid` (square if not given).\n"
@@ -64,7 +66,8 @@ def square_grid(num_patches: int) -> tuple[int, int] | None:
     return (side, side) if side and side * side == num_patches else None
 
 
-def _check_grid(name, grid):
+def check_grid(name, grid) -> tuple[int, int]:
+    """`grid` as two ints; raises unless it is a pair of ints above zero."""
     values = tuple(grid) if isinstance(grid, (tuple, list)) else ()
     if len(values) != 2 or not all(isinstance(n, (int, np.integer)) and n > 0 for n in values):
         raise ValueError(f"`{name}` must be (h, w), two numbers of patches of at least 1.\nReceived: {name}={grid!r}.")

@@ -118,7 +118,8 @@ def _fit_channels(images, channels, xp):
     if len(shape) in (3, 4) and (shape[-1], channels) == (4, 3):
         return images[..., :3]
     raise ValueError(
-        f"images must have shape (B, H, W, C) or (H, W, C) with {channels} channels (or 1, or 4 with alpha).\n"
+        f"images must have shape (B, H, W, C) or (H, W, C) with {channels} channels"
+        f"{', or 1, or 4 with alpha' if channels == 3 else ' or 1'}.\n"
         f"Received: shape {shape}."
     )
 
@@ -167,6 +168,8 @@ def decode_predictions(predictions, top=5):
             f"Received: shape {predictions.shape}. For your own classes, index your list of names by `argmax`."
         )
     check_positive_int("top", top)
+    if top > predictions.shape[1]:
+        raise ValueError(f"`top` must be at most the number of classes, {predictions.shape[1]}.\nReceived: top={top}.")
     if not np.isfinite(predictions).all():
         raise ValueError("`predictions` must be finite.\nReceived: NaN or infinite scores.")
     if len(predictions) and (np.ptp(predictions, axis=1) == 0).any():

@@ -193,7 +193,10 @@ def with_input_shape(model, input_shape, resize_method="align_corners") -> Visio
     Source: arXiv:2010.11929, section 3.2.
     """
     if not isinstance(model, VisionTransformer) or model.config is None or len(model.inputs) != 1:
-        raise TypeError(f"`model` must be a VisionTransformer with one input.\nReceived: {model!r}")
+        raise TypeError(
+            "`model` must be a VisionTransformer with one input that knows its config, as the builders give it "
+            f"(`keras.models.clone_model` loses it; this function copies a model too).\nReceived: {model!r}"
+        )
     check_choice("resize_method", resize_method, RESIZE_METHODS)
     check_input_shape(input_shape, model.config)
     input_shape = tuple(input_shape)

@@ -213,6 +213,7 @@ def test_integer_images_are_refused(tiny):
         ({"input_shape": (20.0, 28, 3)}, TypeError, "`input_shape` must be an int"),
         ({"input_shape": (-4, 28, 3)}, ValueError, "`input_shape` must be at least 1"),
         ({"input_shape": (20, 28, None)}, TypeError, "`input_shape` must be an int"),
+        ({"include_top": "no"}, TypeError, "`include_top` must be True or False"),
         ({"classes": 0}, ValueError, "`classes` must be at least 1"),
         ({"classes": True}, TypeError, "`classes` must be an int"),
         ({"include_top": False, "classes": 7}, ValueError, "belong to the head"),

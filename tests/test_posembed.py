@@ -104,13 +104,14 @@ def test_resize_keeps_dtype_and_rank(dtype, rank):
         ({"new_grid": (3, 3), "old_grid": (4, 5)}, "Received: 17 rows, num_prefix_tokens=1, old_grid=\\(4, 5\\)"),
         ({"new_grid": (3, 3), "num_prefix_tokens": 0}, "old_grid=None"),
         ({"new_grid": (3, 0)}, "`new_grid` must be \\(h, w\\)"),
+        ({"new_grid": (3, 3), "table": np.ones((1, 17, 2), int)}, "must hold floats"),
         ({"new_grid": 3}, "`new_grid` must be \\(h, w\\)"),
         ({"new_grid": (3, 3), "method": "bicubic"}, "Did you mean 'bicubic_antialias'"),
     ],
 )
 def test_resize_refuses(arguments, message):
     with pytest.raises(ValueError, match=message):
-        resize_pos_embed(table_of((4, 4)), **arguments)
+        resize_pos_embed(**{"table": table_of((4, 4))} | arguments)
 
 
 def test_sincos_equals_its_formula():

@@ -79,7 +79,7 @@ def test_black_images_and_rounding_errors_of_an_interpolation_are_accepted():
 @pytest.mark.parametrize(
     ("images", "message"),
     [
-        (np.zeros((2, 5, 7, 2)), r"with 3 channels .*\nReceived: shape \(2, 5, 7, 2\)"),
+        (np.zeros((2, 5, 7, 2)), r"with 3 channels.*\nReceived: shape \(2, 5, 7, 2\)"),
         (np.zeros((5, 7)), r"Received: shape \(5, 7\)"),
         (np.zeros((1, 1, 5, 7, 3)), "Received: shape"),
         (np.zeros((0, 5, 7, 3)), "must not be empty"),
@@ -157,6 +157,7 @@ def test_equal_scores_are_said_to_be_in_no_order():
         (np.zeros(1000), 5, r"Received: shape \(1000,\)"),
         (np.full((1, 1000), np.nan), 5, "must be finite"),
         (np.zeros((1, 1000)), 0, "`top` must be at least 1"),
+        (np.eye(1, 1000), 1001, "`top` must be at most the number of classes, 1000"),
     ],
 )
 def test_predictions_that_have_no_names_are_refused(predictions, top, message):

@@ -70,6 +70,15 @@ def test_another_shape_refuses(tiny, arguments, error, message):
         keras_vit.with_input_shape(tiny, **arguments)
 
 
+def test_a_model_with_lora_is_refused_until_it_is_merged(tiny, tmp_path):
+    tiny.get_layer("block_00").attention.query.enable_lora(2)
+    with pytest.raises(ValueError, match=r"LoRA adds some.\nReceived: 'vit' with 42 weights instead of 40"):
+        keras_vit.with_input_shape(tiny, (32, 16, 3))
+    tiny.save(tmp_path / "merged.keras")
+    merged = keras.saving.load_model(tmp_path / "merged.keras")
+    assert keras_vit.with_input_shape(merged, (32, 16, 3)).input_shape == (None, 32, 16, 3)
+
+
 def test_another_shape_needs_a_model_of_ours(tiny):
     features = keras.Model(tiny.input, tiny.get_layer("block_00").output)
     with pytest.raises(TypeError, match="must be a VisionTransformer"):

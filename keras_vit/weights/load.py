@@ -16,10 +16,10 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_vit.posembed import resize_pos_embed, square_grid
+from keras_vit.posembed import RESIZE_METHODS, check_grid, resize_pos_embed, square_grid
 from keras_vit.variants import VARIANTS, check_choice
 from keras_vit.weights.official import DIALECTS, from_official, heads_of, recognise, to_official
-from keras_vit.weights.reader import CheckpointError, read_npz
+from keras_vit.weights.reader import CheckpointError, forget_pages, read_npz
 from keras_vit.weights.writer import write_npz
 
 TABLE = "position_embedding/table"
@@ -40,12 +40,12 @@ class Checkpoint:
     @property
     def classes(self) -> int | None:
         """K, or `None` without a head."""
-        return self._last_axis("head/bias")
+        return self._last_axis("head/kernel")
 
     @property
     def representation_size(self) -> int | None:
         """Width of the pre-logits, or `None` without them."""
-        return self._last_axis("pre_logits/bias")
+        return self._last_axis("pre_logits/kernel")
 
     @property
     def num_prefix_tokens(self) -> int:
@@ -106,14 +106,20 @@ def read_checkpoint(path) -> Checkpoint:
             "the file must be in the layout of the official checkpoints, with `embedding/kernel` and "
             f"`Transformer/encoderblock_0/...`.\nReceived: {path} with {len(arrays)} arrays: {some}, ..."
         )
-    grid = note.get("position_grid")
     return Checkpoint(
         path=Path(path),
         dialect=dialect,
         tensors=from_official(arrays, dialect),
         num_heads=heads_of(arrays),
-        recorded_grid=tuple(grid) if isinstance(grid, list) and len(grid) == 2 else None,
+        recorded_grid=_recorded_grid(note),
     )
+
+
+def _recorded_grid(note):
+    try:
+        return check_grid("position_grid", note.get("position_grid"))
+    except ValueError:  # none, or not written by us
+        return None
 
 
 def load_checkpoint(model, path, *, grid=None, resize_method="align_corners") -> tuple[str, ...]:
@@ -136,9 +142,11 @@ def load_checkpoint(model, path, *, grid=None, resize_method="align_corners") ->
     Warns:
         UserWarning: if the file's head is all zeros, as in the paper's ImageNet-21k files.
     """
+    check_choice("resize_method", resize_method, RESIZE_METHODS)
+    grid = None if grid is None else check_grid("grid", grid)
     checkpoint = read_checkpoint(path)
     if grid is not None:
-        checkpoint = dataclasses.replace(checkpoint, recorded_grid=tuple(grid))
+        checkpoint = dataclasses.replace(checkpoint, recorded_grid=grid)
     return fill(model, checkpoint, resize_method=resize_method)
 
 
@@ -176,7 +184,7 @@ def fill(model, checkpoint, *, resize_method="align_corners", set_aside=(), fres
         _initialise(wanted, tensors)
     else:
         for path, variable in wanted.items():
-            variable.assign(np.array(tensors.pop(path), "float32"))
+            variable.assign(_float32(tensors.pop(path)))
     for line in report:
         _log.info("%s: %s", checkpoint.path.name, line)
     return tuple(report)
@@ -185,6 +193,13 @@ def fill(model, checkpoint, *, resize_method="align_corners", set_aside=(), fres
 def copy_weights(model, twin, resize_method) -> tuple[str, ...]:
     """Gives `twin`, a clone made inside `deferred_variables`, the weights of `model` at its own grid."""
     variables, values, report = {}, {}, ()
+    if [len(layer.weights) for layer in model.layers] != [len(layer.weights) for layer in twin.layers]:
+        _discard([variable for layer in twin.layers for variable in layer.weights])
+        raise ValueError(
+            "a layer must have the weights that its configuration makes, and LoRA adds some.\n"
+            f"Received: {model.name!r} with {len(model.weights)} weights instead of {len(twin.weights)}. "
+            "Save it as .keras and reload it, which merges LoRA."
+        )
     for ours, theirs in zip(model.layers, twin.layers, strict=True):
         for index, (source, target) in enumerate(zip(ours.weights, theirs.weights, strict=True)):
             variables[f"{ours.name}/{index}"], values[f"{ours.name}/{index}"] = target, ops.convert_to_numpy(source)
@@ -207,6 +222,11 @@ def weight_paths(model) -> dict[str, keras.Variable]:
     """`{path: variable}` over our layers, whatever scope the model was built in."""
     paths = {}
     for layer in model.layers:
+        if isinstance(layer, keras.Model):
+            raise ValueError(
+                "`model` must be the Vision Transformer itself, not a model around it.\n"
+                f"Received: {model.name!r}. Pass `model.get_layer({layer.name!r})`."
+            )
         if type(layer).__module__.startswith("keras_vit.") or layer.name in _HEAD_LAYERS:
             for variable in layer.weights:
                 paths[layer.name + variable.path.removeprefix(layer.path)] = variable
@@ -218,9 +238,15 @@ def weight_paths(model) -> dict[str, keras.Variable]:
 def _fit_positions(model, checkpoint, tensors, resize_method):
     """Resizes the table in `tensors` to the model's grid; compares grids, since counts can be equal."""
     layer = _layer(model, "position_embedding")
-    if TABLE not in tensors or layer is None or layer.kind != "learned":
+    if TABLE not in tensors or layer is None:
         return []
     table, prefix, grid = tensors[TABLE], checkpoint.num_prefix_tokens, checkpoint.grid
+    if layer.kind == "sincos2d":
+        fixed = None if grid is None else layer.table_at(grid)
+        if fixed is None or fixed.shape != table.shape or not np.allclose(fixed, table, atol=1e-5):
+            return []  # a table of another kind, which the check of the fit refuses
+        del tensors[TABLE]
+        return ["position table left out: it is the fixed one that the model computes"]
     if grid is None and table.shape[-2] - prefix == layer.grid[0] * layer.grid[1]:
         grid = layer.grid
     if grid is None or grid[0] * grid[1] != table.shape[-2] - prefix:
@@ -254,7 +280,8 @@ def _check_fit(model, checkpoint, tensors, wanted):
         + _listed("in the file, not in the model", extra)
         + _listed("in the model, not in the file", missing)
         + _listed("different", different)
-        + f"Received: {checkpoint.path}, which looks like {checkpoint.looks_like()}. {_advice(extra, different)}"
+        + f"Received: {checkpoint.path}, which looks like {checkpoint.looks_like()}. "
+        + _advice(extra + missing + different)
     )
 
 
@@ -265,12 +292,12 @@ def _listed(title, lines, most=5):
     return "\n".join([f"  {title} ({len(lines)}):", *lines[:most], *more, ""])
 
 
-def _advice(extra, different):
-    if any("head/" in line for line in different) or any("head/" in line for line in extra):
+def _advice(lines):
+    if not all("head/" in line or "pre_logits/" in line for line in lines):
+        return "Build the variant that the file holds."
+    if any("head/" in line for line in lines):
         return "Pass the file as `weights=` with `classes=k` for a new head, or `include_top=False` for none."
-    if any("pre_logits/" in line for line in extra):
-        return "Build with `representation_size=` as in the file, or pass the file as `weights=`."
-    return "Build the variant that the file holds."
+    return "Build with `representation_size=` as in the file, or pass the file as `weights=`."
 
 
 def _warn_zero_head(checkpoint):
@@ -357,4 +384,10 @@ class _Given:
         self.array = array
 
     def __call__(self, shape, dtype=None):
-        return ops.cast(np.array(self.array, "float32"), dtype)
+        return ops.cast(_float32(self.array), dtype)
+
+
+def _float32(array):
+    copy = np.array(array, "float32")
+    forget_pages(array)
+    return copy

@@ -21,6 +21,9 @@ _BLOCK_PARTS = {  # ours: (pre-Linen, Linen)
     "norm_2": ("LayerNorm_2", "LayerNorm_1"),
     "mlp": ("MlpBlock_3", "MlpBlock_0"),
 }
+_BLOCK_LEAVES = (  # a closed list: what LoRA and quantisation add has no place in the layout
+    r"norm_[12]/(?:gamma|beta)|attention/(?:query|key|value|out)/(?:kernel|bias)|mlp/dense_[12]/(?:kernel|bias)"
+)
 _PLAIN = {  # ours: theirs
     "class_token/token": "cls",
     "patch_embedding/projection/kernel": "embedding/kernel",
@@ -68,7 +71,10 @@ def to_official(
         CheckpointError: for a path that the layout has no name for.
     """
     for path, array in tensors:
-        yield official_name(path, dialect), _unfold(path, array, num_heads)
+        name = official_name(path, dialect)
+        if dialect == "official" and _GROUP_NORM.search(name):
+            array = array.reshape(1, 1, 1, -1)
+        yield name, _unfold(path, array, num_heads)
 
 
 def heads_of(arrays: dict[str, np.ndarray]) -> int | None:
@@ -110,19 +116,19 @@ def official_name(path: str, dialect: str) -> str:
     """The official name of one of our paths."""
     if path in _PLAIN:
         return _PLAIN[path]
-    if match := re.fullmatch(r"block_(\d+)/(norm_1|attention|norm_2|mlp)/(.+)", path):
-        index, part, rest = match.groups()
+    if match := re.fullmatch(rf"block_(\d+)/({_BLOCK_LEAVES})", path):
+        index, (part, rest) = match[1], match[2].split("/", 1)
         theirs = _BLOCK_PARTS[part][DIALECTS.index(dialect)]
         rest = re.sub(r"^dense_(\d)", lambda dense: f"Dense_{int(dense[1]) - 1}", rest)
         return f"Transformer/encoderblock_{int(index)}/{theirs}/{_NORM.get(rest, rest)}"
-    if match := re.fullmatch(r"resnet_stage_(\d+)_unit_(\d+)/(conv|norm)_(\d|proj)/(\w+)", path):
+    if match := re.fullmatch(r"resnet_stage_(\d+)_unit_(\d+)/(conv|norm)_(\d|proj)/(kernel|gamma|beta)", path):
         stage, unit, part, which, leaf = match.groups()
         which = which if which.isdigit() else f"_{which}"
         kind = "conv" if part == "conv" else "gn"
         return f"block{stage}/unit{unit}/{kind}{which}/{_NORM.get(leaf, leaf)}"
     raise CheckpointError(
         f"the {dialect} layout has no place for this weight.\nReceived: {path}. "
-        "Save the model as .keras, or merge or remove what the official model does not have."
+        "Save the model as .keras instead; reloading that merges LoRA, and the result can be saved here."
     )
 
 

@@ -45,10 +45,21 @@ def read_npz(path) -> tuple[dict[str, np.ndarray], dict]:
             members = _members(path, archive)
             with open(path, "rb") as file:
                 stored = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-            arrays = {name: _read_array(path, archive, info, stored) for name, info in members.items()}
+            arrays = {}
+            for name, info in members.items():
+                arrays[name] = _read_array(path, archive, info, stored)
+                forget_pages(arrays[name])
             return arrays, _note(archive)
     except (zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError, RuntimeError) as error:
         raise CheckpointError(f"not a readable .npz file: {error}.\nReceived: {path}, {_looks_like(path)}.") from error
+
+
+def forget_pages(array):
+    """Lets go of the memory that looking at a mapped array took; the array stays as it is."""
+    while isinstance(array, np.ndarray):
+        array = array.base
+    if isinstance(array, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+        array.madvise(mmap.MADV_DONTNEED)
 
 
 def _members(path, archive):
@@ -79,8 +90,10 @@ def _read_array(path, archive, info, stored):
         array = np.ndarray(shape, dtype, buffer=stored, offset=start + offset, order=order)
     else:
         array = np.frombuffer(archive.read(info), dtype, offset=offset).reshape(shape, order=order)
-    if not np.isfinite(array).all():
-        raise CheckpointError(f"{info.filename!r} holds NaN or infinite values.\nReceived: {path}")
+    with np.errstate(over="ignore"):
+        finite = np.isfinite(array if array.dtype.itemsize <= 4 else array.astype("float32")).all()
+    if not finite:
+        raise CheckpointError(f"{info.filename!r} holds NaN or infinite values, in float32.\nReceived: {path}")
     return array
 
 

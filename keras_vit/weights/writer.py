@@ -24,10 +24,13 @@ def write_npz(path, arrays: Iterable[tuple[str, np.ndarray]], note: dict):
 
     Raises:
         ValueError: for another ending.
+        FileNotFoundError: if the folder does not exist.
     """
     path = Path(path)
     if path.suffix != ".npz":
         raise ValueError(f"`path` must end in .npz.\nReceived: {path}")
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"the folder of `path` must exist.\nReceived: {path}")
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
     try:
         with os.fdopen(handle, "wb") as file:

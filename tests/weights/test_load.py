@@ -314,6 +314,45 @@ def test_saving_a_sincos_model_writes_its_table(tmp_path):
     learned = keras_vit.build(tiny_config(), weights=tmp_path / "x.npz")
     x = images(2, 20, 28, 3)
     np.testing.assert_allclose(numpy(learned(x)), numpy(model(x)), atol=1e-6)
+    again = keras_vit.build(tiny_config(position_embedding="sincos2d"), weights=tmp_path / "x.npz")
+    np.testing.assert_array_equal(numpy(again(x)), numpy(model(x)))
+    assert "fixed one" in again.weights_report[0]
+
+
+def test_a_learned_table_does_not_fit_a_sincos_model():
+    with pytest.raises(CheckpointError, match=r"\+ position_embedding/table"):
+        keras_vit.build(SMALL, weights=TOKEN, position_embedding="sincos2d")
+
+
+def test_a_model_around_ours_is_refused_with_the_way_in(saved, tmp_path):
+    model, path, _ = saved
+    around = keras.Sequential([model, keras.layers.Softmax()])
+    for use in (keras_vit.load_checkpoint, keras_vit.save_checkpoint):
+        with pytest.raises(ValueError, match=r"Pass `model.get_layer\('vit'\)`"):
+            use(around, path)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"grid": (4,)}, r"`grid` must be \(h, w\)"),
+        ({"grid": "4x4"}, r"`grid` must be \(h, w\)"),
+        ({"grid": (-4, -4)}, r"`grid` must be \(h, w\)"),
+        ({"resize_method": "nearest"}, "`resize_method` must be one of"),
+    ],
+)
+def test_loading_refuses_arguments(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        keras_vit.load_checkpoint(keras_vit.build(SMALL, input_shape=(32, 32, 3), classes=10), TOKEN, **arguments)
+
+
+def test_advice_fits_the_trouble(saved):
+    _, path, _ = saved
+    with pytest.raises(CheckpointError, match="Build the variant that the file holds"):
+        keras_vit.build(tiny_config(hidden_size=15), weights=path, classes=3)
+    model = keras_vit.build(tiny_config(), input_shape=(20, 28, 3), classes=3, representation_size=9)
+    with pytest.raises(CheckpointError, match="Pass the file as `weights=` with `classes=k`"):
+        keras_vit.load_checkpoint(model, path)
 
 
 def test_dialect_must_be_known(tmp_path, tiny):

@@ -50,8 +50,24 @@ def test_golden_file_to_ours_and_back_is_bitwise(case):
     back = dict(to_official(ours.items(), heads_of(arrays), "official"))
     assert set(back) == set(arrays)
     for name, array in arrays.items():
-        np.testing.assert_array_equal(back[name].ravel(), array.ravel())
-        assert "gn" in name or back[name].shape == array.shape
+        np.testing.assert_array_equal(back[name], array)
+
+
+@pytest.mark.parametrize(("dialect", "shape"), [("official", (1, 1, 1, 32)), ("linen", (32,))])
+def test_group_norms_have_the_shape_of_the_layout(dialect, shape):
+    written = dict(to_official([("resnet_root/norm/gamma", np.ones(32))], 4, dialect))
+    assert written["gn_root/scale"].shape == shape
+
+
+@pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize` method")
+@pytest.mark.parametrize("change", ["quantize", "lora"])
+def test_what_lora_and_quantisation_add_has_no_place(tmp_path, change):
+    model = make_tiny(include_top=False, classes=None)
+    query = model.get_layer("block_00").attention.query
+    query.quantize("int8") if change == "quantize" else query.enable_lora(2)
+    with pytest.raises(CheckpointError, match=r"no place for this weight.\nReceived: block_00/attention/query/"):
+        keras_vit.save_checkpoint(model, tmp_path / "x.npz")
+    assert not (tmp_path / "x.npz").exists()
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)

@@ -120,6 +120,7 @@ def test_reader_refuses_a_header_bomb(path):
         ([("a.npy", b"hello, world")], "'a.npy' is no .npy array"),
         ([("a.npy", npy(np.array([1, np.nan], "float32")))], "'a.npy' holds NaN or infinite values"),
         ([("a.npy", npy(np.array([1, -np.inf], "float16")))], "'a.npy' holds NaN or infinite values"),
+        ([("a.npy", npy(np.array([1, 1e200])))], "'a.npy' holds NaN or infinite values, in float32"),
     ],
 )
 @pytest.mark.parametrize("compression", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
@@ -167,6 +168,11 @@ def test_writer_leaves_what_was_there_when_it_fails(path):
         write_npz(path, failing(), {})
     assert path.read_bytes() == before
     assert [file.name for file in path.parent.iterdir()] == ["x.npz"]
+
+
+def test_writer_refuses_a_folder_that_does_not_exist(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"folder of `path` must exist.\nReceived: .*x.npz$"):
+        write_npz(tmp_path / "no" / "x.npz", ARRAYS.items(), {})
 
 
 def test_writer_refuses_another_ending(tmp_path):
