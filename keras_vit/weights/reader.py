@@ -50,7 +50,7 @@ def read_npz(path) -> tuple[dict[str, np.ndarray], dict]:
                 arrays[name] = _read_array(path, archive, info, stored)
                 forget_pages(arrays[name])
             return arrays, _note(archive)
-    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError, RuntimeError) as error:
+    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError) as error:
         raise CheckpointError(f"not a readable .npz file: {error}.\nReceived: {path}, {_looks_like(path)}.") from error
 
 

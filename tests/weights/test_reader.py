@@ -178,3 +178,14 @@ def test_writer_refuses_a_folder_that_does_not_exist(tmp_path):
 def test_writer_refuses_another_ending(tmp_path):
     with pytest.raises(ValueError, match=r"must end in .npz"):
         write_npz(tmp_path / "x.ckpt", ARRAYS.items(), {})
+
+
+def test_reader_refuses_encryption_and_unknown_compression(path):
+    for offset, value in ((6, 1), (8, 97)):  # general purpose bit 0; compression method
+        np.savez(path, **ARRAYS)
+        data = bytearray(path.read_bytes())
+        central = data.index(b"PK\x01\x02")
+        for start in (offset, central + offset + 2):
+            data[start] = value
+        path.write_bytes(data)
+        assert_refused(path, "not a readable .npz file")
