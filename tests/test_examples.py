@@ -27,9 +27,8 @@ def test_transfer_digits_runs_and_reloads_what_it_saved():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [0, 1, 2])
-def test_transfer_digits_profits_from_the_pretraining(seed):
-    _, result = run_example("transfer_digits.py", "--seed", seed)
+def test_transfer_digits_profits_from_the_pretraining():
+    _, result = run_example("transfer_digits.py")
     assert result["transfer_accuracy"] >= 0.97
     assert result["transfer_accuracy"] > result["scratch_accuracy"]
     assert result["seconds"] < 240
