@@ -178,8 +178,7 @@ def fill(model, checkpoint, *, resize_method="align_corners", set_aside=(), fres
         if deferred:
             _discard(variables.values())
         raise
-    if "head" not in fresh and "head/kernel" in tensors and not np.any(tensors["head/kernel"]):
-        _warn_zero_head(checkpoint)
+    zero_head = "head/kernel" in tensors and not np.any(tensors["head/kernel"])
     if deferred:
         _initialise(wanted, tensors)
     else:
@@ -187,6 +186,8 @@ def fill(model, checkpoint, *, resize_method="align_corners", set_aside=(), fres
             variable.assign(_float32(tensors.pop(path)))
     for line in report:
         _log.info("%s: %s", checkpoint.path.name, line)
+    if zero_head:  # said last, so that a model is whole even where warnings are errors
+        _warn_zero_head(checkpoint)
     return tuple(report)
 
 
