@@ -47,6 +47,9 @@ class ViTConfig:
         position_embedding: `"learned"`, fixed `"sincos2d"` (arXiv:2205.01580), or `"none"`.
         last_block: `"pooled"` computes in the last block only the tokens that the pooling reads (the
             same numbers in less time), `"all"` computes every token.
+        layer_norm_epsilon: of every LayerNorm; 1e-6 in the official code and timm, 1e-12 in transformers.
+        distilled: whether a distillation token follows the class token, with a head of its own; the
+            logits are the average of both heads (DeiT, arXiv:2012.12877).
 
     Raises:
         TypeError: for a value of the wrong type.
@@ -69,6 +72,8 @@ class ViTConfig:
     activation: str = "gelu_tanh"
     position_embedding: str = "learned"
     last_block: str = "pooled"
+    layer_norm_epsilon: float = 1e-6
+    distilled: bool = False
 
     def __post_init__(self):
         for field in _POSITIVE:
@@ -101,6 +106,13 @@ class ViTConfig:
                 '`position_embedding="sincos2d"` fills a token with sine and cosine of two coordinates, '
                 f"so `hidden_size` must be a multiple of 4.\nReceived: hidden_size={self.hidden_size}."
             )
+        self._check_distilled()
+        check_number("layer_norm_epsilon", self.layer_norm_epsilon)
+        if not 0 < self.layer_norm_epsilon < 1:
+            raise ValueError(
+                "`layer_norm_epsilon` is added to a variance, so it must be small and positive.\n"
+                f"Received: layer_norm_epsilon={self.layer_norm_epsilon}."
+            )
         check_number("resnet_width_factor", self.resnet_width_factor)
         width = 64 * self.resnet_width_factor
         if self.resnet_stages is not None and not (width >= 32 and width % 32 == 0):
@@ -109,10 +121,28 @@ class ViTConfig:
                 f"multiple of 32.\nReceived: resnet_width_factor={self.resnet_width_factor}."
             )
 
+    def _check_distilled(self):
+        if self.distilled not in (True, False):
+            raise TypeError(f"`distilled` must be True or False.\nReceived: distilled={self.distilled!r}.")
+        if not self.distilled:
+            return
+        if self.pooling not in ("token", "none") or self.class_token is False or self.representation_size is not None:
+            raise ValueError(
+                "`distilled=True` reads a class token and a distillation token, each with a head of its own, so "
+                '`pooling` must be "token" or "none", without `representation_size`.\n'
+                f"Received: pooling={self.pooling!r}, class_token={self.class_token}, "
+                f"representation_size={self.representation_size}."
+            )
+
+    @property
+    def has_class_token(self) -> bool:
+        """Whether a class token is prepended."""
+        return self.pooling in ("token", "none") if self.class_token is None else self.class_token
+
     @property
     def num_prefix_tokens(self) -> int:
-        """Tokens before the patches: 1 with a class token, else 0."""
-        return int(self.pooling in ("token", "none") if self.class_token is None else self.class_token)
+        """Tokens before the patches: the class token and the distillation token, where there are such."""
+        return int(self.has_class_token) + int(self.distilled)
 
     @property
     def resnet_width(self) -> int:
@@ -214,3 +244,12 @@ def variant(name: str) -> ViTConfig:
             f"`name` must be one of {', '.join(VARIANTS)}.\nReceived: {name!r}.{did_you_mean(name, VARIANTS)}"
         )
     return VARIANTS[name]
+
+
+def builder_name(name: str) -> str:
+    """The builder function of a variant: `"ViTB16"` for `"B/16"`, `"R50ViTL32"` for `"R50+L/32"`."""
+    hybrid, _, size = name.rpartition("+")
+    return f"{hybrid}ViT{size.replace('/', '')}"
+
+
+BUILDERS = {builder_name(name): name for name in VARIANTS}  # builder: variant

@@ -2,7 +2,8 @@
 
 Section 3 of arXiv:2010.11929. Every station is a layer of the graph that can be reached by name:
 `resnet_root`, `resnet_stage_1_unit_1`, ..., `patch_embedding`, `class_token`, `position_embedding`,
-`block_00`, ..., `encoder_norm`, `pooling`, `pre_logits`, `head`.
+`block_00`, ..., `encoder_norm`, `pooling`, `pre_logits`, `head`; DeiT adds `distillation_token`,
+`pooling_distillation`, `head_distillation` and `average`.
 """
 
 import dataclasses
@@ -11,11 +12,12 @@ import functools
 import keras
 
 from keras_vit import layers
-from keras_vit import weights as checkpoints
 from keras_vit.layers.encoder import layer_norm
 from keras_vit.posembed import RESIZE_METHODS
 from keras_vit.preprocessing import Preprocessing
 from keras_vit.variants import ViTConfig, check_choice, check_positive_int
+from keras_vit.weights.deferred import deferred_variables
+from keras_vit.weights.load import copy_weights
 
 DEFAULT_IMAGE_SIZE = 224  # pixels, the resolution of pre-training
 
@@ -72,7 +74,7 @@ class Head:
     activation: str | None
 
 
-def wire(images, config, head, table_grid, name) -> VisionTransformer:
+def wire(images, config, head, table_grid, name, preprocessing=None) -> VisionTransformer:
     """The model from `images`, a Keras tensor, to logits or representation.
 
     Args:
@@ -81,10 +83,13 @@ def wire(images, config, head, table_grid, name) -> VisionTransformer:
         head: a `Head`.
         table_grid: `(h, w)` of the position table where the size of `images` is unknown; `None` for the default.
         name: of the model.
+        preprocessing: the record that belongs to the weights; by default the official code's.
     """
     feature_map = _resnet(images, config)  # (B, H, W, C) or what the stem makes of it
     tokens = layers.PatchEmbedding(config.hidden_size, config.patch_size, name="patch_embedding")(feature_map)
-    if config.num_prefix_tokens:
+    if config.distilled:
+        tokens = layers.ClassToken(name="distillation_token")(tokens)
+    if config.has_class_token:
         tokens = layers.ClassToken(name="class_token")(tokens)  # (B, T, D)
     if config.position_embedding != "none":
         default_grid = config.grid(DEFAULT_IMAGE_SIZE, DEFAULT_IMAGE_SIZE)
@@ -97,6 +102,11 @@ def wire(images, config, head, table_grid, name) -> VisionTransformer:
         )(tokens, feature_map)
         tokens = keras.layers.Dropout(config.dropout_rate, name="dropout")(tokens)
     tokens = _encoder(tokens, config)
+    if config.distilled and config.pooling == "none" and head.classes:
+        raise ValueError(
+            'the two heads of `distilled=True` read one token each, so `pooling="none"` goes without a head.\n'
+            f"Received: classes={head.classes}. Pass include_top=False."
+        )
     outputs = _top(tokens, config, head)
     sources = keras.utils.get_source_inputs(images)
     return VisionTransformer(
@@ -104,14 +114,15 @@ def wire(images, config, head, table_grid, name) -> VisionTransformer:
         outputs,
         name=name,
         config=config,
-        preprocessing=_preprocessing(images.shape[1:]),
+        preprocessing=_preprocessing(images.shape[1:], preprocessing or Preprocessing()),
     )
 
 
-def _preprocessing(input_shape):
+def _preprocessing(input_shape, record):
+    """The record for images of this shape."""
     height, width, channels = input_shape
     size = None if height is None or width is None else (height, width)
-    return Preprocessing(image_size=size, mean=(0.5,) * channels, std=(0.5,) * channels)
+    return dataclasses.replace(record.with_channels(channels), image_size=size)
 
 
 def _resnet(x, config):
@@ -131,7 +142,7 @@ def _resnet(x, config):
 
 def _encoder(tokens, config):
     last = config.num_layers - 1
-    only_class_token = config.pooling == "token" and config.last_block == "pooled"
+    only_read_tokens = config.pooling == "token" and config.last_block == "pooled"
     for index in range(config.num_layers):
         tokens = layers.TransformerBlock(
             config.hidden_size,
@@ -141,10 +152,11 @@ def _encoder(tokens, config):
             attention_dropout_rate=config.attention_dropout_rate,
             stochastic_depth_rate=config.stochastic_depth_rate * index / max(last, 1),
             activation=config.activation,
-            num_output_tokens=1 if only_class_token and index == last else None,
+            num_output_tokens=config.num_prefix_tokens if only_read_tokens and index == last else None,
+            layer_norm_epsilon=config.layer_norm_epsilon,
             name=f"block_{index:02}",
         )(tokens)
-    return layer_norm(None, "encoder_norm")(tokens)
+    return layer_norm(None, "encoder_norm", config.layer_norm_epsilon)(tokens)
 
 
 def _top(tokens, config, head):
@@ -153,21 +165,43 @@ def _top(tokens, config, head):
         x = layers.TokenPooling(config.pooling, config.num_prefix_tokens, name="pooling")(x)  # (B, D)
     elif config.pooling == "map":
         x = layers.AttentionPooling(
-            config.hidden_size, config.num_heads, config.mlp_dim, config.activation, name="pooling"
+            config.hidden_size,
+            config.num_heads,
+            config.mlp_dim,
+            config.activation,
+            config.layer_norm_epsilon,
+            name="pooling",
         )(x)
+    if config.distilled and config.pooling == "token":
+        return _two_heads(x, tokens, head)
     if config.representation_size is not None:
         x = keras.layers.Dense(
             config.representation_size, activation="tanh", kernel_initializer="lecun_normal", name="pre_logits"
         )(x)
     if head.classes:
-        x = keras.layers.Dense(
-            head.classes,
-            activation=head.activation,
-            kernel_initializer="zeros",
-            dtype=_at_least_float32(),
-            name="head",
-        )(x)  # (B, K)
+        x = _classifier(head, "head", head.activation)(x)  # (B, K)
     return x
+
+
+def _two_heads(representation, tokens, head):
+    """DeiT's end: a head for the class token, one for the distillation token, and their average."""
+    distillation = layers.TokenPooling("distillation", name="pooling_distillation")(tokens)  # (B, D)
+    if not head.classes:
+        return keras.layers.Average(name="average")([representation, distillation])
+    logits = [
+        _classifier(head, "head")(representation),
+        _classifier(head, "head_distillation")(distillation),
+    ]
+    average = keras.layers.Average(dtype=_at_least_float32(), name="average")(logits)  # (B, K)
+    if head.activation is None:
+        return average
+    return keras.layers.Activation(head.activation, dtype=_at_least_float32(), name="activation")(average)
+
+
+def _classifier(head, name, activation=None):
+    return keras.layers.Dense(
+        head.classes, activation=activation, kernel_initializer="zeros", dtype=_at_least_float32(), name=name
+    )
 
 
 def _at_least_float32():
@@ -205,21 +239,20 @@ def with_input_shape(model, input_shape, resize_method="align_corners") -> Visio
             "`input_shape` must have as many channels as the model.\n"
             f"Received: input_shape={input_shape}, model {model.input_shape[1:]}."
         )
-    with checkpoints.deferred_variables():
+    with deferred_variables():
         graph = keras.models.clone_model(
             keras.Model(model.input, model.output),  # the bare graph: a compiled model's clone would be compiled
             input_tensors=keras.Input(input_shape, name=model.inputs[0].name),
             clone_function=functools.partial(_clone_layer, grid=_known_grid(input_shape, model.config)),
         )
-    size = _preprocessing(input_shape).image_size
     twin = VisionTransformer(
         graph.input,
         graph.output,
         name=model.name,
         config=model.config,
-        preprocessing=dataclasses.replace(model.preprocessing, image_size=size),
+        preprocessing=_preprocessing(input_shape, model.preprocessing),
     )
-    twin.weights_report = model.weights_report + checkpoints.copy_weights(model, twin, resize_method)
+    twin.weights_report = model.weights_report + copy_weights(model, twin, resize_method)
     return twin
 
 

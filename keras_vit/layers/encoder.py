@@ -14,9 +14,9 @@ from keras_vit.variants import ACTIVATIONS, check_choice, check_positive_int
 NORM_EPSILON = 1e-6
 
 
-def layer_norm(dtype, name):
+def layer_norm(dtype, name, epsilon=NORM_EPSILON):
     """The LayerNorm of every place in the model."""
-    return keras.layers.LayerNormalization(epsilon=NORM_EPSILON, dtype=dtype, name=name)
+    return keras.layers.LayerNormalization(epsilon=epsilon, dtype=dtype, name=name)
 
 
 @keras.saving.register_keras_serializable("keras_vit")
@@ -98,6 +98,7 @@ class TransformerBlock(CompositeLayer):
         activation: `"gelu_tanh"` or `"gelu"`.
         num_output_tokens: k, to compute the first k tokens only (keys and values still come from all of
             them: the same numbers for less work), or `None` for all.
+        layer_norm_epsilon: added to the variance in both LayerNorms.
 
     Call arguments:
         tokens: `(B, T, D)`.
@@ -118,6 +119,7 @@ class TransformerBlock(CompositeLayer):
         stochastic_depth_rate=0.0,
         activation="gelu_tanh",
         num_output_tokens=None,
+        layer_norm_epsilon=NORM_EPSILON,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -131,13 +133,14 @@ class TransformerBlock(CompositeLayer):
         self.stochastic_depth_rate = stochastic_depth_rate
         self.activation = activation
         self.num_output_tokens = num_output_tokens
+        self.layer_norm_epsilon = layer_norm_epsilon
         dtype = self.dtype_policy
-        self.norm_1 = layer_norm(dtype, "norm_1")
+        self.norm_1 = layer_norm(dtype, "norm_1", layer_norm_epsilon)
         self.attention = MultiHeadAttention(
             hidden_size, num_heads, attention_dropout_rate, dtype=dtype, name="attention"
         )
         self.dropout = keras.layers.Dropout(dropout_rate, dtype=dtype, name="dropout")
-        self.norm_2 = layer_norm(dtype, "norm_2")
+        self.norm_2 = layer_norm(dtype, "norm_2", layer_norm_epsilon)
         self.mlp = MlpBlock(hidden_size, mlp_dim, dropout_rate, activation, dtype=dtype, name="mlp")
         # One draw per example and branch is what makes a dropout stochastic depth.
         self.stochastic_depth_1, self.stochastic_depth_2 = (
@@ -174,4 +177,5 @@ class TransformerBlock(CompositeLayer):
             "stochastic_depth_rate": self.stochastic_depth_rate,
             "activation": self.activation,
             "num_output_tokens": self.num_output_tokens,
+            "layer_norm_epsilon": self.layer_norm_epsilon,
         }

@@ -5,7 +5,7 @@ from keras import ops
 
 from keras_vit.layers.attention import MultiHeadAttention
 from keras_vit.layers.composite import CompositeLayer
-from keras_vit.layers.encoder import MlpBlock, layer_norm
+from keras_vit.layers.encoder import NORM_EPSILON, MlpBlock, layer_norm
 from keras_vit.variants import check_choice
 
 
@@ -14,7 +14,8 @@ class TokenPooling(keras.layers.Layer):
     """Reads the representation off the encoded tokens.
 
     Args:
-        kind: `"token"` takes token 0, the class token; `"gap"` the mean of the patch tokens.
+        kind: `"token"` takes token 0, the class token; `"distillation"` token 1, which DeiT adds;
+            `"gap"` the mean of the patch tokens.
         num_prefix_tokens: tokens before the patches, which `"gap"` leaves out.
 
     Call arguments:
@@ -23,18 +24,18 @@ class TokenPooling(keras.layers.Layer):
     Returns:
         `(B, D)`.
 
-    Source: arXiv:2010.11929, eq. 4 and appendix D.3.
+    Source: arXiv:2010.11929, eq. 4 and appendix D.3; distillation: arXiv:2012.12877, section 4.
     """
 
     def __init__(self, kind, num_prefix_tokens=0, **kwargs):
         super().__init__(**kwargs)
-        check_choice("kind", kind, ("token", "gap"))
+        check_choice("kind", kind, ("token", "distillation", "gap"))
         self.kind = kind
         self.num_prefix_tokens = num_prefix_tokens
 
     def call(self, tokens):
-        if self.kind == "token":
-            return tokens[:, 0]  # (B, D)
+        if self.kind != "gap":
+            return tokens[:, 0 if self.kind == "token" else 1]  # (B, D)
         return ops.mean(tokens[:, self.num_prefix_tokens :], axis=1)  # (B, D)
 
     def compute_output_shape(self, input_shape):
@@ -53,6 +54,7 @@ class AttentionPooling(CompositeLayer):
         num_heads: A; must divide `hidden_size`.
         mlp_dim: M, size inside the MLP.
         activation: `"gelu_tanh"` or `"gelu"`.
+        layer_norm_epsilon: added to the variance in the LayerNorm.
 
     Call arguments:
         tokens: `(B, T, D)`.
@@ -63,14 +65,17 @@ class AttentionPooling(CompositeLayer):
     Source: "MAP" head of arXiv:2106.04560 (Scaling Vision Transformers), as big_vision has it.
     """
 
-    def __init__(self, hidden_size, num_heads, mlp_dim, activation="gelu_tanh", **kwargs):
+    def __init__(
+        self, hidden_size, num_heads, mlp_dim, activation="gelu_tanh", layer_norm_epsilon=NORM_EPSILON, **kwargs
+    ):
         super().__init__(**kwargs)
         self.hidden_size = hidden_size
         self.num_heads = num_heads
         self.mlp_dim = mlp_dim
         self.activation = activation
+        self.layer_norm_epsilon = layer_norm_epsilon
         self.attention = MultiHeadAttention(hidden_size, num_heads, dtype=self.dtype_policy, name="attention")
-        self.norm = layer_norm(self.dtype_policy, "norm")
+        self.norm = layer_norm(self.dtype_policy, "norm", layer_norm_epsilon)
         self.mlp = MlpBlock(hidden_size, mlp_dim, activation=activation, dtype=self.dtype_policy, name="mlp")
 
     def build(self, input_shape):
@@ -102,4 +107,5 @@ class AttentionPooling(CompositeLayer):
             "num_heads": self.num_heads,
             "mlp_dim": self.mlp_dim,
             "activation": self.activation,
+            "layer_norm_epsilon": self.layer_norm_epsilon,
         }

@@ -1,0 +1,123 @@
+"""Training a student by a teacher, as DeiT does: arXiv:2012.12877, section 4.
+
+A distilled model has two heads: its class token learns the labels, its distillation token the teacher.
+"""
+
+import keras
+from keras import ops
+
+from keras_vit.variants import check_choice, check_number
+
+KINDS = ("hard", "soft")
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class DistillationLoss(keras.losses.Loss):
+    """How far a student's logits are from a teacher's.
+
+    Args:
+        kind: `"hard"`, cross-entropy with the class the teacher prefers (eq. 3, DeiT's choice), or `"soft"`,
+            Kullback-Leibler divergence from the teacher's distribution, both softened (eq. 2).
+        temperature: tau of the soft loss, above 0; 3 in the paper. The loss is multiplied by its square, so that
+            gradients keep their size.
+
+    Call arguments:
+        y_true: teacher's logits `(B, K)`.
+        y_pred: student's logits `(B, K)`, of its distillation head.
+
+    Raises:
+        ValueError: if a value is out of range.
+
+    Source: arXiv:2012.12877, section 4 and 5.2. (The soft loss of the paper's code is divided by K as well, which
+    its equation does not have.)
+    """
+
+    def __init__(self, kind="hard", temperature=3.0, name="distillation", **kwargs):
+        super().__init__(name=name, **kwargs)
+        check_choice("kind", kind, KINDS)
+        check_number("temperature", temperature)
+        if not temperature > 0:
+            raise ValueError(f"`temperature` divides logits, so it must be above 0.\nReceived: {temperature}.")
+        self.kind = kind
+        self.temperature = temperature
+
+    def call(self, y_true, y_pred):
+        if self.kind == "hard":
+            labels = ops.argmax(y_true, axis=-1)
+            return keras.losses.sparse_categorical_crossentropy(labels, y_pred, from_logits=True)
+        teacher = ops.log_softmax(y_true / self.temperature, axis=-1)
+        student = ops.log_softmax(y_pred / self.temperature, axis=-1)
+        return self.temperature**2 * ops.sum(ops.exp(teacher) * (teacher - student), axis=-1)  # (B,)
+
+    def get_config(self):
+        return {**super().get_config(), "kind": self.kind, "temperature": self.temperature}
+
+
+class Distiller(keras.Model):
+    """Trains a distilled model with `fit`: compile it with the loss for the labels, the teacher's is here.
+
+    loss = (1 - weight) * compiled loss(labels, class head) + weight * distillation loss(teacher, distillation head)
+
+    Metrics, `evaluate` and `predict` see the model's own output, the average of both heads. What is trained is the
+    `student` itself: save that one. The teacher gets the images that the student gets.
+
+    Args:
+        student: a model of `keras_vit` with `distilled=True` and logits as outputs.
+        teacher: a `keras.Model` from the same images to logits `(B, K)`; it is frozen.
+        kind: `"hard"` or `"soft"`.
+        weight: of the distillation loss, in [0, 1]; in the paper .5 for hard and .1 for soft distillation.
+        temperature: of the soft loss.
+
+    Raises:
+        ValueError: if student or teacher are not of that kind, or a value is out of range.
+
+    Source: arXiv:2012.12877, section 4.
+    """
+
+    def __init__(self, student, teacher, kind="hard", weight=0.5, temperature=3.0, **kwargs):
+        super().__init__(**kwargs)
+        check_number("weight", weight)
+        if not 0 <= weight <= 1:
+            raise ValueError(f"`weight` is a share of the loss, so it must be in [0, 1].\nReceived: weight={weight}.")
+        self.weight = weight
+        self.distillation_loss = DistillationLoss(kind, temperature)
+        self.student = student
+        self.teacher = teacher
+        self.teacher.trainable = False
+        self._heads = keras.Model(student.input, _logits_of_both_heads(student), name="heads")
+        if teacher.output_shape != student.output_shape:
+            raise ValueError(
+                "student and teacher must score the same classes.\n"
+                f"Received: outputs {student.output_shape} of the student, {teacher.output_shape} of the teacher."
+            )
+
+    def call(self, images, training=None):
+        if not training:
+            return self.student(images, training=False)
+        labels, distillation = self._heads(images, training=True)
+        return {"labels": labels, "distillation": distillation, "teacher": self.teacher(images, training=False)}
+
+    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+        """The weighted sum of both losses; outside training the compiled loss of the averaged logits."""
+        if not training:
+            return super().compute_loss(x, y, y_pred, sample_weight, training)
+        labels = super().compute_loss(x, y, y_pred["labels"], sample_weight, training)
+        teacher = ops.stop_gradient(y_pred["teacher"])
+        distillation = self.distillation_loss(teacher, y_pred["distillation"], sample_weight=sample_weight)
+        return (1 - self.weight) * labels + self.weight * distillation
+
+    def compute_metrics(self, x, y, y_pred, sample_weight=None):
+        """Of the average of both heads."""
+        if isinstance(y_pred, dict):
+            y_pred = (y_pred["labels"] + y_pred["distillation"]) / 2
+        return super().compute_metrics(x, y, y_pred, sample_weight)
+
+
+def _logits_of_both_heads(student):
+    names = {layer.name for layer in student.layers}
+    if not {"head", "head_distillation"} <= names or "activation" in names:
+        raise ValueError(
+            "the student must have two heads and logits as its output.\n"
+            f"Received: {student.name!r}. Build it with `distilled=True`, without `classifier_activation`."
+        )
+    return [student.get_layer(name).output for name in ("head", "head_distillation")]
