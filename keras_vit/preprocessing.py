@@ -1,18 +1,20 @@
 """What comes before and after the model: pixels to the values that weights expect, scores to class names.
 
 The published Google weights take [-1, 1] (official code: `(x - 127.5) / 127.5`) of an image squashed
-to the input size, bilinear without antialias. A model's record travels with it as `model.preprocessing`.
+to the input size, bilinear without antialias; files trained elsewhere want a crop, bicubic, or ImageNet's
+mean. A model's record travels with it as `model.preprocessing`. Keras is imported by calls that need it only,
+so that the table of weights, which holds records, is read without it.
 """
 
 import dataclasses
 import functools
 import importlib.resources
+import math
 import warnings
 
 import numpy as np
-from keras import ops
 
-from keras_vit.variants import check_choice, check_positive_int
+from keras_vit.variants import check_choice, check_number, check_positive_int
 
 LABEL_FILES = {1000: "imagenet2012.tsv", 21843: "imagenet21k.tsv"}
 
@@ -22,10 +24,15 @@ class Preprocessing:
     """How images must be prepared for one set of weights; call it to prepare them.
 
     Args:
-        image_size: `(H, W)` the model takes, or `None` for any.
-        resize: `"squash"` resizes to `image_size` whatever the aspect; `"none"` never resizes.
+        image_size: `(H, W)` the model takes, or `None` for any, which leaves the size of images alone.
+        resize: `"squash"` resizes to `image_size` whatever the aspect; `"crop"` keeps the aspect, resizes to
+            cover `image_size / crop_fraction`, and cuts the centre out; `"none"` never resizes.
         mean: subtracted per channel, in units where white is 1.
         std: divided by per channel, after `mean`. The defaults give [-1, 1].
+        interpolation: `"bilinear"`, or `"bicubic"` (Keys' kernel with a = -0.5, as Pillow's), whose
+            overshoots beyond black and white are clipped, as they are in 8-bit images.
+        antialias: whether shrinking averages over all pixels, as Pillow always does.
+        crop_fraction: of each side of the resized image, what `"crop"` keeps; in (0, 1].
 
     Raises:
         TypeError: for a value of the wrong type.
@@ -36,9 +43,21 @@ class Preprocessing:
     resize: str = "squash"
     mean: tuple[float, ...] = (0.5, 0.5, 0.5)
     std: tuple[float, ...] = (0.5, 0.5, 0.5)
+    interpolation: str = "bilinear"
+    antialias: bool = False
+    crop_fraction: float = 1.0
 
     def __post_init__(self):
-        check_choice("resize", self.resize, ("squash", "none"))
+        check_choice("resize", self.resize, ("squash", "crop", "none"))
+        check_choice("interpolation", self.interpolation, ("bilinear", "bicubic"))
+        if not isinstance(self.antialias, bool):
+            raise TypeError(f"`antialias` must be True or False.\nReceived: antialias={self.antialias!r}.")
+        check_number("crop_fraction", self.crop_fraction)
+        if not 0 < self.crop_fraction <= 1:
+            raise ValueError(
+                "`crop_fraction` is the part of a side that is kept, so it must be in (0, 1].\n"
+                f"Received: crop_fraction={self.crop_fraction}."
+            )
         for field in ("mean", "std"):
             object.__setattr__(self, field, tuple(float(value) for value in getattr(self, field)))
         if len(self.mean) != len(self.std) or min(self.std) <= 0:
@@ -56,26 +75,94 @@ class Preprocessing:
     @property
     def value_range(self) -> tuple[float, float]:
         """Lowest and highest value after preprocessing, over all channels."""
-        low = min(-mean / std for mean, std in zip(self.mean, self.std, strict=True))
-        high = max((1 - mean) / std for mean, std in zip(self.mean, self.std, strict=True))
-        return low, high
+        black, white = _black_and_white(self)
+        return min(black), max(white)
+
+    def with_channels(self, channels: int) -> "Preprocessing":
+        """The record for images of another number of channels, as a model with another first layer needs it.
+
+        Channel i of the new record takes `mean` and `std` of channel i modulo the old number; a single
+        channel takes the average of all. A record of 0.5s so keeps 0.5, whatever the number.
+
+        Args:
+            channels: C of the images, at least 1.
+        """
+        check_positive_int("channels", channels)
+        if channels == len(self.mean):
+            return self
+        if channels == 1:
+            averages = {field: (math.fsum(getattr(self, field)) / len(self.mean),) for field in ("mean", "std")}
+            return dataclasses.replace(self, **averages)
+        sources = [i % len(self.mean) for i in range(channels)]
+        mean, std = ([stat[i] for i in sources] for stat in (self.mean, self.std))
+        return dataclasses.replace(self, mean=mean, std=std)
 
     def __call__(self, images):
         """Resizes to `image_size` and scales the values.
 
         Args:
-            images: as `preprocess_input` takes them.
+            images: as `preprocess_input` takes them, of any size, also unknown in a graph.
 
         Returns:
             Floats `(B, H, W, C)` or `(H, W, C)`, of the kind that came in (NumPy or tensor).
         """
         scaled = preprocess_input(images, self)
-        if self.resize == "none" or self.image_size in (None, tuple(scaled.shape[-3:-1])):
+        if self.resize == "none" or self.image_size is None:
             return scaled
-        resized = ops.image.resize(
-            scaled, self.image_size, interpolation="bilinear", antialias=False, data_format="channels_last"
-        )
+        if self.resize == "squash" and self.image_size == tuple(scaled.shape[-3:-1]):
+            return scaled
+        from keras import ops
+
+        if self.resize == "squash" and self.interpolation == "bilinear":
+            resized = ops.image.resize(
+                scaled, self.image_size, "bilinear", antialias=self.antialias, data_format="channels_last"
+            )
+        else:
+            resized = _resize_and_cut(scaled, self, ops)
         return ops.convert_to_numpy(resized) if isinstance(scaled, np.ndarray) else resized
+
+
+def _black_and_white(record):
+    """What 0 and 255 become, per channel."""
+    stats = list(zip(record.mean, record.std, strict=True))
+    return [-mean / std for mean, std in stats], [(1 - mean) / std for mean, std in stats]
+
+
+def _resize_and_cut(images, record, ops):
+    """Resizes and cuts the centre out in one step, with the same kernel on every backend and in any graph.
+
+    `ops.image.resize` takes no sizes that only the graph knows, and its bicubic without antialias has another
+    kernel on torch (a = -0.75, up to 24 grey levels off).
+    """
+    old = ops.shape(images)[-3:-1]  # (H, W), tensors where the graph does not know them
+    new = record.image_size if record.resize == "squash" else _covering_size(old, record, ops)
+    margins = [whole - kept for whole, kept in zip(new, record.image_size, strict=True)]
+    corner = [(margin + margin // 2 % 2) // 2 for margin in margins]  # halves to even, as torchvision's CenterCrop
+    resized = ops.image.scale_and_translate(
+        images,
+        (*images.shape[:-3], *record.image_size, images.shape[-1]),
+        ops.stack([ops.cast(n, "float32") / ops.cast(o, "float32") for n, o in zip(new, old, strict=True)]),
+        ops.stack([-ops.cast(start, "float32") for start in corner]),
+        spatial_dims=(len(images.shape) - 3, len(images.shape) - 2),
+        method=record.interpolation,
+        antialias=record.antialias,
+    )
+    if record.interpolation == "bicubic":
+        black, white = (np.asarray(values, "float32") for values in _black_and_white(record))
+        resized = ops.minimum(ops.maximum(resized, black), white)
+    # The graph forgets sizes that are known.
+    return ops.reshape(resized, (*ops.shape(images)[:-3], *record.image_size, images.shape[-1]))
+
+
+def _covering_size(old, record, ops):
+    """Size that keeps the aspect of `old` (H, W) and covers `image_size / crop_fraction`.
+
+    Rounded as timm and torchvision do, so that no pixel shifts: a side to cover is floor(side / crop_fraction)
+    (timm `transforms_factory.py`), the longer side int(side * long / short) (torchvision `Resize`).
+    """
+    height, width = (math.floor(side / record.crop_fraction) for side in record.image_size)
+    larger = max if all(isinstance(side, int) for side in old) else ops.maximum
+    return larger(height, width * old[0] // old[1]), larger(width, height * old[1] // old[0])
 
 
 def preprocess_input(images, preprocessing=None):
@@ -103,6 +190,8 @@ def preprocess_input(images, preprocessing=None):
         _check_values(images)
         xp, values = np, images.astype("float32")
     else:
+        from keras import ops
+
         xp, values = ops, ops.cast(images, "float32")
     values = _fit_channels(values, len(record.mean), xp)
     mean, std = (np.asarray(stat, "float32") * np.float32(255) for stat in (record.mean, record.std))
@@ -161,7 +250,10 @@ def decode_predictions(predictions, top=5):
     Warns:
         UserWarning: if all scores of a row are equal, as from a head of zeros.
     """
-    predictions = ops.convert_to_numpy(predictions)
+    if not isinstance(predictions, np.ndarray):
+        from keras import ops
+
+        predictions = ops.convert_to_numpy(predictions)
     if predictions.ndim != 2 or predictions.shape[1] not in LABEL_FILES:
         raise ValueError(
             "`predictions` must have shape (B, 1000) or (B, 21843), the class counts whose names are known.\n"

@@ -1,12 +1,18 @@
 import dataclasses
+import json
+import math
 import socket
 
+import keras
 import numpy as np
 import pytest
-from conftest import numpy
+from conftest import numpy, run_python
+from PIL import Image
 
 import keras_vit
 from keras_vit.preprocessing import Preprocessing, class_labels, decode_predictions, preprocess_input
+
+IMAGENET = Preprocessing((32, 32), "crop", (0.485, 0.456, 0.406), (0.229, 0.224, 0.225), crop_fraction=0.9)
 
 
 def pixels(*shape, dtype="uint8"):
@@ -70,6 +76,133 @@ def test_record_squashes_to_the_size_of_the_model_as_tensorflow_does():
     assert Preprocessing(image_size=None)(x).shape == x.shape
 
 
+def grey_levels(resize, image_size, interpolation="bicubic", antialias=True, crop_fraction=1.0):
+    """A record that leaves values in [0, 255]."""
+    return Preprocessing(image_size, resize, (0, 0, 0), (1 / 255,) * 3, interpolation, antialias, crop_fraction)
+
+
+def by_pillow(x, new, kept, interpolation):
+    """Resizes the channels as float images and cuts as torchvision's CenterCrop does."""
+    method = {"bilinear": Image.Resampling.BILINEAR, "bicubic": Image.Resampling.BICUBIC}[interpolation]
+    channels = [Image.fromarray(x[..., c].astype("float32")).resize(new[::-1], method) for c in range(3)]
+    top, left = (round((whole - side) / 2.0) for whole, side in zip(new, kept, strict=True))
+    return np.stack(channels, -1)[top : top + kept[0], left : left + kept[1]].clip(0, 255)
+
+
+# Sizes of torchvision's Resize(int): shorter side as asked, longer side int(size * long / short).
+@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
+@pytest.mark.parametrize(
+    ("shape", "side", "fraction", "new"),
+    [
+        ((61, 97), 32, 0.9, (35, 55)),
+        ((97, 61), 33, 0.875, (58, 37)),
+        ((29, 23), 48, 1.0, (60, 48)),  # growing
+        ((101, 37), 18, 0.95, (49, 18)),  # the margin of 31 halves to 15.5, cut at 16
+        ((40, 40), 40, 1.0, (40, 40)),
+    ],
+)
+def test_crop_is_pillows_resize_and_torchvisions_centre(shape, side, fraction, new, interpolation):
+    x = pixels(*shape, 3)
+    got = grey_levels("crop", (side, side), interpolation, crop_fraction=fraction)(x)
+    # Of 255; float32 positions in front of kernels that are up to 5 pixels wide.
+    np.testing.assert_allclose(got, by_pillow(x, new, (side, side), interpolation), atol=5e-3)
+
+
+def test_crop_to_a_rectangle_covers_it():
+    x = pixels(2, 50, 90, 3)
+    got = grey_levels("crop", (20, 25), crop_fraction=0.8)(x)  # covers (25, 31): rows decide
+    np.testing.assert_allclose(got[1], by_pillow(x[1], (25, 45), (20, 25), "bicubic"), atol=5e-3)
+    tall = grey_levels("crop", (20, 25), crop_fraction=0.8)(x.transpose(0, 2, 1, 3))  # columns decide
+    np.testing.assert_allclose(tall[1], by_pillow(x[1].swapaxes(0, 1), (55, 31), (20, 25), "bicubic"), atol=5e-3)
+
+
+@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
+def test_squash_with_antialias_is_pillows_resize(interpolation):
+    x = pixels(61, 97, 3)
+    got = grey_levels("squash", (32, 45), interpolation)(x)
+    np.testing.assert_allclose(got, by_pillow(x, (32, 45), (32, 45), interpolation), atol=5e-3)
+
+
+def test_squash_is_bitwise_what_keras_resizes():
+    x = pixels(2, 50, 60, 3)
+    expected = keras.ops.image.resize(preprocess_input(x), (32, 48), "bilinear", data_format="channels_last")
+    np.testing.assert_array_equal(Preprocessing((32, 48))(x), numpy(expected))
+
+
+@pytest.mark.parametrize("resize", ["squash", "crop"])
+def test_constant_images_of_any_size_stay_constant(resize):
+    record = Preprocessing((15, 22), resize, interpolation="bicubic", antialias=True, crop_fraction=0.9)
+    for shape in [(1, 300), (300, 1), (1, 1), (2, 3), (224, 224), (640, 37)]:
+        got = record(np.full((*shape, 3), 51, "uint8"))
+        assert got.shape == (15, 22, 3)
+        np.testing.assert_allclose(got, -0.6, atol=2e-6)
+
+
+def test_bicubic_stays_within_black_and_white():
+    record = dataclasses.replace(IMAGENET, image_size=(31, 37), interpolation="bicubic")
+    x = (pixels(1, 12, 17, 3) > 127) * np.uint8(255)
+    low, high = record.value_range
+    assert low <= record(x).min()
+    assert record(x).max() <= high
+
+
+@pytest.mark.parametrize("resize", ["squash", "crop"])
+@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
+def test_dataset_of_unknown_sizes_equals_numpy(resize, interpolation):
+    tf = pytest.importorskip("tensorflow")
+    record = Preprocessing((20, 28), resize, interpolation=interpolation, antialias=True, crop_fraction=0.9)
+    images = [pixels(*shape, 3) for shape in [(31, 47), (47, 31), (9, 50)]]
+    spec = tf.TensorSpec((None, None, 3), "uint8")  # as decode_jpeg gives
+    dataset = tf.data.Dataset.from_generator(lambda: iter(images), output_signature=spec).map(record)
+    assert dataset.element_spec.shape == (20, 28, 3)
+    got = next(iter(dataset.batch(3))).numpy()
+    np.testing.assert_allclose(got, [record(image) for image in images], atol=1e-5)
+    half_known = tf.data.Dataset.from_tensors(images[0][None])
+    half_known = half_known.map(lambda x: tf.ensure_shape(tf.identity(x), (None, 31, None, 3))).map(record)
+    np.testing.assert_allclose(next(iter(half_known)).numpy()[0], got[0], atol=1e-5)
+
+
+def test_lists_tensors_and_batches_are_cropped_alike():
+    tf = pytest.importorskip("tensorflow")
+    x = pixels(2, 31, 47, 3)
+    record = grey_levels("crop", (20, 28), crop_fraction=0.9)
+    expected = np.stack([record(image) for image in x])
+    for same in (x, x.tolist(), x.astype("float64"), tf.constant(x)):
+        np.testing.assert_allclose(numpy(record(same)), expected, atol=1e-4)
+    assert isinstance(record(tf.constant(x)), tf.Tensor)
+
+
+def test_record_is_imported_and_scales_numpy_without_keras():
+    code = (
+        "import sys, types, numpy; package = types.ModuleType('keras_vit'); package.__path__ = [sys.argv[1]]\n"
+        "sys.modules['keras_vit'] = package\n"
+        "from keras_vit.preprocessing import Preprocessing\n"
+        "Preprocessing()(numpy.zeros((224, 224, 3)))\n"
+        "print([name for name in ('keras', 'tensorflow', 'jax') if name in sys.modules])"
+    )
+    assert run_python(code, keras_vit.__path__[0]) == "[]\n"
+
+
+def test_record_survives_json():
+    record = Preprocessing((5, 7), "crop", (0.1, 0.2), (0.3, 0.4), "bicubic", True, 0.9)
+    assert Preprocessing(**json.loads(json.dumps(dataclasses.asdict(record)))) == record
+
+
+def test_records_of_other_channels_repeat_or_average():
+    five = IMAGENET.with_channels(5)
+    assert five.mean == (0.485, 0.456, 0.406, 0.485, 0.456)
+    assert five.std == (0.229, 0.224, 0.225, 0.229, 0.224)
+    assert IMAGENET.with_channels(1).mean == (pytest.approx(1.347 / 3),)
+    assert IMAGENET.with_channels(1).std == (pytest.approx(0.678 / 3),)
+    assert IMAGENET.with_channels(3) is IMAGENET
+    for channels in (1, 4, 13):
+        half = dataclasses.replace(IMAGENET, mean=(0.5,) * 3, std=(0.5,) * 3).with_channels(channels)
+        assert half.mean == half.std == (0.5,) * channels
+        assert half(pixels(40, 50, channels)).shape == (32, 32, channels)
+    with pytest.raises(ValueError, match="`channels` must be at least 1"):
+        IMAGENET.with_channels(0)
+
+
 def test_black_images_and_rounding_errors_of_an_interpolation_are_accepted():
     assert (preprocess_input(np.zeros((1, 5, 7, 3))) == -1).all()
     x = np.linspace(-1e-5, 255.00002, 105).reshape(1, 5, 7, 3)
@@ -105,6 +238,12 @@ def test_images_that_are_none_are_refused(images, message):
         ({"std": (0.5, 0.5, 0)}, ValueError, "must be positive"),
         ({"image_size": 224}, TypeError, "must be \\(H, W\\)"),
         ({"image_size": (0, 3)}, ValueError, "at least 1"),
+        ({"interpolation": "cubic"}, ValueError, "Did you mean 'bicubic'"),
+        ({"antialias": 1}, TypeError, "`antialias` must be True or False.\nReceived: antialias=1"),
+        ({"crop_fraction": "0.9"}, TypeError, "must be a number"),
+        ({"crop_fraction": 0.0}, ValueError, r"in \(0, 1\].\nReceived: crop_fraction=0.0"),
+        ({"crop_fraction": 1.01}, ValueError, "Received: crop_fraction=1.01"),
+        ({"crop_fraction": math.nan}, ValueError, "Received: crop_fraction=nan"),
     ],
 )
 def test_record_refuses(fields, error, message):
