@@ -1,57 +1,187 @@
-"""Strict reading of `.npz` checkpoints: everything is checked before an array is handed out.
+"""Strict reading of checkpoint files, `.npz` and safetensors: never silently wrong, never run.
 
-Stored members are mapped, not read, so a checkpoint is never held in memory twice. Pickles are
-never unpickled. This module imports neither Keras nor TensorFlow.
+`scan` looks at directory and headers only; `TensorFile.read` hands out arrays whose checksum and values
+have been checked. Stored arrays are mapped, so a checkpoint is never in memory twice. Nothing is ever
+unpickled or unpacked to disk. This module imports neither Keras nor TensorFlow.
 """
 
-import ast
-import json
-import math
+import contextlib
+import dataclasses
 import mmap
-import struct
-import zipfile
+import os
 import zlib
+from collections.abc import Iterable
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 
-_LOCAL_HEADER = struct.Struct("<26xHH")  # of a zip member: lengths of name and extra field at bytes 26 and 28
-_NOTE_KEY = "keras_vit"
+from keras_vit.weights import appearance, npz, tensorfile
+from keras_vit.weights.layout import Entry, FormatError, Member
+
+_CHUNK = 2**18  # bytes; small enough for a core's cache, so that both checks of a chunk read memory once
+_VOID = np.dtype("V2")
+_BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+_ANEW = "Download or write it again"
+_READABLE = {np.dtype("<f2"), np.dtype("<f4"), np.dtype("<f8"), _BFLOAT16}
 
 
 class CheckpointError(ValueError):
     """A checkpoint cannot be read, or does not fit the model."""
 
 
-def read_npz(path) -> tuple[dict[str, np.ndarray], dict]:
-    """All arrays of an `.npz` file, and the note that `write_npz` left in it.
+@dataclasses.dataclass(frozen=True, eq=False)
+class TensorFile:
+    """A checked directory of arrays; `read` gives the arrays themselves.
 
-    Args:
-        path: file on disk.
+    Attributes:
+        path: the file.
+        kind: `"npz"` or `"safetensors"`.
+        entries: `{name: Entry}` of all arrays, in the order of the directory.
+        note: what a writer of ours left in the file, else `{}`.
+    """
 
-    Returns:
-        `{name: array}` (read-only views of the file where members are stored) and a dict, empty if the
-        file carries no note of ours.
+    path: Path
+    kind: str
+    entries: dict[str, Entry]
+    note: dict
+    _members: dict[str, Member] = dataclasses.field(repr=False)
+    _mapping: mmap.mmap = dataclasses.field(repr=False)
+    _identity: tuple = dataclasses.field(repr=False)
+
+    def read(
+        self, names: Iterable[str] | None = None, *, void_is_bfloat16=False, allow_nonfinite=False
+    ) -> dict[str, np.ndarray]:
+        """Arrays by name: float16, float32, float64 as stored, or bfloat16.
+
+        Stored arrays are read-only views of the mapped file, and stay good as long as nobody writes to it.
+
+        Args:
+            names: of `entries`; all by default.
+            void_is_bfloat16: take `|V2`, as NumPy writes bfloat16, for bfloat16. Only for files known to hold it.
+            allow_nonfinite: skip the search for NaN, infinities and values beyond float32.
+
+        Raises:
+            CheckpointError: for a name that is not there, another dtype, a checksum that differs, a value that
+                is not finite in float32, or a file that changed since it was scanned.
+            FileNotFoundError: if the file is gone.
+        """
+        names = list(self.entries if names is None else names)
+        for name in names:
+            self._check_readable(name, void_is_bfloat16)
+        with _opened(self.path) as file:
+            if _identity(file) != self._identity:
+                raise self._error("the file changed while it was being read", "Read it again when it is whole")
+            scratch = np.empty(_CHUNK, "u1")
+            return {name: self._read_array(file, name, not allow_nonfinite, scratch) for name in names}
+
+    def _check_readable(self, name, void_is_bfloat16):
+        if name not in self.entries:
+            raise self._error(f"the file holds no array {name!r}", f"It holds {len(self.entries)}")
+        dtype = self.entries[name].dtype
+        if dtype not in _READABLE and not (void_is_bfloat16 and dtype == _VOID):
+            raise self._error(
+                f"{name!r} must hold little-endian floats, of 2, 4 or 8 bytes or bfloat16, to be weights",
+                f"It holds {dtype.str}",
+            )
+
+    def _read_array(self, file, name, check_finite, scratch):
+        member = self._members[name]
+        shape, dtype = member.entry.shape, _BFLOAT16 if member.entry.dtype == _VOID else member.entry.dtype
+        if member.deflated:
+            buffer, start, finite = self._inflate(file, name), member.header_size, False
+        else:
+            buffer, start = self._mapping, member.start + member.header_size
+            finite = self._look_through(file, name, dtype, check_finite, scratch)
+        if 0 in shape:
+            return np.empty(shape, dtype)  # a buffer may end before an array of no bytes begins
+        array = np.ndarray(shape, dtype, buffer, start, order="F" if member.fortran_order else "C")
+        if check_finite and not finite:
+            self._check_finite(name, array)
+        return array
+
+    def _look_through(self, file, name, dtype, check_finite, scratch):
+        """Checks the CRC-32 of a stored member, and tells whether all its numbers are finite, in one pass.
+
+        Reads through a small buffer instead of the mapping: no page gets mapped, and the numbers are aligned.
+        """
+        member = self._members[name]
+        if member.crc is None and not check_finite:
+            return True
+        file.seek(member.start)
+        crc, finite = zlib.crc32(file.read(member.header_size)), True
+        remaining = member.size - member.header_size
+        while remaining:
+            chunk = scratch[: min(_CHUNK, remaining)]
+            if file.readinto(chunk) != len(chunk):
+                raise self._error(f"the file is cut short inside {name!r}", _ANEW)
+            crc = crc if member.crc is None else zlib.crc32(chunk, crc)
+            finite = finite and (not check_finite or _finite(chunk.view(dtype)).all())
+            remaining -= len(chunk)
+        self._check_crc(name, crc)
+        return finite
+
+    def _check_crc(self, name, crc):
+        if self._members[name].crc not in (None, crc):
+            raise self._error(f"the file is damaged: CRC-32 of {name!r} differs", _ANEW)
+
+    def _inflate(self, file, name):
+        """The inflated bytes of a member, checked, in no more memory than the directory says."""
+        member, position, crc = self._members[name], 0, 0
+        content = np.empty(member.size, "u1")
+        try:
+            for piece in _inflated(file, member):
+                content[position : position + len(piece)] = np.frombuffer(piece, "u1")
+                position, crc = position + len(piece), zlib.crc32(piece, crc)
+        except FormatError as error:
+            raise self._error(f"the file is damaged: {name!r} {error}", _ANEW) from error
+        self._check_crc(name, crc)
+        content.flags.writeable = False
+        return content
+
+    def _check_finite(self, name, array):
+        flat = array.ravel("K")
+        bad = sum(np.count_nonzero(~_finite(flat[i : i + _CHUNK])) for i in range(0, flat.size, _CHUNK))
+        if bad:
+            beyond = ", or beyond the range of float32" if array.dtype.itemsize == 8 else ""
+            raise self._error(
+                f"{name!r} holds {bad} NaN or infinite values{beyond}, and would spoil every output",
+                "Pass `allow_nonfinite=True` to read it nevertheless",
+            )
+
+    def _error(self, rule, advice):
+        return CheckpointError(f"{rule}.\nReceived: {self.path}. {advice}.")
+
+
+def scan(path) -> TensorFile:
+    """Checks a file's directory and headers before anything is allocated; its kind is told by its bytes.
+
+    All arrays together may declare at most 4 times the file's bytes plus 16 MB. A rule for each array would
+    refuse honest files: a head of zeros, as published, deflates to a thousandth.
 
     Raises:
         FileNotFoundError: if there is no such file.
-        CheckpointError: if it is no `.npz`, is damaged, or holds anything but finite numbers.
+        CheckpointError: if it is neither `.npz` nor safetensors, is damaged or cut short, or holds what is no
+            plain number: pickles, objects, structures; encrypted or oddly compressed members; names twice or
+            unsafe; shapes that do not match the bytes.
     """
     path = Path(path)
-    if not path.is_file():
-        raise FileNotFoundError(f"no checkpoint at this path.\nReceived: {path}")
+    with _opened(path) as file:
+        identity = _identity(file)
+        start = file.read(512)
+        kind = _kind(start)
+        if kind is None:
+            raise _unknown(path, *appearance.looks_like(start, identity[-1]))
+        mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     try:
-        with zipfile.ZipFile(path) as archive:
-            members = _members(path, archive)
-            with open(path, "rb") as file:
-                stored = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-            arrays = {}
-            for name, info in members.items():
-                arrays[name] = _read_array(path, archive, info, stored)
-                forget_pages(arrays[name])
-            return arrays, _note(archive)
-    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError) as error:
-        raise CheckpointError(f"not a readable .npz file: {error}.\nReceived: {path}, {_looks_like(path)}.") from error
+        members, note = (npz.read_directory if kind == "npz" else tensorfile.read_header)(mapping)
+        _check_members(members, len(mapping))
+    except FormatError as error:
+        if kind == "npz" and (seen := appearance.archive_looks_like(start + mapping[-(2**20) :])):
+            raise _unknown(path, *seen) from error
+        raise CheckpointError(f"the file {error}.\nReceived: {path}, {len(mapping)} bytes. {_ANEW}.") from error
+    entries = {name: member.entry for name, member in members.items()}
+    return TensorFile(path, kind, entries, note, members, mapping, identity)
 
 
 def forget_pages(array):
@@ -62,91 +192,81 @@ def forget_pages(array):
         array.madvise(mmap.MADV_DONTNEED)
 
 
-def _members(path, archive):
-    members = {}
-    for info in archive.infolist():
-        name = info.filename.removesuffix(".npy")
-        if name == info.filename or name in members:
-            what = "twice" if name in members else "and is no .npy array"
-            raise CheckpointError(f"the file holds {info.filename!r} {what}.\nReceived: {path}")
-        members[name] = info
+def read_npz(path) -> tuple[dict[str, np.ndarray], dict]:
+    """All arrays of a file and its note; the older way to write `scan(path).read()`."""
+    file = scan(path)
+    return file.read(), file.note
+
+
+@contextlib.contextmanager
+def _opened(path):
+    """The file, open for reading; what the system has against it is told as errors of ours."""
+    try:
+        if "\0" in str(path):
+            raise FileNotFoundError
+        if path.is_dir():
+            raise _unknown(path, *appearance.folder_looks_like(os.listdir(path)))
+        if path.exists() and not path.is_file():
+            raise CheckpointError(f"weights must be a file, since a pipe or device may never end.\nReceived: {path}.")
+        with open(path, "rb") as file:
+            yield file
+    except FileNotFoundError:
+        raise FileNotFoundError(f"no checkpoint at this path.\nReceived: {path}") from None
+    except OSError as error:
+        raise CheckpointError(f"the file cannot be read: {error}.\nReceived: {path}.") from error
+
+
+def _identity(file):
+    """What changes when a file is replaced or written to; its size comes last."""
+    status = os.fstat(file.fileno())
+    return status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size
+
+
+def _kind(start):
+    if start[:4] in (b"PK\x03\x04", b"PK\x05\x06"):
+        return "npz"
+    # The header's length fits into 6 bytes, and the header begins with a brace.
+    return "safetensors" if start[6:9] == b"\0\0{" else None
+
+
+def _unknown(path, what, advice):
+    return CheckpointError(
+        f"weights must be an .npz or safetensors file, and this is {what}.\nReceived: {path}. {advice}."
+    )
+
+
+def _check_members(members, size):
     if not members:
-        raise CheckpointError(f"the file holds no array.\nReceived: {path}")
-    return members
-
-
-def _read_array(path, archive, info, stored):
-    with archive.open(info) as member:
-        shape, fortran_order, dtype = _read_header(path, info, member)
-        offset = member.tell()
-    expected = offset + math.prod(shape) * dtype.itemsize
-    if info.file_size != expected:
-        raise CheckpointError(
-            f"{info.filename!r} must have {expected} bytes by its header, and has {info.file_size}.\nReceived: {path}"
+        raise FormatError("holds no array")
+    declared, limit = sum(member.size for member in members.values()), 4 * size + 16_000_000
+    if declared > limit:
+        raise FormatError(
+            f"declares {declared} bytes of arrays; {limit} is the limit for its size, so it is no honest file"
         )
-    order = "F" if fortran_order else "C"
-    if info.compress_type == zipfile.ZIP_STORED:
-        start = _start_of_data(path, info, stored)
-        array = np.ndarray(shape, dtype, buffer=stored, offset=start + offset, order=order)
-    else:
-        array = np.frombuffer(archive.read(info), dtype, offset=offset).reshape(shape, order=order)
-    with np.errstate(over="ignore"):
-        finite = np.isfinite(array if array.dtype.itemsize <= 4 else array.astype("float32")).all()
-    if not finite:
-        raise CheckpointError(f"{info.filename!r} holds NaN or infinite values, in float32.\nReceived: {path}")
-    return array
 
 
-def _read_header(path, info, member):
-    """Shape, order and dtype from the `.npy` header; refuses every dtype that is no plain float."""
-    start = member.read(8)
-    if len(start) < 8 or start[:6] != b"\x93NUMPY" or start[6] not in (1, 2, 3):
-        raise CheckpointError(f"{info.filename!r} is no .npy array.\nReceived: {path}")
-    size = struct.unpack("<H" if start[6] == 1 else "<I", member.read(2 if start[6] == 1 else 4))[0]
-    try:
-        header = ast.literal_eval(member.read(min(size, 10_000)).decode("latin1"))
-        shape, fortran_order, descr = header["shape"], header["fortran_order"], header["descr"]
-        valid = isinstance(descr, str) and all(type(n) is int and n >= 0 for n in shape)
-    except (ValueError, SyntaxError, KeyError, TypeError) as error:
-        raise CheckpointError(f"{info.filename!r} has a damaged header.\nReceived: {path}") from error
-    if not valid or descr not in ("<f4", "<f2", "<f8"):
-        raise CheckpointError(
-            f"{info.filename!r} must hold little-endian floats of 2, 4 or 8 bytes; nothing else is read, "
-            f"pickles least of all.\nReceived: dtype {descr!r} in {path}"
-        )
-    return tuple(shape), bool(fortran_order), np.dtype(descr)
+def _finite(numbers):
+    """Whether each number is finite in float32, which is what models hold."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        return np.isfinite(numbers if numbers.dtype.itemsize <= 4 else numbers.astype("float32"))
 
 
-def _start_of_data(path, info, stored):
-    name_length, extra_length = _LOCAL_HEADER.unpack_from(stored, info.header_offset)
-    start = info.header_offset + _LOCAL_HEADER.size + name_length + extra_length
-    with memoryview(stored) as view, view[start : start + info.file_size] as data:
-        if len(data) != info.file_size or zlib.crc32(data) != info.CRC:
-            raise CheckpointError(f"{info.filename!r} is damaged: its CRC-32 differs.\nReceived: {path}")
-    return start
-
-
-def _note(archive):
-    try:
-        note = json.loads(archive.comment or b"{}")
-        note = note.get(_NOTE_KEY, {}) if isinstance(note, dict) else {}
-    except ValueError:  # another program's comment
-        note = {}
-    return note if isinstance(note, dict) else {}
-
-
-def note_bytes(note: dict) -> bytes:
-    """The zip comment that carries `note`; other readers of `.npz` pass over it."""
-    return json.dumps({_NOTE_KEY: note}).encode()
-
-
-def _looks_like(path):
-    with open(path, "rb") as file:
-        start = file.read(512)
-    if not start:
-        return "which has 0 bytes"
-    if start.lstrip()[:1] == b"<":
-        return "which looks like an HTML page"
-    if start[:4] == b"PK\x03\x04":
-        return f"a zip cut short at {path.stat().st_size} bytes, or damaged"
-    return "which is no zip archive"
+def _inflated(file, member):
+    """The bytes of a deflated member in pieces; raises `FormatError` before there are more than there should be."""
+    inflater, remaining, packed, size = zlib.decompressobj(-15), member.stored_size, b"", 0
+    file.seek(member.start)
+    while not inflater.eof:
+        if not packed:
+            packed = file.read(min(_CHUNK, remaining))
+            remaining -= len(packed)
+        try:
+            piece = inflater.decompress(packed, _CHUNK)  # may have more to give when all is taken in
+        except zlib.error as error:
+            raise FormatError("cannot be inflated") from error
+        size += len(piece)
+        if size > member.size or not (piece or packed):
+            break
+        packed = inflater.unconsumed_tail
+        yield piece
+    if not inflater.eof or size != member.size or remaining or inflater.unused_data:
+        raise FormatError(f"must inflate to {member.size} bytes")

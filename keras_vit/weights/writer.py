@@ -1,5 +1,7 @@
-"""Writing `.npz` checkpoints: one array at a time, and under the final name only when whole."""
+"""Writing checkpoints and the JSON beside them: under the final name only when whole and on the disk."""
 
+import contextlib
+import json
 import os
 import tempfile
 import zipfile
@@ -7,8 +9,11 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import save_file
 
-from keras_vit.weights.reader import note_bytes
+from keras_vit.weights.npz import note_bytes
+from keras_vit.weights.tensorfile import metadata
 
 
 def write_npz(path, arrays: Iterable[tuple[str, np.ndarray]], note: dict):
@@ -19,33 +24,88 @@ def write_npz(path, arrays: Iterable[tuple[str, np.ndarray]], note: dict):
 
     Args:
         path: destination; must end in `.npz`.
-        arrays: pairs of name and array.
-        note: small dict for `read_npz` to give back; kept in the zip's comment.
+        arrays: pairs of name and array, each name once.
+        note: small dict for `scan` to give back; kept in the zip's comment.
 
     Raises:
-        ValueError: for another ending.
+        ValueError: for another ending, or a name that comes twice.
         FileNotFoundError: if the folder does not exist.
     """
+    with _replacing(path, ".npz") as temporary, zipfile.ZipFile(temporary, "w", zipfile.ZIP_STORED) as archive:
+        for name, array in _once(path, arrays):
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, array, allow_pickle=False)
+        archive.comment = note_bytes(note)
+
+
+def write_safetensors(path, arrays: Iterable[tuple[str, np.ndarray]], note: dict):
+    """Writes a safetensors file; its header comes first, so all arrays are held at once.
+
+    Otherwise as `write_npz`: a fault leaves what was there before.
+
+    Args:
+        path: destination; must end in `.safetensors`.
+        arrays: pairs of name and array, each name once.
+        note: small dict for `scan` to give back; kept in `__metadata__`.
+
+    Raises:
+        ValueError: for another ending, or a name that comes twice.
+        FileNotFoundError: if the folder does not exist.
+    """
+    with _replacing(path, ".safetensors") as temporary:
+        # The serializer writes memory as it lies, and refuses transposed views, which are common here.
+        held = {name: np.asarray(array, order="C") for name, array in _once(path, arrays)}
+        try:
+            save_file(held, temporary, metadata(note))
+        except SafetensorError as error:
+            raise OSError(f"the file could not be written: {error}.\nReceived: {path}") from error
+
+
+def write_json(path, content: dict):
+    """Writes a small JSON file with the promises of `write_npz`; `path` must end in `.json`."""
+    with _replacing(path, ".json") as temporary:
+        Path(temporary).write_text(json.dumps(content, indent=2) + "\n", "utf-8")
+
+
+def _once(path, arrays):
+    """Pairs of name and array as they come; refuses a name that comes again, which readers would drop."""
+    seen = set()
+    for name, array in arrays:
+        if name in seen:
+            raise ValueError(f"each array must have a name of its own.\nReceived: {name!r} twice, for {path}")
+        seen.add(name)
+        yield name, array
+
+
+@contextlib.contextmanager
+def _replacing(path, ending):
+    """Gives the path of a temporary file, which replaces `path` in one step once all of it is on the disk."""
     path = Path(path)
-    if path.suffix != ".npz":
-        raise ValueError(f"`path` must end in .npz.\nReceived: {path}")
+    if path.suffix != ending:
+        raise ValueError(f"`path` must end in {ending}.\nReceived: {path}")
     if not path.parent.is_dir():
         raise FileNotFoundError(f"the folder of `path` must exist.\nReceived: {path}")
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
+    os.close(handle)
     try:
-        with os.fdopen(handle, "wb") as file:
-            with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
-                for name, array in arrays:
-                    with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
-                        np.lib.format.write_array(member, array, allow_pickle=False)
-                archive.comment = note_bytes(note)
-            file.flush()
-            os.fsync(file.fileno())
+        yield temporary
+        _flush(temporary)
         os.chmod(temporary, 0o666 & ~_umask())
         os.replace(temporary, path)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
+    if hasattr(os, "O_DIRECTORY"):  # elsewhere a folder cannot be opened
+        _flush(path.parent)  # the rename itself is safe only then
+
+
+def _flush(path):
+    # Windows flushes only what is open for writing, and a folder opens only for reading.
+    handle = os.open(path, os.O_RDONLY if Path(path).is_dir() else os.O_RDWR)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def _umask():

@@ -1,32 +1,29 @@
-import io
+import mmap
+import os
 import struct
-import warnings
+import sys
 import zipfile
+import zlib
 
+import ml_dtypes
 import numpy as np
 import pytest
-from conftest import GOLDEN, ROOT
+from conftest import GOLDEN, ROOT, run_python
+from forged import npy, patched, zipped
+from forged import safetensors as write_header
+from safetensors.numpy import save_file
 
-from keras_vit.weights.reader import CheckpointError, read_npz
-from keras_vit.weights.writer import write_npz
+from keras_vit.weights.reader import CheckpointError, forget_pages, scan
 
 ARRAYS = {"a": np.arange(35, dtype="float32").reshape(5, 7), "b/c": np.full((3,), 0.5, "float16")}
+SAVERS = [np.savez, np.savez_compressed, lambda path, **arrays: save_file(arrays, path)]
+every_kind = pytest.mark.parametrize("save", SAVERS, ids=["stored", "deflated", "safetensors"])
+ALONE = f"import sys; sys.path.insert(0, {str(ROOT / 'tests')!r}); from mutations import import_alone, peak\n"
 
 
-def npy(array, **replaced):
-    """The bytes of an `.npy`, with fields of its header replaced."""
-    header = {"descr": array.dtype.str, "fortran_order": False, "shape": array.shape} | replaced
-    file = io.BytesIO()
-    np.lib.format.write_array_header_1_0(file, header)
-    return file.getvalue() + array.tobytes()
-
-
-def zipped(path, members, compression=zipfile.ZIP_STORED):
-    with warnings.catch_warnings(), zipfile.ZipFile(path, "w", compression) as archive:
-        warnings.simplefilter("ignore")  # of duplicate names, which are the point
-        for name, data in members:
-            archive.writestr(name, data)
-    return path
+@pytest.fixture(autouse=True)
+def clean_state():
+    """Nothing here touches Keras, so there is nothing to clean, which takes longer than the tests."""
 
 
 @pytest.fixture
@@ -34,158 +31,306 @@ def path(tmp_path):
     return tmp_path / "x.npz"
 
 
-def assert_refused(path, message):
+def assert_refused(path, message, names=None, **arguments):
     with pytest.raises(CheckpointError, match=message) as error:
-        read_npz(path)
+        scan(path).read(names, **arguments)
     assert str(path) in str(error.value)
 
 
-@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
-def test_reader_gives_what_numpy_wrote(path, save):
-    save(path, **ARRAYS, f=np.asfortranarray(ARRAYS["a"]), e=np.zeros((0, 3), "float64"))
-    arrays, note = read_npz(path)
-    assert note == {}
-    assert list(arrays) == ["a", "b/c", "f", "e"]
-    for name, array in {**ARRAYS, "f": ARRAYS["a"]}.items():
-        np.testing.assert_array_equal(arrays[name], array)
-        assert arrays[name].dtype == array.dtype
+@every_kind
+def test_read_gives_what_was_written(path, save):
+    arrays = ARRAYS | {"d": np.linspace(0, 1, 3), "n": np.array(2.5, "float32")}
+    save(path, **arrays)
+    read = scan(path).read()
+    assert read.keys() == arrays.keys()
+    for name, array in arrays.items():
+        assert (read[name].dtype, read[name].shape) == (array.dtype, array.shape)
+        np.testing.assert_array_equal(read[name], array)
 
 
-def test_reader_gives_what_the_writer_wrote_and_so_does_numpy(path):
-    write_npz(path, ARRAYS.items(), {"position_grid": [3, 5]})
-    arrays, note = read_npz(path)
-    assert note == {"position_grid": [3, 5]}
-    with np.load(path, allow_pickle=False) as theirs:
-        for name, array in ARRAYS.items():
-            np.testing.assert_array_equal(arrays[name], array)
-            np.testing.assert_array_equal(theirs[name], array)
+@pytest.mark.parametrize("save", SAVERS[:2])
+def test_read_gives_arrays_in_fortran_order(path, save):
+    save(path, f=np.asfortranarray(ARRAYS["a"]))
+    read = scan(path).read()["f"]
+    assert read.flags.f_contiguous
+    np.testing.assert_array_equal(read, ARRAYS["a"])
 
 
-def test_reader_passes_over_a_foreign_comment(path):
-    for comment in (b"made by somebody", b"[1]", b'{"keras_vit": 3}', b"\xff"):
-        np.savez(path, **ARRAYS)
-        with zipfile.ZipFile(path, "a") as archive:
-            archive.comment = comment
-        assert read_npz(path)[1] == {}
+@every_kind
+def test_read_gives_arrays_of_no_elements(path, save):
+    save(path, a=ARRAYS["a"], e=np.zeros((0, 3), "float32"), z=np.zeros((2, 0), "float32"))
+    assert {name: array.shape for name, array in scan(path).read().items()} == {"a": (5, 7), "e": (0, 3), "z": (2, 0)}
 
 
-def test_reader_never_unpickles(path, tmp_path):
-    class Payload:
-        def __reduce__(self):
-            return (open, (str(tmp_path / "PWNED"), "w"))
-
-    np.savez(path, a=np.array([Payload()], dtype=object))
-    assert_refused(path, "pickles least of all")
-    path.write_bytes(b"\x80\x04N.")
-    assert_refused(path, "no zip archive")
-    assert not (tmp_path / "PWNED").exists()
+@every_kind
+def test_read_gives_only_what_was_asked_for(path, save):
+    save(path, **ARRAYS, step=np.array([7], "int32"), bad=np.array([np.nan], "float32"))
+    assert list(scan(path).read(["b/c"])) == ["b/c"]
+    assert_refused(path, "holds no array 'd'.\nReceived: .*It holds 4", names=["d"])
 
 
-def test_no_code_of_the_package_allows_pickles():
-    for source in (ROOT / "keras_vit").rglob("*.py"):
-        assert "allow_pickle=True" not in source.read_text()
+@every_kind
+def test_read_gives_arrays_that_cannot_be_written_to(path, save):
+    save(path, **ARRAYS)
+    array = scan(path).read()["a"]
+    with pytest.raises(ValueError, match="read-only"):
+        array[0] = 1
 
 
-@pytest.mark.parametrize("dtype", [">f4", "<i4", "<c8", "|V2", "|b1", "<U3", "<M8[D]"])
-def test_reader_refuses_what_is_no_plain_float(path, dtype):
-    zipped(path, [("a.npy", npy(np.zeros(3, dtype)))])
-    assert_refused(path, "little-endian floats")
+@pytest.mark.parametrize("save", [SAVERS[0], SAVERS[2]], ids=["stored", "safetensors"])
+def test_read_maps_what_is_stored(path, save):
+    save(path, **ARRAYS)
+    array = scan(path).read()["a"]
+    assert isinstance(array.base, mmap.mmap)
+    forget_pages(array[1:3].T)
+    np.testing.assert_array_equal(array, ARRAYS["a"])
 
 
-@pytest.mark.parametrize(
-    ("header", "message"),
-    [
-        ({"shape": (10**12,)}, "must have 4000000000128 bytes by its header, and has 268"),
-        ({"shape": (-5, -7)}, "damaged header|little-endian|bytes"),
-        ({"shape": (5, 8)}, "must have 288 bytes"),
-        ({"shape": (True, 35)}, "little-endian"),
-    ],
-)
-def test_reader_refuses_a_header_that_lies(path, header, message):
-    zipped(path, [("a.npy", npy(ARRAYS["a"], **header))])
-    assert_refused(path, message)
+@pytest.mark.parametrize("dtype", [">f4", "<i4", "<c8", "|b1", "|V2"])
+def test_read_refuses_other_dtypes_by_name(path, dtype):  # N8
+    zipped(path, [("a.npy", npy(np.zeros(3, "f4"))), ("step.npy", npy(np.zeros(3, dtype)))])
+    assert scan(path).entries["step"].dtype == np.dtype(dtype)
+    assert list(scan(path).read(["a"])) == ["a"]
+    assert_refused(path, r"'step' must hold little-endian floats, .*\n.*It holds " + dtype.replace("|", r"\|"))
 
 
-def test_reader_refuses_a_header_bomb(path):
-    zipped(path, [("a.npy", b"\x93NUMPY\x02\x00" + struct.pack("<I", 2**31) + b"{" * 50_000)])
-    assert_refused(path, "damaged header")
+@pytest.mark.parametrize("dtype", ["<f2", "<f4", "<f8"])
+def test_read_gives_floats_as_stored(path, dtype):  # N8
+    np.savez(path, a=np.array([0.5, -2], dtype))
+    assert scan(path).read()["a"].dtype == np.dtype(dtype)
 
 
-@pytest.mark.parametrize(
-    ("members", "message"),
-    [
-        ([], "holds no array"),
-        ([("a.npy", npy(ARRAYS["a"])), ("a.npy", npy(ARRAYS["a"]))], "holds 'a.npy' twice"),
-        ([("a.txt", b"hello")], "'a.txt' and is no .npy array"),
-        ([("a.npy", b"hello, world")], "'a.npy' is no .npy array"),
-        ([("a.npy", npy(np.array([1, np.nan], "float32")))], "'a.npy' holds NaN or infinite values"),
-        ([("a.npy", npy(np.array([1, -np.inf], "float16")))], "'a.npy' holds NaN or infinite values"),
-        ([("a.npy", npy(np.array([1, 1e200])))], "'a.npy' holds NaN or infinite values, in float32"),
-    ],
-)
-@pytest.mark.parametrize("compression", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
-def test_reader_refuses_members(path, members, message, compression):
-    zipped(path, members, compression)
-    assert_refused(path, message)
+@pytest.mark.parametrize("code", ["|V2", "<V2"])
+def test_read_takes_void_for_bfloat16_only_when_told(path, code):  # N8
+    array = np.array([0.5, -2, 3e38]).astype(ml_dtypes.bfloat16)
+    zipped(path, [("a.npy", npy(array.view("V2"), descr=code))])
+    read = scan(path).read(void_is_bfloat16=True)["a"]
+    assert read.dtype == ml_dtypes.bfloat16
+    np.testing.assert_array_equal(read, array)
+    assert_refused(path, r"It holds \|V2")
+
+
+@every_kind
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_read_refuses_numbers_that_are_not_finite(path, save, bad):  # N7
+    arrays = {name: np.array(array, "float32") for name, array in ARRAYS.items()}
+    for name, array in arrays.items():
+        spoilt = array.copy()
+        spoilt.reshape(-1)[[0, 2]] = bad
+        save(path, **arrays | {name: spoilt})
+        assert_refused(path, f"'{name}' holds 2 NaN or infinite values, and would spoil")
+        np.testing.assert_array_equal(scan(path).read(allow_nonfinite=True)[name], spoilt)
+
+
+def test_read_finds_the_last_of_many_numbers(path):  # N7
+    array = np.ones(100_003, "float32")  # more than one chunk
+    array[-1] = np.nan
+    for save in SAVERS:
+        save(path, a=array)
+        assert_refused(path, "'a' holds 1 NaN")
+
+
+@pytest.mark.parametrize("dtype", ["float16", ml_dtypes.bfloat16])
+def test_read_refuses_small_floats_that_are_not_finite(path, dtype):  # N7
+    save_file({"a": np.array([1, np.nan, np.inf], dtype)}, path)
+    assert_refused(path, "'a' holds 2 NaN or infinite values")
+
+
+def test_read_refuses_numbers_beyond_float32(path):  # N7
+    np.savez(path, a=np.array([1, 1e200, 3e38]))
+    assert_refused(path, "'a' holds 1 NaN or infinite values, or beyond the range of float32")
+
+
+@pytest.mark.parametrize("save", SAVERS[:2])
+def test_read_takes_large_numbers_whose_sum_overflows(path, save):
+    save(path, a=np.full(70_000, 3e38, "float32"))
+    assert scan(path).read()["a"].max() == np.float32(3e38)
+
+
+@pytest.mark.parametrize("save", SAVERS[:2])
+def test_read_finds_a_flipped_bit(path, save):  # N4
+    save(path, a=np.random.default_rng(3).integers(0, 99, 35).astype("float32"), b=ARRAYS["b/c"])
+    data = bytearray(path.read_bytes())
+    data[data.index(b"PK\x03\x04", 40) - 4] ^= 1
+    path.write_bytes(data)
+    assert_refused(path, "the file is damaged: (CRC-32 of 'a' differs|'a' (cannot be|must) inflate)")
+    assert list(scan(path).read(["b"])) == ["b"]
+
+
+@pytest.mark.parametrize("save", SAVERS[:2])
+@pytest.mark.parametrize("allow_nonfinite", [False, True])
+def test_read_compares_the_checksum(path, save, allow_nonfinite):  # N4
+    save(path, **ARRAYS)
+    patched(path, 16, "<I", 12345)
+    assert_refused(path, "damaged: CRC-32 of 'a' differs", allow_nonfinite=allow_nonfinite)
+
+
+@pytest.mark.parametrize(("says", "holds"), [(30, 35), (40, 35)])
+def test_read_refuses_a_member_that_inflates_to_another_size(path, says, holds):  # N2
+    member = npy(np.zeros(says, "f4"))[:128] + bytes(4 * holds)
+    zipped(path, [("a.npy", member)], zipfile.ZIP_DEFLATED)
+    patched(path, 24, "<I", 128 + 4 * says)
+    assert_refused(path, f"'a' (must inflate to {128 + 4 * says} bytes|cannot be inflated)")
+
+
+def test_read_refuses_a_file_that_changed_since_the_scan(path):
+    np.savez(path, **ARRAYS)
+    file = scan(path)
+    np.savez(path, **ARRAYS, more=ARRAYS["a"])
+    with pytest.raises(CheckpointError, match="changed while it was being read"):
+        file.read()
+    path.unlink()
+    with pytest.raises(FileNotFoundError, match=r"no checkpoint at this path.\nReceived: .*x\.npz"):
+        file.read()
+
+
+def test_read_inflates_what_ends_near_the_edge_of_a_chunk(path):
+    for edge in (2**18, 2**19):
+        for size in range(edge // 4 - 34, edge // 4 - 28):  # the header takes 32 numbers' room
+            np.savez_compressed(path, a=np.zeros(size, "float32"))
+            assert scan(path).read()["a"].shape == (size,)
+
+
+@pytest.mark.parametrize(("dtype", "bits"), [("<f2", 0x7D01), (ml_dtypes.bfloat16, 0x7F81)])
+def test_read_refuses_signalling_nans_without_a_warning(path, dtype, bits):  # N7
+    save_file({"a": np.array([bits, 0], "<u2").view(dtype)}, path)
+    assert_refused(path, "'a' holds 1 NaN")
 
 
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"", "0 bytes"),
-        (b"<!DOCTYPE html><html>login</html>", "HTML page"),
-        (b"hello", "no zip archive"),
-        ((GOLDEN / "token.npz").read_bytes()[:-500], "cut short"),
+        (b"", "this is 0 bytes"),
+        (b"<!DOCTYPE html><html>login</html>", "an HTML page"),
+        (b"\n <html>", "an HTML page"),
+        (b"<?xml version='1.0'?><Error><Code>NoSuchKey</Code>", "an XML page"),
+        (b"hello", "text, 'hello'"),
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:0", "a Git LFS pointer.*\n.*git lfs pull"),
+        (b"\x89HDF\r\n\x1a\n\0\0", r"an HDF5 file, as \.h5"),  # N12
+        (b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.", r"a pickle, as torch\.save writes"),  # N1, N12
+        (b"\x80\x04N.", "a pickle"),
+        (npy(ARRAYS["a"]), r"a single \.npy array"),
+        (b"\x1f\x8b\x08\0", "a gzip archive"),
+        (b"name".ljust(257, b"\0") + b"ustar", "a tar archive"),
+        (b"\x08\x01\x12\x00\xff\xfe", "no known format, its first bytes being"),
+        ((GOLDEN / "token.npz").read_bytes()[:-500], "a zip cut short at"),
+        ((GOLDEN / "token.npz").read_bytes()[:40], "a zip cut short at 40 bytes"),
     ],
 )
-def test_reader_says_what_a_file_that_is_no_checkpoint_looks_like(path, data, message):
+def test_scan_says_what_a_file_looks_like(path, data, message):  # N4
     path.write_bytes(data)
     assert_refused(path, message)
 
 
-def test_reader_finds_a_flipped_bit(path):
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (["metadata.json", "config.json", "model.weights.h5"], r"a Keras \.keras archive.*\n.*only if you trust"),
+        (["archive/data.pkl", "archive/data/0"], r"an archive with a pickle, as torch\.save writes"),
+    ],
+)
+def test_scan_refuses_archives_that_are_programs(path, names, message):  # N12
+    zipped(path, [(name, b"{}") for name in names])
+    assert_refused(path, message)
+
+
+def test_scan_refuses_a_folder(tmp_path):  # N12
+    assert_refused(tmp_path, "this is a folder")
+    (tmp_path / "saved_model.pb").touch()
+    assert_refused(tmp_path, r"this is a SavedModel.*\n.*tf\.saved_model\.load")
+
+
+def test_scan_tells_the_kind_by_the_bytes_and_not_by_the_name(tmp_path):
+    save_file(ARRAYS, tmp_path / "x.npz")
+    assert scan(tmp_path / "x.npz").kind == "safetensors"
+    with open(tmp_path / "x.safetensors", "wb") as file:
+        np.savez(file, **ARRAYS)
+    assert scan(str(tmp_path / "x.safetensors")).kind == "npz"
+
+
+def test_scan_raises_for_a_missing_file(path):
+    with pytest.raises(FileNotFoundError, match=r"no checkpoint at this path.\nReceived: .*x\.npz"):
+        scan(path)
+
+
+def test_scan_refuses_what_cannot_be_opened(path):
+    assert_refused(path.parent / ("x" * 300), "the file cannot be read: .*too long")
+    with pytest.raises(FileNotFoundError, match="no checkpoint at this path"):
+        scan(path.parent / "a\0b")
+
+
+def test_read_tells_of_a_failing_disk(path, monkeypatch):
     np.savez(path, **ARRAYS)
-    data = bytearray(path.read_bytes())
-    data[data.index(ARRAYS["a"].tobytes()) + 9] ^= 1
-    path.write_bytes(data)
-    assert_refused(path, "CRC")
+    file = scan(path)
+
+    def fail(handle):
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr("keras_vit.weights.reader._identity", fail)
+    with pytest.raises(CheckpointError, match=r"the file cannot be read: .*Input/output error"):
+        file.read()
 
 
-def test_reader_raises_for_a_missing_file(path):
-    with pytest.raises(FileNotFoundError, match=r"x\.npz"):
-        read_npz(path)
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+def test_scan_refuses_a_pipe_without_waiting(path):
+    os.mkfifo(path)
+    assert_refused(path, "a pipe or device may never end")
 
 
-def test_writer_leaves_what_was_there_when_it_fails(path):
-    write_npz(path, ARRAYS.items(), {})
-    before = path.read_bytes()
-
-    def failing():
-        yield "a", ARRAYS["a"]
-        raise OSError(28, "No space left on device")
-
-    with pytest.raises(OSError, match="No space"):
-        write_npz(path, failing(), {})
-    assert path.read_bytes() == before
-    assert [file.name for file in path.parent.iterdir()] == ["x.npz"]
+def test_no_code_of_the_package_unpickles():  # N1
+    for source in (ROOT / "keras_vit").rglob("*.py"):
+        assert "allow_pickle=True" not in source.read_text()
+    for name in ("reader", "npz", "tensorfile", "layout", "appearance"):
+        text = (ROOT / f"keras_vit/weights/{name}.py").read_text()
+        assert "np.load" not in text
+        assert "import pickle" not in text
+        assert "literal_eval" not in text
 
 
-def test_writer_refuses_a_folder_that_does_not_exist(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"folder of `path` must exist.\nReceived: .*x.npz$"):
-        write_npz(tmp_path / "no" / "x.npz", ARRAYS.items(), {})
+def bomb(path, declared):
+    """Some 4 MB that inflate to 4 GB of zeros; the directory declares what it is told."""
+    header = npy(np.zeros(0, "f4"), shape=(declared // 4,))
+    packer = zlib.compressobj(9, wbits=-15)
+    head = packer.compress(header) + packer.flush(zlib.Z_FULL_FLUSH)
+    block = packer.compress(bytes(2**24)) + packer.flush(zlib.Z_FULL_FLUSH)
+    body = head + block * 256 + packer.flush()
+    local = struct.pack("<4s5H3I2H", b"PK\x03\x04", 20, 0, 8, 0, 0, 0, len(body), len(header) + declared, 5, 0)
+    central = struct.pack(
+        "<4s6H3I5H2I", b"PK\x01\x02", 20, 20, 0, 8, 0, 0, 0, len(body), len(header) + declared, 5, *[0] * 6
+    )
+    data = local + b"a.npy" + body
+    end = struct.pack("<4s4H2IH", b"PK\x05\x06", 0, 0, 1, 1, len(central) + 5, len(data), 0)
+    path.write_bytes(data + central + b"a.npy" + end)
 
 
-def test_writer_refuses_another_ending(tmp_path):
-    with pytest.raises(ValueError, match=r"must end in .npz"):
-        write_npz(tmp_path / "x.ckpt", ARRAYS.items(), {})
+@pytest.mark.skipif(sys.platform != "linux", reason="counts peak memory in KiB")
+@pytest.mark.parametrize(("declared", "message"), [(2**32 - 200, "declares 4294967224 bytes"), (4 * 10**6, "inflate")])
+def test_reader_refuses_a_bomb_in_little_memory(path, declared, message):  # N2: the size told honestly, and a lie
+    bomb(path, declared)
+    code = ALONE + (
+        "error, scan = import_alone(); before = peak()\n"
+        "try: scan(sys.argv[1]).read(allow_nonfinite=True)\n"
+        "except error as refusal: print(refusal)\n"
+        "print((peak() - before) / 1e6)"
+    )
+    refusal, *_, memory = run_python(code, path).splitlines()
+    assert message in refusal
+    assert float(memory) < 50
 
 
-def test_reader_refuses_encryption_and_unknown_compression(path):
-    for offset, value in ((6, 1), (8, 97)):  # general purpose bit 0; compression method
-        np.savez(path, **ARRAYS)
-        data = bytearray(path.read_bytes())
-        central = data.index(b"PK\x01\x02")
-        for start in (offset, central + offset + 2):
-            data[start] = value
-        path.write_bytes(data)
-        assert_refused(path, "not a readable .npz file")
+@pytest.mark.skipif(sys.platform != "linux", reason="counts peak memory in KiB")
+def test_reader_holds_no_second_copy_and_imports_no_framework(path):
+    np.savez(path, **{name: np.ones((1000, 4000), "float32") for name in "abcd"})
+    code = ALONE + (
+        "error, scan = import_alone(); before = peak(); arrays = scan(sys.argv[1]).read()\n"
+        "print((peak() - before) / sum(a.nbytes for a in arrays.values()))\n"
+        "print(sorted({'keras', 'tensorflow', 'torch', 'jax'} & set(sys.modules)))"
+    )
+    share, imported = run_python(code, path).splitlines()
+    assert float(share) < 0.1
+    assert imported == "[]"
+
+
+def test_scan_of_a_safetensors_file_keeps_zero_dimensional_arrays(path):
+    write_header(path, {"n": {"dtype": "F32", "shape": [], "data_offsets": [0, 4]}}, np.float32(2.5).tobytes())
+    assert scan(path).read()["n"] == 2.5
