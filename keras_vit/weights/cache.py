@@ -1,0 +1,204 @@
+"""Files at hand: in a mirror directory, or in the cache with a note of the sha256 they had when verified.
+
+No public list of hashes of the published checkpoints exists. What was seen when a file came is written
+beside it, `<name>.json`, and holds from there on: a file whose size, time or inode differ from its note
+is hashed again before use. Opens no socket; imports neither Keras nor TensorFlow.
+"""
+
+import contextlib
+import dataclasses
+import hashlib
+import json
+import logging
+import os
+import secrets
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+
+from keras_vit.weights import environment
+from keras_vit.weights.remote import DownloadError, RemoteFile
+
+_LOGGER = logging.getLogger("keras_vit")
+_NOT_CONTENT = (".part", ".part.json", ".lock")
+
+Check = Callable[[Path], object]
+
+
+class UnsoundError(Exception):
+    """The bytes are not those of the file that is meant; the text says what differs."""
+
+
+@dataclasses.dataclass(frozen=True)
+class CachedFile:
+    """What verifying one file of the cache found."""
+
+    path: Path
+    ok: bool
+    reason: str
+
+
+def find_local(file: RemoteFile) -> Path | None:
+    """The file in the mirror directory, else the verified one in the cache, else None.
+
+    A file that was put into the cache by hand and was never verified is not found here: `fetch` verifies it.
+
+    Raises:
+        DownloadError: if a file is there and has another sha256 than noted or asked for.
+        ValueError: if an environment variable has a bad value.
+    """
+    return _find_in_mirror(file) or _find_in_cache(file)
+
+
+def adopt(file: RemoteFile, check: Check | None) -> Path | None:
+    """Verifies a file that was put at its place by hand and notes its sha256; None if there is none.
+
+    Raises:
+        DownloadError: if it is not sound.
+    """
+    path = file.place
+    if not path.is_file():
+        return None
+    try:
+        sha256 = require_sound(path, file, check)
+    except UnsoundError as fault:
+        raise DownloadError(
+            f"the file at the place of {file.name} is not sound: {fault}.\n"
+            f"Received: {path}\n{_delete(path)}, and it is downloaded again."
+        ) from fault
+    write_note(path, sha256, file.url)
+    return path
+
+
+def require_sound(path: Path, file: RemoteFile, check: Check | None, sha256: str | None = None) -> str:
+    """The sha256 of a file whose size, pinned hash and content are right; UnsoundError if one is not.
+
+    Args:
+        check: raises ValueError or OSError if the content is not sound.
+        sha256: of the file if it has been computed before.
+    """
+    size = path.stat().st_size
+    if not file.fits(size):
+        raise UnsoundError(f"its size differs: expected {file.listed}, got {size} bytes{_page_hint(path)}")
+    sha256 = sha256 or sha256_of(path)
+    if file.sha256 not in (None, sha256):
+        raise UnsoundError(
+            f"its sha256 differs, by a proxy on the way or a changed file: expected {file.sha256}, got {sha256}"
+            f"{_page_hint(path)}"
+        )
+    try:
+        if check is not None:
+            check(path)
+    except (ValueError, OSError) as error:
+        raise UnsoundError(f"{str(error).partition(chr(10))[0].rstrip('.')}{_page_hint(path)}") from error
+    return sha256
+
+
+def verify_cache(check: Check | None = None) -> list[CachedFile]:
+    """Hashes every file of the cache again and compares with its note.
+
+    Args:
+        check: called with each path; raises ValueError or OSError if the content is not sound.
+
+    Returns:
+        One `CachedFile` for each file, in the order of their paths; empty without a cache.
+    """
+    paths = sorted(path for path in environment.cache_dir().rglob("*") if path.is_file())
+    return [_verify(path, check) for path in paths if _is_content(path)]
+
+
+def sha256_of(path: Path) -> str:
+    """Hexadecimal sha256 of a file."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def write_note(path: Path, sha256: str, url: str):
+    """Notes what a verified file is; passed over where the cache cannot be written."""
+    note = {"sha256": sha256, **_stamp(path), "url": environment.redacted(url)}
+    temporary = path.with_name(f"{path.name}.{secrets.token_hex(4)}.part.json")
+    with contextlib.suppress(OSError):
+        try:
+            temporary.write_text(json.dumps(note))
+            os.replace(temporary, _note_path(path))
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+def _find_in_mirror(file):
+    directory = environment.mirror_directory()
+    if directory is None or not (directory / file.path).is_file():
+        return None
+    path = directory / file.path
+    if not file.fits(path.stat().st_size):
+        _LOGGER.warning("%s has %d bytes, and %s are listed.", path, path.stat().st_size, file.listed)
+    if file.sha256 is not None and (found := sha256_of(path)) != file.sha256:
+        raise _differs(path, file.sha256, found, f"Replace it in the directory of KERAS_VIT_MIRROR: {directory}")
+    return path
+
+
+def _find_in_cache(file):
+    path = file.place
+    note = _read_note(path) if path.is_file() else None
+    if note is None:
+        return None
+    if any(note.get(key) != value for key, value in _stamp(path).items()):
+        if (found := sha256_of(path)) != note["sha256"]:
+            raise _differs(path, note["sha256"], found, f"{_delete(path)}, and it is downloaded again.")
+        write_note(path, found, note.get("url", ""))
+    if file.sha256 not in (None, note["sha256"]):
+        raise _differs(path, file.sha256, note["sha256"], f"{_delete(path)}, or correct the `sha256` asked for.")
+    return path
+
+
+def _differs(path, expected, found, remedy):
+    return DownloadError(
+        f"a file at hand must have the sha256 it had when verified, or that you ask for; this one has changed or is "
+        f"another.\nReceived: {path}: expected {expected}, got {found}\n{remedy}"
+    )
+
+
+def _delete(path):
+    return f"Delete it (`rm -f {shlex.quote(str(path))} {shlex.quote(str(_note_path(path)))}`)"
+
+
+def _verify(path, check):
+    note = _read_note(path)
+    try:
+        found = sha256_of(path)
+        if note is not None and found != note["sha256"]:
+            return CachedFile(path, False, f"sha256 differs: expected {note['sha256']}, got {found}")
+        if check is not None:
+            check(path)
+    except (ValueError, OSError) as error:
+        return CachedFile(path, False, str(error))
+    return CachedFile(path, True, "sha256 as noted" if note else "no sha256 noted yet; put here by hand")
+
+
+def _is_content(path):
+    is_note = path.suffix == ".json" and not _note_path(path).exists()
+    return not is_note and not path.name.endswith(_NOT_CONTENT)
+
+
+def _note_path(path):
+    return path.with_name(path.name + ".json")
+
+
+def _read_note(path):
+    """The note of a file, or None if there is none that can be read; then the file is verified as a new one."""
+    try:
+        note = json.loads(_note_path(path).read_bytes())
+    except (OSError, ValueError):
+        return None
+    return note if isinstance(note, dict) and isinstance(note.get("sha256"), str) else None
+
+
+def _stamp(path):
+    status = path.stat()
+    return {"size": status.st_size, "mtime_ns": status.st_mtime_ns, "inode": status.st_ino}
+
+
+def _page_hint(path):
+    with open(path, "rb") as file:
+        start = file.read(64).lstrip()
+    return "; it begins like a web page, such as that of a login or a proxy" if start.startswith(b"<") else ""

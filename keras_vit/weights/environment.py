@@ -1,0 +1,129 @@
+"""What the environment says about fetching; every variable is read when it is needed, never at import.
+
+`KERAS_VIT_CACHE` is the folder of downloaded files, `KERAS_VIT_MIRROR` a directory or a URL prefix that
+has the same files, `KERAS_VIT_OFFLINE=1` forbids every socket, `KERAS_VIT_TIMEOUT` bounds silence in
+seconds, `KERAS_VIT_ALLOW_HTTP=1` allows http where https is the rule. Neither Keras nor TensorFlow.
+"""
+
+import ipaddress
+import math
+import os
+import urllib.parse
+from pathlib import Path
+
+import platformdirs
+
+_DEFAULT_TIMEOUT = 30.0  # seconds
+_SWITCH = {"1": True, "true": True, "yes": True, "on": True, "": False, "0": False, "false": False, "no": False}
+_SWITCH["off"] = False
+
+
+def cache_dir() -> Path:
+    """Absolute path of the folder that keeps downloaded files; it need not exist yet.
+
+    Raises:
+        ValueError: if `KERAS_VIT_CACHE` begins with the home of an unknown user.
+    """
+    value = os.environ.get("KERAS_VIT_CACHE")
+    return _directory("KERAS_VIT_CACHE", value) if value else Path(platformdirs.user_cache_dir("keras_vit"))
+
+
+def mirror_directory() -> Path | None:
+    """The directory in `KERAS_VIT_MIRROR`, or None if that is unset or a URL prefix.
+
+    Raises:
+        ValueError: if it names no directory, so that a typing error never leads to a download.
+    """
+    value = os.environ.get("KERAS_VIT_MIRROR")
+    if not value or "://" in value:
+        return None
+    path = _directory("KERAS_VIT_MIRROR", value)
+    if not path.is_dir():
+        raise ValueError(
+            "KERAS_VIT_MIRROR must be an existing directory or a URL prefix, so that files are taken from where you "
+            f"mean.\nReceived: KERAS_VIT_MIRROR={value}, and there is no directory {path}. Create or unset it."
+        )
+    return path
+
+
+def source_url(url: str, path: str) -> str:
+    """`url`, or the place of `path` below the URL prefix in `KERAS_VIT_MIRROR`.
+
+    Raises:
+        ValueError: if the prefix is neither https nor an allowed http.
+    """
+    prefix = os.environ.get("KERAS_VIT_MIRROR", "")
+    if "://" not in prefix:
+        return url
+    if not is_safe(prefix):
+        raise ValueError(
+            "a URL prefix in KERAS_VIT_MIRROR must be https (http only for this machine, or with "
+            "KERAS_VIT_ALLOW_HTTP=1), since nothing else says who answers.\n"
+            f"Received: KERAS_VIT_MIRROR={redacted(prefix)}"
+        )
+    return f"{prefix.rstrip('/')}/{urllib.parse.quote(path)}"
+
+
+def is_offline() -> bool:
+    """True if `KERAS_VIT_OFFLINE` forbids sockets; ValueError if it is no switch."""
+    return _switch("KERAS_VIT_OFFLINE")
+
+
+def timeout_seconds(value=None) -> float:
+    """`value`, or `KERAS_VIT_TIMEOUT`, or 30: the longest silence in seconds while connecting and reading.
+
+    Raises:
+        ValueError: if it is no finite number above 0.
+    """
+    name = "KERAS_VIT_TIMEOUT" if value is None else "timeout"
+    value = os.environ.get("KERAS_VIT_TIMEOUT", "") or _DEFAULT_TIMEOUT if value is None else value
+    try:
+        seconds = float(value)
+    except (TypeError, ValueError):
+        seconds = math.nan
+    if not 0 < seconds < math.inf:
+        raise ValueError(
+            f"{name} must be a number of seconds above 0, as silence has to end.\nReceived: {name}={value}"
+        )
+    return seconds
+
+
+def is_safe(url: str) -> bool:
+    """True for https, and for http to this machine or with `KERAS_VIT_ALLOW_HTTP=1`."""
+    try:
+        parts = urllib.parse.urlsplit(url)
+        host = parts.hostname
+    except ValueError:  # such as an unclosed bracket of an IPv6 address
+        return False
+    if not host or parts.scheme not in ("http", "https"):
+        return False
+    return parts.scheme == "https" or _is_loopback(host) or _switch("KERAS_VIT_ALLOW_HTTP")
+
+
+def redacted(url: str) -> str:
+    """The URL for people's eyes: without user, password, query and fragment, any of which can be a secret."""
+    address, question, _ = url.partition("#")[0].partition("?")
+    scheme, separator, rest = address.rpartition("://")
+    authority, slash, path = rest.partition("/")
+    return scheme + separator + authority.rpartition("@")[2] + slash + path + (question and "?...")
+
+
+def _is_loopback(host):
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _directory(name, value):
+    try:
+        return Path(value).expanduser().absolute()
+    except RuntimeError as error:
+        raise ValueError(f"{name} must name a directory.\nReceived: {name}={value} ({error})") from error
+
+
+def _switch(name):
+    value = os.environ.get(name, "")
+    if value.lower() not in _SWITCH:
+        raise ValueError(f"{name} must be 1 or 0, so that it is clear what is meant.\nReceived: {name}={value}")
+    return _SWITCH[value.lower()]

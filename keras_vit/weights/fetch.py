@@ -1,0 +1,181 @@
+"""Brings a file from a server once, for all processes, and never shows it before it is verified.
+
+`filelock` keeps the lock and lets go of it when a process dies, `platformdirs` knows the cache folder,
+`requests` speaks http, `rich` draws the bar. What none of them keeps is ours: resuming, verifying before
+the final name, tries that end, and words that help. Neither Keras nor TensorFlow is imported.
+"""
+
+import contextlib
+import errno
+import logging
+import os
+import secrets
+import sys
+import time
+from pathlib import Path
+
+import filelock
+
+from keras_vit.weights import cache, environment, transfer
+from keras_vit.weights.cache import CachedFile, Check, find_local, verify_cache
+from keras_vit.weights.environment import cache_dir
+from keras_vit.weights.part import Part, TransferError, disk_faults
+from keras_vit.weights.remote import DownloadError, OfflineError, RemoteFile, download_error
+
+__all__ = [
+    "CachedFile",
+    "DownloadError",
+    "OfflineError",
+    "RemoteFile",
+    "cache_dir",
+    "fetch",
+    "find_local",
+    "verify_cache",
+]
+
+_LOGGER = logging.getLogger("keras_vit")
+_NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)  # as some network file systems answer flock
+
+
+def fetch(
+    file: RemoteFile,
+    *,
+    check: Check | None = None,
+    progress: bool | None = None,
+    timeout: float | None = None,
+) -> Path:
+    """The path of the verified file: from the mirror directory, the cache, or now from its server.
+
+    Args:
+        check: called with the path of the file before it gets its final name; raises ValueError or OSError
+            if the content is not sound.
+        progress: whether to draw a bar; by default if the error stream is a terminal.
+        timeout: longest silence of the server in seconds; by default `KERAS_VIT_TIMEOUT`, or 30.
+
+    Raises:
+        OfflineError: if it is not at hand, and there is no network or `KERAS_VIT_OFFLINE=1`.
+        DownloadError: if it cannot be brought, is not sound, or cannot be written into the cache.
+        ValueError: if an environment variable or `timeout` has a bad value.
+    """
+    timeout = environment.timeout_seconds(timeout)
+    if path := find_local(file) or cache.adopt(file, check):
+        return path
+    url = environment.source_url(file.url, file.path)
+    if environment.is_offline():
+        raise download_error(file, "it is not at hand, and KERAS_VIT_OFFLINE forbids the network", url, OfflineError)
+    with _cache_faults(file), _lock(file) as locked:
+        if path := find_local(file) or cache.adopt(file, check):  # another process may have brought it
+            return path
+        mark = "" if locked else f".{secrets.token_hex(4)}"
+        part = Part(file.place.with_name(f"{file.name}{mark}.part"))
+        try:
+            with disk_faults(part):
+                with _bar(file, progress) as report:
+                    sha256 = _download(file, url, part, check, timeout, report)
+                _publish(file, url, part, sha256)
+        except TransferError as fault:
+            raise download_error(file, str(fault), url) from None
+        finally:
+            if not locked:  # nobody would find a part of its own name again
+                part.remove()
+    return file.place
+
+
+def _download(file, url, part, check, timeout, report):
+    """Completes the part in at most four tries, and gives its sha256."""
+    for number, pause in enumerate((*transfer.PAUSES, None)):
+        continued = part.path.exists()
+        try:
+            sha256 = transfer.download(file, url, part, timeout=timeout, report=report)
+            return cache.require_sound(part.path, file, check, sha256)
+        except cache.UnsoundError as fault:
+            part.remove()
+            last = not continued or pause is None  # a part from before may be to blame, so that is tried afresh
+            error, wait = download_error(file, str(fault), url), 0.0
+        except transfer.TransientError as fault:
+            unreachable = isinstance(fault, transfer.UnreachableError)
+            last = pause is None or (unreachable and number == 0)
+            kind = OfflineError if unreachable else DownloadError
+            tries = f", after {number + 1} tries" if number else ""
+            error, wait = download_error(file, f"{fault}{tries}", url, kind), max(pause or 0.0, fault.wait)
+        if last:
+            raise error
+        _LOGGER.info("%s", error)
+        time.sleep(wait)
+
+
+def _publish(file, url, part, sha256):
+    """Gives the verified part its final name, such that a loss of power leaves all of it or nothing."""
+    with open(part.path, "ab") as written:
+        os.fsync(written.fileno())
+    os.replace(part.path, file.place)
+    part.remove()
+    cache.write_note(file.place, sha256, url)
+    with contextlib.suppress(OSError):  # Windows opens no directories
+        directory = os.open(file.place.parent, os.O_RDONLY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+
+
+@contextlib.contextmanager
+def _cache_faults(file):
+    """What the file system refuses becomes an error that names the cache; no other folder is ever used instead."""
+    try:
+        environment.cache_dir().mkdir(mode=0o700, parents=True, exist_ok=True)
+        file.place.parent.mkdir(parents=True, exist_ok=True)
+        yield
+    except DownloadError:
+        raise
+    except OSError as error:
+        raise DownloadError(
+            f"the cache must be a folder that can be written, since {file.name} is not in it yet: "
+            f"{error.strerror or error}.\n"
+            f"Received: {error.filename or file.place}\nSet KERAS_VIT_CACHE to a folder of yours."
+        ) from error
+
+
+@contextlib.contextmanager
+def _lock(file):
+    """Waits for other processes that bring the same file; False where the file system has no locks."""
+    lock = filelock.FileLock(f"{file.place}.lock", fallback_to_soft=False)
+    locked = _acquire(lock, file)
+    try:
+        yield locked
+    finally:
+        if locked:
+            lock.release()
+
+
+def _acquire(lock, file):
+    try:
+        lock.acquire(timeout=1)
+    except filelock.Timeout:
+        _LOGGER.warning("Waiting for another process that downloads %s (lock: %s).", file.name, lock.lock_file)
+        lock.acquire(poll_interval=0.1)
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
+        return False
+    return True
+
+
+@contextlib.contextmanager
+def _bar(file, shown):
+    """A function that reports bytes so far and bytes in all, by a bar on the error stream or to nobody."""
+    if not (sys.stderr and sys.stderr.isatty() if shown is None else shown):
+        yield lambda done, total: None
+        return
+    from rich import console, progress
+
+    columns = (
+        progress.TextColumn("{task.description}"),
+        progress.BarColumn(),
+        progress.DownloadColumn(),
+        progress.TransferSpeedColumn(),
+        progress.TimeRemainingColumn(),
+    )
+    with progress.Progress(*columns, console=console.Console(stderr=True)) as bar:
+        task = bar.add_task(file.name, total=file.size)
+        yield lambda done, total: bar.update(task, completed=done, total=total or file.size)

@@ -1,0 +1,84 @@
+"""A download under way: its bytes on disk, what they are a part of, and their digests so far."""
+
+import contextlib
+import errno
+import hashlib
+import json
+import shutil
+from pathlib import Path
+
+from keras_vit.weights.environment import redacted
+from keras_vit.weights.remote import megabytes
+
+_NOTE_KEYS = {"url", "validator", "size", "md5", "sha256"}
+_CHUNK = 1 << 20  # bytes
+
+
+class TransferError(Exception):
+    """A try failed, and another would fail alike."""
+
+
+class Part:
+    """A download under way: the bytes so far, and a note of which version of which url they are.
+
+    The note holds `url`, `validator` (ETag or date, for If-Range), `size`, `md5` and `sha256`, each None if
+    the server did not say.
+    """
+
+    def __init__(self, path: Path):
+        self.path = path
+        self._note_path = path.with_name(path.name + ".json")
+
+    def read_note(self, url: str) -> dict | None:
+        """The note if the bytes at hand can be continued from this url, else None."""
+        try:
+            note = json.loads(self._note_path.read_bytes())
+            begun = self.path.stat().st_size > 0
+        except (OSError, ValueError):
+            return None
+        whole = isinstance(note, dict) and note.keys() == _NOTE_KEYS
+        return note if whole and begun and note["validator"] and note["url"] == redacted(url) else None
+
+    def restart(self, note: dict):
+        """Drops the bytes before the note changes, so that they never pass for another version."""
+        self.path.write_bytes(b"")
+        self._note_path.write_text(json.dumps(note))
+
+    def remove(self):
+        """Leaves nothing."""
+        self.path.unlink(missing_ok=True)
+        self._note_path.unlink(missing_ok=True)
+
+
+class Digests:
+    """Size, md5 and sha256 of the bytes so far."""
+
+    def __init__(self):
+        self.size, self.md5, self.sha256 = 0, hashlib.md5(usedforsecurity=False), hashlib.sha256()
+
+    def update(self, chunk):
+        self.size += len(chunk)
+        self.md5.update(chunk)
+        self.sha256.update(chunk)
+
+    def read(self, path):
+        with open(path, "rb") as file:
+            while chunk := file.read(_CHUNK):
+                self.update(chunk)
+
+
+@contextlib.contextmanager
+def disk_faults(part: Part):
+    """A full disk while writing removes the part, to give the space back, and is a `TransferError` with the figures."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        size = part.path.stat().st_size if part.path.exists() else 0
+        part.remove()
+        free = shutil.disk_usage(part.path.parent).free
+        raise TransferError(
+            f"the disk of {part.path.parent} is full: {megabytes(size)} were written, and with the part removed "
+            f"{megabytes(free)} are free"
+        ) from error

@@ -1,0 +1,102 @@
+"""A file elsewhere: where it is, what is known of it, and what to tell people who cannot get it."""
+
+import dataclasses
+import re
+import shlex
+from pathlib import Path
+
+from keras_vit.weights import environment
+
+
+class DownloadError(OSError):
+    """A file could not be brought, or is not what it should be."""
+
+
+class OfflineError(DownloadError):
+    """There is no network, or it is not to be used, and the file is not at hand."""
+
+
+@dataclasses.dataclass(frozen=True)
+class RemoteFile:
+    """A file on a server.
+
+    Args:
+        url: where it is published; https, or http to this machine.
+        path: its place in the cache and in a mirror, such as `"vit_models/imagenet21k/ViT-B_16.npz"`;
+            never taken from a url or a server's answer.
+        size: bytes as listed, or None.
+        size_tolerance: bytes that the size may differ, since listings are rounded.
+        sha256: hexadecimal digest to insist on, or None.
+
+    Raises:
+        ValueError: if `path` could leave the cache, or a value is not of its kind.
+    """
+
+    url: str
+    path: str
+    size: int | None = None
+    size_tolerance: int = 0
+    sha256: str | None = None
+
+    def __post_init__(self):
+        parts = self.path.split("/")
+        if {"", ".", ".."} & set(parts) or re.search(r"[\\:\x00-\x1f]", self.path):
+            raise ValueError(
+                "the path of a remote file must be relative, of plain parts, so that it stays inside the cache.\n"
+                f"Received: path={self.path!r}"
+            )
+        if self.sha256 is not None and not re.fullmatch(r"[0-9a-fA-F]{64}", self.sha256):
+            raise ValueError(f"`sha256` must be 64 hexadecimal digits.\nReceived: sha256={self.sha256!r}")
+        if (self.size is not None and self.size < 0) or self.size_tolerance < 0:
+            raise ValueError(
+                f"sizes are bytes, 0 or more.\nReceived: size={self.size}, size_tolerance={self.size_tolerance}"
+            )
+        object.__setattr__(self, "sha256", self.sha256 and self.sha256.lower())
+
+    @property
+    def name(self) -> str:
+        """The last part of the path."""
+        return self.path.rpartition("/")[2]
+
+    @property
+    def place(self) -> Path:
+        """Its absolute path in the cache."""
+        return environment.cache_dir() / self.path
+
+    def fits(self, size: int) -> bool:
+        """True if so many bytes agree with the listing."""
+        return self.size is None or abs(size - self.size) <= self.size_tolerance
+
+    @property
+    def listed(self) -> str:
+        """The size for messages, such as `"412816640 bytes (412.8 MB) +- 5243"`."""
+        if self.size is None:
+            return "unknown size"
+        tolerance = f" +- {self.size_tolerance}" if self.size_tolerance else ""
+        return f"{self.size} bytes ({megabytes(self.size)}){tolerance}"
+
+
+def megabytes(size: int) -> str:
+    """Bytes as `"412.8 MB"`, with a megabyte of 10^6."""
+    return f"{size / 1e6:.1f} MB"
+
+
+def download_error(file: RemoteFile, reason: str, url: str | None = None, kind=DownloadError) -> DownloadError:
+    """The error for a file that did not come: what failed, from where, and how to bring it by hand."""
+    return kind(
+        f"{file.name} could not be downloaded: {reason}.\n"
+        f"Received: {environment.redacted(url or file.url)}, {file.listed}\n{recipe(file)}"
+    )
+
+
+def recipe(file: RemoteFile) -> str:
+    """How to bring the file by hand: two lines for a shell, and the mirror as another way."""
+    digest = f" with sha256 {file.sha256}" if file.sha256 else ""
+    place, url = str(file.place), environment.redacted(file.url)
+    return (
+        f"To bring it by hand ({file.listed}{digest}), run these two lines where there is network, and have the file "
+        f"at that path here:\n"
+        f"  mkdir -p {shlex.quote(str(file.place.parent))}\n"
+        f"  curl -L --fail -o {shlex.quote(place)} {shlex.quote(url)}\n"
+        f"Or set KERAS_VIT_MIRROR to a directory that holds {file.path}."
+    )

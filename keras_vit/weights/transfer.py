@@ -1,0 +1,268 @@
+"""One try of bringing a file over http into a part file, from where the last try ended.
+
+`requests` and its urllib3 keep http, TLS, proxies and timeouts; ours is what they leave to the caller:
+resuming under a validator, the rule for each hop, the bounds on size, space and slowness, and the
+digests. Every fault of the network ends in a `TransferError`. Imports neither Keras nor TensorFlow.
+"""
+
+import base64
+import binascii
+import contextlib
+import email.utils
+import re
+import shutil
+import time
+import urllib.parse
+
+import requests
+import urllib3
+
+from keras_vit.weights.cache import UnsoundError
+from keras_vit.weights.environment import is_safe, redacted
+from keras_vit.weights.part import Digests, Part, TransferError
+from keras_vit.weights.remote import RemoteFile, megabytes
+
+PAUSES = (0.5, 1.0, 2.0)  # seconds before the second, third and last try
+REDIRECTS = 5
+LONGEST_WAIT = 60.0  # seconds that a server's Retry-After is followed
+SLOWEST = 1024  # bytes a second over one timeout, below which a try is given up
+LARGEST = 16 << 30  # bytes of a body that announces no size; G/14, the largest published, has 7.4e9
+_CHUNK = 1 << 18  # bytes
+_HEADERS = {"User-Agent": "keras_vit", "Accept-Encoding": "identity"}  # sizes and digests are of the bytes as stored
+
+
+class TransientError(TransferError):
+    """A try failed, and another may do better, after `wait` seconds if the server asked for that."""
+
+    def __init__(self, reason, wait=0.0):
+        super().__init__(reason)
+        self.wait = wait
+
+
+class UnreachableError(TransientError):
+    """No connection came about: no network, no such host, or nobody listens."""
+
+
+def download(file: RemoteFile, url: str, part: Part, *, timeout: float, report) -> str:
+    """Tries once to complete the part, and gives its sha256.
+
+    Args:
+        url: where to get it; `file.url` or a mirror's.
+        timeout: longest silence in seconds.
+        report: called with bytes so far and bytes in all, None if unknown.
+
+    Raises:
+        UnsoundError: what came, or is announced, is not the file.
+        TransferError: the try failed; the part is kept if it can be continued.
+    """
+    digests, note = Digests(), part.read_note(url)
+    if note is not None:
+        digests.read(part.path)
+    if note is None or digests.size != note["size"]:
+        with _answer(url, _range_headers(digests, note), timeout) as (response, announced):
+            continues = response.status_code == 206
+            if continues:
+                _require_continuation(response, digests, note, part)
+            else:
+                digests, note = Digests(), _make_note(url, response, announced)
+                _require_listed(file, note["size"])
+            _require_space(part, (note["size"] or file.size or 0) - digests.size)
+            if not continues:
+                part.restart(note)
+            _receive(response, part, digests, _limit(file, note), timeout, lambda done: report(done, note["size"]))
+    _require_complete(file, note, digests)
+    return digests.sha256.hexdigest()
+
+
+@contextlib.contextmanager
+def _answer(url, headers, timeout):
+    """The response behind at most five redirects, its status accepted, and the digests the hops announced."""
+    announced = {}
+    with requests.Session() as session:
+        for _ in range(REDIRECTS + 1):
+            _require_safe(url)
+            response = _get(session, url, headers, timeout)
+            announced |= _announced_digests(response.headers)
+            target = session.get_redirect_target(response)
+            if target is None:
+                break
+            response.close()
+            with contextlib.suppress(ValueError):  # such as an unclosed bracket; then the target itself is refused
+                target = urllib.parse.urljoin(url, target)
+            url = target
+        else:
+            raise TransferError(f"more than {REDIRECTS} redirects")
+        with response:
+            _require_status(response, asked_for_range="Range" in headers)
+            yield response, announced
+
+
+def _require_safe(url):
+    if not is_safe(url):
+        raise TransferError(
+            "the way there leaves https, which alone says who answers (http is for this machine, or with "
+            f"KERAS_VIT_ALLOW_HTTP=1): {redacted(url)}"
+        )
+
+
+def _get(session, url, headers, timeout):
+    """One request; what libraries raise becomes a TransferError, without their text, which can hold a url's secrets."""
+    try:
+        request = session.prepare_request(requests.Request("GET", url, headers=headers))
+        settings = session.merge_environment_settings(url, {}, True, None, None)  # proxies, certificates; streamed
+        # Not `session.send`, which reads the body of a redirect, however long, even if it is not to follow it.
+        return session.get_adapter(url).send(request, timeout=timeout, **settings)
+    except requests.exceptions.SSLError as error:
+        raise TransferError(
+            f"the server did not prove its identity ({_cause(error)}); behind a proxy that opens TLS, name its "
+            "certificate in REQUESTS_CA_BUNDLE"
+        ) from None
+    except requests.exceptions.ReadTimeout:
+        raise TransientError(f"no answer within {timeout:g} s (KERAS_VIT_TIMEOUT)") from None
+    except requests.exceptions.ConnectionError as error:
+        began = error.args and isinstance(error.args[0], urllib3.exceptions.ProtocolError)
+        raise (TransientError if began else UnreachableError)(f"no connection ({_cause(error)})") from None
+    except (requests.exceptions.RequestException, urllib3.exceptions.HTTPError, ValueError) as error:
+        raise TransferError(f"no request could be made of it ({type(error).__name__})") from None
+
+
+def _cause(error):
+    """The innermost error in words if it is the system's own, else the name of its kind."""
+    inner = error
+    while inner is not None:
+        error = inner
+        nearest = (getattr(error, "reason", None), error.__cause__, *error.args)
+        inner = next((each for each in nearest if isinstance(each, Exception)), None)
+    plain = isinstance(error, OSError) and not isinstance(error, requests.exceptions.RequestException)
+    return str(error) if plain else type(error).__name__
+
+
+def _require_status(response, asked_for_range):
+    status = response.status_code
+    if status == 200 or (status == 206 and asked_for_range):
+        if (encoding := response.headers.get("Content-Encoding", "identity")) != "identity":
+            raise TransferError(f"the server sent it as {encoding}, though it was asked for the bytes as stored")
+        return
+    reason = f"the server answered {status} ({response.reason})"
+    if status in (408, 429) or status >= 500:
+        raise TransientError(reason, _retry_after(response.headers.get("Retry-After", "")))
+    if status == 416:  # the part is longer than the file has become
+        raise UnsoundError(f"{reason} to {response.request.headers['Range']}")
+    raise TransferError(reason)
+
+
+def _retry_after(value):
+    """Seconds from a Retry-After header, which holds seconds or a date; 0 if it holds neither."""
+    try:
+        date = None if value.isdecimal() else email.utils.parsedate_to_datetime(value)
+    except ValueError:
+        return 0.0
+    seconds = float(value) if date is None else date.timestamp() - time.time()
+    return min(max(seconds, 0.0), LONGEST_WAIT)
+
+
+def _range_headers(digests, note):
+    if note is None:
+        return _HEADERS
+    return _HEADERS | {"Range": f"bytes={digests.size}-", "If-Range": note["validator"]}
+
+
+def _make_note(url, response, announced):
+    """What the server says of this version; a weak ETag does not promise equal bytes, so it is not kept."""
+    headers = response.headers
+    tag = headers.get("ETag", "")
+    length = headers.get("Content-Length", "")
+    return {
+        "url": redacted(url),
+        "validator": tag if tag.startswith('"') else headers.get("Last-Modified"),
+        "size": int(length) if length.isdecimal() else None,
+        "md5": announced.get("md5"),
+        "sha256": announced.get("sha256"),
+    }
+
+
+def _announced_digests(headers):
+    """Hexadecimal digests: Google's store has `x-goog-hash: crc32c=...,md5=...`; Hugging Face's redirect a sha256."""
+    digests = {}
+    md5 = re.search(r"(?:^|[,\s])md5=([\w+/]+=*)", headers.get("x-goog-hash", ""))
+    if md5:
+        with contextlib.suppress(binascii.Error):
+            digests["md5"] = base64.b64decode(md5[1], validate=True).hex()
+    sha256 = re.fullmatch(r'"?([0-9a-f]{64})"?', headers.get("x-linked-etag", ""))
+    if sha256:
+        digests["sha256"] = sha256[1]
+    return digests
+
+
+def _require_continuation(response, digests, note, part):
+    header = response.headers.get("Content-Range", "")
+    match = re.fullmatch(r"bytes (\d+)-\d+/(\d+|\*)", header)
+    sizes = ("*", match and match[2] if note["size"] is None else str(note["size"]))
+    if match is None or int(match[1]) != digests.size or match[2] not in sizes:
+        part.remove()
+        raise TransientError(f"asked to continue at byte {digests.size} of {note['size']}, the server sent {header!r}")
+
+
+def _require_listed(file, size):
+    if size is not None and not file.fits(size):
+        raise UnsoundError(
+            f"its size differs, by a changed file, or a login or proxy that answers instead: expected {file.listed}, "
+            f"got {size} bytes announced"
+        )
+
+
+def _require_space(part, needed):
+    free = shutil.disk_usage(part.path.parent).free
+    if needed > free:
+        raise TransferError(
+            f"the disk of {part.path.parent} is too full: {megabytes(needed)} are needed, {megabytes(free)} are free; "
+            "make room, or set KERAS_VIT_CACHE to a folder elsewhere"
+        )
+
+
+def _limit(file, note):
+    if note["size"] is not None:
+        return note["size"]
+    return LARGEST if file.size is None else file.size + file.size_tolerance
+
+
+def _receive(response, part, digests, limit, timeout, report):
+    """Appends the body; ends in a fault when it breaks off, exceeds the limit or comes too slowly."""
+    window, begun = time.monotonic(), digests.size
+    with open(part.path, "ab") as out:
+        while chunk := _read(response, digests, limit, timeout):
+            if digests.size + len(chunk) > limit:
+                raise UnsoundError(
+                    f"more bytes came than expected: expected at most {limit}, got {digests.size + len(chunk)}"
+                )
+            out.write(chunk)
+            digests.update(chunk)
+            report(digests.size)
+            if time.monotonic() - window > timeout:
+                if digests.size - begun < SLOWEST * timeout:
+                    raise TransientError(f"fewer than {SLOWEST} bytes a second came over {timeout:g} s")
+                window, begun = time.monotonic(), digests.size
+
+
+def _read(response, digests, limit, timeout):
+    """The bytes that have come, up to one chunk; empty at the end."""
+    try:
+        return response.raw.read1(_CHUNK)
+    except urllib3.exceptions.ReadTimeoutError:
+        raise TransientError(f"nothing came for {timeout:g} s after {digests.size} bytes (KERAS_VIT_TIMEOUT)") from None
+    except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:
+        raise TransientError(
+            f"the connection broke: expected {limit} bytes, got {digests.size} ({type(error).__name__})"
+        ) from None
+
+
+def _require_complete(file, note, digests):
+    least = note["size"] or (file.size or 0) - file.size_tolerance
+    if digests.size < least:
+        raise TransientError(f"the body ended early: expected at least {least} bytes, got {digests.size}")
+    for name in ("md5", "sha256"):
+        found = getattr(digests, name).hexdigest()
+        if note[name] not in (None, found):
+            raise UnsoundError(
+                f"its {name} differs from the one its server announces: expected {note[name]}, got {found}"
+            )

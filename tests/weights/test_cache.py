@@ -1,0 +1,216 @@
+"""Files at hand: used without a socket, never used when they changed (rows D10 to D12)."""
+
+import hashlib
+import json
+import os
+import shutil
+
+import pytest
+from fault_server import NAME, FaultServer, use_cache
+
+from keras_vit.weights.cache import sha256_of
+from keras_vit.weights.fetch import DownloadError, OfflineError, RemoteFile, cache_dir, fetch, find_local, verify_cache
+
+
+@pytest.fixture(autouse=True)
+def clean_state(monkeypatch, tmp_path):
+    """In place of the one that clears Keras, which nothing here uses."""
+    use_cache(monkeypatch, tmp_path / "cache")
+
+
+@pytest.fixture
+def no_network(monkeypatch):
+    def refuse(*_, **__):
+        raise AssertionError("a socket was opened")
+
+    monkeypatch.setattr("socket.socket", refuse)
+    monkeypatch.setattr("socket.create_connection", refuse)
+    monkeypatch.setattr("socket.getaddrinfo", refuse)
+
+
+@pytest.fixture
+def cached():
+    """A file that came from a server, and the record to ask for it."""
+    with FaultServer(size=1000) as server:
+        file = RemoteFile(server.url("ok"), NAME, size=1000)
+        fetch(file)
+        return file
+
+
+def note_of(file):
+    return file.place.with_name("tiny.npz.json")
+
+
+def flip_byte(path, keep_time):
+    status = path.stat()
+    content = bytearray(path.read_bytes())
+    content[500] ^= 1
+    path.write_bytes(content)
+    if keep_time:
+        os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+def test_cached_file_opens_no_socket(cached, no_network):  # D11
+    assert fetch(cached) == find_local(cached) == cached.place
+
+
+def test_cached_file_is_used_while_offline(cached, monkeypatch, no_network):  # D11
+    monkeypatch.setenv("KERAS_VIT_OFFLINE", "1")
+    assert fetch(cached) == cached.place
+
+
+def test_offline_mode_opens_no_socket_for_a_missing_file(monkeypatch, no_network):  # D11
+    monkeypatch.setenv("KERAS_VIT_OFFLINE", "1")
+    with pytest.raises(OfflineError, match="KERAS_VIT_OFFLINE forbids the network"):
+        fetch(RemoteFile("https://example.org/x", NAME))
+
+
+def test_note_holds_hash_stamp_and_url(cached):
+    status = cached.place.stat()
+    stamp = {"size": 1000, "mtime_ns": status.st_mtime_ns, "inode": status.st_ino}
+    assert json.loads(note_of(cached).read_text()) == {"sha256": sha256_of(cached.place), "url": cached.url} | stamp
+
+
+def test_untouched_file_is_not_hashed_again(cached, monkeypatch):  # D12
+    monkeypatch.setattr("keras_vit.weights.cache.sha256_of", None)
+    assert find_local(cached) == cached.place
+
+
+def test_changed_file_is_refused_with_both_hashes_and_the_remedy(cached):  # D12
+    before = sha256_of(cached.place)
+    flip_byte(cached.place, keep_time=False)
+    for ask in (fetch, find_local):
+        with pytest.raises(
+            DownloadError, match=f"expected {before}, got {sha256_of(cached.place)}\nDelete it .`rm -f "
+        ):
+            ask(cached)
+
+
+def test_verify_finds_rot_that_kept_size_and_time(cached):  # D12
+    assert [(each.path, each.ok) for each in verify_cache()] == [(cached.place, True)]
+    flip_byte(cached.place, keep_time=True)
+    assert find_local(cached) == cached.place
+    (found,) = verify_cache()
+    assert not found.ok
+    assert "sha256 differs" in found.reason
+
+
+def test_moved_cache_is_hashed_once_and_its_stamp_renewed(cached, monkeypatch, tmp_path):  # D12
+    shutil.copytree(cache_dir(), tmp_path / "elsewhere")
+    monkeypatch.setenv("KERAS_VIT_CACHE", str(tmp_path / "elsewhere"))
+    assert find_local(cached) == cached.place == tmp_path / "elsewhere" / NAME
+    monkeypatch.setattr("keras_vit.weights.cache.sha256_of", None)
+    assert find_local(cached) == cached.place
+
+
+def test_pinned_hash_is_compared_with_the_note(cached):
+    pinned = RemoteFile(cached.url, cached.path, sha256="0" * 64)
+    with pytest.raises(DownloadError, match=f"expected {'0' * 64}, got .*\nDelete it.*or correct the `sha256`"):
+        find_local(pinned)
+
+
+def put_by_hand(content=b"weights", **facts):
+    file = RemoteFile("https://example.org/x.npz", NAME, **facts)
+    file.place.parent.mkdir(parents=True)
+    file.place.write_bytes(content)
+    return file
+
+
+def test_file_put_by_hand_is_verified_once_and_noted(no_network):  # D11
+    file, checked = put_by_hand(size=7, sha256=hashlib.sha256(b"weights").hexdigest()), []
+    assert find_local(file) is None
+    assert fetch(file, check=checked.append) == fetch(file, check=checked.append) == find_local(file) == file.place
+    assert checked == [file.place]
+
+
+@pytest.mark.parametrize("facts", [{"size": 8}, {"sha256": "0" * 64}])
+def test_wrong_file_put_by_hand_is_refused_and_kept(facts, no_network):
+    file = put_by_hand(**facts)
+    with pytest.raises(DownloadError, match=r"is not sound: its (size|sha256) differs.*\nReceived: .*\nDelete it"):
+        fetch(file)
+    assert file.place.read_bytes() == b"weights"
+    assert not note_of(file).exists()
+
+
+def test_damaged_file_put_by_hand_is_refused_with_the_words_of_the_check(no_network):
+    def check(path):
+        raise ValueError(f"not a zip archive.\nReceived: {path}")
+
+    with pytest.raises(DownloadError, match=r"is not sound: not a zip archive\.\nReceived: "):
+        fetch(put_by_hand(), check=check)
+
+
+@pytest.mark.parametrize("note", [b"", b"[]", b"{}", b"\xff", b'{"sha256": 1}'])
+def test_damaged_note_makes_the_file_a_new_one(cached, note, no_network):
+    note_of(cached).write_bytes(note)
+    assert find_local(cached) is None
+    assert fetch(cached) == find_local(cached)
+
+
+def test_verify_names_files_without_note_and_passes_over_parts(cached):
+    for name in ("x.part", "x.part.json", "x.lock", "gone.npz.json"):
+        cached.place.with_name(name).write_bytes(b"")
+    cached.place.with_name("other.npz").write_bytes(b"")
+    assert [(each.path.name, each.reason) for each in verify_cache()] == [
+        ("other.npz", "no sha256 noted yet; put here by hand"),
+        ("tiny.npz", "sha256 as noted"),
+    ]
+
+
+def test_verify_runs_the_check_on_every_file(cached):
+    def check(path):
+        raise ValueError(f"unsound {path.name}")
+
+    assert [each.reason for each in verify_cache(check)] == ["unsound tiny.npz"]
+
+
+def test_verify_of_no_cache_is_empty():
+    assert verify_cache() == []
+
+
+@pytest.fixture
+def mirrored(monkeypatch, tmp_path):
+    file = RemoteFile("https://example.org/x.npz", NAME, size=7)
+    path = tmp_path / "mirror" / NAME
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"weights")
+    monkeypatch.setenv("KERAS_VIT_MIRROR", str(tmp_path / "mirror"))
+    return file, path
+
+
+def test_mirror_directory_is_used_in_place(mirrored, no_network, caplog):
+    file, path = mirrored
+    assert fetch(file) == find_local(file) == path
+    assert not cache_dir().exists()
+    assert list(path.parent.iterdir()) == [path]
+    assert caplog.records == []
+
+
+def test_mirror_directory_comes_before_the_cache(cached, mirrored):
+    file, path = mirrored
+    assert cached.place.exists()
+    assert fetch(file) == path
+
+
+def test_mirrored_file_of_another_size_is_used_with_a_warning(mirrored, caplog):
+    _, path = mirrored
+    assert fetch(RemoteFile("https://example.org/x.npz", NAME, size=9)) == path
+    assert "has 7 bytes, and 9 bytes (0.0 MB) are listed" in caplog.text
+
+
+def test_mirrored_file_of_another_hash_is_refused(mirrored):
+    _, path = mirrored
+    with pytest.raises(DownloadError, match=f"{path}: expected {'0' * 64}, got .*\nReplace it .* KERAS_VIT_MIRROR"):
+        fetch(RemoteFile("https://example.org/x.npz", NAME, sha256="0" * 64))
+
+
+def test_file_that_the_mirror_directory_lacks_is_downloaded(mirrored):
+    with FaultServer() as server:
+        assert fetch(RemoteFile(server.url("ok"), "another.npz")) == cache_dir() / "another.npz"
+
+
+def test_url_prefix_takes_the_place_of_the_url(monkeypatch):
+    with FaultServer() as server:
+        monkeypatch.setenv("KERAS_VIT_MIRROR", f"{server.address}/ok/mirror")
+        fetch(RemoteFile("https://192.0.2.1/x.npz", NAME, sha256=server.sha256))
+        assert [path for path, _ in server.log] == [f"/ok/mirror/{NAME}"]

@@ -1,0 +1,272 @@
+"""Processes, disks and signals around one download (rows D7 to D11 and D14)."""
+
+import errno
+import fcntl
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+from fault_server import NAME, FaultServer, child, use_cache
+
+from keras_vit.weights.cache import sha256_of
+from keras_vit.weights.fetch import DownloadError, OfflineError, RemoteFile, cache_dir, fetch
+
+PART = f"{NAME}.part"
+
+
+@pytest.fixture(autouse=True)
+def clean_state(monkeypatch, tmp_path):
+    """In place of the one that clears Keras, which nothing here uses."""
+    use_cache(monkeypatch, tmp_path / "cache")
+
+
+@pytest.fixture
+def server():
+    with FaultServer() as server:
+        yield server
+
+
+def wait_for(condition):
+    end = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def begun():
+    part = cache_dir() / PART
+    return part.exists() and part.stat().st_size > 0
+
+
+def test_processes_at_once_make_one_download(server):  # D7
+    server.faults = 1
+    with child(server.url("slow"), cache_dir()) as first, child(server.url("slow"), cache_dir()) as second:
+        outputs = [process.communicate(timeout=30)[0] for process in (first, second)]
+    assert all(output.split()[-1] == str(cache_dir() / NAME) for output in outputs)
+    assert sha256_of(cache_dir() / NAME) == server.sha256
+    assert len(server.log) == 1
+
+
+def test_threads_at_once_make_one_download(server):  # D7
+    server.faults, paths = 1, []
+    file = RemoteFile(server.url("slow"), NAME)
+    threads = [threading.Thread(target=lambda: paths.append(fetch(file))) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert paths == [file.place] * 3
+    assert len(server.log) == 1
+
+
+def test_waiting_for_another_process_says_so(server, caplog):  # D7
+    (cache_dir() / NAME).parent.mkdir(parents=True)
+    with open(cache_dir() / f"{NAME}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        timer = threading.Timer(1.2, fcntl.flock, (lock, fcntl.LOCK_UN))
+        timer.start()
+        fetch(RemoteFile(server.url("ok"), NAME))
+        timer.join()
+    assert "Waiting for another process that downloads tiny.npz" in caplog.text
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOSYS])
+def test_without_locks_parts_have_names_of_their_own(server, monkeypatch, number):  # D7
+    def flock(*_):
+        raise OSError(number, "no locks here")
+
+    monkeypatch.setattr("fcntl.flock", flock)
+    other = cache_dir() / PART
+    other.parent.mkdir(parents=True)
+    other.write_bytes(b"of another process")
+    assert fetch(RemoteFile(server.url("ok"), NAME)).read_bytes() == server.content
+    with pytest.raises(DownloadError):
+        fetch(RemoteFile(server.url("cut"), "second.npz"))
+    assert other.read_bytes() == b"of another process"
+    assert [path.name for path in cache_dir().rglob("*.part*")] == ["tiny.npz.part"]
+
+
+def test_killed_download_is_resumed(server):  # D8
+    server.faults = 1
+    with child(server.url("slow"), cache_dir()) as process:
+        wait_for(begun)
+        process.kill()
+    assert not (cache_dir() / NAME).exists()
+    path = fetch(RemoteFile(server.url("slow"), NAME, sha256=server.sha256))
+    assert path.read_bytes() == server.content
+    assert server.ranges[1].startswith("bytes=")
+
+
+def test_killed_holder_of_the_lock_holds_nobody_up(server):  # D7
+    with child(server.url("hang"), cache_dir()) as process:
+        wait_for(lambda: server.log)
+        process.kill()
+    start = time.monotonic()
+    fetch(RemoteFile(server.url("ok"), NAME))
+    assert time.monotonic() - start < 1
+
+
+def test_file_too_large_for_the_disk_is_refused_with_both_numbers(server, monkeypatch):  # D9
+    usage = shutil.disk_usage(cache_dir().parent)._replace(free=100_000)
+    monkeypatch.setattr("shutil.disk_usage", lambda path: usage)
+    with pytest.raises(DownloadError, match=r"too full: 0.3 MB are needed, 0.1 MB are free.*KERAS_VIT_CACHE"):
+        fetch(RemoteFile(server.url("ok"), NAME))
+
+
+@pytest.mark.skipif(not shutil.which("unshare"), reason="mounting a small disk needs unshare")
+@pytest.mark.parametrize("check_space", [True, False])
+def test_disk_that_is_full_leaves_no_part(server, check_space, tmp_path):  # D9
+    server.content *= 14  # 4.2 MB into 2 MB
+    script = "mount -t tmpfs -o size=2m small {cache} && {python} -c {code} {root} {url} x.npz; code=$?; ls {cache}"
+    code = (
+        "import shutil, sys, types\n"
+        "for name in ('keras_vit', 'keras_vit.weights'):\n"
+        "    sys.modules[name] = module = types.ModuleType(name)\n"
+        "    module.__path__ = [sys.argv[1] + '/' + name.replace('.', '/')]\n"
+        "from keras_vit.weights.fetch import RemoteFile, fetch\n"
+        f"if not {check_space}:\n"
+        "    real, calls = shutil.disk_usage, []\n"
+        "    shutil.disk_usage = lambda path: calls.append(path) or real(path)._replace(\n"
+        "        free=1 << 40 if len(calls) == 1 else real(path).free)\n"
+        "fetch(RemoteFile(sys.argv[2], sys.argv[3]))\n"
+    )
+    words = {"cache": tmp_path, "python": sys.executable, "code": code, "root": ROOT, "url": server.url("ok")}
+    done = subprocess.run(
+        ["unshare", "-Urm", "sh", "-c", script.format(**{key: shlex.quote(str(word)) for key, word in words.items()})],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"KERAS_VIT_CACHE": str(tmp_path)},
+        timeout=30,
+    )
+    if "unshare" in done.stderr or "mount" in done.stderr:
+        pytest.skip(f"no mounts here: {done.stderr.strip()}")
+    expected = "4.2 MB are needed, 2.1 MB are free" if check_space else "were written, and with the part removed 2.1 MB"
+    assert expected in done.stderr
+    assert done.stdout.split() == ["x.npz.lock"]
+
+
+def test_missing_cache_is_made_for_this_user_only(server, monkeypatch, tmp_path):  # D10
+    monkeypatch.setenv("KERAS_VIT_CACHE", str(tmp_path / "a" / "b"))
+    fetch(RemoteFile(server.url("ok"), NAME))
+    assert (tmp_path / "a" / "b").stat().st_mode & 0o777 == 0o700
+
+
+def test_cache_that_is_a_file_is_an_error_that_names_the_variable(server, monkeypatch, tmp_path):  # D10
+    (tmp_path / "file").write_bytes(b"")
+    monkeypatch.setenv("KERAS_VIT_CACHE", str(tmp_path / "file"))
+    with pytest.raises(DownloadError, match=r"must be a folder that can be written.*\n.*\nSet KERAS_VIT_CACHE"):
+        fetch(RemoteFile(server.url("ok"), NAME))
+    assert server.log == []
+
+
+@pytest.fixture
+def read_only_cache():
+    """A cache that its user cannot write, and the prefix that makes root such a user."""
+    prefix = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"] if os.geteuid() == 0 else []
+    if prefix and (not shutil.which("setpriv") or subprocess.run([*prefix, sys.executable, "-c", ""]).returncode):
+        pytest.skip("root cannot become another user here")
+    with tempfile.TemporaryDirectory() as folder:  # pytest's own folder is closed to other users
+        cache = Path(folder) / "cache"
+        (cache / NAME).parent.mkdir(parents=True)
+        os.chmod(folder, 0o755)
+        yield cache, prefix
+        subprocess.run(["chmod", "-R", "u+w", folder], check=True)
+
+
+def close(cache):
+    subprocess.run(["chmod", "-R", "a-w,a+rX", cache], check=True)
+
+
+def shared_folder_state():
+    shared = Path("/tmp/.keras")
+    return shared.exists() and sorted((path, path.stat().st_mtime_ns) for path in shared.rglob("*"))
+
+
+def test_read_only_cache_is_an_error_that_names_the_variable(server, read_only_cache):  # D10
+    cache, prefix = read_only_cache
+    close(cache)
+    before = shared_folder_state()
+    with child(server.url("ok"), cache, prefix=prefix) as process:
+        message = process.communicate(timeout=20)[1]
+    assert "DownloadError: the cache must be a folder that can be written" in message
+    assert "Set KERAS_VIT_CACHE" in message
+    assert shared_folder_state() == before
+    assert server.log == []
+
+
+@pytest.mark.parametrize("noted", [True, False])
+def test_sound_file_of_a_read_only_cache_is_used(server, read_only_cache, monkeypatch, noted):  # D10
+    cache, prefix = read_only_cache
+    if noted:
+        monkeypatch.setenv("KERAS_VIT_CACHE", str(cache))
+        os.utime(fetch(RemoteFile(server.url("ok"), NAME)))  # so that it is hashed again
+    else:
+        (cache / NAME).write_bytes(server.content)
+    close(cache)
+    before = sorted(cache.rglob("*"))
+    with child("http://127.0.0.1:1/x", cache, server.sha256, prefix=prefix) as process:
+        assert process.communicate(timeout=20)[0].split()[-1] == str(cache / NAME)
+    assert sorted(cache.rglob("*")) == before
+
+
+def test_following_the_recipe_of_the_error_works(server):  # D11
+    file = RemoteFile(server.url("range"), NAME, size=len(server.content))
+    port, server.server_port = server.server_port, 1
+    with pytest.raises(OfflineError) as caught:
+        fetch(RemoteFile(server.url("range"), NAME, size=len(server.content), sha256=server.sha256))
+    server.server_port = port
+    assert server.sha256 in str(caught.value)
+    lines = [line.strip() for line in str(caught.value).splitlines() if line.startswith("  ")]
+    assert len(lines) == 2
+    if not shutil.which("curl"):
+        pytest.skip("the recipe needs curl")
+    recipe = "\n".join(lines).replace("127.0.0.1:1/", f"127.0.0.1:{port}/")
+    subprocess.run(["sh", "-ec", recipe], check=True, capture_output=True, timeout=20)
+    server.log.clear()
+    assert fetch(file).read_bytes() == server.content
+    assert server.log == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_signal_keeps_the_part_and_shows_no_file(server, number):  # D14
+    with child(server.url("slow"), cache_dir()) as process:
+        wait_for(begun)
+        process.send_signal(number)
+        _, errors = process.communicate(timeout=20)
+    assert process.returncode == -number
+    assert ("KeyboardInterrupt" in errors) == (number == signal.SIGINT)
+    assert begun()
+    assert not (cache_dir() / NAME).exists()
+
+
+def test_bar_is_drawn_on_demand_only(server, capfd):
+    fetch(RemoteFile(server.url("ok"), "silent.npz"))
+    assert capfd.readouterr() == ("", "")
+    fetch(RemoteFile(server.url("ok"), "shown.npz", size=len(server.content)), progress=True)
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert "shown.npz" in err
+    assert "300.0/300.0 kB" in err
+
+
+def test_fetching_imports_neither_keras_nor_tensorflow(server):
+    with child(server.url("ok"), cache_dir()) as process:
+        process.communicate(timeout=20)
+    code = (
+        "import sys, types\n"
+        "for name in ('keras_vit', 'keras_vit.weights'):\n"
+        "    sys.modules[name] = module = types.ModuleType(name)\n"
+        f"    module.__path__ = [{str(ROOT)!r} + '/' + name.replace('.', '/')]\n"
+        "import keras_vit.weights.fetch\n"
+        "print({name.partition('.')[0] for name in sys.modules} & {'keras', 'tensorflow', 'numpy', 'jax', 'torch'})"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "set()\n"

@@ -1,0 +1,44 @@
+"""What is known of a remote file, and the words for people who cannot get it."""
+
+import pytest
+from fault_server import NAME, use_cache
+
+from keras_vit.weights.remote import OfflineError, RemoteFile, download_error
+
+
+@pytest.fixture(autouse=True)
+def clean_state(monkeypatch, tmp_path):
+    """In place of the one that clears Keras, which nothing here uses."""
+    use_cache(monkeypatch, tmp_path)
+
+
+@pytest.mark.parametrize("path", ["", "/x", "../x", "a/../x", "a//x", "a/", "./x", "a\\x", "C:x", "a\nb", "a\0"])
+def test_path_that_could_leave_the_cache_is_refused(path):  # D13
+    with pytest.raises(ValueError, match="must be relative, of plain parts"):
+        RemoteFile("https://example.org/x", path)
+
+
+@pytest.mark.parametrize("facts", [{"sha256": "abc"}, {"sha256": "g" * 64}, {"size": -1}, {"size_tolerance": -1}])
+def test_impossible_facts_are_refused(facts):
+    with pytest.raises(ValueError, match="Received: "):
+        RemoteFile("https://example.org/x", "x", **facts)
+
+
+def test_error_tells_what_from_where_how_large_and_where_to_put_it(tmp_path):  # D11
+    file = RemoteFile("https://example.org/x.npz", NAME, 412_800_000, 50, "A" * 64)
+    message = str(download_error(file, "no connection", kind=OfflineError))
+    assert message == (
+        "tiny.npz could not be downloaded: no connection.\n"
+        "Received: https://example.org/x.npz, 412800000 bytes (412.8 MB) +- 50\n"
+        f"To bring it by hand (412800000 bytes (412.8 MB) +- 50 with sha256 {'a' * 64}), run these two lines where "
+        "there is network, and have the file at that path here:\n"
+        f"  mkdir -p {tmp_path}/some/place\n"
+        f"  curl -L --fail -o {tmp_path}/some/place/tiny.npz https://example.org/x.npz\n"
+        "Or set KERAS_VIT_MIRROR to a directory that holds some/place/tiny.npz."
+    )
+
+
+def test_recipe_survives_spaces_and_quotes_in_paths(monkeypatch, tmp_path):
+    monkeypatch.setenv("KERAS_VIT_CACHE", str(tmp_path / "it's here"))
+    message = str(download_error(RemoteFile("https://example.org/x&y", "x"), "no"))
+    assert f"""-o '{tmp_path}/it'"'"'s here/x' 'https://example.org/x&y'""" in message

@@ -1,0 +1,324 @@
+"""What a server can do to us (rows D1 to D6 and D13), on a server with those faults."""
+
+import base64
+import email.utils
+import hashlib
+import shutil
+import ssl
+import subprocess
+import time
+
+import pytest
+from fault_server import NAME, FaultServer, use_cache
+
+from keras_vit.weights import transfer
+from keras_vit.weights.environment import cache_dir
+from keras_vit.weights.fetch import DownloadError, OfflineError, RemoteFile, fetch
+
+
+@pytest.fixture(autouse=True)
+def clean_state():
+    """In place of the one that clears Keras, which nothing here uses."""
+
+
+@pytest.fixture
+def server(monkeypatch, tmp_path):
+    use_cache(monkeypatch, tmp_path / "cache")
+    with FaultServer() as server:
+        yield server
+
+
+def listed(server, route, **facts):
+    return RemoteFile(server.url(route), NAME, **{"size": len(server.content)} | facts)
+
+
+def files():
+    return sorted(path.name for path in cache_dir().rglob("*") if path.is_file() and path.suffix != ".lock")
+
+
+def fails(file, pattern, **arguments):
+    with pytest.raises(DownloadError, match=pattern) as caught:
+        fetch(file, **arguments)
+    assert not file.place.exists()
+    assert file.url in str(caught.value)
+    return str(caught.value)
+
+
+def test_fetch_gives_the_bytes_of_the_server(server):
+    path = fetch(listed(server, "ok"))
+    assert path == cache_dir() / NAME
+    assert path.read_bytes() == server.content
+    assert files() == ["tiny.npz", "tiny.npz.json"]
+
+
+@pytest.mark.parametrize("route", ["cut", "nolen"])
+def test_short_body_is_an_error_with_expected_and_got_bytes(server, route):  # D1
+    server.headers = {"ETag": None}  # so that every try begins at 0
+    fails(listed(server, route), r"expected (at least )?300000( bytes)?, got 150000.*after 4 tries")
+    assert len(server.log) == 4
+
+
+def test_short_body_of_unknown_size_is_seen_by_the_check(server):  # D1
+    def check(path):
+        if path.stat().st_size != 300_000:
+            raise ValueError("a zip cut short.\nReceived: something")
+
+    fails(listed(server, "nolen", size=None), "a zip cut short", check=check)
+    assert files() == []
+
+
+def test_login_page_is_refused_by_its_size_and_leaves_nothing(server):  # D2
+    fails(listed(server, "html"), "login or proxy.*expected 300000 bytes.*got 52 bytes")
+    assert files() == []
+    assert len(server.log) == 1
+
+
+def test_login_page_of_unknown_size_is_refused_by_hash_and_named(server):  # D2
+    fails(listed(server, "html", size=None, sha256="0" * 64), "sha256 differs, by a proxy.*web page")
+    assert files() == []
+
+
+def test_wrong_hash_leaves_nothing_and_the_next_call_succeeds(server):  # D2
+    message = fails(listed(server, "ok", sha256="0" * 64), "sha256 differs, by a proxy on the way or a changed file")
+    assert server.sha256 in message
+    assert files() == []
+    assert fetch(listed(server, "ok", sha256=server.sha256.upper())).read_bytes() == server.content
+
+
+@pytest.mark.parametrize("status", [401, 403, 404, 410])
+def test_refusal_is_tried_once_and_explains_how_to_bring_the_file(server, status):  # D3
+    start = time.monotonic()
+    message = fails(listed(server, f"{status}"), f"answered {status}")
+    assert len(server.log) == 1
+    assert time.monotonic() - start < 1
+    assert f"curl -L --fail -o {cache_dir() / NAME} {server.url(status)}" in message
+
+
+@pytest.mark.parametrize("status", [408, 429, 500, 503])
+def test_overloaded_server_is_tried_again(server, status):  # D4
+    server.faults = 3
+    fetch(listed(server, f"{status}"))
+    assert len(server.log) == 4
+
+
+def test_overloaded_server_is_tried_four_times_at_most(server):  # D4
+    fails(listed(server, "500"), "answered 500 .*after 4 tries")
+    assert len(server.log) == 4
+
+
+@pytest.mark.parametrize("route", ["reset", "cut"])
+def test_broken_body_is_continued_where_it_broke(server, route):  # D4
+    server.faults = 1
+    assert fetch(listed(server, route)).read_bytes() == server.content
+    first, second = server.ranges
+    assert first is None
+    assert 0 < int(second.removeprefix("bytes=").removesuffix("-")) <= 150_000
+
+
+def test_retry_after_is_waited_for_up_to_a_bound(server, monkeypatch):  # D4
+    waits = []
+    monkeypatch.setattr(time, "sleep", waits.append)
+    for value in ("7", "100000", email.utils.formatdate(time.time() + 30, usegmt=True), "soon", "²"):
+        server.faults, server.headers = 1, {"Retry-After": value}
+        fetch(listed(server, "503")).unlink()
+    assert waits[:2] == [7.0, transfer.LONGEST_WAIT]
+    assert 20 < waits[2] <= 30
+    assert waits[3:] == [0.01, 0.01]
+
+
+def test_hanging_server_ends_in_an_error(server):  # D5
+    start = time.monotonic()
+    fails(listed(server, "hang"), r"no answer within 0.2 s \(KERAS_VIT_TIMEOUT\), after 4 tries", timeout=0.2)
+    assert time.monotonic() - start < 3
+
+
+def test_body_that_stalls_ends_in_an_error(server):  # D5
+    server.pause = 2
+    fails(listed(server, "slow"), "nothing came for 0.2 s after 65536 bytes", timeout=0.2)
+
+
+def test_body_that_drips_ends_in_an_error(server):  # D5
+    server.piece, server.pause = 1, 0.02
+    fails(listed(server, "slow"), "fewer than 1024 bytes a second", timeout=0.2)
+
+
+def leave_part(server, length=100_000):
+    """A part as a killed process leaves it: half a file and its note."""
+    server.faults, pauses = 1, transfer.PAUSES
+    transfer.PAUSES = ()
+    with pytest.raises(DownloadError):
+        fetch(listed(server, "cut"))
+    transfer.PAUSES = pauses
+    server.log.clear()
+    part = cache_dir() / f"{NAME}.part"
+    part.write_bytes(part.read_bytes()[:length])
+
+
+def test_part_is_continued_by_the_next_call(server):  # D6
+    leave_part(server)
+    assert fetch(listed(server, "cut")).read_bytes() == server.content
+    assert server.ranges == ["bytes=100000-"]
+    assert server.log[0][1]["If-Range"] == f'"{server.sha256[:8]}"'
+
+
+def test_server_that_ignores_range_is_read_from_the_beginning(server, monkeypatch):  # D6
+    leave_part(server)
+    monkeypatch.setattr(
+        "fault_server._Handler._send_cut", lambda handler: handler._send(with_range=False), raising=True
+    )
+    server.faults = 1
+    assert fetch(listed(server, "cut")).read_bytes() == server.content
+    assert server.ranges == ["bytes=100000-"]
+
+
+def test_part_of_another_version_is_dropped(server):  # D6
+    leave_part(server)
+    server.content = server.content[::-1]
+    assert fetch(listed(server, "cut")).read_bytes() == server.content
+    assert len(server.log) == 1
+
+
+def test_part_of_another_url_is_dropped(server):  # D6
+    leave_part(server)
+    assert fetch(listed(server, "range")).read_bytes() == server.content
+    assert server.ranges == [None]
+
+
+def test_complete_part_needs_no_request(server):  # D8
+    leave_part(server)
+    (cache_dir() / f"{NAME}.part").write_bytes(server.content)
+    assert fetch(listed(server, "cut")).read_bytes() == server.content
+    assert server.log == []
+
+
+def test_rotten_part_is_begun_afresh(server):  # D8
+    leave_part(server)
+    (cache_dir() / f"{NAME}.part").write_bytes(bytes(100_000))
+    path = fetch(listed(server, "cut", sha256=server.sha256))
+    assert path.read_bytes() == server.content
+    assert server.ranges == ["bytes=100000-", None]
+
+
+@pytest.mark.parametrize("size", [300_000, None])
+def test_part_longer_than_the_file_is_begun_afresh(server, size):  # D6
+    leave_part(server)
+    (cache_dir() / f"{NAME}.part").write_bytes(bytes(400_000))
+    server.faults = 1
+    server.url = lambda route: f"{server.address}/cut/elsewhere.bin"
+    path = fetch(listed(server, "416", size=size, sha256=server.sha256))
+    assert path.read_bytes() == server.content
+
+
+@pytest.mark.parametrize("content_range", ["bytes 5-299999/300000", "bytes 100000-1/9", "nonsense", None])
+def test_answer_to_another_range_is_begun_afresh(server, content_range):  # D6
+    leave_part(server)
+    server.headers = {"Content_Range": content_range}
+    assert fetch(listed(server, "cut")).read_bytes() == server.content
+    assert server.ranges == ["bytes=100000-", None]
+
+
+def test_endless_body_is_aborted_beyond_the_listed_size(server):  # D6
+    fails(listed(server, "endless", size_tolerance=100), "more bytes came than expected: expected at most 300100")
+    assert files() == []
+
+
+def test_endless_body_of_unknown_size_is_aborted(server, monkeypatch):  # D6
+    monkeypatch.setattr(transfer, "LARGEST", 1_000_000)
+    fails(listed(server, "endless", size=None), "expected at most 1000000")
+    assert files() == []
+
+
+def test_listed_size_holds_within_its_tolerance_only(server):
+    assert fetch(listed(server, "ok", size=299_990, size_tolerance=10)).exists()
+    fetch(listed(server, "ok")).unlink()
+    fails(listed(server, "ok", size=299_989, size_tolerance=10), r"expected 299989 bytes \(0.3 MB\) \+- 10, got 300000")
+
+
+@pytest.mark.parametrize(
+    "form", ["md5={}", "crc32c=AAAAAA==,md5={}", "crc32c=AAAAAA==, md5={}", "md5={},crc32c=AAAAAA=="]
+)
+def test_google_md5_is_compared_in_every_form_of_the_header(server, form):
+    right = base64.b64encode(hashlib.md5(server.content).digest()).decode()
+    server.headers = {"x-goog-hash": form.format(right)}
+    fetch(listed(server, "ok")).unlink()
+    server.headers = {"x-goog-hash": form.format(base64.b64encode(bytes(16)).decode())}
+    fails(listed(server, "ok"), f"md5 differs from the one its server announces: expected {'0' * 32}")
+
+
+def test_sha256_that_a_redirect_announces_is_compared(server):
+    server.location, server.headers = server.url("ok"), {"X-Linked-ETag": f'"{"0" * 64}"'}
+    fails(listed(server, "redirect"), f"sha256 differs from the one its server announces: expected {'0' * 64}")
+
+
+def test_encoded_body_is_refused(server):
+    fails(listed(server, "gzip"), "sent it as gzip")
+
+
+@pytest.mark.parametrize("target", ["file:///etc/passwd", "ftp://127.0.0.1/x", "http://192.0.2.1/x", "//[::1/x"])
+def test_redirect_away_from_https_is_refused(server, target):  # D13
+    server.location = target
+    fails(listed(server, "redirect"), f"leaves https.*KERAS_VIT_ALLOW_HTTP=1.*{target.split('/')[-1]}")
+    assert len(server.log) == 1
+
+
+@pytest.mark.parametrize(
+    "url", ["file:///etc/passwd", "ftp://example.org/x", "http://192.0.2.1/x", "https://", "https://[::1", "x"]
+)
+def test_url_without_https_is_refused(server, url):  # D13
+    fails(RemoteFile(url, NAME), "leaves https")
+
+
+def test_redirect_is_followed_five_times_at_most(server):  # D13
+    server.location = "../ok/x?signature=secret"
+    assert fetch(listed(server, "redirect")).exists()
+    server.log.clear()
+    fails(RemoteFile(server.url("loop"), "other.npz"), "more than 5 redirects")
+    assert len(server.log) == 6
+
+
+def test_local_name_never_comes_from_the_url(server):  # D13
+    path = fetch(RemoteFile(server.address + "/ok/..%2f..%2fevil.npz", NAME))
+    assert path == cache_dir() / NAME
+    assert files() == ["tiny.npz", "tiny.npz.json"]
+
+
+def test_proxy_of_the_environment_is_used(server, monkeypatch):
+    monkeypatch.setenv("http_proxy", server.address)
+    monkeypatch.setenv("KERAS_VIT_ALLOW_HTTP", "1")
+    fetch(RemoteFile("http://files.invalid/ok/x", NAME))
+    assert server.log[0][0] == "http://files.invalid/ok/x"
+
+
+def test_unproven_server_is_refused(server):
+    url = server.url("ok").replace("http:", "https:")
+    fails(RemoteFile(url, NAME), "REQUESTS_CA_BUNDLE")
+
+
+def test_nobody_listening_is_an_offline_error_at_once(server):  # D11
+    with pytest.raises(OfflineError, match="Connection refused"):
+        fetch(RemoteFile("http://127.0.0.1:1/x", NAME))
+
+
+def test_secrets_of_a_url_never_show(server):
+    url = server.url("500").replace("://", "://user:hunter2@") + "?token=hunter2#hunter2"
+    with pytest.raises(DownloadError) as caught:
+        fetch(RemoteFile(url, NAME))
+    path = fetch(RemoteFile(url.replace("500", "ok"), NAME))
+    texts = [str(caught.value), *(each.read_text(errors="ignore") for each in path.parent.iterdir() if each != path)]
+    assert not any("hunter2" in text or "user" in text for text in texts)
+    assert server.log[-1][1]["Authorization"].startswith("Basic ")
+
+
+@pytest.mark.skipif(not shutil.which("openssl"), reason="making a certificate needs openssl")
+def test_https_is_spoken_with_a_certificate_of_the_environment(server, monkeypatch, tmp_path):
+    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
+    make = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 1 -subj /CN=localhost"
+    make = [*make.split(), "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", key, "-out", certificate]
+    subprocess.run(make, check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    url = server.url("range").replace("http:", "https:")
+    fails(RemoteFile(url, NAME), "did not prove its identity .*CERTIFICATE_VERIFY_FAILED.*REQUESTS_CA_BUNDLE")
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(certificate))
+    assert fetch(RemoteFile(url, NAME)).read_bytes() == server.content
