@@ -1,0 +1,113 @@
+"""The table of published checkpoints: what `weights="..."` can name, and where each file is.
+
+`list_weights` shows it, `find_weights` looks one up. Imports neither Keras nor TensorFlow.
+"""
+
+import html
+
+from keras_vit.variants import BUILDERS, VARIANTS, builder_name, check_choice, did_you_mean
+from keras_vit.weights.augreg import augreg_record, looks_like_augreg
+from keras_vit.weights.huggingface_records import HUGGING_FACE_RECORDS
+from keras_vit.weights.published import GOOGLE_RECORDS
+from keras_vit.weights.records import WeightsRecord
+
+__all__ = ["RECORDS", "WeightsRecord", "WeightsTable", "find_weights", "list_weights"]
+
+RECORDS: tuple[WeightsRecord, ...] = GOOGLE_RECORDS + HUGGING_FACE_RECORDS
+_ALIASES = {
+    "imagenet21k+imagenet2012-384": "imagenet21k+imagenet2012",
+    "augreg-imagenet21k+imagenet2012": "augreg-imagenet21k+imagenet2012-384",
+    "flexivit-imagenet2012-1200ep": "flexivit-imagenet2012",
+}
+_BY_NAME = {(record.name, record.variant): record for record in RECORDS}
+_BY_PATH = {record.path: record for record in RECORDS}
+
+
+def find_weights(name: str, variant: str) -> WeightsRecord:
+    """The record of a published checkpoint.
+
+    Args:
+        name: as in the table (`list_weights`), a published AugReg file name with or without `.npz`, or
+            `"hf:owner/repository"` of a repository in the table.
+        variant: a key of `keras_vit.VARIANTS`, e.g. `"B/16"`.
+
+    Raises:
+        ValueError: for a name that is unknown, or not of this variant; it lists the nearest names.
+    """
+    check_choice("variant", variant, VARIANTS)
+    if not isinstance(name, str):
+        raise TypeError(f"the name of published weights must be a string.\nReceived: {name!r}.")
+    record = _BY_NAME.get((_ALIASES.get(name, name), variant))
+    if record is None and name.startswith("hf:"):
+        record = next((record for record in RECORDS if record.hf_repo == name[len("hf:") :]), None)
+    if record is None and not name.startswith("hf:") and looks_like_augreg(name):
+        record = augreg_record(name)
+        record = _BY_PATH.get(record.path, record)
+    if record is None:
+        raise ValueError(_unknown(name, variant))
+    if record.variant != variant:
+        raise ValueError(
+            "published weights belong to one variant.\n"
+            f"Received: {name!r} for {variant}, and it is {record.variant}: use {builder_name(record.variant)}."
+        )
+    return record
+
+
+def _unknown(name, variant) -> str:
+    names = [record.name for record in RECORDS if record.variant == variant]
+    names += [alias for alias, target in _ALIASES.items() if target in names]
+    if not names:
+        return f"no weights are published for {variant}.\nReceived: {name!r}."
+    elsewhere = ", ".join(record.variant for record in RECORDS if record.name == _ALIASES.get(name, name))
+    return (
+        "published weights must be named as in the table, "
+        f"keras_vit.list_weights({builder_name(variant)!r}), or be the name of an AugReg file.\n"
+        f"Received: {name!r} for {variant}.{did_you_mean(name, names)}"
+        + (f" Weights of that name are published for {elsewhere}." if elsewhere else "")
+    )
+
+
+class WeightsTable(tuple):
+    """Records of checkpoints, printed as a table; else a tuple of `WeightsRecord`."""
+
+    _HEADER = ("name", "variant", "resolution", "classes", "head", "MB", "accuracy", "licence")
+    __slots__ = ()
+
+    def _cells(self):
+        for record in self:
+            megabytes = "?" if record.bytes is None else f"{record.bytes / 1e6:.0f}"
+            accuracy = "?" if record.accuracy is None else f"{record.accuracy:.1f}"
+            numbers = (str(record.resolution), str(record.classes))
+            yield record.name, record.variant, *numbers, record.head, megabytes, accuracy, record.license
+
+    def __str__(self):
+        lines = [self._HEADER, *self._cells()]
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        return "\n".join(
+            "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
+        )
+
+    __repr__ = __str__
+
+    def _repr_html_(self):
+        def row(cells, tag):
+            return "<tr>" + "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in cells) + "</tr>"
+
+        body = "".join(row(cells, "td") for cells in self._cells())
+        return f"<table><thead>{row(self._HEADER, 'th')}</thead><tbody>{body}</tbody></table>"
+
+
+def list_weights(model: str | None = None) -> WeightsTable:
+    """The published checkpoints as a table.
+
+    Args:
+        model: a builder's name as `"ViTB16"`, a variant as `"B/16"`, or `None` for all.
+
+    Raises:
+        ValueError: for an unknown model; it lists the nearest.
+    """
+    if model is None:
+        return WeightsTable(RECORDS)
+    check_choice("model", model, (*BUILDERS, *VARIANTS))
+    variant = BUILDERS.get(model, model)
+    return WeightsTable(record for record in RECORDS if record.variant == variant)

@@ -1,0 +1,190 @@
+"""One published checkpoint as a record, and the bytes a file of its tensors takes.
+
+Where a bucket's listing or a README names a size, that is the record's; else it is computed from the
+tensors. Imports neither Keras nor TensorFlow.
+"""
+
+import dataclasses
+import urllib.parse
+
+from keras_vit.preprocessing import Preprocessing
+from keras_vit.variants import VARIANTS, ViTConfig
+
+_UNITS = {"MiB": 2**20, "GiB": 2**30}
+_COMPUTED_TOLERANCE = 0.005  # of the size: names, alignment and zip headers are estimated
+_BYTES_BESIDE_AN_ARRAY = 300  # of an .npz: two zip headers, two names and the .npy header
+
+
+@dataclasses.dataclass(frozen=True)
+class WeightsRecord:
+    """What is known of one published checkpoint.
+
+    Args:
+        name: what users write in `weights=`, e.g. `"imagenet21k"`.
+        variant: a key of `keras_vit.VARIANTS`, e.g. `"B/16"`.
+        url: where it is published, https.
+        path: its place in a cache or mirror: the bucket's own path, or `hf/<owner>/<repository>/<file>`.
+        bytes: size of the file, or `None` if no source tells.
+        bytes_tolerance: how far the true size may be from `bytes`.
+        bytes_source: where `bytes` comes from, or why there is none.
+        classes: K of its head, 0 without one.
+        head: `"real"` (trained), `"zero"` (all zeros, of that shape) or `"none"`.
+        resolution: side in pixels of the square images it was trained at last.
+        preprocessing: what images need before they enter the model.
+        license: SPDX name.
+        accuracy: reported top-1 on ImageNet's validation set in percent, or `None`.
+        accuracy_source: who reports it.
+        fields: `ViTConfig` fields in which the model differs from the variant.
+        resize_method: of the position table at another resolution, as the model's own software resizes it;
+            one of `keras_vit.posembed.RESIZE_METHODS`.
+        hf_repo: its Hugging Face repository, if it is there.
+        note: what a user should know beyond that.
+    """
+
+    name: str
+    variant: str
+    url: str
+    path: str
+    bytes: int | None
+    bytes_tolerance: int
+    bytes_source: str
+    classes: int
+    head: str
+    resolution: int
+    preprocessing: Preprocessing
+    license: str
+    accuracy: float | None
+    accuracy_source: str
+    fields: tuple[tuple[str, object], ...] = ()
+    resize_method: str = "align_corners"
+    hf_repo: str | None = None
+    note: str = ""
+
+    @property
+    def config(self) -> ViTConfig:
+        """The variant's `ViTConfig` with this checkpoint's `fields`."""
+        return dataclasses.replace(VARIANTS[self.variant], **dict(self.fields))
+
+
+@dataclasses.dataclass(frozen=True)
+class FileSize:
+    """Bytes of a file, how far off that may be, and who says so."""
+
+    bytes: int | None
+    tolerance: int
+    source: str
+
+
+def listed_size(text: str, source: str) -> FileSize:
+    """The size that a listing prints as `"393.69 MiB"`: true within half a unit of its last digit."""
+    number, unit = text.split()
+    decimals = len(number.partition(".")[2])
+    size, half_digit = float(number) * _UNITS[unit], 0.5 * 10**-decimals * _UNITS[unit]
+    return FileSize(round(size), int(half_digit) + 1, f"{source}: {text}")
+
+
+def unknown_size(reason: str) -> FileSize:
+    """No size, and why."""
+    return FileSize(None, 0, reason)
+
+
+def computed_size(config: ViTConfig, resolution: int, classes: int, uncertain_parameters: int = 0) -> FileSize:
+    """The size of a float32 file of these tensors; `uncertain_parameters` may or may not be in it."""
+    parameters = parameter_count(config, resolution, classes) + uncertain_parameters / 2
+    size = 4 * parameters + _BYTES_BESIDE_AN_ARRAY * (16 * config.num_layers + 10)
+    tolerance = _COMPUTED_TOLERANCE * size + 2 * uncertain_parameters
+    return FileSize(round(size), round(tolerance), "computed from its tensors in float32")
+
+
+def parameter_count(config: ViTConfig, resolution: int, classes: int) -> int:
+    """Numbers in a checkpoint for square images of `resolution` pixels; 0 `classes` is no head.
+
+    Source: the shapes of arXiv:2010.11929, section 3.1, as the official code stores them.
+    """
+    width, mlp_dim = config.hidden_size, config.mlp_dim
+    channels, count = (3, 0) if config.resnet_stages is None else _resnet(config)
+    height, breadth = config.grid(resolution, resolution)
+    tokens = height * breadth + config.num_prefix_tokens if config.position_embedding == "learned" else 0
+    count += config.patch_size**2 * channels * width + width
+    count += (tokens + config.num_prefix_tokens) * width
+    count += config.num_layers * (4 * width**2 + 2 * width * mlp_dim + 9 * width + mlp_dim) + 2 * width
+    features = config.representation_size or width
+    if config.representation_size:
+        count += (width + 1) * features
+    return count + (features + 1) * classes * (2 if config.distilled else 1)
+
+
+def _resnet(config) -> tuple[int, int]:
+    """Channels of the feature map, and the parameters of the ResNet before the transformer."""
+    channels = config.resnet_width
+    count = 7 * 7 * 3 * channels + 2 * channels
+    for stage, blocks in enumerate(config.resnet_stages):
+        inner = config.resnet_width * 2**stage
+        for block in range(blocks):
+            count += channels * inner + 9 * inner**2 + 4 * inner**2 + 12 * inner
+            if block == 0:
+                count += 4 * channels * inner + 8 * inner
+            channels = 4 * inner
+    return channels, count
+
+
+def make_record(
+    name,
+    variant,
+    path,
+    classes,
+    preprocessing,
+    *,
+    url=None,
+    size=None,
+    head=None,
+    accuracy=None,
+    accuracy_source="none reported",
+    note="",
+    hf_repo=None,
+    resize_method="align_corners",
+    **fields,
+) -> WeightsRecord:
+    """A record from what cannot be derived: url, size, head and the differing `fields` follow where left out."""
+    resolution = preprocessing.image_size[0]
+    differing = tuple((key, value) for key, value in fields.items() if getattr(VARIANTS[variant], key) != value)
+    config = dataclasses.replace(VARIANTS[variant], **dict(differing))
+    size = size or computed_size(config, resolution, classes)
+    return WeightsRecord(
+        name=name,
+        variant=variant,
+        url=url or "https://storage.googleapis.com/" + urllib.parse.quote(path),
+        path=path,
+        bytes=size.bytes,
+        bytes_tolerance=size.tolerance,
+        bytes_source=size.source,
+        classes=classes,
+        head=head or ("real" if classes else "none"),
+        resolution=resolution,
+        preprocessing=preprocessing,
+        license="Apache-2.0",
+        accuracy=accuracy,
+        accuracy_source=accuracy_source,
+        fields=differing,
+        resize_method=resize_method,
+        hf_repo=hf_repo,
+        note=note,
+    )
+
+
+def squash(resolution: int, antialias: bool = False) -> Preprocessing:
+    """The official code's evaluation: resized whatever the aspect, bilinear, scaled to [-1, 1]."""
+    return Preprocessing(image_size=(resolution, resolution), antialias=antialias)
+
+
+def area_crop(resolution: int, resized: int) -> Preprocessing:
+    """big_vision's `resize_small(resized)|central_crop(resolution)`, whose resize averages areas."""
+    size = (resolution, resolution)
+    return Preprocessing(size, resize="crop", antialias=True, crop_fraction=resolution / resized)
+
+
+def bicubic_crop(resolution: int, fraction: float, **statistics) -> Preprocessing:
+    """timm's evaluation: the shorter side resized to `resolution / fraction`, bicubic, then the centre."""
+    size = (resolution, resolution)
+    filters = {"interpolation": "bicubic", "antialias": True}
+    return Preprocessing(size, resize="crop", crop_fraction=fraction, **filters, **statistics)

@@ -1,0 +1,258 @@
+"""The table of published checkpoints: each row against an independent computation, and its lookup."""
+
+import collections
+
+import pytest
+from conftest import ROOT, run_python
+
+from keras_vit.variants import VARIANTS, ViTConfig
+from keras_vit.weights.hub import RECORDS, find_weights, list_weights
+from keras_vit.weights.records import listed_size, parameter_count
+
+
+@pytest.fixture(autouse=True)
+def clean_state():
+    """Nothing here touches Keras, so there is nothing to clean (a third of a second a test)."""
+
+
+# Parameters at 224 pixels with 1,000 classes, as the official models_test.py asserts them.
+OFFICIAL_COUNTS = {
+    "Ti/16": 5_717_416,
+    "S/16": 22_050_664,
+    "S/32": 22_878_952,
+    "B/8": 86_576_872,
+    "B/16": 86_567_656,
+    "B/32": 88_224_232,
+    "L/16": 304_326_632,
+    "L/32": 306_535_400,
+    "H/14": 632_045_800,
+    "R+Ti/16": 6_337_704,
+    "R26+S/32": 36_431_912,
+    "R26+B/32": 101_383_976,
+    "R50+B/16": 98_659_112,
+    "R50+L/32": 328_994_856,
+}
+
+
+def identity(record):
+    return f"{record.name}:{record.variant}"
+
+
+def tensor_bytes(record):
+    """Bytes of a record's tensors: the official count, corrected for positions, tokens, head and pre_logits."""
+    config = record.config
+    width, grid = config.hidden_size, record.resolution // config.stride
+    count = OFFICIAL_COUNTS[record.variant] - (width + 1) * 1000 + (width + 1) * record.classes
+    count += (grid**2 - (224 // config.stride) ** 2) * width
+    if config.pooling == "gap":
+        count -= 2 * width  # the class token and its position
+    if config.distilled:
+        count += 2 * width + (width + 1) * record.classes
+    if config.representation_size:
+        count += (width + 1) * width
+    return 4 * count
+
+
+def size_is_right(record):
+    if record.bytes is None:
+        return "not listed" in record.bytes_source and record.bytes_tolerance == 0
+    copies = 3 if record.path == "vit_models/sam/ViT-S_16.npz" else 1  # Adam's moments beside the weights
+    headers = 400 * copies * (16 * record.config.num_layers + 180)  # at most, of a hybrid's arrays
+    surplus = record.bytes - copies * tensor_bytes(record)
+    return -record.bytes_tolerance <= surplus <= record.bytes_tolerance + headers
+
+
+def test_every_size_agrees_with_the_tensors():
+    assert [identity(record) for record in RECORDS if not size_is_right(record)] == []
+
+
+def test_parameter_counts_are_the_official_ones():
+    assert {name: parameter_count(VARIANTS[name], 224, 1000) for name in OFFICIAL_COUNTS} == OFFICIAL_COUNTS
+
+
+def test_listed_size_is_true_within_half_its_last_digit():
+    size = listed_size("1.22 GiB", "somewhere")
+    assert (size.bytes, size.source) == (round(1.22 * 2**30), "somewhere: 1.22 GiB")
+    assert size.tolerance == pytest.approx(0.005 * 2**30, abs=1)
+    assert listed_size("37 MiB", "").tolerance == 2**19 + 1
+
+
+def test_every_record_is_a_valid_configuration_that_its_resolution_fits():
+    for record in RECORDS:
+        assert isinstance(record.config, ViTConfig), identity(record)
+        assert record.resolution % record.config.stride == 0, identity(record)
+        assert record.preprocessing.image_size == (record.resolution, record.resolution), identity(record)
+
+
+def test_every_record_says_where_its_figures_come_from():
+    for record in RECORDS:
+        assert record.bytes_source, identity(record)
+        assert record.accuracy_source, identity(record)
+        assert record.license == "Apache-2.0", identity(record)
+        if record.accuracy is not None:
+            assert record.classes == 1000, identity(record)
+            assert 70 < record.accuracy < 90, identity(record)
+
+
+def test_head_is_none_without_classes_only():
+    for record in RECORDS:
+        assert (record.head == "none") == (record.classes == 0), identity(record)
+        assert record.head in ("real", "zero", "none"), identity(record)
+
+
+def test_url_is_https_and_ends_in_the_path():
+    for record in RECORDS:
+        if record.hf_repo:
+            assert record.url == f"https://huggingface.co/{record.hf_repo}/resolve/main/model.safetensors"
+            assert record.path == f"hf/{record.hf_repo}/model.safetensors"
+        else:
+            assert record.url == "https://storage.googleapis.com/" + record.path.replace("+", "%2B")
+
+
+def test_fields_are_those_that_differ_from_the_variant():
+    for record in RECORDS:
+        assert all(getattr(VARIANTS[record.variant], field) != value for field, value in record.fields)
+
+
+def test_names_are_unique_per_variant_and_paths_are_unique():
+    assert len({(record.name, record.variant) for record in RECORDS}) == len(RECORDS)
+    assert len({record.path for record in RECORDS}) == len(RECORDS)
+
+
+def test_paths_are_safe_places_below_a_folder():
+    for record in RECORDS:
+        parts = record.path.split("/")
+        assert "\\" not in record.path
+        assert not {"", ".", ".."} & set(parts)
+        assert parts[0] in ("vit_models", "big_vision", "hf")
+
+
+def test_sets_are_whole():
+    counts = collections.Counter(record.name for record in RECORDS if not record.name.startswith("hf:"))
+    assert counts == {
+        "imagenet21k": 9,
+        "imagenet21k+imagenet2012": 6,
+        "imagenet21k+imagenet2012-224": 2,
+        "augreg-imagenet21k": 10,
+        "augreg-imagenet21k+imagenet2012-224": 10,
+        "augreg-imagenet21k+imagenet2012-384": 9,  # B/8 was adapted at 224 pixels only
+        "sam": 5,
+        "gsam": 4,
+        **{f"big_vision-imagenet2012-{epochs}ep": 1 for epochs in (90, 150, 300)},
+        "big_vision-imagenet21k-300ep": 1,
+        "flexivit-imagenet2012": 3,
+        **{f"flexivit-imagenet2012-{epochs}ep": 3 for epochs in (90, 300, 600)},
+        **{f"flexivit-imagenet21k-{epochs}ep": 1 for epochs in (90, 300, 1000)},
+        **{f"deit3-{data}imagenet2012-{side}": 3 for data in ("", "imagenet21k+") for side in (224, 384)},
+        "deit-imagenet2012": 3,
+        "deit-imagenet2012-384": 1,
+        "deit-distilled-imagenet2012": 3,
+        "deit-distilled-imagenet2012-384": 1,
+    }
+
+
+def test_only_the_papers_imagenet21k_heads_are_zero():
+    assert {record.name for record in RECORDS if record.head == "zero"} == {"imagenet21k"}
+    assert all(record.config.representation_size for record in RECORDS if record.head == "zero")
+
+
+def test_copies_of_other_frameworks_compute_as_they_do():
+    record = find_weights("hf:google/vit-huge-patch14-224-in21k", "H/14")
+    assert dict(record.fields) == {
+        "activation": "gelu",
+        "dropout_rate": 0.0,
+        "layer_norm_epsilon": 1e-12,
+        "representation_size": 1280,
+    }
+    assert (record.head, record.preprocessing.antialias, record.preprocessing.resize) == ("none", True, "squash")
+    record = find_weights("deit-distilled-imagenet2012-384", "B/16")
+    assert record.config.distilled
+    assert record.preprocessing.mean == (0.485, 0.456, 0.406)
+    assert (record.preprocessing.interpolation, record.preprocessing.crop_fraction) == ("bicubic", 1.0)
+
+
+def test_google_weights_take_minus_one_to_one():
+    for record in RECORDS:
+        if not record.name.startswith("deit-"):
+            assert record.preprocessing.value_range == (-1.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("alias", "name"),
+    [
+        ("imagenet21k+imagenet2012-384", "imagenet21k+imagenet2012"),
+        ("augreg-imagenet21k+imagenet2012", "augreg-imagenet21k+imagenet2012-384"),
+        ("flexivit-imagenet2012-1200ep", "flexivit-imagenet2012"),
+        ("hf:timm/deit_base_patch16_224.fb_in1k", "deit-imagenet2012"),
+        ("B_16-i21k-300ep-lr_0.001-aug_medium1-wd_0.1-do_0.0-sd_0.0.npz", "augreg-imagenet21k"),
+    ],
+)
+def test_other_names_of_a_row_find_it(alias, name):
+    assert find_weights(alias, "B/16") is find_weights(name, "B/16")
+
+
+def test_augreg_file_beyond_the_table_is_found_by_its_name():
+    name = "Ti_16-i1k-300ep-lr_0.001-aug_light1-wd_0.1-do_0.0-sd_0.0--kitti-steps_2k-lr_0.01-res_224"
+    record = find_weights(name, "Ti/16")
+    assert (record.name, record.classes) == (name, 4)
+
+
+@pytest.mark.parametrize(
+    ("name", "variant", "message"),
+    [
+        ("imagenet21K", "B/16", r"list_weights\('ViTB16'\)(.|\n)*'imagenet21K' for B/16. Did you mean 'imagenet21k'"),
+        ("gsam", "L/16", r"published for S/16, S/32, B/16, B/32\."),
+        ("imagenet21k", "R26+S/32", r"list_weights\('R26ViTS32'\)(.|\n)*published for B/8, B/16,"),
+        ("hf:google/vit-base-patch16-223", "B/16", "Did you mean 'hf:google/vit-base-patch16-224'"),
+        ("imagenet21k", "g/14", "no weights are published for g/14"),
+        ("imagenet21k", "B/17", "`variant` must be one of"),
+        ("hf:google/vit-base-patch16-224", "B/32", r"belong to one variant(.|\n)*it is B/16: use ViTB16"),
+        ("R_Ti_16-i21k-300ep-lr_0.001-aug_none-wd_0.03-do_0.0-sd_0.0", "Ti/16", "it is R\\+Ti/16: use RViTTi16"),
+        ("B_16-i21k-300ep-lr_0.001-aug_no-wd_0.03-do_0.0-sd_0.0", "B/16", "the augmentation in an AugReg name"),
+    ],
+)
+def test_unknown_name_lists_the_nearest_and_who_has_it(name, variant, message):
+    with pytest.raises(ValueError, match=message):
+        find_weights(name, variant)
+
+
+def test_name_that_is_no_text_is_a_type_error():
+    with pytest.raises(TypeError, match="must be a string"):
+        find_weights(None, "B/16")
+
+
+def test_table_text_has_its_columns_aligned():
+    header, first, *rest = str(list_weights("ViTB16")).splitlines()
+    assert header.split() == ["name", "variant", "resolution", "classes", "head", "MB", "accuracy", "licence"]
+    assert first.split() == ["imagenet21k", "B/16", "224", "21843", "zero", "413", "?", "Apache-2.0"]
+    assert {line.index("Apache-2.0") for line in rest} == {header.index("licence")}
+    assert repr(list_weights("B/16")) == str(list_weights("ViTB16"))
+
+
+def test_table_is_a_tuple_of_the_models_records():
+    assert {record.variant for record in list_weights("R50ViTL32")} == {"R50+L/32"}
+    assert tuple(list_weights()) == RECORDS
+    assert list_weights("ViTg14") == ()
+
+
+def test_table_shows_in_a_notebook():
+    text = list_weights("ViTH14")._repr_html_()
+    assert text.startswith("<table><thead><tr><th>name</th>")
+    assert text.count("<tr>") == 1 + len(list_weights("ViTH14"))
+
+
+def test_unknown_model_lists_the_nearest():
+    with pytest.raises(ValueError, match="Did you mean 'ViTB16'"):
+        list_weights("VitB16")
+
+
+def test_table_is_read_without_keras():
+    code = """
+import sys, types
+for name, folder in (("keras_vit", "keras_vit"), ("keras_vit.weights", "keras_vit/weights")):
+    sys.modules[name] = module = types.ModuleType(name)
+    module.__path__ = [sys.argv[1] + "/" + folder]
+from keras_vit.weights.hub import list_weights
+print(len(list_weights()) > 0, {"keras", "tensorflow", "numpy.testing"} & set(sys.modules))
+"""
+    assert run_python(code, ROOT).split() == ["True", "set()"]
