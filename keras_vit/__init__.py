@@ -1,64 +1,19 @@
 """Vision Transformers of arXiv:2010.11929 for Keras 3: the official model, its checkpoints, its numbers."""
 
-from keras_vit import layers
-from keras_vit.builders import (
-    R26ViTB32,
-    R26ViTS32,
-    R50ViTB16,
-    R50ViTL32,
-    RViTTi16,
-    ViTB8,
-    ViTB16,
-    ViTB32,
-    ViTG14,
-    ViTg14,
-    ViTH14,
-    ViTL16,
-    ViTL32,
-    ViTS16,
-    ViTS32,
-    ViTTi16,
-    build,
-)
-from keras_vit.posembed import resize_pos_embed
-from keras_vit.preprocessing import Preprocessing, decode_predictions, preprocess_input
-from keras_vit.variants import VARIANTS, ViTConfig
-from keras_vit.vit import VisionTransformer, with_input_shape
-from keras_vit.weights import CheckpointError, load_checkpoint, save_checkpoint
+import sys
+from pathlib import Path
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
-__all__ = [
-    # the model
-    "build",
-    "ViTTi16",
-    "ViTS16",
-    "ViTS32",
-    "ViTB8",
-    "ViTB16",
-    "ViTB32",
-    "ViTL16",
-    "ViTL32",
-    "ViTH14",
-    "ViTg14",
-    "ViTG14",
-    "RViTTi16",
-    "R26ViTS32",
-    "R26ViTB32",
-    "R50ViTB16",
-    "R50ViTL32",
-    "with_input_shape",
-    "VisionTransformer",
-    "ViTConfig",
-    "VARIANTS",
-    "layers",
-    # images in, names out
-    "preprocess_input",
-    "decode_predictions",
-    "Preprocessing",
-    # weights
-    "load_checkpoint",
-    "save_checkpoint",
-    "resize_pos_embed",
-    "CheckpointError",
-]
+
+def _runs_as_a_command():
+    """Whether this process is `keras-vit` or `python -m keras_vit`, which needs no Keras."""
+    started = zip(sys.orig_argv, sys.orig_argv[1:], strict=False)
+    return Path(sys.argv[0]).stem == "keras-vit" or ("-m", "keras_vit") in started
+
+
+# Layers register with Keras as they are imported, so that a saved model reloads after `import keras_vit`. That
+# takes seconds and the backend's log lines, which a command line that prints a table should not.
+if not _runs_as_a_command():
+    from keras_vit.api import *  # noqa: F403
+    from keras_vit.api import __all__  # noqa: F401

@@ -3,15 +3,26 @@
 The signature is that of `keras.applications`, but outputs are logits unless an activation is asked for.
 """
 
-import contextlib
 import dataclasses
-import os
 
 import keras
 
-from keras_vit import weights as checkpoints
-from keras_vit.variants import ViTConfig, check_positive_int, did_you_mean, variant
+from keras_vit.posembed import RESIZE_METHODS
+from keras_vit.variants import (
+    VARIANTS,
+    ViTConfig,
+    builder_name,
+    check_choice,
+    check_positive_int,
+    did_you_mean,
+    variant,
+)
 from keras_vit.vit import DEFAULT_IMAGE_SIZE, Head, VisionTransformer, check_input_shape, wire
+from keras_vit.weights.checkpoint import read_checkpoint
+from keras_vit.weights.deferred import deferred_variables
+from keras_vit.weights.load import fill
+from keras_vit.weights.reader import CheckpointError
+from keras_vit.weights.resolve import find_file
 
 DEFAULT_CLASSES = 1000
 _FIELDS = tuple(field.name for field in dataclasses.fields(ViTConfig))
@@ -27,6 +38,9 @@ def build(
     classes=None,
     classifier_activation=None,
     name=None,
+    sha256=None,
+    strict=False,
+    resize_method=None,
     **config_overrides,
 ) -> VisionTransformer:
     """Builds a Vision Transformer.
@@ -34,8 +48,11 @@ def build(
     Args:
         config: a `ViTConfig`, or the name of a published variant as `"B/16"`.
         include_top: whether to end in a classifier; else the output is the representation.
-        weights: `None` for random weights, or the path of a checkpoint in the official layout. The file
-            decides `classes`, `input_shape`, `representation_size` and `class_token` where they are left open.
+        weights: `None` for random weights, or a published name as `"imagenet21k"` (`keras_vit.list_weights` has
+            them), an AugReg file name, `"hf:owner/repository"`, an https URL, or the path of a file or of a
+            mirror's folder. What the file and its record decide, the model follows where it is left open:
+            `classes`, `input_shape`, preprocessing, and fields of the config such as `pooling`, `activation`,
+            `representation_size`, `distilled`.
         input_tensor: a Keras tensor to build upon instead of a new input.
         input_shape: `(H, W, C)`; H and W may be `None`, then the position table is resized in the graph to
             what arrives. By default 224 x 224 x 3, or what the checkpoint was trained at.
@@ -44,6 +61,10 @@ def build(
             head of zeros, without `pre_logits` (unless `representation_size` asks for them), as section 3.2 fine-tunes.
         classifier_activation: of the head, as `"softmax"`; by default the outputs are logits.
         name: of the model.
+        sha256: hexadecimal digest that the file of `weights` must have.
+        strict: whether to refuse weights that must be adapted in any way, as by a new head.
+        resize_method: of the position table, one of `keras_vit.posembed.RESIZE_METHODS`; by default the one that
+            belongs to the weights, `"align_corners"` for the official ones.
         **config_overrides: fields of `ViTConfig` to replace.
 
     Returns:
@@ -52,28 +73,83 @@ def build(
     Raises:
         ValueError: for arguments that are wrong or contradict each other.
         TypeError: for an argument of the wrong type.
-        FileNotFoundError: if `weights` is no file.
-        CheckpointError: (a `ValueError`) if the file cannot be read or does not fit.
+        FileNotFoundError: if `weights` is a path and nothing is there.
+        CheckpointError: (a `ValueError`) if the file cannot be read, does not fit, or has another `sha256`.
+        DownloadError: (an `OSError`) if the file cannot be brought; it says how to bring it by hand.
 
     Source: arXiv:2010.11929, section 3.
     """
     name = name or (f"vit_{config}".replace("/", "").replace("+", "_").lower() if isinstance(config, str) else "vit")
+    variant_name, given = _variant_of(config), _given_fields(config, pooling, config_overrides)
     config = _resolve_config(config, pooling, config_overrides)
     _check_top(include_top, classes, classifier_activation)
-    checkpoint = None if weights is None else checkpoints.read_checkpoint(_weights_path(weights))
+    _check_weights_arguments(weights, sha256, strict, resize_method)
     head = Head(classes if include_top else 0, classifier_activation)
-    table_grid, set_aside, fresh = None, (), ()
-    if checkpoint is not None:
-        config, head, set_aside, fresh = _follow(checkpoint, config, head, "representation_size" in config_overrides)
-        table_grid = checkpoint.grid
-    elif include_top:
-        head = dataclasses.replace(head, classes=classes or DEFAULT_CLASSES)
-    inputs = _input(input_tensor, input_shape, config, table_grid, checkpoint)
-    with checkpoints.deferred_variables() if checkpoint is not None else contextlib.nullcontext():
-        model = wire(inputs, config, head, table_grid, name)
-    if checkpoint is not None:
-        model.weights_report = checkpoints.fill(model, checkpoint, set_aside=set_aside, fresh=fresh, deferred=True)
+    if weights is None:
+        if include_top:
+            head = dataclasses.replace(head, classes=classes or DEFAULT_CLASSES)
+        return wire(_input(input_tensor, input_shape, config, None, None), config, head, None, name)
+    source = find_file(weights, variant_name, sha256=sha256)
+    checkpoint = _read(source)
+    config = _follow(source, checkpoint, config, given)
+    config, head, set_aside, fresh = _follow_head(checkpoint, config, head, "representation_size" in config_overrides)
+    record = source.record
+    size, preprocessing, method = (
+        (None, checkpoint.preprocessing, "align_corners")
+        if record is None
+        else (record.resolution, record.preprocessing, record.resize_method)
+    )
+    inputs = _input(input_tensor, input_shape, config, checkpoint, size)
+    with deferred_variables():
+        model = wire(inputs, config, head, checkpoint.grid, name, preprocessing)
+    model.weights_report = fill(
+        model,
+        checkpoint,
+        resize_method=resize_method or method,
+        set_aside=set_aside,
+        fresh=fresh,
+        strict=strict,
+        deferred=True,
+    )
     return model
+
+
+def _variant_of(config):
+    """The name of the published variant with these sizes, or `None`."""
+    if isinstance(config, str):
+        return config
+    sizes = ("patch_size", "hidden_size", "num_layers", "num_heads", "mlp_dim", "resnet_stages")
+    same = (name for name, v in VARIANTS.items() if all(getattr(v, s) == getattr(config, s, None) for s in sizes))
+    return next(same, None)
+
+
+def _given_fields(config, pooling, overrides):
+    """Fields that the caller has decided: all but an open `class_token`, if the config is the caller's own."""
+    given = set(overrides) | (set() if pooling is None else {"pooling"})
+    return given if isinstance(config, str) else given | set(_FIELDS)
+
+
+def _check_weights_arguments(weights, sha256, strict, resize_method):
+    if strict not in (True, False):
+        raise TypeError(f"`strict` must be True or False.\nReceived: strict={strict!r}.")
+    if resize_method is not None:
+        check_choice("resize_method", resize_method, RESIZE_METHODS)
+    if weights is None and (sha256 is not None or strict or resize_method is not None):
+        raise ValueError(
+            "`sha256`, `strict` and `resize_method` say how `weights` are taken, so there must be some.\n"
+            f"Received: weights=None, sha256={sha256!r}, strict={strict}, resize_method={resize_method!r}."
+        )
+
+
+def _read(source):
+    """The checkpoint of a file, which must be what the table says of it."""
+    checkpoint, record = read_checkpoint(source.path), source.record
+    if record is not None and (checkpoint.classes or 0) != record.classes:
+        raise CheckpointError(
+            f"the file of {record.name!r} for ViT {record.variant} must have {record.classes} classes, so this is "
+            f"another file.\nReceived: {source.path} with {checkpoint.classes or 0}."
+        )
+    return checkpoint
 
 
 def _resolve_config(config, pooling, overrides):
@@ -109,24 +185,23 @@ def _check_top(include_top, classes, activation):
         )
 
 
-def _weights_path(weights):
-    if not isinstance(weights, (str, os.PathLike)):
-        raise TypeError(f"`weights` must be None or a path.\nReceived: weights={weights!r}")
-    if not os.path.isfile(weights):
-        raise FileNotFoundError(
-            "`weights` must be None or the path of a checkpoint file in the official layout (.npz).\n"
-            f"Received: weights={os.fspath(weights)!r}, and there is no such file. Published checkpoints cannot "
-            "yet be named here: download the file and pass its path."
-        )
-    return weights
-
-
-def _follow(checkpoint, config, head, representation_is_given):
-    """What the file decides where the caller left it open: config, head, layers set aside, layers new."""
+def _follow(source, checkpoint, config, given):
+    """The config with what file and record decide where the caller left it open."""
+    decided = checkpoint.fields | ({} if source.record is None else dict(source.record.fields))
+    if "pooling" in given:  # the rest belongs together: other tokens are read, so the file's need not be
+        decided.pop("distilled", None)
+    if "representation_size" not in given:
+        decided.pop("representation_size", None)  # _follow_head reads it off the file
+    config = dataclasses.replace(config, **{name: value for name, value in decided.items() if name not in given})
     if config.class_token is None and config.pooling != "token":
-        config = dataclasses.replace(config, class_token=bool(checkpoint.num_prefix_tokens))
+        config = dataclasses.replace(config, class_token=checkpoint.has_class_token)
+    return config
+
+
+def _follow_head(checkpoint, config, head, representation_is_given):
+    """Config and head by the file's, layers of the file that are set aside, and layers that are new."""
     if head.classes is None and checkpoint.classes is None:
-        raise checkpoints.CheckpointError(
+        raise CheckpointError(
             "the checkpoint has no head, so `classes` must be given, or `include_top=False`.\n"
             f"Received: {checkpoint.path}, classes=None."
         )
@@ -134,12 +209,14 @@ def _follow(checkpoint, config, head, representation_is_given):
         if not representation_is_given and config.representation_size is None:
             config = dataclasses.replace(config, representation_size=checkpoint.representation_size)
         return config, dataclasses.replace(head, classes=checkpoint.classes), (), ()
-    set_aside = ("head",) if config.representation_size else ("head", "pre_logits")
-    new = {"pre_logits": config.representation_size and not checkpoint.representation_size, "head": head.classes}
+    heads = ("head", "head_distillation") if config.distilled else ("head",)
+    set_aside = heads if config.representation_size else (*heads, "pre_logits")
+    new = {"pre_logits": config.representation_size and not checkpoint.representation_size}
+    new |= dict.fromkeys(heads, head.classes)
     return config, head, set_aside, tuple(layer for layer, wanted in new.items() if wanted)
 
 
-def _input(input_tensor, input_shape, config, table_grid, checkpoint):
+def _input(input_tensor, input_shape, config, checkpoint, resolution):
     if input_tensor is not None:
         if not keras.backend.is_keras_tensor(input_tensor):
             raise TypeError(f"`input_tensor` must be a Keras tensor, as `keras.Input` gives.\nReceived: {input_tensor}")
@@ -151,6 +228,9 @@ def _input(input_tensor, input_shape, config, table_grid, checkpoint):
             )
         check_input_shape(shape, config)
         return input_tensor
+    table_grid = None if checkpoint is None else checkpoint.grid
+    if input_shape is None and resolution is not None:
+        input_shape = (resolution, resolution, 3)
     if input_shape is None and checkpoint is not None and table_grid is None and checkpoint.has_positions:
         raise ValueError(
             "`input_shape` must be given: the checkpoint's position table is not square, and does not tell its grid.\n"
@@ -175,6 +255,9 @@ def _builder(variant_name):
         classes=None,
         classifier_activation=None,
         name=None,
+        sha256=None,
+        strict=False,
+        resize_method=None,
         **config_overrides,
     ):
         return build(
@@ -187,11 +270,13 @@ def _builder(variant_name):
             classes=classes,
             classifier_activation=classifier_activation,
             name=name,
+            sha256=sha256,
+            strict=strict,
+            resize_method=resize_method,
             **config_overrides,
         )
 
-    hybrid, _, size = variant_name.rpartition("+")
-    builder.__name__ = builder.__qualname__ = f"{hybrid}ViT{size.replace('/', '')}"
+    builder.__name__ = builder.__qualname__ = builder_name(variant_name)
     builder.__doc__ = f"Builds ViT {variant_name}; arguments, result and errors are those of `keras_vit.build`."
     return builder
 

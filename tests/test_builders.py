@@ -57,6 +57,9 @@ def test_builder_has_the_signature_of_keras_applications(builder):
         ("classes", None),
         ("classifier_activation", None),
         ("name", None),
+        ("sha256", None),
+        ("strict", False),
+        ("resize_method", None),
     ]
     assert parameters[-1].kind is inspect.Parameter.VAR_KEYWORD
 
@@ -221,8 +224,13 @@ def test_integer_images_are_refused(tiny):
         ({"classifier_activation": "softmaks"}, ValueError, "softmaks"),
         ({"pooling": "avg"}, ValueError, "`pooling` must be one of"),
         ({"drop_rate": 0.1}, ValueError, "Did you mean 'dropout_rate'"),
-        ({"weights": "imagenet21k"}, FileNotFoundError, "Published checkpoints cannot yet be named"),
-        ({"weights": 3}, TypeError, "`weights` must be None or a path"),
+        ({"weights": "imagenet21k"}, ValueError, "published weights belong to the published variants"),
+        ({"weights": "nowhere.npz"}, FileNotFoundError, "nothing at that path"),
+        ({"weights": 3}, TypeError, "`weights` must be None, a name or a path"),
+        ({"strict": True}, ValueError, "so there must be some"),
+        ({"strict": 1.5, "weights": "x"}, TypeError, "`strict` must be True or False"),
+        ({"resize_method": "cubic", "weights": "x"}, ValueError, "`resize_method` must be one of"),
+        ({"distilled": True, "pooling": "none"}, ValueError, "Pass include_top=False"),
         ({"input_tensor": np.zeros((1, 20, 28, 3))}, TypeError, "must be a Keras tensor"),
     ],
 )

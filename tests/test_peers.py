@@ -1,7 +1,7 @@
-"""Full-size models against timm, from the same official-layout file. Run with `-m peers`.
+"""Full-size models against timm and transformers. Run with `-m peers`.
 
-timm and torch run in a process of their own: `KERAS_VIT_PEERS_PYTHON` names their interpreter, by default
-this one. timm computes the exact GELU unless told otherwise; the official weights need the tanh form.
+They run in a process of their own with torch: `KERAS_VIT_PEERS_PYTHON` names its interpreter, by default this
+one. Ours writes a folder that the peer opens by itself, computes logits from, and saves again for ours to read.
 """
 
 import os
@@ -10,19 +10,14 @@ import sys
 
 import numpy as np
 import pytest
-from conftest import images
+from conftest import images, numpy
 
 import keras_vit
+from keras_vit.weights.checkpoint import read_checkpoint
+from keras_vit.weights.load import weight_paths
 
-TIMM_NAMES = {
-    "Ti/16": "vit_tiny_patch16_224",
-    "S/16": "vit_small_patch16_224",
-    "B/16": "vit_base_patch16_224",
-    "B/32": "vit_base_patch32_224",
-    "L/16": "vit_large_patch16_224",
-}
-TIMM_LOGITS = """
-import functools, importlib.machinery, sys, types
+STAND_INS = """
+import importlib.machinery, sys, types
 class StandIns:  # timm imports torchvision, which has no build for a CPU-only torch; empty modules content it
     def find_spec(self, name, path=None, target=None):
         if name.split(".")[0] == "torchvision":
@@ -37,40 +32,109 @@ class StandIns:  # timm imports torchvision, which has no build for a CPU-only t
         return type(name, (), {})
     def exec_module(self, module):
         pass
-sys.meta_path.insert(0, StandIns())
-import numpy as np, torch, timm
-architecture, weights, images, out = sys.argv[1:]
-gelu = functools.partial(torch.nn.GELU, approximate="tanh")
-model = timm.create_model(architecture, num_classes=1000, act_layer=gelu).eval()
-model.load_pretrained(weights)
-with torch.no_grad():
-    logits = model(torch.from_numpy(np.load(images)).permute(0, 3, 1, 2))
-np.save(out, logits.numpy())
 """
+TIMM = (
+    STAND_INS
+    + """
+sys.meta_path.insert(0, StandIns())
+import functools, numpy as np, torch, timm
+from safetensors.torch import save_file
+folder, images, out, official = sys.argv[1:]
+if official:  # timm's own reader of .npz
+    gelu = functools.partial(torch.nn.GELU, approximate="tanh")
+    model = timm.create_model(official, num_classes=1000, act_layer=gelu)
+    model.load_pretrained(folder)
+else:
+    model = timm.create_model(f"local-dir:{folder}", pretrained=True)
+with torch.no_grad():
+    logits = model.eval()(torch.from_numpy(np.load(images)).permute(0, 3, 1, 2))
+np.save(f"{out}/logits.npy", logits.numpy())
+save_file(model.state_dict(), f"{out}/again.safetensors")
+"""
+)
+TRANSFORMERS = """
+import sys
+import numpy as np, torch, transformers
+folder, images, out, _ = sys.argv[1:]
+config = transformers.AutoConfig.from_pretrained(folder)
+model, info = getattr(transformers, config.architectures[0]).from_pretrained(folder, output_loading_info=True)
+assert not info["missing_keys"] and not info["unexpected_keys"] and not info["mismatched_keys"], info
+with torch.no_grad():
+    logits = model.eval()(torch.from_numpy(np.load(images)).permute(0, 3, 1, 2).contiguous()).logits
+np.save(f"{out}/logits.npy", logits.numpy())
+model.save_pretrained(f"{out}/again")
+"""
+# Depths are cut where a full one would not fit into memory; width, heads and patches are the variant's.
+DEPTHS = {"g/14": 3, "G/14": 2}
+STEM_TOLERANCE = 2e-2  # timm's ResNet stem has other epsilons than the official code's
+PLAIN = ["Ti/16", "S/16", "S/32", "B/8", "B/16", "B/32", "L/16", "L/32", "H/14", "g/14", "G/14"]
+HYBRIDS = ["R+Ti/16", "R26+S/32", "R26+B/32", "R50+B/16", "R50+L/32"]
+DISTILLED = ["Ti/16", "S/16", "B/16"]
+CASES = (
+    [("timm", name, {}) for name in PLAIN + HYBRIDS]
+    + [("timm", name, {"distilled": True, "activation": "gelu"}) for name in DISTILLED]
+    + [("timm", "S/16", {"pooling": "gap"}), ("timm", "S/16", {"pooling": "map"})]
+    + [("huggingface", name, {"layer_norm_epsilon": 1e-12, "activation": "gelu"}) for name in PLAIN]
+    + [("huggingface", "S/16", {})]  # tanh and 1e-6, by its config.json
+    + [("huggingface", name, {"distilled": True, "activation": "gelu"}) for name in DISTILLED]
+)
 
 
-def official_file(variant, path):
-    """A file of random weights, none of which is zero; made by us, read by timm."""
-    model = keras_vit.build(variant)
+def random_model(variant, **fields):
+    """A model of random weights, none of which is zero."""
+    model = keras_vit.build(variant, **fields)
     rng = np.random.default_rng(0)
     for weight in model.weights:
         scale = 0.05 if weight.path.startswith("head") else 0.02
         weight.assign_add(rng.normal(0, scale, weight.shape).astype("float32"))
-    keras_vit.save_checkpoint(model, path)
+    return model
+
+
+def run_peer(script, source, tmp_path, x, official=""):
+    np.save(tmp_path / "images.npy", x)
+    python = os.environ.get("KERAS_VIT_PEERS_PYTHON", sys.executable)
+    arguments = [source, tmp_path / "images.npy", tmp_path, official]
+    subprocess.run([python, "-c", script, *map(str, arguments)], check=True)
+    return np.load(tmp_path / "logits.npy")
+
+
+def error_of(model, x, expected, what):
+    error = np.abs(model.predict(x, verbose=0) - expected).max() / expected.std()
+    print(f"{what}: {error:.1e} of the logits' standard deviation, {expected.std():.2f}")
+    return error
+
+
+@pytest.mark.peers
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize(("dialect", "variant", "fields"), CASES)
+def test_peer_computes_our_logits_and_gives_our_weights_back(tmp_path, dialect, variant, fields):
+    depth = {"num_layers": DEPTHS[variant]} if variant in DEPTHS else {}
+    model = random_model(variant, **fields, **depth)
+    keras_vit.save_checkpoint(model, tmp_path / "folder", dialect)
+    x = images(2, 224, 224, 3)
+    expected = run_peer(TIMM if dialect == "timm" else TRANSFORMERS, tmp_path / "folder", tmp_path, x)
+    again = tmp_path / "again.safetensors" if dialect == "timm" else tmp_path / "again" / "model.safetensors"
+    tensors = read_checkpoint(again).tensors
+    variables = weight_paths(model)
+    assert set(tensors) == set(variables)
+    for path, variable in variables.items():
+        np.testing.assert_array_equal(tensors[path], numpy(variable), err_msg=path)
+    error = error_of(model, x, expected, f"{dialect} {variant} {fields}")
+    assert error < (STEM_TOLERANCE if variant in HYBRIDS else 5e-5)
+
+
+TIMM_NAMES = {
+    "Ti/16": "vit_tiny_patch16_224",
+    "B/16": "vit_base_patch16_224",
+    "B/32": "vit_base_patch32_224",
+}
 
 
 @pytest.mark.peers
 @pytest.mark.parametrize("variant", TIMM_NAMES)
-def test_full_size_logits_equal_timm_from_the_same_file(tmp_path, variant):
-    official_file(variant, tmp_path / "weights.npz")
+def test_full_size_logits_equal_timm_from_the_same_official_file(tmp_path, variant):
+    keras_vit.save_checkpoint(random_model(variant), tmp_path / "weights.npz")
     x = images(2, 224, 224, 3)
-    np.save(tmp_path / "images.npy", x)
-    python = os.environ.get("KERAS_VIT_PEERS_PYTHON", sys.executable)
-    files = [tmp_path / name for name in ("weights.npz", "images.npy", "logits.npy")]
-    subprocess.run([python, "-c", TIMM_LOGITS, TIMM_NAMES[variant], *map(str, files)], check=True)
-    expected = np.load(tmp_path / "logits.npy")
-    model = keras_vit.build(variant, weights=tmp_path / "weights.npz")
-    assert model.weights_report == ()
-    error = np.abs(model.predict(x, verbose=0) - expected).max() / expected.std()
-    print(f"{variant}: {error:.1e} of the logits' standard deviation, {expected.std():.2f}")
-    assert error < 5e-5
+    expected = run_peer(TIMM, tmp_path / "weights.npz", tmp_path, x, TIMM_NAMES[variant])
+    model = keras_vit.build(variant, weights=tmp_path / "weights.npz", strict=True)
+    assert error_of(model, x, expected, variant) < 5e-5

@@ -7,7 +7,7 @@ as (1, 1, 1, C).
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
@@ -50,31 +50,22 @@ _NORM = {"gamma": "scale", "beta": "bias"}
 _FROM_NORM = {theirs: ours for ours, theirs in _NORM.items()}
 
 
-def recognise(names) -> str | None:
-    """`"official"`, `"linen"`, or `None` if the names are of neither layout."""
-    if "embedding/kernel" not in names:
-        return None
-    return "linen" if any("/MlpBlock_0/" in name for name in names) else "official"
-
-
 def from_official(arrays: dict[str, np.ndarray], dialect: str) -> dict[str, np.ndarray]:
     """`{official name: array}` to `{our path: array}`; names it does not know are kept as they are."""
-    return {our_path(name, dialect) or name: _fold(name, array) for name, array in arrays.items()}
+    return {our_path(name, dialect) or name: fold_heads(name, array) for name, array in arrays.items()}
 
 
-def to_official(
-    tensors: Iterable[tuple[str, np.ndarray]], num_heads: int, dialect: str
-) -> Iterator[tuple[str, np.ndarray]]:
-    """Pairs of our path and array to pairs of official name and array, one at a time.
+def to_official(tensors: Mapping[str, np.ndarray], num_heads: int, dialect: str) -> Iterator[tuple[str, np.ndarray]]:
+    """`{our path: array}` to pairs of official name and array, one at a time.
 
     Raises:
         CheckpointError: for a path that the layout has no name for.
     """
-    for path, array in tensors:
+    for path, array in tensors.items():
         name = official_name(path, dialect)
         if dialect == "official" and _GROUP_NORM.search(name):
             array = array.reshape(1, 1, 1, -1)
-        yield name, _unfold(path, array, num_heads)
+        yield name, unfold_heads(path, array, num_heads)
 
 
 def heads_of(arrays: dict[str, np.ndarray]) -> int | None:
@@ -141,7 +132,8 @@ def _block_leaf(part, rest):
     return f"dense_{int(match[1]) + 1}/{match[2]}" if match else None
 
 
-def _fold(name, array):
+def fold_heads(name: str, array: np.ndarray) -> np.ndarray:
+    """An array of the file as ours: the axis of heads folded away, GroupNorm as a vector."""
     key = match.groups() if (match := _ATTENTION.search(name)) else None
     if array.ndim == _HEAD_RANKS.get(key):
         if key == ("out", "kernel"):
@@ -152,7 +144,8 @@ def _fold(name, array):
     return array
 
 
-def _unfold(path, array, num_heads):
+def unfold_heads(path: str, array: np.ndarray, num_heads: int) -> np.ndarray:
+    """Our array as the file has it, heads an axis of their own."""
     if path.endswith("/attention/out/kernel"):
         return array.reshape(num_heads, -1, array.shape[-1])  # (A, D/A, D)
     if re.search(r"/attention/(query|key|value)/(kernel|bias)$", path):

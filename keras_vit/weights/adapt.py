@@ -1,0 +1,107 @@
+"""Fitting the tensors of a file to a model of another resolution, patch size or number of input channels.
+
+Each function changes `tensors` in place and gives one line for what it did, or none. NumPy only.
+"""
+
+import numpy as np
+
+from keras_vit.posembed import resize_matrix, resize_pos_embed
+from keras_vit.weights.checkpoint import PATCH_KERNEL, TABLE
+from keras_vit.weights.reader import CheckpointError
+
+_ROOT_KERNEL = "resnet_root/conv/kernel"
+
+
+def fit_channels(shapes: dict, tensors: dict) -> list[str]:
+    """Gives the first convolution the model's number of input channels.
+
+    One channel gets the sum over the file's channels. More channels than the file's repeat those in turn
+    (channel i takes i mod C), each divided by how often it was taken. Either way an image whose channels
+    are all equal gives the tokens that the file's model gives it.
+
+    Args:
+        shapes: `{path: shape}` of the model.
+        tensors: of the file, by our paths.
+    """
+    path = _ROOT_KERNEL if _ROOT_KERNEL in shapes else PATCH_KERNEL
+    kernel = tensors.get(path)
+    if kernel is None or path not in shapes or kernel.ndim != 4:
+        return []
+    old, new = kernel.shape[2], shapes[path][2]
+    if old == new or not old:
+        return []
+    if new == 1:
+        tensors[path] = kernel.astype("float32").sum(axis=2, keepdims=True)
+        return [f"input channels {old} to 1 (summed)"]
+    if new < old:
+        return []  # which channels to give up is not for us to say: the check of the fit refuses
+    source = np.arange(new) % old
+    copies = np.bincount(source, minlength=old)[source]
+    tensors[path] = (kernel[:, :, source] / copies[:, None]).astype("float32")
+    return [f"input channels {old} to {new} (repeated)"]
+
+
+def fit_patches(shapes: dict, tensors: dict) -> list[str]:
+    """Resizes the patch kernel to the model's patch size by the pseudo-inverse of a bilinear resize.
+
+    A patch and its kernel, both resized, keep their product as far as the pixels allow: exactly, when the
+    patch grows.
+
+    Args:
+        shapes: `{path: shape}` of the model.
+        tensors: of the file, by our paths.
+
+    Source: arXiv:2212.08013 (FlexiViT), section 3.4.
+    """
+    kernel = tensors.get(PATCH_KERNEL)
+    if kernel is None or PATCH_KERNEL not in shapes or kernel.ndim != 4 or 0 in kernel.shape:
+        return []
+    old, new = kernel.shape[:2], tuple(shapes[PATCH_KERNEL][:2])
+    if old == new:
+        return []
+    rows, columns = (_pseudo_inverse(n, o) for n, o in zip(new, old, strict=True))
+    resized = np.einsum("ih,jw,hwcd->ijcd", rows, columns, kernel.astype("float64"), optimize=True)
+    tensors[PATCH_KERNEL] = resized.astype("float32")
+    return [f"patch kernel resized from {old[0]}x{old[1]} to {new[0]}x{new[1]} (pseudo-inverse)"]
+
+
+def _pseudo_inverse(new, old):
+    """`(new, old)`: what a kernel's axis is multiplied by, where the image's axis is resized from `old` to `new`."""
+    indices = np.arange(new, dtype="float64")
+    resize = resize_matrix(indices, float(new), old, "bilinear", np)  # (new, old)
+    return np.linalg.pinv(resize.astype("float64").T)
+
+
+def fit_positions(layer, checkpoint, tensors: dict, resize_method: str) -> list[str]:
+    """Resizes the position table to the model's grid; compares grids, since counts can be equal.
+
+    Args:
+        layer: the model's `AddPositionEmbs`, or `None`.
+        checkpoint: the `Checkpoint`, which knows the grid of the file.
+        tensors: its tensors.
+        resize_method: one of `keras_vit.posembed.RESIZE_METHODS`.
+
+    Raises:
+        CheckpointError: if the file's grid must be known and is not.
+    """
+    if TABLE not in tensors or layer is None:
+        return []
+    table, prefix, grid = tensors[TABLE], checkpoint.num_prefix_tokens, checkpoint.grid
+    if layer.kind == "sincos2d":
+        fixed = None if grid is None else layer.table_at(grid)
+        if fixed is None or fixed.shape != table.shape or not np.allclose(fixed, table, atol=1e-5):
+            return []  # a table of another kind, which the check of the fit refuses
+        del tensors[TABLE]
+        return []  # the fixed one, which the model computes by itself
+    if grid is None and table.shape[-2] - prefix == layer.grid[0] * layer.grid[1]:
+        grid = layer.grid
+    if grid is None or grid[0] * grid[1] != table.shape[-2] - prefix:
+        raise CheckpointError(
+            "the grid of the position table must be known: it is neither square nor the model's.\n"
+            f"Received: {table.shape[-2] - prefix} patches in {checkpoint.path}, grid={grid}, model {layer.grid}. "
+            "Pass `grid=(h, w)` to `load_checkpoint`."
+        )
+    if grid == layer.grid:
+        return []
+    tensors[TABLE] = resize_pos_embed(table, layer.grid, grid, num_prefix_tokens=prefix, method=resize_method)
+    return [f"position embedding resized from {grid} to {layer.grid} ({resize_method})"]

@@ -1,0 +1,191 @@
+"""From what users write in `weights=` to a file on this machine, and the record of what it is.
+
+A published name, a path, a folder, an https URL, or `hf:owner/repository`; imports neither Keras nor
+TensorFlow, and huggingface_hub only for `hf:` names.
+"""
+
+import dataclasses
+import hashlib
+import os
+import re
+from pathlib import Path
+
+from keras_vit.variants import VARIANTS
+from keras_vit.weights.augreg import looks_like_augreg
+from keras_vit.weights.cache import adopt, find_local, sha256_of
+from keras_vit.weights.checkpoint import read_checkpoint
+from keras_vit.weights.environment import is_offline
+from keras_vit.weights.fetch import fetch
+from keras_vit.weights.hub import RECORDS, WeightsRecord, find_weights
+from keras_vit.weights.reader import CheckpointError
+from keras_vit.weights.remote import OfflineError, RemoteFile, download_error
+
+_SUFFIXES = (".npz", ".safetensors")
+_HF_NAME = re.compile(r"hf:([\w.-]+/[\w.-]+)(?:@([\w./-]+))?")
+_BESIDE = ("config.json", "preprocessor_config.json")  # what a Hugging Face repository says of its weights
+
+
+@dataclasses.dataclass(frozen=True)
+class WeightsFile:
+    """A file, and the record of the table if it is a published one."""
+
+    path: Path
+    record: WeightsRecord | None = None
+
+
+def find_file(weights, variant: str | None, *, sha256: str | None = None) -> WeightsFile:
+    """The file that `weights` names, downloaded if it must be.
+
+    Args:
+        weights: a name of the table or an AugReg file name, `"hf:owner/repository"`, an https URL, the path of
+            a file, or a folder: of a mirror (the file of `variant` is taken) or with a `model.safetensors`.
+        variant: a key of `VARIANTS`, or `None` for an architecture that is none of them.
+        sha256: hexadecimal digest that the file must have.
+
+    Raises:
+        TypeError: if `weights` is neither text nor a path.
+        ValueError: for an unknown name; the error lists the nearest ones.
+        FileNotFoundError: if it is a path, and nothing is there.
+        CheckpointError: if the file's sha256 is another.
+        DownloadError: (an `OSError`) if it cannot be brought.
+    """
+    if not isinstance(weights, (str, os.PathLike)):
+        raise TypeError(f"`weights` must be None, a name or a path.\nReceived: weights={weights!r}")
+    if isinstance(weights, str):
+        if weights.startswith("hf:"):
+            return _from_hugging_face(weights, variant, sha256)
+        if re.match(r"https?://", weights):
+            return WeightsFile(fetch(_remote_url(weights, sha256), check=check_file))
+        if not _is_path(weights):
+            record = find_weights(weights, _known(variant, weights))
+            return WeightsFile(fetch(remote_file(record, sha256), check=check_file), record)
+    path = Path(weights).expanduser()
+    if path.is_dir():
+        return _from_folder(path, variant, sha256)
+    if not path.is_file():
+        raise FileNotFoundError(
+            "`weights` must be None, a published name (`keras_vit.list_weights()` has them), or the path of a "
+            f"file or folder.\nReceived: weights={os.fspath(weights)!r}, and there is nothing at that path."
+        )
+    return WeightsFile(_pinned(path, sha256), _record_of(path, variant))
+
+
+def remote_file(record: WeightsRecord, sha256: str | None = None) -> RemoteFile:
+    """Where a record's file is, and what is known of its bytes."""
+    return RemoteFile(record.url, record.path, record.bytes, record.bytes_tolerance, sha256)
+
+
+def check_file(path):
+    """Raises `CheckpointError` unless the file is a whole checkpoint of a known layout."""
+    read_checkpoint(path)
+
+
+def _is_path(text):
+    """Whether text means a place on disk; names of the table come first, so `./name` is how to mean a file."""
+    if any(record.name == text for record in RECORDS):
+        return False
+    if looks_like_augreg(text) and os.sep not in text and not os.path.exists(text):
+        return False
+    path = os.path.expanduser(text)
+    return os.path.exists(path) or text.startswith((".", "~")) or os.sep in text or text.endswith(_SUFFIXES)
+
+
+def _known(variant, weights):
+    if variant is None:
+        raise ValueError(
+            "published weights belong to the published variants, and this architecture is none of them.\n"
+            f"Received: weights={weights!r}. The variants are {', '.join(VARIANTS)}."
+        )
+    return variant
+
+
+def _pinned(path, sha256):
+    """`path`, if its digest is the wanted one."""
+    if sha256 is not None and (found := sha256_of(path)) != sha256.lower():
+        raise CheckpointError(
+            f"the file must have the sha256 that was asked for.\nReceived: {path} with {found}, sha256={sha256!r}."
+        )
+    return path
+
+
+def _record_of(path, variant):
+    """The record of a file that lies where a mirror or a cache has it."""
+    place = path.absolute().as_posix()
+    return next((r for r in RECORDS if r.variant == variant and place.endswith(f"/{r.path}")), None)
+
+
+def _from_folder(folder, variant, sha256):
+    """The file of `variant` in a mirror or a part of one, or the `model.safetensors` of a repository."""
+    found = {}
+    for record in RECORDS:
+        if record.variant == variant and (path := _below(folder, record.path)):
+            found.setdefault(path, record)
+    if not found and (folder / "model.safetensors").is_file():
+        found[folder / "model.safetensors"] = None
+    if len(found) != 1:
+        files = ", ".join(sorted(path.relative_to(folder).as_posix() for path in found)) or "no such file"
+        raise ValueError(
+            f"a folder as `weights` must hold one file of ViT {variant}: a mirror's part such as "
+            f"vit_models/imagenet21k, or a model.safetensors.\nReceived: {folder} with {files}. Pass the file."
+        )
+    ((path, record),) = found.items()
+    return WeightsFile(_pinned(path, sha256), record)
+
+
+def _below(folder, place):
+    """The file of a mirror's `place` in a folder that is the mirror's root or one of its branches."""
+    parts = place.split("/")
+    for cut in range(len(parts)):
+        head = "/".join(parts[:cut])
+        at_branch = not head or folder.absolute().as_posix().endswith(f"/{head}")
+        if at_branch and (path := folder.joinpath(*parts[cut:])).is_file():
+            return path
+    return None
+
+
+def _remote_url(url, sha256):
+    """A user's own URL; its place in the cache is named by a digest, never by what the URL says."""
+    suffix = next((suffix for suffix in _SUFFIXES if url.split("?")[0].endswith(suffix)), "")
+    return RemoteFile(url, f"url/{hashlib.sha256(url.encode()).hexdigest()[:32]}{suffix}", sha256=sha256)
+
+
+def _from_hugging_face(name, variant, sha256):
+    """A file of the Hugging Face hub: from mirror or cache as every file, else through huggingface_hub."""
+    match = _HF_NAME.fullmatch(name)
+    if match is None:
+        raise ValueError(
+            "a Hugging Face name must be `hf:owner/repository`, with `@revision` if need be.\n"
+            f"Received: weights={name!r}."
+        )
+    repository, revision = match.groups()
+    record = next((r for r in RECORDS if r.name == f"hf:{repository}" and r.variant == variant), None)
+    url = f"https://huggingface.co/{repository}/resolve/{revision or 'main'}/model.safetensors"
+    place = (
+        f"hf/{repository}/model.safetensors" if revision is None else f"hf/{repository}@{revision}/model.safetensors"
+    )
+    size = (record.bytes, record.bytes_tolerance) if record is not None else (None, 0)
+    file = RemoteFile(url, place, *size, sha256)
+    path = find_local(file) or adopt(file, check_file)
+    if path is None:
+        path = _pinned(_hub_download(file, repository, revision), sha256)
+    return WeightsFile(path, record)
+
+
+def _hub_download(file, repository, revision):
+    if is_offline():
+        raise download_error(file, "KERAS_VIT_OFFLINE is set", kind=OfflineError)
+    try:
+        import huggingface_hub
+    except ImportError as error:
+        reason = 'huggingface_hub is not installed (`pip install "keras-vit-zoo[hub]"`)'
+        raise download_error(file, reason) from error
+    try:
+        path = huggingface_hub.hf_hub_download(repository, file.name, revision=revision)
+    except Exception as error:  # of requests, httpx, the file system and its own: whatever it is, it did not come
+        raise download_error(file, f"huggingface_hub says {type(error).__name__}: {error}") from error
+    for name in _BESIDE:
+        try:
+            huggingface_hub.hf_hub_download(repository, name, revision=revision)
+        except Exception:  # a repository need not have it, and the weights are there
+            continue
+    return Path(path)

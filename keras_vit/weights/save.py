@@ -1,0 +1,92 @@
+"""From a model to a checkpoint file that other software opens."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+from keras import ops
+
+from keras_vit.variants import check_choice
+from keras_vit.weights.checkpoint import TABLE, Checkpoint
+from keras_vit.weights.convert import write_checkpoint
+from keras_vit.weights.dialects import DIALECTS
+from keras_vit.weights.load import layer_named, weight_paths
+from keras_vit.weights.reader import CheckpointError
+
+
+def save_checkpoint(model, path, dialect="official") -> Path:
+    """Writes the weights as the official code, big_vision, timm or transformers reads them.
+
+    The file appears under its name only when it is whole. What the layout has no place for (the grid of a
+    position table, the activation, the preprocessing) is kept in a note that other readers pass over.
+
+    Args:
+        model: a model of `keras_vit`, or a `keras.Model` made of its layers.
+        path: destination, ending in `.npz`, or `.safetensors` for `"timm"` and `"huggingface"`. For those two
+            also a folder, which then holds `model.safetensors` and the JSON that lets
+            `timm.create_model("local-dir:folder", pretrained=True)` and transformers' `from_pretrained("folder")`
+            open it.
+        dialect: `"official"`, names as published; `"linen"`, names of today's official code;
+            `"big_vision"`; `"timm"`; or `"huggingface"`, ViT or, for a distilled model, DeiT.
+
+    Returns:
+        The file that was written.
+
+    Raises:
+        CheckpointError: if the layout has no place for a weight, as the official one for attention pooling.
+        ValueError: for another dialect or ending.
+        FileNotFoundError: if the folder to write into does not exist.
+
+    Warns:
+        UserWarning: if that software computes something else from these weights by itself: another GELU, or
+            mean pooling in another place.
+    """
+    check_choice("dialect", dialect, DIALECTS)
+    variables = weight_paths(model)
+    block, positions = layer_named(model, "block_00"), layer_named(model, "position_embedding")
+    if block is None or "patch_embedding/projection/kernel" not in variables:
+        raise CheckpointError(
+            f"a checkpoint needs the whole encoder, from `patch_embedding` on.\nReceived: {model.name}"
+        )
+    checkpoint = Checkpoint(
+        path=Path(model.name),
+        dialect=dialect,
+        tensors=_Values(variables, positions),
+        num_heads=block.num_heads,
+        recorded_grid=None if positions is None else positions.grid,
+        recorded_fields=_fields(model, block, positions),
+        preprocessing=getattr(model, "preprocessing", None),
+    )
+    return write_checkpoint(checkpoint, path, dialect)
+
+
+def _fields(model, block, positions):
+    pooling = layer_named(model, "pooling")
+    kind = "none" if pooling is None else getattr(pooling, "kind", "map")
+    return {
+        "activation": block.activation,
+        "layer_norm_epsilon": block.layer_norm_epsilon,
+        "pooling": kind,
+        "position_embedding": "none" if positions is None else positions.kind,
+    }
+
+
+class _Values(Mapping):
+    """The weights of a model by path, each brought to NumPy only when it is asked for."""
+
+    def __init__(self, variables, positions):
+        self._variables = variables
+        self._positions = positions
+        self._paths = [path for path in variables if path != TABLE]
+        self._paths += [] if positions is None else [TABLE]
+
+    def __getitem__(self, path):
+        if path == TABLE and self._positions is not None:
+            return np.asarray(self._positions.table_at(self._positions.grid), "float32")
+        return np.asarray(ops.convert_to_numpy(self._variables[path]), "float32")
+
+    def __iter__(self):
+        return iter(self._paths)
+
+    def __len__(self):
+        return len(self._paths)

@@ -1,0 +1,366 @@
+"""The command line: what it prints, and that every failure is one line and an exit code (row C1)."""
+
+import json
+import os
+import pickle
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import zipfile
+
+import numpy as np
+import pytest
+from conftest import GOLDEN, ROOT, run_python
+from fault_server import FaultServer, child_environment, use_cache
+from forged import npy
+
+from keras_vit import Preprocessing, cli
+from keras_vit.variants import VARIANTS
+from keras_vit.weights.cache import sha256_of
+from keras_vit.weights.fetch import cache_dir
+from keras_vit.weights.hub import list_weights
+
+OFFICIAL = GOLDEN / "token.npz"
+TIMM = GOLDEN / "foreign" / "timm_token.safetensors"
+PUBLISHED = "vit_models/imagenet21k/ViT-B_16.npz"
+
+
+@pytest.fixture(autouse=True)
+def clean_state(monkeypatch, tmp_path):
+    """In place of the one that clears Keras, which no command uses."""
+    use_cache(monkeypatch, tmp_path / "cache")
+
+
+@pytest.fixture
+def server():
+    with FaultServer() as server:
+        server.content = OFFICIAL.read_bytes()
+        yield server
+
+
+@pytest.fixture
+def run(capsys):
+    """Runs a command in this process, and gives exit code, output lines and error lines."""
+
+    def run(*arguments):
+        code = cli.main([str(argument) for argument in arguments])
+        return code, *(text.splitlines() for text in capsys.readouterr())
+
+    return run
+
+
+def start(*arguments, **streams):
+    """The command in a process of its own, started as the installed script starts it."""
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | streams
+    command = [sys.executable, "-m", "keras_vit", *map(str, arguments)]
+    return subprocess.Popen(command, cwd=ROOT, text=True, env=child_environment(cache_dir()), **streams)
+
+
+def assert_one_line(error_lines, pattern):
+    assert len(error_lines) == 1, error_lines
+    assert re.match(f"keras-vit: error: .*{pattern}", error_lines[0]), error_lines
+
+
+# What is said
+
+
+def test_models_are_those_of_the_readme_with_its_counts(run):
+    readme = (ROOT / "README.md").read_text()
+    rows = re.findall(r"^\| (`\w*ViT.*?) \| (.*?) \| ([\d, ]+) \|", readme, re.MULTILINE)
+    published = {
+        variant: (builder.strip("`"), count)
+        for builders, variants, counts in rows
+        for builder, variant, count in zip(*(cell.split(", ") for cell in (builders, variants, counts)), strict=True)
+    }
+    assert published.keys() == VARIANTS.keys()
+    code, (_, *lines), _ = run("models")
+    printed = [line.split() for line in lines]
+    assert {variant: (builder, count) for builder, variant, count, _ in printed} == published
+    assert {variant: int(stride) for _, variant, _, stride in printed} == {v: VARIANTS[v].stride for v in VARIANTS}
+    assert code == 0
+
+
+def test_weights_are_listed_as_a_table_and_for_programs(run):
+    _, (header, *lines), _ = run("weights", "list", "ViTB16")
+    assert header.split()[:2] == ["name", "variant"]
+    assert "imagenet21k" in {line.split()[0] for line in lines}
+    _, json_lines, _ = run("weights", "list", "B/16", "--json")
+    records = json.loads("\n".join(json_lines))
+    assert [record["name"] for record in records] == [line.split()[0] for line in lines]
+    for record in records:
+        Preprocessing(**record["preprocessing"])
+
+
+def test_info_tells_every_fact_and_where_the_file_is(run, monkeypatch, tmp_path):
+    _, lines, _ = run("weights", "info", "imagenet21k", "--model", "ViTB16")
+    facts = dict(line.split(None, 1) for line in lines)
+    assert (facts["variant"], facts["classes"], facts["license"]) == ("B/16", "21843", "Apache-2.0")
+    assert facts["url"] == f"https://storage.googleapis.com/{PUBLISHED}"
+    assert facts["local"] == f"not at hand; its place is {cache_dir() / PUBLISHED}"
+    _, lines, _ = run("weights", "info", "sam")
+    variants = [record.variant for record in list_weights() if record.name == "sam"]
+    assert [line.split()[1] for line in lines if line.startswith("variant ")] == variants
+
+
+def test_fetch_prints_the_place_in_a_mirror_for_one_model_only(run, monkeypatch, tmp_path):
+    place = tmp_path / PUBLISHED
+    place.parent.mkdir(parents=True)
+    shutil.copy(OFFICIAL, place)
+    monkeypatch.setenv("KERAS_VIT_MIRROR", str(tmp_path))
+    assert run("weights", "fetch", "imagenet21k", "--model", "B/16")[:2] == (0, [str(place)])
+    code, _, error = run("weights", "fetch", "imagenet21k")
+    assert code == 1
+    assert_one_line(error, "`--model` must say which.*B/16.*R50")
+
+
+def test_fetch_of_a_url_verifies_and_is_seen_by_verify(run, server):
+    code, (path,), _ = run("weights", "fetch", f"{server.address}/ok/any.npz", "--sha256", server.sha256)
+    assert (code, sha256_of(path)) == (0, server.sha256)
+    assert run("weights", "verify") == (0, [f"ok  {path}  sha256 as noted"], [])
+
+
+@pytest.mark.parametrize("file", [OFFICIAL, TIMM], ids=["npz", "safetensors"])
+def test_inspect_shows_layout_model_and_every_tensor(run, file):
+    code, lines, error = run("weights", "inspect", file)
+    assert (code, error) == (0, [])
+    assert "dialect  " + {".npz": "official", ".safetensors": "timm"}[file.suffix] in lines
+    assert next(line for line in lines if line.startswith("model")).startswith("model    a ViT of")
+    names = {line.split()[0] for line in lines if line.startswith("  ")}
+    assert names > {".npz": {"embedding/kernel", "cls"}, ".safetensors": {"cls_token", "pos_embed"}}[file.suffix]
+
+
+def test_inspect_escapes_what_would_steer_the_terminal(run, tmp_path):
+    with zipfile.ZipFile(tmp_path / "x.npz", "w") as archive:
+        archive.writestr("\x1b[31mred.npy", npy(np.zeros(3, "float32")))
+    _, lines, error = run("weights", "inspect", tmp_path / "x.npz")
+    assert "dialect  unknown" in lines or error
+    assert "\x1b" not in "".join(lines + error)
+
+
+def test_convert_there_and_back_keeps_every_bit(run, tmp_path):
+    there, back = tmp_path / "there.npz", tmp_path / "back.safetensors"
+    convert = ("weights", "convert")
+    heads = json.loads((GOLDEN / "foreign" / "cases.json").read_text())["timm_token"]["num_heads"]
+    code, (printed,), error = run(*convert, TIMM, there, "--dialect", "official", "--heads", heads)
+    assert (code, printed) == (0, str(there))
+    assert error == ["keras-vit: warning: " + error[0].removeprefix("keras-vit: warning: ")]  # of timm's exact GELU
+    assert run(*convert, there, back, "--dialect", "timm")[:2] == (0, [str(back)])
+    from safetensors.numpy import load_file
+
+    before, after = load_file(TIMM), load_file(back)
+    assert before.keys() == after.keys()
+    assert all((before[name] == after[name]).all() for name in before)
+
+
+# Row C1: every failure is one line, exit code 1, and leaves nothing behind
+
+
+def pickled(path):
+    class Payload:
+        def __reduce__(self):
+            return os.mkdir, (str(path.parent / "PWNED"),)
+
+    path.write_bytes(pickle.dumps(Payload()))
+
+
+def keras_archive(path):
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("config.json", "{}")
+        archive.writestr("model.weights.h5", b"\x89HDF\r\n\x1a\n")
+
+
+def object_array(path):
+    np.savez(path.with_suffix(".npz"), cls=np.array([{}], object))
+    path.with_suffix(".npz").replace(path)
+
+
+def flipped_bit(path):
+    with np.load(OFFICIAL) as arrays, open(path, "wb") as file:
+        np.savez(file, **arrays)
+        data = arrays["cls"].tobytes()
+    path.write_bytes(path.read_bytes().replace(data, bytes([data[0] ^ 1]) + data[1:]))
+
+
+BAD_FILES = {
+    "an HTML page": lambda path: path.write_text("<!doctype html>Log in"),
+    "0 bytes": lambda path: path.touch(),
+    "a pickle": pickled,
+    "a Keras .keras archive": keras_archive,
+    "an HDF5 file": lambda path: path.write_bytes(b"\x89HDF\r\n\x1a\n" + bytes(99)),
+    "a folder": lambda path: path.mkdir(),
+    "no checkpoint at this path": lambda path: None,
+    "cut short": lambda path: path.write_bytes(OFFICIAL.read_bytes()[:-100]),
+    "CRC-32": flipped_bit,
+    "pickles": object_array,
+}
+
+
+@pytest.mark.parametrize("what", BAD_FILES)
+def test_bad_file_is_one_line_for_every_command_and_never_run(run, tmp_path, what):  # C1 of N1, N2, N4, N12
+    BAD_FILES[what](tmp_path / "bad")
+    out = tmp_path / "out.npz"
+    for command in (("inspect",), ("convert", tmp_path / "bad", out, "--dialect", "linen")):
+        code, _, error = run("weights", command[0], *(command[1:] or [tmp_path / "bad"]))
+        assert code == 1
+        assert_one_line(error, re.escape(what))
+    code, (line,), error = run("weights", "verify", tmp_path / "bad")
+    assert code == 1
+    assert line.startswith(f"BAD  {tmp_path / 'bad'}  ")
+    assert what in line
+    assert_one_line(error, "not sound: ")
+    assert {path.name for path in tmp_path.iterdir()} <= {"bad"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "pattern"),
+    [
+        (["weights", "list", "ViTB17"], "`model` must be one of .* Did you mean 'ViTB16'"),
+        (["weights", "info", "imagenet21"], "Did you mean 'imagenet21k'"),
+        (["weights", "info", "B_16-i21k-300ep-lr_0.001-aug_medium7-wd_0.1-do_0.0-sd_0.0"], "aug_medium7|medium"),
+        (["weights", "fetch", "imagenet21", "--model", "B/16"], "Did you mean 'imagenet21k'"),
+        (["weights", "fetch", "imagenet21k", "--model", "B16"], "Did you mean 'B/16'"),
+        (["weights", "fetch", "https://x.org/x.npz", "--sha256", "12"], "64 hexadecimal digits"),
+        (["weights", "convert", TIMM, "{out}.npz", "--dialect", "official"], "number must be known"),
+        (
+            ["weights", "convert", TIMM, "{out}.npz", "--dialect", "linen", "--model", "B/16"],
+            "--model B/16, and .* holds a ViT",
+        ),
+        (["weights", "convert", OFFICIAL, "{out}.npz", "--dialect", "timm"], "must end in .safetensors"),
+        (["weights", "convert", OFFICIAL, "{out}/no/x.npz", "--dialect", "linen"], "no/"),
+    ],
+)
+def test_bad_request_is_one_line_and_writes_nothing(run, tmp_path, arguments, pattern):  # C1
+    code, output, error = run(*(str(argument).replace("{out}", str(tmp_path / "out")) for argument in arguments))
+    assert (code, output) == (1, [])
+    assert_one_line([line for line in error if "warning" not in line], pattern)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("route", "variables", "pattern"),
+    [
+        ("404", {}, "could not be downloaded: .*404"),  # D3
+        ("500", {}, "could not be downloaded: .*500.*4 tries"),  # D4
+        ("cut", {}, "could not be downloaded: "),  # D1
+        ("html", {}, "could not be downloaded: .*HTML"),  # D2
+        ("hang", {"KERAS_VIT_TIMEOUT": "0.1"}, "could not be downloaded: "),  # D5
+        ("redirect", {}, "could not be downloaded: .*leaves https.*file:///etc/passwd"),  # D13
+        ("ok", {"KERAS_VIT_OFFLINE": "1"}, "could not be downloaded: .*KERAS_VIT_OFFLINE"),  # D11
+    ],
+)
+def test_failed_download_is_one_line_with_the_recipe_below(run, server, monkeypatch, route, variables, pattern):  # C1
+    server.location = "file:///etc/passwd"
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    url = f"{server.address}/{route}/x.npz"
+    code, output, error = run("weights", "fetch", url)
+    assert (code, output) == (1, [])
+    assert_one_line(error[:1], pattern)
+    assert all(line.startswith("  ") for line in error[1:])
+    recipe = [line.strip() for line in error]
+    curl = next(line for line in recipe if line.startswith("curl "))
+    assert curl.endswith(url)
+    assert recipe[recipe.index(curl) - 1].startswith("mkdir -p ")
+    assert not list(cache_dir().rglob("*.npz"))
+
+
+def test_bad_variable_and_cache_without_room_are_one_line(run, server, monkeypatch, tmp_path):  # C1 of D10
+    monkeypatch.setenv("KERAS_VIT_TIMEOUT", "soon")
+    code, _, error = run("weights", "fetch", server.url("ok"))
+    assert code == 1
+    assert_one_line(error, "KERAS_VIT_TIMEOUT=soon")
+    monkeypatch.delenv("KERAS_VIT_TIMEOUT")
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("KERAS_VIT_CACHE", str(tmp_path / "file"))
+    code, _, error = run("weights", "fetch", server.url("ok"))
+    assert code == 1
+    assert_one_line(error[:1], "cache must be a folder")
+    assert error[-1].strip().startswith("Set KERAS_VIT_CACHE")
+
+
+def test_verify_names_the_file_of_the_cache_that_rotted(run, server):  # D12
+    _, (good,), _ = run("weights", "fetch", f"{server.address}/ok/good.npz")
+    _, (rotten,), _ = run("weights", "fetch", f"{server.address}/ok/rotten.npz")
+    status = os.stat(rotten)
+    with open(rotten, "r+b") as file:
+        file.seek(1000)
+        file.write(bytes([file.read(1)[0] ^ 1]))
+    os.utime(rotten, ns=(status.st_atime_ns, status.st_mtime_ns))
+    code, lines, error = run("weights", "verify")
+    assert code == 1
+    assert {line.split()[0]: line.split()[1] for line in lines} == {"ok": good, "BAD": rotten}
+    assert_one_line(error, rotten)
+
+
+@pytest.mark.parametrize("where", ["before", "between", "after"])
+def test_traceback_only_with_debug(run, where):
+    arguments = ["weights", "inspect", "/nowhere"]
+    arguments.insert({"before": 0, "between": 1, "after": 3}[where], "--debug")
+    code, _, error = run(*arguments)
+    assert code == 1
+    assert error[0].startswith("Traceback")
+    assert error[-1].startswith("keras-vit: error: no checkpoint at this path")
+
+
+def test_fault_of_our_own_is_one_line_that_names_its_kind(run, monkeypatch):
+    monkeypatch.setattr(cli, "list_weights", lambda model: {}["x"])
+    code, _, error = run("weights", "list")
+    assert code == 1
+    assert_one_line(error, "KeyError: 'x' .*--debug")
+
+
+@pytest.mark.parametrize("arguments", [[], ["weights"], ["wieghts"], ["models", "x"], ["weights", "convert", "a", "b"]])
+def test_wrong_usage_is_exit_code_2(capsys, arguments):
+    with pytest.raises(SystemExit) as stop:
+        cli.main(arguments)
+    assert stop.value.code == 2
+    assert "keras-vit" in capsys.readouterr().err.splitlines()[-1]
+
+
+# In a process of its own
+
+
+@pytest.mark.parametrize(("signal_sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_signal_is_one_line_and_keeps_the_part(server, signal_sent, code):  # D14
+    server.piece, server.pause = 1 << 12, 0.2
+    with start("weights", "fetch", f"{server.address}/slow/x.npz") as process:
+        try:
+            end = time.monotonic() + 20
+            while not any(part.stat().st_size for part in cache_dir().rglob("*.part")):
+                assert time.monotonic() < end
+                time.sleep(0.02)
+            process.send_signal(signal_sent)
+            output, error = process.communicate(timeout=20)
+        finally:
+            process.kill()
+    assert (process.returncode, output) == (code, "")
+    assert_one_line(error.splitlines(), "(interrupted|terminated)$")
+    assert list(cache_dir().rglob("*.part"))
+    assert not list(cache_dir().rglob("*.npz"))
+
+
+def test_closed_pipe_is_silent():
+    with start("weights", "list", "--json") as process:
+        assert process.stdout.readline() == "[\n"
+        process.stdout.close()
+        assert process.stderr.read() == ""
+    assert process.returncode == 141
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no /dev/full")
+def test_full_disk_behind_the_output_is_one_line():
+    with open("/dev/full", "w") as full, start("models", stdout=full) as process:
+        assert_one_line(process.stderr.read().splitlines(), "No space left")
+    assert process.returncode == 1
+
+
+def test_command_starts_without_keras():
+    code = (
+        "import sys; sys.argv = ['keras-vit', 'models']\n"
+        "from keras_vit.cli import main; main()\n"
+        "print([name for name in ('keras', 'tensorflow', 'jax', 'torch') if name in sys.modules])"
+    )
+    assert run_python(code).splitlines()[-1] == "[]"

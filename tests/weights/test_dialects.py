@@ -1,0 +1,236 @@
+"""Every layout, there and back: bitwise, and with what the file says of itself."""
+
+import json
+import warnings
+
+import numpy as np
+import pytest
+from conftest import GOLDEN, images, make_tiny, numpy, randomise, tiny_config
+from safetensors.numpy import load_file, save_file
+
+import keras_vit
+from keras_vit import convert_checkpoint
+from keras_vit.weights.checkpoint import read_checkpoint
+from keras_vit.weights.dialects import DIALECTS, recognise
+from keras_vit.weights.reader import CheckpointError
+
+FOREIGN = GOLDEN / "foreign"
+DEIT = keras_vit.Preprocessing(
+    resize="crop", mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225), interpolation="bicubic", antialias=True
+)
+MODELS = {
+    "token": {},
+    "gap": {"pooling": "gap"},
+    "map": {"pooling": "map"},
+    "distilled": {"distilled": True, "activation": "gelu"},
+    "exact": {"activation": "gelu", "layer_norm_epsilon": 1e-12},
+    "sincos": {"pooling": "gap", "position_embedding": "sincos2d"},
+    "pre_logits": {"representation_size": 9},
+    "root": {"resnet_stages": (), "resnet_width_factor": 0.5},
+    "stages": {"resnet_stages": (1, 2), "resnet_width_factor": 0.5},
+}
+NO_PLACE = {  # what a layout cannot hold
+    ("official", "map"),
+    ("official", "distilled"),
+    ("linen", "map"),
+    ("linen", "distilled"),
+    ("big_vision", "distilled"),
+    ("big_vision", "root"),
+    ("big_vision", "stages"),
+    ("timm", "pre_logits"),
+    ("huggingface", "gap"),
+    ("huggingface", "sincos"),
+    ("huggingface", "map"),
+    ("huggingface", "pre_logits"),
+    ("huggingface", "root"),
+    ("huggingface", "stages"),
+}
+HELD = [(d, m) for d in DIALECTS for m in MODELS if (d, m) not in NO_PLACE]
+
+
+def make(kind):
+    config = tiny_config(**MODELS[kind])
+    return randomise(keras_vit.build(config, input_shape=(config.stride * 3, config.stride * 5, 3), classes=7))
+
+
+def path_for(folder, dialect):
+    return folder / f"x{DIALECTS[dialect].suffix}"
+
+
+def save(model, path, dialect):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # of another GELU or pooling, which have tests of their own
+        return keras_vit.save_checkpoint(model, path, dialect)
+
+
+@pytest.mark.parametrize(("dialect", "kind"), HELD)
+def test_model_to_file_and_back_is_bitwise(tmp_path, dialect, kind):
+    model = make(kind)
+    path = save(model, path_for(tmp_path, dialect), dialect)
+    again = keras_vit.build(model.config, weights=path, input_shape=model.input_shape[1:])
+    assert again.weights_report == ()
+    moved = {"token", "table"} if dialect == "big_vision" else set()  # the token's row goes into the token
+    for ours, theirs in zip(model.weights, again.weights, strict=True):
+        if ours.name not in moved:
+            np.testing.assert_array_equal(numpy(ours), numpy(theirs), err_msg=ours.path)
+    x = images(2, *model.input_shape[1:])
+    np.testing.assert_allclose(numpy(model(x)), numpy(again(x)), atol=1e-5 if moved else 0, rtol=0)
+
+
+@pytest.mark.parametrize(("dialect", "kind"), sorted(NO_PLACE))
+def test_what_a_layout_cannot_hold_is_refused_and_leaves_no_file(tmp_path, dialect, kind):
+    with pytest.raises(CheckpointError, match=r"no place|have no|has no"):
+        save(make(kind), path_for(tmp_path, dialect), dialect)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("case", ["timm_token", "timm_map", "timm_distilled"])
+def test_timm_file_to_ours_and_back_is_bitwise(tmp_path, case):
+    convert_checkpoint(FOREIGN / f"{case}.safetensors", tmp_path / "x.safetensors", "timm")
+    theirs, back = load_file(FOREIGN / f"{case}.safetensors"), load_file(tmp_path / "x.safetensors")
+    assert set(theirs) == set(back)
+    for name, array in theirs.items():
+        np.testing.assert_array_equal(array, back[name])
+
+
+@pytest.mark.parametrize("case", ["huggingface_vit", "huggingface_deit"])
+def test_transformers_file_to_ours_and_back_is_bitwise(tmp_path, case):
+    """The file has the names of transformers 5, ours those of the hub: compared by our paths."""
+    convert_checkpoint(FOREIGN / f"{case}.safetensors", tmp_path / "x.safetensors", "huggingface")
+    theirs, back = (read_checkpoint(p).tensors for p in (FOREIGN / f"{case}.safetensors", tmp_path / "x.safetensors"))
+    assert set(theirs) == set(back)
+    for path, array in theirs.items():
+        np.testing.assert_array_equal(array, back[path])
+
+
+@pytest.mark.parametrize("case", ["token", "token_representation", "gap", "hybrid_root", "hybrid_stages"])
+def test_official_file_to_ours_and_back_is_bitwise(tmp_path, case):
+    convert_checkpoint(GOLDEN / f"{case}.npz", tmp_path / "x.npz", "official")
+    theirs, back = (dict(np.load(path)) for path in (GOLDEN / f"{case}.npz", tmp_path / "x.npz"))
+    assert set(theirs) == set(back)
+    for name, array in theirs.items():
+        np.testing.assert_array_equal(array, back[name])
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_layout_is_recognised_from_what_we_write(tmp_path, dialect):
+    path = save(make("exact"), path_for(tmp_path, dialect), dialect)
+    assert read_checkpoint(path).dialect == dialect
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_file_of_ours_remembers_what_tensors_do_not_tell(tmp_path, dialect):
+    model = keras_vit.build(tiny_config(**MODELS["exact"]), input_shape=(12, 48, 3), classes=7)
+    model.preprocessing = DEIT
+    said = read_checkpoint(save(model, path_for(tmp_path, dialect), dialect))
+    assert (said.fields["activation"], said.fields["layer_norm_epsilon"]) == ("gelu", 1e-12)
+    assert (said.grid, said.num_heads, said.preprocessing) == ((3, 12), 3, DEIT)
+
+
+@pytest.mark.parametrize(("dialect", "kind"), [("timm", "token"), ("timm", "distilled"), ("huggingface", "exact")])
+def test_folder_tells_its_reader_everything_without_our_note(tmp_path, dialect, kind):
+    model = randomise(keras_vit.build(tiny_config(**MODELS[kind]), input_shape=(20, 20, 3), classes=7))
+    model.preprocessing = keras_vit.Preprocessing(**{**DEIT.__dict__, "image_size": (20, 20), "crop_fraction": 0.5})
+    path = keras_vit.save_checkpoint(model, tmp_path / "folder", dialect)
+    assert path == tmp_path / "folder" / "model.safetensors"
+    save_file(load_file(path), path)  # drops the note
+    said = read_checkpoint(path)
+    assert said.fields["activation"] == model.config.activation
+    assert said.fields["layer_norm_epsilon"] == model.config.layer_norm_epsilon
+    assert (said.num_heads, said.preprocessing) == (3, model.preprocessing)
+    again = keras_vit.build(model.config, weights=tmp_path / "folder")
+    x = images(2, 20, 20, 3)
+    np.testing.assert_array_equal(numpy(model(x)), numpy(again(x)))
+
+
+@pytest.mark.parametrize("text", ["", "[1]", "{", '{"hidden_act": [], "layer_norm_eps": "x"}', '{"pretrained_cfg": 3}'])
+def test_useless_json_beside_a_file_counts_as_none(tmp_path, text):
+    path = tmp_path / "model.safetensors"
+    path.write_bytes((FOREIGN / "huggingface_vit.safetensors").read_bytes())
+    for name in ("config.json", "preprocessor_config.json"):
+        (tmp_path / name).write_text(text)
+    said = read_checkpoint(path)
+    assert said.preprocessing is None
+    assert said.fields["layer_norm_epsilon"] == 1e-12
+
+
+@pytest.mark.parametrize("dialect", ["timm", "huggingface"])
+def test_single_file_of_another_gelu_warns_what_its_reader_would_compute(tmp_path, dialect):
+    with pytest.warns(UserWarning, match="computes the exact GELU unless told otherwise"):
+        keras_vit.save_checkpoint(make_tiny(), tmp_path / "x.safetensors", dialect)
+    keras_vit.save_checkpoint(make_tiny(), tmp_path / "folder", dialect)  # says so itself: warnings are errors here
+    activation = json.loads((tmp_path / "folder" / "config.json").read_text())
+    assert "gelu_tanh" in json.dumps(activation) or "gelu_pytorch_tanh" in json.dumps(activation)
+
+
+def test_timm_model_that_normalises_after_its_mean_is_refused(tmp_path):
+    arrays = load_file(FOREIGN / "timm_token.safetensors")
+    arrays["fc_norm.weight"] = arrays["norm.weight"]
+    save_file(arrays, tmp_path / "x.safetensors")
+    with pytest.raises(CheckpointError, match=r"normalises after its mean pooling.*x\.safetensors"):
+        read_checkpoint(tmp_path / "x.safetensors")
+
+
+@pytest.mark.parametrize("prefix", ["", "params/", "opt/target/", "img/", "params/img/"])
+def test_big_vision_prefixes_are_taken_off(prefix):
+    names = [f"{prefix}{name}" for name in ("embedding/kernel", "pos_embedding")]
+    assert recognise("npz", [*names, "opt/0/count", "chrono/steps"]) == ("big_vision", prefix)
+
+
+def test_sam_files_hold_official_names_below_the_optimizer(tmp_path):
+    arrays = {f"opt/target/{name}": array for name, array in np.load(GOLDEN / "token.npz").items()}
+    np.savez(tmp_path / "x.npz", **arrays, **{"opt/state/step": np.int32(7)})
+    checkpoint = read_checkpoint(tmp_path / "x.npz")
+    assert (checkpoint.dialect, checkpoint.set_aside) == ("official", ("opt/state/step",))
+    assert set(checkpoint.tensors) == set(read_checkpoint(GOLDEN / "token.npz").tensors)
+
+
+@pytest.mark.parametrize("old", ["Transformer/pos_embedding", "with a class row", "inlined head"])
+def test_older_big_vision_layouts_are_read(tmp_path, old):
+    source = "big_vision_map" if old == "inlined head" else "big_vision_tok"
+    arrays = {
+        name.removeprefix("params/img/").removeprefix("opt/target/"): array
+        for name, array in np.load(FOREIGN / f"{source}.npz").items()
+    }
+    if old == "inlined head":
+        arrays = {name.removeprefix("MAPHead_0/"): array for name, array in arrays.items()}
+    elif old == "with a class row":
+        row = np.random.default_rng(0).normal(size=(1, 1, 48)).astype("float32")
+        arrays["pos_embedding"] = np.concatenate([row, arrays["pos_embedding"]], axis=1)
+        arrays["cls"] = arrays["cls"] - row
+    else:
+        arrays[old] = arrays.pop("pos_embedding")
+    np.savez(tmp_path / "x.npz", **arrays)
+    config = keras_vit.ViTConfig(8, 48, 3, 4, 96, pooling="map" if old == "inlined head" else "token")
+    model = keras_vit.build(config, weights=tmp_path / "x.npz")
+    with np.load(FOREIGN / f"{source}.expected.npz") as expected:
+        np.testing.assert_allclose(model.predict_on_batch(expected["images"]), expected["logits"], atol=2e-5)
+
+
+def test_void_bfloat16_is_read_in_big_vision_files_only(tmp_path):  # N8
+    arrays = dict(np.load(GOLDEN / "token.npz"))
+    arrays["head/kernel"] = arrays["head/kernel"].astype("float16").view("V2")
+    np.savez(tmp_path / "x.npz", **arrays)
+    with pytest.raises(CheckpointError, match="'head/kernel' must hold little-endian floats"):
+        read_checkpoint(tmp_path / "x.npz")
+
+
+def test_builder_follows_what_the_file_decides(tmp_path):
+    """By variant name only what is left open follows; these are Ti/16's sizes."""
+    fields = {"distilled": True, "activation": "gelu", "num_layers": 1}
+    model = randomise(keras_vit.build("Ti/16", input_shape=(32, 48, 3), classes=5, **fields))
+    save(model, tmp_path / "x.safetensors", "timm")
+    again = keras_vit.ViTTi16(weights=tmp_path / "x.safetensors", num_layers=1)
+    assert again.config == model.config
+    assert again.input_shape == model.input_shape
+    tanh = keras_vit.ViTTi16(weights=tmp_path / "x.safetensors", num_layers=1, activation="gelu_tanh")
+    assert tanh.weights_report == ("activation gelu_tanh, where timm computes gelu",)
+
+
+def test_conversion_that_lacks_the_number_of_heads_asks_for_it(tmp_path):
+    source = FOREIGN / "timm_token.safetensors"
+    with pytest.raises(CheckpointError, match="Pass `num_heads=`"):
+        convert_checkpoint(source, tmp_path / "x.npz", "official")
+    with pytest.warns(UserWarning, match="the official code computes the tanh GELU"):
+        convert_checkpoint(source, tmp_path / "x.npz", "official", num_heads=4)
+    assert read_checkpoint(tmp_path / "x.npz").num_heads == 4
