@@ -19,11 +19,17 @@ GOLDEN = Path(__file__).parent / "golden"
 
 @pytest.fixture(autouse=True)
 def clean_state():
-    """Every test starts with the same seed and float32, and leaves no abstract variables behind."""
+    """Every test starts with the same seed, float32 and channels last."""
     keras.utils.set_random_seed(7)
     yield
     keras.config.set_dtype_policy("float32")
     keras.config.set_image_data_format("channels_last")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def clean_session():
+    """No module leaves abstract variables behind; after each test it would take longer than most tests."""
+    yield
     keras.utils.clear_session()
 
 

@@ -18,10 +18,10 @@ from keras_vit.weights.layout import Entry, FormatError, Member, byte_count, che
 
 NOTE_KEY = "keras_vit"
 _END = struct.Struct("<4s4H2IH")  # signature, disks (2), entries (2), size and offset of the directory, comment length
-_END64 = struct.Struct("<4sQ2H2I4Q")
+_END64 = struct.Struct("<4s12x2I4Q")  # the same facts without the comment
 _LOCATOR64 = struct.Struct("<4sIQI")
-_CENTRAL = struct.Struct("<4s6H3I5H2I")
-_LOCAL = struct.Struct("<4s5H3I2H")
+_CENTRAL = struct.Struct("<8x2H4x3I4H6xI")  # flags, method, CRC-32, two sizes, three lengths, disk, local header
+_LOCAL = struct.Struct("<26x2H")  # lengths of name and extra field
 _LONGEST_COMMENT = 2**16 - 1
 _STORED, _DEFLATED = 0, 8
 _ENCRYPTED = 0x0001 | 0x0040 | 0x2000  # flag bits 0, 6, 13
@@ -86,7 +86,7 @@ def _find_directory64(data, position):
     record = position - _LOCATOR64.size - _END64.size  # both stand right before the 32-bit record
     if record < 0:
         raise FormatError("is a zip cut short or damaged: its 64-bit record is missing")
-    signature, _, _, _, disk, first_disk, here, count, size, offset = _END64.unpack_from(data, record)
+    signature, disk, first_disk, here, count, size, offset = _END64.unpack_from(data, record)
     locator, locator_disk, place, _ = _LOCATOR64.unpack_from(data, record + _END64.size)
     if (signature, locator, locator_disk, place) != (b"PK\x06\x06", b"PK\x06\x07", 0, record):
         raise FormatError("is a zip cut short or damaged: its 64-bit record is missing")
@@ -97,9 +97,8 @@ def _read_member(data, position, stop):
     """Name, member, first byte of its local header, and where the next directory entry starts."""
     if position + _CENTRAL.size > stop or data[position : position + 4] != b"PK\x01\x02":
         raise FormatError("is a zip cut short or damaged: an entry of its directory is broken")
-    fields = _CENTRAL.unpack_from(data, position)
-    _, _, _, flags, method, _, _, crc, stored_size, size, name_size, extra_size, comment_size, disk, _, _, first = (
-        fields
+    flags, method, crc, stored_size, size, name_size, extra_size, comment_size, disk, first = _CENTRAL.unpack_from(
+        data, position
     )
     behind_name = position + _CENTRAL.size + name_size
     raw_name = data[position + _CENTRAL.size : behind_name]
@@ -154,7 +153,7 @@ def _find_data(data, first, raw_name):
     """First byte behind a local header, whose name must be the directory's."""
     if first + _LOCAL.size > len(data) or data[first : first + 4] != b"PK\x03\x04":
         raise FormatError(f"is cut short or damaged: the header of {raw_name!r} is not where the directory says")
-    *_, name_size, extra_size = _LOCAL.unpack_from(data, first)
+    name_size, extra_size = _LOCAL.unpack_from(data, first)
     start = first + _LOCAL.size + name_size
     if data[first + _LOCAL.size : start] != raw_name:
         raise FormatError(f"is damaged: the directory calls {raw_name!r} what has another name at its place")

@@ -93,8 +93,6 @@ class TensorFile:
         else:
             buffer, start = self._mapping, member.start + member.header_size
             finite = self._look_through(file, name, dtype, check_finite, scratch)
-        if 0 in shape:
-            return np.empty(shape, dtype)  # a buffer may end before an array of no bytes begins
         array = np.ndarray(shape, dtype, buffer, start, order="F" if member.fortran_order else "C")
         if check_finite and not finite:
             self._check_finite(name, array)

@@ -112,7 +112,7 @@ def test_killed_holder_of_the_lock_holds_nobody_up(server):  # D7
         process.kill()
     start = time.monotonic()
     fetch(RemoteFile(server.url("ok"), NAME))
-    assert time.monotonic() - start < 1
+    assert time.monotonic() - start < 10  # the server would answer the killed one after 20
 
 
 def test_file_too_large_for_the_disk_is_refused_with_both_numbers(server, monkeypatch):  # D9

@@ -5,7 +5,7 @@ import zlib
 
 import numpy as np
 import pytest
-from forged import npy, npy_with_text, patched, zipped
+from forged import deflated, npy, npy_with_text, patched, zipped
 
 from keras_vit.weights.reader import CheckpointError, Entry, scan
 
@@ -145,6 +145,25 @@ def test_scan_refuses_bytes_before_and_behind_the_archive(path):
     for damaged in (data + b"\0", data[:30] + b"\0" + data[30:]):
         path.write_bytes(damaged)
         assert_refused(path, "cut short or damaged|is not where")
+
+
+def test_scan_refuses_a_directory_that_lists_fewer_members_than_it_counts(path):
+    data = bytearray(zipped(path, [("a.npy", npy(A)), ("b.npy", npy(A))]).read_bytes())
+    second, end = data.rindex(b"PK\x01\x02"), data.index(b"PK\x05\x06")
+    struct.pack_into("<H", data, data.index(b"PK\x01\x02") + 32, end - second)  # the first entry's comment takes it in
+    path.write_bytes(data)
+    assert_refused(path, "it must hold 2 members, and lists 1")
+
+
+def test_scan_refuses_a_name_that_is_no_text(path):
+    zipped(path, [("é.npy", npy(A))])  # written as UTF-8
+    path.write_bytes(path.read_bytes().replace("é".encode(), b"\xc3\xc3"))
+    assert_refused(path, r"holds the name b'\\xc3\\xc3.npy', which is no text")
+
+
+def test_scan_refuses_a_member_that_cannot_be_inflated(path):
+    deflated(path, b"\xff" * 50, 268)
+    assert_refused(path, "'a.npy' cannot be inflated")
 
 
 def test_scan_refuses_members_in_the_same_bytes(path):

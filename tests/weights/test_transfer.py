@@ -128,18 +128,18 @@ def test_retry_after_is_waited_for_up_to_a_bound(server, monkeypatch):  # D4
 
 def test_hanging_server_ends_in_an_error(server):  # D5
     start = time.monotonic()
-    fails(listed(server, "hang"), r"no answer within 0.2 s \(KERAS_VIT_TIMEOUT\), after 4 tries", timeout=0.2)
-    assert time.monotonic() - start < 3
+    fails(listed(server, "hang"), r"no answer within 0.4 s \(KERAS_VIT_TIMEOUT\), after 4 tries", timeout=0.4)
+    assert time.monotonic() - start < 10
 
 
 def test_body_that_stalls_ends_in_an_error(server):  # D5
     server.pause = 2
-    fails(listed(server, "slow"), "nothing came for 0.2 s after 65536 bytes", timeout=0.2)
+    fails(listed(server, "slow"), r"nothing came for 0.4 s after \d+ bytes", timeout=0.4)
 
 
 def test_body_that_drips_ends_in_an_error(server):  # D5
     server.piece, server.pause = 1, 0.02
-    fails(listed(server, "slow"), "fewer than 1024 bytes a second", timeout=0.2)
+    fails(listed(server, "slow"), "fewer than 1024 bytes a second", timeout=0.4)
 
 
 def leave_part(server, length=100_000):
@@ -159,6 +159,22 @@ def test_part_is_continued_by_the_next_call(server):  # D6
     assert fetch(listed(server, "cut")).read_bytes() == server.content
     assert server.ranges == ["bytes=100000-"]
     assert server.log[0][1]["If-Range"] == f'"{server.sha256[:8]}"'
+
+
+@pytest.mark.parametrize(
+    ("headers", "validator"),
+    [
+        ({"ETag": None, "Last-Modified": "Wed, 21 Oct 2020 07:28:00 GMT"}, "Wed, 21 Oct 2020 07:28:00 GMT"),
+        ({"ETag": 'W/"weak"'}, None),
+        ({"ETag": None}, None),
+    ],
+)
+def test_part_is_continued_only_if_the_server_can_tell_versions_apart(server, headers, validator):  # D6
+    server.headers = headers
+    leave_part(server)
+    assert fetch(listed(server, "cut")).read_bytes() == server.content
+    assert server.log[0][1]["If-Range"] == validator
+    assert (server.ranges[0] is None) == (validator is None)
 
 
 def test_server_that_ignores_range_is_read_from_the_beginning(server, monkeypatch):  # D6
@@ -252,6 +268,7 @@ def test_sha256_that_a_redirect_announces_is_compared(server):
 
 def test_encoded_body_is_refused(server):
     fails(listed(server, "gzip"), "sent it as gzip")
+    assert server.log[0][1]["Accept-Encoding"] == "identity"
 
 
 @pytest.mark.parametrize("target", ["file:///etc/passwd", "ftp://127.0.0.1/x", "http://192.0.2.1/x", "//[::1/x"])

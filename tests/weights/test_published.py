@@ -1,0 +1,173 @@
+"""Every name of the table builds from a mirror, with the preprocessing of its record: small here, full-size if slow."""
+
+import dataclasses
+import warnings
+
+import keras
+import numpy as np
+import pytest
+from conftest import randomise
+
+import keras_vit
+from keras_vit.variants import BUILDERS, VARIANTS, builder_name
+from keras_vit.weights.checkpoint import Checkpoint
+from keras_vit.weights.convert import write_checkpoint
+from keras_vit.weights.hub import RECORDS
+from keras_vit.weights.load import weight_paths
+
+ZERO_HEAD = "ignore:the head of .* is all zeros:UserWarning"
+
+
+def id_of(record):
+    return f"{builder_name(record.variant)}-{record.name}"
+
+
+def small(variant):
+    """The variant with one narrow block, and its own patches, heads and stages."""
+    config = VARIANTS[variant]
+    width = None if config.resnet_stages is None else 0.5
+    fields = {} if width is None else {"resnet_width_factor": width}
+    return dataclasses.replace(config, hidden_size=4 * config.num_heads, mlp_dim=20, num_layers=1, **fields)
+
+
+def dialect_of(record):
+    if record.path.startswith("big_vision/"):
+        return "big_vision"
+    if record.path.startswith("hf/"):
+        return "huggingface" if record.path.startswith("hf/google/") else "timm"
+    return "official"
+
+
+def stored_config(record):
+    config = record.config
+    if "flexivit_" in record.path:  # one kernel of 32 x 32 and a table of 7 x 7 for all patch sizes
+        return dataclasses.replace(config, patch_size=32), 224
+    return config, record.resolution
+
+
+def write_published(record, path, values):
+    """A file as it would be published: `values` makes an array of a shape."""
+    config, resolution = stored_config(record)
+    with keras.StatelessScope(initialize_variables=False):
+        top = {"classes": record.classes} if record.classes else {"include_top": False}
+        model = keras_vit.build(config, input_shape=(resolution, resolution, 3), **top)
+    shapes = {name: tuple(variable.shape) for name, variable in weight_paths(model).items()}
+    tensors = {name: values(shape) for name, shape in shapes.items()}
+    if record.head == "zero":
+        tensors |= {name: np.zeros_like(tensors[name]) for name in ("head/kernel", "head/bias")}
+    fields = {name: getattr(config, name) for name in ("activation", "layer_norm_epsilon", "position_embedding")}
+    checkpoint = Checkpoint(path, "official", tensors, config.num_heads, recorded_fields=fields)
+    path.parent.mkdir(parents=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        write_checkpoint(checkpoint, path, dialect_of(record))
+    if record.path.endswith("sam/ViT-S_16.npz"):  # with the optimizer's moments, below its prefix
+        arrays = dict(np.load(path))
+        moments = {f"opt/state/{name}/grad_ema": array for name, array in arrays.items()}
+        np.savez(path, **{f"opt/target/{name}": array for name, array in arrays.items()}, **moments)
+
+
+@pytest.fixture
+def mirror(tmp_path, monkeypatch):
+    for variable in ("KERAS_VIT_CACHE", "KERAS_VIT_OFFLINE"):
+        monkeypatch.setenv(variable, {"KERAS_VIT_CACHE": str(tmp_path / "cache")}.get(variable, "1"))
+    (tmp_path / "mirror").mkdir()
+    monkeypatch.setenv("KERAS_VIT_MIRROR", str(tmp_path / "mirror"))
+    return tmp_path / "mirror"
+
+
+def build(record, **arguments):
+    return getattr(keras_vit, builder_name(record.variant))(weights=record.name, **arguments)
+
+
+def assert_follows(record, model):
+    height = record.resolution
+    assert model.input_shape == (None, height, height, 3)
+    assert model.output_shape[-1] == (record.classes or model.config.hidden_size)
+    assert model.preprocessing == record.preprocessing
+    assert model.config == dataclasses.replace(record.config, class_token=model.config.class_token)
+    if "flexivit_" in record.path:
+        assert model.weights_report == (
+            "patch kernel resized from 32x32 to 16x16 (pseudo-inverse)",
+            "position embedding resized from (7, 7) to (15, 15) (bilinear_antialias)",
+        )
+    else:
+        assert model.weights_report == ()
+
+
+@pytest.mark.filterwarnings(ZERO_HEAD)
+@pytest.mark.parametrize("record", RECORDS, ids=id_of)
+def test_every_name_builds_from_a_mirror_with_its_preprocessing(mirror, monkeypatch, record):
+    monkeypatch.setitem(VARIANTS, record.variant, small(record.variant))
+    rng = np.random.default_rng(1)
+    write_published(record, mirror / record.path, lambda shape: rng.normal(0, 0.2, shape).astype("float32"))
+    if record.classes:
+        assert_follows(record, build(record))
+    side = 378 if record.variant == "H/14" else 384
+    model = build(record, classes=10, input_shape=(side, side, 3))
+    assert model.output_shape == (None, 10)
+    assert model.preprocessing == dataclasses.replace(record.preprocessing, image_size=(side, side))
+    for field, value in record.fields:
+        if field != "representation_size":  # dropped with the head it was trained for
+            assert getattr(model.config, field) == value
+    assert "new head" in model.weights_report
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.filterwarnings(ZERO_HEAD)
+@pytest.mark.parametrize("record", [r for r in RECORDS if not r.path.startswith("hf/")], ids=id_of)
+def test_every_name_builds_at_full_size(mirror, record):
+    ramp = np.linspace(-1, 1, 1000, dtype="float32")
+    write_published(record, mirror / record.path, lambda shape: np.resize(ramp, shape))
+    assert_follows(record, build(record))
+    (mirror / record.path).unlink()
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings(ZERO_HEAD)
+def test_the_issue_in_one_line(mirror):
+    record = next(r for r in RECORDS if (r.name, r.variant) == ("imagenet21k", "B/16"))
+    write_published(record, mirror / record.path, lambda shape: np.full(shape, 0.01, "float32"))
+    model = keras_vit.ViTB16(weights="imagenet21k", classes=10, input_shape=(384, 384, 3))
+    assert model.count_params() == 85_798_656 + (24**2 - 14**2) * 768 + 7690
+
+
+def test_a_folder_of_the_mirror_gives_the_file_of_the_variant(mirror, monkeypatch):
+    monkeypatch.setitem(VARIANTS, "B/16", small("B/16"))
+    for record in (r for r in RECORDS if r.variant == "B/16" and r.name in ("imagenet21k", "imagenet21k+imagenet2012")):
+        write_published(record, mirror / record.path, lambda shape: np.full(shape, 0.1, "float32"))
+    folder = mirror / "vit_models" / "imagenet21k+imagenet2012"
+    assert keras_vit.ViTB16(weights=folder).input_shape == (None, 384, 384, 3)
+    with pytest.raises(ValueError, match=r"must hold one file of ViT B/16(.|\n)*imagenet21k/ViT-B_16\.npz\. Pass the"):
+        keras_vit.ViTB16(weights=mirror)
+    with pytest.raises(ValueError, match="must hold one file of ViT L/16"):
+        keras_vit.ViTL16(weights=folder)
+
+
+def test_a_file_that_is_not_what_the_table_says_is_refused(mirror, monkeypatch):
+    monkeypatch.setitem(VARIANTS, "B/16", small("B/16"))
+    record = next(r for r in RECORDS if (r.name, r.variant) == ("sam", "B/16"))
+    other = dataclasses.replace(record, classes=7)
+    write_published(other, mirror / record.path, lambda shape: np.full(shape, 0.1, "float32"))
+    with pytest.raises(keras_vit.CheckpointError, match=r"must have 1000 classes, so this is another file"):
+        keras_vit.ViTB16(weights="sam", classes=10)
+
+
+def test_preprocessing_of_the_record_is_kept_by_saving_and_loading(mirror, monkeypatch, tmp_path):
+    monkeypatch.setitem(VARIANTS, "Ti/16", small("Ti/16"))
+    record = next(r for r in RECORDS if (r.name, r.variant) == ("deit-distilled-imagenet2012", "Ti/16"))
+    rng = np.random.default_rng(1)
+    write_published(record, mirror / record.path, lambda shape: rng.normal(0, 0.2, shape).astype("float32"))
+    model = randomise(build(record, classes=4))
+    model.save(tmp_path / "x.keras")
+    assert keras.saving.load_model(tmp_path / "x.keras").preprocessing == record.preprocessing
+    assert keras_vit.with_input_shape(model, (32, 48, 3)).preprocessing == dataclasses.replace(
+        record.preprocessing, image_size=(32, 48)
+    )
+    assert record.preprocessing.mean == (0.485, 0.456, 0.406)
+
+
+def test_every_builder_has_published_weights_but_the_two_giants():
+    assert set(VARIANTS) - {record.variant for record in RECORDS} == {"g/14", "G/14"}
+    assert set(BUILDERS.values()) == set(VARIANTS)

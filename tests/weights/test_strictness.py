@@ -1,0 +1,135 @@
+"""What a loader must refuse: rows N5, N6, N11 and N12 (N10 stands in test_load.py, the rest in test_reader.py)."""
+
+import pickle
+import zipfile
+
+import h5py
+import keras
+import numpy as np
+import pytest
+from conftest import make_tiny, numpy, randomise, tiny_config
+
+import keras_vit
+from keras_vit.weights.checkpoint import Checkpoint
+from keras_vit.weights.load import _check_fit, weight_paths
+from keras_vit.weights.reader import CheckpointError
+
+
+def abstract(variant):
+    """A model of shapes alone, and a checkpoint that fits it: arrays of stride 0 over one number."""
+    with keras.StatelessScope(initialize_variables=False):
+        model = keras_vit.build(variant)
+    shapes = {path: tuple(variable.shape) for path, variable in weight_paths(model).items()}
+    return model, {path: np.broadcast_to(np.float32(0), shape) for path, shape in shapes.items()}
+
+
+def refusal(model, tensors):
+    checkpoint = Checkpoint("x.npz", "official", tensors, None)
+    with pytest.raises(CheckpointError) as error:
+        _check_fit(model, checkpoint, tensors, weight_paths(model))
+    return str(error.value)
+
+
+def test_a_wrong_side_of_any_axis_of_any_weight_of_ti16_is_named():  # N6
+    model, tensors = abstract("Ti/16")
+    cases = [(path, axis) for path, array in tensors.items() for axis in range(array.ndim)]
+    for path, axis in cases:
+        shape = list(tensors[path].shape)
+        shape[axis] += 1
+        wrong = tensors | {path: np.broadcast_to(np.float32(0), shape)}
+        line = f"    ~ {path}  file {tuple(shape)}  model {tensors[path].shape}"
+        assert line in refusal(model, wrong)
+    assert len(cases) > 152
+
+
+def test_a_transposed_rectangular_kernel_is_never_made_to_fit():  # N6
+    model, tensors = abstract("Ti/16")
+    path = "block_03/mlp/dense_1/kernel"
+    assert f"~ {path}  file (768, 192)  model (192, 768)" in refusal(model, tensors | {path: tensors[path].T})
+
+
+def test_dropped_added_and_renamed_keys_are_listed_with_their_count():  # N5
+    model, tensors = abstract("Ti/16")
+    dropped = {path: array for path, array in tensors.items() if not path.startswith("block_07/")}
+    message = refusal(model, dropped)
+    assert "in the model, not in the file (16):" in message
+    assert "    - block_07/norm_1/gamma (192,)" in message
+    assert "    ... and 11 more" in message
+    assert "in the file, not in the model (1):\n    + noise (3,)" in refusal(model, tensors | {"noise": np.ones(3)})
+    renamed = dict(tensors)
+    renamed["encoder_norm/delta"] = renamed.pop("encoder_norm/gamma")
+    message = refusal(model, renamed)
+    assert "+ encoder_norm/delta (192,)" in message
+    assert "- encoder_norm/gamma (192,)" in message
+
+
+@pytest.fixture
+def saved(tmp_path):
+    model = make_tiny()
+    keras_vit.save_checkpoint(model, tmp_path / "x.npz")
+    return model, tmp_path / "x.npz"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "outputs", "report"),
+    [
+        ({}, 7, ()),
+        ({"classes": 7}, 7, ()),
+        ({"classes": 9}, 9, ("new head", "set aside head (12, 7)")),
+        ({"include_top": False}, 12, ("set aside head (12, 7)",)),
+    ],
+)
+def test_number_of_classes_is_the_callers_or_the_files_and_said(saved, arguments, outputs, report):  # N11
+    model, path = saved
+    again = keras_vit.build(tiny_config(), weights=path, **arguments)
+    assert again.output_shape == (None, outputs)
+    assert again.weights_report == report
+    if outputs == 7:
+        np.testing.assert_array_equal(numpy(again.get_layer("head").kernel), numpy(model.get_layer("head").kernel))
+
+
+def hostile_files(folder):
+    """Programs in the guise of weights, as people get them sent."""
+    trap = keras.Sequential([keras.Input((3,)), keras.layers.Lambda(lambda x: x + 1)])
+    trap.save(folder / "lambda.keras")
+    with h5py.File(folder / "lambda.h5", "w") as file:
+        file.attrs["model_config"] = "{}"
+        file["outside"] = h5py.ExternalLink("/etc/passwd", "/")
+    (folder / "torch.bin").write_bytes(pickle.dumps({"weight": [1.0]}))
+    with zipfile.ZipFile(folder / "torch.pt", "w") as archive:
+        archive.writestr("archive/data.pkl", pickle.dumps([1.0]))
+    saved_model = folder / "saved_model"
+    saved_model.mkdir()
+    (saved_model / "saved_model.pb").write_bytes(b"\x08\x01")
+    return ["lambda.keras", "lambda.h5", "torch.bin", "torch.pt", "saved_model"]
+
+
+def test_files_that_are_programs_are_refused_and_never_loaded(tmp_path, monkeypatch):  # N12
+    names = hostile_files(tmp_path)
+
+    def loaded(*arguments, **keywords):
+        raise AssertionError("a file was loaded as a program")
+
+    for module, function in ((keras.saving, "load_model"), (keras.models, "load_model"), (pickle, "load")):
+        monkeypatch.setattr(module, function, loaded)
+    for name in names:
+        with pytest.raises(ValueError, match=r"must be an \.npz or safetensors file|must hold one file|no \.npy"):
+            keras_vit.build(tiny_config(), weights=tmp_path / name)
+
+
+def test_a_model_reloads_under_safe_mode_only(saved, tmp_path):  # N12: what we save needs no trust
+    model, _ = saved
+    model.save(tmp_path / "x.keras")
+    again = keras.saving.load_model(tmp_path / "x.keras", safe_mode=True)
+    np.testing.assert_array_equal(again.get_weights()[0], model.get_weights()[0])
+
+
+def test_nonfinite_values_are_refused_by_name_and_count(tmp_path):  # N7, through the builder
+    model = randomise(make_tiny())
+    kernel = model.get_layer("head").kernel
+    values = numpy(kernel).copy()
+    values[2, 1:4] = np.nan, np.inf, -np.inf
+    kernel.assign(values)
+    keras_vit.save_checkpoint(model, tmp_path / "x.npz")
+    with pytest.raises(CheckpointError, match="'head/kernel' holds 3 NaN or infinite values"):
+        keras_vit.build(tiny_config(), weights=tmp_path / "x.npz")
