@@ -20,10 +20,14 @@ def printed(tmp_path_factory):
     folder = tmp_path_factory.mktemp("readme")
     model = keras_vit.ViTTi16(classes=21843)
     model.get_layer("head").kernel.assign_add(np.random.default_rng(0).normal(0, 0.02, (192, 21843)))
-    keras_vit.save_checkpoint(model, folder / "Ti_16.npz")
+    record = keras_vit.find_weights("augreg-imagenet21k", "Ti/16")
+    published = folder / "mirror" / record.path
+    published.parent.mkdir(parents=True)
+    keras_vit.save_checkpoint(model, published)
     image.fromarray(np.random.default_rng(0).integers(0, 256, (50, 70, 3), "uint8")).save(folder / "photo.jpg")
     code = f"\nprint({MARK!r})\n".join(block for block, _ in BLOCKS)
-    return run_python(f"import os; os.chdir({str(folder)!r})\n{code}").split(f"{MARK}\n")
+    place = f"import os; os.chdir({str(folder)!r}); os.environ['KERAS_VIT_MIRROR'] = 'mirror'\n"
+    return run_python(f"{place}{code}").split(f"{MARK}\n")
 
 
 @pytest.mark.parametrize("index", range(len(BLOCKS)))

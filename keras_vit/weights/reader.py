@@ -69,11 +69,31 @@ class TensorFile:
         names = list(self.entries if names is None else names)
         for name in names:
             self._check_readable(name, void_is_bfloat16)
+        with self._unchanged() as file:
+            scratch = np.empty(_CHUNK, "u1")
+            return {name: self._read_array(file, name, not allow_nonfinite, scratch) for name in names}
+
+    def check(self):
+        """Compares the checksum of every member, also of those that are no weights.
+
+        Raises:
+            CheckpointError: if one differs, or the file changed since it was scanned.
+        """
+        with self._unchanged() as file:
+            scratch = np.empty(_CHUNK, "u1")
+            for name, member in self._members.items():
+                if member.deflated:
+                    self._inflate(file, name)
+                else:
+                    self._look_through(file, name, np.dtype("u1"), False, scratch)
+
+    @contextlib.contextmanager
+    def _unchanged(self):
+        """The file, open, if it is still the one that was scanned."""
         with _opened(self.path) as file:
             if _identity(file) != self._identity:
                 raise self._error("the file changed while it was being read", "Read it again when it is whole")
-            scratch = np.empty(_CHUNK, "u1")
-            return {name: self._read_array(file, name, not allow_nonfinite, scratch) for name in names}
+            yield file
 
     def _check_readable(self, name, void_is_bfloat16):
         if name not in self.entries:
@@ -188,12 +208,6 @@ def forget_pages(array):
         array = array.base
     if isinstance(array, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
         array.madvise(mmap.MADV_DONTNEED)
-
-
-def read_npz(path) -> tuple[dict[str, np.ndarray], dict]:
-    """All arrays of a file and its note; the older way to write `scan(path).read()`."""
-    file = scan(path)
-    return file.read(), file.note
 
 
 @contextlib.contextmanager

@@ -17,7 +17,7 @@ from keras_vit.weights.checkpoint import read_checkpoint
 from keras_vit.weights.environment import is_offline
 from keras_vit.weights.fetch import fetch
 from keras_vit.weights.hub import RECORDS, WeightsRecord, find_weights
-from keras_vit.weights.reader import CheckpointError
+from keras_vit.weights.reader import CheckpointError, scan
 from keras_vit.weights.remote import OfflineError, RemoteFile, download_error
 
 _SUFFIXES = (".npz", ".safetensors")
@@ -76,7 +76,8 @@ def remote_file(record: WeightsRecord, sha256: str | None = None) -> RemoteFile:
 
 
 def check_file(path):
-    """Raises `CheckpointError` unless the file is a whole checkpoint of a known layout."""
+    """Raises `CheckpointError` unless the file is a whole checkpoint of a known layout, sound in every member."""
+    scan(path).check()
     read_checkpoint(path)
 
 

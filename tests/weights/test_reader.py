@@ -332,3 +332,15 @@ def test_reader_holds_no_second_copy_and_imports_no_framework(path):
 def test_scan_of_a_safetensors_file_keeps_zero_dimensional_arrays(path):
     write_header(path, {"n": {"dtype": "F32", "shape": [], "data_offsets": [0, 4]}}, np.float32(2.5).tobytes())
     assert scan(path).read()["n"] == 2.5
+
+
+@pytest.mark.parametrize("save", SAVERS[:2], ids=["stored", "deflated"])
+def test_check_looks_through_members_that_are_no_weights(path, save):
+    save(path, a=ARRAYS["a"], step=np.arange(1000))
+    scan(path).check()
+    damaged = bytearray(path.read_bytes())
+    damaged[damaged.rindex(b"step.npy", 0, damaged.index(b"PK\x01\x02")) + 200] ^= 1
+    path.write_bytes(damaged)
+    assert list(scan(path).read(["a"])) == ["a"]
+    with pytest.raises(CheckpointError, match=r"'step'"):
+        scan(path).check()
