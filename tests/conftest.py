@@ -18,8 +18,9 @@ GOLDEN = Path(__file__).parent / "golden"
 
 
 @pytest.fixture(autouse=True)
-def clean_state():
-    """Every test starts with the same seed, float32 and channels last."""
+def clean_state(monkeypatch, tmp_path):
+    """Every test starts with the same seed, float32, channels last, and an empty cache of its own."""
+    use_cache(monkeypatch, tmp_path / "cache")
     keras.utils.set_random_seed(7)
     yield
     keras.config.set_dtype_policy("float32")
@@ -31,6 +32,16 @@ def clean_session():
     """No module leaves abstract variables behind; after each test it would take longer than most tests."""
     yield
     keras.utils.clear_session()
+
+
+def use_cache(monkeypatch, cache):
+    """An environment with this cache and nothing else that fetching reads."""
+    for name in ("CACHE", "MIRROR", "OFFLINE", "TIMEOUT", "ALLOW_HTTP"):
+        monkeypatch.delenv(f"KERAS_VIT_{name}", raising=False)
+    for name in [name for name in os.environ if name.lower().endswith("_proxy")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("KERAS_VIT_CACHE", str(cache))
+    monkeypatch.setattr("keras_vit.weights.transfer.PAUSES", (0.01, 0.01, 0.01))
 
 
 @pytest.fixture

@@ -178,11 +178,3 @@ def child(url, cache, *arguments, prefix=(), **variables):
             yield process
         finally:
             process.kill()
-
-
-def use_cache(monkeypatch, cache):
-    """An environment with this cache and nothing else that fetching reads."""
-    for name in [name for name in os.environ if name.startswith("KERAS_VIT_") or name.lower().endswith("_proxy")]:
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("KERAS_VIT_CACHE", str(cache))
-    monkeypatch.setattr("keras_vit.weights.transfer.PAUSES", (0.01, 0.01, 0.01))

@@ -14,7 +14,7 @@ import zipfile
 import numpy as np
 import pytest
 from conftest import GOLDEN, ROOT, run_python
-from fault_server import FaultServer, child_environment, use_cache
+from fault_server import FaultServer, child_environment
 from forged import npy
 
 from keras_vit import Preprocessing, cli
@@ -26,12 +26,6 @@ from keras_vit.weights.hub import list_weights
 OFFICIAL = GOLDEN / "token.npz"
 TIMM = GOLDEN / "foreign" / "timm_token.safetensors"
 PUBLISHED = "vit_models/imagenet21k/ViT-B_16.npz"
-
-
-@pytest.fixture(autouse=True)
-def clean_state(monkeypatch, tmp_path):
-    """In place of the one that clears Keras, which no command uses."""
-    use_cache(monkeypatch, tmp_path / "cache")
 
 
 @pytest.fixture

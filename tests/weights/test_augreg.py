@@ -9,12 +9,6 @@ import pytest
 
 from keras_vit.weights.augreg import AugRegRow, augreg_record, best_augreg, looks_like_augreg, read_augreg_index
 
-
-@pytest.fixture(autouse=True)
-def clean_state():
-    """Nothing here touches Keras, so there is nothing to clean (a third of a second a test)."""
-
-
 UPSTREAM = "B_16-i21k-300ep-lr_0.001-aug_medium1-wd_0.1-do_0.0-sd_0.0"
 ADAPTED = f"{UPSTREAM}--oxford_iiit_pet-steps_2k-lr_0.003-res_384"
 COLUMNS = [field.name for field in dataclasses.fields(AugRegRow)]

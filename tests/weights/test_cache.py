@@ -6,16 +6,10 @@ import os
 import shutil
 
 import pytest
-from fault_server import NAME, FaultServer, use_cache
+from fault_server import NAME, FaultServer
 
 from keras_vit.weights.cache import sha256_of
 from keras_vit.weights.fetch import DownloadError, OfflineError, RemoteFile, cache_dir, fetch, find_local, verify_cache
-
-
-@pytest.fixture(autouse=True)
-def clean_state(monkeypatch, tmp_path):
-    """In place of the one that clears Keras, which nothing here uses."""
-    use_cache(monkeypatch, tmp_path / "cache")
 
 
 @pytest.fixture

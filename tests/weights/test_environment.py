@@ -3,15 +3,14 @@
 from pathlib import Path
 
 import pytest
-from fault_server import use_cache
+from conftest import use_cache
 
 from keras_vit.weights import environment
 from keras_vit.weights.fetch import RemoteFile, fetch
 
 
 @pytest.fixture(autouse=True)
-def clean_state(monkeypatch, tmp_path):
-    """In place of the one that clears Keras, which nothing here uses."""
+def cache_in_tmp_path(monkeypatch, tmp_path):
     use_cache(monkeypatch, tmp_path)
 
 

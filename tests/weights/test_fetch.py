@@ -15,18 +15,12 @@ from pathlib import Path
 
 import pytest
 from conftest import ROOT
-from fault_server import NAME, FaultServer, child, use_cache
+from fault_server import NAME, FaultServer, child
 
 from keras_vit.weights.cache import sha256_of
 from keras_vit.weights.fetch import DownloadError, OfflineError, RemoteFile, cache_dir, fetch
 
 PART = f"{NAME}.part"
-
-
-@pytest.fixture(autouse=True)
-def clean_state(monkeypatch, tmp_path):
-    """In place of the one that clears Keras, which nothing here uses."""
-    use_cache(monkeypatch, tmp_path / "cache")
 
 
 @pytest.fixture

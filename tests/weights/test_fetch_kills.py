@@ -5,18 +5,12 @@ import random
 import time
 
 import pytest
-from fault_server import NAME, FaultServer, child, use_cache
+from fault_server import NAME, FaultServer, child
 
 from keras_vit.weights.cache import sha256_of
 from keras_vit.weights.fetch import RemoteFile, cache_dir, fetch
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(autouse=True)
-def clean_state(monkeypatch, tmp_path):
-    """In place of the one that clears Keras, which nothing here uses."""
-    use_cache(monkeypatch, tmp_path / "cache")
 
 
 def test_eight_processes_make_one_download():  # D7

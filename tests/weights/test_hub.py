@@ -9,12 +9,6 @@ from keras_vit.variants import VARIANTS, ViTConfig
 from keras_vit.weights.hub import RECORDS, find_weights, list_weights
 from keras_vit.weights.records import listed_size, parameter_count
 
-
-@pytest.fixture(autouse=True)
-def clean_state():
-    """Nothing here touches Keras, so there is nothing to clean (a third of a second a test)."""
-
-
 # Parameters at 224 pixels with 1,000 classes, as the official models_test.py asserts them.
 OFFICIAL_COUNTS = {
     "Ti/16": 5_717_416,

@@ -13,11 +13,6 @@ A = np.arange(35, dtype="float32").reshape(5, 7)
 HEADER = b"{'descr': '<f4', 'fortran_order': False, 'shape': (3,), }"
 
 
-@pytest.fixture(autouse=True)
-def clean_state():
-    """Nothing here touches Keras, so there is nothing to clean, which takes longer than the tests."""
-
-
 @pytest.fixture
 def path(tmp_path):
     return tmp_path / "x.npz"

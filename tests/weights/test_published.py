@@ -69,8 +69,7 @@ def write_published(record, path, values):
 
 @pytest.fixture
 def mirror(tmp_path, monkeypatch):
-    for variable in ("KERAS_VIT_CACHE", "KERAS_VIT_OFFLINE"):
-        monkeypatch.setenv(variable, {"KERAS_VIT_CACHE": str(tmp_path / "cache")}.get(variable, "1"))
+    monkeypatch.setenv("KERAS_VIT_OFFLINE", "1")
     (tmp_path / "mirror").mkdir()
     monkeypatch.setenv("KERAS_VIT_MIRROR", str(tmp_path / "mirror"))
     return tmp_path / "mirror"

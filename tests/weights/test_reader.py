@@ -20,11 +20,6 @@ every_kind = pytest.mark.parametrize("save", SAVERS, ids=["stored", "deflated", 
 ALONE = f"import sys; sys.path.insert(0, {str(ROOT / 'tests')!r}); from mutations import import_alone, peak\n"
 
 
-@pytest.fixture(autouse=True)
-def clean_state():
-    """Nothing here touches Keras, so there is nothing to clean, which takes longer than the tests."""
-
-
 @pytest.fixture
 def path(tmp_path):
     return tmp_path / "x.npz"

@@ -1,14 +1,14 @@
 """What is known of a remote file, and the words for people who cannot get it."""
 
 import pytest
-from fault_server import NAME, use_cache
+from conftest import use_cache
+from fault_server import NAME
 
 from keras_vit.weights.remote import OfflineError, RemoteFile, download_error
 
 
 @pytest.fixture(autouse=True)
-def clean_state(monkeypatch, tmp_path):
-    """In place of the one that clears Keras, which nothing here uses."""
+def cache_in_tmp_path(monkeypatch, tmp_path):
     use_cache(monkeypatch, tmp_path)
 
 

@@ -12,11 +12,6 @@ A = {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}
 DATA = np.arange(6, dtype="<f4").tobytes()
 
 
-@pytest.fixture(autouse=True)
-def clean_state():
-    """Nothing here touches Keras, so there is nothing to clean, which takes longer than the tests."""
-
-
 @pytest.fixture
 def path(tmp_path):
     return tmp_path / "x.safetensors"

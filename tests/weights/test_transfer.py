@@ -9,21 +9,15 @@ import subprocess
 import time
 
 import pytest
-from fault_server import NAME, FaultServer, use_cache
+from fault_server import NAME, FaultServer
 
 from keras_vit.weights import transfer
 from keras_vit.weights.environment import cache_dir
 from keras_vit.weights.fetch import DownloadError, OfflineError, RemoteFile, fetch
 
 
-@pytest.fixture(autouse=True)
-def clean_state():
-    """In place of the one that clears Keras, which nothing here uses."""
-
-
 @pytest.fixture
-def server(monkeypatch, tmp_path):
-    use_cache(monkeypatch, tmp_path / "cache")
+def server():
     with FaultServer() as server:
         yield server
 

@@ -19,11 +19,6 @@ WRITERS = [(write_npz, "x.npz"), (write_safetensors, "x.safetensors")]
 both = pytest.mark.parametrize(("write", "name"), WRITERS)
 
 
-@pytest.fixture(autouse=True)
-def clean_state():
-    """Nothing here touches Keras, so there is nothing to clean, which takes longer than the tests."""
-
-
 def failing():
     yield "a", ARRAYS["a"]
     raise OSError(28, "No space left on device")
