@@ -21,7 +21,7 @@ MEASURE = """
 import json, resource, time
 import numpy as np, tensorflow, keras, keras_vit
 from keras_vit.weights.load import weight_paths
-from keras_vit.weights.official import official_name
+from keras_vit.weights.dialects.official import official_name
 keras.Variable(0.0); keras.ops.matmul(keras.ops.ones((2, 2)), keras.ops.ones((2, 2)))
 def assign(model, file):
     with np.load(file) as arrays:

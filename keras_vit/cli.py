@@ -18,15 +18,15 @@ import warnings
 from pathlib import Path
 
 from keras_vit.variants import BUILDERS, VARIANTS, check_choice, did_you_mean
-from keras_vit.weights.augreg import augreg_record, looks_like_augreg
 from keras_vit.weights.checkpoint import read_checkpoint
 from keras_vit.weights.convert import convert_checkpoint
 from keras_vit.weights.dialects import DIALECTS, recognise
 from keras_vit.weights.fetch import DownloadError, cache_dir, find_local, verify_cache
+from keras_vit.weights.fetch.remote import megabytes
 from keras_vit.weights.hub import find_weights, list_weights
+from keras_vit.weights.hub.augreg import augreg_record, looks_like_augreg
+from keras_vit.weights.hub.records import parameter_count
 from keras_vit.weights.reader import CheckpointError, scan
-from keras_vit.weights.records import parameter_count
-from keras_vit.weights.remote import megabytes
 from keras_vit.weights.resolve import check_file, find_file, remote_file
 
 _INTERRUPTED, _CLOSED_PIPE, _TERMINATED = 130, 141, 143  # 128 and the signal, as shells count

@@ -19,8 +19,8 @@ from forged import npy
 
 from keras_vit import Preprocessing, cli
 from keras_vit.variants import VARIANTS
-from keras_vit.weights.cache import sha256_of
 from keras_vit.weights.fetch import cache_dir
+from keras_vit.weights.fetch.cache import sha256_of
 from keras_vit.weights.hub import list_weights
 
 OFFICIAL = GOLDEN / "token.npz"

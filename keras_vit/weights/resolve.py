@@ -11,14 +11,14 @@ import re
 from pathlib import Path
 
 from keras_vit.variants import VARIANTS
-from keras_vit.weights.augreg import looks_like_augreg
-from keras_vit.weights.cache import adopt, find_local, sha256_of
 from keras_vit.weights.checkpoint import read_checkpoint
-from keras_vit.weights.environment import is_offline
 from keras_vit.weights.fetch import fetch
+from keras_vit.weights.fetch.cache import adopt, find_local, sha256_of
+from keras_vit.weights.fetch.environment import is_offline
+from keras_vit.weights.fetch.remote import OfflineError, RemoteFile, download_error
 from keras_vit.weights.hub import RECORDS, WeightsRecord, find_weights
+from keras_vit.weights.hub.augreg import looks_like_augreg
 from keras_vit.weights.reader import CheckpointError, scan
-from keras_vit.weights.remote import OfflineError, RemoteFile, download_error
 
 _SUFFIXES = (".npz", ".safetensors")
 _HF_NAME = re.compile(r"hf:([\w.-]+/[\w.-]+)(?:@([\w./-]+))?")

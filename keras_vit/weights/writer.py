@@ -12,8 +12,8 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
-from keras_vit.weights.npz import note_bytes
-from keras_vit.weights.tensorfile import metadata
+from keras_vit.weights.reader.npz import note_bytes
+from keras_vit.weights.reader.tensorfile import metadata
 
 
 def write_npz(path, arrays: Iterable[tuple[str, np.ndarray]], note: dict):

@@ -8,8 +8,8 @@ import shutil
 import pytest
 from fault_server import NAME, FaultServer
 
-from keras_vit.weights.cache import sha256_of
 from keras_vit.weights.fetch import DownloadError, OfflineError, RemoteFile, cache_dir, fetch, find_local, verify_cache
+from keras_vit.weights.fetch.cache import sha256_of
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def test_note_holds_hash_stamp_and_url(cached):
 
 
 def test_untouched_file_is_not_hashed_again(cached, monkeypatch):  # D12
-    monkeypatch.setattr("keras_vit.weights.cache.sha256_of", None)
+    monkeypatch.setattr("keras_vit.weights.fetch.cache.sha256_of", None)
     assert find_local(cached) == cached.place
 
 
@@ -93,7 +93,7 @@ def test_moved_cache_is_hashed_once_and_its_stamp_renewed(cached, monkeypatch, t
     shutil.copytree(cache_dir(), tmp_path / "elsewhere")
     monkeypatch.setenv("KERAS_VIT_CACHE", str(tmp_path / "elsewhere"))
     assert find_local(cached) == cached.place == tmp_path / "elsewhere" / NAME
-    monkeypatch.setattr("keras_vit.weights.cache.sha256_of", None)
+    monkeypatch.setattr("keras_vit.weights.fetch.cache.sha256_of", None)
     assert find_local(cached) == cached.place
 
 

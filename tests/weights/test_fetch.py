@@ -17,8 +17,8 @@ import pytest
 from conftest import ROOT
 from fault_server import NAME, FaultServer, child
 
-from keras_vit.weights.cache import sha256_of
 from keras_vit.weights.fetch import DownloadError, OfflineError, RemoteFile, cache_dir, fetch
+from keras_vit.weights.fetch.cache import sha256_of
 
 PART = f"{NAME}.part"
 

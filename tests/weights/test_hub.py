@@ -7,7 +7,7 @@ from conftest import ROOT, run_python
 
 from keras_vit.variants import VARIANTS, ViTConfig
 from keras_vit.weights.hub import RECORDS, find_weights, list_weights
-from keras_vit.weights.records import listed_size, parameter_count
+from keras_vit.weights.hub.records import listed_size, parameter_count
 
 # Parameters at 224 pixels with 1,000 classes, as the official models_test.py asserts them.
 OFFICIAL_COUNTS = {

@@ -264,5 +264,5 @@ def test_scan_reads_a_head_of_zeros_that_deflated_a_thousandfold(path):
 
 
 def test_scan_refuses_more_members_than_any_model_has(path, monkeypatch):
-    monkeypatch.setattr("keras_vit.weights.npz._MOST_MEMBERS", 2)
+    monkeypatch.setattr("keras_vit.weights.reader.npz._MOST_MEMBERS", 2)
     assert_refused(zipped(path, [(f"{name}.npy", npy(A)) for name in "abc"]), "more than 2 members")

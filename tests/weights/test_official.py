@@ -4,7 +4,7 @@ from conftest import GOLDEN, images, make_tiny, numpy, randomise, tiny_config
 
 import keras_vit
 from keras_vit.weights.dialects import recognise
-from keras_vit.weights.official import from_official, heads_of, our_path, to_official
+from keras_vit.weights.dialects.official import from_official, heads_of, our_path, to_official
 from keras_vit.weights.reader import CheckpointError
 
 # A deliberate second copy of the layout's names: published (pre-Linen), and as today's code writes them (Linen).

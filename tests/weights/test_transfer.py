@@ -11,9 +11,8 @@ import time
 import pytest
 from fault_server import NAME, FaultServer
 
-from keras_vit.weights import transfer
-from keras_vit.weights.environment import cache_dir
-from keras_vit.weights.fetch import DownloadError, OfflineError, RemoteFile, fetch
+from keras_vit.weights.fetch import DownloadError, OfflineError, RemoteFile, fetch, transfer
+from keras_vit.weights.fetch.environment import cache_dir
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from keras_vit.posembed import square_grid
-from keras_vit.weights.official import fold_heads, from_official, heads_of, to_official, unfold_heads
+from keras_vit.weights.dialects.official import fold_heads, from_official, heads_of, to_official, unfold_heads
 from keras_vit.weights.reader import CheckpointError
 
 _TABLE, _OFFICIAL_TABLE = "pos_embedding", "Transformer/posembed_input/pos_embedding"

@@ -5,7 +5,7 @@ import re
 import shlex
 from pathlib import Path
 
-from keras_vit.weights import environment
+from keras_vit.weights.fetch import environment
 
 
 class DownloadError(OSError):

@@ -12,7 +12,7 @@ import struct
 import ml_dtypes
 import numpy as np
 
-from keras_vit.weights.layout import Entry, FormatError, Member, byte_count, check_apart, check_name
+from keras_vit.weights.reader.layout import Entry, FormatError, Member, byte_count, check_apart, check_name
 
 NOTE_KEY = "keras_vit"
 _LENGTH = struct.Struct("<Q")

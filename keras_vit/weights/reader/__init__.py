@@ -16,8 +16,8 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 
-from keras_vit.weights import appearance, npz, tensorfile
-from keras_vit.weights.layout import Entry, FormatError, Member
+from keras_vit.weights.reader import appearance, npz, tensorfile
+from keras_vit.weights.reader.layout import Entry, FormatError, Member
 
 _CHUNK = 2**18  # bytes; small enough for a core's cache, so that both checks of a chunk read memory once
 _VOID = np.dtype("V2")

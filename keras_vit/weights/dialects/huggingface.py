@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
+from keras_vit.weights.dialects.timm import to_ours, to_torch, torch_leaf
 from keras_vit.weights.reader import CheckpointError
-from keras_vit.weights.timm import to_ours, to_torch, torch_leaf
 
 _EMBEDDINGS = {  # ours: theirs
     "class_token/token": "embeddings.cls_token",

@@ -16,11 +16,11 @@ from pathlib import Path
 
 import filelock
 
-from keras_vit.weights import cache, environment, transfer
-from keras_vit.weights.cache import CachedFile, Check, find_local, verify_cache
-from keras_vit.weights.environment import cache_dir
-from keras_vit.weights.part import Part, TransferError, disk_faults
-from keras_vit.weights.remote import DownloadError, OfflineError, RemoteFile, download_error
+from keras_vit.weights.fetch import cache, environment, transfer
+from keras_vit.weights.fetch.cache import CachedFile, Check, find_local, verify_cache
+from keras_vit.weights.fetch.environment import cache_dir
+from keras_vit.weights.fetch.part import Part, TransferError, disk_faults
+from keras_vit.weights.fetch.remote import DownloadError, OfflineError, RemoteFile, download_error
 
 __all__ = [
     "CachedFile",

@@ -6,10 +6,10 @@
 import html
 
 from keras_vit.variants import BUILDERS, VARIANTS, builder_name, check_choice, did_you_mean
-from keras_vit.weights.augreg import augreg_record, looks_like_augreg
-from keras_vit.weights.huggingface_records import HUGGING_FACE_RECORDS
-from keras_vit.weights.published import GOOGLE_RECORDS
-from keras_vit.weights.records import WeightsRecord
+from keras_vit.weights.hub.augreg import augreg_record, looks_like_augreg
+from keras_vit.weights.hub.hugging_face import HUGGING_FACE_RECORDS
+from keras_vit.weights.hub.published import GOOGLE_RECORDS
+from keras_vit.weights.hub.records import WeightsRecord
 
 __all__ = ["RECORDS", "WeightsRecord", "WeightsTable", "find_weights", "list_weights"]
 

@@ -7,8 +7,8 @@ import json
 import shutil
 from pathlib import Path
 
-from keras_vit.weights.environment import redacted
-from keras_vit.weights.remote import megabytes
+from keras_vit.weights.fetch.environment import redacted
+from keras_vit.weights.fetch.remote import megabytes
 
 _NOTE_KEYS = {"url", "validator", "size", "md5", "sha256"}
 _CHUNK = 1 << 20  # bytes

@@ -12,7 +12,7 @@ import os
 import re
 
 from keras_vit.variants import VARIANTS, did_you_mean
-from keras_vit.weights.records import FileSize, WeightsRecord, computed_size, make_record, squash
+from keras_vit.weights.hub.records import FileSize, WeightsRecord, computed_size, make_record, squash
 
 FOLDER = "vit_models/augreg/"
 MODELS = {  # the part of a file's name before the first "-": variant

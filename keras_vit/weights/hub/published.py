@@ -6,8 +6,8 @@ huggingface/pytorch-image-models, computed with exact GELU, bicubic and a centra
 """
 
 from keras_vit.variants import VARIANTS
-from keras_vit.weights.augreg import augreg_record
-from keras_vit.weights.records import (
+from keras_vit.weights.hub.augreg import augreg_record
+from keras_vit.weights.hub.records import (
     WeightsRecord,
     area_crop,
     bicubic_crop,

@@ -17,10 +17,10 @@ import urllib.parse
 import requests
 import urllib3
 
-from keras_vit.weights.cache import UnsoundError
-from keras_vit.weights.environment import is_safe, redacted
-from keras_vit.weights.part import Digests, Part, TransferError
-from keras_vit.weights.remote import RemoteFile, megabytes
+from keras_vit.weights.fetch.cache import UnsoundError
+from keras_vit.weights.fetch.environment import is_safe, redacted
+from keras_vit.weights.fetch.part import Digests, Part, TransferError
+from keras_vit.weights.fetch.remote import RemoteFile, megabytes
 
 PAUSES = (0.5, 1.0, 2.0)  # seconds before the second, third and last try
 REDIRECTS = 5

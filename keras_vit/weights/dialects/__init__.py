@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from keras_vit.weights import big_vision, huggingface, official, timm
+from keras_vit.weights.dialects import big_vision, huggingface, official, timm
 from keras_vit.weights.reader import CheckpointError
 
 # Where a trainer or a two-tower model puts the weights, most specific first.

@@ -16,8 +16,8 @@ import shlex
 from collections.abc import Callable
 from pathlib import Path
 
-from keras_vit.weights import environment
-from keras_vit.weights.remote import DownloadError, RemoteFile
+from keras_vit.weights.fetch import environment
+from keras_vit.weights.fetch.remote import DownloadError, RemoteFile
 
 _LOGGER = logging.getLogger("keras_vit")
 _NOT_CONTENT = (".part", ".part.json", ".lock")

@@ -14,7 +14,7 @@ import zlib
 
 import numpy as np
 
-from keras_vit.weights.layout import Entry, FormatError, Member, byte_count, check_apart, check_name
+from keras_vit.weights.reader.layout import Entry, FormatError, Member, byte_count, check_apart, check_name
 
 NOTE_KEY = "keras_vit"
 _END = struct.Struct("<4s4H2IH")  # signature, disks (2), entries (2), size and offset of the directory, comment length

@@ -1,0 +1,169 @@
+"""From what users write in `weights=` to a file: names, paths, folders, URLs, and `hf:` names."""
+
+import hashlib
+import re
+import shutil
+import subprocess
+import sys
+import types
+
+import numpy as np
+import pytest
+from conftest import GOLDEN
+from fault_server import FaultServer
+
+import keras_vit
+from keras_vit.weights.fetch import DownloadError, OfflineError, cache_dir
+from keras_vit.weights.hub import find_weights
+from keras_vit.weights.reader import CheckpointError
+from keras_vit.weights.resolve import find_file, remote_file
+
+TOKEN = GOLDEN / "token.npz"
+SHA256 = hashlib.sha256(TOKEN.read_bytes()).hexdigest()
+SMALL = keras_vit.ViTConfig(patch_size=8, hidden_size=48, num_layers=3, num_heads=4, mlp_dim=96)
+HF = GOLDEN / "foreign" / "huggingface_vit.safetensors"
+
+
+@pytest.fixture
+def server():
+    with FaultServer() as server:
+        server.content = TOKEN.read_bytes()
+        yield server
+
+
+def test_url_with_its_digest_is_fetched_once_and_built(server):
+    model = keras_vit.build(SMALL, weights=server.url("ok"), sha256=SHA256)
+    np.testing.assert_array_equal(model.get_layer("head").kernel, np.load(TOKEN)["head/kernel"])
+    keras_vit.build(SMALL, weights=server.url("ok"), sha256=SHA256.upper())
+    assert len(server.log) == 1
+
+
+def test_url_with_another_digest_is_refused_and_leaves_nothing(server):
+    with pytest.raises(DownloadError, match="sha256"):
+        keras_vit.build(SMALL, weights=server.url("ok"), sha256="0" * 64)
+    assert not [path for path in cache_dir().rglob("*") if path.suffix == ".npz"]
+
+
+def test_http_beyond_this_machine_is_refused():
+    with pytest.raises(DownloadError, match="https"):
+        find_file("http://example.org/x.npz", "B/16")
+
+
+def test_path_with_another_digest_is_refused():
+    assert find_file(TOKEN, None, sha256=SHA256).path == TOKEN
+    with pytest.raises(CheckpointError, match=rf"must have the sha256 that was asked for.\nReceived: .* with {SHA256}"):
+        find_file(TOKEN, None, sha256="1" * 64)
+
+
+def test_file_in_the_place_of_a_mirror_has_its_record(tmp_path):
+    record = find_weights("big_vision-imagenet2012-90ep", "S/16")
+    place = tmp_path / record.path
+    place.parent.mkdir(parents=True)
+    shutil.copy(TOKEN, place)
+    assert find_file(place, "S/16").record == record
+    assert find_file(place, "B/16").record is None
+    assert find_file(shutil.copy(TOKEN, tmp_path), "S/16").record is None
+
+
+def test_names_of_the_table_come_before_files_of_that_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("KERAS_VIT_OFFLINE", "1")
+    (tmp_path / "imagenet21k").mkdir()
+    with pytest.raises(OfflineError, match=r"ViT-B_16\.npz could not be downloaded"):
+        find_file("imagenet21k", "B/16")
+    with pytest.raises(ValueError, match="must hold one file"):
+        find_file("./imagenet21k", "B/16")
+
+
+@pytest.mark.parametrize(
+    ("name", "error", "message"),
+    [
+        ("imagnet21k", ValueError, "Did you mean 'imagenet21k'"),
+        ("sam", ValueError, "published for .*B/16"),
+        ("nowhere.npz", FileNotFoundError, "there is nothing at that path"),
+        ("no/where", FileNotFoundError, "there is nothing at that path"),
+        ("hf:google", ValueError, "must be `hf:owner/repository`"),
+        ("B_16-i21k-300ep-lr_0.001-aug_mild-wd_0.1-do_0.0-sd_0.0", ValueError, "aug_mild"),
+        (b"imagenet21k", TypeError, "must be None, a name or a path"),
+    ],
+)
+def test_what_names_nothing_is_refused_with_what_is_near(name, error, message):
+    with pytest.raises(error, match=message):
+        find_file(name, "H/14")
+
+
+def test_augreg_file_name_is_a_name_with_or_without_its_ending(monkeypatch):
+    monkeypatch.setenv("KERAS_VIT_OFFLINE", "1")
+    name = "B_16-i21k-300ep-lr_0.001-aug_light1-wd_0.1-do_0.0-sd_0.0--cifar100-steps_10k-lr_0.01-res_384"
+    for text in (name, f"{name}.npz"):
+        with pytest.raises(OfflineError, match=re.escape(f"vit_models/augreg/{name}.npz")):
+            find_file(text, "B/16")
+
+
+def test_the_printed_recipe_works(monkeypatch, server):
+    """The two lines as printed, but for the host, which is ours."""
+    record = find_weights("sam", "B/16")
+    monkeypatch.setenv("KERAS_VIT_OFFLINE", "1")
+    with pytest.raises(OfflineError) as error:
+        keras_vit.build(SMALL, weights=record.url)  # by its URL, which tells no size that a small file would miss
+    make, curl = (line.strip() for line in str(error.value).splitlines() if line.startswith("  "))
+    curl = re.sub(r"https://\S+$", server.url("ok"), curl)
+    subprocess.run(["sh", "-c", f"{make} && {curl}"], check=True, capture_output=True)
+    assert keras_vit.build(SMALL, weights=record.url).weights_report == ()
+
+
+@pytest.fixture
+def hub(monkeypatch, tmp_path):
+    """A huggingface_hub that has one repository, and counts what it is asked for."""
+    asked = []
+    repository = tmp_path / "hub"
+    repository.mkdir()
+    shutil.copy(HF, repository / "model.safetensors")
+    (repository / "config.json").write_text(
+        '{"hidden_act": "gelu_new", "layer_norm_eps": 1e-5, "num_attention_heads": 4}'
+    )
+
+    def hf_hub_download(name, file, revision=None):
+        asked.append((name, file, revision))
+        if not (repository / file).exists():
+            raise OSError("404 Client Error")
+        return str(repository / file)
+
+    monkeypatch.setitem(sys.modules, "huggingface_hub", types.SimpleNamespace(hf_hub_download=hf_hub_download))
+    return asked
+
+
+def test_hf_name_goes_through_huggingface_hub_with_what_stands_beside(hub):
+    model = keras_vit.build(
+        "Ti/16", weights="hf:me/mine@v2", hidden_size=48, num_layers=3, num_heads=4, mlp_dim=96, patch_size=8
+    )
+    assert hub == [("me/mine", name, "v2") for name in ("model.safetensors", "config.json", "preprocessor_config.json")]
+    assert (model.config.activation, model.config.layer_norm_epsilon) == ("gelu_tanh", 1e-5)
+
+
+def test_hf_name_prefers_mirror_and_cache_and_opens_nothing(hub, monkeypatch, tmp_path):
+    place = cache_dir() / "hf" / "me" / "mine" / "model.safetensors"
+    place.parent.mkdir(parents=True)
+    shutil.copy(HF, place)
+    assert find_file("hf:me/mine", "B/16").path == place
+    assert hub == []
+
+
+def test_hf_name_offline_or_failing_says_how_to_bring_it(hub, monkeypatch):
+    monkeypatch.delitem(sys.modules, "huggingface_hub")
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)  # as if not installed
+    with pytest.raises(DownloadError, match=r'pip install "keras-vit-zoo\[hub\]"'):
+        find_file("hf:me/mine", "B/16")
+    monkeypatch.setenv("KERAS_VIT_OFFLINE", "1")
+    with pytest.raises(
+        OfflineError, match=r"curl -L --fail -o \S+/hf/me/mine/model.safetensors https://huggingface.co/me/"
+    ):
+        find_file("hf:me/mine", "B/16")
+
+
+def test_remote_file_has_the_listing_of_its_record():
+    record = find_weights("imagenet21k", "B/16")
+    file = remote_file(record)
+    assert (file.url, file.path, file.size) == (record.url, record.path, record.bytes)
+    assert file.fits(record.bytes + 2**20 // 10)
+    assert not file.fits(record.bytes + 2**20 // 9)
