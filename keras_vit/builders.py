@@ -63,8 +63,8 @@ def build(
         name: of the model.
         sha256: hexadecimal digest that the file of `weights` must have.
         strict: whether to refuse weights that must be adapted in any way, as by a new head.
-        resize_method: of the position table, one of `keras_vit.posembed.RESIZE_METHODS`; by default the one that
-            belongs to the weights, `"align_corners"` for the official ones.
+        resize_method: of the position table, one of `keras_vit.posembed.RESIZE_METHODS`; by default the one of the
+            software that the weights are from, `"align_corners"` for the official ones.
         **config_overrides: fields of `ViTConfig` to replace.
 
     Returns:
@@ -95,7 +95,7 @@ def build(
     config, head, set_aside, fresh = _follow_head(checkpoint, config, head, "representation_size" in config_overrides)
     record = source.record
     size, preprocessing, method = (
-        (None, checkpoint.preprocessing, "align_corners")
+        (None, checkpoint.preprocessing, None)
         if record is None
         else (record.resolution, record.preprocessing, record.resize_method)
     )

@@ -11,7 +11,7 @@ import numpy as np
 
 from keras_vit.variants import check_choice
 
-RESIZE_METHODS = ("align_corners", "bilinear", "bilinear_antialias", "bicubic_antialias")
+RESIZE_METHODS = ("align_corners", "bilinear", "bilinear_antialias", "bicubic_antialias", "bicubic")
 
 
 def resize_pos_embed(table, new_grid, old_grid=None, *, num_prefix_tokens=1, method="align_corners"):
@@ -24,7 +24,8 @@ def resize_pos_embed(table, new_grid, old_grid=None, *, num_prefix_tokens=1, met
         num_prefix_tokens: rows at the front that belong to no patch.
         method: `"align_corners"`, the official code's (bilinear, corners kept at the corners);
             `"bilinear"` with half-pixel centres (timm for `.npz` files); `"bilinear_antialias"`, which also
-            averages when shrinking (FlexiViT); `"bicubic_antialias"` (timm for its own files).
+            averages when shrinking (FlexiViT); `"bicubic_antialias"` (timm for its own files); `"bicubic"`, which does
+            not (transformers).
 
     Returns:
         A table of the same rank and dtype for `new_grid`; `table` itself if the grids are equal.
@@ -86,17 +87,19 @@ def resize_matrix(indices, new, old, method, xp):
         new: the same `new` as a float, or a float scalar of `xp` when only the graph knows it.
         old: int, length of the axis that is read.
         method: one of `RESIZE_METHODS`.
-        xp: array namespace with `abs`, `maximum`, `where`, `sum` and `expand_dims`.
+        xp: array namespace with `abs`, `maximum`, `where`, `sum`, `matmul` and `expand_dims`.
     """
     sources = xp.expand_dims(np.arange(old).astype("float32"), 0)  # (1, old)
     if method == "align_corners":
         positions = indices * ((old - 1) / xp.maximum(new - 1.0, 1.0))
         return _triangle(xp.expand_dims(positions, 1) - sources, xp)  # (new, old)
     positions = (indices + 0.5) * (old / new) - 0.5
+    if method == "bicubic":
+        return _bicubic_without_antialias(positions, old, xp)
     distances = xp.expand_dims(positions, 1) - sources
     if method.endswith("antialias"):
         distances = distances / xp.maximum(old / new, 1.0)
-    weights = _cubic(distances, xp) if method.startswith("bicubic") else _triangle(distances, xp)
+    weights = _cubic(distances, -0.5, xp) if method.startswith("bicubic") else _triangle(distances, xp)
     return weights / xp.sum(weights, axis=1, keepdims=True)
 
 
@@ -104,11 +107,19 @@ def _triangle(x, xp):
     return xp.maximum(1.0 - xp.abs(x), 0.0)
 
 
-def _cubic(x, xp):
-    """Keys' kernel with a = -0.5, the one used wherever a bicubic resize antialiases."""
+def _bicubic_without_antialias(positions, old, xp):
+    """torch's: a = -0.75, and what would be read beyond an edge is the edge."""
+    beyond = np.arange(-2, old + 2)  # a kernel of four reaches two further
+    weights = _cubic(xp.expand_dims(positions, 1) - beyond.astype("float32")[None], -0.75, xp)  # (new, old + 4)
+    edges = (beyond.clip(0, old - 1)[:, None] == np.arange(old)).astype("float32")  # (old + 4, old)
+    return xp.matmul(weights, edges)
+
+
+def _cubic(x, a, xp):
+    """Keys' kernel; a = -0.5 wherever a bicubic resize antialiases, -0.75 in torch's that does not."""
     x = xp.abs(x)
-    near = (1.5 * x - 2.5) * x * x + 1.0
-    far = ((-0.5 * x + 2.5) * x - 4.0) * x + 2.0
+    near = ((a + 2.0) * x - (a + 3.0)) * x * x + 1.0
+    far = (((x - 5.0) * x + 8.0) * x - 4.0) * a
     return xp.where(x <= 1.0, near, xp.where(x < 2.0, far, 0.0 * x))
 
 

@@ -60,7 +60,8 @@ config = transformers.AutoConfig.from_pretrained(folder)
 model, info = getattr(transformers, config.architectures[0]).from_pretrained(folder, output_loading_info=True)
 assert not info["missing_keys"] and not info["unexpected_keys"] and not info["mismatched_keys"], info
 with torch.no_grad():
-    logits = model.eval()(torch.from_numpy(np.load(images)).permute(0, 3, 1, 2).contiguous()).logits
+    x = torch.from_numpy(np.load(images)).permute(0, 3, 1, 2).contiguous()
+    logits = model.eval()(x, interpolate_pos_encoding=True).logits
 np.save(f"{out}/logits.npy", logits.numpy())
 model.save_pretrained(f"{out}/again")
 """
@@ -121,6 +122,16 @@ def test_peer_computes_our_logits_and_gives_our_weights_back(tmp_path, dialect, 
         np.testing.assert_array_equal(tensors[path], numpy(variable), err_msg=path)
     error = error_of(model, x, expected, f"{dialect} {variant} {fields}")
     assert error < (STEM_TOLERANCE if variant in HYBRIDS else 5e-5)
+
+
+@pytest.mark.peers
+def test_transformers_interpolates_positions_as_the_bicubic_method(tmp_path):
+    model = random_model("S/16", activation="gelu", layer_norm_epsilon=1e-12)
+    keras_vit.save_checkpoint(model, tmp_path / "folder", "huggingface")
+    x = images(2, 256, 160, 3)
+    expected = run_peer(TRANSFORMERS, tmp_path / "folder", tmp_path, x)
+    wide = keras_vit.ViTS16(weights=tmp_path / "folder", input_shape=(256, 160, 3), resize_method="bicubic")
+    assert error_of(wide, x, expected, "transformers at 256 x 160") < 5e-5
 
 
 TIMM_NAMES = {

@@ -24,7 +24,7 @@ _HEAD_LAYERS = ("encoder_norm", "pre_logits", "head", "head_distillation")  # Ke
 _log = logging.getLogger("keras_vit")
 
 
-def load_checkpoint(model, path, *, grid=None, resize_method="align_corners", strict=False) -> tuple[str, ...]:
+def load_checkpoint(model, path, *, grid=None, resize_method=None, strict=False) -> tuple[str, ...]:
     """Loads a checkpoint into a built model; nothing is skipped, used twice or left as it was.
 
     Args:
@@ -33,7 +33,9 @@ def load_checkpoint(model, path, *, grid=None, resize_method="align_corners", st
             its content tells.
         grid: `(h, w)` of the file's position table, if it is not square and the file does not say.
         resize_method: how the table is resized to another grid, one of
-            `keras_vit.posembed.RESIZE_METHODS`.
+            `keras_vit.posembed.RESIZE_METHODS`; by default as the software resizes it whose layout the file
+            has: `"align_corners"` the official code and big_vision, `"bicubic_antialias"` timm, `"bicubic"`
+            transformers.
         strict: whether to refuse a file that must be adapted.
 
     Returns:
@@ -47,17 +49,18 @@ def load_checkpoint(model, path, *, grid=None, resize_method="align_corners", st
     Warns:
         UserWarning: if the file's head is all zeros, as in the paper's ImageNet-21k files.
     """
-    check_choice("resize_method", resize_method, RESIZE_METHODS)
+    if resize_method is not None:
+        check_choice("resize_method", resize_method, RESIZE_METHODS)
     return fill(model, read_checkpoint(path, grid=grid), resize_method=resize_method, strict=strict)
 
 
-def fill(model, checkpoint, *, resize_method="align_corners", set_aside=(), fresh=(), strict=False, deferred=False):
+def fill(model, checkpoint, *, resize_method=None, set_aside=(), fresh=(), strict=False, deferred=False):
     """Gives every weight of `model` its value from `checkpoint`.
 
     Args:
         model: made of our layers.
         checkpoint: a `Checkpoint`.
-        resize_method: for the position table.
+        resize_method: for the position table; by default that of the file's layout.
         set_aside: layers whose tensors in the file are not wanted.
         fresh: layers of the model that keep their initial values.
         strict: whether to refuse every adaptation.
@@ -68,6 +71,7 @@ def fill(model, checkpoint, *, resize_method="align_corners", set_aside=(), fres
     """
     variables = weight_paths(model)
     tensors = dict(checkpoint.tensors)
+    resize_method = resize_method or DIALECTS[checkpoint.dialect].resize_method
     report = [f"new {name}" for name in fresh]
     for name in set_aside:
         if dropped := [tensors.pop(path) for path in list(tensors) if path.startswith(f"{name}/")]:

@@ -215,6 +215,21 @@ def test_void_bfloat16_is_read_in_big_vision_files_only(tmp_path):  # N8
         read_checkpoint(tmp_path / "x.npz")
 
 
+@pytest.mark.parametrize(
+    ("dialect", "method"),
+    [
+        ("official", "align_corners"),
+        ("big_vision", "align_corners"),
+        ("timm", "bicubic_antialias"),
+        ("huggingface", "bicubic"),
+    ],
+)
+def test_positions_are_resized_as_the_layouts_own_software_does(tmp_path, dialect, method):
+    path = save(make("exact"), path_for(tmp_path, dialect), dialect)
+    model = keras_vit.build(tiny_config(**MODELS["exact"]), weights=path, input_shape=(20, 20, 3))
+    assert model.weights_report == (f"position embedding resized from (3, 5) to (5, 5) ({method})",)
+
+
 def test_builder_follows_what_the_file_decides(tmp_path):
     """By variant name only what is left open follows; these are Ti/16's sizes."""
     fields = {"distilled": True, "activation": "gelu", "num_layers": 1}

@@ -46,6 +46,16 @@ def test_scan_passes_over_a_foreign_comment(path):
         assert scan(path).note == {}
 
 
+@pytest.mark.parametrize("limit", [100, 300])
+def test_scan_reads_what_python_writes_beyond_its_limit_of_2_gib(path, monkeypatch, limit):
+    """From there on it adds a 64-bit record, whether the numbers need it or not; the limit is lowered here."""
+    monkeypatch.setattr(zipfile, "ZIP64_LIMIT", limit)
+    arrays = {"a": np.arange(100.0), "b": np.ones(3, "float32")}
+    np.savez(path, **arrays)
+    read = scan(path).read()
+    assert {name: array.tolist() for name, array in read.items()} == {name: a.tolist() for name, a in arrays.items()}
+
+
 def test_scan_reads_a_directory_with_64_bit_sizes(path):
     with zipfile.ZipFile(path, "w") as archive, archive.open("a.npy", "w", force_zip64=True) as member:
         member.write(npy(A))

@@ -25,14 +25,15 @@ class Dialect:
     software: str
     activation: str
     layer_norm_epsilon: float
+    resize_method: str  # of a position table that it has loaded, at another resolution
 
 
 DIALECTS = {
-    "official": Dialect(".npz", "the official code", "gelu_tanh", 1e-6),
-    "linen": Dialect(".npz", "the official code", "gelu_tanh", 1e-6),
-    "big_vision": Dialect(".npz", "big_vision", "gelu_tanh", 1e-6),
-    "timm": Dialect(".safetensors", "timm", "gelu", 1e-6),
-    "huggingface": Dialect(".safetensors", "transformers", "gelu", 1e-12),
+    "official": Dialect(".npz", "the official code", "gelu_tanh", 1e-6, "align_corners"),
+    "linen": Dialect(".npz", "the official code", "gelu_tanh", 1e-6, "align_corners"),
+    "big_vision": Dialect(".npz", "big_vision", "gelu_tanh", 1e-6, "align_corners"),
+    "timm": Dialect(".safetensors", "timm", "gelu", 1e-6, "bicubic_antialias"),
+    "huggingface": Dialect(".safetensors", "transformers", "gelu", 1e-12, "bicubic"),
 }
 
 

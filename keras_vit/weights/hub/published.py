@@ -219,7 +219,7 @@ def _big_vision_records():
             accuracy_source=_TIMM if accuracy else "none found",
             note=_FLEXIBLE if file.startswith("flexivit") else "",
             # jax.image.resize, in every forward pass there
-            resize_method="bilinear_antialias" if file.startswith("flexivit") else "align_corners",
+            resize_method="bilinear_antialias" if file.startswith("flexivit") else None,
             dropout_rate=0.0,
         )
 

@@ -36,8 +36,8 @@ class WeightsRecord:
         accuracy: reported top-1 on ImageNet's validation set in percent, or `None`.
         accuracy_source: who reports it.
         fields: `ViTConfig` fields in which the model differs from the variant.
-        resize_method: of the position table at another resolution, as the model's own software resizes it;
-            one of `keras_vit.posembed.RESIZE_METHODS`.
+        resize_method: of the position table at another resolution, one of `keras_vit.posembed.RESIZE_METHODS`;
+            `None` for that of the file's layout.
         hf_repo: its Hugging Face repository, if it is there.
         note: what a user should know beyond that.
     """
@@ -57,7 +57,7 @@ class WeightsRecord:
     accuracy: float | None
     accuracy_source: str
     fields: tuple[tuple[str, object], ...] = ()
-    resize_method: str = "align_corners"
+    resize_method: str | None = None
     hf_repo: str | None = None
     note: str = ""
 
@@ -143,7 +143,7 @@ def make_record(
     accuracy_source="none reported",
     note="",
     hf_repo=None,
-    resize_method="align_corners",
+    resize_method=None,
     **fields,
 ) -> WeightsRecord:
     """A record from what cannot be derived: url, size, head and the differing `fields` follow where left out."""

@@ -74,7 +74,9 @@ def _find_directory(data):
     _, disk, first_disk, here, count, size, offset, comment_size = _END.unpack_from(data, position)
     comment = data[position + _END.size :]
     stop = position
-    if 0xFFFFFFFF in (size, offset) or count == 0xFFFF:
+    before = max(position - _LOCATOR64.size, 0)
+    if data[before : before + 4] == b"PK\x06\x07" or 0xFFFFFFFF in (size, offset) or count == 0xFFFF:
+        # Python writes a 64-bit record from 2 GiB on, though its numbers still fit into the other.
         disk, first_disk, here, count, size, offset, stop = _find_directory64(data, position)
     if disk or first_disk or here != count or len(comment) != comment_size or offset + size != stop:
         raise FormatError("is a zip cut short or damaged: the record at its end does not describe it")
