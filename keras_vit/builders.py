@@ -99,13 +99,14 @@ def build(
         if record is None
         else (record.resolution, record.preprocessing, record.resize_method)
     )
+    method = resize_method or method or checkpoint.resize_method
     inputs = _input(input_tensor, input_shape, config, checkpoint, size)
     with deferred_variables():
-        model = wire(inputs, config, head, checkpoint.grid, name, preprocessing)
+        model = wire(inputs, config, head, checkpoint.grid, name, preprocessing, method)
     model.weights_report = fill(
         model,
         checkpoint,
-        resize_method=resize_method or method,
+        resize_method=method,
         set_aside=set_aside,
         fresh=fresh,
         strict=strict,

@@ -74,7 +74,9 @@ class Head:
     activation: str | None
 
 
-def wire(images, config, head, table_grid, name, preprocessing=None) -> VisionTransformer:
+def wire(
+    images, config, head, table_grid, name, preprocessing=None, resize_method="align_corners"
+) -> VisionTransformer:
     """The model from `images`, a Keras tensor, to logits or representation.
 
     Args:
@@ -84,6 +86,7 @@ def wire(images, config, head, table_grid, name, preprocessing=None) -> VisionTr
         table_grid: `(h, w)` of the position table where the size of `images` is unknown; `None` for the default.
         name: of the model.
         preprocessing: the record that belongs to the weights; by default the official code's.
+        resize_method: of the position table in the graph, where the size of `images` is unknown.
     """
     feature_map = _resnet(images, config)  # (B, H, W, C) or what the stem makes of it
     tokens = layers.PatchEmbedding(config.hidden_size, config.patch_size, name="patch_embedding")(feature_map)
@@ -98,6 +101,7 @@ def wire(images, config, head, table_grid, name, preprocessing=None) -> VisionTr
             config.patch_size,
             num_prefix_tokens=config.num_prefix_tokens,
             kind=config.position_embedding,
+            resize_method=resize_method,
             name="position_embedding",
         )(tokens, feature_map)
         tokens = keras.layers.Dropout(config.dropout_rate, name="dropout")(tokens)
@@ -210,13 +214,14 @@ def _at_least_float32():
     return "float32" if policy.compute_dtype in ("float16", "bfloat16") else policy
 
 
-def with_input_shape(model, input_shape, resize_method="align_corners") -> VisionTransformer:
+def with_input_shape(model, input_shape, resize_method=None) -> VisionTransformer:
     """The same model with the same weights for images of another size.
 
     Args:
         model: a `VisionTransformer`; it is not changed.
         input_shape: `(H, W, C)` with the model's C; H and W may be `None`.
-        resize_method: of the position table, one of `keras_vit.posembed.RESIZE_METHODS`.
+        resize_method: of the position table, one of `keras_vit.posembed.RESIZE_METHODS`; by default that of the
+            model's weights.
 
     Returns:
         A new model with weights of its own, as trainable or frozen as those of `model`, not compiled.
@@ -231,7 +236,8 @@ def with_input_shape(model, input_shape, resize_method="align_corners") -> Visio
             "`model` must be a VisionTransformer with one input that knows its config, as the builders give it "
             f"(`keras.models.clone_model` loses it; this function copies a model too).\nReceived: {model!r}"
         )
-    check_choice("resize_method", resize_method, RESIZE_METHODS)
+    if resize_method is not None:
+        check_choice("resize_method", resize_method, RESIZE_METHODS)
     check_input_shape(input_shape, model.config)
     input_shape = tuple(input_shape)
     if input_shape[2] != model.input_shape[-1]:

@@ -76,6 +76,11 @@ class Checkpoint:
             fields["position_embedding"] = "sincos2d"
         return fields | self.recorded_fields
 
+    @property
+    def resize_method(self) -> str:
+        """How the layout's own software resizes a position table."""
+        return DIALECTS[self.dialect].resize_method
+
     def _last_axis(self, path):
         return self.tensors[path].shape[-1] if path in self.tensors else None
 

@@ -71,7 +71,7 @@ def fill(model, checkpoint, *, resize_method=None, set_aside=(), fresh=(), stric
     """
     variables = weight_paths(model)
     tensors = dict(checkpoint.tensors)
-    resize_method = resize_method or DIALECTS[checkpoint.dialect].resize_method
+    resize_method = resize_method or checkpoint.resize_method
     report = [f"new {name}" for name in fresh]
     for name in set_aside:
         if dropped := [tensors.pop(path) for path in list(tensors) if path.startswith(f"{name}/")]:
@@ -115,6 +115,8 @@ def copy_weights(model, twin, resize_method) -> tuple[str, ...]:
             variables[f"{ours.name}/{index}"], values[f"{ours.name}/{index}"] = target, ops.convert_to_numpy(source)
             target.trainable = source.trainable
     old, new = layer_named(model, "position_embedding"), layer_named(twin, "position_embedding")
+    if old is not None:
+        resize_method = resize_method or old.resize_method
     if old is not None and old.grid != new.grid and old.kind == "learned":
         values["position_embedding/0"] = resize_pos_embed(
             ops.convert_to_numpy(old.table),

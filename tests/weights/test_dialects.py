@@ -228,6 +228,10 @@ def test_positions_are_resized_as_the_layouts_own_software_does(tmp_path, dialec
     path = save(make("exact"), path_for(tmp_path, dialect), dialect)
     model = keras_vit.build(tiny_config(**MODELS["exact"]), weights=path, input_shape=(20, 20, 3))
     assert model.weights_report == (f"position embedding resized from (3, 5) to (5, 5) ({method})",)
+    whole, x = keras_vit.build(tiny_config(**MODELS["exact"]), weights=path), images(1, 20, 20, 3)
+    np.testing.assert_allclose(numpy(keras_vit.with_input_shape(whole, (20, 20, 3))(x)), numpy(model(x)), atol=1e-5)
+    any_size = keras_vit.build(tiny_config(**MODELS["exact"]), weights=path, input_shape=(None, None, 3))
+    np.testing.assert_allclose(numpy(any_size(x)), numpy(model(x)), atol=1e-5)
 
 
 def test_builder_follows_what_the_file_decides(tmp_path):
