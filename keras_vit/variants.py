@@ -94,7 +94,7 @@ class ViTConfig:
                 "`hidden_size` must be a multiple of `num_heads`, so that every head has the same width.\n"
                 f"Received: hidden_size={self.hidden_size}, num_heads={self.num_heads}."
             )
-        if self.class_token not in (None, True, False):
+        if self.class_token is not None and not isinstance(self.class_token, bool):
             raise TypeError(f"`class_token` must be True, False or None.\nReceived: class_token={self.class_token!r}.")
         if self.pooling == "token" and self.class_token is False:
             raise ValueError(
@@ -122,7 +122,7 @@ class ViTConfig:
             )
 
     def _check_distilled(self):
-        if self.distilled not in (True, False):
+        if not isinstance(self.distilled, bool):
             raise TypeError(f"`distilled` must be True or False.\nReceived: distilled={self.distilled!r}.")
         if not self.distilled:
             return
