@@ -27,7 +27,7 @@ def printed(tmp_path_factory):
     image.fromarray(np.random.default_rng(0).integers(0, 256, (50, 70, 3), "uint8")).save(folder / "photo.jpg")
     code = f"\nprint({MARK!r})\n".join(block for block, _ in BLOCKS)
     place = f"import os; os.chdir({str(folder)!r}); os.environ['KERAS_VIT_MIRROR'] = 'mirror'\n"
-    return run_python(f"{place}{code}").split(f"{MARK}\n")
+    return run_python(f"{place}{code}", timeout=280).split(f"{MARK}\n")
 
 
 @pytest.mark.parametrize("index", range(len(BLOCKS)))
