@@ -6,6 +6,7 @@ The signature is that of `keras.applications`, but outputs are logits unless an 
 import dataclasses
 
 import keras
+import numpy as np
 
 from keras_vit.posembed import RESIZE_METHODS
 from keras_vit.variants import (
@@ -18,7 +19,7 @@ from keras_vit.variants import (
     variant,
 )
 from keras_vit.vit import DEFAULT_IMAGE_SIZE, Head, VisionTransformer, check_input_shape, wire
-from keras_vit.weights.checkpoint import read_checkpoint
+from keras_vit.weights.checkpoint import TABLE, read_checkpoint
 from keras_vit.weights.deferred import deferred_variables
 from keras_vit.weights.load import fill
 from keras_vit.weights.reader import CheckpointError
@@ -91,18 +92,15 @@ def build(
         return wire(_input(input_tensor, input_shape, config, None, None), config, head, None, name)
     source = find_file(weights, variant_name, sha256=sha256)
     checkpoint = _read(source)
-    config = _follow(source, checkpoint, config, given)
+    config = _follow(checkpoint, config, given)
+    checkpoint = _without_distillation(checkpoint, config)
     config, head, set_aside, fresh = _follow_head(checkpoint, config, head, "representation_size" in config_overrides)
     record = source.record
-    size, preprocessing, method = (
-        (None, checkpoint.preprocessing, None)
-        if record is None
-        else (record.resolution, record.preprocessing, record.resize_method)
-    )
+    size, method = (None, None) if record is None else (record.resolution, record.resize_method)
     method = resize_method or method or checkpoint.resize_method
     inputs = _input(input_tensor, input_shape, config, checkpoint, size)
     with deferred_variables():
-        model = wire(inputs, config, head, checkpoint.grid, name, preprocessing, method)
+        model = wire(inputs, config, head, checkpoint.grid, name, checkpoint.preprocessing, method)
     model.weights_report = fill(
         model,
         checkpoint,
@@ -111,6 +109,7 @@ def build(
         fresh=fresh,
         strict=strict,
         deferred=True,
+        preprocessing=checkpoint.preprocessing,
     )
     return model
 
@@ -143,14 +142,17 @@ def _check_weights_arguments(weights, sha256, strict, resize_method):
 
 
 def _read(source):
-    """The checkpoint of a file, which must be what the table says of it."""
+    """The checkpoint of a file, which must be what the table says of it, and what the table knows of it."""
     checkpoint, record = read_checkpoint(source.path), source.record
     if record is not None and (checkpoint.classes or 0) != record.classes:
         raise CheckpointError(
             f"the file of {record.name!r} for ViT {record.variant} must have {record.classes} classes, so this is "
             f"another file.\nReceived: {source.path} with {checkpoint.classes or 0}."
         )
-    return checkpoint
+    if record is None:
+        return checkpoint
+    fields = checkpoint.recorded_fields | dict(record.fields)  # the table has been compared with the papers
+    return dataclasses.replace(checkpoint, recorded_fields=fields, preprocessing=record.preprocessing, remarks=())
 
 
 def _resolve_config(config, pooling, overrides):
@@ -186,10 +188,10 @@ def _check_top(include_top, classes, activation):
         )
 
 
-def _follow(source, checkpoint, config, given):
+def _follow(checkpoint, config, given):
     """The config with what file and record decide where the caller left it open."""
-    decided = checkpoint.fields | ({} if source.record is None else dict(source.record.fields))
-    if "pooling" in given:  # the rest belongs together: other tokens are read, so the file's need not be
+    decided = dict(checkpoint.fields)
+    if "pooling" in given and config.pooling in ("gap", "map"):  # of which no distilled model knows
         decided.pop("distilled", None)
     if "representation_size" not in given:
         decided.pop("representation_size", None)  # _follow_head reads it off the file
@@ -197,6 +199,20 @@ def _follow(source, checkpoint, config, given):
     if config.class_token is None and config.pooling != "token":
         config = dataclasses.replace(config, class_token=checkpoint.has_class_token)
     return config
+
+
+def _without_distillation(checkpoint, config):
+    """The checkpoint without its distillation token where the model has none, with a line for each part given up."""
+    if config.distilled or "distillation_token/token" not in checkpoint.tensors:
+        return checkpoint
+    tensors, lines = dict(checkpoint.tensors), ["set aside distillation_token, to which the file's patches attend"]
+    del tensors["distillation_token/token"]
+    if TABLE in tensors and tensors[TABLE].ndim == 3:
+        tensors[TABLE] = np.delete(tensors[TABLE], 1, axis=1)  # rows: class token, distillation token, patches
+        lines.append("set aside row 1 of position_embedding, the distillation token's")
+    if dropped := [tensors.pop(path) for path in list(tensors) if path.startswith("head_distillation/")]:
+        lines.append(f"set aside head_distillation {max(dropped, key=np.ndim).shape}")
+    return dataclasses.replace(checkpoint, tensors=tensors, remarks=(*checkpoint.remarks, *lines))
 
 
 def _follow_head(checkpoint, config, head, representation_is_given):
@@ -229,19 +245,29 @@ def _input(input_tensor, input_shape, config, checkpoint, resolution):
             )
         check_input_shape(shape, config)
         return input_tensor
-    table_grid = None if checkpoint is None else checkpoint.grid
     if input_shape is None and resolution is not None:
         input_shape = (resolution, resolution, 3)
-    if input_shape is None and checkpoint is not None and table_grid is None and checkpoint.has_positions:
+    if input_shape is None and checkpoint is not None and checkpoint.grid is None and checkpoint.has_positions:
         raise ValueError(
             "`input_shape` must be given: the checkpoint's position table is not square, and does not tell its grid.\n"
             f"Received: {checkpoint.path}, input_shape=None."
         )
     if input_shape is None:
-        grid = table_grid or config.grid(DEFAULT_IMAGE_SIZE, DEFAULT_IMAGE_SIZE)
-        input_shape = (grid[0] * config.stride, grid[1] * config.stride, 3)
+        input_shape = _shape_of(checkpoint, config)
     check_input_shape(input_shape, config)
     return keras.Input(tuple(input_shape), name="images")
+
+
+def _shape_of(checkpoint, config):
+    """The input shape that a file tells, at the model's own patch size, or the default one."""
+    grid = config.grid(DEFAULT_IMAGE_SIZE, DEFAULT_IMAGE_SIZE)
+    if checkpoint is None:
+        return (grid[0] * config.stride, grid[1] * config.stride, 3)
+    channels = checkpoint.channels or 3
+    if checkpoint.grid is None and checkpoint.image_size is not None:
+        grid = config.grid(*checkpoint.image_size)
+    grid = checkpoint.grid or grid
+    return (grid[0] * config.stride, grid[1] * config.stride, channels)
 
 
 def _builder(variant_name):

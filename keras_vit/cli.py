@@ -1,34 +1,39 @@
 """The command line: `keras-vit models`, and `keras-vit weights list|info|fetch|verify|inspect|convert`.
 
 A command is a generator of lines for the output, over one public function. What fails is one line on the
-error stream and exit code 1; wrong usage is 2, Ctrl-C 130, SIGTERM 143, as shells count them, and a closed
-pipe 141. A file that could not be brought has its recipe below that line, to be copied into a shell.
+error stream and exit code 1; wrong usage is 2, Ctrl-C 130, SIGTERM 143, as shells count them, and a pipe
+that nobody reads 141. Only a file that could not be brought has more lines: its recipe for a shell.
 Nothing here imports Keras.
 """
 
 import argparse
 import contextlib
 import dataclasses
+import errno
 import json
 import os
+import re
 import signal
 import sys
 import traceback
 import warnings
 from pathlib import Path
 
-from keras_vit.variants import BUILDERS, VARIANTS, check_choice, did_you_mean
+import keras_vit
+from keras_vit.variants import BUILDERS, VARIANTS
 from keras_vit.weights.checkpoint import read_checkpoint
+from keras_vit.weights.content import check_cached, check_file, check_for
 from keras_vit.weights.convert import convert_checkpoint
 from keras_vit.weights.dialects import DIALECTS, recognise
-from keras_vit.weights.fetch import DownloadError, cache_dir, find_local, verify_cache
+from keras_vit.weights.fetch import DownloadError, cache_dir, find_local, verify_cache, verify_file
 from keras_vit.weights.fetch.remote import megabytes
-from keras_vit.weights.hub import find_weights, list_weights
+from keras_vit.weights.hub import find_weights, list_weights, near, variant_of
 from keras_vit.weights.hub.augreg import augreg_record, looks_like_augreg
 from keras_vit.weights.hub.records import parameter_count
 from keras_vit.weights.reader import CheckpointError, scan
-from keras_vit.weights.resolve import check_file, find_file, remote_file
+from keras_vit.weights.resolve import find_file, is_url, remote_file
 
+_OPTIONS = {"num_heads": "--heads", "grid": "--grid"}  # what functions call a parameter, the command line an option
 _INTERRUPTED, _CLOSED_PIPE, _TERMINATED = 130, 141, 143  # 128 and the signal, as shells count
 
 
@@ -37,6 +42,8 @@ def main(arguments: list[str] | None = None) -> int:
     arguments = _parser().parse_args(arguments)
     with _warnings_in_one_line(), _sigterm_stops():
         try:
+            if hasattr(sys.stdout, "reconfigure"):
+                sys.stdout.reconfigure(errors="backslashreplace")  # names beyond the terminal's letters are no fault
             for line in arguments.command(arguments):
                 _print(line)
         except BrokenPipeError:  # as behind `| head`: nobody reads any more, which is no fault
@@ -75,28 +82,24 @@ def _info(arguments):
 
 def _fetch(arguments):
     name, model = arguments.name, arguments.model
-    is_url = name.startswith(("http://", "https://"))
-    variant = None if is_url and model is None else _only_variant(name, model)
-    yield str(find_file(name, variant, sha256=arguments.sha256).path)
+    variant = None if is_url(name) and model is None else _only_variant(name, model)
+    file = find_file(name, variant, sha256=arguments.sha256)
+    if not file.path.is_relative_to(cache_dir()):  # of a mirror, where nothing was verified yet
+        (check_for(file.record) if file.record else check_file)(file.path)
+    yield str(file.path)
 
 
 def _verify(arguments):
     """Looks at every file before it fails, so that one run names all that are bad."""
-    bad = []
-    found = ((file.path, file.ok, file.reason) for file in verify_cache(check_file))
-    for path, ok, reason in map(_verify_file, arguments.paths) if arguments.paths else found:
-        bad += [] if ok else [str(path)]
-        yield f"{'ok' if ok else 'BAD'}  {_printable(path)}  {_one_line(reason)}"
+    given = (verify_file(path, check_cached) for path in arguments.paths)
+    bad, file = [], None
+    for file in given if arguments.paths else verify_cache(check_cached):
+        bad += [] if file.ok else [str(file.path)]
+        yield f"{'ok' if file.ok else 'BAD'}  {_printable(file.path)}  {_one_line(file.reason)}"
+    if file is None:
+        yield f"no file in the cache, {_printable(cache_dir())}"
     if bad:
         raise CheckpointError(f"files that are not sound: {', '.join(bad)}")
-
-
-def _verify_file(path):
-    try:
-        check_file(path)
-    except (ValueError, OSError) as error:
-        return path, False, str(error)
-    return path, True, "every array is whole and finite"
 
 
 def _inspect(arguments):
@@ -115,9 +118,9 @@ def _inspect(arguments):
 
 def _convert(arguments):
     if arguments.model is not None:
-        _check_looks_like(arguments.source, _variant(arguments.model))
-    path = convert_checkpoint(arguments.source, arguments.destination, arguments.dialect, num_heads=arguments.heads)
-    yield str(path)
+        _check_looks_like(arguments.source, variant_of(arguments.model))
+    said = {"num_heads": arguments.heads, "grid": arguments.grid and tuple(arguments.grid)}
+    yield str(convert_checkpoint(arguments.source, arguments.destination, arguments.dialect, **said))
 
 
 def _check_looks_like(path, variant):
@@ -129,16 +132,10 @@ def _check_looks_like(path, variant):
         )
 
 
-def _variant(model):
-    """The variant of a builder's name or a variant's."""
-    check_choice("model", model, (*BUILDERS, *VARIANTS))
-    return BUILDERS.get(model, model)
-
-
 def _records(name, model):
     """All records of that name: of one model, or of any."""
     if model is not None:
-        return [find_weights(name, _variant(model))]
+        return [find_weights(name, variant_of(model))]
     found = {}
     for variant in VARIANTS:
         with contextlib.suppress(ValueError):
@@ -149,14 +146,18 @@ def _records(name, model):
         names = sorted({record.name for record in list_weights()})
         raise ValueError(
             "published weights must be named as in `keras-vit weights list`, or be the name of an AugReg file.\n"
-            f"Received: {name!r}.{did_you_mean(name, names)}"
+            f"Received: {name!r}.{near(name, names)}"
         )
     return list(found.values())
 
 
 def _only_variant(name, model):
     if model is not None:
-        return _variant(model)
+        return variant_of(model)
+    if name.startswith("hf:") and not any(name == f"hf:{record.hf_repo}" for record in list_weights()):
+        raise ValueError(
+            f"`--model` must say which model it is, since the table does not know this repository.\nReceived: {name!r}."
+        )
     records = _records(name, None)
     if len(records) > 1:
         variants = ", ".join(record.variant for record in records)
@@ -188,16 +189,23 @@ def _printable(text):
 
 
 def _one_line(text):
-    return _printable(" ".join(str(text).split()))
+    """Text in one line, with a semicolon where a line ended without a mark."""
+    lines = [" ".join(line.split()) for line in str(text).splitlines() if line.strip()]
+    ended = [line if line[-1] in ".:;,?" else f"{line};" for line in lines[:-1]]
+    return _printable(" ".join(ended + lines[-1:]))
 
 
 def _words(error):
     """What to print of an error: one line, but for a file that did not come, whose recipe is lines for a shell."""
-    if isinstance(error, DownloadError):
-        first, *rest = str(error).splitlines()
+    text = str(error)
+    for parameter, option in _OPTIONS.items():
+        text = re.sub(rf"`{parameter}=?`", f"`{option}`", text)
+        text = re.sub(rf"\b{parameter}=(?=[\w(])", f"{option} ", text)
+    if isinstance(error, DownloadError) and "\n  curl " in text:
+        first, *rest = text.splitlines()
         return "\n".join([_one_line(first), *(f"  {line}" for line in rest)])
     expected = isinstance(error, (ValueError, OSError))
-    return _one_line(error if expected else f"{type(error).__name__}: {error} (--debug shows where)")
+    return _one_line(text if expected else f"{type(error).__name__}: {text} (--debug shows where)")
 
 
 def _fail(words, code, arguments):
@@ -208,6 +216,8 @@ def _fail(words, code, arguments):
 
 
 def _print(line):
+    if sys.stdout is None:  # closed before we began
+        raise OSError(errno.EBADF, "the output is closed, so nothing can be printed")
     try:
         print(line, flush=True)
     except OSError:  # closed or full; Python would try the rest again at its end, and add words of its own
@@ -244,6 +254,7 @@ def _parser():
     debug = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     debug.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help="show where an error arose")
     parser = argparse.ArgumentParser("keras-vit", description="Vision Transformers and their weights.", parents=[debug])
+    parser.add_argument("--version", action="version", version=f"keras-vit {keras_vit.__version__}")
 
     def command(group, name, function, summary):
         new = group.add_parser(name, help=summary, description=summary, parents=[debug], allow_abbrev=False)
@@ -274,15 +285,23 @@ def _parser():
     new = command(
         group, "verify", _verify, "look for damage in files, or in the whole cache, by content and noted sha256"
     )
-    new.add_argument("paths", metavar="PATH", nargs="*", type=Path)
+    new.add_argument("paths", metavar="PATH", nargs="*", type=_path)
 
     new = command(group, "inspect", _inspect, "what a checkpoint file holds; nothing of it is run")
-    new.add_argument("file", metavar="FILE", type=Path)
+    new.add_argument("file", metavar="FILE", type=_path)
 
     new = command(group, "convert", _convert, "write a checkpoint in the layout of other software")
-    new.add_argument("source", metavar="SOURCE", type=Path)
-    new.add_argument("destination", metavar="DESTINATION", type=Path)
+    new.add_argument("source", metavar="SOURCE", type=_path)
+    new.add_argument("destination", metavar="DESTINATION", type=_path)
     new.add_argument("--dialect", required=True, choices=list(DIALECTS))
     new.add_argument("--model", metavar="MODEL", help="refuse unless the file holds this one")
     new.add_argument("--heads", metavar="A", type=int, help="attention heads, where the file does not tell them")
+    grid = "of the position table, where it is not square and the file does not tell"
+    new.add_argument("--grid", metavar=("H", "W"), type=int, nargs=2, help=grid)
     return parser
+
+
+def _path(text):
+    if not text:
+        raise argparse.ArgumentTypeError("a path must not be empty")
+    return Path(text)

@@ -7,6 +7,7 @@ import keras
 from keras import ops
 
 from keras_vit.variants import check_choice, check_number
+from keras_vit.vit import VisionTransformer
 
 KINDS = ("hard", "soft")
 
@@ -63,7 +64,7 @@ class Distiller(keras.Model):
 
     Args:
         student: a model of `keras_vit` with `distilled=True` and logits as outputs.
-        teacher: a `keras.Model` from the same images to logits `(B, K)`; it is frozen.
+        teacher: another `keras.Model`, from the same images to logits `(B, K)`; it is frozen.
         kind: `"hard"` or `"soft"`.
         weight: of the distillation loss, in [0, 1]; in the paper .5 for hard and .1 for soft distillation.
         temperature: of the soft loss.
@@ -79,6 +80,7 @@ class Distiller(keras.Model):
         check_number("weight", weight)
         if not 0 <= weight <= 1:
             raise ValueError(f"`weight` is a share of the loss, so it must be in [0, 1].\nReceived: weight={weight}.")
+        _check_teacher(student, teacher)
         self.weight = weight
         self.distillation_loss = DistillationLoss(kind, temperature)
         self.student = student
@@ -111,6 +113,35 @@ class Distiller(keras.Model):
         if isinstance(y_pred, dict):
             y_pred = (y_pred["labels"] + y_pred["distillation"]) / 2
         return super().compute_metrics(x, y, y_pred, sample_weight)
+
+
+def _check_teacher(student, teacher):
+    """Raises for a teacher that cannot be asked; whether it scores the same classes, its outputs tell."""
+    if teacher is student:
+        raise ValueError(
+            "the teacher is frozen and the student learns from it, so they must be two models.\n"
+            f"Received: {student.name!r} as both."
+        )
+    ours, theirs = student.input_shape, getattr(teacher, "input_shape", None)  # unknown of one that was not built
+    same = isinstance(theirs, tuple) and len(theirs) == len(ours)
+    same = same and all(our in (None, their) or their is None for our, their in zip(ours, theirs, strict=True))
+    if theirs is not None and not same:
+        raise ValueError(
+            "the teacher gets the images of the student, so it must take their size and channels.\n"
+            f"Received: inputs {ours} of the student, {theirs} of the teacher. "
+            "`keras_vit.with_input_shape` gives a Vision Transformer of another size."
+        )
+    if isinstance(teacher, VisionTransformer) and not _ends_in_logits(teacher):
+        raise ValueError(
+            "the loss is one of logits, so the teacher must not have an activation behind its head.\n"
+            f"Received: {teacher.name!r}. Build it without `classifier_activation`."
+        )
+
+
+def _ends_in_logits(model):
+    heads = (layer for layer in model.layers if layer.name == "head")
+    linear = all(layer.activation is keras.activations.linear for layer in heads)
+    return linear and all(layer.name != "activation" for layer in model.layers)
 
 
 def _logits_of_both_heads(student):

@@ -70,7 +70,8 @@ def square_grid(num_patches: int) -> tuple[int, int] | None:
 def check_grid(name, grid) -> tuple[int, int]:
     """`grid` as two ints; raises unless it is a pair of ints above zero."""
     values = tuple(grid) if isinstance(grid, (tuple, list)) else ()
-    if len(values) != 2 or not all(isinstance(n, (int, np.integer)) and n > 0 for n in values):
+    ints = [n for n in values if isinstance(n, (int, np.integer)) and not isinstance(n, bool)]
+    if len(values) != 2 or len(ints) != 2 or min(ints) < 1:
         raise ValueError(f"`{name}` must be (h, w), two numbers of patches of at least 1.\nReceived: {name}={grid!r}.")
     return int(values[0]), int(values[1])
 
@@ -92,31 +93,35 @@ def resize_matrix(indices, new, old, method, xp):
     sources = xp.expand_dims(np.arange(old).astype("float32"), 0)  # (1, old)
     if method == "align_corners":
         positions = indices * ((old - 1) / xp.maximum(new - 1.0, 1.0))
-        return _triangle(xp.expand_dims(positions, 1) - sources, xp)  # (new, old)
+        return triangle(xp.expand_dims(positions, 1) - sources, xp)  # (new, old)
     positions = (indices + 0.5) * (old / new) - 0.5
     if method == "bicubic":
         return _bicubic_without_antialias(positions, old, xp)
     distances = xp.expand_dims(positions, 1) - sources
     if method.endswith("antialias"):
         distances = distances / xp.maximum(old / new, 1.0)
-    weights = _cubic(distances, -0.5, xp) if method.startswith("bicubic") else _triangle(distances, xp)
+    weights = cubic(distances, -0.5, xp) if method.startswith("bicubic") else triangle(distances, xp)
     return weights / xp.sum(weights, axis=1, keepdims=True)
 
 
-def _triangle(x, xp):
+def triangle(x, xp):
+    """The kernel of a bilinear resize at distances `x`, an array of `xp`."""
     return xp.maximum(1.0 - xp.abs(x), 0.0)
 
 
 def _bicubic_without_antialias(positions, old, xp):
     """torch's: a = -0.75, and what would be read beyond an edge is the edge."""
     beyond = np.arange(-2, old + 2)  # a kernel of four reaches two further
-    weights = _cubic(xp.expand_dims(positions, 1) - beyond.astype("float32")[None], -0.75, xp)  # (new, old + 4)
+    weights = cubic(xp.expand_dims(positions, 1) - beyond.astype("float32")[None], -0.75, xp)  # (new, old + 4)
     edges = (beyond.clip(0, old - 1)[:, None] == np.arange(old)).astype("float32")  # (old + 4, old)
     return xp.matmul(weights, edges)
 
 
-def _cubic(x, a, xp):
-    """Keys' kernel; a = -0.5 wherever a bicubic resize antialiases, -0.75 in torch's that does not."""
+def cubic(x, a, xp):
+    """Keys' kernel at distances `x`, an array of `xp`.
+
+    a = -0.5 wherever a bicubic resize antialiases, -0.75 in torch's that does not.
+    """
     x = xp.abs(x)
     near = ((a + 2.0) * x - (a + 3.0)) * x * x + 1.0
     far = (((x - 5.0) * x + 8.0) * x - 4.0) * a

@@ -14,8 +14,10 @@ import warnings
 
 import numpy as np
 
+from keras_vit.posembed import cubic, triangle
 from keras_vit.variants import check_choice, check_number, check_positive_int
 
+_MOST = 1e6  # of a mean or a deviation, where white is 1; what is beyond it is damage
 LABEL_FILES = {1000: "imagenet2012.tsv", 21843: "imagenet21k.tsv"}
 
 
@@ -59,11 +61,18 @@ class Preprocessing:
                 f"Received: crop_fraction={self.crop_fraction}."
             )
         for field in ("mean", "std"):
+            for value in _values(field, getattr(self, field)):
+                check_number(field, value)
             object.__setattr__(self, field, tuple(float(value) for value in getattr(self, field)))
         if len(self.mean) != len(self.std) or min(self.std) <= 0:
             raise ValueError(
                 "`mean` and `std` must have one value per channel, and `std` must be positive.\n"
                 f"Received: mean={self.mean}, std={self.std}."
+            )
+        if not all(map(_is_usual, self.std)) or not all(abs(value) <= _MOST for value in self.mean):
+            raise ValueError(
+                f"`mean` and `std` scale pixels, so they must be finite, `std` from {1 / _MOST} to {_MOST:.0f} and "
+                f"`mean` at most {_MOST:.0f}.\nReceived: mean={self.mean}, std={self.std}."
             )
         if self.image_size is not None:
             if not isinstance(self.image_size, (tuple, list)) or len(self.image_size) != 2:
@@ -106,20 +115,30 @@ class Preprocessing:
         Returns:
             Floats `(B, H, W, C)` or `(H, W, C)`, of the kind that came in (NumPy or tensor).
         """
-        scaled = preprocess_input(images, self)
+        pixels, whole = _pixels(images, self)
         if self.resize == "none" or self.image_size is None:
-            return scaled
-        if self.resize == "squash" and self.image_size == tuple(scaled.shape[-3:-1]):
-            return scaled
+            return _scaled(pixels, self)
+        if self.resize == "squash" and self.image_size == tuple(pixels.shape[-3:-1]):
+            return _scaled(pixels, self)
         from keras import ops
 
         if self.resize == "squash" and self.interpolation == "bilinear":
             resized = ops.image.resize(
-                scaled, self.image_size, "bilinear", antialias=self.antialias, data_format="channels_last"
+                _scaled(pixels, self),
+                self.image_size,
+                "bilinear",
+                antialias=self.antialias,
+                data_format="channels_last",
             )
         else:
-            resized = _resize_and_cut(scaled, self, ops)
-        return ops.convert_to_numpy(resized) if isinstance(scaled, np.ndarray) else resized
+            resized = _scaled(_resize_and_cut(pixels, whole, self, ops), self)
+        return ops.convert_to_numpy(resized) if isinstance(pixels, np.ndarray) else resized
+
+
+def _values(field, values):
+    if not isinstance(values, (tuple, list, np.ndarray)):
+        raise TypeError(f"`{field}` must have one value per channel.\nReceived: {field}={values!r}.")
+    return np.asarray(values, object).tolist()
 
 
 def _black_and_white(record):
@@ -128,30 +147,37 @@ def _black_and_white(record):
     return [-mean / std for mean, std in stats], [(1 - mean) / std for mean, std in stats]
 
 
-def _resize_and_cut(images, record, ops):
+def _resize_and_cut(pixels, whole, record, ops):
     """Resizes and cuts the centre out in one step, with the same kernel on every backend and in any graph.
 
-    `ops.image.resize` takes no sizes that only the graph knows, and its bicubic without antialias has another
-    kernel on torch (a = -0.75, up to 24 grey levels off).
+    As Pillow up to 12 does (13 takes the rows of some images first): the columns first, then the rows, each
+    clipped to black and white, where bicubic overshoots, and rounded to a grey level where the pixels are whole
+    numbers. `ops.image.resize` clips nowhere, takes no sizes that only the graph knows, and its bicubic without
+    antialias has another kernel on torch (a = -0.75).
     """
-    old = ops.shape(images)[-3:-1]  # (H, W), tensors where the graph does not know them
+    old = ops.shape(pixels)[-3:-1]  # (H, W), tensors where the graph does not know them
     new = record.image_size if record.resize == "squash" else _covering_size(old, record, ops)
-    margins = [whole - kept for whole, kept in zip(new, record.image_size, strict=True)]
-    corner = [(margin + margin // 2 % 2) // 2 for margin in margins]  # halves to even, as torchvision's CenterCrop
-    resized = ops.image.scale_and_translate(
-        images,
-        (*images.shape[:-3], *record.image_size, images.shape[-1]),
-        ops.stack([ops.cast(n, "float32") / ops.cast(o, "float32") for n, o in zip(new, old, strict=True)]),
-        ops.stack([-ops.cast(start, "float32") for start in corner]),
-        spatial_dims=(len(images.shape) - 3, len(images.shape) - 2),
-        method=record.interpolation,
-        antialias=record.antialias,
-    )
-    if record.interpolation == "bicubic":
-        black, white = (np.asarray(values, "float32") for values in _black_and_white(record))
-        resized = ops.minimum(ops.maximum(resized, black), white)
-    # The graph forgets sizes that are known.
-    return ops.reshape(resized, (*ops.shape(images)[:-3], *record.image_size, images.shape[-1]))
+    for axis in (1, 0):
+        matrix = _resize_matrix(old[axis], new[axis], record.image_size[axis], record, ops)  # (kept, old)
+        # The operands' order spares a transposition: rows are multiplied as they lie, columns from the right.
+        pixels = ops.einsum("...hwc,vw->...hvc" if axis else "...hwc,uh->...uwc", pixels, matrix)
+        if record.interpolation == "bicubic":
+            pixels = ops.clip(pixels, 0.0, 255.0)
+            pixels = ops.round(pixels) if whole else pixels
+    return pixels
+
+
+def _resize_matrix(old, new, kept, record, ops):
+    """`(kept, old)`: resizes one axis from `old` to `new` and keeps the centre."""
+    margin = new - kept
+    corner = (margin + margin // 2 % 2) // 2  # halves to even, as torchvision's CenterCrop
+    scale = ops.cast(old, "float32") / ops.cast(new, "float32")
+    positions = (ops.arange(kept, dtype="float32") + ops.cast(corner, "float32") + 0.5) * scale - 0.5
+    distances = ops.expand_dims(positions, 1) - ops.cast(ops.expand_dims(ops.arange(old), 0), "float32")
+    if record.antialias:
+        distances = distances / ops.maximum(scale, 1.0)
+    weights = cubic(distances, -0.5, ops) if record.interpolation == "bicubic" else triangle(distances, ops)
+    return weights / ops.sum(weights, axis=1, keepdims=True)
 
 
 def _covering_size(old, record, ops):
@@ -184,18 +210,31 @@ def preprocess_input(images, preprocessing=None):
     Source: official code, `input_pipeline.py`: (x - 127.5) / 127.5.
     """
     record = Preprocessing() if preprocessing is None else preprocessing
+    return _scaled(_pixels(images, record)[0], record)
+
+
+def _pixels(images, record):
+    """Images as float32 in [0, 255] with the record's channels, and whether they came as whole numbers."""
     if isinstance(images, (list, tuple)):
         images = np.asarray(images)
     if isinstance(images, np.ndarray):
         _check_values(images)
-        xp, values = np, images.astype("float32")
+        xp, values, whole = np, images.astype("float32"), images.dtype.kind in "ui"
     else:
-        from keras import ops
+        from keras import backend, ops
 
         xp, values = ops, ops.cast(images, "float32")
-    values = _fit_channels(values, len(record.mean), xp)
+        whole = backend.is_int_dtype(images.dtype)
+    return _fit_channels(values, len(record.mean), xp), whole
+
+
+def _scaled(pixels, record):
     mean, std = (np.asarray(stat, "float32") * np.float32(255) for stat in (record.mean, record.std))
-    return (values - mean) / std
+    return (pixels - mean) / std
+
+
+def _is_usual(std):
+    return 1 / _MOST <= std <= _MOST
 
 
 def _fit_channels(images, channels, xp):

@@ -174,6 +174,7 @@ def _top(tokens, config, head):
             config.mlp_dim,
             config.activation,
             config.layer_norm_epsilon,
+            config.num_prefix_tokens,
             name="pooling",
         )(x)
     if config.distilled and config.pooling == "token":

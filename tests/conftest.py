@@ -1,6 +1,7 @@
 """What many tests share: small odd sizes, golden files, and a fresh process."""
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,8 @@ import pytest
 from keras.src.backend.common import global_state  # nothing public tells what still waits
 
 import keras_vit
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job ignores it, and so would child processes
 
 ROOT = Path(__file__).parents[1]
 GOLDEN = Path(__file__).parent / "golden"

@@ -42,6 +42,7 @@ class FaultServer(http.server.ThreadingHTTPServer):
     def __init__(self, size=300_000):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.content = random.Random(5).randbytes(size)
+        self.contents = {}  # of files by the last part of their path, where they differ from `content`
         self.faults, self.headers, self.location = 1 << 30, {}, ""
         self.piece, self.pause = 1 << 14, 0.05
         self.log, self.released = [], threading.Event()
@@ -105,7 +106,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.end_headers()
 
     def _send(self, with_range=True, write=None):
-        content, start, status, headers = self.server.content, 0, 200, {}
+        name = self.path.partition("?")[0].rpartition("/")[2]
+        content, start, status, headers = self.server.contents.get(name, self.server.content), 0, 200, {}
         asked = self.headers["Range"]
         if with_range and asked and self.headers["If-Range"] == f'"{self.server.sha256[:8]}"':
             start = int(asked.removeprefix("bytes=").rstrip("-"))

@@ -5,23 +5,20 @@ import os
 import pickle
 import re
 import shutil
-import signal
-import subprocess
-import sys
-import time
 import zipfile
 
 import numpy as np
 import pytest
-from conftest import GOLDEN, ROOT, run_python
-from fault_server import FaultServer, child_environment
+from conftest import GOLDEN, ROOT
+from fault_server import FaultServer
 from forged import npy
 
+import keras_vit
 from keras_vit import Preprocessing, cli
 from keras_vit.variants import VARIANTS
 from keras_vit.weights.fetch import cache_dir
 from keras_vit.weights.fetch.cache import sha256_of
-from keras_vit.weights.hub import list_weights
+from keras_vit.weights.hub import find_weights, list_weights
 
 OFFICIAL = GOLDEN / "token.npz"
 TIMM = GOLDEN / "foreign" / "timm_token.safetensors"
@@ -44,13 +41,6 @@ def run(capsys):
         return code, *(text.splitlines() for text in capsys.readouterr())
 
     return run
-
-
-def start(*arguments, **streams):
-    """The command in a process of its own, started as the installed script starts it."""
-    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | streams
-    command = [sys.executable, "-m", "keras_vit", *map(str, arguments)]
-    return subprocess.Popen(command, cwd=ROOT, text=True, env=child_environment(cache_dir()), **streams)
 
 
 def assert_one_line(error_lines, pattern):
@@ -99,15 +89,26 @@ def test_info_tells_every_fact_and_where_the_file_is(run, monkeypatch, tmp_path)
     assert [line.split()[1] for line in lines if line.startswith("variant ")] == variants
 
 
-def test_fetch_prints_the_place_in_a_mirror_for_one_model_only(run, monkeypatch, tmp_path):
-    place = tmp_path / PUBLISHED
+def test_fetch_prints_the_place_in_a_mirror_once_its_content_is_right(run, monkeypatch, tmp_path):
+    place = tmp_path / find_weights("gsam", "B/16").path
     place.parent.mkdir(parents=True)
     shutil.copy(OFFICIAL, place)
     monkeypatch.setenv("KERAS_VIT_MIRROR", str(tmp_path))
-    assert run("weights", "fetch", "imagenet21k", "--model", "B/16")[:2] == (0, [str(place)])
-    code, _, error = run("weights", "fetch", "imagenet21k")
+    fetch = ("weights", "fetch", "gsam", "--model", "B/16")
+    code, output, error = run(*fetch)
+    assert (code, output) == (1, [])
+    assert_one_line(error, "must be 'gsam' for ViT B/16, and is another model: patch size: expected 16, got 8")
+    monkeypatch.setattr("keras_vit.weights.content._differing", lambda *_: "")
+    assert run(*fetch)[:2] == (0, [str(place)])
+
+
+@pytest.mark.parametrize(
+    ("name", "pattern"), [("imagenet21k", "must say which.*B/16.*R50"), ("hf:any/repo", "must say which model it is")]
+)
+def test_fetch_asks_for_the_model_where_the_name_does_not_tell(run, name, pattern):
+    code, _, error = run("weights", "fetch", name)
     assert code == 1
-    assert_one_line(error, "`--model` must say which.*B/16.*R50")
+    assert_one_line(error, f"`--model` {pattern}")
 
 
 def test_fetch_of_a_url_verifies_and_is_seen_by_verify(run, server):
@@ -212,12 +213,23 @@ def test_bad_file_is_one_line_for_every_command_and_never_run(run, tmp_path, wha
     ("arguments", "pattern"),
     [
         (["weights", "list", "ViTB17"], "`model` must be one of .* Did you mean 'ViTB16'"),
+        (["weights", "list", "vitb16"], ".{1,200}Did you mean 'ViTB16'[^,]{0,50}$"),
+        (["weights", "info", "nope"], "Some of them: augreg"),
+        (["weights", "fetch", "https:///x.npz"], "must name a host"),
+        (["weights", "fetch", "nope", "--model", "B/16"], "list_weights.*Received: 'nope' for B/16. Some of them: "),
         (["weights", "info", "imagenet21"], "Did you mean 'imagenet21k'"),
         (["weights", "info", "B_16-i21k-300ep-lr_0.001-aug_medium7-wd_0.1-do_0.0-sd_0.0"], "aug_medium7|medium"),
         (["weights", "fetch", "imagenet21", "--model", "B/16"], "Did you mean 'imagenet21k'"),
         (["weights", "fetch", "imagenet21k", "--model", "B16"], "Did you mean 'B/16'"),
         (["weights", "fetch", "https://x.org/x.npz", "--sha256", "12"], "64 hexadecimal digits"),
-        (["weights", "convert", TIMM, "{out}.npz", "--dialect", "official"], "number must be known"),
+        (
+            ["weights", "convert", TIMM, "{out}.npz", "--dialect", "official"],
+            "number must be known.*--heads None. Pass `--heads`",
+        ),
+        (
+            ["weights", "convert", TIMM, "{out}.npz", "--dialect", "official", "--heads", "5"],
+            "`--heads` must.*--heads 5",
+        ),
         (
             ["weights", "convert", TIMM, "{out}.npz", "--dialect", "linen", "--model", "B/16"],
             "--model B/16, and .* holds a ViT",
@@ -271,8 +283,29 @@ def test_bad_variable_and_cache_without_room_are_one_line(run, server, monkeypat
     monkeypatch.setenv("KERAS_VIT_CACHE", str(tmp_path / "file"))
     code, _, error = run("weights", "fetch", server.url("ok"))
     assert code == 1
-    assert_one_line(error[:1], "cache must be a folder")
-    assert error[-1].strip().startswith("Set KERAS_VIT_CACHE")
+    assert_one_line(error, "cache must be a folder.*; Set KERAS_VIT_CACHE")
+
+
+def test_verify_of_an_empty_cache_says_so(run):
+    assert run("weights", "verify") == (0, [f"no file in the cache, {cache_dir()}"], [])
+
+
+def test_verify_of_one_file_compares_with_the_noted_sha256(run, server):  # D12
+    _, (path,), _ = run("weights", "fetch", f"{server.address}/ok/x.npz")
+    assert run("weights", "verify", path)[:2] == (0, [f"ok  {path}  sha256 as noted"])
+    shutil.copy(GOLDEN / "gap.npz", path)  # a sound checkpoint, and another
+    code, (line,), _ = run("weights", "verify", path)
+    assert code == 1
+    assert line.startswith(f"BAD  {path}  sha256 differs: expected {server.sha256}, got ")
+    assert run("weights", "verify", OFFICIAL)[1] == [f"ok  {OFFICIAL}  sound, with no sha256 noted yet"]
+
+
+def test_wrong_sha256_of_a_file_at_hand_is_one_line(run, server):
+    url = f"{server.address}/ok/x.npz"
+    run("weights", "fetch", url)
+    code, _, error = run("weights", "fetch", url, "--sha256", "0" * 64)
+    assert code == 1
+    assert_one_line(error, f"expected {'0' * 64}, got {server.sha256}; Delete it")
 
 
 def test_verify_names_the_file_of_the_cache_that_rotted(run, server):  # D12
@@ -306,7 +339,11 @@ def test_fault_of_our_own_is_one_line_that_names_its_kind(run, monkeypatch):
     assert_one_line(error, "KeyError: 'x' .*--debug")
 
 
-@pytest.mark.parametrize("arguments", [[], ["weights"], ["wieghts"], ["models", "x"], ["weights", "convert", "a", "b"]])
+EMPTY = ["weights", "convert", str(OFFICIAL), "", "--dialect", "linen"]
+WRONG = [[], ["weights"], ["wieghts"], ["models", "x"], ["weights", "convert", "a", "b"], EMPTY]
+
+
+@pytest.mark.parametrize("arguments", WRONG)
 def test_wrong_usage_is_exit_code_2(capsys, arguments):
     with pytest.raises(SystemExit) as stop:
         cli.main(arguments)
@@ -314,47 +351,15 @@ def test_wrong_usage_is_exit_code_2(capsys, arguments):
     assert "keras-vit" in capsys.readouterr().err.splitlines()[-1]
 
 
-# In a process of its own
+def test_version_is_the_packages(capsys):
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["--version"])
+    assert stop.value.code == 0
+    assert capsys.readouterr().out == f"keras-vit {keras_vit.__version__}\n"
 
 
-@pytest.mark.parametrize(("signal_sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_signal_is_one_line_and_keeps_the_part(server, signal_sent, code):  # D14
-    server.piece, server.pause = 1 << 12, 0.2
-    with start("weights", "fetch", f"{server.address}/slow/x.npz") as process:
-        try:
-            end = time.monotonic() + 20
-            while not any(part.stat().st_size for part in cache_dir().rglob("*.part")):
-                assert time.monotonic() < end
-                time.sleep(0.02)
-            process.send_signal(signal_sent)
-            output, error = process.communicate(timeout=20)
-        finally:
-            process.kill()
-    assert (process.returncode, output) == (code, "")
-    assert_one_line(error.splitlines(), "(interrupted|terminated)$")
-    assert list(cache_dir().rglob("*.part"))
-    assert not list(cache_dir().rglob("*.npz"))
-
-
-def test_closed_pipe_is_silent():
-    with start("weights", "list", "--json") as process:
-        assert process.stdout.readline() == "[\n"
-        process.stdout.close()
-        assert process.stderr.read() == ""
-    assert process.returncode == 141
-
-
-@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no /dev/full")
-def test_full_disk_behind_the_output_is_one_line():
-    with open("/dev/full", "w") as full, start("models", stdout=full) as process:
-        assert_one_line(process.stderr.read().splitlines(), "No space left")
-    assert process.returncode == 1
-
-
-def test_command_starts_without_keras():
-    code = (
-        "import sys; sys.argv = ['keras-vit', 'models']\n"
-        "from keras_vit.cli import main; main()\n"
-        "print([name for name in ('keras', 'tensorflow', 'jax', 'torch') if name in sys.modules])"
-    )
-    assert run_python(code).splitlines()[-1] == "[]"
+def test_grid_and_heads_reach_the_conversion(run, monkeypatch):
+    said = []
+    monkeypatch.setattr(cli, "convert_checkpoint", lambda *_, **options: said.append(options) or "x")
+    run("weights", "convert", "a", "b", "--dialect", "linen", "--heads", 3, "--grid", 4, 5)
+    assert said == [{"num_heads": 3, "grid": (4, 5)}]

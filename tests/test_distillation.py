@@ -129,6 +129,26 @@ def test_distiller_trains_the_student_and_not_the_teacher(student, jit_compile):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        ({"input_shape": (20, 28, 1)}, r"size and channels.\nReceived: inputs \(None, 20, 28, 3\)"),
+        ({"input_shape": (20, 24, 3)}, "must take their size and channels"),
+        ({"classifier_activation": "softmax"}, "must not have an activation behind its head"),
+        ({"classifier_activation": "softmax", "distilled": True}, "must not have an activation behind its head"),
+    ],
+)
+def test_distiller_refuses_a_teacher_that_cannot_be_asked(student, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        keras_vit.Distiller(student, make_tiny(**arguments))
+
+
+def test_distiller_takes_a_teacher_of_any_size_and_not_the_student_itself(student):
+    keras_vit.Distiller(student, make_tiny(input_shape=(None, None, 3)))
+    with pytest.raises(ValueError, match="must be two models"):
+        keras_vit.Distiller(student, student)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
         ({"student": {}}, "must have two heads"),
         ({"student": {"distilled": True, "classifier_activation": "softmax"}}, "logits as its output"),
         ({"student": {"distilled": True, "classes": 5}}, "the same classes"),

@@ -38,9 +38,17 @@ LAYERS = {
         "stochastic_depth_rate": 0.3,
         "activation": "gelu",
         "num_output_tokens": 2,
+        "layer_norm_epsilon": 1e-5,
     },
     "TokenPooling": {"kind": "gap", "num_prefix_tokens": 1},
-    "AttentionPooling": {"hidden_size": 12, "num_heads": 3, "mlp_dim": 17, "activation": "gelu"},
+    "AttentionPooling": {
+        "hidden_size": 12,
+        "num_heads": 3,
+        "mlp_dim": 17,
+        "activation": "gelu",
+        "layer_norm_epsilon": 1e-5,
+        "num_prefix_tokens": 1,
+    },
 }
 MODELS = {
     "token": {},

@@ -47,7 +47,7 @@ class TokenPooling(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable("keras_vit")
 class AttentionPooling(CompositeLayer):
-    """A learned probe reads from all tokens by attention, followed by an MLP with a skip connection.
+    """A learned probe reads from all patch tokens by attention, followed by an MLP with a skip connection.
 
     Args:
         hidden_size: D, size of a token.
@@ -55,6 +55,7 @@ class AttentionPooling(CompositeLayer):
         mlp_dim: M, size inside the MLP.
         activation: `"gelu_tanh"` or `"gelu"`.
         layer_norm_epsilon: added to the variance in the LayerNorm.
+        num_prefix_tokens: tokens before the patches, which are left out, as mean pooling does.
 
     Call arguments:
         tokens: `(B, T, D)`.
@@ -62,11 +63,19 @@ class AttentionPooling(CompositeLayer):
     Returns:
         `(B, D)`.
 
-    Source: "MAP" head of arXiv:2106.04560 (Scaling Vision Transformers), as big_vision has it.
+    Source: "MAP" head of arXiv:2106.04560 (Scaling Vision Transformers), as big_vision has it; timm's
+    `VisionTransformer.pool` leaves prefix tokens out too.
     """
 
     def __init__(
-        self, hidden_size, num_heads, mlp_dim, activation="gelu_tanh", layer_norm_epsilon=NORM_EPSILON, **kwargs
+        self,
+        hidden_size,
+        num_heads,
+        mlp_dim,
+        activation="gelu_tanh",
+        layer_norm_epsilon=NORM_EPSILON,
+        num_prefix_tokens=0,
+        **kwargs,
     ):
         super().__init__(**kwargs)
         self.hidden_size = hidden_size
@@ -74,6 +83,7 @@ class AttentionPooling(CompositeLayer):
         self.mlp_dim = mlp_dim
         self.activation = activation
         self.layer_norm_epsilon = layer_norm_epsilon
+        self.num_prefix_tokens = num_prefix_tokens
         self.attention = MultiHeadAttention(hidden_size, num_heads, dtype=self.dtype_policy, name="attention")
         self.norm = layer_norm(self.dtype_policy, "norm", layer_norm_epsilon)
         self.mlp = MlpBlock(hidden_size, mlp_dim, activation=activation, dtype=self.dtype_policy, name="mlp")
@@ -93,7 +103,7 @@ class AttentionPooling(CompositeLayer):
     def call(self, tokens, training=None):
         probe = ops.cast(self.probe, tokens.dtype)
         probe = ops.broadcast_to(probe, (ops.shape(tokens)[0], 1, self.hidden_size))  # (B, 1, D)
-        x = self.attention(tokens, probe, training=training)
+        x = self.attention(tokens[:, self.num_prefix_tokens :], probe, training=training)
         x = x + self.mlp(self.norm(x), training=training)
         return x[:, 0]  # (B, D)
 
@@ -108,4 +118,5 @@ class AttentionPooling(CompositeLayer):
             "mlp_dim": self.mlp_dim,
             "activation": self.activation,
             "layer_norm_epsilon": self.layer_norm_epsilon,
+            "num_prefix_tokens": self.num_prefix_tokens,
         }

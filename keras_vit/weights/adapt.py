@@ -6,13 +6,13 @@ Each function changes `tensors` in place and gives one line for what it did, or 
 import numpy as np
 
 from keras_vit.posembed import resize_matrix, resize_pos_embed
-from keras_vit.weights.checkpoint import PATCH_KERNEL, TABLE
+from keras_vit.weights.checkpoint import PATCH_KERNEL, ROOT_KERNEL, TABLE
 from keras_vit.weights.reader import CheckpointError
 
-_ROOT_KERNEL = "resnet_root/conv/kernel"
+_PATCH_BIAS = "patch_embedding/projection/bias"
 
 
-def fit_channels(shapes: dict, tensors: dict) -> list[str]:
+def fit_channels(shapes: dict, tensors: dict, preprocessing=None) -> list[str]:
     """Gives the first convolution the model's number of input channels.
 
     One channel gets the sum over the file's channels. More channels than the file's repeat those in turn
@@ -22,14 +22,18 @@ def fit_channels(shapes: dict, tensors: dict) -> list[str]:
     Args:
         shapes: `{path: shape}` of the model.
         tensors: of the file, by our paths.
+        preprocessing: the file's `Preprocessing`, if the model's images are prepared by it. Where it differs from
+            channel to channel, a single channel takes the averages, and kernel and bias make up for the difference.
     """
-    path = _ROOT_KERNEL if _ROOT_KERNEL in shapes else PATCH_KERNEL
+    path = ROOT_KERNEL if ROOT_KERNEL in shapes else PATCH_KERNEL
     kernel = tensors.get(path)
     if kernel is None or path not in shapes or kernel.ndim != 4:
         return []
     old, new = kernel.shape[2], shapes[path][2]
     if old == new or not old:
         return []
+    if new == 1 and path == PATCH_KERNEL and preprocessing is not None and len(preprocessing.mean) == old:
+        kernel = _fold_statistics(kernel, tensors, preprocessing)
     if new == 1:
         tensors[path] = kernel.astype("float32").sum(axis=2, keepdims=True)
         return [f"input channels {old} to 1 (summed)"]
@@ -39,6 +43,20 @@ def fit_channels(shapes: dict, tensors: dict) -> list[str]:
     copies = np.bincount(source, minlength=old)[source]
     tensors[path] = (kernel[:, :, source] / copies[:, None]).astype("float32")
     return [f"input channels {old} to {new} (repeated)"]
+
+
+def _fold_statistics(kernel, tensors, preprocessing):
+    """The kernel for channels that have all been scaled alike, with what that shifts in the bias.
+
+    With m, s of a channel and m', s' of the averages, (p - m) / s = s'/s (p - m') / s' + (m' - m) / s.
+    """
+    one = preprocessing.with_channels(1)
+    mean, std = np.asarray(preprocessing.mean), np.asarray(preprocessing.std)
+    if len({*preprocessing.mean}) == len({*preprocessing.std}) == 1 or _PATCH_BIAS not in tensors:
+        return kernel
+    shift = np.einsum("hwcd,c->d", kernel.astype("float64"), (one.mean[0] - mean) / std)
+    tensors[_PATCH_BIAS] = (tensors[_PATCH_BIAS] + shift).astype("float32")
+    return kernel.astype("float64") * (one.std[0] / std)[:, None]
 
 
 def fit_patches(shapes: dict, tensors: dict) -> list[str]:

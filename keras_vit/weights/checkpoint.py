@@ -1,6 +1,7 @@
 """A file of any known layout as tensors by our weight paths, with what the file says of itself."""
 
 import dataclasses
+import os
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +13,10 @@ from keras_vit.weights import sidecar
 from keras_vit.weights.dialects import DIALECTS, recognise, to_ours, weights_among
 from keras_vit.weights.reader import CheckpointError, scan
 
+SAFETENSORS_NAME = "model.safetensors"  # what timm and transformers look for in a folder
 TABLE = "position_embedding/table"
 PATCH_KERNEL = "patch_embedding/projection/kernel"
+ROOT_KERNEL = "resnet_root/conv/kernel"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,6 +31,8 @@ class Checkpoint:
     recorded_fields: dict = dataclasses.field(default_factory=dict)
     preprocessing: Preprocessing | None = None
     set_aside: tuple[str, ...] = ()
+    pre_logits_activation: str = "tanh"
+    remarks: tuple[str, ...] = ()  # a line for each thing said beside the tensors that was not understood
 
     @property
     def classes(self) -> int | None:
@@ -51,10 +56,10 @@ class Checkpoint:
 
     @property
     def grid(self) -> tuple[int, int] | None:
-        """`(h, w)` of the position table: as recorded, else square, else unknown."""
-        if not self.has_positions:
-            return None
-        return self.recorded_grid or square_grid(self.tensors[TABLE].shape[-2] - self.num_prefix_tokens)
+        """`(h, w)` of the positions: as recorded, else that of a square table, else unknown."""
+        if self.recorded_grid is not None or not self.has_positions:
+            return self.recorded_grid
+        return square_grid(self.tensors[TABLE].shape[-2] - self.num_prefix_tokens)
 
     @property
     def has_positions(self) -> bool:
@@ -84,6 +89,32 @@ class Checkpoint:
     def _last_axis(self, path):
         return self.tensors[path].shape[-1] if path in self.tensors else None
 
+    @property
+    def first_kernel(self) -> str:
+        """Path of the convolution that reads the image."""
+        return ROOT_KERNEL if ROOT_KERNEL in self.tensors else PATCH_KERNEL
+
+    @property
+    def channels(self) -> int | None:
+        """C of the images, or `None` if the first kernel is none."""
+        kernel = self.tensors.get(self.first_kernel, np.empty((0,)))
+        return kernel.shape[2] or None if kernel.ndim == 4 else None
+
+    @property
+    def stride(self) -> int:
+        """Side in pixels of what one patch token covers."""
+        patch, *_, stages = self.measured()
+        return patch if stages is None else patch * 4 * 2 ** max(len(stages) - 1, 0)
+
+    @property
+    def image_size(self) -> tuple[int, int] | None:
+        """`(H, W)` of the images: by the grid, else as the preprocessing has it, else unknown."""
+        if self.grid is not None:
+            return tuple(side * self.stride for side in self.grid)
+        size = None if self.preprocessing is None else self.preprocessing.image_size
+        fits = size is not None and self.stride and not any(side % self.stride for side in size)
+        return tuple(size) if fits and not self.has_positions else None
+
     def variant(self) -> str | None:
         """The published variant of the same shapes, or `None`."""
         return next((name for name, v in VARIANTS.items() if _sizes(v) == self.measured()), None)
@@ -109,7 +140,7 @@ def _sizes(config):
 
 
 def _stages(tensors):
-    if "resnet_root/conv/kernel" not in tensors:
+    if ROOT_KERNEL not in tensors:
         return None
     units = {path.split("/")[0] for path in tensors if path.startswith("resnet_stage_")}
     stages = [int(unit.split("_")[2]) for unit in units]
@@ -122,7 +153,8 @@ def read_checkpoint(path, *, grid=None, allow_nonfinite=False) -> Checkpoint:
     Args:
         path: an `.npz` of the official code (pre-Linen or Linen names) or of big_vision, or a safetensors
             file of timm or transformers; what it is, its content tells. A `config.json` and a
-            `preprocessor_config.json` beside a safetensors file are read for what they say of it.
+            `preprocessor_config.json` beside a safetensors file are read for what they say of it. Also a folder
+            with a `model.safetensors`.
         grid: `(h, w)` of the position table, if it is not square and the file does not say.
         allow_nonfinite: whether NaN and infinite values are let through.
 
@@ -130,6 +162,7 @@ def read_checkpoint(path, *, grid=None, allow_nonfinite=False) -> Checkpoint:
         FileNotFoundError: if there is no such file.
         CheckpointError: if it cannot be read, or its layout is unknown.
     """
+    path = file_in(path)
     file = scan(path)
     known = recognise(file.kind, file.entries)
     if known is None:
@@ -142,27 +175,65 @@ def read_checkpoint(path, *, grid=None, allow_nonfinite=False) -> Checkpoint:
     dialect, prefix = known
     names = weights_among(dialect, prefix, file.entries)
     arrays = file.read(names, void_is_bfloat16=dialect == "big_vision", allow_nonfinite=allow_nonfinite)
-    grid = check_grid("grid", grid) if grid is not None else _recorded_grid(file.note)
-    num_patches = None if grid is None else grid[0] * grid[1]
+    said = sidecar.read(file)
+    wanted = check_grid("grid", grid) if grid is not None else said.grid
     try:
-        tensors, num_heads = to_ours(dialect, prefix, arrays, num_patches)
+        tensors, num_heads = to_ours(dialect, prefix, arrays, None if wanted is None else wanted[0] * wanted[1])
+        checkpoint = Checkpoint(
+            path=path,
+            dialect=dialect,
+            tensors=tensors,
+            num_heads=num_heads,
+            recorded_grid=wanted,
+            recorded_fields=said.fields,
+            preprocessing=said.preprocessing,
+            set_aside=tuple(sorted(set(file.entries) - set(names))),
+            pre_logits_activation=said.pre_logits_activation,
+            remarks=said.remarks,
+        )
+        if wanted is None and said.image_size is not None and checkpoint.stride:
+            wanted = tuple(max(side // checkpoint.stride, 1) for side in said.image_size)
+            tensors, _ = to_ours(dialect, prefix, arrays, wanted[0] * wanted[1])
+            checkpoint = dataclasses.replace(checkpoint, tensors=tensors, recorded_grid=wanted)
     except CheckpointError as error:
         raise CheckpointError(f"{error} File: {path}") from error
-    said = sidecar.read(file)
-    return Checkpoint(
-        path=Path(path),
-        dialect=dialect,
-        tensors=tensors,
-        num_heads=num_heads or said.num_heads,
-        recorded_grid=grid,
-        recorded_fields=said.fields,
-        preprocessing=said.preprocessing,
-        set_aside=tuple(sorted(set(file.entries) - set(names))),
-    )
+    if grid is None:
+        _check_recorded_grid(checkpoint)
+    return checkpoint if num_heads is not None else _with_heads(checkpoint, said.num_heads)
 
 
-def _recorded_grid(note):
-    try:
-        return check_grid("position_grid", note.get("position_grid"))
-    except ValueError:  # none, or not written by us
-        return None
+def check_pre_logits(checkpoint, tensors):
+    """Raises if `tensors` hold pre-logits with another function behind them than ours."""
+    if "pre_logits/kernel" in tensors and checkpoint.pre_logits_activation != "tanh":
+        raise CheckpointError(
+            "the pre-logits must have tanh behind them, as with another function the same weights give other numbers.\n"
+            f"Received: pooler_act {checkpoint.pre_logits_activation!r} in the config.json of {checkpoint.path}. "
+            "Build without them: `include_top=False`, or `classes=k` for a new head."
+        )
+
+
+def file_in(path) -> Path:
+    """`path`, or the `model.safetensors` of a folder that has one."""
+    path = Path(os.fspath(path))
+    return path / SAFETENSORS_NAME if (path / SAFETENSORS_NAME).is_file() else path
+
+
+def _check_recorded_grid(checkpoint):
+    grid, prefix = checkpoint.recorded_grid, checkpoint.num_prefix_tokens
+    table = checkpoint.tensors.get(TABLE, np.empty(0))
+    rows = table.shape[-2] if table.ndim > 1 else None
+    if None not in (grid, rows) and grid[0] * grid[1] + prefix != rows:
+        raise CheckpointError(
+            "the grid that is noted for the position table must have as many patches as the table has rows for "
+            f"them.\nReceived: grid {grid} and {rows} rows, {prefix} of other tokens, in {checkpoint.path}. "
+            "Pass `grid=(h, w)` to `load_checkpoint`, or correct the image size in config.json."
+        )
+
+
+def _with_heads(checkpoint, num_heads):
+    """The checkpoint with the number of heads that is noted, if the width can be divided by it."""
+    width = checkpoint.measured()[1]
+    if num_heads is not None and width and width % num_heads:
+        line = f"number of heads noted not understood ({num_heads} do not divide {width}): taken as not there"
+        return dataclasses.replace(checkpoint, remarks=(*checkpoint.remarks, line))
+    return dataclasses.replace(checkpoint, num_heads=num_heads)

@@ -1,30 +1,41 @@
 """Writing a checkpoint in any dialect, and from one dialect to another; no model and no Keras needed."""
 
+import contextlib
 import dataclasses
 import os
+import shutil
 import warnings
 from pathlib import Path
 
 import numpy as np
 
-from keras_vit.variants import VARIANTS, check_choice
-from keras_vit.weights import sidecar
-from keras_vit.weights.checkpoint import PATCH_KERNEL, TABLE, Checkpoint, read_checkpoint
-from keras_vit.weights.dialects import DIALECTS, to_theirs
+from keras_vit.preprocessing import Preprocessing
+from keras_vit.variants import VARIANTS, check_choice, check_positive_int
+from keras_vit.weights.checkpoint import (
+    PATCH_KERNEL,
+    ROOT_KERNEL,
+    SAFETENSORS_NAME,
+    TABLE,
+    Checkpoint,
+    check_pre_logits,
+    read_checkpoint,
+)
+from keras_vit.weights.dialects import DIALECTS, is_same_epsilon, to_theirs
 from keras_vit.weights.reader import CheckpointError
+from keras_vit.weights.sidecar.folder import folder_of
+from keras_vit.weights.sidecar.note import note_of
 from keras_vit.weights.writer import write_json, write_npz, write_safetensors
 
-SAFETENSORS_NAME = "model.safetensors"  # what timm and transformers look for in a folder
 
-
-def convert_checkpoint(source, destination, dialect, *, num_heads=None) -> Path:
+def convert_checkpoint(source, destination, dialect, *, num_heads=None, grid=None) -> Path:
     """Writes the weights of a checkpoint in another layout.
 
     Args:
-        source: a file of any layout that `read_checkpoint` knows.
+        source: a file of any layout that `read_checkpoint` knows, or a folder with a `model.safetensors`.
         destination: as for `save_checkpoint`.
         dialect: `"official"`, `"linen"`, `"big_vision"`, `"timm"` or `"huggingface"`.
         num_heads: A, where neither the file nor its shapes tell it.
+        grid: `(h, w)` of the position table, if it is not square and the file does not say.
 
     Returns:
         The file that was written.
@@ -32,13 +43,18 @@ def convert_checkpoint(source, destination, dialect, *, num_heads=None) -> Path:
     Raises:
         FileNotFoundError: if there is no such file.
         CheckpointError: if the file cannot be read, or the layout has no place for a weight.
+        TypeError: if `num_heads` is no int.
+        ValueError: if `num_heads` does not divide the width, or the file says another number.
     """
-    checkpoint = read_checkpoint(source)
+    checkpoint = read_checkpoint(source, grid=grid)
+    if num_heads is not None:
+        _check_num_heads(checkpoint, num_heads)
     if num_heads is None and checkpoint.num_heads is None and checkpoint.variant():
         num_heads = VARIANTS[checkpoint.variant()].num_heads
     if num_heads is not None:
         checkpoint = dataclasses.replace(checkpoint, num_heads=num_heads)
     _check_whole(checkpoint)
+    check_pre_logits(checkpoint, checkpoint.tensors)
     return write_checkpoint(checkpoint, destination, dialect)
 
 
@@ -57,16 +73,40 @@ def write_checkpoint(checkpoint: Checkpoint, destination, dialect) -> Path:
     if dialect == "big_vision" and checkpoint.fields.get("position_embedding") == "sincos2d":
         tensors = {path: tensors[path] for path in tensors if path != TABLE}  # computed there, never stored
     arrays = to_theirs(dialect, tensors, checkpoint.num_heads)
+    _check_parts(checkpoint, dialect)
     _warn_of_differences(checkpoint, dialect, folder)
-    arrays = ((name, np.asarray(array, "float32")) for name, array in arrays)
-    note = sidecar.note_of(checkpoint.fields, checkpoint.num_heads, checkpoint.preprocessing)
-    if checkpoint.grid is not None:
-        note["position_grid"] = list(checkpoint.grid)
+    arrays = ((name, _finite(name, np.asarray(array, "float32"))) for name, array in arrays)
+    note = note_of(checkpoint.fields, checkpoint.num_heads, checkpoint.preprocessing, checkpoint.grid)
     if folder:
         return _write_folder(checkpoint, destination, dialect, arrays, note)
     write = write_npz if suffix == ".npz" else write_safetensors
     write(destination, arrays, note)
     return destination
+
+
+def _check_num_heads(checkpoint, num_heads):
+    check_positive_int("num_heads", num_heads)
+    width = checkpoint.measured()[1]
+    if width and width % num_heads:
+        raise ValueError(
+            "`num_heads` must divide the width, so that every head has the same.\n"
+            f"Received: num_heads={num_heads}, width {width} in {checkpoint.path}."
+        )
+    if checkpoint.num_heads not in (None, num_heads):
+        raise ValueError(
+            "`num_heads` is for files that do not tell it, and must else be what they tell.\n"
+            f"Received: num_heads={num_heads}, {checkpoint.num_heads} in {checkpoint.path}."
+        )
+
+
+def _finite(name, array):
+    """`array`, if all its values are finite; a damaged file would be found out only by its reader."""
+    if not np.isfinite(array).all():
+        raise CheckpointError(
+            "weights must be finite to be saved, since training or a file that broke leaves others.\n"
+            f"Received: {np.size(array) - np.isfinite(array).sum()} NaN or infinite values in {name!r}."
+        )
+    return array
 
 
 def _check_whole(checkpoint):
@@ -80,25 +120,40 @@ def _check_whole(checkpoint):
 
 
 def _write_folder(checkpoint, folder, dialect, arrays, note):
-    files = sidecar.folder_of(dialect, _facts(checkpoint), checkpoint.preprocessing or sidecar.Preprocessing())
-    folder.mkdir(exist_ok=True)
-    write_safetensors(folder / SAFETENSORS_NAME, arrays, note)
-    for name, content in files.items():
-        write_json(folder / name, content)
+    files = folder_of(dialect, _facts(checkpoint), checkpoint.preprocessing or Preprocessing())
+    with _made(folder):
+        write_safetensors(folder / SAFETENSORS_NAME, arrays, note)
+        for name, content in files.items():
+            write_json(folder / name, content)
     return folder / SAFETENSORS_NAME
+
+
+@contextlib.contextmanager
+def _made(folder):
+    """A folder that is there, and is gone again after a fault if it was not there before."""
+    if not folder.parent.is_dir():
+        raise FileNotFoundError(f"the folder of the destination must exist.\nReceived: {folder}")
+    new = not folder.exists()
+    folder.mkdir(exist_ok=True)
+    try:
+        yield
+    except BaseException:
+        if new:
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
 
 
 def _facts(checkpoint):
     """The architecture in numbers, as the JSON of timm and transformers wants it."""
     patch, hidden_size, num_layers, mlp_dim, stages = checkpoint.measured()
-    if None in (checkpoint.grid, checkpoint.num_heads):
+    missing = {"the number of heads": "num_heads"} if checkpoint.num_heads is None else {}
+    missing |= {"the image size": "grid"} if checkpoint.image_size is None else {}
+    if missing:
         raise CheckpointError(
-            "a folder says the image size and the number of heads, so both must be known.\n"
-            f"Received: position grid {checkpoint.grid}, num_heads={checkpoint.num_heads}. "
-            "Write a .safetensors file instead of a folder, or pass `num_heads=`."
+            f"a folder says {' and '.join(missing)}, so it must be known.\n"
+            f"Received: {checkpoint.path}, which does not tell it. Write a .safetensors file instead of a folder, or "
+            f"pass {' and '.join(f'`{name}=`' for name in missing.values())}."
         )
-    stride = patch if stages is None else patch * 4 * 2 ** max(len(stages) - 1, 0)
-    first = PATCH_KERNEL if stages is None else "resnet_root/conv/kernel"
     return {
         "patch_size": patch,
         "hidden_size": hidden_size,
@@ -106,10 +161,12 @@ def _facts(checkpoint):
         "num_heads": checkpoint.num_heads,
         "mlp_dim": mlp_dim,
         "resnet_stages": stages,
-        "image_size": tuple(side * stride for side in checkpoint.grid),
-        "channels": checkpoint.tensors[first].shape[2],
+        "root_channels": None if stages is None else checkpoint.tensors[ROOT_KERNEL].shape[3],
+        "image_size": checkpoint.image_size,
+        "channels": checkpoint.channels,
         "classes": checkpoint.classes or 0,
         "class_token": checkpoint.has_class_token,
+        "positions": checkpoint.has_positions,
         **{name: checkpoint.fields[name] for name in ("pooling", "distilled", "activation", "layer_norm_epsilon")},
     }
 
@@ -120,14 +177,30 @@ def _warn_of_differences(checkpoint, dialect, folder):
     if fields["activation"] != software.activation and not folder:
         ours, theirs = ({"gelu": "exact", "gelu_tanh": "tanh"}[a] for a in (fields["activation"], software.activation))
         _warn(f"{software.software} computes the {theirs} GELU unless told otherwise, this model the {ours} one.")
-    if fields["pooling"] != "gap":
-        return
-    if checkpoint.has_class_token and software.suffix == ".npz":
-        _warn(f"{software.software} has no class token beside mean pooling, this model has one.")
-    if dialect == "timm" and not folder:
+    told = folder and dialect == "huggingface"  # its config.json says the epsilon; timm's cannot
+    if not is_same_epsilon(fields["layer_norm_epsilon"], software.layer_norm_epsilon) and not told:
+        _warn(
+            f"{software.software} adds {software.layer_norm_epsilon} in its LayerNorms unless told otherwise, "
+            f"this model {fields['layer_norm_epsilon']}."
+        )
+    pooling = fields["pooling"]
+    if checkpoint.has_class_token and software.suffix == ".npz" and pooling in ("gap", "map"):
+        kind = {"gap": "mean", "map": "attention"}[pooling]
+        _warn(f"{software.software} has no class token beside {kind} pooling, this model has one.")
+    if pooling == "gap" and dialect == "timm" and not folder:
         _warn("timm normalises after mean pooling unless built with `fc_norm=False`, this model before it.")
-    if dialect == "huggingface":
-        raise CheckpointError("transformers' ViT has no mean pooling. Save as official, big_vision or timm.")
+
+
+def _check_parts(checkpoint, dialect):
+    """Raises for a model that transformers would build otherwise, with no word and no missing weight to tell."""
+    pooling = checkpoint.fields["pooling"]
+    lacks = {
+        "mean pooling": pooling == "gap",
+        "head on all tokens": pooling == "none" and checkpoint.classes,
+        "model without positions": not checkpoint.has_positions,
+    }
+    for what in (what for what, wanted in lacks.items() if wanted and dialect == "huggingface"):
+        raise CheckpointError(f"transformers' ViT has no {what}. Save as official, big_vision or timm.")
 
 
 def _warn(message):

@@ -15,9 +15,9 @@ from keras import ops
 from keras_vit.posembed import RESIZE_METHODS, resize_pos_embed
 from keras_vit.variants import check_choice
 from keras_vit.weights.adapt import fit_channels, fit_patches, fit_positions
-from keras_vit.weights.checkpoint import read_checkpoint
+from keras_vit.weights.checkpoint import check_pre_logits, read_checkpoint
 from keras_vit.weights.deferred import discard, float32_copy, initialise
-from keras_vit.weights.dialects import DIALECTS
+from keras_vit.weights.dialects import DIALECTS, is_same_epsilon
 from keras_vit.weights.reader import CheckpointError
 
 _HEAD_LAYERS = ("encoder_norm", "pre_logits", "head", "head_distillation")  # Keras' own layers among ours
@@ -30,17 +30,18 @@ def load_checkpoint(model, path, *, grid=None, resize_method=None, strict=False)
     Args:
         model: a model of `keras_vit`, or a `keras.Model` made of its layers.
         path: a file in the layout of the official code, big_vision, timm or transformers; which one,
-            its content tells.
+            its content tells. Also a folder with a `model.safetensors`.
         grid: `(h, w)` of the file's position table, if it is not square and the file does not say.
         resize_method: how the table is resized to another grid, one of
             `keras_vit.posembed.RESIZE_METHODS`; by default as the software resizes it whose layout the file
             has: `"align_corners"` the official code and big_vision, `"bicubic_antialias"` timm, `"bicubic"`
             transformers.
-        strict: whether to refuse a file that must be adapted.
+        strict: whether to refuse a file for which there would be a line.
 
     Returns:
-        One line for each adaptation (positions, patch size, input channels) and for an activation other
-        than the file's; empty if the file fitted as it was.
+        One line for each adaptation (positions, patch size, input channels), for what the model computes
+        otherwise than the file says (activation, LayerNorm's epsilon, pooling, kind of positions), and for what
+        is said beside the tensors and not understood; empty if the file fitted as it was.
 
     Raises:
         FileNotFoundError: if there is no such file.
@@ -54,7 +55,9 @@ def load_checkpoint(model, path, *, grid=None, resize_method=None, strict=False)
     return fill(model, read_checkpoint(path, grid=grid), resize_method=resize_method, strict=strict)
 
 
-def fill(model, checkpoint, *, resize_method=None, set_aside=(), fresh=(), strict=False, deferred=False):
+def fill(
+    model, checkpoint, *, resize_method=None, set_aside=(), fresh=(), strict=False, deferred=False, preprocessing=None
+):
     """Gives every weight of `model` its value from `checkpoint`.
 
     Args:
@@ -63,8 +66,9 @@ def fill(model, checkpoint, *, resize_method=None, set_aside=(), fresh=(), stric
         resize_method: for the position table; by default that of the file's layout.
         set_aside: layers whose tensors in the file are not wanted.
         fresh: layers of the model that keep their initial values.
-        strict: whether to refuse every adaptation.
+        strict: whether to refuse a file for which there would be a line.
         deferred: whether the model was made inside `deferred_variables`.
+        preprocessing: the record that the model's own was made of, if the model's images are prepared by it.
 
     Returns:
         One line for each adaptation.
@@ -72,21 +76,22 @@ def fill(model, checkpoint, *, resize_method=None, set_aside=(), fresh=(), stric
     variables = weight_paths(model)
     tensors = dict(checkpoint.tensors)
     resize_method = resize_method or checkpoint.resize_method
-    report = [f"new {name}" for name in fresh]
+    report = [*checkpoint.remarks, *(f"new {name}" for name in fresh)]
     for name in set_aside:
         if dropped := [tensors.pop(path) for path in list(tensors) if path.startswith(f"{name}/")]:
             report.append(f"set aside {name} {max(dropped, key=np.ndim).shape}")
     try:
-        report += _adapt(model, checkpoint, variables, tensors, resize_method)
+        report += _adapt(model, checkpoint, variables, tensors, resize_method, preprocessing)
         wanted = {path: v for path, v in variables.items() if path.split("/")[0] not in fresh}
         _check_fit(model, checkpoint, tensors, wanted)
+        check_pre_logits(checkpoint, tensors)
+        report += _computed_otherwise(model, checkpoint)
         if strict and report:
             raise _not_as_it_is(checkpoint, report)
     except BaseException:
         if deferred:
             discard(variables.values())
         raise
-    report += _computed_otherwise(model, checkpoint)
     zero_head = "head/kernel" in tensors and not np.any(tensors["head/kernel"])
     if deferred:
         initialise(wanted, tensors)
@@ -152,11 +157,11 @@ def layer_named(model, name):
     return next((layer for layer in model.layers if layer.name == name), None)
 
 
-def _adapt(model, checkpoint, variables, tensors, resize_method):
+def _adapt(model, checkpoint, variables, tensors, resize_method, preprocessing):
     shapes = {path: tuple(variable.shape) for path, variable in variables.items()}
     return [
-        *fit_channels(shapes, tensors),
         *fit_patches(shapes, tensors),
+        *fit_channels(shapes, tensors, preprocessing),
         *fit_positions(layer_named(model, "position_embedding"), checkpoint, tensors, resize_method),
     ]
 
@@ -170,12 +175,28 @@ def _not_as_it_is(checkpoint, report):
     )
 
 
+def computed_fields(model) -> dict:
+    """Fields of `ViTConfig` that no weight tells, read off the layers."""
+    block, positions, pooling = (layer_named(model, name) for name in ("block_00", "position_embedding", "pooling"))
+    of_blocks = () if block is None else ("activation", "layer_norm_epsilon")
+    return {name: getattr(block, name) for name in of_blocks} | {
+        "pooling": "none" if pooling is None else getattr(pooling, "kind", "map"),
+        "position_embedding": "none" if positions is None else positions.kind,
+    }
+
+
 def _computed_otherwise(model, checkpoint):
-    block = layer_named(model, "block_00")
-    theirs = checkpoint.fields["activation"]
-    if block is None or block.activation == theirs:
-        return []
-    return [f"activation {block.activation}, where {DIALECTS[checkpoint.dialect].software} computes {theirs}"]
+    """A line for each field in which the model differs from what the file says or its software computes."""
+    lines, software = [], DIALECTS[checkpoint.dialect].software
+    by_itself = {name: value for name, value in checkpoint.fields.items() if name != "pooling"}  # a weight tells that
+    said = by_itself | checkpoint.recorded_fields
+    for name, ours in computed_fields(model).items():
+        theirs = said.get(name, ours)
+        if ours == theirs or (name == "layer_norm_epsilon" and is_same_epsilon(ours, theirs)):
+            continue
+        who = "the file says" if name in checkpoint.recorded_fields else f"{software} computes"
+        lines.append(f"{name} {ours}, where {who} {theirs}")
+    return lines
 
 
 def _check_fit(model, checkpoint, tensors, wanted):
@@ -198,7 +219,7 @@ def _check_fit(model, checkpoint, tensors, wanted):
         + _listed("in the model, not in the file", missing)
         + _listed("different", different)
         + f"Received: {checkpoint.path}, which looks like {checkpoint.looks_like()}. "
-        + _advice(extra + missing + different)
+        + (_advice_on_channels(checkpoint, wanted) or _advice(extra + missing + different))
     )
 
 
@@ -209,9 +230,26 @@ def _listed(title, lines, most=5):
     return "\n".join([f"  {title} ({len(lines)}):", *lines[:most], *more, ""])
 
 
+def _advice_on_channels(checkpoint, wanted):
+    """What to do where the input's channels are all that differs in the first kernel, or `None`."""
+    file, model = checkpoint.tensors.get(checkpoint.first_kernel), wanted.get(checkpoint.first_kernel)
+    if file is None or model is None or (file.ndim, len(model.shape)) != (4, 4) or file.shape[3] != model.shape[3]:
+        return None
+    if file.shape[2] <= model.shape[2] or model.shape[2] == 1:
+        return None
+    return f"Images must have as many channels as the file's: pass `input_shape=(H, W, {file.shape[2]})`."
+
+
 def _advice(lines):
+    if any("+ distillation_token/" in line for line in lines):
+        return "Build with `distilled=True`, or pass the file as `weights=` with `distilled=False`."
     if not all("head" in line.split("/")[0] or "pre_logits/" in line for line in lines):
         return "Build the variant that the file holds."
+    if any("- head_distillation/" in line for line in lines):
+        return (
+            "Pass the file as `weights=` with `classes=k` for two new heads, `include_top=False` for none, or "
+            "`distilled=False`, which sets the distillation token aside and so changes the numbers."
+        )
     if any("head" in line.split("/")[0] for line in lines):
         return "Pass the file as `weights=` with `classes=k` for a new head, or `include_top=False` for none."
     return "Build with `representation_size=` as in the file, or pass the file as `weights=`."

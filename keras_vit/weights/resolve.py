@@ -11,18 +11,17 @@ import re
 from pathlib import Path
 
 from keras_vit.variants import VARIANTS
-from keras_vit.weights.checkpoint import read_checkpoint
+from keras_vit.weights.content import check_file, check_for
 from keras_vit.weights.fetch import fetch
-from keras_vit.weights.fetch.cache import adopt, find_local, sha256_of
-from keras_vit.weights.fetch.environment import is_offline
-from keras_vit.weights.fetch.remote import OfflineError, RemoteFile, download_error
+from keras_vit.weights.fetch.cache import sha256_of
+from keras_vit.weights.fetch.hugging_face import fetch_from_hub
+from keras_vit.weights.fetch.remote import RemoteFile
 from keras_vit.weights.hub import RECORDS, WeightsRecord, find_weights
 from keras_vit.weights.hub.augreg import looks_like_augreg
-from keras_vit.weights.reader import CheckpointError, scan
+from keras_vit.weights.reader import CheckpointError
 
 _SUFFIXES = (".npz", ".safetensors")
 _HF_NAME = re.compile(r"hf:([\w.-]+/[\w.-]+)(?:@([\w./-]+))?")
-_BESIDE = ("config.json", "preprocessor_config.json")  # what a Hugging Face repository says of its weights
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,11 +53,11 @@ def find_file(weights, variant: str | None, *, sha256: str | None = None) -> Wei
     if isinstance(weights, str):
         if weights.startswith("hf:"):
             return _from_hugging_face(weights, variant, sha256)
-        if re.match(r"https?://", weights):
+        if is_url(weights):
             return WeightsFile(fetch(_remote_url(weights, sha256), check=check_file))
         if not _is_path(weights):
             record = find_weights(weights, _known(variant, weights))
-            return WeightsFile(fetch(remote_file(record, sha256), check=check_file), record)
+            return WeightsFile(fetch(remote_file(record, sha256), check=check_for(record)), record)
     path = Path(weights).expanduser()
     if path.is_dir():
         return _from_folder(path, variant, sha256)
@@ -75,10 +74,9 @@ def remote_file(record: WeightsRecord, sha256: str | None = None) -> RemoteFile:
     return RemoteFile(record.url, record.path, record.bytes, record.bytes_tolerance, sha256)
 
 
-def check_file(path):
-    """Raises `CheckpointError` unless the file is a whole checkpoint of a known layout, sound in every member."""
-    scan(path).check()
-    read_checkpoint(path)
+def is_url(text: str) -> bool:
+    """Whether text is meant as the URL of a file."""
+    return bool(re.match(r"https?://", text, re.IGNORECASE))
 
 
 def _is_path(text):
@@ -146,12 +144,14 @@ def _below(folder, place):
 
 def _remote_url(url, sha256):
     """A user's own URL; its place in the cache is named by a digest, never by what the URL says."""
+    if not re.match(r"https?://[^/?#]", url, re.IGNORECASE):
+        raise ValueError(f"a URL as `weights` must name a host, as `https://host/path`.\nReceived: weights={url!r}.")
     suffix = next((suffix for suffix in _SUFFIXES if url.split("?")[0].endswith(suffix)), "")
     return RemoteFile(url, f"url/{hashlib.sha256(url.encode()).hexdigest()[:32]}{suffix}", sha256=sha256)
 
 
 def _from_hugging_face(name, variant, sha256):
-    """A file of the Hugging Face hub: from mirror or cache as every file, else through huggingface_hub."""
+    """A file of the Hugging Face Hub, and its record if the table has one."""
     match = _HF_NAME.fullmatch(name)
     if match is None:
         raise ValueError(
@@ -159,34 +159,20 @@ def _from_hugging_face(name, variant, sha256):
             f"Received: weights={name!r}."
         )
     repository, revision = match.groups()
-    record = next((r for r in RECORDS if r.name == f"hf:{repository}" and r.variant == variant), None)
+    record = _record_of_repository(repository, variant)
     url = f"https://huggingface.co/{repository}/resolve/{revision or 'main'}/model.safetensors"
     place = (
         f"hf/{repository}/model.safetensors" if revision is None else f"hf/{repository}@{revision}/model.safetensors"
     )
     size = (record.bytes, record.bytes_tolerance) if record is not None else (None, 0)
     file = RemoteFile(url, place, *size, sha256)
-    path = find_local(file) or adopt(file, check_file)
-    if path is None:
-        path = _pinned(_hub_download(file, repository, revision), sha256)
-    return WeightsFile(path, record)
+    check = check_file if record is None else check_for(record)
+    return WeightsFile(fetch_from_hub(file, repository, revision, check), record)
 
 
-def _hub_download(file, repository, revision):
-    if is_offline():
-        raise download_error(file, "KERAS_VIT_OFFLINE is set", kind=OfflineError)
-    try:
-        import huggingface_hub
-    except ImportError as error:
-        reason = 'huggingface_hub is not installed (`pip install "keras-vit-zoo[hub]"`)'
-        raise download_error(file, reason) from error
-    try:
-        path = huggingface_hub.hf_hub_download(repository, file.name, revision=revision)
-    except Exception as error:  # of requests, httpx, the file system and its own: whatever it is, it did not come
-        raise download_error(file, f"huggingface_hub says {type(error).__name__}: {error}") from error
-    for name in _BESIDE:
-        try:
-            huggingface_hub.hf_hub_download(repository, name, revision=revision)
-        except Exception:  # a repository need not have it, and the weights are there
-            continue
-    return Path(path)
+def _record_of_repository(repository, variant):
+    """The record of a repository that the table has for this variant; its error if it has it for another alone."""
+    records = [record for record in RECORDS if record.hf_repo == repository]
+    if not records:
+        return None
+    return find_weights(f"hf:{repository}", _known(variant, f"hf:{repository}"))

@@ -10,7 +10,7 @@ from keras_vit.variants import check_choice
 from keras_vit.weights.checkpoint import TABLE, Checkpoint
 from keras_vit.weights.convert import write_checkpoint
 from keras_vit.weights.dialects import DIALECTS
-from keras_vit.weights.load import layer_named, weight_paths
+from keras_vit.weights.load import computed_fields, layer_named, weight_paths
 from keras_vit.weights.reader import CheckpointError
 
 
@@ -33,13 +33,14 @@ def save_checkpoint(model, path, dialect="official") -> Path:
         The file that was written.
 
     Raises:
-        CheckpointError: if the layout has no place for a weight, as the official one for attention pooling.
+        CheckpointError: if the layout has no place for a weight, as the official one for attention pooling,
+            if that software has no such model, or if a weight is not finite; nothing is written then.
         ValueError: for another dialect or ending.
         FileNotFoundError: if the folder to write into does not exist.
 
     Warns:
-        UserWarning: if that software computes something else from these weights by itself: another GELU, or
-            mean pooling in another place.
+        UserWarning: if that software computes something else from these weights by itself: another GELU,
+            another epsilon of LayerNorm, or pooling in another place.
     """
     check_choice("dialect", dialect, DIALECTS)
     variables = weight_paths(model)
@@ -54,21 +55,10 @@ def save_checkpoint(model, path, dialect="official") -> Path:
         tensors=_Values(variables, positions),
         num_heads=block.num_heads,
         recorded_grid=None if positions is None else positions.grid,
-        recorded_fields=_fields(model, block, positions),
+        recorded_fields=computed_fields(model),
         preprocessing=getattr(model, "preprocessing", None),
     )
     return write_checkpoint(checkpoint, path, dialect)
-
-
-def _fields(model, block, positions):
-    pooling = layer_named(model, "pooling")
-    kind = "none" if pooling is None else getattr(pooling, "kind", "map")
-    return {
-        "activation": block.activation,
-        "layer_norm_epsilon": block.layer_norm_epsilon,
-        "pooling": kind,
-        "position_embedding": "none" if positions is None else positions.kind,
-    }
 
 
 class _Values(Mapping):

@@ -3,7 +3,9 @@
 import contextlib
 import json
 import os
+import re
 import tempfile
+import time
 import zipfile
 from collections.abc import Iterable
 from pathlib import Path
@@ -14,6 +16,8 @@ from safetensors.numpy import save_file
 
 from keras_vit.weights.reader.npz import note_bytes
 from keras_vit.weights.reader.tensorfile import metadata
+
+_ABANDONED = 3600  # seconds without a byte, after which a part is nobody's
 
 
 def write_npz(path, arrays: Iterable[tuple[str, np.ndarray]], note: dict):
@@ -85,6 +89,7 @@ def _replacing(path, ending):
         raise ValueError(f"`path` must end in {ending}.\nReceived: {path}")
     if not path.parent.is_dir():
         raise FileNotFoundError(f"the folder of `path` must exist.\nReceived: {path}")
+    _sweep(path)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".part")
     os.close(handle)
     try:
@@ -92,11 +97,24 @@ def _replacing(path, ending):
         _flush(temporary)
         os.chmod(temporary, 0o666 & ~_umask())
         os.replace(temporary, path)
-    except BaseException:
+    except BaseException as error:
         Path(temporary).unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.errno is not None and error.filename in (None, temporary):
+            error.filename = str(path)  # a full disk does not say whose
         raise
     if hasattr(os, "O_DIRECTORY"):  # elsewhere a folder cannot be opened
         _flush(path.parent)  # the rename itself is safe only then
+
+
+def _sweep(path):
+    """Removes what killed writers of this path left; a younger part may be that of another process."""
+    oldest = time.time() - _ABANDONED
+    for entry in os.scandir(path.parent):
+        mark = entry.name.removeprefix(path.name).removesuffix(".part")
+        if entry.name == f"{path.name}{mark}.part" and re.fullmatch("[a-z0-9_]{8}", mark):  # as `mkstemp` names it
+            with contextlib.suppress(OSError):
+                if entry.is_file(follow_symlinks=False) and entry.stat().st_mtime < oldest:
+                    os.unlink(entry.path)
 
 
 def _flush(path):

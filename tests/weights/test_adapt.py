@@ -40,6 +40,23 @@ def test_equal_channels_give_what_the_rgb_model_gives(tmp_path, channels, how, r
     )
 
 
+IMAGENET = keras_vit.Preprocessing((16, 24), mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
+
+
+@pytest.mark.parametrize("channels", [1, 4, 13])
+@pytest.mark.parametrize("patch_size", [4, 8])
+def test_gray_images_give_what_the_rgb_model_gives_whatever_each_preprocesses(tmp_path, channels, patch_size):
+    rgb = make_tiny(input_shape=(16, 24, 3))
+    rgb.preprocessing = IMAGENET
+    keras_vit.save_checkpoint(rgb, tmp_path / "x.npz")
+    config, sides = tiny_config(patch_size=patch_size), (4 * patch_size, 6 * patch_size)
+    same, model = (keras_vit.build(config, weights=tmp_path / "x.npz", input_shape=(*sides, c)) for c in (3, channels))
+    assert len(set(model.preprocessing.std)) == min(channels, 3)
+    gray = np.random.default_rng(0).integers(0, 256, (2, *sides, 1)).astype("uint8")
+    ours, expected = (m(m.preprocessing(np.repeat(gray, m.input_shape[-1], 3))) for m in (model, same))
+    np.testing.assert_allclose(numpy(ours), numpy(expected), atol=1e-5, rtol=0)
+
+
 def test_repeated_channels_are_divided_by_how_often_they_stand():
     report, kernel = fitted(fit_channels, (4, 4, 4, 5))
     assert report == ["input channels 3 to 4 (repeated)"]

@@ -231,3 +231,10 @@ def test_equals_are_decided_by_file_name_in_any_order():
 def test_nothing_that_fits_is_an_error_with_the_models_of_the_index(model, asked):
     with pytest.raises(ValueError, match=r"no row of the index fits(.|\n)*models in the index: B_16, B_32"):
         best_augreg(read(*ROWS), model, **asked)
+
+
+def test_index_may_begin_with_a_byte_order_mark(tmp_path):
+    header = ",".join(field.name for field in dataclasses.fields(AugRegRow))
+    text = f"\ufeff{header}\n{',' * header.count(',')}\n"
+    (tmp_path / "index.csv").write_text(text, "utf-8")
+    assert len(read_augreg_index(text)) == len(read_augreg_index(tmp_path / "index.csv")) == 1

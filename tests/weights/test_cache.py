@@ -8,7 +8,16 @@ import shutil
 import pytest
 from fault_server import NAME, FaultServer
 
-from keras_vit.weights.fetch import DownloadError, OfflineError, RemoteFile, cache_dir, fetch, find_local, verify_cache
+from keras_vit.weights.fetch import (
+    DownloadError,
+    OfflineError,
+    RemoteFile,
+    cache_dir,
+    fetch,
+    find_local,
+    verify_cache,
+    verify_file,
+)
 from keras_vit.weights.fetch.cache import sha256_of
 
 
@@ -97,7 +106,16 @@ def test_moved_cache_is_hashed_once_and_its_stamp_renewed(cached, monkeypatch, t
     assert find_local(cached) == cached.place
 
 
-def test_pinned_hash_is_compared_with_the_note(cached):
+def test_pinned_hash_is_compared_with_the_bytes_and_not_with_the_note(cached):  # D12
+    pinned = RemoteFile(cached.url, cached.path, sha256=sha256_of(cached.place))
+    assert find_local(pinned) == cached.place
+    flip_byte(cached.place, keep_time=True)
+    assert find_local(cached) == cached.place  # nobody pinned it, and its stamp is as it was
+    with pytest.raises(DownloadError, match=f"expected {pinned.sha256}, got {sha256_of(cached.place)}"):
+        find_local(pinned)
+
+
+def test_another_pinned_hash_is_refused(cached):
     pinned = RemoteFile(cached.url, cached.path, sha256="0" * 64)
     with pytest.raises(DownloadError, match=f"expected {'0' * 64}, got .*\nDelete it.*or correct the `sha256`"):
         find_local(pinned)
@@ -134,11 +152,40 @@ def test_damaged_file_put_by_hand_is_refused_with_the_words_of_the_check(no_netw
         fetch(put_by_hand(), check=check)
 
 
-@pytest.mark.parametrize("note", [b"", b"[]", b"{}", b"\xff", b'{"sha256": 1}'])
+DAMAGED = [
+    b"",
+    b"[]",
+    b"{}",
+    b"\xff",
+    b'{"sha256": 1}',
+    b'{"sha256": "abc"}',
+    b"[" * 50_000,
+    b'{"sha256": "' + b"0" * 64 + b'"}' + b" " * 70_000,
+]
+
+
+@pytest.mark.parametrize("note", DAMAGED, ids=lambda note: f"{note[:16]!r}-{len(note)}")
 def test_damaged_note_makes_the_file_a_new_one(cached, note, no_network):
     note_of(cached).write_bytes(note)
     assert find_local(cached) is None
     assert fetch(cached) == find_local(cached)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+@pytest.mark.timeout(20)
+def test_pipes_in_the_cache_hold_nobody_up(cached, no_network):
+    note_of(cached).unlink()
+    os.mkfifo(note_of(cached))
+    os.mkfifo(cached.place.with_name("pipe.npz"))
+    assert [(each.path.name, each.ok) for each in verify_cache()] == [("tiny.npz", True)]
+    assert fetch(cached) == find_local(cached) == cached.place
+
+
+@pytest.mark.timeout(20)
+def test_a_pipe_with_a_note_is_not_read_by_verify(cached):
+    cached.place.unlink()
+    os.mkfifo(cached.place)
+    assert verify_file(cached.place).reason == "sound, with no sha256 noted yet"  # that it is a pipe, the check says
 
 
 def test_verify_names_files_without_note_and_passes_over_parts(cached):
@@ -146,7 +193,7 @@ def test_verify_names_files_without_note_and_passes_over_parts(cached):
         cached.place.with_name(name).write_bytes(b"")
     cached.place.with_name("other.npz").write_bytes(b"")
     assert [(each.path.name, each.reason) for each in verify_cache()] == [
-        ("other.npz", "no sha256 noted yet; put here by hand"),
+        ("other.npz", "sound, with no sha256 noted yet"),
         ("tiny.npz", "sha256 as noted"),
     ]
 
@@ -198,9 +245,14 @@ def test_mirrored_file_of_another_hash_is_refused(mirrored):
         fetch(RemoteFile("https://example.org/x.npz", NAME, sha256="0" * 64))
 
 
-def test_file_that_the_mirror_directory_lacks_is_downloaded(mirrored):
-    with FaultServer() as server:
-        assert fetch(RemoteFile(server.url("ok"), "another.npz")) == cache_dir() / "another.npz"
+def test_file_that_the_mirror_directory_lacks_is_never_downloaded(cached, mirrored, no_network, monkeypatch):
+    _, path = mirrored
+    lacking = RemoteFile("https://example.org/x.npz", "another.npz", size=9)
+    expected = path.parents[2] / "another.npz"
+    with pytest.raises(DownloadError, match=rf"no file {expected}\nPut it .*9 bytes.* or unset KERAS_VIT_MIRROR"):
+        fetch(lacking)
+    path.unlink()
+    assert fetch(cached) == cached.place
 
 
 def test_url_prefix_takes_the_place_of_the_url(monkeypatch):

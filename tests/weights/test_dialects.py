@@ -143,17 +143,6 @@ def test_folder_tells_its_reader_everything_without_our_note(tmp_path, dialect, 
     np.testing.assert_array_equal(numpy(model(x)), numpy(again(x)))
 
 
-@pytest.mark.parametrize("text", ["", "[1]", "{", '{"hidden_act": [], "layer_norm_eps": "x"}', '{"pretrained_cfg": 3}'])
-def test_useless_json_beside_a_file_counts_as_none(tmp_path, text):
-    path = tmp_path / "model.safetensors"
-    path.write_bytes((FOREIGN / "huggingface_vit.safetensors").read_bytes())
-    for name in ("config.json", "preprocessor_config.json"):
-        (tmp_path / name).write_text(text)
-    said = read_checkpoint(path)
-    assert said.preprocessing is None
-    assert said.fields["layer_norm_epsilon"] == 1e-12
-
-
 @pytest.mark.parametrize("dialect", ["timm", "huggingface"])
 def test_single_file_of_another_gelu_warns_what_its_reader_would_compute(tmp_path, dialect):
     with pytest.warns(UserWarning, match="computes the exact GELU unless told otherwise"):
@@ -243,7 +232,9 @@ def test_builder_follows_what_the_file_decides(tmp_path):
     assert again.config == model.config
     assert again.input_shape == model.input_shape
     tanh = keras_vit.ViTTi16(weights=tmp_path / "x.safetensors", num_layers=1, activation="gelu_tanh")
-    assert tanh.weights_report == ("activation gelu_tanh, where timm computes gelu",)
+    assert tanh.weights_report == ("activation gelu_tanh, where the file says gelu",)
+    with pytest.raises(CheckpointError, match="activation gelu_tanh, where the file says gelu"):
+        keras_vit.ViTTi16(weights=tmp_path / "x.safetensors", num_layers=1, activation="gelu_tanh", strict=True)
 
 
 def test_conversion_that_lacks_the_number_of_heads_asks_for_it(tmp_path):

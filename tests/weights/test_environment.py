@@ -59,8 +59,16 @@ def test_timeout_is_the_argument_else_the_variable_else_30(monkeypatch):
 
 def test_mirror_prefix_replaces_the_url_and_quotes_the_path(monkeypatch):
     monkeypatch.setenv("KERAS_VIT_MIRROR", "https://mirror.example/vit/")
-    url = environment.source_url("https://elsewhere.example/x", "a/imagenet21k+imagenet2012/x.npz")
+    url = environment.mirror_url("a/imagenet21k+imagenet2012/x.npz")
     assert url == "https://mirror.example/vit/a/imagenet21k%2Bimagenet2012/x.npz"
+
+
+@pytest.mark.parametrize("end", ["?sig=secret", "#x"])
+def test_mirror_prefix_that_goes_on_behind_its_path_is_refused(monkeypatch, end):
+    monkeypatch.setenv("KERAS_VIT_MIRROR", f"https://mirror.example/vit{end}")
+    with pytest.raises(ValueError, match=r"must end in its path.*\n.*mirror\.example/vit") as error:
+        fetch(RemoteFile("https://192.0.2.1/x", "x"))
+    assert "secret" not in str(error.value)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import errno
 import fcntl
+import json
 import os
 import shlex
 import shutil
@@ -264,3 +265,51 @@ def test_fetching_imports_neither_keras_nor_tensorflow(server):
         "print({name.partition('.')[0] for name in sys.modules} & {'keras', 'tensorflow', 'numpy', 'jax', 'torch'})"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "set()\n"
+
+
+def in_the_way(cache):
+    """Faults that are not those of the cache folder, each with what is named."""
+    (cache / NAME).parent.mkdir(parents=True)
+    return {
+        "directory": (lambda: (cache / PART).mkdir(), r"tiny\.npz\.part"),
+        "lock": (lambda: (cache / f"{NAME}.lock").symlink_to(cache / "elsewhere"), r"tiny\.npz"),
+    }
+
+
+@pytest.mark.parametrize("what", ["directory", "lock"])
+def test_what_stands_in_the_way_is_named_and_the_cache_not_blamed(server, what):  # D10
+    put, name = in_the_way(cache_dir())[what]
+    put()
+    with pytest.raises(DownloadError, match=rf"could not be written into the cache: .*\n.*{name}") as error:
+        fetch(RemoteFile(server.url("ok"), NAME))
+    assert "must be a folder that can be written" not in str(error.value)
+
+
+def test_file_too_large_for_the_file_system_does_not_blame_the_cache(server, monkeypatch):  # D9
+    def refuse(*_, **__):
+        raise OSError(errno.EFBIG, "File too large")
+
+    monkeypatch.setattr("keras_vit.weights.fetch.transfer._receive", refuse)
+    with pytest.raises(DownloadError, match="could not be written into the cache: File too large"):
+        fetch(RemoteFile(server.url("ok"), NAME))
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+@pytest.mark.timeout(20)
+def test_pipes_in_place_of_a_part_and_its_note_hold_nobody_up(server):
+    (cache_dir() / NAME).parent.mkdir(parents=True)
+    for name in (PART, f"{PART}.json"):
+        os.mkfifo(cache_dir() / name)
+    assert fetch(RemoteFile(server.url("ok"), NAME)).read_bytes() == server.content
+
+
+@pytest.mark.parametrize(
+    "note", ["[" * 50_000, '{"url": 3}', None], ids=["nested", "other keys", "values of another kind"]
+)
+def test_damaged_note_of_a_part_begins_it_afresh(server, note):  # D8
+    (cache_dir() / NAME).parent.mkdir(parents=True)
+    (cache_dir() / PART).write_bytes(server.content[:1000])
+    whole = {"url": server.url("ok"), "validator": 7, "size": "300000", "md5": [], "sha256": "x"}
+    (cache_dir() / f"{PART}.json").write_text(json.dumps(whole) if note is None else note)
+    assert fetch(RemoteFile(server.url("ok"), NAME)).read_bytes() == server.content
+    assert server.ranges == [None]

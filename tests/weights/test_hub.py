@@ -251,3 +251,16 @@ from keras_vit.weights.hub import list_weights
 print(len(list_weights()) > 0, {"keras", "tensorflow", "numpy.testing"} & set(sys.modules))
 """
     assert run_python(code, ROOT).split() == ["True", "set()"]
+
+
+@pytest.mark.parametrize(("name", "variant"), [("nope", "B/16"), ("nope", "G/14"), ("hf:no/where", "H/14")])
+def test_unknown_name_gives_something_to_look_at(name, variant):
+    with pytest.raises(ValueError, match=r"Received: .*(Did you mean|Some of them: \w|list_weights\(\)` has all)"):
+        find_weights(name, variant)
+
+
+@pytest.mark.parametrize(("model", "near"), [("vitb16", "Did you mean 'ViTB16'"), ("zzz", "Some of them: ")])
+def test_unknown_model_gives_the_nearest_and_not_all(model, near):
+    with pytest.raises(ValueError, match=near) as error:
+        list_weights(model)
+    assert len(str(error.value)) < 250

@@ -13,6 +13,7 @@ from forged import safetensors as write_header
 from safetensors.numpy import save_file
 
 from keras_vit.weights.reader import CheckpointError, forget_pages, scan
+from keras_vit.weights.reader.tensorfile import _LARGEST_HEADER
 
 ARRAYS = {"a": np.arange(35, dtype="float32").reshape(5, 7), "b/c": np.full((3,), 0.5, "float16")}
 SAVERS = [np.savez, np.savez_compressed, lambda path, **arrays: save_file(arrays, path)]
@@ -339,3 +340,23 @@ def test_check_looks_through_members_that_are_no_weights(path, save):
     assert list(scan(path).read(["a"])) == ["a"]
     with pytest.raises(CheckpointError, match=r"'step'"):
         scan(path).check()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="counts peak memory in KiB")
+@pytest.mark.parametrize("piece", [b"{},", b"[" * 400 + b"]" * 400 + b","], ids=["dicts", "lists in lists"])
+def test_reader_refuses_a_header_of_the_largest_size_in_little_memory(path, piece):  # N2
+    write_header(path, b'{"a":[' + piece * ((_LARGEST_HEADER - 10) // len(piece)) + b"0]}")
+    code = ALONE + (
+        "error, scan = import_alone(); before = peak()\n"
+        "try: scan(sys.argv[1])\n"
+        "except error as refusal: print(refusal)\n"
+        "print((peak() - before) / 1e6)"
+    )
+    refusal, *_, memory = run_python(code, path).splitlines()
+    assert "damaged header" in refusal
+    assert float(memory) < 50
+
+
+def test_nonfinite_values_are_told_with_the_parameter_that_lets_them_through(path):
+    np.savez(path, a=np.array([np.nan], "float32"))
+    assert_refused(path, "`TensorFile.read` and `read_checkpoint` read it nevertheless, by their parameter `allow_nonf")

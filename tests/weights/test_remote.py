@@ -29,11 +29,11 @@ def test_error_tells_what_from_where_how_large_and_where_to_put_it(tmp_path):  #
     message = str(download_error(file, "no connection", kind=OfflineError))
     assert message == (
         "tiny.npz could not be downloaded: no connection.\n"
-        "Received: https://example.org/x.npz, 412800000 bytes (412.8 MB) +- 50\n"
+        "Received: https://example.org/x.npz; listed: 412800000 bytes (412.8 MB) +- 50\n"
         f"To bring it by hand (412800000 bytes (412.8 MB) +- 50 with sha256 {'a' * 64}), run these two lines where "
         "there is network, and have the file at that path here:\n"
         f"  mkdir -p {tmp_path}/some/place\n"
-        f"  curl -L --fail -o {tmp_path}/some/place/tiny.npz https://example.org/x.npz\n"
+        f"  curl -gL --fail -o {tmp_path}/some/place/tiny.npz https://example.org/x.npz\n"
         "Or set KERAS_VIT_MIRROR to a directory that holds some/place/tiny.npz."
     )
 
@@ -42,3 +42,32 @@ def test_recipe_survives_spaces_and_quotes_in_paths(monkeypatch, tmp_path):
     monkeypatch.setenv("KERAS_VIT_CACHE", str(tmp_path / "it's here"))
     message = str(download_error(RemoteFile("https://example.org/x&y", "x"), "no"))
     assert f"""-o '{tmp_path}/it'"'"'s here/x' 'https://example.org/x&y'""" in message
+
+
+def test_recipe_says_what_its_url_lacks_and_encodes_the_rest():
+    message = str(download_error(RemoteFile("https://me:pw@example.org/a b[1]/x.npz?sig=1", "x.npz"), "no"))
+    assert "adding to the URL what is left out of it here (login or query)" in message
+    assert "curl -gL --fail -o " in message
+    assert message.splitlines()[-2].endswith(" 'https://example.org/a%20b[1]/x.npz'")
+    assert "left out" not in str(download_error(RemoteFile("https://example.org/x.npz", "x.npz"), "no"))
+
+
+@pytest.mark.parametrize("url", ["http://example.org/x.npz", "file:///etc/passwd", "https://[::1"])
+def test_no_recipe_leads_to_an_address_that_is_refused(url):  # D13
+    message = str(download_error(RemoteFile(url, NAME), "no"))
+    assert "curl" not in message
+    assert f"Have the file at {RemoteFile(url, NAME).place} by a way you trust" in message
+
+
+@pytest.mark.parametrize(
+    ("url", "label"),
+    [
+        ("https://example.org/a/mine.npz?token=secret", "mine.npz"),
+        ("https://example.org/folder/", "folder"),
+        ("", "0123"),
+    ],
+)
+def test_a_users_own_url_is_called_by_its_last_part(url, label):
+    assert RemoteFile(url, "url/0123").label == label
+    assert str(download_error(RemoteFile(url, "url/0123"), "no")).startswith(f"{label} could not")
+    assert RemoteFile(url, NAME).label == "tiny.npz"

@@ -1,11 +1,9 @@
-"""From what users write in `weights=` to a file: names, paths, folders, URLs, and `hf:` names."""
+"""From what users write in `weights=` to a file: names, paths, folders and URLs."""
 
 import hashlib
 import re
 import shutil
 import subprocess
-import sys
-import types
 
 import numpy as np
 import pytest
@@ -21,7 +19,6 @@ from keras_vit.weights.resolve import find_file, remote_file
 TOKEN = GOLDEN / "token.npz"
 SHA256 = hashlib.sha256(TOKEN.read_bytes()).hexdigest()
 SMALL = keras_vit.ViTConfig(patch_size=8, hidden_size=48, num_layers=3, num_heads=4, mlp_dim=96)
-HF = GOLDEN / "foreign" / "huggingface_vit.safetensors"
 
 
 @pytest.fixture
@@ -47,6 +44,10 @@ def test_url_with_another_digest_is_refused_and_leaves_nothing(server):
 def test_http_beyond_this_machine_is_refused():
     with pytest.raises(DownloadError, match="https"):
         find_file("http://example.org/x.npz", "B/16")
+
+
+def test_scheme_of_a_url_may_be_in_capitals(server):
+    assert find_file(server.url("ok").replace("http", "HTTP"), None).path.read_bytes() == server.content
 
 
 def test_path_with_another_digest_is_refused():
@@ -83,6 +84,7 @@ def test_names_of_the_table_come_before_files_of_that_name(tmp_path, monkeypatch
         ("nowhere.npz", FileNotFoundError, "there is nothing at that path"),
         ("no/where", FileNotFoundError, "there is nothing at that path"),
         ("hf:google", ValueError, "must be `hf:owner/repository`"),
+        ("https:///x.npz", ValueError, "must name a host"),
         ("B_16-i21k-300ep-lr_0.001-aug_mild-wd_0.1-do_0.0-sd_0.0", ValueError, "aug_mild"),
         (b"imagenet21k", TypeError, "must be None, a name or a path"),
     ],
@@ -110,55 +112,6 @@ def test_the_printed_recipe_works(monkeypatch, server):
     curl = re.sub(r"https://\S+$", server.url("ok"), curl)
     subprocess.run(["sh", "-c", f"{make} && {curl}"], check=True, capture_output=True)
     assert keras_vit.build(SMALL, weights=record.url).weights_report == ()
-
-
-@pytest.fixture
-def hub(monkeypatch, tmp_path):
-    """A huggingface_hub that has one repository, and counts what it is asked for."""
-    asked = []
-    repository = tmp_path / "hub"
-    repository.mkdir()
-    shutil.copy(HF, repository / "model.safetensors")
-    (repository / "config.json").write_text(
-        '{"hidden_act": "gelu_new", "layer_norm_eps": 1e-5, "num_attention_heads": 4}'
-    )
-
-    def hf_hub_download(name, file, revision=None):
-        asked.append((name, file, revision))
-        if not (repository / file).exists():
-            raise OSError("404 Client Error")
-        return str(repository / file)
-
-    monkeypatch.setitem(sys.modules, "huggingface_hub", types.SimpleNamespace(hf_hub_download=hf_hub_download))
-    return asked
-
-
-def test_hf_name_goes_through_huggingface_hub_with_what_stands_beside(hub):
-    model = keras_vit.build(
-        "Ti/16", weights="hf:me/mine@v2", hidden_size=48, num_layers=3, num_heads=4, mlp_dim=96, patch_size=8
-    )
-    assert hub == [("me/mine", name, "v2") for name in ("model.safetensors", "config.json", "preprocessor_config.json")]
-    assert (model.config.activation, model.config.layer_norm_epsilon) == ("gelu_tanh", 1e-5)
-
-
-def test_hf_name_prefers_mirror_and_cache_and_opens_nothing(hub, monkeypatch, tmp_path):
-    place = cache_dir() / "hf" / "me" / "mine" / "model.safetensors"
-    place.parent.mkdir(parents=True)
-    shutil.copy(HF, place)
-    assert find_file("hf:me/mine", "B/16").path == place
-    assert hub == []
-
-
-def test_hf_name_offline_or_failing_says_how_to_bring_it(hub, monkeypatch):
-    monkeypatch.delitem(sys.modules, "huggingface_hub")
-    monkeypatch.setitem(sys.modules, "huggingface_hub", None)  # as if not installed
-    with pytest.raises(DownloadError, match=r'pip install "keras-vit-zoo\[hub\]"'):
-        find_file("hf:me/mine", "B/16")
-    monkeypatch.setenv("KERAS_VIT_OFFLINE", "1")
-    with pytest.raises(
-        OfflineError, match=r"curl -L --fail -o \S+/hf/me/mine/model.safetensors https://huggingface.co/me/"
-    ):
-        find_file("hf:me/mine", "B/16")
 
 
 def test_remote_file_has_the_listing_of_its_record():

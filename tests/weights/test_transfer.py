@@ -84,7 +84,7 @@ def test_refusal_is_tried_once_and_explains_how_to_bring_the_file(server, status
     message = fails(listed(server, f"{status}"), f"answered {status}")
     assert len(server.log) == 1
     assert time.monotonic() - start < 1
-    assert f"curl -L --fail -o {cache_dir() / NAME} {server.url(status)}" in message
+    assert f"curl -gL --fail -o {cache_dir() / NAME} {server.url(status)}" in message
 
 
 @pytest.mark.parametrize("status", [408, 429, 500, 503])
@@ -332,3 +332,35 @@ def test_https_is_spoken_with_a_certificate_of_the_environment(server, monkeypat
     fails(RemoteFile(url, NAME), "did not prove its identity .*CERTIFICATE_VERIFY_FAILED.*REQUESTS_CA_BUNDLE")
     monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(certificate))
     assert fetch(RemoteFile(url, NAME)).read_bytes() == server.content
+
+
+def test_proxy_is_not_asked_for_this_machine(server, monkeypatch):
+    for name in ("http_proxy", "https_proxy", "all_proxy"):
+        monkeypatch.setenv(name, "http://127.0.0.1:1")
+    assert fetch(listed(server, "ok")).read_bytes() == server.content
+
+
+@pytest.mark.parametrize("route", ["403", "503"])
+def test_answer_of_a_proxy_names_it_without_its_password(server, monkeypatch, route):
+    monkeypatch.setenv("http_proxy", server.address.replace("://", "://me:hunter2@"))
+    monkeypatch.setenv("KERAS_VIT_ALLOW_HTTP", "1")
+    with pytest.raises(DownloadError, match=f"answered {route} .*, through the proxy {server.address}") as caught:
+        fetch(RemoteFile(f"http://files.invalid/{route}/x", NAME))
+    assert "hunter2" not in str(caught.value)
+
+
+def test_proxy_that_does_not_answer_is_named(monkeypatch):
+    monkeypatch.setenv("https_proxy", "http://me:hunter2@127.0.0.1:1")
+    with pytest.raises(OfflineError, match=r"through the proxy http://127\.0\.0\.1:1") as caught:
+        fetch(RemoteFile("https://files.invalid/x", NAME))
+    assert "hunter2" not in str(caught.value)
+
+
+def test_cut_chunked_body_tells_no_size_that_nobody_announced(server, monkeypatch):  # D1
+    def send(handler):
+        handler._head(200, None, Transfer_Encoding="chunked")
+        handler.wfile.write(b"ffff\r\n" + bytes(1000))
+
+    monkeypatch.setattr("fault_server._Handler._send_cut", send)
+    message = fails(listed(server, "cut", size=None), "expected unknown size, got 1000 bytes")
+    assert str(transfer.LARGEST) not in message

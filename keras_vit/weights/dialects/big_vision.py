@@ -79,8 +79,7 @@ def to_big_vision(tensors: Mapping[str, np.ndarray], num_heads: int) -> Iterator
         if path.startswith("pooling/"):
             yield _pooling_name(path), unfold_heads(path, tensors[path], num_heads)
         else:
-            ((name, array),) = to_official({path: tensors[path]}, num_heads, "linen")
-            yield f"params/{name}", array
+            yield _linen(path, tensors[path], num_heads)
 
 
 def _unscanned(arrays):
@@ -99,6 +98,14 @@ def _unscanned(arrays):
 
 def _is_pooling(name):
     return name.startswith("MAPHead_0/") or _INLINED_HEAD.match(name) is not None
+
+
+def _linen(path, array, num_heads):
+    try:
+        ((name, array),) = to_official({path: array}, num_heads, "linen")
+    except CheckpointError as error:
+        raise CheckpointError(str(error).replace("the linen layout", "the big_vision layout")) from error
+    return f"params/{name}", array
 
 
 def _pooling_path(name):

@@ -97,6 +97,11 @@ def to_timm(tensors: Mapping[str, np.ndarray]) -> Iterator[tuple[str, np.ndarray
         layer, _, leaf = path.rpartition("/")
         if parts := _fused_name(layer):
             name, first = parts
+            if leaf not in ("kernel", "bias"):
+                raise CheckpointError(
+                    f"timm has no place for this weight.\nReceived: {path}. "
+                    "Save the model as .keras instead; reloading that merges LoRA, and the result can be saved here."
+                )
             if layer == first[0]:
                 yield f"{name}.{torch_leaf(leaf)}", np.concatenate([to_torch(tensors[f"{p}/{leaf}"]) for p in first])
             continue

@@ -7,6 +7,7 @@ the final name, tries that end, and words that help. Neither Keras nor TensorFlo
 
 import contextlib
 import errno
+import functools
 import logging
 import os
 import secrets
@@ -17,7 +18,7 @@ from pathlib import Path
 import filelock
 
 from keras_vit.weights.fetch import cache, environment, transfer
-from keras_vit.weights.fetch.cache import CachedFile, Check, find_local, verify_cache
+from keras_vit.weights.fetch.cache import CachedFile, Check, find_local, verify_cache, verify_file
 from keras_vit.weights.fetch.environment import cache_dir
 from keras_vit.weights.fetch.part import Part, TransferError, disk_faults
 from keras_vit.weights.fetch.remote import DownloadError, OfflineError, RemoteFile, download_error
@@ -30,7 +31,9 @@ __all__ = [
     "cache_dir",
     "fetch",
     "find_local",
+    "take_local",
     "verify_cache",
+    "verify_file",
 ]
 
 _LOGGER = logging.getLogger("keras_vit")
@@ -43,26 +46,30 @@ def fetch(
     check: Check | None = None,
     progress: bool | None = None,
     timeout: float | None = None,
+    source: str | None = None,
+    headers: dict[str, str] | None = None,
 ) -> Path:
-    """The path of the verified file: from the mirror directory, the cache, or now from its server.
+    """The path of the verified file: from the mirror, the cache, or now from its server.
 
     Args:
         check: called with the path of the file before it gets its final name; raises ValueError or OSError
             if the content is not sound.
         progress: whether to draw a bar; by default if the error stream is a terminal.
         timeout: longest silence of the server in seconds; by default `KERAS_VIT_TIMEOUT`, or 30.
+        source: where the bytes are if not at `file.url`, such as an address signed for some minutes.
+        headers: for the host of `source` alone, never for where it leads.
 
     Raises:
         OfflineError: if it is not at hand, and there is no network or `KERAS_VIT_OFFLINE=1`.
-        DownloadError: if it cannot be brought, is not sound, or cannot be written into the cache.
+        DownloadError: if it cannot be brought, is not sound, cannot be written into the cache, or is not in the
+            directory that `KERAS_VIT_MIRROR` names.
         ValueError: if an environment variable or `timeout` has a bad value.
     """
     timeout = environment.timeout_seconds(timeout)
-    if path := find_local(file) or cache.adopt(file, check):
+    if path := take_local(file, check):
         return path
-    url = environment.source_url(file.url, file.path)
-    if environment.is_offline():
-        raise download_error(file, "it is not at hand, and KERAS_VIT_OFFLINE forbids the network", url, OfflineError)
+    url = environment.mirror_url(file.path)
+    url, headers = (url, None) if url else (source or file.url, headers)
     with _cache_faults(file), _lock(file) as locked:
         if path := find_local(file) or cache.adopt(file, check):  # another process may have brought it
             return path
@@ -71,7 +78,10 @@ def fetch(
         try:
             with disk_faults(part):
                 with _bar(file, progress) as report:
-                    sha256 = _download(file, url, part, check, timeout, report)
+                    attempt = functools.partial(
+                        transfer.download, file, url, part, timeout=timeout, report=report, headers=headers or {}
+                    )
+                    sha256 = _download(file, url, part, check, attempt)
                 _publish(file, url, part, sha256)
         except TransferError as fault:
             raise download_error(file, str(fault), url) from None
@@ -81,12 +91,27 @@ def fetch(
     return file.place
 
 
-def _download(file, url, part, check, timeout, report):
+def take_local(file: RemoteFile, check: Check | None = None) -> Path | None:
+    """The file if it is at hand, verified if it was put there; None if it must, and may, be brought.
+
+    Raises:
+        DownloadError: if it is at hand and not sound, or the network is not to be asked for it: an `OfflineError`
+            with `KERAS_VIT_OFFLINE=1`, else for a directory in `KERAS_VIT_MIRROR` that lacks it.
+    """
+    if path := find_local(file) or cache.adopt(file, check):
+        return path
+    cache.require_no_mirror(file)
+    if environment.is_offline():
+        raise download_error(file, "it is not at hand, and KERAS_VIT_OFFLINE forbids the network", kind=OfflineError)
+    return None
+
+
+def _download(file, url, part, check, attempt):
     """Completes the part in at most four tries, and gives its sha256."""
     for number, pause in enumerate((*transfer.PAUSES, None)):
         continued = part.path.exists()
         try:
-            sha256 = transfer.download(file, url, part, timeout=timeout, report=report)
+            sha256 = attempt()
             return cache.require_sound(part.path, file, check, sha256)
         except cache.UnsoundError as fault:
             part.remove()
@@ -129,11 +154,21 @@ def _cache_faults(file):
     except DownloadError:
         raise
     except OSError as error:
-        raise DownloadError(
-            f"the cache must be a folder that can be written, since {file.name} is not in it yet: "
-            f"{error.strerror or error}.\n"
-            f"Received: {error.filename or file.place}\nSet KERAS_VIT_CACHE to a folder of yours."
-        ) from error
+        raise DownloadError(_cannot_write(file, error)) from error
+
+
+def _cannot_write(file, error):
+    folder, reason = file.place.parent, error.strerror or error
+    at_fault = f"Received: {error.filename or file.place}"
+    if os.path.isdir(folder) and os.access(folder, os.W_OK | os.X_OK):
+        return (
+            f"{file.label} could not be written into the cache: {reason}.\n{at_fault}\n"
+            "Remove what stands there, or set KERAS_VIT_CACHE to another folder."
+        )
+    return (
+        f"the cache must be a folder that can be written, since {file.label} is not in it yet: {reason}.\n"
+        f"{at_fault}\nSet KERAS_VIT_CACHE to a folder of yours."
+    )
 
 
 @contextlib.contextmanager
@@ -152,7 +187,7 @@ def _acquire(lock, file):
     try:
         lock.acquire(timeout=1)
     except filelock.Timeout:
-        _LOGGER.warning("Waiting for another process that downloads %s (lock: %s).", file.name, lock.lock_file)
+        _LOGGER.warning("Waiting for another process that downloads %s (lock: %s).", file.label, lock.lock_file)
         lock.acquire(poll_interval=0.1)
     except OSError as error:
         if error.errno not in _NO_LOCKS:
@@ -177,5 +212,5 @@ def _bar(file, shown):
         progress.TimeRemainingColumn(),
     )
     with progress.Progress(*columns, console=console.Console(stderr=True)) as bar:
-        task = bar.add_task(file.name, total=file.size)
+        task = bar.add_task(file.label, total=file.size)
         yield lambda done, total: bar.update(task, completed=done, total=total or file.size)

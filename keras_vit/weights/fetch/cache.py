@@ -11,12 +11,14 @@ import hashlib
 import json
 import logging
 import os
+import re
 import secrets
 import shlex
 from collections.abc import Callable
 from pathlib import Path
 
 from keras_vit.weights.fetch import environment
+from keras_vit.weights.fetch.notes import read_json_object
 from keras_vit.weights.fetch.remote import DownloadError, RemoteFile
 
 _LOGGER = logging.getLogger("keras_vit")
@@ -63,11 +65,22 @@ def adopt(file: RemoteFile, check: Check | None) -> Path | None:
         sha256 = require_sound(path, file, check)
     except UnsoundError as fault:
         raise DownloadError(
-            f"the file at the place of {file.name} is not sound: {fault}.\n"
+            f"the file at the place of {file.label} is not sound: {fault}.\n"
             f"Received: {path}\n{_delete(path)}, and it is downloaded again."
         ) from fault
     write_note(path, sha256, file.url)
     return path
+
+
+def require_no_mirror(file: RemoteFile):
+    """Raises `DownloadError` if a mirror directory is set, which lacks the file: it stands in for the network."""
+    directory = environment.mirror_directory()
+    if directory is not None:
+        raise DownloadError(
+            f"{file.label} must be in the directory of KERAS_VIT_MIRROR, which stands in for the network, and it is "
+            f"neither there nor in the cache.\nReceived: KERAS_VIT_MIRROR={directory}, and there is no file "
+            f"{directory / file.path}\nPut it there ({file.listed}), or unset KERAS_VIT_MIRROR to download it."
+        )
 
 
 def require_sound(path: Path, file: RemoteFile, check: Check | None, sha256: str | None = None) -> str:
@@ -104,7 +117,20 @@ def verify_cache(check: Check | None = None) -> list[CachedFile]:
         One `CachedFile` for each file, in the order of their paths; empty without a cache.
     """
     paths = sorted(path for path in environment.cache_dir().rglob("*") if path.is_file())
-    return [_verify(path, check) for path in paths if _is_content(path)]
+    return [verify_file(path, check) for path in paths if _is_content(path)]
+
+
+def verify_file(path: Path, check: Check | None = None) -> CachedFile:
+    """Compares the sha256 of a file with the note beside it, if there is one; then runs the check on it."""
+    try:
+        note = _read_note(path) if path.is_file() else None
+        if note is not None and (found := sha256_of(path)) != note["sha256"]:
+            return CachedFile(path, False, f"sha256 differs: expected {note['sha256']}, got {found}")
+        if check is not None:
+            check(path)
+    except (ValueError, OSError) as error:
+        return CachedFile(path, False, str(error))
+    return CachedFile(path, True, "sha256 as noted" if note else "sound, with no sha256 noted yet")
 
 
 def sha256_of(path: Path) -> str:
@@ -142,12 +168,15 @@ def _find_in_cache(file):
     note = _read_note(path) if path.is_file() else None
     if note is None:
         return None
-    if any(note.get(key) != value for key, value in _stamp(path).items()):
-        if (found := sha256_of(path)) != note["sha256"]:
-            raise _differs(path, note["sha256"], found, f"{_delete(path)}, and it is downloaded again.")
-        write_note(path, found, note.get("url", ""))
-    if file.sha256 not in (None, note["sha256"]):
-        raise _differs(path, file.sha256, note["sha256"], f"{_delete(path)}, or correct the `sha256` asked for.")
+    stale = any(note.get(key) != value for key, value in _stamp(path).items())
+    if not stale and file.sha256 is None:
+        return path
+    if (found := sha256_of(path)) != note["sha256"]:
+        raise _differs(path, note["sha256"], found, f"{_delete(path)}, and it is downloaded again.")
+    if file.sha256 not in (None, found):
+        raise _differs(path, file.sha256, found, f"{_delete(path)}, or correct the `sha256` asked for.")
+    if stale:
+        write_note(path, found, str(note.get("url", "")))
     return path
 
 
@@ -162,19 +191,6 @@ def _delete(path):
     return f"Delete it (`rm -f {shlex.quote(str(path))} {shlex.quote(str(_note_path(path)))}`)"
 
 
-def _verify(path, check):
-    note = _read_note(path)
-    try:
-        found = sha256_of(path)
-        if note is not None and found != note["sha256"]:
-            return CachedFile(path, False, f"sha256 differs: expected {note['sha256']}, got {found}")
-        if check is not None:
-            check(path)
-    except (ValueError, OSError) as error:
-        return CachedFile(path, False, str(error))
-    return CachedFile(path, True, "sha256 as noted" if note else "no sha256 noted yet; put here by hand")
-
-
 def _is_content(path):
     is_note = path.suffix == ".json" and not _note_path(path).exists()
     return not is_note and not path.name.endswith(_NOT_CONTENT)
@@ -186,11 +202,8 @@ def _note_path(path):
 
 def _read_note(path):
     """The note of a file, or None if there is none that can be read; then the file is verified as a new one."""
-    try:
-        note = json.loads(_note_path(path).read_bytes())
-    except (OSError, ValueError):
-        return None
-    return note if isinstance(note, dict) and isinstance(note.get("sha256"), str) else None
+    note = read_json_object(_note_path(path))
+    return note if note and re.fullmatch("[0-9a-f]{64}", str(note.get("sha256"))) else None
 
 
 def _stamp(path):

@@ -46,15 +46,20 @@ def mirror_directory() -> Path | None:
     return path
 
 
-def source_url(url: str, path: str) -> str:
-    """`url`, or the place of `path` below the URL prefix in `KERAS_VIT_MIRROR`.
+def mirror_url(path: str) -> str | None:
+    """The place of `path` below the URL prefix in `KERAS_VIT_MIRROR`, or None if there is no prefix.
 
     Raises:
-        ValueError: if the prefix is neither https nor an allowed http.
+        ValueError: if the prefix is neither https nor an allowed http, or goes on behind its path.
     """
     prefix = os.environ.get("KERAS_VIT_MIRROR", "")
     if "://" not in prefix:
-        return url
+        return None
+    if "?" in prefix or "#" in prefix:
+        raise ValueError(
+            "a URL prefix in KERAS_VIT_MIRROR must end in its path, since the places of files are appended to it.\n"
+            f"Received: KERAS_VIT_MIRROR={redacted(prefix)}. Leave out the query."
+        )
     if not is_safe(prefix):
         raise ValueError(
             "a URL prefix in KERAS_VIT_MIRROR must be https (http only for this machine, or with "
@@ -97,7 +102,7 @@ def is_safe(url: str) -> bool:
         return False
     if not host or parts.scheme not in ("http", "https"):
         return False
-    return parts.scheme == "https" or _is_loopback(host) or _switch("KERAS_VIT_ALLOW_HTTP")
+    return parts.scheme == "https" or is_loopback(host) or _switch("KERAS_VIT_ALLOW_HTTP")
 
 
 def redacted(url: str) -> str:
@@ -108,7 +113,8 @@ def redacted(url: str) -> str:
     return scheme + separator + authority.rpartition("@")[2] + slash + path + (question and "?...")
 
 
-def _is_loopback(host):
+def is_loopback(host: str) -> bool:
+    """True for this machine: `localhost`, 127.0.0.0/8 and ::1."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

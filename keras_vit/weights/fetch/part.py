@@ -4,10 +4,12 @@ import contextlib
 import errno
 import hashlib
 import json
+import re
 import shutil
 from pathlib import Path
 
 from keras_vit.weights.fetch.environment import redacted
+from keras_vit.weights.fetch.notes import read_json_object
 from keras_vit.weights.fetch.remote import megabytes
 
 _NOTE_KEYS = {"url", "validator", "size", "md5", "sha256"}
@@ -31,16 +33,13 @@ class Part:
 
     def read_note(self, url: str) -> dict | None:
         """The note if the bytes at hand can be continued from this url, else None."""
-        try:
-            note = json.loads(self._note_path.read_bytes())
-            begun = self.path.stat().st_size > 0
-        except (OSError, ValueError):
-            return None
-        whole = isinstance(note, dict) and note.keys() == _NOTE_KEYS
-        return note if whole and begun and note["validator"] and note["url"] == redacted(url) else None
+        note = read_json_object(self._note_path)
+        begun = self.path.is_file() and self.path.stat().st_size > 0
+        return note if begun and _is_whole(note) and note["url"] == redacted(url) else None
 
     def restart(self, note: dict):
         """Drops the bytes before the note changes, so that they never pass for another version."""
+        self.remove()  # and not cut to nothing, since it may be a pipe or a link
         self.path.write_bytes(b"")
         self._note_path.write_text(json.dumps(note))
 
@@ -48,6 +47,15 @@ class Part:
         """Leaves nothing."""
         self.path.unlink(missing_ok=True)
         self._note_path.unlink(missing_ok=True)
+
+
+def _is_whole(note):
+    """Whether a note can be continued from: of our keys, with a validator, and every value of its kind."""
+    if note is None or note.keys() != _NOTE_KEYS or not (isinstance(note["validator"], str) and note["validator"]):
+        return False
+    size, digests = note["size"], ((note["md5"], 32), (note["sha256"], 64))
+    plain = size is None or (type(size) is int and size >= 0)
+    return plain and all(each is None or re.fullmatch(f"[0-9a-f]{{{n}}}", str(each)) for each, n in digests)
 
 
 class Digests:

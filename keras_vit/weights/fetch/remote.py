@@ -3,9 +3,12 @@
 import dataclasses
 import re
 import shlex
+import urllib.parse
 from pathlib import Path
 
 from keras_vit.weights.fetch import environment
+
+_KEPT = "%/:@!$&'()*+,;=~[]"  # of a URL, when what no URL may hold is percent-encoded
 
 
 class DownloadError(OSError):
@@ -59,6 +62,13 @@ class RemoteFile:
         return self.path.rpartition("/")[2]
 
     @property
+    def label(self) -> str:
+        """Its name for messages: for a user's own URL that URL's last part, since its place is named by a digest."""
+        if not self.path.startswith("url/"):
+            return self.name
+        return environment.redacted(self.url).removesuffix("?...").rstrip("/").rpartition("/")[2] or self.name
+
+    @property
     def place(self) -> Path:
         """Its absolute path in the cache."""
         return environment.cache_dir() / self.path
@@ -84,19 +94,27 @@ def megabytes(size: int) -> str:
 def download_error(file: RemoteFile, reason: str, url: str | None = None, kind=DownloadError) -> DownloadError:
     """The error for a file that did not come: what failed, from where, and how to bring it by hand."""
     return kind(
-        f"{file.name} could not be downloaded: {reason}.\n"
-        f"Received: {environment.redacted(url or file.url)}, {file.listed}\n{recipe(file)}"
+        f"{file.label} could not be downloaded: {reason}.\n"
+        f"Received: {environment.redacted(url or file.url)}; listed: {file.listed}\n{recipe(file)}"
     )
 
 
 def recipe(file: RemoteFile) -> str:
-    """How to bring the file by hand: two lines for a shell, and the mirror as another way."""
+    """How to bring the file by hand: two lines for a shell, and the mirror as another way.
+
+    No line leads to an address that would be refused here. `-g`, since curl takes brackets for patterns.
+    """
+    mirror = f"et KERAS_VIT_MIRROR to a directory that holds {file.path}."
+    if not environment.is_safe(file.url):
+        return f"Have the file at {file.place} by a way you trust, or s{mirror}"
     digest = f" with sha256 {file.sha256}" if file.sha256 else ""
-    place, url = str(file.place), environment.redacted(file.url)
+    url = environment.redacted(file.url)
+    left_out = "" if url == file.url else ", adding to the URL what is left out of it here (login or query)"
+    url = urllib.parse.quote(url.removesuffix("?..."), safe=_KEPT)
     return (
-        f"To bring it by hand ({file.listed}{digest}), run these two lines where there is network, and have the file "
-        f"at that path here:\n"
+        f"To bring it by hand ({file.listed}{digest}), run these two lines where there is network{left_out}, and have "
+        f"the file at that path here:\n"
         f"  mkdir -p {shlex.quote(str(file.place.parent))}\n"
-        f"  curl -L --fail -o {shlex.quote(place)} {shlex.quote(url)}\n"
-        f"Or set KERAS_VIT_MIRROR to a directory that holds {file.path}."
+        f"  curl -gL --fail -o {shlex.quote(str(file.place))} {shlex.quote(url)}\n"
+        f"Or s{mirror}"
     )

@@ -18,7 +18,7 @@ import requests
 import urllib3
 
 from keras_vit.weights.fetch.cache import UnsoundError
-from keras_vit.weights.fetch.environment import is_safe, redacted
+from keras_vit.weights.fetch.environment import is_loopback, is_safe, redacted
 from keras_vit.weights.fetch.part import Digests, Part, TransferError
 from keras_vit.weights.fetch.remote import RemoteFile, megabytes
 
@@ -43,13 +43,14 @@ class UnreachableError(TransientError):
     """No connection came about: no network, no such host, or nobody listens."""
 
 
-def download(file: RemoteFile, url: str, part: Part, *, timeout: float, report) -> str:
+def download(file: RemoteFile, url: str, part: Part, *, timeout: float, report, headers: dict[str, str]) -> str:
     """Tries once to complete the part, and gives its sha256.
 
     Args:
         url: where to get it; `file.url` or a mirror's.
         timeout: longest silence in seconds.
         report: called with bytes so far and bytes in all, None if unknown.
+        headers: for the host of `url` alone, such as who asks.
 
     Raises:
         UnsoundError: what came, or is announced, is not the file.
@@ -59,7 +60,7 @@ def download(file: RemoteFile, url: str, part: Part, *, timeout: float, report) 
     if note is not None:
         digests.read(part.path)
     if note is None or digests.size != note["size"]:
-        with _answer(url, _range_headers(digests, note), timeout) as (response, announced):
+        with _answer(url, _range_headers(digests, note), headers, timeout) as (response, announced):
             continues = response.status_code == 206
             if continues:
                 _require_continuation(response, digests, note, part)
@@ -69,19 +70,23 @@ def download(file: RemoteFile, url: str, part: Part, *, timeout: float, report) 
             _require_space(part, (note["size"] or file.size or 0) - digests.size)
             if not continues:
                 part.restart(note)
-            _receive(response, part, digests, _limit(file, note), timeout, lambda done: report(done, note["size"]))
+            _receive(response, part, digests, file, note, timeout, report)
     _require_complete(file, note, digests)
     return digests.sha256.hexdigest()
 
 
 @contextlib.contextmanager
-def _answer(url, headers, timeout):
+def _answer(url, headers, own_headers, timeout):
     """The response behind at most five redirects, its status accepted, and the digests the hops announced."""
-    announced = {}
+    announced, first = {}, url
     with requests.Session() as session:
         for _ in range(REDIRECTS + 1):
             _require_safe(url)
-            response = _get(session, url, headers, timeout)
+            own = own_headers if _host(url) == _host(first) else {}
+            settings = _settings(session, url)
+            proxy = requests.utils.select_proxy(url, settings["proxies"])
+            with _naming(proxy):
+                response = _get(session, url, headers | own, timeout, settings)
             announced |= _announced_digests(response.headers)
             target = session.get_redirect_target(response)
             if target is None:
@@ -93,7 +98,8 @@ def _answer(url, headers, timeout):
         else:
             raise TransferError(f"more than {REDIRECTS} redirects")
         with response:
-            _require_status(response, asked_for_range="Range" in headers)
+            with _naming(proxy):
+                _require_status(response, asked_for_range="Range" in headers)
             yield response, announced
 
 
@@ -105,11 +111,32 @@ def _require_safe(url):
         )
 
 
-def _get(session, url, headers, timeout):
+@contextlib.contextmanager
+def _naming(proxy):
+    """Adds the proxy to a fault, since it may be the one that answers or does not."""
+    try:
+        yield
+    except TransferError as fault:
+        if proxy is not None:
+            fault.args = (f"{fault}, through the proxy {redacted(proxy)}",)
+        raise
+
+
+def _host(url):
+    parts = urllib.parse.urlsplit(url)
+    return parts.scheme, parts.netloc.rpartition("@")[2]
+
+
+def _settings(session, url):
+    """Proxies and certificates of the environment; this machine is asked without a proxy, which is another one."""
+    settings = session.merge_environment_settings(url, {}, True, None, None)
+    return settings | {"proxies": {}} if is_loopback(urllib.parse.urlsplit(url).hostname) else settings
+
+
+def _get(session, url, headers, timeout, settings):
     """One request; what libraries raise becomes a TransferError, without their text, which can hold a url's secrets."""
     try:
         request = session.prepare_request(requests.Request("GET", url, headers=headers))
-        settings = session.merge_environment_settings(url, {}, True, None, None)  # proxies, certificates; streamed
         # Not `session.send`, which reads the body of a redirect, however long, even if it is not to follow it.
         return session.get_adapter(url).send(request, timeout=timeout, **settings)
     except requests.exceptions.SSLError as error:
@@ -226,25 +253,26 @@ def _limit(file, note):
     return LARGEST if file.size is None else file.size + file.size_tolerance
 
 
-def _receive(response, part, digests, limit, timeout, report):
+def _receive(response, part, digests, file, note, timeout, report):
     """Appends the body; ends in a fault when it breaks off, exceeds the limit or comes too slowly."""
-    window, begun = time.monotonic(), digests.size
+    window, begun, limit = time.monotonic(), digests.size, _limit(file, note)
+    expected = file.listed if note["size"] is None else f"{note['size']} bytes"
     with open(part.path, "ab") as out:
-        while chunk := _read(response, digests, limit, timeout):
+        while chunk := _read(response, digests, expected, timeout):
             if digests.size + len(chunk) > limit:
                 raise UnsoundError(
                     f"more bytes came than expected: expected at most {limit}, got {digests.size + len(chunk)}"
                 )
             out.write(chunk)
             digests.update(chunk)
-            report(digests.size)
+            report(digests.size, note["size"])
             if time.monotonic() - window > timeout:
                 if digests.size - begun < SLOWEST * timeout:
                     raise TransientError(f"fewer than {SLOWEST} bytes a second came over {timeout:g} s")
                 window, begun = time.monotonic(), digests.size
 
 
-def _read(response, digests, limit, timeout):
+def _read(response, digests, expected, timeout):
     """The bytes that have come, up to one chunk; empty at the end."""
     try:
         return response.raw.read1(_CHUNK)
@@ -252,7 +280,7 @@ def _read(response, digests, limit, timeout):
         raise TransientError(f"nothing came for {timeout:g} s after {digests.size} bytes (KERAS_VIT_TIMEOUT)") from None
     except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:
         raise TransientError(
-            f"the connection broke: expected {limit} bytes, got {digests.size} ({type(error).__name__})"
+            f"the connection broke: expected {expected}, got {digests.size} bytes ({type(error).__name__})"
         ) from None
 
 

@@ -57,14 +57,29 @@ def _unknown(name, variant) -> str:
     names = [record.name for record in RECORDS if record.variant == variant]
     names += [alias for alias, target in _ALIASES.items() if target in names]
     if not names:
-        return f"no weights are published for {variant}.\nReceived: {name!r}."
+        return f"no weights are published for {variant}.\nReceived: {name!r}. `keras_vit.list_weights()` has all."
     elsewhere = ", ".join(record.variant for record in RECORDS if record.name == _ALIASES.get(name, name))
     return (
         "published weights must be named as in the table, "
         f"keras_vit.list_weights({builder_name(variant)!r}), or be the name of an AugReg file.\n"
-        f"Received: {name!r} for {variant}.{did_you_mean(name, names)}"
+        f"Received: {name!r} for {variant}.{near(name, names)}"
         + (f" Weights of that name are published for {elsewhere}." if elsewhere else "")
     )
+
+
+def near(name: str, names) -> str:
+    """`' Did you mean ...?'` for the nearest names, or some of them if none is near."""
+    return did_you_mean(name, names) or f" Some of them: {', '.join(sorted(names)[:5])}."
+
+
+def variant_of(model: str) -> str:
+    """The variant of a builder's name or a variant's own; ValueError for another, with the nearest."""
+    if model not in (*BUILDERS, *VARIANTS):
+        raise ValueError(
+            "`model` must be one of the builders, as 'ViTB16', or of the variants, as 'B/16'.\n"
+            f"Received: model={model!r}.{near(str(model), (*BUILDERS, *VARIANTS))}"
+        )
+    return BUILDERS.get(model, model)
 
 
 class WeightsTable(tuple):
@@ -108,6 +123,5 @@ def list_weights(model: str | None = None) -> WeightsTable:
     """
     if model is None:
         return WeightsTable(RECORDS)
-    check_choice("model", model, (*BUILDERS, *VARIANTS))
-    variant = BUILDERS.get(model, model)
+    variant = variant_of(model)
     return WeightsTable(record for record in RECORDS if record.variant == variant)

@@ -172,14 +172,14 @@ def read_augreg_index(path_or_text) -> list[AugRegRow]:
 
 def _text(path_or_text) -> tuple[str, str]:
     if isinstance(path_or_text, str) and "\n" in path_or_text:
-        return "the text", path_or_text
+        return "the text", path_or_text.removeprefix("\ufeff")
     if not isinstance(path_or_text, (str, os.PathLike)):
         raise TypeError(f"`path_or_text` must be a path or a string.\nReceived: {path_or_text!r}.")
     source = os.fspath(path_or_text)
     if not os.path.isfile(source):
         raise FileNotFoundError(f"the index must be a file.\nReceived: {source!r}, and there is no such file.")
     try:
-        with open(source, encoding="utf-8") as file:
+        with open(source, encoding="utf-8-sig") as file:
             return source, file.read()
     except UnicodeDecodeError as error:
         raise ValueError(f"the index must be a text file.\nReceived: {source!r}: {error}.") from None

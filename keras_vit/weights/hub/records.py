@@ -66,6 +66,11 @@ class WeightsRecord:
         """The variant's `ViTConfig` with this checkpoint's `fields`."""
         return dataclasses.replace(VARIANTS[self.variant], **dict(self.fields))
 
+    @property
+    def is_flexible(self) -> bool:
+        """Whether it is made for patches of any size, so that its kernel need not have the variant's."""
+        return self.resize_method is not None  # FlexiViT alone resizes its positions in every pass
+
 
 @dataclasses.dataclass(frozen=True)
 class FileSize:

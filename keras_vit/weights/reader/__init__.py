@@ -164,7 +164,7 @@ class TensorFile:
             beyond = ", or beyond the range of float32" if array.dtype.itemsize == 8 else ""
             raise self._error(
                 f"{name!r} holds {bad} NaN or infinite values{beyond}, and would spoil every output",
-                "Pass `allow_nonfinite=True` to read it nevertheless",
+                "`TensorFile.read` and `read_checkpoint` read it nevertheless, by their parameter `allow_nonfinite`",
             )
 
     def _error(self, rule, advice):

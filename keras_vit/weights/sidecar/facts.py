@@ -1,0 +1,105 @@
+"""What the words beside the tensors can say, and the checks that are the same for all who say it."""
+
+import dataclasses
+
+from keras_vit.preprocessing import Preprocessing
+from keras_vit.variants import ViTConfig
+from keras_vit.weights.reader import CheckpointError
+
+_ACTIVATIONS = {  # words of transformers, timm and ours: ours
+    "gelu": "gelu",
+    "gelu_python": "gelu",
+    "gelu_tanh": "gelu_tanh",
+    "gelu_new": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
+    "gelu_accurate": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Sidecar:
+    """What a file, or the JSON beside it, says of the model; `remarks` is a line for each part not understood."""
+
+    fields: dict = dataclasses.field(default_factory=dict)
+    num_heads: int | None = None
+    grid: tuple[int, int] | None = None
+    image_size: tuple[int, int] | None = None  # that the position table belongs to
+    preprocessing: Preprocessing | None = None
+    pre_logits_activation: str = "tanh"
+    remarks: tuple[str, ...] = ()
+
+
+class Reading:
+    """One note or JSON being read: parts that make no sense become remarks and count as not there."""
+
+    def __init__(self, place: str):
+        self.place = place
+        self.remarks = []
+
+    def part(self, what: str, read, instead: str = "taken as not there", empty=None):
+        """What `read()` gives, or `empty` and a remark if it raises for a value that it cannot take."""
+        try:
+            return read()
+        except CheckpointError:  # understood, and nothing that is computed here
+            raise
+        except (TypeError, ValueError, ArithmeticError, AttributeError) as error:
+            reason = str(error).rpartition("Received: ")[2].rstrip(".").replace("\n", " ")
+            self.remarks.append(f"{what} of {self.place} not understood ({reason}): {instead}")
+            return empty
+
+    def preprocessing(self, read) -> Preprocessing | None:
+        """The record that `read()` makes."""
+        return self.part("preprocessing", read, "images scaled to [-1, 1]")
+
+    def fields(self, fields: dict) -> dict:
+        """Fields of `ViTConfig`, checked as those of a caller are."""
+        return self.part("config", lambda: _checked(fields), empty={})
+
+    def count(self, what: str, number) -> int | None:
+        """A number above zero, or `None`."""
+        return self.part(what, lambda: _count(number))
+
+
+def activation_of(word, place) -> str | None:
+    """Our word for an activation, or `None` for none said.
+
+    Raises:
+        CheckpointError: for one that is not computed here.
+    """
+    if word is None:
+        return None
+    if not isinstance(word, str) or word not in _ACTIVATIONS:
+        raise not_computed("activation", word, place, "exact or tanh GELU")
+    return _ACTIVATIONS[word]
+
+
+def not_computed(what, word, place, known) -> CheckpointError:
+    """The error for a model that is another function than any of ours."""
+    return CheckpointError(
+        f"the {what} must be one that is computed here ({known}), since with another the same weights give other "
+        f"numbers.\nReceived: {word!r} in {place}. If that is wrong of these weights, correct it there."
+    )
+
+
+def sides_of(size) -> tuple[int, int] | None:
+    """`(H, W)` of an int, `[h, w]` or `{"height": h, "width": w}`; `None` for none said."""
+    if size is None:
+        return None
+    if isinstance(size, dict):
+        size = [size.get("height", size.get("shortest_edge")), size.get("width", size.get("shortest_edge"))]
+    sides = tuple(size) if isinstance(size, (list, tuple)) else (size, size)
+    if len(sides) != 2:
+        raise ValueError(f"a size must have two sides.\nReceived: size {size!r}.")
+    return _count(sides[0]), _count(sides[1])
+
+
+def _checked(fields):
+    ViTConfig(patch_size=1, hidden_size=4, num_layers=1, num_heads=1, mlp_dim=1, **fields)
+    return fields
+
+
+def _count(number):
+    if number is not None and (type(number) is not int or number < 1):
+        raise ValueError(f"a count must be an int above zero.\nReceived: {number!r}.")
+    return number

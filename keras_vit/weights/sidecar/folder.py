@@ -1,0 +1,118 @@
+"""The JSON beside `model.safetensors` that lets timm or transformers open a folder of ours."""
+
+import math
+
+from keras_vit.weights.reader import CheckpointError
+from keras_vit.weights.sidecar.huggingface import PIL_FILTERS
+
+
+def folder_of(dialect: str, facts: dict, preprocessing) -> dict[str, dict]:
+    """The JSON files, by name, that let timm or transformers open a folder with `model.safetensors`.
+
+    Args:
+        dialect: `"timm"` or `"huggingface"`.
+        facts: the architecture: `patch_size`, `hidden_size`, `num_layers`, `num_heads`, `mlp_dim`,
+            `image_size` (H, W), `channels`, `classes`, `pooling`, `class_token`, `distilled`, `positions`,
+            `activation`, `layer_norm_epsilon`, `resnet_stages`, `root_channels`.
+        preprocessing: the `Preprocessing` record.
+
+    Raises:
+        CheckpointError: for a hybrid that timm has no architecture for.
+    """
+    if dialect == "timm":
+        return {"config.json": _timm_config(facts, preprocessing)}
+    return {
+        "config.json": _transformers_config(facts),
+        "preprocessor_config.json": _transformers_processor(preprocessing, facts["image_size"]),
+    }
+
+
+def _transformers_config(facts):
+    kind = "DeiT" if facts["distilled"] else "ViT"
+    task = "Model" if not facts["classes"] else "ForImageClassification" + ("WithTeacher" if facts["distilled"] else "")
+    height, width = facts["image_size"]
+    return {
+        "model_type": kind.lower(),
+        "architectures": [f"{kind}{task}"],
+        "hidden_size": facts["hidden_size"],
+        "num_hidden_layers": facts["num_layers"],
+        "num_attention_heads": facts["num_heads"],
+        "intermediate_size": facts["mlp_dim"],
+        "hidden_act": "gelu" if facts["activation"] == "gelu" else "gelu_pytorch_tanh",
+        "layer_norm_eps": facts["layer_norm_epsilon"],
+        "image_size": height if height == width else [height, width],
+        "patch_size": facts["patch_size"],
+        "num_channels": facts["channels"],
+        "qkv_bias": True,
+        "id2label": {str(k): f"LABEL_{k}" for k in range(facts["classes"])},
+        "label2id": {f"LABEL_{k}": k for k in range(facts["classes"])},
+    }
+
+
+def _transformers_processor(record, image_size):
+    height, width = image_size
+    said = {
+        "image_processor_type": "ViTImageProcessor",
+        "do_resize": record.resize != "none",
+        "size": {"height": height, "width": width},
+        "resample": {name: number for number, name in PIL_FILTERS.items()}[record.interpolation],
+        "do_rescale": True,
+        "rescale_factor": 1 / 255,
+        "do_normalize": True,
+        "image_mean": list(record.mean),
+        "image_std": list(record.std),
+    }
+    if record.resize == "crop":
+        said["image_processor_type"] = "BitImageProcessor"
+        said["size"] = {"shortest_edge": math.floor(min(height, width) / record.crop_fraction)}
+        said |= {"do_center_crop": True, "crop_size": {"height": height, "width": width}}
+    return said
+
+
+def _timm_config(facts, record):
+    name = _timm_architecture(facts)
+    arguments = {
+        "img_size": list(facts["image_size"]),
+        "patch_size": facts["patch_size"],
+        "embed_dim": facts["hidden_size"],
+        "depth": facts["num_layers"],
+        "num_heads": facts["num_heads"],
+        "mlp_ratio": facts["mlp_dim"] / facts["hidden_size"],
+        "act_layer": facts["activation"],
+    }
+    if not facts["distilled"]:
+        pool = {"token": "token", "gap": "avg", "map": "map", "none": ""}[facts["pooling"]]
+        arguments |= {"global_pool": pool, "class_token": facts["class_token"], "fc_norm": False}
+        arguments |= {} if facts["positions"] else {"pos_embed": "none"}
+    return {
+        "architecture": name,
+        "num_classes": facts["classes"],
+        "num_features": facts["hidden_size"],
+        "model_args": arguments,
+        "pretrained_cfg": {
+            "input_size": [facts["channels"], *facts["image_size"]],
+            "fixed_input_size": True,
+            "interpolation": record.interpolation,
+            "crop_pct": record.crop_fraction,
+            "crop_mode": "squash" if record.resize == "squash" else "center",
+            "mean": list(record.mean),
+            "std": list(record.std),
+            "num_classes": facts["classes"],
+            "pool_size": None,
+            "first_conv": "patch_embed.backbone.stem.conv" if facts["resnet_stages"] else "patch_embed.proj",
+            "classifier": ["head", "head_dist"] if facts["distilled"] else "head",
+        },
+    }
+
+
+def _timm_architecture(facts):
+    names = {None: "vit_base_patch16_224", (): "vit_tiny_r_s16_p8_224", (2, 2, 2, 2): "vit_small_r26_s32_224"}
+    names |= {(3, 4, 9): "vit_base_r50_s16_224", (3, 4, 6, 3): "vit_large_r50_s32_224"}
+    stages = facts["resnet_stages"]
+    if stages not in names or facts["root_channels"] not in (None, 64) or (stages is not None and facts["distilled"]):
+        raise CheckpointError(
+            "timm opens a folder by the name of an architecture, and has none with this ResNet.\n"
+            f"Received: stages {stages}, root of {facts['root_channels']} channels, distilled={facts['distilled']}. "
+            "Write a .safetensors file instead of a folder."
+        )
+    return "deit_base_distilled_patch16_224" if facts["distilled"] else names[stages]

@@ -1,0 +1,123 @@
+"""The command line as a process: signals, closed streams, and what it imports (row C1)."""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from conftest import GOLDEN, ROOT, run_python
+from fault_server import FaultServer, child_environment
+
+from keras_vit.weights.fetch import cache_dir
+
+OFFICIAL = GOLDEN / "token.npz"
+
+
+@pytest.fixture
+def server():
+    with FaultServer() as server:
+        server.content = OFFICIAL.read_bytes()
+        yield server
+
+
+def start(*arguments, **streams):
+    """The command in a process of its own, started as the installed script starts it."""
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | streams
+    command = [sys.executable, "-m", "keras_vit", *map(str, arguments)]
+    return subprocess.Popen(command, cwd=ROOT, text=True, env=child_environment(cache_dir()), **streams)
+
+
+def assert_one_line(error_lines, pattern):
+    assert len(error_lines) == 1, error_lines
+    assert re.match(f"keras-vit: error: .*{pattern}", error_lines[0]), error_lines
+
+
+@pytest.mark.parametrize(("signal_sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_signal_is_one_line_and_keeps_the_part(server, signal_sent, code):  # D14
+    server.piece, server.pause = 1 << 12, 0.2
+    with start("weights", "fetch", f"{server.address}/slow/x.npz") as process:
+        try:
+            end = time.monotonic() + 20
+            while not any(part.stat().st_size for part in cache_dir().rglob("*.part")):
+                assert time.monotonic() < end
+                time.sleep(0.02)
+            process.send_signal(signal_sent)
+            output, error = process.communicate(timeout=20)
+        finally:
+            process.kill()
+    assert (process.returncode, output) == (code, "")
+    assert_one_line(error.splitlines(), "(interrupted|terminated)$")
+    assert list(cache_dir().rglob("*.part"))
+    assert not list(cache_dir().rglob("*.npz"))
+
+
+@pytest.mark.parametrize(("signal_sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_signal_during_the_first_imports_is_one_line(signal_sent, code):  # D14
+    program = (
+        "import sys, time\n"
+        "class Slow:\n"
+        "    def find_spec(name, path, target=None):\n"
+        "        if name == 'keras_vit.cli': print('ready', flush=True); time.sleep(20)\n"
+        "sys.argv = ['keras-vit', 'models']\n"
+        "sys.meta_path.insert(0, Slow)\n"
+        "from keras_vit.__main__ import main\n"
+        "sys.exit(main())"
+    )
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, text=True, **streams) as process:
+        try:
+            assert process.stdout.readline() == "ready\n"
+            process.send_signal(signal_sent)
+            _, error = process.communicate(timeout=20)
+        finally:
+            process.kill()
+    assert process.returncode == code
+    assert_one_line(error.splitlines(), "(interrupted|terminated)$")
+
+
+def test_installed_script_is_the_one_that_answers_signals():
+    assert "keras-vit = keras_vit.__main__:main" in (ROOT / "setup.cfg").read_text()
+
+
+def test_output_in_ascii_escapes_what_it_cannot_say(tmp_path):
+    path = shutil.copy(OFFICIAL, tmp_path / "ä.npz")
+    environment = child_environment(cache_dir(), PYTHONIOENCODING="ascii:strict")
+    command = [sys.executable, "-m", "keras_vit", "weights", "verify", path]
+    done = subprocess.run(command, cwd=ROOT, text=True, capture_output=True, env=environment)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "\\xe4.npz" in done.stdout
+
+
+def test_closed_output_is_one_line():
+    command = ["sh", "-c", '"$0" -m keras_vit models >&-', sys.executable]
+    done = subprocess.run(command, cwd=ROOT, text=True, capture_output=True)
+    assert done.returncode == 1
+    assert_one_line(done.stderr.splitlines(), "output is closed")
+
+
+def test_closed_pipe_is_silent():
+    with start("weights", "list", "--json") as process:
+        assert process.stdout.readline() == "[\n"
+        process.stdout.close()
+        assert process.stderr.read() == ""
+    assert process.returncode == 141
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no /dev/full")
+def test_full_disk_behind_the_output_is_one_line():
+    with open("/dev/full", "w") as full, start("models", stdout=full) as process:
+        assert_one_line(process.stderr.read().splitlines(), "No space left")
+    assert process.returncode == 1
+
+
+def test_command_starts_without_keras():
+    code = (
+        "import sys; sys.argv = ['keras-vit', 'models']\n"
+        "from keras_vit.cli import main; main()\n"
+        "print([name for name in ('keras', 'tensorflow', 'jax', 'torch') if name in sys.modules])"
+    )
+    assert run_python(code).splitlines()[-1] == "[]"

@@ -1,0 +1,196 @@
+"""What saving and converting must refuse or say, since other software would compute something else, or nothing."""
+
+import json
+import warnings
+
+import keras
+import numpy as np
+import pytest
+from conftest import GOLDEN, images, make_tiny, numpy, randomise, tiny_config
+from safetensors.numpy import load_file, save_file
+
+import keras_vit
+from keras_vit import convert_checkpoint, save_checkpoint
+from keras_vit.weights.checkpoint import read_checkpoint
+from keras_vit.weights.reader import CheckpointError
+
+TIMM_TOKEN = GOLDEN / "foreign" / "timm_token.safetensors"
+
+
+@pytest.mark.parametrize(
+    ("fields", "name", "dialect", "message"),
+    [
+        ({"layer_norm_epsilon": 1e-3}, "x.npz", "official", "adds 1e-06 in its LayerNorms unless told otherwise"),
+        ({"layer_norm_epsilon": 1e-3, "activation": "gelu"}, "folder", "timm", "this model 0.001"),
+        ({"pooling": "map", "class_token": True}, "x.npz", "big_vision", "no class token beside attention pooling"),
+        ({"pooling": "gap", "class_token": True}, "x.npz", "big_vision", "no class token beside mean pooling"),
+    ],
+)
+def test_what_the_software_computes_otherwise_is_said(tmp_path, fields, name, dialect, message):
+    with pytest.warns(UserWarning, match=message):
+        save_checkpoint(make_tiny(**fields), tmp_path / name, dialect)
+
+
+def test_a_transformers_folder_says_its_epsilon_itself(tmp_path):
+    path = save_checkpoint(make_tiny(layer_norm_epsilon=1e-3), tmp_path / "folder", "huggingface")  # without a warning
+    assert json.loads((path.parent / "config.json").read_text())["layer_norm_eps"] == 1e-3
+
+
+@pytest.mark.parametrize(
+    ("fields", "dialect", "message"),
+    [
+        ({"pooling": "none"}, "huggingface", "has no head on all tokens"),
+        ({"position_embedding": "none"}, "huggingface", "has no model without positions"),
+        ({"distilled": True}, "big_vision", "^the big_vision layout has no place"),
+        ({"resnet_stages": (1,), "resnet_width_factor": 0.5, "patch_size": 1}, "timm", "none with this ResNet"),
+        ({"resnet_stages": (), "resnet_width_factor": 0.5, "patch_size": 1}, "timm", "root of 32 channels"),
+    ],
+)
+def test_what_the_software_has_not_is_refused_and_leaves_nothing(tmp_path, fields, dialect, message):
+    config = tiny_config(**fields)
+    model = keras_vit.build(config, input_shape=(config.stride * 2, config.stride * 3, 3), classes=7)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # of the other GELU, which big_vision's file has a test for
+        with pytest.raises(CheckpointError, match=message):
+            save_checkpoint(model, tmp_path / ("x.npz" if dialect == "big_vision" else "folder"), dialect)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_custom_hybrid_goes_to_timm_as_a_file(tmp_path):
+    config = tiny_config(resnet_stages=(1,), resnet_width_factor=0.5, patch_size=1, activation="gelu")
+    model = randomise(keras_vit.build(config, input_shape=(8, 12, 3), classes=7))
+    save_checkpoint(model, tmp_path / "x.safetensors", "timm")
+    assert read_checkpoint(tmp_path / "x.safetensors").measured()[-1] == (1,)
+
+
+@pytest.mark.parametrize(("name", "dialect"), [("x.npz", "official"), ("x.safetensors", "timm"), ("folder", "timm")])
+def test_weights_that_are_not_finite_are_refused_with_key_and_count_and_leave_nothing(tmp_path, name, dialect):
+    model = make_tiny(activation="gelu" if dialect == "timm" else "gelu_tanh")
+    bias = model.get_layer("head").bias
+    bias.assign(np.array([0, np.nan, np.inf, 0, 0, 0, 0], "float32"))
+    with pytest.raises(CheckpointError, match=r"Received: 2 NaN or infinite values in 'head[./]bias'"):
+        save_checkpoint(model, tmp_path / name, dialect)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("part", ["query", "key"])
+def test_lora_has_no_place_in_timm(tmp_path, part):
+    model = make_tiny(activation="gelu")
+    getattr(model.get_layer("block_00").attention, part).enable_lora(2)
+    with pytest.raises(
+        CheckpointError, match=rf"timm has no place.*\nReceived: block_00/attention/{part}/lora.*\.keras"
+    ):
+        save_checkpoint(model, tmp_path / "x.safetensors", "timm")
+
+
+def test_a_folder_that_was_there_stays_after_a_fault(tmp_path):
+    model = make_tiny(activation="gelu")
+    (tmp_path / "folder").mkdir()
+    model.get_layer("head").bias.assign(np.full(7, np.nan, "float32"))
+    with pytest.raises(CheckpointError, match="must be finite"):
+        save_checkpoint(model, tmp_path / "folder", "timm")
+    assert (tmp_path / "folder").is_dir()
+
+
+def test_a_model_without_positions_goes_to_a_folder_with_its_image_size(tmp_path):
+    model = make_tiny(position_embedding="none", activation="gelu")
+    path = save_checkpoint(model, tmp_path / "folder", "timm")
+    save_file(load_file(path), path)  # drops the note
+    said = read_checkpoint(path)
+    assert (said.image_size, said.fields["position_embedding"]) == ((20, 28), "none")
+
+
+def test_a_folder_is_read_loaded_and_converted(tmp_path):
+    model = make_tiny(activation="gelu")
+    save_checkpoint(model, tmp_path / "folder", "timm")
+    twin = keras.models.clone_model(model)
+    assert keras_vit.load_checkpoint(twin, tmp_path / "folder", strict=True) == ()
+    x = images(2, 20, 28, 3)
+    np.testing.assert_array_equal(numpy(twin(x)), numpy(model(x)))
+    convert_checkpoint(tmp_path / "folder", tmp_path / "x.safetensors", "huggingface")
+    assert read_checkpoint(tmp_path / "x.safetensors").grid == (5, 7)
+    with pytest.raises(FileNotFoundError):
+        read_checkpoint(tmp_path / "nothing")
+
+
+@pytest.fixture
+def rectangular(tmp_path):
+    """A timm file of 14 patches and no word on grid, heads and activation."""
+    arrays = load_file(TIMM_TOKEN)
+    arrays["pos_embed"] = np.ascontiguousarray(arrays["pos_embed"][:, :15])
+    save_file(arrays, tmp_path / "x.safetensors")
+    return tmp_path / "x.safetensors"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({}, "says the number of heads and the image size.*pass `num_heads=` and `grid=`"),
+        ({"num_heads": 4}, "says the image size, so.*pass `grid=`"),
+        ({"grid": (2, 7)}, "says the number of heads, so.*pass `num_heads=`"),
+    ],
+)
+def test_conversion_to_a_folder_names_what_it_lacks(tmp_path, rectangular, arguments, message):
+    with pytest.raises(CheckpointError, match=f"(?s){message}"):
+        convert_checkpoint(rectangular, tmp_path / "folder", "timm", **arguments)
+    assert not (tmp_path / "folder").exists()
+
+
+def test_conversion_takes_grid_and_heads(tmp_path, rectangular):
+    path = convert_checkpoint(rectangular, tmp_path / "folder", "timm", grid=(2, 7), num_heads=4)
+    said = read_checkpoint(path)
+    assert (said.grid, said.num_heads) == ((2, 7), 4)
+
+
+@pytest.mark.parametrize(
+    ("num_heads", "error", "message"),
+    [
+        (5, ValueError, "must divide the width.*Received: num_heads=5, width 48"),
+        (2.0, TypeError, "`num_heads` must be an int"),
+        (0, ValueError, "`num_heads` must be at least 1"),
+    ],
+)
+def test_conversion_refuses_a_number_of_heads(tmp_path, num_heads, error, message):
+    with pytest.raises(error, match=f"(?s){message}"):
+        convert_checkpoint(TIMM_TOKEN, tmp_path / "x.npz", "official", num_heads=num_heads)
+
+
+def test_conversion_refuses_another_number_of_heads_than_the_files(tmp_path):
+    with pytest.raises(ValueError, match="must else be what they tell"):
+        convert_checkpoint(GOLDEN / "token.npz", tmp_path / "x.npz", "linen", num_heads=6)
+
+
+DISTILLED = (
+    "set aside distillation_token, to which the file's patches attend",
+    "set aside row 1 of position_embedding, the distillation token's",
+    "set aside head_distillation (12, 7)",
+)
+
+
+@pytest.mark.parametrize(("arguments", "lines"), [({}, ()), ({"classes": 5}, ("new head", "set aside head (12, 7)"))])
+def test_a_distilled_file_without_its_distillation_says_what_is_set_aside(tmp_path, arguments, lines):
+    model = make_tiny(distilled=True, activation="gelu")
+    save_checkpoint(model, tmp_path / "x.safetensors", "timm")
+    plain = keras_vit.build(tiny_config(activation="gelu"), weights=tmp_path / "x.safetensors", **arguments)
+    assert plain.weights_report == (*DISTILLED, *lines)
+    expected = np.delete(numpy(model.get_layer("position_embedding").table), 1, axis=1)
+    np.testing.assert_array_equal(numpy(plain.get_layer("position_embedding").table), expected)
+    with pytest.raises(CheckpointError, match="set aside distillation_token"):
+        keras_vit.build(tiny_config(activation="gelu"), weights=tmp_path / "x.safetensors", strict=True, **arguments)
+
+
+def test_a_deit_file_with_one_head_is_taken_as_it_is_said(tmp_path):
+    model = make_tiny(distilled=True, activation="gelu")
+    save_checkpoint(model, tmp_path / "x.safetensors", "huggingface")
+    arrays = {
+        name.replace("cls_classifier", "classifier"): array
+        for name, array in load_file(tmp_path / "x.safetensors").items()
+        if "distillation_classifier" not in name
+    }
+    save_file(arrays, tmp_path / "x.safetensors")
+    sizes = {"patch_size": 4, "hidden_size": 12, "num_layers": 2, "num_heads": 3, "mlp_dim": 17}
+    sizes |= {"weights": tmp_path / "x.safetensors", "input_shape": (20, 28, 3)}
+    with pytest.raises(CheckpointError, match="`distilled=False`, which sets the distillation token aside"):
+        keras_vit.build("Ti/16", **sizes)
+    assert keras_vit.build("Ti/16", distilled=False, **sizes).weights_report == DISTILLED[:2]
+    assert keras_vit.build("Ti/16", include_top=False, **sizes).config.distilled

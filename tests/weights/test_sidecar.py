@@ -1,0 +1,249 @@
+"""What notes and JSON beside the tensors say: followed where understood, told where not, refused where not computed."""
+
+import json
+
+import numpy as np
+import pytest
+from conftest import GOLDEN, images, make_tiny, numpy, randomise, tiny_config
+from safetensors.numpy import load_file, save_file
+
+import keras_vit
+from keras_vit.weights.checkpoint import read_checkpoint
+from keras_vit.weights.reader import CheckpointError
+
+FOREIGN = GOLDEN / "foreign"
+SIZES = {"patch_size": 8, "hidden_size": 48, "num_layers": 3, "num_heads": 4, "mlp_dim": 96}
+PROCESSOR = {"image_mean": [0.4] * 3, "image_std": [0.2] * 3, "size": 32, "resample": 3}
+PRETRAINED = {"input_size": [3, 32, 32], "mean": [0.4] * 3, "std": [0.2] * 3}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Puts a golden file in a folder, with some JSON beside it."""
+
+    def made(case, **files):
+        arrays = load_file(FOREIGN / f"{case}.safetensors")
+        save_file(arrays, tmp_path / "model.safetensors")
+        for name, content in files.items():
+            text = content if isinstance(content, str) else json.dumps(content)
+            (tmp_path / f"{name}.json").write_text(text)
+        return tmp_path
+
+    return made
+
+
+def timm(arguments=(), **cfg):
+    return {"model_args": dict(arguments), "pretrained_cfg": PRETRAINED | cfg}
+
+
+@pytest.mark.parametrize("word", ["relu", "quick_gelu", []])
+@pytest.mark.parametrize("case", ["huggingface_vit", "timm_token"])
+def test_an_activation_that_is_not_computed_here_is_refused_with_file_and_value(folder, case, word):
+    config = {"hidden_act": word} if case == "huggingface_vit" else timm({"act_layer": word})
+    with pytest.raises(CheckpointError, match="activation must be one that is computed") as error:
+        read_checkpoint(folder(case, config=config))
+    assert f"{word!r} in {folder(case, config=config) / 'config.json'}" in str(error.value)
+
+
+def test_an_activation_of_the_note_that_is_not_computed_here_is_refused(edited_note):
+    with pytest.raises(CheckpointError, match=r"Received: 'relu' in the note of .*x\.safetensors"):
+        read_checkpoint(edited_note(config={"activation": "relu"}))
+
+
+def test_another_function_behind_the_pre_logits_is_refused_where_they_are_used(tmp_path):
+    model = make_tiny(representation_size=12, include_top=False, classes=None)
+    with pytest.warns(UserWarning, match="GELU"):
+        keras_vit.save_checkpoint(model, tmp_path / "model.safetensors", "huggingface")
+    save_file(load_file(tmp_path / "model.safetensors"), tmp_path / "model.safetensors")
+    config = {"hidden_act": "gelu_new", "image_size": [20, 28], "pooler_act": "relu", "num_attention_heads": 3}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(CheckpointError, match=r"pooler_act 'relu' in the config\.json"):
+        keras_vit.build(tiny_config(), weights=tmp_path, include_top=False, representation_size=12)
+    with pytest.raises(CheckpointError, match=r"pooler_act 'relu' in the config\.json"):
+        keras_vit.convert_checkpoint(tmp_path, tmp_path / "x.npz", "official")
+    assert keras_vit.build(tiny_config(), weights=tmp_path, include_top=False).output_shape == (None, 12)
+
+
+@pytest.mark.parametrize(("word", "pooling"), [("token", "token"), ("avg", "gap"), ("", "none")])
+@pytest.mark.parametrize("top_level", [True, False])
+def test_pooling_of_timms_json_is_followed(folder, word, pooling, top_level):
+    config = timm() | {"global_pool": word} if top_level else timm({"global_pool": word})
+    model = keras_vit.build("Ti/16", weights=folder("timm_token", config=config), **SIZES)
+    assert (model.config.pooling, model.config.has_class_token) == (pooling, True)
+    assert model.weights_report == ()
+    assert model.preprocessing.mean == (0.4, 0.4, 0.4)
+
+
+def test_a_pooling_that_timm_alone_computes_is_refused(folder):
+    with pytest.raises(CheckpointError, match=r"pooling must be one that is computed.*\nReceived: 'avgmax'"):
+        read_checkpoint(folder("timm_token", config=timm({"global_pool": "avgmax"})))
+
+
+def test_a_class_token_that_is_said_to_be_absent_and_is_there_is_refused(folder):
+    config = timm({"global_pool": "avg", "class_token": True})
+    arrays = load_file(folder("timm_map", config=config) / "model.safetensors")
+    assert "cls_token" not in arrays
+    with pytest.raises(CheckpointError, match="- class_token/token"):
+        keras_vit.build("Ti/16", weights=folder("timm_map", config=config), **SIZES)
+
+
+@pytest.mark.parametrize(
+    ("case", "config"),
+    [
+        ("timm_token", timm({"img_size": [16, 64]})),
+        ("huggingface_vit", {"image_size": [16, 64], "patch_size": 8}),
+    ],
+)
+def test_image_size_of_the_json_is_the_grid_of_the_positions(folder, case, config):
+    path = folder(case, config=config)
+    assert read_checkpoint(path).grid == (2, 8)
+    assert keras_vit.build("Ti/16", weights=path, **SIZES).input_shape == (None, 16, 64, 3)
+
+
+@pytest.mark.parametrize("size", [64, [32, 40]])
+def test_a_noted_grid_that_the_table_has_not_is_refused(folder, size):
+    with pytest.raises(CheckpointError, match=r"as many patches as the table has.*\nReceived: grid .* 17 rows"):
+        read_checkpoint(folder("huggingface_vit", config={"image_size": size}))
+    assert read_checkpoint(folder("huggingface_vit", config={"image_size": size}), grid=(2, 8)).grid == (2, 8)
+
+
+@pytest.mark.parametrize(
+    ("files", "line"),
+    [
+        ({"config": ""}, "text of config.json not understood (Expecting value"),
+        ({"config": "[1]"}, "text of config.json not understood (list): taken as not there"),
+        ({"preprocessor_config": "{"}, "text of preprocessor_config.json not understood"),
+        ({"config": {"layer_norm_eps": "x"}}, "config of config.json not understood (layer_norm_epsilon='x'): taken"),
+        ({"config": {"num_attention_heads": 5}}, "number of heads noted not understood (5 do not divide 48)"),
+        ({"config": {"num_attention_heads": True}}, "num_attention_heads of config.json not understood (True)"),
+        ({"config": {"image_size": [32]}}, "image_size of config.json not understood (size [32])"),
+        *(
+            (
+                {"preprocessor_config": PROCESSOR | said},
+                f"preprocessing of preprocessor_config.json not understood ({why}",
+            )
+            for said, why in [
+                ({"do_rescale": False}, "do_rescale False): images scaled to [-1, 1]"),
+                ({"rescale_factor": 1 / 127.5}, "rescale_factor 0.0078"),
+                ({"resample": 0}, "resample 0)"),
+                ({"image_std": [0.2, 0.2, 0]}, "mean=(0.4, 0.4, 0.4), std=(0.2, 0.2, 0.0))"),
+                ({"size": {"shortest_edge": 32}}, "size {'shortest_edge': 32})"),
+                ({"do_center_crop": True, "crop_size": 64}, "crop_size 64)"),
+            ]
+        ),
+    ],
+)
+def test_what_transformers_json_says_and_is_not_understood_is_told_and_strict_refuses_it(folder, files, line):
+    path = folder("huggingface_vit", **files)
+    model = keras_vit.build("Ti/16", weights=path, **SIZES)
+    assert [line in told for told in model.weights_report] == [True]
+    with pytest.raises(CheckpointError, match="not understood"):
+        keras_vit.build("Ti/16", weights=path, strict=True, **SIZES)
+
+
+@pytest.mark.parametrize(
+    ("config", "line"),
+    [
+        ({"pretrained_cfg": 3}, "preprocessing of config.json not understood (pretrained_cfg 3): images scaled"),
+        (timm(interpolation="random"), "(interpolation='random')"),
+        (timm(crop_mode="border"), "(crop_mode border)"),
+        (timm(std=[0, 1, 1]), "std=(0.0, 1.0, 1.0))"),
+        (timm({"num_heads": "4"}), "num_heads of config.json not understood ('4')"),
+    ],
+)
+def test_what_timms_json_says_and_is_not_understood_is_told(folder, config, line):
+    model = keras_vit.build("Ti/16", weights=folder("timm_token", config=config), **SIZES)
+    assert [line in told for told in model.weights_report] == [True]
+
+
+def test_images_that_are_not_normalised_have_a_record(folder):
+    said = read_checkpoint(folder("huggingface_vit", preprocessor_config=PROCESSOR | {"do_normalize": False}))
+    assert (said.preprocessing.value_range, said.remarks) == ((0, 1), ())
+
+
+@pytest.fixture
+def edited_note(tmp_path):
+    """A file of ours with some entries of its note replaced."""
+    from keras_vit.weights.reader import scan
+    from keras_vit.weights.writer import write_safetensors
+
+    path = tmp_path / "x.safetensors"
+    with pytest.warns(UserWarning, match="GELU"):
+        keras_vit.save_checkpoint(make_tiny(), path, "timm")
+
+    def edit(**entries):
+        write_safetensors(path, load_file(path).items(), scan(path).note | entries)
+        return path
+
+    return edit
+
+
+@pytest.mark.parametrize(
+    ("entries", "line"),
+    [
+        ({"config": [1]}, "config of the file's note not understood ([1])"),
+        ({"config": {"layer_norm_epsilon": float("nan")}}, "(layer_norm_epsilon=nan)"),
+        ({"num_heads": 5}, "number of heads noted not understood (5 do not divide 12)"),
+        ({"position_grid": [True, 35]}, "position_grid of the file's note not understood"),
+        ({"preprocessing": {"mean": [0.1]}}, "preprocessing of the file's note not understood (mean=(0.1,)"),
+        ({"preprocessing": 3}, "preprocessing of the file's note not understood (3)"),
+    ],
+)
+def test_a_damaged_note_is_told_in_one_line(edited_note, entries, line):
+    remarks = read_checkpoint(edited_note(**entries)).remarks
+    assert [line in told for told in remarks] == [True]
+
+
+@pytest.mark.parametrize(
+    ("fields", "line"),
+    [
+        ({"layer_norm_epsilon": 1e-3}, "layer_norm_epsilon 0.001, where the file says 1e-06"),
+        ({"pooling": "gap", "class_token": True}, "pooling gap, where the file says token"),
+        ({"activation": "gelu"}, "activation gelu, where the file says gelu_tanh"),
+    ],
+)
+def test_what_is_computed_otherwise_than_the_file_says_is_told_and_strict_refuses_it(tmp_path, fields, line):
+    keras_vit.save_checkpoint(make_tiny(), tmp_path / "x.npz")
+    config = tiny_config(**fields)
+    assert keras_vit.build(config, weights=tmp_path / "x.npz").weights_report == (line,)
+    with pytest.raises(CheckpointError, match=line):
+        keras_vit.build(config, weights=tmp_path / "x.npz", strict=True)
+
+
+def test_epsilons_of_1e_6_and_1e_12_are_one(tmp_path):
+    keras_vit.save_checkpoint(make_tiny(), tmp_path / "x.npz")
+    config = tiny_config(layer_norm_epsilon=1e-12)
+    assert keras_vit.build(config, weights=tmp_path / "x.npz", strict=True).weights_report == ()
+
+
+def test_a_sincos_file_that_is_loaded_as_a_learned_table_is_told(tmp_path):
+    keras_vit.save_checkpoint(make_tiny(position_embedding="sincos2d"), tmp_path / "x.npz")
+    model = keras_vit.build(tiny_config(), weights=tmp_path / "x.npz")
+    assert model.weights_report == ("position_embedding learned, where the file says sincos2d",)
+
+
+def test_a_file_that_lacks_a_table_for_sincos_is_told_where_the_model_has_no_positions():
+    path = FOREIGN / "big_vision_sincos.npz"
+    model = keras_vit.build("Ti/16", weights=path, position_embedding="none", input_shape=(32, 32, 3), **SIZES)
+    assert model.weights_report == ("position_embedding none, where big_vision computes sincos2d",)
+
+
+@pytest.mark.parametrize(("dialect", "kind"), [("big_vision", "sincos2d"), ("timm", "none"), ("official", "none")])
+def test_a_file_without_a_table_reopens_at_its_resolution(tmp_path, dialect, kind):
+    config = tiny_config(
+        position_embedding=kind, pooling="gap", activation="gelu" if dialect == "timm" else "gelu_tanh"
+    )
+    model = randomise(keras_vit.build(config, input_shape=(20, 28, 3), classes=7))
+    destination = tmp_path / ("folder" if dialect == "timm" else "x.npz")
+    path = keras_vit.save_checkpoint(model, destination, dialect)
+    again = keras_vit.build("Ti/16", weights=path, patch_size=4, hidden_size=12, num_layers=2, num_heads=3, mlp_dim=17)
+    assert again.input_shape == (None, 20, 28, 3)
+    x = images(2, 20, 28, 3)
+    np.testing.assert_array_equal(numpy(again(x)), numpy(model(x)))
+
+
+def test_the_files_channels_are_the_models(tmp_path):
+    keras_vit.save_checkpoint(make_tiny(input_shape=(20, 28, 5)), tmp_path / "x.npz")
+    assert keras_vit.build(tiny_config(), weights=tmp_path / "x.npz").input_shape == (None, 20, 28, 5)
+    with pytest.raises(CheckpointError, match=r"pass `input_shape=\(H, W, 5\)`"):
+        keras_vit.build(tiny_config(), weights=tmp_path / "x.npz", input_shape=(20, 28, 3))
