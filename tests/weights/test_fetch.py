@@ -165,10 +165,10 @@ def test_cache_that_is_a_file_is_an_error_that_names_the_variable(server, monkey
 
 @pytest.fixture
 def read_only_cache():
-    """A cache that its user cannot write, and the prefix that makes root such a user."""
-    prefix = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"] if os.geteuid() == 0 else []
+    """A cache that its user cannot write, and the prefix that binds root to the modes of files as well."""
+    prefix = ["setpriv", "--bounding-set=-dac_override"] if os.geteuid() == 0 else []
     if prefix and (not shutil.which("setpriv") or subprocess.run([*prefix, sys.executable, "-c", ""]).returncode):
-        pytest.skip("root cannot become another user here")
+        pytest.skip("root cannot give up its right to write everywhere here")
     with tempfile.TemporaryDirectory() as folder:  # pytest's own folder is closed to other users
         cache = Path(folder) / "cache"
         (cache / NAME).parent.mkdir(parents=True)
