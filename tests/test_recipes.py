@@ -1,0 +1,343 @@
+"""The recipes, against the numbers of their tables typed again."""
+
+import dataclasses
+import json
+
+import pytest
+from conftest import run_python
+
+from keras_vit.augmentation import find_augmentation
+from keras_vit.recipes import RECIPES, Recipe, find_recipe
+from keras_vit.variants import VARIANTS
+
+NUMBERS = {
+    *("batch_size", "learning_rate", "warmup_steps", "warmup_fraction", "steps", "epochs", "final_learning_rate"),
+    *("weight_decay", "momentum", "beta_1", "beta_2", "clip_norm", "label_smoothing", "head_bias", "dropout_rate"),
+    *("stochastic_depth_rate", "accumulation_steps", "ema_momentum", "image_size", "learning_rate_grid"),
+    *("train_images", "timescale", "cooldown_steps"),
+}
+every_recipe = pytest.mark.parametrize("recipe", RECIPES.values(), ids=lambda recipe: recipe.name)
+
+
+def fields(name, *names):
+    return tuple(getattr(find_recipe(name), field) for field in names)
+
+
+def named(prefix):
+    return [name for name in RECIPES if name.startswith(prefix)]
+
+
+# arXiv:2010.11929, table 3: epochs, base rate, schedule, weight decay, dropout, gradient clipping
+TABLE_3 = {
+    "jft300m-B/16": (7, 8e-4, "linear", 0.1, 0.0, None),
+    "jft300m-B/32": (7, 8e-4, "linear", 0.1, 0.0, None),
+    "jft300m-L/32": (7, 6e-4, "linear", 0.1, 0.0, None),
+    "jft300m-L/16-7ep": (7, 4e-4, "linear", 0.1, 0.0, None),
+    "jft300m-L/16-14ep": (14, 4e-4, "linear", 0.1, 0.0, None),
+    "jft300m-H/14": (14, 3e-4, "linear", 0.1, 0.0, None),
+    "jft300m-R50x1": (7, 1e-3, "linear", 0.1, 0.0, None),
+    "jft300m-R50x2": (7, 1e-3, "linear", 0.1, 0.0, None),
+    "jft300m-R101x1": (7, 8e-4, "linear", 0.1, 0.0, None),
+    "jft300m-R152x1": (7, 6e-4, "linear", 0.1, 0.0, None),
+    "jft300m-R152x2": (7, 6e-4, "linear", 0.1, 0.0, None),
+    "jft300m-R50+B/16": (7, 8e-4, "linear", 0.1, 0.0, None),
+    "jft300m-R50+B/32": (7, 8e-4, "linear", 0.1, 0.0, None),
+    "jft300m-R50+L/32": (7, 2e-4, "linear", 0.1, 0.0, None),
+    "jft300m-R50+L/16-7ep": (7, 4e-4, "linear", 0.1, 0.0, None),
+    "jft300m-R50+L/16-14ep": (14, 4e-4, "linear", 0.1, 0.0, None),
+    "imagenet21k-B/16": (90, 1e-3, "linear", 0.03, 0.1, None),
+    "imagenet21k-B/32": (90, 1e-3, "linear", 0.03, 0.1, None),
+    "imagenet21k-L/16-30ep": (30, 1e-3, "linear", 0.03, 0.1, None),
+    "imagenet21k-L/16-90ep": (90, 1e-3, "linear", 0.03, 0.1, None),
+    "imagenet21k-L/32-30ep": (30, 1e-3, "linear", 0.03, 0.1, None),
+    "imagenet21k-L/32-90ep": (90, 1e-3, "linear", 0.03, 0.1, None),
+    "imagenet2012": (300, 3e-3, "cosine", 0.3, 0.1, 1.0),
+}
+
+
+@pytest.mark.parametrize("name", TABLE_3)
+def test_paper_pretraining_is_table_3(name):
+    row = fields(
+        f"paper-pretrain-{name}", "epochs", "learning_rate", "schedule", "weight_decay", "dropout_rate", "clip_norm"
+    )
+    assert row == TABLE_3[name]
+
+
+def test_paper_pretraining_has_every_row_of_table_3_and_no_other():
+    assert named("paper-pretrain-") == [f"paper-pretrain-{name}" for name in TABLE_3]
+
+
+@pytest.mark.parametrize("name", named("paper-pretrain-"))
+def test_paper_pretraining_shares_what_the_caption_of_table_3_says(name):
+    common = fields(name, "optimizer", "batch_size", "warmup_steps", "image_size", "beta_1", "beta_2")
+    assert common == ("adamw", 4096, 10_000, 224, 0.9, 0.999)
+    assert fields(name, "loss", "head_bias", "label_smoothing") == ("sigmoid", -10.0, 1e-4)
+    recipe = find_recipe(name)
+    assert recipe.final_learning_rate == (1e-5 if recipe.schedule == "linear" else 0)
+
+
+# Steps of the published runs: 303 million images of JFT, 12.4 million of ImageNet-21k, 1,281,167 of ImageNet.
+@pytest.mark.parametrize(
+    ("name", "steps"),
+    [
+        ("jft300m-B/16", 517_822),
+        ("jft300m-H/14", 1_035_644),
+        ("imagenet21k-B/16", 272_460),
+        ("imagenet2012", 93_835),
+    ],
+)
+def test_paper_pretraining_takes_as_many_steps_as_published(name, steps):
+    assert find_recipe(f"paper-pretrain-{name}").published_steps == steps
+
+
+# arXiv:2010.11929, table 4: steps, grid; warm-up of the code
+TABLE_4 = {
+    "imagenet2012": (20_000, (0.003, 0.01, 0.03, 0.06), 500),
+    "cifar100": (10_000, (0.001, 0.003, 0.01, 0.03), 500),
+    "cifar10": (10_000, (0.001, 0.003, 0.01, 0.03), 500),
+    "oxford_iiit_pet": (500, (0.001, 0.003, 0.01, 0.03), 100),
+    "oxford_flowers102": (500, (0.001, 0.003, 0.01, 0.03), 100),
+    "vtab": (2_500, (), 200),
+    "imagenet2012-512px": (20_000, (0.003, 0.01, 0.03, 0.06), 500),
+    "imagenet2012-518px": (20_000, (0.003, 0.01, 0.03, 0.06), 500),
+}
+
+
+@pytest.mark.parametrize("name", TABLE_4)
+def test_paper_finetuning_is_table_4(name):
+    assert fields(f"paper-finetune-{name}", "steps", "learning_rate_grid", "warmup_steps") == TABLE_4[name]
+
+
+def test_paper_finetuning_has_every_row_of_table_4_and_no_other():
+    assert set(named("paper-finetune-")) == {f"paper-finetune-{name}" for name in TABLE_4}
+
+
+@pytest.mark.parametrize("name", named("paper-finetune-") + named("official-") + ["augreg-finetune"])
+def test_finetuning_shares_optimizer_batch_clipping_and_head(name):
+    row = fields(
+        name, "optimizer", "momentum", "batch_size", "schedule", "weight_decay", "clip_norm", "loss", "head_bias"
+    )
+    assert row == ("sgd", 0.9, 512, "cosine", 0, 1.0, "softmax", 0)
+    assert fields(name, "accumulator_dtype", "accumulation_steps") == ("bfloat16", 8)
+
+
+def test_paper_finetuning_averages_and_enlarges_where_table_2_does():
+    sizes = {name: fields(name, "image_size", "ema_momentum", "models") for name in named("paper-finetune-")}
+    assert sizes.pop("paper-finetune-imagenet2012-512px") == (512, 0.9999, ("L/16",))
+    assert sizes.pop("paper-finetune-imagenet2012-518px") == (518, 0.9999, ("H/14",))
+    assert set(sizes.values()) == {(384, None, ())}
+
+
+# google-research/vision_transformer, vit_jax/configs: rate, steps, warm-up, crop, dropout
+@pytest.mark.parametrize(
+    ("name", "numbers"),
+    [
+        ("official-finetune-cifar10", (0.03, 10_000, 500, 384, None)),
+        ("official-finetune-cifar10-B/16", (0.01, 10_000, 500, 384, None)),
+        ("official-finetune-cifar100", (0.03, 10_000, 500, 384, None)),
+        ("official-finetune-imagenet2012", (0.03, 20_000, 500, 384, None)),
+        ("augreg-finetune", (0.03, 500, 100, 384, 0)),
+    ],
+)
+def test_official_finetuning_is_its_configuration(name, numbers):
+    assert fields(name, "learning_rate", "steps", "warmup_steps", "image_size", "dropout_rate") == numbers
+
+
+# arXiv:2106.10270: RandAugment's layers and magnitude, MixUp
+LEVELS = {
+    "none": (0, 0, 0),
+    "light1": (2, 0, 0),
+    "light2": (2, 10, 0.2),
+    "medium1": (2, 15, 0.2),
+    "medium2": (2, 15, 0.5),
+    "strong1": (2, 20, 0.5),
+    "strong2": (2, 20, 0.8),
+}
+
+
+@pytest.mark.parametrize(("data", "epochs"), [("imagenet2012", 300), ("imagenet21k", 30), ("imagenet21k", 300)])
+def test_augreg_pretraining_has_28_configurations_for_each_data_set_and_length(data, epochs):
+    recipes = [RECIPES[name] for name in named(f"augreg-pretrain-{data}-{epochs}ep-")]
+    seen = {(r.augmentation, r.weight_decay, r.dropout_rate, r.stochastic_depth_rate) for r in recipes}
+    decays, rates = (0.03, 0.1), (0.0, 0.1)
+    assert seen == {(f"augreg-{level}", decay, rate, rate) for level in LEVELS for decay in decays for rate in rates}
+    assert len(recipes) == 28
+    shared = {(r.epochs, r.batch_size, r.learning_rate, r.schedule, r.warmup_steps, r.clip_norm) for r in recipes}
+    assert shared == {(epochs, 4096, 1e-3, "cosine", 10_000, 1.0)}
+    assert {r.head_bias for r in recipes} == {-10.0 if data == "imagenet21k" else -6.9}
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_augreg_levels_have_the_strengths_of_the_paper(level):
+    record = find_augmentation(f"augreg-{level}")
+    assert (record.randaugment_layers, record.randaugment_magnitude, record.mixup_alpha) == LEVELS[level]
+
+
+def test_augreg_name_says_its_configuration():
+    row = fields("augreg-pretrain-imagenet21k-300ep-medium1-wd0.1-do0.1", "augmentation", "weight_decay", "epochs")
+    assert row == ("augreg-medium1", 0.1, 300)
+
+
+# arXiv:2106.10270, table 4: rates; (steps, warm-up)
+@pytest.mark.parametrize(
+    ("data", "grid", "lengths"),
+    [
+        ("imagenet2012", (0.01, 0.03), {(20_000, 500)}),
+        ("oxford_iiit_pet", (0.001, 0.003, 0.01), {(500, 100), (2_500, 200)}),
+        ("kitti", (0.001, 0.003, 0.01), {(500, 100), (2_500, 200)}),
+        ("cifar100", (0.001, 0.003, 0.01), {(2_500, 200), (10_000, 500)}),
+        ("resisc45", (0.001, 0.003, 0.01), {(2_500, 200), (10_000, 500)}),
+        ("vtab", (0.001, 0.003, 0.01, 0.03), {(500, 100), (2_500, 200)}),
+    ],
+)
+def test_augreg_transfer_is_table_4(data, grid, lengths):
+    recipes = [RECIPES[name] for name in named(f"augreg-transfer-{data}-")]
+    assert {recipe.learning_rate_grid for recipe in recipes} == {grid}
+    tried = {(recipe.steps, recipe.warmup_steps, recipe.image_size) for recipe in recipes}
+    assert tried == {(*length, size) for length in lengths for size in (224, 384)}
+
+
+@pytest.mark.parametrize("epochs", [90, 150, 300])
+def test_better_plain_vit_is_its_configuration(epochs):
+    recipe = find_recipe(f"big_vision-vit_s16_i1k-{epochs}ep")
+    assert (recipe.epochs, recipe.batch_size, recipe.learning_rate, recipe.warmup_steps) == (epochs, 1024, 1e-3, 10_000)
+    assert (recipe.loss, recipe.head_bias, recipe.clip_norm, recipe.accumulator_dtype) == ("softmax", 0, 1, "bfloat16")
+    assert recipe.learning_rate * recipe.weight_decay == pytest.approx(1e-4)  # big_vision's absolute decay
+    wanted = {"pooling": "gap", "position_embedding": "sincos2d", "representation_size": 384}
+    assert recipe.model_arguments(VARIANTS["S/16"]) == wanted
+
+
+# big_vision, configs/vit_i1k.py and vit_i21k.py
+@pytest.mark.parametrize(
+    ("data", "bias", "levels"),
+    [
+        ("i1k", -6.9, "Ti/16 light1, S/32 medium1, S/16 medium2, B/32 medium2, B/16 medium2, L/16 medium2"),
+        ("i21k", -10, "Ti/16 none, S/32 none, S/16 light1, B/32 light2, B/16 light2, L/16 medium2"),
+    ],
+)
+def test_big_vision_pretraining_is_its_configuration(data, bias, levels):
+    recipes = [RECIPES[name] for name in named(f"big_vision-vit_{data}-")]
+    expected = [tuple(pair.split()) for pair in levels.split(", ")]
+    assert [(r.models[0], r.augmentation.removeprefix("augreg-")) for r in recipes] == expected
+    assert {(r.epochs, r.batch_size, r.loss, r.head_bias) for r in recipes} == {(300, 4096, "sigmoid", bias)}
+
+
+# big_vision, configs/transfer.py: rate, crop, steps, warm-up
+@pytest.mark.parametrize(
+    ("data", "numbers"),
+    [
+        ("imagenet2012", (0.03, "inception", 20_000, 500)),
+        ("cifar10", (0.003, "resmall_crop", 10_000, 500)),
+        ("cifar100", (0.01, "resmall_crop", 10_000, 500)),
+        ("oxford_iiit_pet", (0.003, "inception", 500, 100)),
+        ("oxford_flowers102", (0.003, "inception", 500, 100)),
+    ],
+)
+def test_big_vision_transfer_is_its_configuration(data, numbers):
+    row = fields(f"big_vision-transfer-{data}", "learning_rate", "augmentation", "steps", "warmup_steps")
+    assert row == numbers
+
+
+@every_recipe
+def test_recipe_tells_where_every_number_is_from(recipe):
+    cited = {field for field, source in recipe.citations if source}
+    used = {field for field, value, _ in recipe.facts() if field in NUMBERS}
+    assert used <= cited
+    assert {"optimizer", "schedule", "loss", "augmentation"} <= cited
+
+
+@every_recipe
+def test_recipe_names_an_augmentation_that_exists(recipe):
+    find_augmentation(recipe.augmentation)
+
+
+@every_recipe
+def test_recipe_is_found_by_its_name_and_by_itself(recipe):
+    assert find_recipe(recipe.name) is find_recipe(recipe) is recipe
+
+
+@every_recipe
+def test_recipe_returns_from_json(recipe):
+    assert Recipe(**json.loads(json.dumps(dataclasses.asdict(recipe)))) == recipe
+
+
+def test_recipes_without_a_paper_say_that_they_are_ours():
+    for name in ("digits", "small"):
+        sources = dict(RECIPES[name].citations)
+        assert sources["learning_rate"] == sources["epochs"] == "not in a paper; ours"
+
+
+def test_recipes_print_a_line_each_and_a_recipe_prints_its_sources():
+    assert len(repr(RECIPES).splitlines()) == len(RECIPES)
+    lines = str(RECIPES["augreg-finetune"]).splitlines()
+    assert lines[0] == "augreg-finetune (finetune), google-research/vision_transformer, vit_jax/configs"
+    assert any(line.split() == ["steps", "500", "vit_jax/configs/augreg.py"] for line in lines)
+
+
+def test_unknown_recipe_names_the_nearest():
+    with pytest.raises(ValueError, match=r"'ofical-finetune-cifar10'\. Did you mean 'official-finetune-cifar10'"):
+        find_recipe("ofical-finetune-cifar10")
+    with pytest.raises(TypeError, match="`recipe` must be a name"):
+        find_recipe(3)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"stage": "pretraining"}, "`stage` must be one of"),
+        ({"accumulator_dtype": "float16"}, "`accumulator_dtype` must be one of"),
+        ({"epochs": 3}, "either `steps` or `epochs`"),
+        ({"steps": None}, "either `steps` or `epochs`"),
+        ({"warmup_fraction": 0.1}, "either `warmup_steps` or `warmup_fraction`"),
+        ({"warmup_steps": 500}, "`warmup_steps` must be fewer"),
+        ({"warmup_steps": -1}, "`warmup_steps` must be at least 0"),
+        ({"learning_rate": 0.0}, "`learning_rate` must be above 0"),
+        ({"learning_rate": float("inf")}, "`learning_rate` must be above 0 and finite"),
+        ({"clip_norm": -1.0}, "`clip_norm` must be above 0"),
+        ({"momentum": 1.0}, r"`momentum` is a share, so it must be in \[0, 1\)"),
+        ({"momentum": None}, "`momentum` belongs to sgd"),
+        ({"optimizer": "adamw"}, "`beta_1` belongs to adamw"),
+        ({"schedule": "rsqrt"}, "`timescale` belongs to"),
+        ({"schedule": "linear", "final_learning_rate": 1.0}, "`final_learning_rate` must not be above"),
+        ({"weight_decay": float("nan")}, "`weight_decay` must be at least 0"),
+        ({"model_fields": (("poolin", "gap"),)}, "Did you mean 'pooling'"),
+        ({"citations": (("learnin_rate", "x"),)}, "Did you mean 'learning_rate'"),
+    ],
+)
+def test_recipe_refuses_what_cannot_be_trained(changes, words):
+    with pytest.raises(ValueError, match=words):
+        dataclasses.replace(RECIPES["augreg-finetune"], **changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"name": 3}, "`name` must be a string"),
+        ({"augmentation": None}, "`augmentation` must be a string"),
+        ({"batch_size": 512.0}, "`batch_size` must be an int"),
+        ({"momentum": "0.9"}, "`momentum` must be a number"),
+        ({"representation_layer": "none"}, "`representation_layer` must be True, False or None"),
+    ],
+)
+def test_recipe_refuses_values_of_the_wrong_type(changes, words):
+    with pytest.raises(TypeError, match=words):
+        dataclasses.replace(RECIPES["augreg-finetune"], **changes)
+
+
+def test_recipe_cannot_be_changed_in_place():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        RECIPES["digits"].learning_rate = 1.0
+    with pytest.raises(TypeError):
+        RECIPES["digits"] = 1
+
+
+def test_recipe_asks_a_builder_for_what_it_trains_and_leaves_the_rest():
+    assert find_recipe("digits").model_arguments(VARIANTS["Ti/16"]) == {}
+    wanted = {"dropout_rate": 0.1, "stochastic_depth_rate": 0.0, "representation_size": 768}
+    assert find_recipe("paper-pretrain-imagenet21k-B/16").model_arguments(VARIANTS["B/16"]) == wanted
+    assert isinstance(find_recipe("digits"), Recipe)
+
+
+def test_recipes_need_no_keras():
+    code = "import sys; sys.argv[0] = 'keras-vit'; import keras_vit.recipes; print('keras' in sys.modules)"
+    assert run_python(code) == "False\n"
