@@ -1,0 +1,134 @@
+"""Which random changes there are, with their strengths, and the published sets of them by name.
+
+Sources: official code `input_pipeline.py` (crop, flip); AugReg (arXiv:2106.10270) and big_vision
+`configs/common.py` (levels none to strong2), `configs/vit_s16_i1k.py`, `configs/transfer.py`.
+"""
+
+import dataclasses
+import math
+import types
+
+from keras_vit.variants import check_choice, check_number, check_positive_int
+
+CROPS = ("inception", "resize_crop", "resmall_crop", "none")
+MOST_MAGNITUDE = 30  # RandAugment (arXiv:1909.13719) searches 0..30
+
+
+@dataclasses.dataclass(frozen=True)
+class Augmentation:
+    """Random changes of training images, in the order in which they are made.
+
+    Args:
+        crop: `"inception"` cuts a window of random area and aspect (3/4 to 1.33) and resizes it;
+            `"resize_crop"` resizes to 7/6 of the size (448 for 384) whatever the aspect and cuts a random
+            window out; `"resmall_crop"` does so with the shorter side, keeping the aspect; `"none"` resizes.
+        crop_area: smallest and largest part of the image that `"inception"` cuts out, in (0, 1].
+        affine: `(shift, turn, zoom)`: largest shift as a part of each side, turn in full turns, and change of
+            the scale; drawn evenly from both signs, empty pixels black. In [0, 1), [0, 0.5] and [0, 1).
+        flip: whether half of the images are mirrored left to right.
+        randaugment_layers: how many operations of RandAugment every image goes through.
+        randaugment_magnitude: their strength, 0 to 30. Not the distance from the original: at 0 colours are
+            nearly removed and solarizing inverts, as officially (AugReg's light1 "is not nothing").
+        mixup_alpha: of MixUp's Beta distribution; 0 for no MixUp.
+        cutmix_alpha: of CutMix's; 0 for none. With both each batch takes one of them, half and half.
+        erasing_probability: of noise in place of a random rectangle.
+
+    Raises:
+        TypeError: for a value of the wrong type.
+        ValueError: for a value out of range.
+    """
+
+    crop: str = "inception"
+    crop_area: tuple[float, float] = (0.05, 1.0)
+    affine: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    flip: bool = True
+    randaugment_layers: int = 0
+    randaugment_magnitude: float = 0.0
+    mixup_alpha: float = 0.0
+    cutmix_alpha: float = 0.0
+    erasing_probability: float = 0.0
+
+    def __post_init__(self):
+        check_choice("crop", self.crop, CROPS)
+        if not isinstance(self.flip, bool):
+            raise TypeError(f"`flip` must be True or False.\nReceived: flip={self.flip!r}.")
+        for field, length in (("crop_area", 2), ("affine", 3)):
+            object.__setattr__(self, field, _numbers(field, getattr(self, field), length))
+        if not 0 < self.crop_area[0] <= self.crop_area[1] <= 1:
+            raise ValueError(
+                "`crop_area` must be the smallest and the largest part of an image, in (0, 1].\n"
+                f"Received: crop_area={self.crop_area}."
+            )
+        for value, limit in zip(self.affine, (0.999, 0.5, 0.999), strict=True):
+            _check_range("affine", value, limit)
+        if self.randaugment_layers != 0 or isinstance(self.randaugment_layers, bool):
+            check_positive_int("randaugment_layers", self.randaugment_layers)
+        _check_range("randaugment_magnitude", self.randaugment_magnitude, MOST_MAGNITUDE)
+        _check_range("erasing_probability", self.erasing_probability, 1)
+        for field in ("mixup_alpha", "cutmix_alpha"):
+            _check_range(field, getattr(self, field), math.inf)
+
+    @property
+    def mixes(self) -> bool:
+        """Whether labels are mixed, so that they must be one-hot."""
+        return self.mixup_alpha > 0 or self.cutmix_alpha > 0
+
+
+def find_augmentation(name_or_record) -> Augmentation:
+    """The record of that name in `AUGMENTATIONS`; a record is given back; `None` is `"none"`.
+
+    Raises:
+        TypeError: for neither a name nor a record.
+        ValueError: for an unknown name; it names the nearest.
+    """
+    if isinstance(name_or_record, Augmentation):
+        return name_or_record
+    if name_or_record is None:
+        return AUGMENTATIONS["none"]
+    if not isinstance(name_or_record, str):
+        raise TypeError(
+            "an augmentation must be a name or an `Augmentation` record.\n"
+            f"Received: {name_or_record!r} of type {type(name_or_record).__name__}."
+        )
+    check_choice("augmentation", name_or_record, tuple(AUGMENTATIONS))
+    return AUGMENTATIONS[name_or_record]
+
+
+def _numbers(field, values, length):
+    if not isinstance(values, (tuple, list)) or len(values) != length:
+        raise TypeError(f"`{field}` must be {length} numbers.\nReceived: {field}={values!r}.")
+    for value in values:
+        check_number(field, value)
+    return tuple(float(value) for value in values)
+
+
+def _check_range(field, value, limit):
+    check_number(field, value)
+    if not 0 <= value <= limit or value == math.inf:
+        bound = f"from 0 to {limit}" if limit < math.inf else "finite and not negative"
+        raise ValueError(f"`{field}` must be {bound}.\nReceived: {field}={value}.")
+
+
+def _level(layers, magnitude, mixup):
+    return Augmentation(randaugment_layers=layers, randaugment_magnitude=magnitude, mixup_alpha=mixup)
+
+
+AUGMENTATIONS = types.MappingProxyType(
+    {
+        "none": Augmentation(crop="none", flip=False),
+        "flip": Augmentation(crop="none"),
+        "crop": Augmentation(flip=False),
+        "inception": Augmentation(),  # official code and the paper
+        "resize_crop": Augmentation(crop="resize_crop"),  # big_vision transfer; BiT rule; VTAB
+        "resmall_crop": Augmentation(crop="resmall_crop"),
+        "augreg-none": _level(0, 0, 0.0),
+        "augreg-light1": _level(2, 0, 0.0),
+        "augreg-light2": _level(2, 10, 0.2),
+        "augreg-medium1": _level(2, 15, 0.2),
+        "augreg-medium2": _level(2, 15, 0.5),
+        "augreg-strong1": _level(2, 20, 0.5),
+        "augreg-strong2": _level(2, 20, 0.8),
+        "big_vision-vit_s16": _level(2, 10, 0.2),
+        "digits": Augmentation(crop="none", flip=False, affine=(0.08, 0.03, 0.1)),  # a 6 mirrored is no digit
+    }
+)

@@ -1,0 +1,37 @@
+"""Shifts, turns and shears of one image: every pixel of the result is read from another place."""
+
+
+def turn(angle):
+    """Rows that read from a place turned by `angle` radians: the image turns counter-clockwise."""
+    import tensorflow as tf
+
+    return [[tf.cos(angle), tf.sin(angle)], [-tf.sin(angle), tf.cos(angle)]]
+
+
+def warp(image, rows, shift, interpolation, fill, centred=True):
+    """Reads the result's pixel (y, x) at `rows @ (y, x) + shift`, about the centre or about the top left pixel.
+
+    Args:
+        image: `(H, W, C)`, uint8 or float32.
+        rows: `[[yy, yx], [xy, xx]]`, numbers or scalar tensors.
+        shift: `(y, x)` in pixels.
+        interpolation: `"NEAREST"` or `"BILINEAR"`.
+        fill: value of what lies outside.
+        centred: whether the middle of the image stays where it is but for the shift.
+    """
+    import tensorflow as tf
+
+    size = tf.shape(image)[:2]
+    middle = (tf.cast(size, tf.float32) - 1) / 2 if centred else tf.zeros(2)
+    (yy, yx), (xy, xx) = rows
+    y = middle[0] - yy * middle[0] - yx * middle[1] + shift[0]
+    x = middle[1] - xy * middle[0] - xx * middle[1] + shift[1]
+    transform = tf.stack([tf.cast(value, tf.float32) for value in (xx, xy, x, yx, yy, y, 0.0, 0.0)])
+    return tf.raw_ops.ImageProjectiveTransformV3(
+        images=image[None],
+        transforms=transform[None],
+        output_shape=size,
+        fill_value=tf.cast(fill, tf.float32),
+        interpolation=interpolation,
+        fill_mode="CONSTANT",
+    )[0]
