@@ -1,0 +1,171 @@
+"""Bytes of a JPEG or PNG to RGB pixels, by TensorFlow's own operations, so in a pipeline or a SavedModel.
+
+The header is read first, so that a small file that declares a huge picture is refused before it costs memory.
+Grey, palette, CMYK, 16-bit and RGBA files all become RGB of 8 bits: of 16 bits the high byte is kept, and alpha is
+dropped. JPEG is decoded with the accurate integer transform, which gives the numbers Pillow gives.
+"""
+
+MAX_PIXELS = 64 * 2**20  # of one picture; decoded it takes 192 MB
+JPEG_START = b"\xff\xd8\xff"
+PNG_START = b"\x89PNG\r\n\x1a\n"
+_EXACT = "INTEGER_ACCURATE"
+# What EXIF orientation o asks for: transpose, then mirror top to bottom, then mirror left to right.
+_TURNS = {1: "", 2: "x", 3: "yx", 4: "y", 5: "t", 6: "tx", 7: "tyx", 8: "ty"}
+
+
+def decode_image(data, orientation=None, channels: int = 3):
+    """Pixels of one file, upright.
+
+    Args:
+        data: string scalar, the bytes of a JPEG or PNG.
+        orientation: int scalar, 1..8 as EXIF has it; `None` leaves the pixels as they are stored.
+        channels: 3 for RGB, 1 for grey, weighed as Pillow does.
+
+    Returns:
+        uint8 `(H, W, channels)`.
+
+    Raises:
+        tf.errors.InvalidArgumentError: for other formats, damaged files, and more than `MAX_PIXELS` pixels.
+    """
+    import tensorflow as tf
+
+    data = _checked(data)
+    pixels = tf.cond(_is_jpeg(data), lambda: tf.io.decode_jpeg(data, 3, dct_method=_EXACT), lambda: _decode_png(data))
+    return _finished(pixels, orientation, channels)
+
+
+def decode_window(data, window, orientation=None, channels: int = 3):
+    """As `decode_image(...)[y : y + h, x : x + w]`; of a JPEG only the window is transformed to pixels.
+
+    Where a JPEG stores colours at half the size, the last row and column of the window may be some levels apart,
+    since libjpeg interpolates colours there without their neighbours outside.
+
+    Args:
+        data: string scalar, the bytes of a JPEG or PNG.
+        window: `(y, x, h, w)`, int32 scalars, of the upright picture.
+        orientation: int scalar, 1..8 as EXIF has it, or `None`.
+        channels: 3 or 1.
+
+    Returns:
+        uint8 `(h, w, channels)`.
+    """
+    import tensorflow as tf
+
+    data = _checked(data)
+    window = _stored_window(data, window, orientation)
+    pixels = tf.cond(
+        _is_jpeg(data),
+        lambda: tf.io.decode_and_crop_jpeg(data, window, 3, dct_method=_EXACT),
+        lambda: tf.slice(_decode_png(data), [window[0], window[1], 0], [window[2], window[3], 3]),
+    )
+    return _finished(pixels, orientation, channels)
+
+
+def image_size(data, orientation=None):
+    """`(H, W)` of the upright picture as int32 scalars, from the header alone.
+
+    Raises:
+        tf.errors.InvalidArgumentError: as `decode_image`.
+    """
+    import tensorflow as tf
+
+    size = _stored_size(_checked(data))
+    if orientation is not None:
+        size = tf.where(orientation >= 5, size[::-1], size)
+    return size[0], size[1]
+
+
+def apply_orientation(pixels, orientation):
+    """Turns and mirrors a picture as its EXIF orientation asks.
+
+    Args:
+        pixels: `(H, W, C)`.
+        orientation: int scalar; 1..8, all else is taken as 1.
+    """
+    import tensorflow as tf
+
+    def turned(steps):
+        turned = tf.transpose(pixels, (1, 0, 2)) if "t" in steps else pixels
+        axes = ["yx".index(step) for step in steps if step != "t"]
+        return tf.reverse(turned, axes) if axes else turned
+
+    branches = [lambda: pixels] + [lambda steps=steps: turned(steps) for steps in _TURNS.values()]
+    result = tf.switch_case(tf.where((orientation >= 1) & (orientation <= 8), orientation, 0), branches)
+    return tf.ensure_shape(result, (None, None, pixels.shape[-1]))
+
+
+def _checked(data):
+    """The same bytes, once their header has been found good."""
+    import tensorflow as tf
+
+    readable = _is_jpeg(data) | _is_png(data)
+    start = tf.io.decode_raw(tf.strings.substr(data, 0, 8), "uint8")  # numbers, since an error's text is UTF-8
+    known = tf.debugging.Assert(readable, ["only JPEG and PNG are decoded; a file starts with the bytes", start])
+    with tf.control_dependencies([known] if known is not None else []):
+        size = tf.cast(_stored_size(tf.identity(data)), "int64")
+    count = size[0] * size[1]
+    right = (size[0] > 0) & (size[1] > 0) & (count <= MAX_PIXELS)
+    fits = tf.debugging.Assert(right, [f"a picture must have 1 to {MAX_PIXELS} pixels; a file declares (H, W)", size])
+    with tf.control_dependencies([fits] if fits is not None else []):
+        return tf.identity(data)
+
+
+def _is_jpeg(data):
+    import tensorflow as tf
+
+    return tf.strings.substr(data, 0, len(JPEG_START)) == JPEG_START
+
+
+def _is_png(data):
+    import tensorflow as tf
+
+    return (tf.strings.substr(data, 0, len(PNG_START)) == PNG_START) & (tf.strings.length(data) >= 33)  # with IHDR
+
+
+def _stored_size(data):
+    """`(H, W)` as the header has it, int32."""
+    import tensorflow as tf
+
+    def png():
+        sides = tf.io.decode_raw(tf.strings.substr(data, 16, 8), tf.int32, little_endian=False)
+        return sides[::-1]
+
+    return tf.ensure_shape(tf.cond(_is_jpeg(data), lambda: tf.io.extract_jpeg_shape(data)[:2], png), (2,))
+
+
+def _stored_window(data, window, orientation):
+    """Where a window of the upright picture lies in the stored one, as `(4,)`."""
+    import tensorflow as tf
+
+    if orientation is None:
+        return tf.stack(window)
+    height, width = image_size(data, orientation)
+    y, x, h, w = window
+    mirrored_y = tf.reduce_any(orientation == [o for o, steps in _TURNS.items() if "y" in steps])
+    mirrored_x = tf.reduce_any(orientation == [o for o, steps in _TURNS.items() if "x" in steps])
+    y = tf.where(mirrored_y, height - y - h, y)
+    x = tf.where(mirrored_x, width - x - w, x)
+    return tf.where(orientation >= 5, tf.stack([x, y, w, h]), tf.stack([y, x, h, w]))
+
+
+def _decode_png(data):
+    import tensorflow as tf
+
+    return tf.io.decode_png(data, 3)
+
+
+def _finished(pixels, orientation, channels):
+    import tensorflow as tf
+
+    pixels = tf.ensure_shape(pixels, (None, None, 3))
+    if orientation is not None:
+        pixels = apply_orientation(pixels, orientation)
+    return pixels if channels == 3 else _grey(pixels)
+
+
+def _grey(pixels):
+    """Luma of ITU-R 601 in Pillow's fixed point, so that grey stays exactly what it was."""
+    import tensorflow as tf
+
+    weighed = tf.cast(pixels, "int32") * (19595, 38470, 7471)
+    return tf.cast((tf.reduce_sum(weighed, axis=-1, keepdims=True) + 0x8000) // 0x10000, "uint8")

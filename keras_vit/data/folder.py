@@ -1,0 +1,148 @@
+"""Folders of photos: `{train,validation,test}/{class}/...`, or class folders that are divided by a seed.
+
+Classes are sorted by the names of their folders, as in the official code for custom data.
+"""
+
+import warnings
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+
+from keras_vit.data.check import BadImage, check_images
+from keras_vit.data.source import Source
+from keras_vit.data.splits import SPELLINGS, SPLITS, FileSplit, divide
+
+# Files of the last kinds are named as bad images, not passed over: their owner thinks that they count.
+_IMAGES = {".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".heic", ".avif"}
+
+
+def open_folder(path: Path, seed: int, on_bad_image: str) -> Source:
+    """A `Source` of the photos in a folder; see `open_source`.
+
+    Raises:
+        ValueError: for no photo, one class only, or classes that differ between splits.
+    """
+    divided = _split_folders(path)
+    if divided:
+        classes = _classes_of_all(path, divided)
+        found = [(split, *item) for split, folder in divided.items() for item in _photos(folder, classes)]
+    else:
+        classes = _class_folders(path)
+        found = [(None, *item) for item in _photos(path, classes)]
+    if len(classes) < 2 or not found:
+        raise ValueError(
+            "a folder of photos must hold at least two folders, one for each class, with JPEG or PNG files in them, "
+            "or such folders in `train`, `validation` and `test`.\n"
+            f"Received: {str(path)!r} with {len(classes)} class folder(s) {classes[:5]} and {len(found)} image file(s)."
+        )
+    splits, photos, labels = zip(*found, strict=True)
+    ignored = sum(1 for file in path.rglob("*") if file.is_file()) - len(photos)
+    return source_of_files(
+        path, "folder", classes, photos, labels, splits if divided else None, seed, on_bad_image, ignored
+    )
+
+
+def source_of_files(path, kind, classes, files, labels, splits, seed, on_bad_image, ignored=0) -> Source:
+    """A `Source` of files whose labels are known, less those that cannot be decoded.
+
+    Args:
+        path: of the whole.
+        kind: `"folder"` or `"table"`.
+        classes: their names.
+        files: paths of the images.
+        labels: one int for each file.
+        splits: one name for each file, or `None`, which divides them by `seed`.
+        seed: of that division.
+        on_bad_image: as in `open_source`.
+        ignored: how many files are no images by their names.
+    """
+    found = check_images(list(files), on_bad_image)
+    bad = tuple(image for image in found if isinstance(image, BadImage))
+    good = [number for number, image in enumerate(found) if not isinstance(image, BadImage)]
+    labels = np.array([labels[number] for number in good], "int64")
+    images = [found[number] for number in good]
+    missing = [name for label, name in enumerate(classes) if label not in set(labels.tolist())]
+    if missing:
+        raise ValueError(
+            "every class must have at least one image that can be decoded.\n"
+            f"Received: {str(path)!r} with none for {', '.join(map(repr, missing[:5]))}, and {len(bad)} bad image(s)."
+        )
+    if splits is None:
+        members = divide(labels, seed, [image.digest for image in images])
+    else:
+        named = np.array([splits[number] for number in good])
+        members = {name: np.flatnonzero(named == name) for name in SPLITS if name in set(splits)}
+    shared = _shared(images, members)
+    facts = {
+        "ignored_files": ignored,
+        "files_in_two_splits": shared,
+        "divided_by_seed": seed if splits is None else None,
+    }
+    return Source(path.name, kind, tuple(classes), _file_splits(images, labels, members), bad, facts)
+
+
+def _file_splits(images, labels, members):
+    orientations = np.array([image.orientation for image in images], "int32")
+    return {
+        name: FileSplit(tuple(images[number].path for number in numbers), labels[numbers], orientations[numbers])
+        for name, numbers in members.items()
+    }
+
+
+def _shared(images, members):
+    """How many files stand, byte for byte, in more than one split; they would be trained on and then tested."""
+    seen = Counter(digest for numbers in members.values() for digest in {images[number].digest for number in numbers})
+    shared = [digest for digest, count in seen.items() if count > 1]
+    if shared:
+        example = next(image.path for image in images if image.digest == shared[0])
+        warnings.warn(
+            f"{len(shared)} file(s) stand in more than one split, byte for byte, so that what is measured on one has "
+            f"been trained on, as {example}.",
+            UserWarning,
+            stacklevel=2,
+        )
+    return len(shared)
+
+
+def _split_folders(path):
+    """Folder of each split, or nothing if this folder holds classes."""
+    found = {}
+    for folder in _folders(path):
+        split = SPELLINGS.get(folder.name.lower())
+        if split in found:
+            raise ValueError(
+                f"each split must be one folder.\nReceived: {found[split].name!r} and {folder.name!r} in {str(path)!r}."
+            )
+        if split is not None:
+            found[split] = folder
+    return {name: found[name] for name in SPLITS if name in found} if "train" in found else {}
+
+
+def _classes_of_all(path, divided):
+    """The class folders, which must be the same in every split."""
+    by_split = {name: _class_folders(folder) for name, folder in divided.items()}
+    for name, classes in by_split.items():
+        only_one = set(classes) ^ set(by_split["train"])
+        if only_one:
+            raise ValueError(
+                "every split must have the same class folders; one without photos may be an empty folder.\n"
+                f"Received: {str(path)!r}, where `train` and `{name}` differ in {', '.join(sorted(only_one)[:10])}."
+            )
+    return by_split["train"]
+
+
+def _photos(folder, classes):
+    """`(path, label)` of every image file below the class folders, sorted."""
+    for label, name in enumerate(classes):
+        for file in sorted((folder / name).rglob("*")):
+            if file.suffix.lower() in _IMAGES and not file.name.startswith(".") and file.is_file():
+                yield str(file), label
+
+
+def _class_folders(path):
+    return [folder.name for folder in _folders(path)]
+
+
+def _folders(path):
+    return sorted(item for item in path.iterdir() if item.is_dir() and not item.name.startswith((".", "__")))

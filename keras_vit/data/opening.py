@@ -1,0 +1,74 @@
+"""The one function that opens a data set, whatever it is."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from keras_vit.data import arrays, folder, table, tensorflow_datasets
+from keras_vit.data.source import Source
+from keras_vit.datasets import OFFICIAL_DATASETS, VTAB_TASKS
+from keras_vit.variants import check_choice, did_you_mean
+
+
+def open_source(what, *, seed: int = 0, on_bad_image: str = "skip", download: bool = False) -> Source:
+    """Looks through a data set, so that whatever is wrong with it is known before the first step.
+
+    Args:
+        what: one of
+            a folder of `{train,validation,test}/{class}/` folders, or of class folders alone, which are divided
+            80/10/10 by `seed`, evenly in every class;
+            a `.csv` file with the columns `path`, `label`, and perhaps `split`;
+            `"digits"`, 1,797 scanned digits that come with scikit-learn;
+            a tensorflow-datasets name, as `"cifar10"`, or a folder that holds such a set prepared;
+            a VTAB task, as `"vtab/caltech101"`;
+            `(images, labels)`, or a dict of such pairs by split, with images `(n, H, W, C)` of uint8 or floats in
+            [0, 255], labels int `(n,)` or one-hot `(n, K)`, and perhaps `"class_names"`;
+            a `Source`, which is given back.
+        seed: of the division where the data has none.
+        on_bad_image: `"skip"` leaves files out that cannot be decoded, with a warning and in `bad_images`;
+            `"raise"` refuses them.
+        download: whether a tensorflow-datasets set that has not been prepared may be fetched.
+
+    Returns:
+        A `Source`.
+
+    Raises:
+        ValueError: for no such data, an empty set, one class only, labels out of range, or bad files refused.
+        TypeError: for something else altogether.
+        ImportError: where the extra `data` is needed and not installed.
+
+    Warns:
+        UserWarning: of files that were left out, and of files that stand in two splits.
+    """
+    check_choice("on_bad_image", on_bad_image, ("skip", "raise"))
+    if isinstance(what, Source):
+        return what
+    if isinstance(what, (tuple, list, Mapping)):
+        return arrays.open_arrays(what, seed)
+    if not isinstance(what, (str, os.PathLike)):
+        raise TypeError(
+            "data must be a name, a path, (images, labels), or a dict of those by split.\n"
+            f"Received: an object of type {type(what).__name__}."
+        )
+    path = Path(what)
+    if what == "digits" and not path.exists():
+        return arrays.open_digits(seed)
+    if (path / "dataset_info.json").is_file():
+        return tensorflow_datasets.open_prepared(path)
+    if path.is_dir():
+        return folder.open_folder(path, seed, on_bad_image)
+    if path.suffix.lower() == ".csv":
+        return table.open_table(path, seed, on_bad_image)
+    if not _may_be_a_name(what):
+        raise ValueError(
+            "data must be a folder, a .csv file, or the name of a data set, and there is no such file or folder.\n"
+            f"Received: {os.fspath(what)!r}.{did_you_mean(what, ['digits', *OFFICIAL_DATASETS, *VTAB_TASKS])}"
+        )
+    return tensorflow_datasets.open_named(what, download)
+
+
+def _may_be_a_name(what):
+    """Whether this is spelt as tensorflow-datasets' names are: `name`, `name/config`, `name/config:1.0.0`."""
+    plain = str(what).replace("_", "").replace("-", "").replace(":", "").replace(".", "")
+    parts = plain.split("/")
+    return isinstance(what, str) and len(parts) < 3 and all(part.isalnum() for part in parts) and what[0].isalpha()

@@ -1,0 +1,184 @@
+"""A split of a data set as batches for `model.fit`, `evaluate` and `predict`.
+
+Training is a pure function of the seed and the step: example number c of the stream is place c mod n of the epoch's
+permutation, which is computed, not drawn into a buffer, and all that is random of it comes from (seed, c). So
+`dataset.skip(step)` goes on where another process stopped. Evaluation is one pass in order.
+"""
+
+import os
+
+from keras_vit.augmentation import augment_batch, find_augmentation
+from keras_vit.data.opening import open_source
+from keras_vit.data.prepare import augmented, pixels_of, prepare
+from keras_vit.data.shards import find_shard, per_host
+from keras_vit.variants import check_choice, check_positive_int
+
+_ORDER, _IMAGE, _BATCH = range(3)  # streams of random numbers, so that none is used twice
+_PREFETCH = 2  # batches
+
+
+def load_dataset(
+    what,
+    split: str = "train",
+    *,
+    batch_size: int,
+    preprocessing,
+    training: bool = False,
+    augmentation=None,
+    labels: str = "int",
+    seed: int = 0,
+    shard: tuple[int, int] | None = None,
+    on_bad_image: str = "skip",
+    download: bool = False,
+):
+    """Batches of images, prepared for a model, and labels.
+
+    Args:
+        what: a `Source`, or what `open_source` takes.
+        split: `"train"`, `"validation"` or `"test"`, or several, as `"train+validation"`.
+        batch_size: B of all devices together; each host gets its share.
+        preprocessing: `model.preprocessing`; evaluation prepares every image exactly as calling it does.
+        training: whether the data repeats for ever, shuffled anew for each epoch, in full batches; else it comes
+            once, in order, and the last batch may be smaller.
+        augmentation: `Augmentation` or its name, with `training` only; `None` prepares images as for evaluation.
+        labels: `"int"` for `(B,)` int64, or `"one_hot"` for `(B, K)` float32, which MixUp and CutMix need.
+        seed: of the division into splits, the order, and the augmentation.
+        shard: `(index, count)` of this host; found by itself for several JAX processes, and for workers of a
+            `tf.distribute` strategy in scope, where it suits `distribute_datasets_from_function`.
+        on_bad_image: `"skip"` or `"raise"`, as for `open_source`.
+        download: whether a tensorflow-datasets set may be fetched.
+
+    Returns:
+        `tf.data.Dataset` of (float32 `(B, H, W, C)`, labels), with the attributes `class_names` and `num_examples`.
+
+    Raises:
+        ValueError: for an empty set, a batch that cannot be full or shared evenly, a missing image size, or as
+            `open_source` raises.
+        tf.errors.InvalidArgumentError: from the pipeline, for a label that is no class of the set.
+
+    Source: official code, `input_pipeline.py`. There the order comes from a shuffle buffer.
+    """
+    check_positive_int("batch_size", batch_size)
+    check_choice("labels", labels, ("int", "one_hot"))
+    augmentation = _usable_augmentation(augmentation, training, labels, preprocessing)
+    source = open_source(what, seed=seed, on_bad_image=on_bad_image, download=download)
+    examples = source.split(split)
+    host, hosts = find_shard(shard)
+    share = per_host(batch_size, hosts)
+    dataset = _numbered(examples, seed if training else None, host, hosts)
+    dataset = dataset.map(_image_maker(preprocessing, augmentation, seed), _workers())
+    dataset = dataset.batch(share, drop_remainder=training)
+    dataset = dataset.map(_batch_maker(len(source.class_names), labels, augmentation, seed)).prefetch(_PREFETCH)
+    dataset = dataset.with_options(_options())
+    dataset.class_names, dataset.num_examples = source.class_names, examples.size
+    return dataset
+
+
+def _usable_augmentation(augmentation, training, labels, preprocessing):
+    record = None if augmentation is None else find_augmentation(augmentation)
+    if record is not None and not training:
+        raise ValueError(
+            f"images are changed at random in training only.\nReceived: augmentation={augmentation!r}, training=False."
+        )
+    if record is not None and (record.mixup_alpha or record.cutmix_alpha) and labels != "one_hot":
+        raise ValueError(
+            "MixUp and CutMix mix labels too, so they must be rows that can be mixed.\n"
+            f'Received: labels={labels!r}, augmentation={augmentation!r}. Pass labels="one_hot".'
+        )
+    if training and preprocessing.image_size is None:
+        raise ValueError(
+            "images of a batch must have one size in training.\n"
+            "Received: preprocessing with image_size=None. Take dataclasses.replace(preprocessing, image_size=(H, W))."
+        )
+    return record
+
+
+def _numbered(examples, seed, host, hosts):
+    """This host's (number, example): without end if there is a `seed`, else one pass in order."""
+    import tensorflow as tf
+
+    if hasattr(examples, "stream"):
+        return examples.stream(seed).shard(hosts, host)
+    size, read = examples.size, examples.reader()
+
+    def example(counter):
+        if seed is None:
+            return counter, read(counter)
+        order = _fold(seed, _ORDER, counter // size)
+        return counter, read(tf.random.experimental.index_shuffle(counter % size, order, size - 1))
+
+    numbers = tf.data.Dataset.range(size) if seed is None else tf.data.Dataset.counter()
+    return numbers.shard(hosts, host).map(example, _workers())
+
+
+def _image_maker(preprocessing, augmentation, seed):
+    def make(counter, example):
+        if augmentation is None:
+            image = prepare(pixels_of(example, len(preprocessing.mean)), preprocessing)
+        else:
+            image = augmented(example, preprocessing, augmentation, _fold(seed, _IMAGE, counter))
+        return counter, image, example["label"]
+
+    return make
+
+
+def _batch_maker(classes, labels, augmentation, seed):
+    import tensorflow as tf
+
+    def make(counters, images, targets):
+        targets = check_labels(targets, classes)
+        if labels == "int":
+            return images, targets
+        targets = tf.one_hot(targets, classes)
+        if augmentation is not None:
+            images, targets = augment_batch(images, targets, augmentation, _fold(seed, _BATCH, counters[0]))
+        return images, targets
+
+    return make
+
+
+def check_labels(labels, classes: int):
+    """The same labels, once all are found to be in [0, classes).
+
+    For `dataset.map`, which runs on the CPU: compiled steps and GPUs turn a label out of range into NaN weights.
+
+    Args:
+        labels: int `(B,)`.
+        classes: K.
+
+    Raises:
+        tf.errors.InvalidArgumentError: from the pipeline; the error has the least and the greatest label and K.
+    """
+    import tensorflow as tf
+
+    labels = tf.cast(labels, "int64")
+    low, high = tf.reduce_min(labels), tf.reduce_max(labels)
+    right = tf.debugging.Assert(
+        (low >= 0) & (high < classes),
+        [f"labels must be in [0, {classes}), one for each class; a batch has labels from", low, "to", high],
+    )
+    with tf.control_dependencies([right] if right is not None else []):
+        return tf.identity(labels)
+
+
+def _fold(seed, stream, counter):
+    """int64 `(2,)`: a seed of its own for every stream and number."""
+    import tensorflow as tf
+
+    return tf.random.experimental.stateless_fold_in(tf.constant([seed, stream], "int64"), tf.cast(counter, "int64"))
+
+
+def _workers():
+    """Threads that make images; a fixed number, since autotuning takes time from the model and from short passes."""
+    return os.cpu_count() or 1
+
+
+def _options():
+    import tensorflow as tf
+
+    options = tf.data.Options()
+    options.deterministic = True
+    options.autotune.enabled = False
+    # Hosts are told apart above; Keras' own sharding would drop examples.
+    options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
+    return options

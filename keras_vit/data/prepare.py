@@ -1,0 +1,99 @@
+"""One image to what the model takes, inside a pipeline, whatever backend Keras runs on.
+
+Evaluation does exactly what `preprocessing(pixels)` does. Its arithmetic is that of `keras_vit.preprocessing`; here
+it is given TensorFlow's operations, since `keras.ops` of another backend cannot work in a `tf.data` graph.
+"""
+
+import dataclasses
+import types
+
+import numpy as np
+
+from keras_vit.augmentation import augment_image, crop_window
+from keras_vit.data.decode import decode_image, decode_window, image_size
+from keras_vit.preprocessing import _fit_channels, _resize_and_cut
+
+
+def prepare(pixels, record):
+    """As `record(pixels)`.
+
+    Args:
+        pixels: `(H, W, C)` tensor, uint8 or float32 in [0, 255].
+        record: `Preprocessing`.
+
+    Returns:
+        float32 `image_size + (C,)`.
+    """
+    import tensorflow as tf
+
+    whole = pixels.dtype.is_integer
+    pixels = _fit_channels(pixels, len(record.mean), tf)
+    if record.resize == "none" or record.image_size is None:
+        return _scaled(tf.cast(pixels, "float32"), record)
+    if record.resize == "squash" and record.interpolation == "bilinear":
+        # Scaled last: the same numbers but for rounding, and a photo has many times the pixels.
+        resized = tf.cast(tf.image.resize(pixels, record.image_size, antialias=record.antialias), "float32")
+    elif record.resize == "squash" and record.image_size == tuple(pixels.shape[:2]):
+        resized = tf.cast(pixels, "float32")
+    else:
+        resized = _resize_and_cut(tf.cast(pixels, "float32"), whole, record, _operations())
+    return _scaled(tf.ensure_shape(resized, (*record.image_size, len(record.mean))), record)
+
+
+def pixels_of(example, channels: int):
+    """The upright image of an example, as a split's reader gives it.
+
+    Args:
+        example: dict of `"pixels"`, or `"bytes"` and perhaps `"orientation"`.
+        channels: C of the model; a file is decoded to grey for 1 and to RGB else.
+    """
+    if "bytes" in example:
+        return decode_image(example["bytes"], example.get("orientation"), 1 if channels == 1 else 3)
+    return example["pixels"]
+
+
+def augmented(example, record, augmentation, seed):
+    """A training image: changed at random, resized and scaled.
+
+    Args:
+        example: as for `pixels_of`.
+        record: `Preprocessing` with an `image_size`.
+        augmentation: `Augmentation`; its crop `"none"` takes the part and the resize of evaluation.
+        seed: int64 `(2,)`.
+    """
+    import tensorflow as tf
+
+    channels = len(record.mean)
+    if augmentation.crop == "inception" and "bytes" in example:
+        orientation = example.get("orientation")
+        window = crop_window(*image_size(example["bytes"], orientation), augmentation, seed)
+        pixels = decode_window(example["bytes"], window, orientation, 1 if channels == 1 else 3)
+    else:
+        pixels = pixels_of(example, channels)
+    if augmentation.crop == "none":
+        pixels = prepare(pixels, dataclasses.replace(record, mean=(0.0,) * channels, std=(1.0 / 255,) * channels))
+    pixels = _fit_channels(pixels, channels, tf)
+    cropped = augmentation.crop == "inception" and "bytes" in example
+    return _scaled(augment_image(pixels, augmentation, record.image_size, seed, cropped=cropped), record)
+
+
+def _scaled(pixels, record):
+    """As `keras_vit.preprocessing` scales; by a scalar if channels agree, which spares a broadcast 4 times as slow."""
+    mean, std = (np.asarray(stat, "float32") * np.float32(255) for stat in (record.mean, record.std))
+    if len(set(record.mean)) == len(set(record.std)) == 1:
+        mean, std = mean[0], std[0]
+    return (pixels - mean) / std
+
+
+def _operations():
+    """What `keras_vit.preprocessing` uses of `keras.ops`, on TensorFlow."""
+    import tensorflow as tf
+
+    names = ("einsum", "round", "cast", "expand_dims", "maximum", "abs", "where")
+    return types.SimpleNamespace(
+        **{name: getattr(tf, name) for name in names},
+        shape=lambda tensor: tuple(tf.unstack(tf.shape(tensor))),
+        clip=tf.clip_by_value,
+        sum=tf.reduce_sum,
+        arange=lambda stop, dtype="int32": tf.cast(tf.range(stop), dtype),
+    )

@@ -1,0 +1,74 @@
+"""One description of a data set, wherever it lies."""
+
+import dataclasses
+from collections.abc import Mapping
+
+import numpy as np
+
+from keras_vit.data.check import BadImage
+from keras_vit.data.splits import SPELLINGS
+from keras_vit.variants import check_choice
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Source:
+    """A labelled data set that has been looked through; `open_source` makes it.
+
+    Args:
+        name: of the data set.
+        kind: `"folder"`, `"table"`, `"arrays"`, `"digits"` or `"tensorflow_datasets"`.
+        class_names: one for each label, in the order of labels.
+        splits: of `"train"`, `"validation"` and `"test"` those that there are.
+        bad_images: files that were left out, and why.
+        facts: what else a report should say, ready for JSON.
+    """
+
+    name: str
+    kind: str
+    class_names: tuple[str, ...]
+    splits: Mapping[str, object]
+    bad_images: tuple[BadImage, ...] = ()
+    facts: Mapping[str, object] = dataclasses.field(default_factory=dict)
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """How many examples each split has."""
+        return {name: split.size for name, split in self.splits.items()}
+
+    def split(self, name: str):
+        """The examples of a split, or of several, as `"train+validation"`.
+
+        Raises:
+            ValueError: for a split that is not there, or is empty.
+        """
+        parts = [SPELLINGS.get(part.strip(), part.strip()) for part in name.split("+")]
+        for part in parts:
+            check_choice("split", part, tuple(self.splits))
+        joined = self.splits[parts[0]]
+        for part in parts[1:]:
+            joined = joined.joined(self.splits[part])
+        if joined.size == 0:
+            raise ValueError(f"the {name} set is empty.\nReceived: {self.name}, with {self.sizes}.")
+        return joined
+
+    def rows(self, split: str) -> list[dict]:
+        """What is known of each example: `index`, `label`, `class`, and `path` where it is a file."""
+        examples = self.split(split)
+        rows = [{"index": index, **examples.row(index)} for index in range(examples.size)]
+        return [row | {"class": self.class_names[row["label"]]} for row in rows]
+
+    def pixels(self, split: str, index: int) -> np.ndarray:
+        """One example, upright, as uint8 `(H, W, C)`."""
+        return self.split(split).pixels(index)
+
+    def describe(self) -> dict:
+        """All of it but the pixels, ready for JSON."""
+        return {
+            "name": self.name,
+            "kind": self.kind,
+            "classes": len(self.class_names),
+            "class_names": list(self.class_names),
+            "sizes": self.sizes,
+            "bad_images": [dataclasses.asdict(image) for image in self.bad_images],
+            **self.facts,
+        }

@@ -1,0 +1,131 @@
+"""The examples of one split, where they lie: in files, or in memory.
+
+A split gives its examples one at a time, by number, to a pipeline (`reader`) and to a report (`row`, `pixels`).
+An example is a dict of `"label"` and either `"bytes"` with `"orientation"`, or `"pixels"`.
+"""
+
+import dataclasses
+
+import numpy as np
+
+SPLITS = ("train", "validation", "test")
+SPELLINGS = {"train": "train", "training": "train", "validation": "validation", "val": "validation"}
+SPELLINGS |= {"valid": "validation", "dev": "validation", "test": "test"}
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class FileSplit:
+    """Examples in image files.
+
+    Args:
+        paths: one for each example.
+        labels: int64 `(n,)`.
+        orientations: int32 `(n,)`, 1..8 as EXIF has it.
+    """
+
+    paths: tuple[str, ...]
+    labels: np.ndarray
+    orientations: np.ndarray
+
+    @property
+    def size(self) -> int:
+        """How many examples there are."""
+        return len(self.paths)
+
+    def reader(self):
+        """A function from an int64 scalar tensor to the example of that number."""
+        import tensorflow as tf
+
+        with tf.device("CPU"):
+            paths, labels, orientations = map(tf.constant, (list(self.paths), self.labels, self.orientations))
+
+        def read(index):
+            data = tf.io.read_file(tf.gather(paths, index))
+            return {"bytes": data, "orientation": tf.gather(orientations, index), "label": tf.gather(labels, index)}
+
+        return read
+
+    def row(self, index: int) -> dict:
+        """What is known of one example: its label and its path."""
+        return {"label": int(self.labels[index]), "path": self.paths[index]}
+
+    def pixels(self, index: int) -> np.ndarray:
+        """uint8 `(H, W, 3)`, upright."""
+        import tensorflow as tf
+
+        from keras_vit.data.decode import decode_image
+
+        with tf.device("CPU"):
+            return decode_image(tf.io.read_file(self.paths[index]), tf.constant(self.orientations[index])).numpy()
+
+    def joined(self, other: "FileSplit") -> "FileSplit":
+        """The examples of this split and then those of the other."""
+        labels = np.concatenate([self.labels, other.labels])
+        return FileSplit(self.paths + other.paths, labels, np.concatenate([self.orientations, other.orientations]))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ArraySplit:
+    """Examples in memory.
+
+    Args:
+        images: `(n, H, W, C)`, uint8 or float32 in [0, 255].
+        labels: int64 `(n,)`.
+    """
+
+    images: np.ndarray
+    labels: np.ndarray
+
+    @property
+    def size(self) -> int:
+        """How many examples there are."""
+        return len(self.labels)
+
+    def reader(self):
+        """A function from an int64 scalar tensor to the example of that number."""
+        import tensorflow as tf
+
+        with tf.device("CPU"):
+            images, labels = tf.constant(self.images), tf.constant(self.labels)
+        return lambda index: {"pixels": tf.gather(images, index), "label": tf.gather(labels, index)}
+
+    def row(self, index: int) -> dict:
+        """What is known of one example: its label."""
+        return {"label": int(self.labels[index])}
+
+    def pixels(self, index: int) -> np.ndarray:
+        """uint8 `(H, W, C)`."""
+        return np.round(self.images[index]).astype("uint8")
+
+    def joined(self, other: "ArraySplit") -> "ArraySplit":
+        """The examples of this split and then those of the other."""
+        images = np.concatenate([self.images, other.images])
+        return ArraySplit(images, np.concatenate([self.labels, other.labels]))
+
+
+def divide(labels, seed: int, groups=None) -> dict[str, np.ndarray]:
+    """Divides examples into 80 % train, 10 % validation and 10 % test, the same part of every class.
+
+    A class of one example is trained on; of two, one is tested. From three on, each split has at least one.
+
+    Args:
+        labels: int `(n,)`.
+        seed: of the shuffle.
+        groups: `(n,)`, equal for examples that must not be parted, as copies of one file; `None` for no such.
+
+    Returns:
+        Ascending example numbers of each split.
+    """
+    labels = np.asarray(labels)
+    assigned = np.zeros(len(labels), int)
+    for label in np.unique(labels):
+        members = np.flatnonzero(labels == label)
+        order = np.random.default_rng([seed, int(label)]).permutation(members)
+        held = max(round(len(members) / 10), 1) if len(members) > 2 else 0
+        tested = held if len(members) != 2 else 1
+        assigned[order[:held]] = 1
+        assigned[order[held : held + tested]] = 2
+    if groups is not None:
+        first = {}
+        assigned = np.array([first.setdefault(group, split) for group, split in zip(groups, assigned, strict=True)])
+    return {name: np.flatnonzero(assigned == number) for number, name in enumerate(SPLITS)}

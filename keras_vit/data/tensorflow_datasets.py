@@ -1,0 +1,260 @@
+"""Data sets of tensorflow-datasets, with the official splits where the paper has used them.
+
+Images are left encoded, so that the pipeline decodes them as it decodes files, and only what is needed of a JPEG.
+"""
+
+import dataclasses
+import functools
+
+import numpy as np
+
+from keras_vit.data.source import Source
+from keras_vit.datasets import OFFICIAL_DATASETS, VTAB_TASKS, DatasetRecord
+
+_BLOCK = 256 * 2**20  # bytes of encoded images that are shuffled together
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class StreamSplit:
+    """Examples that are read one after another, as tensorflow-datasets stores them.
+
+    Args:
+        builder: `tfds.core.DatasetBuilder`, prepared.
+        name: of the split, as tensorflow-datasets slices it.
+        record: which features are the image and the label.
+    """
+
+    builder: object
+    name: str
+    record: DatasetRecord
+
+    @property
+    def size(self) -> int:
+        """How many examples there are."""
+        return self.builder.info.splits[self.name].num_examples
+
+    def stream(self, seed: int | None):
+        """`tf.data.Dataset` of (number, example).
+
+        Args:
+            seed: for training, without end: every epoch is shuffled anew, in blocks of 256 MB of encoded images, as
+                the examples have been shuffled when the set was prepared. `None` for one pass in order.
+        """
+        import tensorflow as tf
+
+        dataset = self._read().map(functools.partial(_example, record=self.record))
+        if seed is None:
+            return dataset.enumerate()
+        blocks = dataset.batch(self._block())
+
+        def shuffled(epoch, number, block):
+            order = tf.random.experimental.stateless_fold_in(tf.constant([seed, 0], "int64"), epoch)
+            order = tf.random.experimental.stateless_fold_in(order, number)
+            places = tf.random.experimental.stateless_shuffle(tf.range(tf.shape(block["label"])[0]), seed=order)
+            block = {name: tf.gather(values, places) for name, values in block.items()}
+            return tf.data.Dataset.from_tensor_slices(block)
+
+        def epoch(number):
+            return blocks.enumerate().flat_map(lambda place, block: shuffled(number, place, block))
+
+        return tf.data.Dataset.counter().flat_map(epoch).enumerate()
+
+    def row(self, index: int) -> dict:
+        """What is known of one example: its label."""
+        return {"label": int(self._labels[index])}
+
+    def pixels(self, index: int) -> np.ndarray:
+        """uint8 `(H, W, C)`; reads all examples before it too."""
+        import tensorflow as tf
+
+        from keras_vit.data.prepare import pixels_of
+
+        with tf.device("CPU"):
+            for _, example in self.stream(None).skip(index).take(1):
+                return pixels_of(example, 3).numpy()
+        raise IndexError(f"there is no such example.\nReceived: index={index} of {self.size}.")
+
+    def joined(self, other: "StreamSplit") -> "StreamSplit":
+        """The examples of this split and then those of the other."""
+        return dataclasses.replace(self, name=f"{self.name}+{other.name}")
+
+    @functools.cached_property
+    def _labels(self):
+        return [int(example["label"]) for _, example in self.stream(None)]
+
+    def _read(self):
+        import tensorflow_datasets as tfds
+
+        record = self.record
+        kept = LABEL_RULES[record.label][0] if record.label in LABEL_RULES else record.label
+        skipped = {record.image: tfds.decode.SkipDecoding()} if self._is_encoded() else None
+        decoders = tfds.decode.PartialDecoding({record.image: True, kept: True}, decoders=skipped)
+        return self.builder.as_dataset(split=self.name, decoders=decoders, shuffle_files=False)
+
+    def _is_encoded(self):
+        import tensorflow_datasets as tfds
+
+        feature = self.builder.info.features[self.record.image]
+        return isinstance(feature, tfds.features.Image) and self.record.white == 255
+
+    def _block(self):
+        splits = self.builder.info.splits.values()
+        examples = max(sum(split.num_examples for split in splits), 1)
+        each = max(sum(split.num_bytes for split in splits) // examples, 1)
+        return max(min(_BLOCK // each, self.size), 1)
+
+
+def open_named(name: str, download: bool) -> Source:
+    """A `Source` of a tensorflow-datasets name or a VTAB task; see `open_source`.
+
+    Raises:
+        ValueError: for an unknown name, a set that has not been prepared, or one that is not for classification.
+        ImportError: without tensorflow-datasets.
+    """
+    tfds = _library()
+    if name.startswith("vtab/"):
+        from keras_vit.datasets import find_dataset
+
+        record = find_dataset(name)
+    else:
+        record = OFFICIAL_DATASETS.get(name)
+    builder = _builder(tfds, record.name if record else name)
+    if not builder.is_prepared():
+        _prepare(builder, name, download)
+    return _source(name, builder, record or _find_record(builder))
+
+
+def open_prepared(path) -> Source:
+    """A `Source` of a folder that tensorflow-datasets has written."""
+    builder = _library().builder_from_directory(path)
+    return _source(builder.name, builder, OFFICIAL_DATASETS.get(builder.name) or _find_record(builder))
+
+
+def _library():
+    try:
+        import importlib_resources  # noqa: F401  # which tensorflow-datasets needs and does not ask for
+        import tensorflow_datasets
+    except ImportError as error:
+        raise ImportError(
+            "a data set by name comes from tensorflow-datasets, which needs importlib_resources: "
+            'pip install "keras-vit-zoo[data]"'
+        ) from error
+    return tensorflow_datasets
+
+
+def _builder(tfds, name):
+    try:
+        return tfds.builder(name)
+    except tfds.core.DatasetNotFoundError:
+        from keras_vit.variants import did_you_mean
+
+        known = ["digits", *OFFICIAL_DATASETS, *VTAB_TASKS, *tfds.list_builders(with_community_datasets=False)]
+        raise ValueError(
+            "data must be a folder, a .csv file, or the name of a data set of tensorflow-datasets.\n"
+            f"Received: {name!r}, which is none of them.{did_you_mean(name, known)}"
+        ) from None
+
+
+def _prepare(builder, name, download):
+    if not download:
+        raise ValueError(
+            "the data set has not been downloaded and prepared on this machine.\n"
+            f"Received: {name!r}, looked for in {builder.data_dir}. Pass download=True, run `tfds build "
+            f"{builder.name}`, or set TFDS_DATA_DIR to where it is."
+        )
+    builder.download_and_prepare()
+
+
+def _find_record(builder):
+    """Image, label and splits of a set that the paper has not used."""
+    import tensorflow_datasets as tfds
+
+    features, keys = builder.info.features, builder.info.supervised_keys
+    fits = keys is not None and len(keys) == 2 and all(isinstance(key, str) for key in keys)
+    if not fits or not isinstance(features[keys[1]], tfds.features.ClassLabel):
+        raise ValueError(
+            "a data set must have one image and one class label for each example.\n"
+            f"Received: {builder.name!r} with the features {list(features)} and supervised_keys={keys}."
+        )
+    train, dev, test = _find_splits(builder)
+    classes = features[keys[1]].num_classes
+    return DatasetRecord(builder.name, classes, f"{train}+{dev}", train, dev, test, "", label=keys[1], image=keys[0])
+
+
+def _find_splits(builder):
+    """Training, validation and test split; what is missing is cut off `train` by the tenth."""
+    given = set(builder.info.splits)
+    if "train" not in given:
+        raise ValueError(f"a data set must have a split `train`.\nReceived: {builder.name!r} with {sorted(given)}.")
+    if {"validation", "test"} <= given:
+        return "train", "validation", "test"
+    if given & {"validation", "test"}:  # a lone validation split is the one that is reported, as ImageNet's
+        return "train[:90%]", "train[90%:]", "test" if "test" in given else "validation"
+    return "train[:80%]", "train[80%:90%]", "train[90%:]"
+
+
+def _source(name, builder, record):
+    splits = {"train": record.dev_train, "validation": record.dev, "test": record.test}
+    features = builder.info.features
+    names = getattr(features[record.label], "names", None) if record.label in features else None
+    if names is None or len(names) != record.classes:
+        names = map(str, range(record.classes))
+    parts = {split: StreamSplit(builder, text, record) for split, text in splits.items()}
+    facts = {"tensorflow_datasets": builder.info.full_name, "splits": splits, "source": record.source}
+    return Source(name, "tensorflow_datasets", tuple(names), parts, facts=facts)
+
+
+def _example(features, record):
+    """The pipeline's example of what tensorflow-datasets reads."""
+    import tensorflow as tf
+
+    image, label = features[record.image], _label(features, record)
+    if image.dtype == tf.string:
+        return {"bytes": image, "label": label}
+    return {"pixels": tf.cast(tf.cast(image, "int32") * (255 // record.white), "uint8"), "label": label}
+
+
+def _label(features, record):
+    import tensorflow as tf
+
+    if record.label in LABEL_RULES:
+        key, rule = LABEL_RULES[record.label]
+        return tf.cast(rule(features[key]), "int64")
+    label = tf.cast(features[record.label], "int64")
+    return label if record.label_classes is None else label * record.classes // record.label_classes
+
+
+def _above(value, thresholds):
+    """Number of the interval that holds `value`, its upper end included."""
+    import tensorflow as tf
+
+    return tf.reduce_sum(tf.cast(tf.constant(thresholds, "float32") < tf.cast(value, "float32"), "int64")) - 1
+
+
+def _clevr_count_all(objects):
+    """3 to 10 objects."""
+    import tensorflow as tf
+
+    return tf.size(objects["size"]) - 3
+
+
+def _clevr_closest_object_distance(objects):
+    """In six intervals of depth, which are about as frequent."""
+    import tensorflow as tf
+
+    return _above(tf.reduce_min(objects["pixel_coords"][:, 2]), (0.0, 8.0, 8.5, 9.0, 9.5, 10.0, 100.0))
+
+
+def _kitti_closest_vehicle_distance(objects):
+    """Of cars, vans and lorries, in metres: to 8, to 20, beyond, or none there."""
+    import tensorflow as tf
+
+    depths = tf.boolean_mask(objects["location"][:, 2], objects["type"] < 3)
+    return _above(tf.reduce_min(tf.concat([depths, [1000.0]], axis=0)), (-100.0, 8.0, 20.0, 999.0))
+
+
+# Labels that no feature holds: the feature they come from, and how. Source: google-research/task_adaptation, data/.
+LABEL_RULES = {
+    rule.__name__.removeprefix("_"): ("objects", rule)
+    for rule in (_clevr_count_all, _clevr_closest_object_distance, _kitti_closest_vehicle_distance)
+}

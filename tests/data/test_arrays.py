@@ -1,0 +1,130 @@
+import numpy as np
+import pytest
+
+from keras_vit.data import open_source
+from keras_vit.data.splits import SPLITS, divide
+
+IMAGES = np.random.default_rng(0).integers(0, 256, (60, 5, 7, 3), dtype="uint8")
+LABELS = np.arange(60) % 3
+
+
+def test_pair_is_divided_without_loss():
+    source = open_source((IMAGES, LABELS))
+    assert source.sizes == {"train": 48, "validation": 6, "test": 6}
+    images = np.concatenate([source.split(split).images for split in SPLITS])
+    assert sorted(image.tobytes() for image in images) == sorted(image.tobytes() for image in IMAGES)
+
+
+def test_dict_of_splits_is_taken_as_it_is():
+    parts = {"train": (IMAGES[:40], LABELS[:40]), "test": (IMAGES[40:], LABELS[40:]), "class_names": ["a", "b", "c"]}
+    source = open_source(parts)
+    assert source.sizes == {"train": 40, "test": 20}
+    assert source.class_names == ("a", "b", "c")
+    np.testing.assert_array_equal(source.pixels("test", 3), IMAGES[43])
+    assert source.rows("test")[3] == {"index": 3, "label": 1, "class": "b"}
+
+
+def test_one_hot_labels_are_the_same_as_numbers():
+    whole, one_hot = (open_source((IMAGES, labels)) for labels in (LABELS, np.eye(3)[LABELS]))
+    np.testing.assert_array_equal(whole.split("train").labels, one_hot.split("train").labels)
+    assert whole.class_names == one_hot.class_names == ("0", "1", "2")
+
+
+def test_splits_can_be_joined():
+    source = open_source((IMAGES, LABELS))
+    joined = source.split("train+validation")
+    parts = [source.split(name).images for name in ("train", "validation")]
+    np.testing.assert_array_equal(joined.images, np.concatenate(parts))
+
+
+def test_source_is_given_back_as_it_is():
+    source = open_source((IMAGES, LABELS))
+    assert open_source(source) is source
+
+
+@pytest.mark.parametrize(
+    ("labels", "found"),
+    [
+        (np.where(LABELS == 2, 3, LABELS), "from 0 to 3, for 3 classes"),
+        (LABELS - 1, "from -1 to 1, for 3 classes"),
+        (LABELS + 0.5, "from 0.5 to 2.5, for 3 classes"),
+        (np.where(LABELS == 1, np.nan, LABELS), "from nan to nan, for 3 classes"),
+        (np.eye(4)[LABELS], r"shape \(60, 4\)"),
+        (np.ones((60, 3)), r"shape \(60, 3\)"),
+        (LABELS.reshape(60, 1, 1), r"shape \(60, 1, 1\)"),
+        (LABELS.astype(str), "<U"),
+    ],
+    ids=["3 of 3", "negative", "fraction", "nan", "one too wide", "no one-hot", "rank", "text"],
+)
+def test_label_that_is_no_class_is_refused_with_its_range(labels, found):
+    with pytest.raises(ValueError, match=rf"labels must be whole numbers in \[0, 3\)(?s:.*){found}"):
+        open_source({"train": (IMAGES, labels), "class_names": "abc"})
+
+
+def test_label_that_training_does_not_have_is_refused():
+    with pytest.raises(ValueError, match=r"in \[0, 2\)(?s:.*)labels of test"):
+        open_source({"train": (IMAGES[:30], LABELS[:30] % 2), "test": (IMAGES[30:], LABELS[30:])})
+
+
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_empty_set_is_refused(split):
+    with pytest.raises(ValueError, match=f"the {split} set is empty"):
+        open_source({"train": (IMAGES, LABELS), split: (IMAGES[:0], LABELS[:0])})
+
+
+@pytest.mark.parametrize(
+    ("images", "error"),
+    [
+        (IMAGES / 255, "seem scaled already"),
+        (IMAGES.astype("float32") - 128, "values from -128"),
+        (np.full((60, 5, 7, 3), np.nan), "values from nan"),
+        (IMAGES[..., 0], r"shape \(60, 5, 7\)"),
+        (IMAGES[..., :2], r"shape \(60, 5, 7, 2\)"),
+        (IMAGES.astype("uint16") * 256, "values from 0 to 65280"),
+        (IMAGES[:59], "59 images, 60 labels"),
+        (IMAGES[:, :0], r"shape \(60, 0, 7, 3\)"),
+    ],
+    ids=["scaled", "negative", "nan", "rank", "channels", "16 bits", "one too few", "no rows"],
+)
+def test_images_that_are_none_are_refused(images, error):
+    with pytest.raises(ValueError, match=error):
+        open_source((images, LABELS))
+
+
+def test_single_class_and_odd_containers_are_refused():
+    with pytest.raises(ValueError, match="at least two classes"):
+        open_source((IMAGES, LABELS * 0))
+    with pytest.raises(ValueError, match="must have a split `train`"):
+        open_source({"test": (IMAGES, LABELS)})
+    with pytest.raises(ValueError, match="train, validation or test"):
+        open_source({"train": (IMAGES, LABELS), "rest": (IMAGES, LABELS)})
+    with pytest.raises(TypeError, match=r"must come as \(images, labels\)"):
+        open_source({"train": IMAGES})
+
+
+def test_digits_are_those_of_scikit_learn():
+    from sklearn.datasets import load_digits
+
+    source = open_source("digits")
+    assert source.sizes == {"train": 1439, "validation": 179, "test": 179}
+    everything = np.concatenate([source.split(split).images for split in SPLITS])[..., 0]
+    # 17 grey levels, spread over 256: rounding moves each by at most half a level
+    known = {image.astype(int).tobytes() for image in load_digits().images}
+    assert {np.round(image / 255 * 16).astype(int).tobytes() for image in everything} == known
+
+
+@pytest.mark.parametrize(
+    ("count", "sizes"), [(1, (1, 0, 0)), (2, (1, 0, 1)), (3, (1, 1, 1)), (10, (8, 1, 1)), (25, (21, 2, 2))]
+)
+def test_division_of_one_class_is_80_10_10_with_none_left_out(count, sizes):
+    parts = divide(np.zeros(count, int), seed=0)
+    assert tuple(len(part) for part in parts.values()) == sizes
+    assert sorted(np.concatenate(list(parts.values())).tolist()) == list(range(count))
+
+
+def test_division_keeps_groups_together():
+    groups = np.arange(100) // 4
+    parts = divide(np.arange(100) % 2, seed=3, groups=groups)
+    sets = [set(groups[part]) for part in parts.values()]
+    assert all(sets)
+    assert sum(map(len, sets)) == len(set.union(*sets))

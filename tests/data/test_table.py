@@ -1,0 +1,80 @@
+import pytest
+from photos import encoded, picture, write_photos
+
+from keras_vit.data import open_source
+
+
+@pytest.fixture
+def photos(tmp_path):
+    return write_photos(tmp_path / "photos", each=10)
+
+
+def table(folder, *lines):
+    path = folder / "table.csv"
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8-sig")
+    return path
+
+
+def rows_of(photos):
+    return [
+        f"{file.relative_to(photos)},{file.parent.name}"
+        for file in sorted(photos.rglob("*.*"))
+        if file.suffix != ".csv"
+    ]
+
+
+def test_table_without_splits_is_divided(photos):
+    source = open_source(table(photos, "path,label", *rows_of(photos)))
+    assert source.sizes == {"train": 24, "validation": 3, "test": 3}
+    assert source.class_names == ("ash", "birch", "cedar")
+    assert all(row["class"] in row["path"] for row in source.rows("train"))
+
+
+def test_table_with_splits_is_taken_as_it_is(photos):
+    names = ["train", "val", "test", "Training"]
+    lines = [f"{row},{names[number % 4]}" for number, row in enumerate(rows_of(photos))]
+    assert open_source(table(photos, "path,label,split", *lines)).sizes == {"train": 15, "validation": 8, "test": 7}
+
+
+def test_classes_that_are_numbers_are_sorted_as_numbers(photos):
+    lines = [f"{row.split(',')[0]},{number % 3 * 5}" for number, row in enumerate(rows_of(photos))]
+    assert open_source(table(photos, "path,label", *lines)).class_names == ("0", "5", "10")
+
+
+def test_quotes_and_other_columns_are_understood(photos):
+    (photos / "a, b.jpg").write_bytes(encoded(picture(seed=77)))
+    source = open_source(
+        table(
+            photos,
+            "who, path, label",
+            'x,"a, b.jpg","oak, red"',
+            *("y," + row for row in rows_of(photos) if "/" in row),
+        )
+    )
+    assert "oak, red" in source.class_names
+
+
+def test_missing_file_is_a_bad_image(photos):
+    with pytest.warns(UserWarning, match=r"1 bad image:\n.*gone.jpg: no such file"):
+        open_source(table(photos, "path,label", "gone.jpg,ash", *rows_of(photos)))
+
+
+@pytest.mark.parametrize(
+    ("lines", "error"),
+    [
+        (["file,label", "a,b"], r"must name the columns `path`, `label`(?s:.*)\['file', 'label'\]"),
+        (["path,label", "a.jpg,"], "must have a label(?s:.*)line 2"),
+        (["path,label,split", "a.jpg,b,evaluation"], "`split` must be train, validation or test(?s:.*)line 2"),
+        (["path,label"], r"with 0 row\(s\)"),
+        (["path,label", "a.jpg,b", "c.jpg,b"], r"2 row\(s\) and 1 class\(es\) \['b'\]"),
+        ([""], "must name the columns"),
+    ],
+)
+def test_table_that_says_too_little_is_refused(tmp_path, lines, error):
+    with pytest.raises(ValueError, match=error):
+        open_source(table(tmp_path, *lines))
+
+
+def test_no_such_table_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="there is no such table"):
+        open_source(tmp_path / "none.csv")
