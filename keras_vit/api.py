@@ -1,6 +1,7 @@
 """The public names, in reading order; `import keras_vit` gives them all."""
 
 from keras_vit import layers
+from keras_vit.augmentation import AUGMENTATIONS, Augmentation
 from keras_vit.builders import (
     R26ViTB32,
     R26ViTS32,
@@ -20,9 +21,22 @@ from keras_vit.builders import (
     ViTTi16,
     build,
 )
+from keras_vit.data import BadImage, Source, load_dataset, open_source
+from keras_vit.datasets import OFFICIAL_DATASETS, VTAB_TASKS, find_dataset
 from keras_vit.distillation import DistillationLoss, Distiller
+from keras_vit.evaluation import Evaluation, evaluate
 from keras_vit.posembed import resize_pos_embed
 from keras_vit.preprocessing import Preprocessing, decode_predictions, preprocess_input
+from keras_vit.recipes import RECIPES, Recipe, find_recipe
+from keras_vit.training.callbacks import NonFiniteGuard, StepFacts, TrainingDivergedError
+from keras_vit.training.finetune import finetune
+from keras_vit.training.freezing import freeze
+from keras_vit.training.lora import add_lora, merge_lora
+from keras_vit.training.losses import SigmoidCrossentropy
+from keras_vit.training.memory import available_memory, check_memory, estimate_memory
+from keras_vit.training.optimizers import SGD, AdamW
+from keras_vit.training.plan import Plan, plan
+from keras_vit.training.schedules import WarmupCosine, WarmupLinear, WarmupReciprocalSqrt
 from keras_vit.variants import VARIANTS, ViTConfig
 from keras_vit.vit import VisionTransformer, with_input_shape
 from keras_vit.weights.convert import convert_checkpoint
@@ -70,6 +84,40 @@ __all__ = [
     "CheckpointError",
     "DownloadError",
     "OfflineError",
+    # from a folder of photos to a trained model
+    "finetune",
+    "evaluate",
+    "Evaluation",
+    "open_source",
+    "load_dataset",
+    "Source",
+    "BadImage",
+    "OFFICIAL_DATASETS",
+    "VTAB_TASKS",
+    "find_dataset",
+    "AUGMENTATIONS",
+    "Augmentation",
+    # recipes, and what they are made of
+    "RECIPES",
+    "Recipe",
+    "find_recipe",
+    "plan",
+    "Plan",
+    "SGD",
+    "AdamW",
+    "WarmupCosine",
+    "WarmupLinear",
+    "WarmupReciprocalSqrt",
+    "SigmoidCrossentropy",
+    "NonFiniteGuard",
+    "StepFacts",
+    "TrainingDivergedError",
+    "freeze",
+    "add_lora",
+    "merge_lora",
+    "estimate_memory",
+    "available_memory",
+    "check_memory",
     # training by a teacher
     "Distiller",
     "DistillationLoss",

@@ -12,6 +12,8 @@ import functools
 import keras
 
 from keras_vit import layers
+from keras_vit.accumulation import check_accumulation
+from keras_vit.accumulation import train_step as accumulated_train_step
 from keras_vit.layers.encoder import layer_norm
 from keras_vit.posembed import RESIZE_METHODS
 from keras_vit.preprocessing import Preprocessing
@@ -47,6 +49,38 @@ class VisionTransformer(keras.Model):
             preprocessing = Preprocessing(**preprocessing)
         self.preprocessing = preprocessing
         self.weights_report = tuple(weights_report)
+        frozen = [layer for layer in self.layers if not layer.trainable]
+        for weight in (weight for layer in frozen for weight in layer.weights):
+            weight.trainable = False  # a layer reloaded as frozen has not told it its parts
+        self.accumulation_steps = 1
+
+    def compile(self, *args, accumulation_steps=1, **kwargs):
+        """Keras' `compile`, and how many parts a batch is cut into, to be computed one after the other.
+
+        Args:
+            *args: as in `keras.Model.compile`.
+            accumulation_steps: k: each batch given to `fit` is one step of the optimizer, with the gradients of k
+                micro-batches averaged, which is the gradient of the whole batch. The batch (of one replica) must
+                be a multiple of k, and the loss a mean.
+            **kwargs: as in `keras.Model.compile`.
+        """
+        super().compile(*args, **kwargs)
+        check_accumulation(accumulation_steps, self.optimizer, self.loss)
+        self.accumulation_steps = accumulation_steps
+
+    def train_step(self, *args):
+        if self.accumulation_steps == 1:
+            return super().train_step(*args)
+        return accumulated_train_step(self, *args)
+
+    def get_compile_config(self):
+        config = super().get_compile_config()
+        return config and {**config, "accumulation_steps": self.accumulation_steps}
+
+    def compile_from_config(self, config):
+        self.compile(**keras.saving.deserialize_keras_object(config))
+        if self.optimizer is not None and self.built:
+            self.optimizer.build(self.trainable_variables)  # so that its state can be loaded
 
     def call(self, inputs, training=None, mask=None):
         for tensor in keras.tree.flatten(inputs):
@@ -105,6 +139,8 @@ def wire(
             name="position_embedding",
         )(tokens, feature_map)
         tokens = keras.layers.Dropout(config.dropout_rate, name="dropout")(tokens)
+    if config.patch_dropout_rate:
+        tokens = layers.PatchDropout(config.patch_dropout_rate, config.num_prefix_tokens, name="patch_dropout")(tokens)
     tokens = _encoder(tokens, config)
     if config.distilled and config.pooling == "none" and head.classes:
         raise ValueError(
@@ -158,6 +194,7 @@ def _encoder(tokens, config):
             activation=config.activation,
             num_output_tokens=config.num_prefix_tokens if only_read_tokens and index == last else None,
             layer_norm_epsilon=config.layer_norm_epsilon,
+            rematerialize=config.rematerialize,
             name=f"block_{index:02}",
         )(tokens)
     return layer_norm(None, "encoder_norm", config.layer_norm_epsilon)(tokens)
@@ -247,20 +284,25 @@ def with_input_shape(model, input_shape, resize_method=None) -> VisionTransforme
             f"Received: input_shape={input_shape}, model {model.input_shape[1:]}."
         )
     with deferred_variables():
-        graph = keras.models.clone_model(
-            keras.Model(model.input, model.output),  # the bare graph: a compiled model's clone would be compiled
-            input_tensors=keras.Input(input_shape, name=model.inputs[0].name),
-            clone_function=functools.partial(_clone_layer, grid=_known_grid(input_shape, model.config)),
-        )
-    twin = VisionTransformer(
+        twin = bare_twin(model, input_shape)
+    twin.weights_report = model.weights_report + copy_weights(model, twin, resize_method)
+    return twin
+
+
+def bare_twin(model, input_shape) -> VisionTransformer:
+    """The layers of `model` anew, for images of `input_shape`, with weights as their initializers draw them."""
+    graph = keras.models.clone_model(
+        keras.Model(model.input, model.output),  # the bare graph: a compiled model's clone would be compiled
+        input_tensors=keras.Input(input_shape, name=model.inputs[0].name),
+        clone_function=functools.partial(_clone_layer, grid=_known_grid(input_shape, model.config)),
+    )
+    return VisionTransformer(
         graph.input,
         graph.output,
         name=model.name,
         config=model.config,
         preprocessing=_preprocessing(input_shape, model.preprocessing),
     )
-    twin.weights_report = model.weights_report + copy_weights(model, twin, resize_method)
-    return twin
 
 
 def _known_grid(shape, config):

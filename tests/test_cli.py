@@ -333,7 +333,7 @@ def test_traceback_only_with_debug(run, where):
 
 
 def test_fault_of_our_own_is_one_line_that_names_its_kind(run, monkeypatch):
-    monkeypatch.setattr(cli, "list_weights", lambda model: {}["x"])
+    monkeypatch.setattr(cli.weights, "list_weights", lambda model: {}["x"])
     code, _, error = run("weights", "list")
     assert code == 1
     assert_one_line(error, "KeyError: 'x' .*--debug")
@@ -360,6 +360,6 @@ def test_version_is_the_packages(capsys):
 
 def test_grid_and_heads_reach_the_conversion(run, monkeypatch):
     said = []
-    monkeypatch.setattr(cli, "convert_checkpoint", lambda *_, **options: said.append(options) or "x")
+    monkeypatch.setattr(cli.weights, "convert_checkpoint", lambda *_, **options: said.append(options) or "x")
     run("weights", "convert", "a", "b", "--dialect", "linen", "--heads", 3, "--grid", 4, 5)
     assert said == [{"num_heads": 3, "grid": (4, 5)}]

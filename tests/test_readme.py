@@ -25,6 +25,13 @@ def printed(tmp_path_factory):
     published.parent.mkdir(parents=True)
     keras_vit.save_checkpoint(model, published)
     image.fromarray(np.random.default_rng(0).integers(0, 256, (50, 70, 3), "uint8")).save(folder / "photo.jpg")
+    for index in range(60):
+        channel, colour = index % 2 * 2, ("red", "blue")[index % 2]
+        pixels = np.random.default_rng(index).integers(0, 60, (30, 40, 3), "uint8")
+        pixels[..., channel] += 180
+        photo = folder / "photos" / colour / f"{index}.png"
+        photo.parent.mkdir(parents=True, exist_ok=True)
+        image.fromarray(pixels).save(photo)
     code = f"\nprint({MARK!r})\n".join(block for block, _ in BLOCKS)
     place = f"import os; os.chdir({str(folder)!r}); os.environ['KERAS_VIT_MIRROR'] = 'mirror'\n"
     return run_python(f"{place}{code}", timeout=280).split(f"{MARK}\n")

@@ -39,7 +39,9 @@ LAYERS = {
         "activation": "gelu",
         "num_output_tokens": 2,
         "layer_norm_epsilon": 1e-5,
+        "rematerialize": True,
     },
+    "PatchDropout": {"rate": 0.4, "num_prefix_tokens": 2, "seed": 5},
     "TokenPooling": {"kind": "gap", "num_prefix_tokens": 1},
     "AttentionPooling": {
         "hidden_size": 12,
@@ -59,6 +61,7 @@ MODELS = {
     "sincos": {"position_embedding": "sincos2d", "representation_size": 9},
     "hybrid": {"resnet_stages": (1,), "resnet_width_factor": 0.5, "patch_size": 1},
     "regularised": {"dropout_rate": 0.1, "attention_dropout_rate": 0.1, "stochastic_depth_rate": 0.1},
+    "cheaper": {"patch_dropout_rate": 0.5, "rematerialize": True},
 }
 RELOAD = (
     "import sys, json, dataclasses, keras, keras_vit, numpy as np\n"

@@ -112,6 +112,8 @@ def test_unknown_variant_lists_the_nearest():
         ({"dropout_rate": 1.0}, ValueError, r"`dropout_rate` is a probability .* in \[0, 1\)"),
         ({"attention_dropout_rate": math.nan}, ValueError, "`attention_dropout_rate` is a probability"),
         ({"stochastic_depth_rate": "0.1"}, TypeError, "`stochastic_depth_rate` must be a number"),
+        ({"patch_dropout_rate": 1.0}, ValueError, r"`patch_dropout_rate` is a probability .* in \[0, 1\)"),
+        ({"rematerialize": 1}, TypeError, "`rematerialize` must be True or False"),
         ({"activation": "relu"}, ValueError, "`activation` must be one of 'gelu_tanh', 'gelu'"),
         ({"position_embedding": "sincos2d", "hidden_size": 6}, ValueError, "must be a multiple of 4"),
         ({"representation_size": 0}, ValueError, "`representation_size` must be at least 1"),

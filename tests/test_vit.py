@@ -83,3 +83,9 @@ def test_another_shape_needs_a_model_of_ours(tiny):
     features = keras.Model(tiny.input, tiny.get_layer("block_00").output)
     with pytest.raises(TypeError, match="must be a VisionTransformer"):
         keras_vit.with_input_shape(features, (20, 28, 3))
+
+
+def test_stochastic_depth_grows_linearly_with_depth():
+    model = make_tiny(num_layers=4, stochastic_depth_rate=0.3)
+    rates = [model.get_layer(f"block_{i:02}").stochastic_depth_2.rate for i in range(4)]
+    np.testing.assert_allclose(rates, [0, 0.1, 0.2, 0.3])

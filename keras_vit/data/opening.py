@@ -9,6 +9,8 @@ from keras_vit.data.source import Source
 from keras_vit.datasets import OFFICIAL_DATASETS, VTAB_TASKS
 from keras_vit.variants import check_choice, did_you_mean
 
+DIGITS = "digits"  # the set that comes along
+
 
 def open_source(what, *, seed: int = 0, on_bad_image: str = "skip", download: bool = False) -> Source:
     """Looks through a data set, so that whatever is wrong with it is known before the first step.
@@ -18,7 +20,7 @@ def open_source(what, *, seed: int = 0, on_bad_image: str = "skip", download: bo
             a folder of `{train,validation,test}/{class}/` folders, or of class folders alone, which are divided
             80/10/10 by `seed`, evenly in every class;
             a `.csv` file with the columns `path`, `label`, and perhaps `split`;
-            `"digits"`, 1,797 scanned digits that come with scikit-learn;
+            `"digits"`, 1,797 scanned digits that come with scikit-learn (a folder of that name is `"./digits"`);
             a tensorflow-datasets name, as `"cifar10"`, or a folder that holds such a set prepared;
             a VTAB task, as `"vtab/caltech101"`;
             `(images, labels)`, or a dict of such pairs by split, with images `(n, H, W, C)` of uint8 or floats in
@@ -51,7 +53,7 @@ def open_source(what, *, seed: int = 0, on_bad_image: str = "skip", download: bo
             f"Received: an object of type {type(what).__name__}."
         )
     path = Path(what)
-    if what == "digits" and not path.exists():
+    if what == DIGITS:  # even beside a folder of that name, as a run would be called; `./digits` is the folder
         return arrays.open_digits(seed)
     if (path / "dataset_info.json").is_file():
         return tensorflow_datasets.open_prepared(path)
@@ -62,7 +64,7 @@ def open_source(what, *, seed: int = 0, on_bad_image: str = "skip", download: bo
     if not _may_be_a_name(what):
         raise ValueError(
             "data must be a folder, a .csv file, or the name of a data set, and there is no such file or folder.\n"
-            f"Received: {os.fspath(what)!r}.{did_you_mean(what, ['digits', *OFFICIAL_DATASETS, *VTAB_TASKS])}"
+            f"Received: {os.fspath(what)!r}.{did_you_mean(what, [DIGITS, *OFFICIAL_DATASETS, *VTAB_TASKS])}"
         )
     return tensorflow_datasets.open_named(what, download)
 

@@ -10,7 +10,7 @@ from keras_vit.layers.encoder import MlpBlock, TransformerBlock
 from keras_vit.layers.heads import AttentionPooling, TokenPooling
 from keras_vit.layers.patches import PatchEmbedding
 from keras_vit.layers.resnet import ResNetRoot, ResNetUnit, StdConv2D
-from keras_vit.layers.tokens import AddPositionEmbs, ClassToken
+from keras_vit.layers.tokens import AddPositionEmbs, ClassToken, PatchDropout
 
 __all__ = [
     "StdConv2D",
@@ -19,6 +19,7 @@ __all__ = [
     "PatchEmbedding",
     "ClassToken",
     "AddPositionEmbs",
+    "PatchDropout",
     "MultiHeadAttention",
     "MlpBlock",
     "TransformerBlock",

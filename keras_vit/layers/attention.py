@@ -8,6 +8,7 @@ quantisation along. Queries, keys and values have a kernel each, as in the check
 import keras
 from keras import ops
 
+from keras_vit.layers import gradients
 from keras_vit.layers.composite import CompositeLayer
 from keras_vit.variants import check_positive_int
 
@@ -27,6 +28,7 @@ class MultiHeadAttention(CompositeLayer):
     Call arguments:
         tokens: `(B, T, D)`, from which keys and values come.
         queries: `(B, Q, D)`; `tokens` themselves if not given.
+        norm: a `LayerNorm` to apply to tokens (without queries) first, which in training saves memory.
 
     Returns:
         `(B, Q, D)`.
@@ -56,10 +58,13 @@ class MultiHeadAttention(CompositeLayer):
         for dense in (self.query, self.key, self.value, self.out):
             dense.build((None, tokens_shape[-1]))
 
-    def call(self, tokens, queries=None, training=None):
-        weights = self.dropout(self.scores(tokens, queries), training=training)
-        values = ops.transpose(self._heads(self.value, tokens), (0, 2, 1, 3))  # (B, A, T, D/A)
-        mixed = ops.transpose(ops.matmul(weights, values), (0, 2, 1, 3))  # (B, Q, A, D/A)
+    def call(self, tokens, queries=None, norm=None, training=None):
+        query, key, value = self._project(tokens, queries, norm, training)
+        if gradients.applies(training) and not self.dropout_rate:
+            mixed = gradients.attention(query, key, value)  # (B, A, Q, D/A)
+        else:
+            mixed = ops.matmul(self.dropout(_softmax(query, key), training=training), value)
+        mixed = ops.transpose(mixed, (0, 2, 1, 3))  # (B, Q, A, D/A)
         mixed = self.out(ops.reshape(mixed, (-1, self.hidden_size)))  # (B*Q, D)
         num_queries = ops.shape(tokens if queries is None else queries)[1]
         return ops.reshape(mixed, (-1, num_queries, self.hidden_size))  # (B, Q, D)
@@ -69,19 +74,22 @@ class MultiHeadAttention(CompositeLayer):
 
         Takes the arguments of a call, so in a `TransformerBlock` the tokens behind its first LayerNorm.
         """
-        query = self._heads(self.query, tokens if queries is None else queries)
-        query = ops.transpose(query * self._scale, (0, 2, 1, 3))  # (B, A, Q, D/A)
-        key = ops.transpose(self._heads(self.key, tokens), (0, 2, 3, 1))  # (B, A, D/A, T)
-        logits = ops.matmul(query, key)  # (B, A, Q, T)
-        weights = ops.softmax(ops.cast(logits, keras.backend.result_type(logits.dtype, "float32")), axis=-1)
-        return ops.cast(weights, logits.dtype)
+        query, key, _ = self._project(tokens, queries)
+        return _softmax(query, key)
 
-    @property
-    def _scale(self):
-        return (self.hidden_size // self.num_heads) ** -0.5
+    def _project(self, tokens, queries=None, norm=None, training=None):
+        """Query `(B, A, Q, D/A)`, scaled, key `(B, A, D/A, T)` and value `(B, A, T, D/A)`."""
+        if queries is None:
+            queries = tokens
+            flat = gradients.norm_then_dense(norm, (self.query, self.key, self.value), tokens, training)  # (B*T, D)
+        else:
+            flat = gradients.norm_then_dense(None, (self.query,), queries, training)
+            flat += gradients.norm_then_dense(None, (self.key, self.value), tokens, training)
+        query, key, value = (self._heads(x, y) for x, y in zip(flat, (queries, tokens, tokens), strict=True))
+        query = ops.transpose(query * (self.hidden_size // self.num_heads) ** -0.5, (0, 2, 1, 3))
+        return query, ops.transpose(key, (0, 2, 3, 1)), ops.transpose(value, (0, 2, 1, 3))
 
-    def _heads(self, dense, tokens):
-        flat = dense(ops.reshape(tokens, (-1, tokens.shape[-1])))  # (B*T, D)
+    def _heads(self, flat, tokens):
         shape = (-1, ops.shape(tokens)[1], self.num_heads, self.hidden_size // self.num_heads)
         return ops.reshape(flat, shape)  # (B, T, A, D/A)
 
@@ -95,3 +103,9 @@ class MultiHeadAttention(CompositeLayer):
             "num_heads": self.num_heads,
             "dropout_rate": self.dropout_rate,
         }
+
+
+def _softmax(query, key):
+    logits = ops.matmul(query, key)  # (B, A, Q, T)
+    weights = ops.softmax(ops.cast(logits, keras.backend.result_type(logits.dtype, "float32")), axis=-1)
+    return ops.cast(weights, logits.dtype)

@@ -1,6 +1,7 @@
-"""A layer made of other layers, that is saved with the precision of each of them."""
+"""A layer made of other layers: how it is saved with the precision of each, and computed twice."""
 
 import keras
+from keras import ops
 
 
 class CompositeLayer(keras.layers.Layer):
@@ -19,3 +20,24 @@ class CompositeLayer(keras.layers.Layer):
                 policies[layer.path] = layer.dtype_policy
             config["dtype"] = keras.dtype_policies.serialize(policies)
         return config
+
+
+def rematerialized(layer, compute):
+    """`compute`, which uses the variables of `layer`, as a function that gradients evaluate anew.
+
+    `keras.remat` alone would draw other dropout masks the second time, because a seed is a variable that every
+    draw moves on. So each seed is drawn once, outside, and both evaluations find all variables, weights and seeds,
+    at the values they had. Weights are arguments, since gradients must reach them.
+    """
+    weights = layer.weights  # seeds are not among them
+    drawn = [(generator.state, generator.next()) for generator in _seed_generators(layer)]
+
+    def evaluate(inputs, *values):
+        with keras.StatelessScope(state_mapping=[*drawn, *zip(weights, values, strict=True)]):
+            return compute(inputs)
+
+    return lambda inputs: keras.remat(evaluate)(inputs, *[ops.convert_to_tensor(weight) for weight in weights])
+
+
+def _seed_generators(layer):
+    return [part.seed_generator for part in layer._flatten_layers() if getattr(part, "seed_generator", None)]

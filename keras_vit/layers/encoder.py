@@ -7,8 +7,9 @@ and after its second layer. LayerNorm's epsilon is 1e-6, the official code's, no
 import keras
 from keras import ops
 
+from keras_vit.layers import gradients
 from keras_vit.layers.attention import MultiHeadAttention
-from keras_vit.layers.composite import CompositeLayer
+from keras_vit.layers.composite import CompositeLayer, rematerialized
 from keras_vit.variants import ACTIVATIONS, check_choice, check_positive_int
 
 NORM_EPSILON = 1e-6
@@ -16,7 +17,25 @@ NORM_EPSILON = 1e-6
 
 def layer_norm(dtype, name, epsilon=NORM_EPSILON):
     """The LayerNorm of every place in the model."""
-    return keras.layers.LayerNormalization(epsilon=epsilon, dtype=dtype, name=name)
+    return LayerNorm(epsilon=epsilon, dtype=dtype, name=name)
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class LayerNorm(keras.layers.LayerNormalization):
+    """Keras' LayerNormalization over the last axis, which keeps less for the backward pass of TensorFlow.
+
+    Call arguments:
+        inputs: `(..., D)`.
+
+    Returns:
+        As `inputs`.
+    """
+
+    def call(self, inputs, training=None):
+        if not gradients.applies(training):
+            return super().call(inputs)
+        gamma, beta = (ops.cast(weight, inputs.dtype) for weight in (self.gamma, self.beta))
+        return gradients.layer_norm(inputs, gamma, beta, self.epsilon)
 
 
 @keras.saving.register_keras_serializable("keras_vit")
@@ -31,6 +50,7 @@ class MlpBlock(CompositeLayer):
 
     Call arguments:
         tokens: `(B, T, D)`.
+        norm: a `LayerNorm` to apply first, which in training saves memory.
 
     Returns:
         `(B, T, D)`.
@@ -63,12 +83,18 @@ class MlpBlock(CompositeLayer):
         self.dense_1.build((None, input_shape[-1]))
         self.dense_2.build((None, self.mlp_dim))
 
-    def call(self, tokens, training=None):
-        x = ops.reshape(tokens, (-1, tokens.shape[-1]))  # (B*T, D)
-        x = ops.gelu(self.dense_1(x), approximate=self.activation == "gelu_tanh")  # (B*T, M)
-        x = self.dropout_1(x, training=training)
-        x = self.dropout_2(self.dense_2(x), training=training)  # (B*T, D)
+    def call(self, tokens, norm=None, training=None):
+        (x,) = gradients.norm_then_dense(norm, (self.dense_1,), tokens, training)  # (B*T, M)
+        x = self.dropout_2(self._gelu_dense(x, training), training=training)  # (B*T, D)
         return ops.reshape(x, (-1, ops.shape(tokens)[1], self.hidden_size))  # (B, T, D)
+
+    def _gelu_dense(self, x, training):
+        """From behind the first layer, `(B*T, M)`, to behind the second, `(B*T, D)`."""
+        approximate, dense = self.activation == "gelu_tanh", self.dense_2
+        if gradients.applies(training) and gradients.plain(dense) and not self.dropout_rate:
+            kernel, bias = (ops.convert_to_tensor(weight, x.dtype) for weight in (dense.kernel, dense.bias))
+            return gradients.gelu_dense(x, kernel, bias, approximate)
+        return dense(self.dropout_1(ops.gelu(x, approximate=approximate), training=training))
 
     def compute_output_shape(self, input_shape):
         return (*input_shape[:-1], self.hidden_size)
@@ -99,6 +125,8 @@ class TransformerBlock(CompositeLayer):
         num_output_tokens: k, to compute the first k tokens only (keys and values still come from all of
             them: the same numbers for less work), or `None` for all.
         layer_norm_epsilon: added to the variance in both LayerNorms.
+        rematerialize: whether training keeps the block's input alone and computes what is inside once more on the
+            way back. The numbers are the same, dropout's masks too.
 
     Call arguments:
         tokens: `(B, T, D)`.
@@ -120,6 +148,7 @@ class TransformerBlock(CompositeLayer):
         activation="gelu_tanh",
         num_output_tokens=None,
         layer_norm_epsilon=NORM_EPSILON,
+        rematerialize=False,
         **kwargs,
     ):
         super().__init__(**kwargs)
@@ -134,6 +163,7 @@ class TransformerBlock(CompositeLayer):
         self.activation = activation
         self.num_output_tokens = num_output_tokens
         self.layer_norm_epsilon = layer_norm_epsilon
+        self.rematerialize = rematerialize
         dtype = self.dtype_policy
         self.norm_1 = layer_norm(dtype, "norm_1", layer_norm_epsilon)
         self.attention = MultiHeadAttention(
@@ -153,13 +183,19 @@ class TransformerBlock(CompositeLayer):
             layer.build(input_shape)
 
     def call(self, tokens, training=None):
-        x = self.norm_1(tokens)
-        queries = None
-        if self.num_output_tokens is not None:
+        if training and self.rematerialize:
+            return rematerialized(self, self._compute)(tokens)
+        return self._compute(tokens, training)
+
+    def _compute(self, tokens, training=True):
+        if self.num_output_tokens is None:
+            x = self.attention(tokens, norm=self.norm_1, training=training)
+        else:
+            x = self.norm_1(tokens, training=training)
             queries, tokens = x[:, : self.num_output_tokens], tokens[:, : self.num_output_tokens]  # (B, k, D)
-        x = self.dropout(self.attention(x, queries, training=training), training=training)
-        tokens = tokens + self.stochastic_depth_1(x, training=training)
-        x = self.mlp(self.norm_2(tokens), training=training)
+            x = self.attention(x, queries, training=training)
+        tokens = tokens + self.stochastic_depth_1(self.dropout(x, training=training), training=training)
+        x = self.mlp(tokens, norm=self.norm_2, training=training)
         return tokens + self.stochastic_depth_2(x, training=training)
 
     def compute_output_shape(self, input_shape):
@@ -178,4 +214,5 @@ class TransformerBlock(CompositeLayer):
             "activation": self.activation,
             "num_output_tokens": self.num_output_tokens,
             "layer_norm_epsilon": self.layer_norm_epsilon,
+            "rematerialize": self.rematerialize,
         }

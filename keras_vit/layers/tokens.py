@@ -1,4 +1,4 @@
-"""What joins the patch tokens before the encoder: class token and position table (equation 1).
+"""What happens to the patch tokens before the encoder: class token and position table (equation 1), patch dropout.
 
 In the official code the class token is prepended first and has a row of the position table of its own.
 """
@@ -8,7 +8,7 @@ import numpy as np
 from keras import ops
 
 from keras_vit.posembed import RESIZE_METHODS, resize_matrix, resize_pos_embed, sincos2d
-from keras_vit.variants import check_choice
+from keras_vit.variants import check_choice, check_rate
 
 
 @keras.saving.register_keras_serializable("keras_vit")
@@ -142,3 +142,65 @@ def _sincos_table(grid, size, num_prefix_tokens):
     patches = sincos2d(np.arange(grid[0], dtype="float64"), np.arange(grid[1], dtype="float64"), size)
     prefix = np.zeros((num_prefix_tokens, size))
     return np.concatenate([prefix, patches])[None].astype("float32")
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class PatchDropout(keras.layers.Layer):
+    """While training, leaves patch tokens out; which, is drawn for every example by itself.
+
+    The tokens must know their positions already. What is kept of N patch tokens is `max(1, floor(N * (1 - rate)))`
+    of them, unscaled, in no order. Otherwise the layer is the identity.
+
+    Args:
+        rate: share that is left out, in [0, 1).
+        num_prefix_tokens: tokens before the patches, which always stay.
+
+    Call arguments:
+        tokens: `(B, num_prefix_tokens + N, D)`.
+
+    Returns:
+        `(B, num_prefix_tokens + kept, D)` while training, else the shape of `tokens`.
+
+    Source: PatchDropout, arXiv:2208.07220, section 3; fast image-language pre-training, arXiv:2212.00794.
+    """
+
+    def __init__(self, rate, num_prefix_tokens=1, seed=None, **kwargs):
+        super().__init__(**kwargs)
+        check_rate("rate", rate)
+        self.rate = rate
+        self.num_prefix_tokens = num_prefix_tokens
+        self.seed = seed
+        self.seed_generator = keras.random.SeedGenerator(seed)
+
+    def call(self, tokens, training=None):
+        if not training or self.rate == 0:
+            return tokens
+        prefix, patches = tokens[:, : self.num_prefix_tokens], tokens[:, self.num_prefix_tokens :]
+        # Numbers drawn for every patch: the first ones in their order are a set drawn without putting back.
+        noise = keras.random.uniform(ops.shape(patches)[:2], seed=self.seed_generator)
+        kept = ops.argsort(noise, axis=1)[:, : self._count(patches.shape[1], ops.shape(patches)[1])]  # (B, kept)
+        patches = ops.take_along_axis(patches, ops.expand_dims(kept, -1), axis=1)  # (B, kept, D)
+        return ops.concatenate([prefix, patches], axis=1)
+
+    def _count(self, known, counted):
+        """How many patches are kept: an int, as XLA needs it, wherever the graph knows their number."""
+        if known is not None:
+            return kept_patches(known, self.rate)
+        return ops.maximum(1, ops.cast(ops.cast(counted, "float32") * (1 - self.rate) + 1e-3, "int32"))
+
+    def compute_output_shape(self, input_shape):
+        batch, num_tokens, size = input_shape
+        return (batch, num_tokens if self.rate == 0 else None, size)
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "rate": self.rate,
+            "num_prefix_tokens": self.num_prefix_tokens,
+            "seed": self.seed,
+        }
+
+
+def kept_patches(number, rate) -> int:
+    """How many of `number` patch tokens `PatchDropout` keeps."""
+    return max(1, int(number * (1 - rate) + 1e-6))  # 10 * (1 - 0.8) is 1.9999999999999996

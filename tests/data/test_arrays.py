@@ -102,6 +102,14 @@ def test_single_class_and_odd_containers_are_refused():
         open_source({"train": IMAGES})
 
 
+def test_digits_are_meant_beside_a_folder_of_that_name(tmp_path, monkeypatch):
+    (tmp_path / "digits").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert open_source("digits").sizes["train"] > 1000
+    with pytest.raises(ValueError, match="digits"):
+        open_source("./digits")
+
+
 def test_digits_are_those_of_scikit_learn():
     from sklearn.datasets import load_digits
 

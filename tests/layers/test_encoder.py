@@ -80,6 +80,18 @@ def test_stochastic_depth_drops_whole_branches_of_single_examples():
     np.testing.assert_allclose(numpy(block(x[:1])), oracle.block(x64, w, 3), atol=3e-6)
 
 
+def test_stochastic_depth_keeps_the_expectation():
+    """With the MLP silent the block is linear in its one draw: x + keep / (1 - rate) * branch."""
+    block, plain = make_block(stochastic_depth_rate=0.2), make_block()
+    for one in (block, plain):
+        one.mlp.dense_2.set_weights([np.zeros((17, 12)), np.zeros(12)])
+    x = images(1, 7, 12)
+    mean = numpy(block(np.repeat(x, 20_000, axis=0), training=True)).mean(0)
+    branch = numpy(plain(x))[0] - x[0]
+    share = ((mean - x[0]) * branch).sum() / (branch**2).sum()
+    assert share == pytest.approx(1, abs=0.018)  # 5 standard deviations: sqrt(.25 / 20,000) is .0035
+
+
 def test_dropout_stands_where_the_paper_has_it():
     """With rate near 1 only the skip connection is left: after attention's output and after the MLP's second layer."""
     block = make_block(dropout_rate=0.999999)

@@ -1,0 +1,126 @@
+"""The command line: models and weights, and training in `keras-vit finetune|evaluate|predict|recipes`.
+
+A command is a generator of lines for the output, over one public function. What fails is one line on the
+error stream and exit code 1; wrong usage is 2, Ctrl-C 130, SIGTERM 143, as shells count them, and a pipe
+that nobody reads 141. Only a file that could not be brought has more lines: its recipe for a shell.
+Nothing here imports Keras before a command that trains or predicts runs.
+"""
+
+import argparse
+import contextlib
+import errno
+import os
+import re
+import signal
+import sys
+import traceback
+import warnings
+
+import keras_vit
+from keras_vit.cli import training, weights
+from keras_vit.cli.printing import one_line
+from keras_vit.weights.fetch import DownloadError
+
+# What functions call a parameter, the command line an option.
+_OPTIONS = {"num_heads": "--heads", "accumulation_steps": "--accumulate", "lora_rank": "--lora"}
+_OPTIONS |= {"ema_momentum": "--ema", "policy": "--precision"}
+_SAME_NAME = ("grid", "out", "recipe", "batch_size", "steps", "epochs", "learning_rate", "image_size", "augmentation")
+_OPTIONS |= {name: f"--{name.replace('_', '-')}" for name in (*_SAME_NAME, "layer_decay", "trainable", "on_bad_image")}
+_INTERRUPTED, _CLOSED_PIPE, _TERMINATED = 130, 141, 143  # 128 and the signal, as shells count
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Runs one command and gives its exit code; `arguments` are those of the process by default."""
+    arguments = _parser().parse_args(arguments)
+    with _warnings_in_one_line(), _sigterm_stops():
+        try:
+            if hasattr(sys.stdout, "reconfigure"):
+                sys.stdout.reconfigure(errors="backslashreplace")  # names beyond the terminal's letters are no fault
+            for line in arguments.command(arguments):
+                _print(line)
+        except BrokenPipeError:  # as behind `| head`: nobody reads any more, which is no fault
+            return _CLOSED_PIPE
+        except KeyboardInterrupt:
+            return _fail("interrupted", _INTERRUPTED, arguments)
+        except SystemExit:
+            return _fail("terminated", _TERMINATED, arguments)
+        except Exception as error:
+            return _fail(_words(error), 1, arguments)
+    return 0
+
+
+def _words(error):
+    """What to print of an error: one line, but for a file that did not come, whose recipe is lines for a shell."""
+    text = str(error)
+    for parameter, option in _OPTIONS.items():
+        text = re.sub(rf"`{parameter}=?`", f"`{option}`", text)
+        text = re.sub(rf"\b{parameter}=(?=[\w(])", f"{option} ", text)
+    if isinstance(error, DownloadError) and "\n  curl " in text:
+        first, *rest = text.splitlines()
+        return "\n".join([one_line(first), *(f"  {line}" for line in rest)])
+    ours = type(error).__module__.startswith("keras_vit.") or "pip install" in text
+    expected = isinstance(error, (ValueError, OSError)) or ours
+    return one_line(text if expected else f"{type(error).__name__}: {text} (--debug shows where)")
+
+
+def _fail(words, code, arguments):
+    if getattr(arguments, "debug", False):
+        traceback.print_exc()
+    print(f"keras-vit: error: {words}", file=sys.stderr)
+    return code
+
+
+def _print(line):
+    if sys.stdout is None:  # closed before we began
+        raise OSError(errno.EBADF, "the output is closed, so nothing can be printed")
+    try:
+        print(line, flush=True)
+    except OSError:  # closed or full; Python would try the rest again at its end, and add words of its own
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise
+
+
+@contextlib.contextmanager
+def _warnings_in_one_line():
+    def show(message, *_):
+        print(f"keras-vit: warning: {one_line(message)}", file=sys.stderr)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", UserWarning)
+        warnings.showwarning = show
+        yield
+
+
+@contextlib.contextmanager
+def _sigterm_stops():
+    """SIGTERM unwinds as Ctrl-C does, so that locks are let go of and a begun download is kept."""
+
+    def stop(*_):
+        raise SystemExit(_TERMINATED)
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _parser():
+    debug = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    debug.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help="show where an error arose")
+    parser = argparse.ArgumentParser("keras-vit", description="Vision Transformers and their weights.", parents=[debug])
+    parser.add_argument("--version", action="version", version=f"keras-vit {keras_vit.__version__}")
+
+    def command(parent, name, function, summary):
+        new = parent.add_parser(name, help=summary, description=summary, parents=[debug], allow_abbrev=False)
+        new.set_defaults(command=function)
+        return new
+
+    def group(parent, name, summary):
+        new = parent.add_parser(name, help=summary, parents=[debug], allow_abbrev=False)
+        return new.add_subparsers(required=True, metavar="COMMAND")
+
+    top = parser.add_subparsers(required=True, metavar="COMMAND")
+    training.add_commands(top, command)
+    weights.add_commands(top, command, group)
+    return parser

@@ -1,0 +1,177 @@
+"""`keras-vit models`, and `keras-vit weights list|info|fetch|verify|inspect|convert`."""
+
+import contextlib
+import dataclasses
+import json
+
+from keras_vit.cli.printing import columns, one_line, path, printable
+from keras_vit.variants import BUILDERS, VARIANTS
+from keras_vit.weights.checkpoint import read_checkpoint
+from keras_vit.weights.content import check_cached, check_file, check_for
+from keras_vit.weights.convert import convert_checkpoint
+from keras_vit.weights.dialects import DIALECTS, recognise
+from keras_vit.weights.fetch import cache_dir, find_local, verify_cache, verify_file
+from keras_vit.weights.fetch.remote import megabytes
+from keras_vit.weights.hub import find_weights, list_weights, near, variant_of
+from keras_vit.weights.hub.augreg import augreg_record, looks_like_augreg
+from keras_vit.weights.hub.records import parameter_count
+from keras_vit.weights.reader import CheckpointError, scan
+from keras_vit.weights.resolve import find_file, is_url, remote_file
+
+
+def add_commands(top, command, group):
+    """Adds these commands to the parser; `command` and `group` make a command and a group of them."""
+    command(
+        top, "models", models, "the builders, with parameters at 224 pixels and 1,000 classes, and stride in pixels"
+    )
+    weights = group(top, "weights", "published and local checkpoints")
+    model = {"metavar": "MODEL", "help": "a builder as ViTB16, or a variant as B/16"}
+
+    new = command(weights, "list", _list, "the published checkpoints")
+    new.add_argument("model", nargs="?", **model)
+    new.add_argument("--json", action="store_true", help="all facts, for programs")
+
+    new = command(weights, "info", _info, "all that is known of published weights, and where they are on this machine")
+    new.add_argument("name", metavar="NAME", help="as in `weights list`, or the name of an AugReg file")
+    new.add_argument("--model", **model)
+
+    new = command(weights, "fetch", _fetch, "download and verify weights unless they are at hand, and print their path")
+    new.add_argument("name", metavar="NAME", help="as in `weights list`, the name of an AugReg file, or an https URL")
+    new.add_argument("--model", **model)
+    new.add_argument("--sha256", metavar="DIGEST", help="that the file must have")
+
+    new = command(
+        weights, "verify", _verify, "look for damage in files, or in the whole cache, by content and noted sha256"
+    )
+    new.add_argument("paths", metavar="PATH", nargs="*", type=path)
+
+    new = command(weights, "inspect", _inspect, "what a checkpoint file holds; nothing of it is run")
+    new.add_argument("file", metavar="FILE", type=path)
+
+    new = command(weights, "convert", _convert, "write a checkpoint in the layout of other software")
+    new.add_argument("source", metavar="SOURCE", type=path)
+    new.add_argument("destination", metavar="DESTINATION", type=path)
+    new.add_argument("--dialect", required=True, choices=list(DIALECTS))
+    new.add_argument("--model", metavar="MODEL", help="refuse unless the file holds this one")
+    new.add_argument("--heads", metavar="A", type=int, help="attention heads, where the file does not tell them")
+    grid = "of the position table, where it is not square and the file does not tell"
+    new.add_argument("--grid", metavar=("H", "W"), type=int, nargs=2, help=grid)
+
+
+def models(arguments):
+    counts = [
+        (builder, name, f"{parameter_count(VARIANTS[name], 224, 1000):,}", str(VARIANTS[name].stride))
+        for builder, name in BUILDERS.items()
+    ]
+    yield from columns([("builder", "variant", "parameters", "stride"), *counts])
+
+
+def _list(arguments):
+    table = list_weights(arguments.model)
+    yield json.dumps([_facts(record) for record in table], indent=2) if arguments.json else str(table)
+
+
+def _info(arguments):
+    for number, record in enumerate(_records(arguments.name, arguments.model)):
+        local = find_local(remote_file(record))
+        facts = _facts(record) | {"local": str(local) if local else f"not at hand; its place is {_place(record)}"}
+        yield from [""] * (number > 0)
+        yield from columns(
+            [(key, value if isinstance(value, str) else json.dumps(value)) for key, value in facts.items()]
+        )
+
+
+def _fetch(arguments):
+    name, model = arguments.name, arguments.model
+    variant = None if is_url(name) and model is None else _only_variant(name, model)
+    file = find_file(name, variant, sha256=arguments.sha256)
+    if not file.path.is_relative_to(cache_dir()):  # of a mirror, where nothing was verified yet
+        (check_for(file.record) if file.record else check_file)(file.path)
+    yield str(file.path)
+
+
+def _verify(arguments):
+    """Looks at every file before it fails, so that one run names all that are bad."""
+    given = (verify_file(path, check_cached) for path in arguments.paths)
+    bad, file = [], None
+    for file in given if arguments.paths else verify_cache(check_cached):
+        bad += [] if file.ok else [str(file.path)]
+        yield f"{'ok' if file.ok else 'BAD'}  {printable(file.path)}  {one_line(file.reason)}"
+    if file is None:
+        yield f"no file in the cache, {printable(cache_dir())}"
+    if bad:
+        raise CheckpointError(f"files that are not sound: {', '.join(bad)}")
+
+
+def _inspect(arguments):
+    file = scan(arguments.file)
+    known = recognise(file.kind, file.entries)
+    yield f"file     {printable(file.path)}: {file.kind}, {megabytes(file.path.stat().st_size)}"
+    yield f"dialect  {known[0] if known else 'unknown'}"
+    if known:
+        checkpoint = read_checkpoint(arguments.file, allow_nonfinite=True)
+        grid = "x".join(map(str, checkpoint.grid)) if checkpoint.grid else "unknown"
+        yield f"model    {checkpoint.looks_like()}, {checkpoint.classes or 0} classes, position grid {grid}"
+    yield f"note     {json.dumps(file.note)}"
+    for name, entry in file.entries.items():
+        yield f"  {printable(name)}  {entry.shape}  {entry.dtype.name}"
+
+
+def _convert(arguments):
+    if arguments.model is not None:
+        _check_looks_like(arguments.source, variant_of(arguments.model))
+    said = {"num_heads": arguments.heads, "grid": arguments.grid and tuple(arguments.grid)}
+    yield str(convert_checkpoint(arguments.source, arguments.destination, arguments.dialect, **said))
+
+
+def _check_looks_like(path, variant):
+    checkpoint = read_checkpoint(path)
+    if checkpoint.variant() != variant:
+        raise CheckpointError(
+            f"the file must hold what `--model` says.\nReceived: --model {variant}, and {path} holds "
+            f"{checkpoint.looks_like()}."
+        )
+
+
+def _records(name, model):
+    """All records of that name: of one model, or of any."""
+    if model is not None:
+        return [find_weights(name, variant_of(model))]
+    found = {}
+    for variant in VARIANTS:
+        with contextlib.suppress(ValueError):
+            found[variant] = find_weights(name, variant)
+    if not found and looks_like_augreg(name):
+        return [augreg_record(name)]  # which says what is wrong with it
+    if not found:
+        names = sorted({record.name for record in list_weights()})
+        raise ValueError(
+            "published weights must be named as in `keras-vit weights list`, or be the name of an AugReg file.\n"
+            f"Received: {name!r}.{near(name, names)}"
+        )
+    return list(found.values())
+
+
+def _only_variant(name, model):
+    if model is not None:
+        return variant_of(model)
+    if name.startswith("hf:") and not any(name == f"hf:{record.hf_repo}" for record in list_weights()):
+        raise ValueError(
+            f"`--model` must say which model it is, since the table does not know this repository.\nReceived: {name!r}."
+        )
+    records = _records(name, None)
+    if len(records) > 1:
+        variants = ", ".join(record.variant for record in records)
+        raise ValueError(
+            f"`--model` must say which, as several have weights of that name: {variants}.\nReceived: {name!r}."
+        )
+    return records[0].variant
+
+
+def _facts(record):
+    """A record as JSON has it."""
+    return dataclasses.asdict(record) | {"fields": dict(record.fields)}
+
+
+def _place(record):
+    return cache_dir() / record.path

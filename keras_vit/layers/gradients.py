@@ -1,0 +1,234 @@
+"""Training steps of TensorFlow that keep less for the backward pass.
+
+They are LayerNorm and GELU, with the dense layers behind them, and attention.
+
+TensorFlow keeps each intermediate array of a formula until its gradient has been computed, for one GELU five
+arrays of the MLP's width. Here a gradient keeps the input and computes the rest again. The control dependency
+holds that back until the backward pass, and keeps the graph optimiser from merging it with the forward pass.
+XLA, and so JAX, chooses by itself what to keep.
+"""
+
+import math
+
+import keras
+from keras import ops
+
+_SLOPE = math.sqrt(2 / math.pi)  # of the tanh approximation, arXiv:1606.08415
+_CUBIC = 0.044715
+
+
+def applies(training) -> bool:
+    """Whether these functions are of use: in training, on TensorFlow."""
+    return bool(training) and keras.config.backend() == "tensorflow"
+
+
+def plain(dense) -> bool:
+    """Whether a dense layer is a product and a bias, and nothing else."""
+    return not (dense.lora_enabled or dense.quantization_mode)
+
+
+def norm_then_dense(norm, denses, tokens, training):
+    """What dense layers make of `norm(tokens)`.
+
+    Args:
+        norm: a `LayerNorm`, or `None` for the tokens as they are.
+        denses: the dense layers.
+        tokens: `(B, T, D)`.
+        training: as in a call.
+
+    Returns:
+        A list of `(B*T, M)`.
+    """
+    if norm is not None and applies(training) and all(map(plain, denses)):
+        gamma, beta, *weights = (
+            ops.cast(weight, tokens.dtype)
+            for weight in (
+                norm.gamma,
+                norm.beta,
+                *(dense.kernel for dense in denses),
+                *(dense.bias for dense in denses),
+            )
+        )
+        return norm_dense(tokens, gamma, beta, norm.epsilon, weights[: len(denses)], weights[len(denses) :])
+    x = tokens if norm is None else norm(tokens, training=training)
+    x = ops.reshape(x, (-1, tokens.shape[-1]))  # (B*T, D)
+    return [dense(x) for dense in denses]
+
+
+def layer_norm(x, gamma, beta, epsilon):
+    """LayerNorm over the last axis; computes in at least float32.
+
+    Args:
+        x: `(..., D)`.
+        gamma: `(D,)`, of any floating dtype.
+        beta: `(D,)`, likewise.
+        epsilon: added to the variance.
+
+    Returns:
+        As `x`.
+    """
+    import tensorflow as tf
+
+    @tf.custom_gradient
+    def normalise(x, gamma, beta):
+        statistics = _statistics(x, epsilon)
+
+        def gradient(upstream):
+            return _norm_gradient(_again(x, upstream), gamma, beta, statistics, upstream)
+
+        return _normal(x, gamma, beta, statistics), gradient
+
+    return normalise(*map(tf.convert_to_tensor, (x, gamma, beta)))
+
+
+def norm_dense(x, gamma, beta, epsilon, kernels, biases):
+    """`layer_norm(x) @ kernel + bias` for each kernel and bias.
+
+    Args:
+        x: `(B, T, D)`.
+        gamma: `(D,)`.
+        beta: `(D,)`.
+        epsilon: added to the variance.
+        kernels: a list of `(D, M)`, of the dtype of `x`.
+        biases: a list of `(M,)`, likewise.
+
+    Returns:
+        A list of `(B*T, M)`.
+    """
+    import tensorflow as tf
+
+    width, count = x.shape[-1], len(kernels)
+
+    @tf.custom_gradient
+    def apply(x, gamma, beta, *weights):
+        statistics, kernels, biases = _statistics(x, epsilon), weights[:count], weights[count:]
+
+        def gradient(*upstreams):
+            late = _again(x, upstreams[0])
+            normal = tf.reshape(_normal(late, gamma, beta, statistics), (-1, width))
+            back = sum(tf.matmul(up, kernel, transpose_b=True) for up, kernel in zip(upstreams, kernels, strict=True))
+            slopes = _norm_gradient(late, gamma, beta, statistics, tf.reshape(back, tf.shape(x)))
+            dkernels = [tf.matmul(normal, upstream, transpose_a=True) for upstream in upstreams]
+            return *slopes, *dkernels, *(tf.reduce_sum(upstream, 0) for upstream in upstreams)
+
+        normal = tf.reshape(_normal(x, gamma, beta, statistics), (-1, width))
+        products = [tf.matmul(normal, kernel) for kernel in kernels]
+        return [tf.nn.bias_add(product, bias) for product, bias in zip(products, biases, strict=True)], gradient
+
+    return apply(*map(tf.convert_to_tensor, (x, gamma, beta, *kernels, *biases)))
+
+
+def gelu_dense(x, kernel, bias, approximate):
+    """`gelu(x) @ kernel + bias`.
+
+    Args:
+        x: `(R, M)`.
+        kernel: `(M, D)`, of the dtype of `x`.
+        bias: `(D,)`, likewise.
+        approximate: whether GELU is the tanh approximation.
+
+    Returns:
+        `(R, D)`.
+    """
+    import tensorflow as tf
+
+    @tf.custom_gradient
+    def apply(x, kernel, bias):
+        def gradient(upstream):
+            active, slope = _gelu_and_slope(_again(x, upstream), approximate)
+            dkernel = tf.matmul(active, upstream, transpose_a=True)
+            dx = tf.matmul(upstream, kernel, transpose_b=True) * slope
+            return dx, dkernel, tf.reduce_sum(upstream, 0)
+
+        return tf.nn.bias_add(tf.matmul(ops.gelu(x, approximate=approximate), kernel), bias), gradient
+
+    return apply(*map(tf.convert_to_tensor, (x, kernel, bias)))
+
+
+def attention(query, key, value):
+    """`softmax(query @ key) @ value`; the softmax runs in at least float32.
+
+    Args:
+        query: `(B, A, Q, D/A)`, scaled.
+        key: `(B, A, D/A, T)`.
+        value: `(B, A, T, D/A)`.
+
+    Returns:
+        `(B, A, Q, D/A)`.
+    """
+    import tensorflow as tf
+
+    dtype = keras.backend.result_type(query.dtype.name, "float32")
+
+    def softmax(query, key):
+        return tf.nn.softmax(tf.cast(tf.matmul(query, key), dtype))  # (B, A, Q, T)
+
+    @tf.custom_gradient
+    def attend(query, key, value):
+        def gradient(upstream):
+            weights = softmax(_again(query, upstream), key)
+            dweights = tf.cast(tf.matmul(upstream, value, transpose_b=True), dtype)
+            dlogits = weights * (dweights - tf.reduce_sum(weights * dweights, -1, keepdims=True))
+            weights, dlogits = (tf.cast(x, query.dtype) for x in (weights, dlogits))
+            dvalue = tf.matmul(weights, upstream, transpose_a=True)
+            return tf.matmul(dlogits, key, transpose_b=True), tf.matmul(query, dlogits, transpose_a=True), dvalue
+
+        return tf.matmul(tf.cast(softmax(query, key), query.dtype), value), gradient
+
+    return attend(query, key, value)
+
+
+def _again(x, upstream):
+    """`x` for use in the backward pass alone."""
+    import tensorflow as tf
+
+    with tf.control_dependencies([upstream]):
+        return tf.identity(x)
+
+
+def _statistics(x, epsilon):
+    """Mean and inverse deviation, `(..., 1)`, in at least float32."""
+    import tensorflow as tf
+
+    wide = tf.cast(x, keras.backend.result_type(x.dtype.name, "float32"))
+    mean = tf.reduce_mean(wide, -1, keepdims=True)
+    return mean, tf.math.rsqrt(tf.reduce_mean(tf.math.squared_difference(wide, mean), -1, keepdims=True) + epsilon)
+
+
+def _normal(x, gamma, beta, statistics):
+    """LayerNorm of `x`, of its dtype."""
+    import tensorflow as tf
+
+    mean, scale = statistics
+    wide, gamma, beta = (tf.cast(tensor, mean.dtype) for tensor in (x, gamma, beta))
+    return tf.cast((wide - mean) * scale * gamma + beta, x.dtype)
+
+
+def _norm_gradient(x, gamma, beta, statistics, upstream):
+    """What LayerNorm hands back to `x`, `gamma` and `beta`."""
+    import tensorflow as tf
+
+    mean, scale = statistics
+    upstream = tf.cast(upstream, mean.dtype)
+    normal = (tf.cast(x, mean.dtype) - mean) * scale
+    inner = upstream * tf.cast(gamma, mean.dtype)
+    offset, slope = (tf.reduce_mean(part, -1, keepdims=True) for part in (inner, inner * normal))
+    axes = list(range(x.shape.rank - 1))
+    dgamma, dbeta = tf.reduce_sum(upstream * normal, axes), tf.reduce_sum(upstream, axes)
+    dx = (inner - offset - normal * slope) * scale
+    return tf.cast(dx, x.dtype), tf.cast(dgamma, gamma.dtype), tf.cast(dbeta, beta.dtype)
+
+
+def _gelu_and_slope(x, approximate):
+    """GELU and its derivative."""
+    import tensorflow as tf
+
+    if approximate:
+        square = tf.square(x)
+        twice_share = 1 + tf.tanh(x * (_SLOPE + (_SLOPE * _CUBIC) * square))
+        share = 0.5 * twice_share
+        bend = x * (_SLOPE + (3 * _SLOPE * _CUBIC) * square)
+        return x * share, share + share * (2 - twice_share) * bend
+    share = 0.5 + 0.5 * tf.math.erf(x * math.sqrt(0.5))
+    density = tf.exp(-0.5 * tf.square(x)) * (1 / math.sqrt(2 * math.pi))
+    return x * share, share + x * density

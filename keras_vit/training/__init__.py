@@ -1,0 +1,1 @@
+"""Training: schedules, optimizers, plans, and what makes a model cheaper to train."""

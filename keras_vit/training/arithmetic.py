@@ -1,0 +1,76 @@
+"""The arithmetic of one optimizer step, in as few passes over memory as a backend allows."""
+
+import math
+
+import keras
+import numpy as np
+from keras import ops
+
+
+def on_tensorflow():
+    return keras.backend.backend() == "tensorflow"
+
+
+def square_sum(gradient):
+    if on_tensorflow():
+        import tensorflow as tf
+
+        return 2 * tf.nn.l2_loss(tf.cast(gradient, tf.float32))  # one pass, no second tensor
+    return ops.sum(ops.square(ops.cast(gradient, "float32")))
+
+
+def scaled(gradient, scale):
+    """`gradient * scale`, and 0 where `scale` is 0, whatever the gradient: 0 times infinity would be NaN."""
+    gradient = ops.cast(gradient, "float32")
+    if on_tensorflow():
+        import tensorflow as tf
+
+        return tf.math.multiply_no_nan(gradient, scale)  # one pass
+    return ops.where(scale == 0, 0.0, gradient * scale)
+
+
+def decayed(accumulator, decay):
+    """optax rounds the decay to the accumulator's dtype: in bfloat16 .9 is .8984375. The golden files show it."""
+    decay = ops.cast(ops.cast(decay, accumulator.dtype), "float32")
+    return decay * ops.cast(accumulator, "float32")
+
+
+def bias_correction(beta, steps):
+    """`1 - beta ** steps` for the float32 nearest to `beta`; float32's own difference would be off by 1e-4."""
+    beta = float(np.float32(beta))
+    return -ops.expm1(steps * math.log(beta)) if beta else ops.ones_like(steps)
+
+
+def has_kernel(*variables):
+    """Whether TensorFlow can do the whole step in one pass: its kernels want one dtype."""
+    return on_tensorflow() and all(keras.backend.standardize_dtype(v.dtype) == "float32" for v in variables)
+
+
+def tensorflow_sgd(variable, accumulator, gradient, rate, momentum):
+    import tensorflow as tf
+
+    return tf.raw_ops.ResourceApplyMomentum(
+        var=variable.handle, accum=_handle(accumulator), lr=rate, grad=gradient, momentum=momentum
+    )
+
+
+def tensorflow_adam(variable, first, second, gradient, rate, beta_1, beta_2, epsilon):
+    import tensorflow as tf
+
+    none = tf.zeros(())  # the powers of beta: the rate has their part already
+    return tf.raw_ops.ResourceApplyAdam(
+        var=variable.handle,
+        m=_handle(first),
+        v=_handle(second),
+        beta1_power=none,
+        beta2_power=none,
+        lr=rate,
+        beta1=beta_1,
+        beta2=beta_2,
+        epsilon=epsilon,
+        grad=gradient,
+    )
+
+
+def _handle(variable):
+    return variable.value.handle

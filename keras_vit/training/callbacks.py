@@ -1,0 +1,131 @@
+"""Callbacks: a run that diverges stops within a step, and the logs say rate and gradient norm."""
+
+import math
+
+import keras
+from keras import ops
+
+from keras_vit.training.optimizers import GuardedOptimizer
+from keras_vit.variants import check_positive_int
+
+MAX_SKIPS = 50  # float16: the scale goes through all of float32's powers of two in 149 + 15 halvings
+
+
+class TrainingDivergedError(RuntimeError):
+    """A loss or a gradient is not finite. The model holds the weights from before that step, all of them finite.
+
+    Attributes:
+        step: of the optimizer, counted from 1, that was left out.
+    """
+
+    def __init__(self, message, step):
+        super().__init__(message)
+        self.step = step
+
+
+class NonFiniteGuard(keras.callbacks.Callback):
+    """Stops `fit` by an error as soon as a loss or a gradient is not finite.
+
+    The optimizers of this package leave weights and moments alone where a gradient is not finite, so what the model
+    holds then, and whatever another callback has saved, is finite. That is why other optimizers are refused:
+    with them the weights would be lost by the time a callback is asked. List it first, so that nothing else is
+    logged of that step. With `steps_per_execution=k` it looks after every k steps.
+
+    Under `LossScaleOptimizer` (float16) single overflows are normal: it skips the step and halves its scale. Then
+    more than `max_skips` in a row are what stops the run.
+
+    Args:
+        last_good: path of the last checkpoint for the message, or a function that gives it; `None` for none.
+        max_skips: as above.
+
+    Raises:
+        TrainingDivergedError: out of `fit`.
+        TypeError: out of `fit`, if the optimizer is not one of `keras_vit.training.optimizers`.
+    """
+
+    def __init__(self, last_good=None, max_skips=MAX_SKIPS):
+        super().__init__()
+        check_positive_int("max_skips", max_skips)
+        self.last_good = last_good
+        self.max_skips = max_skips
+        self._skips = 0
+        self._scale = None
+
+    def on_train_begin(self, logs=None):
+        optimizer = inner_optimizer(self.model)
+        if not isinstance(optimizer, GuardedOptimizer):
+            raise TypeError(
+                "NonFiniteGuard needs an optimizer that leaves the weights alone where a gradient is not finite.\n"
+                f"Received: {type(optimizer).__name__}. Pass an SGD or AdamW of keras_vit.training.optimizers."
+            )
+        self._skips, self._scale = 0, self._loss_scale()
+
+    def on_train_batch_end(self, batch, logs=None):
+        _sync(self.model)
+        if self._scale is not None:
+            self._count_skips()
+            return
+        loss = float((logs or {}).get("loss", 0.0))
+        norm = float(ops.convert_to_numpy(inner_optimizer(self.model).gradient_norm))
+        if not (math.isfinite(loss) and math.isfinite(norm)):
+            self._stop(f"loss {loss}, gradient norm {norm}", "a lower learning rate, a longer warm-up or clipping")
+
+    def _count_skips(self):
+        scale = self._loss_scale()
+        self._skips = self._skips + round(math.log2(self._scale / scale)) if 0 < scale < self._scale else 0
+        self._scale = scale
+        if self._skips > self.max_skips or scale == 0:
+            self._stop(f"{self._skips} steps skipped in a row", 'images of a smaller range or `"mixed_bfloat16"`')
+
+    def _loss_scale(self):
+        optimizer = self.model.optimizer
+        if not isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+            return None
+        return float(ops.convert_to_numpy(optimizer.dynamic_scale) if optimizer.built else optimizer.initial_scale)
+
+    def _stop(self, what, advice):
+        optimizer = inner_optimizer(self.model)
+        step = int(ops.convert_to_numpy(optimizer.iterations))
+        good = self.last_good() if callable(self.last_good) else self.last_good
+        scale = "" if self._scale is None else f", loss scale {self._scale:.3g}"
+        raise TrainingDivergedError(
+            "training diverged: a loss or gradient is not finite. The weights are those from before this step.\n"
+            f"Received: {what}; step {step}, learning rate {_rate(optimizer, step - 1):.3g}{scale}; "
+            f"last good checkpoint: {good or 'none'}. Look for images or labels that are not finite, or try {advice}.",
+            step,
+        )
+
+
+class StepFacts(keras.callbacks.Callback):
+    """Adds `learning_rate` and, where the optimizer knows it, `gradient_norm` of the last step to an epoch's logs.
+
+    List it before what writes logs down, as `keras.callbacks.CSVLogger`.
+    """
+
+    def on_epoch_end(self, epoch, logs=None):
+        if logs is None:
+            return
+        optimizer = inner_optimizer(self.model)
+        steps = int(ops.convert_to_numpy(optimizer.iterations))
+        logs["learning_rate"] = _rate(optimizer, max(steps - 1, 0))
+        if isinstance(optimizer, GuardedOptimizer):
+            logs["gradient_norm"] = float(ops.convert_to_numpy(optimizer.gradient_norm))
+
+
+def inner_optimizer(model):
+    """The optimizer that moves the weights, also where another one scales the loss for it."""
+    return getattr(model.optimizer, "inner_optimizer", model.optimizer)
+
+
+def _rate(optimizer, step):
+    """The learning rate of a step, counted from 0; without a schedule, that of now."""
+    schedule = optimizer._learning_rate
+    if isinstance(schedule, keras.optimizers.schedules.LearningRateSchedule):
+        return float(ops.convert_to_numpy(schedule(step)))
+    return float(ops.convert_to_numpy(optimizer.learning_rate))
+
+
+def _sync(model):
+    """On JAX, `fit` keeps the state to itself until asked for it."""
+    if keras.backend.backend() == "jax":
+        model.jax_state_sync()

@@ -1,0 +1,242 @@
+"""How much memory training takes, estimated before the first step, and whether the machine has it.
+
+What training keeps for the way back is counted per block from the sizes of the model; the counts are those of
+TensorFlow's training graph, fitted to measured peaks and on the high side of them.
+"""
+
+import dataclasses
+import math
+
+import keras
+import ml_dtypes
+import numpy as np
+
+from keras_vit.layers import ResNetRoot, ResNetUnit, StdConv2D, TransformerBlock
+from keras_vit.layers.tokens import kept_patches
+from keras_vit.training.device_memory import available_memory
+from keras_vit.training.freezing import check_vision_transformer
+from keras_vit.variants import check_choice, check_positive_int
+
+_SLOTS = {"sgd": 1, "adamw": 2}  # numbers an optimizer keeps for every weight
+# Bytes that a first training step takes for itself, more if blocks learn, and more to compile with XLA.
+_RUNTIME = (120e6, 130e6, 320e6)
+
+# Numbers kept for one example and block: times T * D, T * M and A * T * T.
+_KEPT = (9, 2.2, 0.2)  # by TensorFlow with `keras_vit.layers.gradients`
+_KEPT_BY_XLA = (9, 3, 1)
+_KEPT_BY_DROPOUT = (5, 3, 0)  # more, where there is dropout
+_KEPT_BY_ATTENTION_DROPOUT = (0, 0, 3.5)
+_KEPT_BY_LORA = (0, 2, 0)  # more, beside an MLP's second layer
+_KEPT_BY_KEYS_AND_VALUES = 5  # times T * D, in a last block that computes the class token alone
+_KEPT_BY_CONVOLUTION = 5  # for each number that a convolution of the ResNet puts out, GroupNorm's among them
+
+
+@dataclasses.dataclass(frozen=True)
+class MemoryEstimate:
+    """Bytes that a training step needs, by what they are for.
+
+    Attributes:
+        weights: of the model; they are there before training.
+        gradients: of what learns; twice that with accumulation.
+        optimizer: the optimizer's slots.
+        average: of Polyak averaging.
+        activations: what the way back needs of one micro-batch.
+        runtime: what the first step takes for itself.
+    """
+
+    weights: int
+    gradients: int
+    optimizer: int
+    average: int
+    activations: int
+    runtime: int
+
+    @property
+    def total(self) -> int:
+        """All of it."""
+        return sum(dataclasses.asdict(self).values())
+
+    @property
+    def needed(self) -> int:
+        """What is not there yet when a model has been built: all but the weights."""
+        return self.total - self.weights
+
+    def __str__(self):
+        parts = ", ".join(f"{name} {_gigabytes(value)}" for name, value in dataclasses.asdict(self).items() if value)
+        return f"{_gigabytes(self.total)} of memory: {parts}"
+
+
+def estimate_memory(model, batch_size, *, accumulation_steps=1, optimizer="sgd", ema=False) -> MemoryEstimate:
+    """Estimates the memory of training, from above rather than from below.
+
+    Args:
+        model: a `VisionTransformer` of known image size. Frozen layers, LoRA, mixed precision, `rematerialize`,
+            `patch_dropout_rate` and the `jit_compile` that it is or would be compiled with are taken into account.
+        batch_size: images of one step on one device.
+        accumulation_steps: micro-batches that a step is computed in; must divide `batch_size`.
+        optimizer: `"sgd"` (with momentum) or `"adamw"`.
+        ema: whether Polyak averaging keeps a second set of weights.
+
+    Returns:
+        A `MemoryEstimate`; as a string it is one readable line.
+
+    Raises:
+        TypeError: for a value of the wrong type, or if `model` is no `VisionTransformer`.
+        ValueError: for a value out of range, or a model of unknown image size.
+    """
+    _check_arguments(model, batch_size, accumulation_steps, optimizer)
+    learning = sum(_bytes(weight) for weight in model.trainable_weights)
+    return MemoryEstimate(
+        weights=sum(_bytes(weight) for weight in model.weights),
+        gradients=learning * (2 if accumulation_steps > 1 else 1),
+        optimizer=learning * _SLOTS[optimizer],
+        average=learning if ema else 0,
+        activations=round(_activations(model, batch_size // accumulation_steps)),
+        runtime=round(_runtime(model)),
+    )
+
+
+def largest_micro_batch(model, batch_size, available, *, optimizer="sgd", ema=False) -> int:
+    """The largest divisor of `batch_size` that fits as a micro-batch into `available` bytes, or 0 if not even 1 does.
+
+    Args:
+        model: a `VisionTransformer` that is built, so its weights are not counted again.
+        batch_size: images of one step on one device.
+        available: bytes.
+        optimizer: as `estimate_memory` takes it.
+        ema: as `estimate_memory` takes it.
+    """
+    for steps in (k for k in range(1, batch_size + 1) if batch_size % k == 0):
+        estimate = estimate_memory(model, batch_size, accumulation_steps=steps, optimizer=optimizer, ema=ema)
+        if estimate.needed <= available:
+            return batch_size // steps
+    return 0
+
+
+def check_memory(model, batch_size, *, accumulation_steps=1, optimizer="sgd", ema=False, available=None):
+    """Raises if a training step cannot fit, with what would.
+
+    Args:
+        model: as `estimate_memory` takes it, and what follows.
+        batch_size: images of one step on one device.
+        accumulation_steps: micro-batches of a step.
+        optimizer: `"sgd"` or `"adamw"`.
+        ema: whether weights are averaged.
+        available: bytes; by default those that `available_memory` finds. If it finds none, nothing is refused.
+
+    Returns:
+        The `MemoryEstimate`.
+
+    Raises:
+        ValueError: if the batch needs more than there is.
+    """
+    estimate = estimate_memory(model, batch_size, accumulation_steps=accumulation_steps, optimizer=optimizer, ema=ema)
+    available = available_memory() if available is None else available
+    if available is None or estimate.needed <= available:
+        return estimate
+    micro_batch = largest_micro_batch(model, batch_size, available, optimizer=optimizer, ema=ema)
+    raise ValueError(
+        f"training needs {_gigabytes(estimate.needed)} beside the weights, and {_gigabytes(available)} are free.\n"
+        f"Received: batch_size={batch_size}, accumulation_steps={accumulation_steps}, {model.name!r}; {estimate}.\n"
+        + _advice(model, batch_size, micro_batch)
+    )
+
+
+def _advice(model, batch_size, micro_batch):
+    if micro_batch:
+        return f"Pass accumulation_steps={batch_size // micro_batch}: the same step in micro-batches of {micro_batch}."
+    others = [] if model.config.rematerialize else ["building the model with rematerialize=True"]
+    others += ["smaller images", "a smaller model", '`freeze(model, "head")`']
+    return f"Not even one image fits; what helps: {', '.join(others)}."
+
+
+def _check_arguments(model, batch_size, accumulation_steps, optimizer):
+    check_vision_transformer(model)
+    check_positive_int("batch_size", batch_size)
+    check_positive_int("accumulation_steps", accumulation_steps)
+    check_choice("optimizer", optimizer, _SLOTS)
+    if batch_size % accumulation_steps:
+        raise ValueError(
+            "`accumulation_steps` must divide `batch_size`, so that every micro-batch is full.\n"
+            f"Received: batch_size={batch_size}, accumulation_steps={accumulation_steps}."
+        )
+    if None in model.input_shape[1:]:
+        raise ValueError(
+            "what training keeps depends on the image's size, so the model must have one.\n"
+            f"Received: {model.input_shape}. Pass `with_input_shape(model, (H, W, C))`."
+        )
+
+
+def _runtime(model):
+    step, blocks, compiler = _RUNTIME
+    return step + (blocks if _learning_blocks(model) else 0) + (compiler if model.jit_compile else 0)
+
+
+def _activations(model, batch):
+    """Bytes that the way back needs of `batch` images, with the copies of the weights in half precision."""
+    size = _item_size(_blocks(model)[0].compute_dtype)
+    before = _before_the_blocks(model)
+    learning = _learning_blocks(model)
+    kept = [_kept(model, block) for block in _blocks(model)]
+    numbers = max(kept)  # while one block is computed, all that is in it
+    if model.config.rematerialize and learning:
+        numbers += 2 * max(kept) + len(learning) * _tokens(model) * model.config.hidden_size
+    elif learning:
+        numbers = sum(kept[-len(learning) :])
+    images = 2 * 4 * math.prod(model.input_shape[1:])  # as they came and cut into patches
+    copies = sum(math.prod(weight.shape) for weight in model.weights) * size if size < 4 else 0
+    return batch * (size * (numbers + before) + images) + copies
+
+
+def _kept(model, block):
+    """Numbers that one block keeps of one example."""
+    tokens = _tokens(model)
+    if block.num_output_tokens is not None:
+        return _KEPT_BY_KEYS_AND_VALUES * tokens * block.hidden_size
+    factors = [_KEPT_BY_XLA if model.jit_compile else _KEPT]
+    factors += [_KEPT_BY_DROPOUT] if block.dropout_rate else []
+    factors += [_KEPT_BY_LORA] if block.mlp.dense_2.lora_enabled else []
+    factors += [_KEPT_BY_ATTENTION_DROPOUT] if block.attention_dropout_rate else []
+    sizes = (tokens * block.hidden_size, tokens * block.mlp_dim, block.num_heads * tokens**2)
+    return sum(factor * size for row in factors for factor, size in zip(row, sizes, strict=True))
+
+
+def _before_the_blocks(model):
+    """Numbers kept of one example up to the first block: tokens, and the ResNet's feature maps if it learns."""
+    numbers = 3 * _tokens(model) * model.config.hidden_size
+    for layer in model.layers:
+        if isinstance(layer, (ResNetRoot, ResNetUnit)) and layer.trainable_weights:
+            height, width = layer.output.shape[1:3]
+            strided = 2 if isinstance(layer, ResNetRoot) else 1  # its convolution comes before its pooling
+            channels = sum(part.filters for part in layer._flatten_layers() if isinstance(part, StdConv2D))
+            numbers += _KEPT_BY_CONVOLUTION * height * width * strided**2 * channels
+    return numbers
+
+
+def _tokens(model):
+    """T, as training has it."""
+    prefix, grid = model.config.num_prefix_tokens, model.config.grid(*model.input_shape[1:3])
+    return prefix + kept_patches(math.prod(grid), model.config.patch_dropout_rate)
+
+
+def _blocks(model):
+    return [layer for layer in model.layers if isinstance(layer, TransformerBlock)]
+
+
+def _learning_blocks(model):
+    """The blocks that gradients pass: all behind the first layer that learns."""
+    learns = [bool(layer.trainable_weights) for layer in model.layers]
+    behind = model.layers[learns.index(True) :] if any(learns) else []
+    return [layer for layer in behind if isinstance(layer, TransformerBlock)]
+
+
+def _bytes(variable):
+    return math.prod(variable.shape) * _item_size(variable.dtype)
+
+
+def _item_size(dtype):
+    return ml_dtypes.finfo(dtype).bits // 8 if keras.backend.is_float_dtype(dtype) else np.dtype(dtype).itemsize
+
+
+def _gigabytes(number):
+    return f"{number / 1e9:.2f} GB"

@@ -1,0 +1,336 @@
+"""From a recipe to the arguments of `compile()` and `fit()`, for a model, a batch size and a number of images.
+
+What a recipe does not say, for it was published for one batch size and one data set, is decided in `plan` alone, and
+`Plan.changes` tells it.
+"""
+
+import dataclasses
+import math
+
+import keras
+
+from keras_vit.recipes import Recipe, find_recipe
+from keras_vit.recipes.records import check_positive, check_steps
+from keras_vit.training.callbacks import NonFiniteGuard
+from keras_vit.training.heads import check_model, start_head
+from keras_vit.training.layer_decay import check_layer_decay
+from keras_vit.training.losses import LABELS, SigmoidCrossentropy
+from keras_vit.training.optimizers import SGD, AdamW
+from keras_vit.training.schedules import WarmupCosine, WarmupLinear, WarmupReciprocalSqrt
+from keras_vit.variants import check_choice, check_positive_int
+
+SCALE_RATES = ("linear", "none")
+_MOST_EPOCHS_SHOWN = 100  # of a recipe that counts steps: fit() evaluates after each
+_NEARLY_ALL = 0.9  # of a recipe's steps; with so many its warm-up stays as it is
+_SHORT_RUN_WARMUP = 0.1  # official README's short runs: 50 of 500 steps, 100 of 1,000
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """A recipe for one data set and batch size; made by `plan`.
+
+    Attributes:
+        recipe: the `Recipe`.
+        num_images: in the training set.
+        batch_size: images in one optimizer step.
+        steps: optimizer steps in all; `fit` with `fit_arguments` makes exactly these.
+        warmup_steps: of them.
+        learning_rate: the highest one.
+        final_learning_rate: of the linear schedule, at its end.
+        epochs: the parts of `fit`, after each of which it evaluates.
+        steps_per_epoch: in each but the last, which has what is left of `steps`.
+        accumulation_steps: micro-batches of one batch.
+        layer_decay: the rate of each layer is that of the layer above times this; `None` for one rate.
+    """
+
+    recipe: Recipe
+    num_images: int
+    batch_size: int
+    steps: int
+    warmup_steps: int
+    learning_rate: float
+    final_learning_rate: float
+    epochs: int
+    steps_per_epoch: int
+    accumulation_steps: int
+    layer_decay: float | None = None
+
+    def prepare(self, model, head="new"):
+        """Gives the model the head that the recipe begins with: a kernel of zeros and the recipe's bias.
+
+        Args:
+            model: a `VisionTransformer` that ends in logits; it is changed in place.
+            head: `"new"` refuses a kernel that is not zero, for it was trained; `"reset"` sets it to zero, as the
+                official code always does; `"keep"` leaves kernel and bias as they are.
+
+        Raises:
+            ValueError: if the model is not as the recipe trains it; the error says how to build it.
+            TypeError: if it is no `VisionTransformer`.
+        """
+        check_model(model, self.recipe)
+        start_head(model, self.recipe.head_bias, head)
+
+    def schedule(self) -> keras.optimizers.schedules.LearningRateSchedule:
+        """The learning rate by step."""
+        numbers = (self.learning_rate, self.steps, self.warmup_steps)
+        if self.recipe.schedule == "cosine":
+            return WarmupCosine(*numbers)
+        if self.recipe.schedule == "linear":
+            return WarmupLinear(*numbers, self.final_learning_rate)
+        cooldown = _shortened(self.recipe.cooldown_steps, self.recipe, self.steps)
+        return WarmupReciprocalSqrt(*numbers, self.recipe.timescale, cooldown)
+
+    def optimizer(self) -> keras.optimizers.Optimizer:
+        """A new optimizer with the schedule, the decay, the clipping and the average of the recipe."""
+        recipe = self.recipe
+        arguments = {
+            "learning_rate": self.schedule(),
+            "accumulator_dtype": recipe.accumulator_dtype,
+            "weight_decay": recipe.weight_decay or None,
+            "global_clipnorm": recipe.clip_norm,
+            "layer_decay": self.layer_decay,
+        }
+        if recipe.ema_momentum is not None:
+            arguments |= {"use_ema": True, "ema_momentum": recipe.ema_momentum}
+        if recipe.optimizer == "sgd":
+            return SGD(momentum=recipe.momentum, **arguments)
+        return AdamW(beta_1=recipe.beta_1, beta_2=recipe.beta_2, **arguments)
+
+    def loss(self, labels="int") -> keras.losses.Loss:
+        """The loss of logits.
+
+        Args:
+            labels: `"int"`, class numbers `(B,)`, or `"one_hot"`, `(B, K)`, which MixUp and CutMix need.
+        """
+        check_choice("labels", labels, LABELS)
+        smoothing = self.recipe.label_smoothing
+        if self.recipe.loss == "sigmoid":
+            return SigmoidCrossentropy(smoothing, labels)
+        if labels == "one_hot":
+            return keras.losses.CategoricalCrossentropy(from_logits=True, label_smoothing=smoothing)
+        if smoothing:
+            raise ValueError(
+                "softmax cross-entropy with label smoothing needs a row of numbers for each image.\n"
+                f"Received: labels='int', label_smoothing={smoothing}. Pass labels=\"one_hot\", to the data as well."
+            )
+        return keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+    def compile_arguments(self, labels="int", metrics=None) -> dict[str, object]:
+        """For `model.compile(**plan.compile_arguments())`.
+
+        Args:
+            labels: as in `loss`.
+            metrics: a list of metrics instead of the accuracy.
+        """
+        loss = self.loss(labels)
+        if metrics is None:
+            sparse = labels == "int"
+            kind = keras.metrics.SparseCategoricalAccuracy if sparse else keras.metrics.CategoricalAccuracy
+            metrics = [kind(name="accuracy")]
+        arguments = {"optimizer": self.optimizer(), "loss": loss, "metrics": metrics}
+        if self.accumulation_steps > 1:
+            arguments["accumulation_steps"] = self.accumulation_steps
+        return arguments
+
+    def fit_arguments(self, last_good=None) -> dict[str, object]:
+        """For `model.fit(dataset, **plan.fit_arguments())` with a dataset that does not end.
+
+        `callbacks` holds the guard against figures that are not finite and the one that stops after `steps` steps,
+        within the last epoch; add others behind them. `shuffle` is off, since the dataset has its order.
+
+        Args:
+            last_good: as `NonFiniteGuard` takes it.
+        """
+        return {
+            "epochs": self.epochs,
+            "steps_per_epoch": self.steps_per_epoch,
+            "callbacks": [NonFiniteGuard(last_good), StopAfterSteps(self.steps)],
+            "shuffle": False,
+        }
+
+    def changes(self) -> tuple[str, ...]:
+        """One line for each number that is not the recipe's."""
+        recipe = self.recipe
+        pairs = [
+            ("batch_size", recipe.batch_size, self.batch_size),
+            ("learning_rate", recipe.learning_rate, self.learning_rate),
+            ("final_learning_rate", recipe.final_learning_rate, self.final_learning_rate),
+            ("steps", recipe.published_steps, self.steps),
+            ("warmup_steps", recipe.warmup_steps, self.warmup_steps),
+            ("layer_decay", None, self.layer_decay),
+        ]
+        return tuple(
+            f"{field}: {ours:g}" + ("" if published is None else f" instead of {published:g}")
+            for field, published, ours in pairs
+            if ours is not None and ours != published
+        )
+
+
+def plan(
+    recipe,
+    model=None,
+    *,
+    num_images,
+    batch_size=None,
+    steps=None,
+    epochs=None,
+    warmup_steps=None,
+    learning_rate=None,
+    accumulation_steps=None,
+    layer_decay=None,
+    scale_rate="linear",
+) -> Plan:
+    """Fits a recipe to a number of images and a batch size.
+
+    What no recipe says is decided so:
+
+    - Rate: in proportion to the batch size (Goyal et al., arXiv:1706.02677; not in the papers of the recipes), with
+      `scale_rate="none"` as published. A `learning_rate` that is given is taken as it is.
+    - Steps: the recipe's, or its epochs times `num_images` over the batch size. A smaller batch does not lengthen a
+      recipe that counts steps.
+    - Warm-up: the recipe's, unless fewer than nine tenths of its steps are made; then at most its share of all steps,
+      or a tenth of them if that is more, as in the official README's short runs.
+    - Micro-batches: no larger than the recipe's, in as few as divide the batch.
+
+    Args:
+        recipe: a name in `keras_vit.RECIPES` or a `Recipe`.
+        model: a `VisionTransformer` to check against the recipe; it is not changed, `Plan.prepare` does that.
+        num_images: in the training set.
+        batch_size: images in one optimizer step, on all devices together.
+        steps: optimizer steps in all.
+        epochs: the same as passes over the images; not both.
+        warmup_steps: fewer than the steps; 0 for none.
+        learning_rate: the highest one.
+        accumulation_steps: micro-batches, a divisor of `batch_size`.
+        layer_decay: in (0, 1]: the rate of each layer is that of the layer above times this.
+        scale_rate: `"linear"` or `"none"`.
+
+    Returns:
+        A `Plan`.
+
+    Raises:
+        ValueError: for a value out of range, an empty training set, or a model that is not as the recipe trains it.
+        TypeError: for a value of the wrong type.
+    """
+    recipe = find_recipe(recipe)
+    _check_num_images(num_images)
+    check_choice("scale_rate", scale_rate, SCALE_RATES)
+    if layer_decay is not None:
+        check_layer_decay(layer_decay)
+    if model is not None:
+        check_model(model, recipe)
+    batch_size = recipe.batch_size if batch_size is None else batch_size
+    check_positive_int("batch_size", batch_size)
+    steps, epochs = _length(recipe, num_images, batch_size, steps, epochs)
+    steps_per_epoch = math.ceil(steps / epochs)
+    rate, final_rate = _rates(recipe, learning_rate, batch_size if scale_rate == "linear" else recipe.batch_size)
+    return Plan(
+        recipe=recipe,
+        num_images=num_images,
+        batch_size=batch_size,
+        steps=steps,
+        warmup_steps=_warmup(recipe, steps, warmup_steps),
+        learning_rate=rate,
+        final_learning_rate=final_rate,
+        epochs=math.ceil(steps / steps_per_epoch),
+        steps_per_epoch=steps_per_epoch,
+        accumulation_steps=_micro_batches(recipe, batch_size, accumulation_steps),
+        layer_decay=layer_decay,
+    )
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class StopAfterSteps(keras.callbacks.Callback):
+    """Ends `fit` once the optimizer has made this many steps, those of an earlier `fit` included.
+
+    Args:
+        steps: optimizer steps in all.
+    """
+
+    def __init__(self, steps):
+        super().__init__()
+        check_positive_int("steps", steps)
+        self.steps = steps
+        self._made = 0  # before this epoch
+
+    def on_epoch_begin(self, epoch, logs=None):
+        # JAX brings it up to date between epochs only.
+        self._made = int(keras.ops.convert_to_numpy(self.model.optimizer.iterations))
+
+    def on_train_batch_end(self, batch, logs=None):
+        if self._made + batch + 1 >= self.steps:
+            self.model.stop_training = True
+
+    def get_config(self):
+        return {"steps": self.steps}
+
+
+def _check_num_images(num_images):
+    if num_images == 0:
+        raise ValueError("the training set is empty, so there is nothing to learn from.\nReceived: num_images=0.")
+    check_positive_int("num_images", num_images)
+
+
+def _length(recipe, num_images, batch_size, steps, epochs):
+    """Optimizer steps, and the epochs in which `fit` shows them."""
+    if steps is not None and epochs is not None:
+        raise ValueError(
+            f"`steps` and `epochs` say the same thing, so pass one.\nReceived: steps={steps}, epochs={epochs}."
+        )
+    if steps is None and epochs is None:
+        steps, epochs = recipe.steps, recipe.epochs
+    if epochs is not None:
+        check_positive_int("epochs", epochs)
+        return max(epochs * num_images // batch_size, 1), epochs
+    check_positive_int("steps", steps)
+    return steps, min(max(round(steps * batch_size / num_images), 1), _MOST_EPOCHS_SHOWN, steps)
+
+
+def _rates(recipe, learning_rate, batch_size):
+    factor = batch_size / recipe.batch_size
+    final_rate = recipe.final_learning_rate * factor  # else a scaled rate could be below it
+    if learning_rate is None:
+        return recipe.learning_rate * factor, final_rate
+    check_positive("learning_rate", learning_rate)
+    if recipe.schedule == "linear" and learning_rate < final_rate:
+        raise ValueError(
+            "the recipe's rate falls to its final one, so `learning_rate` must not be below that.\n"
+            f"Received: learning_rate={learning_rate}, final_learning_rate={final_rate} of {recipe.name!r}."
+        )
+    return learning_rate, final_rate
+
+
+def _warmup(recipe, steps, warmup_steps):
+    if warmup_steps is not None:
+        check_steps("warmup_steps", warmup_steps)
+        if warmup_steps >= steps:
+            raise ValueError(
+                "the rate falls after its warm-up, so `warmup_steps` must be fewer than all steps.\n"
+                f"Received: warmup_steps={warmup_steps}, steps={steps}."
+            )
+        return warmup_steps
+    if recipe.warmup_fraction is not None:
+        return int(recipe.warmup_fraction * steps)
+    return _shortened(recipe.warmup_steps, recipe, steps)
+
+
+def _shortened(part, recipe, steps):
+    """`part` of a recipe's steps in a run of `steps`, which may be fewer."""
+    published = recipe.published_steps
+    if published is not None and steps >= _NEARLY_ALL * published and part < steps:
+        return part
+    share = max(part / published, _SHORT_RUN_WARMUP) if published else _SHORT_RUN_WARMUP
+    return min(part, int(share * steps))
+
+
+def _micro_batches(recipe, batch_size, accumulation_steps):
+    if accumulation_steps is None:
+        at_least = math.ceil(batch_size * recipe.accumulation_steps / recipe.batch_size)
+        return next(count for count in range(at_least, batch_size + 1) if batch_size % count == 0)
+    check_positive_int("accumulation_steps", accumulation_steps)
+    if batch_size % accumulation_steps:
+        raise ValueError(
+            "`accumulation_steps` must divide `batch_size`, so that micro-batches are equal and their mean is the "
+            f"batch's.\nReceived: accumulation_steps={accumulation_steps}, batch_size={batch_size}."
+        )
+    return accumulation_steps

@@ -1,0 +1,121 @@
+"""How a run is getting on: a bar with the time left on a terminal, one line for each epoch everywhere."""
+
+import datetime
+import sys
+import time
+
+import keras
+
+
+class Progress(keras.callbacks.Callback):
+    """Tells of every epoch, and on a terminal of every step.
+
+    The speed and the time left come of the steps after the first, which compiles, and of the time that evaluation
+    and saving between epochs take.
+
+    Args:
+        plan: a `Plan`: how many epochs, steps and images there are.
+        say: called with one line of text for each epoch; `print` shows a bar as well if the output is a terminal.
+    """
+
+    def __init__(self, plan, say=print):
+        super().__init__()
+        self.plan = plan
+        self.say = say
+        self._bar = self._task = self._began = self._epoch_began = None
+        self._done = self._compiled = self._epoch = 0  # steps; steps that the clock leaves out; epochs
+        self._show_bar = say is print and sys.stdout is not None and sys.stdout.isatty()
+
+    def on_train_begin(self, logs=None):
+        self._done = self._compiled = 0
+        self._began = None
+        if self._show_bar:
+            self._bar = _bar()
+            self._task = self._bar.add_task("", total=self.plan.steps, **_columns())
+            self._bar.start()
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self._epoch, self._epoch_began, self._epoch_steps = epoch, time.monotonic(), 0
+
+    def on_train_batch_end(self, batch, logs=None):
+        self._done += 1
+        self._epoch_steps += 1
+        if self._began is None:
+            self._began, self._compiled = time.monotonic(), self._done
+            self._epoch_began, self._epoch_steps = self._began, 0
+        if self._bar is not None:
+            self._bar.update(self._task, completed=self._done, **self._state(logs or {}))
+
+    def on_test_begin(self, logs=None):
+        self._epoch_seconds = time.monotonic() - self._epoch_began  # of training alone
+
+    def on_epoch_end(self, epoch, logs=None):
+        seconds = getattr(self, "_epoch_seconds", None) or time.monotonic() - self._epoch_began
+        self._epoch_seconds = None
+        speed = self._epoch_steps * self.plan.batch_size / max(seconds, 1e-9)
+        self._say(_line(epoch, self.plan.epochs, logs or {}, speed, self.seconds_left()))
+
+    def on_train_end(self, logs=None):
+        self.close()
+
+    def seconds_left(self) -> float | None:
+        """Of training with its evaluations, as far as the steps up to now tell."""
+        timed = self._done - self._compiled
+        if self._began is None or timed < 1:
+            return None
+        return (time.monotonic() - self._began) / timed * max(self.plan.steps - self._done, 0)
+
+    def close(self):
+        """Takes the bar off the terminal, also after a failure."""
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
+    def _say(self, text):
+        if self._bar is not None:
+            self._bar.console.print(text, highlight=False, markup=False)
+        else:
+            self.say(text)
+
+    def _state(self, logs):
+        timed = self._done - self._compiled
+        speed = timed * self.plan.batch_size / max(time.monotonic() - self._began, 1e-9) if timed else None
+        return {
+            "epoch": f"epoch {self._epoch + 1}/{self.plan.epochs}",
+            "figures": "  ".join(f"{name} {logs[name]:.4f}" for name in ("loss", "accuracy") if name in logs),
+            "speed": f"{speed:,.0f} images/s" if speed else "",
+            "left": f"{duration(self.seconds_left())} left" if timed else "compiling",
+        }
+
+
+def duration(seconds) -> str:
+    """Seconds as `0:01:05`; `?` for `None`."""
+    return "?" if seconds is None else str(datetime.timedelta(seconds=round(seconds)))
+
+
+def _line(epoch, epochs, logs, speed, left):
+    width = len(str(epochs))
+    shown = ("loss", "accuracy", "val_loss", "val_accuracy")
+    figures = [f"{name} {logs[name]:.4f}" for name in shown if name in logs]
+    figures += [f"{speed:,.0f} images/s"] if speed else []
+    ending = [f"{duration(left)} left"] if left and epoch + 1 < epochs else []
+    return "  ".join([f"epoch {epoch + 1:{width}}/{epochs}", *figures, *ending])
+
+
+def _bar():
+    from rich import progress
+
+    return progress.Progress(
+        progress.TextColumn("{task.fields[epoch]}"),
+        progress.BarColumn(bar_width=24),
+        progress.MofNCompleteColumn(),
+        progress.TextColumn("{task.fields[figures]}"),
+        progress.TextColumn("{task.fields[speed]}"),
+        progress.TextColumn("{task.fields[left]}"),
+        transient=True,
+        refresh_per_second=4,
+    )
+
+
+def _columns():
+    return {"epoch": "", "figures": "", "speed": "", "left": "compiling"}

@@ -1,0 +1,254 @@
+"""The folder of one run: what was asked for, figures of every epoch, and the best and the last model.
+
+A file is there whole or not at all, and no model with a value that is not finite is ever written.
+"""
+
+import csv
+import json
+import os
+import platform
+import time
+from pathlib import Path
+
+import keras
+import numpy as np
+
+import keras_vit
+from keras_vit.training.callbacks import inner_optimizer
+
+COLUMNS = (
+    *("epoch", "step", "loss", "accuracy", "val_loss", "val_accuracy"),
+    *("learning_rate", "gradient_norm", "seconds"),
+)
+BEST, LAST = "best.keras", "last.keras"
+CONFIG, RESULT, FAILURE, METRICS = "config.json", "result.json", "failure.json", "metrics.csv"
+_TENSORBOARD = "tensorboard"
+
+
+class RunDirectory:
+    """Writes the files of a run.
+
+    Args:
+        path: of a folder that does not exist yet, or is empty.
+
+    Raises:
+        ValueError: if something is in it, or it is no folder.
+    """
+
+    def __init__(self, path):
+        self.path = Path(path)
+        self._events = None
+        check_free(self.path)
+        self.path.mkdir(parents=True, exist_ok=True)
+
+    def write_json(self, name, facts):
+        """Writes `facts`; numbers that are not finite become null, as JSON has no others."""
+        text = json.dumps(plain(facts), indent=2, ensure_ascii=False, allow_nan=False)
+        self.write_text(name, text + "\n")
+
+    def write_text(self, name, text):
+        """Writes a text in UTF-8."""
+        _write_whole(self.path / name, lambda path: path.write_text(text, encoding="utf-8"))
+
+    def write_row(self, row):
+        """Adds one epoch to `metrics.csv` and to TensorBoard."""
+        path = self.path / METRICS
+        new = not path.exists()
+        with open(path, "a", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, COLUMNS, extrasaction="ignore")
+            if new:
+                writer.writeheader()
+            writer.writerow(row)
+        self._write_events(row)
+
+    def write_confusion(self, evaluation, name="confusion_matrix.csv"):
+        """Writes the matrix with the names of the classes; rows are true ones, columns predicted ones."""
+        names = evaluation.class_names
+        rows = [["true \\ predicted", *names]]
+        rows += [[name, *counts] for name, counts in zip(names, evaluation.confusion.tolist(), strict=True)]
+
+        def write(path):
+            with open(path, "w", newline="", encoding="utf-8") as file:
+                csv.writer(file).writerows(rows)
+
+        _write_whole(self.path / name, write)
+
+    def save_model(self, model, name) -> bool:
+        """Saves a model unless it has a value that is not finite; returns whether it did."""
+        if not is_finite(model):
+            return False
+        _write_whole(self.path / name, model.save, ".keras")
+        return True
+
+    def rows(self) -> list[dict]:
+        """What `metrics.csv` holds, as numbers, `None` where nothing was measured."""
+        if not (self.path / METRICS).exists():
+            return []
+        with open(self.path / METRICS, newline="", encoding="utf-8") as file:
+            return [{key: float(text) if text else None for key, text in row.items()} for row in csv.DictReader(file)]
+
+    def _write_events(self, row):
+        """TensorBoard's format by TensorFlow alone, so that the package `tensorboard` is needed to look only."""
+        import tensorflow as tf
+
+        kind = tf.compat.v1.SummaryMetadata
+        metadata = kind(plugin_data=kind.PluginData(plugin_name="scalars"), data_class=1)  # DATA_CLASS_SCALAR
+        with tf.device("CPU"):
+            if self._events is None:
+                self._events = tf.summary.create_file_writer(str(self.path / _TENSORBOARD))
+            with self._events.as_default(step=int(row["epoch"])):
+                for name, value in row.items():
+                    if name != "epoch" and value is not None:
+                        tf.summary.write(name, tf.constant(value, "float32"), metadata=metadata)
+            self._events.flush()
+
+
+class Recorder(keras.callbacks.Callback):
+    """Writes a row for each epoch, and the model whenever it is the best one on the validation set.
+
+    Of equal accuracies the lower loss is better. Without a validation set the latest model is taken for the best.
+    List it behind `StepFacts`.
+
+    Args:
+        run: a `RunDirectory`.
+
+    Attributes:
+        best_epoch: number of the epoch, from 1, whose model is `best.keras`; `None` before the first.
+    """
+
+    def __init__(self, run):
+        super().__init__()
+        self.run = run
+        self.best_epoch = None
+        self._best = None
+        self._average = self._began = None
+
+    @property
+    def best_model(self) -> Path | None:
+        """Path of the best model, if there is one yet."""
+        return None if self.best_epoch is None else self.run.path / BEST
+
+    def on_train_begin(self, logs=None):
+        self._began = time.monotonic()
+        self._average = AveragedWeights(self.model)
+
+    def on_test_begin(self, logs=None):
+        self._average.enter()
+
+    def on_test_end(self, logs=None):
+        self._average.leave()
+
+    def on_epoch_end(self, epoch, logs=None):
+        logs = logs or {}
+        row = {name: logs[name] for name in COLUMNS if name in logs}
+        row |= {"epoch": epoch + 1, "step": _steps(self.model.optimizer)}
+        row["seconds"] = time.monotonic() - self._began
+        self.run.write_row({name: row.get(name) for name in COLUMNS})
+        score = (logs["val_accuracy"], -logs["val_loss"]) if "val_accuracy" in logs else (epoch, 0)
+        if self._best is None or score > self._best:
+            self._save_best(epoch, score)
+
+    def _save_best(self, epoch, score):
+        self._average.enter()
+        try:
+            saved = self.run.save_model(self.model, BEST)
+        finally:
+            self._average.leave()
+        if saved:
+            self._best, self.best_epoch = score, epoch + 1
+
+
+class AveragedWeights:
+    """Puts the average that an optimizer keeps (`use_ema`) into the model and takes it out again, bit for bit.
+
+    (`keras.callbacks.SwapEMAWeights` adds and subtracts instead of copying, which rounds the weights.)
+
+    Args:
+        model: a compiled model.
+    """
+
+    def __init__(self, model):
+        self._model = model
+        self._kept = None
+
+    def enter(self):
+        """Puts the average in, if there is one and it has begun."""
+        optimizer = inner_optimizer(self._model)
+        if not getattr(optimizer, "use_ema", False) or _steps(optimizer) == 0 or self._kept is not None:
+            return
+        self._kept = list(map(_copy, self._model.trainable_weights))
+        for weight, average in zip(self._model.trainable_weights, ema_variables(optimizer), strict=True):
+            weight.assign(_copy(average))
+
+    def leave(self):
+        """Puts the weights of before in again."""
+        if self._kept is not None:
+            for weight, value in zip(self._model.trainable_weights, self._kept, strict=True):
+                weight.assign(value)
+            self._kept = None
+
+
+def _copy(variable):
+    """Its value in memory of its own: JAX gives buffers away that two variables could share."""
+    return np.array(keras.ops.convert_to_numpy(variable), copy=True)
+
+
+def _steps(optimizer):
+    return int(keras.ops.convert_to_numpy(optimizer.iterations))
+
+
+def ema_variables(optimizer) -> list:
+    """The averages that an optimizer keeps, in the order of the weights that it trains."""
+    return optimizer._model_variables_moving_average  # Keras has no public name for them
+
+
+def check_free(path):
+    """Raises unless a run may be written to this path."""
+    path = Path(path)
+    if path.exists() and not path.is_dir():
+        raise ValueError(f"`out` must be a folder.\nReceived: {str(path)!r}, which is a file. Choose another name.")
+    if path.exists() and any(path.iterdir()):
+        raise ValueError(
+            "`out` must be new or empty, so that no earlier run is lost.\n"
+            f"Received: {str(path)!r}, which is neither. Choose another folder, or remove this one."
+        )
+
+
+def is_finite(model) -> bool:
+    """Whether every weight of a model is finite."""
+    return all(np.isfinite(keras.ops.convert_to_numpy(weight)).all() for weight in model.weights)
+
+
+def versions() -> dict:
+    """Of all that the numbers depend on."""
+    backend = keras.backend.backend()
+    found = {"keras_vit": keras_vit.__version__, "keras": keras.__version__, "numpy": np.__version__}
+    found |= {"python": platform.python_version(), "platform": platform.platform(), "backend": backend}
+    for name in dict.fromkeys((backend, "tensorflow")):
+        found[name] = __import__(name).__version__
+    return found
+
+
+def plain(value):
+    """`value` of what JSON has: numbers that are not finite become null, records and paths become text."""
+    if isinstance(value, dict):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, float):
+        return value if np.isfinite(value) else None
+    return value if value is None or isinstance(value, (bool, int, str)) else str(value)
+
+
+def _write_whole(path, write, suffix=""):
+    """Lets `write` fill a file beside `path`, which then takes its place."""
+    part = path.with_name(f".{path.name}.part{suffix}")
+    try:
+        write(part)
+        with open(part, "rb+") as file:
+            os.fsync(file.fileno())
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)

@@ -1,0 +1,80 @@
+import keras
+import numpy as np
+import pytest
+from conftest import images, make_tiny, numpy, run_python
+
+DROPOUTS = {"dropout_rate": 0.3, "attention_dropout_rate": 0.2, "stochastic_depth_rate": 0.4}
+
+TRAINED = """
+import sys
+sys.path[:0] = ["tests", "tests/layers"]
+import numpy as np
+from test_rematerialize import DROPOUTS, weights_after_training
+plain, again = (weights_after_training(r, jit_compile={jit}, **DROPOUTS) for r in (False, True))
+print(max(np.abs(a - b).max() for a, b in zip(plain, again)))
+"""
+
+PEAK = """
+import numpy as np, keras, keras_vit
+config = keras_vit.ViTConfig(8, 64, 12, 4, 256, rematerialize={rematerialize})
+model = keras_vit.build(config, input_shape=(128, 128, 3), classes=3)
+model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True), jit_compile=False)
+for _ in range(2):
+    model.train_on_batch(np.zeros((8, 128, 128, 3), "float32"), np.arange(8) % 3)
+print(next(int(line.split()[1]) / 1e3 for line in open("/proc/self/status") if line.startswith("VmHWM")))
+"""
+
+
+def weights_after_training(rematerialize, jit_compile=False, steps=2, **fields):
+    """What SGD makes of the weights: the gradients, and the seeds of the second step."""
+    keras.utils.set_random_seed(1)
+    model = make_tiny(rematerialize=rematerialize, **fields)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.SGD(0.1), loss, jit_compile=jit_compile)
+    for _ in range(steps):
+        model.train_on_batch(images(4, 20, 28, 3), np.arange(4))
+    return [numpy(variable) for variable in model.variables]
+
+
+@pytest.mark.parametrize("fields", [{}, DROPOUTS, {"patch_dropout_rate": 0.5, "pooling": "gap"}])
+def test_rematerialised_training_equals_plain_training_with_dropout_too(fields):
+    """Equal to the last bits: another mask in the second evaluation would be off by 1e-2."""
+    plain, again = (weights_after_training(rematerialize, **fields) for rematerialize in (False, True))
+    for ours, theirs in zip(again, plain, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-6, atol=1e-7)
+
+
+def test_rematerialised_block_draws_a_mask_for_every_step():
+    model = make_tiny(rematerialize=True, dropout_rate=0.3)
+    first, second = (numpy(model(images(2, 20, 28, 3), training=True)) for _ in range(2))
+    assert np.abs(first - second).max() > 1e-3
+
+
+def test_rematerialised_model_predicts_the_same():
+    x = images(2, 20, 28, 3)
+    np.testing.assert_array_equal(numpy(make_tiny(rematerialize=True)(x)), numpy(make_tiny()(x)))
+
+
+def test_rematerialised_training_in_half_precision_is_as_near_as_rounding():
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    plain, again = (weights_after_training(rematerialize, **DROPOUTS) for rematerialize in (False, True))
+    assert max(np.abs(a - b).max() for a, b in zip(plain, again, strict=True)) < 5e-3  # a bfloat16 step is 4e-3
+
+
+def test_rematerialize_is_saved(tmp_path):
+    make_tiny(rematerialize=True).save(tmp_path / "model.keras")
+    again = keras.saving.load_model(tmp_path / "model.keras")
+    assert again.config.rematerialize
+    assert again.get_layer("block_01").rematerialize
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("backend", "jit"), [("tensorflow", True), ("jax", False), ("jax", True)])
+def test_rematerialised_training_equals_plain_training_elsewhere(backend, jit):
+    assert float(run_python(TRAINED.format(jit=jit), backend=backend, timeout=300)) < 1e-6
+
+
+@pytest.mark.slow
+def test_rematerialising_needs_far_less_memory():
+    plain, again = (float(run_python(PEAK.format(rematerialize=r), backend="tensorflow")) for r in (False, True))
+    assert plain - again > 150  # MB; inside 11 blocks there are 8 x 257 tokens x (9 x 64 + 3 x 256 + 4 x 257) numbers

@@ -1,0 +1,265 @@
+"""`keras-vit finetune|evaluate|predict|recipes`: what they print, and what they say of a bad file (rows B7, B8, C1)."""
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import zlib
+
+import numpy as np
+import pytest
+from conftest import ROOT, tiny_config
+from fault_server import child_environment
+from photos import make_photos, photo
+from PIL import Image
+
+from keras_vit import cli
+from keras_vit.cli.training import MAX_PIXELS, read_image
+from keras_vit.recipes import RECIPES
+from keras_vit.training.finetune import finetune
+from keras_vit.weights.fetch import cache_dir
+
+
+@pytest.fixture
+def run(capfd):
+    """Runs a command in this process, and gives exit code, output lines and error lines."""
+
+    def run(*arguments):
+        code = cli.main([str(argument) for argument in arguments])
+        return code, *(text.splitlines() for text in capfd.readouterr())
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A run on photos, and the folder of these."""
+    folder = make_photos(tmp_path_factory.mktemp("photos") / "set", per_class=10)
+    out = tmp_path_factory.mktemp("trained") / "run"
+    finetune(str(folder), out, model=tiny_config(), image_size=24, batch_size=8, epochs=1, say=lambda line: None)
+    return out, folder
+
+
+def assert_one_line(error_lines, pattern):
+    assert len(error_lines) == 1, error_lines
+    assert re.match(f"keras-vit: error: .*{pattern}", error_lines[0]), error_lines
+
+
+# Every recipe, and one of them
+
+
+def test_recipes_are_listed_and_one_is_told_with_its_sources(run):
+    code, lines, error = run("recipes")
+    assert (code, error) == (0, [])
+    assert [line.split()[0] for line in lines] == list(RECIPES)
+    code, output, _ = run("recipes", "digits")
+    assert "\n".join(output) == str(RECIPES["digits"])
+
+
+def test_unknown_recipe_is_one_line(run):
+    code, _, error = run("recipes", "digit")
+    assert code == 1
+    assert_one_line(error, "'digit'.*digits")
+
+
+# Finetune: one process from start to end
+
+
+def test_finetune_trains_and_says_so_and_keeps_the_error_stream_for_errors(tmp_path):
+    options = "--data digits --epochs 1 --batch-size 64 --trainable last_blocks:1 --ema 0.5"
+    command = [sys.executable, "-m", "keras_vit", "finetune", *options.split(), "--out", str(tmp_path / "run")]
+    environment = child_environment(cache_dir())
+    environment.pop("TF_CPP_MIN_LOG_LEVEL", None)
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=200)
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = done.stdout.splitlines()
+    assert lines[0] == "data digits: 10 classes; train 1,439, validation 179, test 179 images"
+    assert any(line.startswith("epoch 1/1  loss ") for line in lines)
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert f"test accuracy {result['test_accuracy']:.4f} on 179 images, epoch 1" in lines
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["command"][1:3] == ["finetune", "--data"]
+
+
+@pytest.mark.parametrize(("signal_sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_signal_is_one_line_and_keeps_the_last_model(tmp_path, signal_sent, code):  # C1
+    command = [sys.executable, "-m", "keras_vit", "finetune", "--batch-size", "256", "--out", str(tmp_path / "run")]
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, cwd=ROOT, env=child_environment(cache_dir()), **streams) as process:
+        try:
+            assert any(line.startswith("epoch  1/60") for line in process.stdout)
+            process.send_signal(signal_sent)
+            output, error = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    assert process.returncode == code
+    assert_one_line(error.splitlines(), "(interrupted|terminated)$")
+    assert "stopped; " in output
+    assert {"last.keras", "best.keras", "failure.json"} <= {path.name for path in (tmp_path / "run").iterdir()}
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--data", "no/such/place/here"), "no such file or folder"),
+        (("--recipe", "digit"), "digits"),
+        (("--batch-size", "0"), "--batch-size"),
+        (("--batch-size", "30", "--accumulate", "4"), "--accumulate"),
+        (("--model", "B/17"), "B/16"),
+        (("--trainable", "tail"), "--trainable"),
+    ],
+)
+def test_wrong_request_is_one_line_and_leaves_no_folder(run, tmp_path, options, words):
+    code, _, error = run("finetune", *options, "--out", tmp_path / "run")
+    assert code == 1
+    assert_one_line(error, words)
+    assert not (tmp_path / "run").exists()
+
+
+def test_earlier_run_is_left_alone(run, trained):
+    before = sorted(path.name for path in trained[0].iterdir())
+    code, _, error = run("finetune", "--out", trained[0])
+    assert code == 1
+    assert_one_line(error, "`--out` must be new or empty")
+    assert sorted(path.name for path in trained[0].iterdir()) == before
+
+
+def test_missing_weights_are_the_error_of_fetching(run, tmp_path, monkeypatch):
+    monkeypatch.setenv("KERAS_VIT_OFFLINE", "1")
+    code, _, error = run("finetune", "--model", "Ti/16", "--out", tmp_path / "run")
+    assert code == 1
+    assert "offline" in error[0].lower()
+    assert not (tmp_path / "run").exists()
+
+
+# Evaluate
+
+
+def test_evaluate_finds_what_the_run_found(run, trained):
+    code, lines, error = run("evaluate", trained[0], "--json")
+    assert (code, error) == (0, [])
+    told, expected = json.loads("\n".join(lines)), json.loads((trained[0] / "result.json").read_text())
+    assert told["accuracy"] == expected["test_accuracy"]
+    assert told["count"] == expected["test_images"] == 3
+    _, lines, _ = run("evaluate", trained[0] / "best.keras", "--data", trained[1], "--split", "train")
+    assert re.match(r"train accuracy \d\.\d{4} on 24 images of set", lines[0])
+    assert [line.split()[:2] for line in lines[-3:]] == [["disc", "8"], ["stripes", "8"], ["tiles", "8"]]
+
+
+def test_evaluate_on_other_classes_is_one_line(run, trained):
+    code, _, error = run("evaluate", trained[0], "--data", "digits")
+    assert code == 1
+    assert_one_line(error, "10 classes.*with 3")
+
+
+@pytest.mark.parametrize("name", ["model.h5", "model.weights.h5", "model.npz"])
+def test_files_that_can_run_programs_are_refused(run, tmp_path, name):  # N12
+    (tmp_path / name).write_bytes(b"\x89HDF\r\n\x1a\n")
+    code, _, error = run("evaluate", tmp_path / name, "--data", "digits")
+    assert code == 1
+    assert_one_line(error, "stranger's program")
+
+
+def test_keras_file_with_python_code_is_refused(run, tmp_path):  # N12
+    import keras
+
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Lambda(lambda x: x * 2)])
+    model.save(tmp_path / "lambda.keras")
+    code, _, error = run("evaluate", tmp_path / "lambda.keras", "--data", "digits")
+    assert code == 1
+    assert_one_line(error, "[Ll]ambda|unsafe")
+
+
+# Predict
+
+
+def test_predict_names_the_classes_of_the_run_and_their_probabilities_sum_to_one(run, trained):
+    out, folder = trained
+    image = folder / "disc" / "0.jpg"
+    code, lines, error = run("predict", image, image, "--model", out, "--top", "3", "--json")
+    assert (code, error) == (0, [])
+    first, second = json.loads("\n".join(lines))
+    assert first == second
+    assert {item["class"] for item in first["predictions"]} == {"disc", "stripes", "tiles"}
+    chances = [item["probability"] for item in first["predictions"]]
+    assert chances == sorted(chances, reverse=True)
+    assert sum(chances) == pytest.approx(1, abs=1e-6)
+
+
+def test_bad_image_is_named_and_the_others_are_answered(run, trained, tmp_path):  # B7
+    out, folder = trained
+    (tmp_path / "note.jpg").write_text("no picture")
+    good = folder / "tiles" / "3.jpg"
+    code, lines, error = run("predict", tmp_path / "note.jpg", good, tmp_path / "gone.png", "--model", out)
+    assert code == 1
+    assert lines[0] == str(good)
+    assert len(lines) == 4  # with three classes
+    assert_one_line(error, r"note\.jpg: not a JPEG.*gone\.png: no such file")
+
+
+def test_model_that_is_not_there_is_one_line(run, tmp_path):
+    code, _, error = run("predict", "x.jpg", "--model", tmp_path / "nowhere")
+    assert code == 1
+    assert_one_line(error, "nothing is there")
+
+
+# Reading images
+
+
+def huge_png(width, height):
+    """A PNG that declares a size and has few pixels."""
+
+    def chunk(kind, body):
+        return len(body).to_bytes(4, "big") + kind + body + zlib.crc32(kind + body).to_bytes(4, "big")
+
+    header = width.to_bytes(4, "big") + height.to_bytes(4, "big") + b"\x08\x02\0\0\0"
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(bytes(999)))
+
+
+@pytest.mark.parametrize("side", [int(MAX_PIXELS**0.5) + 1, 10_000, 20_000, 60_000])
+def test_huge_image_is_refused_by_its_header(tmp_path, side):  # B8
+    (tmp_path / "huge.png").write_bytes(huge_png(side, side))
+    with pytest.raises(ValueError, match="more than 64 Mpx"):
+        read_image(tmp_path / "huge.png")
+
+
+def test_kinds_of_images_become_upright_rgb_of_8_bits(tmp_path):  # B7
+    pixels = photo("disc", np.random.default_rng(0))
+    image, grey = Image.fromarray(pixels), Image.fromarray(pixels).convert("L")
+    kinds = {"rgb.png": image, "alpha.png": image.convert("RGBA"), "rgb.bmp": image}
+    for name, kind in kinds.items():
+        kind.save(tmp_path / name)
+        assert (read_image(tmp_path / name) == pixels).all()
+    grey.save(tmp_path / "grey.png")
+    Image.fromarray(np.asarray(grey).astype("uint16") * 256 + 77).save(tmp_path / "deep.png")
+    for name in ("grey.png", "deep.png"):
+        assert (read_image(tmp_path / name) == np.asarray(grey)[..., None].repeat(3, -1)).all()
+    image.convert("P").save(tmp_path / "palette.png")
+    image.convert("CMYK").save(tmp_path / "cmyk.jpg")
+    image.save(tmp_path / "photo.webp", lossless=True)
+    assert (read_image(tmp_path / "photo.webp") == pixels).all()
+    for name in ("palette.png", "cmyk.jpg"):
+        assert read_image(tmp_path / name).shape == pixels.shape
+
+
+def test_photo_held_sideways_is_turned(tmp_path):  # B7
+    pixels = photo("tiles", np.random.default_rng(0))
+    exif = Image.Exif()
+    exif[0x0112] = 6  # the camera was turned to the left
+    Image.fromarray(pixels).save(tmp_path / "turned.png", exif=exif)
+    assert (read_image(tmp_path / "turned.png") == np.rot90(pixels, -1)).all()
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG"])
+def test_image_cut_short_is_refused(tmp_path, kind):  # B7
+    path = tmp_path / "x"
+    Image.fromarray(photo("disc", np.random.default_rng(0))).save(path, kind)
+    path.write_bytes(path.read_bytes()[:-600])
+    with pytest.raises(ValueError, match="damaged or cut short"):
+        read_image(path)
+
+
+def test_gif_is_no_format_of_ours(tmp_path):
+    Image.new("RGB", (9, 9)).save(tmp_path / "x.gif")
+    with pytest.raises(ValueError, match="not a JPEG, PNG, WebP or BMP"):
+        read_image(tmp_path / "x.gif")

@@ -1,0 +1,144 @@
+"""Evaluation: every figure equals one computed another way, and what cannot be measured is refused."""
+
+import keras
+import numpy as np
+import pytest
+from conftest import images, make_tiny
+
+from keras_vit.evaluation import CALIBRATION_BINS, evaluate, measure
+
+NAMES = tuple("abcdefg")
+
+
+@pytest.fixture
+def scored():
+    """Logits and labels of 83 examples in seven classes; the labels are often right."""
+    rng = np.random.default_rng(1)
+    logits = rng.normal(0, 3, (83, 7))
+    labels = np.where(rng.random(83) < 0.6, logits.argmax(1), rng.integers(0, 7, 83))
+    return logits, labels
+
+
+def softmax(logits):
+    powers = np.exp(logits - logits.max(axis=1, keepdims=True))
+    return powers / powers.sum(axis=1, keepdims=True)
+
+
+def test_figures_equal_those_of_scikit_learn(scored):
+    metrics = pytest.importorskip("sklearn.metrics")
+    logits, labels = scored
+    result, predictions = measure(logits, labels, NAMES), logits.argmax(1)
+    every = np.arange(7)
+    precision, recall, _, count = metrics.precision_recall_fscore_support(labels, predictions, labels=every)
+    assert result.accuracy == metrics.accuracy_score(labels, predictions)
+    assert (result.confusion == metrics.confusion_matrix(labels, predictions, labels=every)).all()
+    assert result.top5_accuracy == metrics.top_k_accuracy_score(labels, logits, k=5, labels=every)
+    np.testing.assert_allclose(result.loss, metrics.log_loss(labels, softmax(logits), labels=every), rtol=1e-12)
+    np.testing.assert_allclose([c.precision for c in result.classes], precision, rtol=1e-12)
+    np.testing.assert_allclose([c.recall for c in result.classes], recall, rtol=1e-12)
+    assert [c.count for c in result.classes] == count.tolist()
+
+
+def test_calibration_error_is_the_weighted_gap_of_each_bin(scored):
+    logits, labels = scored
+    confidences, correct = softmax(logits).max(axis=1), logits.argmax(1) == labels
+    expected = 0.0
+    for low in np.arange(CALIBRATION_BINS) / CALIBRATION_BINS:
+        inside = (confidences > low) & (confidences <= low + 1 / CALIBRATION_BINS)
+        if inside.any():
+            expected += inside.mean() * abs(correct[inside].mean() - confidences[inside].mean())
+    assert measure(logits, labels, NAMES).calibration_error == pytest.approx(expected, abs=1e-12)
+
+
+def test_probabilities_and_logits_give_the_same_figures(scored):
+    logits, labels = scored
+    from_logits, other = measure(logits, labels, NAMES), measure(softmax(logits), labels, NAMES, from_logits=False)
+    assert other.loss == pytest.approx(from_logits.loss, rel=1e-12)
+    assert other.calibration_error == pytest.approx(from_logits.calibration_error, rel=1e-9)
+
+
+def test_class_that_is_never_seen_or_predicted_has_no_recall_or_precision():
+    result = measure(np.eye(3)[[0, 0, 1]], [0, 0, 0], ("a", "b", "c"))
+    assert [(c.count, c.recall, c.precision) for c in result.classes] == [
+        (3, 2 / 3, 1.0),
+        (0, None, 0.0),
+        (0, None, None),
+    ]
+    assert result.top5_accuracy is None  # of three classes
+
+
+def test_mistakes_come_the_surest_first():
+    logits = np.array([[9.0, 0], [5, 0], [0, 1], [0, 7]])
+    assert measure(logits, [1, 1, 1, 0], ("a", "b")).mistakes().tolist() == [0, 3, 1]
+
+
+def test_every_example_counts_whatever_the_batch_size():
+    model = make_tiny()
+    rng = np.random.default_rng(2)
+    data = {"test": (rng.integers(0, 256, (13, 20, 28, 3), "uint8"), rng.integers(0, 7, 13))}
+    data["train"] = data["test"]
+    data["class_names"] = list(NAMES)
+    logits = keras.ops.convert_to_numpy(model(model.preprocessing(data["test"][0])))
+    expected = measure(logits, data["test"][1], NAMES)
+    for batch_size in (4, 13, 32):
+        result = evaluate(model, data, batch_size=batch_size)
+        assert (result.confusion == expected.confusion).all()
+        assert result.loss == pytest.approx(expected.loss, rel=1e-5)  # float32 sums in another order
+
+
+def test_dataset_of_prepared_images_is_measured_with_either_labels():
+    import tensorflow as tf
+
+    model, inputs = make_tiny(), images(9, 20, 28, 3)
+    labels = np.arange(9) % 7
+    plain = tf.data.Dataset.from_tensor_slices((inputs, labels)).batch(4)
+    one_hot = tf.data.Dataset.from_tensor_slices((inputs, np.eye(7)[labels])).batch(4)
+    first, second = evaluate(model, plain), evaluate(model, one_hot)
+    assert (first.confusion == second.confusion).all()
+    assert (first.labels == labels).all()
+
+
+def test_softmax_head_is_measured_by_its_probabilities():
+    model, inputs = make_tiny(classifier_activation="softmax"), images(9, 20, 28, 3)
+    logits = make_tiny()
+    import tensorflow as tf
+
+    dataset = tf.data.Dataset.from_tensor_slices((inputs, np.arange(9) % 7)).batch(4)
+    assert evaluate(model, dataset).loss == pytest.approx(evaluate(logits, dataset).loss, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("scores", "labels", "words"),
+    [
+        (np.zeros((0, 3)), [], "set is empty"),
+        (np.zeros((2, 3)), [0, 3], r"in \[0, 3\)"),
+        (np.zeros((2, 3)), [-1, 0], r"in \[0, 3\)"),
+        (np.array([[0, 0, np.nan]]), [0], "must be finite"),
+        (np.zeros((2, 4)), [0, 1], "one row of scores"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused(scores, labels, words):
+    with pytest.raises(ValueError, match=words):
+        measure(scores, labels, ("a", "b", "c"))
+
+
+def test_data_of_other_classes_is_refused():
+    rng = np.random.default_rng(2)
+    pair = (rng.integers(0, 256, (9, 20, 28, 3), "uint8"), np.arange(9) % 7)
+    with pytest.raises(ValueError, match="classes that the model knows"):
+        evaluate(make_tiny(classes=5), {"train": pair, "test": pair})
+    with pytest.raises(ValueError, match="'b' where the model has 'x'"):
+        evaluate(make_tiny(), {"train": pair, "test": pair, "class_names": NAMES}, class_names=("a", "x", *"cdefg"))
+
+
+def test_head_of_another_activation_is_refused():
+    with pytest.raises(ValueError, match="ends in sigmoid"):
+        evaluate(make_tiny(classifier_activation="sigmoid"), "digits")
+
+
+def test_dataset_without_end_is_refused():
+    import tensorflow as tf
+
+    dataset = tf.data.Dataset.from_tensor_slices((images(4, 20, 28, 3), np.arange(4))).batch(2).repeat()
+    with pytest.raises(ValueError, match="must end"):
+        evaluate(make_tiny(), dataset)

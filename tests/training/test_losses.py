@@ -1,0 +1,62 @@
+"""The sigmoid cross-entropy of pre-training."""
+
+import keras
+import numpy as np
+import pytest
+from conftest import numpy
+
+from keras_vit.training.losses import SigmoidCrossentropy
+
+
+def test_sigmoid_crossentropy_is_a_sum_over_classes_where_keras_has_the_mean():
+    rng = np.random.default_rng(0)
+    logits, labels = rng.normal(0, 2, (4, 9)).astype("float32"), np.eye(9, dtype="float32")[[0, 3, 3, 8]]
+    keras_mean = keras.losses.BinaryCrossentropy(from_logits=True)(labels, logits)
+    assert float(SigmoidCrossentropy()(labels, logits)) == pytest.approx(9 * float(keras_mean), rel=1e-6)
+
+
+def test_sigmoid_crossentropy_smooths_to_one_minus_ls_and_ls():
+    logits = np.zeros((1, 3), "float32") + np.array([2.0, -1.0, 0.5], "float32")
+    p = 1 / (1 + np.exp(-logits.astype("float64")))
+    target = np.array([0.1, 0.9, 0.1])
+    expected = -(target * np.log(p) + (1 - target) * np.log(1 - p)).sum()
+    assert float(SigmoidCrossentropy(0.1, "int")([1], logits)) == pytest.approx(expected, rel=1e-6)
+
+
+def test_sigmoid_crossentropy_is_finite_for_any_logit_and_its_gradient_is_p_minus_q():
+    import tensorflow as tf
+
+    logits = tf.Variable([[-1e4, -10.0, 0.0, 10.0, 1e4]])
+    labels = np.array([[1.0, 0.0, 1.0, 0.0, 0.0]], "float32")
+    with tf.GradientTape() as tape:
+        loss = SigmoidCrossentropy()(labels, logits)
+    # The wrong ends cost 1e4 each, the middle ones log(1 + e^-10), log 2 and log(1 + e^10).
+    assert float(loss) == pytest.approx(2e4 + np.log1p(np.exp(-10)) + np.log(2) + np.log1p(np.exp(10)), rel=1e-6)
+    p = 1 / (1 + np.exp(-np.clip(logits.numpy().astype("float64"), -700, 700)))
+    np.testing.assert_allclose(tape.gradient(loss, logits), p - labels, atol=1e-6)  # float32 of numbers up to 1
+
+
+@pytest.mark.parametrize("labels", [np.array([2, 0]), np.array([[2], [0]]), np.array([2.0, 0.0])])
+def test_sigmoid_crossentropy_of_class_numbers_is_that_of_their_rows(labels):
+    logits = np.array([[0.1, -2.0, 0.7], [1.3, 0.2, -0.4]], "float32")
+    rows = SigmoidCrossentropy(1e-4)(np.eye(3)[[2, 0]], logits)
+    assert float(SigmoidCrossentropy(1e-4, "int")(labels, logits)) == float(rows)
+
+
+def test_sigmoid_crossentropy_returns_from_its_config():
+    loss = keras.losses.deserialize(keras.losses.serialize(SigmoidCrossentropy(0.25, "int", name="other")))
+    assert (loss.label_smoothing, loss.labels, loss.name) == (0.25, "int", "other")
+
+
+def test_sigmoid_crossentropy_of_half_precision_logits_is_computed_in_float32():
+    loss = SigmoidCrossentropy()(np.array([[1.0, 0.0]]), keras.ops.cast([[0.5, -20.0]], "bfloat16"))
+    assert keras.backend.standardize_dtype(loss.dtype) == "float32"
+    assert float(numpy(loss)) == pytest.approx(np.log1p(np.exp(-0.5)) + np.log1p(np.exp(-20)), rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"), [((1.0,), "`label_smoothing` is a share"), ((0.0, "sparse"), "`labels` must be one of")]
+)
+def test_sigmoid_crossentropy_refuses_what_is_no_target(arguments, words):
+    with pytest.raises(ValueError, match=words):
+        SigmoidCrossentropy(*arguments)

@@ -1,0 +1,212 @@
+"""The optimizers against NumPy in float64: rate, decay, clipping, averaging, depth, and what is not finite."""
+
+import keras
+import numpy as np
+import pytest
+from conftest import make_tiny, numpy
+
+from keras_vit.training.layer_decay import layer_multipliers
+from keras_vit.training.optimizers import SGD, AdamW
+from keras_vit.training.schedules import WarmupCosine
+
+STEPS, DECAY, CLIP = 5, 0.1, 2.0
+PATHS = ("block_00/mlp/dense_1/kernel", "block_00/mlp/dense_1/bias", "head/kernel")
+SHAPES = ((3, 5), (5,), (5, 2))
+TOLERANCE = 2e-6  # a few float32 roundings at 1, over 5 steps
+
+
+class Weight(keras.Variable):
+    """A variable that says it lies somewhere in a model."""
+
+    def __init__(self, value, path):
+        super().__init__(value, name=path.split("/")[-1])
+        self._path = path
+
+
+def weights(seed=0):
+    rng = np.random.default_rng(seed)
+    return [Weight(rng.normal(size=s).astype("float32"), p) for s, p in zip(SHAPES, PATHS, strict=True)]
+
+
+def gradients(step):
+    """Of norms on both sides of `CLIP`."""
+    rng = np.random.default_rng(100 + step)
+    return [rng.normal(0, 0.2 + 0.3 * step, shape).astype("float32") for shape in SHAPES]
+
+
+def schedule():
+    return WarmupCosine(0.2, 8, 2)
+
+
+def run(optimizer, steps=STEPS, variables=None):
+    variables = variables or weights()
+    optimizer.build(variables)
+    for step in range(steps):
+        optimizer.apply([keras.ops.convert_to_tensor(gradient) for gradient in gradients(step)])
+    return variables
+
+
+def rate(step):
+    progress = np.clip((step - 2) / 6, 0, 1)
+    return 0.2 * 0.5 * (1 + np.cos(np.pi * progress)) * min(1, step / 2)
+
+
+def clipped(step):
+    found = [gradient.astype("float64") for gradient in gradients(step)]
+    norm = np.sqrt(sum((gradient**2).sum() for gradient in found))
+    return [gradient * min(1, CLIP / norm) for gradient in found]
+
+
+def decay(path):
+    return DECAY if path.endswith("kernel") else 0
+
+
+def numpy_sgd():
+    values = [numpy(weight).astype("float64") for weight in weights()]
+    momenta = [np.zeros(shape) for shape in SHAPES]
+    for step in range(STEPS):
+        momenta = [0.9 * m + g for m, g in zip(momenta, clipped(step), strict=True)]
+        values = [p - rate(step) * (m + decay(path) * p) for p, m, path in zip(values, momenta, PATHS, strict=True)]
+    return values
+
+
+def numpy_adamw(epsilon):
+    values = [numpy(weight).astype("float64") for weight in weights()]
+    first, second = [np.zeros(s) for s in SHAPES], [np.zeros(s) for s in SHAPES]
+    for step in range(STEPS):
+        first = [0.9 * m + 0.1 * g for m, g in zip(first, clipped(step), strict=True)]
+        second = [0.999 * v + 0.001 * g**2 for v, g in zip(second, clipped(step), strict=True)]
+        units = [
+            (m / (1 - 0.9 ** (step + 1))) / (np.sqrt(v / (1 - 0.999 ** (step + 1))) + epsilon)
+            for m, v in zip(first, second, strict=True)
+        ]
+        values = [p - rate(step) * (u + decay(path) * p) for p, u, path in zip(values, units, PATHS, strict=True)]
+    return values
+
+
+def assert_close(found, expected, atol=TOLERANCE):
+    for ours, theirs in zip(found, expected, strict=True):
+        np.testing.assert_allclose(numpy(ours), theirs, atol=atol, rtol=0)
+
+
+def test_sgd_is_the_formula_with_schedule_clipping_and_decay_of_kernels():
+    assert_close(run(SGD(schedule(), weight_decay=DECAY, global_clipnorm=CLIP)), numpy_sgd())
+
+
+@pytest.mark.parametrize("epsilon", [1e-8, 0.1])
+def test_adamw_is_the_formula_with_schedule_clipping_and_decay_of_kernels(epsilon):
+    found = run(AdamW(schedule(), epsilon=epsilon, weight_decay=DECAY, global_clipnorm=CLIP))
+    assert_close(found, numpy_adamw(epsilon))
+
+
+@pytest.mark.parametrize("kind", [SGD, AdamW])
+def test_the_way_for_any_dtype_is_that_of_the_kernels(kind, monkeypatch):
+    """What runs on JAX and with a bfloat16 accumulator gives the numbers of TensorFlow's own kernels."""
+    arguments = {"weight_decay": DECAY, "global_clipnorm": CLIP}
+    expected = run(kind(schedule(), **arguments))
+    monkeypatch.setattr("keras_vit.training.optimizers.has_kernel", lambda *variables: False)
+    assert_close(run(kind(schedule(), **arguments)), [numpy(weight) for weight in expected])
+
+
+@pytest.mark.parametrize("kind", [SGD, AdamW])
+def test_a_bfloat16_accumulator_is_stored_so_and_changes_little(kind):
+    optimizer = kind(schedule(), accumulator_dtype="bfloat16")
+    rounded = run(optimizer)
+    momenta = [v for v in optimizer.variables if v.name.endswith("momentum")]
+    assert [v.dtype for v in momenta] == ["bfloat16"] * 3
+    exact = [numpy(weight) for weight in run(kind(schedule()))]
+    differences = [abs(numpy(a) - b).max() for a, b in zip(rounded, exact, strict=True)]
+    assert 1e-5 < max(differences) < 0.05
+
+
+def test_the_norm_is_that_before_clipping_and_known_without_clipping():
+    expected = np.sqrt(sum((g.astype("float64") ** 2).sum() for g in gradients(STEPS - 1)))
+    for clip in (None, 1e-3):
+        optimizer = SGD(0.1, global_clipnorm=clip)
+        run(optimizer)
+        np.testing.assert_allclose(numpy(optimizer.gradient_norm), expected, rtol=1e-6)
+
+
+def test_the_first_step_at_rate_0_changes_nothing():
+    for optimizer in (SGD(schedule(), weight_decay=DECAY), AdamW(schedule(), weight_decay=DECAY)):
+        assert_close(run(optimizer, steps=1), [numpy(weight) for weight in weights()], atol=0)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, 1e30])  # the square of the last is not finite
+@pytest.mark.parametrize("arguments", [{}, {"accumulator_dtype": "bfloat16"}, {"global_clipnorm": CLIP}])
+@pytest.mark.parametrize("kind", [SGD, AdamW])
+def test_a_gradient_that_is_not_finite_changes_no_bit(kind, arguments, bad):
+    optimizer = kind(schedule(), weight_decay=DECAY, **arguments)
+    variables = run(optimizer)
+    kept = [*variables, *(v for v in optimizer.variables if v.name.endswith(("momentum", "velocity")))]
+    before = [numpy(v).copy() for v in kept]
+    poisoned = gradients(0)
+    poisoned[1][2] = bad
+    optimizer.apply([keras.ops.convert_to_tensor(gradient) for gradient in poisoned])
+    assert not np.isfinite(numpy(optimizer.gradient_norm))
+    for value, v in zip(before, kept, strict=True):
+        np.testing.assert_array_equal(numpy(v), value)
+    optimizer.apply([keras.ops.convert_to_tensor(gradient) for gradient in gradients(1)])
+    assert all(abs(numpy(v) - value).max() > 0 for value, v in zip(before, kept, strict=True))
+
+
+def test_the_average_is_the_recursion_from_the_first_weights():
+    optimizer = SGD(0.1, use_ema=True, ema_momentum=0.75)
+    variables, average = weights(), None
+    optimizer.build(variables)
+    for step in range(STEPS):
+        optimizer.apply([keras.ops.convert_to_tensor(gradient) for gradient in gradients(step)])
+        values = [numpy(v).astype("float64") for v in variables]
+        average = values if average is None else [0.75 * a + 0.25 * v for a, v in zip(average, values, strict=True)]
+    assert_close([v for v in optimizer.variables if v.name.endswith("average")], average)
+
+
+@pytest.mark.parametrize("kind", [SGD, AdamW])
+def test_equal_gradients_move_each_layer_by_its_power_of_the_decay(kind):
+    model = make_tiny()  # two blocks
+    optimizer = kind(0.1, layer_decay=0.5)
+    optimizer.build(model.trainable_variables)
+    model.set_weights([np.zeros(w.shape) for w in model.weights])
+    optimizer.apply([keras.ops.ones(w.shape) for w in model.trainable_variables])
+    moved = {w.path.split("/")[0]: numpy(w).ravel()[0] / numpy(model.weights[-1]).ravel()[0] for w in model.weights}
+    first = dict.fromkeys(("patch_embedding", "class_token", "position_embedding"), 0.125)
+    assert moved == {**first, "block_00": 0.25, "block_01": 0.5, "encoder_norm": 1.0, "head": 1.0}
+
+
+def test_the_depth_of_a_hybrid_counts_all_before_the_blocks_as_one():
+    paths = ["resnet_root/conv/kernel", "resnet_stage_1_unit_1/conv_1/kernel", "block_10/mlp/dense_1/kernel"]
+    assert layer_multipliers([*paths, "pre_logits/kernel"], 0.5) == [0.5**12, 0.5**12, 0.5, 1.0]
+
+
+def test_layer_decay_without_blocks_is_refused():
+    with pytest.raises(ValueError, match=r"needs trainable weights of blocks[\s\S]*Leave it out"):
+        layer_multipliers(["head/kernel", "head/bias"], 0.75)
+    assert layer_multipliers(["head/kernel"], 1.0) == [1.0]
+
+
+@pytest.mark.parametrize("kind", [SGD, AdamW])
+def test_a_config_makes_the_same_optimizer(kind):
+    arguments = {"weight_decay": 0.1, "global_clipnorm": 1.0, "accumulator_dtype": "bfloat16", "layer_decay": 0.75}
+    optimizer = kind(schedule(), use_ema=True, ema_momentum=0.5, **arguments)
+    again = keras.optimizers.deserialize(keras.optimizers.serialize(optimizer))
+    assert type(again) is kind
+    assert again.get_config() == optimizer.get_config()
+    assert_close(run(again), [numpy(weight) for weight in run(optimizer)], atol=0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ({"momentum": 1.0}, ValueError),
+        ({"weight_decay": -0.1}, ValueError),
+        ({"global_clipnorm": 0}, ValueError),
+        ({"global_clipnorm": float("nan")}, ValueError),
+        ({"accumulator_dtype": "float16"}, ValueError),
+        ({"layer_decay": 0}, ValueError),
+        ({"layer_decay": 1.1}, ValueError),
+        ({"layer_decay": "0.5"}, TypeError),
+    ],
+)
+def test_sgd_refuses_what_is_out_of_range(arguments, error):
+    with pytest.raises(error, match=f"`{next(iter(arguments))}`"):
+        SGD(0.1, **arguments)

@@ -1,0 +1,127 @@
+"""Every recipe's schedule, loss, initial head and decay, against NumPy in float64."""
+
+import functools
+import json
+
+import keras
+import numpy as np
+import pytest
+from conftest import numpy, randomise, tiny_config
+
+import keras_vit
+from keras_vit.recipes import RECIPES
+from keras_vit.training.plan import plan
+
+CLASSES = 7
+every_recipe = pytest.mark.parametrize("recipe", RECIPES.values(), ids=lambda recipe: recipe.name)
+
+
+def published_plan(recipe):
+    return plan(recipe, num_images=recipe.train_images or 50_000)
+
+
+def rate(made, step):
+    """SPEC: progress from the end of the warm-up, a cosine or a line, times the warm-up."""
+    recipe, base = made.recipe, made.learning_rate
+    progress = np.clip((step - made.warmup_steps) / (made.steps - made.warmup_steps), 0, 1)
+    if recipe.schedule == "cosine":
+        decayed = base * 0.5 * (1 + np.cos(np.pi * progress))
+    else:
+        decayed = 1e-5 + (base - 1e-5) * (1 - progress)
+    return decayed * min(1, step / made.warmup_steps)
+
+
+@every_recipe
+def test_schedule_equals_numpy_at_fixed_steps(recipe):
+    made = published_plan(recipe)
+    steps = [0, 1, made.warmup_steps // 2, made.warmup_steps, made.steps // 2, made.steps - 3, made.steps]
+    ours = numpy(made.schedule()(np.array(steps)))
+    # 1e-6 is a few roundings of float32; 1e-17 what float64 leaves where 1 + cos cancels.
+    np.testing.assert_allclose(ours, [rate(made, step) for step in steps], rtol=1e-6, atol=1e-17)
+
+
+def cross_entropy(recipe, logits, one_hot):
+    if recipe.loss == "softmax":
+        log_p = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+        return -(one_hot * log_p).sum(-1).mean()
+    on, off = 1 - recipe.label_smoothing, recipe.label_smoothing
+    target = np.where(one_hot == 1, on, off)
+    p = 1 / (1 + np.exp(-logits))
+    return -(target * np.log(p) + (1 - target) * np.log1p(-p)).sum(-1).mean()
+
+
+LOGITS, LABELS = np.random.default_rng(1).normal(0, 3, (5, CLASSES)), np.array([6, 0, 3, 3, 1])
+ONE_HOT = np.eye(CLASSES)[LABELS]
+
+
+@functools.cache
+def loss_of(loss):
+    """By a loss in JSON, for many recipes have the same."""
+    loss = keras.losses.deserialize(json.loads(loss))
+    sparse = "Sparse" in type(loss).__name__ or getattr(loss, "labels", None) == "int"
+    return float(loss(LABELS if sparse else ONE_HOT, LOGITS.astype("float32")))
+
+
+@every_recipe
+def test_loss_equals_numpy(recipe):
+    for labels in ("int", "one_hot"):
+        ours = loss_of(json.dumps(keras.losses.serialize(published_plan(recipe).loss(labels))))
+        # The logits are rounded to float32, which moves a loss of about 5 by some 1e-7 of it.
+        assert ours == pytest.approx(cross_entropy(recipe, LOGITS, ONE_HOT), rel=2e-6)
+
+
+@functools.cache
+def fresh(arguments):
+    config = tiny_config(num_layers=1, **dict(arguments))
+    return keras_vit.build(config, input_shape=(8, 12, 3), classes=CLASSES)
+
+
+def model_for(recipe):
+    """A tiny model as the recipe wants it; recipes that want the same share one."""
+    return fresh(tuple(recipe.model_arguments(tiny_config()).items()))
+
+
+@every_recipe
+def test_first_loss_is_that_of_a_head_of_zeros_and_its_bias(recipe):
+    made, head = published_plan(recipe), model_for(recipe).get_layer("head")
+    made.prepare(model_for(recipe))
+    logits = np.random.default_rng(2).normal(0, 1, (3, 12)) @ numpy(head.kernel) + numpy(head.bias)
+    np.testing.assert_array_equal(logits, np.full((3, CLASSES), np.float32(recipe.head_bias)))
+    one_hot = np.eye(CLASSES)[[0, 3, 6]]
+    bias = np.full((3, CLASSES), recipe.head_bias)
+    ours = made.loss("one_hot")(one_hot, logits.astype("float32"))
+    assert float(ours) == pytest.approx(cross_entropy(recipe, bias, one_hot), rel=2e-6)
+
+
+@functools.cache
+def after_a_step_without_gradients(optimizer, step):
+    """Weights by path, before and after; `optimizer` in JSON, for many recipes have the same."""
+    optimizer = keras.optimizers.deserialize(json.loads(optimizer))
+    config = tiny_config(num_layers=1, representation_size=5)
+    model = randomise(keras_vit.build(config, input_shape=(8, 12, 3), classes=CLASSES))
+    before = {variable.path: numpy(variable).astype("float64") for variable in model.trainable_variables}
+    optimizer.build(model.trainable_variables)
+    optimizer.iterations.assign(step)
+    optimizer.apply([keras.ops.zeros_like(variable) for variable in model.trainable_variables])
+    return before, {variable.path: numpy(variable) for variable in model.trainable_variables}
+
+
+# With the kernels of q, k, v and out, whose names a mask could miss, and weights that no mask may hit.
+KERNELS = {
+    *("patch_embedding/projection/kernel", "pre_logits/kernel", "head/kernel"),
+    *(f"block_00/attention/{name}/kernel" for name in ("query", "key", "value", "out")),
+    *("block_00/mlp/dense_1/kernel", "block_00/mlp/dense_2/kernel"),
+}
+
+
+@every_recipe
+def test_decay_takes_its_share_of_kernels_and_nothing_of_other_weights(recipe):
+    """A step without gradients is the decay alone: kernel * (1 - rate * decay)."""
+    made = published_plan(recipe)
+    step = made.warmup_steps + 1
+    before, after = after_a_step_without_gradients(json.dumps(keras.optimizers.serialize(made.optimizer())), step)
+    assert before.keys() > KERNELS
+    for path, old in before.items():
+        factor = 1 - rate(made, step) * recipe.weight_decay if path in KERNELS else 1
+        # 3e-7 of a weight: float32 rounds twice. The smallest decay of any recipe is 2e-5 of it.
+        np.testing.assert_allclose(after[path], old * factor, rtol=3e-7, atol=0, err_msg=path)
