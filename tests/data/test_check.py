@@ -4,7 +4,7 @@ import io
 import numpy as np
 import pytest
 import tensorflow as tf
-from photos import encoded, forged_png, picture, sixteen_bit, turned
+from pictures import encoded, forged_png, picture, sixteen_bit, turned
 from PIL import Image
 
 from keras_vit.data import check

@@ -6,7 +6,7 @@ import tensorflow as tf
 from conftest import run_python
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from photos import decoded, encoded, forged_png, picture, sixteen_bit, turned
+from pictures import decoded, encoded, forged_png, picture, sixteen_bit, turned
 from PIL import Image, ImageOps
 
 from keras_vit.data.decode import apply_orientation, decode_image, decode_window, image_size

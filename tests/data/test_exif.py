@@ -1,7 +1,7 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from photos import encoded, picture, turned
+from pictures import encoded, picture, turned
 
 from keras_vit.data.exif import orientation
 

@@ -1,7 +1,7 @@
 import shutil
 
 import pytest
-from photos import encoded, picture, sixteen_bit, write_photos
+from pictures import encoded, picture, sixteen_bit, write_photos
 from PIL import Image
 
 from keras_vit.data import open_source

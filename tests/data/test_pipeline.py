@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from conftest import make_tiny, run_python
-from photos import encoded, picture, turned, write_photos
+from pictures import encoded, picture, turned, write_photos
 
 from keras_vit.augmentation import Augmentation
 from keras_vit.data import load_dataset, open_source

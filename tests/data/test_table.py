@@ -1,5 +1,5 @@
 import pytest
-from photos import encoded, picture, write_photos
+from pictures import encoded, picture, write_photos
 
 from keras_vit.data import open_source
 

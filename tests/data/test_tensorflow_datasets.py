@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-from photos import picture
+from pictures import picture
 
 from keras_vit.data import load_dataset, open_source
 from keras_vit.data.tensorflow_datasets import LABEL_RULES, _label
