@@ -83,7 +83,7 @@ def numpy(x):
     return keras.ops.convert_to_numpy(x)
 
 
-def run_python(code, *arguments, backend=None, timeout=120):
+def run_python(code, *arguments, backend=None, timeout=280):
     """Runs code in a fresh process, with warnings as they come, and gives what it printed."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3"}
     if backend is not None:

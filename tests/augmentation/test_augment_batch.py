@@ -2,6 +2,7 @@
 
 import math
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -53,6 +54,20 @@ def test_mixup_is_the_weighted_mean_with_the_image_before(batch):
         expected = [share[0] * x + (1 - share[0]) * np.roll(x, 1, axis=0) for x in map(np.float64, batch)]
         np.testing.assert_allclose(mixed, expected[0], atol=3e-7)  # float32 of values up to 1
         np.testing.assert_allclose(label, expected[1], atol=2e-7)
+
+
+def test_mixing_is_what_keras_layers_make_of_the_same_draw(batch):
+    images, labels = augment_batch(*batch, Augmentation(mixup_alpha=0.5), tf.constant([3, 4]))
+    share = shares(labels.numpy(), batch[1])
+    layer = keras.layers.MixUp()
+    draw = {"mix_weight": share, "permutation_order": np.roll(np.arange(BATCH), 1)}
+    np.testing.assert_allclose(images, layer.transform_images(batch[0], draw), atol=3e-7)
+    np.testing.assert_allclose(labels, layer.transform_labels(batch[1], draw), atol=3e-7)
+    images, labels = augment_batch(*batch, Augmentation(cutmix_alpha=1.0), tf.constant([3, 4]))
+    layer = keras.layers.CutMix()
+    draw = draw | {"mix_weight": shares(labels.numpy(), batch[1]), "batch_masks": (images.numpy() != batch[0])}
+    np.testing.assert_array_equal(images, layer.transform_images(batch[0], draw))
+    np.testing.assert_allclose(labels, layer.transform_labels(batch[1], draw), atol=3e-7)
 
 
 @pytest.mark.parametrize("alpha", [0.2, 0.8])
