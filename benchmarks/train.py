@@ -9,7 +9,7 @@ norm 1, SGD with momentum 0.9, nothing dropped. They take steps in turn, one at 
 in alternating order, so that a drifting machine touches all alike; a ratio is the median over rounds. Run it on a
 machine that does nothing else: torch's threads wait for each other by spinning, and a third busy thread on two
 cores makes its step ten times slower, not ours. Memory is the largest the process ever was (VmHWM). bfloat16 is
-Keras' `mixed_bfloat16` and torch's autocast. `--only ours-xla` is ours compiled, as Keras would by default.
+Keras' `mixed_bfloat16` and torch's autocast. `--only ours-xla` is ours compiled by XLA, as on a GPU.
 """
 
 import argparse

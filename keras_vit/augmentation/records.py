@@ -8,7 +8,7 @@ import dataclasses
 import math
 import types
 
-from keras_vit.variants import check_choice, check_number, check_positive_int
+from keras_vit.variants import check_choice, check_number
 
 CROPS = ("inception", "resize_crop", "resmall_crop", "none")
 MOST_MAGNITUDE = 30  # RandAugment (arXiv:1909.13719) searches 0..30
@@ -24,11 +24,14 @@ class Augmentation:
             window out; `"resmall_crop"` does so with the shorter side, keeping the aspect; `"none"` resizes.
         crop_area: smallest and largest part of the image that `"inception"` cuts out, in (0, 1].
         affine: `(shift, turn, zoom)`: largest shift as a part of each side, turn in full turns, and change of
-            the scale; drawn evenly from both signs, empty pixels black. In [0, 1), [0, 0.5] and [0, 1).
+            the scale, which is drawn for each axis by itself; all evenly from both signs, empty pixels black. In
+            [0, 1), [0, 0.5] and [0, 1). The shift is made before the zoom, so where that enlarges, it moves the
+            image by as much more, up to shift / (1 - zoom), and the turn and the zoom move corners further.
         flip: whether half of the images are mirrored left to right.
         randaugment_layers: how many operations of RandAugment every image goes through.
         randaugment_magnitude: their strength, 0 to 30. Not the distance from the original: at 0 colours are
-            nearly removed and solarizing inverts, as officially (AugReg's light1 "is not nothing").
+            nearly removed and solarizing inverts, as officially (AugReg's light1 "is not nothing"). Translation
+            and cutout grow with the shorter side / 224: at 224 they are the fixed pixels of the official code.
         mixup_alpha: of MixUp's Beta distribution; 0 for no MixUp.
         cutmix_alpha: of CutMix's; 0 for none. With both each batch takes one of them, half and half.
         erasing_probability: of noise in place of a random rectangle.
@@ -61,8 +64,7 @@ class Augmentation:
             )
         for value, limit in zip(self.affine, (0.999, 0.5, 0.999), strict=True):
             _check_range("affine", value, limit)
-        if self.randaugment_layers != 0 or isinstance(self.randaugment_layers, bool):
-            check_positive_int("randaugment_layers", self.randaugment_layers)
+        _check_layers(self.randaugment_layers)
         _check_range("randaugment_magnitude", self.randaugment_magnitude, MOST_MAGNITUDE)
         _check_range("erasing_probability", self.erasing_probability, 1)
         for field in ("mixup_alpha", "cutmix_alpha"):
@@ -100,6 +102,15 @@ def _numbers(field, values, length):
     for value in values:
         check_number(field, value)
     return tuple(float(value) for value in values)
+
+
+def _check_layers(layers):
+    if isinstance(layers, bool) or not isinstance(layers, int):
+        raise TypeError(f"`randaugment_layers` must be an int.\nReceived: randaugment_layers={layers!r}.")
+    if layers < 0:
+        raise ValueError(
+            f"`randaugment_layers` must be at least 0, which is no RandAugment.\nReceived: randaugment_layers={layers}."
+        )
 
 
 def _check_range(field, value, limit):

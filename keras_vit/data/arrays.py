@@ -1,5 +1,7 @@
 """Images and labels in memory, and the scanned digits that come with scikit-learn."""
 
+import itertools
+import warnings
 from collections.abc import Mapping
 
 import numpy as np
@@ -17,22 +19,28 @@ def open_arrays(what, seed: int, name: str = "arrays") -> Source:
         name: of the data set.
 
     Raises:
-        ValueError: for an empty set, images of another shape or range, or labels out of range.
-        TypeError: for anything but pairs.
+        ValueError: for an empty set, images of another shape or range, labels that are none or out of range, a class
+            without an example where neither names nor one-hot rows tell of it, or a name given to two classes.
+        TypeError: for anything but pairs, or names that are no texts.
+
+    Warns:
+        UserWarning: of classes that another split has examples of and `train` has not.
     """
     given = dict(what) if isinstance(what, Mapping) else {None: what}
-    names = given.pop("class_names", None)
+    names = _checked_names(given.pop("class_names", None))
     parts = {_split_name(split): _pair(pair, split or "training") for split, pair in given.items()}
     if None not in parts and "train" not in parts:
         raise ValueError(f"a dict of arrays must have a split `train`.\nReceived: the keys {sorted(given)}.")
     classes = _class_count(parts, names)
+    told = names is not None or any(labels.ndim == 2 for _, labels in parts.values())
     _check_labels(parts, classes)
+    _check_examples(parts, classes, told)
     if None in parts:
         images, labels = parts[None]
         parts = {split: (images[rows], labels[rows]) for split, rows in divide(labels, seed).items()}
     _check_channels(parts)
     facts = {"divided_by_seed": seed if None in given else None}
-    class_names = tuple(map(str, range(classes) if names is None else names))
+    class_names = names or tuple(map(str, range(classes)))
     return Source(name, "arrays", class_names, {split: ArraySplit(*pair) for split, pair in parts.items()}, facts=facts)
 
 
@@ -65,6 +73,12 @@ def _pair(pair, split):
     """Images as uint8 or float32, labels as int64."""
     if not isinstance(pair, (tuple, list)) or len(pair) != 2:
         raise TypeError(f"arrays must come as (images, labels).\nReceived: {type(pair).__name__} for {split}.")
+    images, labels = pair
+    if isinstance(labels, (tuple, list)) and len(labels) and getattr(labels[0], "ndim", 0) > 2:
+        raise TypeError(
+            "arrays must come as (images, labels), and several splits as a dict.\n"
+            f'Received: images for labels in {split}. Pass a dict by split: {{"train": (images, labels), ...}}.'
+        )
     images, labels = map(np.asarray, pair)
     if len(images) == 0 or len(labels) == 0:
         raise ValueError(f"the {split} set is empty.\nReceived: {len(images)} images and {len(labels)} labels.")
@@ -83,7 +97,36 @@ def _pair(pair, split):
         raise ValueError(
             f"each image needs one label.\nReceived: {len(images)} images, {len(labels)} labels for {split}."
         )
+    _check_form(labels, split)
     return images.astype("float32" if images.dtype.kind == "f" else "uint8"), labels
+
+
+def _check_form(labels, split):
+    """Refuses what can be no labels, however many classes there are."""
+    rows = labels.ndim == 2 and labels.shape[1] > 1
+    if labels.dtype.kind in ("buif" if rows else "uif") and (labels.ndim == 1 or rows) and np.isfinite(labels).all():
+        return
+    column = " Pass labels.ravel()." if labels.ndim == 2 and not rows else ""
+    finite = labels.dtype.kind != "f" or np.isfinite(labels).all()
+    raise ValueError(
+        "labels must be whole numbers of shape (n,), from 0 and one for each class, or one-hot rows of shape (n, K).\n"
+        f"Received: labels of {split} with shape {labels.shape} of {labels.dtype}"
+        f"{'' if finite else ', not all of them finite'}.{column}"
+    )
+
+
+def _checked_names(names):
+    """A tuple of texts, or `None`."""
+    if names is None:
+        return None
+    several = isinstance(names, (tuple, list, np.ndarray))
+    if not several or not all(isinstance(name, str) for name in names):
+        raise TypeError(f"`class_names` must be a list of texts, one for each class.\nReceived: class_names={names!r}.")
+    names = tuple(map(str, names))
+    twice = [name for name in dict.fromkeys(names) if names.count(name) > 1]
+    if twice:
+        raise ValueError(f"`class_names` must differ, to tell classes apart.\nReceived: {twice[:5]} more than once.")
+    return names
 
 
 def _class_count(parts, names):
@@ -95,8 +138,7 @@ def _class_count(parts, names):
     if names is not None:
         return len(names)
     first = parts[None if None in parts else "train"][1]
-    usable = first.ndim == 1 and first.dtype.kind in "uif" and np.isfinite(first).all()
-    return widths.pop() if widths else max(int(first.max()) + 1, 1) if usable else 1
+    return widths.pop() if widths else min(max(int(first.max()) + 1, 1), 2**31)
 
 
 def _check_labels(parts, classes):
@@ -105,6 +147,27 @@ def _check_labels(parts, classes):
         parts[split] = (images, whole_labels(labels, classes, split or "training"))
     if classes < 2:
         raise ValueError(f"there must be at least two classes.\nReceived: {classes}.")
+
+
+def _check_examples(parts, classes, told):
+    """Every class needs an example to train on; without names or one-hot rows a gap is a slip, and may be huge."""
+    found = {split: set(np.unique(labels).tolist()) for split, (_, labels) in parts.items()}
+    trained = found[None if None in parts else "train"]
+    if not told and len(trained) < classes:
+        missing = list(itertools.islice((label for label in range(classes) if label not in trained), 5))
+        raise ValueError(
+            "every class from 0 to the greatest label must have an example to train on.\n"
+            f"Received: labels to {classes - 1} with none of {', '.join(map(str, missing))}"
+            f"{', ...' if classes - len(trained) > 5 else ''}. Number the classes from 0 without gaps, or pass one-hot "
+            "rows or a dict with `class_names` if classes may be empty."
+        )
+    untrained = sorted(set().union(*found.values()) - trained)
+    if untrained:
+        warnings.warn(
+            f"`train` has no example of {len(untrained)} class(es) that other splits have, as {untrained[:5]}.",
+            UserWarning,
+            stacklevel=2,
+        )
 
 
 def whole_labels(labels, classes: int, split: str) -> np.ndarray:

@@ -79,6 +79,7 @@ def check_image(path) -> GoodImage | BadImage:
     """What one file is; reads it only if it has changed since it was last read."""
     path = os.fspath(path)
     try:
+        path.encode()  # as TensorFlow wants it
         status = os.stat(path)
         key = (path, status.st_size, status.st_mtime_ns)
         if key not in _KNOWN:
@@ -86,6 +87,8 @@ def check_image(path) -> GoodImage | BadImage:
         return _KNOWN[key]
     except FileNotFoundError:
         return BadImage(path, "no such file")
+    except UnicodeEncodeError:
+        return BadImage(ascii(path), "a file name that is not UTF-8")
     except OSError as error:
         return BadImage(path, f"cannot be read: {error.strerror or error}")
 

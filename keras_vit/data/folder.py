@@ -25,6 +25,7 @@ def open_folder(path: Path, seed: int, on_bad_image: str) -> Source:
     """
     divided = _split_folders(path)
     if divided:
+        _warn_of_others(path, divided)
         classes = _classes_of_all(path, divided)
         found = [(split, *item) for split, folder in divided.items() for item in _photos(folder, classes)]
     else:
@@ -34,10 +35,12 @@ def open_folder(path: Path, seed: int, on_bad_image: str) -> Source:
         raise ValueError(
             "a folder of photos must hold at least two folders, one for each class, with JPEG or PNG files in them, "
             "or such folders in `train`, `validation` and `test`.\n"
-            f"Received: {str(path)!r} with {len(classes)} class folder(s) {classes[:5]} and {len(found)} image file(s)."
+            f"Received: {str(path)!r} with {len(classes)} class folder(s) {classes[:5]} and {len(found)} image file(s) in "
+            "them."
         )
     splits, photos, labels = zip(*found, strict=True)
-    ignored = sum(1 for file in path.rglob("*") if file.is_file()) - len(photos)
+    counted = set(photos)
+    ignored = sum(1 for file in path.rglob("*") if _is_file_or_lost(file) and str(file) not in counted)
     return source_of_files(
         path, "folder", classes, photos, labels, splits if divided else None, seed, on_bad_image, ignored
     )
@@ -119,6 +122,17 @@ def _split_folders(path):
     return {name: found[name] for name in SPLITS if name in found} if "train" in found else {}
 
 
+def _warn_of_others(path, divided):
+    others = [folder.name for folder in _folders(path) if folder not in divided.values()]
+    if others:
+        warnings.warn(
+            f"{path} has folders of splits, and beside them others that are no split and are left out: "
+            f"{', '.join(others[:5])}.",
+            UserWarning,
+            stacklevel=2,
+        )
+
+
 def _classes_of_all(path, divided):
     """The class folders, which must be the same in every split."""
     by_split = {name: _class_folders(folder) for name, folder in divided.items()}
@@ -136,8 +150,13 @@ def _photos(folder, classes):
     """`(path, label)` of every image file below the class folders, sorted."""
     for label, name in enumerate(classes):
         for file in sorted((folder / name).rglob("*")):
-            if file.suffix.lower() in _IMAGES and not file.name.startswith(".") and file.is_file():
+            if file.suffix.lower() in _IMAGES and not file.name.startswith(".") and _is_file_or_lost(file):
                 yield str(file), label
+
+
+def _is_file_or_lost(path):
+    """A file, or a link that leads nowhere, whose owner thinks that it counts."""
+    return path.is_file() or (path.is_symlink() and not path.exists())
 
 
 def _class_folders(path):

@@ -10,6 +10,7 @@ from keras_vit.datasets import OFFICIAL_DATASETS, VTAB_TASKS
 from keras_vit.variants import check_choice, did_you_mean
 
 DIGITS = "digits"  # the set that comes along
+_INFO = "dataset_info.json"  # what tensorflow-datasets writes into the folder of a version
 
 
 def open_source(what, *, seed: int = 0, on_bad_image: str = "skip", download: bool = False) -> Source:
@@ -21,27 +22,32 @@ def open_source(what, *, seed: int = 0, on_bad_image: str = "skip", download: bo
             80/10/10 by `seed`, evenly in every class;
             a `.csv` file with the columns `path`, `label`, and perhaps `split`;
             `"digits"`, 1,797 scanned digits that come with scikit-learn (a folder of that name is `"./digits"`);
-            a tensorflow-datasets name, as `"cifar10"`, or a folder that holds such a set prepared;
+            a tensorflow-datasets name, as `"cifar10"`, or a folder that holds such a set prepared, which is that of
+            its version, or the one above it if there is one version only;
             a VTAB task, as `"vtab/caltech101"`;
             `(images, labels)`, or a dict of such pairs by split, with images `(n, H, W, C)` of uint8 or floats in
             [0, 255], labels int `(n,)` or one-hot `(n, K)`, and perhaps `"class_names"`;
             a `Source`, which is given back.
-        seed: of the division where the data has none.
+        seed: of the division where the data has none, in [0, 2**31).
         on_bad_image: `"skip"` leaves files out that cannot be decoded, with a warning and in `bad_images`;
-            `"raise"` refuses them.
+            `"raise"` refuses them. Of files only: a tensorflow-datasets set is read as it was prepared, and an image
+            in it that cannot be decoded ends the pass with TensorFlow's error, as does a file that goes away later.
         download: whether a tensorflow-datasets set that has not been prepared may be fetched.
 
     Returns:
         A `Source`.
 
     Raises:
-        ValueError: for no such data, an empty set, one class only, labels out of range, or bad files refused.
+        ValueError: for no such data, an empty set, one class only, labels out of range, a class without an example,
+            bad files refused, or a seed out of range.
         TypeError: for something else altogether.
         ImportError: where the extra `data` is needed and not installed.
 
     Warns:
-        UserWarning: of files that were left out, and of files that stand in two splits.
+        UserWarning: of files that were left out, of files that stand in two splits, and of classes that `train` has
+            no example of.
     """
+    check_seed(seed)
     check_choice("on_bad_image", on_bad_image, ("skip", "raise"))
     if isinstance(what, Source):
         return what
@@ -55,8 +61,9 @@ def open_source(what, *, seed: int = 0, on_bad_image: str = "skip", download: bo
     path = Path(what)
     if what == DIGITS:  # even beside a folder of that name, as a run would be called; `./digits` is the folder
         return arrays.open_digits(seed)
-    if (path / "dataset_info.json").is_file():
-        return tensorflow_datasets.open_prepared(path)
+    prepared = _prepared_folder(path)
+    if prepared is not None:
+        return tensorflow_datasets.open_prepared(prepared)
     if path.is_dir():
         return folder.open_folder(path, seed, on_bad_image)
     if path.suffix.lower() == ".csv":
@@ -67,6 +74,30 @@ def open_source(what, *, seed: int = 0, on_bad_image: str = "skip", download: bo
             f"Received: {os.fspath(what)!r}.{did_you_mean(what, [DIGITS, *OFFICIAL_DATASETS, *VTAB_TASKS])}"
         )
     return tensorflow_datasets.open_named(what, download)
+
+
+def check_seed(seed):
+    """Raises unless `seed` is an int (not a bool) in [0, 2**31)."""
+    if isinstance(seed, bool) or not isinstance(seed, int):
+        raise TypeError(
+            "`seed` must be an int, so that the same seed gives the same order again.\n"
+            f"Received: seed={seed!r} of type {type(seed).__name__}."
+        )
+    if not 0 <= seed < 2**31:
+        raise ValueError(f"`seed` must be in [0, 2**31).\nReceived: seed={seed}.")
+
+
+def _prepared_folder(path):
+    """The folder of a version that tensorflow-datasets has written: this one, or the only one in it; or `None`."""
+    if (path / _INFO).is_file():
+        return path
+    versions = sorted(file.parent for file in path.glob(f"*/{_INFO}")) if path.is_dir() else []
+    if len(versions) > 1:
+        raise ValueError(
+            "a folder of a prepared data set must be that of one version.\n"
+            f"Received: {str(path)!r}, which holds {', '.join(version.name for version in versions[:10])}. Pass one."
+        )
+    return versions[0] if versions else None
 
 
 def _may_be_a_name(what):

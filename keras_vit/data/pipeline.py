@@ -11,6 +11,7 @@ from keras_vit.augmentation import augment_batch, find_augmentation
 from keras_vit.data.opening import open_source
 from keras_vit.data.prepare import augmented, pixels_of, prepare
 from keras_vit.data.shards import find_shard, per_host
+from keras_vit.preprocessing import Preprocessing
 from keras_vit.variants import check_choice, check_positive_int
 
 _ORDER, _IMAGE, _BATCH = range(3)  # streams of random numbers, so that none is used twice
@@ -37,29 +38,38 @@ def load_dataset(
         what: a `Source`, or what `open_source` takes.
         split: `"train"`, `"validation"` or `"test"`, or several, as `"train+validation"`.
         batch_size: B of all devices together; each host gets its share.
-        preprocessing: `model.preprocessing`; evaluation prepares every image exactly as calling it does.
+        preprocessing: `model.preprocessing`; evaluation prepares every image exactly as calling it does. Without an
+            image size in it every image keeps its own, so those of a batch must agree, or `batch_size` be 1.
         training: whether the data repeats for ever, shuffled anew for each epoch, in full batches; else it comes
             once, in order, and the last batch may be smaller.
         augmentation: `Augmentation` or its name, with `training` only; `None` prepares images as for evaluation.
         labels: `"int"` for `(B,)` int64, or `"one_hot"` for `(B, K)` float32, which MixUp and CutMix need.
-        seed: of the division into splits, the order, and the augmentation.
+        seed: of the division into splits, the order, and the augmentation, in [0, 2**31).
         shard: `(index, count)` of this host; found by itself for several JAX processes, and for workers of a
             `tf.distribute` strategy in scope, where it suits `distribute_datasets_from_function`.
-        on_bad_image: `"skip"` or `"raise"`, as for `open_source`.
+        on_bad_image: `"skip"` or `"raise"`, as for `open_source`, and of files only, as there.
         download: whether a tensorflow-datasets set may be fetched.
 
     Returns:
         `tf.data.Dataset` of (float32 `(B, H, W, C)`, labels), with the attributes `class_names` and `num_examples`.
 
     Raises:
-        ValueError: for an empty set, a batch that cannot be full or shared evenly, a missing image size, or as
-            `open_source` raises.
-        tf.errors.InvalidArgumentError: from the pipeline, for a label that is no class of the set.
+        ValueError: for an empty set, a split named twice, a batch that cannot be full or shared evenly, a missing
+            image size, or as `open_source` raises.
+        TypeError: for a `preprocessing` that is none, a `shard` that is not two ints, or as `open_source` raises.
+        tf.errors.InvalidArgumentError: from the pipeline, for a label that is no class of the set, images of several
+            sizes in a batch without an image size, or an image that cannot be decoded in a prepared set.
+        tf.errors.NotFoundError: from the pipeline, for a file that has gone since the set was opened.
 
     Source: official code, `input_pipeline.py`. There the order comes from a shuffle buffer.
     """
     check_positive_int("batch_size", batch_size)
     check_choice("labels", labels, ("int", "one_hot"))
+    if not isinstance(preprocessing, Preprocessing):
+        raise TypeError(
+            "`preprocessing` must be a `Preprocessing` record, which says what the model takes.\n"
+            f"Received: an object of type {type(preprocessing).__name__}. Pass model.preprocessing."
+        )
     augmentation = _usable_augmentation(augmentation, training, labels, preprocessing)
     source = open_source(what, seed=seed, on_bad_image=on_bad_image, download=download)
     examples = source.split(split)

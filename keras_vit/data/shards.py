@@ -12,8 +12,14 @@ def find_shard(shard):
 
     Raises:
         ValueError: for an index outside [0, count), or where Keras would shard what is sharded already.
+        TypeError: for anything but two ints.
     """
     if shard is not None:
+        pair = isinstance(shard, (tuple, list)) and len(shard) == 2
+        if not pair or any(isinstance(part, bool) or not isinstance(part, int) for part in shard):
+            raise TypeError(
+                f"`shard` must be two ints, (index, count) with 0 <= index < count.\nReceived: shard={shard!r}."
+            )
         index, count = shard
         if not 0 <= index < count:
             raise ValueError(f"`shard` must be (index, count) with 0 <= index < count.\nReceived: shard={shard}.")

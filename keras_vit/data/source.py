@@ -39,11 +39,16 @@ class Source:
         """The examples of a split, or of several, as `"train+validation"`.
 
         Raises:
-            ValueError: for a split that is not there, or is empty.
+            ValueError: for a split that is not there, is empty, or is named twice.
+            TypeError: for anything but a text.
         """
+        if not isinstance(name, str):
+            raise TypeError(f'`split` must be a text, as "train" or "train+validation".\nReceived: split={name!r}.')
         parts = [SPELLINGS.get(part.strip(), part.strip()) for part in name.split("+")]
         for part in parts:
             check_choice("split", part, tuple(self.splits))
+        if len(set(parts)) < len(parts):
+            raise ValueError(f"each split must be named once, or its examples count twice.\nReceived: split={name!r}.")
         joined = self.splits[parts[0]]
         for part in parts[1:]:
             joined = joined.joined(self.splits[part])

@@ -98,7 +98,16 @@ class ArraySplit:
         return np.round(self.images[index]).astype("uint8")
 
     def joined(self, other: "ArraySplit") -> "ArraySplit":
-        """The examples of this split and then those of the other."""
+        """The examples of this split and then those of the other.
+
+        Raises:
+            ValueError: for images of another size, which cannot be one array.
+        """
+        if self.images.shape[1:] != other.images.shape[1:]:
+            raise ValueError(
+                "splits can be joined if all their images have one shape.\n"
+                f"Received: (H, W, C) of {self.images.shape[1:]} and {other.images.shape[1:]}."
+            )
         images = np.concatenate([self.images, other.images])
         return ArraySplit(images, np.concatenate([self.labels, other.labels]))
 

@@ -1,6 +1,8 @@
 """A CSV file of paths and labels, with or without a column that says which split."""
 
 import csv
+import os
+import warnings
 from pathlib import Path
 
 from keras_vit.data.folder import source_of_files
@@ -15,9 +17,14 @@ def open_table(path: Path, seed: int, on_bad_image: str) -> Source:
     number) and, if there, `split`. Classes are sorted by name, or as numbers if all are. Quoting is as in RFC 4180.
 
     Raises:
-        ValueError: for no such file, missing columns, empty cells, unknown splits, or fewer than two classes.
+        ValueError: for no such file, missing columns, empty cells, unknown splits, a file with two labels, or fewer
+            than two classes.
+
+    Warns:
+        UserWarning: of files that are listed more than once.
     """
     rows = _rows(path)
+    _check_repeats(path, rows)
     names = sorted({row["label"] for row in rows}, key=_number_first)
     if len(names) < 2:
         raise ValueError(
@@ -34,19 +41,29 @@ def open_table(path: Path, seed: int, on_bad_image: str) -> Source:
 def _rows(path):
     if not path.is_file():
         raise ValueError(f"there is no such table.\nReceived: {str(path)!r}.")
-    with path.open(newline="", encoding="utf-8-sig") as file:
-        reader = csv.DictReader(file, skipinitialspace=True)
-        columns = reader.fieldnames or []
-        if not {"path", "label"} <= set(columns):
-            raise ValueError(
-                "the first line of a table must name the columns `path`, `label`, and perhaps `split`.\n"
-                f"Received: {str(path)!r} with the columns {columns}."
-            )
-        return [_checked(path, reader.line_num, row, "split" in columns) for row in reader]
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            reader = csv.DictReader(file, skipinitialspace=True)
+            columns = reader.fieldnames or []
+            if not {"path", "label"} <= set(columns) or len(set(columns)) < len(columns):
+                raise ValueError(
+                    "the first line of a table must name the columns `path`, `label`, and perhaps `split`, each once.\n"
+                    f"Received: {str(path)!r} with the columns {columns}."
+                )
+            return [_checked(path, reader.line_num, row, "split" in columns) for row in reader]
+    except UnicodeDecodeError as error:
+        raise ValueError(
+            f"a table must be text in UTF-8.\nReceived: {str(path)!r}, which is not at byte {error.start}."
+        ) from None
 
 
 def _checked(path, line, row, has_split):
     """The row's cells without blanks around them."""
+    if None in row:
+        raise ValueError(
+            'a row must have a cell for each column; a comma inside a cell needs quotes, as "cat, tabby".\n'
+            f"Received: line {line} of {str(path)!r} with {row[None]} too many."
+        )
     wanted = ["path", "label"] + ["split"] * has_split
     cells = {name: (row[name] or "").strip() for name in wanted}
     for name, cell in cells.items():
@@ -58,7 +75,32 @@ def _checked(path, line, row, has_split):
         raise ValueError(
             f"`split` must be train, validation or test.\nReceived: line {line} of {str(path)!r}: {cells['split']!r}."
         )
-    return cells
+    return {**cells, "line": line}
+
+
+def _check_repeats(path, rows):
+    """Refuses a file with two labels; warns of one listed twice. (Of two splits, `source_of_files` warns.)"""
+    by_file, by_split, again = {}, {}, []
+    for row in rows:
+        file = os.path.realpath(path.parent / row["path"])
+        first = by_file.setdefault(file, row)
+        if first["label"] != row["label"]:
+            raise ValueError(
+                "a file must have one label, as only one can be learned.\n"
+                f"Received: {str(path)!r}, where {row['path']!r} is {first['label']!r} on line {first['line']} and "
+                f"{row['label']!r} on line {row['line']}. Remove the wrong line."
+            )
+        same = by_split.setdefault((file, SPELLINGS.get(row.get("split", "").lower())), row)
+        if same is not row:
+            again.append((same, row))
+    if again:
+        same, row = again[0]
+        warnings.warn(
+            f"{len(again)} line(s) of {path} list a file once more, so that it counts more than once, as "
+            f"{row['path']!r} on lines {same['line']} and {row['line']}.",
+            UserWarning,
+            stacklevel=2,
+        )
 
 
 def _number_first(name):

@@ -108,7 +108,8 @@ def open_named(name: str, download: bool) -> Source:
     """A `Source` of a tensorflow-datasets name or a VTAB task; see `open_source`.
 
     Raises:
-        ValueError: for an unknown name, a set that has not been prepared, or one that is not for classification.
+        ValueError: for an unknown name, a set that has not been prepared, or one that is not for classification of
+            images.
         ImportError: without tensorflow-datasets.
     """
     tfds = _library()
@@ -170,6 +171,8 @@ def _find_record(builder):
     import tensorflow_datasets as tfds
 
     features, keys = builder.info.features, builder.info.supervised_keys
+    if keys is None and set(features) == {"image", "label"}:
+        keys = ("image", "label")
     fits = keys is not None and len(keys) == 2 and all(isinstance(key, str) for key in keys)
     if not fits or not isinstance(features[keys[1]], tfds.features.ClassLabel):
         raise ValueError(
@@ -193,7 +196,29 @@ def _find_splits(builder):
     return "train[:80%]", "train[80%:90%]", "train[90%:]"
 
 
+def _check_features(builder, record):
+    """Refuses what would be shown wrong or not at all: other numbers than bytes, or what is no image."""
+    import tensorflow_datasets as tfds
+
+    if record.classes is None or record.classes < 2:
+        raise ValueError(
+            "there must be at least two classes.\n"
+            f"Received: {builder.name!r} with {record.classes} in {record.label!r}."
+        )
+    feature = dict(builder.info.features).get(record.image)
+    kinds = {tfds.features.Image: ("uint8", "uint16"), tfds.features.Tensor: ("uint8",)}
+    allowed = next((types for kind, types in kinds.items() if isinstance(feature, kind)), ())
+    if not allowed or np.dtype(feature.np_dtype).name not in allowed or len(feature.shape) != 3:
+        found = "not there" if feature is None else f"{type(feature).__name__} of {feature.np_dtype}"
+        raise ValueError(
+            "images must be a feature `Image` of uint8 or uint16, or a `Tensor` (H, W, C) of uint8, as the range of "
+            "other numbers is not known.\n"
+            f"Received: {builder.name!r}, whose feature {record.image!r} is {found}."
+        )
+
+
 def _source(name, builder, record):
+    _check_features(builder, record)
     splits = {"train": record.dev_train, "validation": record.dev, "test": record.test}
     features = builder.info.features
     names = getattr(features[record.label], "names", None) if record.label in features else None

@@ -35,7 +35,8 @@ class NonFiniteGuard(keras.callbacks.Callback):
     more than `max_skips` in a row are what stops the run.
 
     Args:
-        last_good: path of the last checkpoint for the message, or a function that gives it; `None` for none.
+        last_good: path of the last checkpoint for the message, or words on it, or a function that gives either;
+            `None` for none.
         max_skips: as above.
 
     Raises:

@@ -20,8 +20,10 @@ from keras_vit.training.report import find_mistakes, write_report
 from keras_vit.training.run_directory import (
     BEST,
     CONFIG,
+    CURVES,
     FAILURE,
     LAST,
+    METRICS,
     RESULT,
     Recorder,
     RunDirectory,
@@ -121,7 +123,8 @@ def finetune(
         A `Result`.
 
     Raises:
-        ValueError: for arguments or data that are wrong, a folder that is not empty, or a batch that cannot fit.
+        ValueError: for arguments or data that are wrong, an `out` that is not empty or cannot be written
+            to, or a batch that cannot fit.
         TrainingDivergedError: if the loss is no longer finite. `out` then has all figures and the last finite model.
         OfflineError: if the weights are not at hand and cannot be brought.
         ImportError: without the extra `train`.
@@ -171,7 +174,7 @@ def _fit(run, start, recorder):
     """Trains; whatever ends it early, the last finite model is kept, and the folder says what happened."""
     request, model = start.request, start.model
     progress = Progress(start.plan, request.say)
-    arguments = start.plan.fit_arguments(last_good=lambda: recorder.best_model)
+    arguments = start.plan.fit_arguments(last_good=lambda: _last_good(run, recorder))
     arguments["callbacks"] += [StepFacts(), recorder, progress]
     try:
         model.fit(_train_set(start), validation_data=_validation_set(start), verbose=0, **arguments)
@@ -181,6 +184,12 @@ def _fit(run, start, recorder):
         raise
     if not run.save_model(model, LAST):
         raise ValueError("the last step left a weight that is not finite.\nReceived: see metrics.csv of the run.")
+
+
+def _last_good(run, recorder):
+    """For the message of a run that diverges: the guard stops it while the model is finite, and then it is saved."""
+    best = f"; the best one is {recorder.best_model}" if recorder.best_model else ""
+    return f"{run.path / LAST}, which is written as the run stops{best}"
 
 
 def _train_set(start):
@@ -225,10 +234,19 @@ def _keep_what_there_is(run, start, recorder, error):
         "last_model": LAST if saved else None,
         "best_model": BEST if recorder.best_epoch else None,
     }
-    run.write_json(FAILURE, facts)
-    kept = [name for name in (facts["last_model"], facts["best_model"]) if name]
+    with contextlib.suppress(OSError):  # as on a full disk; the error that ended the run is the one to tell
+        run.write_json(FAILURE, facts)
     with contextlib.suppress(Exception):
-        start.request.say(f"{facts['status']}; {run.path} has its figures and {' and '.join(kept) or 'no model'}")
+        if run.rows():
+            draw_curves(run.rows(), run.path / CURVES)
+    kept = [name for name in (METRICS, CURVES, BEST, LAST, FAILURE) if (run.path / name).exists()]
+    with contextlib.suppress(Exception):
+        start.request.say(f"{facts['status']}; {run.path} has {_listed(kept)}")
+
+
+def _listed(names):
+    """`a, b and c`."""
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names) or "no file of it"
 
 
 def _finish(run, start, recorder, began):
@@ -237,7 +255,7 @@ def _finish(run, start, recorder, began):
     model = keras.models.load_model(run.path / BEST, compile=False)
     evaluation = evaluate(model, source, start.split, batch_size=_EVALUATION_BATCH)
     facts = _result(run, start, recorder, evaluation, time.monotonic() - began)
-    pictures = {"curves": run.path / "curves.png", "confusion matrix": run.path / "confusion_matrix.png"}
+    pictures = {"curves": run.path / CURVES, "confusion matrix": run.path / "confusion_matrix.png"}
     report = run.path / "report.html"
     run.write_confusion(evaluation)
     written = {path.name for path in (*run.path.iterdir(), *pictures.values(), report)}

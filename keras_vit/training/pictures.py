@@ -1,5 +1,7 @@
 """Pictures of a run: its curves and its confusion matrix, drawn by matplotlib."""
 
+import warnings
+
 import numpy as np
 
 _MOST_NUMBERS = 30  # classes up to which the cells of a matrix have room for a number
@@ -51,7 +53,7 @@ def draw_confusion(confusion, class_names, path):
 
     Args:
         confusion: int `(K, K)`, rows are true classes.
-        class_names: K names.
+        class_names: K names. One with letters that the font lacks is drawn as its number, `class 3`, from 0.
         path: of the PNG.
     """
     from matplotlib.colors import PowerNorm
@@ -68,7 +70,7 @@ def draw_confusion(confusion, class_names, path):
         _write_numbers(axis, confusion, parts)
     if classes <= _MOST_NAMES:
         size = float(np.clip(side * 72 * 0.55 / classes, 3.5, 9))
-        names = [_short(name) for name in class_names]
+        names = _drawable(class_names)
         upright = classes <= 12 and max(map(len, names)) <= 3
         axis.set_xticks(range(classes), names, rotation=0 if upright else 90, fontsize=size)
         axis.set_yticks(range(classes), names, fontsize=size)
@@ -97,6 +99,25 @@ def _write_numbers(axis, confusion, parts):
         colour = "white" if parts[row, column] > 0.3 else "black"
         text = str(confusion[row, column])
         axis.text(column, row, text, ha="center", va="center", color=colour, fontsize=size)
+
+
+def _drawable(class_names):
+    """The names, short; where the font, and those it falls back to, lack a letter, the number of the class."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.font_manager import FontProperties
+
+    renderer, font = FigureCanvasAgg(_figure(1, 1)).get_renderer(), FontProperties()
+
+    def has_letters(name):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", UserWarning)  # what matplotlib says of a letter that it draws as a box
+            try:
+                renderer.get_text_width_height_descent(name, font, ismath=False)
+            except (UserWarning, TypeError, ValueError):  # the others for bytes of a file's name that are no letters
+                return False
+        return True
+
+    return [_short(name) if has_letters(name) else f"class {number}" for number, name in enumerate(class_names)]
 
 
 def _short(name):

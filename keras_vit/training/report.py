@@ -94,10 +94,10 @@ def _headline(title, result, evaluation):
 
 def _class_table(evaluation):
     rows = [
-        (result.name, f"{result.count:,}", _part(result.recall), _part(result.precision))
-        for result in evaluation.classes
+        (result.name, number, f"{result.count:,}", _part(result.recall), _part(result.precision))
+        for number, result in enumerate(evaluation.classes)
     ]
-    return _table(("class", "images", "recall", "precision"), rows)
+    return _table(("class", "number", "images", "recall", "precision"), rows)
 
 
 def _mistakes(mistakes, evaluation):

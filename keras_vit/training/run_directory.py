@@ -7,6 +7,7 @@ import csv
 import json
 import os
 import platform
+import tempfile
 import time
 from pathlib import Path
 
@@ -22,6 +23,7 @@ COLUMNS = (
 )
 BEST, LAST = "best.keras", "last.keras"
 CONFIG, RESULT, FAILURE, METRICS = "config.json", "result.json", "failure.json", "metrics.csv"
+CURVES = "curves.png"
 _TENSORBOARD = "tensorboard"
 
 
@@ -32,7 +34,7 @@ class RunDirectory:
         path: of a folder that does not exist yet, or is empty.
 
     Raises:
-        ValueError: if something is in it, or it is no folder.
+        ValueError: if something is in it, it is no folder, or nothing can be written there.
     """
 
     def __init__(self, path):
@@ -203,15 +205,40 @@ def ema_variables(optimizer) -> list:
 
 
 def check_free(path):
-    """Raises unless a run may be written to this path."""
+    """Raises a `ValueError` unless a run may and can be written to this path; leaves nothing there."""
     path = Path(path)
-    if path.exists() and not path.is_dir():
-        raise ValueError(f"`out` must be a folder.\nReceived: {str(path)!r}, which is a file. Choose another name.")
+    try:
+        _check_empty(path)
+        _check_writable(path)
+    except OSError as error:
+        raise ValueError(
+            "`out` must be a folder that can be written to.\n"
+            f"Received: {str(path)!r}, where nothing can be made: {error.strerror or error}. Choose another folder, "
+            "or ask for the right to write there."
+        ) from error
+
+
+def _check_empty(path):
+    if os.path.lexists(path) and not path.is_dir():
+        what = "a file" if path.exists() else "a link that leads nowhere"
+        raise ValueError(f"`out` must be a folder.\nReceived: {str(path)!r}, which is {what}. Choose another name.")
     if path.exists() and any(path.iterdir()):
         raise ValueError(
             "`out` must be new or empty, so that no earlier run is lost.\n"
             f"Received: {str(path)!r}, which is neither. Choose another folder, or remove this one."
         )
+
+
+def _check_writable(path):
+    """Tries it on the nearest folder that exists, by a file without a name, as rights alone do not tell."""
+    nearest = next(folder for folder in (path, *path.absolute().parents) if os.path.lexists(folder))
+    if not nearest.is_dir():
+        raise ValueError(
+            "`out` must be a folder in a folder.\n"
+            f"Received: {str(path)!r}, where {str(nearest)!r} is none. Choose another name."
+        )
+    with tempfile.TemporaryFile(dir=nearest):
+        pass
 
 
 def is_finite(model) -> bool:

@@ -100,6 +100,12 @@ def test_value_out_of_range_is_refused_by_name(field, value, error):
         Augmentation(**{field: value})
 
 
+def test_negative_number_of_layers_is_told_that_none_is_right():
+    with pytest.raises(ValueError, match="at least 0, which is no RandAugment"):
+        Augmentation(randaugment_layers=-1)
+    assert Augmentation(randaugment_layers=0).randaugment_layers == 0
+
+
 def test_same_seed_gives_the_same_bits_in_any_number_of_threads():
     pixels = images(24)
     for one, four in zip(pipeline(pixels, EVERYTHING), pipeline(pixels, EVERYTHING, parallel=4), strict=True):

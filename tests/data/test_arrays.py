@@ -48,17 +48,76 @@ def test_source_is_given_back_as_it_is():
         (np.where(LABELS == 2, 3, LABELS), "from 0 to 3, for 3 classes"),
         (LABELS - 1, "from -1 to 1, for 3 classes"),
         (LABELS + 0.5, "from 0.5 to 2.5, for 3 classes"),
-        (np.where(LABELS == 1, np.nan, LABELS), "from nan to nan, for 3 classes"),
         (np.eye(4)[LABELS], r"shape \(60, 4\)"),
         (np.ones((60, 3)), r"shape \(60, 3\)"),
-        (LABELS.reshape(60, 1, 1), r"shape \(60, 1, 1\)"),
-        (LABELS.astype(str), "<U"),
     ],
-    ids=["3 of 3", "negative", "fraction", "nan", "one too wide", "no one-hot", "rank", "text"],
+    ids=["3 of 3", "negative", "fraction", "one too wide", "no one-hot"],
 )
 def test_label_that_is_no_class_is_refused_with_its_range(labels, found):
     with pytest.raises(ValueError, match=rf"labels must be whole numbers in \[0, 3\)(?s:.*){found}"):
-        open_source({"train": (IMAGES, labels), "class_names": "abc"})
+        open_source({"train": (IMAGES, labels), "class_names": ["a", "b", "c"]})
+
+
+@pytest.mark.parametrize(
+    ("labels", "found"),
+    [
+        (np.where(LABELS == 1, np.nan, LABELS), r"shape \(60,\) of float64, not all of them finite\.$"),
+        (LABELS.reshape(60, 1), r"shape \(60, 1\) of int64\. Pass labels\.ravel\(\)\.$"),
+        (LABELS.reshape(60, 1, 1), r"shape \(60, 1, 1\) of int64\.$"),
+        (LABELS > 0, r"shape \(60,\) of bool\.$"),
+        (LABELS.astype(str), r"of <U21\.$"),
+        (LABELS.astype(object), r"of object\.$"),
+        (LABELS.astype(complex), r"of complex128\.$"),
+    ],
+    ids=["nan", "column", "rank", "bool", "text", "object", "complex"],
+)
+def test_what_can_be_no_labels_is_refused_without_a_number_of_classes(labels, found):
+    with pytest.raises(ValueError, match=rf"labels must be whole numbers of shape \(n,\)(?s:.*){found}"):
+        open_source((IMAGES, labels))
+
+
+@pytest.mark.parametrize(
+    ("labels", "missing"),
+    [
+        (LABELS * 2, "labels to 4 with none of 1, 3. Number"),
+        (np.where(LABELS == 2, 10**9, LABELS), "none of 2, 3, 4, 5, 6, ..."),
+    ],
+)
+def test_class_without_an_example_is_refused_by_number(labels, missing):
+    with pytest.raises(ValueError, match=missing):
+        open_source((IMAGES, labels))
+
+
+def test_class_of_another_split_only_is_refused_or_warned_of():
+    parts = {"train": (IMAGES, LABELS * 2), "test": (IMAGES, LABELS)}
+    with pytest.raises(ValueError, match=r"an example to train on(?s:.*)none of 1, 3"):
+        open_source(parts)
+    with pytest.warns(UserWarning, match=r"no example of 1 class\(es\) that other splits have, as \[1\]"):
+        open_source({**parts, "class_names": list("abcde")})
+
+
+def test_empty_class_is_right_where_names_or_rows_tell_of_it():
+    assert open_source({"train": (IMAGES, LABELS), "class_names": list("abcd")}).class_names == tuple("abcd")
+    assert open_source((IMAGES, np.eye(5)[LABELS])).class_names == tuple("01234")
+
+
+@pytest.mark.parametrize(
+    ("names", "error"), [("abc", TypeError), ([1, 2, 3], TypeError), (["a", "b", "a"], ValueError)]
+)
+def test_names_that_tell_no_classes_apart_are_refused(names, error):
+    with pytest.raises(error, match="`class_names` must"):
+        open_source({"train": (IMAGES, LABELS), "class_names": names})
+
+
+def test_pairs_without_names_of_splits_are_refused():
+    with pytest.raises(TypeError, match="Pass a dict by split"):
+        open_source(((IMAGES, LABELS), (IMAGES, LABELS)))
+
+
+def test_splits_of_two_sizes_are_not_joined():
+    source = open_source({"train": (IMAGES, LABELS), "test": (IMAGES[:, 1:], LABELS)})
+    with pytest.raises(ValueError, match=r"\(5, 7, 3\) and \(4, 7, 3\)"):
+        source.split("train+test")
 
 
 def test_label_that_training_does_not_have_is_refused():

@@ -1,3 +1,4 @@
+import os
 import shutil
 
 import pytest
@@ -79,6 +80,33 @@ def test_two_hundred_photos_with_five_odd_ones_name_the_bad(tmp_path):
         open_source(tmp_path, on_bad_image="raise")
 
 
+def test_link_that_leads_nowhere_is_a_bad_image(tmp_path):
+    write_photos(tmp_path)
+    (tmp_path / "ash" / "lost.jpg").symlink_to(tmp_path / "gone.jpg")
+    with pytest.warns(UserWarning, match=r"1 bad image:\n.*lost.jpg: no such file"):
+        source = open_source(tmp_path)
+    assert sum(source.sizes.values()) == 15
+    assert source.describe()["ignored_files"] == 0
+    with pytest.raises(ValueError, match=r"lost.jpg: no such file"):
+        open_source(tmp_path, on_bad_image="raise")
+
+
+def test_folder_with_the_name_of_a_photo_is_walked(tmp_path):
+    write_photos(tmp_path)
+    (tmp_path / "ash" / "dir.jpg").mkdir()
+    (tmp_path / "ash" / "dir.jpg" / "x.jpg").write_bytes(encoded(picture(seed=99)))
+    assert sum(open_source(tmp_path).sizes.values()) == 16
+
+
+def test_class_folder_may_be_a_link(tmp_path):
+    write_photos(tmp_path / "photos")
+    write_photos(tmp_path / "elsewhere", classes=("elm",), seed=1)
+    (tmp_path / "photos" / "elm").symlink_to(tmp_path / "elsewhere" / "elm")
+    source = open_source(tmp_path / "photos")
+    assert sum(source.sizes.values()) == 20
+    assert source.describe()["ignored_files"] == 0
+
+
 def test_copies_of_one_file_stay_in_one_split(tmp_path):
     write_photos(tmp_path, each=10)
     for number in range(10):
@@ -133,6 +161,21 @@ def test_class_folder_may_be_empty_in_one_split(tmp_path):
     write_photos(tmp_path / "test", classes=("ash", "birch"), seed=1)
     (tmp_path / "test" / "cedar").mkdir()
     assert open_source(tmp_path).sizes == {"train": 15, "test": 10}
+
+
+def test_folder_beside_the_splits_is_warned_of(tmp_path):
+    write_photos(tmp_path / "train", each=2)
+    write_photos(tmp_path / "test", each=2, seed=1)
+    (tmp_path / "extra").mkdir()
+    with pytest.warns(UserWarning, match="left out: extra"):
+        open_source(tmp_path)
+
+
+def test_file_name_that_is_not_utf8_is_a_bad_image(tmp_path):
+    write_photos(tmp_path, each=3)
+    (tmp_path / "ash" / os.fsdecode(b"x\xff.png")).write_bytes(encoded(picture(8, 8), "PNG"))
+    with pytest.warns(UserWarning, match="not UTF-8"):
+        assert len(open_source(tmp_path).bad_images) == 1
 
 
 def test_split_that_is_empty_is_refused_when_asked_for(tmp_path):

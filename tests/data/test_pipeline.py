@@ -178,12 +178,31 @@ def test_mixed_labels_stay_distributions():
         ({"labels": "text"}, "`labels` must be one of"),
         ({"batch_size": 0}, "`batch_size` must be at least 1"),
         ({"split": "test"}, "`split` must be one of 'train'"),
+        ({"split": "train+training"}, "each split must be named once"),
         ({"shard": (2, 2)}, "0 <= index < count"),
+        ({"seed": -1}, r"`seed` must be in \[0, 2\*\*31\)"),
+        ({"seed": 2**31}, r"`seed` must be in \[0, 2\*\*31\)"),
         ({"shard": (0, 3)}, r"batch_size=4 for 3 host\(s\)(?s:.*)Nearest: 3"),
     ],
 )
 def test_wrong_argument_is_refused(arguments, error):
     with pytest.raises(ValueError, match=error):
+        load_dataset(numbered(9), **{"batch_size": 4, "preprocessing": GREY, "training": True} | arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ({"seed": None}, "`seed` must be an int"),
+        ({"seed": True}, "`seed` must be an int"),
+        ({"split": None}, "`split` must be a text"),
+        ({"shard": 1}, r"`shard` must be two ints, \(index, count\)"),
+        ({"shard": (0.0, 2)}, r"`shard` must be two ints, \(index, count\)"),
+        ({"preprocessing": make_tiny}, r"`preprocessing`(?s:.*)Pass model\.preprocessing"),
+    ],
+)
+def test_argument_of_another_type_is_refused(arguments, error):
+    with pytest.raises(TypeError, match=error):
         load_dataset(numbered(9), **{"batch_size": 4, "preprocessing": GREY, "training": True} | arguments)
 
 

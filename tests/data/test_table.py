@@ -59,6 +59,27 @@ def test_missing_file_is_a_bad_image(photos):
         open_source(table(photos, "path,label", "gone.jpg,ash", *rows_of(photos)))
 
 
+@pytest.mark.parametrize("again", ["ash/0.jpeg", "./ash/../ash/0.jpeg"])
+def test_file_with_two_labels_is_refused_with_both_lines(photos, again):
+    path = table(photos, "path,label", "ash/0.jpeg,ash", *rows_of(photos)[1:], f"{again},birch")
+    with pytest.raises(ValueError, match=r"one label(?s:.*)0.jpeg' is 'ash' on line 2 and 'birch' on line 32"):
+        open_source(path)
+
+
+def test_file_that_is_listed_twice_is_warned_of_with_both_lines(photos):
+    path = table(photos, "path,label", *rows_of(photos), "ash/0.jpeg,ash")
+    with pytest.warns(UserWarning, match=r"1 line\(s\) of .*'ash/0.jpeg' on lines 2 and 32") as caught:
+        open_source(path)
+    assert len(caught) == 1
+
+
+def test_file_in_two_splits_of_a_table_is_warned_of_once(photos):
+    path = table(photos, "path,label,split", *(f"{row},train" for row in rows_of(photos)), "ash/0.jpeg,ash,test")
+    with pytest.warns(UserWarning, match=r"1 file\(s\) stand in more than one split") as caught:
+        open_source(path)
+    assert len(caught) == 1
+
+
 @pytest.mark.parametrize(
     ("lines", "error"),
     [
@@ -68,11 +89,20 @@ def test_missing_file_is_a_bad_image(photos):
         (["path,label"], r"with 0 row\(s\)"),
         (["path,label", "a.jpg,b", "c.jpg,b"], r"2 row\(s\) and 1 class\(es\) \['b'\]"),
         ([""], "must name the columns"),
+        (["path,label,label", "a.jpg,b,c"], "each once"),
+        (["path,label", "a.jpg,cat, tabby"], r"needs quotes(?s:.*)line 2 .*tabby"),
     ],
 )
 def test_table_that_says_too_little_is_refused(tmp_path, lines, error):
     with pytest.raises(ValueError, match=error):
         open_source(table(tmp_path, *lines))
+
+
+def test_table_in_another_encoding_is_refused_by_name(tmp_path):
+    path = tmp_path / "mine.csv"
+    path.write_bytes("path,label\na.jpg,Bär".encode("latin-1"))
+    with pytest.raises(ValueError, match=r"must be text in UTF-8(?s:.*)mine.csv"):
+        open_source(path)
 
 
 def test_no_such_table_is_refused(tmp_path):

@@ -1,3 +1,5 @@
+import shutil
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -112,26 +114,74 @@ def test_unknown_name_is_refused_with_the_nearest():
         open_source("cifar_10")
 
 
-def test_set_without_a_class_is_refused(tmp_path):
-    class Unlabelled(tfds.core.GeneratorBasedBuilder):
-        """Images alone."""
+def prepare_one(folder, example, keys=None, **of_features):
+    """The folder of a prepared set of ten equal examples."""
+
+    class Odd(tfds.core.GeneratorBasedBuilder, skip_registration=True):
+        """One of the kinds that data sets come in."""
 
         VERSION = tfds.core.Version("1.0.0")
 
         def _info(self):
-            features = tfds.features.FeaturesDict({"image": tfds.features.Image()})
-            return tfds.core.DatasetInfo(builder=self, features=features)
+            features = tfds.features.FeaturesDict(of_features)
+            return tfds.core.DatasetInfo(builder=self, features=features, supervised_keys=keys)
 
         def _split_generators(self, dl_manager):
             return {"train": self._generate_examples()}
 
         def _generate_examples(self):
-            yield 0, {"image": picture()}
+            for number in range(10):
+                yield number, example
 
-    builder = Unlabelled(data_dir=tmp_path)
+    builder = Odd(data_dir=folder)
     builder.download_and_prepare()
+    return builder.data_path
+
+
+def test_set_without_a_class_is_refused(tmp_path):
+    path = prepare_one(tmp_path, {"image": picture()}, image=tfds.features.Image())
     with pytest.raises(ValueError, match=r"one image and one class label(?s:.*)\['image'\]"):
-        open_source(builder.data_path)
+        open_source(path)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "found"),
+    [
+        (lambda: tfds.features.Tensor(shape=(4, 5, 3), dtype=np.float32), np.ones((4, 5, 3), "float32"), "float32"),
+        (lambda: tfds.features.Tensor(shape=(4, 5), dtype=np.uint8), np.ones((4, 5), "uint8"), "Tensor"),
+        (tfds.features.Text, "a word", "Text"),
+    ],
+    ids=["floats", "rank", "text"],
+)
+def test_feature_that_is_no_image_of_bytes_is_refused_by_name(tmp_path, kind, value, found):
+    label = tfds.features.ClassLabel(num_classes=2)
+    path = prepare_one(tmp_path, {"x": value, "label": 1}, ("x", "label"), x=kind(), label=label)
+    with pytest.raises(ValueError, match=rf"of uint8 or uint16(?s:.*)'odd', whose feature 'x' is .*{found}"):
+        open_source(path)
+
+
+def test_tensor_of_bytes_is_shown_as_it_is(tmp_path):
+    pixels = picture(8, 9)
+    features = {"x": tfds.features.Tensor(shape=(8, 9, 3), dtype=np.uint8)}
+    features["label"] = tfds.features.ClassLabel(num_classes=2)
+    source = open_source(prepare_one(tmp_path, {"x": pixels, "label": 1}, ("x", "label"), **features))
+    np.testing.assert_array_equal(source.pixels("test", 0), pixels)
+
+
+def test_set_of_one_class_is_refused(tmp_path):
+    features = {"image": tfds.features.Image(), "label": tfds.features.ClassLabel(num_classes=1)}
+    path = prepare_one(tmp_path, {"image": picture(), "label": 0}, ("image", "label"), **features)
+    with pytest.raises(ValueError, match=r"at least two classes(?s:.*)'odd' with 1"):
+        open_source(path)
+
+
+def test_image_and_label_are_used_where_nothing_says_so_and_the_version_is_found(tmp_path):
+    features = {"image": tfds.features.Image(), "label": tfds.features.ClassLabel(num_classes=2)}
+    path = prepare_one(tmp_path, {"image": picture(), "label": 1}, **features)
+    assert open_source(path.parent).sizes == {"train": 8, "validation": 1, "test": 1}
+    shutil.copytree(path, path.parent / "2.0.0")
+    with pytest.raises(ValueError, match=r"one version(?s:.*)1\.0\.0, 2\.0\.0"):
+        open_source(path.parent)
 
 
 def test_every_rule_of_the_table_exists():

@@ -164,28 +164,50 @@ def spoiled(photos_seed=0):
     return {name: (pixels, np.arange(60) % 3) for name in ("train", "validation", "test")}
 
 
-def test_run_that_diverges_keeps_its_figures_and_the_last_finite_model(tmp_path, monkeypatch):
-    said = []
+def spoil_step(monkeypatch, number):
+    """Makes the batch of one step, counted from 0, not a number."""
     train_step = keras_vit.VisionTransformer.train_step
 
     def spoil(self, data):
         import tensorflow as tf
 
         x, y = data
-        x = tf.where(tf.cast(self.optimizer.iterations, "int32") == 9, np.nan, x)  # in the second epoch
+        x = tf.where(tf.cast(self.optimizer.iterations, "int32") == number, np.nan, x)
         return train_step(self, (x, y))
 
     monkeypatch.setattr(keras_vit.VisionTransformer, "train_step", spoil)
+
+
+def test_run_that_diverges_keeps_its_figures_and_the_last_finite_model(tmp_path, monkeypatch):
+    said = []
+    spoil_step(monkeypatch, 9)  # in the second epoch
     out = tmp_path / "run"
-    with pytest.raises(TrainingDivergedError, match=r"best\.keras"):
+    with pytest.raises(TrainingDivergedError, match=r"last good checkpoint: .*last\.keras, .*best\.keras"):
         finetune(spoiled(), out, model=tiny_config(), image_size=16, batch_size=10, epochs=4, say=said.append)
     assert [row["epoch"] for row in _rows(out)] == ["1"]
     assert read(out, "failure.json")["status"] == "failed"
-    assert "last.keras" in said[-1]
+    assert said[-1] == f"failed; {out} has metrics.csv, curves.png, best.keras, last.keras and failure.json"
+    assert (out / "curves.png").exists()
     assert not (out / "result.json").exists()
     for name in ("last.keras", "best.keras"):
         model = keras.models.load_model(out / name, compile=False)
         assert all(np.isfinite(weight).all() for weight in model.get_weights())
+
+
+def test_run_that_diverges_in_its_first_epoch_says_which_files_there_are(tmp_path, monkeypatch):
+    said = []
+    spoil_step(monkeypatch, 3)
+    out = tmp_path / "run"
+    with pytest.raises(TrainingDivergedError, match=r"last good checkpoint: .*last\.keras, which is written"):
+        finetune(spoiled(), out, model=tiny_config(), image_size=16, batch_size=10, epochs=4, say=said.append)
+    assert said[-1] == f"failed; {out} has last.keras and failure.json"
+    assert {path.name for path in out.iterdir()} == {"config.json", "last.keras", "failure.json"}
+
+
+def test_folder_that_cannot_be_written_is_refused_before_the_data_is_opened(tmp_path):
+    (tmp_path / "notes.txt").touch()
+    with pytest.raises(ValueError, match="`out` must be"):
+        finetune("no such data", tmp_path / "notes.txt" / "run", say=quiet)
 
 
 def test_ctrl_c_keeps_the_last_model(tmp_path):

@@ -87,6 +87,11 @@ def test_page_shows_the_figures_and_every_mistake(page):
     assert "Images that were left out" in text
 
 
+def test_classes_have_their_names_with_the_numbers_that_a_picture_may_give(page):
+    rows = [[html.unescape(cell) for cell in re.findall("<td>(.*?)</td>", line)] for line in page.splitlines()]
+    assert [row[:3] for row in rows if len(row) == 5] == [[EVIL, "0", "2"], ["b", "1", "1"]]
+
+
 def test_mistakes_have_the_picture_that_was_mistaken():
     evaluation = measure(np.array([[3.0, 0], [4, 0], [0, 5]]), [0, 1, 0], ("a", "b"))
     first, second = find_mistakes(Pictures(), "test", evaluation)
@@ -103,6 +108,21 @@ def test_confusion_matrix_is_drawn_for_any_number_of_classes(tmp_path, classes):
         pixels = np.asarray(picture.convert("RGB"))
     assert max(pixels.shape) < 2000
     assert len(np.unique(pixels.reshape(-1, 3), axis=0)) > 10
+
+
+def test_class_whose_letters_the_font_lacks_is_drawn_as_its_number(tmp_path, monkeypatch):
+    from matplotlib.axes import Axes
+
+    drawn, set_ticks = [], Axes.set_xticks
+
+    def note(axis, places, names, **more):
+        drawn.append(names)
+        return set_ticks(axis, places, names, **more)
+
+    monkeypatch.setattr(Axes, "set_xticks", note)
+    for _ in range(2):  # a second time as well, which no cache of the font may spoil
+        draw_confusion(np.eye(4, dtype=int), ["cat", "\u732b", "$\xe9$", "\udcff"], tmp_path / "c.png")
+        assert drawn.pop() == ["cat", "class 1", "\\$\xe9\\$", "class 3"]
 
 
 @pytest.mark.parametrize("epochs", [1, 5])

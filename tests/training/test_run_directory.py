@@ -2,6 +2,8 @@
 
 import csv
 import json
+import os
+import tempfile
 
 import keras
 import numpy as np
@@ -10,7 +12,7 @@ from conftest import images, make_tiny, numpy
 
 from keras_vit.evaluation import measure
 from keras_vit.training.optimizers import SGD
-from keras_vit.training.run_directory import COLUMNS, AveragedWeights, RunDirectory, plain
+from keras_vit.training.run_directory import COLUMNS, AveragedWeights, RunDirectory, check_free, plain
 
 
 @pytest.fixture
@@ -26,6 +28,38 @@ def test_folder_that_holds_anything_is_refused_and_left_alone(tmp_path):
         RunDirectory(tmp_path / "notes.txt")
     assert (tmp_path / "notes.txt").read_text() == "mine"
     assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["notes.txt"]
+
+
+def test_folder_that_may_be_written_is_tried_without_a_trace(tmp_path):
+    check_free(tmp_path / "new" / "run")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("new", [True, False])
+def test_folder_that_cannot_be_written_is_refused_with_the_reason(tmp_path, monkeypatch, new):
+    tried = []
+
+    def refuse(dir):  # root may write everywhere, so that no rights would do here
+        tried.append(dir)
+        raise PermissionError(13, os.strerror(13))
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", refuse)
+    with pytest.raises(ValueError, match=r"(?s)`out` must be .* written.*Permission denied. Choose another folder"):
+        check_free(tmp_path / "new" / "run" if new else tmp_path)
+    assert tried == [tmp_path]
+
+
+def test_folder_that_the_system_does_not_allow_is_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"`out` must be a folder(?s:.*)too long"):
+        check_free(tmp_path / ("a" * 300))
+    (tmp_path / "notes.txt").touch()
+    with pytest.raises(ValueError, match=r"`out` must be(?s:.*)notes.txt' is none"):
+        check_free(tmp_path / "notes.txt" / "run")
+    (tmp_path / "link").symlink_to(tmp_path / "gone")
+    with pytest.raises(ValueError, match="a link that leads nowhere"):
+        check_free(tmp_path / "link")
+    with pytest.raises(ValueError, match="link' is none"):
+        check_free(tmp_path / "link" / "run")
 
 
 def test_model_with_a_value_that_is_not_finite_is_never_written(run):
