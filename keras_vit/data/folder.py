@@ -35,8 +35,8 @@ def open_folder(path: Path, seed: int, on_bad_image: str) -> Source:
         raise ValueError(
             "a folder of photos must hold at least two folders, one for each class, with JPEG or PNG files in them, "
             "or such folders in `train`, `validation` and `test`.\n"
-            f"Received: {str(path)!r} with {len(classes)} class folder(s) {classes[:5]} and {len(found)} image file(s) in "
-            "them."
+            f"Received: {str(path)!r} with {len(classes)} class folder(s) {classes[:5]}, "
+            f"and {len(found)} image file(s) in them."
         )
     splits, photos, labels = zip(*found, strict=True)
     counted = set(photos)
