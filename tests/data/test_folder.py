@@ -134,7 +134,7 @@ def test_empty_folder_and_single_class_are_refused(tmp_path):
     with pytest.raises(ValueError, match=r"at least two folders(?s:.*)with 0 class folder\(s\)"):
         open_source(tmp_path)
     write_photos(tmp_path, classes=("ash",))
-    with pytest.raises(ValueError, match=r"with 1 class folder\(s\) \['ash'\] and 5 image file\(s\)"):
+    with pytest.raises(ValueError, match=r"with 1 class folder\(s\) \['ash'\], and 5 image file\(s\)"):
         open_source(tmp_path)
 
 
