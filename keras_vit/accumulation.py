@@ -19,7 +19,8 @@ def check_accumulation(steps, optimizer, losses) -> None:
     Args:
         steps: k.
         optimizer: a Keras optimizer, or `None`.
-        losses: the `loss` of `compile`: what has a `reduction` must be a mean over the batch.
+        losses: the `loss` of `compile`: what has a `reduction` must be a mean over the batch. (Of a function of your
+            own nothing tells; it must be one value per image.)
 
     Raises:
         TypeError, ValueError: for steps below 1; and above 1, for an optimizer that accumulates itself, for a loss
@@ -46,6 +47,12 @@ def check_accumulation(steps, optimizer, losses) -> None:
             raise ValueError(
                 "`accumulation_steps` needs a loss that is a mean over the batch, for the micro-batches' losses are "
                 f"averaged.\nReceived: {loss!r} with reduction={reduction!r}. Pass one of {MEANS}."
+            )
+        if getattr(loss, "ignore_class", None) is not None:
+            raise ValueError(
+                "`accumulation_steps` needs a loss that counts every image, and `ignore_class` divides each "
+                f"micro-batch by what is left of it.\nReceived: {loss!r} with ignore_class={loss.ignore_class}. "
+                "Give those images a sample weight of 0."
             )
 
 

@@ -129,6 +129,11 @@ def test_a_loss_that_is_no_mean_over_the_batch_is_refused(reduction):
     check_accumulation(1, None, [keras.losses.MeanSquaredError(reduction=reduction)])
 
 
+def test_a_loss_that_ignores_a_class_is_refused():
+    with pytest.raises(ValueError, match="ignore_class=3"):
+        check_accumulation(2, None, [keras.losses.SparseCategoricalCrossentropy(ignore_class=3)])
+
+
 @pytest.mark.parametrize(("steps", "error"), [(0, ValueError), (2.0, TypeError), (True, TypeError)])
 def test_steps_that_are_no_positive_int_are_refused(steps, error):
     with pytest.raises(error, match="accumulation_steps"):

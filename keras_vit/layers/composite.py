@@ -27,7 +27,8 @@ def rematerialized(layer, compute):
 
     `keras.remat` alone would draw other dropout masks the second time, because a seed is a variable that every
     draw moves on. So each seed is drawn once, outside, and both evaluations find all variables, weights and seeds,
-    at the values they had. Weights are arguments, since gradients must reach them.
+    at the values they had. Weights are arguments, since gradients must reach them: as tensors, because a variable
+    would hand its gradient on twice where nothing is traced.
     """
     weights = layer.weights  # seeds are not among them
     drawn = [(generator.state, generator.next()) for generator in _seed_generators(layer)]
@@ -36,7 +37,7 @@ def rematerialized(layer, compute):
         with keras.StatelessScope(state_mapping=[*drawn, *zip(weights, values, strict=True)]):
             return compute(inputs)
 
-    return lambda inputs: keras.remat(evaluate)(inputs, *[ops.convert_to_tensor(weight) for weight in weights])
+    return lambda inputs: keras.remat(evaluate)(inputs, *[ops.copy(weight) for weight in weights])
 
 
 def _seed_generators(layer):

@@ -5,7 +5,7 @@ import math
 import keras
 from keras import ops
 
-from keras_vit.training.optimizers import GuardedOptimizer
+from keras_vit.training.optimizers import LEFT_OUT, GuardedOptimizer
 from keras_vit.variants import check_positive_int
 
 MAX_SKIPS = 50  # float16: the scale goes through all of float32's powers of two in 149 + 15 halvings
@@ -68,7 +68,8 @@ class NonFiniteGuard(keras.callbacks.Callback):
             return
         loss = float((logs or {}).get("loss", 0.0))
         norm = float(ops.convert_to_numpy(inner_optimizer(self.model).gradient_norm))
-        if not (math.isfinite(loss) and math.isfinite(norm)):
+        if norm == LEFT_OUT or not math.isfinite(loss):
+            norm = "not finite" if norm == LEFT_OUT else norm
             self._stop(f"loss {loss}, gradient norm {norm}", "a lower learning rate, a longer warm-up or clipping")
 
     def _count_skips(self):
@@ -89,8 +90,10 @@ class NonFiniteGuard(keras.callbacks.Callback):
         step = int(ops.convert_to_numpy(optimizer.iterations))
         good = self.last_good() if callable(self.last_good) else self.last_good
         scale = "" if self._scale is None else f", loss scale {self._scale:.3g}"
+        several = self.model.steps_per_execution > 1
+        kept = "no such step has changed a weight" if several else "the weights are those from before this step"
         raise TrainingDivergedError(
-            "training diverged: a loss or gradient is not finite. The weights are those from before this step.\n"
+            f"training diverged: a loss or gradient is not finite; {kept}.\n"
             f"Received: {what}; step {step}, learning rate {_rate(optimizer, step - 1):.3g}{scale}; "
             f"last good checkpoint: {good or 'none'}. Look for images or labels that are not finite, or try {advice}.",
             step,

@@ -23,7 +23,7 @@ class SigmoidCrossentropy(keras.losses.Loss):
         labels: `"one_hot"`, rows of K numbers in [0, 1], or `"int"`.
 
     Call arguments:
-        y_true: `(B, K)`, or `(B,)` class numbers with `labels="int"`.
+        y_true: `(B, K)`, or `(B,)` class numbers with `labels="int"`; one that is no class makes the loss NaN.
         y_pred: logits `(B, K)`.
 
     Raises:
@@ -43,6 +43,7 @@ class SigmoidCrossentropy(keras.losses.Loss):
         if self.labels == "int":
             classes = ops.cast(ops.reshape(y_true, (-1,)), "int32")  # Keras has made them (B, 1)
             y_true = ops.one_hot(classes, y_pred.shape[-1], dtype=y_pred.dtype)  # (B, K)
+            y_true = ops.where(ops.any(y_true > 0, axis=-1, keepdims=True), y_true, float("nan"))
         target = y_true * (1.0 - 2.0 * self.label_smoothing) + self.label_smoothing
         return ops.sum(ops.binary_crossentropy(target, y_pred, from_logits=True), axis=-1)  # (B,)
 

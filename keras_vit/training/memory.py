@@ -26,7 +26,8 @@ _KEPT = (9, 2.2, 0.2)  # by TensorFlow with `keras_vit.layers.gradients`
 _KEPT_BY_XLA = (9, 3, 1)
 _KEPT_BY_DROPOUT = (5, 3, 0)  # more, where there is dropout
 _KEPT_BY_ATTENTION_DROPOUT = (0, 0, 3.5)
-_KEPT_BY_LORA = (0, 2, 0)  # more, beside an MLP's second layer
+_KEPT_BY_LORA_IN_MLP = (1, 4, 0)  # more, since plain gradients keep all of GELU
+_KEPT_BY_LORA_IN_ATTENTION = (2, 0, 0)
 _KEPT_BY_KEYS_AND_VALUES = 5  # times T * D, in a last block that computes the class token alone
 _KEPT_BY_CONVOLUTION = 5  # for each number that a convolution of the ResNet puts out, GroupNorm's among them
 
@@ -195,7 +196,8 @@ def _kept(model, block):
         return _KEPT_BY_KEYS_AND_VALUES * tokens * block.hidden_size
     factors = [_KEPT_BY_XLA if model.jit_compile else _KEPT]
     factors += [_KEPT_BY_DROPOUT] if block.dropout_rate else []
-    factors += [_KEPT_BY_LORA] if block.mlp.dense_2.lora_enabled else []
+    factors += [_KEPT_BY_LORA_IN_MLP] if block.mlp.dense_2.lora_enabled else []
+    factors += [_KEPT_BY_LORA_IN_ATTENTION] if block.attention.query.lora_enabled else []
     factors += [_KEPT_BY_ATTENTION_DROPOUT] if block.attention_dropout_rate else []
     sizes = (tokens * block.hidden_size, tokens * block.mlp_dim, block.num_heads * tokens**2)
     return sum(factor * size for row in factors for factor, size in zip(row, sizes, strict=True))

@@ -24,6 +24,7 @@ from keras_vit.training.layer_decay import check_layer_decay, layer_multipliers
 from keras_vit.variants import check_choice, check_number, check_rate
 
 ACCUMULATOR_DTYPES = ("float32", "bfloat16")
+LEFT_OUT = -1.0  # in place of a norm that is not finite
 
 
 class GuardedOptimizer(keras.optimizers.Optimizer):
@@ -34,7 +35,7 @@ class GuardedOptimizer(keras.optimizers.Optimizer):
 
     Attributes:
         gradient_norm: variable, the global norm of the last step's gradients before clipping, averaged over the
-            batch of all devices; not finite if that step was left out.
+            batch of all devices; -1 if that step was left out, so that all of a saved optimizer is finite.
     """
 
     def __init__(
@@ -115,8 +116,8 @@ class GuardedOptimizer(keras.optimizers.Optimizer):
     def _backend_update_step(self, grads, trainable_variables, learning_rate):
         grads = self._sum_over_replicas(grads)
         norm = ops.sqrt(sum(square_sum(gradient) for gradient in grads))
-        self.gradient_norm.assign(norm)
         finite = ops.isfinite(norm)
+        self.gradient_norm.assign(ops.where(finite, norm, LEFT_OUT))
         scale = 1.0 if self.global_clipnorm is None else self.global_clipnorm / ops.maximum(norm, self.global_clipnorm)
         scale = ops.where(finite, scale, 0.0)
         rate = ops.where(finite, ops.cast(learning_rate, "float32"), 0.0)
@@ -167,7 +168,8 @@ class SGD(GuardedOptimizer):
         learning_rate: a float above 0, or a schedule.
         momentum: in [0, 1).
         accumulator_dtype: how m is stored, `"float32"` or `"bfloat16"` (the official code; half the memory); by
-            default as the variable. The step uses the sum before it is rounded.
+            default as the variable. The step uses the sum before it is rounded, and in bfloat16 the momentum is
+            rounded too, .9 to .8984375, as in the official code's optimizer.
         weight_decay: decoupled, times the rate, of kernels only (arXiv:1711.05101).
         global_clipnorm: the largest norm of all gradients together, after their sum over devices.
         layer_decay: d in (0, 1]: the rate of a layer k stations below the head is `d ** k` of the rate, see
@@ -252,7 +254,8 @@ class AdamW(GuardedOptimizer):
         beta_1: in [0, 1).
         beta_2: in [0, 1).
         epsilon: added to the root; 1e-8 in the official code, 1e-7 in Keras.
-        accumulator_dtype: how m is stored, `"float32"` or `"bfloat16"`; v always is as the variable.
+        accumulator_dtype: how m is stored, `"float32"` or `"bfloat16"` (then `beta_1` of m's decay is rounded too, as
+            in `SGD`); v always is as the variable.
         weight_decay: decoupled, times the rate, of kernels only.
         global_clipnorm: as in `SGD`.
         layer_decay: as in `SGD`.

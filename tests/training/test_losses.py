@@ -60,3 +60,9 @@ def test_sigmoid_crossentropy_of_half_precision_logits_is_computed_in_float32():
 def test_sigmoid_crossentropy_refuses_what_is_no_target(arguments, words):
     with pytest.raises(ValueError, match=words):
         SigmoidCrossentropy(*arguments)
+
+
+def test_sigmoid_crossentropy_of_a_number_that_is_no_class_is_nan():
+    loss = SigmoidCrossentropy(labels="int", reduction="none")
+    values = numpy(loss(np.array([1, 3, -1]), np.zeros((3, 3), "float32")))
+    assert np.isnan(values).tolist() == [False, True, True]

@@ -143,7 +143,7 @@ def test_a_gradient_that_is_not_finite_changes_no_bit(kind, arguments, bad):
     poisoned = gradients(0)
     poisoned[1][2] = bad
     optimizer.apply([keras.ops.convert_to_tensor(gradient) for gradient in poisoned])
-    assert not np.isfinite(numpy(optimizer.gradient_norm))
+    assert numpy(optimizer.gradient_norm) == -1
     for value, v in zip(before, kept, strict=True):
         np.testing.assert_array_equal(numpy(v), value)
     optimizer.apply([keras.ops.convert_to_tensor(gradient) for gradient in gradients(1)])
