@@ -237,10 +237,10 @@ def timm_step(arguments, compiled=False):
     def step():
         with torch.autocast("cpu", torch.bfloat16) if half else contextlib.nullcontext():
             loss = torch.nn.functional.cross_entropy(forward(images), labels)
-        optimizer.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP_NORM)
         optimizer.step()
+        optimizer.zero_grad()  # here, as timm's own script, so that the next forward pass runs without gradients
         return loss.item()
 
     return step
