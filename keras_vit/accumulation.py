@@ -59,9 +59,8 @@ def check_accumulation(steps, optimizer, losses) -> None:
 def train_step(model, *arguments):
     """`model.train_step` over `model.accumulation_steps` micro-batches; the arguments are those of Keras' own.
 
-    Only one micro-batch's activations are held at a time, and one set of gradients more
-    than without. Dropout draws anew for each. Sample and class weights count as in the whole batch, and metrics see
-    the predictions for all of it.
+    Only one micro-batch's activations are held at a time, and one set of gradients more than without. Dropout draws
+    anew for each. Sample and class weights count as in the whole batch, and metrics see the predictions for all of it.
 
     Raises:
         ValueError: if the batch (of one replica) is no multiple of k.

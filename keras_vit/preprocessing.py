@@ -131,7 +131,7 @@ class Preprocessing:
                 data_format="channels_last",
             )
         else:
-            resized = _scaled(_resize_and_cut(pixels, whole, self, ops), self)
+            resized = _scaled(resize_and_cut(pixels, whole, self, ops), self)
         return ops.convert_to_numpy(resized) if isinstance(pixels, np.ndarray) else resized
 
 
@@ -147,7 +147,7 @@ def _black_and_white(record):
     return [-mean / std for mean, std in stats], [(1 - mean) / std for mean, std in stats]
 
 
-def _resize_and_cut(pixels, whole, record, ops):
+def resize_and_cut(pixels, whole, record, ops):
     """Resizes and cuts the centre out in one step, with the same kernel on every backend and in any graph.
 
     As Pillow up to 12 does (13 takes the rows of some images first): the columns first, then the rows, each
@@ -225,7 +225,7 @@ def _pixels(images, record):
 
         xp, values = ops, ops.cast(images, "float32")
         whole = backend.is_int_dtype(images.dtype)
-    return _fit_channels(values, len(record.mean), xp), whole
+    return fit_channels(values, len(record.mean), xp), whole
 
 
 def _scaled(pixels, record):
@@ -237,7 +237,17 @@ def _is_usual(std):
     return 1 / _MOST <= std <= _MOST
 
 
-def _fit_channels(images, channels, xp):
+def fit_channels(images, channels, xp):
+    """Images with as many channels: one is repeated, and of four the last, alpha, is dropped for three.
+
+    Args:
+        images: `(B, H, W, C)` or `(H, W, C)`.
+        channels: as many as wanted.
+        xp: `numpy`, `keras.ops` or `tensorflow`, whichever fits the images.
+
+    Raises:
+        ValueError: for another shape.
+    """
     shape = tuple(images.shape)
     if len(shape) in (3, 4) and shape[-1] == channels:
         return images

@@ -11,7 +11,7 @@ import numpy as np
 
 from keras_vit.augmentation import augment_image, crop_window
 from keras_vit.data.decode import decode_image, decode_window, image_size
-from keras_vit.preprocessing import _fit_channels, _resize_and_cut
+from keras_vit.preprocessing import fit_channels, resize_and_cut
 
 
 def prepare(pixels, record):
@@ -27,7 +27,7 @@ def prepare(pixels, record):
     import tensorflow as tf
 
     whole = pixels.dtype.is_integer
-    pixels = _fit_channels(pixels, len(record.mean), tf)
+    pixels = fit_channels(pixels, len(record.mean), tf)
     if record.resize == "none" or record.image_size is None:
         return _scaled(tf.cast(pixels, "float32"), record)
     if record.resize == "squash" and record.interpolation == "bilinear":
@@ -36,7 +36,7 @@ def prepare(pixels, record):
     elif record.resize == "squash" and record.image_size == tuple(pixels.shape[:2]):
         resized = tf.cast(pixels, "float32")
     else:
-        resized = _resize_and_cut(tf.cast(pixels, "float32"), whole, record, _operations())
+        resized = resize_and_cut(tf.cast(pixels, "float32"), whole, record, _operations())
     return _scaled(tf.ensure_shape(resized, (*record.image_size, len(record.mean))), record)
 
 
@@ -72,7 +72,7 @@ def augmented(example, record, augmentation, seed):
         pixels = pixels_of(example, channels)
     if augmentation.crop == "none":
         pixels = prepare(pixels, dataclasses.replace(record, mean=(0.0,) * channels, std=(1.0 / 255,) * channels))
-    pixels = _fit_channels(pixels, channels, tf)
+    pixels = fit_channels(pixels, channels, tf)
     cropped = augmentation.crop == "inception" and "bytes" in example
     return _scaled(augment_image(pixels, augmentation, record.image_size, seed, cropped=cropped), record)
 

@@ -121,8 +121,8 @@ class GuardedOptimizer(keras.optimizers.Optimizer):
         scale = 1.0 if self.global_clipnorm is None else self.global_clipnorm / ops.maximum(norm, self.global_clipnorm)
         scale = ops.where(finite, scale, 0.0)
         rate = ops.where(finite, ops.cast(learning_rate, "float32"), 0.0)
-        # Keras hands its learning rate on to `update_step` on every device: so it does with the other scalars.
         self._last_update = None
+        # Keras hands its learning rate on to `update_step` on every device: so it does with the other scalars.
         super()._backend_update_step(grads, trainable_variables, (rate, scale, *self._scalars(rate, finite)))
         self._last_update = None
 
