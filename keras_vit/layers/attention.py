@@ -9,12 +9,12 @@ import keras
 from keras import ops
 
 from keras_vit.layers import gradients
-from keras_vit.layers.composite import CompositeLayer
+from keras_vit.layers.composite import CastingLayer
 from keras_vit.variants import check_positive_int
 
 
 @keras.saving.register_keras_serializable("keras_vit")
-class MultiHeadAttention(CompositeLayer):
+class MultiHeadAttention(CastingLayer):
     """Lets every query token read from all tokens, in several heads.
 
     Queries are scaled before the product and the softmax runs in at least float32,
@@ -59,6 +59,7 @@ class MultiHeadAttention(CompositeLayer):
             dense.build((None, tokens_shape[-1]))
 
     def call(self, tokens, queries=None, norm=None, training=None):
+        tokens, queries = (self._in_our_dtype(tensor) for tensor in (tokens, queries))
         query, key, value = self._project(tokens, queries, norm, training)
         if gradients.applies(training) and not self.dropout_rate:
             mixed = gradients.attention(query, key, value)  # (B, A, Q, D/A)

@@ -22,6 +22,20 @@ class CompositeLayer(keras.layers.Layer):
         return config
 
 
+class CastingLayer(CompositeLayer):
+    """Base of layers that leave it to the layers inside to cast variables, and read theirs as they are.
+
+    Keras casts every variable that a layer reads to the layer's precision, at once and kept for the way back; our
+    gradients cast a kernel when they need it, and again.
+    """
+
+    def __init__(self, **kwargs):
+        super().__init__(autocast=False, **kwargs)
+
+    def _in_our_dtype(self, tensor):
+        return None if tensor is None else ops.cast(tensor, self.compute_dtype)
+
+
 def rematerialized(layer, compute):
     """`compute`, which uses the variables of `layer`, as a function that gradients evaluate anew.
 

@@ -9,7 +9,7 @@ from keras import ops
 
 from keras_vit.layers import gradients
 from keras_vit.layers.attention import MultiHeadAttention
-from keras_vit.layers.composite import CompositeLayer, rematerialized
+from keras_vit.layers.composite import CastingLayer, CompositeLayer, rematerialized
 from keras_vit.variants import ACTIVATIONS, check_choice, check_positive_int
 
 NORM_EPSILON = 1e-6
@@ -34,12 +34,11 @@ class LayerNorm(keras.layers.LayerNormalization):
     def call(self, inputs, training=None):
         if not gradients.applies(training):
             return super().call(inputs)
-        gamma, beta = (ops.cast(weight, inputs.dtype) for weight in (self.gamma, self.beta))
-        return gradients.layer_norm(inputs, gamma, beta, self.epsilon)
+        return gradients.layer_norm(inputs, self.gamma, self.beta, self.epsilon)
 
 
 @keras.saving.register_keras_serializable("keras_vit")
-class MlpBlock(CompositeLayer):
+class MlpBlock(CastingLayer):
     """Two dense layers with a GELU between, applied to every token by itself.
 
     Args:
@@ -84,6 +83,7 @@ class MlpBlock(CompositeLayer):
         self.dense_2.build((None, self.mlp_dim))
 
     def call(self, tokens, norm=None, training=None):
+        tokens = self._in_our_dtype(tokens)
         (x,) = gradients.norm_then_dense(norm, (self.dense_1,), tokens, training)  # (B*T, M)
         x = self.dropout_2(self._gelu_dense(x, training), training=training)  # (B*T, D)
         return ops.reshape(x, (-1, ops.shape(tokens)[1], self.hidden_size))  # (B, T, D)
@@ -92,8 +92,7 @@ class MlpBlock(CompositeLayer):
         """From behind the first layer, `(B*T, M)`, to behind the second, `(B*T, D)`."""
         approximate, dense = self.activation == "gelu_tanh", self.dense_2
         if gradients.applies(training) and gradients.plain(dense) and not self.dropout_rate:
-            kernel, bias = (ops.convert_to_tensor(weight, x.dtype) for weight in (dense.kernel, dense.bias))
-            return gradients.gelu_dense(x, kernel, bias, approximate)
+            return gradients.gelu_dense(x, dense.kernel, dense.bias, approximate)
         return dense(self.dropout_1(ops.gelu(x, approximate=approximate), training=training))
 
     def compute_output_shape(self, input_shape):

@@ -40,16 +40,9 @@ def norm_then_dense(norm, denses, tokens, training):
         A list of `(B*T, M)`.
     """
     if norm is not None and applies(training) and all(map(plain, denses)):
-        gamma, beta, *weights = (
-            ops.cast(weight, tokens.dtype)
-            for weight in (
-                norm.gamma,
-                norm.beta,
-                *(dense.kernel for dense in denses),
-                *(dense.bias for dense in denses),
-            )
-        )
-        return norm_dense(tokens, gamma, beta, norm.epsilon, weights[: len(denses)], weights[len(denses) :])
+        kernels, biases = [dense.kernel for dense in denses], [dense.bias for dense in denses]
+        gamma, beta = (ops.cast(weight, tokens.dtype) for weight in (norm.gamma, norm.beta))
+        return norm_dense(tokens, gamma, beta, norm.epsilon, kernels, biases)
     x = tokens if norm is None else norm(tokens, training=training)
     x = ops.reshape(x, (-1, tokens.shape[-1]))  # (B*T, D)
     return [dense(x) for dense in denses]
@@ -89,7 +82,7 @@ def norm_dense(x, gamma, beta, epsilon, kernels, biases):
         gamma: `(D,)`.
         beta: `(D,)`.
         epsilon: added to the variance.
-        kernels: a list of `(D, M)`, of the dtype of `x`.
+        kernels: a list of `(D, M)`, cast to the dtype of `x`, anew on the way back, so that no copy is kept.
         biases: a list of `(M,)`, likewise.
 
     Returns:
@@ -106,14 +99,14 @@ def norm_dense(x, gamma, beta, epsilon, kernels, biases):
         def gradient(*upstreams):
             late = _again(x, upstreams[0])
             normal = tf.reshape(_normal(late, gamma, beta, statistics), (-1, width))
-            back = sum(tf.matmul(up, kernel, transpose_b=True) for up, kernel in zip(upstreams, kernels, strict=True))
+            back = sum(_from_product(up, kernel) for up, kernel in zip(upstreams, kernels, strict=True))
             slopes = _norm_gradient(late, gamma, beta, statistics, tf.reshape(back, tf.shape(x)))
-            dkernels = [tf.matmul(normal, upstream, transpose_a=True) for upstream in upstreams]
-            return *slopes, *dkernels, *(tf.reduce_sum(upstream, 0) for upstream in upstreams)
+            dkernels = [_to_kernel(normal, up, kernel) for up, kernel in zip(upstreams, kernels, strict=True)]
+            dbiases = [tf.cast(tf.reduce_sum(up, 0), bias.dtype) for up, bias in zip(upstreams, biases, strict=True)]
+            return *slopes, *dkernels, *dbiases
 
         normal = tf.reshape(_normal(x, gamma, beta, statistics), (-1, width))
-        products = [tf.matmul(normal, kernel) for kernel in kernels]
-        return [tf.nn.bias_add(product, bias) for product, bias in zip(products, biases, strict=True)], gradient
+        return [_dense(normal, kernel, bias) for kernel, bias in zip(kernels, biases, strict=True)], gradient
 
     return apply(*map(tf.convert_to_tensor, (x, gamma, beta, *kernels, *biases)))
 
@@ -123,7 +116,7 @@ def gelu_dense(x, kernel, bias, approximate):
 
     Args:
         x: `(R, M)`.
-        kernel: `(M, D)`, of the dtype of `x`.
+        kernel: `(M, D)`, cast to the dtype of `x` as in `norm_dense`.
         bias: `(D,)`, likewise.
         approximate: whether GELU is the tanh approximation.
 
@@ -135,12 +128,14 @@ def gelu_dense(x, kernel, bias, approximate):
     @tf.custom_gradient
     def apply(x, kernel, bias):
         def gradient(upstream):
-            active, slope = _gelu_and_slope(_again(x, upstream), approximate)
-            dkernel = tf.matmul(active, upstream, transpose_a=True)
-            dx = tf.matmul(upstream, kernel, transpose_b=True) * slope
-            return dx, dkernel, tf.reduce_sum(upstream, 0)
+            late = _again(x, upstream)
+            share, slope = _gelu_share_and_slope(late, approximate)
+            dx = _from_product(upstream, kernel) * slope
+            with tf.control_dependencies([dx]):  # by now what made the slope is gone
+                active = late * share
+            return dx, _to_kernel(active, upstream, kernel), tf.cast(tf.reduce_sum(upstream, 0), bias.dtype)
 
-        return tf.nn.bias_add(tf.matmul(ops.gelu(x, approximate=approximate), kernel), bias), gradient
+        return _dense(ops.gelu(x, approximate=approximate), kernel, bias), gradient
 
     return apply(*map(tf.convert_to_tensor, (x, kernel, bias)))
 
@@ -186,6 +181,28 @@ def _again(x, upstream):
         return tf.identity(x)
 
 
+def _dense(x, kernel, bias):
+    import tensorflow as tf
+
+    return tf.nn.bias_add(tf.matmul(x, tf.cast(kernel, x.dtype)), tf.cast(bias, x.dtype))
+
+
+def _from_product(upstream, kernel):
+    """What `x @ kernel` hands back to `x`."""
+    import tensorflow as tf
+
+    with tf.control_dependencies([upstream]):  # of the cast itself: one of `_again` would be moved before it and merged
+        kernel = tf.cast(kernel, upstream.dtype)
+    return tf.matmul(upstream, kernel, transpose_b=True)
+
+
+def _to_kernel(x, upstream, kernel):
+    """What `x @ kernel` hands back to `kernel`."""
+    import tensorflow as tf
+
+    return tf.cast(tf.matmul(x, upstream, transpose_a=True), kernel.dtype)
+
+
 def _statistics(x, epsilon):
     """Mean and inverse deviation, `(..., 1)`, in at least float32."""
     import tensorflow as tf
@@ -219,16 +236,15 @@ def _norm_gradient(x, gamma, beta, statistics, upstream):
     return tf.cast(dx, x.dtype), tf.cast(dgamma, gamma.dtype), tf.cast(dbeta, beta.dtype)
 
 
-def _gelu_and_slope(x, approximate):
-    """GELU and its derivative."""
+def _gelu_share_and_slope(x, approximate):
+    """GELU over its input, and its derivative."""
     import tensorflow as tf
 
     if approximate:
         square = tf.square(x)
-        twice_share = 1 + tf.tanh(x * (_SLOPE + (_SLOPE * _CUBIC) * square))
-        share = 0.5 * twice_share
-        bend = x * (_SLOPE + (3 * _SLOPE * _CUBIC) * square)
-        return x * share, share + share * (2 - twice_share) * bend
+        share = 0.5 + 0.5 * tf.tanh(x * (_SLOPE + (_SLOPE * _CUBIC) * square))
+        bend = x * (2 * _SLOPE + (6 * _SLOPE * _CUBIC) * square)
+        return share, share * (1 + (1 - share) * bend)
     share = 0.5 + 0.5 * tf.math.erf(x * math.sqrt(0.5))
     density = tf.exp(-0.5 * tf.square(x)) * (1 / math.sqrt(2 * math.pi))
-    return x * share, share + x * density
+    return share, share + x * density
