@@ -9,7 +9,8 @@ norm 1, SGD with momentum 0.9, nothing dropped. They take steps in turn, one at 
 in alternating order, so that a drifting machine touches all alike; a ratio is the median over rounds. Run it on a
 machine that does nothing else: torch's threads wait for each other by spinning, and a third busy thread on two
 cores makes its step ten times slower, not ours. Memory is the largest the process ever was (VmHWM). bfloat16 is
-Keras' `mixed_bfloat16` and torch's autocast. `--only ours-xla` is ours compiled by XLA, as on a GPU.
+Keras' `mixed_bfloat16` and torch's autocast. TensorFlow's oneDNN kernels are on, as by default from AVX-512 on.
+`--only ours-xla` is ours compiled by XLA, as on a GPU.
 """
 
 import argparse
@@ -72,7 +73,12 @@ class Worker:
         command = [python.get(name.removesuffix("-compiled"), sys.executable), __file__, "--worker", name]
         for option in ("variant", "image_size", "batch_size", "threads"):
             command += [f"--{option.replace('_', '-')}", str(getattr(arguments, option))]
-        environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3", "KERAS_BACKEND": "tensorflow"}
+        environment = {
+            "TF_ENABLE_ONEDNN_OPTS": "1",
+            **os.environ,
+            "TF_CPP_MIN_LOG_LEVEL": "3",
+            "KERAS_BACKEND": "tensorflow",
+        }
         self.name = name
         self.process = subprocess.Popen(
             [*command, "--dtypes", dtype],

@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-__version__ = "0.3.0"
+__version__ = "0.4.0"
 
 
 def _runs_as_a_command():

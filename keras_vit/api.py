@@ -25,6 +25,7 @@ from keras_vit.data import BadImage, Source, load_dataset, open_source
 from keras_vit.datasets import OFFICIAL_DATASETS, VTAB_TASKS, find_dataset
 from keras_vit.distillation import DistillationLoss, Distiller
 from keras_vit.evaluation import Evaluation, evaluate
+from keras_vit.exporting import ExportError, ExportReport, export
 from keras_vit.posembed import resize_pos_embed
 from keras_vit.preprocessing import Preprocessing, decode_predictions, preprocess_input
 from keras_vit.recipes import RECIPES, Recipe, find_recipe
@@ -118,6 +119,10 @@ __all__ = [
     "estimate_memory",
     "available_memory",
     "check_memory",
+    # to a server or a phone
+    "export",
+    "ExportReport",
+    "ExportError",
     # training by a teacher
     "Distiller",
     "DistillationLoss",

@@ -156,9 +156,9 @@ def resize_and_cut(pixels, whole, record, ops):
     antialias has another kernel on torch (a = -0.75).
     """
     old = ops.shape(pixels)[-3:-1]  # (H, W), tensors where the graph does not know them
-    new = record.image_size if record.resize == "squash" else _covering_size(old, record, ops)
+    new = record.image_size if record.resize == "squash" else covering_size(old, record, ops)
     for axis in (1, 0):
-        matrix = _resize_matrix(old[axis], new[axis], record.image_size[axis], record, ops)  # (kept, old)
+        matrix = resize_matrix(old[axis], new[axis], record.image_size[axis], record, ops)  # (kept, old)
         # The operands' order spares a transposition: rows are multiplied as they lie, columns from the right.
         pixels = ops.einsum("...hwc,vw->...hvc" if axis else "...hwc,uh->...uwc", pixels, matrix)
         if record.interpolation == "bicubic":
@@ -167,7 +167,7 @@ def resize_and_cut(pixels, whole, record, ops):
     return pixels
 
 
-def _resize_matrix(old, new, kept, record, ops):
+def resize_matrix(old, new, kept, record, ops):
     """`(kept, old)`: resizes one axis from `old` to `new` and keeps the centre."""
     margin = new - kept
     corner = (margin + margin // 2 % 2) // 2  # halves to even, as torchvision's CenterCrop
@@ -180,7 +180,7 @@ def _resize_matrix(old, new, kept, record, ops):
     return weights / ops.sum(weights, axis=1, keepdims=True)
 
 
-def _covering_size(old, record, ops):
+def covering_size(old, record, ops):
     """Size that keeps the aspect of `old` (H, W) and covers `image_size / crop_fraction`.
 
     Rounded as timm and torchvision do, so that no pixel shifts: a side to cover is floor(side / crop_fraction)

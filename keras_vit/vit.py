@@ -22,6 +22,7 @@ from keras_vit.weights.deferred import deferred_variables
 from keras_vit.weights.load import copy_weights
 
 DEFAULT_IMAGE_SIZE = 224  # pixels, the resolution of pre-training
+_ENDS = ("head", "head_distillation", "average", "activation")  # layers of at least float32
 
 
 @keras.saving.register_keras_serializable("keras_vit")
@@ -246,9 +247,9 @@ def _classifier(head, name, activation=None):
     )
 
 
-def _at_least_float32():
+def _at_least_float32(policy=None):
     """Logits in half precision cost accuracy (a bfloat16 softmax is off by .02), so the head never is."""
-    policy = keras.config.dtype_policy()
+    policy = keras.dtype_policies.get(policy or keras.config.dtype_policy())
     return "float32" if policy.compute_dtype in ("float16", "bfloat16") else policy
 
 
@@ -289,12 +290,28 @@ def with_input_shape(model, input_shape, resize_method=None) -> VisionTransforme
     return twin
 
 
-def bare_twin(model, input_shape) -> VisionTransformer:
+def with_dtype(model, dtype) -> VisionTransformer:
+    """The same model with its weights and its computation in another precision.
+
+    Args:
+        model: a `VisionTransformer` without LoRA that is not quantised; it is not changed.
+        dtype: a Keras dtype policy or its name, as `"float32"` or `"bfloat16"`. The head stays in at least float32.
+
+    Returns:
+        A new model with weights of its own, not compiled.
+    """
+    with deferred_variables():
+        twin = bare_twin(model, model.input_shape[1:], dtype)
+    twin.weights_report = model.weights_report + copy_weights(model, twin, None)
+    return twin
+
+
+def bare_twin(model, input_shape, dtype=None) -> VisionTransformer:
     """The layers of `model` anew, for images of `input_shape`, with weights as their initializers draw them."""
     graph = keras.models.clone_model(
         keras.Model(model.input, model.output),  # the bare graph: a compiled model's clone would be compiled
         input_tensors=keras.Input(input_shape, name=model.inputs[0].name),
-        clone_function=functools.partial(_clone_layer, grid=_known_grid(input_shape, model.config)),
+        clone_function=functools.partial(_clone_layer, grid=_known_grid(input_shape, model.config), dtype=dtype),
     )
     return VisionTransformer(
         graph.input,
@@ -309,8 +326,10 @@ def _known_grid(shape, config):
     return None if None in shape[:2] else config.grid(*shape[:2])
 
 
-def _clone_layer(layer, grid):
+def _clone_layer(layer, grid, dtype):
     config = layer.get_config()
+    if dtype is not None:
+        config["dtype"] = _at_least_float32(dtype) if layer.name in _ENDS else dtype
     if isinstance(layer, layers.AddPositionEmbs) and grid is not None:
         config["grid"] = grid
     return type(layer).from_config(config)

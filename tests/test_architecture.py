@@ -17,6 +17,7 @@ TIERS = [
     {"distillation", "data"},
     {"evaluation"},
     {"training"},
+    {"exporting"},
     {"api"},
     {"cli"},
     {"__main__"},
@@ -28,7 +29,7 @@ NO_KERAS = {"variants", "posembed", "datasets", "preprocessing", "__main__"}
 NO_KERAS_ROOMS = {"recipes", "cli"}  # every module of them
 BACKENDS = {"tensorflow", "jax", "torch"}
 # Inside functions, for what is one backend's alone:
-KNOW_A_BACKEND = {"layers", "augmentation", "accumulation", "data", "training", "evaluation", "cli"}
+KNOW_A_BACKEND = {"layers", "augmentation", "accumulation", "data", "training", "evaluation", "exporting", "cli"}
 
 
 def module_of(path):

@@ -1,4 +1,4 @@
-"""The command line: models and weights, and training in `keras-vit finetune|evaluate|predict|recipes`.
+"""The command line: models and weights, training in `keras-vit finetune|evaluate|predict|recipes`, and `export`.
 
 A command is a generator of lines for the output, over one public function. What fails is one line on the
 error stream and exit code 1; wrong usage is 2, Ctrl-C 130, SIGTERM 143, as shells count them, and a pipe
@@ -17,15 +17,17 @@ import traceback
 import warnings
 
 import keras_vit
-from keras_vit.cli import training, weights
+from keras_vit.cli import export, training, weights
 from keras_vit.cli.printing import one_line
 from keras_vit.weights.fetch import DownloadError
 
 # What functions call a parameter, the command line an option.
-_OPTIONS = {"num_heads": "--heads", "accumulation_steps": "--accumulate", "lora_rank": "--lora"}
-_OPTIONS |= {"ema_momentum": "--ema", "policy": "--precision"}
 _SAME_NAME = ("grid", "out", "recipe", "batch_size", "steps", "epochs", "learning_rate", "image_size", "augmentation")
-_OPTIONS |= {name: f"--{name.replace('_', '-')}" for name in (*_SAME_NAME, "layer_decay", "trainable", "on_bad_image")}
+_SAME_NAME += ("layer_decay", "trainable", "on_bad_image", "format", "precision", "labels", "images", "activation")
+_SAME_NAME += ("opset", "max_bytes", "max_pixels")
+_OPTIONS = {name: f"--{name.replace('_', '-')}" for name in _SAME_NAME}
+_OPTIONS |= {"num_heads": "--heads", "accumulation_steps": "--accumulate", "lora_rank": "--lora", "top_k": "--top"}
+_OPTIONS |= {"ema_momentum": "--ema", "policy": "--precision"}
 _INTERRUPTED, _CLOSED_PIPE, _TERMINATED = 130, 141, 143  # 128 and the signal, as shells count
 
 
@@ -51,7 +53,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _words(error):
     """What to print of an error: one line, but for a file that did not come, whose recipe is lines for a shell."""
-    text = str(error)
+    text = str(error).replace("overwrite=True", "--overwrite")
     for parameter, option in _OPTIONS.items():
         text = re.sub(rf"`{parameter}=?`", f"`{option}`", text)
         text = re.sub(rf"\b{parameter}=(?=[\w(])", f"{option} ", text)
@@ -122,5 +124,6 @@ def _parser():
 
     top = parser.add_subparsers(required=True, metavar="COMMAND")
     training.add_commands(top, command)
+    export.add_commands(top, command)
     weights.add_commands(top, command, group)
     return parser

@@ -3,20 +3,18 @@
 import contextlib
 import datetime
 import json
-import os
 import re
 import sys
 import warnings
 from pathlib import Path
 
+from keras_vit.cli.models import load_run, model_of, names_of, quiet_start
 from keras_vit.cli.printing import columns, path, printable
 from keras_vit.recipes import RECIPES, find_recipe
-from keras_vit.variants import BUILDERS, VARIANTS, check_positive_int
+from keras_vit.variants import check_positive_int
 
 MAX_PIXELS = 64 * 2**20  # of an image, read from its header before it is decoded
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP")
-_MODEL_FILE = "best.keras"
-_IMAGENET_WEIGHTS = "augreg-imagenet21k+imagenet2012-224"  # what `predict` takes for a variant
 
 
 def add_commands(top, command):
@@ -34,7 +32,7 @@ def finetune(arguments):
         given.pop(name, None)
     out = given.pop("out") or _new_run(given["data"], given["model"])
     given["weights"] = {"none": None}.get(given["weights"], given["weights"])
-    with _quiet_start():
+    with quiet_start():
         from keras_vit.training.finetune import finetune
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(line_buffering=True)  # each epoch is seen as it ends, in a file too
@@ -44,10 +42,10 @@ def finetune(arguments):
 
 def evaluate(arguments):
     check_positive_int("batch_size", arguments.batch_size)
-    with _quiet_start():
+    with quiet_start():
         from keras_vit.data import open_source
         from keras_vit.evaluation import evaluate
-    model, names, run = _load(arguments.run)
+    model, names, run = load_run(arguments.run)
     seed = run.get("seed", 0) if arguments.seed is None else arguments.seed
     data = arguments.data or _data_of(run)
     source = open_source(data, seed=seed, on_bad_image=arguments.on_bad_image)
@@ -65,10 +63,10 @@ def evaluate(arguments):
 def predict(arguments):
     """Answers for every image that can be read before it fails, so that one bad file costs the others nothing."""
     check_positive_int("top", arguments.top)
-    with _quiet_start():
+    with quiet_start():
         import keras
-    model, names = _predictor(arguments)
-    names = _names(model, names)
+    model, names = model_of(arguments)
+    names = names_of(model, names)
     bad, found = [], []
     for image in arguments.images:
         try:
@@ -147,70 +145,11 @@ def _rgb(image):
     return image.convert("RGBA" if image.mode in ("P", "PA", "LA") else "RGB").convert("RGB")
 
 
-def _predictor(arguments):
-    """The model, and the names of its classes if a run knows them."""
-    given = arguments.model
-    if given not in VARIANTS and given not in BUILDERS:
-        if arguments.weights is not None:
-            raise ValueError(f"`--weights` is for a variant, as B/16; a file has its own.\nReceived: {given!r}.")
-        return _load(path(given))[:2]
-    from keras_vit.builders import build
-
-    variant = BUILDERS.get(given, given)
-    return build(variant, weights=arguments.weights or _IMAGENET_WEIGHTS), None
-
-
-def _load(place):
-    """Model, class names and configuration of a run's folder or of a `.keras` file."""
-    file = place / _MODEL_FILE if place.is_dir() else place
-    if not file.exists():
-        what = f"it has no {_MODEL_FILE}" if place.is_dir() else "nothing is there"
-        raise FileNotFoundError(
-            f"a model must be the folder of a run, a .keras file, or as B/16.\nReceived: {place}; {what}."
-        )
-    if file.suffix != ".keras":
-        raise ValueError(
-            "a model must be the folder of a run or a .keras file; other formats can run a stranger's program.\n"
-            f"Received: {place}."
-        )
-    import keras
-
-    import keras_vit.api  # noqa: F401  # every layer and optimizer that the file may name
-
-    model = keras.models.load_model(file, compile=False, safe_mode=True)
-    _check_loaded(model, file)
-    config = file.with_name("config.json")
-    run = json.loads(config.read_text(encoding="utf-8")) if config.is_file() else {}
-    names = run.get("data", {}).get("class_names")
-    return model, tuple(names) if names else None, run
-
-
-def _check_loaded(model, file):
-    from keras_vit.vit import VisionTransformer
-
-    if not isinstance(model, VisionTransformer) or model.preprocessing is None:
-        raise ValueError(
-            "the file must hold a VisionTransformer, which knows how images are prepared for it.\n"
-            f"Received: {file}, with a {type(model).__name__}."
-        )
-
-
 def _data_of(run):
     data = run.get("arguments", {}).get("data")
     if data is None:
         raise ValueError("`--data` must say which images, since the model has no run that knows them.")
     return data
-
-
-def _names(model, names):
-    classes = model.output_shape[-1]
-    if names is not None and len(names) == classes:
-        return names
-    from keras_vit.preprocessing import LABEL_FILES, class_labels
-
-    if classes in LABEL_FILES:
-        return tuple(name for _, name in class_labels(classes))
-    return tuple(f"class {number}" for number in range(classes))
 
 
 def _probabilities(model, scores):
@@ -248,35 +187,6 @@ def _new_run(data, model):
     stem = f"{plain}-{datetime.datetime.now():%Y%m%d-%H%M%S}"
     names = [stem, *(f"{stem}-{number}" for number in range(2, 100))]
     return next(Path("runs", name) for name in names if not Path("runs", name).exists())
-
-
-@contextlib.contextmanager
-def _quiet_start():
-    """Imports Keras and TensorFlow without their words on the error stream, which belongs to our errors."""
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    with _error_stream_to_nowhere():
-        from keras_vit.training.backend import start_tensorflow
-
-        start_tensorflow()
-        yield
-
-
-@contextlib.contextmanager
-def _error_stream_to_nowhere():
-    """By the number 2 of the stream, since what is said comes from C++."""
-    try:
-        kept = os.dup(2)
-    except OSError:  # closed: there is nothing to keep quiet
-        yield
-        return
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    try:
-        os.dup2(nowhere, 2)
-        yield
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)
-        os.close(nowhere)
 
 
 def _add_finetune(new):

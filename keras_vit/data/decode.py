@@ -27,11 +27,7 @@ def decode_image(data, orientation=None, channels: int = 3):
     Raises:
         tf.errors.InvalidArgumentError: for other formats, damaged files, and more than `MAX_PIXELS` pixels.
     """
-    import tensorflow as tf
-
-    data = _checked(data)
-    pixels = tf.cond(_is_jpeg(data), lambda: tf.io.decode_jpeg(data, 3, dct_method=_EXACT), lambda: _decode_png(data))
-    return _finished(pixels, orientation, channels)
+    return _finished(stored_pixels(_checked(data)), orientation, channels)
 
 
 def decode_window(data, window, orientation=None, channels: int = 3):
@@ -52,9 +48,11 @@ def decode_window(data, window, orientation=None, channels: int = 3):
     import tensorflow as tf
 
     data = _checked(data)
-    window = _stored_window(data, window, orientation)
+    window = tf.stack(
+        window if orientation is None else stored_window(window, image_size(data, orientation), orientation)
+    )
     pixels = tf.cond(
-        _is_jpeg(data),
+        is_jpeg(data),
         lambda: tf.io.decode_and_crop_jpeg(data, window, 3, dct_method=_EXACT),
         lambda: tf.slice(_decode_png(data), [window[0], window[1], 0], [window[2], window[3], 3]),
     )
@@ -69,7 +67,7 @@ def image_size(data, orientation=None):
     """
     import tensorflow as tf
 
-    size = _stored_size(_checked(data))
+    size = stored_size(_checked(data))
     if orientation is not None:
         size = tf.where(orientation >= 5, size[::-1], size)
     return size[0], size[1]
@@ -98,11 +96,11 @@ def _checked(data):
     """The same bytes, once their header has been found good."""
     import tensorflow as tf
 
-    readable = _is_jpeg(data) | _is_png(data)
+    readable = is_jpeg(data) | is_png(data)
     start = tf.io.decode_raw(tf.strings.substr(data, 0, 8), "uint8")  # numbers, since an error's text is UTF-8
     known = tf.debugging.Assert(readable, ["only JPEG and PNG are decoded; a file starts with the bytes", start])
     with tf.control_dependencies([known] if known is not None else []):
-        size = tf.cast(_stored_size(tf.identity(data)), "int64")
+        size = tf.cast(stored_size(tf.identity(data)), "int64")
     count = size[0] * size[1]
     right = (size[0] > 0) & (size[1] > 0) & (count <= MAX_PIXELS)
     fits = tf.debugging.Assert(right, [f"a picture must have 1 to {MAX_PIXELS} pixels; a file declares (H, W)", size])
@@ -110,36 +108,50 @@ def _checked(data):
         return tf.identity(data)
 
 
-def _is_jpeg(data):
+def stored_pixels(data):
+    """uint8 `(H, W, 3)`, neither turned nor limited, of a file that `is_jpeg` or `is_png`."""
+    import tensorflow as tf
+
+    pixels = tf.cond(is_jpeg(data), lambda: tf.io.decode_jpeg(data, 3, dct_method=_EXACT), lambda: _decode_png(data))
+    return tf.ensure_shape(pixels, (None, None, 3))
+
+
+def is_jpeg(data):
+    """Whether a file, a string scalar, starts as a JPEG."""
     import tensorflow as tf
 
     return tf.strings.substr(data, 0, len(JPEG_START)) == JPEG_START
 
 
-def _is_png(data):
+def is_png(data):
+    """Whether a file starts as a PNG and is long enough to tell its size."""
     import tensorflow as tf
 
     return (tf.strings.substr(data, 0, len(PNG_START)) == PNG_START) & (tf.strings.length(data) >= 33)  # with IHDR
 
 
-def _stored_size(data):
-    """`(H, W)` as the header has it, int32."""
+def stored_size(data):
+    """`(H, W)` as the header has it, int32 `(2,)`, of a file that `is_jpeg` or `is_png`."""
     import tensorflow as tf
 
     def png():
         sides = tf.io.decode_raw(tf.strings.substr(data, 16, 8), tf.int32, little_endian=False)
         return sides[::-1]
 
-    return tf.ensure_shape(tf.cond(_is_jpeg(data), lambda: tf.io.extract_jpeg_shape(data)[:2], png), (2,))
+    return tf.ensure_shape(tf.cond(is_jpeg(data), lambda: tf.io.extract_jpeg_shape(data)[:2], png), (2,))
 
 
-def _stored_window(data, window, orientation):
-    """Where a window of the upright picture lies in the stored one, as `(4,)`."""
+def stored_window(window, size, orientation):
+    """Where a window of the upright picture lies in the stored one, as `(4,)`.
+
+    Args:
+        window: `(y, x, h, w)`, int32 scalars.
+        size: `(H, W)` of the upright picture.
+        orientation: int scalar, 1..8.
+    """
     import tensorflow as tf
 
-    if orientation is None:
-        return tf.stack(window)
-    height, width = image_size(data, orientation)
+    height, width = size
     y, x, h, w = window
     mirrored_y = tf.reduce_any(orientation == [o for o, steps in _TURNS.items() if "y" in steps])
     mirrored_x = tf.reduce_any(orientation == [o for o, steps in _TURNS.items() if "x" in steps])
@@ -160,11 +172,11 @@ def _finished(pixels, orientation, channels):
     pixels = tf.ensure_shape(pixels, (None, None, 3))
     if orientation is not None:
         pixels = apply_orientation(pixels, orientation)
-    return pixels if channels == 3 else _grey(pixels)
+    return pixels if channels == 3 else grey(pixels)
 
 
-def _grey(pixels):
-    """Luma of ITU-R 601 in Pillow's fixed point, so that grey stays exactly what it was."""
+def grey(pixels):
+    """uint8 `(..., 3)` to `(..., 1)`: luma of ITU-R 601 in Pillow's fixed point, so that grey stays what it was."""
     import tensorflow as tf
 
     weighed = tf.cast(pixels, "int32") * (19595, 38470, 7471)

@@ -29,15 +29,15 @@ def prepare(pixels, record):
     whole = pixels.dtype.is_integer
     pixels = fit_channels(pixels, len(record.mean), tf)
     if record.resize == "none" or record.image_size is None:
-        return _scaled(tf.cast(pixels, "float32"), record)
+        return scaled(tf.cast(pixels, "float32"), record)
     if record.resize == "squash" and record.interpolation == "bilinear":
         # Scaled last: the same numbers but for rounding, and a photo has many times the pixels.
         resized = tf.cast(tf.image.resize(pixels, record.image_size, antialias=record.antialias), "float32")
     elif record.resize == "squash" and record.image_size == tuple(pixels.shape[:2]):
         resized = tf.cast(pixels, "float32")
     else:
-        resized = resize_and_cut(tf.cast(pixels, "float32"), whole, record, _operations())
-    return _scaled(tf.ensure_shape(resized, (*record.image_size, len(record.mean))), record)
+        resized = resize_and_cut(tf.cast(pixels, "float32"), whole, record, operations())
+    return scaled(tf.ensure_shape(resized, (*record.image_size, len(record.mean))), record)
 
 
 def pixels_of(example, channels: int):
@@ -74,10 +74,10 @@ def augmented(example, record, augmentation, seed):
         pixels = prepare(pixels, dataclasses.replace(record, mean=(0.0,) * channels, std=(1.0 / 255,) * channels))
     pixels = fit_channels(pixels, channels, tf)
     cropped = augmentation.crop == "inception" and "bytes" in example
-    return _scaled(augment_image(pixels, augmentation, record.image_size, seed, cropped=cropped), record)
+    return scaled(augment_image(pixels, augmentation, record.image_size, seed, cropped=cropped), record)
 
 
-def _scaled(pixels, record):
+def scaled(pixels, record):
     """As `keras_vit.preprocessing` scales; by a scalar if channels agree, which spares a broadcast 4 times as slow."""
     mean, std = (np.asarray(stat, "float32") * np.float32(255) for stat in (record.mean, record.std))
     if len(set(record.mean)) == len(set(record.std)) == 1:
@@ -85,7 +85,7 @@ def _scaled(pixels, record):
     return (pixels - mean) / std
 
 
-def _operations():
+def operations():
     """What `keras_vit.preprocessing` uses of `keras.ops`, on TensorFlow."""
     import tensorflow as tf
 

@@ -1,0 +1,308 @@
+"""A stand-in for tensorflow_model_server on 127.0.0.1: the same REST and gRPC prediction calls, for one model.
+
+It runs the newest version of an exported folder in a TensorFlow 1 session, as the real server does, and sends it the
+warm-up requests first. Starlette and Uvicorn speak HTTP, grpcio speaks gRPC. What the real server has beyond that,
+it has not: several models, new versions while it runs, batching of requests, classify and regress, metrics.
+"""
+
+import asyncio
+import concurrent.futures
+import dataclasses
+import json
+import re
+import socket
+import threading
+from pathlib import Path
+
+from serving_json import BadRequestError, parse_body, read_tensor, write_tensors
+
+HOST = "127.0.0.1"
+MAX_BODY = 64 * 2**20  # bytes of one request, by REST or gRPC; a photo of 8 MB takes 11 MB in JSON
+WORKERS = 8  # requests that are read or computed at once, in each protocol; so 8 x MAX_BODY bounds the memory
+SECONDS_TO_SEND = 30  # in which a client must have sent its request
+_PATH = re.compile(r"/v1/models/([^/:]+)(?:/versions/(\d+))?(?::(predict)|/(metadata))?", re.IGNORECASE)
+
+
+class NotServedError(LookupError):
+    """A request for a model or version that is not here."""
+
+
+class ServedModel:
+    """The newest version of an exported folder, in a session.
+
+    Args:
+        folder: with the versions `1`, `2`, ... in it.
+        name: of the model in addresses.
+    """
+
+    def __init__(self, folder, name):
+        import tensorflow as tf
+
+        names = [path.parent.name for path in Path(folder).glob("*/saved_model.pb")]
+        versions = [int(name) for name in names if name.isdecimal()]
+        if not versions:
+            raise FileNotFoundError(f"{folder} has no version folder with a saved_model.pb in it")
+        self.name, self.version = name, max(versions)
+        self.session = tf.compat.v1.Session(graph=tf.Graph())
+        place = Path(folder) / str(self.version)
+        with self.session.graph.as_default():
+            tf.get_logger().setLevel("ERROR")  # it advises against the loader that the real server uses
+            loaded = tf.compat.v1.saved_model.load(self.session, ["serve"], str(place))
+        # As many inputs as an exported signature has; a SavedModel also has one without any, for its initialisation.
+        self.signatures = {name: found for name, found in loaded.signature_def.items() if len(found.inputs) == 1}
+
+    def check(self, name, version=None):
+        """Raises `NotServedError` unless it is this model."""
+        if name != self.name or version not in (None, self.version):
+            asked = f"Latest({name})" if version is None else f"Specific({name}, {version})"
+            raise NotServedError(f"Servable not found for request: {asked}")
+
+    def signature(self, name):
+        """The signature of that name, by default `serving_default`."""
+        name = name or "serving_default"
+        if name not in self.signatures:
+            raise BadRequestError(f'Serving signature name: "{name}" not found in signature def')
+        return self.signatures[name]
+
+    def predict(self, signature_name, arrays, outputs=()):
+        """Runs one request; many may run at once.
+
+        Args:
+            signature_name: empty for the default one.
+            arrays: `{name of the input: array}`.
+            outputs: names of the outputs to compute; none for all.
+
+        Returns:
+            `{name of the output: array}`.
+
+        Raises:
+            BadRequestError: if names, types or shapes do not fit.
+        """
+        import tensorflow as tf
+
+        signature = self.signature(signature_name)
+        if set(arrays) != set(signature.inputs) or not set(outputs) <= set(signature.outputs):
+            raise BadRequestError(
+                f"the signature has the inputs {sorted(signature.inputs)} and the outputs {sorted(signature.outputs)}, "
+                f"but the request has {sorted(arrays)} and {sorted(outputs)}"
+            )
+        fetches = {name: signature.outputs[name].name for name in outputs or sorted(signature.outputs)}
+        try:
+            return self.session.run(fetches, {signature.inputs[name].name: array for name, array in arrays.items()})
+        except (tf.errors.InvalidArgumentError, ValueError, TypeError) as error:
+            raise BadRequestError(getattr(error, "message", None) or str(error)) from None
+
+    def warm_up(self, folder):
+        """Sends itself the requests of `assets.extra`, and gives their number."""
+        from keras_vit.exporting.serving_files import read_warmup_requests
+
+        requests = read_warmup_requests(Path(folder) / str(self.version))
+        for request in requests:
+            predict_message(self, request)
+        return len(requests)
+
+
+def predict_message(model, request):
+    """The `PredictResponse` to a `PredictRequest`."""
+    import tensorflow as tf
+
+    from keras_vit.exporting.serving_protos import serving_messages
+
+    name = request.model_spec.signature_name or "serving_default"
+    try:
+        arrays = {key: tf.make_ndarray(tensor) for key, tensor in request.inputs.items()}
+    except (TypeError, ValueError) as error:
+        raise BadRequestError(f"a tensor is damaged: {error}") from None
+    answer = serving_messages().PredictResponse()
+    answer.model_spec.name, answer.model_spec.signature_name = model.name, name
+    answer.model_spec.version.value = model.version
+    for key, array in model.predict(name, arrays, list(request.output_filter)).items():
+        answer.outputs[key].CopyFrom(tf.make_tensor_proto(array))
+    return answer
+
+
+def predict_json(model, body):
+    """The JSON that answers the JSON of a request, as bytes."""
+    import numpy as np
+    import tensorflow as tf
+
+    request = parse_body(body)
+    signature = request.get("signature_name", "")
+    ((name, info),) = model.signature(signature).inputs.items()
+    array = read_tensor(request, name, np.dtype(tf.as_dtype(info.dtype).as_numpy_dtype))
+    return write_tensors(model.predict(signature, {name: array}), rows="instances" in request)
+
+
+def model_status(model):
+    """What `GET /v1/models/NAME` answers."""
+    status = {"error_code": "OK", "error_message": ""}
+    return {"model_version_status": [{"version": str(model.version), "state": "AVAILABLE", "status": status}]}
+
+
+def model_metadata(model):
+    """What `GET /v1/models/NAME/metadata` answers: the signatures."""
+    from google.protobuf.json_format import MessageToDict
+
+    signatures = {
+        name: MessageToDict(found, preserving_proto_field_name=True, always_print_fields_with_no_presence=True)
+        for name, found in model.signatures.items()
+    }
+    spec = {"name": model.name, "signature_name": "", "version": str(model.version)}
+    return {"model_spec": spec, "metadata": {"signature_def": {"signature_def": signatures}}}
+
+
+def rest_application(model, max_body=MAX_BODY):
+    """The REST interface as an ASGI application.
+
+    Args:
+        model: a `ServedModel`.
+        max_body: bytes that a request may have; the server answers 413 to more.
+    """
+    from starlette.applications import Starlette
+    from starlette.responses import Response
+    from starlette.routing import Route
+
+    free = asyncio.Semaphore(WORKERS)
+
+    async def answer(request):
+        async with free:  # before the body is read, so that bodies in memory are bounded too
+            status, content = await _answer(model, request, max_body)
+        return Response(content, status, media_type="application/json")
+
+    return Starlette(routes=[Route("/{path:path}", answer, methods=["GET", "POST", "PUT", "DELETE", "PATCH"])])
+
+
+async def _answer(model, request, max_body):
+    """Status and bytes of the answer."""
+    from starlette.concurrency import run_in_threadpool
+
+    try:
+        body = await asyncio.wait_for(_read(request, max_body), SECONDS_TO_SEND)
+        if body is None:
+            return _error(413, f"a request must have at most {max_body} bytes")
+        return await run_in_threadpool(_routed, model, request.method, request.url.path, body)
+    except TimeoutError:
+        return _error(408, f"a request must be sent within {SECONDS_TO_SEND} seconds")
+    except NotServedError as error:
+        return _error(404, error)
+    except BadRequestError as error:
+        return _error(400, error)
+    except Exception as error:  # whatever it was, the server goes on
+        return _error(500, f"{type(error).__name__}: {error}")
+
+
+def _routed(model, method, path, body):
+    found = _PATH.fullmatch(path)
+    name, version, predict, metadata = found.groups() if found else (None,) * 4
+    if not found or method != ("POST" if predict else "GET"):
+        raise BadRequestError(f"Malformed request: {method} {path}")
+    model.check(name, version and int(version))
+    if predict:
+        return 200, predict_json(model, body)
+    return 200, json.dumps((model_metadata if metadata else model_status)(model), indent=1).encode()
+
+
+async def _read(request, limit):
+    """The body; `None` if it is larger than the limit. Then the rest is thrown away, so that the client listens."""
+    parts, size = [], 0
+    async for part in request.stream():
+        size += len(part)
+        if size <= limit:
+            parts.append(part)
+        else:
+            parts.clear()
+    return b"".join(parts) if size <= limit else None
+
+
+def _error(status, text):
+    return status, json.dumps({"error": str(text)}).encode()
+
+
+def grpc_server(model, port, max_body=MAX_BODY):
+    """A started gRPC server with `PredictionService.Predict`, and its port.
+
+    Args:
+        model: a `ServedModel`.
+        port: to listen on; 0 takes a free one.
+        max_body: bytes that a request may have; more is answered with RESOURCE_EXHAUSTED.
+    """
+    import grpc
+
+    from keras_vit.exporting.serving_protos import SERVICE, serving_messages
+
+    def predict(request, context):
+        try:
+            version = request.model_spec.version.value if request.model_spec.HasField("version") else None
+            model.check(request.model_spec.name, version)
+            return predict_message(model, request)
+        except NotServedError as error:
+            context.abort(grpc.StatusCode.NOT_FOUND, str(error))
+        except BadRequestError as error:
+            context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+
+    messages = serving_messages()
+    method = grpc.unary_unary_rpc_method_handler(
+        predict, messages.PredictRequest.FromString, messages.PredictResponse.SerializeToString
+    )
+    pool = concurrent.futures.ThreadPoolExecutor(WORKERS, "grpc")
+    options = [
+        ("grpc.max_receive_message_length", max_body),
+        ("grpc.max_send_message_length", -1),
+        ("grpc.so_reuseport", 0),
+    ]
+    server = grpc.server(pool, options=options, maximum_concurrent_rpcs=4 * WORKERS)
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, {"Predict": method}),))
+    port = server.add_insecure_port(f"{HOST}:{port}")
+    server.start()
+    return server, port
+
+
+@dataclasses.dataclass
+class StandIn:
+    """A running server; a context manager that stops it.
+
+    Attributes:
+        model: the `ServedModel`.
+        rest_port: as it is, also where 0 was asked for.
+        grpc_port: the same.
+    """
+
+    model: ServedModel
+    rest_port: int = 0
+    grpc_port: int = 0
+    max_body: int = MAX_BODY
+
+    def __enter__(self):
+        import uvicorn
+
+        listening = socket.create_server((HOST, self.rest_port), backlog=128)
+        self.rest_port = listening.getsockname()[1]
+        try:
+            self._grpc, self.grpc_port = grpc_server(self.model, self.grpc_port, self.max_body)
+        except BaseException:  # its port is taken
+            listening.close()
+            raise
+        config = uvicorn.Config(
+            rest_application(self.model, self.max_body),
+            lifespan="off",
+            log_level="warning",
+            access_log=False,
+            timeout_graceful_shutdown=10,
+        )
+        self._rest = uvicorn.Server(config)
+        self._thread = threading.Thread(target=self._rest.run, kwargs={"sockets": [listening]})
+        self._thread.start()
+        return self
+
+    @property
+    def alive(self):
+        """Whether the REST server runs."""
+        return self._thread.is_alive()
+
+    def __exit__(self, *_):
+        """Requests that run are answered first, for up to ten seconds."""
+        self._rest.should_exit = True
+        stopped = self._grpc.stop(10)
+        self._thread.join()
+        stopped.wait()
+        self.model.session.close()

@@ -1,0 +1,84 @@
+"""`keras-vit export`: a model as a file for a server or a phone, and how far it is from the model."""
+
+import argparse
+import json
+import re
+from pathlib import Path
+
+from keras_vit.cli.models import model_of, names_of, quiet_start
+from keras_vit.cli.printing import path, printable
+
+FORMATS = ("saved_model", "onnx", "litert", "openvino")
+PRECISIONS = ("float32", "bfloat16", "float16", "int8")
+
+
+def add_commands(top, command):
+    """Adds this command to the parser; `command` makes it."""
+    new = command(top, "export", export, "write a model for TensorFlow Serving, ONNX Runtime, LiteRT or OpenVINO")
+    new.add_argument("model", metavar="MODEL", help="folder of a run, a .keras file, or as B/16")
+    new.add_argument("path", metavar="PATH", type=path, help="the new file; of a SavedModel the folder of its versions")
+    new.add_argument("--format", default="saved_model", choices=FORMATS)
+    new.add_argument("--precision", default="float32", choices=PRECISIONS)
+    new.add_argument("--weights", metavar="NAME", help="for a variant; by default ImageNet's 1,000 classes")
+    new.add_argument("--labels", metavar="FILE", type=path, help="names of the classes in order, one a line")
+    new.add_argument("--images", metavar="FOLDER", type=path, help="photos to compare on, and for the ranges of int8")
+    new.add_argument("--image-size", type=_image_size, metavar="SIZE", help="as 224, 224x320 (height, width), or any")
+    new.add_argument("--top", dest="top_k", type=int, default=5, metavar="K", help="classes that an answer names")
+    new.add_argument("--activation", default="softmax", choices=("softmax", "sigmoid"), help="from logits to scores")
+    new.add_argument("--name", help="of the served model; by default that of PATH")
+    new.add_argument("--opset", type=int, help="of ONNX")
+    new.add_argument("--max-bytes", type=int, metavar="BYTES", help="of one photo that a SavedModel takes")
+    new.add_argument("--max-pixels", type=int, metavar="PIXELS", help="likewise")
+    new.add_argument("--overwrite", action="store_true", help="replace the file at PATH")
+    new.add_argument("--no-verify", dest="verify", action="store_false", help="do not compare with the model")
+    new.add_argument("--report", metavar="FILE", type=path, help="write the comparison there, as .md or .json")
+    new.add_argument("--json", action="store_true", help="print it for programs")
+
+
+def export(arguments):
+    given = dict(vars(arguments))
+    for name in ("command", "debug", "model", "weights", "path", "labels", "report", "json"):
+        given.pop(name, None)
+    if arguments.report is not None:
+        _check_report(arguments.report)
+    labels = None if arguments.labels is None else _lines(arguments.labels)
+    with quiet_start():
+        import keras_vit.api as keras_vit
+    model, names = model_of(arguments)
+    if labels is None and names is not None:
+        labels = names_of(model, names)
+    given = {name: value for name, value in given.items() if value is not None}  # the function has its own defaults
+    report = keras_vit.export(model, arguments.path, labels=labels, **given)
+    if arguments.report is not None:
+        report.write(arguments.report)
+    yield json.dumps(report.summary(), indent=2) if arguments.json else printable_lines(report.table())
+
+
+def printable_lines(text):
+    """Lines without what would steer a terminal."""
+    return "\n".join(map(printable, text.splitlines()))
+
+
+def _check_report(file: Path):
+    """Before the work, since the report comes behind it."""
+    if not file.parent.is_dir():
+        raise FileNotFoundError(f"the report must go to a folder that is there.\nReceived: {file}.")
+    if file.is_dir():
+        raise IsADirectoryError(f"the report must be a file.\nReceived: {file}, a folder.")
+
+
+def _lines(file: Path):
+    try:
+        return [line.strip() for line in file.read_text(encoding="utf-8-sig").splitlines() if line.strip()]
+    except UnicodeDecodeError:
+        raise ValueError(f"`labels` must be a text file in UTF-8.\nReceived: {file}.") from None
+
+
+def _image_size(text):
+    if text == "any":
+        return text
+    sides = re.fullmatch(r"(\d+)(?:x(\d+))?", text)
+    if sides is None:
+        raise argparse.ArgumentTypeError(f"a size is as 224, 224x320 (height, width) or any, not {text!r}")
+    height = int(sides[1])
+    return height, int(sides[2] or height)

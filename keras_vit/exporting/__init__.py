@@ -1,0 +1,287 @@
+"""From a trained model to a file that another runtime serves, proven to compute the same.
+
+A file gets its name only after its own runtime has opened it and its numbers on real photos have been compared
+with the model's. Formats are siblings of one shape: EXTENSION, PRECISIONS, `write`, `open_runtime`.
+"""
+
+import dataclasses
+import importlib
+import os
+import re
+from pathlib import Path
+
+import keras
+import numpy as np
+
+from keras_vit.exporting.images import real_photos, resized
+from keras_vit.exporting.job import ACTIVATIONS, Job, ends_in_logits, has_head
+from keras_vit.exporting.precision import PRECISIONS, in_precision, is_quantized
+from keras_vit.exporting.report import ExportError, ExportReport, size_of
+from keras_vit.exporting.staging import check_absent, publish_absent, publish_files, publish_version, staging
+from keras_vit.exporting.verification import image_size as size_to_compare
+from keras_vit.exporting.verification import verify as compare
+from keras_vit.variants import check_choice, check_positive_int
+from keras_vit.vit import VisionTransformer, with_input_shape
+
+FORMATS = {"saved_model": "saved_model", "onnx": "onnx", "litert": "litert", "openvino": "openvino"}
+MAX_BYTES = 8 * 2**20  # of one image file
+MAX_PIXELS = 16 * 2**20  # of one image
+OPSET = 18
+_COMPARED, _REPRESENTATIVE = 16, 64  # photos
+
+__all__ = ["export", "ExportError", "ExportReport", "FORMATS", "PRECISIONS"]
+
+
+def export(
+    model,
+    path,
+    format="saved_model",
+    labels=None,
+    precision="float32",
+    verify=True,
+    *,
+    images=None,
+    image_size=None,
+    top_k=5,
+    activation="softmax",
+    name=None,
+    opset=OPSET,
+    max_bytes=MAX_BYTES,
+    max_pixels=MAX_PIXELS,
+    overwrite=False,
+) -> ExportReport:
+    """Writes a model for a server or a phone, with preprocessing and labels inside, and proves that it is the model.
+
+    Args:
+        model: a `VisionTransformer`; it is not changed.
+        path: of the file; for `"saved_model"` of the served model's folder, in which each export becomes the next
+            version, `path/1`, `path/2`, ...
+        format: `"saved_model"` (TensorFlow Serving), `"onnx"`, `"litert"` or `"openvino"`.
+        labels: K names in the order of the classes; by default those of ImageNet for 1,000 or 21,843 classes, else
+            `"class 0"`, ...
+        precision: `"float32"`, `"bfloat16"`, `"float16"` or `"int8"`, as far as the format has it.
+        verify: whether to open the file and compare it with the model, computed in float32, on real photos.
+        images: the photos for that, and for the ranges of int8: a folder, paths, or uint8 arrays `(H, W, C)`; by
+            default parts of the two photos that scikit-learn brings along.
+        image_size: `(H, W)` of the input, where it should not be the model's; `"any"` for sides that each call may
+            choose, multiples of the patch side.
+        top_k: how many classes an answer of the SavedModel names.
+        activation: from logits to scores, `"softmax"` or `"sigmoid"`, where the model ends in logits.
+        name: of the served model; by default that of `path`.
+        opset: of ONNX.
+        max_bytes: of one image file that the SavedModel takes.
+        max_pixels: of one image that it takes.
+        overwrite: whether a file at `path` is replaced; a SavedModel's versions never are.
+
+    Returns:
+        An `ExportReport`: differences, agreement, size and speed.
+
+    Raises:
+        TypeError: if `model` is no `VisionTransformer`, or for another value of the wrong type.
+        ValueError: for a format, precision, size, label or photo that cannot be.
+        FileNotFoundError: if there are no `images` where a path says.
+        FileExistsError: if something is at `path`.
+        ImportError: if the format's package is missing.
+        RuntimeError: if Keras does not run on TensorFlow.
+        ExportError: if the file is not valid or not the model; it is deleted.
+    """
+    path = Path(path)
+    writer = _writer(format, precision)
+    _check_model(model)
+    _check_answers(model)
+    _check_place(path, writer, overwrite)
+    for argument, value in (("top_k", top_k), ("max_bytes", max_bytes), ("max_pixels", max_pixels), ("opset", opset)):
+        check_positive_int(argument, value)
+    check_choice("activation", activation, ACTIVATIONS)
+    model = _resized(model, image_size)
+    quantized = is_quantized(model)
+    original = in_precision(model, "int8" if quantized else "float32")
+    _check_limit(max_pixels, model)
+    names = _names(model, labels)
+    name = _name(path, writer, name)
+    photos = real_photos(images, _REPRESENTATIVE, model.input_shape[-1])
+    job = Job(
+        model=in_precision(original, precision) if format == "saved_model" or quantized else original,
+        precision=precision,
+        labels=names,
+        top_k=min(top_k, len(names or ())),
+        activation=activation if names and ends_in_logits(model) else "none",
+        name=name,
+        max_bytes=max_bytes,
+        max_pixels=max_pixels,
+        opset=opset,
+        representative=resized(photos, size_to_compare(model)),
+    )
+    compared = photos[:: max(len(photos) // _COMPARED, 1)][:_COMPARED] if verify else None
+    if writer.EXTENSION:
+        return _export_file(writer, job, path, format, original, compared, overwrite)
+    return _export_version(writer, job, path, format, original, compared)
+
+
+def _export_file(writer, job, path, format, original, photos, overwrite):
+    with staging(path.parent) as place:
+        file = place / path.name
+        writer.write(job, file)
+        found = _proven(writer, job, file, path, format, original, photos, size_of(place))
+        publish_files(place, path, overwrite)
+    return found
+
+
+def _export_version(writer, job, path, format, original, photos):
+    from keras_vit.exporting.serving_files import write_serving_files
+
+    with staging(path) as place:
+        version, beside = place / "version", place / "beside"
+        beside.mkdir()
+        writer.write(job, version)
+        write_serving_files(job, beside, version, photos)
+        found = _proven(writer, job, version, path, format, original, photos, size_of(version))
+        version = publish_version(version, path)
+        publish_absent(beside, path)
+    return dataclasses.replace(found, path=version)
+
+
+def _proven(writer, job, place, path, format, original, photos, size):
+    """The report of what was written at `place`, if it is the model."""
+    report = ExportReport(path, format, job.precision, size)
+    if photos is None:
+        return report
+    runtime = _opened(writer, place)
+    found = compare(original, runtime, photos, job)
+    facts = {field.name: getattr(found, field.name) for field in dataclasses.fields(found)}
+    report = dataclasses.replace(report, runtime=runtime.name, **facts)
+    if not found.passed:
+        raise ExportError(
+            "a file must compute what the model computes, within the bound, so this one was deleted.\n"
+            f"Received: {report.table()}"
+        )
+    return report
+
+
+def _opened(writer, place):
+    try:
+        return writer.open_runtime(place)
+    except (ExportError, ImportError, MemoryError):
+        raise
+    except Exception as error:  # runtimes raise classes of their own
+        raise ExportError(
+            "a runtime must take the file, so this one was deleted.\n"
+            f"Received: {place.name}: {type(error).__name__}: {error}"
+        ) from error
+
+
+def _writer(format, precision):
+    check_choice("format", format, tuple(FORMATS))
+    check_choice("precision", precision, PRECISIONS)
+    writer = importlib.import_module(f"keras_vit.exporting.{FORMATS[format]}")
+    if precision not in writer.PRECISIONS:
+        raise ValueError(
+            f"`precision` must be one that the format has: {', '.join(writer.PRECISIONS)}.\n"
+            f'Received: precision="{precision}", format="{format}".'
+        )
+    return writer
+
+
+def _check_model(model):
+    if keras.config.backend() != "tensorflow":
+        raise RuntimeError(
+            "files are written through TensorFlow, so Keras must run on it.\n"
+            f"Received: the backend {keras.config.backend()!r}. Save the model as .keras, and export it in a process "
+            "with KERAS_BACKEND=tensorflow."
+        )
+    known = isinstance(model, VisionTransformer) and None not in (model.config, model.preprocessing)
+    if not known or len(model.inputs) != 1:
+        raise TypeError(
+            "`model` must be a VisionTransformer with one input that knows its config and preprocessing, as the "
+            f"builders give it and a .keras file keeps it.\nReceived: {model!r}"
+        )
+
+
+def _check_answers(model):
+    if len(model.output_shape) != 2:
+        raise ValueError(
+            "an exported model gives one row for each image, (B, K) or (B, D).\n"
+            f'Received: {model.name!r} with {model.output_shape}. Build it with another `pooling` than "none".'
+        )
+
+
+def _check_place(path, writer, overwrite):
+    if not writer.EXTENSION:
+        if path.exists() and not path.is_dir():
+            raise FileExistsError(
+                f"a SavedModel goes to a folder, in which it becomes a version.\nReceived: {path}, a file."
+            )
+        return
+    if path.suffix != writer.EXTENSION:
+        raise ValueError(f"the path must end in {writer.EXTENSION}, as runtimes expect.\nReceived: {str(path)!r}.")
+    check_absent(path, overwrite)
+
+
+def _resized(model, image_size):
+    if image_size is None:
+        return model
+    if image_size == "any":
+        image_size = (None, None)
+    if not isinstance(image_size, (tuple, list)) or len(image_size) != 2:
+        raise TypeError(f'`image_size` must be (H, W), "any" or None.\nReceived: image_size={image_size!r}.')
+    if is_quantized(model):
+        raise ValueError(
+            "a quantised model keeps its size.\n"
+            f"Received: image_size={image_size}, {model.name!r} in int8. Pass the model that it was made from."
+        )
+    return with_input_shape(in_precision(model, "float32"), (*image_size, model.input_shape[-1]))
+
+
+def _check_limit(max_pixels, model):
+    sides = model.input_shape[1:3]
+    if None not in sides and max_pixels < sides[0] * sides[1]:
+        raise ValueError(
+            "`max_pixels` must leave room for an image of the model's own size.\n"
+            f"Received: max_pixels={max_pixels}, {model.name!r} for {sides[0]} x {sides[1]} pixels."
+        )
+
+
+def _names(model, labels):
+    """K names, or `None` for a model without a head."""
+    if not has_head(model):
+        if labels is not None:
+            raise ValueError("`labels` name the classes of a head.\nReceived: labels for a model without a head.")
+        return None
+    classes = model.output_shape[-1]
+    if labels is None:
+        from keras_vit.preprocessing import LABEL_FILES, class_labels
+
+        known = classes in LABEL_FILES
+        return (
+            tuple(name for _, name in class_labels(classes)) if known else tuple(f"class {k}" for k in range(classes))
+        )
+    if not isinstance(labels, (list, tuple, np.ndarray)):
+        raise TypeError(
+            "`labels` must be a list, whose order is that of the classes.\n"
+            f"Received: {labels!r} of type {type(labels).__name__}."
+        )
+    labels = tuple(labels)
+    wrong = [label for label in labels if not isinstance(label, str) or not _is_line(label)]
+    if wrong or len(labels) != classes:
+        raise ValueError(
+            f"`labels` must be {classes:,} names, one line each, in the order of the classes.\n"
+            f"Received: {len(labels):,}{f', among them {wrong[0]!r}' if wrong else ''}."
+        )
+    return labels
+
+
+def _is_line(text):
+    return bool(text.strip()) and text.splitlines() == [text]
+
+
+def _name(path, writer, given):
+    """Of a served model, which stands in addresses; by default that of the file or the folder."""
+    if given is None:
+        given = os.path.basename(os.path.abspath(path)).removesuffix(writer.EXTENSION)
+        given = re.sub(r"[^A-Za-z0-9_.-]+", "_", given) or "model"
+    if not isinstance(given, str) or not re.fullmatch(r"[A-Za-z0-9_.-]*[A-Za-z0-9_-][A-Za-z0-9_.-]*", given):
+        raise ValueError(
+            "`name` stands in addresses, so it must be of letters, digits, `_`, `.` and `-`, and not of `.` alone.\n"
+            f"Received: name={given!r}."
+        )
+    return given

@@ -1,0 +1,75 @@
+"""ONNX files: uint8 pixels `(batch, H, W, C)` to `logits`, `scores` and `features`.
+
+The function is converted by tf2onnx with its weights as arguments, so that the graph stays small whatever the
+model; weights are put in afterwards, one by one, above 2 GB into a file beside. Opened by ONNX Runtime.
+"""
+
+from keras_vit.exporting.onnx.check import check_file, check_graph, check_opset
+from keras_vit.exporting.onnx.convert import graph_of
+from keras_vit.exporting.onnx.files import save
+from keras_vit.exporting.onnx.precision import in_float16, write_int8
+from keras_vit.exporting.onnx.quiet import quiet, required
+from keras_vit.exporting.precision import is_quantized
+from keras_vit.exporting.report import ExportError, Runtime
+
+EXTENSION = ".onnx"
+PRECISIONS = ("float32", "float16", "int8")
+
+
+def write(job, place) -> None:
+    """Writes `place`, and above 2 GB the weights beside it, in `{place.name}.data`.
+
+    Args:
+        job: a `Job`, with a model in float32.
+        place: path of the new file; it may be moved afterwards, together with its data, under the same names.
+
+    Raises:
+        ValueError: for an opset that cannot be.
+        ImportError: if a package of ONNX is missing.
+        ExportError: if the file would not be valid ONNX.
+    """
+    required("onnx", "onnxruntime", "tf2onnx")
+    check_opset(job.opset)
+    if is_quantized(job.model):
+        raise ExportError(
+            "ONNX files are quantised from a model in floats, by ONNX Runtime's own means.\n"
+            f"Received: {job.model.name!r}, quantised by Keras. Pass the model that it was made from, and "
+            'precision="int8".'
+        )
+    with quiet():
+        graph = graph_of(job)
+        check_graph(graph.proto, job.opset)
+        if job.precision == "float16":
+            graph = in_float16(graph)
+        if job.precision == "int8":
+            write_int8(graph, place)
+        else:
+            save(graph, place)
+    check_file(place, job.opset)
+
+
+def open_runtime(place) -> Runtime:
+    """The file in ONNX Runtime, on the CPU.
+
+    Args:
+        place: path of a file that `write` wrote.
+
+    Raises:
+        ImportError: if ONNX Runtime is missing.
+        ExportError: if it does not take the file.
+    """
+    required("onnxruntime")
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3  # errors
+    try:
+        session = onnxruntime.InferenceSession(str(place), options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # of many classes, all below RuntimeError or Exception itself
+        raise ExportError(f"ONNX Runtime must take the file.\nReceived: {place}: {error}") from error
+    names = [output.name for output in session.get_outputs()]
+
+    def run(pixels):
+        return dict(zip(names, session.run(names, {"pixels": pixels}), strict=True))
+
+    return Runtime(f"onnxruntime {onnxruntime.__version__}", run)

@@ -1,0 +1,170 @@
+"""The model as an ONNX graph whose weights are still arguments.
+
+What depends on weights alone, as a standardised kernel, is computed here once. LayerNorm and GELU become the nodes
+that runtimes know, and dimensions get names.
+"""
+
+import dataclasses
+import json
+
+import keras
+import numpy as np
+
+from keras_vit.exporting.job import pixel_module, scaled
+from keras_vit.exporting.onnx.patterns import fuse
+
+PIXELS = "pixels"
+
+
+@dataclasses.dataclass
+class Graph:
+    """A model without its weights, and these by name.
+
+    Attributes:
+        proto: an `onnx.ModelProto`; each weight is an input of the graph.
+        weights: arrays or Keras variables, which `np.asarray` makes arrays.
+    """
+
+    proto: object
+    weights: dict
+
+
+def graph_of(job) -> Graph:
+    """The model of a `Job`, from `pixels` to its answers, in float32."""
+    import tf2onnx
+
+    function, variables = _function(job)
+    proto, _ = tf2onnx.convert.from_function(
+        function,
+        input_signature=function.input_signature,
+        opset=job.opset,
+        custom_op_handlers=dict(HANDLERS),
+    )
+    graph = Graph(proto, _named(proto, variables))
+    _fold(graph)
+    fuse(graph, job.opset)
+    _tidy(graph)
+    _describe(proto, job)
+    return graph
+
+
+def _function(job):
+    """The function from pixels and weights, and the variables that the weights stand for."""
+    import tensorflow as tf
+
+    module = pixel_module(job)
+    variables = module.network.weights
+    pixels = tf.TensorSpec((None, *job.image_size, job.channels), tf.uint8, PIXELS)
+    weights = [tf.TensorSpec(v.shape, v.dtype, f"weight_{number}") for number, v in enumerate(variables)]
+
+    @tf.function(input_signature=[pixels, *weights])
+    def answers(pixels, *weights):
+        with keras.StatelessScope(state_mapping=zip(variables, weights, strict=True)):
+            return module.answers(scaled(pixels, job))
+
+    return answers, variables
+
+
+def _erfc(context, node, name, args):
+    """1 - erf, for tf2onnx: TensorFlow makes exact GELU of erfc, which ONNX does not have."""
+    shape, dtype = context.get_shape(node.output[0]), context.get_dtype(node.output[0])
+    context.remove_node(node.name)
+    one = context.make_const(f"{name}/one", np.ones((), "float32"))
+    erf = context.make_node("Erf", node.input, shapes=[shape], dtypes=[dtype])
+    context.make_node("Sub", [one.output[0], erf.output[0]], outputs=node.output, shapes=[shape], dtypes=[dtype])
+
+
+HANDLERS = {"Erfc": (_erfc, [])}  # of tf2onnx, by TensorFlow's operator
+
+
+def _named(proto, variables):
+    """The variables that the graph uses, by their paths, under which they are its inputs from now on."""
+    paths = [variable.path for variable in variables]
+    names = {
+        f"weight_{number}": path if paths.count(path) == 1 else f"{path}_{number}" for number, path in enumerate(paths)
+    }
+    for node in proto.graph.node:
+        node.input[:] = [names.get(name, name) for name in node.input]
+    for entry in proto.graph.input:
+        entry.name = names.get(entry.name, entry.name)
+    return dict(zip(names.values(), variables, strict=True))
+
+
+def _fold(graph):
+    """Computes all nodes that depend on weights and constants alone."""
+    import onnx
+
+    constants = {tensor.name for tensor in graph.proto.graph.initializer}
+    known, folded = constants | set(graph.weights), []
+    for node in graph.proto.graph.node:
+        if node.input and all(name in known for name in node.input):
+            folded.append(node)
+            known.update(node.output)
+    inner = {name for node in folded for name in node.output}
+    remaining = [node for node in graph.proto.graph.node if node not in folded]
+    needed = {name for node in remaining for name in node.input if name in inner}
+    for name, value in _computed(graph, folded, sorted(needed)).items() if needed else ():
+        if value.dtype == np.float32:
+            graph.weights[name] = value
+        else:  # the length of an axis
+            graph.proto.graph.initializer.append(onnx.numpy_helper.from_array(value, name))
+    _replace(graph.proto.graph.node, remaining)
+
+
+def _computed(graph, nodes, names):
+    """Values of the tensors `names`, by ONNX Runtime."""
+    import onnx
+    import onnxruntime
+
+    used = {name for node in nodes for name in node.input}
+    old = graph.proto.graph
+    inputs = [entry for entry in old.input if entry.name in used]
+    outputs = [onnx.ValueInfoProto(name=name) for name in names]
+    constants = [tensor for tensor in old.initializer if tensor.name in used]
+    part = onnx.helper.make_graph(nodes, "weights", inputs, outputs, constants)
+    part = onnx.helper.make_model(part, opset_imports=graph.proto.opset_import, ir_version=graph.proto.ir_version)
+    session = onnxruntime.InferenceSession(part.SerializeToString(), providers=["CPUExecutionProvider"])
+    feeds = {entry.name: np.asarray(graph.weights[entry.name]) for entry in inputs}
+    return dict(zip(names, session.run(names, feeds), strict=True))
+
+
+def _tidy(graph):
+    """Drops what no node reads, and lists the weights as inputs."""
+    import onnx
+
+    proto = graph.proto.graph
+    used = {name for node in proto.node for name in node.input}
+    _replace(proto.initializer, [tensor for tensor in proto.initializer if tensor.name in used])
+    graph.weights = {name: value for name, value in graph.weights.items() if name in used}
+    pixels = [entry for entry in proto.input if entry.name == PIXELS]
+    entries = [
+        onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, value.shape)
+        for name, value in graph.weights.items()
+    ]
+    _replace(proto.input, pixels + entries)
+    del proto.value_info[:]
+
+
+def _describe(proto, job):
+    """Names of the dimensions, of the graph, and what the file says of itself."""
+    import onnx
+
+    names = ("batch", "height", "width")
+    for axis, dim in enumerate(proto.graph.input[0].type.tensor_type.shape.dim):
+        if not dim.HasField("dim_value"):
+            dim.dim_param = names[axis]
+    for output in proto.graph.output:
+        output.type.tensor_type.shape.dim[0].dim_param = "batch"
+    proto.graph.name, proto.graph.doc_string, proto.doc_string = job.name, "", ""
+    proto.producer_name, proto.producer_version = "keras_vit", job.metadata()["keras_vit"]
+    opsets = [entry for entry in proto.opset_import if not entry.domain]
+    _replace(proto.opset_import, opsets)
+    texts = {key: value if isinstance(value, str) else json.dumps(value) for key, value in job.metadata().items()}
+    onnx.helper.set_model_props(proto, texts)
+
+
+def _replace(field, items):
+    """Sets a repeated field."""
+    items = [type(item).FromString(item.SerializeToString()) for item in items]
+    del field[:]
+    field.extend(items)

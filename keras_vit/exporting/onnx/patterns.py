@@ -1,0 +1,125 @@
+"""LayerNorm and GELU as runtimes know them, in place of the ten nodes that a conversion makes of each."""
+
+import itertools
+import math
+
+import numpy as np
+
+_FIRST_OPSET = 18  # of LayerNormalization as an operator it is 17, but ReduceMean has its axes as an input from 18
+
+_MEAN = ("ReduceMean", "x", "axes")
+_DISTANCE = ("Sub", "x", _MEAN)
+_VARIANCE = ("ReduceMean", ("Mul", _DISTANCE, _DISTANCE), "axes")
+_SCALE = ("Mul", ("Reciprocal", ("Sqrt", ("Add", _VARIANCE, "epsilon"))), "gamma")
+LAYER_NORM = ("Add", ("Mul", "x", _SCALE), ("Add", ("Mul", ("Neg", _MEAN), _SCALE), "beta"))
+GELU = ("Mul", ("Mul", "half", "x"), ("Sub", "one", ("Erf", ("Mul", ("Neg", "x"), "slope"))))
+
+
+def fuse(graph, opset) -> None:
+    """Rewrites every LayerNorm and exact GELU that is found; others stay as they are, and right.
+
+    Args:
+        graph: a `Graph`.
+        opset: of its operators.
+    """
+    proto = graph.proto.graph
+    producers = {name: node for node in proto.node for name in node.output}
+    for node in list(proto.node):
+        found = next(_matches(LAYER_NORM, node.output[0], producers, {}), None) if opset >= _FIRST_OPSET else None
+        if found and _is_layer_norm(graph, found):
+            _to_layer_norm(graph, node, found)
+        found = next(_matches(GELU, node.output[0], producers, {}), None)
+        if found and _is_gelu(graph, found):
+            _to_gelu(graph, node, found)
+    _drop_unused(proto)
+
+
+def _matches(pattern, name, producers, bound):
+    """Every way in which the tensor `name` is what `pattern` says, as dicts from the names in it to tensors."""
+    if isinstance(pattern, str):
+        if bound.get(pattern, name) == name:
+            yield {**bound, pattern: name}
+        return
+    node = producers.get(name)
+    if node is None or node.op_type != pattern[0] or len(node.input) != len(pattern) - 1:
+        return
+    orders = itertools.permutations(node.input) if node.op_type in ("Add", "Mul") else [node.input]
+    for inputs in orders:
+        yield from _match_all(list(zip(pattern[1:], inputs, strict=True)), producers, bound)
+
+
+def _match_all(pairs, producers, bound):
+    if not pairs:
+        yield bound
+        return
+    for found in _matches(*pairs[0], producers, bound):
+        yield from _match_all(pairs[1:], producers, found)
+
+
+def _is_layer_norm(graph, found):
+    weights = [graph.weights.get(found[name]) for name in ("gamma", "beta")]
+    axes, epsilon = (_constant(graph, found[name]) for name in ("axes", "epsilon"))
+    if axes is None or epsilon is None or any(weight is None for weight in weights):
+        return False
+    on_last_axis = all(weight.shape[-1] == math.prod(weight.shape) for weight in weights)
+    return on_last_axis and epsilon.size == 1 and axes.tolist() in ([-1], [len(weights[0].shape) - 1])
+
+
+def _to_layer_norm(graph, node, found):
+    for name in ("gamma", "beta"):
+        graph.weights[found[name]] = np.asarray(graph.weights[found[name]]).reshape(-1)
+    epsilon = float(_constant(graph, found["epsilon"]).item())
+    _become(node, "LayerNormalization", [found[name] for name in ("x", "gamma", "beta")], axis=-1, epsilon=epsilon)
+
+
+def _is_gelu(graph, found):
+    wanted = {"half": 0.5, "one": 1.0, "slope": math.sqrt(0.5)}
+    constants = {name: _constant(graph, found[name]) for name in wanted}
+    return all(
+        value is not None and value.size == 1 and math.isclose(value.item(), wanted[name], rel_tol=1e-6)
+        for name, value in constants.items()
+    )
+
+
+def _to_gelu(graph, node, found):
+    """The form that ONNX Runtime fuses: `x * (1 + erf(x * slope)) * 0.5`; erf is odd, so nothing changes."""
+    import onnx
+
+    stem, proto = node.name, graph.proto.graph
+    steps = [
+        ("Mul", [found["x"], found["slope"]], f"{stem}/argument"),
+        ("Erf", [f"{stem}/argument"], f"{stem}/erf"),
+        ("Add", [f"{stem}/erf", found["one"]], f"{stem}/twice_share"),
+        ("Mul", [found["x"], f"{stem}/twice_share"], f"{stem}/twice"),
+    ]
+    place = list(proto.node).index(node)
+    for number, (kind, inputs, output) in enumerate(steps):
+        proto.node.insert(place + number, onnx.helper.make_node(kind, inputs, [output], name=output))
+    node.input[:] = [f"{stem}/twice", found["half"]]
+
+
+def _become(node, kind, inputs, **attributes):
+    import onnx
+
+    node.op_type = kind
+    node.input[:] = inputs
+    del node.attribute[:]
+    node.attribute.extend(onnx.helper.make_attribute(name, value) for name, value in attributes.items())
+
+
+def _constant(graph, name):
+    import onnx
+
+    return next(
+        (onnx.numpy_helper.to_array(tensor) for tensor in graph.proto.graph.initializer if tensor.name == name), None
+    )
+
+
+def _drop_unused(proto):
+    """Takes out nodes that nothing reads any more, last ones first."""
+    read = {output.name for output in proto.output}
+    for node in reversed(list(proto.node)):
+        if read.isdisjoint(node.output):
+            proto.node.remove(node)
+        else:
+            read.update(node.input)

@@ -1,0 +1,217 @@
+"""OpenVINO's intermediate representation: a graph in XML with its weights beside it, for Intel's processors.
+
+int8 is for dense layers and convolutions: weights with a scale for each output channel, what goes in with one that
+NNCF has learned on photos. Norms, softmax, GELU and the products of attention stay in float32.
+"""
+
+import contextlib
+import json
+import os
+import sys
+
+import numpy as np
+
+from keras_vit.exporting.job import pixel_function
+from keras_vit.exporting.precision import is_quantized
+from keras_vit.exporting.report import ExportError, Runtime
+from keras_vit.exporting.silence import silence
+
+EXTENSION = ".xml"
+PRECISIONS = ("float32", "float16", "int8")
+# Otherwise a processor that knows bfloat16 computes in it, whatever the file holds.
+RUNTIME_OPTIONS = {"INFERENCE_PRECISION_HINT": "f32"}
+# SmoothQuant's exponent. Measured on a model of digits and on Ti/16 with random weights, mean differences of logits as
+# shares of their deviation: .018 and .064; with NNCF's .95 for transformers .018 and .12; without, .023 and .049, but
+# trained transformers have channels far above the others.
+_SMOOTHING = 0.5
+_NEXT_TO_NOTHING = 1e-30  # leaves a float32 as it is, unless that is smaller than 1e-23
+
+
+def write(job, place) -> None:
+    """Writes `NAME.xml` and `NAME.bin`: uint8 `(B, H, W, C)` named `pixels` to the outputs of a `pixel_module`.
+
+    `model_info` in the file's runtime information holds labels and preprocessing under the keys of OpenVINO's
+    Model API, and `keras_vit` all of `job.metadata()` as JSON.
+
+    Args:
+        job: a `Job`.
+        place: path of the new `.xml`.
+
+    Raises:
+        ValueError: if Keras has quantised the model.
+        ExportError: if OpenVINO does not take the model.
+        ImportError: without OpenVINO or, for int8, NNCF.
+    """
+    _check_floats(job)
+    openvino, nncf = _openvino(), _nncf() if job.precision == "int8" else None
+    function = pixel_function(job)
+    with silence(), _unreported():
+        try:
+            network = openvino.convert_model(function.get_concrete_function())
+            if nncf is not None:
+                network = _in_int8(openvino, nncf, network, job)
+        except Exception as error:  # OpenVINO's are of many classes
+            raise ExportError(
+                "OpenVINO does not take this model.\n"
+                f"Received: {job.name!r}, precision={job.precision!r}. The converter says: {error}"
+            ) from error
+        for path, value in _information(job).items():
+            network.set_rt_info(value, list(path))
+        openvino.save_model(network, str(place), compress_to_fp16=job.precision == "float16")
+
+
+def open_runtime(place) -> Runtime:
+    """The file compiled for the processor, computing in float32 where it holds floats.
+
+    Args:
+        place: path of an `.xml` that `write` made, with its `.bin` beside.
+
+    Raises:
+        ExportError: if OpenVINO cannot compile it.
+        ImportError: without OpenVINO.
+    """
+    openvino = _openvino()
+    with silence():
+        try:
+            compiled = openvino.Core().compile_model(str(place), "CPU", RUNTIME_OPTIONS)
+        except RuntimeError as error:
+            raise ExportError(
+                f"OpenVINO does not take the file that it wrote.\nReceived: {place}. It says: {error}"
+            ) from error
+    names = [output.any_name for output in compiled.outputs]
+
+    def run(pixels):
+        found = compiled(pixels)
+        return {name: found[name] for name in names}
+
+    return Runtime(f"OpenVINO {openvino.__version__.split('-')[0]}", run)
+
+
+def _openvino():
+    try:
+        with silence(), _unreported():
+            import openvino
+    except ImportError as error:
+        raise ImportError('OpenVINO is missing: pip install "keras-vit-zoo[export]"') from error
+    return openvino
+
+
+def _nncf():
+    try:
+        with silence(), _unreported():
+            import nncf
+    except ImportError as error:
+        raise ImportError(
+            'OpenVINO is quantised by nncf, which is missing: pip install "keras-vit-zoo[export]"'
+        ) from error
+    return nncf
+
+
+@contextlib.contextmanager
+def _unreported():
+    """Both packages report their use to their maker, unless the user has declined, and write down an id for that.
+
+    Not from here: they do neither in a CI, and one reporter, which may be at work already, is theirs together.
+    """
+    before = os.environ.get("CI")
+    reporter = getattr(sys.modules.get("openvino.tools.ovc"), "telemetry", None)
+    consent = getattr(reporter, "consent", None)
+    os.environ["CI"] = "true"
+    if consent:
+        reporter.consent = False
+    try:
+        yield
+    finally:
+        if consent:
+            reporter.consent = consent
+        if before is None:
+            del os.environ["CI"]
+        else:
+            os.environ["CI"] = before
+
+
+def _check_floats(job):
+    if is_quantized(job.model):
+        raise ValueError(
+            "an OpenVINO file is quantised from a model in floats, by OpenVINO's own means.\n"
+            f"Received: {job.name!r}, quantised by Keras. Pass the model that it was made from, and "
+            'precision="int8".'
+        )
+
+
+def _in_int8(openvino, nncf, network, job):
+    """The network with weights in int8, 7 bits of which are used.
+
+    Otherwise pairs of products overflow 16 bits on processors without VNNI, and the same file answers otherwise
+    there: mean difference .06 in place of .018.
+    """
+    _fence(openvino, network)
+    advanced = nncf.AdvancedQuantizationParameters(
+        overflow_fix=nncf.OverflowFix.ENABLE,
+        smooth_quant_alphas=nncf.AdvancedSmoothQuantParameters(matmul=_SMOOTHING),
+    )
+    return nncf.quantize(
+        network,
+        nncf.Dataset([photo[None] for photo in job.representative]),
+        model_type=nncf.ModelType.TRANSFORMER,
+        subset_size=len(job.representative),
+        ignored_scope=nncf.IgnoredScope(
+            names=_products_of_activations(network), types=["ScaledDotProductAttention"], validate=False
+        ),
+        advanced_parameters=advanced,
+    )
+
+
+def _fence(openvino, network):
+    """Adds next to nothing between each dense layer and a reshape behind it.
+
+    OpenVINO moves a layer's scales through a reshape that follows, and fails where that splits channels into heads.
+    A bias holds them up; one of zeros is no bias any more.
+    """
+    operations = openvino.opset13
+    for node in _products(network):
+        channels = node.output(0).partial_shape[-1]
+        readers = [reader for reader in node.output(0).get_target_inputs() if _type(reader) == "Reshape"]
+        if not readers or channels.is_dynamic:
+            continue
+        nothing = operations.constant(np.full(channels.get_length(), _NEXT_TO_NOTHING, "float32"))
+        fence = operations.add(node, nothing)
+        for reader in readers:
+            reader.replace_source_output(fence.output(0))
+    network.validate_nodes_and_infer_types()
+
+
+def _products(network):
+    return [node for node in network.get_ordered_ops() if node.get_type_name() == "MatMul"]
+
+
+def _products_of_activations(network):
+    """Names of the products of which no factor is a weight, where attention was not recognised as such."""
+    return [
+        node.get_friendly_name()
+        for node in _products(network)
+        if all(_type(factor.get_source_output()) != "Constant" for factor in node.inputs())
+    ]
+
+
+def _type(end):
+    """Of the node at an input or output."""
+    return end.get_node().get_type_name()
+
+
+def _information(job):
+    """Values by their path in the runtime information. Pixels are scaled in the graph, so no mean is told twice."""
+    record = job.model.preprocessing
+    information = {
+        ("model_info", "model_type"): "Classification",
+        ("model_info", "model_name"): job.name,
+        ("model_info", "resize_type"): "standard" if record.resize == "squash" else record.resize,
+        ("model_info", "multilabel"): str(job.activation == "sigmoid"),
+        ("keras_vit", "metadata"): json.dumps(job.metadata(), ensure_ascii=False),
+    }
+    if job.labels is None:
+        del information["model_info", "model_type"], information["model_info", "multilabel"]
+    else:
+        # Blanks are what separates labels.
+        information["model_info", "labels"] = " ".join("_".join(label.split()) for label in job.labels)
+    return information

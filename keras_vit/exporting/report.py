@@ -1,0 +1,141 @@
+"""What an export was found to be: how far from the model, how large, how fast."""
+
+import dataclasses
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+
+class ExportError(RuntimeError):
+    """A file that was written does not compute what the model computes, or its runtime does not take it."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Runtime:
+    """An exported file, opened by the software that will serve it.
+
+    Attributes:
+        name: of the software, with its version.
+        run: from uint8 `(B, H, W, C)` at the model's size to a dict of float32 arrays, as `pixel_module` has them.
+        answer: from the same to what a client gets in one call, for the time it takes; by default `run`.
+        photos: from a list of B files as bytes to the same and `status`, for a format that takes files.
+    """
+
+    name: str
+    run: Callable[[np.ndarray], dict[str, np.ndarray]]
+    answer: Callable[[np.ndarray], dict[str, np.ndarray]] | None = None
+    photos: Callable[[list[bytes]], dict[str, np.ndarray]] | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Drift:
+    """How far one output of a file is from the model's.
+
+    Attributes:
+        output: its name.
+        max_difference: the largest absolute difference of a number.
+        mean_difference: the mean one.
+        deviation: standard deviation of the model's numbers, to compare with.
+        bound: what `max_difference` may be.
+        mean_bound: what `mean_difference` may be.
+    """
+
+    output: str
+    max_difference: float
+    mean_difference: float
+    deviation: float
+    bound: float
+    mean_bound: float
+
+    @property
+    def within(self) -> bool:
+        """Whether both bounds hold."""
+        return self.max_difference <= self.bound and self.mean_difference <= self.mean_bound
+
+
+@dataclasses.dataclass(frozen=True)
+class ExportReport:
+    """What `export` measured before it called a file done.
+
+    Attributes:
+        path: of the file or the folder.
+        format: as asked.
+        precision: as asked.
+        bytes: the size of all that was written.
+        runtime: the software that opened it; `None` if nothing was verified, and so are those below.
+        images: how many real photos were compared.
+        drift: a `Drift` for each output.
+        top1_agreement: share of the photos whose best class is the model's, in [0, 1]; `None` without a head.
+        seconds: of one image in the file's runtime, the median of several.
+        keras_seconds: the same of the Keras model as a `tf.function`.
+    """
+
+    path: Path
+    format: str
+    precision: str
+    bytes: int
+    runtime: str | None = None
+    images: int = 0
+    drift: tuple[Drift, ...] = ()
+    top1_agreement: float | None = None
+    seconds: float | None = None
+    keras_seconds: float | None = None
+
+    @property
+    def max_difference(self) -> float | None:
+        """The largest difference over all outputs."""
+        return float(np.max([drift.max_difference for drift in self.drift])) if self.drift else None
+
+    @property
+    def mean_difference(self) -> float | None:
+        """The largest mean difference of an output."""
+        return float(np.max([drift.mean_difference for drift in self.drift])) if self.drift else None
+
+    def summary(self) -> dict:
+        """All of it, ready for JSON."""
+        return {**dataclasses.asdict(self), "path": str(self.path)}
+
+    def table(self) -> str:
+        """All of it as tables in Markdown."""
+        rows = [("format", f"{self.format}, {self.precision}"), ("size", f"{self.bytes / 1e6:,.2f} MB")]
+        if self.runtime is None:
+            return _table(("export", str(self.path)), [*rows, ("verified", "no")])
+        rows += [("opened by", self.runtime), ("photos compared", str(self.images))]
+        if self.top1_agreement is not None:
+            rows.append(("same best class", f"{self.top1_agreement:.1%}"))
+        rows.append(("one image", f"{self.seconds * 1e3:.1f} ms, in Keras {self.keras_seconds * 1e3:.1f} ms"))
+        drift = [
+            (d.output, *(f"{value:.2g}" for value in (d.max_difference, d.bound, d.mean_difference, d.deviation)))
+            for d in self.drift
+        ]
+        heads = ("output", "largest difference", "bound", "mean difference", "deviation of the model's")
+        return f"{_table(('export', str(self.path)), rows)}\n\n{_table(heads, drift)}"
+
+    def write(self, path) -> None:
+        """Writes the tables, or, to a name that ends in `.json`, the summary.
+
+        Args:
+            path: of the new file.
+        """
+        path = Path(path)
+        text = json.dumps(self.summary(), indent=2) if path.suffix == ".json" else self.table()
+        path.write_text(text + "\n", encoding="utf-8")
+
+
+def _table(head, rows):
+    return "\n".join(f"| {' | '.join(map(_cell, row))} |" for row in (head, ["---"] * len(head), *rows))
+
+
+def _cell(text):
+    return " ".join(text.replace("|", "\\|").split())
+
+
+def size_of(path) -> int:
+    """Bytes of a file, or of all files in a folder."""
+    path = Path(path)
+    if path.is_file():
+        return path.stat().st_size
+    return sum(os.path.getsize(Path(folder, name)) for folder, _, names in os.walk(path) for name in names)

@@ -1,0 +1,212 @@
+"""Whether a file computes what the model computes: both get the same real photos, in batches of several sizes.
+
+The bounds are absolute for float32, as the promise is, and shares of the deviation of the model's own numbers
+for other precisions, which round each number to 8 to 11 bits on the way. Scores are judged as the logits that
+they are made of: where a softmax saturates, theirs say nothing.
+"""
+
+import dataclasses
+import statistics
+import time
+
+import numpy as np
+
+from keras_vit.exporting.images import resized
+from keras_vit.exporting.job import answering_network, has_head
+from keras_vit.exporting.report import Drift, ExportError
+from keras_vit.vit import DEFAULT_IMAGE_SIZE
+
+BATCHES = (1, 2, 5, 8)
+# Largest and mean difference. float32: of the numbers, or of their deviation where that is above 1.
+_FLOAT32 = (1e-5, 1e-5)
+_SHARES = {"bfloat16": (0.25, 0.05), "float16": (0.05, 0.01), "int8": (1.0, 0.2)}
+_FLOOR = 1e-3  # of a deviation, for what is nearly constant, as scores of a head of zeros
+_MOST_PATCHES = 14  # along a side that may have any length: attention costs their number's fourth power
+_REPEATS = 7  # of a timed call
+
+
+@dataclasses.dataclass(frozen=True)
+class Verification:
+    """What was found; see `ExportReport`."""
+
+    images: int
+    drift: tuple[Drift, ...]
+    top1_agreement: float | None
+    seconds: float
+    keras_seconds: float
+
+    @property
+    def passed(self) -> bool:
+        """Whether every output is within its bounds."""
+        return all(drift.within for drift in self.drift)
+
+
+def verify(model, runtime, photos, job) -> Verification:
+    """Compares a file with the model.
+
+    Args:
+        model: a `VisionTransformer` in float32, or one that was quantised before.
+        runtime: the `Runtime` of the file.
+        photos: arrays uint8 `(H, W, C)`, of any sizes.
+        job: what the file was written from.
+
+    Raises:
+        ExportError: if the runtime fails on a photo.
+    """
+    reference = Reference(model, job.activation)
+    groups = [resized(group, size) for group, size in _groups(model, photos)]
+    wanted = _joined([reference.run(pixels) for pixels in groups])
+    found = _joined([answers for pixels in groups for answers in _in_batches(runtime.run, pixels)])
+    drift = _drifts(wanted, found, job.precision)
+    if runtime.photos is not None and model.preprocessing.resize != "none":
+        drift += _drifts_of_files(reference, runtime, photos, job)
+    answer = runtime.answer or runtime.run
+    one = groups[0][:1]
+    seconds = _seconds(lambda: _asked(answer, one), lambda: reference.run(one))
+    agreement = _agreement(wanted, found) if has_head(model) else None
+    return Verification(len(photos), tuple(drift), agreement, *seconds)
+
+
+def image_size(model) -> tuple[int, int]:
+    """`(H, W)` of the images to compare with: the model's own, or any that its patches tile."""
+    height, width = model.input_shape[1:3]
+    step = model.config.stride
+    usual = min(max(round(DEFAULT_IMAGE_SIZE / step), 1), _MOST_PATCHES) * step
+    return height or usual, width or usual + step  # not square, so that sides cannot be mistaken
+
+
+def _groups(model, photos):
+    """Photos with a size each: where sides may be any, a part of the photos gets other ones."""
+    size, step = image_size(model), model.config.stride
+    if None not in model.input_shape[1:3]:
+        return [(photos, size)]
+    other = tuple(known or side + 2 * step for known, side in zip(model.input_shape[1:3], size, strict=True))
+    return [(group, size) for group, size in ((photos[::2], size), (photos[1::2], other)) if len(group)]
+
+
+class Reference:
+    """The Keras model as one traced function from pixels to its answers, all in float32."""
+
+    def __init__(self, model, activation):
+        import tensorflow as tf
+
+        self.preprocessing = model.preprocessing
+        self.activation = activation
+        network = answering_network(model)
+        images = tf.TensorSpec(model.inputs[0].shape, tf.float32)
+        self.network = tf.function(lambda images: network(images, training=False), input_signature=[images])
+
+    def run(self, pixels) -> dict[str, np.ndarray]:
+        """`features`, and `logits` and `scores` if there are any, of uint8 `(B, H, W, C)` at the model's size."""
+        from keras_vit.preprocessing import preprocess_input
+
+        return self.of_prepared(preprocess_input(pixels, self.preprocessing))
+
+    def of_prepared(self, images) -> dict[str, np.ndarray]:
+        """The same of floats that the model takes as they are."""
+        import tensorflow as tf
+
+        found = {name: tf.cast(tensor, tf.float32) for name, tensor in self.network(tf.constant(images)).items()}
+        if "logits" in found:
+            found["scores"] = getattr(tf.nn, self.activation)(found["logits"])
+        return {name: tensor.numpy() for name, tensor in found.items()}
+
+
+def _in_batches(run, pixels):
+    parts, start, turn = [], 0, 0
+    while start < len(pixels):
+        size = BATCHES[turn % len(BATCHES)]
+        parts.append(_asked(run, pixels[start : start + size]))
+        start, turn = start + size, turn + 1
+    return parts
+
+
+def _asked(call, given):
+    """What a runtime answers."""
+    try:
+        return call(given)
+    except (ImportError, MemoryError):  # the machine's fault
+        raise
+    except Exception as error:  # runtimes raise classes of their own
+        raise ExportError(
+            "a runtime must answer for real photos, so the file that it fails on was deleted.\n"
+            f"Received: {len(given)} photos: {type(error).__name__}: {error}"
+        ) from error
+
+
+def _joined(parts):
+    """Batches of answers as one; without an output that one of them lacks, or whose batches do not fit together."""
+    joined = {}
+    for name in set.intersection(*(set(part) for part in parts)):
+        arrays = [np.asarray(part[name]) for part in parts]
+        if all(array.ndim and array.shape[1:] == arrays[0].shape[1:] for array in arrays):
+            joined[name] = np.concatenate(arrays)
+    return joined
+
+
+def _drifts_of_files(reference, runtime, photos, job):
+    """Of whole files: bytes to answers, against pixels that were prepared one by one outside."""
+    pairs = [pair for photo in photos if (pair := _within_limits(photo, job)) is not None]
+    if not pairs:
+        return []
+    answers = [reference.of_prepared(np.asarray(reference.preprocessing(photo[None]))) for photo, _ in pairs]
+    wanted = _joined(answers)
+    found = _asked(runtime.photos, [file for _, file in pairs])
+    if any(status not in ("ok", b"ok") for status in np.asarray(found["status"]).tolist()):
+        found = {}
+    drifts = _drifts(wanted, {**found, "logits": wanted.get("logits")}, job.precision)
+    return [dataclasses.replace(d, output=f"{d.output} of files") for d in drifts if d.output != "logits"]
+
+
+def _within_limits(photo, job):
+    """A photo and its PNG, halved until the SavedModel takes it; `None` if it never would."""
+    import tensorflow as tf
+
+    while min(photo.shape[:2]) > 1:
+        file = tf.io.encode_png(photo).numpy()
+        if len(file) <= job.max_bytes and photo.shape[0] * photo.shape[1] <= job.max_pixels:
+            return photo, file
+        photo = photo[::2, ::2]
+    return None
+
+
+def _drifts(wanted, found, precision):
+    """A `Drift` of each output of the model."""
+    scale = wanted.get("logits", wanted.get("scores"))
+    return [
+        _drift(name, wanted[name], found.get(name), precision, scale if name == "scores" else wanted[name])
+        for name in ("logits", "features", "scores")
+        if name in wanted
+    ]
+
+
+def _drift(output, wanted, found, precision, scale):
+    """The drift of one output, within the bounds of numbers that deviate as those of `scale`."""
+    deviation = float(wanted.std())
+    if found is None or wanted.shape != found.shape:
+        return Drift(output, np.inf, np.inf, deviation, 0.0, 0.0)
+    difference = np.abs(wanted.astype("float64") - found)
+    if precision == "float32":
+        bounds = [bound * max(1.0, float(scale.std())) for bound in _FLOAT32]
+    else:
+        bounds = [share * max(_FLOOR, float(scale.std())) for share in _SHARES[precision]]
+    return Drift(output, float(difference.max()), float(difference.mean()), deviation, *bounds)
+
+
+def _agreement(wanted, found):
+    """Share of the best classes that are the same."""
+    ours, theirs = wanted["scores"], found.get("scores")
+    if theirs is None or ours.shape != theirs.shape:
+        return 0.0
+    return float((ours.argmax(axis=-1) == theirs.argmax(axis=-1)).mean())
+
+
+def _seconds(*calls):
+    """The median time of each call, taken in turn."""
+    times = [[] for _ in calls]
+    for _ in range(_REPEATS):
+        for call, taken in zip(calls, times, strict=True):
+            start = time.perf_counter()
+            call()
+            taken.append(time.perf_counter() - start)
+    return tuple(map(statistics.median, times))

@@ -1,0 +1,62 @@
+"""Formats for the tests of `export` itself: what they write is small, and what opens it is Keras, off as asked."""
+
+import json
+import sys
+
+from exporting.served import make_job
+
+from keras_vit.exporting import FORMATS
+from keras_vit.exporting.report import Runtime
+from keras_vit.exporting.verification import Reference
+
+
+class FakeFormat:
+    """As a module of a format; tests set what goes wrong.
+
+    Attributes:
+        jobs: what was asked for, in order.
+        spoil: what becomes of the right answers to uint8 `(B, H, W, C)`.
+        fault: what is called before anything is written.
+        beside: whether a second file is written beside the first.
+    """
+
+    PRECISIONS = ("float32", "float16", "int8")
+
+    def __init__(self, extension=".fake"):
+        self.EXTENSION = extension
+        self.jobs, self.beside = [], False
+        self.spoil = lambda answers, pixels: answers
+        self.fault = lambda: None
+
+    def write(self, job, place):
+        self.jobs.append(job)
+        file = place if self.EXTENSION else place / "saved_model.pb"
+        file.parent.mkdir(exist_ok=True)
+        file.write_bytes(json.dumps(job.metadata()).encode() if self.EXTENSION else _empty_saved_model())
+        if self.beside:
+            place.with_name(f"{place.name}.data").write_text("weights")
+        self.fault()
+
+    def open_runtime(self, place):
+        return fake_runtime(self.jobs[-1], lambda answers, pixels: self.spoil(answers, pixels))
+
+
+def register(monkeypatch, name, format):
+    """Makes a format known to `export` for one test."""
+    monkeypatch.setitem(FORMATS, name, name)
+    monkeypatch.setitem(sys.modules, f"keras_vit.exporting.{name}", format)
+    return format
+
+
+def fake_runtime(job, spoil=lambda answers, pixels: answers, photos=None):
+    """Keras' own answers, spoiled."""
+    reference = Reference(job.model, job.activation)
+    return Runtime("fake 1.0", lambda pixels: spoil(reference.run(pixels), pixels), photos=photos)
+
+
+def _empty_saved_model():
+    from tensorflow.core.protobuf import saved_model_pb2
+
+    saved = saved_model_pb2.SavedModel()
+    saved.meta_graphs.add()
+    return saved.SerializeToString()

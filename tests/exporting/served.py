@@ -1,0 +1,52 @@
+"""Jobs for the tests of SavedModels, made once, and what a model says of pixels on its own."""
+
+import dataclasses
+
+import numpy as np
+from conftest import make_tiny, numpy
+
+from keras_vit.exporting.job import Job
+
+LABELS = ("ash", "birch", "cedar", "douglas fir", "elm", "fig", "ginkgo")
+RECORDS = {
+    "squash": {},
+    "antialias": {"antialias": True},
+    "crop": {"resize": "crop", "crop_fraction": 0.87},
+    "bicubic": {"resize": "crop", "interpolation": "bicubic", "antialias": True, "crop_fraction": 0.91},
+    "bicubic squash": {"interpolation": "bicubic", "antialias": True},
+}
+
+
+def make_job(model=None, **fields):
+    """A job for a tiny model."""
+    model = make_tiny() if model is None else model
+    named = any(layer.name == "head" for layer in model.layers)
+    fields = {
+        "precision": "float32",
+        "labels": LABELS if named else None,
+        "top_k": 3 if named else 0,
+        "activation": "softmax" if named else "none",
+        "name": "trees",
+        "max_bytes": 2**17,
+        "max_pixels": 2**20,
+        "opset": 18,
+        "representative": np.zeros((32, 20, 28, 3), "uint8"),
+    } | fields
+    return Job(model=model, **fields)
+
+
+def with_record(name, **arguments):
+    """A tiny model whose preprocessing is one of `RECORDS`."""
+    model = make_tiny(**arguments)
+    model.preprocessing = dataclasses.replace(model.preprocessing, **RECORDS[name])
+    return model
+
+
+def logits(model, pixels):
+    """What Keras makes of one upright picture."""
+    return numpy(model.predict(numpy(model.preprocessing(pixels[None])), verbose=0))[0]
+
+
+def softmax(values):
+    powers = np.exp(values - values.max(-1, keepdims=True))
+    return powers / powers.sum(-1, keepdims=True)

@@ -1,0 +1,340 @@
+"""`keras_vit.export` itself, mostly with a format that costs nothing: see `fake_format`."""
+
+import json
+
+import keras
+import numpy as np
+import pytest
+from conftest import make_tiny
+from data.pictures import picture
+from exporting.fake_format import FakeFormat, register
+
+import keras_vit
+
+LABELS = ["ash", "birch", "cedar", "douglas fir", "elm", "fig", "ginkgo"]
+PHOTOS = [picture(33 + n, 47 - n, seed=n) for n in range(3)]
+
+
+@pytest.fixture(scope="module")
+def model():
+    keras.utils.set_random_seed(7)
+    return make_tiny(num_layers=1)
+
+
+@pytest.fixture
+def fake(monkeypatch):
+    """A format of one file, `"fake"`."""
+    return register(monkeypatch, "fake", FakeFormat())
+
+
+@pytest.fixture
+def fake_folder(monkeypatch):
+    """A format of a folder of versions, `"fake_folder"`."""
+    return register(monkeypatch, "fake_folder", FakeFormat(""))
+
+
+def export(model, path, format="fake", images=PHOTOS, **options):
+    return keras_vit.export(model, path, format, images=images, **options)
+
+
+def everything_below(folder):
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
+
+
+# What is written, and what is told of it
+
+
+def test_report_tells_what_was_measured(model, fake, tmp_path):
+    report = export(model, tmp_path / "trees.fake")
+    assert (report.path, report.format, report.precision) == (tmp_path / "trees.fake", "fake", "float32")
+    assert (report.runtime, report.images, report.bytes) == ("fake 1.0", 3, (tmp_path / "trees.fake").stat().st_size)
+    assert [drift.output for drift in report.drift] == ["logits", "features", "scores"]
+    assert (report.max_difference < 1e-6, report.top1_agreement) == (True, 1.0)  # the same numbers but for batches
+    assert min(report.seconds, report.keras_seconds) > 0
+    assert everything_below(tmp_path) == ["trees.fake"]
+
+
+def test_defaults_reach_the_writer(model, fake, tmp_path):
+    export(model, tmp_path / "trees.fake")
+    (job,) = fake.jobs
+    assert job.model is model
+    assert (job.precision, job.top_k, job.activation, job.name) == ("float32", 5, "softmax", "trees")
+    assert job.labels == tuple(f"class {number}" for number in range(7))
+    assert (job.max_bytes, job.max_pixels, job.opset) == (8 * 2**20, 16 * 2**20, 18)
+    assert (job.image_size, job.channels) == ((20, 28), 3)
+    assert (job.representative.shape, job.representative.dtype) == ((3, 20, 28, 3), np.uint8)
+
+
+def test_arguments_reach_the_writer(model, fake, tmp_path):
+    options = {
+        "top_k": 2,
+        "activation": "sigmoid",
+        "name": "my.trees-2",
+        "opset": 17,
+        "max_bytes": 99,
+        "max_pixels": 1008,
+    }
+    export(model, str(tmp_path / "x.fake"), labels=LABELS, precision="float16", image_size=(28, 36), **options)
+    (job,) = fake.jobs
+    assert {name: getattr(job, name) for name in options} == options
+    assert (job.labels, job.precision, job.image_size) == (tuple(LABELS), "float16", (28, 36))
+    assert job.representative.shape == (3, 28, 36, 3)
+    assert json.loads((tmp_path / "x.fake").read_text())["labels"] == LABELS
+
+
+def test_top_k_is_at_most_the_number_of_classes(model, fake, tmp_path):
+    export(model, tmp_path / "x.fake", top_k=100, verify=False)
+    assert fake.jobs[0].top_k == 7
+
+
+def test_photos_are_those_of_scikit_learn_unless_given(model, fake, tmp_path):
+    report = export(model, tmp_path / "x.fake", images=None)
+    assert report.images == 16
+    assert len(fake.jobs[0].representative) == 64
+
+
+def test_without_verify_the_file_is_not_opened(model, fake, tmp_path):
+    fake.open_runtime = None
+    report = export(model, tmp_path / "x.fake", verify=False)
+    assert (report.runtime, report.drift, report.max_difference, report.top1_agreement) == (None, (), None, None)
+    assert (tmp_path / "x.fake").exists()
+
+
+@pytest.mark.parametrize("path", ["kept.fake", "a/b/kept.fake"])
+def test_folders_above_are_made(model, fake, tmp_path, path):
+    export(model, tmp_path / path, verify=False)
+    assert (tmp_path / path).is_file()
+
+
+def test_path_of_the_report_is_that_of_the_version(model, fake_folder, tmp_path):
+    assert export(model, tmp_path / "trees", "fake_folder", verify=False).path == tmp_path / "trees" / "1"
+
+
+# Names
+
+
+@pytest.mark.parametrize(
+    ("path", "name"), [("B 16 (ü).fake", "B_16_"), ("birds.v2.fake", "birds.v2"), ("up/../x.fake", "x")]
+)
+def test_name_is_that_of_the_file_in_plain_letters(model, fake, tmp_path, path, name):
+    (tmp_path / "up").mkdir()
+    export(model, tmp_path / path, verify=False)
+    assert fake.jobs[0].name.rstrip("_") == name.rstrip("_")
+
+
+def test_name_of_a_folder_keeps_what_follows_a_point(model, fake_folder, tmp_path, monkeypatch):
+    export(model, tmp_path / "birds.v2", "fake_folder", verify=False)
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    export(model, ".", "fake_folder", verify=False)
+    assert [job.name for job in fake_folder.jobs] == ["birds.v2", "here"]
+
+
+@pytest.mark.parametrize("labels", [LABELS, tuple(LABELS), np.array(LABELS)], ids=["list", "tuple", "array"])
+def test_labels_may_be_any_sequence(model, fake, tmp_path, labels):
+    export(model, tmp_path / "x.fake", labels=labels, verify=False)
+    assert fake.jobs[0].labels == tuple(LABELS)
+
+
+def test_labels_of_imagenet_are_known(fake, tmp_path):
+    export(make_tiny(classes=1000, num_layers=1), tmp_path / "x.fake", verify=False)
+    assert fake.jobs[0].labels[1].startswith("goldfish")
+
+
+# What is refused, before anything is written
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"format": "fakes"}, ValueError, r"`format` must be one of .*\nReceived: format='fakes'. Did you mean 'fake'"),
+        ({"precision": "fp16"}, ValueError, r"`precision` must be one of 'float32', 'bfloat16', 'float16', 'int8'"),
+        ({"precision": "bfloat16"}, ValueError, r"one that the format has: float32, float16, int8.\n.*\"bfloat16\""),
+        ({"top_k": 0}, ValueError, "`top_k` must be at least 1"),
+        ({"top_k": 2.0}, TypeError, "`top_k` must be an int"),
+        ({"max_bytes": -1}, ValueError, "`max_bytes` must be at least 1"),
+        ({"max_pixels": True}, TypeError, "`max_pixels` must be an int"),
+        ({"max_pixels": 559}, ValueError, "room for an image of the model's own size.*\nReceived: .* 20 x 28 pixels"),
+        ({"opset": "18"}, TypeError, "`opset` must be an int"),
+        ({"activation": "relu"}, ValueError, "`activation` must be one of 'softmax', 'sigmoid'"),
+        ({"name": "a b"}, ValueError, "`name` stands in addresses.*\nReceived: name='a b'"),
+        ({"name": ""}, ValueError, "`name` stands in addresses"),
+        ({"name": ".."}, ValueError, "not of `.` alone"),
+        ({"name": 5}, ValueError, "`name` stands in addresses"),
+        ({"image_size": 224}, TypeError, r'`image_size` must be \(H, W\), "any" or None.\nReceived: image_size=224'),
+        ({"image_size": "all"}, TypeError, "image_size='all'"),
+        ({"image_size": (21, 28)}, ValueError, r"Nearest: \(20, 28, 3\)"),
+        ({"labels": LABELS[1:]}, ValueError, "`labels` must be 7 names, one line each.*\nReceived: 6"),
+        ({"labels": [*LABELS[1:], 7]}, ValueError, "Received: 7, among them 7"),
+        ({"labels": [*LABELS[1:], " "]}, ValueError, "Received: 7, among them ' '"),
+        ({"labels": [*LABELS[1:], "a\nb"]}, ValueError, r"Received: 7, among them 'a\\nb'"),
+        ({"labels": [*LABELS[1:], "a\r"]}, ValueError, r"Received: 7, among them 'a\\r'"),
+        ({"labels": "abcdefg"}, TypeError, "`labels` must be a list, whose order is that of the classes"),
+        ({"labels": set(LABELS)}, TypeError, "of type set"),
+        ({"labels": dict.fromkeys(LABELS)}, TypeError, "of type dict"),
+        ({"labels": 7}, TypeError, "`labels` must be a list"),
+        ({"images": []}, ValueError, "`images` must hold at least one photo"),
+        ({"images": 5}, TypeError, "`images` must be a folder, or a list"),
+    ],
+)
+def test_wrong_argument_is_refused_and_nothing_is_left(model, fake, tmp_path, options, error, message):
+    with pytest.raises(error, match=message):
+        export(model, tmp_path / "new" / "x.fake", **options)
+    assert (fake.jobs, everything_below(tmp_path)) == ([], [])
+
+
+def test_other_models_are_refused(model, fake, tmp_path):
+    features = keras.Model(model.input, model.get_layer("pooling").output)
+    for other in (features, "B/16", None):
+        with pytest.raises(TypeError, match="`model` must be a VisionTransformer with one input.*\nReceived: "):
+            export(other, tmp_path / "x.fake")
+
+
+@pytest.mark.parametrize("arguments", [{"include_top": False, "classes": None}, {}])
+def test_model_with_an_answer_for_each_token_is_refused(fake, tmp_path, arguments):
+    with pytest.raises(
+        ValueError, match=r"one row for each image, \(B, K\) or \(B, D\).\nReceived: .*another `pooling`"
+    ):
+        export(make_tiny(pooling="none", num_layers=1, **arguments), tmp_path / "x.fake")
+
+
+def test_another_backend_is_refused(model, fake, tmp_path, monkeypatch):
+    monkeypatch.setattr("keras.config.backend", lambda: "jax")
+    with pytest.raises(RuntimeError, match="Received: the backend 'jax'. .*KERAS_BACKEND=tensorflow"):
+        export(model, tmp_path / "x.fake")
+
+
+def test_file_must_have_the_ending_of_the_format(model, fake, tmp_path):
+    with pytest.raises(ValueError, match=r"the path must end in .fake, as runtimes expect.\nReceived: '.*x.onnx'"):
+        export(model, tmp_path / "x.onnx")
+
+
+# Files that are there
+
+
+def test_file_that_is_there_is_kept_and_told(model, fake, tmp_path):
+    (tmp_path / "x.fake").write_text("precious")
+    with pytest.raises(FileExistsError, match="something is at .*x.fake. Pass overwrite=True"):
+        export(model, tmp_path / "x.fake")
+    assert (tmp_path / "x.fake").read_text() == "precious"
+
+
+def test_file_that_appears_meanwhile_is_kept(model, fake, tmp_path):
+    fake.fault = lambda: (tmp_path / "x.fake").write_text("precious")
+    with pytest.raises(FileExistsError, match="something is at"):
+        export(model, tmp_path / "x.fake", verify=False)
+    assert (tmp_path / "x.fake").read_text() == "precious"
+    assert everything_below(tmp_path) == ["x.fake"]
+
+
+def test_data_of_another_model_beside_is_kept(model, fake, tmp_path):
+    fake.beside = True
+    (tmp_path / "x.fake.data").write_text("precious")
+    with pytest.raises(FileExistsError, match="x.fake.data"):
+        export(model, tmp_path / "x.fake", verify=False)
+    assert (tmp_path / "x.fake.data").read_text() == "precious"
+    assert everything_below(tmp_path) == ["x.fake.data"]
+
+
+def test_file_is_replaced_when_asked_once_the_new_one_is_proven(model, fake, tmp_path):
+    (tmp_path / "x.fake").write_text("precious")
+    seen = []
+    fake.spoil = lambda answers, pixels: seen.append((tmp_path / "x.fake").read_text()) or answers
+    export(model, tmp_path / "x.fake", overwrite=True)
+    assert set(seen) == {"precious"}
+    assert json.loads((tmp_path / "x.fake").read_text())["name"] == "x"
+
+
+def test_file_is_kept_where_the_new_one_is_wrong(model, fake, tmp_path):
+    (tmp_path / "x.fake").write_text("precious")
+    fake.spoil = lambda answers, pixels: {**answers, "logits": answers["logits"] + 1}
+    with pytest.raises(keras_vit.ExportError):
+        export(model, tmp_path / "x.fake", overwrite=True)
+    assert (tmp_path / "x.fake").read_text() == "precious"
+
+
+def test_folder_in_the_place_of_a_file_is_kept(model, fake, tmp_path):
+    (tmp_path / "x.fake").mkdir()
+    with pytest.raises(FileExistsError, match="a folder is at"):
+        export(model, tmp_path / "x.fake", overwrite=True)
+
+
+def test_file_in_the_place_of_a_folder_is_kept(model, fake_folder, tmp_path):
+    (tmp_path / "trees").write_text("precious")
+    with pytest.raises(FileExistsError, match="a SavedModel goes to a folder.*\nReceived: .*trees, a file"):
+        export(model, tmp_path / "trees", "fake_folder", overwrite=True)
+
+
+# Failures on the way leave nothing
+
+
+def test_file_that_is_not_the_model_is_deleted_and_told_in_a_table(model, fake, tmp_path):
+    fake.spoil = lambda answers, pixels: {**answers, "features": answers["features"] + 0.5}
+    with pytest.raises(keras_vit.ExportError) as caught:
+        export(model, tmp_path / "new" / "x.fake")
+    assert str(caught.value).startswith(
+        "a file must compute what the model computes, within the bound, so this one was deleted.\nReceived: | export |"
+    )
+    assert "| features | 0.5 | " in str(caught.value)
+    assert everything_below(tmp_path) == []
+
+
+def raising(error):
+    def fail(*_):
+        raise error
+
+    return fail
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(143), MemoryError(), OSError(28, "disk is full")])
+@pytest.mark.parametrize("place", ["write", "run"])
+@pytest.mark.parametrize("format", ["fake", "fake_folder"])
+def test_interruption_leaves_nothing(model, fake, fake_folder, tmp_path, error, place, format):
+    for writer in (fake, fake_folder):
+        if place == "write":
+            writer.fault = raising(error)
+        else:
+            writer.spoil = raising(error)
+    told = keras_vit.ExportError if place == "run" and isinstance(error, OSError) else type(error)
+    with pytest.raises(told):
+        export(model, tmp_path / "new" / ("x" + {"fake": ".fake"}.get(format, "")), format)
+    assert everything_below(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("raised", "told"),
+    [
+        (RuntimeError("no such operation"), (keras_vit.ExportError, "x.fake: RuntimeError: no such operation")),
+        (ImportError('pip install "keras-vit-zoo[export]"'), (ImportError, "pip install")),
+        (keras_vit.ExportError("not valid"), (keras_vit.ExportError, "^not valid$")),
+    ],
+)
+def test_file_that_its_runtime_does_not_open_is_deleted(model, fake, tmp_path, raised, told):
+    fake.open_runtime = raising(raised)
+    with pytest.raises(told[0], match=told[1]):
+        export(model, tmp_path / "x.fake")
+    assert everything_below(tmp_path) == []
+
+
+def test_folder_that_was_there_stays_when_an_export_fails(model, fake_folder, tmp_path):
+    fake_folder.fault = raising(RuntimeError("broken"))
+    with pytest.raises(RuntimeError, match="broken"):
+        export(model, tmp_path, "fake_folder")
+    assert tmp_path.is_dir()
+
+
+# Versions
+
+
+def test_each_export_is_the_next_version_and_edited_files_beside_stay(model, fake_folder, tmp_path):
+    export(model, tmp_path / "trees", "fake_folder", verify=False)
+    (tmp_path / "trees" / "config.pbtxt").write_text("edited")
+    (tmp_path / "trees" / "batching_parameters.txt").unlink()
+    (tmp_path / "trees" / "7").mkdir()
+    (tmp_path / "trees" / "notes").mkdir()
+    report = export(model, tmp_path / "trees", "fake_folder", verify=False)
+    assert report.path.name == "8"
+    assert (tmp_path / "trees" / "config.pbtxt").read_text() == "edited"
+    found = sorted(path.name for path in (tmp_path / "trees").iterdir())
+    assert found == ["1", "7", "8", "batching_parameters.txt", "config.pbtxt", "notes"]
+    assert (report.path / "saved_model.pb").is_file()

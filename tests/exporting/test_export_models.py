@@ -1,0 +1,155 @@
+"""`keras_vit.export` for models of every kind: what the writer gets, and that the model stays what it was."""
+
+import keras
+import numpy as np
+import pytest
+from conftest import images, make_tiny, numpy
+from data.pictures import encoded, picture
+from exporting.fake_format import FakeFormat, register
+
+import keras_vit
+
+LABELS = ["ash", "birch", "cedar", "douglas fir", "elm", "fig", "ginkgo"]
+PHOTOS = [picture(33 + n, 47 - n, seed=n) for n in range(3)]
+
+
+@pytest.fixture(scope="module")
+def model():
+    keras.utils.set_random_seed(7)
+    return make_tiny(num_layers=1)
+
+
+@pytest.fixture
+def fake(monkeypatch):
+    """A format of one file, `"fake"`."""
+    return register(monkeypatch, "fake", FakeFormat())
+
+
+@pytest.fixture
+def fake_folder(monkeypatch):
+    """A format of a folder of versions, `"fake_folder"`."""
+    return register(monkeypatch, "fake_folder", FakeFormat(""))
+
+
+def export(model, path, format="fake", **options):
+    return keras_vit.export(model, path, format, images=PHOTOS, **options)
+
+
+def computing_dtypes(model):
+    return {layer.compute_dtype for layer in model.layers if not isinstance(layer, keras.layers.InputLayer)}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "activation", "outputs"),
+    [
+        ({"include_top": False, "classes": None}, "none", ["features"]),
+        ({"classifier_activation": "softmax"}, "none", ["features", "scores"]),
+        ({"distilled": True}, "softmax", ["logits", "features", "scores"]),
+        ({"distilled": True, "classifier_activation": "softmax"}, "none", ["features", "scores"]),
+        ({"distilled": True, "include_top": False, "classes": None}, "none", ["features"]),
+        ({"input_shape": (20, 28, 1)}, "softmax", ["logits", "features", "scores"]),
+        ({"input_shape": (20, 28, 4)}, "softmax", ["logits", "features", "scores"]),
+        ({"representation_size": 9}, "softmax", ["logits", "features", "scores"]),
+        ({"classes": 1}, "softmax", ["logits", "features", "scores"]),
+    ],
+)
+def test_model_of_any_kind_is_compared(fake, tmp_path, arguments, activation, outputs):
+    model = make_tiny(num_layers=1, **arguments)
+    report = export(model, tmp_path / "x.fake")
+    assert [drift.output for drift in report.drift] == outputs
+    job = fake.jobs[0]
+    assert job.activation == activation
+    assert (job.labels is None) == (job.top_k == 0) == ("scores" not in outputs)
+    assert (report.top1_agreement is None) == ("scores" not in outputs)
+    assert job.representative.shape[-1] == model.input_shape[-1]
+
+
+def test_labels_for_a_model_without_a_head_are_refused(fake, tmp_path):
+    with pytest.raises(ValueError, match="`labels` name the classes of a head.\nReceived: .*without a head"):
+        export(make_tiny(include_top=False, classes=None, num_layers=1), tmp_path / "x.fake", labels=LABELS)
+
+
+def test_size_of_any_is_left_open_and_compared_at_two_sizes(model, fake, tmp_path):
+    sizes = set()
+    fake.spoil = lambda answers, pixels: sizes.add(pixels.shape[1:3]) or answers
+    report = export(model, tmp_path / "x.fake", image_size="any")
+    assert (fake.jobs[0].image_size, report.images) == ((None, None), 3)
+    assert sizes == {(56, 60), (64, 68)}
+
+
+def test_lora_is_merged(fake, tmp_path):
+    model = make_tiny(num_layers=1)
+    keras_vit.add_lora(model, rank=2)
+    x = images(2, 20, 28, 3)
+    for weight in model.trainable_weights:
+        weight.assign(weight + 0.1)
+    expected = numpy(model(x))
+    export(model, tmp_path / "x.fake")
+    merged = fake.jobs[0].model
+    np.testing.assert_allclose(numpy(merged(x)), expected, atol=1e-5)  # A B is added to a kernel in another order
+    assert len(merged.weights) < len(model.weights)
+
+
+def test_model_in_mixed_precision_is_exported_in_float32(fake, tmp_path):
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    model = make_tiny(num_layers=1)
+    export(model, tmp_path / "x.fake")
+    assert computing_dtypes(fake.jobs[0].model) == {"float32"}
+    assert keras.config.dtype_policy().name == "mixed_bfloat16"
+    assert model.get_layer("block_00").compute_dtype == "bfloat16"
+
+
+@pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize` method")  # of Keras, on its own dropout
+def test_quantised_model_is_exported_as_it_is_and_as_nothing_else(fake, fake_folder, tmp_path):
+    model = make_tiny(num_layers=1)
+    model.quantize("int8")
+    report = export(model, tmp_path / "x.fake", precision="int8")
+    assert fake.jobs[0].model is model
+    assert report.max_difference < 1e-6  # compared with itself
+    for format, place in (("fake", "y.fake"), ("fake_folder", "y")):
+        with pytest.raises(ValueError, match='a quantised model has lost.*\n.*Pass precision="int8"'):
+            export(model, tmp_path / place, format)
+    with pytest.raises(ValueError, match=r"a quantised model keeps its size.\nReceived: image_size=\(28, 36\)"):
+        export(model, tmp_path / "y.fake", precision="int8", image_size=(28, 36))
+
+
+def test_trained_model_is_unchanged_and_trains_on(fake, tmp_path):
+    model = make_tiny(num_layers=1)
+    model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    x, y = images(4, 20, 28, 3), np.arange(4)
+    model.fit(x, y, verbose=0)
+    model.get_layer("block_00").trainable = False
+    before, config = model.get_weights(), model.get_config()
+    export(model, tmp_path / "x.fake", precision="float16", image_size=(28, 36))
+    for old, new in zip(before, model.get_weights(), strict=True):
+        np.testing.assert_array_equal(old, new)
+    assert model.get_config() == config
+    assert not model.get_layer("block_00").trainable
+    model.fit(x, y, verbose=0)
+
+
+@pytest.mark.parametrize("policy", ["mixed_bfloat16", "float16"])
+def test_global_policy_neither_changes_nor_matters(model, fake, tmp_path, policy):
+    keras.config.set_dtype_policy(policy)
+    report = export(model, tmp_path / "x.fake", image_size=(28, 36))
+    assert keras.config.dtype_policy().name == policy
+    assert computing_dtypes(fake.jobs[0].model) == {"float32"}
+    assert report.max_difference < 1e-6
+
+
+# The real format, once
+
+
+def test_saved_model_is_served_as_the_model_computes(model, tmp_path):
+    (tmp_path / "photos").mkdir()
+    for number, photo in enumerate(PHOTOS):
+        (tmp_path / "photos" / f"{number}.png").write_bytes(encoded(photo, "PNG"))
+    limits = {"max_bytes": 900, "max_pixels": 600}  # photos are shrunk for the comparison until they fit
+    report = keras_vit.export(model, tmp_path / "trees", labels=LABELS, images=tmp_path / "photos", **limits)
+    outputs = [drift.output for drift in report.drift]
+    assert outputs == ["logits", "features", "scores", "features of files", "scores of files"]
+    assert report.runtime.startswith("tensorflow ")
+    assert 0 < report.max_difference < 1e-5
+    found = sorted(path.name for path in (tmp_path / "trees").iterdir())
+    assert found == ["1", "batching_parameters.txt", "config.pbtxt"]
+    assert (tmp_path / "trees" / "1" / "assets.extra" / "tf_serving_warmup_requests").is_file()

@@ -1,0 +1,89 @@
+"""What an export says of itself: numbers, tables in Markdown, and JSON."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from keras_vit.exporting.report import Drift, ExportReport, size_of
+
+DRIFTS = (
+    Drift("logits", 0.25, 0.0625, 1.5, 0.5, 0.125),
+    Drift("features", 0.5, 0.03125, 2.5, 0.5, 0.125),
+)
+FULL = ExportReport(Path("a/b.onnx"), "onnx", "float16", 1_234_567, "onnxruntime 9.9", 16, DRIFTS, 0.9375, 0.0123, 0.02)
+BARE = ExportReport(Path("a/b.onnx"), "onnx", "float32", 12)
+
+
+def test_largest_difference_is_that_of_all_outputs():
+    assert (FULL.max_difference, FULL.mean_difference) == (0.5, 0.0625)
+    assert (BARE.max_difference, BARE.mean_difference) == (None, None)
+
+
+def test_nan_is_the_largest_difference_wherever_it_stands():
+    nan = Drift("scores", float("nan"), float("nan"), 1.0, 1.0, 1.0)
+    for drifts in ((*DRIFTS, nan), (nan, *DRIFTS)):
+        report = ExportReport(Path("x"), "onnx", "float32", 1, "r", 1, drifts)
+        assert str(report.max_difference) == str(report.mean_difference) == "nan"
+
+
+@pytest.mark.parametrize(
+    ("largest", "mean", "within"),
+    [
+        (0.5, 0.125, True),
+        (0.51, 0.1, False),
+        (0.1, 0.13, False),
+        (float("nan"), 0.1, False),
+        (0.1, float("nan"), False),
+    ],
+)
+def test_both_bounds_must_hold(largest, mean, within):
+    assert Drift("logits", largest, mean, 1.0, 0.5, 0.125).within is within
+
+
+def test_tables_are_markdown():
+    assert FULL.table().splitlines() == [
+        "| export | a/b.onnx |",
+        "| --- | --- |",
+        "| format | onnx, float16 |",
+        "| size | 1.23 MB |",
+        "| opened by | onnxruntime 9.9 |",
+        "| photos compared | 16 |",
+        "| same best class | 93.8% |",
+        "| one image | 12.3 ms, in Keras 20.0 ms |",
+        "",
+        "| output | largest difference | bound | mean difference | deviation of the model's |",
+        "| --- | --- | --- | --- | --- |",
+        "| logits | 0.25 | 0.5 | 0.062 | 1.5 |",
+        "| features | 0.5 | 0.5 | 0.031 | 2.5 |",
+    ]
+
+
+def test_table_without_verification_says_so():
+    assert BARE.table().splitlines()[-1] == "| verified | no |"
+
+
+def test_path_cannot_break_a_table():
+    report = ExportReport(Path("a|b\nc.onnx"), "onnx", "float32", 12)
+    assert report.table().splitlines()[0] == "| export | a\\|b c.onnx |"
+
+
+@pytest.mark.parametrize("report", [FULL, BARE])
+def test_summary_is_json_and_holds_every_number(report, tmp_path):
+    report.write(tmp_path / "report.json")
+    found = json.loads((tmp_path / "report.json").read_text())
+    assert found["path"] == "a/b.onnx"
+    assert (found["bytes"], found["runtime"], found["seconds"]) == (report.bytes, report.runtime, report.seconds)
+    assert [Drift(**drift) for drift in found["drift"]] == list(report.drift)
+
+
+def test_any_other_name_gets_the_tables(tmp_path):
+    FULL.write(str(tmp_path / "report.md"))
+    assert (tmp_path / "report.md").read_text() == FULL.table() + "\n"
+
+
+def test_size_is_that_of_all_files_below(tmp_path):
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    (tmp_path / "a" / "one").write_bytes(bytes(7))
+    (tmp_path / "a" / "b" / "two").write_bytes(bytes(11))
+    assert (size_of(tmp_path), size_of(tmp_path / "a" / "one")) == (18, 7)

@@ -1,0 +1,233 @@
+import json
+import os
+import pathlib
+import sys
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from conftest import make_tiny, randomise, run_python, tiny_config
+from served import LABELS, make_job
+from test_litert import BATCHES, PUBLISHED, differences, pictures
+
+import keras_vit
+from keras_vit.exporting import openvino
+from keras_vit.exporting.precision import in_precision
+from keras_vit.exporting.report import ExportError
+
+
+def written(job, folder, name="trees.xml"):
+    openvino.write(job, folder / name)
+    return folder / name
+
+
+def read(file):
+    import openvino as package
+
+    return package.Core().read_model(file)
+
+
+def stored(file):
+    """How many constants of each type are in the file, but for scalars."""
+    constants = [node for node in read(file).get_ops() if node.get_type_name() == "Constant"]
+    return [node.get_element_type().get_type_name() for node in constants if np.prod(node.shape) > 1]
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+    """A job and its file in float32."""
+    job = make_job()
+    return job, written(job, tmp_path_factory.mktemp("plain"))
+
+
+@pytest.fixture(scope="module")
+def int8(tmp_path_factory):
+    """A job and its file in int8."""
+    job = make_job(precision="int8", representative=pictures(32))
+    return job, written(job, tmp_path_factory.mktemp("int8"))
+
+
+def test_file_computes_what_the_model_computes_at_every_batch(plain):
+    job, file = plain
+    run = openvino.open_runtime(file).run
+    for batch in BATCHES:
+        assert max(differences(job, run, pictures(batch)).values()) < 1e-5  # the promise of float32
+
+
+@pytest.mark.parametrize("arguments", [{"activation": "gelu"}, {"distilled": True}, {"pooling": "map"}])
+def test_other_architectures_are_computed_too(arguments, tmp_path):
+    job = make_job(randomise(keras_vit.build(tiny_config(**arguments), input_shape=(20, 28, 3), classes=7)))
+    run = openvino.open_runtime(written(job, tmp_path)).run
+    assert max(differences(job, run, pictures(2)).values()) < 1e-5  # the promise of float32
+
+
+def test_sides_may_be_chosen_at_each_call(tmp_path):
+    job = make_job(make_tiny(input_shape=(None, None, 3)))
+    run = openvino.open_runtime(written(job, tmp_path)).run
+    for batch, height, width in ((2, 20, 28), (1, 36, 24), (3, 8, 44)):
+        assert max(differences(job, run, pictures(batch, height, width)).values()) < 1e-5
+
+
+def test_model_without_head_gives_features_alone(tmp_path):
+    job = make_job(make_tiny(include_top=False, classes=None, input_shape=(20, 28, 1)))
+    file = written(job, tmp_path)
+    assert list(differences(job, openvino.open_runtime(file).run, pictures(2, channels=1))) == ["features"]
+    assert not read(file).has_rt_info(["model_info", "labels"])
+
+
+def test_inputs_and_outputs_have_names_and_a_free_batch(plain):
+    network = read(plain[1])
+    assert [(node.any_name, str(node.partial_shape)) for node in network.inputs] == [("pixels", "[?,20,28,3]")]
+    assert {node.any_name for node in network.outputs} == {"features", "logits", "scores"}
+
+
+def test_file_still_works_in_another_folder(plain, tmp_path):
+    job, file = plain
+    for part in file.parent.iterdir():
+        os.link(part, tmp_path / part.name)
+    assert sorted(part.name for part in tmp_path.iterdir()) == ["trees.bin", "trees.xml"]
+    assert max(differences(job, openvino.open_runtime(tmp_path / "trees.xml").run, pictures(2)).values()) < 1e-5
+
+
+def test_labels_and_preprocessing_are_in_the_file(plain):
+    job, file = plain
+    network = read(file)
+    assert network.get_rt_info(["model_info", "labels"]).astype(str).split(" ") == [
+        name.replace(" ", "_") for name in LABELS
+    ]
+    told = json.loads(network.get_rt_info(["keras_vit", "metadata"]).astype(str))
+    assert told == json.loads(json.dumps(job.metadata()))
+
+
+def test_letters_that_xml_knows_are_kept(tmp_path):
+    names = ('<été> & "co"', "two\nlines", *LABELS[2:])
+    network = read(written(make_job(labels=names), tmp_path))
+    assert json.loads(network.get_rt_info(["keras_vit", "metadata"]).astype(str))["labels"] == list(names)
+
+
+def test_float16_is_what_is_stored(tmp_path):
+    job = make_job(precision="float16")
+    file = written(job, tmp_path)
+    assert set(stored(file)) & {"f16", "f32"} == {"f16"}
+    assert max(differences(job, openvino.open_runtime(file).run, pictures(5)).values()) < 0.01  # 11 bits, few layers
+
+
+def test_int8_rounds_the_kernels_and_stays_near(int8):
+    job, file = int8
+    assert stored(file).count("i8") >= 12  # two blocks of six kernels
+    assert max(differences(job, openvino.open_runtime(file).run, pictures(32)).values()) < 0.5  # of the deviation
+
+
+def test_int8_is_for_dense_layers_and_the_patches_alone(int8):
+    network = read(int8[1])
+    readers = [
+        reader.get_node().get_type_name()
+        for node in network.get_ops()
+        if node.get_type_name() == "FakeQuantize"
+        for reader in node.output(0).get_target_inputs()
+    ]
+    assert len(readers) > 12
+    assert set(readers) == {"MatMul", "Convolution"}
+
+
+def test_int8_takes_layers_without_a_bias(tmp_path):
+    """Whose scales OpenVINO would move through the reshape into heads, and fail."""
+    model = keras_vit.build(tiny_config(hidden_size=192), input_shape=(20, 28, 3), classes=7)
+    job = make_job(model, precision="int8", representative=pictures(32))
+    assert not model.get_layer("block_00").attention.value.bias.numpy().any()
+    found = differences(job, openvino.open_runtime(written(job, tmp_path)).run, pictures(5))
+    assert max(found.values()) < 0.5  # of the deviation
+
+
+def test_int8_is_calibrated_on_the_representative_images(int8, tmp_path):
+    dark = make_job(precision="int8", representative=pictures(32) // 16)
+    runs = [openvino.open_runtime(file).run for file in (int8[1], written(dark, tmp_path))]
+    near, far = (differences(int8[0], run, pictures(32))["features"] for run in runs)
+    assert near < far / 2
+
+
+def test_nothing_is_heard_and_nothing_else_is_written(tmp_path, monkeypatch, capfd, recwarn):
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("CI", raising=False)
+    folder = tmp_path / "files"
+    folder.mkdir()
+    openvino.open_runtime(written(make_job(), folder)).run(pictures(2))
+    assert capfd.readouterr() == ("", "")
+    assert not recwarn.list
+    assert [file.name for file in sorted(tmp_path.rglob("*"))] == ["files", "trees.bin", "trees.xml"]
+    assert "CI" not in os.environ
+
+
+def test_nothing_is_reported_even_for_users_who_have_agreed(tmp_path):
+    (tmp_path / "intel").mkdir()
+    consent = tmp_path / "intel" / "openvino_telemetry"
+    consent.write_text("1")
+    assert run_python(REPORTING, tmp_path, pathlib.Path(__file__).parent) == "their own: 1 2\nours: 0\n"
+    assert consent.read_text() == "1"
+
+
+REPORTING = """
+import os, sys
+os.environ["HOME"] = sys.argv[1]
+for name in ("CI", "TF_BUILD", "JENKINS_URL"):
+    os.environ.pop(name, None)
+sys.path[:0] = [sys.argv[2], os.path.dirname(sys.argv[2])]
+from pathlib import Path
+from openvino_telemetry.utils.sender import TelemetrySender
+sent = []
+TelemetrySender.send = lambda *message: sent.append(message)
+import served
+job = served.make_job(precision="int8")
+folder = Path(sys.argv[1])
+from keras_vit.exporting import openvino as writer
+writer.write(job, folder / "first.xml")
+first = len(sent), sorted(path.name for path in (folder / "intel").iterdir())
+import openvino
+from openvino.tools.ovc import telemetry
+telemetry.consent = True
+telemetry.send_event("test", "of", "their own")
+theirs = len(sent)
+writer.write(job, folder / "second.xml")
+writer.open_runtime(folder / "second.xml")
+print("their own:", theirs - first[0], 1 + telemetry.consent)
+print("ours:", first[0] + len(sent) - theirs + len(first[1]) - 1)
+"""
+
+
+def test_model_that_keras_has_quantized_is_refused(tmp_path):
+    model = in_precision(make_tiny(), "int8")
+    with pytest.raises(ValueError, match=r"from a model in floats.*\n.*Pass the model that it was made from"):
+        openvino.write(make_job(model, precision="int8"), tmp_path / "trees.xml")
+    assert not list(tmp_path.iterdir())
+
+
+def test_name_of_the_runtime_has_its_version(plain):
+    assert openvino.open_runtime(plain[1]).name.startswith("OpenVINO 202")
+
+
+def test_operation_that_openvino_lacks_is_refused(tmp_path, monkeypatch):
+    @tf.function(input_signature=[tf.TensorSpec((3, 4), tf.uint8, "pixels")])
+    def odd(pixels):
+        return {"features": tf.linalg.svd(tf.cast(pixels, tf.float32), compute_uv=False)}
+
+    monkeypatch.setattr(openvino, "pixel_function", lambda job: odd)
+    with pytest.raises(ExportError, match=r"(?s)does not take this model.\nReceived: 'trees'.*Svd"):
+        openvino.write(make_job(), tmp_path / "trees.xml")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(("package", "precision"), [("openvino", "float32"), ("nncf", "int8")])
+def test_missing_package_names_the_extra(package, precision, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(ImportError, match=package if package == "nncf" else "OpenVINO") as error:
+        openvino.write(make_job(precision=precision), tmp_path / "trees.xml")
+    assert 'pip install "keras-vit-zoo[export]"' in str(error.value)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_models_as_published_are_computed(name, tmp_path):
+    job = make_job(PUBLISHED[name](), labels=None)
+    run = openvino.open_runtime(written(job, tmp_path)).run
+    for batch in (1, 2):
+        assert max(differences(job, run, pictures(batch, 224, 224)).values()) < 1e-5  # the promise of float32

@@ -1,0 +1,101 @@
+import pytest
+import tensorflow as tf
+from data.pictures import encoded, picture, turned
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from keras_vit.data.exif import orientation
+from keras_vit.exporting.orientation import MAX_STEPS, look
+
+PIXELS = picture(9, 11)
+in_graph = tf.function(look, input_signature=[tf.TensorSpec((), tf.string)])
+BIG_ENDIAN = (
+    b"MM\0*\0\0\0\x08\0\x02" + b"\x01\x00\0\x03\0\0\0\x01\0\x63\0\0" + b"\x01\x12\0\x03\0\0\0\x01\0\x06\0\0" + bytes(4)
+)
+BIG_JPEG, BIG_PNG = (encoded(PIXELS, kind, exif=b"Exif\0\0" + BIG_ENDIAN) for kind in ("JPEG", "PNG"))
+
+
+def found(data):
+    said = in_graph(tf.constant(data))
+    return int(said.orientation), bool(said.row_by_row)
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG"])
+@pytest.mark.parametrize("value", range(1, 9))
+def test_orientation_in_the_graph_is_what_was_written(kind, value):
+    assert found(turned(PIXELS, value, kind))[0] == value
+
+
+@pytest.mark.parametrize("data", [BIG_JPEG, BIG_PNG], ids=["jpeg", "png"])
+def test_orientation_in_the_graph_is_read_in_the_other_order_of_bytes(data):
+    assert found(data)[0] == orientation(data) == 6
+
+
+@pytest.mark.parametrize("data", [encoded(PIXELS), encoded(PIXELS, "PNG"), turned(PIXELS, 9), turned(PIXELS, 0)])
+def test_orientation_is_upright_where_nothing_sensible_is_said(data):
+    assert found(data)[0] == 1
+
+
+def test_chunk_behind_the_pixels_of_a_png_is_found():
+    data, chunk = encoded(PIXELS, "PNG"), BIG_PNG[BIG_PNG.index(b"eXIf") - 4 :][: 12 + len(BIG_ENDIAN)]
+    data = data[:-12] + chunk + data[-12:]
+    assert found(data)[0] == orientation(data) == 6
+
+
+def test_fill_bytes_before_a_segment_are_passed():
+    data = turned(PIXELS, 8)
+    data = data[:2] + b"\xff" * 5 + data[2:]
+    assert found(data)[0] == orientation(data) == 8
+
+
+SEEDS = [*(turned(PIXELS, value, kind) for value in (6, 3) for kind in ("JPEG", "PNG")), BIG_JPEG, BIG_PNG]
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    data=st.sampled_from(SEEDS),
+    changes=st.lists(st.tuples(st.integers(8, 130), st.integers(0, 255)), max_size=6),
+    length=st.integers(33, 160),
+)
+@example(SEEDS[0], [], 40)
+@example(SEEDS[1], [(33, 255)], 160)
+def test_damaged_block_gives_what_is_found_outside_the_graph(data, changes, length):
+    data = bytearray(data)
+    for place, value in changes:
+        data[place] = value
+    data = bytes(data[:length])
+    assert found(data)[0] == orientation(data)
+
+
+@pytest.mark.parametrize("data", SEEDS)
+def test_block_cut_anywhere_gives_what_is_found_outside_the_graph(data):
+    for length in range(33, 110):
+        assert found(data[:length])[0] == orientation(data[:length])
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (encoded(PIXELS), True),
+        (encoded(PIXELS[..., 0]), True),
+        (turned(PIXELS, 6), True),
+        (encoded(PIXELS, "PNG"), True),
+        (encoded(PIXELS, progressive=True), False),
+        (encoded(PIXELS[..., 0], progressive=True), False),
+    ],
+    ids=["rgb", "grey", "turned", "png", "progressive", "progressive grey"],
+)
+def test_a_file_of_one_scan_is_told_from_one_of_several(data, expected):
+    assert found(data)[1] is expected
+
+
+def test_first_scan_of_one_colour_of_three_means_several_scans():
+    data = bytearray(encoded(PIXELS))
+    data[data.index(b"\xff\xda") + 4] = 1
+    assert found(bytes(data))[1] is False
+
+
+def test_no_more_segments_are_looked_at_than_the_limit():
+    data = turned(PIXELS, 6)
+    assert found(data[:2] + b"\xff\xe2\0\2" * (MAX_STEPS - 2) + data[2:])[0] == 6
+    assert found(data[:2] + b"\xff\xe2\0\2" * MAX_STEPS + data[2:])[0] == 1

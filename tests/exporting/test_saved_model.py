@@ -1,0 +1,278 @@
+import re
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from conftest import make_tiny, numpy, run_python
+from data.pictures import encoded, forged_png, picture, turned
+from exporting.served import LABELS, RECORDS, logits, make_job, softmax, with_record
+
+from keras_vit.exporting.job import answering_network
+from keras_vit.exporting.photos import STATUSES
+from keras_vit.exporting.saved_model import PRECISIONS, open_runtime, write
+
+CLOSE = 1e-5  # the bound of an export in float32
+PICTURES = [picture(45 + 7 * n, 67 - 5 * n, seed=n) for n in range(5)]
+FILES = [encoded(pixels, "PNG") for pixels in PICTURES]
+SIGNATURES = {"serving_default", "predict_pixels", "features", "features_pixels"}
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory):
+    """A model, and the signatures of its folder."""
+    keras.utils.set_random_seed(7)
+    job, place = make_job(), tmp_path_factory.mktemp("served") / "1"
+    write(job, place)
+    return job, place, tf.saved_model.load(str(place))
+
+
+def signatures_of(job, place):
+    write(job, place)
+    loaded = tf.saved_model.load(str(place))
+    return loaded.signatures, loaded  # the weights live as long as what was loaded
+
+
+def test_signatures_have_the_documented_names_and_shapes(served):
+    signatures = served[2].signatures
+    found = {
+        name: {key: (spec.dtype.name, spec.shape.as_list()) for key, spec in signature.structured_outputs.items()}
+        for name, signature in signatures.items()
+    }
+    named = {
+        "scores": ("float32", [None, 7]),
+        "classes": ("int32", [None, 3]),
+        "labels": ("string", [None, 3]),
+        "top_scores": ("float32", [None, 3]),
+    }
+    features, status = {"features": ("float32", [None, 12])}, {"status": ("string", [None])}
+    assert found == {
+        "serving_default": named | status,
+        "predict_pixels": named | {"logits": ("float32", [None, 7])},
+        "features": features | status,
+        "features_pixels": features,
+    }
+    inputs = {name: signature.structured_input_signature[1] for name, signature in signatures.items()}
+    files, pixels = (
+        {"image_bytes": tf.TensorSpec((None,), tf.string, "image_bytes")},
+        {"pixels": tf.TensorSpec((None, None, None, 3), tf.uint8, "pixels")},
+    )
+    assert inputs == dict(zip(sorted(SIGNATURES), (files, pixels, pixels, files), strict=True))
+
+
+@pytest.mark.parametrize("record", RECORDS)
+def test_files_get_the_scores_that_keras_gives_their_pixels(record, tmp_path):
+    job = make_job(with_record(record))
+    signatures, _kept = signatures_of(job, tmp_path / "1")
+    found = signatures["serving_default"](image_bytes=tf.constant(FILES))
+    wanted = np.stack([softmax(logits(job.model, pixels)) for pixels in PICTURES])
+    np.testing.assert_allclose(found["scores"], wanted, atol=CLOSE)
+    for pixels in PICTURES[:2]:
+        found = signatures["predict_pixels"](pixels=tf.constant(pixels[None]))
+        np.testing.assert_allclose(found["logits"][0], logits(job.model, pixels), atol=CLOSE)
+
+
+def test_best_classes_come_first_with_their_labels(served):
+    found = served[2].signatures["serving_default"](image_bytes=tf.constant(FILES))
+    order = np.argsort(-found["scores"].numpy(), axis=1, kind="stable")[:, :3]
+    np.testing.assert_array_equal(found["classes"], order)
+    np.testing.assert_array_equal(found["labels"].numpy().astype(str), np.array(LABELS)[order])
+    np.testing.assert_array_equal(found["top_scores"], np.take_along_axis(found["scores"].numpy(), order, 1))
+
+
+def test_features_are_what_the_head_reads(served):
+    job, _, loaded = served
+    prepared = np.concatenate([numpy(job.model.preprocessing(pixels[None])) for pixels in PICTURES])
+    wanted = answering_network(job.model).predict(prepared, verbose=0)["features"]
+    np.testing.assert_allclose(
+        loaded.signatures["features"](image_bytes=tf.constant(FILES))["features"], wanted, atol=CLOSE
+    )
+    found = loaded.signatures["features_pixels"](pixels=tf.constant(PICTURES[3][None]))["features"]
+    np.testing.assert_allclose(found, wanted[3:4], atol=CLOSE)
+
+
+def test_photo_that_asks_to_be_turned_is_turned(served):
+    job, _, loaded = served
+    found = loaded.signatures["serving_default"](image_bytes=tf.constant([turned(PICTURES[0], 6, "PNG")]))
+    wanted = softmax(logits(job.model, np.rot90(PICTURES[0], -1)))
+    np.testing.assert_allclose(found["scores"][0], wanted, atol=CLOSE)
+
+
+@pytest.mark.parametrize(
+    ("status", "bad"),
+    [
+        ("empty", b""),
+        ("too many bytes", FILES[0] + bytes(2**17)),
+        ("not a JPEG or PNG", b"text"),
+        ("too many pixels", forged_png(20000, 20000)),
+        ("damaged", FILES[0][:-30]),
+    ],
+)
+def test_bad_file_gets_its_status_and_changes_no_bit_of_the_others(served, status, bad):
+    answer = served[2].signatures["serving_default"]
+    whole, mixed = answer(image_bytes=tf.constant(FILES)), answer(image_bytes=tf.constant([bad, *FILES[1:]]))
+    assert mixed["status"].numpy().tolist() == [status.encode(), *[b"ok"] * 4]
+    for name, rows in mixed.items():
+        np.testing.assert_array_equal(rows[1:], whole[name][1:], err_msg=name)
+    assert not mixed["scores"][0].numpy().any()
+    assert mixed["classes"][0].numpy().tolist() == [-1] * 3
+    assert mixed["labels"][0].numpy().tolist() == [b""] * 3
+
+
+def test_empty_batch_gets_empty_answers(served):
+    signatures = served[2].signatures
+    found = signatures["serving_default"](image_bytes=tf.zeros((0,), tf.string))
+    found |= signatures["predict_pixels"](pixels=tf.zeros((0, 31, 41, 3), tf.uint8))
+    assert {len(rows) for rows in found.values()} == {0}
+
+
+def test_session_of_tensorflow_1_answers_as_keras(served):
+    job, place, _ = served
+    runtime = open_runtime(place)
+    pixels = np.stack([picture(20, 28, seed=n) for n in range(4)])
+    wanted = answering_network(job.model).predict(numpy(job.model.preprocessing(pixels)), verbose=0)
+    found = runtime.run(pixels)
+    np.testing.assert_allclose(found["logits"], wanted["logits"], atol=CLOSE)
+    np.testing.assert_allclose(found["features"], wanted["features"], atol=CLOSE)
+    photos = runtime.photos([FILES[0], b"text"])
+    np.testing.assert_allclose(photos["scores"][0], softmax(logits(job.model, PICTURES[0])), atol=CLOSE)
+    assert photos["status"].tolist() == [b"ok", b"not a JPEG or PNG"]
+    assert runtime.name == f"tensorflow {tf.__version__}"
+
+
+LOAD = """
+import sys
+for name in ("keras_vit", "keras"): sys.modules[name] = None
+import numpy as np, tensorflow as tf
+place, given, answers, way = sys.argv[1:]
+file = open(given, "rb").read()
+if way == "load":
+    found = tf.saved_model.load(place).signatures["serving_default"](image_bytes=tf.constant([file, b""]))
+    found = {name: rows.numpy() for name, rows in found.items()}
+else:
+    with tf.compat.v1.Session(graph=tf.Graph()) as session:
+        signature = tf.compat.v1.saved_model.load(session, ["serve"], place).signature_def["serving_default"]
+        outputs = {key: tensor.name for key, tensor in signature.outputs.items()}
+        found = session.run(outputs, {signature.inputs["image_bytes"].name: [file, b""]})
+np.savez(answers, scores=found["scores"], status=found["status"].astype(str))
+"""
+
+
+@pytest.mark.parametrize("way", ["load", "session"])
+def test_fresh_process_needs_neither_keras_nor_the_package(served, tmp_path, way):
+    job, place, _ = served
+    (tmp_path / "photo").write_bytes(FILES[0])
+    run_python(LOAD, place, tmp_path / "photo", tmp_path / "answers.npz", way)
+    found = np.load(tmp_path / "answers.npz")
+    np.testing.assert_allclose(found["scores"][0], softmax(logits(job.model, PICTURES[0])), atol=CLOSE)
+    assert found["status"].tolist() == ["ok", "empty"]
+
+
+def graph_of(place):
+    from tensorflow.core.protobuf import saved_model_pb2
+
+    saved = saved_model_pb2.SavedModel.FromString((place / "saved_model.pb").read_bytes())
+    return saved.meta_graphs[0]
+
+
+ALLOWED = set(
+    """
+    Abs AddV2 All Any ArgMax Assert AssignVariableOp BatchDatasetV2 BatchMatMulV2 BiasAdd BroadcastTo Cast
+    ConcatV2 ConcatenateDataset Const Conv2D DatasetToSingleElement DecodeJpeg DecodePaddedRaw DecodePng
+    DecodeRaw DisableCopyOnRead Einsum EnsureShape Equal Erf Erfc Exp ExpandDims ExtractJpegShape Fill FloorDiv
+    FloorMod GatherV2 Greater GreaterEqual Identity If IgnoreErrorsDataset LeftShift Less LessEqual LogicalAnd
+    LogicalNot LogicalOr MapDataset MatMul Max Maximum Mean MergeV2Checkpoints Min Minimum Mul Neg NoOp NotEqual
+    OptionsDataset Pack ParallelMapDatasetV2 Placeholder Pow Range RangeDataset ReadVariableOp RealDiv Reshape
+    ResizeBilinear RestoreV2 ReverseV2 RewriteDataset Round Rsqrt SaveV2 ScaleAndTranslate Select SelectV2 Shape
+    ShardedFilename Size Slice Softmax SquaredDifference Squeeze StatefulPartitionedCall StatelessCase
+    StatelessIf StatelessWhile StaticRegexFullMatch StopGradient StridedSlice StringJoin StringLength Sub Substr
+    Sum Tanh TensorDataset TensorListConcatV2 TensorListFromTensor TensorListGetItem TensorListReserve
+    TensorListSetItem TensorListStack TensorScatterUpdate TensorSliceDataset TopKV2 Transpose Unpack VarHandleOp
+    While ZipDataset
+    """.split()  # noqa: SIM905
+)  # the Python side saves and restores the weights by RestoreV2, SaveV2 and what is around them
+
+
+@pytest.mark.parametrize("record", RECORDS)
+def test_graph_has_no_operation_beyond_the_list(record, tmp_path):
+    write(make_job(with_record(record)), tmp_path / "1")
+    graph = graph_of(tmp_path / "1").graph_def
+    nodes = [*graph.node, *(node for function in graph.library.function for node in function.node_def)]
+    assert {node.op for node in nodes} - ALLOWED == set()
+
+
+def test_operations_on_files_serve_the_weights_alone(served):
+    graph = graph_of(served[1]).graph_def
+    on_files = {"RestoreV2", "SaveV2", "ShardedFilename", "MergeV2Checkpoints"}
+    users = {
+        function.signature.name for function in graph.library.function for n in function.node_def if n.op in on_files
+    }
+    assert {re.sub(r"_\d+$", "", user) for user in users} <= {"__inference__traced_save", "__inference__traced_restore"}
+
+
+def test_folder_holds_nothing_of_the_machine_or_of_keras(served):
+    _, place, _ = served
+    assert {path.name for path in place.iterdir()} <= {"assets", "variables", "saved_model.pb", "fingerprint.pb"}
+    data = (place / "saved_model.pb").read_bytes()
+    for word in (b"keras_vit", b".py", b"/home", b"/tmp", b"/work"):
+        assert word not in data, word
+
+
+def test_model_without_a_head_serves_features_alone(tmp_path):
+    job = make_job(make_tiny(include_top=False))
+    signatures, _kept = signatures_of(job, tmp_path / "1")
+    assert set(signatures) == {"serving_default", "features", "features_pixels"}
+    found = signatures["serving_default"](image_bytes=tf.constant([*FILES[:2], b""]))
+    np.testing.assert_allclose(found["features"][1], logits(job.model, PICTURES[1]), atol=CLOSE)
+    assert not found["features"][2].numpy().any()
+    assert set(open_runtime(tmp_path / "1").photos(FILES[:1])) == {"features", "status"}
+
+
+def test_model_of_any_size_takes_pixels_of_any_size(tmp_path):
+    job = make_job(make_tiny(input_shape=(None, None, 3)))
+    signatures, _kept = signatures_of(job, tmp_path / "1")
+    assert set(signatures) == {"serving_default", "predict_pixels", "features_pixels"}
+    pixels = picture(24, 36)
+    np.testing.assert_allclose(
+        signatures["serving_default"](pixels=tf.constant(pixels[None]))["logits"][0],
+        logits(job.model, pixels),
+        atol=CLOSE,
+    )
+    assert open_runtime(tmp_path / "1").photos is None
+
+
+def test_sigmoid_scores_come_of_the_logits(tmp_path):
+    job = make_job(activation="sigmoid")
+    signatures, _kept = signatures_of(job, tmp_path / "1")
+    found = signatures["predict_pixels"](pixels=tf.constant(PICTURES[0][None]))
+    np.testing.assert_allclose(found["scores"], 1 / (1 + np.exp(-found["logits"].numpy())), atol=1e-6)
+
+
+def test_model_that_ends_in_scores_has_no_logits(tmp_path):
+    job = make_job(make_tiny(classifier_activation="softmax"), activation="none")
+    signatures, _kept = signatures_of(job, tmp_path / "1")
+    found = signatures["predict_pixels"](pixels=tf.constant(PICTURES[0][None]))
+    assert "logits" not in found
+    np.testing.assert_allclose(found["scores"][0], logits(job.model, PICTURES[0]), atol=CLOSE)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS[1:])
+def test_another_precision_is_served_as_keras_computes_it(precision, tmp_path):
+    if precision == "int8":
+        model = make_tiny()
+        model.quantize("int8")
+    else:
+        keras.config.set_dtype_policy(precision)
+        model = make_tiny()
+    job = make_job(model, precision=precision)
+    signatures, _kept = signatures_of(job, tmp_path / "1")
+    found = signatures["predict_pixels"](pixels=tf.constant(PICTURES[0][None]))
+    assert found["logits"].dtype == tf.float32
+    # The same operations; fused otherwise, a number of 8 bits may round to its neighbour.
+    bound = {"bfloat16": 0.05, "float16": 0.005, "int8": 1e-4}[precision]
+    np.testing.assert_allclose(found["logits"][0], logits(model, PICTURES[0]), atol=bound)
+
+
+def test_statuses_are_the_documented_ones():
+    assert next(iter(STATUSES)) == "ok"
+    assert all(meaning and status for status, meaning in STATUSES.items())

@@ -1,0 +1,142 @@
+"""Files beside their place until they are proven: who may read them, and what two exports do to one folder."""
+
+import os
+import stat
+import threading
+
+import pytest
+
+from keras_vit.exporting.staging import publish_absent, publish_files, publish_version, staging
+
+
+@pytest.fixture(params=[0o022, 0o027], ids=oct)
+def umask(request):
+    before = os.umask(request.param)
+    yield request.param
+    os.umask(before)
+
+
+def mode(path):
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_what_is_published_is_readable_as_umask_says(tmp_path, umask):
+    with staging(tmp_path / "new" / "trees") as place:
+        (place / "version").mkdir()
+        (place / "version" / "saved_model.pb").write_text("x")
+        version = publish_version(place / "version", tmp_path / "new" / "trees")
+    for folder in (version, version.parent, version.parent.parent):
+        assert mode(folder) == 0o777 & ~umask
+    assert mode(version / "saved_model.pb") == 0o666 & ~umask
+
+
+def test_unfinished_files_are_the_writers_own(tmp_path):
+    with staging(tmp_path) as place:
+        assert mode(place) == 0o700
+        assert place.name.startswith(".") and not place.name.isdecimal()  # a server takes it for no version
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, ValueError])
+def test_failure_takes_all_away_that_was_made(tmp_path, error):
+    with pytest.raises(error), staging(tmp_path / "a" / "b") as place:
+        (place / "x" / "y").mkdir(parents=True)
+        raise error
+    assert names(tmp_path) == []
+
+
+def test_folder_with_anothers_files_stays(tmp_path):
+    with pytest.raises(ValueError, match="wrong"), staging(tmp_path / "a") as place:
+        (place.parent / "anothers").write_text("x")
+        raise ValueError("wrong")
+    assert names(tmp_path / "a") == ["anothers"]
+
+
+def test_folder_that_cannot_be_written_leaves_nothing(tmp_path, monkeypatch):
+    def refuse(**_):
+        raise PermissionError("read-only")
+
+    monkeypatch.setattr("tempfile.mkdtemp", refuse)
+    with pytest.raises(PermissionError, match="read-only"), staging(tmp_path / "a" / "b"):
+        pass
+    assert names(tmp_path) == []
+
+
+def test_file_goes_last_after_what_it_refers_to(tmp_path, monkeypatch):
+    moved, replace = [], os.replace
+    monkeypatch.setattr("os.replace", lambda old, new: moved.append(os.path.basename(new)) or replace(old, new))
+    with staging(tmp_path) as place:
+        for name in ("a.onnx", "a.onnx.data", "z"):
+            (place / name).write_text(name)
+        publish_files(place, tmp_path / "a.onnx", overwrite=False)
+    assert (len(moved), moved[-1]) == (3, "a.onnx")
+    assert names(tmp_path) == ["a.onnx", "a.onnx.data", "z"]
+
+
+@pytest.mark.parametrize("name", ["a.onnx", "a.onnx.data"])
+def test_file_that_is_there_stays_unless_it_may_go(tmp_path, name):
+    (tmp_path / name).write_text("precious")
+    with staging(tmp_path) as place:
+        for new in ("a.onnx", "a.onnx.data"):
+            (place / new).write_text("new")
+        with pytest.raises(FileExistsError, match=f"something is at {tmp_path / name}. Pass overwrite=True"):
+            publish_files(place, tmp_path / "a.onnx", overwrite=False)
+        assert (tmp_path / name).read_text() == "precious"
+        assert len(names(place)) == 2
+        publish_files(place, tmp_path / "a.onnx", overwrite=True)
+    assert {(tmp_path / new).read_text() for new in ("a.onnx", "a.onnx.data")} == {"new"}
+
+
+@pytest.mark.parametrize(
+    ("there", "new"), [((), "1"), (("1", "2"), "3"), (("9", "10"), "11"), (("007", "x8", ".9"), "8")]
+)
+def test_version_is_the_next_number(tmp_path, there, new):
+    for name in there:
+        (tmp_path / name).mkdir()
+    with staging(tmp_path) as place:
+        (place / "version").mkdir()
+        assert publish_version(place / "version", tmp_path) == tmp_path / new
+
+
+def test_two_exports_at_once_get_two_versions(tmp_path):
+    count, start, found = 12, threading.Barrier(12), []
+
+    def export(number):
+        with staging(tmp_path / "trees") as place:
+            (place / "version").mkdir()
+            (place / "version" / "saved_model.pb").write_text(str(number))
+            start.wait(30)
+            found.append(publish_version(place / "version", tmp_path / "trees"))
+
+    threads = [threading.Thread(target=export, args=(number,)) for number in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(int(version.name) for version in found) == list(range(1, count + 1))
+    assert {(version / "saved_model.pb").read_text() for version in found} == set(map(str, range(count)))
+    assert len(names(tmp_path / "trees")) == count
+
+
+def test_version_that_cannot_be_moved_is_an_error(tmp_path, monkeypatch):
+    def refuse(*_):
+        raise PermissionError("read-only")
+
+    with staging(tmp_path) as place:
+        (place / "version").mkdir()
+        monkeypatch.setattr("os.rename", refuse)
+        with pytest.raises(PermissionError, match="read-only"):
+            publish_version(place / "version", tmp_path)
+
+
+def test_files_that_may_have_been_edited_stay(tmp_path):
+    (tmp_path / "config.pbtxt").write_text("edited")
+    with staging(tmp_path) as place:
+        for name in ("config.pbtxt", "batching_parameters.txt"):
+            (place / name).write_text("new")
+        publish_absent(place, tmp_path)
+    assert (tmp_path / "config.pbtxt").read_text() == "edited"
+    assert (tmp_path / "batching_parameters.txt").read_text() == "new"

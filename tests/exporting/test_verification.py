@@ -1,0 +1,274 @@
+"""The comparison itself: a runtime that is off by a known amount is found to be, and so is every other fault."""
+
+import numpy as np
+import pytest
+from conftest import make_tiny
+from data.pictures import picture
+from exporting.fake_format import fake_runtime
+from exporting.served import make_job
+
+from keras_vit.exporting.report import ExportError
+from keras_vit.exporting.verification import BATCHES, Reference, image_size, verify
+
+PHOTOS = [picture(33 + n, 47 - n, seed=n) for n in range(11)]
+
+
+@pytest.fixture(scope="module")
+def job():
+    return make_job(make_tiny(num_layers=1))
+
+
+def verified(job, spoil=lambda answers, pixels: answers, photos=None):
+    """The verification of a spoiled runtime, and its drifts by output."""
+    found = verify(job.model, fake_runtime(job, spoil, photos), PHOTOS, job)
+    return found, {drift.output: drift for drift in found.drift}
+
+
+def shifted(name, by):
+    return lambda answers, pixels: {**answers, name: answers[name] + np.float32(by)}
+
+
+def test_right_file_passes_with_no_difference_to_speak_of(job):
+    found, drift = verified(job)
+    assert (found.passed, found.images, found.top1_agreement) == (True, 11, 1.0)
+    assert list(drift) == ["logits", "features", "scores"]
+    assert max(one.max_difference for one in found.drift) < 2e-6  # batches of another size round otherwise
+    assert 0 < found.seconds < 5 and 0 < found.keras_seconds < 5
+
+
+def test_batches_have_several_sizes_and_hold_every_photo_once(job):
+    sizes = []
+    verified(job, lambda answers, pixels: sizes.append(len(pixels)) or answers)
+    assert sizes[:4] == [*BATCHES[:3], 3]
+    assert sum(sizes[:4]) == 11
+    assert set(sizes[4:]) == {1}  # for the time
+
+
+@pytest.mark.parametrize("name", ["logits", "features", "scores"])
+def test_known_difference_is_the_drift(job, name):
+    found, drift = verified(job, shifted(name, 0.125))
+    assert drift[name].max_difference == pytest.approx(0.125, abs=3e-6)
+    assert drift[name].mean_difference == pytest.approx(0.125, abs=3e-6)
+    assert not found.passed
+    assert [one.output for one in found.drift if not one.within] == [name]
+
+
+def test_one_wrong_number_among_all_is_found(job):
+    def spoil(answers, pixels):
+        logits = answers["logits"].copy()
+        logits[-1, 3] += 0.01 * (len(pixels) == 5)
+        return {**answers, "logits": logits}
+
+    found, drift = verified(job, spoil)
+    assert drift["logits"].max_difference == pytest.approx(0.01, abs=3e-6)
+    assert drift["logits"].mean_difference == pytest.approx(0.01 / 77, abs=1e-6)
+    assert not found.passed
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_number_that_is_none_is_found(job, value):
+    def spoil(answers, pixels):
+        features = answers["features"].copy()
+        features[0, 0] = value
+        return {**answers, "features": features}
+
+    found, drift = verified(job, spoil)
+    assert not drift["features"].within and not found.passed
+
+
+SPOILT = {
+    "rows of a batch in another order": lambda answers, pixels: {k: rows[::-1] for k, rows in answers.items()},
+    "the first row for all": lambda answers, pixels: {
+        k: np.repeat(rows[:1], len(rows), 0) for k, rows in answers.items()
+    },
+    "one row only": lambda answers, pixels: {k: rows[:1] for k, rows in answers.items()},
+    "transposed": lambda answers, pixels: {k: rows.T for k, rows in answers.items()},
+    "another rank": lambda answers, pixels: {k: rows[..., None] for k, rows in answers.items()},
+    "a number": lambda answers, pixels: {k: 0.0 for k in answers},
+    "one class less": lambda answers, pixels: {k: rows[:, 1:] for k, rows in answers.items()},
+    "classes in another order": lambda answers, pixels: {k: rows[:, ::-1] for k, rows in answers.items()},
+    "nothing": lambda answers, pixels: {},
+}
+
+
+@pytest.mark.parametrize("fault", SPOILT)
+def test_fault_is_found(job, fault):
+    found, drift = verified(job, SPOILT[fault])
+    assert not found.passed
+    assert not any(one.within for one in found.drift)
+
+
+@pytest.mark.parametrize("name", ["logits", "features", "scores"])
+def test_missing_output_is_found(job, name):
+    found, drift = verified(job, lambda answers, pixels: {k: rows for k, rows in answers.items() if k != name})
+    assert [one.output for one in found.drift if not one.within] == [name]
+    assert drift[name].max_difference == np.inf
+    assert found.top1_agreement == (0.0 if name == "scores" else 1.0)
+
+
+def test_softmax_over_the_batch_is_found(job):
+    def spoil(answers, pixels):
+        powers = np.exp(answers["logits"])
+        return {**answers, "scores": powers / powers.sum(axis=0)}
+
+    assert not verified(job, spoil)[1]["scores"].within
+
+
+def test_agreement_is_the_share_of_the_same_best_class(job):
+    def spoil(answers, pixels):
+        scores = answers["scores"].copy()
+        scores[0] = 1 - scores[0]  # of the first of each batch the worst class is the best
+        return {**answers, "scores": scores}
+
+    assert verified(job, spoil)[0].top1_agreement == pytest.approx(7 / 11)
+
+
+def test_runtime_that_fails_is_told_with_its_words(job):
+    def fail(answers, pixels):
+        if len(pixels) == 5:
+            raise RuntimeError("batch is fixed to 1")
+        return answers
+
+    with pytest.raises(ExportError, match="answer for real photos.*\nReceived: 5 photos: RuntimeError: batch is fixed"):
+        verified(job, fail)
+
+
+@pytest.mark.parametrize("error", [MemoryError, ImportError, KeyboardInterrupt])
+def test_fault_of_the_machine_comes_through(job, error):
+    def fail(answers, pixels):
+        raise error
+
+    with pytest.raises(error):
+        verified(job, fail)
+
+
+# Bounds
+
+
+def test_bounds_of_float32_are_those_of_the_promise(job):
+    _, drift = verified(job)
+    for one in drift.values():
+        assert one.bound == one.mean_bound >= 1e-5
+    assert drift["scores"].bound == drift["logits"].bound
+    large = make_tiny(num_layers=1)
+    large.get_layer("head").kernel.assign(large.get_layer("head").kernel * 100)
+    _, drift = verified(make_job(large))
+    assert drift["logits"].bound == pytest.approx(1e-5 * drift["logits"].deviation)
+    assert drift["logits"].deviation > 10
+
+
+@pytest.mark.parametrize(("precision", "most", "mean"), [("bfloat16", 0.25, 0.05), ("float16", 0.05, 0.01)])
+def test_bounds_of_other_precisions_are_shares_of_the_deviation(precision, most, mean):
+    job = make_job(make_tiny(num_layers=1), precision=precision)
+    _, drift = verified(job)
+    for name in ("logits", "features"):
+        assert drift[name].bound == pytest.approx(most * drift[name].deviation)
+        assert drift[name].mean_bound == pytest.approx(mean * drift[name].deviation)
+    deviation = drift["logits"].deviation
+    assert verified(job, shifted("logits", 0.9 * mean * deviation))[0].passed
+    assert not verified(job, shifted("logits", 1.1 * mean * deviation))[0].passed
+
+
+def test_head_of_zeros_has_room_for_the_rounding_of_its_scores():
+    model = make_tiny(num_layers=1)
+    model.get_layer("head").set_weights([np.zeros((12, 7)), np.zeros(7)])
+    job = make_job(model, precision="float16")
+    assert verified(job, shifted("scores", 1e-6))[0].passed
+    assert not verified(job, shifted("scores", 1e-3))[0].passed
+
+
+# Files
+
+
+def photos_runtime(job, spoil):
+    """Of files: the right answers, spoiled."""
+    import tensorflow as tf
+
+    reference = Reference(job.model, job.activation)
+
+    def answer(files):
+        pixels = [tf.io.decode_png(file).numpy() for file in files]
+        rows = [reference.of_prepared(np.asarray(job.model.preprocessing(one[None]))) for one in pixels]
+        found = {name: np.concatenate([row[name] for row in rows]) for name in ("scores", "features")}
+        return spoil({**found, "status": np.array([b"ok"] * len(files), object)}, pixels)
+
+    return answer
+
+
+def test_files_are_compared_one_by_one_with_the_preprocessing_outside(job):
+    seen = []
+    photos = photos_runtime(job, lambda answers, pixels: seen.extend(pixels) or answers)
+    found, drift = verified(job, photos=photos)
+    assert found.passed
+    assert [name for name in drift if "files" in name] == ["features of files", "scores of files"]
+    for one, photo in zip(seen, PHOTOS, strict=True):
+        np.testing.assert_array_equal(one, photo)
+
+
+@pytest.mark.parametrize("name", ["scores", "features"])
+def test_wrong_answer_to_files_is_found(job, name):
+    _, drift = verified(job, photos=photos_runtime(job, shifted(name, 0.125)))
+    assert drift[f"{name} of files"].max_difference == pytest.approx(0.125, abs=3e-6)
+    assert [one for one in drift if not drift[one].within] == [f"{name} of files"]
+
+
+def test_one_file_that_is_refused_fails_all(job):
+    def refuse(answers, pixels):
+        answers["status"][4] = b"damaged"
+        return answers
+
+    found, drift = verified(job, photos=photos_runtime(job, refuse))
+    assert not found.passed
+    assert drift["scores of files"].max_difference == np.inf
+
+
+@pytest.mark.parametrize("limits", [{"max_bytes": 700}, {"max_pixels": 600}])
+def test_photos_are_halved_until_they_are_within_the_limits(job, limits):
+    job, sizes = make_job(job.model, **limits), []
+    photos = photos_runtime(job, lambda answers, pixels: sizes.extend(one.shape[:2] for one in pixels) or answers)
+    assert verified(job, photos=photos)[0].passed
+    assert sizes[0] == (17, 24)
+    assert len(sizes) == len(PHOTOS)
+
+
+def test_limits_that_no_photo_fits_leave_files_out(job):
+    job = make_job(job.model, max_bytes=9)
+    found, drift = verified(job, photos=photos_runtime(job, lambda answers, pixels: answers))
+    assert found.passed
+    assert list(drift) == ["logits", "features", "scores"]
+
+
+# Sizes
+
+
+@pytest.mark.parametrize(
+    ("shape", "fields", "size"),
+    [
+        ((20, 28, 3), {}, (20, 28)),
+        ((None, None, 3), {}, (56, 60)),
+        ((None, None, 3), {"patch_size": 16}, (224, 240)),
+        ((None, None, 3), {"patch_size": 32}, (224, 256)),
+        ((20, None, 3), {}, (20, 60)),
+    ],
+)
+def test_size_to_compare_at_is_the_models_or_one_that_patches_tile(shape, fields, size):
+    assert image_size(make_tiny(input_shape=shape, num_layers=1, **fields)) == size
+
+
+def test_file_whose_size_is_fixed_is_found_where_it_should_be_any():
+    model = make_tiny(num_layers=1, input_shape=(None, None, 3))
+    job, first = make_job(model), []
+
+    def spoil(answers, pixels):
+        first.append(pixels.shape[1:3])
+        if pixels.shape[1:3] != first[0]:
+            raise ValueError("got another size than expected")
+        return answers
+
+    with pytest.raises(ExportError, match="another size"):
+        verified(job, spoil)
+    assert verified(job)[0].images == 11
+
+
+def test_one_photo_is_enough(job):
+    assert verify(job.model, fake_runtime(job), PHOTOS[:1], job).passed

@@ -1,0 +1,338 @@
+"""`examples/serve.py` and its stand-in server, by what a client of TensorFlow Serving would send them.
+
+Most tests ask a server in this process about a model with known answers; the others run the example as a user does.
+"""
+
+import base64
+import json
+import socket
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from conftest import ROOT, make_tiny
+from serving_model import LABELS, expected_scores, photo, write_served
+
+grpc = pytest.importorskip("grpc")
+requests = pytest.importorskip("requests")
+pytest.importorskip("uvicorn")
+sys.path.insert(0, str(ROOT / "examples"))
+
+import serve as example  # noqa: E402
+from serving_stand_in import ServedModel, StandIn  # noqa: E402
+
+LIMIT = 300_000  # bytes of a request, in these tests
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Two versions, of which the newer is served."""
+    folder = tmp_path_factory.mktemp("served")
+    write_served(folder, version=9)
+    return write_served(folder, version=10)
+
+
+@pytest.fixture(scope="module")
+def server(folder):
+    with StandIn(ServedModel(folder, "birds"), max_body=LIMIT) as running:
+        yield running
+
+
+@pytest.fixture
+def rest(server):
+    """`rest(path, json or bytes)` gives status and JSON; without a body it is a GET."""
+    with example.local_session() as session:
+
+        def ask(path, body=None):
+            body = json.dumps(body).encode() if isinstance(body, (dict, list)) else body
+            url = f"http://127.0.0.1:{server.rest_port}{path}"
+            answer = session.request("GET" if body is None else "POST", url, data=body, timeout=60)
+            assert answer.headers["content-type"] == "application/json"
+            return answer.status_code, answer.json()
+
+        yield ask
+
+
+def b64(data):
+    return {"b64": base64.b64encode(data).decode()}
+
+
+PREDICT = "/v1/models/birds:predict"
+
+
+def test_rest_rows_are_one_object_for_each_photo(rest):
+    status, found = rest(PREDICT, {"instances": [b64(photo(50)), b64(photo(61))]})
+    assert status == 200
+    assert [sorted(row) for row in found["predictions"]] == [
+        ["classes", "labels", "scores", "status", "top_scores"]
+    ] * 2
+    scores = [row["scores"] for row in found["predictions"]]
+    np.testing.assert_allclose(scores, expected_scores([50, 61]), atol=1e-6)
+
+
+def test_rest_rows_may_be_named(rest):
+    plain = rest(PREDICT, {"instances": [b64(photo(50))]})
+    assert rest(PREDICT, {"instances": [{"image_bytes": b64(photo(50))}]}) == plain
+
+
+def test_rest_columns_are_whole_tensors(rest):
+    status, found = rest(PREDICT, {"inputs": {"image_bytes": [b64(photo(50)), b64(photo(61))]}})
+    assert status == 200
+    np.testing.assert_allclose(found["outputs"]["scores"], expected_scores([50, 61]), atol=1e-6)
+    assert rest(PREDICT, {"inputs": [b64(photo(50)), b64(photo(61))]}) == (status, found)
+
+
+def test_rest_labels_are_text(rest):
+    _, found = rest(PREDICT, {"instances": [b64(photo(20))]})  # 20 is 6, 9, 7 over 7, 11, 13
+    assert found["predictions"][0]["labels"] == [LABELS[1], LABELS[2]]
+
+
+def test_rest_floats_are_the_shortest_decimals_of_float32(rest):
+    _, found = rest(PREDICT, {"instances": [b64(photo(31))]})
+    for score in found["predictions"][0]["scores"]:
+        assert repr(score) == str(np.float32(score))
+
+
+def test_rest_one_output_has_no_name(rest):
+    pixels = np.full((2, 3, 5, 3), 1, int).tolist()
+    status, found = rest(PREDICT, {"signature_name": "features_pixels", "instances": pixels})
+    assert (status, found) == (200, {"predictions": [[0.75, 0.25, 1.5]] * 2})  # 45 over 7, 11 and 13, by 4
+    assert rest(PREDICT, {"signature_name": "features_pixels", "inputs": pixels})[1] == {
+        "outputs": [[0.75, 0.25, 1.5]] * 2
+    }
+
+
+def test_rest_takes_pixels(rest):
+    pixels = np.random.default_rng(2).integers(0, 256, (2, 5, 7, 3))
+    status, found = rest(PREDICT, {"signature_name": "predict_pixels", "instances": pixels.tolist()})
+    assert status == 200
+    scores = [row["scores"] for row in found["predictions"]]
+    np.testing.assert_allclose(scores, expected_scores(pixels.sum((1, 2, 3))), atol=1e-6)
+
+
+def test_rest_bad_photo_has_its_own_status_and_changes_no_other(rest):
+    _, alone = rest(PREDICT, {"instances": [b64(photo(50))]})
+    _, beside = rest(PREDICT, {"instances": [b64(b"no photo"), b64(photo(50)), "text"]})
+    assert [row["status"] for row in beside["predictions"]] == ["not a JPEG or PNG", "ok", "not a JPEG or PNG"]
+    assert beside["predictions"][1] == alone["predictions"][0]
+    assert beside["predictions"][0]["classes"] == [-1, -1]
+
+
+def test_rest_newest_version_is_served_and_tells_so(rest):
+    status, found = rest("/v1/models/birds")
+    (version,) = found["model_version_status"]
+    assert (status, version["version"], version["state"]) == (200, "10", "AVAILABLE")
+    assert version["status"] == {"error_code": "OK", "error_message": ""}
+    assert rest("/v1/models/birds/versions/10") == (status, found)
+
+
+def test_rest_version_can_be_asked_by_number(rest):
+    body = {"instances": [b64(photo(50))]}
+    assert rest("/v1/models/birds/versions/10:predict", body) == rest(PREDICT, body)
+
+
+def test_rest_metadata_has_the_signatures(rest):
+    status, found = rest("/v1/models/birds/metadata")
+    assert (status, found["model_spec"]["version"]) == (200, "10")
+    signature = found["metadata"]["signature_def"]["signature_def"]["serving_default"]
+    assert signature["method_name"] == "tensorflow/serving/predict"
+    image_bytes = signature["inputs"]["image_bytes"]
+    assert image_bytes["dtype"] == "DT_STRING"
+    assert image_bytes["tensor_shape"]["dim"] == [{"size": "-1", "name": ""}]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "text"),
+    [
+        ("/v1/models/fish:predict", {"instances": ["a"]}, 404, "Servable not found for request: Latest(fish)"),
+        ("/v1/models/birds/versions/9:predict", {"instances": ["a"]}, 404, "Specific(birds, 9)"),
+        ("/v1/models/fish", None, 404, "Latest(fish)"),
+        ("/v1/models/fish/metadata", None, 404, "Latest(fish)"),
+        ("/v1/models/birds:classify", {"examples": []}, 400, "Malformed request: POST"),
+        ("/v1/models/birds:predict", None, 400, "Malformed request: GET"),
+        ("/", None, 400, "Malformed request: GET /"),
+        (PREDICT, b"", 400, "JSON Parse error"),
+        (PREDICT, b"\xff{", 400, "JSON Parse error"),
+        (PREDICT, b"[" * 100_000, 400, "JSON Parse error"),
+        (PREDICT, [], 400, "not an object"),
+        (PREDICT, {}, 400, "'inputs' and 'instances'"),
+        (PREDICT, {"instances": ["a"], "inputs": ["a"]}, 400, "'inputs' and 'instances'"),
+        (PREDICT, {"instances": []}, 400, "at least one"),
+        (PREDICT, {"instances": "a"}, 400, "must be a list"),
+        (PREDICT, {"instances": ["a", {"image_bytes": "a"}]}, 400, "all objects or all values"),
+        (PREDICT, {"instances": [{"photo": "a"}]}, 400, "the input must be image_bytes. Received: photo"),
+        (PREDICT, {"inputs": {"photo": ["a"]}}, 400, "the input must be image_bytes. Received: photo"),
+        (PREDICT, {"instances": [3]}, 400, '{"b64": "..."}'),
+        (PREDICT, {"instances": [{"b64": "@"}]}, 400, "Unable to base64 decode"),
+        (PREDICT, {"instances": [{"b64": "é"}]}, 400, "Unable to base64 decode"),
+        (PREDICT, {"instances": [["a"], "b"]}, 400, "one length"),
+        (PREDICT, {"instances": [["a"], ["b"]]}, 400, "shape"),
+        (PREDICT, {"signature_name": "train", "instances": ["a"]}, 400, 'Serving signature name: "train" not found'),
+        (PREDICT, {"signature_name": 3, "instances": ["a"]}, 400, "must be a string"),
+        (PREDICT, {"signature_name": "predict_pixels", "instances": [[[[256, 0, 0]]]]}, 400, "whole numbers"),
+        (PREDICT, {"signature_name": "predict_pixels", "instances": [[[[-1, 0, 0]]]]}, 400, "whole numbers"),
+        (PREDICT, {"signature_name": "predict_pixels", "instances": [[[[0.5, 0, 0]]]]}, 400, "whole numbers"),
+        (PREDICT, {"signature_name": "predict_pixels", "instances": [[[["1", 0, 0]]]]}, 400, "whole numbers"),
+        (PREDICT, {"signature_name": "predict_pixels", "instances": [[[[1, 2]]]]}, 400, "shape"),
+        (PREDICT, {"signature_name": "predict_pixels", "instances": [[1], [1, 2]]}, 400, "input pixels"),
+        (PREDICT, {"signature_name": "predict_pixels", "instances": [10**400]}, 400, "input pixels"),
+    ],
+)
+def test_rest_error_says_what_is_wrong(rest, path, body, status, text):
+    found_status, found = rest(path, body)
+    assert found_status == status, found
+    assert list(found) == ["error"]
+    assert text in found["error"]
+
+
+def test_rest_body_beyond_the_limit_is_refused_and_the_next_request_answered(rest):
+    assert rest(PREDICT, {"instances": [b64(photo(LIMIT))]})[0] == 413
+    assert rest(PREDICT, {"instances": [b64(photo(LIMIT // 2))]})[0] == 200
+
+
+def predict_by_grpc(server, lengths, version=None, signature="", outputs=()):
+    import tensorflow as tf
+
+    from keras_vit.exporting.serving_protos import serving_messages
+
+    messages = serving_messages()
+    request = messages.PredictRequest()
+    request.model_spec.name, request.model_spec.signature_name = "birds", signature
+    if version is not None:
+        request.model_spec.version.value = version
+    request.inputs["image_bytes"].CopyFrom(tf.make_tensor_proto(np.array([photo(n) for n in lengths], object)))
+    request.output_filter.extend(outputs)
+    with grpc.insecure_channel(f"127.0.0.1:{server.grpc_port}", [("grpc.enable_http_proxy", 0)]) as channel:
+        call = channel.unary_unary(
+            "/tensorflow.serving.PredictionService/Predict",
+            messages.PredictRequest.SerializeToString,
+            messages.PredictResponse.FromString,
+        )
+        return call(request, timeout=60)
+
+
+def test_grpc_answers_as_rest(server):
+    files = [photo(50), b"no photo", photo(61)]
+    by_rest = example.ask_by_rest(files, "birds", server.rest_port)
+    by_grpc = example.ask_by_grpc(files, "birds", server.grpc_port)
+    assert example.difference(by_rest, by_grpc) < 1e-7  # decimals of float32
+    for key in ("classes", "labels", "status"):
+        assert [row[key] for row in by_rest] == [row[key] for row in by_grpc]
+
+
+def test_grpc_tells_model_version_and_signature(server):
+    spec = predict_by_grpc(server, [50], version=10).model_spec
+    assert (spec.name, spec.version.value, spec.signature_name) == ("birds", 10, "serving_default")
+
+
+def test_grpc_gives_the_asked_outputs_only(server):
+    assert list(predict_by_grpc(server, [50], outputs=["labels"]).outputs) == ["labels"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "text"),
+    [
+        ({"version": 9}, "NOT_FOUND", "Specific(birds, 9)"),
+        ({"signature": "train"}, "INVALID_ARGUMENT", "not found in signature def"),
+        ({"signature": "predict_pixels"}, "INVALID_ARGUMENT", "['pixels']"),
+        ({"outputs": ["depth"]}, "INVALID_ARGUMENT", "['depth']"),
+        ({"lengths": [LIMIT + 1]}, "RESOURCE_EXHAUSTED", "larger than max"),
+    ],
+)
+def test_grpc_error_says_what_is_wrong(server, arguments, code, text):
+    with pytest.raises(grpc.RpcError) as caught:
+        predict_by_grpc(server, **{"lengths": [50]} | arguments)
+    assert caught.value.code().name == code
+    assert text in caught.value.details()
+
+
+def test_concurrent_requests_get_their_own_answers(server):
+    """16 threads, 400 requests of random batches by both protocols, each with another right answer."""
+    local = threading.local()
+
+    def one(seed):
+        rng = np.random.default_rng(seed)
+        lengths = rng.integers(4, 3000, rng.integers(1, 9))
+        if seed % 4 == 0:
+            return np.abs(scores_of(predict_by_grpc(server, lengths)) - expected_scores(lengths)).max()
+        if not hasattr(local, "session"):
+            local.session = example.local_session()
+        body = {"instances": [b64(photo(n)) for n in lengths] + ["bad"] * (seed % 10 == 0)}
+        answer = local.session.post(f"http://127.0.0.1:{server.rest_port}{PREDICT}", json=body, timeout=60).json()
+        found = [row["scores"] for row in answer["predictions"] if row["status"] == "ok"]
+        return np.abs(found - expected_scores(lengths)).max()
+
+    with ThreadPoolExecutor(16) as pool:
+        assert max(pool.map(one, range(400))) < 1e-6
+
+
+def scores_of(response):
+    import tensorflow as tf
+
+    return tf.make_ndarray(response.outputs["scores"])
+
+
+def test_slow_sender_is_told_to_hurry_and_holds_up_nobody(server, rest, monkeypatch):
+    monkeypatch.setattr("serving_stand_in.SECONDS_TO_SEND", 0.5)
+    with socket.create_connection(("127.0.0.1", server.rest_port), timeout=60) as slow:
+        slow.sendall(f"POST {PREDICT} HTTP/1.1\r\nHost: a\r\nContent-Length: 1000\r\n\r\n{{".encode())
+        assert rest(PREDICT, {"instances": [b64(photo(50))]})[0] == 200
+        assert slow.recv(100).startswith(b"HTTP/1.1 408")
+
+
+def test_taken_port_is_an_error(server):
+    with pytest.raises(OSError, match="in use"), StandIn(server.model, rest_port=server.rest_port):
+        pass
+
+
+def test_folder_without_versions_is_an_error(tmp_path):
+    with pytest.raises(FileNotFoundError, match="no version folder"):
+        ServedModel(tmp_path, "birds")
+
+
+def test_name_is_the_configs(folder, tmp_path):
+    assert example.model_name(folder) == "birds"
+    assert example.model_name(folder, "given") == "given"
+    assert example.model_name(tmp_path / "owls") == "owls"
+
+
+@pytest.mark.parametrize(
+    ("answer", "lines"),
+    [
+        ({"status": "ok", "labels": ["ash", "elm"], "top_scores": [0.912, 0.05]}, ["   91.2%  ash", "    5.0%  elm"]),
+        ({"status": "damaged", "labels": ["", ""], "top_scores": [0, 0]}, ["  not read: damaged"]),
+        ({"status": "ok", "features": [0.5, 0.25]}, ["  2 features"]),
+    ],
+)
+def test_describe_prints_names_or_the_reason(answer, lines):
+    assert example.describe("a.jpg", answer).splitlines() == ["a.jpg", *lines]
+
+
+def test_exported_model_answers_photos_as_keras_does(tmp_path):
+    """No resize: the PNG has the model's size. A broken file and a larger photo stand beside it."""
+    import keras
+    import tensorflow as tf
+
+    import keras_vit
+
+    model, pixels = make_tiny(), np.random.default_rng(4).integers(0, 256, (20, 28, 3), dtype="uint8")
+    names = [f"bird {number}" for number in range(7)]
+    keras_vit.export(model, tmp_path / "tiny", labels=names, verify=False, images=[pixels] * 2, top_k=2)
+    file = tf.io.encode_png(pixels).numpy()
+    large = tf.io.encode_jpeg(pixels.repeat(3, 0).repeat(5, 1)).numpy()
+    with StandIn(ServedModel(tmp_path / "tiny", "tiny")) as server:
+        assert server.model.warm_up(tmp_path / "tiny") >= 4
+        answers = example.ask_by_rest([file, file[:50], large], "tiny", server.rest_port)
+        by_grpc = example.ask_by_grpc([file], "tiny", server.grpc_port)
+    expected = keras.ops.convert_to_numpy(keras.ops.softmax(model(model.preprocessing(pixels[None]))))[0]
+    np.testing.assert_allclose(answers[0]["scores"], expected, atol=1e-5)
+    np.testing.assert_allclose(by_grpc[0]["scores"], expected, atol=1e-5)
+    assert answers[0]["labels"] == [names[k] for k in np.argsort(-expected)[:2]]
+    assert [answer["status"] for answer in answers] == ["ok", "damaged", "ok"]
+
+
+def test_grpc_port_that_is_taken_is_an_error(server):
+    with pytest.raises(RuntimeError, match="bind"), StandIn(server.model, grpc_port=server.grpc_port):
+        pass
