@@ -27,10 +27,10 @@ def main():
     arguments = parse()
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: arguments.threads])
-    model = make_model(arguments)
+    original, model = make_models(arguments)
     with tempfile.TemporaryDirectory() as folder:
-        served = serve(model, Path(folder), arguments.precision)
-        others = {} if arguments.tensorflow_only else open_others(model, Path(folder), arguments.precision)
+        served = serve(original, Path(folder), arguments.precision)
+        others = {} if arguments.tensorflow_only else open_others(original, Path(folder), arguments.precision)
         for batch_size in arguments.batch_sizes:
             pixels, files = photos(model, batch_size)
             calls = pixel_calls(model, served, pixels)
@@ -51,8 +51,11 @@ def parse():
     return parser.parse_args()
 
 
-def make_model(arguments):
-    """Random weights, the head's too, which would be zeros, so that the scores tell whether paths agree."""
+def make_models(arguments):
+    """The model in float32, from which files are written, and in the precision.
+
+    Weights are random, the head's too, which would be zeros, so that the scores tell whether paths agree.
+    """
     import numpy as np
 
     import keras_vit
@@ -62,7 +65,7 @@ def make_model(arguments):
     model = keras_vit.build(arguments.variant, input_shape=(side, side, 3), classes=1000)
     head, rng = model.get_layer("head"), np.random.default_rng(0)
     head.set_weights([rng.normal(0, 0.05, weight.shape) for weight in head.get_weights()])
-    return in_precision(model, arguments.precision)
+    return model, in_precision(model, arguments.precision)
 
 
 def photos(model, count):
@@ -82,6 +85,7 @@ def serve(model, folder, precision):
 
     import keras_vit
 
+    tf.get_logger().setLevel("ERROR")  # it advises against the loader that the server uses
     path = str(keras_vit.export(model, folder / "served", precision=precision, verify=False).path)
     loaded = tf.saved_model.load(path)
     session = tf.compat.v1.Session(graph=tf.Graph())

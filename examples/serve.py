@@ -12,6 +12,7 @@ import argparse
 import base64
 import contextlib
 import json
+import os
 import re
 import shutil
 import signal
@@ -145,7 +146,9 @@ def free_port(port=0):
         with socket.create_server((HOST, port)) as taken:
             return taken.getsockname()[1]
     except OSError as error:
-        raise OSError(f"port {port}: {error.strerror}. Free ones are found by --rest-port 0 --grpc-port 0") from None
+        raise OSError(
+            f"port {port}: {os.strerror(error.errno)}. Free ones are found by --rest-port 0 --grpc-port 0"
+        ) from None
 
 
 def ask(arguments):

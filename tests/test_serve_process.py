@@ -7,6 +7,7 @@ import os
 import queue
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -75,7 +76,7 @@ def ask(*arguments):
     return done.returncode, done.stdout, done.stderr
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
 def test_server_process_answers_and_stops_cleanly(folder, tmp_path, number):
     (tmp_path / "a.jpg").write_bytes(photo(20))
     (tmp_path / "b.txt").write_text("no photo")
@@ -127,6 +128,14 @@ def test_ask_about_a_file_that_is_not_there_is_one_line(tmp_path):
     code, _, error = ask("--name", "birds", "--ask", tmp_path / "a.jpg")
     assert code == 1
     assert len(error.splitlines()) == 1
+
+
+def test_taken_port_is_told_before_the_model_is_loaded(folder):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        code, shown, error = ask(folder, "--stand-in", "--rest-port", port)
+    assert (code, shown) == (1, "")
+    assert error == f"port {port}: Address already in use. Free ones are found by --rest-port 0 --grpc-port 0\n"
 
 
 FAKE_BINARY = """#!{python}

@@ -10,7 +10,7 @@ from keras_vit.data.decode import apply_orientation, grey, stored_window
 from keras_vit.data.prepare import operations, prepare, scaled
 from keras_vit.preprocessing import covering_size, fit_channels, resize_matrix
 
-STRIP = 2**18  # pixels; as float32 3 MB
+STRIP = 2**16  # pixels; as float32 0.8 MB, a few times in the heap of every thread
 WIDEST_RESULT = 512  # pixels; a narrower strip is as long as if it were so wide, since it may be made wider
 _BETWEEN = 20 * 2**20  # bytes that TensorFlow's antialias may take between rows and columns
 

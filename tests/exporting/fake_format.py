@@ -1,9 +1,8 @@
 """Formats for the tests of `export` itself: what they write is small, and what opens it is Keras, off as asked."""
 
+import functools
 import json
 import sys
-
-from exporting.served import make_job
 
 from keras_vit.exporting import FORMATS
 from keras_vit.exporting.report import Runtime
@@ -50,8 +49,13 @@ def register(monkeypatch, name, format):
 
 def fake_runtime(job, spoil=lambda answers, pixels: answers, photos=None):
     """Keras' own answers, spoiled."""
-    reference = Reference(job.model, job.activation)
+    reference = _reference(job.model, job.activation)
     return Runtime("fake 1.0", lambda pixels: spoil(reference.run(pixels), pixels), photos=photos)
+
+
+@functools.lru_cache(maxsize=2)  # tracing takes a second
+def _reference(model, activation):
+    return Reference(model, activation)
 
 
 def _empty_saved_model():

@@ -43,8 +43,13 @@ for name, function in loaded.signatures.items():
 np.savez(answered, **{key: array.astype("S") if array.dtype == object else array for key, array in found.items()})
 """
 FULL = [pytest.param(kind, False, marks=pytest.mark.slow) for kind in KINDS if kind != "digits"]
-QUICK = ("hybrid", "DeiT")  # of the default run, which has to be short; formats have tests of their own beside
-CASES = [pytest.param(kind, True, marks=() if kind in QUICK else pytest.mark.slow) for kind in KINDS] + FULL
+
+
+def cases(quick):
+    """All kinds, of which the default run, which has to be short, takes one; formats have tests of their own beside."""
+    return [pytest.param(kind, True, marks=() if kind == quick else pytest.mark.slow) for kind in KINDS] + FULL
+
+
 LOADERS = ("load", "session")
 
 
@@ -88,10 +93,11 @@ def served(path, pixels, folder):
 def check_close(found, wanted, bound=1e-5):
     assert found.shape == wanted.shape
     assert wanted.std() > 1e-4  # numbers that could be wrong
+    print(f"largest difference {np.abs(found - wanted).max():.1e}, standard deviation {wanted.std():.2g}")
     np.testing.assert_allclose(found, wanted, rtol=0, atol=bound * max(1, wanted.std()))
 
 
-@pytest.mark.parametrize(("kind", "small"), CASES)
+@pytest.mark.parametrize(("kind", "small"), cases("hybrid"))
 def test_saved_model_equals_keras_in_a_process_without_it(kind, small, tmp_path):
     model = model_of(kind, small)
     report = export(model, tmp_path / "served", top_k=3)
@@ -111,7 +117,7 @@ def test_saved_model_equals_keras_in_a_process_without_it(kind, small, tmp_path)
 
 
 @pytest.mark.parametrize("form", ["onnx", "litert", "openvino"])
-@pytest.mark.parametrize(("kind", "small"), CASES)
+@pytest.mark.parametrize(("kind", "small"), cases("DeiT"))
 def test_other_formats_equal_keras(kind, small, form, tmp_path):
     pytest.importorskip({"onnx": "onnxruntime", "litert": "ai_edge_litert", "openvino": "openvino"}[form])
     model = model_of(kind, small)

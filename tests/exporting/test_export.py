@@ -60,7 +60,7 @@ def test_defaults_reach_the_writer(model, fake, tmp_path):
     assert job.model is model
     assert (job.precision, job.top_k, job.activation, job.name) == ("float32", 5, "softmax", "trees")
     assert job.labels == tuple(f"class {number}" for number in range(7))
-    assert (job.max_bytes, job.max_pixels, job.opset) == (8 * 2**20, 16 * 2**20, 18)
+    assert (job.max_bytes, job.max_pixels, job.opset) == (8 * 2**20, 12 * 2**20, 18)
     assert (job.image_size, job.channels) == ((20, 28), 3)
     assert (job.representative.shape, job.representative.dtype) == ((3, 20, 28, 3), np.uint8)
 
@@ -186,7 +186,7 @@ def test_wrong_argument_is_refused_and_nothing_is_left(model, fake, tmp_path, op
 def test_other_models_are_refused(model, fake, tmp_path):
     features = keras.Model(model.input, model.get_layer("pooling").output)
     for other in (features, "B/16", None):
-        with pytest.raises(TypeError, match="`model` must be a VisionTransformer with one input.*\nReceived: "):
+        with pytest.raises(TypeError, match=r"`model` must be a VisionTransformer with one input.*\nReceived: "):
             export(other, tmp_path / "x.fake")
 
 
@@ -200,7 +200,7 @@ def test_model_with_an_answer_for_each_token_is_refused(fake, tmp_path, argument
 
 def test_another_backend_is_refused(model, fake, tmp_path, monkeypatch):
     monkeypatch.setattr("keras.config.backend", lambda: "jax")
-    with pytest.raises(RuntimeError, match="Received: the backend 'jax'. .*KERAS_BACKEND=tensorflow"):
+    with pytest.raises(RuntimeError, match=r"Received: the backend 'jax'. .*KERAS_BACKEND=tensorflow"):
         export(model, tmp_path / "x.fake")
 
 
@@ -214,7 +214,7 @@ def test_file_must_have_the_ending_of_the_format(model, fake, tmp_path):
 
 def test_file_that_is_there_is_kept_and_told(model, fake, tmp_path):
     (tmp_path / "x.fake").write_text("precious")
-    with pytest.raises(FileExistsError, match="something is at .*x.fake. Pass overwrite=True"):
+    with pytest.raises(FileExistsError, match=r"something is at .*x.fake. Pass overwrite=True"):
         export(model, tmp_path / "x.fake")
     assert (tmp_path / "x.fake").read_text() == "precious"
 
@@ -230,7 +230,7 @@ def test_file_that_appears_meanwhile_is_kept(model, fake, tmp_path):
 def test_data_of_another_model_beside_is_kept(model, fake, tmp_path):
     fake.beside = True
     (tmp_path / "x.fake.data").write_text("precious")
-    with pytest.raises(FileExistsError, match="x.fake.data"):
+    with pytest.raises(FileExistsError, match=r"x.fake.data"):
         export(model, tmp_path / "x.fake", verify=False)
     assert (tmp_path / "x.fake.data").read_text() == "precious"
     assert everything_below(tmp_path) == ["x.fake.data"]
@@ -261,7 +261,7 @@ def test_folder_in_the_place_of_a_file_is_kept(model, fake, tmp_path):
 
 def test_file_in_the_place_of_a_folder_is_kept(model, fake_folder, tmp_path):
     (tmp_path / "trees").write_text("precious")
-    with pytest.raises(FileExistsError, match="a SavedModel goes to a folder.*\nReceived: .*trees, a file"):
+    with pytest.raises(FileExistsError, match=r"a SavedModel goes to a folder.*\nReceived: .*trees, a file"):
         export(model, tmp_path / "trees", "fake_folder", overwrite=True)
 
 

@@ -65,7 +65,7 @@ def test_model_of_any_kind_is_compared(fake, tmp_path, arguments, activation, ou
 
 
 def test_labels_for_a_model_without_a_head_are_refused(fake, tmp_path):
-    with pytest.raises(ValueError, match="`labels` name the classes of a head.\nReceived: .*without a head"):
+    with pytest.raises(ValueError, match=r"`labels` name the classes of a head.\nReceived: .*without a head"):
         export(make_tiny(include_top=False, classes=None, num_layers=1), tmp_path / "x.fake", labels=LABELS)
 
 
@@ -107,7 +107,7 @@ def test_quantised_model_is_exported_as_it_is_and_as_nothing_else(fake, fake_fol
     assert fake.jobs[0].model is model
     assert report.max_difference < 1e-6  # compared with itself
     for format, place in (("fake", "y.fake"), ("fake_folder", "y")):
-        with pytest.raises(ValueError, match='a quantised model has lost.*\n.*Pass precision="int8"'):
+        with pytest.raises(ValueError, match=r'a quantised model has lost.*\n.*Pass precision="int8"'):
             export(model, tmp_path / place, format)
     with pytest.raises(ValueError, match=r"a quantised model keeps its size.\nReceived: image_size=\(28, 36\)"):
         export(model, tmp_path / "y.fake", precision="int8", image_size=(28, 36))

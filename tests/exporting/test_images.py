@@ -79,20 +79,22 @@ def test_file_that_is_broken_is_named_in_two_lines(folder, content, why):
     (folder / "b" / "broken.jpg").write_bytes(content)
     with pytest.raises(ValueError, match="`images` must be sound JPEG or PNG files") as caught:
         real_photos(folder, 99)
-    rule, received = str(caught.value).splitlines()
+    _, received = str(caught.value).splitlines()
     assert received.startswith(f"Received: {folder / 'b' / 'broken.jpg'}: {why}")
     assert "{{" not in received
 
 
 def test_nothing_is_told(tmp_path):
     for nothing in ([], (), np.zeros((0, 3, 4, 3), "uint8")):
-        with pytest.raises(ValueError, match="at least one photo.\nReceived: none"):
+        with pytest.raises(ValueError, match=r"at least one photo.\nReceived: none"):
             real_photos(nothing, 3)
     with pytest.raises(ValueError, match=f"at least one photo.\nReceived: {tmp_path}, without a JPEG or PNG file"):
         real_photos(tmp_path, 3)
-    with pytest.raises(FileNotFoundError, match="must be a folder of photos.\nReceived: .*nowhere, which is not there"):
+    with pytest.raises(
+        FileNotFoundError, match=r"must be a folder of photos.\nReceived: .*nowhere, which is not there"
+    ):
         real_photos(tmp_path / "nowhere", 3)
-    with pytest.raises(FileNotFoundError, match="must be files that are there.\nReceived: .*x.png"):
+    with pytest.raises(FileNotFoundError, match=r"must be files that are there.\nReceived: .*x.png"):
         real_photos([tmp_path / "x.png"], 3)
 
 
@@ -106,7 +108,7 @@ def test_what_is_no_photo_is_refused(wrong):
 
 @pytest.mark.parametrize("wrong", [5, {"a": 1}, {"a"}, iter(PHOTOS)])
 def test_other_collections_are_refused(wrong):
-    with pytest.raises(TypeError, match="`images` must be a folder, or a list of paths or arrays.\nReceived: images="):
+    with pytest.raises(TypeError, match=r"`images` must be a folder, or a list of paths or arrays.\nReceived: images="):
         real_photos(wrong, 3)
 
 

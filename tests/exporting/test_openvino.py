@@ -81,6 +81,12 @@ def test_inputs_and_outputs_have_names_and_a_free_batch(plain):
     assert {node.any_name for node in network.outputs} == {"features", "logits", "scores"}
 
 
+def test_outputs_keep_their_names_where_biases_are_zeros(tmp_path):
+    model = keras_vit.build(tiny_config(), input_shape=(20, 28, 3), classes=7)
+    network = read(written(make_job(model), tmp_path))
+    assert sorted((node.names for node in network.outputs), key=sorted) == [{"features"}, {"logits"}, {"scores"}]
+
+
 def test_file_still_works_in_another_folder(plain, tmp_path):
     job, file = plain
     for part in file.parent.iterdir():
@@ -187,7 +193,7 @@ from openvino.tools.ovc import telemetry
 telemetry.consent = True
 telemetry.send_event("test", "of", "their own")
 theirs = len(sent)
-writer.write(job, folder / "second.xml")
+writer.write(served.make_job(), folder / "second.xml")
 writer.open_runtime(folder / "second.xml")
 print("their own:", theirs - first[0], 1 + telemetry.consent)
 print("ours:", first[0] + len(sent) - theirs + len(first[1]) - 1)

@@ -5,7 +5,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from keras_vit.data.exif import orientation
-from keras_vit.exporting.orientation import MAX_STEPS, look
+from keras_vit.exporting.orientation import MAX_SCANS, MAX_STEPS, look, without_texts
 
 PIXELS = picture(9, 11)
 in_graph = tf.function(look, input_signature=[tf.TensorSpec((), tf.string)])
@@ -99,3 +99,52 @@ def test_no_more_segments_are_looked_at_than_the_limit():
     data = turned(PIXELS, 6)
     assert found(data[:2] + b"\xff\xe2\0\2" * (MAX_STEPS - 2) + data[2:])[0] == 6
     assert found(data[:2] + b"\xff\xe2\0\2" * MAX_STEPS + data[2:])[0] == 1
+
+
+def test_a_marker_that_no_length_follows_proves_nothing_behind_it():
+    data = encoded(PIXELS)
+    assert found(data[:2] + b"\xff\xd0\0\2" + data[2:])[1] is False
+
+
+def few(data):
+    return bool(in_graph(tf.constant(data)).few)
+
+
+def of_scans(count):
+    """A progressive JPEG whose last scan comes again and again, and its number of scans."""
+    data = encoded(PIXELS, progressive=True)
+    last = data[data.rindex(b"\xff\xda") : -2]
+    return data[:-2] + last * (count - data.count(b"\xff\xda")) + data[-2:]
+
+
+@pytest.mark.parametrize("hidden", [b"", b"\xff\xd0\xff\xd0", b"\0"], ids=["plain", "lone marker", "no marker"])
+def test_scans_are_counted(hidden):
+    for count, expected in ((MAX_SCANS, True), (MAX_SCANS + 1, False)):
+        data = of_scans(count)
+        behind = 4 + int.from_bytes(data[4:6], "big")  # the first segment
+        assert few(data[:behind] + hidden + data[behind:]) is expected
+
+
+def test_scans_are_counted_over_the_bounds_of_pieces(monkeypatch):
+    monkeypatch.setattr("keras_vit.exporting.orientation._PIECE", 7)
+    count = tf.function(lambda data: look(data).few)
+    assert count(tf.constant(of_scans(MAX_SCANS)))
+    assert not count(tf.constant(of_scans(MAX_SCANS + 1)))
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG"])
+def test_a_file_of_too_many_parts_is_told(kind):
+    data, part = encoded(PIXELS, kind), {"JPEG": b"\xff\xe2\0\2", "PNG": b"\0\0\0\0abCd\0\0\0\0"}[kind]
+    place = {"JPEG": 2, "PNG": 33}[kind]
+    assert few(data[:place] + part * 900 + data[place:])
+    assert not few(data[:place] + part * MAX_STEPS + data[place:])
+
+
+@pytest.mark.parametrize("place", [33, -12], ids=["before the pixels", "behind them"])
+def test_texts_of_a_png_are_left_out_and_nothing_else(place):
+    data = BIG_PNG
+    texts = b"".join(b"\0\0\0\5" + name + b"a\0\0bcCRC " for name in (b"zTXt", b"iTXt"))
+    given = data[:place] + texts + data[place:]
+    assert in_graph(tf.constant(given)).has_texts
+    assert not in_graph(tf.constant(data)).has_texts
+    assert tf.function(without_texts)(tf.constant(given)).numpy() == data

@@ -1,6 +1,9 @@
 import dataclasses
 import functools
 import io
+import struct
+import time
+import zlib
 
 import numpy as np
 import pytest
@@ -153,6 +156,30 @@ def test_pixels_of_several_scans_count_three_times(progressive):
     assert words(prepare(data)[1]) == ["too many pixels" if progressive else "ok"]
 
 
+def with_chunk(kind, data, count=1):
+    chunk = struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+    return PNG[:33] + chunk * count + PNG[33:]
+
+
+def test_packed_texts_of_a_png_are_not_unpacked():
+    _, prepare = prepared_by("squash")
+    bombs = with_chunk(b"zTXt", b"a\0\0" + zlib.compress(bytes(7 * 2**20), 9), 17)
+    prepare(PNG)  # which traces
+    before = time.process_time()
+    images, codes = prepare(PNG, bombs)
+    assert time.process_time() - before < 1  # unpacked they take 3 s and 119 MB
+    assert words(codes) == ["ok", "ok"]
+    np.testing.assert_array_equal(*images)
+
+
+def test_files_of_thousands_of_parts_are_refused():
+    data = encoded(PIXELS, progressive=True)
+    data = data[:-2] + data[data.rindex(b"\xff\xda") : -2] * 900 + data[-2:]
+    assert words(prepared_by("squash")[1](data, with_chunk(b"abCd", b"", 4097), PNG)[1]) == ["too many parts"] * 2 + [
+        "ok"
+    ]
+
+
 @pytest.mark.parametrize(("side", "status"), [(MAX_SIDE, "ok"), (MAX_SIDE + 1, "too many pixels")])
 def test_a_side_is_limited_too(side, status):
     _, prepare = prepared_by("crop", max_bytes=2**20)
@@ -175,8 +202,9 @@ def test_files_need_colours_or_grey():
     assert not takes_files(make_job(make_tiny(input_shape=(20, 28, 5))))
 
 
-@pytest.mark.parametrize("name", RECORDS)
-@pytest.mark.parametrize("size", [(45, 67), (20, 28)], ids=str)
+@pytest.mark.parametrize(
+    ("name", "size"), [*((name, (45, 67)) for name in RECORDS), ("squash", (20, 28)), ("crop", (20, 28))]
+)
 def test_pixels_are_prepared_as_the_model_prepares_them(name, size):
     job = make_job(with_record(name))
     pixels = np.stack([picture(*size, seed=seed) for seed in range(3)])

@@ -10,11 +10,14 @@ from exporting.served import LABELS, RECORDS, logits, make_job, softmax, with_re
 
 from keras_vit.exporting.job import answering_network
 from keras_vit.exporting.photos import STATUSES
-from keras_vit.exporting.saved_model import PRECISIONS, open_runtime, write
+from keras_vit.exporting.precision import in_precision
+from keras_vit.exporting.saved_model import open_runtime, write
 
 CLOSE = 1e-5  # the bound of an export in float32
 PICTURES = [picture(45 + 7 * n, 67 - 5 * n, seed=n) for n in range(5)]
 FILES = [encoded(pixels, "PNG") for pixels in PICTURES]
+# What a record does to photos is proven in `test_photos`, so one is enough for the default run.
+SOME_RECORDS = [name if name == "bicubic" else pytest.param(name, marks=pytest.mark.slow) for name in RECORDS]
 SIGNATURES = {"serving_default", "predict_pixels", "features", "features_pixels"}
 
 
@@ -60,7 +63,7 @@ def test_signatures_have_the_documented_names_and_shapes(served):
     assert inputs == dict(zip(sorted(SIGNATURES), (files, pixels, pixels, files), strict=True))
 
 
-@pytest.mark.parametrize("record", RECORDS)
+@pytest.mark.parametrize("record", SOME_RECORDS)
 def test_files_get_the_scores_that_keras_gives_their_pixels(record, tmp_path):
     job = make_job(with_record(record))
     signatures, _kept = signatures_of(job, tmp_path / "1")
@@ -158,7 +161,7 @@ np.savez(answers, scores=found["scores"], status=found["status"].astype(str))
 """
 
 
-@pytest.mark.parametrize("way", ["load", "session"])
+@pytest.mark.parametrize("way", [pytest.param("load", marks=pytest.mark.slow), "session"])
 def test_fresh_process_needs_neither_keras_nor_the_package(served, tmp_path, way):
     job, place, _ = served
     (tmp_path / "photo").write_bytes(FILES[0])
@@ -193,7 +196,7 @@ ALLOWED = set(
 )  # the Python side saves and restores the weights by RestoreV2, SaveV2 and what is around them
 
 
-@pytest.mark.parametrize("record", RECORDS)
+@pytest.mark.parametrize("record", SOME_RECORDS)
 def test_graph_has_no_operation_beyond_the_list(record, tmp_path):
     write(make_job(with_record(record)), tmp_path / "1")
     graph = graph_of(tmp_path / "1").graph_def
@@ -219,7 +222,7 @@ def test_folder_holds_nothing_of_the_machine_or_of_keras(served):
 
 
 def test_model_without_a_head_serves_features_alone(tmp_path):
-    job = make_job(make_tiny(include_top=False))
+    job = make_job(make_tiny(include_top=False, classes=None))
     signatures, _kept = signatures_of(job, tmp_path / "1")
     assert set(signatures) == {"serving_default", "features", "features_pixels"}
     found = signatures["serving_default"](image_bytes=tf.constant([*FILES[:2], b""]))
@@ -256,14 +259,9 @@ def test_model_that_ends_in_scores_has_no_logits(tmp_path):
     np.testing.assert_allclose(found["scores"][0], logits(job.model, PICTURES[0]), atol=CLOSE)
 
 
-@pytest.mark.parametrize("precision", PRECISIONS[1:])
+@pytest.mark.parametrize("precision", ["bfloat16", pytest.param("float16", marks=pytest.mark.slow), "int8"])
 def test_another_precision_is_served_as_keras_computes_it(precision, tmp_path):
-    if precision == "int8":
-        model = make_tiny()
-        model.quantize("int8")
-    else:
-        keras.config.set_dtype_policy(precision)
-        model = make_tiny()
+    model = in_precision(make_tiny(), precision)
     job = make_job(model, precision=precision)
     signatures, _kept = signatures_of(job, tmp_path / "1")
     found = signatures["predict_pixels"](pixels=tf.constant(PICTURES[0][None]))

@@ -1,0 +1,227 @@
+"""`keras-vit export`: what it takes, what it prints, and one line for whatever goes wrong (row C1)."""
+
+import json
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from conftest import ROOT, make_tiny
+from data.pictures import encoded, picture
+from exporting.fake_format import FakeFormat
+from fault_server import child_environment
+
+from keras_vit import cli
+from keras_vit.cli.export import FORMATS, PRECISIONS
+from keras_vit.weights.fetch import cache_dir
+
+NAMES = ["ash", "birch", "cedar", "douglas fir", "elm", "fig", "ginkgo"]
+
+
+@pytest.fixture
+def run(capfd):
+    """Runs `export` in this process, and gives exit code, output lines and error lines."""
+
+    def run(*arguments):
+        code = cli.main(["export", *(str(argument) for argument in arguments)])
+        return code, *(text.splitlines() for text in capfd.readouterr())
+
+    return run
+
+
+@pytest.fixture
+def fake(monkeypatch):
+    """A format that costs nothing in the place of ONNX."""
+    fake = FakeFormat(".onnx")
+    monkeypatch.setitem(sys.modules, "keras_vit.exporting.onnx", fake)
+    return fake
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """The folder of a run."""
+    folder = tmp_path_factory.mktemp("run")
+    make_tiny(num_layers=1).save(folder / "best.keras")
+    (folder / "config.json").write_text(json.dumps({"data": {"class_names": NAMES}}))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("photos")
+    for number in range(3):
+        (folder / f"{number}.png").write_bytes(encoded(picture(33, 47, seed=number), "PNG"))
+    return folder
+
+
+def assert_one_line(error_lines, pattern):
+    assert len(error_lines) == 1, error_lines
+    assert re.match(f"keras-vit: error: .*{pattern}", error_lines[0]), error_lines
+
+
+def test_choices_are_those_of_the_function():
+    from keras_vit import exporting
+
+    assert tuple(exporting.FORMATS) == FORMATS
+    assert exporting.PRECISIONS == PRECISIONS
+
+
+# What is written and printed
+
+
+def test_run_is_exported_with_the_names_of_its_classes(run, fake, trained, photos, tmp_path):
+    code, lines, error = run(trained, tmp_path / "x.onnx", "--format", "onnx", "--images", photos)
+    assert (code, error) == (0, [])
+    assert lines[0] == f"| export | {tmp_path / 'x.onnx'} |"
+    assert "| photos compared | 3 |" in lines
+    assert [line.split()[1] for line in lines[-3:]] == ["logits", "features", "scores"]
+    assert json.loads((tmp_path / "x.onnx").read_text())["labels"] == NAMES
+
+
+def test_options_reach_the_function(run, fake, trained, photos, tmp_path):
+    options = "--format onnx --precision float16 --image-size 28x36 --top 2 --activation sigmoid --name my.trees "
+    options += f"--opset 17 --max-bytes 99999 --max-pixels 9999 --images {photos}"
+    assert run(trained / "best.keras", tmp_path / "x.onnx", *options.split())[::2] == (0, [])
+    (job,) = fake.jobs
+    assert (job.precision, job.image_size, job.top_k, job.activation) == ("float16", (28, 36), 2, "sigmoid")
+    assert (job.name, job.opset, job.max_bytes, job.max_pixels) == ("my.trees", 17, 99999, 9999)
+    assert job.representative.shape == (3, 28, 36, 3)
+
+
+def test_defaults_are_those_of_the_function(run, fake, trained, tmp_path):
+    run(trained, tmp_path / "x.onnx", "--format", "onnx", "--no-verify")
+    (job,) = fake.jobs
+    assert (job.precision, job.image_size, job.top_k, job.opset) == ("float32", (20, 28), 5, 18)
+    assert (job.max_bytes, job.max_pixels, job.name) == (8 * 2**20, 12 * 2**20, "x")
+
+
+@pytest.mark.parametrize(("text", "size"), [("24", (24, 24)), ("any", (None, None))])
+def test_size_may_be_one_side_or_any(run, fake, trained, photos, tmp_path, text, size):
+    run(trained, tmp_path / "x.onnx", "--format", "onnx", "--no-verify", "--image-size", text, "--images", photos)
+    assert fake.jobs[0].image_size == size
+
+
+def test_labels_of_a_file_are_its_lines(run, fake, trained, photos, tmp_path):
+    labels = [f"{name} ä" for name in NAMES]
+    (tmp_path / "labels.txt").write_bytes(b"\xef\xbb\xbf" + "\r\n".join([*labels, ""]).encode())
+    command = (trained, tmp_path / "x.onnx", "--format", "onnx", "--no-verify", "--labels", tmp_path / "labels.txt")
+    assert run(*command)[0] == 0
+    assert list(fake.jobs[0].labels) == labels
+
+
+def test_json_is_for_programs_and_report_for_people(run, fake, trained, photos, tmp_path):
+    to = ("--format", "onnx", "--images", photos, "--json")
+    code, lines, error = run(trained, tmp_path / "x.onnx", *to, "--report", tmp_path / "report.md")
+    assert (code, error) == (0, [])
+    summary = json.loads("\n".join(lines))
+    assert (summary["format"], summary["images"], summary["path"]) == ("onnx", 3, str(tmp_path / "x.onnx"))
+    assert (tmp_path / "report.md").read_text().startswith(f"| export | {tmp_path / 'x.onnx'} |\n")
+    _, lines, _ = run(trained, tmp_path / "y.onnx", *to, "--report", tmp_path / "report.json")
+    assert (tmp_path / "report.json").read_text() == "\n".join(lines) + "\n"
+
+
+def test_overwrite_replaces(run, fake, trained, tmp_path):
+    (tmp_path / "x.onnx").write_text("precious")
+    command = (trained, tmp_path / "x.onnx", "--format", "onnx", "--no-verify")
+    code, _, error = run(*command)
+    assert (code, (tmp_path / "x.onnx").read_text()) == (1, "precious")
+    assert_one_line(error, "something is at .*x.onnx. Pass --overwrite to replace a file, or another path")
+    assert run(*command, "--overwrite")[0] == 0
+    assert (tmp_path / "x.onnx").read_text() != "precious"
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--format", "coreml"), "argument --format: invalid choice: 'coreml'"),
+        (("--precision", "fp16"), "argument --precision: invalid choice"),
+        (("--image-size", "20x28x3"), "a size is as 224, 224x320 .height, width. or any, not '20x28x3'"),
+        (("--image-size", "-5"), "--image-size"),
+        (("--top", "many"), "argument --top: invalid int value"),
+        (("--form", "onnx"), "unrecognized arguments"),
+        (("--labels", ""), "a path must not be empty"),
+    ],
+)
+def test_wrong_usage_is_code_2(capsys, tmp_path, options, words):
+    with pytest.raises(SystemExit) as caught:
+        cli.main(["export", "B/16", str(tmp_path / "x"), *options])
+    assert caught.value.code == 2
+    assert re.search(words, capsys.readouterr().err)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--format", "onnx", "--precision", "bfloat16"), r"`--precision` must be one that the format has: .*bfloat16"),
+        (("--format", "onnx", "--top", "0"), "`--top` must be at least 1"),
+        (("--format", "onnx", "--max-bytes", "0"), "`--max-bytes` must be at least 1"),
+        (("--format", "onnx", "--name", "a b"), "`name` stands in addresses"),
+        (("--format", "onnx", "--image-size", "21x28"), r"Nearest: \(20, 28, 3\)"),
+        (("--format", "onnx", "--images", "no/such/place"), "`--images` must be a folder of photos.*no/such/place"),
+        (("--format", "onnx", "--labels", "no/such/file"), "No such file or directory: 'no/such/file'"),
+        (("--format", "onnx", "--report", "no/such/report.md"), "the report must go to a folder that is there"),
+        (("--format", "onnx", "--report", "."), "the report must be a file"),
+        (("--format", "onnx", "--weights", "imagenet21k"), "`--weights` is for a variant"),
+        (("--format", "litert"), "the path must end in .tflite"),
+    ],
+)
+def test_wrong_request_is_one_line_and_leaves_nothing(run, fake, trained, tmp_path, options, words):
+    code, lines, error = run(trained, tmp_path / "new" / "x.onnx", *options)
+    assert (code, lines) == (1, [])
+    assert_one_line(error, words)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_labels_that_do_not_fit_are_one_line(run, fake, trained, tmp_path):
+    (tmp_path / "few.txt").write_text("ash\nbirch\n")
+    (tmp_path / "binary.txt").write_bytes(b"\xff\xfe\x00")
+    for name, words in (("few", "`--labels` must be 7 names.* Received: 2"), ("binary", "`--labels` .*UTF-8.*binary")):
+        code, _, error = run(trained, tmp_path / "x.onnx", "--format", "onnx", "--labels", tmp_path / f"{name}.txt")
+        assert code == 1
+        assert_one_line(error, words)
+
+
+def test_file_that_is_not_the_model_is_one_line(run, fake, trained, photos, tmp_path):
+    fake.spoil = lambda answers, pixels: {**answers, "logits": np.full_like(answers["logits"], np.nan)}
+    code, lines, error = run(trained, tmp_path / "x.onnx", "--format", "onnx", "--images", photos)
+    assert (code, lines, list(tmp_path.iterdir())) == (1, [], [])
+    assert_one_line(error, r"a file must compute what the model computes.*deleted.*\| logits \| nan \|")
+
+
+@pytest.mark.parametrize(("name", "words"), [("gone", "nothing is there"), ("", "it has no best.keras")])
+def test_model_that_is_not_there_is_one_line(run, tmp_path, name, words):
+    code, _, error = run(tmp_path / name, tmp_path / "x")
+    assert code == 1
+    assert_one_line(error, words)
+
+
+def test_interruption_is_one_line_and_leaves_nothing(run, fake, trained, tmp_path):
+    def interrupt():
+        raise KeyboardInterrupt
+
+    fake.fault = interrupt
+    code, lines, error = run(trained, tmp_path / "new" / "x.onnx", "--format", "onnx")
+    assert (code, lines, list(tmp_path.iterdir())) == (130, [], [])
+    assert_one_line(error, "interrupted$")
+
+
+# One process from start to end
+
+
+def test_process_says_what_it_found_and_nothing_else(trained, photos, tmp_path):
+    command = [sys.executable, "-m", "keras_vit", "export", trained, tmp_path / "trees", "--images", photos]
+    environment = child_environment(cache_dir())
+    environment.pop("TF_CPP_MIN_LOG_LEVEL", None)
+    done = subprocess.run(
+        list(map(str, command)), cwd=ROOT, env=environment, capture_output=True, text=True, timeout=200
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = done.stdout.splitlines()
+    assert lines[0] == f"| export | {tmp_path / 'trees' / '1'} |"
+    assert all(re.match(r"\|.*\|$|$", line) for line in lines)
+    assert [line.split(" | ")[0][2:] for line in lines[-2:]] == ["features of files", "scores of files"]
+    assert (tmp_path / "trees" / "1" / "saved_model.pb").is_file()
