@@ -167,12 +167,13 @@ def resize_and_cut(pixels, whole, record, ops):
     return pixels
 
 
-def resize_matrix(old, new, kept, record, ops):
-    """`(kept, old)`: resizes one axis from `old` to `new` and keeps the centre."""
+def resize_matrix(old, new, kept, record, ops, rows=None):
+    """`(kept, old)`: resizes one axis from `old` to `new` and keeps the centre; or those `rows` of it, floats."""
     margin = new - kept
     corner = (margin + margin // 2 % 2) // 2  # halves to even, as torchvision's CenterCrop
     scale = ops.cast(old, "float32") / ops.cast(new, "float32")
-    positions = (ops.arange(kept, dtype="float32") + ops.cast(corner, "float32") + 0.5) * scale - 0.5
+    rows = ops.arange(kept, dtype="float32") if rows is None else rows
+    positions = (rows + ops.cast(corner, "float32") + 0.5) * scale - 0.5
     distances = ops.expand_dims(positions, 1) - ops.cast(ops.expand_dims(ops.arange(old), 0), "float32")
     if record.antialias:
         distances = distances / ops.maximum(scale, 1.0)

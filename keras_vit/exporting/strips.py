@@ -74,7 +74,7 @@ def _overshoots(stored, orientation, record):
     """Bicubic: after the columns every number is rounded to a grey level, so a byte holds it."""
     import tensorflow as tf
 
-    channels, part = len(record.mean), _part(record.image_size[1])
+    channels, part = len(record.mean), _part(record.image_size[1], 96)
     columns = _matrix(1, stored, orientation, record)
 
     def narrowed(strip):
@@ -121,16 +121,28 @@ def _levels(values):
     return tf.round(tf.clip_by_value(values, 0.0, 255.0))
 
 
-def _part(width):
-    """The largest divisor of the width up to 96, so that parts are alike."""
-    return max(size for size in range(1, min(width, 96) + 1) if width % size == 0)
+def _part(side, most):
+    """The largest divisor of a side up to `most`, so that parts are alike."""
+    return max(size for size in range(1, min(side, most) + 1) if side % size == 0)
 
 
 def _matrix(axis, stored, orientation, record):
-    """`(v, W)` or `(u, H)`, which resizes the columns (axis 1) or the rows (axis 0) of the upright photo."""
+    """`(v, W)` or `(u, H)`, which resizes the columns (axis 1) or the rows (axis 0) of the upright photo.
+
+    Made a few rows at a time: on its way a matrix is there six times over, and whole ones are large.
+    """
+    import tensorflow as tf
+
     old, ops = upright_size(stored, orientation), operations()
     new = record.image_size if record.resize == "squash" else covering_size(old, record, ops)
-    return resize_matrix(old[axis], new[axis], record.image_size[axis], record, ops)
+    kept, part = record.image_size[axis], _part(record.image_size[axis], 32)
+
+    def some(rows):
+        return resize_matrix(old[axis], new[axis], kept, record, ops, rows)
+
+    rows = tf.reshape(tf.range(kept, dtype=tf.float32), (-1, part))
+    parts = tf.map_fn(some, rows, fn_output_signature=tf.TensorSpec((part, None)), parallel_iterations=1)
+    return tf.reshape(parts, (kept, -1))
 
 
 def _joined(stored, orientation, function, channels):

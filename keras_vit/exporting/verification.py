@@ -1,7 +1,7 @@
 """Whether a file computes what the model computes: both get the same real photos, in batches of several sizes.
 
-The bounds are absolute for float32, as the promise is, and shares of the deviation of the model's own numbers
-for other precisions, which round each number to 8 to 11 bits on the way. Scores are judged as the logits that
+The bounds of float32 are those of the promise, and shares of the deviation of the model's own numbers for
+other precisions, which round each number to 8 to 11 bits on the way. Scores are judged as the logits that
 they are made of: where a softmax saturates, theirs say nothing.
 """
 
@@ -17,9 +17,10 @@ from keras_vit.exporting.report import Drift, ExportError
 from keras_vit.vit import DEFAULT_IMAGE_SIZE
 
 BATCHES = (1, 2, 5, 8)
-# Largest and mean difference. float32: of the numbers, or of their deviation where that is above 1.
+# Largest and mean difference. float32: as they are, or as a share of the largest number where that is above 1: a deep
+# hybrid's own float32 is 8e-6 from float64.
 _FLOAT32 = (1e-5, 1e-5)
-_SHARES = {"bfloat16": (0.25, 0.05), "float16": (0.05, 0.01), "int8": (0.75, 0.1)}
+_SHARES = {"bfloat16": (0.25, 0.05), "float16": (0.05, 0.01), "int8": (1.0, 0.1)}
 _FLOOR = 1e-3  # of a deviation, for what is nearly constant, as scores of a head of zeros
 _MOST_PATCHES = 14  # along a side that may have any length: attention costs their number's fourth power
 _REPEATS = 7  # of a timed call
@@ -187,7 +188,7 @@ def _drift(output, wanted, found, precision, scale):
         return Drift(output, np.inf, np.inf, deviation, 0.0, 0.0)
     difference = np.abs(wanted.astype("float64") - found)
     if precision == "float32":
-        bounds = [bound * max(1.0, float(scale.std())) for bound in _FLOAT32]
+        bounds = [bound * max(1.0, float(np.abs(scale).max())) for bound in _FLOAT32]
     else:
         bounds = [share * max(_FLOOR, float(scale.std())) for share in _SHARES[precision]]
     return Drift(output, float(difference.max()), float(difference.mean()), deviation, *bounds)

@@ -45,7 +45,7 @@ np.savez(answered, **{key: array.astype("S") if array.dtype == object else array
 FULL = [pytest.param(kind, False, marks=pytest.mark.slow) for kind in KINDS if kind != "digits"]
 
 
-def cases(quick):
+def cases(quick=None):
     """All kinds, of which the default run, which has to be short, takes one; formats have tests of their own beside."""
     return [pytest.param(kind, True, marks=() if kind == quick else pytest.mark.slow) for kind in KINDS] + FULL
 
@@ -117,7 +117,7 @@ def test_saved_model_equals_keras_in_a_process_without_it(kind, small, tmp_path)
 
 
 @pytest.mark.parametrize("form", ["onnx", "litert", "openvino"])
-@pytest.mark.parametrize(("kind", "small"), cases("DeiT"))
+@pytest.mark.parametrize(("kind", "small"), cases())
 def test_other_formats_equal_keras(kind, small, form, tmp_path):
     pytest.importorskip({"onnx": "onnxruntime", "litert": "ai_edge_litert", "openvino": "openvino"}[form])
     model = model_of(kind, small)

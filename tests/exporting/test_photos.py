@@ -121,7 +121,7 @@ def test_bad_file_has_its_status_and_a_black_image(status):
 
 
 def test_every_status_is_tested():
-    assert set(STATUSES) == {"ok", "wrong size", *BAD}
+    assert set(STATUSES) == {"ok", "wrong size", "too many parts", *BAD}
 
 
 @pytest.mark.parametrize(
@@ -203,7 +203,7 @@ def test_files_need_colours_or_grey():
 
 
 @pytest.mark.parametrize(
-    ("name", "size"), [*((name, (45, 67)) for name in RECORDS), ("squash", (20, 28)), ("crop", (20, 28))]
+    ("name", "size"), [("squash", (45, 67)), ("squash", (20, 28)), ("crop", (20, 28)), ("bicubic", (45, 67))]
 )
 def test_pixels_are_prepared_as_the_model_prepares_them(name, size):
     job = make_job(with_record(name))

@@ -161,7 +161,8 @@ np.savez(answers, scores=found["scores"], status=found["status"].astype(str))
 """
 
 
-@pytest.mark.parametrize("way", [pytest.param("load", marks=pytest.mark.slow), "session"])
+@pytest.mark.slow  # the default run does so in `test_acceptance`
+@pytest.mark.parametrize("way", ["load", "session"])
 def test_fresh_process_needs_neither_keras_nor_the_package(served, tmp_path, way):
     job, place, _ = served
     (tmp_path / "photo").write_bytes(FILES[0])
@@ -185,8 +186,8 @@ ALLOWED = set(
     DecodeRaw DisableCopyOnRead Einsum EnsureShape Equal Erf Erfc Exp ExpandDims ExtractJpegShape Fill FloorDiv
     FloorMod GatherV2 Greater GreaterEqual Identity If IgnoreErrorsDataset LeftShift Less LessEqual LogicalAnd
     LogicalNot LogicalOr MapDataset MatMul Max Maximum Mean MergeV2Checkpoints Min Minimum Mul Neg NoOp NotEqual
-    OptionsDataset Pack ParallelMapDatasetV2 Placeholder Pow Range RangeDataset ReadVariableOp RealDiv Reshape
-    ResizeBilinear RestoreV2 ReverseV2 RewriteDataset Round Rsqrt SaveV2 ScaleAndTranslate Select SelectV2 Shape
+    OptionsDataset Pack ParallelMapDatasetV2 Placeholder Pow Range RangeDataset ReadVariableOp RealDiv ReduceJoin
+    Reshape ResizeBilinear RestoreV2 ReverseV2 RewriteDataset Round Rsqrt SaveV2 ScaleAndTranslate Select SelectV2 Shape
     ShardedFilename Size Slice Softmax SquaredDifference Squeeze StatefulPartitionedCall StatelessCase
     StatelessIf StatelessWhile StaticRegexFullMatch StopGradient StridedSlice StringJoin StringLength Sub Substr
     Sum Tanh TensorDataset TensorListConcatV2 TensorListFromTensor TensorListGetItem TensorListReserve
@@ -259,7 +260,9 @@ def test_model_that_ends_in_scores_has_no_logits(tmp_path):
     np.testing.assert_allclose(found["scores"][0], logits(job.model, PICTURES[0]), atol=CLOSE)
 
 
-@pytest.mark.parametrize("precision", ["bfloat16", pytest.param("float16", marks=pytest.mark.slow), "int8"])
+@pytest.mark.parametrize(
+    "precision", [*(pytest.param(name, marks=pytest.mark.slow) for name in ("bfloat16", "float16")), "int8"]
+)
 def test_another_precision_is_served_as_keras_computes_it(precision, tmp_path):
     model = in_precision(make_tiny(), precision)
     job = make_job(model, precision=precision)

@@ -157,8 +157,7 @@ def test_bounds_of_float32_are_those_of_the_promise(job):
     large = make_tiny(num_layers=1)
     large.get_layer("head").kernel.assign(large.get_layer("head").kernel * 100)
     _, drift = verified(make_job(large))
-    assert drift["logits"].bound == pytest.approx(1e-5 * drift["logits"].deviation)
-    assert drift["logits"].deviation > 10
+    assert drift["logits"].bound > 1e-5 * drift["logits"].deviation > 1e-4
 
 
 @pytest.mark.parametrize(("precision", "most", "mean"), [("bfloat16", 0.25, 0.05), ("float16", 0.05, 0.01)])
