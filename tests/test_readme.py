@@ -11,6 +11,7 @@ import keras_vit
 README = (ROOT / "README.md").read_text()
 BLOCKS = re.findall(r"```python\n(.*?)```(?:\n\n```text\n(.*?)```)?", README, re.DOTALL)
 MARK = "=== next block ==="
+pytestmark = pytest.mark.timeout(600)  # all blocks run before the first test
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +35,7 @@ def printed(tmp_path_factory):
         image.fromarray(pixels).save(photo)
     code = f"\nprint({MARK!r})\n".join(block for block, _ in BLOCKS)
     place = f"import os; os.chdir({str(folder)!r}); os.environ['KERAS_VIT_MIRROR'] = 'mirror'\n"
-    return run_python(f"{place}{code}", timeout=280).split(f"{MARK}\n")
+    return run_python(f"{place}{code}", timeout=560).split(f"{MARK}\n")
 
 
 @pytest.mark.parametrize("index", range(len(BLOCKS)))

@@ -74,7 +74,7 @@ def _overshoots(stored, orientation, record):
     """Bicubic: after the columns every number is rounded to a grey level, so a byte holds it."""
     import tensorflow as tf
 
-    channels, part = len(record.mean), _part(record.image_size[1], 96)
+    channels, part = len(record.mean), _part(record.image_size[1], 32)
     columns = _matrix(1, stored, orientation, record)
 
     def narrowed(strip):
