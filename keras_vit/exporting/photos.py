@@ -16,14 +16,14 @@ STATUSES = {  # every status that a photo can get, and what it means; the order 
     "too many bytes": "the file is larger than `max_bytes`",
     "not a JPEG or PNG": "the file does not begin as one, or ends within the header of a PNG",
     "too many pixels": "the header declares more than `max_pixels`, a side above 8,192, or, for a JPEG in several "
-    "scans (as progressive ones), more than a third of `max_pixels`",
+    "scans (as progressive ones), more than a quarter of `max_pixels`",
     "too many parts": "a JPEG of more than 64 scans, or a file of more than 4,096 segments or chunks",
     "damaged": "the header or the pixels cannot be decoded",
     "wrong size": "the model's preprocessing does not resize, and the photo has another size than the model takes",
 }
 MAX_SIDE = 8192  # pixels; the matrices of a resize grow with it
 MAX_AT_ONCE = 8  # photos that are decoded at the same time, if they are small
-_SEVERAL_SCANS = 3  # times the memory per pixel: libjpeg keeps 6 to 8 bytes of coefficients beside 3 of colours
+SEVERAL_SCANS = 4  # times the memory per pixel: libjpeg keeps 6 to 8 bytes of coefficients beside 3 of colours
 _OK, _EMPTY, _BYTES, _FORMAT, _PIXELS, _PARTS, _DAMAGED, _SIZE = range(len(STATUSES))
 
 
@@ -131,7 +131,7 @@ def _header(file, job):
     def measured():
         said = look(file)
         sides = tf.cast(stored_size(file), tf.int64)
-        count = sides[0] * sides[1] * tf.where(said.row_by_row, one, _SEVERAL_SCANS * one)
+        count = sides[0] * sides[1] * tf.where(said.row_by_row, one, SEVERAL_SCANS * one)
         fits = (count <= job.max_pixels) & (tf.reduce_max(sides) <= MAX_SIDE)
         found = tf.where(fits, tf.where(said.few, _OK, _PARTS), _PIXELS)
         found = tf.where(tf.reduce_min(sides) < 1, _DAMAGED, found)

@@ -10,7 +10,7 @@ from exporting.served import make_job
 from PIL import Image
 
 from keras_vit.exporting import MAX_BYTES, MAX_PIXELS
-from keras_vit.exporting.photos import MAX_SIDE, STATUSES
+from keras_vit.exporting.photos import MAX_SIDE, SEVERAL_SCANS, STATUSES
 from keras_vit.exporting.saved_model import write
 
 MEGABYTES = 100  # what hostile files may add to the memory of a server
@@ -92,7 +92,7 @@ def write_originals(folder):
         "grey": encoded(pixels[..., 0], "PNG"),
         "bomb": grey_png(20000, 20000),
         "largest": grey_png(side, side),
-        "largest_progressive": progressive(int((MAX_PIXELS / 3) ** 0.5)),
+        "largest_progressive": progressive(int((MAX_PIXELS / SEVERAL_SCANS) ** 0.5)),
         "tall": grey_png(MAX_SIDE, MAX_PIXELS // MAX_SIDE),
         "texts": grey_png(41, 67, texts=90),
         "scans": progressive(997, scans=5000),
