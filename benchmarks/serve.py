@@ -6,6 +6,7 @@ All get the same photos as NumPy and give the scores as NumPy, in turn, forth an
 drifting machine touches all alike; ratios are medians over rounds. The SavedModel's `predict_pixels` (through
 `tf.saved_model.load`, and through the session that TensorFlow Serving runs it in) is held against the fastest
 TensorFlow path of the process; `serving_default`, which reads files, against the same with `tf.io` before it.
+One exported with `jit_compile=True` is held against all paths, one without against those that XLA does not compile.
 Other runtimes, where they are installed, stand below. `--threads` limits the cores of all of them.
 """
 
@@ -29,7 +30,10 @@ def main():
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: arguments.threads])
     original, model = make_models(arguments)
     with tempfile.TemporaryDirectory() as folder:
-        served = serve(original, Path(folder), arguments.precision)
+        served = {
+            "SavedModel": serve(original, Path(folder) / "plain", arguments.precision, jit_compile=False),
+            "SavedModel, XLA": serve(original, Path(folder) / "compiled", arguments.precision, jit_compile=True),
+        }
         others = {} if arguments.tensorflow_only else open_others(original, Path(folder), arguments.precision)
         for batch_size in arguments.batch_sizes:
             pixels, files = photos(model, batch_size)
@@ -79,14 +83,17 @@ def photos(model, count):
     return resized(found, model.input_shape[1:3]), jpegs
 
 
-def serve(model, folder, precision):
-    """The SavedModel in two hands: signatures, and a session with its graph as the server makes it."""
+def serve(model, folder, precision, jit_compile):
+    """The SavedModel in two hands: signatures, and a session with its graph as the server makes it.
+
+    Both are functions from the signature's name and the value of its input to the scores.
+    """
     import tensorflow as tf
 
     import keras_vit
 
     tf.get_logger().setLevel("ERROR")  # it advises against the loader that the server uses
-    path = str(keras_vit.export(model, folder / "served", precision=precision, verify=False).path)
+    path = str(keras_vit.export(model, folder, precision=precision, verify=False, jit_compile=jit_compile).path)
     loaded = tf.saved_model.load(path)
     session = tf.compat.v1.Session(graph=tf.Graph())
     with session.graph.as_default():
@@ -96,23 +103,34 @@ def serve(model, folder, precision):
         (given,) = signatures[name].inputs.values()
         return session.run(signatures[name].outputs["scores"].name, {given.name: value})
 
-    return loaded, in_session
+    def loaded_here(name, value):
+        signature = loaded.signatures[name]
+        (given,) = signature.structured_input_signature[1]
+        return signature(**{given: tf.constant(value)})["scores"].numpy()
+
+    return {"": loaded_here, ", session": in_session}
+
+
+def served_calls(served, signature, value):
+    return {
+        f"{title}{way}": functools.partial(call, signature, value)
+        for title, calls in served.items()
+        for way, call in calls.items()
+    }
 
 
 def pixel_calls(model, served, pixels):
     import numpy as np
     import tensorflow as tf
 
-    (loaded, in_session), record = served, model.preprocessing
+    record = model.preprocessing
     floats = ((pixels / np.float32(255) - record.mean) / record.std).astype("float32")
 
     def forward(images):
         return tf.nn.softmax(tf.cast(model(images, training=False), tf.float32))
 
     traced, compiled = tf.function(forward), tf.function(forward, jit_compile=True)
-    calls = {
-        "SavedModel": lambda: loaded.signatures["predict_pixels"](pixels=tf.constant(pixels))["scores"].numpy(),
-        "SavedModel, session": lambda: in_session("predict_pixels", pixels),
+    calls = served_calls(served, "predict_pixels", pixels) | {
         "tf.function": lambda: traced(tf.constant(floats)).numpy(),
         "tf.function, XLA": lambda: compiled(tf.constant(floats)).numpy(),
         "model(x)": lambda: forward(tf.constant(floats)).numpy(),
@@ -129,17 +147,16 @@ def pixel_calls(model, served, pixels):
 def file_calls(model, served, files):
     import tensorflow as tf
 
-    loaded, in_session = served
-    traced = tf.function(lambda images: tf.nn.softmax(tf.cast(model(images, training=False), tf.float32)))
+    def forward(images):
+        return tf.nn.softmax(tf.cast(model(images, training=False), tf.float32))
 
-    def decoded_here():
+    def decoded_here(function):
         images = tf.stack([tf.io.decode_jpeg(file, channels=3) for file in files])
-        return traced(model.preprocessing(images)).numpy()
+        return function(model.preprocessing(images)).numpy()
 
-    return {
-        "SavedModel": lambda: loaded.signatures["serving_default"](image_bytes=tf.constant(files))["scores"].numpy(),
-        "SavedModel, session": lambda: in_session("serving_default", files),
-        "tf.io, tf.function": decoded_here,
+    return served_calls(served, "serving_default", files) | {
+        "tf.io, tf.function": functools.partial(decoded_here, tf.function(forward)),
+        "tf.io, tf.function, XLA": functools.partial(decoded_here, tf.function(forward, jit_compile=True)),
     }
 
 
@@ -194,9 +211,10 @@ def report(title, seconds):
         spread = (quarters[2] - quarters[0]) / quarters[1]
         line = f"{name:26}{quarters[1] * 1e3:9.1f}{spread:9.1%}{min(taken) * 1e3:9.1f}"
         print(line + f"{ratio(seconds[first], taken):22.3f}", flush=True)
-    inside = [name for name in seconds if not name.startswith("SavedModel") and name not in OTHERS]
-    fastest = min(inside, key=lambda name: statistics.median(seconds[name]))
     for name in [name for name in seconds if name.startswith("SavedModel")]:
+        inside = [other for other in seconds if not other.startswith("SavedModel") and other not in OTHERS]
+        inside = [other for other in inside if "XLA" in name or "XLA" not in other]
+        fastest = min(inside, key=lambda other: statistics.median(seconds[other]))
         print(f"{name} over the fastest in-process path, {fastest}: {ratio(seconds[name], seconds[fastest]):.3f}")
 
 

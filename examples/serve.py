@@ -60,6 +60,7 @@ def parse_arguments():
     parser.add_argument("--rest-port", type=int, default=8501, help="0 takes a free one (default: 8501)")
     parser.add_argument("--grpc-port", type=int, default=8500, help="0 takes a free one (default: 8500)")
     parser.add_argument("--stand-in", action="store_true", help=f"even if {SERVER} is on the PATH")
+    parser.add_argument("--xla", action="store_true", help=f"let {SERVER} compile a model exported with --jit-compile")
     arguments = parser.parse_args()
     if not arguments.demo and arguments.folder is None and not (arguments.ask and arguments.name):
         parser.error("give the exported folder (or with --ask the served model's --name), or --demo")
@@ -102,7 +103,7 @@ def serve(folder, arguments):
     free = list(map(free_port, asked))  # before half a minute is spent on a model that then has nowhere to listen
     binary = None if arguments.stand_in else shutil.which(SERVER)
     if binary:
-        return serve_with_binary(binary, folder, name, *free, stop)
+        return serve_with_binary(binary, folder, name, *free, stop, arguments.xla)
     from serving_stand_in import ServedModel, StandIn
 
     why = "as asked" if arguments.stand_in else f"as {SERVER} is not on the PATH"
@@ -118,10 +119,11 @@ def serve(folder, arguments):
     return 0
 
 
-def serve_with_binary(binary, folder, name, rest_port, grpc_port, stop):
+def serve_with_binary(binary, folder, name, rest_port, grpc_port, stop, xla):
     """The same by the real server. It listens on all of the machine's addresses; it has no option for that."""
     command = [binary, f"--model_name={name}", f"--model_base_path={Path(folder).resolve()}"]
     command += [f"--rest_api_port={rest_port}", f"--port={grpc_port}"]
+    command += ["--xla_cpu_compilation_enabled=true"] if xla else []
     print(f"{binary} serves, on all addresses of this machine", flush=True)
     with subprocess.Popen(command) as running:
         announce(folder, name, rest_port, grpc_port)

@@ -93,6 +93,7 @@ def test_defaults_are_those_of_the_function(run, fake, trained, tmp_path):
     run(trained, tmp_path / "x.onnx", "--format", "onnx", "--no-verify")
     (job,) = fake.jobs
     assert (job.precision, job.image_size, job.top_k, job.opset) == ("float32", (20, 28), 5, 18)
+    assert not job.jit_compile
     assert (job.max_bytes, job.max_pixels, job.name) == (8 * 2**20, 12 * 2**20, "x")
 
 

@@ -151,7 +151,7 @@ def test_real_server_is_used_where_there_is_one(folder, tmp_path):
     binary.write_text(FAKE_BINARY.format(python=sys.executable))
     binary.chmod(0o755)
     path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
-    with running(folder, "--rest-port", 18601, "--grpc-port", 18600, PATH=path) as (process, lines):
+    with running(folder, "--xla", "--rest-port", 18601, "--grpc-port", 18600, PATH=path) as (process, lines):
         found, _ = wait_for(lines, r"^started with (.+)")
         process.send_signal(signal.SIGTERM)
         process.wait(60)
@@ -160,4 +160,5 @@ def test_real_server_is_used_where_there_is_one(folder, tmp_path):
         f"--model_base_path={folder.resolve()}",
         "--rest_api_port=18601",
         "--port=18600",
+        "--xla_cpu_compilation_enabled=true",
     ]

@@ -28,6 +28,7 @@ class Job:
         max_bytes: of one image file.
         max_pixels: of one image.
         opset: of ONNX.
+        jit_compile: whether the network of a SavedModel is compiled by XLA.
         representative: uint8 `(N, H, W, C)`, photos of the model's size, on which quantisation learns its ranges.
     """
 
@@ -40,6 +41,7 @@ class Job:
     max_bytes: int
     max_pixels: int
     opset: int
+    jit_compile: bool
     representative: np.ndarray
 
     @property

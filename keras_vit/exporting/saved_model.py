@@ -26,7 +26,7 @@ def write(job, place) -> None:
 
     module = pixel_module(job)
     images = tf.TensorSpec((None, *target_size(job), job.channels), tf.float32, "images")
-    network = tf.function(module.answers, input_signature=[images], autograph=False)
+    network = tf.function(module.answers, input_signature=[images], autograph=False, jit_compile=job.jit_compile)
     kept = tf.Module()
     kept.weights = list(network.get_concrete_function().variables)  # no layer, so nothing of Keras is written
     with _quiet():

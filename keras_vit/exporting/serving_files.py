@@ -14,6 +14,8 @@ WARMUP = "assets.extra/tf_serving_warmup_requests"  # the name is the server's
 CONFIG = "config.pbtxt"
 BATCHING = "batching_parameters.txt"
 _BATCH = 4  # photos in the larger request
+_LARGEST = 32  # images that are computed together
+_COMPILED = (1, 2, 4, 8)  # numbers of photos for which XLA compiles before the first user comes
 # The server wants an absolute path, and an exported folder is moved: so the place that it has in the container.
 _CONFIG = """\
 # tensorflow_model_server --model_config_file=FILE
@@ -33,11 +35,14 @@ _BATCHING = """\
 # A request with more than `max_batch_size` images is refused. Requests of `image_bytes` always fit together; those of
 # `pixels` only if their images have one height and width, otherwise the server refuses those that met (it must not
 # pad them: that would change the answers).
-max_batch_size { value: 32 }
-batch_timeout_micros { value: 1000 }
-max_enqueued_batches { value: 100 }
-num_batch_threads { value: 2 }
+max_batch_size {{ value: {largest} }}
+batch_timeout_micros {{ value: 1000 }}
+max_enqueued_batches {{ value: 100 }}
+num_batch_threads {{ value: 2 }}
 pad_variable_length_inputs: false
+"""
+_ALLOWED = """\
+# XLA would compile for every other number of images while somebody waits, so these are filled up to the next of:
 """
 
 
@@ -53,10 +58,18 @@ def write_serving_files(job, place, version_folder, photos=None) -> None:
     place, version_folder = Path(place), Path(version_folder)
     place.mkdir(parents=True, exist_ok=True)
     (place / CONFIG).write_text(_CONFIG.format(name=job.name), encoding="utf-8")
-    (place / BATCHING).write_text(_BATCHING, encoding="utf-8")
+    (place / BATCHING).write_text(_batching(job.jit_compile), encoding="utf-8")
     photos = list(job.representative[:_BATCH] if photos is None else photos)[:_BATCH]
-    requests = warmup_requests(job.name, signature_inputs(version_folder), photos, job.representative[:1])
+    sizes = _COMPILED if job.jit_compile else (1, len(photos))
+    requests = warmup_requests(job.name, signature_inputs(version_folder), photos, job.representative[:1], sizes)
     _write_records(version_folder / WARMUP, requests)
+
+
+def _batching(jit_compile):
+    if not jit_compile:
+        return _BATCHING.format(largest=_LARGEST)
+    allowed = "".join(f"allowed_batch_sizes: {size}\n" for size in _COMPILED)
+    return _BATCHING.format(largest=max(_COMPILED)) + _ALLOWED + allowed
 
 
 def signature_inputs(version_folder) -> dict[str, set[str]]:
@@ -72,14 +85,15 @@ def signature_inputs(version_folder) -> dict[str, set[str]]:
     return {name: set(signature.inputs) for name, signature in signatures.items() if signature.inputs}
 
 
-def warmup_requests(name, signatures, photos, pixels) -> list:
-    """A `PredictionLog` of one image for each signature that takes images, and one of all photos for the default.
+def warmup_requests(name, signatures, photos, pixels, sizes=(1,)) -> list:
+    """A `PredictionLog` of one image for each signature that takes images, and more for the default one.
 
     Args:
         name: of the served model.
         signatures: as `signature_inputs` gives them.
         photos: arrays uint8 `(H, W, C)` of any sizes; they are sent as JPEG.
         pixels: uint8 `(B, H, W, C)`, for signatures that take pixels.
+        sizes: how many photos the requests for the default signature have.
     """
     import tensorflow as tf
 
@@ -88,9 +102,8 @@ def warmup_requests(name, signatures, photos, pixels) -> list:
     for signature, inputs in sorted(signatures.items()):
         given = [{"pixels": pixels}] if inputs == {"pixels"} else []
         if inputs == {"image_bytes"}:
-            given = [{"image_bytes": files[:1]}]
-            if signature == "serving_default" and len(files) > 1:
-                given.append({"image_bytes": files})
+            wanted = sorted(set(sizes)) if signature == "serving_default" else (1,)
+            given = [{"image_bytes": np.resize(files, size)} for size in wanted]
         for arrays in given:
             log = serving_messages().PredictionLog()
             request = log.predict_log.request

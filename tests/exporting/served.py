@@ -30,6 +30,7 @@ def make_job(model=None, **fields):
         "max_bytes": 2**17,
         "max_pixels": 2**20,
         "opset": 18,
+        "jit_compile": False,
         "representative": np.zeros((32, 20, 28, 3), "uint8"),
     } | fields
     return Job(model=model, **fields)

@@ -156,6 +156,8 @@ def test_labels_of_imagenet_are_known(fake, tmp_path):
         ({"max_pixels": True}, TypeError, "`max_pixels` must be an int"),
         ({"max_pixels": 559}, ValueError, "room for an image of the model's own size.*\nReceived: .* 20 x 28 pixels"),
         ({"opset": "18"}, TypeError, "`opset` must be an int"),
+        ({"jit_compile": 1}, TypeError, "`jit_compile` must be True or False"),
+        ({"jit_compile": True}, ValueError, 'XLA compiles SavedModels.*\nReceived: jit_compile=True, format="fake"'),
         ({"activation": "relu"}, ValueError, "`activation` must be one of 'softmax', 'sigmoid'"),
         ({"name": "a b"}, ValueError, "`name` stands in addresses.*\nReceived: name='a b'"),
         ({"name": ""}, ValueError, "`name` stands in addresses"),

@@ -7,6 +7,7 @@ import tensorflow as tf
 from conftest import make_tiny, numpy, run_python
 from data.pictures import encoded, forged_png, picture, turned
 from exporting.served import LABELS, RECORDS, logits, make_job, softmax, with_record
+from tensorflow.core.protobuf import saved_model_pb2
 
 from keras_vit.exporting.job import answering_network
 from keras_vit.exporting.photos import STATUSES
@@ -141,6 +142,22 @@ def test_session_of_tensorflow_1_answers_as_keras(served):
     np.testing.assert_allclose(photos["scores"][0], softmax(logits(job.model, PICTURES[0])), atol=CLOSE)
     assert photos["status"].tolist() == [b"ok", b"not a JPEG or PNG"]
     assert runtime.name == f"tensorflow {tf.__version__}"
+
+
+def test_compiled_network_answers_as_keras(tmp_path):
+    """Of one, three and no photo, each of which XLA compiles, and a bad one among them."""
+    job = make_job(jit_compile=True)
+    signatures, _loaded = signatures_of(job, tmp_path / "1")
+    runtime = open_runtime(tmp_path / "1")
+    wanted = [softmax(logits(job.model, pixels)) for pixels in PICTURES[:2]]
+    for files in (FILES[:1], [FILES[0], b"text", FILES[1]]):
+        found = signatures["serving_default"](image_bytes=tf.constant(files))
+        np.testing.assert_allclose(found["scores"].numpy()[::2], wanted[: len(files[::2])], atol=CLOSE)
+        np.testing.assert_allclose(runtime.photos(files)["scores"], found["scores"], atol=CLOSE)
+    assert not len(signatures["predict_pixels"](pixels=tf.zeros((0, 20, 28, 3), tf.uint8))["scores"])
+    saved = saved_model_pb2.SavedModel.FromString((tmp_path / "1" / "saved_model.pb").read_bytes())
+    functions = saved.meta_graphs[0].graph_def.library.function
+    assert sum(function.attr["_XlaMustCompile"].b for function in functions) == 1
 
 
 LOAD = """

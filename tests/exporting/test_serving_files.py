@@ -37,6 +37,7 @@ PUBLIC = {
         "batch_timeout_micros": (2, "Int64Value"),
         "max_enqueued_batches": (3, "Int64Value"),
         "num_batch_threads": (4, "Int64Value"),
+        "allowed_batch_sizes": (6, "int64[]"),
         "pad_variable_length_inputs": (7, "bool"),
     },
 }
@@ -46,6 +47,7 @@ PUBLIC = {
 class StandInJob:
     name: str
     representative: np.ndarray
+    jit_compile: bool = False
 
 
 @pytest.fixture
@@ -208,3 +210,16 @@ def test_batching_parameters_pad_nothing(written, public):
     found = text_format.Parse((folder / "batching_parameters.txt").read_text(), public.BatchingParameters())
     assert found.max_batch_size.value == 32
     assert not found.pad_variable_length_inputs  # padding would change what the model sees
+    assert not found.allowed_batch_sizes
+
+
+def test_a_compiled_network_is_warmed_up_for_every_number_of_photos(job, public, tmp_path):
+    job = dataclasses.replace(job, jit_compile=True)
+    serving_files.write_serving_files(job, tmp_path, write_served(tmp_path) / "1")
+    found = text_format.Parse((tmp_path / "batching_parameters.txt").read_text(), public.BatchingParameters())
+    requests = serving_files.read_warmup_requests(tmp_path / "1")
+    asked = [request.inputs for request in requests if request.model_spec.signature_name == "serving_default"]
+    sent = [tf.make_ndarray(inputs["image_bytes"]) for inputs in asked]
+    assert [len(files) for files in sent] == list(found.allowed_batch_sizes) == [1, 2, 4, 8]
+    assert found.max_batch_size.value == 8  # the server wants the last of the sizes
+    assert all(tf.io.decode_jpeg(file).shape == (20, 28, 3) for file in sent[-1])
