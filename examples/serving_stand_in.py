@@ -2,13 +2,15 @@
 
 It runs the newest version of an exported folder in a TensorFlow 1 session, as the real server does, and sends it the
 warm-up requests first. Starlette and Uvicorn speak HTTP, grpcio speaks gRPC. What the real server has beyond that,
-it has not: several models, new versions while it runs, batching of requests, classify and regress, metrics.
+it has not: several models, new versions while it runs, version labels, batching of requests, classify and regress,
+metadata by gRPC, metrics.
 """
 
 import asyncio
 import concurrent.futures
 import dataclasses
 import json
+import math
 import re
 import socket
 import threading
@@ -109,6 +111,8 @@ def predict_message(model, request):
     from keras_vit.exporting.serving_protos import serving_messages
 
     name = request.model_spec.signature_name or "serving_default"
+    for key, tensor in request.inputs.items():
+        check_tensor(tensor, key, model.signature(name))
     try:
         arrays = {key: tf.make_ndarray(tensor) for key, tensor in request.inputs.items()}
     except (TypeError, ValueError) as error:
@@ -119,6 +123,19 @@ def predict_message(model, request):
     for key, array in model.predict(name, arrays, list(request.output_filter)).items():
         answer.outputs[key].CopyFrom(tf.make_tensor_proto(array))
     return answer
+
+
+def check_tensor(tensor, key, signature):
+    """Raises for another type than the signature takes, and for a few bytes that stand for gigabytes."""
+    import tensorflow as tf
+
+    wanted = signature.inputs[key].dtype if key in signature.inputs else tensor.dtype  # names are checked elsewhere
+    if tensor.dtype != wanted:
+        names = [tf.as_dtype(number).name if number else "none" for number in (wanted, tensor.dtype)]
+        raise BadRequestError(f"input {key} must be of type {names[0]}, but the request has {names[1]}")
+    count = math.prod(max(dim.size, 0) for dim in tensor.tensor_shape.dim)
+    if count > MAX_BODY:
+        raise BadRequestError(f"input {key} must have at most {MAX_BODY} numbers, but the request declares {count}")
 
 
 def predict_json(model, body):

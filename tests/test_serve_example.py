@@ -192,7 +192,17 @@ def test_rest_body_beyond_the_limit_is_refused_and_the_next_request_answered(res
     assert rest(PREDICT, {"instances": [b64(photo(LIMIT // 2))]})[0] == 200
 
 
-def predict_by_grpc(server, lengths, version=None, signature="", outputs=()):
+def declared(kind, *shape):
+    """A tensor of one number, which stands for all that its shape has."""
+    from tensorflow.core.framework import tensor_pb2
+
+    tensor = tensor_pb2.TensorProto(dtype=kind, int_val=[1], float_val=[1.0])
+    for size in shape or (1, 20, 28, 3):
+        tensor.tensor_shape.dim.add(size=size)
+    return tensor
+
+
+def predict_by_grpc(server, lengths, version=None, signature="", outputs=(), pixels=None):
     import tensorflow as tf
 
     from keras_vit.exporting.serving_protos import serving_messages
@@ -202,7 +212,10 @@ def predict_by_grpc(server, lengths, version=None, signature="", outputs=()):
     request.model_spec.name, request.model_spec.signature_name = "birds", signature
     if version is not None:
         request.model_spec.version.value = version
-    request.inputs["image_bytes"].CopyFrom(tf.make_tensor_proto(np.array([photo(n) for n in lengths], object)))
+    if pixels is None:
+        request.inputs["image_bytes"].CopyFrom(tf.make_tensor_proto(np.array([photo(n) for n in lengths], object)))
+    else:
+        request.inputs["pixels"].CopyFrom(pixels)
     request.output_filter.extend(outputs)
     with grpc.insecure_channel(f"127.0.0.1:{server.grpc_port}", [("grpc.enable_http_proxy", 0)]) as channel:
         call = channel.unary_unary(
@@ -239,9 +252,13 @@ def test_grpc_gives_the_asked_outputs_only(server):
         ({"signature": "predict_pixels"}, "INVALID_ARGUMENT", "['pixels']"),
         ({"outputs": ["depth"]}, "INVALID_ARGUMENT", "['depth']"),
         ({"lengths": [LIMIT + 1]}, "RESOURCE_EXHAUSTED", "larger than max"),
+        ({"pixels": declared(1)}, "INVALID_ARGUMENT", "must be of type uint8, but the request has float32"),
+        ({"pixels": declared(4, 40000, 20, 28, 3)}, "INVALID_ARGUMENT", "but the request declares 67200000"),
     ],
 )
 def test_grpc_error_says_what_is_wrong(server, arguments, code, text):
+    if "pixels" in arguments:
+        arguments["signature"] = "predict_pixels"
     with pytest.raises(grpc.RpcError) as caught:
         predict_by_grpc(server, **{"lengths": [50]} | arguments)
     assert caught.value.code().name == code

@@ -32,7 +32,7 @@ def add_commands(top, command):
     new.add_argument("--jit-compile", action="store_true", help="compile the SavedModel's network by XLA: see README")
     new.add_argument("--overwrite", action="store_true", help="replace the file at PATH")
     new.add_argument("--no-verify", dest="verify", action="store_false", help="do not compare with the model")
-    new.add_argument("--report", metavar="FILE", type=path, help="write the comparison there, as .md or .json")
+    new.add_argument("--report", metavar="FILE", type=path, help="write the comparison there: .json, or Markdown")
     new.add_argument("--json", action="store_true", help="print it for programs")
 
 

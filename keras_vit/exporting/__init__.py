@@ -1,7 +1,8 @@
 """From a trained model to a file that another runtime serves, proven to compute the same.
 
 A file gets its name only after its own runtime has opened it and its numbers on real photos have been compared
-with the model's. Formats are siblings of one shape: EXTENSION, PRECISIONS, `write`, `open_runtime`.
+with the model's. Formats are siblings of one shape: EXTENSION, PRECISIONS, CALIBRATED (those that learn ranges from
+photos), `write`, `open_runtime`.
 """
 
 import dataclasses
@@ -28,6 +29,7 @@ MAX_BYTES = 8 * 2**20  # of one image file
 MAX_PIXELS = 12 * 2**20  # of one image; a phone takes 4032 x 3024, a few more would be 100 MB above the base
 OPSET = 18
 _COMPARED, _REPRESENTATIVE = 16, 64  # photos
+_FEWEST = 32  # from which ranges are learned and proven: with one, the next was off by 1.7 deviations
 
 __all__ = ["export", "ExportError", "ExportReport", "FORMATS", "PRECISIONS"]
 
@@ -62,8 +64,9 @@ def export(
             `"class 0"`, ...
         precision: `"float32"`, `"bfloat16"`, `"float16"` or `"int8"`, as far as the format has it.
         verify: whether to open the file and compare it with the model, computed in float32, on real photos.
-        images: the photos for that, and for the ranges of int8: a folder, paths, or uint8 arrays `(H, W, C)`; by
-            default parts of the two photos that scikit-learn brings along.
+        images: the photos for that, of which up to 16 are compared: a folder, paths, or uint8 arrays `(H, W, C)`; by
+            default parts of the two photos that scikit-learn brings along. int8 of LiteRT and OpenVINO learns the
+            ranges of its numbers from up to 64 others of them, so it takes 32 photos or more.
         image_size: `(H, W)` of the input, where it should not be the model's; `"any"` for sides that each call may
             choose, multiples of the patch side.
         top_k: how many classes an answer of the SavedModel names.
@@ -89,6 +92,8 @@ def export(
         RuntimeError: if Keras does not run on TensorFlow.
         ExportError: if the file is not valid or not the model; it is deleted.
     """
+    if not isinstance(path, (str, os.PathLike)):
+        raise TypeError(f"`path` must be that of a file or folder.\nReceived: path={path!r}.")
     path = Path(path)
     writer = _writer(format, precision)
     _check_model(model)
@@ -99,14 +104,16 @@ def export(
     check_choice("activation", activation, ACTIVATIONS)
     _check_jit_compile(jit_compile, format)
     model = _resized(model, image_size)
-    quantized = is_quantized(model)
-    original = in_precision(model, "int8" if quantized else "float32")
+    _check_quantized(model, writer, format)
+    original = in_precision(model, "int8" if is_quantized(model) else "float32")
     _check_limit(max_pixels, model)
     names = _names(model, labels)
+    _check_activation(model, activation, names)
     name = _name(path, writer, name)
-    photos = real_photos(images, _REPRESENTATIVE, model.input_shape[-1])
+    photos = real_photos(images, _COMPARED + _REPRESENTATIVE, model.input_shape[-1])
+    compared, representative = _shared_out(photos, precision in writer.CALIBRATED, format)
     job = Job(
-        model=in_precision(original, precision) if format == "saved_model" or quantized else original,
+        model=original if writer.EXTENSION else in_precision(original, precision),
         precision=precision,
         labels=names,
         top_k=min(top_k, len(names or ())),
@@ -116,9 +123,9 @@ def export(
         max_pixels=max_pixels,
         opset=opset,
         jit_compile=jit_compile,
-        representative=resized(photos, size_to_compare(model)),
+        representative=resized(representative, size_to_compare(model)),
     )
-    compared = photos[:: max(len(photos) // _COMPARED, 1)][:_COMPARED] if verify else None
+    compared = compared if verify else None
     if writer.EXTENSION:
         return _export_file(writer, job, path, format, original, compared, overwrite)
     return _export_version(writer, job, path, format, original, compared)
@@ -233,6 +240,38 @@ def _check_jit_compile(jit_compile, format):
         )
 
 
+def _check_quantized(model, writer, format):
+    if is_quantized(model) and writer.EXTENSION:
+        raise ValueError(
+            "a model that Keras quantised can only become a SavedModel; other formats are quantised by their own means."
+            f'\nReceived: format="{format}", {model.name!r}. Pass the model that it was made from, and '
+            'precision="int8".'
+        )
+
+
+def _check_activation(model, activation, names):
+    if names and len(names) == 1 and activation == "softmax" and ends_in_logits(model):
+        raise ValueError(
+            'the score of a single class is 1 after a softmax, whatever the image.\nReceived: activation="softmax", '
+            f'{model.name!r} with one class. Pass activation="sigmoid".'
+        )
+
+
+def _shared_out(photos, calibrated, format):
+    """Photos to compare on, and photos whose ranges are learned, if any are: not the same then."""
+    step = max(len(photos) // _COMPARED, 1)
+    compared = photos[::step][:_COMPARED]
+    if not calibrated:
+        return compared, photos[:_REPRESENTATIVE]
+    if len(photos) < _FEWEST:
+        raise ValueError(
+            f"int8 of {format} learns the ranges of its numbers from photos and is compared on others, so it takes at "
+            f"least {_FEWEST}.\nReceived: {len(photos)} in `images`."
+        )
+    others = [photo for number, photo in enumerate(photos) if number % step or number >= step * _COMPARED]
+    return compared, others[:_REPRESENTATIVE]
+
+
 def _resized(model, image_size):
     if image_size is None:
         return model
@@ -243,7 +282,7 @@ def _resized(model, image_size):
     if is_quantized(model):
         raise ValueError(
             "a quantised model keeps its size.\n"
-            f"Received: image_size={image_size}, {model.name!r} in int8. Pass the model that it was made from."
+            f"Received: image_size={image_size}, {model.name!r}. Pass the model that it was made from."
         )
     return with_input_shape(in_precision(model, "float32"), (*image_size, model.input_shape[-1]))
 

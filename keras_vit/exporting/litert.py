@@ -12,12 +12,12 @@ import zipfile
 import numpy as np
 
 from keras_vit.exporting.job import pixel_function
-from keras_vit.exporting.precision import is_quantized
 from keras_vit.exporting.report import ExportError, Runtime
 from keras_vit.exporting.silence import silence
 
 EXTENSION = ".tflite"
 PRECISIONS = ("float32", "float16", "int8")
+CALIBRATED = ("int8",)
 SIGNATURE = "pixels"
 LABELS, METADATA = "labels.txt", "metadata.json"  # in the archive at the end of the file
 MAX_BYTES = 2**31 - 2**26  # of weights: a flatbuffer counts to 2 GB, of which 64 MB are for all else
@@ -45,7 +45,6 @@ def write(job, place) -> None:
         ImportError: without ai-edge-litert.
     """
     _interpreter()
-    _check_floats(job)
     _check_size(job)
     content = _converted(job, place.parent)
     place.write_bytes(content)
@@ -78,15 +77,6 @@ def _interpreter():
             'a LiteRT file is opened by ai-edge-litert, which is missing: pip install "keras-vit-zoo[export]"'
         ) from error
     return ai_edge_litert, Interpreter
-
-
-def _check_floats(job):
-    if is_quantized(job.model):
-        raise ValueError(
-            "a LiteRT file is quantised from a model in floats, by the converter's own means.\n"
-            f"Received: {job.name!r}, quantised by Keras. Pass the model that it was made from, and "
-            'precision="int8".'
-        )
 
 
 def _check_size(job):

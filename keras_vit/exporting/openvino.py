@@ -12,12 +12,12 @@ import sys
 import numpy as np
 
 from keras_vit.exporting.job import pixel_function
-from keras_vit.exporting.precision import is_quantized
 from keras_vit.exporting.report import ExportError, Runtime
 from keras_vit.exporting.silence import silence
 
 EXTENSION = ".xml"
 PRECISIONS = ("float32", "float16", "int8")
+CALIBRATED = ("int8",)
 # Otherwise a processor that knows bfloat16 computes in it, whatever the file holds.
 RUNTIME_OPTIONS = {"INFERENCE_PRECISION_HINT": "f32"}
 # SmoothQuant's exponent. Mean differences of logits as shares of their deviation, of a model with widths of 12: .019;
@@ -42,7 +42,6 @@ def write(job, place) -> None:
         ExportError: if OpenVINO does not take the model.
         ImportError: without OpenVINO or, for int8, NNCF.
     """
-    _check_floats(job)
     openvino, nncf = _openvino(), _nncf() if job.precision == "int8" else None
     function = pixel_function(job)
     concrete = function.get_concrete_function()
@@ -130,15 +129,6 @@ def _unreported():
             del os.environ["CI"]
         else:
             os.environ["CI"] = before
-
-
-def _check_floats(job):
-    if is_quantized(job.model):
-        raise ValueError(
-            "an OpenVINO file is quantised from a model in floats, by OpenVINO's own means.\n"
-            f"Received: {job.name!r}, quantised by Keras. Pass the model that it was made from, and "
-            'precision="int8".'
-        )
 
 
 def _name_outputs(network, names):

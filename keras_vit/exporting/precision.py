@@ -32,7 +32,7 @@ def in_precision(model, precision):
             return model
         raise ValueError(
             "a quantised model has lost what other precisions would need.\n"
-            f'Received: precision="{precision}", {model.name!r} in int8. Pass precision="int8", or the model that it '
+            f'Received: precision="{precision}", {model.name!r}. Pass precision="int8", or the model that it '
             "was made from."
         )
     if precision == "int8":

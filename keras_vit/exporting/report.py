@@ -22,12 +22,15 @@ class Runtime:
         run: from uint8 `(B, H, W, C)` at the model's size to a dict of float32 arrays, as `pixel_module` has them.
         answer: from the same to what a client gets in one call, for the time it takes; by default `run`.
         photos: from a list of B files as bytes to the same and `status`, for a format that takes files.
+        prepares: whether `run` and `answer` prepare pixels as the preprocessing says, which may crop even those of the
+            model's size; otherwise they only scale them.
     """
 
     name: str
     run: Callable[[np.ndarray], dict[str, np.ndarray]]
     answer: Callable[[np.ndarray], dict[str, np.ndarray]] | None = None
     photos: Callable[[list[bytes]], dict[str, np.ndarray]] | None = None
+    prepares: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,7 +69,7 @@ class ExportReport:
         precision: as asked.
         bytes: the size of all that was written.
         runtime: the software that opened it; `None` if nothing was verified, and so are those below.
-        images: how many real photos were compared.
+        images: how many real photos were compared; int8 of LiteRT and OpenVINO learnt nothing of them.
         drift: a `Drift` for each output.
         top1_agreement: share of the photos whose best class is the model's, in [0, 1]; `None` without a head.
         seconds: of one image in the file's runtime, the median of several.

@@ -13,6 +13,7 @@ from keras_vit.exporting.report import Runtime
 
 EXTENSION = ""
 PRECISIONS = ("float32", "bfloat16", "float16", "int8")
+CALIBRATED = ()
 
 
 def write(job, place) -> None:
@@ -67,7 +68,9 @@ def open_runtime(place) -> Runtime:
         wanted = {"features": ("features", "status"), "serving_default": ("scores",)}
         return answers(list(files), **wanted)
 
-    return Runtime(f"tensorflow {tf.__version__}", run, answer, photos if "features" in signatures else None)
+    return Runtime(
+        f"tensorflow {tf.__version__}", run, answer, photos if "features" in signatures else None, prepares=True
+    )
 
 
 @contextlib.contextmanager

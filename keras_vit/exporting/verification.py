@@ -1,8 +1,9 @@
 """Whether a file computes what the model computes: both get the same real photos, in batches of several sizes.
 
 The bounds of float32 are those of the promise, and shares of the deviation of the model's own numbers for
-other precisions, which round each number to 8 to 11 bits on the way. Scores are judged as the logits that
-they are made of: where a softmax saturates, theirs say nothing.
+other precisions, which round each number to 8 to 11 bits on the way. Scores are judged by the logits that they are
+made of, since theirs say nothing where a softmax saturates: half the difference of the logits is the most that a
+probability can differ.
 """
 
 import dataclasses
@@ -52,11 +53,13 @@ def verify(model, runtime, photos, job) -> Verification:
         job: what the file was written from.
 
     Raises:
+        ValueError: if the model's own numbers are not finite.
         ExportError: if the runtime fails on a photo.
     """
-    reference = Reference(model, job.activation)
+    reference = Reference(model, job.activation, runtime.prepares)
     groups = [resized(group, size) for group, size in _groups(model, photos)]
     wanted = _joined([reference.run(pixels) for pixels in groups])
+    _check_finite(wanted, model)
     found = _joined([answers for pixels in groups for answers in _in_batches(runtime.run, pixels)])
     drift = _drifts(wanted, found, job.precision)
     if runtime.photos is not None and model.preprocessing.resize != "none":
@@ -76,6 +79,14 @@ def image_size(model) -> tuple[int, int]:
     return height or usual, width or usual + step  # not square, so that sides cannot be mistaken
 
 
+def _check_finite(answers, model):
+    if not all(np.isfinite(array).all() for array in answers.values()):
+        raise ValueError(
+            "a model that is exported must give finite numbers, so the file was deleted.\n"
+            f"Received: {model.name!r}, whose own answers to photos have NaN or infinity. Look at its weights."
+        )
+
+
 def _groups(model, photos):
     """Photos with a size each: where sides may be any, a part of the photos gets other ones."""
     size, step = image_size(model), model.config.stride
@@ -88,10 +99,11 @@ def _groups(model, photos):
 class Reference:
     """The Keras model as one traced function from pixels to its answers, all in float32."""
 
-    def __init__(self, model, activation):
+    def __init__(self, model, activation, prepares=False):
         import tensorflow as tf
 
         self.preprocessing = model.preprocessing
+        self.prepares = prepares
         self.activation = activation
         network = answering_network(model)
         images = tf.TensorSpec(model.inputs[0].shape, tf.float32)
@@ -99,6 +111,8 @@ class Reference:
 
     def run(self, pixels) -> dict[str, np.ndarray]:
         """`features`, and `logits` and `scores` if there are any, of uint8 `(B, H, W, C)` at the model's size."""
+        if self.prepares:
+            return self.of_prepared(np.asarray(self.preprocessing(pixels)))
         from keras_vit.preprocessing import preprocess_input
 
         return self.of_prepared(preprocess_input(pixels, self.preprocessing))
@@ -173,24 +187,25 @@ def _within_limits(photo, job):
 
 def _drifts(wanted, found, precision):
     """A `Drift` of each output of the model."""
-    scale = wanted.get("logits", wanted.get("scores"))
-    return [
-        _drift(name, wanted[name], found.get(name), precision, scale if name == "scores" else wanted[name])
-        for name in ("logits", "features", "scores")
-        if name in wanted
-    ]
+    bounds = {name: _bounds(numbers, precision) for name, numbers in wanted.items()}
+    if "logits" in bounds:
+        bounds["scores"] = [min(bound, 1.0) / 2 for bound in bounds["logits"]]
+    names = [name for name in ("logits", "features", "scores") if name in wanted]
+    return [_drift(name, wanted[name], found.get(name), bounds[name]) for name in names]
 
 
-def _drift(output, wanted, found, precision, scale):
-    """The drift of one output, within the bounds of numbers that deviate as those of `scale`."""
+def _bounds(wanted, precision):
+    """What the largest and the mean difference from these numbers may be."""
+    if precision == "float32":
+        return [bound * max(1.0, float(np.abs(wanted).max())) for bound in _FLOAT32]
+    return [share * max(_FLOOR, float(wanted.std())) for share in _SHARES[precision]]
+
+
+def _drift(output, wanted, found, bounds):
     deviation = float(wanted.std())
     if found is None or wanted.shape != found.shape:
         return Drift(output, np.inf, np.inf, deviation, 0.0, 0.0)
     difference = np.abs(wanted.astype("float64") - found)
-    if precision == "float32":
-        bounds = [bound * max(1.0, float(np.abs(scale).max())) for bound in _FLOAT32]
-    else:
-        bounds = [share * max(_FLOOR, float(scale.std())) for share in _SHARES[precision]]
     return Drift(output, float(difference.max()), float(difference.mean()), deviation, *bounds)
 
 

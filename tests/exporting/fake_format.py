@@ -20,6 +20,7 @@ class FakeFormat:
     """
 
     PRECISIONS = ("float32", "float16", "int8")
+    CALIBRATED = ()
 
     def __init__(self, extension=".fake"):
         self.EXTENSION = extension

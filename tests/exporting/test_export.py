@@ -93,6 +93,26 @@ def test_photos_are_those_of_scikit_learn_unless_given(model, fake, tmp_path):
     assert len(fake.jobs[0].representative) == 64
 
 
+@pytest.mark.parametrize("count", [32, 50, 200])
+def test_ranges_are_learned_from_other_photos_than_are_compared(model, fake, tmp_path, count):
+    fake.CALIBRATED, seen = ("int8",), []
+    fake.spoil = lambda answers, pixels: seen.append(pixels) or answers
+    photos = np.random.default_rng(0).integers(0, 256, (count, 20, 28, 3), "uint8")
+    report = export(model, tmp_path / "x.fake", precision="int8", images=photos)
+    compared = {photo.tobytes() for pixels in seen for photo in pixels}
+    learned = {photo.tobytes() for photo in fake.jobs[0].representative}
+    assert report.images == len(compared) == 16
+    assert len(learned) == min(count - 16, 64)
+    assert not compared & learned
+
+
+def test_ranges_are_not_learned_from_a_few_photos(model, fake, tmp_path):
+    fake.CALIBRATED = ("int8",)
+    with pytest.raises(ValueError, match=r"it takes at least 32.\nReceived: 3 in `images`"):
+        export(model, tmp_path / "x.fake", precision="int8")
+    export(model, tmp_path / "x.fake", precision="float16")
+
+
 def test_without_verify_the_file_is_not_opened(model, fake, tmp_path):
     fake.open_runtime = None
     report = export(model, tmp_path / "x.fake", verify=False)
@@ -183,6 +203,11 @@ def test_wrong_argument_is_refused_and_nothing_is_left(model, fake, tmp_path, op
     with pytest.raises(error, match=message):
         export(model, tmp_path / "new" / "x.fake", **options)
     assert (fake.jobs, everything_below(tmp_path)) == ([], [])
+
+
+def test_path_must_be_one(model, fake):
+    with pytest.raises(TypeError, match=r"`path` must be that of a file or folder.\nReceived: path=None"):
+        export(model, None)
 
 
 def test_other_models_are_refused(model, fake, tmp_path):

@@ -50,18 +50,32 @@ def computing_dtypes(model):
         ({"input_shape": (20, 28, 1)}, "softmax", ["logits", "features", "scores"]),
         ({"input_shape": (20, 28, 4)}, "softmax", ["logits", "features", "scores"]),
         ({"representation_size": 9}, "softmax", ["logits", "features", "scores"]),
-        ({"classes": 1}, "softmax", ["logits", "features", "scores"]),
+        ({"classes": 1}, "sigmoid", ["logits", "features", "scores"]),
     ],
 )
 def test_model_of_any_kind_is_compared(fake, tmp_path, arguments, activation, outputs):
     model = make_tiny(num_layers=1, **arguments)
-    report = export(model, tmp_path / "x.fake")
+    report = export(model, tmp_path / "x.fake", activation="softmax" if activation == "none" else activation)
     assert [drift.output for drift in report.drift] == outputs
     job = fake.jobs[0]
     assert job.activation == activation
     assert (job.labels is None) == (job.top_k == 0) == ("scores" not in outputs)
     assert (report.top1_agreement is None) == ("scores" not in outputs)
     assert job.representative.shape[-1] == model.input_shape[-1]
+
+
+def test_softmax_over_one_class_is_refused(fake, tmp_path):
+    model = make_tiny(num_layers=1, classes=1)
+    with pytest.raises(ValueError, match=r'is 1 after a softmax.*\nReceived: activation="softmax".*"sigmoid"'):
+        export(model, tmp_path / "x.fake")
+
+
+def test_model_of_nan_is_told_from_a_wrong_file(fake, tmp_path):
+    model = make_tiny(num_layers=1)
+    model.get_layer("head").bias.assign([float("nan")] * 7)
+    with pytest.raises(ValueError, match=r"must give finite numbers.*\nReceived: .* have NaN or infinity"):
+        export(model, tmp_path / "x.fake")
+    assert not list(tmp_path.iterdir())
 
 
 def test_labels_for_a_model_without_a_head_are_refused(fake, tmp_path):
@@ -103,14 +117,16 @@ def test_model_in_mixed_precision_is_exported_in_float32(fake, tmp_path):
 def test_quantised_model_is_exported_as_it_is_and_as_nothing_else(fake, fake_folder, tmp_path):
     model = make_tiny(num_layers=1)
     model.quantize("int8")
-    report = export(model, tmp_path / "x.fake", precision="int8")
-    assert fake.jobs[0].model is model
+    report = export(model, tmp_path / "x", "fake_folder", precision="int8")
+    assert fake_folder.jobs[0].model is model
     assert report.max_difference < 1e-6  # compared with itself
-    for format, place in (("fake", "y.fake"), ("fake_folder", "y")):
-        with pytest.raises(ValueError, match=r'a quantised model has lost.*\n.*Pass precision="int8"'):
-            export(model, tmp_path / place, format)
+    with pytest.raises(ValueError, match=r'a quantised model has lost.*\n.*Pass precision="int8"'):
+        export(model, tmp_path / "y", "fake_folder")
     with pytest.raises(ValueError, match=r"a quantised model keeps its size.\nReceived: image_size=\(28, 36\)"):
-        export(model, tmp_path / "y.fake", precision="int8", image_size=(28, 36))
+        export(model, tmp_path / "y", "fake_folder", precision="int8", image_size=(28, 36))
+    for precision in ("float32", "int8"):
+        with pytest.raises(ValueError, match=r'can only become a SavedModel.*\nReceived: format="fake".*made from'):
+            export(model, tmp_path / "y.fake", precision=precision)
 
 
 def test_trained_model_is_unchanged_and_trains_on(fake, tmp_path):

@@ -248,13 +248,6 @@ def test_a_damaged_file_is_refused_by_checker_and_runtime(plain, tmp_path):
         writer.open_runtime(place)
 
 
-@pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize` method:UserWarning")  # Keras', of its layers
-def test_a_model_quantised_by_keras_is_refused(tiny, tmp_path):
-    tiny.quantize("int8")
-    with pytest.raises(ExportError, match="quantised from a model in floats"):
-        writer.write(job_of(tiny, precision="int8"), tmp_path / "model.onnx")
-
-
 @pytest.mark.parametrize("package", ["onnx", "onnxruntime", "tf2onnx"])
 def test_a_missing_package_is_named_with_the_extra(package, tiny, monkeypatch, tmp_path):
     monkeypatch.setitem(__import__("sys").modules, package, None)

@@ -13,6 +13,7 @@ from keras_vit.exporting.job import answering_network
 from keras_vit.exporting.photos import STATUSES
 from keras_vit.exporting.precision import in_precision
 from keras_vit.exporting.saved_model import open_runtime, write
+from keras_vit.exporting.verification import verify
 
 CLOSE = 1e-5  # the bound of an export in float32
 PICTURES = [picture(45 + 7 * n, 67 - 5 * n, seed=n) for n in range(5)]
@@ -74,6 +75,7 @@ def test_files_get_the_scores_that_keras_gives_their_pixels(record, tmp_path):
     for pixels in PICTURES[:2]:
         found = signatures["predict_pixels"](pixels=tf.constant(pixels[None]))
         np.testing.assert_allclose(found["logits"][0], logits(job.model, pixels), atol=CLOSE)
+    assert verify(job.model, open_runtime(tmp_path / "1"), PICTURES, job).passed  # a crop also of the model's own size
 
 
 def test_best_classes_come_first_with_their_labels(served):

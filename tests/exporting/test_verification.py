@@ -153,7 +153,7 @@ def test_bounds_of_float32_are_those_of_the_promise(job):
     _, drift = verified(job)
     for one in drift.values():
         assert one.bound == one.mean_bound >= 1e-5
-    assert drift["scores"].bound == drift["logits"].bound
+    assert drift["scores"].bound == drift["logits"].bound / 2
     large = make_tiny(num_layers=1)
     large.get_layer("head").kernel.assign(large.get_layer("head").kernel * 100)
     _, drift = verified(make_job(large))

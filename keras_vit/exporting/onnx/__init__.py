@@ -9,11 +9,11 @@ from keras_vit.exporting.onnx.convert import graph_of
 from keras_vit.exporting.onnx.files import save
 from keras_vit.exporting.onnx.precision import in_float16, write_int8
 from keras_vit.exporting.onnx.quiet import quiet, required
-from keras_vit.exporting.precision import is_quantized
 from keras_vit.exporting.report import ExportError, Runtime
 
 EXTENSION = ".onnx"
 PRECISIONS = ("float32", "float16", "int8")
+CALIBRATED = ()
 
 
 def write(job, place) -> None:
@@ -30,12 +30,6 @@ def write(job, place) -> None:
     """
     required("onnx", "onnxruntime", "tf2onnx")
     check_opset(job.opset)
-    if is_quantized(job.model):
-        raise ExportError(
-            "ONNX files are quantised from a model in floats, by ONNX Runtime's own means.\n"
-            f"Received: {job.model.name!r}, quantised by Keras. Pass the model that it was made from, and "
-            'precision="int8".'
-        )
     with quiet():
         graph = graph_of(job)
         check_graph(graph.proto, job.opset)
