@@ -48,7 +48,7 @@ def upright_size(stored, orientation):
     import tensorflow as tf
 
     size = tf.shape(stored)[:2]
-    return tuple(tf.unstack(tf.where(orientation >= 5, size[::-1], size)))
+    return tuple(tf.unstack(tf.where(orientation >= 5, tf.reverse(size, [0]), size)))
 
 
 def _squashed(stored, orientation, record):
