@@ -12,7 +12,6 @@ from served import LABELS, make_job
 import keras_vit
 from keras_vit.exporting import litert
 from keras_vit.exporting.job import pixel_function
-from keras_vit.exporting.precision import in_precision
 from keras_vit.exporting.report import ExportError
 
 BATCHES = (1, 2, 5, 1)
@@ -183,13 +182,6 @@ def test_int8_is_counted_as_the_floats_that_it_is_made_of(tmp_path, monkeypatch)
     monkeypatch.setattr(litert, "MAX_BYTES", 10_000)
     with pytest.raises(ValueError, match=r"of weights in float32, of which int8 is made"):
         litert.write(make_job(precision="int8"), tmp_path / "trees.tflite")
-
-
-def test_model_that_keras_has_quantized_is_refused(tmp_path):
-    model = in_precision(make_tiny(), "int8")
-    with pytest.raises(ValueError, match=r"from a model in floats.*\n.*Pass the model that it was made from"):
-        litert.write(make_job(model, precision="int8"), tmp_path / "trees.tflite")
-    assert not list(tmp_path.iterdir())
 
 
 def test_operation_that_is_not_built_in_is_refused(tmp_path, monkeypatch):

@@ -12,7 +12,6 @@ from test_litert import BATCHES, PUBLISHED, differences, pictures
 
 import keras_vit
 from keras_vit.exporting import openvino
-from keras_vit.exporting.precision import in_precision
 from keras_vit.exporting.report import ExportError
 
 
@@ -198,13 +197,6 @@ writer.open_runtime(folder / "second.xml")
 print("their own:", theirs - first[0], 1 + telemetry.consent)
 print("ours:", first[0] + len(sent) - theirs + len(first[1]) - 1)
 """
-
-
-def test_model_that_keras_has_quantized_is_refused(tmp_path):
-    model = in_precision(make_tiny(), "int8")
-    with pytest.raises(ValueError, match=r"from a model in floats.*\n.*Pass the model that it was made from"):
-        openvino.write(make_job(model, precision="int8"), tmp_path / "trees.xml")
-    assert not list(tmp_path.iterdir())
 
 
 def test_name_of_the_runtime_has_its_version(plain):
