@@ -5,11 +5,10 @@ Signatures: `serving_default` and `features` take `image_bytes` `(B,)`; `predict
 takes pixels only. `photos.STATUSES` are the answers to bad files.
 """
 
-import contextlib
-
 from keras_vit.exporting.job import has_head, pixel_module
 from keras_vit.exporting.photos import STATUSES, prepare_files, prepare_pixels, takes_files, target_size
 from keras_vit.exporting.report import Runtime
+from keras_vit.exporting.silence import silence
 
 EXTENSION = ""
 PRECISIONS = ("float32", "bfloat16", "float16", "int8")
@@ -30,7 +29,7 @@ def write(job, place) -> None:
     network = tf.function(module.answers, input_signature=[images], autograph=False, jit_compile=job.jit_compile)
     kept = tf.Module()
     kept.weights = list(network.get_concrete_function().variables)  # no layer, so nothing of Keras is written
-    with _quiet():
+    with silence():
         tf.saved_model.save(kept, str(place), signatures=_signatures(job, network))
 
 
@@ -43,7 +42,7 @@ def open_runtime(place) -> Runtime:
     import tensorflow as tf
 
     session = tf.compat.v1.Session(graph=tf.Graph())
-    with session.graph.as_default(), _quiet():
+    with session.graph.as_default(), silence():
         signatures = tf.compat.v1.saved_model.load(session, ["serve"], str(place)).signature_def
 
     def answers(values, **named):
@@ -71,20 +70,6 @@ def open_runtime(place) -> Runtime:
     return Runtime(
         f"tensorflow {tf.__version__}", run, answer, photos if "features" in signatures else None, prepares=True
     )
-
-
-@contextlib.contextmanager
-def _quiet():
-    """Without TensorFlow's words on the folder it wrote and on the age of its loader."""
-    import tensorflow as tf
-
-    logger = tf.get_logger()
-    level = logger.level
-    logger.setLevel("ERROR")
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
 
 
 def _signatures(job, network):

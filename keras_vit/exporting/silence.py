@@ -1,4 +1,7 @@
-"""Converters print, log and warn about their own insides, from C++ too; none of it is for who exports a model."""
+"""Converters print, log and warn about their own insides, from C++ too; none of it is for who exports a model.
+
+Nor is what they do to the root logger, as programs do that own the process: levels, handlers and filters of it.
+"""
 
 import contextlib
 import logging
@@ -12,7 +15,7 @@ _ONE_AT_A_TIME = threading.RLock()  # who leaves last would otherwise restore wh
 
 @contextlib.contextmanager
 def silence():
-    """Nothing that is done inside prints, logs or warns. What it raises comes through.
+    """Nothing that is done inside prints, logs or warns, or changes the root logger. What it raises comes through.
 
     Descriptors belong to the process, so other threads are not heard meanwhile either; one that asks for silence
     too waits for its turn.
@@ -24,9 +27,22 @@ def silence():
         stack.enter_context(contextlib.redirect_stderr(_muted(stack, sys.stderr)))
         stack.enter_context(warnings.catch_warnings())
         warnings.simplefilter("ignore")
-        stack.callback(logging.disable, logging.root.manager.disable)
-        logging.disable(logging.CRITICAL)
+        stack.enter_context(_without_logging())
         yield
+
+
+@contextlib.contextmanager
+def _without_logging():
+    """No logger speaks, and the root logger is left as it was found."""
+    root = logging.getLogger()
+    disabled, level, handlers, filters = root.manager.disable, root.level, root.handlers[:], root.filters[:]
+    logging.disable(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logging.disable(disabled)
+        root.setLevel(level)
+        root.handlers[:], root.filters[:] = handlers, filters
 
 
 @contextlib.contextmanager

@@ -5,6 +5,7 @@ import threading
 import warnings
 
 import pytest
+from conftest import run_python
 
 from keras_vit.exporting.silence import silence
 
@@ -55,6 +56,21 @@ def test_a_disabled_logging_stays_disabled():
         assert logging.root.manager.disable == logging.INFO
     finally:
         logging.disable(logging.NOTSET)
+
+
+def test_the_root_logger_is_left_as_it_was():
+    root, foreign = logging.getLogger(), logging.StreamHandler(sys.stderr)
+    own, before = logging.NullHandler(), (root.level, root.handlers[:], root.filters[:])
+    root.addHandler(own)
+    try:
+        with silence():
+            root.removeHandler(own)
+            root.addHandler(foreign)
+            root.addFilter(lambda record: False)
+            root.setLevel(logging.CRITICAL)
+        assert (root.level, root.handlers, root.filters) == (before[0], [*before[1], own], before[2])
+    finally:
+        root.removeHandler(own)
 
 
 def test_a_closed_descriptor_is_left_closed():
@@ -113,3 +129,26 @@ def test_a_silence_may_hold_another(capfd):
         speak()
     os.write(2, b"heard")
     assert capfd.readouterr() == ("", "heard")
+
+
+EXPORT = """
+import logging, pathlib, sys, warnings
+import keras_vit
+
+def state():
+    root = logging.getLogger()
+    logs = root.level, root.handlers[:], root.filters[:], root.manager.disable
+    return logs, sys.stdout, sys.stderr, warnings.filters[:]
+
+sizes = {"patch_size": 4, "hidden_size": 12, "num_layers": 2, "num_heads": 3, "mlp_dim": 17}
+model = keras_vit.build(keras_vit.ViTConfig(**sizes), input_shape=(20, 28, 3), classes=7)
+before = state()
+for form, name in (("saved_model", "a"), ("litert", "a.tflite"), ("openvino", "a.xml"), ("onnx", "a.onnx")):
+    keras_vit.export(model, pathlib.Path(sys.argv[1]) / name, form, precision="int8")
+    assert state() == before, (form, before, state())
+"""
+
+
+def test_an_application_finds_its_logging_as_it_was(tmp_path):
+    """In a process whose root logger has no handlers yet, so that its own `basicConfig` still has an effect."""
+    run_python(EXPORT, tmp_path)

@@ -4,12 +4,14 @@ The function is converted by tf2onnx with its weights as arguments, so that the 
 model; weights are put in afterwards, one by one, above 2 GB into a file beside. Opened by ONNX Runtime.
 """
 
+import importlib
+
 from keras_vit.exporting.onnx.check import check_file, check_graph, check_opset
 from keras_vit.exporting.onnx.convert import graph_of
 from keras_vit.exporting.onnx.files import save
 from keras_vit.exporting.onnx.precision import in_float16, write_int8
-from keras_vit.exporting.onnx.quiet import quiet, required
 from keras_vit.exporting.report import ExportError, Runtime
+from keras_vit.exporting.silence import silence
 
 EXTENSION = ".onnx"
 PRECISIONS = ("float32", "float16", "int8")
@@ -28,9 +30,9 @@ def write(job, place) -> None:
         ImportError: if a package of ONNX is missing.
         ExportError: if the file would not be valid ONNX.
     """
-    required("onnx", "onnxruntime", "tf2onnx")
+    _required("onnx", "onnxruntime", "tf2onnx")
     check_opset(job.opset)
-    with quiet():
+    with silence():
         graph = graph_of(job)
         check_graph(graph.proto, job.opset)
         if job.precision == "float16":
@@ -52,7 +54,7 @@ def open_runtime(place) -> Runtime:
         ImportError: if ONNX Runtime is missing.
         ExportError: if it does not take the file.
     """
-    required("onnxruntime")
+    _required("onnxruntime")
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -67,3 +69,12 @@ def open_runtime(place) -> Runtime:
         return dict(zip(names, session.run(names, {"pixels": pixels}), strict=True))
 
     return Runtime(f"onnxruntime {onnxruntime.__version__}", run)
+
+
+def _required(*packages):
+    for package in packages:
+        try:
+            with silence():
+                importlib.import_module(package)
+        except ImportError as error:
+            raise ImportError(f'format="onnx" needs {package}: pip install "keras-vit-zoo[export]"') from error
