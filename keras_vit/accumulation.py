@@ -61,9 +61,8 @@ def train_step(model, *arguments):
 
     Only one micro-batch's activations are held at a time, and one set of gradients more than without. Dropout draws
     anew for each. Sample and class weights count as in the whole batch, and metrics see the predictions for all of it.
-
-    Raises:
-        ValueError: if the batch (of one replica) is no multiple of k.
+    A batch (of one replica) that is no multiple of k, as the last of an epoch may be, is filled up with images that
+    count nothing.
     """
     return _TRAIN_STEPS[keras.backend.backend()](model, *arguments)
 
@@ -73,8 +72,7 @@ def _tensorflow_step(model, data):
 
     x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
     steps = model.accumulation_steps
-    _check_batch(x, steps)
-    parts = _map(lambda tensor: _cut(tensor, steps, -1), (x, y, sample_weight))
+    parts = _map(lambda tensor: _cut(tensor, steps, -1), _filled(x, y, sample_weight, steps))
     variables = model.trainable_weights
     unconnected = set()
 
@@ -106,7 +104,8 @@ def _tensorflow_step(model, data):
     )
     gradients = [None if index in unconnected else gradient for index, gradient in enumerate(gradients)]
     model.optimizer.apply_gradients(zip(gradients, variables, strict=True))
-    predictions = keras.tree.pack_sequence_as(model.output, [array.concat() for array in arrays])
+    batch = ops.shape(keras.tree.flatten(x)[0])[0]
+    predictions = keras.tree.pack_sequence_as(model.output, [array.concat()[:batch] for array in arrays])
     return _tensorflow_logs(model, x, y, predictions, sample_weight, loss)
 
 
@@ -124,7 +123,6 @@ def _jax_step(model, state, data):
 
     x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
     steps = model.accumulation_steps
-    _check_batch(x, steps)
     trainable, non_trainable, optimizer, metrics = state
     gradient_of = jax.value_and_grad(model.compute_loss_and_updates, has_aux=True)
 
@@ -136,12 +134,13 @@ def _jax_step(model, state, data):
         gradients = jax.tree.map(lambda total, new: total + new / steps, gradients, part_gradients)
         return (gradients, loss + part_loss / steps, non_trainable, metrics), predictions
 
+    filled, batch = _filled(x, y, sample_weight, steps), keras.tree.flatten(x)[0].shape[0]
     # Micro-batch i is every k-th image from i on: so each holds some of every device's, where the batch is sharded.
-    parts = jax.tree.map(lambda tensor: _cut(tensor, -1, steps).swapaxes(0, 1), (x, y, sample_weight))
+    parts = jax.tree.map(lambda tensor: _cut(tensor, -1, steps).swapaxes(0, 1), filled)
     start = (jax.tree.map(jax.numpy.zeros_like, trainable), jax.numpy.zeros(()), non_trainable, metrics)
     (gradients, loss, non_trainable, metrics), predictions = jax.lax.scan(one_part, start, parts)
     trainable, optimizer = model.optimizer.stateless_apply(optimizer, gradients, trainable)
-    predictions = jax.tree.map(lambda part: part.swapaxes(0, 1).reshape(-1, *part.shape[2:]), predictions)
+    predictions = jax.tree.map(lambda part: part.swapaxes(0, 1).reshape(-1, *part.shape[2:])[:batch], predictions)
     logs, metrics = model._update_metrics_variables(metrics, loss, x, y, predictions, sample_weight)
     return logs, (trainable, non_trainable, optimizer, metrics)
 
@@ -149,20 +148,26 @@ def _jax_step(model, state, data):
 _TRAIN_STEPS = {"tensorflow": _tensorflow_step, "jax": _jax_step}
 
 
-def _check_batch(x, steps):
-    batch = ops.shape(keras.tree.flatten(x)[0])[0]
-    rule = (
-        "the batch (of one replica) must be a multiple of `accumulation_steps`, so that all micro-batches count the "
-        "same.\nReceived: accumulation_steps={steps}, a batch of {batch}. Pass another batch size, or leave out the "
-        "rest at the end: `dataset.batch(..., drop_remainder=True)`."
-    )
-    if not isinstance(batch, int):  # known to TensorFlow as it runs
-        import tensorflow as tf
+def _filled(x, y, sample_weight, steps):
+    """The batch with as many images as are a multiple of `steps`: the last one again, with a sample weight of 0.
 
-        message = rule.format(steps=steps, batch="the size below")
-        tf.debugging.assert_equal(batch % steps, 0, message, summarize=1)
-    elif batch % steps:
-        raise ValueError(rule.format(steps=steps, batch=batch))
+    The mean over the larger batch is that over the given one, since the others' weights grow as it does. Losses of
+    layers and regularisers, which have no sample weights, stay as they are.
+    """
+    batch = ops.shape(keras.tree.flatten(x)[0])[0]
+    if isinstance(batch, int) and batch % steps == 0:
+        return x, y, sample_weight
+    size = (batch + steps - 1) // steps * steps
+    rows = ops.minimum(ops.arange(size), batch - 1)
+    counts = ops.where(ops.arange(size) < batch, ops.cast(size, "float32") / ops.cast(batch, "float32"), 0.0)
+
+    def again(tensor):
+        return ops.take(tensor, rows, axis=0)
+
+    def weighed(weights):
+        return ops.cast(again(weights), "float32") * ops.reshape(counts, (-1, *[1] * (len(weights.shape) - 1)))
+
+    return *_map(again, (x, y)), counts if sample_weight is None else _map(weighed, sample_weight)
 
 
 def _cut(tensor, *shape):

@@ -61,8 +61,7 @@ class VisionTransformer(keras.Model):
         Args:
             *args: as in `keras.Model.compile`.
             accumulation_steps: k: each batch given to `fit` is one step of the optimizer, with the gradients of k
-                micro-batches averaged, which is the gradient of the whole batch. The batch (of one replica) must
-                be a multiple of k, and the loss a mean.
+                micro-batches averaged, which is the gradient of the whole batch. The loss must be a mean.
             **kwargs: as in `keras.Model.compile`.
         """
         super().compile(*args, **kwargs)
