@@ -21,7 +21,7 @@ from keras_vit.training.arithmetic import (
     tensorflow_sgd,
 )
 from keras_vit.training.layer_decay import check_layer_decay, layer_multipliers
-from keras_vit.variants import check_choice, check_number, check_rate
+from keras_vit.variants import check_choice, check_number
 
 ACCUMULATOR_DTYPES = ("float32", "bfloat16")
 LEFT_OUT = -1.0  # in place of a norm that is not finite
@@ -30,8 +30,8 @@ LEFT_OUT = -1.0  # in place of a norm that is not finite
 class GuardedOptimizer(keras.optimizers.Optimizer):
     """What `SGD` and `AdamW` share: a global norm over all devices, decay of kernels, rates by depth.
 
-    A step whose gradients are not all finite changes neither weights nor moments, bit for bit. It costs nothing:
-    only scalars differ, and a moving average (`use_ema`) goes on towards the weights as they stay.
+    A step whose gradients and rate are not all finite changes neither weights nor moments, bit for bit. It costs
+    nothing: only scalars differ, and a moving average (`use_ema`) goes on towards the weights as they stay.
 
     Attributes:
         gradient_norm: variable, the global norm of the last step's gradients before clipping, averaged over the
@@ -52,6 +52,8 @@ class GuardedOptimizer(keras.optimizers.Optimizer):
         loss_scale_factor,
         name,
     ):
+        if isinstance(learning_rate, (int, float)):
+            _check_positive("learning_rate", learning_rate, zero_too=True)  # a saved one may have come down to 0
         _check_positive("weight_decay", weight_decay, zero_too=True)
         _check_positive("global_clipnorm", global_clipnorm)
         if accumulator_dtype is not None:
@@ -116,7 +118,7 @@ class GuardedOptimizer(keras.optimizers.Optimizer):
     def _backend_update_step(self, grads, trainable_variables, learning_rate):
         grads = self._sum_over_replicas(grads)
         norm = ops.sqrt(sum(square_sum(gradient) for gradient in grads))
-        finite = ops.isfinite(norm)
+        finite = ops.logical_and(ops.isfinite(norm), ops.isfinite(learning_rate))
         self.gradient_norm.assign(ops.where(finite, norm, LEFT_OUT))
         scale = 1.0 if self.global_clipnorm is None else self.global_clipnorm / ops.maximum(norm, self.global_clipnorm)
         scale = ops.where(finite, scale, 0.0)
@@ -165,7 +167,7 @@ class SGD(GuardedOptimizer):
     outside of m: Keras' `m = momentum * m - rate * g` goes on at the old rate after a change of rate.
 
     Args:
-        learning_rate: a float above 0, or a schedule.
+        learning_rate: a float of at least 0, or a schedule.
         momentum: in [0, 1).
         accumulator_dtype: how m is stored, `"float32"` or `"bfloat16"` (the official code; half the memory); by
             default as the variable. The step uses the sum before it is rounded, and in bfloat16 the momentum is
@@ -201,7 +203,7 @@ class SGD(GuardedOptimizer):
         loss_scale_factor=None,
         name="sgd",
     ):
-        check_rate("momentum", momentum)
+        _check_momentum("momentum", momentum)
         super().__init__(
             learning_rate,
             weight_decay=weight_decay,
@@ -250,7 +252,7 @@ class AdamW(GuardedOptimizer):
     `p -= rate * (m_hat / (sqrt(v_hat) + epsilon) + weight_decay * p)`, decay for kernels only.
 
     Args:
-        learning_rate: a float above 0, or a schedule.
+        learning_rate: a float of at least 0, or a schedule.
         beta_1: in [0, 1).
         beta_2: in [0, 1).
         epsilon: added to the root; 1e-8 in the official code, 1e-7 in Keras.
@@ -287,8 +289,8 @@ class AdamW(GuardedOptimizer):
         loss_scale_factor=None,
         name="adamw",
     ):
-        check_rate("beta_1", beta_1)
-        check_rate("beta_2", beta_2)
+        _check_momentum("beta_1", beta_1)
+        _check_momentum("beta_2", beta_2)
         _check_positive("epsilon", epsilon)
         super().__init__(
             learning_rate,
@@ -353,3 +355,9 @@ def _check_positive(name, value, zero_too=False):
     check_number(name, value)
     if not math.isfinite(value) or value < 0 or (value == 0 and not zero_too):
         raise ValueError(f"`{name}` must be {'at least' if zero_too else 'above'} 0.\nReceived: {name}={value}.")
+
+
+def _check_momentum(name, value):
+    check_number(name, value)
+    if not 0 <= value < 1:
+        raise ValueError(f"`{name}` must be in [0, 1).\nReceived: {name}={value}.")

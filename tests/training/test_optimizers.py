@@ -150,6 +150,19 @@ def test_a_gradient_that_is_not_finite_changes_no_bit(kind, arguments, bad):
     assert all(abs(numpy(v) - value).max() > 0 for value, v in zip(before, kept, strict=True))
 
 
+@pytest.mark.parametrize("kind", [SGD, AdamW])
+def test_a_rate_that_is_not_finite_changes_no_bit(kind):
+    """As a callback may set it; `float` rates are looked at when the optimizer is made."""
+    optimizer = kind(0.1, weight_decay=DECAY)
+    variables = run(optimizer)
+    before = [numpy(v).copy() for v in variables]
+    optimizer.learning_rate = float("nan")
+    optimizer.apply([keras.ops.convert_to_tensor(gradient) for gradient in gradients(0)])
+    assert numpy(optimizer.gradient_norm) == -1
+    for value, v in zip(before, variables, strict=True):
+        np.testing.assert_array_equal(numpy(v), value)
+
+
 def test_the_average_is_the_recursion_from_the_first_weights():
     optimizer = SGD(0.1, use_ema=True, ema_momentum=0.75)
     variables, average = weights(), None
@@ -197,7 +210,11 @@ def test_a_config_makes_the_same_optimizer(kind):
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
+        ({"learning_rate": -0.1}, ValueError),
+        ({"learning_rate": float("nan")}, ValueError),
+        ({"learning_rate": float("inf")}, ValueError),
         ({"momentum": 1.0}, ValueError),
+        ({"momentum": float("nan")}, ValueError),
         ({"weight_decay": -0.1}, ValueError),
         ({"global_clipnorm": 0}, ValueError),
         ({"global_clipnorm": float("nan")}, ValueError),
@@ -209,4 +226,4 @@ def test_a_config_makes_the_same_optimizer(kind):
 )
 def test_sgd_refuses_what_is_out_of_range(arguments, error):
     with pytest.raises(error, match=f"`{next(iter(arguments))}`"):
-        SGD(0.1, **arguments)
+        SGD(**{"learning_rate": 0.1} | arguments)
