@@ -269,6 +269,8 @@ def _check_values(images):
     if images.size == 0:
         raise ValueError(f"images must not be empty.\nReceived: shape {images.shape}.")
     low, high = images.min(), images.max()
+    if np.isnan(low):
+        raise ValueError("pixel values must be numbers in [0, 255].\nReceived: NaN among them.")
     margin = 0.5 if images.dtype.kind == "f" else 0  # interpolation may leave the range by a rounding error
     if not (low >= -margin and high <= 255 + margin):
         raise ValueError(

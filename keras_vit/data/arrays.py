@@ -88,6 +88,8 @@ def _pair(pair, split):
             f"Received: shape {images.shape} of {images.dtype} for {split}."
         )
     low, high = images.min(), images.max()
+    if np.isnan(low):
+        raise ValueError(f"pixel values must be numbers in [0, 255].\nReceived: NaN among those for {split}.")
     if not (low >= 0 and high <= 255) or (images.dtype.kind == "f" and 0 < high <= 1):
         raise ValueError(
             "pixel values must be in [0, 255], and floats that do not exceed 1 seem scaled already.\n"

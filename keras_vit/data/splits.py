@@ -4,6 +4,7 @@ A split gives its examples one at a time, by number, to a pipeline (`reader`) an
 An example is a dict of `"label"` and either `"bytes"` with `"orientation"`, or `"pixels"`.
 """
 
+import collections
 import dataclasses
 
 import numpy as np
@@ -115,7 +116,8 @@ class ArraySplit:
 def divide(labels, seed: int, groups=None) -> dict[str, np.ndarray]:
     """Divides examples into 80 % train, 10 % validation and 10 % test, the same part of every class.
 
-    A class of one example is trained on; of two, one is tested. From three on, each split has at least one.
+    A class of one example is trained on; of two, one is tested. From three on, each split has at least one, unless
+    too many may not be parted.
 
     Args:
         labels: int `(n,)`.
@@ -126,15 +128,18 @@ def divide(labels, seed: int, groups=None) -> dict[str, np.ndarray]:
         Ascending example numbers of each split.
     """
     labels = np.asarray(labels)
-    assigned = np.zeros(len(labels), int)
+    groups = range(len(labels)) if groups is None else groups
+    splits = {}  # of each group, by its number
     for label in np.unique(labels):
         members = np.flatnonzero(labels == label)
-        order = np.random.default_rng([seed, int(label)]).permutation(members)
         held = max(round(len(members) / 10), 1) if len(members) > 2 else 0
-        tested = held if len(members) != 2 else 1
-        assigned[order[:held]] = 1
-        assigned[order[held : held + tested]] = 2
-    if groups is not None:
-        first = {}
-        assigned = np.array([first.setdefault(group, split) for group, split in zip(groups, assigned, strict=True)])
+        room = {1: held, 2: held if len(members) != 2 else 1}
+        sizes = collections.Counter(groups[member] for member in members)
+        for member in np.random.default_rng([seed, int(label)]).permutation(members):
+            group = groups[member]
+            if group not in splits:
+                splits[group] = next((number for number in room if sizes[group] <= room[number]), 0)
+                if splits[group]:
+                    room[splits[group]] -= sizes[group]
+    assigned = np.array([splits[group] for group in groups])
     return {name: np.flatnonzero(assigned == number) for number, name in enumerate(SPLITS)}

@@ -136,7 +136,7 @@ def test_empty_set_is_refused(split):
     [
         (IMAGES / 255, "seem scaled already"),
         (IMAGES.astype("float32") - 128, "values from -128"),
-        (np.full((60, 5, 7, 3), np.nan), "values from nan"),
+        (np.where(np.arange(IMAGES.size) == 9, np.nan, IMAGES.ravel()).reshape(IMAGES.shape), "NaN among those"),
         (IMAGES[..., 0], r"shape \(60, 5, 7\)"),
         (IMAGES[..., :2], r"shape \(60, 5, 7, 2\)"),
         (IMAGES.astype("uint16") * 256, "values from 0 to 65280"),
@@ -195,3 +195,22 @@ def test_division_keeps_groups_together():
     sets = [set(groups[part]) for part in parts.values()]
     assert all(sets)
     assert sum(map(len, sets)) == len(set.union(*sets))
+
+
+def test_division_of_copies_keeps_the_shares():
+    """7 classes of 40 photos and 17 copies; where a copy followed its first, a class had from 2 to 9 in a split."""
+    labels = np.repeat(np.arange(7), 57)
+    groups = np.concatenate([np.r_[:40, rng.integers(0, 40, 17)] + 40 * k for k, rng in enumerate(generators(7))])
+    for seed in range(5):
+        parts = divide(labels, seed, groups)
+        assert [np.bincount(labels[part]).tolist() for part in parts.values()] == [[45] * 7, [6] * 7, [6] * 7]
+        assert sum(len(set(groups[part])) for part in parts.values()) == len(set(groups))
+
+
+def test_division_trains_on_a_class_of_one_photo_and_its_copies():
+    parts = divide([0] * 9, 0, [0] * 9)
+    assert [len(part) for part in parts.values()] == [9, 0, 0]
+
+
+def generators(count):
+    return [np.random.default_rng(seed) for seed in range(count)]
