@@ -1,5 +1,6 @@
 """`keras-vit finetune|evaluate|predict|recipes`: what they print, and what they say of a bad file (rows B7, B8, C1)."""
 
+import io
 import json
 import re
 import signal
@@ -12,10 +13,12 @@ import pytest
 from conftest import ROOT, tiny_config
 from fault_server import child_environment
 from photos import make_photos, photo
-from PIL import Image
+from PIL import Image, ImageOps
 
 from keras_vit import cli
-from keras_vit.cli.training import MAX_PIXELS, read_image
+from keras_vit.cli.training import read_image
+from keras_vit.data.decode import MAX_PIXELS
+from keras_vit.data.exif import orientation
 from keras_vit.recipes import RECIPES
 from keras_vit.training.finetune import finetune
 from keras_vit.weights.fetch import cache_dir
@@ -219,7 +222,7 @@ def huge_png(width, height):
 @pytest.mark.parametrize("side", [int(MAX_PIXELS**0.5) + 1, 10_000, 20_000, 60_000])
 def test_huge_image_is_refused_by_its_header(tmp_path, side):  # B8
     (tmp_path / "huge.png").write_bytes(huge_png(side, side))
-    with pytest.raises(ValueError, match="more than 64 Mpx"):
+    with pytest.raises(ValueError, match="Mpx, more than 64"):
         read_image(tmp_path / "huge.png")
 
 
@@ -255,8 +258,60 @@ def test_image_cut_short_is_refused(tmp_path, kind):  # B7
     path = tmp_path / "x"
     Image.fromarray(photo("disc", np.random.default_rng(0))).save(path, kind)
     path.write_bytes(path.read_bytes()[:-600])
+    with pytest.raises(ValueError, match=f"truncated {kind}"):
+        read_image(path)
+
+
+@pytest.mark.parametrize("kind", ["WEBP", "BMP"])
+def test_other_formats_are_refused_if_huge_or_cut_short(tmp_path, kind, monkeypatch):  # B7, B8
+    path = tmp_path / "x"
+    Image.fromarray(photo("disc", np.random.default_rng(0))).save(path, kind)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-100])
     with pytest.raises(ValueError, match="damaged or cut short"):
         read_image(path)
+    path.write_bytes(whole)
+    monkeypatch.setattr("keras_vit.data.decode.MAX_PIXELS", 100)
+    with pytest.raises(ValueError, match="pixels, more than 0 Mpx"):
+        read_image(path)
+
+
+def test_grey_models_get_grey_as_in_training(tmp_path):  # B7
+    pixels = photo("disc", np.random.default_rng(0))
+    for name in ("x.png", "x.bmp"):
+        Image.fromarray(pixels).save(tmp_path / name)
+        assert (read_image(tmp_path / name, 1)[..., 0] == np.asarray(Image.fromarray(pixels).convert("L"))).all()
+    with pytest.raises(ValueError, match="4 channels, which no photo has"):
+        read_image(tmp_path / "x.png", 4)
+
+
+def odd_orientation(kind):
+    """A JPEG whose EXIF says 6 as no camera does: as LONG; or which says it in XMP alone. Pillow turns both."""
+    image = Image.fromarray(photo("tiles", np.random.default_rng(0)))
+    file = io.BytesIO()
+    if kind == "xmp":
+        xmp = b'<x:xmpmeta xmlns:x="adobe:ns:meta/"><rdf tiff:Orientation="6"/></x:xmpmeta>'
+        image.save(file, "JPEG", xmp=xmp)
+    else:
+        entry = b"\x12\x01\x04\0\x01\0\0\0\x06\0\0\0"
+        image.save(file, "JPEG", exif=b"Exif\0\0II*\0\x08\0\0\0\x01\0" + entry + bytes(4))
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("kind", ["xmp", "long"])
+def test_a_photo_is_read_as_training_reads_it(tmp_path, kind):
+    """And as a served model does; `ImageOps.exif_transpose` would turn these."""
+    path = tmp_path / "x.jpg"
+    path.write_bytes(odd_orientation(kind))
+    assert orientation(path.read_bytes()) == 1
+    with Image.open(path) as image:
+        assert (read_image(path) == np.asarray(image)).all()
+        assert not np.array_equal(ImageOps.exif_transpose(image), image)
+
+
+def test_a_folder_is_no_image(tmp_path):
+    with pytest.raises(ValueError, match="a folder, not an image"):
+        read_image(tmp_path)
 
 
 def test_gif_is_no_format_of_ours(tmp_path):

@@ -13,8 +13,7 @@ from keras_vit.cli.printing import columns, path, printable
 from keras_vit.recipes import RECIPES, find_recipe
 from keras_vit.variants import check_positive_int
 
-MAX_PIXELS = 64 * 2**20  # of an image, read from its header before it is decoded
-FORMATS = ("JPEG", "PNG", "WEBP", "BMP")
+FORMATS = ("WEBP", "BMP")  # beside JPEG and PNG
 
 
 def add_commands(top, command):
@@ -70,7 +69,7 @@ def predict(arguments):
     bad, found = [], []
     for image in arguments.images:
         try:
-            pixels = read_image(image)
+            pixels = read_image(image, model.input_shape[-1])
         except (OSError, ValueError) as error:
             bad.append(f"{image}: {error}")
             continue
@@ -89,34 +88,57 @@ def recipes(arguments):
     yield str(find_recipe(arguments.name)) if arguments.name else repr(RECIPES)
 
 
-def read_image(path):
-    """Pixels of a file, upright.
+def read_image(path, channels: int = 3):
+    """Pixels of a file, upright; of a JPEG or PNG exactly those that training reads and a SavedModel serves.
 
     Args:
         path: of a JPEG, PNG, WebP or BMP.
+        channels: 3 for RGB, 1 for grey.
 
     Returns:
-        uint8 `(H, W, 3)`.
+        uint8 `(H, W, channels)`.
 
     Raises:
-        ValueError: for another format, a damaged file, or more than 64 Mpx.
+        ValueError: for a folder, another format, a damaged file, more than 64 Mpx, or other channels.
         FileNotFoundError: if nothing is there.
-        ImportError: without Pillow.
+        ImportError: for a WebP or BMP without Pillow.
     """
+    from keras_vit.data.check import BadImage, check_image
+    from keras_vit.data.decode import JPEG_START, PNG_START, decode_image, grey
+
+    if channels not in (1, 3):
+        raise ValueError(f"the model takes {channels} channels, which no photo has")
+    try:
+        data = Path(path).read_bytes()
+    except FileNotFoundError:
+        raise FileNotFoundError("no such file") from None
+    except IsADirectoryError:
+        raise ValueError("a folder, not an image") from None
+    if not data.startswith((JPEG_START, PNG_START)):
+        pixels = _by_pillow(path)
+        return pixels if channels == 3 else grey(pixels).numpy()
+    found = check_image(path)
+    if isinstance(found, BadImage):
+        raise ValueError(found.reason)
+    return decode_image(data, found.orientation, channels).numpy()
+
+
+def _by_pillow(path):
+    """uint8 `(H, W, 3)` of a format that only Pillow knows."""
     try:
         from PIL import Image, ImageOps, UnidentifiedImageError
     except ImportError as error:
-        raise ImportError('images are read by Pillow, which is missing: pip install "keras-vit-zoo[data]"') from error
+        raise ImportError('WebP and BMP need Pillow, which is missing: pip install "keras-vit-zoo[data]"') from error
     import numpy as np
+
+    from keras_vit.data.decode import MAX_PIXELS
 
     try:
         with open(path, "rb") as file, _no_warning_of_size(), Image.open(file, formats=FORMATS) as image:
             if image.width * image.height > MAX_PIXELS:
                 raise ValueError(f"{image.width} x {image.height} pixels, more than {MAX_PIXELS >> 20} Mpx")
             image.load()
-            return np.asarray(_rgb(ImageOps.exif_transpose(image)))
-    except FileNotFoundError:
-        raise FileNotFoundError("no such file") from None
+            return np.asarray(ImageOps.exif_transpose(image).convert("RGBA").convert("RGB"))
     except UnidentifiedImageError:
         raise ValueError("not a JPEG, PNG, WebP or BMP image") from None
     except Image.DecompressionBombError:
@@ -133,16 +155,6 @@ def _no_warning_of_size():
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", Image.DecompressionBombWarning)
         yield
-
-
-def _rgb(image):
-    """8 bits a channel; of 16 bits the high byte is kept, and alpha is dropped, as the pipeline of training does."""
-    if image.mode.startswith("I"):
-        import numpy as np
-        from PIL import Image
-
-        image = Image.fromarray((np.asarray(image).astype("uint32") >> 8).astype("uint8"))
-    return image.convert("RGBA" if image.mode in ("P", "PA", "LA") else "RGB").convert("RGB")
 
 
 def _data_of(run):
