@@ -112,6 +112,8 @@ def serve(folder, arguments):
     print(f"{model.warm_up(folder)} warm-up requests answered", flush=True)
     with StandIn(model, *asked) as running:
         announce(folder, name, running.rest_port, running.grpc_port)
+        if "image_bytes" not in model.signature("").inputs:
+            print("This model takes no files, so --ask cannot ask it: send it `pixels`", flush=True)
         while not stop.wait(1):
             if not running.alive:
                 raise RuntimeError("the server has ended by itself")

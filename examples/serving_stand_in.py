@@ -136,6 +136,8 @@ def check_tensor(tensor, key, signature):
     count = math.prod(max(dim.size, 0) for dim in tensor.tensor_shape.dim)
     if count > MAX_BODY:
         raise BadRequestError(f"input {key} must have at most {MAX_BODY} numbers, but the request declares {count}")
+    if tensor.dtype == tf.string.as_datatype_enum and count != len(tensor.string_val):
+        raise BadRequestError(f"input {key} declares {count} strings, but the request has {len(tensor.string_val)}")
 
 
 def predict_json(model, body):

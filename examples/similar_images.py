@@ -162,7 +162,11 @@ def parse():
     parser.add_argument("--epochs", type=int, default=8)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("similar_images.png"))
-    return parser.parse_args()
+    arguments = parser.parse_args()
+    for name in ("neighbours", "queries", "epochs"):
+        if getattr(arguments, name) < 1:
+            parser.error(f"--{name} must be at least 1")
+    return arguments
 
 
 def main():

@@ -196,13 +196,13 @@ def declared(kind, *shape):
     """A tensor of one number, which stands for all that its shape has."""
     from tensorflow.core.framework import tensor_pb2
 
-    tensor = tensor_pb2.TensorProto(dtype=kind, int_val=[1], float_val=[1.0])
+    tensor = tensor_pb2.TensorProto(dtype=kind, int_val=[1], float_val=[1.0], string_val=[b"x"])
     for size in shape or (1, 20, 28, 3):
         tensor.tensor_shape.dim.add(size=size)
     return tensor
 
 
-def predict_by_grpc(server, lengths, version=None, signature="", outputs=(), pixels=None):
+def predict_by_grpc(server, lengths, version=None, signature="", outputs=(), pixels=None, files=None):
     import tensorflow as tf
 
     from keras_vit.exporting.serving_protos import serving_messages
@@ -213,7 +213,8 @@ def predict_by_grpc(server, lengths, version=None, signature="", outputs=(), pix
     if version is not None:
         request.model_spec.version.value = version
     if pixels is None:
-        request.inputs["image_bytes"].CopyFrom(tf.make_tensor_proto(np.array([photo(n) for n in lengths], object)))
+        files = files or tf.make_tensor_proto(np.array([photo(n) for n in lengths], object))
+        request.inputs["image_bytes"].CopyFrom(files)
     else:
         request.inputs["pixels"].CopyFrom(pixels)
     request.output_filter.extend(outputs)
@@ -252,6 +253,7 @@ def test_grpc_gives_the_asked_outputs_only(server):
         ({"signature": "predict_pixels"}, "INVALID_ARGUMENT", "['pixels']"),
         ({"outputs": ["depth"]}, "INVALID_ARGUMENT", "['depth']"),
         ({"lengths": [LIMIT + 1]}, "RESOURCE_EXHAUSTED", "larger than max"),
+        ({"files": declared(7, 10_000_000)}, "INVALID_ARGUMENT", "declares 10000000 strings, but the request has 1"),
         ({"pixels": declared(1)}, "INVALID_ARGUMENT", "must be of type uint8, but the request has float32"),
         ({"pixels": declared(4, 40000, 20, 28, 3)}, "INVALID_ARGUMENT", "but the request declares 67200000"),
     ],

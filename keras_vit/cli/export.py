@@ -22,7 +22,12 @@ def add_commands(top, command):
     new.add_argument("--weights", metavar="NAME", help="for a variant; by default ImageNet's 1,000 classes")
     new.add_argument("--labels", metavar="FILE", type=path, help="names of the classes in order, one a line")
     new.add_argument("--images", metavar="FOLDER", type=path, help="photos to compare on, and for the ranges of int8")
-    new.add_argument("--image-size", type=_image_size, metavar="SIZE", help="as 224, 224x320 (height, width), or any")
+    new.add_argument(
+        "--image-size",
+        type=_image_size,
+        metavar="SIZE",
+        help="as 224, 224x320 (height, width), or any: then a SavedModel takes no files",
+    )
     new.add_argument("--top", dest="top_k", type=int, default=5, metavar="K", help="classes that an answer names")
     new.add_argument("--activation", default="softmax", choices=("softmax", "sigmoid"), help="from logits to scores")
     new.add_argument("--name", help="of the served model; by default that of PATH")

@@ -26,6 +26,7 @@ from keras_vit.vit import VisionTransformer, with_input_shape
 
 FORMATS = {"saved_model": "saved_model", "onnx": "onnx", "litert": "litert", "openvino": "openvino"}
 MAX_BYTES = 8 * 2**20  # of one image file
+_BYTES = range(2**10, 2**31)  # of which it may be: a comparison needs some, and graphs count in int32
 MAX_PIXELS = 12 * 2**20  # of one image; a phone takes 4032 x 3024, a few more would be 100 MB above the base
 OPSET = 18
 _COMPARED, _REPRESENTATIVE = 16, 64  # photos
@@ -68,17 +69,19 @@ def export(
             default parts of the two photos that scikit-learn brings along. int8 of LiteRT and OpenVINO learns the
             ranges of its numbers from up to 64 others of them, so it takes 32 photos or more.
         image_size: `(H, W)` of the input, where it should not be the model's; `"any"` for sides that each call may
-            choose, multiples of the patch side.
+            choose, multiples of the patch side. All signatures of a SavedModel then take `pixels`, as there is no
+            size to bring a photo to; so they do for a model whose images have neither 1 nor 3 channels.
         top_k: how many classes an answer of the SavedModel names.
         activation: from logits to scores, `"softmax"` or `"sigmoid"`, where the model ends in logits.
         name: of the served model; by default that of `path`.
         opset: of ONNX.
-        max_bytes: of one image file that the SavedModel takes.
+        max_bytes: of one image file that the SavedModel takes, 1,024 to 2**31 - 1.
         max_pixels: of one image that it takes.
         jit_compile: whether XLA compiles the SavedModel's network, once for each number of images in a call, which
             takes seconds. On a CPU one image is answered faster then, in int8 far faster; TensorFlow Serving must be
             started with `--xla_cpu_compilation_enabled`.
-        overwrite: whether a file at `path` is replaced; a SavedModel's versions never are.
+        overwrite: whether a file at `path` is replaced, and one that has the name of its data, as `model.bin` beside
+            `model.xml` and `model.onnx.data` beside `model.onnx`; a SavedModel's versions never are.
 
     Returns:
         An `ExportReport`: differences, agreement, size and speed.
@@ -94,6 +97,10 @@ def export(
     """
     if not isinstance(path, (str, os.PathLike)):
         raise TypeError(f"`path` must be that of a file or folder.\nReceived: path={path!r}.")
+    if not os.fspath(path):
+        raise ValueError(
+            "`path` must be that of a file or folder; the folder of the process is `.`.\nReceived: path=''."
+        )
     path = Path(path)
     writer = _writer(format, precision)
     _check_model(model)
@@ -106,7 +113,7 @@ def export(
     model = _resized(model, image_size)
     _check_quantized(model, writer, format)
     original = in_precision(model, "int8" if is_quantized(model) else "float32")
-    _check_limit(max_pixels, model)
+    _check_limits(max_bytes, max_pixels, model)
     names = _names(model, labels)
     _check_activation(model, activation, names)
     name = _name(path, writer, name)
@@ -287,7 +294,9 @@ def _resized(model, image_size):
     return with_input_shape(in_precision(model, "float32"), (*image_size, model.input_shape[-1]))
 
 
-def _check_limit(max_pixels, model):
+def _check_limits(max_bytes, max_pixels, model):
+    if max_bytes not in _BYTES:
+        raise ValueError(f"`max_bytes` must be {_BYTES[0]} to {_BYTES[-1]}.\nReceived: max_bytes={max_bytes}.")
     sides = model.input_shape[1:3]
     if None not in sides and max_pixels < sides[0] * sides[1]:
         raise ValueError(
@@ -319,14 +328,14 @@ def _names(model, labels):
     wrong = [label for label in labels if not isinstance(label, str) or not _is_line(label)]
     if wrong or len(labels) != classes:
         raise ValueError(
-            f"`labels` must be {classes:,} names, one line each, in the order of the classes.\n"
+            f"`labels` must be {classes:,} names, one line of Unicode each, in the order of the classes.\n"
             f"Received: {len(labels):,}{f', among them {wrong[0]!r}' if wrong else ''}."
         )
     return labels
 
 
 def _is_line(text):
-    return bool(text.strip()) and text.splitlines() == [text]
+    return bool(text.strip()) and text.splitlines() == [text] and not re.search("[\ud800-\udfff]", text)
 
 
 def _name(path, writer, given):

@@ -107,7 +107,8 @@ class Reference:
         self.activation = activation
         network = answering_network(model)
         images = tf.TensorSpec(model.inputs[0].shape, tf.float32)
-        self.network = tf.function(lambda images: network(images, training=False), input_signature=[images])
+        function = tf.function(lambda images: network(images, training=False))
+        self.network = function.get_concrete_function(images)  # which never warns that it is traced too often
 
     def run(self, pixels) -> dict[str, np.ndarray]:
         """`features`, and `logits` and `scores` if there are any, of uint8 `(B, H, W, C)` at the model's size."""

@@ -29,8 +29,8 @@ def add_lora(model, rank, alpha=None, targets=TARGETS) -> None:
     """Adds low-rank factors to the dense layers of every block; they and the head learn, all else is frozen.
 
     B starts at zero, so the outputs are what they were. Saving as `.keras` merges: the reloaded model gives the
-    same numbers and has no LoRA. Keras' `load_weights` into a model with LoRA sets A and B to zero, from where
-    no gradient leads away: load first, add LoRA after.
+    same numbers and has no LoRA, so that all of it learns if it is trained on. Keras' `load_weights` into a model
+    with LoRA sets A and B to zero, from where no gradient leads away: load first, add LoRA after.
 
     Args:
         model: a `VisionTransformer`, changed in place. If it was compiled, it must be compiled again.

@@ -71,7 +71,7 @@ def test_arguments_reach_the_writer(model, fake, tmp_path):
         "activation": "sigmoid",
         "name": "my.trees-2",
         "opset": 17,
-        "max_bytes": 99,
+        "max_bytes": 9999,
         "max_pixels": 1008,
     }
     export(model, str(tmp_path / "x.fake"), labels=LABELS, precision="float16", image_size=(28, 36), **options)
@@ -186,7 +186,10 @@ def test_labels_of_imagenet_are_known(fake, tmp_path):
         ({"image_size": 224}, TypeError, r'`image_size` must be \(H, W\), "any" or None.\nReceived: image_size=224'),
         ({"image_size": "all"}, TypeError, "image_size='all'"),
         ({"image_size": (21, 28)}, ValueError, r"Nearest: \(20, 28, 3\)"),
-        ({"labels": LABELS[1:]}, ValueError, "`labels` must be 7 names, one line each.*\nReceived: 6"),
+        ({"labels": LABELS[1:]}, ValueError, "`labels` must be 7 names, one line of Unicode each.*\nReceived: 6"),
+        ({"labels": [*LABELS[1:], "\ud800"]}, ValueError, r"Received: 7, among them '\\ud800'"),
+        ({"max_bytes": 2**31}, ValueError, "`max_bytes` must be 1024 to 2147483647.\nReceived: max_bytes=2147483648"),
+        ({"max_bytes": 1023}, ValueError, "Received: max_bytes=1023"),
         ({"labels": [*LABELS[1:], 7]}, ValueError, "Received: 7, among them 7"),
         ({"labels": [*LABELS[1:], " "]}, ValueError, "Received: 7, among them ' '"),
         ({"labels": [*LABELS[1:], "a\nb"]}, ValueError, r"Received: 7, among them 'a\\nb'"),
@@ -208,6 +211,8 @@ def test_wrong_argument_is_refused_and_nothing_is_left(model, fake, tmp_path, op
 def test_path_must_be_one(model, fake):
     with pytest.raises(TypeError, match=r"`path` must be that of a file or folder.\nReceived: path=None"):
         export(model, None)
+    with pytest.raises(ValueError, match=r"the folder of the process is `.`.\nReceived: path=''"):
+        export(model, "")
 
 
 def test_other_models_are_refused(model, fake, tmp_path):
