@@ -117,7 +117,7 @@ def divide(labels, seed: int, groups=None) -> dict[str, np.ndarray]:
     """Divides examples into 80 % train, 10 % validation and 10 % test, the same part of every class.
 
     A class of one example is trained on; of two, one is tested. From three on, each split has at least one, unless
-    too many may not be parted.
+    what may not be parted is too much of the class.
 
     Args:
         labels: int `(n,)`.
@@ -135,11 +135,16 @@ def divide(labels, seed: int, groups=None) -> dict[str, np.ndarray]:
         held = max(round(len(members) / 10), 1) if len(members) > 2 else 0
         room = {1: held, 2: held if len(members) != 2 else 1}
         sizes = collections.Counter(groups[member] for member in members)
-        for member in np.random.default_rng([seed, int(label)]).permutation(members):
-            group = groups[member]
-            if group not in splits:
-                splits[group] = next((number for number in room if sizes[group] <= room[number]), 0)
-                if splits[group]:
-                    room[splits[group]] -= sizes[group]
+        order = np.random.default_rng([seed, int(label)]).permutation(members)
+        ours = [group for group in dict.fromkeys(groups[member] for member in order) if group not in splits]
+        for group in ours:
+            splits[group] = next((number for number in room if sizes[group] <= room[number]), 0)
+            if splits[group]:
+                room[splits[group]] -= sizes[group]
+        for number in (2, 1):  # where nothing was small enough, what leaves as much to train on
+            trained = [group for group in ours if splits[group] == 0]
+            fitting = [group for group in trained if 2 * sizes[group] <= sum(sizes[group] for group in trained)]
+            if held and room[number] == held and fitting:
+                splits[fitting[0]] = number
     assigned = np.array([splits[group] for group in groups])
     return {name: np.flatnonzero(assigned == number) for number, name in enumerate(SPLITS)}

@@ -212,5 +212,12 @@ def test_division_trains_on_a_class_of_one_photo_and_its_copies():
     assert [len(part) for part in parts.values()] == [9, 0, 0]
 
 
+@pytest.mark.parametrize(("pairs", "sizes"), [(2, (2, 0, 2)), (3, (2, 2, 2)), (5, (6, 2, 2)), (10, (16, 2, 2))])
+def test_division_of_a_class_whose_photos_all_stand_twice_has_a_test_set(pairs, sizes):
+    for seed in range(5):
+        parts = divide([0] * 2 * pairs, seed, [*range(pairs)] * 2)
+        assert tuple(len(part) for part in parts.values()) == sizes
+
+
 def generators(count):
     return [np.random.default_rng(seed) for seed in range(count)]
