@@ -63,7 +63,7 @@ def make_models(arguments):
     import numpy as np
 
     import keras_vit
-    from keras_vit.exporting.precision import in_precision
+    from keras_vit.model.precision import in_precision
 
     side = arguments.image_size
     model = keras_vit.build(arguments.variant, input_shape=(side, side, 3), classes=1000)
@@ -76,7 +76,7 @@ def photos(model, count):
     """Pixels uint8 `(B, H, W, 3)` at the model's size, and as many JPEG files."""
     import tensorflow as tf
 
-    from keras_vit.exporting.images import real_photos, resized
+    from keras_vit.exporting.sample_photos import real_photos, resized
 
     found = real_photos(None, count)
     jpegs = [tf.io.encode_jpeg(photo).numpy() for photo in resized(found, PHOTO)]

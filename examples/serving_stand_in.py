@@ -96,7 +96,7 @@ class ServedModel:
 
     def warm_up(self, folder):
         """Sends itself the requests of `assets.extra`, and gives their number."""
-        from keras_vit.exporting.serving_files import read_warmup_requests
+        from keras_vit.exporting.saved_model.serving_files import read_warmup_requests
 
         requests = read_warmup_requests(Path(folder) / str(self.version))
         for request in requests:
@@ -108,7 +108,7 @@ def predict_message(model, request):
     """The `PredictResponse` to a `PredictRequest`."""
     import tensorflow as tf
 
-    from keras_vit.exporting.serving_protos import serving_messages
+    from keras_vit.exporting.saved_model.serving_protos import serving_messages
 
     name = request.model_spec.signature_name or "serving_default"
     for key, tensor in request.inputs.items():
@@ -247,7 +247,7 @@ def grpc_server(model, port, max_body=MAX_BODY):
     """
     import grpc
 
-    from keras_vit.exporting.serving_protos import SERVICE, serving_messages
+    from keras_vit.exporting.saved_model.serving_protos import SERVICE, serving_messages
 
     def predict(request, context):
         try:

@@ -102,8 +102,8 @@ def represent(features, pictures):
     for name, status in zip(pictures.names, statuses, strict=True):
         if status != "ok":
             print(f"left out: {name}: {status}")
-    sound = np.array(statuses) == "ok"
-    return np.concatenate(vectors)[sound], pictures.where(sound)
+    valid = np.array(statuses) == "ok"
+    return np.concatenate(vectors)[valid], pictures.where(valid)
 
 
 def precision(queries, gallery, found):

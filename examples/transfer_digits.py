@@ -3,7 +3,7 @@
 A small ViT learns scikit-learn's handwritten digits 0-4 at 16 pixels. Its official-format file then
 becomes a new model at 32 pixels with a new head, which learns the digits 5-9 with the fine-tuning
 settings of arXiv:2010.11929 (section 4.1, table 4) scaled down: SGD with momentum 0.9, cosine decay,
-no weight decay, gradients clipped at norm 1, a head of zeros. The same model without the file is
+no weight decay, gradients clipped at norm 1, a zero-initialised head. The same model without the file is
 trained for comparison. Takes about two minutes on two cores; the last line is one JSON object.
 """
 

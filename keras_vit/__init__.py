@@ -3,17 +3,19 @@
 import sys
 from pathlib import Path
 
-__version__ = "0.4.0"
+from keras_vit.version import __version__ as __version__
+from keras_vit.version import is_installed_script
 
 
-def _runs_as_a_command():
-    """Whether this process is `keras-vit` or `python -m keras_vit`, which needs no Keras."""
-    started = zip(sys.orig_argv, sys.orig_argv[1:], strict=False)
-    return Path(sys.argv[0]).stem == "keras-vit" or ("-m", "keras_vit") in started
+def _is_the_command():
+    """Whether this import is that of the installed command or of `python -m keras_vit`, which need no Keras."""
+    if sys.argv[:1] == ["-m"]:  # Python is about to run a module by its name, and has not got further than its package
+        return sys.orig_argv[-len(sys.argv)] in ("keras_vit", "-mkeras_vit")
+    return Path(sys.argv[0] if sys.argv else "").stem == "keras-vit" and is_installed_script(sys.argv[0])
 
 
 # Layers register with Keras as they are imported, so that a saved model reloads after `import keras_vit`. That
 # takes seconds and the backend's log lines, which a command line that prints a table should not.
-if not _runs_as_a_command():
+if not _is_the_command():
     from keras_vit.api import *  # noqa: F403
     from keras_vit.api import __all__  # noqa: F401

@@ -25,21 +25,25 @@ from keras_vit.data import BadImage, Source, load_dataset, open_source
 from keras_vit.datasets import OFFICIAL_DATASETS, VTAB_TASKS, find_dataset
 from keras_vit.distillation import DistillationLoss, Distiller
 from keras_vit.evaluation import Evaluation, evaluate
-from keras_vit.exporting import ExportError, ExportReport, export
+from keras_vit.exporting.export import export
+from keras_vit.exporting.report import ExportError, ExportReport
+from keras_vit.images.read import read_image
+from keras_vit.model.freezing import freeze
+from keras_vit.model.lora import add_lora, merge_lora
+from keras_vit.model.twins import with_input_shape
+from keras_vit.model.vision_transformer import VisionTransformer
 from keras_vit.posembed import resize_pos_embed
 from keras_vit.preprocessing import Preprocessing, decode_predictions, preprocess_input
 from keras_vit.recipes import RECIPES, Recipe, find_recipe
+from keras_vit.runs.finetune import finetune
+from keras_vit.runs.options import FinetuneOptions
 from keras_vit.training.callbacks import NonFiniteGuard, StepFacts, TrainingDivergedError
-from keras_vit.training.finetune import finetune
-from keras_vit.training.freezing import freeze
-from keras_vit.training.lora import add_lora, merge_lora
 from keras_vit.training.losses import SigmoidCrossentropy
 from keras_vit.training.memory import available_memory, check_memory, estimate_memory
 from keras_vit.training.optimizers import SGD, AdamW
 from keras_vit.training.plan import Plan, plan
 from keras_vit.training.schedules import WarmupCosine, WarmupLinear, WarmupReciprocalSqrt
 from keras_vit.variants import VARIANTS, ViTConfig
-from keras_vit.vit import VisionTransformer, with_input_shape
 from keras_vit.weights.convert import convert_checkpoint
 from keras_vit.weights.fetch import DownloadError, OfflineError
 from keras_vit.weights.hub import find_weights, list_weights
@@ -72,6 +76,7 @@ __all__ = [
     "VARIANTS",
     "layers",
     # images in, names out
+    "read_image",
     "preprocess_input",
     "decode_predictions",
     "Preprocessing",
@@ -87,6 +92,7 @@ __all__ = [
     "OfflineError",
     # from a folder of photos to a trained model
     "finetune",
+    "FinetuneOptions",
     "evaluate",
     "Evaluation",
     "open_source",

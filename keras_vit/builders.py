@@ -8,19 +8,13 @@ import dataclasses
 import keras
 import numpy as np
 
+from keras_vit.checks import check_choice, check_positive_int, did_you_mean
+from keras_vit.model.deferred import deferred_variables
+from keras_vit.model.vision_transformer import VisionTransformer
+from keras_vit.model.wiring import DEFAULT_IMAGE_SIZE, Head, check_input_shape, wire
 from keras_vit.posembed import RESIZE_METHODS
-from keras_vit.variants import (
-    VARIANTS,
-    ViTConfig,
-    builder_name,
-    check_choice,
-    check_positive_int,
-    did_you_mean,
-    variant,
-)
-from keras_vit.vit import DEFAULT_IMAGE_SIZE, Head, VisionTransformer, check_input_shape, wire
+from keras_vit.variants import VARIANTS, ViTConfig, builder_name, variant
 from keras_vit.weights.checkpoint import TABLE, read_checkpoint
-from keras_vit.weights.deferred import deferred_variables
 from keras_vit.weights.load import fill
 from keras_vit.weights.reader import CheckpointError
 from keras_vit.weights.resolve import find_file
@@ -49,7 +43,7 @@ def build(
     Args:
         config: a `ViTConfig`, or the name of a published variant as `"B/16"`.
         include_top: whether to end in a classifier; else the output is the representation.
-        weights: `None` for random weights, or a published name as `"imagenet21k"` (`keras_vit.list_weights` has
+        weights: `None` for random initialisation, or a published name as `"imagenet21k"` (`keras_vit.list_weights` has
             them), an AugReg file name, `"hf:owner/repository"`, an https URL, or the path of a file or of a
             mirror's folder. What the file and its record decide, the model follows where it is left open:
             `classes`, `input_shape`, preprocessing, and fields of the config such as `pooling`, `activation`,
@@ -59,7 +53,8 @@ def build(
             what arrives. By default 224 x 224 x 3, or what the checkpoint was trained at.
         pooling: replaces `config.pooling`: `"token"`, `"gap"`, `"map"` or `"none"`.
         classes: K. By default the checkpoint's, or 1,000 without one. Another number than the file's gets a new
-            head of zeros, without `pre_logits` (unless `representation_size` asks for them), as section 3.2 fine-tunes.
+            zero-initialised head, without `pre_logits` (unless `representation_size` asks for them), as section 3.2
+            fine-tunes.
         classifier_activation: of the head, as `"softmax"`; by default the outputs are logits.
         name: of the model.
         sha256: hexadecimal digest that the file of `weights` must have.

@@ -6,7 +6,7 @@ are its two parts by which hyper-parameters are chosen, `test` is what is report
 
 import dataclasses
 
-from keras_vit.variants import did_you_mean
+from keras_vit.checks import did_you_mean
 
 
 @dataclasses.dataclass(frozen=True)

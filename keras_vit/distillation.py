@@ -6,8 +6,9 @@ A distilled model has two heads: its class token learns the labels, its distilla
 import keras
 from keras import ops
 
-from keras_vit.variants import check_choice, check_number
-from keras_vit.vit import VisionTransformer
+from keras_vit.checks import check_choice, check_number
+from keras_vit.model.heads import check_logits, ends_in_logits, head_layers
+from keras_vit.model.vision_transformer import VisionTransformer
 
 KINDS = ("hard", "soft")
 
@@ -131,24 +132,15 @@ def _check_teacher(student, teacher):
             f"Received: inputs {ours} of the student, {theirs} of the teacher. "
             "`keras_vit.with_input_shape` gives a Vision Transformer of another size."
         )
-    if isinstance(teacher, VisionTransformer) and not _ends_in_logits(teacher):
-        raise ValueError(
-            "the loss is one of logits, so the teacher must not have an activation behind its head.\n"
-            f"Received: {teacher.name!r}. Build it without `classifier_activation`."
-        )
-
-
-def _ends_in_logits(model):
-    heads = (layer for layer in model.layers if layer.name == "head")
-    linear = all(layer.activation is keras.activations.linear for layer in heads)
-    return linear and all(layer.name != "activation" for layer in model.layers)
+    if isinstance(teacher, VisionTransformer):
+        check_logits(teacher, "teacher")
 
 
 def _logits_of_both_heads(student):
-    names = {layer.name for layer in student.layers}
-    if not {"head", "head_distillation"} <= names or "activation" in names:
+    heads = head_layers(student)
+    if len(heads) != 2 or not ends_in_logits(student):
         raise ValueError(
             "the student must have two heads and logits as its output.\n"
             f"Received: {student.name!r}. Build it with `distilled=True`, without `classifier_activation`."
         )
-    return [student.get_layer(name).output for name in ("head", "head_distillation")]
+    return [head.output for head in heads]

@@ -6,7 +6,8 @@ import time
 
 import numpy as np
 
-from keras_vit.variants import check_positive_int
+from keras_vit.checks import check_positive_int
+from keras_vit.model.heads import ends_in_logits, output_activation
 
 CALIBRATION_BINS = 15  # as in arXiv:1706.04599
 _TOP = 5
@@ -102,12 +103,12 @@ def evaluate(model, data, split="test", *, batch_size=32, class_names=None, seed
             another activation than softmax.
     """
     check_positive_int("batch_size", batch_size)
-    from_logits = _ends_in_logits(model)
+    _check_output(model)
     dataset, names = _prepared(model, data, split, batch_size, seed)
     names = _agreed_names(model, names, class_names)
     began = time.perf_counter()
     scores, labels = _scores(model, dataset, len(names))
-    result = measure(scores, labels, names, from_logits)
+    result = measure(scores, labels, names, ends_in_logits(model))
     return dataclasses.replace(result, seconds=time.perf_counter() - began)
 
 
@@ -144,15 +145,14 @@ def measure(scores, labels, class_names, from_logits=True) -> Evaluation:
     )
 
 
-def _ends_in_logits(model):
-    activation = next((layer.activation for layer in model.layers[::-1] if hasattr(layer, "activation")), None)
-    name = getattr(activation, "__name__", str(activation))
-    if name not in ("linear", "softmax"):
+def _check_output(model):
+    activation = output_activation(model)
+    if activation not in ("linear", "softmax"):
+        ending = "has no head" if activation is None else f"ends in {activation}"
         raise ValueError(
             "the model must end in logits or in softmax, so that its scores say how sure it is of each class.\n"
-            f"Received: {model.name!r}, which ends in {name}. Build it with `classes=` and no other activation."
+            f"Received: {model.name!r}, which {ending}. Build it with `classes=` and no other activation."
         )
-    return name == "linear"
 
 
 def _prepared(model, data, split, batch_size, seed):

@@ -9,7 +9,7 @@ import math
 
 import numpy as np
 
-from keras_vit.variants import check_choice
+from keras_vit.checks import check_choice
 
 RESIZE_METHODS = ("align_corners", "bilinear", "bilinear_antialias", "bicubic_antialias", "bicubic")
 

@@ -14,8 +14,8 @@ import warnings
 
 import numpy as np
 
+from keras_vit.checks import check_choice, check_number, check_positive_int
 from keras_vit.posembed import cubic, triangle
-from keras_vit.variants import check_choice, check_number, check_positive_int
 
 _MOST = 1e6  # of a mean or a deviation, where white is 1; what is beyond it is damage
 LABEL_FILES = {1000: "imagenet2012.tsv", 21843: "imagenet21k.tsv"}
@@ -300,7 +300,7 @@ def decode_predictions(predictions, top=5):
         ValueError: for another shape, or scores that are not finite.
 
     Warns:
-        UserWarning: if all scores of a row are equal, as from a head of zeros.
+        UserWarning: if all scores of a row are equal, as from a zero-initialised head.
     """
     if not isinstance(predictions, np.ndarray):
         from keras import ops

@@ -5,8 +5,8 @@ and arXiv:2106.04560 (g, G), spelled as in the papers. Nothing here imports Kera
 """
 
 import dataclasses
-import difflib
-import math
+
+from keras_vit.checks import check_choice, check_number, check_positive_int, check_rate, did_you_mean
 
 POOLINGS = ("token", "gap", "map", "none")
 ACTIVATIONS = ("gelu_tanh", "gelu")
@@ -167,43 +167,6 @@ class ViTConfig:
     def grid(self, height: int, width: int) -> tuple[int, int]:
         """`(h, w)`: patches on each side of an image of `height` x `width` pixels."""
         return height // self.stride, width // self.stride
-
-
-def check_positive_int(name, value):
-    """Raises unless `value` is an int (not a bool) above zero."""
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"`{name}` must be an int.\nReceived: {name}={value!r} of type {type(value).__name__}.")
-    if value < 1:
-        raise ValueError(f"`{name}` must be at least 1.\nReceived: {name}={value}.")
-
-
-def check_choice(name, value, choices):
-    """Raises unless `value` is one of the words in `choices`; the error names the nearest one."""
-    if value not in choices:
-        raise ValueError(
-            f"`{name}` must be one of {', '.join(map(repr, choices))}.\n"
-            f"Received: {name}={value!r}.{did_you_mean(value, choices)}"
-        )
-
-
-def did_you_mean(value, choices) -> str:
-    """`' Did you mean ...?'` for the nearest of `choices`, or `''`."""
-    lower = {choice.lower(): choice for choice in choices}
-    nearest = difflib.get_close_matches(str(value).lower(), lower, n=3, cutoff=0.5)
-    return f" Did you mean {' or '.join(repr(lower[n]) for n in nearest)}?" if nearest else ""
-
-
-def check_number(name, value):
-    """Raises unless `value` is an int or a float."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise TypeError(f"`{name}` must be a number.\nReceived: {name}={value!r}.")
-
-
-def check_rate(name, value):
-    """Raises unless `value` is a number in [0, 1)."""
-    check_number(name, value)
-    if not 0 <= value < 1 or math.isnan(value):
-        raise ValueError(f"`{name}` is a probability of dropping, so it must be in [0, 1).\nReceived: {name}={value}.")
 
 
 def _check_stages(stages):

@@ -15,7 +15,7 @@ from keras.src.backend.common import global_state  # nothing public tells what s
 
 import keras_vit
 
-signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job ignores it, and so would child processes
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a background task ignores it, and so would child processes
 
 ROOT = Path(__file__).parents[1]
 GOLDEN = Path(__file__).parent / "golden"

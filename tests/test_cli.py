@@ -98,7 +98,7 @@ def test_fetch_prints_the_place_in_a_mirror_once_its_content_is_right(run, monke
     code, output, error = run(*fetch)
     assert (code, output) == (1, [])
     assert_one_line(error, "must be 'gsam' for ViT B/16, and is another model: patch size: expected 16, got 8")
-    monkeypatch.setattr("keras_vit.weights.content._differing", lambda *_: "")
+    monkeypatch.setattr("keras_vit.weights.file_checks._differing", lambda *_: "")
     assert run(*fetch)[:2] == (0, [str(place)])
 
 
@@ -205,7 +205,7 @@ def test_bad_file_is_one_line_for_every_command_and_never_run(run, tmp_path, wha
     assert code == 1
     assert line.startswith(f"BAD  {tmp_path / 'bad'}  ")
     assert what in line
-    assert_one_line(error, "not sound: ")
+    assert_one_line(error, "not valid: ")
     assert {path.name for path in tmp_path.iterdir()} <= {"bad"}
 
 
@@ -293,11 +293,11 @@ def test_verify_of_an_empty_cache_says_so(run):
 def test_verify_of_one_file_compares_with_the_noted_sha256(run, server):  # D12
     _, (path,), _ = run("weights", "fetch", f"{server.address}/ok/x.npz")
     assert run("weights", "verify", path)[:2] == (0, [f"ok  {path}  sha256 as noted"])
-    shutil.copy(GOLDEN / "gap.npz", path)  # a sound checkpoint, and another
+    shutil.copy(GOLDEN / "gap.npz", path)  # a valid checkpoint, and another
     code, (line,), _ = run("weights", "verify", path)
     assert code == 1
     assert line.startswith(f"BAD  {path}  sha256 differs: expected {server.sha256}, got ")
-    assert run("weights", "verify", OFFICIAL)[1] == [f"ok  {OFFICIAL}  sound, with no sha256 noted yet"]
+    assert run("weights", "verify", OFFICIAL)[1] == [f"ok  {OFFICIAL}  valid, with no sha256 noted yet"]
 
 
 def test_wrong_sha256_of_a_file_at_hand_is_one_line(run, server):

@@ -8,9 +8,9 @@ import sys
 import numpy as np
 import pytest
 from conftest import ROOT, make_tiny
-from data.pictures import encoded, picture
 from exporting.fake_format import FakeFormat
 from fault_server import child_environment
+from pictures import encoded, picture
 
 from keras_vit import cli
 from keras_vit.cli.export import FORMATS, PRECISIONS
@@ -83,18 +83,18 @@ def test_options_reach_the_function(run, fake, trained, photos, tmp_path):
     options = "--format onnx --precision float16 --image-size 28x36 --top 2 --activation sigmoid --name my.trees "
     options += f"--opset 17 --max-bytes 99999 --max-pixels 9999 --images {photos}"
     assert run(trained / "best.keras", tmp_path / "x.onnx", *options.split())[::2] == (0, [])
-    (job,) = fake.jobs
-    assert (job.precision, job.image_size, job.top_k, job.activation) == ("float16", (28, 36), 2, "sigmoid")
-    assert (job.name, job.opset, job.max_bytes, job.max_pixels) == ("my.trees", 17, 99999, 9999)
-    assert job.representative.shape == (3, 28, 36, 3)
+    (task,) = fake.jobs
+    assert (task.precision, task.image_size, task.top_k, task.activation) == ("float16", (28, 36), 2, "sigmoid")
+    assert (task.name, task.opset, task.max_bytes, task.max_pixels) == ("my.trees", 17, 99999, 9999)
+    assert task.calibration_photos.shape == (3, 28, 36, 3)
 
 
 def test_defaults_are_those_of_the_function(run, fake, trained, tmp_path):
     run(trained, tmp_path / "x.onnx", "--format", "onnx", "--no-verify")
-    (job,) = fake.jobs
-    assert (job.precision, job.image_size, job.top_k, job.opset) == ("float32", (20, 28), 5, 18)
-    assert not job.jit_compile
-    assert (job.max_bytes, job.max_pixels, job.name) == (8 * 2**20, 12 * 2**20, "x")
+    (task,) = fake.jobs
+    assert (task.precision, task.image_size, task.top_k, task.opset) == ("float32", (20, 28), 5, 18)
+    assert not task.jit_compile
+    assert (task.max_bytes, task.max_pixels, task.name) == (8 * 2**20, 12 * 2**20, "x")
 
 
 @pytest.mark.parametrize(("text", "size"), [("24", (24, 24)), ("any", (None, None))])

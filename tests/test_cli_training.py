@@ -16,11 +16,11 @@ from photos import make_photos, photo
 from PIL import Image, ImageOps
 
 from keras_vit import cli
-from keras_vit.cli.training import read_image
-from keras_vit.data.decode import MAX_PIXELS
-from keras_vit.data.exif import orientation
+from keras_vit.images.decode import MAX_PIXELS
+from keras_vit.images.exif import orientation
+from keras_vit.images.read import read_image
 from keras_vit.recipes import RECIPES
-from keras_vit.training.finetune import finetune
+from keras_vit.runs.finetune import finetune
 from keras_vit.weights.fetch import cache_dir
 
 
@@ -271,7 +271,7 @@ def test_other_formats_are_refused_if_huge_or_cut_short(tmp_path, kind, monkeypa
     with pytest.raises(ValueError, match="damaged or cut short"):
         read_image(path)
     path.write_bytes(whole)
-    monkeypatch.setattr("keras_vit.data.decode.MAX_PIXELS", 100)
+    monkeypatch.setattr("keras_vit.images.decode.MAX_PIXELS", 100)
     with pytest.raises(ValueError, match="pixels, more than 0 Mpx"):
         read_image(path)
 

@@ -13,8 +13,8 @@ import pytest
 from conftest import images, numpy
 
 import keras_vit
+from keras_vit.model.stations import weight_paths
 from keras_vit.weights.checkpoint import read_checkpoint
-from keras_vit.weights.load import weight_paths
 
 STAND_INS = """
 import importlib.machinery, sys, types

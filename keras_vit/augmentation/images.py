@@ -6,7 +6,7 @@ from keras_vit.augmentation.crops import crop_and_resize
 from keras_vit.augmentation.randaugment import randaugment
 from keras_vit.augmentation.seeds import coin, named_seed, uniform
 from keras_vit.augmentation.warps import turn, warp
-from keras_vit.variants import check_positive_int
+from keras_vit.checks import check_positive_int
 
 _FLIP, _AFFINE, _RANDAUGMENT, _ERASING = range(10, 14)  # places of the draws; `crops` has those below 10
 ERASED_AREA = (0.02, 0.4)  # of the image (arXiv:1708.04896, section 5.2)

@@ -8,7 +8,7 @@ import dataclasses
 import math
 import types
 
-from keras_vit.variants import check_choice, check_number
+from keras_vit.checks import check_choice, check_number
 
 CROPS = ("inception", "resize_crop", "resmall_crop", "none")
 MOST_MAGNITUDE = 30  # RandAugment (arXiv:1909.13719) searches 0..30

@@ -16,18 +16,15 @@ import sys
 import traceback
 import warnings
 
-import keras_vit
 from keras_vit.cli import export, training, weights
 from keras_vit.cli.printing import one_line
+from keras_vit.runs.options import FLAGS
+from keras_vit.version import __version__
 from keras_vit.weights.fetch import DownloadError
 
 # What functions call a parameter, the command line an option.
-_SAME_NAME = ("grid", "out", "recipe", "batch_size", "steps", "epochs", "learning_rate", "image_size", "augmentation")
-_SAME_NAME += ("layer_decay", "trainable", "on_bad_image", "format", "precision", "labels", "images", "activation")
-_SAME_NAME += ("opset", "max_bytes", "max_pixels")
-_OPTIONS = {name: f"--{name.replace('_', '-')}" for name in _SAME_NAME}
-_OPTIONS |= {"num_heads": "--heads", "accumulation_steps": "--accumulate", "lora_rank": "--lora", "top_k": "--top"}
-_OPTIONS |= {"ema_momentum": "--ema", "policy": "--precision"}
+_OPTIONS = FLAGS | {name: f"--{name.replace('_', '-')}" for name in ("grid", "out", *export.SAME_NAME)}
+_OPTIONS |= {"num_heads": "--heads", "top_k": "--top"}
 _INTERRUPTED, _CLOSED_PIPE, _TERMINATED = 130, 141, 143  # 128 and the signal, as shells count
 
 
@@ -111,7 +108,7 @@ def _parser():
     debug = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     debug.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help="show where an error arose")
     parser = argparse.ArgumentParser("keras-vit", description="Vision Transformers and their weights.", parents=[debug])
-    parser.add_argument("--version", action="version", version=f"keras-vit {keras_vit.__version__}")
+    parser.add_argument("--version", action="version", version=f"keras-vit {__version__}")
 
     def command(parent, name, function, summary):
         new = parent.add_parser(name, help=summary, description=summary, parents=[debug], allow_abbrev=False)

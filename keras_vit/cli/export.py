@@ -5,11 +5,12 @@ import json
 import re
 from pathlib import Path
 
-from keras_vit.cli.models import model_of, names_of, quiet_start
+from keras_vit.cli.models import model_of, names_of
 from keras_vit.cli.printing import path, printable
+from keras_vit.cli.startup import quiet_start
+from keras_vit.exporting.formats import ACTIVATIONS, FORMATS, PRECISIONS
 
-FORMATS = ("saved_model", "onnx", "litert", "openvino")
-PRECISIONS = ("float32", "bfloat16", "float16", "int8")
+SAME_NAME = ("format", "precision", "labels", "images", "activation", "opset", "max_bytes", "max_pixels")  # of options
 
 
 def add_commands(top, command):
@@ -21,7 +22,7 @@ def add_commands(top, command):
     new.add_argument("--precision", default="float32", choices=PRECISIONS)
     new.add_argument("--weights", metavar="NAME", help="for a variant; by default ImageNet's 1,000 classes")
     new.add_argument("--labels", metavar="FILE", type=path, help="names of the classes in order, one a line")
-    new.add_argument("--images", metavar="FOLDER", type=path, help="photos to compare on, and for the ranges of int8")
+    new.add_argument("--images", metavar="FOLDER", type=path, help="photos to compare on, and to calibrate int8 on")
     new.add_argument(
         "--image-size",
         type=_image_size,
@@ -29,7 +30,7 @@ def add_commands(top, command):
         help="as 224, 224x320 (height, width), or any: then a SavedModel takes no files",
     )
     new.add_argument("--top", dest="top_k", type=int, default=5, metavar="K", help="classes that an answer names")
-    new.add_argument("--activation", default="softmax", choices=("softmax", "sigmoid"), help="from logits to scores")
+    new.add_argument("--activation", default="softmax", choices=ACTIVATIONS, help="from logits to scores")
     new.add_argument("--name", help="of the served model; by default that of PATH")
     new.add_argument("--opset", type=int, help="of ONNX")
     new.add_argument("--max-bytes", type=int, metavar="BYTES", help="of one photo that a SavedModel takes")

@@ -1,15 +1,13 @@
-"""The model that a command is about: the folder of a run, a file, or a variant and weights. And a quiet start."""
+"""The model that a command is about: the folder of a run, a file, or a variant and weights."""
 
-import contextlib
-import json
-import os
-import sys
 from pathlib import Path
 
 from keras_vit.cli.printing import path
+from keras_vit.files import json_object
 from keras_vit.variants import BUILDERS, VARIANTS
 
 _MODEL_FILE = "best.keras"
+_MOST_BYTES = 1 << 26  # of a configuration; the names of 21,843 classes take 1 MB
 _IMAGENET_WEIGHTS = "augreg-imagenet21k+imagenet2012-224"  # what a variant gets
 
 
@@ -46,13 +44,13 @@ def load_run(place: Path):
     model = keras.models.load_model(file, compile=False, safe_mode=True)
     _check_loaded(model, file)
     config = file.with_name("config.json")
-    run = json.loads(config.read_text(encoding="utf-8")) if config.is_file() else {}
+    run = json_object(config, _MOST_BYTES) if config.is_file() else {}
     names = run.get("data", {}).get("class_names")
     return model, tuple(names) if names else None, run
 
 
 def _check_loaded(model, file):
-    from keras_vit.vit import VisionTransformer
+    from keras_vit.model.vision_transformer import VisionTransformer
 
     if not isinstance(model, VisionTransformer) or model.preprocessing is None:
         raise ValueError(
@@ -70,34 +68,3 @@ def names_of(model, names):
     if classes in LABEL_FILES:
         return tuple(name for _, name in class_labels(classes))
     return tuple(f"class {number}" for number in range(classes))
-
-
-@contextlib.contextmanager
-def quiet_start():
-    """Imports Keras and TensorFlow without their words on the error stream, which belongs to our errors."""
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    if "tensorflow" not in sys.modules:  # later it would only reach the processes that this one starts
-        os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")  # TensorFlow's default from AVX-512 on; 14 % faster below
-    with _error_stream_to_nowhere():
-        from keras_vit.training.backend import start_tensorflow
-
-        start_tensorflow()
-        yield
-
-
-@contextlib.contextmanager
-def _error_stream_to_nowhere():
-    """By the number 2 of the stream, since what is said comes from C++."""
-    try:
-        kept = os.dup(2)
-    except OSError:  # closed: there is nothing to keep quiet
-        yield
-        return
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    try:
-        os.dup2(nowhere, 2)
-        yield
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)
-        os.close(nowhere)

@@ -7,11 +7,11 @@ import json
 from keras_vit.cli.printing import columns, one_line, path, printable
 from keras_vit.variants import BUILDERS, VARIANTS
 from keras_vit.weights.checkpoint import read_checkpoint
-from keras_vit.weights.content import check_cached, check_file, check_for
 from keras_vit.weights.convert import convert_checkpoint
 from keras_vit.weights.dialects import DIALECTS, recognise
 from keras_vit.weights.fetch import cache_dir, find_local, verify_cache, verify_file
 from keras_vit.weights.fetch.remote import megabytes
+from keras_vit.weights.file_checks import check_cached, check_file, check_for
 from keras_vit.weights.hub import find_weights, list_weights, near, variant_of
 from keras_vit.weights.hub.augreg import augreg_record, looks_like_augreg
 from keras_vit.weights.hub.records import parameter_count
@@ -100,7 +100,7 @@ def _verify(arguments):
     if file is None:
         yield f"no file in the cache, {printable(cache_dir())}"
     if bad:
-        raise CheckpointError(f"files that are not sound: {', '.join(bad)}")
+        raise CheckpointError(f"files that are not valid: {', '.join(bad)}")
 
 
 def _inspect(arguments):

@@ -4,10 +4,10 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from keras_vit.checks import check_choice, did_you_mean
 from keras_vit.data import arrays, folder, table, tensorflow_datasets
 from keras_vit.data.source import Source
 from keras_vit.datasets import OFFICIAL_DATASETS, VTAB_TASKS
-from keras_vit.variants import check_choice, did_you_mean
 
 DIGITS = "digits"  # the set that comes along
 _INFO = "dataset_info.json"  # what tensorflow-datasets writes into the folder of a version

@@ -8,11 +8,11 @@ permutation, which is computed, not drawn into a buffer, and all that is random 
 import os
 
 from keras_vit.augmentation import augment_batch, find_augmentation
+from keras_vit.checks import check_choice, check_positive_int
 from keras_vit.data.opening import open_source
 from keras_vit.data.prepare import augmented, pixels_of, prepare
 from keras_vit.data.shards import find_shard, per_host
 from keras_vit.preprocessing import Preprocessing
-from keras_vit.variants import check_choice, check_positive_int
 
 _ORDER, _IMAGE, _BATCH = range(3)  # streams of random numbers, so that none is used twice
 _PREFETCH = 2  # batches

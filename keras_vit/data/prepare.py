@@ -10,7 +10,7 @@ import types
 import numpy as np
 
 from keras_vit.augmentation import augment_image, crop_window
-from keras_vit.data.decode import decode_image, decode_window, image_size
+from keras_vit.images.decode import decode_image, decode_window, image_size
 from keras_vit.preprocessing import fit_channels, resize_and_cut
 
 

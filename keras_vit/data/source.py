@@ -5,9 +5,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from keras_vit.data.check import BadImage
+from keras_vit.checks import check_choice
 from keras_vit.data.splits import SPELLINGS
-from keras_vit.variants import check_choice
+from keras_vit.images.check import BadImage
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -54,7 +54,7 @@ class FileSplit:
         """uint8 `(H, W, 3)`, upright."""
         import tensorflow as tf
 
-        from keras_vit.data.decode import decode_image
+        from keras_vit.images.decode import decode_image
 
         with tf.device("CPU"):
             return decode_image(tf.io.read_file(self.paths[index]), tf.constant(self.orientations[index])).numpy()

@@ -147,7 +147,7 @@ def _builder(tfds, name):
     try:
         return tfds.builder(name)
     except tfds.core.DatasetNotFoundError:
-        from keras_vit.variants import did_you_mean
+        from keras_vit.checks import did_you_mean
 
         known = ["digits", *OFFICIAL_DATASETS, *VTAB_TASKS, *tfds.list_builders(with_community_datasets=False)]
         raise ValueError(

@@ -11,9 +11,9 @@ import zipfile
 
 import numpy as np
 
-from keras_vit.exporting.job import pixel_function
+from keras_vit.exporting.pixels import pixel_function
 from keras_vit.exporting.report import ExportError, Runtime
-from keras_vit.exporting.silence import silence
+from keras_vit.silence import silence
 
 EXTENSION = ".tflite"
 PRECISIONS = ("float32", "float16", "int8")
@@ -23,20 +23,20 @@ LABELS, METADATA = "labels.txt", "metadata.json"  # in the archive at the end of
 MAX_BYTES = 2**31 - 2**26  # of weights: a flatbuffer counts to 2 GB, of which 64 MB are for all else
 _BYTES = {"float32": 4, "float16": 2, "int8": 4}  # of a weight; int8 is made of a file in float32
 # Measured on 600 digits (accuracy in float32 .948) and random weights, mean differences of logits as shares of their
-# deviation: ranges from photos, .014 (accuracy .948), Ti/16 .030, B/16 .025; without photos, by ranges that each call
+# deviation: calibrated on photos, .014 (accuracy .948), Ti/16 .030, B/16 .025; without, by ranges that each call
 # finds ("dynamic range"), .008 (.950), .017, .018, but Ti/16 takes twice the time. All else in int8 too: .046, .15.
 _IN_INT8 = ("CONV_2D", "FULLY_CONNECTED")
-_PHOTOS = 32  # for the ranges; of B/16 a second or more each, as the interpreter that learns is a slow one
+_PHOTOS = 32  # to calibrate on; of B/16 a second or more each, as the interpreter that does it is a slow one
 
 
-def write(job, place) -> None:
+def write(task, place) -> None:
     """Writes one file with the signature `pixels`: uint8 `(B, H, W, C)` to the dict of a `pixel_module`.
 
     A ZIP archive with `labels.txt`, a label on each line, and `metadata.json` is appended, as TensorFlow Lite
     appends associated files: interpreters do not see it, and any program for ZIP files opens it.
 
     Args:
-        job: a `Job`.
+        task: an `ExportTask`.
         place: path of the new file.
 
     Raises:
@@ -45,10 +45,10 @@ def write(job, place) -> None:
         ImportError: without ai-edge-litert.
     """
     _interpreter()
-    _check_size(job)
-    content = _converted(job, place.parent)
+    _check_size(task)
+    content = _converted(task, place.parent)
     place.write_bytes(content)
-    _append_files(job, place)
+    _append_files(task, place)
 
 
 def open_runtime(place) -> Runtime:
@@ -79,46 +79,46 @@ def _interpreter():
     return ai_edge_litert, Interpreter
 
 
-def _check_size(job):
-    size = job.model.count_params() * _BYTES[job.precision]
-    what = "float32, of which int8 is made" if job.precision == "int8" else job.precision
+def _check_size(task):
+    size = task.model.count_params() * _BYTES[task.precision]
+    what = "float32, of which int8 is made" if task.precision == "int8" else task.precision
     if size > MAX_BYTES:
         raise ValueError(
             "a LiteRT file can hold 2 GB.\n"
-            f"Received: {job.name!r} with {size / 1e9:.1f} GB of weights in {what}. Pass "
+            f"Received: {task.name!r} with {size / 1e9:.1f} GB of weights in {what}. Pass "
             'format="onnx" or "openvino", or precision="float16" where that is small enough.'
         )
 
 
-def _converted(job, folder):
+def _converted(task, folder):
     """The file's bytes; intermediate ones are written to a folder below `folder`."""
     import tensorflow as tf
 
-    function = pixel_function(job)
+    function = pixel_function(task)
     concrete = function.get_concrete_function()
     with tempfile.TemporaryDirectory(prefix=".litert-", dir=folder) as saved, silence():
         holder = tf.Module()
         holder.held = list(concrete.graph.variables)  # tracked through Keras' own, they would reach the file unread
         tf.saved_model.save(holder, saved, signatures={SIGNATURE: concrete})
         converter = tf.lite.TFLiteConverter.from_saved_model(saved, signature_keys=[SIGNATURE])
-        if job.precision == "float16":
+        if task.precision == "float16":
             converter.optimizations = [tf.lite.Optimize.DEFAULT]
             converter.target_spec.supported_types = [tf.float16]
         try:
-            return _in_int8(converter, job) if job.precision == "int8" else converter.convert()
+            return _in_int8(converter, task) if task.precision == "int8" else converter.convert()
         except Exception as error:  # of a private class
             raise ExportError(
                 "a LiteRT file is made of built-in operations alone, and this model has one that is none.\n"
-                f"Received: {job.name!r}. The converter says: {error}"
+                f"Received: {task.name!r}. The converter says: {error}"
             ) from error
 
 
-def _in_int8(converter, job):
+def _in_int8(converter, task):
     """The debugger of quantisation is what can leave operations in float; nothing is debugged."""
     import tensorflow as tf
     from ai_edge_litert.schema_py_generated import BuiltinOperator
 
-    photos = job.representative[np.linspace(0, len(job.representative) - 1, _PHOTOS).astype(int)]
+    photos = task.calibration_photos[np.linspace(0, len(task.calibration_photos) - 1, _PHOTOS).astype(int)]
 
     def calls():
         for photo in photos:
@@ -132,9 +132,9 @@ def _in_int8(converter, job):
     return debugger.get_nondebug_quantized_model()
 
 
-def _append_files(job, place):
-    metadata = json.dumps(job.metadata(), indent=2, ensure_ascii=False)
-    files = {METADATA: metadata} if job.labels is None else {LABELS: _lines(job.labels), METADATA: metadata}
+def _append_files(task, place):
+    metadata = json.dumps(task.metadata(), indent=2, ensure_ascii=False)
+    files = {METADATA: metadata} if task.labels is None else {LABELS: _lines(task.labels), METADATA: metadata}
     with zipfile.ZipFile(place, "a") as archive:  # not compressed, so that a phone can map it
         for name, text in files.items():
             archive.writestr(zipfile.ZipInfo(name), text)  # dated 1980: the same model, the same file

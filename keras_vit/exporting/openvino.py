@@ -11,9 +11,9 @@ import sys
 
 import numpy as np
 
-from keras_vit.exporting.job import pixel_function
+from keras_vit.exporting.pixels import pixel_function
 from keras_vit.exporting.report import ExportError, Runtime
-from keras_vit.exporting.silence import silence
+from keras_vit.silence import silence
 
 EXTENSION = ".xml"
 PRECISIONS = ("float32", "float16", "int8")
@@ -22,19 +22,19 @@ CALIBRATED = ("int8",)
 RUNTIME_OPTIONS = {"INFERENCE_PRECISION_HINT": "f32"}
 # SmoothQuant's exponent. Mean differences of logits as shares of their deviation, of a model with widths of 12: .019;
 # without it .021, with NNCF's .95 for transformers .024. With .5: 600 digits .012 (accuracy .948, as in float32), Ti/16
-# with random weights .030.
+# randomly initialised .030.
 _SMOOTHING = 0.5
 _NEXT_TO_NOTHING = 1e-30  # leaves a float32 as it is, unless that is smaller than 1e-23
 
 
-def write(job, place) -> None:
+def write(task, place) -> None:
     """Writes `NAME.xml` and `NAME.bin`: uint8 `(B, H, W, C)` named `pixels` to the outputs of a `pixel_module`.
 
     `model_info` in the file's runtime information holds labels and preprocessing under the keys of OpenVINO's
-    Model API, and `keras_vit` all of `job.metadata()` as JSON.
+    Model API, and `keras_vit` all of `task.metadata()` as JSON.
 
     Args:
-        job: a `Job`.
+        task: an `ExportTask`.
         place: path of the new `.xml`.
 
     Raises:
@@ -42,23 +42,23 @@ def write(job, place) -> None:
         ExportError: if OpenVINO does not take the model.
         ImportError: without OpenVINO or, for int8, NNCF.
     """
-    openvino, nncf = _openvino(), _nncf() if job.precision == "int8" else None
-    function = pixel_function(job)
+    openvino, nncf = _openvino(), _nncf() if task.precision == "int8" else None
+    function = pixel_function(task)
     concrete = function.get_concrete_function()
     with silence(), _unreported():
         try:
             network = openvino.convert_model(concrete)
             _name_outputs(network, concrete.structured_outputs)
             if nncf is not None:
-                network = _in_int8(openvino, nncf, network, job)
+                network = _in_int8(openvino, nncf, network, task)
         except Exception as error:  # OpenVINO's are of many classes
             raise ExportError(
                 "OpenVINO does not take this model.\n"
-                f"Received: {job.name!r}, precision={job.precision!r}. The converter says: {error}"
+                f"Received: {task.name!r}, precision={task.precision!r}. The converter says: {error}"
             ) from error
-        for path, value in _information(job).items():
+        for path, value in _information(task).items():
             network.set_rt_info(value, list(path))
-        openvino.save_model(network, str(place), compress_to_fp16=job.precision == "float16")
+        openvino.save_model(network, str(place), compress_to_fp16=task.precision == "float16")
 
 
 def open_runtime(place) -> Runtime:
@@ -137,7 +137,7 @@ def _name_outputs(network, names):
         output.get_tensor().set_names(output.get_names() & set(names))
 
 
-def _in_int8(openvino, nncf, network, job):
+def _in_int8(openvino, nncf, network, task):
     """The network with weights in int8, 7 bits of which are used.
 
     Otherwise pairs of products overflow 16 bits on processors without VNNI, and the same file answers otherwise
@@ -154,9 +154,9 @@ def _in_int8(openvino, nncf, network, job):
     )
     return nncf.quantize(
         network,
-        nncf.Dataset([photo[None] for photo in job.representative]),
+        nncf.Dataset([photo[None] for photo in task.calibration_photos]),
         model_type=nncf.ModelType.TRANSFORMER,
-        subset_size=len(job.representative),
+        subset_size=len(task.calibration_photos),
         ignored_scope=nncf.IgnoredScope(
             names=_products_of_activations(network), types=["ScaledDotProductAttention"], validate=False
         ),
@@ -201,19 +201,19 @@ def _type(end):
     return end.get_node().get_type_name()
 
 
-def _information(job):
+def _information(task):
     """Values by their path in the runtime information. Pixels are scaled in the graph, so no mean is told twice."""
-    record = job.model.preprocessing
+    record = task.model.preprocessing
     information = {
         ("model_info", "model_type"): "Classification",
-        ("model_info", "model_name"): job.name,
+        ("model_info", "model_name"): task.name,
         ("model_info", "resize_type"): "standard" if record.resize == "squash" else record.resize,
-        ("model_info", "multilabel"): str(job.activation == "sigmoid"),
-        ("keras_vit", "metadata"): json.dumps(job.metadata(), ensure_ascii=False),
+        ("model_info", "multilabel"): str(task.activation == "sigmoid"),
+        ("keras_vit", "metadata"): json.dumps(task.metadata(), ensure_ascii=False),
     }
-    if job.labels is None:
+    if task.labels is None:
         del information["model_info", "model_type"], information["model_info", "multilabel"]
     else:
         # Blanks are what separates labels.
-        information["model_info", "labels"] = " ".join("_".join(label.split()) for label in job.labels)
+        information["model_info", "labels"] = " ".join("_".join(label.split()) for label in task.labels)
     return information

@@ -6,6 +6,8 @@ import shutil
 import tempfile
 from pathlib import Path
 
+from keras_vit.files import flush
+
 
 @contextlib.contextmanager
 def staging(parent):
@@ -44,7 +46,7 @@ def publish_files(place, path, overwrite) -> None:
     for file in files:
         check_absent(path.with_name(file.name), overwrite)
     for file in files:
-        _to_disk(file)
+        flush(file)
         os.replace(file, path.with_name(file.name))
 
 
@@ -73,7 +75,7 @@ def publish_version(place, folder) -> Path:
     """
     for file in place.rglob("*"):
         if file.is_file():
-            _to_disk(file)
+            flush(file)
     while True:
         versions = [int(entry.name) for entry in folder.iterdir() if entry.name.isdecimal()]
         version = folder / str(max(versions, default=0) + 1)
@@ -97,8 +99,3 @@ def publish_absent(place, folder) -> None:
         target = folder / file.name
         if not target.exists():
             os.replace(file, target)
-
-
-def _to_disk(file):
-    with open(file, "rb") as written:
-        os.fsync(written.fileno())

@@ -12,17 +12,17 @@ import time
 
 import numpy as np
 
-from keras_vit.exporting.images import resized
-from keras_vit.exporting.job import answering_network, has_head
 from keras_vit.exporting.report import Drift, ExportError
-from keras_vit.vit import DEFAULT_IMAGE_SIZE
+from keras_vit.exporting.sample_photos import resized
+from keras_vit.model.heads import answering_network, has_head
+from keras_vit.model.wiring import DEFAULT_IMAGE_SIZE
 
 BATCHES = (1, 2, 5, 8)
 # Largest and mean difference. float32: as they are, or as a share of the largest number where that is above 1: a deep
 # hybrid's own float32 is 8e-6 from float64.
 _FLOAT32 = (1e-5, 1e-5)
 _SHARES = {"bfloat16": (0.25, 0.05), "float16": (0.05, 0.01), "int8": (1.0, 0.1)}
-_FLOOR = 1e-3  # of a deviation, for what is nearly constant, as scores of a head of zeros
+_FLOOR = 1e-3  # of a deviation, for what is nearly constant, as scores of a zero-initialised head
 _MOST_PATCHES = 14  # along a side that may have any length: attention costs their number's fourth power
 _REPEATS = 7  # of a timed call
 
@@ -43,27 +43,27 @@ class Verification:
         return all(drift.within for drift in self.drift)
 
 
-def verify(model, runtime, photos, job) -> Verification:
+def verify(model, runtime, photos, task) -> Verification:
     """Compares a file with the model.
 
     Args:
         model: a `VisionTransformer` in float32, or one that was quantised before.
         runtime: the `Runtime` of the file.
         photos: arrays uint8 `(H, W, C)`, of any sizes.
-        job: what the file was written from.
+        task: what the file was written from.
 
     Raises:
         ValueError: if the model's own numbers are not finite.
         ExportError: if the runtime fails on a photo.
     """
-    reference = Reference(model, job.activation, runtime.prepares)
+    reference = Reference(model, task.activation, runtime.prepares)
     groups = [resized(group, size) for group, size in _groups(model, photos)]
     wanted = _joined([reference.run(pixels) for pixels in groups])
     _check_finite(wanted, model)
     found = _joined([answers for pixels in groups for answers in _in_batches(runtime.run, pixels)])
-    drift = _drifts(wanted, found, job.precision)
+    drift = _drifts(wanted, found, task.precision)
     if runtime.photos is not None and model.preprocessing.resize != "none":
-        drift += _drifts_of_files(reference, runtime, photos, job)
+        drift += _drifts_of_files(reference, runtime, photos, task)
     answer = runtime.answer or runtime.run
     one = groups[0][:1]
     seconds = _seconds(lambda: _asked(answer, one), lambda: reference.run(one))
@@ -160,9 +160,9 @@ def _joined(parts):
     return joined
 
 
-def _drifts_of_files(reference, runtime, photos, job):
+def _drifts_of_files(reference, runtime, photos, task):
     """Of whole files: bytes to answers, against pixels that were prepared one by one outside."""
-    pairs = [pair for photo in photos if (pair := _within_limits(photo, job)) is not None]
+    pairs = [pair for photo in photos if (pair := _within_limits(photo, task)) is not None]
     if not pairs:
         return []
     answers = [reference.of_prepared(np.asarray(reference.preprocessing(photo[None]))) for photo, _ in pairs]
@@ -170,17 +170,17 @@ def _drifts_of_files(reference, runtime, photos, job):
     found = _asked(runtime.photos, [file for _, file in pairs])
     if any(status not in ("ok", b"ok") for status in np.asarray(found["status"]).tolist()):
         found = {}
-    drifts = _drifts(wanted, {**found, "logits": wanted.get("logits")}, job.precision)
+    drifts = _drifts(wanted, {**found, "logits": wanted.get("logits")}, task.precision)
     return [dataclasses.replace(d, output=f"{d.output} of files") for d in drifts if d.output != "logits"]
 
 
-def _within_limits(photo, job):
+def _within_limits(photo, task):
     """A photo and its PNG, halved until the SavedModel takes it; `None` if it never would."""
     import tensorflow as tf
 
     while min(photo.shape[:2]) > 1:
         file = tf.io.encode_png(photo).numpy()
-        if len(file) <= job.max_bytes and photo.shape[0] * photo.shape[1] <= job.max_pixels:
+        if len(file) <= task.max_bytes and photo.shape[0] * photo.shape[1] <= task.max_pixels:
             return photo, file
         photo = photo[::2, ::2]
     return None

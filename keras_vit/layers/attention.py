@@ -8,9 +8,9 @@ quantisation along. Queries, keys and values have a kernel each, as in the check
 import keras
 from keras import ops
 
+from keras_vit.checks import check_positive_int
 from keras_vit.layers import gradients
 from keras_vit.layers.composite import CastingLayer
-from keras_vit.variants import check_positive_int
 
 
 @keras.saving.register_keras_serializable("keras_vit")

@@ -3,6 +3,8 @@
 import keras
 from keras import ops
 
+from keras_vit.keras_private import flatten_layers
+
 
 class CompositeLayer(keras.layers.Layer):
     """Base of layers with dense layers inside.
@@ -13,7 +15,7 @@ class CompositeLayer(keras.layers.Layer):
 
     def get_config(self):
         config = super().get_config()
-        quantized = [layer for layer in self._flatten_layers(include_self=False) if layer.quantization_mode]
+        quantized = [layer for layer in flatten_layers(self, include_self=False) if layer.quantization_mode]
         if quantized:
             policies = keras.dtype_policies.DTypePolicyMap(default_policy=self.dtype_policy)
             for layer in quantized:
@@ -55,4 +57,4 @@ def rematerialized(layer, compute):
 
 
 def _seed_generators(layer):
-    return [part.seed_generator for part in layer._flatten_layers() if getattr(part, "seed_generator", None)]
+    return [part.seed_generator for part in flatten_layers(layer) if getattr(part, "seed_generator", None)]

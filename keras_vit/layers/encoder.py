@@ -7,10 +7,11 @@ and after its second layer. LayerNorm's epsilon is 1e-6, the official code's, no
 import keras
 from keras import ops
 
+from keras_vit.checks import check_choice, check_positive_int
 from keras_vit.layers import gradients
 from keras_vit.layers.attention import MultiHeadAttention
 from keras_vit.layers.composite import CastingLayer, CompositeLayer, rematerialized
-from keras_vit.variants import ACTIVATIONS, check_choice, check_positive_int
+from keras_vit.variants import ACTIVATIONS
 
 NORM_EPSILON = 1e-6
 

@@ -3,10 +3,10 @@
 import keras
 from keras import ops
 
+from keras_vit.checks import check_choice
 from keras_vit.layers.attention import MultiHeadAttention
 from keras_vit.layers.composite import CompositeLayer
 from keras_vit.layers.encoder import NORM_EPSILON, MlpBlock, layer_norm
-from keras_vit.variants import check_choice
 
 
 @keras.saving.register_keras_serializable("keras_vit")

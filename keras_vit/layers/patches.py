@@ -3,7 +3,7 @@
 import keras
 from keras import ops
 
-from keras_vit.variants import check_positive_int
+from keras_vit.checks import check_positive_int
 
 
 @keras.saving.register_keras_serializable("keras_vit")

@@ -7,8 +7,8 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_vit.checks import check_choice, check_rate
 from keras_vit.posembed import RESIZE_METHODS, resize_matrix, resize_pos_embed, sincos2d
-from keras_vit.variants import check_choice, check_rate
 
 
 @keras.saving.register_keras_serializable("keras_vit")

@@ -1,4 +1,4 @@
-"""Recipes of our own, for training small models on small data from random weights; no paper has these numbers."""
+"""Recipes of our own, for training small models on small data from scratch; no paper has these numbers."""
 
 from keras_vit.recipes.records import Recipe, cite
 

@@ -5,10 +5,19 @@ imports Keras.
 """
 
 import dataclasses
-import math
 from collections.abc import Mapping
 
-from keras_vit.variants import ViTConfig, check_choice, check_number, check_positive_int, did_you_mean
+from keras_vit.checks import (
+    check_amount,
+    check_choice,
+    check_number,
+    check_positive,
+    check_positive_int,
+    check_share,
+    check_steps,
+    did_you_mean,
+)
+from keras_vit.variants import ViTConfig
 
 STAGES = ("pretrain", "finetune")
 OPTIMIZERS = ("sgd", "adamw")
@@ -40,7 +49,7 @@ class Recipe:
     Args:
         name: what users write in `recipe=`.
         source: the publication or code that it is from.
-        stage: `"pretrain"` (from random weights) or `"finetune"` (from pre-trained ones, with a new head).
+        stage: `"pretrain"` (from random initialisation) or `"finetune"` (from pre-trained ones, with a new head).
         optimizer: `"sgd"` with momentum, or `"adamw"`.
         batch_size: images in one optimizer step, on all devices together.
         learning_rate: the highest one, at the end of the warm-up.
@@ -273,32 +282,3 @@ def find_in(table, name) -> Recipe:
 def cite(**fields) -> tuple[tuple[str, str], ...]:
     """`citations` from keywords: the name of a field and where its value is from."""
     return tuple(fields.items())
-
-
-def check_positive(name, value):
-    """Raises unless `value` is a finite number above zero."""
-    check_number(name, value)
-    if not (value > 0 and math.isfinite(value)):
-        raise ValueError(f"`{name}` must be above 0 and finite.\nReceived: {name}={value}.")
-
-
-def check_amount(name, value):
-    """Raises unless `value` is a finite number of at least zero."""
-    check_number(name, value)
-    if not (value >= 0 and math.isfinite(value)):
-        raise ValueError(f"`{name}` must be at least 0 and finite.\nReceived: {name}={value}.")
-
-
-def check_share(name, value):
-    """Raises unless `value` is a number in [0, 1)."""
-    check_number(name, value)
-    if not 0 <= value < 1:
-        raise ValueError(f"`{name}` is a share, so it must be in [0, 1).\nReceived: {name}={value}.")
-
-
-def check_steps(name, value):
-    """Raises unless `value` is a number of steps: an int of at least zero."""
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"`{name}` must be an int.\nReceived: {name}={value!r} of type {type(value).__name__}.")
-    if value < 0:
-        raise ValueError(f"`{name}` must be at least 0.\nReceived: {name}={value}.")

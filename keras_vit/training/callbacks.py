@@ -5,8 +5,9 @@ import math
 import keras
 from keras import ops
 
+from keras_vit.checks import check_positive_int
+from keras_vit.keras_private import schedule_of
 from keras_vit.training.optimizers import LEFT_OUT, GuardedOptimizer
-from keras_vit.variants import check_positive_int
 
 MAX_SKIPS = 50  # float16: the scale goes through all of float32's powers of two in 149 + 15 halvings
 
@@ -123,7 +124,7 @@ def inner_optimizer(model):
 
 def _rate(optimizer, step):
     """The learning rate of a step, counted from 0; without a schedule, that of now."""
-    schedule = optimizer._learning_rate
+    schedule = schedule_of(optimizer)
     if isinstance(schedule, keras.optimizers.schedules.LearningRateSchedule):
         return float(ops.convert_to_numpy(schedule(step)))
     return float(ops.convert_to_numpy(optimizer.learning_rate))

@@ -2,7 +2,7 @@
 
 import re
 
-from keras_vit.variants import check_number
+from keras_vit.checks import check_number
 
 _BLOCK = re.compile(r"(?:^|/)block_(\d+)/")
 _BEFORE_BLOCKS = re.compile(r"(?:^|/)(resnet_\w+|patch_embedding|class_token|distillation_token|position_embedding)/")

@@ -3,8 +3,7 @@
 import keras
 from keras import ops
 
-from keras_vit.recipes.records import check_share
-from keras_vit.variants import check_choice
+from keras_vit.checks import check_choice, check_share
 
 LABELS = ("int", "one_hot")
 

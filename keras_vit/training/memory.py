@@ -11,11 +11,13 @@ import keras
 import ml_dtypes
 import numpy as np
 
+from keras_vit.checks import check_choice, check_positive_int
+from keras_vit.keras_private import flatten_layers
 from keras_vit.layers import ResNetRoot, ResNetUnit, StdConv2D, TransformerBlock
 from keras_vit.layers.tokens import kept_patches
+from keras_vit.model.stations import encoder_blocks
+from keras_vit.model.vision_transformer import check_vision_transformer
 from keras_vit.training.device_memory import available_memory
-from keras_vit.training.freezing import check_vision_transformer
-from keras_vit.variants import check_choice, check_positive_int
 
 _SLOTS = {"sgd": 1, "adamw": 2}  # numbers an optimizer keeps for every weight
 # Bytes that a first training step takes for itself, more if blocks learn, and more to compile with XLA.
@@ -175,10 +177,10 @@ def _runtime(model):
 
 def _activations(model, batch):
     """Bytes that the way back needs of `batch` images, with the copies of the weights in half precision."""
-    size = _item_size(_blocks(model)[0].compute_dtype)
+    size = _item_size(encoder_blocks(model)[0].compute_dtype)
     before = _before_the_blocks(model)
     learning = _learning_blocks(model)
-    kept = [_kept(model, block) for block in _blocks(model)]
+    kept = [_kept(model, block) for block in encoder_blocks(model)]
     numbers = max(kept)  # while one block is computed, all that is in it
     if model.config.rematerialize and learning:
         numbers += 2 * max(kept) + len(learning) * _tokens(model) * model.config.hidden_size
@@ -210,7 +212,7 @@ def _before_the_blocks(model):
         if isinstance(layer, (ResNetRoot, ResNetUnit)) and layer.trainable_weights:
             height, width = layer.output.shape[1:3]
             strided = 2 if isinstance(layer, ResNetRoot) else 1  # its convolution comes before its pooling
-            channels = sum(part.filters for part in layer._flatten_layers() if isinstance(part, StdConv2D))
+            channels = sum(part.filters for part in flatten_layers(layer) if isinstance(part, StdConv2D))
             numbers += _KEPT_BY_CONVOLUTION * height * width * strided**2 * channels
     return numbers
 
@@ -219,10 +221,6 @@ def _tokens(model):
     """T, as training has it."""
     prefix, grid = model.config.num_prefix_tokens, model.config.grid(*model.input_shape[1:3])
     return prefix + kept_patches(math.prod(grid), model.config.patch_dropout_rate)
-
-
-def _blocks(model):
-    return [layer for layer in model.layers if isinstance(layer, TransformerBlock)]
 
 
 def _learning_blocks(model):

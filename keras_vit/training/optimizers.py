@@ -10,24 +10,24 @@ import math
 import keras
 from keras import ops
 
+from keras_vit.checks import check_choice, check_number
+from keras_vit.keras_private import HookedOptimizer, layout_of
 from keras_vit.training.arithmetic import (
     bias_correction,
     decayed,
     has_kernel,
-    on_tensorflow,
     scaled,
     square_sum,
     tensorflow_adam,
     tensorflow_sgd,
 )
 from keras_vit.training.layer_decay import check_layer_decay, layer_multipliers
-from keras_vit.variants import check_choice, check_number
 
 ACCUMULATOR_DTYPES = ("float32", "bfloat16")
 LEFT_OUT = -1.0  # in place of a norm that is not finite
 
 
-class GuardedOptimizer(keras.optimizers.Optimizer):
+class GuardedOptimizer(HookedOptimizer):
     """What `SGD` and `AdamW` share: a global norm over all devices, decay of kernels, rates by depth.
 
     A step whose gradients and rate are not all finite changes neither weights nor moments, bit for bit. It costs
@@ -102,22 +102,15 @@ class GuardedOptimizer(keras.optimizers.Optimizer):
             self.add_variable(
                 variable.shape,
                 dtype=self.accumulator_dtype,
-                layout=getattr(variable, "_layout", None),
+                layout=layout_of(variable),
                 name=f"{getattr(variable, 'path', variable.name).replace('/', '_')}_{name}",
             )
             for variable in variables
         ]
 
-    def _apply_weight_decay(self, variables):
-        """Keras would decay everything before the step; `update_step` does it, for kernels."""
-
-    def _clip_gradients(self, grads):
-        """Keras would clip before the sum over replicas; `_backend_update_step` does it, after."""
-        return grads
-
-    def _backend_update_step(self, grads, trainable_variables, learning_rate):
-        grads = self._sum_over_replicas(grads)
-        norm = ops.sqrt(sum(square_sum(gradient) for gradient in grads))
+    def update_all(self, gradients, variables, learning_rate):
+        gradients = self.sum_over_replicas(gradients)
+        norm = ops.sqrt(sum(square_sum(gradient) for gradient in gradients))
         finite = ops.logical_and(ops.isfinite(norm), ops.isfinite(learning_rate))
         self.gradient_norm.assign(ops.where(finite, norm, LEFT_OUT))
         scale = 1.0 if self.global_clipnorm is None else self.global_clipnorm / ops.maximum(norm, self.global_clipnorm)
@@ -125,7 +118,7 @@ class GuardedOptimizer(keras.optimizers.Optimizer):
         rate = ops.where(finite, ops.cast(learning_rate, "float32"), 0.0)
         self._last_update = None
         # Keras hands its learning rate on to `update_step` on every device: so it does with the other scalars.
-        super()._backend_update_step(grads, trainable_variables, (rate, scale, *self._scalars(rate, finite)))
+        self.update_each(gradients, variables, (rate, scale, *self._scalars(rate, finite)))
         self._last_update = None
 
     @contextlib.contextmanager
@@ -137,22 +130,11 @@ class GuardedOptimizer(keras.optimizers.Optimizer):
         import tensorflow as tf
 
         def done(update):
-            if self._distribution_strategy.num_replicas_in_sync == 1:
+            if self.num_replicas == 1:
                 self._last_update = update  # None when not in a graph
 
         with tf.control_dependencies([] if self._last_update is None else [self._last_update]):
             yield done
-
-    def _sum_over_replicas(self, gradients):
-        """Keras' loss is divided by the number of replicas, so the sum of their gradients is the batch's mean."""
-        if not on_tensorflow() or self._distribution_strategy.num_replicas_in_sync == 1:
-            return list(gradients)
-        pairs = super()._all_reduce_sum_gradients([(gradient, None) for gradient in gradients])
-        return [gradient for gradient, _ in pairs]
-
-    def _all_reduce_sum_gradients(self, grads_and_vars):
-        """Keras sums over replicas here, which has been done by now."""
-        return grads_and_vars
 
     def _decay(self, variable, rate, index):
         if self._decays[index]:
@@ -231,7 +213,7 @@ class SGD(GuardedOptimizer):
 
     def update_step(self, gradient, variable, learning_rate):
         rate, scale, momentum = learning_rate
-        index = self._get_variable_index(variable)
+        index = self.index_of(variable)
         rate, accumulator = rate * self._multipliers[index], self._momenta[index]
         if has_kernel(variable, accumulator):
             with self._in_turn() as done:
@@ -330,7 +312,7 @@ class AdamW(GuardedOptimizer):
 
     def update_step(self, gradient, variable, learning_rate):
         rate, scale, correction, epsilon, beta_1, beta_2 = learning_rate
-        index = self._get_variable_index(variable)
+        index = self.index_of(variable)
         rate, first, second = rate * self._multipliers[index], self._momenta[index], self._velocities[index]
         if has_kernel(variable, first, second):
             with self._in_turn() as done:

@@ -9,15 +9,15 @@ import math
 
 import keras
 
+from keras_vit.checks import check_choice, check_positive, check_positive_int, check_steps
+from keras_vit.model.heads import initialise_head
 from keras_vit.recipes import Recipe, find_recipe
-from keras_vit.recipes.records import check_positive, check_steps
 from keras_vit.training.callbacks import NonFiniteGuard
-from keras_vit.training.heads import check_model, start_head
 from keras_vit.training.layer_decay import check_layer_decay
 from keras_vit.training.losses import LABELS, SigmoidCrossentropy
+from keras_vit.training.model_check import check_model
 from keras_vit.training.optimizers import SGD, AdamW
 from keras_vit.training.schedules import WarmupCosine, WarmupLinear, WarmupReciprocalSqrt
-from keras_vit.variants import check_choice, check_positive_int
 
 SCALE_RATES = ("linear", "none")
 _MOST_EPOCHS_SHOWN = 100  # of a recipe that counts steps: fit() evaluates after each
@@ -68,7 +68,7 @@ class Plan:
             TypeError: if it is no `VisionTransformer`.
         """
         check_model(model, self.recipe)
-        start_head(model, self.recipe.head_bias, head)
+        initialise_head(model, self.recipe.head_bias, head)
 
     def schedule(self) -> keras.optimizers.schedules.LearningRateSchedule:
         """The learning rate by step."""

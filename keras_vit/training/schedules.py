@@ -9,8 +9,7 @@ import math
 import keras
 from keras import ops
 
-from keras_vit.recipes.records import check_amount, check_positive, check_steps
-from keras_vit.variants import check_positive_int
+from keras_vit.checks import check_amount, check_positive, check_positive_int, check_steps
 
 
 class _Warmup(keras.optimizers.schedules.LearningRateSchedule):

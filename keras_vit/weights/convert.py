@@ -9,8 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
+from keras_vit.checks import check_choice, check_positive_int
 from keras_vit.preprocessing import Preprocessing
-from keras_vit.variants import VARIANTS, check_choice, check_positive_int
+from keras_vit.variants import VARIANTS
 from keras_vit.weights.checkpoint import (
     PATCH_KERNEL,
     ROOT_KERNEL,

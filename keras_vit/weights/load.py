@@ -8,19 +8,17 @@ weight is its Keras path, as `block_00/attention/query/kernel`.
 import logging
 import warnings
 
-import keras
 import numpy as np
-from keras import ops
 
-from keras_vit.posembed import RESIZE_METHODS, resize_pos_embed
-from keras_vit.variants import check_choice
+from keras_vit.checks import check_choice
+from keras_vit.model.deferred import discard, float32_copy, initialise
+from keras_vit.model.stations import computed_fields, layer_named, weight_paths
+from keras_vit.posembed import RESIZE_METHODS
 from keras_vit.weights.adapt import fit_channels, fit_patches, fit_positions
 from keras_vit.weights.checkpoint import check_pre_logits, read_checkpoint
-from keras_vit.weights.deferred import discard, float32_copy, initialise
 from keras_vit.weights.dialects import DIALECTS, is_same_epsilon
-from keras_vit.weights.reader import CheckpointError
+from keras_vit.weights.reader import CheckpointError, forget_pages
 
-_HEAD_LAYERS = ("encoder_norm", "pre_logits", "head", "head_distillation")  # Keras' own layers among ours
 _log = logging.getLogger("keras_vit")
 
 
@@ -94,10 +92,10 @@ def fill(
         raise
     zero_head = "head/kernel" in tensors and not np.any(tensors["head/kernel"])
     if deferred:
-        initialise(wanted, tensors)
+        initialise(wanted, tensors, _taken)
     else:
         for path, variable in wanted.items():
-            variable.assign(float32_copy(tensors.pop(path)))
+            variable.assign(_taken(tensors.pop(path)))
     for line in report:
         _log.info("%s: %s", checkpoint.path.name, line)
     if zero_head:  # said last, so that a model is whole even where warnings are errors
@@ -105,56 +103,11 @@ def fill(
     return tuple(report)
 
 
-def copy_weights(model, twin, resize_method) -> tuple[str, ...]:
-    """Gives `twin`, a clone made inside `deferred_variables`, the weights of `model` at its own grid."""
-    variables, values, report = {}, {}, ()
-    if [len(layer.weights) for layer in model.layers] != [len(layer.weights) for layer in twin.layers]:
-        discard([variable for layer in twin.layers for variable in layer.weights])
-        raise ValueError(
-            "a layer must have the weights that its configuration makes, and LoRA adds some.\n"
-            f"Received: {model.name!r} with {len(model.weights)} weights instead of {len(twin.weights)}. "
-            "Save it as .keras and reload it, which merges LoRA."
-        )
-    for ours, theirs in zip(model.layers, twin.layers, strict=True):
-        for index, (source, target) in enumerate(zip(ours.weights, theirs.weights, strict=True)):
-            variables[f"{ours.name}/{index}"], values[f"{ours.name}/{index}"] = target, ops.convert_to_numpy(source)
-            target.trainable = source.trainable
-    old, new = layer_named(model, "position_embedding"), layer_named(twin, "position_embedding")
-    if old is not None:
-        resize_method = resize_method or old.resize_method
-    if old is not None and old.grid != new.grid and old.kind == "learned":
-        values["position_embedding/0"] = resize_pos_embed(
-            ops.convert_to_numpy(old.table),
-            new.grid,
-            old.grid,
-            num_prefix_tokens=old.num_prefix_tokens,
-            method=resize_method,
-        )
-        report = (f"position embedding resized from {old.grid} to {new.grid} ({resize_method})",)
-    initialise(variables, values)
-    return report
-
-
-def weight_paths(model) -> dict[str, keras.Variable]:
-    """`{path: variable}` over our layers, whatever scope the model was built in."""
-    paths = {}
-    for layer in model.layers:
-        if isinstance(layer, keras.Model):
-            raise ValueError(
-                "`model` must be the Vision Transformer itself, not a model around it.\n"
-                f"Received: {model.name!r}. Pass `model.get_layer({layer.name!r})`."
-            )
-        if type(layer).__module__.startswith("keras_vit.") or layer.name in _HEAD_LAYERS:
-            for variable in layer.weights:
-                paths[layer.name + variable.path.removeprefix(layer.path)] = variable
-    if not paths:
-        raise ValueError(f"`model` must be made of keras_vit's layers.\nReceived: {model!r}")
-    return paths
-
-
-def layer_named(model, name):
-    """The layer of that name, or `None`."""
-    return next((layer for layer in model.layers if layer.name == name), None)
+def _taken(array):
+    """A copy in float32, after which the file's pages are let go of."""
+    copy = float32_copy(array)
+    forget_pages(array)
+    return copy
 
 
 def _adapt(model, checkpoint, variables, tensors, resize_method, preprocessing):
@@ -173,16 +126,6 @@ def _not_as_it_is(checkpoint, report):
         + "\n".join(f"    {line}" for line in report)
         + "\nPass strict=False to allow this."
     )
-
-
-def computed_fields(model) -> dict:
-    """Fields of `ViTConfig` that no weight tells, read off the layers."""
-    block, positions, pooling = (layer_named(model, name) for name in ("block_00", "position_embedding", "pooling"))
-    of_blocks = () if block is None else ("activation", "layer_norm_epsilon")
-    return {name: getattr(block, name) for name in of_blocks} | {
-        "pooling": "none" if pooling is None else getattr(pooling, "kind", "map"),
-        "position_embedding": "none" if positions is None else positions.kind,
-    }
 
 
 def _computed_otherwise(model, checkpoint):

@@ -11,11 +11,11 @@ import re
 from pathlib import Path
 
 from keras_vit.variants import VARIANTS
-from keras_vit.weights.content import check_file, check_for
 from keras_vit.weights.fetch import fetch
 from keras_vit.weights.fetch.cache import sha256_of
-from keras_vit.weights.fetch.hugging_face import fetch_from_hub
+from keras_vit.weights.fetch.from_hugging_face import fetch_from_hub
 from keras_vit.weights.fetch.remote import RemoteFile
+from keras_vit.weights.file_checks import check_file, check_for
 from keras_vit.weights.hub import RECORDS, WeightsRecord, find_weights
 from keras_vit.weights.hub.augreg import looks_like_augreg
 from keras_vit.weights.reader import CheckpointError

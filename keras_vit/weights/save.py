@@ -6,11 +6,11 @@ from pathlib import Path
 import numpy as np
 from keras import ops
 
-from keras_vit.variants import check_choice
+from keras_vit.checks import check_choice
+from keras_vit.model.stations import computed_fields, layer_named, weight_paths
 from keras_vit.weights.checkpoint import TABLE, Checkpoint
 from keras_vit.weights.convert import write_checkpoint
 from keras_vit.weights.dialects import DIALECTS
-from keras_vit.weights.load import computed_fields, layer_named, weight_paths
 from keras_vit.weights.reader import CheckpointError
 
 

@@ -4,7 +4,7 @@ import functools
 import json
 import sys
 
-from keras_vit.exporting import FORMATS
+from keras_vit.exporting.formats import FORMATS
 from keras_vit.exporting.report import Runtime
 from keras_vit.exporting.verification import Reference
 
@@ -28,11 +28,11 @@ class FakeFormat:
         self.spoil = lambda answers, pixels: answers
         self.fault = lambda: None
 
-    def write(self, job, place):
-        self.jobs.append(job)
+    def write(self, task, place):
+        self.jobs.append(task)
         file = place if self.EXTENSION else place / "saved_model.pb"
         file.parent.mkdir(exist_ok=True)
-        file.write_bytes(json.dumps(job.metadata()).encode() if self.EXTENSION else _empty_saved_model())
+        file.write_bytes(json.dumps(task.metadata()).encode() if self.EXTENSION else _empty_saved_model())
         if self.beside:
             place.with_name(f"{place.name}.data").write_text("weights")
         self.fault()
@@ -48,9 +48,9 @@ def register(monkeypatch, name, format):
     return format
 
 
-def fake_runtime(job, spoil=lambda answers, pixels: answers, photos=None):
+def fake_runtime(task, spoil=lambda answers, pixels: answers, photos=None):
     """Keras' own answers, spoiled."""
-    reference = _reference(job.model, job.activation)
+    reference = _reference(task.model, task.activation)
     return Runtime("fake 1.0", lambda pixels: spoil(reference.run(pixels), pixels), photos=photos)
 
 

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 
 import keras_vit
-from keras_vit.training.start import SMALL_MODELS
+from keras_vit.runs.preparation import SMALL_MODELS
 
 # Builder arguments of one model of each kind. The default run takes few layers, the slow one the published number.
 KINDS = {
@@ -17,7 +17,7 @@ KINDS = {
 
 
 def lively(kind, small=False):
-    """A model of `KINDS` with random weights of every kind of weight, of the size that training leaves.
+    """A model of `KINDS` randomly initialised of every kind of weight, of the size that training leaves.
 
     Args:
         kind: its name.

@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 from conftest import make_tiny, numpy
 
-from keras_vit.exporting.job import Job
+from keras_vit.exporting.task import ExportTask
 
 LABELS = ("ash", "birch", "cedar", "douglas fir", "elm", "fig", "ginkgo")
 RECORDS = {
@@ -18,7 +18,7 @@ RECORDS = {
 
 
 def make_job(model=None, **fields):
-    """A job for a tiny model."""
+    """A task for a tiny model."""
     model = make_tiny() if model is None else model
     named = any(layer.name == "head" for layer in model.layers)
     fields = {
@@ -31,9 +31,9 @@ def make_job(model=None, **fields):
         "max_pixels": 2**20,
         "opset": 18,
         "jit_compile": False,
-        "representative": np.zeros((32, 20, 28, 3), "uint8"),
+        "calibration_photos": np.zeros((32, 20, 28, 3), "uint8"),
     } | fields
-    return Job(model=model, **fields)
+    return ExportTask(model=model, **fields)
 
 
 def with_record(name, **arguments):

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from conftest import run_python
-from data.pictures import encoded, picture
 from exporting.lively import KINDS, answers, lively
+from pictures import encoded, picture
 
 import keras_vit
-from keras_vit.data.decode import decode_image, grey
-from keras_vit.exporting import export
+from keras_vit.exporting.export import export
+from keras_vit.images.decode import decode_image, grey
 
 # A SavedModel as a server has it: TensorFlow alone, through the new loader and the session loader.
 SERVE = """
@@ -142,7 +142,7 @@ def by_onnxruntime(path, pixels):
 def by_litert(path, pixels):
     from ai_edge_litert.interpreter import Interpreter
 
-    from keras_vit.exporting.silence import silence
+    from keras_vit.silence import silence
 
     with silence():
         interpreter = Interpreter(str(path))

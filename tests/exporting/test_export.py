@@ -6,8 +6,8 @@ import keras
 import numpy as np
 import pytest
 from conftest import make_tiny
-from data.pictures import picture
 from exporting.fake_format import FakeFormat, register
+from pictures import picture
 
 import keras_vit
 
@@ -56,13 +56,13 @@ def test_report_tells_what_was_measured(model, fake, tmp_path):
 
 def test_defaults_reach_the_writer(model, fake, tmp_path):
     export(model, tmp_path / "trees.fake")
-    (job,) = fake.jobs
-    assert job.model is model
-    assert (job.precision, job.top_k, job.activation, job.name) == ("float32", 5, "softmax", "trees")
-    assert job.labels == tuple(f"class {number}" for number in range(7))
-    assert (job.max_bytes, job.max_pixels, job.opset) == (8 * 2**20, 12 * 2**20, 18)
-    assert (job.image_size, job.channels) == ((20, 28), 3)
-    assert (job.representative.shape, job.representative.dtype) == ((3, 20, 28, 3), np.uint8)
+    (task,) = fake.jobs
+    assert task.model is model
+    assert (task.precision, task.top_k, task.activation, task.name) == ("float32", 5, "softmax", "trees")
+    assert task.labels == tuple(f"class {number}" for number in range(7))
+    assert (task.max_bytes, task.max_pixels, task.opset) == (8 * 2**20, 12 * 2**20, 18)
+    assert (task.image_size, task.channels) == ((20, 28), 3)
+    assert (task.calibration_photos.shape, task.calibration_photos.dtype) == ((3, 20, 28, 3), np.uint8)
 
 
 def test_arguments_reach_the_writer(model, fake, tmp_path):
@@ -75,10 +75,10 @@ def test_arguments_reach_the_writer(model, fake, tmp_path):
         "max_pixels": 1008,
     }
     export(model, str(tmp_path / "x.fake"), labels=LABELS, precision="float16", image_size=(28, 36), **options)
-    (job,) = fake.jobs
-    assert {name: getattr(job, name) for name in options} == options
-    assert (job.labels, job.precision, job.image_size) == (tuple(LABELS), "float16", (28, 36))
-    assert job.representative.shape == (3, 28, 36, 3)
+    (task,) = fake.jobs
+    assert {name: getattr(task, name) for name in options} == options
+    assert (task.labels, task.precision, task.image_size) == (tuple(LABELS), "float16", (28, 36))
+    assert task.calibration_photos.shape == (3, 28, 36, 3)
     assert json.loads((tmp_path / "x.fake").read_text())["labels"] == LABELS
 
 
@@ -90,7 +90,7 @@ def test_top_k_is_at_most_the_number_of_classes(model, fake, tmp_path):
 def test_photos_are_those_of_scikit_learn_unless_given(model, fake, tmp_path):
     report = export(model, tmp_path / "x.fake", images=None)
     assert report.images == 16
-    assert len(fake.jobs[0].representative) == 64
+    assert len(fake.jobs[0].calibration_photos) == 64
 
 
 @pytest.mark.parametrize("count", [32, 50, 200])
@@ -100,7 +100,7 @@ def test_ranges_are_learned_from_other_photos_than_are_compared(model, fake, tmp
     photos = np.random.default_rng(0).integers(0, 256, (count, 20, 28, 3), "uint8")
     report = export(model, tmp_path / "x.fake", precision="int8", images=photos)
     compared = {photo.tobytes() for pixels in seen for photo in pixels}
-    learned = {photo.tobytes() for photo in fake.jobs[0].representative}
+    learned = {photo.tobytes() for photo in fake.jobs[0].calibration_photos}
     assert report.images == len(compared) == 16
     assert len(learned) == min(count - 16, 64)
     assert not compared & learned
@@ -147,7 +147,7 @@ def test_name_of_a_folder_keeps_what_follows_a_point(model, fake_folder, tmp_pat
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     export(model, ".", "fake_folder", verify=False)
-    assert [job.name for job in fake_folder.jobs] == ["birds.v2", "here"]
+    assert [task.name for task in fake_folder.jobs] == ["birds.v2", "here"]
 
 
 @pytest.mark.parametrize("labels", [LABELS, tuple(LABELS), np.array(LABELS)], ids=["list", "tuple", "array"])

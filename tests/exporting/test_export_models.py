@@ -4,8 +4,8 @@ import keras
 import numpy as np
 import pytest
 from conftest import images, make_tiny, numpy
-from data.pictures import encoded, picture
 from exporting.fake_format import FakeFormat, register
+from pictures import encoded, picture
 
 import keras_vit
 
@@ -57,11 +57,11 @@ def test_model_of_any_kind_is_compared(fake, tmp_path, arguments, activation, ou
     model = make_tiny(num_layers=1, **arguments)
     report = export(model, tmp_path / "x.fake", activation="softmax" if activation == "none" else activation)
     assert [drift.output for drift in report.drift] == outputs
-    job = fake.jobs[0]
-    assert job.activation == activation
-    assert (job.labels is None) == (job.top_k == 0) == ("scores" not in outputs)
+    task = fake.jobs[0]
+    assert task.activation == activation
+    assert (task.labels is None) == (task.top_k == 0) == ("scores" not in outputs)
     assert (report.top1_agreement is None) == ("scores" not in outputs)
-    assert job.representative.shape[-1] == model.input_shape[-1]
+    assert task.calibration_photos.shape[-1] == model.input_shape[-1]
 
 
 def test_softmax_over_one_class_is_refused(fake, tmp_path):

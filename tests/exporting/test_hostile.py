@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 from conftest import make_tiny, run_python
-from data.pictures import encoded, picture, turned
 from exporting.served import make_job
+from pictures import encoded, picture, turned
 from PIL import Image
 
-from keras_vit.exporting import MAX_BYTES, MAX_PIXELS
-from keras_vit.exporting.photos import MAX_SIDE, SEVERAL_SCANS, STATUSES
+from keras_vit.exporting.export import MAX_BYTES, MAX_PIXELS
 from keras_vit.exporting.saved_model import write
+from keras_vit.exporting.saved_model.file_inputs import MAX_SIDE, SEVERAL_SCANS, STATUSES
 
 MEGABYTES = 100  # what hostile files may add to the memory of a server
 

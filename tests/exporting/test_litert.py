@@ -11,7 +11,7 @@ from served import LABELS, make_job
 
 import keras_vit
 from keras_vit.exporting import litert
-from keras_vit.exporting.job import pixel_function
+from keras_vit.exporting.pixels import pixel_function
 from keras_vit.exporting.report import ExportError
 
 BATCHES = (1, 2, 5, 1)
@@ -21,63 +21,63 @@ def pictures(batch, height=20, width=28, channels=3):
     return np.random.default_rng(batch).integers(0, 256, (batch, height, width, channels), "uint8")
 
 
-def model_says(job, pixels):
-    return {name: value.numpy() for name, value in pixel_function(job)(pixels).items()}
+def model_says(task, pixels):
+    return {name: value.numpy() for name, value in pixel_function(task)(pixels).items()}
 
 
-def written(job, folder, name="trees.tflite"):
-    litert.write(job, folder / name)
+def written(task, folder, name="trees.tflite"):
+    litert.write(task, folder / name)
     return folder / name
 
 
-def differences(job, run, pixels):
+def differences(task, run, pixels):
     """The largest difference of each output, as a share of 1 or the deviation of the model's numbers if above."""
-    wanted, found = model_says(job, pixels), run(pixels)
+    wanted, found = model_says(task, pixels), run(pixels)
     assert set(wanted) == set(found)
     return {name: np.abs(found[name] - value).max() / max(1, value.std()) for name, value in wanted.items()}
 
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory):
-    """A job and its file in float32."""
-    job = make_job()
-    return job, written(job, tmp_path_factory.mktemp("plain"))
+    """A task and its file in float32."""
+    task = make_job()
+    return task, written(task, tmp_path_factory.mktemp("plain"))
 
 
 @pytest.fixture(scope="module")
 def wide(tmp_path_factory):
     """A model with kernels large enough that int8 rounds them, and its files."""
     model = keras_vit.build(tiny_config(hidden_size=36, mlp_dim=50), input_shape=(20, 28, 3), classes=7)
-    folder, job = tmp_path_factory.mktemp("wide"), make_job(randomise(model), representative=pictures(32))
-    jobs = {precision: dataclasses.replace(job, precision=precision) for precision in litert.PRECISIONS}
-    return {precision: (job, written(job, folder, f"{precision}.tflite")) for precision, job in jobs.items()}
+    folder, task = tmp_path_factory.mktemp("wide"), make_job(randomise(model), calibration_photos=pictures(32))
+    jobs = {precision: dataclasses.replace(task, precision=precision) for precision in litert.PRECISIONS}
+    return {precision: (task, written(task, folder, f"{precision}.tflite")) for precision, task in jobs.items()}
 
 
 def test_file_computes_what_the_model_computes_at_every_batch(plain):
-    job, file = plain
+    task, file = plain
     run = litert.open_runtime(file).run
     for batch in BATCHES:
-        assert max(differences(job, run, pictures(batch)).values()) < 1e-5  # the promise of float32
+        assert max(differences(task, run, pictures(batch)).values()) < 1e-5  # the promise of float32
 
 
 @pytest.mark.parametrize("arguments", [{"activation": "gelu"}, {"distilled": True}, {"pooling": "map"}])
 def test_other_architectures_are_computed_too(arguments, tmp_path):
-    job = make_job(randomise(keras_vit.build(tiny_config(**arguments), input_shape=(20, 28, 3), classes=7)))
-    run = litert.open_runtime(written(job, tmp_path)).run
-    assert max(differences(job, run, pictures(2)).values()) < 1e-5  # the promise of float32
+    task = make_job(randomise(keras_vit.build(tiny_config(**arguments), input_shape=(20, 28, 3), classes=7)))
+    run = litert.open_runtime(written(task, tmp_path)).run
+    assert max(differences(task, run, pictures(2)).values()) < 1e-5  # the promise of float32
 
 
 def test_sides_may_be_chosen_at_each_call(tmp_path):
-    job = make_job(make_tiny(input_shape=(None, None, 3)))
-    run = litert.open_runtime(written(job, tmp_path)).run
+    task = make_job(make_tiny(input_shape=(None, None, 3)))
+    run = litert.open_runtime(written(task, tmp_path)).run
     for batch, height, width in ((2, 20, 28), (1, 36, 24), (3, 8, 44)):
-        assert max(differences(job, run, pictures(batch, height, width)).values()) < 1e-5
+        assert max(differences(task, run, pictures(batch, height, width)).values()) < 1e-5
 
 
 def test_model_without_head_gives_features_alone(tmp_path):
-    job = make_job(make_tiny(include_top=False, classes=None, input_shape=(20, 28, 1)))
-    file = written(job, tmp_path)
-    assert list(differences(job, litert.open_runtime(file).run, pictures(2, channels=1))) == ["features"]
+    task = make_job(make_tiny(include_top=False, classes=None, input_shape=(20, 28, 1)))
+    file = written(task, tmp_path)
+    assert list(differences(task, litert.open_runtime(file).run, pictures(2, channels=1))) == ["features"]
     assert zipfile.ZipFile(file).namelist() == ["metadata.json"]
 
 
@@ -105,11 +105,11 @@ def without_delegate(file):
 
 
 def test_labels_and_preprocessing_are_in_the_file(plain):
-    job, file = plain
+    task, file = plain
     with zipfile.ZipFile(file) as archive:
         assert archive.testzip() is None
         assert archive.read("labels.txt").decode().splitlines() == list(LABELS)
-        assert json.loads(archive.read("metadata.json")) == json.loads(json.dumps(job.metadata()))
+        assert json.loads(archive.read("metadata.json")) == json.loads(json.dumps(task.metadata()))
 
 
 def test_labels_keep_their_letters_and_one_line_each(tmp_path):
@@ -120,15 +120,15 @@ def test_labels_keep_their_letters_and_one_line_each(tmp_path):
 
 
 def test_float16_halves_the_weights_and_stays_near(wide):
-    job, file = wide["float16"]
-    assert max(differences(job, litert.open_runtime(file).run, pictures(5)).values()) < 0.01  # 11 bits, a few layers
+    task, file = wide["float16"]
+    assert max(differences(task, litert.open_runtime(file).run, pictures(5)).values()) < 0.01  # 11 bits, a few layers
     kernels = {precision: weights(file).count(precision) for precision in ("float16", "float32")}
     assert kernels["float16"] > 20
 
 
 def test_int8_rounds_the_kernels_and_stays_near(wide):
-    job, file = wide["int8"]
-    found = differences(job, litert.open_runtime(file).run, pictures(5))
+    task, file = wide["int8"]
+    found = differences(task, litert.open_runtime(file).run, pictures(5))
     assert 1e-5 < max(found.values()) < 0.2  # of the deviation; 8 bits
     assert weights(file).count("int8") >= 12  # two blocks of six kernels
 
@@ -143,11 +143,11 @@ def test_int8_is_for_dense_layers_and_the_patches_alone(wide):
     assert rounded == {"CONV_2D", "FULLY_CONNECTED", "QUANTIZE", "DEQUANTIZE"}
 
 
-def test_int8_learns_its_ranges_on_the_representative_images(wide, tmp_path):
-    job, file = wide["int8"]
-    dark = dataclasses.replace(job, representative=job.representative // 16)
+def test_int8_is_calibrated_on_the_photos(wide, tmp_path):
+    task, file = wide["int8"]
+    dark = dataclasses.replace(task, calibration_photos=task.calibration_photos // 16)
     runs = [litert.open_runtime(path).run for path in (file, written(dark, tmp_path))]
-    near, far = (differences(job, run, pictures(5))["features"] for run in runs)
+    near, far = (differences(task, run, pictures(5))["features"] for run in runs)
     assert near < far / 2
 
 
@@ -189,7 +189,7 @@ def test_operation_that_is_not_built_in_is_refused(tmp_path, monkeypatch):
     def odd(pixels):
         return {"features": tf.linalg.svd(tf.cast(pixels, tf.float32), compute_uv=False)}
 
-    monkeypatch.setattr(litert, "pixel_function", lambda job: odd)
+    monkeypatch.setattr(litert, "pixel_function", lambda task: odd)
     with pytest.raises(ExportError, match=r"(?s)built-in operations alone.*Received: 'trees'.*Svd"):
         litert.write(make_job(), tmp_path / "trees.tflite")
     assert not list(tmp_path.iterdir())
@@ -214,7 +214,7 @@ PUBLISHED = {
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_models_as_published_are_computed(name, tmp_path):
-    job = make_job(PUBLISHED[name](), labels=None)
-    run = litert.open_runtime(written(job, tmp_path)).run
+    task = make_job(PUBLISHED[name](), labels=None)
+    run = litert.open_runtime(written(task, tmp_path)).run
     for batch in (1, 2):
-        assert max(differences(job, run, pictures(batch, 224, 224)).values()) < 1e-5  # the promise of float32
+        assert max(differences(task, run, pictures(batch, 224, 224)).values()) < 1e-5  # the promise of float32

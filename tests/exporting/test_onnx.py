@@ -12,10 +12,12 @@ from conftest import make_tiny, randomise, run_python, tiny_config
 
 import keras_vit
 from keras_vit.exporting import onnx as writer
-from keras_vit.exporting.job import Job, has_head, pixel_function
 from keras_vit.exporting.onnx import check, convert, files
+from keras_vit.exporting.pixels import pixel_function
 from keras_vit.exporting.report import ExportError
-from keras_vit.vit import with_input_shape
+from keras_vit.exporting.task import ExportTask
+from keras_vit.model.heads import has_head
+from keras_vit.model.twins import with_input_shape
 
 # TensorFlow counts the tracing of every test's own function as one that is traced again and again.
 pytestmark = pytest.mark.filterwarnings("ignore:.*triggered tf.function retracing")
@@ -27,23 +29,23 @@ HYBRID = {"patch_size": 1, "resnet_stages": (1, 2), "resnet_width_factor": 0.5}
 def job_of(model, **fields):
     labels = tuple(f"class {k}" for k in range(model.output_shape[-1])) if has_head(model) else None
     usual = {"precision": "float32", "activation": "softmax" if labels else "none", "opset": 18, "name": "tiny"}
-    rest = {"top_k": 3, "max_bytes": 1, "max_pixels": 1, "jit_compile": False, "representative": None}
-    return Job(**{"model": model, "labels": labels, **usual, **rest} | fields)
+    rest = {"top_k": 3, "max_bytes": 1, "max_pixels": 1, "jit_compile": False, "calibration_photos": None}
+    return ExportTask(**{"model": model, "labels": labels, **usual, **rest} | fields)
 
 
 def pixels(batch, height=20, width=28, channels=3):
     return np.random.default_rng(batch).integers(0, 256, (batch, height, width, channels), dtype="uint8")
 
 
-def written(job, folder):
+def written(task, folder):
     place = folder / "model.onnx"
-    writer.write(job, place)
+    writer.write(task, place)
     return place
 
 
-def largest_difference(job, place, inputs):
+def largest_difference(task, place, inputs):
     """Over all outputs, which are compared by name; a share of the largest number where that is above 1."""
-    run, wanted = writer.open_runtime(place).run, pixel_function(job)
+    run, wanted = writer.open_runtime(place).run, pixel_function(task)
     largest = 0.0
     for images in inputs:
         found, right = run(images), wanted(tf.constant(images))
@@ -80,17 +82,17 @@ def config_model(input_shape=(20, 28, 3), **fields):
 
 @pytest.mark.parametrize("name", ["tanh", "exact", "features", *_SLOW])
 def test_file_equals_the_model_at_any_batch(name, tmp_path):
-    job = job_of(MODELS[name]())
+    task = job_of(MODELS[name]())
     if name == "ends in scores":
-        job = job_of(job.model, activation="none")
-    place = written(job, tmp_path)
-    assert largest_difference(job, place, [pixels(batch) for batch in (1, 2, 5)]) <= FLOAT32
+        task = job_of(task.model, activation="none")
+    place = written(task, tmp_path)
+    assert largest_difference(task, place, [pixels(batch) for batch in (1, 2, 5)]) <= FLOAT32
 
 
 def test_hybrid_equals_the_model_with_kernels_standardised_in_the_file(tmp_path):
-    job = job_of(config_model((64, 96, 3), **HYBRID))
-    place = written(job, tmp_path)
-    assert largest_difference(job, place, [pixels(2, 64, 96)]) <= FLOAT32
+    task = job_of(config_model((64, 96, 3), **HYBRID))
+    place = written(task, tmp_path)
+    assert largest_difference(task, place, [pixels(2, 64, 96)]) <= FLOAT32
     constants = {tensor.name for tensor in onnx.load(place).graph.initializer}
     convolutions = [node for node in onnx.load(place).graph.node if node.op_type == "Conv"]
     assert all(node.input[1] in constants for node in convolutions)
@@ -100,10 +102,10 @@ def test_hybrid_equals_the_model_with_kernels_standardised_in_the_file(tmp_path)
 def test_any_height_and_width_resize_the_position_table_in_the_graph(method, tmp_path):
     model = with_input_shape(make_tiny(), (None, None, 3))
     model.get_layer("position_embedding").resize_method = method
-    job = job_of(model)
-    place = written(job, tmp_path)
+    task = job_of(model)
+    place = written(task, tmp_path)
     sizes = [(2, 20, 28), (1, 28, 20), (3, 36, 44), (1, 8, 12)]
-    assert largest_difference(job, place, [pixels(*size) for size in sizes]) <= FLOAT32
+    assert largest_difference(task, place, [pixels(*size) for size in sizes]) <= FLOAT32
     (entry,) = onnx.load(place).graph.input
     assert [dim.dim_param or dim.dim_value for dim in entry.type.tensor_type.shape.dim] == [
         "batch",
@@ -115,10 +117,10 @@ def test_any_height_and_width_resize_the_position_table_in_the_graph(method, tmp
 
 @pytest.mark.parametrize("opset", [13, pytest.param(17, marks=pytest.mark.slow)])
 def test_older_opsets_equal_the_model(opset, tmp_path):
-    job = job_of(config_model(activation="gelu"), opset=opset)
-    place = written(job, tmp_path)
+    task = job_of(config_model(activation="gelu"), opset=opset)
+    place = written(task, tmp_path)
     assert onnx.load(place).opset_import[0].version == opset
-    assert largest_difference(job, place, [pixels(2)]) <= FLOAT32
+    assert largest_difference(task, place, [pixels(2)]) <= FLOAT32
 
 
 @pytest.mark.parametrize("opset", [12, 19])
@@ -166,10 +168,10 @@ _OTHERS = [pytest.param(fields, marks=pytest.mark.slow) for fields in ({"distill
 
 @pytest.mark.parametrize("fields", [{"activation": "gelu"}, *_OTHERS], ids=str)
 def test_float16_holds_half_the_bytes_and_is_near(fields, tmp_path):
-    job = job_of(config_model(**fields), precision="float16")
-    place = written(job, tmp_path)
+    task = job_of(config_model(**fields), precision="float16")
+    place = written(task, tmp_path)
     # 11 bits of mantissa through two blocks; measured .003 of a deviation of 1.
-    assert largest_difference(job, place, [pixels(batch) for batch in (1, 5)]) <= 0.01
+    assert largest_difference(task, place, [pixels(batch) for batch in (1, 5)]) <= 0.01
     kernels = {tensor.name: tensor.data_type for tensor in onnx.load(place).graph.initializer}
     assert kernels["block_00/mlp/dense_1/kernel"] == onnx.TensorProto.FLOAT16
     assert kernels["head/kernel"] == onnx.TensorProto.FLOAT
@@ -178,32 +180,32 @@ def test_float16_holds_half_the_bytes_and_is_near(fields, tmp_path):
 @pytest.mark.slow
 def test_float16_sums_of_older_opsets_stay_single(tmp_path):
     """Their LayerNorms are single nodes, whose squares must not be rounded on the way."""
-    job = job_of(config_model(), precision="float16", opset=15)
-    place = written(job, tmp_path)
+    task = job_of(config_model(), precision="float16", opset=15)
+    place = written(task, tmp_path)
     graph = onnx.shape_inference.infer_shapes(onnx.load(place)).graph
     types = {value.name: value.type.tensor_type.elem_type for value in graph.value_info}
     means = [node for node in graph.node if node.op_type in ("ReduceMean", "Sqrt", "Softmax")]
     assert means
     assert all(types.get(node.output[0], onnx.TensorProto.FLOAT) == onnx.TensorProto.FLOAT for node in means)
-    assert largest_difference(job, place, [pixels(2)]) <= 0.01
+    assert largest_difference(task, place, [pixels(2)]) <= 0.01
 
 
 @pytest.mark.slow
 def test_float16_takes_any_height_and_width(tmp_path):
-    job = job_of(with_input_shape(make_tiny(), (None, None, 3)), precision="float16")
-    place = written(job, tmp_path)
-    assert largest_difference(job, place, [pixels(2), pixels(1, 36, 44)]) <= 0.01
+    task = job_of(with_input_shape(make_tiny(), (None, None, 3)), precision="float16")
+    place = written(task, tmp_path)
+    assert largest_difference(task, place, [pixels(2), pixels(1, 36, 44)]) <= 0.01
 
 
 def test_int8_kernels_are_bytes_and_answers_near(tmp_path):
-    job = job_of(make_tiny(), precision="int8")
-    place = written(job, tmp_path)
+    task = job_of(make_tiny(), precision="int8")
+    place = written(task, tmp_path)
     model = onnx.load(place)
     held = [tensor for tensor in model.graph.initializer if tensor.data_type == onnx.TensorProto.UINT8 and tensor.dims]
     assert sum(tensor.name.endswith("kernel_quantized") for tensor in held) == 12  # six in each block, not the head's
     assert [entry.value for entry in model.metadata_props if entry.key == "precision"] == ["int8"]
     # Measured .045 of a deviation of 1; .44 where products overflow.
-    assert largest_difference(job, place, [pixels(batch) for batch in (1, 5)]) <= 0.1
+    assert largest_difference(task, place, [pixels(batch) for batch in (1, 5)]) <= 0.1
 
 
 @pytest.mark.parametrize(
@@ -212,15 +214,15 @@ def test_int8_kernels_are_bytes_and_answers_near(tmp_path):
 def test_weights_of_a_large_model_stand_in_one_file_beside(precision, monkeypatch, tmp_path):
     monkeypatch.setattr(files, "LARGEST_FILE", 0)
     monkeypatch.setattr("keras_vit.exporting.onnx.precision.LARGEST_FILE", 0)
-    job = job_of(make_tiny(), precision=precision)
+    task = job_of(make_tiny(), precision=precision)
     staged = tmp_path / "staged"
     staged.mkdir()
-    place = written(job, staged)
+    place = written(task, staged)
     moved = tmp_path / "elsewhere"
     staged.rename(moved)
     assert sorted(path.name for path in moved.iterdir()) == ["model.onnx", "model.onnx.data"]
     bound = {"float32": FLOAT32, "float16": 0.01, "int8": 0.1}[precision]
-    assert largest_difference(job, moved / place.name, [pixels(2)]) <= bound
+    assert largest_difference(task, moved / place.name, [pixels(2)]) <= bound
 
 
 def test_an_operator_that_nobody_has_is_not_written(monkeypatch, tmp_path):
@@ -243,7 +245,7 @@ def test_a_damaged_file_is_refused_by_checker_and_runtime(plain, tmp_path):
     model = onnx.load(plain)
     del model.graph.node[4]
     onnx.save(model, place)
-    with pytest.raises(ExportError, match="checker must find the file sound"):
+    with pytest.raises(ExportError, match="checker must find the file valid"):
         check.check_file(place, 18)
     with pytest.raises(ExportError, match="ONNX Runtime must take the file"):
         writer.open_runtime(place)
@@ -277,21 +279,21 @@ def published(name, classes=1000, **arguments):
 )
 @pytest.mark.parametrize("precision", ["float32", "float16"])
 def test_published_sizes_equal_the_model(name, fields, precision, tmp_path):
-    job = job_of(published(name, **fields), precision=precision)
-    place = written(job, tmp_path)
+    task = job_of(published(name, **fields), precision=precision)
+    place = written(task, tmp_path)
     bound = {"float32": FLOAT32, "float16": 0.02}[precision]
-    size = job.image_size
-    assert largest_difference(job, place, [pixels(batch, *size) for batch in (1, 2, 5)]) <= bound
+    size = task.image_size
+    assert largest_difference(task, place, [pixels(batch, *size) for batch in (1, 2, 5)]) <= bound
 
 
 _LARGE = """
 import pathlib, resource, sys
 sys.path[:0] = sys.argv[2:]
 import test_onnx as t
-job = t.job_of(t.published("ViTH14"))
+task = t.job_of(t.published("ViTH14"))
 place = pathlib.Path(sys.argv[1]) / "model.onnx"
-t.writer.write(job, place)
-print(t.largest_difference(job, place, [t.pixels(1, 224, 224)]))
+t.writer.write(task, place)
+print(t.largest_difference(task, place, [t.pixels(1, 224, 224)]))
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20)
 """
 

@@ -15,8 +15,8 @@ from keras_vit.exporting import openvino
 from keras_vit.exporting.report import ExportError
 
 
-def written(job, folder, name="trees.xml"):
-    openvino.write(job, folder / name)
+def written(task, folder, name="trees.xml"):
+    openvino.write(task, folder / name)
     return folder / name
 
 
@@ -34,43 +34,43 @@ def stored(file):
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory):
-    """A job and its file in float32."""
-    job = make_job()
-    return job, written(job, tmp_path_factory.mktemp("plain"))
+    """A task and its file in float32."""
+    task = make_job()
+    return task, written(task, tmp_path_factory.mktemp("plain"))
 
 
 @pytest.fixture(scope="module")
 def int8(tmp_path_factory):
-    """A job and its file in int8."""
-    job = make_job(precision="int8", representative=pictures(32))
-    return job, written(job, tmp_path_factory.mktemp("int8"))
+    """A task and its file in int8."""
+    task = make_job(precision="int8", calibration_photos=pictures(32))
+    return task, written(task, tmp_path_factory.mktemp("int8"))
 
 
 def test_file_computes_what_the_model_computes_at_every_batch(plain):
-    job, file = plain
+    task, file = plain
     run = openvino.open_runtime(file).run
     for batch in BATCHES:
-        assert max(differences(job, run, pictures(batch)).values()) < 1e-5  # the promise of float32
+        assert max(differences(task, run, pictures(batch)).values()) < 1e-5  # the promise of float32
 
 
 @pytest.mark.parametrize("arguments", [{"activation": "gelu"}, {"distilled": True}, {"pooling": "map"}])
 def test_other_architectures_are_computed_too(arguments, tmp_path):
-    job = make_job(randomise(keras_vit.build(tiny_config(**arguments), input_shape=(20, 28, 3), classes=7)))
-    run = openvino.open_runtime(written(job, tmp_path)).run
-    assert max(differences(job, run, pictures(2)).values()) < 1e-5  # the promise of float32
+    task = make_job(randomise(keras_vit.build(tiny_config(**arguments), input_shape=(20, 28, 3), classes=7)))
+    run = openvino.open_runtime(written(task, tmp_path)).run
+    assert max(differences(task, run, pictures(2)).values()) < 1e-5  # the promise of float32
 
 
 def test_sides_may_be_chosen_at_each_call(tmp_path):
-    job = make_job(make_tiny(input_shape=(None, None, 3)))
-    run = openvino.open_runtime(written(job, tmp_path)).run
+    task = make_job(make_tiny(input_shape=(None, None, 3)))
+    run = openvino.open_runtime(written(task, tmp_path)).run
     for batch, height, width in ((2, 20, 28), (1, 36, 24), (3, 8, 44)):
-        assert max(differences(job, run, pictures(batch, height, width)).values()) < 1e-5
+        assert max(differences(task, run, pictures(batch, height, width)).values()) < 1e-5
 
 
 def test_model_without_head_gives_features_alone(tmp_path):
-    job = make_job(make_tiny(include_top=False, classes=None, input_shape=(20, 28, 1)))
-    file = written(job, tmp_path)
-    assert list(differences(job, openvino.open_runtime(file).run, pictures(2, channels=1))) == ["features"]
+    task = make_job(make_tiny(include_top=False, classes=None, input_shape=(20, 28, 1)))
+    file = written(task, tmp_path)
+    assert list(differences(task, openvino.open_runtime(file).run, pictures(2, channels=1))) == ["features"]
     assert not read(file).has_rt_info(["model_info", "labels"])
 
 
@@ -87,21 +87,21 @@ def test_outputs_keep_their_names_where_biases_are_zeros(tmp_path):
 
 
 def test_file_still_works_in_another_folder(plain, tmp_path):
-    job, file = plain
+    task, file = plain
     for part in file.parent.iterdir():
         os.link(part, tmp_path / part.name)
     assert sorted(part.name for part in tmp_path.iterdir()) == ["trees.bin", "trees.xml"]
-    assert max(differences(job, openvino.open_runtime(tmp_path / "trees.xml").run, pictures(2)).values()) < 1e-5
+    assert max(differences(task, openvino.open_runtime(tmp_path / "trees.xml").run, pictures(2)).values()) < 1e-5
 
 
 def test_labels_and_preprocessing_are_in_the_file(plain):
-    job, file = plain
+    task, file = plain
     network = read(file)
     assert network.get_rt_info(["model_info", "labels"]).astype(str).split(" ") == [
         name.replace(" ", "_") for name in LABELS
     ]
     told = json.loads(network.get_rt_info(["keras_vit", "metadata"]).astype(str))
-    assert told == json.loads(json.dumps(job.metadata()))
+    assert told == json.loads(json.dumps(task.metadata()))
 
 
 def test_letters_that_xml_knows_are_kept(tmp_path):
@@ -111,16 +111,16 @@ def test_letters_that_xml_knows_are_kept(tmp_path):
 
 
 def test_float16_is_what_is_stored(tmp_path):
-    job = make_job(precision="float16")
-    file = written(job, tmp_path)
+    task = make_job(precision="float16")
+    file = written(task, tmp_path)
     assert set(stored(file)) & {"f16", "f32"} == {"f16"}
-    assert max(differences(job, openvino.open_runtime(file).run, pictures(5)).values()) < 0.01  # 11 bits, few layers
+    assert max(differences(task, openvino.open_runtime(file).run, pictures(5)).values()) < 0.01  # 11 bits, few layers
 
 
 def test_int8_rounds_the_kernels_and_stays_near(int8):
-    job, file = int8
+    task, file = int8
     assert stored(file).count("i8") >= 12  # two blocks of six kernels
-    assert max(differences(job, openvino.open_runtime(file).run, pictures(32)).values()) < 0.5  # of the deviation
+    assert max(differences(task, openvino.open_runtime(file).run, pictures(32)).values()) < 0.5  # of the deviation
 
 
 def test_int8_is_for_dense_layers_and_the_patches_alone(int8):
@@ -138,14 +138,14 @@ def test_int8_is_for_dense_layers_and_the_patches_alone(int8):
 def test_int8_takes_layers_without_a_bias(tmp_path):
     """Whose scales OpenVINO would move through the reshape into heads, and fail."""
     model = keras_vit.build(tiny_config(hidden_size=192), input_shape=(20, 28, 3), classes=7)
-    job = make_job(model, precision="int8", representative=pictures(32))
+    task = make_job(model, precision="int8", calibration_photos=pictures(32))
     assert not model.get_layer("block_00").attention.value.bias.numpy().any()
-    found = differences(job, openvino.open_runtime(written(job, tmp_path)).run, pictures(5))
+    found = differences(task, openvino.open_runtime(written(task, tmp_path)).run, pictures(5))
     assert max(found.values()) < 0.5  # of the deviation
 
 
-def test_int8_is_calibrated_on_the_representative_images(int8, tmp_path):
-    dark = make_job(precision="int8", representative=pictures(32) // 16)
+def test_int8_is_calibrated_on_the_photos(int8, tmp_path):
+    dark = make_job(precision="int8", calibration_photos=pictures(32) // 16)
     runs = [openvino.open_runtime(file).run for file in (int8[1], written(dark, tmp_path))]
     near, far = (differences(int8[0], run, pictures(32))["features"] for run in runs)
     assert near < far / 2
@@ -182,10 +182,10 @@ from openvino_telemetry.utils.sender import TelemetrySender
 sent = []
 TelemetrySender.send = lambda *message: sent.append(message)
 import served
-job = served.make_job(precision="int8")
+task = served.make_job(precision="int8")
 folder = Path(sys.argv[1])
 from keras_vit.exporting import openvino as writer
-writer.write(job, folder / "first.xml")
+writer.write(task, folder / "first.xml")
 first = len(sent), sorted(path.name for path in (folder / "intel").iterdir())
 import openvino
 from openvino.tools.ovc import telemetry
@@ -208,7 +208,7 @@ def test_operation_that_openvino_lacks_is_refused(tmp_path, monkeypatch):
     def odd(pixels):
         return {"features": tf.linalg.svd(tf.cast(pixels, tf.float32), compute_uv=False)}
 
-    monkeypatch.setattr(openvino, "pixel_function", lambda job: odd)
+    monkeypatch.setattr(openvino, "pixel_function", lambda task: odd)
     with pytest.raises(ExportError, match=r"(?s)does not take this model.\nReceived: 'trees'.*Svd"):
         openvino.write(make_job(), tmp_path / "trees.xml")
     assert not list(tmp_path.iterdir())
@@ -225,7 +225,7 @@ def test_missing_package_names_the_extra(package, precision, tmp_path, monkeypat
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_models_as_published_are_computed(name, tmp_path):
-    job = make_job(PUBLISHED[name](), labels=None)
-    run = openvino.open_runtime(written(job, tmp_path)).run
+    task = make_job(PUBLISHED[name](), labels=None)
+    run = openvino.open_runtime(written(task, tmp_path)).run
     for batch in (1, 2):
-        assert max(differences(job, run, pictures(batch, 224, 224)).values()) < 1e-5  # the promise of float32
+        assert max(differences(task, run, pictures(batch, 224, 224)).values()) < 1e-5  # the promise of float32

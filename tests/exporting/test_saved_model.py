@@ -5,15 +5,15 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from conftest import make_tiny, numpy, run_python
-from data.pictures import encoded, forged_png, picture, turned
 from exporting.served import LABELS, RECORDS, logits, make_job, softmax, with_record
+from pictures import encoded, forged_png, picture, turned
 from tensorflow.core.protobuf import saved_model_pb2
 
-from keras_vit.exporting.job import answering_network
-from keras_vit.exporting.photos import STATUSES
-from keras_vit.exporting.precision import in_precision
 from keras_vit.exporting.saved_model import open_runtime, write
+from keras_vit.exporting.saved_model.file_inputs import STATUSES
 from keras_vit.exporting.verification import verify
+from keras_vit.model.heads import answering_network
+from keras_vit.model.precision import in_precision
 
 CLOSE = 1e-5  # the bound of an export in float32
 PICTURES = [picture(45 + 7 * n, 67 - 5 * n, seed=n) for n in range(5)]
@@ -27,13 +27,13 @@ SIGNATURES = {"serving_default", "predict_pixels", "features", "features_pixels"
 def served(tmp_path_factory):
     """A model, and the signatures of its folder."""
     keras.utils.set_random_seed(7)
-    job, place = make_job(), tmp_path_factory.mktemp("served") / "1"
-    write(job, place)
-    return job, place, tf.saved_model.load(str(place))
+    task, place = make_job(), tmp_path_factory.mktemp("served") / "1"
+    write(task, place)
+    return task, place, tf.saved_model.load(str(place))
 
 
-def signatures_of(job, place):
-    write(job, place)
+def signatures_of(task, place):
+    write(task, place)
     loaded = tf.saved_model.load(str(place))
     return loaded.signatures, loaded  # the weights live as long as what was loaded
 
@@ -67,15 +67,17 @@ def test_signatures_have_the_documented_names_and_shapes(served):
 
 @pytest.mark.parametrize("record", SOME_RECORDS)
 def test_files_get_the_scores_that_keras_gives_their_pixels(record, tmp_path):
-    job = make_job(with_record(record))
-    signatures, _kept = signatures_of(job, tmp_path / "1")
+    task = make_job(with_record(record))
+    signatures, _kept = signatures_of(task, tmp_path / "1")
     found = signatures["serving_default"](image_bytes=tf.constant(FILES))
-    wanted = np.stack([softmax(logits(job.model, pixels)) for pixels in PICTURES])
+    wanted = np.stack([softmax(logits(task.model, pixels)) for pixels in PICTURES])
     np.testing.assert_allclose(found["scores"], wanted, atol=CLOSE)
     for pixels in PICTURES[:2]:
         found = signatures["predict_pixels"](pixels=tf.constant(pixels[None]))
-        np.testing.assert_allclose(found["logits"][0], logits(job.model, pixels), atol=CLOSE)
-    assert verify(job.model, open_runtime(tmp_path / "1"), PICTURES, job).passed  # a crop also of the model's own size
+        np.testing.assert_allclose(found["logits"][0], logits(task.model, pixels), atol=CLOSE)
+    assert verify(
+        task.model, open_runtime(tmp_path / "1"), PICTURES, task
+    ).passed  # a crop also of the model's own size
 
 
 def test_best_classes_come_first_with_their_labels(served):
@@ -87,9 +89,9 @@ def test_best_classes_come_first_with_their_labels(served):
 
 
 def test_features_are_what_the_head_reads(served):
-    job, _, loaded = served
-    prepared = np.concatenate([numpy(job.model.preprocessing(pixels[None])) for pixels in PICTURES])
-    wanted = answering_network(job.model).predict(prepared, verbose=0)["features"]
+    task, _, loaded = served
+    prepared = np.concatenate([numpy(task.model.preprocessing(pixels[None])) for pixels in PICTURES])
+    wanted = answering_network(task.model).predict(prepared, verbose=0)["features"]
     np.testing.assert_allclose(
         loaded.signatures["features"](image_bytes=tf.constant(FILES))["features"], wanted, atol=CLOSE
     )
@@ -98,9 +100,9 @@ def test_features_are_what_the_head_reads(served):
 
 
 def test_photo_that_asks_to_be_turned_is_turned(served):
-    job, _, loaded = served
+    task, _, loaded = served
     found = loaded.signatures["serving_default"](image_bytes=tf.constant([turned(PICTURES[0], 6, "PNG")]))
-    wanted = softmax(logits(job.model, np.rot90(PICTURES[0], -1)))
+    wanted = softmax(logits(task.model, np.rot90(PICTURES[0], -1)))
     np.testing.assert_allclose(found["scores"][0], wanted, atol=CLOSE)
 
 
@@ -133,25 +135,25 @@ def test_empty_batch_gets_empty_answers(served):
 
 
 def test_session_of_tensorflow_1_answers_as_keras(served):
-    job, place, _ = served
+    task, place, _ = served
     runtime = open_runtime(place)
     pixels = np.stack([picture(20, 28, seed=n) for n in range(4)])
-    wanted = answering_network(job.model).predict(numpy(job.model.preprocessing(pixels)), verbose=0)
+    wanted = answering_network(task.model).predict(numpy(task.model.preprocessing(pixels)), verbose=0)
     found = runtime.run(pixels)
     np.testing.assert_allclose(found["logits"], wanted["logits"], atol=CLOSE)
     np.testing.assert_allclose(found["features"], wanted["features"], atol=CLOSE)
     photos = runtime.photos([FILES[0], b"text"])
-    np.testing.assert_allclose(photos["scores"][0], softmax(logits(job.model, PICTURES[0])), atol=CLOSE)
+    np.testing.assert_allclose(photos["scores"][0], softmax(logits(task.model, PICTURES[0])), atol=CLOSE)
     assert photos["status"].tolist() == [b"ok", b"not a JPEG or PNG"]
     assert runtime.name == f"tensorflow {tf.__version__}"
 
 
 def test_compiled_network_answers_as_keras(tmp_path):
     """Of one, three and no photo, each of which XLA compiles, and a bad one among them."""
-    job = make_job(jit_compile=True)
-    signatures, _loaded = signatures_of(job, tmp_path / "1")
+    task = make_job(jit_compile=True)
+    signatures, _loaded = signatures_of(task, tmp_path / "1")
     runtime = open_runtime(tmp_path / "1")
-    wanted = [softmax(logits(job.model, pixels)) for pixels in PICTURES[:2]]
+    wanted = [softmax(logits(task.model, pixels)) for pixels in PICTURES[:2]]
     for files in (FILES[:1], [FILES[0], b"text", FILES[1]]):
         found = signatures["serving_default"](image_bytes=tf.constant(files))
         np.testing.assert_allclose(found["scores"].numpy()[::2], wanted[: len(files[::2])], atol=CLOSE)
@@ -183,11 +185,11 @@ np.savez(answers, scores=found["scores"], status=found["status"].astype(str))
 @pytest.mark.slow  # the default run does so in `test_acceptance`
 @pytest.mark.parametrize("way", ["load", "session"])
 def test_fresh_process_needs_neither_keras_nor_the_package(served, tmp_path, way):
-    job, place, _ = served
+    task, place, _ = served
     (tmp_path / "photo").write_bytes(FILES[0])
     run_python(LOAD, place, tmp_path / "photo", tmp_path / "answers.npz", way)
     found = np.load(tmp_path / "answers.npz")
-    np.testing.assert_allclose(found["scores"][0], softmax(logits(job.model, PICTURES[0])), atol=CLOSE)
+    np.testing.assert_allclose(found["scores"][0], softmax(logits(task.model, PICTURES[0])), atol=CLOSE)
     assert found["status"].tolist() == ["ok", "empty"]
 
 
@@ -242,41 +244,41 @@ def test_folder_holds_nothing_of_the_machine_or_of_keras(served):
 
 
 def test_model_without_a_head_serves_features_alone(tmp_path):
-    job = make_job(make_tiny(include_top=False, classes=None))
-    signatures, _kept = signatures_of(job, tmp_path / "1")
+    task = make_job(make_tiny(include_top=False, classes=None))
+    signatures, _kept = signatures_of(task, tmp_path / "1")
     assert set(signatures) == {"serving_default", "features", "features_pixels"}
     found = signatures["serving_default"](image_bytes=tf.constant([*FILES[:2], b""]))
-    np.testing.assert_allclose(found["features"][1], logits(job.model, PICTURES[1]), atol=CLOSE)
+    np.testing.assert_allclose(found["features"][1], logits(task.model, PICTURES[1]), atol=CLOSE)
     assert not found["features"][2].numpy().any()
     assert set(open_runtime(tmp_path / "1").photos(FILES[:1])) == {"features", "status"}
 
 
 def test_model_of_any_size_takes_pixels_of_any_size(tmp_path):
-    job = make_job(make_tiny(input_shape=(None, None, 3)))
-    signatures, _kept = signatures_of(job, tmp_path / "1")
+    task = make_job(make_tiny(input_shape=(None, None, 3)))
+    signatures, _kept = signatures_of(task, tmp_path / "1")
     assert set(signatures) == {"serving_default", "predict_pixels", "features_pixels"}
     pixels = picture(24, 36)
     np.testing.assert_allclose(
         signatures["serving_default"](pixels=tf.constant(pixels[None]))["logits"][0],
-        logits(job.model, pixels),
+        logits(task.model, pixels),
         atol=CLOSE,
     )
     assert open_runtime(tmp_path / "1").photos is None
 
 
 def test_sigmoid_scores_come_of_the_logits(tmp_path):
-    job = make_job(activation="sigmoid")
-    signatures, _kept = signatures_of(job, tmp_path / "1")
+    task = make_job(activation="sigmoid")
+    signatures, _kept = signatures_of(task, tmp_path / "1")
     found = signatures["predict_pixels"](pixels=tf.constant(PICTURES[0][None]))
     np.testing.assert_allclose(found["scores"], 1 / (1 + np.exp(-found["logits"].numpy())), atol=1e-6)
 
 
 def test_model_that_ends_in_scores_has_no_logits(tmp_path):
-    job = make_job(make_tiny(classifier_activation="softmax"), activation="none")
-    signatures, _kept = signatures_of(job, tmp_path / "1")
+    task = make_job(make_tiny(classifier_activation="softmax"), activation="none")
+    signatures, _kept = signatures_of(task, tmp_path / "1")
     found = signatures["predict_pixels"](pixels=tf.constant(PICTURES[0][None]))
     assert "logits" not in found
-    np.testing.assert_allclose(found["scores"][0], logits(job.model, PICTURES[0]), atol=CLOSE)
+    np.testing.assert_allclose(found["scores"][0], logits(task.model, PICTURES[0]), atol=CLOSE)
 
 
 @pytest.mark.parametrize(
@@ -284,8 +286,8 @@ def test_model_that_ends_in_scores_has_no_logits(tmp_path):
 )
 def test_another_precision_is_served_as_keras_computes_it(precision, tmp_path):
     model = in_precision(make_tiny(), precision)
-    job = make_job(model, precision=precision)
-    signatures, _kept = signatures_of(job, tmp_path / "1")
+    task = make_job(model, precision=precision)
+    signatures, _kept = signatures_of(task, tmp_path / "1")
     found = signatures["predict_pixels"](pixels=tf.constant(PICTURES[0][None]))
     assert found["logits"].dtype == tf.float32
     # The same operations; fused otherwise, a number of 8 bits may round to its neighbour.

@@ -9,8 +9,8 @@ import tensorflow as tf
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
 from serving_model import write_served
 
-from keras_vit.exporting import serving_files
-from keras_vit.exporting.serving_protos import serving_messages
+from keras_vit.exporting.saved_model import serving_files
+from keras_vit.exporting.saved_model.serving_protos import serving_messages
 
 # Written with tensorflow-serving-api 2.21.0: all the fields that we have, in one PredictionLog.
 GOLDEN = bytes.fromhex(
@@ -46,21 +46,21 @@ PUBLIC = {
 @dataclasses.dataclass
 class StandInJob:
     name: str
-    representative: np.ndarray
+    calibration_photos: np.ndarray
     jit_compile: bool = False
 
 
 @pytest.fixture
-def job():
+def task():
     pixels = np.random.default_rng(0).integers(0, 256, (7, 20, 28, 3), dtype="uint8")
     return StandInJob("birds-2", pixels)
 
 
 @pytest.fixture
-def written(job, tmp_path):
-    """`(job, folder)`; the version's folder is `folder/1`."""
-    serving_files.write_serving_files(job, tmp_path, write_served(tmp_path) / "1")
-    return job, tmp_path
+def written(task, tmp_path):
+    """`(task, folder)`; the version's folder is `folder/1`."""
+    serving_files.write_serving_files(task, tmp_path, write_served(tmp_path) / "1")
+    return task, tmp_path
 
 
 @pytest.fixture
@@ -134,25 +134,25 @@ def test_warmup_has_a_request_for_every_signature(written):
 
 
 def test_warmup_sends_jpegs_that_decode_to_the_photos(written):
-    job, folder = written
+    task, folder = written
     files = tf.make_ndarray(logs(folder)[-1].predict_log.request.inputs["image_bytes"])
     assert files.shape == (4,)
-    smooth = tf.image.resize(job.representative[0], (5, 7)).numpy()
+    smooth = tf.image.resize(task.calibration_photos[0], (5, 7)).numpy()
     decoded = tf.image.resize(tf.io.decode_jpeg(files[0]), (5, 7)).numpy()
     assert tf.io.decode_jpeg(files[0]).shape == (20, 28, 3)
     assert np.abs(smooth - decoded).mean() < 60  # of noise JPEG keeps the coarse part; another photo is 100 apart
 
 
 def test_warmup_sends_pixels_of_the_model_as_they_are(written):
-    job, folder = written
+    task, folder = written
     sent = tf.make_ndarray(logs(folder)[0].predict_log.request.inputs["pixels"])
-    np.testing.assert_array_equal(sent, job.representative[:1])
+    np.testing.assert_array_equal(sent, task.calibration_photos[:1])
     assert sent.dtype == np.uint8
 
 
-def test_warmup_takes_given_photos_of_many_sizes(job, tmp_path):
+def test_warmup_takes_given_photos_of_many_sizes(task, tmp_path):
     photos = [np.full((height, 31, 3), 90, "uint8") for height in (11, 23)]
-    serving_files.write_serving_files(job, tmp_path / "beside", write_served(tmp_path) / "1", photos)
+    serving_files.write_serving_files(task, tmp_path / "beside", write_served(tmp_path) / "1", photos)
     files = tf.make_ndarray(logs(tmp_path)[-1].predict_log.request.inputs["image_bytes"])
     assert [tf.io.decode_jpeg(data).shape[0] for data in files] == [11, 23]
 
@@ -213,9 +213,9 @@ def test_batching_parameters_pad_nothing(written, public):
     assert not found.allowed_batch_sizes
 
 
-def test_a_compiled_network_is_warmed_up_for_every_number_of_photos(job, public, tmp_path):
-    job = dataclasses.replace(job, jit_compile=True)
-    serving_files.write_serving_files(job, tmp_path, write_served(tmp_path) / "1")
+def test_a_compiled_network_is_warmed_up_for_every_number_of_photos(task, public, tmp_path):
+    task = dataclasses.replace(task, jit_compile=True)
+    serving_files.write_serving_files(task, tmp_path, write_served(tmp_path) / "1")
     found = text_format.Parse((tmp_path / "batching_parameters.txt").read_text(), public.BatchingParameters())
     requests = serving_files.read_warmup_requests(tmp_path / "1")
     asked = [request.inputs for request in requests if request.model_spec.signature_name == "serving_default"]

@@ -10,10 +10,10 @@ import resource
 import numpy as np
 import pytest
 import tensorflow as tf
-from data.pictures import encoded, forged_png, picture
 from exporting.lively import lively
+from pictures import encoded, forged_png, picture
 
-from keras_vit.exporting import export
+from keras_vit.exporting.export import export
 
 THREADS, LARGEST_BATCH = 16, 8
 TOLERANCE = 1e-5
@@ -77,10 +77,10 @@ def resident():
         return int(file.read().split()[1]) * resource.getpagesize()
 
 
-def client(server, files, wanted, sound, requests, seed):
+def client(server, files, wanted, valid, requests, seed):
     """Sends requests, one in ten with a bad file among its photos, and says what was wrong with the answers."""
     rng, wrong, rows = np.random.default_rng(seed), [], 0
-    good, bad = np.flatnonzero(sound), np.flatnonzero(~sound)
+    good, bad = np.flatnonzero(valid), np.flatnonzero(~valid)
     for number in range(requests):
         chosen = rng.choice(good, rng.integers(1, LARGEST_BATCH + 1))
         if (number + seed) % 10 == 0:
@@ -101,13 +101,13 @@ def differences(found, wanted, place):
 def storm(server, requests):
     """All threads at once; gives how many photos were answered, what was wrong, and how memory grew in bytes."""
     files = good_files() + bad_files()
-    sound = np.arange(len(files)) < PHOTOS
+    valid = np.arange(len(files)) < PHOTOS
     wanted = alone(server, files)
-    assert [answer["status"] == b"ok" for answer in wanted] == sound.tolist()
+    assert [answer["status"] == b"ok" for answer in wanted] == valid.tolist()
     with concurrent.futures.ThreadPoolExecutor(THREADS) as pool:
 
         def run(requests):
-            parts = [pool.submit(client, server, files, wanted, sound, requests, seed) for seed in range(THREADS)]
+            parts = [pool.submit(client, server, files, wanted, valid, requests, seed) for seed in range(THREADS)]
             return [part.result() for part in parts]
 
         run(max(requests // 10, 1))  # every thread's first allocations

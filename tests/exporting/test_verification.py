@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 from conftest import make_tiny
-from data.pictures import picture
 from exporting.fake_format import fake_runtime
 from exporting.served import make_job
+from pictures import picture
 
 from keras_vit.exporting.report import ExportError
 from keras_vit.exporting.verification import BATCHES, Reference, image_size, verify
@@ -14,13 +14,13 @@ PHOTOS = [picture(33 + n, 47 - n, seed=n) for n in range(11)]
 
 
 @pytest.fixture(scope="module")
-def job():
+def task():
     return make_job(make_tiny(num_layers=1))
 
 
-def verified(job, spoil=lambda answers, pixels: answers, photos=None):
+def verified(task, spoil=lambda answers, pixels: answers, photos=None):
     """The verification of a spoiled runtime, and its drifts by output."""
-    found = verify(job.model, fake_runtime(job, spoil, photos), PHOTOS, job)
+    found = verify(task.model, fake_runtime(task, spoil, photos), PHOTOS, task)
     return found, {drift.output: drift for drift in found.drift}
 
 
@@ -28,8 +28,8 @@ def shifted(name, by):
     return lambda answers, pixels: {**answers, name: answers[name] + np.float32(by)}
 
 
-def test_right_file_passes_with_no_difference_to_speak_of(job):
-    found, drift = verified(job)
+def test_right_file_passes_with_no_difference_to_speak_of(task):
+    found, drift = verified(task)
     assert (found.passed, found.images, found.top1_agreement) == (True, 11, 1.0)
     assert list(drift) == ["logits", "features", "scores"]
     assert max(one.max_difference for one in found.drift) < 2e-6  # batches of another size round otherwise
@@ -37,43 +37,43 @@ def test_right_file_passes_with_no_difference_to_speak_of(job):
     assert 0 < found.keras_seconds < 5
 
 
-def test_batches_have_several_sizes_and_hold_every_photo_once(job):
+def test_batches_have_several_sizes_and_hold_every_photo_once(task):
     sizes = []
-    verified(job, lambda answers, pixels: sizes.append(len(pixels)) or answers)
+    verified(task, lambda answers, pixels: sizes.append(len(pixels)) or answers)
     assert sizes[:4] == [*BATCHES[:3], 3]
     assert sum(sizes[:4]) == 11
     assert set(sizes[4:]) == {1}  # for the time
 
 
 @pytest.mark.parametrize("name", ["logits", "features", "scores"])
-def test_known_difference_is_the_drift(job, name):
-    found, drift = verified(job, shifted(name, 0.125))
+def test_known_difference_is_the_drift(task, name):
+    found, drift = verified(task, shifted(name, 0.125))
     assert drift[name].max_difference == pytest.approx(0.125, abs=3e-6)
     assert drift[name].mean_difference == pytest.approx(0.125, abs=3e-6)
     assert not found.passed
     assert [one.output for one in found.drift if not one.within] == [name]
 
 
-def test_one_wrong_number_among_all_is_found(job):
+def test_one_wrong_number_among_all_is_found(task):
     def spoil(answers, pixels):
         logits = answers["logits"].copy()
         logits[-1, 3] += 0.01 * (len(pixels) == 5)
         return {**answers, "logits": logits}
 
-    found, drift = verified(job, spoil)
+    found, drift = verified(task, spoil)
     assert drift["logits"].max_difference == pytest.approx(0.01, abs=3e-6)
     assert drift["logits"].mean_difference == pytest.approx(0.01 / 77, abs=1e-6)
     assert not found.passed
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_number_that_is_none_is_found(job, value):
+def test_number_that_is_none_is_found(task, value):
     def spoil(answers, pixels):
         features = answers["features"].copy()
         features[0, 0] = value
         return {**answers, "features": features}
 
-    found, drift = verified(job, spoil)
+    found, drift = verified(task, spoil)
     assert not drift["features"].within
     assert not found.passed
 
@@ -94,38 +94,38 @@ SPOILT = {
 
 
 @pytest.mark.parametrize("fault", SPOILT)
-def test_fault_is_found(job, fault):
-    found, _ = verified(job, SPOILT[fault])
+def test_fault_is_found(task, fault):
+    found, _ = verified(task, SPOILT[fault])
     assert not found.passed
     assert not any(one.within for one in found.drift)
 
 
 @pytest.mark.parametrize("name", ["logits", "features", "scores"])
-def test_missing_output_is_found(job, name):
-    found, drift = verified(job, lambda answers, pixels: {k: rows for k, rows in answers.items() if k != name})
+def test_missing_output_is_found(task, name):
+    found, drift = verified(task, lambda answers, pixels: {k: rows for k, rows in answers.items() if k != name})
     assert [one.output for one in found.drift if not one.within] == [name]
     assert drift[name].max_difference == np.inf
     assert found.top1_agreement == (0.0 if name == "scores" else 1.0)
 
 
-def test_softmax_over_the_batch_is_found(job):
+def test_softmax_over_the_batch_is_found(task):
     def spoil(answers, pixels):
         powers = np.exp(answers["logits"])
         return {**answers, "scores": powers / powers.sum(axis=0)}
 
-    assert not verified(job, spoil)[1]["scores"].within
+    assert not verified(task, spoil)[1]["scores"].within
 
 
-def test_agreement_is_the_share_of_the_same_best_class(job):
+def test_agreement_is_the_share_of_the_same_best_class(task):
     def spoil(answers, pixels):
         scores = answers["scores"].copy()
         scores[0] = 1 - scores[0]  # of the first of each batch the worst class is the best
         return {**answers, "scores": scores}
 
-    assert verified(job, spoil)[0].top1_agreement == pytest.approx(7 / 11)
+    assert verified(task, spoil)[0].top1_agreement == pytest.approx(7 / 11)
 
 
-def test_runtime_that_fails_is_told_with_its_words(job):
+def test_runtime_that_fails_is_told_with_its_words(task):
     def fail(answers, pixels):
         if len(pixels) == 5:
             raise RuntimeError("batch is fixed to 1")
@@ -134,23 +134,23 @@ def test_runtime_that_fails_is_told_with_its_words(job):
     with pytest.raises(
         ExportError, match=r"answer for real photos.*\nReceived: 5 photos: RuntimeError: batch is fixed"
     ):
-        verified(job, fail)
+        verified(task, fail)
 
 
 @pytest.mark.parametrize("error", [MemoryError, ImportError, KeyboardInterrupt])
-def test_fault_of_the_machine_comes_through(job, error):
+def test_fault_of_the_machine_comes_through(task, error):
     def fail(answers, pixels):
         raise error
 
     with pytest.raises(error):
-        verified(job, fail)
+        verified(task, fail)
 
 
 # Bounds
 
 
-def test_bounds_of_float32_are_those_of_the_promise(job):
-    _, drift = verified(job)
+def test_bounds_of_float32_are_those_of_the_promise(task):
+    _, drift = verified(task)
     for one in drift.values():
         assert one.bound == one.mean_bound >= 1e-5
     assert drift["scores"].bound == drift["logits"].bound / 2
@@ -162,46 +162,46 @@ def test_bounds_of_float32_are_those_of_the_promise(job):
 
 @pytest.mark.parametrize(("precision", "most", "mean"), [("bfloat16", 0.25, 0.05), ("float16", 0.05, 0.01)])
 def test_bounds_of_other_precisions_are_shares_of_the_deviation(precision, most, mean):
-    job = make_job(make_tiny(num_layers=1), precision=precision)
-    _, drift = verified(job)
+    task = make_job(make_tiny(num_layers=1), precision=precision)
+    _, drift = verified(task)
     for name in ("logits", "features"):
         assert drift[name].bound == pytest.approx(most * drift[name].deviation)
         assert drift[name].mean_bound == pytest.approx(mean * drift[name].deviation)
     deviation = drift["logits"].deviation
-    assert verified(job, shifted("logits", 0.9 * mean * deviation))[0].passed
-    assert not verified(job, shifted("logits", 1.1 * mean * deviation))[0].passed
+    assert verified(task, shifted("logits", 0.9 * mean * deviation))[0].passed
+    assert not verified(task, shifted("logits", 1.1 * mean * deviation))[0].passed
 
 
 def test_head_of_zeros_has_room_for_the_rounding_of_its_scores():
     model = make_tiny(num_layers=1)
     model.get_layer("head").set_weights([np.zeros((12, 7)), np.zeros(7)])
-    job = make_job(model, precision="float16")
-    assert verified(job, shifted("scores", 1e-6))[0].passed
-    assert not verified(job, shifted("scores", 1e-3))[0].passed
+    task = make_job(model, precision="float16")
+    assert verified(task, shifted("scores", 1e-6))[0].passed
+    assert not verified(task, shifted("scores", 1e-3))[0].passed
 
 
 # Files
 
 
-def photos_runtime(job, spoil):
+def photos_runtime(task, spoil):
     """Of files: the right answers, spoiled."""
     import tensorflow as tf
 
-    reference = Reference(job.model, job.activation)
+    reference = Reference(task.model, task.activation)
 
     def answer(files):
         pixels = [tf.io.decode_png(file).numpy() for file in files]
-        rows = [reference.of_prepared(np.asarray(job.model.preprocessing(one[None]))) for one in pixels]
+        rows = [reference.of_prepared(np.asarray(task.model.preprocessing(one[None]))) for one in pixels]
         found = {name: np.concatenate([row[name] for row in rows]) for name in ("scores", "features")}
         return spoil({**found, "status": np.array([b"ok"] * len(files), object)}, pixels)
 
     return answer
 
 
-def test_files_are_compared_one_by_one_with_the_preprocessing_outside(job):
+def test_files_are_compared_one_by_one_with_the_preprocessing_outside(task):
     seen = []
-    photos = photos_runtime(job, lambda answers, pixels: seen.extend(pixels) or answers)
-    found, drift = verified(job, photos=photos)
+    photos = photos_runtime(task, lambda answers, pixels: seen.extend(pixels) or answers)
+    found, drift = verified(task, photos=photos)
     assert found.passed
     assert [name for name in drift if "files" in name] == ["features of files", "scores of files"]
     for one, photo in zip(seen, PHOTOS, strict=True):
@@ -209,34 +209,34 @@ def test_files_are_compared_one_by_one_with_the_preprocessing_outside(job):
 
 
 @pytest.mark.parametrize("name", ["scores", "features"])
-def test_wrong_answer_to_files_is_found(job, name):
-    _, drift = verified(job, photos=photos_runtime(job, shifted(name, 0.125)))
+def test_wrong_answer_to_files_is_found(task, name):
+    _, drift = verified(task, photos=photos_runtime(task, shifted(name, 0.125)))
     assert drift[f"{name} of files"].max_difference == pytest.approx(0.125, abs=3e-6)
     assert [one for one in drift if not drift[one].within] == [f"{name} of files"]
 
 
-def test_one_file_that_is_refused_fails_all(job):
+def test_one_file_that_is_refused_fails_all(task):
     def refuse(answers, pixels):
         answers["status"][4] = b"damaged"
         return answers
 
-    found, drift = verified(job, photos=photos_runtime(job, refuse))
+    found, drift = verified(task, photos=photos_runtime(task, refuse))
     assert not found.passed
     assert drift["scores of files"].max_difference == np.inf
 
 
 @pytest.mark.parametrize(("limits", "size"), [({"max_bytes": 700}, (9, 12)), ({"max_pixels": 600}, (17, 24))])
-def test_photos_are_halved_until_they_are_within_the_limits(job, limits, size):
-    job, sizes = make_job(job.model, **limits), []
-    photos = photos_runtime(job, lambda answers, pixels: sizes.extend(one.shape[:2] for one in pixels) or answers)
-    assert verified(job, photos=photos)[0].passed
+def test_photos_are_halved_until_they_are_within_the_limits(task, limits, size):
+    task, sizes = make_job(task.model, **limits), []
+    photos = photos_runtime(task, lambda answers, pixels: sizes.extend(one.shape[:2] for one in pixels) or answers)
+    assert verified(task, photos=photos)[0].passed
     assert sizes[0] == size  # of 33 x 47
     assert len(sizes) == len(PHOTOS)
 
 
-def test_limits_that_no_photo_fits_leave_files_out(job):
-    job = make_job(job.model, max_bytes=9)
-    found, drift = verified(job, photos=photos_runtime(job, lambda answers, pixels: answers))
+def test_limits_that_no_photo_fits_leave_files_out(task):
+    task = make_job(task.model, max_bytes=9)
+    found, drift = verified(task, photos=photos_runtime(task, lambda answers, pixels: answers))
     assert found.passed
     assert list(drift) == ["logits", "features", "scores"]
 
@@ -260,7 +260,7 @@ def test_size_to_compare_at_is_the_models_or_one_that_patches_tile(shape, fields
 
 def test_file_whose_size_is_fixed_is_found_where_it_should_be_any():
     model = make_tiny(num_layers=1, input_shape=(None, None, 3))
-    job, first = make_job(model), []
+    task, first = make_job(model), []
 
     def spoil(answers, pixels):
         first.append(pixels.shape[1:3])
@@ -269,9 +269,9 @@ def test_file_whose_size_is_fixed_is_found_where_it_should_be_any():
         return answers
 
     with pytest.raises(ExportError, match="another size"):
-        verified(job, spoil)
-    assert verified(job)[0].images == 11
+        verified(task, spoil)
+    assert verified(task)[0].images == 11
 
 
-def test_one_photo_is_enough(job):
-    assert verify(job.model, fake_runtime(job), PHOTOS[:1], job).passed
+def test_one_photo_is_enough(task):
+    assert verify(task.model, fake_runtime(task), PHOTOS[:1], task).passed

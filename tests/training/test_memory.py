@@ -5,9 +5,9 @@ import pytest
 from conftest import make_tiny, run_python
 
 import keras_vit
+from keras_vit.model.freezing import freeze
+from keras_vit.model.lora import add_lora
 from keras_vit.training import device_memory
-from keras_vit.training.freezing import freeze
-from keras_vit.training.lora import add_lora
 from keras_vit.training.memory import available_memory, check_memory, estimate_memory, largest_micro_batch
 
 PARAMETERS = 5_526_346  # of Ti/16 with ten classes: 5,717,416 - 990 * 193
@@ -19,7 +19,7 @@ def status(name):
     return next(int(line.split()[1]) * 1024 for line in open("/proc/self/status") if line.startswith(name))
 keras.config.set_dtype_policy(spec.get("policy", "float32"))
 import keras_vit
-from keras_vit.training.freezing import freeze
+from keras_vit.model.freezing import freeze
 from keras_vit.training.memory import estimate_memory
 warm = keras.Sequential([keras.layers.Dense(3)])
 warm.compile("sgd", "mse")

@@ -242,7 +242,7 @@ print(history.history["loss"][0])
 def test_fit_makes_exactly_the_steps_of_the_plan_and_evaluates_after_each_epoch(backend):
     counts, loss = run_python(FIT, 13, backend=backend, timeout=240).splitlines()
     assert counts == "13 3 3 5"  # 5 + 5 + 3
-    assert float(loss) < np.log(5) * 1.01  # of a head of zeros at first: log K
+    assert float(loss) < np.log(5) * 1.01  # of a zero-initialised head at first: log K
 
 
 class Counted(keras.Model):

@@ -138,7 +138,7 @@ def test_file_put_by_hand_is_verified_once_and_noted(no_network):  # D11
 @pytest.mark.parametrize("facts", [{"size": 8}, {"sha256": "0" * 64}])
 def test_wrong_file_put_by_hand_is_refused_and_kept(facts, no_network):
     file = put_by_hand(**facts)
-    with pytest.raises(DownloadError, match=r"is not sound: its (size|sha256) differs.*\nReceived: .*\nDelete it"):
+    with pytest.raises(DownloadError, match=r"is not valid: its (size|sha256) differs.*\nReceived: .*\nDelete it"):
         fetch(file)
     assert file.place.read_bytes() == b"weights"
     assert not note_of(file).exists()
@@ -148,7 +148,7 @@ def test_damaged_file_put_by_hand_is_refused_with_the_words_of_the_check(no_netw
     def check(path):
         raise ValueError(f"not a zip archive.\nReceived: {path}")
 
-    with pytest.raises(DownloadError, match=r"is not sound: not a zip archive\.\nReceived: "):
+    with pytest.raises(DownloadError, match=r"is not valid: not a zip archive\.\nReceived: "):
         fetch(put_by_hand(), check=check)
 
 
@@ -185,7 +185,7 @@ def test_pipes_in_the_cache_hold_nobody_up(cached, no_network):
 def test_a_pipe_with_a_note_is_not_read_by_verify(cached):
     cached.place.unlink()
     os.mkfifo(cached.place)
-    assert verify_file(cached.place).reason == "sound, with no sha256 noted yet"  # that it is a pipe, the check says
+    assert verify_file(cached.place).reason == "valid, with no sha256 noted yet"  # that it is a pipe, the check says
 
 
 def test_verify_names_files_without_note_and_passes_over_parts(cached):
@@ -193,16 +193,16 @@ def test_verify_names_files_without_note_and_passes_over_parts(cached):
         cached.place.with_name(name).write_bytes(b"")
     cached.place.with_name("other.npz").write_bytes(b"")
     assert [(each.path.name, each.reason) for each in verify_cache()] == [
-        ("other.npz", "sound, with no sha256 noted yet"),
+        ("other.npz", "valid, with no sha256 noted yet"),
         ("tiny.npz", "sha256 as noted"),
     ]
 
 
 def test_verify_runs_the_check_on_every_file(cached):
     def check(path):
-        raise ValueError(f"unsound {path.name}")
+        raise ValueError(f"invalid {path.name}")
 
-    assert [each.reason for each in verify_cache(check)] == ["unsound tiny.npz"]
+    assert [each.reason for each in verify_cache(check)] == ["invalid tiny.npz"]
 
 
 def test_verify_of_no_cache_is_empty():

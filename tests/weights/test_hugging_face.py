@@ -12,8 +12,8 @@ from conftest import GOLDEN
 from fault_server import FaultServer
 
 import keras_vit
-from keras_vit.weights.content import check_cached
 from keras_vit.weights.fetch import DownloadError, OfflineError, cache_dir, verify_cache
+from keras_vit.weights.file_checks import check_cached
 from keras_vit.weights.resolve import find_file
 
 HF = GOLDEN / "foreign" / "huggingface_vit.safetensors"

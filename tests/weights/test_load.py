@@ -7,9 +7,9 @@ import pytest
 from conftest import GOLDEN, images, make_tiny, numpy, randomise, run_python, tiny_config
 
 import keras_vit
+from keras_vit.model.stations import weight_paths
 from keras_vit.variants import VARIANTS
 from keras_vit.weights.checkpoint import Checkpoint
-from keras_vit.weights.load import weight_paths
 from keras_vit.weights.reader import CheckpointError
 
 TOKEN = GOLDEN / "token.npz"

@@ -9,11 +9,11 @@ import pytest
 from conftest import randomise
 
 import keras_vit
+from keras_vit.model.stations import weight_paths
 from keras_vit.variants import BUILDERS, VARIANTS, builder_name
 from keras_vit.weights.checkpoint import Checkpoint
 from keras_vit.weights.convert import write_checkpoint
 from keras_vit.weights.hub import RECORDS
-from keras_vit.weights.load import weight_paths
 
 ZERO_HEAD = "ignore:the head of .* is all zeros:UserWarning"
 

@@ -10,8 +10,9 @@ import pytest
 from conftest import make_tiny, numpy, tiny_config
 
 import keras_vit
+from keras_vit.model.stations import weight_paths
 from keras_vit.weights.checkpoint import Checkpoint
-from keras_vit.weights.load import _check_fit, weight_paths
+from keras_vit.weights.load import _check_fit
 from keras_vit.weights.reader import CheckpointError
 
 

@@ -11,18 +11,18 @@ from keras_vit.exporting.onnx.convert import graph_of
 from keras_vit.exporting.onnx.files import save
 from keras_vit.exporting.onnx.precision import in_float16, write_int8
 from keras_vit.exporting.report import ExportError, Runtime
-from keras_vit.exporting.silence import silence
+from keras_vit.silence import silence
 
 EXTENSION = ".onnx"
 PRECISIONS = ("float32", "float16", "int8")
 CALIBRATED = ()
 
 
-def write(job, place) -> None:
+def write(task, place) -> None:
     """Writes `place`, and above 2 GB the weights beside it, in `{place.name}.data`.
 
     Args:
-        job: a `Job`, with a model in float32.
+        task: an `ExportTask`, with a model in float32.
         place: path of the new file; it may be moved afterwards, together with its data, under the same names.
 
     Raises:
@@ -31,17 +31,17 @@ def write(job, place) -> None:
         ExportError: if the file would not be valid ONNX.
     """
     _required("onnx", "onnxruntime", "tf2onnx")
-    check_opset(job.opset)
+    check_opset(task.opset)
     with silence():
-        graph = graph_of(job)
-        check_graph(graph.proto, job.opset)
-        if job.precision == "float16":
+        graph = graph_of(task)
+        check_graph(graph.proto, task.opset)
+        if task.precision == "float16":
             graph = in_float16(graph)
-        if job.precision == "int8":
+        if task.precision == "int8":
             write_int8(graph, place)
         else:
             save(graph, place)
-    check_file(place, job.opset)
+    check_file(place, task.opset)
 
 
 def open_runtime(place) -> Runtime:

@@ -39,7 +39,7 @@ def check_graph(proto, opset) -> None:
 
 
 def check_file(place, opset) -> None:
-    """Raises unless the ONNX checker finds a file sound, shapes and types included.
+    """Raises unless the ONNX checker finds a file valid, shapes and types included.
 
     Args:
         place: path of the file.
@@ -50,7 +50,7 @@ def check_file(place, opset) -> None:
     try:
         onnx.checker.check_model(str(place), full_check=True)
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
-        raise ExportError(f"the ONNX checker must find the file sound.\nReceived: {place}: {error}") from error
+        raise ExportError(f"the ONNX checker must find the file valid.\nReceived: {place}: {error}") from error
     check_graph(onnx.load(str(place), load_external_data=False), opset)
 
 

@@ -10,8 +10,8 @@ import json
 import keras
 import numpy as np
 
-from keras_vit.exporting.job import pixel_module, scaled
 from keras_vit.exporting.onnx.patterns import fuse
+from keras_vit.exporting.pixels import pixel_module, scaled
 
 PIXELS = "pixels"
 
@@ -29,38 +29,38 @@ class Graph:
     weights: dict
 
 
-def graph_of(job) -> Graph:
-    """The model of a `Job`, from `pixels` to its answers, in float32."""
+def graph_of(task) -> Graph:
+    """The model of an `ExportTask`, from `pixels` to its answers, in float32."""
     import tf2onnx
 
-    function, variables = _function(job)
+    function, variables = _function(task)
     proto, _ = tf2onnx.convert.from_function(
         function,
         input_signature=function.input_signature,
-        opset=job.opset,
+        opset=task.opset,
         custom_op_handlers=dict(HANDLERS),
     )
     graph = Graph(proto, _named(proto, variables))
     _fold(graph)
-    fuse(graph, job.opset)
+    fuse(graph, task.opset)
     _tidy(graph)
-    _describe(proto, job)
+    _describe(proto, task)
     return graph
 
 
-def _function(job):
+def _function(task):
     """The function from pixels and weights, and the variables that the weights stand for."""
     import tensorflow as tf
 
-    module = pixel_module(job)
+    module = pixel_module(task)
     variables = module.network.weights
-    pixels = tf.TensorSpec((None, *job.image_size, job.channels), tf.uint8, PIXELS)
+    pixels = tf.TensorSpec((None, *task.image_size, task.channels), tf.uint8, PIXELS)
     weights = [tf.TensorSpec(v.shape, v.dtype, f"weight_{number}") for number, v in enumerate(variables)]
 
     @tf.function(input_signature=[pixels, *weights])
     def answers(pixels, *weights):
         with keras.StatelessScope(state_mapping=zip(variables, weights, strict=True)):
-            return module.answers(scaled(pixels, job))
+            return module.answers(scaled(pixels, task))
 
     return answers, variables
 
@@ -145,7 +145,7 @@ def _tidy(graph):
     del proto.value_info[:]
 
 
-def _describe(proto, job):
+def _describe(proto, task):
     """Names of the dimensions, of the graph, and what the file says of itself."""
     import onnx
 
@@ -155,11 +155,11 @@ def _describe(proto, job):
             dim.dim_param = names[axis]
     for output in proto.graph.output:
         output.type.tensor_type.shape.dim[0].dim_param = "batch"
-    proto.graph.name, proto.graph.doc_string, proto.doc_string = job.name, "", ""
-    proto.producer_name, proto.producer_version = "keras_vit", job.metadata()["keras_vit"]
+    proto.graph.name, proto.graph.doc_string, proto.doc_string = task.name, "", ""
+    proto.producer_name, proto.producer_version = "keras_vit", task.metadata()["keras_vit"]
     opsets = [entry for entry in proto.opset_import if not entry.domain]
     _replace(proto.opset_import, opsets)
-    texts = {key: value if isinstance(value, str) else json.dumps(value) for key, value in job.metadata().items()}
+    texts = {key: value if isinstance(value, str) else json.dumps(value) for key, value in task.metadata().items()}
     onnx.helper.set_model_props(proto, texts)
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import filelock
 
+from keras_vit.files import flush, flush_folder
 from keras_vit.weights.fetch import cache, environment, transfer
 from keras_vit.weights.fetch.cache import CachedFile, Check, find_local, verify_cache, verify_file
 from keras_vit.weights.fetch.environment import cache_dir
@@ -53,7 +54,7 @@ def fetch(
 
     Args:
         check: called with the path of the file before it gets its final name; raises ValueError or OSError
-            if the content is not sound.
+            if the content is not valid.
         progress: whether to draw a bar; by default if the error stream is a terminal.
         timeout: longest silence of the server in seconds; by default `KERAS_VIT_TIMEOUT`, or 30.
         source: where the bytes are if not at `file.url`, such as an address signed for some minutes.
@@ -61,7 +62,7 @@ def fetch(
 
     Raises:
         OfflineError: if it is not at hand, and there is no network or `KERAS_VIT_OFFLINE=1`.
-        DownloadError: if it cannot be brought, is not sound, cannot be written into the cache, or is not in the
+        DownloadError: if it cannot be brought, is not valid, cannot be written into the cache, or is not in the
             directory that `KERAS_VIT_MIRROR` names.
         ValueError: if an environment variable or `timeout` has a bad value.
     """
@@ -95,7 +96,7 @@ def take_local(file: RemoteFile, check: Check | None = None) -> Path | None:
     """The file if it is at hand, verified if it was put there; None if it must, and may, be brought.
 
     Raises:
-        DownloadError: if it is at hand and not sound, or the network is not to be asked for it: an `OfflineError`
+        DownloadError: if it is at hand and not valid, or the network is not to be asked for it: an `OfflineError`
             with `KERAS_VIT_OFFLINE=1`, else for a directory in `KERAS_VIT_MIRROR` that lacks it.
     """
     if path := find_local(file) or cache.adopt(file, check):
@@ -112,8 +113,8 @@ def _download(file, url, part, check, attempt):
         continued = part.path.exists()
         try:
             sha256 = attempt()
-            return cache.require_sound(part.path, file, check, sha256)
-        except cache.UnsoundError as fault:
+            return cache.require_valid(part.path, file, check, sha256)
+        except cache.InvalidFileError as fault:
             part.remove()
             last = not continued or pause is None  # a part from before may be to blame, so that is tried afresh
             error, wait = download_error(file, str(fault), url), 0.0
@@ -131,17 +132,12 @@ def _download(file, url, part, check, attempt):
 
 def _publish(file, url, part, sha256):
     """Gives the verified part its final name, such that a loss of power leaves all of it or nothing."""
-    with open(part.path, "ab") as written:
-        os.fsync(written.fileno())
+    flush(part.path)
     os.replace(part.path, file.place)
     part.remove()
     cache.write_note(file.place, sha256, url)
-    with contextlib.suppress(OSError):  # Windows opens no directories
-        directory = os.open(file.place.parent, os.O_RDONLY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
+    with contextlib.suppress(OSError):  # some file systems flush no folders
+        flush_folder(file.place.parent)
 
 
 @contextlib.contextmanager

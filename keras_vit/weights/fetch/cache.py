@@ -17,8 +17,8 @@ import shlex
 from collections.abc import Callable
 from pathlib import Path
 
+from keras_vit.files import read_json_object
 from keras_vit.weights.fetch import environment
-from keras_vit.weights.fetch.notes import read_json_object
 from keras_vit.weights.fetch.remote import DownloadError, RemoteFile
 
 _LOGGER = logging.getLogger("keras_vit")
@@ -27,7 +27,7 @@ _NOT_CONTENT = (".part", ".part.json", ".lock")
 Check = Callable[[Path], object]
 
 
-class UnsoundError(Exception):
+class InvalidFileError(Exception):
     """The bytes are not those of the file that is meant; the text says what differs."""
 
 
@@ -56,16 +56,16 @@ def adopt(file: RemoteFile, check: Check | None) -> Path | None:
     """Verifies a file that was put at its place by hand and notes its sha256; None if there is none.
 
     Raises:
-        DownloadError: if it is not sound.
+        DownloadError: if it is not valid.
     """
     path = file.place
     if not path.is_file():
         return None
     try:
-        sha256 = require_sound(path, file, check)
-    except UnsoundError as fault:
+        sha256 = require_valid(path, file, check)
+    except InvalidFileError as fault:
         raise DownloadError(
-            f"the file at the place of {file.label} is not sound: {fault}.\n"
+            f"the file at the place of {file.label} is not valid: {fault}.\n"
             f"Received: {path}\n{_delete(path)}, and it is downloaded again."
         ) from fault
     write_note(path, sha256, file.url)
@@ -83,19 +83,19 @@ def require_no_mirror(file: RemoteFile):
         )
 
 
-def require_sound(path: Path, file: RemoteFile, check: Check | None, sha256: str | None = None) -> str:
-    """The sha256 of a file whose size, pinned hash and content are right; UnsoundError if one is not.
+def require_valid(path: Path, file: RemoteFile, check: Check | None, sha256: str | None = None) -> str:
+    """The sha256 of a file whose size, pinned hash and content are right; InvalidFileError if one is not.
 
     Args:
-        check: raises ValueError or OSError if the content is not sound.
+        check: raises ValueError or OSError if the content is not valid.
         sha256: of the file if it has been computed before.
     """
     size = path.stat().st_size
     if not file.fits(size):
-        raise UnsoundError(f"its size differs: expected {file.listed}, got {size} bytes{_page_hint(path)}")
+        raise InvalidFileError(f"its size differs: expected {file.listed}, got {size} bytes{_page_hint(path)}")
     sha256 = sha256 or sha256_of(path)
     if file.sha256 not in (None, sha256):
-        raise UnsoundError(
+        raise InvalidFileError(
             f"its sha256 differs, by a proxy on the way or a changed file: expected {file.sha256}, got {sha256}"
             f"{_page_hint(path)}"
         )
@@ -103,7 +103,7 @@ def require_sound(path: Path, file: RemoteFile, check: Check | None, sha256: str
         if check is not None:
             check(path)
     except (ValueError, OSError) as error:
-        raise UnsoundError(f"{str(error).partition(chr(10))[0].rstrip('.')}{_page_hint(path)}") from error
+        raise InvalidFileError(f"{str(error).partition(chr(10))[0].rstrip('.')}{_page_hint(path)}") from error
     return sha256
 
 
@@ -111,7 +111,7 @@ def verify_cache(check: Check | None = None) -> list[CachedFile]:
     """Hashes every file of the cache again and compares with its note.
 
     Args:
-        check: called with each path; raises ValueError or OSError if the content is not sound.
+        check: called with each path; raises ValueError or OSError if the content is not valid.
 
     Returns:
         One `CachedFile` for each file, in the order of their paths; empty without a cache.
@@ -130,7 +130,7 @@ def verify_file(path: Path, check: Check | None = None) -> CachedFile:
             check(path)
     except (ValueError, OSError) as error:
         return CachedFile(path, False, str(error))
-    return CachedFile(path, True, "sha256 as noted" if note else "sound, with no sha256 noted yet")
+    return CachedFile(path, True, "sha256 as noted" if note else "valid, with no sha256 noted yet")
 
 
 def sha256_of(path: Path) -> str:

@@ -8,8 +8,8 @@ import re
 import shutil
 from pathlib import Path
 
+from keras_vit.files import read_json_object
 from keras_vit.weights.fetch.environment import redacted
-from keras_vit.weights.fetch.notes import read_json_object
 from keras_vit.weights.fetch.remote import megabytes
 
 _NOTE_KEYS = {"url", "validator", "size", "md5", "sha256"}

@@ -17,7 +17,7 @@ import urllib.parse
 import requests
 import urllib3
 
-from keras_vit.weights.fetch.cache import UnsoundError
+from keras_vit.weights.fetch.cache import InvalidFileError
 from keras_vit.weights.fetch.environment import is_loopback, is_safe, redacted
 from keras_vit.weights.fetch.part import Digests, Part, TransferError
 from keras_vit.weights.fetch.remote import RemoteFile, megabytes
@@ -53,7 +53,7 @@ def download(file: RemoteFile, url: str, part: Part, *, timeout: float, report, 
         headers: for the host of `url` alone, such as who asks.
 
     Raises:
-        UnsoundError: what came, or is announced, is not the file.
+        InvalidFileError: what came, or is announced, is not the file.
         TransferError: the try failed; the part is kept if it can be continued.
     """
     digests, note = Digests(), part.read_note(url)
@@ -174,7 +174,7 @@ def _require_status(response, asked_for_range):
     if status in (408, 429) or status >= 500:
         raise TransientError(reason, _retry_after(response.headers.get("Retry-After", "")))
     if status == 416:  # the part is longer than the file has become
-        raise UnsoundError(f"{reason} to {response.request.headers['Range']}")
+        raise InvalidFileError(f"{reason} to {response.request.headers['Range']}")
     raise TransferError(reason)
 
 
@@ -232,7 +232,7 @@ def _require_continuation(response, digests, note, part):
 
 def _require_listed(file, size):
     if size is not None and not file.fits(size):
-        raise UnsoundError(
+        raise InvalidFileError(
             f"its size differs, by a changed file, or a login or proxy that answers instead: expected {file.listed}, "
             f"got {size} bytes announced"
         )
@@ -260,7 +260,7 @@ def _receive(response, part, digests, file, note, timeout, report):
     with open(part.path, "ab") as out:
         while chunk := _read(response, digests, expected, timeout):
             if digests.size + len(chunk) > limit:
-                raise UnsoundError(
+                raise InvalidFileError(
                     f"more bytes came than expected: expected at most {limit}, got {digests.size + len(chunk)}"
                 )
             out.write(chunk)
@@ -291,6 +291,6 @@ def _require_complete(file, note, digests):
     for name in ("md5", "sha256"):
         found = getattr(digests, name).hexdigest()
         if note[name] not in (None, found):
-            raise UnsoundError(
+            raise InvalidFileError(
                 f"its {name} differs from the one its server announces: expected {note[name]}, got {found}"
             )

@@ -5,9 +5,10 @@
 
 import html
 
-from keras_vit.variants import BUILDERS, VARIANTS, builder_name, check_choice, did_you_mean
+from keras_vit.checks import check_choice, did_you_mean
+from keras_vit.variants import BUILDERS, VARIANTS, builder_name
 from keras_vit.weights.hub.augreg import augreg_record, looks_like_augreg
-from keras_vit.weights.hub.hugging_face import HUGGING_FACE_RECORDS
+from keras_vit.weights.hub.hugging_face_records import HUGGING_FACE_RECORDS
 from keras_vit.weights.hub.published import GOOGLE_RECORDS
 from keras_vit.weights.hub.records import WeightsRecord
 

@@ -11,7 +11,8 @@ import math
 import os
 import re
 
-from keras_vit.variants import VARIANTS, did_you_mean
+from keras_vit.checks import did_you_mean
+from keras_vit.variants import VARIANTS
 from keras_vit.weights.hub.records import FileSize, WeightsRecord, computed_size, make_record, squash
 
 FOLDER = "vit_models/augreg/"

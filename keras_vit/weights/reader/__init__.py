@@ -175,7 +175,7 @@ def scan(path) -> TensorFile:
     """Checks a file's directory and headers before anything is allocated; its kind is told by its bytes.
 
     All arrays together may declare at most 4 times the file's bytes plus 16 MB. A rule for each array would
-    refuse honest files: a head of zeros, as published, deflates to a thousandth.
+    refuse honest files: an all-zero head, as published, deflates to a thousandth.
 
     Raises:
         FileNotFoundError: if there is no such file.

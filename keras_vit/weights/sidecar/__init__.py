@@ -6,13 +6,13 @@ computed here is refused.
 """
 
 import dataclasses
-import json
 from pathlib import Path
 
+from keras_vit.files import json_object
 from keras_vit.weights.sidecar.facts import Reading, Sidecar
-from keras_vit.weights.sidecar.huggingface import read_transformers
 from keras_vit.weights.sidecar.note import read_note
-from keras_vit.weights.sidecar.timm import read_timm
+from keras_vit.weights.sidecar.timm_config import read_timm
+from keras_vit.weights.sidecar.transformers_config import read_transformers
 
 _MOST_BYTES = 4_000_000  # of a JSON file; ImageNet-21k's label lists take 1.5 MB
 
@@ -42,16 +42,4 @@ def _json(path: Path) -> tuple[dict, list[str]]:
     if not path.exists():
         return {}, []
     reading = Reading(path.name)
-    return reading.part("text", lambda: _object_in(path), empty={}), reading.remarks
-
-
-def _object_in(path):
-    try:
-        if path.stat().st_size > _MOST_BYTES:
-            raise ValueError(f"the file must be small.\nReceived: {path.stat().st_size:,} bytes")
-        said = json.loads(path.read_text("utf-8"))
-    except (OSError, RecursionError) as error:
-        raise ValueError(f"the file must be readable.\nReceived: {type(error).__name__}") from error
-    if not isinstance(said, dict):
-        raise ValueError(f"the file must hold an object.\nReceived: {type(said).__name__}")
-    return said
+    return reading.part("text", lambda: json_object(path, _MOST_BYTES), empty={}), reading.remarks

@@ -3,7 +3,7 @@
 import math
 
 from keras_vit.weights.reader import CheckpointError
-from keras_vit.weights.sidecar.huggingface import PIL_FILTERS
+from keras_vit.weights.sidecar.transformers_config import PIL_FILTERS
 
 
 def folder_of(dialect: str, facts: dict, preprocessing) -> dict[str, dict]:

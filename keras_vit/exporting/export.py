@@ -1,0 +1,347 @@
+"""One call from a model to a proven file: staged, written, opened by its own runtime, compared, and published.
+
+A file gets its name only after its own runtime has opened it and its numbers on real photos have been compared
+with the model's.
+"""
+
+import dataclasses
+import importlib
+import os
+import re
+from pathlib import Path
+
+import keras
+import numpy as np
+
+from keras_vit.checks import check_choice, check_positive_int
+from keras_vit.exporting.formats import ACTIVATIONS, FORMATS, MAX_BYTES, MAX_PIXELS, OPSET, PRECISIONS
+from keras_vit.exporting.report import ExportError, ExportReport, size_of
+from keras_vit.exporting.sample_photos import real_photos, resized
+from keras_vit.exporting.staging import check_absent, publish_absent, publish_files, publish_version, staging
+from keras_vit.exporting.task import ExportTask
+from keras_vit.exporting.verification import image_size as size_to_compare
+from keras_vit.exporting.verification import verify as compare
+from keras_vit.model.heads import ends_in_logits, has_head
+from keras_vit.model.precision import in_precision, is_quantized
+from keras_vit.model.twins import with_input_shape
+from keras_vit.model.vision_transformer import VisionTransformer
+
+_BYTES = range(2**10, 2**31)  # of which it may be: a comparison needs some, and graphs count in int32
+_COMPARED, _CALIBRATION = 16, 64  # photos
+_FEWEST = 32  # photos to calibrate on and compare: with one, the next was off by 1.7 deviations
+
+
+def export(
+    model,
+    path,
+    format="saved_model",
+    labels=None,
+    precision="float32",
+    verify=True,
+    *,
+    images=None,
+    image_size=None,
+    top_k=5,
+    activation="softmax",
+    name=None,
+    opset=OPSET,
+    max_bytes=MAX_BYTES,
+    max_pixels=MAX_PIXELS,
+    jit_compile=False,
+    overwrite=False,
+) -> ExportReport:
+    """Writes a model for a server or a phone, with preprocessing and labels inside, and proves that it is the model.
+
+    Args:
+        model: a `VisionTransformer`; it is not changed.
+        path: of the file; for `"saved_model"` of the served model's folder, in which each export becomes the next
+            version, `path/1`, `path/2`, ...
+        format: `"saved_model"` (TensorFlow Serving), `"onnx"`, `"litert"` or `"openvino"`.
+        labels: K names in the order of the classes; by default those of ImageNet for 1,000 or 21,843 classes, else
+            `"class 0"`, ...
+        precision: `"float32"`, `"bfloat16"`, `"float16"` or `"int8"`, as far as the format has it.
+        verify: whether to open the file and compare it with the model, computed in float32, on real photos.
+        images: the photos for that, of which up to 16 are compared: a folder, paths, or uint8 arrays `(H, W, C)`; by
+            default parts of the two photos that scikit-learn brings along. int8 of LiteRT and OpenVINO is calibrated
+            on up to 64 others of them, so it takes 32 photos or more.
+        image_size: `(H, W)` of the input, where it should not be the model's; `"any"` for sides that each call may
+            choose, multiples of the patch side. All signatures of a SavedModel then take `pixels`, as there is no
+            size to bring a photo to; so they do for a model whose images have neither 1 nor 3 channels.
+        top_k: how many classes an answer of the SavedModel names.
+        activation: from logits to scores, `"softmax"` or `"sigmoid"`, where the model ends in logits.
+        name: of the served model; by default that of `path`.
+        opset: of ONNX.
+        max_bytes: of one image file that the SavedModel takes, 1,024 to 2**31 - 1.
+        max_pixels: of one image that it takes.
+        jit_compile: whether XLA compiles the SavedModel's network, once for each number of images in a call, which
+            takes seconds. On a CPU one image is answered faster then, in int8 far faster; TensorFlow Serving must be
+            started with `--xla_cpu_compilation_enabled`.
+        overwrite: whether a file at `path` is replaced, and one that has the name of its data, as `model.bin` beside
+            `model.xml` and `model.onnx.data` beside `model.onnx`; a SavedModel's versions never are.
+
+    Returns:
+        An `ExportReport`: differences, agreement, size and speed.
+
+    Raises:
+        TypeError: if `model` is no `VisionTransformer`, or for another value of the wrong type.
+        ValueError: for a format, precision, size, label or photo that cannot be.
+        FileNotFoundError: if there are no `images` where a path says.
+        FileExistsError: if something is at `path`.
+        ImportError: if the format's package is missing.
+        RuntimeError: if Keras does not run on TensorFlow.
+        ExportError: if the file is not valid or not the model; it is deleted.
+    """
+    if not isinstance(path, (str, os.PathLike)):
+        raise TypeError(f"`path` must be that of a file or folder.\nReceived: path={path!r}.")
+    if not os.fspath(path):
+        raise ValueError(
+            "`path` must be that of a file or folder; the folder of the process is `.`.\nReceived: path=''."
+        )
+    path = Path(path)
+    writer = _writer(format, precision)
+    _check_model(model)
+    _check_answers(model)
+    _check_place(path, writer, overwrite)
+    for argument, value in (("top_k", top_k), ("max_bytes", max_bytes), ("max_pixels", max_pixels), ("opset", opset)):
+        check_positive_int(argument, value)
+    check_choice("activation", activation, ACTIVATIONS)
+    _check_jit_compile(jit_compile, format)
+    model = _resized(model, image_size)
+    _check_quantized(model, writer, format)
+    original = in_precision(model, "int8" if is_quantized(model) else "float32")
+    _check_limits(max_bytes, max_pixels, model)
+    names = _names(model, labels)
+    _check_activation(model, activation, names)
+    name = _name(path, writer, name)
+    photos = real_photos(images, _COMPARED + _CALIBRATION, model.input_shape[-1])
+    compared, calibration = _shared_out(photos, precision in writer.CALIBRATED, format)
+    task = ExportTask(
+        model=original if writer.EXTENSION else in_precision(original, precision),
+        precision=precision,
+        labels=names,
+        top_k=min(top_k, len(names or ())),
+        activation=activation if names and ends_in_logits(model) else "none",
+        name=name,
+        max_bytes=max_bytes,
+        max_pixels=max_pixels,
+        opset=opset,
+        jit_compile=jit_compile,
+        calibration_photos=resized(calibration, size_to_compare(model)),
+    )
+    compared = compared if verify else None
+    if writer.EXTENSION:
+        return _export_file(writer, task, path, format, original, compared, overwrite)
+    return _export_version(writer, task, path, format, original, compared)
+
+
+def _export_file(writer, task, path, format, original, photos, overwrite):
+    with staging(path.parent) as place:
+        file = place / path.name
+        writer.write(task, file)
+        found = _proven(writer, task, file, path, format, original, photos, size_of(place))
+        publish_files(place, path, overwrite)
+    return found
+
+
+def _export_version(writer, task, path, format, original, photos):
+    from keras_vit.exporting.saved_model.serving_files import write_serving_files
+
+    with staging(path) as place:
+        version, beside = place / "version", place / "beside"
+        beside.mkdir()
+        writer.write(task, version)
+        write_serving_files(task, beside, version, photos)
+        found = _proven(writer, task, version, path, format, original, photos, size_of(version))
+        version = publish_version(version, path)
+        publish_absent(beside, path)
+    return dataclasses.replace(found, path=version)
+
+
+def _proven(writer, task, place, path, format, original, photos, size):
+    """The report of what was written at `place`, if it is the model."""
+    report = ExportReport(path, format, task.precision, size)
+    if photos is None:
+        return report
+    runtime = _opened(writer, place)
+    found = compare(original, runtime, photos, task)
+    facts = {field.name: getattr(found, field.name) for field in dataclasses.fields(found)}
+    report = dataclasses.replace(report, runtime=runtime.name, **facts)
+    if not found.passed:
+        raise ExportError(
+            "a file must compute what the model computes, within the bound, so this one was deleted.\n"
+            f"Received: {report.table()}"
+        )
+    return report
+
+
+def _opened(writer, place):
+    try:
+        return writer.open_runtime(place)
+    except (ExportError, ImportError, MemoryError):
+        raise
+    except Exception as error:  # runtimes raise classes of their own
+        raise ExportError(
+            "a runtime must take the file, so this one was deleted.\n"
+            f"Received: {place.name}: {type(error).__name__}: {error}"
+        ) from error
+
+
+def _writer(format, precision):
+    check_choice("format", format, FORMATS)
+    check_choice("precision", precision, PRECISIONS)
+    writer = importlib.import_module(f"keras_vit.exporting.{format}")
+    if precision not in writer.PRECISIONS:
+        raise ValueError(
+            f"`precision` must be one that the format has: {', '.join(writer.PRECISIONS)}.\n"
+            f'Received: precision="{precision}", format="{format}".'
+        )
+    return writer
+
+
+def _check_model(model):
+    if keras.config.backend() != "tensorflow":
+        raise RuntimeError(
+            "files are written through TensorFlow, so Keras must run on it.\n"
+            f"Received: the backend {keras.config.backend()!r}. Save the model as .keras, and export it in a process "
+            "with KERAS_BACKEND=tensorflow."
+        )
+    known = isinstance(model, VisionTransformer) and None not in (model.config, model.preprocessing)
+    if not known or len(model.inputs) != 1:
+        raise TypeError(
+            "`model` must be a VisionTransformer with one input that knows its config and preprocessing, as the "
+            f"builders give it and a .keras file keeps it.\nReceived: {model!r}"
+        )
+
+
+def _check_answers(model):
+    if len(model.output_shape) != 2:
+        raise ValueError(
+            "an exported model gives one row for each image, (B, K) or (B, D).\n"
+            f'Received: {model.name!r} with {model.output_shape}. Build it with another `pooling` than "none".'
+        )
+
+
+def _check_place(path, writer, overwrite):
+    if not writer.EXTENSION:
+        if path.exists() and not path.is_dir():
+            raise FileExistsError(
+                f"a SavedModel goes to a folder, in which it becomes a version.\nReceived: {path}, a file."
+            )
+        return
+    if path.suffix != writer.EXTENSION:
+        raise ValueError(f"the path must end in {writer.EXTENSION}, as runtimes expect.\nReceived: {str(path)!r}.")
+    check_absent(path, overwrite)
+
+
+def _check_jit_compile(jit_compile, format):
+    if not isinstance(jit_compile, bool):
+        raise TypeError(f"`jit_compile` must be True or False.\nReceived: jit_compile={jit_compile!r}.")
+    if jit_compile and format != "saved_model":
+        raise ValueError(
+            "XLA compiles SavedModels; other runtimes compile on their own.\n"
+            f'Received: jit_compile=True, format="{format}".'
+        )
+
+
+def _check_quantized(model, writer, format):
+    if is_quantized(model) and writer.EXTENSION:
+        raise ValueError(
+            "a model that Keras quantised can only become a SavedModel; other formats are quantised by their own means."
+            f'\nReceived: format="{format}", {model.name!r}. Pass the model that it was made from, and '
+            'precision="int8".'
+        )
+
+
+def _check_activation(model, activation, names):
+    if names and len(names) == 1 and activation == "softmax" and ends_in_logits(model):
+        raise ValueError(
+            'the score of a single class is 1 after a softmax, whatever the image.\nReceived: activation="softmax", '
+            f'{model.name!r} with one class. Pass activation="sigmoid".'
+        )
+
+
+def _shared_out(photos, calibrated, format):
+    """Photos to compare on, and photos to calibrate on, if any are: not the same then."""
+    step = max(len(photos) // _COMPARED, 1)
+    compared = photos[::step][:_COMPARED]
+    if not calibrated:
+        return compared, photos[:_CALIBRATION]
+    if len(photos) < _FEWEST:
+        raise ValueError(
+            f"int8 of {format} is calibrated on photos and compared on others, so it takes at "
+            f"least {_FEWEST}.\nReceived: {len(photos)} in `images`."
+        )
+    others = [photo for number, photo in enumerate(photos) if number % step or number >= step * _COMPARED]
+    return compared, others[:_CALIBRATION]
+
+
+def _resized(model, image_size):
+    if image_size is None:
+        return model
+    if image_size == "any":
+        image_size = (None, None)
+    if not isinstance(image_size, (tuple, list)) or len(image_size) != 2:
+        raise TypeError(f'`image_size` must be (H, W), "any" or None.\nReceived: image_size={image_size!r}.')
+    if is_quantized(model):
+        raise ValueError(
+            "a quantised model keeps its size.\n"
+            f"Received: image_size={image_size}, {model.name!r}. Pass the model that it was made from."
+        )
+    return with_input_shape(in_precision(model, "float32"), (*image_size, model.input_shape[-1]))
+
+
+def _check_limits(max_bytes, max_pixels, model):
+    if max_bytes not in _BYTES:
+        raise ValueError(f"`max_bytes` must be {_BYTES[0]} to {_BYTES[-1]}.\nReceived: max_bytes={max_bytes}.")
+    sides = model.input_shape[1:3]
+    if None not in sides and max_pixels < sides[0] * sides[1]:
+        raise ValueError(
+            "`max_pixels` must leave room for an image of the model's own size.\n"
+            f"Received: max_pixels={max_pixels}, {model.name!r} for {sides[0]} x {sides[1]} pixels."
+        )
+
+
+def _names(model, labels):
+    """K names, or `None` for a model without a head."""
+    if not has_head(model):
+        if labels is not None:
+            raise ValueError("`labels` name the classes of a head.\nReceived: labels for a model without a head.")
+        return None
+    classes = model.output_shape[-1]
+    if labels is None:
+        from keras_vit.preprocessing import LABEL_FILES, class_labels
+
+        known = classes in LABEL_FILES
+        return (
+            tuple(name for _, name in class_labels(classes)) if known else tuple(f"class {k}" for k in range(classes))
+        )
+    if not isinstance(labels, (list, tuple, np.ndarray)):
+        raise TypeError(
+            "`labels` must be a list, whose order is that of the classes.\n"
+            f"Received: {labels!r} of type {type(labels).__name__}."
+        )
+    labels = tuple(labels)
+    wrong = [label for label in labels if not isinstance(label, str) or not _is_line(label)]
+    if wrong or len(labels) != classes:
+        raise ValueError(
+            f"`labels` must be {classes:,} names, one line of Unicode each, in the order of the classes.\n"
+            f"Received: {len(labels):,}{f', among them {wrong[0]!r}' if wrong else ''}."
+        )
+    return labels
+
+
+def _is_line(text):
+    return bool(text.strip()) and text.splitlines() == [text] and not re.search("[\ud800-\udfff]", text)
+
+
+def _name(path, writer, given):
+    """Of a served model, which stands in addresses; by default that of the file or the folder."""
+    if given is None:
+        given = os.path.basename(os.path.abspath(path)).removesuffix(writer.EXTENSION)
+        given = re.sub(r"[^A-Za-z0-9_.-]+", "_", given) or "model"
+    if not isinstance(given, str) or not re.fullmatch(r"[A-Za-z0-9_.-]*[A-Za-z0-9_-][A-Za-z0-9_.-]*", given):
+        raise ValueError(
+            "`name` stands in addresses, so it must be of letters, digits, `_`, `.` and `-`, and not of `.` alone.\n"
+            f"Received: name={given!r}."
+        )
+    return given

@@ -1,0 +1,63 @@
+"""The model as functions of TensorFlow: pixels to logits, scores and features.
+
+Scaling is inside, so that what is served takes pixels as they are; features are what the head reads.
+"""
+
+import numpy as np
+
+from keras_vit.model.heads import answering_network
+
+
+def pixel_module(task):
+    """A `tf.Module` that tracks the weights and answers for pixels.
+
+    Its method `answers` takes prepared floats `(B, H, W, C)`; its function `pixels` uint8 `(B, H, W, C)` at the
+    model's size, which it scales by the model's record. Both return a dict of float32: `features` `(B, D)`, and with
+    a head `scores` `(B, K)` and `logits` `(B, K)`, unless the model ends in scores.
+
+    Args:
+        task: an `ExportTask`.
+    """
+    import tensorflow as tf
+
+    class PixelModule(tf.Module):
+        """The network, and what is made of its answers."""
+
+        def __init__(self):
+            super().__init__()
+            self.network = answering_network(task.model)
+
+        def answers(self, images):
+            found = self.network(images, training=False)
+            found = {name: tf.cast(tensor, tf.float32) for name, tensor in found.items()}
+            if "logits" in found:
+                found["scores"] = getattr(tf.nn, task.activation)(found["logits"])
+            return found
+
+        @tf.function(input_signature=[tf.TensorSpec((None, *task.image_size, task.channels), tf.uint8, "pixels")])
+        def pixels(self, pixels):
+            return self.answers(scaled(pixels, task))
+
+    return PixelModule()
+
+
+def pixel_function(task):
+    """The function `pixels` of a `pixel_module`, with its module as the attribute `module`."""
+    module = pixel_module(task)
+    function = module.pixels
+    function.module = module  # its weights live as long as it
+    return function
+
+
+def scaled(pixels, task):
+    """Pixels of any dtype, 0 to 255, as the model takes them, without a resize.
+
+    Args:
+        pixels: tensor `(..., H, W, C)`.
+        task: an `ExportTask`.
+    """
+    import tensorflow as tf
+
+    record = task.model.preprocessing
+    mean, std = (np.asarray(stat, "float32") * np.float32(255) for stat in (record.mean, record.std))
+    return (tf.cast(pixels, tf.float32) - mean) / std

@@ -1,0 +1,116 @@
+"""Real photos, on which a file is compared with the model and int8 is calibrated."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+
+from keras_vit.images.read import read_image
+
+_SAMPLES = ("china.jpg", "flower.jpg")  # the two photos that come with scikit-learn, 427 x 640
+_SUFFIXES = (".jpg", ".jpeg", ".png")
+_MOST = 2**20  # pixels of a photo: more than any model sees, and 64 photos of a camera would take gigabytes
+
+
+def real_photos(given, count, channels=3) -> list[np.ndarray]:
+    """Photos of many sizes.
+
+    Args:
+        given: a folder, looked through with all that is below it; paths of JPEG and PNG files; arrays uint8
+            `(H, W, C)`, or one `(N, H, W, C)`; or `None` for parts of the two photos that scikit-learn brings along.
+        count: how many at most; of a larger number, evenly spread.
+        channels: C of the images; grey of one, and the colours in turn of more than three.
+
+    Returns:
+        At least one array uint8 `(H, W, C)`, of at most about a million pixels: larger photos are shrunk.
+
+    Raises:
+        TypeError: for another kind of thing.
+        ValueError: if nothing is given, or a file or an array is no image.
+        FileNotFoundError: if a path leads nowhere.
+        ImportError: if nothing is given and scikit-learn is missing.
+    """
+    if given is None:
+        return [_with_channels(photo, channels) for photo in _parts_of_samples(count)]
+    if isinstance(given, (str, Path)):
+        given = _files_below(Path(given))
+    if not isinstance(given, (list, tuple, np.ndarray)):
+        raise TypeError(f"`images` must be a folder, or a list of paths or arrays.\nReceived: images={given!r}.")
+    if len(given) == 0:
+        raise ValueError("`images` must hold at least one photo.\nReceived: none.")
+    chosen = [given[index] for index in np.linspace(0, len(given) - 1, min(count, len(given))).astype(int)]
+    return [
+        _with_channels(_shrunk(read_image(image) if isinstance(image, (str, Path)) else _checked(image)), channels)
+        for image in chosen
+    ]
+
+
+def resized(photos, image_size) -> np.ndarray:
+    """Photos at one size, `(N, H, W, C)` uint8, whatever their aspect.
+
+    Args:
+        photos: arrays uint8 `(H, W, C)`.
+        image_size: `(H, W)`.
+    """
+    import tensorflow as tf
+
+    floats = [tf.image.resize(photo, image_size, antialias=True) for photo in photos]
+    return tf.cast(tf.round(tf.stack(floats)), tf.uint8).numpy()
+
+
+def _files_below(folder):
+    if folder.is_file():
+        return [folder]
+    if not folder.is_dir():
+        raise FileNotFoundError(f"`images` must be a folder of photos.\nReceived: {folder}, which is not there.")
+    files = sorted(path for path in folder.rglob("*") if path.suffix.lower() in _SUFFIXES and path.is_file())
+    if not files:
+        raise ValueError(f"`images` must hold at least one photo.\nReceived: {folder}, without a JPEG or PNG file.")
+    return files
+
+
+def _checked(image):
+    image = np.asarray(image)
+    if image.dtype != np.uint8 or image.ndim != 3 or 0 in image.shape:
+        raise ValueError(
+            "`images` must be photos as uint8 (H, W, C), or paths of files.\n"
+            f"Received: {image.dtype} of shape {image.shape}."
+        )
+    return image
+
+
+def _shrunk(photo):
+    """Squares of pixels averaged, in a photo with too many of them."""
+    side = math.ceil(math.sqrt(photo.shape[0] * photo.shape[1] / _MOST))
+    height, width = (max(length // side, 1) for length in photo.shape[:2])
+    if side == 1 or side > min(photo.shape[:2]):
+        return photo
+    squares = photo[: height * side, : width * side].reshape(height, side, width, side, -1)
+    return np.round(squares.mean(axis=(1, 3), dtype="float32")).astype("uint8")
+
+
+def _with_channels(photo, channels):
+    if photo.shape[-1] == channels:
+        return photo
+    if channels == 1:
+        return np.round(photo.mean(axis=-1, keepdims=True)).astype(np.uint8)
+    return photo[..., [channel % photo.shape[-1] for channel in range(channels)]]
+
+
+def _parts_of_samples(count):
+    """Parts of the two photos from 160 to 420 pixels a side, the same each time; every fourth is mirrored."""
+    try:
+        from sklearn.datasets import load_sample_image
+    except ImportError as error:
+        raise ImportError(
+            "the photos that an export is tested on come with scikit-learn, which is missing: "
+            'pip install "keras-vit-zoo[export]", or pass `images=`'
+        ) from error
+    wholes, rng, parts = [load_sample_image(name) for name in _SAMPLES], np.random.default_rng(0), []
+    for number in range(count):
+        height, width = rng.integers(160, 420, 2)
+        whole = wholes[number % len(wholes)]
+        top, left = (rng.integers(0, whole.shape[axis] - side) for axis, side in ((0, height), (1, width)))
+        part = whole[top : top + height, left : left + width]
+        parts.append(np.ascontiguousarray(part[:, ::-1] if number % 4 == 3 else part))
+    return parts

@@ -1,0 +1,142 @@
+"""The model as TensorFlow Serving takes it: photos as files, or pixels, to scores and names, or to features.
+
+Signatures: `serving_default` and `features` take `image_bytes` `(B,)`; `predict_pixels` and `features_pixels` take
+`pixels`, uint8 `(B, H, W, C)`. A model without a head has features only; one whose preprocessing has no size to aim at
+takes pixels only. `photos.STATUSES` are the answers to bad files.
+"""
+
+from keras_vit.exporting.pixels import pixel_module
+from keras_vit.exporting.report import Runtime
+from keras_vit.exporting.saved_model.file_inputs import (
+    STATUSES,
+    prepare_files,
+    prepare_pixels,
+    takes_files,
+    target_size,
+)
+from keras_vit.model.heads import has_head
+from keras_vit.silence import silence
+
+EXTENSION = ""
+PRECISIONS = ("float32", "bfloat16", "float16", "int8")
+CALIBRATED = ()
+
+
+def write(task, place) -> None:
+    """Writes the folder of one version.
+
+    Args:
+        task: an `ExportTask`.
+        place: path that does not exist.
+    """
+    import tensorflow as tf
+
+    module = pixel_module(task)
+    images = tf.TensorSpec((None, *target_size(task), task.channels), tf.float32, "images")
+    network = tf.function(module.answers, input_signature=[images], autograph=False, jit_compile=task.jit_compile)
+    kept = tf.Module()
+    kept.weights = list(network.get_concrete_function().variables)  # no layer, so nothing of Keras is written
+    with silence():
+        tf.saved_model.save(kept, str(place), signatures=_signatures(task, network))
+
+
+def open_runtime(place) -> Runtime:
+    """The folder in a session of TensorFlow 1, which is how the server loads it.
+
+    Args:
+        place: path of the folder.
+    """
+    import tensorflow as tf
+
+    session = tf.compat.v1.Session(graph=tf.Graph())
+    with session.graph.as_default(), silence():
+        signatures = tf.compat.v1.saved_model.load(session, ["serve"], str(place)).signature_def
+
+    def answers(values, **named):
+        """Of signatures by the name of their input, all that `named` asks for."""
+        found = {}
+        for name, outputs in named.items():
+            signature = signatures[name]
+            fetched = {key: signature.outputs[key].name for key in outputs if key in signature.outputs}
+            (fed,) = signature.inputs.values()
+            found |= session.run(fetched, {fed.name: values})
+        return found
+
+    def run(pixels):
+        wanted = {"features_pixels": ("features",), "predict_pixels": ("logits", "scores")}
+        return answers(pixels, **{name: outputs for name, outputs in wanted.items() if name in signatures})
+
+    def answer(pixels):
+        name = "predict_pixels" if "predict_pixels" in signatures else "features_pixels"
+        return answers(pixels, **{name: tuple(signatures[name].outputs)})
+
+    def photos(files):
+        wanted = {"features": ("features", "status"), "serving_default": ("scores",)}
+        return answers(list(files), **wanted)
+
+    return Runtime(
+        f"tensorflow {tf.__version__}", run, answer, photos if "features" in signatures else None, prepares=True
+    )
+
+
+def _signatures(task, network):
+    import tensorflow as tf
+
+    files = tf.TensorSpec((None,), tf.string, "image_bytes")
+    pixels = tf.TensorSpec((None, *_pixel_sides(task), task.channels), tf.uint8, "pixels")
+
+    def features(image_bytes):
+        images, codes = prepare_files(image_bytes, task)
+        return _of_good_rows({"features": network(images)["features"]}, codes)
+
+    def features_pixels(pixels):
+        return {"features": network(prepare_pixels(pixels, task))["features"]}
+
+    def names(image_bytes):
+        images, codes = prepare_files(image_bytes, task)
+        return _of_good_rows(_named(network(images), task), codes)
+
+    def predict_pixels(pixels):
+        found = network(prepare_pixels(pixels, task))
+        return _named(found, task) | {name: found[name] for name in ("logits",) if name in found}
+
+    functions = {"features_pixels": (features_pixels, pixels)}
+    if has_head(task.model):
+        functions["predict_pixels"] = (predict_pixels, pixels)
+    if takes_files(task):
+        functions["features"] = (features, files)
+        functions["serving_default"] = (names if has_head(task.model) else features, files)
+    else:
+        functions["serving_default"] = functions["predict_pixels" if has_head(task.model) else "features_pixels"]
+    return {
+        name: tf.function(function, input_signature=[spec], autograph=False).get_concrete_function()
+        for name, (function, spec) in functions.items()
+    }
+
+
+def _pixel_sides(task):
+    """Height and width of the pixels that are taken; any, where the preprocessing resizes."""
+    record = task.model.preprocessing
+    resizes = record.resize != "none" and record.image_size is not None
+    return (None, None) if resizes else task.image_size
+
+
+def _named(found, task):
+    """Scores, and the best classes by number and name."""
+    import tensorflow as tf
+
+    best, classes = tf.math.top_k(found["scores"], task.top_k)
+    labels = tf.gather(tf.constant(task.labels), classes)
+    return {"scores": found["scores"], "classes": classes, "labels": labels, "top_scores": best}
+
+
+def _of_good_rows(answers, codes):
+    """The answers with zeros, -1 or no label in the rows of bad files, and a status for each."""
+    import tensorflow as tf
+
+    nothing = {"classes": -1, "labels": ""}
+    good = tf.equal(codes, 0)[:, None]
+    found = {
+        name: tf.where(good, rows, tf.constant(nothing.get(name, 0), rows.dtype)) for name, rows in answers.items()
+    }
+    return found | {"status": tf.gather(tf.constant(list(STATUSES)), codes)}

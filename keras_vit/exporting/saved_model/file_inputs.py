@@ -1,0 +1,197 @@
+"""Files of photos to what the model takes, with a status for each, in a graph that needs nothing but TensorFlow.
+
+Nothing raises: what cannot be read is found out before it is decoded, or, where only the decoder can know, dropped by
+`tf.data` and told by its absence. Sizes are read from the headers first; as many photos are decoded at once as
+together have the pixels that one may have.
+"""
+
+from keras_vit.exporting.pixels import scaled
+from keras_vit.exporting.saved_model.resize_in_strips import prepare_stored, upright_size
+from keras_vit.exporting.saved_model.segments import look, without_texts
+from keras_vit.images.decode import apply_orientation, grey, is_jpeg, is_png, stored_pixels, stored_size
+
+STATUSES = {  # every status that a photo can get, and what it means; the order is that of the codes in the graph
+    "ok": "the answer is the model's",
+    "empty": "no bytes",
+    "too many bytes": "the file is larger than `max_bytes`",
+    "not a JPEG or PNG": "the file does not begin as one, or ends within the header of a PNG",
+    "too many pixels": "the header declares more than `max_pixels`, a side above 8,192, or, for a JPEG in several "
+    "scans (as progressive ones), more than a quarter of `max_pixels`",
+    "too many parts": "a JPEG of more than 64 scans, or a file of more than 4,096 segments or chunks",
+    "damaged": "the header or the pixels cannot be decoded",
+    "wrong size": "the model's preprocessing does not resize, and the photo has another size than the model takes",
+}
+MAX_SIDE = 8192  # pixels; the matrices of a resize grow with it
+MAX_AT_ONCE = 8  # photos that are decoded at the same time, if they are small
+SEVERAL_SCANS = 4  # times the memory per pixel: libjpeg keeps 6 to 8 bytes of coefficients beside 3 of colours
+_OK, _EMPTY, _BYTES, _FORMAT, _PIXELS, _PARTS, _DAMAGED, _SIZE = range(len(STATUSES))
+
+
+def takes_files(task) -> bool:
+    """Whether photos as files can be brought to what the model takes: colours or grey, and a size to aim at."""
+    return task.channels in (1, 3) and None not in target_size(task)
+
+
+def target_size(task) -> tuple[int | None, int | None]:
+    """`(H, W)` of the images that the model gets."""
+    record = task.model.preprocessing
+    return task.image_size if _keeps_size(record) else record.image_size
+
+
+def prepare_files(files, task):
+    """Photos as the model takes them.
+
+    Args:
+        files: string `(B,)`, the bytes of JPEG or PNG files.
+        task: an `ExportTask` for which `takes_files`.
+
+    Returns:
+        float32 `(B, H, W, C)`, zeros for photos that are not ok, and int32 `(B,)`, the status of each as its place in
+        `STATUSES`.
+    """
+    import tensorflow as tf
+
+    blank = (tf.constant(_DAMAGED), tf.constant(1), tf.constant(False), tf.constant(1, tf.int64))
+    codes, *facts, pixels = _each(lambda file: _header(file, task), (files,), blank)
+    most = tf.reduce_max(tf.concat([pixels, tf.ones((1,), tf.int64)], 0))
+    at_once = tf.clip_by_value(task.max_pixels // most, 1, MAX_AT_ONCE)
+    shape = (*target_size(task), task.channels)
+    blank = (tf.constant(_DAMAGED), tf.zeros(shape))
+    codes, images = _each(lambda *photo: _decoded(*photo, task), (files, codes, *facts), blank, at_once)
+    return tf.ensure_shape(images, (None, *shape)), codes
+
+
+def prepare_pixels(pixels, task):
+    """Pixels of any size as the model takes them.
+
+    Args:
+        pixels: uint8 `(B, H, W, C)`.
+        task: an `ExportTask`.
+
+    Returns:
+        float32 `(B, H', W', C)`.
+
+    Raises:
+        tf.errors.InvalidArgumentError: for more pixels in an image than `task.max_pixels`, or a side above `MAX_SIDE`.
+    """
+    import tensorflow as tf
+
+    record, size = task.model.preprocessing, target_size(task)
+    height, width = tf.unstack(tf.shape(pixels, tf.int64)[1:3])
+    fits = tf.debugging.Assert(
+        (height * width <= task.max_pixels) & (tf.maximum(height, width) <= MAX_SIDE) & (tf.minimum(height, width) > 0),
+        [
+            f"an image must have 1 to {task.max_pixels} pixels and no side above {MAX_SIDE}; received (H, W)",
+            height,
+            width,
+        ],
+    )
+    with tf.control_dependencies([fits]):
+        pixels = tf.identity(pixels)
+    if _keeps_size(record):
+        return scaled(pixels, task)
+    if record.resize == "squash":
+        same = (height == size[0]) & (width == size[1])
+        return tf.cond(
+            same,
+            lambda: scaled(tf.ensure_shape(pixels, (None, *size, task.channels)), task),
+            lambda: _resized(pixels, task),
+        )
+    return _resized(pixels, task)
+
+
+def _resized(pixels, task):
+    """One image after the other, so that the memory for one is enough."""
+    import tensorflow as tf
+
+    record = task.model.preprocessing
+    shape = tf.TensorSpec((*record.image_size, task.channels), tf.float32)
+    upright = tf.constant(1)
+    return tf.map_fn(
+        lambda image: prepare_stored(image, upright, record), pixels, fn_output_signature=shape, parallel_iterations=1
+    )
+
+
+def _keeps_size(record):
+    return record.resize == "none" or record.image_size is None
+
+
+def _header(file, task):
+    """Code, EXIF orientation, whether a PNG has texts, and pixels, weighed by the memory they need.
+
+    Fails if the header is damaged.
+    """
+    import tensorflow as tf
+
+    length = tf.strings.length(file)
+    code = tf.where(is_jpeg(file) | is_png(file), _OK, _FORMAT)
+    code = tf.where(length > task.max_bytes, _BYTES, code)
+    code = tf.where(length == 0, _EMPTY, code)
+
+    def measured():
+        said = look(file)
+        sides = tf.cast(stored_size(file), tf.int64)
+        count = sides[0] * sides[1] * tf.where(said.row_by_row, one, SEVERAL_SCANS * one)
+        fits = (count <= task.max_pixels) & (tf.reduce_max(sides) <= MAX_SIDE)
+        found = tf.where(fits, tf.where(said.few, _OK, _PARTS), _PIXELS)
+        found = tf.where(tf.reduce_min(sides) < 1, _DAMAGED, found)
+        return found, said.orientation, said.has_texts, tf.where(found == _OK, count, one)
+
+    one = tf.constant(1, tf.int64)
+    return tf.cond(code == _OK, measured, lambda: (code, tf.constant(1), tf.constant(False), one))
+
+
+def _decoded(file, code, orientation, has_texts, task):
+    """Code and image; fails if the pixels are damaged."""
+    import tensorflow as tf
+
+    record, shape = task.model.preprocessing, (*target_size(task), task.channels)
+
+    def pixels():
+        stored = stored_pixels(tf.cond(has_texts, lambda: without_texts(file), lambda: file))
+        if not _keeps_size(record):
+            return tf.constant(_OK), prepare_stored(stored, orientation, record)
+        right = tf.reduce_all(tf.stack(upright_size(stored, orientation)) == shape[:2])
+        return tf.cond(right, lambda: (tf.constant(_OK), _as_it_is(stored, orientation, task)), lambda: blank(_SIZE))
+
+    def blank(code):
+        return tf.constant(code) if isinstance(code, int) else code, tf.zeros(shape)
+
+    return tf.cond(code == _OK, pixels, lambda: blank(code))
+
+
+def _as_it_is(stored, orientation, task):
+    """A photo of the right size, so not a large one."""
+    import tensorflow as tf
+
+    upright = apply_orientation(stored, orientation)
+    upright = grey(upright) if task.channels == 1 else upright
+    return scaled(tf.ensure_shape(upright, (*task.image_size, task.channels)), task)
+
+
+def _each(function, rows, blank, at_once=None):
+    """`function` of each row, and `blank` for those where it fails.
+
+    Args:
+        function: from one row of each of `rows` to a tuple of tensors.
+        rows: tensors with the same first axis B.
+        blank: what the function would give, as tensors.
+        at_once: how many rows at the same time, an int64 scalar; by default one.
+
+    Returns:
+        A tuple of tensors with the first axis B.
+    """
+    import tensorflow as tf
+
+    count = tf.size(rows[0], tf.int64)
+    options = tf.data.Options()  # what tf.data would do to be faster costs more than it gains in a graph of one use
+    options.autotune.enabled = False
+    options.experimental_optimization.apply_default_optimizations = False
+    given = tf.data.Dataset.from_tensor_slices(rows).enumerate()
+    found = given.map(lambda place, row: (place, function(*row)), num_parallel_calls=at_once).ignore_errors()
+    found = found.concatenate(tf.data.Dataset.from_tensors((count, blank)))
+    places, values = found.batch(count + 1).with_options(options).get_single_element()
+    last = tf.size(places) - 1
+    order = tf.fill([count], last)  # the row of `values` for each of `rows`
+    order = tf.tensor_scatter_nd_update(order, places[:-1, None], tf.range(last))
+    return tuple(tf.gather(value, order) for value in values)

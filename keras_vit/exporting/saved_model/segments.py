@@ -1,0 +1,183 @@
+"""What the segments of a file say, read by TensorFlow's string operations, so that a served graph can.
+
+The orientation is what `keras_vit.images.exif.orientation` finds, in damaged files too, but for one limit: files of
+millions of empty segments would keep a server busy, so no more than `MAX_STEPS` segments are looked at.
+"""
+
+import collections
+
+from keras_vit.images.decode import PNG_START, is_jpeg
+
+MAX_STEPS = 4096  # segments of a JPEG or chunks of a PNG; a photo of 8 MB in chunks of 8 kB has 1,024
+MAX_SCANS = 64  # of a JPEG; progressive ones have about 10. Each passes over the whole picture, if it says nothing too
+TEXTS = ("zTXt", "iTXt")  # chunks of 7 kB of which libpng makes 7 MB each
+_PIECE = 2**18  # bytes that are searched at a time
+_FRAMES = (0xC0, 0xCF)  # markers SOF0 to SOF15, of which three mean something else
+_NOT_FRAMES = (0xC4, 0xC8, 0xCC)
+_SEQUENTIAL = 0xC1  # the last marker of a frame of Huffman codes that is not progressive
+_START, _END, _EXIF = 0xDA, 0xD9, 0xE1
+_LONE = (0x01, *range(0xD0, 0xD9))  # markers that no length follows, wherever else it does
+_ORIENTATION, _SHORT = 0x0112, 3  # tag and type of the entry
+
+Segments = collections.namedtuple("Segments", "orientation row_by_row few has_texts")
+
+
+def look(data):
+    """How a picture lies, and whether it can be decoded row by row.
+
+    Args:
+        data: string scalar, the bytes of a JPEG or PNG.
+
+    Returns:
+        `Segments` of scalars: `orientation`, int32, the 1..8 of EXIF; `row_by_row`, whether this is no JPEG, or one
+        that is proven to come in a single scan (for one of several, as all progressive ones, libjpeg keeps the
+        coefficients of the whole picture in memory); `few`, whether it keeps to `MAX_STEPS` and `MAX_SCANS`; and
+        `has_texts`, whether it is a PNG with `TEXTS`.
+    """
+    import tensorflow as tf
+
+    start, stop, *facts = tf.cond(is_jpeg(data), lambda: _in_jpeg(data), lambda: _in_png(data))
+    stop = tf.minimum(stop, _length(data))
+    block = tf.strings.substr(data, tf.minimum(start, stop), tf.maximum(stop - start, 0))
+    return Segments(_from_tiff(block), *facts)
+
+
+def without_texts(data):
+    """A PNG of at most `MAX_STEPS` chunks without its `TEXTS`, as a string scalar."""
+    import tensorflow as tf
+
+    def step(place, going, count, parts):
+        size, kind = _number(data, place, 4, little=False), tf.strings.substr(data, place + 4, 4)
+        part = tf.strings.substr(data, place, tf.where(_is_text(kind), tf.constant(0, tf.int64), 12 + size))
+        place, going = _next_chunk(place, size, _length(data))
+        return place, going, count + 1, parts.write(count, part)
+
+    first = tf.constant(len(PNG_START), tf.int64)
+    parts = tf.TensorArray(tf.string, 0, dynamic_size=True, element_shape=())
+    parts = _walk(step, (first, first + 8 <= _length(data), tf.constant(0), parts))[3]
+    return tf.strings.join([tf.constant(PNG_START), tf.strings.reduce_join(parts.stack())])
+
+
+def _in_jpeg(data):
+    """Where the TIFF block in the segment APP1 begins and ends, and what else `look` tells."""
+    import tensorflow as tf
+
+    length = _length(data)
+
+    def step(place, going, start, stop, components, one_scan, seen, plain):
+        head = tf.strings.substr(data, place, 12)
+        there = _length(head)
+        bytes_ = tf.cast(tf.io.decode_raw(head, tf.uint8, fixed_length=12), tf.int64)  # zeros behind the end
+        marker, size = bytes_[1], bytes_[2] * 256 + bytes_[3]
+        size = tf.where(there >= 4, size, bytes_[2])  # as Python reads a number that is cut short
+        is_segment, fill = (bytes_[0] == 0xFF) & (there > 0), (marker == 0xFF) & (there > 1)
+        frame = (marker >= _FRAMES[0]) & (marker <= _FRAMES[1]) & tf.reduce_all(marker != _NOT_FRAMES)
+        ends = (marker == _START) | (marker == _END) | (there < 2) | (size < 2)
+        exif = (marker == _EXIF) & (there >= 10) & tf.reduce_all(bytes_[4:10] == list(b"Exif\0\0"))
+        exif &= is_segment & ~fill & ~ends & (stop == 0)
+        plain &= is_segment & tf.reduce_all(marker != _LONE)  # else libjpeg sees other segments from here on
+        one_scan |= plain & (marker == _START) & (components > 0) & (bytes_[4] == components)
+        components = tf.where(is_segment & frame, tf.where(marker <= _SEQUENTIAL, bytes_[9], -1), components)
+        start, stop = tf.where(exif, place + 10, start), tf.where(exif, place + 2 + size, stop)
+        going = is_segment & (fill | ~ends)
+        place = tf.minimum(place + tf.where(fill, tf.constant(1, tf.int64), 2 + size), length)
+        return place, going, start, stop, components, one_scan, tf.where(going & plain, place, seen), plain
+
+    two, none, yes, no = tf.constant(2, tf.int64), tf.constant(0, tf.int64), tf.constant(True), tf.constant(False)
+    _, going, start, stop, _, one_scan, seen, _ = _walk(step, (two, yes, none, none, none, no, two, yes))
+    few = tf.cond(one_scan, lambda: yes, lambda: _scans(data, seen) <= MAX_SCANS)
+    return start, stop, one_scan, few & ~going, no
+
+
+def _scans(data, place):
+    """How many scans may begin from `place` on, int32; a few more if the marker's bytes stand elsewhere too."""
+    import tensorflow as tf
+
+    def step(place, count):
+        piece = tf.io.decode_raw(tf.strings.substr(data, place, tf.constant(_PIECE + 1, tf.int64)), tf.uint8)
+        begins = (piece[:-1] == 0xFF) & (piece[1:] == _START)
+        return place + _PIECE, count + tf.reduce_sum(tf.cast(begins, tf.int32))
+
+    def go_on(place, count):
+        return (place < _length(data)) & (count <= MAX_SCANS)
+
+    return tf.while_loop(go_on, step, (place, tf.constant(0)), parallel_iterations=1)[1]
+
+
+def _in_png(data):
+    """Where the content of the chunk eXIf begins and ends, and what else `look` tells."""
+    import tensorflow as tf
+
+    length, first = _length(data), tf.constant(len(PNG_START), tf.int64)
+
+    def step(place, going, start, stop, texts):
+        size, kind = _number(data, place, 4, little=False), tf.strings.substr(data, place + 4, 4)
+        here = (kind == b"eXIf") & (stop == 0)
+        start, stop = tf.where(here, place + 8, start), tf.where(here, place + 8 + size, stop)
+        return *_next_chunk(place, size, length), start, stop, texts | _is_text(kind)
+
+    none, no = tf.constant(0, tf.int64), tf.constant(False)
+    _, going, start, stop, texts = _walk(step, (first, first + 8 <= length, none, none, no))
+    return start, stop, tf.constant(True), ~going, texts
+
+
+def _next_chunk(place, size, length):
+    """Where it begins, and whether there is one."""
+    place += 12 + size  # length, kind and checksum take 4 bytes each
+    return place, place + 8 <= length
+
+
+def _is_text(kind):
+    return (kind == TEXTS[0]) | (kind == TEXTS[1])
+
+
+def _walk(step, state):
+    """Steps until the second of the state says no."""
+    import tensorflow as tf
+
+    def go_on(place, going, *rest):
+        return going
+
+    return tf.while_loop(go_on, step, state, parallel_iterations=1, maximum_iterations=MAX_STEPS)
+
+
+def _from_tiff(block):
+    import tensorflow as tf
+
+    order = tf.strings.substr(block, 0, 4)
+    little, big = order == b"II*\0", order == b"MM\0*"
+    directory = _number(block, 4, 4, little)
+    entries = _number(block, directory, 2, little)
+    whole = tf.maximum((_length(block) - directory - 2) // 12, 0)
+    entries = tf.where(little | big, tf.minimum(entries, whole), 0)
+    start = tf.minimum(directory + 2, _length(block))
+    table = tf.io.decode_raw(tf.strings.substr(block, start, 12 * entries), tf.uint8)
+    table = tf.cast(tf.reshape(table, (-1, 12)), tf.int32)
+    table = tf.concat([table, tf.zeros((1, 12), tf.int32)], 0)  # at least one, which says nothing
+
+    def number(first):
+        """Of two bytes, in each entry."""
+        one, other = table[:, first], table[:, first + 1]
+        return tf.where(little, other * 256 + one, one * 256 + other)
+
+    row = tf.argmax(number(0) == _ORIENTATION)  # the first, if there are several
+    value = tf.where(number(2)[row] == _SHORT, number(8)[row], 1)
+    right = (number(0)[row] == _ORIENTATION) & (value >= 1) & (value <= 8)
+    return tf.where(right, value, 1)
+
+
+def _number(data, place, count, little):
+    """int64 of `count` bytes from `place`, or of as many as there are."""
+    import tensorflow as tf
+
+    place = tf.minimum(tf.cast(place, tf.int64), _length(data))
+    digits = tf.io.decode_raw(tf.strings.substr(data, place, tf.constant(count, tf.int64)), tf.uint8)
+    steps = tf.range(tf.size(digits, tf.int64))
+    powers = tf.where(little, steps, tf.size(digits, tf.int64) - 1 - steps)
+    return tf.reduce_sum(tf.bitwise.left_shift(tf.cast(digits, tf.int64), 8 * powers))
+
+
+def _length(data):
+    import tensorflow as tf
+
+    return tf.cast(tf.strings.length(data), tf.int64)

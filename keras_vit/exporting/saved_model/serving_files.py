@@ -1,0 +1,143 @@
+"""What TensorFlow Serving reads beside a SavedModel: requests to warm up with, its config, and how it batches.
+
+The warm-up requests lie in the version's folder and are answered before the version takes traffic, so that the first
+user does not wait for what TensorFlow does once. The other two lie beside the versions and may be edited.
+"""
+
+from pathlib import Path
+
+import numpy as np
+
+from keras_vit.exporting.saved_model.serving_protos import serving_messages
+
+WARMUP = "assets.extra/tf_serving_warmup_requests"  # the name is the server's
+CONFIG = "config.pbtxt"
+BATCHING = "batching_parameters.txt"
+_BATCH = 4  # photos in the larger request
+_LARGEST = 32  # images that are computed together
+_COMPILED = (1, 2, 4, 8)  # numbers of photos for which XLA compiles before the first user comes
+# The server wants an absolute path, and an exported folder is moved: so the place that it has in the container.
+_CONFIG = """\
+# tensorflow_model_server --model_config_file=FILE
+# `base_path` is the folder that holds this file, as the server sees it, absolute. Change it if it lies elsewhere.
+model_config_list {{
+  config {{
+    name: "{name}"
+    base_path: "/models/{name}"
+    model_platform: "tensorflow"
+    model_version_policy {{ latest {{ num_versions: 1 }} }}
+  }}
+}}
+"""
+_BATCHING = """\
+# tensorflow_model_server --enable_batching --batching_parameters_file=FILE
+# Requests that arrive within a millisecond are computed together. That pays on a GPU; on a CPU first try without.
+# A request with more than `max_batch_size` images is refused. Requests of `image_bytes` always fit together; those of
+# `pixels` only if their images have one height and width, otherwise the server refuses those that met (it must not
+# pad them: that would change the answers).
+max_batch_size {{ value: {largest} }}
+batch_timeout_micros {{ value: 1000 }}
+max_enqueued_batches {{ value: 100 }}
+num_batch_threads {{ value: 2 }}
+pad_variable_length_inputs: false
+"""
+_ALLOWED = """\
+# XLA would compile for every other number of images while somebody waits, so these are filled up to the next of:
+"""
+
+
+def write_serving_files(task, place, version_folder, photos=None) -> None:
+    """Writes the warm-up requests into a version's folder, and the server's two config files.
+
+    Args:
+        task: an `ExportTask`.
+        place: folder for `config.pbtxt` and `batching_parameters.txt`, made if it is not there.
+        version_folder: a SavedModel, finished.
+        photos: arrays uint8 `(H, W, C)` of any sizes to warm up with; `None` takes the task's.
+    """
+    place, version_folder = Path(place), Path(version_folder)
+    place.mkdir(parents=True, exist_ok=True)
+    (place / CONFIG).write_text(_CONFIG.format(name=task.name), encoding="utf-8")
+    (place / BATCHING).write_text(_batching(task.jit_compile), encoding="utf-8")
+    photos = list(task.calibration_photos[:_BATCH] if photos is None else photos)[:_BATCH]
+    sizes = _COMPILED if task.jit_compile else (1, len(photos))
+    requests = warmup_requests(task.name, signature_inputs(version_folder), photos, task.calibration_photos[:1], sizes)
+    _write_records(version_folder / WARMUP, requests)
+
+
+def _batching(jit_compile):
+    if not jit_compile:
+        return _BATCHING.format(largest=_LARGEST)
+    allowed = "".join(f"allowed_batch_sizes: {size}\n" for size in _COMPILED)
+    return _BATCHING.format(largest=max(_COMPILED)) + _ALLOWED + allowed
+
+
+def signature_inputs(version_folder) -> dict[str, set[str]]:
+    """The names of the inputs of each signature that a SavedModel serves.
+
+    Args:
+        version_folder: the folder with `saved_model.pb`.
+    """
+    from tensorflow.core.protobuf import saved_model_pb2
+
+    saved = saved_model_pb2.SavedModel.FromString((Path(version_folder) / "saved_model.pb").read_bytes())
+    signatures = saved.meta_graphs[0].signature_def
+    return {name: set(signature.inputs) for name, signature in signatures.items() if signature.inputs}
+
+
+def warmup_requests(name, signatures, photos, pixels, sizes=(1,)) -> list:
+    """A `PredictionLog` of one image for each signature that takes images, and more for the default one.
+
+    Args:
+        name: of the served model.
+        signatures: as `signature_inputs` gives them.
+        photos: arrays uint8 `(H, W, C)` of any sizes; they are sent as JPEG.
+        pixels: uint8 `(B, H, W, C)`, for signatures that take pixels.
+        sizes: how many photos the requests for the default signature have.
+    """
+    import tensorflow as tf
+
+    files = np.array([_jpeg(photo) for photo in photos], object)
+    logs = []
+    for signature, inputs in sorted(signatures.items()):
+        given = [{"pixels": pixels}] if inputs == {"pixels"} else []
+        if inputs == {"image_bytes"}:
+            wanted = sorted(set(sizes)) if signature == "serving_default" else (1,)
+            given = [{"image_bytes": np.resize(files, size)} for size in wanted]
+        for arrays in given:
+            log = serving_messages().PredictionLog()
+            request = log.predict_log.request
+            request.model_spec.name, request.model_spec.signature_name = name, signature
+            for key, array in arrays.items():
+                request.inputs[key].CopyFrom(tf.make_tensor_proto(array))
+            logs.append(log)
+    return logs
+
+
+def read_warmup_requests(version_folder) -> list:
+    """The requests of a version's folder, `PredictRequest` messages; none where there is no such file.
+
+    Args:
+        version_folder: the folder with `saved_model.pb`.
+    """
+    import tensorflow as tf
+
+    file = Path(version_folder) / WARMUP
+    records = tf.data.TFRecordDataset(str(file)).as_numpy_iterator() if file.exists() else ()
+    return [serving_messages().PredictionLog.FromString(record).predict_log.request for record in records]
+
+
+def _jpeg(photo):
+    """Bytes of a file; of more than three channels the first three."""
+    import tensorflow as tf
+
+    return tf.io.encode_jpeg(photo[..., : 3 if photo.shape[-1] >= 3 else 1], quality=90).numpy()
+
+
+def _write_records(file, messages):
+    import tensorflow as tf
+
+    file.parent.mkdir(exist_ok=True)
+    with tf.io.TFRecordWriter(str(file)) as writer:
+        for message in messages:
+            writer.write(message.SerializeToString(deterministic=True))

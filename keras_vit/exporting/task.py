@@ -1,0 +1,63 @@
+"""What a format's writer gets: one model, and all that was asked of its file."""
+
+import dataclasses
+
+import numpy as np
+
+from keras_vit.model.vision_transformer import VisionTransformer
+from keras_vit.version import __version__
+
+
+@dataclasses.dataclass(frozen=True)
+class ExportTask:
+    """One model to be written in one format.
+
+    Attributes:
+        model: in the asked precision for a SavedModel, in float32 for other formats.
+        precision: `"float32"`, `"bfloat16"`, `"float16"` or `"int8"`.
+        labels: K names in the order of the classes; `None` without a head.
+        top_k: how many classes an answer names, at most K.
+        activation: what makes scores of logits, `"softmax"` or `"sigmoid"`; `"none"` if the model ends in scores.
+        name: of the served model, of letters, digits, `_`, `.` and `-`.
+        max_bytes: of one image file.
+        max_pixels: of one image.
+        opset: of ONNX.
+        jit_compile: whether the network of a SavedModel is compiled by XLA.
+        calibration_photos: uint8 `(N, H, W, C)`, photos of the model's size, on which int8 is calibrated.
+    """
+
+    model: VisionTransformer
+    precision: str
+    labels: tuple[str, ...] | None
+    top_k: int
+    activation: str
+    name: str
+    max_bytes: int
+    max_pixels: int
+    opset: int
+    jit_compile: bool
+    calibration_photos: np.ndarray
+
+    @property
+    def image_size(self) -> tuple[int | None, int | None]:
+        """`(H, W)` that the model takes; `None` where it takes any."""
+        return tuple(self.model.input_shape[1:3])
+
+    @property
+    def channels(self) -> int:
+        """C of the images."""
+        return self.model.input_shape[-1]
+
+    def metadata(self) -> dict:
+        """What a file should say of itself, ready for JSON."""
+        return {
+            "name": self.name,
+            "labels": self.labels and list(self.labels),
+            "preprocessing": dataclasses.asdict(self.model.preprocessing),
+            "image_size": list(self.image_size),
+            "channels": self.channels,
+            "activation": self.activation,
+            "top_k": self.top_k,
+            "precision": self.precision,
+            "keras_vit": __version__,
+        }

@@ -1,0 +1,170 @@
+"""One pass over all image files before training, which finds those that the pipeline could not decode.
+
+Every file is read once: its header, its EXIF orientation, a digest of its bytes, and its pixels by the decoder that
+the pipeline uses (a JPEG at an eighth of its size, which still reads every byte of it).
+"""
+
+import concurrent.futures
+import dataclasses
+import hashlib
+import os
+import sys
+import time
+import warnings
+
+from keras_vit.images.decode import JPEG_START, MAX_PIXELS, PNG_START
+from keras_vit.images.exif import orientation
+
+_KNOWN = {}  # (path, bytes, time of change): what was found, so that the splits of a folder are read once
+_FORMATS = {b"GIF8": "GIF", b"BM": "BMP", b"II*\0": "TIFF", b"MM\0*": "TIFF", b"%PDF": "PDF"}
+_NAMED = 20  # of the bad files, in an error
+_PATIENCE = 1.0  # seconds, after which progress is shown
+
+
+@dataclasses.dataclass(frozen=True)
+class BadImage:
+    """A file that cannot be used, and why.
+
+    Args:
+        path: where it is.
+        reason: in plain words, as "truncated JPEG".
+    """
+
+    path: str
+    reason: str
+
+
+@dataclasses.dataclass(frozen=True)
+class GoodImage:
+    """A file that the pipeline will decode.
+
+    Args:
+        path: where it is.
+        orientation: 1..8 as EXIF has it.
+        digest: equal for files of equal bytes.
+    """
+
+    path: str
+    orientation: int
+    digest: bytes
+
+
+def check_images(paths, on_bad_image: str = "skip") -> list[GoodImage | BadImage]:
+    """What each file is, in the order of `paths`.
+
+    Args:
+        paths: of image files.
+        on_bad_image: `"skip"` warns of bad files once; `"raise"` refuses them.
+
+    Raises:
+        ValueError: for bad files where `on_bad_image="raise"`; the error names the first 20.
+
+    Warns:
+        UserWarning: with the number of bad files and the names of the first.
+    """
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        found = list(_with_progress(pool.map(check_image, paths), len(paths)))
+    bad = [image for image in found if isinstance(image, BadImage)]
+    if bad and on_bad_image == "raise":
+        raise ValueError(
+            "every image must be a JPEG or PNG that can be decoded.\n"
+            f'Received: {_summary(bad)}\nMend or remove them, or pass on_bad_image="skip" to leave them out.'
+        )
+    if bad:
+        warnings.warn(f"left out {_summary(bad)}", UserWarning, stacklevel=2)
+    return found
+
+
+def check_image(path) -> GoodImage | BadImage:
+    """What one file is; reads it only if it has changed since it was last read."""
+    path = os.fspath(path)
+    try:
+        path.encode()  # as TensorFlow wants it
+        status = os.stat(path)
+        key = (path, status.st_size, status.st_mtime_ns)
+        if key not in _KNOWN:
+            _KNOWN[key] = _read(path)
+        return _KNOWN[key]
+    except FileNotFoundError:
+        return BadImage(path, "no such file")
+    except UnicodeEncodeError:
+        return BadImage(ascii(path), "a file name that is not UTF-8")
+    except OSError as error:
+        return BadImage(path, f"cannot be read: {error.strerror or error}")
+
+
+def _read(path):
+    with open(path, "rb") as file:
+        data = file.read()
+    reason = _fault(data)
+    if reason is not None:
+        return BadImage(path, reason)
+    return GoodImage(path, orientation(data), hashlib.blake2b(data, digest_size=16).digest())
+
+
+def _fault(data):
+    """Why these bytes cannot be decoded, or `None`."""
+    import tensorflow as tf
+
+    if not data:
+        return "empty file"
+    if not data.startswith((JPEG_START, PNG_START)):
+        return _other_format(data)
+    kind, ending = ("JPEG", b"\xff\xd9") if data.startswith(JPEG_START) else ("PNG", b"IEND")
+    try:
+        pixels = _pixel_count(data)
+        if not 0 < pixels <= MAX_PIXELS:
+            return f"{pixels / 2**20:.0f} Mpx, more than {MAX_PIXELS / 2**20:.0f}" if pixels else "no pixels"
+        if kind == "JPEG":
+            tf.io.decode_jpeg(data, 3, ratio=8, dct_method="INTEGER_ACCURATE")
+        else:
+            tf.io.decode_png(data, 3)
+    except tf.errors.InvalidArgumentError:
+        return f"{'damaged' if ending in data[-64:] else 'truncated'} {kind}"
+    return None
+
+
+def _pixel_count(data):
+    import tensorflow as tf
+
+    if data.startswith(JPEG_START):
+        height, width = tf.io.extract_jpeg_shape(data).numpy()[:2].tolist()
+    else:
+        height, width = (int.from_bytes(data[i : i + 4], "big") for i in (20, 16))
+    return height * width
+
+
+def _other_format(data):
+    for start, name in _FORMATS.items():
+        if data.startswith(start):
+            return f"{name}, not JPEG or PNG"
+    if data.startswith(b"RIFF") and data[8:12] == b"WEBP":
+        return "WebP, not JPEG or PNG"
+    if data[4:8] == b"ftyp":
+        return "HEIC, AVIF or video, not JPEG or PNG"
+    is_text = all(byte >= 32 or byte in b"\t\r\n" for byte in data[:512])
+    return "not an image: text" if is_text else "not an image"
+
+
+def _summary(bad):
+    lines = [f"  {image.path}: {image.reason}" for image in bad[:_NAMED]]
+    more = [f"  and {len(bad) - _NAMED} more"] if len(bad) > _NAMED else []
+    return "\n".join([f"{len(bad)} bad image{'s' * (len(bad) > 1)}:", *lines, *more])
+
+
+def _with_progress(results, total):
+    """The same results; a bar with the time left, on a terminal, from the second second on."""
+    if not sys.stderr.isatty():
+        yield from results
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    began, task = time.monotonic(), None
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        for done, result in enumerate(results, 1):
+            if task is None and time.monotonic() - began > _PATIENCE:
+                task = progress.add_task("Checking images", total=total)
+            if task is not None:
+                progress.update(task, completed=done)
+            yield result

@@ -1,0 +1,63 @@
+"""How a camera was held: the orientation in the EXIF block of a JPEG or PNG.
+
+Read here, not by Pillow, since a damaged block must cost neither an error nor a warning, in any thread.
+"""
+
+from keras_vit.images.decode import JPEG_START, PNG_START
+
+_ORDERS = {b"II*\0": "little", b"MM\0*": "big"}
+_ORIENTATION, _SHORT = 0x0112, 3  # tag and type of the entry
+
+
+def orientation(data: bytes) -> int:
+    """1..8 as EXIF numbers them; 1, upright, where nothing or nonsense is said.
+
+    Args:
+        data: the bytes of a file.
+    """
+    if data.startswith(JPEG_START):
+        value = _from_tiff(_in_jpeg(data))
+    else:
+        value = _from_tiff(_in_png(data)) if data.startswith(PNG_START) else 1
+    return value if 1 <= value <= 8 else 1
+
+
+def _in_jpeg(data):
+    """The TIFF block in the segment APP1, or nothing."""
+    place = 2
+    while data[place : place + 1] == b"\xff":
+        marker = data[place + 1 : place + 2]
+        if marker == b"\xff":  # a fill byte
+            place += 1
+            continue
+        length = int.from_bytes(data[place + 2 : place + 4], "big")
+        if marker in (b"\xda", b"\xd9", b"") or length < 2:  # pixels, or the end
+            break
+        if marker == b"\xe1" and data[place + 4 : place + 10] == b"Exif\0\0":
+            return data[place + 10 : place + 2 + length]
+        place += 2 + length
+    return b""
+
+
+def _in_png(data):
+    """The chunk eXIf, or nothing."""
+    place = len(PNG_START)
+    while place + 8 <= len(data):
+        length = int.from_bytes(data[place : place + 4], "big")
+        if data[place + 4 : place + 8] == b"eXIf":
+            return data[place + 8 : place + 8 + length]
+        place += 12 + length  # length, kind and checksum take 4 bytes each
+    return b""
+
+
+def _from_tiff(block):
+    order = _ORDERS.get(block[:4])
+    if order is None:
+        return 1
+    directory = int.from_bytes(block[4:8], order)
+    entries = int.from_bytes(block[directory : directory + 2], order)
+    for start in range(directory + 2, min(directory + 2 + 12 * entries, len(block) - 11), 12):
+        tag, kind = (int.from_bytes(block[start + i : start + i + 2], order) for i in (0, 2))
+        if tag == _ORIENTATION:
+            return int.from_bytes(block[start + 8 : start + 10], order) if kind == _SHORT else 1
+    return 1

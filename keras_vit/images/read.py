@@ -1,0 +1,88 @@
+"""The pixels of one file, upright: those that training reads, an export is compared on and a SavedModel serves."""
+
+import contextlib
+import os
+import warnings
+from pathlib import Path
+
+import numpy as np
+
+from keras_vit.images.check import BadImage, check_image
+from keras_vit.images.decode import JPEG_START, MAX_PIXELS, PNG_START, decode_image, grey
+
+_BY_PILLOW = ("WEBP", "BMP")  # formats that TensorFlow's graphs do not decode
+
+
+class ImageError(ValueError):
+    """A file that is no image which can be decoded.
+
+    Attributes:
+        reason: why, in a few words, as "truncated JPEG".
+    """
+
+    def __init__(self, path, reason):
+        super().__init__(f"a photo must be a JPEG, PNG, WebP or BMP that can be decoded.\nReceived: {path}: {reason}.")
+        self.reason = reason
+
+
+def read_image(path: str | os.PathLike, channels: int = 3) -> np.ndarray:
+    """Pixels of a photo's file, turned upright as its EXIF orientation asks.
+
+    Args:
+        path: of a JPEG, PNG, WebP or BMP file.
+        channels: 3 for RGB, 1 for grey (luma of ITU-R 601, as Pillow's).
+
+    Returns:
+        uint8 `(H, W, channels)`, 0 to 255; of 16 bits the high byte, without alpha.
+
+    Raises:
+        ValueError: for another number of channels; as an `ImageError` for a folder, another format, a damaged file,
+            or more than 64 Mpx.
+        FileNotFoundError: if nothing is there.
+        ImportError: for a WebP or BMP without Pillow.
+    """
+    if channels not in (1, 3):
+        raise ValueError(f"a photo has three channels, or one of grey.\nReceived: channels={channels!r}.")
+    path = Path(path)
+    if not path.exists():
+        raise FileNotFoundError(f"`path` must be that of a photo.\nReceived: {path}, where nothing is.")
+    if not path.is_file():
+        raise ImageError(path, "a folder, not an image" if path.is_dir() else "not a regular file")
+    data = path.read_bytes()
+    if not data.startswith((JPEG_START, PNG_START)):
+        pixels = _by_pillow(path)
+        return pixels if channels == 3 else grey(pixels).numpy()
+    found = check_image(path)
+    if isinstance(found, BadImage):
+        raise ImageError(path, found.reason)
+    return decode_image(data, found.orientation, channels).numpy()
+
+
+def _by_pillow(path):
+    """uint8 `(H, W, 3)` of a format that only Pillow knows."""
+    try:
+        from PIL import Image, ImageOps, UnidentifiedImageError
+    except ImportError as error:
+        raise ImportError('WebP and BMP need Pillow, which is missing: pip install "keras-vit-zoo[data]"') from error
+    try:
+        with open(path, "rb") as file, _no_warning_of_size(), Image.open(file, formats=_BY_PILLOW) as image:
+            if image.width * image.height > MAX_PIXELS:
+                raise ImageError(path, f"{image.width} x {image.height} pixels, more than {MAX_PIXELS >> 20} Mpx")
+            image.load()
+            return np.asarray(ImageOps.exif_transpose(image).convert("RGBA").convert("RGB"))
+    except UnidentifiedImageError:
+        raise ImageError(path, "not a JPEG, PNG, WebP or BMP image") from None
+    except Image.DecompressionBombError:
+        raise ImageError(path, f"more than {MAX_PIXELS >> 20} Mpx") from None
+    except (OSError, SyntaxError) as error:
+        raise ImageError(path, f"damaged or cut short ({error})") from None
+
+
+@contextlib.contextmanager
+def _no_warning_of_size():
+    """Pillow warns from 89 Mpx on; we refuse from 64 on."""
+    from PIL import Image
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+        yield

@@ -1,0 +1,88 @@
+"""Every private hook of Keras that this package uses: why there is no public way, in one place.
+
+`tests/test_keras_private.py` has a test for each, which fails when a new Keras has it no more and says what to do.
+"""
+
+import keras
+
+
+def flatten_layers(layer, include_self=True) -> list:
+    """A layer, its parts, and theirs. Publicly a model lists its own layers only, and a layer none."""
+    return list(layer._flatten_layers(include_self=include_self))
+
+
+def set_initializer(variable, initializer):
+    """What gives a variable that has no value yet its first one. Publicly the initializer is fixed when it is made."""
+    variable._initializer = initializer
+
+
+def layout_of(variable):
+    """How a variable is spread over devices, on JAX; `None` elsewhere. Publicly a layout can be set, not read."""
+    return getattr(variable, "_layout", None)
+
+
+def track_loss(model, loss, count):
+    """Adds the mean `loss` of `count` images to what `fit` shows as `loss`. Publicly only Keras' own step does."""
+    model._loss_tracker.update_state(loss, sample_weight=count)
+
+
+def updated_metrics(model, metrics_variables, loss, x, y, y_pred, sample_weight):
+    """Logs and new metric variables of a stateless step on JAX. Publicly only Keras' own step makes them."""
+    return model._update_metrics_variables(metrics_variables, loss, x, y, y_pred, sample_weight)
+
+
+def schedule_of(optimizer):
+    """The schedule that an optimizer was given, or its rate. Publicly `learning_rate` is the number of this step."""
+    return optimizer._learning_rate
+
+
+def averages_of(optimizer) -> list:
+    """The moving averages that `use_ema` keeps, in the order of the weights. Publicly they can only be swapped in."""
+    return optimizer._model_variables_moving_average
+
+
+class HookedOptimizer(keras.optimizers.Optimizer):
+    """An optimizer whose subclass sees the gradients of all devices at once, in `update_all`.
+
+    Keras clips and decays before the sum over replicas, each in a private method that runs before the one public hook,
+    `update_step`, which sees one variable. So these are made to do nothing, and `update_all` does it in order.
+    """
+
+    def update_all(self, gradients, variables, learning_rate):
+        """One step: `gradients` are those of this replica; it ends by calling `update_each`."""
+        raise NotImplementedError
+
+    def update_each(self, gradients, variables, learning_rate):
+        """Calls `update_step` for every variable, on every device, with `learning_rate` handed on as it is."""
+        super()._backend_update_step(gradients, variables, learning_rate)
+
+    def sum_over_replicas(self, gradients) -> list:
+        """Gradients added up over the replicas of TensorFlow's strategies."""
+        if self.num_replicas == 1:
+            return list(gradients)
+        pairs = super()._all_reduce_sum_gradients([(gradient, None) for gradient in gradients])
+        return [gradient for gradient, _ in pairs]
+
+    @property
+    def num_replicas(self) -> int:
+        """Replicas of TensorFlow's strategy; 1 on other backends, whose gradients are summed by the compiler."""
+        strategy = getattr(self, "_distribution_strategy", None)
+        return 1 if strategy is None else strategy.num_replicas_in_sync
+
+    def index_of(self, variable) -> int:
+        """The place of a variable among those that the optimizer was built with."""
+        return self._get_variable_index(variable)
+
+    def _backend_update_step(self, grads, trainable_variables, learning_rate):
+        self.update_all(grads, trainable_variables, learning_rate)
+
+    def _all_reduce_sum_gradients(self, grads_and_vars):
+        """Done in `update_all`."""
+        return grads_and_vars
+
+    def _clip_gradients(self, grads):
+        """Done in `update_all`, after the sum."""
+        return grads
+
+    def _apply_weight_decay(self, variables):
+        """Done in `update_step`, for kernels only."""

@@ -1,0 +1,85 @@
+"""Which weights learn: all, the last blocks, or the head alone (a linear probe)."""
+
+from keras_vit.checks import check_choice, check_positive_int
+from keras_vit.keras_private import flatten_layers
+from keras_vit.model.heads import head_layers
+from keras_vit.model.stations import encoder_blocks, lora_layers
+from keras_vit.model.vision_transformer import check_vision_transformer
+
+TRAINABLE = ("all", "head", "last_blocks")
+
+
+def freeze(model, trainable="head", blocks=None) -> None:
+    """Says which weights of a model learn; the others keep their values bit for bit.
+
+    What changes is `layer.trainable` of the model's layers, so that it is saved with the model. Dropout and
+    stochastic depth of frozen blocks go on: set their rates to 0 for a linear probe on fixed features.
+
+    Args:
+        model: a `VisionTransformer`, changed in place. If it was compiled, it must be compiled again: Keras' fit
+            says so, because the optimizer knows the weights of before.
+        trainable: `"all"`; `"head"`, a linear probe; or `"last_blocks"`: the last `blocks` blocks and all that
+            comes behind them.
+        blocks: k, in [1, L], with `"last_blocks"` only.
+
+    Raises:
+        TypeError: if `model` is no `VisionTransformer`.
+        ValueError: if the model has no head to train, too few blocks, or LoRA, which freezes by itself.
+    """
+    check_vision_transformer(model)
+    check_choice("trainable", trainable, TRAINABLE)
+    _check_blocks(model, trainable, blocks)
+    if lora_layers(model):
+        raise ValueError(
+            "LoRA has frozen the kernels that it stands beside, and freezing again would let them learn.\n"
+            f"Received: {model.name!r}, which has LoRA. Pass what `merge_lora(model)` gives."
+        )
+    learning = _learning_layers(model, trainable, blocks)
+    model.trainable = True
+    for layer in model.layers:
+        set_trainable(layer, layer in learning)
+    forget_compilation(model)
+
+
+def _learning_layers(model, trainable, blocks):
+    if trainable == "all":
+        return list(model.layers)
+    if trainable == "head":
+        return head_layers(model)
+    first = next(
+        index for index, layer in enumerate(model.layers) if layer is encoder_blocks(model)[-blocks]
+    )  # Keras lists layers in the order of the graph
+    return model.layers[first:]
+
+
+def _check_blocks(model, trainable, blocks):
+    if trainable == "head" and not head_layers(model):
+        raise ValueError(
+            f'`trainable="head"` needs a head.\nReceived: {model.name!r} without one. Build it with `classes=`.'
+        )
+    if trainable != "last_blocks":
+        if blocks is not None:
+            raise ValueError(
+                '`blocks` counts what `trainable="last_blocks"` leaves trainable.\n'
+                f"Received: trainable={trainable!r}, blocks={blocks!r}."
+            )
+        return
+    check_positive_int("blocks", blocks)
+    if blocks > len(encoder_blocks(model)):
+        raise ValueError(
+            "`blocks` must be at most the number of blocks.\n"
+            f"Received: blocks={blocks}, {model.name!r} with {len(encoder_blocks(model))} blocks."
+        )
+
+
+def set_trainable(layer, trainable):
+    """Makes a layer, its parts and all their weights learn, or not: what stands outside decides over what is inside."""
+    for part in flatten_layers(layer):
+        part.trainable = trainable
+    for weight in layer.weights:
+        weight.trainable = trainable
+
+
+def forget_compilation(model):
+    """Makes `fit` ask for `compile`: a training function made before would train what is frozen now."""
+    model.compiled = False

@@ -1,0 +1,149 @@
+"""Low-rank adaptation (arXiv:2106.09685): few new weights learn beside kernels that stay as they are.
+
+A kernel W becomes W + alpha / rank * A B. It rests on `keras.layers.Dense.enable_lora`.
+"""
+
+import numpy as np
+from keras import ops
+
+from keras_vit.checks import check_choice, check_number, check_positive_int
+from keras_vit.keras_private import flatten_layers
+from keras_vit.layers import MlpBlock, MultiHeadAttention
+from keras_vit.model.deferred import deferred_variables, initialise
+from keras_vit.model.freezing import forget_compilation, set_trainable
+from keras_vit.model.heads import head_layers
+from keras_vit.model.stations import lora_layers
+from keras_vit.model.twins import bare_twin
+from keras_vit.model.vision_transformer import check_vision_transformer
+
+_DENSE_LAYERS = {  # target: (class, its dense layers)
+    "attention": (MultiHeadAttention, ("query", "key", "value", "out")),
+    "mlp": (MlpBlock, ("dense_1", "dense_2")),
+}
+TARGETS = tuple(_DENSE_LAYERS)
+
+
+def add_lora(model, rank, alpha=None, targets=TARGETS) -> None:
+    """Adds low-rank factors to the dense layers of every block; they and the head learn, all else is frozen.
+
+    B starts at zero, so the outputs are what they were. Saving as `.keras` merges: the reloaded model gives the
+    same numbers and has no LoRA, so that all of it learns if it is trained on. Keras' `load_weights` into a model
+    with LoRA sets A and B to zero, from where no gradient leads away: load first, add LoRA after.
+
+    Args:
+        model: a `VisionTransformer`, changed in place. If it was compiled, it must be compiled again.
+        rank: r, columns of A and rows of B, at least 1 and at most the smaller side of each kernel.
+        alpha: the factors' weight is `alpha / rank`; `rank` by default, so 1.
+        targets: which layers: `"attention"` (query, key, value, out) and `"mlp"` (both dense layers), of the
+            blocks and of attention pooling. Parameters: 2rD for each kernel of attention, r(D + M) of an MLP.
+
+    Raises:
+        TypeError: for a value of the wrong type, or if `model` is no `VisionTransformer`.
+        ValueError: if `rank` or `alpha` is out of range, or the model is quantised or has LoRA already.
+
+    Source: arXiv:2106.09685, section 4.1.
+    """
+    check_vision_transformer(model)
+    targets = (targets,) if isinstance(targets, str) else tuple(targets)
+    dense_layers = _find_dense_layers(model, targets)
+    _check_factors(rank, alpha, dense_layers)
+    _check_model(model, dense_layers)
+    set_trainable(model, True)  # a frozen block would hide the factors in it
+    for weight in model.weights:
+        weight.trainable = False
+    for head in head_layers(model):
+        set_trainable(head, True)
+    for dense in dense_layers:
+        dense.enable_lora(rank, lora_alpha=alpha)
+    forget_compilation(model)
+
+
+def merge_lora(model):
+    """The same model without LoRA: A B is added to the kernels.
+
+    Args:
+        model: a `VisionTransformer` with LoRA; it is not changed.
+
+    Returns:
+        A new `VisionTransformer` with the same config, preprocessing and outputs, all its weights trainable, not
+        compiled. `save_checkpoint` and `with_input_shape` take it.
+
+    Raises:
+        TypeError: if `model` is no `VisionTransformer`.
+        ValueError: if the model has no LoRA.
+
+    Source: arXiv:2106.09685, section 4.1 ("No Additional Inference Latency").
+    """
+    check_vision_transformer(model)
+    if not lora_layers(model):
+        raise ValueError(f"`model` must have LoRA.\nReceived: {model.name!r}. Call `add_lora(model, rank)` first.")
+    values = _merged_values(model)
+    with deferred_variables():
+        twin = bare_twin(model, model.input_shape[1:])
+    twin.weights_report = model.weights_report
+    variables = dict(enumerate(twin.weights))
+    initialise(variables, dict(zip(variables, values, strict=True)))
+    return twin
+
+
+def _merged_values(model):
+    """The value of each weight that is left when LoRA is gone, in the order of `model.weights`."""
+    deltas = {id(_part(dense, "kernel")): _delta(dense) for dense in lora_layers(model)}
+    return [
+        ops.convert_to_numpy(weight) + deltas.get(id(weight), 0)
+        for weight in model.weights
+        if weight.name not in ("lora_kernel_a", "lora_kernel_b")
+    ]
+
+
+def _delta(dense):
+    a, b = (ops.convert_to_numpy(_part(dense, f"lora_kernel_{factor}")) for factor in "ab")
+    return dense.lora_alpha / dense.lora_rank * np.matmul(a, b, dtype="float32")
+
+
+def _part(dense, name):
+    return next(weight for weight in dense.weights if weight.name == name)
+
+
+def _find_dense_layers(model, targets):
+    if not targets:
+        raise ValueError(f"`targets` must name at least one of {TARGETS}.\nReceived: targets={targets}.")
+    for target in targets:
+        check_choice("targets", target, TARGETS)
+    wanted = [_DENSE_LAYERS[target] for target in TARGETS if target in targets]
+    return [
+        getattr(layer, name)
+        for layer in flatten_layers(model)
+        for kind, names in wanted
+        if isinstance(layer, kind)
+        for name in names
+    ]
+
+
+def _check_factors(rank, alpha, dense_layers):
+    check_positive_int("rank", rank)
+    most = min(min(dense.kernel.shape) for dense in dense_layers)
+    if rank > most:
+        raise ValueError(
+            "`rank` must be at most the smaller side of each kernel; beyond it, A B could be any matrix and LoRA would "
+            f"save nothing.\nReceived: rank={rank}, smallest side {most}."
+        )
+    if alpha is not None:
+        check_number("alpha", alpha)
+        if not 0 < alpha < float("inf"):
+            raise ValueError(
+                f"`alpha` must be positive: the factors' weight is alpha / rank.\nReceived: alpha={alpha}."
+            )
+
+
+def _check_model(model, dense_layers):
+    if lora_layers(model):
+        raise ValueError(
+            f"`model` must not have LoRA already.\nReceived: {model.name!r}. Pass what `merge_lora(model)` gives."
+        )
+    quantized = next((dense for dense in dense_layers if dense.quantization_mode), None)
+    if quantized is not None:
+        raise ValueError(
+            "LoRA learns beside kernels in full precision; merged into integers it would be rounded away.\n"
+            f"Received: {quantized.path} in {quantized.quantization_mode}. Add LoRA, merge, and quantise then."
+        )

@@ -1,0 +1,55 @@
+"""The model in the precision that is asked for: a twin with weights of its own, and the original as it was."""
+
+import warnings
+
+import keras
+
+from keras_vit.keras_private import flatten_layers
+from keras_vit.model.lora import merge_lora
+from keras_vit.model.stations import lora_layers
+from keras_vit.model.twins import with_dtype
+
+
+def in_precision(model, precision):
+    """A model with the same weights that computes in another precision.
+
+    Args:
+        model: a `VisionTransformer`; it is not changed.
+        precision: `"float32"`; `"bfloat16"` or `"float16"`, for weights and all but softmax, LayerNorm and head; or
+            `"int8"` for the kernels of dense layers, whose inputs are rounded to 8 bits as they come.
+
+    Returns:
+        A `VisionTransformer` without LoRA; `model` itself where it is so already.
+
+    Raises:
+        ValueError: if the model is quantised and another precision is asked for.
+    """
+    if lora_layers(model):
+        model = merge_lora(model)
+    if is_quantized(model):
+        if precision == "int8":
+            return model
+        raise ValueError(
+            "a quantised model has lost what other precisions would need.\n"
+            f'Received: precision="{precision}", {model.name!r}. Pass precision="int8", or the model that it '
+            "was made from."
+        )
+    if precision == "int8":
+        twin = with_dtype(model, "float32")
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Layer .* does not have a `quantize` method")  # and needs none
+            twin.quantize("int8")
+        return twin
+    return model if _dtypes(model) == {precision} else with_dtype(model, precision)
+
+
+def is_quantized(model) -> bool:
+    """Whether any layer holds integers in place of its kernel."""
+    return any(layer.quantization_mode for layer in flatten_layers(model))
+
+
+def _dtypes(model):
+    """Of all computations and weights; the input has the global policy, and computes nothing."""
+    nothing = (keras.Model, keras.layers.InputLayer)
+    parts = [layer for layer in flatten_layers(model) if not isinstance(layer, nothing)]
+    return {layer.compute_dtype for layer in parts} | {layer.variable_dtype for layer in parts}

@@ -1,0 +1,122 @@
+"""The same model again, with weights of its own: for another image size, or in another precision."""
+
+import functools
+
+import keras
+from keras import ops
+
+from keras_vit import layers
+from keras_vit.checks import check_choice
+from keras_vit.model.deferred import deferred_variables, discard, initialise
+from keras_vit.model.stations import layer_named
+from keras_vit.model.vision_transformer import VisionTransformer
+from keras_vit.model.wiring import ENDS, at_least_float32, check_input_shape, known_grid, record_for
+from keras_vit.posembed import RESIZE_METHODS, resize_pos_embed
+
+
+def with_input_shape(model, input_shape, resize_method=None) -> VisionTransformer:
+    """The same model with the same weights for images of another size.
+
+    Args:
+        model: a `VisionTransformer`; it is not changed.
+        input_shape: `(H, W, C)` with the model's C; H and W may be `None`.
+        resize_method: of the position table, one of `keras_vit.posembed.RESIZE_METHODS`; by default that of the
+            model's weights.
+
+    Returns:
+        A new model with weights of its own, as trainable or frozen as those of `model`, not compiled.
+
+    Raises:
+        ValueError: if the size is no multiple of the patch size, or C differs.
+
+    Source: arXiv:2010.11929, section 3.2.
+    """
+    if not isinstance(model, VisionTransformer) or model.config is None or len(model.inputs) != 1:
+        raise TypeError(
+            "`model` must be a VisionTransformer with one input that knows its config, as the builders give it "
+            f"(`keras.models.clone_model` loses it; this function copies a model too).\nReceived: {model!r}"
+        )
+    if resize_method is not None:
+        check_choice("resize_method", resize_method, RESIZE_METHODS)
+    check_input_shape(input_shape, model.config)
+    input_shape = tuple(input_shape)
+    if input_shape[2] != model.input_shape[-1]:
+        raise ValueError(
+            "`input_shape` must have as many channels as the model.\n"
+            f"Received: input_shape={input_shape}, model {model.input_shape[1:]}."
+        )
+    with deferred_variables():
+        twin = bare_twin(model, input_shape)
+    twin.weights_report = model.weights_report + copy_weights(model, twin, resize_method)
+    return twin
+
+
+def with_dtype(model, dtype) -> VisionTransformer:
+    """The same model with its weights and its computation in another precision.
+
+    Args:
+        model: a `VisionTransformer` without LoRA that is not quantised; it is not changed.
+        dtype: a Keras dtype policy or its name, as `"float32"` or `"bfloat16"`. The head stays in at least float32.
+
+    Returns:
+        A new model with weights of its own, not compiled.
+    """
+    with deferred_variables():
+        twin = bare_twin(model, model.input_shape[1:], dtype)
+    twin.weights_report = model.weights_report + copy_weights(model, twin, None)
+    return twin
+
+
+def bare_twin(model, input_shape, dtype=None) -> VisionTransformer:
+    """The layers of `model` anew, for images of `input_shape`, with weights as their initializers draw them."""
+    graph = keras.models.clone_model(
+        keras.Model(model.input, model.output),  # the bare graph: a compiled model's clone would be compiled
+        input_tensors=keras.Input(input_shape, name=model.inputs[0].name),
+        clone_function=functools.partial(_clone_layer, grid=known_grid(input_shape, model.config), dtype=dtype),
+    )
+    return VisionTransformer(
+        graph.input,
+        graph.output,
+        name=model.name,
+        config=model.config,
+        preprocessing=record_for(input_shape, model.preprocessing),
+    )
+
+
+def copy_weights(model, twin, resize_method) -> tuple[str, ...]:
+    """Gives `twin`, a clone made inside `deferred_variables`, the weights of `model` at its own grid."""
+    variables, values, report = {}, {}, ()
+    if [len(layer.weights) for layer in model.layers] != [len(layer.weights) for layer in twin.layers]:
+        discard([variable for layer in twin.layers for variable in layer.weights])
+        raise ValueError(
+            "a layer must have the weights that its configuration makes, and LoRA adds some.\n"
+            f"Received: {model.name!r} with {len(model.weights)} weights instead of {len(twin.weights)}. "
+            "Save it as .keras and reload it, which merges LoRA."
+        )
+    for ours, theirs in zip(model.layers, twin.layers, strict=True):
+        for index, (source, target) in enumerate(zip(ours.weights, theirs.weights, strict=True)):
+            variables[f"{ours.name}/{index}"], values[f"{ours.name}/{index}"] = target, ops.convert_to_numpy(source)
+            target.trainable = source.trainable
+    old, new = layer_named(model, "position_embedding"), layer_named(twin, "position_embedding")
+    if old is not None:
+        resize_method = resize_method or old.resize_method
+    if old is not None and old.grid != new.grid and old.kind == "learned":
+        values["position_embedding/0"] = resize_pos_embed(
+            ops.convert_to_numpy(old.table),
+            new.grid,
+            old.grid,
+            num_prefix_tokens=old.num_prefix_tokens,
+            method=resize_method,
+        )
+        report = (f"position embedding resized from {old.grid} to {new.grid} ({resize_method})",)
+    initialise(variables, values)
+    return report
+
+
+def _clone_layer(layer, grid, dtype):
+    config = layer.get_config()
+    if dtype is not None:
+        config["dtype"] = at_least_float32(dtype) if layer.name in ENDS else dtype
+    if isinstance(layer, layers.AddPositionEmbs) and grid is not None:
+        config["grid"] = grid
+    return type(layer).from_config(config)

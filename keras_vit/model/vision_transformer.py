@@ -1,0 +1,91 @@
+"""The class of all models: a functional `keras.Model` that knows its config, preprocessing and weights' origin."""
+
+import dataclasses
+
+import keras
+
+from keras_vit.model.accumulation import check_accumulation
+from keras_vit.model.accumulation import train_step as accumulated_train_step
+from keras_vit.preprocessing import Preprocessing
+from keras_vit.variants import ViTConfig
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class VisionTransformer(keras.Model):
+    """A functional model that knows its `config`, its `preprocessing` and where its weights came from.
+
+    Made by `build` and the builders. It is saved and loaded as every Keras model, with `keras_vit` imported.
+
+    Attributes:
+        config: the `ViTConfig`.
+        preprocessing: the `Preprocessing` record; call it to prepare images.
+        weights_report: one line for each adaptation that loading made, as a resized position table.
+
+    Call arguments:
+        inputs: `(B, H, W, C)` floats, prepared by `preprocessing`.
+
+    Returns:
+        Logits `(B, K)`; without a top `(B, D)`, or `(B, T, D)` with `pooling="none"`.
+    """
+
+    def __init__(self, *args, config=None, preprocessing=None, weights_report=(), **kwargs):
+        super().__init__(*args, **kwargs)
+        self.config = ViTConfig(**config) if isinstance(config, dict) else config
+        if isinstance(preprocessing, dict):
+            preprocessing = Preprocessing(**preprocessing)
+        self.preprocessing = preprocessing
+        self.weights_report = tuple(weights_report)
+        frozen = [layer for layer in self.layers if not layer.trainable]
+        for weight in (weight for layer in frozen for weight in layer.weights):
+            weight.trainable = False  # a layer reloaded as frozen has not told it its parts
+        self.accumulation_steps = 1
+
+    def compile(self, *args, accumulation_steps=1, **kwargs):
+        """Keras' `compile`, and how many parts a batch is cut into, to be computed one after the other.
+
+        Args:
+            *args: as in `keras.Model.compile`.
+            accumulation_steps: k: each batch given to `fit` is one step of the optimizer, with the gradients of k
+                micro-batches averaged, which is the gradient of the whole batch. The loss must be a mean.
+            **kwargs: as in `keras.Model.compile`.
+        """
+        super().compile(*args, **kwargs)
+        check_accumulation(accumulation_steps, self.optimizer, self.loss)
+        self.accumulation_steps = accumulation_steps
+
+    def train_step(self, *args):
+        if self.accumulation_steps == 1:
+            return super().train_step(*args)
+        return accumulated_train_step(self, *args)
+
+    def get_compile_config(self):
+        config = super().get_compile_config()
+        return config and {**config, "accumulation_steps": self.accumulation_steps}
+
+    def compile_from_config(self, config):
+        self.compile(**keras.saving.deserialize_keras_object(config))
+        if self.optimizer is not None and self.built:
+            self.optimizer.build(self.trainable_variables)  # so that its state can be loaded
+
+    def call(self, inputs, training=None, mask=None):
+        for tensor in keras.tree.flatten(inputs):
+            if not keras.backend.is_float_dtype(tensor.dtype):
+                raise TypeError(
+                    "images must be floats in the range the weights expect; integers are pixels not yet scaled.\n"
+                    f"Received: dtype {tensor.dtype}. Call `model.preprocessing(images)` first."
+                )
+        return super().call(inputs, training=training, mask=mask)
+
+    def get_config(self):
+        return {
+            **super().get_config(),
+            "config": None if self.config is None else dataclasses.asdict(self.config),
+            "preprocessing": None if self.preprocessing is None else dataclasses.asdict(self.preprocessing),
+            "weights_report": list(self.weights_report),
+        }
+
+
+def check_vision_transformer(model):
+    """Raises unless `model` is a `VisionTransformer`."""
+    if not isinstance(model, VisionTransformer):
+        raise TypeError(f"`model` must be a VisionTransformer.\nReceived: {model!r} of type {type(model).__name__}.")

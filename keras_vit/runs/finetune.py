@@ -1,0 +1,275 @@
+"""One call from a data set to a trained model with its report: `keras_vit.finetune`, and `keras-vit finetune`.
+
+Everything that can be refused is refused before the first step, and nothing is written before that.
+"""
+
+import contextlib
+import dataclasses
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import keras
+
+from keras_vit.data import load_dataset
+from keras_vit.data.opening import DIGITS
+from keras_vit.evaluation import Evaluation, evaluate
+from keras_vit.runs.options import FinetuneOptions, changed, is_short, with_options
+from keras_vit.runs.plots import check_matplotlib, draw_confusion, draw_curves
+from keras_vit.runs.preparation import Preparation, count, prepare
+from keras_vit.runs.progress import Progress, duration
+from keras_vit.runs.report import find_mistakes, write_report
+from keras_vit.runs.run_directory import (
+    BEST,
+    CONFIG,
+    CURVES,
+    FAILURE,
+    LAST,
+    METRICS,
+    RESULT,
+    Recorder,
+    RunDirectory,
+    check_free,
+    plain,
+    versions,
+)
+from keras_vit.training.callbacks import StepFacts
+
+_EVALUATION_BATCH = 64  # images at once; the numbers do not depend on it
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Result:
+    """What a run came to.
+
+    Attributes:
+        test_accuracy: of `best.keras` on the test set, or on the validation set where there is no other.
+        classes: how many.
+        seconds: from the call to the end, imports left out.
+        out: the folder.
+        model: the best model, as it is in `best.keras`.
+        evaluation: all that was measured on `split`.
+        split: `"test"` or `"validation"`.
+        facts: what `result.json` holds.
+    """
+
+    test_accuracy: float
+    classes: int
+    seconds: float
+    out: Path
+    model: keras.Model
+    evaluation: Evaluation
+    split: str
+    facts: dict
+
+
+@with_options
+def finetune(
+    data: Any,
+    out: str | os.PathLike,
+    options: FinetuneOptions | None = None,
+    *,
+    say: Callable[[str], Any] = print,
+    **changes: Any,
+) -> Result:
+    """Trains a classifier on labelled images by a published recipe, measures it, and writes everything down.
+
+    The random state of Keras is set by the option `seed`.
+
+    Args:
+        data: a folder, a `.csv`, a name, arrays, or a `Source`, as `keras_vit.open_source` takes them.
+        out: folder of the run, which must be new or empty. It gets `config.json`, `metrics.csv`, `tensorboard/`,
+            `best.keras` (by validation accuracy) and `last.keras`, `result.json`, `report.html`, `curves.png`,
+            `confusion_matrix.png` and `.csv`, and `bad_images.txt` if there are any.
+        options: how to train.
+        say: called with each line of what happens; `print` also shows a bar on a terminal.
+        **changes: fields of `keras_vit.FinetuneOptions`, which says what they mean, as `model="B/16"`.
+
+    Returns:
+        A `Result`.
+
+    Raises:
+        TypeError: for a keyword that is no option.
+        ValueError: for arguments or data that are wrong, an `out` that is not empty or cannot be written
+            to, or a batch that cannot fit.
+        TrainingDivergedError: if the loss is no longer finite. `out` then has all figures and the last finite model.
+        OfflineError: if the weights are not at hand and cannot be brought.
+        ImportError: without the extra `train`.
+    """
+    options = changed(options, changes)
+    began = time.monotonic()
+    check_free(out)
+    check_matplotlib()
+    preparation = prepare(data, options, say)
+    run = RunDirectory(out)
+    configuration = _configuration(preparation, {"data": _place_of(data), "out": str(out)})
+    run.write_json(CONFIG, configuration)
+    _write_bad_images(run, preparation.source)
+    recorder = Recorder(run)
+    _fit(run, preparation, recorder, say)
+    return _finish(run, preparation, recorder, configuration, began, say)
+
+
+def _place_of(data):
+    """What a report shows of the data, such that it is found again from another folder."""
+    if isinstance(data, str) and data != DIGITS and os.path.exists(data):
+        return os.path.abspath(data)
+    return data if is_short(data) else type(data).__name__
+
+
+def _configuration(preparation: Preparation, places: dict) -> dict:
+    """All that decides the numbers."""
+    model, plan = preparation.model, preparation.plan
+    return {
+        "versions": versions(),
+        "command": sys.argv,
+        "arguments": places | preparation.options.facts(),
+        "seed": preparation.options.seed,
+        "precision": preparation.options.precision,
+        "data": preparation.source.describe(),
+        "measured_on": preparation.split,
+        "input_shape": model.input_shape[1:],
+        "model": {"name": model.name, **dataclasses.asdict(model.config)},
+        "weights_report": model.weights_report,
+        "preprocessing": dataclasses.asdict(model.preprocessing),
+        "recipe": dataclasses.asdict(plan.recipe),
+        "plan": {field.name: getattr(plan, field.name) for field in dataclasses.fields(plan) if field.name != "recipe"},
+        "changes": plan.changes(),
+        "augmentation": dataclasses.asdict(preparation.augmentation),
+        "devices": preparation.devices,
+    }
+
+
+def _write_bad_images(run, source):
+    if source.bad_images:
+        run.write_text("bad_images.txt", "".join(f"{image.path}\t{image.reason}\n" for image in source.bad_images))
+
+
+def _fit(run, preparation, recorder, say):
+    """Trains; whatever ends it early, the last finite model is kept, and the folder says what happened."""
+    model = preparation.model
+    progress = Progress(preparation.plan, say)
+    arguments = preparation.plan.fit_arguments(last_good=lambda: _last_good(run, recorder))
+    arguments["callbacks"] += [StepFacts(), recorder, progress]
+    try:
+        model.fit(_train_set(preparation), validation_data=_validation_set(preparation), verbose=0, **arguments)
+    except BaseException as error:
+        progress.close()
+        _keep_what_there_is(run, preparation, recorder, error, say)
+        raise
+    if not run.save_model(model, LAST):
+        raise ValueError("the last step left a weight that is not finite.\nReceived: see metrics.csv of the run.")
+
+
+def _last_good(run, recorder):
+    """For the message of a run that diverges: the guard stops it while the model is finite, and then it is saved."""
+    best = f"; the best one is {recorder.best_model}" if recorder.best_model else ""
+    return f"{run.path / LAST}, which is written as the run stops{best}"
+
+
+def _train_set(preparation):
+    plan = preparation.plan
+    return load_dataset(
+        preparation.source,
+        "train",
+        batch_size=plan.batch_size,
+        preprocessing=preparation.model.preprocessing,
+        training=True,
+        augmentation=preparation.augmentation,
+        labels=preparation.labels,
+        seed=preparation.options.seed,
+    )
+
+
+def _validation_set(preparation):
+    if not preparation.source.sizes.get("validation"):
+        return None
+    batch_size = -(-_EVALUATION_BATCH // preparation.devices) * preparation.devices
+    return load_dataset(
+        preparation.source,
+        "validation",
+        batch_size=batch_size,
+        preprocessing=preparation.model.preprocessing,
+        labels=preparation.labels,
+    )
+
+
+def _keep_what_there_is(run, preparation, recorder, error, say):
+    """After a failure or Ctrl-C: the model as it is, unless it is not finite or cannot be read any more."""
+    saved = False
+    with contextlib.suppress(Exception):
+        if hasattr(preparation.model, "jax_state_sync"):
+            preparation.model.jax_state_sync()
+        saved = run.save_model(preparation.model, LAST)
+    stopped = isinstance(error, (KeyboardInterrupt, SystemExit))
+    facts = {
+        "status": "stopped" if stopped else "failed",
+        "error": f"{type(error).__name__}: {error}",
+        "epochs": len(run.rows()),
+        "last_model": LAST if saved else None,
+        "best_model": BEST if recorder.best_epoch else None,
+    }
+    with contextlib.suppress(OSError):  # as on a full disk; the error that ended the run is the one to tell
+        run.write_json(FAILURE, facts)
+    with contextlib.suppress(Exception):
+        if run.rows():
+            draw_curves(run.rows(), run.path / CURVES)
+    kept = [name for name in (METRICS, CURVES, BEST, LAST, FAILURE) if (run.path / name).exists()]
+    with contextlib.suppress(Exception):
+        say(f"{facts['status']}; {run.path} has {_listed(kept)}")
+
+
+def _listed(names):
+    """`a, b and c`."""
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names) or "no file of it"
+
+
+def _finish(run, preparation, recorder, configuration, began, say):
+    """Measures the model that was written, and writes what it came to."""
+    source = preparation.source
+    model = keras.models.load_model(run.path / BEST, compile=False)
+    evaluation = evaluate(model, source, preparation.split, batch_size=_EVALUATION_BATCH)
+    facts = _result(run, preparation, recorder, evaluation, time.monotonic() - began)
+    pictures = {"curves": run.path / CURVES, "confusion matrix": run.path / "confusion_matrix.png"}
+    report = run.path / "report.html"
+    run.write_confusion(evaluation)
+    written = {path.name for path in (*run.path.iterdir(), *pictures.values(), report)}
+    run.write_json(RESULT, facts | {"files": sorted({*written, RESULT})})  # first, since it cannot fail
+    draw_curves(run.rows(), pictures["curves"])
+    draw_confusion(evaluation.confusion, evaluation.class_names, pictures["confusion matrix"])
+    mistakes = find_mistakes(source, preparation.split, evaluation)
+    title, config = f"{source.name}, {model.name}", plain(configuration)
+    write_report(report, title, facts, evaluation, pictures, mistakes, source.bad_images, config)
+    measured, epoch = f"{evaluation.accuracy:.4f} on {evaluation.count:,} images", facts["best_epoch"]
+    say(f"{preparation.split} accuracy {measured}, epoch {epoch}")
+    say(f"{duration(facts['seconds'])} in all; {report}")
+    accuracy, classes = evaluation.accuracy, len(evaluation.class_names)
+    return Result(accuracy, classes, facts["seconds"], run.path, model, evaluation, preparation.split, facts)
+
+
+def _result(run, preparation, recorder, evaluation, seconds):
+    model, plan, rows = preparation.model, preparation.plan, run.rows()
+    training_seconds = rows[-1]["seconds"]
+    return {
+        "test_accuracy": evaluation.accuracy,
+        "classes": len(evaluation.class_names),
+        "seconds": seconds,
+        "split": preparation.split,
+        "test_images": evaluation.count,
+        "test_loss": evaluation.loss,
+        "top5_accuracy": evaluation.top5_accuracy,
+        "calibration_error": evaluation.calibration_error,
+        "best_epoch": recorder.best_epoch,
+        "best_validation_accuracy": rows[recorder.best_epoch - 1]["val_accuracy"],
+        "epochs": len(rows),
+        "steps": int(rows[-1]["step"]),
+        "recipe": plan.recipe.name,
+        "parameters": model.count_params(),
+        "trainable_parameters": count(model.trainable_weights),
+        "training_seconds": training_seconds,
+        "images_per_second": rows[-1]["step"] * plan.batch_size / training_seconds,
+        "per_class": [dataclasses.asdict(result) for result in evaluation.classes],
+    }

@@ -1,0 +1,151 @@
+"""What can be asked of a run: one record, from which `finetune` and the command line take their options.
+
+Without Keras, so that a command line can be parsed before it is imported.
+"""
+
+import dataclasses
+import difflib
+import inspect
+from dataclasses import field
+from typing import Any
+
+from keras_vit.checks import check_choice
+
+PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")  # Keras' dtype policies
+STRATEGIES = ("none", "mirrored")
+ON_BAD_IMAGE = ("skip", "raise")
+
+
+def _said(help, flag=None, **parser):
+    """What the command line says of an option; `flag` where that is not its name."""
+    return {"help": help, "flag": flag, "parser": parser}
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class FinetuneOptions:
+    """How `keras_vit.finetune` trains; every field is a keyword of it, and an option of `keras-vit finetune`.
+
+    Args:
+        model: `"small"`, a ViT of below a million parameters for training from random initialisation; a variant or
+            builder as `"B/16"` or `"ViTB16"`; a `ViTConfig`; or a `VisionTransformer` that ends in logits, which is
+            trained in place, with its head.
+        weights: as `keras_vit.build` takes them; by default `"augreg-imagenet21k"` for a variant, and none else.
+        recipe: a name in `keras_vit.RECIPES` or a `Recipe`; by default `"augreg-finetune"` for pre-trained weights,
+            and `"digits"` or `"small"` for random ones, by the size of the pictures.
+        image_size: side in pixels or `(H, W)`; by default the recipe's, or the model's.
+        batch_size: images of one optimizer step; by default the recipe's, or fewer for a small training set.
+        steps: optimizer steps in all; by default the recipe's. Where no recipe is named, pre-trained weights get 500
+            for up to 10,000 images, 10,000 for up to 200,000, and else 20,000 (arXiv:2010.11929, table 4).
+        epochs: the same as passes over the images.
+        learning_rate: the highest one.
+        augmentation: `Augmentation` or its name instead of the recipe's.
+        accumulation_steps: micro-batches of a batch. Where neither this nor `batch_size` is given, as many as the
+            memory asks for.
+        layer_decay: in (0, 1], of the rate from each layer to the one below.
+        ema_momentum: of Polyak averaging, in (0, 1), instead of the recipe's.
+        lora_rank: trains low-rank factors of this rank and the head only.
+        trainable: `"all"`, `"head"`, or `"last_blocks:k"`.
+        precision: `"float32"`, `"mixed_bfloat16"` or `"mixed_float16"`.
+        strategy: `"mirrored"` for all GPUs of this machine by TensorFlow, or `"none"`.
+        seed: of the split, the order, the augmentation, and the random initialisation.
+        on_bad_image: `"skip"` names files that cannot be decoded and goes on; `"raise"` refuses them.
+
+    Raises:
+        ValueError: for a value that is none of its choices, or values that contradict each other.
+    """
+
+    model: Any = field(default="small", metadata=_said("a builder as ViTB16, a variant as B/16, or small (default)"))
+    weights: Any = field(default="default", metadata=_said("published weights, a file, or none", metavar="NAME"))
+    recipe: Any = field(default=None, metadata=_said("as in `keras-vit recipes`", metavar="NAME"))
+    batch_size: int | None = field(default=None, metadata=_said("images of one optimizer step", type=int, metavar="B"))
+    steps: int | None = field(default=None, metadata=_said("optimizer steps in all", type=int))
+    epochs: int | None = field(default=None, metadata=_said("the same as passes over the images", type=int))
+    learning_rate: float | None = field(default=None, metadata=_said("the highest one", type=float, metavar="RATE"))
+    image_size: Any = field(default=None, metadata=_said("side of the images", type=int, metavar="PIXELS"))
+    augmentation: Any = field(default=None, metadata=_said("as inception or augreg-medium1", metavar="NAME"))
+    accumulation_steps: int | None = field(
+        default=None, metadata=_said("micro-batches of a batch", flag="--accumulate", type=int, metavar="K")
+    )
+    layer_decay: float | None = field(
+        default=None, metadata=_said("of the rate, from a layer to that below", type=float, metavar="FACTOR")
+    )
+    ema_momentum: float | None = field(
+        default=None, metadata=_said("of an average of the weights", flag="--ema", type=float, metavar="MOMENTUM")
+    )
+    lora_rank: int | None = field(
+        default=None, metadata=_said("train low-rank factors only", flag="--lora", type=int, metavar="RANK")
+    )
+    trainable: str = field(default="all", metadata=_said("all, head, or last_blocks:K"))
+    seed: int = field(
+        default=0, metadata=_said("of the split, the order, the augmentation and the random initialisation", type=int)
+    )
+    precision: str = field(
+        default="float32", metadata=_said("of the computation; weights stay in float32", choices=PRECISIONS)
+    )
+    on_bad_image: str = field(
+        default="skip", metadata=_said("leave out files that cannot be decoded, or refuse them", choices=ON_BAD_IMAGE)
+    )
+    strategy: str = field(default="none", metadata=_said("mirrored: all GPUs together", choices=STRATEGIES))
+
+    def __post_init__(self):
+        for option in dataclasses.fields(self):
+            if choices := option.metadata["parser"].get("choices"):
+                check_choice(option.name, getattr(self, option.name), choices)
+        parse_trainable(self.trainable)
+        if self.lora_rank is not None and self.trainable != "all":
+            raise ValueError(
+                "LoRA says by itself which weights learn, so `trainable` must be left out.\n"
+                f"Received: lora_rank={self.lora_rank}, trainable={self.trainable!r}."
+            )
+
+    def facts(self) -> dict[str, Any]:
+        """The options that have a short text, as a report shows them; of others the type."""
+        values = {option.name: getattr(self, option.name) for option in dataclasses.fields(self)}
+        return {name: value if is_short(value) else type(value).__name__ for name, value in values.items()}
+
+
+FLAGS = {
+    option.name: option.metadata["flag"] or f"--{option.name.replace('_', '-')}"
+    for option in dataclasses.fields(FinetuneOptions)
+}
+
+
+def changed(options: FinetuneOptions | None, changes: dict[str, Any]) -> FinetuneOptions:
+    """`options`, or the default ones, with these fields changed.
+
+    Raises:
+        TypeError: for a name that is no field; it names the nearest ones.
+    """
+    for name in changes:
+        if name not in FLAGS:
+            near = difflib.get_close_matches(name, FLAGS, n=2) or (["precision"] if name == "policy" else [])
+            hint = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
+            raise TypeError(f"options of a run must be fields of `FinetuneOptions`.\nReceived: {name!r}.{hint}")
+    return dataclasses.replace(options or FinetuneOptions(), **changes)
+
+
+def with_options(function):
+    """Decorates a function whose `**changes` are fields of the record, so that its signature shows them."""
+    signature = inspect.signature(function)
+    own = [parameter for parameter in signature.parameters.values() if parameter.kind != parameter.VAR_KEYWORD]
+    fields = [
+        inspect.Parameter(option.name, inspect.Parameter.KEYWORD_ONLY, default=option.default, annotation=option.type)
+        for option in dataclasses.fields(FinetuneOptions)
+    ]
+    function.__signature__ = signature.replace(parameters=[*own, *fields])
+    return function
+
+
+def parse_trainable(text: str) -> tuple[str, int | None]:
+    """`"all"`, `"head"` or `"last_blocks:k"` as `freeze` takes them."""
+    name, colon, count = str(text).partition(":")
+    if name == "last_blocks" and count.isdecimal() and int(count) > 0:
+        return name, int(count)
+    if name in ("all", "head") and not colon:
+        return name, None
+    raise ValueError(f"`trainable` must be 'all', 'head', or 'last_blocks:k' with k from 1.\nReceived: {text!r}.")
+
+
+def is_short(value) -> bool:
+    """Whether a report can show a value as it is."""
+    return value is None or isinstance(value, (bool, int, float, str)) or hasattr(value, "__fspath__")

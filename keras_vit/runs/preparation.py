@@ -1,0 +1,305 @@
+"""What a run starts from: the data, the model, the weights that learn, and the plan, all of them checked."""
+
+import contextlib
+import dataclasses
+import math
+
+import keras
+
+from keras_vit.augmentation import Augmentation, find_augmentation
+from keras_vit.builders import build
+from keras_vit.checks import check_positive_int
+from keras_vit.data import Source, open_source
+from keras_vit.model.freezing import freeze
+from keras_vit.model.lora import add_lora
+from keras_vit.model.vision_transformer import VisionTransformer
+from keras_vit.model.wiring import DEFAULT_IMAGE_SIZE
+from keras_vit.recipes import find_recipe
+from keras_vit.runs.options import FinetuneOptions, parse_trainable
+from keras_vit.training.memory import available_memory, check_memory, largest_micro_batch
+from keras_vit.training.plan import Plan, plan
+from keras_vit.variants import ViTConfig, variant
+
+PRETRAINED = "augreg-imagenet21k"  # weights of a variant unless others are asked for
+FINETUNE_RECIPE = "augreg-finetune"
+# Steps of that recipe where none are asked for, by images: those of the sets in arXiv:2010.11929, table 4.
+_FINETUNE_STEPS = ((10_000, 500), (200_000, 10_000), (math.inf, 20_000))  # pets and flowers, CIFAR, ImageNet
+
+
+@dataclasses.dataclass(frozen=True)
+class SmallModel:
+    """What `model="small"` is for pictures of one kind.
+
+    Args:
+        config: of the model.
+        image_size: side in pixels.
+        recipe: name of the recipe by default.
+    """
+
+    config: ViTConfig
+    image_size: int
+    recipe: str
+
+
+_TINY_PICTURES = 40  # pixels, the longest side of what is no photo
+# Averaged tokens and fixed positions, as arXiv:2205.01580 has for ImageNet, learn small sets in half the epochs; with
+# width 96 and stochastic depth, 1 and 3 of the 179 test digits are mistaken (seeds 0 and 2), with width 64, 4 and 1.
+_WIDTH = {"hidden_size": 96, "num_heads": 4, "mlp_dim": 192}
+_PLAIN = {"pooling": "gap", "position_embedding": "sincos2d", "stochastic_depth_rate": 0.1}
+SMALL_MODELS = {
+    "pictures": SmallModel(ViTConfig(patch_size=4, num_layers=4, **_WIDTH, **_PLAIN), 24, "digits"),
+    "photos": SmallModel(ViTConfig(patch_size=8, num_layers=6, **_WIDTH, **_PLAIN), 64, "small"),
+}
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Preparation:
+    """All that training needs.
+
+    Attributes:
+        options: what was asked for.
+        source: the data.
+        split: that the result is measured on.
+        model: compiled.
+        plan: of the training.
+        augmentation: of the training images.
+        labels: `"int"` or `"one_hot"`.
+        devices: that share a batch.
+    """
+
+    options: FinetuneOptions
+    source: Source
+    split: str
+    model: VisionTransformer
+    plan: Plan
+    augmentation: Augmentation
+    labels: str
+    devices: int
+
+
+def prepare(data, options: FinetuneOptions, say) -> Preparation:
+    """Opens the data, builds and compiles the model, and refuses what cannot be trained."""
+    find_recipe(options.recipe or FINETUNE_RECIPE)  # a wrong name is found before the data is looked through
+    source = open_source(data, seed=options.seed, on_bad_image=options.on_bad_image)
+    _say_source(source, say)
+    split = _measured_split(source)
+    keras.utils.set_random_seed(options.seed)
+    kind = picture_kind(source)
+    recipe = _find_recipe(options, kind)
+    with _strategy_scope(options.strategy) as devices, _dtype_policy(options.precision):
+        model, head = _find_model(options, source, kind, recipe)
+        _choose_weights(model, options)
+        made = _make_plan(options, source, model, recipe, devices, say)
+        augmentation = find_augmentation(recipe.augmentation if options.augmentation is None else options.augmentation)
+        smooth = recipe.loss == "softmax" and recipe.label_smoothing
+        labels = "one_hot" if augmentation.mixes or smooth else "int"
+        made.prepare(model, head)
+        model.compile(**made.compile_arguments(labels))
+    _say_plan(model, made, say)
+    return Preparation(options, source, split, model, made, augmentation, labels, devices)
+
+
+def picture_kind(source) -> str:
+    """`"pictures"` for a set of tiny ones, as digits are, or `"photos"`, by the first of them."""
+    height, width = source.pixels("train", 0).shape[:2]
+    return "pictures" if max(height, width) <= _TINY_PICTURES else "photos"
+
+
+def count(weights) -> int:
+    """How many numbers these weights have together."""
+    return sum(math.prod(weight.shape) for weight in weights)
+
+
+def _measured_split(source):
+    for split in ("test", "validation"):
+        if source.sizes.get(split):
+            return split
+    raise ValueError(
+        "a run is measured on images that it has not trained on, so there must be a test or a validation set.\n"
+        f"Received: {source.name}, with {source.sizes}."
+    )
+
+
+def _find_recipe(options, kind):
+    recipe = options.recipe
+    if recipe is None:
+        trained = isinstance(options.model, VisionTransformer) or _weights_of(options) is not None
+        recipe = FINETUNE_RECIPE if trained else SMALL_MODELS[kind].recipe
+    recipe = find_recipe(recipe)
+    if options.ema_momentum is not None:
+        recipe = dataclasses.replace(recipe, ema_momentum=options.ema_momentum)
+    return recipe
+
+
+def _weights_of(options):
+    if options.weights != "default":
+        return options.weights
+    return PRETRAINED if isinstance(options.model, str) and options.model != "small" else None
+
+
+def _find_model(options, source, kind, recipe):
+    """The model, and what becomes of its head."""
+    if isinstance(options.model, VisionTransformer):
+        _check_given(options, source)
+        return options.model, "keep"
+    config, size = options.model, options.image_size
+    size = recipe.image_size if size is None else size
+    if config == "small":
+        small = SMALL_MODELS[kind]
+        config, size = small.config, small.image_size if size is None else size
+    weights = _weights_of(options)
+    shape = _input_shape(size, weights, source)
+    config = _variant(config)
+    known = config if isinstance(config, ViTConfig) else variant(config)
+    name = "vit_small" if options.model == "small" else None
+    arguments = recipe.model_arguments(known)
+    return build(
+        config, weights=weights, input_shape=shape, classes=len(source.class_names), name=name, **arguments
+    ), "reset"
+
+
+def _variant(config):
+    from keras_vit.weights.hub import variant_of
+
+    return variant_of(config) if isinstance(config, str) else config
+
+
+def _input_shape(size, weights, source):
+    """`(H, W, C)`, or `None` for the one that the weights were trained at."""
+    if size is None and weights is not None:
+        return None
+    size = DEFAULT_IMAGE_SIZE if size is None else size
+    sides = (size, size) if isinstance(size, int) else tuple(size)
+    for side in sides:
+        check_positive_int("image_size", side)
+    channels = min(source.pixels("train", 0).shape[-1], 3) if weights is None else 3
+    return (*sides, channels)
+
+
+def _check_given(options, source):
+    model = options.model
+    if options.image_size is not None or options.weights != "default":
+        raise ValueError(
+            "a model that is built has its size and its weights.\n"
+            f"Received: image_size={options.image_size}, weights={options.weights!r} for {model.name!r}."
+        )
+    if model.output_shape[-1] != len(source.class_names) or None in model.input_shape[1:]:
+        raise ValueError(
+            "the model must have one output for each class of the data, and images of one size.\n"
+            f"Received: {model.name!r} from {model.input_shape} to {model.output_shape}, "
+            f"{len(source.class_names)} classes."
+        )
+
+
+def _choose_weights(model, options):
+    if options.lora_rank is not None:
+        add_lora(model, options.lora_rank)
+    elif options.trainable != "all":
+        freeze(model, *parse_trainable(options.trainable))
+
+
+def _make_plan(options, source, model, recipe, devices, say):
+    """The plan, with a batch that fits."""
+    images = source.sizes["train"]
+    batch_size = options.batch_size
+    batch_size = _usual_batch(recipe.batch_size, images, devices) if batch_size is None else batch_size
+    check_positive_int("batch_size", batch_size)
+    if batch_size % devices:
+        raise ValueError(
+            "`batch_size` must be a multiple of the devices, so that each gets as much.\n"
+            f"Received: batch_size={batch_size}, {devices} devices."
+        )
+    made = plan(
+        recipe,
+        model,
+        num_images=images,
+        batch_size=batch_size,
+        steps=_usual_steps(options, images),
+        epochs=options.epochs,
+        learning_rate=options.learning_rate,
+        accumulation_steps=options.accumulation_steps or _fewest_parts(options, model, recipe, batch_size // devices),
+        layer_decay=options.layer_decay,
+    )
+    memory = _memory_of(recipe)
+    estimate = check_memory(model, batch_size // devices, accumulation_steps=made.accumulation_steps, **memory)
+    available = available_memory()
+    free = "" if available is None else f"; {available / 1e9:.2f} GB are free"
+    say(f"estimated {estimate}{free}")
+    return made
+
+
+def _usual_steps(options, images):
+    asked = (options.steps, options.epochs, options.recipe)
+    if asked != (None, None, None) or (
+        _weights_of(options) is None and not isinstance(options.model, VisionTransformer)
+    ):
+        return options.steps
+    return next(steps for most, steps in _FINETUNE_STEPS if images <= most)
+
+
+def _usual_batch(batch_size, images, devices):
+    """That of the recipe, or of a small set the largest power of two that is not larger than it."""
+    batch_size = min(batch_size, 2 ** int(math.log2(images)))
+    return max(batch_size // devices, 1) * devices
+
+
+def _fewest_parts(options, model, recipe, batch_size):
+    """Micro-batches for a batch that nobody chose, so that it fits; the numbers are the same for any count.
+
+    The recipe's own count is for its machines' memory. A batch that was asked for is one part, or is refused.
+    """
+    available = available_memory()
+    if options.batch_size is not None or available is None:
+        return 1
+    micro_batch = largest_micro_batch(model, batch_size, available, **_memory_of(recipe))
+    return batch_size // micro_batch if micro_batch else batch_size
+
+
+def _memory_of(recipe):
+    return {"optimizer": recipe.optimizer, "ema": recipe.ema_momentum is not None}
+
+
+@contextlib.contextmanager
+def _strategy_scope(strategy):
+    """Gives the number of devices that share a batch."""
+    if strategy == "none":
+        yield 1
+        return
+    if keras.backend.backend() != "tensorflow":
+        raise ValueError(
+            "`strategy='mirrored'` is TensorFlow's.\n"
+            f"Received: the {keras.backend.backend()} backend. Set KERAS_BACKEND=tensorflow."
+        )
+    import tensorflow as tf
+
+    mirrored = tf.distribute.MirroredStrategy()
+    with mirrored.scope():
+        yield mirrored.num_replicas_in_sync
+
+
+@contextlib.contextmanager
+def _dtype_policy(precision):
+    before = keras.config.dtype_policy()
+    keras.config.set_dtype_policy(precision)
+    try:
+        yield
+    finally:
+        keras.config.set_dtype_policy(before)
+
+
+def _say_source(source, say):
+    sizes = ", ".join(f"{split} {size:,}" for split, size in source.sizes.items())
+    say(f"data {source.name}: {len(source.class_names)} classes; {sizes} images")
+    if source.bad_images:  # `open_source` has warned of them by name
+        say(f"  {len(source.bad_images):,} files left out; bad_images.txt names each")
+
+
+def _say_plan(model, made, say):
+    size = "x".join(map(str, model.input_shape[1:]))
+    learning = count(model.trainable_weights)
+    say(f"model {model.name}: {model.count_params():,} parameters, {learning:,} learn; images of {size}")
+    say(f"recipe {made.recipe.name}: {made.steps:,} steps of {made.batch_size} images, rate {made.learning_rate:g}")
+    for change in made.changes():
+        say(f"  {change}")
+    if made.accumulation_steps > 1:
+        say(f"  each batch in {made.accumulation_steps} micro-batches")

@@ -1,0 +1,74 @@
+"""What a checkpoint file must hold before it gets its name: valid members, and the model that the name promises."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from keras_vit.weights.checkpoint import Checkpoint, read_checkpoint
+from keras_vit.weights.fetch import cache_dir
+from keras_vit.weights.fetch.from_hugging_face import check_json
+from keras_vit.weights.hub import RECORDS, WeightsRecord
+from keras_vit.weights.hub.augreg import FOLDER, augreg_record
+from keras_vit.weights.reader import CheckpointError, scan
+
+
+def check_file(path) -> Checkpoint:
+    """Reads a file wholly; `CheckpointError` unless it is a checkpoint of a known layout, valid in every member."""
+    scan(path).check()
+    return read_checkpoint(path)
+
+
+def check_for(record: WeightsRecord) -> Callable[[Path], None]:
+    """A check that the file is valid, and holds the model of the record and no other."""
+
+    def check(path):
+        if differing := _differing(check_file(path), record):
+            raise CheckpointError(
+                f"it must be {record.name!r} for ViT {record.variant}, and is another model: {differing}.\n"
+                f"Received: {path}."
+            )
+
+    return check
+
+
+def check_cached(path):
+    """Raises `CheckpointError` unless a file is valid, and at a published place of the cache what belongs there."""
+    record = _published_at(path)
+    if path.suffix == ".json":
+        check_json(path)
+    elif record is None:
+        check_file(path)
+    else:
+        size, listed = path.stat().st_size, record.bytes
+        if listed is not None and abs(size - listed) > record.bytes_tolerance:
+            raise CheckpointError(
+                f"the size must be the listed one: expected {listed} +- {record.bytes_tolerance} bytes, got {size}.\n"
+                f"Received: {path}."
+            )
+        check_for(record)(path)
+
+
+def _differing(checkpoint, record) -> str:
+    """What differs, as `"classes: expected 1000, got 10"`; heads only if the file tells them."""
+    config = record.config
+    names = ("patch size", "width", "blocks", "MLP", "ResNet stages")
+    expected = (config.patch_size, config.hidden_size, config.num_layers, config.mlp_dim, config.resnet_stages)
+    rows = list(zip(names, expected, checkpoint.measured(), strict=True))
+    rows.append(("classes", record.classes, checkpoint.classes or 0))
+    rows.append(("heads", config.num_heads, checkpoint.num_heads or config.num_heads))
+    if record.is_flexible:
+        rows = rows[1:]
+    return ", ".join(f"{name}: expected {wanted}, got {found}" for name, wanted, found in rows if wanted != found)
+
+
+def _published_at(path):
+    """The record of a place in the cache, if it is one of the table's or of AugReg's."""
+    if not path.absolute().is_relative_to(cache_dir()):
+        return None
+    place = path.absolute().relative_to(cache_dir()).as_posix()
+    record = next((record for record in RECORDS if record.path == place), None)
+    if record is None and place.startswith(FOLDER):
+        try:
+            return augreg_record(place.removeprefix(FOLDER))
+        except ValueError:  # not a name of theirs
+            return None
+    return record

@@ -1,0 +1,150 @@
+import pytest
+import tensorflow as tf
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from pictures import encoded, picture, turned
+
+from keras_vit.exporting.saved_model.segments import MAX_SCANS, MAX_STEPS, look, without_texts
+from keras_vit.images.exif import orientation
+
+PIXELS = picture(9, 11)
+in_graph = tf.function(look, input_signature=[tf.TensorSpec((), tf.string)])
+BIG_ENDIAN = (
+    b"MM\0*\0\0\0\x08\0\x02" + b"\x01\x00\0\x03\0\0\0\x01\0\x63\0\0" + b"\x01\x12\0\x03\0\0\0\x01\0\x06\0\0" + bytes(4)
+)
+BIG_JPEG, BIG_PNG = (encoded(PIXELS, kind, exif=b"Exif\0\0" + BIG_ENDIAN) for kind in ("JPEG", "PNG"))
+
+
+def found(data):
+    said = in_graph(tf.constant(data))
+    return int(said.orientation), bool(said.row_by_row)
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG"])
+@pytest.mark.parametrize("value", range(1, 9))
+def test_orientation_in_the_graph_is_what_was_written(kind, value):
+    assert found(turned(PIXELS, value, kind))[0] == value
+
+
+@pytest.mark.parametrize("data", [BIG_JPEG, BIG_PNG], ids=["jpeg", "png"])
+def test_orientation_in_the_graph_is_read_in_the_other_order_of_bytes(data):
+    assert found(data)[0] == orientation(data) == 6
+
+
+@pytest.mark.parametrize("data", [encoded(PIXELS), encoded(PIXELS, "PNG"), turned(PIXELS, 9), turned(PIXELS, 0)])
+def test_orientation_is_upright_where_nothing_sensible_is_said(data):
+    assert found(data)[0] == 1
+
+
+def test_chunk_behind_the_pixels_of_a_png_is_found():
+    data, chunk = encoded(PIXELS, "PNG"), BIG_PNG[BIG_PNG.index(b"eXIf") - 4 :][: 12 + len(BIG_ENDIAN)]
+    data = data[:-12] + chunk + data[-12:]
+    assert found(data)[0] == orientation(data) == 6
+
+
+def test_fill_bytes_before_a_segment_are_passed():
+    data = turned(PIXELS, 8)
+    data = data[:2] + b"\xff" * 5 + data[2:]
+    assert found(data)[0] == orientation(data) == 8
+
+
+SEEDS = [*(turned(PIXELS, value, kind) for value in (6, 3) for kind in ("JPEG", "PNG")), BIG_JPEG, BIG_PNG]
+
+
+@settings(max_examples=400, deadline=None)
+@given(
+    data=st.sampled_from(SEEDS),
+    changes=st.lists(st.tuples(st.integers(8, 130), st.integers(0, 255)), max_size=6),
+    length=st.integers(33, 160),
+)
+@example(SEEDS[0], [], 40)
+@example(SEEDS[1], [(33, 255)], 160)
+def test_damaged_block_gives_what_is_found_outside_the_graph(data, changes, length):
+    data = bytearray(data)
+    for place, value in changes:
+        data[place] = value
+    data = bytes(data[:length])
+    assert found(data)[0] == orientation(data)
+
+
+@pytest.mark.parametrize("data", SEEDS)
+def test_block_cut_anywhere_gives_what_is_found_outside_the_graph(data):
+    for length in range(33, 110):
+        assert found(data[:length])[0] == orientation(data[:length])
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (encoded(PIXELS), True),
+        (encoded(PIXELS[..., 0]), True),
+        (turned(PIXELS, 6), True),
+        (encoded(PIXELS, "PNG"), True),
+        (encoded(PIXELS, progressive=True), False),
+        (encoded(PIXELS[..., 0], progressive=True), False),
+    ],
+    ids=["rgb", "grey", "turned", "png", "progressive", "progressive grey"],
+)
+def test_a_file_of_one_scan_is_told_from_one_of_several(data, expected):
+    assert found(data)[1] is expected
+
+
+def test_first_scan_of_one_colour_of_three_means_several_scans():
+    data = bytearray(encoded(PIXELS))
+    data[data.index(b"\xff\xda") + 4] = 1
+    assert found(bytes(data))[1] is False
+
+
+def test_no_more_segments_are_looked_at_than_the_limit():
+    data = turned(PIXELS, 6)
+    assert found(data[:2] + b"\xff\xe2\0\2" * (MAX_STEPS - 2) + data[2:])[0] == 6
+    assert found(data[:2] + b"\xff\xe2\0\2" * MAX_STEPS + data[2:])[0] == 1
+
+
+def test_a_marker_that_no_length_follows_proves_nothing_behind_it():
+    data = encoded(PIXELS)
+    assert found(data[:2] + b"\xff\xd0\0\2" + data[2:])[1] is False
+
+
+def few(data):
+    return bool(in_graph(tf.constant(data)).few)
+
+
+def of_scans(count):
+    """A progressive JPEG whose last scan comes again and again, and its number of scans."""
+    data = encoded(PIXELS, progressive=True)
+    last = data[data.rindex(b"\xff\xda") : -2]
+    return data[:-2] + last * (count - data.count(b"\xff\xda")) + data[-2:]
+
+
+@pytest.mark.parametrize("hidden", [b"", b"\xff\xd0\xff\xd0", b"\0"], ids=["plain", "lone marker", "no marker"])
+def test_scans_are_counted(hidden):
+    for count, expected in ((MAX_SCANS, True), (MAX_SCANS + 1, False)):
+        data = of_scans(count)
+        behind = 4 + int.from_bytes(data[4:6], "big")  # the first segment
+        assert few(data[:behind] + hidden + data[behind:]) is expected
+
+
+def test_scans_are_counted_over_the_bounds_of_pieces(monkeypatch):
+    monkeypatch.setattr("keras_vit.exporting.saved_model.segments._PIECE", 7)
+    count = tf.function(lambda data: look(data).few)
+    assert count(tf.constant(of_scans(MAX_SCANS)))
+    assert not count(tf.constant(of_scans(MAX_SCANS + 1)))
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG"])
+def test_a_file_of_too_many_parts_is_told(kind):
+    data, part = encoded(PIXELS, kind), {"JPEG": b"\xff\xe2\0\2", "PNG": b"\0\0\0\0abCd\0\0\0\0"}[kind]
+    place = {"JPEG": 2, "PNG": 33}[kind]
+    assert few(data[:place] + part * 900 + data[place:])
+    assert not few(data[:place] + part * MAX_STEPS + data[place:])
+
+
+@pytest.mark.parametrize("place", [33, -12], ids=["before the pixels", "behind them"])
+def test_texts_of_a_png_are_left_out_and_nothing_else(place):
+    data = BIG_PNG
+    texts = b"".join(b"\0\0\0\5" + name + b"a\0\0bcCRC " for name in (b"zTXt", b"iTXt"))
+    given = data[:place] + texts + data[place:]
+    assert in_graph(tf.constant(given)).has_texts
+    assert not in_graph(tf.constant(data)).has_texts
+    assert tf.function(without_texts)(tf.constant(given)).numpy() == data

@@ -1,0 +1,124 @@
+import dataclasses
+import io
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from pictures import encoded, forged_png, picture, sixteen_bit, turned
+from PIL import Image
+
+from keras_vit.images import check
+from keras_vit.images.check import BadImage, GoodImage, check_image, check_images
+from keras_vit.images.decode import decode_image
+
+PIXELS = picture()
+JPEG, PNG = encoded(PIXELS, quality=90), encoded(PIXELS, "PNG")
+GOOD = {
+    "grey.jpg": encoded(PIXELS[..., 0]),
+    "cmyk.jpg": encoded(Image.fromarray(PIXELS).convert("CMYK")),
+    "alpha.png": encoded(np.dstack([PIXELS, PIXELS[..., 0]]), "PNG"),
+    "sixteen.png": sixteen_bit()[1],
+    "palette.png": encoded(Image.fromarray(PIXELS).quantize(9), "PNG"),
+    "a png.jpg": PNG,
+    "turned.jpg": turned(PIXELS, 6),
+}
+BAD = {
+    "half.jpg": (JPEG[: len(JPEG) // 2], "truncated JPEG"),
+    "end.jpg": (JPEG[:-2], "truncated JPEG"),
+    "half.png": (PNG[: len(PNG) // 2], "truncated PNG"),
+    "damaged.png": (PNG[:60] + bytes(20) + PNG[80:], "damaged PNG"),
+    "damaged.jpg": (JPEG[:2] + b"\xff\xdb\0\x03\0" + JPEG[2:], "damaged JPEG"),
+    "empty.jpg": (b"", "empty file"),
+    "text.jpg": (b"<html>not found</html>\n", "not an image: text"),
+    "noise.jpg": (bytes(range(256)), "not an image"),
+    "gif.jpg": (encoded(PIXELS, "GIF"), "GIF, not JPEG or PNG"),
+    "bmp.jpg": (encoded(PIXELS, "BMP"), "BMP, not JPEG or PNG"),
+    "webp.jpg": (encoded(PIXELS, "WEBP"), "WebP, not JPEG or PNG"),
+    "tiff.jpg": (encoded(PIXELS, "TIFF"), "TIFF, not JPEG or PNG"),
+    "bomb.png": (forged_png(20000, 20000), "381 Mpx, more than 64"),
+    "nothing.png": (forged_png(0, 7), "no pixels"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_file_is_named_with_its_reason(tmp_path, name):
+    data, reason = BAD[name]
+    (tmp_path / name).write_bytes(data)
+    assert check_image(tmp_path / name) == BadImage(str(tmp_path / name), reason)
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_odd_but_whole_file_is_good_and_decodes(tmp_path, name):
+    (tmp_path / name).write_bytes(GOOD[name])
+    found = check_image(tmp_path / name)
+    assert isinstance(found, GoodImage)
+    assert found.orientation == (6 if name == "turned.jpg" else 1)
+    assert decode_image(tf.constant(GOOD[name])).shape == (45, 67, 3)
+
+
+def test_missing_file_and_folder_are_bad(tmp_path):
+    assert check_image(tmp_path / "none.jpg").reason == "no such file"
+    assert check_image(tmp_path).reason.startswith("cannot be read: ")
+
+
+def test_every_truncation_that_passes_can_be_decoded(tmp_path):
+    # The check decodes a JPEG at an eighth of its size, the pipeline whole: they must find the same files bad.
+    for progressive in (False, True):
+        data = encoded(picture(90, 130), progressive=progressive)
+        for cut in range(20, len(data), 97):
+            found = check._fault(data[:cut])
+            try:
+                decode_image(tf.constant(data[:cut]))
+                assert found is None
+            except tf.errors.InvalidArgumentError:
+                assert found is not None
+
+
+def test_skip_warns_once_with_count_and_names(tmp_path):
+    for name, (data, _) in BAD.items():
+        (tmp_path / name).write_bytes(data)
+    (tmp_path / "good.jpg").write_bytes(JPEG)
+    with pytest.warns(UserWarning, match=f"left out {len(BAD)} bad images:") as caught:
+        found = check_images(sorted(tmp_path.iterdir()))
+    assert len(caught) == 1
+    assert all(name in str(caught[0].message) for name in BAD)
+    assert [isinstance(image, GoodImage) for image in found].count(True) == 1
+
+
+def test_raise_refuses_and_names_the_first_twenty(tmp_path):
+    for number in range(23):
+        (tmp_path / f"{number:02}.jpg").write_bytes(b"")
+    with pytest.raises(ValueError, match=r"23 bad images:(?s:.*)19.jpg: empty file\n  and 3 more"):
+        check_images(sorted(tmp_path.iterdir()), "raise")
+
+
+def test_file_is_read_again_only_if_it_has_changed(tmp_path, monkeypatch):
+    reads, read = [], check._read
+    monkeypatch.setattr(check, "_read", lambda path: reads.append(path) or read(path))
+    (tmp_path / "a.jpg").write_bytes(JPEG)
+    first, again = (check_image(tmp_path / "a.jpg") for _ in range(2))
+    (tmp_path / "a.jpg").write_bytes(JPEG[:-9])
+    assert first == again
+    assert isinstance(check_image(tmp_path / "a.jpg"), BadImage)
+    assert len(reads) == 2
+
+
+def test_equal_bytes_have_equal_digests(tmp_path):
+    for name, data in {"a.jpg": JPEG, "b.jpg": JPEG, "c.jpg": PNG}.items():
+        (tmp_path / name).write_bytes(data)
+    a, b, c = (check_image(tmp_path / name) for name in ("a.jpg", "b.jpg", "c.jpg"))
+    assert a.digest == b.digest != c.digest
+    assert dataclasses.replace(a, path=b.path) == b
+
+
+def test_progress_is_shown_on_a_terminal_after_a_second(monkeypatch):
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    for patience, shown in ((0.0, True), (60.0, False)):
+        terminal = Terminal()
+        monkeypatch.setattr("sys.stderr", terminal)
+        monkeypatch.setattr(check, "_PATIENCE", patience)
+        assert list(check._with_progress(iter("abc"), 3)) == ["a", "b", "c"]
+        assert ("Checking images" in terminal.getvalue()) == shown

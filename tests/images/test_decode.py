@@ -1,0 +1,158 @@
+import io
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from conftest import run_python
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pictures import decoded, encoded, forged_png, picture, sixteen_bit, turned
+from PIL import Image, ImageOps
+
+from keras_vit.images.decode import apply_orientation, decode_image, decode_window, image_size
+
+PIXELS = picture()
+JPEG, PNG = encoded(PIXELS, quality=90), encoded(PIXELS, "PNG")
+ALPHA = np.dstack([PIXELS, picture(channels=1, seed=1)])
+in_graph = tf.function(decode_image)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        JPEG,
+        encoded(PIXELS, progressive=True),
+        encoded(PIXELS[..., 0]),
+        encoded(Image.fromarray(PIXELS).convert("CMYK"), quality=95),
+        encoded(PIXELS, subsampling=0),
+    ],
+    ids=["rgb", "progressive", "grey", "cmyk", "no subsampling"],
+)
+def test_jpeg_decodes_as_pillow_decodes_it(data):
+    # Both use the accurate integer transform of libjpeg; other versions of it may round one level apart.
+    assert np.abs(in_graph(tf.constant(data)).numpy().astype(int) - decoded(data)).max() <= 1
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        PNG,
+        encoded(PIXELS[..., 0], "PNG"),
+        encoded(Image.fromarray(PIXELS).quantize(17), "PNG"),
+        encoded(PIXELS[..., 0] > 128, "PNG"),
+    ],
+    ids=["rgb", "grey", "palette", "one bit"],
+)
+def test_png_decodes_exactly_as_pillow_decodes_it(data):
+    np.testing.assert_array_equal(in_graph(tf.constant(data)), decoded(data))
+
+
+def test_alpha_is_dropped():
+    np.testing.assert_array_equal(in_graph(tf.constant(encoded(ALPHA, "PNG"))), PIXELS)
+
+
+def test_of_sixteen_bits_the_high_byte_is_kept():
+    pixels, data = sixteen_bit()
+    np.testing.assert_array_equal(in_graph(tf.constant(data)), np.repeat(pixels[..., None] >> 8, 3, -1))
+
+
+@pytest.mark.parametrize("data", [PNG, encoded(PIXELS[..., 0], "PNG")], ids=["rgb", "grey"])
+def test_one_channel_is_the_grey_of_pillow(data):
+    np.testing.assert_array_equal(decode_image(tf.constant(data), channels=1)[..., 0], decoded(data, "L"))
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_orientation_turns_as_pillow_turns(orientation):
+    image = Image.open(io.BytesIO(turned(PIXELS, orientation, "PNG")))
+    expected = np.asarray(ImageOps.exif_transpose(image))
+    np.testing.assert_array_equal(decode_image(tf.constant(PNG), tf.constant(orientation)), expected)
+    assert tuple(int(side) for side in image_size(tf.constant(PNG), tf.constant(orientation))) == expected.shape[:2]
+
+
+@pytest.mark.parametrize("orientation", [0, -3, 9])
+def test_orientation_that_means_nothing_turns_nothing(orientation):
+    np.testing.assert_array_equal(apply_orientation(tf.constant(PIXELS), tf.constant(orientation)), PIXELS)
+
+
+@pytest.mark.parametrize("data", [encoded(PIXELS, subsampling=0), PNG], ids=["jpeg", "png"])
+@pytest.mark.parametrize("orientation", [None, *range(1, 9)])
+@pytest.mark.parametrize("window", [(3, 7, 31, 19), (0, 0, 1, 1), (17, 20, 6, 5), (21, 9, 24, 8)])
+def test_window_is_that_part_of_the_whole(data, orientation, window):
+    orientation = None if orientation is None else tf.constant(orientation)
+    y, x, h, w = window
+    whole = decode_image(tf.constant(data), orientation)
+    part = decode_window(tf.constant(data), tuple(map(tf.constant, window)), orientation)
+    np.testing.assert_array_equal(part, whole[y : y + h, x : x + w])
+
+
+@pytest.mark.parametrize("window", [(3, 7, 31, 19), (17, 20, 6, 5), (0, 0, 45, 67)])
+def test_window_of_a_jpeg_with_halved_colours_differs_at_two_edges_only(window):
+    y, x, h, w = window
+    part = decode_window(tf.constant(JPEG), tuple(map(tf.constant, window)))
+    whole = decode_image(tf.constant(JPEG))[y : y + h, x : x + w]
+    np.testing.assert_array_equal(part[:-1, :-1], whole[:-1, :-1])
+
+
+@pytest.mark.parametrize("size", [(20000, 20000), (2**31 - 1, 3), (8193, 8192), (0, 5)])
+def test_size_is_refused_from_the_header(size):
+    with pytest.raises(tf.errors.InvalidArgumentError, match="a picture must have 1 to 67108864 pixels"):
+        in_graph(tf.constant(forged_png(*size)))
+
+
+def test_pixel_bomb_costs_no_memory():
+    # The file is whole: 20,000 x 20,000 grey pixels in 48 kB, which would take 1.2 GB.
+    code = """
+import resource, struct, sys, zlib
+import tensorflow as tf
+from keras_vit.images.decode import decode_image
+side, packer = 20000, zlib.compressobj(9)
+rows = b"".join(packer.compress(bytes(1 + side // 8)) for _ in range(side)) + packer.flush()
+def chunk(kind, data): return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+header = chunk(b"IHDR", struct.pack(">IIBBBBB", side, side, 1, 0, 0, 0, 0))
+bomb = b"\\x89PNG\\r\\n\\x1a\\n" + header + chunk(b"IDAT", rows) + chunk(b"IEND", b"")
+decode_image(tf.io.encode_png(tf.zeros((5, 7, 3), "uint8")))
+peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+before = peak()
+try: decode_image(tf.constant(bomb)); print("decoded")
+except tf.errors.InvalidArgumentError: print(len(bomb) < 60_000, peak() - before < 50_000)
+"""
+    assert run_python(code).split() == ["True", "True"]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"text",
+        encoded(PIXELS, "GIF"),
+        encoded(PIXELS, "BMP"),
+        JPEG[:3],
+        JPEG[:400],
+        JPEG[:-2],
+        PNG[:20],
+        PNG[:-20],
+    ],
+    ids=["empty", "text", "gif", "bmp", "jpeg start", "jpeg half", "jpeg without end", "png start", "png cut"],
+)
+def test_what_is_no_whole_jpeg_or_png_is_refused(data):
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        in_graph(tf.constant(data))
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        decode_image(tf.constant(data))
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    png=st.booleans(), places=st.lists(st.tuples(st.floats(0, 1), st.integers(0, 255)), min_size=1), cut=st.floats(0, 1)
+)
+def test_mutated_file_gives_pixels_or_the_documented_error(png, places, cut):
+    data = bytearray(PNG if png else JPEG)
+    for place, value in places:
+        data[int(place * (len(data) - 1))] = value
+    data = bytes(data[: len(data) if cut > 0.5 else int(2 * cut * len(data))])
+    try:
+        pixels = in_graph(tf.constant(data))
+    except tf.errors.InvalidArgumentError:
+        return
+    assert pixels.dtype == tf.uint8
+    assert pixels.shape[-1] == 3

@@ -1,0 +1,212 @@
+"""A step over micro-batches is the step of the whole batch: on both backends, under XLA and on two devices."""
+
+import json
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+from conftest import images, make_tiny, numpy, randomise, run_python, tiny_config
+
+import keras_vit
+from keras_vit.model.accumulation import check_accumulation
+from keras_vit.training.optimizers import SGD, AdamW
+from keras_vit.training.schedules import WarmupCosine
+
+TESTS = Path(__file__).parent
+TOLERANCE = 1e-6  # float32 sums in another order, over 3 steps
+BATCH, CLASSES = 8, 7
+pytestmark = pytest.mark.skipif(keras.backend.backend() == "torch", reason="TensorFlow and JAX only")
+
+
+def optimizer_of(name):
+    if name == "sgd":
+        return SGD(WarmupCosine(0.1, 4, 1), global_clipnorm=0.5, use_ema=True, ema_momentum=0.9)
+    return AdamW(WarmupCosine(0.01, 4, 1), global_clipnorm=0.5, weight_decay=0.1, epsilon=1e-3)
+
+
+def train(steps, optimizer="sgd", weights=None, batch=BATCH, count=None, **arguments):
+    """Three steps, or all of `count` images: the weights after them, and the history."""
+    count = count or 3 * batch
+    model = randomise(keras_vit.build(tiny_config(num_layers=1), input_shape=(20, 28, 3), classes=CLASSES))
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(
+        optimizer_of(optimizer),
+        loss,
+        metrics=["accuracy"],
+        accumulation_steps=steps,
+        **arguments,
+    )
+    labels = np.arange(count) % CLASSES
+    history = model.fit(
+        images(count, 20, 28, 3), labels, batch, sample_weight=weights, shuffle=False, verbose=0
+    ).history
+    state = [*model.trainable_variables, *model.optimizer.variables]
+    return [numpy(v).astype("float64") for v in state], history
+
+
+def furthest(found, expected):
+    """The largest difference of a weight, or of anything in the optimizer or the history by its size if above 1."""
+    pairs = [
+        *zip(found[0], expected[0], strict=True),
+        *((found[1][key][0], expected[1][key][0]) for key in expected[1]),
+    ]
+    return float(max((abs(a - b) / np.maximum(abs(b), 1)).max() for a, b in pairs))
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+@pytest.mark.parametrize("steps", [2, 4])
+def test_micro_batches_train_as_the_whole_batch(steps, optimizer):
+    assert furthest(train(steps, optimizer), train(1, optimizer)) < TOLERANCE
+
+
+def test_micro_batches_under_xla_train_as_the_whole_batch():
+    assert furthest(train(4, jit_compile=True), train(1)) < TOLERANCE
+
+
+def test_micro_batches_run_eagerly_train_as_the_whole_batch():
+    assert furthest(train(4, run_eagerly=True), train(1)) < TOLERANCE
+
+
+def test_sample_weights_count_as_in_the_whole_batch():
+    weights = np.random.default_rng(2).uniform(0, 3, 3 * BATCH)
+    whole = train(1, weights=weights)
+    assert furthest(train(4, weights=weights), whole) < TOLERANCE
+    assert furthest(train(4), whole) > 1e-3
+
+
+def test_one_step_of_the_optimizer_is_made_for_a_batch():
+    model = make_tiny()
+    model.compile(optimizer_of("sgd"), "mse", accumulation_steps=4)
+    model.fit(images(16, 20, 28, 3), np.zeros((16, CLASSES)), 8, verbose=0)
+    assert int(numpy(model.optimizer.iterations)) == 2
+
+
+def test_dropout_draws_anew_for_each_micro_batch():
+    """Twice the same image: with one mask for both parts their predictions would be equal."""
+    model = keras_vit.build(tiny_config(dropout_rate=0.5), input_shape=(20, 28, 3), classes=CLASSES)
+    randomise(model)
+    model.compile(optimizer_of("sgd"), "mse", metrics=[Spread()], accumulation_steps=2)
+    model.fit(np.repeat(images(1, 20, 28, 3), 2, 0), np.zeros((2, CLASSES)), 2, verbose=0)
+    assert float(numpy(model.metrics[1].metrics[0].spread)) > 1e-3
+
+
+@keras.saving.register_keras_serializable("tests")
+class Spread(keras.metrics.Metric):
+    """How far the first two predictions of a batch are apart."""
+
+    def __init__(self, name="spread"):
+        super().__init__(name=name)
+        self.spread = self.add_variable((), initializer="zeros", name="spread")
+
+    def update_state(self, y_true, y_pred, sample_weight=None):
+        self.spread.assign(keras.ops.max(keras.ops.abs(y_pred[0] - y_pred[1])))
+
+    def result(self):
+        return self.spread.value
+
+    def reset_state(self):
+        """Kept for the test to read."""
+
+
+@pytest.mark.parametrize("arguments", [{}, {"jit_compile": True}, {"run_eagerly": True}])
+def test_an_uneven_batch_trains_as_the_whole_one(arguments):
+    """Batches of 8 and 5, in 4 parts."""
+    whole = train(1, count=13)
+    assert furthest(train(4, count=13, **arguments), whole) < TOLERANCE
+
+
+def test_an_uneven_batch_of_weighed_images_may_be_smaller_than_its_parts():
+    weights = np.array([0.3, 2.0, 1.1])
+    whole = train(1, weights=weights, batch=3, count=3)
+    assert furthest(train(8, weights=weights, batch=3, count=3), whole) < TOLERANCE
+
+
+def test_regularisers_count_once_in_an_uneven_batch():
+    trained = []
+    for steps in (1, 4):
+        model = make_tiny()
+        model.get_layer("head").kernel.regularizer = keras.regularizers.L2(0.1)
+        assert len(model.losses) == 1
+        model.compile(keras.optimizers.SGD(0.1), "mse", accumulation_steps=steps)
+        history = model.fit(images(5, 20, 28, 3), np.zeros((5, CLASSES)), 8, verbose=0).history
+        trained.append([numpy(weight) for weight in model.weights] + [np.array(history["loss"])])
+    assert max(np.abs(one - other).max() for one, other in zip(*trained, strict=True)) < TOLERANCE
+
+
+def test_an_optimizer_that_accumulates_by_itself_is_refused():
+    theirs = keras.optimizers.SGD(0.1, gradient_accumulation_steps=4)
+    with pytest.raises(ValueError, match="Leave the optimizer's out"):
+        make_tiny().compile(theirs, "mse", accumulation_steps=2)
+    make_tiny().compile(theirs, "mse")
+
+
+@pytest.mark.parametrize("reduction", ["sum", "mean_with_sample_weight"])
+def test_a_loss_that_is_no_mean_over_the_batch_is_refused(reduction):
+    with pytest.raises(ValueError, match="needs a loss that is a mean"):
+        check_accumulation(2, None, [keras.losses.MeanSquaredError(reduction=reduction)])
+    check_accumulation(1, None, [keras.losses.MeanSquaredError(reduction=reduction)])
+
+
+def test_a_loss_that_ignores_a_class_is_refused():
+    with pytest.raises(ValueError, match="ignore_class=3"):
+        check_accumulation(2, None, [keras.losses.SparseCategoricalCrossentropy(ignore_class=3)])
+
+
+@pytest.mark.parametrize(("steps", "error"), [(0, ValueError), (2.0, TypeError), (True, TypeError)])
+def test_steps_that_are_no_positive_int_are_refused(steps, error):
+    with pytest.raises(error, match="accumulation_steps"):
+        make_tiny().compile("sgd", "mse", accumulation_steps=steps)
+
+
+def test_a_saved_model_goes_on_as_it_was_compiled(tmp_path):
+    data = (images(8, 20, 28, 3), np.zeros((8, CLASSES)))
+    model = make_tiny()
+    model.compile(optimizer_of("adamw"), "mse", accumulation_steps=2)
+    model.fit(*data, 4, verbose=0, shuffle=False)
+    model.save(tmp_path / "model.keras")
+    again = keras.models.load_model(tmp_path / "model.keras")
+    assert again.accumulation_steps == 2
+    for each in (model, again):
+        each.fit(*data, 4, verbose=0, shuffle=False)
+    for ours, theirs in zip(model.optimizer.variables, again.optimizer.variables, strict=True):
+        np.testing.assert_array_equal(numpy(ours), numpy(theirs))
+
+
+ELSEWHERE = """
+import json, sys
+sys.path.insert(0, sys.argv[1])
+from test_accumulation import furthest, train
+pairs = [("sgd", 21), ("adamw", 24)]  # the last batch of 21 is uneven
+print(json.dumps([furthest(train(4, name, count=n), train(1, name, count=n)) for name, n in pairs]))
+"""
+
+
+def test_micro_batches_on_jax_train_as_the_whole_batch():
+    pytest.importorskip("jax")
+    assert max(json.loads(run_python(ELSEWHERE, TESTS, backend="jax").splitlines()[-1])) < TOLERANCE
+
+
+MIRRORED = """
+import json, sys
+import tensorflow as tf
+sys.path.insert(0, sys.argv[1])
+cpu = tf.config.list_physical_devices("CPU")[0]
+tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+from test_accumulation import furthest, train
+found = {}
+for name in ("sgd", "adamw"):
+    one = train(1, name)
+    with tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope():
+        found[name] = furthest(train(1, name), one)
+        found[name + " in micro-batches"] = furthest(train(2, name), one)
+print(json.dumps(found))
+"""
+
+
+def test_two_devices_train_as_one_with_clipping_and_micro_batches():
+    """Clipping by the norm over both devices, decay, averaging and loss: with Keras' clipping it is off by .1."""
+    pytest.importorskip("tensorflow")
+    found = json.loads(run_python(MIRRORED, TESTS, backend="tensorflow").splitlines()[-1])
+    assert len(found) == 4
+    assert max(found.values()) < TOLERANCE, found

@@ -1,0 +1,187 @@
+import keras
+import numpy as np
+import pytest
+from conftest import images, make_tiny, numpy, randomise, tiny_config
+
+import keras_vit
+from keras_vit.model.freezing import freeze
+from keras_vit.model.lora import add_lora, merge_lora
+
+X = images(4, 20, 28, 3)
+LABELS = np.arange(4)
+PER_BLOCK = {"attention": 4 * (12 + 12), "mlp": 2 * (12 + 17)}  # times the rank: D = 12, M = 17
+HEAD = 12 * 7 + 7
+
+
+def fit(model, steps=2):
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras.optimizers.SGD(0.1), loss, jit_compile=False)
+    for _ in range(steps):
+        model.train_on_batch(X, LABELS)
+
+
+def trained(**arguments):
+    model = make_tiny()
+    add_lora(model, 2, **arguments)
+    fit(model)
+    return model
+
+
+def values(model):
+    return {weight.path: numpy(weight).copy() for weight in model.weights}
+
+
+def count(weights):
+    return sum(int(np.prod(weight.shape)) for weight in weights)
+
+
+def test_lora_leaves_the_outputs_as_they_were(tiny):
+    before = numpy(tiny(X))
+    add_lora(tiny, 3)
+    np.testing.assert_array_equal(numpy(tiny(X)), before)
+
+
+@pytest.mark.parametrize("rank", [1, 5])
+@pytest.mark.parametrize("targets", [("attention", "mlp"), "attention", ("mlp",)])
+def test_lora_has_the_parameters_of_its_formula(tiny, rank, targets):
+    add_lora(tiny, rank, targets=targets)
+    wanted = (targets,) if isinstance(targets, str) else targets
+    assert count(tiny.trainable_weights) == 2 * rank * sum(PER_BLOCK[target] for target in wanted) + HEAD
+
+
+def test_lora_reaches_attention_pooling_too():
+    model = randomise(keras_vit.build(tiny_config(), input_shape=(20, 28, 3), pooling="map", classes=7))
+    add_lora(model, 2)
+    assert count(model.trainable_weights) == 3 * 2 * sum(PER_BLOCK.values()) + HEAD
+
+
+def test_lora_trains_its_factors_and_the_head_alone(tiny):
+    add_lora(tiny, 2)
+    before = values(tiny)
+    fit(tiny)
+    changed = {path for path, value in values(tiny).items() if not np.array_equal(value, before[path])}
+    assert changed == {path for path in before if "lora_kernel" in path or path.startswith("head/")}
+
+
+def test_lora_is_rank_times_alpha_of_the_factors():
+    """W + alpha / rank * A B, in float64."""
+    model = trained(alpha=6.0)
+    query = model.get_layer("block_00").attention.query
+    kernel, bias, a, b = (numpy(weight).astype("float64") for weight in query.weights)
+    tokens = images(3, 12)
+    np.testing.assert_allclose(numpy(query(tokens)), tokens @ (kernel + 3.0 * a @ b) + bias, atol=1e-6)
+    assert np.abs(a @ b).max() > 1e-4
+
+
+@pytest.mark.parametrize("alpha", [None, 6.0])
+def test_merged_lora_computes_the_same(alpha):
+    model = trained(alpha=alpha)
+    merged = merge_lora(model)
+    assert [w.path for w in merged.weights] == [w.path for w in make_tiny().weights]
+    np.testing.assert_allclose(numpy(merged(X)), numpy(model(X)), atol=1e-6)
+    assert np.abs(numpy(merged(X)) - numpy(make_tiny()(X))).max() > 1e-2
+
+
+def test_merging_leaves_the_model_as_it_was():
+    model = trained()
+    before = values(model)
+    fit(merge_lora(model))
+    after = values(model)
+    assert all(np.array_equal(after[path], before[path]) for path in before)
+
+
+def test_merged_model_knows_what_the_model_knew():
+    model = trained()
+    model.weights_report = ("a line",)
+    merged = merge_lora(model)
+    assert (merged.config, merged.preprocessing, merged.weights_report) == (
+        model.config,
+        model.preprocessing,
+        ("a line",),
+    )
+    assert len(merged.trainable_weights) == len(merged.weights)
+
+
+def test_merged_model_can_be_saved_as_a_checkpoint_and_resized(tmp_path):
+    model = trained()
+    merged = merge_lora(model)
+    path = keras_vit.save_checkpoint(merged, tmp_path / "merged.npz")
+    again = make_tiny()
+    keras_vit.load_checkpoint(again, path)
+    np.testing.assert_allclose(numpy(again(X)), numpy(model(X)), atol=1e-6)
+    assert keras_vit.with_input_shape(merged, (32, 16, 3)).input_shape == (None, 32, 16, 3)
+
+
+def test_lora_reloads_merged(tmp_path):
+    model = trained(alpha=3.0)
+    model.save(tmp_path / "model.keras")
+    again = keras.saving.load_model(tmp_path / "model.keras")
+    np.testing.assert_allclose(numpy(again(X)), numpy(model(X)), atol=1e-6)
+
+
+def test_lora_in_half_precision_learns_in_float32():
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    model = trained()
+    factor = model.get_layer("block_00").mlp.dense_1.lora_kernel_b
+    assert factor.dtype == "float32"
+    assert np.abs(numpy(factor)).max() > 0
+    outputs = [numpy(m(X)).astype("float32") for m in (model, merge_lora(model))]
+    np.testing.assert_allclose(*outputs, atol=0.02)  # a kernel rounded to 8 bits after the sum or before it
+
+
+def test_lora_after_freezing_learns_all_the_same(tiny):
+    freeze(tiny, "head")
+    add_lora(tiny, 2)
+    assert count(tiny.trainable_weights) == 2 * 2 * sum(PER_BLOCK.values()) + HEAD
+
+
+@pytest.mark.parametrize("change", [add_lora, freeze])
+def test_compiled_model_asks_to_be_compiled_again(tiny, change):
+    fit(tiny, steps=1)
+    change(tiny, 2) if change is add_lora else change(tiny, "head")
+    with pytest.raises(ValueError, match="must call `compile"):
+        tiny.fit(X, LABELS, verbose=0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"rank": 0}, ValueError, "`rank` must be at least 1"),
+        ({"rank": 2.0}, TypeError, "`rank` must be an int"),
+        ({"rank": 13}, ValueError, "Received: rank=13, smallest side 12"),
+        ({"rank": 2, "alpha": 0}, ValueError, "`alpha` must be positive"),
+        ({"rank": 2, "alpha": float("nan")}, ValueError, "`alpha` must be positive"),
+        ({"rank": 2, "alpha": "1"}, TypeError, "`alpha` must be a number"),
+        ({"rank": 2, "targets": "mpl"}, ValueError, "Did you mean 'mlp'"),
+        ({"rank": 2, "targets": ()}, ValueError, "must name at least one"),
+    ],
+)
+def test_lora_refuses(tiny, arguments, error, message):
+    before = values(tiny)
+    with pytest.raises(error, match=message):
+        add_lora(tiny, **arguments)
+    assert list(values(tiny)) == list(before)
+    assert len(tiny.trainable_weights) == len(before)
+
+
+def test_lora_is_refused_a_second_time(tiny):
+    add_lora(tiny, 2, targets="mlp")
+    with pytest.raises(ValueError, match="must not have LoRA already"):
+        add_lora(tiny, 2, targets="attention")
+
+
+def test_lora_is_refused_beside_integers(tiny):
+    tiny.get_layer("block_01").mlp.dense_2.quantize("int8")
+    with pytest.raises(ValueError, match="in int8"):
+        add_lora(tiny, 2)
+
+
+@pytest.mark.parametrize("function", [lambda model: add_lora(model, 2), merge_lora])
+def test_lora_needs_a_model_of_ours(function):
+    with pytest.raises(TypeError, match="must be a VisionTransformer"):
+        function(keras.Sequential([keras.layers.Dense(3)]))
+
+
+def test_merging_needs_lora(tiny):
+    with pytest.raises(ValueError, match="`model` must have LoRA"):
+        merge_lora(tiny)

@@ -1,0 +1,293 @@
+"""`finetune` from data to report: what it writes, what it refuses before the first step, what a failure leaves."""
+
+import csv
+import json
+import re
+
+import keras
+import numpy as np
+import pytest
+from conftest import GOLDEN, images, tiny_config
+from photos import BAD, CLASSES, ODD, add_odd_files, make_photos
+
+import keras_vit
+from keras_vit.runs.finetune import finetune
+from keras_vit.runs.preparation import SMALL_MODELS, parse_trainable
+from keras_vit.training.callbacks import TrainingDivergedError
+
+FILES = {
+    *("config.json", "result.json", "metrics.csv", "tensorboard", "curves.png", "report.html"),
+    *("confusion_matrix.png", "confusion_matrix.csv", "best.keras", "last.keras"),
+}
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    return make_photos(tmp_path_factory.mktemp("photos") / "set")
+
+
+@pytest.fixture(scope="module")
+def finished(photos, tmp_path_factory):
+    """A run of three epochs, and what it said."""
+    said = []
+    out = tmp_path_factory.mktemp("finished") / "run"
+    return finetune(photos, out, model=tiny_config(), image_size=24, batch_size=8, epochs=3, say=said.append), said
+
+
+def read(out, name):
+    return json.loads((out / name).read_text(), parse_constant=pytest.fail)
+
+
+def quiet(_):
+    """Nobody listens."""
+
+
+def test_run_has_every_file_and_names_them(finished):
+    out = finished[0].out
+    assert {path.name for path in out.iterdir()} == FILES
+    assert set(read(out, "result.json")["files"]) == FILES
+
+
+def test_result_is_that_of_the_best_model_read_back(finished, photos):
+    result, _ = finished
+    facts = read(result.out, "result.json")
+    assert (facts["classes"], facts["split"]) == (3, "test")
+    assert facts["seconds"] > 0
+    model = keras.models.load_model(result.out / "best.keras", compile=False)
+    again = keras_vit.evaluation.evaluate(model, photos, seed=0)
+    assert facts["test_accuracy"] == result.test_accuracy == again.accuracy
+    assert (again.confusion == result.evaluation.confusion).all()
+
+
+def test_metrics_have_a_row_for_each_epoch_and_the_best_is_the_best(finished):
+    with open(finished[0].out / "metrics.csv", newline="") as file:
+        rows = [{key: float(value) for key, value in row.items()} for row in csv.DictReader(file)]
+    assert [row["epoch"] for row in rows] == [1, 2, 3]
+    assert rows[-1]["step"] == 3 * 48 // 8  # 48 of 60 photos are trained on
+    best = max(rows, key=lambda row: (row["val_accuracy"], -row["val_loss"]))
+    assert read(finished[0].out, "result.json")["best_epoch"] == best["epoch"]
+    assert all(row["gradient_norm"] > 0 for row in rows)
+
+
+def test_configuration_tells_all_that_decides_the_run(finished):
+    config = read(finished[0].out, "config.json")
+    assert config["data"]["class_names"] == list(CLASSES)
+    assert config["data"]["sizes"] == {"train": 48, "validation": 6, "test": 6}
+    assert keras_vit.ViTConfig(**{key: value for key, value in config["model"].items() if key != "name"}) is not None
+    assert config["plan"]["steps"] == 18
+    assert (config["seed"], config["policy"], config["recipe"]["name"]) == (0, "float32", "small")
+    assert {"keras", "keras_vit", "numpy", "tensorflow"} <= config["versions"].keys()
+
+
+def test_memory_is_told_before_the_first_epoch(finished):
+    said = finished[1]
+    memory = next(number for number, line in enumerate(said) if re.match(r"estimated \d.* GB of memory", line))
+    first = next(number for number, line in enumerate(said) if line.startswith("epoch 1/3"))
+    assert memory < first
+    assert said[-2].startswith("test accuracy")
+
+
+def test_same_seed_gives_the_same_run(finished, photos, tmp_path):
+    again = finetune(photos, tmp_path / "run", model=tiny_config(), image_size=24, batch_size=8, epochs=3, say=quiet)
+    assert [row["loss"] for row in _rows(again.out)] == [row["loss"] for row in _rows(finished[0].out)]
+
+
+def _rows(out):
+    with open(out / "metrics.csv", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_folder_with_bad_files_trains_on_the_rest_and_names_them(tmp_path):
+    folder = add_odd_files(make_photos(tmp_path / "photos", per_class=67))
+    with pytest.warns(UserWarning, match="2 bad images"):
+        result = finetune(folder, tmp_path / "run", epochs=1, batch_size=32, image_size=32, say=quiet)
+    lines = (result.out / "bad_images.txt").read_text().splitlines()
+    assert sorted(lines) == sorted(f"{folder / name}\t{reason}" for name, reason in BAD.items())
+    config = read(result.out, "config.json")
+    assert sum(config["data"]["sizes"].values()) == 3 * 67 + len(ODD)
+    report = (result.out / "report.html").read_text()
+    assert all(name in report for name in BAD)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda path: path.mkdir(), "."),
+        (lambda path: make_photos(path, 3, classes=("disc",)), "."),
+        (lambda path: None, "no such|there is no"),
+    ],
+    ids=["empty", "one class", "missing"],
+)
+def test_data_without_classes_is_refused_and_nothing_is_written(tmp_path, make, words):
+    make(tmp_path / "photos")
+    with pytest.raises((ValueError, OSError), match=words):
+        finetune(str(tmp_path / "photos"), tmp_path / "run", say=quiet)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"recipe": "digit"}, "digits"),
+        ({"policy": "float64"}, "policy"),
+        ({"strategy": "many"}, "strategy"),
+        ({"trainable": "last_blocks"}, "last_blocks:k"),
+        ({"lora_rank": 2, "trainable": "head"}, "trainable"),
+        ({"steps": 3, "epochs": 3}, "pass one"),
+        ({"augmentation": "strong"}, "augmentation"),
+        ({"batch_size": 30, "accumulation_steps": 4}, "must divide"),
+        ({"image_size": 25}, "multiple of `patch_size`"),
+    ],
+)
+def test_wrong_arguments_are_refused_before_the_folder_is_made(tmp_path, arguments, words):
+    with pytest.raises(ValueError, match=words):
+        finetune("digits", tmp_path / "run", say=quiet, **arguments)
+    assert not (tmp_path / "run").exists()
+
+
+def test_earlier_run_is_never_written_over(finished):
+    with pytest.raises(ValueError, match="new or empty"):
+        finetune("digits", finished[0].out, say=quiet)
+
+
+def test_batch_that_cannot_fit_is_refused_with_what_would(tmp_path, monkeypatch):
+    monkeypatch.setattr("keras_vit.training.memory.available_memory", lambda: 400_000_000)
+    with pytest.raises(ValueError, match=r"(?s)needs .*Pass accumulation_steps=\d+"):
+        finetune("digits", tmp_path / "run", batch_size=1024, steps=1, say=quiet)
+    assert not (tmp_path / "run").exists()
+
+
+def spoiled(photos_seed=0):
+    """Arrays whose 40th image, and no other, makes any model diverge."""
+    rng = np.random.default_rng(photos_seed)
+    pixels = rng.uniform(2, 255, (60, 16, 16, 1)).astype("float32")
+    return {name: (pixels, np.arange(60) % 3) for name in ("train", "validation", "test")}
+
+
+def spoil_step(monkeypatch, number):
+    """Makes the batch of one step, counted from 0, not a number."""
+    train_step = keras_vit.VisionTransformer.train_step
+
+    def spoil(self, data):
+        import tensorflow as tf
+
+        x, y = data
+        x = tf.where(tf.cast(self.optimizer.iterations, "int32") == number, np.nan, x)
+        return train_step(self, (x, y))
+
+    monkeypatch.setattr(keras_vit.VisionTransformer, "train_step", spoil)
+
+
+def test_run_that_diverges_keeps_its_figures_and_the_last_finite_model(tmp_path, monkeypatch):
+    said = []
+    spoil_step(monkeypatch, 9)  # in the second epoch
+    out = tmp_path / "run"
+    with pytest.raises(TrainingDivergedError, match=r"last good checkpoint: .*last\.keras, .*best\.keras"):
+        finetune(spoiled(), out, model=tiny_config(), image_size=16, batch_size=10, epochs=4, say=said.append)
+    assert [row["epoch"] for row in _rows(out)] == ["1"]
+    assert read(out, "failure.json")["status"] == "failed"
+    assert said[-1] == f"failed; {out} has metrics.csv, curves.png, best.keras, last.keras and failure.json"
+    assert (out / "curves.png").exists()
+    assert not (out / "result.json").exists()
+    for name in ("last.keras", "best.keras"):
+        model = keras.models.load_model(out / name, compile=False)
+        assert all(np.isfinite(weight).all() for weight in model.get_weights())
+
+
+def test_run_that_diverges_in_its_first_epoch_says_which_files_there_are(tmp_path, monkeypatch):
+    said = []
+    spoil_step(monkeypatch, 3)
+    out = tmp_path / "run"
+    with pytest.raises(TrainingDivergedError, match=r"last good checkpoint: .*last\.keras, which is written"):
+        finetune(spoiled(), out, model=tiny_config(), image_size=16, batch_size=10, epochs=4, say=said.append)
+    assert said[-1] == f"failed; {out} has last.keras and failure.json"
+    assert {path.name for path in out.iterdir()} == {"config.json", "last.keras", "failure.json"}
+
+
+def test_folder_that_cannot_be_written_is_refused_before_the_data_is_opened(tmp_path):
+    (tmp_path / "notes.txt").touch()
+    with pytest.raises(ValueError, match="`out` must be"):
+        finetune("no such data", tmp_path / "notes.txt" / "run", say=quiet)
+
+
+def test_ctrl_c_keeps_the_last_model(tmp_path):
+    def say(line):
+        if line.startswith("epoch 2"):
+            raise KeyboardInterrupt
+
+    out = tmp_path / "run"
+    with pytest.raises(KeyboardInterrupt):
+        finetune(spoiled(), out, model=tiny_config(), image_size=16, batch_size=10, epochs=4, say=say)
+    assert read(out, "failure.json") == {
+        "status": "stopped",
+        "error": "KeyboardInterrupt: ",
+        "epochs": 2,
+        "last_model": "last.keras",
+        "best_model": "best.keras",
+    }
+    assert keras.models.load_model(out / "last.keras", compile=False).output_shape == (None, 3)
+
+
+def test_given_model_is_trained_in_place_with_head_lora_average_and_accumulation(tmp_path):
+    config = tiny_config(num_layers=1)
+    model = keras_vit.build(config, input_shape=(16, 16, 1), classes=3)
+    recipe = keras_vit.recipes.find_recipe("small")
+    before = {weight.path: np.array(weight) for weight in model.weights}
+    result = finetune(
+        *(spoiled(), tmp_path / "run"),
+        **{"model": model, "recipe": recipe, "batch_size": 12, "accumulation_steps": 3, "steps": 6, "say": quiet},
+        **{"lora_rank": 2, "ema_momentum": 0.5, "augmentation": "big_vision-vit_s16", "policy": "mixed_bfloat16"},
+    )
+    kernel = model.get_layer("block_00").attention.query
+    assert (np.array(kernel._kernel) == before[kernel._kernel.path]).all()  # LoRA leaves it
+    assert np.any(np.array(model.get_layer("head").kernel))  # the head was zero
+    assert read(result.out, "config.json")["plan"]["accumulation_steps"] == 3
+    assert read(result.out, "result.json")["trainable_parameters"] < model.count_params()
+    inputs = images(2, 16, 16, 1)
+    assert keras.config.dtype_policy().name == "float32"
+    assert np.isfinite(np.array(result.model(inputs))).all()
+
+
+def test_weights_are_adapted_and_trained_by_the_fine_tuning_recipe(tmp_path):
+    config = keras_vit.ViTConfig(patch_size=8, hidden_size=48, num_layers=3, num_heads=4, mlp_dim=96)
+    pixels = np.random.default_rng(0).integers(0, 256, (60, 50, 40, 3), "uint8")
+    data = {name: (pixels, np.arange(60) % 3) for name in ("train", "test")}
+    result = finetune(
+        *(data, tmp_path / "run"),
+        **{"model": config, "weights": str(GOLDEN / "token.npz"), "image_size": 48, "say": quiet},
+        **{"steps": 2, "trainable": "head", "recipe": None},
+    )
+    adapted = keras_vit.build(config, weights=str(GOLDEN / "token.npz"), input_shape=(48, 48, 3), classes=3)
+    assert read(result.out, "config.json")["recipe"]["name"] == "augreg-finetune"
+    assert read(result.out, "config.json")["weights_report"] == list(adapted.weights_report)
+    for trained, loaded in zip(result.model.weights, adapted.weights, strict=True):
+        same = bool((np.array(trained) == np.array(loaded)).all())
+        assert same == ("head/" not in trained.path), trained.path
+    assert read(result.out, "result.json")["best_validation_accuracy"] is None  # there is no such set
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"), [("all", ("all", None)), ("head", ("head", None)), ("last_blocks:3", ("last_blocks", 3))]
+)
+def test_trainable_is_read_as_freeze_takes_it(text, expected):
+    assert parse_trainable(text) == expected
+
+
+@pytest.mark.parametrize("text", ["", "head:2", "last_blocks:0", "last_blocks:x", None])
+def test_other_words_for_trainable_are_refused(text):
+    with pytest.raises(ValueError, match="last_blocks:k"):
+        parse_trainable(text)
+
+
+def test_small_models_are_below_a_million_parameters():
+    for small in SMALL_MODELS.values():
+        shape = (small.image_size, small.image_size, 3)
+        assert keras_vit.build(small.config, input_shape=shape, classes=10).count_params() < 1_000_000
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_digits_are_learned_to_97_percent_in_five_minutes(tmp_path, seed):
+    result = finetune("digits", tmp_path / "run", seed=seed, say=quiet)
+    assert result.test_accuracy >= 0.97
+    assert result.seconds < 300

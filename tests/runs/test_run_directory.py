@@ -1,0 +1,156 @@
+"""The folder of a run: nothing of the user's is lost, no file is half there, no damaged model is written."""
+
+import csv
+import json
+import os
+import tempfile
+
+import keras
+import numpy as np
+import pytest
+from conftest import images, make_tiny, numpy
+
+from keras_vit.evaluation import measure
+from keras_vit.runs.run_directory import COLUMNS, AveragedWeights, RunDirectory, check_free, plain
+from keras_vit.training.optimizers import SGD
+
+
+@pytest.fixture
+def run(tmp_path):
+    return RunDirectory(tmp_path / "run")
+
+
+def test_folder_that_holds_anything_is_refused_and_left_alone(tmp_path):
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(ValueError, match=r"(?s)must be new or empty.*Choose another"):
+        RunDirectory(tmp_path)
+    with pytest.raises(ValueError, match="which is a file"):
+        RunDirectory(tmp_path / "notes.txt")
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+    assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["notes.txt"]
+
+
+def test_folder_that_may_be_written_is_tried_without_a_trace(tmp_path):
+    check_free(tmp_path / "new" / "run")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("new", [True, False])
+def test_folder_that_cannot_be_written_is_refused_with_the_reason(tmp_path, monkeypatch, new):
+    tried = []
+
+    def refuse(dir):  # root may write everywhere, so that no rights would do here
+        tried.append(dir)
+        raise PermissionError(13, os.strerror(13))
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", refuse)
+    with pytest.raises(ValueError, match=r"(?s)`out` must be .* written.*Permission denied. Choose another folder"):
+        check_free(tmp_path / "new" / "run" if new else tmp_path)
+    assert tried == [tmp_path]
+
+
+def test_folder_that_the_system_does_not_allow_is_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"`out` must be a folder(?s:.*)too long"):
+        check_free(tmp_path / ("a" * 300))
+    (tmp_path / "notes.txt").touch()
+    with pytest.raises(ValueError, match=r"`out` must be(?s:.*)notes.txt' is none"):
+        check_free(tmp_path / "notes.txt" / "run")
+    (tmp_path / "link").symlink_to(tmp_path / "gone")
+    with pytest.raises(ValueError, match="a link that leads nowhere"):
+        check_free(tmp_path / "link")
+    with pytest.raises(ValueError, match="link' is none"):
+        check_free(tmp_path / "link" / "run")
+
+
+def test_model_with_a_value_that_is_not_finite_is_never_written(run):
+    model = make_tiny()
+    assert run.save_model(model, "last.keras")
+    before = (run.path / "last.keras").read_bytes()
+    model.get_layer("head").bias.assign(np.array([0, 0, np.nan, 0, 0, 0, 0]))
+    assert not run.save_model(model, "last.keras")
+    assert (run.path / "last.keras").read_bytes() == before
+
+
+def test_save_that_fails_keeps_the_model_of_before_and_leaves_no_part(run, monkeypatch):
+    model = make_tiny()
+    run.save_model(model, "best.keras")
+    before = (run.path / "best.keras").read_bytes()
+
+    def fail(path):
+        path.write_bytes(b"half")
+        raise OSError("no space left")
+
+    monkeypatch.setattr(model, "save", fail)
+    with pytest.raises(OSError, match="no space"):
+        run.save_model(model, "best.keras")
+    assert (run.path / "best.keras").read_bytes() == before
+    assert [path.name for path in run.path.iterdir()] == ["best.keras"]
+
+
+def test_rows_come_back_as_they_were_written(run):
+    row = dict.fromkeys(COLUMNS, 0.1) | {"epoch": 1, "step": 45, "val_loss": None}
+    run.write_row(row)
+    run.write_row(row | {"epoch": 2})
+    assert run.rows() == [row, row | {"epoch": 2}]
+
+
+def test_tensorboard_has_every_figure_at_its_epoch(run):
+    from tensorflow.compat.v1 import Event
+    from tensorflow.data import TFRecordDataset
+
+    run.write_row(dict.fromkeys(COLUMNS) | {"epoch": 1, "step": 9, "loss": 0.5})
+    run.write_row(dict.fromkeys(COLUMNS) | {"epoch": 2, "step": 18, "loss": 0.25})
+    files = list(map(str, (run.path / "tensorboard").iterdir()))
+    events = [Event.FromString(record.numpy()) for record in TFRecordDataset(files)]
+    values = [(event.step, value) for event in events for value in event.summary.value]
+    found = {(step, value.tag): np.frombuffer(value.tensor.tensor_content, "float32")[0] for step, value in values}
+    assert found == {(1, "loss"): 0.5, (1, "step"): 9, (2, "loss"): 0.25, (2, "step"): 18}
+    assert {value.metadata.plugin_data.plugin_name for _, value in values if value.HasField("metadata")} == {"scalars"}
+
+
+def test_confusion_table_has_names_and_counts(run):
+    run.write_confusion(measure(np.eye(2)[[0, 1, 1]], [0, 0, 1], ('a, "b"', "ä")))
+    with open(run.path / "confusion_matrix.csv", newline="", encoding="utf-8") as file:
+        header, *rows = csv.reader(file)
+    assert header[1:] == ['a, "b"', "ä"]
+    assert rows == [['a, "b"', "1", "1"], ["ä", "0", "1"]]
+
+
+def test_json_has_only_what_json_knows(run):
+    run.write_json("x.json", {"a": np.float32(0.5), "b": float("nan"), "c": (1, np.int64(2)), "d": run.path, 3: True})
+    text = (run.path / "x.json").read_text()
+    assert json.loads(text, parse_constant=pytest.fail) == {
+        "a": 0.5,
+        "b": None,
+        "c": [1, 2],
+        "d": str(run.path),
+        "3": True,
+    }
+    assert plain({"x": [None]}) == {"x": [None]}
+
+
+def test_average_goes_in_and_out_bit_for_bit():
+    model = make_tiny()
+    model.compile(SGD(0.1, use_ema=True, ema_momentum=0.5), keras.losses.SparseCategoricalCrossentropy(True))
+    history = []
+    for seed in range(3):
+        model.train_on_batch(images(4, 20, 28, 3, seed=seed), np.arange(4))
+        history.append(numpy(model.get_layer("head").kernel).astype("float64"))
+    expected = history[0]  # Keras' average begins at the weights after the first step
+    for kernel in history[1:]:
+        expected = 0.5 * expected + 0.5 * kernel
+    before = model.get_weights()
+    average = AveragedWeights(model)
+    average.enter()
+    np.testing.assert_allclose(numpy(model.get_layer("head").kernel), expected, rtol=1e-6)
+    average.leave()
+    assert all((a == b).all() for a, b in zip(before, model.get_weights(), strict=True))
+
+
+def test_without_an_average_the_weights_stay():
+    model = make_tiny()
+    model.compile(SGD(0.1), keras.losses.SparseCategoricalCrossentropy(True))
+    before = model.get_weights()
+    average = AveragedWeights(model)
+    average.enter()
+    assert all((a == b).all() for a, b in zip(before, model.get_weights(), strict=True))
