@@ -63,8 +63,6 @@ def names_of(model, names):
     classes = model.output_shape[-1]
     if names is not None and len(names) == classes:
         return names
-    from keras_vit.preprocessing import LABEL_FILES, class_labels
+    from keras_vit.preprocessing import default_names
 
-    if classes in LABEL_FILES:
-        return tuple(name for _, name in class_labels(classes))
-    return tuple(f"class {number}" for number in range(classes))
+    return default_names(classes)

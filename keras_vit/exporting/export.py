@@ -25,6 +25,7 @@ from keras_vit.model.heads import ends_in_logits, has_head
 from keras_vit.model.precision import in_precision, is_quantized
 from keras_vit.model.twins import with_input_shape
 from keras_vit.model.vision_transformer import VisionTransformer
+from keras_vit.preprocessing import default_names
 
 _BYTES = range(2**10, 2**31)  # of which it may be: a comparison needs some, and graphs count in int32
 _COMPARED, _CALIBRATION = 16, 64  # photos
@@ -309,12 +310,7 @@ def _names(model, labels):
         return None
     classes = model.output_shape[-1]
     if labels is None:
-        from keras_vit.preprocessing import LABEL_FILES, class_labels
-
-        known = classes in LABEL_FILES
-        return (
-            tuple(name for _, name in class_labels(classes)) if known else tuple(f"class {k}" for k in range(classes))
-        )
+        return default_names(classes)
     if not isinstance(labels, (list, tuple, np.ndarray)):
         raise TypeError(
             "`labels` must be a list, whose order is that of the classes.\n"

@@ -3,9 +3,8 @@
 Scaling is inside, so that what is served takes pixels as they are; features are what the head reads.
 """
 
-import numpy as np
-
 from keras_vit.model.heads import answering_network
+from keras_vit.preprocessing import scaled
 
 
 def pixel_module(task):
@@ -36,7 +35,7 @@ def pixel_module(task):
 
         @tf.function(input_signature=[tf.TensorSpec((None, *task.image_size, task.channels), tf.uint8, "pixels")])
         def pixels(self, pixels):
-            return self.answers(scaled(pixels, task))
+            return self.answers(scaled_pixels(pixels, task))
 
     return PixelModule()
 
@@ -49,7 +48,7 @@ def pixel_function(task):
     return function
 
 
-def scaled(pixels, task):
+def scaled_pixels(pixels, task):
     """Pixels of any dtype, 0 to 255, as the model takes them, without a resize.
 
     Args:
@@ -58,6 +57,4 @@ def scaled(pixels, task):
     """
     import tensorflow as tf
 
-    record = task.model.preprocessing
-    mean, std = (np.asarray(stat, "float32") * np.float32(255) for stat in (record.mean, record.std))
-    return (tf.cast(pixels, tf.float32) - mean) / std
+    return scaled(tf.cast(pixels, tf.float32), task.model.preprocessing)

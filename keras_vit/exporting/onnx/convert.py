@@ -11,7 +11,7 @@ import keras
 import numpy as np
 
 from keras_vit.exporting.onnx.patterns import fuse
-from keras_vit.exporting.pixels import pixel_module, scaled
+from keras_vit.exporting.pixels import pixel_module, scaled_pixels
 
 PIXELS = "pixels"
 
@@ -60,7 +60,7 @@ def _function(task):
     @tf.function(input_signature=[pixels, *weights])
     def answers(pixels, *weights):
         with keras.StatelessScope(state_mapping=zip(variables, weights, strict=True)):
-            return module.answers(scaled(pixels, task))
+            return module.answers(scaled_pixels(pixels, task))
 
     return answers, variables
 

@@ -5,7 +5,7 @@ Nothing raises: what cannot be read is found out before it is decoded, or, where
 together have the pixels that one may have.
 """
 
-from keras_vit.exporting.pixels import scaled
+from keras_vit.exporting.pixels import scaled_pixels
 from keras_vit.exporting.saved_model.resize_in_strips import prepare_stored, upright_size
 from keras_vit.exporting.saved_model.segments import look, without_texts
 from keras_vit.images.decode import apply_orientation, grey, is_jpeg, is_png, stored_pixels, stored_size
@@ -89,12 +89,12 @@ def prepare_pixels(pixels, task):
     with tf.control_dependencies([fits]):
         pixels = tf.identity(pixels)
     if _keeps_size(record):
-        return scaled(pixels, task)
+        return scaled_pixels(pixels, task)
     if record.resize == "squash":
         same = (height == size[0]) & (width == size[1])
         return tf.cond(
             same,
-            lambda: scaled(tf.ensure_shape(pixels, (None, *size, task.channels)), task),
+            lambda: scaled_pixels(tf.ensure_shape(pixels, (None, *size, task.channels)), task),
             lambda: _resized(pixels, task),
         )
     return _resized(pixels, task)
@@ -166,7 +166,7 @@ def _as_it_is(stored, orientation, task):
 
     upright = apply_orientation(stored, orientation)
     upright = grey(upright) if task.channels == 1 else upright
-    return scaled(tf.ensure_shape(upright, (*task.image_size, task.channels)), task)
+    return scaled_pixels(tf.ensure_shape(upright, (*task.image_size, task.channels)), task)
 
 
 def _each(function, rows, blank, at_once=None):

@@ -6,9 +6,9 @@ upright, made grey or made float32, and what is kept of a strip has the width of
 
 import dataclasses
 
-from keras_vit.data.prepare import operations, prepare, scaled
+from keras_vit.data.prepare import operations, prepare
 from keras_vit.images.decode import apply_orientation, grey, stored_window
-from keras_vit.preprocessing import covering_size, fit_channels, resize_matrix
+from keras_vit.preprocessing import covering_size, fit_channels, resize_matrix, scaled
 
 STRIP = 2**16  # pixels; as float32 0.8 MB, a few times in the heap of every thread
 WIDEST_RESULT = 512  # pixels; a narrower strip is as long as if it were so wide, since it may be made wider

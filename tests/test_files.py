@@ -1,0 +1,59 @@
+"""Files are replaced whole (`weights/test_writer.py` has faults and kills), and small JSON is read within bounds."""
+
+import os
+import re
+import time
+
+import pytest
+
+from keras_vit import files
+from keras_vit.files import json_object, read_json_object, replacing
+
+
+def test_replacing_keeps_the_ending_that_a_writer_looks_at(tmp_path):
+    with replacing(tmp_path / "best.keras", ".part.keras") as part:
+        assert part.endswith(".part.keras")
+    assert [entry.name for entry in tmp_path.iterdir()] == ["best.keras"]
+
+
+def test_replacing_removes_what_killed_writers_left_and_nothing_else(tmp_path):
+    old = time.time() - 2 * files._ABANDONED
+    names = ["a.txtabcd_123.part.keras", "a.txtyoung_12.part.keras", "a.txt.part.keras", "b.txtabcd_123.part.keras"]
+    for name in names:
+        (tmp_path / name).touch()
+        os.utime(tmp_path / name, (old, old) if "young" not in name else None)
+    with replacing(tmp_path / "a.txt", ".part.keras"):
+        pass
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["a.txt", *sorted(names[1:])]
+
+
+def test_json_object_gives_what_the_file_says(tmp_path):
+    path = tmp_path / "a.json"
+    path.write_text('{"name": "Gänseblümchen"}', "utf-8")
+    assert json_object(path) == read_json_object(path) == {"name": "Gänseblümchen"}
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"[1]", "must hold an object.\nReceived: list"),
+        (b'{"a": 1', "Expecting"),
+        (b"\xff\xfe\x00", "codec can't decode"),
+        (b'{"a":' * 100_000, "must be readable.\nReceived: RecursionError"),
+        (b'{"a": "%s"}' % (b"x" * 2**20), "must be small.\nReceived: 1,048,585 bytes"),
+    ],
+    ids=["list", "cut", "bytes", "deep", "large"],
+)
+def test_json_object_refuses_what_is_none_and_what_would_hold_it_up(tmp_path, content, words):
+    path = tmp_path / "a.json"
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=re.escape(words)):
+        json_object(path, most_bytes=2**20)
+    assert read_json_object(path, most_bytes=2**20) is None
+
+
+def test_json_object_opens_regular_files_only(tmp_path):
+    os.mkfifo(tmp_path / "pipe.json")
+    for path in (tmp_path / "pipe.json", tmp_path, tmp_path / "missing.json"):
+        with pytest.raises(ValueError, match="must be a regular file"):
+            json_object(path)
