@@ -31,6 +31,11 @@ def silence():
         yield
 
 
+def lose(stream):
+    """Whatever is written to a stream from now on is lost, what it still holds too."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
 @contextlib.contextmanager
 def _without_logging():
     """No logger speaks, and the root logger is left as it was found."""

@@ -9,7 +9,6 @@ Nothing here imports Keras before a command that trains or predicts runs.
 import argparse
 import contextlib
 import errno
-import os
 import re
 import signal
 import sys
@@ -19,6 +18,7 @@ import warnings
 from keras_vit.cli import export, training, weights
 from keras_vit.cli.printing import one_line
 from keras_vit.runs.options import FLAGS
+from keras_vit.silence import lose
 from keras_vit.version import __version__
 from keras_vit.weights.fetch import DownloadError
 
@@ -75,7 +75,7 @@ def _print(line):
     try:
         print(line, flush=True)
     except OSError:  # closed or full; Python would try the rest again at its end, and add words of its own
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        lose(sys.stdout)
         raise
 
 

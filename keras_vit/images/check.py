@@ -93,35 +93,46 @@ def check_image(path) -> GoodImage | BadImage:
         return BadImage(path, f"cannot be read: {error.strerror or error}")
 
 
-def _read(path):
-    with open(path, "rb") as file:
-        data = file.read()
-    reason = _fault(data)
-    if reason is not None:
-        return BadImage(path, reason)
-    return GoodImage(path, orientation(data), hashlib.blake2b(data, digest_size=16).digest())
+def fault_of(data: bytes, decode) -> str | None:
+    """Why the bytes of a file cannot be decoded, in a few words, or `None`.
 
-
-def _fault(data):
-    """Why these bytes cannot be decoded, or `None`."""
+    Args:
+        data: the bytes.
+        decode: called with them once their header has been found good; what it raises tells of damage.
+    """
     import tensorflow as tf
 
     if not data:
         return "empty file"
     if not data.startswith((JPEG_START, PNG_START)):
         return _other_format(data)
-    kind, ending = ("JPEG", b"\xff\xd9") if data.startswith(JPEG_START) else ("PNG", b"IEND")
     try:
         pixels = _pixel_count(data)
         if not 0 < pixels <= MAX_PIXELS:
             return f"{pixels / 2**20:.0f} Mpx, more than {MAX_PIXELS / 2**20:.0f}" if pixels else "no pixels"
-        if kind == "JPEG":
-            tf.io.decode_jpeg(data, 3, ratio=8, dct_method="INTEGER_ACCURATE")
-        else:
-            tf.io.decode_png(data, 3)
+        decode(data)
     except tf.errors.InvalidArgumentError:
+        kind, ending = ("JPEG", b"\xff\xd9") if data.startswith(JPEG_START) else ("PNG", b"IEND")
         return f"{'damaged' if ending in data[-64:] else 'truncated'} {kind}"
     return None
+
+
+def _read(path):
+    with open(path, "rb") as file:
+        data = file.read()
+    reason = fault_of(data, _decode_for_a_look)
+    if reason is not None:
+        return BadImage(path, reason)
+    return GoodImage(path, orientation(data), hashlib.blake2b(data, digest_size=16).digest())
+
+
+def _decode_for_a_look(data):
+    import tensorflow as tf
+
+    if data.startswith(JPEG_START):
+        tf.io.decode_jpeg(data, 3, ratio=8, dct_method="INTEGER_ACCURATE")
+    else:
+        tf.io.decode_png(data, 3)
 
 
 def _pixel_count(data):

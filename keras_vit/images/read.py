@@ -7,8 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
-from keras_vit.images.check import BadImage, check_image
+from keras_vit.images.check import fault_of
 from keras_vit.images.decode import JPEG_START, MAX_PIXELS, PNG_START, decode_image, grey
+from keras_vit.images.exif import orientation
 
 _BY_PILLOW = ("WEBP", "BMP")  # formats that TensorFlow's graphs do not decode
 
@@ -52,10 +53,11 @@ def read_image(path: str | os.PathLike, channels: int = 3) -> np.ndarray:
     if not data.startswith((JPEG_START, PNG_START)):
         pixels = _by_pillow(path)
         return pixels if channels == 3 else grey(pixels).numpy()
-    found = check_image(path)
-    if isinstance(found, BadImage):
-        raise ImageError(path, found.reason)
-    return decode_image(data, found.orientation, channels).numpy()
+    decoded = []
+    reason = fault_of(data, lambda data: decoded.append(decode_image(data, orientation(data), channels)))
+    if reason is not None:
+        raise ImageError(path, reason)
+    return decoded[0].numpy()
 
 
 def _by_pillow(path):
