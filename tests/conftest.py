@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+os.environ["HF_HUB_CACHE"] = os.devnull  # so that no test sees what its user has of the Hugging Face Hub
 
 import keras
 import numpy as np

@@ -39,8 +39,8 @@ class FaultServer(http.server.ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self, size=300_000):
-        super().__init__(("127.0.0.1", 0), _Handler)
+    def __init__(self, size=300_000, handler=None):
+        super().__init__(("127.0.0.1", 0), handler or Handler)
         self.content = random.Random(5).randbytes(size)
         self.contents = {}  # of files by the last part of their path, where they differ from `content`
         self.faults, self.headers, self.location = 1 << 30, {}, ""
@@ -76,7 +76,7 @@ class FaultServer(http.server.ThreadingHTTPServer):
         return f"{self.address}/{route}/elsewhere.bin"
 
 
-class _Handler(http.server.BaseHTTPRequestHandler):
+class Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def log_message(self, *_):

@@ -23,11 +23,11 @@ def npy_with_text(text, data=b"\0" * 12):
 
 
 def zipped(path, members, compression=zipfile.ZIP_STORED):
-    """Writes a zip of `(name, bytes)`, also with names twice."""
+    """Writes a zip of `(name, bytes)`, also with names twice; of one date, so that bytes do not change with time."""
     with warnings.catch_warnings(), zipfile.ZipFile(path, "w", compression) as archive:
         warnings.simplefilter("ignore")  # of duplicate names, which are the point
         for name, data in members:
-            archive.writestr(name, data)
+            archive.writestr(zipfile.ZipInfo(name), data, compression)
     return path
 
 

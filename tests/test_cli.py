@@ -5,13 +5,12 @@ import os
 import pickle
 import re
 import shutil
-import zipfile
 
 import numpy as np
 import pytest
 from conftest import GOLDEN, ROOT
 from fault_server import FaultServer
-from forged import npy
+from forged import npy, zipped
 
 import keras_vit
 from keras_vit import Preprocessing, cli
@@ -128,8 +127,7 @@ def test_inspect_shows_layout_model_and_every_tensor(run, file):
 
 
 def test_inspect_escapes_what_would_steer_the_terminal(run, tmp_path):
-    with zipfile.ZipFile(tmp_path / "x.npz", "w") as archive:
-        archive.writestr("\x1b[31mred.npy", npy(np.zeros(3, "float32")))
+    zipped(tmp_path / "x.npz", [("\x1b[31mred.npy", npy(np.zeros(3, "float32")))])
     _, lines, error = run("weights", "inspect", tmp_path / "x.npz")
     assert "dialect  unknown" in lines or error
     assert "\x1b" not in "".join(lines + error)
@@ -162,9 +160,7 @@ def pickled(path):
 
 
 def keras_archive(path):
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("config.json", "{}")
-        archive.writestr("model.weights.h5", b"\x89HDF\r\n\x1a\n")
+    zipped(path, [("config.json", b"{}"), ("model.weights.h5", b"\x89HDF\r\n\x1a\n")])
 
 
 def object_array(path):

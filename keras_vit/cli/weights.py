@@ -10,6 +10,8 @@ from keras_vit.weights.checkpoint import read_checkpoint
 from keras_vit.weights.convert import convert_checkpoint
 from keras_vit.weights.dialects import DIALECTS, recognise
 from keras_vit.weights.fetch import cache_dir, find_local, verify_cache, verify_file
+from keras_vit.weights.fetch.cache import is_noted
+from keras_vit.weights.fetch.from_hugging_face import find_in_library_cache
 from keras_vit.weights.fetch.remote import megabytes
 from keras_vit.weights.file_checks import check_cached, check_file, check_for
 from keras_vit.weights.hub import find_weights, list_weights, near, variant_of
@@ -40,9 +42,8 @@ def add_commands(top, command, group):
     new.add_argument("--model", **model)
     new.add_argument("--sha256", metavar="DIGEST", help="that the file must have")
 
-    new = command(
-        weights, "verify", _verify, "look for damage in files, or in the whole cache, by content and noted sha256"
-    )
+    where = "in files, or in the whole cache and what was verified of huggingface_hub's"
+    new = command(weights, "verify", _verify, f"look for damage {where}, by content and noted sha256")
     new.add_argument("paths", metavar="PATH", nargs="*", type=path)
 
     new = command(weights, "inspect", _inspect, "what a checkpoint file holds; nothing of it is run")
@@ -73,7 +74,7 @@ def _list(arguments):
 
 def _info(arguments):
     for number, record in enumerate(_records(arguments.name, arguments.model)):
-        local = find_local(remote_file(record))
+        local = find_local(remote_file(record)) or _in_library_cache(record)
         facts = _facts(record) | {"local": str(local) if local else f"not at hand; its place is {_place(record)}"}
         yield from [""] * (number > 0)
         yield from columns(
@@ -85,7 +86,7 @@ def _fetch(arguments):
     name, model = arguments.name, arguments.model
     variant = None if is_url(name) and model is None else _only_variant(name, model)
     file = find_file(name, variant, sha256=arguments.sha256)
-    if not file.path.is_relative_to(cache_dir()):  # of a mirror, where nothing was verified yet
+    if not is_noted(file.path):  # of a mirror, where nothing was verified yet
         (check_for(file.record) if file.record else check_file)(file.path)
     yield str(file.path)
 
@@ -171,6 +172,11 @@ def _only_variant(name, model):
 def _facts(record):
     """A record as JSON has it."""
     return dataclasses.asdict(record) | {"fields": dict(record.fields)}
+
+
+def _in_library_cache(record):
+    """Where huggingface_hub keeps a record's file, if it is a file of the Hub and is there."""
+    return find_in_library_cache(remote_file(record), record.hf_repo) if record.path.startswith("hf/") else None
 
 
 def _place(record):

@@ -21,7 +21,7 @@ from keras_vit.weights.hub.augreg import looks_like_augreg
 from keras_vit.weights.reader import CheckpointError
 
 _SUFFIXES = (".npz", ".safetensors")
-_HF_NAME = re.compile(r"hf:([\w.-]+/[\w.-]+)(?:@([\w./-]+))?")
+_HF_NAME = re.compile(r"hf:([\w.-]+/[\w.-]+)(?:@(\w[\w./-]*))?")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,202 +1,246 @@
-"""`hf:` names: huggingface_hub says where a file is, and everything else is as for every download."""
+"""`hf:` names: huggingface_hub itself brings them from a server on this machine, and nothing is taken unverified."""
 
-import hashlib
+import errno
 import json
 import logging
+import os
 import shutil
+import subprocess
 import sys
-import types
 
 import pytest
-from conftest import GOLDEN
-from fault_server import FaultServer
+from conftest import GOLDEN, ROOT
+from fault_server import child_environment
+from hub_server import CHILD, COMMIT, WEIGHTS, HubServer, digest_of, put_into_cache
+from huggingface_hub import constants
 
 import keras_vit
+from keras_vit import cli
 from keras_vit.weights.fetch import DownloadError, OfflineError, cache_dir, verify_cache
+from keras_vit.weights.fetch.cache import sha256_of
 from keras_vit.weights.file_checks import check_cached
 from keras_vit.weights.resolve import find_file
 
 HF = GOLDEN / "foreign" / "huggingface_vit.safetensors"
 CONFIG = {"hidden_act": "gelu_new", "layer_norm_eps": 1e-5, "num_attention_heads": 4}
-PLACE = "hf/me/mine/model.safetensors"
+CONTENTS = {WEIGHTS: HF.read_bytes(), "config.json": json.dumps(CONFIG).encode()}
+BOTH = CONTENTS | {"preprocessor_config.json": b"{}"}
+PLACE = f"hf/me/mine/{WEIGHTS}"
+SIZES = {"hidden_size": 48, "num_layers": 3, "num_heads": 4, "mlp_dim": 96, "patch_size": 8}
+LINKS = pytest.mark.parametrize("links", [True, False], ids=["links", "copies"])
 
 
-class EntryNotFoundError(Exception):
-    """As huggingface_hub has it."""
-
-
-class Hub(types.SimpleNamespace):
-    """A huggingface_hub of one repository on a `FaultServer`; `route` is that of the addresses it gives."""
-
-    def __init__(self, server):
-        super().__init__(server=server, asked=[], route="ok", host=server.address, fault=None, tags={})
-        self.utils = types.SimpleNamespace(build_hf_headers=lambda: {"authorization": "Bearer token", "x": "y"})
-
-    def hf_hub_url(self, repo_id, filename, *, revision=None):
-        return f"{self.server.address}/{repo_id}/resolve/{revision or 'main'}/{filename}"
-
-    def get_hf_file_metadata(self, url, *, timeout):
-        self.asked.append(url.removeprefix(f"{self.server.address}/"))
-        logging.getLogger("huggingface_hub").warning("Retrying in 1s [Retry 1/5].")
-        name = url.rpartition("/")[2]
-        if self.fault:
-            raise self.fault
-        if name not in self.server.contents:
-            raise EntryNotFoundError("404 Client Error. (Request ID: Root=1)\n\nEntry Not Found.")
-        content = self.server.contents[name]
-        tag = self.tags.get(name) or hashlib.sha256(content).hexdigest()
-        location = f"{self.host}/{self.route}/{name}?signature=secret"
-        return types.SimpleNamespace(commit_hash="c", etag=tag, location=location, size=len(content))
+@pytest.fixture(scope="module")
+def server():
+    with HubServer() as server:
+        yield server
 
 
 @pytest.fixture
-def hub(monkeypatch):
-    with FaultServer() as server:
-        server.contents = {"model.safetensors": HF.read_bytes(), "config.json": json.dumps(CONFIG).encode()}
-        hub = Hub(server)
-        monkeypatch.setitem(sys.modules, "huggingface_hub", hub)
-        yield hub
+def hub(server, monkeypatch, tmp_path):
+    """The server with its two files, and huggingface_hub turned to it, with an empty cache `hub.root`."""
+    template = f"{server.address}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
+    settings = {"ENDPOINT": server.address, "HUGGINGFACE_CO_URL_TEMPLATE": template, "HF_HUB_OFFLINE": False}
+    settings |= {"HF_HUB_CACHE": str(tmp_path / "hub"), "HF_TOKEN_PATH": str(tmp_path / "token")}
+    settings |= {"HF_HUB_DISABLE_TELEMETRY": True, "HF_HUB_DISABLE_SYMLINKS": False, "DOWNLOAD_CHUNK_SIZE": 1 << 12}
+    for name, value in settings.items():
+        monkeypatch.setattr(constants, name, value)
+    server.contents, server.root, server.faults = dict(CONTENTS), tmp_path / "hub", 1 << 30
+    server.route, server.tags, server.status, server.code = "ok", {}, 200, None
+    server.asked.clear()
+    server.log.clear()
+    return server
 
 
-def cached_names():
-    return sorted(path.name for path in cache_dir().rglob("*") if path.is_file() and path.suffix != ".lock")
+def find(name="hf:me/mine", variant="B/16", **arguments):
+    return find_file(name, variant, **arguments).path
 
 
-def test_hf_name_comes_into_the_cache_with_what_stands_beside(hub):
-    model = keras_vit.build(
-        "Ti/16", weights="hf:me/mine@v2", hidden_size=48, num_layers=3, num_heads=4, mlp_dim=96, patch_size=8
-    )
-    names = ("model.safetensors", "config.json", "preprocessor_config.json")
-    assert hub.asked == [f"me/mine/resolve/v2/{name}" for name in names]
+def kept(hub):
+    """Names of the weights and their blobs in huggingface_hub's cache."""
+    names = {WEIGHTS, digest_of(WEIGHTS, hub.contents[WEIGHTS]), hub.tags.get(WEIGHTS)}
+    return [path.name for path in hub.root.rglob("*") if path.name in names or "incomplete" in path.name]
+
+
+def turn_a_bit(path):
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.resolve().write_bytes(content)
+
+
+# What is brought
+
+
+def test_hf_name_comes_into_the_librarys_cache_with_what_stands_beside(hub, capfd):
+    level = logging.getLogger("huggingface_hub").level
+    model = keras_vit.build("Ti/16", weights="hf:me/mine@v2", **SIZES)
     assert (model.config.activation, model.config.layer_norm_epsilon) == ("gelu_tanh", 1e-5)
-    folder = cache_dir() / "hf" / "me" / "mine@v2"
-    assert {path.suffix for path in folder.iterdir()} == {".json", ".safetensors", ".lock"}
-    note = json.loads((folder / "model.safetensors.json").read_text())
-    assert note["sha256"] == hashlib.sha256(HF.read_bytes()).hexdigest()
-    assert "secret" not in note["url"]
-    found = {each.path.name: each.reason for each in verify_cache(check_cached)}
-    assert found == {"config.json": "sha256 as noted", "model.safetensors": "sha256 as noted"}
+    snapshot = hub.root / "models--me--mine" / "snapshots" / COMMIT
+    assert {path.name for path in snapshot.iterdir()} == CONTENTS.keys()
+    assert (snapshot.parents[1] / "refs" / "v2").read_text() == COMMIT
+    assert {path.split("/")[3] for path in hub.asked if not path.endswith(WEIGHTS)} == {COMMIT}  # not another one's
+    assert hub.downloads == [WEIGHTS, "config.json"]
+    assert not (cache_dir() / "hf").exists()
+    assert capfd.readouterr().err == ""  # no bar and no line where there is no terminal
+    assert logging.getLogger("huggingface_hub").level == level  # which was silenced meanwhile
 
 
-def test_second_use_needs_neither_network_nor_library(hub, monkeypatch):  # D11
-    first = find_file("hf:me/mine", "B/16").path
-    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+def test_second_use_asks_nobody(hub, monkeypatch):  # D11
+    first = find()
+    hub.asked.clear()
     monkeypatch.setattr("socket.socket", None)
-    assert find_file("hf:me/mine", "B/16").path == first
+    assert find() == first  # without the preprocessor_config.json, which the repository was said not to have
     monkeypatch.setenv("KERAS_VIT_OFFLINE", "1")
-    assert find_file("hf:me/mine", "B/16").path == first == cache_dir() / PLACE
+    assert find() == first == hub.root / "models--me--mine" / "snapshots" / COMMIT / WEIGHTS
+    assert hub.asked == []
+
+
+@LINKS
+def test_users_own_cache_is_used_without_a_request(hub, links, monkeypatch):
+    snapshot = put_into_cache(hub.root, BOTH, links=links)
+    monkeypatch.setattr("socket.socket", None)
+    assert find() == find(f"hf:me/mine@{COMMIT}") == snapshot / WEIGHTS
+
+
+def test_cache_of_timm_is_used_without_a_request(hub, monkeypatch):  # whose config.json says all
+    snapshot = put_into_cache(hub.root, CONTENTS | {"config.json": b'{"pretrained_cfg": {}}'})
+    monkeypatch.setattr("socket.socket", None)
+    assert find() == snapshot / WEIGHTS
+
+
+def test_what_a_users_cache_lacks_beside_the_weights_is_brought(hub):
+    snapshot = put_into_cache(hub.root, {WEIGHTS: CONTENTS[WEIGHTS]})
+    find()
+    assert (snapshot / "config.json").read_bytes() == CONTENTS["config.json"]
+    assert hub.downloads == ["config.json"]
 
 
 def test_file_put_at_its_place_is_taken_and_nobody_asked(hub):
     (cache_dir() / PLACE).parent.mkdir(parents=True)
     shutil.copy(HF, cache_dir() / PLACE)
-    assert find_file("hf:me/mine", "B/16").path == cache_dir() / PLACE
-    assert hub.asked == hub.server.log == []
+    assert find() == cache_dir() / PLACE
+    assert hub.asked == hub.log == []
 
 
-def flip_a_bit(hub):
-    content = bytearray(hub.server.contents["model.safetensors"])
-    hub.tags["model.safetensors"] = hashlib.sha256(content).hexdigest()
-    content[-1] ^= 1
-    hub.server.contents["model.safetensors"] = bytes(content)
+# What is refused
+
+
+def listed_as(digest):
+    return lambda hub: hub.tags.update({WEIGHTS: digest})
 
 
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (flip_a_bit, "sha256 differs"),
-        (lambda hub: setattr(hub, "route", "html"), "its size differs"),
-        (lambda hub: setattr(hub, "route", "404"), "answered 404"),
+        (listed_as("0" * 64), "its sha256 differs: expected 0{64}, got [0-9a-f]{64}. It is removed"),
+        (listed_as("0" * 40), "its Git digest differs: expected 0{40}, got [0-9a-f]{40}. It is removed"),
+        (lambda hub: setattr(hub, "route", "spliced"), "its sha256 differs"),  # and the library resumed
+        (lambda hub: setattr(hub, "route", "html"), "huggingface_hub says OSError: Consistency check failed"),
+        (lambda hub: setattr(hub, "route", "403"), "huggingface_hub says HfHubHTTPError: 403 Forbidden"),
     ],
+    ids=["digest", "git", "spliced", "html", "403"],
 )
 def test_other_bytes_than_the_hub_lists_are_refused_and_leave_nothing(hub, spoil, message):  # D1, D2
     spoil(hub)
-    with pytest.raises(DownloadError, match=message) as error:
-        find_file("hf:me/mine", "B/16")
-    assert not [name for name in cached_names() if "safetensors" in name]
+    with pytest.raises(DownloadError, match=f"could not be downloaded: {message}") as error:
+        find()
+    assert kept(hub) == []
     assert "secret" not in str(error.value)
-    assert f"curl -gL --fail -o {cache_dir() / PLACE} {hub.server.address}/me/mine/resolve/main/" in str(error.value)
+    assert f"curl -gL --fail -o {cache_dir() / PLACE} {hub.address}/me/mine/resolve/main/" in str(error.value)
+    hub.route, hub.tags = "ok", {}
+    assert sha256_of(find()) == digest_of(WEIGHTS, CONTENTS[WEIGHTS])
 
 
-def test_mirror_prefix_comes_before_the_hub(hub, monkeypatch):
-    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    monkeypatch.setenv("KERAS_VIT_MIRROR", f"{hub.server.address}/ok")
-    assert find_file("hf:me/mine", "B/16").path == cache_dir() / PLACE
-    assert f"/ok/{PLACE}" in [path for path, _ in hub.server.log]
-    assert hub.asked == []
+def test_damaged_file_of_a_users_cache_is_removed_and_comes_anew(hub):
+    path = put_into_cache(hub.root, CONTENTS) / WEIGHTS
+    turn_a_bit(path)
+    with pytest.raises(DownloadError, match=r"sha256 differs.*removed from huggingface_hub's cache, and the next call"):
+        find()
+    assert kept(hub) == []
+    assert find() == path
+    assert path.read_bytes() == CONTENTS[WEIGHTS]
 
 
-def test_mirror_directory_without_the_file_asks_nobody(hub, monkeypatch, tmp_path):
-    monkeypatch.setenv("KERAS_VIT_MIRROR", str(tmp_path))
-    with pytest.raises(DownloadError, match="must be in the directory of KERAS_VIT_MIRROR"):
-        find_file("hf:me/mine", "B/16")
-    assert hub.asked == []
+def test_damaged_file_behind_a_second_link_is_removed_inside_the_cache_alone(hub, tmp_path):
+    path = put_into_cache(hub.root, CONTENTS) / WEIGHTS
+    for store in (hub.root / "blobs" / "ab", tmp_path / "elsewhere"):  # as of a store that repositories share
+        store.mkdir(parents=True)
+        (store / "x").write_bytes(b"<html>")
+        blob = path.parents[2] / "blobs" / digest_of(WEIGHTS, CONTENTS[WEIGHTS])
+        blob.unlink(missing_ok=True)
+        blob.symlink_to(store / "x")
+        if not path.is_symlink():
+            path.symlink_to(f"../../blobs/{blob.name}")
+        with pytest.raises(DownloadError, match=r"begins like a web page.*\. It is removed"):
+            find()
+        assert not os.path.lexists(blob)
+        assert not os.path.lexists(path)
+    assert not (hub.root / "blobs" / "ab" / "x").exists()
+    assert (tmp_path / "elsewhere" / "x").exists()
 
 
-@pytest.mark.parametrize(
-    ("fault", "kind"),
-    [
-        (RuntimeError("503 Server Error.\nmore"), DownloadError),
-        (ConnectionError("no way."), OfflineError),
-        (type("ConnectTimeout", (Exception,), {})("timed out"), OfflineError),
-    ],
-)
-def test_whatever_the_library_raises_is_one_error_of_ours(hub, fault, kind, caplog):
-    hub.fault, name = fault, type(fault).__name__
-    with pytest.raises(kind, match=rf"not be downloaded: huggingface_hub says {name}: [\w ]+\.\nReceived") as error:
-        find_file("hf:me/mine", "B/16")
-    assert type(error.value) is kind
-    assert caplog.text == ""
-    assert len(hub.asked) == 1
+@pytest.mark.parametrize("name", [WEIGHTS, "config.json"])
+def test_damaged_file_that_cannot_be_removed_is_refused_each_time(hub, name, monkeypatch):  # as of a shared cache
+    path = put_into_cache(hub.root, BOTH) / name
+    path.resolve().write_bytes(b"something else")
+
+    def unlink(*_, **__):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr("pathlib.Path.unlink", unlink)
+    for _ in range(2):
+        with pytest.raises(DownloadError, match=rf"could not be removed \(Permission denied\), so remove it: {path}"):
+            find()
 
 
-def test_json_that_does_not_come_is_told_and_keeps_no_weights_away(hub, caplog):
-    hub.server.contents["config.json"] = b"<html>Log in</html>"
-    assert find_file("hf:me/mine", "B/16").path.exists()
-    assert "config.json could not be downloaded: it must be a JSON object" in caplog.text
-    assert "preprocessor_config.json" not in caplog.text  # which the repository does not have
-    assert cached_names() == ["model.safetensors", "model.safetensors.json"]
+@LINKS
+def test_file_is_hashed_once_and_again_when_it_has_changed(hub, links, monkeypatch):
+    path, hashed = put_into_cache(hub.root, BOTH, links=links) / WEIGHTS, []
+    digest = sha256_of
+    monkeypatch.setattr("keras_vit.weights.fetch.cache.sha256_of", lambda p: hashed.append(p.name) or digest(p))
+    for _ in range(2):
+        find()
+    assert hashed.count(WEIGHTS) == 1
+    os.utime(path, ns=(1, 1))
+    find()
+    assert hashed.count(WEIGHTS) == 2
+    turn_a_bit(path)
+    with pytest.raises(DownloadError, match="sha256 differs"):
+        find()
+    assert WEIGHTS not in kept(hub)
 
 
-def test_json_is_compared_with_its_git_digest(hub, caplog):
-    content = hub.server.contents["config.json"]
-    hub.tags["config.json"] = hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
-    find_file("hf:me/mine", "B/16")
-    assert "config.json" in cached_names()
-    shutil.rmtree(cache_dir())
-    hub.tags["config.json"] = "0" * 40
-    find_file("hf:me/mine", "B/16")
-    assert "its Git digest differs" in caplog.text
-    assert "config.json" not in cached_names()
+def test_file_brought_without_links_is_compared_with_the_listing(hub, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_DISABLE_SYMLINKS", True)
+    assert not find().is_symlink()
+    shutil.rmtree(hub.root)
+    listed_as("0" * 64)(hub)
+    with pytest.raises(DownloadError, match=r"its sha256 differs: expected 0{64}"):
+        find()
+    assert kept(hub) == []
 
 
-def test_token_goes_to_the_hub_alone(hub):
-    find_file("hf:me/mine", "B/16")
-    assert {headers["Authorization"] for _, headers in hub.server.log} == {"Bearer token"}
-    with FaultServer() as store:
-        store.contents, hub.host = hub.server.contents, store.address
-        find_file("hf:me/mine@v2", "B/16")
-        assert {headers["Authorization"] for _, headers in store.log} == {None}
-        hub.host, hub.route, hub.server.location = (
-            hub.server.address,
-            "redirect",
-            f"{store.address}/ok/model.safetensors",
-        )
-        store.log.clear()
-        hub.server.contents.pop("config.json")
-        find_file("hf:me/mine@v3", "B/16")
-        assert [headers["Authorization"] for _, headers in store.log] == [None]
+def test_file_of_the_hub_that_is_not_valid_for_us_is_refused_and_stays(hub):  # other programs may use it
+    path = put_into_cache(hub.root, BOTH | {WEIGHTS: b"something else"}) / WEIGHTS
+    with pytest.raises(DownloadError, match=f"could not be downloaded: .*stays in huggingface_hub's cache, at {path}"):
+        find()
+    assert path.exists()
 
 
-def test_not_installed_says_how_to_install_it_and_how_to_do_without(hub, monkeypatch):
-    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    with pytest.raises(DownloadError, match=r'pip install "keras-vit-zoo\[hub\]"'):
-        find_file("hf:me/mine", "B/16")
-    monkeypatch.setenv("KERAS_VIT_OFFLINE", "1")
-    with pytest.raises(
-        OfflineError, match=r"curl -gL --fail -o \S+/hf/me/mine/model.safetensors https://huggingface.co/me/"
-    ):
-        find_file("hf:me/mine", "B/16")
+def test_other_digest_than_asked_for_is_refused_before_anything_comes(hub):
+    with pytest.raises(DownloadError, match=r"sha256 differs: expected 1{64}, and the Hub lists"):
+        find(sha256="1" * 64)
+    assert hub.log == []
+    path = find(sha256=digest_of(WEIGHTS, CONTENTS[WEIGHTS]))
+    with pytest.raises(DownloadError, match=r"sha256 differs.*expected 1{64}.*It stays"):
+        find(sha256="1" * 64)
+    assert path.exists()
+
+
+def test_known_repository_must_hold_the_model_of_its_record(hub):
+    with pytest.raises(DownloadError, match=r"size differs.*announced"):  # of the listing, before anything comes
+        find("hf:google/vit-base-patch16-224")
+    assert hub.log == []
 
 
 @pytest.mark.parametrize("name", ["hf:google/vit-base-patch16-224", "hf:timm/deit_base_patch16_224.fb_in1k"])
@@ -206,6 +250,145 @@ def test_name_that_the_table_has_for_another_variant_asks_nobody(hub, name):
     assert hub.asked == []
 
 
-def test_known_repository_must_hold_the_model_of_its_record(hub):
-    with pytest.raises(DownloadError, match=r"size differs.*announced"):  # of the listing, before anything comes
-        find_file("hf:google/vit-base-patch16-224", "B/16")
+# What stands beside
+
+
+def test_json_that_does_not_come_is_told_and_keeps_no_weights_away(hub, caplog):
+    hub.tags["config.json"] = "0" * 40
+    path = find()
+    assert "config.json could not be downloaded: its Git digest differs" in caplog.text
+    assert "preprocessor_config.json" not in caplog.text  # which the repository does not have
+    assert not (path.parent / "config.json").exists()
+
+
+def test_damaged_json_of_a_users_cache_is_removed_and_told(hub, caplog):
+    snapshot = put_into_cache(hub.root, BOTH)
+    (snapshot / "config.json").resolve().write_bytes(b"<html>Log in</html>")
+    find()
+    assert "its Git digest differs" in caplog.text
+    assert not os.path.lexists(snapshot / "config.json")
+
+
+# Without the Hub
+
+
+def test_mirror_prefix_comes_before_the_hub(hub, monkeypatch, caplog):
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    monkeypatch.setenv("KERAS_VIT_MIRROR", f"{hub.address}/ok")
+    hub.contents |= {"config.json": b"<html>Log in</html>", "preprocessor_config.json": b"{}"}
+    assert find() == cache_dir() / PLACE
+    assert f"/ok/{PLACE}" in [path for path, _ in hub.log]
+    assert hub.asked == []
+    assert "config.json could not be downloaded: it must be a JSON object" in caplog.text
+    found = {each.path.name: each.reason for each in verify_cache(check_cached)}
+    assert found == dict.fromkeys(("preprocessor_config.json", WEIGHTS), "sha256 as noted")
+
+
+def test_mirror_prefix_stands_in_for_the_hub_beside_a_users_cache_too(hub, monkeypatch, caplog):
+    path = put_into_cache(hub.root, {WEIGHTS: CONTENTS[WEIGHTS]}) / WEIGHTS
+    monkeypatch.setenv("KERAS_VIT_MIRROR", f"{hub.address}/ok")
+    assert find() == path
+    assert "config.json could not be downloaded: it is not beside the weights, and KERAS_VIT_MIRROR" in caplog.text
+    assert hub.asked == hub.log == []
+
+
+def test_mirror_directory_without_the_file_asks_nobody(hub, monkeypatch, tmp_path):
+    (tmp_path / "mirror").mkdir()
+    monkeypatch.setenv("KERAS_VIT_MIRROR", str(tmp_path / "mirror"))
+    with pytest.raises(DownloadError, match="must be in the directory of KERAS_VIT_MIRROR"):
+        find()
+    assert hub.asked == []
+
+
+def test_offline_says_so_and_opens_no_socket(hub, monkeypatch):
+    monkeypatch.setenv("KERAS_VIT_OFFLINE", "1")
+    monkeypatch.setattr("socket.socket", None)
+    with pytest.raises(OfflineError, match="KERAS_VIT_OFFLINE forbids the network"):
+        find()
+    monkeypatch.delenv("KERAS_VIT_OFFLINE")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(OfflineError, match="huggingface_hub says OfflineModeIsEnabled"):
+        find()
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "message"),
+    [
+        (404, "RepoNotFound", "RepositoryNotFoundError: 404 Client Error"),
+        (404, "RevisionNotFound", "RevisionNotFoundError: 404 Client Error"),
+        (404, "EntryNotFound", "RemoteEntryNotFoundError: 404 Client Error"),
+        (403, "GatedRepo", "GatedRepoError: 403 Client Error"),
+        (503, None, "HfHubHTTPError: Server error '503 Service Unavailable'"),
+    ],
+)
+def test_refusal_of_the_hub_is_one_error_of_ours(hub, status, code, message, caplog, capfd):
+    hub.status, hub.code = status, code
+    with pytest.raises(DownloadError, match=f"not be downloaded: huggingface_hub says {message}") as error:
+        find()
+    assert type(error.value) is DownloadError
+    assert "\n  curl -gL --fail -o " in str(error.value)
+    assert (caplog.text, capfd.readouterr().err) == ("", "")
+
+
+def test_no_network_is_told_at_once(hub, monkeypatch):
+    template = "http://127.0.0.1:9/{repo_id}/resolve/{revision}/{filename}"  # where nobody listens
+    monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", template)
+    monkeypatch.setattr("time.sleep", None)  # no second try
+    with pytest.raises(OfflineError, match="huggingface_hub says ConnectError: "):
+        find()
+
+
+def test_hub_that_does_not_answer_ends_in_an_error(hub, monkeypatch):
+    hub.status = "hang"
+    monkeypatch.setenv("KERAS_VIT_TIMEOUT", "0.2")
+    with pytest.raises(DownloadError, match="huggingface_hub says ReadTimeout: "):
+        find()
+
+
+def test_name_that_the_library_does_not_take_is_one_error_of_ours(hub):
+    with pytest.raises(DownloadError, match="huggingface_hub says HFValidationError: "):
+        find("hf:me/a--b")
+
+
+def test_not_installed_says_how_to_install_it_and_how_to_do_without(hub, monkeypatch):
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    with pytest.raises(DownloadError, match=r'pip install "keras-vit-zoo\[hub\]"'):
+        find()
+    monkeypatch.setenv("KERAS_VIT_OFFLINE", "1")
+    with pytest.raises(
+        OfflineError, match=r"curl -gL --fail -o \S+/hf/me/mine/model.safetensors https://huggingface.co/me/"
+    ):
+        find()
+
+
+# The command line, and other processes
+
+
+def test_commands_know_files_of_the_librarys_cache(hub, capsys):
+    path = put_into_cache(hub.root, BOTH) / WEIGHTS
+    assert cli.main(["weights", "fetch", "hf:me/mine", "--model", "B/16"]) == 0
+    assert cli.main(["weights", "verify"]) == cli.main(["weights", "verify", str(path)]) == 0
+    assert capsys.readouterr().out.splitlines() == [str(path), *[f"ok  {path}  sha256 as noted"] * 2]
+    turn_a_bit(path)
+    assert cli.main(["weights", "verify"]) == 1
+    assert capsys.readouterr().out.startswith(f"BAD  {path}  sha256 differs: expected ")
+    path.unlink()  # as by the library's own commands; then there is nothing to verify
+    assert cli.main(["weights", "verify"]) == 0
+    assert capsys.readouterr().out == f"no file in the cache, {cache_dir()}\n"
+    path = put_into_cache(hub.root, CONTENTS, "google/vit-base-patch16-224") / WEIGHTS
+    assert cli.main(["weights", "info", "hf:google/vit-base-patch16-224"]) == 0
+    assert str(path) in capsys.readouterr().out
+
+
+def test_two_processes_at_once_bring_a_file_once(hub, tmp_path):
+    hub.route, hub.piece = "slow", 1 << 15
+    settings = {"HF_ENDPOINT": hub.address, "HF_HOME": str(tmp_path / "home"), "HF_HUB_DISABLE_TELEMETRY": "1"}
+    clean = {k: v for k, v in child_environment(tmp_path / "ours").items() if k != "HF_HUB_CACHE"} | settings
+    command = [sys.executable, "-c", CHILD, str(ROOT)]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    children = [subprocess.Popen(command, env=clean, **pipes) for _ in range(2)]
+    answers = [child.communicate(timeout=60) for child in children]
+    path = tmp_path / "home" / "hub" / "models--me--mine" / "snapshots" / COMMIT / WEIGHTS
+    assert answers == [(f"{path} False False\n", "")] * 2
+    assert hub.downloads.count(WEIGHTS) == 1
+    assert path.read_bytes() == CONTENTS[WEIGHTS]

@@ -1,13 +1,13 @@
 """What a loader must refuse: rows N5, N6, N11 and N12 (N10 stands in test_load.py, the rest in test_reader.py)."""
 
 import pickle
-import zipfile
 
 import h5py
 import keras
 import numpy as np
 import pytest
 from conftest import make_tiny, numpy, tiny_config
+from forged import zipped
 
 import keras_vit
 from keras_vit.model.stations import weight_paths
@@ -97,8 +97,7 @@ def hostile_files(folder):
         file.attrs["model_config"] = "{}"
         file["outside"] = h5py.ExternalLink("/etc/passwd", "/")
     (folder / "torch.bin").write_bytes(pickle.dumps({"weight": [1.0]}))
-    with zipfile.ZipFile(folder / "torch.pt", "w") as archive:
-        archive.writestr("archive/data.pkl", pickle.dumps([1.0]))
+    zipped(folder / "torch.pt", [("archive/data.pkl", pickle.dumps([1.0]))])
     saved_model = folder / "saved_model"
     saved_model.mkdir()
     (saved_model / "saved_model.pb").write_bytes(b"\x08\x01")

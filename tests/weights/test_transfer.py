@@ -172,9 +172,7 @@ def test_part_is_continued_only_if_the_server_can_tell_versions_apart(server, he
 
 def test_server_that_ignores_range_is_read_from_the_beginning(server, monkeypatch):  # D6
     leave_part(server)
-    monkeypatch.setattr(
-        "fault_server._Handler._send_cut", lambda handler: handler._send(with_range=False), raising=True
-    )
+    monkeypatch.setattr("fault_server.Handler._send_cut", lambda handler: handler._send(with_range=False), raising=True)
     server.faults = 1
     assert fetch(listed(server, "cut")).read_bytes() == server.content
     assert server.ranges == ["bytes=100000-"]
@@ -361,6 +359,6 @@ def test_cut_chunked_body_tells_no_size_that_nobody_announced(server, monkeypatc
         handler._head(200, None, Transfer_Encoding="chunked")
         handler.wfile.write(b"ffff\r\n" + bytes(1000))
 
-    monkeypatch.setattr("fault_server._Handler._send_cut", send)
+    monkeypatch.setattr("fault_server.Handler._send_cut", send)
     message = fails(listed(server, "cut", size=None), "expected unknown size, got 1000 bytes")
     assert str(transfer.LARGEST) not in message

@@ -18,7 +18,7 @@ from pathlib import Path
 import filelock
 
 from keras_vit.files import flush, flush_folder
-from keras_vit.weights.fetch import cache, environment, transfer
+from keras_vit.weights.fetch import cache, environment, notes, transfer
 from keras_vit.weights.fetch.cache import CachedFile, Check, find_local, verify_cache, verify_file
 from keras_vit.weights.fetch.environment import cache_dir
 from keras_vit.weights.fetch.part import Part, TransferError, disk_faults
@@ -32,6 +32,7 @@ __all__ = [
     "cache_dir",
     "fetch",
     "find_local",
+    "require_network",
     "take_local",
     "verify_cache",
     "verify_file",
@@ -47,8 +48,6 @@ def fetch(
     check: Check | None = None,
     progress: bool | None = None,
     timeout: float | None = None,
-    source: str | None = None,
-    headers: dict[str, str] | None = None,
 ) -> Path:
     """The path of the verified file: from the mirror, the cache, or now from its server.
 
@@ -57,8 +56,6 @@ def fetch(
             if the content is not valid.
         progress: whether to draw a bar; by default if the error stream is a terminal.
         timeout: longest silence of the server in seconds; by default `KERAS_VIT_TIMEOUT`, or 30.
-        source: where the bytes are if not at `file.url`, such as an address signed for some minutes.
-        headers: for the host of `source` alone, never for where it leads.
 
     Raises:
         OfflineError: if it is not at hand, and there is no network or `KERAS_VIT_OFFLINE=1`.
@@ -69,19 +66,17 @@ def fetch(
     timeout = environment.timeout_seconds(timeout)
     if path := take_local(file, check):
         return path
-    url = environment.mirror_url(file.path)
-    url, headers = (url, None) if url else (source or file.url, headers)
+    require_network(file)
+    url = environment.mirror_url(file.path) or file.url
     with _cache_faults(file), _lock(file) as locked:
-        if path := find_local(file) or cache.adopt(file, check):  # another process may have brought it
+        if path := take_local(file, check):  # another process may have brought it
             return path
         mark = "" if locked else f".{secrets.token_hex(4)}"
         part = Part(file.place.with_name(f"{file.name}{mark}.part"))
         try:
             with disk_faults(part):
                 with _bar(file, progress) as report:
-                    attempt = functools.partial(
-                        transfer.download, file, url, part, timeout=timeout, report=report, headers=headers or {}
-                    )
+                    attempt = functools.partial(transfer.download, file, url, part, timeout=timeout, report=report)
                     sha256 = _download(file, url, part, check, attempt)
                 _publish(file, url, part, sha256)
         except TransferError as fault:
@@ -93,18 +88,22 @@ def fetch(
 
 
 def take_local(file: RemoteFile, check: Check | None = None) -> Path | None:
-    """The file if it is at hand, verified if it was put there; None if it must, and may, be brought.
+    """The file if it is in the mirror directory or the cache, verified if it was put there; else None.
 
     Raises:
-        DownloadError: if it is at hand and not valid, or the network is not to be asked for it: an `OfflineError`
-            with `KERAS_VIT_OFFLINE=1`, else for a directory in `KERAS_VIT_MIRROR` that lacks it.
+        DownloadError: if it is at hand and not valid.
     """
-    if path := find_local(file) or cache.adopt(file, check):
-        return path
+    return find_local(file) or cache.adopt(file, check)
+
+
+def require_network(file: RemoteFile):
+    """Raises a `DownloadError` if nobody is to be asked for a file that is not at hand.
+
+    It is an `OfflineError` with `KERAS_VIT_OFFLINE=1`; the other reason is a directory in `KERAS_VIT_MIRROR`.
+    """
     cache.require_no_mirror(file)
     if environment.is_offline():
         raise download_error(file, "it is not at hand, and KERAS_VIT_OFFLINE forbids the network", kind=OfflineError)
-    return None
 
 
 def _download(file, url, part, check, attempt):
@@ -135,7 +134,7 @@ def _publish(file, url, part, sha256):
     flush(part.path)
     os.replace(part.path, file.place)
     part.remove()
-    cache.write_note(file.place, sha256, url)
+    notes.write(notes.beside(file.place), file.place, sha256, url)
     with contextlib.suppress(OSError):  # some file systems flush no folders
         flush_folder(file.place.parent)
 

@@ -5,20 +5,14 @@ beside it, `<name>.json`, and holds from there on: a file whose size, time or in
 is hashed again before use. Opens no socket; imports neither Keras nor TensorFlow.
 """
 
-import contextlib
 import dataclasses
 import hashlib
-import json
 import logging
-import os
-import re
-import secrets
 import shlex
 from collections.abc import Callable
 from pathlib import Path
 
-from keras_vit.files import read_json_object
-from keras_vit.weights.fetch import environment
+from keras_vit.weights.fetch import environment, notes
 from keras_vit.weights.fetch.remote import DownloadError, RemoteFile
 
 _LOGGER = logging.getLogger("keras_vit")
@@ -68,7 +62,7 @@ def adopt(file: RemoteFile, check: Check | None) -> Path | None:
             f"the file at the place of {file.label} is not valid: {fault}.\n"
             f"Received: {path}\n{_delete(path)}, and it is downloaded again."
         ) from fault
-    write_note(path, sha256, file.url)
+    notes.write(notes.beside(path), path, sha256, file.url)
     return path
 
 
@@ -92,38 +86,39 @@ def require_valid(path: Path, file: RemoteFile, check: Check | None, sha256: str
     """
     size = path.stat().st_size
     if not file.fits(size):
-        raise InvalidFileError(f"its size differs: expected {file.listed}, got {size} bytes{_page_hint(path)}")
+        raise InvalidFileError(f"its size differs: expected {file.listed}, got {size} bytes{page_hint(path)}")
     sha256 = sha256 or sha256_of(path)
     if file.sha256 not in (None, sha256):
         raise InvalidFileError(
             f"its sha256 differs, by a proxy on the way or a changed file: expected {file.sha256}, got {sha256}"
-            f"{_page_hint(path)}"
+            f"{page_hint(path)}"
         )
     try:
         if check is not None:
             check(path)
     except (ValueError, OSError) as error:
-        raise InvalidFileError(f"{str(error).partition(chr(10))[0].rstrip('.')}{_page_hint(path)}") from error
+        raise InvalidFileError(f"{str(error).partition(chr(10))[0].rstrip('.')}{page_hint(path)}") from error
     return sha256
 
 
 def verify_cache(check: Check | None = None) -> list[CachedFile]:
-    """Hashes every file of the cache again and compares with its note.
+    """Hashes every file of the cache, and the noted ones of huggingface_hub's, again and compares with its note.
 
     Args:
         check: called with each path; raises ValueError or OSError if the content is not valid.
 
     Returns:
-        One `CachedFile` for each file, in the order of their paths; empty without a cache.
+        One `CachedFile` for each file, in the order of their paths, those of huggingface_hub's cache last; empty
+        without a cache.
     """
     paths = sorted(path for path in environment.cache_dir().rglob("*") if path.is_file())
-    return [verify_file(path, check) for path in paths if _is_content(path)]
+    return [verify_file(path, check) for path in (*filter(_is_content, paths), *notes.noted_elsewhere())]
 
 
 def verify_file(path: Path, check: Check | None = None) -> CachedFile:
-    """Compares the sha256 of a file with the note beside it, if there is one; then runs the check on it."""
+    """Compares the sha256 of a file with its note, if there is one; then runs the check on it."""
     try:
-        note = _read_note(path) if path.is_file() else None
+        note = _note_of(path)
         if note is not None and (found := sha256_of(path)) != note["sha256"]:
             return CachedFile(path, False, f"sha256 differs: expected {note['sha256']}, got {found}")
         if check is not None:
@@ -133,22 +128,21 @@ def verify_file(path: Path, check: Check | None = None) -> CachedFile:
     return CachedFile(path, True, "sha256 as noted" if note else "valid, with no sha256 noted yet")
 
 
+def is_noted(path: Path) -> bool:
+    """Whether a file was verified and is as it was then."""
+    note = _note_of(path)
+    return note is not None and notes.is_current(note, path)
+
+
 def sha256_of(path: Path) -> str:
     """Hexadecimal sha256 of a file."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def write_note(path: Path, sha256: str, url: str):
-    """Notes what a verified file is; passed over where the cache cannot be written."""
-    note = {"sha256": sha256, **_stamp(path), "url": environment.redacted(url)}
-    temporary = path.with_name(f"{path.name}.{secrets.token_hex(4)}.part.json")
-    with contextlib.suppress(OSError):
-        try:
-            temporary.write_text(json.dumps(note))
-            os.replace(temporary, _note_path(path))
-        finally:
-            temporary.unlink(missing_ok=True)
+def _note_of(path):
+    """The note of a file of this cache or of huggingface_hub's, or None."""
+    return (notes.read(notes.beside(path)) or notes.read(notes.elsewhere(path))) if path.is_file() else None
 
 
 def _find_in_mirror(file):
@@ -165,10 +159,10 @@ def _find_in_mirror(file):
 
 def _find_in_cache(file):
     path = file.place
-    note = _read_note(path) if path.is_file() else None
+    note = notes.read(notes.beside(path)) if path.is_file() else None
     if note is None:
         return None
-    stale = any(note.get(key) != value for key, value in _stamp(path).items())
+    stale = not notes.is_current(note, path)
     if not stale and file.sha256 is None:
         return path
     if (found := sha256_of(path)) != note["sha256"]:
@@ -176,7 +170,7 @@ def _find_in_cache(file):
     if file.sha256 not in (None, found):
         raise _differs(path, file.sha256, found, f"{_delete(path)}, or correct the `sha256` asked for.")
     if stale:
-        write_note(path, found, str(note.get("url", "")))
+        notes.write(notes.beside(path), path, found, str(note.get("url", "")))
     return path
 
 
@@ -188,30 +182,16 @@ def _differs(path, expected, found, remedy):
 
 
 def _delete(path):
-    return f"Delete it (`rm -f {shlex.quote(str(path))} {shlex.quote(str(_note_path(path)))}`)"
+    return f"Delete it (`rm -f {shlex.quote(str(path))} {shlex.quote(str(notes.beside(path)))}`)"
 
 
 def _is_content(path):
-    is_note = path.suffix == ".json" and not _note_path(path).exists()
+    is_note = path.suffix == ".json" and not notes.beside(path).exists()
     return not is_note and not path.name.endswith(_NOT_CONTENT)
 
 
-def _note_path(path):
-    return path.with_name(path.name + ".json")
-
-
-def _read_note(path):
-    """The note of a file, or None if there is none that can be read; then the file is verified as a new one."""
-    note = read_json_object(_note_path(path))
-    return note if note and re.fullmatch("[0-9a-f]{64}", str(note.get("sha256"))) else None
-
-
-def _stamp(path):
-    status = path.stat()
-    return {"size": status.st_size, "mtime_ns": status.st_mtime_ns, "inode": status.st_ino}
-
-
-def _page_hint(path):
+def page_hint(path: Path) -> str:
+    """Words for an error about a file that is not what it should be, if it begins like a web page; else none."""
     with open(path, "rb") as file:
         start = file.read(64).lstrip()
     return "; it begins like a web page, such as that of a login or a proxy" if start.startswith(b"<") else ""

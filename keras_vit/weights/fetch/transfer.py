@@ -43,14 +43,13 @@ class UnreachableError(TransientError):
     """No connection came about: no network, no such host, or nobody listens."""
 
 
-def download(file: RemoteFile, url: str, part: Part, *, timeout: float, report, headers: dict[str, str]) -> str:
+def download(file: RemoteFile, url: str, part: Part, *, timeout: float, report) -> str:
     """Tries once to complete the part, and gives its sha256.
 
     Args:
         url: where to get it; `file.url` or a mirror's.
         timeout: longest silence in seconds.
         report: called with bytes so far and bytes in all, None if unknown.
-        headers: for the host of `url` alone, such as who asks.
 
     Raises:
         InvalidFileError: what came, or is announced, is not the file.
@@ -60,7 +59,7 @@ def download(file: RemoteFile, url: str, part: Part, *, timeout: float, report, 
     if note is not None:
         digests.read(part.path)
     if note is None or digests.size != note["size"]:
-        with _answer(url, _range_headers(digests, note), headers, timeout) as (response, announced):
+        with _answer(url, _range_headers(digests, note), timeout) as (response, announced):
             continues = response.status_code == 206
             if continues:
                 _require_continuation(response, digests, note, part)
@@ -76,17 +75,16 @@ def download(file: RemoteFile, url: str, part: Part, *, timeout: float, report, 
 
 
 @contextlib.contextmanager
-def _answer(url, headers, own_headers, timeout):
+def _answer(url, headers, timeout):
     """The response behind at most five redirects, its status accepted, and the digests the hops announced."""
-    announced, first = {}, url
+    announced = {}
     with requests.Session() as session:
         for _ in range(REDIRECTS + 1):
             _require_safe(url)
-            own = own_headers if _host(url) == _host(first) else {}
             settings = _settings(session, url)
             proxy = requests.utils.select_proxy(url, settings["proxies"])
             with _naming(proxy):
-                response = _get(session, url, headers | own, timeout, settings)
+                response = _get(session, url, headers, timeout, settings)
             announced |= _announced_digests(response.headers)
             target = session.get_redirect_target(response)
             if target is None:
@@ -120,11 +118,6 @@ def _naming(proxy):
         if proxy is not None:
             fault.args = (f"{fault}, through the proxy {redacted(proxy)}",)
         raise
-
-
-def _host(url):
-    parts = urllib.parse.urlsplit(url)
-    return parts.scheme, parts.netloc.rpartition("@")[2]
 
 
 def _settings(session, url):
