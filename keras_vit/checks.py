@@ -1,6 +1,7 @@
 """Checks of arguments, each with the message that a user reads: the rule, what was received, the nearest choice."""
 
 import difflib
+import importlib
 import math
 
 
@@ -68,3 +69,13 @@ def check_steps(name, value):
         raise TypeError(f"`{name}` must be an int.\nReceived: {name}={value!r} of type {type(value).__name__}.")
     if value < 0:
         raise ValueError(f"`{name}` must be at least 0.\nReceived: {name}={value}.")
+
+
+def check_installed(module, purpose, extra):
+    """Raises an `ImportError` that names the extra to install, unless a module of it can be imported."""
+    try:
+        importlib.import_module(module)
+    except ImportError as error:
+        raise ImportError(
+            f'{module} must be installed, since {purpose}.\nReceived: {error}. Run pip install "keras-vit-zoo[{extra}]"'
+        ) from error

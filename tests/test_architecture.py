@@ -1,6 +1,7 @@
 """The house: which room may import which, what knows Keras or a backend, how long things may be."""
 
 import ast
+import configparser
 import re
 import typing
 from collections import Counter
@@ -134,6 +135,15 @@ def test_file_is_short_and_has_a_telling_name(path):
 def test_no_name_of_a_module_stands_twice_in_a_room():
     names = Counter((room_of(module), module.rpartition(".")[2]) for module in MODULES)
     assert [name for name, count in names.items() if count > 1] == []
+
+
+def test_every_other_file_is_shipped():
+    setup = configparser.ConfigParser()
+    setup.read(ROOT / "setup.cfg")
+    patterns = setup["options.package_data"]["keras_vit"].replace("\n", "").split(",")
+    shipped = {path for pattern in patterns for path in PACKAGE.glob(pattern.strip())}
+    others = {path for path in PACKAGE.rglob("*") if path.is_file() and "__pycache__" not in path.parts}
+    assert others - set(SOURCES) == shipped
 
 
 def test_functions_are_short():

@@ -1,5 +1,6 @@
 """`keras-vit finetune|evaluate|predict|recipes`: what they print, and what they say of a bad file (rows B7, B8, C1)."""
 
+import dataclasses
 import io
 import json
 import re
@@ -21,6 +22,7 @@ from keras_vit.images.exif import orientation
 from keras_vit.images.read import read_image
 from keras_vit.recipes import RECIPES
 from keras_vit.runs.finetune import finetune
+from keras_vit.runs.options import FLAGS, FinetuneOptions
 from keras_vit.weights.fetch import cache_dir
 
 
@@ -64,6 +66,24 @@ def test_unknown_recipe_is_one_line(run):
     code, _, error = run("recipes", "digit")
     assert code == 1
     assert_one_line(error, "'digit'.*digits")
+
+
+# Finetune: its options are those of the record
+
+
+def test_every_option_of_a_run_is_a_flag_with_the_same_default(monkeypatch):
+    """What is given, and nothing else, differs from the record's defaults when it comes to `finetune`."""
+    given, values = {}, {"int": "3", "float": "0.5"}
+    monkeypatch.setattr("keras_vit.runs.finetune.finetune", lambda data, out, **options: given.update(options))
+    assert cli.main(["finetune", "--out", "run"]) == 0
+    assert given == {option.name: option.default for option in dataclasses.fields(FinetuneOptions)}
+    for option in dataclasses.fields(FinetuneOptions):
+        parser = option.metadata["parser"]
+        value = parser.get("choices", [None])[-1] or values.get(getattr(parser.get("type"), "__name__", None), "head")
+        assert cli.main(["finetune", "--out", "run", FLAGS[option.name], value]) == 0
+        assert given.pop(option.name) == parser.get("type", str)(value) != option.default, option.name
+        others = [other for other in dataclasses.fields(FinetuneOptions) if other is not option]
+        assert given == {other.name: other.default for other in others}
 
 
 # Finetune: one process from start to end
@@ -271,7 +291,7 @@ def test_other_formats_are_refused_if_huge_or_cut_short(tmp_path, kind, monkeypa
     with pytest.raises(ValueError, match="damaged or cut short"):
         read_image(path)
     path.write_bytes(whole)
-    monkeypatch.setattr("keras_vit.images.decode.MAX_PIXELS", 100)
+    monkeypatch.setattr("keras_vit.images.read.MAX_PIXELS", 100)
     with pytest.raises(ValueError, match="pixels, more than 0 Mpx"):
         read_image(path)
 
@@ -281,7 +301,7 @@ def test_grey_models_get_grey_as_in_training(tmp_path):  # B7
     for name in ("x.png", "x.bmp"):
         Image.fromarray(pixels).save(tmp_path / name)
         assert (read_image(tmp_path / name, 1)[..., 0] == np.asarray(Image.fromarray(pixels).convert("L"))).all()
-    with pytest.raises(ValueError, match="4 channels, which no photo has"):
+    with pytest.raises(ValueError, match=r"three channels, or one of grey\.\nReceived: channels=4"):
         read_image(tmp_path / "x.png", 4)
 
 

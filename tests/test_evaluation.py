@@ -10,13 +10,23 @@ from keras_vit.evaluation import CALIBRATION_BINS, evaluate, measure
 NAMES = tuple("abcdefg")
 
 
+def scores_of(kind, seed=1):
+    """Logits and labels of 83 examples in seven classes; the labels are often right."""
+    rng = np.random.default_rng(seed)
+    logits = rng.normal(0, 3, (83, 7))
+    if kind == "ties":
+        logits = logits.round(0)
+    true = rng.integers(0, 7, 83)
+    if kind == "absent classes":  # the third is neither there nor predicted, the fifth is predicted only
+        logits[:, 2] = -9
+        true[(true == 2) | (true == 4)] = 1
+    usual = np.where(logits.argmax(1) == 4, 1, logits.argmax(1)) if kind == "absent classes" else logits.argmax(1)
+    return logits, np.where(rng.random(83) < 0.6, usual, true)
+
+
 @pytest.fixture
 def scored():
-    """Logits and labels of 83 examples in seven classes; the labels are often right."""
-    rng = np.random.default_rng(1)
-    logits = rng.normal(0, 3, (83, 7))
-    labels = np.where(rng.random(83) < 0.6, logits.argmax(1), rng.integers(0, 7, 83))
-    return logits, labels
+    return scores_of("plain")
 
 
 def softmax(logits):
@@ -24,19 +34,37 @@ def softmax(logits):
     return powers / powers.sum(axis=1, keepdims=True)
 
 
-def test_figures_equal_those_of_scikit_learn(scored):
+@pytest.mark.parametrize("kind", ["plain", "ties", "absent classes"])
+def test_figures_equal_those_of_scikit_learn(kind):
     metrics = pytest.importorskip("sklearn.metrics")
-    logits, labels = scored
-    result, predictions = measure(logits, labels, NAMES), logits.argmax(1)
-    every = np.arange(7)
-    precision, recall, _, count = metrics.precision_recall_fscore_support(labels, predictions, labels=every)
+    logits, labels = scores_of(kind)
+    result, predictions, every = measure(logits, labels, NAMES), logits.argmax(1), np.arange(7)
+    precision, recall, _, count = metrics.precision_recall_fscore_support(
+        labels, predictions, labels=every, zero_division=np.nan
+    )
     assert result.accuracy == metrics.accuracy_score(labels, predictions)
     assert (result.confusion == metrics.confusion_matrix(labels, predictions, labels=every)).all()
-    assert result.top5_accuracy == metrics.top_k_accuracy_score(labels, logits, k=5, labels=every)
+    # Of equal scores scikit-learn ranks the last first, and we the first: so it gets the classes in reverse.
+    assert result.top5_accuracy == metrics.top_k_accuracy_score(6 - labels, logits[:, ::-1], k=5, labels=every)
     np.testing.assert_allclose(result.loss, metrics.log_loss(labels, softmax(logits), labels=every), rtol=1e-12)
-    np.testing.assert_allclose([c.precision for c in result.classes], precision, rtol=1e-12)
-    np.testing.assert_allclose([c.recall for c in result.classes], recall, rtol=1e-12)
+    for name, expected in (("precision", precision), ("recall", recall)):
+        found = [getattr(result_of_class, name) for result_of_class in result.classes]
+        np.testing.assert_allclose([np.nan if part is None else part for part in found], expected, rtol=1e-12)
     assert [c.count for c in result.classes] == count.tolist()
+
+
+def test_scores_of_the_test_have_ties_and_absent_classes():
+    tied = np.sort(scores_of("ties")[0], axis=1)
+    assert (tied[:, -1] == tied[:, -2]).any()  # in the first place
+    assert (tied[:, 1] == tied[:, 2]).any()  # where the top five end
+    result = measure(*scores_of("absent classes"), NAMES)
+    assert (result.classes[2].recall, result.classes[2].precision) == (None, None)
+    assert (result.classes[4].recall, result.classes[4].precision) == (None, 0.0)
+
+
+def test_loss_of_a_sure_mistake_is_not_cut_off():
+    """As it would be from probabilities, of which float64 has none below e**-745."""
+    assert measure(np.array([[2000.0, 0], [0, 3]]), [1, 1], ("a", "b")).loss == pytest.approx(1000, rel=1e-3)
 
 
 def test_calibration_error_is_the_weighted_gap_of_each_bin(scored):

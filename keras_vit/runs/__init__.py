@@ -1,5 +1,6 @@
 """One call from a data set to a trained model with its folder and report.
 
-`options` says what can be asked for, `preparation` opens the data and makes model and plan, `finetune` trains and
-measures; `run_directory`, `report`, `plots` and `progress` write it down.
+`options` says what can be asked for, `small_models` what is trained where no model is named, `preparation` opens the
+data and makes model and plan, `finetune` trains and measures; `configuration`, `recorder`, `run_directory`, `plots`
+and `report` write it down, and `progress` tells of it.
 """

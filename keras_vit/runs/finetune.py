@@ -6,7 +6,6 @@ Everything that can be refused is refused before the first step, and nothing is 
 import contextlib
 import dataclasses
 import os
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,27 +13,30 @@ from typing import Any
 
 import keras
 
+from keras_vit.checks import check_installed
 from keras_vit.data import load_dataset
-from keras_vit.data.opening import DIGITS
 from keras_vit.evaluation import Evaluation, evaluate
-from keras_vit.runs.options import FinetuneOptions, changed, is_short, with_options
-from keras_vit.runs.plots import check_matplotlib, draw_confusion, draw_curves
-from keras_vit.runs.preparation import Preparation, count, prepare
+from keras_vit.runs.configuration import configuration_of
+from keras_vit.runs.options import FinetuneOptions, changed, with_options
+from keras_vit.runs.plots import draw_confusion, draw_curves
+from keras_vit.runs.preparation import num_parameters, prepare
 from keras_vit.runs.progress import Progress, duration
+from keras_vit.runs.recorder import Recorder
 from keras_vit.runs.report import find_mistakes, write_report
 from keras_vit.runs.run_directory import (
+    BAD_IMAGES,
     BEST,
     CONFIG,
+    CONFUSION,
     CURVES,
     FAILURE,
     LAST,
     METRICS,
+    REPORT,
     RESULT,
-    Recorder,
     RunDirectory,
     check_free,
     plain,
-    versions,
 )
 from keras_vit.training.callbacks import StepFacts
 
@@ -84,9 +86,10 @@ def finetune(
         out: folder of the run, which must be new or empty. It gets `config.json`, `metrics.csv`, `tensorboard/`,
             `best.keras` (by validation accuracy) and `last.keras`, `result.json`, `report.html`, `curves.png`,
             `confusion_matrix.png` and `.csv`, and `bad_images.txt` if there are any.
-        options: how to train.
+        options: how to train, as a record; by default `FinetuneOptions()`.
         say: called with each line of what happens; `print` also shows a bar on a terminal.
-        **changes: fields of `keras_vit.FinetuneOptions`, which says what they mean, as `model="B/16"`.
+        **changes: fields of that record to change, as `model="B/16"`; `help(keras_vit.FinetuneOptions)` says what each
+            means.
 
     Returns:
         A `Result`.
@@ -102,10 +105,11 @@ def finetune(
     options = changed(options, changes)
     began = time.monotonic()
     check_free(out)
-    check_matplotlib()
+    check_installed("matplotlib", "it draws the pictures of a run", "train")
+    check_installed("jinja2", "it fills in the report of a run", "train")
     preparation = prepare(data, options, say)
     run = RunDirectory(out)
-    configuration = _configuration(preparation, {"data": _place_of(data), "out": str(out)})
+    configuration = configuration_of(preparation, data, out)
     run.write_json(CONFIG, configuration)
     _write_bad_images(run, preparation.source)
     recorder = Recorder(run)
@@ -113,39 +117,9 @@ def finetune(
     return _finish(run, preparation, recorder, configuration, began, say)
 
 
-def _place_of(data):
-    """What a report shows of the data, such that it is found again from another folder."""
-    if isinstance(data, str) and data != DIGITS and os.path.exists(data):
-        return os.path.abspath(data)
-    return data if is_short(data) else type(data).__name__
-
-
-def _configuration(preparation: Preparation, places: dict) -> dict:
-    """All that decides the numbers."""
-    model, plan = preparation.model, preparation.plan
-    return {
-        "versions": versions(),
-        "command": sys.argv,
-        "arguments": places | preparation.options.facts(),
-        "seed": preparation.options.seed,
-        "precision": preparation.options.precision,
-        "data": preparation.source.describe(),
-        "measured_on": preparation.split,
-        "input_shape": model.input_shape[1:],
-        "model": {"name": model.name, **dataclasses.asdict(model.config)},
-        "weights_report": model.weights_report,
-        "preprocessing": dataclasses.asdict(model.preprocessing),
-        "recipe": dataclasses.asdict(plan.recipe),
-        "plan": {field.name: getattr(plan, field.name) for field in dataclasses.fields(plan) if field.name != "recipe"},
-        "changes": plan.changes(),
-        "augmentation": dataclasses.asdict(preparation.augmentation),
-        "devices": preparation.devices,
-    }
-
-
 def _write_bad_images(run, source):
     if source.bad_images:
-        run.write_text("bad_images.txt", "".join(f"{image.path}\t{image.reason}\n" for image in source.bad_images))
+        run.write_text(BAD_IMAGES, "".join(f"{image.path}\t{image.reason}\n" for image in source.bad_images))
 
 
 def _fit(run, preparation, recorder, say):
@@ -233,16 +207,15 @@ def _finish(run, preparation, recorder, configuration, began, say):
     model = keras.models.load_model(run.path / BEST, compile=False)
     evaluation = evaluate(model, source, preparation.split, batch_size=_EVALUATION_BATCH)
     facts = _result(run, preparation, recorder, evaluation, time.monotonic() - began)
-    pictures = {"curves": run.path / CURVES, "confusion matrix": run.path / "confusion_matrix.png"}
-    report = run.path / "report.html"
+    curves, confusion, report = (run.path / name for name in (CURVES, CONFUSION, REPORT))
     run.write_confusion(evaluation)
-    written = {path.name for path in (*run.path.iterdir(), *pictures.values(), report)}
-    run.write_json(RESULT, facts | {"files": sorted({*written, RESULT})})  # first, since it cannot fail
-    draw_curves(run.rows(), pictures["curves"])
-    draw_confusion(evaluation.confusion, evaluation.class_names, pictures["confusion matrix"])
+    files = {path.name for path in run.path.iterdir()} | {CURVES, CONFUSION, REPORT, RESULT}
+    run.write_json(RESULT, facts | {"files": sorted(files)})  # first, since it cannot fail
+    draw_curves(run.rows(), curves)
+    draw_confusion(evaluation.confusion, evaluation.class_names, confusion)
     mistakes = find_mistakes(source, preparation.split, evaluation)
     title, config = f"{source.name}, {model.name}", plain(configuration)
-    write_report(report, title, facts, evaluation, pictures, mistakes, source.bad_images, config)
+    write_report(report, title, facts, evaluation, curves, confusion, mistakes, source.bad_images, config)
     measured, epoch = f"{evaluation.accuracy:.4f} on {evaluation.count:,} images", facts["best_epoch"]
     say(f"{preparation.split} accuracy {measured}, epoch {epoch}")
     say(f"{duration(facts['seconds'])} in all; {report}")
@@ -268,7 +241,7 @@ def _result(run, preparation, recorder, evaluation, seconds):
         "steps": int(rows[-1]["step"]),
         "recipe": plan.recipe.name,
         "parameters": model.count_params(),
-        "trainable_parameters": count(model.trainable_weights),
+        "trainable_parameters": num_parameters(model.trainable_weights),
         "training_seconds": training_seconds,
         "images_per_second": rows[-1]["step"] * plan.batch_size / training_seconds,
         "per_class": [dataclasses.asdict(result) for result in evaluation.classes],

@@ -3,22 +3,23 @@
 Without Keras, so that a command line can be parsed before it is imported.
 """
 
+# ruff: noqa: RUF009  `_option` gives a field, as `dataclasses.field` does
+
 import dataclasses
-import difflib
 import inspect
-from dataclasses import field
 from typing import Any
 
-from keras_vit.checks import check_choice
+from keras_vit.checks import check_choice, did_you_mean
 
 PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")  # Keras' dtype policies
 STRATEGIES = ("none", "mirrored")
 ON_BAD_IMAGE = ("skip", "raise")
+_OTHER_WORDS = {"policy": "precision", "dtype": "precision"}  # what others call an option
 
 
-def _said(help, flag=None, **parser):
-    """What the command line says of an option; `flag` where that is not its name."""
-    return {"help": help, "flag": flag, "parser": parser}
+def _option(default, help, flag=None, **parser) -> Any:
+    """A field, and what the command line says of it; `flag` where that is not its name, `parser` as argparse has it."""
+    return dataclasses.field(default=default, metadata={"help": help, "flag": flag, "parser": parser})
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
@@ -54,38 +55,36 @@ class FinetuneOptions:
         ValueError: for a value that is none of its choices, or values that contradict each other.
     """
 
-    model: Any = field(default="small", metadata=_said("a builder as ViTB16, a variant as B/16, or small (default)"))
-    weights: Any = field(default="default", metadata=_said("published weights, a file, or none", metavar="NAME"))
-    recipe: Any = field(default=None, metadata=_said("as in `keras-vit recipes`", metavar="NAME"))
-    batch_size: int | None = field(default=None, metadata=_said("images of one optimizer step", type=int, metavar="B"))
-    steps: int | None = field(default=None, metadata=_said("optimizer steps in all", type=int))
-    epochs: int | None = field(default=None, metadata=_said("the same as passes over the images", type=int))
-    learning_rate: float | None = field(default=None, metadata=_said("the highest one", type=float, metavar="RATE"))
-    image_size: Any = field(default=None, metadata=_said("side of the images", type=int, metavar="PIXELS"))
-    augmentation: Any = field(default=None, metadata=_said("as inception or augreg-medium1", metavar="NAME"))
-    accumulation_steps: int | None = field(
-        default=None, metadata=_said("micro-batches of a batch", flag="--accumulate", type=int, metavar="K")
+    model: Any = _option("small", "a variant as B/16, a builder as ViTB16, or small, the default", metavar="NAME")
+    weights: Any = _option(
+        "default", "published ones, a file, or none for random ones; a variant has augreg-imagenet21k", metavar="NAME"
     )
-    layer_decay: float | None = field(
-        default=None, metadata=_said("of the rate, from a layer to that below", type=float, metavar="FACTOR")
+    recipe: Any = _option(None, "as in `keras-vit recipes`; by default that for these weights", metavar="NAME")
+    batch_size: int | None = _option(
+        None, "images of one optimizer step; by default the recipe's, or fewer for a small set", type=int, metavar="B"
     )
-    ema_momentum: float | None = field(
-        default=None, metadata=_said("of an average of the weights", flag="--ema", type=float, metavar="MOMENTUM")
+    steps: int | None = _option(None, "optimizer steps in all; by default the recipe's", type=int, metavar="N")
+    epochs: int | None = _option(None, "the same as passes over the images", type=int, metavar="N")
+    learning_rate: float | None = _option(None, "the highest learning rate", type=float, metavar="RATE")
+    image_size: Any = _option(None, "side of the images in the model", type=int, metavar="PIXELS")
+    augmentation: Any = _option(None, "of the training images, as inception or augreg-medium1", metavar="NAME")
+    accumulation_steps: int | None = _option(
+        None, "compute each batch in K micro-batches, in less memory", flag="--accumulate", type=int, metavar="K"
     )
-    lora_rank: int | None = field(
-        default=None, metadata=_said("train low-rank factors only", flag="--lora", type=int, metavar="RANK")
+    layer_decay: float | None = _option(
+        None, "of the learning rate, from each layer to the one below", type=float, metavar="FACTOR"
     )
-    trainable: str = field(default="all", metadata=_said("all, head, or last_blocks:K"))
-    seed: int = field(
-        default=0, metadata=_said("of the split, the order, the augmentation and the random initialisation", type=int)
+    ema_momentum: float | None = _option(
+        None, "keep an average of the weights, with this momentum", flag="--ema", type=float, metavar="MOMENTUM"
     )
-    precision: str = field(
-        default="float32", metadata=_said("of the computation; weights stay in float32", choices=PRECISIONS)
+    lora_rank: int | None = _option(
+        None, "train low-rank factors of this rank and the head only", flag="--lora", type=int, metavar="RANK"
     )
-    on_bad_image: str = field(
-        default="skip", metadata=_said("leave out files that cannot be decoded, or refuse them", choices=ON_BAD_IMAGE)
-    )
-    strategy: str = field(default="none", metadata=_said("mirrored: all GPUs together", choices=STRATEGIES))
+    trainable: str = _option("all", "the weights that learn: all, head, or last_blocks:K", metavar="WEIGHTS")
+    seed: int = _option(0, "of the split, the order, the augmentation and the random initialisation", type=int)
+    precision: str = _option("float32", "of the computation; weights stay in float32", choices=PRECISIONS)
+    on_bad_image: str = _option("skip", "leave out files that cannot be decoded, or refuse them", choices=ON_BAD_IMAGE)
+    strategy: str = _option("none", "mirrored trains on all GPUs of this machine together", choices=STRATEGIES)
 
     def __post_init__(self):
         for option in dataclasses.fields(self):
@@ -118,8 +117,7 @@ def changed(options: FinetuneOptions | None, changes: dict[str, Any]) -> Finetun
     """
     for name in changes:
         if name not in FLAGS:
-            near = difflib.get_close_matches(name, FLAGS, n=2) or (["precision"] if name == "policy" else [])
-            hint = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
+            hint = did_you_mean(_OTHER_WORDS.get(name, name), FLAGS) or f" Its fields are {', '.join(FLAGS)}."
             raise TypeError(f"options of a run must be fields of `FinetuneOptions`.\nReceived: {name!r}.{hint}")
     return dataclasses.replace(options or FinetuneOptions(), **changes)
 

@@ -4,20 +4,12 @@ import warnings
 
 import numpy as np
 
+from keras_vit.files import replacing
+
 _MOST_NUMBERS = 30  # classes up to which the cells of a matrix have room for a number
 _MOST_NAMES = 120  # classes up to which a name is legible
 _LONGEST_NAME = 24  # characters
 _COLOURS = {"train": "#4c72b0", "validation": "#dd8452"}
-
-
-def check_matplotlib():
-    """Raises unless matplotlib is installed."""
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError as error:
-        raise ImportError(
-            'the curves of a run are drawn by matplotlib, which is not installed: pip install "keras-vit-zoo[train]"'
-        ) from error
 
 
 def draw_curves(rows, path):
@@ -45,7 +37,7 @@ def draw_curves(rows, path):
         axis.locator_params(axis="x", integer=True)
         if len(rows) == 1:
             axis.set_xlim(0, 2)
-    figure.savefig(path)
+    _save(figure, path)
 
 
 def draw_confusion(confusion, class_names, path):
@@ -76,7 +68,7 @@ def draw_confusion(confusion, class_names, path):
         axis.set_yticks(range(classes), names, fontsize=size)
     axis.set_xlabel("predicted")
     axis.set_ylabel("true")
-    figure.savefig(path)
+    _save(figure, path)
 
 
 def _figure(width, height):
@@ -84,6 +76,11 @@ def _figure(width, height):
     from matplotlib.figure import Figure
 
     return Figure((width, height), dpi=110, layout="constrained")
+
+
+def _save(figure, path):
+    with replacing(path) as part:
+        figure.savefig(part, format="png")
 
 
 def _draw_line(axis, epochs, values, label):

@@ -16,40 +16,16 @@ from keras_vit.model.vision_transformer import VisionTransformer
 from keras_vit.model.wiring import DEFAULT_IMAGE_SIZE
 from keras_vit.recipes import find_recipe
 from keras_vit.runs.options import FinetuneOptions, parse_trainable
+from keras_vit.runs.small_models import small_model
 from keras_vit.training.memory import available_memory, check_memory, largest_micro_batch
 from keras_vit.training.plan import Plan, plan
 from keras_vit.variants import ViTConfig, variant
+from keras_vit.weights.hub import variant_of
 
 PRETRAINED = "augreg-imagenet21k"  # weights of a variant unless others are asked for
 FINETUNE_RECIPE = "augreg-finetune"
 # Steps of that recipe where none are asked for, by images: those of the sets in arXiv:2010.11929, table 4.
 _FINETUNE_STEPS = ((10_000, 500), (200_000, 10_000), (math.inf, 20_000))  # pets and flowers, CIFAR, ImageNet
-
-
-@dataclasses.dataclass(frozen=True)
-class SmallModel:
-    """What `model="small"` is for pictures of one kind.
-
-    Args:
-        config: of the model.
-        image_size: side in pixels.
-        recipe: name of the recipe by default.
-    """
-
-    config: ViTConfig
-    image_size: int
-    recipe: str
-
-
-_TINY_PICTURES = 40  # pixels, the longest side of what is no photo
-# Averaged tokens and fixed positions, as arXiv:2205.01580 has for ImageNet, learn small sets in half the epochs; with
-# width 96 and stochastic depth, 1 and 3 of the 179 test digits are mistaken (seeds 0 and 2), with width 64, 4 and 1.
-_WIDTH = {"hidden_size": 96, "num_heads": 4, "mlp_dim": 192}
-_PLAIN = {"pooling": "gap", "position_embedding": "sincos2d", "stochastic_depth_rate": 0.1}
-SMALL_MODELS = {
-    "pictures": SmallModel(ViTConfig(patch_size=4, num_layers=4, **_WIDTH, **_PLAIN), 24, "digits"),
-    "photos": SmallModel(ViTConfig(patch_size=8, num_layers=6, **_WIDTH, **_PLAIN), 64, "small"),
-}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -84,28 +60,22 @@ def prepare(data, options: FinetuneOptions, say) -> Preparation:
     _say_source(source, say)
     split = _measured_split(source)
     keras.utils.set_random_seed(options.seed)
-    kind = picture_kind(source)
-    recipe = _find_recipe(options, kind)
+    small = small_model(source)
+    recipe = _find_recipe(options, small)
     with _strategy_scope(options.strategy) as devices, _dtype_policy(options.precision):
-        model, head = _find_model(options, source, kind, recipe)
+        model, head = _find_model(options, source, small, recipe)
         _choose_weights(model, options)
-        made = _make_plan(options, source, model, recipe, devices, say)
+        training_plan = _make_plan(options, source, model, recipe, devices, say)
         augmentation = find_augmentation(recipe.augmentation if options.augmentation is None else options.augmentation)
         smooth = recipe.loss == "softmax" and recipe.label_smoothing
         labels = "one_hot" if augmentation.mixes or smooth else "int"
-        made.prepare(model, head)
-        model.compile(**made.compile_arguments(labels))
-    _say_plan(model, made, say)
-    return Preparation(options, source, split, model, made, augmentation, labels, devices)
+        training_plan.prepare(model, head)
+        model.compile(**training_plan.compile_arguments(labels))
+    _say_plan(model, training_plan, say)
+    return Preparation(options, source, split, model, training_plan, augmentation, labels, devices)
 
 
-def picture_kind(source) -> str:
-    """`"pictures"` for a set of tiny ones, as digits are, or `"photos"`, by the first of them."""
-    height, width = source.pixels("train", 0).shape[:2]
-    return "pictures" if max(height, width) <= _TINY_PICTURES else "photos"
-
-
-def count(weights) -> int:
+def num_parameters(weights) -> int:
     """How many numbers these weights have together."""
     return sum(math.prod(weight.shape) for weight in weights)
 
@@ -120,15 +90,18 @@ def _measured_split(source):
     )
 
 
-def _find_recipe(options, kind):
+def _find_recipe(options, small):
     recipe = options.recipe
     if recipe is None:
-        trained = isinstance(options.model, VisionTransformer) or _weights_of(options) is not None
-        recipe = FINETUNE_RECIPE if trained else SMALL_MODELS[kind].recipe
+        recipe = FINETUNE_RECIPE if _is_trained(options) else small.recipe
     recipe = find_recipe(recipe)
     if options.ema_momentum is not None:
         recipe = dataclasses.replace(recipe, ema_momentum=options.ema_momentum)
     return recipe
+
+
+def _is_trained(options):
+    return isinstance(options.model, VisionTransformer) or _weights_of(options) is not None
 
 
 def _weights_of(options):
@@ -137,31 +110,24 @@ def _weights_of(options):
     return PRETRAINED if isinstance(options.model, str) and options.model != "small" else None
 
 
-def _find_model(options, source, kind, recipe):
+def _find_model(options, source, small, recipe):
     """The model, and what becomes of its head."""
     if isinstance(options.model, VisionTransformer):
-        _check_given(options, source)
+        _check_built_model(options, source)
         return options.model, "keep"
     config, size = options.model, options.image_size
     size = recipe.image_size if size is None else size
     if config == "small":
-        small = SMALL_MODELS[kind]
         config, size = small.config, small.image_size if size is None else size
     weights = _weights_of(options)
     shape = _input_shape(size, weights, source)
-    config = _variant(config)
+    config = variant_of(config) if isinstance(config, str) else config
     known = config if isinstance(config, ViTConfig) else variant(config)
     name = "vit_small" if options.model == "small" else None
     arguments = recipe.model_arguments(known)
-    return build(
-        config, weights=weights, input_shape=shape, classes=len(source.class_names), name=name, **arguments
-    ), "reset"
-
-
-def _variant(config):
-    from keras_vit.weights.hub import variant_of
-
-    return variant_of(config) if isinstance(config, str) else config
+    classes = len(source.class_names)
+    model = build(config, weights=weights, input_shape=shape, classes=classes, name=name, **arguments)
+    return model, "reset"
 
 
 def _input_shape(size, weights, source):
@@ -176,7 +142,7 @@ def _input_shape(size, weights, source):
     return (*sides, channels)
 
 
-def _check_given(options, source):
+def _check_built_model(options, source):
     model = options.model
     if options.image_size is not None or options.weights != "default":
         raise ValueError(
@@ -209,7 +175,11 @@ def _make_plan(options, source, model, recipe, devices, say):
             "`batch_size` must be a multiple of the devices, so that each gets as much.\n"
             f"Received: batch_size={batch_size}, {devices} devices."
         )
-    made = plan(
+    on_one_device = batch_size // devices
+    micro_batches = options.accumulation_steps
+    if micro_batches is None:
+        micro_batches = _fewest_micro_batches(options, model, recipe, on_one_device)
+    training_plan = plan(
         recipe,
         model,
         num_images=images,
@@ -217,22 +187,19 @@ def _make_plan(options, source, model, recipe, devices, say):
         steps=_usual_steps(options, images),
         epochs=options.epochs,
         learning_rate=options.learning_rate,
-        accumulation_steps=options.accumulation_steps or _fewest_parts(options, model, recipe, batch_size // devices),
+        accumulation_steps=micro_batches,
         layer_decay=options.layer_decay,
     )
-    memory = _memory_of(recipe)
-    estimate = check_memory(model, batch_size // devices, accumulation_steps=made.accumulation_steps, **memory)
+    estimate = check_memory(model, on_one_device, accumulation_steps=micro_batches, **_memory_of(recipe))
     available = available_memory()
     free = "" if available is None else f"; {available / 1e9:.2f} GB are free"
     say(f"estimated {estimate}{free}")
-    return made
+    return training_plan
 
 
 def _usual_steps(options, images):
-    asked = (options.steps, options.epochs, options.recipe)
-    if asked != (None, None, None) or (
-        _weights_of(options) is None and not isinstance(options.model, VisionTransformer)
-    ):
+    asked = (options.steps, options.epochs, options.recipe) != (None, None, None)
+    if asked or not _is_trained(options):
         return options.steps
     return next(steps for most, steps in _FINETUNE_STEPS if images <= most)
 
@@ -243,7 +210,7 @@ def _usual_batch(batch_size, images, devices):
     return max(batch_size // devices, 1) * devices
 
 
-def _fewest_parts(options, model, recipe, batch_size):
+def _fewest_micro_batches(options, model, recipe, batch_size):
     """Micro-batches for a batch that nobody chose, so that it fits; the numbers are the same for any count.
 
     The recipe's own count is for its machines' memory. A batch that was asked for is one part, or is refused.
@@ -294,12 +261,13 @@ def _say_source(source, say):
         say(f"  {len(source.bad_images):,} files left out; bad_images.txt names each")
 
 
-def _say_plan(model, made, say):
+def _say_plan(model, training_plan, say):
     size = "x".join(map(str, model.input_shape[1:]))
-    learning = count(model.trainable_weights)
+    learning = num_parameters(model.trainable_weights)
+    recipe, batch_size, rate = training_plan.recipe.name, training_plan.batch_size, training_plan.learning_rate
     say(f"model {model.name}: {model.count_params():,} parameters, {learning:,} learn; images of {size}")
-    say(f"recipe {made.recipe.name}: {made.steps:,} steps of {made.batch_size} images, rate {made.learning_rate:g}")
-    for change in made.changes():
+    say(f"recipe {recipe}: {training_plan.steps:,} steps of {batch_size} images, rate {rate:g}")
+    for change in training_plan.changes():
         say(f"  {change}")
-    if made.accumulation_steps > 1:
-        say(f"  each batch in {made.accumulation_steps} micro-batches")
+    if training_plan.accumulation_steps > 1:
+        say(f"  each batch in {training_plan.accumulation_steps} micro-batches")

@@ -1,31 +1,22 @@
-"""`report.html`: a run on one page that needs nothing else, neither a network nor the files beside it."""
+"""`report.html`: a run on one page that needs nothing else, neither a network nor the files beside it.
+
+`report.html.jinja` has its layout; every value in it is escaped.
+"""
 
 import base64
-import html
+import importlib.resources
 import io
 import json
+from pathlib import Path
 
+from keras_vit.files import replacing
 from keras_vit.runs.progress import duration
 
 _MOST_MISTAKES = 24
 _THUMBNAIL = 160  # pixels, the longer side
-_STYLE = """
-body { font: 16px/1.5 system-ui, sans-serif; color: #1c2430; max-width: 68rem; margin: 2rem auto; padding: 0 1rem; }
-h1 { margin-bottom: 0; } h2 { margin-top: 2.5rem; border-bottom: 1px solid #d5dae1; }
-.sub, figcaption { color: #5b6675; } img { max-width: 100%; }
-.figures { display: flex; flex-wrap: wrap; gap: 1rem; margin: 1.5rem 0; }
-.figure { border: 1px solid #d5dae1; border-radius: 8px; padding: .6rem 1.2rem; }
-.figure b { display: block; font-size: 1.6rem; font-variant-numeric: tabular-nums; }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
-th, td { padding: .2rem .9rem .2rem 0; text-align: right; border-bottom: 1px solid #eceff3; }
-th:first-child, td:first-child { text-align: left; overflow-wrap: anywhere; }
-.mistakes { display: grid; grid-template-columns: repeat(auto-fill, minmax(11rem, 1fr)); gap: 1rem; }
-.mistakes figure { margin: 0; } .mistakes img { height: 9rem; image-rendering: pixelated; background: #f2f4f7; }
-figcaption { font-size: .85rem; overflow-wrap: anywhere; } pre { background: #f6f8fa; padding: 1rem; overflow-x: auto; }
-""".strip()
 
 
-def write_report(path, title, result, evaluation, pictures, mistakes=(), bad_images=(), config=None):
+def write_report(path, title, result, evaluation, curves, confusion, mistakes=(), bad_images=(), config=None):
     """Writes the page.
 
     Args:
@@ -33,32 +24,27 @@ def write_report(path, title, result, evaluation, pictures, mistakes=(), bad_ima
         title: its heading.
         result: what `result.json` holds.
         evaluation: an `Evaluation`.
-        pictures: paths of the PNGs of the curves and of the confusion matrix.
+        curves: path of the PNG of the curves.
+        confusion: path of that of the confusion matrix.
         mistakes: dicts as of `find_mistakes`.
         bad_images: `BadImage` records.
         config: what `config.json` holds.
     """
-    curves, confusion = (f'<img alt="{name}" src="{_png_file(picture)}">' for name, picture in pictures.items())
-    sections = [
-        _headline(title, result, evaluation),
-        _section("Curves", curves),
-        _section("Confusion matrix", confusion),
-        _section("Classes", _class_table(evaluation)),
-        _section(*_mistakes(mistakes, evaluation)),
-    ]
-    if bad_images:
-        rows = [(image.path, image.reason) for image in bad_images]
-        sections.append(_section("Images that were left out", _table(("file", "reason"), rows)))
-    text = html.escape(json.dumps(config or {}, indent=2, ensure_ascii=False))
-    shown = f"<details><summary>everything that decides the run</summary><pre>{text}</pre></details>"
-    sections.append(_section("Configuration", shown))
-    page = (
-        f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>{html.escape(title)}</title>\n'
-        f'<meta name="viewport" content="width=device-width">\n<style>\n{_STYLE}\n</style>\n</head>\n<body>\n'
-        + "\n".join(sections)
-        + "\n</body>\n</html>\n"
+    page = _template().render(
+        title=title,
+        result=result,
+        figures=_figures(result, evaluation),
+        curves=_data_uri(curves.read_bytes()),
+        confusion=_data_uri(confusion.read_bytes()),
+        classes=_class_rows(evaluation),
+        num_images=evaluation.count,
+        num_mistakes=len(evaluation.mistakes()),
+        mistakes=[mistake | _shown(mistake) for mistake in mistakes],
+        bad_images=[(image.path, image.reason) for image in bad_images],
+        configuration=json.dumps(config or {}, indent=2, ensure_ascii=False),
     )
-    path.write_text(page, encoding="utf-8", errors="backslashreplace")
+    with replacing(path) as part:  # names of files may hold bytes that are no letters
+        Path(part).write_text(page, encoding="utf-8", errors="backslashreplace")
 
 
 def find_mistakes(source, split, evaluation, limit=_MOST_MISTAKES) -> list[dict]:
@@ -79,63 +65,41 @@ def find_mistakes(source, split, evaluation, limit=_MOST_MISTAKES) -> list[dict]
     return found
 
 
-def _headline(title, result, evaluation):
-    figures = [
+def _template():
+    import jinja2
+
+    text = importlib.resources.files("keras_vit.runs").joinpath("report.html.jinja").read_text("utf-8")
+    rules = {"trim_blocks": True, "lstrip_blocks": True, "keep_trailing_newline": True}
+    return jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, **rules).from_string(text)
+
+
+def _figures(result, evaluation):
+    """The numbers at the top of the page, each with its name."""
+    return [
         (f"{evaluation.accuracy:.2%}", f"accuracy on {evaluation.count:,} images of the {result['split']} set"),
         *([(f"{evaluation.top5_accuracy:.2%}", "in the top 5")] if evaluation.top5_accuracy is not None else []),
         (f"{evaluation.loss:.3f}", "loss (nats)"),
         (f"{evaluation.calibration_error:.3f}", "calibration error"),
-        (str(len(evaluation.class_names)), "classes"),
+        (len(evaluation.class_names), "classes"),
         (f"{result['parameters']:,}", "parameters"),
         (duration(result["seconds"]), "in all"),
     ]
-    boxes = "".join(f'<div class="figure"><b>{value}</b>{html.escape(name)}</div>' for value, name in figures)
-    told = f"recipe {result['recipe']}; best epoch {result['best_epoch']} of {result['epochs']}"
-    return f'<h1>{html.escape(title)}</h1>\n<p class="sub">{html.escape(told)}</p>\n<div class="figures">{boxes}</div>'
 
 
-def _class_table(evaluation):
-    rows = [
-        (result.name, number, f"{result.count:,}", _part(result.recall), _part(result.precision))
+def _class_rows(evaluation):
+    return [
+        (result.name, number, f"{result.count:,}", _percent(result.recall), _percent(result.precision))
         for number, result in enumerate(evaluation.classes)
     ]
-    return _table(("class", "number", "images", "recall", "precision"), rows)
 
 
-def _mistakes(mistakes, evaluation):
-    count = len(evaluation.mistakes())
-    if not count:
-        return "Mistakes", "<p>None.</p>"
-    figures = "\n".join(_mistake(mistake) for mistake in mistakes)
-    title = f"Mistakes: {count:,} of {evaluation.count:,}"
-    return title + (", the surest first" if count > 1 else ""), f'<div class="mistakes">\n{figures}\n</div>'
+def _percent(part):
+    return "none" if part is None else f"{part:.1%}"
 
 
-def _mistake(mistake):
-    where = mistake["path"] or f"number {mistake['index']}"
-    true, predicted, where = (html.escape(str(text)) for text in (mistake["true"], mistake["predicted"], where))
-    return (
-        f'<figure><img alt="{true}, taken for {predicted}" src="{_thumbnail(mistake["pixels"])}"><figcaption>'
-        f"<b>{predicted}</b> ({mistake['confidence']:.0%}), is <b>{true}</b><br>{where}</figcaption></figure>"
-    )
-
-
-def _section(title, content):
-    return f"<section>\n<h2>{html.escape(title)}</h2>\n{content}\n</section>"
-
-
-def _table(header, rows):
-    head = "".join(f"<th>{html.escape(name)}</th>" for name in header)
-    body = "\n".join("<tr>" + "".join(f"<td>{html.escape(str(cell))}</td>" for cell in row) + "</tr>" for row in rows)
-    return f"<table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody>\n</table>"
-
-
-def _part(value):
-    return "none" if value is None else f"{value:.1%}"
-
-
-def _png_file(path):
-    return _data_uri(path.read_bytes())
+def _shown(mistake):
+    """The picture of a mistake, and where the whole one is."""
+    return {"picture": _thumbnail(mistake["pixels"]), "place": mistake["path"] or f"number {mistake['index']}"}
 
 
 def _thumbnail(pixels):

@@ -1,22 +1,19 @@
 """The folder of one run: what was asked for, figures of every epoch, and the best and the last model.
 
-A file is there whole or not at all, and no model with a value that is not finite is ever written.
+A file is there whole or not at all, but for the figures, which grow by a row with each epoch. No model with a value
+that is not finite is ever written.
 """
 
 import csv
 import json
 import os
-import platform
 import tempfile
-import time
 from pathlib import Path
 
 import keras
 import numpy as np
 
 from keras_vit.files import replacing
-from keras_vit.training.averaging import AveragedWeights, steps_of
-from keras_vit.version import __version__
 
 COLUMNS = (
     *("epoch", "step", "loss", "accuracy", "val_loss", "val_accuracy"),
@@ -24,8 +21,11 @@ COLUMNS = (
 )
 BEST, LAST = "best.keras", "last.keras"
 CONFIG, RESULT, FAILURE, METRICS = "config.json", "result.json", "failure.json", "metrics.csv"
-CURVES = "curves.png"
+CURVES, CONFUSION, CONFUSION_TABLE = "curves.png", "confusion_matrix.png", "confusion_matrix.csv"
+REPORT, BAD_IMAGES = "report.html", "bad_images.txt"
 _TENSORBOARD = "tensorboard"
+# Names of files may hold bytes that are no letters: they are written as JSON and Python spell them, `\\udcff`.
+_TEXT = {"encoding": "utf-8", "errors": "backslashreplace"}
 
 
 class RunDirectory:
@@ -52,7 +52,7 @@ class RunDirectory:
     def write_text(self, name, text):
         """Writes a text in UTF-8."""
         with replacing(self.path / name) as part:
-            Path(part).write_text(text, encoding="utf-8")
+            Path(part).write_text(text, **_TEXT)
 
     def write_row(self, row):
         """Adds one epoch to `metrics.csv` and to TensorBoard."""
@@ -65,12 +65,12 @@ class RunDirectory:
             writer.writerow(row)
         self._write_events(row)
 
-    def write_confusion(self, evaluation, name="confusion_matrix.csv"):
+    def write_confusion(self, evaluation):
         """Writes the matrix with the names of the classes; rows are true ones, columns predicted ones."""
         names = evaluation.class_names
         rows = [["true \\ predicted", *names]]
         rows += [[name, *counts] for name, counts in zip(names, evaluation.confusion.tolist(), strict=True)]
-        with replacing(self.path / name) as part, open(part, "w", newline="", encoding="utf-8") as file:
+        with replacing(self.path / CONFUSION_TABLE) as part, open(part, "w", newline="", **_TEXT) as file:
             csv.writer(file).writerows(rows)
 
     def save_model(self, model, name) -> bool:
@@ -102,61 +102,6 @@ class RunDirectory:
                     if name != "epoch" and value is not None:
                         tf.summary.write(name, tf.constant(value, "float32"), metadata=metadata)
             self._events.flush()
-
-
-class Recorder(keras.callbacks.Callback):
-    """Writes a row for each epoch, and the model whenever it is the best one on the validation set.
-
-    Of equal accuracies the lower loss is better. Without a validation set the latest model is taken for the best.
-    List it behind `StepFacts`.
-
-    Args:
-        run: a `RunDirectory`.
-
-    Attributes:
-        best_epoch: number of the epoch, from 1, whose model is `best.keras`; `None` before the first.
-    """
-
-    def __init__(self, run):
-        super().__init__()
-        self.run = run
-        self.best_epoch = None
-        self._best = None
-        self._average = self._began = None
-
-    @property
-    def best_model(self) -> Path | None:
-        """Path of the best model, if there is one yet."""
-        return None if self.best_epoch is None else self.run.path / BEST
-
-    def on_train_begin(self, logs=None):
-        self._began = time.monotonic()
-        self._average = AveragedWeights(self.model)
-
-    def on_test_begin(self, logs=None):
-        self._average.enter()
-
-    def on_test_end(self, logs=None):
-        self._average.leave()
-
-    def on_epoch_end(self, epoch, logs=None):
-        logs = logs or {}
-        row = {name: logs[name] for name in COLUMNS if name in logs}
-        row |= {"epoch": epoch + 1, "step": steps_of(self.model.optimizer)}
-        row["seconds"] = time.monotonic() - self._began
-        self.run.write_row({name: row.get(name) for name in COLUMNS})
-        score = (logs["val_accuracy"], -logs["val_loss"]) if "val_accuracy" in logs else (epoch, 0)
-        if self._best is None or score > self._best:
-            self._save_best(epoch, score)
-
-    def _save_best(self, epoch, score):
-        self._average.enter()
-        try:
-            saved = self.run.save_model(self.model, BEST)
-        finally:
-            self._average.leave()
-        if saved:
-            self._best, self.best_epoch = score, epoch + 1
 
 
 def check_free(path):
@@ -199,16 +144,6 @@ def _check_writable(path):
 def is_finite(model) -> bool:
     """Whether every weight of a model is finite."""
     return all(np.isfinite(keras.ops.convert_to_numpy(weight)).all() for weight in model.weights)
-
-
-def versions() -> dict:
-    """Of all that the numbers depend on."""
-    backend = keras.backend.backend()
-    found = {"keras_vit": __version__, "keras": keras.__version__, "numpy": np.__version__}
-    found |= {"python": platform.python_version(), "platform": platform.platform(), "backend": backend}
-    for name in dict.fromkeys((backend, "tensorflow")):
-        found[name] = __import__(name).__version__
-    return found
 
 
 def plain(value):

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 
 from keras_vit.keras_private import averages_of
-from keras_vit.training.callbacks import inner_optimizer
+from keras_vit.training.optimizer_state import inner_optimizer, steps_of
 
 
 class AveragedWeights:
@@ -35,11 +35,6 @@ class AveragedWeights:
             for weight, value in zip(self._model.trainable_weights, self._kept, strict=True):
                 weight.assign(value)
             self._kept = None
-
-
-def steps_of(optimizer) -> int:
-    """Steps that an optimizer has made."""
-    return int(keras.ops.convert_to_numpy(optimizer.iterations))
 
 
 def _copy(variable):

@@ -1,4 +1,4 @@
-"""Callbacks: a run that diverges stops within a step, and the logs say rate and gradient norm."""
+"""Callbacks: a run that diverges stops within a step, one ends after its steps, and the logs say rate and norm."""
 
 import math
 
@@ -6,7 +6,7 @@ import keras
 from keras import ops
 
 from keras_vit.checks import check_positive_int
-from keras_vit.keras_private import schedule_of
+from keras_vit.training.optimizer_state import inner_optimizer, rate_at, steps_of
 from keras_vit.training.optimizers import LEFT_OUT, GuardedOptimizer
 
 MAX_SKIPS = 50  # float16: the scale goes through all of float32's powers of two in 149 + 15 halvings
@@ -88,17 +88,43 @@ class NonFiniteGuard(keras.callbacks.Callback):
 
     def _stop(self, what, advice):
         optimizer = inner_optimizer(self.model)
-        step = int(ops.convert_to_numpy(optimizer.iterations))
+        step = steps_of(optimizer)
         good = self.last_good() if callable(self.last_good) else self.last_good
         scale = "" if self._scale is None else f", loss scale {self._scale:.3g}"
         several = self.model.steps_per_execution > 1
         kept = "no such step has changed a weight" if several else "the weights are those from before this step"
         raise TrainingDivergedError(
             f"training diverged: a loss or gradient is not finite; {kept}.\n"
-            f"Received: {what}; step {step}, learning rate {_rate(optimizer, step - 1):.3g}{scale}; "
+            f"Received: {what}; step {step}, learning rate {rate_at(optimizer, step - 1):.3g}{scale}; "
             f"last good checkpoint: {good or 'none'}. Look for images or labels that are not finite, or try {advice}.",
             step,
         )
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class StopAfterSteps(keras.callbacks.Callback):
+    """Ends `fit` once the optimizer has made this many steps, those of an earlier `fit` included.
+
+    Args:
+        steps: optimizer steps in all.
+    """
+
+    def __init__(self, steps):
+        super().__init__()
+        check_positive_int("steps", steps)
+        self.steps = steps
+        self._made = 0  # before this epoch
+
+    def on_epoch_begin(self, epoch, logs=None):
+        # JAX brings it up to date between epochs only.
+        self._made = steps_of(self.model.optimizer)
+
+    def on_train_batch_end(self, batch, logs=None):
+        if self._made + batch + 1 >= self.steps:
+            self.model.stop_training = True
+
+    def get_config(self):
+        return {"steps": self.steps}
 
 
 class StepFacts(keras.callbacks.Callback):
@@ -111,23 +137,9 @@ class StepFacts(keras.callbacks.Callback):
         if logs is None:
             return
         optimizer = inner_optimizer(self.model)
-        steps = int(ops.convert_to_numpy(optimizer.iterations))
-        logs["learning_rate"] = _rate(optimizer, max(steps - 1, 0))
+        logs["learning_rate"] = rate_at(optimizer, max(steps_of(optimizer) - 1, 0))
         if isinstance(optimizer, GuardedOptimizer):
             logs["gradient_norm"] = float(ops.convert_to_numpy(optimizer.gradient_norm))
-
-
-def inner_optimizer(model):
-    """The optimizer that moves the weights, also where another one scales the loss for it."""
-    return getattr(model.optimizer, "inner_optimizer", model.optimizer)
-
-
-def _rate(optimizer, step):
-    """The learning rate of a step, counted from 0; without a schedule, that of now."""
-    schedule = schedule_of(optimizer)
-    if isinstance(schedule, keras.optimizers.schedules.LearningRateSchedule):
-        return float(ops.convert_to_numpy(schedule(step)))
-    return float(ops.convert_to_numpy(optimizer.learning_rate))
 
 
 def _sync(model):

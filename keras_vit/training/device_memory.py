@@ -3,12 +3,13 @@
 from pathlib import Path
 
 import keras
+import psutil
 
 _CONTAINER_V2 = ("memory.max", "memory.current", "inactive_file")
 _CONTAINER_V1 = ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "total_inactive_file")
 
 
-def available_memory():
+def available_memory() -> int | None:
     """Bytes that can still be used.
 
     With an accelerator (JAX, TensorFlow or torch sees it), what is free of the first one's memory. Else the
@@ -16,7 +17,7 @@ def available_memory():
     dropped count as free.
 
     Returns:
-        Bytes, or `None` where nothing tells, as on a CPU that does not run Linux.
+        Bytes, or `None` where the system does not tell, as Linux without `/proc`.
     """
     found = _accelerator_memory()
     if found is not None:
@@ -42,7 +43,8 @@ def _tensorflow_memory():
 
     if not tf.config.list_physical_devices("GPU"):
         return None
-    from tensorflow.python.client import device_lib  # nothing public tells the limit
+    # Private, as nothing public tells the limit: `get_memory_info` has the use alone, `get_device_details` the name.
+    from tensorflow.python.client import device_lib
 
     limit = next(device.memory_limit for device in device_lib.list_local_devices() if device.device_type == "GPU")
     return limit - tf.config.experimental.get_memory_info("GPU:0")["current"]
@@ -54,13 +56,18 @@ def _torch_memory():
     return torch.cuda.mem_get_info()[0] if torch.cuda.is_available() else None
 
 
-def _system_memory(path="/proc/meminfo"):
-    value = _field(Path(path), "MemAvailable:")
-    return None if value is None else value * 1024
+def _system_memory():
+    try:
+        return psutil.virtual_memory().available
+    except OSError:
+        return None
 
 
 def container_memory(root="/sys/fs/cgroup"):
-    """Bytes that the limit of the container (cgroup, version 2 or 1) leaves, or `None` without a limit."""
+    """Bytes that the limit of the container (cgroup, version 2 or 1) leaves, or `None` without a limit.
+
+    `psutil` tells of the machine alone.
+    """
     for limit, usage, droppable in (_CONTAINER_V2, _CONTAINER_V1):
         limit, usage = _number(Path(root) / limit), _number(Path(root) / usage)
         if limit is None or usage is None:

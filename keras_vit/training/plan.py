@@ -12,7 +12,7 @@ import keras
 from keras_vit.checks import check_choice, check_positive, check_positive_int, check_steps
 from keras_vit.model.heads import initialise_head
 from keras_vit.recipes import Recipe, find_recipe
-from keras_vit.training.callbacks import NonFiniteGuard
+from keras_vit.training.callbacks import NonFiniteGuard, StopAfterSteps
 from keras_vit.training.layer_decay import check_layer_decay
 from keras_vit.training.losses import LABELS, SigmoidCrossentropy
 from keras_vit.training.model_check import check_model
@@ -237,32 +237,6 @@ def plan(
         accumulation_steps=_micro_batches(recipe, batch_size, accumulation_steps),
         layer_decay=layer_decay,
     )
-
-
-@keras.saving.register_keras_serializable("keras_vit")
-class StopAfterSteps(keras.callbacks.Callback):
-    """Ends `fit` once the optimizer has made this many steps, those of an earlier `fit` included.
-
-    Args:
-        steps: optimizer steps in all.
-    """
-
-    def __init__(self, steps):
-        super().__init__()
-        check_positive_int("steps", steps)
-        self.steps = steps
-        self._made = 0  # before this epoch
-
-    def on_epoch_begin(self, epoch, logs=None):
-        # JAX brings it up to date between epochs only.
-        self._made = int(keras.ops.convert_to_numpy(self.model.optimizer.iterations))
-
-    def on_train_batch_end(self, batch, logs=None):
-        if self._made + batch + 1 >= self.steps:
-            self.model.stop_training = True
-
-    def get_config(self):
-        return {"steps": self.steps}
 
 
 def _check_num_images(num_images):

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 
 import keras_vit
-from keras_vit.runs.preparation import SMALL_MODELS
+from keras_vit.runs.small_models import SMALL_MODELS
 
 # Builder arguments of one model of each kind. The default run takes few layers, the slow one the published number.
 KINDS = {
@@ -12,7 +12,7 @@ KINDS = {
     "B/16": {"variant": "B/16", "input_shape": (224, 224, 3), "classes": 1000},
     "hybrid": {"variant": "R+Ti/16", "input_shape": (96, 128, 3), "classes": 11},
     "DeiT": {"variant": "Ti/16", "input_shape": (80, 112, 3), "classes": 13, "distilled": True},
-    "digits": {"variant": SMALL_MODELS["pictures"].config, "input_shape": (24, 24, 1), "classes": 10},
+    "digits": {"variant": SMALL_MODELS["tiny"].config, "input_shape": (24, 24, 1), "classes": 10},
 }
 
 

@@ -3,6 +3,7 @@
 import csv
 import json
 import re
+import sys
 
 import keras
 import numpy as np
@@ -12,7 +13,6 @@ from photos import BAD, CLASSES, ODD, add_odd_files, make_photos
 
 import keras_vit
 from keras_vit.runs.finetune import finetune
-from keras_vit.runs.preparation import SMALL_MODELS, parse_trainable
 from keras_vit.training.callbacks import TrainingDivergedError
 
 FILES = {
@@ -75,7 +75,7 @@ def test_configuration_tells_all_that_decides_the_run(finished):
     assert config["data"]["sizes"] == {"train": 48, "validation": 6, "test": 6}
     assert keras_vit.ViTConfig(**{key: value for key, value in config["model"].items() if key != "name"}) is not None
     assert config["plan"]["steps"] == 18
-    assert (config["seed"], config["policy"], config["recipe"]["name"]) == (0, "float32", "small")
+    assert (config["seed"], config["precision"], config["recipe"]["name"]) == (0, "float32", "small")
     assert {"keras", "keras_vit", "numpy", "tensorflow"} <= config["versions"].keys()
 
 
@@ -129,13 +129,14 @@ def test_data_without_classes_is_refused_and_nothing_is_written(tmp_path, make, 
     ("arguments", "words"),
     [
         ({"recipe": "digit"}, "digits"),
-        ({"policy": "float64"}, "policy"),
+        ({"precision": "float64"}, "precision"),
         ({"strategy": "many"}, "strategy"),
         ({"trainable": "last_blocks"}, "last_blocks:k"),
         ({"lora_rank": 2, "trainable": "head"}, "trainable"),
         ({"steps": 3, "epochs": 3}, "pass one"),
         ({"augmentation": "strong"}, "augmentation"),
         ({"batch_size": 30, "accumulation_steps": 4}, "must divide"),
+        ({"accumulation_steps": 0}, "`accumulation_steps` must be at least 1"),
         ({"image_size": 25}, "multiple of `patch_size`"),
     ],
 )
@@ -143,6 +144,23 @@ def test_wrong_arguments_are_refused_before_the_folder_is_made(tmp_path, argumen
     with pytest.raises(ValueError, match=words):
         finetune("digits", tmp_path / "run", say=quiet, **arguments)
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("package", ["matplotlib", "jinja2"])
+def test_run_without_the_extra_is_refused_before_it_starts(tmp_path, monkeypatch, package):
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(ImportError, match=rf'(?s)^{package} must be installed.*"keras-vit-zoo\[train\]"'):
+        finetune("digits", tmp_path / "run", say=quiet)
+    assert not (tmp_path / "run").exists()
+
+
+def test_file_whose_name_is_no_text_is_left_out_and_named(tmp_path):
+    folder = make_photos(tmp_path / "photos")
+    (folder / CLASSES[0] / "x\udcff.jpg").write_bytes(b"no photo")
+    with pytest.warns(UserWarning, match="1 bad image"):
+        result = finetune(folder, tmp_path / "run", model=tiny_config(), image_size=24, epochs=1, say=quiet)
+    assert r"x\udcff.jpg" in (result.out / "bad_images.txt").read_text()
+    assert r"x\udcff.jpg" in (result.out / "report.html").read_text()
 
 
 def test_earlier_run_is_never_written_over(finished):
@@ -236,7 +254,7 @@ def test_given_model_is_trained_in_place_with_head_lora_average_and_accumulation
     result = finetune(
         *(spoiled(), tmp_path / "run"),
         **{"model": model, "recipe": recipe, "batch_size": 12, "accumulation_steps": 3, "steps": 6, "say": quiet},
-        **{"lora_rank": 2, "ema_momentum": 0.5, "augmentation": "big_vision-vit_s16", "policy": "mixed_bfloat16"},
+        **{"lora_rank": 2, "ema_momentum": 0.5, "augmentation": "big_vision-vit_s16", "precision": "mixed_bfloat16"},
     )
     kernel = model.get_layer("block_00").attention.query
     assert (np.array(kernel._kernel) == before[kernel._kernel.path]).all()  # LoRA leaves it
@@ -264,25 +282,6 @@ def test_weights_are_adapted_and_trained_by_the_fine_tuning_recipe(tmp_path):
         same = bool((np.array(trained) == np.array(loaded)).all())
         assert same == ("head/" not in trained.path), trained.path
     assert read(result.out, "result.json")["best_validation_accuracy"] is None  # there is no such set
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"), [("all", ("all", None)), ("head", ("head", None)), ("last_blocks:3", ("last_blocks", 3))]
-)
-def test_trainable_is_read_as_freeze_takes_it(text, expected):
-    assert parse_trainable(text) == expected
-
-
-@pytest.mark.parametrize("text", ["", "head:2", "last_blocks:0", "last_blocks:x", None])
-def test_other_words_for_trainable_are_refused(text):
-    with pytest.raises(ValueError, match="last_blocks:k"):
-        parse_trainable(text)
-
-
-def test_small_models_are_below_a_million_parameters():
-    for small in SMALL_MODELS.values():
-        shape = (small.image_size, small.image_size, 3)
-        assert keras_vit.build(small.config, input_shape=shape, classes=10).count_params() < 1_000_000
 
 
 @pytest.mark.slow

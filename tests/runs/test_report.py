@@ -1,4 +1,4 @@
-"""The page of a run is valid HTML that needs nothing else; its pictures are drawn for few and many classes."""
+"""The page of a run is valid HTML that needs nothing else, and runs nothing of a name that it shows."""
 
 import html.parser
 import re
@@ -8,10 +8,7 @@ import pytest
 
 from keras_vit.data import BadImage
 from keras_vit.evaluation import measure
-from keras_vit.runs.plots import draw_confusion, draw_curves
-from keras_vit.runs.progress import Progress, duration
 from keras_vit.runs.report import find_mistakes, write_report
-from keras_vit.runs.run_directory import COLUMNS
 
 Image = pytest.importorskip("PIL.Image")
 EVIL = '<script>alert("1")</script> & $x$'
@@ -56,13 +53,11 @@ class Pictures:
 @pytest.fixture
 def page(tmp_path):
     evaluation = measure(np.array([[3.0, 0], [4, 0], [0, 5]]), [0, 1, 0], (EVIL, "b"))
-    pictures = {name: tmp_path / f"{name}.png" for name in ("curves", "confusion matrix")}
-    for picture in pictures.values():
-        Image.new("RGB", (8, 8)).save(picture)
+    picture = tmp_path / "picture.png"
+    Image.new("RGB", (8, 8)).save(picture)
     mistakes = find_mistakes(Pictures(), "test", evaluation)
-    write_report(
-        tmp_path / "r.html", EVIL, RESULT, evaluation, pictures, mistakes, [BadImage(EVIL, "text")], {"name": EVIL}
-    )
+    bad, config = [BadImage(EVIL, "text")], {"name": EVIL}
+    write_report(tmp_path / "r.html", EVIL, RESULT, evaluation, picture, picture, mistakes, bad, config)
     return (tmp_path / "r.html").read_text(encoding="utf-8")
 
 
@@ -100,59 +95,20 @@ def test_mistakes_have_the_picture_that_was_mistaken():
     assert (first["pixels"].max(), second["pixels"].max()) == (100, 50)
 
 
-@pytest.mark.parametrize("classes", [2, 37, 121])
-def test_confusion_matrix_is_drawn_for_any_number_of_classes(tmp_path, classes):
-    names = ["$ä_b$ " + "x" * index for index in range(classes)]
-    draw_confusion(np.eye(classes, dtype=int) * 3, names, tmp_path / "c.png")
-    with Image.open(tmp_path / "c.png") as picture:
-        pixels = np.asarray(picture.convert("RGB"))
-    assert max(pixels.shape) < 2000
-    assert len(np.unique(pixels.reshape(-1, 3), axis=0)) > 10
+def test_page_is_there_whole_or_not_at_all(page, tmp_path):
+    """The page is filled in before any of it is written, and a figure that is missing is an error, not a gap."""
+    jinja2 = pytest.importorskip("jinja2")
+    before = (tmp_path / "r.html").read_bytes()
+    evaluation = measure(np.array([[3.0, 0]]), [0], ("a", "b"))
+    without = {name: value for name, value in RESULT.items() if name != "recipe"}
+    with pytest.raises(jinja2.UndefinedError, match="recipe"):
+        write_report(tmp_path / "r.html", "t", without, evaluation, *[tmp_path / "picture.png"] * 2)
+    assert (tmp_path / "r.html").read_bytes() == before
 
 
-def test_class_whose_letters_the_font_lacks_is_drawn_as_its_number(tmp_path, monkeypatch):
-    from matplotlib.axes import Axes
-
-    drawn, set_ticks = [], Axes.set_xticks
-
-    def note(axis, places, names, **more):
-        drawn.append(names)
-        return set_ticks(axis, places, names, **more)
-
-    monkeypatch.setattr(Axes, "set_xticks", note)
-    for _ in range(2):  # a second time as well, which no cache of the font may spoil
-        draw_confusion(np.eye(4, dtype=int), ["cat", "\u732b", "$\xe9$", "\udcff"], tmp_path / "c.png")
-        assert drawn.pop() == ["cat", "class 1", "\\$\xe9\\$", "class 3"]
-
-
-@pytest.mark.parametrize("epochs", [1, 5])
-def test_curves_are_drawn_from_the_first_epoch_on_and_without_validation(tmp_path, epochs):
-    rows = [dict.fromkeys(COLUMNS, 0.5) | {"epoch": epoch + 1, "val_loss": None} for epoch in range(epochs)]
-    draw_curves([row | {"val_accuracy": None} for row in rows], tmp_path / "c.png")
-    with Image.open(tmp_path / "c.png") as picture:
-        assert picture.size == (1100, 704)
-
-
-class Plan:
-    epochs, steps, batch_size = 2, 10, 4
-
-
-def test_progress_says_one_line_for_each_epoch_with_the_time_left(monkeypatch):
-    clock = iter(range(1000))
-    monkeypatch.setattr("keras_vit.runs.progress.time.monotonic", lambda: next(clock))
-    said = []
-    progress = Progress(Plan, said.append)
-    progress.on_train_begin()
-    for epoch in range(2):
-        progress.on_epoch_begin(epoch)
-        for batch in range(5):
-            progress.on_train_batch_end(batch)
-        progress.on_epoch_end(epoch, {"loss": 1.25, "accuracy": 0.5, "val_loss": 2.0, "val_accuracy": 0.25})
-    assert len(said) == 2
-    assert re.match(r"epoch 1/2  loss 1.2500  accuracy 0.5000  val_loss 2.0000  val_accuracy 0.2500 .* left", said[0])
-    assert "left" not in said[1]
-    assert progress.seconds_left() == 0
-
-
-def test_duration_is_hours_minutes_seconds():
-    assert (duration(65.4), duration(None)) == ("0:01:05", "?")
+def test_page_of_a_run_without_mistakes_says_so(page, tmp_path):
+    evaluation = measure(np.array([[3.0, 0], [0, 3]]), [0, 1], ("a", "b"))
+    write_report(tmp_path / "r.html", "t", RESULT, evaluation, *[tmp_path / "picture.png"] * 2)
+    reader = Reader((tmp_path / "r.html").read_text(encoding="utf-8"))
+    assert "Mistakes\nNone." in reader.text
+    assert "left out" not in reader.text

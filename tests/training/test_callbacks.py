@@ -10,7 +10,7 @@ import pytest
 from conftest import images, numpy, randomise, run_python, tiny_config
 
 import keras_vit
-from keras_vit.training.callbacks import NonFiniteGuard, StepFacts, TrainingDivergedError
+from keras_vit.training.callbacks import NonFiniteGuard, StepFacts, StopAfterSteps, TrainingDivergedError
 from keras_vit.training.optimizers import SGD, AdamW
 from keras_vit.training.schedules import WarmupCosine
 
@@ -139,3 +139,12 @@ def test_the_logs_have_rate_and_norm_of_the_last_step(tmp_path):
     assert float(row["learning_rate"]) == pytest.approx(float(numpy(WarmupCosine(0.1, 20, 3)(3))), rel=1e-6)
     assert float(row["gradient_norm"]) == pytest.approx(float(numpy(model.optimizer.gradient_norm)), rel=1e-6)
     assert set(history) == {"loss", "learning_rate", "gradient_norm"}
+
+
+def test_stop_after_steps_counts_those_of_an_earlier_fit():
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    data = (np.ones((40, 2), "float32"), np.ones((40, 1), "float32"))
+    model.fit(*data, batch_size=4, epochs=1, steps_per_epoch=7, verbose=0)
+    model.fit(*data, batch_size=4, epochs=4, verbose=0, callbacks=[StopAfterSteps(9)])
+    assert int(model.optimizer.iterations) == 9

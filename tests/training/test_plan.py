@@ -10,7 +10,7 @@ from conftest import images, make_tiny, numpy, run_python, tiny_config
 
 import keras_vit
 from keras_vit.recipes import RECIPES
-from keras_vit.training.plan import StopAfterSteps, plan
+from keras_vit.training.plan import plan
 
 FLOWERS = 1_020
 
@@ -245,24 +245,6 @@ def test_fit_makes_exactly_the_steps_of_the_plan_and_evaluates_after_each_epoch(
     assert float(loss) < np.log(5) * 1.01  # of a zero-initialised head at first: log K
 
 
-class Counted(keras.Model):
-    def __init__(self):
-        super().__init__()
-        self.dense = keras.layers.Dense(1)
-
-    def call(self, x):
-        return self.dense(x)
-
-
 def test_plan_goes_into_json_with_its_recipe():
     made = plan("paper-finetune-vtab", num_images=1_000, batch_size=64)
     assert json.loads(json.dumps(dataclasses.asdict(made)))["recipe"]["name"] == "paper-finetune-vtab"
-
-
-def test_stop_after_steps_counts_those_of_an_earlier_fit():
-    model = Counted()
-    model.compile("sgd", "mse")
-    data = (np.ones((40, 2), "float32"), np.ones((40, 1), "float32"))
-    model.fit(*data, batch_size=4, epochs=1, steps_per_epoch=7, verbose=0)
-    model.fit(*data, batch_size=4, epochs=4, verbose=0, callbacks=[StopAfterSteps(9)])
-    assert int(model.optimizer.iterations) == 9

@@ -1,0 +1,65 @@
+"""The callback of a run: a row of figures after each epoch, and the model whenever it is the best one so far."""
+
+import time
+from pathlib import Path
+
+import keras
+
+from keras_vit.runs.run_directory import BEST, COLUMNS
+from keras_vit.training.averaging import AveragedWeights
+from keras_vit.training.optimizer_state import steps_of
+
+
+class Recorder(keras.callbacks.Callback):
+    """Writes a row for each epoch, and the model whenever it is the best one on the validation set.
+
+    Of equal accuracies the lower loss is better. Without a validation set the latest model is taken for the best.
+    List it behind `StepFacts`.
+
+    Args:
+        run: a `RunDirectory`.
+
+    Attributes:
+        best_epoch: number of the epoch, from 1, whose model is `best.keras`; `None` before the first.
+    """
+
+    def __init__(self, run):
+        super().__init__()
+        self.run = run
+        self.best_epoch = None
+        self._best = None
+        self._average = self._began = None
+
+    @property
+    def best_model(self) -> Path | None:
+        """Path of the best model, if there is one yet."""
+        return None if self.best_epoch is None else self.run.path / BEST
+
+    def on_train_begin(self, logs=None):
+        self._began = time.monotonic()
+        self._average = AveragedWeights(self.model)
+
+    def on_test_begin(self, logs=None):
+        self._average.enter()
+
+    def on_test_end(self, logs=None):
+        self._average.leave()
+
+    def on_epoch_end(self, epoch, logs=None):
+        logs = logs or {}
+        row = {name: logs[name] for name in COLUMNS if name in logs}
+        row |= {"epoch": epoch + 1, "step": steps_of(self.model.optimizer)}
+        row["seconds"] = time.monotonic() - self._began
+        self.run.write_row({name: row.get(name) for name in COLUMNS})
+        score = (logs["val_accuracy"], -logs["val_loss"]) if "val_accuracy" in logs else (epoch, 0)
+        if self._best is None or score > self._best:
+            self._save_best(epoch, score)
+
+    def _save_best(self, epoch, score):
+        self._average.enter()
+        try:
+            saved = self.run.save_model(self.model, BEST)
+        finally:
+            self._average.leave()
+        if saved:
+            self._best, self.best_epoch = score, epoch + 1

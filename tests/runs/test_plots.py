@@ -1,0 +1,42 @@
+"""The pictures of a run are drawn for few and many classes, short and long runs, and any name."""
+
+import numpy as np
+import pytest
+
+from keras_vit.runs.plots import draw_confusion, draw_curves
+from keras_vit.runs.run_directory import COLUMNS
+
+Image = pytest.importorskip("PIL.Image")
+
+
+@pytest.mark.parametrize("classes", [2, 37, 121])
+def test_confusion_matrix_is_drawn_for_any_number_of_classes(tmp_path, classes):
+    names = ["$ä_b$ " + "x" * index for index in range(classes)]
+    draw_confusion(np.eye(classes, dtype=int) * 3, names, tmp_path / "c.png")
+    with Image.open(tmp_path / "c.png") as picture:
+        pixels = np.asarray(picture.convert("RGB"))
+    assert max(pixels.shape) < 2000
+    assert len(np.unique(pixels.reshape(-1, 3), axis=0)) > 10
+
+
+def test_class_whose_letters_the_font_lacks_is_drawn_as_its_number(tmp_path, monkeypatch):
+    from matplotlib.axes import Axes
+
+    drawn, set_ticks = [], Axes.set_xticks
+
+    def note(axis, places, names, **more):
+        drawn.append(names)
+        return set_ticks(axis, places, names, **more)
+
+    monkeypatch.setattr(Axes, "set_xticks", note)
+    for _ in range(2):  # a second time as well, which no cache of the font may spoil
+        draw_confusion(np.eye(4, dtype=int), ["cat", "\u732b", "$\xe9$", "\udcff"], tmp_path / "c.png")
+        assert drawn.pop() == ["cat", "class 1", "\\$\xe9\\$", "class 3"]
+
+
+@pytest.mark.parametrize("epochs", [1, 5])
+def test_curves_are_drawn_from_the_first_epoch_on_and_without_validation(tmp_path, epochs):
+    rows = [dict.fromkeys(COLUMNS, 0.5) | {"epoch": epoch + 1, "val_loss": None} for epoch in range(epochs)]
+    draw_curves([row | {"val_accuracy": None} for row in rows], tmp_path / "c.png")
+    with Image.open(tmp_path / "c.png") as picture:
+        assert picture.size == (1100, 704)

@@ -1,0 +1,30 @@
+"""A run says how it is getting on, with the time that is left."""
+
+import re
+
+from keras_vit.runs.progress import Progress, duration
+
+
+class Plan:
+    epochs, steps, batch_size = 2, 10, 4
+
+
+def test_progress_says_one_line_for_each_epoch_with_the_time_left(monkeypatch):
+    clock = iter(range(1000))
+    monkeypatch.setattr("keras_vit.runs.progress.time.monotonic", lambda: next(clock))
+    said = []
+    progress = Progress(Plan, said.append)
+    progress.on_train_begin()
+    for epoch in range(2):
+        progress.on_epoch_begin(epoch)
+        for batch in range(5):
+            progress.on_train_batch_end(batch)
+        progress.on_epoch_end(epoch, {"loss": 1.25, "accuracy": 0.5, "val_loss": 2.0, "val_accuracy": 0.25})
+    assert len(said) == 2
+    assert re.match(r"epoch 1/2  loss 1.2500  accuracy 0.5000  val_loss 2.0000  val_accuracy 0.2500 .* left", said[0])
+    assert "left" not in said[1]
+    assert progress.seconds_left() == 0
+
+
+def test_duration_is_hours_minutes_seconds():
+    assert (duration(65.4), duration(None)) == ("0:01:05", "?")
