@@ -14,8 +14,10 @@ from typing import Any
 
 import keras
 
+from keras_vit.annotations import FilePath
 from keras_vit.data import load_dataset
 from keras_vit.data.opening import DIGITS
+from keras_vit.data.source import Data
 from keras_vit.evaluation import Evaluation, evaluate
 from keras_vit.runs.options import FinetuneOptions, changed, is_short, with_options
 from keras_vit.runs.plots import check_matplotlib, draw_confusion, draw_curves
@@ -68,8 +70,8 @@ class Result:
 
 @with_options
 def finetune(
-    data: Any,
-    out: str | os.PathLike,
+    data: Data,
+    out: FilePath,
     options: FinetuneOptions | None = None,
     *,
     say: Callable[[str], Any] = print,

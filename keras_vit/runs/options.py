@@ -6,14 +6,16 @@ Without Keras, so that a command line can be parsed before it is imported.
 import dataclasses
 import difflib
 import inspect
+from collections.abc import Callable
 from dataclasses import field
-from typing import Any
+from typing import Any, TypeVar
 
 from keras_vit.checks import check_choice
 
 PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")  # Keras' dtype policies
 STRATEGIES = ("none", "mirrored")
 ON_BAD_IMAGE = ("skip", "raise")
+_Function = TypeVar("_Function", bound=Callable)
 
 
 def _said(help, flag=None, **parser):
@@ -124,7 +126,7 @@ def changed(options: FinetuneOptions | None, changes: dict[str, Any]) -> Finetun
     return dataclasses.replace(options or FinetuneOptions(), **changes)
 
 
-def with_options(function):
+def with_options(function: _Function) -> _Function:
     """Decorates a function whose `**changes` are fields of the record, so that its signature shows them."""
     signature = inspect.signature(function)
     own = [parameter for parameter in signature.parameters.values() if parameter.kind != parameter.VAR_KEYWORD]
@@ -132,7 +134,7 @@ def with_options(function):
         inspect.Parameter(option.name, inspect.Parameter.KEYWORD_ONLY, default=option.default, annotation=option.type)
         for option in dataclasses.fields(FinetuneOptions)
     ]
-    function.__signature__ = signature.replace(parameters=[*own, *fields])
+    vars(function)["__signature__"] = signature.replace(parameters=[*own, *fields])
     return function
 
 

@@ -4,11 +4,13 @@ from pathlib import Path
 
 import keras
 
+from keras_vit.keras_private import gpu_memory_limit
+
 _CONTAINER_V2 = ("memory.max", "memory.current", "inactive_file")
 _CONTAINER_V1 = ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "total_inactive_file")
 
 
-def available_memory():
+def available_memory() -> int | None:
     """Bytes that can still be used.
 
     With an accelerator (JAX, TensorFlow or torch sees it), what is free of the first one's memory. Else the
@@ -42,10 +44,7 @@ def _tensorflow_memory():
 
     if not tf.config.list_physical_devices("GPU"):
         return None
-    from tensorflow.python.client import device_lib  # nothing public tells the limit
-
-    limit = next(device.memory_limit for device in device_lib.list_local_devices() if device.device_type == "GPU")
-    return limit - tf.config.experimental.get_memory_info("GPU:0")["current"]
+    return gpu_memory_limit() - tf.config.experimental.get_memory_info("GPU:0")["current"]
 
 
 def _torch_memory():
