@@ -43,7 +43,7 @@ class FakeFormat:
 
 def register(monkeypatch, name, format):
     """Makes a format known to `export` for one test."""
-    monkeypatch.setitem(FORMATS, name, name)
+    monkeypatch.setattr("keras_vit.exporting.export.FORMATS", (*FORMATS, name))
     monkeypatch.setitem(sys.modules, f"keras_vit.exporting.{name}", format)
     return format
 
