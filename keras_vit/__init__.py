@@ -1,5 +1,6 @@
 """Vision Transformers of arXiv:2010.11929 for Keras 3: the official model, its checkpoints, its numbers."""
 
+import os
 import sys
 from pathlib import Path
 
@@ -7,11 +8,12 @@ from keras_vit.version import __version__ as __version__
 from keras_vit.version import is_installed_script
 
 
-def _is_the_command():
+def _is_the_command() -> bool:
     """Whether this import is that of the installed command or of `python -m keras_vit`, which need no Keras."""
     if sys.argv[:1] == ["-m"]:  # Python is about to run a module by its name, and has not got further than its package
         return sys.orig_argv[-len(sys.argv)] in ("keras_vit", "-mkeras_vit")
-    return Path(sys.argv[0] if sys.argv else "").stem == "keras-vit" and is_installed_script(sys.argv[0])
+    script = os.path.realpath(sys.argv[0]) if sys.argv else ""  # a link to the command may have any name
+    return Path(script).stem == "keras-vit" and is_installed_script(script)
 
 
 # Layers register with Keras as they are imported, so that a saved model reloads after `import keras_vit`. That

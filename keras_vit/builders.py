@@ -4,10 +4,14 @@ The signature is that of `keras.applications`, but outputs are logits unless an 
 """
 
 import dataclasses
+import inspect
+from collections.abc import Callable
+from typing import Any, Concatenate, ParamSpec
 
 import keras
 import numpy as np
 
+from keras_vit.annotations import FilePath, Shape, Tensor
 from keras_vit.checks import check_choice, check_positive_int, did_you_mean
 from keras_vit.model.deferred import deferred_variables
 from keras_vit.model.vision_transformer import VisionTransformer
@@ -20,23 +24,24 @@ from keras_vit.weights.reader import CheckpointError
 from keras_vit.weights.resolve import find_file
 
 DEFAULT_CLASSES = 1000
+_Arguments = ParamSpec("_Arguments")
 _FIELDS = tuple(field.name for field in dataclasses.fields(ViTConfig))
 
 
 def build(
-    config,
-    include_top=True,
-    weights=None,
-    input_tensor=None,
-    input_shape=None,
-    pooling=None,
-    classes=None,
-    classifier_activation=None,
-    name=None,
-    sha256=None,
-    strict=False,
-    resize_method=None,
-    **config_overrides,
+    config: ViTConfig | str,
+    include_top: bool = True,
+    weights: FilePath | None = None,
+    input_tensor: Tensor = None,
+    input_shape: Shape | None = None,
+    pooling: str | None = None,
+    classes: int | None = None,
+    classifier_activation: str | Callable[[Tensor], Tensor] | None = None,
+    name: str | None = None,
+    sha256: str | None = None,
+    strict: bool = False,
+    resize_method: str | None = None,
+    **config_overrides: Any,
 ) -> VisionTransformer:
     """Builds a Vision Transformer.
 
@@ -82,24 +87,21 @@ def build(
     _check_weights_arguments(weights, sha256, strict, resize_method)
     head = Head(classes if include_top else 0, classifier_activation)
     if weights is None:
-        if include_top:
-            head = dataclasses.replace(head, classes=classes or DEFAULT_CLASSES)
+        head = dataclasses.replace(head, classes=DEFAULT_CLASSES if head.classes is None else head.classes)
         return wire(_input(input_tensor, input_shape, config, None, None), config, head, None, name)
     source = find_file(weights, variant_name, sha256=sha256)
     checkpoint = _read(source)
     config = _follow(checkpoint, config, given)
     checkpoint = _without_distillation(checkpoint, config)
     config, head, set_aside, fresh = _follow_head(checkpoint, config, head, "representation_size" in config_overrides)
-    record = source.record
-    size, method = (None, None) if record is None else (record.resolution, record.resize_method)
-    method = resize_method or method or checkpoint.resize_method
-    inputs = _input(input_tensor, input_shape, config, checkpoint, size)
+    resize_method = resize_method or _resize_method(source, checkpoint)
+    inputs = _input(input_tensor, input_shape, config, checkpoint, source.record and source.record.resolution)
     with deferred_variables():
-        model = wire(inputs, config, head, checkpoint.grid, name, checkpoint.preprocessing, method)
+        model = wire(inputs, config, head, checkpoint.grid, name, checkpoint.preprocessing, resize_method)
     model.weights_report = fill(
         model,
         checkpoint,
-        resize_method=method,
+        resize_method=resize_method,
         set_aside=set_aside,
         fresh=fresh,
         strict=strict,
@@ -107,6 +109,11 @@ def build(
         preprocessing=checkpoint.preprocessing,
     )
     return model
+
+
+def _resize_method(source, checkpoint):
+    """Of the position table: as the table has it for the file, else as the layout's own software does it."""
+    return (source.record and source.record.resize_method) or checkpoint.resize_method
 
 
 def _variant_of(config):
@@ -265,43 +272,30 @@ def _shape_of(checkpoint, config):
     return (grid[0] * config.stride, grid[1] * config.stride, channels)
 
 
-def _builder(variant_name):
-    """The builder function of one row of `VARIANTS`: `build` with that name, under the name users know."""
+def _builders_by(
+    build_any: Callable[Concatenate[ViTConfig | str, _Arguments], VisionTransformer],
+) -> Callable[[str], Callable[_Arguments, VisionTransformer]]:
+    """What makes the builder of a row of `VARIANTS`: `build_any` with that name, under the name users know.
 
-    def builder(
-        include_top=True,
-        weights=None,
-        input_tensor=None,
-        input_shape=None,
-        pooling=None,
-        classes=None,
-        classifier_activation=None,
-        name=None,
-        sha256=None,
-        strict=False,
-        resize_method=None,
-        **config_overrides,
-    ):
-        return build(
-            variant_name,
-            include_top=include_top,
-            weights=weights,
-            input_tensor=input_tensor,
-            input_shape=input_shape,
-            pooling=pooling,
-            classes=classes,
-            classifier_activation=classifier_activation,
-            name=name,
-            sha256=sha256,
-            strict=strict,
-            resize_method=resize_method,
-            **config_overrides,
-        )
+    So the arguments stand in one place only, and a type checker, `help` and editors see them in every builder.
+    """
+    signature = inspect.signature(build_any)
+    _, *parameters = signature.parameters.values()
 
-    builder.__name__ = builder.__qualname__ = builder_name(variant_name)
-    builder.__doc__ = f"Builds ViT {variant_name}; arguments, result and errors are those of `keras_vit.build`."
-    return builder
+    def builder_of(variant_name: str) -> Callable[_Arguments, VisionTransformer]:
+        def builder(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> VisionTransformer:
+            return build_any(variant_name, *args, **kwargs)
 
+        builder.__name__ = builder.__qualname__ = builder_name(variant_name)
+        builder.__doc__ = f"Builds ViT {variant_name}; arguments, result and errors are those of `keras_vit.build`."
+        vars(builder)["__signature__"] = signature.replace(parameters=parameters)
+        builder.__annotations__ = {p.name: p.annotation for p in parameters} | {"return": VisionTransformer}
+        return builder
+
+    return builder_of
+
+
+_builder = _builders_by(build)
 
 ViTTi16 = _builder("Ti/16")
 ViTS16 = _builder("S/16")

@@ -3,9 +3,12 @@
 A distilled model has two heads: its class token learns the labels, its distillation token the teacher.
 """
 
+from typing import Any
+
 import keras
 from keras import ops
 
+from keras_vit.annotations import Arguments, Tensor
 from keras_vit.checks import check_choice, check_number
 from keras_vit.model.heads import check_logits, ends_in_logits, head_layers
 from keras_vit.model.vision_transformer import VisionTransformer
@@ -34,7 +37,7 @@ class DistillationLoss(keras.losses.Loss):
     its equation does not have.)
     """
 
-    def __init__(self, kind="hard", temperature=3.0, name="distillation", **kwargs):
+    def __init__(self, kind: str = "hard", temperature: float = 3.0, name: str = "distillation", **kwargs: Any) -> None:
         super().__init__(name=name, **kwargs)
         check_choice("kind", kind, KINDS)
         check_number("temperature", temperature)
@@ -43,7 +46,7 @@ class DistillationLoss(keras.losses.Loss):
         self.kind = kind
         self.temperature = temperature
 
-    def call(self, y_true, y_pred):
+    def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
         if self.kind == "hard":
             labels = ops.argmax(y_true, axis=-1)
             return keras.losses.sparse_categorical_crossentropy(labels, y_pred, from_logits=True)
@@ -51,7 +54,7 @@ class DistillationLoss(keras.losses.Loss):
         student = ops.log_softmax(y_pred / self.temperature, axis=-1)
         return self.temperature**2 * ops.sum(ops.exp(teacher) * (teacher - student), axis=-1)  # (B,)
 
-    def get_config(self):
+    def get_config(self) -> Arguments:
         return {**super().get_config(), "kind": self.kind, "temperature": self.temperature}
 
 
@@ -76,7 +79,15 @@ class Distiller(keras.Model):
     Source: arXiv:2012.12877, section 4.
     """
 
-    def __init__(self, student, teacher, kind="hard", weight=0.5, temperature=3.0, **kwargs):
+    def __init__(
+        self,
+        student: VisionTransformer,
+        teacher: keras.Model,
+        kind: str = "hard",
+        weight: float = 0.5,
+        temperature: float = 3.0,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
         check_number("weight", weight)
         if not 0 <= weight <= 1:
@@ -94,13 +105,20 @@ class Distiller(keras.Model):
                 f"Received: outputs {student.output_shape} of the student, {teacher.output_shape} of the teacher."
             )
 
-    def call(self, images, training=None):
+    def call(self, images: Tensor, training: bool | None = None) -> Tensor:
         if not training:
             return self.student(images, training=False)
         labels, distillation = self._heads(images, training=True)
         return {"labels": labels, "distillation": distillation, "teacher": self.teacher(images, training=False)}
 
-    def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
+    def compute_loss(
+        self,
+        x: Tensor = None,
+        y: Tensor = None,
+        y_pred: Tensor = None,
+        sample_weight: Tensor = None,
+        training: bool | None = True,
+    ) -> Tensor:
         """The weighted sum of both losses; outside training the compiled loss of the averaged logits."""
         if not training:
             return super().compute_loss(x, y, y_pred, sample_weight, training)
@@ -109,7 +127,7 @@ class Distiller(keras.Model):
         distillation = self.distillation_loss(teacher, y_pred["distillation"], sample_weight=sample_weight)
         return (1 - self.weight) * labels + self.weight * distillation
 
-    def compute_metrics(self, x, y, y_pred, sample_weight=None):
+    def compute_metrics(self, x: Tensor, y: Tensor, y_pred: Tensor, sample_weight: Tensor = None) -> dict[str, Tensor]:
         """Of the average of both heads."""
         if isinstance(y_pred, dict):
             y_pred = (y_pred["labels"] + y_pred["distillation"]) / 2
@@ -125,7 +143,7 @@ def _check_teacher(student, teacher):
         )
     ours, theirs = student.input_shape, getattr(teacher, "input_shape", None)  # unknown of one that was not built
     same = isinstance(theirs, tuple) and len(theirs) == len(ours)
-    same = same and all(our in (None, their) or their is None for our, their in zip(ours, theirs, strict=True))
+    same = same and all(our in (None, their) or their is None for our, their in zip(ours, theirs or (), strict=True))
     if theirs is not None and not same:
         raise ValueError(
             "the teacher gets the images of the student, so it must take their size and channels.\n"

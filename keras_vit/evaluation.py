@@ -3,11 +3,14 @@
 import dataclasses
 import math
 import time
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from keras_vit.checks import check_positive_int
 from keras_vit.model.heads import ends_in_logits, output_activation
+from keras_vit.model.vision_transformer import VisionTransformer
 
 CALIBRATION_BINS = 15  # as in arXiv:1706.04599
 _TOP = 5
@@ -83,7 +86,15 @@ class Evaluation:
         return facts | {"classes": [dataclasses.asdict(result) for result in self.classes]}
 
 
-def evaluate(model, data, split="test", *, batch_size=32, class_names=None, seed=0) -> Evaluation:
+def evaluate(
+    model: VisionTransformer,
+    data: Any,
+    split: str = "test",
+    *,
+    batch_size: int = 32,
+    class_names: Sequence[str] | None = None,
+    seed: int = 0,
+) -> Evaluation:
     """Measures a classifier on every example of a split, the last ones of an incomplete batch too.
 
     Args:

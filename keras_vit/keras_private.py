@@ -1,44 +1,64 @@
-"""Every private hook of Keras that this package uses: why there is no public way, in one place.
+"""Every private hook of Keras and its backends that this package uses: why there is no public way, in one place.
 
 `tests/test_keras_private.py` has a test for each, which fails when a new Keras has it no more and says what to do.
 """
 
+from collections.abc import Callable, Sequence
+from typing import Any
+
 import keras
 
+from keras_vit.annotations import Tensor, Variable
 
-def flatten_layers(layer, include_self=True) -> list:
+
+def flatten_layers(layer: keras.Layer, include_self: bool = True) -> list:
     """A layer, its parts, and theirs. Publicly a model lists its own layers only, and a layer none."""
     return list(layer._flatten_layers(include_self=include_self))
 
 
-def set_initializer(variable, initializer):
+def set_initializer(variable: Variable, initializer: Callable[..., Tensor]) -> None:
     """What gives a variable that has no value yet its first one. Publicly the initializer is fixed when it is made."""
     variable._initializer = initializer
 
 
-def layout_of(variable):
+def layout_of(variable: Variable) -> Any:
     """How a variable is spread over devices, on JAX; `None` elsewhere. Publicly a layout can be set, not read."""
     return getattr(variable, "_layout", None)
 
 
-def track_loss(model, loss, count):
+def track_loss(model: keras.Model, loss: Tensor, count: Tensor) -> None:
     """Adds the mean `loss` of `count` images to what `fit` shows as `loss`. Publicly only Keras' own step does."""
     model._loss_tracker.update_state(loss, sample_weight=count)
 
 
-def updated_metrics(model, metrics_variables, loss, x, y, y_pred, sample_weight):
+def updated_metrics(
+    model: keras.Model,
+    metrics_variables: Sequence[Tensor],
+    loss: Tensor,
+    x: Tensor,
+    y: Tensor,
+    y_pred: Tensor,
+    sample_weight: Tensor,
+) -> tuple[dict[str, Tensor], Sequence[Tensor]]:
     """Logs and new metric variables of a stateless step on JAX. Publicly only Keras' own step makes them."""
     return model._update_metrics_variables(metrics_variables, loss, x, y, y_pred, sample_weight)
 
 
-def schedule_of(optimizer):
+def schedule_of(optimizer: keras.optimizers.Optimizer) -> Any:
     """The schedule that an optimizer was given, or its rate. Publicly `learning_rate` is the number of this step."""
     return optimizer._learning_rate
 
 
-def averages_of(optimizer) -> list:
+def averages_of(optimizer: keras.optimizers.Optimizer) -> list:
     """The moving averages that `use_ema` keeps, in the order of the weights. Publicly they can only be swapped in."""
     return optimizer._model_variables_moving_average
+
+
+def gpu_memory_limit() -> int:
+    """Bytes that TensorFlow may take of its first GPU. Publicly it tells only what is in use."""
+    from tensorflow.python.client import device_lib
+
+    return next(device.memory_limit for device in device_lib.list_local_devices() if device.device_type == "GPU")
 
 
 class HookedOptimizer(keras.optimizers.Optimizer):
@@ -48,15 +68,15 @@ class HookedOptimizer(keras.optimizers.Optimizer):
     `update_step`, which sees one variable. So these are made to do nothing, and `update_all` does it in order.
     """
 
-    def update_all(self, gradients, variables, learning_rate):
+    def update_all(self, gradients: Sequence[Tensor], variables: Sequence[Variable], learning_rate: Tensor) -> None:
         """One step: `gradients` are those of this replica; it ends by calling `update_each`."""
         raise NotImplementedError
 
-    def update_each(self, gradients, variables, learning_rate):
+    def update_each(self, gradients: Sequence[Tensor], variables: Sequence[Variable], learning_rate: Any) -> None:
         """Calls `update_step` for every variable, on every device, with `learning_rate` handed on as it is."""
         super()._backend_update_step(gradients, variables, learning_rate)
 
-    def sum_over_replicas(self, gradients) -> list:
+    def sum_over_replicas(self, gradients: Sequence[Tensor]) -> list:
         """Gradients added up over the replicas of TensorFlow's strategies."""
         if self.num_replicas == 1:
             return list(gradients)
@@ -69,7 +89,7 @@ class HookedOptimizer(keras.optimizers.Optimizer):
         strategy = getattr(self, "_distribution_strategy", None)
         return 1 if strategy is None else strategy.num_replicas_in_sync
 
-    def index_of(self, variable) -> int:
+    def index_of(self, variable: Variable) -> int:
         """The place of a variable among those that the optimizer was built with."""
         return self._get_variable_index(variable)
 

@@ -8,13 +8,22 @@ namespace `xp`, so that the same lines serve NumPy here and `keras.ops` inside a
 import math
 
 import numpy as np
+import numpy.typing as npt
 
+from keras_vit.annotations import Pair
 from keras_vit.checks import check_choice
 
 RESIZE_METHODS = ("align_corners", "bilinear", "bilinear_antialias", "bicubic_antialias", "bicubic")
 
 
-def resize_pos_embed(table, new_grid, old_grid=None, *, num_prefix_tokens=1, method="align_corners"):
+def resize_pos_embed(
+    table: npt.ArrayLike,
+    new_grid: Pair,
+    old_grid: Pair | None = None,
+    *,
+    num_prefix_tokens: int = 1,
+    method: str = "align_corners",
+) -> np.ndarray:
     """Interpolates a position table to another patch grid; prefix rows (the class token's) stay as they are.
 
     Args:

@@ -14,6 +14,7 @@ import warnings
 
 import numpy as np
 
+from keras_vit.annotations import Tensor
 from keras_vit.checks import check_choice, check_number, check_positive_int
 from keras_vit.posembed import cubic, triangle
 
@@ -49,7 +50,7 @@ class Preprocessing:
     antialias: bool = False
     crop_fraction: float = 1.0
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         check_choice("resize", self.resize, ("squash", "crop", "none"))
         check_choice("interpolation", self.interpolation, ("bilinear", "bicubic"))
         if not isinstance(self.antialias, bool):
@@ -100,13 +101,13 @@ class Preprocessing:
         if channels == len(self.mean):
             return self
         if channels == 1:
-            averages = {field: (math.fsum(getattr(self, field)) / len(self.mean),) for field in ("mean", "std")}
-            return dataclasses.replace(self, **averages)
+            average, deviation = (math.fsum(stat) / len(stat) for stat in (self.mean, self.std))
+            return dataclasses.replace(self, mean=(average,), std=(deviation,))
         sources = [i % len(self.mean) for i in range(channels)]
-        mean, std = ([stat[i] for i in sources] for stat in (self.mean, self.std))
+        mean, std = (tuple(stat[i] for i in sources) for stat in (self.mean, self.std))
         return dataclasses.replace(self, mean=mean, std=std)
 
-    def __call__(self, images):
+    def __call__(self, images: Tensor) -> Tensor:
         """Resizes to `image_size` and scales the values.
 
         Args:
@@ -192,7 +193,7 @@ def covering_size(old, record, ops):
     return larger(height, width * old[0] // old[1]), larger(width, height * old[1] // old[0])
 
 
-def preprocess_input(images, preprocessing=None):
+def preprocess_input(images: Tensor, preprocessing: Preprocessing | None = None) -> Tensor:
     """Scales pixel values to what the weights expect: [-1, 1] unless a record says otherwise.
 
     Args:
@@ -292,7 +293,7 @@ def _check_values(images):
         )
 
 
-def decode_predictions(predictions, top=5):
+def decode_predictions(predictions: Tensor, top: int = 5) -> list[list[tuple[str, str, float]]]:
     """The best classes of each row by name, from label files inside the package.
 
     Args:
@@ -352,4 +353,5 @@ def class_labels(classes: int) -> tuple[tuple[str, str], ...]:
     if classes not in LABEL_FILES:
         raise ValueError(f"`classes` must be one of {', '.join(map(str, LABEL_FILES))}.\nReceived: {classes!r}.")
     text = importlib.resources.files("keras_vit").joinpath("labels", LABEL_FILES[classes]).read_text("utf-8")
-    return tuple(tuple(line.split("\t", 1)) for line in text.splitlines())
+    rows = (line.split("\t", 1) for line in text.splitlines())
+    return tuple((wordnet_id, name) for wordnet_id, name in rows)

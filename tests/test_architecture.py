@@ -2,19 +2,30 @@
 
 import ast
 import configparser
+import contextlib
+import dataclasses
+import functools
+import importlib
+import inspect
+import pydoc
 import re
+import textwrap
+import types
 import typing
 from collections import Counter
+from inspect import Parameter
 
 import pytest
 from conftest import ROOT
 
 import keras_vit
+from keras_vit import keras_private
+from keras_vit.variants import BUILDERS
 
 PACKAGE = ROOT / "keras_vit"
 # A module imports from lower lines and its own room; rooms of one line are strangers to each other.
 TIERS = [
-    {"checks", "version", "files", "silence"},
+    {"annotations", "checks", "version", "files", "silence"},
     {"variants", "posembed"},
     {"recipes", "datasets", "keras_private"},
     {"layers", "preprocessing", "augmentation", "images"},
@@ -30,13 +41,25 @@ SOURCES = sorted(PACKAGE.rglob("*.py"))
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
 FORBIDDEN_NAMES = {"utils", "common", "helpers", "misc", "core", "base"}
 WITH_KERAS = {"weights.load", "weights.save"}  # of the rooms below; the rest needs none
-NO_KERAS = {"checks", "version", "files", "silence", "variants", "posembed", "datasets", "preprocessing", "__main__"}
+NO_KERAS = {
+    "annotations",
+    "checks",
+    "version",
+    "files",
+    "silence",
+    "variants",
+    "posembed",
+    "datasets",
+    "preprocessing",
+    "__main__",
+}
 NO_KERAS |= {"runs", "runs.options", "exporting", "exporting.formats"}  # what a command line knows of its options
 NO_KERAS_ROOMS = {"recipes", "cli", "images"}  # every module of them
 BACKENDS = {"tensorflow", "jax", "torch"}
 # Inside functions, for what is one backend's alone:
 KNOW_A_BACKEND = {"layers", "augmentation", "images", "model", "data", "training", "runs", "evaluation", "exporting"}
-KNOW_A_BACKEND |= {"cli"}
+KNOW_A_BACKEND |= {"cli", "keras_private"}
+PRIVATE = re.compile(r"_[a-zA-Z]\w*")  # names, but no __dunder__ and no bare _
 MOST_LINES, MOST_LINES_OF_A_FUNCTION = 400, 45  # of a function without its docstring
 
 
@@ -119,11 +142,107 @@ def test_facts_files_images_and_options_do_not_import_keras():
         assert all(map(needs_no_keras, ours_of(module, only_at_import=True))), module
 
 
-def test_no_module_needs_one_backend_or_private_keras():
+def test_no_module_needs_one_backend():
     for module in MODULES:
         may_know = room_of(module) in KNOW_A_BACKEND
         assert not {room_of(name) for name in imports_of(module, only_at_import=may_know)} & BACKENDS, module
-        assert not any(name.startswith("keras.src") for name in imports_of(module)), module
+
+
+def test_no_module_reads_what_is_private_elsewhere():
+    """Neither of another package nor of another module of ours: what Keras hides is used by `keras_private` alone."""
+    found = {module: [*private_reads(tree), *private_imports(tree)] for module, tree in TREES.items()}
+    assert found.pop("keras_private")
+    assert {module: names for module, names in found.items() if names} == {}
+
+
+def private_reads(tree):
+    """`x._name` of anything but `self`, `cls` and `super()`, and of these what the module does not define itself."""
+    defined = {node.name for node in ast.walk(tree) if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
+    defined |= {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute) and stores(node)}
+    defined |= {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and stores(node)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and PRIVATE.fullmatch(node.attr):
+            if ast.unparse(node.value) not in ("self", "cls", "super()") or node.attr not in defined:
+                yield f"line {node.lineno}: {ast.unparse(node)}"
+        elif isinstance(node, ast.Call) and getattr(node.func, "id", "") in (
+            "getattr",
+            "setattr",
+            "hasattr",
+            "delattr",
+        ):
+            name = node.args[1].value if isinstance(node.args[1], ast.Constant) else ""
+            if PRIVATE.fullmatch(name) and not (ast.unparse(node.args[0]) in ("self", "cls") and name in defined):
+                yield f"line {node.lineno}: {ast.unparse(node)}"
+
+
+def stores(node):
+    return isinstance(node.ctx, ast.Store)
+
+
+def private_imports(tree):
+    """Imports of `_name`, of `a._b`, and of what Keras and TensorFlow keep to themselves without an underscore."""
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            module = f"{node.module}." if isinstance(node, ast.ImportFrom) else ""
+            for name in (module + alias.name for alias in node.names):
+                hidden = name.startswith(("keras.src.", "tensorflow.python."))  # no underscore, but private
+                if hidden or any(PRIVATE.fullmatch(part) for part in name.split(".")):
+                    yield f"line {node.lineno}: import of {name}"
+
+
+def test_private_reads_and_imports_are_found():
+    code = """
+import keras._tf_keras
+from keras.src import backend
+from keras_vit.version import __version__, _DISTRIBUTION
+class Layer:
+    def __init__(self):
+        self._ours, self.__class__ = 1, Layer
+    def call(self, other):
+        super()._theirs
+        return self._ours, self._theirs, self._parts._ours, other._ours, getattr(other, "_name"), getattr(self, "_ours")
+"""
+    tree = ast.parse(code)
+    lines = [int(found.split(":")[0].removeprefix("line ")) for found in (*private_imports(tree), *private_reads(tree))]
+    assert sorted(lines) == [2, 3, 4, 9, *[10] * 5]
+
+
+def test_no_class_overrides_what_keras_keeps_private(tiny):
+    """Not by accident either: a private name of ours must be none that Keras' class has, defines or assigns."""
+    checked = [found for found in classes_of_keras() if found.__module__ != "keras_vit.keras_private"]
+    assert type(tiny) in checked  # which became a functional model as it was built
+    assert [f"{ours.__name__}: {both}" for ours in checked if (both := shared_private_names(ours))] == []
+    assert shared_private_names(keras_private.HookedOptimizer) > {"_clip_gradients"}
+
+
+def classes_of_keras():
+    """Our classes that derive from one of Keras."""
+    for module in filter(lambda module: module != "__main__", MODULES):
+        name = f"keras_vit.{module}".removesuffix(".")
+        for value in vars(importlib.import_module(name)).values():
+            if isinstance(value, type) and value.__module__ == name and any(map(is_of_keras, value.__mro__)):
+                yield value
+
+
+def is_of_keras(found):
+    return found.__module__.split(".")[0] == "keras"
+
+
+def shared_private_names(ours):
+    """Private names that a class has of its own and a base has too that is not of this package."""
+    theirs = [base for base in ours.__mro__ if not base.__module__.startswith(("keras_vit", "builtins"))]
+    return private_names(ours) & set().union(*map(private_names, theirs))
+
+
+@functools.cache
+def private_names(found):
+    """What a class defines, and what its methods assign to `self`."""
+    names = set(vars(found))
+    with contextlib.suppress(OSError):  # of a class without a source
+        for node in ast.walk(ast.parse(textwrap.dedent(inspect.getsource(found)))):
+            if isinstance(node, ast.Attribute) and stores(node) and ast.unparse(node.value) == "self":
+                names.add(node.attr)
+    return {name for name in names if PRIVATE.fullmatch(name)}
 
 
 @pytest.mark.parametrize("path", [*SOURCES, *TESTS], ids=lambda path: path.name)
@@ -176,10 +295,58 @@ def test_public_names_exist_and_are_documented():
 
 
 def test_public_functions_are_annotated():
-    for name in keras_vit.__all__:
-        function = getattr(keras_vit, name)
-        if not isinstance(function, type) and callable(function):
-            missing = set(function.__code__.co_varnames[: function.__code__.co_argcount]) - set(
-                typing.get_type_hints(function)
-            )
-            assert not missing, f"{name}: {missing}"
+    """With every argument and the result, by names that can be looked up; so are methods of public classes."""
+    missing = {}
+    for name, function in public_functions().items():
+        assert typing.get_type_hints(function), name
+        signature = inspect.signature(function)
+        found = [
+            parameter.name for parameter in signature.parameters.values() if parameter.annotation is Parameter.empty
+        ]
+        found += ["return"] if signature.return_annotation is Parameter.empty else []
+        if found := [name for name in found if name not in ("self", "cls")]:
+            missing[name] = found
+    assert missing == {}
+
+
+def public_functions():
+    """`{name: function}`: those of the package and of `keras_vit.layers`, and the methods of public classes."""
+    found = {}
+    for module in (keras_vit, keras_vit.layers):
+        for name in module.__all__:
+            value = getattr(module, name)
+            if isinstance(value, type):
+                found |= {method.__qualname__: method for method in public_methods(value)}
+            elif callable(value) and not isinstance(value, types.ModuleType):
+                found[name] = value
+    assert {"build", "ViTB16", "SGD.__init__", "Evaluation.classes", "TransformerBlock.call"} <= set(found)
+    return found
+
+
+def public_methods(found):
+    """Functions of a class and of its bases of this package: methods, properties, and what is called by `()`."""
+    for base in found.__mro__:
+        if base.__module__.startswith("keras_vit"):
+            for name, value in vars(base).items():
+                function = getattr(value, "fget", None) or getattr(value, "__func__", value)
+                named = name == "__call__" or not name.startswith("_")
+                named |= name == "__init__" and not dataclasses.is_dataclass(base)  # whose fields have types anyway
+                if named and inspect.isfunction(function) and function.__module__ == base.__module__:
+                    yield function
+
+
+def test_builders_show_the_arguments_of_build():
+    config, *arguments = inspect.signature(keras_vit.build).parameters.values()
+    assert config.name == "config"
+    for name in BUILDERS:
+        builder = getattr(keras_vit, name)
+        assert [*inspect.signature(builder).parameters.values()] == arguments
+        assert f"{name}(include_top: bool = True, weights: " in pydoc.plain(pydoc.render_doc(builder))
+
+
+def test_types_are_shipped():
+    """`py.typed` tells type checkers that the package has types of its own (PEP 561)."""
+    settings = configparser.ConfigParser()
+    settings.read(ROOT / "setup.cfg")
+    assert "py.typed" in settings["options.package_data"]["keras_vit"].replace(",", " ").split()
+    assert (PACKAGE / "py.typed").is_file()

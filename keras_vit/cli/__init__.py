@@ -30,21 +30,21 @@ _INTERRUPTED, _CLOSED_PIPE, _TERMINATED = 130, 141, 143  # 128 and the signal, a
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs one command and gives its exit code; `arguments` are those of the process by default."""
-    arguments = _parser().parse_args(arguments)
+    asked = _parser().parse_args(arguments)
     with _warnings_in_one_line(), _sigterm_stops():
         try:
             if hasattr(sys.stdout, "reconfigure"):
                 sys.stdout.reconfigure(errors="backslashreplace")  # names beyond the terminal's letters are no fault
-            for line in arguments.command(arguments):
+            for line in asked.command(asked):
                 _print(line)
         except BrokenPipeError:  # as behind `| head`: nobody reads any more, which is no fault
             return _CLOSED_PIPE
         except KeyboardInterrupt:
-            return _fail("interrupted", _INTERRUPTED, arguments)
+            return _fail("interrupted", _INTERRUPTED, asked)
         except SystemExit:
-            return _fail("terminated", _TERMINATED, arguments)
+            return _fail("terminated", _TERMINATED, asked)
         except Exception as error:
-            return _fail(_words(error), 1, arguments)
+            return _fail(_words(error), 1, asked)
     return 0
 
 

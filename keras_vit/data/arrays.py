@@ -30,7 +30,7 @@ def open_arrays(what, seed: int, name: str = "arrays") -> Source:
     names = _checked_names(given.pop("class_names", None))
     parts = {_split_name(split): _pair(pair, split or "training") for split, pair in given.items()}
     if None not in parts and "train" not in parts:
-        raise ValueError(f"a dict of arrays must have a split `train`.\nReceived: the keys {sorted(given)}.")
+        raise ValueError(f"a dict of arrays must have a split `train`.\nReceived: the keys {sorted(map(str, given))}.")
     classes = _class_count(parts, names)
     told = names is not None or any(labels.ndim == 2 for _, labels in parts.values())
     _check_labels(parts, classes)

@@ -64,7 +64,7 @@ def source_of_files(path, kind, classes, files, labels, splits, seed, on_bad_ima
     bad = tuple(image for image in found if isinstance(image, BadImage))
     good = [number for number, image in enumerate(found) if not isinstance(image, BadImage)]
     labels = np.array([labels[number] for number in good], "int64")
-    images = [found[number] for number in good]
+    images = [image for image in found if not isinstance(image, BadImage)]
     missing = [name for label, name in enumerate(classes) if label not in set(labels.tolist())]
     if missing:
         raise ValueError(
@@ -110,7 +110,7 @@ def _shared(images, members):
 
 def _split_folders(path):
     """Folder of each split, or nothing if this folder holds classes."""
-    found = {}
+    found: dict[str, Path] = {}
     for folder in _folders(path):
         split = SPELLINGS.get(folder.name.lower())
         if split in found:

@@ -6,14 +6,14 @@ from pathlib import Path
 
 from keras_vit.checks import check_choice, did_you_mean
 from keras_vit.data import arrays, folder, table, tensorflow_datasets
-from keras_vit.data.source import Source
+from keras_vit.data.source import Data, Source
 from keras_vit.datasets import OFFICIAL_DATASETS, VTAB_TASKS
 
 DIGITS = "digits"  # the set that comes along
 _INFO = "dataset_info.json"  # what tensorflow-datasets writes into the folder of a version
 
 
-def open_source(what, *, seed: int = 0, on_bad_image: str = "skip", download: bool = False) -> Source:
+def open_source(what: Data, *, seed: int = 0, on_bad_image: str = "skip", download: bool = False) -> Source:
     """Looks through a data set, so that whatever is wrong with it is known before the first step.
 
     Args:
@@ -73,7 +73,7 @@ def open_source(what, *, seed: int = 0, on_bad_image: str = "skip", download: bo
             "data must be a folder, a .csv file, or the name of a data set, and there is no such file or folder.\n"
             f"Received: {os.fspath(what)!r}.{did_you_mean(what, [DIGITS, *OFFICIAL_DATASETS, *VTAB_TASKS])}"
         )
-    return tensorflow_datasets.open_named(what, download)
+    return tensorflow_datasets.open_named(os.fspath(what), download)
 
 
 def check_seed(seed):

@@ -6,12 +6,14 @@ permutation, which is computed, not drawn into a buffer, and all that is random 
 """
 
 import os
+from typing import Any
 
-from keras_vit.augmentation import augment_batch, find_augmentation
+from keras_vit.augmentation import Augmentation, augment_batch, find_augmentation
 from keras_vit.checks import check_choice, check_positive_int
 from keras_vit.data.opening import open_source
 from keras_vit.data.prepare import augmented, pixels_of, prepare
 from keras_vit.data.shards import find_shard, per_host
+from keras_vit.data.source import Data
 from keras_vit.preprocessing import Preprocessing
 
 _ORDER, _IMAGE, _BATCH = range(3)  # streams of random numbers, so that none is used twice
@@ -19,19 +21,19 @@ _PREFETCH = 2  # batches
 
 
 def load_dataset(
-    what,
+    what: Data,
     split: str = "train",
     *,
     batch_size: int,
-    preprocessing,
+    preprocessing: Preprocessing,
     training: bool = False,
-    augmentation=None,
+    augmentation: Augmentation | str | None = None,
     labels: str = "int",
     seed: int = 0,
     shard: tuple[int, int] | None = None,
     on_bad_image: str = "skip",
     download: bool = False,
-):
+) -> Any:
     """Batches of images, prepared for a model, and labels.
 
     Args:

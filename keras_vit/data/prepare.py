@@ -64,7 +64,8 @@ def augmented(example, record, augmentation, seed):
     channels = len(record.mean)
     if augmentation.crop == "inception" and "bytes" in example:
         orientation = example.get("orientation")
-        window = crop_window(*image_size(example["bytes"], orientation), augmentation, seed)
+        height, width = image_size(example["bytes"], orientation)
+        window = crop_window(height, width, augmentation, seed)
         pixels = decode_window(example["bytes"], window, orientation, 1 if channels == 1 else 3)
     else:
         pixels = pixels_of(example, channels)

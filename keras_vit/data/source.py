@@ -1,10 +1,12 @@
 """One description of a data set, wherever it lies."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 
+from keras_vit.annotations import FilePath, Splits
 from keras_vit.checks import check_choice
 from keras_vit.data.splits import SPELLINGS
 from keras_vit.images.check import BadImage
@@ -26,7 +28,7 @@ class Source:
     name: str
     kind: str
     class_names: tuple[str, ...]
-    splits: Mapping[str, object]
+    splits: Splits
     bad_images: tuple[BadImage, ...] = ()
     facts: Mapping[str, object] = dataclasses.field(default_factory=dict)
 
@@ -35,7 +37,7 @@ class Source:
         """How many examples each split has."""
         return {name: split.size for name, split in self.splits.items()}
 
-    def split(self, name: str):
+    def split(self, name: str) -> Any:
         """The examples of a split, or of several, as `"train+validation"`.
 
         Raises:
@@ -77,3 +79,6 @@ class Source:
             "bad_images": [dataclasses.asdict(image) for image in self.bad_images],
             **self.facts,
         }
+
+
+Data: TypeAlias = FilePath | Sequence[Any] | Mapping[str, Any] | Source  # what `open_source` takes

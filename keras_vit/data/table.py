@@ -80,7 +80,9 @@ def _checked(path, line, row, has_split):
 
 def _check_repeats(path, rows):
     """Refuses a file with two labels; warns of one listed twice. (Of two splits, `source_of_files` warns.)"""
-    by_file, by_split, again = {}, {}, []
+    by_file: dict[str, dict] = {}
+    by_split: dict[tuple, dict] = {}
+    again = []
     for row in rows:
         file = os.path.realpath(path.parent / row["path"])
         first = by_file.setdefault(file, row)

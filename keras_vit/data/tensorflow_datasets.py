@@ -5,6 +5,7 @@ Images are left encoded, so that the pipeline decodes them as it decodes files, 
 
 import dataclasses
 import functools
+from typing import Any
 
 import numpy as np
 
@@ -24,7 +25,7 @@ class StreamSplit:
         record: which features are the image and the label.
     """
 
-    builder: object
+    builder: Any
     name: str
     record: DatasetRecord
 
@@ -116,7 +117,7 @@ def open_named(name: str, download: bool) -> Source:
     if name.startswith("vtab/"):
         from keras_vit.datasets import find_dataset
 
-        record = find_dataset(name)
+        record: DatasetRecord | None = find_dataset(name)
     else:
         record = OFFICIAL_DATASETS.get(name)
     builder = _builder(tfds, record.name if record else name)
@@ -205,7 +206,7 @@ def _check_features(builder, record):
             "there must be at least two classes.\n"
             f"Received: {builder.name!r} with {record.classes} in {record.label!r}."
         )
-    feature = dict(builder.info.features).get(record.image)
+    feature: Any = dict(builder.info.features).get(record.image)
     kinds = {tfds.features.Image: ("uint8", "uint16"), tfds.features.Tensor: ("uint8",)}
     allowed = next((types for kind, types in kinds.items() if isinstance(feature, kind)), ())
     if not allowed or np.dtype(feature.np_dtype).name not in allowed or len(feature.shape) != 3:

@@ -8,15 +8,17 @@ import dataclasses
 import importlib
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import keras
 import numpy as np
 
+from keras_vit.annotations import FilePath
 from keras_vit.checks import check_choice, check_positive_int
 from keras_vit.exporting.formats import ACTIVATIONS, FORMATS, MAX_BYTES, MAX_PIXELS, OPSET, PRECISIONS
 from keras_vit.exporting.report import ExportError, ExportReport, size_of
-from keras_vit.exporting.sample_photos import real_photos, resized
+from keras_vit.exporting.sample_photos import Photos, real_photos, resized
 from keras_vit.exporting.staging import check_absent, publish_absent, publish_files, publish_version, staging
 from keras_vit.exporting.task import ExportTask
 from keras_vit.exporting.verification import image_size as size_to_compare
@@ -33,23 +35,23 @@ _FEWEST = 32  # photos to calibrate on and compare: with one, the next was off b
 
 
 def export(
-    model,
-    path,
-    format="saved_model",
-    labels=None,
-    precision="float32",
-    verify=True,
+    model: VisionTransformer,
+    path: FilePath,
+    format: str = "saved_model",
+    labels: Sequence[str] | np.ndarray | None = None,
+    precision: str = "float32",
+    verify: bool = True,
     *,
-    images=None,
-    image_size=None,
-    top_k=5,
-    activation="softmax",
-    name=None,
-    opset=OPSET,
-    max_bytes=MAX_BYTES,
-    max_pixels=MAX_PIXELS,
-    jit_compile=False,
-    overwrite=False,
+    images: Photos = None,
+    image_size: tuple[int | None, int | None] | str | None = None,
+    top_k: int = 5,
+    activation: str = "softmax",
+    name: str | None = None,
+    opset: int = OPSET,
+    max_bytes: int = MAX_BYTES,
+    max_pixels: int = MAX_PIXELS,
+    jit_compile: bool = False,
+    overwrite: bool = False,
 ) -> ExportReport:
     """Writes a model for a server or a phone, with preprocessing and labels inside, and proves that it is the model.
 
@@ -92,30 +94,16 @@ def export(
         RuntimeError: if Keras does not run on TensorFlow.
         ExportError: if the file is not valid or not the model; it is deleted.
     """
-    if not isinstance(path, (str, os.PathLike)):
-        raise TypeError(f"`path` must be that of a file or folder.\nReceived: path={path!r}.")
-    if not os.fspath(path):
-        raise ValueError(
-            "`path` must be that of a file or folder; the folder of the process is `.`.\nReceived: path=''."
-        )
-    path = Path(path)
     writer = _writer(format, precision)
     _check_model(model)
-    _check_answers(model)
-    _check_place(path, writer, overwrite)
-    for argument, value in (("top_k", top_k), ("max_bytes", max_bytes), ("max_pixels", max_pixels), ("opset", opset)):
-        check_positive_int(argument, value)
-    check_choice("activation", activation, ACTIVATIONS)
-    _check_jit_compile(jit_compile, format)
-    model = _resized(model, image_size)
-    _check_quantized(model, writer, format)
+    path = _place(path, writer, overwrite)
+    _check_numbers(top_k=top_k, max_bytes=max_bytes, max_pixels=max_pixels, opset=opset)
+    _check_choices(activation, jit_compile, format)
+    model = _asked_model(model, image_size, max_pixels, writer, format)
     original = in_precision(model, "int8" if is_quantized(model) else "float32")
-    _check_limits(max_bytes, max_pixels, model)
-    names = _names(model, labels)
+    names, name = _names(model, labels), _name(path, writer, name)
     _check_activation(model, activation, names)
-    name = _name(path, writer, name)
-    photos = real_photos(images, _COMPARED + _CALIBRATION, model.input_shape[-1])
-    compared, calibration = _shared_out(photos, precision in writer.CALIBRATED, format)
+    compared, calibration = _photos(images, model, precision in writer.CALIBRATED, format)
     task = ExportTask(
         model=original if writer.EXTENSION else in_precision(original, precision),
         precision=precision,
@@ -127,12 +115,11 @@ def export(
         max_pixels=max_pixels,
         opset=opset,
         jit_compile=jit_compile,
-        calibration_photos=resized(calibration, size_to_compare(model)),
+        calibration_photos=calibration,
     )
-    compared = compared if verify else None
     if writer.EXTENSION:
-        return _export_file(writer, task, path, format, original, compared, overwrite)
-    return _export_version(writer, task, path, format, original, compared)
+        return _export_file(writer, task, path, format, original, compared if verify else None, overwrite)
+    return _export_version(writer, task, path, format, original, compared if verify else None)
 
 
 def _export_file(writer, task, path, format, original, photos, overwrite):
@@ -212,9 +199,6 @@ def _check_model(model):
             "`model` must be a VisionTransformer with one input that knows its config and preprocessing, as the "
             f"builders give it and a .keras file keeps it.\nReceived: {model!r}"
         )
-
-
-def _check_answers(model):
     if len(model.output_shape) != 2:
         raise ValueError(
             "an exported model gives one row for each image, (B, K) or (B, D).\n"
@@ -222,34 +206,44 @@ def _check_answers(model):
         )
 
 
-def _check_place(path, writer, overwrite):
+def _place(path, writer, overwrite):
+    """Where the file or the versions go, if that place is free."""
+    if not isinstance(path, (str, os.PathLike)):
+        raise TypeError(f"`path` must be that of a file or folder.\nReceived: path={path!r}.")
+    if not os.fspath(path):
+        raise ValueError(
+            "`path` must be that of a file or folder; the folder of the process is `.`.\nReceived: path=''."
+        )
+    path = Path(path)
     if not writer.EXTENSION:
         if path.exists() and not path.is_dir():
             raise FileExistsError(
                 f"a SavedModel goes to a folder, in which it becomes a version.\nReceived: {path}, a file."
             )
-        return
+        return path
     if path.suffix != writer.EXTENSION:
         raise ValueError(f"the path must end in {writer.EXTENSION}, as runtimes expect.\nReceived: {str(path)!r}.")
     check_absent(path, overwrite)
+    return path
 
 
-def _check_jit_compile(jit_compile, format):
+def _check_numbers(**numbers):
+    for argument, value in numbers.items():
+        check_positive_int(argument, value)
+    if numbers["max_bytes"] not in _BYTES:
+        raise ValueError(
+            f"`max_bytes` must be {_BYTES[0]} to {_BYTES[-1]}.\nReceived: max_bytes={numbers['max_bytes']}."
+        )
+
+
+def _check_choices(activation, jit_compile, format):
+    check_choice("activation", activation, ACTIVATIONS)
     if not isinstance(jit_compile, bool):
         raise TypeError(f"`jit_compile` must be True or False.\nReceived: jit_compile={jit_compile!r}.")
     if jit_compile and format != "saved_model":
         raise ValueError(
             "XLA compiles SavedModels; other runtimes compile on their own.\n"
             f'Received: jit_compile=True, format="{format}".'
-        )
-
-
-def _check_quantized(model, writer, format):
-    if is_quantized(model) and writer.EXTENSION:
-        raise ValueError(
-            "a model that Keras quantised can only become a SavedModel; other formats are quantised by their own means."
-            f'\nReceived: format="{format}", {model.name!r}. Pass the model that it was made from, and '
-            'precision="int8".'
         )
 
 
@@ -261,19 +255,37 @@ def _check_activation(model, activation, names):
         )
 
 
-def _shared_out(photos, calibrated, format):
-    """Photos to compare on, and photos to calibrate on, if any are: not the same then."""
+def _photos(images, model, calibrated, format):
+    """Photos to compare on, and photos of the model's size to calibrate on, if any are: not the same then."""
+    photos = real_photos(images, _COMPARED + _CALIBRATION, model.input_shape[-1])
     step = max(len(photos) // _COMPARED, 1)
-    compared = photos[::step][:_COMPARED]
-    if not calibrated:
-        return compared, photos[:_CALIBRATION]
-    if len(photos) < _FEWEST:
+    compared, calibration = photos[::step][:_COMPARED], photos
+    if calibrated:
+        if len(photos) < _FEWEST:
+            raise ValueError(
+                f"int8 of {format} is calibrated on photos and compared on others, so it takes at "
+                f"least {_FEWEST}.\nReceived: {len(photos)} in `images`."
+            )
+        calibration = [photo for number, photo in enumerate(photos) if number % step or number >= step * _COMPARED]
+    return compared, resized(calibration[:_CALIBRATION], size_to_compare(model))
+
+
+def _asked_model(model, image_size, max_pixels, writer, format):
+    """The model at the size that was asked for, if the format can hold it."""
+    model = _resized(model, image_size)
+    if is_quantized(model) and writer.EXTENSION:
         raise ValueError(
-            f"int8 of {format} is calibrated on photos and compared on others, so it takes at "
-            f"least {_FEWEST}.\nReceived: {len(photos)} in `images`."
+            "a model that Keras quantised can only become a SavedModel; other formats are quantised by their own means."
+            f'\nReceived: format="{format}", {model.name!r}. Pass the model that it was made from, and '
+            'precision="int8".'
         )
-    others = [photo for number, photo in enumerate(photos) if number % step or number >= step * _COMPARED]
-    return compared, others[:_CALIBRATION]
+    sides = model.input_shape[1:3]
+    if None not in sides and max_pixels < sides[0] * sides[1]:
+        raise ValueError(
+            "`max_pixels` must leave room for an image of the model's own size.\n"
+            f"Received: max_pixels={max_pixels}, {model.name!r} for {sides[0]} x {sides[1]} pixels."
+        )
+    return model
 
 
 def _resized(model, image_size):
@@ -289,17 +301,6 @@ def _resized(model, image_size):
             f"Received: image_size={image_size}, {model.name!r}. Pass the model that it was made from."
         )
     return with_input_shape(in_precision(model, "float32"), (*image_size, model.input_shape[-1]))
-
-
-def _check_limits(max_bytes, max_pixels, model):
-    if max_bytes not in _BYTES:
-        raise ValueError(f"`max_bytes` must be {_BYTES[0]} to {_BYTES[-1]}.\nReceived: max_bytes={max_bytes}.")
-    sides = model.input_shape[1:3]
-    if None not in sides and max_pixels < sides[0] * sides[1]:
-        raise ValueError(
-            "`max_pixels` must leave room for an image of the model's own size.\n"
-            f"Received: max_pixels={max_pixels}, {model.name!r} for {sides[0]} x {sides[1]} pixels."
-        )
 
 
 def _names(model, labels):

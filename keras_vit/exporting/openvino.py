@@ -8,6 +8,7 @@ import contextlib
 import json
 import os
 import sys
+from typing import Any
 
 import numpy as np
 
@@ -115,7 +116,7 @@ def _unreported():
     Not from here: they do neither in a CI, and one reporter, which may be at work already, is theirs together.
     """
     before = os.environ.get("CI")
-    reporter = getattr(sys.modules.get("openvino.tools.ovc"), "telemetry", None)
+    reporter: Any = getattr(sys.modules.get("openvino.tools.ovc"), "telemetry", None)
     consent = getattr(reporter, "consent", None)
     os.environ["CI"] = "true"
     if consent:

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
+from keras_vit.annotations import FilePath
+
 
 class ExportError(RuntimeError):
     """A file that was written does not compute what the model computes, or its runtime does not take it."""
@@ -104,7 +106,7 @@ class ExportReport:
     def table(self) -> str:
         """All of it as tables in Markdown."""
         rows = [("format", f"{self.format}, {self.precision}"), ("size", f"{self.bytes / 1e6:,.2f} MB")]
-        if self.runtime is None:
+        if self.runtime is None or self.seconds is None or self.keras_seconds is None:
             return _table(("export", str(self.path)), [*rows, ("verified", "no")])
         rows += [("opened by", self.runtime), ("photos compared", str(self.images))]
         if self.top1_agreement is not None:
@@ -117,7 +119,7 @@ class ExportReport:
         heads = ("output", "largest difference", "bound", "mean difference", "deviation of the model's")
         return f"{_table(('export', str(self.path)), rows)}\n\n{_table(heads, drift)}"
 
-    def write(self, path) -> None:
+    def write(self, path: FilePath) -> None:
         """Writes the tables, or, to a name that ends in `.json`, the summary.
 
         Args:

@@ -1,7 +1,9 @@
 """Real photos, on which a file is compared with the model and int8 is calibrated."""
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 
@@ -9,6 +11,7 @@ from keras_vit.images.read import read_image
 
 _SAMPLES = ("china.jpg", "flower.jpg")  # the two photos that come with scikit-learn, 427 x 640
 _SUFFIXES = (".jpg", ".jpeg", ".png")
+Photos: TypeAlias = str | Path | Sequence[str | Path | np.ndarray] | np.ndarray | None  # a folder, paths, arrays
 _MOST = 2**20  # pixels of a photo: more than any model sees, and 64 photos of a camera would take gigabytes
 
 

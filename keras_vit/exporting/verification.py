@@ -220,7 +220,7 @@ def _agreement(wanted, found):
 
 def _seconds(*calls):
     """The median time of each call, taken in turn."""
-    times = [[] for _ in calls]
+    times: list[list[float]] = [[] for _ in calls]
     for _ in range(_REPEATS):
         for call, taken in zip(calls, times, strict=True):
             start = time.perf_counter()

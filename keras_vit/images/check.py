@@ -15,7 +15,8 @@ import warnings
 from keras_vit.images.decode import JPEG_START, MAX_PIXELS, PNG_START
 from keras_vit.images.exif import orientation
 
-_KNOWN = {}  # (path, bytes, time of change): what was found, so that the splits of a folder are read once
+# (path, bytes, time of change): what was found, so that the splits of a folder are read once
+_KNOWN: "dict[tuple, GoodImage | BadImage]" = {}
 _FORMATS = {b"GIF8": "GIF", b"BM": "BMP", b"II*\0": "TIFF", b"MM\0*": "TIFF", b"%PDF": "PDF"}
 _NAMED = 20  # of the bad files, in an error
 _PATIENCE = 1.0  # seconds, after which progress is shown

@@ -3,9 +3,11 @@
 Read here, not by Pillow, since a damaged block must cost neither an error nor a warning, in any thread.
 """
 
+from typing import Literal
+
 from keras_vit.images.decode import JPEG_START, PNG_START
 
-_ORDERS = {b"II*\0": "little", b"MM\0*": "big"}
+_ORDERS: dict[bytes, Literal["little", "big"]] = {b"II*\0": "little", b"MM\0*": "big"}
 _ORIENTATION, _SHORT = 0x0112, 3  # tag and type of the entry
 
 

@@ -5,9 +5,12 @@ with bias and activation on a CPU (12-20 % faster in bfloat16), and that brings 
 quantisation along. Queries, keys and values have a kernel each, as in the checkpoints.
 """
 
+from typing import Any
+
 import keras
 from keras import ops
 
+from keras_vit.annotations import Arguments, Shape, Tensor
 from keras_vit.checks import check_positive_int
 from keras_vit.layers import gradients
 from keras_vit.layers.composite import CastingLayer
@@ -36,7 +39,7 @@ class MultiHeadAttention(CastingLayer):
     Source: arXiv:2010.11929, appendix A, eq. 5-8.
     """
 
-    def __init__(self, hidden_size, num_heads, dropout_rate=0.0, **kwargs):
+    def __init__(self, hidden_size: int, num_heads: int, dropout_rate: float = 0.0, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         check_positive_int("hidden_size", hidden_size)
         check_positive_int("num_heads", num_heads)
@@ -54,12 +57,14 @@ class MultiHeadAttention(CastingLayer):
         )
         self.dropout = keras.layers.Dropout(dropout_rate, dtype=self.dtype_policy, name="dropout")
 
-    def build(self, tokens_shape, queries_shape=None):
+    def build(self, tokens_shape: Shape, queries_shape: Shape | None = None) -> None:
         for dense in (self.query, self.key, self.value, self.out):
             dense.build((None, tokens_shape[-1]))
 
-    def call(self, tokens, queries=None, norm=None, training=None):
-        tokens, queries = (self._in_our_dtype(tensor) for tensor in (tokens, queries))
+    def call(
+        self, tokens: Tensor, queries: Tensor = None, norm: keras.Layer | None = None, training: bool | None = None
+    ) -> Tensor:
+        tokens, queries = (self.in_our_dtype(tensor) for tensor in (tokens, queries))
         query, key, value = self._project(tokens, queries, norm, training)
         if gradients.applies(training) and not self.dropout_rate:
             mixed = gradients.attention(query, key, value)  # (B, A, Q, D/A)
@@ -70,7 +75,7 @@ class MultiHeadAttention(CastingLayer):
         num_queries = ops.shape(tokens if queries is None else queries)[1]
         return ops.reshape(mixed, (-1, num_queries, self.hidden_size))  # (B, Q, D)
 
-    def scores(self, tokens, queries=None):
+    def scores(self, tokens: Tensor, queries: Tensor = None) -> Tensor:
         """The attention weights `(B, A, Q, T)` of each head: every row sums to 1.
 
         Takes the arguments of a call, so in a `TransformerBlock` the tokens behind its first LayerNorm.
@@ -94,10 +99,10 @@ class MultiHeadAttention(CastingLayer):
         shape = (-1, ops.shape(tokens)[1], self.num_heads, self.hidden_size // self.num_heads)
         return ops.reshape(flat, shape)  # (B, T, A, D/A)
 
-    def compute_output_shape(self, tokens_shape, queries_shape=None):
+    def compute_output_shape(self, tokens_shape: Shape, queries_shape: Shape | None = None) -> Shape:
         return (*(tokens_shape if queries_shape is None else queries_shape)[:2], self.hidden_size)
 
-    def get_config(self):
+    def get_config(self) -> Arguments:
         return {
             **super().get_config(),
             "hidden_size": self.hidden_size,

@@ -1,8 +1,11 @@
 """A layer made of other layers: how it is saved with the precision of each, and computed twice."""
 
+from typing import Any
+
 import keras
 from keras import ops
 
+from keras_vit.annotations import Arguments, Tensor
 from keras_vit.keras_private import flatten_layers
 
 
@@ -13,7 +16,7 @@ class CompositeLayer(keras.layers.Layer):
     own arguments do not tell. Saved with a map of them, a quantised model can be reloaded.
     """
 
-    def get_config(self):
+    def get_config(self) -> Arguments:
         config = super().get_config()
         quantized = [layer for layer in flatten_layers(self, include_self=False) if layer.quantization_mode]
         if quantized:
@@ -31,10 +34,11 @@ class CastingLayer(CompositeLayer):
     gradients cast a kernel when they need it, and again.
     """
 
-    def __init__(self, **kwargs):
+    def __init__(self, **kwargs: Any) -> None:
         super().__init__(autocast=False, **kwargs)
 
-    def _in_our_dtype(self, tensor):
+    def in_our_dtype(self, tensor: Tensor) -> Tensor:
+        """A tensor in the precision of this layer; `None` stays `None`."""
         return None if tensor is None else ops.cast(tensor, self.compute_dtype)
 
 

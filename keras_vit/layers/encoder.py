@@ -4,9 +4,12 @@ Dropout stands where appendix B.1 has it: after the attention's output, after th
 and after its second layer. LayerNorm's epsilon is 1e-6, the official code's, not Keras' 1e-3.
 """
 
+from typing import Any
+
 import keras
 from keras import ops
 
+from keras_vit.annotations import Arguments, Shape, Tensor
 from keras_vit.checks import check_choice, check_positive_int
 from keras_vit.layers import gradients
 from keras_vit.layers.attention import MultiHeadAttention
@@ -58,7 +61,9 @@ class MlpBlock(CastingLayer):
     Source: arXiv:2010.11929, section 3.1.
     """
 
-    def __init__(self, hidden_size, mlp_dim, dropout_rate=0.0, activation="gelu_tanh", **kwargs):
+    def __init__(
+        self, hidden_size: int, mlp_dim: int, dropout_rate: float = 0.0, activation: str = "gelu_tanh", **kwargs: Any
+    ) -> None:
         super().__init__(**kwargs)
         check_positive_int("mlp_dim", mlp_dim)
         check_choice("activation", activation, ACTIVATIONS)
@@ -79,12 +84,12 @@ class MlpBlock(CastingLayer):
         self.dropout_1 = keras.layers.Dropout(dropout_rate, dtype=self.dtype_policy, name="dropout_1")
         self.dropout_2 = keras.layers.Dropout(dropout_rate, dtype=self.dtype_policy, name="dropout_2")
 
-    def build(self, input_shape):
+    def build(self, input_shape: Shape) -> None:
         self.dense_1.build((None, input_shape[-1]))
         self.dense_2.build((None, self.mlp_dim))
 
-    def call(self, tokens, norm=None, training=None):
-        tokens = self._in_our_dtype(tokens)
+    def call(self, tokens: Tensor, norm: keras.Layer | None = None, training: bool | None = None) -> Tensor:
+        tokens = self.in_our_dtype(tokens)
         (x,) = gradients.norm_then_dense(norm, (self.dense_1,), tokens, training)  # (B*T, M)
         x = self.dropout_2(self._gelu_dense(x, training), training=training)  # (B*T, D)
         return ops.reshape(x, (-1, ops.shape(tokens)[1], self.hidden_size))  # (B, T, D)
@@ -96,10 +101,10 @@ class MlpBlock(CastingLayer):
             return gradients.gelu_dense(x, dense.kernel, dense.bias, approximate)
         return dense(self.dropout_1(ops.gelu(x, approximate=approximate), training=training))
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
         return (*input_shape[:-1], self.hidden_size)
 
-    def get_config(self):
+    def get_config(self) -> Arguments:
         return {
             **super().get_config(),
             "hidden_size": self.hidden_size,
@@ -139,18 +144,18 @@ class TransformerBlock(CompositeLayer):
 
     def __init__(
         self,
-        hidden_size,
-        num_heads,
-        mlp_dim,
-        dropout_rate=0.0,
-        attention_dropout_rate=0.0,
-        stochastic_depth_rate=0.0,
-        activation="gelu_tanh",
-        num_output_tokens=None,
-        layer_norm_epsilon=NORM_EPSILON,
-        rematerialize=False,
-        **kwargs,
-    ):
+        hidden_size: int,
+        num_heads: int,
+        mlp_dim: int,
+        dropout_rate: float = 0.0,
+        attention_dropout_rate: float = 0.0,
+        stochastic_depth_rate: float = 0.0,
+        activation: str = "gelu_tanh",
+        num_output_tokens: int | None = None,
+        layer_norm_epsilon: float = NORM_EPSILON,
+        rematerialize: bool = False,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
         if num_output_tokens is not None:
             check_positive_int("num_output_tokens", num_output_tokens)
@@ -178,11 +183,11 @@ class TransformerBlock(CompositeLayer):
             for name in ("stochastic_depth_1", "stochastic_depth_2")
         )
 
-    def build(self, input_shape):
+    def build(self, input_shape: Shape) -> None:
         for layer in (self.norm_1, self.attention, self.norm_2, self.mlp):
             layer.build(input_shape)
 
-    def call(self, tokens, training=None):
+    def call(self, tokens: Tensor, training: bool | None = None) -> Tensor:
         if training and self.rematerialize:
             return rematerialized(self, self._compute)(tokens)
         return self._compute(tokens, training)
@@ -198,11 +203,11 @@ class TransformerBlock(CompositeLayer):
         x = self.mlp(tokens, norm=self.norm_2, training=training)
         return tokens + self.stochastic_depth_2(x, training=training)
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
         batch, num_tokens, _ = input_shape
         return (batch, self.num_output_tokens or num_tokens, self.hidden_size)
 
-    def get_config(self):
+    def get_config(self) -> Arguments:
         return {
             **super().get_config(),
             "hidden_size": self.hidden_size,

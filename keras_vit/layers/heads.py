@@ -1,8 +1,11 @@
 """From encoded tokens to one representation: class token, mean, or attention pooling."""
 
+from typing import Any
+
 import keras
 from keras import ops
 
+from keras_vit.annotations import Arguments, Shape, Tensor
 from keras_vit.checks import check_choice
 from keras_vit.layers.attention import MultiHeadAttention
 from keras_vit.layers.composite import CompositeLayer
@@ -27,21 +30,21 @@ class TokenPooling(keras.layers.Layer):
     Source: arXiv:2010.11929, eq. 4 and appendix D.3; distillation: arXiv:2012.12877, section 4.
     """
 
-    def __init__(self, kind, num_prefix_tokens=0, **kwargs):
+    def __init__(self, kind: str, num_prefix_tokens: int = 0, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         check_choice("kind", kind, ("token", "distillation", "gap"))
         self.kind = kind
         self.num_prefix_tokens = num_prefix_tokens
 
-    def call(self, tokens):
+    def call(self, tokens: Tensor) -> Tensor:
         if self.kind != "gap":
             return tokens[:, 0 if self.kind == "token" else 1]  # (B, D)
         return ops.mean(tokens[:, self.num_prefix_tokens :], axis=1)  # (B, D)
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
         return (input_shape[0], input_shape[-1])
 
-    def get_config(self):
+    def get_config(self) -> Arguments:
         return {**super().get_config(), "kind": self.kind, "num_prefix_tokens": self.num_prefix_tokens}
 
 
@@ -69,14 +72,14 @@ class AttentionPooling(CompositeLayer):
 
     def __init__(
         self,
-        hidden_size,
-        num_heads,
-        mlp_dim,
-        activation="gelu_tanh",
-        layer_norm_epsilon=NORM_EPSILON,
-        num_prefix_tokens=0,
-        **kwargs,
-    ):
+        hidden_size: int,
+        num_heads: int,
+        mlp_dim: int,
+        activation: str = "gelu_tanh",
+        layer_norm_epsilon: float = NORM_EPSILON,
+        num_prefix_tokens: int = 0,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
         self.hidden_size = hidden_size
         self.num_heads = num_heads
@@ -88,7 +91,7 @@ class AttentionPooling(CompositeLayer):
         self.norm = layer_norm(self.dtype_policy, "norm", layer_norm_epsilon)
         self.mlp = MlpBlock(hidden_size, mlp_dim, activation=activation, dtype=self.dtype_policy, name="mlp")
 
-    def build(self, input_shape):
+    def build(self, input_shape: Shape) -> None:
         self.probe = self.add_weight(
             name="probe", shape=(1, 1, input_shape[-1]), initializer=self._probe_initializer(input_shape[-1])
         )
@@ -100,17 +103,17 @@ class AttentionPooling(CompositeLayer):
         limit = (6.0 / (1 + size)) ** 0.5  # Xavier uniform on the (1, D) matrix
         return keras.initializers.RandomUniform(-limit, limit)
 
-    def call(self, tokens, training=None):
+    def call(self, tokens: Tensor, training: bool | None = None) -> Tensor:
         probe = ops.cast(self.probe, tokens.dtype)
         probe = ops.broadcast_to(probe, (ops.shape(tokens)[0], 1, self.hidden_size))  # (B, 1, D)
         x = self.attention(tokens[:, self.num_prefix_tokens :], probe, training=training)
         x = x + self.mlp(self.norm(x), training=training)
         return x[:, 0]  # (B, D)
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
         return (input_shape[0], self.hidden_size)
 
-    def get_config(self):
+    def get_config(self) -> Arguments:
         return {
             **super().get_config(),
             "hidden_size": self.hidden_size,

@@ -1,8 +1,11 @@
 """Image to patch tokens: section 3.1, equation 1 of arXiv:2010.11929."""
 
+from typing import Any
+
 import keras
 from keras import ops
 
+from keras_vit.annotations import Arguments, Shape, Tensor
 from keras_vit.checks import check_positive_int
 
 
@@ -30,7 +33,7 @@ class PatchEmbedding(keras.layers.Layer):
     Source: arXiv:2010.11929, section 3.1, eq. 1.
     """
 
-    def __init__(self, hidden_size, patch_size, **kwargs):
+    def __init__(self, hidden_size: int, patch_size: int, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         check_positive_int("hidden_size", hidden_size)
         check_positive_int("patch_size", patch_size)
@@ -47,11 +50,11 @@ class PatchEmbedding(keras.layers.Layer):
             name="projection",
         )
 
-    def build(self, input_shape):
+    def build(self, input_shape: Shape) -> None:
         self._check_tiles(input_shape)
         self.projection.build(input_shape)
 
-    def call(self, images):
+    def call(self, images: Tensor) -> Tensor:
         self._check_tiles(images.shape)
         height, width = images.shape[1:3]
         if height is None or width is None:
@@ -76,11 +79,11 @@ class PatchEmbedding(keras.layers.Layer):
                 f"Received: shape {tuple(shape)}, patch_size={self.patch_size}. Resize or crop the images."
             )
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
         batch, height, width, _ = input_shape
-        known = height is not None and width is not None
-        num_patches = (height // self.patch_size) * (width // self.patch_size) if known else None
-        return (batch, num_patches, self.hidden_size)
+        if height is None or width is None:
+            return (batch, None, self.hidden_size)
+        return (batch, (height // self.patch_size) * (width // self.patch_size), self.hidden_size)
 
-    def get_config(self):
+    def get_config(self) -> Arguments:
         return {**super().get_config(), "hidden_size": self.hidden_size, "patch_size": self.patch_size}

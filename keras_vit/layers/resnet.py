@@ -4,9 +4,12 @@
 (activation after the sum), padding as TensorFlow's SAME, GroupNorm of 32 groups with epsilon 1e-6.
 """
 
+from typing import Any
+
 import keras
 from keras import ops
 
+from keras_vit.annotations import Arguments, Shape, Tensor
 from keras_vit.checks import check_positive_int
 
 
@@ -19,7 +22,7 @@ class StdConv2D(keras.layers.Conv2D):
     Source: weight standardisation, arXiv:1903.10520; `(w - mean) / (std + 1e-5)` as the official code has it.
     """
 
-    def convolution_op(self, inputs, kernel):
+    def convolution_op(self, inputs: Tensor, kernel: Tensor) -> Tensor:
         kernel = ops.cast(kernel, keras.backend.result_type(kernel.dtype, "float32"))
         mean, variance = ops.moments(kernel, axes=(0, 1, 2), keepdims=True)
         kernel = (kernel - mean) / (ops.sqrt(variance) + 1e-5)
@@ -66,26 +69,26 @@ class ResNetRoot(keras.layers.Layer):
     Source: arXiv:2010.11929, section 4.1.
     """
 
-    def __init__(self, width, **kwargs):
+    def __init__(self, width: int, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         check_positive_int("width", width)
         self.width = width
         self.conv = _std_conv(width, 7, 2, self.dtype_policy, "conv")
         self.norm = _group_norm(self.dtype_policy, "norm")
 
-    def build(self, input_shape):
+    def build(self, input_shape: Shape) -> None:
         self.conv.build(input_shape)
         self.norm.build((None, None, None, self.width))
 
-    def call(self, images):
+    def call(self, images: Tensor) -> Tensor:
         x = ops.relu(self.norm(self.conv(images)))  # (B, H/2, W/2, width)
         return ops.max_pool(x, 3, 2, padding="same", data_format="channels_last")
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
         batch, height, width, _ = input_shape
         return (batch, _halved(height, 2), _halved(width, 2), self.width)
 
-    def get_config(self):
+    def get_config(self) -> Arguments:
         return {**super().get_config(), "width": self.width}
 
 
@@ -107,7 +110,7 @@ class ResNetUnit(keras.layers.Layer):
     Source: arXiv:1512.03385 with the norm of arXiv:1803.08494, as section 4.1 of arXiv:2010.11929.
     """
 
-    def __init__(self, filters, strides=1, projection=False, **kwargs):
+    def __init__(self, filters: int, strides: int = 1, projection: bool = False, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         check_positive_int("filters", filters)
         self.filters = filters
@@ -124,7 +127,7 @@ class ResNetUnit(keras.layers.Layer):
             self.conv_proj = _std_conv(4 * filters, 1, strides, dtype, "conv_proj")
             self.norm_proj = _group_norm(dtype, "norm_proj")
 
-    def build(self, input_shape):
+    def build(self, input_shape: Shape) -> None:
         inner, outer = (None, None, None, self.filters), (None, None, None, 4 * self.filters)
         self.conv_1.build(input_shape)
         self.norm_1.build(inner)
@@ -136,18 +139,18 @@ class ResNetUnit(keras.layers.Layer):
             self.conv_proj.build(input_shape)
             self.norm_proj.build(outer)
 
-    def call(self, x):
+    def call(self, x: Tensor) -> Tensor:
         shortcut = self.norm_proj(self.conv_proj(x)) if self.projection else x
         x = ops.relu(self.norm_1(self.conv_1(x)))
         x = ops.relu(self.norm_2(self.conv_2(x)))
         return ops.relu(self.norm_3(self.conv_3(x)) + shortcut)
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
         batch, height, width, _ = input_shape
         times = self.strides - 1
         return (batch, _halved(height, times), _halved(width, times), 4 * self.filters)
 
-    def get_config(self):
+    def get_config(self) -> Arguments:
         return {
             **super().get_config(),
             "filters": self.filters,

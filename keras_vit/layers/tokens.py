@@ -3,10 +3,13 @@
 In the official code the class token is prepended first and has a row of the position table of its own.
 """
 
+from typing import Any
+
 import keras
 import numpy as np
 from keras import ops
 
+from keras_vit.annotations import Arguments, Pair, Shape, Tensor
 from keras_vit.checks import check_choice, check_rate
 from keras_vit.posembed import RESIZE_METHODS, resize_matrix, resize_pos_embed, sincos2d
 
@@ -24,15 +27,15 @@ class ClassToken(keras.layers.Layer):
     Source: arXiv:2010.11929, section 3.1, x_class in eq. 1.
     """
 
-    def build(self, input_shape):
+    def build(self, input_shape: Shape) -> None:
         self.token = self.add_weight(name="token", shape=(1, 1, input_shape[-1]), initializer="zeros")
 
-    def call(self, tokens):
+    def call(self, tokens: Tensor) -> Tensor:
         token = ops.cast(self.token, tokens.dtype)
         token = ops.broadcast_to(token, (ops.shape(tokens)[0], 1, tokens.shape[-1]))  # (B, 1, D)
         return ops.concatenate([token, tokens], axis=1)  # (B, 1 + N, D)
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
         batch, num_tokens, size = input_shape
         return (batch, None if num_tokens is None else num_tokens + 1, size)
 
@@ -59,17 +62,25 @@ class AddPositionEmbs(keras.layers.Layer):
     Source: arXiv:2010.11929, section 3.1 (E_pos in eq. 1) and 3.2 (2-D interpolation).
     """
 
-    def __init__(self, grid, patch_size, num_prefix_tokens=1, kind="learned", resize_method="align_corners", **kwargs):
+    def __init__(
+        self,
+        grid: Pair,
+        patch_size: int,
+        num_prefix_tokens: int = 1,
+        kind: str = "learned",
+        resize_method: str = "align_corners",
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
         check_choice("kind", kind, ("learned", "sincos2d"))
         check_choice("resize_method", resize_method, RESIZE_METHODS)
-        self.grid = tuple(int(n) for n in grid)
+        self.grid: Any = tuple(int(n) for n in grid)
         self.patch_size = patch_size
         self.num_prefix_tokens = num_prefix_tokens
         self.kind = kind
         self.resize_method = resize_method
 
-    def build(self, tokens_shape, cut_map_shape=None):
+    def build(self, tokens_shape: Shape, cut_map_shape: Shape | None = None) -> None:
         rows = self.num_prefix_tokens + self.grid[0] * self.grid[1]
         if cut_map_shape is None and tokens_shape[1] not in (None, rows):
             raise ValueError(
@@ -85,7 +96,7 @@ class AddPositionEmbs(keras.layers.Layer):
         else:
             self.table = _sincos_table(self.grid, tokens_shape[-1], self.num_prefix_tokens)
 
-    def call(self, tokens, cut_map=None):
+    def call(self, tokens: Tensor, cut_map: Tensor = None) -> Tensor:
         grid = self.grid
         if cut_map is not None:
             grid = tuple(side // self.patch_size for side in ops.shape(cut_map)[1:3])
@@ -102,7 +113,8 @@ class AddPositionEmbs(keras.layers.Layer):
         indices = [ops.cast(ops.arange(n), "float32") for n in grid]
         if self.kind == "sincos2d":
             prefix = ops.zeros((1, self.num_prefix_tokens, size))
-            patches = ops.expand_dims(sincos2d(*indices, size, xp=ops), 0)  # (1, N, D)
+            rows, columns = indices
+            patches = ops.expand_dims(sincos2d(rows, columns, size, xp=ops), 0)  # (1, N, D)
             return ops.concatenate([prefix, patches], axis=1)
         table = ops.cast(self.table, "float32")
         prefix, patches = table[:, : self.num_prefix_tokens], table[:, self.num_prefix_tokens :]
@@ -115,7 +127,7 @@ class AddPositionEmbs(keras.layers.Layer):
         patches = ops.einsum("jw,iwd->ijd", columns, patches)
         return ops.concatenate([prefix, ops.reshape(patches, (1, -1, size))], axis=1)  # (1, T, D)
 
-    def table_at(self, grid):
+    def table_at(self, grid: Pair) -> Tensor:
         """The table `(1, T, D)` as NumPy for `grid`; a learned one is resized by `resize_method`."""
         if self.kind == "sincos2d":
             return _sincos_table(grid, self.table.shape[-1], self.num_prefix_tokens)
@@ -124,10 +136,10 @@ class AddPositionEmbs(keras.layers.Layer):
             table, grid, self.grid, num_prefix_tokens=self.num_prefix_tokens, method=self.resize_method
         )
 
-    def compute_output_shape(self, tokens_shape, cut_map_shape=None):
+    def compute_output_shape(self, tokens_shape: Shape, cut_map_shape: Shape | None = None) -> Shape:
         return tuple(tokens_shape)
 
-    def get_config(self):
+    def get_config(self) -> Arguments:
         return {
             **super().get_config(),
             "grid": self.grid,
@@ -164,7 +176,7 @@ class PatchDropout(keras.layers.Layer):
     Source: PatchDropout, arXiv:2208.07220, section 3; fast image-language pre-training, arXiv:2212.00794.
     """
 
-    def __init__(self, rate, num_prefix_tokens=1, seed=None, **kwargs):
+    def __init__(self, rate: float, num_prefix_tokens: int = 1, seed: int | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         check_rate("rate", rate)
         self.rate = rate
@@ -172,7 +184,7 @@ class PatchDropout(keras.layers.Layer):
         self.seed = seed
         self.seed_generator = keras.random.SeedGenerator(seed)
 
-    def call(self, tokens, training=None):
+    def call(self, tokens: Tensor, training: bool | None = None) -> Tensor:
         if not training or self.rate == 0:
             return tokens
         prefix, patches = tokens[:, : self.num_prefix_tokens], tokens[:, self.num_prefix_tokens :]
@@ -188,11 +200,11 @@ class PatchDropout(keras.layers.Layer):
             return kept_patches(known, self.rate)
         return ops.maximum(1, ops.cast(ops.cast(counted, "float32") * (1 - self.rate) + 1e-3, "int32"))
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
         batch, num_tokens, size = input_shape
         return (batch, num_tokens if self.rate == 0 else None, size)
 
-    def get_config(self):
+    def get_config(self) -> Arguments:
         return {
             **super().get_config(),
             "rate": self.rate,

@@ -5,6 +5,8 @@ too fast, a moving average is updated k times, metrics and logs see micro-batche
 a step is a step: the gradients of k parts of the batch are averaged, and the optimizer is called once.
 """
 
+from collections.abc import Callable
+
 import keras
 from keras import ops
 
@@ -75,7 +77,7 @@ def _tensorflow_step(model, data):
     steps = model.accumulation_steps
     parts = _map(lambda tensor: _cut(tensor, steps, -1), _filled(x, y, sample_weight, steps))
     variables = model.trainable_weights
-    unconnected = set()
+    unconnected: set[int] = set()
 
     def one_part(index):
         x, y, sample_weight = _map(lambda part: part[index], parts)
@@ -146,7 +148,7 @@ def _jax_step(model, state, data):
     return logs, (trainable, non_trainable, optimizer, metrics)
 
 
-_TRAIN_STEPS = {"tensorflow": _tensorflow_step, "jax": _jax_step}
+_TRAIN_STEPS: dict[str, Callable] = {"tensorflow": _tensorflow_step, "jax": _jax_step}
 
 
 def _filled(x, y, sample_weight, steps):

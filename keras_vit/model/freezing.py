@@ -4,12 +4,12 @@ from keras_vit.checks import check_choice, check_positive_int
 from keras_vit.keras_private import flatten_layers
 from keras_vit.model.heads import head_layers
 from keras_vit.model.stations import encoder_blocks, lora_layers
-from keras_vit.model.vision_transformer import check_vision_transformer
+from keras_vit.model.vision_transformer import VisionTransformer, check_vision_transformer
 
 TRAINABLE = ("all", "head", "last_blocks")
 
 
-def freeze(model, trainable="head", blocks=None) -> None:
+def freeze(model: VisionTransformer, trainable: str = "head", blocks: int | None = None) -> None:
     """Says which weights of a model learn; the others keep their values bit for bit.
 
     What changes is `layer.trainable` of the model's layers, so that it is saved with the model. Dropout and

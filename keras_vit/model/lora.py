@@ -3,6 +3,8 @@
 A kernel W becomes W + alpha / rank * A B. It rests on `keras.layers.Dense.enable_lora`.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 from keras import ops
 
@@ -14,7 +16,7 @@ from keras_vit.model.freezing import forget_compilation, set_trainable
 from keras_vit.model.heads import head_layers
 from keras_vit.model.stations import lora_layers
 from keras_vit.model.twins import bare_twin
-from keras_vit.model.vision_transformer import check_vision_transformer
+from keras_vit.model.vision_transformer import VisionTransformer, check_vision_transformer
 
 _DENSE_LAYERS = {  # target: (class, its dense layers)
     "attention": (MultiHeadAttention, ("query", "key", "value", "out")),
@@ -23,7 +25,9 @@ _DENSE_LAYERS = {  # target: (class, its dense layers)
 TARGETS = tuple(_DENSE_LAYERS)
 
 
-def add_lora(model, rank, alpha=None, targets=TARGETS) -> None:
+def add_lora(
+    model: VisionTransformer, rank: int, alpha: float | None = None, targets: str | Sequence[str] = TARGETS
+) -> None:
     """Adds low-rank factors to the dense layers of every block; they and the head learn, all else is frozen.
 
     B starts at zero, so the outputs are what they were. Saving as `.keras` merges: the reloaded model gives the
@@ -58,7 +62,7 @@ def add_lora(model, rank, alpha=None, targets=TARGETS) -> None:
     forget_compilation(model)
 
 
-def merge_lora(model):
+def merge_lora(model: VisionTransformer) -> VisionTransformer:
     """The same model without LoRA: A B is added to the kernels.
 
     Args:

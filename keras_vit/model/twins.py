@@ -6,6 +6,7 @@ import keras
 from keras import ops
 
 from keras_vit import layers
+from keras_vit.annotations import Shape
 from keras_vit.checks import check_choice
 from keras_vit.model.deferred import deferred_variables, discard, initialise
 from keras_vit.model.stations import layer_named
@@ -14,7 +15,9 @@ from keras_vit.model.wiring import ENDS, at_least_float32, check_input_shape, kn
 from keras_vit.posembed import RESIZE_METHODS, resize_pos_embed
 
 
-def with_input_shape(model, input_shape, resize_method=None) -> VisionTransformer:
+def with_input_shape(
+    model: VisionTransformer, input_shape: Shape, resize_method: str | None = None
+) -> VisionTransformer:
     """The same model with the same weights for images of another size.
 
     Args:
@@ -85,7 +88,8 @@ def bare_twin(model, input_shape, dtype=None) -> VisionTransformer:
 
 def copy_weights(model, twin, resize_method) -> tuple[str, ...]:
     """Gives `twin`, a clone made inside `deferred_variables`, the weights of `model` at its own grid."""
-    variables, values, report = {}, {}, ()
+    variables, values = {}, {}
+    report: tuple[str, ...] = ()
     if [len(layer.weights) for layer in model.layers] != [len(layer.weights) for layer in twin.layers]:
         discard([variable for layer in twin.layers for variable in layer.weights])
         raise ValueError(

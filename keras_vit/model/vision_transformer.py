@@ -1,9 +1,12 @@
 """The class of all models: a functional `keras.Model` that knows its config, preprocessing and weights' origin."""
 
 import dataclasses
+from collections.abc import Sequence
+from typing import Any, cast
 
 import keras
 
+from keras_vit.annotations import Arguments, Tensor
 from keras_vit.model.accumulation import check_accumulation
 from keras_vit.model.accumulation import train_step as accumulated_train_step
 from keras_vit.preprocessing import Preprocessing
@@ -28,19 +31,27 @@ class VisionTransformer(keras.Model):
         Logits `(B, K)`; without a top `(B, D)`, or `(B, T, D)` with `pooling="none"`.
     """
 
-    def __init__(self, *args, config=None, preprocessing=None, weights_report=(), **kwargs):
+    def __init__(
+        self,
+        *args: Any,
+        config: ViTConfig | Arguments | None = None,
+        preprocessing: Preprocessing | Arguments | None = None,
+        weights_report: Sequence[str] = (),
+        **kwargs: Any,
+    ) -> None:
         super().__init__(*args, **kwargs)
-        self.config = ViTConfig(**config) if isinstance(config, dict) else config
+        # Both are `None` in a model that was not made by the builders, as a clone of `keras.models.clone_model`.
+        self.config: ViTConfig = cast(ViTConfig, ViTConfig(**config) if isinstance(config, dict) else config)
         if isinstance(preprocessing, dict):
             preprocessing = Preprocessing(**preprocessing)
-        self.preprocessing = preprocessing
-        self.weights_report = tuple(weights_report)
+        self.preprocessing: Preprocessing = cast(Preprocessing, preprocessing)
+        self.weights_report: tuple[str, ...] = tuple(weights_report)
         frozen = [layer for layer in self.layers if not layer.trainable]
         for weight in (weight for layer in frozen for weight in layer.weights):
             weight.trainable = False  # a layer reloaded as frozen has not told it its parts
         self.accumulation_steps = 1
 
-    def compile(self, *args, accumulation_steps=1, **kwargs):
+    def compile(self, *args: Any, accumulation_steps: int = 1, **kwargs: Any) -> None:
         """Keras' `compile`, and how many parts a batch is cut into, to be computed one after the other.
 
         Args:
@@ -53,21 +64,21 @@ class VisionTransformer(keras.Model):
         check_accumulation(accumulation_steps, self.optimizer, self.loss)
         self.accumulation_steps = accumulation_steps
 
-    def train_step(self, *args):
+    def train_step(self, *args: Any) -> Any:
         if self.accumulation_steps == 1:
             return super().train_step(*args)
         return accumulated_train_step(self, *args)
 
-    def get_compile_config(self):
+    def get_compile_config(self) -> Arguments | None:
         config = super().get_compile_config()
         return config and {**config, "accumulation_steps": self.accumulation_steps}
 
-    def compile_from_config(self, config):
+    def compile_from_config(self, config: Arguments) -> None:
         self.compile(**keras.saving.deserialize_keras_object(config))
         if self.optimizer is not None and self.built:
             self.optimizer.build(self.trainable_variables)  # so that its state can be loaded
 
-    def call(self, inputs, training=None, mask=None):
+    def call(self, inputs: Tensor, training: bool | None = None, mask: Tensor = None) -> Tensor:
         for tensor in keras.tree.flatten(inputs):
             if not keras.backend.is_float_dtype(tensor.dtype):
                 raise TypeError(
@@ -76,7 +87,7 @@ class VisionTransformer(keras.Model):
                 )
         return super().call(inputs, training=training, mask=mask)
 
-    def get_config(self):
+    def get_config(self) -> Arguments:
         return {
             **super().get_config(),
             "config": None if self.config is None else dataclasses.asdict(self.config),

@@ -7,10 +7,12 @@ Section 3 of arXiv:2010.11929. Every station is a layer of the graph that can be
 """
 
 import dataclasses
+from collections.abc import Callable
 
 import keras
 
 from keras_vit import layers
+from keras_vit.annotations import Tensor
 from keras_vit.checks import check_positive_int
 from keras_vit.layers.encoder import layer_norm
 from keras_vit.model.vision_transformer import VisionTransformer
@@ -25,7 +27,7 @@ class Head:
     """The classifier at the end."""
 
     classes: int | None  # 0 for no head, None for as many as the file has
-    activation: str | None
+    activation: str | Callable[[Tensor], Tensor] | None
 
 
 def wire(

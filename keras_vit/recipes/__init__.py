@@ -17,7 +17,7 @@ RECIPES = RecipeTable(
 )
 
 
-def find_recipe(name_or_record) -> Recipe:
+def find_recipe(name_or_record: Recipe | str) -> Recipe:
     """The recipe of this name.
 
     Args:

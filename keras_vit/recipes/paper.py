@@ -97,8 +97,8 @@ _PRETRAIN_CITATIONS = cite(
 )
 
 PRETRAIN = tuple(
-    _pretrain((model,) if model else (), data, epochs, *numbers, suffix=f"-{epochs}ep" if len(lengths) > 1 else "")
-    for models, data, lengths, *numbers in _ROWS
+    _pretrain((model,) if model else (), data, epochs, rate, decay, dropout, f"-{epochs}ep" if len(lengths) > 1 else "")
+    for models, data, lengths, rate, decay, dropout in _ROWS
     for model in models or (None,)
     for epochs in lengths
 )

@@ -200,7 +200,9 @@ class Recipe:
         """Optimizer steps on the data set that it was published for, or `None` if it is for any data."""
         if self.steps is not None:
             return self.steps
-        return None if self.train_images is None else self.epochs * self.train_images // self.batch_size
+        if self.train_images is None or self.epochs is None:
+            return None
+        return self.epochs * self.train_images // self.batch_size
 
     def model_arguments(self, config: ViTConfig) -> dict[str, object]:
         """What to pass to a builder, so that a model of this config is as the recipe trains it.
@@ -235,7 +237,7 @@ class RecipeTable(Mapping):
     """Recipes by name, in the order of their publications; printed, one line each."""
 
     def __init__(self, recipes):
-        self._recipes = {}
+        self._recipes: dict[str, Recipe] = {}
         for recipe in recipes:
             if recipe.name in self._recipes:
                 raise ValueError(

@@ -5,7 +5,6 @@ Everything that can be refused is refused before the first step, and nothing is 
 
 import contextlib
 import dataclasses
-import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,8 +12,10 @@ from typing import Any
 
 import keras
 
+from keras_vit.annotations import FilePath
 from keras_vit.checks import check_installed
 from keras_vit.data import load_dataset
+from keras_vit.data.source import Data
 from keras_vit.evaluation import Evaluation, evaluate
 from keras_vit.runs.configuration import configuration_of
 from keras_vit.runs.options import FinetuneOptions, changed, with_options
@@ -70,8 +71,8 @@ class Result:
 
 @with_options
 def finetune(
-    data: Any,
-    out: str | os.PathLike,
+    data: Data,
+    out: FilePath,
     options: FinetuneOptions | None = None,
     *,
     say: Callable[[str], Any] = print,

@@ -7,7 +7,8 @@ Without Keras, so that a command line can be parsed before it is imported.
 
 import dataclasses
 import inspect
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from keras_vit.checks import check_choice, did_you_mean
 
@@ -15,6 +16,7 @@ PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")  # Keras' dtype poli
 STRATEGIES = ("none", "mirrored")
 ON_BAD_IMAGE = ("skip", "raise")
 _OTHER_WORDS = {"policy": "precision", "dtype": "precision"}  # what others call an option
+_Function = TypeVar("_Function", bound=Callable)
 
 
 def _option(default, help, flag=None, **parser) -> Any:
@@ -122,7 +124,7 @@ def changed(options: FinetuneOptions | None, changes: dict[str, Any]) -> Finetun
     return dataclasses.replace(options or FinetuneOptions(), **changes)
 
 
-def with_options(function):
+def with_options(function: _Function) -> _Function:
     """Decorates a function whose `**changes` are fields of the record, so that its signature shows them."""
     signature = inspect.signature(function)
     own = [parameter for parameter in signature.parameters.values() if parameter.kind != parameter.VAR_KEYWORD]
@@ -130,7 +132,7 @@ def with_options(function):
         inspect.Parameter(option.name, inspect.Parameter.KEYWORD_ONLY, default=option.default, annotation=option.type)
         for option in dataclasses.fields(FinetuneOptions)
     ]
-    function.__signature__ = signature.replace(parameters=[*own, *fields])
+    vars(function)["__signature__"] = signature.replace(parameters=[*own, *fields])
     return function
 
 

@@ -3,6 +3,7 @@
 import datetime
 import sys
 import time
+from typing import Any
 
 import keras
 
@@ -22,7 +23,10 @@ class Progress(keras.callbacks.Callback):
         super().__init__()
         self.plan = plan
         self.say = say
-        self._bar = self._task = self._began = self._epoch_began = None
+        self._bar: Any = None
+        self._task: Any = None
+        self._began: Any = None
+        self._epoch_began: Any = None
         self._done = self._compiled = self._epoch = 0  # steps; steps that the clock leaves out; epochs
         self._show_bar = say is print and sys.stdout is not None and sys.stdout.isatty()
 

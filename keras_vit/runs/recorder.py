@@ -2,6 +2,7 @@
 
 import time
 from pathlib import Path
+from typing import Any
 
 import keras
 
@@ -28,7 +29,8 @@ class Recorder(keras.callbacks.Callback):
         self.run = run
         self.best_epoch = None
         self._best = None
-        self._average = self._began = None
+        self._average: Any = None
+        self._began: Any = None
 
     @property
     def best_model(self) -> Path | None:

@@ -25,7 +25,7 @@ CURVES, CONFUSION, CONFUSION_TABLE = "curves.png", "confusion_matrix.png", "conf
 REPORT, BAD_IMAGES = "report.html", "bad_images.txt"
 _TENSORBOARD = "tensorboard"
 # Names of files may hold bytes that are no letters: they are written as JSON and Python spell them, `\\udcff`.
-_TEXT = {"encoding": "utf-8", "errors": "backslashreplace"}
+_ENCODING, _ERRORS = "utf-8", "backslashreplace"
 
 
 class RunDirectory:
@@ -52,7 +52,7 @@ class RunDirectory:
     def write_text(self, name, text):
         """Writes a text in UTF-8."""
         with replacing(self.path / name) as part:
-            Path(part).write_text(text, **_TEXT)
+            Path(part).write_text(text, _ENCODING, _ERRORS)
 
     def write_row(self, row):
         """Adds one epoch to `metrics.csv` and to TensorBoard."""
@@ -70,7 +70,7 @@ class RunDirectory:
         names = evaluation.class_names
         rows = [["true \\ predicted", *names]]
         rows += [[name, *counts] for name, counts in zip(names, evaluation.confusion.tolist(), strict=True)]
-        with replacing(self.path / CONFUSION_TABLE) as part, open(part, "w", newline="", **_TEXT) as file:
+        with replacing(self.path / CONFUSION_TABLE) as part, open(part, "w", -1, _ENCODING, _ERRORS, "") as file:
             csv.writer(file).writerows(rows)
 
     def save_model(self, model, name) -> bool:

@@ -1,6 +1,7 @@
 """What `model="small"` is: a ViT of below a million parameters, for tiny images or for photos."""
 
 import dataclasses
+from typing import Any
 
 from keras_vit.variants import ViTConfig
 
@@ -23,8 +24,8 @@ class SmallModel:
 _TINY = 40  # pixels, the longest side of what is no photo
 # Averaged tokens and fixed positions, as arXiv:2205.01580 has for ImageNet, learn small sets in half the epochs; with
 # width 96 and stochastic depth, 1 and 3 of the 179 test digits are mistaken (seeds 0 and 2), with width 64, 4 and 1.
-_WIDTH = {"hidden_size": 96, "num_heads": 4, "mlp_dim": 192}
-_PLAIN = {"pooling": "gap", "position_embedding": "sincos2d", "stochastic_depth_rate": 0.1}
+_WIDTH: dict[str, Any] = {"hidden_size": 96, "num_heads": 4, "mlp_dim": 192}
+_PLAIN: dict[str, Any] = {"pooling": "gap", "position_embedding": "sincos2d", "stochastic_depth_rate": 0.1}
 SMALL_MODELS = {
     "tiny": SmallModel(ViTConfig(patch_size=4, num_layers=4, **_WIDTH, **_PLAIN), 24, "digits"),
     "photos": SmallModel(ViTConfig(patch_size=8, num_layers=6, **_WIDTH, **_PLAIN), 64, "small"),

@@ -5,6 +5,7 @@ import math
 import keras
 from keras import ops
 
+from keras_vit.annotations import LastGood, Logs
 from keras_vit.checks import check_positive_int
 from keras_vit.training.optimizer_state import inner_optimizer, rate_at, steps_of
 from keras_vit.training.optimizers import LEFT_OUT, GuardedOptimizer
@@ -19,7 +20,7 @@ class TrainingDivergedError(RuntimeError):
         step: of the optimizer, counted from 1, that was left out.
     """
 
-    def __init__(self, message, step):
+    def __init__(self, message: str, step: int) -> None:
         super().__init__(message)
         self.step = step
 
@@ -45,7 +46,7 @@ class NonFiniteGuard(keras.callbacks.Callback):
         TypeError: out of `fit`, if the optimizer is not one of `keras_vit.training.optimizers`.
     """
 
-    def __init__(self, last_good=None, max_skips=MAX_SKIPS):
+    def __init__(self, last_good: LastGood = None, max_skips: int = MAX_SKIPS) -> None:
         super().__init__()
         check_positive_int("max_skips", max_skips)
         self.last_good = last_good
@@ -53,7 +54,7 @@ class NonFiniteGuard(keras.callbacks.Callback):
         self._skips = 0
         self._scale = None
 
-    def on_train_begin(self, logs=None):
+    def on_train_begin(self, logs: Logs = None) -> None:
         optimizer = inner_optimizer(self.model)
         if not isinstance(optimizer, GuardedOptimizer):
             raise TypeError(
@@ -62,7 +63,7 @@ class NonFiniteGuard(keras.callbacks.Callback):
             )
         self._skips, self._scale = 0, self._loss_scale()
 
-    def on_train_batch_end(self, batch, logs=None):
+    def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
         _sync(self.model)
         if self._scale is not None:
             self._count_skips()
@@ -70,8 +71,8 @@ class NonFiniteGuard(keras.callbacks.Callback):
         loss = float((logs or {}).get("loss", 0.0))
         norm = float(ops.convert_to_numpy(inner_optimizer(self.model).gradient_norm))
         if norm == LEFT_OUT or not math.isfinite(loss):
-            norm = "not finite" if norm == LEFT_OUT else norm
-            self._stop(f"loss {loss}, gradient norm {norm}", "a lower learning rate, a longer warm-up or clipping")
+            said = "not finite" if norm == LEFT_OUT else norm
+            self._stop(f"loss {loss}, gradient norm {said}", "a lower learning rate, a longer warm-up or clipping")
 
     def _count_skips(self):
         scale = self._loss_scale()
@@ -133,7 +134,7 @@ class StepFacts(keras.callbacks.Callback):
     List it before what writes logs down, as `keras.callbacks.CSVLogger`.
     """
 
-    def on_epoch_end(self, epoch, logs=None):
+    def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
         if logs is None:
             return
         optimizer = inner_optimizer(self.model)

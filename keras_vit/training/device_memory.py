@@ -5,6 +5,8 @@ from pathlib import Path
 import keras
 import psutil
 
+from keras_vit.keras_private import gpu_memory_limit
+
 _CONTAINER_V2 = ("memory.max", "memory.current", "inactive_file")
 _CONTAINER_V1 = ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "total_inactive_file")
 
@@ -43,11 +45,7 @@ def _tensorflow_memory():
 
     if not tf.config.list_physical_devices("GPU"):
         return None
-    # Private, as nothing public tells the limit: `get_memory_info` has the use alone, `get_device_details` the name.
-    from tensorflow.python.client import device_lib
-
-    limit = next(device.memory_limit for device in device_lib.list_local_devices() if device.device_type == "GPU")
-    return limit - tf.config.experimental.get_memory_info("GPU:0")["current"]
+    return gpu_memory_limit() - tf.config.experimental.get_memory_info("GPU:0")["current"]
 
 
 def _torch_memory():

@@ -1,8 +1,11 @@
 """The loss of pre-training, which Keras has with another scale."""
 
+from typing import Any
+
 import keras
 from keras import ops
 
+from keras_vit.annotations import Arguments, Tensor
 from keras_vit.checks import check_choice, check_share
 
 LABELS = ("int", "one_hot")
@@ -31,14 +34,16 @@ class SigmoidCrossentropy(keras.losses.Loss):
     Source: the pre-training of arXiv:2010.11929, official repository, issues 2 and 34; smoothing as in scenic.
     """
 
-    def __init__(self, label_smoothing=0.0, labels="one_hot", name="sigmoid_crossentropy", **kwargs):
+    def __init__(
+        self, label_smoothing: float = 0.0, labels: str = "one_hot", name: str = "sigmoid_crossentropy", **kwargs: Any
+    ) -> None:
         super().__init__(name=name, **kwargs)
         check_share("label_smoothing", label_smoothing)
         check_choice("labels", labels, LABELS)
         self.label_smoothing = label_smoothing
         self.labels = labels
 
-    def call(self, y_true, y_pred):
+    def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
         if self.labels == "int":
             classes = ops.cast(ops.reshape(y_true, (-1,)), "int32")  # Keras has made them (B, 1)
             y_true = ops.one_hot(classes, y_pred.shape[-1], dtype=y_pred.dtype)  # (B, K)
@@ -46,5 +51,5 @@ class SigmoidCrossentropy(keras.losses.Loss):
         target = y_true * (1.0 - 2.0 * self.label_smoothing) + self.label_smoothing
         return ops.sum(ops.binary_crossentropy(target, y_pred, from_logits=True), axis=-1)  # (B,)
 
-    def get_config(self):
+    def get_config(self) -> Arguments:
         return {**super().get_config(), "label_smoothing": self.label_smoothing, "labels": self.labels}

@@ -16,7 +16,7 @@ from keras_vit.keras_private import flatten_layers
 from keras_vit.layers import ResNetRoot, ResNetUnit, StdConv2D, TransformerBlock
 from keras_vit.layers.tokens import kept_patches
 from keras_vit.model.stations import encoder_blocks
-from keras_vit.model.vision_transformer import check_vision_transformer
+from keras_vit.model.vision_transformer import VisionTransformer, check_vision_transformer
 from keras_vit.training.device_memory import available_memory
 
 _SLOTS = {"sgd": 1, "adamw": 2}  # numbers an optimizer keeps for every weight
@@ -69,7 +69,9 @@ class MemoryEstimate:
         return f"{_gigabytes(self.total)} of memory: {parts}"
 
 
-def estimate_memory(model, batch_size, *, accumulation_steps=1, optimizer="sgd", ema=False) -> MemoryEstimate:
+def estimate_memory(
+    model: VisionTransformer, batch_size: int, *, accumulation_steps: int = 1, optimizer: str = "sgd", ema: bool = False
+) -> MemoryEstimate:
     """Estimates the memory of training, from above rather than from below.
 
     Args:
@@ -116,7 +118,15 @@ def largest_micro_batch(model, batch_size, available, *, optimizer="sgd", ema=Fa
     return 0
 
 
-def check_memory(model, batch_size, *, accumulation_steps=1, optimizer="sgd", ema=False, available=None):
+def check_memory(
+    model: VisionTransformer,
+    batch_size: int,
+    *,
+    accumulation_steps: int = 1,
+    optimizer: str = "sgd",
+    ema: bool = False,
+    available: int | None = None,
+) -> MemoryEstimate:
     """Raises if a training step cannot fit, with what would.
 
     Args:

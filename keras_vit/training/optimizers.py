@@ -6,10 +6,13 @@ clipping sees the gradients of one replica alone. All else is Keras': schedules,
 
 import contextlib
 import math
+from collections.abc import Sequence
+from typing import Any
 
 import keras
 from keras import ops
 
+from keras_vit.annotations import Arguments, Rate, Tensor, Variable
 from keras_vit.checks import check_choice, check_number
 from keras_vit.keras_private import HookedOptimizer, layout_of
 from keras_vit.training.arithmetic import (
@@ -40,18 +43,18 @@ class GuardedOptimizer(HookedOptimizer):
 
     def __init__(
         self,
-        learning_rate,
+        learning_rate: Rate,
         *,
-        weight_decay,
-        global_clipnorm,
-        accumulator_dtype,
-        layer_decay,
-        use_ema,
-        ema_momentum,
-        ema_overwrite_frequency,
-        loss_scale_factor,
-        name,
-    ):
+        weight_decay: float | None,
+        global_clipnorm: float | None,
+        accumulator_dtype: str | None,
+        layer_decay: float | None,
+        use_ema: bool,
+        ema_momentum: float,
+        ema_overwrite_frequency: int | None,
+        loss_scale_factor: float | None,
+        name: str,
+    ) -> None:
         if isinstance(learning_rate, (int, float)):
             _check_positive("learning_rate", learning_rate, zero_too=True)  # a saved one may have come down to 0
         _check_positive("weight_decay", weight_decay, zero_too=True)
@@ -73,7 +76,7 @@ class GuardedOptimizer(HookedOptimizer):
         self.accumulator_dtype = accumulator_dtype
         self.layer_decay = layer_decay
 
-    def build(self, variables):
+    def build(self, variables: Sequence[Variable]) -> None:
         if self.built:
             return
         super().build(variables)
@@ -84,7 +87,7 @@ class GuardedOptimizer(HookedOptimizer):
         self._multipliers = layer_multipliers(paths, self.layer_decay or 1.0)
         self._decays = [bool(self.weight_decay) and path.split("/")[-1] == "kernel" for path in paths]
 
-    def get_config(self):
+    def get_config(self) -> Arguments:
         config = super().get_config()
         for refused in ("clipnorm", "clipvalue", "gradient_accumulation_steps"):
             del config[refused]
@@ -108,7 +111,7 @@ class GuardedOptimizer(HookedOptimizer):
             for variable in variables
         ]
 
-    def update_all(self, gradients, variables, learning_rate):
+    def update_all(self, gradients: Sequence[Tensor], variables: Sequence[Variable], learning_rate: Tensor) -> None:
         gradients = self.sum_over_replicas(gradients)
         norm = ops.sqrt(sum(square_sum(gradient) for gradient in gradients))
         finite = ops.logical_and(ops.isfinite(norm), ops.isfinite(learning_rate))
@@ -173,18 +176,18 @@ class SGD(GuardedOptimizer):
 
     def __init__(
         self,
-        learning_rate=0.03,
-        momentum=0.9,
-        accumulator_dtype=None,
-        weight_decay=None,
-        global_clipnorm=None,
-        layer_decay=None,
-        use_ema=False,
-        ema_momentum=0.9999,
-        ema_overwrite_frequency=None,
-        loss_scale_factor=None,
-        name="sgd",
-    ):
+        learning_rate: Rate = 0.03,
+        momentum: float = 0.9,
+        accumulator_dtype: str | None = None,
+        weight_decay: float | None = None,
+        global_clipnorm: float | None = None,
+        layer_decay: float | None = None,
+        use_ema: bool = False,
+        ema_momentum: float = 0.9999,
+        ema_overwrite_frequency: int | None = None,
+        loss_scale_factor: float | None = None,
+        name: str = "sgd",
+    ) -> None:
         _check_momentum("momentum", momentum)
         super().__init__(
             learning_rate,
@@ -200,18 +203,18 @@ class SGD(GuardedOptimizer):
         )
         self.momentum = momentum
 
-    def build(self, variables):
+    def build(self, variables: Sequence[Variable]) -> None:
         if not self.built:
             super().build(variables)
             self._momenta = self._accumulators(variables, "momentum")
 
-    def get_config(self):
+    def get_config(self) -> Arguments:
         return {**super().get_config(), "momentum": self.momentum}
 
     def _scalars(self, rate, finite):
         return (ops.where(finite, self.momentum, 1.0),)
 
-    def update_step(self, gradient, variable, learning_rate):
+    def update_step(self, gradient: Tensor, variable: Variable, learning_rate: Any) -> None:
         rate, scale, momentum = learning_rate
         index = self.index_of(variable)
         rate, accumulator = rate * self._multipliers[index], self._momenta[index]
@@ -257,20 +260,20 @@ class AdamW(GuardedOptimizer):
 
     def __init__(
         self,
-        learning_rate=0.001,
-        beta_1=0.9,
-        beta_2=0.999,
-        epsilon=1e-8,
-        accumulator_dtype=None,
-        weight_decay=None,
-        global_clipnorm=None,
-        layer_decay=None,
-        use_ema=False,
-        ema_momentum=0.9999,
-        ema_overwrite_frequency=None,
-        loss_scale_factor=None,
-        name="adamw",
-    ):
+        learning_rate: Rate = 0.001,
+        beta_1: float = 0.9,
+        beta_2: float = 0.999,
+        epsilon: float = 1e-8,
+        accumulator_dtype: str | None = None,
+        weight_decay: float | None = None,
+        global_clipnorm: float | None = None,
+        layer_decay: float | None = None,
+        use_ema: bool = False,
+        ema_momentum: float = 0.9999,
+        ema_overwrite_frequency: int | None = None,
+        loss_scale_factor: float | None = None,
+        name: str = "adamw",
+    ) -> None:
         _check_momentum("beta_1", beta_1)
         _check_momentum("beta_2", beta_2)
         _check_positive("epsilon", epsilon)
@@ -290,13 +293,13 @@ class AdamW(GuardedOptimizer):
         self.beta_2 = beta_2
         self.epsilon = epsilon
 
-    def build(self, variables):
+    def build(self, variables: Sequence[Variable]) -> None:
         if not self.built:
             super().build(variables)
             self._momenta = self._accumulators(variables, "momentum")
             self._velocities = self.add_optimizer_variables(variables, "velocity")
 
-    def get_config(self):
+    def get_config(self) -> Arguments:
         return {**super().get_config(), "beta_1": self.beta_1, "beta_2": self.beta_2, "epsilon": self.epsilon}
 
     def _scalars(self, rate, finite):
@@ -310,7 +313,7 @@ class AdamW(GuardedOptimizer):
             ops.where(finite, self.beta_2, 1.0),
         )
 
-    def update_step(self, gradient, variable, learning_rate):
+    def update_step(self, gradient: Tensor, variable: Variable, learning_rate: Any) -> None:
         rate, scale, correction, epsilon, beta_1, beta_2 = learning_rate
         index = self.index_of(variable)
         rate, first, second = rate * self._multipliers[index], self._momenta[index], self._velocities[index]

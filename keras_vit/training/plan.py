@@ -6,11 +6,14 @@ What a recipe does not say, for it was published for one batch size and one data
 
 import dataclasses
 import math
+from typing import Any
 
 import keras
 
+from keras_vit.annotations import Arguments, LastGood
 from keras_vit.checks import check_choice, check_positive, check_positive_int, check_steps
 from keras_vit.model.heads import initialise_head
+from keras_vit.model.vision_transformer import VisionTransformer
 from keras_vit.recipes import Recipe, find_recipe
 from keras_vit.training.callbacks import NonFiniteGuard, StopAfterSteps
 from keras_vit.training.layer_decay import check_layer_decay
@@ -55,7 +58,7 @@ class Plan:
     accumulation_steps: int
     layer_decay: float | None = None
 
-    def prepare(self, model, head="new"):
+    def prepare(self, model: VisionTransformer, head: str = "new") -> None:
         """Gives the model the head that the recipe begins with: a kernel of zeros and the recipe's bias.
 
         Args:
@@ -78,12 +81,13 @@ class Plan:
         if self.recipe.schedule == "linear":
             return WarmupLinear(*numbers, self.final_learning_rate)
         cooldown = _shortened(self.recipe.cooldown_steps, self.recipe, self.steps)
-        return WarmupReciprocalSqrt(*numbers, self.recipe.timescale, cooldown)
+        timescale: Any = self.recipe.timescale  # a number in a recipe with this schedule
+        return WarmupReciprocalSqrt(*numbers, timescale, cooldown)
 
     def optimizer(self) -> keras.optimizers.Optimizer:
         """A new optimizer with the schedule, the decay, the clipping and the average of the recipe."""
         recipe = self.recipe
-        arguments = {
+        arguments: Arguments = {
             "learning_rate": self.schedule(),
             "accumulator_dtype": recipe.accumulator_dtype,
             "weight_decay": recipe.weight_decay or None,
@@ -93,10 +97,10 @@ class Plan:
         if recipe.ema_momentum is not None:
             arguments |= {"use_ema": True, "ema_momentum": recipe.ema_momentum}
         if recipe.optimizer == "sgd":
-            return SGD(momentum=recipe.momentum, **arguments)
-        return AdamW(beta_1=recipe.beta_1, beta_2=recipe.beta_2, **arguments)
+            return SGD(**arguments | {"momentum": recipe.momentum})
+        return AdamW(**arguments | {"beta_1": recipe.beta_1, "beta_2": recipe.beta_2})
 
-    def loss(self, labels="int") -> keras.losses.Loss:
+    def loss(self, labels: str = "int") -> keras.losses.Loss:
         """The loss of logits.
 
         Args:
@@ -115,7 +119,7 @@ class Plan:
             )
         return keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
-    def compile_arguments(self, labels="int", metrics=None) -> dict[str, object]:
+    def compile_arguments(self, labels: str = "int", metrics: list[Any] | None = None) -> Arguments:
         """For `model.compile(**plan.compile_arguments())`.
 
         Args:
@@ -132,7 +136,7 @@ class Plan:
             arguments["accumulation_steps"] = self.accumulation_steps
         return arguments
 
-    def fit_arguments(self, last_good=None) -> dict[str, object]:
+    def fit_arguments(self, last_good: LastGood = None) -> Arguments:
         """For `model.fit(dataset, **plan.fit_arguments())` with a dataset that does not end.
 
         `callbacks` holds the guard against figures that are not finite and the one that stops after `steps` steps,
@@ -167,18 +171,18 @@ class Plan:
 
 
 def plan(
-    recipe,
-    model=None,
+    recipe: Recipe | str,
+    model: VisionTransformer | None = None,
     *,
-    num_images,
-    batch_size=None,
-    steps=None,
-    epochs=None,
-    warmup_steps=None,
-    learning_rate=None,
-    accumulation_steps=None,
-    layer_decay=None,
-    scale_rate="linear",
+    num_images: int,
+    batch_size: int | None = None,
+    steps: int | None = None,
+    epochs: float | None = None,
+    warmup_steps: int | None = None,
+    learning_rate: float | None = None,
+    accumulation_steps: int | None = None,
+    layer_decay: float | None = None,
+    scale_rate: str = "linear",
 ) -> Plan:
     """Fits a recipe to a number of images and a batch size.
 

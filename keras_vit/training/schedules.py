@@ -9,13 +9,14 @@ import math
 import keras
 from keras import ops
 
+from keras_vit.annotations import Arguments, Tensor
 from keras_vit.checks import check_amount, check_positive, check_positive_int, check_steps
 
 
 class _Warmup(keras.optimizers.schedules.LearningRateSchedule):
     """rate(t) = base_rate's decay(t) * min(1, t / warmup_steps)."""
 
-    def __init__(self, base_rate, total_steps, warmup_steps=0):
+    def __init__(self, base_rate: float, total_steps: int, warmup_steps: int = 0) -> None:
         super().__init__()
         check_positive("base_rate", base_rate)
         check_positive_int("total_steps", total_steps)
@@ -29,7 +30,7 @@ class _Warmup(keras.optimizers.schedules.LearningRateSchedule):
         self.total_steps = total_steps
         self.warmup_steps = warmup_steps
 
-    def __call__(self, step):
+    def __call__(self, step: Tensor) -> Tensor:
         step = ops.convert_to_tensor(step)
         rate = self._decay(step)
         if self.warmup_steps:
@@ -44,7 +45,7 @@ class _Warmup(keras.optimizers.schedules.LearningRateSchedule):
         steps_left = _float(self.total_steps - step)  # of integers, so that nothing is rounded but the quotient
         return ops.clip(steps_left / (self.total_steps - self.warmup_steps), 0.0, 1.0)
 
-    def get_config(self):
+    def get_config(self) -> Arguments:
         return {"base_rate": self.base_rate, "total_steps": self.total_steps, "warmup_steps": self.warmup_steps}
 
 
@@ -90,7 +91,7 @@ class WarmupLinear(_Warmup):
     Source: official code, `vit_jax/utils.py`.
     """
 
-    def __init__(self, base_rate, total_steps, warmup_steps=0, final_rate=1e-5):
+    def __init__(self, base_rate: float, total_steps: int, warmup_steps: int = 0, final_rate: float = 1e-5) -> None:
         super().__init__(base_rate, total_steps, warmup_steps)
         check_amount("final_rate", final_rate)
         if final_rate > base_rate:
@@ -103,7 +104,7 @@ class WarmupLinear(_Warmup):
     def _decay(self, step):
         return self.final_rate + (self.base_rate - self.final_rate) * self._remaining(step)
 
-    def get_config(self):
+    def get_config(self) -> Arguments:
         return {**super().get_config(), "final_rate": self.final_rate}
 
 
@@ -129,7 +130,14 @@ class WarmupReciprocalSqrt(_Warmup):
     Source: arXiv:2106.04560, section 3.5, as big_vision's `utils.py` has it.
     """
 
-    def __init__(self, base_rate, total_steps, warmup_steps=0, timescale=10_000, cooldown_steps=0):
+    def __init__(
+        self,
+        base_rate: float,
+        total_steps: int,
+        warmup_steps: int = 0,
+        timescale: int = 10_000,
+        cooldown_steps: int = 0,
+    ) -> None:
         super().__init__(base_rate, total_steps, warmup_steps)
         check_positive_int("timescale", timescale)
         check_steps("cooldown_steps", cooldown_steps)
@@ -148,7 +156,7 @@ class WarmupReciprocalSqrt(_Warmup):
             rate = rate * ops.clip(_float(self.total_steps - step) / self.cooldown_steps, 0.0, 1.0)
         return rate
 
-    def get_config(self):
+    def get_config(self) -> Arguments:
         return {**super().get_config(), "timescale": self.timescale, "cooldown_steps": self.cooldown_steps}
 
 

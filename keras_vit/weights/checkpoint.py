@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +26,7 @@ class Checkpoint:
 
     path: Path
     dialect: str
-    tensors: dict[str, np.ndarray]
+    tensors: Mapping[str, np.ndarray]
     num_heads: int | None
     recorded_grid: tuple[int, int] | None = None
     recorded_fields: dict = dataclasses.field(default_factory=dict)
@@ -110,10 +111,11 @@ class Checkpoint:
     def image_size(self) -> tuple[int, int] | None:
         """`(H, W)` of the images: by the grid, else as the preprocessing has it, else unknown."""
         if self.grid is not None:
-            return tuple(side * self.stride for side in self.grid)
+            return self.grid[0] * self.stride, self.grid[1] * self.stride
         size = None if self.preprocessing is None else self.preprocessing.image_size
-        fits = size is not None and self.stride and not any(side % self.stride for side in size)
-        return tuple(size) if fits and not self.has_positions else None
+        if size is None or self.has_positions or not self.stride:
+            return None
+        return None if any(side % self.stride for side in size) else (size[0], size[1])
 
     def variant(self) -> str | None:
         """The published variant of the same shapes, or `None`."""
@@ -192,8 +194,9 @@ def read_checkpoint(path, *, grid=None, allow_nonfinite=False) -> Checkpoint:
             remarks=said.remarks,
         )
         if wanted is None and said.image_size is not None and checkpoint.stride:
-            wanted = tuple(max(side // checkpoint.stride, 1) for side in said.image_size)
-            tensors, _ = to_ours(dialect, prefix, arrays, wanted[0] * wanted[1])
+            height, width = (max(side // checkpoint.stride, 1) for side in said.image_size)
+            wanted = (height, width)
+            tensors, _ = to_ours(dialect, prefix, arrays, height * width)
             checkpoint = dataclasses.replace(checkpoint, tensors=tensors, recorded_grid=wanted)
     except CheckpointError as error:
         raise CheckpointError(f"{error} File: {path}") from error

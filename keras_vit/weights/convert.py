@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from keras_vit.annotations import FilePath, Pair
 from keras_vit.checks import check_choice, check_positive_int
 from keras_vit.preprocessing import Preprocessing
 from keras_vit.variants import VARIANTS
@@ -28,7 +29,9 @@ from keras_vit.weights.sidecar.note import note_of
 from keras_vit.weights.writer import write_json, write_npz, write_safetensors
 
 
-def convert_checkpoint(source, destination, dialect, *, num_heads=None, grid=None) -> Path:
+def convert_checkpoint(
+    source: FilePath, destination: FilePath, dialect: str, *, num_heads: int | None = None, grid: Pair | None = None
+) -> Path:
     """Writes the weights of a checkpoint in another layout.
 
     Args:
@@ -50,8 +53,8 @@ def convert_checkpoint(source, destination, dialect, *, num_heads=None, grid=Non
     checkpoint = read_checkpoint(source, grid=grid)
     if num_heads is not None:
         _check_num_heads(checkpoint, num_heads)
-    if num_heads is None and checkpoint.num_heads is None and checkpoint.variant():
-        num_heads = VARIANTS[checkpoint.variant()].num_heads
+    if num_heads is None and checkpoint.num_heads is None and (variant := checkpoint.variant()):
+        num_heads = VARIANTS[variant].num_heads
     if num_heads is not None:
         checkpoint = dataclasses.replace(checkpoint, num_heads=num_heads)
     _check_whole(checkpoint)

@@ -8,8 +8,10 @@ weight is its Keras path, as `block_00/attention/query/kernel`.
 import logging
 import warnings
 
+import keras
 import numpy as np
 
+from keras_vit.annotations import FilePath, Pair
 from keras_vit.checks import check_choice
 from keras_vit.model.deferred import discard, float32_copy, initialise
 from keras_vit.model.stations import computed_fields, layer_named, weight_paths
@@ -22,7 +24,14 @@ from keras_vit.weights.reader import CheckpointError, forget_pages
 _log = logging.getLogger("keras_vit")
 
 
-def load_checkpoint(model, path, *, grid=None, resize_method=None, strict=False) -> tuple[str, ...]:
+def load_checkpoint(
+    model: keras.Model,
+    path: FilePath,
+    *,
+    grid: Pair | None = None,
+    resize_method: str | None = None,
+    strict: bool = False,
+) -> tuple[str, ...]:
     """Loads a checkpoint into a built model; nothing is skipped, used twice or left as it was.
 
     Args:

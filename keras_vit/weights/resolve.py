@@ -115,7 +115,7 @@ def _record_of(path, variant):
 
 def _from_folder(folder, variant, sha256):
     """The file of `variant` in a mirror or a part of one, or the `model.safetensors` of a repository."""
-    found = {}
+    found: dict[Path, WeightsRecord | None] = {}
     for record in RECORDS:
         if record.variant == variant and (path := _below(folder, record.path)):
             found.setdefault(path, record)
@@ -127,8 +127,8 @@ def _from_folder(folder, variant, sha256):
             f"a folder as `weights` must hold one file of ViT {variant}: a mirror's part such as "
             f"vit_models/imagenet21k, or a model.safetensors.\nReceived: {folder} with {files}. Pass the file."
         )
-    ((path, record),) = found.items()
-    return WeightsFile(_pinned(path, sha256), record)
+    ((path, known),) = found.items()
+    return WeightsFile(_pinned(path, sha256), known)
 
 
 def _below(folder, place):
@@ -164,8 +164,8 @@ def _from_hugging_face(name, variant, sha256):
     place = (
         f"hf/{repository}/model.safetensors" if revision is None else f"hf/{repository}@{revision}/model.safetensors"
     )
-    size = (record.bytes, record.bytes_tolerance) if record is not None else (None, 0)
-    file = RemoteFile(url, place, *size, sha256)
+    size, tolerance = (record.bytes, record.bytes_tolerance) if record is not None else (None, 0)
+    file = RemoteFile(url, place, size, tolerance, sha256)
     check = check_file if record is None else check_for(record)
     return WeightsFile(fetch_from_hub(file, repository, revision, check), record)
 

@@ -3,9 +3,11 @@
 from collections.abc import Mapping
 from pathlib import Path
 
+import keras
 import numpy as np
 from keras import ops
 
+from keras_vit.annotations import FilePath
 from keras_vit.checks import check_choice
 from keras_vit.model.stations import computed_fields, layer_named, weight_paths
 from keras_vit.weights.checkpoint import TABLE, Checkpoint
@@ -14,7 +16,7 @@ from keras_vit.weights.dialects import DIALECTS
 from keras_vit.weights.reader import CheckpointError
 
 
-def save_checkpoint(model, path, dialect="official") -> Path:
+def save_checkpoint(model: keras.Model, path: FilePath, dialect: str = "official") -> Path:
     """Writes the weights as the official code, big_vision, timm or transformers reads them.
 
     The file appears under its name only when it is whole. What the layout has no place for (the grid of a

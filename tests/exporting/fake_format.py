@@ -4,7 +4,7 @@ import functools
 import json
 import sys
 
-from keras_vit.exporting.formats import FORMATS
+from keras_vit.exporting import export
 from keras_vit.exporting.report import Runtime
 from keras_vit.exporting.verification import Reference
 
@@ -43,7 +43,7 @@ class FakeFormat:
 
 def register(monkeypatch, name, format):
     """Makes a format known to `export` for one test."""
-    monkeypatch.setitem(FORMATS, name, name)
+    monkeypatch.setattr(export, "FORMATS", (*export.FORMATS, name))
     monkeypatch.setitem(sys.modules, f"keras_vit.exporting.{name}", format)
     return format
 

@@ -74,7 +74,7 @@ def _erfc(context, node, name, args):
     context.make_node("Sub", [one.output[0], erf.output[0]], outputs=node.output, shapes=[shape], dtypes=[dtype])
 
 
-HANDLERS = {"Erfc": (_erfc, [])}  # of tf2onnx, by TensorFlow's operator
+HANDLERS: dict[str, tuple] = {"Erfc": (_erfc, [])}  # of tf2onnx, by TensorFlow's operator
 
 
 def _named(proto, variables):

@@ -52,8 +52,9 @@ def _match_all(pairs, producers, bound):
     if not pairs:
         yield bound
         return
-    for found in _matches(*pairs[0], producers, bound):
-        yield from _match_all(pairs[1:], producers, found)
+    (pattern, name), *others = pairs
+    for found in _matches(pattern, name, producers, bound):
+        yield from _match_all(others, producers, found)
 
 
 def _is_layer_norm(graph, found):

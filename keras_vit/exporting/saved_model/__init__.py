@@ -5,6 +5,8 @@ Signatures: `serving_default` and `features` take `image_bytes` `(B,)`; `predict
 takes pixels only. `photos.STATUSES` are the answers to bad files.
 """
 
+from typing import Any
+
 from keras_vit.exporting.pixels import pixel_module
 from keras_vit.exporting.report import Runtime
 from keras_vit.exporting.saved_model.file_inputs import (
@@ -54,7 +56,7 @@ def open_runtime(place) -> Runtime:
 
     def answers(values, **named):
         """Of signatures by the name of their input, all that `named` asks for."""
-        found = {}
+        found: dict[str, Any] = {}
         for name, outputs in named.items():
             signature = signatures[name]
             fetched = {key: signature.outputs[key].name for key in outputs if key in signature.outputs}

@@ -5,6 +5,8 @@ Nothing raises: what cannot be read is found out before it is decoded, or, where
 together have the pixels that one may have.
 """
 
+import functools
+
 from keras_vit.exporting.pixels import scaled_pixels
 from keras_vit.exporting.saved_model.resize_in_strips import prepare_stored, upright_size
 from keras_vit.exporting.saved_model.segments import look, without_texts
@@ -56,8 +58,9 @@ def prepare_files(files, task):
     most = tf.reduce_max(tf.concat([pixels, tf.ones((1,), tf.int64)], 0))
     at_once = tf.clip_by_value(task.max_pixels // most, 1, MAX_AT_ONCE)
     shape = (*target_size(task), task.channels)
-    blank = (tf.constant(_DAMAGED), tf.zeros(shape))
-    codes, images = _each(lambda *photo: _decoded(*photo, task), (files, codes, *facts), blank, at_once)
+    nothing = (tf.constant(_DAMAGED), tf.zeros(shape))
+    decode = functools.partial(_decoded, task=task)
+    codes, images = _each(lambda *photo: decode(*photo), (files, codes, *facts), nothing, at_once)
     return tf.ensure_shape(images, (None, *shape)), codes
 
 

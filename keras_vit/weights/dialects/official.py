@@ -41,7 +41,7 @@ _PLAIN = {  # ours: theirs
 }
 _FROM_PLAIN = {theirs: ours for ours, theirs in _PLAIN.items()}
 _ATTENTION = re.compile(r"Attention_\d/(out|query|key|value)/(kernel|bias)$")
-_HEAD_AXES = {("out", "kernel"): 0} | {
+_HEAD_AXES: dict[tuple, int] = {("out", "kernel"): 0} | {
     (part, leaf): axis for part in ("query", "key", "value") for leaf, axis in (("kernel", 1), ("bias", 0))
 }
 _HEAD_RANKS = {key: 2 if key[1] == "bias" else 3 for key in _HEAD_AXES}
@@ -74,7 +74,7 @@ def heads_of(arrays: dict[str, np.ndarray]) -> int | None:
     Raises:
         CheckpointError: if the arrays disagree, as when a kernel is transposed.
     """
-    heads = {}
+    heads: dict[int, str] = {}
     for name, array in arrays.items():
         match = _ATTENTION.search(name)
         if match and array.ndim == _HEAD_RANKS.get(match.groups()):
@@ -134,7 +134,7 @@ def _block_leaf(part, rest):
 
 def fold_heads(name: str, array: np.ndarray) -> np.ndarray:
     """An array of the file as ours: the axis of heads folded away, GroupNorm as a vector."""
-    key = match.groups() if (match := _ATTENTION.search(name)) else None
+    key = match.groups() if (match := _ATTENTION.search(name)) else ()
     if array.ndim == _HEAD_RANKS.get(key):
         if key == ("out", "kernel"):
             return array.reshape(-1, array.shape[-1])  # (D, D)

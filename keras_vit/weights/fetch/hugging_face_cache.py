@@ -38,7 +38,7 @@ def require_valid(path: Path, file: RemoteFile, check: cache.Check, listed: str 
         note = notes.read(place)
         if note and notes.is_current(note, path) and file.sha256 in (None, note["sha256"]):
             return
-        sha256 = require_authentic(path, file, listed or (note and note["sha256"]))
+        sha256 = require_authentic(path, file, listed or (note["sha256"] if note else None))
         cache.require_valid(path, file, check, sha256)
         notes.write(place, path, sha256, file.url)
     except cache.InvalidFileError as fault:

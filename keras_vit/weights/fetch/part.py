@@ -35,7 +35,9 @@ class Part:
         """The note if the bytes at hand can be continued from this url, else None."""
         note = read_json_object(self._note_path)
         begun = self.path.is_file() and self.path.stat().st_size > 0
-        return note if begun and _is_whole(note) and note["url"] == redacted(url) else None
+        if note is None or not begun or not _is_whole(note):
+            return None
+        return note if note["url"] == redacted(url) else None
 
     def restart(self, note: dict):
         """Drops the bytes before the note changes, so that they never pass for another version."""
@@ -51,7 +53,7 @@ class Part:
 
 def _is_whole(note):
     """Whether a note can be continued from: of our keys, with a validator, and every value of its kind."""
-    if note is None or note.keys() != _NOTE_KEYS or not (isinstance(note["validator"], str) and note["validator"]):
+    if note.keys() != _NOTE_KEYS or not (isinstance(note["validator"], str) and note["validator"]):
         return False
     size, digests = note["size"], ((note["md5"], 32), (note["sha256"], 64))
     plain = size is None or (type(size) is int and size >= 0)

@@ -13,6 +13,7 @@ import re
 import shutil
 import time
 import urllib.parse
+from typing import Any
 
 import requests
 import urllib3
@@ -55,7 +56,8 @@ def download(file: RemoteFile, url: str, part: Part, *, timeout: float, report) 
         InvalidFileError: what came, or is announced, is not the file.
         TransferError: the try failed; the part is kept if it can be continued.
     """
-    digests, note = Digests(), part.read_note(url)
+    digests = Digests()
+    note: Any = part.read_note(url)
     if note is not None:
         digests.read(part.path)
     if note is None or digests.size != note["size"]:
@@ -77,7 +79,7 @@ def download(file: RemoteFile, url: str, part: Part, *, timeout: float, report) 
 @contextlib.contextmanager
 def _answer(url, headers, timeout):
     """The response behind at most five redirects, its status accepted, and the digests the hops announced."""
-    announced = {}
+    announced: dict[str, str] = {}
     with requests.Session() as session:
         for _ in range(REDIRECTS + 1):
             _require_safe(url)

@@ -6,6 +6,7 @@ tensors. Imports neither Keras nor TensorFlow.
 
 import dataclasses
 import urllib.parse
+from typing import Any
 
 from keras_vit.preprocessing import Preprocessing
 from keras_vit.variants import VARIANTS, ViTConfig
@@ -56,7 +57,7 @@ class WeightsRecord:
     license: str
     accuracy: float | None
     accuracy_source: str
-    fields: tuple[tuple[str, object], ...] = ()
+    fields: tuple[tuple[str, Any], ...] = ()
     resize_method: str | None = None
     hf_repo: str | None = None
     note: str = ""
@@ -192,5 +193,6 @@ def area_crop(resolution: int, resized: int) -> Preprocessing:
 def bicubic_crop(resolution: int, fraction: float, **statistics) -> Preprocessing:
     """timm's evaluation: the shorter side resized to `resolution / fraction`, bicubic, then the centre."""
     size = (resolution, resolution)
-    filters = {"interpolation": "bicubic", "antialias": True}
-    return Preprocessing(size, resize="crop", crop_fraction=fraction, **filters, **statistics)
+    return Preprocessing(
+        size, resize="crop", crop_fraction=fraction, interpolation="bicubic", antialias=True, **statistics
+    )

@@ -35,7 +35,7 @@ class Reading:
 
     def __init__(self, place: str):
         self.place = place
-        self.remarks = []
+        self.remarks: list[str] = []
 
     def part(self, what: str, read, instead: str = "taken as not there", empty=None):
         """What `read()` gives, or `empty` and a remark if it raises for a value that it cannot take."""

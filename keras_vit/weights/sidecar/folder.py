@@ -106,7 +106,11 @@ def _timm_config(facts, record):
 
 
 def _timm_architecture(facts):
-    names = {None: "vit_base_patch16_224", (): "vit_tiny_r_s16_p8_224", (2, 2, 2, 2): "vit_small_r26_s32_224"}
+    names: dict[tuple[int, ...] | None, str] = {
+        None: "vit_base_patch16_224",
+        (): "vit_tiny_r_s16_p8_224",
+        (2, 2, 2, 2): "vit_small_r26_s32_224",
+    }
     names |= {(3, 4, 9): "vit_base_r50_s16_224", (3, 4, 6, 3): "vit_large_r50_s32_224"}
     stages = facts["resnet_stages"]
     if stages not in names or facts["root_channels"] not in (None, 64) or (stages is not None and facts["distilled"]):

@@ -1,5 +1,7 @@
 """What timm's `config.json` says of the weights beside it."""
 
+from typing import Any
+
 from keras_vit.preprocessing import Preprocessing
 from keras_vit.weights.sidecar.facts import Reading, Sidecar, activation_of, not_computed, sides_of
 
@@ -51,10 +53,10 @@ def _record(said):
     mode = said.get("crop_mode")
     if mode not in _CROP_MODES:
         raise ValueError(f"`crop_mode` must be one that a record can hold.\nReceived: crop_mode {mode}")
+    statistics: dict[str, Any] = {"mean": said.get("mean"), "std": said.get("std")}
     return Preprocessing(
         image_size=tuple(size[1:]),
-        mean=said.get("mean"),
-        std=said.get("std"),
+        **statistics,
         interpolation=said.get("interpolation", "bicubic"),
         antialias=True,
         resize=_CROP_MODES[mode],

@@ -1,5 +1,7 @@
 """What transformers' `config.json` and `preprocessor_config.json` say of the weights beside them."""
 
+from typing import Any
+
 from keras_vit.preprocessing import Preprocessing
 from keras_vit.weights.sidecar.facts import Reading, Sidecar, activation_of, sides_of
 
@@ -41,12 +43,12 @@ def _record(said):
 
 def _sizes(said):
     """`image_size`, `resize` and `crop_fraction`: a processor squashes, or resizes first and cuts out the centre."""
-    size = sides_of(said.get("size"))
+    size: Any = sides_of(said.get("size"))
     if not said.get("do_center_crop"):
         whole = isinstance(said.get("size"), dict) and "shortest_edge" in said["size"]
         _refuse_unless(not whole, said, "size")  # leaves images of every aspect
         return {"image_size": size, "resize": "squash" if said.get("do_resize", True) else "none"}
-    crop = sides_of(said.get("crop_size"))
+    crop: Any = sides_of(said.get("crop_size"))
     _refuse_unless(said.get("do_resize", True), said, "do_resize")
     _refuse_unless(crop is not None and size is not None and size[0] >= crop[0], said, "crop_size")
     return {"image_size": crop, "resize": "crop", "crop_fraction": crop[0] / size[0]}

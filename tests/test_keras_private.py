@@ -1,0 +1,273 @@
+"""What is private in Keras and used all the same: each hook still does what the package relies on.
+
+A failure says what breaks in the package and where a public way may be by now. Mend `keras_vit/keras_private.py`.
+"""
+
+import contextlib
+import inspect
+import re
+import types
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+from conftest import images, numpy
+from keras import ops
+
+from keras_vit import keras_private
+from keras_vit.keras_private import HookedOptimizer
+from keras_vit.model.deferred import deferred_variables
+
+# Of each hook: what breaks without it, and what to do then.
+ADVICE = {
+    "flatten_layers": (
+        "freezing, LoRA, quantised blocks in a .keras file, dropout under `rematerialize`, the memory estimate",
+        "a public list of a layer's parts; else let `CompositeLayer` name its own parts, and walk over those",
+    ),
+    "set_initializer": (
+        "building from a file: `deferred_variables` and `initialise`, so every `weights=`, twin and merged LoRA",
+        "a public way to give a variable made in `StatelessScope(initialize_variables=False)` its value; else build "
+        "the model as usual and `assign`, which draws at random first and takes twice the memory",
+    ),
+    "layout_of": (
+        "moments of SGD and AdamW spread over devices as the weights are, on JAX",
+        "a public layout of a variable; else ask `keras.distribution.distribution().get_variable_layout(variable)`",
+    ),
+    "track_loss": (
+        "`loss` in the logs of `fit` with `accumulation_steps` on TensorFlow",
+        "a public tracker of the loss; else a `keras.metrics.Mean` of our own in `VisionTransformer.metrics`",
+    ),
+    "updated_metrics": (
+        "logs and metrics of `fit` with `accumulation_steps` on JAX",
+        "how `train_step` of `keras/src/backend/jax/trainer.py` makes its logs now; else update the metrics in a "
+        "`keras.StatelessScope` of our own",
+    ),
+    "schedule_of": (
+        "`learning_rate` in `metrics.csv`, in the logs of `StepFacts` and in the message of `NonFiniteGuard`",
+        "a public schedule of an optimizer; else keep it in `GuardedOptimizer.__init__`, under a name of our own",
+    ),
+    "averages_of": (
+        "evaluation and `best.keras` of runs with Polyak averaging (`AveragedWeights`)",
+        "public averages of an optimizer; else `keras.callbacks.SwapEMAWeights`, which rounds the weights",
+    ),
+    "gpu_memory_limit": (
+        "`available_memory` on a GPU of TensorFlow, and so `check_memory` and the micro-batches of `finetune`",
+        "a limit in `tf.config.experimental.get_memory_info`; else `None`, so that nothing is refused",
+    ),
+    "HookedOptimizer": (
+        "SGD and AdamW: the norm over all devices, steps that are left out, decay of kernels only, float16",
+        "how `apply` of `keras/src/optimizers/base_optimizer.py` and its TensorFlow class come to `update_step` now, "
+        "and override what clips, decays and sums there",
+    ),
+}
+OVERRIDES = ("_clip_gradients", "_apply_weight_decay", "_backend_update_step", "_all_reduce_sum_gradients")
+
+
+@contextlib.contextmanager
+def relies_on(hook):
+    """Says of a failure inside what it means."""
+    breaks, instead = ADVICE[hook]
+    try:
+        yield
+    except Exception as error:
+        pytest.fail(
+            f"Keras {keras.__version__} is not what `keras_private.{hook}` needs: {type(error).__name__}: {error}\n"
+            f"What breaks: {breaks}.\nWhat to do: look for {instead}."
+        )
+
+
+def test_every_hook_has_a_test_and_advice():
+    hooks = {name for name, value in vars(keras_private).items() if inspect.isfunction(value)} | {"HookedOptimizer"}
+    assert set(ADVICE) == hooks
+    assert set(re.findall(r'with relies_on\("(\w+)"\)', Path(__file__).read_text())) == hooks
+
+
+def test_failure_says_what_to_do():
+    with (
+        pytest.raises(
+            pytest.fail.Exception, match=r"(?s)`keras_private\.averages_of` .*What breaks: .*What to do: look"
+        ),
+        relies_on("averages_of"),
+    ):
+        keras_private.averages_of(keras.optimizers.SGD(use_ema=False))
+
+
+def test_flatten_layers_finds_parts_of_parts(tiny):
+    block = tiny.get_layer("block_00")
+    with relies_on("flatten_layers"):
+        parts = keras_private.flatten_layers(block)
+        assert parts[0] is block
+        assert {id(block.mlp), id(block.mlp.dense_1), id(block.attention.query)} <= set(map(id, parts))
+        assert len(set(map(id, parts))) == len(parts)
+        assert keras_private.flatten_layers(block, include_self=False) == parts[1:]
+        assert block.mlp.dense_1 in keras_private.flatten_layers(tiny)
+
+
+def test_initializer_gives_a_deferred_variable_its_value():
+    given = images(3, 5)
+    with relies_on("set_initializer"):
+        with deferred_variables():
+            variable = keras.Variable(lambda shape, dtype: pytest.fail("drawn at random"), shape=(3, 5))
+        keras_private.set_initializer(variable, lambda shape, dtype: ops.convert_to_tensor(given, dtype))
+        with keras.StatelessScope():
+            pass  # leaving it gives values to what waits
+        np.testing.assert_array_equal(numpy(variable), given)
+
+
+def test_layout_is_none_where_nothing_is_distributed():
+    with relies_on("layout_of"):
+        assert keras_private.layout_of(keras.Variable(0.0)) is None
+
+
+def test_layout_of_a_variable_on_jax_is_the_one_given():
+    """Keras' variables on JAX are a class of their own, which can be made in a process that runs on TensorFlow."""
+    jax = pytest.importorskip("jax")
+    with relies_on("layout_of"):
+        from keras.src.backend.jax.core import JaxVariable
+
+        layout = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+        assert keras_private.layout_of(JaxVariable(np.zeros(3, "float32"), layout=layout)) is layout
+
+
+class Tracked(keras.Model):
+    """Tells `fit` ten times its input as its loss."""
+
+    def train_step(self, data):
+        x, y, weight = keras.utils.unpack_x_y_sample_weight(data)
+        keras_private.track_loss(self, 10 * ops.mean(x), ops.shape(x)[0])
+        return self.compute_metrics(x, y, x, weight)
+
+
+def test_tracked_loss_is_the_mean_over_images_in_the_logs_of_fit():
+    x = np.array([[1.0], [1.0], [7.0]], "float32")
+    inputs = keras.Input((1,))
+    model = Tracked(inputs, keras.layers.Dense(1)(inputs))
+    with relies_on("track_loss"):
+        model.compile(optimizer="sgd", loss="mse")
+        assert model.fit(x, x, batch_size=2, shuffle=False, verbose=0).history["loss"] == [30.0]
+
+
+def test_updated_metrics_are_logs_and_variables_of_a_stateless_step():
+    """Keras' trainer for JAX on a model that runs on TensorFlow: nothing in the method is one backend's alone."""
+    x = np.ones((4, 1), "float32")
+    inputs = keras.Input((1,))
+    model = keras.Model(inputs, keras.layers.Dense(1)(inputs))
+    model.compile(optimizer="sgd", loss="mse", metrics=["mae"])
+    model.train_on_batch(x, x)
+    model.reset_metrics()
+    with relies_on("updated_metrics"):
+        from keras.src.backend.jax.trainer import JAXTrainer
+
+        stateless = types.SimpleNamespace(
+            metrics_variables=model.metrics_variables,
+            compute_metrics=model.compute_metrics,
+            _loss_tracker=model._loss_tracker,
+        )
+        method = types.MethodType(JAXTrainer._update_metrics_variables, stateless)
+        stateless._update_metrics_variables = method
+        before = [ops.convert_to_tensor(variable) for variable in model.metrics_variables]
+        logs, after = keras_private.updated_metrics(stateless, before, ops.convert_to_tensor(3.0), x, x, x + 2, None)
+        assert {name: float(value) for name, value in logs.items()} == {"loss": 3.0, "mae": 2.0}
+        assert len(after) == len(before)
+        assert [float(value) for value in after] != [float(value) for value in before]
+        assert not any(float(numpy(variable)) for variable in model.metrics_variables)  # the model's own stay
+
+
+def test_schedule_of_an_optimizer_is_the_one_given():
+    schedule = keras.optimizers.schedules.CosineDecay(0.1, 10)
+    with relies_on("schedule_of"):
+        assert keras_private.schedule_of(keras.optimizers.SGD(schedule)) is schedule
+        assert float(ops.convert_to_numpy(keras_private.schedule_of(keras.optimizers.SGD(0.25)))) == 0.25
+
+
+def test_averages_are_those_of_the_weights_in_their_order():
+    variables = [keras.Variable(np.full(shape, 1.0, "float32")) for shape in ((2,), (3,))]
+    optimizer = keras.optimizers.SGD(1.0, use_ema=True, ema_momentum=0.5)
+    optimizer.build(variables)
+    with relies_on("averages_of"):
+        for _ in range(2):
+            optimizer.apply([ops.ones((2,)), ops.ones((3,)) * 2])
+        first, second = map(numpy, keras_private.averages_of(optimizer))
+        np.testing.assert_array_equal(first, [-0.5] * 2)  # 0 after the first step, then (0 + -1) / 2
+        np.testing.assert_array_equal(second, [-2.0] * 3)  # -1, then (-1 + -3) / 2
+
+
+def test_tensorflow_lists_devices_with_their_memory_limit(monkeypatch):
+    with relies_on("gpu_memory_limit"):
+        from tensorflow.python.client import device_lib
+
+        (device, *_) = device_lib.list_local_devices()
+        assert (device.device_type, device.memory_limit > 0) == ("CPU", True)
+    devices = [types.SimpleNamespace(device_type=kind, memory_limit=n) for n, kind in enumerate(("CPU", "GPU", "GPU"))]
+    monkeypatch.setattr(device_lib, "list_local_devices", lambda: devices)
+    assert keras_private.gpu_memory_limit() == 1
+
+
+class Spy(HookedOptimizer):
+    """Notes what Keras calls, in its order."""
+
+    def __init__(self):
+        super().__init__(0.5, weight_decay=0.1, global_clipnorm=1e-3, name="spy")
+        self.calls, self.seen = [], []
+
+    def update_all(self, gradients, variables, learning_rate):
+        self.calls.append("update_all")
+        self.seen.append((list(map(numpy, gradients)), list(map(numpy, variables)), float(learning_rate)))
+        self.update_each(self.sum_over_replicas(gradients), variables, (learning_rate, "handed on"))
+
+    def update_step(self, gradient, variable, learning_rate):
+        self.calls.append(f"update_step {self.index_of(variable)} {learning_rate[1]}")
+
+
+def noted(name):
+    def override(self, *arguments):
+        self.calls.append(name)
+        return getattr(super(Spy, self), name)(*arguments)
+
+    return override
+
+
+for name in OVERRIDES:
+    setattr(Spy, name, noted(name))
+
+
+@pytest.mark.parametrize("apply", ["apply", "apply_gradients"])
+def test_optimizer_is_called_in_the_order_that_it_relies_on(apply):
+    """Clipping and decay come before the sum over replicas and do nothing; then one call sees all gradients."""
+    variables = [keras.Variable(np.full((2,), 3.0, "float32")), keras.Variable(np.full((3,), 4.0, "float32"))]
+    gradients = [np.full((2,), 5.0, "float32"), np.full((3,), 6.0, "float32")]
+    spy = Spy()
+    spy.build(variables)
+    with relies_on("HookedOptimizer"):
+        tensors = list(map(ops.convert_to_tensor, gradients))
+        spy.apply_gradients(zip(tensors, variables, strict=True)) if apply == "apply_gradients" else spy.apply(tensors)
+        before, update, after = OVERRIDES[:2], OVERRIDES[2], OVERRIDES[3]
+        assert spy.calls == [*before, update, "update_all", after, "update_step 0 handed on", "update_step 1 handed on"]
+        ((seen, values, rate),) = spy.seen
+        assert rate == 0.5
+        for found, expected in zip((*seen, *values), (*gradients, *map(numpy, variables)), strict=True):
+            np.testing.assert_array_equal(found, expected)  # neither clipped nor decayed, before and after
+        assert [numpy(variable)[0] for variable in variables] == [3, 4]
+        assert int(numpy(spy.iterations)) == 1
+
+
+def test_what_the_optimizer_overrides_is_there():
+    """An override of what Keras has no more is called by nobody: it would clip and decay twice."""
+    with relies_on("HookedOptimizer"):
+        for name in (*OVERRIDES, "_get_variable_index"):
+            assert callable(getattr(keras.optimizers.Optimizer, name))
+        overridden = {name for name in vars(HookedOptimizer) if name.startswith("_") and not name.startswith("__")}
+        assert overridden & set(dir(keras.optimizers.Optimizer)) == set(OVERRIDES)
+
+
+def test_optimizer_knows_the_strategy_of_its_replicas():
+    """With one replica; what several do, `tests/test_backends.py` and `tests/model/test_accumulation.py` show."""
+    with relies_on("HookedOptimizer"):
+        import tensorflow as tf
+
+        spy = Spy()
+        assert spy._distribution_strategy is tf.distribute.get_strategy()
+        assert spy.num_replicas == 1
+        spy._distribution_strategy = types.SimpleNamespace(num_replicas_in_sync=3)
+        assert spy.num_replicas == 3
