@@ -15,7 +15,6 @@ import typing
 from collections import Counter
 from inspect import Parameter
 
-import pytest
 from conftest import ROOT
 
 import keras_vit
@@ -245,10 +244,10 @@ def private_names(found):
     return {name for name in names if PRIVATE.fullmatch(name)}
 
 
-@pytest.mark.parametrize("path", [*SOURCES, *TESTS], ids=lambda path: path.name)
-def test_file_is_short_and_has_a_telling_name(path):
-    assert len(path.read_text().splitlines()) <= MOST_LINES
-    assert path.stem not in FORBIDDEN_NAMES
+def test_files_are_short_and_have_telling_names():
+    for path in (*SOURCES, *TESTS):
+        assert len(path.read_text().splitlines()) <= MOST_LINES, path
+        assert path.stem not in FORBIDDEN_NAMES, path
 
 
 def test_no_name_of_a_module_stands_twice_in_a_room():
