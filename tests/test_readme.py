@@ -1,5 +1,6 @@
-"""The README's blocks run, and print what they say."""
+"""The blocks of the README and of docs/ run and print what they say; links lead somewhere; all names are there."""
 
+import json
 import re
 
 import numpy as np
@@ -8,17 +9,50 @@ from conftest import ROOT, run_python
 
 import keras_vit
 
-README = (ROOT / "README.md").read_text()
-BLOCKS = re.findall(r"```python\n(.*?)```(?:\n\n```text\n(.*?)```)?", README, re.DOTALL)
+README = ROOT / "README.md"
+# In the order of the index: a page may use files that pages before it have written.
+PAGES = [
+    README,
+    *(
+        ROOT / "docs" / name
+        for name in re.findall(r"^\| \[.*\]\((\w+\.md)\)", (ROOT / "docs" / "index.md").read_text(), re.MULTILINE)
+    ),
+]
+TEXTS = {path.name: path.read_text() for path in [*PAGES, ROOT / "docs" / "index.md"]}
+BLOCKS = [
+    (name, code, output)
+    for name, text in TEXTS.items()
+    for code, output in re.findall(r"```python\n(.*?)```(?:\n\n```text\n(.*?)```)?", text, re.DOTALL)
+]
 MARK = "=== next block ==="
+MOST_LINES_OF_THE_README = 200
+MOST_LETTERS_OF_A_LINE = 400
 pytestmark = pytest.mark.timeout(600)  # all blocks run before the first test
+
+RUN = f"""
+import json, os, sys
+os.chdir(sys.argv[1])
+os.environ["KERAS_VIT_MIRROR"] = "mirror"
+names = {{}}
+for page, code in json.load(open("blocks.json")):
+    exec(compile(code, page, "exec"), names.setdefault(page, {{"__name__": page}}))
+    print({MARK!r})
+"""
 
 
 @pytest.fixture(scope="module")
 def printed(tmp_path_factory):
-    """What each block printed, run in order in one fresh process beside the files they name."""
-    image = pytest.importorskip("PIL.Image")
+    """What each block printed, run in order in one fresh process beside the files they name; a page knows its own
+    names only, so that it can be read by itself."""
     folder = tmp_path_factory.mktemp("readme")
+    write_files(folder)
+    (folder / "blocks.json").write_text(json.dumps([(name, code) for name, code, _ in BLOCKS]))
+    return run_python(RUN, folder, timeout=560).split(f"{MARK}\n")
+
+
+def write_files(folder):
+    """A mirror with random weights, a photo, and photos of two colours."""
+    image = pytest.importorskip("PIL.Image")
     model = keras_vit.ViTTi16(classes=21843)
     model.get_layer("head").kernel.assign_add(np.random.default_rng(0).normal(0, 0.02, (192, 21843)))
     record = keras_vit.find_weights("augreg-imagenet21k", "Ti/16")
@@ -33,26 +67,81 @@ def printed(tmp_path_factory):
         photo = folder / "photos" / colour / f"{index}.png"
         photo.parent.mkdir(parents=True, exist_ok=True)
         image.fromarray(pixels).save(photo)
-    code = f"\nprint({MARK!r})\n".join(block for block, _ in BLOCKS)
-    place = f"import os; os.chdir({str(folder)!r}); os.environ['KERAS_VIT_MIRROR'] = 'mirror'\n"
-    return run_python(f"{place}{code}", timeout=560).split(f"{MARK}\n")
 
 
-@pytest.mark.parametrize("index", range(len(BLOCKS)))
-def test_block_prints_what_the_readme_says(printed, index):
-    block, expected = BLOCKS[index]
-    expected = expected or "".join(f"{line}\n" for line in re.findall(r"^print\(.*\)  # (.*)$", block, re.MULTILINE))
+@pytest.mark.parametrize(
+    "index", range(len(BLOCKS)), ids=[f"{index}-{name}" for index, (name, *_) in enumerate(BLOCKS)]
+)
+def test_block_prints_what_the_page_says(printed, index):
+    _, code, expected = BLOCKS[index]
+    expected = expected or "".join(f"{line}\n" for line in re.findall(r"^print\(.*\)  # (.*)$", code, re.MULTILINE))
     if expected:
         assert printed[index] == expected
 
 
 def test_predictions_are_named(printed):
-    index = next(i for i, (block, _) in enumerate(BLOCKS) if "decode_predictions" in block)
-    assert len(re.findall(r"^n\d{8} 0\.\d{3} \w", printed[index], re.MULTILINE)) == 2
+    named = [index for index, (_, code, _) in enumerate(BLOCKS) if "decode_predictions" in code]
+    assert named
+    for index in named:
+        assert len(re.findall(r"^n\d{8} 0\.\d{3} \w", printed[index], re.MULTILINE)) == 2
 
 
-def test_readme_is_short_and_names_every_builder():
-    assert len(README.splitlines()) < 300
-    for name in keras_vit.__all__:
-        if "ViT" in name and name[0].isupper() and name != "VisionTransformer":
-            assert f"`{name}`" in README, name
+def test_readme_is_short():
+    assert len(TEXTS["README.md"].splitlines()) <= MOST_LINES_OF_THE_README
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_lines_can_be_read(name):
+    long = [line for line in TEXTS[name].splitlines() if len(line) > MOST_LETTERS_OF_A_LINE]
+    assert long == []
+
+
+def test_every_page_is_in_the_index():
+    assert {path.name for path in (ROOT / "docs").iterdir()} == set(TEXTS) - {"README.md"}
+
+
+def test_every_public_name_is_documented():
+    text = "\n".join(TEXTS.values())
+    missing = [name for name in keras_vit.__all__ if not re.search(rf"(?:`|keras_vit\.){name}\b", text)]
+    assert missing == []
+
+
+def test_readme_names_every_builder():
+    builders = [name for name in keras_vit.__all__ if re.fullmatch(r"R?\d*ViT\w+\d", name)]
+    assert len(builders) == len(keras_vit.VARIANTS)
+    assert [name for name in builders if f"`{name}`" not in TEXTS["README.md"]] == []
+
+
+@pytest.mark.parametrize("path", [*PAGES, ROOT / "docs" / "index.md"], ids=lambda path: path.name)
+def test_links_lead_to_files_and_headings(path):
+    broken = []
+    for link in re.findall(r"\]\(([^)]+)\)", outside_of_blocks(path)):
+        if not re.match(r"[a-z]+:", link):
+            file, _, heading = link.partition("#")
+            target = (path.parent / file).resolve() if file else path
+            if not target.exists() or (heading and heading not in headings(target)):
+                broken.append(link)
+    assert broken == []
+
+
+def test_figures_of_the_readme_are_those_of_the_documentation():
+    rows = re.findall(r"^\| (.+) \| (.+) \| (.+) \|$", section(README, "How we know it is right"), re.MULTILINE)
+    text = TEXTS["how_we_know_it_is_right.md"]
+    assert len(rows) > 3
+    assert [row for row in rows if f"| {' | '.join(row)} |" not in text] == []
+
+
+def section(path, title):
+    """The text below a heading, up to the next."""
+    return TEXTS[path.name].partition(f"## {title}\n")[2].partition("\n## ")[0]
+
+
+def headings(path):
+    """Anchors as GitHub and MyST make them of the headings of a page."""
+    titles = re.findall(r"^#+ (.+)$", outside_of_blocks(path), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def outside_of_blocks(path):
+    """The text without its blocks of code."""
+    return re.sub(r"^```.*?^```", "", path.read_text(), flags=re.DOTALL | re.MULTILINE)

@@ -35,7 +35,7 @@ def add_commands(top, command):
     new.add_argument("--opset", type=int, help="of ONNX")
     new.add_argument("--max-bytes", type=int, metavar="BYTES", help="of one photo that a SavedModel takes")
     new.add_argument("--max-pixels", type=int, metavar="PIXELS", help="likewise")
-    new.add_argument("--jit-compile", action="store_true", help="compile the SavedModel's network by XLA: see README")
+    new.add_argument("--jit-compile", action="store_true", help="compile the SavedModel by XLA: see docs/exporting.md")
     new.add_argument("--overwrite", action="store_true", help="replace the file at PATH")
     new.add_argument("--no-verify", dest="verify", action="store_false", help="do not compare with the model")
     new.add_argument("--report", metavar="FILE", type=path, help="write the comparison there: .json, or Markdown")
