@@ -61,8 +61,8 @@ def kinds(place):
 
 MODELS = {
     "tanh": lambda: make_tiny(),
-    "exact": lambda: config_model(activation="gelu", pooling="gap"),
-    "features": lambda: make_tiny(include_top=False, classes=None, num_layers=1),
+    "exact": lambda: config_model(activation="gelu"),
+    "features": lambda: make_tiny(include_top=False, classes=None, num_layers=1, pooling="gap"),
     "distilled": lambda: config_model(distilled=True),
     "map": lambda: config_model(pooling="map", position_embedding="sincos2d"),
     "ends in scores": lambda: make_tiny(classifier_activation="softmax"),
