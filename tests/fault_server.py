@@ -128,7 +128,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.wfile.write(page)
 
     def _send_hang(self):
-        self.server.released.wait(20)
+        self.server.released.wait()  # to the end of the test
 
     def _send_slow(self):
         self._send(write=self._write_slowly)

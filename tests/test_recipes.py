@@ -4,7 +4,7 @@ import dataclasses
 import json
 
 import pytest
-from conftest import run_python
+from conftest import ROOT, run_python
 
 from keras_vit.augmentation import find_augmentation
 from keras_vit.recipes import RECIPES, Recipe, find_recipe
@@ -16,7 +16,6 @@ NUMBERS = {
     *("stochastic_depth_rate", "accumulation_steps", "ema_momentum", "image_size", "learning_rate_grid"),
     *("train_images", "timescale", "cooldown_steps"),
 }
-every_recipe = pytest.mark.parametrize("recipe", RECIPES.values(), ids=lambda recipe: recipe.name)
 
 
 def fields(name, *names):
@@ -238,27 +237,28 @@ def test_big_vision_transfer_is_its_configuration(data, numbers):
     assert row == numbers
 
 
-@every_recipe
-def test_recipe_tells_where_every_number_is_from(recipe):
-    cited = {field for field, source in recipe.citations if source}
-    used = {field for field, value, _ in recipe.facts() if field in NUMBERS}
-    assert used <= cited
-    assert {"optimizer", "schedule", "loss", "augmentation"} <= cited
+def test_every_recipe_tells_where_every_number_is_from():
+    for name, recipe in RECIPES.items():
+        cited = {field for field, source in recipe.citations if source}
+        used = {field for field, value, _ in recipe.facts() if field in NUMBERS}
+        assert used <= cited, name
+        assert {"optimizer", "schedule", "loss", "augmentation"} <= cited, name
 
 
-@every_recipe
-def test_recipe_names_an_augmentation_that_exists(recipe):
-    find_augmentation(recipe.augmentation)
+def test_every_recipe_names_an_augmentation_that_exists():
+    for recipe in RECIPES.values():
+        find_augmentation(recipe.augmentation)
 
 
-@every_recipe
-def test_recipe_is_found_by_its_name_and_by_itself(recipe):
-    assert find_recipe(recipe.name) is find_recipe(recipe) is recipe
+def test_every_recipe_is_found_by_its_name_and_by_itself():
+    for name, recipe in RECIPES.items():
+        assert name == recipe.name
+        assert find_recipe(recipe.name) is find_recipe(recipe) is recipe
 
 
-@every_recipe
-def test_recipe_returns_from_json(recipe):
-    assert Recipe(**json.loads(json.dumps(dataclasses.asdict(recipe)))) == recipe
+def test_every_recipe_returns_from_json():
+    for name, recipe in RECIPES.items():
+        assert Recipe(**json.loads(json.dumps(dataclasses.asdict(recipe)))) == recipe, name
 
 
 def test_recipes_without_a_paper_say_that_they_are_ours():
@@ -339,5 +339,10 @@ def test_recipe_asks_a_builder_for_what_it_trains_and_leaves_the_rest():
 
 
 def test_recipes_need_no_keras():
-    code = "import sys; sys.argv[0] = 'keras-vit'; import keras_vit.recipes; print('keras' in sys.modules)"
-    assert run_python(code) == "False\n"
+    code = (
+        "import sys, types\n"
+        "sys.modules['keras_vit'] = package = types.ModuleType('keras_vit')\n"
+        "package.__path__ = [sys.argv[1]]\n"
+        "import keras_vit.recipes; print('keras' in sys.modules)"
+    )
+    assert run_python(code, ROOT / "keras_vit") == "False\n"

@@ -336,7 +336,7 @@ def test_exported_model_answers_photos_as_keras_does(tmp_path):
 
     import keras_vit
 
-    model, pixels = make_tiny(), np.random.default_rng(4).integers(0, 256, (20, 28, 3), dtype="uint8")
+    model, pixels = make_tiny(num_layers=1), np.random.default_rng(4).integers(0, 256, (20, 28, 3), dtype="uint8")
     names = [f"bird {number}" for number in range(7)]
     keras_vit.export(model, tmp_path / "tiny", labels=names, verify=False, images=[pixels] * 2, top_k=2)
     file = tf.io.encode_png(pixels).numpy()

@@ -11,7 +11,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 
 import pytest
 from conftest import ROOT
@@ -56,17 +55,14 @@ def running(*arguments, **changes):
             process.kill()
 
 
-def wait_for(lines, pattern, seconds=START):
+def wait_for(lines, pattern):
     """The match of the first line that has the pattern, and the lines up to it."""
-    seen, end = [], time.monotonic() + seconds
-    while time.monotonic() < end:
-        with contextlib.suppress(queue.Empty):
-            line = lines.get(timeout=1)
-            assert line is not None, "".join(seen)
-            seen.append(line)
-            if found := re.search(pattern, line):
-                return found, "".join(seen)
-    raise TimeoutError("".join(seen))
+    seen = []
+    while (line := lines.get()) is not None:
+        seen.append(line)
+        if found := re.search(pattern, line):
+            return found, "".join(seen)
+    raise AssertionError("".join(seen))
 
 
 def ask(*arguments):

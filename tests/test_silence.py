@@ -132,7 +132,10 @@ def test_a_silence_may_hold_another(capfd):
 
 
 EXPORT = """
-import logging, pathlib, sys, warnings
+import logging, os, pathlib, sys, warnings
+os.environ["HOME"] = sys.argv[1]
+for name in ("CI", "TF_BUILD", "JENKINS_URL"):
+    os.environ.pop(name, None)
 import keras_vit
 
 def state():
@@ -140,15 +143,39 @@ def state():
     logs = root.level, root.handlers[:], root.filters[:], root.manager.disable
     return logs, sys.stdout, sys.stderr, warnings.filters[:]
 
-sizes = {"patch_size": 4, "hidden_size": 12, "num_layers": 2, "num_heads": 3, "mlp_dim": 17}
+folder = pathlib.Path(sys.argv[1])
+sizes = {"patch_size": 4, "hidden_size": 12, "num_layers": 1, "num_heads": 3, "mlp_dim": 17}
 model = keras_vit.build(keras_vit.ViTConfig(**sizes), input_shape=(20, 28, 3), classes=7)
-before = state()
-for form, name in (("saved_model", "a"), ("litert", "a.tflite"), ("openvino", "a.xml"), ("onnx", "a.onnx")):
-    keras_vit.export(model, pathlib.Path(sys.argv[1]) / name, form, precision="int8")
+
+def export(form, name):
+    before = state()
+    keras_vit.export(model, folder / name, form, precision="int8")
     assert state() == before, (form, before, state())
+
+for form, name in (("saved_model", "a"), ("litert", "a.tflite"), ("onnx", "a.onnx")):
+    export(form, name)
+from openvino_telemetry.utils.sender import TelemetrySender
+sent = []
+TelemetrySender.send = lambda *message: sent.append(message)
+export("openvino", "a.xml")
+first = len(sent), sorted(path.name for path in (folder / "intel").iterdir())
+from openvino.tools.ovc import telemetry
+telemetry.consent = True
+telemetry.send_event("test", "of", "their own")
+theirs = len(sent)
+export("openvino", "b.xml")
+print("their own:", theirs - first[0], 1 + telemetry.consent)
+print("ours:", first[0] + len(sent) - theirs + len(first[1]) - 1)
 """
 
 
-def test_an_application_finds_its_logging_as_it_was(tmp_path):
-    """In a process whose root logger has no handlers yet, so that its own `basicConfig` still has an effect."""
-    run_python(EXPORT, tmp_path)
+def test_an_application_finds_its_logging_as_it_was_and_nothing_is_reported(tmp_path):
+    """In a process whose root logger has no handlers yet, so that its own `basicConfig` still has an effect.
+
+    Of OpenVINO's reports even where its user has agreed to them.
+    """
+    consent = tmp_path / "intel" / "openvino_telemetry"
+    consent.parent.mkdir()
+    consent.write_text("1")
+    assert run_python(EXPORT, tmp_path) == "their own: 1 2\nours: 0\n"
+    assert consent.read_text() == "1"

@@ -4,9 +4,10 @@ import functools
 import json
 import sys
 
-from keras_vit.exporting import export
+from keras_vit.exporting import export, verification
 from keras_vit.exporting.report import Runtime
-from keras_vit.exporting.verification import Reference
+
+traced = functools.lru_cache(maxsize=4)(verification.Reference)  # tracing takes a second
 
 
 class FakeFormat:
@@ -43,6 +44,7 @@ class FakeFormat:
 
 def register(monkeypatch, name, format):
     """Makes a format known to `export` for one test."""
+    monkeypatch.setattr(verification, "Reference", traced)  # so that a model is traced once, for both sides
     monkeypatch.setattr(export, "FORMATS", (*export.FORMATS, name))
     monkeypatch.setitem(sys.modules, f"keras_vit.exporting.{name}", format)
     return format
@@ -50,13 +52,8 @@ def register(monkeypatch, name, format):
 
 def fake_runtime(task, spoil=lambda answers, pixels: answers, photos=None):
     """Keras' own answers, spoiled."""
-    reference = _reference(task.model, task.activation)
+    reference = traced(task.model, task.activation, False)
     return Runtime("fake 1.0", lambda pixels: spoil(reference.run(pixels), pixels), photos=photos)
-
-
-@functools.lru_cache(maxsize=2)  # tracing takes a second
-def _reference(model, activation):
-    return Reference(model, activation)
 
 
 def _empty_saved_model():

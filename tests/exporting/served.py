@@ -45,7 +45,7 @@ def with_record(name, **arguments):
 
 def logits(model, pixels):
     """What Keras makes of one upright picture."""
-    return numpy(model.predict(numpy(model.preprocessing(pixels[None])), verbose=0))[0]
+    return numpy(model(numpy(model.preprocessing(pixels[None])), training=False))[0]
 
 
 def softmax(values):

@@ -19,6 +19,10 @@ from keras_vit.images.decode import decode_image
 
 PIXELS = picture()
 JPEG, PNG = encoded(PIXELS, quality=90), encoded(PIXELS, "PNG")
+# "bicubic" and "squash" are tested each, so their pair is for the slow run.
+some_records = pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name == "bicubic squash" else name for name in RECORDS]
+)
 LEVEL = 1 / 127.5  # of grey, as the model sees it
 BAD = {
     "empty": b"",
@@ -30,17 +34,18 @@ BAD = {
 
 
 @functools.cache
-def prepared_by(name, channels=3, **fields):
+def prepared_by(name, channels=3):
     """The model, and its preparation of files as a traced function."""
-    task = make_job(with_record(name, input_shape=(20, 28, channels)), **fields)
+    task = make_job(with_record(name, input_shape=(20, 28, channels), num_layers=1))
     files = tf.function(lambda files: prepare_files(files, task), input_signature=[tf.TensorSpec((None,), tf.string)])
     return task.model, lambda *given: [tensor.numpy() for tensor in files(tf.constant(given, tf.string))]
 
 
-def pixels_of(task):
-    """The task's preparation of pixels as a traced function."""
-    pixels = tf.TensorSpec((None, None, None, 3), tf.uint8)
-    return tf.function(lambda pixels: prepare_pixels(pixels, task), input_signature=[pixels])
+@functools.cache
+def pixels_by(name):
+    """The model, and its preparation of pixels as a traced function."""
+    task, pixels = make_job(with_record(name, num_layers=1)), tf.TensorSpec((None, None, None, 3), tf.uint8)
+    return task.model, tf.function(lambda pixels: prepare_pixels(pixels, task), input_signature=[pixels])
 
 
 def check_same(name, found, wanted):
@@ -58,7 +63,7 @@ def expected(model, pixels):
     return numpy(model.preprocessing(pixels[None]))[0]
 
 
-@pytest.mark.parametrize("name", RECORDS)
+@some_records
 def test_png_is_prepared_as_the_model_prepares_its_pixels(name):
     model, prepare = prepared_by(name)
     pictures = [picture(*size) for size in [(45, 67), (67, 45), (20, 28), (9, 11), (211, 157)]]
@@ -67,7 +72,7 @@ def test_png_is_prepared_as_the_model_prepares_its_pixels(name):
     check_same(name, images, np.stack([expected(model, pixels) for pixels in pictures]))
 
 
-@pytest.mark.parametrize("name", RECORDS)
+@some_records
 def test_photo_is_turned_before_it_is_resized_and_cut(name):
     model, prepare = prepared_by(name)
     files = [turned(PIXELS, orientation, "PNG") for orientation in range(1, 9)]
@@ -151,8 +156,8 @@ def test_no_file_gives_no_image():
 
 @pytest.mark.parametrize("progressive", [False, True])
 def test_pixels_of_several_scans_count_three_times(progressive):
-    _, prepare = prepared_by("squash", max_pixels=3000)
-    data = encoded(picture(31, 41), progressive=progressive)  # 1,271 pixels
+    _, prepare = prepared_by("squash")
+    data = encoded(Image.new("RGB", (601, 587)), progressive=progressive)  # 352,787 pixels of 1,048,576
     assert words(prepare(data)[1]) == ["too many pixels" if progressive else "ok"]
 
 
@@ -182,7 +187,7 @@ def test_files_of_thousands_of_parts_are_refused():
 
 @pytest.mark.parametrize(("side", "status"), [(MAX_SIDE, "ok"), (MAX_SIDE + 1, "too many pixels")])
 def test_a_side_is_limited_too(side, status):
-    _, prepare = prepared_by("crop", max_bytes=2**20)
+    _, prepare = prepared_by("crop")
     assert words(prepare(encoded(Image.new("L", (3, side)), "PNG"))[1]) == [status]
 
 
@@ -206,12 +211,12 @@ def test_files_need_colours_or_grey():
     ("name", "size"), [("squash", (45, 67)), ("squash", (20, 28)), ("crop", (20, 28)), ("bicubic", (45, 67))]
 )
 def test_pixels_are_prepared_as_the_model_prepares_them(name, size):
-    task = make_job(with_record(name))
+    model, prepare = pixels_by(name)
     pixels = np.stack([picture(*size, seed=seed) for seed in range(3)])
-    check_same(name, pixels_of(task)(pixels).numpy(), numpy(task.model.preprocessing(pixels)))
+    check_same(name, prepare(pixels).numpy(), numpy(model.preprocessing(pixels)))
 
 
 @pytest.mark.parametrize("size", [(1500, 900), (3, MAX_SIDE + 1), (0, 5)], ids=str)
 def test_pixels_beyond_the_limits_are_an_error(size):
     with pytest.raises(tf.errors.InvalidArgumentError, match="an image must have 1 to 1048576 pixels"):
-        pixels_of(make_job())(np.zeros((1, *size, 3), "uint8"))
+        pixels_by("squash")[1](np.zeros((1, *size, 3), "uint8"))

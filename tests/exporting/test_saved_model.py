@@ -1,3 +1,4 @@
+import functools
 import re
 
 import keras
@@ -32,10 +33,40 @@ def served(tmp_path_factory):
     return task, place, tf.saved_model.load(str(place))
 
 
+@pytest.fixture(scope="module")
+def of_record(tmp_path_factory):
+    """By the name of a record, a task with it and its folder, written once."""
+
+    @functools.cache
+    def of_record(name):
+        task, place = make_job(with_record(name)), tmp_path_factory.mktemp("record") / "1"
+        write(task, place)
+        return task, place
+
+    return of_record
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory):
+    """A task whose network is compiled and whose scores are sigmoids, its folder, and its signatures."""
+    task = make_job(make_tiny(num_layers=1), jit_compile=True, activation="sigmoid")
+    place = tmp_path_factory.mktemp("compiled") / "1"
+    write(task, place)
+    return task, place, tf.saved_model.load(str(place))
+
+
 def signatures_of(task, place):
     write(task, place)
+    return signatures_in(place)
+
+
+def signatures_in(place):
     loaded = tf.saved_model.load(str(place))
     return loaded.signatures, loaded  # the weights live as long as what was loaded
+
+
+def sigmoid(values):
+    return 1 / (1 + np.exp(-values))
 
 
 def test_signatures_have_the_documented_names_and_shapes(served):
@@ -66,18 +97,16 @@ def test_signatures_have_the_documented_names_and_shapes(served):
 
 
 @pytest.mark.parametrize("record", SOME_RECORDS)
-def test_files_get_the_scores_that_keras_gives_their_pixels(record, tmp_path):
-    task = make_job(with_record(record))
-    signatures, _kept = signatures_of(task, tmp_path / "1")
+def test_files_get_the_scores_that_keras_gives_their_pixels(record, of_record):
+    task, place = of_record(record)
+    signatures, _kept = signatures_in(place)
     found = signatures["serving_default"](image_bytes=tf.constant(FILES))
     wanted = np.stack([softmax(logits(task.model, pixels)) for pixels in PICTURES])
     np.testing.assert_allclose(found["scores"], wanted, atol=CLOSE)
     for pixels in PICTURES[:2]:
         found = signatures["predict_pixels"](pixels=tf.constant(pixels[None]))
         np.testing.assert_allclose(found["logits"][0], logits(task.model, pixels), atol=CLOSE)
-    assert verify(
-        task.model, open_runtime(tmp_path / "1"), PICTURES, task
-    ).passed  # a crop also of the model's own size
+    assert verify(task.model, open_runtime(place), PICTURES, task).passed  # a crop also of the model's own size
 
 
 def test_best_classes_come_first_with_their_labels(served):
@@ -91,7 +120,7 @@ def test_best_classes_come_first_with_their_labels(served):
 def test_features_are_what_the_head_reads(served):
     task, _, loaded = served
     prepared = np.concatenate([numpy(task.model.preprocessing(pixels[None])) for pixels in PICTURES])
-    wanted = answering_network(task.model).predict(prepared, verbose=0)["features"]
+    wanted = answering_network(task.model)(prepared, training=False)["features"]
     np.testing.assert_allclose(
         loaded.signatures["features"](image_bytes=tf.constant(FILES))["features"], wanted, atol=CLOSE
     )
@@ -138,7 +167,7 @@ def test_session_of_tensorflow_1_answers_as_keras(served):
     task, place, _ = served
     runtime = open_runtime(place)
     pixels = np.stack([picture(20, 28, seed=n) for n in range(4)])
-    wanted = answering_network(task.model).predict(numpy(task.model.preprocessing(pixels)), verbose=0)
+    wanted = answering_network(task.model)(numpy(task.model.preprocessing(pixels)), training=False)
     found = runtime.run(pixels)
     np.testing.assert_allclose(found["logits"], wanted["logits"], atol=CLOSE)
     np.testing.assert_allclose(found["features"], wanted["features"], atol=CLOSE)
@@ -148,19 +177,17 @@ def test_session_of_tensorflow_1_answers_as_keras(served):
     assert runtime.name == f"tensorflow {tf.__version__}"
 
 
-def test_compiled_network_answers_as_keras(tmp_path):
-    """Of one, three and no photo, each of which XLA compiles, and a bad one among them."""
-    task = make_job(jit_compile=True)
-    signatures, _loaded = signatures_of(task, tmp_path / "1")
-    runtime = open_runtime(tmp_path / "1")
-    wanted = [softmax(logits(task.model, pixels)) for pixels in PICTURES[:2]]
-    for files in (FILES[:1], [FILES[0], b"text", FILES[1]]):
-        found = signatures["serving_default"](image_bytes=tf.constant(files))
-        np.testing.assert_allclose(found["scores"].numpy()[::2], wanted[: len(files[::2])], atol=CLOSE)
-        np.testing.assert_allclose(runtime.photos(files)["scores"], found["scores"], atol=CLOSE)
+def test_compiled_network_answers_as_keras(compiled):
+    """Of one, three and no photo, each of which XLA compiles, by either loader, and a bad one among them."""
+    task, place, loaded = compiled
+    signatures, runtime = loaded.signatures, open_runtime(place)
+    wanted = [sigmoid(logits(task.model, pixels)) for pixels in PICTURES[:2]]
+    found = runtime.photos(FILES[:1])
+    np.testing.assert_allclose(found["scores"], wanted[:1], atol=CLOSE)
+    found = signatures["serving_default"](image_bytes=tf.constant([FILES[0], b"text", FILES[1]]))
+    np.testing.assert_allclose(found["scores"].numpy()[::2], wanted, atol=CLOSE)
     assert not len(signatures["predict_pixels"](pixels=tf.zeros((0, 20, 28, 3), tf.uint8))["scores"])
-    saved = saved_model_pb2.SavedModel.FromString((tmp_path / "1" / "saved_model.pb").read_bytes())
-    functions = saved.meta_graphs[0].graph_def.library.function
+    functions = graph_of(place).graph_def.library.function
     assert sum(function.attr["_XlaMustCompile"].b for function in functions) == 1
 
 
@@ -194,8 +221,6 @@ def test_fresh_process_needs_neither_keras_nor_the_package(served, tmp_path, way
 
 
 def graph_of(place):
-    from tensorflow.core.protobuf import saved_model_pb2
-
     saved = saved_model_pb2.SavedModel.FromString((place / "saved_model.pb").read_bytes())
     return saved.meta_graphs[0]
 
@@ -219,9 +244,8 @@ ALLOWED = set(
 
 
 @pytest.mark.parametrize("record", SOME_RECORDS)
-def test_graph_has_no_operation_beyond_the_list(record, tmp_path):
-    write(make_job(with_record(record)), tmp_path / "1")
-    graph = graph_of(tmp_path / "1").graph_def
+def test_graph_has_no_operation_beyond_the_list(record, of_record):
+    graph = graph_of(of_record(record)[1]).graph_def
     nodes = [*graph.node, *(node for function in graph.library.function for node in function.node_def)]
     assert {node.op for node in nodes} - ALLOWED == set()
 
@@ -244,7 +268,7 @@ def test_folder_holds_nothing_of_the_machine_or_of_keras(served):
 
 
 def test_model_without_a_head_serves_features_alone(tmp_path):
-    task = make_job(make_tiny(include_top=False, classes=None))
+    task = make_job(make_tiny(include_top=False, classes=None, num_layers=1))
     signatures, _kept = signatures_of(task, tmp_path / "1")
     assert set(signatures) == {"serving_default", "features", "features_pixels"}
     found = signatures["serving_default"](image_bytes=tf.constant([*FILES[:2], b""]))
@@ -254,7 +278,7 @@ def test_model_without_a_head_serves_features_alone(tmp_path):
 
 
 def test_model_of_any_size_takes_pixels_of_any_size(tmp_path):
-    task = make_job(make_tiny(input_shape=(None, None, 3)))
+    task = make_job(make_tiny(input_shape=(None, None, 3), num_layers=1))
     signatures, _kept = signatures_of(task, tmp_path / "1")
     assert set(signatures) == {"serving_default", "predict_pixels", "features_pixels"}
     pixels = picture(24, 36)
@@ -266,33 +290,33 @@ def test_model_of_any_size_takes_pixels_of_any_size(tmp_path):
     assert open_runtime(tmp_path / "1").photos is None
 
 
-def test_sigmoid_scores_come_of_the_logits(tmp_path):
-    task = make_job(activation="sigmoid")
-    signatures, _kept = signatures_of(task, tmp_path / "1")
-    found = signatures["predict_pixels"](pixels=tf.constant(PICTURES[0][None]))
-    np.testing.assert_allclose(found["scores"], 1 / (1 + np.exp(-found["logits"].numpy())), atol=1e-6)
+def test_sigmoid_scores_come_of_the_logits(compiled):
+    found = compiled[2].signatures["predict_pixels"](pixels=tf.constant(PICTURES[0][None]))
+    np.testing.assert_allclose(found["scores"], sigmoid(found["logits"].numpy()), atol=1e-6)
 
 
 def test_model_that_ends_in_scores_has_no_logits(tmp_path):
-    task = make_job(make_tiny(classifier_activation="softmax"), activation="none")
+    """And takes no files, whose signatures are slow to write."""
+    model = make_tiny(classifier_activation="softmax", input_shape=(None, None, 3), num_layers=1)
+    task, pixels = make_job(model, activation="none"), picture(24, 36)
     signatures, _kept = signatures_of(task, tmp_path / "1")
-    found = signatures["predict_pixels"](pixels=tf.constant(PICTURES[0][None]))
+    found = signatures["predict_pixels"](pixels=tf.constant(pixels[None]))
     assert "logits" not in found
-    np.testing.assert_allclose(found["scores"][0], logits(task.model, PICTURES[0]), atol=CLOSE)
+    np.testing.assert_allclose(found["scores"][0], logits(task.model, pixels), atol=CLOSE)
 
 
 @pytest.mark.parametrize(
     "precision", [*(pytest.param(name, marks=pytest.mark.slow) for name in ("bfloat16", "float16")), "int8"]
 )
 def test_another_precision_is_served_as_keras_computes_it(precision, tmp_path):
-    model = in_precision(make_tiny(), precision)
-    task = make_job(model, precision=precision)
+    model = in_precision(make_tiny(num_layers=1, input_shape=(None, None, 3)), precision)
+    task, pixels = make_job(model, precision=precision), picture(24, 36)
     signatures, _kept = signatures_of(task, tmp_path / "1")
-    found = signatures["predict_pixels"](pixels=tf.constant(PICTURES[0][None]))
+    found = signatures["serving_default"](pixels=tf.constant(pixels[None]))
     assert found["logits"].dtype == tf.float32
     # The same operations; fused otherwise, a number of 8 bits may round to its neighbour.
     bound = {"bfloat16": 0.05, "float16": 0.005, "int8": 1e-4}[precision]
-    np.testing.assert_allclose(found["logits"][0], logits(model, PICTURES[0]), atol=bound)
+    np.testing.assert_allclose(found["logits"][0], logits(model, pixels), atol=bound)
 
 
 def test_statuses_are_the_documented_ones():

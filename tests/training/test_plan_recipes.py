@@ -1,5 +1,7 @@
 """Every recipe's schedule, loss, initial head and decay, against NumPy in float64."""
 
+import collections
+import dataclasses
 import functools
 import json
 
@@ -13,11 +15,44 @@ from keras_vit.recipes import RECIPES
 from keras_vit.training.plan import plan
 
 CLASSES = 7
-every_recipe = pytest.mark.parametrize("recipe", RECIPES.values(), ids=lambda recipe: recipe.name)
+# What a plan does not read; recipes that differ in nothing else have one plan.
+NOT_OF_A_PLAN = {"name": "x", "source": "x", "citations": (), "models": (), "image_size": None}
+NOT_OF_A_PLAN |= {"augmentation": "none", "learning_rate_grid": ()}
 
 
 def published_plan(recipe):
     return plan(recipe, num_images=recipe.train_images or 50_000)
+
+
+def recipes_by_plan():
+    """{plan: its recipes}; of a plan's recipe stands there what makes the plan."""
+    found = collections.defaultdict(list)
+    for recipe in RECIPES.values():
+        made = published_plan(recipe)
+        found[dataclasses.replace(made, recipe=dataclasses.replace(recipe, **NOT_OF_A_PLAN))].append(recipe)
+    return dict(found)
+
+
+PLANS = recipes_by_plan()
+every_plan = pytest.mark.parametrize("made", PLANS, ids=[recipes[0].name for recipes in PLANS.values()])
+
+
+def in_json(made, recipe):
+    """All that the tests below look at."""
+    labels = ("int", "one_hot")
+    losses = [keras.losses.serialize(made.loss(kind)) for kind in labels]
+    schedule = keras.optimizers.schedules.serialize(made.schedule())
+    optimizer = keras.optimizers.serialize(made.optimizer())
+    del optimizer["config"]["name"]
+    return json.dumps([losses, schedule, optimizer, recipe.head_bias, recipe.model_arguments(tiny_config())])
+
+
+def test_every_recipe_has_one_of_the_plans_and_all_that_is_tested_of_it():
+    assert {recipe.name for recipes in PLANS.values() for recipe in recipes} == set(RECIPES)
+    for made, recipes in PLANS.items():
+        wanted = in_json(made, made.recipe)
+        for recipe in recipes:
+            assert in_json(published_plan(recipe), recipe) == wanted, recipe.name
 
 
 def rate(made, step):
@@ -31,9 +66,8 @@ def rate(made, step):
     return decayed * min(1, step / made.warmup_steps)
 
 
-@every_recipe
-def test_schedule_equals_numpy_at_fixed_steps(recipe):
-    made = published_plan(recipe)
+@every_plan
+def test_schedule_equals_numpy_at_fixed_steps(made):
     steps = [0, 1, made.warmup_steps // 2, made.warmup_steps, made.steps // 2, made.steps - 3, made.steps]
     ours = numpy(made.schedule()(np.array(steps)))
     # 1e-6 is a few roundings of float32; 1e-17 what float64 leaves where 1 + cos cancels.
@@ -62,12 +96,12 @@ def loss_of(loss):
     return float(loss(LABELS if sparse else ONE_HOT, LOGITS.astype("float32")))
 
 
-@every_recipe
-def test_loss_equals_numpy(recipe):
+@every_plan
+def test_loss_equals_numpy(made):
     for labels in ("int", "one_hot"):
-        ours = loss_of(json.dumps(keras.losses.serialize(published_plan(recipe).loss(labels))))
+        ours = loss_of(json.dumps(keras.losses.serialize(made.loss(labels))))
         # The logits are rounded to float32, which moves a loss of about 5 by some 1e-7 of it.
-        assert ours == pytest.approx(cross_entropy(recipe, LOGITS, ONE_HOT), rel=2e-6)
+        assert ours == pytest.approx(cross_entropy(made.recipe, LOGITS, ONE_HOT), rel=2e-6)
 
 
 @functools.cache
@@ -81,10 +115,11 @@ def model_for(recipe):
     return fresh(tuple(recipe.model_arguments(tiny_config()).items()))
 
 
-@every_recipe
-def test_first_loss_is_that_of_a_head_of_zeros_and_its_bias(recipe):
-    made, head = published_plan(recipe), model_for(recipe).get_layer("head")
-    made.prepare(model_for(recipe))
+@every_plan
+def test_first_loss_is_that_of_a_head_of_zeros_and_its_bias(made):
+    recipe, model = made.recipe, model_for(made.recipe)
+    head = model.get_layer("head")
+    made.prepare(model)
     logits = np.random.default_rng(2).normal(0, 1, (3, 12)) @ numpy(head.kernel) + numpy(head.bias)
     np.testing.assert_array_equal(logits, np.full((3, CLASSES), np.float32(recipe.head_bias)))
     one_hot = np.eye(CLASSES)[[0, 3, 6]]
@@ -94,16 +129,22 @@ def test_first_loss_is_that_of_a_head_of_zeros_and_its_bias(recipe):
 
 
 @functools.cache
+def decaying_model():
+    return randomise(fresh((("representation_size", 5),)))
+
+
 def after_a_step_without_gradients(optimizer, step):
-    """Weights by path, before and after; `optimizer` in JSON, for many recipes have the same."""
-    optimizer = keras.optimizers.deserialize(json.loads(optimizer))
-    config = tiny_config(num_layers=1, representation_size=5)
-    model = randomise(keras_vit.build(config, input_shape=(8, 12, 3), classes=CLASSES))
-    before = {variable.path: numpy(variable).astype("float64") for variable in model.trainable_variables}
-    optimizer.build(model.trainable_variables)
+    """Weights by path, before and after."""
+    model = decaying_model()
+    variables, values = model.trainable_variables, [numpy(variable) for variable in model.trainable_variables]
+    before = {variable.path: value.astype("float64") for variable, value in zip(variables, values, strict=True)}
+    optimizer.build(variables)
     optimizer.iterations.assign(step)
-    optimizer.apply([keras.ops.zeros_like(variable) for variable in model.trainable_variables])
-    return before, {variable.path: numpy(variable) for variable in model.trainable_variables}
+    optimizer.apply([keras.ops.zeros_like(variable) for variable in variables])
+    after = {variable.path: numpy(variable) for variable in variables}
+    for variable, value in zip(variables, values, strict=True):
+        variable.assign(value)
+    return before, after
 
 
 # With the kernels of q, k, v and out, whose names a mask could miss, and weights that no mask may hit.
@@ -114,14 +155,13 @@ KERNELS = {
 }
 
 
-@every_recipe
-def test_decay_takes_its_share_of_kernels_and_nothing_of_other_weights(recipe):
+@every_plan
+def test_decay_takes_its_share_of_kernels_and_nothing_of_other_weights(made):
     """A step without gradients is the decay alone: kernel * (1 - rate * decay)."""
-    made = published_plan(recipe)
     step = made.warmup_steps + 1
-    before, after = after_a_step_without_gradients(json.dumps(keras.optimizers.serialize(made.optimizer())), step)
+    before, after = after_a_step_without_gradients(made.optimizer(), step)
     assert before.keys() > KERNELS
     for path, old in before.items():
-        factor = 1 - rate(made, step) * recipe.weight_decay if path in KERNELS else 1
+        factor = 1 - rate(made, step) * made.recipe.weight_decay if path in KERNELS else 1
         # 3e-7 of a weight: float32 rounds twice. The smallest decay of any recipe is 2e-5 of it.
         np.testing.assert_allclose(after[path], old * factor, rtol=3e-7, atol=0, err_msg=path)

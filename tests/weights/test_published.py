@@ -13,7 +13,7 @@ from keras_vit.model.stations import weight_paths
 from keras_vit.variants import BUILDERS, VARIANTS, builder_name
 from keras_vit.weights.checkpoint import Checkpoint
 from keras_vit.weights.convert import write_checkpoint
-from keras_vit.weights.hub import RECORDS
+from keras_vit.weights.hub import RECORDS, find_weights
 
 ZERO_HEAD = "ignore:the head of .* is all zeros:UserWarning"
 
@@ -94,8 +94,31 @@ def assert_follows(record, model):
         assert model.weights_report == ()
 
 
+SIZES = ("hidden_size", "num_layers", "num_heads", "mlp_dim", "resnet_width_factor", "dropout_rate")
+
+
+def kind_of(record):
+    """All that decides how its file is written and read, but for sizes, rates, classes and pixels."""
+    config = {name: value for name, value in dataclasses.asdict(record.config).items() if name not in SIZES}
+    config["representation_size"] = bool(record.config.representation_size)
+    given = tuple(name for name, _ in record.fields)
+    file = dialect_of(record), record.head, "flexivit_" in record.path, record.path.endswith("sam/ViT-S_16.npz")
+    return *config.items(), given, *file, bool(record.classes), record.resize_method
+
+
+KINDS = {}  # {kind: its records}
+for _record in RECORDS:
+    KINDS.setdefault(kind_of(_record), []).append(_record)
+FIRST_OF_KINDS = {id_of(records[0]) for records in KINDS.values()}
+one_of_each_kind = pytest.mark.parametrize(
+    "record",
+    [pytest.param(record, marks=() if id_of(record) in FIRST_OF_KINDS else pytest.mark.slow) for record in RECORDS],
+    ids=id_of,
+)
+
+
 @pytest.mark.filterwarnings(ZERO_HEAD)
-@pytest.mark.parametrize("record", RECORDS, ids=id_of)
+@one_of_each_kind
 def test_every_name_builds_from_a_mirror_with_its_preprocessing(mirror, monkeypatch, record):
     monkeypatch.setitem(VARIANTS, record.variant, small(record.variant))
     rng = np.random.default_rng(1)
@@ -110,6 +133,13 @@ def test_every_name_builds_from_a_mirror_with_its_preprocessing(mirror, monkeypa
         if field != "representation_size":  # dropped with the head it was trained for
             assert getattr(model.config, field) == value
     assert "new head" in model.weights_report
+
+
+def test_every_record_is_found_by_its_name_and_of_a_kind_that_is_built():
+    assert sum(map(len, KINDS.values())) == len(RECORDS)
+    for record in RECORDS:
+        assert find_weights(record.name, record.variant) is record, id_of(record)
+        assert record.preprocessing.image_size == (record.resolution, record.resolution), id_of(record)
 
 
 @pytest.mark.slow

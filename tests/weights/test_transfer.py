@@ -79,11 +79,11 @@ def test_wrong_hash_leaves_nothing_and_the_next_call_succeeds(server):  # D2
 
 
 @pytest.mark.parametrize("status", [401, 403, 404, 410])
-def test_refusal_is_tried_once_and_explains_how_to_bring_the_file(server, status):  # D3
-    start = time.monotonic()
+def test_refusal_is_tried_once_and_explains_how_to_bring_the_file(server, status, monkeypatch):  # D3
+    waits = []
+    monkeypatch.setattr(time, "sleep", waits.append)
     message = fails(listed(server, f"{status}"), f"answered {status}")
-    assert len(server.log) == 1
-    assert time.monotonic() - start < 1
+    assert (len(server.log), waits) == (1, [])
     assert f"curl -gL --fail -o {cache_dir() / NAME} {server.url(status)}" in message
 
 
@@ -120,9 +120,7 @@ def test_retry_after_is_waited_for_up_to_a_bound(server, monkeypatch):  # D4
 
 
 def test_hanging_server_ends_in_an_error(server):  # D5
-    start = time.monotonic()
     fails(listed(server, "hang"), r"no answer within 0.4 s \(KERAS_VIT_TIMEOUT\), after 4 tries", timeout=0.4)
-    assert time.monotonic() - start < 10
 
 
 def test_body_that_stalls_ends_in_an_error(server):  # D5
