@@ -9,10 +9,9 @@ import hashlib
 import json
 import os
 import re
-import secrets
 from pathlib import Path
 
-from keras_vit.files import read_json_object
+from keras_vit.files import read_json_object, replacing
 from keras_vit.weights.fetch import environment
 
 _ELSEWHERE = "huggingface_hub"  # folder of our cache
@@ -40,14 +39,10 @@ def write(place: Path, path: Path, sha256: str, url: str):
     note = {"sha256": sha256, **_stamp(path), "url": environment.redacted(url)}
     if place != beside(path):
         note["path"] = str(path)
-    temporary = place.with_name(f"{place.stem}.{secrets.token_hex(4)}.part.json")
     with contextlib.suppress(OSError):
         place.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            temporary.write_text(json.dumps(note))
-            os.replace(temporary, place)
-        finally:
-            temporary.unlink(missing_ok=True)
+        with replacing(place) as part:
+            Path(part).write_text(json.dumps(note))
 
 
 def is_current(note: dict, path: Path) -> bool:
