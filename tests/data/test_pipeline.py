@@ -7,10 +7,9 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from conftest import make_tiny, tiny_config
+from conftest import make_tiny
 from pictures import encoded, picture, turned, write_photos
 
-import keras_vit
 from keras_vit.augmentation import Augmentation
 from keras_vit.data import load_dataset, open_source
 from keras_vit.data.pipeline import check_labels
@@ -267,10 +266,13 @@ def test_pipeline_is_the_same_in_another_process_on_jax(found):
 
 
 def batches_of_two_devices():
-    """What refuses a batch of 5; and the steps made with batches of 6."""
-    arrays = (np.zeros((40, 20, 28, 3), "uint8"), np.arange(40) % 2)
+    """What refuses a batch of 5; and the steps made with batches of 6.
+
+    TensorFlow numbers its collectives by process, so a model here has the size of those in test_accumulation.py.
+    """
+    arrays = (np.zeros((40, 20, 28, 3), "uint8"), np.arange(40) % 7)
     with tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope():
-        model = keras_vit.build(tiny_config(num_layers=1), input_shape=(20, 28, 3), classes=2)
+        model = make_tiny(num_layers=1)
         model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
         arguments = {"preprocessing": model.preprocessing, "training": True}
         with pytest.raises(ValueError, match="Nearest: 4") as error:
