@@ -24,7 +24,6 @@ import keras_vit
 
 CONFIG = keras_vit.ViTConfig(patch_size=4, hidden_size=96, num_layers=4, num_heads=4, mlp_dim=192)
 BATCH_SIZE = 32
-COPIES = 8  # of every training image, all but one of them changed
 PREDICT = "import sys, keras, keras_vit, numpy as np; np.save(sys.argv[3], keras.saving.load_model(sys.argv[1])\
 .predict(np.load(sys.argv[2]), verbose=0))"
 
@@ -39,15 +38,15 @@ def digits_as_images(size):
 
 def cosine(base_rate, epochs, num_images):
     """Cosine decay to zero after a linear warm-up over a tenth of the steps, as in table 4."""
-    steps = epochs * -(-num_images * COPIES // BATCH_SIZE)
+    steps = epochs * -(-num_images // BATCH_SIZE)
     warmup_steps = max(steps // 10, 1)
     return keras.optimizers.schedules.CosineDecay(
         0.0, steps - warmup_steps, warmup_target=base_rate, warmup_steps=warmup_steps
     )
 
 
-def variations(images, labels):
-    """Every image once as it is and seven times shifted, turned and zoomed a little, in random order."""
+def variations(images, labels, copies):
+    """Every image once as it is, and else shifted, turned and zoomed a little, in random order."""
     change = keras.Sequential(
         [
             keras.layers.RandomTranslation(0.08, 0.08, fill_mode="constant", fill_value=0.0),
@@ -55,31 +54,31 @@ def variations(images, labels):
             keras.layers.RandomZoom(0.1, fill_mode="constant", fill_value=0.0),
         ]
     )
-    changed = [keras.ops.convert_to_numpy(change(images, training=True)) for _ in range(COPIES - 1)]
-    order = np.random.permutation(COPIES * len(images))
-    return np.concatenate([images, *changed])[order], np.tile(labels, COPIES)[order]
+    changed = [keras.ops.convert_to_numpy(change(images, training=True)) for _ in range(copies - 1)]
+    order = np.random.permutation(copies * len(images))
+    return np.concatenate([images, *changed])[order], np.tile(labels, copies)[order]
 
 
-def train(model, images, labels, optimizer, epochs):
+def train(model, images, labels, optimizer, epochs, copies):
     """Softmax cross-entropy on logits through `model.fit`."""
-    images, labels = variations(images, labels)
+    images, labels = variations(images, labels, copies)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(optimizer, loss, metrics=["accuracy"])
     model.fit(model.preprocessing(images), labels, batch_size=BATCH_SIZE, epochs=epochs)
 
 
-def pretrain(path, epochs):
+def pretrain(path, epochs, copies):
     """Trains on the digits 0-4 at 16 pixels and writes the weights in the official layout."""
     model = keras_vit.build(CONFIG, input_shape=(16, 16, 3), classes=5, dropout_rate=0.1, name="pretrained")
     images, labels = digits_as_images(16)
     images, labels = images[labels < 5], labels[labels < 5]
-    rate = cosine(1e-3, epochs, len(images))
+    rate = cosine(1e-3, epochs, copies * len(images))
     optimizer = keras.optimizers.AdamW(rate, weight_decay=0.1, global_clipnorm=1.0)
-    train(model, images, labels, optimizer, epochs)
+    train(model, images, labels, optimizer, epochs, copies)
     keras_vit.save_checkpoint(model, path)
 
 
-def finetune(weights, base_rate, epochs):
+def finetune(weights, base_rate, epochs, copies):
     """Trains on the digits 5-9 at 32 pixels, from a file or from scratch; gives model, accuracy, test images."""
     # Ten classes are not the file's five, so the head is new and starts from zeros.
     model = keras_vit.build(CONFIG, weights=weights, input_shape=(32, 32, 3), classes=10, name="digits")
@@ -87,9 +86,9 @@ def finetune(weights, base_rate, epochs):
     images, labels = images[labels >= 5], labels[labels >= 5]
     split = train_test_split(images, labels, test_size=0.3, stratify=labels, random_state=0)
     images, test_images, labels, test_labels = split
-    rate = cosine(base_rate, epochs, len(images))
+    rate = cosine(base_rate, epochs, copies * len(images))
     optimizer = keras.optimizers.SGD(rate, momentum=0.9, global_clipnorm=1.0)
-    train(model, images, labels, optimizer, epochs)
+    train(model, images, labels, optimizer, epochs, copies)
     test_images = model.preprocessing(test_images)
     _, accuracy = model.evaluate(test_images, test_labels, verbose=0)
     return model, accuracy, test_images
@@ -108,6 +107,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--pretrain-epochs", type=int, default=14)
     parser.add_argument("--finetune-epochs", type=int, default=4)
+    parser.add_argument("--copies", type=int, default=8, help="of every training image, all but one of them changed")
     parser.add_argument("--base-rate", type=float, default=0.03)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
@@ -116,12 +116,13 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         folder = Path(folder)
         print("Pre-training on the digits 0-4 at 16 pixels", flush=True)
-        pretrain(folder / "pretrained.npz", arguments.pretrain_epochs)
+        pretrain(folder / "pretrained.npz", arguments.pretrain_epochs, arguments.copies)
         print("Fine-tuning on the digits 5-9 at 32 pixels", flush=True)
-        model, accuracy, images = finetune(folder / "pretrained.npz", arguments.base_rate, arguments.finetune_epochs)
+        settings = (arguments.base_rate, arguments.finetune_epochs, arguments.copies)
+        model, accuracy, images = finetune(folder / "pretrained.npz", *settings)
         print(*model.weights_report, sep="\n", flush=True)
         print("The same from scratch", flush=True)
-        _, scratch_accuracy, _ = finetune(None, arguments.base_rate, arguments.finetune_epochs)
+        _, scratch_accuracy, _ = finetune(None, *settings)
         print("Saving, and predicting in a fresh process", flush=True)
         difference = np.abs(predict_elsewhere(model, images, folder) - model.predict(images, verbose=0)).max()
     result = {

@@ -1,5 +1,8 @@
 """What many tests share: small odd sizes, golden files, and a fresh process."""
 
+import fcntl
+import gc
+import json
 import os
 import signal
 import subprocess
@@ -8,6 +11,7 @@ from pathlib import Path
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ["HF_HUB_CACHE"] = os.devnull  # so that no test sees what its user has of the Hugging Face Hub
+os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "1")  # models this small keep further threads busy with waiting
 
 import keras
 import numpy as np
@@ -16,10 +20,46 @@ from keras.src.backend.common import global_state  # nothing public tells what s
 
 import keras_vit
 
+gc.freeze()  # what TensorFlow is made of stays: each collection would look through all of it
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a background task ignores it, and so would child processes
 
 ROOT = Path(__file__).parents[1]
 GOLDEN = Path(__file__).parent / "golden"
+BACKENDS = {"jax": "jax", "torch": "torch", "two devices": "tensorflow"}
+# LLVM's optimisations take half of a child's time on JAX, and are not what its checks look at.
+QUICK_XLA = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "elsewhere(kind, check): looks at what a check of tests/elsewhere.py found")
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if item.get_closest_marker("elsewhere"):
+            item.add_marker(pytest.mark.timeout(900))  # the first one waits for the checks of all
+
+
+@pytest.fixture
+def found(request, tmp_path_factory):
+    """What this test's check found elsewhere: one process for all checks of its kind, whichever worker asks first."""
+    kind, check = request.node.get_closest_marker("elsewhere").args
+    pytest.importorskip(BACKENDS[kind])
+    marks = [item.get_closest_marker("elsewhere") for item in request.session.items]
+    folder = tmp_path_factory.getbasetemp()
+    folder = folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
+    path = folder / f"{kind}.json"
+    with (folder / f"{kind}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not path.exists():
+            checks = sorted({mark.args[1] for mark in marks if mark and mark.args[0] == kind})
+            code = f"import elsewhere; elsewhere.main({kind!r}, {str(path)!r}, *{checks!r})"
+            run_python(
+                code, backend=BACKENDS[kind], timeout=850, PYTHONPATH=f"{ROOT}:{ROOT}/tests", XLA_FLAGS=QUICK_XLA
+            )
+    result = json.loads(path.read_text())[check]
+    assert "error" not in result, result["error"]
+    return result["found"]
 
 
 @pytest.fixture(autouse=True)
@@ -84,9 +124,9 @@ def numpy(x):
     return keras.ops.convert_to_numpy(x)
 
 
-def run_python(code, *arguments, backend=None, timeout=280):
+def run_python(code, *arguments, backend=None, timeout=280, **variables):
     """Runs code in a fresh process, with warnings as they come, and gives what it printed."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3"}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3", **variables}
     if backend is not None:
         environment["KERAS_BACKEND"] = backend
     done = subprocess.run(

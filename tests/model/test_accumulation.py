@@ -1,19 +1,17 @@
 """A step over micro-batches is the step of the whole batch: on both backends, under XLA and on two devices."""
 
-import json
-from pathlib import Path
+import functools
 
 import keras
 import numpy as np
 import pytest
-from conftest import images, make_tiny, numpy, randomise, run_python, tiny_config
+from conftest import images, make_tiny, numpy, randomise, tiny_config
 
 import keras_vit
 from keras_vit.model.accumulation import check_accumulation
 from keras_vit.training.optimizers import SGD, AdamW
 from keras_vit.training.schedules import WarmupCosine
 
-TESTS = Path(__file__).parent
 TOLERANCE = 1e-6  # float32 sums in another order, over 3 steps
 BATCH, CLASSES = 8, 7
 pytestmark = pytest.mark.skipif(keras.backend.backend() == "torch", reason="TensorFlow and JAX only")
@@ -54,29 +52,37 @@ def furthest(found, expected):
     return float(max((abs(a - b) / np.maximum(abs(b), 1)).max() for a, b in pairs))
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
-@pytest.mark.parametrize("steps", [2, 4])
-def test_micro_batches_train_as_the_whole_batch(steps, optimizer):
-    assert furthest(train(steps, optimizer), train(1, optimizer)) < TOLERANCE
+@functools.cache
+def whole(optimizer="sgd", count=13):
+    """One of the whole batches: of 13 images, one of 8 and one of 5."""
+    return train(1, optimizer, count=count)
 
 
-def test_micro_batches_under_xla_train_as_the_whole_batch():
-    assert furthest(train(4, jit_compile=True), train(1)) < TOLERANCE
-
-
-def test_micro_batches_run_eagerly_train_as_the_whole_batch():
-    assert furthest(train(4, run_eagerly=True), train(1)) < TOLERANCE
+@pytest.mark.parametrize(
+    ("steps", "optimizer", "arguments"),
+    [
+        (4, "sgd", {}),
+        (4, "sgd", {"jit_compile": True}),
+        (4, "sgd", {"run_eagerly": True}),
+        (2, "adamw", {}),
+        pytest.param(2, "sgd", {}, marks=pytest.mark.slow),
+        pytest.param(4, "adamw", {}, marks=pytest.mark.slow),
+    ],
+)
+def test_micro_batches_train_as_the_whole_batch_even_and_uneven(steps, optimizer, arguments):
+    """Batches of 8 and 5, in 2 or 4 parts."""
+    assert furthest(train(steps, optimizer, count=13, **arguments), whole(optimizer)) < TOLERANCE
 
 
 def test_sample_weights_count_as_in_the_whole_batch():
-    weights = np.random.default_rng(2).uniform(0, 3, 3 * BATCH)
-    whole = train(1, weights=weights)
-    assert furthest(train(4, weights=weights), whole) < TOLERANCE
-    assert furthest(train(4), whole) > 1e-3
+    weights = np.random.default_rng(2).uniform(0, 3, 13)
+    weighed = train(1, weights=weights, count=13)
+    assert furthest(train(4, weights=weights, count=13), weighed) < TOLERANCE
+    assert furthest(whole(), weighed) > 1e-3
 
 
 def test_one_step_of_the_optimizer_is_made_for_a_batch():
-    model = make_tiny()
+    model = make_tiny(num_layers=1)
     model.compile(optimizer_of("sgd"), "mse", accumulation_steps=4)
     model.fit(images(16, 20, 28, 3), np.zeros((16, CLASSES)), 8, verbose=0)
     assert int(numpy(model.optimizer.iterations)) == 2
@@ -84,7 +90,7 @@ def test_one_step_of_the_optimizer_is_made_for_a_batch():
 
 def test_dropout_draws_anew_for_each_micro_batch():
     """Twice the same image: with one mask for both parts their predictions would be equal."""
-    model = keras_vit.build(tiny_config(dropout_rate=0.5), input_shape=(20, 28, 3), classes=CLASSES)
+    model = keras_vit.build(tiny_config(dropout_rate=0.5, num_layers=1), input_shape=(20, 28, 3), classes=CLASSES)
     randomise(model)
     model.compile(optimizer_of("sgd"), "mse", metrics=[Spread()], accumulation_steps=2)
     model.fit(np.repeat(images(1, 20, 28, 3), 2, 0), np.zeros((2, CLASSES)), 2, verbose=0)
@@ -109,23 +115,16 @@ class Spread(keras.metrics.Metric):
         """Kept for the test to read."""
 
 
-@pytest.mark.parametrize("arguments", [{}, {"jit_compile": True}, {"run_eagerly": True}])
-def test_an_uneven_batch_trains_as_the_whole_one(arguments):
-    """Batches of 8 and 5, in 4 parts."""
-    whole = train(1, count=13)
-    assert furthest(train(4, count=13, **arguments), whole) < TOLERANCE
-
-
 def test_an_uneven_batch_of_weighed_images_may_be_smaller_than_its_parts():
     weights = np.array([0.3, 2.0, 1.1])
-    whole = train(1, weights=weights, batch=3, count=3)
-    assert furthest(train(8, weights=weights, batch=3, count=3), whole) < TOLERANCE
+    weighed = train(1, weights=weights, batch=3, count=3)
+    assert furthest(train(8, weights=weights, batch=3, count=3), weighed) < TOLERANCE
 
 
 def test_regularisers_count_once_in_an_uneven_batch():
     trained = []
     for steps in (1, 4):
-        model = make_tiny()
+        model = make_tiny(num_layers=1)
         model.get_layer("head").kernel.regularizer = keras.regularizers.L2(0.1)
         assert len(model.losses) == 1
         model.compile(keras.optimizers.SGD(0.1), "mse", accumulation_steps=steps)
@@ -136,9 +135,10 @@ def test_regularisers_count_once_in_an_uneven_batch():
 
 def test_an_optimizer_that_accumulates_by_itself_is_refused():
     theirs = keras.optimizers.SGD(0.1, gradient_accumulation_steps=4)
+    model = make_tiny()
     with pytest.raises(ValueError, match="Leave the optimizer's out"):
-        make_tiny().compile(theirs, "mse", accumulation_steps=2)
-    make_tiny().compile(theirs, "mse")
+        model.compile(theirs, "mse", accumulation_steps=2)
+    model.compile(theirs, "mse")
 
 
 @pytest.mark.parametrize("reduction", ["sum", "mean_with_sample_weight"])
@@ -161,7 +161,7 @@ def test_steps_that_are_no_positive_int_are_refused(steps, error):
 
 def test_a_saved_model_goes_on_as_it_was_compiled(tmp_path):
     data = (images(8, 20, 28, 3), np.zeros((8, CLASSES)))
-    model = make_tiny()
+    model = make_tiny(num_layers=1)
     model.compile(optimizer_of("adamw"), "mse", accumulation_steps=2)
     model.fit(*data, 4, verbose=0, shuffle=False)
     model.save(tmp_path / "model.keras")
@@ -173,40 +173,31 @@ def test_a_saved_model_goes_on_as_it_was_compiled(tmp_path):
         np.testing.assert_array_equal(numpy(ours), numpy(theirs))
 
 
-ELSEWHERE = """
-import json, sys
-sys.path.insert(0, sys.argv[1])
-from test_accumulation import furthest, train
-pairs = [("sgd", 21), ("adamw", 24)]  # the last batch of 21 is uneven
-print(json.dumps([furthest(train(4, name, count=n), train(1, name, count=n)) for name, n in pairs]))
-"""
+def micro_batches_against_the_whole():
+    pairs = [("sgd", 21), ("adamw", 24)]  # the last batch of 21 is uneven
+    return [furthest(train(4, name, count=n), train(1, name, count=n)) for name, n in pairs]
 
 
-def test_micro_batches_on_jax_train_as_the_whole_batch():
-    pytest.importorskip("jax")
-    assert max(json.loads(run_python(ELSEWHERE, TESTS, backend="jax").splitlines()[-1])) < TOLERANCE
+@pytest.mark.elsewhere("jax", "micro-batches")
+def test_micro_batches_on_jax_train_as_the_whole_batch(found):
+    assert len(found) == 2
+    assert max(found) < TOLERANCE
 
 
-MIRRORED = """
-import json, sys
-import tensorflow as tf
-sys.path.insert(0, sys.argv[1])
-cpu = tf.config.list_physical_devices("CPU")[0]
-tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
-from test_accumulation import furthest, train
-found = {}
-for name in ("sgd", "adamw"):
-    one = train(1, name)
-    with tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope():
-        found[name] = furthest(train(1, name), one)
-        found[name + " in micro-batches"] = furthest(train(2, name), one)
-print(json.dumps(found))
-"""
+def two_devices_against_one():
+    import tensorflow as tf
+
+    found = {}
+    for name in ("sgd", "adamw"):
+        one = train(1, name)
+        with tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope():
+            found[name] = furthest(train(1, name), one)
+            found[name + " in micro-batches"] = furthest(train(2, name), one)
+    return found
 
 
-def test_two_devices_train_as_one_with_clipping_and_micro_batches():
+@pytest.mark.elsewhere("two devices", "micro-batches")
+def test_two_devices_train_as_one_with_clipping_and_micro_batches(found):
     """Clipping by the norm over both devices, decay, averaging and loss: with Keras' clipping it is off by .1."""
-    pytest.importorskip("tensorflow")
-    found = json.loads(run_python(MIRRORED, TESTS, backend="tensorflow").splitlines()[-1])
     assert len(found) == 4
     assert max(found.values()) < TOLERANCE, found

@@ -33,7 +33,7 @@ def test_the_same_shape_gives_the_same_numbers_from_weights_of_its_own(tiny):
 
 
 def test_a_compiled_and_trained_model_moves_and_is_not_compiled(tiny):
-    tiny.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    tiny.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True), run_eagerly=True)
     tiny.fit(images(2, 20, 28, 3), np.arange(2), verbose=0)
     moved = keras_vit.with_input_shape(tiny, (32, 16, 3))
     assert type(moved) is keras_vit.VisionTransformer

@@ -6,7 +6,7 @@ import json
 import keras
 import numpy as np
 import pytest
-from conftest import images, make_tiny, numpy, run_python, tiny_config
+from conftest import images, make_tiny, numpy, tiny_config
 
 import keras_vit
 from keras_vit.recipes import RECIPES
@@ -215,34 +215,37 @@ def test_plan_refuses_a_rate_below_the_one_it_falls_to():
 
 # -- fit
 
-FIT = """
-import keras, numpy as np, sys
-import keras_vit
-from keras_vit.training.plan import plan
 
-config = keras_vit.ViTConfig(4, 12, 2, 3, 17)
-model = keras_vit.build(config, input_shape=(8, 8, 3), classes=5)
-made = plan("augreg-finetune", model, num_images=20, batch_size=4, steps=int(sys.argv[1]), accumulation_steps=2)
-made.prepare(model)
-model.compile(**made.compile_arguments())
+def fit_of_a_plan(steps=13):
+    """Optimizer's steps, evaluations, epochs, steps of an epoch; and the first epoch's loss."""
+    model = keras_vit.build(tiny_config(), input_shape=(8, 8, 3), classes=5)
+    made = plan("augreg-finetune", model, num_images=20, batch_size=4, steps=steps, accumulation_steps=2)
+    made.prepare(model)
+    model.compile(**made.compile_arguments())
 
-def batches():
-    rng = np.random.default_rng(0)
-    while True:
-        yield rng.uniform(-1, 1, (4, 8, 8, 3)).astype("float32"), np.arange(4) % 5
+    def batches():
+        rng = np.random.default_rng(0)
+        while True:
+            yield rng.uniform(-1, 1, (4, 8, 8, 3)).astype("float32"), np.arange(4) % 5
 
-validation = (np.zeros((3, 8, 8, 3), "float32"), np.arange(3))
-history = model.fit(batches(), validation_data=validation, verbose=0, **made.fit_arguments())
-print(int(model.optimizer.iterations), len(history.history["val_accuracy"]), made.epochs, made.steps_per_epoch)
-print(history.history["loss"][0])
-"""
+    validation = (np.zeros((3, 8, 8, 3), "float32"), np.arange(3))
+    history = model.fit(batches(), validation_data=validation, verbose=0, **made.fit_arguments()).history
+    counts = [int(model.optimizer.iterations), len(history["val_accuracy"]), made.epochs, made.steps_per_epoch]
+    return counts, history["loss"][0]
 
 
-@pytest.mark.parametrize("backend", ["tensorflow", "jax"])
-def test_fit_makes_exactly_the_steps_of_the_plan_and_evaluates_after_each_epoch(backend):
-    counts, loss = run_python(FIT, 13, backend=backend, timeout=240).splitlines()
-    assert counts == "13 3 3 5"  # 5 + 5 + 3
-    assert float(loss) < np.log(5) * 1.01  # of a zero-initialised head at first: log K
+def assert_fits_as_planned(counts, loss):
+    assert counts == [13, 3, 3, 5]  # 5 + 5 + 3
+    assert loss < np.log(5) * 1.01  # of a zero-initialised head at first: log K
+
+
+def test_fit_makes_exactly_the_steps_of_the_plan_and_evaluates_after_each_epoch():
+    assert_fits_as_planned(*fit_of_a_plan())
+
+
+@pytest.mark.elsewhere("jax", "plan")
+def test_fit_makes_exactly_the_steps_of_the_plan_on_jax(found):
+    assert_fits_as_planned(*found)
 
 
 def test_plan_goes_into_json_with_its_recipe():

@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 import pytest
-from conftest import numpy, run_python
+from conftest import numpy
 
 from keras_vit.training.schedules import WarmupCosine, WarmupLinear, WarmupReciprocalSqrt
 
@@ -100,15 +100,11 @@ def test_schedule_refuses_a_fraction_of_a_step():
         WarmupCosine(0.03, 100.5)
 
 
-def test_schedules_are_the_same_on_jax():
-    code = """
-import keras, sys
-from keras_vit.training import schedules as s
-for schedule in (s.WarmupCosine(.03, 1000003, 10000), s.WarmupLinear(.03, 1000003, 10000),
-                 s.WarmupReciprocalSqrt(.03, 1000003, 10000, 7000, 50000)):
-    print(*[float(schedule(t)) for t in map(int, sys.argv[1:])])
-"""
-    lines = run_python(code, *STEPS, backend="jax").splitlines()
-    for line, (_, formula) in zip(lines, CASES, strict=True):
-        expected = formula(np.array(STEPS, "float64"))
-        np.testing.assert_allclose([float(rate) for rate in line.split()], expected, rtol=1e-6, atol=1e-17)
+def rates():
+    return [[float(schedule(step)) for step in STEPS] for schedule, _ in CASES]
+
+
+@pytest.mark.elsewhere("jax", "schedules")
+def test_schedules_are_the_same_on_jax(found):
+    for line, (_, formula) in zip(found, CASES, strict=True):
+        np.testing.assert_allclose(line, formula(np.array(STEPS, "float64")), rtol=1e-6, atol=1e-17)

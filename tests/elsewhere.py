@@ -1,0 +1,61 @@
+"""Checks that need a process of their own: on another backend, or on two devices.
+
+`python elsewhere.py KIND FILE CHECK...` runs checks of one kind and writes what each found as JSON, or its traceback.
+The checks are functions of the test modules that look at the results, so that one process serves them all.
+"""
+
+import importlib
+import json
+import sys
+import traceback
+from pathlib import Path
+
+HERE = Path(__file__).parent
+CHECKS = {
+    "jax": {
+        "augmentation": "test_augmentation.digest_of_everything",
+        "pipeline": "test_pipeline.digests_and_a_fit",
+        "logits": "test_backends.predictions",
+        "micro-batches": "test_accumulation.micro_batches_against_the_whole",
+        "bad image": "test_callbacks.divergences",
+        "golden finetuning": "test_golden_finetune.all_deviations",
+        "plan": "test_plan.fit_of_a_plan",
+        "schedules": "test_schedules.rates",
+    },
+    "torch": {"logits": "test_backends.predictions"},
+    "two devices": {
+        "micro-batches": "test_accumulation.two_devices_against_one",
+        "batches": "test_pipeline.batches_of_two_devices",
+    },
+}
+
+
+def two_devices():
+    import tensorflow as tf
+
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+
+
+def run(path):
+    """What a check finds, from the same seed whichever ran before it."""
+    import keras
+
+    module, name = path.split(".")
+    keras.utils.set_random_seed(7)
+    try:
+        return {"found": getattr(importlib.import_module(module), name)()}
+    except Exception:
+        return {"error": traceback.format_exc()}
+
+
+def main(kind, out, *checks):
+    sys.path[:0] = [str(HERE), *(str(path) for path in HERE.iterdir() if path.is_dir())]
+    if kind == "two devices":
+        two_devices()
+    results = {check: run(CHECKS[kind][check]) for check in checks}
+    Path(out).write_text(json.dumps(results))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
