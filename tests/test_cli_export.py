@@ -61,10 +61,10 @@ def assert_one_line(error_lines, pattern):
 
 
 def test_choices_are_those_of_the_function():
-    from keras_vit import exporting
+    from keras_vit.exporting import formats
 
-    assert tuple(exporting.FORMATS) == FORMATS
-    assert exporting.PRECISIONS == PRECISIONS
+    assert formats.FORMATS == FORMATS
+    assert formats.PRECISIONS == PRECISIONS
 
 
 # What is written and printed
