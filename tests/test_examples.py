@@ -18,12 +18,13 @@ def run_example(name, *arguments):
 
 
 def test_transfer_digits_runs_and_reloads_what_it_saved():
-    printed, result = run_example("transfer_digits.py", "--pretrain-epochs", 1, "--finetune-epochs", 1, "--copies", 1)
+    arguments = ("--pretrain-epochs", 3, "--finetune-epochs", 3, "--copies", 1)
+    printed, result = run_example("transfer_digits.py", *arguments)
     assert "position embedding resized from (4, 4) to (8, 8)" in printed
     assert "29/29" in printed  # Keras' progress bar: 901 digits in batches of 32
     assert set(result) == {"transfer_accuracy", "scratch_accuracy", "reload_difference", "seconds"}
     assert result["reload_difference"] == 0
-    assert 0.1 < result["transfer_accuracy"] <= 1  # five classes, one short epoch
+    assert result["transfer_accuracy"] > 0.5  # five classes, three short epochs
 
 
 @pytest.mark.slow
