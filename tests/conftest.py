@@ -34,7 +34,20 @@ def pytest_configure(config):
     config.addinivalue_line("markers", "elsewhere(kind, check): looks at what a check of tests/elsewhere.py found")
 
 
+# Files that take longest come first, so that two workers end together (`--dist loadfile` hands out files in order).
+SLOWEST_FIRST = (
+    *("training/test_plan", "test_readme", "data/test_pipeline", "test_examples", "test_cli_training"),
+    *("runs/test_finetune", "model/test_accumulation", "test_golden", "exporting/test_saved_model"),
+    *("training/test_callbacks", "exporting/test_file_inputs", "test_precision", "test_fuzz", "weights/test_load"),
+    *("training/test_golden_finetune", "weights/test_dialects", "test_builders", "test_saving", "test_silence"),
+    *("exporting/test_litert", "exporting/test_onnx", "weights/test_published", "test_distillation"),
+    *("exporting/test_openvino", "exporting/test_acceptance", "test_cli_export", "exporting/test_hostile"),
+)
+
+
 def pytest_collection_modifyitems(items):
+    order = {f"{name}.py": place for place, name in enumerate(SLOWEST_FIRST)}
+    items.sort(key=lambda item: order.get(str(item.path.relative_to(Path(__file__).parent)), len(order)))
     for item in items:
         if item.get_closest_marker("elsewhere"):
             item.add_marker(pytest.mark.timeout(900))  # the first one waits for the checks of all

@@ -26,6 +26,7 @@ CHECKS = {
     "two devices": {
         "micro-batches": "test_accumulation.two_devices_against_one",
         "batches": "test_pipeline.batches_of_two_devices",
+        "weights of a file": "test_load.mirrored_weights",
     },
 }
 

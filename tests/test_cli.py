@@ -208,7 +208,7 @@ def test_bad_file_is_one_line_for_every_command_and_never_run(run, tmp_path, wha
 @pytest.mark.parametrize(
     ("arguments", "pattern"),
     [
-        (["weights", "list", "ViTB17"], "`model` must be one of .* Did you mean 'ViTB16'"),
+        (["weights", "list", "ViTB17"], "`--model` must be one of .* Did you mean 'ViTB16'"),
         (["weights", "list", "vitb16"], ".{1,200}Did you mean 'ViTB16'[^,]{0,50}$"),
         (["weights", "info", "nope"], "Some of them: augreg"),
         (["weights", "fetch", "https:///x.npz"], "must name a host"),

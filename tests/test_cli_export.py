@@ -13,7 +13,6 @@ from fault_server import child_environment
 from pictures import encoded, picture
 
 from keras_vit import cli
-from keras_vit.cli.export import FORMATS, PRECISIONS
 from keras_vit.weights.fetch import cache_dir
 
 NAMES = ["ash", "birch", "cedar", "douglas fir", "elm", "fig", "ginkgo"]
@@ -58,13 +57,6 @@ def photos(tmp_path_factory):
 def assert_one_line(error_lines, pattern):
     assert len(error_lines) == 1, error_lines
     assert re.match(f"keras-vit: error: .*{pattern}", error_lines[0]), error_lines
-
-
-def test_choices_are_those_of_the_function():
-    from keras_vit.exporting import formats
-
-    assert formats.FORMATS == FORMATS
-    assert formats.PRECISIONS == PRECISIONS
 
 
 # What is written and printed

@@ -91,7 +91,7 @@ def check(arguments):
     keras.utils.clear_session()
 
 
-@settings(max_examples=25, **SETTINGS)
+@settings(max_examples=12, **SETTINGS)
 @given(arguments=valid)
 def test_valid_arguments_build_a_model_of_the_closed_form_size(arguments):
     check(arguments)

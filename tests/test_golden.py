@@ -99,7 +99,7 @@ def test_logits_at_another_resolution_are_the_official_ones(case, shape):
         assert len(model.weights_report) == 1
 
 
-@pytest.mark.parametrize("case", ["token", "hybrid_root"])
+@pytest.mark.parametrize("case", ["token", pytest.param("hybrid_root", marks=pytest.mark.slow)])
 def test_logits_are_the_official_ones_under_xla(case):
     expected = expected_of(case)
     model = load(case)
@@ -107,7 +107,7 @@ def test_logits_are_the_official_ones_under_xla(case):
     np.testing.assert_allclose(model.predict(expected["images"], verbose=0), expected["logits"], atol=1e-5)
 
 
-@pytest.mark.parametrize("jit_compile", [False, True])
+@pytest.mark.parametrize("jit_compile", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_dynamic_resolution_gives_the_official_logits_under_xla(jit_compile):
     model = load("token", input_shape=(None, None, 3))
     model.compile(jit_compile=jit_compile)

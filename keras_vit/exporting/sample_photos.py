@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from keras_vit.images.read import read_image
+from keras_vit.images.read import ImageError, read_image
 
 _SAMPLES = ("china.jpg", "flower.jpg")  # the two photos that come with scikit-learn, 427 x 640
 _SUFFIXES = (".jpg", ".jpeg", ".png")
@@ -43,7 +43,7 @@ def real_photos(given, count, channels=3) -> list[np.ndarray]:
         raise ValueError("`images` must hold at least one photo.\nReceived: none.")
     chosen = [given[index] for index in np.linspace(0, len(given) - 1, min(count, len(given))).astype(int)]
     return [
-        _with_channels(_shrunk(read_image(image) if isinstance(image, (str, Path)) else _checked(image)), channels)
+        _with_channels(_shrunk(_read(image) if isinstance(image, (str, Path)) else _checked(image)), channels)
         for image in chosen
     ]
 
@@ -70,6 +70,17 @@ def _files_below(folder):
     if not files:
         raise ValueError(f"`images` must hold at least one photo.\nReceived: {folder}, without a JPEG or PNG file.")
     return files
+
+
+def _read(path):
+    try:
+        return read_image(path)
+    except FileNotFoundError:
+        raise FileNotFoundError(f"`images` must be files that are there.\nReceived: {path}.") from None
+    except ImageError as error:
+        raise ValueError(
+            f"`images` must be valid JPEG, PNG, WebP or BMP files.\nReceived: {path}: {error.reason}."
+        ) from None
 
 
 def _checked(image):

@@ -69,15 +69,15 @@ def test_photo_held_sideways_is_turned(tmp_path):
 @pytest.mark.parametrize(
     ("content", "why"),
     [
-        (b"", "only JPEG and PNG are decoded"),
-        (b"no picture", "only JPEG and PNG are decoded"),
-        (encoded(PHOTOS[0], "PNG")[:-300], ""),
-        (encoded(PHOTOS[0])[:200], ""),
+        (b"", "not a JPEG, PNG, WebP or BMP image"),
+        (b"no picture", "not a JPEG, PNG, WebP or BMP image"),
+        (encoded(PHOTOS[0], "PNG")[:-300], "truncated PNG"),
+        (encoded(PHOTOS[0])[:200], "truncated JPEG"),
     ],
 )
 def test_file_that_is_broken_is_named_in_two_lines(folder, content, why):
     (folder / "b" / "broken.jpg").write_bytes(content)
-    with pytest.raises(ValueError, match="`images` must be valid JPEG or PNG files") as caught:
+    with pytest.raises(ValueError, match="`images` must be valid JPEG, PNG, WebP or BMP files") as caught:
         real_photos(folder, 99)
     _, received = str(caught.value).splitlines()
     assert received.startswith(f"Received: {folder / 'b' / 'broken.jpg'}: {why}")

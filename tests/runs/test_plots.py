@@ -9,7 +9,7 @@ from keras_vit.runs.run_directory import COLUMNS
 Image = pytest.importorskip("PIL.Image")
 
 
-@pytest.mark.parametrize("classes", [2, 37, 121])
+@pytest.mark.parametrize("classes", [2, pytest.param(37, marks=pytest.mark.slow), 121])
 def test_confusion_matrix_is_drawn_for_any_number_of_classes(tmp_path, classes):
     names = ["$ä_b$ " + "x" * index for index in range(classes)]
     draw_confusion(np.eye(classes, dtype=int) * 3, names, tmp_path / "c.png")

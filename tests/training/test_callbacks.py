@@ -104,17 +104,12 @@ class Overflow(keras.callbacks.Callback):
         scale.assign(float(numpy(scale)) * 0.5**self.halvings)
 
 
-def test_single_overflows_of_float16_go_on():
+def test_single_overflows_of_float16_go_on_and_many_in_a_row_stop_the_run():
     model = compiled(keras.optimizers.LossScaleOptimizer(OPTIMIZERS["sgd"]()))
-    model.fit(*data(4, bad=2), BATCH, shuffle=False, verbose=0, callbacks=[NonFiniteGuard()])
+    arguments = {"shuffle": False, "verbose": 0}
+    model.fit(*data(4, bad=2), BATCH, callbacks=[NonFiniteGuard()], **arguments)
     assert float(numpy(model.optimizer.dynamic_scale)) == 2.0**14
     assert all(np.isfinite(numpy(weight)).all() for weight in model.weights)
-
-
-def test_many_overflows_in_a_row_stop_the_run_and_none_do_not():
-    model = compiled(keras.optimizers.LossScaleOptimizer(OPTIMIZERS["sgd"]()))
-    model.optimizer.build(model.trainable_variables)
-    arguments = {"shuffle": False, "verbose": 0}
     model.fit(*data(7), BATCH, callbacks=[Overflow(0), NonFiniteGuard()], **arguments)
     with pytest.raises(TrainingDivergedError, match=r"54 steps skipped in a row; .* loss scale"):
         model.fit(*data(7), BATCH, callbacks=[Overflow(9), NonFiniteGuard()], **arguments)

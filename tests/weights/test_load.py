@@ -4,7 +4,7 @@ import logging
 import keras
 import numpy as np
 import pytest
-from conftest import GOLDEN, images, make_tiny, numpy, randomise, run_python, tiny_config
+from conftest import GOLDEN, images, make_tiny, numpy, randomise, tiny_config
 
 import keras_vit
 from keras_vit.model.stations import weight_paths
@@ -66,11 +66,13 @@ def test_an_extra_array_is_named(saved):
 
 def test_every_array_of_a_wrong_shape_is_named(saved):
     model, path, edit = saved
-    original = dict(np.load(path))
+    original, before = dict(np.load(path)), model.get_weights()
     for name, array in original.items():
         edit(**{**original, name: np.ones((*array.shape[:-1], array.shape[-1] + 1), "float32")})
         with pytest.raises(CheckpointError, match=r"~ .*file \(.*model \(|must agree on|grid of the position table"):
-            load_into_copy(model, path)
+            keras_vit.load_checkpoint(model, path)
+    for weight, old in zip(model.get_weights(), before, strict=True):
+        np.testing.assert_array_equal(weight, old)
 
 
 def test_a_transposed_square_kernel_of_several_heads_is_refused(saved):
@@ -110,10 +112,11 @@ def test_a_file_of_another_variant_is_recognised_for_all_ordered_pairs():
     from keras_vit.weights.load import _check_fit
 
     made = {name: shape_table(name) for name in VARIANTS}
+    wanted = {name: weight_paths(model) for name, (model, _) in made.items()}
     for ours, theirs in itertools.permutations(VARIANTS, 2):
         model, checkpoint = made[ours][0], made[theirs][1]
         with pytest.raises(CheckpointError, match="looks like ViT ") as error:
-            _check_fit(model, checkpoint, dict(checkpoint.tensors), weight_paths(model))
+            _check_fit(model, checkpoint, dict(checkpoint.tensors), wanted[ours])
         blocks, width = VARIANTS[theirs].num_layers, VARIANTS[theirs].hidden_size
         assert f"looks like ViT {theirs} ({blocks} blocks, width {width})" in str(error.value)
 
@@ -277,20 +280,20 @@ def test_mixed_precision_and_bfloat16_models_load_and_save(tmp_path):
             np.testing.assert_allclose(saved[name], original[name], atol=atol)
 
 
-def test_strategy_scope_gets_mirrored_variables_with_the_values_of_the_file():
-    printed = run_python(
-        "import sys, numpy as np, tensorflow as tf\n"
-        "tf.config.set_logical_device_configuration(tf.config.list_physical_devices('CPU')[0],"
-        " [tf.config.LogicalDeviceConfiguration()] * 2)\n"
-        "import keras_vit\n"
-        "with tf.distribute.MirroredStrategy(['CPU:0', 'CPU:1']).scope():\n"
-        "    model = keras_vit.build(keras_vit.ViTConfig(8, 48, 3, 4, 96), weights=sys.argv[1])\n"
-        "kernel = model.get_layer('block_02').mlp.dense_2.kernel.value\n"
-        "theirs = np.load(sys.argv[1])['Transformer/encoderblock_2/MlpBlock_3/Dense_1/kernel']\n"
-        "print([bool((v.numpy() == theirs).all()) for v in kernel.values])",
-        TOKEN,
-    )
-    assert printed.strip() == "[True, True]"
+def mirrored_weights():
+    """Whether each of two devices has the kernel of the file."""
+    import tensorflow as tf
+
+    with tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope():
+        model = keras_vit.build(keras_vit.ViTConfig(8, 48, 3, 4, 96), weights=TOKEN)
+    kernel = model.get_layer("block_02").mlp.dense_2.kernel.value
+    theirs = np.load(TOKEN)["Transformer/encoderblock_2/MlpBlock_3/Dense_1/kernel"]
+    return [bool((value.numpy() == theirs).all()) for value in kernel.values]
+
+
+@pytest.mark.elsewhere("two devices", "weights of a file")
+def test_strategy_scope_gets_mirrored_variables_with_the_values_of_the_file(found):
+    assert found == [True, True]
 
 
 @pytest.mark.parametrize(
