@@ -5,12 +5,17 @@ import importlib
 import math
 
 
-def check_positive_int(name, value):
-    """Raises unless `value` is an int (not a bool) above zero."""
+def check_int(name, value, least):
+    """Raises unless `value` is an int (not a bool) of at least `least`."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise TypeError(f"`{name}` must be an int.\nReceived: {name}={value!r} of type {type(value).__name__}.")
-    if value < 1:
-        raise ValueError(f"`{name}` must be at least 1.\nReceived: {name}={value}.")
+    if value < least:
+        raise ValueError(f"`{name}` must be at least {least}.\nReceived: {name}={value}.")
+
+
+def check_positive_int(name, value):
+    """Raises unless `value` is an int (not a bool) above zero."""
+    check_int(name, value, least=1)
 
 
 def check_choice(name, value, choices):
@@ -65,10 +70,7 @@ def check_share(name, value):
 
 def check_steps(name, value):
     """Raises unless `value` is a number of steps: an int of at least zero."""
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"`{name}` must be an int.\nReceived: {name}={value!r} of type {type(value).__name__}.")
-    if value < 0:
-        raise ValueError(f"`{name}` must be at least 0.\nReceived: {name}={value}.")
+    check_int(name, value, least=0)
 
 
 def check_installed(module, purpose, extra):
