@@ -1,5 +1,6 @@
 """What many tests share: small odd sizes, golden files, and a fresh process."""
 
+import collections
 import fcntl
 import gc
 import json
@@ -34,20 +35,32 @@ def pytest_configure(config):
     config.addinivalue_line("markers", "elsewhere(kind, check): looks at what a check of tests/elsewhere.py found")
 
 
-# Files that take longest come first, so that two workers end together (`--dist loadfile` hands out files in order).
-SLOWEST_FIRST = (
-    *("training/test_plan", "test_readme", "data/test_pipeline", "test_examples", "test_cli_training"),
-    *("runs/test_finetune", "model/test_accumulation", "test_golden", "exporting/test_saved_model"),
-    *("training/test_callbacks", "exporting/test_file_inputs", "test_precision", "test_fuzz", "weights/test_load"),
-    *("training/test_golden_finetune", "weights/test_dialects", "test_builders", "test_saving", "test_silence"),
-    *("exporting/test_litert", "exporting/test_onnx", "weights/test_published", "test_distillation"),
-    *("exporting/test_openvino", "exporting/test_acceptance", "test_cli_export", "exporting/test_hostile"),
+# Two workers take whole files in this order (`--dist loadfile`). First those that wait for processes of their own, then
+# files of many quick tests, then those that trace many graphs, which slow a process down, and the short rest.
+CHILDREN = ("test_plan", "test_readme", "test_pipeline", "test_examples", "test_cli_training", "test_silence")
+CHILDREN += ("test_cli_export", "test_serve_process", "test_acceptance", "test_hostile", "test_saving")
+GRAPHS = ("test_golden", "test_saved_model", "test_accumulation", "test_finetune", "test_callbacks", "test_precision")
+GRAPHS += (
+    "test_golden_finetune",
+    "test_distillation",
+    "test_litert",
+    "test_onnx",
+    "test_openvino",
+    "test_rematerialize",
 )
+MANY = 30  # tests
 
 
 def pytest_collection_modifyitems(items):
-    order = {f"{name}.py": place for place, name in enumerate(SLOWEST_FIRST)}
-    items.sort(key=lambda item: order.get(str(item.path.relative_to(Path(__file__).parent)), len(order)))
+    counts = collections.Counter(item.path for item in items)
+
+    def place(item):
+        name, count = item.path.stem, counts[item.path]
+        if name in CHILDREN:
+            return (0, CHILDREN.index(name))
+        return (2, GRAPHS.index(name)) if name in GRAPHS else (1 if count >= MANY else 3, -count)
+
+    items.sort(key=place)  # which keeps the order within a file
     for item in items:
         if item.get_closest_marker("elsewhere"):
             item.add_marker(pytest.mark.timeout(900))  # the first one waits for the checks of all
