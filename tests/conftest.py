@@ -97,9 +97,8 @@ def clean_state(monkeypatch, tmp_path):
     keras.config.set_dtype_policy("float32")
     keras.config.set_image_data_format("channels_last")
     # Variables made without values would all be initialised by the next scope that is left: gigabytes of a G/14.
-    # Clearing takes longer than most tests, so only where there are some.
-    if global_state.get_global_attribute("uninitialized_variables"):
-        keras.utils.clear_session()
+    # Clearing the session would look through all that the process has, which takes longer than most tests.
+    global_state.set_global_attribute("uninitialized_variables", None)
 
 
 @pytest.fixture(autouse=True, scope="module")
