@@ -20,4 +20,7 @@ def _is_the_command() -> bool:
 # takes seconds and the backend's log lines, which a command line that prints a table should not.
 if not _is_the_command():
     from keras_vit.api import *  # noqa: F403
-    from keras_vit.api import __all__  # noqa: F401
+    from keras_vit.api import __all__
+
+    def __dir__() -> list[str]:
+        return sorted([*__all__, "__version__"])  # and neither the rooms nor what stands above

@@ -288,6 +288,7 @@ def test_package_holds_no_lambda_layer_assert_or_unsafe_load():
 
 
 def test_public_names_exist_and_are_documented():
+    assert dir(keras_vit) == sorted([*keras_vit.__all__, "__version__"])
     for name in keras_vit.__all__:
         value = getattr(keras_vit, name)
         assert name.isupper() or value.__doc__, name

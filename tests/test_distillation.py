@@ -26,7 +26,8 @@ def pair():
 
 
 def teacher():
-    return randomise(keras_vit.build(tiny_config(pooling="gap"), input_shape=(20, 28, 3), classes=7), seed=8)
+    config = tiny_config(pooling="gap", dropout_rate=0.5)  # which a teacher that answers must not use
+    return randomise(keras_vit.build(config, input_shape=(20, 28, 3), classes=7), seed=8)
 
 
 def test_logits_are_the_average_of_two_heads_on_two_tokens(student):

@@ -78,6 +78,13 @@ def test_calibration_error_is_the_weighted_gap_of_each_bin(scored):
     assert measure(logits, labels, NAMES).calibration_error == pytest.approx(expected, abs=1e-12)
 
 
+def test_calibration_error_tells_the_two_highest_bins_apart():
+    """Three of confidence .95 that are right and one of .9 that is wrong: 3/4 of .05 and 1/4 of .9."""
+    scores = np.log([[0.95, 0.05]] * 3 + [[0.9, 0.1]])
+    found = measure(scores, [0, 0, 0, 1], ("a", "b")).calibration_error
+    assert found == pytest.approx(0.75 * 0.05 + 0.25 * 0.9, abs=1e-12)
+
+
 def test_probabilities_and_logits_give_the_same_figures(scored):
     logits, labels = scored
     from_logits, other = measure(logits, labels, NAMES), measure(softmax(logits), labels, NAMES, from_logits=False)

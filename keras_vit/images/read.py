@@ -37,11 +37,16 @@ def read_image(path: str | os.PathLike, channels: int = 3) -> np.ndarray:
         uint8 `(H, W, channels)`, 0 to 255; of 16 bits the high byte, without alpha.
 
     Raises:
-        ValueError: for another number of channels; as an `ImageError` for a folder, another format, a damaged file,
-            or more than 64 Mpx.
+        TypeError: if `path` is no path.
+        ValueError: for an empty path, or another number of channels; as an `ImageError` for a folder, another format,
+            a damaged file, or more than 64 Mpx.
         FileNotFoundError: if nothing is there.
         ImportError: for a WebP or BMP without Pillow.
     """
+    if not isinstance(path, (str, os.PathLike)):
+        raise TypeError(f"`path` must be that of a photo, a str or a path object.\nReceived: path={path!r}.")
+    if not os.fspath(path):
+        raise ValueError("`path` must be that of a photo.\nReceived: path=''.")
     if channels not in (1, 3):
         raise ValueError(f"a photo has three channels, or one of grey.\nReceived: channels={channels!r}.")
     path = Path(path)

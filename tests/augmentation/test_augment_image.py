@@ -156,6 +156,7 @@ def test_erasing_fills_one_rectangle_of_published_area_and_aspect(pixels):
     assert ((height - 0.5) / (width + 0.5)).max() < 1 / 0.3
     assert ((height + 0.5) / (width - 0.5)).min() > 0.3
     assert (height * width).max() > 0.35 * 29 * 43
+    assert width.max() > 29  # more than any height can be
 
 
 def test_erasing_noise_is_even_over_all_grey_levels(pixels):

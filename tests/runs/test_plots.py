@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from matplotlib.axes import Axes
 
 from keras_vit.runs.plots import draw_confusion, draw_curves
 from keras_vit.runs.run_directory import COLUMNS
@@ -17,6 +18,18 @@ def test_confusion_matrix_is_drawn_for_any_number_of_classes(tmp_path, classes):
         pixels = np.asarray(picture.convert("RGB"))
     assert max(pixels.shape) < 2000
     assert len(np.unique(pixels.reshape(-1, 3), axis=0)) > 10
+
+
+def test_rows_of_the_confusion_matrix_are_parts_of_the_true_class(tmp_path, monkeypatch):
+    drawn, imshow = [], Axes.imshow
+
+    def kept(axis, parts, **arguments):
+        drawn.append(parts)
+        return imshow(axis, parts, **arguments)
+
+    monkeypatch.setattr(Axes, "imshow", kept)
+    draw_confusion(np.array([[1, 3], [0, 5]]), ("a", "b"), tmp_path / "c.png")
+    np.testing.assert_array_equal(drawn[0], [[0.25, 0.75], [0, 1]])
 
 
 def test_class_whose_letters_the_font_lacks_is_drawn_as_its_number(tmp_path, monkeypatch):

@@ -9,7 +9,7 @@ from conftest import GOLDEN, images, make_tiny, numpy, randomise, tiny_config
 import keras_vit
 from keras_vit.model.stations import weight_paths
 from keras_vit.variants import VARIANTS
-from keras_vit.weights.checkpoint import Checkpoint
+from keras_vit.weights.checkpoint import Checkpoint, read_checkpoint
 from keras_vit.weights.reader import CheckpointError
 
 TOKEN = GOLDEN / "token.npz"
@@ -119,6 +119,12 @@ def test_a_file_of_another_variant_is_recognised_for_all_ordered_pairs():
             _check_fit(model, checkpoint, dict(checkpoint.tensors), wanted[ours])
         blocks, width = VARIANTS[theirs].num_layers, VARIANTS[theirs].hidden_size
         assert f"looks like ViT {theirs} ({blocks} blocks, width {width})" in str(error.value)
+
+
+@pytest.mark.parametrize(("case", "stride"), [("token", 8), ("hybrid_root", 16), ("hybrid_stages", 8)])
+def test_file_tells_the_size_of_its_images(case, stride):
+    checkpoint = read_checkpoint(GOLDEN / f"{case}.npz")
+    assert (checkpoint.stride, checkpoint.image_size) == (stride, (32, 32))
 
 
 def test_builder_follows_the_file():

@@ -185,6 +185,12 @@ def test_read_refuses_a_file_that_changed_since_the_scan(path):
     np.savez(path, **ARRAYS, more=ARRAYS["a"])
     with pytest.raises(CheckpointError, match="changed while it was being read"):
         file.read()
+    file, data, status = scan(path), bytearray(path.read_bytes()), path.stat()
+    data[-1] ^= 1  # of the same size at the same place, and later
+    path.write_bytes(data)
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns + 1))
+    with pytest.raises(CheckpointError, match="changed while it was being read"):
+        file.read()
     path.unlink()
     with pytest.raises(FileNotFoundError, match=r"no checkpoint at this path.\nReceived: .*x\.npz"):
         file.read()
