@@ -69,8 +69,14 @@ def _template():
     import jinja2
 
     text = importlib.resources.files("keras_vit.runs").joinpath("report.html.jinja").read_text("utf-8")
-    rules = {"trim_blocks": True, "lstrip_blocks": True, "keep_trailing_newline": True}
-    return jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, **rules).from_string(text)
+    environment = jinja2.Environment(
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    return environment.from_string(text)
 
 
 def _figures(result, evaluation):
