@@ -22,7 +22,7 @@ from keras.src.backend.common import global_state  # nothing public tells what s
 import keras_vit
 
 gc.freeze()  # what TensorFlow is made of stays: each collection would look through all of it
-signal.signal(signal.SIGINT, signal.default_int_handler)  # a background task ignores it, and so would child processes
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job ignores it, and so would child processes
 
 ROOT = Path(__file__).parents[1]
 GOLDEN = Path(__file__).parent / "golden"
@@ -36,7 +36,7 @@ def pytest_configure(config):
 
 
 # Two workers take whole files in this order (`--dist loadfile`). First those that wait for processes of their own, then
-# files of many quick tests, then those that trace many graphs, which slow a process down, and the short rest.
+# files of many quick tests and the short rest, and at last those that trace many graphs, which slow a process down.
 CHILDREN = ("test_plan", "test_readme", "test_pipeline", "test_examples", "test_cli_training", "test_silence")
 CHILDREN += ("test_cli_export", "test_serve_process", "test_acceptance", "test_hostile", "test_saving")
 GRAPHS = ("test_golden", "test_saved_model", "test_accumulation", "test_finetune", "test_callbacks", "test_precision")
@@ -58,7 +58,7 @@ def pytest_collection_modifyitems(items):
         name, count = item.path.stem, counts[item.path]
         if name in CHILDREN:
             return (0, CHILDREN.index(name))
-        return (2, GRAPHS.index(name)) if name in GRAPHS else (1 if count >= MANY else 3, -count)
+        return (3, GRAPHS.index(name)) if name in GRAPHS else (1 if count >= MANY else 2, -count)
 
     items.sort(key=place)  # which keeps the order within a file
     for item in items:
