@@ -61,6 +61,25 @@ def gpu_memory_limit() -> int:
     return next(device.memory_limit for device in device_lib.list_local_devices() if device.device_type == "GPU")
 
 
+class HookedModel(keras.Model):
+    """A model that several devices may train on a first batch which they cannot share evenly.
+
+    `fit` averages the shares of its first batch, to learn their shapes, and fails where these differ. No public method
+    comes before.
+    """
+
+    def _maybe_symbolic_build(self, iterator=None, data_batch=None):
+        """Builds what `compile` was given on one device's share of the first batch."""
+        if iterator is not None and getattr(self, "_distribute_strategy", None) is not None:
+            _, _, batches = next(iter(iterator))
+            batch = next(batches)
+            iterator = None
+            data_batch = keras.tree.map_structure(
+                lambda tensor: self.distribute_strategy.experimental_local_results(tensor)[0], batch
+            )
+        super()._maybe_symbolic_build(iterator, data_batch)
+
+
 class HookedOptimizer(keras.optimizers.Optimizer):
     """An optimizer whose subclass sees the gradients of all devices at once, in `update_all`.
 

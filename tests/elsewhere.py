@@ -26,6 +26,9 @@ CHECKS = {
     "two devices": {
         "micro-batches": "test_accumulation.two_devices_against_one",
         "batches": "test_pipeline.batches_of_two_devices",
+        "uneven shares": "test_replicas.uneven_shares",
+        "refusals": "test_replicas.refusals",
+        "reloaded": "test_replicas.reloaded",
         "weights of a file": "test_load.mirrored_weights",
     },
 }

@@ -55,6 +55,10 @@ ADVICE = {
         "`available_memory` on a GPU of TensorFlow, and so `check_memory` and the micro-batches of `finetune`",
         "a limit in `tf.config.experimental.get_memory_info`; else `None`, so that nothing is refused",
     ),
+    "HookedModel": (
+        "a first batch that two devices cannot share evenly, under MirroredStrategy",
+        "whether `fit` of a plain model takes 7 images in a batch of 7 on two devices by now; then the class can go",
+    ),
     "HookedOptimizer": (
         "SGD and AdamW: the norm over all devices, steps that are left out, decay of kernels only, float16",
         "how `apply` of `keras/src/optimizers/base_optimizer.py` and its TensorFlow class come to `update_step` now, "
@@ -78,7 +82,8 @@ def relies_on(hook):
 
 
 def test_every_hook_has_a_test_and_advice():
-    hooks = {name for name, value in vars(keras_private).items() if inspect.isfunction(value)} | {"HookedOptimizer"}
+    hooks = {name for name, value in vars(keras_private).items() if inspect.isfunction(value)}
+    hooks |= {"HookedModel", "HookedOptimizer"}
     assert set(ADVICE) == hooks
     assert set(re.findall(r'with relies_on\("(\w+)"\)', Path(__file__).read_text())) == hooks
 
@@ -271,3 +276,22 @@ def test_optimizer_knows_the_strategy_of_its_replicas():
         assert spy.num_replicas == 1
         spy._distribution_strategy = types.SimpleNamespace(num_replicas_in_sync=3)
         assert spy.num_replicas == 3
+
+
+def test_fit_builds_on_one_share_of_a_first_batch(monkeypatch):
+    """With devices that are played; what two do, `tests/model/test_replicas.py` shows."""
+    built = []
+    inputs = keras.Input((2,))
+    model = keras_private.HookedModel(inputs, keras.layers.Dense(1)(inputs))
+    shares = {"x": [np.ones((4, 2)), np.ones((3, 2))]}
+    played = types.SimpleNamespace(experimental_local_results=shares.get)
+    monkeypatch.setattr(keras.Model, "_maybe_symbolic_build", lambda self, *given: built.append(given))
+    monkeypatch.setattr(type(model), "distribute_strategy", played)
+    with relies_on("HookedModel"):
+        assert "self._maybe_symbolic_build(iterator=epoch_iterator)" in inspect.getsource(keras.Model.fit.__wrapped__)
+        batches = iter([(0, 1, iter([("x",)]))])
+        model._maybe_symbolic_build(iterator=batches)
+        assert built.pop() == (batches, None)  # without a strategy: as Keras has it
+        model._distribute_strategy = played
+        model._maybe_symbolic_build(iterator=iter([(0, 1, iter([("x",)]))]))
+        assert built[-1] == (None, (shares["x"][0],))

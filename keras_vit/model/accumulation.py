@@ -11,9 +11,8 @@ import keras
 from keras import ops
 
 from keras_vit.checks import check_positive_int
-from keras_vit.keras_private import track_loss, updated_metrics
-
-MEANS = ("sum_over_batch_size", "mean")  # reductions whose mean over equal parts is that of the whole
+from keras_vit.keras_private import updated_metrics
+from keras_vit.model.replicas import check_means, count, each, filled, logs, share
 
 
 def check_accumulation(steps, optimizer, losses) -> None:
@@ -44,19 +43,7 @@ def check_accumulation(steps, optimizer, losses) -> None:
             f"Received: accumulation_steps={steps}, gradient_accumulation_steps={theirs}. Leave the optimizer's out: "
             "its schedule and moving average count micro-batches."
         )
-    for loss in keras.tree.flatten(losses):
-        reduction = getattr(loss, "reduction", MEANS[0])
-        if reduction not in MEANS:
-            raise ValueError(
-                "`accumulation_steps` needs a loss that is a mean over the batch, for the micro-batches' losses are "
-                f"averaged.\nReceived: {loss!r} with reduction={reduction!r}. Pass one of {MEANS}."
-            )
-        if getattr(loss, "ignore_class", None) is not None:
-            raise ValueError(
-                "`accumulation_steps` needs a loss that counts every image, and `ignore_class` divides each "
-                f"micro-batch by what is left of it.\nReceived: {loss!r} with ignore_class={loss.ignore_class}. "
-                "Give those images a sample weight of 0."
-            )
+    check_means(losses, "`accumulation_steps`")
 
 
 def train_step(model, *arguments):
@@ -75,12 +62,13 @@ def _tensorflow_step(model, data):
 
     x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
     steps = model.accumulation_steps
-    parts = _map(lambda tensor: _cut(tensor, steps, -1), _filled(x, y, sample_weight, steps))
+    mean = share(x)
+    parts = each(lambda tensor: _cut(tensor, steps, -1), filled(x, y, sample_weight, mean, steps))
     variables = model.trainable_weights
     unconnected: set[int] = set()
 
     def one_part(index):
-        x, y, sample_weight = _map(lambda part: part[index], parts)
+        x, y, sample_weight = each(lambda part: part[index], parts)
         with tf.GradientTape() as tape:
             predictions = model(x, training=True)
             loss = model.compute_loss(x, y, predictions, sample_weight, training=True) / steps
@@ -107,18 +95,8 @@ def _tensorflow_step(model, data):
     )
     gradients = [None if index in unconnected else gradient for index, gradient in enumerate(gradients)]
     model.optimizer.apply_gradients(zip(gradients, variables, strict=True))
-    batch = ops.shape(keras.tree.flatten(x)[0])[0]
-    predictions = keras.tree.pack_sequence_as(model.output, [array.concat()[:batch] for array in arrays])
-    return _tensorflow_logs(model, x, y, predictions, sample_weight, loss)
-
-
-def _tensorflow_logs(model, x, y, predictions, sample_weight, loss):
-    import tensorflow as tf
-
-    # Keras divides the loss by the replicas, so that their gradients can be summed; what is shown is not divided.
-    replicas = tf.distribute.get_strategy().num_replicas_in_sync
-    track_loss(model, loss * replicas, ops.shape(keras.tree.flatten(x)[0])[0])
-    return model.compute_metrics(x, y, predictions, sample_weight=sample_weight)
+    predictions = keras.tree.pack_sequence_as(model.output, [array.concat() for array in arrays])
+    return logs(model, x, y, predictions, sample_weight, loss, mean)
 
 
 def _jax_step(model, state, data):
@@ -137,9 +115,10 @@ def _jax_step(model, state, data):
         gradients = jax.tree.map(lambda total, new: total + new / steps, gradients, part_gradients)
         return (gradients, loss + part_loss / steps, non_trainable, metrics), predictions
 
-    filled, batch = _filled(x, y, sample_weight, steps), keras.tree.flatten(x)[0].shape[0]
+    batch = count(x)
+    whole = filled(x, y, sample_weight, batch, steps)
     # Micro-batch i is every k-th image from i on: so each holds some of every device's, where the batch is sharded.
-    parts = jax.tree.map(lambda tensor: _cut(tensor, -1, steps).swapaxes(0, 1), filled)
+    parts = jax.tree.map(lambda tensor: _cut(tensor, -1, steps).swapaxes(0, 1), whole)
     start = (jax.tree.map(jax.numpy.zeros_like, trainable), jax.numpy.zeros(()), non_trainable, metrics)
     (gradients, loss, non_trainable, metrics), predictions = jax.lax.scan(one_part, start, parts)
     trainable, optimizer = model.optimizer.stateless_apply(optimizer, gradients, trainable)
@@ -151,33 +130,6 @@ def _jax_step(model, state, data):
 _TRAIN_STEPS: dict[str, Callable] = {"tensorflow": _tensorflow_step, "jax": _jax_step}
 
 
-def _filled(x, y, sample_weight, steps):
-    """The batch with as many images as are a multiple of `steps`: the last one again, with a sample weight of 0.
-
-    The mean over the larger batch is that over the given one, since the others' weights grow as it does. Losses of
-    layers and regularisers, which have no sample weights, stay as they are.
-    """
-    batch = ops.shape(keras.tree.flatten(x)[0])[0]
-    if isinstance(batch, int) and batch % steps == 0:
-        return x, y, sample_weight
-    size = (batch + steps - 1) // steps * steps
-    rows = ops.minimum(ops.arange(size), batch - 1)
-    counts = ops.where(ops.arange(size) < batch, ops.cast(size, "float32") / ops.cast(batch, "float32"), 0.0)
-
-    def again(tensor):
-        return ops.take(tensor, rows, axis=0)
-
-    def weighed(weights):
-        return ops.cast(again(weights), "float32") * ops.reshape(counts, (-1, *[1] * (len(weights.shape) - 1)))
-
-    return *_map(again, (x, y)), counts if sample_weight is None else _map(weighed, sample_weight)
-
-
 def _cut(tensor, *shape):
     """The first axis in two."""
     return ops.reshape(tensor, (*shape, *tensor.shape[1:]))
-
-
-def _map(function, data):
-    """`function` of every tensor; what is not given, as sample weights, stays `None`."""
-    return keras.tree.map_structure(lambda tensor: None if tensor is None else function(tensor), data)

@@ -7,14 +7,19 @@ from typing import Any, cast
 import keras
 
 from keras_vit.annotations import Arguments, Tensor
+from keras_vit.keras_private import HookedModel
 from keras_vit.model.accumulation import check_accumulation
 from keras_vit.model.accumulation import train_step as accumulated_train_step
+from keras_vit.model.replicas import check_replicated, num_replicas
+from keras_vit.model.replicas import predict_step as replicated_predict_step
+from keras_vit.model.replicas import test_step as replicated_test_step
+from keras_vit.model.replicas import train_step as replicated_train_step
 from keras_vit.preprocessing import Preprocessing
 from keras_vit.variants import ViTConfig
 
 
 @keras.saving.register_keras_serializable("keras_vit")
-class VisionTransformer(keras.Model):
+class VisionTransformer(HookedModel):
     """A functional model that knows its `config`, its `preprocessing` and where its weights came from.
 
     Made by `build` and the builders. It is saved and loaded as every Keras model, with `keras_vit` imported.
@@ -62,19 +67,29 @@ class VisionTransformer(keras.Model):
         """
         super().compile(*args, **kwargs)
         check_accumulation(accumulation_steps, self.optimizer, self.loss)
+        check_replicated(self, kwargs.get("jit_compile"), self.loss)
         self.accumulation_steps = accumulation_steps
 
     def train_step(self, *args: Any) -> Any:
-        if self.accumulation_steps == 1:
-            return super().train_step(*args)
-        return accumulated_train_step(self, *args)
+        if self.accumulation_steps > 1:
+            return accumulated_train_step(self, *args)
+        return replicated_train_step(self, *args) if num_replicas(self) > 1 else super().train_step(*args)
+
+    def test_step(self, *args: Any) -> Any:
+        return replicated_test_step(self, *args) if num_replicas(self) > 1 else super().test_step(*args)
+
+    def predict_step(self, *args: Any) -> Any:
+        return replicated_predict_step(self, *args) if num_replicas(self) > 1 else super().predict_step(*args)
 
     def get_compile_config(self) -> Arguments | None:
         config = super().get_compile_config()
         return config and {**config, "accumulation_steps": self.accumulation_steps}
 
     def compile_from_config(self, config: Arguments) -> None:
-        self.compile(**keras.saving.deserialize_keras_object(config))
+        arguments = keras.saving.deserialize_keras_object(config)
+        if num_replicas(self) > 1:
+            arguments["jit_compile"] = "auto"  # the file has what `"auto"` was on one device
+        self.compile(**arguments)
         if self.optimizer is not None and self.built:
             self.optimizer.build(self.trainable_variables)  # so that its state can be loaded
 

@@ -1,0 +1,168 @@
+"""What one device does with its share of a batch, so that many devices compute what one would.
+
+TensorFlow's strategies divide the last batch of an epoch unevenly: of 21 images in batches of 8, two devices get 3
+and 2 of the last 5, and of 17 they get 1 and none. Keras averages each share and then the shares, which counts the
+images of a small share for more, and crashes on one without images. Here each image counts as in the whole batch.
+"""
+
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_vit.annotations import Tensor
+from keras_vit.keras_private import track_loss
+
+MEANS = ("sum_over_batch_size", "mean")  # reductions whose mean over equal parts is that of the whole
+
+
+def num_replicas(model: keras.Model) -> int:
+    """Devices that share this model's batches by a strategy of TensorFlow; 1 on other backends."""
+    strategy = getattr(model, "distribute_strategy", None)
+    return 1 if strategy is None else strategy.num_replicas_in_sync
+
+
+def check_replicated(model: keras.Model, jit_compile: Any, losses: Any) -> None:
+    """Raises for what several devices cannot compute as one would.
+
+    Args:
+        model: made in the scope of its strategy.
+        jit_compile: of `compile`.
+        losses: of `compile`.
+
+    Raises:
+        ValueError: for XLA, and for a loss that is no mean over the batch.
+    """
+    devices = num_replicas(model)
+    if devices == 1:
+        return
+    if jit_compile is True:
+        raise ValueError(
+            "XLA cannot compile a step of several devices, which add their gradients up in it.\n"
+            f"Received: jit_compile=True under a strategy of {devices} devices. Leave `jit_compile` out."
+        )
+    check_means(losses, "a batch that several devices share")
+
+
+def check_means(losses: Any, what: str) -> None:
+    """Raises unless losses are means over the batch. Of a function of the user's own nothing tells.
+
+    Args:
+        losses: the `loss` of `compile`.
+        what: needs them.
+
+    Raises:
+        ValueError: for another reduction, and for `ignore_class`, which divides by the images that are left.
+    """
+    for loss in keras.tree.flatten(losses):
+        reduction = getattr(loss, "reduction", MEANS[0])
+        if reduction not in MEANS:
+            raise ValueError(
+                f"{what} needs a loss that is a mean over the batch, for the losses of its parts are averaged.\n"
+                f"Received: {loss!r} with reduction={reduction!r}. Pass one of {MEANS}."
+            )
+        if getattr(loss, "ignore_class", None) is not None:
+            raise ValueError(
+                f"{what} needs a loss that counts every image, and `ignore_class` divides each part by what is left "
+                f"of it.\nReceived: {loss!r} with ignore_class={loss.ignore_class}. Give those images a sample "
+                "weight of 0."
+            )
+
+
+def train_step(model: keras.Model, data: Any) -> dict[str, Tensor]:
+    """`model.train_step` of one of several devices on TensorFlow."""
+    import tensorflow as tf
+
+    x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
+    mean = share(x)
+    images, labels, weights = filled(x, y, sample_weight, mean)
+    with tf.GradientTape() as tape:
+        predictions = model(images, training=True)
+        loss = model.compute_loss(images, labels, predictions, weights, training=True)
+        scaled = model.optimizer.scale_loss(loss)
+    variables = model.trainable_weights
+    model.optimizer.apply_gradients(zip(tape.gradient(scaled, variables), variables, strict=True))
+    return logs(model, x, y, predictions, sample_weight, loss, mean)
+
+
+def test_step(model: keras.Model, data: Any) -> dict[str, Tensor]:
+    """`model.test_step` of one of several devices on TensorFlow."""
+    x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
+    mean = share(x)
+    images, labels, weights = filled(x, y, sample_weight, mean)
+    predictions = model(images, training=False)
+    loss = model.compute_loss(images, labels, predictions, weights, training=False)
+    return logs(model, x, y, predictions, sample_weight, loss, mean)
+
+
+def predict_step(model: keras.Model, data: Any) -> Tensor:
+    """`model.predict_step` of one of several devices on TensorFlow."""
+    x, _, _ = keras.utils.unpack_x_y_sample_weight(data)
+    images, _, _ = filled(x, None, None, count(x))
+    return each(lambda tensor: tensor[: count(x)], model(images, training=False))
+
+
+def logs(model, x, y, predictions, sample_weight, loss, mean) -> dict[str, Tensor]:
+    """What `fit` shows of a step on TensorFlow, of the images that were given.
+
+    Args:
+        predictions: for these, and perhaps more behind them.
+        loss: this device's part of the loss, so that those of all devices add up to that of the batch.
+        mean: what `share` gives.
+    """
+    import tensorflow as tf
+
+    replicas = tf.distribute.get_strategy().num_replicas_in_sync
+    track_loss(model, loss * replicas, mean)
+    predictions = each(lambda tensor: tensor[: count(x)], predictions)
+    return model.compute_metrics(x, y, predictions, sample_weight=sample_weight)
+
+
+def count(x: Any) -> Any:
+    """How many images this device has; an int where it is known."""
+    return ops.shape(keras.tree.flatten(x)[0])[0]
+
+
+def share(x: Any) -> Any:
+    """How many images each device has in the mean: what Keras divides by, where it should."""
+    images = count(x)
+    if keras.backend.backend() != "tensorflow":
+        return images
+    import tensorflow as tf
+
+    replicas = tf.distribute.get_strategy().num_replicas_in_sync
+    if replicas == 1:
+        return images
+    return tf.distribute.get_replica_context().all_reduce("SUM", tf.cast(images, "float32")) / replicas
+
+
+def filled(x: Any, y: Any, sample_weight: Any, mean: Any, multiple: int = 1) -> tuple[Any, Any, Any]:
+    """This device's images, at least one and as many as are a multiple: more have a sample weight of 0.
+
+    They are the last image again, or zeros. The others' weights are such that the means over what each device has then
+    add up to the mean over the batch. Losses of layers and regularisers, which have no sample weights, stay as they
+    are.
+
+    Args:
+        mean: what `share` gives.
+    """
+    images = count(x)
+    if isinstance(images, int) and mean is images and images % multiple == 0:
+        return x, y, sample_weight
+    size = ops.maximum((images + multiple - 1) // multiple * multiple, multiple)
+    rows = ops.minimum(ops.arange(size), ops.maximum(images - 1, 0))
+    weights = ops.where(ops.arange(size) < images, ops.cast(size, "float32") / ops.cast(mean, "float32"), 0.0)
+
+    def again(tensor):
+        one_more = ops.zeros((1, *ops.shape(tensor)[1:]), tensor.dtype)  # for a device without images
+        return ops.take(ops.concatenate([tensor, one_more]), rows, axis=0)
+
+    def weighed(given):
+        return ops.cast(again(given), "float32") * ops.reshape(weights, (-1, *[1] * (len(given.shape) - 1)))
+
+    return *each(again, (x, y)), weights if sample_weight is None else each(weighed, sample_weight)
+
+
+def each(function, data: Any) -> Any:
+    """`function` of every tensor; what is not given, as sample weights, stays `None`."""
+    return keras.tree.map_structure(lambda tensor: None if tensor is None else function(tensor), data)

@@ -1,0 +1,98 @@
+"""Two devices that share batches train, evaluate and predict as one does, however unevenly they share them."""
+
+import tempfile
+from pathlib import Path
+
+import keras
+import numpy as np
+import pytest
+from conftest import images, make_tiny, numpy
+
+from keras_vit.training.optimizers import SGD
+
+TOLERANCE = 1e-6  # float32 sums in another order
+CLASSES = 7
+# Images and batch: shares of 3 and 2, of 1 and 0, in micro-batches as well, and a first batch of 4 and 3.
+CASES = ((21, 8, {}), (17, 8, {}), (17, 8, {"accumulation_steps": 2}), (7, 7, {}))
+pytestmark = pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="strategies are TensorFlow's")
+
+
+def two_devices():
+    import tensorflow as tf
+
+    # The collectives that TensorFlow takes for logical CPUs are numbered by process, so that models get in each
+    # other's way.
+    return tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"], tf.distribute.ReductionToOneDevice())
+
+
+def compiled(**arguments):
+    model = make_tiny(num_layers=1)
+    model.get_layer("head").kernel.regularizer = keras.regularizers.L2(0.01)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    optimizer = SGD(0.1, global_clipnorm=0.5)
+    model.compile(optimizer, loss, metrics=["accuracy"], weighted_metrics=["accuracy"], **arguments)
+    return model
+
+
+def everything(model, count, batch):
+    """All that two epochs leave and show, and what the model then says."""
+    x, y = images(count, 20, 28, 3), np.arange(count) % CLASSES
+    weights = np.random.default_rng(2).uniform(0, 3, count)
+    history = model.fit(x, y, batch, epochs=2, sample_weight=weights, shuffle=False, verbose=0).history
+    shown = [history[name] for name in sorted(history)] + [model.evaluate(x, y, batch, verbose=0)]
+    state = [numpy(variable) for variable in [*model.trainable_variables, *model.optimizer.variables]]
+    return [np.asarray(each, "float64") for each in [*shown, *state, model.predict(x, batch, verbose=0)]]
+
+
+def uneven_shares():
+    """The largest difference of anything, by its size if above 1, for the batches of each case."""
+    found = []
+    for count, batch, arguments in CASES:
+        one = everything(compiled(), count, batch)
+        with two_devices().scope():
+            model = compiled(**arguments)
+        two = everything(model, count, batch)
+        pairs = zip(one, two, strict=True)
+        found.append(float(max((np.abs(a - b) / np.maximum(np.abs(a), 1)).max() for a, b in pairs)))
+    return found
+
+
+@pytest.mark.elsewhere("two devices", "uneven shares")
+def test_uneven_shares_of_a_batch_count_as_in_the_whole(found):
+    assert len(found) == len(CASES)
+    assert max(found) < TOLERANCE, found
+
+
+def refusals():
+    """What a model on two devices says of XLA, and of a loss that is no mean."""
+    said = []
+    with two_devices().scope():
+        for arguments in ({"jit_compile": True}, {"loss": keras.losses.MeanSquaredError(reduction="sum")}):
+            with pytest.raises(ValueError, match="devices") as error:
+                make_tiny(num_layers=1).compile(**{"optimizer": "sgd", "loss": "mse"} | arguments)
+            said.append(str(error.value))
+    return said
+
+
+@pytest.mark.elsewhere("two devices", "refusals")
+def test_what_devices_cannot_share_is_refused(found):
+    xla, loss = found
+    assert "jit_compile=True under a strategy of 2 devices. Leave `jit_compile` out." in xla
+    assert "a batch that several devices share needs a loss that is a mean" in loss
+
+
+def reloaded():
+    """Whether a model that one device has compiled can go on on two."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model.keras"
+        compiled().save(path)
+        with two_devices().scope():
+            model = keras.models.load_model(path)
+    return [bool(model.jit_compile), model.fit(images(8, 20, 28, 3), np.zeros(8), 8, verbose=0).history["loss"][0]]
+
+
+@pytest.mark.elsewhere("two devices", "reloaded")
+def test_model_that_one_device_compiled_goes_on_on_two(found):
+    jit_compile, loss = found
+    assert not jit_compile
+    assert np.isfinite(loss)
