@@ -3,6 +3,7 @@
 A distilled model has two heads: its class token learns the labels, its distillation token the teacher.
 """
 
+import inspect
 from typing import Any
 
 import keras
@@ -11,6 +12,7 @@ from keras import ops
 from keras_vit.annotations import Arguments, Tensor
 from keras_vit.checks import check_choice, check_number
 from keras_vit.model.heads import check_logits, ends_in_logits, head_layers
+from keras_vit.model.logits_check import check_reads_outputs
 from keras_vit.model.vision_transformer import VisionTransformer
 
 KINDS = ("hard", "soft")
@@ -104,6 +106,12 @@ class Distiller(keras.Model):
                 "student and teacher must score the same classes.\n"
                 f"Received: outputs {student.output_shape} of the student, {teacher.output_shape} of the teacher."
             )
+
+    def compile(self, *args: Any, **kwargs: Any) -> None:
+        """Keras' `compile`, which refuses losses and metrics of probabilities, since a student answers logits."""
+        given = inspect.signature(super().compile).bind(*args, **kwargs).arguments
+        check_reads_outputs(self.student, given.get("loss"), (given.get("metrics"), given.get("weighted_metrics")))
+        super().compile(*args, **kwargs)
 
     def call(self, images: Tensor, training: bool | None = None) -> Tensor:
         if not training:

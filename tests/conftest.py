@@ -29,6 +29,7 @@ GOLDEN = Path(__file__).parent / "golden"
 BACKENDS = {"jax": "jax", "torch": "torch", "two devices": "tensorflow"}
 # LLVM's optimisations take half of a child's time on JAX, and are not what its checks look at.
 QUICK_XLA = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+QUICK_XLA += " --xla_force_host_platform_device_count=2"
 
 
 def pytest_configure(config):

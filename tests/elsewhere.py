@@ -17,6 +17,7 @@ CHECKS = {
         "pipeline": "test_pipeline.digests_and_a_fit",
         "logits": "test_backends.predictions",
         "micro-batches": "test_accumulation.micro_batches_against_the_whole",
+        "uneven batches": "test_first_look.uneven_batches",
         "bad image": "test_callbacks.divergences",
         "golden finetuning": "test_golden_finetune.all_deviations",
         "plan": "test_plan.fit_of_a_plan",

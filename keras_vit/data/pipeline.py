@@ -53,7 +53,8 @@ def load_dataset(
         download: whether a tensorflow-datasets set may be fetched.
 
     Returns:
-        `tf.data.Dataset` of (float32 `(B, H, W, C)`, labels), with the attributes `class_names` and `num_examples`.
+        `tf.data.Dataset` of (float32 `(B, H, W, C)`, labels), with the attributes `class_names`, `num_examples`
+        and `preprocessing`.
 
     Raises:
         ValueError: for an empty set, a split named twice, a batch that cannot be full or shared evenly, a missing
@@ -83,6 +84,7 @@ def load_dataset(
     dataset = dataset.map(_batch_maker(len(source.class_names), labels, augmentation, seed)).prefetch(_PREFETCH)
     dataset = dataset.with_options(_options())
     dataset.class_names, dataset.num_examples = source.class_names, examples.size
+    dataset.preprocessing = preprocessing
     return dataset
 
 

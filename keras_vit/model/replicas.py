@@ -149,8 +149,9 @@ def filled(x: Any, y: Any, sample_weight: Any, mean: Any, multiple: int = 1) -> 
     images = count(x)
     if isinstance(images, int) and mean is images and images % multiple == 0:
         return x, y, sample_weight
-    size = ops.maximum((images + multiple - 1) // multiple * multiple, multiple)
-    rows = ops.minimum(ops.arange(size), ops.maximum(images - 1, 0))
+    larger = max if isinstance(images, int) else ops.maximum  # under XLA the size must stay an int
+    size = larger((images + multiple - 1) // multiple * multiple, multiple)
+    rows = ops.minimum(ops.arange(size), larger(images - 1, 0))
     weights = ops.where(ops.arange(size) < images, ops.cast(size, "float32") / ops.cast(mean, "float32"), 0.0)
 
     def again(tensor):

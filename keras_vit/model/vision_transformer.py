@@ -1,6 +1,8 @@
 """The class of all models: a functional `keras.Model` that knows its config, preprocessing and weights' origin."""
 
 import dataclasses
+import inspect
+import warnings
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -10,6 +12,8 @@ from keras_vit.annotations import Arguments, Tensor
 from keras_vit.keras_private import HookedModel
 from keras_vit.model.accumulation import check_accumulation
 from keras_vit.model.accumulation import train_step as accumulated_train_step
+from keras_vit.model.first_look import looked_at, sharing_batches
+from keras_vit.model.logits_check import LogitsError, check_reads_outputs
 from keras_vit.model.replicas import check_replicated, num_replicas
 from keras_vit.model.replicas import predict_step as replicated_predict_step
 from keras_vit.model.replicas import test_step as replicated_test_step
@@ -64,11 +68,33 @@ class VisionTransformer(HookedModel):
             accumulation_steps: k: each batch given to `fit` is one step of the optimizer, with the gradients of k
                 micro-batches averaged, which is the gradient of the whole batch. The loss must be a mean.
             **kwargs: as in `keras.Model.compile`.
+
+        Raises:
+            ValueError: for a loss or metric of probabilities where the model answers logits, or of logits where it
+                answers probabilities; for what accumulation or a strategy of several devices cannot compute.
         """
+        given = inspect.signature(super().compile).bind(*args, **kwargs).arguments
+        check_reads_outputs(self, given.get("loss"), (given.get("metrics"), given.get("weighted_metrics")))
         super().compile(*args, **kwargs)
         check_accumulation(accumulation_steps, self.optimizer, self.loss)
-        check_replicated(self, kwargs.get("jit_compile"), self.loss)
+        check_replicated(self, given.get("jit_compile"), self.loss)
         self.accumulation_steps = accumulation_steps
+
+    def fit(self, x: Any = None, *args: Any, **kwargs: Any) -> Any:
+        """Keras' `fit`, which warns of pixels that were not scaled."""
+        whole = x if not kwargs.get("validation_split") else None
+        with sharing_batches(whole, _batch_size(keras.Model.fit, args, kwargs)):
+            return super().fit(looked_at(self, x), *args, **kwargs)
+
+    def evaluate(self, x: Any = None, *args: Any, **kwargs: Any) -> Any:
+        """Keras' `evaluate`, which warns of pixels that were not scaled."""
+        with sharing_batches(x, _batch_size(keras.Model.evaluate, args, kwargs)):
+            return super().evaluate(looked_at(self, x), *args, **kwargs)
+
+    def predict(self, x: Any, *args: Any, **kwargs: Any) -> Any:
+        """Keras' `predict`, which warns of pixels that were not scaled."""
+        with sharing_batches(x, _batch_size(keras.Model.predict, args, kwargs)):
+            return super().predict(looked_at(self, x), *args, **kwargs)
 
     def train_step(self, *args: Any) -> Any:
         if self.accumulation_steps > 1:
@@ -89,7 +115,11 @@ class VisionTransformer(HookedModel):
         arguments = keras.saving.deserialize_keras_object(config)
         if num_replicas(self) > 1:
             arguments["jit_compile"] = "auto"  # the file has what `"auto"` was on one device
-        self.compile(**arguments)
+        try:
+            self.compile(**arguments)
+        except LogitsError as error:
+            warnings.warn(f"the model is loaded, but not compiled as its file says: {error}", stacklevel=2)
+            return
         if self.optimizer is not None and self.built:
             self.optimizer.build(self.trainable_variables)  # so that its state can be loaded
 
@@ -109,6 +139,11 @@ class VisionTransformer(HookedModel):
             "preprocessing": None if self.preprocessing is None else dataclasses.asdict(self.preprocessing),
             "weights_report": list(self.weights_report),
         }
+
+
+def _batch_size(method, args, kwargs):
+    """The `batch_size` that `method` is called with."""
+    return inspect.signature(method).bind_partial(None, None, *args, **kwargs).arguments.get("batch_size")
 
 
 def check_vision_transformer(model):

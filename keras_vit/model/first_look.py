@@ -1,0 +1,116 @@
+"""What `fit`, `evaluate` and `predict` look at first: whether pixels were scaled, and devices can share the batches.
+
+The look is at the first batch only and outside of the graph, so it costs nothing in training.
+"""
+
+import contextlib
+import inspect
+import itertools
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import numpy as np
+
+_FAR = 8  # times the largest value that a pixel can have once it was scaled; 255 is 97 times that of ImageNet's mean
+_IMAGES = 32  # of an array
+_DEFAULT_BATCH = 32  # of Keras
+
+
+def looked_at(model: keras.Model, x: Any) -> Any:
+    """`x` of `fit`, unchanged in what it gives; warns of images that no `preprocessing` has scaled.
+
+    Args:
+        model: a `VisionTransformer`.
+        x: an array or tensor, a `tf.data.Dataset`, a `keras.utils.PyDataset` or a generator; of others, and of
+            datasets of `load_dataset`, nothing is looked at.
+    """
+    if model.preprocessing is None or hasattr(x, "preprocessing"):
+        return x
+    if isinstance(x, keras.utils.PyDataset):
+        _warn_of_pixels(model, _images_of(x[0]))
+    elif inspect.isgenerator(x):
+        first = next(x, None)
+        _warn_of_pixels(model, _images_of(first))
+        return (batch for batch in itertools.chain([] if first is None else [first], x))
+    elif hasattr(x, "element_spec") and hasattr(x, "enumerate"):
+        return _watched(model, x)
+    elif len(getattr(x, "shape", None) or ()) == 4:
+        _warn_of_pixels(model, x[:_IMAGES])
+    return x
+
+
+def _images_of(batch):
+    return batch[0] if isinstance(batch, (tuple, list)) else batch
+
+
+def _watched(model, dataset):
+    """The same `tf.data.Dataset`, of which the first batch is looked at as it passes: looking before would change its
+    order."""
+    import tensorflow as tf
+
+    def look(images):
+        _warn_of_pixels(model, images)
+        return np.True_
+
+    def pass_on(number, batch):
+        images = _images_of(batch)
+        if not tf.is_tensor(images):
+            return batch
+        done = tf.cond(number == 0, lambda: tf.numpy_function(look, [images[:_IMAGES]], tf.bool), lambda: True)
+        with tf.control_dependencies([done]):
+            return tf.nest.map_structure(tf.identity, batch)
+
+    return dataset.enumerate().map(pass_on)
+
+
+def _warn_of_pixels(model, images):
+    if images is None or not hasattr(images, "shape"):
+        return
+    values = np.asarray(keras.ops.convert_to_numpy(images))
+    low, high = model.preprocessing.value_range
+    if values.size and values.dtype.kind == "f" and np.abs(values).max() > _FAR * max(abs(low), abs(high)):
+        warnings.warn(
+            f"images reach the model with values from {values.min():g} to {values.max():g}, and its weights expect "
+            f"{low:.3g} to {high:.3g}: they look like pixels that were not scaled. Call `model.preprocessing(images)` "
+            "first, or map it over the data set.",
+            stacklevel=4,
+        )
+
+
+@contextlib.contextmanager
+def sharing_batches(x: Any, batch_size: int | None) -> Iterator[None]:
+    """Says of a batch that JAX's devices cannot share evenly what to do: at once of an array, else as it comes.
+
+    Raises:
+        ValueError: for such a batch.
+    """
+    devices = _devices_of_jax()
+    images = (getattr(x, "shape", None) or (0,))[0]
+    last = (images or 0) % (batch_size or _DEFAULT_BATCH)
+    if devices > 1 and last % devices:
+        raise ValueError(_uneven(devices, f"{images} images in batches of {batch_size or _DEFAULT_BATCH}"))
+    try:
+        yield
+    except ValueError as error:
+        if type(error).__name__ != "IndivisibleError":  # JAX exports no name for it
+            raise
+        raise ValueError(_uneven(devices, f"a batch that is no multiple of {devices}")) from error
+
+
+def _devices_of_jax():
+    """Devices that `keras.distribution` spreads a batch over."""
+    distribution = keras.distribution.distribution() if keras.backend.backend() == "jax" else None
+    if distribution is None or distribution.batch_dim_name is None:
+        return 1
+    mesh = distribution.device_mesh
+    return mesh.shape[list(mesh.axis_names).index(distribution.batch_dim_name)]
+
+
+def _uneven(devices, received):
+    return (
+        "on JAX every batch must be a multiple of the devices that share it, the last one too.\n"
+        f"Received: {received}, on {devices} devices. Leave out the images that are too many, or add some with a "
+        "sample weight of 0 (and measure by `weighted_metrics`)."
+    )

@@ -1,0 +1,122 @@
+"""Whether a loss or a metric reads what a model answers: logits or probabilities.
+
+A loss of probabilities that is given logits stays where it is for ever, or falls towards a wrong place, and a threshold
+of .5 divides logits elsewhere than it says. Nothing in Keras tells.
+"""
+
+import inspect
+from collections.abc import Iterable
+from typing import Any
+
+import keras
+
+from keras_vit.model.heads import output_activation
+
+_PROBABILITIES = ("softmax", "sigmoid")  # activations whose values are probabilities
+_ALWAYS = ("kl_divergence", "KLDivergence", "Poisson", "poisson")  # reads probabilities, and cannot read logits
+_CROSSENTROPY = ("crossentropy", "ce")  # names that only a list of metrics knows, as "accuracy"
+_ACCURACY = ("accuracy", "acc")
+
+
+class LogitsError(ValueError):
+    """A loss or metric reads probabilities where there are logits, or logits where there are probabilities."""
+
+
+def check_reads_outputs(model: keras.Model, loss: Any, metrics: Iterable[Any]) -> None:
+    """Raises unless losses and metrics read what the model answers.
+
+    Nothing is said of a model without a head, of one with another activation, and of functions that are not Keras'.
+
+    Args:
+        model: a `VisionTransformer`.
+        loss: of `compile`: a name, a function or an object, or a structure of them.
+        metrics: of `compile`, `weighted_metrics` among them.
+
+    Raises:
+        LogitsError: for one that reads the other kind of number.
+    """
+    activation = output_activation(model)
+    if activation != "linear" and activation not in _PROBABILITIES:
+        return
+    logits = activation == "linear"
+    binary = model.output_shape[-1] == 1
+    asked = [("loss", each, _reads_logits_loss(each)) for each in keras.tree.flatten(loss)]
+    asked += [("metric", each, _reads_logits_metric(each, binary)) for each in keras.tree.flatten(list(metrics))]
+    for kind, each, reads_logits in asked:
+        if reads_logits is not None and reads_logits != logits:
+            raise LogitsError(_message(model, kind, each, logits))
+
+
+def _message(model, kind, each, logits):
+    name = repr(each) if isinstance(each, str) else getattr(each, "__name__", type(each).__name__)
+    if logits:
+        threshold = {"threshold", "thresholds", "num_thresholds"} & set(_config(each)) or each in _ACCURACY
+        fix = "a threshold of 0.0" if threshold and "from_logits" not in _config(each) else "`from_logits=True`"
+        return (
+            f"the model answers logits, which a {kind} of probabilities misreads.\n"
+            f"Received: {kind} {name} for {model.name!r}. Give it {fix}, as an object of `keras.{_room(kind)}`, or "
+            'build the model with classifier_activation="softmax" (with one class "sigmoid").'
+        )
+    return (
+        f"the model answers probabilities, which a {kind} of logits misreads.\n"
+        f"Received: {kind} {name} with from_logits=True for {model.name!r}, which ends in {output_activation(model)}. "
+        "Leave `from_logits` out, or build the model without `classifier_activation`."
+    )
+
+
+def _room(kind):
+    return "losses" if kind == "loss" else "metrics"
+
+
+def _reads_logits_loss(loss):
+    """True or False, or `None` if nothing tells or both do."""
+    if isinstance(loss, str):
+        try:
+            loss = keras.losses.get(loss)
+        except ValueError:  # Keras says so at the first step
+            return None
+    if inspect.isfunction(loss):
+        return _reads_logits_function(loss)
+    if type(loss).__name__ in _ALWAYS:
+        return False
+    return _config(loss).get("from_logits")
+
+
+def _reads_logits_function(function):
+    if not function.__module__.startswith("keras."):
+        return None
+    if function.__name__ in _ALWAYS:
+        return False
+    parameter = inspect.signature(function).parameters.get("from_logits")
+    return None if parameter is None else parameter.default
+
+
+def _reads_logits_metric(metric, binary):
+    """True or False, or `None` if nothing tells or both do. `binary` for a model of one class."""
+    if isinstance(metric, str):
+        if metric in _CROSSENTROPY or (metric in _ACCURACY and binary):
+            return False
+        try:
+            metric = keras.metrics.get(metric)
+        except ValueError:
+            return None
+    if inspect.isfunction(metric):
+        return _reads_logits_function(metric)
+    config = _config(metric)
+    if "from_logits" in config:
+        return config["from_logits"]
+    if type(metric).__name__ in _ALWAYS or "num_thresholds" in config:
+        return False
+    thresholds = keras.tree.flatten([config.get("threshold"), getattr(metric, "thresholds", None)])
+    inside = any(isinstance(threshold, (int, float)) and 0 < threshold < 1 for threshold in thresholds)
+    return False if inside else None
+
+
+def _config(each):
+    """Of an object of Keras' own; empty for what is none, or has none."""
+    if not type(each).__module__.startswith("keras."):
+        return {}
+    try:
+        return each.get_config()
+    except (NotImplementedError, AttributeError):
+        return {}
