@@ -135,7 +135,7 @@ def _fit(run, preparation, recorder, say):
         progress.close()
         _keep_what_there_is(run, preparation, recorder, error, say)
         raise
-    if not run.save_model(model, LAST):
+    if recorder.last_epoch != len(run.rows()):
         raise ValueError("the last step left a weight that is not finite.\nReceived: see metrics.csv of the run.")
 
 
@@ -219,6 +219,8 @@ def _finish(run, preparation, recorder, configuration, began, say):
     write_report(report, title, facts, evaluation, curves, confusion, mistakes, source.bad_images, config)
     measured, epoch = f"{evaluation.accuracy:.4f} on {evaluation.count:,} images", facts["best_epoch"]
     say(f"{preparation.split} accuracy {measured}, epoch {epoch}")
+    if facts["averaged"]:
+        say(f"{BEST} holds the average of the weights; {LAST} the weights themselves, to go on from")
     say(f"{duration(facts['seconds'])} in all; {report}")
     accuracy, classes = evaluation.accuracy, len(evaluation.class_names)
     return Result(accuracy, classes, facts["seconds"], run.path, model, evaluation, preparation.split, facts)
@@ -236,6 +238,7 @@ def _result(run, preparation, recorder, evaluation, seconds):
         "test_loss": evaluation.loss,
         "top5_accuracy": evaluation.top5_accuracy,
         "calibration_error": evaluation.calibration_error,
+        "averaged": [BEST] if plan.recipe.ema_momentum is not None else [],
         "best_epoch": recorder.best_epoch,
         "best_validation_accuracy": rows[recorder.best_epoch - 1]["val_accuracy"],
         "epochs": len(rows),

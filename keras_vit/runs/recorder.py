@@ -1,4 +1,4 @@
-"""The callback of a run: a row of figures after each epoch, and the model whenever it is the best one so far."""
+"""The callback of a run: after each epoch a row of figures, the model as it is, and as the best one if it is that."""
 
 import time
 from pathlib import Path
@@ -6,28 +6,32 @@ from typing import Any
 
 import keras
 
-from keras_vit.runs.run_directory import BEST, COLUMNS
+from keras_vit.runs.run_directory import BEST, COLUMNS, LAST
 from keras_vit.training.averaging import AveragedWeights
 from keras_vit.training.optimizer_state import steps_of
 
 
 class Recorder(keras.callbacks.Callback):
-    """Writes a row for each epoch, and the model whenever it is the best one on the validation set.
+    """Writes a row for each epoch, the model as it is, and the model whenever it is the best one on the validation set.
 
     Of equal accuracies the lower loss is better. Without a validation set the latest model is taken for the best.
-    List it behind `StepFacts`.
+    Where an average of the weights is kept, the best model has the average for its weights, since that is what was
+    validated; the last one has the weights themselves and the average in its optimizer, so that training goes on from
+    it as if it had not stopped. (Keras leaves the average in the weights as `fit` ends.) List it behind `StepFacts`.
 
     Args:
         run: a `RunDirectory`.
 
     Attributes:
         best_epoch: number of the epoch, from 1, whose model is `best.keras`; `None` before the first.
+        last_epoch: the same of `last.keras`.
     """
 
     def __init__(self, run):
         super().__init__()
         self.run = run
         self.best_epoch = None
+        self.last_epoch = None
         self._best = None
         self._average: Any = None
         self._began: Any = None
@@ -53,6 +57,8 @@ class Recorder(keras.callbacks.Callback):
         row |= {"epoch": epoch + 1, "step": steps_of(self.model.optimizer)}
         row["seconds"] = time.monotonic() - self._began
         self.run.write_row({name: row.get(name) for name in COLUMNS})
+        if self.run.save_model(self.model, LAST):
+            self.last_epoch = epoch + 1
         score = (logs["val_accuracy"], -logs["val_loss"]) if "val_accuracy" in logs else (epoch, 0)
         if self._best is None or score > self._best:
             self._save_best(epoch, score)

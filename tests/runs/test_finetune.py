@@ -266,6 +266,7 @@ def test_given_model_is_trained_in_place_with_head_lora_average_and_accumulation
     )
     kernel = model.get_layer("block_00").attention.query
     assert (np.array(kernel._kernel) == before[kernel._kernel.path]).all()  # LoRA leaves it
+    assert read(result.out, "result.json")["averaged"] == ["best.keras"]
     assert np.any(np.array(model.get_layer("head").kernel))  # the head was zero
     assert read(result.out, "config.json")["plan"]["accumulation_steps"] == 3
     assert read(result.out, "result.json")["trainable_parameters"] < model.count_params()

@@ -1,12 +1,14 @@
 """The recorder of a run: which model is the best one, and that a damaged one never is."""
 
+import shutil
+
 import keras
 import numpy as np
 import pytest
 from conftest import images, make_tiny, numpy
 
 from keras_vit.runs.recorder import Recorder
-from keras_vit.runs.run_directory import BEST, RunDirectory
+from keras_vit.runs.run_directory import BEST, LAST, RunDirectory
 from keras_vit.training.optimizers import SGD
 
 LOSS = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
@@ -67,3 +69,40 @@ def test_average_is_what_is_validated_and_saved_and_the_weights_go_on(recorder):
     assert np.array_equal(numpy(saved.get_layer("head").kernel), validated)
     assert np.array_equal(numpy(kernel), trained)
     assert recorder.run.rows()[0]["step"] == 2
+
+
+class Copies(keras.callbacks.Callback):
+    """Keeps what `last.keras` was after each epoch."""
+
+    def __init__(self, run):
+        super().__init__()
+        self.run = run
+
+    def on_epoch_end(self, epoch, logs=None):
+        shutil.copy(self.run.path / LAST, self.run.path / f"{epoch}.keras")
+
+
+def test_last_model_goes_on_as_if_training_had_not_stopped(recorder):
+    """With an average, which Keras leaves in the weights as `fit` ends."""
+    x, y = images(8, 20, 28, 3), np.arange(8) % 7
+    model, folder = recorder.model, recorder.run.path
+    model.fit(x, y, 4, epochs=2, shuffle=False, verbose=0, callbacks=[recorder, Copies(recorder.run)])
+    again = keras.models.load_model(folder / "0.keras")
+    second = Recorder(RunDirectory(folder.with_name("second")))
+    again.fit(x, y, 4, shuffle=False, verbose=0, callbacks=[second])
+    expected, found = (keras.models.load_model(path / LAST) for path in (folder, second.run.path))
+    states = ([*each.variables, *each.optimizer.variables] for each in (found, expected))
+    for ours, theirs in zip(*states, strict=True):
+        np.testing.assert_array_equal(numpy(ours), numpy(theirs))
+    kernels = [numpy(each.get_layer("head").kernel) for each in (model, expected)]
+    assert np.abs(kernels[0] - kernels[1]).max() > 1e-3  # the average, and the weights of the last step
+
+
+def test_last_model_is_written_after_each_epoch_and_never_one_that_is_not_finite(recorder):
+    assert list(best_after(recorder, [{"val_accuracy": 0.5, "val_loss": 1.0}])) == [1]
+    before = (recorder.run.path / LAST).read_bytes()
+    assert recorder.last_epoch == 1
+    recorder.model.get_layer("head").bias.assign(np.full(7, np.nan))
+    recorder.on_epoch_end(1, {"val_accuracy": 0.9, "val_loss": 1.0})
+    assert recorder.last_epoch == 1
+    assert (recorder.run.path / LAST).read_bytes() == before
