@@ -20,8 +20,10 @@ from keras_vit.model.vision_transformer import VisionTransformer, check_vision_t
 from keras_vit.training.device_memory import available_memory
 
 _SLOTS = {"sgd": 1, "adamw": 2}  # numbers an optimizer keeps for every weight
-# Bytes that a first training step takes for itself, more if blocks learn, and more to compile with XLA.
-_RUNTIME = (120e6, 130e6, 320e6)
+# Bytes that a first training step takes for itself, more if blocks learn, to compile with XLA, and for a loop over
+# micro-batches.
+_RUNTIME = (120e6, 130e6, 320e6, 40e6)
+_COPIES_OF_A_DIVIDED_BATCH = 4  # of its images: as they came, filled up, and cut into micro-batches
 
 # Numbers kept for one example and block: times T * D, T * M and A * T * T.
 _KEPT = (9, 2.2, 0.2)  # by TensorFlow with `keras_vit.layers.gradients`
@@ -43,7 +45,7 @@ class MemoryEstimate:
         gradients: of what learns; twice that with accumulation.
         optimizer: the optimizer's slots.
         average: of Polyak averaging.
-        activations: what the way back needs of one micro-batch.
+        activations: what the way back needs of one micro-batch, and the images of the batch.
         runtime: what the first step takes for itself.
     """
 
@@ -96,8 +98,8 @@ def estimate_memory(
         gradients=learning * (2 if accumulation_steps > 1 else 1),
         optimizer=learning * _SLOTS[optimizer],
         average=learning if ema else 0,
-        activations=round(_activations(model, batch_size // accumulation_steps)),
-        runtime=round(_runtime(model)),
+        activations=round(_activations(model, batch_size, accumulation_steps)),
+        runtime=round(_runtime(model, accumulation_steps)),
     )
 
 
@@ -180,13 +182,14 @@ def _check_arguments(model, batch_size, accumulation_steps, optimizer):
         )
 
 
-def _runtime(model):
-    step, blocks, compiler = _RUNTIME
-    return step + (blocks if _learning_blocks(model) else 0) + (compiler if model.jit_compile else 0)
+def _runtime(model, micro_batches):
+    step, blocks, compiler, loop = _RUNTIME
+    reasons = ((blocks, _learning_blocks(model)), (compiler, model.jit_compile), (loop, micro_batches > 1))
+    return step + sum(taken for taken, reason in reasons if reason)
 
 
-def _activations(model, batch):
-    """Bytes that the way back needs of `batch` images, with the copies of the weights in half precision."""
+def _activations(model, batch, micro_batches):
+    """Bytes that the way back needs of one micro-batch, with the copies of the weights in half precision."""
     size = _item_size(encoder_blocks(model)[0].compute_dtype)
     before = _before_the_blocks(model)
     learning = _learning_blocks(model)
@@ -196,9 +199,11 @@ def _activations(model, batch):
         numbers += 2 * max(kept) + len(learning) * _tokens(model) * model.config.hidden_size
     elif learning:
         numbers = sum(kept[-len(learning) :])
-    images = 2 * 4 * math.prod(model.input_shape[1:])  # as they came and cut into patches
+    image = 4 * math.prod(model.input_shape[1:])
     copies = sum(math.prod(weight.shape) for weight in model.weights) * size if size < 4 else 0
-    return batch * (size * (numbers + before) + images) + copies
+    divided = _COPIES_OF_A_DIVIDED_BATCH * batch * image if micro_batches > 1 else 0
+    micro_batch = size * (numbers + before) + 2 * image  # as it came and cut into patches
+    return batch // micro_batches * micro_batch + copies + divided
 
 
 def _kept(model, block):
