@@ -5,10 +5,12 @@ import io
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
 
+import keras
 import numpy as np
 import pytest
 from conftest import ROOT, tiny_config
@@ -17,6 +19,7 @@ from photos import make_photos, photo
 from PIL import Image, ImageOps
 
 from keras_vit import cli
+from keras_vit.cli.training import _probabilities
 from keras_vit.images.exif import orientation
 from keras_vit.images.read import read_image
 from keras_vit.recipes import RECIPES
@@ -48,6 +51,13 @@ def trained(tmp_path_factory):
 def assert_one_line(error_lines, pattern):
     assert len(error_lines) == 1, error_lines
     assert re.match(f"keras-vit: error: .*{pattern}", error_lines[0]), error_lines
+
+
+def test_probabilities_of_large_scores_are_finite(trained):
+    """float32's exponential ends at 88."""
+    model = keras.models.load_model(trained[0] / "best.keras", compile=False)
+    found = _probabilities(model, np.array([1000, 999, 0], "float32"))
+    np.testing.assert_allclose(found, [1 / (1 + np.exp(-1)), 1 / (1 + np.exp(1)), 0], rtol=1e-6)
 
 
 # Every recipe, and one of them
@@ -195,6 +205,27 @@ def test_evaluate_finds_what_the_run_found(run, trained):
     _, lines, _ = run("evaluate", trained[0] / "best.keras", "--data", trained[1], "--split", "train")
     assert re.match(r"train accuracy \d\.\d{4} on 24 images of set", lines[0])
     assert [line.split()[:2] for line in lines[-3:]] == [["disc", "8"], ["stripes", "8"], ["tiles", "8"]]
+
+
+def test_evaluate_divides_the_images_as_the_run_did(run, trained, tmp_path, monkeypatch):
+    """By the seed in its `config.json`, unless another is asked for."""
+    folder = tmp_path / "run"
+    folder.mkdir()
+    config = json.loads((trained[0] / "config.json").read_text())
+    config["seed"] = 5
+    (folder / "config.json").write_text(json.dumps(config))
+    shutil.copy(trained[0] / "best.keras", folder)
+    asked = []
+
+    def opened(data, **arguments):
+        asked.append(arguments["seed"])
+        raise ValueError("enough.")
+
+    monkeypatch.setattr("keras_vit.data.open_source", opened)
+    monkeypatch.setattr("keras_vit.evaluation.open_source", opened, raising=False)
+    for given in ((), ("--seed", 9)):
+        assert run("evaluate", folder, *given)[0] == 1
+    assert asked == [5, 9]
 
 
 def test_evaluate_on_other_classes_is_one_line(run, trained):

@@ -13,6 +13,7 @@ from conftest import make_tiny, randomise, run_python, tiny_config
 import keras_vit
 from keras_vit.exporting import onnx as writer
 from keras_vit.exporting.onnx import check, convert, files
+from keras_vit.exporting.onnx.convert import Graph
 from keras_vit.exporting.pixels import pixel_function
 from keras_vit.exporting.report import ExportError
 from keras_vit.exporting.task import ExportTask
@@ -235,6 +236,15 @@ def test_weights_of_a_large_model_stand_in_one_file_beside(precision, monkeypatc
     assert sorted(path.name for path in moved.iterdir()) == ["model.onnx", "model.onnx.data"]
     bound = {"float32": FLOAT32, "float16": 0.01, "int8": 0.1}[precision]
     assert largest_difference(task, moved / place.name, [pixels(2)]) <= bound
+
+
+def test_weights_are_counted_in_bytes(tmp_path, monkeypatch):
+    """15 numbers are 60 bytes, too many for one message of 50."""
+    monkeypatch.setattr(files, "LARGEST_FILE", 50)
+    proto = onnx.helper.make_model(onnx.helper.make_graph([], "graph", [], []))
+    for name, count in (("small", 12), ("large", 15)):
+        files.save(Graph(proto, {"weight": np.zeros(count, "float32")}), tmp_path / f"{name}.onnx")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["large.onnx", "large.onnx.data", "small.onnx"]
 
 
 def test_an_operator_that_nobody_has_is_not_written(monkeypatch, tmp_path):

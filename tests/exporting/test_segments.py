@@ -48,6 +48,17 @@ def test_fill_bytes_before_a_segment_are_passed():
     assert found(data)[0] == orientation(data) == 8
 
 
+def test_first_of_two_blocks_is_the_one_that_counts():
+    data, other = turned(PIXELS, 8), turned(PIXELS, 3)
+    start = other.index(b"\xff\xe1")
+    block = other[start : start + 2 + int.from_bytes(other[start + 2 : start + 4], "big")]
+    start = data.index(b"\xff\xe1")
+    end = start + 2 + int.from_bytes(data[start + 2 : start + 4], "big")
+    for place, expected in ((end, 8), (start, 3)):
+        both = data[:place] + block + data[place:]
+        assert found(both)[0] == orientation(both) == expected
+
+
 SEEDS = [*(turned(PIXELS, value, kind) for value in (6, 3) for kind in ("JPEG", "PNG")), BIG_JPEG, BIG_PNG]
 
 
