@@ -85,8 +85,7 @@ class MlpBlock(CastingLayer):
         self.dropout_2 = keras.layers.Dropout(dropout_rate, dtype=self.dtype_policy, name="dropout_2")
 
     def build(self, input_shape: Shape) -> None:
-        self.dense_1.build((None, input_shape[-1]))
-        self.dense_2.build((None, self.mlp_dim))
+        self.build_parts((self.dense_1, (None, input_shape[-1])), (self.dense_2, (None, self.mlp_dim)))
 
     def call(self, tokens: Tensor, norm: keras.Layer | None = None, training: bool | None = None) -> Tensor:
         tokens = self.in_our_dtype(tokens)
@@ -184,8 +183,7 @@ class TransformerBlock(CompositeLayer):
         )
 
     def build(self, input_shape: Shape) -> None:
-        for layer in (self.norm_1, self.attention, self.norm_2, self.mlp):
-            layer.build(input_shape)
+        self.build_parts(*((layer, input_shape) for layer in (self.norm_1, self.attention, self.norm_2, self.mlp)))
 
     def call(self, tokens: Tensor, training: bool | None = None) -> Tensor:
         if training and self.rematerialize:
