@@ -197,8 +197,8 @@ def preprocess_input(images: Tensor, preprocessing: Preprocessing | None = None)
     """Scales pixel values to what the weights expect: [-1, 1] unless a record says otherwise.
 
     Args:
-        images: `(B, H, W, C)` or `(H, W, C)`, integers or floats in [0, 255]; NumPy, a list, or a tensor
-            (also inside `tf.data.Dataset.map`). Of four channels the last, alpha, is dropped; one channel is
+        images: `(B, H, W, C)` or `(H, W, C)`, integers or floats in [0, 255]; NumPy, a list of images of one size, or
+            a tensor (also inside `tf.data.Dataset.map`). Of four channels the last, alpha, is dropped; one channel is
             repeated. The argument is never changed.
         preprocessing: a `Preprocessing` record, as `model.preprocessing`.
 
@@ -206,7 +206,8 @@ def preprocess_input(images: Tensor, preprocessing: Preprocessing | None = None)
         float32 of the same height and width; NumPy if NumPy or a list came in.
 
     Raises:
-        ValueError: for another shape, for values outside [0, 255], or for floats that nowhere exceed 1 (but for
+        TypeError: for what is no pixels, as a path.
+        ValueError: for another shape, images of several sizes, for values outside [0, 255], or for floats that nowhere exceed 1 (but for
             black images), which have been scaled before. Values are looked at in NumPy and lists only.
 
     Source: official code, `input_pipeline.py`: (x - 127.5) / 127.5.
@@ -217,8 +218,7 @@ def preprocess_input(images: Tensor, preprocessing: Preprocessing | None = None)
 
 def _pixels(images, record):
     """Images as float32 in [0, 255] with the record's channels, and whether they came as whole numbers."""
-    if isinstance(images, (list, tuple)):
-        images = np.asarray(images)
+    images = _array(images)
     if isinstance(images, np.ndarray):
         _check_values(images)
         xp, values, whole = np, images.astype("float32"), images.dtype.kind in "ui"
@@ -228,6 +228,28 @@ def _pixels(images, record):
         xp, values = ops, ops.cast(images, "float32")
         whole = backend.is_int_dtype(images.dtype)
     return fit_channels(values, len(record.mean), xp), whole
+
+
+def _array(images):
+    """Images as an array or a tensor; a list of images of one size becomes an array."""
+    if isinstance(images, (list, tuple)):
+        try:
+            images = np.asarray(images)
+        except ValueError:
+            shapes = [np.shape(image) if hasattr(image, "shape") else type(image).__name__ for image in images]
+            several = ", ".join(map(str, shapes[:3])) + (" and more" if len(shapes) > 3 else "")
+            raise ValueError(
+                "images of one call must be of one size, since they become one array.\n"
+                f"Received: {len(shapes)} images, {several}. Prepare each by itself."
+            ) from None
+    dtype = getattr(images, "dtype", None)
+    if dtype is None or getattr(dtype, "kind", "") in ("U", "S", "O") or "string" in str(dtype):
+        raise TypeError(
+            "images must be pixels, (B, H, W, C) or (H, W, C), in NumPy, a list or a tensor.\n"
+            f"Received: {str(images)!r:.60} of type {type(images).__name__}. A photo's pixels are "
+            "`keras_vit.read_image(path)`; those of a Pillow image `numpy.asarray(image.convert('RGB'))`."
+        )
+    return images
 
 
 def scaled(pixels, record):
@@ -274,7 +296,7 @@ def fit_channels(images, channels, xp):
 
 def _check_values(images):
     if images.dtype.kind not in "uif":
-        raise ValueError(f"images must be integers or floats in [0, 255].\nReceived: dtype {images.dtype}.")
+        raise TypeError(f"images must be integers or floats in [0, 255].\nReceived: dtype {images.dtype}.")
     if images.size == 0:
         raise ValueError(f"images must not be empty.\nReceived: shape {images.shape}.")
     low, high = images.min(), images.max()
