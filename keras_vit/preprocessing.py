@@ -207,8 +207,8 @@ def preprocess_input(images: Tensor, preprocessing: Preprocessing | None = None)
 
     Raises:
         TypeError: for what is no pixels, as a path.
-        ValueError: for another shape, images of several sizes, for values outside [0, 255], or for floats that nowhere exceed 1 (but for
-            black images), which have been scaled before. Values are looked at in NumPy and lists only.
+        ValueError: for another shape, images of several sizes, values outside [0, 255], or floats that nowhere exceed 1
+            (but for black images), which have been scaled before. Values are looked at in NumPy and lists only.
 
     Source: official code, `input_pipeline.py`: (x - 127.5) / 127.5.
     """

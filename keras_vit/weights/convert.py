@@ -1,5 +1,6 @@
 """Writing a checkpoint in any dialect, and from one dialect to another; no model and no Keras needed."""
 
+import collections
 import contextlib
 import dataclasses
 import os
@@ -62,8 +63,8 @@ def convert_checkpoint(
     return write_checkpoint(checkpoint, destination, dialect)
 
 
-def write_checkpoint(checkpoint: Checkpoint, destination, dialect) -> Path:
-    """Writes tensors by our paths in a dialect; see `save_checkpoint` for the destination."""
+def write_checkpoint(checkpoint: Checkpoint, destination, dialect, labels=None) -> Path:
+    """Writes tensors by our paths in a dialect; see `save_checkpoint` for the destination and the labels."""
     check_choice("dialect", dialect, DIALECTS)
     destination = Path(os.fspath(destination))
     suffix = DIALECTS[dialect].suffix
@@ -73,6 +74,8 @@ def write_checkpoint(checkpoint: Checkpoint, destination, dialect) -> Path:
         raise ValueError(
             f"the path of a checkpoint in the {dialect} layout must end in {suffix}{also}.\nReceived: {destination}"
         )
+    if labels is not None:
+        labels = _checked_labels(labels, checkpoint.classes or 0, folder, destination)
     tensors = checkpoint.tensors
     if dialect == "big_vision" and checkpoint.fields.get("position_embedding") == "sincos2d":
         tensors = {path: tensors[path] for path in tensors if path != TABLE}  # computed there, never stored
@@ -82,10 +85,31 @@ def write_checkpoint(checkpoint: Checkpoint, destination, dialect) -> Path:
     arrays = ((name, _finite(name, np.asarray(array, "float32"))) for name, array in arrays)
     note = note_of(checkpoint.fields, checkpoint.num_heads, checkpoint.preprocessing, checkpoint.grid)
     if folder:
-        return _write_folder(checkpoint, destination, dialect, arrays, note)
+        return _write_folder(checkpoint, destination, dialect, arrays, note, labels)
     write = write_npz if suffix == ".npz" else write_safetensors
     write(destination, arrays, note)
     return destination
+
+
+def _checked_labels(labels, classes, folder, destination):
+    """The names as a list, if they are one for each class and a folder has a place for them."""
+    if not folder:
+        raise ValueError(
+            "`labels` stand in the JSON of a folder for timm or transformers, for which a single file has no place.\n"
+            f"Received: labels for {destination}. Pass a folder as the path, or leave `labels` out."
+        )
+    if isinstance(labels, str) or not all(isinstance(name, str) for name in labels):
+        raise TypeError(f"`labels` must be a list of names, which are strings.\nReceived: labels={labels!r:.80}.")
+    labels = list(labels)
+    twice = [name for name, count in collections.Counter(labels).items() if count > 1]
+    if len(labels) != classes or twice or "" in labels:
+        raise ValueError(
+            "`labels` must have one name for each class in the order of the logits, none empty and each once, since "
+            "they are looked up in both directions.\n"
+            f"Received: {len(labels)} names for {classes} classes"
+            f"{f', {twice[0]!r} {labels.count(twice[0])} times' if twice else ''}."
+        )
+    return labels
 
 
 def _check_num_heads(checkpoint, num_heads):
@@ -123,8 +147,8 @@ def _check_whole(checkpoint):
         )
 
 
-def _write_folder(checkpoint, folder, dialect, arrays, note):
-    files = folder_of(dialect, _facts(checkpoint), checkpoint.preprocessing or Preprocessing())
+def _write_folder(checkpoint, folder, dialect, arrays, note, labels):
+    files = folder_of(dialect, _facts(checkpoint) | {"labels": labels}, checkpoint.preprocessing or Preprocessing())
     with _made(folder):
         write_safetensors(folder / SAFETENSORS_NAME, arrays, note)
         for name, content in files.items():

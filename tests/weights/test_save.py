@@ -194,3 +194,35 @@ def test_a_deit_file_with_one_head_is_taken_as_it_is_said(tmp_path):
         keras_vit.build("Ti/16", **sizes)
     assert keras_vit.build("Ti/16", distilled=False, **sizes).weights_report == DISTILLED[:2]
     assert keras_vit.build("Ti/16", include_top=False, **sizes).config.distilled
+
+
+NAMES = ["Ähre", "Igel", "Katze, graue", "a", "b", "c", "d"]
+
+
+def test_labels_stand_in_the_json_of_a_folder(tmp_path):
+    config = json.loads(
+        (save_checkpoint(make_tiny(), tmp_path / "a", "huggingface", labels=NAMES).parent / "config.json").read_text(
+            "utf-8"
+        )
+    )
+    assert config["id2label"] == dict(zip("0123456", NAMES, strict=True))
+    assert config["label2id"] == {name: k for k, name in enumerate(NAMES)}
+    path = save_checkpoint(make_tiny(activation="gelu"), tmp_path / "b", "timm", labels=tuple(NAMES))
+    assert json.loads((path.parent / "config.json").read_text("utf-8"))["label_names"] == NAMES
+
+
+@pytest.mark.parametrize(
+    ("labels", "name", "error", "message"),
+    [
+        (NAMES[:6], "folder", ValueError, r"one name for each class.*\nReceived: 6 names for 7 classes\."),
+        ([*NAMES[:6], "Igel"], "folder", ValueError, "Received: 7 names for 7 classes, 'Igel' 2 times"),
+        ([*NAMES[:6], ""], "folder", ValueError, "none empty"),
+        ([*NAMES[:6], 3], "folder", TypeError, "which are strings"),
+        ("abcdefg", "folder", TypeError, "a list of names"),
+        (NAMES, "x.safetensors", ValueError, "Pass a folder as the path"),
+    ],
+)
+def test_labels_that_are_not_one_name_for_each_class_are_refused(tmp_path, labels, name, error, message):
+    with pytest.raises(error, match=message):
+        save_checkpoint(make_tiny(), tmp_path / name, "huggingface", labels=labels)
+    assert list(tmp_path.iterdir()) == []

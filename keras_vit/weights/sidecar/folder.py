@@ -13,7 +13,7 @@ def folder_of(dialect: str, facts: dict, preprocessing) -> dict[str, dict]:
         dialect: `"timm"` or `"huggingface"`.
         facts: the architecture: `patch_size`, `hidden_size`, `num_layers`, `num_heads`, `mlp_dim`,
             `image_size` (H, W), `channels`, `classes`, `pooling`, `class_token`, `distilled`, `positions`,
-            `activation`, `layer_norm_epsilon`, `resnet_stages`, `root_channels`.
+            `activation`, `layer_norm_epsilon`, `resnet_stages`, `root_channels`; `labels`, a name a class, or `None`.
         preprocessing: the `Preprocessing` record.
 
     Raises:
@@ -31,6 +31,7 @@ def _transformers_config(facts):
     kind = "DeiT" if facts["distilled"] else "ViT"
     task = "Model" if not facts["classes"] else "ForImageClassification" + ("WithTeacher" if facts["distilled"] else "")
     height, width = facts["image_size"]
+    labels = facts["labels"] or [f"LABEL_{k}" for k in range(facts["classes"])]
     return {
         "model_type": kind.lower(),
         "architectures": [f"{kind}{task}"],
@@ -44,8 +45,8 @@ def _transformers_config(facts):
         "patch_size": facts["patch_size"],
         "num_channels": facts["channels"],
         "qkv_bias": True,
-        "id2label": {str(k): f"LABEL_{k}" for k in range(facts["classes"])},
-        "label2id": {f"LABEL_{k}": k for k in range(facts["classes"])},
+        "id2label": {str(k): label for k, label in enumerate(labels)},
+        "label2id": {label: k for k, label in enumerate(labels)},
     }
 
 
@@ -89,6 +90,7 @@ def _timm_config(facts, record):
         "num_classes": facts["classes"],
         "num_features": facts["hidden_size"],
         "model_args": arguments,
+        **({"label_names": facts["labels"]} if facts["labels"] else {}),
         "pretrained_cfg": {
             "input_size": [facts["channels"], *facts["image_size"]],
             "fixed_input_size": True,
