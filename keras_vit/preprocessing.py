@@ -16,7 +16,7 @@ import numpy as np
 
 from keras_vit.annotations import Tensor
 from keras_vit.checks import check_choice, check_number, check_positive_int
-from keras_vit.posembed import cubic, triangle
+from keras_vit.resizing import INTERPOLATIONS, ROUNDINGS, resize_and_cut
 
 _MOST = 1e6  # of a mean or a deviation, where white is 1; what is beyond it is damage
 LABEL_FILES = {1000: "imagenet2012.tsv", 21843: "imagenet21k.tsv"}
@@ -32,10 +32,13 @@ class Preprocessing:
             cover `image_size / crop_fraction`, and cuts the centre out; `"none"` never resizes.
         mean: subtracted per channel, in units where white is 1.
         std: divided by per channel, after `mean`. The defaults give [-1, 1].
-        interpolation: `"bilinear"`, or `"bicubic"` (Keys' kernel with a = -0.5, as Pillow's), whose
-            overshoots beyond black and white are clipped, as they are in 8-bit images.
-        antialias: whether shrinking averages over all pixels, as Pillow always does.
+        interpolation: `"bilinear"`; `"bicubic"` (Keys' kernel with a = -0.5, as Pillow's), whose overshoots beyond
+            black and white are clipped, as they are in 8-bit images; or `"area"`, TensorFlow's, which averages what a
+            pixel covers, with each pixel at its rim by the part that it covers.
+        antialias: whether shrinking averages over all pixels, as Pillow always does; `"area"` always does.
         crop_fraction: of each side of the resized image, what `"crop"` keeps; in (0, 1].
+        rounding: whose rules `"crop"` follows for lengths that are no whole pixels: `"timm"`'s, `"transformers"`'s or
+            `"big_vision"`'s, which also cuts whole pixel values to whole ones.
 
     Raises:
         TypeError: for a value of the wrong type.
@@ -49,10 +52,12 @@ class Preprocessing:
     interpolation: str = "bilinear"
     antialias: bool = False
     crop_fraction: float = 1.0
+    rounding: str = "timm"
 
     def __post_init__(self) -> None:
         check_choice("resize", self.resize, ("squash", "crop", "none"))
-        check_choice("interpolation", self.interpolation, ("bilinear", "bicubic"))
+        check_choice("interpolation", self.interpolation, INTERPOLATIONS)
+        check_choice("rounding", self.rounding, ROUNDINGS)
         if not isinstance(self.antialias, bool):
             raise TypeError(f"`antialias` must be True or False.\nReceived: antialias={self.antialias!r}.")
         check_number("crop_fraction", self.crop_fraction)
@@ -146,51 +151,6 @@ def _black_and_white(record):
     """What 0 and 255 become, per channel."""
     stats = list(zip(record.mean, record.std, strict=True))
     return [-mean / std for mean, std in stats], [(1 - mean) / std for mean, std in stats]
-
-
-def resize_and_cut(pixels, whole, record, ops):
-    """Resizes and cuts the centre out in one step, with the same kernel on every backend and in any graph.
-
-    As Pillow up to 12 does (13 takes the rows of some images first): the columns first, then the rows, each
-    clipped to black and white, where bicubic overshoots, and rounded to a grey level where the pixels are whole
-    numbers. `ops.image.resize` clips nowhere, takes no sizes that only the graph knows, and its bicubic without
-    antialias has another kernel on torch (a = -0.75).
-    """
-    old = ops.shape(pixels)[-3:-1]  # (H, W), tensors where the graph does not know them
-    new = record.image_size if record.resize == "squash" else covering_size(old, record, ops)
-    for axis in (1, 0):
-        matrix = resize_matrix(old[axis], new[axis], record.image_size[axis], record, ops)  # (kept, old)
-        # The operands' order spares a transposition: rows are multiplied as they lie, columns from the right.
-        pixels = ops.einsum("...hwc,vw->...hvc" if axis else "...hwc,uh->...uwc", pixels, matrix)
-        if record.interpolation == "bicubic":
-            pixels = ops.clip(pixels, 0.0, 255.0)
-            pixels = ops.round(pixels) if whole else pixels
-    return pixels
-
-
-def resize_matrix(old, new, kept, record, ops, rows=None):
-    """`(kept, old)`: resizes one axis from `old` to `new` and keeps the centre; or those `rows` of it, floats."""
-    margin = new - kept
-    corner = (margin + margin // 2 % 2) // 2  # halves to even, as torchvision's CenterCrop
-    scale = ops.cast(old, "float32") / ops.cast(new, "float32")
-    rows = ops.arange(kept, dtype="float32") if rows is None else rows
-    positions = (rows + ops.cast(corner, "float32") + 0.5) * scale - 0.5
-    distances = ops.expand_dims(positions, 1) - ops.cast(ops.expand_dims(ops.arange(old), 0), "float32")
-    if record.antialias:
-        distances = distances / ops.maximum(scale, 1.0)
-    weights = cubic(distances, -0.5, ops) if record.interpolation == "bicubic" else triangle(distances, ops)
-    return weights / ops.sum(weights, axis=1, keepdims=True)
-
-
-def covering_size(old, record, ops):
-    """Size that keeps the aspect of `old` (H, W) and covers `image_size / crop_fraction`.
-
-    Rounded as timm and torchvision do, so that no pixel shifts: a side to cover is floor(side / crop_fraction)
-    (timm `transforms_factory.py`), the longer side int(side * long / short) (torchvision `Resize`).
-    """
-    height, width = (math.floor(side / record.crop_fraction) for side in record.image_size)
-    larger = max if all(isinstance(side, int) for side in old) else ops.maximum
-    return larger(height, width * old[0] // old[1]), larger(width, height * old[1] // old[0])
 
 
 def preprocess_input(images: Tensor, preprocessing: Preprocessing | None = None) -> Tensor:
