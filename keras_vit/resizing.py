@@ -71,12 +71,17 @@ def covering_size(old, record, ops):
     """
     known = all(isinstance(side, int) for side in old)
     larger = max if known else ops.maximum
+    height, width = sides_to_cover(record, record.image_size)
     if record.rounding == "big_vision":
-        sides = tuple(round(side / record.crop_fraction) for side in record.image_size)
-        return _by_factor(old, sides, np if known else ops, larger)
-    height, width = (math.floor(side / record.crop_fraction) for side in record.image_size)
+        return _by_factor(old, (height, width), np if known else ops, larger)
     divided = _rounded if record.rounding == "timm" and height != width else _cut
     return larger(height, divided(width * old[0], old[1], ops)), larger(width, divided(height * old[1], old[0], ops))
+
+
+def sides_to_cover(record, image_size):
+    """`image_size / crop_fraction` in whole pixels, for a model that takes `image_size`."""
+    whole = round if record.rounding == "big_vision" else math.floor
+    return tuple(whole(side / record.crop_fraction) for side in image_size)
 
 
 def _by_factor(old, sides, xp, larger):

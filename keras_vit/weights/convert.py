@@ -27,7 +27,8 @@ from keras_vit.weights.dialects import DIALECTS, is_same_epsilon, to_theirs
 from keras_vit.weights.reader import CheckpointError
 from keras_vit.weights.sidecar.folder import folder_of
 from keras_vit.weights.sidecar.note import note_of
-from keras_vit.weights.writer import write_json, write_npz, write_safetensors
+from keras_vit.weights.sidecar.processors import DIFFERENCES_FILE, differences, differences_text
+from keras_vit.weights.writer import write_json, write_npz, write_safetensors, write_text
 
 
 def convert_checkpoint(
@@ -148,11 +149,22 @@ def _check_whole(checkpoint):
 
 
 def _write_folder(checkpoint, folder, dialect, arrays, note, labels):
-    files = folder_of(dialect, _facts(checkpoint) | {"labels": labels}, checkpoint.preprocessing or Preprocessing())
+    record, facts = checkpoint.preprocessing or Preprocessing(), _facts(checkpoint) | {"labels": labels}
+    files = folder_of(dialect, facts, record)
+    software, lines = DIALECTS[dialect].software, differences(dialect, record, checkpoint.image_size)
+    if lines:
+        _warn(
+            f"{software} prepares photos otherwise than `preprocessing` of this model, as {DIFFERENCES_FILE} in the "
+            f"folder says. {' '.join(lines)}"
+        )
     with _made(folder):
         write_safetensors(folder / SAFETENSORS_NAME, arrays, note)
         for name, content in files.items():
             write_json(folder / name, content)
+        if lines:
+            write_text(folder / DIFFERENCES_FILE, differences_text(software, lines))
+        else:
+            (folder / DIFFERENCES_FILE).unlink(missing_ok=True)  # of what was written here before
     return folder / SAFETENSORS_NAME
 
 

@@ -46,7 +46,8 @@ def save_checkpoint(
 
     Warns:
         UserWarning: if that software computes something else from these weights by itself: another GELU,
-            another epsilon of LayerNorm, or pooling in another place.
+            another epsilon of LayerNorm, or pooling in another place; and of a folder, if its image processor cannot do
+            what `model.preprocessing` does. That folder has a `PREPROCESSING.md` with the differences in grey levels.
     """
     check_choice("dialect", dialect, DIALECTS)
     variables = weight_paths(model)

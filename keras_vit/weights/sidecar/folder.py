@@ -1,8 +1,8 @@
 """The JSON beside `model.safetensors` that lets timm or transformers open a folder of ours."""
 
-import math
-
+from keras_vit.resizing import sides_to_cover
 from keras_vit.weights.reader import CheckpointError
+from keras_vit.weights.sidecar.processors import nearest_filter
 from keras_vit.weights.sidecar.transformers_config import PIL_FILTERS
 
 
@@ -54,9 +54,9 @@ def _transformers_processor(record, image_size):
     height, width = image_size
     said = {
         "image_processor_type": "ViTImageProcessor",
-        "do_resize": record.resize != "none",
+        "do_resize": record.resize != "none",  # also for images of any size: ViT of transformers takes one size
         "size": {"height": height, "width": width},
-        "resample": {name: number for number, name in PIL_FILTERS.items()}[record.interpolation],
+        "resample": {name: number for number, name in PIL_FILTERS.items()}[nearest_filter(record)],
         "do_rescale": True,
         "rescale_factor": 1 / 255,
         "do_normalize": True,
@@ -65,7 +65,7 @@ def _transformers_processor(record, image_size):
     }
     if record.resize == "crop":
         said["image_processor_type"] = "BitImageProcessor"
-        said["size"] = {"shortest_edge": math.floor(min(height, width) / record.crop_fraction)}
+        said["size"] = {"shortest_edge": max(sides_to_cover(record, image_size))}  # so that both sides are covered
         said |= {"do_center_crop": True, "crop_size": {"height": height, "width": width}}
     return said
 
@@ -94,8 +94,8 @@ def _timm_config(facts, record):
         "pretrained_cfg": {
             "input_size": [facts["channels"], *facts["image_size"]],
             "fixed_input_size": True,
-            "interpolation": record.interpolation,
-            "crop_pct": record.crop_fraction,
+            "interpolation": nearest_filter(record),
+            "crop_pct": record.crop_fraction if record.resize == "crop" else 1.0,
             "crop_mode": "squash" if record.resize == "squash" else "center",
             "mean": list(record.mean),
             "std": list(record.std),
