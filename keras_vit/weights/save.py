@@ -9,6 +9,7 @@ from keras import ops
 
 from keras_vit.annotations import FilePath
 from keras_vit.checks import check_choice
+from keras_vit.model.precision import is_quantized
 from keras_vit.model.stations import computed_fields, layer_named, weight_paths
 from keras_vit.weights.checkpoint import TABLE, Checkpoint
 from keras_vit.weights.convert import write_checkpoint
@@ -50,6 +51,11 @@ def save_checkpoint(
             what `model.preprocessing` does. That folder has a `PREPROCESSING.md` with the differences in grey levels.
     """
     check_choice("dialect", dialect, DIALECTS)
+    if is_quantized(model):
+        raise CheckpointError(
+            "no checkpoint has a place for the rounded kernels of a quantised model.\n"
+            f"Received: {model.name!r}. Save it as .keras, or the model that it was made from here."
+        )
     variables = weight_paths(model)
     block, positions = layer_named(model, "block_00"), layer_named(model, "position_embedding")
     if block is None or "patch_embedding/projection/kernel" not in variables:

@@ -63,6 +63,19 @@ def test_a_custom_hybrid_goes_to_timm_as_a_file(tmp_path):
     assert read_checkpoint(tmp_path / "x.safetensors").measured()[-1] == (1,)
 
 
+@pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize` method")
+@pytest.mark.parametrize("mode", ["int8", "float8"])
+def test_a_quantised_model_is_refused_with_what_to_save_instead(tmp_path, mode):
+    model = make_tiny(num_layers=1)
+    model.quantize(mode)
+    with pytest.raises(
+        CheckpointError,
+        match=rf"of a quantised model\.\nReceived: '{model.name}'\. Save it as \.keras, or the model that it was made",
+    ):
+        save_checkpoint(model, tmp_path / "x.npz")
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize(("name", "dialect"), [("x.npz", "official"), ("x.safetensors", "timm"), ("folder", "timm")])
 def test_weights_that_are_not_finite_are_refused_with_key_and_count_and_leave_nothing(tmp_path, name, dialect):
     model = make_tiny(activation="gelu" if dialect == "timm" else "gelu_tanh")
