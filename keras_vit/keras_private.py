@@ -16,6 +16,16 @@ def flatten_layers(layer: keras.Layer, include_self: bool = True) -> list:
     return list(layer._flatten_layers(include_self=include_self))
 
 
+def settle_policy(layer: keras.Layer) -> None:
+    """Gives a layer that shares a map of dtype policies, as a reloaded one does, its own: that of its path.
+
+    Publicly the map stays, and Keras' dense layers ask it for their quantisation as if it were their own.
+    """
+    policy = layer.dtype_policy
+    if isinstance(policy, keras.dtype_policies.DTypePolicyMap):
+        layer._dtype_policy = policy[layer.path] if layer.path else policy.default_policy
+
+
 def set_initializer(variable: Variable, initializer: Callable[..., Tensor]) -> None:
     """What gives a variable that has no value yet its first one. Publicly the initializer is fixed when it is made."""
     variable._initializer = initializer

@@ -16,7 +16,7 @@ import numpy as np
 
 from keras_vit.annotations import Tensor
 from keras_vit.checks import check_choice, check_number, check_positive_int
-from keras_vit.posembed import cubic, triangle
+from keras_vit.resizing import INTERPOLATIONS, ROUNDINGS, resize_and_cut
 
 _MOST = 1e6  # of a mean or a deviation, where white is 1; what is beyond it is damage
 LABEL_FILES = {1000: "imagenet2012.tsv", 21843: "imagenet21k.tsv"}
@@ -32,10 +32,13 @@ class Preprocessing:
             cover `image_size / crop_fraction`, and cuts the centre out; `"none"` never resizes.
         mean: subtracted per channel, in units where white is 1.
         std: divided by per channel, after `mean`. The defaults give [-1, 1].
-        interpolation: `"bilinear"`, or `"bicubic"` (Keys' kernel with a = -0.5, as Pillow's), whose
-            overshoots beyond black and white are clipped, as they are in 8-bit images.
-        antialias: whether shrinking averages over all pixels, as Pillow always does.
+        interpolation: `"bilinear"`; `"bicubic"` (Keys' kernel with a = -0.5, as Pillow's), whose overshoots beyond
+            black and white are clipped, as they are in 8-bit images; or `"area"`, TensorFlow's, which averages what a
+            pixel covers, with each pixel at its rim by the part that it covers.
+        antialias: whether shrinking averages over all pixels, as Pillow always does; `"area"` always does.
         crop_fraction: of each side of the resized image, what `"crop"` keeps; in (0, 1].
+        rounding: whose rules `"crop"` follows for lengths that are no whole pixels: `"timm"`'s, `"transformers"`'s or
+            `"big_vision"`'s, which also cuts whole pixel values to whole ones.
 
     Raises:
         TypeError: for a value of the wrong type.
@@ -49,10 +52,12 @@ class Preprocessing:
     interpolation: str = "bilinear"
     antialias: bool = False
     crop_fraction: float = 1.0
+    rounding: str = "timm"
 
     def __post_init__(self) -> None:
         check_choice("resize", self.resize, ("squash", "crop", "none"))
-        check_choice("interpolation", self.interpolation, ("bilinear", "bicubic"))
+        check_choice("interpolation", self.interpolation, INTERPOLATIONS)
+        check_choice("rounding", self.rounding, ROUNDINGS)
         if not isinstance(self.antialias, bool):
             raise TypeError(f"`antialias` must be True or False.\nReceived: antialias={self.antialias!r}.")
         check_number("crop_fraction", self.crop_fraction)
@@ -148,57 +153,12 @@ def _black_and_white(record):
     return [-mean / std for mean, std in stats], [(1 - mean) / std for mean, std in stats]
 
 
-def resize_and_cut(pixels, whole, record, ops):
-    """Resizes and cuts the centre out in one step, with the same kernel on every backend and in any graph.
-
-    As Pillow up to 12 does (13 takes the rows of some images first): the columns first, then the rows, each
-    clipped to black and white, where bicubic overshoots, and rounded to a grey level where the pixels are whole
-    numbers. `ops.image.resize` clips nowhere, takes no sizes that only the graph knows, and its bicubic without
-    antialias has another kernel on torch (a = -0.75).
-    """
-    old = ops.shape(pixels)[-3:-1]  # (H, W), tensors where the graph does not know them
-    new = record.image_size if record.resize == "squash" else covering_size(old, record, ops)
-    for axis in (1, 0):
-        matrix = resize_matrix(old[axis], new[axis], record.image_size[axis], record, ops)  # (kept, old)
-        # The operands' order spares a transposition: rows are multiplied as they lie, columns from the right.
-        pixels = ops.einsum("...hwc,vw->...hvc" if axis else "...hwc,uh->...uwc", pixels, matrix)
-        if record.interpolation == "bicubic":
-            pixels = ops.clip(pixels, 0.0, 255.0)
-            pixels = ops.round(pixels) if whole else pixels
-    return pixels
-
-
-def resize_matrix(old, new, kept, record, ops, rows=None):
-    """`(kept, old)`: resizes one axis from `old` to `new` and keeps the centre; or those `rows` of it, floats."""
-    margin = new - kept
-    corner = (margin + margin // 2 % 2) // 2  # halves to even, as torchvision's CenterCrop
-    scale = ops.cast(old, "float32") / ops.cast(new, "float32")
-    rows = ops.arange(kept, dtype="float32") if rows is None else rows
-    positions = (rows + ops.cast(corner, "float32") + 0.5) * scale - 0.5
-    distances = ops.expand_dims(positions, 1) - ops.cast(ops.expand_dims(ops.arange(old), 0), "float32")
-    if record.antialias:
-        distances = distances / ops.maximum(scale, 1.0)
-    weights = cubic(distances, -0.5, ops) if record.interpolation == "bicubic" else triangle(distances, ops)
-    return weights / ops.sum(weights, axis=1, keepdims=True)
-
-
-def covering_size(old, record, ops):
-    """Size that keeps the aspect of `old` (H, W) and covers `image_size / crop_fraction`.
-
-    Rounded as timm and torchvision do, so that no pixel shifts: a side to cover is floor(side / crop_fraction)
-    (timm `transforms_factory.py`), the longer side int(side * long / short) (torchvision `Resize`).
-    """
-    height, width = (math.floor(side / record.crop_fraction) for side in record.image_size)
-    larger = max if all(isinstance(side, int) for side in old) else ops.maximum
-    return larger(height, width * old[0] // old[1]), larger(width, height * old[1] // old[0])
-
-
 def preprocess_input(images: Tensor, preprocessing: Preprocessing | None = None) -> Tensor:
     """Scales pixel values to what the weights expect: [-1, 1] unless a record says otherwise.
 
     Args:
-        images: `(B, H, W, C)` or `(H, W, C)`, integers or floats in [0, 255]; NumPy, a list, or a tensor
-            (also inside `tf.data.Dataset.map`). Of four channels the last, alpha, is dropped; one channel is
+        images: `(B, H, W, C)` or `(H, W, C)`, integers or floats in [0, 255]; NumPy, a list of images of one size, or
+            a tensor (also inside `tf.data.Dataset.map`). Of four channels the last, alpha, is dropped; one channel is
             repeated. The argument is never changed.
         preprocessing: a `Preprocessing` record, as `model.preprocessing`.
 
@@ -206,8 +166,9 @@ def preprocess_input(images: Tensor, preprocessing: Preprocessing | None = None)
         float32 of the same height and width; NumPy if NumPy or a list came in.
 
     Raises:
-        ValueError: for another shape, for values outside [0, 255], or for floats that nowhere exceed 1 (but for
-            black images), which have been scaled before. Values are looked at in NumPy and lists only.
+        TypeError: for what is no pixels, as a path.
+        ValueError: for another shape, images of several sizes, values outside [0, 255], or floats that nowhere exceed 1
+            (but for black images), which have been scaled before. Values are looked at in NumPy and lists only.
 
     Source: official code, `input_pipeline.py`: (x - 127.5) / 127.5.
     """
@@ -217,8 +178,7 @@ def preprocess_input(images: Tensor, preprocessing: Preprocessing | None = None)
 
 def _pixels(images, record):
     """Images as float32 in [0, 255] with the record's channels, and whether they came as whole numbers."""
-    if isinstance(images, (list, tuple)):
-        images = np.asarray(images)
+    images = _array(images)
     if isinstance(images, np.ndarray):
         _check_values(images)
         xp, values, whole = np, images.astype("float32"), images.dtype.kind in "ui"
@@ -228,6 +188,28 @@ def _pixels(images, record):
         xp, values = ops, ops.cast(images, "float32")
         whole = backend.is_int_dtype(images.dtype)
     return fit_channels(values, len(record.mean), xp), whole
+
+
+def _array(images):
+    """Images as an array or a tensor; a list of images of one size becomes an array."""
+    if isinstance(images, (list, tuple)):
+        try:
+            images = np.asarray(images)
+        except ValueError:
+            shapes = [np.shape(image) if hasattr(image, "shape") else type(image).__name__ for image in images]
+            several = ", ".join(map(str, shapes[:3])) + (" and more" if len(shapes) > 3 else "")
+            raise ValueError(
+                "images of one call must be of one size, since they become one array.\n"
+                f"Received: {len(shapes)} images, {several}. Prepare each by itself."
+            ) from None
+    dtype = getattr(images, "dtype", None)
+    if dtype is None or getattr(dtype, "kind", "") in ("U", "S", "O") or "string" in str(dtype):
+        raise TypeError(
+            "images must be pixels, (B, H, W, C) or (H, W, C), in NumPy, a list or a tensor.\n"
+            f"Received: {str(images)!r:.60} of type {type(images).__name__}. A photo's pixels are "
+            "`keras_vit.read_image(path)`; those of a Pillow image `numpy.asarray(image.convert('RGB'))`."
+        )
+    return images
 
 
 def scaled(pixels, record):
@@ -274,7 +256,7 @@ def fit_channels(images, channels, xp):
 
 def _check_values(images):
     if images.dtype.kind not in "uif":
-        raise ValueError(f"images must be integers or floats in [0, 255].\nReceived: dtype {images.dtype}.")
+        raise TypeError(f"images must be integers or floats in [0, 255].\nReceived: dtype {images.dtype}.")
     if images.size == 0:
         raise ValueError(f"images must not be empty.\nReceived: shape {images.shape}.")
     low, high = images.min(), images.max()

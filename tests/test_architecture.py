@@ -26,7 +26,7 @@ PACKAGE = ROOT / "keras_vit"
 TIERS = [
     {"annotations", "checks", "version", "files", "silence"},
     {"variants", "posembed"},
-    {"recipes", "datasets", "keras_private"},
+    {"recipes", "datasets", "keras_private", "resizing"},
     {"layers", "preprocessing", "augmentation", "images"},
     {"model", "data"},
     {"weights", "evaluation", "distillation", "training"},
@@ -50,6 +50,7 @@ NO_KERAS = {
     "posembed",
     "datasets",
     "preprocessing",
+    "resizing",
     "__main__",
 }
 NO_KERAS |= {"runs", "runs.options", "exporting", "exporting.formats"}  # what a command line knows of its options

@@ -25,6 +25,10 @@ ADVICE = {
         "freezing, LoRA, quantised blocks in a .keras file, dropout under `rematerialize`, the memory estimate",
         "a public list of a layer's parts; else let `CompositeLayer` name its own parts, and walk over those",
     ),
+    "settle_policy": (
+        "saving a quantised model that was reloaded before (`CompositeLayer.build_parts`)",
+        "a public setter of one layer's own policy; else hand the layers inside their own policies as they are made",
+    ),
     "set_initializer": (
         "building from a file: `deferred_variables` and `initialise`, so every `weights=`, twin and merged LoRA",
         "a public way to give a variable made in `StatelessScope(initialize_variables=False)` its value; else build "
@@ -107,6 +111,19 @@ def test_flatten_layers_finds_parts_of_parts(tiny):
         assert len(set(map(id, parts))) == len(parts)
         assert keras_private.flatten_layers(block, include_self=False) == parts[1:]
         assert block.mlp.dense_1 in keras_private.flatten_layers(tiny)
+
+
+def test_layer_of_a_map_of_policies_gets_its_own():
+    policies = keras.dtype_policies.DTypePolicyMap("mixed_bfloat16", {"some/dense": keras.DTypePolicy("float64")})
+    parts = {name: keras.layers.Dense(3, dtype=policies, name=name) for name in ("dense", "other", "unbuilt")}
+    with relies_on("settle_policy"):
+        with keras.name_scope("some"):
+            parts["dense"].build((None, 2))
+            parts["other"].build((None, 2))
+        for part in parts.values():
+            keras_private.settle_policy(part)
+        names = {name: part.dtype_policy.name for name, part in parts.items()}
+        assert names == {"dense": "float64", "other": "mixed_bfloat16", "unbuilt": "mixed_bfloat16"}
 
 
 def test_initializer_gives_a_deferred_variable_its_value():

@@ -2,6 +2,7 @@ import dataclasses
 import json
 import math
 import socket
+from pathlib import Path
 
 import keras
 import numpy as np
@@ -129,7 +130,7 @@ def test_crop_to_a_rectangle_covers_it():
     got = grey_levels("crop", (20, 25), crop_fraction=0.8)(x)  # covers (25, 31): rows decide
     assert_equals_pillow(got[1], by_pillow(x[1], (25, 45), (20, 25), "bicubic"), "bicubic")
     tall = grey_levels("crop", (20, 25), crop_fraction=0.8)(x.transpose(0, 2, 1, 3))  # columns decide
-    expected = by_pillow(np.ascontiguousarray(x[1].swapaxes(0, 1)), (55, 31), (20, 25), "bicubic")
+    expected = by_pillow(np.ascontiguousarray(x[1].swapaxes(0, 1)), (56, 31), (20, 25), "bicubic")  # ResizeKeepRatio
     assert_equals_pillow(tall[1], expected, "bicubic")
 
 
@@ -255,12 +256,46 @@ def test_black_images_and_rounding_errors_of_an_interpolation_are_accepted():
         (np.full((1, 5, 7, 3), 256), "from 256 to 256"),
         (np.where(np.arange(105) == 9, np.nan, 200.0).reshape(1, 5, 7, 3), "NaN among them"),
         (np.full((1, 5, 7, 3), 0.9), "seem scaled already"),
-        (np.full((1, 5, 7, 3), "a"), "dtype <U1"),
+        (
+            [pixels(5, 7, 3), pixels(7, 5, 3)],
+            r"of one size.*\nReceived: 2 images, \(5, 7, 3\), \(7, 5, 3\). Prepare each",
+        ),
+        ([pixels(5, 7, 3)] * 3 + [pixels(5, 7)], r"4 images, \(5, 7, 3\), \(5, 7, 3\), \(5, 7, 3\) and more. Prepare"),
     ],
 )
 def test_images_that_are_none_are_refused(images, message):
-    with pytest.raises(ValueError, match=message):
-        preprocess_input(images)
+    for prepare in (preprocess_input, Preprocessing((4, 6))):
+        with pytest.raises(ValueError, match=message):
+            prepare(images)
+
+
+@pytest.mark.parametrize(
+    "images",
+    [
+        "photo.jpg",
+        Path("photo.jpg"),
+        b"photo.jpg",
+        ["photo.jpg", "other.jpg"],
+        [Path("photo.jpg")],
+        np.array("photo.jpg"),
+        None,
+        3,
+        Image.new("RGB", (7, 5)),
+    ],
+    ids=lambda images: type(images).__name__,
+)
+def test_what_is_no_pixels_is_refused_with_the_way_to_read_them(images):
+    for prepare in (preprocess_input, Preprocessing((4, 6))):
+        with pytest.raises(TypeError, match=r"must be pixels.*\nReceived: .* of type \w+\. .*read_image\(path\)"):
+            prepare(images)
+
+
+def test_tensor_of_paths_is_refused_in_a_pipeline_too():
+    tf = pytest.importorskip("tensorflow")
+    with pytest.raises(TypeError, match="read_image"):
+        tf.data.Dataset.from_tensor_slices(["photo.jpg"]).map(preprocess_input)
+    with pytest.raises(TypeError, match="dtype bool"):
+        preprocess_input(np.ones((5, 7, 3), bool))
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """One image to what the model takes, inside a pipeline, whatever backend Keras runs on.
 
-Evaluation does exactly what `preprocessing(pixels)` does. Its arithmetic is that of `keras_vit.preprocessing`; here
+Evaluation does exactly what `preprocessing(pixels)` does. Its arithmetic is that of `keras_vit.resizing`; here
 it is given TensorFlow's operations, since `keras.ops` of another backend cannot work in a `tf.data` graph.
 """
 
@@ -9,7 +9,8 @@ import types
 
 from keras_vit.augmentation import augment_image, crop_window
 from keras_vit.images.decode import decode_image, decode_window, image_size
-from keras_vit.preprocessing import fit_channels, resize_and_cut, scaled
+from keras_vit.preprocessing import fit_channels, scaled
+from keras_vit.resizing import resize_and_cut
 
 
 def prepare(pixels, record):
@@ -77,10 +78,10 @@ def augmented(example, record, augmentation, seed):
 
 
 def operations():
-    """What `keras_vit.preprocessing` uses of `keras.ops`, on TensorFlow."""
+    """What `keras_vit.resizing` uses of `keras.ops`, on TensorFlow."""
     import tensorflow as tf
 
-    names = ("einsum", "round", "cast", "expand_dims", "maximum", "abs", "where")
+    names = ("einsum", "round", "floor", "cast", "expand_dims", "maximum", "minimum", "abs", "where")
     return types.SimpleNamespace(
         **{name: getattr(tf, name) for name in names},
         shape=lambda tensor: tuple(tf.unstack(tf.shape(tensor))),

@@ -58,8 +58,7 @@ class MultiHeadAttention(CastingLayer):
         self.dropout = keras.layers.Dropout(dropout_rate, dtype=self.dtype_policy, name="dropout")
 
     def build(self, tokens_shape: Shape, queries_shape: Shape | None = None) -> None:
-        for dense in (self.query, self.key, self.value, self.out):
-            dense.build((None, tokens_shape[-1]))
+        self.build_parts(*((dense, (None, tokens_shape[-1])) for dense in (self.query, self.key, self.value, self.out)))
 
     def call(
         self, tokens: Tensor, queries: Tensor = None, norm: keras.Layer | None = None, training: bool | None = None

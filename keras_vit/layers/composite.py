@@ -5,15 +5,16 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_vit.annotations import Arguments, Tensor
-from keras_vit.keras_private import flatten_layers
+from keras_vit.annotations import Arguments, Shape, Tensor
+from keras_vit.keras_private import flatten_layers, settle_policy
 
 
 class CompositeLayer(keras.layers.Layer):
     """Base of layers with dense layers inside.
 
     `model.quantize("int8")` changes the dtype policy of the dense layers inside a block, which the block's
-    own arguments do not tell. Saved with a map of them, a quantised model can be reloaded.
+    own arguments do not tell. Saved with a map of them, a quantised model can be reloaded. Then every part shares the
+    map until it is built, and takes its own policy out of it.
     """
 
     def get_config(self) -> Arguments:
@@ -25,6 +26,13 @@ class CompositeLayer(keras.layers.Layer):
                 policies[layer.path] = layer.dtype_policy
             config["dtype"] = keras.dtype_policies.serialize(policies)
         return config
+
+    def build_parts(self, *parts: tuple[keras.layers.Layer, Shape]) -> None:
+        """Builds layers inside, each for its shape, and gives every layer of a map of policies its own."""
+        for layer, shape in parts:
+            layer.build(shape)
+        for layer in flatten_layers(self):
+            settle_policy(layer)
 
 
 class CastingLayer(CompositeLayer):

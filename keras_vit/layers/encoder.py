@@ -26,19 +26,22 @@ def layer_norm(dtype, name, epsilon=NORM_EPSILON):
 
 @keras.saving.register_keras_serializable("keras_vit")
 class LayerNorm(keras.layers.LayerNormalization):
-    """Keras' LayerNormalization over the last axis, which keeps less for the backward pass of TensorFlow.
+    """Keras' LayerNormalization, which keeps less for the backward pass of TensorFlow.
+
+    It takes the arguments of Keras' layer. Only over the last axis, with scale and offset, does it keep less.
 
     Call arguments:
         inputs: `(..., D)`.
 
     Returns:
-        As `inputs`.
+        As `inputs`, in the precision of the layer.
     """
 
     def call(self, inputs, training=None):
-        if not gradients.applies(training):
+        if not gradients.applies(training) or not gradients.usual(self, len(inputs.shape)):
             return super().call(inputs)
-        return gradients.layer_norm(inputs, self.gamma, self.beta, self.epsilon)
+        wide = ops.cast(inputs, keras.backend.result_type(inputs.dtype, self.compute_dtype))
+        return ops.cast(gradients.layer_norm(wide, self.gamma, self.beta, self.epsilon), self.compute_dtype)
 
 
 @keras.saving.register_keras_serializable("keras_vit")
@@ -85,8 +88,7 @@ class MlpBlock(CastingLayer):
         self.dropout_2 = keras.layers.Dropout(dropout_rate, dtype=self.dtype_policy, name="dropout_2")
 
     def build(self, input_shape: Shape) -> None:
-        self.dense_1.build((None, input_shape[-1]))
-        self.dense_2.build((None, self.mlp_dim))
+        self.build_parts((self.dense_1, (None, input_shape[-1])), (self.dense_2, (None, self.mlp_dim)))
 
     def call(self, tokens: Tensor, norm: keras.Layer | None = None, training: bool | None = None) -> Tensor:
         tokens = self.in_our_dtype(tokens)
@@ -97,7 +99,7 @@ class MlpBlock(CastingLayer):
     def _gelu_dense(self, x, training):
         """From behind the first layer, `(B*T, M)`, to behind the second, `(B*T, D)`."""
         approximate, dense = self.activation == "gelu_tanh", self.dense_2
-        if gradients.applies(training) and gradients.plain(dense) and not self.dropout_rate:
+        if gradients.applies(training) and gradients.plain(dense, self.compute_dtype) and not self.dropout_rate:
             return gradients.gelu_dense(x, dense.kernel, dense.bias, approximate)
         return dense(self.dropout_1(ops.gelu(x, approximate=approximate), training=training))
 
@@ -184,8 +186,7 @@ class TransformerBlock(CompositeLayer):
         )
 
     def build(self, input_shape: Shape) -> None:
-        for layer in (self.norm_1, self.attention, self.norm_2, self.mlp):
-            layer.build(input_shape)
+        self.build_parts(*((layer, input_shape) for layer in (self.norm_1, self.attention, self.norm_2, self.mlp)))
 
     def call(self, tokens: Tensor, training: bool | None = None) -> Tensor:
         if training and self.rematerialize:

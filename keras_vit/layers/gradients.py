@@ -22,16 +22,23 @@ def applies(training) -> bool:
     return bool(training) and keras.config.backend() == "tensorflow"
 
 
-def plain(dense) -> bool:
-    """Whether a dense layer is a product and a bias, and nothing else."""
-    return not (dense.lora_enabled or dense.quantization_mode)
+def plain(dense, dtype) -> bool:
+    """Whether a dense layer is a product and a bias in this precision, and nothing else."""
+    return not (dense.lora_enabled or dense.quantization_mode) and dense.compute_dtype == dtype
+
+
+def usual(norm, rank) -> bool:
+    """Whether a layer normalises over the last of so many axes alone, with a scale and an offset."""
+    if not isinstance(norm, keras.layers.LayerNormalization) or norm.rms_scaling:
+        return False
+    return norm.axis in ([-1], [rank - 1]) and norm.gamma is not None and norm.beta is not None
 
 
 def norm_then_dense(norm, denses, tokens, training):
     """What dense layers make of `norm(tokens)`.
 
     Args:
-        norm: a `LayerNorm`, or `None` for the tokens as they are.
+        norm: a layer that normalises, as `LayerNorm`, or `None` for the tokens as they are.
         denses: the dense layers.
         tokens: `(B, T, D)`.
         training: as in a call.
@@ -39,7 +46,9 @@ def norm_then_dense(norm, denses, tokens, training):
     Returns:
         A list of `(B*T, M)`.
     """
-    if norm is not None and applies(training) and all(map(plain, denses)):
+    dtype = keras.backend.standardize_dtype(tokens.dtype)
+    ours = norm is not None and applies(training) and usual(norm, len(tokens.shape)) and norm.compute_dtype == dtype
+    if ours and all(plain(dense, dtype) for dense in denses):
         kernels, biases = [dense.kernel for dense in denses], [dense.bias for dense in denses]
         gamma, beta = (ops.cast(weight, tokens.dtype) for weight in (norm.gamma, norm.beta))
         return norm_dense(tokens, gamma, beta, norm.epsilon, kernels, biases)

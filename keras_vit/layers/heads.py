@@ -95,8 +95,8 @@ class AttentionPooling(CompositeLayer):
         self.probe = self.add_weight(
             name="probe", shape=(1, 1, input_shape[-1]), initializer=self._probe_initializer(input_shape[-1])
         )
-        for layer in (self.attention, self.norm, self.mlp):
-            layer.build((input_shape[0], 1, input_shape[-1]))
+        one_token = (input_shape[0], 1, input_shape[-1])
+        self.build_parts(*((layer, one_token) for layer in (self.attention, self.norm, self.mlp)))
 
     @staticmethod
     def _probe_initializer(size):

@@ -6,7 +6,7 @@ import keras
 from keras import ops
 
 from keras_vit import layers
-from keras_vit.annotations import Shape
+from keras_vit.annotations import Shape, Variable
 from keras_vit.checks import check_choice
 from keras_vit.model.deferred import deferred_variables, discard, initialise
 from keras_vit.model.stations import layer_named
@@ -98,14 +98,16 @@ def copy_weights(model, twin, resize_method) -> tuple[str, ...]:
             "Save it as .keras and reload it, which merges LoRA."
         )
     for ours, theirs in zip(model.layers, twin.layers, strict=True):
-        for index, (source, target) in enumerate(zip(ours.weights, theirs.weights, strict=True)):
-            variables[f"{ours.name}/{index}"], values[f"{ours.name}/{index}"] = target, ops.convert_to_numpy(source)
+        sources, targets = (_by_place(layer) for layer in (ours, theirs))
+        for place, source in sources.items():
+            target = targets.pop(place)
+            variables[f"{ours.name}/{place}"], values[f"{ours.name}/{place}"] = target, ops.convert_to_numpy(source)
             target.trainable = source.trainable
     old, new = layer_named(model, "position_embedding"), layer_named(twin, "position_embedding")
     if old is not None:
         resize_method = resize_method or old.resize_method
     if old is not None and old.grid != new.grid and old.kind == "learned":
-        values["position_embedding/0"] = resize_pos_embed(
+        values["position_embedding/table"] = resize_pos_embed(
             ops.convert_to_numpy(old.table),
             new.grid,
             old.grid,
@@ -115,6 +117,16 @@ def copy_weights(model, twin, resize_method) -> tuple[str, ...]:
         report = (f"position embedding resized from {old.grid} to {new.grid} ({resize_method})",)
     initialise(variables, values)
     return report
+
+
+def _by_place(layer):
+    """`{path inside the layer: weight}`. Their order is no measure: Keras quantises to float8 by adding weights behind
+    the kernel, and builds a float8 layer with them before it."""
+    places: dict[str, Variable] = {}
+    for weight in layer.weights:
+        place = weight.path.partition(f"{layer.name}/")[2]
+        places[f"{place}+{len(places)}" if place in places else place] = weight
+    return places
 
 
 def _clone_layer(layer, grid, dtype):

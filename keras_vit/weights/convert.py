@@ -1,5 +1,6 @@
 """Writing a checkpoint in any dialect, and from one dialect to another; no model and no Keras needed."""
 
+import collections
 import contextlib
 import dataclasses
 import os
@@ -26,7 +27,8 @@ from keras_vit.weights.dialects import DIALECTS, is_same_epsilon, to_theirs
 from keras_vit.weights.reader import CheckpointError
 from keras_vit.weights.sidecar.folder import folder_of
 from keras_vit.weights.sidecar.note import note_of
-from keras_vit.weights.writer import write_json, write_npz, write_safetensors
+from keras_vit.weights.sidecar.processors import DIFFERENCES_FILE, differences, differences_text
+from keras_vit.weights.writer import write_json, write_npz, write_safetensors, write_text
 
 
 def convert_checkpoint(
@@ -62,8 +64,8 @@ def convert_checkpoint(
     return write_checkpoint(checkpoint, destination, dialect)
 
 
-def write_checkpoint(checkpoint: Checkpoint, destination, dialect) -> Path:
-    """Writes tensors by our paths in a dialect; see `save_checkpoint` for the destination."""
+def write_checkpoint(checkpoint: Checkpoint, destination, dialect, labels=None) -> Path:
+    """Writes tensors by our paths in a dialect; see `save_checkpoint` for the destination and the labels."""
     check_choice("dialect", dialect, DIALECTS)
     destination = Path(os.fspath(destination))
     suffix = DIALECTS[dialect].suffix
@@ -73,6 +75,8 @@ def write_checkpoint(checkpoint: Checkpoint, destination, dialect) -> Path:
         raise ValueError(
             f"the path of a checkpoint in the {dialect} layout must end in {suffix}{also}.\nReceived: {destination}"
         )
+    if labels is not None:
+        labels = _checked_labels(labels, checkpoint.classes or 0, folder, destination)
     tensors = checkpoint.tensors
     if dialect == "big_vision" and checkpoint.fields.get("position_embedding") == "sincos2d":
         tensors = {path: tensors[path] for path in tensors if path != TABLE}  # computed there, never stored
@@ -82,10 +86,31 @@ def write_checkpoint(checkpoint: Checkpoint, destination, dialect) -> Path:
     arrays = ((name, _finite(name, np.asarray(array, "float32"))) for name, array in arrays)
     note = note_of(checkpoint.fields, checkpoint.num_heads, checkpoint.preprocessing, checkpoint.grid)
     if folder:
-        return _write_folder(checkpoint, destination, dialect, arrays, note)
+        return _write_folder(checkpoint, destination, dialect, arrays, note, labels)
     write = write_npz if suffix == ".npz" else write_safetensors
     write(destination, arrays, note)
     return destination
+
+
+def _checked_labels(labels, classes, folder, destination):
+    """The names as a list, if they are one for each class and a folder has a place for them."""
+    if not folder:
+        raise ValueError(
+            "`labels` stand in the JSON of a folder for timm or transformers, for which a single file has no place.\n"
+            f"Received: labels for {destination}. Pass a folder as the path, or leave `labels` out."
+        )
+    if isinstance(labels, str) or not all(isinstance(name, str) for name in labels):
+        raise TypeError(f"`labels` must be a list of names, which are strings.\nReceived: labels={labels!r:.80}.")
+    labels = list(labels)
+    twice = [name for name, count in collections.Counter(labels).items() if count > 1]
+    if len(labels) != classes or twice or "" in labels:
+        raise ValueError(
+            "`labels` must have one name for each class in the order of the logits, none empty and each once, since "
+            "they are looked up in both directions.\n"
+            f"Received: {len(labels)} names for {classes} classes"
+            f"{f', {twice[0]!r} {labels.count(twice[0])} times' if twice else ''}."
+        )
+    return labels
 
 
 def _check_num_heads(checkpoint, num_heads):
@@ -123,12 +148,23 @@ def _check_whole(checkpoint):
         )
 
 
-def _write_folder(checkpoint, folder, dialect, arrays, note):
-    files = folder_of(dialect, _facts(checkpoint), checkpoint.preprocessing or Preprocessing())
+def _write_folder(checkpoint, folder, dialect, arrays, note, labels):
+    record, facts = checkpoint.preprocessing or Preprocessing(), _facts(checkpoint) | {"labels": labels}
+    files = folder_of(dialect, facts, record)
+    software, lines = DIALECTS[dialect].software, differences(dialect, record, checkpoint.image_size)
+    if lines:
+        _warn(
+            f"{software} prepares photos otherwise than `preprocessing` of this model, as {DIFFERENCES_FILE} in the "
+            f"folder says. {' '.join(lines)}"
+        )
     with _made(folder):
         write_safetensors(folder / SAFETENSORS_NAME, arrays, note)
         for name, content in files.items():
             write_json(folder / name, content)
+        if lines:
+            write_text(folder / DIFFERENCES_FILE, differences_text(software, lines))
+        else:
+            (folder / DIFFERENCES_FILE).unlink(missing_ok=True)  # of what was written here before
     return folder / SAFETENSORS_NAME
 
 

@@ -1,6 +1,6 @@
 """From a model to a checkpoint file that other software opens."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import keras
@@ -9,6 +9,7 @@ from keras import ops
 
 from keras_vit.annotations import FilePath
 from keras_vit.checks import check_choice
+from keras_vit.model.precision import is_quantized
 from keras_vit.model.stations import computed_fields, layer_named, weight_paths
 from keras_vit.weights.checkpoint import TABLE, Checkpoint
 from keras_vit.weights.convert import write_checkpoint
@@ -16,7 +17,9 @@ from keras_vit.weights.dialects import DIALECTS
 from keras_vit.weights.reader import CheckpointError
 
 
-def save_checkpoint(model: keras.Model, path: FilePath, dialect: str = "official") -> Path:
+def save_checkpoint(
+    model: keras.Model, path: FilePath, dialect: str = "official", *, labels: Sequence[str] | None = None
+) -> Path:
     """Writes the weights as the official code, big_vision, timm or transformers reads them.
 
     The file appears under its name only when it is whole. What the layout has no place for (the grid of a
@@ -30,6 +33,8 @@ def save_checkpoint(model: keras.Model, path: FilePath, dialect: str = "official
             open it.
         dialect: `"official"`, names as published; `"linen"`, names of today's official code;
             `"big_vision"`; `"timm"`; or `"huggingface"`, ViT or, for a distilled model, DeiT.
+        labels: names of the K classes in the order of the logits, each once, for the JSON of a folder: `id2label` and
+            `label2id` of transformers, `label_names` of timm.
 
     Returns:
         The file that was written.
@@ -37,14 +42,20 @@ def save_checkpoint(model: keras.Model, path: FilePath, dialect: str = "official
     Raises:
         CheckpointError: if the layout has no place for a weight, as the official one for attention pooling,
             if that software has no such model, or if a weight is not finite; nothing is written then.
-        ValueError: for another dialect or ending.
+        ValueError: for another dialect or ending; for `labels` that are not K names, or for a single file.
         FileNotFoundError: if the folder to write into does not exist.
 
     Warns:
         UserWarning: if that software computes something else from these weights by itself: another GELU,
-            another epsilon of LayerNorm, or pooling in another place.
+            another epsilon of LayerNorm, or pooling in another place; and of a folder, if its image processor cannot do
+            what `model.preprocessing` does. That folder has a `PREPROCESSING.md` with the differences in grey levels.
     """
     check_choice("dialect", dialect, DIALECTS)
+    if is_quantized(model):
+        raise CheckpointError(
+            "no checkpoint has a place for the rounded kernels of a quantised model.\n"
+            f"Received: {model.name!r}. Save it as .keras, or the model that it was made from here."
+        )
     variables = weight_paths(model)
     block, positions = layer_named(model, "block_00"), layer_named(model, "position_embedding")
     if block is None or "patch_embedding/projection/kernel" not in variables:
@@ -60,7 +71,7 @@ def save_checkpoint(model: keras.Model, path: FilePath, dialect: str = "official
         recorded_fields=computed_fields(model),
         preprocessing=getattr(model, "preprocessing", None),
     )
-    return write_checkpoint(checkpoint, path, dialect)
+    return write_checkpoint(checkpoint, path, dialect, labels)
 
 
 class _Values(Mapping):

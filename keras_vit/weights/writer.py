@@ -61,8 +61,13 @@ def write_safetensors(path, arrays: Iterable[tuple[str, np.ndarray]], note: dict
 
 def write_json(path, content: dict):
     """Writes a small JSON file with the promises of `write_npz`; `path` must end in `.json`."""
-    with replacing(_checked(path, ".json")) as temporary:
-        Path(temporary).write_text(json.dumps(content, indent=2) + "\n", "utf-8")
+    write_text(_checked(path, ".json"), json.dumps(content, indent=2) + "\n")
+
+
+def write_text(path, text: str):
+    """Writes a small text with the promises of `write_npz`."""
+    with replacing(Path(path)) as temporary:
+        Path(temporary).write_text(text, "utf-8")
 
 
 def _once(path, arrays):

@@ -95,6 +95,8 @@ RECORDS = [
     Preprocessing(image_size=(20, 28), resize="crop", crop_fraction=0.9, antialias=True),
     Preprocessing(image_size=(28, 20), resize="crop", interpolation="bicubic", antialias=True),
     Preprocessing(image_size=(20, 28), interpolation="bicubic", crop_fraction=0.8),
+    Preprocessing(image_size=(20, 28), resize="crop", interpolation="area", rounding="big_vision"),
+    Preprocessing(image_size=(20, 28), interpolation="area"),
     Preprocessing(image_size=(45, 67), interpolation="bicubic"),
     Preprocessing(image_size=None),
 ]

@@ -14,6 +14,7 @@ RECORDS = {
     "crop": {"resize": "crop", "crop_fraction": 0.87},
     "bicubic": {"resize": "crop", "interpolation": "bicubic", "antialias": True, "crop_fraction": 0.91},
     "bicubic squash": {"interpolation": "bicubic", "antialias": True},
+    "area": {"resize": "crop", "interpolation": "area", "crop_fraction": 0.87, "rounding": "big_vision"},
 }
 
 

@@ -229,7 +229,7 @@ ALLOWED = set(
     """
     Abs AddV2 All Any ArgMax Assert AssignVariableOp BatchDatasetV2 BatchMatMulV2 BiasAdd BroadcastTo Cast
     ConcatV2 ConcatenateDataset Const Conv2D DatasetToSingleElement DecodeJpeg DecodePaddedRaw DecodePng
-    DecodeRaw DisableCopyOnRead Einsum EnsureShape Equal Erf Erfc Exp ExpandDims ExtractJpegShape Fill FloorDiv
+    DecodeRaw DisableCopyOnRead Einsum EnsureShape Equal Erf Erfc Exp ExpandDims ExtractJpegShape Fill Floor FloorDiv
     FloorMod GatherV2 Greater GreaterEqual Identity If IgnoreErrorsDataset LeftShift Less LessEqual LogicalAnd
     LogicalNot LogicalOr MapDataset MatMul Max Maximum Mean MergeV2Checkpoints Min Minimum Mul Neg NoOp NotEqual
     OptionsDataset Pack ParallelMapDatasetV2 Placeholder Pow Range RangeDataset ReadVariableOp RealDiv ReduceJoin

@@ -3,11 +3,11 @@
 import keras
 import numpy as np
 import pytest
-from conftest import images, make_tiny
+from conftest import images, make_tiny, randomise
 from keras import ops
 
 import keras_vit
-from keras_vit.layers import gradients
+from keras_vit.layers import MultiHeadAttention, gradients
 from keras_vit.layers.encoder import LayerNorm
 
 tf = pytest.importorskip("tensorflow")
@@ -36,6 +36,49 @@ def test_layer_norm_equals_automatic_differentiation():
     ours = gradients_of(lambda x, gamma, beta: gradients.layer_norm(x, gamma, beta, 1e-6), *arguments)
     automatic = gradients_of(lambda x, gamma, beta: ops.layer_normalization(x, gamma, beta, epsilon=1e-6), *arguments)
     assert_same(ours, automatic)
+
+
+@pytest.mark.filterwarnings("ignore:You passed `rms_scaling=True`")
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {},
+        {"axis": 2},
+        {"axis": 1},
+        {"axis": [1, 2]},
+        {"center": False},
+        {"scale": False},
+        {"rms_scaling": True},
+        {"center": False, "scale": False},
+        {"dtype": "float16"},
+        {"dtype": "float64"},
+    ],
+    ids=str,
+)
+def test_layer_norm_trains_as_keras_layer_of_the_same_arguments(arguments):
+    x, results = tf.cast(values(2, 5, 7), "float32"), []
+    for cls in (LayerNorm, keras.layers.LayerNormalization):
+        layer = cls(epsilon=1e-3, **arguments)
+        layer.build(x.shape)
+        randomise(layer)
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = layer(x, training=True)
+            loss = tf.reduce_sum(tf.cast(y, "float64") * values(2, 5, 7, seed=9))
+        results.append([y, *tape.gradient(loss, [x, *[weight.value for weight in layer.trainable_weights]])])
+    assert [one.dtype for one in results[0]] == [other.dtype for other in results[1]]
+    assert_same(*results, 3e-3 if arguments.get("dtype") == "float16" else 2e-5)  # roundings of the two ways
+
+
+@pytest.mark.parametrize("norm", [keras.layers.RMSNormalization, keras.layers.LayerNormalization, LayerNorm])
+def test_norm_before_dense_layers_is_the_one_given(norm):
+    norm = norm(**({} if norm is keras.layers.RMSNormalization else {"center": False}))
+    attention, x = MultiHeadAttention(6, 2), tf.cast(values(2, 5, 6), "float32")
+    attention.build(x.shape)
+    norm.build(x.shape)
+    randomise(norm)
+    expected = attention(norm(x), training=False)
+    np.testing.assert_allclose(attention(x, norm=norm, training=True), expected, atol=1e-5)  # float32 rounding
 
 
 def test_norm_dense_equals_automatic_differentiation():

@@ -1,5 +1,6 @@
 """Every layout, there and back: bitwise, and with what the file says of itself."""
 
+import dataclasses
 import json
 import warnings
 
@@ -130,7 +131,8 @@ def test_file_of_ours_remembers_what_tensors_do_not_tell(tmp_path, dialect):
 @pytest.mark.parametrize(("dialect", "kind"), [("timm", "token"), ("timm", "distilled"), ("huggingface", "exact")])
 def test_folder_tells_its_reader_everything_without_our_note(tmp_path, dialect, kind):
     model = randomise(keras_vit.build(tiny_config(**MODELS[kind]), input_shape=(20, 20, 3), classes=7))
-    model.preprocessing = keras_vit.Preprocessing(**{**DEIT.__dict__, "image_size": (20, 20), "crop_fraction": 0.5})
+    rounding = "timm" if dialect == "timm" else "transformers"
+    model.preprocessing = dataclasses.replace(DEIT, image_size=(20, 20), crop_fraction=0.5, rounding=rounding)
     path = keras_vit.save_checkpoint(model, tmp_path / "folder", dialect)
     assert path == tmp_path / "folder" / "model.safetensors"
     save_file(load_file(path), path)  # drops the note

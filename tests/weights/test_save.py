@@ -63,6 +63,19 @@ def test_a_custom_hybrid_goes_to_timm_as_a_file(tmp_path):
     assert read_checkpoint(tmp_path / "x.safetensors").measured()[-1] == (1,)
 
 
+@pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize` method")
+@pytest.mark.parametrize("mode", ["int8", "float8"])
+def test_a_quantised_model_is_refused_with_what_to_save_instead(tmp_path, mode):
+    model = make_tiny(num_layers=1)
+    model.quantize(mode)
+    with pytest.raises(
+        CheckpointError,
+        match=rf"of a quantised model\.\nReceived: '{model.name}'\. Save it as \.keras, or the model that it was made",
+    ):
+        save_checkpoint(model, tmp_path / "x.npz")
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize(("name", "dialect"), [("x.npz", "official"), ("x.safetensors", "timm"), ("folder", "timm")])
 def test_weights_that_are_not_finite_are_refused_with_key_and_count_and_leave_nothing(tmp_path, name, dialect):
     model = make_tiny(activation="gelu" if dialect == "timm" else "gelu_tanh")
@@ -194,3 +207,35 @@ def test_a_deit_file_with_one_head_is_taken_as_it_is_said(tmp_path):
         keras_vit.build("Ti/16", **sizes)
     assert keras_vit.build("Ti/16", distilled=False, **sizes).weights_report == DISTILLED[:2]
     assert keras_vit.build("Ti/16", include_top=False, **sizes).config.distilled
+
+
+NAMES = ["Ähre", "Igel", "Katze, graue", "a", "b", "c", "d"]
+
+
+def test_labels_stand_in_the_json_of_a_folder(tmp_path):
+    config = json.loads(
+        (save_checkpoint(make_tiny(), tmp_path / "a", "huggingface", labels=NAMES).parent / "config.json").read_text(
+            "utf-8"
+        )
+    )
+    assert config["id2label"] == dict(zip("0123456", NAMES, strict=True))
+    assert config["label2id"] == {name: k for k, name in enumerate(NAMES)}
+    path = save_checkpoint(make_tiny(activation="gelu"), tmp_path / "b", "timm", labels=tuple(NAMES))
+    assert json.loads((path.parent / "config.json").read_text("utf-8"))["label_names"] == NAMES
+
+
+@pytest.mark.parametrize(
+    ("labels", "name", "error", "message"),
+    [
+        (NAMES[:6], "folder", ValueError, r"one name for each class.*\nReceived: 6 names for 7 classes\."),
+        ([*NAMES[:6], "Igel"], "folder", ValueError, "Received: 7 names for 7 classes, 'Igel' 2 times"),
+        ([*NAMES[:6], ""], "folder", ValueError, "none empty"),
+        ([*NAMES[:6], 3], "folder", TypeError, "which are strings"),
+        ("abcdefg", "folder", TypeError, "a list of names"),
+        (NAMES, "x.safetensors", ValueError, "Pass a folder as the path"),
+    ],
+)
+def test_labels_that_are_not_one_name_for_each_class_are_refused(tmp_path, labels, name, error, message):
+    with pytest.raises(error, match=message):
+        save_checkpoint(make_tiny(), tmp_path / name, "huggingface", labels=labels)
+    assert list(tmp_path.iterdir()) == []

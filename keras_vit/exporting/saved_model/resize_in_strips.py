@@ -8,7 +8,8 @@ import dataclasses
 
 from keras_vit.data.prepare import operations, prepare
 from keras_vit.images.decode import apply_orientation, grey, stored_window
-from keras_vit.preprocessing import covering_size, fit_channels, resize_matrix, scaled
+from keras_vit.preprocessing import fit_channels, scaled
+from keras_vit.resizing import covering_size, resize_matrix, whole_levels
 
 STRIP = 2**16  # pixels; as float32 0.8 MB, a few times in the heap of every thread
 WIDEST_RESULT = 512  # pixels; a narrower strip is as long as if it were so wide, since it may be made wider
@@ -94,7 +95,7 @@ def _overshoots(stored, orientation, record):
 
 
 def _plain(stored, orientation, record):
-    """Bilinear: each strip adds its share to every row of the result."""
+    """Bilinear and area: each strip adds its share to every row of the result."""
     import tensorflow as tf
 
     columns, rows = (_matrix(axis, stored, orientation, record) for axis in (1, 0))
@@ -103,7 +104,8 @@ def _plain(stored, orientation, record):
         narrow = tf.einsum("hwc,vw->hvc", _floats(strip, record), columns)
         return tf.einsum("hwc,uh->uwc", narrow, rows[:, start : start + tf.shape(strip)[0]])
 
-    return _summed(stored, orientation, share, tf.zeros((*record.image_size, len(record.mean))))
+    pixels = _summed(stored, orientation, share, tf.zeros((*record.image_size, len(record.mean))))
+    return whole_levels(pixels, record, operations())
 
 
 def _floats(strip, record):

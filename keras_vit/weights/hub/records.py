@@ -186,8 +186,14 @@ def squash(resolution: int, antialias: bool = False) -> Preprocessing:
 
 def area_crop(resolution: int, resized: int) -> Preprocessing:
     """big_vision's `resize_small(resized)|central_crop(resolution)`, whose resize averages areas."""
-    size = (resolution, resolution)
-    return Preprocessing(size, resize="crop", antialias=True, crop_fraction=resolution / resized)
+    return Preprocessing(
+        (resolution, resolution),
+        resize="crop",
+        interpolation="area",
+        antialias=True,
+        crop_fraction=resolution / resized,
+        rounding="big_vision",
+    )
 
 
 def bicubic_crop(resolution: int, fraction: float, **statistics) -> Preprocessing:

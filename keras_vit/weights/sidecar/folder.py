@@ -1,8 +1,8 @@
 """The JSON beside `model.safetensors` that lets timm or transformers open a folder of ours."""
 
-import math
-
+from keras_vit.resizing import sides_to_cover
 from keras_vit.weights.reader import CheckpointError
+from keras_vit.weights.sidecar.processors import nearest_filter
 from keras_vit.weights.sidecar.transformers_config import PIL_FILTERS
 
 
@@ -13,7 +13,7 @@ def folder_of(dialect: str, facts: dict, preprocessing) -> dict[str, dict]:
         dialect: `"timm"` or `"huggingface"`.
         facts: the architecture: `patch_size`, `hidden_size`, `num_layers`, `num_heads`, `mlp_dim`,
             `image_size` (H, W), `channels`, `classes`, `pooling`, `class_token`, `distilled`, `positions`,
-            `activation`, `layer_norm_epsilon`, `resnet_stages`, `root_channels`.
+            `activation`, `layer_norm_epsilon`, `resnet_stages`, `root_channels`; `labels`, a name a class, or `None`.
         preprocessing: the `Preprocessing` record.
 
     Raises:
@@ -31,6 +31,7 @@ def _transformers_config(facts):
     kind = "DeiT" if facts["distilled"] else "ViT"
     task = "Model" if not facts["classes"] else "ForImageClassification" + ("WithTeacher" if facts["distilled"] else "")
     height, width = facts["image_size"]
+    labels = facts["labels"] or [f"LABEL_{k}" for k in range(facts["classes"])]
     return {
         "model_type": kind.lower(),
         "architectures": [f"{kind}{task}"],
@@ -44,8 +45,8 @@ def _transformers_config(facts):
         "patch_size": facts["patch_size"],
         "num_channels": facts["channels"],
         "qkv_bias": True,
-        "id2label": {str(k): f"LABEL_{k}" for k in range(facts["classes"])},
-        "label2id": {f"LABEL_{k}": k for k in range(facts["classes"])},
+        "id2label": {str(k): label for k, label in enumerate(labels)},
+        "label2id": {label: k for k, label in enumerate(labels)},
     }
 
 
@@ -53,9 +54,9 @@ def _transformers_processor(record, image_size):
     height, width = image_size
     said = {
         "image_processor_type": "ViTImageProcessor",
-        "do_resize": record.resize != "none",
+        "do_resize": record.resize != "none",  # also for images of any size: ViT of transformers takes one size
         "size": {"height": height, "width": width},
-        "resample": {name: number for number, name in PIL_FILTERS.items()}[record.interpolation],
+        "resample": {name: number for number, name in PIL_FILTERS.items()}[nearest_filter(record)],
         "do_rescale": True,
         "rescale_factor": 1 / 255,
         "do_normalize": True,
@@ -64,7 +65,7 @@ def _transformers_processor(record, image_size):
     }
     if record.resize == "crop":
         said["image_processor_type"] = "BitImageProcessor"
-        said["size"] = {"shortest_edge": math.floor(min(height, width) / record.crop_fraction)}
+        said["size"] = {"shortest_edge": max(sides_to_cover(record, image_size))}  # so that both sides are covered
         said |= {"do_center_crop": True, "crop_size": {"height": height, "width": width}}
     return said
 
@@ -89,11 +90,12 @@ def _timm_config(facts, record):
         "num_classes": facts["classes"],
         "num_features": facts["hidden_size"],
         "model_args": arguments,
+        **({"label_names": facts["labels"]} if facts["labels"] else {}),
         "pretrained_cfg": {
             "input_size": [facts["channels"], *facts["image_size"]],
             "fixed_input_size": True,
-            "interpolation": record.interpolation,
-            "crop_pct": record.crop_fraction,
+            "interpolation": nearest_filter(record),
+            "crop_pct": record.crop_fraction if record.resize == "crop" else 1.0,
             "crop_mode": "squash" if record.resize == "squash" else "center",
             "mean": list(record.mean),
             "std": list(record.std),

@@ -51,7 +51,8 @@ def _sizes(said):
     crop: Any = sides_of(said.get("crop_size"))
     _refuse_unless(said.get("do_resize", True), said, "do_resize")
     _refuse_unless(crop is not None and size is not None and size[0] >= crop[0], said, "crop_size")
-    return {"image_size": crop, "resize": "crop", "crop_fraction": crop[0] / size[0]}
+    _refuse_unless(crop[0] * size[1] == crop[1] * size[0], said, "crop_size")  # covers another shape than it cuts out
+    return {"image_size": crop, "resize": "crop", "crop_fraction": crop[0] / size[0], "rounding": "transformers"}
 
 
 def _refuse_unless(rule, said, name):

@@ -1,0 +1,65 @@
+"""A quantised model is saved, reloaded and copied any number of times with the same numbers."""
+
+import keras
+import numpy as np
+import pytest
+from conftest import images, make_tiny, numpy
+
+import keras_vit
+from keras_vit.keras_private import flatten_layers
+
+pytestmark = pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize` method")
+MODES = ["int8", "int4", "float8"]
+
+
+def quantized(mode, **arguments):
+    model = make_tiny(num_layers=1, pooling="map", **arguments)
+    model.quantize(mode)
+    return model
+
+
+def policies(model):
+    return {layer.path: layer.dtype_policy.name for layer in flatten_layers(model, include_self=False) if layer.path}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_quantised_model_is_saved_again_and_again_with_the_same_numbers(tmp_path, mode):
+    model, x = quantized(mode), images(2, 20, 28, 3)
+    expected, first = numpy(model(x)), policies(model)
+    assert sum(name.startswith(mode) for name in first.values()) == 13  # 6 in the block and in pooling, the head
+    for generation in range(3):
+        model.save(tmp_path / "model.keras")
+        model = keras.saving.load_model(tmp_path / "model.keras")
+        np.testing.assert_array_equal(numpy(model(x)), expected, err_msg=f"generation {generation}")
+        assert policies(model) == first
+        assert keras.models.model_from_json(model.to_json()).to_json() == model.to_json()
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("reloaded", [False, True])
+def test_quantised_model_gets_twins_that_can_be_saved(tmp_path, mode, reloaded):
+    model, x = quantized(mode), images(2, 20, 28, 3)
+    expected = numpy(model(x))
+    if reloaded:
+        model.save(tmp_path / "model.keras")
+        model = keras.saving.load_model(tmp_path / "model.keras")
+    twin = keras_vit.with_input_shape(model, (20, 28, 3))
+    np.testing.assert_array_equal(numpy(twin(x)), expected)
+    keras_vit.with_input_shape(twin, (24, 32, 3)).save(tmp_path / "twin.keras")
+    again = keras.saving.load_model(tmp_path / "twin.keras")
+    back = keras_vit.with_input_shape(again, (None, None, 3))
+    np.testing.assert_array_equal(numpy(back(images(2, 24, 32, 3))), numpy(again(images(2, 24, 32, 3))))
+
+
+def test_policy_of_a_part_is_that_of_the_map(tmp_path):
+    """In half precision too, where the default of the map is not Keras' own."""
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    model = quantized("int8")
+    keras.config.set_dtype_policy("float32")
+    model.save(tmp_path / "model.keras")
+    again = keras.saving.load_model(tmp_path / "model.keras")
+    block = again.get_layer("block_00")
+    assert block.dtype_policy.name == block.norm_1.dtype_policy.name == "mixed_bfloat16"
+    assert block.attention.query.dtype_policy.name == "int8_from_mixed_bfloat16"
+    again.save(tmp_path / "model.keras")
+    assert policies(keras.saving.load_model(tmp_path / "model.keras")) == policies(model)
