@@ -6,8 +6,9 @@ import re
 from pathlib import Path
 
 from keras_vit.cli.models import model_of, names_of
-from keras_vit.cli.printing import path, printable
+from keras_vit.cli.printing import path
 from keras_vit.cli.startup import quiet_start
+from keras_vit.escaping import printable
 from keras_vit.exporting.formats import ACTIVATIONS, FORMATS, PRECISIONS
 
 SAME_NAME = ("format", "precision", "labels", "images", "activation", "opset", "max_bytes", "max_pixels")  # of options

@@ -9,8 +9,9 @@ from pathlib import Path
 
 from keras_vit.checks import check_positive_int
 from keras_vit.cli.models import load_run, model_of, names_of
-from keras_vit.cli.printing import columns, path, printable
+from keras_vit.cli.printing import columns, path
 from keras_vit.cli.startup import quiet_start
+from keras_vit.escaping import printable
 from keras_vit.recipes import RECIPES, find_recipe
 from keras_vit.runs.options import FLAGS, ON_BAD_IMAGE, FinetuneOptions
 

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import platformdirs
 
+from keras_vit.escaping import printable
+
 _DEFAULT_TIMEOUT = 30.0  # seconds
 _SWITCH = {"1": True, "true": True, "yes": True, "on": True, "": False, "0": False, "false": False, "no": False}
 _SWITCH["off"] = False
@@ -106,7 +108,12 @@ def is_safe(url: str) -> bool:
 
 
 def redacted(url: str) -> str:
-    """The URL for people's eyes: without user, password, query and fragment, any of which can be a secret."""
+    """The URL for people's eyes: without what can be a secret, and printable, since a redirect may be a stranger's."""
+    return printable(without_secrets(url))
+
+
+def without_secrets(url: str) -> str:
+    """The URL without user, password, query and fragment, any of which can be a secret."""
     address, question, _ = url.partition("#")[0].partition("?")
     scheme, separator, rest = address.rpartition("://")
     authority, slash, path = rest.partition("/")
