@@ -44,8 +44,9 @@ def evaluate(arguments):
     with quiet_start():
         from keras_vit.data import open_source
         from keras_vit.evaluation import evaluate
-    model, names, run = load_run(arguments.run)
-    seed = run.get("seed", 0) if arguments.seed is None else arguments.seed
+    model, run = load_run(arguments.run)
+    names = run.class_names
+    seed = run.seed if arguments.seed is None else arguments.seed
     data = arguments.data or _data_of(run)
     source = open_source(data, seed=seed, on_bad_image=arguments.on_bad_image)
     result = evaluate(model, source, arguments.split, batch_size=arguments.batch_size, class_names=names, seed=seed)
@@ -97,10 +98,9 @@ def recipes(arguments):
 
 
 def _data_of(run):
-    data = run.get("arguments", {}).get("data")
-    if data is None:
+    if run.data is None:
         raise ValueError("`--data` must say which images, since the model has no run that knows them.")
-    return data
+    return run.data
 
 
 def _probabilities(model, scores):
