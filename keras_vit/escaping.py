@@ -1,5 +1,7 @@
 """Text from outside made harmless before it is shown or written: a server's words, names of files and of classes."""
 
+import json
+
 _FULL_WIDTH = 0xFEE0  # from an ASCII character to that of East Asian typesetting
 _FORMULAS = ("\t", "\r", *(chr(ord(each) + width) for each in "=+-@" for width in (0, _FULL_WIDTH)))
 
@@ -18,6 +20,12 @@ def printable(text) -> str:
     if text.isprintable():
         return text
     return "".join(each if each.isprintable() and each != "\\" else _escaped(each) for each in text)
+
+
+def printable_json(facts) -> str:
+    """JSON in indented lines with every letter as it is, and escaped what cannot be printed."""
+    text = json.dumps(facts, indent=2, ensure_ascii=False)
+    return "".join(each if each.isprintable() or each == "\n" else json.dumps(each)[1:-1] for each in text)
 
 
 def spreadsheet_cell(text) -> str:

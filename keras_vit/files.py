@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import math
 import os
 import re
 import stat
@@ -78,12 +79,12 @@ class FileKindError(ValueError):
 
 
 @contextlib.contextmanager
-def open_regular(path: str | os.PathLike, most_bytes: int) -> Iterator[BinaryIO]:
+def open_regular(path: str | os.PathLike, most_bytes: float = math.inf) -> Iterator[BinaryIO]:
     """Opens a file for reading, and nothing else that may stand at its path: a pipe or a device may never end.
 
     Args:
         path: of the file, or of a link to it.
-        most_bytes: that it may have.
+        most_bytes: that it may have; any number where it is not read whole.
 
     Raises:
         FileKindError: for anything but a regular file, and for a larger one.

@@ -2,10 +2,11 @@
 
 import csv
 import io
+import json
 
 import pytest
 
-from keras_vit.escaping import printable, spreadsheet_cell
+from keras_vit.escaping import printable, printable_json, spreadsheet_cell
 
 
 @pytest.mark.parametrize(
@@ -23,6 +24,15 @@ from keras_vit.escaping import printable, spreadsheet_cell
 def test_text_is_shown_as_it_is_but_for_what_cannot_be_printed(text, shown):
     assert printable(text) == shown
     assert printable(text).isprintable()
+
+
+def test_json_keeps_letters_and_what_it_says():
+    facts = [{"Gänse": "\x9b31m\u202e\x1b", "😀": "\U000e0001\n"}]
+    text = printable_json(facts)
+    assert json.loads(text) == facts
+    assert "Gänse" in text
+    assert "😀" in text
+    assert all(line.isprintable() for line in text.split("\n"))
 
 
 @pytest.mark.parametrize("start", ["=", "+", "-", "@", "\t", "\r", "\uff1d"])

@@ -13,7 +13,6 @@ from keras_vit.escaping import printable
 from keras_vit.files import FileKindError, json_object, open_regular
 
 _MOST_BYTES = 1 << 26  # of a configuration; the names of 21,843 classes take 1 MB
-_LARGEST_MODEL = 1 << 40  # bytes; nothing of it is read whole
 _MEMBERS = {"config.json", "metadata.json", "model.weights.h5"}  # of a .keras archive
 _LONGEST = 200  # characters of Keras' words in an error; it would print the whole configuration
 
@@ -80,7 +79,7 @@ def load_model(file: Path) -> Any:
 def _check_archive(file):
     """Keras takes whatever is no archive for a file that is not there."""
     try:
-        with open_regular(file, _LARGEST_MODEL) as opened, zipfile.ZipFile(opened) as archive:
+        with open_regular(file) as opened, zipfile.ZipFile(opened) as archive:
             missing = _MEMBERS - set(archive.namelist())
         fault = f"without {', '.join(sorted(missing))}" if missing else None
     except FileNotFoundError:

@@ -197,6 +197,11 @@ def test_slow_answer_within_the_bounds_is_taken():
     assert len(server.requests) == 1
 
 
+def test_timeout_longer_than_any_clock_is_taken():
+    with RawServer(whole(OLD)) as server:
+        assert fetch(listed(server), timeout=1e300).read_bytes() == OLD
+
+
 def test_watching_ends_with_the_download():
     with RawServer(whole(OLD)) as server:
         for number in range(3):

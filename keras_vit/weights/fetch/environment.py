@@ -16,6 +16,7 @@ import platformdirs
 from keras_vit.escaping import printable
 
 _DEFAULT_TIMEOUT = 30.0  # seconds
+_LONGEST_TIMEOUT = 1e6  # likewise, 12 days; sockets and threads refuse to wait for much more
 _SWITCH = {"1": True, "true": True, "yes": True, "on": True, "": False, "0": False, "false": False, "no": False}
 _SWITCH["off"] = False
 
@@ -77,7 +78,7 @@ def is_offline() -> bool:
 
 
 def timeout_seconds(value=None) -> float:
-    """`value`, or `KERAS_VIT_TIMEOUT`, or 30: the longest silence in seconds while connecting and reading.
+    """`value`, or `KERAS_VIT_TIMEOUT`, or 30: the longest silence in seconds while connecting and reading; at most 1e6.
 
     Raises:
         ValueError: if it is no finite number above 0.
@@ -92,7 +93,7 @@ def timeout_seconds(value=None) -> float:
         raise ValueError(
             f"{name} must be a number of seconds above 0, as silence has to end.\nReceived: {name}={value}"
         )
-    return seconds
+    return min(seconds, _LONGEST_TIMEOUT)
 
 
 def is_safe(url: str) -> bool:
