@@ -1,5 +1,6 @@
 """`keras-vit` and `python -m keras_vit`: the command line, which answers signals from its first import on."""
 
+import os
 import signal
 import sys
 
@@ -11,6 +12,7 @@ class _Terminated(BaseException):
 def main() -> int:
     """Runs the command line, and gives its exit code."""
     signal.signal(signal.SIGTERM, _stop)
+    _fill_closed_descriptors()
     try:
         from keras_vit.cli import main as run  # takes most of a second, in which Ctrl-C may come
 
@@ -19,8 +21,21 @@ def main() -> int:
         words, code = "interrupted", 130
     except _Terminated:
         words, code = "terminated", 143
-    print(f"keras-vit: error: {words}", file=sys.stderr)
+    if sys.stderr is not None:  # `print` would take the output instead
+        print(f"keras-vit: error: {words}", file=sys.stderr)
     return code
+
+
+def _fill_closed_descriptors():
+    """Else the next file that is opened would get the number of the error stream, and what C++ prints would go there.
+
+    `sys.stdout` stays `None`, so that a command that has something to say fails.
+    """
+    for descriptor in (0, 1, 2):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number
 
 
 def _stop(*_):

@@ -1,15 +1,21 @@
-"""Files on the disk: written whole or not at all, and small JSON read such that no stranger's file can hold us up."""
+"""Files on the disk: written whole or not at all, and read such that no stranger's file can hold us up."""
 
 import contextlib
 import json
+import math
 import os
 import re
+import stat
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 _ABANDONED = 3600  # seconds without a byte, after which a part is nobody's
 _MOST_BYTES = 1 << 16  # of a small JSON file; ours have some 300
+_KINDS = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
+_KINDS |= {stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
 
 
 @contextlib.contextmanager
@@ -60,6 +66,63 @@ def flush_folder(path):
         os.close(handle)
 
 
+class FileKindError(ValueError):
+    """What stands at a path is no regular file, or too large a one.
+
+    Attributes:
+        reason: which, in a few words, as "a pipe, not a regular file".
+    """
+
+    def __init__(self, rule, received, reason):
+        super().__init__(f"{rule}.\nReceived: {received}")
+        self.reason = reason
+
+
+@contextlib.contextmanager
+def open_regular(path: str | os.PathLike, most_bytes: float = math.inf) -> Iterator[BinaryIO]:
+    """Opens a file for reading, and nothing else that may stand at its path: a pipe or a device may never end.
+
+    Args:
+        path: of the file, or of a link to it.
+        most_bytes: that it may have; any number where it is not read whole.
+
+    Raises:
+        FileKindError: for anything but a regular file, and for a larger one.
+        OSError: if it is not there or cannot be read.
+    """
+    _check_kind(os.stat(path), most_bytes)  # first, since opening alone moves some devices
+    # Nor does opening wait for who writes into a pipe that took the file's place just now.
+    handle = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0))
+    with open(handle, "rb") as file:
+        _check_kind(os.fstat(handle), most_bytes)
+        yield file
+
+
+def read_regular(path: str | os.PathLike, most_bytes: int) -> bytes:
+    """The bytes of a file; raises as `open_regular`, also if more come than the file's size says."""
+    with open_regular(path, most_bytes) as file:
+        data = file.read(most_bytes + 1)
+    if len(data) > most_bytes:
+        raise _too_large("more", most_bytes)
+    return data
+
+
+def _check_kind(status, most_bytes):
+    if not stat.S_ISREG(status.st_mode):
+        raise _not_regular(_KINDS.get(stat.S_IFMT(status.st_mode), "something else"))
+    if status.st_size > most_bytes:
+        raise _too_large(f"{status.st_size:,} bytes", most_bytes)
+
+
+def _not_regular(what):
+    return FileKindError("the file must be a regular file", what, f"{what}, not a regular file")
+
+
+def _too_large(size, most_bytes):
+    most = f"{most_bytes:,} bytes"
+    return FileKindError(f"the file must have at most {most}", size, f"more than {most}")
+
+
 def json_object(path: Path, most_bytes: int = _MOST_BYTES) -> dict:
     """The JSON object in a file.
 
@@ -67,13 +130,15 @@ def json_object(path: Path, most_bytes: int = _MOST_BYTES) -> dict:
         ValueError: if it is no regular file, larger than `most_bytes`, not readable, or no JSON object.
     """
     try:
-        if not path.is_file():  # a pipe would never end
-            raise ValueError("the file must be a regular file")
-        if path.stat().st_size > most_bytes:
-            raise ValueError(f"the file must be small.\nReceived: {path.stat().st_size:,} bytes")
-        found = json.loads(path.read_bytes())
+        found = json.loads(read_regular(path, most_bytes))
+    except FileNotFoundError:
+        raise _not_regular("nothing is there") from None
     except (OSError, RecursionError) as error:
         raise ValueError(f"the file must be readable.\nReceived: {type(error).__name__}") from error
+    except FileKindError:
+        raise
+    except ValueError as error:  # also of other text, and of a number of more digits than Python reads
+        raise ValueError(f"the file must be JSON.\nReceived: {error}") from error
     if not isinstance(found, dict):
         raise ValueError(f"the file must hold an object.\nReceived: {type(found).__name__}")
     return found

@@ -24,7 +24,7 @@ from keras_vit.variants import BUILDERS
 PACKAGE = ROOT / "keras_vit"
 # A module imports from lower lines and its own room; rooms of one line are strangers to each other.
 TIERS = [
-    {"annotations", "checks", "version", "files", "silence"},
+    {"annotations", "checks", "escaping", "version", "files", "silence"},
     {"variants", "posembed"},
     {"recipes", "datasets", "keras_private", "resizing"},
     {"layers", "preprocessing", "augmentation", "images"},
@@ -43,6 +43,7 @@ WITH_KERAS = {"weights.load", "weights.save"}  # of the rooms below; the rest ne
 NO_KERAS = {
     "annotations",
     "checks",
+    "escaping",
     "version",
     "files",
     "silence",

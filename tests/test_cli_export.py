@@ -1,6 +1,7 @@
 """`keras-vit export`: what it takes, what it prints, and one line for whatever goes wrong (row C1)."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -218,3 +219,11 @@ def test_process_says_what_it_found_and_nothing_else(trained, photos, tmp_path):
     assert all(re.match(r"\|.*\|$|$", line) for line in lines)
     assert [line.split(" | ")[0][2:] for line in lines[-2:]] == ["features of files", "scores of files"]
     assert (tmp_path / "trees" / "1" / "saved_model.pb").is_file()
+
+
+def test_labels_in_a_pipe_are_one_line(capsys, tmp_path):  # N13
+    os.mkfifo(tmp_path / "names.txt")
+    labels = ["--labels", str(tmp_path / "names.txt")]
+    assert cli.main(["export", "Ti/16", str(tmp_path / "out"), *labels]) == 1
+    assert "`--labels` must be a text file. Received: " in (told := capsys.readouterr().err)
+    assert "a pipe, not a regular file" in told

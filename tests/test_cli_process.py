@@ -118,3 +118,16 @@ def test_command_starts_without_keras():
     imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
     assert "keras_vit.cli" in imported
     assert not imported & {"keras", "tensorflow", "jax", "torch"}
+
+
+@pytest.mark.parametrize("debug", [[], ["--debug"]])
+def test_closed_error_stream_sends_nothing_to_the_output(debug):
+    command = ["sh", "-c", '"$0" -m keras_vit "$@" 2>&-', sys.executable, "weights", "inspect", "/nowhere", *debug]
+    done = subprocess.run(command, cwd=ROOT, text=True, capture_output=True)
+    assert (done.returncode, done.stdout) == (1, "")
+
+
+def test_closed_streams_are_filled_so_that_no_file_takes_their_number():
+    code = "import os, sys; from keras_vit.__main__ import _fill_closed_descriptors as fill; fill(); print(os.fstat(2))"
+    done = subprocess.run(["sh", "-c", '"$0" -c "$1" 2>&-', sys.executable, code], cwd=ROOT, capture_output=True)
+    assert done.returncode == 0

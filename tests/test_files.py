@@ -3,11 +3,12 @@
 import os
 import re
 import time
+from pathlib import Path
 
 import pytest
 
 from keras_vit import files
-from keras_vit.files import json_object, read_json_object, replacing
+from keras_vit.files import FileKindError, json_object, read_json_object, read_regular, replacing
 
 
 def test_replacing_keeps_the_ending_that_a_writer_looks_at(tmp_path):
@@ -37,12 +38,13 @@ def test_json_object_gives_what_the_file_says(tmp_path):
     ("content", "words"),
     [
         (b"[1]", "must hold an object.\nReceived: list"),
-        (b'{"a": 1', "Expecting"),
+        (b'{"a": 1', "must be JSON.\nReceived: Expecting"),
+        (b'{"a": %s}' % (b"9" * 5000), "must be JSON.\nReceived: Exceeds the limit"),
         (b"\xff\xfe\x00", "codec can't decode"),
         (b'{"a":' * 100_000, "must be readable.\nReceived: RecursionError"),
-        (b'{"a": "%s"}' % (b"x" * 2**20), "must be small.\nReceived: 1,048,585 bytes"),
+        (b'{"a": "%s"}' % (b"x" * 2**20), "must have at most 1,048,576 bytes.\nReceived: 1,048,585 bytes"),
     ],
-    ids=["list", "cut", "bytes", "deep", "large"],
+    ids=["list", "cut", "digits", "bytes", "deep", "large"],
 )
 def test_json_object_refuses_what_is_none_and_what_would_hold_it_up(tmp_path, content, words):
     path = tmp_path / "a.json"
@@ -57,3 +59,37 @@ def test_json_object_opens_regular_files_only(tmp_path):
     for path in (tmp_path / "pipe.json", tmp_path, tmp_path / "missing.json"):
         with pytest.raises(ValueError, match="must be a regular file"):
             json_object(path)
+
+
+def special_files(folder):
+    """Paths that never end, hang, or are no file: by themselves and behind a link; with words that tell them."""
+    os.mkfifo(folder / "pipe")
+    (folder / "link to a pipe").symlink_to(folder / "pipe")
+    (folder / "link to a device").symlink_to("/dev/zero")
+    with open(folder / "sparse", "wb") as file:
+        file.truncate(2**41)  # takes no room
+    return {
+        folder / "pipe": "a pipe",
+        folder / "link to a pipe": "a pipe",
+        folder / "link to a device": "a device",
+        Path("/dev/zero"): "a device",
+        folder: "a folder",
+        folder / "sparse": "2,199,023,255,552 bytes",
+    }
+
+
+def test_regular_files_of_bounded_size_are_opened_and_nothing_else(tmp_path):  # N13
+    for path, words in special_files(tmp_path).items():
+        with pytest.raises(FileKindError, match=f"Received: {words}"):
+            read_regular(path, 2**20)
+    (tmp_path / "file").write_bytes(b"12345")
+    assert read_regular(tmp_path / "file", 5) == b"12345"
+    with pytest.raises(FileKindError, match=r"at most 4 bytes\.\nReceived: 5 bytes"):
+        read_regular(tmp_path / "file", 4)
+    with pytest.raises(FileNotFoundError):
+        read_regular(tmp_path / "missing", 4)
+
+
+def test_file_that_says_it_is_empty_and_is_not_stays_bounded():
+    with pytest.raises(FileKindError, match=r"at most 10 bytes\.\nReceived: more"):
+        read_regular("/proc/self/status", 10)  # its size is told as 0

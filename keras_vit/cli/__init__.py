@@ -16,7 +16,8 @@ import traceback
 import warnings
 
 from keras_vit.cli import export, training, weights
-from keras_vit.cli.printing import one_line
+from keras_vit.cli.printing import one_line, say_error
+from keras_vit.escaping import printable
 from keras_vit.runs.options import FLAGS
 from keras_vit.silence import lose
 from keras_vit.version import __version__
@@ -55,8 +56,8 @@ def _words(error):
         text = re.sub(rf"`{parameter}=?`", f"`{option}`", text)
         text = re.sub(rf"\b{parameter}=(?=[\w(])", f"{option} ", text)
     if isinstance(error, DownloadError) and "\n  curl " in text:
-        first, *rest = text.splitlines()
-        return "\n".join([one_line(first), *(f"  {line}" for line in rest)])
+        first, *rest = text.split("\n")
+        return "\n".join([one_line(first), *(f"  {printable(line)}" for line in rest)])
     ours = type(error).__module__.startswith("keras_vit.") or "pip install" in text
     expected = isinstance(error, (ValueError, OSError)) or ours
     return one_line(text if expected else f"{type(error).__name__}: {text} (--debug shows where)")
@@ -64,8 +65,8 @@ def _words(error):
 
 def _fail(words, code, arguments):
     if getattr(arguments, "debug", False):
-        traceback.print_exc()
-    print(f"keras-vit: error: {words}", file=sys.stderr)
+        say_error(traceback.format_exc().rstrip())
+    say_error(f"keras-vit: error: {words}")
     return code
 
 
@@ -82,7 +83,7 @@ def _print(line):
 @contextlib.contextmanager
 def _warnings_in_one_line():
     def show(message, *_):
-        print(f"keras-vit: warning: {one_line(message)}", file=sys.stderr)
+        say_error(f"keras-vit: warning: {one_line(message)}")
 
     with warnings.catch_warnings():
         warnings.simplefilter("always", UserWarning)

@@ -6,10 +6,13 @@ import re
 from pathlib import Path
 
 from keras_vit.cli.models import model_of, names_of
-from keras_vit.cli.printing import path, printable
+from keras_vit.cli.printing import path
 from keras_vit.cli.startup import quiet_start
+from keras_vit.escaping import printable
 from keras_vit.exporting.formats import ACTIVATIONS, FORMATS, PRECISIONS
+from keras_vit.files import FileKindError, read_regular
 
+_MOST_BYTES = 1 << 26  # of names of classes; those of ImageNet-21k take 1 MB
 SAME_NAME = ("format", "precision", "labels", "images", "activation", "opset", "max_bytes", "max_pixels")  # of options
 
 
@@ -76,7 +79,10 @@ def _check_report(file: Path):
 
 def _lines(file: Path):
     try:
-        return [line.strip() for line in file.read_text(encoding="utf-8-sig").splitlines() if line.strip()]
+        lines = read_regular(file, _MOST_BYTES).decode("utf-8-sig").splitlines()
+        return [line.strip() for line in lines if line.strip()]
+    except FileKindError as error:
+        raise ValueError(f"`labels` must be a text file.\nReceived: {file}, {error.reason}.") from None
     except UnicodeDecodeError:
         raise ValueError(f"`labels` must be a text file in UTF-8.\nReceived: {file}.") from None
 

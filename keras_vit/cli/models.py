@@ -1,13 +1,12 @@
 """The model that a command is about: the folder of a run, a file, or a variant and weights."""
 
+import os
 from pathlib import Path
 
 from keras_vit.cli.printing import path
-from keras_vit.files import json_object
 from keras_vit.variants import BUILDERS, VARIANTS
 
 _MODEL_FILE = "best.keras"
-_MOST_BYTES = 1 << 26  # of a configuration; the names of 21,843 classes take 1 MB
 _IMAGENET_WEIGHTS = "augreg-imagenet21k+imagenet2012-224"  # what a variant gets
 
 
@@ -17,7 +16,8 @@ def model_of(arguments):
     if given not in VARIANTS and given not in BUILDERS:
         if arguments.weights is not None:
             raise ValueError(f"`--weights` is for a variant, as B/16; a file has its own.\nReceived: {given!r}.")
-        return load_run(path(given))[:2]
+        model, run = load_run(path(given))
+        return model, run.class_names
     from keras_vit.builders import build
 
     variant = BUILDERS.get(given, given)
@@ -25,7 +25,7 @@ def model_of(arguments):
 
 
 def load_run(place: Path):
-    """Model, class names and configuration of a run's folder or of a `.keras` file."""
+    """The model of a run's folder or of a `.keras` file, and the facts of the run."""
     file = place / _MODEL_FILE if place.is_dir() else place
     if not file.exists():
         what = f"it has no {_MODEL_FILE}" if place.is_dir() else "nothing is there"
@@ -37,16 +37,19 @@ def load_run(place: Path):
             "a model must be the folder of a run or a .keras file; other formats can run a stranger's program.\n"
             f"Received: {place}."
         )
-    import keras
-
     import keras_vit.api  # noqa: F401  # every layer and optimizer that the file may name
+    from keras_vit.runs.finished import RunFacts, load_model, read_facts
 
-    model = keras.models.load_model(file, compile=False, safe_mode=True)
-    _check_loaded(model, file)
     config = file.with_name("config.json")
-    run = json_object(config, _MOST_BYTES) if config.is_file() else {}
-    names = run.get("data", {}).get("class_names")
-    return model, tuple(names) if names else None, run
+    run = read_facts(config, is_run=place.is_dir()) if os.path.lexists(config) else RunFacts()
+    model = load_model(file)
+    _check_loaded(model, file)
+    if run.class_names is not None and len(run.class_names) != model.output_shape[-1]:
+        raise ValueError(
+            "config.json must name the classes of the model beside it.\n"
+            f"Received: {config} with {len(run.class_names)} names, and {file} with {model.output_shape[-1]} outputs."
+        )
+    return model, run
 
 
 def _check_loaded(model, file):

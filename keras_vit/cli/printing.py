@@ -1,7 +1,11 @@
-"""Text for a terminal: columns, and a stranger's words made harmless; the paths that it gives us."""
+"""Text for a terminal: columns, errors in one line; the paths that it gives us."""
 
 import argparse
+import contextlib
+import sys
 from pathlib import Path
+
+from keras_vit.escaping import printable
 
 
 def columns(rows):
@@ -10,17 +14,18 @@ def columns(rows):
         yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
 
 
-def printable(text):
-    """Text of a stranger's file without what would steer the terminal."""
-    text = str(text)
-    return text if text.isprintable() else ascii(text)
-
-
 def one_line(text):
     """Text in one line, with a semicolon where a line ended without a mark."""
     lines = [" ".join(line.split()) for line in str(text).splitlines() if line.strip()]
     ended = [line if line[-1] in ".:;,?" else f"{line};" for line in lines[:-1]]
     return printable(" ".join(ended + lines[-1:]))
+
+
+def say_error(text):
+    """Writes to the error stream, and nowhere where that is closed; `print` would take the output instead."""
+    with contextlib.suppress(OSError, ValueError):
+        if sys.stderr is not None:
+            print(text, file=sys.stderr)
 
 
 def path(text):

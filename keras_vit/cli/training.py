@@ -9,8 +9,9 @@ from pathlib import Path
 
 from keras_vit.checks import check_positive_int
 from keras_vit.cli.models import load_run, model_of, names_of
-from keras_vit.cli.printing import columns, path, printable
+from keras_vit.cli.printing import columns, path
 from keras_vit.cli.startup import quiet_start
+from keras_vit.escaping import printable, printable_json
 from keras_vit.recipes import RECIPES, find_recipe
 from keras_vit.runs.options import FLAGS, ON_BAD_IMAGE, FinetuneOptions
 
@@ -43,8 +44,9 @@ def evaluate(arguments):
     with quiet_start():
         from keras_vit.data import open_source
         from keras_vit.evaluation import evaluate
-    model, names, run = load_run(arguments.run)
-    seed = run.get("seed", 0) if arguments.seed is None else arguments.seed
+    model, run = load_run(arguments.run)
+    names = run.class_names
+    seed = run.seed if arguments.seed is None else arguments.seed
     data = arguments.data or _data_of(run)
     source = open_source(data, seed=seed, on_bad_image=arguments.on_bad_image)
     result = evaluate(model, source, arguments.split, batch_size=arguments.batch_size, class_names=names, seed=seed)
@@ -69,16 +71,17 @@ def predict(arguments):
     names = names_of(model, names)
     bad, found = [], []
     for image in arguments.images:
+        name = printable(image)
         try:
             pixels = read_image(image, model.input_shape[-1])
         except FileNotFoundError:
-            bad.append(f"{image}: no such file")
+            bad.append(f"{name}: no such file")
             continue
         except ImageError as error:
-            bad.append(f"{image}: {error.reason}")
+            bad.append(f"{name}: {error.reason}")
             continue
         except OSError as error:
-            bad.append(f"{image}: {error.strerror or error}")
+            bad.append(f"{name}: {error.strerror or error}")
             continue
         scores = keras.ops.convert_to_numpy(model(model.preprocessing(pixels[None]), training=False))[0]
         answer = {"image": str(image), "predictions": _best(_probabilities(model, scores), names, arguments.top)}
@@ -86,7 +89,7 @@ def predict(arguments):
         if not arguments.json:
             yield from _answer_lines(answer)
     if arguments.json:
-        yield json.dumps(found, indent=2, ensure_ascii=False)
+        yield printable_json(found)
     if bad:
         raise ValueError(f"images that could not be read: {'; '.join(bad)}")
 
@@ -96,10 +99,9 @@ def recipes(arguments):
 
 
 def _data_of(run):
-    data = run.get("arguments", {}).get("data")
-    if data is None:
+    if run.data is None:
         raise ValueError("`--data` must say which images, since the model has no run that knows them.")
-    return data
+    return run.data
 
 
 def _probabilities(model, scores):

@@ -4,7 +4,8 @@ import contextlib
 import dataclasses
 import json
 
-from keras_vit.cli.printing import columns, one_line, path, printable
+from keras_vit.cli.printing import columns, one_line, path
+from keras_vit.escaping import printable
 from keras_vit.variants import BUILDERS, VARIANTS
 from keras_vit.weights.checkpoint import read_checkpoint
 from keras_vit.weights.convert import convert_checkpoint

@@ -11,6 +11,7 @@ import numpy as np
 
 from keras_vit.data.source import Source
 from keras_vit.data.splits import SPELLINGS, SPLITS, FileSplit, divide
+from keras_vit.escaping import printable
 from keras_vit.images.check import BadImage, check_images
 
 # Files of the last kinds are named as bad images, not passed over: their owner thinks that they count.
@@ -98,7 +99,7 @@ def _shared(images, members):
     seen = Counter(digest for numbers in members.values() for digest in {images[number].digest for number in numbers})
     shared = [digest for digest, count in seen.items() if count > 1]
     if shared:
-        example = next(image.path for image in images if image.digest == shared[0])
+        example = printable(next(image.path for image in images if image.digest == shared[0]))
         warnings.warn(
             f"{len(shared)} file(s) stand in more than one split, byte for byte, so that what is measured on one has "
             f"been trained on, as {example}.",
@@ -126,8 +127,8 @@ def _warn_of_others(path, divided):
     others = [folder.name for folder in _folders(path) if folder not in divided.values()]
     if others:
         warnings.warn(
-            f"{path} has folders of splits, and beside them others that are no split and are left out: "
-            f"{', '.join(others[:5])}.",
+            f"{printable(path)} has folders of splits, and beside them others that are no split and are left out: "
+            f"{printable(', '.join(others[:5]))}.",
             UserWarning,
             stacklevel=2,
         )
@@ -141,7 +142,8 @@ def _classes_of_all(path, divided):
         if only_one:
             raise ValueError(
                 "every split must have the same class folders; one without photos may be an empty folder.\n"
-                f"Received: {str(path)!r}, where `train` and `{name}` differ in {', '.join(sorted(only_one)[:10])}."
+                f"Received: {str(path)!r}, where `train` and `{name}` differ in "
+                f"{printable(', '.join(sorted(only_one)[:10]))}."
             )
     return by_split["train"]
 

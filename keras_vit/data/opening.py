@@ -8,6 +8,7 @@ from keras_vit.checks import check_choice, did_you_mean
 from keras_vit.data import arrays, folder, table, tensorflow_datasets
 from keras_vit.data.source import Data, Source
 from keras_vit.datasets import OFFICIAL_DATASETS, VTAB_TASKS
+from keras_vit.escaping import printable
 
 DIGITS = "digits"  # the set that comes along
 _INFO = "dataset_info.json"  # what tensorflow-datasets writes into the folder of a version
@@ -93,9 +94,10 @@ def _prepared_folder(path):
         return path
     versions = sorted(file.parent for file in path.glob(f"*/{_INFO}")) if path.is_dir() else []
     if len(versions) > 1:
+        names = printable(", ".join(version.name for version in versions[:10]))
         raise ValueError(
             "a folder of a prepared data set must be that of one version.\n"
-            f"Received: {str(path)!r}, which holds {', '.join(version.name for version in versions[:10])}. Pass one."
+            f"Received: {str(path)!r}, which holds {names}. Pass one."
         )
     return versions[0] if versions else None
 

@@ -1,6 +1,7 @@
 """A CSV file of paths and labels, with or without a column that says which split."""
 
 import csv
+import io
 import os
 import warnings
 from pathlib import Path
@@ -8,6 +9,11 @@ from pathlib import Path
 from keras_vit.data.folder import source_of_files
 from keras_vit.data.source import Source
 from keras_vit.data.splits import SPELLINGS
+from keras_vit.escaping import printable
+from keras_vit.files import FileKindError, open_regular
+
+_MOST_BYTES = 1 << 30  # of a table; one of ImageNet-21k's 14 million files has some 0.6e9
+_MOST_DIGITS = 18  # of a class that is a number
 
 
 def open_table(path: Path, seed: int, on_bad_image: str) -> Source:
@@ -39,21 +45,34 @@ def open_table(path: Path, seed: int, on_bad_image: str) -> Source:
 
 
 def _rows(path):
-    if not path.is_file():
+    if not path.exists():
         raise ValueError(f"there is no such table.\nReceived: {str(path)!r}.")
     try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            reader = csv.DictReader(file, skipinitialspace=True)
-            columns = reader.fieldnames or []
-            if not {"path", "label"} <= set(columns) or len(set(columns)) < len(columns):
-                raise ValueError(
-                    "the first line of a table must name the columns `path`, `label`, and perhaps `split`, each once.\n"
-                    f"Received: {str(path)!r} with the columns {columns}."
-                )
-            return [_checked(path, reader.line_num, row, "split" in columns) for row in reader]
+        with open_regular(path, _MOST_BYTES) as binary, io.TextIOWrapper(binary, "utf-8-sig", newline="") as file:
+            return _checked_rows(path, csv.DictReader(file, skipinitialspace=True))
     except UnicodeDecodeError as error:
         raise ValueError(
             f"a table must be text in UTF-8.\nReceived: {str(path)!r}, which is not at byte {error.start}."
+        ) from None
+    except FileKindError as error:
+        raise ValueError(f"{error}, at the place of the table {str(path)!r}.") from None
+    except OSError as error:
+        raise ValueError(f"a table must be readable.\nReceived: {str(path)!r}: {error.strerror}.") from error
+
+
+def _checked_rows(path, reader):
+    try:
+        columns = reader.fieldnames or []
+        if not {"path", "label"} <= set(columns) or len(set(columns)) < len(columns):
+            raise ValueError(
+                "the first line of a table must name the columns `path`, `label`, and perhaps `split`, each once.\n"
+                f"Received: {str(path)!r} with the columns {columns}."
+            )
+        return [_checked(path, reader.line_num, row, "split" in columns) for row in reader]
+    except csv.Error as error:
+        raise ValueError(
+            "a table must be a CSV file of cells that are no longer than a name or a path.\n"
+            f"Received: line {reader.reader.line_num} of {str(path)!r}: {error}. A quote may lack its end."
         ) from None
 
 
@@ -98,7 +117,7 @@ def _check_repeats(path, rows):
     if again:
         same, row = again[0]
         warnings.warn(
-            f"{len(again)} line(s) of {path} list a file once more, so that it counts more than once, as "
+            f"{len(again)} line(s) of {printable(path)} list a file once more, so that it counts more than once, as "
             f"{row['path']!r} on lines {same['line']} and {row['line']}.",
             UserWarning,
             stacklevel=2,
@@ -106,4 +125,5 @@ def _check_repeats(path, rows):
 
 
 def _number_first(name):
-    return (0, int(name), name) if name.isdecimal() else (1, 0, name)
+    is_number = name.isdecimal() and len(name) <= _MOST_DIGITS
+    return (0, int(name), name) if is_number else (1, 0, name)

@@ -12,7 +12,9 @@ import sys
 import time
 import warnings
 
-from keras_vit.images.decode import JPEG_START, MAX_PIXELS, PNG_START
+from keras_vit.escaping import printable
+from keras_vit.files import FileKindError, read_regular
+from keras_vit.images.decode import JPEG_START, MAX_BYTES, MAX_PIXELS, PNG_START
 from keras_vit.images.exif import orientation
 
 # (path, bytes, time of change): what was found, so that the splits of a folder are read once
@@ -90,6 +92,8 @@ def check_image(path) -> GoodImage | BadImage:
         return BadImage(path, "no such file")
     except UnicodeEncodeError:
         return BadImage(ascii(path), "a file name that is not UTF-8")
+    except FileKindError as error:
+        return BadImage(path, error.reason)
     except OSError as error:
         return BadImage(path, f"cannot be read: {error.strerror or error}")
 
@@ -119,8 +123,7 @@ def fault_of(data: bytes, decode) -> str | None:
 
 
 def _read(path):
-    with open(path, "rb") as file:
-        data = file.read()
+    data = read_regular(path, MAX_BYTES)
     reason = fault_of(data, _decode_for_a_look)
     if reason is not None:
         return BadImage(path, reason)
@@ -159,7 +162,7 @@ def _other_format(data):
 
 
 def _summary(bad):
-    lines = [f"  {image.path}: {image.reason}" for image in bad[:_NAMED]]
+    lines = [f"  {printable(image.path)}: {image.reason}" for image in bad[:_NAMED]]
     more = [f"  and {len(bad) - _NAMED} more"] if len(bad) > _NAMED else []
     return "\n".join([f"{len(bad)} bad image{'s' * (len(bad) > 1)}:", *lines, *more])
 

@@ -6,6 +6,7 @@ dropped. JPEG is decoded with the accurate integer transform, which gives the nu
 """
 
 MAX_PIXELS = 64 * 2**20  # of one picture; decoded it takes 192 MB
+MAX_BYTES = 2**30  # of one file; that many pixels in a PNG of 16 bits and 4 channels that saves nothing take 0.5 GB
 JPEG_START = b"\xff\xd8\xff"
 PNG_START = b"\x89PNG\r\n\x1a\n"
 _EXACT = "INTEGER_ACCURATE"

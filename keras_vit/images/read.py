@@ -1,14 +1,17 @@
 """The pixels of one file, upright: those that training reads, an export is compared on and a SavedModel serves."""
 
 import contextlib
+import io
 import os
 import warnings
 from pathlib import Path
 
 import numpy as np
 
+from keras_vit.escaping import printable
+from keras_vit.files import FileKindError, read_regular
 from keras_vit.images.check import fault_of
-from keras_vit.images.decode import JPEG_START, MAX_PIXELS, PNG_START, decode_image, grey
+from keras_vit.images.decode import JPEG_START, MAX_BYTES, MAX_PIXELS, PNG_START, decode_image, grey
 from keras_vit.images.exif import orientation
 
 _BY_PILLOW = ("WEBP", "BMP")  # formats that TensorFlow's graphs do not decode
@@ -22,7 +25,9 @@ class ImageError(ValueError):
     """
 
     def __init__(self, path, reason):
-        super().__init__(f"a photo must be a JPEG, PNG, WebP or BMP that can be decoded.\nReceived: {path}: {reason}.")
+        super().__init__(
+            f"a photo must be a JPEG, PNG, WebP or BMP that can be decoded.\nReceived: {printable(path)}: {reason}."
+        )
         self.reason = reason
 
 
@@ -52,11 +57,14 @@ def read_image(path: str | os.PathLike, channels: int = 3) -> np.ndarray:
     path = Path(path)
     if not path.exists():
         raise FileNotFoundError(f"`path` must be that of a photo.\nReceived: {path}, where nothing is.")
-    if not path.is_file():
-        raise ImageError(path, "a folder, not an image" if path.is_dir() else "not a regular file")
-    data = path.read_bytes()
+    if path.is_dir():
+        raise ImageError(path, "a folder, not an image")
+    try:
+        data = read_regular(path, MAX_BYTES)
+    except FileKindError as error:
+        raise ImageError(path, error.reason) from None
     if not data.startswith((JPEG_START, PNG_START)):
-        pixels = _by_pillow(path)
+        pixels = _by_pillow(path, data)
         return pixels if channels == 3 else grey(pixels).numpy()
     decoded = []
     reason = fault_of(data, lambda data: decoded.append(decode_image(data, orientation(data), channels)))
@@ -65,14 +73,14 @@ def read_image(path: str | os.PathLike, channels: int = 3) -> np.ndarray:
     return decoded[0].numpy()
 
 
-def _by_pillow(path):
+def _by_pillow(path, data):
     """uint8 `(H, W, 3)` of a format that only Pillow knows."""
     try:
         from PIL import Image, ImageOps, UnidentifiedImageError
     except ImportError as error:
         raise ImportError('WebP and BMP need Pillow, which is missing: pip install "keras-vit-zoo[data]"') from error
     try:
-        with open(path, "rb") as file, _no_warning_of_size(), Image.open(file, formats=_BY_PILLOW) as image:
+        with _no_warning_of_size(), Image.open(io.BytesIO(data), formats=_BY_PILLOW) as image:
             if image.width * image.height > MAX_PIXELS:
                 raise ImageError(path, f"{image.width} x {image.height} pixels, more than {MAX_PIXELS >> 20} Mpx")
             image.load()

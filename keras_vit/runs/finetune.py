@@ -120,7 +120,7 @@ def finetune(
 
 def _write_bad_images(run, source):
     if source.bad_images:
-        run.write_text(BAD_IMAGES, "".join(f"{image.path}\t{image.reason}\n" for image in source.bad_images))
+        run.write_lines(BAD_IMAGES, [(image.path, image.reason) for image in source.bad_images])
 
 
 def _fit(run, preparation, recorder, say):
@@ -179,19 +179,22 @@ def _keep_what_there_is(run, preparation, recorder, error, say):
         if hasattr(preparation.model, "jax_state_sync"):
             preparation.model.jax_state_sync()
         saved = run.save_model(preparation.model, LAST)
+    rows = []
+    with contextlib.suppress(ValueError, OSError):  # as of a line that a full disk cut short
+        rows = run.rows()
     stopped = isinstance(error, (KeyboardInterrupt, SystemExit))
     facts = {
         "status": "stopped" if stopped else "failed",
         "error": f"{type(error).__name__}: {error}",
-        "epochs": len(run.rows()),
+        "epochs": len(rows),
         "last_model": LAST if saved else None,
         "best_model": BEST if recorder.best_epoch else None,
     }
     with contextlib.suppress(OSError):  # as on a full disk; the error that ended the run is the one to tell
         run.write_json(FAILURE, facts)
     with contextlib.suppress(Exception):
-        if run.rows():
-            draw_curves(run.rows(), run.path / CURVES)
+        if rows:
+            draw_curves(rows, run.path / CURVES)
     kept = [name for name in (METRICS, CURVES, BEST, LAST, FAILURE) if (run.path / name).exists()]
     with contextlib.suppress(Exception):
         say(f"{facts['status']}; {run.path} has {_listed(kept)}")

@@ -10,6 +10,7 @@ from keras_vit.augmentation import Augmentation, find_augmentation
 from keras_vit.builders import build
 from keras_vit.checks import check_positive_int
 from keras_vit.data import Source, open_source
+from keras_vit.escaping import printable
 from keras_vit.model.freezing import freeze
 from keras_vit.model.lora import add_lora
 from keras_vit.model.vision_transformer import VisionTransformer
@@ -256,7 +257,7 @@ def _dtype_policy(precision):
 
 def _say_source(source, say):
     sizes = ", ".join(f"{split} {size:,}" for split, size in source.sizes.items())
-    say(f"data {source.name}: {len(source.class_names)} classes; {sizes} images")
+    say(f"data {printable(source.name)}: {len(source.class_names)} classes; {sizes} images")
     if source.bad_images:  # `open_source` has warned of them by name
         say(f"  {len(source.bad_images):,} files left out; bad_images.txt names each")
 

@@ -5,6 +5,7 @@ that is not finite is ever written.
 """
 
 import csv
+import io
 import json
 import os
 import tempfile
@@ -13,7 +14,8 @@ from pathlib import Path
 import keras
 import numpy as np
 
-from keras_vit.files import replacing
+from keras_vit.escaping import printable, spreadsheet_cell
+from keras_vit.files import FileKindError, read_regular, replacing
 
 COLUMNS = (
     *("epoch", "step", "loss", "accuracy", "val_loss", "val_accuracy"),
@@ -24,6 +26,8 @@ CONFIG, RESULT, FAILURE, METRICS = "config.json", "result.json", "failure.json",
 CURVES, CONFUSION, CONFUSION_TABLE = "curves.png", "confusion_matrix.png", "confusion_matrix.csv"
 REPORT, BAD_IMAGES = "report.html", "bad_images.txt"
 _TENSORBOARD = "tensorboard"
+_ALWAYS = ("epoch", "step", "seconds")  # columns that have a number in each row
+_MOST_BYTES = 1 << 26  # of a file of figures or of what was asked for; the names of 21,843 classes take 1 MB
 # Names of files may hold bytes that are no letters: they are written as JSON and Python spell them, `\\udcff`.
 _ENCODING, _ERRORS = "utf-8", "backslashreplace"
 
@@ -54,6 +58,10 @@ class RunDirectory:
         with replacing(self.path / name) as part:
             Path(part).write_text(text, _ENCODING, _ERRORS)
 
+    def write_lines(self, name, rows):
+        """Writes a line for each row, its cells parted by tabs; no name of a file makes a line or a cell of its own."""
+        self.write_text(name, "".join("\t".join(map(printable, row)) + "\n" for row in rows))
+
     def write_row(self, row):
         """Adds one epoch to `metrics.csv` and to TensorBoard."""
         path = self.path / METRICS
@@ -66,8 +74,11 @@ class RunDirectory:
         self._write_events(row)
 
     def write_confusion(self, evaluation):
-        """Writes the matrix with the names of the classes; rows are true ones, columns predicted ones."""
-        names = evaluation.class_names
+        """Writes the matrix with the names of the classes; rows are true ones, columns predicted ones.
+
+        A name that a spreadsheet would take for a formula has `'` before it.
+        """
+        names = [spreadsheet_cell(name) for name in evaluation.class_names]
         rows = [["true \\ predicted", *names]]
         rows += [[name, *counts] for name, counts in zip(names, evaluation.confusion.tolist(), strict=True)]
         with replacing(self.path / CONFUSION_TABLE) as part, open(part, "w", -1, _ENCODING, _ERRORS, "") as file:
@@ -82,11 +93,26 @@ class RunDirectory:
         return True
 
     def rows(self) -> list[dict]:
-        """What `metrics.csv` holds, as numbers, `None` where nothing was measured."""
-        if not (self.path / METRICS).exists():
+        """What `metrics.csv` holds, as numbers, `None` where nothing was measured.
+
+        Raises:
+            ValueError: if it holds anything else.
+        """
+        path = self.path / METRICS
+        if not path.exists():
             return []
-        with open(self.path / METRICS, newline="", encoding="utf-8") as file:
-            return [{key: float(text) if text else None for key, text in row.items()} for row in csv.DictReader(file)]
+        try:
+            reader = csv.reader(io.StringIO(read_regular(path, _MOST_BYTES).decode(_ENCODING), newline=""))
+            return _figures(reader)
+        except FileKindError as error:
+            fault = error.reason
+        except UnicodeDecodeError:
+            fault = "which is no text in UTF-8"
+        except csv.Error as error:
+            fault = f"line {reader.line_num}: {error}"
+        except ValueError as error:
+            fault = str(error)
+        raise ValueError(f"the figures of a run must be as the run wrote them.\nReceived: {path}, {fault}.")
 
     def _write_events(self, row):
         """TensorBoard's format by TensorFlow alone, so that the package `tensorboard` is needed to look only."""
@@ -102,6 +128,33 @@ class RunDirectory:
                     if name != "epoch" and value is not None:
                         tf.summary.write(name, tf.constant(value, "float32"), metadata=metadata)
             self._events.flush()
+
+
+def _figures(reader):
+    """Rows of numbers, by column; a `ValueError` says what is wrong on which line."""
+    lines = list(reader)
+    if not lines or lines[0] != list(COLUMNS):
+        raise ValueError(f"where the first line must name the columns {', '.join(COLUMNS)}")
+    rows = []
+    for number, cells in enumerate(lines[1:], 2):
+        if len(cells) != len(COLUMNS):
+            raise ValueError(f"where line {number} has {len(cells)} cells instead of {len(COLUMNS)}")
+        row = dict(zip(COLUMNS, cells, strict=True))
+        rows.append({name: _figure(number, name, text) for name, text in row.items()})
+    return rows
+
+
+def _figure(number, name, text):
+    """A number, or `None` of an empty cell where there may be none."""
+    if not text and name not in _ALWAYS:
+        return None
+    try:
+        value = float(text)
+    except ValueError:
+        value = np.inf
+    if np.isinf(value) or (name in _ALWAYS and np.isnan(value)):
+        raise ValueError(f"line {number}: {name} {text[:40]!r}")
+    return value
 
 
 def check_free(path):

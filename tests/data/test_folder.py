@@ -194,3 +194,22 @@ def test_wrong_path_is_refused_with_the_nearest_name():
         open_source("cifar 10")
     with pytest.raises(TypeError, match="an object of type int"):
         open_source(7)
+
+
+def test_names_of_files_and_folders_steer_no_terminal_and_make_no_line(tmp_path):  # D17
+    root = tmp_path / "\x1b[31mset"
+    for split in ("train", "test"):
+        write_photos(root / split, each=2)
+    (root / "other\nsplit").mkdir()
+    (root / "train" / "ash" / "a\n  forged.jpg: fine\x1b[2J.jpg").write_text("no picture")
+    with pytest.warns(UserWarning, match=r"left out|stand in more than one split|are left out") as warned:
+        open_source(root)
+    texts = [str(each.message) for each in warned]
+    assert any("are left out: other\\nsplit" in text for text in texts)
+    assert any(r"a\n  forged.jpg: fine\x1b[2J.jpg: not an image: text" in text for text in texts)
+    assert all(line.isprintable() for text in texts for line in text.split("\n"))
+    shutil.rmtree(root / "test" / "ash")
+    (root / "test" / "a\x1b[2Jsh").mkdir()
+    with pytest.warns(UserWarning, match="are left out"), pytest.raises(ValueError, match="differ in a") as caught:
+        open_source(root)
+    assert all(line.isprintable() for line in str(caught.value).split("\n"))

@@ -1,3 +1,5 @@
+import os
+
 import pytest
 from pictures import encoded, picture, write_photos
 
@@ -108,3 +110,35 @@ def test_table_in_another_encoding_is_refused_by_name(tmp_path):
 def test_no_such_table_is_refused(tmp_path):
     with pytest.raises(ValueError, match="there is no such table"):
         open_source(tmp_path / "none.csv")
+
+
+def test_cell_without_an_end_is_refused_with_its_line(photos):
+    path = table(photos, "path,label", *rows_of(photos)[:4], f'"{"x" * 140_000},ash')
+    with pytest.raises(ValueError, match=r"must be a CSV file(?s:.*)line 6 of '.*table.csv': field larger than"):
+        open_source(path)
+
+
+def test_class_of_too_many_digits_for_a_number_is_a_name(photos):
+    label = "9" * 5000
+    lines = [row.replace(",cedar", f",{label}").replace(",ash", ",10") for row in rows_of(photos)]
+    assert open_source(table(photos, "path,label", *lines)).class_names == ("10", label, "birch")
+
+
+@pytest.mark.parametrize("target", ["pipe", "/dev/zero"])
+def test_table_that_is_no_regular_file_is_refused(tmp_path, target):  # N13
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "table.csv").symlink_to(tmp_path / target)
+    with pytest.raises(ValueError, match=r"must be a regular file\.\nReceived: a (pipe|device), at the place of the t"):
+        open_source(tmp_path / "table.csv")
+
+
+def test_photo_of_a_table_that_never_ends_is_a_bad_image(photos):  # N13
+    rows = rows_of(photos)
+    os.mkfifo(photos / "pipe.jpg")
+    with open(photos / "sparse.jpg", "wb") as file:
+        file.truncate(2**41)
+    path = table(photos, "path,label", "pipe.jpg,ash", "/dev/zero,ash", "sparse.jpg,ash", *rows)
+    with pytest.warns(UserWarning, match="3 bad images"):
+        reasons = [image.reason for image in open_source(path).bad_images]
+    most = "more than 1,073,741,824 bytes"
+    assert reasons == ["a pipe, not a regular file", "a device, not a regular file", most]

@@ -26,7 +26,7 @@ def test_what_is_no_path_is_told_by_its_name():
 
 def test_places_without_a_photo_are_told_and_not_opened(tmp_path):
     os.mkfifo(tmp_path / "pipe.jpg")
-    for name, reason in (("pipe.jpg", "not a regular file"), (".", "a folder, not an image")):
+    for name, reason in (("pipe.jpg", "a pipe, not a regular file"), (".", "a folder, not an image")):
         with pytest.raises(ImageError, match=f"Received: .*: {reason}") as caught:
             read_image(tmp_path / name)
         assert caught.value.reason == reason

@@ -134,3 +134,46 @@ def test_name_of_a_file_that_is_no_text_can_be_written(run):
     run.write_json("names.json", {"name": name})
     assert (run.path / "names.txt").read_text() == r"photo\udcff.jpg"
     assert json.loads((run.path / "names.json").read_text()) == {"name": name}
+
+
+def test_names_from_outside_make_no_line_and_no_formula(run):  # D17
+    forged = "a.jpg\tgood\nb\u2028c\x1b[2J.jpg"
+    run.write_lines("bad.txt", [(forged, "truncated JPEG"), ("\udcff.jpg", "empty file")])
+    lines = (run.path / "bad.txt").read_text("utf-8").splitlines()
+    assert lines == [r"a.jpg\tgood\nb\u2028c\x1b[2J.jpg" + "\ttruncated JPEG", "\\udcff.jpg\tempty file"]
+    names = ("=cmd|' /C calc'!A0", "@SUM(A1)", "\tx", "-1", "a\nb")
+    run.write_confusion(measure(np.eye(5), range(5), names))
+    with open(run.path / "confusion_matrix.csv", newline="", encoding="utf-8") as file:
+        header, *rows = csv.reader(file)
+    assert header[1:] == ["'=cmd|' /C calc'!A0", "'@SUM(A1)", r"'\tx", "'-1", r"a\nb"]
+    assert [row[0] for row in rows] == header[1:]
+
+
+GOOD_ROW = "1,45,0.5,,,,0.1,,2"
+BROKEN_METRICS = {
+    "other columns": ("a,b\n1,2\n", "the first line must name the columns epoch, step"),
+    "nothing": ("", "the first line must name the columns"),
+    "too many cells": (f"{GOOD_ROW},7\n", "line 2 has 10 cells"),
+    "cut short": (f"{GOOD_ROW}\n1,45,0.\n", "line 3 has 3 cells"),
+    "no number": (f"{GOOD_ROW}\n2,x,,,,,,,1\n", "line 3: step 'x'"),
+    "no epoch": (",45,,,,,,,1\n", "line 2: epoch ''"),
+    "long cell": (f'"{"9" * 140_000}"\n', "line 2: field larger than field limit"),
+    "many digits": ("9" * 5000 + ",45,,,,,,,1\n", "line 2: epoch '9999"),
+    "bytes": ("\udcff,45,,,,,,,1\n", "is no text in UTF-8"),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN_METRICS)
+def test_broken_figures_are_told_with_file_and_line(run, name):
+    text, words = BROKEN_METRICS[name]
+    head = "" if name in ("other columns", "nothing") else ",".join(COLUMNS) + "\n"
+    (run.path / "metrics.csv").write_text(head + text, "utf-8", "surrogateescape")
+    with pytest.raises(ValueError, match=rf"(?s)metrics.csv.*{words}") as caught:
+        run.rows()
+    assert len(str(caught.value)) < 500
+
+
+def test_figures_in_a_pipe_are_refused(run):  # N13
+    os.mkfifo(run.path / "metrics.csv")
+    with pytest.raises(ValueError, match=r"metrics.csv.*a pipe, not a regular file"):
+        run.rows()

@@ -305,7 +305,7 @@ def test_pipes_in_place_of_a_part_and_its_note_hold_nobody_up(server):
 def test_damaged_note_of_a_part_begins_it_afresh(server, note):  # D8
     (cache_dir() / NAME).parent.mkdir(parents=True)
     (cache_dir() / PART).write_bytes(server.content[:1000])
-    whole = {"url": server.url("ok"), "validator": 7, "size": "300000", "md5": [], "sha256": "x"}
+    whole = {"url": server.url("ok"), "etag": 7, "last_modified": {}, "size": 10**400, "md5": [], "sha256": "x"}
     (cache_dir() / f"{PART}.json").write_text(json.dumps(whole) if note is None else note)
     assert fetch(RemoteFile(server.url("ok"), NAME)).read_bytes() == server.content
     assert server.ranges == [None]

@@ -116,6 +116,10 @@ def test_a_noted_grid_that_the_table_has_not_is_refused(folder, size):
         ({"config": {"layer_norm_eps": "x"}}, "config of config.json not understood (layer_norm_epsilon='x'): taken"),
         ({"config": {"num_attention_heads": 5}}, "number of heads noted not understood (5 do not divide 48)"),
         ({"config": {"num_attention_heads": True}}, "num_attention_heads of config.json not understood (True)"),
+        ({"config": {"num_attention_heads": 10**4000}}, "num_attention_heads of config.json not understood (1000"),
+        ({"config": {"image_size": [10**4000, 10**4000]}}, "image_size of config.json not understood (1000"),
+        ({"config": {"image_size": 10**400}}, "image_size of config.json not understood (1000"),
+        ({"config": '{"hidden_size": ' + "9" * 5000 + "}"}, "text of config.json not understood (Exceeds the limit"),
         ({"config": {"image_size": [32]}}, "image_size of config.json not understood (size [32])"),
         *(
             (

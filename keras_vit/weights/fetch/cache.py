@@ -12,6 +12,7 @@ import shlex
 from collections.abc import Callable
 from pathlib import Path
 
+from keras_vit.escaping import printable
 from keras_vit.weights.fetch import environment, notes
 from keras_vit.weights.fetch.remote import DownloadError, RemoteFile
 
@@ -97,7 +98,8 @@ def require_valid(path: Path, file: RemoteFile, check: Check | None, sha256: str
         if check is not None:
             check(path)
     except (ValueError, OSError) as error:
-        raise InvalidFileError(f"{str(error).partition(chr(10))[0].rstrip('.')}{page_hint(path)}") from error
+        words = printable(str(error).partition("\n")[0].rstrip("."))  # of names in the file, too
+        raise InvalidFileError(f"{words}{page_hint(path)}") from error
     return sha256
 
 

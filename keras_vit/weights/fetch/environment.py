@@ -13,7 +13,10 @@ from pathlib import Path
 
 import platformdirs
 
+from keras_vit.escaping import printable
+
 _DEFAULT_TIMEOUT = 30.0  # seconds
+_LONGEST_TIMEOUT = 1e6  # likewise, 12 days; sockets and threads refuse to wait for much more
 _SWITCH = {"1": True, "true": True, "yes": True, "on": True, "": False, "0": False, "false": False, "no": False}
 _SWITCH["off"] = False
 
@@ -75,7 +78,7 @@ def is_offline() -> bool:
 
 
 def timeout_seconds(value=None) -> float:
-    """`value`, or `KERAS_VIT_TIMEOUT`, or 30: the longest silence in seconds while connecting and reading.
+    """`value`, or `KERAS_VIT_TIMEOUT`, or 30: the longest silence in seconds while connecting and reading; at most 1e6.
 
     Raises:
         ValueError: if it is no finite number above 0.
@@ -90,7 +93,7 @@ def timeout_seconds(value=None) -> float:
         raise ValueError(
             f"{name} must be a number of seconds above 0, as silence has to end.\nReceived: {name}={value}"
         )
-    return seconds
+    return min(seconds, _LONGEST_TIMEOUT)
 
 
 def is_safe(url: str) -> bool:
@@ -106,7 +109,12 @@ def is_safe(url: str) -> bool:
 
 
 def redacted(url: str) -> str:
-    """The URL for people's eyes: without user, password, query and fragment, any of which can be a secret."""
+    """The URL for people's eyes: without what can be a secret, and printable, since a redirect may be a stranger's."""
+    return printable(without_secrets(url))
+
+
+def without_secrets(url: str) -> str:
+    """The URL without user, password, query and fragment, any of which can be a secret."""
     address, question, _ = url.partition("#")[0].partition("?")
     scheme, separator, rest = address.rpartition("://")
     authority, slash, path = rest.partition("/")

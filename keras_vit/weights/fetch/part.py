@@ -12,7 +12,7 @@ from keras_vit.files import read_json_object
 from keras_vit.weights.fetch.environment import redacted
 from keras_vit.weights.fetch.remote import megabytes
 
-_NOTE_KEYS = {"url", "validator", "size", "md5", "sha256"}
+_NOTE_KEYS = {"url", "etag", "last_modified", "size", "md5", "sha256"}
 _CHUNK = 1 << 20  # bytes
 
 
@@ -23,8 +23,7 @@ class TransferError(Exception):
 class Part:
     """A download under way: the bytes so far, and a note of which version of which url they are.
 
-    The note holds `url`, `validator` (ETag or date, for If-Range), `size`, `md5` and `sha256`, each None if
-    the server did not say.
+    The note holds `url`, `etag`, `last_modified`, `size`, `md5` and `sha256`, each None if the server did not say.
     """
 
     def __init__(self, path: Path):
@@ -51,13 +50,26 @@ class Part:
         self._note_path.unlink(missing_ok=True)
 
 
+def validator_of(note: dict) -> str | None:
+    """What tells this version from others, for If-Range: the ETag, else the date.
+
+    A weak ETag does not promise equal bytes.
+    """
+    return note["etag"] if re.fullmatch(r'"[^"]*"', note["etag"] or "") else note["last_modified"]
+
+
 def _is_whole(note):
     """Whether a note can be continued from: of our keys, with a validator, and every value of its kind."""
-    if note.keys() != _NOTE_KEYS or not (isinstance(note["validator"], str) and note["validator"]):
+    if note.keys() != _NOTE_KEYS or not all(_is_header(note[name]) for name in ("etag", "last_modified")):
         return False
     size, digests = note["size"], ((note["md5"], 32), (note["sha256"], 64))
-    plain = size is None or (type(size) is int and size >= 0)
-    return plain and all(each is None or re.fullmatch(f"[0-9a-f]{{{n}}}", str(each)) for each, n in digests)
+    if validator_of(note) is None or not (size is None or (type(size) is int and 0 <= size < 2**63)):
+        return False
+    return all(each is None or re.fullmatch(f"[0-9a-f]{{{n}}}", str(each)) for each, n in digests)
+
+
+def _is_header(value):
+    return value is None or (isinstance(value, str) and value.isascii() and value.isprintable())
 
 
 class Digests:

@@ -6,6 +6,7 @@ import shlex
 import urllib.parse
 from pathlib import Path
 
+from keras_vit.escaping import printable
 from keras_vit.weights.fetch import environment
 
 _KEPT = "%/:@!$&'()*+,;=~[]"  # of a URL, when what no URL may hold is percent-encoded
@@ -92,9 +93,9 @@ def megabytes(size: int) -> str:
 
 
 def download_error(file: RemoteFile, reason: str, url: str | None = None, kind=DownloadError) -> DownloadError:
-    """The error for a file that did not come: what failed, from where, and how to bring it by hand."""
+    """The error for a file that did not come: what failed, in words made printable, from where, and how to bring it."""
     return kind(
-        f"{file.label} could not be downloaded: {reason}.\n"
+        f"{file.label} could not be downloaded: {printable(reason)}.\n"
         f"Received: {environment.redacted(url or file.url)}; listed: {file.listed}\n{recipe(file)}"
     )
 
@@ -108,7 +109,7 @@ def recipe(file: RemoteFile) -> str:
     if not environment.is_safe(file.url):
         return f"Have the file at {file.place} by a way you trust, or s{mirror}"
     digest = f" with sha256 {file.sha256}" if file.sha256 else ""
-    url = environment.redacted(file.url)
+    url = environment.without_secrets(file.url)
     left_out = "" if url == file.url else ", adding to the URL what is left out of it here (login or query)"
     url = urllib.parse.quote(url.removesuffix("?..."), safe=_KEPT)
     return (

@@ -1,8 +1,8 @@
 """One try of bringing a file over http into a part file, from where the last try ended.
 
-`requests` and its urllib3 keep http, TLS, proxies and timeouts; ours is what they leave to the caller:
-resuming under a validator, the rule for each hop, the bounds on size, space and slowness, and the
-digests. Every fault of the network ends in a `TransferError`. Imports neither Keras nor TensorFlow.
+`requests` and its urllib3 keep http, TLS, proxies and silence; ours is what they leave to the caller:
+resuming one version under its validator, the rule for each hop, the bounds on size, space and slowness,
+and the digests. Every fault of the network ends in a `TransferError`. Imports neither Keras nor TensorFlow.
 """
 
 import base64
@@ -20,7 +20,8 @@ import urllib3
 
 from keras_vit.weights.fetch.cache import InvalidFileError
 from keras_vit.weights.fetch.environment import is_loopback, is_safe, redacted
-from keras_vit.weights.fetch.part import Digests, Part, TransferError
+from keras_vit.weights.fetch.part import Digests, Part, TransferError, validator_of
+from keras_vit.weights.fetch.patience import ImpatienceError, Patience
 from keras_vit.weights.fetch.remote import RemoteFile, megabytes
 
 PAUSES = (0.5, 1.0, 2.0)  # seconds before the second, third and last try
@@ -29,6 +30,7 @@ LONGEST_WAIT = 60.0  # seconds that a server's Retry-After is followed
 SLOWEST = 1024  # bytes a second over one timeout, below which a try is given up
 LARGEST = 16 << 30  # bytes of a body that announces no size; G/14, the largest published, has 7.4e9
 _CHUNK = 1 << 18  # bytes
+_MOST_DIGITS = 18  # of a number of bytes; Python refuses to read some thousands
 _HEADERS = {"User-Agent": "keras_vit", "Accept-Encoding": "identity"}  # sizes and digests are of the bytes as stored
 
 
@@ -49,7 +51,7 @@ def download(file: RemoteFile, url: str, part: Part, *, timeout: float, report) 
 
     Args:
         url: where to get it; `file.url` or a mirror's.
-        timeout: longest silence in seconds.
+        timeout: longest silence in seconds, and of a head or a frame the longest time.
         report: called with bytes so far and bytes in all, None if unknown.
 
     Raises:
@@ -61,7 +63,8 @@ def download(file: RemoteFile, url: str, part: Part, *, timeout: float, report) 
     if note is not None:
         digests.read(part.path)
     if note is None or digests.size != note["size"]:
-        with _answer(url, _range_headers(digests, note), timeout) as (response, announced):
+        with Patience(timeout) as patience, _answer(url, _range_headers(digests, note), patience) as found:
+            response, announced = found
             continues = response.status_code == 206
             if continues:
                 _require_continuation(response, digests, note, part)
@@ -71,24 +74,26 @@ def download(file: RemoteFile, url: str, part: Part, *, timeout: float, report) 
             _require_space(part, (note["size"] or file.size or 0) - digests.size)
             if not continues:
                 part.restart(note)
-            _receive(response, part, digests, file, note, timeout, report)
+            _receive(response, part, digests, file, note, patience, report)
     _require_complete(file, note, digests)
     return digests.sha256.hexdigest()
 
 
 @contextlib.contextmanager
-def _answer(url, headers, timeout):
+def _answer(url, headers, patience):
     """The response behind at most five redirects, its status accepted, and the digests the hops announced."""
     announced: dict[str, str] = {}
     with requests.Session() as session:
+        for scheme in ("http://", "https://"):
+            session.mount(scheme, patience.adapter())
         for _ in range(REDIRECTS + 1):
             _require_safe(url)
             settings = _settings(session, url)
             proxy = requests.utils.select_proxy(url, settings["proxies"])
             with _naming(proxy):
-                response = _get(session, url, headers, timeout, settings)
+                response = _get(session, url, headers, patience, settings)
             announced |= _announced_digests(response.headers)
-            target = session.get_redirect_target(response)
+            target = _target(session, response)
             if target is None:
                 break
             response.close()
@@ -101,6 +106,15 @@ def _answer(url, headers, timeout):
             with _naming(proxy):
                 _require_status(response, asked_for_range="Range" in headers)
             yield response, announced
+
+
+def _target(session, response):
+    """Where a redirect leads to, None if it is none."""
+    try:
+        return session.get_redirect_target(response)
+    except UnicodeDecodeError:
+        response.close()
+        raise TransferError("the server redirects to an address that is no text") from None
 
 
 def _require_safe(url):
@@ -128,19 +142,27 @@ def _settings(session, url):
     return settings | {"proxies": {}} if is_loopback(urllib.parse.urlsplit(url).hostname) else settings
 
 
-def _get(session, url, headers, timeout, settings):
+def _get(session, url, headers, patience, settings):
     """One request; what libraries raise becomes a TransferError, without their text, which can hold a url's secrets."""
+    response = None
     try:
         request = session.prepare_request(requests.Request("GET", url, headers=headers))
         # Not `session.send`, which reads the body of a redirect, however long, even if it is not to follow it.
-        return session.get_adapter(url).send(request, timeout=timeout, **settings)
+        with patience.step(connects=True):
+            response = session.get_adapter(url).send(request, timeout=patience.timeout, **settings)
+        return response
+    except ImpatienceError:
+        if response is not None:  # the library takes a head that was cut short for a whole one
+            response.close()
+        words = f"the head of the answer took longer than {patience.timeout:g} s (KERAS_VIT_TIMEOUT)"
+        raise TransientError(words) from None
     except requests.exceptions.SSLError as error:
         raise TransferError(
             f"the server did not prove its identity ({_cause(error)}); behind a proxy that opens TLS, name its "
             "certificate in REQUESTS_CA_BUNDLE"
         ) from None
     except requests.exceptions.ReadTimeout:
-        raise TransientError(f"no answer within {timeout:g} s (KERAS_VIT_TIMEOUT)") from None
+        raise TransientError(f"no answer within {patience.timeout:g} s (KERAS_VIT_TIMEOUT)") from None
     except requests.exceptions.ConnectionError as error:
         began = error.args and isinstance(error.args[0], urllib3.exceptions.ProtocolError)
         raise (TransientError if began else UnreachableError)(f"no connection ({_cause(error)})") from None
@@ -176,31 +198,45 @@ def _require_status(response, asked_for_range):
 def _retry_after(value):
     """Seconds from a Retry-After header, which holds seconds or a date; 0 if it holds neither."""
     try:
-        date = None if value.isdecimal() else email.utils.parsedate_to_datetime(value)
-    except ValueError:
+        if value.isdecimal():
+            seconds = float(value)
+        else:
+            seconds = email.utils.parsedate_to_datetime(value).timestamp() - time.time()
+    except (ValueError, OverflowError):
         return 0.0
-    seconds = float(value) if date is None else date.timestamp() - time.time()
     return min(max(seconds, 0.0), LONGEST_WAIT)
 
 
 def _range_headers(digests, note):
     if note is None:
         return _HEADERS
-    return _HEADERS | {"Range": f"bytes={digests.size}-", "If-Range": note["validator"]}
+    return _HEADERS | {"Range": f"bytes={digests.size}-", "If-Range": validator_of(note)}
 
 
 def _make_note(url, response, announced):
-    """What the server says of this version; a weak ETag does not promise equal bytes, so it is not kept."""
-    headers = response.headers
-    tag = headers.get("ETag", "")
-    length = headers.get("Content-Length", "")
+    """What the server says of this version."""
     return {
         "url": redacted(url),
-        "validator": tag if tag.startswith('"') else headers.get("Last-Modified"),
-        "size": int(length) if length.isdecimal() else None,
+        "etag": _said(response, "ETag"),
+        "last_modified": _said(response, "Last-Modified"),
+        "size": _announced_size(response.headers.get("Content-Length", "")),
         "md5": announced.get("md5"),
         "sha256": announced.get("sha256"),
     }
+
+
+def _said(response, name):
+    """A header, None without one or if no request could repeat it."""
+    value = response.headers.get(name)
+    return value if value and value.isascii() and value.isprintable() else None
+
+
+def _announced_size(length):
+    if not length.isdecimal():
+        return None
+    if len(length) > _MOST_DIGITS:
+        raise TransferError(f"the server announces a body of {len(length):,} digits of bytes")
+    return int(length)
 
 
 def _announced_digests(headers):
@@ -217,12 +253,28 @@ def _announced_digests(headers):
 
 
 def _require_continuation(response, digests, note, part):
+    """The server must go on where the part ends, with the version that the part is of."""
     header = response.headers.get("Content-Range", "")
-    match = re.fullmatch(r"bytes (\d+)-\d+/(\d+|\*)", header)
+    match = re.fullmatch(rf"bytes (\d{{1,{_MOST_DIGITS}}})-\d+/(\d+|\*)", header)
     sizes = ("*", match and match[2] if note["size"] is None else str(note["size"]))
+    fault = None
     if match is None or int(match[1]) != digests.size or match[2] not in sizes:
+        fault = f"asked to continue at byte {digests.size} of {note['size']}, the server sent {header[:100]!r}"
+    elif not _is_version(response, note):
+        fault = "asked to continue, the server sent another version, or did not say that it is the same"
+    if fault:
         part.remove()
-        raise TransientError(f"asked to continue at byte {digests.size} of {note['size']}, the server sent {header!r}")
+        raise TransientError(fault)
+
+
+def _is_version(response, note):
+    """Whether an answer is of the noted version: it repeats the validator, and says nothing else than was said.
+
+    A server that knows no If-Range goes on with whatever it has by now. One that knows it repeats at least the ETag
+    (RFC 9110, section 15.3.7); where only a date is known, nothing but that date tells.
+    """
+    said = {"etag": response.headers.get("ETag"), "last_modified": response.headers.get("Last-Modified")}
+    return validator_of(note) in said.values() and all(said[name] in (None, note[name]) for name in said)
 
 
 def _require_listed(file, size):
@@ -248,12 +300,12 @@ def _limit(file, note):
     return LARGEST if file.size is None else file.size + file.size_tolerance
 
 
-def _receive(response, part, digests, file, note, timeout, report):
+def _receive(response, part, digests, file, note, patience, report):
     """Appends the body; ends in a fault when it breaks off, exceeds the limit or comes too slowly."""
-    window, begun, limit = time.monotonic(), digests.size, _limit(file, note)
+    window, begun, limit, timeout = time.monotonic(), digests.size, _limit(file, note), patience.timeout
     expected = file.listed if note["size"] is None else f"{note['size']} bytes"
     with open(part.path, "ab") as out:
-        while chunk := _read(response, digests, expected, timeout):
+        while chunk := _read(response, digests, expected, patience):
             if digests.size + len(chunk) > limit:
                 raise InvalidFileError(
                     f"more bytes came than expected: expected at most {limit}, got {digests.size + len(chunk)}"
@@ -267,12 +319,16 @@ def _receive(response, part, digests, file, note, timeout, report):
                 window, begun = time.monotonic(), digests.size
 
 
-def _read(response, digests, expected, timeout):
+def _read(response, digests, expected, patience):
     """The bytes that have come, up to one chunk; empty at the end."""
+    so_far = f"{patience.timeout:g} s after {digests.size} bytes (KERAS_VIT_TIMEOUT)"
     try:
-        return response.raw.read1(_CHUNK)
+        with patience.step():
+            return response.raw.read1(_CHUNK)
+    except ImpatienceError:
+        raise TransientError(f"the next piece of the body took longer than {so_far}") from None
     except urllib3.exceptions.ReadTimeoutError:
-        raise TransientError(f"nothing came for {timeout:g} s after {digests.size} bytes (KERAS_VIT_TIMEOUT)") from None
+        raise TransientError(f"nothing came for {so_far}") from None
     except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:
         raise TransientError(
             f"the connection broke: expected {expected}, got {digests.size} bytes ({type(error).__name__})"

@@ -12,10 +12,12 @@ import os
 import re
 
 from keras_vit.checks import did_you_mean
+from keras_vit.files import FileKindError, read_regular
 from keras_vit.variants import VARIANTS
 from keras_vit.weights.hub.records import FileSize, WeightsRecord, computed_size, make_record, squash
 
 FOLDER = "vit_models/augreg/"
+_MOST_BYTES = 1 << 28  # of the index, which has some 2e7
 MODELS = {  # the part of a file's name before the first "-": variant
     "Ti_16": "Ti/16",
     "S_32": "S/32",
@@ -180,8 +182,9 @@ def _text(path_or_text) -> tuple[str, str]:
     if not os.path.isfile(source):
         raise FileNotFoundError(f"the index must be a file.\nReceived: {source!r}, and there is no such file.")
     try:
-        with open(source, encoding="utf-8-sig") as file:
-            return source, file.read()
+        return source, read_regular(source, _MOST_BYTES).decode("utf-8-sig")
+    except FileKindError as error:
+        raise ValueError(f"the index must be a text file.\nReceived: {source!r}: {error.reason}.") from None
     except UnicodeDecodeError as error:
         raise ValueError(f"the index must be a text file.\nReceived: {source!r}: {error}.") from None
 

@@ -16,6 +16,7 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 
+from keras_vit.files import FileKindError, open_regular
 from keras_vit.weights.reader import appearance, npz, tensorfile
 from keras_vit.weights.reader.layout import Entry, FormatError, Member
 
@@ -218,10 +219,12 @@ def _opened(path):
             raise FileNotFoundError
         if path.is_dir():
             raise _unknown(path, *appearance.folder_looks_like(os.listdir(path)))
-        if path.exists() and not path.is_file():
-            raise CheckpointError(f"weights must be a file, since a pipe or device may never end.\nReceived: {path}.")
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             yield file
+    except FileKindError as error:
+        raise CheckpointError(
+            f"weights must be a file, since a pipe or device may never end.\nReceived: {path}, {error.reason}."
+        ) from None
     except FileNotFoundError:
         raise FileNotFoundError(f"no checkpoint at this path.\nReceived: {path}") from None
     except OSError as error:

@@ -66,10 +66,10 @@ def byte_count(shape, dtype) -> int:
 
 
 def check_name(name):
-    """Refuses names that would leave a folder if somebody unpacked the file."""
+    """Refuses names that would leave a folder if somebody unpacked the file, or steer a terminal that shows them."""
     parts = name.split("/")
     unsafe = "" in parts or ".." in parts or "\\" in name or "\0" in name or _DRIVE.match(name)
-    if unsafe or len(name) > _LONGEST_NAME:
+    if unsafe or not name.isprintable() or len(name) > _LONGEST_NAME:
         raise FormatError(f"holds an array of the unsafe name {name[:100]!r}")
 
 

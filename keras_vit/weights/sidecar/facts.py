@@ -2,10 +2,13 @@
 
 import dataclasses
 
+from keras_vit.escaping import printable
 from keras_vit.preprocessing import Preprocessing
 from keras_vit.variants import ViTConfig
 from keras_vit.weights.reader import CheckpointError
 
+_LONGEST = 200  # characters of a stranger's words in a remark
+_MOST = 2**31  # no side of an image and no number of heads; products of more digits than Python prints are errors
 _ACTIVATIONS = {  # words of transformers, timm and ours: ours
     "gelu": "gelu",
     "gelu_python": "gelu",
@@ -44,7 +47,7 @@ class Reading:
         except CheckpointError:  # understood, and nothing that is computed here
             raise
         except (TypeError, ValueError, ArithmeticError, AttributeError) as error:
-            reason = str(error).rpartition("Received: ")[2].rstrip(".").replace("\n", " ")
+            reason = printable(str(error).rpartition("Received: ")[2].rstrip(".").replace("\n", " "))[:_LONGEST]
             self.remarks.append(f"{what} of {self.place} not understood ({reason}): {instead}")
             return empty
 
@@ -78,7 +81,7 @@ def not_computed(what, word, place, known) -> CheckpointError:
     """The error for a model that is another function than any of ours."""
     return CheckpointError(
         f"the {what} must be one that is computed here ({known}), since with another the same weights give other "
-        f"numbers.\nReceived: {word!r} in {place}. If that is wrong of these weights, correct it there."
+        f"numbers.\nReceived: {word!r:.100} in {place}. If that is wrong of these weights, correct it there."
     )
 
 
@@ -100,6 +103,6 @@ def _checked(fields):
 
 
 def _count(number):
-    if number is not None and (type(number) is not int or number < 1):
-        raise ValueError(f"a count must be an int above zero.\nReceived: {number!r}.")
+    if number is not None and (type(number) is not int or not 0 < number < _MOST):
+        raise ValueError(f"a count must be an int above zero.\nReceived: {number!r:.40}.")
     return number

@@ -4,7 +4,7 @@ import dataclasses
 
 from keras_vit.posembed import check_grid
 from keras_vit.preprocessing import Preprocessing
-from keras_vit.weights.sidecar.facts import Reading, Sidecar, activation_of
+from keras_vit.weights.sidecar.facts import Reading, Sidecar, activation_of, sides_of
 
 NOTED_FIELDS = ("activation", "layer_norm_epsilon", "pooling", "position_embedding")
 
@@ -34,7 +34,9 @@ def read_note(note: dict, path) -> Sidecar:
     return Sidecar(
         fields=reading.fields(fields),
         num_heads=reading.count("num_heads", note.get("num_heads")),
-        grid=None if grid is None else reading.part("position_grid", lambda: check_grid("position_grid", grid)),
+        grid=None
+        if grid is None
+        else reading.part("position_grid", lambda: sides_of(check_grid("position_grid", grid))),
         preprocessing=None if preprocessing is None else reading.preprocessing(lambda: _record(preprocessing)),
         remarks=tuple(reading.remarks),
     )

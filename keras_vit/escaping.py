@@ -1,0 +1,38 @@
+"""Text from outside made harmless before it is shown or written: a server's words, names of files and of classes."""
+
+import json
+
+_FULL_WIDTH = 0xFEE0  # from an ASCII character to that of East Asian typesetting
+_FORMULAS = ("\t", "\r", *(chr(ord(each) + width) for each in "=+-@" for width in (0, _FULL_WIDTH)))
+
+
+def printable(text) -> str:
+    """Text in one line that steers no terminal: control characters, line ends and lone bytes as Python spells them.
+
+    Args:
+        text: of a stranger, or an object, as a path.
+
+    Returns:
+        The same text where every character can be printed. Else each that cannot is escaped, as `\\x1b` or `\\u2028`,
+        and a backslash is doubled.
+    """
+    text = str(text)
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() and each != "\\" else _escaped(each) for each in text)
+
+
+def printable_json(facts) -> str:
+    """JSON in indented lines with every letter as it is, and escaped what cannot be printed."""
+    text = json.dumps(facts, indent=2, ensure_ascii=False)
+    return "".join(each if each.isprintable() or each == "\n" else json.dumps(each)[1:-1] for each in text)
+
+
+def spreadsheet_cell(text) -> str:
+    """Text for a cell of a CSV file: printable, and with `'` before what a spreadsheet would compute."""
+    cell = printable(text)
+    return f"'{cell}" if str(text).startswith(_FORMULAS) else cell
+
+
+def _escaped(character):
+    return character.encode("unicode_escape", "surrogatepass").decode("ascii")

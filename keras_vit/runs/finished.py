@@ -1,0 +1,131 @@
+"""What a finished run is used by later: its model, and what its `config.json` says of classes, data and seed.
+
+The folder may be a stranger's or damaged: whatever is wrong is one error that names the file. Keras is imported when
+a model is loaded.
+"""
+
+import dataclasses
+import zipfile
+from pathlib import Path
+from typing import Any
+
+from keras_vit.escaping import printable
+from keras_vit.files import FileKindError, json_object, open_regular
+
+_MOST_BYTES = 1 << 26  # of a configuration; the names of 21,843 classes take 1 MB
+_MEMBERS = {"config.json", "metadata.json", "model.weights.h5"}  # of a .keras archive
+_LONGEST = 200  # characters of Keras' words in an error; it would print the whole configuration
+
+
+@dataclasses.dataclass(frozen=True)
+class RunFacts:
+    """What is known of a run, as far as its model is used without it.
+
+    Attributes:
+        class_names: in the order of the model's outputs; `None` of a model without a run.
+        data: what it was trained on, as `open_source` takes it; `None` if it cannot be named.
+        seed: of the division into splits.
+    """
+
+    class_names: tuple[str, ...] | None = None
+    data: str | None = None
+    seed: int = 0
+
+
+def read_facts(config: Path, is_run: bool = True) -> RunFacts:
+    """Reads the `config.json` beside a model.
+
+    Args:
+        config: its path.
+        is_run: whether it must be that of a run; else one that is not, as of other software, tells nothing.
+
+    Raises:
+        ValueError: if it is not as a run writes it.
+    """
+    try:
+        said = json_object(config, _MOST_BYTES)
+        if not is_run and "data" not in said:
+            return RunFacts()
+        arguments = _object(said, "arguments") if "arguments" in said else {}
+        data = arguments.get("data")
+        return RunFacts(_names(_object(said, "data")), data if isinstance(data, str) else None, _seed(said))
+    except ValueError as error:
+        rule, _, received = str(error).rpartition("\nReceived: ")
+        raise ValueError(
+            f"config.json must be as a run wrote it{': ' * bool(rule)}{rule.rstrip('.')}.\n"
+            f"Received: {printable(config)}: {printable(received)}."
+        ) from None
+
+
+def load_model(file: Path) -> Any:
+    """The model in a `.keras` file, whose programs are never run; every layer of ours must have been imported.
+
+    Raises:
+        ValueError: for anything else than a whole and valid file of a model that Keras loads in its safe mode.
+        FileNotFoundError: if nothing is there.
+    """
+    _check_archive(file)
+    import keras
+
+    try:
+        return keras.models.load_model(file, compile=False, safe_mode=True)
+    except Exception as error:  # of Keras, h5py and Python: whatever a stranger's configuration brings about
+        raise ValueError(
+            "the file must hold a model that can be loaded without running a stranger's program.\n"
+            f"Received: {printable(file)}: {_short(error)}"
+        ) from error
+
+
+def _check_archive(file):
+    """Keras takes whatever is no archive for a file that is not there."""
+    try:
+        with open_regular(file) as opened, zipfile.ZipFile(opened) as archive:
+            missing = _MEMBERS - set(archive.namelist())
+        fault = f"without {', '.join(sorted(missing))}" if missing else None
+    except FileNotFoundError:
+        raise
+    except FileKindError as error:
+        fault = error.reason
+    except (OSError, ValueError, zipfile.BadZipFile, NotImplementedError) as error:
+        fault = f"cut short or something else ({_short(error)})"
+    if fault:
+        raise ValueError(
+            "a model's file must be a whole .keras archive.\n"
+            f"Received: {printable(file)}, {fault}. Copy or train it again."
+        )
+
+
+def _short(error):
+    """The end of Keras' words, which is the cause, in one short line."""
+    cause = str(error).rpartition("Exception encountered: ")[2]
+    line = printable(" ".join(cause.split()))
+    return f"{type(error).__name__}: {line if len(line) <= _LONGEST else line[: _LONGEST - 3] + '...'}"
+
+
+def _object(said, name):
+    found = said.get(name)
+    if not isinstance(found, dict):
+        raise ValueError(f"`{name}` must be an object\nReceived: {_kind(said, name)}")
+    return found
+
+
+def _names(data):
+    names = data.get("class_names")
+    if not isinstance(names, list):
+        raise ValueError(f"`data` must have a list `class_names`\nReceived: {_kind(data, 'class_names')}")
+    if not names or not all(isinstance(name, str) for name in names):
+        kinds = sorted({type(name).__name__ for name in names})
+        raise ValueError(f"`class_names` must be texts\nReceived: {len(names)} of {', '.join(kinds) or 'any kind'}")
+    return tuple(names)
+
+
+def _seed(said):
+    seed = said.get("seed", 0)
+    if type(seed) is not int or not 0 <= seed < 2**31:
+        raise ValueError(f"`seed` must be an int in [0, 2**31)\nReceived: {_kind(said, 'seed')}")
+    return seed
+
+
+def _kind(said, name):
+    """What is there in place of what should be."""
+    return f"{name} is {type(said[name]).__name__}, {str(said[name])[:40]!r}" if name in said else f"no {name}"

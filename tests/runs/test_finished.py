@@ -1,0 +1,169 @@
+"""Runs of strangers and damaged ones: every fault is one short error that names the file (N13 and C1)."""
+
+import copy
+import itertools
+import json
+import os
+import re
+import shutil
+import zipfile
+
+import pytest
+from conftest import make_tiny
+
+from keras_vit import cli
+from keras_vit.runs.finished import RunFacts, load_model, read_facts
+
+CONFIG = {
+    "arguments": {"data": "photos"},
+    "seed": 3,
+    "data": {"class_names": [f"class {number}" for number in range(7)]},
+}
+PLACES = [("arguments",), ("arguments", "data"), ("seed",), ("data",), ("data", "class_names")]
+MISSING = object()
+VALUES = [MISSING, None, [], {}, 0, -1, 1.5, "", "\x1b[2J\n", True, 10**400, [[1]], [None], [7], {"a": {}}, "x" * 9000]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """The folder of a run: a model of 7 classes, and what is said of it."""
+    folder = tmp_path_factory.mktemp("run")
+    make_tiny().save(folder / "best.keras")
+    (folder / "config.json").write_text(json.dumps(CONFIG))
+    return folder
+
+
+@pytest.fixture
+def run(folder, tmp_path):
+    return shutil.copytree(folder, tmp_path / "run")
+
+
+@pytest.fixture
+def predict(capfd):
+    """The error lines of `keras-vit predict` with a model that must be refused."""
+
+    def predict(model):
+        assert cli.main(["predict", "photo.jpg", "--model", str(model)]) == 1
+        lines = capfd.readouterr().err.splitlines()
+        assert len(lines) == 1
+        assert len(lines[0]) < 700
+        assert lines[0].isprintable()
+        return lines[0]
+
+    return predict
+
+
+def broken(place, value):
+    config = copy.deepcopy(CONFIG)
+    *outer, name = place
+    parent = config
+    for each in outer:
+        parent = parent[each]
+    if value is MISSING:
+        del parent[name]
+    else:
+        parent[name] = value
+    return config
+
+
+def read_or_words(path):
+    try:
+        return read_facts(path), None
+    except ValueError as error:
+        return None, str(error)
+
+
+def test_facts_are_read(folder):
+    assert read_facts(folder / "config.json") == RunFacts(tuple(CONFIG["data"]["class_names"]), "photos", 3)
+
+
+def test_every_broken_configuration_is_read_or_one_short_error(tmp_path):
+    path, refused = tmp_path / "config.json", set()
+    for place, value in itertools.product(PLACES, VALUES):
+        path.write_text(json.dumps(broken(place, value)))
+        facts, words = read_or_words(path)
+        if words is None:
+            assert all(isinstance(name, str) for name in facts.class_names)
+            assert 0 <= facts.seed < 2**31
+            assert facts.data is None or isinstance(facts.data, str)
+        else:
+            refused.add(place)
+            assert re.match(r"config.json must be as a run wrote it: `.*\nReceived: .*config.json: ", words)
+            assert len(words) < 400
+            assert all(line.isprintable() for line in words.split("\n"))
+    assert refused == {place for place in PLACES if place != ("arguments", "data")}
+
+
+@pytest.mark.parametrize("text", ["", "[]", "null", "7", '{"a":', '{"a": ' + "9" * 5000 + "}", "[" * 100_000, "\udcff"])
+def test_configuration_that_is_no_object_is_one_short_error(tmp_path, text):
+    (tmp_path / "config.json").write_text(text, "utf-8", "surrogateescape")
+    with pytest.raises(
+        ValueError, match=r"config.json must be as a run wrote it: .*\nReceived: .*config.json: "
+    ) as found:
+        read_facts(tmp_path / "config.json")
+    assert len(str(found.value)) < 400
+
+
+def test_configuration_of_other_software_beside_a_file_tells_nothing(tmp_path):
+    (tmp_path / "config.json").write_text('{"model_type": "vit"}')
+    assert read_facts(tmp_path / "config.json", is_run=False) == RunFacts()
+    with pytest.raises(ValueError, match=r"`data` must be an object\.\nReceived: .*: no data"):
+        read_facts(tmp_path / "config.json")
+
+
+@pytest.mark.parametrize("value", [None, [], "x", 7])
+def test_broken_run_is_one_line(predict, run, value):
+    (run / "config.json").write_text(json.dumps({"data": value}))
+    assert re.search(
+        r"config.json must be as a run wrote it: `data` must be an object. Received: .*config.json: data is",
+        predict(run),
+    )
+
+
+def test_names_of_other_classes_are_refused(predict, run):
+    (run / "config.json").write_text(json.dumps({"data": {"class_names": ["a", "b"]}}))
+    assert "config.json with 2 names, and " in predict(run)
+
+
+@pytest.mark.parametrize("name", ["best.keras", "config.json"])
+@pytest.mark.parametrize("target", ["pipe", "/dev/zero"])
+def test_run_opens_regular_files_only(predict, run, name, target):  # N13
+    os.mkfifo(run / "pipe")
+    (run / name).unlink()
+    (run / name).symlink_to(run / target)
+    assert re.search(rf"{name}[,:] .*(pipe|device)", predict(run))
+
+
+def test_model_that_is_cut_short_is_called_so(predict, run):
+    data = (run / "best.keras").read_bytes()
+    for size in (0, 100, len(data) // 2, len(data) - 1):
+        (run / "best.keras").write_bytes(data[:size])
+        line = predict(run)
+        assert "must be a whole .keras archive" in line
+        assert "best.keras, cut short or something else" in line
+        assert "not found" not in line
+
+
+def test_model_that_is_refused_does_not_show_its_configuration(tmp_path):
+    import keras
+
+    model = keras.Sequential([keras.Input((4,)), *[keras.layers.Dense(4) for _ in range(30)]])
+    model.add(keras.layers.Lambda(lambda x: x * 2))
+    model.save(tmp_path / "lambda.keras")
+    with pytest.raises(
+        ValueError, match=r"without running a stranger's program.*\nReceived: .*lambda.keras: .*[Ll]ambda"
+    ) as e:
+        load_model(tmp_path / "lambda.keras")
+    assert len(str(e.value)) < 500
+
+
+def test_model_of_an_unknown_class_does_not_show_its_configuration(predict, run):
+    with zipfile.ZipFile(run / "best.keras") as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    members["config.json"] = members["config.json"].replace(b"VisionTransformer", b"Unknown")
+    with zipfile.ZipFile(run / "best.keras", "w") as archive:
+        for name, data in members.items():
+            archive.writestr(name, data)
+    line = predict(run)
+    assert "'Unknown'" in line
+    assert "hidden_size" not in line

@@ -1,0 +1,48 @@
+"""Text from outside: one line, nothing that steers a terminal, nothing that a spreadsheet computes."""
+
+import csv
+import io
+import json
+
+import pytest
+
+from keras_vit.escaping import printable, printable_json, spreadsheet_cell
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("Gänseblümchen 雛菊 \\d", "Gänseblümchen 雛菊 \\d"),
+        ("Gänse\x1b[31m", r"Gänse\x1b[31m"),
+        ("a\nb\r\tc", r"a\nb\r\tc"),
+        ("a\x85b\u2028c\u2029", r"a\x85b\u2028c\u2029"),
+        ("\u202egnp.exe", r"\u202egnp.exe"),  # right to left
+        ("photo\udcff.jpg", r"photo\udcff.jpg"),
+        ("\x00\\", r"\x00\\"),
+    ],
+)
+def test_text_is_shown_as_it_is_but_for_what_cannot_be_printed(text, shown):
+    assert printable(text) == shown
+    assert printable(text).isprintable()
+
+
+def test_json_keeps_letters_and_what_it_says():
+    facts = [{"Gänse": "\x9b31m\u202e\x1b", "😀": "\U000e0001\n"}]
+    text = printable_json(facts)
+    assert json.loads(text) == facts
+    assert "Gänse" in text
+    assert "😀" in text
+    assert all(line.isprintable() for line in text.split("\n"))
+
+
+@pytest.mark.parametrize("start", ["=", "+", "-", "@", "\t", "\r", "\uff1d"])
+def test_cell_is_never_a_formula(start):
+    cell = spreadsheet_cell(f"{start}cmd|' /C calc'!A0")
+    assert cell[0] == "'"
+    assert spreadsheet_cell(f"a{start}") == printable(f"a{start}")
+
+
+def test_cell_stays_one_line_of_the_file():
+    file = io.StringIO()
+    csv.writer(file).writerow([spreadsheet_cell('a\n"b",c')])
+    assert file.getvalue().count("\n") == 1
