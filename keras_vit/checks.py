@@ -3,28 +3,41 @@
 import difflib
 import importlib
 import math
+import operator
+from collections.abc import Hashable, Mapping
 
 
-def check_int(name, value, least):
-    """Raises unless `value` is an int (not a bool) of at least `least`."""
-    if isinstance(value, bool) or not isinstance(value, int):
+def check_int(name, value, least) -> int:
+    """`value` as an int; raises unless it is an integer, Python's or NumPy's (but no bool), of at least `least`."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = None
+    if number is None or isinstance(value, bool):
         raise TypeError(f"`{name}` must be an int.\nReceived: {name}={value!r} of type {type(value).__name__}.")
-    if value < least:
-        raise ValueError(f"`{name}` must be at least {least}.\nReceived: {name}={value}.")
+    if number < least:
+        raise ValueError(f"`{name}` must be at least {least}.\nReceived: {name}={number}.")
+    return number
 
 
-def check_positive_int(name, value):
-    """Raises unless `value` is an int (not a bool) above zero."""
-    check_int(name, value, least=1)
+def check_positive_int(name, value) -> int:
+    """`value` as an int; raises unless it is an integer (but no bool) above zero."""
+    return check_int(name, value, least=1)
 
 
-def check_choice(name, value, choices):
-    """Raises unless `value` is one of the words in `choices`; the error names the nearest one."""
-    if value not in choices:
-        raise ValueError(
-            f"`{name}` must be one of {', '.join(map(repr, choices))}.\n"
-            f"Received: {name}={value!r}.{did_you_mean(value, choices)}"
-        )
+def check_choice(name, value, choices, other_words: Mapping[str, str] | None = None):
+    """Raises unless `value` is one of the words in `choices`; the error names the nearest one.
+
+    Args:
+        name: of the argument.
+        value: of it.
+        choices: the words that it may be.
+        other_words: what other packages call a choice, and the sentence that says which one it is here.
+    """
+    if not isinstance(value, Hashable) or value not in choices:
+        other = (other_words or {}).get(str(value))
+        hint = f" {other}" if other else did_you_mean(value, choices)
+        raise ValueError(f"`{name}` must be one of {', '.join(map(repr, choices))}.\nReceived: {name}={value!r}.{hint}")
 
 
 def did_you_mean(value, choices) -> str:
@@ -68,9 +81,9 @@ def check_share(name, value):
         raise ValueError(f"`{name}` is a share, so it must be in [0, 1).\nReceived: {name}={value}.")
 
 
-def check_steps(name, value):
-    """Raises unless `value` is a number of steps: an int of at least zero."""
-    check_int(name, value, least=0)
+def check_steps(name, value) -> int:
+    """`value` as an int; raises unless it is a number of steps: an integer of at least zero."""
+    return check_int(name, value, least=0)
 
 
 def check_installed(module, purpose, extra):

@@ -1,10 +1,11 @@
 """The one function that opens a data set, whatever it is."""
 
+import math
 import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from keras_vit.checks import check_choice, did_you_mean
+from keras_vit.checks import check_choice, check_int, did_you_mean
 from keras_vit.data import arrays, folder, table, tensorflow_datasets
 from keras_vit.data.source import Data, Source
 from keras_vit.datasets import OFFICIAL_DATASETS, VTAB_TASKS
@@ -47,7 +48,7 @@ def open_source(what: Data, *, seed: int = 0, on_bad_image: str = "skip", downlo
         UserWarning: of files that were left out, of files that stand in two splits, and of classes that `train` has
             no example of.
     """
-    check_seed(seed)
+    seed = check_seed(seed)
     check_choice("on_bad_image", on_bad_image, ("skip", "raise"))
     if isinstance(what, Source):
         return what
@@ -76,15 +77,11 @@ def open_source(what: Data, *, seed: int = 0, on_bad_image: str = "skip", downlo
     return tensorflow_datasets.open_named(os.fspath(what), download)
 
 
-def check_seed(seed):
-    """Raises unless `seed` is an int (not a bool) in [0, 2**31)."""
-    if isinstance(seed, bool) or not isinstance(seed, int):
-        raise TypeError(
-            "`seed` must be an int, so that the same seed gives the same order again.\n"
-            f"Received: seed={seed!r} of type {type(seed).__name__}."
-        )
-    if not 0 <= seed < 2**31:
+def check_seed(seed) -> int:
+    """`seed` as an int; raises unless it is an integer (but no bool) in [0, 2**31)."""
+    if not 0 <= (seed := check_int("seed", seed, -math.inf)) < 2**31:
         raise ValueError(f"`seed` must be in [0, 2**31).\nReceived: seed={seed}.")
+    return seed
 
 
 def _prepared_folder(path):

@@ -144,7 +144,7 @@ class Recipe:
 
     def _check_numbers(self):
         for field in (*_COUNTS, *(field for field in _OPTIONAL_COUNTS if getattr(self, field) is not None)):
-            check_positive_int(field, getattr(self, field))
+            object.__setattr__(self, field, check_positive_int(field, getattr(self, field)))
         for field in _SHARES:
             if getattr(self, field) is not None:
                 check_share(field, getattr(self, field))
@@ -154,7 +154,7 @@ class Recipe:
             check_positive("learning_rate", rate)
         if self.clip_norm is not None:
             check_positive("clip_norm", self.clip_norm)
-        check_steps("cooldown_steps", self.cooldown_steps)
+        object.__setattr__(self, "cooldown_steps", check_steps("cooldown_steps", self.cooldown_steps))
         check_number("head_bias", self.head_bias)
         if not (self.representation_layer is None or isinstance(self.representation_layer, bool)):
             raise TypeError(
@@ -171,7 +171,7 @@ class Recipe:
                     f"Received: {first}={given[first]}, {second}={given[second]}."
                 )
         if self.warmup_steps is not None:
-            check_steps("warmup_steps", self.warmup_steps)
+            object.__setattr__(self, "warmup_steps", check_steps("warmup_steps", self.warmup_steps))
         else:
             check_share("warmup_fraction", self.warmup_fraction)
         if self.published_steps is not None and (self.warmup_steps or 0) >= self.published_steps:

@@ -52,7 +52,7 @@ def convert_checkpoint(
     """
     checkpoint = read_checkpoint(source, grid=grid)
     if num_heads is not None:
-        _check_num_heads(checkpoint, num_heads)
+        num_heads = _check_num_heads(checkpoint, num_heads)
     if num_heads is None and checkpoint.num_heads is None and (variant := checkpoint.variant()):
         num_heads = VARIANTS[variant].num_heads
     if num_heads is not None:
@@ -89,7 +89,7 @@ def write_checkpoint(checkpoint: Checkpoint, destination, dialect) -> Path:
 
 
 def _check_num_heads(checkpoint, num_heads):
-    check_positive_int("num_heads", num_heads)
+    num_heads = check_positive_int("num_heads", num_heads)
     width = checkpoint.measured()[1]
     if width and width % num_heads:
         raise ValueError(
@@ -101,6 +101,7 @@ def _check_num_heads(checkpoint, num_heads):
             "`num_heads` is for files that do not tell it, and must else be what they tell.\n"
             f"Received: num_heads={num_heads}, {checkpoint.num_heads} in {checkpoint.path}."
         )
+    return num_heads
 
 
 def _finite(name, array):
