@@ -82,7 +82,7 @@ def build(
     Source: arXiv:2010.11929, section 3.
     """
     name = name or (f"vit_{config}".replace("/", "").replace("+", "_").lower() if isinstance(config, str) else "vit")
-    variant_name, given = _variant_of(config), _given_fields(config, pooling, config_overrides)
+    variant_name, given = published_variant(config), _given_fields(config, pooling, config_overrides)
     config = _resolve_config(config, pooling, config_overrides)
     classes = _check_top(include_top, classes, classifier_activation)
     _check_weights_arguments(weights, sha256, strict, resize_method)
@@ -117,8 +117,8 @@ def _resize_method(source, checkpoint):
     return (source.record and source.record.resize_method) or checkpoint.resize_method
 
 
-def _variant_of(config):
-    """The name of the published variant with these sizes, or `None`."""
+def published_variant(config: ViTConfig | str) -> str | None:
+    """The name of the published variant with these sizes, or `None`; a name is given back."""
     if isinstance(config, str):
         return config
     sizes = ("patch_size", "hidden_size", "num_layers", "num_heads", "mlp_dim", "resnet_stages")

@@ -6,6 +6,8 @@ import math
 import operator
 from collections.abc import Hashable, Mapping
 
+_TELLING = 3  # letters, from which on the part of a name may stand for it
+
 
 def check_int(name, value, least) -> int:
     """`value` as an int; raises unless it is an integer, Python's or NumPy's (but no bool), of at least `least`."""
@@ -41,9 +43,11 @@ def check_choice(name, value, choices, other_words: Mapping[str, str] | None = N
 
 
 def did_you_mean(value, choices) -> str:
-    """`' Did you mean ...?'` for the nearest of `choices`, or `''`."""
-    lower = {choice.lower(): choice for choice in choices}
-    nearest = difflib.get_close_matches(str(value).lower(), lower, n=3, cutoff=0.5)
+    """`' Did you mean ...?'` for the nearest of `choices`, or those that begin or end so, or `''`."""
+    lower, value = {choice.lower(): choice for choice in choices}, str(value).lower()
+    nearest = difflib.get_close_matches(value, lower, n=3, cutoff=0.5)
+    if len(value) >= _TELLING:
+        nearest = nearest or [choice for choice in lower if choice.startswith(value) or choice.endswith(value)][:3]
     return f" Did you mean {' or '.join(repr(lower[n]) for n in nearest)}?" if nearest else ""
 
 
@@ -84,6 +88,13 @@ def check_share(name, value):
 def check_steps(name, value) -> int:
     """`value` as an int; raises unless it is a number of steps: an integer of at least zero."""
     return check_int(name, value, least=0)
+
+
+def check_seed(value) -> int:
+    """`value` as an int; raises unless it is an integer (but no bool) in [0, 2**31)."""
+    if not 0 <= (seed := check_int("seed", value, -math.inf)) < 2**31:
+        raise ValueError(f"`seed` must be in [0, 2**31).\nReceived: seed={seed}.")
+    return seed
 
 
 def check_installed(module, purpose, extra):

@@ -7,8 +7,7 @@ import pytest
 from conftest import images, numpy, tiny_config
 
 import keras_vit
-from keras_vit.checks import check_choice, check_int, check_positive_int, check_steps
-from keras_vit.data.opening import check_seed
+from keras_vit.checks import check_choice, check_int, check_positive_int, check_seed, check_steps
 from keras_vit.data.shards import find_shard
 
 

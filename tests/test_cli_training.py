@@ -158,6 +158,16 @@ def test_signal_to_this_process_is_one_line_and_keeps_the_last_model(run, tmp_pa
         (("--batch-size", "30", "--accumulate", "4"), "--accumulate"),
         (("--model", "B/17"), "B/16"),
         (("--trainable", "tail"), "--trainable"),
+        (
+            ("--trainable", "head", "--layer-decay", ".75"),
+            "`--layer-decay` needs .*--trainable 'head', --layer-decay 0.75",
+        ),
+        (("--image-size", "225", "--model", "B/16"), "`--image-size` must be .* --image-size 225, .* Nearest: 224"),
+        (("--recipe", "foo"), "`--recipe` must be .*'foo'. Some of them: 'paper-"),
+        (("--data", str(ROOT / "setup.cfg")), "a folder of class folders.*setup.cfg.*, a file"),
+        (("--data", "photo.jpg"), "a folder of class folders.*no such file"),
+        (("--weights", "last.keras"), "`--weights` must .*whole model.*`keras-vit evaluate`, `predict` and `export`"),
+        (("--model", str(ROOT)), "`--model` must .*load_model.*`keras-vit evaluate`, `predict` and `export`"),
     ],
 )
 def test_wrong_request_is_one_line_and_leaves_no_folder(run, tmp_path, options, words):
@@ -252,6 +262,22 @@ def test_model_that_is_not_there_is_one_line(run, tmp_path):
     code, _, error = run("predict", "x.jpg", "--model", tmp_path / "nowhere")
     assert code == 1
     assert_one_line(error, "nothing is there")
+
+
+def test_misspelt_variant_is_told_the_nearest_where_one_is_taken(run):
+    _, _, error = run("predict", "x.jpg", "--model", "B-16")
+    assert_one_line(error, "or a variant as B/16. Did you mean .*'B/16'.* Received: B-16; nothing is there")
+    _, _, error = run("evaluate", "B/16", "--data", "digits")
+    assert_one_line(error, r"a model must be the folder of a run or a .keras file\. Received: B/16; nothing is there")
+
+
+def test_weights_that_are_a_whole_model_are_told_what_takes_them(run, trained):
+    for weights in (trained[0], trained[0] / "best.keras"):
+        code, _, error = run("predict", "x.jpg", "--model", "B/16", "--weights", weights)
+        assert code == 1
+        assert_one_line(
+            error, "`--weights` must be a checkpoint.* Received: --weights .*`predict`.*take it as the model"
+        )
 
 
 # Reading images

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from keras_vit.checks import did_you_mean
 from keras_vit.cli.printing import path
 from keras_vit.files import json_object
 from keras_vit.variants import BUILDERS, VARIANTS
@@ -17,7 +18,7 @@ def model_of(arguments):
     if given not in VARIANTS and given not in BUILDERS:
         if arguments.weights is not None:
             raise ValueError(f"`--weights` is for a variant, as B/16; a file has its own.\nReceived: {given!r}.")
-        return load_run(path(given))[:2]
+        return _load(path(given), f", or a variant as B/16.{did_you_mean(given, VARIANTS)}")[:2]
     from keras_vit.builders import build
 
     variant = BUILDERS.get(given, given)
@@ -26,11 +27,16 @@ def model_of(arguments):
 
 def load_run(place: Path):
     """Model, class names and configuration of a run's folder or of a `.keras` file."""
+    return _load(place, ".")
+
+
+def _load(place, others):
+    """The same; `others` is what else the command would take, for the error."""
     file = place / _MODEL_FILE if place.is_dir() else place
     if not file.exists():
         what = f"it has no {_MODEL_FILE}" if place.is_dir() else "nothing is there"
         raise FileNotFoundError(
-            f"a model must be the folder of a run, a .keras file, or as B/16.\nReceived: {place}; {what}."
+            f"a model must be the folder of a run or a .keras file{others}\nReceived: {place}; {what}."
         )
     if file.suffix != ".keras":
         raise ValueError(

@@ -98,9 +98,7 @@ def export(
     writer = _writer(format, precision)
     _check_model(model)
     path = _place(path, writer, overwrite)
-    top_k, max_bytes, max_pixels, opset = _check_numbers(
-        top_k=top_k, max_bytes=max_bytes, max_pixels=max_pixels, opset=opset
-    )
+    top_k, max_bytes, max_pixels, opset = _check_numbers(top_k, max_bytes, max_pixels, opset)
     _check_choices(activation, jit_compile, format)
     model = _asked_model(model, image_size, max_pixels, writer, format)
     original = in_precision(model, "int8" if is_quantized(model) else "float32")
@@ -230,8 +228,9 @@ def _place(path, writer, overwrite):
     return path
 
 
-def _check_numbers(**numbers):
-    numbers = {argument: check_positive_int(argument, value) for argument, value in numbers.items()}
+def _check_numbers(*values):
+    names = ("top_k", "max_bytes", "max_pixels", "opset")
+    numbers = {name: check_positive_int(name, value) for name, value in zip(names, values, strict=True)}
     if numbers["max_bytes"] not in _BYTES:
         raise ValueError(
             f"`max_bytes` must be {_BYTES[0]} to {_BYTES[-1]}.\nReceived: max_bytes={numbers['max_bytes']}."

@@ -39,6 +39,7 @@ _CHOICES = {
 _TEXTS = ("name", "source", "augmentation")
 _TUPLES = ("models", "learning_rate_grid")
 _PAIRS = {"citations": None, "model_fields": ViTConfig}  # of a field's name and a value; None is `Recipe`
+_SHOWN = 4  # names, where none is near
 _NEEDS_NO_CITATION = ("name", "source", "stage", "models", "citations")
 
 
@@ -275,10 +276,16 @@ def find_in(table, name) -> Recipe:
         raise TypeError(f"`recipe` must be a name or a `Recipe`.\nReceived: {name!r}.")
     if name not in table:
         raise ValueError(
-            "`recipe` must be a name in `keras_vit.RECIPES` (print it to see them all) or a `Recipe`.\n"
-            f"Received: {name!r}.{did_you_mean(name, table)}"
+            "`recipe` must be a name in `keras_vit.RECIPES` (`keras-vit recipes` prints them) or a `Recipe`.\n"
+            f"Received: {name!r}.{did_you_mean(name, table) or _some_of(table)}"
         )
     return table[name]
+
+
+def _some_of(table):
+    """A few names from all over a table."""
+    names = list(table)
+    return f" Some of them: {', '.join(map(repr, names[:: max(len(names) // _SHOWN, 1)]))}."
 
 
 def cite(**fields) -> tuple[tuple[str, str], ...]:
