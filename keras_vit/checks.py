@@ -97,11 +97,16 @@ def check_seed(value) -> int:
     return seed
 
 
+def install_hint(extra: str) -> str:
+    """The command that installs an extra: from a checkout, as the README does, since no package index has us."""
+    return f'pip install ".[{extra}]" in the checkout of keras_vit'
+
+
 def check_installed(module, purpose, extra):
     """Raises an `ImportError` that names the extra to install, unless a module of it can be imported."""
     try:
         importlib.import_module(module)
     except ImportError as error:
         raise ImportError(
-            f'{module} must be installed, since {purpose}.\nReceived: {error}. Run pip install "keras-vit-zoo[{extra}]"'
+            f"{module} must be installed, since {purpose}.\nReceived: {error}. Run {install_hint(extra)}."
         ) from error

@@ -4,6 +4,7 @@ import contextlib
 import os
 import sys
 
+from keras_vit.checks import install_hint
 from keras_vit.silence import silent_descriptor
 
 
@@ -28,8 +29,6 @@ def start_tensorflow():
         import keras  # noqa: F401
         import tensorflow as tf
     except ImportError as error:
-        raise ImportError(
-            'training and prediction need TensorFlow: pip install "keras-vit-zoo[tensorflow-cpu,train]"'
-        ) from error
+        raise ImportError(f"training and prediction need TensorFlow: {install_hint('tensorflow-cpu,train')}") from error
     tf.get_logger().setLevel("ERROR")
     tf.config.list_physical_devices()

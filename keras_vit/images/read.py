@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from keras_vit.checks import install_hint
 from keras_vit.images.check import fault_of
 from keras_vit.images.decode import JPEG_START, MAX_PIXELS, PNG_START, decode_image, grey
 from keras_vit.images.exif import orientation
@@ -70,7 +71,7 @@ def _by_pillow(path):
     try:
         from PIL import Image, ImageOps, UnidentifiedImageError
     except ImportError as error:
-        raise ImportError('WebP and BMP need Pillow, which is missing: pip install "keras-vit-zoo[data]"') from error
+        raise ImportError(f"WebP and BMP need Pillow, which is missing: {install_hint('data')}") from error
     try:
         with open(path, "rb") as file, _no_warning_of_size(), Image.open(file, formats=_BY_PILLOW) as image:
             if image.width * image.height > MAX_PIXELS:

@@ -337,7 +337,7 @@ def test_interruption_leaves_nothing(model, fake, fake_folder, tmp_path, error, 
     ("raised", "told"),
     [
         (RuntimeError("no such operation"), (keras_vit.ExportError, "x.fake: RuntimeError: no such operation")),
-        (ImportError('pip install "keras-vit-zoo[export]"'), (ImportError, "pip install")),
+        (ImportError('pip install ".[export]"'), (ImportError, "pip install")),
         (keras_vit.ExportError("not valid"), (keras_vit.ExportError, "^not valid$")),
     ],
 )

@@ -165,7 +165,7 @@ def test_wrong_arguments_are_refused_before_the_data_is_opened(tmp_path, argumen
 @pytest.mark.parametrize("package", ["matplotlib", "jinja2"])
 def test_run_without_the_extra_is_refused_before_it_starts(tmp_path, monkeypatch, package):
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(ImportError, match=rf'(?s)^{package} must be installed.*"keras-vit-zoo\[train\]"'):
+    with pytest.raises(ImportError, match=rf'(?s)^{package} must be installed.*"\.\[train\]"'):
         finetune("digits", tmp_path / "run", say=quiet)
     assert not (tmp_path / "run").exists()
 
