@@ -5,6 +5,7 @@ The signature is that of `keras.applications`, but outputs are logits unless an 
 
 import dataclasses
 import inspect
+import re
 from collections.abc import Callable
 from typing import Any, Concatenate, ParamSpec
 
@@ -274,14 +275,15 @@ def _builders_by(
     So the arguments stand in one place only, and a type checker, `help` and editors see them in every builder.
     """
     signature = inspect.signature(build_any)
-    _, *parameters = signature.parameters.values()
+    first, *parameters = signature.parameters.values()
+    described = re.sub(rf"(?m)^    {first.name}: .*\n", "", (inspect.getdoc(build_any) or "").partition("\n\n")[2])
 
     def builder_of(variant_name: str) -> Callable[_Arguments, VisionTransformer]:
         def builder(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> VisionTransformer:
             return build_any(variant_name, *args, **kwargs)
 
         builder.__name__ = builder.__qualname__ = builder_name(variant_name)
-        builder.__doc__ = f"Builds ViT {variant_name}; arguments, result and errors are those of `keras_vit.build`."
+        builder.__doc__ = f"Builds ViT {variant_name}, as `keras_vit.build({variant_name!r})` does.\n\n{described}"
         vars(builder)["__signature__"] = signature.replace(parameters=parameters)
         builder.__annotations__ = {p.name: p.annotation for p in parameters} | {"return": VisionTransformer}
         return builder

@@ -64,6 +64,11 @@ class Evaluation:
     confidences: np.ndarray
     seconds: float = 0.0
 
+    def __repr__(self):
+        figures = {"accuracy": self.accuracy, "top5_accuracy": self.top5_accuracy, "loss": self.loss}
+        shown = ", ".join(f"{name}={figure:.4f}" for name, figure in figures.items() if figure is not None)
+        return f"Evaluation({shown}, count={self.count}, classes={len(self.class_names)})"
+
     @property
     def classes(self) -> tuple[ClassResult, ...]:
         """Count, recall and precision of each class."""

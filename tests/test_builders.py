@@ -1,4 +1,5 @@
 import inspect
+import re
 
 import keras
 import numpy as np
@@ -45,6 +46,16 @@ def test_builder_builds_its_variant_with_the_published_parameters(name, builder)
     assert model.count_params() == PUBLISHED_PARAMETERS[name]
     assert (model.input_shape, model.output_shape) == ((None, 224, 224, 3), (None, 1000))
     assert model.get_layer("block_00").dropout_rate == VARIANTS[name].dropout_rate
+
+
+def test_help_of_a_builder_describes_every_argument():
+    described = inspect.getdoc(keras_vit.ViTB16)
+    _, *arguments = inspect.signature(keras_vit.build).parameters
+    for name in arguments:
+        assert re.search(rf"^    \**{name}: \S", described, re.MULTILINE), name
+    assert "\n    config: " not in described
+    assert "\nReturns:" in described
+    assert "\nRaises:" in described
 
 
 @pytest.mark.parametrize("name", ["Ti/16", "R+Ti/16"])

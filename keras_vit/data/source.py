@@ -32,6 +32,10 @@ class Source:
     bad_images: tuple[BadImage, ...] = ()
     facts: Mapping[str, object] = dataclasses.field(default_factory=dict)
 
+    def __repr__(self):
+        counts = f"classes={len(self.class_names)}, sizes={self.sizes}, bad_images={len(self.bad_images)}"
+        return f"Source({self.name!r}, kind={self.kind!r}, {counts})"
+
     @property
     def sizes(self) -> dict[str, int]:
         """How many examples each split has."""

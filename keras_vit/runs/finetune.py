@@ -68,6 +68,10 @@ class Result:
     split: str
     facts: dict
 
+    def __repr__(self):
+        facts = f"split={self.split!r}, classes={self.classes}, seconds={self.seconds:.1f}, out={str(self.out)!r}"
+        return f"Result(test_accuracy={self.test_accuracy:.4f}, {facts})"
+
 
 @with_options
 def finetune(

@@ -61,6 +61,12 @@ def test_result_is_that_of_the_best_model_read_back(finished, photos):
     assert (again.confusion == result.evaluation.confusion).all()
 
 
+def test_result_is_shown_in_one_line(finished):
+    result, _ = finished
+    ends = f"seconds={result.seconds:.1f}, out={str(result.out)!r})"
+    assert repr(result) == f"Result(test_accuracy={result.test_accuracy:.4f}, split='test', classes=3, {ends}"
+
+
 def test_metrics_have_a_row_for_each_epoch_and_the_best_is_the_best(finished):
     with open(finished[0].out / "metrics.csv", newline="") as file:
         rows = [{key: float(value) for key, value in row.items()} for row in csv.DictReader(file)]
