@@ -73,12 +73,13 @@ def test_unknown_recipe_is_one_line(run):
 def test_every_option_of_a_run_is_a_flag_with_the_same_default(monkeypatch):
     """What is given, and nothing else, differs from the record's defaults when it comes to `finetune`."""
     given, values = {}, {"int": "3", "float": "0.5"}
-    monkeypatch.setattr("keras_vit.runs.finetune.finetune", lambda data, out, **options: given.update(options))
+    words = {"model": "B/16", "recipe": "digits", "augmentation": "flip", "trainable": "head", "weights": "x.npz"}
+    monkeypatch.setattr("keras_vit.runs.finetune.finetune", lambda data, out, options: given.update(vars(options)))
     assert cli.main(["finetune", "--out", "run"]) == 0
     assert given == {option.name: option.default for option in dataclasses.fields(FinetuneOptions)}
     for option in dataclasses.fields(FinetuneOptions):
         parser = option.metadata["parser"]
-        value = parser.get("choices", [None])[-1] or values.get(getattr(parser.get("type"), "__name__", None), "head")
+        value = parser.get("choices", [words.get(option.name)])[-1] or values[parser["type"].__name__]
         assert cli.main(["finetune", "--out", "run", FLAGS[option.name], value]) == 0
         assert given.pop(option.name) == parser.get("type", str)(value) != option.default, option.name
         others = [other for other in dataclasses.fields(FinetuneOptions) if other is not option]
@@ -96,7 +97,8 @@ def test_finetune_trains_and_says_so_and_keeps_the_error_stream_for_errors(tmp_p
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=200)
     assert (done.returncode, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
-    assert lines[0] == "data digits: 10 classes; train 1,439, validation 179, test 179 images"
+    assert lines[0] == "loading TensorFlow ..."
+    assert lines[1] == "data digits: 10 classes; train 1,439, validation 179, test 179 images"
     assert any(line.startswith("epoch 1/1  loss ") for line in lines)
     result = json.loads((tmp_path / "run" / "result.json").read_text())
     assert f"test accuracy {result['test_accuracy']:.4f} on 179 images, epoch 1" in lines
@@ -203,7 +205,7 @@ def test_evaluate_finds_what_the_run_found(run, trained):
     assert told["accuracy"] == expected["test_accuracy"]
     assert told["count"] == expected["test_images"] == 3
     _, lines, _ = run("evaluate", trained[0] / "best.keras", "--data", trained[1], "--split", "train")
-    assert re.match(r"train accuracy \d\.\d{4} on 24 images of set", lines[0])
+    assert re.match(r"train accuracy \d\.\d{4} on 24 images of set", lines[1])
     assert [line.split()[:2] for line in lines[-3:]] == [["disc", "8"], ["stripes", "8"], ["tiles", "8"]]
 
 
@@ -253,8 +255,8 @@ def test_bad_image_is_named_and_the_others_are_answered(run, trained, tmp_path):
     good = folder / "tiles" / "3.jpg"
     code, lines, error = run("predict", tmp_path / "note.jpg", good, tmp_path / "gone.png", "--model", out)
     assert code == 1
-    assert lines[0] == str(good)
-    assert len(lines) == 4  # with three classes
+    assert lines[:2] == [f"loading {out} ...", str(good)]
+    assert len(lines) == 5  # with three classes
     assert_one_line(error, r"note\.jpg: not a JPEG.*gone\.png: no such file")
 
 

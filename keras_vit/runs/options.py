@@ -66,9 +66,11 @@ class FinetuneOptions:
         TypeError: for a value of the wrong type.
     """
 
-    model: Any = _option("small", "a variant as B/16, a builder as ViTB16, or small, the default", metavar="NAME")
+    model: Any = _option("small", "a variant as B/16, a builder as ViTB16, or small", metavar="MODEL")
     weights: FilePath | None = _option(
-        "default", "published ones, a file, or none for random ones; a variant has augreg-imagenet21k", metavar="NAME"
+        "default",
+        "published ones, a file, or none; by default augreg-imagenet21k for a variant, else none",
+        metavar="NAME",
     )
     recipe: Recipe | str | None = _option(
         None, "as in `keras-vit recipes`; by default that for these weights", metavar="NAME"
@@ -77,26 +79,46 @@ class FinetuneOptions:
         None, "images of one optimizer step; by default the recipe's, or fewer for a small set", type=int, metavar="B"
     )
     steps: int | None = _option(None, "optimizer steps in all; by default the recipe's", type=int, metavar="N")
-    epochs: int | None = _option(None, "the same as passes over the images", type=int, metavar="N")
-    learning_rate: float | None = _option(None, "the highest learning rate", type=float, metavar="RATE")
-    image_size: int | tuple[int, int] | None = _option(
-        None, "side of the images in the model", type=int, metavar="PIXELS"
+    epochs: int | None = _option(
+        None, "the same as passes over the images; by default the recipe's", type=int, metavar="N"
     )
-    augmentation: Any = _option(None, "of the training images, as inception or augreg-medium1", metavar="NAME")
+    learning_rate: float | None = _option(
+        None, "the highest one; by default the recipe's, in proportion to the batch", type=float, metavar="RATE"
+    )
+    image_size: int | tuple[int, int] | None = _option(
+        None, "side in pixels; by default the recipe's or the model's", type=int, metavar="SIZE"
+    )
+    augmentation: Any = _option(
+        None, "of the training images, as inception or augreg-medium1; by default the recipe's", metavar="NAME"
+    )
     accumulation_steps: int | None = _option(
-        None, "compute each batch in K micro-batches, in less memory", flag="--accumulate", type=int, metavar="K"
+        None,
+        "micro-batches of a batch, for less memory; by default as few as fit",
+        flag="--accumulate",
+        type=int,
+        metavar="K",
     )
     layer_decay: float | None = _option(
-        None, "of the learning rate, from each layer to the one below", type=float, metavar="FACTOR"
+        None, "of the learning rate, from each layer to the one below; by default 1", type=float, metavar="FACTOR"
     )
     ema_momentum: float | None = _option(
-        None, "keep an average of the weights, with this momentum", flag="--ema", type=float, metavar="MOMENTUM"
+        None,
+        "keep an average of the weights, with this momentum; by default the recipe's",
+        flag="--ema",
+        type=float,
+        metavar="MOMENTUM",
     )
     lora_rank: int | None = _option(
-        None, "train low-rank factors of this rank and the head only", flag="--lora", type=int, metavar="RANK"
+        None,
+        "train low-rank factors of this rank and the head only; by default none",
+        flag="--lora",
+        type=int,
+        metavar="RANK",
     )
     trainable: str = _option("all", "the weights that learn: all, head, or last_blocks:K", metavar="WEIGHTS")
-    seed: int = _option(0, "of the split, the order, the augmentation and the random initialisation", type=int)
+    seed: int = _option(
+        0, "of the split, the order, the augmentation and the random initialisation", type=int, metavar="N"
+    )
     precision: str = _option("float32", "of the computation; weights stay in float32", choices=PRECISIONS)
     on_bad_image: str = _option("skip", "leave out files that cannot be decoded, or refuse them", choices=ON_BAD_IMAGE)
     strategy: str = _option("none", "mirrored trains on all GPUs of this machine together", choices=STRATEGIES)
