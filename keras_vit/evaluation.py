@@ -178,7 +178,9 @@ def _prepared(model, data, split, batch_size, seed):
             raise ValueError("the dataset must end, to be measured on.\nReceived: a dataset that repeats for ever.")
         return data, getattr(data, "class_names", None)
     from keras_vit.data import load_dataset, open_source
+    from keras_vit.data.source import check_split
 
+    check_split(split)
     source = open_source(data, seed=seed)
     return (
         load_dataset(source, split, batch_size=batch_size, preprocessing=model.preprocessing, seed=seed),

@@ -111,9 +111,27 @@ def test_command_says_that_it_loads_before_it_imports_anything(monkeypatch, caps
 
     monkeypatch.setattr("keras_vit.cli.startup.start_tensorflow", stop)
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "best.keras").touch()
     what = "TensorFlow" if place is None else "run"
     assert cli.main(command.format("run").split()) == 130
     assert capsys.readouterr() == (f"loading {what} ...\n", "keras-vit: error: interrupted\n")
     if place is not None:
         assert cli.main([*command.format("run").split(), "--json"]) == 130
         assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("command", ["predict x.jpg --model {}", "evaluate {}", "export {} x"])
+@pytest.mark.parametrize("wrong", ["nowhere", "B/17", "x.h5", "run --weights imagenet21k", "B/16 --weights last.keras"])
+def test_model_that_cannot_be_is_told_before_anything_is_loaded(monkeypatch, capsys, tmp_path, command, wrong):
+    if command.startswith("evaluate") and "--weights" in wrong:
+        pytest.skip("it has no such option")
+    monkeypatch.setattr("keras_vit.cli.startup.start_tensorflow", pytest.fail)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "best.keras").touch()
+    (tmp_path / "x.h5").touch()
+    assert cli.main(command.format(wrong).split()) == 1
+    output, error = capsys.readouterr()
+    assert output == ""
+    assert re.match("keras-vit: error: .*(a model must be|`--weights` (is for|must be))", error)

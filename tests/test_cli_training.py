@@ -209,6 +209,12 @@ def test_evaluate_finds_what_the_run_found(run, trained):
     assert [line.split()[:2] for line in lines[-3:]] == [["disc", "8"], ["stripes", "8"], ["tiles", "8"]]
 
 
+def test_misspelt_split_is_told_before_anything_is_loaded(run, tmp_path):
+    code, lines, error = run("evaluate", tmp_path / "nowhere", "--split", "tset")
+    assert (code, lines) == (1, [])
+    assert_one_line(error, "`--split` must be one of 'train', 'validation', 'test'.* Did you mean .*'test'")
+
+
 def test_evaluate_on_other_classes_is_one_line(run, trained):
     code, _, error = run("evaluate", trained[0], "--data", "digits")
     assert code == 1

@@ -37,6 +37,12 @@ def softmax(logits):
     return powers / powers.sum(axis=1, keepdims=True)
 
 
+@pytest.mark.parametrize("split", ["tset", "test+", "val+validation", 3])
+def test_split_that_no_data_has_is_refused_before_the_data_is_opened(tiny, split):
+    with pytest.raises((ValueError, TypeError), match=r"`split` must be|each split must be named once"):
+        evaluate(tiny, "no such data", split)
+
+
 def test_source_and_evaluation_are_shown_in_one_line(tiny):
     """A notebook shows what its last line gives: not every path, pixel and prediction."""
     data = {name: (np.zeros((n, 5, 6, 3), "uint8"), np.arange(n) % 7) for name, n in (("train", 21), ("test", 14))}

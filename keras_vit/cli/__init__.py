@@ -24,7 +24,7 @@ from keras_vit.weights.fetch import DownloadError
 
 # What functions call a parameter, the command line an option.
 _OPTIONS = FLAGS | {name: f"--{name.replace('_', '-')}" for name in ("grid", "out", *export.SAME_NAME)}
-_OPTIONS |= {"num_heads": "--heads", "top_k": "--top"}
+_OPTIONS |= {"num_heads": "--heads", "top_k": "--top", "split": "--split"}
 _INTERRUPTED, _CLOSED_PIPE, _TERMINATED = 130, 141, 143  # 128 and the signal, as shells count
 
 

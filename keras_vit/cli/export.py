@@ -5,7 +5,7 @@ import json
 import re
 from pathlib import Path
 
-from keras_vit.cli.models import model_of, names_of
+from keras_vit.cli.models import check_model, model_of, names_of
 from keras_vit.cli.printing import path, printable
 from keras_vit.cli.startup import loading, quiet_start
 from keras_vit.exporting.formats import ACTIVATIONS, FORMATS, MAX_BYTES, MAX_PIXELS, OPSET, PRECISIONS
@@ -58,6 +58,7 @@ def export(arguments):
     if arguments.report is not None:
         _check_report(arguments.report)
     labels = None if arguments.labels is None else _lines(arguments.labels)
+    check_model(arguments)
     if not arguments.json:
         yield loading(arguments.model)
     with quiet_start():

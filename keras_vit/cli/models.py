@@ -6,6 +6,7 @@ from keras_vit.checks import did_you_mean
 from keras_vit.cli.printing import path
 from keras_vit.files import json_object
 from keras_vit.variants import BUILDERS, VARIANTS
+from keras_vit.weights.resolve import check_available
 
 _MODEL_FILE = "best.keras"
 _MOST_BYTES = 1 << 26  # of a configuration; the names of 21,843 classes take 1 MB
@@ -16,22 +17,25 @@ def model_of(arguments):
     """The model, and the names of its classes if a run knows them."""
     given = arguments.model
     if given not in VARIANTS and given not in BUILDERS:
-        if arguments.weights is not None:
-            raise ValueError(f"`--weights` is for a variant, as B/16; a file has its own.\nReceived: {given!r}.")
-        return _load(path(given), f", or a variant as B/16.{did_you_mean(given, VARIANTS)}")[:2]
+        return load_run(path(given))[:2]
     from keras_vit.builders import build
 
     variant = BUILDERS.get(given, given)
     return build(variant, weights=arguments.weights or _IMAGENET_WEIGHTS), None
 
 
-def load_run(place: Path):
-    """Model, class names and configuration of a run's folder or of a `.keras` file."""
-    return _load(place, ".")
+def check_model(arguments):
+    """Raises for a model that cannot be, before the seconds in which Keras is imported."""
+    given, weights = arguments.model, arguments.weights
+    if given in VARIANTS or given in BUILDERS:
+        return check_available(weights or _IMAGENET_WEIGHTS, BUILDERS.get(given, given))
+    if weights is not None:
+        raise ValueError(f"`--weights` is for a variant, as B/16; a file has its own.\nReceived: {given!r}.")
+    return check_run(path(given), f", or a variant as B/16.{did_you_mean(given, VARIANTS)}")
 
 
-def _load(place, others):
-    """The same; `others` is what else the command would take, for the error."""
+def check_run(place: Path, others=".") -> Path:
+    """The file of a run's folder, or the `.keras` file; `others` is what else the command takes, for the error."""
     file = place / _MODEL_FILE if place.is_dir() else place
     if not file.exists():
         what = f"it has no {_MODEL_FILE}" if place.is_dir() else "nothing is there"
@@ -43,6 +47,12 @@ def _load(place, others):
             "a model must be the folder of a run or a .keras file; other formats can run a stranger's program.\n"
             f"Received: {place}."
         )
+    return file
+
+
+def load_run(place: Path):
+    """Model, class names and configuration of a run's folder or of a `.keras` file."""
+    file = check_run(place)
     import keras
 
     import keras_vit.api  # noqa: F401  # every layer and optimizer that the file may name

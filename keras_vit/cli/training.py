@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from keras_vit.checks import check_positive_int
-from keras_vit.cli.models import load_run, model_of, names_of
+from keras_vit.cli.models import check_model, check_run, load_run, model_of, names_of
 from keras_vit.cli.printing import columns, path, printable
 from keras_vit.cli.startup import loading, quiet_start
 from keras_vit.recipes import RECIPES, find_recipe
@@ -47,7 +47,11 @@ def finetune(arguments):
 
 
 def evaluate(arguments):
+    from keras_vit.data.source import check_split
+
     check_positive_int("batch_size", arguments.batch_size)
+    check_split(arguments.split)
+    check_run(arguments.run)
     if not arguments.json:
         yield loading(arguments.run)
     with quiet_start():
@@ -71,6 +75,7 @@ def evaluate(arguments):
 def predict(arguments):
     """Answers for every image that can be read before it fails, so that one bad file costs the others nothing."""
     check_positive_int("top", arguments.top)
+    check_model(arguments)
     if not arguments.json:
         yield loading(arguments.model)
     with quiet_start():
