@@ -42,7 +42,10 @@ def main():
     except KeyboardInterrupt:
         return 130
     except ImportError as error:
-        print(f"{error}. It comes with: pip install 'keras-vit-zoo[serve,tensorflow-cpu]'", file=sys.stderr)
+        print(
+            f"{error}. It comes with: pip install '.[serve,tensorflow-cpu]' in the checkout of keras_vit",
+            file=sys.stderr,
+        )
     except (OSError, RuntimeError) as error:
         print(error, file=sys.stderr)
     return 1

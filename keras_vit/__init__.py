@@ -1,11 +1,14 @@
 """Vision Transformers of arXiv:2010.11929 for Keras 3: the official model, its checkpoints, its numbers."""
 
+import importlib.util
 import os
 import sys
 from pathlib import Path
 
 from keras_vit.version import __version__ as __version__
 from keras_vit.version import is_installed_script
+
+_BACKENDS = ("tensorflow", "jax", "torch")
 
 
 def _is_the_command() -> bool:
@@ -16,11 +19,36 @@ def _is_the_command() -> bool:
     return Path(script).stem == "keras-vit" and is_installed_script(script)
 
 
+def _how_to_get_a_backend(missing: str, error: ImportError) -> str:
+    from keras_vit.checks import install_hint
+
+    there = [name for name in _BACKENDS if _is_there(name)]
+    choice = f" Set KERAS_BACKEND={there[0]}, which is installed." if there else ""
+    return (
+        f"Keras needs a backend, and {missing} cannot be imported.\nReceived: {error}.{choice} Run "
+        f'{install_hint("tensorflow-cpu")}; ".[tensorflow]", ".[jax]" and ".[torch]" are the others, and '
+        "KERAS_BACKEND says which of them is used."
+    )
+
+
+def _is_there(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except (ImportError, ValueError):
+        return False
+
+
 # Layers register with Keras as they are imported, so that a saved model reloads after `import keras_vit`. That
 # takes seconds and the backend's log lines, which a command line that prints a table should not.
 if not _is_the_command():
-    from keras_vit.api import *  # noqa: F403
-    from keras_vit.api import __all__
+    try:
+        from keras_vit.api import *  # noqa: F403
+        from keras_vit.api import __all__
+    except ModuleNotFoundError as error:
+        missing = str(error.name).partition(".")[0]
+        if missing not in _BACKENDS:
+            raise
+        raise ImportError(_how_to_get_a_backend(missing, error)) from error
 
     def __dir__() -> list[str]:
         return sorted([*__all__, "__version__"])  # and neither the rooms nor what stands above

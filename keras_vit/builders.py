@@ -5,6 +5,7 @@ The signature is that of `keras.applications`, but outputs are logits unless an 
 
 import dataclasses
 import inspect
+import re
 from collections.abc import Callable
 from typing import Any, Concatenate, ParamSpec
 
@@ -47,7 +48,8 @@ def build(
 
     Args:
         config: a `ViTConfig`, or the name of a published variant as `"B/16"`.
-        include_top: whether to end in a classifier; else the output is the representation.
+        include_top: whether to end in a classifier; else the output is the representation, and `classes` and
+            `classifier_activation` are ignored, as in `keras.applications`.
         weights: `None` for random initialisation, or a published name as `"imagenet21k"` (`keras_vit.list_weights` has
             them), an AugReg file name, `"hf:owner/repository"`, an https URL, or the path of a file or of a
             mirror's folder. What the file and its record decide, the model follows where it is left open:
@@ -56,7 +58,7 @@ def build(
         input_tensor: a Keras tensor to build upon instead of a new input.
         input_shape: `(H, W, C)`; H and W may be `None`, then the position table is resized in the graph to
             what arrives. By default 224 x 224 x 3, or what the checkpoint was trained at.
-        pooling: replaces `config.pooling`: `"token"`, `"gap"`, `"map"` or `"none"`.
+        pooling: replaces `config.pooling`: `"token"`, `"gap"` (the mean, elsewhere `"avg"`), `"map"` or `"none"`.
         classes: K. By default the checkpoint's, or 1,000 without one. Another number than the file's gets a new
             zero-initialised head, without `pre_logits` (unless `representation_size` asks for them), as section 3.2
             fine-tunes.
@@ -81,11 +83,11 @@ def build(
     Source: arXiv:2010.11929, section 3.
     """
     name = name or (f"vit_{config}".replace("/", "").replace("+", "_").lower() if isinstance(config, str) else "vit")
-    variant_name, given = _variant_of(config), _given_fields(config, pooling, config_overrides)
+    variant_name, given = published_variant(config), _given_fields(config, pooling, config_overrides)
     config = _resolve_config(config, pooling, config_overrides)
-    _check_top(include_top, classes, classifier_activation)
+    classes = _check_top(include_top, classes, classifier_activation)
     _check_weights_arguments(weights, sha256, strict, resize_method)
-    head = Head(classes if include_top else 0, classifier_activation)
+    head = Head(classes, classifier_activation) if include_top else Head(0, None)
     if weights is None:
         head = dataclasses.replace(head, classes=DEFAULT_CLASSES if head.classes is None else head.classes)
         return wire(_input(input_tensor, input_shape, config, None, None), config, head, None, name)
@@ -116,8 +118,8 @@ def _resize_method(source, checkpoint):
     return (source.record and source.record.resize_method) or checkpoint.resize_method
 
 
-def _variant_of(config):
-    """The name of the published variant with these sizes, or `None`."""
+def published_variant(config: ViTConfig | str) -> str | None:
+    """The name of the published variant with these sizes, or `None`; a name is given back."""
     if isinstance(config, str):
         return config
     sizes = ("patch_size", "hidden_size", "num_layers", "num_heads", "mlp_dim", "resnet_stages")
@@ -174,13 +176,6 @@ def _resolve_config(config, pooling, overrides):
 def _check_top(include_top, classes, activation):
     if include_top not in (True, False):
         raise TypeError(f"`include_top` must be True or False.\nReceived: include_top={include_top!r}.")
-    if classes is not None:
-        check_positive_int("classes", classes)
-    if not include_top and (classes, activation) != (None, None):
-        raise ValueError(
-            "`classes` and `classifier_activation` belong to the head, which `include_top=False` leaves out.\n"
-            f"Received: classes={classes}, classifier_activation={activation!r}."
-        )
     keras.activations.get(activation)
     if keras.config.image_data_format() != "channels_last":
         raise ValueError(
@@ -188,6 +183,7 @@ def _check_top(include_top, classes, activation):
             f"Received: {keras.config.image_data_format()!r}. Call keras.config.set_image_data_format, "
             "or change image_data_format in keras.json."
         )
+    return None if classes is None else check_positive_int("classes", classes)
 
 
 def _follow(checkpoint, config, given):
@@ -256,8 +252,7 @@ def _input(input_tensor, input_shape, config, checkpoint, resolution):
         )
     if input_shape is None:
         input_shape = _shape_of(checkpoint, config)
-    check_input_shape(input_shape, config)
-    return keras.Input(tuple(input_shape), name="images")
+    return keras.Input(check_input_shape(input_shape, config), name="images")
 
 
 def _shape_of(checkpoint, config):
@@ -280,14 +275,15 @@ def _builders_by(
     So the arguments stand in one place only, and a type checker, `help` and editors see them in every builder.
     """
     signature = inspect.signature(build_any)
-    _, *parameters = signature.parameters.values()
+    first, *parameters = signature.parameters.values()
+    described = re.sub(rf"(?m)^    {first.name}: .*\n", "", (inspect.getdoc(build_any) or "").partition("\n\n")[2])
 
     def builder_of(variant_name: str) -> Callable[_Arguments, VisionTransformer]:
         def builder(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> VisionTransformer:
             return build_any(variant_name, *args, **kwargs)
 
         builder.__name__ = builder.__qualname__ = builder_name(variant_name)
-        builder.__doc__ = f"Builds ViT {variant_name}; arguments, result and errors are those of `keras_vit.build`."
+        builder.__doc__ = f"Builds ViT {variant_name}, as `keras_vit.build({variant_name!r})` does.\n\n{described}"
         vars(builder)["__signature__"] = signature.replace(parameters=parameters)
         builder.__annotations__ = {p.name: p.annotation for p in parameters} | {"return": VisionTransformer}
         return builder

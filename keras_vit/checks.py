@@ -3,34 +3,51 @@
 import difflib
 import importlib
 import math
+import operator
+from collections.abc import Hashable, Mapping
+
+_TELLING = 3  # letters, from which on the part of a name may stand for it
 
 
-def check_int(name, value, least):
-    """Raises unless `value` is an int (not a bool) of at least `least`."""
-    if isinstance(value, bool) or not isinstance(value, int):
+def check_int(name, value, least) -> int:
+    """`value` as an int; raises unless it is an integer, Python's or NumPy's (but no bool), of at least `least`."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = None
+    if number is None or isinstance(value, bool):
         raise TypeError(f"`{name}` must be an int.\nReceived: {name}={value!r} of type {type(value).__name__}.")
-    if value < least:
-        raise ValueError(f"`{name}` must be at least {least}.\nReceived: {name}={value}.")
+    if number < least:
+        raise ValueError(f"`{name}` must be at least {least}.\nReceived: {name}={number}.")
+    return number
 
 
-def check_positive_int(name, value):
-    """Raises unless `value` is an int (not a bool) above zero."""
-    check_int(name, value, least=1)
+def check_positive_int(name, value) -> int:
+    """`value` as an int; raises unless it is an integer (but no bool) above zero."""
+    return check_int(name, value, least=1)
 
 
-def check_choice(name, value, choices):
-    """Raises unless `value` is one of the words in `choices`; the error names the nearest one."""
-    if value not in choices:
-        raise ValueError(
-            f"`{name}` must be one of {', '.join(map(repr, choices))}.\n"
-            f"Received: {name}={value!r}.{did_you_mean(value, choices)}"
-        )
+def check_choice(name, value, choices, other_words: Mapping[str, str] | None = None):
+    """Raises unless `value` is one of the words in `choices`; the error names the nearest one.
+
+    Args:
+        name: of the argument.
+        value: of it.
+        choices: the words that it may be.
+        other_words: what other packages call a choice, and the sentence that says which one it is here.
+    """
+    if not isinstance(value, Hashable) or value not in choices:
+        other = (other_words or {}).get(str(value))
+        hint = f" {other}" if other else did_you_mean(value, choices)
+        raise ValueError(f"`{name}` must be one of {', '.join(map(repr, choices))}.\nReceived: {name}={value!r}.{hint}")
 
 
 def did_you_mean(value, choices) -> str:
-    """`' Did you mean ...?'` for the nearest of `choices`, or `''`."""
-    lower = {choice.lower(): choice for choice in choices}
-    nearest = difflib.get_close_matches(str(value).lower(), lower, n=3, cutoff=0.5)
+    """`' Did you mean ...?'` for the nearest of `choices`, or those that begin or end so, or `''`."""
+    lower, value = {choice.lower(): choice for choice in choices}, str(value).lower()
+    nearest = difflib.get_close_matches(value, lower, n=3, cutoff=0.5)
+    if len(value) >= _TELLING:
+        nearest = nearest or [choice for choice in lower if choice.startswith(value) or choice.endswith(value)][:3]
     return f" Did you mean {' or '.join(repr(lower[n]) for n in nearest)}?" if nearest else ""
 
 
@@ -68,9 +85,21 @@ def check_share(name, value):
         raise ValueError(f"`{name}` is a share, so it must be in [0, 1).\nReceived: {name}={value}.")
 
 
-def check_steps(name, value):
-    """Raises unless `value` is a number of steps: an int of at least zero."""
-    check_int(name, value, least=0)
+def check_steps(name, value) -> int:
+    """`value` as an int; raises unless it is a number of steps: an integer of at least zero."""
+    return check_int(name, value, least=0)
+
+
+def check_seed(value) -> int:
+    """`value` as an int; raises unless it is an integer (but no bool) in [0, 2**31)."""
+    if not 0 <= (seed := check_int("seed", value, -math.inf)) < 2**31:
+        raise ValueError(f"`seed` must be in [0, 2**31).\nReceived: seed={seed}.")
+    return seed
+
+
+def install_hint(extra: str) -> str:
+    """The command that installs an extra: from a checkout, as the README does, since no package index has us."""
+    return f'pip install ".[{extra}]" in the checkout of keras_vit'
 
 
 def check_installed(module, purpose, extra):
@@ -79,5 +108,5 @@ def check_installed(module, purpose, extra):
         importlib.import_module(module)
     except ImportError as error:
         raise ImportError(
-            f'{module} must be installed, since {purpose}.\nReceived: {error}. Run pip install "keras-vit-zoo[{extra}]"'
+            f"{module} must be installed, since {purpose}.\nReceived: {error}. Run {install_hint(extra)}."
         ) from error

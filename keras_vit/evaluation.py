@@ -64,6 +64,11 @@ class Evaluation:
     confidences: np.ndarray
     seconds: float = 0.0
 
+    def __repr__(self):
+        figures = {"accuracy": self.accuracy, "top5_accuracy": self.top5_accuracy, "loss": self.loss}
+        shown = ", ".join(f"{name}={figure:.4f}" for name, figure in figures.items() if figure is not None)
+        return f"Evaluation({shown}, count={self.count}, classes={len(self.class_names)})"
+
     @property
     def classes(self) -> tuple[ClassResult, ...]:
         """Count, recall and precision of each class."""
@@ -173,7 +178,9 @@ def _prepared(model, data, split, batch_size, seed):
             raise ValueError("the dataset must end, to be measured on.\nReceived: a dataset that repeats for ever.")
         return data, getattr(data, "class_names", None)
     from keras_vit.data import load_dataset, open_source
+    from keras_vit.data.source import check_split
 
+    check_split(split)
     source = open_source(data, seed=seed)
     return (
         load_dataset(source, split, batch_size=batch_size, preprocessing=model.preprocessing, seed=seed),

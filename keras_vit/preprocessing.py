@@ -83,9 +83,8 @@ class Preprocessing:
         if self.image_size is not None:
             if not isinstance(self.image_size, (tuple, list)) or len(self.image_size) != 2:
                 raise TypeError(f"`image_size` must be (H, W) or None.\nReceived: image_size={self.image_size!r}.")
-            for side in self.image_size:
-                check_positive_int("image_size", side)
-            object.__setattr__(self, "image_size", tuple(self.image_size))
+            sides = tuple(check_positive_int("image_size", side) for side in self.image_size)
+            object.__setattr__(self, "image_size", sides)
 
     @property
     def value_range(self) -> tuple[float, float]:
@@ -102,7 +101,7 @@ class Preprocessing:
         Args:
             channels: C of the images, at least 1.
         """
-        check_positive_int("channels", channels)
+        channels = check_positive_int("channels", channels)
         if channels == len(self.mean):
             return self
         if channels == 1:

@@ -15,6 +15,10 @@ LAST_BLOCKS = ("pooled", "all")
 
 _POSITIVE = ("patch_size", "hidden_size", "num_layers", "num_heads", "mlp_dim")
 _RATES = ("dropout_rate", "attention_dropout_rate", "stochastic_depth_rate", "patch_dropout_rate")
+_MEAN, _FIRST = '"gap" is the mean of the patch tokens.', '"token" takes the class token.'
+_OTHER_POOLINGS = dict.fromkeys(("avg", "average", "mean", "global_average"), _MEAN)  # what others call them
+_OTHER_POOLINGS |= dict.fromkeys(("max", "maximum"), f"There is no maximum; {_MEAN}")
+_OTHER_POOLINGS |= dict.fromkeys(("cls", "tok", "first", "class_token"), _FIRST)
 _CHOICES = {
     "pooling": POOLINGS,
     "activation": ACTIVATIONS,
@@ -82,13 +86,14 @@ class ViTConfig:
 
     def __post_init__(self):
         for field in _POSITIVE:
-            check_positive_int(field, getattr(self, field))
+            object.__setattr__(self, field, check_positive_int(field, getattr(self, field)))
         if self.representation_size is not None:
-            check_positive_int("representation_size", self.representation_size)
+            size = check_positive_int("representation_size", self.representation_size)
+            object.__setattr__(self, "representation_size", size)
         for field in _RATES:
             check_rate(field, getattr(self, field))
         for field, choices in _CHOICES.items():
-            check_choice(field, getattr(self, field), choices)
+            check_choice(field, getattr(self, field), choices, _OTHER_POOLINGS if field == "pooling" else None)
         if self.resnet_stages is not None:
             object.__setattr__(self, "resnet_stages", _check_stages(self.resnet_stages))
         self._check_together()
@@ -174,9 +179,7 @@ def _check_stages(stages):
         raise TypeError(
             f"`resnet_stages` must be None or a tuple of block counts.\nReceived: resnet_stages={stages!r}."
         )
-    for blocks in stages:
-        check_positive_int("resnet_stages", blocks)
-    return tuple(stages)
+    return tuple(check_positive_int("resnet_stages", blocks) for blocks in stages)
 
 
 #                    P   D     L   A   M

@@ -1,4 +1,5 @@
 import inspect
+import re
 
 import keras
 import numpy as np
@@ -45,6 +46,16 @@ def test_builder_builds_its_variant_with_the_published_parameters(name, builder)
     assert model.count_params() == PUBLISHED_PARAMETERS[name]
     assert (model.input_shape, model.output_shape) == ((None, 224, 224, 3), (None, 1000))
     assert model.get_layer("block_00").dropout_rate == VARIANTS[name].dropout_rate
+
+
+def test_help_of_a_builder_describes_every_argument():
+    described = inspect.getdoc(keras_vit.ViTB16)
+    _, *arguments = inspect.signature(keras_vit.build).parameters
+    for name in arguments:
+        assert re.search(rf"^    \**{name}: \S", described, re.MULTILINE), name
+    assert "\n    config: " not in described
+    assert "\nReturns:" in described
+    assert "\nRaises:" in described
 
 
 @pytest.mark.parametrize("name", ["Ti/16", "R+Ti/16"])
@@ -103,6 +114,18 @@ def test_without_a_top_the_representation_comes_out(pooling, shape):
     model = make_tiny(include_top=False, pooling=pooling, classes=None)
     assert numpy(model(images(2, 20, 28, 3))).shape == shape
     assert model.output_shape == (None, *shape[1:])
+
+
+def test_without_a_top_classes_and_activation_are_ignored_as_keras_does():
+    bare = make_tiny(include_top=False, classes=None)
+    model = make_tiny(include_top=False, classes=9, classifier_activation="softmax")
+    x = images(2, 20, 28, 3)
+    assert (numpy(model(x)) == numpy(bare(x))).all()
+
+
+def test_patches_of_one_pixel_take_images_of_few_rows_and_many_channels():
+    model = make_tiny(patch_size=1, input_shape=(3, 4, 5))
+    assert model.input_shape == (None, 3, 4, 5)
 
 
 def test_a_head_on_all_tokens_classifies_each():
@@ -224,16 +247,23 @@ def test_integer_images_are_refused(tiny):
         ({"input_shape": (1, 28, 3)}, ValueError, r"Nearest: \(4, 28, 3\)"),
         ({"input_shape": (30, 28, 3), "resnet_stages": ()}, ValueError, r"16 pixels in all. Nearest: \(32, 32, 3\)"),
         ({"input_shape": (20, 28)}, ValueError, r"must be \(H, W, C\)"),
+        ({"input_shape": (3, 64, 68)}, ValueError, r"the channels last.\n.*\(3, 64, 68\). Pass \(64, 68, 3\)"),
+        ({"input_shape": (1, None, None)}, ValueError, r"the channels last.\n.* Pass \(None, None, 1\)"),
+        ({"input_shape": None, "input_tensor": keras.Input((3, 64, 64))}, ValueError, "the channels last"),
         ({"input_shape": (20.0, 28, 3)}, TypeError, "`input_shape` must be an int"),
         ({"input_shape": (-4, 28, 3)}, ValueError, "`input_shape` must be at least 1"),
         ({"input_shape": (20, 28, None)}, TypeError, "`input_shape` must be an int"),
         ({"include_top": "no"}, TypeError, "`include_top` must be True or False"),
         ({"classes": 0}, ValueError, "`classes` must be at least 1"),
         ({"classes": True}, TypeError, "`classes` must be an int"),
-        ({"include_top": False, "classes": 7}, ValueError, "belong to the head"),
-        ({"include_top": False, "classifier_activation": "softmax"}, ValueError, "belong to the head"),
+        ({"include_top": False, "classes": 7.0}, TypeError, "`classes` must be an int"),
         ({"classifier_activation": "softmaks"}, ValueError, "softmaks"),
-        ({"pooling": "avg"}, ValueError, "`pooling` must be one of"),
+        (
+            {"pooling": "avg"},
+            ValueError,
+            "`pooling` must be one of .*\n.*'avg'. \"gap\" is the mean of the",
+        ),
+        ({"pooling": "max"}, ValueError, 'There is no maximum; "gap" is the mean'),
         ({"drop_rate": 0.1}, ValueError, "Did you mean 'dropout_rate'"),
         ({"weights": "imagenet21k"}, ValueError, "published weights belong to the published variants"),
         ({"weights": "nowhere.npz"}, FileNotFoundError, "nothing at that path"),

@@ -83,12 +83,13 @@ def test_unknown_recipe_is_one_line(run):
 def test_every_option_of_a_run_is_a_flag_with_the_same_default(monkeypatch):
     """What is given, and nothing else, differs from the record's defaults when it comes to `finetune`."""
     given, values = {}, {"int": "3", "float": "0.5"}
-    monkeypatch.setattr("keras_vit.runs.finetune.finetune", lambda data, out, **options: given.update(options))
+    words = {"model": "B/16", "recipe": "digits", "augmentation": "flip", "trainable": "head", "weights": "x.npz"}
+    monkeypatch.setattr("keras_vit.runs.finetune.finetune", lambda data, out, options: given.update(vars(options)))
     assert cli.main(["finetune", "--out", "run"]) == 0
     assert given == {option.name: option.default for option in dataclasses.fields(FinetuneOptions)}
     for option in dataclasses.fields(FinetuneOptions):
         parser = option.metadata["parser"]
-        value = parser.get("choices", [None])[-1] or values.get(getattr(parser.get("type"), "__name__", None), "head")
+        value = parser.get("choices", [words.get(option.name)])[-1] or values[parser["type"].__name__]
         assert cli.main(["finetune", "--out", "run", FLAGS[option.name], value]) == 0
         assert given.pop(option.name) == parser.get("type", str)(value) != option.default, option.name
         others = [other for other in dataclasses.fields(FinetuneOptions) if other is not option]
@@ -106,7 +107,8 @@ def test_finetune_trains_and_says_so_and_keeps_the_error_stream_for_errors(tmp_p
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=200)
     assert (done.returncode, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
-    assert lines[0] == "data digits: 10 classes; train 1,439, validation 179, test 179 images"
+    assert lines[0] == "loading TensorFlow ..."
+    assert lines[1] == "data digits: 10 classes; train 1,439, validation 179, test 179 images"
     assert any(line.startswith("epoch 1/1  loss ") for line in lines)
     result = json.loads((tmp_path / "run" / "result.json").read_text())
     assert f"test accuracy {result['test_accuracy']:.4f} on 179 images, epoch 1" in lines
@@ -168,6 +170,16 @@ def test_signal_to_this_process_is_one_line_and_keeps_the_last_model(run, tmp_pa
         (("--batch-size", "30", "--accumulate", "4"), "--accumulate"),
         (("--model", "B/17"), "B/16"),
         (("--trainable", "tail"), "--trainable"),
+        (
+            ("--trainable", "head", "--layer-decay", ".75"),
+            "`--layer-decay` needs .*--trainable 'head', --layer-decay 0.75",
+        ),
+        (("--image-size", "225", "--model", "B/16"), "`--image-size` must be .* --image-size 225, .* Nearest: 224"),
+        (("--recipe", "foo"), "`--recipe` must be .*'foo'. Some of them: 'paper-"),
+        (("--data", str(ROOT / "setup.cfg")), "a folder of class folders.*setup.cfg.*, a file"),
+        (("--data", "photo.jpg"), "a folder of class folders.*no such file"),
+        (("--weights", "last.keras"), "`--weights` must .*whole model.*`keras-vit evaluate`, `predict` and `export`"),
+        (("--model", str(ROOT)), "`--model` must .*load_model.*`keras-vit evaluate`, `predict` and `export`"),
     ],
 )
 def test_wrong_request_is_one_line_and_leaves_no_folder(run, tmp_path, options, words):
@@ -203,7 +215,7 @@ def test_evaluate_finds_what_the_run_found(run, trained):
     assert told["accuracy"] == expected["test_accuracy"]
     assert told["count"] == expected["test_images"] == 3
     _, lines, _ = run("evaluate", trained[0] / "best.keras", "--data", trained[1], "--split", "train")
-    assert re.match(r"train accuracy \d\.\d{4} on 24 images of set", lines[0])
+    assert re.match(r"train accuracy \d\.\d{4} on 24 images of set", lines[1])
     assert [line.split()[:2] for line in lines[-3:]] == [["disc", "8"], ["stripes", "8"], ["tiles", "8"]]
 
 
@@ -226,6 +238,12 @@ def test_evaluate_divides_the_images_as_the_run_did(run, trained, tmp_path, monk
     for given in ((), ("--seed", 9)):
         assert run("evaluate", folder, *given)[0] == 1
     assert asked == [5, 9]
+
+
+def test_misspelt_split_is_told_before_anything_is_loaded(run, tmp_path):
+    code, lines, error = run("evaluate", tmp_path / "nowhere", "--split", "tset")
+    assert (code, lines) == (1, [])
+    assert_one_line(error, "`--split` must be one of 'train', 'validation', 'test'.* Did you mean .*'test'")
 
 
 def test_evaluate_on_other_classes_is_one_line(run, trained):
@@ -274,8 +292,8 @@ def test_bad_image_is_named_and_the_others_are_answered(run, trained, tmp_path):
     good = folder / "tiles" / "3.jpg"
     code, lines, error = run("predict", tmp_path / "note.jpg", good, tmp_path / "gone.png", "--model", out)
     assert code == 1
-    assert lines[0] == str(good)
-    assert len(lines) == 4  # with three classes
+    assert lines[:2] == [f"loading {out} ...", str(good)]
+    assert len(lines) == 5  # with three classes
     assert_one_line(error, r"note\.jpg: not a JPEG.*gone\.png: no such file")
 
 
@@ -283,6 +301,22 @@ def test_model_that_is_not_there_is_one_line(run, tmp_path):
     code, _, error = run("predict", "x.jpg", "--model", tmp_path / "nowhere")
     assert code == 1
     assert_one_line(error, "nothing is there")
+
+
+def test_misspelt_variant_is_told_the_nearest_where_one_is_taken(run):
+    _, _, error = run("predict", "x.jpg", "--model", "B-16")
+    assert_one_line(error, "or a variant as B/16. Did you mean .*'B/16'.* Received: B-16; nothing is there")
+    _, _, error = run("evaluate", "B/16", "--data", "digits")
+    assert_one_line(error, r"a model must be the folder of a run or a .keras file\. Received: B/16; nothing is there")
+
+
+def test_weights_that_are_a_whole_model_are_told_what_takes_them(run, trained):
+    for weights in (trained[0], trained[0] / "best.keras"):
+        code, _, error = run("predict", "x.jpg", "--model", "B/16", "--weights", weights)
+        assert code == 1
+        assert_one_line(
+            error, "`--weights` must be a checkpoint.* Received: --weights .*`predict`.*take it as the model"
+        )
 
 
 # Reading images

@@ -1,10 +1,13 @@
 """Evaluation: every figure equals one computed another way, and what cannot be measured is refused."""
 
+import re
+
 import keras
 import numpy as np
 import pytest
 from conftest import images, make_tiny
 
+from keras_vit.data import open_source
 from keras_vit.evaluation import CALIBRATION_BINS, evaluate, measure
 
 NAMES = tuple("abcdefg")
@@ -32,6 +35,23 @@ def scored():
 def softmax(logits):
     powers = np.exp(logits - logits.max(axis=1, keepdims=True))
     return powers / powers.sum(axis=1, keepdims=True)
+
+
+@pytest.mark.parametrize("split", ["tset", "test+", "val+validation", 3])
+def test_split_that_no_data_has_is_refused_before_the_data_is_opened(tiny, split):
+    with pytest.raises((ValueError, TypeError), match=r"`split` must be|each split must be named once"):
+        evaluate(tiny, "no such data", split)
+
+
+def test_source_and_evaluation_are_shown_in_one_line(tiny):
+    """A notebook shows what its last line gives: not every path, pixel and prediction."""
+    data = {name: (np.zeros((n, 5, 6, 3), "uint8"), np.arange(n) % 7) for name, n in (("train", 21), ("test", 14))}
+    source = open_source(data)
+    assert repr(source) == "Source('arrays', kind='arrays', classes=7, sizes={'train': 21, 'test': 14}, bad_images=0)"
+    shown = repr(evaluate(tiny, source))
+    number = r"\d+\.\d{4}"
+    expected = rf"Evaluation\(accuracy={number}, top5_accuracy={number}, loss={number}, count=14, classes=7\)"
+    assert re.fullmatch(expected, shown)
 
 
 @pytest.mark.parametrize("kind", ["plain", "ties", "absent classes"])

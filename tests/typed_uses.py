@@ -62,6 +62,10 @@ def trains(model: keras_vit.VisionTransformer) -> None:
     assert_type(keras_vit.evaluate(model, source).accuracy, float)
     assert_type(keras_vit.estimate_memory(model, 64).total, int)
     keras_vit.finetune("photos/", "run", keras_vit.FinetuneOptions(epochs=3), seed=1)
+    keras_vit.finetune("photos/", "run", model="B/16", image_size=(224, 320), weights=Path("B_16.npz"), epochs=3)
+    keras_vit.finetune("photos/", "run", epochs="3")  # type: ignore[arg-type]
+    keras_vit.finetune("photos/", "run", recipe=3)  # type: ignore[arg-type]
+    keras_vit.finetune("photos/", "run", epoch=3)  # type: ignore[call-arg]
     keras_vit.plan("official-cifar10")  # type: ignore[call-arg]
     keras_vit.load_dataset(source, preprocessing=model.preprocessing)  # type: ignore[call-arg]
     keras_vit.load_dataset(source, batch_size="64", preprocessing=model.preprocessing)  # type: ignore[arg-type]

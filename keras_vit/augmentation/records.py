@@ -8,7 +8,7 @@ import dataclasses
 import math
 import types
 
-from keras_vit.checks import check_choice, check_number
+from keras_vit.checks import check_choice, check_int, check_number
 
 CROPS = ("inception", "resize_crop", "resmall_crop", "none")
 MOST_MAGNITUDE = 30  # RandAugment (arXiv:1909.13719) searches 0..30
@@ -64,7 +64,7 @@ class Augmentation:
             )
         for value, limit in zip(self.affine, (0.999, 0.5, 0.999), strict=True):
             _check_range("affine", value, limit)
-        _check_layers(self.randaugment_layers)
+        object.__setattr__(self, "randaugment_layers", _check_layers(self.randaugment_layers))
         _check_range("randaugment_magnitude", self.randaugment_magnitude, MOST_MAGNITUDE)
         _check_range("erasing_probability", self.erasing_probability, 1)
         for field in ("mixup_alpha", "cutmix_alpha"):
@@ -105,12 +105,12 @@ def _numbers(field, values, length):
 
 
 def _check_layers(layers):
-    if isinstance(layers, bool) or not isinstance(layers, int):
-        raise TypeError(f"`randaugment_layers` must be an int.\nReceived: randaugment_layers={layers!r}.")
+    layers = check_int("randaugment_layers", layers, -math.inf)
     if layers < 0:
         raise ValueError(
             f"`randaugment_layers` must be at least 0, which is no RandAugment.\nReceived: randaugment_layers={layers}."
         )
+    return layers
 
 
 def _check_range(field, value, limit):

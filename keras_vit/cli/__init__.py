@@ -25,7 +25,7 @@ from keras_vit.weights.fetch import DownloadError
 
 # What functions call a parameter, the command line an option.
 _OPTIONS = FLAGS | {name: f"--{name.replace('_', '-')}" for name in ("grid", "out", *export.SAME_NAME)}
-_OPTIONS |= {"num_heads": "--heads", "top_k": "--top"}
+_OPTIONS |= {"num_heads": "--heads", "top_k": "--top", "split": "--split"}
 _INTERRUPTED, _CLOSED_PIPE, _TERMINATED = 130, 141, 143  # 128 and the signal, as shells count
 
 
@@ -54,7 +54,7 @@ def _words(error):
     text = str(error).replace("overwrite=True", "--overwrite")
     for parameter, option in _OPTIONS.items():
         text = re.sub(rf"`{parameter}=?`", f"`{option}`", text)
-        text = re.sub(rf"\b{parameter}=(?=[\w(])", f"{option} ", text)
+        text = re.sub(rf"\b{parameter}=(?=['\"\w(])", f"{option} ", text)
     if isinstance(error, DownloadError) and "\n  curl " in text:
         first, *rest = text.split("\n")
         return "\n".join([one_line(first), *(f"  {printable(line)}" for line in rest)])
@@ -105,19 +105,44 @@ def _sigterm_stops():
         signal.signal(signal.SIGTERM, before)
 
 
+class _Parser(argparse.ArgumentParser):
+    """Says of every option what it is by default."""
+
+    def add_argument(self, *names, **said):
+        default, text = said.get("default"), said.get("help", "")
+        if default not in (None, argparse.SUPPRESS) and "default" not in text:
+            said["help"] = f"{text}; by default {default}"
+        return super().add_argument(*names, **said)
+
+
+def _ending(example):
+    """Of a parser whose help ends in an example."""
+    return {"epilog": f"example:\n  {example}", "formatter_class": argparse.RawDescriptionHelpFormatter}
+
+
 def _parser():
-    debug = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    debug = _Parser(add_help=False, allow_abbrev=False)
     debug.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help="show where an error arose")
-    parser = argparse.ArgumentParser("keras-vit", description="Vision Transformers and their weights.", parents=[debug])
+    parser = _Parser(
+        "keras-vit",
+        description="Vision Transformers and their weights.",
+        parents=[debug],
+        allow_abbrev=False,
+        **_ending("keras-vit finetune --data digits --out run"),
+    )
     parser.add_argument("--version", action="version", version=f"keras-vit {__version__}")
 
-    def command(parent, name, function, summary):
-        new = parent.add_parser(name, help=summary, description=summary, parents=[debug], allow_abbrev=False)
+    def add(parent, name, summary, example):
+        said = {"help": summary, "description": summary} | _ending(example)
+        return parent.add_parser(name, parents=[debug], allow_abbrev=False, **said)
+
+    def command(parent, name, function, summary, example):
+        new = add(parent, name, summary, example)
         new.set_defaults(command=function)
         return new
 
-    def group(parent, name, summary):
-        new = parent.add_parser(name, help=summary, parents=[debug], allow_abbrev=False)
+    def group(parent, name, summary, example):
+        new = add(parent, name, summary, example)
         return new.add_subparsers(required=True, metavar="COMMAND")
 
     top = parser.add_subparsers(required=True, metavar="COMMAND")

@@ -5,11 +5,11 @@ import json
 import re
 from pathlib import Path
 
-from keras_vit.cli.models import model_of, names_of
+from keras_vit.cli.models import check_model, model_of, names_of
 from keras_vit.cli.printing import path
-from keras_vit.cli.startup import quiet_start
+from keras_vit.cli.startup import loading, quiet_start
 from keras_vit.escaping import printable
-from keras_vit.exporting.formats import ACTIVATIONS, FORMATS, PRECISIONS
+from keras_vit.exporting.formats import ACTIVATIONS, FORMATS, MAX_BYTES, MAX_PIXELS, OPSET, PRECISIONS
 from keras_vit.files import FileKindError, read_regular
 
 _MOST_BYTES = 1 << 26  # of names of classes; those of ImageNet-21k take 1 MB
@@ -18,31 +18,40 @@ SAME_NAME = ("format", "precision", "labels", "images", "activation", "opset", "
 
 def add_commands(top, command):
     """Adds this command to the parser; `command` makes it."""
-    new = command(top, "export", export, "write a model for TensorFlow Serving, ONNX Runtime, LiteRT or OpenVINO")
+    summary = "write a model for TensorFlow Serving, ONNX Runtime, LiteRT or OpenVINO"
+    new = command(top, "export", export, summary, "keras-vit export run model.onnx --format onnx")
     new.add_argument("model", metavar="MODEL", help="folder of a run, a .keras file, or as B/16")
     new.add_argument("path", metavar="PATH", type=path, help="the new file; of a SavedModel the folder of its versions")
-    new.add_argument("--format", default="saved_model", choices=FORMATS)
-    new.add_argument("--precision", default="float32", choices=PRECISIONS)
+    new.add_argument("--format", default="saved_model", choices=FORMATS, help="what to write")
+    new.add_argument("--precision", default="float32", choices=PRECISIONS, help="of weights or computation")
     new.add_argument("--weights", metavar="NAME", help="for a variant; by default ImageNet's 1,000 classes")
-    new.add_argument("--labels", metavar="FILE", type=path, help="names of the classes in order, one a line")
-    new.add_argument("--images", metavar="FOLDER", type=path, help="photos to compare on, and to calibrate int8 on")
+    new.add_argument(
+        "--labels",
+        metavar="FILE",
+        type=path,
+        help="names of the classes, a line each; by default the run's or ImageNet's",
+    )
+    new.add_argument(
+        "--images", metavar="FOLDER", type=path, help="photos to compare and calibrate int8 on; by default two"
+    )
     new.add_argument(
         "--image-size",
         type=_image_size,
         metavar="SIZE",
-        help="as 224, 224x320 (height, width), or any: then a SavedModel takes no files",
+        help="as 224, 224x320 (height, width), or any (a SavedModel then takes no files); by default the model's",
     )
     new.add_argument("--top", dest="top_k", type=int, default=5, metavar="K", help="classes that an answer names")
     new.add_argument("--activation", default="softmax", choices=ACTIVATIONS, help="from logits to scores")
-    new.add_argument("--name", help="of the served model; by default that of PATH")
-    new.add_argument("--opset", type=int, help="of ONNX")
-    new.add_argument("--max-bytes", type=int, metavar="BYTES", help="of one photo that a SavedModel takes")
-    new.add_argument("--max-pixels", type=int, metavar="PIXELS", help="likewise")
+    new.add_argument("--name", metavar="NAME", help="of the served model; by default that of PATH")
+    new.add_argument("--opset", type=int, default=OPSET, metavar="N", help="of ONNX")
+    photo = "of one photo that a SavedModel takes"
+    new.add_argument("--max-bytes", type=int, default=MAX_BYTES, metavar="BYTES", help=photo)
+    new.add_argument("--max-pixels", type=int, default=MAX_PIXELS, metavar="PIXELS", help=photo)
     new.add_argument("--jit-compile", action="store_true", help="compile the SavedModel by XLA: see docs/exporting.md")
     new.add_argument("--overwrite", action="store_true", help="replace the file at PATH")
     new.add_argument("--no-verify", dest="verify", action="store_false", help="do not compare with the model")
-    new.add_argument("--report", metavar="FILE", type=path, help="write the comparison there: .json, or Markdown")
-    new.add_argument("--json", action="store_true", help="print it for programs")
+    new.add_argument("--report", metavar="FILE", type=path, help="also a .json or Markdown file of it; by default none")
+    new.add_argument("--json", action="store_true", help="print JSON, for programs")
 
 
 def export(arguments):
@@ -52,6 +61,9 @@ def export(arguments):
     if arguments.report is not None:
         _check_report(arguments.report)
     labels = None if arguments.labels is None else _lines(arguments.labels)
+    check_model(arguments)
+    if not arguments.json:
+        yield loading(arguments.model)
     with quiet_start():
         import keras_vit.api as keras_vit
     model, names = model_of(arguments)

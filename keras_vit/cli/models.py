@@ -3,8 +3,10 @@
 import os
 from pathlib import Path
 
+from keras_vit.checks import did_you_mean
 from keras_vit.cli.printing import path
 from keras_vit.variants import BUILDERS, VARIANTS
+from keras_vit.weights.resolve import check_available
 
 _MODEL_FILE = "best.keras"
 _IMAGENET_WEIGHTS = "augreg-imagenet21k+imagenet2012-224"  # what a variant gets
@@ -14,8 +16,6 @@ def model_of(arguments):
     """The model, and the names of its classes if a run knows them."""
     given = arguments.model
     if given not in VARIANTS and given not in BUILDERS:
-        if arguments.weights is not None:
-            raise ValueError(f"`--weights` is for a variant, as B/16; a file has its own.\nReceived: {given!r}.")
         model, run = load_run(path(given))
         return model, run.class_names
     from keras_vit.builders import build
@@ -24,19 +24,35 @@ def model_of(arguments):
     return build(variant, weights=arguments.weights or _IMAGENET_WEIGHTS), None
 
 
-def load_run(place: Path):
-    """The model of a run's folder or of a `.keras` file, and the facts of the run."""
+def check_model(arguments):
+    """Raises for a model that cannot be, before the seconds in which Keras is imported."""
+    given, weights = arguments.model, arguments.weights
+    if given in VARIANTS or given in BUILDERS:
+        return check_available(weights or _IMAGENET_WEIGHTS, BUILDERS.get(given, given))
+    if weights is not None:
+        raise ValueError(f"`--weights` is for a variant, as B/16; a file has its own.\nReceived: {given!r}.")
+    return check_run(path(given), f", or a variant as B/16.{did_you_mean(given, VARIANTS)}")
+
+
+def check_run(place: Path, others=".") -> Path:
+    """The file of a run's folder, or the `.keras` file; `others` is what else the command takes, for the error."""
     file = place / _MODEL_FILE if place.is_dir() else place
     if not file.exists():
         what = f"it has no {_MODEL_FILE}" if place.is_dir() else "nothing is there"
         raise FileNotFoundError(
-            f"a model must be the folder of a run, a .keras file, or as B/16.\nReceived: {place}; {what}."
+            f"a model must be the folder of a run or a .keras file{others}\nReceived: {place}; {what}."
         )
     if file.suffix != ".keras":
         raise ValueError(
             "a model must be the folder of a run or a .keras file; other formats can run a stranger's program.\n"
             f"Received: {place}."
         )
+    return file
+
+
+def load_run(place: Path):
+    """The model of a run's folder or of a `.keras` file, and the facts of the run."""
+    file = check_run(place)
     import keras_vit.api  # noqa: F401  # every layer and optimizer that the file may name
     from keras_vit.runs.finished import RunFacts, load_model, read_facts
 

@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 
 from keras_vit.checks import check_positive_int
-from keras_vit.cli.models import load_run, model_of, names_of
+from keras_vit.cli.models import check_model, check_run, load_run, model_of, names_of
 from keras_vit.cli.printing import columns, path
-from keras_vit.cli.startup import quiet_start
+from keras_vit.cli.startup import loading, quiet_start
 from keras_vit.escaping import printable, printable_json
 from keras_vit.recipes import RECIPES, find_recipe
 from keras_vit.runs.options import FLAGS, ON_BAD_IMAGE, FinetuneOptions
@@ -18,11 +18,18 @@ from keras_vit.runs.options import FLAGS, ON_BAD_IMAGE, FinetuneOptions
 
 def add_commands(top, command):
     """Adds these commands to the parser; `command` makes one."""
-    _add_finetune(command(top, "finetune", finetune, "train on a folder of photos, measure, and write a report"))
-    _add_evaluate(command(top, "evaluate", evaluate, "measure a trained model on labelled images"))
-    _add_predict(command(top, "predict", predict, "what is on images, by a trained or a published model"))
-    new = command(top, "recipes", recipes, "the published hyper-parameters, or one set of them with its sources")
-    new.add_argument("name", metavar="NAME", nargs="?")
+    summary, example = (
+        "train on a folder of photos, measure, and write a report",
+        "--data photos --model B/16 --out run",
+    )
+    _add_finetune(command(top, "finetune", finetune, summary, f"keras-vit finetune {example}"))
+    summary = "measure a trained model on labelled images"
+    _add_evaluate(command(top, "evaluate", evaluate, summary, "keras-vit evaluate run --split test"))
+    summary = "what is on images, by a trained or a published model"
+    _add_predict(command(top, "predict", predict, summary, "keras-vit predict photo.jpg --model run"))
+    summary = "the published hyper-parameters, or one set of them with its sources"
+    new = command(top, "recipes", recipes, summary, "keras-vit recipes augreg-finetune")
+    new.add_argument("name", metavar="NAME", nargs="?", help="of one of them; by default all, one a line")
 
 
 def finetune(arguments):
@@ -31,16 +38,23 @@ def finetune(arguments):
         given.pop(name, None)
     out = given.pop("out") or _new_run(given["data"], given["model"])
     given["weights"] = {"none": None}.get(given["weights"], given["weights"])
+    data, options = given.pop("data"), FinetuneOptions(**given)  # wrong ones are told before Keras is imported
+    yield loading("TensorFlow")
     with quiet_start():
         from keras_vit.runs.finetune import finetune
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(line_buffering=True)  # each epoch is seen as it ends, in a file too
-    finetune(given.pop("data"), out, **given)
-    yield from ()
+    finetune(data, out, options)
 
 
 def evaluate(arguments):
+    from keras_vit.data.source import check_split
+
     check_positive_int("batch_size", arguments.batch_size)
+    check_split(arguments.split)
+    check_run(arguments.run)
+    if not arguments.json:
+        yield loading(arguments.run)
     with quiet_start():
         from keras_vit.data import open_source
         from keras_vit.evaluation import evaluate
@@ -63,6 +77,9 @@ def evaluate(arguments):
 def predict(arguments):
     """Answers for every image that can be read before it fails, so that one bad file costs the others nothing."""
     check_positive_int("top", arguments.top)
+    check_model(arguments)
+    if not arguments.json:
+        yield loading(arguments.model)
     with quiet_start():
         import keras
     from keras_vit.images.read import ImageError, read_image
@@ -142,7 +159,7 @@ def _new_run(data, model):
 
 
 def _add_finetune(new):
-    new.add_argument("--data", default="digits", help="a folder of class folders, a .csv, a name; digits by default")
+    new.add_argument("--data", default="digits", metavar="DATA", help="a folder of class folders, a .csv, or a name")
     new.add_argument("--out", metavar="RUN", type=path, help="new folder of the run; by default one below runs/")
     for option in dataclasses.fields(FinetuneOptions):
         said = {"default": option.default, "help": option.metadata["help"], **option.metadata["parser"]}
@@ -151,17 +168,21 @@ def _add_finetune(new):
 
 def _add_evaluate(new):
     new.add_argument("run", metavar="RUN", type=path, help="folder of a run, or a .keras file")
-    new.add_argument("--data", help="as for finetune; by default that of the run")
-    new.add_argument("--split", default="test", help="train, validation, test, or several, as train+test")
-    new.add_argument("--batch-size", type=int, default=32, metavar="B")
-    new.add_argument("--seed", type=int, help="of the division into splits; by default that of the run")
-    new.add_argument("--on-bad-image", default="skip", choices=ON_BAD_IMAGE)
-    new.add_argument("--json", action="store_true", help="for programs")
+    new.add_argument("--data", metavar="DATA", help="as for finetune; by default that of the run")
+    several = "train, validation, test, or several, as train+test"
+    new.add_argument("--split", default="test", metavar="SPLIT", help=several)
+    new.add_argument(
+        "--batch-size", type=int, default=32, metavar="B", help="images at once, for speed and memory only"
+    )
+    new.add_argument("--seed", type=int, metavar="N", help="of the division into splits; by default that of the run")
+    bad = "leave out files that cannot be decoded, or refuse them"
+    new.add_argument("--on-bad-image", default="skip", choices=ON_BAD_IMAGE, help=bad)
+    new.add_argument("--json", action="store_true", help="print JSON, for programs")
 
 
 def _add_predict(new):
-    new.add_argument("images", metavar="IMAGE", nargs="+", type=path)
-    new.add_argument("--model", required=True, metavar="RUN", help="folder of a run, a .keras file, or as B/16")
+    new.add_argument("images", metavar="IMAGE", nargs="+", type=path, help="a JPEG, PNG, WebP or BMP file")
+    new.add_argument("--model", required=True, metavar="MODEL", help="folder of a run, a .keras file, or as B/16")
     new.add_argument("--weights", metavar="NAME", help="for a variant; by default ImageNet's 1,000 classes")
-    new.add_argument("--top", type=int, default=5, help="classes to name")
-    new.add_argument("--json", action="store_true", help="for programs")
+    new.add_argument("--top", type=int, default=5, metavar="K", help="classes to name")
+    new.add_argument("--json", action="store_true", help="print JSON, for programs")

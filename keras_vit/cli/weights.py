@@ -24,39 +24,43 @@ from keras_vit.weights.resolve import find_file, is_url, remote_file
 
 def add_commands(top, command, group):
     """Adds these commands to the parser; `command` and `group` make a command and a group of them."""
-    command(
-        top, "models", models, "the builders, with parameters at 224 pixels and 1,000 classes, and stride in pixels"
-    )
-    weights = group(top, "weights", "published and local checkpoints")
-    model = {"metavar": "MODEL", "help": "a builder as ViTB16, or a variant as B/16"}
+    summary = "the builders, with parameters at 224 pixels and 1,000 classes, and stride in pixels"
+    command(top, "models", models, summary, "keras-vit models")
+    weights = group(top, "weights", "published and local checkpoints", "keras-vit weights list B/16")
+    model = {"metavar": "MODEL", "help": "a builder as ViTB16, or a variant as B/16; by default any"}
 
-    new = command(weights, "list", _list, "the published checkpoints")
+    new = command(weights, "list", _list, "the published checkpoints", "keras-vit weights list B/16")
     new.add_argument("model", nargs="?", **model)
     new.add_argument("--json", action="store_true", help="all facts, for programs")
 
-    new = command(weights, "info", _info, "all that is known of published weights, and where they are on this machine")
+    summary = "all that is known of published weights, and where they are on this machine"
+    new = command(weights, "info", _info, summary, "keras-vit weights info augreg-imagenet21k --model B/16")
     new.add_argument("name", metavar="NAME", help="as in `weights list`, or the name of an AugReg file")
     new.add_argument("--model", **model)
 
-    new = command(weights, "fetch", _fetch, "download and verify weights unless they are at hand, and print their path")
+    summary = "download and verify weights unless they are at hand, and print their path"
+    new = command(weights, "fetch", _fetch, summary, "keras-vit weights fetch augreg-imagenet21k --model B/16")
     new.add_argument("name", metavar="NAME", help="as in `weights list`, the name of an AugReg file, or an https URL")
     new.add_argument("--model", **model)
-    new.add_argument("--sha256", metavar="DIGEST", help="that the file must have")
+    new.add_argument("--sha256", metavar="DIGEST", help="that the file must have; by default any")
 
     where = "in files, or in the whole cache and what was verified of huggingface_hub's"
-    new = command(weights, "verify", _verify, f"look for damage {where}, by content and noted sha256")
-    new.add_argument("paths", metavar="PATH", nargs="*", type=path)
+    summary = f"look for damage {where}, by content and noted sha256"
+    new = command(weights, "verify", _verify, summary, "keras-vit weights verify")
+    new.add_argument("paths", metavar="PATH", nargs="*", type=path, help="a file; by default the whole cache")
 
-    new = command(weights, "inspect", _inspect, "what a checkpoint file holds; nothing of it is run")
-    new.add_argument("file", metavar="FILE", type=path)
+    summary = "what a checkpoint file holds; nothing of it is run"
+    new = command(weights, "inspect", _inspect, summary, "keras-vit weights inspect B_16.npz")
+    new.add_argument("file", metavar="FILE", type=path, help="an .npz or .safetensors file")
 
-    new = command(weights, "convert", _convert, "write a checkpoint in the layout of other software")
-    new.add_argument("source", metavar="SOURCE", type=path)
-    new.add_argument("destination", metavar="DESTINATION", type=path)
-    new.add_argument("--dialect", required=True, choices=list(DIALECTS))
-    new.add_argument("--model", metavar="MODEL", help="refuse unless the file holds this one")
-    new.add_argument("--heads", metavar="A", type=int, help="attention heads, where the file does not tell them")
-    grid = "of the position table, where it is not square and the file does not tell"
+    summary, example = "write a checkpoint in the layout of other software", "B_16.npz for_timm --dialect timm"
+    new = command(weights, "convert", _convert, summary, f"keras-vit weights convert {example}")
+    new.add_argument("source", metavar="SOURCE", type=path, help="an .npz or .safetensors file")
+    new.add_argument("destination", metavar="DESTINATION", type=path, help="the new file, or a folder with its config")
+    new.add_argument("--dialect", required=True, choices=list(DIALECTS), help="the layout to write")
+    new.add_argument("--model", metavar="MODEL", help="refuse unless the file holds this one; by default any")
+    new.add_argument("--heads", metavar="A", type=int, help="attention heads; by default as the file tells them")
+    grid = "of the position table, where it is not square; by default as the file tells it"
     new.add_argument("--grid", metavar=("H", "W"), type=int, nargs=2, help=grid)
 
 

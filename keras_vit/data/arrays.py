@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from keras_vit.checks import install_hint
 from keras_vit.data.source import Source
 from keras_vit.data.splits import SPELLINGS, ArraySplit, divide
 
@@ -57,7 +58,7 @@ def open_digits(seed: int) -> Source:
     try:
         from sklearn.datasets import load_digits
     except ImportError as error:
-        raise ImportError('the digits come with scikit-learn: pip install "keras-vit-zoo[data]"') from error
+        raise ImportError(f"the digits come with scikit-learn: {install_hint('data')}") from error
     digits = load_digits()
     images = np.round(digits.images[..., None] * (255 / 16)).astype("uint8")  # 0..16 in the file
     return dataclasses.replace(open_arrays((images, digits.target), seed, "digits"), kind="digits")

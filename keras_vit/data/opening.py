@@ -1,16 +1,18 @@
 """The one function that opens a data set, whatever it is."""
 
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from keras_vit.checks import check_choice, did_you_mean
+from keras_vit.checks import check_choice, check_seed, did_you_mean
 from keras_vit.data import arrays, folder, table, tensorflow_datasets
 from keras_vit.data.source import Data, Source
 from keras_vit.datasets import OFFICIAL_DATASETS, VTAB_TASKS
 from keras_vit.escaping import printable
 
 DIGITS = "digits"  # the set that comes along
+_NAME = re.compile(r"[A-Za-z][\w-]*(/[\w.-]+)?(:[\d.*]+)?")
 _INFO = "dataset_info.json"  # what tensorflow-datasets writes into the folder of a version
 
 
@@ -48,7 +50,7 @@ def open_source(what: Data, *, seed: int = 0, on_bad_image: str = "skip", downlo
         UserWarning: of files that were left out, of files that stand in two splits, and of classes that `train` has
             no example of.
     """
-    check_seed(seed)
+    seed = check_seed(seed)
     check_choice("on_bad_image", on_bad_image, ("skip", "raise"))
     if isinstance(what, Source):
         return what
@@ -69,23 +71,14 @@ def open_source(what: Data, *, seed: int = 0, on_bad_image: str = "skip", downlo
         return folder.open_folder(path, seed, on_bad_image)
     if path.suffix.lower() == ".csv":
         return table.open_table(path, seed, on_bad_image)
-    if not _may_be_a_name(what):
+    if path.exists() or not _may_be_a_name(what):
+        found = "a file of another kind" if path.exists() else "and there is no such file or folder"
         raise ValueError(
-            "data must be a folder, a .csv file, or the name of a data set, and there is no such file or folder.\n"
-            f"Received: {os.fspath(what)!r}.{did_you_mean(what, [DIGITS, *OFFICIAL_DATASETS, *VTAB_TASKS])}"
+            "data must be a folder of class folders, a .csv file, or the name of a data set.\n"
+            f"Received: {os.fspath(what)!r}, {found}.{did_you_mean(what, [DIGITS, *OFFICIAL_DATASETS, *VTAB_TASKS])} "
+            "Put the photos of each class into a folder of its own, and pass the folder above these."
         )
     return tensorflow_datasets.open_named(os.fspath(what), download)
-
-
-def check_seed(seed):
-    """Raises unless `seed` is an int (not a bool) in [0, 2**31)."""
-    if isinstance(seed, bool) or not isinstance(seed, int):
-        raise TypeError(
-            "`seed` must be an int, so that the same seed gives the same order again.\n"
-            f"Received: seed={seed!r} of type {type(seed).__name__}."
-        )
-    if not 0 <= seed < 2**31:
-        raise ValueError(f"`seed` must be in [0, 2**31).\nReceived: seed={seed}.")
 
 
 def _prepared_folder(path):
@@ -104,6 +97,4 @@ def _prepared_folder(path):
 
 def _may_be_a_name(what):
     """Whether this is spelt as tensorflow-datasets' names are: `name`, `name/config`, `name/config:1.0.0`."""
-    plain = str(what).replace("_", "").replace("-", "").replace(":", "").replace(".", "")
-    parts = plain.split("/")
-    return isinstance(what, str) and len(parts) < 3 and all(part.isalnum() for part in parts) and what[0].isalpha()
+    return isinstance(what, str) and _NAME.fullmatch(what) is not None

@@ -1,6 +1,9 @@
 """Which part of every global batch this host reads."""
 
+import math
 import sys
+
+from keras_vit.checks import check_int
 
 
 def find_shard(shard):
@@ -15,12 +18,11 @@ def find_shard(shard):
         TypeError: for anything but two ints.
     """
     if shard is not None:
-        pair = isinstance(shard, (tuple, list)) and len(shard) == 2
-        if not pair or any(isinstance(part, bool) or not isinstance(part, int) for part in shard):
+        if not isinstance(shard, (tuple, list)) or len(shard) != 2:
             raise TypeError(
                 f"`shard` must be two ints, (index, count) with 0 <= index < count.\nReceived: shard={shard!r}."
             )
-        index, count = shard
+        index, count = (check_int("shard", part, -math.inf) for part in shard)
         if not 0 <= index < count:
             raise ValueError(f"`shard` must be (index, count) with 0 <= index < count.\nReceived: shard={shard}.")
         return index, count

@@ -32,6 +32,10 @@ class Source:
     bad_images: tuple[BadImage, ...] = ()
     facts: Mapping[str, object] = dataclasses.field(default_factory=dict)
 
+    def __repr__(self):
+        counts = f"classes={len(self.class_names)}, sizes={self.sizes}, bad_images={len(self.bad_images)}"
+        return f"Source({self.name!r}, kind={self.kind!r}, {counts})"
+
     @property
     def sizes(self) -> dict[str, int]:
         """How many examples each split has."""
@@ -44,13 +48,9 @@ class Source:
             ValueError: for a split that is not there, is empty, or is named twice.
             TypeError: for anything but a text.
         """
-        if not isinstance(name, str):
-            raise TypeError(f'`split` must be a text, as "train" or "train+validation".\nReceived: split={name!r}.')
-        parts = [SPELLINGS.get(part.strip(), part.strip()) for part in name.split("+")]
+        parts = check_split(name)
         for part in parts:
             check_choice("split", part, tuple(self.splits))
-        if len(set(parts)) < len(parts):
-            raise ValueError(f"each split must be named once, or its examples count twice.\nReceived: split={name!r}.")
         joined = self.splits[parts[0]]
         for part in parts[1:]:
             joined = joined.joined(self.splits[part])
@@ -79,6 +79,18 @@ class Source:
             "bad_images": [dataclasses.asdict(image) for image in self.bad_images],
             **self.facts,
         }
+
+
+def check_split(name) -> list[str]:
+    """The splits that a text names; raises for those that no data has."""
+    if not isinstance(name, str):
+        raise TypeError(f'`split` must be a text, as "train" or "train+validation".\nReceived: split={name!r}.')
+    parts = [SPELLINGS.get(part.strip(), part.strip()) for part in name.split("+")]
+    for part in parts:
+        check_choice("split", part, tuple(dict.fromkeys(SPELLINGS.values())))
+    if len(set(parts)) < len(parts):
+        raise ValueError(f"each split must be named once, or its examples count twice.\nReceived: split={name!r}.")
+    return parts
 
 
 Data: TypeAlias = FilePath | Sequence[Any] | Mapping[str, Any] | Source  # what `open_source` takes

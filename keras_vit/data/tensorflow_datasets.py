@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from keras_vit.checks import install_hint
 from keras_vit.data.source import Source
 from keras_vit.datasets import OFFICIAL_DATASETS, VTAB_TASKS, DatasetRecord
 
@@ -113,7 +114,7 @@ def open_named(name: str, download: bool) -> Source:
             images.
         ImportError: without tensorflow-datasets.
     """
-    tfds = _library()
+    tfds = _library(f"there is no file or folder {name!r}, and a data set by name")
     if name.startswith("vtab/"):
         from keras_vit.datasets import find_dataset
 
@@ -128,18 +129,18 @@ def open_named(name: str, download: bool) -> Source:
 
 def open_prepared(path) -> Source:
     """A `Source` of a folder that tensorflow-datasets has written."""
-    builder = _library().builder_from_directory(path)
+    builder = _library("a folder of a prepared data set").builder_from_directory(path)
     return _source(builder.name, builder, OFFICIAL_DATASETS.get(builder.name) or _find_record(builder))
 
 
-def _library():
+def _library(what):
     try:
         import importlib_resources  # noqa: F401  # which tensorflow-datasets needs and does not ask for
         import tensorflow_datasets
     except ImportError as error:
         raise ImportError(
-            "a data set by name comes from tensorflow-datasets, which needs importlib_resources: "
-            'pip install "keras-vit-zoo[data]"'
+            f"{what} comes from tensorflow-datasets, which is to be installed, with importlib_resources: "
+            f"{install_hint('data')}"
         ) from error
     return tensorflow_datasets
 

@@ -27,6 +27,7 @@ from keras_vit.model.heads import ends_in_logits, has_head
 from keras_vit.model.precision import in_precision, is_quantized
 from keras_vit.model.twins import with_input_shape
 from keras_vit.model.vision_transformer import VisionTransformer
+from keras_vit.model.wiring import check_image_size
 from keras_vit.preprocessing import default_names
 
 _BYTES = range(2**10, 2**31)  # of which it may be: a comparison needs some, and graphs count in int32
@@ -97,7 +98,7 @@ def export(
     writer = _writer(format, precision)
     _check_model(model)
     path = _place(path, writer, overwrite)
-    _check_numbers(top_k=top_k, max_bytes=max_bytes, max_pixels=max_pixels, opset=opset)
+    top_k, max_bytes, max_pixels, opset = _check_numbers(top_k, max_bytes, max_pixels, opset)
     _check_choices(activation, jit_compile, format)
     model = _asked_model(model, image_size, max_pixels, writer, format)
     original = in_precision(model, "int8" if is_quantized(model) else "float32")
@@ -227,13 +228,14 @@ def _place(path, writer, overwrite):
     return path
 
 
-def _check_numbers(**numbers):
-    for argument, value in numbers.items():
-        check_positive_int(argument, value)
+def _check_numbers(*values):
+    names = ("top_k", "max_bytes", "max_pixels", "opset")
+    numbers = {name: check_positive_int(name, value) for name, value in zip(names, values, strict=True)}
     if numbers["max_bytes"] not in _BYTES:
         raise ValueError(
             f"`max_bytes` must be {_BYTES[0]} to {_BYTES[-1]}.\nReceived: max_bytes={numbers['max_bytes']}."
         )
+    return numbers.values()
 
 
 def _check_choices(activation, jit_compile, format):
@@ -300,7 +302,8 @@ def _resized(model, image_size):
             "a quantised model keeps its size.\n"
             f"Received: image_size={image_size}, {model.name!r}. Pass the model that it was made from."
         )
-    return with_input_shape(in_precision(model, "float32"), (*image_size, model.input_shape[-1]))
+    sides = check_image_size(image_size, model.config)
+    return with_input_shape(in_precision(model, "float32"), (*sides, model.input_shape[-1]))
 
 
 def _names(model, labels):

@@ -11,6 +11,7 @@ import zipfile
 
 import numpy as np
 
+from keras_vit.checks import install_hint
 from keras_vit.exporting.pixels import pixel_function
 from keras_vit.exporting.report import ExportError, Runtime
 from keras_vit.silence import silence
@@ -74,7 +75,7 @@ def _interpreter():
         from ai_edge_litert.interpreter import Interpreter
     except ImportError as error:
         raise ImportError(
-            'a LiteRT file is opened by ai-edge-litert, which is missing: pip install "keras-vit-zoo[export]"'
+            f"a LiteRT file is opened by ai-edge-litert, which is missing: {install_hint('export')}"
         ) from error
     return ai_edge_litert, Interpreter
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from keras_vit.checks import install_hint
 from keras_vit.exporting.pixels import pixel_function
 from keras_vit.exporting.report import ExportError, Runtime
 from keras_vit.silence import silence
@@ -94,7 +95,7 @@ def _openvino():
         with silence(), _unreported():
             import openvino
     except ImportError as error:
-        raise ImportError('OpenVINO is missing: pip install "keras-vit-zoo[export]"') from error
+        raise ImportError(f"OpenVINO is missing: {install_hint('export')}") from error
     return openvino
 
 
@@ -103,9 +104,7 @@ def _nncf():
         with silence(), _unreported():
             import nncf
     except ImportError as error:
-        raise ImportError(
-            'OpenVINO is quantised by nncf, which is missing: pip install "keras-vit-zoo[export]"'
-        ) from error
+        raise ImportError(f"OpenVINO is quantised by nncf, which is missing: {install_hint('export')}") from error
     return nncf
 
 

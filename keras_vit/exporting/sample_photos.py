@@ -7,6 +7,7 @@ from typing import TypeAlias
 
 import numpy as np
 
+from keras_vit.checks import install_hint
 from keras_vit.images.read import ImageError, read_image
 
 _SAMPLES = ("china.jpg", "flower.jpg")  # the two photos that come with scikit-learn, 427 x 640
@@ -118,7 +119,7 @@ def _parts_of_samples(count):
     except ImportError as error:
         raise ImportError(
             "the photos that an export is tested on come with scikit-learn, which is missing: "
-            'pip install "keras-vit-zoo[export]", or pass `images=`'
+            f"{install_hint('export')}, or pass `images=`"
         ) from error
     wholes, rng, parts = [load_sample_image(name) for name in _SAMPLES], np.random.default_rng(0), []
     for number in range(count):

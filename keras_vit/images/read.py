@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from keras_vit.checks import install_hint
 from keras_vit.escaping import printable
 from keras_vit.files import FileKindError, read_regular
 from keras_vit.images.check import fault_of
@@ -78,7 +79,7 @@ def _by_pillow(path, data):
     try:
         from PIL import Image, ImageOps, UnidentifiedImageError
     except ImportError as error:
-        raise ImportError('WebP and BMP need Pillow, which is missing: pip install "keras-vit-zoo[data]"') from error
+        raise ImportError(f"WebP and BMP need Pillow, which is missing: {install_hint('data')}") from error
     try:
         with _no_warning_of_size(), Image.open(io.BytesIO(data), formats=_BY_PILLOW) as image:
             if image.width * image.height > MAX_PIXELS:

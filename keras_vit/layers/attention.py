@@ -41,8 +41,8 @@ class MultiHeadAttention(CastingLayer):
 
     def __init__(self, hidden_size: int, num_heads: int, dropout_rate: float = 0.0, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        check_positive_int("hidden_size", hidden_size)
-        check_positive_int("num_heads", num_heads)
+        hidden_size = check_positive_int("hidden_size", hidden_size)
+        num_heads = check_positive_int("num_heads", num_heads)
         if hidden_size % num_heads:
             raise ValueError(
                 "`hidden_size` must be a multiple of `num_heads`, so that every head has the same width.\n"

@@ -68,7 +68,7 @@ class MlpBlock(CastingLayer):
         self, hidden_size: int, mlp_dim: int, dropout_rate: float = 0.0, activation: str = "gelu_tanh", **kwargs: Any
     ) -> None:
         super().__init__(**kwargs)
-        check_positive_int("mlp_dim", mlp_dim)
+        hidden_size, mlp_dim = check_positive_int("hidden_size", hidden_size), check_positive_int("mlp_dim", mlp_dim)
         check_choice("activation", activation, ACTIVATIONS)
         self.hidden_size = hidden_size
         self.mlp_dim = mlp_dim
@@ -160,10 +160,10 @@ class TransformerBlock(CompositeLayer):
     ) -> None:
         super().__init__(**kwargs)
         if num_output_tokens is not None:
-            check_positive_int("num_output_tokens", num_output_tokens)
-        self.hidden_size = hidden_size
-        self.num_heads = num_heads
-        self.mlp_dim = mlp_dim
+            num_output_tokens = check_positive_int("num_output_tokens", num_output_tokens)
+        self.hidden_size = check_positive_int("hidden_size", hidden_size)
+        self.num_heads = check_positive_int("num_heads", num_heads)
+        self.mlp_dim = check_positive_int("mlp_dim", mlp_dim)
         self.dropout_rate = dropout_rate
         self.attention_dropout_rate = attention_dropout_rate
         self.stochastic_depth_rate = stochastic_depth_rate

@@ -6,7 +6,7 @@ import keras
 from keras import ops
 
 from keras_vit.annotations import Arguments, Shape, Tensor
-from keras_vit.checks import check_choice
+from keras_vit.checks import check_choice, check_positive_int
 from keras_vit.layers.attention import MultiHeadAttention
 from keras_vit.layers.composite import CompositeLayer
 from keras_vit.layers.encoder import NORM_EPSILON, MlpBlock, layer_norm
@@ -81,9 +81,9 @@ class AttentionPooling(CompositeLayer):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self.hidden_size = hidden_size
-        self.num_heads = num_heads
-        self.mlp_dim = mlp_dim
+        self.hidden_size = check_positive_int("hidden_size", hidden_size)
+        self.num_heads = check_positive_int("num_heads", num_heads)
+        self.mlp_dim = check_positive_int("mlp_dim", mlp_dim)
         self.activation = activation
         self.layer_norm_epsilon = layer_norm_epsilon
         self.num_prefix_tokens = num_prefix_tokens

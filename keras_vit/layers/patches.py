@@ -35,8 +35,8 @@ class PatchEmbedding(keras.layers.Layer):
 
     def __init__(self, hidden_size: int, patch_size: int, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        check_positive_int("hidden_size", hidden_size)
-        check_positive_int("patch_size", patch_size)
+        hidden_size = check_positive_int("hidden_size", hidden_size)
+        patch_size = check_positive_int("patch_size", patch_size)
         self.hidden_size = hidden_size
         self.patch_size = patch_size
         self.projection = keras.layers.Conv2D(

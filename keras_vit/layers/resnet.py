@@ -71,7 +71,7 @@ class ResNetRoot(keras.layers.Layer):
 
     def __init__(self, width: int, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        check_positive_int("width", width)
+        width = check_positive_int("width", width)
         self.width = width
         self.conv = _std_conv(width, 7, 2, self.dtype_policy, "conv")
         self.norm = _group_norm(self.dtype_policy, "norm")
@@ -112,7 +112,7 @@ class ResNetUnit(keras.layers.Layer):
 
     def __init__(self, filters: int, strides: int = 1, projection: bool = False, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        check_positive_int("filters", filters)
+        filters, strides = check_positive_int("filters", filters), check_positive_int("strides", strides)
         self.filters = filters
         self.strides = strides
         self.projection = projection

@@ -50,7 +50,7 @@ def add_lora(
     check_vision_transformer(model)
     targets = (targets,) if isinstance(targets, str) else tuple(targets)
     dense_layers = _find_dense_layers(model, targets)
-    _check_factors(rank, alpha, dense_layers)
+    rank = _check_factors(rank, alpha, dense_layers)
     _check_model(model, dense_layers)
     set_trainable(model, True)  # a frozen block would hide the factors in it
     for weight in model.weights:
@@ -125,7 +125,7 @@ def _find_dense_layers(model, targets):
 
 
 def _check_factors(rank, alpha, dense_layers):
-    check_positive_int("rank", rank)
+    rank = check_positive_int("rank", rank)
     most = min(min(dense.kernel.shape) for dense in dense_layers)
     if rank > most:
         raise ValueError(
@@ -138,6 +138,7 @@ def _check_factors(rank, alpha, dense_layers):
             raise ValueError(
                 f"`alpha` must be positive: the factors' weight is alpha / rank.\nReceived: alpha={alpha}."
             )
+    return rank
 
 
 def _check_model(model, dense_layers):

@@ -41,8 +41,7 @@ def with_input_shape(
         )
     if resize_method is not None:
         check_choice("resize_method", resize_method, RESIZE_METHODS)
-    check_input_shape(input_shape, model.config)
-    input_shape = tuple(input_shape)
+    input_shape = check_input_shape(input_shape, model.config)
     if input_shape[2] != model.input_shape[-1]:
         raise ValueError(
             "`input_shape` must have as many channels as the model.\n"

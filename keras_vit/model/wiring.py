@@ -19,6 +19,7 @@ from keras_vit.model.vision_transformer import VisionTransformer
 from keras_vit.preprocessing import Preprocessing
 
 DEFAULT_IMAGE_SIZE = 224  # pixels, the resolution of pre-training
+_MOST_COLOURS = 4  # channels of a photo
 ENDS = ("head", "head_distillation", "average", "activation")  # layers of at least float32
 
 
@@ -178,21 +179,47 @@ def known_grid(shape, config):
     return None if None in shape[:2] else config.grid(*shape[:2])
 
 
-def check_input_shape(shape, config):
-    """Raises unless `shape` is (H, W, C) with sides that are unknown or tiled by the config's patches."""
+def check_input_shape(shape, config) -> tuple:
+    """`shape` as ints; raises unless it is (H, W, C) with sides that are unknown or tiled by the config's patches."""
     if not isinstance(shape, (tuple, list)) or len(shape) != 3:
         raise ValueError(f"`input_shape` must be (H, W, C).\nReceived: input_shape={shape!r}.")
-    for side in shape[:2]:
-        if side is not None:
-            check_positive_int("input_shape", side)
-    check_positive_int("input_shape", shape[2])
-    step = config.stride
-    if any(side is not None and side % step for side in shape[:2]):
-        nearest = tuple(side and max(round(side / step), 1) * step for side in shape[:2])
-        unit = f"patch_size={config.patch_size}"
-        if step != config.patch_size:
-            unit += f" behind a ResNet, {step} pixels in all"
+    _check_channels_last(shape, config)
+    sides = [side if side is None else check_positive_int("input_shape", side) for side in shape[:2]]
+    shape = (*sides, check_positive_int("input_shape", shape[2]))
+    _check_tiled("input_shape", shape, sides, config, shape[2:])
+    return shape
+
+
+def check_image_size(size, config) -> tuple:
+    """`size`, a side or (H, W), as (H, W) of ints; raises unless the sides are unknown or tiled by the patches."""
+    given = size if isinstance(size, (tuple, list)) else (size, size)
+    if len(given) != 2:
+        raise ValueError(f"`image_size` must be one side, or (H, W).\nReceived: image_size={size!r}.")
+    sides = [side if side is None else check_positive_int("image_size", side) for side in given]
+    _check_tiled("image_size", size, sides, config)
+    return tuple(sides)
+
+
+def _check_channels_last(shape, config):
+    """Refuses (3, 64, 64) in words that help, unless patches of so few pixels make it an image of many channels."""
+    height, width, channels = shape
+    last = channels is None or (isinstance(channels, int) and channels > _MOST_COLOURS)
+    if last and height in range(1, _MOST_COLOURS + 1) and height % config.stride:
         raise ValueError(
-            "`input_shape` must be a multiple of `patch_size` on both sides, so that patches tile the image.\n"
-            f"Received: input_shape={tuple(shape)}, {unit}. Nearest: {(*nearest, shape[2])}."
+            "`input_shape` must be (H, W, C), with the channels last.\n"
+            f"Received: input_shape={tuple(shape)}. Pass {(width, channels, height)}."
         )
+
+
+def _check_tiled(name, given, sides, config, channels=()):
+    step = config.stride
+    if not any(side is not None and side % step for side in sides):
+        return
+    nearest = (*(side and max(round(side / step), 1) * step for side in sides), *channels)
+    unit = f"patch_size={config.patch_size}"
+    if step != config.patch_size:
+        unit += f" behind a ResNet, {step} pixels in all"
+    raise ValueError(
+        f"`{name}` must be a multiple of `patch_size` on both sides, so that patches tile the image.\n"
+        f"Received: {name}={given}, {unit}. Nearest: {nearest if isinstance(given, (tuple, list)) else nearest[0]}."
+    )

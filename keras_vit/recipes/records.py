@@ -39,6 +39,7 @@ _CHOICES = {
 _TEXTS = ("name", "source", "augmentation")
 _TUPLES = ("models", "learning_rate_grid")
 _PAIRS = {"citations": None, "model_fields": ViTConfig}  # of a field's name and a value; None is `Recipe`
+_SHOWN = 4  # names, where none is near
 _NEEDS_NO_CITATION = ("name", "source", "stage", "models", "citations")
 
 
@@ -144,7 +145,7 @@ class Recipe:
 
     def _check_numbers(self):
         for field in (*_COUNTS, *(field for field in _OPTIONAL_COUNTS if getattr(self, field) is not None)):
-            check_positive_int(field, getattr(self, field))
+            object.__setattr__(self, field, check_positive_int(field, getattr(self, field)))
         for field in _SHARES:
             if getattr(self, field) is not None:
                 check_share(field, getattr(self, field))
@@ -154,7 +155,7 @@ class Recipe:
             check_positive("learning_rate", rate)
         if self.clip_norm is not None:
             check_positive("clip_norm", self.clip_norm)
-        check_steps("cooldown_steps", self.cooldown_steps)
+        object.__setattr__(self, "cooldown_steps", check_steps("cooldown_steps", self.cooldown_steps))
         check_number("head_bias", self.head_bias)
         if not (self.representation_layer is None or isinstance(self.representation_layer, bool)):
             raise TypeError(
@@ -171,7 +172,7 @@ class Recipe:
                     f"Received: {first}={given[first]}, {second}={given[second]}."
                 )
         if self.warmup_steps is not None:
-            check_steps("warmup_steps", self.warmup_steps)
+            object.__setattr__(self, "warmup_steps", check_steps("warmup_steps", self.warmup_steps))
         else:
             check_share("warmup_fraction", self.warmup_fraction)
         if self.published_steps is not None and (self.warmup_steps or 0) >= self.published_steps:
@@ -275,10 +276,16 @@ def find_in(table, name) -> Recipe:
         raise TypeError(f"`recipe` must be a name or a `Recipe`.\nReceived: {name!r}.")
     if name not in table:
         raise ValueError(
-            "`recipe` must be a name in `keras_vit.RECIPES` (print it to see them all) or a `Recipe`.\n"
-            f"Received: {name!r}.{did_you_mean(name, table)}"
+            "`recipe` must be a name in `keras_vit.RECIPES` (`keras-vit recipes` prints them) or a `Recipe`.\n"
+            f"Received: {name!r}.{did_you_mean(name, table) or _some_of(table)}"
         )
     return table[name]
+
+
+def _some_of(table):
+    """A few names from all over a table."""
+    names = list(table)
+    return f" Some of them: {', '.join(map(repr, names[:: max(len(names) // _SHOWN, 1)]))}."
 
 
 def cite(**fields) -> tuple[tuple[str, str], ...]:

@@ -8,7 +8,7 @@ import dataclasses
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import keras
 
@@ -18,7 +18,7 @@ from keras_vit.data import load_dataset
 from keras_vit.data.source import Data
 from keras_vit.evaluation import Evaluation, evaluate
 from keras_vit.runs.configuration import configuration_of
-from keras_vit.runs.options import FinetuneOptions, changed, with_options
+from keras_vit.runs.options import FinetuneChanges, FinetuneOptions, changed, with_options
 from keras_vit.runs.plots import draw_confusion, draw_curves
 from keras_vit.runs.preparation import num_parameters, prepare
 from keras_vit.runs.progress import Progress, duration
@@ -68,6 +68,10 @@ class Result:
     split: str
     facts: dict
 
+    def __repr__(self):
+        facts = f"split={self.split!r}, classes={self.classes}, seconds={self.seconds:.1f}, out={str(self.out)!r}"
+        return f"Result(test_accuracy={self.test_accuracy:.4f}, {facts})"
+
 
 @with_options
 def finetune(
@@ -76,7 +80,7 @@ def finetune(
     options: FinetuneOptions | None = None,
     *,
     say: Callable[[str], Any] = print,
-    **changes: Any,
+    **changes: Unpack[FinetuneChanges],
 ) -> Result:
     """Trains a classifier on labelled images by a published recipe, measures it, and writes everything down.
 
@@ -96,14 +100,14 @@ def finetune(
         A `Result`.
 
     Raises:
-        TypeError: for a keyword that is no option.
+        TypeError: for a keyword that is no option, or a value of the wrong type.
         ValueError: for arguments or data that are wrong, an `out` that is not empty or cannot be written
             to, or a batch that cannot fit.
         TrainingDivergedError: if the loss is no longer finite. `out` then has all figures and the last finite model.
         OfflineError: if the weights are not at hand and cannot be brought.
         ImportError: without the extra `train`.
     """
-    options = changed(options, changes)
+    options = changed(options, dict(changes))
     began = time.monotonic()
     check_free(out)
     check_installed("matplotlib", "it draws the pictures of a run", "train")

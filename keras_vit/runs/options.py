@@ -7,14 +7,22 @@ Without Keras, so that a command line can be parsed before it is imported.
 
 import dataclasses
 import inspect
+import os
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypedDict, TypeVar
 
-from keras_vit.checks import check_choice, did_you_mean
+from keras_vit.annotations import FilePath
+from keras_vit.checks import check_choice, check_positive, check_positive_int, check_seed, check_share, did_you_mean
+from keras_vit.recipes import Recipe, find_recipe
+from keras_vit.variants import BUILDERS, VARIANTS, ViTConfig
+from keras_vit.weights.hub import near
+from keras_vit.weights.resolve import check_weights
 
 PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")  # Keras' dtype policies
 STRATEGIES = ("none", "mirrored")
 ON_BAD_IMAGE = ("skip", "raise")
+_COUNTS = ("batch_size", "steps", "epochs", "accumulation_steps", "lora_rank")
+_NAMES = ("small", *VARIANTS, *BUILDERS)  # of models
 _OTHER_WORDS = {"policy": "precision", "dtype": "precision"}  # what others call an option
 _Function = TypeVar("_Function", bound=Callable)
 
@@ -45,7 +53,7 @@ class FinetuneOptions:
         accumulation_steps: micro-batches of a batch. Where neither this nor `batch_size` is given, as many as the
             memory asks for.
         layer_decay: in (0, 1], of the rate from each layer to the one below.
-        ema_momentum: of Polyak averaging, in (0, 1), instead of the recipe's.
+        ema_momentum: of Polyak averaging, in [0, 1), instead of the recipe's.
         lora_rank: trains low-rank factors of this rank and the head only.
         trainable: `"all"`, `"head"`, or `"last_blocks:k"`.
         precision: `"float32"`, `"mixed_bfloat16"` or `"mixed_float16"`.
@@ -54,36 +62,63 @@ class FinetuneOptions:
         on_bad_image: `"skip"` names files that cannot be decoded and goes on; `"raise"` refuses them.
 
     Raises:
-        ValueError: for a value that is none of its choices, or values that contradict each other.
+        ValueError: for a value that is none of its choices or out of range, or values that contradict each other.
+        TypeError: for a value of the wrong type.
     """
 
-    model: Any = _option("small", "a variant as B/16, a builder as ViTB16, or small, the default", metavar="NAME")
-    weights: Any = _option(
-        "default", "published ones, a file, or none for random ones; a variant has augreg-imagenet21k", metavar="NAME"
+    model: Any = _option("small", "a variant as B/16, a builder as ViTB16, or small", metavar="MODEL")
+    weights: FilePath | None = _option(
+        "default",
+        "published ones, a file, or none; by default augreg-imagenet21k for a variant, else none",
+        metavar="NAME",
     )
-    recipe: Any = _option(None, "as in `keras-vit recipes`; by default that for these weights", metavar="NAME")
+    recipe: Recipe | str | None = _option(
+        None, "as in `keras-vit recipes`; by default that for these weights", metavar="NAME"
+    )
     batch_size: int | None = _option(
         None, "images of one optimizer step; by default the recipe's, or fewer for a small set", type=int, metavar="B"
     )
     steps: int | None = _option(None, "optimizer steps in all; by default the recipe's", type=int, metavar="N")
-    epochs: int | None = _option(None, "the same as passes over the images", type=int, metavar="N")
-    learning_rate: float | None = _option(None, "the highest learning rate", type=float, metavar="RATE")
-    image_size: Any = _option(None, "side of the images in the model", type=int, metavar="PIXELS")
-    augmentation: Any = _option(None, "of the training images, as inception or augreg-medium1", metavar="NAME")
+    epochs: int | None = _option(
+        None, "the same as passes over the images; by default the recipe's", type=int, metavar="N"
+    )
+    learning_rate: float | None = _option(
+        None, "the highest one; by default the recipe's, in proportion to the batch", type=float, metavar="RATE"
+    )
+    image_size: int | tuple[int, int] | None = _option(
+        None, "side in pixels; by default the recipe's or the model's", type=int, metavar="SIZE"
+    )
+    augmentation: Any = _option(
+        None, "of the training images, as inception or augreg-medium1; by default the recipe's", metavar="NAME"
+    )
     accumulation_steps: int | None = _option(
-        None, "compute each batch in K micro-batches, in less memory", flag="--accumulate", type=int, metavar="K"
+        None,
+        "micro-batches of a batch, for less memory; by default as few as fit",
+        flag="--accumulate",
+        type=int,
+        metavar="K",
     )
     layer_decay: float | None = _option(
-        None, "of the learning rate, from each layer to the one below", type=float, metavar="FACTOR"
+        None, "of the learning rate, from each layer to the one below; by default 1", type=float, metavar="FACTOR"
     )
     ema_momentum: float | None = _option(
-        None, "keep an average of the weights, with this momentum", flag="--ema", type=float, metavar="MOMENTUM"
+        None,
+        "keep an average of the weights, with this momentum; by default the recipe's",
+        flag="--ema",
+        type=float,
+        metavar="MOMENTUM",
     )
     lora_rank: int | None = _option(
-        None, "train low-rank factors of this rank and the head only", flag="--lora", type=int, metavar="RANK"
+        None,
+        "train low-rank factors of this rank and the head only; by default none",
+        flag="--lora",
+        type=int,
+        metavar="RANK",
     )
     trainable: str = _option("all", "the weights that learn: all, head, or last_blocks:K", metavar="WEIGHTS")
-    seed: int = _option(0, "of the split, the order, the augmentation and the random initialisation", type=int)
+    seed: int = _option(
+        0, "of the split, the order, the augmentation and the random initialisation", type=int, metavar="N"
+    )
     precision: str = _option("float32", "of the computation; weights stay in float32", choices=PRECISIONS)
     on_bad_image: str = _option("skip", "leave out files that cannot be decoded, or refuse them", choices=ON_BAD_IMAGE)
     strategy: str = _option("none", "mirrored trains on all GPUs of this machine together", choices=STRATEGIES)
@@ -92,11 +127,57 @@ class FinetuneOptions:
         for option in dataclasses.fields(self):
             if choices := option.metadata["parser"].get("choices"):
                 check_choice(option.name, getattr(self, option.name), choices)
-        parse_trainable(self.trainable)
+        self._check_numbers()
+        _check_model(self.model)
+        if self.weights is not None:
+            check_weights(self.weights)
+        if self.recipe is not None:
+            find_recipe(self.recipe)
+        if self.augmentation is not None:
+            from keras_vit.augmentation import find_augmentation
+
+            find_augmentation(self.augmentation)
+        self._check_together()
+
+    def _check_numbers(self):
+        """Out-of-range ones are refused; integers of NumPy become ints."""
+        for name in _COUNTS:
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, check_positive_int(name, getattr(self, name)))
+        object.__setattr__(self, "seed", check_seed(self.seed))
+        if self.image_size is not None:
+            object.__setattr__(self, "image_size", _check_sides(self.image_size))
+        if self.learning_rate is not None:
+            check_positive("learning_rate", self.learning_rate)
+        if self.ema_momentum is not None:
+            check_share("ema_momentum", self.ema_momentum)
+        if self.layer_decay is not None:
+            from keras_vit.training.layer_decay import check_layer_decay
+
+            check_layer_decay(self.layer_decay)
+
+    def _check_together(self):
+        trainable, _ = parse_trainable(self.trainable)
         if self.lora_rank is not None and self.trainable != "all":
             raise ValueError(
                 "LoRA says by itself which weights learn, so `trainable` must be left out.\n"
                 f"Received: lora_rank={self.lora_rank}, trainable={self.trainable!r}."
+            )
+        if trainable == "head" and self.layer_decay not in (None, 1):
+            raise ValueError(
+                "`layer_decay` needs blocks that learn, and with `trainable` at 'head' none does.\n"
+                f"Received: trainable={self.trainable!r}, layer_decay={self.layer_decay}. Leave one of them out."
+            )
+        if self.steps is not None and self.epochs is not None:
+            raise ValueError(
+                "`steps` and `epochs` say the same thing, so pass one.\n"
+                f"Received: steps={self.steps}, epochs={self.epochs}."
+            )
+        batch_size, parts = self.batch_size, self.accumulation_steps
+        if batch_size is not None and parts is not None and batch_size % parts:
+            raise ValueError(
+                "`accumulation_steps` must divide `batch_size`, so that micro-batches are equal.\n"
+                f"Received: accumulation_steps={parts}, batch_size={batch_size}."
             )
 
     def facts(self) -> dict[str, Any]:
@@ -111,12 +192,40 @@ FLAGS = {
 }
 
 
+class FinetuneChanges(TypedDict, total=False):
+    """The same fields as keywords, for type checkers, which cannot read them off the record."""
+
+    model: Any
+    weights: FilePath | None
+    recipe: Recipe | str | None
+    batch_size: int | None
+    steps: int | None
+    epochs: int | None
+    learning_rate: float | None
+    image_size: int | tuple[int, int] | None
+    augmentation: Any
+    accumulation_steps: int | None
+    layer_decay: float | None
+    ema_momentum: float | None
+    lora_rank: int | None
+    trainable: str
+    seed: int
+    precision: str
+    on_bad_image: str
+    strategy: str
+
+
 def changed(options: FinetuneOptions | None, changes: dict[str, Any]) -> FinetuneOptions:
     """`options`, or the default ones, with these fields changed.
 
     Raises:
-        TypeError: for a name that is no field; it names the nearest ones.
+        TypeError: for a name that is no field; it names the nearest ones. For options that are no record.
     """
+    if not isinstance(options, (FinetuneOptions, type(None))):
+        raise TypeError(
+            "`options` must be a `FinetuneOptions`; single options are keywords.\n"
+            f"Received: options={options!r}. Of a dict pass **{{...}}."
+        )
     for name in changes:
         if name not in FLAGS:
             hint = did_you_mean(_OTHER_WORDS.get(name, name), FLAGS) or f" Its fields are {', '.join(FLAGS)}."
@@ -134,6 +243,36 @@ def with_options(function: _Function) -> _Function:
     ]
     vars(function)["__signature__"] = signature.replace(parameters=[*own, *fields])
     return function
+
+
+def _check_model(model):
+    rule = (
+        "`model` must be 'small', a variant as 'B/16', a builder as 'ViTB16', a `ViTConfig`, or a `VisionTransformer`."
+    )
+    if isinstance(model, (str, os.PathLike)):
+        if model in _NAMES:
+            return
+        if os.path.exists(model) or str(model).endswith(".keras"):
+            raise ValueError(
+                f"{rule}\nReceived: {os.fspath(model)!r}, a saved model or another file. To train a saved model on, "
+                "pass what keras.saving.load_model gives, in Python. As it is, `keras-vit evaluate`, `predict` and "
+                "`export` take it."
+            )
+        raise ValueError(f"{rule}\nReceived: {os.fspath(model)!r}.{near(os.fspath(model), _NAMES)}")
+    if not isinstance(model, ViTConfig):
+        from keras_vit.model.vision_transformer import VisionTransformer
+
+        if not isinstance(model, VisionTransformer):
+            raise TypeError(f"{rule}\nReceived: an object of type {type(model).__name__}.")
+
+
+def _check_sides(size):
+    """A side in pixels, or (H, W)."""
+    if not isinstance(size, (tuple, list)):
+        return check_positive_int("image_size", size)
+    if len(size) != 2:
+        raise ValueError(f"`image_size` must be one side, or (H, W).\nReceived: image_size={size!r}.")
+    return tuple(check_positive_int("image_size", side) for side in size)
 
 
 def parse_trainable(text: str) -> tuple[str, int | None]:

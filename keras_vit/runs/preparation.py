@@ -7,21 +7,22 @@ import math
 import keras
 
 from keras_vit.augmentation import Augmentation, find_augmentation
-from keras_vit.builders import build
-from keras_vit.checks import check_positive_int
+from keras_vit.builders import build, published_variant
 from keras_vit.data import Source, open_source
 from keras_vit.escaping import printable
 from keras_vit.model.freezing import freeze
 from keras_vit.model.lora import add_lora
 from keras_vit.model.vision_transformer import VisionTransformer
-from keras_vit.model.wiring import DEFAULT_IMAGE_SIZE
+from keras_vit.model.wiring import DEFAULT_IMAGE_SIZE, check_image_size
 from keras_vit.recipes import find_recipe
 from keras_vit.runs.options import FinetuneOptions, parse_trainable
-from keras_vit.runs.small_models import small_model
+from keras_vit.runs.small_models import SMALL_MODELS, small_model
 from keras_vit.training.memory import available_memory, check_memory, largest_micro_batch
+from keras_vit.training.model_check import check_model
 from keras_vit.training.plan import Plan, plan
 from keras_vit.variants import ViTConfig, variant
 from keras_vit.weights.hub import variant_of
+from keras_vit.weights.resolve import check_available
 
 PRETRAINED = "augreg-imagenet21k"  # weights of a variant unless others are asked for
 FINETUNE_RECIPE = "augreg-finetune"
@@ -56,7 +57,7 @@ class Preparation:
 
 def prepare(data, options: FinetuneOptions, say) -> Preparation:
     """Opens the data, builds and compiles the model, and refuses what cannot be trained."""
-    find_recipe(options.recipe or FINETUNE_RECIPE)  # a wrong name is found before the data is looked through
+    _check_request(options)
     source = open_source(data, seed=options.seed, on_bad_image=options.on_bad_image)
     _say_source(source, say)
     split = _measured_split(source)
@@ -74,6 +75,48 @@ def prepare(data, options: FinetuneOptions, say) -> Preparation:
         model.compile(**training_plan.compile_arguments(labels))
     _say_plan(model, training_plan, say)
     return Preparation(options, source, split, model, training_plan, augmentation, labels, devices)
+
+
+def _check_request(options):
+    """Refuses what no data could mend, before they are looked through."""
+    if options.strategy != "none" and keras.backend.backend() != "tensorflow":
+        raise ValueError(
+            "`strategy='mirrored'` is TensorFlow's.\n"
+            f"Received: the {keras.backend.backend()} backend. Set KERAS_BACKEND=tensorflow."
+        )
+    if isinstance(options.model, VisionTransformer):
+        config = options.model.config
+        _check_is_built(options)
+        check_model(options.model, _find_recipe(options, None))
+    else:
+        config = _config_of(options.model)
+        if (weights := _weights_of(options)) is not None:
+            check_available(weights, published_variant(config))
+        if options.image_size is not None:
+            check_image_size(options.image_size, config)
+    _check_depth_and_width(options, config)
+
+
+def _config_of(model):
+    """The config of what is not built yet; of "small" that for tiny images, whose patches divide those for photos."""
+    if isinstance(model, ViTConfig):
+        return model
+    return SMALL_MODELS["tiny"].config if model == "small" else variant(variant_of(model))
+
+
+def _check_depth_and_width(options, config):
+    _, blocks = parse_trainable(options.trainable)
+    if blocks is not None and blocks > config.num_layers:
+        raise ValueError(
+            "`trainable` must leave the model's blocks or fewer to learn.\n"
+            f"Received: trainable={options.trainable!r}, a model with {config.num_layers} blocks."
+        )
+    most = min(config.hidden_size, config.mlp_dim)
+    if options.lora_rank is not None and options.lora_rank > most:
+        raise ValueError(
+            "`lora_rank` must be at most the smaller side of each kernel.\n"
+            f"Received: lora_rank={options.lora_rank}, smallest side {most}."
+        )
 
 
 def num_parameters(weights) -> int:
@@ -114,16 +157,16 @@ def _weights_of(options):
 def _find_model(options, source, small, recipe):
     """The model, and what becomes of its head."""
     if isinstance(options.model, VisionTransformer):
-        _check_built_model(options, source)
+        _check_fits(options.model, source)
         return options.model, "keep"
     config, size = options.model, options.image_size
     size = recipe.image_size if size is None else size
     if config == "small":
         config, size = small.config, small.image_size if size is None else size
     weights = _weights_of(options)
-    shape = _input_shape(size, weights, source)
     config = variant_of(config) if isinstance(config, str) else config
     known = config if isinstance(config, ViTConfig) else variant(config)
+    shape = _input_shape(size, weights, source, known)
     name = "vit_small" if options.model == "small" else None
     arguments = recipe.model_arguments(known)
     classes = len(source.class_names)
@@ -131,25 +174,25 @@ def _find_model(options, source, small, recipe):
     return model, "reset"
 
 
-def _input_shape(size, weights, source):
+def _input_shape(size, weights, source, config):
     """`(H, W, C)`, or `None` for the one that the weights were trained at."""
     if size is None and weights is not None:
         return None
     size = DEFAULT_IMAGE_SIZE if size is None else size
-    sides = (size, size) if isinstance(size, int) else tuple(size)
-    for side in sides:
-        check_positive_int("image_size", side)
+    sides = check_image_size(size, config)
     channels = min(source.pixels("train", 0).shape[-1], 3) if weights is None else 3
     return (*sides, channels)
 
 
-def _check_built_model(options, source):
-    model = options.model
+def _check_is_built(options):
     if options.image_size is not None or options.weights != "default":
         raise ValueError(
             "a model that is built has its size and its weights.\n"
-            f"Received: image_size={options.image_size}, weights={options.weights!r} for {model.name!r}."
+            f"Received: image_size={options.image_size}, weights={options.weights!r} for {options.model.name!r}."
         )
+
+
+def _check_fits(model, source):
     if model.output_shape[-1] != len(source.class_names) or None in model.input_shape[1:]:
         raise ValueError(
             "the model must have one output for each class of the data, and images of one size.\n"
@@ -170,7 +213,6 @@ def _make_plan(options, source, model, recipe, devices, say):
     images = source.sizes["train"]
     batch_size = options.batch_size
     batch_size = _usual_batch(recipe.batch_size, images, devices) if batch_size is None else batch_size
-    check_positive_int("batch_size", batch_size)
     if batch_size % devices:
         raise ValueError(
             "`batch_size` must be a multiple of the devices, so that each gets as much.\n"
@@ -233,11 +275,6 @@ def _strategy_scope(strategy):
     if strategy == "none":
         yield 1
         return
-    if keras.backend.backend() != "tensorflow":
-        raise ValueError(
-            "`strategy='mirrored'` is TensorFlow's.\n"
-            f"Received: the {keras.backend.backend()} backend. Set KERAS_BACKEND=tensorflow."
-        )
     import tensorflow as tf
 
     mirrored = tf.distribute.MirroredStrategy()

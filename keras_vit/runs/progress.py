@@ -11,8 +11,8 @@ import keras
 class Progress(keras.callbacks.Callback):
     """Tells of every epoch, and on a terminal of every step.
 
-    The speed and the time left come of the steps after the first, which compiles, and of the time that evaluation
-    and saving between epochs take.
+    The speed and the time left come of the steps after the first, which compiles. The first evaluation compiles too,
+    so the time left counts evaluation and saving from the second epoch on.
 
     Args:
         plan: a `Plan`: how many epochs, steps and images there are.
@@ -26,6 +26,7 @@ class Progress(keras.callbacks.Callback):
         self._bar: Any = None
         self._task: Any = None
         self._began: Any = None
+        self._now: Any = None  # the end of what the time left is reckoned from
         self._epoch_began: Any = None
         self._done = self._compiled = self._epoch = 0  # steps; steps that the clock leaves out; epochs
         self._show_bar = say is print and sys.stdout is not None and sys.stdout.isatty()
@@ -37,6 +38,8 @@ class Progress(keras.callbacks.Callback):
             self._bar = _bar()
             self._task = self._bar.add_task("", total=self.plan.steps, **_columns())
             self._bar.start()
+        else:
+            self.say("compiling the first step, which takes longer than all others")
 
     def on_epoch_begin(self, epoch, logs=None):
         self._epoch, self._epoch_began, self._epoch_steps = epoch, time.monotonic(), 0
@@ -44,8 +47,9 @@ class Progress(keras.callbacks.Callback):
     def on_train_batch_end(self, batch, logs=None):
         self._done += 1
         self._epoch_steps += 1
+        self._now = time.monotonic()
         if self._began is None:
-            self._began, self._compiled = time.monotonic(), self._done
+            self._began, self._compiled = self._now, self._done
             self._epoch_began, self._epoch_steps = self._began, 0
         if self._bar is not None:
             self._bar.update(self._task, completed=self._done, **self._state(logs or {}))
@@ -56,8 +60,12 @@ class Progress(keras.callbacks.Callback):
     def on_epoch_end(self, epoch, logs=None):
         seconds = getattr(self, "_epoch_seconds", None) or time.monotonic() - self._epoch_began
         self._epoch_seconds = None
+        if epoch:
+            self._now = time.monotonic()
         speed = self._epoch_steps * self.plan.batch_size / max(seconds, 1e-9)
         self._say(_line(epoch, self.plan.epochs, logs or {}, speed, self.seconds_left()))
+        if not epoch:
+            self._began, self._compiled = time.monotonic(), self._done
 
     def on_train_end(self, logs=None):
         self.close()
@@ -67,7 +75,7 @@ class Progress(keras.callbacks.Callback):
         timed = self._done - self._compiled
         if self._began is None or timed < 1:
             return None
-        return (time.monotonic() - self._began) / timed * max(self.plan.steps - self._done, 0)
+        return (self._now - self._began) / timed * max(self.plan.steps - self._done, 0)
 
     def close(self):
         """Takes the bar off the terminal, also after a failure."""
@@ -83,7 +91,7 @@ class Progress(keras.callbacks.Callback):
 
     def _state(self, logs):
         timed = self._done - self._compiled
-        speed = timed * self.plan.batch_size / max(time.monotonic() - self._began, 1e-9) if timed else None
+        speed = timed * self.plan.batch_size / max(self._now - self._began, 1e-9) if timed else None
         return {
             "epoch": f"epoch {self._epoch + 1}/{self.plan.epochs}",
             "figures": "  ".join(f"{name} {logs[name]:.4f}" for name in ("loss", "accuracy") if name in logs),

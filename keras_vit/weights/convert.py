@@ -54,7 +54,7 @@ def convert_checkpoint(
     """
     checkpoint = read_checkpoint(source, grid=grid)
     if num_heads is not None:
-        _check_num_heads(checkpoint, num_heads)
+        num_heads = _check_num_heads(checkpoint, num_heads)
     if num_heads is None and checkpoint.num_heads is None and (variant := checkpoint.variant()):
         num_heads = VARIANTS[variant].num_heads
     if num_heads is not None:
@@ -114,7 +114,7 @@ def _checked_labels(labels, classes, folder, destination):
 
 
 def _check_num_heads(checkpoint, num_heads):
-    check_positive_int("num_heads", num_heads)
+    num_heads = check_positive_int("num_heads", num_heads)
     width = checkpoint.measured()[1]
     if width and width % num_heads:
         raise ValueError(
@@ -126,6 +126,7 @@ def _check_num_heads(checkpoint, num_heads):
             "`num_heads` is for files that do not tell it, and must else be what they tell.\n"
             f"Received: num_heads={num_heads}, {checkpoint.num_heads} in {checkpoint.path}."
         )
+    return num_heads
 
 
 def _finite(name, array):

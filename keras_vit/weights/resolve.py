@@ -48,8 +48,7 @@ def find_file(weights, variant: str | None, *, sha256: str | None = None) -> Wei
         CheckpointError: if the file's sha256 is another.
         DownloadError: (an `OSError`) if it cannot be brought.
     """
-    if not isinstance(weights, (str, os.PathLike)):
-        raise TypeError(f"`weights` must be None, a name or a path.\nReceived: weights={weights!r}")
+    check_weights(weights)
     if isinstance(weights, str):
         if weights.startswith("hf:"):
             return _from_hugging_face(weights, variant, sha256)
@@ -62,11 +61,41 @@ def find_file(weights, variant: str | None, *, sha256: str | None = None) -> Wei
     if path.is_dir():
         return _from_folder(path, variant, sha256)
     if not path.is_file():
-        raise FileNotFoundError(
-            "`weights` must be None, a published name (`keras_vit.list_weights()` has them), or the path of a "
-            f"file or folder.\nReceived: weights={os.fspath(weights)!r}, and there is nothing at that path."
-        )
+        raise _nothing_there(weights)
     return WeightsFile(_pinned(path, sha256), _record_of(path, variant))
+
+
+def check_weights(weights) -> None:
+    """Raises for what cannot be weights of any model: see `find_file`, which looks further."""
+    if not isinstance(weights, (str, os.PathLike)):
+        raise TypeError(f"`weights` must be None, a name or a path.\nReceived: weights={weights!r}.")
+    path = Path(weights).expanduser()
+    if path.suffix == ".keras" or (path / "best.keras").is_file():
+        raise ValueError(
+            "`weights` must be a checkpoint, and a .keras file or the folder of a run holds a whole model.\n"
+            f"Received: weights={os.fspath(weights)!r}. `keras-vit evaluate`, `predict` and `export` take it as the "
+            "model. In Python, keras.saving.load_model opens it, and keras_vit.save_checkpoint writes a checkpoint."
+        )
+
+
+def check_available(weights, variant: str | None) -> None:
+    """Raises for what `find_file` can refuse without bringing a file: a name of no weights, a path to nowhere."""
+    check_weights(weights)
+    if isinstance(weights, str):
+        if weights.startswith("hf:") or is_url(weights):
+            return
+        if not _is_path(weights):
+            find_weights(weights, _known(variant, weights))
+            return
+    if not Path(weights).expanduser().exists():
+        raise _nothing_there(weights)
+
+
+def _nothing_there(weights):
+    return FileNotFoundError(
+        "`weights` must be None, a published name (`keras_vit.list_weights()` has them), or the path of a "
+        f"file or folder.\nReceived: weights={os.fspath(weights)!r}, and there is nothing at that path."
+    )
 
 
 def remote_file(record: WeightsRecord, sha256: str | None = None) -> RemoteFile:

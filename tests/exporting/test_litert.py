@@ -198,7 +198,7 @@ def test_operation_that_is_not_built_in_is_refused(tmp_path, monkeypatch):
 
 def test_missing_interpreter_names_the_extra(plain, monkeypatch):
     monkeypatch.setitem(sys.modules, "ai_edge_litert", None)
-    with pytest.raises(ImportError, match=r'pip install "keras-vit-zoo\[export\]"'):
+    with pytest.raises(ImportError, match=r'pip install "\.\[export\]"'):
         litert.open_runtime(plain[1])
 
 

@@ -276,7 +276,7 @@ def test_a_damaged_file_is_refused_by_checker_and_runtime(plain, tmp_path):
 @pytest.mark.parametrize("package", ["onnx", "onnxruntime", "tf2onnx"])
 def test_a_missing_package_is_named_with_the_extra(package, tiny, monkeypatch, tmp_path):
     monkeypatch.setitem(__import__("sys").modules, package, None)
-    with pytest.raises(ImportError, match=rf'needs {package}: pip install "keras-vit-zoo\[export\]"'):
+    with pytest.raises(ImportError, match=rf'needs {package}: pip install "\.\[export\]"'):
         writer.write(job_of(tiny), tmp_path / "model.onnx")
 
 

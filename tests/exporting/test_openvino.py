@@ -184,7 +184,7 @@ def test_missing_package_names_the_extra(package, precision, tmp_path, monkeypat
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(ImportError, match=package if package == "nncf" else "OpenVINO") as error:
         openvino.write(make_job(precision=precision), tmp_path / "trees.xml")
-    assert 'pip install "keras-vit-zoo[export]"' in str(error.value)
+    assert 'pip install ".[export]"' in str(error.value)
 
 
 @pytest.mark.slow

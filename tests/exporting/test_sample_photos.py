@@ -39,7 +39,7 @@ def test_samples_are_parts_of_photos_of_many_sizes_and_the_same_each_time():
 
 def test_missing_scikit_learn_is_told_with_the_way_out(monkeypatch):
     monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
-    with pytest.raises(ImportError, match=r'pip install "keras-vit-zoo\[export\]", or pass `images=`'):
+    with pytest.raises(ImportError, match=r'pip install ".\[export\]" in the checkout of keras_vit, or pass `images=`'):
         real_photos(None, 3)
     assert_same(real_photos(PHOTOS, 9), PHOTOS)
 

@@ -61,6 +61,12 @@ def test_result_is_that_of_the_best_model_read_back(finished, photos):
     assert (again.confusion == result.evaluation.confusion).all()
 
 
+def test_result_is_shown_in_one_line(finished):
+    result, _ = finished
+    ends = f"seconds={result.seconds:.1f}, out={str(result.out)!r})"
+    assert repr(result) == f"Result(test_accuracy={result.test_accuracy:.4f}, split='test', classes=3, {ends}"
+
+
 def test_metrics_have_a_row_for_each_epoch_and_the_best_is_the_best(finished):
     with open(finished[0].out / "metrics.csv", newline="") as file:
         rows = [{key: float(value) for key, value in row.items()} for row in csv.DictReader(file)]
@@ -141,19 +147,31 @@ def test_data_without_classes_is_refused_and_nothing_is_written(tmp_path, make, 
         ({"augmentation": "strong"}, "augmentation"),
         ({"batch_size": 30, "accumulation_steps": 4}, "must divide"),
         ({"accumulation_steps": 0}, "`accumulation_steps` must be at least 1"),
-        ({"image_size": 25}, "multiple of `patch_size`"),
+        ({"image_size": 25}, r"`image_size` must be a multiple of `patch_size`.*\n.*image_size=25, .* Nearest: 24\."),
+        ({"image_size": (224, 225), "model": "ViTB16"}, r"image_size=\(224, 225\), .* Nearest: \(224, 224\)"),
+        ({"model": tiny_config(), "image_size": 30}, "`image_size` must be a multiple"),
+        (
+            {"model": tiny_config(), "trainable": "last_blocks:3"},
+            r"`trainable` must leave the model's blocks .*\n.*with 2 blocks",
+        ),
+        ({"model": tiny_config(), "lora_rank": 13}, "`lora_rank` must be at most the smaller side"),
+        ({"model": "Ti/16", "weights": "imagnet21k"}, "published weights must be named as in the table"),
+        ({"model": "Ti/16", "weights": "gone.npz"}, "there is nothing at that path"),
+        ({"model": tiny_config(), "weights": "imagenet21k"}, "this architecture is none of them"),
+        ({"weights": "imagenet21k"}, "this architecture is none of them"),
+        ({"trainable": "head", "layer_decay": 0.75}, "`layer_decay` needs blocks that learn"),
     ],
 )
-def test_wrong_arguments_are_refused_before_the_folder_is_made(tmp_path, arguments, words):
-    with pytest.raises(ValueError, match=words):
-        finetune("digits", tmp_path / "run", say=quiet, **arguments)
+def test_wrong_arguments_are_refused_before_the_data_is_opened(tmp_path, arguments, words):
+    with pytest.raises((ValueError, FileNotFoundError), match=words):
+        finetune("no such data", tmp_path / "run", say=quiet, **arguments)
     assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("package", ["matplotlib", "jinja2"])
 def test_run_without_the_extra_is_refused_before_it_starts(tmp_path, monkeypatch, package):
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(ImportError, match=rf'(?s)^{package} must be installed.*"keras-vit-zoo\[train\]"'):
+    with pytest.raises(ImportError, match=rf'(?s)^{package} must be installed.*"\.\[train\]"'):
         finetune("digits", tmp_path / "run", say=quiet)
     assert not (tmp_path / "run").exists()
 

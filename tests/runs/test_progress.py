@@ -20,10 +20,37 @@ def test_progress_says_one_line_for_each_epoch_with_the_time_left(monkeypatch):
         for batch in range(5):
             progress.on_train_batch_end(batch)
         progress.on_epoch_end(epoch, {"loss": 1.25, "accuracy": 0.5, "val_loss": 2.0, "val_accuracy": 0.25})
-    assert len(said) == 2
-    assert re.match(r"epoch 1/2  loss 1.2500  accuracy 0.5000  val_loss 2.0000  val_accuracy 0.2500 .* left", said[0])
-    assert "left" not in said[1]
+    assert len(said) == 3
+    assert re.match(r"epoch 1/2  loss 1.2500  accuracy 0.5000  val_loss 2.0000  val_accuracy 0.2500 .* left", said[1])
+    assert "left" not in said[2]
     assert progress.seconds_left() == 0
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+def test_what_compiles_is_said_and_left_out_of_the_time_left(monkeypatch):
+    """The first step takes 60 s and the first evaluation 600, later ones 1 and 2: 10 steps with two are no hour."""
+    clock, said = Clock(), []
+    monkeypatch.setattr("keras_vit.runs.progress.time.monotonic", clock)
+    plan = Plan()
+    plan.epochs, plan.steps = 3, 9
+    progress = Progress(plan, said.append)
+    progress.on_train_begin()
+    assert said == ["compiling the first step, which takes longer than all others"]
+    for epoch in range(3):
+        progress.on_epoch_begin(epoch)
+        for batch in range(3):
+            clock.now += 60 if (epoch, batch) == (0, 0) else 1
+            progress.on_train_batch_end(batch)
+        progress.on_test_begin()
+        clock.now += 2 if epoch else 600
+        progress.on_epoch_end(epoch, {"loss": 1.25})
+    assert [re.findall(r"(\S+) left", line) for line in said[1:]] == [["0:00:06"], ["0:00:05"], []]
 
 
 def test_duration_is_hours_minutes_seconds():

@@ -6,6 +6,7 @@ model; weights are put in afterwards, one by one, above 2 GB into a file beside.
 
 import importlib
 
+from keras_vit.checks import install_hint
 from keras_vit.exporting.onnx.check import check_file, check_graph, check_opset
 from keras_vit.exporting.onnx.convert import graph_of
 from keras_vit.exporting.onnx.files import save
@@ -77,4 +78,4 @@ def _required(*packages):
             with silence():
                 importlib.import_module(package)
         except ImportError as error:
-            raise ImportError(f'format="onnx" needs {package}: pip install "keras-vit-zoo[export]"') from error
+            raise ImportError(f'format="onnx" needs {package}: {install_hint("export")}') from error

@@ -12,6 +12,7 @@ import logging
 import re
 from pathlib import Path
 
+from keras_vit.checks import install_hint
 from keras_vit.files import read_json_object
 from keras_vit.weights.fetch import fetch, hugging_face_cache, require_network, take_local
 from keras_vit.weights.fetch.cache import Check
@@ -48,7 +49,7 @@ def fetch_from_hub(file: RemoteFile, repository: str, revision: str | None, chec
         if mirror_url(file.path):
             return _fetch_from_mirror(file, check)
         if hub is None:
-            raise download_error(file, 'huggingface_hub is not installed (`pip install "keras-vit-zoo[hub]"`)')
+            raise download_error(file, f"huggingface_hub is not installed ({install_hint('hub')})")
         path, known = _bring(hub, file, repository, revision)
         hugging_face_cache.require_valid(path, dataclasses.replace(file, url=known.url), check, known.digest)
     for name in BESIDE:

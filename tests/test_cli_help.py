@@ -1,0 +1,137 @@
+"""What `--help` says: every argument has a text and its default, every command an example that parses."""
+
+import argparse
+import os
+import re
+import shlex
+
+import pytest
+
+from keras_vit import cli
+from keras_vit.cli.startup import quiet_start
+
+FLAGS = (argparse._StoreTrueAction, argparse._StoreFalseAction, argparse._HelpAction, argparse._VersionAction)
+
+
+def parsers(parser):
+    """This parser and all below it."""
+    yield parser
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for below in action.choices.values():
+                yield from parsers(below)
+
+
+PARSERS = {parser.prog: parser for parser in parsers(cli._parser())}
+COMMANDS = {name: parser for name, parser in PARSERS.items() if parser.get_default("command")}
+ARGUMENTS = [
+    (name, action)
+    for name, parser in PARSERS.items()
+    for action in parser._actions
+    if not isinstance(action, argparse._SubParsersAction)
+]
+
+
+def test_every_command_is_looked_at():
+    words = ["finetune", "evaluate", "predict", "recipes", "export", "models"]
+    weights = ["list", "info", "fetch", "verify", "inspect", "convert"]
+    assert set(COMMANDS) == {f"keras-vit {word}" for word in words + [f"weights {word}" for word in weights]}
+
+
+@pytest.mark.parametrize(("command", "action"), ARGUMENTS, ids=lambda value: getattr(value, "dest", value))
+def test_argument_has_a_text_and_says_its_default(command, action):
+    assert action.help
+    may_be_left_out = (not action.required or action.nargs == "*") and not isinstance(action, FLAGS)
+    assert ("default" in action.help) == may_be_left_out, action.help
+    if may_be_left_out and action.default not in (None, "default"):
+        shown = PARSERS[command].format_help().replace("\n", " ")
+        assert re.search(rf"by\s+default\s+{action.default}\b", shown) or f"{action.default} by default" in shown
+
+
+@pytest.mark.parametrize(("command", "action"), ARGUMENTS, ids=lambda value: getattr(value, "dest", value))
+def test_value_has_a_name_of_its_own_in_capitals(command, action):
+    """Not the option's name again, as argparse would have it: `--seed N`, not `--seed SEED`."""
+    if isinstance(action, FLAGS) or action.choices:
+        return
+    names = action.metavar if isinstance(action.metavar, tuple) else (action.metavar,)
+    assert all(name and name == name.upper() for name in names)
+
+
+def test_the_same_thing_has_one_name_in_every_usage_line():
+    names = {}
+    for _, action in ARGUMENTS:
+        if action.metavar and action.option_strings:
+            names.setdefault(action.option_strings[-1], set()).add(str(action.metavar))
+    assert {option: found for option, found in names.items() if len(found) > 1} == {}
+    assert names["--model"] == {"MODEL"}
+
+
+@pytest.mark.parametrize("command", PARSERS)
+def test_command_has_an_example_that_parses(command):
+    examples = [line.strip() for line in PARSERS[command].format_help().split("example:")[1].splitlines()]
+    (example,) = filter(None, examples)
+    program, *arguments = shlex.split(example)
+    assert example.startswith(command) or command == "keras-vit"
+    assert program == "keras-vit"
+    assert cli._parser().parse_args(arguments).command
+
+
+# How a command starts
+
+
+@pytest.fixture
+def loud(monkeypatch):
+    """A start that says on the error stream what TensorFlow says there, in the same way."""
+
+    def start():
+        os.write(2, b"WARNING: All log messages before absl::InitializeLog() is called are written to STDERR\n")
+
+    monkeypatch.setattr("keras_vit.cli.startup.start_tensorflow", start)
+
+
+@pytest.mark.parametrize(("level", "heard"), [(None, False), ("3", False), ("2", False), ("1", True), ("0", True)])
+def test_what_tensorflow_says_reaches_those_alone_who_ask_for_it(loud, monkeypatch, capfd, level, heard):
+    monkeypatch.delenv("TF_CPP_MIN_LOG_LEVEL", raising=False)
+    if level is not None:
+        monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", level)
+    with quiet_start():
+        assert os.environ["TF_CPP_MIN_LOG_LEVEL"] == (level or "3")
+    monkeypatch.delenv("TF_CPP_MIN_LOG_LEVEL", raising=False)
+    assert bool(capfd.readouterr().err) == heard
+
+
+@pytest.mark.parametrize(
+    ("command", "place"), [("predict x.jpg --model {}", 0), ("evaluate {}", 0), ("export {} x", 0), ("finetune", None)]
+)
+def test_command_says_that_it_loads_before_it_imports_anything(monkeypatch, capsys, tmp_path, command, place):
+    """So within a second, most of which Python takes to start; but JSON is for programs, and stays JSON."""
+
+    def stop():
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("keras_vit.cli.startup.start_tensorflow", stop)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "best.keras").touch()
+    what = "TensorFlow" if place is None else "run"
+    assert cli.main(command.format("run").split()) == 130
+    assert capsys.readouterr() == (f"loading {what} ...\n", "keras-vit: error: interrupted\n")
+    if place is not None:
+        assert cli.main([*command.format("run").split(), "--json"]) == 130
+        assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize("command", ["predict x.jpg --model {}", "evaluate {}", "export {} x"])
+@pytest.mark.parametrize("wrong", ["nowhere", "B/17", "x.h5", "run --weights imagenet21k", "B/16 --weights last.keras"])
+def test_model_that_cannot_be_is_told_before_anything_is_loaded(monkeypatch, capsys, tmp_path, command, wrong):
+    if command.startswith("evaluate") and "--weights" in wrong:
+        pytest.skip("it has no such option")
+    monkeypatch.setattr("keras_vit.cli.startup.start_tensorflow", pytest.fail)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "best.keras").touch()
+    (tmp_path / "x.h5").touch()
+    assert cli.main(command.format(wrong).split()) == 1
+    output, error = capsys.readouterr()
+    assert output == ""
+    assert re.match("keras-vit: error: .*(a model must be|`--weights` (is for|must be))", error)
