@@ -13,6 +13,7 @@ from keras_vit.cli.printing import columns, path, printable
 from keras_vit.cli.startup import quiet_start
 from keras_vit.recipes import RECIPES, find_recipe
 from keras_vit.runs.options import FLAGS, ON_BAD_IMAGE, FinetuneOptions
+from keras_vit.silence import silent_descriptor
 
 
 def add_commands(top, command):
@@ -70,7 +71,8 @@ def predict(arguments):
     bad, found = [], []
     for image in arguments.images:
         try:
-            pixels = read_image(image, model.input_shape[-1])
+            with silent_descriptor(2, sys.stderr):  # libjpeg writes a line there for a damaged file
+                pixels = read_image(image, model.input_shape[-1])
         except FileNotFoundError:
             bad.append(f"{image}: no such file")
             continue

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
-from keras_vit.images.check import fault_of
-from keras_vit.images.decode import JPEG_START, MAX_PIXELS, PNG_START, decode_image, grey
+from keras_vit.images.check import MAX_BYTES, fault_of, too_large
+from keras_vit.images.decode import MAX_PIXELS, decode_image, grey
 from keras_vit.images.exif import orientation
+from keras_vit.images.segments import JPEG_START, PNG_START
 
 _BY_PILLOW = ("WEBP", "BMP")  # formats that TensorFlow's graphs do not decode
 
@@ -54,6 +55,8 @@ def read_image(path: str | os.PathLike, channels: int = 3) -> np.ndarray:
         raise FileNotFoundError(f"`path` must be that of a photo.\nReceived: {path}, where nothing is.")
     if not path.is_file():
         raise ImageError(path, "a folder, not an image" if path.is_dir() else "not a regular file")
+    if path.stat().st_size > MAX_BYTES:
+        raise ImageError(path, too_large(path.stat().st_size))
     data = path.read_bytes()
     if not data.startswith((JPEG_START, PNG_START)):
         pixels = _by_pillow(path)

@@ -9,17 +9,17 @@ import functools
 
 from keras_vit.exporting.pixels import scaled_pixels
 from keras_vit.exporting.saved_model.resize_in_strips import prepare_stored, upright_size
-from keras_vit.exporting.saved_model.segments import look, without_texts
-from keras_vit.images.decode import apply_orientation, grey, is_jpeg, is_png, stored_pixels, stored_size
+from keras_vit.images.decode import apply_orientation, grey, stored_pixels
+from keras_vit.images.segments import MAX_SCANS, MAX_STEPS, is_jpeg, is_png, look, stored_size
 
 STATUSES = {  # every status that a photo can get, and what it means; the order is that of the codes in the graph
     "ok": "the answer is the model's",
     "empty": "no bytes",
     "too many bytes": "the file is larger than `max_bytes`",
-    "not a JPEG or PNG": "the file does not begin as one, or ends within the header of a PNG",
+    "not a JPEG or PNG": "the file does not begin as one, with the header of a PNG first and whole",
     "too many pixels": "the header declares more than `max_pixels`, a side above 8,192, or, for a JPEG in several "
     "scans (as progressive ones), more than a quarter of `max_pixels`",
-    "too many parts": "a JPEG of more than 64 scans, or a file of more than 4,096 segments or chunks",
+    "too many parts": f"a JPEG of more than {MAX_SCANS} scans, or a file of more than {MAX_STEPS:,} segments or chunks",
     "damaged": "the header or the pixels cannot be decoded",
     "wrong size": "the model's preprocessing does not resize, and the photo has another size than the model takes",
 }
@@ -53,7 +53,7 @@ def prepare_files(files, task):
     """
     import tensorflow as tf
 
-    blank = (tf.constant(_DAMAGED), tf.constant(1), tf.constant(False), tf.constant(1, tf.int64))
+    blank = (tf.constant(_DAMAGED), tf.constant(1), tf.constant(1, tf.int64))
     codes, *facts, pixels = _each(lambda file: _header(file, task), (files,), blank)
     most = tf.reduce_max(tf.concat([pixels, tf.ones((1,), tf.int64)], 0))
     at_once = tf.clip_by_value(task.max_pixels // most, 1, MAX_AT_ONCE)
@@ -120,7 +120,7 @@ def _keeps_size(record):
 
 
 def _header(file, task):
-    """Code, EXIF orientation, whether a PNG has texts, and pixels, weighed by the memory they need.
+    """Code, EXIF orientation, and pixels, weighed by the memory they need.
 
     Fails if the header is damaged.
     """
@@ -138,20 +138,20 @@ def _header(file, task):
         fits = (count <= task.max_pixels) & (tf.reduce_max(sides) <= MAX_SIDE)
         found = tf.where(fits, tf.where(said.few, _OK, _PARTS), _PIXELS)
         found = tf.where(tf.reduce_min(sides) < 1, _DAMAGED, found)
-        return found, said.orientation, said.has_texts, tf.where(found == _OK, count, one)
+        return found, said.orientation, tf.where(found == _OK, count, one)
 
     one = tf.constant(1, tf.int64)
-    return tf.cond(code == _OK, measured, lambda: (code, tf.constant(1), tf.constant(False), one))
+    return tf.cond(code == _OK, measured, lambda: (code, tf.constant(1), one))
 
 
-def _decoded(file, code, orientation, has_texts, task):
+def _decoded(file, code, orientation, task):
     """Code and image; fails if the pixels are damaged."""
     import tensorflow as tf
 
     record, shape = task.model.preprocessing, (*target_size(task), task.channels)
 
     def pixels():
-        stored = stored_pixels(tf.cond(has_texts, lambda: without_texts(file), lambda: file))
+        stored = stored_pixels(file)
         if not _keeps_size(record):
             return tf.constant(_OK), prepare_stored(stored, orientation, record)
         right = tf.reduce_all(tf.stack(upright_size(stored, orientation)) == shape[:2])
