@@ -73,11 +73,12 @@ def test_run_is_exported_with_the_names_of_its_classes(run, fake, trained, photo
 
 def test_options_reach_the_function(run, fake, trained, photos, tmp_path):
     options = "--format onnx --precision float16 --image-size 28x36 --top 2 --activation sigmoid --name my.trees "
-    options += f"--opset 17 --max-bytes 99999 --max-pixels 9999 --images {photos}"
+    options += f"--opset 17 --max-bytes 99999 --max-pixels 9999 --max-batch 3 --images {photos}"
     assert run(trained / "best.keras", tmp_path / "x.onnx", *options.split())[::2] == (0, [])
     (task,) = fake.jobs
     assert (task.precision, task.image_size, task.top_k, task.activation) == ("float16", (28, 36), 2, "sigmoid")
     assert (task.name, task.opset, task.max_bytes, task.max_pixels) == ("my.trees", 17, 99999, 9999)
+    assert task.max_batch == 3
     assert task.calibration_photos.shape == (3, 28, 36, 3)
 
 

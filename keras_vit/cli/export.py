@@ -10,7 +10,8 @@ from keras_vit.cli.printing import path, printable
 from keras_vit.cli.startup import quiet_start
 from keras_vit.exporting.formats import ACTIVATIONS, FORMATS, PRECISIONS
 
-SAME_NAME = ("format", "precision", "labels", "images", "activation", "opset", "max_bytes", "max_pixels")  # of options
+SAME_NAME = ("format", "precision", "labels", "images", "activation", "opset")  # of options
+SAME_NAME += ("max_bytes", "max_pixels", "max_batch")
 
 
 def add_commands(top, command):
@@ -35,6 +36,7 @@ def add_commands(top, command):
     new.add_argument("--opset", type=int, help="of ONNX")
     new.add_argument("--max-bytes", type=int, metavar="BYTES", help="of one photo that a SavedModel takes")
     new.add_argument("--max-pixels", type=int, metavar="PIXELS", help="likewise")
+    new.add_argument("--max-batch", type=int, metavar="IMAGES", help="of one request; more are INVALID_ARGUMENT")
     new.add_argument("--jit-compile", action="store_true", help="compile the SavedModel by XLA: see docs/exporting.md")
     new.add_argument("--overwrite", action="store_true", help="replace the file at PATH")
     new.add_argument("--no-verify", dest="verify", action="store_false", help="do not compare with the model")

@@ -16,7 +16,7 @@ import numpy as np
 
 from keras_vit.annotations import FilePath
 from keras_vit.checks import check_choice, check_positive_int
-from keras_vit.exporting.formats import ACTIVATIONS, FORMATS, MAX_BYTES, MAX_PIXELS, OPSET, PRECISIONS
+from keras_vit.exporting.formats import ACTIVATIONS, FORMATS, MAX_BATCH, MAX_BYTES, MAX_PIXELS, OPSET, PRECISIONS
 from keras_vit.exporting.report import ExportError, ExportReport, size_of
 from keras_vit.exporting.sample_photos import Photos, real_photos, resized
 from keras_vit.exporting.staging import check_absent, publish_absent, publish_files, publish_version, staging
@@ -50,6 +50,7 @@ def export(
     opset: int = OPSET,
     max_bytes: int = MAX_BYTES,
     max_pixels: int = MAX_PIXELS,
+    max_batch: int = MAX_BATCH,
     jit_compile: bool = False,
     overwrite: bool = False,
 ) -> ExportReport:
@@ -76,6 +77,7 @@ def export(
         opset: of ONNX.
         max_bytes: of one image file that the SavedModel takes, 1,024 to 2**31 - 1.
         max_pixels: of one image that it takes.
+        max_batch: how many images it takes in one call.
         jit_compile: whether XLA compiles the SavedModel's network, once for each number of images in a call, which
             takes seconds. On a CPU one image is answered faster then, in int8 far faster; TensorFlow Serving must be
             started with `--xla_cpu_compilation_enabled`.
@@ -97,7 +99,7 @@ def export(
     writer = _writer(format, precision)
     _check_model(model)
     path = _place(path, writer, overwrite)
-    _check_numbers(top_k=top_k, max_bytes=max_bytes, max_pixels=max_pixels, opset=opset)
+    _check_numbers(top_k=top_k, max_bytes=max_bytes, max_pixels=max_pixels, max_batch=max_batch, opset=opset)
     _check_choices(activation, jit_compile, format)
     model = _asked_model(model, image_size, max_pixels, writer, format)
     original = in_precision(model, "int8" if is_quantized(model) else "float32")
@@ -113,6 +115,7 @@ def export(
         name=name,
         max_bytes=max_bytes,
         max_pixels=max_pixels,
+        max_batch=max_batch,
         opset=opset,
         jit_compile=jit_compile,
         calibration_photos=calibration,

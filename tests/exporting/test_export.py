@@ -60,7 +60,7 @@ def test_defaults_reach_the_writer(model, fake, tmp_path):
     assert task.model is model
     assert (task.precision, task.top_k, task.activation, task.name) == ("float32", 5, "softmax", "trees")
     assert task.labels == tuple(f"class {number}" for number in range(7))
-    assert (task.max_bytes, task.max_pixels, task.opset) == (8 * 2**20, 12 * 2**20, 18)
+    assert (task.max_bytes, task.max_pixels, task.max_batch, task.opset) == (8 * 2**20, 12 * 2**20, 128, 18)
     assert (task.image_size, task.channels) == ((20, 28), 3)
     assert (task.calibration_photos.shape, task.calibration_photos.dtype) == ((3, 20, 28, 3), np.uint8)
 
@@ -73,6 +73,7 @@ def test_arguments_reach_the_writer(model, fake, tmp_path):
         "opset": 17,
         "max_bytes": 9999,
         "max_pixels": 1008,
+        "max_batch": 3,
     }
     export(model, str(tmp_path / "x.fake"), labels=LABELS, precision="float16", image_size=(28, 36), **options)
     (task,) = fake.jobs
@@ -173,6 +174,7 @@ def test_labels_of_imagenet_are_known(fake, tmp_path):
         ({"top_k": 0}, ValueError, "`top_k` must be at least 1"),
         ({"top_k": 2.0}, TypeError, "`top_k` must be an int"),
         ({"max_bytes": -1}, ValueError, "`max_bytes` must be at least 1"),
+        ({"max_batch": 0}, ValueError, "`max_batch` must be at least 1"),
         ({"max_pixels": True}, TypeError, "`max_pixels` must be an int"),
         ({"max_pixels": 559}, ValueError, "room for an image of the model's own size.*\nReceived: .* 20 x 28 pixels"),
         ({"opset": "18"}, TypeError, "`opset` must be an int"),

@@ -158,6 +158,14 @@ def test_bad_files_leave_every_bit_of_the_others():
     assert words(codes) == [word for status in list(BAD)[:4] for word in ("ok", status)]
 
 
+def test_more_files_or_pixels_than_the_limit_are_an_error():
+    _, prepare = prepared_by("squash")
+    assert words(prepare(*[b""] * 128)[1]) == ["empty"] * 128
+    for call in (lambda: prepare(*[b""] * 100_000), lambda: pixels_by("squash")[1](np.zeros((129, 1, 1, 3), "uint8"))):
+        with pytest.raises(tf.errors.InvalidArgumentError, match="a request must have at most 128 images; received"):
+            call()
+
+
 def test_no_file_gives_no_image():
     images, codes = prepared_by("squash")[1]()
     assert images.shape == (0, 20, 28, 3)

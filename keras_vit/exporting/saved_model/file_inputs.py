@@ -7,6 +7,7 @@ together have the pixels that one may have.
 
 import functools
 
+from keras_vit.data.prepare import prepare
 from keras_vit.exporting.pixels import scaled_pixels
 from keras_vit.exporting.saved_model.resize_in_strips import prepare_stored, upright_size
 from keras_vit.images.decode import apply_orientation, grey, stored_pixels
@@ -50,9 +51,13 @@ def prepare_files(files, task):
     Returns:
         float32 `(B, H, W, C)`, zeros for photos that are not ok, and int32 `(B,)`, the status of each as its place in
         `STATUSES`.
+
+    Raises:
+        tf.errors.InvalidArgumentError: for more than `task.max_batch` files.
     """
     import tensorflow as tf
 
+    files = _few(files, task)
     blank = (tf.constant(_DAMAGED), tf.constant(1), tf.constant(1, tf.int64))
     codes, *facts, pixels = _each(lambda file: _header(file, task), (files,), blank)
     most = tf.reduce_max(tf.concat([pixels, tf.ones((1,), tf.int64)], 0))
@@ -75,12 +80,14 @@ def prepare_pixels(pixels, task):
         float32 `(B, H', W', C)`.
 
     Raises:
-        tf.errors.InvalidArgumentError: for more pixels in an image than `task.max_pixels`, or a side above `MAX_SIDE`.
+        tf.errors.InvalidArgumentError: for more than `task.max_batch` images, more pixels in an image than
+            `task.max_pixels`, or a side above `MAX_SIDE`.
     """
     import tensorflow as tf
 
+    pixels = _few(pixels, task)
     record, size = task.model.preprocessing, target_size(task)
-    height, width = tf.unstack(tf.shape(pixels, tf.int64)[1:3])
+    height, width = (tf.cast(tf.shape(pixels)[axis], tf.int64) for axis in (1, 2))
     fits = tf.debugging.Assert(
         (height * width <= task.max_pixels) & (tf.maximum(height, width) <= MAX_SIDE) & (tf.minimum(height, width) > 0),
         [
@@ -95,12 +102,21 @@ def prepare_pixels(pixels, task):
         return scaled_pixels(pixels, task)
     if record.resize == "squash":
         same = (height == size[0]) & (width == size[1])
-        return tf.cond(
-            same,
-            lambda: scaled_pixels(tf.ensure_shape(pixels, (None, *size, task.channels)), task),
-            lambda: _resized(pixels, task),
-        )
+        found = tf.cond(same, lambda: scaled_pixels(pixels, task), lambda: _resized(pixels, task))
+        return tf.reshape(found, (-1, *size, task.channels))  # LiteRT has no operation to tell a shape
     return _resized(pixels, task)
+
+
+def _few(images, task):
+    """The same, if they are no more than one call may have; before anything is made of them."""
+    import tensorflow as tf
+
+    count = tf.shape(images)[0]
+    few = tf.debugging.Assert(
+        count <= task.max_batch, [f"a request must have at most {task.max_batch} images; received", count]
+    )
+    with tf.control_dependencies([few]):
+        return tf.identity(images)
 
 
 def _resized(pixels, task):
@@ -110,9 +126,13 @@ def _resized(pixels, task):
     record = task.model.preprocessing
     shape = tf.TensorSpec((*record.image_size, task.channels), tf.float32)
     upright = tf.constant(1)
-    return tf.map_fn(
-        lambda image: prepare_stored(image, upright, record), pixels, fn_output_signature=shape, parallel_iterations=1
-    )
+
+    def prepared(image):
+        if record.resize == "squash" and record.interpolation == "bilinear" and not record.antialias:
+            return prepare(tf.cast(image, tf.float32), record)  # of floats, as LiteRT resizes no bytes to floats
+        return prepare_stored(image, upright, record)
+
+    return tf.map_fn(prepared, pixels, fn_output_signature=shape, parallel_iterations=1)
 
 
 def _keeps_size(record):
