@@ -10,8 +10,10 @@ from keras_vit.cli.printing import path, printable
 from keras_vit.cli.startup import quiet_start
 from keras_vit.exporting.formats import ACTIVATIONS, FORMATS, PRECISIONS
 
-SAME_NAME = ("format", "precision", "labels", "images", "activation", "opset")  # of options
-SAME_NAME += ("max_bytes", "max_pixels", "max_batch")
+SAME_NAME = (  # of options
+    *("format", "precision", "labels", "images", "activation", "opset"),
+    *("max_bytes", "max_pixels", "max_batch"),
+)
 
 
 def add_commands(top, command):
