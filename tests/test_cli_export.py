@@ -170,6 +170,52 @@ def test_wrong_request_is_one_line_and_leaves_nothing(run, fake, trained, tmp_pa
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--format", "onnx", "--precision", "bfloat16"), r"`--precision` must be one that the format has"),
+        (("--format", "onnx", "--max-batch", "0"), "`--max-batch` must be at least 1"),
+        (("--format", "onnx", "--opset", "0"), "`--opset` must be at least 1"),
+        (("--format", "onnx", "--name", "a b"), "`name` stands in addresses"),
+        (("--format", "onnx", "--jit-compile"), "XLA compiles SavedModels"),
+        (("--format", "litert"), "the path must end in .tflite"),
+        (("--format", "onnx"), "onnx is missing"),
+        ((), "a SavedModel goes to a folder"),
+    ],
+)
+def test_wrong_request_is_refused_before_the_model_is_loaded(run, fake, trained, tmp_path, monkeypatch, options, words):
+    def missing(precision, opset):
+        raise ImportError("onnx is missing")
+
+    def load(*_, **__):
+        raise AssertionError("loaded")
+
+    fake.check_packages = missing
+    monkeypatch.setattr("keras.models.load_model", load)
+    monkeypatch.setattr("keras_vit.builders.build", load)
+    (tmp_path / "file").write_text("precious")
+    place = tmp_path / ("x.onnx" if options else "file")
+    for model in (trained, "B/16"):
+        code, lines, error = run(model, place, *options)
+        assert (code, lines) == (1, [])
+        assert_one_line(error, words)
+
+
+@pytest.mark.parametrize(
+    ("given", "near"),
+    [
+        ("B/61", "Did you mean 'B/16'"),
+        ("vitb/16", "Did you mean 'ViTB16'"),
+        ("ViT-B16", "Did you mean 'ViTB16'"),
+        ("X/99", "Variants are Ti/16, "),
+    ],
+)
+def test_unknown_variant_gets_near_names(run, tmp_path, given, near):
+    code, _, error = run(given, tmp_path / "x")
+    assert code == 1
+    assert_one_line(error, f"Received: {given}; nothing is there, and no variant is called so. {near}")
+
+
 def test_labels_that_do_not_fit_are_one_line(run, fake, trained, tmp_path):
     (tmp_path / "few.txt").write_text("ash\nbirch\n")
     (tmp_path / "binary.txt").write_bytes(b"\xff\xfe\x00")

@@ -9,12 +9,11 @@ import json
 import socket
 import sys
 import threading
-import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from conftest import ROOT, make_tiny
+from conftest import ROOT
 from serving_model import LABELS, expected_scores, photo, write_served
 
 grpc = pytest.importorskip("grpc")
@@ -23,8 +22,7 @@ pytest.importorskip("uvicorn")
 sys.path.insert(0, str(ROOT / "examples"))
 
 import serve as example  # noqa: E402
-from serving_json import BadRequestError, parse_body  # noqa: E402
-from serving_stand_in import BusyError, Room, ServedModel, StandIn  # noqa: E402
+from serving_stand_in import Room, ServedModel, StandIn  # noqa: E402
 
 LIMIT = 300_000  # bytes of a request, in these tests
 
@@ -201,18 +199,6 @@ def test_rest_body_beyond_the_limit_is_refused_and_the_next_request_answered(res
     assert rest(PREDICT, {"instances": [b64(photo(LIMIT // 2))]})[0] == 200
 
 
-def test_body_of_millions_of_values_is_refused_before_it_is_parsed():
-    body = b'{"instances": [' + b"[]," * 2**21 + b"[]]}"  # as lists 184 MB
-    tracemalloc.start()
-    try:
-        with pytest.raises(BadRequestError, match=r"at most 4194304 values, lists and objects; send images as files"):
-            parse_body(body)
-        assert tracemalloc.get_traced_memory()[1] < 2**20
-    finally:
-        tracemalloc.stop()
-    assert len(parse_body(body[: 15 + 3 * 2**20] + b"[]]}")["instances"]) == 2**20 + 1
-
-
 def test_head_with_two_ends_is_refused(server):
     head = f"POST {PREDICT} HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n"
     with socket.create_connection(("127.0.0.1", server.rest_port), timeout=60) as client:
@@ -220,16 +206,6 @@ def test_head_with_two_ends_is_refused(server):
         answer = b"".join(iter(lambda: client.recv(1000), b""))  # to the end, as the server closes
     assert answer.startswith(b"HTTP/1.1 400 ")
     assert b'{"error": "a request must have Content-Length or Transfer-Encoding, not both"}' in answer
-
-
-def test_bodies_that_are_held_are_bounded():
-    room = Room(10)
-    with room.of_one() as take, room.of_one() as other:
-        take(6)
-        other(4)
-        with pytest.raises(BusyError, match="holds 10 bytes of other requests; ask again later"):
-            other(1)
-    assert room.held == 0
 
 
 def test_body_for_which_there_is_no_room_is_answered_503(server, rest, monkeypatch):
@@ -417,52 +393,6 @@ def test_fault_of_the_server_is_told_by_grpc_too(server, monkeypatch):
 def test_taken_port_is_an_error(server):
     with pytest.raises(OSError, match="in use"), StandIn(server.model, rest_port=server.rest_port):
         pass
-
-
-def test_folder_without_versions_is_an_error(tmp_path):
-    with pytest.raises(FileNotFoundError, match="no version folder"):
-        ServedModel(tmp_path, "birds")
-
-
-def test_name_is_the_configs(folder, tmp_path):
-    assert example.model_name(folder) == "birds"
-    assert example.model_name(folder, "given") == "given"
-    assert example.model_name(tmp_path / "owls") == "owls"
-
-
-@pytest.mark.parametrize(
-    ("answer", "lines"),
-    [
-        ({"status": "ok", "labels": ["ash", "elm"], "top_scores": [0.912, 0.05]}, ["   91.2%  ash", "    5.0%  elm"]),
-        ({"status": "damaged", "labels": ["", ""], "top_scores": [0, 0]}, ["  not read: damaged"]),
-        ({"status": "ok", "features": [0.5, 0.25]}, ["  2 features"]),
-    ],
-)
-def test_describe_prints_names_or_the_reason(answer, lines):
-    assert example.describe("a.jpg", answer).splitlines() == ["a.jpg", *lines]
-
-
-def test_exported_model_answers_photos_as_keras_does(tmp_path):
-    """No resize: the PNG has the model's size. A broken file and a larger photo stand beside it."""
-    import keras
-    import tensorflow as tf
-
-    import keras_vit
-
-    model, pixels = make_tiny(num_layers=1), np.random.default_rng(4).integers(0, 256, (20, 28, 3), dtype="uint8")
-    names = [f"bird {number}" for number in range(7)]
-    keras_vit.export(model, tmp_path / "tiny", labels=names, verify=False, images=[pixels] * 2, top_k=2)
-    file = tf.io.encode_png(pixels).numpy()
-    large = tf.io.encode_jpeg(pixels.repeat(3, 0).repeat(5, 1)).numpy()
-    with StandIn(ServedModel(tmp_path / "tiny", "tiny")) as server:
-        assert server.model.warm_up(tmp_path / "tiny") >= 4
-        answers = example.ask_by_rest([file, file[:50], large], "tiny", server.rest_port)
-        by_grpc = example.ask_by_grpc([file], "tiny", server.grpc_port)
-    expected = keras.ops.convert_to_numpy(keras.ops.softmax(model(model.preprocessing(pixels[None]))))[0]
-    np.testing.assert_allclose(answers[0]["scores"], expected, atol=1e-5)
-    np.testing.assert_allclose(by_grpc[0]["scores"], expected, atol=1e-5)
-    assert answers[0]["labels"] == [names[k] for k in np.argsort(-expected)[:2]]
-    assert [answer["status"] for answer in answers] == ["ok", "damaged", "ok"]
 
 
 def test_grpc_port_that_is_taken_is_an_error(server):

@@ -55,10 +55,14 @@ def export(arguments):
     labels = None if arguments.labels is None else _lines(arguments.labels)
     with quiet_start():
         import keras_vit.api as keras_vit
+        from keras_vit.exporting.request import check_request
+
+    given = {name: value for name, value in given.items() if value is not None}  # the function has its own defaults
+    of_model = ("images", "image_size", "verify")
+    check_request(arguments.path, **{name: value for name, value in given.items() if name not in of_model})
     model, names = model_of(arguments)
     if labels is None and names is not None:
         labels = names_of(model, names)
-    given = {name: value for name, value in given.items() if value is not None}  # the function has its own defaults
     report = keras_vit.export(model, arguments.path, labels=labels, **given)
     if arguments.report is not None:
         report.write(arguments.report)

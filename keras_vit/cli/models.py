@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from keras_vit.checks import did_you_mean
 from keras_vit.cli.printing import path
 from keras_vit.files import json_object
 from keras_vit.variants import BUILDERS, VARIANTS
@@ -17,6 +18,12 @@ def model_of(arguments):
     if given not in VARIANTS and given not in BUILDERS:
         if arguments.weights is not None:
             raise ValueError(f"`--weights` is for a variant, as B/16; a file has its own.\nReceived: {given!r}.")
+        if not path(given).exists():
+            near = did_you_mean(given, [*VARIANTS, *BUILDERS]) or f" Variants are {', '.join(VARIANTS)}."
+            raise FileNotFoundError(
+                "a model must be the folder of a run, a .keras file, or a variant, as B/16.\n"
+                f"Received: {given}; nothing is there, and no variant is called so.{near}"
+            )
         return load_run(path(given))[:2]
     from keras_vit.builders import build
 

@@ -1,6 +1,7 @@
 """`keras_vit.export` itself, mostly with a format that costs nothing: see `fake_format`."""
 
 import json
+import sys
 
 import keras
 import numpy as np
@@ -10,6 +11,7 @@ from exporting.fake_format import FakeFormat, register
 from pictures import picture
 
 import keras_vit
+from keras_vit.exporting.request import check_request
 
 LABELS = ["ash", "birch", "cedar", "douglas fir", "elm", "fig", "ginkgo"]
 PHOTOS = [picture(33 + n, 47 - n, seed=n) for n in range(3)]
@@ -163,6 +165,25 @@ def test_labels_of_imagenet_are_known(fake, tmp_path):
 
 
 # What is refused, before anything is written
+
+
+@pytest.mark.parametrize(
+    ("format", "precision", "package"),
+    [
+        ("onnx", "float32", "onnxruntime"),
+        ("onnx", "float32", "tf2onnx"),
+        ("litert", "float32", "ai_edge_litert"),
+        ("openvino", "float32", "openvino"),
+        ("openvino", "int8", "nncf"),
+    ],
+)
+def test_missing_package_is_told_before_a_model_is_needed(tmp_path, monkeypatch, format, precision, package):
+    extension = {"onnx": ".onnx", "litert": ".tflite", "openvino": ".xml"}[format]
+    if package == "nncf":
+        pytest.importorskip("openvino")
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(ImportError, match=r'pip install "keras-vit-zoo\[export\]"'):
+        check_request(tmp_path / f"x{extension}", format, precision)
 
 
 @pytest.mark.parametrize(

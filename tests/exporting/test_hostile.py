@@ -9,7 +9,7 @@ from exporting.served import make_job
 from pictures import chunk, disguised, encoded, picture, turned, with_scans, with_texts
 from PIL import Image
 
-from keras_vit.exporting.export import MAX_BYTES, MAX_PIXELS
+from keras_vit.exporting.formats import MAX_BYTES, MAX_PIXELS
 from keras_vit.exporting.saved_model import write
 from keras_vit.exporting.saved_model.file_inputs import MAX_SIDE, SEVERAL_SCANS, STATUSES
 
