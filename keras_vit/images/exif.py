@@ -6,7 +6,7 @@ Read here, not by Pillow, since a damaged block must cost neither an error nor a
 from collections.abc import Iterator
 from typing import Literal
 
-from keras_vit.images.segments import JPEG_START, PNG_START
+from keras_vit.images.segments import JPEG_START, MAX_STEPS, PNG_START
 
 _ORDERS: dict[bytes, Literal["little", "big"]] = {b"II*\0": "little", b"MM\0*": "big"}
 _ORIENTATION, _SHORT = 0x0112, 3  # tag and type of the entry
@@ -26,7 +26,7 @@ def orientation(data: bytes) -> int:
 
 
 def jpeg_segments(data: bytes) -> Iterator[tuple[bytes, int, int]]:
-    """Marker, and where the content starts and stops, of each segment of a JPEG before its pixels.
+    """Marker, and where the content starts and stops, of each segment of a JPEG before its pixels, up to `MAX_STEPS`.
 
     A stop behind the end of the data is that of a segment that was cut.
 
@@ -34,7 +34,9 @@ def jpeg_segments(data: bytes) -> Iterator[tuple[bytes, int, int]]:
         data: the bytes of a file.
     """
     place = 2
-    while data[place : place + 1] == b"\xff":
+    for _ in range(MAX_STEPS):
+        if data[place : place + 1] != b"\xff":
+            break
         marker = data[place + 1 : place + 2]
         if marker == b"\xff":  # a fill byte
             place += 1
@@ -57,7 +59,9 @@ def _in_jpeg(data):
 def _in_png(data):
     """The chunk eXIf, or nothing."""
     place = len(PNG_START)
-    while place + 8 <= len(data):
+    for _ in range(MAX_STEPS):
+        if place + 8 > len(data):
+            break
         length = int.from_bytes(data[place : place + 4], "big")
         if data[place + 4 : place + 8] == b"eXIf":
             return data[place + 8 : place + 8 + length]

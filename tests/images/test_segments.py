@@ -2,7 +2,7 @@ import pytest
 import tensorflow as tf
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from pictures import encoded, picture, turned, with_scans
+from pictures import chunk, encoded, picture, turned, with_scans
 
 from keras_vit.images.exif import orientation
 from keras_vit.images.segments import MAX_SCANS, MAX_STEPS, look, without_texts
@@ -97,8 +97,17 @@ def test_first_scan_of_one_colour_of_three_means_several_scans():
 
 def test_no_more_segments_are_looked_at_than_the_limit():
     data = turned(PIXELS, 6)
-    assert found(data[:2] + b"\xff\xe2\0\2" * (MAX_STEPS - 2) + data[2:])[0] == 6
-    assert found(data[:2] + b"\xff\xe2\0\2" * MAX_STEPS + data[2:])[0] == 1
+    for count, expected in ((MAX_STEPS - 2, 6), (MAX_STEPS, 1)):
+        longer = data[:2] + b"\xff\xe2\0\2" * count + data[2:]
+        assert found(longer)[0] == orientation(longer) == expected
+
+
+def test_no_more_chunks_are_looked_at_than_the_limit():
+    data = turned(PIXELS, 6, "PNG")
+    place = data.index(b"eXIf") - 4
+    for count, expected in ((MAX_STEPS - 2, 6), (MAX_STEPS, 1)):
+        longer = data[:place] + chunk(b"abCd", b"") * count + data[place:]
+        assert found(longer)[0] == orientation(longer) == expected
 
 
 def test_a_marker_that_no_length_follows_proves_nothing_behind_it():
