@@ -11,6 +11,8 @@ import json
 
 import numpy as np
 
+MAX_VALUES = 2**22  # values and brackets of one request; 20 images of 224 x 224 as numbers. They take 300 MB at most
+
 
 class BadRequestError(ValueError):
     """A request that cannot be answered; its text says why."""
@@ -23,8 +25,12 @@ def parse_body(body) -> dict:
         body: bytes.
 
     Raises:
-        BadRequestError: if it is no JSON object.
+        BadRequestError: if it is no JSON object, or has so many values that they would take far more memory than it.
     """
+    if sum(map(body.count, (b"[", b"{", b",", b":"))) > MAX_VALUES:  # in strings too, but those of base64 have none
+        raise BadRequestError(
+            f"a request must have at most {MAX_VALUES} values, lists and objects; send images as files"
+        )
     try:
         found = json.loads(body)
     except (ValueError, RecursionError) as error:

@@ -8,25 +8,33 @@ metadata by gRPC, metrics.
 
 import asyncio
 import concurrent.futures
+import contextlib
 import dataclasses
 import json
-import math
 import re
 import socket
 import threading
 from pathlib import Path
 
 from serving_json import BadRequestError, parse_body, read_tensor, write_tensors
+from serving_tensors import check_tensor
 
 HOST = "127.0.0.1"
 MAX_BODY = 64 * 2**20  # bytes of one request, by REST or gRPC; a photo of 8 MB takes 11 MB in JSON
-WORKERS = 8  # requests that are read or computed at once, in each protocol; so 8 x MAX_BODY bounds the memory
-SECONDS_TO_SEND = 30  # in which a client must have sent its request
-_PATH = re.compile(r"/v1/models/([^/:]+)(?:/versions/(\d+))?(?::(predict)|/(metadata))?", re.IGNORECASE)
+WORKERS = 8  # requests that are computed at once, in each protocol
+MAX_HELD = WORKERS * MAX_BODY  # bytes of all requests that are read or computed, by REST
+MAX_CONNECTIONS = 256  # by REST, and calls at once by gRPC; slow clients hold one each
+SECONDS_TO_SEND = 30  # in which a client must have sent the head of its request, and then the rest of it
+_SHOWN = 200  # letters of what was asked, in an error
+_PATH = re.compile(r"/v1/models/([^/:]+)(?:/versions/([0-9]+))?(?::(predict)|/(metadata))?", re.IGNORECASE)
 
 
 class NotServedError(LookupError):
     """A request for a model or version that is not here."""
+
+
+class BusyError(RuntimeError):
+    """A request for which there is no room at the moment."""
 
 
 class ServedModel:
@@ -66,6 +74,14 @@ class ServedModel:
             raise BadRequestError(f'Serving signature name: "{name}" not found in signature def')
         return self.signatures[name]
 
+    def check_names(self, signature, inputs, outputs):
+        """Raises `BadRequestError` unless a signature has these inputs, all of them, and these outputs."""
+        if set(inputs) != set(signature.inputs) or not set(outputs) <= set(signature.outputs):
+            raise BadRequestError(
+                f"the signature has the inputs {sorted(signature.inputs)} and the outputs {sorted(signature.outputs)}, "
+                f"but the request has {sorted(inputs)} and {sorted(outputs)}"
+            )
+
     def predict(self, signature_name, arrays, outputs=()):
         """Runs one request; many may run at once.
 
@@ -83,11 +99,7 @@ class ServedModel:
         import tensorflow as tf
 
         signature = self.signature(signature_name)
-        if set(arrays) != set(signature.inputs) or not set(outputs) <= set(signature.outputs):
-            raise BadRequestError(
-                f"the signature has the inputs {sorted(signature.inputs)} and the outputs {sorted(signature.outputs)}, "
-                f"but the request has {sorted(arrays)} and {sorted(outputs)}"
-            )
+        self.check_names(signature, arrays, outputs)
         fetches = {name: signature.outputs[name].name for name in outputs or sorted(signature.outputs)}
         try:
             return self.session.run(fetches, {signature.inputs[name].name: array for name, array in arrays.items()})
@@ -111,11 +123,13 @@ def predict_message(model, request):
     from keras_vit.exporting.saved_model.serving_protos import serving_messages
 
     name = request.model_spec.signature_name or "serving_default"
+    signature = model.signature(name)
+    model.check_names(signature, request.inputs, request.output_filter)
     for key, tensor in request.inputs.items():
-        check_tensor(tensor, key, model.signature(name))
+        check_tensor(tensor, key, signature.inputs[key].dtype, MAX_BODY)
     try:
         arrays = {key: tf.make_ndarray(tensor) for key, tensor in request.inputs.items()}
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise BadRequestError(f"a tensor is damaged: {error}") from None
     answer = serving_messages().PredictResponse()
     answer.model_spec.name, answer.model_spec.signature_name = model.name, name
@@ -123,21 +137,6 @@ def predict_message(model, request):
     for key, array in model.predict(name, arrays, list(request.output_filter)).items():
         answer.outputs[key].CopyFrom(tf.make_tensor_proto(array))
     return answer
-
-
-def check_tensor(tensor, key, signature):
-    """Raises for another type than the signature takes, and for a few bytes that stand for gigabytes."""
-    import tensorflow as tf
-
-    wanted = signature.inputs[key].dtype if key in signature.inputs else tensor.dtype  # names are checked elsewhere
-    if tensor.dtype != wanted:
-        names = [tf.as_dtype(number).name if number else "none" for number in (wanted, tensor.dtype)]
-        raise BadRequestError(f"input {key} must be of type {names[0]}, but the request has {names[1]}")
-    count = math.prod(max(dim.size, 0) for dim in tensor.tensor_shape.dim)
-    if count > MAX_BODY:
-        raise BadRequestError(f"input {key} must have at most {MAX_BODY} numbers, but the request declares {count}")
-    if tensor.dtype == tf.string.as_datatype_enum and count != len(tensor.string_val):
-        raise BadRequestError(f"input {key} declares {count} strings, but the request has {len(tensor.string_val)}")
 
 
 def predict_json(model, body):
@@ -181,27 +180,61 @@ def rest_application(model, max_body=MAX_BODY):
     from starlette.responses import Response
     from starlette.routing import Route
 
-    free = asyncio.Semaphore(WORKERS)
+    free, room = asyncio.Semaphore(WORKERS), Room(MAX_HELD)
 
     async def answer(request):
-        async with free:  # before the body is read, so that bodies in memory are bounded too
-            status, content = await _answer(model, request, max_body)
-        return Response(content, status, media_type="application/json")
+        with room.of_one() as taken:
+            status, content = await _answer(model, request, max_body, free, taken)
+        unread = status in (408, 503) or _is_ambiguous(request)
+        headers = {"connection": "close"} if unread else None
+        return Response(content, status, headers, media_type="application/json")
 
     return Starlette(routes=[Route("/{path:path}", answer, methods=["GET", "POST", "PUT", "DELETE", "PATCH"])])
 
 
-async def _answer(model, request, max_body):
+class Room:
+    """How many bytes of requests may be held at once, so that many senders may be waited for.
+
+    Args:
+        most: bytes of all requests together.
+    """
+
+    def __init__(self, most):
+        self.most, self.held = most, 0
+
+    @contextlib.contextmanager
+    def of_one(self):
+        """Gives a function that takes room for some bytes of one request, or raises `BusyError`."""
+        taken = 0
+
+        def take(size):
+            nonlocal taken
+            if self.held + size > self.most:
+                raise BusyError(f"the server holds {self.held} bytes of other requests; ask again later")
+            taken, self.held = taken + size, self.held + size
+
+        try:
+            yield take
+        finally:
+            self.held -= taken
+
+
+async def _answer(model, request, max_body, free, take):
     """Status and bytes of the answer."""
     from starlette.concurrency import run_in_threadpool
 
     try:
-        body = await asyncio.wait_for(_read(request, max_body), SECONDS_TO_SEND)
+        if _is_ambiguous(request):
+            raise BadRequestError("a request must have Content-Length or Transfer-Encoding, not both")
+        body = await asyncio.wait_for(_read(request, max_body, take), SECONDS_TO_SEND)
         if body is None:
             return _error(413, f"a request must have at most {max_body} bytes")
-        return await run_in_threadpool(_routed, model, request.method, request.url.path, body)
+        async with free:
+            return await run_in_threadpool(_routed, model, request.method, request.url.path, body)
     except TimeoutError:
         return _error(408, f"a request must be sent within {SECONDS_TO_SEND} seconds")
+    except BusyError as error:
+        return _error(503, error)
     except NotServedError as error:
         return _error(404, error)
     except BadRequestError as error:
@@ -210,23 +243,31 @@ async def _answer(model, request, max_body):
         return _error(500, f"{type(error).__name__}: {error}")
 
 
+def _is_ambiguous(request):
+    """Whether a request tells its end in two ways, of which a proxy before may have taken the other."""
+    return {"content-length", "transfer-encoding"} <= set(request.headers)
+
+
 def _routed(model, method, path, body):
     found = _PATH.fullmatch(path)
     name, version, predict, metadata = found.groups() if found else (None,) * 4
     if not found or method != ("POST" if predict else "GET"):
-        raise BadRequestError(f"Malformed request: {method} {path}")
+        raise BadRequestError(f"Malformed request: {method} {path[:_SHOWN]}")
+    if version is not None and (len(version) > _SHOWN or int(version) >= 2**63):
+        raise BadRequestError(f"Failed to convert version: {version[:_SHOWN]} to numeric; it must be below 2**63")
     model.check(name, version and int(version))
     if predict:
         return 200, predict_json(model, body)
     return 200, json.dumps((model_metadata if metadata else model_status)(model), indent=1).encode()
 
 
-async def _read(request, limit):
+async def _read(request, limit, take):
     """The body; `None` if it is larger than the limit. Then the rest is thrown away, so that the client listens."""
     parts, size = [], 0
     async for part in request.stream():
         size += len(part)
         if size <= limit:
+            take(len(part))
             parts.append(part)
         else:
             parts.clear()
@@ -249,31 +290,65 @@ def grpc_server(model, port, max_body=MAX_BODY):
 
     from keras_vit.exporting.saved_model.serving_protos import SERVICE, serving_messages
 
+    free = threading.Semaphore(WORKERS)
+
     def predict(request, context):
         try:
             version = request.model_spec.version.value if request.model_spec.HasField("version") else None
             model.check(request.model_spec.name, version)
-            return predict_message(model, request)
+            with free:
+                return predict_message(model, request)
         except NotServedError as error:
-            context.abort(grpc.StatusCode.NOT_FOUND, str(error))
+            status, text = grpc.StatusCode.NOT_FOUND, str(error)
         except BadRequestError as error:
-            context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+            status, text = grpc.StatusCode.INVALID_ARGUMENT, str(error)
+        except Exception as error:  # whatever it was, the client is told
+            status, text = grpc.StatusCode.INTERNAL, f"{type(error).__name__}: {error}"
+        return context.abort(status, text)  # which raises
 
     messages = serving_messages()
     method = grpc.unary_unary_rpc_method_handler(
         predict, messages.PredictRequest.FromString, messages.PredictResponse.SerializeToString
     )
-    pool = concurrent.futures.ThreadPoolExecutor(WORKERS, "grpc")
+    pool = concurrent.futures.ThreadPoolExecutor(MAX_CONNECTIONS, "grpc")  # a thread waits for each slow sender
     options = [
+        ("grpc.max_connection_age_ms", 4000 * SECONDS_TO_SEND),  # then clients connect anew, and slow ones are gone
+        ("grpc.max_connection_age_grace_ms", 1000 * SECONDS_TO_SEND),
         ("grpc.max_receive_message_length", max_body),
         ("grpc.max_send_message_length", -1),
         ("grpc.so_reuseport", 0),
     ]
-    server = grpc.server(pool, options=options, maximum_concurrent_rpcs=4 * WORKERS)
+    server = grpc.server(pool, options=options, maximum_concurrent_rpcs=MAX_CONNECTIONS)
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, {"Predict": method}),))
     port = server.add_insecure_port(f"{HOST}:{port}")
     server.start()
     return server, port
+
+
+def _protocol():
+    """Uvicorn's protocol, which itself waits for ever for the head of a request."""
+    from uvicorn.protocols.http.h11_impl import H11Protocol
+
+    class Protocol(H11Protocol):
+        closing = None
+
+        def connection_made(self, transport):
+            super().connection_made(transport)
+            self.wait()
+
+        def data_received(self, data):
+            super().data_received(data)
+            self.wait()
+
+        def wait(self):
+            """From when no request is at work until the head of one is there, SECONDS_TO_SEND may pass."""
+            if self.cycle is None or self.cycle.response_complete:
+                self.closing = self.closing or self.loop.call_later(SECONDS_TO_SEND, self.transport.close)
+            elif self.closing:
+                self.closing.cancel()
+                self.closing = None
+
+    return Protocol
 
 
 @dataclasses.dataclass
@@ -304,6 +379,8 @@ class StandIn:
         config = uvicorn.Config(
             rest_application(self.model, self.max_body),
             lifespan="off",
+            http=_protocol(),
+            limit_concurrency=MAX_CONNECTIONS,
             log_level="warning",
             access_log=False,
             timeout_graceful_shutdown=10,

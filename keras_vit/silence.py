@@ -54,25 +54,29 @@ def _without_logging():
 def silent_descriptor(descriptor, stream):
     """What is written to a descriptor inside, by whatever language, is lost, and so if the descriptor is closed.
 
+    Gives a descriptor of the same file that is heard inside, `None` if it was closed. Another thread that asks for
+    the same waits for its turn.
+
     Args:
         descriptor: its number, as 2.
         stream: Python's own stream on it, whose words of before are written first; or `None`.
     """
-    _flush(stream)
-    kept = _copy(descriptor)
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    if nowhere != descriptor:  # else it took the place of a closed one
-        os.dup2(nowhere, descriptor)
-        os.close(nowhere)
-    try:
-        yield
-    finally:
+    with _ONE_AT_A_TIME:
         _flush(stream)
-        if kept is None:
-            os.close(descriptor)
-        else:
-            os.dup2(kept, descriptor)
-            os.close(kept)
+        kept = _copy(descriptor)
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        if nowhere != descriptor:  # else it took the place of a closed one
+            os.dup2(nowhere, descriptor)
+            os.close(nowhere)
+        try:
+            yield kept
+        finally:
+            _flush(stream)
+            if kept is None:
+                os.close(descriptor)
+            else:
+                os.dup2(kept, descriptor)
+                os.close(kept)
 
 
 def _copy(descriptor):

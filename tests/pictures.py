@@ -1,6 +1,8 @@
 """Files that cameras, scanners and mishaps make, for the tests of the data room."""
 
 import io
+import struct
+import zlib
 
 import numpy as np
 from PIL import Image
@@ -42,12 +44,29 @@ def sixteen_bit():
 
 def forged_png(height, width):
     """A PNG whose header declares any size, over the data of a small one."""
-    import struct
-    import zlib
-
     data = encoded(picture(), "PNG")
-    header = b"IHDR" + struct.pack(">II", width, height) + data[24:29]
-    return data[:12] + header + struct.pack(">I", zlib.crc32(header)) + data[33:]
+    return data[:8] + chunk(b"IHDR", struct.pack(">II", width, height) + data[24:29]) + data[33:]
+
+
+def chunk(kind, content):
+    """One chunk of a PNG."""
+    return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+
+
+def disguised(data, kind=b"abCd"):
+    """A PNG with a chunk before its header that looks as the header of a small one."""
+    return data[:8] + chunk(kind, struct.pack(">II", 7, 5) + data[24:29]) + data[8:]
+
+
+def with_texts(data, count):
+    """A PNG with texts that are a thousand times as long when they are unpacked, 7 MB each."""
+    return data[:33] + chunk(b"zTXt", b"a\0\0" + zlib.compress(bytes(7 * 2**20), 9)) * count + data[33:]
+
+
+def with_scans(data, count):
+    """A progressive JPEG whose last scan comes again, `count` in all."""
+    last = data[data.rindex(b"\xff\xda") : -2]
+    return data[:-2] + last * (count - data.count(b"\xff\xda")) + data[-2:]
 
 
 def write_photos(folder, classes=("ash", "birch", "cedar"), each=5, seed=0):

@@ -74,11 +74,12 @@ def test_run_is_exported_with_the_names_of_its_classes(run, fake, trained, photo
 
 def test_options_reach_the_function(run, fake, trained, photos, tmp_path):
     options = "--format onnx --precision float16 --image-size 28x36 --top 2 --activation sigmoid --name my.trees "
-    options += f"--opset 17 --max-bytes 99999 --max-pixels 9999 --images {photos}"
+    options += f"--opset 17 --max-bytes 99999 --max-pixels 9999 --max-batch 3 --images {photos}"
     assert run(trained / "best.keras", tmp_path / "x.onnx", *options.split())[::2] == (0, [])
     (task,) = fake.jobs
     assert (task.precision, task.image_size, task.top_k, task.activation) == ("float16", (28, 36), 2, "sigmoid")
     assert (task.name, task.opset, task.max_bytes, task.max_pixels) == ("my.trees", 17, 99999, 9999)
+    assert task.max_batch == 3
     assert task.calibration_photos.shape == (3, 28, 36, 3)
 
 
@@ -172,6 +173,52 @@ def test_wrong_request_is_one_line_and_leaves_nothing(run, fake, trained, tmp_pa
     assert lines in ([], [f"loading {trained} ..."])
     assert_one_line(error, words)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--format", "onnx", "--precision", "bfloat16"), r"`--precision` must be one that the format has"),
+        (("--format", "onnx", "--max-batch", "0"), "`--max-batch` must be at least 1"),
+        (("--format", "onnx", "--opset", "0"), "`--opset` must be at least 1"),
+        (("--format", "onnx", "--name", "a b"), "`name` stands in addresses"),
+        (("--format", "onnx", "--jit-compile"), "XLA compiles SavedModels"),
+        (("--format", "litert"), "the path must end in .tflite"),
+        (("--format", "onnx"), "onnx is missing"),
+        ((), "a SavedModel goes to a folder"),
+    ],
+)
+def test_wrong_request_is_refused_before_the_model_is_loaded(run, fake, trained, tmp_path, monkeypatch, options, words):
+    def missing(precision, opset):
+        raise ImportError("onnx is missing")
+
+    def load(*_, **__):
+        raise AssertionError("loaded")
+
+    fake.check_packages = missing
+    monkeypatch.setattr("keras.models.load_model", load)
+    monkeypatch.setattr("keras_vit.builders.build", load)
+    (tmp_path / "file").write_text("precious")
+    place = tmp_path / ("x.onnx" if options else "file")
+    for model in (trained, "B/16"):
+        code, lines, error = run(model, place, *options)
+        assert (code, lines) == (1, [])
+        assert_one_line(error, words)
+
+
+@pytest.mark.parametrize(
+    ("given", "near"),
+    [
+        ("B/61", "Did you mean 'B/16'"),
+        ("vitb/16", "Did you mean 'ViTB16'"),
+        ("ViT-B16", "Did you mean 'ViTB16'"),
+        ("X/99", "Variants are Ti/16, "),
+    ],
+)
+def test_unknown_variant_gets_near_names(run, tmp_path, given, near):
+    code, _, error = run(given, tmp_path / "x")
+    assert code == 1
+    assert_one_line(error, f"Received: {given}; nothing is there, and no variant is called so. {near}")
 
 
 def test_labels_that_do_not_fit_are_one_line(run, fake, trained, tmp_path):

@@ -290,11 +290,14 @@ def test_bad_image_is_named_and_the_others_are_answered(run, trained, tmp_path):
     out, folder = trained
     (tmp_path / "note.jpg").write_text("no picture")
     good = folder / "tiles" / "3.jpg"
-    code, lines, error = run("predict", tmp_path / "note.jpg", good, tmp_path / "gone.png", "--model", out)
+    data = good.read_bytes()
+    (tmp_path / "bad.jpg").write_bytes(data[:2] + b"\xff\xdb\0\x03\0" + data[2:])  # of which libjpeg has a line to say
+    bad = tmp_path / "note.jpg", tmp_path / "bad.jpg", tmp_path / "gone.png"
+    code, lines, error = run("predict", *bad, good, "--model", out)
     assert code == 1
     assert lines[:2] == [f"loading {out} ...", str(good)]
     assert len(lines) == 5  # with three classes
-    assert_one_line(error, r"note\.jpg: not a JPEG.*gone\.png: no such file")
+    assert_one_line(error, r"note\.jpg: not a JPEG.*bad\.jpg: damaged JPEG.*gone\.png: no such file")
 
 
 def test_model_that_is_not_there_is_one_line(run, tmp_path):

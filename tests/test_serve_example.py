@@ -4,6 +4,7 @@ Most tests ask a server in this process about a model with known answers; the ot
 """
 
 import base64
+import contextlib
 import json
 import socket
 import sys
@@ -12,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from conftest import ROOT, make_tiny
+from conftest import ROOT
 from serving_model import LABELS, expected_scores, photo, write_served
 
 grpc = pytest.importorskip("grpc")
@@ -21,7 +22,7 @@ pytest.importorskip("uvicorn")
 sys.path.insert(0, str(ROOT / "examples"))
 
 import serve as example  # noqa: E402
-from serving_stand_in import ServedModel, StandIn  # noqa: E402
+from serving_stand_in import Room, ServedModel, StandIn  # noqa: E402
 
 LIMIT = 300_000  # bytes of a request, in these tests
 
@@ -148,6 +149,12 @@ def test_rest_metadata_has_the_signatures(rest):
     [
         ("/v1/models/fish:predict", {"instances": ["a"]}, 404, "Servable not found for request: Latest(fish)"),
         ("/v1/models/birds/versions/9:predict", {"instances": ["a"]}, 404, "Specific(birds, 9)"),
+        ("/v1/models/birds/versions/11", None, 404, "Specific(birds, 11)"),
+        (f"/v1/models/birds/versions/{2**63 - 1}", None, 404, "Specific(birds, 9223372036854775807)"),
+        (f"/v1/models/birds/versions/{2**63}", None, 400, "Failed to convert version: 9223372036854775808 to numeric"),
+        (f"/v1/models/birds/versions/{'9' * 5000}", None, 400, "Failed to convert version: 999"),
+        ("/v1/models/birds/versions/\u0661\u0660", None, 400, "Malformed request"),
+        (f"/v1/models/{'a/' * 5000}", None, 400, "Malformed request"),
         ("/v1/models/fish", None, 404, "Latest(fish)"),
         ("/v1/models/fish/metadata", None, 404, "Latest(fish)"),
         ("/v1/models/birds:classify", {"examples": []}, 400, "Malformed request: POST"),
@@ -192,11 +199,35 @@ def test_rest_body_beyond_the_limit_is_refused_and_the_next_request_answered(res
     assert rest(PREDICT, {"instances": [b64(photo(LIMIT // 2))]})[0] == 200
 
 
-def declared(kind, *shape):
-    """A tensor of one number, which stands for all that its shape has."""
+def test_head_with_two_ends_is_refused(server):
+    head = f"POST {PREDICT} HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", server.rest_port), timeout=60) as client:
+        client.sendall(f"{head}0\r\n\r\n".encode())
+        answer = b"".join(iter(lambda: client.recv(1000), b""))  # to the end, as the server closes
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert b'{"error": "a request must have Content-Length or Transfer-Encoding, not both"}' in answer
+
+
+def test_body_for_which_there_is_no_room_is_answered_503(server, rest, monkeypatch):
+    def full(self):
+        monkeypatch.setattr(self, "held", self.most)
+        return of_one(self)
+
+    of_one = Room.of_one
+    with monkeypatch.context() as patched:
+        patched.setattr(Room, "of_one", full)
+        status, found = rest(PREDICT, {"instances": [b64(photo(50))]})
+    assert (status, "ask again later" in found["error"]) == (503, True)
+    monkeypatch.undo()
+    assert rest(PREDICT, {"instances": [b64(photo(50))]})[0] == 200
+
+
+def declared(kind, *shape, **values):
+    """A tensor of one number, or of the given ones, whatever its shape says."""
     from tensorflow.core.framework import tensor_pb2
 
-    tensor = tensor_pb2.TensorProto(dtype=kind, int_val=[1], float_val=[1.0], string_val=[b"x"])
+    values = values or {"int_val": [1], "float_val": [1.0], "string_val": [b"x"]}
+    tensor = tensor_pb2.TensorProto(dtype=kind, **values)
     for size in shape or (1, 20, 28, 3):
         tensor.tensor_shape.dim.add(size=size)
     return tensor
@@ -254,7 +285,21 @@ def test_grpc_gives_the_asked_outputs_only(server):
         ({"outputs": ["depth"]}, "INVALID_ARGUMENT", "['depth']"),
         ({"lengths": [LIMIT + 1]}, "RESOURCE_EXHAUSTED", "larger than max"),
         ({"files": declared(7, 10_000_000)}, "INVALID_ARGUMENT", "declares 10000000 strings, but the request has 1"),
+        ({"files": declared(7, -1)}, "INVALID_ARGUMENT", "a shape of at most 8 sides, all known and none negative"),
+        ({"files": declared(7, *[1] * 9)}, "INVALID_ARGUMENT", "a shape of at most 8 sides"),
+        (
+            {"files": declared(999, 1)},
+            "INVALID_ARGUMENT",
+            "of type string, but the request has type number 999",
+        ),
+        ({"files": declared(0, 1)}, "INVALID_ARGUMENT", "must be of type string, but the request has none"),
         ({"pixels": declared(1)}, "INVALID_ARGUMENT", "must be of type uint8, but the request has float32"),
+        ({"pixels": declared(4)}, "INVALID_ARGUMENT", "input pixels declares 1680 numbers, but the request has"),
+        ({"pixels": declared(4, 1, 1, 1, 3, tensor_content=b"12")}, "INVALID_ARGUMENT", "declares 3 numbers, but"),
+        ({"pixels": declared(4, 1, 1, 1, 3, tensor_content=b"1234")}, "INVALID_ARGUMENT", "but the request has 4"),
+        ({"pixels": declared(4, 1, 1, 1, 3, int_val=[1, 2, 3, 4])}, "INVALID_ARGUMENT", "but the request has 4"),
+        ({"pixels": declared(4, 1, 1, 1, 3, int_val=[1, 2, 300])}, "INVALID_ARGUMENT", "a tensor is damaged"),
+        ({"pixels": declared(4, 2**62, 2**62, int_val=[])}, "INVALID_ARGUMENT", "at most 67108864 numbers, but"),
         ({"pixels": declared(4, 40000, 20, 28, 3)}, "INVALID_ARGUMENT", "but the request declares 67200000"),
     ],
 )
@@ -301,55 +346,53 @@ def test_slow_sender_is_told_to_hurry_and_holds_up_nobody(server, rest, monkeypa
         assert slow.recv(100).startswith(b"HTTP/1.1 408")
 
 
+def test_forty_slow_senders_hold_up_nobody(server, rest):
+    heads = [f"POST {PREDICT} HTTP/1.1\r\nHost: a\r\nContent-Length: 1000\r\n\r\n{{", f"POST {PREDICT} HTT"]
+    with contextlib.ExitStack() as stack:
+        for number in range(80):
+            slow = stack.enter_context(socket.create_connection(("127.0.0.1", server.rest_port), timeout=60))
+            slow.sendall(heads[number % 2].encode())
+        assert rest(PREDICT, {"instances": [b64(photo(50))]})[0] == 200
+
+
+def test_connection_without_a_whole_head_is_closed(server, rest, monkeypatch):
+    monkeypatch.setattr("serving_stand_in.SECONDS_TO_SEND", 0.5)
+    whole = b"GET /v1/models/birds HTTP/1.1\r\nHost: a\r\n\r\n"
+    for first in (b"", whole):
+        with socket.create_connection(("127.0.0.1", server.rest_port), timeout=30) as slow:
+            slow.sendall(first + b"GET /v1/models")
+            said = b"".join(iter(lambda: slow.recv(1000), b""))
+        assert said.count(b"HTTP/1.1 200") == bool(first)
+
+
+def test_forty_slow_senders_by_grpc_hold_up_nobody(server):
+    done = threading.Event()
+
+    def never():
+        done.wait()
+        yield from ()
+
+    with grpc.insecure_channel(f"127.0.0.1:{server.grpc_port}", [("grpc.enable_http_proxy", 0)]) as channel:
+        send = channel.stream_unary("/tensorflow.serving.PredictionService/Predict")
+        calls = [send.future(never()) for _ in range(40)]
+        try:
+            np.testing.assert_allclose(scores_of(predict_by_grpc(server, [50])), expected_scores([50]), atol=1e-6)
+        finally:
+            for call in calls:
+                call.cancel()
+            done.set()
+
+
+def test_fault_of_the_server_is_told_by_grpc_too(server, monkeypatch):
+    monkeypatch.setattr(server.model, "predict", lambda *_: 1 / 0)
+    with pytest.raises(grpc.RpcError) as caught:
+        predict_by_grpc(server, [50])
+    assert (caught.value.code().name, caught.value.details()) == ("INTERNAL", "ZeroDivisionError: division by zero")
+
+
 def test_taken_port_is_an_error(server):
     with pytest.raises(OSError, match="in use"), StandIn(server.model, rest_port=server.rest_port):
         pass
-
-
-def test_folder_without_versions_is_an_error(tmp_path):
-    with pytest.raises(FileNotFoundError, match="no version folder"):
-        ServedModel(tmp_path, "birds")
-
-
-def test_name_is_the_configs(folder, tmp_path):
-    assert example.model_name(folder) == "birds"
-    assert example.model_name(folder, "given") == "given"
-    assert example.model_name(tmp_path / "owls") == "owls"
-
-
-@pytest.mark.parametrize(
-    ("answer", "lines"),
-    [
-        ({"status": "ok", "labels": ["ash", "elm"], "top_scores": [0.912, 0.05]}, ["   91.2%  ash", "    5.0%  elm"]),
-        ({"status": "damaged", "labels": ["", ""], "top_scores": [0, 0]}, ["  not read: damaged"]),
-        ({"status": "ok", "features": [0.5, 0.25]}, ["  2 features"]),
-    ],
-)
-def test_describe_prints_names_or_the_reason(answer, lines):
-    assert example.describe("a.jpg", answer).splitlines() == ["a.jpg", *lines]
-
-
-def test_exported_model_answers_photos_as_keras_does(tmp_path):
-    """No resize: the PNG has the model's size. A broken file and a larger photo stand beside it."""
-    import keras
-    import tensorflow as tf
-
-    import keras_vit
-
-    model, pixels = make_tiny(num_layers=1), np.random.default_rng(4).integers(0, 256, (20, 28, 3), dtype="uint8")
-    names = [f"bird {number}" for number in range(7)]
-    keras_vit.export(model, tmp_path / "tiny", labels=names, verify=False, images=[pixels] * 2, top_k=2)
-    file = tf.io.encode_png(pixels).numpy()
-    large = tf.io.encode_jpeg(pixels.repeat(3, 0).repeat(5, 1)).numpy()
-    with StandIn(ServedModel(tmp_path / "tiny", "tiny")) as server:
-        assert server.model.warm_up(tmp_path / "tiny") >= 4
-        answers = example.ask_by_rest([file, file[:50], large], "tiny", server.rest_port)
-        by_grpc = example.ask_by_grpc([file], "tiny", server.grpc_port)
-    expected = keras.ops.convert_to_numpy(keras.ops.softmax(model(model.preprocessing(pixels[None]))))[0]
-    np.testing.assert_allclose(answers[0]["scores"], expected, atol=1e-5)
-    np.testing.assert_allclose(by_grpc[0]["scores"], expected, atol=1e-5)
-    assert answers[0]["labels"] == [names[k] for k in np.argsort(-expected)[:2]]
-    assert [answer["status"] for answer in answers] == ["ok", "damaged", "ok"]
 
 
 def test_grpc_port_that_is_taken_is_an_error(server):

@@ -9,11 +9,14 @@ from keras_vit.cli.models import check_model, model_of, names_of
 from keras_vit.cli.printing import path
 from keras_vit.cli.startup import loading, quiet_start
 from keras_vit.escaping import printable
-from keras_vit.exporting.formats import ACTIVATIONS, FORMATS, MAX_BYTES, MAX_PIXELS, OPSET, PRECISIONS
+from keras_vit.exporting.formats import ACTIVATIONS, FORMATS, MAX_BATCH, MAX_BYTES, MAX_PIXELS, OPSET, PRECISIONS
 from keras_vit.files import FileKindError, read_regular
 
 _MOST_BYTES = 1 << 26  # of names of classes; those of ImageNet-21k take 1 MB
-SAME_NAME = ("format", "precision", "labels", "images", "activation", "opset", "max_bytes", "max_pixels")  # of options
+SAME_NAME = (  # of options
+    *("format", "precision", "labels", "images", "activation", "opset"),
+    *("max_bytes", "max_pixels", "max_batch"),
+)
 
 
 def add_commands(top, command):
@@ -47,6 +50,8 @@ def add_commands(top, command):
     photo = "of one photo that a SavedModel takes"
     new.add_argument("--max-bytes", type=int, default=MAX_BYTES, metavar="BYTES", help=photo)
     new.add_argument("--max-pixels", type=int, default=MAX_PIXELS, metavar="PIXELS", help=photo)
+    request = "images of one request to a SavedModel; more are INVALID_ARGUMENT"
+    new.add_argument("--max-batch", type=int, default=MAX_BATCH, metavar="N", help=request)
     new.add_argument("--jit-compile", action="store_true", help="compile the SavedModel by XLA: see docs/exporting.md")
     new.add_argument("--overwrite", action="store_true", help="replace the file at PATH")
     new.add_argument("--no-verify", dest="verify", action="store_false", help="do not compare with the model")
@@ -66,10 +71,13 @@ def export(arguments):
         yield loading(arguments.model)
     with quiet_start():
         import keras_vit.api as keras_vit
+        from keras_vit.exporting.request import check_request
+
+    of_model = ("images", "image_size", "verify")
+    check_request(arguments.path, **{name: value for name, value in given.items() if name not in of_model})
     model, names = model_of(arguments)
     if labels is None and names is not None:
         labels = names_of(model, names)
-    given = {name: value for name, value in given.items() if value is not None}  # the function has its own defaults
     report = keras_vit.export(model, arguments.path, labels=labels, **given)
     if arguments.report is not None:
         report.write(arguments.report)

@@ -14,6 +14,7 @@ from keras_vit.cli.startup import loading, quiet_start
 from keras_vit.escaping import printable, printable_json
 from keras_vit.recipes import RECIPES, find_recipe
 from keras_vit.runs.options import FLAGS, ON_BAD_IMAGE, FinetuneOptions
+from keras_vit.silence import silent_descriptor
 
 
 def add_commands(top, command):
@@ -90,7 +91,8 @@ def predict(arguments):
     for image in arguments.images:
         name = printable(image)
         try:
-            pixels = read_image(image, model.input_shape[-1])
+            with silent_descriptor(2, sys.stderr):  # libjpeg writes a line there for a damaged file
+                pixels = read_image(image, model.input_shape[-1])
         except FileNotFoundError:
             bad.append(f"{name}: no such file")
             continue

@@ -5,21 +5,18 @@ with the model's.
 """
 
 import dataclasses
-import importlib
-import os
 import re
 from collections.abc import Sequence
-from pathlib import Path
+from typing import Any
 
-import keras
 import numpy as np
 
 from keras_vit.annotations import FilePath
-from keras_vit.checks import check_choice, check_positive_int
-from keras_vit.exporting.formats import ACTIVATIONS, FORMATS, MAX_BYTES, MAX_PIXELS, OPSET, PRECISIONS
+from keras_vit.exporting.formats import MAX_BATCH, MAX_BYTES, MAX_PIXELS, OPSET
 from keras_vit.exporting.report import ExportError, ExportReport, size_of
+from keras_vit.exporting.request import check_request
 from keras_vit.exporting.sample_photos import Photos, real_photos, resized
-from keras_vit.exporting.staging import check_absent, publish_absent, publish_files, publish_version, staging
+from keras_vit.exporting.staging import publish_absent, publish_files, publish_version, staging
 from keras_vit.exporting.task import ExportTask
 from keras_vit.exporting.verification import image_size as size_to_compare
 from keras_vit.exporting.verification import verify as compare
@@ -30,7 +27,6 @@ from keras_vit.model.vision_transformer import VisionTransformer
 from keras_vit.model.wiring import check_image_size
 from keras_vit.preprocessing import default_names
 
-_BYTES = range(2**10, 2**31)  # of which it may be: a comparison needs some, and graphs count in int32
 _COMPARED, _CALIBRATION = 16, 64  # photos
 _FEWEST = 32  # photos to calibrate on and compare: with one, the next was off by 1.7 deviations
 
@@ -51,6 +47,7 @@ def export(
     opset: int = OPSET,
     max_bytes: int = MAX_BYTES,
     max_pixels: int = MAX_PIXELS,
+    max_batch: int = MAX_BATCH,
     jit_compile: bool = False,
     overwrite: bool = False,
 ) -> ExportReport:
@@ -77,6 +74,7 @@ def export(
         opset: of ONNX.
         max_bytes: of one image file that the SavedModel takes, 1,024 to 2**31 - 1.
         max_pixels: of one image that it takes.
+        max_batch: how many images it takes in one call.
         jit_compile: whether XLA compiles the SavedModel's network, once for each number of images in a call, which
             takes seconds. On a CPU one image is answered faster then, in int8 far faster; TensorFlow Serving must be
             started with `--xla_cpu_compilation_enabled`.
@@ -95,14 +93,16 @@ def export(
         RuntimeError: if Keras does not run on TensorFlow.
         ExportError: if the file is not valid or not the model; it is deleted.
     """
-    writer = _writer(format, precision)
+    limits: dict[str, Any] = {"opset": opset, "max_bytes": max_bytes, "max_pixels": max_pixels, "max_batch": max_batch}
+    rest: dict[str, Any] = {"top_k": top_k, "activation": activation, "jit_compile": jit_compile}
+    writer, path, name, limits = check_request(
+        path, format, precision, name=name, overwrite=overwrite, **rest, **limits
+    )
+    top_k = limits.pop("top_k")
     _check_model(model)
-    path = _place(path, writer, overwrite)
-    top_k, max_bytes, max_pixels, opset = _check_numbers(top_k, max_bytes, max_pixels, opset)
-    _check_choices(activation, jit_compile, format)
-    model = _asked_model(model, image_size, max_pixels, writer, format)
+    model = _asked_model(model, image_size, limits["max_pixels"], writer, format)
     original = in_precision(model, "int8" if is_quantized(model) else "float32")
-    names, name = _names(model, labels), _name(path, writer, name)
+    names = _names(model, labels)
     _check_activation(model, activation, names)
     compared, calibration = _photos(images, model, precision in writer.CALIBRATED, format)
     task = ExportTask(
@@ -112,11 +112,9 @@ def export(
         top_k=min(top_k, len(names or ())),
         activation=activation if names and ends_in_logits(model) else "none",
         name=name,
-        max_bytes=max_bytes,
-        max_pixels=max_pixels,
-        opset=opset,
         jit_compile=jit_compile,
         calibration_photos=calibration,
+        **limits,
     )
     if writer.EXTENSION:
         return _export_file(writer, task, path, format, original, compared if verify else None, overwrite)
@@ -175,25 +173,7 @@ def _opened(writer, place):
         ) from error
 
 
-def _writer(format, precision):
-    check_choice("format", format, FORMATS)
-    check_choice("precision", precision, PRECISIONS)
-    writer = importlib.import_module(f"keras_vit.exporting.{format}")
-    if precision not in writer.PRECISIONS:
-        raise ValueError(
-            f"`precision` must be one that the format has: {', '.join(writer.PRECISIONS)}.\n"
-            f'Received: precision="{precision}", format="{format}".'
-        )
-    return writer
-
-
 def _check_model(model):
-    if keras.config.backend() != "tensorflow":
-        raise RuntimeError(
-            "files are written through TensorFlow, so Keras must run on it.\n"
-            f"Received: the backend {keras.config.backend()!r}. Save the model as .keras, and export it in a process "
-            "with KERAS_BACKEND=tensorflow."
-        )
     known = isinstance(model, VisionTransformer) and None not in (model.config, model.preprocessing)
     if not known or len(model.inputs) != 1:
         raise TypeError(
@@ -204,48 +184,6 @@ def _check_model(model):
         raise ValueError(
             "an exported model gives one row for each image, (B, K) or (B, D).\n"
             f'Received: {model.name!r} with {model.output_shape}. Build it with another `pooling` than "none".'
-        )
-
-
-def _place(path, writer, overwrite):
-    """Where the file or the versions go, if that place is free."""
-    if not isinstance(path, (str, os.PathLike)):
-        raise TypeError(f"`path` must be that of a file or folder.\nReceived: path={path!r}.")
-    if not os.fspath(path):
-        raise ValueError(
-            "`path` must be that of a file or folder; the folder of the process is `.`.\nReceived: path=''."
-        )
-    path = Path(path)
-    if not writer.EXTENSION:
-        if path.exists() and not path.is_dir():
-            raise FileExistsError(
-                f"a SavedModel goes to a folder, in which it becomes a version.\nReceived: {path}, a file."
-            )
-        return path
-    if path.suffix != writer.EXTENSION:
-        raise ValueError(f"the path must end in {writer.EXTENSION}, as runtimes expect.\nReceived: {str(path)!r}.")
-    check_absent(path, overwrite)
-    return path
-
-
-def _check_numbers(*values):
-    names = ("top_k", "max_bytes", "max_pixels", "opset")
-    numbers = {name: check_positive_int(name, value) for name, value in zip(names, values, strict=True)}
-    if numbers["max_bytes"] not in _BYTES:
-        raise ValueError(
-            f"`max_bytes` must be {_BYTES[0]} to {_BYTES[-1]}.\nReceived: max_bytes={numbers['max_bytes']}."
-        )
-    return numbers.values()
-
-
-def _check_choices(activation, jit_compile, format):
-    check_choice("activation", activation, ACTIVATIONS)
-    if not isinstance(jit_compile, bool):
-        raise TypeError(f"`jit_compile` must be True or False.\nReceived: jit_compile={jit_compile!r}.")
-    if jit_compile and format != "saved_model":
-        raise ValueError(
-            "XLA compiles SavedModels; other runtimes compile on their own.\n"
-            f'Received: jit_compile=True, format="{format}".'
         )
 
 
@@ -332,16 +270,3 @@ def _names(model, labels):
 
 def _is_line(text):
     return bool(text.strip()) and text.splitlines() == [text] and not re.search("[\ud800-\udfff]", text)
-
-
-def _name(path, writer, given):
-    """Of a served model, which stands in addresses; by default that of the file or the folder."""
-    if given is None:
-        given = os.path.basename(os.path.abspath(path)).removesuffix(writer.EXTENSION)
-        given = re.sub(r"[^A-Za-z0-9_.-]+", "_", given) or "model"
-    if not isinstance(given, str) or not re.fullmatch(r"[A-Za-z0-9_.-]*[A-Za-z0-9_-][A-Za-z0-9_.-]*", given):
-        raise ValueError(
-            "`name` stands in addresses, so it must be of letters, digits, `_`, `.` and `-`, and not of `.` alone.\n"
-            f"Received: name={given!r}."
-        )
-    return given

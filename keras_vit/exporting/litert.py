@@ -45,11 +45,21 @@ def write(task, place) -> None:
         ExportError: if a part of the model has no built-in operation.
         ImportError: without ai-edge-litert.
     """
-    _interpreter()
+    check_packages(task.precision, task.opset)
     _check_size(task)
     content = _converted(task, place.parent)
     place.write_bytes(content)
     _append_files(task, place)
+
+
+def check_packages(precision, opset) -> None:
+    """Raises `ImportError` if a package is missing.
+
+    Args:
+        precision: of the file to be.
+        opset: of ONNX, nothing here.
+    """
+    _interpreter()
 
 
 def open_runtime(place) -> Runtime:

@@ -63,6 +63,18 @@ def write(task, place) -> None:
         openvino.save_model(network, str(place), compress_to_fp16=task.precision == "float16")
 
 
+def check_packages(precision, opset) -> None:
+    """Raises `ImportError` if a package is missing.
+
+    Args:
+        precision: of the file to be.
+        opset: of ONNX, nothing here.
+    """
+    _openvino()
+    if precision == "int8":
+        _nncf()
+
+
 def open_runtime(place) -> Runtime:
     """The file compiled for the processor, computing in float32 where it holds floats.
 

@@ -1,17 +1,24 @@
-"""Files are written beside their place and moved there when they have been proven, so that nobody sees half of one."""
+"""Files are written beside their place and moved there when they have been proven, so that nobody sees half of one.
+
+A staging folder is locked by the process that writes into it, so that what killed ones left is told from it.
+"""
 
 import contextlib
 import os
+import re
 import shutil
 import tempfile
 from pathlib import Path
 
-from keras_vit.files import flush
+from keras_vit.files import flush, flush_folder
+
+_PREFIX = ".export-"
+_OLD = ".old"  # what was at the place of a file, until the end
 
 
 @contextlib.contextmanager
 def staging(parent):
-    """A new folder below `parent`, gone at the end with all that is still in it.
+    """A new folder below `parent`, gone at the end with all that is still in it; killed exports' go before.
 
     Args:
         parent: folder on the file system that the result will be on; made with those above it, and gone again with
@@ -20,19 +27,78 @@ def staging(parent):
     made = [folder for folder in (parent, *parent.parents) if not folder.exists()]
     try:
         parent.mkdir(parents=True, exist_ok=True)
-        place = Path(tempfile.mkdtemp(prefix=".export-", dir=parent))
-        try:
+        _sweep(parent)
+        with _new_folder(parent) as place:
             yield place
-        finally:
-            shutil.rmtree(place, ignore_errors=True)
     finally:
         with contextlib.suppress(OSError):  # not empty
             for folder in made:
                 folder.rmdir()
 
 
+@contextlib.contextmanager
+def _new_folder(parent):
+    """A locked folder, until the end."""
+    while True:
+        place = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
+        with contextlib.suppress(BlockingIOError):  # another export sweeps it, or has, as it was not locked yet
+            lock = _locked(place)
+            if place.exists():
+                break
+            _unlock(lock)
+    try:
+        yield place
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+        _unlock(lock)
+
+
+def _sweep(parent):
+    """Removes the staging folders that nobody has locked, which killed exports left."""
+    for entry in os.scandir(parent):
+        named = re.fullmatch(re.escape(_PREFIX) + "[a-z0-9_]{8}", entry.name)  # as `mkdtemp` names it
+        if not named or not entry.is_dir(follow_symlinks=False):
+            continue
+        with contextlib.suppress(BlockingIOError):
+            lock = _locked(entry.path)
+            if lock is not None:
+                shutil.rmtree(entry.path, ignore_errors=True)
+                _unlock(lock)
+
+
+def _locked(folder, wait=False):
+    """A descriptor that locks a folder until it is closed, or its process ends; `None` where that cannot be.
+
+    Raises:
+        BlockingIOError: if it is locked.
+    """
+    try:
+        import fcntl
+    except ImportError:  # Windows, where nothing is swept
+        return None
+    lock = None
+    try:
+        lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except BlockingIOError:
+        _unlock(lock)
+        raise
+    except OSError:  # gone, not ours, or on a file system without locks
+        _unlock(lock)
+        return None
+    return lock
+
+
+def _unlock(lock):
+    if lock is not None:
+        os.close(lock)
+
+
 def publish_files(place, path, overwrite) -> None:
     """Moves all files of the staging folder beside `path`, that one last, so that what it refers to is there.
+
+    Where a file that it refers to is replaced, the old one at `path` is taken away before. So whoever comes, or if
+    the process is stopped, there are the old files, the new ones, or nothing at `path`, and never some of each.
 
     Args:
         place: the staging folder, with a file of the name of `path` in it.
@@ -44,10 +110,28 @@ def publish_files(place, path, overwrite) -> None:
     """
     files = sorted(place.iterdir(), key=lambda file: file.name == path.name)
     for file in files:
-        check_absent(path.with_name(file.name), overwrite)
-    for file in files:
         flush(file)
-        os.replace(file, path.with_name(file.name))
+    lock = _locked(path.parent, wait=True)  # of two exports, the files of one come before those of the other
+    try:
+        for file in files:
+            check_absent(path.with_name(file.name), overwrite)
+        _move(files, path, place / _OLD)
+    finally:
+        _unlock(lock)
+
+
+def _move(files, path, old):
+    if path.exists() and any(path.with_name(file.name).exists() for file in files[:-1]):
+        os.replace(path, old)
+        flush_folder(path.parent)  # in this order on the disk too
+    for file in files:
+        try:
+            os.replace(file, path.with_name(file.name))
+        except OSError:
+            if file is files[0] and old.exists():
+                os.replace(old, path)  # beside what it refers to, as before
+            raise
+        flush_folder(path.parent)
 
 
 def check_absent(path, overwrite) -> None:

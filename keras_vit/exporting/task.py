@@ -21,6 +21,7 @@ class ExportTask:
         name: of the served model, of letters, digits, `_`, `.` and `-`.
         max_bytes: of one image file.
         max_pixels: of one image.
+        max_batch: images of one call.
         opset: of ONNX.
         jit_compile: whether the network of a SavedModel is compiled by XLA.
         calibration_photos: uint8 `(N, H, W, C)`, photos of the model's size, on which int8 is calibrated.
@@ -34,6 +35,7 @@ class ExportTask:
     name: str
     max_bytes: int
     max_pixels: int
+    max_batch: int
     opset: int
     jit_compile: bool
     calibration_photos: np.ndarray

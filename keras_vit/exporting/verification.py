@@ -60,7 +60,7 @@ def verify(model, runtime, photos, task) -> Verification:
     groups = [resized(group, size) for group, size in _groups(model, photos)]
     wanted = _joined([reference.run(pixels) for pixels in groups])
     _check_finite(wanted, model)
-    found = _joined([answers for pixels in groups for answers in _in_batches(runtime.run, pixels)])
+    found = _joined([answers for pixels in groups for answers in _in_batches(runtime.run, pixels, task)])
     drift = _drifts(wanted, found, task.precision)
     if runtime.photos is not None and model.preprocessing.resize != "none":
         drift += _drifts_of_files(reference, runtime, photos, task)
@@ -128,10 +128,10 @@ class Reference:
         return {name: tensor.numpy() for name, tensor in found.items()}
 
 
-def _in_batches(run, pixels):
+def _in_batches(run, pixels, task):
     parts, start, turn = [], 0, 0
     while start < len(pixels):
-        size = BATCHES[turn % len(BATCHES)]
+        size = min(BATCHES[turn % len(BATCHES)], task.max_batch)
         parts.append(_asked(run, pixels[start : start + size]))
         start, turn = start + size, turn + 1
     return parts
@@ -167,7 +167,9 @@ def _drifts_of_files(reference, runtime, photos, task):
         return []
     answers = [reference.of_prepared(np.asarray(reference.preprocessing(photo[None]))) for photo, _ in pairs]
     wanted = _joined(answers)
-    found = _asked(runtime.photos, [file for _, file in pairs])
+    files = [file for _, file in pairs]
+    starts = range(0, len(files), task.max_batch)
+    found = _joined([_asked(runtime.photos, files[start : start + task.max_batch]) for start in starts])
     if any(status not in ("ok", b"ok") for status in np.asarray(found["status"]).tolist()):
         found = {}
     drifts = _drifts(wanted, {**found, "logits": wanted.get("logits")}, task.precision)

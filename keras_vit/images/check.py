@@ -5,6 +5,7 @@ the pipeline uses (a JPEG at an eighth of its size, which still reads every byte
 """
 
 import concurrent.futures
+import contextlib
 import dataclasses
 import hashlib
 import os
@@ -14,12 +15,24 @@ import warnings
 
 from keras_vit.escaping import printable
 from keras_vit.files import FileKindError, read_regular
-from keras_vit.images.decode import JPEG_START, MAX_BYTES, MAX_PIXELS, PNG_START
-from keras_vit.images.exif import orientation
+from keras_vit.images.decode import MAX_BYTES, MAX_PIXELS
+from keras_vit.images.exif import jpeg_segments, orientation
+from keras_vit.images.segments import (
+    HEADER,
+    JPEG_START,
+    MAX_SCANS,
+    MAX_STEPS,
+    PNG_HEADER_END,
+    PNG_START,
+    look,
+    without_texts,
+)
+from keras_vit.silence import silent_descriptor
 
 # (path, bytes, time of change): what was found, so that the splits of a folder are read once
 _KNOWN: "dict[tuple, GoodImage | BadImage]" = {}
 _FORMATS = {b"GIF8": "GIF", b"BM": "BMP", b"II*\0": "TIFF", b"MM\0*": "TIFF", b"%PDF": "PDF"}
+_JPEG_END = b"\xff\xd9"
 _NAMED = 20  # of the bad files, in an error
 _PATIENCE = 1.0  # seconds, after which progress is shown
 
@@ -65,8 +78,9 @@ def check_images(paths, on_bad_image: str = "skip") -> list[GoodImage | BadImage
     Warns:
         UserWarning: with the number of bad files and the names of the first.
     """
-    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        found = list(_with_progress(pool.map(check_image, paths), len(paths)))
+    pool = concurrent.futures.ThreadPoolExecutor(os.cpu_count())
+    with silent_descriptor(2, sys.stderr) as heard, pool:  # libjpeg writes a line there for each damaged file
+        found = list(_with_progress(pool.map(check_image, paths), len(paths), heard))
     bad = [image for image in found if isinstance(image, BadImage)]
     if bad and on_bad_image == "raise":
         raise ValueError(
@@ -111,15 +125,31 @@ def fault_of(data: bytes, decode) -> str | None:
         return "empty file"
     if not data.startswith((JPEG_START, PNG_START)):
         return _other_format(data)
+    if not _has_header_and_end(data):  # of a truncated JPEG libjpeg would write to the standard error
+        return _damage(data)
     try:
         pixels = _pixel_count(data)
         if not 0 < pixels <= MAX_PIXELS:
             return f"{pixels / 2**20:.0f} Mpx, more than {MAX_PIXELS / 2**20:.0f}" if pixels else "no pixels"
+        if not look(data).few:
+            return f"more than {MAX_SCANS} scans or {MAX_STEPS:,} segments"
         decode(data)
     except tf.errors.InvalidArgumentError:
-        kind, ending = ("JPEG", b"\xff\xd9") if data.startswith(JPEG_START) else ("PNG", b"IEND")
-        return f"{'damaged' if ending in data[-64:] else 'truncated'} {kind}"
+        return _damage(data)
     return None
+
+
+def _has_header_and_end(data):
+    """Whether a PNG starts with its header, and a JPEG has an end behind its last header."""
+    if data.startswith(PNG_START):
+        return data.startswith(HEADER, len(PNG_START)) and len(data) >= PNG_HEADER_END
+    start = max((stop for _, _, stop in jpeg_segments(data)), default=0)
+    return data.find(_JPEG_END, start) >= 0
+
+
+def _damage(data):
+    kind, ending = ("JPEG", _JPEG_END) if data.startswith(JPEG_START) else ("PNG", b"IEND")
+    return f"{'damaged' if ending in data[-64:] else 'truncated'} {kind}"
 
 
 def _read(path):
@@ -136,7 +166,7 @@ def _decode_for_a_look(data):
     if data.startswith(JPEG_START):
         tf.io.decode_jpeg(data, 3, ratio=8, dct_method="INTEGER_ACCURATE")
     else:
-        tf.io.decode_png(data, 3)
+        tf.io.decode_png(without_texts(data), 3)
 
 
 def _pixel_count(data):
@@ -161,14 +191,30 @@ def _other_format(data):
     return "not an image: text" if is_text else "not an image"
 
 
+@contextlib.contextmanager
+def _stream(heard):
+    """The standard error, by another descriptor where there is one."""
+    if heard is None or sys.stderr is not sys.__stderr__:
+        yield sys.stderr
+        return
+    with open(heard, "w", encoding="utf-8", errors="replace", closefd=False) as stream:
+        yield stream
+
+
 def _summary(bad):
     lines = [f"  {printable(image.path)}: {image.reason}" for image in bad[:_NAMED]]
     more = [f"  and {len(bad) - _NAMED} more"] if len(bad) > _NAMED else []
     return "\n".join([f"{len(bad)} bad image{'s' * (len(bad) > 1)}:", *lines, *more])
 
 
-def _with_progress(results, total):
-    """The same results; a bar with the time left, on a terminal, from the second second on."""
+def _with_progress(results, total, heard=None):
+    """The same results; a bar with the time left, on a terminal, from the second second on.
+
+    Args:
+        results: an iterator.
+        total: how many they are.
+        heard: a descriptor of the standard error, where 2 itself is silent.
+    """
     if not sys.stderr.isatty():
         yield from results
         return
@@ -176,7 +222,7 @@ def _with_progress(results, total):
     from rich.progress import Progress
 
     began, task = time.monotonic(), None
-    with Progress(console=Console(stderr=True), transient=True) as progress:
+    with _stream(heard) as stream, Progress(console=Console(file=stream), transient=True) as progress:
         for done, result in enumerate(results, 1):
             if task is None and time.monotonic() - began > _PATIENCE:
                 task = progress.add_task("Checking images", total=total)

@@ -5,10 +5,10 @@ Grey, palette, CMYK, 16-bit and RGBA files all become RGB of 8 bits: of 16 bits 
 dropped. JPEG is decoded with the accurate integer transform, which gives the numbers Pillow gives.
 """
 
+from keras_vit.images.segments import is_jpeg, is_png, stored_size, without_texts
+
 MAX_PIXELS = 64 * 2**20  # of one picture; decoded it takes 192 MB
 MAX_BYTES = 2**30  # of one file; that many pixels in a PNG of 16 bits and 4 channels that saves nothing take 0.5 GB
-JPEG_START = b"\xff\xd8\xff"
-PNG_START = b"\x89PNG\r\n\x1a\n"
 _EXACT = "INTEGER_ACCURATE"
 # What EXIF orientation o asks for: transpose, then mirror top to bottom, then mirror left to right.
 _TURNS = {1: "", 2: "x", 3: "yx", 4: "y", 5: "t", 6: "tx", 7: "tyx", 8: "ty"}
@@ -117,31 +117,6 @@ def stored_pixels(data):
     return tf.ensure_shape(pixels, (None, None, 3))
 
 
-def is_jpeg(data):
-    """Whether a file, a string scalar, starts as a JPEG."""
-    import tensorflow as tf
-
-    return tf.strings.substr(data, 0, len(JPEG_START)) == JPEG_START
-
-
-def is_png(data):
-    """Whether a file starts as a PNG and is long enough to tell its size."""
-    import tensorflow as tf
-
-    return (tf.strings.substr(data, 0, len(PNG_START)) == PNG_START) & (tf.strings.length(data) >= 33)  # with IHDR
-
-
-def stored_size(data):
-    """`(H, W)` as the header has it, int32 `(2,)`, of a file that `is_jpeg` or `is_png`."""
-    import tensorflow as tf
-
-    def png():
-        sides = tf.io.decode_raw(tf.strings.substr(data, 16, 8), tf.int32, little_endian=False)
-        return sides[::-1]
-
-    return tf.ensure_shape(tf.cond(is_jpeg(data), lambda: tf.io.extract_jpeg_shape(data)[:2], png), (2,))
-
-
 def stored_window(window, size, orientation):
     """Where a window of the upright picture lies in the stored one, as `(4,)`.
 
@@ -162,9 +137,10 @@ def stored_window(window, size, orientation):
 
 
 def _decode_png(data):
+    """libpng would unpack the texts, to a thousand times their size."""
     import tensorflow as tf
 
-    return tf.io.decode_png(data, 3)
+    return tf.io.decode_png(without_texts(data), 3)
 
 
 def _finished(pixels, orientation, channels):

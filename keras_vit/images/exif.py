@@ -3,9 +3,10 @@
 Read here, not by Pillow, since a damaged block must cost neither an error nor a warning, in any thread.
 """
 
+from collections.abc import Iterator
 from typing import Literal
 
-from keras_vit.images.decode import JPEG_START, PNG_START
+from keras_vit.images.segments import JPEG_START, MAX_STEPS, PNG_START
 
 _ORDERS: dict[bytes, Literal["little", "big"]] = {b"II*\0": "little", b"MM\0*": "big"}
 _ORIENTATION, _SHORT = 0x0112, 3  # tag and type of the entry
@@ -24,10 +25,18 @@ def orientation(data: bytes) -> int:
     return value if 1 <= value <= 8 else 1
 
 
-def _in_jpeg(data):
-    """The TIFF block in the segment APP1, or nothing."""
+def jpeg_segments(data: bytes) -> Iterator[tuple[bytes, int, int]]:
+    """Marker, and where the content starts and stops, of each segment of a JPEG before its pixels, up to `MAX_STEPS`.
+
+    A stop behind the end of the data is that of a segment that was cut.
+
+    Args:
+        data: the bytes of a file.
+    """
     place = 2
-    while data[place : place + 1] == b"\xff":
+    for _ in range(MAX_STEPS):
+        if data[place : place + 1] != b"\xff":
+            break
         marker = data[place + 1 : place + 2]
         if marker == b"\xff":  # a fill byte
             place += 1
@@ -35,16 +44,24 @@ def _in_jpeg(data):
         length = int.from_bytes(data[place + 2 : place + 4], "big")
         if marker in (b"\xda", b"\xd9", b"") or length < 2:  # pixels, or the end
             break
-        if marker == b"\xe1" and data[place + 4 : place + 10] == b"Exif\0\0":
-            return data[place + 10 : place + 2 + length]
+        yield marker, place + 4, place + 2 + length
         place += 2 + length
+
+
+def _in_jpeg(data):
+    """The TIFF block in the segment APP1, or nothing."""
+    for marker, start, stop in jpeg_segments(data):
+        if marker == b"\xe1" and data[start : start + 6] == b"Exif\0\0":
+            return data[start + 6 : stop]
     return b""
 
 
 def _in_png(data):
     """The chunk eXIf, or nothing."""
     place = len(PNG_START)
-    while place + 8 <= len(data):
+    for _ in range(MAX_STEPS):
+        if place + 8 > len(data):
+            break
         length = int.from_bytes(data[place : place + 4], "big")
         if data[place + 4 : place + 8] == b"eXIf":
             return data[place + 8 : place + 8 + length]

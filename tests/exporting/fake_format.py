@@ -4,7 +4,7 @@ import functools
 import json
 import sys
 
-from keras_vit.exporting import export, verification
+from keras_vit.exporting import request, verification
 from keras_vit.exporting.report import Runtime
 
 traced = functools.lru_cache(maxsize=4)(verification.Reference)  # tracing takes a second
@@ -29,6 +29,9 @@ class FakeFormat:
         self.spoil = lambda answers, pixels: answers
         self.fault = lambda: None
 
+    def check_packages(self, precision, opset):
+        """None is missing; tests set what is."""
+
     def write(self, task, place):
         self.jobs.append(task)
         file = place if self.EXTENSION else place / "saved_model.pb"
@@ -45,7 +48,7 @@ class FakeFormat:
 def register(monkeypatch, name, format):
     """Makes a format known to `export` for one test."""
     monkeypatch.setattr(verification, "Reference", traced)  # so that a model is traced once, for both sides
-    monkeypatch.setattr(export, "FORMATS", (*export.FORMATS, name))
+    monkeypatch.setattr(request, "FORMATS", (*request.FORMATS, name))
     monkeypatch.setitem(sys.modules, f"keras_vit.exporting.{name}", format)
     return format
 

@@ -30,6 +30,7 @@ def make_job(model=None, **fields):
         "name": "trees",
         "max_bytes": 2**17,
         "max_pixels": 2**20,
+        "max_batch": 128,
         "opset": 18,
         "jit_compile": False,
         "calibration_photos": np.zeros((32, 20, 28, 3), "uint8"),

@@ -1,6 +1,7 @@
 """`keras_vit.export` itself, mostly with a format that costs nothing: see `fake_format`."""
 
 import json
+import sys
 
 import keras
 import numpy as np
@@ -10,6 +11,7 @@ from exporting.fake_format import FakeFormat, register
 from pictures import picture
 
 import keras_vit
+from keras_vit.exporting.request import check_request
 
 LABELS = ["ash", "birch", "cedar", "douglas fir", "elm", "fig", "ginkgo"]
 PHOTOS = [picture(33 + n, 47 - n, seed=n) for n in range(3)]
@@ -60,7 +62,7 @@ def test_defaults_reach_the_writer(model, fake, tmp_path):
     assert task.model is model
     assert (task.precision, task.top_k, task.activation, task.name) == ("float32", 5, "softmax", "trees")
     assert task.labels == tuple(f"class {number}" for number in range(7))
-    assert (task.max_bytes, task.max_pixels, task.opset) == (8 * 2**20, 12 * 2**20, 18)
+    assert (task.max_bytes, task.max_pixels, task.max_batch, task.opset) == (8 * 2**20, 12 * 2**20, 128, 18)
     assert (task.image_size, task.channels) == ((20, 28), 3)
     assert (task.calibration_photos.shape, task.calibration_photos.dtype) == ((3, 20, 28, 3), np.uint8)
 
@@ -73,6 +75,7 @@ def test_arguments_reach_the_writer(model, fake, tmp_path):
         "opset": 17,
         "max_bytes": 9999,
         "max_pixels": 1008,
+        "max_batch": 3,
     }
     export(model, str(tmp_path / "x.fake"), labels=LABELS, precision="float16", image_size=(28, 36), **options)
     (task,) = fake.jobs
@@ -165,6 +168,25 @@ def test_labels_of_imagenet_are_known(fake, tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("format", "precision", "package"),
+    [
+        ("onnx", "float32", "onnxruntime"),
+        ("onnx", "float32", "tf2onnx"),
+        ("litert", "float32", "ai_edge_litert"),
+        ("openvino", "float32", "openvino"),
+        ("openvino", "int8", "nncf"),
+    ],
+)
+def test_missing_package_is_told_before_a_model_is_needed(tmp_path, monkeypatch, format, precision, package):
+    extension = {"onnx": ".onnx", "litert": ".tflite", "openvino": ".xml"}[format]
+    if package == "nncf":
+        pytest.importorskip("openvino")
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(ImportError, match=r'pip install "keras-vit-zoo\[export\]"'):
+        check_request(tmp_path / f"x{extension}", format, precision)
+
+
+@pytest.mark.parametrize(
     ("options", "error", "message"),
     [
         ({"format": "fakes"}, ValueError, r"`format` must be one of .*\nReceived: format='fakes'. Did you mean 'fake'"),
@@ -173,6 +195,7 @@ def test_labels_of_imagenet_are_known(fake, tmp_path):
         ({"top_k": 0}, ValueError, "`top_k` must be at least 1"),
         ({"top_k": 2.0}, TypeError, "`top_k` must be an int"),
         ({"max_bytes": -1}, ValueError, "`max_bytes` must be at least 1"),
+        ({"max_batch": 0}, ValueError, "`max_batch` must be at least 1"),
         ({"max_pixels": True}, TypeError, "`max_pixels` must be an int"),
         ({"max_pixels": 559}, ValueError, "room for an image of the model's own size.*\nReceived: .* 20 x 28 pixels"),
         ({"opset": "18"}, TypeError, "`opset` must be an int"),

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from conftest import make_tiny, run_python
 from exporting.served import make_job
-from pictures import encoded, picture, turned
+from pictures import chunk, disguised, encoded, picture, turned, with_scans, with_texts
 from PIL import Image
 
-from keras_vit.exporting.export import MAX_BYTES, MAX_PIXELS
+from keras_vit.exporting.formats import MAX_BYTES, MAX_PIXELS
 from keras_vit.exporting.saved_model import write
 from keras_vit.exporting.saved_model.file_inputs import MAX_SIDE, SEVERAL_SCANS, STATUSES
 
@@ -53,6 +53,7 @@ print(json.dumps([statuses, changed, mutated, sizes, bombed]))
 
 BOMBS = {
     "bomb": "too many pixels",
+    "disguised": "not a JPEG or PNG",
     "largest": "ok",
     "largest_progressive": "ok",
     "tall": "ok",
@@ -63,21 +64,16 @@ BOMBS = {
 
 def grey_png(height, width, texts=0):
     """A whole PNG of nothing, which takes thousands of times its size when decoded, and so do its texts."""
-
-    def chunk(kind, data):
-        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-
     packer, row = zlib.compressobj(9), bytes(1 + (width + 7) // 8)
     rows = b"".join(packer.compress(row) for _ in range(height)) + packer.flush()
     header = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 1, 0, 0, 0, 0))
-    text = chunk(b"zTXt", b"a\0\0" + zlib.compress(bytes(7 * 2**20), 9)) if texts else b""
-    return b"\x89PNG\r\n\x1a\n" + header + text * texts + chunk(b"IDAT", rows) + chunk(b"IEND", b"")
+    return with_texts(b"\x89PNG\r\n\x1a\n" + header + chunk(b"IDAT", rows) + chunk(b"IEND", b""), texts)
 
 
 def progressive(side, scans=0):
     """A JPEG of one colour, whose last scan comes some times more."""
     data = encoded(Image.new("RGB", (side, side), "teal"), progressive=True, subsampling=0)
-    return data[:-2] + data[data.rindex(b"\xff\xda") : -2] * scans + data[-2:]
+    return with_scans(data, scans) if scans else data
 
 
 def write_originals(folder):
@@ -91,6 +87,7 @@ def write_originals(folder):
         "interlaced": turned(pixels, 8, "PNG"),
         "grey": encoded(pixels[..., 0], "PNG"),
         "bomb": grey_png(20000, 20000),
+        "disguised": disguised(grey_png(20000, 20000)),
         "largest": grey_png(side, side),
         "largest_progressive": progressive(int((MAX_PIXELS / SEVERAL_SCANS) ** 0.5)),
         "tall": grey_png(MAX_SIDE, MAX_PIXELS // MAX_SIDE),

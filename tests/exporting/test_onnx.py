@@ -30,7 +30,14 @@ HYBRID = {"patch_size": 1, "resnet_stages": (1, 2), "resnet_width_factor": 0.5}
 def job_of(model, **fields):
     labels = tuple(f"class {k}" for k in range(model.output_shape[-1])) if has_head(model) else None
     usual = {"precision": "float32", "activation": "softmax" if labels else "none", "opset": 18, "name": "tiny"}
-    rest = {"top_k": 3, "max_bytes": 1, "max_pixels": 1, "jit_compile": False, "calibration_photos": None}
+    rest = {
+        "top_k": 3,
+        "max_bytes": 1,
+        "max_pixels": 1,
+        "max_batch": 1,
+        "jit_compile": False,
+        "calibration_photos": None,
+    }
     return ExportTask(**{"model": model, "labels": labels, **usual, **rest} | fields)
 
 

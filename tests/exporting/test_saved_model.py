@@ -15,6 +15,7 @@ from keras_vit.exporting.saved_model.file_inputs import STATUSES
 from keras_vit.exporting.verification import verify
 from keras_vit.model.heads import answering_network
 from keras_vit.model.precision import in_precision
+from keras_vit.silence import silence
 
 CLOSE = 1e-5  # the bound of an export in float32
 PICTURES = [picture(45 + 7 * n, 67 - 5 * n, seed=n) for n in range(5)]
@@ -161,6 +162,28 @@ def test_empty_batch_gets_empty_answers(served):
     found = signatures["serving_default"](image_bytes=tf.zeros((0,), tf.string))
     found |= signatures["predict_pixels"](pixels=tf.zeros((0, 31, 41, 3), tf.uint8))
     assert {len(rows) for rows in found.values()} == {0}
+
+
+def test_request_of_too_many_images_is_refused_by_every_signature(served):
+    """A server makes INVALID_ARGUMENT and HTTP 400 of it."""
+    files, pixels = tf.fill((129,), ""), tf.zeros((129, 20, 28, 3), tf.uint8)
+    for name, signature in served[2].signatures.items():
+        given = {"pixels": pixels} if name.endswith("pixels") else {"image_bytes": files}
+        with pytest.raises(tf.errors.InvalidArgumentError, match="a request must have at most 128 images"):
+            signature(**given)
+
+
+def test_signature_of_pixels_is_converted_to_litert(served):
+    """By its built-in operations alone, as most weights prepare photos: squashed, bilinear, without antialias."""
+    task, place, _ = served
+    converter = tf.lite.TFLiteConverter.from_saved_model(str(place), signature_keys=["predict_pixels"])
+    with silence():
+        interpreter = tf.lite.Interpreter(model_content=converter.convert())
+        runner = interpreter.get_signature_runner("predict_pixels")
+        found = [runner(pixels=pixels[None]) for pixels in (picture(20, 28), *PICTURES[:2])]
+    wanted = [logits(task.model, pixels) for pixels in (picture(20, 28), *PICTURES[:2])]
+    np.testing.assert_allclose([one["logits"][0] for one in found], wanted, atol=CLOSE)
+    assert [one["labels"][0, 0].decode() for one in found] == [LABELS[one.argmax()] for one in wanted]
 
 
 def test_session_of_tensorflow_1_answers_as_keras(served):

@@ -48,6 +48,7 @@ class StandInJob:
     name: str
     calibration_photos: np.ndarray
     jit_compile: bool = False
+    max_batch: int = 128
 
 
 @pytest.fixture
@@ -211,6 +212,18 @@ def test_batching_parameters_pad_nothing(written, public):
     assert found.max_batch_size.value == 32
     assert not found.pad_variable_length_inputs  # padding would change what the model sees
     assert not found.allowed_batch_sizes
+
+
+@pytest.mark.parametrize(("compiled", "sizes", "largest"), [(False, [1, 3], 3), (True, [1, 2, 3], 3)])
+def test_no_request_to_warm_up_and_no_batch_is_beyond_the_limit(task, public, tmp_path, compiled, sizes, largest):
+    task = dataclasses.replace(task, jit_compile=compiled, max_batch=3)
+    serving_files.write_serving_files(task, tmp_path, write_served(tmp_path) / "1")
+    found = text_format.Parse((tmp_path / "batching_parameters.txt").read_text(), public.BatchingParameters())
+    requests = serving_files.read_warmup_requests(tmp_path / "1")
+    sent = [tf.make_ndarray(request.inputs["image_bytes"]) for request in requests if "image_bytes" in request.inputs]
+    assert [len(files) for files in sent] == sizes
+    assert found.max_batch_size.value == largest
+    assert list(found.allowed_batch_sizes) == (sizes if compiled else [])
 
 
 def test_a_compiled_network_is_warmed_up_for_every_number_of_photos(task, public, tmp_path):

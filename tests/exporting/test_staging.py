@@ -1,10 +1,15 @@
 """Files beside their place until they are proven: who may read them, and what two exports do to one folder."""
 
+import contextlib
 import os
+import signal
 import stat
+import subprocess
+import sys
 import threading
 
 import pytest
+from conftest import ROOT
 
 from keras_vit.exporting.staging import publish_absent, publish_files, publish_version, staging
 
@@ -78,6 +83,114 @@ def test_file_goes_last_after_what_it_refers_to(tmp_path, monkeypatch):
         publish_files(place, tmp_path / "a.onnx", overwrite=False)
     assert (len(moved), moved[-1]) == (3, "a.onnx")
     assert names(tmp_path) == ["a.onnx", "a.onnx.data", "z"]
+
+
+class Killed(BaseException):
+    """What comes in place of a kill: nothing is done behind it."""
+
+
+def kill_before(monkeypatch, step):
+    """The process ends before that one of the operations that change names."""
+    count = [0]
+
+    def counted(operation):
+        def call(*arguments, **named):
+            count[0] += 1
+            if count[0] > step:
+                raise Killed
+            return operation(*arguments, **named)
+
+        return call
+
+    for name in ("replace", "rename", "unlink", "remove", "link"):
+        monkeypatch.setattr(os, name, counted(getattr(os, name)))
+
+
+@pytest.mark.parametrize("others", [["a.bin"], ["a.bin", "b.bin"]])
+@pytest.mark.parametrize("there", ["all", "graph", "data", "nothing"])
+def test_export_killed_anywhere_leaves_old_or_new_files_or_no_graph(tmp_path, monkeypatch, others, there):
+    seen = []
+    for step in range(len(others) + 4):
+        folder, place = tmp_path / f"{step}", tmp_path / f"staged {step}"
+        for where, version in ((folder, "old"), (place, "new")):
+            where.mkdir()
+            for name in ("a.xml", *others):
+                (where / name).write_text(version)
+        if there in ("graph", "nothing"):
+            for name in others:
+                (folder / name).unlink()
+        if there in ("data", "nothing"):
+            (folder / "a.xml").unlink()
+        with monkeypatch.context() as patched:
+            kill_before(patched, step)
+            with contextlib.suppress(Killed):
+                publish_files(place, folder / "a.xml", overwrite=True)
+        found = {path.name: path.read_text() for path in folder.iterdir()}
+        if found.get("a.xml") == "new" or (found.get("a.xml") == "old" and there == "all"):
+            assert found == dict.fromkeys(("a.xml", *others), found["a.xml"])
+        seen.append(found.get("a.xml"))
+    assert seen[-1] == "new"
+    assert seen[0] == ("old" if there in ("all", "graph") else None)
+
+
+def test_graph_stays_where_its_data_cannot_be_replaced(tmp_path, monkeypatch):
+    replace = os.replace
+
+    def refuse(old, new):
+        if os.path.basename(new) == "a.bin":
+            raise PermissionError("read-only")
+        replace(old, new)
+
+    monkeypatch.setattr(os, "replace", refuse)
+    (tmp_path / "staged").mkdir()
+    for name in ("a.xml", "a.bin"):
+        (tmp_path / name).write_text("old")
+        (tmp_path / "staged" / name).write_text("new")
+    with pytest.raises(PermissionError, match="read-only"):
+        publish_files(tmp_path / "staged", tmp_path / "a.xml", overwrite=True)
+    assert {(tmp_path / name).read_text() for name in ("a.xml", "a.bin")} == {"old"}
+
+
+def test_exports_at_once_to_one_place_leave_the_files_of_one(tmp_path):
+    start = threading.Barrier(8)
+
+    def export(number):
+        with staging(tmp_path) as place:
+            for name in ("a.xml", "a.bin"):
+                (place / name).write_text(str(number))
+            start.wait(30)
+            publish_files(place, tmp_path / "a.xml", overwrite=True)
+
+    threads = [threading.Thread(target=export, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert names(tmp_path) == ["a.bin", "a.xml"]
+    assert (tmp_path / "a.xml").read_text() == (tmp_path / "a.bin").read_text()
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from keras_vit.exporting.staging import staging
+with staging(Path(sys.argv[1])) as place:
+    (place / "half").write_text("x")
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_next_export_removes_what_a_killed_one_left_and_nothing_else(tmp_path):
+    done = subprocess.run([sys.executable, "-c", KILLED, tmp_path], env={**os.environ, "PYTHONPATH": str(ROOT)})
+    assert done.returncode == -signal.SIGKILL
+    assert len(names(tmp_path)) == 1
+    (tmp_path / ".export-of-mine").mkdir()
+    (tmp_path / ".export-12345678").write_text("a file")
+    (tmp_path / ".export-abcdefgh").symlink_to(tmp_path / ".export-of-mine")
+    kept = [".export-12345678", ".export-abcdefgh", ".export-of-mine"]
+    with staging(tmp_path) as live, staging(tmp_path) as other:
+        assert names(tmp_path) == sorted([*kept, live.name, other.name])
+    assert names(tmp_path) == kept
 
 
 @pytest.mark.parametrize("name", ["a.onnx", "a.onnx.data"])

@@ -241,6 +241,15 @@ def test_photos_are_halved_until_they_are_within_the_limits(task, limits, size):
     assert len(sizes) == len(PHOTOS)
 
 
+def test_no_call_has_more_photos_than_the_limit(task):
+    task, sizes = make_job(task.model, max_batch=3), []
+    photos = photos_runtime(task, lambda answers, files: sizes.append(len(files)) or answers)
+    found, _ = verified(task, lambda answers, pixels: sizes.append(len(pixels)) or answers, photos=photos)
+    assert found.passed
+    assert found.images == len(PHOTOS)
+    assert max(sizes) == 3
+
+
 def test_limits_that_no_photo_fits_leave_files_out(task):
     task = make_job(task.model, max_bytes=9)
     found, drift = verified(task, photos=photos_runtime(task, lambda answers, pixels: answers))

@@ -1,19 +1,26 @@
 import dataclasses
 import io
+import os
 
 import numpy as np
 import pytest
 import tensorflow as tf
-from pictures import encoded, forged_png, picture, sixteen_bit, turned
+from pictures import chunk, disguised, encoded, forged_png, picture, sixteen_bit, turned, with_scans, with_texts
 from PIL import Image
 
 from keras_vit.images import check
 from keras_vit.images.check import BadImage, GoodImage, check_image, check_images
 from keras_vit.images.decode import decode_image
+from keras_vit.images.read import ImageError, read_image
+from keras_vit.images.segments import MAX_SCANS, MAX_STEPS
 
 PIXELS = picture()
 JPEG, PNG = encoded(PIXELS, quality=90), encoded(PIXELS, "PNG")
+PROGRESSIVE = encoded(PIXELS, progressive=True)
+MANY = "more than 64 scans or 4,096 segments"
 GOOD = {
+    "texts.png": with_texts(PNG, 2),
+    "scans.jpg": with_scans(PROGRESSIVE, MAX_SCANS),
     "grey.jpg": encoded(PIXELS[..., 0]),
     "cmyk.jpg": encoded(Image.fromarray(PIXELS).convert("CMYK")),
     "alpha.png": encoded(np.dstack([PIXELS, PIXELS[..., 0]]), "PNG"),
@@ -37,6 +44,11 @@ BAD = {
     "tiff.jpg": (encoded(PIXELS, "TIFF"), "TIFF, not JPEG or PNG"),
     "bomb.png": (forged_png(20000, 20000), "381 Mpx, more than 64"),
     "nothing.png": (forged_png(0, 7), "no pixels"),
+    "disguised.png": (disguised(forged_png(20000, 20000)), "damaged PNG"),
+    "start.png": (PNG[:32], "truncated PNG"),
+    "scans.jpg": (with_scans(PROGRESSIVE, MAX_SCANS + 1), MANY),
+    "segments.jpg": (JPEG[:2] + b"\xff\xe2\0\2" * MAX_STEPS + JPEG[2:], MANY),
+    "chunks.png": (PNG[:33] + chunk(b"abCd", b"") * MAX_STEPS + PNG[33:], MANY),
 }
 
 
@@ -56,9 +68,39 @@ def test_odd_but_whole_file_is_good_and_decodes(tmp_path, name):
     assert decode_image(tf.constant(GOOD[name])).shape == (45, 67, 3)
 
 
-def test_missing_file_and_folder_are_bad(tmp_path):
+def test_missing_file_folder_and_pipe_are_bad(tmp_path):
+    os.mkfifo(tmp_path / "pipe.jpg")
     assert check_image(tmp_path / "none.jpg").reason == "no such file"
     assert check_image(tmp_path).reason == "a folder, not a regular file"
+    assert check_image(tmp_path / "pipe.jpg").reason == "a pipe, not a regular file"
+
+
+def test_file_of_more_than_a_gigabyte_is_not_read(tmp_path):
+    with open(tmp_path / "a.jpg", "wb") as file:
+        file.truncate(2**30 + 2**29)  # takes no place on the disk
+    assert check_image(tmp_path / "a.jpg").reason == "more than 1,073,741,824 bytes"
+    with pytest.raises(ImageError, match="more than 1,073,741,824 bytes"):
+        read_image(tmp_path / "a.jpg")
+
+
+@pytest.mark.parametrize("progressive", [False, True])
+def test_truncated_jpeg_is_found_without_a_word_of_libjpeg(tmp_path, progressive, capfd):
+    data = encoded(PIXELS, progressive=progressive)
+    for cut in range(4, len(data), 61):
+        with pytest.raises(ImageError, match="truncated JPEG"):
+            read_image(_written(tmp_path / "a.jpg", data[:cut]))
+    assert capfd.readouterr().err == ""
+
+
+def test_damaged_files_are_left_out_without_a_word_of_libjpeg(tmp_path, capfd):
+    with pytest.warns(UserWarning, match="left out 1 bad image"):
+        check_images([_written(tmp_path / "a.jpg", BAD["damaged.jpg"][0]), _written(tmp_path / "b.jpg", JPEG)])
+    assert capfd.readouterr().err == ""
+
+
+def _written(path, data):
+    path.write_bytes(data)
+    return path
 
 
 def test_every_truncation_that_passes_can_be_decoded(tmp_path):

@@ -1,4 +1,5 @@
 import io
+import time
 
 import numpy as np
 import pytest
@@ -6,7 +7,7 @@ import tensorflow as tf
 from conftest import run_python
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pictures import decoded, encoded, forged_png, picture, sixteen_bit, turned
+from pictures import decoded, disguised, encoded, forged_png, picture, sixteen_bit, turned, with_texts
 from PIL import Image, ImageOps
 
 from keras_vit.images.decode import apply_orientation, decode_image, decode_window, image_size
@@ -97,6 +98,22 @@ def test_window_of_a_jpeg_with_halved_colours_differs_at_two_edges_only(window):
 def test_size_is_refused_from_the_header(size):
     with pytest.raises(tf.errors.InvalidArgumentError, match="a picture must have 1 to 67108864 pixels"):
         in_graph(tf.constant(forged_png(*size)))
+
+
+@pytest.mark.parametrize("kind", [b"abCd", b"tEXt", b"IDAT"])
+def test_png_must_begin_with_its_header(kind):
+    for decode in (decode_image, in_graph, image_size, lambda data: decode_window(data, (0, 0, 1, 1))):
+        with pytest.raises(tf.errors.InvalidArgumentError, match="only JPEG and PNG are decoded"):
+            decode(tf.constant(disguised(PNG, kind)))
+
+
+def test_packed_texts_of_a_png_are_not_unpacked():
+    data = tf.constant(with_texts(PNG, 90))
+    for decode in (decode_image, in_graph):
+        decode(tf.constant(PNG))  # which traces
+        before = time.process_time()
+        np.testing.assert_array_equal(decode(data), PIXELS)
+        assert time.process_time() - before < 1  # unpacked they take 2.6 s
 
 
 def test_pixel_bomb_costs_no_memory():

@@ -31,8 +31,7 @@ def write(task, place) -> None:
         ImportError: if a package of ONNX is missing.
         ExportError: if the file would not be valid ONNX.
     """
-    _required("onnx", "onnxruntime", "tf2onnx")
-    check_opset(task.opset)
+    check_packages(task.precision, task.opset)
     with silence():
         graph = graph_of(task)
         check_graph(graph.proto, task.opset)
@@ -43,6 +42,21 @@ def write(task, place) -> None:
         else:
             save(graph, place)
     check_file(place, task.opset)
+
+
+def check_packages(precision, opset) -> None:
+    """Raises if a package is missing, or cannot write an opset.
+
+    Args:
+        precision: of the file to be.
+        opset: of ONNX.
+
+    Raises:
+        ValueError: for the opset.
+        ImportError: for a package.
+    """
+    _required("onnx", "onnxruntime", "tf2onnx")
+    check_opset(opset)
 
 
 def open_runtime(place) -> Runtime:

@@ -42,6 +42,15 @@ def write(task, place) -> None:
         tf.saved_model.save(kept, str(place), signatures=_signatures(task, network))
 
 
+def check_packages(precision, opset) -> None:
+    """Nothing: TensorFlow is there, since Keras runs on it.
+
+    Args:
+        precision: of the file to be.
+        opset: of ONNX, nothing here.
+    """
+
+
 def open_runtime(place) -> Runtime:
     """The folder in a session of TensorFlow 1, which is how the server loads it.
 

@@ -7,19 +7,20 @@ together have the pixels that one may have.
 
 import functools
 
+from keras_vit.data.prepare import prepare
 from keras_vit.exporting.pixels import scaled_pixels
 from keras_vit.exporting.saved_model.resize_in_strips import prepare_stored, upright_size
-from keras_vit.exporting.saved_model.segments import look, without_texts
-from keras_vit.images.decode import apply_orientation, grey, is_jpeg, is_png, stored_pixels, stored_size
+from keras_vit.images.decode import apply_orientation, grey, stored_pixels
+from keras_vit.images.segments import MAX_SCANS, MAX_STEPS, is_jpeg, is_png, look, stored_size
 
 STATUSES = {  # every status that a photo can get, and what it means; the order is that of the codes in the graph
     "ok": "the answer is the model's",
     "empty": "no bytes",
     "too many bytes": "the file is larger than `max_bytes`",
-    "not a JPEG or PNG": "the file does not begin as one, or ends within the header of a PNG",
+    "not a JPEG or PNG": "the file does not begin as one, with the header of a PNG first and whole",
     "too many pixels": "the header declares more than `max_pixels`, a side above 8,192, or, for a JPEG in several "
     "scans (as progressive ones), more than a quarter of `max_pixels`",
-    "too many parts": "a JPEG of more than 64 scans, or a file of more than 4,096 segments or chunks",
+    "too many parts": f"a JPEG of more than {MAX_SCANS} scans, or a file of more than {MAX_STEPS:,} segments or chunks",
     "damaged": "the header or the pixels cannot be decoded",
     "wrong size": "the model's preprocessing does not resize, and the photo has another size than the model takes",
 }
@@ -50,10 +51,14 @@ def prepare_files(files, task):
     Returns:
         float32 `(B, H, W, C)`, zeros for photos that are not ok, and int32 `(B,)`, the status of each as its place in
         `STATUSES`.
+
+    Raises:
+        tf.errors.InvalidArgumentError: for more than `task.max_batch` files.
     """
     import tensorflow as tf
 
-    blank = (tf.constant(_DAMAGED), tf.constant(1), tf.constant(False), tf.constant(1, tf.int64))
+    files = _few(files, task)
+    blank = (tf.constant(_DAMAGED), tf.constant(1), tf.constant(1, tf.int64))
     codes, *facts, pixels = _each(lambda file: _header(file, task), (files,), blank)
     most = tf.reduce_max(tf.concat([pixels, tf.ones((1,), tf.int64)], 0))
     at_once = tf.clip_by_value(task.max_pixels // most, 1, MAX_AT_ONCE)
@@ -75,12 +80,14 @@ def prepare_pixels(pixels, task):
         float32 `(B, H', W', C)`.
 
     Raises:
-        tf.errors.InvalidArgumentError: for more pixels in an image than `task.max_pixels`, or a side above `MAX_SIDE`.
+        tf.errors.InvalidArgumentError: for more than `task.max_batch` images, more pixels in an image than
+            `task.max_pixels`, or a side above `MAX_SIDE`.
     """
     import tensorflow as tf
 
+    pixels = _few(pixels, task)
     record, size = task.model.preprocessing, target_size(task)
-    height, width = tf.unstack(tf.shape(pixels, tf.int64)[1:3])
+    height, width = (tf.cast(tf.shape(pixels)[axis], tf.int64) for axis in (1, 2))
     fits = tf.debugging.Assert(
         (height * width <= task.max_pixels) & (tf.maximum(height, width) <= MAX_SIDE) & (tf.minimum(height, width) > 0),
         [
@@ -95,12 +102,21 @@ def prepare_pixels(pixels, task):
         return scaled_pixels(pixels, task)
     if record.resize == "squash":
         same = (height == size[0]) & (width == size[1])
-        return tf.cond(
-            same,
-            lambda: scaled_pixels(tf.ensure_shape(pixels, (None, *size, task.channels)), task),
-            lambda: _resized(pixels, task),
-        )
+        found = tf.cond(same, lambda: scaled_pixels(pixels, task), lambda: _resized(pixels, task))
+        return tf.reshape(found, (-1, *size, task.channels))  # LiteRT has no operation to tell a shape
     return _resized(pixels, task)
+
+
+def _few(images, task):
+    """The same, if they are no more than one call may have; before anything is made of them."""
+    import tensorflow as tf
+
+    count = tf.shape(images)[0]
+    few = tf.debugging.Assert(
+        count <= task.max_batch, [f"a request must have at most {task.max_batch} images; received", count]
+    )
+    with tf.control_dependencies([few]):
+        return tf.identity(images)
 
 
 def _resized(pixels, task):
@@ -110,9 +126,13 @@ def _resized(pixels, task):
     record = task.model.preprocessing
     shape = tf.TensorSpec((*record.image_size, task.channels), tf.float32)
     upright = tf.constant(1)
-    return tf.map_fn(
-        lambda image: prepare_stored(image, upright, record), pixels, fn_output_signature=shape, parallel_iterations=1
-    )
+
+    def prepared(image):
+        if record.resize == "squash" and record.interpolation == "bilinear" and not record.antialias:
+            return prepare(tf.cast(image, tf.float32), record)  # of floats, as LiteRT resizes no bytes to floats
+        return prepare_stored(image, upright, record)
+
+    return tf.map_fn(prepared, pixels, fn_output_signature=shape, parallel_iterations=1)
 
 
 def _keeps_size(record):
@@ -120,7 +140,7 @@ def _keeps_size(record):
 
 
 def _header(file, task):
-    """Code, EXIF orientation, whether a PNG has texts, and pixels, weighed by the memory they need.
+    """Code, EXIF orientation, and pixels, weighed by the memory they need.
 
     Fails if the header is damaged.
     """
@@ -138,20 +158,20 @@ def _header(file, task):
         fits = (count <= task.max_pixels) & (tf.reduce_max(sides) <= MAX_SIDE)
         found = tf.where(fits, tf.where(said.few, _OK, _PARTS), _PIXELS)
         found = tf.where(tf.reduce_min(sides) < 1, _DAMAGED, found)
-        return found, said.orientation, said.has_texts, tf.where(found == _OK, count, one)
+        return found, said.orientation, tf.where(found == _OK, count, one)
 
     one = tf.constant(1, tf.int64)
-    return tf.cond(code == _OK, measured, lambda: (code, tf.constant(1), tf.constant(False), one))
+    return tf.cond(code == _OK, measured, lambda: (code, tf.constant(1), one))
 
 
-def _decoded(file, code, orientation, has_texts, task):
+def _decoded(file, code, orientation, task):
     """Code and image; fails if the pixels are damaged."""
     import tensorflow as tf
 
     record, shape = task.model.preprocessing, (*target_size(task), task.channels)
 
     def pixels():
-        stored = stored_pixels(tf.cond(has_texts, lambda: without_texts(file), lambda: file))
+        stored = stored_pixels(file)
         if not _keeps_size(record):
             return tf.constant(_OK), prepare_stored(stored, orientation, record)
         right = tf.reduce_all(tf.stack(upright_size(stored, orientation)) == shape[:2])

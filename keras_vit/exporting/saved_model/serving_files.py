@@ -14,7 +14,7 @@ WARMUP = "assets.extra/tf_serving_warmup_requests"  # the name is the server's
 CONFIG = "config.pbtxt"
 BATCHING = "batching_parameters.txt"
 _BATCH = 4  # photos in the larger request
-_LARGEST = 32  # images that are computed together
+_LARGEST = 32  # images that are computed together, if a call may have so many
 _COMPILED = (1, 2, 4, 8)  # numbers of photos for which XLA compiles before the first user comes
 # The server wants an absolute path, and an exported folder is moved: so the place that it has in the container.
 _CONFIG = """\
@@ -58,18 +58,19 @@ def write_serving_files(task, place, version_folder, photos=None) -> None:
     place, version_folder = Path(place), Path(version_folder)
     place.mkdir(parents=True, exist_ok=True)
     (place / CONFIG).write_text(_CONFIG.format(name=task.name), encoding="utf-8")
-    (place / BATCHING).write_text(_batching(task.jit_compile), encoding="utf-8")
+    (place / BATCHING).write_text(_batching(task.jit_compile, task.max_batch), encoding="utf-8")
     photos = list(task.calibration_photos[:_BATCH] if photos is None else photos)[:_BATCH]
-    sizes = _COMPILED if task.jit_compile else (1, len(photos))
+    sizes = [min(size, task.max_batch) for size in (_COMPILED if task.jit_compile else (1, len(photos)))]
     requests = warmup_requests(task.name, signature_inputs(version_folder), photos, task.calibration_photos[:1], sizes)
     _write_records(version_folder / WARMUP, requests)
 
 
-def _batching(jit_compile):
+def _batching(jit_compile, max_batch):
     if not jit_compile:
-        return _BATCHING.format(largest=_LARGEST)
-    allowed = "".join(f"allowed_batch_sizes: {size}\n" for size in _COMPILED)
-    return _BATCHING.format(largest=max(_COMPILED)) + _ALLOWED + allowed
+        return _BATCHING.format(largest=min(_LARGEST, max_batch))
+    sizes = sorted({min(size, max_batch) for size in _COMPILED})
+    allowed = "".join(f"allowed_batch_sizes: {size}\n" for size in sizes)
+    return _BATCHING.format(largest=sizes[-1]) + _ALLOWED + allowed
 
 
 def signature_inputs(version_folder) -> dict[str, set[str]]:

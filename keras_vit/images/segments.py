@@ -1,13 +1,17 @@
-"""What the segments of a file say, read by TensorFlow's string operations, so that a served graph can.
+"""What a file says before it is decoded, read by TensorFlow's string operations, so that a served graph can.
 
-The orientation is what `keras_vit.images.exif.orientation` finds, in damaged files too, but for one limit: files of
-millions of empty segments would keep a server busy, so no more than `MAX_STEPS` segments are looked at.
+The limits of training, predicting and serving stand here. The orientation is what `keras_vit.images.exif.orientation`
+finds, in damaged files too, but for one limit: files of millions of empty segments would keep a server busy, so no
+more than `MAX_STEPS` segments are looked at.
 """
 
 import collections
+import functools
 
-from keras_vit.images.decode import PNG_START, is_jpeg
-
+JPEG_START = b"\xff\xd8\xff"
+PNG_START = b"\x89PNG\r\n\x1a\n"
+HEADER = b"\0\0\0\x0dIHDR"  # what follows PNG_START: the size of the first chunk and its kind; libpng takes any chunk
+PNG_HEADER_END = 33  # byte behind that chunk
 MAX_STEPS = 4096  # segments of a JPEG or chunks of a PNG; a photo of 8 MB in chunks of 8 kB has 1,024
 MAX_SCANS = 64  # of a JPEG; progressive ones have about 10. Each passes over the whole picture, if it says nothing too
 TEXTS = ("zTXt", "iTXt")  # chunks of 7 kB of which libpng makes 7 MB each
@@ -19,9 +23,54 @@ _START, _END, _EXIF = 0xDA, 0xD9, 0xE1
 _LONE = (0x01, *range(0xD0, 0xD9))  # markers that no length follows, wherever else it does
 _ORIENTATION, _SHORT = 0x0112, 3  # tag and type of the entry
 
-Segments = collections.namedtuple("Segments", "orientation row_by_row few has_texts")
+Segments = collections.namedtuple("Segments", "orientation row_by_row few")
 
 
+def is_jpeg(data):
+    """Whether a file, a string scalar, starts as a JPEG."""
+    import tensorflow as tf
+
+    return tf.strings.substr(data, 0, len(JPEG_START)) == JPEG_START
+
+
+def is_png(data):
+    """Whether a file starts as a PNG and with its header, from which `stored_size` reads."""
+    import tensorflow as tf
+
+    start = PNG_START + HEADER
+    return (tf.strings.substr(data, 0, len(start)) == start) & (tf.strings.length(data) >= PNG_HEADER_END)
+
+
+def stored_size(data):
+    """`(H, W)` as the header has it, int32 `(2,)`, of a file that `is_jpeg` or `is_png`."""
+    import tensorflow as tf
+
+    def png():
+        sides = tf.io.decode_raw(tf.strings.substr(data, 16, 8), tf.int32, little_endian=False)
+        return sides[::-1]
+
+    return tf.ensure_shape(tf.cond(is_jpeg(data), lambda: tf.io.extract_jpeg_shape(data)[:2], png), (2,))
+
+
+def _in_a_graph(function):
+    """The same function of one file; called eagerly it is traced once, as its loops would take 100 times as long."""
+
+    @functools.cache
+    def traced():
+        import tensorflow as tf
+
+        return tf.function(function, input_signature=[tf.TensorSpec((), tf.string)], autograph=False)
+
+    @functools.wraps(function)
+    def called(data):
+        import tensorflow as tf
+
+        return (traced() if tf.executing_eagerly() else function)(data)
+
+    return called
+
+
+@_in_a_graph
 def look(data):
     """How a picture lies, and whether it can be decoded row by row.
 
@@ -31,8 +80,7 @@ def look(data):
     Returns:
         `Segments` of scalars: `orientation`, int32, the 1..8 of EXIF; `row_by_row`, whether this is no JPEG, or one
         that is proven to come in a single scan (for one of several, as all progressive ones, libjpeg keeps the
-        coefficients of the whole picture in memory); `few`, whether it keeps to `MAX_STEPS` and `MAX_SCANS`; and
-        `has_texts`, whether it is a PNG with `TEXTS`.
+        coefficients of the whole picture in memory); and `few`, whether it keeps to `MAX_STEPS` and `MAX_SCANS`.
     """
     import tensorflow as tf
 
@@ -42,8 +90,21 @@ def look(data):
     return Segments(_from_tiff(block), *facts)
 
 
+@_in_a_graph
 def without_texts(data):
-    """A PNG of at most `MAX_STEPS` chunks without its `TEXTS`, as a string scalar."""
+    """A PNG without its `TEXTS`, as a string scalar; of one that has some, no more than `MAX_STEPS` chunks."""
+    import tensorflow as tf
+
+    def step(place, going, texts):
+        size, kind = _number(data, place, 4, little=False), tf.strings.substr(data, place + 4, 4)
+        return *_next_chunk(place, size, _length(data)), texts | _is_text(kind)
+
+    first = tf.constant(len(PNG_START), tf.int64)
+    has_texts = _walk(step, (first, first + 8 <= _length(data), tf.constant(False)))[2]
+    return tf.cond(has_texts, lambda: _other_chunks(data), lambda: data)
+
+
+def _other_chunks(data):
     import tensorflow as tf
 
     def step(place, going, count, parts):
@@ -86,7 +147,7 @@ def _in_jpeg(data):
     two, none, yes, no = tf.constant(2, tf.int64), tf.constant(0, tf.int64), tf.constant(True), tf.constant(False)
     _, going, start, stop, _, one_scan, seen, _ = _walk(step, (two, yes, none, none, none, no, two, yes))
     few = tf.cond(one_scan, lambda: yes, lambda: _scans(data, seen) <= MAX_SCANS)
-    return start, stop, one_scan, few & ~going, no
+    return start, stop, one_scan, few & ~going
 
 
 def _scans(data, place):
@@ -110,15 +171,15 @@ def _in_png(data):
 
     length, first = _length(data), tf.constant(len(PNG_START), tf.int64)
 
-    def step(place, going, start, stop, texts):
+    def step(place, going, start, stop):
         size, kind = _number(data, place, 4, little=False), tf.strings.substr(data, place + 4, 4)
         here = (kind == b"eXIf") & (stop == 0)
         start, stop = tf.where(here, place + 8, start), tf.where(here, place + 8 + size, stop)
-        return *_next_chunk(place, size, length), start, stop, texts | _is_text(kind)
+        return *_next_chunk(place, size, length), start, stop
 
-    none, no = tf.constant(0, tf.int64), tf.constant(False)
-    _, going, start, stop, texts = _walk(step, (first, first + 8 <= length, none, none, no))
-    return start, stop, tf.constant(True), ~going, texts
+    none = tf.constant(0, tf.int64)
+    _, going, start, stop = _walk(step, (first, first + 8 <= length, none, none))
+    return start, stop, tf.constant(True), ~going
 
 
 def _next_chunk(place, size, length):

@@ -1,0 +1,122 @@
+"""What is asked of an export, checked before a model is loaded: a wrong word must not cost a download."""
+
+import importlib
+import os
+import re
+import types
+from pathlib import Path
+
+import keras
+
+from keras_vit.annotations import FilePath
+from keras_vit.checks import check_choice, check_positive_int
+from keras_vit.exporting.formats import ACTIVATIONS, FORMATS, MAX_BATCH, MAX_BYTES, MAX_PIXELS, OPSET, PRECISIONS
+from keras_vit.exporting.staging import check_absent
+
+_BYTES = range(2**10, 2**31)  # of which it may be: a comparison needs some, and graphs count in int32
+
+
+def check_request(
+    path: FilePath,
+    format: str = "saved_model",
+    precision: str = "float32",
+    *,
+    top_k: int = 5,
+    activation: str = "softmax",
+    name: str | None = None,
+    opset: int = OPSET,
+    max_bytes: int = MAX_BYTES,
+    max_pixels: int = MAX_PIXELS,
+    max_batch: int = MAX_BATCH,
+    jit_compile: bool = False,
+    overwrite: bool = False,
+) -> tuple[types.ModuleType, Path, str, dict[str, int]]:
+    """Raises for all that is wrong whatever the model; the arguments and errors are those of `export`.
+
+    Returns:
+        The format's module, the path, the name of the served model, and the numbers by name, as plain ints.
+    """
+    writer = _writer(format, precision)
+    _check_backend()
+    place = _place(path, writer, overwrite)
+    limits = {"max_bytes": max_bytes, "max_pixels": max_pixels, "max_batch": max_batch}
+    numbers = _numbers(top_k=top_k, opset=opset, **limits)
+    _check_choices(activation, jit_compile, format)
+    name = _name(place, writer, name)
+    writer.check_packages(precision, numbers["opset"])
+    return writer, place, name, numbers
+
+
+def _check_backend():
+    if keras.config.backend() != "tensorflow":
+        raise RuntimeError(
+            "files are written through TensorFlow, so Keras must run on it.\n"
+            f"Received: the backend {keras.config.backend()!r}. Save the model as .keras, and export it in a process "
+            "with KERAS_BACKEND=tensorflow."
+        )
+
+
+def _writer(format, precision):
+    check_choice("format", format, FORMATS)
+    check_choice("precision", precision, PRECISIONS)
+    writer = importlib.import_module(f"keras_vit.exporting.{format}")
+    if precision not in writer.PRECISIONS:
+        raise ValueError(
+            f"`precision` must be one that the format has: {', '.join(writer.PRECISIONS)}.\n"
+            f'Received: precision="{precision}", format="{format}".'
+        )
+    return writer
+
+
+def _place(path, writer, overwrite):
+    """Where the file or the versions go, if that place is free."""
+    if not isinstance(path, (str, os.PathLike)):
+        raise TypeError(f"`path` must be that of a file or folder.\nReceived: path={path!r}.")
+    if not os.fspath(path):
+        raise ValueError(
+            "`path` must be that of a file or folder; the folder of the process is `.`.\nReceived: path=''."
+        )
+    path = Path(path)
+    if not writer.EXTENSION:
+        if path.exists() and not path.is_dir():
+            raise FileExistsError(
+                f"a SavedModel goes to a folder, in which it becomes a version.\nReceived: {path}, a file."
+            )
+        return path
+    if path.suffix != writer.EXTENSION:
+        raise ValueError(f"the path must end in {writer.EXTENSION}, as runtimes expect.\nReceived: {str(path)!r}.")
+    check_absent(path, overwrite)
+    return path
+
+
+def _numbers(**given):
+    numbers = {name: check_positive_int(name, value) for name, value in given.items()}
+    if numbers["max_bytes"] not in _BYTES:
+        raise ValueError(
+            f"`max_bytes` must be {_BYTES[0]} to {_BYTES[-1]}.\nReceived: max_bytes={numbers['max_bytes']}."
+        )
+    return numbers
+
+
+def _check_choices(activation, jit_compile, format):
+    check_choice("activation", activation, ACTIVATIONS)
+    if not isinstance(jit_compile, bool):
+        raise TypeError(f"`jit_compile` must be True or False.\nReceived: jit_compile={jit_compile!r}.")
+    if jit_compile and format != "saved_model":
+        raise ValueError(
+            "XLA compiles SavedModels; other runtimes compile on their own.\n"
+            f'Received: jit_compile=True, format="{format}".'
+        )
+
+
+def _name(path, writer, given):
+    """Of a served model, which stands in addresses; by default that of the file or the folder."""
+    if given is None:
+        given = os.path.basename(os.path.abspath(path)).removesuffix(writer.EXTENSION)
+        given = re.sub(r"[^A-Za-z0-9_.-]+", "_", given) or "model"
+    if not isinstance(given, str) or not re.fullmatch(r"[A-Za-z0-9_.-]*[A-Za-z0-9_-][A-Za-z0-9_.-]*", given):
+        raise ValueError(
+            "`name` stands in addresses, so it must be of letters, digits, `_`, `.` and `-`, and not of `.` alone.\n"
+            f"Received: name={given!r}."
+        )
+    return given
