@@ -93,11 +93,9 @@ def export(
         RuntimeError: if Keras does not run on TensorFlow.
         ExportError: if the file is not valid or not the model; it is deleted.
     """
-    limits: dict[str, Any] = {"opset": opset, "max_bytes": max_bytes, "max_pixels": max_pixels, "max_batch": max_batch}
-    rest: dict[str, Any] = {"top_k": top_k, "activation": activation, "jit_compile": jit_compile}
-    writer, path, name, limits = check_request(
-        path, format, precision, name=name, overwrite=overwrite, **rest, **limits
-    )
+    limits: dict[str, Any] = {"max_bytes": max_bytes, "max_pixels": max_pixels, "max_batch": max_batch, "top_k": top_k}
+    asked: dict[str, Any] = {"name": name, "activation": activation, "jit_compile": jit_compile, "opset": opset}
+    writer, path, name, limits = check_request(path, format, precision, overwrite=overwrite, **asked, **limits)
     top_k = limits.pop("top_k")
     _check_model(model)
     model = _asked_model(model, image_size, limits["max_pixels"], writer, format)
