@@ -2,6 +2,7 @@
 
 import json
 import os
+import statistics
 import subprocess
 import sys
 
@@ -18,17 +19,20 @@ def run_example(name, *arguments):
 
 
 def test_transfer_digits_runs_and_reloads_what_it_saved():
-    arguments = ("--pretrain-epochs", 3, "--finetune-epochs", 3, "--copies", 1)
+    arguments = ("--pretrain-epochs", 3, "--pretrain-copies", 1, "--finetune-epochs", 2, "--finetune-copies", 8)
     printed, result = run_example("transfer_digits.py", *arguments)
     assert "position embedding resized from (4, 4) to (8, 8)" in printed
     assert "29/29" in printed  # Keras' progress bar: 901 digits in batches of 32
     assert set(result) == {"transfer_accuracy", "scratch_accuracy", "reload_difference", "seconds"}
     assert result["reload_difference"] == 0
-    assert result["transfer_accuracy"] > 0.5  # five classes, three short epochs
+    assert result["transfer_accuracy"] > 0.5  # five classes, after 100 steps
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3000)
 def test_transfer_digits_profits_from_the_pretraining():
-    _, result = run_example("transfer_digits.py")
-    assert result["transfer_accuracy"] >= 0.97
-    assert result["transfer_accuracy"] > result["scratch_accuracy"]
+    results = [run_example("transfer_digits.py", "--seed", seed)[1] for seed in range(5)]
+    gains = [result["transfer_accuracy"] - result["scratch_accuracy"] for result in results]
+    assert statistics.mean(result["transfer_accuracy"] for result in results) >= 0.95
+    assert statistics.mean(gains) >= 0.02
+    assert min(gains) >= 0.01
