@@ -31,7 +31,8 @@ def check_model(arguments):
         return check_available(weights or _IMAGENET_WEIGHTS, BUILDERS.get(given, given))
     if weights is not None:
         raise ValueError(f"`--weights` is for a variant, as B/16; a file has its own.\nReceived: {given!r}.")
-    return check_run(path(given), f", or a variant as B/16.{did_you_mean(given, VARIANTS)}")
+    near = did_you_mean(given, [*VARIANTS, *BUILDERS]) or f" Variants are {', '.join(VARIANTS)}."
+    return check_run(path(given), f", or a variant as B/16.{near}")
 
 
 def check_run(place: Path, others=".") -> Path:

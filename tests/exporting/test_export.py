@@ -182,7 +182,7 @@ def test_missing_package_is_told_before_a_model_is_needed(tmp_path, monkeypatch,
     if package == "nncf":
         pytest.importorskip("openvino")
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(ImportError, match=r'pip install "keras-vit-zoo\[export\]"'):
+    with pytest.raises(ImportError, match=r'pip install "\.\[export\]"'):
         check_request(tmp_path / f"x{extension}", format, precision)
 
 

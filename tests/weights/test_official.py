@@ -66,7 +66,11 @@ def test_what_lora_and_quantisation_add_has_no_place(tmp_path, change):
     model = make_tiny(include_top=False, classes=None)
     query = model.get_layer("block_00").attention.query
     query.quantize("int8") if change == "quantize" else query.enable_lora(2)
-    with pytest.raises(CheckpointError, match=r"no place for this weight.\nReceived: block_00/attention/query/"):
+    said = {
+        "quantize": "no checkpoint has a place for the rounded",
+        "lora": r"no place for this weight.\nReceived: block_00",
+    }
+    with pytest.raises(CheckpointError, match=said[change]):
         keras_vit.save_checkpoint(model, tmp_path / "x.npz")
     assert not (tmp_path / "x.npz").exists()
 
