@@ -27,6 +27,7 @@ from keras_vit.distillation import DistillationLoss, Distiller
 from keras_vit.evaluation import Evaluation, evaluate
 from keras_vit.exporting.export import export
 from keras_vit.exporting.report import ExportError, ExportReport
+from keras_vit.hosts.layout import check_layout, layout_map
 from keras_vit.images.read import read_image
 from keras_vit.model.freezing import freeze
 from keras_vit.model.lora import add_lora, merge_lora
@@ -125,6 +126,9 @@ __all__ = [
     "estimate_memory",
     "available_memory",
     "check_memory",
+    # many devices and hosts, on JAX
+    "layout_map",
+    "check_layout",
     # to a server or a phone
     "export",
     "ExportReport",

@@ -31,6 +31,7 @@ TIERS = [
     {"model", "data"},
     {"weights", "evaluation", "distillation", "training"},
     {"builders", "exporting"},
+    {"hosts"},
     {"runs"},
     {"api"},
     {"cli"},
@@ -59,7 +60,7 @@ NO_KERAS_ROOMS = {"recipes", "cli", "images"}  # every module of them
 BACKENDS = {"tensorflow", "jax", "torch"}
 # Inside functions, for what is one backend's alone:
 KNOW_A_BACKEND = {"layers", "augmentation", "images", "model", "data", "training", "runs", "evaluation", "exporting"}
-KNOW_A_BACKEND |= {"cli", "keras_private"}
+KNOW_A_BACKEND |= {"cli", "keras_private", "hosts"}
 PRIVATE = re.compile(r"_[a-zA-Z]\w*")  # names, but no __dunder__ and no bare _
 MOST_LINES, MOST_LINES_OF_A_FUNCTION = 400, 45  # of a function without its docstring
 
