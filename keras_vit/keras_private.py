@@ -54,6 +54,21 @@ def updated_metrics(
     return model._update_metrics_variables(metrics_variables, loss, x, y, y_pred, sample_weight)
 
 
+def update_metrics(model: keras.Model, y: Tensor, y_pred: Tensor, sample_weight: Tensor, counts: Tensor) -> None:
+    """Updates the metrics of `compile`, in which an image counts by `counts`, 0 or 1.
+
+    Publicly those of `metrics=` count every row of a batch, and only those of `weighted_metrics=` see a weight.
+    """
+    metrics = model._compile_metrics
+    if metrics is None:
+        return
+    true, predicted = keras.tree.flatten(y), keras.tree.flatten(y_pred)
+    for kinds, weight in ((metrics._flat_metrics, counts), (metrics._flat_weighted_metrics, sample_weight * counts)):
+        for kind, t, p in zip(kinds, true, predicted, strict=True):
+            if kind:
+                kind.update_state(t, p, weight)
+
+
 def schedule_of(optimizer: keras.optimizers.Optimizer) -> Any:
     """The schedule that an optimizer was given, or its rate. Publicly `learning_rate` is the number of this step."""
     return optimizer._learning_rate

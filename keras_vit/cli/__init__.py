@@ -15,7 +15,7 @@ import sys
 import traceback
 import warnings
 
-from keras_vit.cli import export, training, weights
+from keras_vit.cli import export, launch, training, weights
 from keras_vit.cli.printing import one_line, say_error
 from keras_vit.escaping import printable
 from keras_vit.runs.options import FLAGS
@@ -24,7 +24,7 @@ from keras_vit.version import __version__
 from keras_vit.weights.fetch import DownloadError
 
 # What functions call a parameter, the command line an option.
-_OPTIONS = FLAGS | {name: f"--{name.replace('_', '-')}" for name in ("grid", "out", *export.SAME_NAME)}
+_OPTIONS = FLAGS | {name: f"--{name.replace('_', '-')}" for name in ("grid", "out", "processes", *export.SAME_NAME)}
 _OPTIONS |= {"num_heads": "--heads", "top_k": "--top", "split": "--split"}
 _INTERRUPTED, _CLOSED_PIPE, _TERMINATED = 130, 141, 143  # 128 and the signal, as shells count
 
@@ -147,6 +147,7 @@ def _parser():
 
     top = parser.add_subparsers(required=True, metavar="COMMAND")
     training.add_commands(top, command)
+    launch.add_commands(top, command)
     export.add_commands(top, command)
     weights.add_commands(top, command, group)
     return parser

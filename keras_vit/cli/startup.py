@@ -39,9 +39,11 @@ def start_tensorflow():
         ImportError: without TensorFlow, or without the backend that Keras is set to.
     """
     try:
-        import keras  # noqa: F401
+        import keras
         import tensorflow as tf
     except ImportError as error:
         raise ImportError(f"training and prediction need TensorFlow: {install_hint('tensorflow-cpu,train')}") from error
     tf.get_logger().setLevel("ERROR")
     tf.config.list_physical_devices()
+    if keras.backend.backend() == "jax":
+        tf.config.set_visible_devices([], "GPU")  # TensorFlow reads the data only, and would take a GPU's memory

@@ -8,11 +8,12 @@ permutation, which is computed, not drawn into a buffer, and all that is random 
 import os
 from typing import Any
 
+from keras_vit.annotations import COUNTS_NOTHING
 from keras_vit.augmentation import Augmentation, augment_batch, find_augmentation
 from keras_vit.checks import check_choice, check_positive_int
 from keras_vit.data.opening import open_source
 from keras_vit.data.prepare import augmented, pixels_of, prepare
-from keras_vit.data.shards import find_shard, per_host
+from keras_vit.data.shards import Place, find_shard, per_host
 from keras_vit.data.source import Data
 from keras_vit.preprocessing import Preprocessing
 
@@ -48,13 +49,15 @@ def load_dataset(
         labels: `"int"` for `(B,)` int64, or `"one_hot"` for `(B, K)` float32, which MixUp and CutMix need.
         seed: of the division into splits, the order, and the augmentation, in [0, 2**31).
         shard: `(index, count)` of this host; found by itself for several JAX processes, and for workers of a
-            `tf.distribute` strategy in scope, where it suits `distribute_datasets_from_function`.
+            `tf.distribute` strategy in scope, where it suits `distribute_datasets_from_function`. A global batch is
+            the hosts' parts one after the other, and does not depend on their number.
         on_bad_image: `"skip"` or `"raise"`, as for `open_source`, and of files only, as there.
         download: whether a tensorflow-datasets set may be fetched.
 
     Returns:
         `tf.data.Dataset` of (float32 `(B, H, W, C)`, labels), with the attributes `class_names`, `num_examples`
-        and `preprocessing`.
+        and `preprocessing`. Of several processes each gets as many full batches without `training`, with sample
+        weights: 1, or NaN for an image that fills the last batch up, which `model.evaluate` and `fit` do not count.
 
     Raises:
         ValueError: for an empty set, a split named twice, a batch that cannot be full or shared evenly, a missing
@@ -76,12 +79,17 @@ def load_dataset(
     augmentation = _usable_augmentation(augmentation, training, labels, preprocessing)
     source = open_source(what, seed=seed, on_bad_image=on_bad_image, download=download)
     examples = source.split(split)
-    host, hosts = find_shard(shard)
-    share = per_host(batch_size, hosts)
-    dataset = _numbered(examples, seed if training else None, host, hosts)
+    place = Place(*find_shard(shard), batch_size)
+    share = per_host(batch_size, place.hosts)
+    whole = augmentation is not None and augmentation.mixes and place.hosts > 1  # neighbours may be another host's
+    filled = shard is None and place.hosts > 1 and not training
+    dataset = _numbered(examples, seed if training else None, Place(0, 1, batch_size) if whole else place, filled)
     dataset = dataset.map(_image_maker(preprocessing, augmentation, seed), _workers())
-    dataset = dataset.batch(share, drop_remainder=training)
-    dataset = dataset.map(_batch_maker(len(source.class_names), labels, augmentation, seed)).prefetch(_PREFETCH)
+    dataset = dataset.batch(batch_size if whole else share, drop_remainder=training)
+    dataset = dataset.map(_batch_maker(len(source.class_names), labels, augmentation, seed, examples.size, filled))
+    if whole:
+        dataset = dataset.map(lambda *batch: tuple(part[place.host * share :][:share] for part in batch))
+    dataset = dataset.prefetch(_PREFETCH)
     dataset = dataset.with_options(_options())
     dataset.class_names, dataset.num_examples = source.class_names, examples.size
     dataset.preprocessing = preprocessing
@@ -107,22 +115,32 @@ def _usable_augmentation(augmentation, training, labels, preprocessing):
     return record
 
 
-def _numbered(examples, seed, host, hosts):
-    """This host's (number, example): without end if there is a `seed`, else one pass in order."""
+def _numbered(examples, seed, place, filled):
+    """This host's (number, example): without end if there is a `seed`, else one pass in order.
+
+    With `filled` the numbers go on to the end of the last batch, with any example.
+    """
     import tensorflow as tf
 
+    size = examples.size
+    end = -(-size // place.batch_size) * place.batch_size if filled else size
     if hasattr(examples, "stream"):
-        return examples.stream(seed).shard(hosts, host)
-    size, read = examples.size, examples.reader()
+        stream = examples.stream(seed)
+        if end > size:
+            more = stream.repeat().enumerate().take(end).map(lambda number, pair: (number, pair[1]))
+            stream = more  # the first examples once more, under numbers of their own
+        return stream if place.hosts == 1 else stream.filter(lambda number, _: place.has(number))
+    read = examples.reader()
 
     def example(counter):
+        counter = place.number(counter)
         if seed is None:
-            return counter, read(counter)
+            return counter, read(tf.minimum(counter, size - 1))
         order = _fold(seed, _ORDER, counter // size)
         return counter, read(tf.random.experimental.index_shuffle(counter % size, order, size - 1))
 
-    numbers = tf.data.Dataset.range(size) if seed is None else tf.data.Dataset.counter()
-    return numbers.shard(hosts, host).map(example, _workers())
+    numbers = tf.data.Dataset.range(place.count(end)) if seed is None else tf.data.Dataset.counter()
+    return numbers.map(example, _workers())
 
 
 def _image_maker(preprocessing, augmentation, seed):
@@ -136,17 +154,18 @@ def _image_maker(preprocessing, augmentation, seed):
     return make
 
 
-def _batch_maker(classes, labels, augmentation, seed):
+def _batch_maker(classes, labels, augmentation, seed, size, filled):
     import tensorflow as tf
 
     def make(counters, images, targets):
         targets = check_labels(targets, classes)
-        if labels == "int":
+        if labels == "one_hot":
+            targets = tf.one_hot(targets, classes)
+            if augmentation is not None:
+                images, targets = augment_batch(images, targets, augmentation, _fold(seed, _BATCH, counters[0]))
+        if not filled:
             return images, targets
-        targets = tf.one_hot(targets, classes)
-        if augmentation is not None:
-            images, targets = augment_batch(images, targets, augmentation, _fold(seed, _BATCH, counters[0]))
-        return images, targets
+        return images, targets, tf.where(counters < size, 1.0, COUNTS_NOTHING)
 
     return make
 

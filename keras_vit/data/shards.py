@@ -1,9 +1,41 @@
 """Which part of every global batch this host reads."""
 
+import dataclasses
 import math
 import sys
+from typing import Any
 
 from keras_vit.checks import check_int
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """The part of every global batch that one host reads: a block of it, so that batches keep their order.
+
+    Args:
+        host: in [0, hosts).
+        hosts: that share each batch.
+        batch_size: of the global batch, a multiple of `hosts`.
+    """
+
+    host: int
+    hosts: int
+    batch_size: int
+
+    def number(self, counter: Any) -> Any:
+        """Of all examples, that of this host's `counter`-th one."""
+        share = self.batch_size // self.hosts
+        return counter // share * self.batch_size + self.host * share + counter % share
+
+    def has(self, number: Any) -> Any:
+        """Whether an example of all is this host's."""
+        return number % self.batch_size // (self.batch_size // self.hosts) == self.host
+
+    def count(self, size: int) -> int:
+        """How many of the first `size` examples are this host's."""
+        share = self.batch_size // self.hosts
+        rest = size % self.batch_size - self.host * share
+        return size // self.batch_size * share + min(max(rest, 0), share)
 
 
 def find_shard(shard):
@@ -60,7 +92,20 @@ def _of_jax():
             "each process reads its own part already, which Keras would shard again.\n"
             f"Received: {type(distribution).__name__} with auto_shard_dataset=True. Make it with False."
         )
-    return jax.process_index(), count
+    if count == 1 or distribution is None:
+        return jax.process_index(), count
+    return _of_processes(distribution, count)
+
+
+def _of_processes(distribution, count):
+    """Processes that hold parts of the same copy of the model read the same images."""
+    copies = distribution.num_model_replicas
+    if max(copies, count) % min(copies, count):
+        raise ValueError(
+            "the processes must share the copies of the model evenly, or a copy its processes.\n"
+            f"Received: {copies} along the first axis of the mesh, {count} processes."
+        )
+    return distribution.data_shard_id, min(copies, count)
 
 
 def _of_workers():
@@ -74,6 +119,10 @@ def _of_workers():
 
 
 def _replicas():
+    import keras
+
+    if keras.backend.backend() == "jax":
+        return getattr(keras.distribution.distribution(), "num_model_replicas", 1)
     return _strategy().num_replicas_in_sync if "tensorflow" in sys.modules else 1
 
 

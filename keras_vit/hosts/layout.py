@@ -50,7 +50,7 @@ def layout_map(
         TypeError: for a mesh that is none.
     """
     check_choice("kind", kind, KINDS)
-    _check_backend()
+    check_backend()
     axis, parts = _axis(mesh, kind)
     shapes, config = _shapes(model, arguments)
     if kind == "tensor":
@@ -83,7 +83,8 @@ def check_layout(
     check_covered(shapes, list(layout), large)
 
 
-def _check_backend():
+def check_backend() -> None:
+    """Raises unless Keras' backend is the one that spreads weights over devices."""
     if keras.backend.backend() != "jax":
         raise ValueError(
             "`keras.distribution` is JAX's; Keras ignores it on other backends, and every device would do all.\n"

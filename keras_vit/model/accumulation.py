@@ -12,6 +12,7 @@ from keras import ops
 
 from keras_vit.checks import check_positive_int
 from keras_vit.keras_private import updated_metrics
+from keras_vit.model import filling
 from keras_vit.model.replicas import check_means, count, each, filled, logs, share
 
 
@@ -103,7 +104,7 @@ def _jax_step(model, state, data):
     import jax
 
     x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
-    steps = model.accumulation_steps
+    steps, marks = model.accumulation_steps, filling.counted(sample_weight) if filling.is_marked(data) else None
     trainable, non_trainable, optimizer, metrics = state
     gradient_of = jax.value_and_grad(model.compute_loss_and_updates, has_aux=True)
 
@@ -116,14 +117,17 @@ def _jax_step(model, state, data):
         return (gradients, loss + part_loss / steps, non_trainable, metrics), predictions
 
     batch = count(x)
-    whole = filled(x, y, sample_weight, batch, steps)
+    whole = filled(x, y, marks[0] if marks else sample_weight, batch, steps)
     # Micro-batch i is every k-th image from i on: so each holds some of every device's, where the batch is sharded.
     parts = jax.tree.map(lambda tensor: _cut(tensor, -1, steps).swapaxes(0, 1), whole)
     start = (jax.tree.map(jax.numpy.zeros_like, trainable), jax.numpy.zeros(()), non_trainable, metrics)
     (gradients, loss, non_trainable, metrics), predictions = jax.lax.scan(one_part, start, parts)
     trainable, optimizer = model.optimizer.stateless_apply(optimizer, gradients, trainable)
     predictions = jax.tree.map(lambda part: part.swapaxes(0, 1).reshape(-1, *part.shape[2:])[:batch], predictions)
-    logs, metrics = updated_metrics(model, metrics, loss, x, y, predictions, sample_weight)
+    if marks:
+        logs, metrics = filling.updated(model, metrics, loss, y, predictions, sample_weight, *marks[1:])
+    else:
+        logs, metrics = updated_metrics(model, metrics, loss, x, y, predictions, sample_weight)
     return logs, (trainable, non_trainable, optimizer, metrics)
 
 

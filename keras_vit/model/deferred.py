@@ -4,6 +4,7 @@ So a model is neither drawn at random first nor held twice.
 """
 
 import contextlib
+import functools
 
 import keras
 import numpy as np
@@ -32,10 +33,35 @@ def initialise(variables: dict, tensors: dict, copy=float32_copy):
         tensors: arrays by the same keys; emptied.
         copy: from one of them to an array in memory of its own, as a mapped file asks for.
     """
+    if is_spread():
+        _initialise_parts(variables, tensors, copy)
+        return
     for path, variable in variables.items():
         set_initializer(variable, _Given(tensors.pop(path), copy))
     with keras.StatelessScope():
         pass  # leaving it makes Keras initialise all that waits
+
+
+def is_spread() -> bool:
+    """Whether `keras.distribution` spreads variables that are made now over devices; on JAX only."""
+    return keras.backend.backend() == "jax" and keras.distribution.distribution() is not None
+
+
+def _initialise_parts(variables, tensors, copy):
+    """The same where a variable is spread over devices: each gets its part, and no device ever holds the whole."""
+    import jax
+
+    for variable in variables.values():
+        set_initializer(variable, ops.zeros)
+    with keras.StatelessScope():
+        pass
+    for path, variable in variables.items():
+        part = functools.partial(_part, tensors.pop(path), copy, variable.dtype)
+        variable.assign(jax.make_array_from_callback(tuple(variable.shape), variable.value.sharding, part))
+
+
+def _part(array, copy, dtype, index):
+    return copy(array[index]).astype(dtype)
 
 
 def discard(variables):

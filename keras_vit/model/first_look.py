@@ -13,6 +13,8 @@ from typing import Any
 import keras
 import numpy as np
 
+from keras_vit.model.filling import is_dataset, spread_over
+
 _FAR = 8  # times the largest value that a pixel can have once it was scaled; 255 is 97 times that of ImageNet's mean
 _IMAGES = 32  # of an array
 _DEFAULT_BATCH = 32  # of Keras
@@ -34,7 +36,7 @@ def looked_at(model: keras.Model, x: Any) -> Any:
         first = next(x, None)
         _warn_of_pixels(model, _images_of(first))
         return (batch for batch in itertools.chain([] if first is None else [first], x))
-    elif hasattr(x, "element_spec") and hasattr(x, "enumerate"):
+    elif is_dataset(x):
         return _watched(model, x)
     elif len(getattr(x, "shape", None) or ()) == 4:
         _warn_of_pixels(model, x[:_IMAGES])
@@ -80,17 +82,21 @@ def _warn_of_pixels(model, images):
 
 
 @contextlib.contextmanager
-def sharing_batches(x: Any, batch_size: int | None) -> Iterator[None]:
+def sharing_batches(*arrays: tuple[Any, int | None]) -> Iterator[None]:
     """Says of a batch that JAX's devices cannot share evenly what to do: at once of an array, else as it comes.
+
+    Args:
+        *arrays: each `x`, with its size of a batch; of what is no array nothing is known before.
 
     Raises:
         ValueError: for such a batch.
     """
-    devices = _devices_of_jax()
-    images = (getattr(x, "shape", None) or (0,))[0]
-    last = (images or 0) % (batch_size or _DEFAULT_BATCH)
-    if devices > 1 and last % devices:
-        raise ValueError(_uneven(devices, f"{images} images in batches of {batch_size or _DEFAULT_BATCH}"))
+    devices = spread_over()
+    for x, batch_size in arrays:
+        images = (getattr(x, "shape", None) or (0,))[0]
+        last = (images or 0) % (batch_size or _DEFAULT_BATCH)
+        if devices > 1 and last % devices:
+            raise ValueError(_uneven(devices, f"{images} images in batches of {batch_size or _DEFAULT_BATCH}"))
     try:
         yield
     except ValueError as error:
@@ -99,18 +105,9 @@ def sharing_batches(x: Any, batch_size: int | None) -> Iterator[None]:
         raise ValueError(_uneven(devices, f"a batch that is no multiple of {devices}")) from error
 
 
-def _devices_of_jax():
-    """Devices that `keras.distribution` spreads a batch over."""
-    distribution = keras.distribution.distribution() if keras.backend.backend() == "jax" else None
-    if distribution is None or distribution.batch_dim_name is None:
-        return 1
-    mesh = distribution.device_mesh
-    return mesh.shape[list(mesh.axis_names).index(distribution.batch_dim_name)]
-
-
 def _uneven(devices, received):
     return (
         "on JAX every batch must be a multiple of the devices that share it, the last one too.\n"
-        f"Received: {received}, on {devices} devices. Leave out the images that are too many, or add some with a "
-        "sample weight of 0 (and measure by `weighted_metrics`)."
+        f"Received: {received}, on {devices} devices. Pass a `tf.data.Dataset`, whose batches are filled up with "
+        "images that count nothing, or leave out the images that are too many."
     )

@@ -10,6 +10,7 @@ import keras
 
 from keras_vit.annotations import Arguments, Tensor
 from keras_vit.keras_private import HookedModel
+from keras_vit.model import filling
 from keras_vit.model.accumulation import check_accumulation
 from keras_vit.model.accumulation import train_step as accumulated_train_step
 from keras_vit.model.first_look import looked_at, sharing_batches
@@ -81,27 +82,38 @@ class VisionTransformer(HookedModel):
         self.accumulation_steps = accumulation_steps
 
     def fit(self, x: Any = None, *args: Any, **kwargs: Any) -> Any:
-        """Keras' `fit`, which warns of pixels that were not scaled."""
+        """Keras' `fit`, which warns of pixels that were not scaled, and fills up batches that devices cannot share."""
+        given = inspect.signature(keras.Model.fit).bind_partial(None, None, *args, **kwargs).arguments
+        size, validation = given.get("batch_size"), given.get("validation_data")
         whole = x if not kwargs.get("validation_split") else None
-        with sharing_batches(whole, _batch_size(keras.Model.fit, args, kwargs)):
+        held_out = validation[0] if isinstance(validation, (tuple, list)) else None
+        if filling.is_dataset(validation) and "validation_data" in kwargs:
+            kwargs["validation_data"] = filling.shared(validation)
+        with sharing_batches((whole, size), (held_out, given.get("validation_batch_size") or size)):
+            x = x if hasattr(x, "preprocessing") else filling.shared(x)
             return super().fit(looked_at(self, x), *args, **kwargs)
 
     def evaluate(self, x: Any = None, *args: Any, **kwargs: Any) -> Any:
-        """Keras' `evaluate`, which warns of pixels that were not scaled."""
-        with sharing_batches(x, _batch_size(keras.Model.evaluate, args, kwargs)):
-            return super().evaluate(looked_at(self, x), *args, **kwargs)
+        """Keras' `evaluate`, which warns of pixels that were not scaled, and fills up batches as `fit` does."""
+        with sharing_batches((x, _batch_size(keras.Model.evaluate, args, kwargs))):
+            return super().evaluate(looked_at(self, filling.shared(x)), *args, **kwargs)
 
     def predict(self, x: Any, *args: Any, **kwargs: Any) -> Any:
-        """Keras' `predict`, which warns of pixels that were not scaled."""
-        with sharing_batches(x, _batch_size(keras.Model.predict, args, kwargs)):
+        """Keras' `predict`, which warns of pixels that were not scaled, and fills up batches as `fit` does."""
+        with sharing_batches((x, _batch_size(keras.Model.predict, args, kwargs))):
+            if filling.is_dataset(x) and filling.spread_over() > 1:
+                predict = super().predict
+                return filling.predicted(lambda batches: predict(batches, *args, **kwargs), looked_at(self, x))
             return super().predict(looked_at(self, x), *args, **kwargs)
 
     def train_step(self, *args: Any) -> Any:
-        if self.accumulation_steps > 1:
+        if self.accumulation_steps > 1 or filling.is_marked(args[-1]):
             return accumulated_train_step(self, *args)
         return replicated_train_step(self, *args) if num_replicas(self) > 1 else super().train_step(*args)
 
     def test_step(self, *args: Any) -> Any:
+        if filling.is_marked(args[-1]):
+            return filling.test_step(self, *args)
         return replicated_test_step(self, *args) if num_replicas(self) > 1 else super().test_step(*args)
 
     def predict_step(self, *args: Any) -> Any:

@@ -17,6 +17,7 @@ from keras_vit.checks import check_installed
 from keras_vit.data import load_dataset
 from keras_vit.data.source import Data
 from keras_vit.evaluation import Evaluation, evaluate
+from keras_vit.hosts.distribution import run_together
 from keras_vit.runs.configuration import configuration_of
 from keras_vit.runs.options import FinetuneChanges, FinetuneOptions, changed, with_options
 from keras_vit.runs.plots import draw_confusion, draw_curves
@@ -74,6 +75,7 @@ class Result:
 
 
 @with_options
+@run_together
 def finetune(
     data: Data,
     out: FilePath,
@@ -84,7 +86,8 @@ def finetune(
 ) -> Result:
     """Trains a classifier on labelled images by a published recipe, measures it, and writes everything down.
 
-    The random state of Keras is set by the option `seed`.
+    The random state of Keras is set by the option `seed`. With a `layout`, several processes may call this together:
+    each gets the `Result`, and the first alone writes `out`.
 
     Args:
         data: a folder, a `.csv`, a name, arrays, or a `Source`, as `keras_vit.open_source` takes them.
@@ -119,6 +122,8 @@ def finetune(
     _write_bad_images(run, preparation.source)
     recorder = Recorder(run)
     _fit(run, preparation, recorder, say)
+    if options.layout != "none":
+        keras.distribution.set_distribution(None)  # each process measures by itself what was written
     return _finish(run, preparation, recorder, configuration, began, say)
 
 

@@ -20,6 +20,7 @@ from keras_vit.weights.resolve import check_weights
 
 PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")  # Keras' dtype policies
 STRATEGIES = ("none", "mirrored")
+LAYOUTS = ("none", "replicated", "fsdp", "tensor")
 ON_BAD_IMAGE = ("skip", "raise")
 _COUNTS = ("batch_size", "steps", "epochs", "accumulation_steps", "lora_rank")
 _NAMES = ("small", *VARIANTS, *BUILDERS)  # of models
@@ -57,6 +58,8 @@ class FinetuneOptions:
         lora_rank: trains low-rank factors of this rank and the head only.
         trainable: `"all"`, `"head"`, or `"last_blocks:k"`.
         precision: `"float32"`, `"mixed_bfloat16"` or `"mixed_float16"`.
+        layout: on the JAX backend, how all devices of all processes share the model: `"replicated"`, `"fsdp"`,
+            `"tensor"`, or `"tensor:k"` with k devices to a copy; `"none"` is one device.
         strategy: `"mirrored"` for all GPUs of this machine by TensorFlow, or `"none"`.
         seed: of the split, the order, the augmentation, and the random initialisation.
         on_bad_image: `"skip"` names files that cannot be decoded and goes on; `"raise"` refuses them.
@@ -121,6 +124,9 @@ class FinetuneOptions:
     )
     precision: str = _option("float32", "of the computation; weights stay in float32", choices=PRECISIONS)
     on_bad_image: str = _option("skip", "leave out files that cannot be decoded, or refuse them", choices=ON_BAD_IMAGE)
+    layout: str = _option(
+        "none", "on JAX, how all devices share the model: replicated, fsdp or tensor:K", metavar="LAYOUT"
+    )
     strategy: str = _option("none", "mirrored trains on all GPUs of this machine together", choices=STRATEGIES)
 
     def __post_init__(self):
@@ -157,6 +163,7 @@ class FinetuneOptions:
             check_layer_decay(self.layer_decay)
 
     def _check_together(self):
+        self._check_layout()
         trainable, _ = parse_trainable(self.trainable)
         if self.lora_rank is not None and self.trainable != "all":
             raise ValueError(
@@ -178,6 +185,19 @@ class FinetuneOptions:
             raise ValueError(
                 "`accumulation_steps` must divide `batch_size`, so that micro-batches are equal.\n"
                 f"Received: accumulation_steps={parts}, batch_size={batch_size}."
+            )
+
+    def _check_layout(self):
+        layout, _ = parse_layout(self.layout)
+        if layout != "none" and self.strategy not in ("none", "auto"):
+            raise ValueError(
+                "`layout` is JAX's way to many devices, and `strategy` TensorFlow's, so pass one.\n"
+                f"Received: layout={self.layout!r}, strategy={self.strategy!r}."
+            )
+        if layout in ("fsdp", "tensor") and self.lora_rank is not None:
+            raise ValueError(
+                "LoRA learns little, so its model is copied to every device.\n"
+                f"Received: lora_rank={self.lora_rank}, layout={self.layout!r}. Pass layout='replicated'."
             )
 
     def facts(self) -> dict[str, Any]:
@@ -212,6 +232,7 @@ class FinetuneChanges(TypedDict, total=False):
     seed: int
     precision: str
     on_bad_image: str
+    layout: str
     strategy: str
 
 
@@ -283,6 +304,16 @@ def parse_trainable(text: str) -> tuple[str, int | None]:
     if name in ("all", "head") and not colon:
         return name, None
     raise ValueError(f"`trainable` must be 'all', 'head', or 'last_blocks:k' with k from 1.\nReceived: {text!r}.")
+
+
+def parse_layout(text: str) -> tuple[str, int | None]:
+    """`"none"`, `"replicated"`, `"fsdp"` or `"tensor"`, and of `"tensor:k"` the devices of one copy."""
+    name, colon, count = str(text).partition(":")
+    if name == "tensor" and count.isdecimal() and int(count) > 0:
+        return name, int(count)
+    if name in LAYOUTS and not colon:
+        return name, None
+    raise ValueError(f"`layout` must be one of {', '.join(LAYOUTS)}, or 'tensor:k' with k from 1.\nReceived: {text!r}.")
 
 
 def is_short(value) -> bool:

@@ -10,12 +10,14 @@ from keras_vit.augmentation import Augmentation, find_augmentation
 from keras_vit.builders import build, published_variant
 from keras_vit.data import Source, open_source
 from keras_vit.escaping import printable
+from keras_vit.hosts.distribution import spread
+from keras_vit.model.filling import spread_over
 from keras_vit.model.freezing import freeze
 from keras_vit.model.lora import add_lora
 from keras_vit.model.vision_transformer import VisionTransformer
 from keras_vit.model.wiring import DEFAULT_IMAGE_SIZE, check_image_size
 from keras_vit.recipes import find_recipe
-from keras_vit.runs.options import FinetuneOptions, parse_trainable
+from keras_vit.runs.options import FinetuneOptions, parse_layout, parse_trainable
 from keras_vit.runs.small_models import SMALL_MODELS, small_model
 from keras_vit.training.memory import available_memory, check_memory, largest_micro_batch
 from keras_vit.training.model_check import check_model
@@ -66,6 +68,7 @@ def prepare(data, options: FinetuneOptions, say) -> Preparation:
     recipe = _find_recipe(options, small)
     with _strategy_scope(options.strategy) as devices, _dtype_policy(options.precision):
         model, head = _find_model(options, source, small, recipe)
+        devices = max(devices, spread_over())
         _choose_weights(model, options)
         training_plan = _make_plan(options, source, model, recipe, devices, say)
         augmentation = find_augmentation(recipe.augmentation if options.augmentation is None else options.augmentation)
@@ -84,6 +87,8 @@ def _check_request(options):
             "`strategy='mirrored'` is TensorFlow's.\n"
             f"Received: the {keras.backend.backend()} backend. Set KERAS_BACKEND=tensorflow."
         )
+    if options.layout != "none":
+        _check_layout(options)
     if isinstance(options.model, VisionTransformer):
         config = options.model.config
         _check_is_built(options)
@@ -95,6 +100,15 @@ def _check_request(options):
         if options.image_size is not None:
             check_image_size(options.image_size, config)
     _check_depth_and_width(options, config)
+
+
+def _check_layout(options):
+    if isinstance(options.model, VisionTransformer):
+        raise ValueError(
+            "`layout` must be there before the weights are made.\n"
+            f"Received: layout={options.layout!r} for {options.model.name!r}. Pass the name of a model or a ViTConfig, "
+            "or build the model under a `keras.distribution` of your own and leave `layout` out."
+        )
 
 
 def _config_of(model):
@@ -170,8 +184,11 @@ def _find_model(options, source, small, recipe):
     name = "vit_small" if options.model == "small" else None
     arguments = recipe.model_arguments(known)
     classes = len(source.class_names)
-    model = build(config, weights=weights, input_shape=shape, classes=classes, name=name, **arguments)
-    return model, "reset"
+    arguments |= {"weights": weights, "input_shape": shape, "classes": classes}
+    layout, parts = parse_layout(options.layout)
+    if layout != "none":
+        spread(layout, parts, config, **arguments)
+    return build(config, name=name, **arguments), "reset"
 
 
 def _input_shape(size, weights, source, config):

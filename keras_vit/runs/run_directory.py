@@ -16,6 +16,7 @@ import numpy as np
 
 from keras_vit.escaping import printable, spreadsheet_cell
 from keras_vit.files import FileKindError, read_regular, replacing
+from keras_vit.hosts.gathering import at_hand
 
 COLUMNS = (
     *("epoch", "step", "loss", "accuracy", "val_loss", "val_accuracy"),
@@ -85,7 +86,11 @@ class RunDirectory:
             csv.writer(file).writerows(rows)
 
     def save_model(self, model, name) -> bool:
-        """Saves a model unless it has a value that is not finite; returns whether it did."""
+        """Saves a model unless it has a value that is not finite; returns whether it did.
+
+        Of weights that are cut over processes, which all call this, a copy is saved without its optimizer.
+        """
+        model = at_hand(model)
         if not is_finite(model):
             return False
         with replacing(self.path / name, ".part.keras") as part:

@@ -39,4 +39,8 @@ class AveragedWeights:
 
 def _copy(variable):
     """Its value in memory of its own: JAX gives buffers away that two variables could share."""
+    if keras.backend.backend() == "jax":
+        import jax
+
+        return jax.numpy.copy(variable.value)  # where it lies, which may be on several hosts
     return np.array(keras.ops.convert_to_numpy(variable), copy=True)

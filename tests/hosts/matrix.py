@@ -1,5 +1,6 @@
 """Starts the processes of `training_cases.py`, and compares what several devices came to with one."""
 
+import itertools
 import os
 import socket
 import subprocess
@@ -63,3 +64,42 @@ def furthest(found, expected):
     weights = [name for name in names if name.startswith("weight")]
     largest = max(float(np.abs(expected[name]).max()) for name in weights)
     return losses, max(float(np.abs(found[name] - expected[name]).max()) for name in weights) / largest
+
+
+FACTORS = {
+    "kind": ("data", "fsdp", "tensor"),
+    "optimizer": ("sgd", "adamw"),
+    "clip": ("clip", "unclipped"),
+    "accumulation": ("1", "4"),
+    "precision": tuple(TOLERANCES),
+    "extra": ("ema", "layers", "executions"),
+}
+
+
+def every_case(kind):
+    """All 72 cases of a kind; `"one"` is one device."""
+    return [" ".join((kind, *values)) for values in itertools.product(*list(FACTORS.values())[1:])]
+
+
+def covering_cases():
+    """Few cases in which any two values of different factors meet, found greedily."""
+    waiting = {pair for case in itertools.product(*FACTORS.values()) for pair in pairs_of(case)}
+    found = []
+    while waiting:
+        best = max(itertools.product(*FACTORS.values()), key=lambda case: len(waiting & pairs_of(case)))
+        waiting -= pairs_of(best)
+        found.append(" ".join(best))
+    return found
+
+
+def pairs_of(case):
+    return set(itertools.combinations(enumerate(case), 2))
+
+
+def on_one(case):
+    """The same case on one device."""
+    return " ".join(("one", *case.split()[1:]))
+
+
+def precision_of(case):
+    return next(name for name in TOLERANCES if name in case)

@@ -1,0 +1,219 @@
+"""Memory of a device, bytes that it sends in a step, and a step's time, for every variant on 1 to 1,024 devices.
+
+Nothing runs here: weights, moments and gradients are counted from the variables of the model itself, built without
+values, and what each layout sends from the rules of `keras_vit.hosts.sharding`. `tests/hosts/test_scale.py` holds the
+bytes to the collectives of the compiled step, and the parts of the weights to `jax.live_arrays()`. The time is that of
+an ideal device, which computes while it sends: from the FLOP/s and the bandwidth that are given, by default an
+accelerator with 400 TFLOP/s in bfloat16 and 100 GB/s to its neighbours.
+"""
+
+import argparse
+import dataclasses
+import math
+
+from keras_vit.hosts.sharding import ITEM, LARGE, rules
+from keras_vit.variants import VARIANTS
+
+DEVICES = tuple(2**power for power in range(11))
+KINDS = ("data", "fsdp", "tensor")
+SLOTS = {"sgd": 1, "adamw": 2}
+_KEPT = (9, 3, 1)  # numbers kept of an example and block, times T * D, T * M and A * T * T: `training/memory.py`, XLA
+
+
+@dataclasses.dataclass(frozen=True)
+class Device:
+    """What a step's time is reckoned from."""
+
+    flops: float = 400e12  # per second
+    bandwidth: float = 100e9  # bytes per second that a device sends, and receives at once
+
+
+@dataclasses.dataclass(frozen=True)
+class Estimate:
+    """Of one device.
+
+    Attributes:
+        weights: bytes of its part of the weights.
+        slots: bytes of its part of the optimizer's moments.
+        gradients: bytes of its part of the gradients.
+        gathered: bytes of the largest block's weights, whole, where they are gathered for their turn.
+        activations: bytes that the way back needs of its images.
+        sent: bytes that it sends in a step.
+        seconds: of a step.
+    """
+
+    weights: float
+    slots: float
+    gradients: float
+    gathered: float
+    activations: float
+    sent: float
+    seconds: float
+
+    @property
+    def memory(self) -> float:
+        """All bytes of the device."""
+        return self.weights + self.slots + self.gradients + self.gathered + self.activations
+
+
+def shapes_of(config, classes=1000, image_size=224):
+    """`{path: shape}` of the variables of a model, which is built without values."""
+    from keras_vit.hosts.layout import shapes_of
+
+    return shapes_of(config, classes=classes, input_shape=(image_size, image_size, 3))
+
+
+def numbers(shape):
+    return math.prod(shape)
+
+
+def cut(shapes, kind, devices, large=LARGE):
+    """Paths of the weights that a layout cuts into as many parts as there are devices.
+
+    Raises:
+        ValueError: if it cannot.
+    """
+    if kind == "data" or devices == 1:
+        return set()
+    import re
+
+    found = rules(shapes, devices, "parts", kind, large)
+    return {path for path in shapes if any(re.fullmatch(pattern, path) for pattern in found)}
+
+
+def estimate(config, shapes, kind, devices, batch=8, optimizer="sgd", device=None, image_size=224, large=LARGE):
+    """The `Estimate` of one of `devices`, of which each has `batch` images, or with `"tensor"` all the same ones.
+
+    Raises:
+        ValueError: if the devices cannot share the model so.
+    """
+    device = device or Device()
+    if kind == "tensor" and (config.num_heads % devices or config.mlp_dim % devices):
+        raise ValueError(f"{config.num_heads} heads and mlp_dim {config.mlp_dim} cannot be shared by {devices}")
+    parts = cut(shapes, kind, devices, large)
+    part = {path: numbers(shape) / (devices if path in parts else 1) for path, shape in shapes.items()}
+    held = sum(part.values()) * ITEM
+    tokens = config.num_prefix_tokens + math.prod(config.grid(image_size, image_size))
+    sent = sent_bytes(config, shapes, parts, kind, devices, batch, tokens)
+    blocks = config.num_layers * batch * _kept(config, tokens, devices if kind == "tensor" else 1) * ITEM
+    gathered = _largest_block(shapes, parts) * ITEM if kind == "fsdp" else 0
+    work = 6 * batch * tokens * sum(map(numbers, shapes.values())) / (devices if kind == "tensor" else 1)
+    seconds = max(work / device.flops, sent / device.bandwidth)
+    return Estimate(held, held * SLOTS[optimizer], held, gathered, blocks, sent, seconds)
+
+
+def sent_bytes(config, shapes, parts, kind, devices, batch, tokens):
+    """Bytes that a device sends in a step, by rings: a sum of n bytes sends 2 n (d - 1) / d, a gathering half of it.
+
+    Data parallelism sums every gradient. FSDP gathers each cut weight on the way there and on the way back, and sums
+    its gradient's parts; what is not cut is summed. Tensor parallelism sums the tokens behind attention and behind
+    the MLP of each block, there and back, and nothing of the weights, as all devices see the same images.
+    """
+    if devices == 1:
+        return 0.0
+    step = (devices - 1) / devices * ITEM
+    whole = sum(numbers(shape) for path, shape in shapes.items() if path not in parts)
+    if kind == "tensor":
+        return 2 * step * batch * tokens * config.hidden_size * 4 * config.num_layers
+    return 2 * step * whole + 3 * step * sum(numbers(shapes[path]) for path in parts)
+
+
+def _kept(config, tokens, parts):
+    """Numbers kept of one example and block: heads and the MLP's width are shared, what is D wide is not."""
+    sizes = (tokens * config.hidden_size, tokens * config.mlp_dim / parts, config.num_heads * tokens**2 / parts)
+    return sum(factor * size for factor, size in zip(_KEPT, sizes, strict=True))
+
+
+def _largest_block(shapes, parts):
+    blocks = {}
+    for path in parts:
+        block = path.split("/")[0]
+        blocks[block] = blocks.get(block, 0) + numbers(shapes[path])
+    return max(blocks.values(), default=0)
+
+
+def table(names, devices, **arguments):
+    """`{(name, kind, devices): Estimate}`, without what cannot be shared so."""
+    found = {}
+    for name in names:
+        config, shapes = VARIANTS[name], shapes_of(name, image_size=arguments.get("image_size", 224))
+        for kind in KINDS:
+            for count in devices:
+                try:
+                    found[name, kind, count] = estimate(config, shapes, kind, count, **arguments)
+                except ValueError:
+                    continue
+    return found
+
+
+def rows(found):
+    """Lines of a table in Markdown."""
+    yield "| variant | layout | devices | weights | moments | gradients | activations | memory | sent | step |"
+    yield "|---|---|---|---|---|---|---|---|---|---|"
+    for (name, kind, count), e in found.items():
+        sizes = (e.weights, e.slots, e.gradients, e.activations, e.memory, e.sent)
+        cells = [f"{size / 1e9:.3f}" for size in sizes]
+        yield f"| {name} | {kind} | {count:,} | {' | '.join(cells)} | {e.seconds * 1e3:.1f} |"
+
+
+def draw(found, path):
+    """Memory of a device and time of a step over the number of devices, a line for each variant and layout."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    names = list(dict.fromkeys(name for name, _, _ in found))
+    figure, axes = pyplot.subplots(2, 3, figsize=(13, 8), sharex=True, sharey="row")
+    colours = pyplot.get_cmap("viridis")
+    for column, kind in enumerate(KINDS):
+        for index, name in enumerate(names):
+            points = [(count, e) for (other, its, count), e in found.items() if (other, its) == (name, kind)]
+            colour = colours(index / max(len(names) - 1, 1))
+            style = {"color": colour, "marker": "o", "markersize": 3, "label": name}
+            axes[0, column].plot([count for count, _ in points], [e.memory / 1e9 for _, e in points], **style)
+            sent = [(count, e.sent / 1e9) for count, e in points if e.sent]
+            axes[1, column].plot([count for count, _ in sent], [size for _, size in sent], **style)
+        axes[0, column].set_title({"data": "data parallel", "fsdp": "FSDP", "tensor": "tensor parallel"}[kind])
+        axes[1, column].set_xlabel("devices")
+        for row in (0, 1):
+            axes[row, column].set_xscale("log", base=2)
+            axes[row, column].set_yscale("log")
+            axes[row, column].grid(True, alpha=0.3)
+    axes[0, 0].set_ylabel("memory of a device, GB")
+    axes[1, 0].set_ylabel("sent by a device in a step, GB")
+    axes[0, 2].legend(fontsize=8, loc="upper right")
+    figure.tight_layout()
+    figure.savefig(path, dpi=110)
+    pyplot.close(figure)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--variants", nargs="+", default=list(VARIANTS), choices=list(VARIANTS), metavar="NAME")
+    parser.add_argument("--devices", nargs="+", type=int, default=list(DEVICES))
+    parser.add_argument("--batch", type=int, default=8, help="images of a device; with tensor of all together")
+    parser.add_argument("--image-size", type=int, default=224)
+    parser.add_argument("--optimizer", default="sgd", choices=list(SLOTS))
+    parser.add_argument("--tflops", type=float, default=400)
+    parser.add_argument("--bandwidth", type=float, default=100, help="GB/s")
+    parser.add_argument("--plot", help="a PNG to write")
+    arguments = parser.parse_args()
+    device = Device(arguments.tflops * 1e12, arguments.bandwidth * 1e9)
+    found = table(
+        arguments.variants,
+        arguments.devices,
+        batch=arguments.batch,
+        optimizer=arguments.optimizer,
+        device=device,
+        image_size=arguments.image_size,
+    )
+    print(*rows(found), sep="\n")
+    if arguments.plot:
+        draw({key: e for key, e in found.items() if key[0] in PLOTTED}, arguments.plot)
+
+
+PLOTTED = ("Ti/16", "S/16", "B/16", "L/16", "H/14", "g/14", "G/14")
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,78 @@
+"""Several processes that train together: whether this is one of them, and their connection.
+
+The engine is `jax.distributed`, by `keras.distribution.initialize`. It asks SLURM, Open MPI 4, Kubernetes and TPU pods
+for what it needs; elsewhere the three variables `KERAS_DISTRIBUTION_*` say it.
+"""
+
+import importlib.util
+import os
+import warnings
+
+KERAS = "KERAS_DISTRIBUTION_"
+ADDRESS, COUNT, INDEX = (f"{KERAS}{name}" for name in ("JOB_ADDRESSES", "NUM_PROCESSES", "PROCESS_ID"))
+_COUNTS = (COUNT, "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE")  # variables that hold the number of processes
+_STEP = "SLURM_STEP_NODELIST"  # srun's; a script of sbatch is one process, whatever SLURM_NTASKS says
+_POD = ("KUBERNETES_SERVICE_HOST", "JOB_COMPLETION_INDEX")  # together, in a pod of an indexed Job or a JobSet
+
+
+def launched_by() -> str | None:
+    """What in the environment says that this is one of several processes, as `"SLURM_NTASKS=4"`, or `None`."""
+    for name in _COUNTS:
+        if int(os.environ.get(name) or 1) > 1 and (name != "SLURM_NTASKS" or _STEP in os.environ):
+            return f"{name}={os.environ[name]}"
+    for name in (ADDRESS, "JAX_COORDINATOR_ADDRESS", "MEGASCALE_COORDINATOR_ADDRESS"):
+        if os.environ.get(name):
+            return f"{name}={os.environ[name]}"
+    if "," in os.environ.get("TPU_WORKER_HOSTNAMES", ""):
+        return "several hosts in TPU_WORKER_HOSTNAMES"
+    if all(name in os.environ for name in _POD):
+        return f"{_POD[1]}={os.environ[_POD[1]]}"
+    return "libtpu" if importlib.util.find_spec("libtpu") else None  # a pod's hosts are known to its metadata server
+
+
+def connect() -> None:
+    """Connects this process with the others, if there are others; once, and before JAX computes anything.
+
+    Raises:
+        ValueError: where there are others and they cannot be found.
+    """
+    import jax
+    import keras
+
+    sign = launched_by()
+    if sign is None or jax.distributed.is_initialized():
+        return
+    try:
+        keras.distribution.initialize()
+    except (ValueError, RuntimeError) as error:
+        raise ValueError(
+            "the processes that train together must find each other.\n"
+            f"Received: {sign}, of which JAX says: {error} Set {ADDRESS}=host:port of the first process, {COUNT} and "
+            f"{INDEX}, as for Open MPI 5, and connect before anything is computed."
+        ) from error
+
+
+def check_alone() -> None:
+    """Says of a process that will train by itself that it is one of several.
+
+    Raises:
+        ValueError: if Keras' own variables say so, which have no other use.
+
+    Warns:
+        UserWarning: if a launcher's do.
+    """
+    sign = launched_by()
+    if sign is None or sign == "libtpu":
+        return
+    rule = "processes that are started together train together with `layout` only."
+    advice = 'Pass "replicated", "fsdp" or "tensor:k".'
+    if sign.startswith(KERAS):
+        raise ValueError(f"{rule}\nReceived: {sign}, layout='none'. {advice}")
+    warnings.warn(f"{rule} {sign} says that this is one of several. {advice}", stacklevel=3)
+
+
+def is_first() -> bool:
+    """Whether this process writes what is written once; on JAX, after `connect`."""
+    import jax
+
+    return jax.process_index() == 0
