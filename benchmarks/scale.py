@@ -10,12 +10,14 @@ accelerator with 400 TFLOP/s in bfloat16 and 100 GB/s to its neighbours.
 import argparse
 import dataclasses
 import math
+import re
 
 from keras_vit.hosts.sharding import ITEM, LARGE, rules
 from keras_vit.variants import VARIANTS
 
 DEVICES = tuple(2**power for power in range(11))
 KINDS = ("data", "fsdp", "tensor")
+MOST_OF_A_GROUP = 8  # devices of one machine
 SLOTS = {"sgd": 1, "adamw": 2}
 _KEPT = (9, 3, 1)  # numbers kept of an example and block, times T * D, T * M and A * T * T: `training/memory.py`, XLA
 
@@ -67,6 +69,14 @@ def numbers(shape):
     return math.prod(shape)
 
 
+def group_of(config, kind, devices):
+    """Devices that share one copy of the weights: with tensor parallelism those of one machine, as far as they can."""
+    if kind != "tensor":
+        return devices if kind == "fsdp" else 1
+    shared = math.gcd(config.num_heads, config.mlp_dim, devices)
+    return max(size for size in range(1, MOST_OF_A_GROUP + 1) if shared % size == 0)
+
+
 def cut(shapes, kind, devices, large=LARGE):
     """Paths of the weights that a layout cuts into as many parts as there are devices.
 
@@ -75,47 +85,52 @@ def cut(shapes, kind, devices, large=LARGE):
     """
     if kind == "data" or devices == 1:
         return set()
-    import re
-
     found = rules(shapes, devices, "parts", kind, large)
     return {path for path in shapes if any(re.fullmatch(pattern, path) for pattern in found)}
 
 
-def estimate(config, shapes, kind, devices, batch=8, optimizer="sgd", device=None, image_size=224, large=LARGE):
-    """The `Estimate` of one of `devices`, of which each has `batch` images, or with `"tensor"` all the same ones.
+def estimate(
+    config, shapes, kind, devices, batch=8, optimizer="sgd", device=None, image_size=224, large=LARGE, group=None
+):
+    """The `Estimate` of one of `devices`.
+
+    With `"tensor"`, a group of devices shares one copy of the weights and `batch` images; else each device has
+    `batch` images.
 
     Raises:
         ValueError: if the devices cannot share the model so.
     """
     device = device or Device()
-    if kind == "tensor" and (config.num_heads % devices or config.mlp_dim % devices):
-        raise ValueError(f"{config.num_heads} heads and mlp_dim {config.mlp_dim} cannot be shared by {devices}")
-    parts = cut(shapes, kind, devices, large)
-    part = {path: numbers(shape) / (devices if path in parts else 1) for path, shape in shapes.items()}
-    held = sum(part.values()) * ITEM
+    group = group or group_of(config, kind, devices)
+    parts = cut(shapes, kind, group, large)
+    held = sum(numbers(shape) / (group if path in parts else 1) for path, shape in shapes.items()) * ITEM
     tokens = config.num_prefix_tokens + math.prod(config.grid(image_size, image_size))
-    sent = sent_bytes(config, shapes, parts, kind, devices, batch, tokens)
-    blocks = config.num_layers * batch * _kept(config, tokens, devices if kind == "tensor" else 1) * ITEM
+    sent = sent_bytes(config, shapes, parts, kind, devices, group, batch, tokens)
+    shared = group if kind == "tensor" else 1
+    blocks = config.num_layers * batch * _kept(config, tokens, shared) * ITEM
     gathered = _largest_block(shapes, parts) * ITEM if kind == "fsdp" else 0
-    work = 6 * batch * tokens * sum(map(numbers, shapes.values())) / (devices if kind == "tensor" else 1)
+    work = 6 * batch * tokens * sum(map(numbers, shapes.values())) / shared
     seconds = max(work / device.flops, sent / device.bandwidth)
     return Estimate(held, held * SLOTS[optimizer], held, gathered, blocks, sent, seconds)
 
 
-def sent_bytes(config, shapes, parts, kind, devices, batch, tokens):
+def sent_bytes(config, shapes, parts, kind, devices, group, batch, tokens):
     """Bytes that a device sends in a step, by rings: a sum of n bytes sends 2 n (d - 1) / d, a gathering half of it.
 
     Data parallelism sums every gradient. FSDP gathers each cut weight on the way there and on the way back, and sums
-    its gradient's parts; what is not cut is summed. Tensor parallelism sums the tokens behind attention and behind
-    the MLP of each block, there and back, and nothing of the weights, as all devices see the same images.
+    its gradient's parts; what is not cut is summed. Tensor parallelism sums tokens behind attention and behind the MLP
+    of each block, and on the way back before them; its copies sum their gradients.
     """
-    if devices == 1:
-        return 0.0
-    step = (devices - 1) / devices * ITEM
     whole = sum(numbers(shape) for path, shape in shapes.items() if path not in parts)
-    if kind == "tensor":
-        return 2 * step * batch * tokens * config.hidden_size * 4 * config.num_layers
-    return 2 * step * whole + 3 * step * sum(numbers(shapes[path]) for path in parts)
+    share = sum(numbers(shapes[path]) for path in parts)
+    if kind == "fsdp":
+        return ITEM * _ring(devices) * (2 * whole + 3 * share)
+    sums = 4 * config.num_layers * batch * tokens * config.hidden_size
+    return ITEM * 2 * (_ring(group) * sums + _ring(devices // group) * (whole + share / group))
+
+
+def _ring(devices):
+    return (devices - 1) / devices
 
 
 def _kept(config, tokens, parts):

@@ -11,7 +11,7 @@ import keras
 
 from keras_vit.builders import build
 from keras_vit.checks import check_choice
-from keras_vit.hosts.sharding import KINDS, LARGE, check_covered, check_heads, rules
+from keras_vit.hosts.sharding import KINDS, LARGE, anchor, check_covered, check_heads, rules
 from keras_vit.model.deferred import deferred_variables, discard
 from keras_vit.model.stations import weight_paths
 from keras_vit.model.vision_transformer import VisionTransformer
@@ -61,6 +61,8 @@ def layout_map(
     layout = keras.distribution.LayoutMap(mesh)
     for pattern, spec in found.items():
         layout[pattern] = spec
+    if found:
+        layout[anchor()] = (mesh.axis_names[0], None, None)
     return layout
 
 
@@ -81,6 +83,11 @@ def check_layout(
     """
     shapes, _ = _shapes(model, arguments)
     check_covered(shapes, list(layout), large)
+
+
+def shapes_of(model: VisionTransformer | ViTConfig | str, **arguments: Any) -> dict:
+    """`{path: shape}` of the weights of a model as `layout_map` takes it, made without values."""
+    return _shapes(model, arguments)[0]
 
 
 def check_backend() -> None:

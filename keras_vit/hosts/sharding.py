@@ -14,6 +14,8 @@ LARGE = 4_000_000  # bytes: a smaller weight costs more to gather than it saves
 ITEM = 4  # bytes of a number: weights are float32
 _FIRST = r"attention/(query|key|value)|mlp/dense_1"  # cut by their outputs: each device computes its heads and width
 _SECOND = r"attention/out|mlp/dense_2"  # cut by their inputs: the parts of the product are added up
+# Layers whose tokens (B, T, D) lie with their images: else XLA may cut them along D, and send them instead of weights.
+_ANCHORS = r"patch_embedding|class_token|position_embedding|block_\d+|encoder_norm"
 _ANY_SCOPE = "(?:.*/)?"  # a model may be built in a scope of names
 
 
@@ -57,12 +59,18 @@ def pattern_of(path: str) -> str:
     return _ANY_SCOPE + re.sub(r"block_\d+", r"block_\\d+", path)
 
 
+def anchor() -> str:
+    """A pattern for the outputs of the layers between which tokens must lie whole, beside their images."""
+    return f"{_ANY_SCOPE}(?:{_ANCHORS})/output"
+
+
 def check_covered(shapes: dict, patterns, large: int = LARGE) -> None:
     """Raises unless every large weight is matched by one pattern, and every pattern matches.
 
     Args:
         shapes: of the weights, by path.
-        patterns: regular expressions for whole paths, as the keys of a `keras.distribution.LayoutMap`.
+        patterns: regular expressions for whole paths, as the keys of a `keras.distribution.LayoutMap`; some may be
+            for what a layer puts out, as `"block_00/output"`.
         large: bytes.
 
     Raises:
@@ -72,7 +80,9 @@ def check_covered(shapes: dict, patterns, large: int = LARGE) -> None:
     matches = {path: [key for key in patterns if key == path or re.fullmatch(key, path)] for path in shapes}
     none = [path for path, shape in shapes.items() if not matches[path] and math.prod(shape) * ITEM > large]
     two = [f"{path} by {' and '.join(found)}" for path, found in matches.items() if len(found) > 1]
+    outputs = {f"{'/'.join(path.split('/')[:depth])}/output" for path in shapes for depth in (1, 2, 3)}
     used = {key for found in matches.values() for key in found}
+    used |= {key for key in patterns if any(re.fullmatch(key, path) for path in outputs)}
     idle = [key for key in patterns if key not in used]
     faults = {
         f"no pattern matches a weight above {large / 1e6:g} MB, which every device would hold whole": none,

@@ -68,8 +68,13 @@ def discard(variables):
     """Lets go of deferred variables that will never be used, at the cost of a number each."""
     for variable in variables:
         set_initializer(variable, lambda shape, dtype: ops.zeros((), dtype))
-    with keras.StatelessScope():
-        pass
+    distribution = keras.distribution.distribution()
+    keras.distribution.set_distribution(None)  # whose layouts have the variables' ranks
+    try:
+        with keras.StatelessScope():
+            pass
+    finally:
+        keras.distribution.set_distribution(distribution)
 
 
 class _Given:
