@@ -19,6 +19,7 @@ CHECKS = {
         "micro-batches": "test_accumulation.micro_batches_against_the_whole",
         "uneven batches": "test_first_look.uneven_batches",
         "filled batches": "test_filling.furthest_from_one_device",
+        "layouts": "test_layout.layouts",
         "bad image": "test_callbacks.divergences",
         "golden finetuning": "test_golden_finetune.all_deviations",
         "plan": "test_plan.fit_of_a_plan",

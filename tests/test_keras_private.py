@@ -47,6 +47,11 @@ ADVICE = {
         "how `train_step` of `keras/src/backend/jax/trainer.py` makes its logs now; else update the metrics in a "
         "`keras.StatelessScope` of our own",
     ),
+    "update_metrics": (
+        "metrics of batches that are filled up for JAX's devices, which would count what fills them",
+        "a public way to hand a weight to metrics of `metrics=`; else hold `compile`'s metrics in "
+        "`VisionTransformer.compile`, and update them by hand",
+    ),
     "schedule_of": (
         "`learning_rate` in `metrics.csv`, in the logs of `StepFacts` and in the message of `NonFiniteGuard`",
         "a public schedule of an optimizer; else keep it in `GuardedOptimizer.__init__`, under a name of our own",
@@ -194,6 +199,20 @@ def test_updated_metrics_are_logs_and_variables_of_a_stateless_step():
         assert len(after) == len(before)
         assert [float(value) for value in after] != [float(value) for value in before]
         assert not any(float(numpy(variable)) for variable in model.metrics_variables)  # the model's own stay
+
+
+def test_metrics_count_an_image_as_often_as_they_are_told():
+    x = np.zeros((3, 1), "float32")
+    inputs = keras.Input((1,))
+    model = keras.Model(inputs, keras.layers.Dense(1)(inputs))
+    model.compile("sgd", "mse", metrics=["mae"], weighted_metrics=["mse"])
+    model.evaluate(x, x, verbose=0)
+    model.reset_metrics()
+    far = np.array([[1.0], [2.0], [9.0]], "float32")
+    with relies_on("update_metrics"):
+        keras_private.update_metrics(model, x, far, np.array([3.0, 1.0, 5.0]), np.array([1.0, 1.0, 0.0]))
+        found = {name: float(value) for name, value in model.get_metrics_result().items()}
+        assert (found["mae"], found["mse"]) == (1.5, (3 * 1 + 1 * 4) / 4)
 
 
 def test_schedule_of_an_optimizer_is_the_one_given():

@@ -5,7 +5,7 @@ from matrix import FACTORS, TOLERANCES, covering_cases, every_case, furthest, on
 
 pytest.importorskip("jax")
 SHORT = {  # in the default run, by processes
-    1: ("fsdp sgd clip 4 float32 all", "tensor adamw clip 1 float32 all"),
+    1: ("fsdp sgd clip 4 float32 all",),
     2: ("tensor sgd clip 4 float32 all",),
 }
 
@@ -19,16 +19,12 @@ def check(cases, processes, one, found):
     assert far == []
 
 
-@pytest.fixture(scope="module")
-def one_device(tmp_path_factory):
-    cases = sorted({on_one(case) for cases in SHORT.values() for case in cases})
-    return run_cases(cases, 1, tmp_path_factory.mktemp("one"))
-
-
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("processes", SHORT)
-def test_devices_train_as_one_does(processes, one_device, tmp_path):
-    check(SHORT[processes], processes, one_device, run_cases(SHORT[processes], processes, tmp_path))
+def test_devices_train_as_one_does(tmp_path):
+    """Clipping, micro-batches, averages, rates by layer and several steps at once, all together."""
+    alone = run_cases([on_one(SHORT[1][0]), *SHORT[1]], 1, tmp_path / "1")
+    check(SHORT[1], 1, alone, {case: alone[case] for case in SHORT[1]})
+    check(SHORT[2], 2, alone, run_cases(SHORT[2], 2, tmp_path / "2"))
 
 
 def test_covering_cases_let_any_two_values_meet():
