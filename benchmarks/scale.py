@@ -12,6 +12,7 @@ import dataclasses
 import math
 import re
 
+from keras_vit.hosts.layout import shapes_of as layout_shapes
 from keras_vit.hosts.sharding import ITEM, LARGE, rules
 from keras_vit.variants import VARIANTS
 
@@ -58,11 +59,9 @@ class Estimate:
         return self.weights + self.slots + self.gradients + self.gathered + self.activations
 
 
-def shapes_of(config, classes=1000, image_size=224):
-    """`{path: shape}` of the variables of a model, which is built without values."""
-    from keras_vit.hosts.layout import shapes_of
-
-    return shapes_of(config, classes=classes, input_shape=(image_size, image_size, 3))
+def shapes_of(name, image_size=224):
+    """`{path: shape}` of the weights of a variant, which is built without values."""
+    return layout_shapes(name, input_shape=(image_size, image_size, 3))
 
 
 def numbers(shape):
@@ -117,15 +116,21 @@ def estimate(
 def sent_bytes(config, shapes, parts, kind, devices, group, batch, tokens):
     """Bytes that a device sends in a step, by rings: a sum of n bytes sends 2 n (d - 1) / d, a gathering half of it.
 
-    Data parallelism sums every gradient. FSDP gathers each cut weight on the way there and on the way back, and sums
-    its gradient's parts; what is not cut is summed. Tensor parallelism sums tokens behind attention and behind the MLP
-    of each block, and on the way back before them; its copies sum their gradients.
+    Data parallelism sums every gradient. FSDP gathers each cut weight and sums its gradient: XLA gathers once and sums
+    whole, or gathers twice and sums parts, which is as much. Behind a last block that computes the class token alone
+    it sends that instead of the MLP's weights, if that is less. Tensor parallelism sums tokens behind attention and
+    behind the MLP, and on the way back before the MLP and before query, key and value, each for itself.
     """
     whole = sum(numbers(shape) for path, shape in shapes.items() if path not in parts)
     share = sum(numbers(shapes[path]) for path in parts)
+    pooled = config.pooling == "token" and config.last_block == "pooled"
+    read = config.num_prefix_tokens if pooled else tokens  # that the last block computes
     if kind == "fsdp":
-        return ITEM * _ring(devices) * (2 * whole + 3 * share)
-    sums = 4 * config.num_layers * batch * tokens * config.hidden_size
+        mlp = sum(numbers(shapes[p]) for p in parts if p.startswith(f"block_{config.num_layers - 1:02}/mlp"))
+        instead = min(3 * mlp, 6 * devices * batch * read * config.hidden_size)
+        return ITEM * _ring(devices) * (2 * whole + 3 * (share - mlp) + instead)
+    sums = (6 * (config.num_layers - 1) + 2) * tokens + 4 * read
+    sums *= batch * config.hidden_size
     return ITEM * 2 * (_ring(group) * sums + _ring(devices // group) * (whole + share / group))
 
 

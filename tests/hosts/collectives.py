@@ -10,8 +10,8 @@ import sys
 
 import numpy as np
 
-SIDE, CLASSES, BATCH, LARGE = 16, 16, 16, 4000
-SIZES = {"patch_size": 4, "hidden_size": 32, "num_layers": 2, "num_heads": 8, "mlp_dim": 128}
+SIDE, CLASSES, BATCH, LARGE = 8, 16, 16, 4000
+SIZES = {"patch_size": 2, "hidden_size": 32, "num_layers": 2, "num_heads": 8, "mlp_dim": 128}
 KINDS = {"data": (8,), "fsdp": (8,), "tensor": (2, 4)}
 BYTES = {"f32": 4, "s32": 4, "u32": 4, "pred": 1, "bf16": 2, "f16": 2}
 RESULT = re.compile(
@@ -65,6 +65,8 @@ def group_of(text):
     if found := re.search(r"replica_groups=\[(\d+),(\d+)\]", text):
         return int(found[2])
     found = re.search(r"replica_groups=\{\{([\d,]*)\}", text)
+    if not found:
+        print("GROUPS?", text[:600], file=sys.stderr)
     return len(found[1].split(",")) if found else 8  # of all, where none are listed
 
 
