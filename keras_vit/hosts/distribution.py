@@ -6,7 +6,7 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import keras
 
@@ -70,7 +70,11 @@ def together(layout: str, seed: int, out: Any, say: Callable) -> Iterator[tuple[
         keras.distribution.set_distribution(before)
 
 
-def run_together(function: Callable) -> Callable:
+_Function = TypeVar("_Function", bound=Callable)
+_DEFAULTS = (("layout", "none"), ("seed", 0))
+
+
+def run_together(function: _Function) -> _Function:
     """Decorates `finetune(data, out, options, say=, **changes)`: all processes of a `layout` run it as one."""
 
     @functools.wraps(function)
@@ -79,7 +83,4 @@ def run_together(function: Callable) -> Callable:
         with together(layout, seed, out, say) as (folder, its_say):
             return function(data, folder, options, say=its_say, **changes)
 
-    return run
-
-
-_DEFAULTS = (("layout", "none"), ("seed", 0))
+    return cast(_Function, run)

@@ -42,6 +42,8 @@ def connect() -> None:
     sign = launched_by()
     if sign is None or jax.distributed.is_initialized():
         return
+    # Its handler of SIGTERM would take the place of ours: a process would go on, and the launcher have to kill it.
+    jax.config.update("jax_enable_preemption_service", False)
     try:
         keras.distribution.initialize()
     except (ValueError, RuntimeError) as error:
