@@ -182,10 +182,10 @@ def _prepared(model, data, split, batch_size, seed):
 
     check_split(split)
     source = open_source(data, seed=seed)
-    return (
-        load_dataset(source, split, batch_size=batch_size, preprocessing=model.preprocessing, seed=seed),
-        source.class_names,
-    )
+    dataset = load_dataset(
+        source, split, batch_size=batch_size, preprocessing=model.preprocessing, seed=seed, shard=(0, 1)
+    )  # all of it, also in one of several processes
+    return dataset, source.class_names
 
 
 def _cardinality(dataset):

@@ -119,10 +119,6 @@ def _of_workers():
 
 
 def _replicas():
-    import keras
-
-    if keras.backend.backend() == "jax":
-        return getattr(keras.distribution.distribution(), "num_model_replicas", 1)
     return _strategy().num_replicas_in_sync if "tensorflow" in sys.modules else 1
 
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from test_pipeline import GREY, numbered
 
+from keras_vit.augmentation import Augmentation
 from keras_vit.data import load_dataset, pipeline
 from keras_vit.data.shards import Place
 
@@ -32,7 +33,7 @@ def test_each_image_counts_once_in_as_many_batches_for_every_process(monkeypatch
 
 def test_mixed_images_are_those_of_one_process(monkeypatch):
     arguments = {"batch_size": 6, "preprocessing": GREY, "training": True, "labels": "one_hot"}
-    arguments["augmentation"] = "augreg-medium1"
+    arguments["augmentation"] = Augmentation(crop="none", mixup_alpha=0.5)
 
     def read(host, hosts):
         monkeypatch.setattr(pipeline, "find_shard", lambda shard: (host, hosts))

@@ -5,6 +5,7 @@ bytes of each device by `jax.live_arrays()`.
 """
 
 import json
+import math
 import re
 import sys
 
@@ -61,13 +62,16 @@ def bytes_of(found):
 
 
 def group_of(text):
-    """Devices of a group: `replica_groups=[2,4]<=[8]` has 4, `{{0,1},{2,3}}` has 2."""
+    """Devices of a group.
+
+    4 of `replica_groups=[2,4]<=[8]`, 2 of `{{0,1},{2,3}}`, and 8 of `mesh['a'=8,'b'=2] {'a'}`.
+    """
+    if found := re.search(r"replica_groups=mesh\[(.*?)\] *\{(.*?)\}", text):
+        sizes = dict(re.findall(r"'(\w+)'=(\d+)", found[1]))
+        return math.prod(int(sizes[name]) for name in re.findall(r"'(\w+)'", found[2]))
     if found := re.search(r"replica_groups=\[(\d+),(\d+)\]", text):
         return int(found[2])
-    found = re.search(r"replica_groups=\{\{([\d,]*)\}", text)
-    if not found:
-        print("GROUPS?", text[:600], file=sys.stderr)
-    return len(found[1].split(",")) if found else 8  # of all, where none are listed
+    return len(re.search(r"replica_groups=\{\{([\d,]*)\}", text)[1].split(","))
 
 
 def name_of(text):
