@@ -202,7 +202,7 @@ def draw(found, path):
             axes[row, column].grid(True, alpha=0.3)
     axes[0, 0].set_ylabel("memory of a device, GB")
     axes[1, 0].set_ylabel("sent by a device in a step, GB")
-    axes[0, 2].legend(fontsize=8, loc="upper right")
+    axes[0, 2].legend(fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5))
     figure.tight_layout()
     figure.savefig(path, dpi=110)
     pyplot.close(figure)
