@@ -36,3 +36,11 @@ def test_transfer_digits_profits_from_the_pretraining():
     assert statistics.mean(result["transfer_accuracy"] for result in results) >= 0.95
     assert statistics.mean(gains) >= 0.02
     assert min(gains) >= 0.01
+
+
+@pytest.mark.slow
+def test_two_processes_over_loopback_train_as_one():
+    pytest.importorskip("jax")
+    result = run_example("train_two_hosts.py")[1]
+    assert result["difference"] < 1e-6
+    assert result["part"] == [result["whole"][0], result["whole"][1] // 4]  # of 4 devices
