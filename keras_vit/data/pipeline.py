@@ -79,9 +79,11 @@ def load_dataset(
     augmentation = _usable_augmentation(augmentation, training, labels, preprocessing)
     source = open_source(what, seed=seed, on_bad_image=on_bad_image, download=download)
     examples = source.split(split)
-    place = Place(*find_shard(shard), batch_size)
+    host, hosts = find_shard(shard)
+    place = Place(host, hosts, batch_size)
     share = per_host(batch_size, place.hosts)
-    whole = augmentation is not None and augmentation.mixes and place.hosts > 1  # neighbours may be another host's
+    mixes = isinstance(augmentation, Augmentation) and augmentation.mixes
+    whole = mixes and place.hosts > 1  # neighbours may be another host's
     filled = shard is None and place.hosts > 1 and not training
     dataset = _numbered(examples, seed if training else None, Place(0, 1, batch_size) if whole else place, filled)
     dataset = dataset.map(_image_maker(preprocessing, augmentation, seed), _workers())
