@@ -26,7 +26,7 @@ PACKAGE = ROOT / "keras_vit"
 TIERS = [
     {"annotations", "checks", "escaping", "version", "files", "silence"},
     {"variants", "posembed"},
-    {"recipes", "datasets", "keras_private", "resizing"},
+    {"recipes", "datasets", "keras_private", "resizing", "resuming"},
     {"layers", "preprocessing", "augmentation", "images"},
     {"model", "data"},
     {"weights", "evaluation", "distillation", "training"},
@@ -59,7 +59,7 @@ NO_KERAS_ROOMS = {"recipes", "cli", "images"}  # every module of them
 BACKENDS = {"tensorflow", "jax", "torch"}
 # Inside functions, for what is one backend's alone:
 KNOW_A_BACKEND = {"layers", "augmentation", "images", "model", "data", "training", "runs", "evaluation", "exporting"}
-KNOW_A_BACKEND |= {"cli", "keras_private"}
+KNOW_A_BACKEND |= {"cli", "keras_private", "resuming"}
 PRIVATE = re.compile(r"_[a-zA-Z]\w*")  # names, but no __dunder__ and no bare _
 MOST_LINES, MOST_LINES_OF_A_FUNCTION = 400, 45  # of a function without its docstring
 

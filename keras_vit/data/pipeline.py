@@ -2,14 +2,14 @@
 
 Training is a pure function of the seed and the step: example number c of the stream is place c mod n of the epoch's
 permutation, which is computed, not drawn into a buffer, and all that is random of it comes from (seed, c). So
-`dataset.skip(step)` goes on where another process stopped. Evaluation is one pass in order.
+`start_step=step` goes on where another process stopped. Evaluation is one pass in order.
 """
 
 import os
 from typing import Any
 
 from keras_vit.augmentation import Augmentation, augment_batch, find_augmentation
-from keras_vit.checks import check_choice, check_positive_int
+from keras_vit.checks import check_choice, check_int, check_positive_int
 from keras_vit.data.opening import open_source
 from keras_vit.data.prepare import augmented, pixels_of, prepare
 from keras_vit.data.shards import find_shard, per_host
@@ -31,6 +31,7 @@ def load_dataset(
     labels: str = "int",
     seed: int = 0,
     shard: tuple[int, int] | None = None,
+    start_step: int = 0,
     on_bad_image: str = "skip",
     download: bool = False,
 ) -> Any:
@@ -49,12 +50,14 @@ def load_dataset(
         seed: of the division into splits, the order, and the augmentation, in [0, 2**31).
         shard: `(index, count)` of this host; found by itself for several JAX processes, and for workers of a
             `tf.distribute` strategy in scope, where it suits `distribute_datasets_from_function`.
+        start_step: number of the first batch, with `training` only: the same as `dataset.skip(start_step)`, without
+            making the images before it. `keras_vit.Checkpoints` knows where a run goes on.
         on_bad_image: `"skip"` or `"raise"`, as for `open_source`, and of files only, as there.
         download: whether a tensorflow-datasets set may be fetched.
 
     Returns:
-        `tf.data.Dataset` of (float32 `(B, H, W, C)`, labels), with the attributes `class_names`, `num_examples`
-        and `preprocessing`.
+        `tf.data.Dataset` of (float32 `(B, H, W, C)`, labels), with the attributes `class_names`, `num_examples`,
+        `preprocessing` and `start_step`.
 
     Raises:
         ValueError: for an empty set, a split named twice, a batch that cannot be full or shared evenly, a missing
@@ -73,19 +76,29 @@ def load_dataset(
             "`preprocessing` must be a `Preprocessing` record, which says what the model takes.\n"
             f"Received: an object of type {type(preprocessing).__name__}. Pass model.preprocessing."
         )
+    start_step = _usable_start(start_step, training)
     augmentation = _usable_augmentation(augmentation, training, labels, preprocessing)
     source = open_source(what, seed=seed, on_bad_image=on_bad_image, download=download)
     examples = source.split(split)
     host, hosts = find_shard(shard)
     share = per_host(batch_size, hosts)
-    dataset = _numbered(examples, seed if training else None, host, hosts)
+    dataset = _numbered(examples, seed if training else None, host, hosts, start_step * batch_size)
     dataset = dataset.map(_image_maker(preprocessing, augmentation, seed), _workers())
     dataset = dataset.batch(share, drop_remainder=training)
     dataset = dataset.map(_batch_maker(len(source.class_names), labels, augmentation, seed)).prefetch(_PREFETCH)
     dataset = dataset.with_options(_options())
     dataset.class_names, dataset.num_examples = source.class_names, examples.size
-    dataset.preprocessing = preprocessing
+    dataset.preprocessing, dataset.start_step = preprocessing, start_step if training else None
     return dataset
+
+
+def _usable_start(start_step, training):
+    start_step = check_int("start_step", start_step, 0)
+    if start_step and not training:
+        raise ValueError(
+            f"an evaluation begins with the first image.\nReceived: start_step={start_step}, training=False."
+        )
+    return start_step
 
 
 def _usable_augmentation(augmentation, training, labels, preprocessing):
@@ -107,12 +120,12 @@ def _usable_augmentation(augmentation, training, labels, preprocessing):
     return record
 
 
-def _numbered(examples, seed, host, hosts):
-    """This host's (number, example): without end if there is a `seed`, else one pass in order."""
+def _numbered(examples, seed, host, hosts, start):
+    """This host's (number, example): from number `start` without end if there is a `seed`, else one pass in order."""
     import tensorflow as tf
 
     if hasattr(examples, "stream"):
-        return examples.stream(seed).shard(hosts, host)
+        return examples.stream(seed, start).shard(hosts, host)
     size, read = examples.size, examples.reader()
 
     def example(counter):
@@ -121,7 +134,7 @@ def _numbered(examples, seed, host, hosts):
         order = _fold(seed, _ORDER, counter // size)
         return counter, read(tf.random.experimental.index_shuffle(counter % size, order, size - 1))
 
-    numbers = tf.data.Dataset.range(size) if seed is None else tf.data.Dataset.counter()
+    numbers = tf.data.Dataset.range(size) if seed is None else tf.data.Dataset.counter(start)
     return numbers.shard(hosts, host).map(example, _workers())
 
 
