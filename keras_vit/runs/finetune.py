@@ -92,9 +92,9 @@ def finetune(
         data: a folder, a `.csv`, a name, arrays, or a `Source`, as `keras_vit.open_source` takes them.
         out: folder of the run, which must be new or empty, or hold an unfinished run of the same options and data: it
             goes on then, to the numbers that it would have come to. It gets `config.json`, `metrics.csv`,
-            `tensorboard/`, `best.keras` (by validation accuracy) and `last.keras`, `result.json`, `report.html`, `curves.png`,
-            `confusion_matrix.png` and `.csv`, and `bad_images.txt` if there are any; until it is finished,
-            `checkpoints/`.
+            `tensorboard/`, `best.keras` (by validation accuracy) and `last.keras`, `result.json`, `report.html`,
+            `curves.png`, `confusion_matrix.png` and `.csv`, and `bad_images.txt` if there are any; `checkpoints/` until
+            it is finished.
         options: how to train, as a record; by default `FinetuneOptions()`.
         say: called with each line of what happens; `print` also shows a bar on a terminal.
         **changes: fields of that record to change, as `model="B/16"`; `help(keras_vit.FinetuneOptions)` says what each

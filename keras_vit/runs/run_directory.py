@@ -49,7 +49,7 @@ class RunDirectory:
         self._events = None
         if not goes_on:
             check_free(self.path)
-        (self.path / CHECKPOINTS).mkdir(parents=True, exist_ok=True)
+        self.path.mkdir(parents=True, exist_ok=True)
 
     def write_json(self, name, facts):
         """Writes `facts`; numbers that are not finite become null, as JSON has no others."""

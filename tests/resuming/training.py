@@ -44,6 +44,18 @@ class KillAt(keras.callbacks.Callback):
         os.kill(os.getpid(), signal.SIGKILL)
 
 
+class Log(keras.callbacks.Callback):
+    """Writes the logs of each epoch as a line."""
+
+    def __init__(self, path):
+        super().__init__()
+        self.path = path
+
+    def on_epoch_end(self, epoch, logs=None):
+        with open(self.path, "a") as file:
+            file.write(json.dumps([epoch, logs]) + "\n")
+
+
 def data():
     """64 grey images of 12 x 20 in 4 classes, and 16 of them to validate with."""
     rng = np.random.default_rng(0)
@@ -86,23 +98,24 @@ def make_model(kind):
 def train(folder, kind="plain", before=(), every_steps=3, **arguments):
     """One `fit` with checkpoints; gives the model, what Keras' own callbacks remember, and what it logged."""
     model = make_model(kind)
-    # Where there is no run's folder of its own, the log stands beside the checkpoints.
-    log = keras.callbacks.CSVLogger(f"{folder}.csv", append=True)
-    best = keras.callbacks.ModelCheckpoint(f"{folder}.best.keras", "val_loss", save_best_only=True)
+    log = f"{folder}.log"
+    best = keras.callbacks.ModelCheckpoint(
+        f"{folder}.weights.h5", "val_loss", save_best_only=True, save_weights_only=True
+    )
     checkpoints = keras_vit.Checkpoints(folder, every_steps=every_steps, also=[best], **arguments)
     train_set = keras_vit.load_dataset(
         *(data(), "train"),
         **{"batch_size": 8, "preprocessing": model.preprocessing, "training": True, "labels": "one_hot", "seed": 3},
-        augmentation=keras_vit.Augmentation(crop="inception", flip=True, mixup_alpha=0.2),
+        augmentation=keras_vit.Augmentation(crop="inception", mixup_alpha=0.2) if kind == "plain" else None,
         start_step=checkpoints.step,
     )
     validation = keras_vit.load_dataset(
         data(), "validation", batch_size=8, preprocessing=model.preprocessing, labels="one_hot"
     )
-    callbacks = [keras_vit.NonFiniteGuard(), keras_vit.StepFacts(), *before, best, log, checkpoints]
+    callbacks = [keras_vit.NonFiniteGuard(), keras_vit.StepFacts(), *before, best, Log(log), checkpoints]
     fitting = {"epochs": EPOCHS, "steps_per_epoch": STEPS, "shuffle": False, "verbose": 0}
     model.fit(train_set, validation_data=validation, callbacks=callbacks, **fitting)
-    return model, best, f"{folder}.csv"
+    return model, best, log
 
 
 def state_of(model):
@@ -112,9 +125,9 @@ def state_of(model):
 
 
 def last_rows(path):
-    """Of each epoch its last row; an epoch that a kill has cut off may stand there twice."""
-    lines = open(path).read().splitlines()
-    return [line for line in {line.split(",")[0]: line for line in lines[1:]}.values()]
+    """Of each epoch its last line; that of one which a kill has cut off may stand there twice."""
+    lines = Path(path).read_text().splitlines()
+    return list({json.loads(line)[0]: line for line in lines}.values())
 
 
 def train_and_write(folder, out, kind, kill_at=None, delay=0.0):
