@@ -12,6 +12,7 @@ import re
 import shutil
 import time
 import warnings
+import weakref
 import zlib
 from collections.abc import Iterable
 from pathlib import Path
@@ -26,6 +27,7 @@ _FORMAT = "keras-vit-checkpoint/1"
 _MANIFEST = "manifest.json"
 _PART, _OLD = ".part-", ".old-"  # what is being written, what is being removed
 _NAME = re.compile(r"step-(\d{10})-epoch-(\d{6})")
+_HOLDERS: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()  # who has locked a folder here
 _WAIT = 600  # seconds for the files of other processes
 
 
@@ -95,6 +97,10 @@ class CheckpointFolder:
         if self._held or self.process:
             return
         self.path.mkdir(parents=True, exist_ok=True)
+        place = os.path.realpath(self.path)
+        if (before := _HOLDERS.get(place)) is not None:
+            before.release()  # of a training in this process that ended in an error
+        _HOLDERS[place] = self
         try:
             self._lock = locked(self.path)
         except BlockingIOError:

@@ -44,8 +44,7 @@ def find_earlier(out, resume: str) -> EarlierRun | None:
     path = Path(out)
     unfinished = (path / CHECKPOINTS).is_dir()
     if unfinished and resume != "never":
-        there = (path / CONFIG).exists()
-        return EarlierRun(json_object(path / CONFIG, _MOST_BYTES) if there else {})
+        return EarlierRun(_config_of(path / CONFIG))
     if resume == "must":
         _refuse_to_start(path)
     check_free(path)
@@ -95,6 +94,19 @@ def sweep_leftovers(run: RunDirectory) -> None:
             path.unlink(missing_ok=True)
     sweep(run.path)
     (run.path / FAILURE).unlink(missing_ok=True)
+
+
+def _config_of(file):
+    """What an unfinished run was asked for; nothing if it was killed before it wrote that."""
+    if not file.exists():
+        return {}
+    try:
+        return json_object(file, _MOST_BYTES)
+    except ValueError as error:
+        raise ValueError(
+            "an unfinished run goes on if its configuration can be read.\n"
+            f"Received: {str(file)!r}: {error}. Choose another folder, or remove this one."
+        ) from error
 
 
 def _refuse_to_start(path):

@@ -185,11 +185,11 @@ class Checkpoints(keras.callbacks.Callback):
         return False
 
     def _is_due(self):
-        if self._writer.is_busy:
-            return False
         if self.every_steps is not None and self._made - self._saved_step >= self.every_steps:
-            return True
-        return self.every_minutes is not None and time.monotonic() - self._saved_at >= 60 * self.every_minutes
+            return True  # which waits for the one before
+        if self.every_minutes is None or self._writer.is_busy:
+            return False
+        return time.monotonic() - self._saved_at >= 60 * self.every_minutes
 
     def _save(self, asked, done=False):
         """Saves, and leaves if a signal has asked for it."""

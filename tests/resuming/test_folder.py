@@ -1,5 +1,6 @@
 """Files of checkpoints: whole or not there, whatever is done to them (RELIABILITY T7, T8)."""
 
+import fcntl
 import json
 import os
 import re
@@ -19,8 +20,10 @@ from keras_vit.resuming.variables import not_finite
 from keras_vit.resuming.writing import Writer, differences
 
 # Saves for ever a state of which every variable is full of the number of its step, and tells of each save.
-SAVER = """
-import sys
+SAVER = f"""
+import sys, types
+package = sys.modules["keras_vit"] = types.ModuleType("keras_vit")  # without its public names, which need Keras
+package.__path__ = [{str(ROOT / "keras_vit")!r}]
 import numpy as np
 from pathlib import Path
 from keras_vit.resuming.folder import CheckpointFolder
@@ -36,8 +39,8 @@ while True:
     step += 1
     for variable in variables:
         variable[:] = step
-    pieces = [Piece(f"model/{number:05d}", (0,), variable) for number, variable in enumerate(variables)]
-    folder.save(pieces, {"step": step, "epoch": 0})
+    pieces = [Piece(f"model/{{number:05d}}", (0,), variable) for number, variable in enumerate(variables)]
+    folder.save(pieces, {{"step": step, "epoch": 0}})
 """
 
 
@@ -141,12 +144,24 @@ def test_what_kills_left_is_swept_and_nothing_else(tmp_path):
     folder = CheckpointFolder(tmp_path)
     folder.acquire()
     assert names(tmp_path) == sorted([*others, "step-0000000001-epoch-000000"])
-    with pytest.raises(ValueError, match="into which another process trains"):
-        CheckpointFolder(tmp_path).acquire()
     (tmp_path / ours[0]).mkdir()
     folder.release()
     CheckpointFolder(tmp_path).acquire()
     assert ours[0] not in names(tmp_path)
+
+
+def test_folder_is_for_one_process_at_a_time(tmp_path):
+    folder = CheckpointFolder(tmp_path)
+    folder.acquire()
+    second = CheckpointFolder(tmp_path)
+    second.acquire()  # after an error in this process, which no callback is told of
+    second.release()
+    holder = os.open(tmp_path, os.O_RDONLY)  # a lock is the open file's, so this one is a stranger's
+    fcntl.flock(holder, fcntl.LOCK_EX)
+    with pytest.raises(ValueError, match="into which another process trains"):
+        CheckpointFolder(tmp_path).acquire()
+    os.close(holder)
+    CheckpointFolder(tmp_path).acquire()
 
 
 def test_full_disk_leaves_what_was_there_and_says_so(tmp_path):
