@@ -127,6 +127,21 @@ class CheckpointFolder:
             warnings.warn(f"the checkpoint {self.path / name} is damaged and passed over: {fault}.", stacklevel=2)
         return None
 
+    def opened(self, step: int, epoch: int) -> Checkpoint:
+        """The checkpoint that another process has found valid; of its arrays each is checked as it is read.
+
+        Raises:
+            ValueError: if its manifest cannot be read here.
+        """
+        path = self.path / _name_of(step, epoch)
+        found, fault = _opened(path, all_of_it=False)
+        if found is None:
+            raise ValueError(
+                "every process must see the checkpoints of the first, as on a shared disk.\n"
+                f"Received: {str(path)!r}: {fault}."
+            )
+        return found
+
     def save(self, pieces: Iterable[Piece], facts: dict[str, Any], mark: str = "0") -> Path:
         """Writes one checkpoint: all of it, or nothing.
 
@@ -143,7 +158,7 @@ class CheckpointFolder:
             OSError: as on a full disk; what was there before is as it was.
             TimeoutError: if the file of another process does not come.
         """
-        name = f"step-{facts['step']:010d}-epoch-{facts['epoch']:06d}"
+        name = _name_of(facts["step"], facts["epoch"])
         part = self.path / f"{_PART}{name}-{mark}"
         try:
             part.mkdir(parents=True, exist_ok=self.processes > 1)
@@ -216,14 +231,18 @@ class CheckpointFolder:
                 shutil.rmtree(entry.path, ignore_errors=True)
 
 
-def _opened(path):
+def _name_of(step, epoch):
+    return f"step-{step:010d}-epoch-{epoch:06d}"
+
+
+def _opened(path, all_of_it=True):
     """A `Checkpoint` and `None`, or `None` and what is wrong with it."""
     said, fault = _read_json(path / _MANIFEST)
     if said is None or said.get("format") != _FORMAT:
         return None, fault or f"{_MANIFEST} is of another format"
     variables: dict[str, list] = {}
     for name, facts in said["files"].items():
-        if (fault := fault_of(path / name, facts)) is not None:
+        if all_of_it and (fault := fault_of(path / name, facts)) is not None:
             return None, fault
         for piece in facts["pieces"]:
             variables.setdefault(piece["name"], []).append(piece | {"file": name})

@@ -148,9 +148,10 @@ def _begin(run, checkpoints, options, configuration, source, say):
     sweep_leftovers(run)
     if checkpoints.found is None:
         run.set_metrics_text("")
+    if checkpoints.found is None or not (run.path / CONFIG).exists():
         run.write_json(CONFIG, configuration)
         _write_bad_images(run, source)
-    else:
+    if checkpoints.found is not None:
         say(f"goes on from step {checkpoints.step:,}, {checkpoints.path}")
 
 

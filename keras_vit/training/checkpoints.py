@@ -38,9 +38,10 @@ class Checkpoints(keras.callbacks.Callback):
     warning, and the checkpoints before stay. SIGTERM and Ctrl-C end `fit` after the step, by `SystemExit(143)` or
     `KeyboardInterrupt`, with a checkpoint; a second one ends the process at once.
 
-    List it last. The data must go on where the checkpoint is, for a stream without end that is a function of its step:
-    `keras_vit.load_dataset(..., training=True, start_step=checkpoints.step)` with `steps_per_epoch` in `fit`. Data that
-    begins anew in each epoch goes on from the ends of epochs alone: pass `every_minutes=None`.
+    List it last. The data must go on where the checkpoint is: `keras_vit.load_dataset(..., training=True,
+    start_step=checkpoints.step)` with `steps_per_epoch` in `fit`. Who reads `step` says that the data begin there. Of
+    other data, as arrays, the batches of the epoch that were used are drawn again and left out; they must come in the
+    same order, so without a shuffle of Keras'.
 
     Args:
         folder: of the checkpoints of one run; made where it is missing.
@@ -53,7 +54,8 @@ class Checkpoints(keras.callbacks.Callback):
 
     Raises:
         ValueError: for numbers out of range. Out of `fit`, for a folder that another process trains into, a
-            checkpoint that does not fit the model, other facts than in `fingerprint`, or data that begin elsewhere.
+            checkpoint that does not fit the model, other facts than in `fingerprint`, or data that begin elsewhere. On
+            the torch backend.
         TypeError: for numbers of the wrong type.
     """
 
@@ -68,6 +70,7 @@ class Checkpoints(keras.callbacks.Callback):
         also: Sequence[keras.callbacks.Callback] = (),
     ) -> None:
         super().__init__()
+        _check_backend()
         if every_minutes is not None:
             check_positive("every_minutes", every_minutes)
         if every_steps is not None:
@@ -80,7 +83,8 @@ class Checkpoints(keras.callbacks.Callback):
         self._folder = CheckpointFolder(Path(folder), keep, process, processes)
         self._writer = Writer(self._folder)
         self._signals = StopSignals(self._is_on)
-        self._looked, self._found = False, None
+        self._looked = self._is_asked = False
+        self._found: Checkpoint | None = None
         self._epoch = self._batch = self._epoch_start = self._passed = self._saved_step = 0
         self._is_training = False
         self._sums: Any = None  # copies of the training metrics while validation uses them
@@ -91,13 +95,14 @@ class Checkpoints(keras.callbacks.Callback):
     def found(self) -> Checkpoint | None:
         """The newest valid checkpoint; looked for once."""
         if not self._looked:
-            self._found = self._folder.newest()
+            self._found = _agreed_newest(self._folder)
             self._looked = True
         return self._found
 
     @property
     def step(self) -> int:
         """Batches that were drawn up to the newest valid checkpoint, where the data must go on; 0 if there is none."""
+        self._is_asked = True
         return self.found.facts["step"] if self.found else 0
 
     @property
@@ -121,7 +126,8 @@ class Checkpoints(keras.callbacks.Callback):
         start_at_epoch(self.model, 0)  # as it was, for the next `fit`
         self._epoch, self._batch, self._sums = epoch, self._passed, None
         if self._passed:
-            _Passing(self.model, self.found, self._passed)
+            is_placed = self._is_asked or getattr(self.model, "data_start_step", None) is not None
+            _Passing(self.model, self.found, self._passed, draws=not is_placed)
 
     def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
         if batch < self._passed:
@@ -157,7 +163,7 @@ class Checkpoints(keras.callbacks.Callback):
         self._signals.close()
         self._writer.wait()
         self._folder.release()
-        self._looked = False
+        self._looked = self._is_asked = False
 
     def lock(self) -> None:
         """Takes the folder for this process, and removes what killed ones left in it; `fit` does it too.
@@ -264,11 +270,11 @@ class Checkpoints(keras.callbacks.Callback):
 class _Passing:
     """Stands in for `model.train_function` until the steps that were made before are passed.
 
-    It computes nothing and reads no data, and says what the metrics were.
+    It computes nothing and says what the metrics were. Data that do not begin where the checkpoint is are drawn.
     """
 
-    def __init__(self, model, checkpoint, steps):
-        self._model, self._checkpoint = model, checkpoint
+    def __init__(self, model, checkpoint, steps, draws):
+        self._model, self._checkpoint, self._draws = model, checkpoint, draws
         self._function = model.train_function
         self._left = -(-steps // _at_once(model))
         self._logs: Arguments | None = None
@@ -282,17 +288,20 @@ class _Passing:
         if self._logs is None:
             build_metrics(self._model, iterator.element_spec)
             self._restore()
-        return self._logs if self._pass() else self._model.train_function(iterator)
+        return self._logs if self._pass(iterator) else self._model.train_function(iterator)
 
     def _jax_step(self, state, iterator):
-        return (self._logs, state) if self._pass() else self._model.train_function(state, iterator)
+        return (self._logs, state) if self._pass(iterator) else self._model.train_function(state, iterator)
 
-    def _pass(self):
+    def _pass(self, iterator):
         """Whether this step was made before; the first that was not has the model's own function again."""
         self._left -= 1
         if self._left < 0:
             self._model.train_function = self._function
-        return self._left >= 0
+            return False
+        for _ in range(_at_once(self._model) if self._draws else 0):
+            next(iterator)
+        return True
 
     def _restore(self):
         restore(self._checkpoint, METRICS, self._model.metrics_variables)
@@ -324,6 +333,14 @@ def _set_state(callback, state):
         setattr(callback, name, int(value) if whole else value)
 
 
+def _check_backend():
+    if keras.backend.backend() == "torch":
+        raise ValueError(
+            "a training that stopped within an epoch goes on by steps that compute nothing, on TensorFlow and JAX.\n"
+            "Received: the torch backend. Save and load the model at the ends of epochs."
+        )
+
+
 def _processes():
     """Number of this process, and of all that train together."""
     if keras.backend.backend() != "jax":
@@ -341,6 +358,20 @@ def _agreed(asked):
     from jax.experimental import multihost_utils
 
     return int(np.max(multihost_utils.process_allgather(np.array(asked, "int32"))))
+
+
+def _agreed_newest(folder):
+    """The newest valid checkpoint, as the first process finds it; the others check of it what they read."""
+    process, processes = _processes()
+    found = folder.newest() if process == 0 else None
+    if processes == 1:
+        return found
+    import numpy as np
+    from jax.experimental import multihost_utils
+
+    ours = [found.facts["step"], found.facts["epoch"]] if found else [-1, 0]
+    step, epoch = map(int, multihost_utils.broadcast_one_to_all(np.array(ours, "int32")))
+    return found if process == 0 or step < 0 else folder.opened(step, epoch)
 
 
 def _agreed_mark():

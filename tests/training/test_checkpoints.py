@@ -66,6 +66,7 @@ def test_run_stopped_by_signals_in_a_step_and_in_a_validation_goes_on_bit_for_bi
 
 
 def small():
+    keras.utils.set_random_seed(3)
     model = keras.Sequential(
         [keras.Input((3,)), keras.layers.Dense(4), keras.layers.Dropout(0.5), keras.layers.Dense(2)]
     )
@@ -102,6 +103,29 @@ def test_other_model_fingerprint_and_place_in_the_data_are_refused(tmp_path):
     with pytest.raises(ValueError, match=r"data from step 5, a checkpoint of step 6\. Pass start_step="):
         fit(model, keras_vit.Checkpoints(tmp_path))
     fit(small(), keras_vit.Checkpoints(tmp_path, fingerprint={"seed": 0, "sizes": (1, 2)}))
+
+
+class Stop(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        if batch == 1:
+            raise InterruptedError
+
+
+def test_arrays_go_on_where_they_were_in_their_epoch(tmp_path):
+    """Their first batches are drawn and left out, since nothing else places them."""
+    undisturbed, model = small(), small()
+    fit(undisturbed, keras_vit.Checkpoints(tmp_path / "undisturbed"))
+    with pytest.raises(InterruptedError):
+        model.fit(
+            *(images(12, 3), np.arange(12) % 2),
+            **{"batch_size": 4, "shuffle": False, "verbose": 0, "epochs": 2},
+            callbacks=[keras_vit.Checkpoints(tmp_path / "run", every_steps=2), Stop()],
+        )
+    again = small()
+    history = fit(again, keras_vit.Checkpoints(tmp_path / "run"))
+    assert history.epoch == [0, 1]
+    for one, other in zip(undisturbed.variables, again.variables, strict=True):
+        np.testing.assert_array_equal(numpy(one), numpy(other))
 
 
 class Spoil(keras.callbacks.Callback):
