@@ -54,7 +54,7 @@ class Checkpoint:
         wanted = [
             part.indices(size)[:2] for part, size in zip(index or (slice(None),) * len(shape), shape, strict=True)
         ]
-        found = None
+        found: Any = None
         for piece in pieces:
             ends = zip(piece["start"], np.add(piece["start"], piece["shape"]), wanted, strict=True)
             both = [(max(start, low), min(stop, high)) for start, stop, (low, high) in ends]

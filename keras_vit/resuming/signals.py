@@ -28,7 +28,7 @@ class StopSignals:
         self.received: int | None = None
         self._is_on = is_on
         self._before: dict[int, Any] = {}
-        self._read = self._write = self._fd_before = None
+        self._read = self._write = self._fd_before = -1
 
     def listen(self) -> None:
         """Begins; does nothing outside of the main thread, which alone hears signals."""

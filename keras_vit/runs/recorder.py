@@ -32,7 +32,7 @@ class Recorder(keras.callbacks.Callback):
         self.run = run
         self.best_epoch = None
         self.last_epoch = None
-        self._best: tuple[float, float] | None = None
+        self._best: Any = None  # accuracy and loss, the latter negative
         self._average: Any = None
         self._began: Any = None
         self._seconds = 0.0  # of training in other processes

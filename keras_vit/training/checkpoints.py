@@ -6,7 +6,6 @@ other callbacks see whole epochs.
 
 import json
 import time
-import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ import keras
 from keras_vit.annotations import Arguments, FilePath, Logs
 from keras_vit.checks import check_positive, check_positive_int
 from keras_vit.keras_private import build_metrics, start_at_epoch
+from keras_vit.resuming.agreement import agreed, agreed_mark, agreed_newest, processes
 from keras_vit.resuming.folder import Checkpoint, CheckpointFolder
 from keras_vit.resuming.signals import StopSignals, leave
 from keras_vit.resuming.variables import METRICS, check_fits, pieces_of, restore
@@ -79,14 +79,15 @@ class Checkpoints(keras.callbacks.Callback):
         self.every_minutes, self.every_steps = every_minutes, every_steps
         self.fingerprint = None if fingerprint is None else json.loads(json.dumps(fingerprint))  # as it is read back
         self.also = tuple(also)
-        process, processes = _processes()
-        self._folder = CheckpointFolder(Path(folder), keep, process, processes)
+        process, count = processes()
+        self._folder = CheckpointFolder(Path(folder), keep, process, count)
         self._writer = Writer(self._folder)
         self._signals = StopSignals(self._is_on)
         self._looked = self._is_asked = False
         self._found: Checkpoint | None = None
         self._epoch = self._batch = self._epoch_start = self._passed = self._saved_step = 0
         self._is_training = False
+        self._passing: _Passing | None = None
         self._sums: Any = None  # copies of the training metrics while validation uses them
         self._saved_at = 0.0
         self._mark = ""
@@ -95,7 +96,7 @@ class Checkpoints(keras.callbacks.Callback):
     def found(self) -> Checkpoint | None:
         """The newest valid checkpoint; looked for once."""
         if not self._looked:
-            self._found = _agreed_newest(self._folder)
+            self._found = agreed_newest(self._folder)
             self._looked = True
         return self._found
 
@@ -113,7 +114,7 @@ class Checkpoints(keras.callbacks.Callback):
     def on_train_begin(self, logs: Logs = None) -> None:
         self._folder.acquire()
         found = self.found
-        self._mark = _agreed_mark()
+        self._mark = agreed_mark()
         self._epoch = self._batch = self._epoch_start = self._passed = 0
         if found is not None:
             self._take_up(found)
@@ -127,13 +128,13 @@ class Checkpoints(keras.callbacks.Callback):
         self._epoch, self._batch, self._sums = epoch, self._passed, None
         if self._passed:
             is_placed = self._is_asked or getattr(self.model, "data_start_step", None) is not None
-            _Passing(self.model, self.found, self._passed, draws=not is_placed)
+            self._passing = _Passing(self.model, self.found, self._passed, draws=not is_placed)
 
     def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
         if batch < self._passed:
             return
         self._batch = batch + 1
-        if asked := _agreed(self._signals.received or int(self._is_due())):
+        if asked := agreed(self._signals.received or int(self._is_due())):
             self._save(asked)
 
     def on_test_begin(self, logs: Logs = None) -> None:
@@ -142,7 +143,7 @@ class Checkpoints(keras.callbacks.Callback):
 
     def on_test_batch_end(self, batch: int, logs: Logs = None) -> None:
         """Leaves in the midst of a validation, with what training came to."""
-        if self._sums is not None and (asked := _agreed(self._signals.received or 0)):
+        if self._sums is not None and (asked := agreed(self._signals.received or 0)):
             for callback in self.also:
                 getattr(callback, "settle", _nothing)()
             self._save(asked)
@@ -151,7 +152,8 @@ class Checkpoints(keras.callbacks.Callback):
         self._epoch_start, self._epoch = self._made, epoch + 1
         self._batch = self._passed = 0
         self._sums = None
-        self._save(_agreed(self._signals.received or 0), done=bool(self.model.stop_training))
+        self._end_passing()
+        self._save(agreed(self._signals.received or 0), done=bool(self.model.stop_training))
 
     def on_train_end(self, logs: Logs = None) -> None:
         start_at_epoch(self.model, 0)
@@ -160,6 +162,7 @@ class Checkpoints(keras.callbacks.Callback):
     def close(self) -> None:
         """Waits for what is being written, and lets signals and folder go; `fit` does it unless it fails."""
         self._is_training = False
+        self._end_passing()
         self._signals.close()
         self._writer.wait()
         self._folder.release()
@@ -176,6 +179,11 @@ class Checkpoints(keras.callbacks.Callback):
     def discard(self) -> None:
         """Removes all checkpoints with their folder, once the run has come to its end."""
         self._folder.discard()
+
+    def _end_passing(self):
+        if self._passing is not None:
+            self._passing.end()
+            self._passing = None
 
     @property
     def _made(self):
@@ -232,7 +240,7 @@ class Checkpoints(keras.callbacks.Callback):
 
     def _take_up(self, found):
         facts = found.facts
-        self._check(facts)
+        self._check(found)
         groups = self._groups()
         for name, variables in groups:
             check_fits(found, name, variables)
@@ -245,11 +253,12 @@ class Checkpoints(keras.callbacks.Callback):
         if facts["done"]:
             self._epoch = self.params["epochs"]
 
-    def _check(self, facts):
+    def _check(self, checkpoint):
         """Refuses what would go on otherwise than it began."""
+        facts = checkpoint.facts
         rule = "a run goes on only as it began, or its numbers mean nothing"
         if self.fingerprint is not None and (found := differences(facts["fingerprint"] or {}, self.fingerprint)):
-            raise ValueError(f"{rule}.\nReceived: other facts than in {self.found.path}:\n  " + "\n  ".join(found))
+            raise ValueError(f"{rule}.\nReceived: other facts than in {checkpoint.path}:\n  " + "\n  ".join(found))
         steps = self.params.get("steps")
         inside = facts["batch"] and (facts["steps_per_epoch"] != steps or facts["batch"] % _at_once(self.model))
         if inside:
@@ -284,6 +293,10 @@ class _Passing:
         else:
             model.train_function = self._step
 
+    def end(self):
+        """Gives the model its own function again."""
+        self._model.train_function = self._function
+
     def _step(self, iterator):
         if self._logs is None:
             build_metrics(self._model, iterator.element_spec)
@@ -297,7 +310,7 @@ class _Passing:
         """Whether this step was made before; the first that was not has the model's own function again."""
         self._left -= 1
         if self._left < 0:
-            self._model.train_function = self._function
+            self.end()
             return False
         for _ in range(_at_once(self._model) if self._draws else 0):
             next(iterator)
@@ -339,47 +352,3 @@ def _check_backend():
             "a training that stopped within an epoch goes on by steps that compute nothing, on TensorFlow and JAX.\n"
             "Received: the torch backend. Save and load the model at the ends of epochs."
         )
-
-
-def _processes():
-    """Number of this process, and of all that train together."""
-    if keras.backend.backend() != "jax":
-        return 0, 1
-    import jax
-
-    return jax.process_index(), jax.process_count()
-
-
-def _agreed(asked):
-    """What any process asks for: 0 for nothing, 1 to save, a signal's number to leave; all do it after one step."""
-    if _processes()[1] == 1:
-        return asked
-    import numpy as np
-    from jax.experimental import multihost_utils
-
-    return int(np.max(multihost_utils.process_allgather(np.array(asked, "int32"))))
-
-
-def _agreed_newest(folder):
-    """The newest valid checkpoint, as the first process finds it; the others check of it what they read."""
-    process, processes = _processes()
-    found = folder.newest() if process == 0 else None
-    if processes == 1:
-        return found
-    import numpy as np
-    from jax.experimental import multihost_utils
-
-    ours = [found.facts["step"], found.facts["epoch"]] if found else [-1, 0]
-    step, epoch = map(int, multihost_utils.broadcast_one_to_all(np.array(ours, "int32")))
-    return found if process == 0 or step < 0 else folder.opened(step, epoch)
-
-
-def _agreed_mark():
-    """A word that all processes of this run know, and no other run."""
-    mark = uuid.uuid4().int % 2**31
-    if _processes()[1] == 1:
-        return str(mark)
-    import numpy as np
-    from jax.experimental import multihost_utils
-
-    return str(int(multihost_utils.broadcast_one_to_all(np.array(mark, "int32"))))
