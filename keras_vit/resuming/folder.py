@@ -12,7 +12,6 @@ import re
 import shutil
 import time
 import warnings
-import weakref
 import zlib
 from collections.abc import Iterable
 from pathlib import Path
@@ -27,7 +26,7 @@ _FORMAT = "keras-vit-checkpoint/1"
 _MANIFEST = "manifest.json"
 _PART, _OLD = ".part-", ".old-"  # what is being written, what is being removed
 _NAME = re.compile(r"step-(\d{10})-epoch-(\d{6})")
-_HOLDERS: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()  # who has locked a folder here
+_HOLDERS: dict[str, "CheckpointFolder"] = {}  # what is locked by this process
 _WAIT = 600  # seconds for the files of other processes
 
 
@@ -98,9 +97,8 @@ class CheckpointFolder:
             return
         self.path.mkdir(parents=True, exist_ok=True)
         place = os.path.realpath(self.path)
-        if (before := _HOLDERS.get(place)) is not None:
-            before.release()  # of a training in this process that ended in an error
-        _HOLDERS[place] = self
+        if place in _HOLDERS:
+            _HOLDERS[place].release()  # of a training in this process that ended in an error
         try:
             self._lock = locked(self.path)
         except BlockingIOError:
@@ -109,6 +107,7 @@ class CheckpointFolder:
                 f"Received: {str(self.path)!r}, into which another process trains. Wait for it, or pass another folder."
             ) from None
         self._held = True
+        _HOLDERS[place] = self
         if self._lock is not None:  # where nothing can be locked, a part may be that of another process
             self._sweep()
 
@@ -116,6 +115,8 @@ class CheckpointFolder:
         """Lets another process have the folder."""
         unlock(self._lock)
         self._lock, self._held = None, False
+        for place in [place for place, holder in _HOLDERS.items() if holder is self]:
+            del _HOLDERS[place]
 
     def newest(self) -> Checkpoint | None:
         """The newest checkpoint that is as it was written; damaged ones are named in a warning and passed over."""
