@@ -44,7 +44,7 @@ def find_earlier(out, resume: str) -> EarlierRun | None:
     path = Path(out)
     unfinished = (path / CHECKPOINTS).is_dir()
     if unfinished and resume != "never":
-        return EarlierRun(_config_of(path / CONFIG))
+        return EarlierRun(config_of(path))
     if resume == "must":
         _refuse_to_start(path)
     check_free(path)
@@ -96,8 +96,13 @@ def sweep_leftovers(run: RunDirectory) -> None:
     (run.path / FAILURE).unlink(missing_ok=True)
 
 
-def _config_of(file):
-    """What an unfinished run was asked for; nothing if it was killed before it wrote that."""
+def config_of(path: Path) -> dict[str, Any]:
+    """What an unfinished run was asked for, in its folder; nothing if it was killed before it wrote that.
+
+    Raises:
+        ValueError: if it cannot be read.
+    """
+    file = path / CONFIG
     if not file.exists():
         return {}
     try:

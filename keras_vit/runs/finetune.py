@@ -18,7 +18,15 @@ from keras_vit.data import load_dataset
 from keras_vit.data.source import Data
 from keras_vit.evaluation import Evaluation, evaluate
 from keras_vit.runs.configuration import configuration_of
-from keras_vit.runs.earlier import as_begun, check_resumed, check_same, find_earlier, fingerprint_of, sweep_leftovers
+from keras_vit.runs.earlier import (
+    as_begun,
+    check_resumed,
+    check_same,
+    config_of,
+    find_earlier,
+    fingerprint_of,
+    sweep_leftovers,
+)
 from keras_vit.runs.options import FinetuneChanges, FinetuneOptions, changed, with_options
 from keras_vit.runs.plots import draw_confusion, draw_curves
 from keras_vit.runs.preparation import num_parameters, prepare
@@ -124,7 +132,7 @@ def finetune(
     run = RunDirectory(out, goes_on=earlier is not None)
     recorder, progress = Recorder(run), Progress(preparation.plan, say)
     checkpoints = _checkpoints(run, options, configuration, [recorder, progress])
-    _begin(run, checkpoints, options, configuration, preparation.source, say)
+    configuration = _begin(run, checkpoints, options, configuration, preparation.source, say)
     _fit(run, preparation, recorder, progress, checkpoints, say)
     result = _finish(run, preparation, recorder, configuration, began, say)
     checkpoints.discard()
@@ -142,7 +150,7 @@ def _checkpoints(run, options, configuration, also):
 
 
 def _begin(run, checkpoints, options, configuration, source, say):
-    """Makes the folder what it was at the checkpoint, or that of a new run."""
+    """Makes the folder what it was at the checkpoint, or that of a new run; gives what its `config.json` holds."""
     checkpoints.lock()
     check_resumed(run.path, checkpoints.found, options.resume)
     sweep_leftovers(run)
@@ -151,8 +159,9 @@ def _begin(run, checkpoints, options, configuration, source, say):
     if checkpoints.found is None or not (run.path / CONFIG).exists():
         run.write_json(CONFIG, configuration)
         _write_bad_images(run, source)
-    if checkpoints.found is not None:
-        say(f"goes on from step {checkpoints.step:,}, {checkpoints.path}")
+        return configuration
+    say(f"goes on from step {checkpoints.step:,}, {checkpoints.path}")
+    return config_of(run.path)  # as the run began
 
 
 def _write_bad_images(run, source):
