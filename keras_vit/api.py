@@ -39,6 +39,7 @@ from keras_vit.recipes import RECIPES, Recipe, find_recipe
 from keras_vit.runs.finetune import finetune
 from keras_vit.runs.options import FinetuneOptions
 from keras_vit.training.callbacks import NonFiniteGuard, StepFacts, TrainingDivergedError
+from keras_vit.training.checkpoints import Checkpoints
 from keras_vit.training.losses import SigmoidCrossentropy
 from keras_vit.training.memory import available_memory, check_memory, estimate_memory
 from keras_vit.training.optimizers import SGD, AdamW
@@ -117,6 +118,7 @@ __all__ = [
     "WarmupLinear",
     "WarmupReciprocalSqrt",
     "SigmoidCrossentropy",
+    "Checkpoints",
     "NonFiniteGuard",
     "StepFacts",
     "TrainingDivergedError",

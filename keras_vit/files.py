@@ -152,6 +152,35 @@ def read_json_object(path: Path, most_bytes: int = _MOST_BYTES) -> dict | None:
         return None
 
 
+def locked(folder, wait=False):
+    """A descriptor that locks a folder until it is closed, or its process ends; `None` where that cannot be.
+
+    Raises:
+        BlockingIOError: if it is locked.
+    """
+    try:
+        import fcntl
+    except ImportError:  # Windows, where nothing is swept
+        return None
+    lock = None
+    try:
+        lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except BlockingIOError:
+        unlock(lock)
+        raise
+    except OSError:  # gone, not ours, or on a file system without locks
+        unlock(lock)
+        return None
+    return lock
+
+
+def unlock(lock):
+    """Lets go of what `locked` gave."""
+    if lock is not None:
+        os.close(lock)
+
+
 def _sweep(path, suffix):
     """Removes what killed writers of this path left; a younger part may be that of another process."""
     oldest = time.time() - _ABANDONED

@@ -69,6 +69,19 @@ def update_metrics(model: keras.Model, y: Tensor, y_pred: Tensor, sample_weight:
                 kind.update_state(t, p, weight)
 
 
+def start_at_epoch(model: keras.Model, epoch: int) -> None:
+    """Where the epochs of the `fit` that begins now start, told from `on_train_begin`; 0 leaves it to `fit`.
+
+    Publicly only the caller of `fit` says so; Keras' `BackupAndRestore` has this way.
+    """
+    model._initial_epoch = epoch
+
+
+def build_metrics(model: keras.Model, batch: Any) -> None:
+    """Makes the variables of metrics, for batches as `batch` (shapes and types). Publicly the first step makes them."""
+    model._symbolic_build(data_batch=batch)
+
+
 def schedule_of(optimizer: keras.optimizers.Optimizer) -> Any:
     """The schedule that an optimizer was given, or its rate. Publicly `learning_rate` is the number of this step."""
     return optimizer._learning_rate

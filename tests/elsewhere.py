@@ -24,6 +24,7 @@ CHECKS = {
         "golden finetuning": "test_golden_finetune.all_deviations",
         "plan": "test_plan.fit_of_a_plan",
         "schedules": "test_schedules.rates",
+        "sharded checkpoints": "test_checkpoints.sharded_here",
     },
     "torch": {"logits": "test_backends.predictions"},
     "two devices": {

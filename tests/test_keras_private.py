@@ -52,6 +52,14 @@ ADVICE = {
         "a public way to hand a weight to metrics of `metrics=`; else hold `compile`'s metrics in "
         "`VisionTransformer.compile`, and update them by hand",
     ),
+    "start_at_epoch": (
+        "`Checkpoints`, and `keras-vit finetune` that goes on: the epochs before are trained again",
+        "what `on_train_begin` of `keras.callbacks.BackupAndRestore` does now",
+    ),
+    "build_metrics": (
+        "metrics of an epoch in which `Checkpoints` goes on, on TensorFlow",
+        "a public way to build metrics before the first step, as `on_train_begin` comes after them",
+    ),
     "schedule_of": (
         "`learning_rate` in `metrics.csv`, in the logs of `StepFacts` and in the message of `NonFiniteGuard`",
         "a public schedule of an optimizer; else keep it in `GuardedOptimizer.__init__`, under a name of our own",
@@ -213,6 +221,45 @@ def test_metrics_count_an_image_as_often_as_they_are_told():
         keras_private.update_metrics(model, x, far, np.array([3.0, 1.0, 5.0]), np.array([1.0, 1.0, 0.0]))
         found = {name: float(value) for name, value in model.get_metrics_result().items()}
         assert (found["mae"], found["mse"]) == (1.5, (3 * 1 + 1 * 4) / 4)
+
+
+class StartAt(keras.callbacks.Callback):
+    def __init__(self, epoch):
+        super().__init__()
+        self.epoch, self.begun = epoch, []
+
+    def on_train_begin(self, logs=None):
+        keras_private.start_at_epoch(self.model, self.epoch)
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.begun.append(epoch)
+
+
+def test_epochs_start_where_a_callback_says_and_0_leaves_it_to_fit():
+    x = np.ones((4, 1), "float32")
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    with relies_on("start_at_epoch"):
+        begun = []
+        for epoch, given in ((2, 0), (0, 1), (4, 0)):
+            callback = StartAt(epoch)
+            model.fit(x, x, epochs=4, initial_epoch=given, verbose=0, callbacks=[callback])
+            begun.append(callback.begun)
+        assert begun == [[2, 3], [1, 2, 3], []]
+
+
+def test_metrics_are_built_from_the_shapes_of_a_batch_and_stay_at_zero():
+    import tensorflow as tf
+
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
+    model.compile("sgd", "mse", metrics=["mae"])
+    spec = (tf.TensorSpec((None, 3), "float32"), tf.TensorSpec((None, 2), "float32"))
+    with relies_on("build_metrics"):
+        assert len(model.metrics_variables) == 2  # of the loss alone
+        keras_private.build_metrics(model, spec)
+        assert len(model.metrics_variables) == 4
+        assert not any(float(numpy(variable)) for variable in model.metrics_variables)
+        keras_private.build_metrics(model, None)  # once is enough
 
 
 def test_schedule_of_an_optimizer_is_the_one_given():

@@ -2,7 +2,7 @@
 
 Training is a pure function of the seed and the step: example number c of the stream is place c mod n of the epoch's
 permutation, which is computed, not drawn into a buffer, and all that is random of it comes from (seed, c). So
-`dataset.skip(step)` goes on where another process stopped. Evaluation is one pass in order.
+`start_step=step` goes on where another process stopped. Evaluation is one pass in order.
 """
 
 import os
@@ -10,7 +10,7 @@ from typing import Any
 
 from keras_vit.annotations import COUNTS_NOTHING
 from keras_vit.augmentation import Augmentation, augment_batch, find_augmentation
-from keras_vit.checks import check_choice, check_positive_int
+from keras_vit.checks import check_choice, check_int, check_positive_int
 from keras_vit.data.opening import open_source
 from keras_vit.data.prepare import augmented, pixels_of, prepare
 from keras_vit.data.shards import Place, find_shard, per_host
@@ -32,6 +32,7 @@ def load_dataset(
     labels: str = "int",
     seed: int = 0,
     shard: tuple[int, int] | None = None,
+    start_step: int = 0,
     on_bad_image: str = "skip",
     download: bool = False,
 ) -> Any:
@@ -51,13 +52,16 @@ def load_dataset(
         shard: `(index, count)` of this host; found by itself for several JAX processes, and for workers of a
             `tf.distribute` strategy in scope, where it suits `distribute_datasets_from_function`. A global batch is
             the hosts' parts one after the other, and does not depend on their number.
+        start_step: number of the first batch, with `training` only: the same as `dataset.skip(start_step)`, without
+            making the images before it. `keras_vit.Checkpoints` knows where a run goes on.
         on_bad_image: `"skip"` or `"raise"`, as for `open_source`, and of files only, as there.
         download: whether a tensorflow-datasets set may be fetched.
 
     Returns:
-        `tf.data.Dataset` of (float32 `(B, H, W, C)`, labels), with the attributes `class_names`, `num_examples`
-        and `preprocessing`. Of several processes each gets as many full batches without `training`, with sample
-        weights: 1, or NaN for an image that fills the last batch up, which `model.evaluate` and `fit` do not count.
+        `tf.data.Dataset` of (float32 `(B, H, W, C)`, labels), with the attributes `class_names`, `num_examples`,
+        `preprocessing` and `start_step`. Of several processes each gets as many full batches without `training`, with
+        sample weights: 1, or NaN for an image that fills the last batch up, which `model.evaluate` and `fit` do not
+        count.
 
     Raises:
         ValueError: for an empty set, a split named twice, a batch that cannot be full or shared evenly, a missing
@@ -76,6 +80,7 @@ def load_dataset(
             "`preprocessing` must be a `Preprocessing` record, which says what the model takes.\n"
             f"Received: an object of type {type(preprocessing).__name__}. Pass model.preprocessing."
         )
+    start_step = _usable_start(start_step, training)
     augmentation = _usable_augmentation(augmentation, training, labels, preprocessing)
     source = open_source(what, seed=seed, on_bad_image=on_bad_image, download=download)
     examples = source.split(split)
@@ -85,7 +90,8 @@ def load_dataset(
     mixes = isinstance(augmentation, Augmentation) and augmentation.mixes
     whole = mixes and place.hosts > 1  # neighbours may be another host's
     filled = shard is None and place.hosts > 1 and not training
-    dataset = _numbered(examples, seed if training else None, Place(0, 1, batch_size) if whole else place, filled)
+    read_by = Place(0, 1, batch_size) if whole else place
+    dataset = _numbered(examples, seed if training else None, read_by, filled, start_step)
     dataset = dataset.map(_image_maker(preprocessing, augmentation, seed), _workers())
     dataset = dataset.batch(batch_size if whole else share, drop_remainder=training)
     dataset = dataset.map(_batch_maker(len(source.class_names), labels, augmentation, seed, examples.size, filled))
@@ -94,8 +100,17 @@ def load_dataset(
     dataset = dataset.prefetch(_PREFETCH)
     dataset = dataset.with_options(_options())
     dataset.class_names, dataset.num_examples = source.class_names, examples.size
-    dataset.preprocessing = preprocessing
+    dataset.preprocessing, dataset.start_step = preprocessing, start_step if training else None
     return dataset
+
+
+def _usable_start(start_step, training):
+    start_step = check_int("start_step", start_step, 0)
+    if start_step and not training:
+        raise ValueError(
+            f"an evaluation begins with the first image.\nReceived: start_step={start_step}, training=False."
+        )
+    return start_step
 
 
 def _usable_augmentation(augmentation, training, labels, preprocessing):
@@ -117,8 +132,8 @@ def _usable_augmentation(augmentation, training, labels, preprocessing):
     return record
 
 
-def _numbered(examples, seed, place, filled):
-    """This host's (number, example): without end if there is a `seed`, else one pass in order.
+def _numbered(examples, seed, place, filled, start_step):
+    """This host's (number, example): from a batch on without end if there is a `seed`, else one pass in order.
 
     With `filled` the numbers go on to the end of the last batch, with any example.
     """
@@ -127,12 +142,12 @@ def _numbered(examples, seed, place, filled):
     size = examples.size
     end = -(-size // place.batch_size) * place.batch_size if filled else size
     if hasattr(examples, "stream"):
-        stream = examples.stream(seed)
+        stream = examples.stream(seed, start_step * place.batch_size)
         if end > size:
             more = stream.repeat().enumerate().take(end).map(lambda number, pair: (number, pair[1]))
             stream = more  # the first examples once more, under numbers of their own
         return stream if place.hosts == 1 else stream.filter(lambda number, _: place.has(number))
-    read = examples.reader()
+    read, start = examples.reader(), start_step * (place.batch_size // place.hosts)
 
     def example(counter):
         counter = place.number(counter)
@@ -141,7 +156,7 @@ def _numbered(examples, seed, place, filled):
         order = _fold(seed, _ORDER, counter // size)
         return counter, read(tf.random.experimental.index_shuffle(counter % size, order, size - 1))
 
-    numbers = tf.data.Dataset.range(place.count(end)) if seed is None else tf.data.Dataset.counter()
+    numbers = tf.data.Dataset.range(place.count(end)) if seed is None else tf.data.Dataset.counter(start)
     return numbers.map(example, _workers())
 
 

@@ -35,12 +35,13 @@ class StreamSplit:
         """How many examples there are."""
         return self.builder.info.splits[self.name].num_examples
 
-    def stream(self, seed: int | None):
+    def stream(self, seed: int | None, start: int = 0):
         """`tf.data.Dataset` of (number, example).
 
         Args:
             seed: for training, without end: every epoch is shuffled anew, in blocks of 256 MB of encoded images, as
                 the examples have been shuffled when the set was prepared. `None` for one pass in order.
+            start: number of the first example, in training; those of its epoch before it are read, but not decoded.
         """
         import tensorflow as tf
 
@@ -59,7 +60,8 @@ class StreamSplit:
         def epoch(number):
             return blocks.enumerate().flat_map(lambda place, block: shuffled(number, place, block))
 
-        return tf.data.Dataset.counter().flat_map(epoch).enumerate()
+        passed, within = divmod(start, self.size)
+        return tf.data.Dataset.counter(passed).flat_map(epoch).skip(within).enumerate(start)
 
     def row(self, index: int) -> dict:
         """What is known of one example: its label."""

@@ -10,7 +10,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from keras_vit.files import flush, flush_folder
+from keras_vit.files import flush, flush_folder, locked, unlock
 
 _PREFIX = ".export-"
 _OLD = ".old"  # what was at the place of a file, until the end
@@ -27,7 +27,7 @@ def staging(parent):
     made = [folder for folder in (parent, *parent.parents) if not folder.exists()]
     try:
         parent.mkdir(parents=True, exist_ok=True)
-        _sweep(parent)
+        sweep(parent)
         with _new_folder(parent) as place:
             yield place
     finally:
@@ -42,56 +42,28 @@ def _new_folder(parent):
     while True:
         place = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
         with contextlib.suppress(BlockingIOError):  # another export sweeps it, or has, as it was not locked yet
-            lock = _locked(place)
+            lock = locked(place)
             if place.exists():
                 break
-            _unlock(lock)
+            unlock(lock)
     try:
         yield place
     finally:
         shutil.rmtree(place, ignore_errors=True)
-        _unlock(lock)
+        unlock(lock)
 
 
-def _sweep(parent):
+def sweep(parent) -> None:
     """Removes the staging folders that nobody has locked, which killed exports left."""
     for entry in os.scandir(parent):
         named = re.fullmatch(re.escape(_PREFIX) + "[a-z0-9_]{8}", entry.name)  # as `mkdtemp` names it
         if not named or not entry.is_dir(follow_symlinks=False):
             continue
         with contextlib.suppress(BlockingIOError):
-            lock = _locked(entry.path)
+            lock = locked(entry.path)
             if lock is not None:
                 shutil.rmtree(entry.path, ignore_errors=True)
-                _unlock(lock)
-
-
-def _locked(folder, wait=False):
-    """A descriptor that locks a folder until it is closed, or its process ends; `None` where that cannot be.
-
-    Raises:
-        BlockingIOError: if it is locked.
-    """
-    try:
-        import fcntl
-    except ImportError:  # Windows, where nothing is swept
-        return None
-    lock = None
-    try:
-        lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-        fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-    except BlockingIOError:
-        _unlock(lock)
-        raise
-    except OSError:  # gone, not ours, or on a file system without locks
-        _unlock(lock)
-        return None
-    return lock
-
-
-def _unlock(lock):
-    if lock is not None:
-        os.close(lock)
+                unlock(lock)
 
 
 def publish_files(place, path, overwrite) -> None:
@@ -111,13 +83,13 @@ def publish_files(place, path, overwrite) -> None:
     files = sorted(place.iterdir(), key=lambda file: file.name == path.name)
     for file in files:
         flush(file)
-    lock = _locked(path.parent, wait=True)  # of two exports, the files of one come before those of the other
+    lock = locked(path.parent, wait=True)  # of two exports, the files of one come before those of the other
     try:
         for file in files:
             check_absent(path.with_name(file.name), overwrite)
         _move(files, path, place / _OLD)
     finally:
-        _unlock(lock)
+        unlock(lock)
 
 
 def _move(files, path, old):

@@ -60,6 +60,7 @@ class VisionTransformer(HookedModel):
         for weight in (weight for layer in frozen for weight in layer.weights):
             weight.trainable = False  # a layer reloaded as frozen has not told it its parts
         self.accumulation_steps = 1
+        self.data_start_step: int | None = None
 
     def compile(self, *args: Any, accumulation_steps: int = 1, **kwargs: Any) -> None:
         """Keras' `compile`, and how many parts a batch is cut into, to be computed one after the other.
@@ -83,6 +84,7 @@ class VisionTransformer(HookedModel):
 
     def fit(self, x: Any = None, *args: Any, **kwargs: Any) -> Any:
         """Keras' `fit`, which warns of pixels that were not scaled, and fills up batches that devices cannot share."""
+        self.data_start_step = getattr(x, "start_step", None)  # which `Checkpoints` looks at
         given = inspect.signature(keras.Model.fit).bind_partial(None, None, *args, **kwargs).arguments
         size, validation = given.get("batch_size"), given.get("validation_data")
         whole = x if not kwargs.get("validation_split") else None

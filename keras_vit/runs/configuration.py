@@ -8,6 +8,7 @@ import sys
 import keras
 import numpy as np
 
+from keras_vit.data.identity import identity_of
 from keras_vit.data.opening import DIGITS
 from keras_vit.runs.options import is_short
 from keras_vit.runs.preparation import Preparation
@@ -24,6 +25,7 @@ def configuration_of(preparation: Preparation, data, out) -> dict:
         "seed": preparation.options.seed,
         "precision": preparation.options.precision,
         "data": preparation.source.describe(),
+        "data_hash": identity_of(preparation.source),
         "measured_on": preparation.split,
         "input_shape": model.input_shape[1:],
         "model": {"name": model.name, **dataclasses.asdict(model.config)},

@@ -19,6 +19,15 @@ from keras_vit.data.source import Data
 from keras_vit.evaluation import Evaluation, evaluate
 from keras_vit.hosts.distribution import run_together
 from keras_vit.runs.configuration import configuration_of
+from keras_vit.runs.earlier import (
+    as_begun,
+    check_resumed,
+    check_same,
+    config_of,
+    find_earlier,
+    fingerprint_of,
+    sweep_leftovers,
+)
 from keras_vit.runs.options import FinetuneChanges, FinetuneOptions, changed, with_options
 from keras_vit.runs.plots import draw_confusion, draw_curves
 from keras_vit.runs.preparation import num_parameters, prepare
@@ -28,6 +37,7 @@ from keras_vit.runs.report import find_mistakes, write_report
 from keras_vit.runs.run_directory import (
     BAD_IMAGES,
     BEST,
+    CHECKPOINTS,
     CONFIG,
     CONFUSION,
     CURVES,
@@ -37,10 +47,10 @@ from keras_vit.runs.run_directory import (
     REPORT,
     RESULT,
     RunDirectory,
-    check_free,
     plain,
 )
 from keras_vit.training.callbacks import StepFacts
+from keras_vit.training.checkpoints import Checkpoints
 
 _EVALUATION_BATCH = 64  # images at once; the numbers do not depend on it
 
@@ -91,9 +101,11 @@ def finetune(
 
     Args:
         data: a folder, a `.csv`, a name, arrays, or a `Source`, as `keras_vit.open_source` takes them.
-        out: folder of the run, which must be new or empty. It gets `config.json`, `metrics.csv`, `tensorboard/`,
-            `best.keras` (by validation accuracy) and `last.keras`, `result.json`, `report.html`, `curves.png`,
-            `confusion_matrix.png` and `.csv`, and `bad_images.txt` if there are any.
+        out: folder of the run, which must be new or empty, or hold an unfinished run of the same options and data: it
+            goes on then, to the numbers that it would have come to. It gets `config.json`, `metrics.csv`,
+            `tensorboard/`, `best.keras` (by validation accuracy) and `last.keras`, `result.json`, `report.html`,
+            `curves.png`, `confusion_matrix.png` and `.csv`, and `bad_images.txt` if there are any; `checkpoints/` until
+            it is finished.
         options: how to train, as a record; by default `FinetuneOptions()`.
         say: called with each line of what happens; `print` also shows a bar on a terminal.
         **changes: fields of that record to change, as `model="B/16"`; `help(keras_vit.FinetuneOptions)` says what each
@@ -105,26 +117,56 @@ def finetune(
     Raises:
         TypeError: for a keyword that is no option, or a value of the wrong type.
         ValueError: for arguments or data that are wrong, an `out` that is not empty or cannot be written
-            to, or a batch that cannot fit.
+            to, an unfinished run that began otherwise, or a batch that cannot fit.
         TrainingDivergedError: if the loss is no longer finite. `out` then has all figures and the last finite model.
         OfflineError: if the weights are not at hand and cannot be brought.
         ImportError: without the extra `train`.
+        KeyboardInterrupt, SystemExit: after Ctrl-C or SIGTERM, once the step is done and the state is saved.
     """
     options = changed(options, dict(changes))
     began = time.monotonic()
-    check_free(out)
+    earlier = find_earlier(out, options.resume)
     check_installed("matplotlib", "it draws the pictures of a run", "train")
     check_installed("jinja2", "it fills in the report of a run", "train")
-    preparation = prepare(data, options, say)
-    run = RunDirectory(out)
+    preparation = dataclasses.replace(prepare(data, as_begun(options, earlier), say), options=options)
     configuration = configuration_of(preparation, data, out)
-    run.write_json(CONFIG, configuration)
-    _write_bad_images(run, preparation.source)
-    recorder = Recorder(run)
-    _fit(run, preparation, recorder, say)
+    if earlier is not None:
+        check_same(out, earlier, configuration)
+    run = RunDirectory(out, goes_on=earlier is not None)
+    recorder, progress = Recorder(run), Progress(preparation.plan, say)
+    checkpoints = _checkpoints(run, options, configuration, [recorder, progress])
+    configuration = _begin(run, checkpoints, options, configuration, preparation.source, say)
+    _fit(run, preparation, recorder, progress, checkpoints, say)
     if options.layout != "none":
         keras.distribution.set_distribution(None)  # each process measures by itself what was written
-    return _finish(run, preparation, recorder, configuration, began, say)
+    result = _finish(run, preparation, recorder, configuration, began, say)
+    checkpoints.discard()
+    return result
+
+
+def _checkpoints(run, options, configuration, also):
+    return Checkpoints(
+        run.path / CHECKPOINTS,
+        every_minutes=options.checkpoint_minutes,
+        every_steps=options.checkpoint_every,
+        fingerprint=fingerprint_of(configuration),
+        also=also,
+    )
+
+
+def _begin(run, checkpoints, options, configuration, source, say):
+    """Makes the folder what it was at the checkpoint, or that of a new run; gives what its `config.json` holds."""
+    checkpoints.lock()
+    check_resumed(run.path, checkpoints.found, options.resume)
+    sweep_leftovers(run)
+    if checkpoints.found is None:
+        run.set_metrics_text("")
+    if checkpoints.found is None or not (run.path / CONFIG).exists():
+        run.write_json(CONFIG, configuration)
+        _write_bad_images(run, source)
+        return configuration
+    say(f"goes on from step {checkpoints.step:,}, {checkpoints.path}")
+    return config_of(run.path)  # as the run began
 
 
 def _write_bad_images(run, source):
@@ -132,16 +174,17 @@ def _write_bad_images(run, source):
         run.write_lines(BAD_IMAGES, [(image.path, image.reason) for image in source.bad_images])
 
 
-def _fit(run, preparation, recorder, say):
+def _fit(run, preparation, recorder, progress, checkpoints, say):
     """Trains; whatever ends it early, the last finite model is kept, and the folder says what happened."""
     model = preparation.model
-    progress = Progress(preparation.plan, say)
     arguments = preparation.plan.fit_arguments(last_good=lambda: _last_good(run, recorder))
-    arguments["callbacks"] += [StepFacts(), recorder, progress]
+    arguments["callbacks"] += [StepFacts(), recorder, progress, checkpoints]
+    train = _train_set(preparation, checkpoints.step)
     try:
-        model.fit(_train_set(preparation), validation_data=_validation_set(preparation), verbose=0, **arguments)
+        model.fit(train, validation_data=_validation_set(preparation), verbose=0, **arguments)
     except BaseException as error:
         progress.close()
+        checkpoints.close()
         _keep_what_there_is(run, preparation, recorder, error, say)
         raise
     if recorder.last_epoch != len(run.rows()):
@@ -154,7 +197,7 @@ def _last_good(run, recorder):
     return f"{run.path / LAST}, which is written as the run stops{best}"
 
 
-def _train_set(preparation):
+def _train_set(preparation, start_step):
     plan = preparation.plan
     return load_dataset(
         preparation.source,
@@ -165,6 +208,7 @@ def _train_set(preparation):
         augmentation=preparation.augmentation,
         labels=preparation.labels,
         seed=preparation.options.seed,
+        start_step=start_step,
     )
 
 
@@ -222,7 +266,7 @@ def _finish(run, preparation, recorder, configuration, began, say):
     facts = _result(run, preparation, recorder, evaluation, time.monotonic() - began)
     curves, confusion, report = (run.path / name for name in (CURVES, CONFUSION, REPORT))
     run.write_confusion(evaluation)
-    files = {path.name for path in run.path.iterdir()} | {CURVES, CONFUSION, REPORT, RESULT}
+    files = {path.name for path in run.path.iterdir()} - {CHECKPOINTS} | {CURVES, CONFUSION, REPORT, RESULT}
     run.write_json(RESULT, facts | {"files": sorted(files)})  # first, since it cannot fail
     draw_curves(run.rows(), curves)
     draw_confusion(evaluation.confusion, evaluation.class_names, confusion)

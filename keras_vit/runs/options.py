@@ -22,7 +22,8 @@ PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")  # Keras' dtype poli
 STRATEGIES = ("none", "mirrored")
 LAYOUTS = ("none", "replicated", "fsdp", "tensor")
 ON_BAD_IMAGE = ("skip", "raise")
-_COUNTS = ("batch_size", "steps", "epochs", "accumulation_steps", "lora_rank")
+RESUME = ("auto", "never", "must")
+_COUNTS = ("batch_size", "steps", "epochs", "accumulation_steps", "lora_rank", "checkpoint_every")
 _NAMES = ("small", *VARIANTS, *BUILDERS)  # of models
 _OTHER_WORDS = {"policy": "precision", "dtype": "precision"}  # what others call an option
 _Function = TypeVar("_Function", bound=Callable)
@@ -63,6 +64,10 @@ class FinetuneOptions:
         strategy: `"mirrored"` for all GPUs of this machine by TensorFlow, or `"none"`.
         seed: of the split, the order, the augmentation, and the random initialisation.
         on_bad_image: `"skip"` names files that cannot be decoded and goes on; `"raise"` refuses them.
+        resume: `"auto"` goes on with an unfinished run of the same options and data, and starts where there is none;
+            `"never"` refuses a folder with anything in it; `"must"` refuses to start anew.
+        checkpoint_minutes: how often the state is saved within an epoch; at the end of each it is saved anyway.
+        checkpoint_every: the same in steps.
 
     Raises:
         ValueError: for a value that is none of its choices or out of range, or values that contradict each other.
@@ -127,6 +132,13 @@ class FinetuneOptions:
     layout: str = _option(
         "none", "on JAX, how all devices share the model: replicated, fsdp or tensor:K", metavar="LAYOUT"
     )
+    resume: str = _option(
+        "auto", "go on with an unfinished run in this folder, or never, or refuse to start anew", choices=RESUME
+    )
+    checkpoint_minutes: float = _option(
+        10.0, "how often the state is saved within an epoch", type=float, metavar="MINUTES"
+    )
+    checkpoint_every: int | None = _option(None, "the same in steps; by default none", type=int, metavar="STEPS")
     strategy: str = _option("none", "mirrored trains on all GPUs of this machine together", choices=STRATEGIES)
 
     def __post_init__(self):
@@ -155,6 +167,7 @@ class FinetuneOptions:
             object.__setattr__(self, "image_size", _check_sides(self.image_size))
         if self.learning_rate is not None:
             check_positive("learning_rate", self.learning_rate)
+        check_positive("checkpoint_minutes", self.checkpoint_minutes)
         if self.ema_momentum is not None:
             check_share("ema_momentum", self.ema_momentum)
         if self.layer_decay is not None:
@@ -233,6 +246,9 @@ class FinetuneChanges(TypedDict, total=False):
     precision: str
     on_bad_image: str
     layout: str
+    resume: str
+    checkpoint_minutes: float
+    checkpoint_every: int | None
     strategy: str
 
 

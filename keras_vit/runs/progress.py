@@ -29,6 +29,8 @@ class Progress(keras.callbacks.Callback):
         self._now: Any = None  # the end of what the time left is reckoned from
         self._epoch_began: Any = None
         self._done = self._compiled = self._epoch = 0  # steps; steps that the clock leaves out; epochs
+        self._passed = 0  # steps of this epoch that another process made, which take no time
+        self._in_epoch = 0  # steps of the epoch
         self._show_bar = say is print and sys.stdout is not None and sys.stdout.isatty()
 
     def on_train_begin(self, logs=None):
@@ -41,11 +43,26 @@ class Progress(keras.callbacks.Callback):
         else:
             self.say("compiling the first step, which takes longer than all others")
 
+    def get_state(self) -> dict[str, int]:
+        """What a run that goes on must know: steps in all, and of the epoch that has begun."""
+        return {"done": self._done, "of_epoch": self._in_epoch}
+
+    def set_state(self, state: dict[str, int]) -> None:
+        """Goes on where `get_state` was, in an epoch whose first steps are passed over."""
+        self._passed = state["of_epoch"]
+        self._done = state["done"] - self._passed
+        self._epoch_began = time.monotonic()
+        if self._bar is not None:
+            self._bar.update(self._task, completed=self._done)
+
     def on_epoch_begin(self, epoch, logs=None):
-        self._epoch, self._epoch_began, self._epoch_steps = epoch, time.monotonic(), 0
+        self._epoch, self._epoch_began, self._epoch_steps, self._in_epoch = epoch, time.monotonic(), 0, 0
 
     def on_train_batch_end(self, batch, logs=None):
         self._done += 1
+        self._in_epoch += 1
+        if self._in_epoch <= self._passed:
+            return
         self._epoch_steps += 1
         self._now = time.monotonic()
         if self._began is None:
@@ -58,6 +75,7 @@ class Progress(keras.callbacks.Callback):
         self._epoch_seconds = time.monotonic() - self._epoch_began  # of training alone
 
     def on_epoch_end(self, epoch, logs=None):
+        self._in_epoch = self._passed = 0
         seconds = getattr(self, "_epoch_seconds", None) or time.monotonic() - self._epoch_began
         self._epoch_seconds = None
         if epoch:

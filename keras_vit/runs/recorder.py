@@ -32,9 +32,10 @@ class Recorder(keras.callbacks.Callback):
         self.run = run
         self.best_epoch = None
         self.last_epoch = None
-        self._best = None
+        self._best: Any = None  # accuracy and loss, the latter negative
         self._average: Any = None
         self._began: Any = None
+        self._seconds = 0.0  # of training in other processes
 
     @property
     def best_model(self) -> Path | None:
@@ -44,6 +45,30 @@ class Recorder(keras.callbacks.Callback):
     def on_train_begin(self, logs=None):
         self._began = time.monotonic()
         self._average = AveragedWeights(self.model)
+
+    def get_state(self) -> dict[str, Any]:
+        """What a run that goes on must know, with the figures up to now, ready for JSON."""
+        return {
+            "best_epoch": self.best_epoch,
+            "last_epoch": self.last_epoch,
+            "best": self._best,
+            "seconds": self._elapsed(),
+            "metrics": self.run.metrics_text(),
+        }
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Goes on where `get_state` was; rows that came after it are taken out of `metrics.csv`."""
+        self.best_epoch, self.last_epoch = state["best_epoch"], state["last_epoch"]
+        self._best = None if state["best"] is None else tuple(state["best"])
+        self._seconds = state["seconds"]
+        self.run.set_metrics_text(state["metrics"])
+
+    def settle(self) -> None:
+        """Ends what holds the model's weights back, so that they can be saved within a validation."""
+        self._average.leave()
+
+    def _elapsed(self):
+        return self._seconds + time.monotonic() - self._began
 
     def on_test_begin(self, logs=None):
         self._average.enter()
@@ -55,7 +80,7 @@ class Recorder(keras.callbacks.Callback):
         logs = logs or {}
         row = {name: logs[name] for name in COLUMNS if name in logs}
         row |= {"epoch": epoch + 1, "step": steps_of(self.model.optimizer)}
-        row["seconds"] = time.monotonic() - self._began
+        row["seconds"] = self._elapsed()
         self.run.write_row({name: row.get(name) for name in COLUMNS})
         if self.run.save_model(self.model, LAST):
             self.last_epoch = epoch + 1

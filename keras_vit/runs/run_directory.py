@@ -26,6 +26,7 @@ BEST, LAST = "best.keras", "last.keras"
 CONFIG, RESULT, FAILURE, METRICS = "config.json", "result.json", "failure.json", "metrics.csv"
 CURVES, CONFUSION, CONFUSION_TABLE = "curves.png", "confusion_matrix.png", "confusion_matrix.csv"
 REPORT, BAD_IMAGES = "report.html", "bad_images.txt"
+CHECKPOINTS = "checkpoints"  # folder of an unfinished run
 _TENSORBOARD = "tensorboard"
 _ALWAYS = ("epoch", "step", "seconds")  # columns that have a number in each row
 _MOST_BYTES = 1 << 26  # of a file of figures or of what was asked for; the names of 21,843 classes take 1 MB
@@ -37,16 +38,18 @@ class RunDirectory:
     """Writes the files of a run.
 
     Args:
-        path: of a folder that does not exist yet, or is empty.
+        path: of a folder that does not exist yet, or is empty, unless the run goes on.
+        goes_on: whether an unfinished run is in it.
 
     Raises:
         ValueError: if something is in it, it is no folder, or nothing can be written there.
     """
 
-    def __init__(self, path):
+    def __init__(self, path, goes_on=False):
         self.path = Path(path)
         self._events = None
-        check_free(self.path)
+        if not goes_on:
+            check_free(self.path)
         self.path.mkdir(parents=True, exist_ok=True)
 
     def write_json(self, name, facts):
@@ -73,6 +76,20 @@ class RunDirectory:
                 writer.writeheader()
             writer.writerow(row)
         self._write_events(row)
+
+    def metrics_text(self) -> str:
+        """All of `metrics.csv`, as it is."""
+        path = self.path / METRICS
+        return path.read_bytes().decode(_ENCODING) if path.exists() else ""
+
+    def set_metrics_text(self, text: str) -> None:
+        """Makes `metrics.csv` what it was."""
+        path = self.path / METRICS
+        if not text:
+            path.unlink(missing_ok=True)
+            return
+        with replacing(path) as part:
+            Path(part).write_bytes(text.encode(_ENCODING))
 
     def write_confusion(self, evaluation):
         """Writes the matrix with the names of the classes; rows are true ones, columns predicted ones.

@@ -114,15 +114,16 @@ class StopAfterSteps(keras.callbacks.Callback):
         super().__init__()
         check_positive_int("steps", steps)
         self.steps = steps
-        self._made = 0  # before this epoch
+        self._made = 0  # before this epoch, or more in one that goes on where another process stopped
 
     def on_epoch_begin(self, epoch, logs=None):
-        # JAX brings it up to date between epochs only.
         self._made = steps_of(self.model.optimizer)
 
     def on_train_batch_end(self, batch, logs=None):
         if self._made + batch + 1 >= self.steps:
-            self.model.stop_training = True
+            _sync(self.model)  # JAX brings the count up to date between epochs only
+            if steps_of(self.model.optimizer) >= self.steps:
+                self.model.stop_training = True
 
     def get_config(self):
         return {"steps": self.steps}

@@ -57,6 +57,23 @@ def test_batch_larger_than_the_data_is_full():
     assert np.bincount(numbers(train(numbered(5), 20), 1)[0]).tolist() == [4] * 5
 
 
+@pytest.mark.parametrize("start_step", [0, 1, 9, 1000])
+def test_start_step_is_a_skip_that_makes_no_image(start_step):
+    arguments = {"augmentation": Augmentation(crop="none", mixup_alpha=0.3), "labels": "one_hot", "seed": 4}
+    for shard in ((0, 1), (1, 2)):
+        stream = train(numbered(37), 8, shard=shard, **arguments).skip(start_step).take(3)
+        started = train(numbered(37), 8, shard=shard, start_step=start_step, **arguments).take(3)
+        for (images, labels), (other, others) in zip(stream, started, strict=True):
+            assert (images.numpy() == other.numpy()).all()
+            assert (labels.numpy() == others.numpy()).all()
+    assert train(numbered(37), 8, start_step=start_step).start_step == start_step
+
+
+def test_start_step_of_an_evaluation_is_refused():
+    with pytest.raises(ValueError, match="begins with the first image"):
+        load_dataset(numbered(5), batch_size=2, preprocessing=GREY, start_step=1)
+
+
 def test_step_is_the_same_after_a_skip_as_in_the_stream():
     whole = numbers(train(numbered(37), 8), 9)
     assert numbers(train(numbered(37), 8).skip(6), 3) == whole[6:]

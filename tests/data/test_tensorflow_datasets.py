@@ -43,6 +43,17 @@ def prepared(tmp_path_factory):
     return builder
 
 
+@pytest.mark.parametrize("start_step", [1, 5, 9, 30])  # in the first epoch of 37 examples, at its end, and far beyond
+def test_start_step_is_a_skip(prepared, start_step):
+    source = open_source(prepared.data_path)
+    arguments = {"batch_size": 4, "preprocessing": SCALE, "training": True, "seed": 2}
+    stream = load_dataset(source, "train", **arguments).skip(start_step).take(3)
+    started = load_dataset(source, "train", start_step=start_step, **arguments).take(3)
+    for (images, labels), (other, others) in zip(stream, started, strict=True):
+        assert (images.numpy() == other.numpy()).all()
+        assert (labels.numpy() == others.numpy()).all()
+
+
 def test_prepared_folder_opens_with_a_validation_split_of_its_own(prepared):
     source = open_source(prepared.data_path)
     assert source.sizes == {"train": 37, "validation": 4, "test": 13}

@@ -245,7 +245,7 @@ def test_run_that_diverges_in_its_first_epoch_says_which_files_there_are(tmp_pat
             spoiled(), out, model=tiny_config(num_layers=1), image_size=16, batch_size=10, epochs=4, say=said.append
         )
     assert said[-1] == f"failed; {out} has last.keras and failure.json"
-    assert {path.name for path in out.iterdir()} == {"config.json", "last.keras", "failure.json"}
+    assert {path.name for path in out.iterdir()} == {"config.json", "last.keras", "failure.json", "checkpoints"}
 
 
 def test_folder_that_cannot_be_written_is_refused_before_the_data_is_opened(tmp_path):

@@ -1,0 +1,156 @@
+"""One file of arrays with checksums, in the format of safetensors, written as the arrays come.
+
+safetensors' own writer wants all bytes in memory twice and tells no checksums. A piece is a part of a variable: all of
+it, or what one device holds of it.
+"""
+
+import dataclasses
+import json
+import os
+import sys
+import zlib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+_CODES = {"float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16", "bool": "BOOL"}
+_CODES |= {f"{sign}int{bits}": f"{sign[:1].upper() or 'I'}{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
+_CHUNK = 1 << 23  # bytes at once
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Piece:
+    """A part of a variable, on the host.
+
+    Args:
+        name: of the variable.
+        start: where its first element lies in the variable, one number for each axis.
+        array: its values.
+    """
+
+    name: str
+    start: tuple[int, ...]
+    array: np.ndarray
+
+    @property
+    def key(self) -> str:
+        """Its name in the file."""
+        return f"{self.name}@{','.join(map(str, self.start))}" if any(self.start) else self.name
+
+
+def write_pieces(path: Path, pieces: Iterable[Piece]) -> dict[str, Any]:
+    """Writes a new file and waits until it is on the disk.
+
+    Args:
+        path: where nothing is yet.
+        pieces: each with a name and a start of its own.
+
+    Returns:
+        What a manifest says of the file: `bytes`, `header` (checksum of what comes before the arrays) and `pieces`,
+        each with `name`, `start`, `shape`, `dtype`, `offset` and `checksum` (CRC-32).
+
+    Raises:
+        OSError: as on a full disk.
+        ValueError: for two pieces of one name and start, or values of a type that has no code.
+    """
+    pieces = list(pieces)
+    header = _header(pieces)
+    records, offset = [], len(header)
+    with open(path, "xb") as file:
+        file.write(header)
+        for piece in pieces:
+            content = memoryview(np.ascontiguousarray(piece.array).reshape(-1).view("uint8"))
+            file.write(content)
+            facts = {"name": piece.name, "start": list(piece.start), "shape": list(piece.array.shape)}
+            facts |= {"dtype": piece.array.dtype.name, "offset": offset, "checksum": zlib.crc32(content)}
+            records.append(facts)
+            offset += len(content)
+        file.flush()
+        os.fsync(file.fileno())
+    return {"bytes": offset, "header": zlib.crc32(header), "pieces": records}
+
+
+def fault_of(path: Path, facts: dict[str, Any]) -> str | None:
+    """What is wrong with a file: a few words, or `None` if every byte is as it was written.
+
+    Args:
+        path: of the file.
+        facts: what `write_pieces` gave.
+    """
+    try:
+        size = path.stat().st_size
+        if size != facts["bytes"]:
+            return f"{path.name} has {size:,} bytes instead of {facts['bytes']:,}"
+        with open(path, "rb") as file:
+            first = min((piece["offset"] for piece in facts["pieces"]), default=size)
+            if _checksum(file, first) != facts["header"]:
+                return f"the header of {path.name} has changed"
+            for piece in facts["pieces"]:
+                file.seek(piece["offset"])
+                if _checksum(file, _size(piece)) != piece["checksum"]:
+                    return f"{piece['name']} in {path.name} has changed"
+    except OSError as error:
+        return f"{path.name}: {error.strerror or error}"
+    return None
+
+
+def read_piece(path: Path, piece: dict[str, Any]) -> np.ndarray:
+    """The values of one piece, as its record says.
+
+    Raises:
+        ValueError: if they are not those that were written.
+        OSError: if the file cannot be read.
+    """
+    content = np.empty(_size(piece), "uint8")
+    with open(path, "rb") as file:
+        file.seek(piece["offset"])
+        read = file.readinto(memoryview(content))
+    if read != content.size or zlib.crc32(content) != piece["checksum"]:
+        raise ValueError(f"a checkpoint must be as it was written.\nReceived: {path}, in which {piece['name']} is not.")
+    return content.view(dtype_of(piece["dtype"])).reshape(piece["shape"])
+
+
+def dtype_of(name: str) -> np.dtype:
+    """NumPy's type of this name, also of those that NumPy alone does not know, as `bfloat16`."""
+    try:
+        return np.dtype(name)
+    except TypeError:
+        import ml_dtypes
+
+        return np.dtype(getattr(ml_dtypes, name))
+
+
+def _header(pieces):
+    """The length of the JSON in 8 bytes and the JSON, such that what follows lies at a multiple of 8."""
+    said: dict[str, Any] = {}
+    offset = 0
+    for piece in pieces:
+        code = _CODES.get(piece.array.dtype.name)
+        if code is None or piece.key in said or sys.byteorder != "little":
+            raise ValueError(
+                "a piece must have a name of its own and numbers of a known type.\n"
+                f"Received: {piece.key!r} of {piece.array.dtype}."
+            )
+        ends = [offset, offset + piece.array.nbytes]
+        said[piece.key] = {"dtype": code, "shape": list(piece.array.shape), "data_offsets": ends}
+        offset = ends[1]
+    text = json.dumps(said).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text
+
+
+def _size(piece):
+    return int(np.prod(piece["shape"], dtype="int64")) * dtype_of(piece["dtype"]).itemsize
+
+
+def _checksum(file, size):
+    found = 0
+    while size > 0:
+        chunk = file.read(min(size, _CHUNK))
+        if not chunk:
+            return None
+        found = zlib.crc32(chunk, found)
+        size -= len(chunk)
+    return found

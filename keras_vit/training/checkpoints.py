@@ -1,0 +1,354 @@
+"""The callback that saves a training as it goes, and takes it up again where it stopped, in the midst of an epoch.
+
+What another process had of an epoch is passed over: `fit` counts these steps, and nothing is computed or read. So all
+other callbacks see whole epochs.
+"""
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import keras
+
+from keras_vit.annotations import Arguments, FilePath, Logs
+from keras_vit.checks import check_positive, check_positive_int
+from keras_vit.keras_private import build_metrics, start_at_epoch
+from keras_vit.resuming.agreement import agreed, agreed_mark, agreed_newest, processes
+from keras_vit.resuming.folder import Checkpoint, CheckpointFolder
+from keras_vit.resuming.signals import StopSignals, leave
+from keras_vit.resuming.variables import METRICS, check_fits, pieces_of, restore
+from keras_vit.resuming.writing import Writer, differences
+from keras_vit.training.optimizer_state import inner_optimizer, steps_of
+
+# What Keras' own callbacks know of earlier epochs, as `ModelCheckpoint` and `EarlyStopping`.
+_REMEMBERED = ("best", "best_epoch", "wait", "cooldown_counter", "epochs_since_last_save")
+
+
+class Checkpoints(keras.callbacks.Callback):
+    """Saves all of a training in `model.fit`, and goes on from the newest valid checkpoint in the same folder.
+
+    A checkpoint holds the weights, the seeds of dropout, the optimizer with its average and its loss scale, the sums of
+    the running epoch's metrics, the place in epoch and data, and what the callbacks in `also` remember. It is there
+    whole or not at all, and has checksums: one that is damaged is named in a warning, and the one before is taken. One
+    with a value that is not finite is not written.
+
+    It is written by a thread, while training goes on with what was copied. A write that fails, as on a full disk, is a
+    warning, and the checkpoints before stay. SIGTERM and Ctrl-C end `fit` after the step, by `SystemExit(143)` or
+    `KeyboardInterrupt`, with a checkpoint; a second one ends the process at once.
+
+    List it last. The data must go on where the checkpoint is: `keras_vit.load_dataset(..., training=True,
+    start_step=checkpoints.step)` with `steps_per_epoch` in `fit`. Who reads `step` says that the data begin there. Of
+    other data, as arrays, the batches of the epoch that were used are drawn again and left out; they must come in the
+    same order, so without a shuffle of Keras'.
+
+    Args:
+        folder: of the checkpoints of one run; made where it is missing.
+        every_minutes: how often within an epoch; `None` for never. The end of each epoch is saved anyway.
+        every_steps: the same in steps.
+        keep: how many are kept.
+        fingerprint: what must be equal for a run to go on, ready for JSON, as a dict of options.
+        also: callbacks whose memory is kept too: those with `get_state()` and `set_state(state)`, and Keras' own, as
+            `ModelCheckpoint` and `EarlyStopping`, of which it is the best value and how long they have waited.
+
+    Raises:
+        ValueError: for numbers out of range. Out of `fit`, for a folder that another process trains into, a
+            checkpoint that does not fit the model, other facts than in `fingerprint`, or data that begin elsewhere. On
+            the torch backend.
+        TypeError: for numbers of the wrong type.
+    """
+
+    def __init__(
+        self,
+        folder: FilePath,
+        *,
+        every_minutes: float | None = 10.0,
+        every_steps: int | None = None,
+        keep: int = 2,
+        fingerprint: Mapping[str, Any] | None = None,
+        also: Sequence[keras.callbacks.Callback] = (),
+    ) -> None:
+        super().__init__()
+        _check_backend()
+        if every_minutes is not None:
+            check_positive("every_minutes", every_minutes)
+        if every_steps is not None:
+            check_positive_int("every_steps", every_steps)
+        check_positive_int("keep", keep)
+        self.every_minutes, self.every_steps = every_minutes, every_steps
+        self.fingerprint = None if fingerprint is None else json.loads(json.dumps(fingerprint))  # as it is read back
+        self.also = tuple(also)
+        process, count = processes()
+        self._folder = CheckpointFolder(Path(folder), keep, process, count)
+        self._writer = Writer(self._folder)
+        self._signals = StopSignals(self._is_on)
+        self._looked = self._is_asked = False
+        self._found: Checkpoint | None = None
+        self._epoch = self._batch = self._epoch_start = self._passed = self._saved_step = 0
+        self._is_training = False
+        self._passing: _Passing | None = None
+        self._sums: Any = None  # copies of the training metrics while validation uses them
+        self._saved_at = 0.0
+        self._mark = ""
+
+    @property
+    def found(self) -> Checkpoint | None:
+        """The newest valid checkpoint; looked for once."""
+        if not self._looked:
+            self._found = agreed_newest(self._folder)
+            self._looked = True
+        return self._found
+
+    @property
+    def step(self) -> int:
+        """Batches that were drawn up to the newest valid checkpoint, where the data must go on; 0 if there is none."""
+        self._is_asked = True
+        return self.found.facts["step"] if self.found else 0
+
+    @property
+    def path(self) -> Path | None:
+        """Of the newest checkpoint that was written or found."""
+        return self._writer.path or (self.found.path if self.found else None)
+
+    def on_train_begin(self, logs: Logs = None) -> None:
+        self._folder.acquire()
+        found = self.found
+        self._mark = agreed_mark()
+        self._epoch = self._batch = self._epoch_start = self._passed = 0
+        if found is not None:
+            self._take_up(found)
+        start_at_epoch(self.model, self._epoch)
+        self._is_training = True
+        self._saved_step, self._saved_at = self._made, time.monotonic()
+        self._signals.listen()
+
+    def on_epoch_begin(self, epoch: int, logs: Logs = None) -> None:
+        start_at_epoch(self.model, 0)  # as it was, for the next `fit`
+        self._epoch, self._batch, self._sums = epoch, self._passed, None
+        if self._passed:
+            is_placed = self._is_asked or getattr(self.model, "data_start_step", None) is not None
+            self._passing = _Passing(self.model, self.found, self._passed, draws=not is_placed)
+
+    def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
+        if batch < self._passed:
+            return
+        self._batch = batch + 1
+        if asked := agreed(self._signals.received or int(self._is_due())):
+            self._save(asked)
+
+    def on_test_begin(self, logs: Logs = None) -> None:
+        if self._is_training:
+            self._sums = pieces_of(METRICS, self.model.metrics_variables)  # which validation sets to zero
+
+    def on_test_batch_end(self, batch: int, logs: Logs = None) -> None:
+        """Leaves in the midst of a validation, with what training came to."""
+        if self._sums is not None and (asked := agreed(self._signals.received or 0)):
+            for callback in self.also:
+                getattr(callback, "settle", _nothing)()
+            self._save(asked)
+
+    def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
+        self._epoch_start, self._epoch = self._made, epoch + 1
+        self._batch = self._passed = 0
+        self._sums = None
+        self._end_passing()
+        self._save(agreed(self._signals.received or 0), done=bool(self.model.stop_training))
+
+    def on_train_end(self, logs: Logs = None) -> None:
+        start_at_epoch(self.model, 0)
+        self.close()
+
+    def close(self) -> None:
+        """Waits for what is being written, and lets signals and folder go; `fit` does it unless it fails."""
+        self._is_training = False
+        self._end_passing()
+        self._signals.close()
+        self._writer.wait()
+        self._folder.release()
+        self._looked = self._is_asked = False
+
+    def lock(self) -> None:
+        """Takes the folder for this process, and removes what killed ones left in it; `fit` does it too.
+
+        Raises:
+            ValueError: if another process trains into it.
+        """
+        self._folder.acquire()
+
+    def discard(self) -> None:
+        """Removes all checkpoints with their folder, once the run has come to its end."""
+        self._folder.discard()
+
+    def _end_passing(self):
+        if self._passing is not None:
+            self._passing.end()
+            self._passing = None
+
+    @property
+    def _made(self):
+        """Batches drawn up to now."""
+        return self._epoch_start + self._batch
+
+    def _is_on(self, frame):
+        """Whether `fit` runs, as far as a frame tells: an error that ended it is told to no callback."""
+        while frame is not None:
+            if frame.f_code.co_name == "fit" and frame.f_locals.get("self") is self.model:
+                return True
+            frame = frame.f_back
+        return False
+
+    def _is_due(self):
+        if self.every_steps is not None and self._made - self._saved_step >= self.every_steps:
+            return True  # which waits for the one before
+        if self.every_minutes is None or self._writer.is_busy:
+            return False
+        return time.monotonic() - self._saved_at >= 60 * self.every_minutes
+
+    def _save(self, asked, done=False):
+        """Saves, and leaves if a signal has asked for it."""
+        self._writer.wait()
+        pieces = [piece for name, variables in self._groups() for piece in pieces_of(name, variables)]
+        pieces += self._sums if self._sums is not None else pieces_of(METRICS, self.model.metrics_variables)
+        self._writer.start(pieces, self._facts(done), self._mark)
+        self._saved_step, self._saved_at = self._made, time.monotonic()
+        if asked > 1:
+            self.close()
+            leave(asked)
+
+    def _facts(self, done):
+        optimizer = inner_optimizer(self.model)
+        return {
+            "step": self._made,
+            "epoch": self._epoch,
+            "batch": self._batch,
+            "steps_per_epoch": self.params.get("steps"),
+            "iterations": steps_of(optimizer),
+            "done": done,
+            "fingerprint": self.fingerprint,
+            "also": [_state_of(callback) for callback in self.also],
+        }
+
+    def _groups(self):
+        """What is saved whole, by name."""
+        if keras.backend.backend() == "jax":
+            self.model.jax_state_sync()
+        optimizer = self.model.optimizer
+        if not optimizer.built:
+            optimizer.build(self.model.trainable_variables)
+        return [("model", self.model.variables), ("optimizer", optimizer.variables)]
+
+    def _take_up(self, found):
+        facts = found.facts
+        self._check(found)
+        groups = self._groups()
+        for name, variables in groups:
+            check_fits(found, name, variables)
+        for name, variables in groups:
+            restore(found, name, variables)
+        for callback, state in zip(self.also, facts["also"], strict=False):
+            _set_state(callback, state)
+        self._epoch, self._batch, self._passed = facts["epoch"], facts["batch"], facts["batch"]
+        self._epoch_start = facts["step"] - facts["batch"]
+        if facts["done"]:
+            self._epoch = self.params["epochs"]
+
+    def _check(self, checkpoint):
+        """Refuses what would go on otherwise than it began."""
+        facts = checkpoint.facts
+        rule = "a run goes on only as it began, or its numbers mean nothing"
+        if self.fingerprint is not None and (found := differences(facts["fingerprint"] or {}, self.fingerprint)):
+            raise ValueError(f"{rule}.\nReceived: other facts than in {checkpoint.path}:\n  " + "\n  ".join(found))
+        steps = self.params.get("steps")
+        inside = facts["batch"] and (facts["steps_per_epoch"] != steps or facts["batch"] % _at_once(self.model))
+        if inside:
+            raise ValueError(
+                f"{rule}: an epoch that was begun goes on with as many steps.\n"
+                f"Received: {steps} steps in an epoch, {_at_once(self.model)} at once, where step {facts['batch']} of "
+                f"{facts['steps_per_epoch']} is next."
+            )
+        start = getattr(self.model, "data_start_step", None)
+        if start is not None and start != facts["step"]:
+            raise ValueError(
+                "data must go on where the run stopped, or images are seen twice.\n"
+                f"Received: data from step {start}, a checkpoint of step {facts['step']}. "
+                "Pass start_step=checkpoints.step to load_dataset."
+            )
+
+
+class _Passing:
+    """Stands in for `model.train_function` until the steps that were made before are passed.
+
+    It computes nothing and says what the metrics were. Data that do not begin where the checkpoint is are drawn.
+    """
+
+    def __init__(self, model, checkpoint, steps, draws):
+        self._model, self._checkpoint, self._draws = model, checkpoint, draws
+        self._function = model.train_function
+        self._left = -(-steps // _at_once(model))
+        self._logs: Arguments | None = None
+        if keras.backend.backend() == "jax":  # which takes the variables out of the model as the first step begins
+            self._restore()
+            model.train_function = self._jax_step
+        else:
+            model.train_function = self._step
+
+    def end(self):
+        """Gives the model its own function again."""
+        self._model.train_function = self._function
+
+    def _step(self, iterator):
+        if self._logs is None:
+            build_metrics(self._model, iterator.element_spec)
+            self._restore()
+        return self._logs if self._pass(iterator) else self._model.train_function(iterator)
+
+    def _jax_step(self, state, iterator):
+        return (self._logs, state) if self._pass(iterator) else self._model.train_function(state, iterator)
+
+    def _pass(self, iterator):
+        """Whether this step was made before; the first that was not has the model's own function again."""
+        self._left -= 1
+        if self._left < 0:
+            self.end()
+            return False
+        for _ in range(_at_once(self._model) if self._draws else 0):
+            next(iterator)
+        return True
+
+    def _restore(self):
+        restore(self._checkpoint, METRICS, self._model.metrics_variables)
+        self._logs = {name: float(value) for name, value in self._model.get_metrics_result().items()}
+
+
+def _nothing():
+    """Of a callback that has nothing to settle."""
+
+
+def _at_once(model):
+    """Steps that one call of `model.train_function` makes."""
+    return model.steps_per_execution
+
+
+def _state_of(callback):
+    if hasattr(callback, "get_state"):
+        return callback.get_state()
+    values = {name: getattr(callback, name) for name in _REMEMBERED if hasattr(callback, name)}
+    return {name: value if value is None else float(value) for name, value in values.items()}
+
+
+def _set_state(callback, state):
+    if hasattr(callback, "set_state"):
+        callback.set_state(state)
+        return
+    for name, value in state.items():
+        whole = isinstance(value, float) and value.is_integer() and name != "best"
+        setattr(callback, name, int(value) if whole else value)
+
+
+def _check_backend():
+    if keras.backend.backend() == "torch":
+        raise ValueError(
+            "a training that stopped within an epoch goes on by steps that compute nothing, on TensorFlow and JAX.\n"
+            "Received: the torch backend. Save and load the model at the ends of epochs."
+        )

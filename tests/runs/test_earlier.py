@@ -1,0 +1,148 @@
+"""A run that was stopped goes on to the numbers of one that was not, or is refused (RELIABILITY T6, T9-T11)."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import keras
+import numpy as np
+import pytest
+from conftest import ROOT, numpy, tiny_config
+
+import keras_vit.runs.finetune as module
+from keras_vit.runs.finetune import finetune
+from keras_vit.training.callbacks import StepFacts
+
+TIMES = {"seconds", "training_seconds", "images_per_second"}
+
+
+class Died(BaseException):
+    """What no code expects, as a kill."""
+
+
+class Dying(StepFacts):
+    """Ends the process, as far as one process can, at a step counted from 1; the last one that it was told."""
+
+    at = None
+
+    def on_train_batch_end(self, batch, logs=None):
+        if int(numpy(self.model.optimizer.iterations)) == Dying.at:
+            raise Died
+
+
+def arrays():
+    rng = np.random.default_rng(0)
+    labels = np.arange(60) % 3
+    images = (rng.integers(0, 120, (60, 16, 16, 1)) + 45 * labels[:, None, None, None]).astype("uint8")
+    return {name: (images, labels) for name in ("train", "validation", "test")}
+
+
+def run(out, **changes):
+    said = []
+    options = {"model": tiny_config(num_layers=1, dropout_rate=0.1), "image_size": 16, "batch_size": 10, "epochs": 3}
+    options |= {"ema_momentum": 0.9, "checkpoint_every": 2, "augmentation": "inception"}
+    return finetune(arrays(), out, say=said.append, **options | changes), said
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("undisturbed")
+    return run(folder / "run")[0]
+
+
+def figures(path):
+    """`metrics.csv` without its last column, the seconds."""
+    return [line.rpartition(",")[0] for line in (path / "metrics.csv").read_text().splitlines()]
+
+
+def weights_of(path):
+    return [weight.tobytes() for weight in keras.models.load_model(path, compile=False).get_weights()]
+
+
+def report_of(path):
+    """The report without times and the place of the run."""
+    text = (path / "report.html").read_text().replace(str(path), "RUN")
+    return re.sub(r"\d+:\d\d:\d\d", "TIME", text)
+
+
+def assert_same_run(out, other):
+    assert figures(out) == figures(other)
+    for name in ("best.keras", "last.keras"):
+        assert weights_of(out / name) == weights_of(other / name)
+    results = [json.loads((path / "result.json").read_text()) for path in (out, other)]
+    first, second = ({name: value for name, value in each.items() if name not in TIMES} for each in results)
+    assert first == second
+    assert {path.name for path in out.iterdir()} == {path.name for path in other.iterdir()}
+    assert report_of(out) == report_of(other)
+
+
+def test_run_killed_in_its_second_epoch_goes_on_to_the_same_numbers(undisturbed, tmp_path, monkeypatch):
+    out = tmp_path / "run"
+    monkeypatch.setattr(module, "StepFacts", Dying)
+    monkeypatch.setattr(Dying, "at", 9)  # the third step of the second epoch
+    with pytest.raises(Died):
+        run(out)
+    assert json.loads((out / "failure.json").read_text())["status"] == "failed"
+    (out / "best.kerasabcdefgh.part.keras").touch()  # what a real kill would have left
+    (out / ".export-abcdefgh").mkdir()
+    with pytest.raises(ValueError, match=r"(?s)options.seed: 0 before, 1 now.*seed: 0 before, 1 now"):
+        run(out, seed=1)
+    with pytest.raises(ValueError, match="`out` must be new or empty"):
+        run(out, resume="never")
+    monkeypatch.setattr(Dying, "at", None)
+    _, said = run(out, resume="must")
+    assert any(line.startswith("goes on from step 8, ") for line in said)
+    assert_same_run(out, undisturbed.out)
+
+
+def test_finished_run_is_refused_whatever_is_asked(undisturbed):
+    assert not (undisturbed.out / "checkpoints").exists()
+    for resume in ("auto", "never"):
+        with pytest.raises(ValueError, match="`out` must be new or empty"):
+            run(undisturbed.out, resume=resume)
+    with pytest.raises(ValueError, match='`resume="must"` needs an unfinished run'):
+        run(undisturbed.out, resume="must")
+
+
+def test_run_must_have_something_to_go_on_from(tmp_path):
+    with pytest.raises(ValueError, match='`resume="must"` needs an unfinished run'):
+        run(tmp_path / "run", resume="must")
+    assert not (tmp_path / "run").exists()
+
+
+def command(out, *options):
+    small = "--data digits --batch-size 128 --epochs 4 --checkpoint-every 3 --ema 0.9"
+    return [sys.executable, "-m", "keras_vit", "finetune", *small.split(), "--out", str(out), *options]
+
+
+def started(out):
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3"}
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen(command(out), cwd=ROOT, env=environment, **streams)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("stop", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_command_that_was_stopped_and_given_again_ends_as_if_it_had_not(tmp_path, stop):
+    """Killed at a random time of its training, or asked to leave, which it does with a checkpoint."""
+    undisturbed, out = tmp_path / "undisturbed", tmp_path / "run"
+    process = started(undisturbed)
+    assert process.wait() == 0, process.stderr.read()
+    process = started(out)
+    for line in process.stdout:
+        if line.startswith("epoch 2/"):
+            break
+    time.sleep(np.random.default_rng(int(stop)).uniform(0, 0.5))
+    process.send_signal(stop)
+    output, error = process.communicate(timeout=300)
+    assert process.returncode == {signal.SIGKILL: -9, signal.SIGTERM: 143, signal.SIGINT: 130}[stop], error
+    process = started(out)
+    output, error = process.communicate(timeout=600)
+    assert process.returncode == 0, error
+    assert "goes on from step " in output
+    assert_same_run(out, undisturbed)

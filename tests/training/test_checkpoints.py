@@ -1,0 +1,250 @@
+"""`Checkpoints` in a user's own `fit`: bitwise the same run, whatever stopped it (RELIABILITY T4, T6, T8-T11)."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+
+import keras
+import numpy as np
+import pytest
+from conftest import ROOT, images, numpy
+
+import keras_vit
+
+sys.path.insert(0, str(ROOT / "tests" / "resuming"))
+from training import EPOCHS, STEPS, last_rows, state_of, train
+
+LOSS = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+
+class Signal(keras.callbacks.Callback):
+    """Sends this process a signal in a step, or in the validation of an epoch."""
+
+    def __init__(self, number, epoch, batch=None):
+        super().__init__()
+        self.number, self.epoch, self.batch, self.now = number, epoch, batch, None
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.now = epoch
+
+    def on_train_batch_begin(self, batch, logs=None):
+        if (self.now, batch) == (self.epoch, self.batch):
+            os.kill(os.getpid(), self.number)
+
+    def on_test_batch_begin(self, batch, logs=None):
+        if self.batch is None and self.now == self.epoch:
+            os.kill(os.getpid(), self.number)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    model, best, log = train(tmp_path_factory.mktemp("undisturbed") / "run", "plain")
+    return state_of(model), best.best, last_rows(log)
+
+
+def test_run_stopped_by_signals_in_a_step_and_in_a_validation_goes_on_bit_for_bit(undisturbed, tmp_path):  # T9, T11
+    handlers = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
+    folder = tmp_path / "run"
+    with pytest.raises(SystemExit) as left:
+        train(folder, "plain", [Signal(signal.SIGTERM, epoch=0, batch=4)], every_steps=None)
+    assert left.value.code == 143
+    assert keras_vit.Checkpoints(folder).step == 5  # the step was finished
+    with pytest.raises(KeyboardInterrupt):
+        train(folder, "plain", [Signal(signal.SIGINT, epoch=1)], every_steps=None)
+    assert keras_vit.Checkpoints(folder).step == 2 * STEPS
+    assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == handlers
+    model, best, log = train(folder, "plain", every_steps=None)
+    state, best_loss, rows = undisturbed
+    found = state_of(model)
+    assert [name for name in state if state[name].tobytes() != found[name].tobytes()] == []
+    assert best.best == best_loss
+    assert last_rows(log) == rows
+    assert len(rows) == EPOCHS
+
+
+def small():
+    keras.utils.set_random_seed(3)
+    model = keras.Sequential(
+        [keras.Input((3,)), keras.layers.Dense(4), keras.layers.Dropout(0.5), keras.layers.Dense(2)]
+    )
+    model.compile(keras.optimizers.SGD(0.1, momentum=0.9), LOSS, metrics=["accuracy"])
+    return model
+
+
+def fit(model, checkpoints, epochs=2, **arguments):
+    x, y = images(12, 3), np.arange(12) % 2
+    return model.fit(x, y, batch_size=4, epochs=epochs, shuffle=False, verbose=0, callbacks=[checkpoints], **arguments)
+
+
+def test_finished_training_is_taken_up_at_its_end(tmp_path):
+    model = small()
+    fit(model, keras_vit.Checkpoints(tmp_path / "run"))
+    again = small()
+    assert fit(again, keras_vit.Checkpoints(tmp_path / "run")).history == {}
+    for one, other in zip(model.variables, again.variables, strict=True):
+        np.testing.assert_array_equal(numpy(one), numpy(other))
+    assert fit(again, keras_vit.Checkpoints(tmp_path / "run"), epochs=3).epoch == [2]
+    assert fit(again, keras_vit.Checkpoints(tmp_path / "other"), epochs=1).epoch == [0]  # `fit` begins as ever
+
+
+def test_other_model_fingerprint_and_place_in_the_data_are_refused(tmp_path):
+    fit(small(), keras_vit.Checkpoints(tmp_path, fingerprint={"seed": 0, "sizes": (1, 2)}))
+    other = keras.Sequential([keras.Input((3,)), keras.layers.Dense(5), keras.layers.Dense(2)])
+    other.compile("sgd", LOSS)
+    with pytest.raises(ValueError, match=r"(?s)must fit the model .*variables of the model.*\(3, 4\) in the file"):
+        fit(other, keras_vit.Checkpoints(tmp_path))
+    with pytest.raises(ValueError, match=r"(?s)only as it began.*\n  seed: 0 before, 1 now"):
+        fit(small(), keras_vit.Checkpoints(tmp_path, fingerprint={"seed": 1, "sizes": (1, 2)}))
+    model = small()
+    model.data_start_step = 5
+    with pytest.raises(ValueError, match=r"data from step 5, a checkpoint of step 6\. Pass start_step="):
+        fit(model, keras_vit.Checkpoints(tmp_path))
+    fit(small(), keras_vit.Checkpoints(tmp_path, fingerprint={"seed": 0, "sizes": (1, 2)}))
+
+
+class Stop(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        if batch == 1:
+            raise InterruptedError
+
+
+def test_arrays_go_on_where_they_were_in_their_epoch(tmp_path):
+    """Their first batches are drawn and left out, since nothing else places them."""
+    undisturbed, model = small(), small()
+    fit(undisturbed, keras_vit.Checkpoints(tmp_path / "undisturbed"))
+    with pytest.raises(InterruptedError):
+        model.fit(
+            *(images(12, 3), np.arange(12) % 2),
+            **{"batch_size": 4, "shuffle": False, "verbose": 0, "epochs": 2},
+            callbacks=[keras_vit.Checkpoints(tmp_path / "run", every_steps=2), Stop()],
+        )
+    again = small()
+    history = fit(again, keras_vit.Checkpoints(tmp_path / "run"))
+    assert history.epoch == [0, 1]
+    for one, other in zip(undisturbed.variables, again.variables, strict=True):
+        np.testing.assert_array_equal(numpy(one), numpy(other))
+
+
+class Spoil(keras.callbacks.Callback):
+    def on_epoch_begin(self, epoch, logs=None):
+        if epoch == 1:
+            self.model.layers[0].bias.assign([np.nan] * 4)
+
+
+def test_state_that_is_not_finite_is_never_written(tmp_path):  # T4, with an optimizer that guards nothing
+    model, checkpoints = small(), keras_vit.Checkpoints(tmp_path)
+    with pytest.warns(UserWarning, match="no checkpoint of step 6 in .* is not finite; the last good one is .*step-0"):
+        model.fit(
+            *(images(12, 3), np.arange(12) % 2),
+            **{"batch_size": 4, "epochs": 2, "verbose": 0, "callbacks": [Spoil(), checkpoints]},
+        )
+    assert keras_vit.Checkpoints(tmp_path).step == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [({"every_minutes": 0}, ValueError), ({"every_steps": 0}, ValueError), ({"keep": 1.5}, TypeError)],
+)
+def test_wrong_numbers_are_refused(tmp_path, arguments, error):
+    with pytest.raises(error, match=next(iter(arguments))):
+        keras_vit.Checkpoints(tmp_path, **arguments)
+
+
+def test_second_signal_ends_the_process_within_a_step():  # T9
+    code = f"""
+import hashlib, os, signal, sys, time, threading, types
+package = sys.modules["keras_vit"] = types.ModuleType("keras_vit")  # without its public names, which need Keras
+package.__path__ = [{str(ROOT / "keras_vit")!r}]
+from keras_vit.resuming.signals import StopSignals
+signals = StopSignals(lambda frame: True)
+signals.listen()
+os.kill(os.getpid(), signal.SIGTERM)
+time.sleep(0.01)
+print(signals.received, flush=True)
+threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGTERM)).start()
+hashlib.pbkdf2_hmac("sha256", b"a", b"b", 2**31 - 1)  # some 10 minutes outside of Python, as a step
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (done.returncode, done.stdout) == (143, "15\n"), done.stderr
+
+
+def sharded_and_back(folder):
+    """On devices of JAX: a state saved sharded is read whole, and one saved whole is read sharded."""
+    import jax
+    from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+    from keras_vit.resuming.folder import CheckpointFolder
+    from keras_vit.resuming.variables import pieces_of, restore
+
+    devices = jax.devices()
+    mesh = Mesh(np.array(devices).reshape(-1), ("data",))
+    shapes = {"rows": ((8, 6), ("data",)), "columns": ((3, 12), (None, "data")), "whole": ((5,), ()), "one": ((), ())}
+    values = {
+        name: np.random.default_rng(0).normal(size=shape).astype("float32") for name, (shape, _) in shapes.items()
+    }
+
+    def variables(is_sharded, filled):
+        made = []
+        for name, (shape, spec) in shapes.items():
+            layout = NamedSharding(mesh, PartitionSpec(*spec)) if is_sharded else None
+            value = values[name] if filled else np.zeros(shape, "float32")
+            made.append(keras.Variable(value, **({"layout": layout} if is_sharded else {})))
+        return made
+
+    found = {"devices": len(devices)}
+    for before, after in ((True, False), (False, True), (True, True)):
+        place = CheckpointFolder(folder / f"{before}-{after}")
+        saved, given = variables(before, True), variables(after, False)
+        pieces = pieces_of("model", saved)
+        place.save(pieces, {"step": 1, "epoch": 0})
+        restore(place.newest(), "model", given)
+        same = [numpy(one).tobytes() == values[name].tobytes() for one, name in zip(given, shapes, strict=True)]
+        kept = [
+            one.value.sharding == other.value.sharding
+            for one, other in zip(given, variables(after, False), strict=True)
+        ]
+        found[f"{before}-{after}"] = [len(pieces), all(same), all(kept)]
+    return found
+
+
+def sharded_here():
+    import tempfile
+    from pathlib import Path
+
+    with tempfile.TemporaryDirectory() as folder:
+        return sharded_and_back(Path(folder))
+
+
+@pytest.mark.elsewhere("jax", "sharded checkpoints")
+def test_state_saved_sharded_is_read_whole_and_the_other_way(found):
+    parts = 2 * found.pop("devices") + 2  # of two variables that are sharded and two that are not
+    assert found == {"True-False": [parts, True, True], "False-True": [4, True, True], "True-True": [parts, True, True]}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("backend", ["tensorflow", "jax"])
+def test_20_random_pairs_of_kills_are_resumed_bit_for_bit(tmp_path, backend):  # T6
+    rng = random.Random(12)
+    kinds = {"plain": 6, "sgd": 4, "float16": 3, "mirrored": 2, "several": 3, "jit": 2}
+    kinds = kinds if backend == "tensorflow" else {"jax": 1}
+    cases = []
+    for kind in [kind for kind, count in kinds.items() for _ in range(count)]:
+        steps = sorted(rng.sample(range(1, EPOCHS * STEPS), 2))
+        cases.append({"kind": kind, "kills": [[step, round(rng.uniform(0, 0.05), 4)] for step in steps]})
+    environment = os.environ | {"KERAS_BACKEND": backend, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3"}
+    command = [sys.executable, str(ROOT / "tests" / "resuming" / "training.py"), str(tmp_path), json.dumps(cases)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [{"kind": case["kind"], "kills": case["kills"]} for case in found] == cases
+    assert [case for case in found if case["differing"] or case["codes"] != [-9, -9, 0]] == []
