@@ -61,9 +61,9 @@ def write_pieces(path: Path, pieces: Iterable[Piece]) -> dict[str, Any]:
     with open(path, "xb") as file:
         file.write(header)
         for piece in pieces:
-            content = memoryview(np.ascontiguousarray(piece.array).reshape(-1).view("uint8"))
+            content: Any = np.ascontiguousarray(piece.array).reshape(-1).view("uint8")
             file.write(content)
-            facts = {"name": piece.name, "start": list(piece.start), "shape": list(piece.array.shape)}
+            facts: dict[str, Any] = {"name": piece.name, "start": list(piece.start), "shape": list(piece.array.shape)}
             facts |= {"dtype": piece.array.dtype.name, "offset": offset, "checksum": zlib.crc32(content)}
             records.append(facts)
             offset += len(content)
@@ -103,10 +103,10 @@ def read_piece(path: Path, piece: dict[str, Any]) -> np.ndarray:
         ValueError: if they are not those that were written.
         OSError: if the file cannot be read.
     """
-    content = np.empty(_size(piece), "uint8")
+    content: Any = np.empty(_size(piece), "uint8")
     with open(path, "rb") as file:
         file.seek(piece["offset"])
-        read = file.readinto(memoryview(content))
+        read = file.readinto(content)
     if read != content.size or zlib.crc32(content) != piece["checksum"]:
         raise ValueError(f"a checkpoint must be as it was written.\nReceived: {path}, in which {piece['name']} is not.")
     return content.view(dtype_of(piece["dtype"])).reshape(piece["shape"])

@@ -15,8 +15,10 @@ _MOST_BYTES = 1 << 26  # of a configuration; the names of 21,843 classes take 1 
 # Options that decide when and where, but no number of the result.
 _ELSEWHERE = ("data", "out", "strategy", "resume", "checkpoint_minutes", "checkpoint_every")
 _MACHINE = ("python", "platform")  # versions that do not either
-_COMPARED = ("seed", "precision", "data", "data_hash", "measured_on", "input_shape", "model", "preprocessing")
-_COMPARED += ("recipe", "plan", "augmentation")
+_COMPARED = [
+    *("seed", "precision", "data", "data_hash", "measured_on", "input_shape", "model", "preprocessing"),
+    *("recipe", "plan", "augmentation"),
+]
 _PART = re.compile(r"\w+\.(json|txt|csv|keras|html|png)[a-z0-9_]{8}\.part(\.\w+)?")  # as `replacing` names them
 
 
