@@ -13,7 +13,7 @@ from keras_vit.runs.run_directory import CHECKPOINTS, CONFIG, FAILURE, RunDirect
 
 _MOST_BYTES = 1 << 26  # of a configuration; the names of 21,843 classes take 1 MB
 # Options that decide when and where, but no number of the result.
-_ELSEWHERE = ("data", "out", "strategy", "resume", "checkpoint_minutes", "checkpoint_every")
+_ELSEWHERE = ("data", "out", "strategy", "layout", "resume", "checkpoint_minutes", "checkpoint_every")
 _MACHINE = ("python", "platform")  # versions that do not either
 _COMPARED = [
     *("seed", "precision", "data", "data_hash", "measured_on", "input_shape", "model", "preprocessing"),
