@@ -38,6 +38,7 @@ from keras_vit.recipes import RECIPES, Recipe, find_recipe
 from keras_vit.runs.finetune import finetune
 from keras_vit.runs.options import FinetuneOptions
 from keras_vit.training.callbacks import NonFiniteGuard, StepFacts, TrainingDivergedError
+from keras_vit.training.devices import Devices, strategy
 from keras_vit.training.losses import SigmoidCrossentropy
 from keras_vit.training.memory import available_memory, check_memory, estimate_memory
 from keras_vit.training.optimizers import SGD, AdamW
@@ -116,6 +117,8 @@ __all__ = [
     "WarmupLinear",
     "WarmupReciprocalSqrt",
     "SigmoidCrossentropy",
+    "strategy",
+    "Devices",
     "NonFiniteGuard",
     "StepFacts",
     "TrainingDivergedError",
