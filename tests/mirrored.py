@@ -131,7 +131,10 @@ def matrix(policy):
 
 
 def every_count(devices, counts=range(1, 34)):
-    """Of an epoch, `evaluate` and `predict` on so many images: the largest deviation of each from one device's."""
+    """Of an epoch, `evaluate` and `predict` on so many images: the largest deviation of each from one device's.
+
+    Momenta, averages and seeds go on from one number to the next, on any devices alike.
+    """
     optimizer = functools.partial(make_optimizer, "sgd", True, "averaged")
     models = {number: on(number, small_model, optimizer) for number in (1, devices)}
     start = models[1].get_weights()
@@ -140,9 +143,6 @@ def every_count(devices, counts=range(1, 34)):
         said = {}
         for number, model in models.items():
             model.set_weights(start)
-            for variable in [*model.optimizer.variables, *_seeds(model)]:
-                if variable is not model.optimizer.variables[1]:  # the rate
-                    variable.assign(keras.ops.zeros_like(variable))
             images, labels = pictures(count)
             loss = model.fit(images, labels, BATCH, shuffle=False, verbose=0).history["loss"][0]
             measured = np.asarray(model.evaluate(images, labels, BATCH, verbose=0))
@@ -152,10 +152,6 @@ def every_count(devices, counts=range(1, 34)):
         found = (deviation(many, one), np.abs(measured - again).max(), np.abs(scores - others).max())
         worst = {name: max(before, float(new)) for (name, before), new in zip(worst.items(), found, strict=True)}
     return worst
-
-
-def _seeds(model):
-    return [variable for variable in model.non_trainable_variables if "seed_generator" in variable.path]
 
 
 def logical_devices(count):

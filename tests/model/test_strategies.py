@@ -59,7 +59,7 @@ def test_distribution_of_another_backend_is_refused(tiny):
     mesh = keras.distribution.DeviceMesh((1,), ["batch"], ["cpu:0"])
     keras.distribution.set_distribution(keras.distribution.DataParallel(device_mesh=mesh))
     try:
-        with pytest.raises(ValueError, match="DataParallel on tensorflow. Set KERAS_BACKEND=jax"):
+        with pytest.raises(ValueError, match=r"DataParallel on \w+\. Set KERAS_BACKEND=jax"):
             tiny.compile("sgd", LOSS)
     finally:
         keras.distribution.set_distribution(None)
