@@ -4,7 +4,7 @@ What a backend would leave out without a word is refused here too. What each dev
 """
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import keras
@@ -63,37 +63,38 @@ def check_strategy(strategy: Any) -> None:
         )
 
 
-@contextlib.contextmanager
-def own_scope(model: keras.Model) -> Iterator[None]:
-    """The scope of the model's strategy, in which its optimizer and metrics must be made.
+def check_scope(model: keras.Model) -> None:
+    """Raises where a model that was built for other devices meets a strategy.
 
     Raises:
-        ValueError: in the scope of another one: the model would be trained on its own devices all the same.
+        ValueError: in the scope of a strategy that the model was not built in, and for a strategy that is not taken.
     """
     if keras.backend.backend() != "tensorflow":
-        yield
         return
     import tensorflow as tf
 
-    own, here = model.distribute_strategy, tf.distribute.get_strategy()
-    if tf.distribute.has_strategy() and here is not own:
+    own, here = model.distribute_strategy, tf.distribute.get_strategy()  # the same for a model built in none
+    check_strategy(own)
+    if tf.distribute.has_strategy() and (own is not here or not _made_in_scope(model.weights, here)):
         raise ValueError(
             "a model is trained by the strategy in whose scope it was built, and must be compiled in that one.\n"
-            f"Received: {model.name!r}, built under {type(own).__name__} and compiled under {type(here).__name__}. "
+            f"Received: {model.name!r}, built in another scope or in none, under {type(here).__name__}. "
             "Build it inside of `with keras_vit.strategy(...):` too."
         )
-    check_strategy(own)
-    with own.scope() if num_replicas(model) > 1 else contextlib.nullcontext():
-        yield
 
 
-def check_replicated(model: keras.Model, jit_compile: Any, losses: Any) -> None:
+def own_scope(model: keras.Model) -> contextlib.AbstractContextManager:
+    """The scope of the model's strategy, in which its optimizer and metrics must be made; see `check_scope`."""
+    check_scope(model)
+    return model.distribute_strategy.scope() if num_replicas(model) > 1 else contextlib.nullcontext()
+
+
+def check_replicated(model: keras.Model, given: Mapping[str, Any]) -> None:
     """Raises for what several devices cannot compute as one would, once the model is compiled.
 
     Args:
         model: made in the scope of its strategy.
-        jit_compile: of `compile`.
-        losses: of `compile`.
+        given: arguments of `compile`.
 
     Raises:
         ValueError: for XLA, for a loss that is no mean over the batch, for an optimizer that accumulates or overwrites
@@ -102,15 +103,23 @@ def check_replicated(model: keras.Model, jit_compile: Any, losses: Any) -> None:
     devices = num_replicas(model)
     if devices == 1:
         return
-    if jit_compile is True:
+    if given.get("jit_compile") is True:
         raise ValueError(
             "XLA cannot compile a step of several devices, which add their gradients up in it.\n"
             f"Received: jit_compile=True under a strategy of {devices} devices. Leave `jit_compile` out."
         )
-    check_means(losses, "a batch that several devices share")
+    check_means(model.loss, "a batch that several devices share")
     for optimizer in _optimizers(model):
         _check_optimizer(optimizer, devices)
-    _check_made_in_scope(model)
+    metrics = keras.tree.flatten((given.get("metrics"), given.get("weighted_metrics")))
+    parts = [model.optimizer, *_optimizers(model), *metrics]
+    for part in parts:
+        if not _made_in_scope(getattr(part, "variables", ()), model.distribute_strategy):
+            raise ValueError(
+                "the optimizer and metrics of several devices must be made in the scope of their strategy, or each "
+                f"device counts by itself.\nReceived: {part.name!r} from outside. Make it inside of "
+                "`with keras_vit.strategy(...):`."
+            )
 
 
 def _optimizers(model):
@@ -132,17 +141,8 @@ def _check_optimizer(optimizer, devices):
             )
 
 
-def _check_made_in_scope(model):
-    """Else every device counts steps and sums by itself, in one variable."""
-    extended = model.distribute_strategy.extended
-    parts = [model.optimizer, *model.metrics] if model.optimizer is not None else model.metrics
-    for part in parts:
-        for variable in part.variables:
-            if not extended.variable_created_in_scope(variable.value):
-                raise ValueError(
-                    "the optimizer and metrics of several devices must be made in the scope of their strategy.\n"
-                    f"Received: {part.name!r} from outside. Make it inside of `with keras_vit.strategy(...):`."
-                )
+def _made_in_scope(variables, strategy):
+    return all(strategy.extended.variable_created_in_scope(variable.value) for variable in variables)
 
 
 def mend_optimizer(model: keras.Model) -> None:
@@ -162,6 +162,8 @@ def step_by_step(model: keras.Model, one_step: Callable[[Any], Any]) -> Callable
     import tensorflow as tf
 
     def function(iterator):
+        if not isinstance(iterator, (tf.data.Iterator, tf.distribute.DistributedIterator)):
+            return one_step(iterator)  # of `train_on_batch`, which gives one batch
         steps, logs = model.steps_per_execution, None
         model.steps_per_execution = 1
         try:

@@ -20,6 +20,7 @@ from keras_vit.model.replicas import train_step as replicated_train_step
 from keras_vit.model.strategies import (
     check_engine,
     check_replicated,
+    check_scope,
     mend_optimizer,
     num_replicas,
     own_scope,
@@ -86,12 +87,14 @@ class VisionTransformer(HookedModel):
         with own_scope(self):
             super().compile(*args, **kwargs)
         check_accumulation(accumulation_steps, self.optimizer, self.loss)
-        check_replicated(self, given.get("jit_compile"), self.loss)
+        check_replicated(self, given)
         mend_optimizer(self)
         self.accumulation_steps = accumulation_steps
 
     def fit(self, x: Any = None, *args: Any, **kwargs: Any) -> Any:
-        """Keras' `fit`, which warns of pixels that were not scaled."""
+        """Keras' `fit`, which warns of pixels that were not scaled, and refuses the scope of another strategy."""
+        check_engine()
+        check_scope(self)
         whole = x if not kwargs.get("validation_split") else None
         with sharing_batches(whole, _batch_size(keras.Model.fit, args, kwargs)):
             return super().fit(looked_at(self, x), *args, **kwargs)
