@@ -4,6 +4,7 @@ What a backend would leave out without a word is refused here too. What each dev
 """
 
 import contextlib
+import itertools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -152,30 +153,20 @@ def mend_optimizer(model: keras.Model) -> None:
             clip_after_sum(optimizer)
 
 
-def step_by_step(model: keras.Model, one_step: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """`one_step` of Keras, over `model.steps_per_execution` batches of an iterator.
+def step_by_step(steps: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Keras' function of several steps, `steps_per_execution` of them, as one call for each.
 
-    Keras' own loop is a graph, in which the devices' sums fail. Each step is a call of its own here, so several of
-    them cost as much as they do one by one; callbacks are called as often as on one device.
+    Its own loop is a graph, in which the devices' sums fail. For batches that are no iterator of TensorFlow it loops in
+    Python; so nothing is faster, and callbacks are called as often as on one device. Batches are taken out of the
+    graph: in it, a step that finds none has moved seeds and counters on by the time it fails.
     """
-
     import tensorflow as tf
 
     def function(iterator):
-        if not isinstance(iterator, (tf.data.Iterator, tf.distribute.DistributedIterator)):
-            return one_step(iterator)  # of `train_on_batch`, which gives one batch
-        steps, logs = model.steps_per_execution, None
-        model.steps_per_execution = 1
         try:
-            for _ in range(steps):
-                try:
-                    logs = one_step(iterator)
-                except (StopIteration, tf.errors.OutOfRangeError):
-                    if logs is None:
-                        raise
-                    break
-        finally:
-            model.steps_per_execution = steps
-        return logs
+            first = next(iterator)
+        except tf.errors.OutOfRangeError as error:
+            raise StopIteration from error
+        return steps(itertools.chain([first], iterator))
 
     return function

@@ -124,14 +124,14 @@ class VisionTransformer(HookedModel):
         if self.train_function is None or force:
             super().make_train_function(force)
             if num_replicas(self) > 1 and self.steps_per_execution > 1:
-                self.train_function = step_by_step(self, self.train_function)
+                self.train_function = step_by_step(self.train_function)
         return self.train_function
 
     def make_test_function(self, force: bool = False) -> Any:
         if self.test_function is None or force:
             super().make_test_function(force)
             if num_replicas(self) > 1 and self.steps_per_execution > 1:
-                self.test_function = step_by_step(self, self.test_function)
+                self.test_function = step_by_step(self.test_function)
         return self.test_function
 
     def get_compile_config(self) -> Arguments | None:
