@@ -40,6 +40,7 @@ from keras_vit.runs.finetune import finetune
 from keras_vit.runs.options import FinetuneOptions
 from keras_vit.training.callbacks import NonFiniteGuard, StepFacts, TrainingDivergedError
 from keras_vit.training.checkpoints import Checkpoints
+from keras_vit.training.devices import Devices, strategy
 from keras_vit.training.losses import SigmoidCrossentropy
 from keras_vit.training.memory import available_memory, check_memory, estimate_memory
 from keras_vit.training.optimizers import SGD, AdamW
@@ -119,6 +120,8 @@ __all__ = [
     "WarmupReciprocalSqrt",
     "SigmoidCrossentropy",
     "Checkpoints",
+    "strategy",
+    "Devices",
     "NonFiniteGuard",
     "StepFacts",
     "TrainingDivergedError",

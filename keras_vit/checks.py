@@ -6,6 +6,15 @@ import math
 import operator
 from collections.abc import Hashable, Mapping
 
+STRATEGIES = ("auto", "one", "mirrored", "tpu")  # for the devices of one machine
+TRAINING_PRECISIONS = ("auto", "float32", "mixed_bfloat16", "mixed_float16")  # Keras' dtype policies
+_SEVERAL_HOSTS = (
+    "Keras 3 does not train under MultiWorkerMirroredStrategy; for several hosts set KERAS_BACKEND=jax and use "
+    "`keras.distribution`."
+)
+_OTHER_STRATEGIES = {"none": 'Pass "one".'} | dict.fromkeys(
+    ("multi_worker", "multiworker", "multi_worker_mirrored", "MultiWorkerMirroredStrategy"), _SEVERAL_HOSTS
+)
 _TELLING = 3  # letters, from which on the part of a name may stand for it
 
 
@@ -110,3 +119,8 @@ def check_installed(module, purpose, extra):
         raise ImportError(
             f"{module} must be installed, since {purpose}.\nReceived: {error}. Run {install_hint(extra)}."
         ) from error
+
+
+def check_strategy_name(name) -> None:
+    """Raises unless `name` is one of `STRATEGIES`; of another engine's name it says what to use."""
+    check_choice("strategy", name, STRATEGIES, _OTHER_STRATEGIES)

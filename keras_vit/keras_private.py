@@ -92,6 +92,26 @@ def averages_of(optimizer: keras.optimizers.Optimizer) -> list:
     return optimizer._model_variables_moving_average
 
 
+def clip_after_sum(optimizer: keras.optimizers.Optimizer) -> None:
+    """Lets an optimizer of Keras clip gradients after their sum over TensorFlow's replicas, and sum them once.
+
+    Keras clips those of each replica first, and sums in a later private method. No public method is between.
+    """
+    clips = any(getattr(optimizer, name, None) for name in ("clipnorm", "global_clipnorm", "clipvalue"))
+    if not clips or isinstance(optimizer, HookedOptimizer) or "_clip_gradients" in vars(optimizer):
+        return
+    clip, add_up = optimizer._clip_gradients, optimizer._all_reduce_sum_gradients
+    optimizer._clip_gradients = lambda grads: clip([total for total, _ in add_up([(grad, None) for grad in grads])])
+    optimizer._all_reduce_sum_gradients = lambda grads_and_vars: grads_and_vars
+
+
+def flash_attention_was_enabled() -> bool:
+    """Whether `keras.config.enable_flash_attention` was called. Publicly that leaves it as it was by default."""
+    from keras.src.backend.common.global_state import GLOBAL_STATE_TRACKER
+
+    return getattr(GLOBAL_STATE_TRACKER, "flash_attention", False) is None
+
+
 def gpu_memory_limit() -> int:
     """Bytes that TensorFlow may take of its first GPU. Publicly it tells only what is in use."""
     from tensorflow.python.client import device_lib

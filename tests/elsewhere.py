@@ -28,21 +28,20 @@ CHECKS = {
     },
     "torch": {"logits": "test_backends.predictions"},
     "two devices": {
-        "micro-batches": "test_accumulation.two_devices_against_one",
         "batches": "test_pipeline.batches_of_two_devices",
         "uneven shares": "test_replicas.uneven_shares",
         "refusals": "test_replicas.refusals",
         "reloaded": "test_replicas.reloaded",
         "weights of a file": "test_load.mirrored_weights",
+        "one device": "test_mirrored.some_cases",
+        "overflow": "test_mirrored.overflow_on_one_device",
+        "clipping": "test_mirrored.clipped_by_keras",
+        "steps at once": "test_mirrored.measured_in_steps",
+        "scopes": "test_strategies.refused_scopes",
+        "strategy": "test_devices.mirrored_by_one_call",
+        "keras alone": "test_upstream_defects.keras_alone",
     },
 }
-
-
-def two_devices():
-    import tensorflow as tf
-
-    cpu = tf.config.list_physical_devices("CPU")[0]
-    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
 
 
 def run(path):
@@ -59,8 +58,10 @@ def run(path):
 
 def main(kind, out, *checks):
     sys.path[:0] = [str(HERE), *(str(path) for path in HERE.iterdir() if path.is_dir())]
+    from mirrored import logical_devices
+
     if kind == "two devices":
-        two_devices()
+        logical_devices(3)
     results = {check: run(CHECKS[kind][check]) for check in checks}
     Path(out).write_text(json.dumps(results))
 

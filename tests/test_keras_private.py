@@ -68,6 +68,15 @@ ADVICE = {
         "evaluation and `best.keras` of runs with Polyak averaging (`AveragedWeights`)",
         "public averages of an optimizer; else `keras.callbacks.SwapEMAWeights`, which rounds the weights",
     ),
+    "clip_after_sum": (
+        "optimizers of Keras with `clipnorm`, `global_clipnorm` or `clipvalue` on several devices",
+        "how `apply` of `keras/src/optimizers/base_optimizer.py` clips now; else refuse such optimizers in "
+        "`model/strategies.py`, whose users take `keras_vit.SGD` or `AdamW`",
+    ),
+    "flash_attention_was_enabled": (
+        "the refusal of `keras.config.enable_flash_attention`, which nothing here looks at",
+        "whether `keras.config.is_flash_attention_enabled` tells by now that it was called; then use that",
+    ),
     "gpu_memory_limit": (
         "`available_memory` on a GPU of TensorFlow, and so `check_memory` and the micro-batches of `finetune`",
         "a limit in `tf.config.experimental.get_memory_info`; else `None`, so that nothing is refused",
@@ -279,6 +288,36 @@ def test_averages_are_those_of_the_weights_in_their_order():
         first, second = map(numpy, keras_private.averages_of(optimizer))
         np.testing.assert_array_equal(first, [-0.5] * 2)  # 0 after the first step, then (0 + -1) / 2
         np.testing.assert_array_equal(second, [-2.0] * 3)  # -1, then (-1 + -3) / 2
+
+
+def test_keras_clips_what_was_added_up_once():
+    optimizer = keras.optimizers.SGD(1.0, clipnorm=1.0)
+    variable = keras.Variable(np.zeros(2, "float32"))
+    optimizer.build([variable])
+    calls = []
+    with relies_on("clip_after_sum"):
+        optimizer._all_reduce_sum_gradients = lambda pairs: calls.append("sum") or [(2 * g, v) for g, v in pairs]
+        for _ in range(2):  # compiled twice
+            keras_private.clip_after_sum(optimizer)
+        optimizer.apply([ops.convert_to_tensor([3.0, 4.0])])
+        assert calls == ["sum"]
+        np.testing.assert_allclose(numpy(variable), [-0.6, -0.8], rtol=1e-6)
+
+
+def test_optimizers_that_need_no_mending_are_left_alone():
+    for optimizer in (keras.optimizers.SGD(1.0), Spy()):
+        keras_private.clip_after_sum(optimizer)
+        assert not {"_clip_gradients", "_all_reduce_sum_gradients"} & set(vars(optimizer))
+
+
+def test_enabling_flash_attention_can_be_told_from_the_default():
+    keras.config.disable_flash_attention()
+    with relies_on("flash_attention_was_enabled"):
+        assert not keras_private.flash_attention_was_enabled()
+        keras.config.enable_flash_attention()
+        assert keras_private.flash_attention_was_enabled()
+        keras.config.disable_flash_attention()
+        assert not keras_private.flash_attention_was_enabled()
 
 
 def test_tensorflow_lists_devices_with_their_memory_limit(monkeypatch):

@@ -14,6 +14,7 @@ from keras_vit.annotations import Arguments, Shape, Tensor
 from keras_vit.checks import check_positive_int
 from keras_vit.layers import gradients
 from keras_vit.layers.composite import CastingLayer
+from keras_vit.layers.dropout import Dropout
 
 
 @keras.saving.register_keras_serializable("keras_vit")
@@ -55,7 +56,7 @@ class MultiHeadAttention(CastingLayer):
             keras.layers.Dense(hidden_size, kernel_initializer="glorot_uniform", dtype=self.dtype_policy, name=name)
             for name in ("query", "key", "value", "out")
         )
-        self.dropout = keras.layers.Dropout(dropout_rate, dtype=self.dtype_policy, name="dropout")
+        self.dropout = Dropout(dropout_rate, dtype=self.dtype_policy, name="dropout")
 
     def build(self, tokens_shape: Shape, queries_shape: Shape | None = None) -> None:
         self.build_parts(*((dense, (None, tokens_shape[-1])) for dense in (self.query, self.key, self.value, self.out)))

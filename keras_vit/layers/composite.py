@@ -7,6 +7,7 @@ from keras import ops
 
 from keras_vit.annotations import Arguments, Shape, Tensor
 from keras_vit.keras_private import flatten_layers, settle_policy
+from keras_vit.layers.dropout import next_seed
 
 
 class CompositeLayer(keras.layers.Layer):
@@ -59,7 +60,7 @@ def rematerialized(layer, compute):
     would hand its gradient on twice where nothing is traced.
     """
     weights = layer.weights  # seeds are not among them
-    drawn = [(generator.state, generator.next()) for generator in _seed_generators(layer)]
+    drawn = [(generator.state, next_seed(generator)) for generator in _seed_generators(layer)]
 
     def evaluate(inputs, *values):
         with keras.StatelessScope(state_mapping=[*drawn, *zip(weights, values, strict=True)]):

@@ -14,6 +14,7 @@ from keras_vit.checks import check_choice, check_positive_int
 from keras_vit.layers import gradients
 from keras_vit.layers.attention import MultiHeadAttention
 from keras_vit.layers.composite import CastingLayer, CompositeLayer, rematerialized
+from keras_vit.layers.dropout import Dropout
 from keras_vit.variants import ACTIVATIONS
 
 NORM_EPSILON = 1e-6
@@ -84,8 +85,8 @@ class MlpBlock(CastingLayer):
             )
             for name, size in (("dense_1", mlp_dim), ("dense_2", hidden_size))
         )
-        self.dropout_1 = keras.layers.Dropout(dropout_rate, dtype=self.dtype_policy, name="dropout_1")
-        self.dropout_2 = keras.layers.Dropout(dropout_rate, dtype=self.dtype_policy, name="dropout_2")
+        self.dropout_1 = Dropout(dropout_rate, dtype=self.dtype_policy, name="dropout_1")
+        self.dropout_2 = Dropout(dropout_rate, dtype=self.dtype_policy, name="dropout_2")
 
     def build(self, input_shape: Shape) -> None:
         self.build_parts((self.dense_1, (None, input_shape[-1])), (self.dense_2, (None, self.mlp_dim)))
@@ -176,12 +177,12 @@ class TransformerBlock(CompositeLayer):
         self.attention = MultiHeadAttention(
             hidden_size, num_heads, attention_dropout_rate, dtype=dtype, name="attention"
         )
-        self.dropout = keras.layers.Dropout(dropout_rate, dtype=dtype, name="dropout")
+        self.dropout = Dropout(dropout_rate, dtype=dtype, name="dropout")
         self.norm_2 = layer_norm(dtype, "norm_2", layer_norm_epsilon)
         self.mlp = MlpBlock(hidden_size, mlp_dim, dropout_rate, activation, dtype=dtype, name="mlp")
         # One draw per example and branch is what makes a dropout stochastic depth.
         self.stochastic_depth_1, self.stochastic_depth_2 = (
-            keras.layers.Dropout(stochastic_depth_rate, noise_shape=(None, 1, 1), dtype=dtype, name=name)
+            Dropout(stochastic_depth_rate, noise_shape=(None, 1, 1), dtype=dtype, name=name)
             for name in ("stochastic_depth_1", "stochastic_depth_2")
         )
 

@@ -11,6 +11,7 @@ from keras import ops
 
 from keras_vit.annotations import Arguments, Pair, Shape, Tensor
 from keras_vit.checks import check_choice, check_rate
+from keras_vit.layers.dropout import uniform
 from keras_vit.posembed import RESIZE_METHODS, resize_matrix, resize_pos_embed, sincos2d
 
 
@@ -189,7 +190,7 @@ class PatchDropout(keras.layers.Layer):
             return tokens
         prefix, patches = tokens[:, : self.num_prefix_tokens], tokens[:, self.num_prefix_tokens :]
         # Numbers drawn for every patch: the first ones in their order are a set drawn without putting back.
-        noise = keras.random.uniform(ops.shape(patches)[:2], seed=self.seed_generator)
+        noise = uniform(ops.shape(patches)[:2], self.seed_generator)
         kept = ops.argsort(noise, axis=1)[:, : self._count(patches.shape[1], ops.shape(patches)[1])]  # (B, kept)
         patches = ops.take_along_axis(patches, ops.expand_dims(kept, -1), axis=1)  # (B, kept, D)
         return ops.concatenate([prefix, patches], axis=1)

@@ -12,8 +12,9 @@ from keras import ops
 
 from keras_vit.checks import check_positive_int
 from keras_vit.keras_private import updated_metrics
+from keras_vit.layers.dropout import images_of_batch
 from keras_vit.model import filling
-from keras_vit.model.replicas import check_means, count, each, filled, logs, share
+from keras_vit.model.replicas import agreed, check_means, count, each, filled, logs, share
 
 
 def check_accumulation(steps, optimizer, losses) -> None:
@@ -50,10 +51,10 @@ def check_accumulation(steps, optimizer, losses) -> None:
 def train_step(model, *arguments):
     """`model.train_step` over `model.accumulation_steps` micro-batches; the arguments are those of Keras' own.
 
-    Only one micro-batch's activations are held at a time, and one set of gradients more than without. Dropout draws
-    anew for each. Sample and class weights count as in the whole batch, and metrics see the predictions for all of it.
-    A batch (of one replica) that is no multiple of k, as the last of an epoch may be, is filled up with images that
-    count nothing.
+    Only one micro-batch's activations are held at a time, and one set of gradients more than without. On TensorFlow
+    dropout's masks are those of the whole batch; on JAX they are drawn anew for each part. Sample and class weights
+    count as in the whole batch, and metrics see the predictions for all of it. A batch (of one replica) that is no
+    multiple of k, as the last of an epoch may be, is filled up with images that count nothing.
     """
     return _TRAIN_STEPS[keras.backend.backend()](model, *arguments)
 
@@ -63,14 +64,17 @@ def _tensorflow_step(model, data):
 
     x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
     steps = model.accumulation_steps
-    mean = share(x)
-    parts = each(lambda tensor: _cut(tensor, steps, -1), filled(x, y, sample_weight, mean, steps))
+    mean, first = share(x)
+    whole = filled(x, y, sample_weight, mean, steps)
+    size = count(whole[0]) // steps
+    parts = each(lambda tensor: _cut(tensor, steps, -1), whole)
     variables = model.trainable_weights
     unconnected: set[int] = set()
 
     def one_part(index):
         x, y, sample_weight = each(lambda part: part[index], parts)
-        with tf.GradientTape() as tape:
+        moves_on = tf.cast(index == steps - 1, "int32")
+        with tf.GradientTape() as tape, images_of_batch(first + index * size, size, moves_on):
             predictions = model(x, training=True)
             loss = model.compute_loss(x, y, predictions, sample_weight, training=True) / steps
             scaled = model.optimizer.scale_loss(loss)
@@ -95,6 +99,7 @@ def _tensorflow_step(model, data):
         lambda index, *_: index < steps, body, start, parallel_iterations=1, maximum_iterations=steps
     )
     gradients = [None if index in unconnected else gradient for index, gradient in enumerate(gradients)]
+    gradients = agreed(gradients, model.optimizer)
     model.optimizer.apply_gradients(zip(gradients, variables, strict=True))
     predictions = keras.tree.pack_sequence_as(model.output, [array.concat() for array in arrays])
     return logs(model, x, y, predictions, sample_weight, loss, mean)

@@ -5,6 +5,7 @@ and 2 of the last 5, and of 17 they get 1 and none. Keras averages each share an
 images of a small share for more, and crashes on one without images. Here each image counts as in the whole batch.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -12,36 +13,9 @@ from keras import ops
 
 from keras_vit.annotations import Tensor
 from keras_vit.keras_private import track_loss
+from keras_vit.layers.dropout import images_of_batch
 
 MEANS = ("sum_over_batch_size", "mean")  # reductions whose mean over equal parts is that of the whole
-
-
-def num_replicas(model: keras.Model) -> int:
-    """Devices that share this model's batches by a strategy of TensorFlow; 1 on other backends."""
-    strategy = getattr(model, "distribute_strategy", None)
-    return 1 if strategy is None else strategy.num_replicas_in_sync
-
-
-def check_replicated(model: keras.Model, jit_compile: Any, losses: Any) -> None:
-    """Raises for what several devices cannot compute as one would.
-
-    Args:
-        model: made in the scope of its strategy.
-        jit_compile: of `compile`.
-        losses: of `compile`.
-
-    Raises:
-        ValueError: for XLA, and for a loss that is no mean over the batch.
-    """
-    devices = num_replicas(model)
-    if devices == 1:
-        return
-    if jit_compile is True:
-        raise ValueError(
-            "XLA cannot compile a step of several devices, which add their gradients up in it.\n"
-            f"Received: jit_compile=True under a strategy of {devices} devices. Leave `jit_compile` out."
-        )
-    check_means(losses, "a batch that several devices share")
 
 
 def check_means(losses: Any, what: str) -> None:
@@ -74,21 +48,22 @@ def train_step(model: keras.Model, data: Any) -> dict[str, Tensor]:
     import tensorflow as tf
 
     x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
-    mean = share(x)
+    mean, first = share(x)
     images, labels, weights = filled(x, y, sample_weight, mean)
-    with tf.GradientTape() as tape:
+    with tf.GradientTape() as tape, images_of_batch(first, count(images)):
         predictions = model(images, training=True)
         loss = model.compute_loss(images, labels, predictions, weights, training=True)
         scaled = model.optimizer.scale_loss(loss)
     variables = model.trainable_weights
-    model.optimizer.apply_gradients(zip(tape.gradient(scaled, variables), variables, strict=True))
+    gradients = agreed(tape.gradient(scaled, variables), model.optimizer)
+    model.optimizer.apply_gradients(zip(gradients, variables, strict=True))
     return logs(model, x, y, predictions, sample_weight, loss, mean)
 
 
 def test_step(model: keras.Model, data: Any) -> dict[str, Tensor]:
     """`model.test_step` of one of several devices on TensorFlow."""
     x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
-    mean = share(x)
+    mean, _ = share(x)
     images, labels, weights = filled(x, y, sample_weight, mean)
     predictions = model(images, training=False)
     loss = model.compute_loss(images, labels, predictions, weights, training=False)
@@ -108,7 +83,7 @@ def logs(model, x, y, predictions, sample_weight, loss, mean) -> dict[str, Tenso
     Args:
         predictions: for these, and perhaps more behind them.
         loss: this device's part of the loss, so that those of all devices add up to that of the batch.
-        mean: what `share` gives.
+        mean: of images, as `share` gives it.
     """
     import tensorflow as tf
 
@@ -123,17 +98,44 @@ def count(x: Any) -> Any:
     return ops.shape(keras.tree.flatten(x)[0])[0]
 
 
-def share(x: Any) -> Any:
-    """How many images each device has in the mean: what Keras divides by, where it should."""
-    images = count(x)
-    if keras.backend.backend() != "tensorflow":
-        return images
+def share(x: Any) -> tuple[Any, Any]:
+    """How many images each device has in the mean, and the index in the batch of the first that this device has.
+
+    The mean is what Keras divides by, where it should. Devices share a batch in its order. TensorFlow only.
+    """
     import tensorflow as tf
 
-    replicas = tf.distribute.get_strategy().num_replicas_in_sync
+    images, replicas = count(x), tf.distribute.get_strategy().num_replicas_in_sync
     if replicas == 1:
-        return images
-    return tf.distribute.get_replica_context().all_reduce("SUM", tf.cast(images, "float32")) / replicas
+        return images, 0
+    context = tf.distribute.get_replica_context()
+    mine = tf.one_hot(context.replica_id_in_sync_group, replicas) * tf.cast(images, "float32")
+    shares = context.all_reduce("SUM", mine)
+    before = tf.cast(tf.range(replicas) < context.replica_id_in_sync_group, "float32")
+    return tf.reduce_sum(shares) / replicas, tf.cast(tf.reduce_sum(shares * before), "int32")
+
+
+def agreed(gradients: Sequence[Tensor], optimizer: keras.optimizers.Optimizer) -> list:
+    """Gradients that are finite on every device or on none, since under loss scaling each decides about the step.
+
+    Keras takes them for added up already (`LossScaleOptimizer`, where it asks `check_finite`), which they are later.
+    """
+    import tensorflow as tf
+
+    if not isinstance(optimizer, keras.optimizers.LossScaleOptimizer) or _alone():
+        return list(gradients)
+    finite = [tf.reduce_all(tf.math.is_finite(gradient)) for gradient in gradients if gradient is not None]
+    overflow = tf.where(tf.reduce_all(finite), 0.0, float("inf"))
+    overflow = tf.distribute.get_replica_context().all_reduce("SUM", overflow)
+    first = next(index for index, gradient in enumerate(gradients) if gradient is not None)
+    told = gradients[first] + tf.cast(overflow, gradients[first].dtype)  # one that is not finite is enough
+    return [*gradients[:first], told, *gradients[first + 1 :]]
+
+
+def _alone():
+    import tensorflow as tf
+
+    return tf.distribute.get_strategy().num_replicas_in_sync == 1
 
 
 def filled(x: Any, y: Any, sample_weight: Any, mean: Any, multiple: int = 1) -> tuple[Any, Any, Any]:
@@ -144,7 +146,7 @@ def filled(x: Any, y: Any, sample_weight: Any, mean: Any, multiple: int = 1) -> 
     are.
 
     Args:
-        mean: what `share` gives.
+        mean: of images, as `share` gives it.
     """
     images = count(x)
     if isinstance(images, int) and mean is images and images % multiple == 0:

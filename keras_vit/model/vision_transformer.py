@@ -15,10 +15,18 @@ from keras_vit.model.accumulation import check_accumulation
 from keras_vit.model.accumulation import train_step as accumulated_train_step
 from keras_vit.model.first_look import looked_at, sharing_batches
 from keras_vit.model.logits_check import LogitsError, check_reads_outputs
-from keras_vit.model.replicas import check_replicated, num_replicas
 from keras_vit.model.replicas import predict_step as replicated_predict_step
 from keras_vit.model.replicas import test_step as replicated_test_step
 from keras_vit.model.replicas import train_step as replicated_train_step
+from keras_vit.model.strategies import (
+    check_engine,
+    check_replicated,
+    check_scope,
+    mend_optimizer,
+    num_replicas,
+    own_scope,
+    step_by_step,
+)
 from keras_vit.preprocessing import Preprocessing
 from keras_vit.variants import ViTConfig
 
@@ -77,13 +85,18 @@ class VisionTransformer(HookedModel):
         """
         given = inspect.signature(super().compile).bind(*args, **kwargs).arguments
         check_reads_outputs(self, given.get("loss"), (given.get("metrics"), given.get("weighted_metrics")))
-        super().compile(*args, **kwargs)
+        check_engine()
+        with own_scope(self):
+            super().compile(*args, **kwargs)
         check_accumulation(accumulation_steps, self.optimizer, self.loss)
-        check_replicated(self, given.get("jit_compile"), self.loss)
+        check_replicated(self, given)
+        mend_optimizer(self)
         self.accumulation_steps = accumulation_steps
 
     def fit(self, x: Any = None, *args: Any, **kwargs: Any) -> Any:
         """Keras' `fit`, which warns of pixels that were not scaled, and fills up batches that devices cannot share."""
+        check_engine()
+        check_scope(self)
         self.data_start_step = getattr(x, "start_step", None)  # which `Checkpoints` looks at
         given = inspect.signature(keras.Model.fit).bind_partial(None, None, *args, **kwargs).arguments
         size, validation = given.get("batch_size"), given.get("validation_data")
@@ -120,6 +133,20 @@ class VisionTransformer(HookedModel):
 
     def predict_step(self, *args: Any) -> Any:
         return replicated_predict_step(self, *args) if num_replicas(self) > 1 else super().predict_step(*args)
+
+    def make_train_function(self, force: bool = False) -> Any:
+        if self.train_function is None or force:
+            super().make_train_function(force)
+            if num_replicas(self) > 1 and self.steps_per_execution > 1:
+                self.train_function = step_by_step(self.train_function)
+        return self.train_function
+
+    def make_test_function(self, force: bool = False) -> Any:
+        if self.test_function is None or force:
+            super().make_test_function(force)
+            if num_replicas(self) > 1 and self.steps_per_execution > 1:
+                self.test_function = step_by_step(self.test_function)
+        return self.test_function
 
     def get_compile_config(self) -> Arguments | None:
         config = super().get_compile_config()

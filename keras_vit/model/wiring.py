@@ -14,6 +14,7 @@ import keras
 from keras_vit import layers
 from keras_vit.annotations import Tensor
 from keras_vit.checks import check_positive_int
+from keras_vit.layers.dropout import Dropout
 from keras_vit.layers.encoder import layer_norm
 from keras_vit.model.vision_transformer import VisionTransformer
 from keras_vit.preprocessing import Preprocessing
@@ -61,7 +62,7 @@ def wire(
             resize_method=resize_method,
             name="position_embedding",
         )(tokens, feature_map)
-        tokens = keras.layers.Dropout(config.dropout_rate, name="dropout")(tokens)
+        tokens = Dropout(config.dropout_rate, name="dropout")(tokens)
     if config.patch_dropout_rate:
         tokens = layers.PatchDropout(config.patch_dropout_rate, config.num_prefix_tokens, name="patch_dropout")(tokens)
     tokens = _encoder(tokens, config)

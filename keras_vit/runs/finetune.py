@@ -128,7 +128,9 @@ def finetune(
     earlier = find_earlier(out, options.resume)
     check_installed("matplotlib", "it draws the pictures of a run", "train")
     check_installed("jinja2", "it fills in the report of a run", "train")
-    preparation = dataclasses.replace(prepare(data, as_begun(options, earlier), say), options=options)
+    preparation = prepare(data, as_begun(options, earlier), say)
+    asked = dataclasses.replace(preparation.options, accumulation_steps=options.accumulation_steps)
+    preparation = dataclasses.replace(preparation, options=asked)
     configuration = configuration_of(preparation, data, out)
     if earlier is not None:
         check_same(out, earlier, configuration)

@@ -12,14 +12,22 @@ from collections.abc import Callable
 from typing import Any, TypedDict, TypeVar
 
 from keras_vit.annotations import FilePath
-from keras_vit.checks import check_choice, check_positive, check_positive_int, check_seed, check_share, did_you_mean
+from keras_vit.checks import (
+    STRATEGIES,
+    TRAINING_PRECISIONS,
+    check_choice,
+    check_positive,
+    check_positive_int,
+    check_seed,
+    check_share,
+    check_strategy_name,
+    did_you_mean,
+)
 from keras_vit.recipes import Recipe, find_recipe
 from keras_vit.variants import BUILDERS, VARIANTS, ViTConfig
 from keras_vit.weights.hub import near
 from keras_vit.weights.resolve import check_weights
 
-PRECISIONS = ("float32", "mixed_bfloat16", "mixed_float16")  # Keras' dtype policies
-STRATEGIES = ("none", "mirrored")
 LAYOUTS = ("none", "replicated", "fsdp", "tensor")
 ON_BAD_IMAGE = ("skip", "raise")
 RESUME = ("auto", "never", "must")
@@ -58,10 +66,12 @@ class FinetuneOptions:
         ema_momentum: of Polyak averaging, in [0, 1), instead of the recipe's.
         lora_rank: trains low-rank factors of this rank and the head only.
         trainable: `"all"`, `"head"`, or `"last_blocks:k"`.
-        precision: `"float32"`, `"mixed_bfloat16"` or `"mixed_float16"`.
+        precision: `"float32"`, `"mixed_bfloat16"`, `"mixed_float16"`, or `"auto"`, half precision where it pays: see
+            `keras_vit.strategy`. On a CPU that is float32.
         layout: on the JAX backend, how all devices of all processes share the model: `"replicated"`, `"fsdp"`,
             `"tensor"`, or `"tensor:k"` with k devices to a copy; `"none"` is one device.
-        strategy: `"mirrored"` for all GPUs of this machine by TensorFlow, or `"none"`.
+        strategy: on TensorFlow `"one"` device, `"mirrored"` for all GPUs of this machine, `"tpu"`, or `"auto"`: see
+            `keras_vit.strategy`. A model that is built stays on the devices that it was built for.
         seed: of the split, the order, the augmentation, and the random initialisation.
         on_bad_image: `"skip"` names files that cannot be decoded and goes on; `"raise"` refuses them.
         resume: `"auto"` goes on with an unfinished run of the same options and data, and starts where there is none;
@@ -127,7 +137,9 @@ class FinetuneOptions:
     seed: int = _option(
         0, "of the split, the order, the augmentation and the random initialisation", type=int, metavar="N"
     )
-    precision: str = _option("float32", "of the computation; weights stay in float32", choices=PRECISIONS)
+    precision: str = _option(
+        "auto", "of the computation; auto: half where it pays; weights stay in float32", choices=TRAINING_PRECISIONS
+    )
     on_bad_image: str = _option("skip", "leave out files that cannot be decoded, or refuse them", choices=ON_BAD_IMAGE)
     layout: str = _option(
         "none", "on JAX, how all devices share the model: replicated, fsdp or tensor:K", metavar="LAYOUT"
@@ -139,9 +151,10 @@ class FinetuneOptions:
         10.0, "how often the state is saved within an epoch", type=float, metavar="MINUTES"
     )
     checkpoint_every: int | None = _option(None, "the same in steps; by default none", type=int, metavar="STEPS")
-    strategy: str = _option("none", "mirrored trains on all GPUs of this machine together", choices=STRATEGIES)
+    strategy: str = _option("auto", "one device, all GPUs together, or a TPU; auto: what is there", choices=STRATEGIES)
 
     def __post_init__(self):
+        check_strategy_name(self.strategy)
         for option in dataclasses.fields(self):
             if choices := option.metadata["parser"].get("choices"):
                 check_choice(option.name, getattr(self, option.name), choices)
@@ -202,7 +215,7 @@ class FinetuneOptions:
 
     def _check_layout(self):
         layout, _ = parse_layout(self.layout)
-        if layout != "none" and self.strategy not in ("none", "auto"):
+        if layout != "none" and self.strategy not in ("one", "auto"):
             raise ValueError(
                 "`layout` is JAX's way to many devices, and `strategy` TensorFlow's, so pass one.\n"
                 f"Received: layout={self.layout!r}, strategy={self.strategy!r}."

@@ -1,6 +1,5 @@
 """What a run starts from: the data, the model, the weights that learn, and the plan, all of them checked."""
 
-import contextlib
 import dataclasses
 import math
 
@@ -14,11 +13,13 @@ from keras_vit.hosts.distribution import spread
 from keras_vit.model.filling import spread_over
 from keras_vit.model.freezing import freeze
 from keras_vit.model.lora import add_lora
+from keras_vit.model.strategies import num_replicas
 from keras_vit.model.vision_transformer import VisionTransformer
 from keras_vit.model.wiring import DEFAULT_IMAGE_SIZE, check_image_size
 from keras_vit.recipes import find_recipe
 from keras_vit.runs.options import FinetuneOptions, parse_layout, parse_trainable
 from keras_vit.runs.small_models import SMALL_MODELS, small_model
+from keras_vit.training.devices import strategy
 from keras_vit.training.memory import available_memory, check_memory, largest_micro_batch
 from keras_vit.training.model_check import check_model
 from keras_vit.training.plan import Plan, plan
@@ -37,7 +38,7 @@ class Preparation:
     """All that training needs.
 
     Attributes:
-        options: what was asked for.
+        options: what was asked for, with the strategy and precision that were found.
         source: the data.
         split: that the result is measured on.
         model: compiled.
@@ -60,33 +61,30 @@ class Preparation:
 def prepare(data, options: FinetuneOptions, say) -> Preparation:
     """Opens the data, builds and compiles the model, and refuses what cannot be trained."""
     _check_request(options)
+    devices = _find_devices(options, say)
+    options = dataclasses.replace(options, strategy=devices.kind, precision=devices.precision)
     source = open_source(data, seed=options.seed, on_bad_image=options.on_bad_image)
     _say_source(source, say)
     split = _measured_split(source)
     keras.utils.set_random_seed(options.seed)
     small = small_model(source)
     recipe = _find_recipe(options, small)
-    with _strategy_scope(options.strategy) as devices, _dtype_policy(options.precision):
+    with devices:
         model, head = _find_model(options, source, small, recipe)
-        devices = max(devices, spread_over())
+        sharing = max(devices.num_replicas, spread_over())
         _choose_weights(model, options)
-        training_plan = _make_plan(options, source, model, recipe, devices, say)
+        training_plan = _make_plan(options, source, model, recipe, sharing, say)
         augmentation = find_augmentation(recipe.augmentation if options.augmentation is None else options.augmentation)
         smooth = recipe.loss == "softmax" and recipe.label_smoothing
         labels = "one_hot" if augmentation.mixes or smooth else "int"
         training_plan.prepare(model, head)
         model.compile(**training_plan.compile_arguments(labels))
     _say_plan(model, training_plan, say)
-    return Preparation(options, source, split, model, training_plan, augmentation, labels, devices)
+    return Preparation(options, source, split, model, training_plan, augmentation, labels, sharing)
 
 
 def _check_request(options):
     """Refuses what no data could mend, before they are looked through."""
-    if options.strategy != "none" and keras.backend.backend() != "tensorflow":
-        raise ValueError(
-            "`strategy='mirrored'` is TensorFlow's.\n"
-            f"Received: the {keras.backend.backend()} backend. Set KERAS_BACKEND=tensorflow."
-        )
     if options.layout != "none":
         _check_layout(options)
     if isinstance(options.model, VisionTransformer):
@@ -286,27 +284,15 @@ def _memory_of(recipe):
     return {"optimizer": recipe.optimizer, "ema": recipe.ema_momentum is not None}
 
 
-@contextlib.contextmanager
-def _strategy_scope(strategy):
-    """Gives the number of devices that share a batch."""
-    if strategy == "none":
-        yield 1
-        return
-    import tensorflow as tf
-
-    mirrored = tf.distribute.MirroredStrategy()
-    with mirrored.scope():
-        yield mirrored.num_replicas_in_sync
-
-
-@contextlib.contextmanager
-def _dtype_policy(precision):
-    before = keras.config.dtype_policy()
-    keras.config.set_dtype_policy(precision)
-    try:
-        yield
-    finally:
-        keras.config.set_dtype_policy(before)
+def _find_devices(options, say):
+    """Those asked for; a model that is built keeps its own unless others are."""
+    built = isinstance(options.model, VisionTransformer)
+    devices = strategy("one" if built and options.strategy == "auto" else options.strategy, precision=options.precision)
+    if built and devices.kind == "one":
+        devices = dataclasses.replace(devices, num_replicas=num_replicas(options.model))
+    if (devices.kind, devices.precision) != ("one", "float32"):
+        say(f"devices {devices.reason}")
+    return devices
 
 
 def _say_source(source, say):

@@ -1,4 +1,5 @@
-"""A step over micro-batches is the step of the whole batch: on both backends, under XLA and on two devices."""
+"""A step over micro-batches is the step of the whole batch: on both backends and under XLA; on several devices in
+`test_mirrored.py`."""
 
 import functools
 
@@ -182,22 +183,3 @@ def micro_batches_against_the_whole():
 def test_micro_batches_on_jax_train_as_the_whole_batch(found):
     assert len(found) == 2
     assert max(found) < TOLERANCE
-
-
-def two_devices_against_one():
-    import tensorflow as tf
-
-    found = {}
-    for name in ("sgd", "adamw"):
-        one = train(1, name)
-        with tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope():
-            found[name] = furthest(train(1, name), one)
-            found[name + " in micro-batches"] = furthest(train(2, name), one)
-    return found
-
-
-@pytest.mark.elsewhere("two devices", "micro-batches")
-def test_two_devices_train_as_one_with_clipping_and_micro_batches(found):
-    """Clipping by the norm over both devices, decay, averaging and loss: with Keras' clipping it is off by .1."""
-    assert len(found) == 4
-    assert max(found.values()) < TOLERANCE, found

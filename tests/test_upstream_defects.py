@@ -1,0 +1,130 @@
+"""What Keras 3.15 computes wrongly on several devices, with a model that is Keras' alone: one test for each defect.
+
+A failure is good news: Keras has mended it. The test says what can be deleted here then.
+"""
+
+import keras
+import numpy as np
+import pytest
+from conftest import run_python
+from mirrored import engine, on
+
+import keras_vit
+
+pytestmark = pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="strategies are TensorFlow's")
+# What is there for the defect, and goes with it.
+MENDED_BY = {
+    "clipping": "`keras_private.clip_after_sum`, and `HookedOptimizer._clip_gradients`",
+    "accumulation": "its row in `_check_optimizer` of model/strategies.py",
+    "overwriting": "its row in `_check_optimizer` of model/strategies.py",
+    "uneven last batch": "`filled` and the steps of model/replicas.py",
+    "uneven first batch": "`keras_private.HookedModel`",
+    "overflow": "`agreed` of model/replicas.py",
+    "masks": "`images_of_batch` of layers/dropout.py, but for micro-batches",
+    "steps at once": "`step_by_step` of model/strategies.py",
+}
+NEAR = 1e-5  # float32 sums in another order
+
+
+def dense_model(optimizer, policy="float32"):
+    with_policy = keras.DTypePolicy(policy)
+    inputs = keras.Input((4,))
+    model = keras.Model(inputs, keras.layers.Dense(3, kernel_initializer="ones", dtype=with_policy)(inputs))
+    model.compile(optimizer(), "mse")
+    return model
+
+
+def after_fit(devices, count=8, optimizer=lambda: keras.optimizers.SGD(0.1)):
+    model = on(devices, dense_model, optimizer)
+    data = np.random.default_rng(0).normal(size=(count, 4)).astype("float32")
+    model.fit(data, np.zeros((count, 3)), 8, shuffle=False, verbose=0)
+    return model.get_weights()[0]
+
+
+def differs(**arguments):
+    return bool(np.abs(after_fit(2, **arguments) - after_fit(1, **arguments)).max() > NEAR)
+
+
+def fails(**arguments):
+    try:
+        after_fit(2, **arguments)
+    except Exception:
+        return True
+    return False
+
+
+def overflows():
+    """Whether weights are lost where the gradients of the second device alone are not finite."""
+    with engine(2).scope():
+        optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1))
+        model = dense_model(lambda: optimizer)
+    data = np.ones((8, 4), "float32")
+    data[4:] = 1e36
+    model.fit(data, np.zeros((8, 3)), 8, shuffle=False, verbose=0)
+    return not np.isfinite(model.get_weights()[0]).all()
+
+
+def same_masks():
+    """Whether both devices leave out the same of their images."""
+    import tensorflow as tf
+
+    strategy = engine(2)
+    with strategy.scope():
+        layer = keras.layers.Dropout(0.5, seed=1)
+    run = tf.function(lambda: strategy.run(lambda: layer(tf.ones((4, 9)), training=True)))
+    one, two = strategy.experimental_local_results(run())
+    return bool((one.numpy() == two.numpy()).all())
+
+
+def keras_alone():
+    return {
+        "clipping": differs(optimizer=lambda: keras.optimizers.SGD(0.1, global_clipnorm=0.1)),
+        "accumulation": fails(optimizer=lambda: keras.optimizers.SGD(0.1, gradient_accumulation_steps=2)),
+        "overwriting": fails(optimizer=lambda: keras.optimizers.SGD(0.1, use_ema=True, ema_overwrite_frequency=2)),
+        "uneven last batch": differs(count=13),
+        "uneven first batch": fails(count=7),
+        "overflow": overflows(),
+        "masks": same_masks(),
+    }
+
+
+@pytest.mark.elsewhere("two devices", "keras alone")
+@pytest.mark.parametrize("defect", [name for name in MENDED_BY if name != "steps at once"])
+def test_keras_still_has_the_defect_that_is_mended_here(found, defect):
+    assert found[defect], f"Keras {keras.__version__} has mended it. Delete {MENDED_BY[defect]}."
+
+
+STEPS_AT_ONCE = """
+import keras, numpy as np, tensorflow as tf
+cpu = tf.config.list_physical_devices("CPU")[0]
+tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+with tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope():  # with TensorFlow's default sums
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3)])
+    model.compile("sgd", "mse", steps_per_execution=2)
+try:
+    model.fit(np.ones((16, 4)), np.zeros((16, 3)), 8, verbose=0)
+except tf.errors.InvalidArgumentError as error:
+    print("placeholder" in str(error))
+"""
+
+
+def test_keras_still_fails_with_steps_at_once():
+    """In a process of its own: TensorFlow numbers these sums by process."""
+    said = run_python(STEPS_AT_ONCE, backend="tensorflow")
+    defect = f"Keras {keras.__version__} has mended it. Delete {MENDED_BY['steps at once']}."
+    assert said.strip() == "True", defect
+
+
+def test_what_is_mended_is_there():
+    """So that the advice of the tests above stays true."""
+    from keras_vit import keras_private
+    from keras_vit.layers import dropout
+    from keras_vit.model import replicas, strategies
+
+    assert keras_private.clip_after_sum
+    assert keras_private.HookedModel
+    assert issubclass(keras_vit.SGD, keras_private.HookedOptimizer)
+    assert replicas.agreed
+    assert replicas.filled
+    assert strategies.step_by_step
+    assert dropout.images_of_batch

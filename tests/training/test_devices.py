@@ -1,0 +1,158 @@
+"""`keras_vit.strategy`: what it picks on machines that are played, and what `with` sets and restores."""
+
+import types
+
+import keras
+import numpy as np
+import pytest
+from conftest import images, make_tiny
+
+import keras_vit
+from keras_vit.checks import STRATEGIES
+
+pytestmark = pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="strategies are TensorFlow's")
+
+
+def machine(monkeypatch, gpus=(), tpus=0, **environment):
+    """A machine with GPUs of these compute capabilities."""
+    import tensorflow as tf
+
+    for name in ("TPU_NAME", "KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    devices = {"GPU": list(range(len(gpus))), "TPU": ["TPU:0"] * tpus, "CPU": ["CPU:0"]}
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind=None: devices[kind])
+    monkeypatch.setattr(
+        tf.config.experimental, "get_device_details", lambda gpu: {"compute_capability": gpus[gpu]} if gpus[gpu] else {}
+    )
+    made = []
+    played = types.SimpleNamespace(num_replicas_in_sync=max(len(gpus), 1))
+    monkeypatch.setattr(tf.distribute, "MirroredStrategy", lambda *given: made.append(given) or played)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("gpus", "kind", "precision", "reason"),
+    [
+        ((), "one", "float32", "no GPU or TPU is found"),
+        (((9, 0),), "one", "mixed_bfloat16", "this machine has one GPU"),
+        (((9, 0), (8, 0)), "mirrored", "mixed_bfloat16", "2 GPUs"),
+        (((9, 0), (7, 5)), "mirrored", "mixed_float16", "compute capability 7.5 have tensor cores"),
+        (((7, 0),), "one", "mixed_float16", "float16"),
+        (((6, 1),), "one", "float32", "no tensor cores"),
+        ((None,), "one", "float32", "capability 0.0"),
+    ],
+)
+def test_auto_picks_by_what_is_there(monkeypatch, gpus, kind, precision, reason):
+    made = machine(monkeypatch, gpus)
+    devices = keras_vit.strategy()
+    assert (devices.kind, devices.precision, devices.num_replicas) == (kind, precision, max(len(gpus), 1))
+    assert reason in devices.reason
+    assert made == ([()] if kind == "mirrored" else [])
+
+
+def test_precision_that_is_asked_for_holds(monkeypatch):
+    machine(monkeypatch, ((9, 0),))
+    devices = keras_vit.strategy("one", precision="float32")
+    assert (devices.precision, devices.reason) == ("float32", "one: asked for; float32: asked for")
+
+
+@pytest.mark.parametrize(
+    ("tpus", "environment", "name"),
+    [
+        (1, {}, "local"),
+        (0, {"TPU_NAME": "grpc://10.0.0.2:8470"}, "grpc://10.0.0.2:8470"),
+        (0, {"KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS": "grpc://10.0.0.2:8470"}, None),
+    ],
+)
+def test_tpu_is_found_connected_and_initialised_in_this_order(monkeypatch, tpus, environment, name):
+    """With a TPU that is played; none was run."""
+    import tensorflow as tf
+
+    machine(monkeypatch, tpus=tpus, **environment)
+    calls = []
+
+    def noted(call, result=None):
+        return lambda *given, **named: calls.append((call, *given, *named.values())) or result
+
+    engine = types.SimpleNamespace(num_replicas_in_sync=8)
+    resolvers = tf.distribute.cluster_resolver
+    monkeypatch.setattr(resolvers, "TPUClusterResolver", noted("resolve", "the resolver"))
+    monkeypatch.setattr(tf.config, "experimental_connect_to_cluster", noted("connect"))
+    monkeypatch.setattr(tf.tpu.experimental, "initialize_tpu_system", noted("initialise"))
+    monkeypatch.setattr(tf.distribute, "TPUStrategy", noted("strategy", engine))
+    devices = keras_vit.strategy("auto")
+    steps = [(step, "the resolver") for step in ("connect", "initialise", "strategy")]
+    assert calls == [("resolve", name), *steps]
+    assert (devices.kind, devices.precision, devices.num_replicas) == ("tpu", "mixed_bfloat16", 8)
+    assert devices.engine is engine
+
+
+def test_tpu_that_is_not_there_is_said(monkeypatch):
+    import tensorflow as tf
+
+    machine(monkeypatch)
+    with pytest.raises(ValueError, match=r"needs a TPU[\s\S]*a machine without one. Set TPU_NAME"):
+        keras_vit.strategy("tpu")
+    machine(monkeypatch, TPU_NAME="nowhere")
+
+    def fail(**given):
+        raise ValueError("nobody of that name")
+
+    monkeypatch.setattr(tf.distribute.cluster_resolver, "TPUClusterResolver", fail)
+    with pytest.raises(ValueError, match=r"Received: ValueError: nobody of that name. Set TPU_NAME"):
+        keras_vit.strategy("auto")
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("none", 'Pass "one".'),
+        ("mirored", "Did you mean 'mirrored'"),
+        ("MultiWorkerMirroredStrategy", "set KERAS_BACKEND=jax and use `keras.distribution`"),
+        ("multi_worker", "several hosts"),
+        (None, "must be one of 'auto', 'one', 'mirrored', 'tpu'"),
+    ],
+)
+def test_other_words_are_refused_with_what_to_use(word, said):
+    for call in (keras_vit.strategy, lambda word: keras_vit.FinetuneOptions(strategy=word)):
+        with pytest.raises(ValueError, match=r"`strategy` must be one of") as error:
+            call(word)
+        assert said in str(error.value)
+
+
+@pytest.mark.parametrize("kind", STRATEGIES[:2])
+def test_other_backends_have_one_device(monkeypatch, kind):
+    monkeypatch.setattr(keras.backend, "backend", lambda: "torch")
+    devices = keras_vit.strategy(kind)
+    assert (devices.kind, devices.precision, devices.num_replicas, devices.engine) == ("one", "float32", 1, None)
+    with pytest.raises(ValueError, match=r"`strategy='mirrored'` is TensorFlow's.\nReceived: the torch backend"):
+        keras_vit.strategy("mirrored")
+
+
+def test_policy_holds_inside_only_also_after_an_error_and_nested():
+    devices = keras_vit.strategy("one", precision="mixed_bfloat16")
+    with devices as inside, devices:
+        assert inside is devices
+        assert keras.config.dtype_policy().name == "mixed_bfloat16"
+    with pytest.raises(RuntimeError), devices:
+        raise RuntimeError
+    assert keras.config.dtype_policy().name == "float32"
+
+
+def mirrored_by_one_call():
+    """Of a model built and compiled inside, and trained outside: devices, precision, and a loss."""
+    with keras_vit.strategy("mirrored", precision="mixed_bfloat16") as devices:
+        model = make_tiny(num_layers=1)
+        model.compile(keras_vit.SGD(0.1), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    history = model.fit(images(7, 20, 28, 3), np.arange(7), 7, verbose=0).history
+    shares = model.distribute_strategy.num_replicas_in_sync
+    return [devices.num_replicas, shares, model.dtype_policy.name, keras.config.dtype_policy().name, history["loss"][0]]
+
+
+@pytest.mark.elsewhere("two devices", "strategy")
+def test_one_call_gives_the_scope_of_all_devices(found):
+    *facts, loss = found
+    assert facts == [3, 3, "mixed_bfloat16", "float32"]  # the child has three logical CPUs
+    assert np.isfinite(loss)
