@@ -83,7 +83,14 @@ def test_unknown_recipe_is_one_line(run):
 def test_every_option_of_a_run_is_a_flag_with_the_same_default(monkeypatch):
     """What is given, and nothing else, differs from the record's defaults when it comes to `finetune`."""
     given, values = {}, {"int": "3", "float": "0.5"}
-    words = {"model": "B/16", "recipe": "digits", "augmentation": "flip", "trainable": "head", "weights": "x.npz"}
+    words = {
+        "model": "B/16",
+        "recipe": "digits",
+        "augmentation": "flip",
+        "trainable": "head",
+        "weights": "x.npz",
+        "layout": "fsdp",
+    }
     monkeypatch.setattr("keras_vit.runs.finetune.finetune", lambda data, out, options: given.update(vars(options)))
     assert cli.main(["finetune", "--out", "run"]) == 0
     assert given == {option.name: option.default for option in dataclasses.fields(FinetuneOptions)}

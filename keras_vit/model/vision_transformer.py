@@ -49,6 +49,9 @@ class VisionTransformer(HookedModel):
         Logits `(B, K)`; without a top `(B, D)`, or `(B, T, D)` with `pooling="none"`.
     """
 
+    train_function: Any  # which Keras makes
+    test_function: Any
+
     def __init__(
         self,
         *args: Any,
