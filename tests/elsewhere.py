@@ -35,7 +35,6 @@ CHECKS = {
         "weights of a file": "test_load.mirrored_weights",
         "one device": "test_mirrored.some_cases",
         "overflow": "test_mirrored.overflow_on_one_device",
-        "clipping": "test_mirrored.clipped_by_keras",
         "steps at once": "test_mirrored.measured_in_steps",
         "scopes": "test_strategies.refused_scopes",
         "strategy": "test_devices.mirrored_by_one_call",

@@ -71,8 +71,11 @@ def same_masks():
     strategy = engine(2)
     with strategy.scope():
         layer = keras.layers.Dropout(0.5, seed=1)
-    run = tf.function(lambda: strategy.run(lambda: layer(tf.ones((4, 9)), training=True)))
-    one, two = strategy.experimental_local_results(run())
+
+    def masked():
+        return layer(tf.ones((4, 9)), training=True)
+
+    one, two = strategy.experimental_local_results(strategy.run(masked))
     return bool((one.numpy() == two.numpy()).all())
 
 

@@ -49,7 +49,7 @@ class VisionTransformer(HookedModel):
         Logits `(B, K)`; without a top `(B, D)`, or `(B, T, D)` with `pooling="none"`.
     """
 
-    train_function: Any  # which Keras makes
+    train_function: Any  # Keras sets them in `compile`
     test_function: Any
 
     def __init__(
