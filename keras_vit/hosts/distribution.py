@@ -1,6 +1,7 @@
 """What a run means by its `layout`: a mesh of all devices of all processes, and how weights lie on it."""
 
 import contextlib
+import contextvars
 import functools
 import os
 import tempfile
@@ -12,6 +13,13 @@ import keras
 
 from keras_vit.hosts.layout import check_backend, layout_map
 from keras_vit.hosts.processes import check_alone, connect, is_first
+
+_OUT: contextvars.ContextVar[Path | None] = contextvars.ContextVar("_OUT", default=None)
+
+
+def of_all(folder: Any) -> Path:
+    """The folder of a run that all its processes see, on a shared disk; of a process by itself its own `folder`."""
+    return _OUT.get() or Path(folder)
 
 
 def spread(layout: str, parts: int | None, config: Any, **arguments: Any) -> None:
@@ -60,6 +68,7 @@ def together(layout: str, seed: int, out: Any, say: Callable) -> Iterator[tuple[
     keras.utils.set_random_seed(seed)
     connect()
     before = keras.distribution.distribution()
+    token = _OUT.set(Path(out))
     try:
         if is_first():
             yield out, say
@@ -67,6 +76,7 @@ def together(layout: str, seed: int, out: Any, say: Callable) -> Iterator[tuple[
             with tempfile.TemporaryDirectory() as folder:
                 yield os.path.join(folder, Path(out).name), lambda line: None
     finally:
+        _OUT.reset(token)
         keras.distribution.set_distribution(before)
 
 

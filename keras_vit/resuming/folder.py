@@ -178,7 +178,9 @@ class CheckpointFolder:
         return self.path / name
 
     def discard(self) -> None:
-        """Removes the folder with all that is in it; at no time is it there in part."""
+        """Removes the folder with all that is in it, by the first process; at no time is it there in part."""
+        if self.process:
+            return
         old = self.path.with_name(f"{_OLD}{self.path.name}")
         shutil.rmtree(old, ignore_errors=True)
         with contextlib.suppress(FileNotFoundError):

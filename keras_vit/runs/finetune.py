@@ -17,7 +17,7 @@ from keras_vit.checks import check_installed
 from keras_vit.data import load_dataset
 from keras_vit.data.source import Data
 from keras_vit.evaluation import Evaluation, evaluate
-from keras_vit.hosts.distribution import run_together
+from keras_vit.hosts.distribution import of_all, run_together
 from keras_vit.runs.configuration import configuration_of
 from keras_vit.runs.earlier import (
     as_begun,
@@ -125,7 +125,8 @@ def finetune(
     """
     options = changed(options, dict(changes))
     began = time.monotonic()
-    earlier = find_earlier(out, options.resume)
+    first = Path(out) == of_all(out)  # of several processes the first decides what goes on
+    earlier = find_earlier(out, options.resume if first else "auto")
     check_installed("matplotlib", "it draws the pictures of a run", "train")
     check_installed("jinja2", "it fills in the report of a run", "train")
     preparation = prepare(data, as_begun(options, earlier), say)
@@ -148,7 +149,7 @@ def finetune(
 
 def _checkpoints(run, options, configuration, also):
     return Checkpoints(
-        run.path / CHECKPOINTS,
+        of_all(run.path) / CHECKPOINTS,
         every_minutes=options.checkpoint_minutes,
         every_steps=options.checkpoint_every,
         fingerprint=fingerprint_of(configuration),
@@ -159,7 +160,7 @@ def _checkpoints(run, options, configuration, also):
 def _begin(run, checkpoints, options, configuration, source, say):
     """Makes the folder what it was at the checkpoint, or that of a new run; gives what its `config.json` holds."""
     checkpoints.lock()
-    check_resumed(run.path, checkpoints.found, options.resume)
+    check_resumed(of_all(run.path), checkpoints.found, options.resume)
     sweep_leftovers(run)
     if checkpoints.found is None:
         run.set_metrics_text("")
