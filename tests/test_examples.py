@@ -19,13 +19,13 @@ def run_example(name, *arguments):
 
 
 def test_transfer_digits_runs_and_reloads_what_it_saved():
-    arguments = ("--pretrain-epochs", 3, "--pretrain-copies", 1, "--finetune-epochs", 2, "--finetune-copies", 2)
+    arguments = ("--pretrain-epochs", 1, "--pretrain-copies", 1, "--finetune-epochs", 1, "--finetune-copies", 4)
     printed, result = run_example("transfer_digits.py", *arguments)
     assert "position embedding resized from (4, 4) to (8, 8)" in printed
-    assert "29/29" in printed  # Keras' progress bar: 901 digits in batches of 32
+    assert "113/113" in printed  # Keras' progress bar: 3,604 turned digits in batches of 32
     assert set(result) == {"transfer_accuracy", "scratch_accuracy", "reload_difference", "seconds"}
     assert result["reload_difference"] == 0
-    assert result["transfer_accuracy"] > 0.5  # five classes, after 150 steps
+    assert result["transfer_accuracy"] > 0.3  # of five classes, after 75 steps: six deviations above chance
 
 
 @pytest.mark.slow
