@@ -5,6 +5,7 @@ import math
 from serving_json import BadRequestError
 
 MAX_AXES = 8  # of a tensor
+MAX_STRINGS = 2**16  # of a tensor: arrays of objects take many times the bytes of the message
 _VALUES = {"string": "string_val", "float32": "float_val"}  # fields of a message, by the type; others have int_val
 
 
@@ -41,6 +42,8 @@ def check_tensor(tensor, key, wanted, most) -> None:
         found = len(getattr(tensor, _VALUES.get(dtype.name, "int_val")))
     if count != found:
         raise BadRequestError(f"input {key} declares {count} {kind}, but the request has {found:g}")
+    if dtype == tf.string and count > MAX_STRINGS:
+        raise BadRequestError(f"input {key} must have at most {MAX_STRINGS} strings, but the request has {count}")
 
 
 def _name_of_type(number):

@@ -285,6 +285,11 @@ def test_grpc_gives_the_asked_outputs_only(server):
         ({"outputs": ["depth"]}, "INVALID_ARGUMENT", "['depth']"),
         ({"lengths": [LIMIT + 1]}, "RESOURCE_EXHAUSTED", "larger than max"),
         ({"files": declared(7, 10_000_000)}, "INVALID_ARGUMENT", "declares 10000000 strings, but the request has 1"),
+        (
+            {"files": declared(7, 70_000, string_val=[b""] * 70_000)},
+            "INVALID_ARGUMENT",
+            "at most 65536 strings, but the request has 70000",
+        ),
         ({"files": declared(7, -1)}, "INVALID_ARGUMENT", "a shape of at most 8 sides, all known and none negative"),
         ({"files": declared(7, *[1] * 9)}, "INVALID_ARGUMENT", "a shape of at most 8 sides"),
         (

@@ -90,6 +90,11 @@ def _checked(path, line, row, has_split):
             raise ValueError(
                 f"every row of a table must have a {name}.\nReceived: line {line} of {str(path)!r}: {cells}."
             )
+    if "\0" in cells["path"]:
+        raise ValueError(
+            "a path must be the name of a file, which has no NUL.\n"
+            f"Received: line {line} of {str(path)!r}: {cells['path']!r}."
+        )
     if has_split and cells["split"].lower() not in SPELLINGS:
         raise ValueError(
             f"`split` must be train, validation or test.\nReceived: line {line} of {str(path)!r}: {cells['split']!r}."

@@ -13,7 +13,8 @@ import keras
 from keras_vit.model.heads import output_activation
 
 _PROBABILITIES = ("softmax", "sigmoid")  # activations whose values are probabilities
-_ALWAYS = ("kl_divergence", "KLDivergence", "Poisson", "poisson")  # reads probabilities, and cannot read logits
+# What reads probabilities, and cannot read logits:
+_ALWAYS = ("kl_divergence", "KLDivergence", "Poisson", "poisson", "dice", "Dice", "tversky", "Tversky")
 _CROSSENTROPY = ("crossentropy", "ce")  # names that only a list of metrics knows, as "accuracy"
 _ACCURACY = ("accuracy", "acc")
 
@@ -50,18 +51,28 @@ def check_reads_outputs(model: keras.Model, loss: Any, metrics: Iterable[Any]) -
 def _message(model, kind, each, logits):
     name = repr(each) if isinstance(each, str) else getattr(each, "__name__", type(each).__name__)
     if logits:
-        threshold = {"threshold", "thresholds", "num_thresholds"} & set(_config(each)) or each in _ACCURACY
-        fix = "a threshold of 0.0" if threshold and "from_logits" not in _config(each) else "`from_logits=True`"
+        way = _way_to_logits(kind, each)
+        give = f"Give it {way}, as an object of `keras.{_room(kind)}`, or build" if way else "Build"
         return (
             f"the model answers logits, which a {kind} of probabilities misreads.\n"
-            f"Received: {kind} {name} for {model.name!r}. Give it {fix}, as an object of `keras.{_room(kind)}`, or "
-            'build the model with classifier_activation="softmax" (with one class "sigmoid").'
+            f"Received: {kind} {name} for {model.name!r}. {give} the model with "
+            'classifier_activation="softmax" (with one class "sigmoid").'
         )
     return (
         f"the model answers probabilities, which a {kind} of logits misreads.\n"
         f"Received: {kind} {name} with from_logits=True for {model.name!r}, which ends in {output_activation(model)}. "
         "Leave `from_logits` out, or build the model without `classifier_activation`."
     )
+
+
+def _way_to_logits(kind, each):
+    """How a loss or metric of probabilities is told that it gets logits; `None` if it cannot be."""
+    if isinstance(each, str) and kind == "metric" and each not in _ACCURACY + _CROSSENTROPY:
+        each = keras.metrics.get(each)
+    if each in _ALWAYS or getattr(each, "__name__", type(each).__name__) in _ALWAYS:
+        return None
+    threshold = {"threshold", "thresholds", "num_thresholds"} & set(_config(each)) or each in _ACCURACY
+    return "a threshold of 0.0" if threshold and "from_logits" not in _config(each) else "`from_logits=True`"
 
 
 def _room(kind):

@@ -93,6 +93,7 @@ def test_file_in_two_splits_of_a_table_is_warned_of_once(photos):
         ([""], "must name the columns"),
         (["path,label,label", "a.jpg,b,c"], "each once"),
         (["path,label", "a.jpg,cat, tabby"], r"needs quotes(?s:.*)line 2 .*tabby"),
+        (["path,label", "a\0.jpg,cat"], r"no NUL(?s:.*)line 2 "),
     ],
 )
 def test_table_that_says_too_little_is_refused(tmp_path, lines, error):

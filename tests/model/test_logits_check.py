@@ -22,6 +22,8 @@ def probabilities():
 
 
 READ_PROBABILITIES = [
+    *("dice", "tversky"),
+    keras.losses.Dice(),
     *("sparse_categorical_crossentropy", "categorical_crossentropy", "binary_crossentropy", "kl_divergence"),
     LOSSES.sparse_categorical_crossentropy,
     LOSSES.SparseCategoricalCrossentropy(),
@@ -71,6 +73,8 @@ def test_metrics_are_refused_where_they_misread(logits, probabilities, where):
         with pytest.raises(LogitsError, match=r"Received: metric .*(from_logits=True|threshold of 0\.0)"):
             logits.compile("sgd", "mse", **{where: [metric]})
         probabilities.compile("sgd", "mse", **{where: [metric]})
+    with pytest.raises(LogitsError, match=r"binary_accuracy.* Give it a threshold of 0\.0"):
+        logits.compile("sgd", "mse", **{where: ["binary_accuracy"]})
     for metric in METRICS_OF_LOGITS:
         with pytest.raises(LogitsError, match="Leave `from_logits` out"):
             probabilities.compile("sgd", "mse", **{where: [metric]})

@@ -171,17 +171,17 @@ def test_full_disk_leaves_what_was_there_and_says_so(tmp_path):
     code = """
 import resource, signal, sys, warnings
 from pathlib import Path
-import test_folder
+import test_checkpoint_folder
 from keras_vit.resuming.writing import Writer
-folder = test_folder.saved(Path(sys.argv[1]), 1)
+folder = test_checkpoint_folder.saved(Path(sys.argv[1]), 1)
 writer = Writer(folder)
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
-writer.start(test_folder.pieces(2, 10_000), {"step": 2, "epoch": 0}, "0")
+writer.start(test_checkpoint_folder.pieces(2, 10_000), {"step": 2, "epoch": 0}, "0")
 with warnings.catch_warnings(record=True) as said:
     writer.wait()
 print(said[0].message)
-writer.start(test_folder.pieces(3), {"step": 3, "epoch": 0}, "0")
+writer.start(test_checkpoint_folder.pieces(3), {"step": 3, "epoch": 0}, "0")
 writer.wait()
 print(writer.path.name, folder.newest().facts["step"])
 """
