@@ -9,6 +9,7 @@ import io
 import json
 from pathlib import Path
 
+from keras_vit.escaping import printable
 from keras_vit.files import replacing
 from keras_vit.runs.progress import duration
 
@@ -71,12 +72,20 @@ def _template():
     text = importlib.resources.files("keras_vit.runs").joinpath("report.html.jinja").read_text("utf-8")
     environment = jinja2.Environment(
         autoescape=True,
+        finalize=_without_controls,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
     return environment.from_string(text)
+
+
+def _without_controls(value):
+    """What the page shows of a value: of a text, lines without control characters, as names of files may have."""
+    if type(value) is not str or value.isprintable():
+        return value
+    return "\n".join(printable(line) for line in value.split("\n"))
 
 
 def _figures(result, evaluation):

@@ -67,6 +67,18 @@ def test_page_is_well_formed_and_runs_nothing_of_a_name(page):
     assert reader.text.count(EVIL) >= 6  # title, heading, class, mistakes, bad image
 
 
+def test_no_name_steers_the_terminal_that_shows_the_page(tmp_path):
+    evil = "b\x1b[31mred\x85"
+    evaluation = measure(np.array([[3.0, 0], [4, 0], [0, 5]]), [0, 1, 0], (evil, "b"))
+    picture = tmp_path / "picture.png"
+    Image.new("RGB", (8, 8)).save(picture)
+    bad = [BadImage(evil, "text")]
+    write_report(tmp_path / "r.html", evil, RESULT, evaluation, picture, picture, [], bad, {"name": evil})
+    page = (tmp_path / "r.html").read_text(encoding="utf-8")
+    assert all(each.isprintable() or each == "\n" for each in page)
+    assert r"b\x1b[31mred\x85" in page
+
+
 def test_page_needs_nothing_else(page):
     reader = Reader(page)
     assert reader.sources
