@@ -64,9 +64,10 @@ def bytes_of(found):
 def group_of(text):
     """Devices of a group.
 
-    4 of `replica_groups=[2,4]<=[8]`, 2 of `{{0,1},{2,3}}`, and 8 of `mesh['a'=8,'b'=2] {'a'}`.
+    4 of `replica_groups=[2,4]<=[8]`, 2 of `{{0,1},{2,3}}`, and 8 of `mesh['a'=8,'b'=2] {'a'}`,
+    which may have `device_ids=(...)` before the braces.
     """
-    if found := re.search(r"replica_groups=mesh\[(.*?)\] *\{(.*?)\}", text):
+    if found := re.search(r"replica_groups=mesh\[(.*?)\][^{]*\{(.*?)\}", text):
         sizes = dict(re.findall(r"'(\w+)'=(\d+)", found[1]))
         return math.prod(int(sizes[name]) for name in re.findall(r"'(\w+)'", found[2]))
     if found := re.search(r"replica_groups=\[(\d+),(\d+)\]", text):
