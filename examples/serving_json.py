@@ -14,6 +14,14 @@ import numpy as np
 MAX_VALUES = 2**22  # values and brackets of one request; 20 images of 224 x 224 as numbers. They take 300 MB at most
 
 
+class NotServedError(LookupError):
+    """A request for a model or version that is not here."""
+
+
+class BusyError(RuntimeError):
+    """A request for which there is no room at the moment."""
+
+
 class BadRequestError(ValueError):
     """A request that cannot be answered; its text says why."""
 

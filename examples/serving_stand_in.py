@@ -16,7 +16,7 @@ import socket
 import threading
 from pathlib import Path
 
-from serving_json import BadRequestError, parse_body, read_tensor, write_tensors
+from serving_json import BadRequestError, BusyError, NotServedError, parse_body, read_tensor, write_tensors
 from serving_tensors import check_tensor
 
 HOST = "127.0.0.1"
@@ -27,14 +27,6 @@ MAX_CONNECTIONS = 256  # by REST, and calls at once by gRPC; slow clients hold o
 SECONDS_TO_SEND = 30  # in which a client must have sent the head of its request, and then the rest of it
 _SHOWN = 200  # letters of what was asked, in an error
 _PATH = re.compile(r"/v1/models/([^/:]+)(?:/versions/([0-9]+))?(?::(predict)|/(metadata))?", re.IGNORECASE)
-
-
-class NotServedError(LookupError):
-    """A request for a model or version that is not here."""
-
-
-class BusyError(RuntimeError):
-    """A request for which there is no room at the moment."""
 
 
 class ServedModel:

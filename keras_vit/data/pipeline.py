@@ -144,8 +144,8 @@ def _numbered(examples, seed, place, filled, start_step):
     if hasattr(examples, "stream"):
         stream = examples.stream(seed, start_step * place.batch_size)
         if end > size:
-            more = stream.repeat().enumerate().take(end).map(lambda number, pair: (number, pair[1]))
-            stream = more  # the first examples once more, under numbers of their own
+            # The first examples once more, under numbers of their own.
+            stream = stream.repeat().enumerate().take(end).map(lambda number, pair: (number, pair[1]))
         return stream if place.hosts == 1 else stream.filter(lambda number, _: place.has(number))
     read, start = examples.reader(), start_step * (place.batch_size // place.hosts)
 

@@ -105,7 +105,5 @@ class Dropout(keras.layers.Dropout):
             return super().call(inputs, training=training)
         sides = ops.shape(inputs)
         shape = [side if given is None else given for side, given in zip(sides, self.noise_shape or sides, strict=True)]
-        if self.noise_shape is None:
-            shape = list(sides)
         kept = uniform(shape, self.seed_generator, inputs.dtype) >= ops.cast(self.rate, inputs.dtype)
         return ops.where(kept, inputs * ops.cast(1 / (1 - self.rate), inputs.dtype), ops.zeros_like(inputs))
