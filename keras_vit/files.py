@@ -133,12 +133,15 @@ def json_object(path: Path, most_bytes: int = _MOST_BYTES) -> dict:
         found = json.loads(read_regular(path, most_bytes))
     except FileNotFoundError:
         raise _not_regular("nothing is there") from None
-    except (OSError, RecursionError) as error:
-        raise ValueError(f"the file must be readable.\nReceived: {type(error).__name__}") from error
+    except OSError as error:
+        raise ValueError(f"the file must be readable.\nReceived: {error.strerror or type(error).__name__}") from error
+    except RecursionError as error:
+        raise ValueError("the file must be readable.\nReceived: brackets nested too deep") from error
     except FileKindError:
         raise
     except ValueError as error:  # also of other text, and of a number of more digits than Python reads
-        raise ValueError(f"the file must be JSON.\nReceived: {error}") from error
+        said = str(error).partition(";")[0]  # then comes how to let Python read more digits, of no use here
+        raise ValueError(f"the file must be JSON.\nReceived: {said}") from error
     if not isinstance(found, dict):
         raise ValueError(f"the file must hold an object.\nReceived: {type(found).__name__}")
     return found

@@ -31,6 +31,13 @@ def set_initializer(variable: Variable, initializer: Callable[..., Tensor]) -> N
     variable._initializer = initializer
 
 
+def forget_waiting_variables() -> None:
+    """Lets go of variables made without values, which the next scope that is left would make. Publicly none is told."""
+    from keras.src.backend.common import global_state
+
+    global_state.set_global_attribute("uninitialized_variables", None)
+
+
 def layout_of(variable: Variable) -> Any:
     """How a variable is spread over devices, on JAX; `None` elsewhere. Publicly a layout can be set, not read."""
     return getattr(variable, "_layout", None)

@@ -16,8 +16,9 @@ import numpy as np
 
 from keras_vit.annotations import Tensor
 from keras_vit.checks import check_choice, check_number, check_positive_int
-from keras_vit.resizing import INTERPOLATIONS, ROUNDINGS, resize_and_cut
+from keras_vit.resizing import INTERPOLATIONS, ROUNDINGS, resize_and_cut, resize_axis
 
+_LARGE = 2**24  # numbers of an array, from which on it is resized a strip of rows at a time
 _MOST = 1e6  # of a mean or a deviation, where white is 1; what is beyond it is damage
 LABEL_FILES = {1000: "imagenet2012.tsv", 21843: "imagenet21k.tsv"}
 
@@ -120,14 +121,17 @@ class Preprocessing:
         Returns:
             Floats `(B, H, W, C)` or `(H, W, C)`, of the kind that came in (NumPy or tensor).
         """
-        pixels, whole = _pixels(images, self)
-        if self.resize == "none" or self.image_size is None:
-            return scaled(pixels, self)
-        if self.resize == "squash" and self.image_size == tuple(pixels.shape[-3:-1]):
-            return scaled(pixels, self)
+        images = _array(images)
+        is_scaled_alone = self.resize == "none" or self.image_size is None
+        if is_scaled_alone or (self.resize == "squash" and self.image_size == tuple(images.shape[-3:-1])):
+            return preprocess_input(images, self)
         from keras import ops
 
-        if self.resize == "squash" and self.interpolation == "bilinear":
+        squashes = self.resize == "squash" and self.interpolation == "bilinear"
+        if not squashes and isinstance(images, np.ndarray) and images.size > _LARGE:
+            return scaled(ops.convert_to_numpy(_resized_in_strips(images, self, ops)), self)
+        pixels, whole = _pixels(images, self)
+        if squashes:
             resized = ops.image.resize(
                 scaled(pixels, self),
                 self.image_size,
@@ -189,6 +193,20 @@ def _pixels(images, record):
     return fit_channels(values, len(record.mean), xp), whole
 
 
+def _resized_in_strips(images, record, ops):
+    """As `resize_and_cut`, with no more than a strip of the images as floats at a time."""
+    _check_values(images)
+    whole, old, rows = images.dtype.kind in "ui", images.shape[-3:-1], max(1, _LARGE * images.shape[-3] // images.size)
+
+    def narrowed(start):
+        strip = images[..., start : start + rows, :, :].astype("float32")
+        strip = fit_channels(strip, len(record.mean), np)
+        return ops.convert_to_numpy(resize_axis(strip, 1, old, whole, record, ops))
+
+    narrow = np.concatenate([narrowed(start) for start in range(0, old[0], rows)], axis=-3)
+    return resize_axis(narrow, 0, old, whole, record, ops)
+
+
 def _array(images):
     """Images as an array or a tensor; a list of images of one size becomes an array."""
     if isinstance(images, (list, tuple)):
@@ -221,7 +239,8 @@ def scaled(pixels, record):
     mean, std = (np.asarray(stat, "float32") * np.float32(255) for stat in (record.mean, record.std))
     if len(set(record.mean)) == len(set(record.std)) == 1:
         mean, std = mean[0], std[0]  # spares TensorFlow a broadcast that is 4 times as slow
-    return (pixels - mean) / std
+    shifted = pixels - mean
+    return np.divide(shifted, std, out=shifted) if isinstance(shifted, np.ndarray) else shifted / std
 
 
 def _is_usual(std):

@@ -24,15 +24,21 @@ def resize_and_cut(pixels, whole, record, ops):
     antialias has another kernel on torch (a = -0.75).
     """
     old = ops.shape(pixels)[-3:-1]  # (H, W), tensors where the graph does not know them
-    new = record.image_size if record.resize == "squash" else covering_size(old, record, ops)
     for axis in (1, 0):
-        matrix = resize_matrix(old[axis], new[axis], record.image_size[axis], record, ops)  # (kept, old)
-        # The operands' order spares a transposition: rows are multiplied as they lie, columns from the right.
-        pixels = ops.einsum("...hwc,vw->...hvc" if axis else "...hwc,uh->...uwc", pixels, matrix)
-        if record.interpolation == "bicubic":
-            pixels = ops.clip(pixels, 0.0, 255.0)
-            pixels = ops.round(pixels) if whole else pixels
-    return whole_levels(pixels, record, ops) if whole else pixels
+        pixels = resize_axis(pixels, axis, old, whole, record, ops)
+    return pixels
+
+
+def resize_axis(pixels, axis, old, whole, record, ops):
+    """One of the two steps: the columns (axis 1), then the rows (axis 0), of pixels that were `old` (H, W) at first."""
+    new = record.image_size if record.resize == "squash" else covering_size(old, record, ops)
+    matrix = resize_matrix(old[axis], new[axis], record.image_size[axis], record, ops)  # (kept, old)
+    # The operands' order spares a transposition: rows are multiplied as they lie, columns from the right.
+    pixels = ops.einsum("...hwc,vw->...hvc" if axis else "...hwc,uh->...uwc", pixels, matrix)
+    if record.interpolation == "bicubic":
+        pixels = ops.clip(pixels, 0.0, 255.0)
+        pixels = ops.round(pixels) if whole else pixels
+    return whole_levels(pixels, record, ops) if whole and axis == 0 else pixels
 
 
 def whole_levels(pixels, record, ops):

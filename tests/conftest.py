@@ -17,9 +17,9 @@ os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "1")  # models this small keep f
 import keras
 import numpy as np
 import pytest
-from keras.src.backend.common import global_state  # nothing public tells what still waits
 
 import keras_vit
+from keras_vit.keras_private import forget_waiting_variables
 
 gc.freeze()  # what TensorFlow is made of stays: each collection would look through all of it
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job ignores it, and so would child processes
@@ -99,7 +99,7 @@ def clean_state(monkeypatch, tmp_path):
     keras.config.set_image_data_format("channels_last")
     # Variables made without values would all be initialised by the next scope that is left: gigabytes of a G/14.
     # Clearing the session would look through all that the process has, which takes longer than most tests.
-    global_state.set_global_attribute("uninitialized_variables", None)
+    forget_waiting_variables()
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -20,6 +20,10 @@ ADVICE = {
         "a public way to give a variable made in `StatelessScope(initialize_variables=False)` its value; else build "
         "the model as usual and `assign`, which draws at random first and takes twice the memory",
     ),
+    "forget_waiting_variables": (
+        "memory after a model that could not be built: what it had of variables would be made by the next one",
+        "a public way to drop variables made in `StatelessScope(initialize_variables=False)`; else `discard` each",
+    ),
     "layout_of": (
         "moments of SGD and AdamW spread over devices as the weights are, on JAX",
         "a public layout of a variable; else ask `keras.distribution.distribution().get_variable_layout(variable)`",

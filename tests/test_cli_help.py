@@ -66,6 +66,12 @@ def test_the_same_thing_has_one_name_in_every_usage_line():
     assert names["--model"] == {"MODEL"}
 
 
+def test_near_command_is_named(capsys):
+    with pytest.raises(SystemExit, match="2"):
+        cli.main(["finetun"])
+    assert capsys.readouterr().err.endswith(" Did you mean 'finetune'?\n")
+
+
 @pytest.mark.parametrize("command", PARSERS)
 def test_command_has_an_example_that_parses(command):
     examples = [line.strip() for line in PARSERS[command].format_help().split("example:")[1].splitlines()]

@@ -332,3 +332,15 @@ def test_fit_builds_on_one_share_of_a_first_batch(monkeypatch):
         model._distribute_strategy = played
         model._maybe_symbolic_build(iterator=iter([(0, 1, iter([("x",)]))]))
         assert built[-1] == (None, (shares["x"][0],))
+
+
+def test_variables_that_wait_are_not_made_later():
+    def fails(shape, dtype):
+        raise AssertionError("made all the same")
+
+    with relies_on("forget_waiting_variables"):
+        with keras.StatelessScope(initialize_variables=False):
+            keras.Variable(initializer=fails, shape=(1,))
+        keras_private.forget_waiting_variables()
+        with keras.StatelessScope():
+            pass  # leaving it makes Keras initialise all that waits

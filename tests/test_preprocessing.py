@@ -206,6 +206,18 @@ def test_lists_tensors_and_batches_are_cropped_alike():
     assert isinstance(record(tf.constant(x)), tf.Tensor)
 
 
+@pytest.mark.parametrize("dtype", ["uint8", "float32"])
+@pytest.mark.parametrize("arguments", [("crop", (20, 28)), ("squash", (20, 28)), ("crop", (28, 20), "area")])
+def test_large_images_are_resized_a_strip_at_a_time_to_the_same_values(monkeypatch, arguments, dtype):
+    x, record = pixels(2, 47, 61, 3).astype(dtype), dataclasses.replace(grey_levels(*arguments), crop_fraction=0.9)
+    whole = record(x), record(x[0, ..., :1])
+    monkeypatch.setattr("keras_vit.preprocessing._LARGE", 5 * x[0, 0].size)  # numbers; two rows of both images
+    for found, expected in zip((record(x), record(x[0, ..., :1])), whole, strict=True):
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-4)
+    with pytest.raises(ValueError, match="NaN among them"):
+        record(np.full_like(x, np.nan, "float32"))
+
+
 def test_record_is_imported_and_scales_numpy_without_keras():
     code = (
         "import sys, types, numpy; package = types.ModuleType('keras_vit'); package.__path__ = [sys.argv[1]]\n"

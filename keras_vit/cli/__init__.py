@@ -15,6 +15,7 @@ import sys
 import traceback
 import warnings
 
+from keras_vit.checks import did_you_mean
 from keras_vit.cli import export, launch, training, weights
 from keras_vit.cli.printing import one_line, say_error
 from keras_vit.escaping import printable
@@ -106,13 +107,18 @@ def _sigterm_stops():
 
 
 class _Parser(argparse.ArgumentParser):
-    """Says of every option what it is by default."""
+    """Says of every option what it is by default, and of a wrong word which one was meant."""
 
     def add_argument(self, *names, **said):
         default, text = said.get("default"), said.get("help", "")
         if default not in (None, argparse.SUPPRESS) and "default" not in text:
             said["help"] = f"{text}; by default {default}"
         return super().add_argument(*names, **said)
+
+    def error(self, message):
+        wrong = re.search(r"invalid choice: '(.*)' \(choose from (.*)\)$", message)
+        hint = did_you_mean(wrong[1], re.findall(r"[\w-]+", wrong[2])) if wrong else ""
+        super().error(f"{message}{'.' * bool(hint)}{hint}")
 
 
 def _ending(example):

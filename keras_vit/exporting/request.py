@@ -1,5 +1,6 @@
 """What is asked of an export, checked before a model is loaded: a wrong word must not cost a download."""
 
+import difflib
 import importlib
 import os
 import re
@@ -13,6 +14,7 @@ from keras_vit.checks import check_choice, check_positive_int
 from keras_vit.exporting.formats import ACTIVATIONS, FORMATS, MAX_BATCH, MAX_BYTES, MAX_PIXELS, OPSET, PRECISIONS
 from keras_vit.exporting.staging import check_absent
 
+_EXTENSIONS = {".onnx": "onnx", ".tflite": "litert", ".xml": "openvino"}
 _BYTES = range(2**10, 2**31)  # of which it may be: a comparison needs some, and graphs count in int32
 
 
@@ -78,6 +80,11 @@ def _place(path, writer, overwrite):
         )
     path = Path(path)
     if not writer.EXTENSION:
+        if near := difflib.get_close_matches(path.suffix.lower(), _EXTENSIONS, n=1, cutoff=0.8):
+            raise ValueError(
+                "a SavedModel goes to a folder, and this name is that of a file.\n"
+                f'Received: {str(path)!r}. For a file pass format="{_EXTENSIONS[near[0]]}"; name the folder otherwise.'
+            )
         if path.exists() and not path.is_dir():
             raise FileExistsError(
                 f"a SavedModel goes to a folder, in which it becomes a version.\nReceived: {path}, a file."

@@ -132,7 +132,8 @@ def fault_of(data: bytes, decode) -> str | None:
         if not 0 < pixels <= MAX_PIXELS:
             return f"{pixels / 2**20:.0f} Mpx, more than {MAX_PIXELS / 2**20:.0f}" if pixels else "no pixels"
         if not look(data).few:
-            return f"more than {MAX_SCANS} scans or {MAX_STEPS:,} segments"
+            is_jpeg = data.startswith(JPEG_START)
+            return f"more than {f'{MAX_SCANS} scans or {MAX_STEPS:,} segments' if is_jpeg else f'{MAX_STEPS:,} chunks'}"
         decode(data)
     except tf.errors.InvalidArgumentError:
         return _damage(data)

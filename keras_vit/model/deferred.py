@@ -10,7 +10,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_vit.keras_private import set_initializer
+from keras_vit.keras_private import forget_waiting_variables, set_initializer
 
 
 def float32_copy(array) -> np.ndarray:
@@ -20,9 +20,13 @@ def float32_copy(array) -> np.ndarray:
 
 @contextlib.contextmanager
 def deferred_variables():
-    """Inside, layers make their variables without values: `initialise` gives them theirs."""
-    with keras.StatelessScope(initialize_variables=False):
-        yield
+    """Inside, layers make their variables without values: `initialise` gives them theirs. An error drops them."""
+    try:
+        with keras.StatelessScope(initialize_variables=False):
+            yield
+    except BaseException:
+        forget_waiting_variables()
+        raise
 
 
 def initialise(variables: dict, tensors: dict, copy=float32_copy):

@@ -5,6 +5,8 @@ a model is loaded.
 """
 
 import dataclasses
+import json
+import math
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,12 @@ from keras_vit.files import FileKindError, json_object, open_regular
 
 _MOST_BYTES = 1 << 26  # of a configuration; the names of 21,843 classes take 1 MB
 _MEMBERS = {"config.json", "metadata.json", "model.weights.h5"}  # of a .keras archive
+_OF_SAFE_MODE = ("safe_mode", "Lambda", "unsafe")  # words by which Keras refuses to run what a file says
+_RUNS_CODE = (
+    "a model's file must be one that can be loaded without running a stranger's program",
+    "Load it in Python, and only if you trust its source.",
+)
+_DAMAGED = ("a model's file must be whole, and of layers that are known here", "Copy or train it again.")
 _LONGEST = 200  # characters of Keras' words in an error; it would print the whole configuration
 
 
@@ -64,24 +72,45 @@ def load_model(file: Path) -> Any:
         ValueError: for anything else than a whole and valid file of a model that Keras loads in its safe mode.
         FileNotFoundError: if nothing is there.
     """
-    _check_archive(file)
+    config, stored = _check_archive(file)
     import keras
 
     try:
+        _check_size(config, stored)
         return keras.models.load_model(file, compile=False, safe_mode=True)
     except Exception as error:  # of Keras, h5py and Python: whatever a stranger's configuration brings about
-        raise ValueError(
-            "the file must hold a model that can be loaded without running a stranger's program.\n"
-            f"Received: {printable(file)}: {_short(error)}"
-        ) from error
+        runs_code = any(word in str(error) for word in _OF_SAFE_MODE)
+        rule, advice = _RUNS_CODE if runs_code else _DAMAGED
+        raise ValueError(f"{rule}.\nReceived: {printable(file)}: {_short(error).rstrip('.')}. {advice}") from error
+
+
+def _check_size(config, stored):
+    """Raises if the layers need more weights than the file holds, before any of them is made.
+
+    A number in a stranger's configuration would else fill the memory.
+    """
+    import keras
+
+    from keras_vit.model.deferred import deferred_variables, discard
+
+    with deferred_variables():
+        model = keras.saving.deserialize_keras_object(json.loads(config), safe_mode=True)
+        needed = sum(math.prod(weight.shape) for weight in model.weights)
+        discard(model.weights)
+    if needed > stored:  # a number takes a byte at least
+        raise ValueError(f"layers of {needed:,} numbers, and {stored:,} bytes of weights")
 
 
 def _check_archive(file):
-    """Keras takes whatever is no archive for a file that is not there."""
+    """The text of the configuration and the size of the weights; Keras takes what is no archive for no file at all."""
     try:
         with open_regular(file) as opened, zipfile.ZipFile(opened) as archive:
             missing = _MEMBERS - set(archive.namelist())
-        fault = f"without {', '.join(sorted(missing))}" if missing else None
+            fault = f"without {', '.join(sorted(missing))}" if missing else None
+            if not missing:
+                with archive.open("config.json") as member:
+                    config = member.read(_MOST_BYTES)
+                return config, archive.getinfo("model.weights.h5").file_size
     except FileNotFoundError:
         raise
     except FileKindError as error:

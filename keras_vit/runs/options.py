@@ -34,6 +34,7 @@ RESUME = ("auto", "never", "must")
 _COUNTS = ("batch_size", "steps", "epochs", "accumulation_steps", "lora_rank", "checkpoint_every")
 _NAMES = ("small", *VARIANTS, *BUILDERS)  # of models
 _OTHER_WORDS = {"policy": "precision", "dtype": "precision"}  # what others call an option
+_TRAINABLE = ("all", "head")  # and last_blocks:k
 _Function = TypeVar("_Function", bound=Callable)
 
 
@@ -330,9 +331,10 @@ def parse_trainable(text: str) -> tuple[str, int | None]:
     name, colon, count = str(text).partition(":")
     if name == "last_blocks" and count.isdecimal() and int(count) > 0:
         return name, int(count)
-    if name in ("all", "head") and not colon:
+    if name in _TRAINABLE and not colon:
         return name, None
-    raise ValueError(f"`trainable` must be 'all', 'head', or 'last_blocks:k' with k from 1.\nReceived: {text!r}.")
+    hint = did_you_mean(name, (*_TRAINABLE, "last_blocks")) if name not in _TRAINABLE else ""
+    raise ValueError(f"`trainable` must be 'all', 'head', or 'last_blocks:k' with k from 1.\nReceived: {text!r}.{hint}")
 
 
 def parse_layout(text: str) -> tuple[str, int | None]:

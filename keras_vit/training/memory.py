@@ -72,16 +72,23 @@ class MemoryEstimate:
 
 
 def estimate_memory(
-    model: VisionTransformer, batch_size: int, *, accumulation_steps: int = 1, optimizer: str = "sgd", ema: bool = False
+    model: VisionTransformer,
+    batch_size: int,
+    *,
+    accumulation_steps: int | None = None,
+    optimizer: str | None = None,
+    ema: bool | None = None,
 ) -> MemoryEstimate:
     """Estimates the memory of training, from above rather than from below.
+
+    What is left out is as the model was compiled; of one that was not, whole batches, SGD, and no averages.
 
     Args:
         model: a `VisionTransformer` of known image size. Frozen layers, LoRA, mixed precision, `rematerialize`,
             `patch_dropout_rate` and the `jit_compile` that it is or would be compiled with are taken into account.
         batch_size: images of one step on one device.
         accumulation_steps: micro-batches that a step is computed in; must divide `batch_size`.
-        optimizer: `"sgd"` (with momentum) or `"adamw"`.
+        optimizer: `"sgd"` (with momentum) or `"adamw"`, Adam too.
         ema: whether Polyak averaging keeps a second set of weights.
 
     Returns:
@@ -91,19 +98,20 @@ def estimate_memory(
         TypeError: for a value of the wrong type, or if `model` is no `VisionTransformer`.
         ValueError: for a value out of range, or a model of unknown image size.
     """
-    _check_arguments(model, batch_size, accumulation_steps, optimizer)
+    accumulation_steps, slots, ema = _as_compiled(model, accumulation_steps, optimizer, ema)
+    _check_arguments(model, batch_size, accumulation_steps)
     learning = sum(_bytes(weight) for weight in model.trainable_weights)
     return MemoryEstimate(
         weights=sum(_bytes(weight) for weight in model.weights),
         gradients=learning * (2 if accumulation_steps > 1 else 1),
-        optimizer=learning * _SLOTS[optimizer],
+        optimizer=learning * slots,
         average=learning if ema else 0,
         activations=round(_activations(model, batch_size, accumulation_steps)),
         runtime=round(_runtime(model, accumulation_steps)),
     )
 
 
-def largest_micro_batch(model, batch_size, available, *, optimizer="sgd", ema=False) -> int:
+def largest_micro_batch(model, batch_size, available, *, optimizer=None, ema=None) -> int:
     """The largest divisor of `batch_size` that fits as a micro-batch into `available` bytes, or 0 if not even 1 does.
 
     Args:
@@ -124,9 +132,9 @@ def check_memory(
     model: VisionTransformer,
     batch_size: int,
     *,
-    accumulation_steps: int = 1,
-    optimizer: str = "sgd",
-    ema: bool = False,
+    accumulation_steps: int | None = None,
+    optimizer: str | None = None,
+    ema: bool | None = None,
     available: int | None = None,
 ) -> MemoryEstimate:
     """Raises if a training step cannot fit, with what would.
@@ -145,6 +153,8 @@ def check_memory(
     Raises:
         ValueError: if the batch needs more than there is.
     """
+    check_vision_transformer(model)
+    accumulation_steps = model.accumulation_steps if accumulation_steps is None else accumulation_steps
     estimate = estimate_memory(model, batch_size, accumulation_steps=accumulation_steps, optimizer=optimizer, ema=ema)
     available = available_memory() if available is None else available
     if available is None or estimate.needed <= available:
@@ -165,11 +175,23 @@ def _advice(model, batch_size, micro_batch):
     return f"Not even one image fits; what helps: {', '.join(others)}."
 
 
-def _check_arguments(model, batch_size, accumulation_steps, optimizer):
+def _as_compiled(model, accumulation_steps, optimizer, ema):
+    """Micro-batches, numbers that the optimizer keeps for every weight, and whether one more is an average."""
     check_vision_transformer(model)
+    compiled = model.optimizer if model.compiled else None
+    compiled = getattr(compiled, "inner_optimizer", compiled)  # in which float16 is scaled
+    if optimizer is not None or compiled is None:
+        check_choice("optimizer", "sgd" if optimizer is None else optimizer, _SLOTS)
+        slots = _SLOTS[optimizer or "sgd"]
+    else:
+        slots = bool(compiled.momentum) if isinstance(compiled, keras.optimizers.SGD) else max(_SLOTS.values())
+    steps = model.accumulation_steps if accumulation_steps is None else accumulation_steps
+    return steps, slots, bool(getattr(compiled, "use_ema", False)) if ema is None else ema
+
+
+def _check_arguments(model, batch_size, accumulation_steps):
     check_positive_int("batch_size", batch_size)
     check_positive_int("accumulation_steps", accumulation_steps)
-    check_choice("optimizer", optimizer, _SLOTS)
     if batch_size % accumulation_steps:
         raise ValueError(
             "`accumulation_steps` must divide `batch_size`, so that every micro-batch is full.\n"

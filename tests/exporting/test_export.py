@@ -264,6 +264,11 @@ def test_file_must_have_the_ending_of_the_format(model, fake, tmp_path):
         export(model, tmp_path / "x.onnx")
 
 
+def test_name_of_a_file_is_no_folder_for_a_saved_model(model, tmp_path):
+    with pytest.raises(ValueError, match='x.ONX\'. For a file pass format="onnx"'):
+        export(model, tmp_path / "x.ONX", "saved_model")
+
+
 # Files that are there
 
 

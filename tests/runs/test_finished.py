@@ -8,9 +8,11 @@ import re
 import shutil
 import zipfile
 
+import keras
 import pytest
 from conftest import make_tiny
 
+import keras_vit
 from keras_vit import cli
 from keras_vit.runs.finished import RunFacts, load_model, read_facts
 
@@ -145,8 +147,6 @@ def test_model_that_is_cut_short_is_called_so(predict, run):
 
 
 def test_model_that_is_refused_does_not_show_its_configuration(tmp_path):
-    import keras
-
     model = keras.Sequential([keras.Input((4,)), *[keras.layers.Dense(4) for _ in range(30)]])
     model.add(keras.layers.Lambda(lambda x: x * 2))
     model.save(tmp_path / "lambda.keras")
@@ -158,12 +158,34 @@ def test_model_that_is_refused_does_not_show_its_configuration(tmp_path):
 
 
 def test_model_of_an_unknown_class_does_not_show_its_configuration(predict, run):
-    with zipfile.ZipFile(run / "best.keras") as archive:
-        members = {name: archive.read(name) for name in archive.namelist()}
-    members["config.json"] = members["config.json"].replace(b"VisionTransformer", b"Unknown")
-    with zipfile.ZipFile(run / "best.keras", "w") as archive:
-        for name, data in members.items():
-            archive.writestr(name, data)
+    rewrite_config(run / "best.keras", b"VisionTransformer", b"Unknown")
     line = predict(run)
     assert "'Unknown'" in line
     assert "hidden_size" not in line
+
+
+def test_model_that_claims_more_weights_than_its_file_holds_is_refused_before_they_are_made(predict, tmp_path):
+    """Of this width the first kernel alone would take 3.7 TB."""
+    model = keras_vit.build(keras_vit.ViTConfig(4, 148, 1, 1, 149), input_shape=(8, 8, 3), classes=3)
+    model.save(tmp_path / "wide.keras")
+    rewrite_config(tmp_path / "wide.keras", b"148", b"960000")
+    words = r"must be whole.*layers of [\d,]{15,} numbers, and [\d,]{6,9} bytes of weights\. Copy"
+    assert re.search(words, predict(tmp_path / "wide.keras"))
+
+
+def test_layers_that_do_not_fit_together_leave_nothing_to_be_made(predict, run):
+    width = f'"hidden_size": {make_tiny().config.hidden_size}'.encode()
+    rewrite_config(run / "best.keras", width, b'"hidden_size": 960000')
+    assert "must be whole" in predict(run)
+    with keras.StatelessScope():
+        pass  # leaving it makes Keras initialise all that waits
+
+
+def rewrite_config(file, old, new):
+    with zipfile.ZipFile(file) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    assert old in members["config.json"]
+    members["config.json"] = members["config.json"].replace(old, new)
+    with zipfile.ZipFile(file, "w") as archive:
+        for name, data in members.items():
+            archive.writestr(name, data)

@@ -141,3 +141,8 @@ def test_trainable_is_read_as_freeze_takes_it(text, expected):
 def test_other_words_for_trainable_are_refused(text):
     with pytest.raises(ValueError, match="last_blocks:k"):
         parse_trainable(text)
+
+
+def test_near_word_for_trainable_is_named():
+    with pytest.raises(ValueError, match=r"'heads'. Did you mean 'head'\?"):
+        parse_trainable("heads")

@@ -99,6 +99,28 @@ def test_what_makes_training_cheaper_lowers_the_estimate(small):
     assert activations(attention_dropout_rate=0.1) > 1.1 * plain
 
 
+@pytest.mark.parametrize(
+    ("optimizer", "arguments"),
+    [
+        (keras.optimizers.SGD(momentum=0.9), {"optimizer": "sgd"}),
+        (keras_vit.AdamW(use_ema=True), {"optimizer": "adamw", "ema": True}),
+        (keras.mixed_precision.LossScaleOptimizer(keras.optimizers.Adam()), {"optimizer": "adamw"}),
+    ],
+)
+def test_what_is_left_out_is_as_the_model_was_compiled(optimizer, arguments):
+    model = make_tiny()
+    before = estimate_memory(model, 8, **arguments, accumulation_steps=2)
+    model.compile(optimizer, "mse", accumulation_steps=2, jit_compile=model.jit_compile)
+    assert estimate_memory(model, 8) == before
+    assert check_memory(model, 8, available=2**40) == before
+
+
+def test_plain_sgd_keeps_nothing():
+    model = make_tiny()
+    model.compile(keras.optimizers.SGD(), "mse")
+    assert estimate_memory(model, 8).optimizer == 0
+
+
 def test_estimate_reads_as_one_line(small):
     line = str(estimate_memory(small, 8))
     assert "\n" not in line

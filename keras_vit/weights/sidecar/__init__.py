@@ -6,6 +6,7 @@ computed here is refused.
 """
 
 import dataclasses
+import os
 from pathlib import Path
 
 from keras_vit.files import json_object
@@ -39,7 +40,7 @@ def read(file) -> Sidecar:
 
 def _json(path: Path) -> tuple[dict, list[str]]:
     """The object in a JSON file, empty without one, and a line if there is something else."""
-    if not path.exists():
+    if not os.path.lexists(path):
         return {}, []
     reading = Reading(path.name)
     return reading.part("text", lambda: json_object(path, _MOST_BYTES), empty={}), reading.remarks
