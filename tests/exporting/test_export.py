@@ -265,7 +265,7 @@ def test_file_must_have_the_ending_of_the_format(model, fake, tmp_path):
 
 
 def test_name_of_a_file_is_no_folder_for_a_saved_model(model, tmp_path):
-    with pytest.raises(ValueError, match='x.ONX\'. For a file pass format="onnx"'):
+    with pytest.raises(ValueError, match=r'x\.ONX\'. For a file pass format="onnx"'):
         export(model, tmp_path / "x.ONX", "saved_model")
 
 
