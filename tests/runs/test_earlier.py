@@ -2,22 +2,19 @@
 
 import json
 import os
-import re
 import signal
 import subprocess
 import sys
 import time
 
-import keras
 import numpy as np
 import pytest
 from conftest import ROOT, numpy, tiny_config
+from run_files import assert_same_run
 
 import keras_vit.runs.finetune as module
 from keras_vit.runs.finetune import finetune
 from keras_vit.training.callbacks import StepFacts
-
-TIMES = {"seconds", "training_seconds", "images_per_second"}
 
 
 class Died(BaseException):
@@ -52,32 +49,6 @@ def run(out, **changes):
 def undisturbed(tmp_path_factory):
     folder = tmp_path_factory.mktemp("undisturbed")
     return run(folder / "run")[0]
-
-
-def figures(path):
-    """`metrics.csv` without its last column, the seconds."""
-    return [line.rpartition(",")[0] for line in (path / "metrics.csv").read_text().splitlines()]
-
-
-def weights_of(path):
-    return [weight.tobytes() for weight in keras.models.load_model(path, compile=False).get_weights()]
-
-
-def report_of(path):
-    """The report without times and the place of the run."""
-    text = (path / "report.html").read_text().replace(str(path), "RUN")
-    return re.sub(r"\d+:\d\d:\d\d", "TIME", text)
-
-
-def assert_same_run(out, other):
-    assert figures(out) == figures(other)
-    for name in ("best.keras", "last.keras"):
-        assert weights_of(out / name) == weights_of(other / name)
-    results = [json.loads((path / "result.json").read_text()) for path in (out, other)]
-    first, second = ({name: value for name, value in each.items() if name not in TIMES} for each in results)
-    assert first == second
-    assert {path.name for path in out.iterdir()} == {path.name for path in other.iterdir()}
-    assert report_of(out) == report_of(other)
 
 
 def test_run_killed_in_its_second_epoch_goes_on_to_the_same_numbers(undisturbed, tmp_path, monkeypatch):
