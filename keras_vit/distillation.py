@@ -11,8 +11,10 @@ from keras import ops
 
 from keras_vit.annotations import Arguments, Tensor
 from keras_vit.checks import check_choice, check_number
+from keras_vit.model.deferred import is_spread
 from keras_vit.model.heads import check_logits, ends_in_logits, head_layers
 from keras_vit.model.logits_check import check_reads_outputs
+from keras_vit.model.replicated_model import ReplicatedModel
 from keras_vit.model.vision_transformer import VisionTransformer
 
 KINDS = ("hard", "soft")
@@ -60,7 +62,7 @@ class DistillationLoss(keras.losses.Loss):
         return {**super().get_config(), "kind": self.kind, "temperature": self.temperature}
 
 
-class Distiller(keras.Model):
+class Distiller(ReplicatedModel, keras.Model):
     """Trains a distilled model with `fit`: compile it with the loss for the labels, the teacher's is here.
 
     loss = (1 - weight) * compiled loss(labels, class head) + weight * distillation loss(teacher, distillation head)
@@ -108,8 +110,17 @@ class Distiller(keras.Model):
             )
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
-        """Keras' `compile`, which refuses losses and metrics of probabilities, since a student answers logits."""
-        given = inspect.signature(super().compile).bind(*args, **kwargs).arguments
+        """Keras' `compile`, which refuses losses and metrics of probabilities, since a student answers logits.
+
+        Raises:
+            ValueError: for those, for what a strategy cannot compute, and under `keras.distribution`.
+        """
+        if is_spread():
+            raise ValueError(
+                "a distiller trains on one device, or on several by a strategy of TensorFlow.\n"
+                f"Received: {type(keras.distribution.distribution()).__name__} of `keras.distribution`."
+            )
+        given = inspect.signature(keras.Model.compile).bind(self, *args, **kwargs).arguments
         check_reads_outputs(self.student, given.get("loss"), (given.get("metrics"), given.get("weighted_metrics")))
         super().compile(*args, **kwargs)
 

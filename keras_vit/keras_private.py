@@ -4,11 +4,16 @@
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keras
 
 from keras_vit.annotations import Tensor, Variable
+
+if TYPE_CHECKING:
+    from keras import Model as _Model
+else:
+    _Model = object
 
 
 def flatten_layers(layer: keras.Layer, include_self: bool = True) -> list:
@@ -126,8 +131,8 @@ def gpu_memory_limit() -> int:
     return next(device.memory_limit for device in device_lib.list_local_devices() if device.device_type == "GPU")
 
 
-class HookedModel(keras.Model):
-    """A model that several devices may train on a first batch which they cannot share evenly.
+class HookedModel(_Model):
+    """What stands before `keras.Model` in a model that devices may train on a first batch of uneven shares.
 
     `fit` averages the shares of its first batch, to learn their shapes, and fails where these differ. No public method
     comes before.

@@ -32,6 +32,7 @@ CHECKS = {
         "uneven shares": "test_replicas.uneven_shares",
         "refusals": "test_replicas.refusals",
         "reloaded": "test_replicas.reloaded",
+        "distilled": "test_replicas.distilled",
         "weights of a file": "test_load.mirrored_weights",
         "one device": "test_mirrored.some_cases",
         "overflow": "test_mirrored.overflow_on_one_device",

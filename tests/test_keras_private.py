@@ -317,9 +317,13 @@ def test_optimizer_knows_the_strategy_of_its_replicas():
 
 def test_fit_builds_on_one_share_of_a_first_batch(monkeypatch):
     """With devices that are played; what two do, `tests/model/test_replicas.py` shows."""
+
+    class Hooked(keras_private.HookedModel, keras.Model):
+        pass
+
     built = []
     inputs = keras.Input((2,))
-    model = keras_private.HookedModel(inputs, keras.layers.Dense(1)(inputs))
+    model = Hooked(inputs, keras.layers.Dense(1)(inputs))
     shares = {"x": [np.ones((4, 2)), np.ones((3, 2))]}
     played = types.SimpleNamespace(experimental_local_results=shares.get)
     monkeypatch.setattr(keras.Model, "_maybe_symbolic_build", lambda self, *given: built.append(given))

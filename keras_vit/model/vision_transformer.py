@@ -9,30 +9,19 @@ from typing import Any, cast
 import keras
 
 from keras_vit.annotations import Arguments, Tensor
-from keras_vit.keras_private import HookedModel
 from keras_vit.model import filling
 from keras_vit.model.accumulation import check_accumulation
 from keras_vit.model.accumulation import train_step as accumulated_train_step
 from keras_vit.model.first_look import looked_at, sharing_batches
 from keras_vit.model.logits_check import LogitsError, check_reads_outputs
-from keras_vit.model.replicas import predict_step as replicated_predict_step
-from keras_vit.model.replicas import test_step as replicated_test_step
-from keras_vit.model.replicas import train_step as replicated_train_step
-from keras_vit.model.strategies import (
-    check_engine,
-    check_replicated,
-    check_scope,
-    mend_optimizer,
-    num_replicas,
-    own_scope,
-    step_by_step,
-)
+from keras_vit.model.replicated_model import ReplicatedModel
+from keras_vit.model.strategies import check_engine, check_scope, num_replicas
 from keras_vit.preprocessing import Preprocessing
 from keras_vit.variants import ViTConfig
 
 
 @keras.saving.register_keras_serializable("keras_vit")
-class VisionTransformer(HookedModel):
+class VisionTransformer(ReplicatedModel, keras.Model):
     """A functional model that knows its `config`, its `preprocessing` and where its weights came from.
 
     Made by `build` and the builders. It is saved and loaded as every Keras model, with `keras_vit` imported.
@@ -48,9 +37,6 @@ class VisionTransformer(HookedModel):
     Returns:
         Logits `(B, K)`; without a top `(B, D)`, or `(B, T, D)` with `pooling="none"`.
     """
-
-    train_function: Any  # Keras sets them in `compile`
-    test_function: Any
 
     def __init__(
         self,
@@ -86,14 +72,10 @@ class VisionTransformer(HookedModel):
             ValueError: for a loss or metric of probabilities where the model answers logits, or of logits where it
                 answers probabilities; for what accumulation or a strategy of several devices cannot compute.
         """
-        given = inspect.signature(super().compile).bind(*args, **kwargs).arguments
+        given = inspect.signature(keras.Model.compile).bind(self, *args, **kwargs).arguments
         check_reads_outputs(self, given.get("loss"), (given.get("metrics"), given.get("weighted_metrics")))
-        check_engine()
-        with own_scope(self):
-            super().compile(*args, **kwargs)
+        super().compile(*args, **kwargs)
         check_accumulation(accumulation_steps, self.optimizer, self.loss)
-        check_replicated(self, given)
-        mend_optimizer(self)
         self.accumulation_steps = accumulation_steps
 
     def fit(self, x: Any = None, *args: Any, **kwargs: Any) -> Any:
@@ -127,29 +109,10 @@ class VisionTransformer(HookedModel):
     def train_step(self, *args: Any) -> Any:
         if self.accumulation_steps > 1 or filling.is_marked(args[-1]):
             return accumulated_train_step(self, *args)
-        return replicated_train_step(self, *args) if num_replicas(self) > 1 else super().train_step(*args)
+        return super().train_step(*args)
 
     def test_step(self, *args: Any) -> Any:
-        if filling.is_marked(args[-1]):
-            return filling.test_step(self, *args)
-        return replicated_test_step(self, *args) if num_replicas(self) > 1 else super().test_step(*args)
-
-    def predict_step(self, *args: Any) -> Any:
-        return replicated_predict_step(self, *args) if num_replicas(self) > 1 else super().predict_step(*args)
-
-    def make_train_function(self, force: bool = False) -> Any:
-        if self.train_function is None or force:
-            super().make_train_function(force)
-            if num_replicas(self) > 1 and self.steps_per_execution > 1:
-                self.train_function = step_by_step(self.train_function)
-        return self.train_function
-
-    def make_test_function(self, force: bool = False) -> Any:
-        if self.test_function is None or force:
-            super().make_test_function(force)
-            if num_replicas(self) > 1 and self.steps_per_execution > 1:
-                self.test_function = step_by_step(self.test_function)
-        return self.test_function
+        return filling.test_step(self, *args) if filling.is_marked(args[-1]) else super().test_step(*args)
 
     def get_compile_config(self) -> Arguments | None:
         config = super().get_compile_config()

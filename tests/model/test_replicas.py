@@ -1,5 +1,6 @@
 """Two devices that share batches train, evaluate and predict as one does, however unevenly they share them."""
 
+import contextlib
 import tempfile
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 from conftest import images, make_tiny, numpy
 
+import keras_vit
 from keras_vit.training.optimizers import SGD
 
 TOLERANCE = 1e-6  # float32 sums in another order
@@ -96,3 +98,25 @@ def test_model_that_one_device_compiled_goes_on_on_two(found):
     jit_compile, loss = found
     assert not jit_compile
     assert np.isfinite(loss)
+
+
+def distilled():
+    """How far a student that two devices train is from that of one, which evaluates and predicts as well."""
+    x, y, found = images(13, 20, 28, 3), np.arange(13) % CLASSES, []
+    for scope in (contextlib.nullcontext(), two_devices().scope()):
+        keras.utils.set_random_seed(7)
+        with scope:
+            student, teacher = make_tiny(num_layers=1, distilled=True), make_tiny(num_layers=1)
+            distiller = keras_vit.Distiller(student, teacher)
+            loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+            distiller.compile(keras.optimizers.SGD(0.1, clipnorm=0.5), loss, metrics=["accuracy"])
+        history = distiller.fit(x, y, 8, epochs=2, shuffle=False, verbose=0).history
+        shown = [*history["loss"], *history["accuracy"], *distiller.evaluate(x, y, 8, verbose=0)]
+        weights = [numpy(weight).ravel() for weight in student.trainable_variables]
+        found.append(np.concatenate([shown, *weights, distiller.predict(x, 8, verbose=0).ravel()]))
+    return float(np.abs(found[0] - found[1]).max())
+
+
+@pytest.mark.elsewhere("two devices", "distilled")
+def test_student_learns_on_two_devices_as_on_one(found):
+    assert found < TOLERANCE

@@ -1,0 +1,64 @@
+"""A model that several devices of a TensorFlow strategy train, evaluate and ask as one device would."""
+
+import inspect
+from typing import Any
+
+import keras
+
+from keras_vit.keras_private import HookedModel
+from keras_vit.model.replicas import predict_step, test_step, train_step
+from keras_vit.model.strategies import (
+    check_engine,
+    check_replicated,
+    mend_optimizer,
+    num_replicas,
+    own_scope,
+    step_by_step,
+)
+
+
+class ReplicatedModel(HookedModel):
+    """Takes Keras' steps for one device, and for several those in which each image of a batch counts once.
+
+    It stands before `keras.Model` among the bases of a model, and is none itself: Keras makes the bases of a functional
+    model functional for good, so that one of another kind could not have them.
+    """
+
+    train_function: Any  # Keras sets them in `compile`
+    test_function: Any
+
+    def compile(self, *args: Any, **kwargs: Any) -> None:
+        """Keras' `compile`, in the scope of the model's strategy.
+
+        Raises:
+            ValueError: for what a strategy of several devices cannot compute.
+        """
+        given = inspect.signature(keras.Model.compile).bind(self, *args, **kwargs).arguments
+        check_engine()
+        with own_scope(self):
+            super().compile(*args, **kwargs)
+        check_replicated(self, given)
+        mend_optimizer(self)
+
+    def train_step(self, *args: Any) -> Any:
+        return train_step(self, *args) if num_replicas(self) > 1 else super().train_step(*args)
+
+    def test_step(self, *args: Any) -> Any:
+        return test_step(self, *args) if num_replicas(self) > 1 else super().test_step(*args)
+
+    def predict_step(self, *args: Any) -> Any:
+        return predict_step(self, *args) if num_replicas(self) > 1 else super().predict_step(*args)
+
+    def make_train_function(self, force: bool = False) -> Any:
+        if self.train_function is None or force:
+            super().make_train_function(force)
+            if num_replicas(self) > 1 and self.steps_per_execution > 1:
+                self.train_function = step_by_step(self.train_function)
+        return self.train_function
+
+    def make_test_function(self, force: bool = False) -> Any:
+        if self.test_function is None or force:
+            super().make_test_function(force)
+            if num_replicas(self) > 1 and self.steps_per_execution > 1:
+                self.test_function = step_by_step(self.test_function)
+        return self.test_function
