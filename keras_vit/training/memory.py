@@ -22,7 +22,7 @@ from keras_vit.training.device_memory import available_memory
 _SLOTS = {"sgd": 1, "adamw": 2}  # numbers an optimizer keeps for every weight
 # Bytes that a first training step takes for itself, more if blocks learn, to compile with XLA, and for a loop over
 # micro-batches.
-_RUNTIME = (120e6, 130e6, 320e6, 40e6)
+_RUNTIME = (120e6, 130e6, 320e6, 100e6)
 _COPIES_OF_A_DIVIDED_BATCH = 4  # of its images: as they came, filled up, and cut into micro-batches
 
 # Numbers kept for one example and block: times T * D, T * M and A * T * T.
