@@ -33,6 +33,7 @@ CHECKS = {
         "refusals": "test_replicas.refusals",
         "reloaded": "test_replicas.reloaded",
         "distilled": "test_replicas.distilled",
+        "parts of sums": "test_replicas.parts_of_sums",
         "weights of a file": "test_load.mirrored_weights",
         "one device": "test_mirrored.some_cases",
         "overflow": "test_mirrored.overflow_on_one_device",

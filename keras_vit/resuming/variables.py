@@ -93,12 +93,13 @@ def _pieces(name, variable):
 
 
 def _replicas(variable) -> Sequence[Any]:
-    """The variables of all devices behind one of TensorFlow's strategies; else itself."""
+    """The variables of all devices behind one of TensorFlow's strategies, also out of its scope; else itself."""
     if keras.backend.backend() != "tensorflow":
         return [variable]
     import tensorflow as tf
 
-    return tf.distribute.get_strategy().experimental_local_results(variable.value)
+    strategy = getattr(variable.value, "distribute_strategy", None) or tf.distribute.get_strategy()
+    return strategy.experimental_local_results(variable.value)
 
 
 def _copy(variable):

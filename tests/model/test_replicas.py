@@ -10,6 +10,8 @@ import pytest
 from conftest import images, make_tiny, numpy
 
 import keras_vit
+from keras_vit.resuming.folder import CheckpointFolder
+from keras_vit.resuming.variables import METRICS, pieces_of, restore
 from keras_vit.training.optimizers import SGD
 
 TOLERANCE = 1e-6  # float32 sums in another order
@@ -120,3 +122,25 @@ def distilled():
 @pytest.mark.elsewhere("two devices", "distilled")
 def test_student_learns_on_two_devices_as_on_one(found):
     assert found < TOLERANCE
+
+
+def parts_of_sums():
+    """Of the sums of metrics each device has a part: those before a checkpoint and after, as `Checkpoints` has them."""
+    with two_devices().scope():
+        model = compiled()
+    model.fit(images(7, 20, 28, 3), np.arange(7) % CLASSES, 7, verbose=0)
+    saved = pieces_of(METRICS, model.metrics_variables)
+    with tempfile.TemporaryDirectory() as path:
+        CheckpointFolder(Path(path)).save(saved, {"step": 1, "epoch": 1})
+        model.reset_metrics()
+        restore(CheckpointFolder(Path(path)).newest(), METRICS, model.metrics_variables)
+    again = pieces_of(METRICS, model.metrics_variables)
+    return [{piece.name: piece.array.tolist() for piece in pieces} for pieces in (saved, again)]
+
+
+@pytest.mark.elsewhere("two devices", "parts of sums")
+def test_each_device_gets_its_part_of_a_sum_again(found):
+    """Sums divided anew would be rounded otherwise than those of a run that was not stopped."""
+    saved, again = found
+    assert [name for name in saved if name.startswith(f"{METRICS}/00000")] == [f"{METRICS}/00000#{i}" for i in (0, 1)]
+    assert again == saved

@@ -35,7 +35,7 @@ class KillAt(keras.callbacks.Callback):
         self.began = epoch * STEPS
 
     def on_train_batch_begin(self, batch, logs=None):
-        if self.began + batch >= self.step:
+        if self.began + batch + self.model.steps_per_execution > self.step:
             threading.Thread(target=self.kill, daemon=True).start()
             self.step = 10**9
 

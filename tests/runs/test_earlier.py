@@ -102,18 +102,17 @@ def started(out):
 def test_command_that_was_stopped_and_given_again_ends_as_if_it_had_not(tmp_path, stop):
     """Killed at a random time of its training, or asked to leave, which it does with a checkpoint."""
     undisturbed, out = tmp_path / "undisturbed", tmp_path / "run"
-    process = started(undisturbed)
-    assert process.wait() == 0, process.stderr.read()
-    process = started(out)
-    for line in process.stdout:
-        if line.startswith("epoch 2/"):
-            break
-    time.sleep(np.random.default_rng(int(stop)).uniform(0, 0.5))
-    process.send_signal(stop)
-    output, error = process.communicate(timeout=300)
+    with started(undisturbed) as process:
+        _, error = process.communicate(timeout=600)
+    assert process.returncode == 0, error
+    with started(out) as process:
+        assert any(line.startswith("epoch 2/") for line in process.stdout)
+        time.sleep(np.random.default_rng(int(stop)).uniform(0, 0.5))
+        process.send_signal(stop)
+        _, error = process.communicate(timeout=300)
     assert process.returncode == {signal.SIGKILL: -9, signal.SIGTERM: 143, signal.SIGINT: 130}[stop], error
-    process = started(out)
-    output, error = process.communicate(timeout=600)
+    with started(out) as process:
+        output, error = process.communicate(timeout=600)
     assert process.returncode == 0, error
     assert "goes on from step " in output
     assert_same_run(out, undisturbed)
