@@ -19,7 +19,7 @@ from run_files import assert_same_run, figures
 
 pytest.importorskip("jax")
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(7200)]
-KILLS = 20
+KILLS, STEPS = 20, 280
 
 
 def started(out, processes, steps, *options):
@@ -50,9 +50,9 @@ def newest(out):
 def test_20_kills_of_one_of_two_processes_leave_a_run_that_both_go_on_with(tmp_path):
     """Killed at random, the first or the second; the launcher ends the other one."""
     rng, out, resumed = random.Random(12), tmp_path / "run", 0
-    finished(started(tmp_path / "undisturbed", 2, 900, "--layout", "replicated"))
+    finished(started(tmp_path / "undisturbed", 2, STEPS, "--layout", "replicated"))
     for _ in range(KILLS):
-        before, process = newest(out), started(out, 2, 900, "--layout", "replicated")
+        before, process = newest(out), started(out, 2, STEPS, "--layout", "replicated")
         while newest(out) == before and process.poll() is None:
             time.sleep(0.05)
         time.sleep(rng.uniform(0, 1))
@@ -61,7 +61,7 @@ def test_20_kills_of_one_of_two_processes_leave_a_run_that_both_go_on_with(tmp_p
         assert process.returncode == 1, error[-3000:]
         resumed += "goes on from step " in output
     assert resumed == KILLS - 1
-    assert "goes on from step " in finished(started(out, 2, 900, "--layout", "replicated"))
+    assert "goes on from step " in finished(started(out, 2, STEPS, "--layout", "replicated"))
     assert_same_run(out, tmp_path / "undisturbed")
 
 
