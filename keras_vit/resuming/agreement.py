@@ -17,7 +17,7 @@ def processes() -> tuple[int, int]:
 
 
 def agreed(asked: int) -> int:
-    """What any process asks for: 0 for nothing, 1 to save, a signal's number to leave; all do it after one step."""
+    """The largest number that any process asks for, as 0 for nothing, 1 to save, a signal's number to leave."""
     if processes()[1] == 1:
         return asked
     import numpy as np

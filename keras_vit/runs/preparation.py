@@ -17,6 +17,7 @@ from keras_vit.model.strategies import num_replicas
 from keras_vit.model.vision_transformer import VisionTransformer
 from keras_vit.model.wiring import DEFAULT_IMAGE_SIZE, check_image_size
 from keras_vit.recipes import find_recipe
+from keras_vit.resuming.agreement import agreed
 from keras_vit.runs.options import FinetuneOptions, parse_layout, parse_trainable
 from keras_vit.runs.small_models import SMALL_MODELS, small_model
 from keras_vit.training.devices import strategy
@@ -236,7 +237,7 @@ def _make_plan(options, source, model, recipe, devices, say):
     on_one_device = batch_size // devices
     micro_batches = options.accumulation_steps
     if micro_batches is None:
-        micro_batches = _fewest_micro_batches(options, model, recipe, on_one_device)
+        micro_batches = agreed(_fewest_micro_batches(options, model, recipe, on_one_device))  # hosts may differ
     training_plan = plan(
         recipe,
         model,

@@ -1,8 +1,13 @@
 """What a run decides by itself where nothing was asked for."""
 
-import pytest
+import types
 
-from keras_vit.runs.preparation import _usual_batch
+import pytest
+from conftest import make_tiny
+
+from keras_vit.recipes import find_recipe
+from keras_vit.runs.options import FinetuneOptions
+from keras_vit.runs.preparation import _make_plan, _usual_batch
 
 
 @pytest.mark.parametrize(
@@ -11,3 +16,14 @@ from keras_vit.runs.preparation import _usual_batch
 )
 def test_batch_of_a_small_set_is_the_largest_power_of_two_in_it(recipe, images, devices, batch_size):
     assert _usual_batch(recipe, images, devices) == batch_size
+
+
+def test_micro_batches_are_the_most_that_any_process_needs(monkeypatch):
+    """Free memory differs between hosts, and all must compute the same parts."""
+    source = types.SimpleNamespace(sizes={"train": 64})
+    options = FinetuneOptions(epochs=1)
+    monkeypatch.setattr("keras_vit.runs.preparation.agreed", lambda parts: max(parts, 4))
+    said = []
+    plan = _make_plan(options, source, make_tiny(), find_recipe("digits"), 1, said.append)
+    assert (plan.batch_size, plan.accumulation_steps) == (32, 4)
+    assert len(said) == 1
