@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import keras
+from keras import ops
 
 from keras_vit.annotations import Tensor, Variable
 
@@ -81,6 +82,19 @@ def update_metrics(model: keras.Model, y: Tensor, y_pred: Tensor, sample_weight:
                 kind.update_state(t, p, weight)
 
 
+def scalar_metrics(model: keras.Model, y: Tensor, y_pred: Tensor) -> list[str]:
+    """Names of metrics by a function that gives one number for a whole batch. Publicly nothing tells a metric's."""
+    metrics = model._compile_metrics
+    if metrics is None:
+        return []
+    found = []  # a distiller's outputs are more than its labels; any of them has the rank
+    for kinds in (metrics._flat_metrics, metrics._flat_weighted_metrics):
+        for kind, t, p in zip(kinds, keras.tree.flatten(y), keras.tree.flatten(y_pred), strict=False):
+            means = [m for m in (kind.metrics if kind else ()) if isinstance(m, keras.metrics.MeanMetricWrapper)]
+            found += [m.name for m in means if not ops.shape(m._fn(t, p, **m._fn_kwargs))]
+    return found
+
+
 def start_at_epoch(model: keras.Model, epoch: int) -> None:
     """Where the epochs of the `fit` that begins now start, told from `on_train_begin`; 0 leaves it to `fit`.
 
@@ -141,12 +155,9 @@ class HookedModel(_Model):
     def _maybe_symbolic_build(self, iterator=None, data_batch=None):
         """Builds what `compile` was given on one device's share of the first batch."""
         if iterator is not None and getattr(self, "_distribute_strategy", None) is not None:
-            _, _, batches = next(iter(iterator))
-            batch = next(batches)
+            specs = iterator._distributed_dataset.element_spec  # which costs no batch of a generator
             iterator = None
-            data_batch = keras.tree.map_structure(
-                lambda tensor: self.distribute_strategy.experimental_local_results(tensor)[0], batch
-            )
+            data_batch = keras.tree.map_structure(lambda spec: getattr(spec, "_value_specs", [spec])[0], specs)
         super()._maybe_symbolic_build(iterator, data_batch)
 
 

@@ -33,6 +33,8 @@ CHECKS = {
         "refusals": "test_replicas.refusals",
         "reloaded": "test_replicas.reloaded",
         "distilled": "test_replicas.distilled",
+        "recomputed": "test_replicas.recomputed",
+        "wrapped": "test_replicas.wrapped",
         "parts of sums": "test_replicas.parts_of_sums",
         "weights of a file": "test_load.mirrored_weights",
         "one device": "test_mirrored.some_cases",

@@ -42,6 +42,10 @@ ADVICE = {
         "a public way to hand a weight to metrics of `metrics=`; else hold `compile`'s metrics in "
         "`VisionTransformer.compile`, and update them by hand",
     ),
+    "scalar_metrics": (
+        "the refusal of metrics that give one number for a whole batch, on several devices",
+        "a public function of `keras.metrics.MeanMetricWrapper`; else say in docs/devices.md that nothing refuses them",
+    ),
     "start_at_epoch": (
         "`Checkpoints`, and `keras-vit finetune` that goes on: the epochs before are trained again",
         "what `on_train_begin` of `keras.callbacks.BackupAndRestore` does now",

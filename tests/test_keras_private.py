@@ -324,18 +324,32 @@ def test_fit_builds_on_one_share_of_a_first_batch(monkeypatch):
     built = []
     inputs = keras.Input((2,))
     model = Hooked(inputs, keras.layers.Dense(1)(inputs))
-    shares = {"x": [np.ones((4, 2)), np.ones((3, 2))]}
-    played = types.SimpleNamespace(experimental_local_results=shares.get)
+    share = types.SimpleNamespace(_value_specs=["first", "second"])
+    iterator = types.SimpleNamespace(_distributed_dataset=types.SimpleNamespace(element_spec=(share,)))
     monkeypatch.setattr(keras.Model, "_maybe_symbolic_build", lambda self, *given: built.append(given))
-    monkeypatch.setattr(type(model), "distribute_strategy", played)
     with relies_on("HookedModel"):
         assert "self._maybe_symbolic_build(iterator=epoch_iterator)" in inspect.getsource(keras.Model.fit.__wrapped__)
-        batches = iter([(0, 1, iter([("x",)]))])
-        model._maybe_symbolic_build(iterator=batches)
-        assert built.pop() == (batches, None)  # without a strategy: as Keras has it
-        model._distribute_strategy = played
-        model._maybe_symbolic_build(iterator=iter([(0, 1, iter([("x",)]))]))
-        assert built[-1] == (None, (shares["x"][0],))
+        model._maybe_symbolic_build(iterator=iterator)
+        assert built.pop() == (iterator, None)  # without a strategy: as Keras has it
+        model._distribute_strategy = object()
+        model._maybe_symbolic_build(iterator=iterator)
+        assert built[-1] == (None, ("first",))
+
+
+def test_metrics_of_one_number_for_a_batch_are_known():
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)])
+
+    def mean(y, p):
+        return ops.mean(p)
+
+    def each(y, p):
+        return ops.abs(y - p)
+
+    model.compile("sgd", "mse", metrics=[mean, each, "mae", keras.metrics.AUC()], weighted_metrics=[mean])
+    x, y = np.ones((3, 2)), np.ones((3, 1))
+    model.fit(x, y, verbose=0)
+    with relies_on("scalar_metrics"):
+        assert keras_private.scalar_metrics(model, y, model(x)) == ["mean", "mean"]
 
 
 def test_variables_that_wait_are_not_made_later():

@@ -74,11 +74,12 @@ def _tensorflow_step(model, data):
     def one_part(index):
         x, y, sample_weight = each(lambda part: part[index], parts)
         moves_on = tf.cast(index == steps - 1, "int32")
-        with tf.GradientTape() as tape, images_of_batch(first + index * size, size, moves_on):
-            predictions = model(x, training=True)
-            loss = model.compute_loss(x, y, predictions, sample_weight, training=True) / steps
-            scaled = model.optimizer.scale_loss(loss)
-        gradients = tape.gradient(scaled, variables)
+        with images_of_batch(first + index * size, size, moves_on):
+            with tf.GradientTape() as tape:
+                predictions = model(x, training=True)
+                loss = model.compute_loss(x, y, predictions, sample_weight, training=True) / steps
+                scaled = model.optimizer.scale_loss(loss)
+            gradients = tape.gradient(scaled, variables)  # for which `rematerialize` draws the masks again
         unconnected.update(i for i, gradient in enumerate(gradients) if gradient is None)
         gradients = [tf.zeros_like(v) if g is None else g for g, v in zip(gradients, variables, strict=True)]
         return loss, gradients, predictions

@@ -12,7 +12,7 @@ import keras
 from keras import ops
 
 from keras_vit.annotations import Tensor
-from keras_vit.keras_private import track_loss
+from keras_vit.keras_private import scalar_metrics, track_loss
 from keras_vit.layers.dropout import images_of_batch
 
 MEANS = ("sum_over_batch_size", "mean")  # reductions whose mean over equal parts is that of the whole
@@ -50,12 +50,14 @@ def train_step(model: keras.Model, data: Any) -> dict[str, Tensor]:
     x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
     mean, first = share(x)
     images, labels, weights = filled(x, y, sample_weight, mean)
-    with tf.GradientTape() as tape, images_of_batch(first, count(images)):
-        predictions = model(images, training=True)
-        loss = model.compute_loss(images, labels, predictions, weights, training=True)
-        scaled = model.optimizer.scale_loss(loss)
     variables = model.trainable_weights
-    gradients = agreed(tape.gradient(scaled, variables), model.optimizer)
+    with images_of_batch(first, count(images)):
+        with tf.GradientTape() as tape:
+            predictions = model(images, training=True)
+            loss = model.compute_loss(images, labels, predictions, weights, training=True)
+            scaled = model.optimizer.scale_loss(loss)
+        gradients = tape.gradient(scaled, variables)  # for which `rematerialize` draws the masks again
+    gradients = agreed(gradients, model.optimizer)
     model.optimizer.apply_gradients(zip(gradients, variables, strict=True))
     return logs(model, x, y, predictions, sample_weight, loss, mean)
 
@@ -90,6 +92,11 @@ def logs(model, x, y, predictions, sample_weight, loss, mean) -> dict[str, Tenso
     replicas = tf.distribute.get_strategy().num_replicas_in_sync
     track_loss(model, loss * replicas, mean)
     predictions = each(lambda tensor: tensor[: count(x)], predictions)
+    if replicas > 1 and (names := scalar_metrics(model, y, predictions)):
+        raise ValueError(
+            "a metric's function must give a number for each image where several devices share a batch, for means of "
+            f"shares are no mean.\nReceived: {', '.join(names)}, a number for a whole batch. Leave its mean out."
+        )
     return model.compute_metrics(x, y, predictions, sample_weight=sample_weight)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import keras
 
 from keras_vit.keras_private import HookedModel
-from keras_vit.model.replicas import predict_step, test_step, train_step
+from keras_vit.model.replicas import each, predict_step, test_step, train_step
 from keras_vit.model.strategies import (
     check_engine,
     check_replicated,
@@ -48,6 +48,12 @@ class ReplicatedModel(HookedModel):
 
     def predict_step(self, *args: Any) -> Any:
         return predict_step(self, *args) if num_replicas(self) > 1 else super().predict_step(*args)
+
+    def predict_on_batch(self, x: Any) -> Any:
+        """Keras' `predict_on_batch`, which on several devices has all images once for each device."""
+        found = super().predict_on_batch(x)
+        size = len(keras.tree.flatten(x)[0])
+        return found if num_replicas(self) == 1 else each(lambda rows: rows[:size], found)
 
     def make_train_function(self, force: bool = False) -> Any:
         if self.train_function is None or force:

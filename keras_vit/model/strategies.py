@@ -5,12 +5,14 @@ What a backend would leave out without a word is refused here too. What each dev
 
 import contextlib
 import itertools
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import keras
 
 from keras_vit.keras_private import clip_after_sum, flash_attention_was_enabled
+from keras_vit.layers.dropout import current_place
 from keras_vit.model.replicas import check_means
 
 KINDS = ("MirroredStrategy", "TPUStrategy", "TPUStrategyV2", "OneDeviceStrategy", "_DefaultDistributionStrategy")
@@ -82,6 +84,22 @@ def check_scope(model: keras.Model) -> None:
             f"Received: {model.name!r}, built in another scope or in none, under {type(here).__name__}. "
             "Build it inside of `with keras_vit.strategy(...):` too."
         )
+
+
+def warn_of_foreign_step(training: bool | None) -> None:
+    """Warns where several devices train through another model's step, as one that a user has wrapped around ours."""
+    if not training or keras.backend.backend() != "tensorflow" or current_place() is not None:
+        return
+    import tensorflow as tf
+
+    if tf.distribute.in_cross_replica_context() or tf.distribute.get_strategy().num_replicas_in_sync == 1:
+        return
+    warnings.warn(
+        "a model or loop of your own trains this model on several devices, with Keras' steps: those clip gradients "
+        "before they add them up, count an uneven last batch wrongly or fail, and draw each device's masks alike. "
+        "Build the head by `classes=`, or train on one device.",
+        stacklevel=2,
+    )
 
 
 def own_scope(model: keras.Model) -> contextlib.AbstractContextManager:

@@ -15,7 +15,7 @@ from keras_vit.model.accumulation import train_step as accumulated_train_step
 from keras_vit.model.first_look import looked_at, sharing_batches
 from keras_vit.model.logits_check import LogitsError, check_reads_outputs
 from keras_vit.model.replicated_model import ReplicatedModel
-from keras_vit.model.strategies import check_engine, check_scope, num_replicas
+from keras_vit.model.strategies import check_engine, check_scope, num_replicas, warn_of_foreign_step
 from keras_vit.preprocessing import Preprocessing
 from keras_vit.variants import ViTConfig
 
@@ -137,6 +137,7 @@ class VisionTransformer(ReplicatedModel, keras.Model):
                     "images must be floats in the range the weights expect; integers are pixels not yet scaled.\n"
                     f"Received: dtype {tensor.dtype}. Call `model.preprocessing(images)` first."
                 )
+        warn_of_foreign_step(training)
         return super().call(inputs, training=training, mask=mask)
 
     def get_config(self) -> Arguments:

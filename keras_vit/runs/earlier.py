@@ -49,6 +49,11 @@ def find_earlier(out, resume: str) -> EarlierRun | None:
         return EarlierRun(config_of(path))
     if resume == "must":
         _refuse_to_start(path)
+    if unfinished:
+        raise ValueError(
+            '`out` must be new or empty with `resume="never"`.\n'
+            f"Received: {str(out)!r}, an unfinished run. Leave `resume` out to go on with it, or choose another folder."
+        )
     check_free(path)
     return None
 

@@ -53,9 +53,9 @@ class Checkpoints(keras.callbacks.Callback):
             `ModelCheckpoint` and `EarlyStopping`, of which it is the best value and how long they have waited.
 
     Raises:
-        ValueError: for numbers out of range. Out of `fit`, for a folder that another process trains into, a
-            checkpoint that does not fit the model, other facts than in `fingerprint`, or data that begin elsewhere. On
-            the torch backend.
+        ValueError: for numbers out of range, and `restore_best_weights` in `also`. Out of `fit`, for a folder that
+            another process trains into, a checkpoint that does not fit the model, other facts than in `fingerprint`,
+            or data that begin elsewhere. On the torch backend.
         TypeError: for numbers of the wrong type.
     """
 
@@ -79,6 +79,13 @@ class Checkpoints(keras.callbacks.Callback):
         self.every_minutes, self.every_steps = every_minutes, every_steps
         self.fingerprint = None if fingerprint is None else json.loads(json.dumps(fingerprint))  # as it is read back
         self.also = tuple(also)
+        for callback in self.also:
+            if getattr(callback, "restore_best_weights", False):
+                raise ValueError(
+                    "a checkpoint does not hold the weights that a callback remembers, so it would restore others.\n"
+                    f"Received: {type(callback).__name__}(restore_best_weights=True) in `also`. Leave that out, and "
+                    "take the best weights from a `ModelCheckpoint(save_best_only=True)`."
+                )
         process, count = processes()
         self._folder = CheckpointFolder(Path(folder), keep, process, count)
         self._writer = Writer(self._folder)

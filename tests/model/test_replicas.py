@@ -2,12 +2,13 @@
 
 import contextlib
 import tempfile
+import warnings
 from pathlib import Path
 
 import keras
 import numpy as np
 import pytest
-from conftest import images, make_tiny, numpy
+from conftest import images, make_tiny, numpy, tiny_config
 
 import keras_vit
 from keras_vit.resuming.folder import CheckpointFolder
@@ -68,21 +69,26 @@ def test_uneven_shares_of_a_batch_count_as_in_the_whole(found):
 
 
 def refusals():
-    """What a model on two devices says of XLA, and of a loss that is no mean."""
+    """What a model on two devices says of XLA, of a loss that is no mean, and of a metric that is one."""
     said = []
     with two_devices().scope():
         for arguments in ({"jit_compile": True}, {"loss": keras.losses.MeanSquaredError(reduction="sum")}):
             with pytest.raises(ValueError, match="devices") as error:
                 make_tiny(num_layers=1).compile(**{"optimizer": "sgd", "loss": "mse"} | arguments)
             said.append(str(error.value))
-    return said
+        model = make_tiny(num_layers=1)
+        model.compile("sgd", "mse", metrics=[lambda y, p: keras.ops.mean(p)])
+    with pytest.raises(ValueError, match="metric") as error:
+        model.fit(images(8, 20, 28, 3), np.zeros((8, CLASSES)), 8, verbose=0)
+    return [*said, str(error.value)]
 
 
 @pytest.mark.elsewhere("two devices", "refusals")
 def test_what_devices_cannot_share_is_refused(found):
-    xla, loss = found
+    xla, loss, metric = found
     assert "jit_compile=True under a strategy of 2 devices. Leave `jit_compile` out." in xla
     assert "a batch that several devices share needs a loss that is a mean" in loss
+    assert "must give a number for each image" in metric
 
 
 def reloaded():
@@ -144,3 +150,42 @@ def test_each_device_gets_its_part_of_a_sum_again(found):
     saved, again = found
     assert [name for name in saved if name.startswith(f"{METRICS}/00000")] == [f"{METRICS}/00000#{i}" for i in (0, 1)]
     assert again == saved
+
+
+def recomputed():
+    """How far two devices, and micro-batches on one, are from one device, where blocks are computed again."""
+    x, y, found = images(7, 20, 28, 3), np.arange(7) % CLASSES, []
+    for devices, parts in ((1, 1), (2, 1), (2, 2), (1, 2)):
+        keras.utils.set_random_seed(7)
+        with two_devices().scope() if devices == 2 else contextlib.nullcontext():
+            model = make_tiny(num_layers=1, dropout_rate=0.3, stochastic_depth_rate=0.3, rematerialize=True)
+            loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+            model.compile(SGD(0.1), loss, accumulation_steps=parts, jit_compile=False)
+        model.fit(x, y, 7, shuffle=False, verbose=0)
+        found.append(np.concatenate([numpy(weight).ravel() for weight in model.trainable_variables]))
+        answers = len(model.predict_on_batch(x[:5]))
+        assert answers == 5
+    return [float(np.abs(other - found[0]).max()) for other in found[1:]]
+
+
+@pytest.mark.elsewhere("two devices", "recomputed")
+def test_blocks_computed_again_for_gradients_draw_the_same_masks(found):
+    assert max(found) < TOLERANCE
+
+
+def wrapped():
+    """What is said of a model around ours that two devices train."""
+    with two_devices().scope():
+        inputs = keras.Input((20, 28, 3))
+        features = keras_vit.build(tiny_config(num_layers=1), input_shape=(20, 28, 3), include_top=False)
+        model = keras.Model(inputs, keras.layers.Dense(CLASSES)(features(inputs)))
+        model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        model.fit(images(8, 20, 28, 3), np.zeros(8), 8, verbose=0)
+    return [str(warning.message) for warning in said]
+
+
+@pytest.mark.elsewhere("two devices", "wrapped")
+def test_model_around_ours_is_warned_of(found):
+    assert any("Build the head by `classes=`" in words for words in found)

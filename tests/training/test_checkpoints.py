@@ -153,6 +153,12 @@ def test_wrong_numbers_are_refused(tmp_path, arguments, error):
         keras_vit.Checkpoints(tmp_path, **arguments)
 
 
+def test_callback_that_remembers_weights_is_refused(tmp_path):
+    stopping = keras.callbacks.EarlyStopping(restore_best_weights=True)
+    with pytest.raises(ValueError, match="restore_best_weights=True\\) in `also`"):
+        keras_vit.Checkpoints(tmp_path, also=[stopping])
+
+
 def test_second_signal_ends_the_process_within_a_step():  # T9
     code = f"""
 import hashlib, os, signal, sys, time, threading, types
