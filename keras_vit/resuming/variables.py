@@ -103,8 +103,13 @@ def _replicas(variable) -> Sequence[Any]:
 
 
 def _copy(variable):
-    value = variable.numpy() if hasattr(variable, "numpy") else keras.ops.convert_to_numpy(variable)
-    return np.array(value, copy=not (isinstance(value, np.ndarray) and value.flags.owndata))
+    """A value that stays. TensorFlow copies what a variable holds before it changes that, if somebody else holds it."""
+    if hasattr(variable, "read_value"):
+        try:
+            return np.asarray(memoryview(variable.read_value()))
+        except ValueError:  # of a type without buffers, as bfloat16
+            return variable.numpy()
+    return np.array(keras.ops.convert_to_numpy(variable), copy=True)
 
 
 def _same(one, other):

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 
+import keras
 import numpy as np
 import pytest
 from conftest import ROOT
@@ -17,7 +18,7 @@ from safetensors.numpy import load_file
 
 from keras_vit.resuming.folder import CheckpointFolder
 from keras_vit.resuming.pieces import Piece, dtype_of, fault_of, read_piece, write_pieces
-from keras_vit.resuming.variables import not_finite
+from keras_vit.resuming.variables import not_finite, pieces_of
 from keras_vit.resuming.writing import Writer, differences
 
 # Saves for ever a state of which every variable is full of the number of its step, and tells of each save.
@@ -222,6 +223,27 @@ def test_differences_are_named_by_their_path():
     now = {"options": {"seed": 1, "sizes": [1, 2]}, "new": None}
     expected = ["gone: 3 before, nothing now", "new: nothing before, None now", "options.seed: 0 before, 1 now"]
     assert differences(before, now) == expected
+
+
+def test_copies_stay_whatever_changes_their_variables():
+    """TensorFlow's are views, of which it makes a copy before it changes what they see."""
+    value = np.arange(12, dtype="float32").reshape(3, 4)
+    variables = [keras.Variable(value), keras.Variable(value, dtype="bfloat16"), keras.Variable(7, dtype="int32")]
+    saved = pieces_of("model", variables)
+    before = [piece.array.copy() for piece in saved]
+    for _ in range(2):
+        for variable in variables:
+            variable.assign_add(variable.value)
+            variable.assign(variable.value * 3)
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        for jit_compile in (False, True):
+            tf.function(lambda: variables[0].value.assign_sub(variables[0].value * 0.5), jit_compile=jit_compile)()
+        variables[0].value.scatter_nd_update([[0, 0]], [77.0])
+        tf.raw_ops.ResourceApplyGradientDescent(var=variables[0].value.handle, alpha=1.0, delta=tf.ones((3, 4)))
+    for piece, expected in zip(saved, before, strict=True):
+        assert piece.array.tobytes() == expected.tobytes()
 
 
 def test_pieces_of_several_processes_are_one_variable(tmp_path):
