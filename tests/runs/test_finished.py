@@ -9,6 +9,7 @@ import shutil
 import zipfile
 
 import keras
+import numpy as np
 import pytest
 from conftest import make_tiny
 
@@ -171,6 +172,17 @@ def test_model_that_claims_more_weights_than_its_file_holds_is_refused_before_th
     rewrite_config(tmp_path / "wide.keras", b"148", b"960000")
     words = r"must be whole.*layers of [\d,]{15,} numbers, and [\d,]{6,9} bytes of weights\. Copy"
     assert re.search(words, predict(tmp_path / "wide.keras"))
+
+
+@pytest.mark.parametrize("optimizer", ["adam", keras_vit.AdamW(use_ema=True)], ids=["keras", "ours"])
+def test_model_that_was_compiled_and_trained_is_loaded(tmp_path, optimizer):
+    model = make_tiny()
+    model.compile(optimizer, "mse")
+    model.fit(np.zeros((2, 20, 28, 3)), np.zeros((2, 7)), verbose=0)
+    model.save(tmp_path / "trained.keras")
+    loaded = load_model(tmp_path / "trained.keras")
+    for ours, theirs in zip(loaded.get_weights(), model.get_weights(), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
 
 
 def test_layers_that_do_not_fit_together_leave_nothing_to_be_made(predict, run):
