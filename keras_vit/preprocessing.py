@@ -128,7 +128,7 @@ class Preprocessing:
         from keras import ops
 
         squashes = self.resize == "squash" and self.interpolation == "bilinear"
-        if not squashes and isinstance(images, np.ndarray) and images.size > _LARGE:
+        if not squashes and isinstance(images, np.ndarray) and images.ndim > 2 and images.size > _LARGE:
             return scaled(ops.convert_to_numpy(_resized_in_strips(images, self, ops)), self)
         pixels, whole = _pixels(images, self)
         if squashes:

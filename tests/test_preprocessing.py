@@ -216,6 +216,8 @@ def test_large_images_are_resized_a_strip_at_a_time_to_the_same_values(monkeypat
         np.testing.assert_allclose(found, expected, rtol=0, atol=1e-4)
     with pytest.raises(ValueError, match="NaN among them"):
         record(np.full_like(x, np.nan, "float32"))
+    with pytest.raises(ValueError, match="images must have shape"):
+        record(x[0, ..., 0])
 
 
 def test_record_is_imported_and_scales_numpy_without_keras():

@@ -52,8 +52,10 @@ class ReplicatedModel(HookedModel):
     def predict_on_batch(self, x: Any) -> Any:
         """Keras' `predict_on_batch`, which on several devices has all images once for each device."""
         found = super().predict_on_batch(x)
+        if num_replicas(self) == 1:
+            return found
         size = len(keras.tree.flatten(x)[0])
-        return found if num_replicas(self) == 1 else each(lambda rows: rows[:size], found)
+        return each(lambda rows: rows[:size], found)
 
     def make_train_function(self, force: bool = False) -> Any:
         if self.train_function is None or force:

@@ -7,6 +7,7 @@ a model is loaded.
 import dataclasses
 import json
 import math
+import os
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ _RUNS_CODE = (
     "Load it in Python, and only if you trust its source.",
 )
 _DAMAGED = ("a model's file must be whole, and of layers that are known here", "Copy or train it again.")
+_DEFLATED = 1032  # times its size, at most, becomes what was deflated (zlib)
 _LONGEST = 200  # characters of Keras' words in an error; it would print the whole configuration
 
 
@@ -111,7 +113,8 @@ def _check_archive(file):
             if not missing:
                 with archive.open("config.json") as member:
                     config = member.read(_MOST_BYTES)
-                return config, archive.getinfo("model.weights.h5").file_size
+                most = _DEFLATED * os.fstat(opened.fileno()).st_size  # whatever the archive says of itself
+                return config, min(archive.getinfo("model.weights.h5").file_size, most)
     except FileNotFoundError:
         raise
     except FileKindError as error:
