@@ -8,11 +8,9 @@ import sys
 from pathlib import Path
 
 import numpy as np
-from conftest import ROOT
+from conftest import QUICK_XLA, ROOT
 
 HERE = Path(__file__).parent
-# Of LLVM's optimisations none changes what is compared, and compiling takes most of the time.
-QUICK = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
 DEVICES = 4
 TOLERANCES = {"float32": 1e-5, "mixed_bfloat16": 5e-3, "mixed_float16": 5e-2}  # issue "Scale", acceptance 2
 
@@ -34,7 +32,7 @@ def start(script, processes, before, after, timeout=550, devices=DEVICES):
     """Runs `script *before INDEX *after` in so many processes, and gives what each printed."""
     environment = {**os.environ, "KERAS_BACKEND": "jax", "TF_CPP_MIN_LOG_LEVEL": "3"}
     environment |= {"PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}", "JAX_PLATFORMS": "cpu"}
-    environment["XLA_FLAGS"] = f"{QUICK} --xla_force_host_platform_device_count={devices // processes}"
+    environment["XLA_FLAGS"] = f"{QUICK_XLA} --xla_force_host_platform_device_count={devices // processes}"
     children = [
         subprocess.Popen(
             [sys.executable, str(script), *map(str, (*before, index, *after))],

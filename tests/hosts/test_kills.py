@@ -13,8 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import ROOT
-from matrix import QUICK
+from conftest import QUICK_XLA, ROOT
 from run_files import assert_same_run, figures
 
 pytest.importorskip("jax")
@@ -26,7 +25,7 @@ def started(out, processes, steps, *options):
     """`keras-vit launch ... finetune`, whose lines are read from its output."""
     words = f"launch --processes {processes} finetune --data digits --batch-size 128 --steps {steps}".split()
     words += [*["--checkpoint-every", "4", "--ema", "0.9"], *options, "--out", str(out)]
-    environment = os.environ | {"PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3", "XLA_FLAGS": QUICK}
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3", "XLA_FLAGS": QUICK_XLA}
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     return subprocess.Popen([sys.executable, "-m", "keras_vit", *words], cwd=ROOT, env=environment, **streams)
 
