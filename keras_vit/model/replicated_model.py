@@ -1,11 +1,13 @@
 """A model that several devices of a TensorFlow strategy train, evaluate and ask as one device would."""
 
+import contextlib
 import inspect
+from collections.abc import Callable
 from typing import Any
 
 import keras
 
-from keras_vit.keras_private import HookedModel
+from keras_vit.keras_private import HookedModel, build_metrics
 from keras_vit.model.replicas import each, predict_step, test_step, train_step
 from keras_vit.model.strategies import (
     check_engine,
@@ -62,6 +64,8 @@ class ReplicatedModel(HookedModel):
             super().make_train_function(force)
             if num_replicas(self) > 1 and self.steps_per_execution > 1:
                 self.train_function = step_by_step(self.train_function)
+            elif num_replicas(self) == 1 and keras.backend.backend() == "tensorflow":
+                self.train_function = _built_before(self, self.train_function)
         return self.train_function
 
     def make_test_function(self, force: bool = False) -> Any:
@@ -70,3 +74,21 @@ class ReplicatedModel(HookedModel):
             if num_replicas(self) > 1 and self.steps_per_execution > 1:
                 self.test_function = step_by_step(self.test_function)
         return self.test_function
+
+
+def _built_before(model, steps: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Keras' train function on TensorFlow, in which no variable of optimizer or metrics is left to be made.
+
+    TensorFlow traces a function that makes variables twice, which doubles the time until the first step is done.
+    """
+    is_first = True
+
+    def function(iterator):
+        nonlocal is_first
+        if is_first and hasattr(iterator, "element_spec"):  # `train_on_batch` has a generator
+            with contextlib.suppress(Exception):  # of data that do not fit, of which the step itself tells
+                build_metrics(model, iterator.element_spec)
+        is_first = False
+        return steps(iterator)
+
+    return function
