@@ -110,7 +110,7 @@ def _copy(variable):
         return np.array(keras.ops.convert_to_numpy(variable), copy=True)
     import tensorflow as tf
 
-    # The operation itself: `read_value` is it in a scope of names, and takes three times as long.
+    # The operation itself: `read_value` is it in a scope of names, and takes longer.
     value = tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=variable.dtype)
     try:
         return np.asarray(memoryview(value))
