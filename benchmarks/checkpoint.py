@@ -12,6 +12,7 @@ so after each save, outside of the clock, the disk is synced for all.
 """
 
 import argparse
+import itertools
 import os
 import shutil
 import statistics
@@ -124,8 +125,8 @@ def ours(name, model, folder):
     writer = Writer(CheckpointFolder(folder))
 
     def begin(number):
-        pieces = pieces_of("model", model.variables) + pieces_of("optimizer", model.optimizer.variables)
-        writer.start(pieces, {"step": number, "epoch": 0}, "0")
+        groups = pieces_of("model", model.variables), pieces_of("optimizer", model.optimizer.variables)
+        writer.start(itertools.chain.from_iterable(groups), {"step": number, "epoch": 0}, "0")
         return writer.wait
 
     return begin

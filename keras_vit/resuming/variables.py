@@ -4,7 +4,7 @@ A variable is known by its place in the list, since Keras' paths depend on what 
 types must be equal, so nothing is skipped or put elsewhere.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import keras
@@ -18,14 +18,20 @@ METRICS = "metrics"  # the group whose values are sums
 _MOST_SHOWN = 8  # differences in an error
 
 
-def pieces_of(group: str, variables: Sequence[Variable]) -> list[Piece]:
-    """Copies of the values that this process owns, which later steps do not change.
+def pieces_of(group: str, variables: Sequence[Variable]) -> Iterator[Piece]:
+    """The values that this process owns as they are at this call, which later steps do not change.
+
+    They are taken at once; the pieces are made of them as they are asked for, which another thread may do.
 
     Args:
         group: what these variables are, as `"model"`.
         variables: in an order that another process has too.
     """
-    return [piece for number, variable in enumerate(variables) for piece in _pieces(_name(group, number), variable)]
+    numbered = [(_name(group, number), variable) for number, variable in enumerate(variables)]
+    if keras.backend.backend() == "jax":
+        return iter([piece for name, variable in numbered for piece in _shards(name, variable)])
+    held = _held_tensors(variables) if keras.backend.backend() == "tensorflow" else map(_copy, variables)
+    return (piece for (name, _), values in zip(numbered, list(held), strict=True) for piece in _pieces(name, values))
 
 
 def check_fits(checkpoint: Checkpoint, group: str, variables: Sequence[Variable]) -> None:
@@ -81,41 +87,55 @@ def _shape(checkpoint, name):
     return tuple(np.asarray(shape, int).tolist()), pieces[0]["dtype"]
 
 
-def _pieces(name, variable):
-    if keras.backend.backend() == "jax":
-        shards = [shard for shard in variable.value.addressable_shards if shard.replica_id == 0]
-        return [Piece(name, tuple(part.start or 0 for part in s.index), np.array(s.data, copy=True)) for s in shards]
-    copies = [_copy(part) for part in _replicas(variable)]
+def _shards(name, variable):
+    """Copies of JAX's arrays, which the next step takes away."""
+    shards = [shard for shard in variable.value.addressable_shards if shard.replica_id == 0]
+    return [Piece(name, tuple(part.start or 0 for part in s.index), np.array(s.data, copy=True)) for s in shards]
+
+
+def _held_tensors(variables):
+    """Of each device. TensorFlow copies what a variable holds before it changes that, if somebody else holds it."""
+    import tensorflow as tf
+
+    # The operation itself: `read_value` is it in a scope of names, and takes longer.
+    read, several = tf.raw_ops.ReadVariableOp, tf.distribute.DistributedValues
+
+    def hold(variable):
+        value = read(resource=variable.handle, dtype=variable.dtype)
+        return value if "CPU" in value.device else value.numpy()  # not twice in the memory of a GPU
+
+    values = [variable.value for variable in variables]
+    return [list(map(hold, _replicas(value) if isinstance(value, several) else [value])) for value in values]
+
+
+def _pieces(name, values):
+    copies = [_array(value) for value in values]
     if all(_same(copies[0], other) for other in copies[1:]):
         copies = copies[:1]
     names = [name] if len(copies) == 1 else [f"{name}#{number}" for number in range(len(copies))]
     return [Piece(each, (0,) * copy.ndim, copy) for each, copy in zip(names, copies, strict=True)]
 
 
-def _replicas(variable) -> Sequence[Any]:
-    """The variables of all devices behind one of TensorFlow's strategies, also out of its scope; else itself."""
-    if keras.backend.backend() != "tensorflow":
-        return [variable]
-    import tensorflow as tf
-
-    value = variable.value
-    if not isinstance(value, tf.distribute.DistributedValues):
-        return [value]
-    return value.distribute_strategy.experimental_local_results(value)
-
-
-def _copy(variable):
-    """A value that stays. TensorFlow copies what a variable holds before it changes that, if somebody else holds it."""
-    if keras.backend.backend() != "tensorflow":
-        return np.array(keras.ops.convert_to_numpy(variable), copy=True)
-    import tensorflow as tf
-
-    # The operation itself: `read_value` is it in a scope of names, and takes longer.
-    value = tf.raw_ops.ReadVariableOp(resource=variable.handle, dtype=variable.dtype)
+def _array(value):
+    if isinstance(value, np.ndarray):
+        return value
     try:
         return np.asarray(memoryview(value))
     except ValueError:  # of a type without buffers, as bfloat16
         return value.numpy()
+
+
+def _copy(variable):
+    return [np.array(keras.ops.convert_to_numpy(variable), copy=True)]
+
+
+def _replicas(value) -> Sequence[Any]:
+    """The variables of all devices behind one of TensorFlow's strategies, also out of its scope; else itself."""
+    import tensorflow as tf
+
+    if not isinstance(value, tf.distribute.DistributedValues):
+        return [value]
+    return value.distribute_strategy.experimental_local_results(value)
 
 
 def _same(one, other):
@@ -126,7 +146,7 @@ def _assign(checkpoint, name, variable):
     if keras.backend.backend() == "jax":
         variable.assign(_sharded(checkpoint, name, variable.value))
         return
-    replicas = _replicas(variable)
+    replicas = _replicas(variable.value) if keras.backend.backend() == "tensorflow" else [variable]
     if name in checkpoint.variables:
         values = [checkpoint.read(name)] * len(replicas)
     else:

@@ -34,7 +34,7 @@ class Writer:
         return self._thread is not None and self._thread.is_alive()
 
     def start(self, pieces, facts, mark) -> None:
-        """Begins to write; `pieces` are copies that nobody changes."""
+        """Begins to write `pieces`, of values that nobody changes; they are asked for in the thread."""
         self.wait()
         self._thread = threading.Thread(target=self._write, args=(pieces, facts, mark))
         self._thread.start()
@@ -55,12 +55,13 @@ class Writer:
     def _write(self, pieces, facts, mark):
         where = f"step {facts['step']} in {self._folder.path}"
         last = f"the last good one is {self.path}" if self.path else "there is none of this run before it"
-        name = not_finite(piece for piece in pieces if not piece.name.startswith(f"{METRICS}/"))
-        if name is not None:
-            self._fault = f"no checkpoint of {where}: {name} is not finite; {last}."
-            return
         try:
-            self.path = self._folder.save(pieces, facts, mark)
+            pieces = list(pieces)
+            name = not_finite(piece for piece in pieces if not piece.name.startswith(f"{METRICS}/"))
+            if name is None:
+                self.path = self._folder.save(pieces, facts, mark)
+            else:
+                self._fault = f"no checkpoint of {where}: {name} is not finite; {last}."
         except Exception as error:
             words = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"
             self._fault = f"no checkpoint of {where}: {words}; {last}."

@@ -4,6 +4,7 @@ What another process had of an epoch is passed over: `fit` counts these steps, a
 other callbacks see whole epochs.
 """
 
+import itertools
 import json
 import time
 from collections.abc import Mapping, Sequence
@@ -146,7 +147,7 @@ class Checkpoints(keras.callbacks.Callback):
 
     def on_test_begin(self, logs: Logs = None) -> None:
         if self._is_training:
-            self._sums = pieces_of(METRICS, self.model.metrics_variables)  # which validation sets to zero
+            self._sums = list(pieces_of(METRICS, self.model.metrics_variables))  # which validation sets to zero
 
     def on_test_batch_end(self, batch: int, logs: Logs = None) -> None:
         """Leaves in the midst of a validation, with what training came to."""
@@ -215,9 +216,9 @@ class Checkpoints(keras.callbacks.Callback):
     def _save(self, asked, done=False):
         """Saves, and leaves if a signal has asked for it."""
         self._writer.wait()
-        pieces = [piece for name, variables in self._groups() for piece in pieces_of(name, variables)]
-        pieces += self._sums if self._sums is not None else pieces_of(METRICS, self.model.metrics_variables)
-        self._writer.start(pieces, self._facts(done), self._mark)
+        groups = [pieces_of(name, variables) for name, variables in self._groups()]
+        groups.append(self._sums if self._sums is not None else pieces_of(METRICS, self.model.metrics_variables))
+        self._writer.start(itertools.chain.from_iterable(groups), self._facts(done), self._mark)
         self._saved_step, self._saved_at = self._made, time.monotonic()
         if asked > 1:
             self.close()

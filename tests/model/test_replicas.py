@@ -135,12 +135,12 @@ def parts_of_sums():
     with two_devices().scope():
         model = compiled()
     model.fit(images(7, 20, 28, 3), np.arange(7) % CLASSES, 7, verbose=0)
-    saved = pieces_of(METRICS, model.metrics_variables)
+    saved = list(pieces_of(METRICS, model.metrics_variables))
     with tempfile.TemporaryDirectory() as path:
         CheckpointFolder(Path(path)).save(saved, {"step": 1, "epoch": 1})
         model.reset_metrics()
         restore(CheckpointFolder(Path(path)).newest(), METRICS, model.metrics_variables)
-    again = pieces_of(METRICS, model.metrics_variables)
+    again = list(pieces_of(METRICS, model.metrics_variables))
     return [{piece.name: piece.array.tolist() for piece in pieces} for pieces in (saved, again)]
 
 

@@ -226,10 +226,10 @@ def test_differences_are_named_by_their_path():
 
 
 def test_copies_stay_whatever_changes_their_variables():
-    """TensorFlow's are views, of which it makes a copy before it changes what they see."""
+    """TensorFlow's are views: it makes a copy before it changes what they see, also of what is asked for later."""
     value = np.arange(12, dtype="float32").reshape(3, 4)
     variables = [keras.Variable(value), keras.Variable(value, dtype="bfloat16"), keras.Variable(7, dtype="int32")]
-    saved = pieces_of("model", variables)
+    saved, later = list(pieces_of("model", variables)), pieces_of("model", variables)
     before = [piece.array.copy() for piece in saved]
     for _ in range(2):
         for variable in variables:
@@ -242,7 +242,8 @@ def test_copies_stay_whatever_changes_their_variables():
             tf.function(lambda: variables[0].value.assign_sub(variables[0].value * 0.5), jit_compile=jit_compile)()
         variables[0].value.scatter_nd_update([[0, 0]], [77.0])
         tf.raw_ops.ResourceApplyGradientDescent(var=variables[0].value.handle, alpha=1.0, delta=tf.ones((3, 4)))
-    for piece, expected in zip(saved, before, strict=True):
+    assert len(saved) == 3
+    for piece, expected in zip([*saved, *later], before * 2, strict=True):
         assert piece.array.tobytes() == expected.tobytes()
 
 

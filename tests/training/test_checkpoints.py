@@ -210,7 +210,7 @@ def sharded_and_back(folder):
     for before, after in ((True, False), (False, True), (True, True)):
         place = CheckpointFolder(folder / f"{before}-{after}")
         saved, given = variables(before, True), variables(after, False)
-        pieces = pieces_of("model", saved)
+        pieces = list(pieces_of("model", saved))
         place.save(pieces, {"step": 1, "epoch": 0})
         restore(place.newest(), "model", given)
         same = [numpy(one).tobytes() == values[name].tobytes() for one, name in zip(given, shapes, strict=True)]
