@@ -21,7 +21,10 @@ import pytest
 import keras_vit
 from keras_vit.keras_private import forget_waiting_variables
 
-gc.freeze()  # what TensorFlow is made of stays: each collection would look through all of it
+# What TensorFlow is made of stays, and a full collection looks through every graph. Each module ends with one.
+FEW_COLLECTIONS = "import gc; gc.set_threshold(10_000, 20, 1_000_000)"
+exec(FEW_COLLECTIONS)
+gc.freeze()
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job ignores it, and so would child processes
 
 ROOT = Path(__file__).parents[1]
@@ -32,6 +35,23 @@ BACKENDS = {"jax": "jax", "torch": "torch", "two devices": "tensorflow"}
 QUICK_XLA = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
 QUICK_XLA += " --xla_cpu_use_fusion_emitters=false"
 TWO_DEVICES = "--xla_force_host_platform_device_count=2"
+
+
+def stop_autotuning():
+    """Of TensorFlow's pipelines: whoever forgets one that is autotuned may wait for half a minute.
+
+    Its thread sleeps for longer and longer, and can miss the call that wakes it (TensorFlow 2.21: a cancellation calls
+    first, and says that it is one afterwards).
+    """
+    import tensorflow as tf
+
+    plain, options = tf.data.Dataset.__iter__, tf.data.Options()
+    options.autotune.enabled = False
+    tf.data.Dataset.__iter__ = lambda dataset: plain(dataset.with_options(options))
+
+
+if keras.backend.backend() == "tensorflow":
+    stop_autotuning()
 
 
 def pytest_configure(config):
@@ -159,7 +179,7 @@ def run_python(code, *arguments, backend=None, timeout=280, **variables):
     if backend is not None:
         environment["KERAS_BACKEND"] = backend
     done = subprocess.run(
-        [sys.executable, "-c", code, *map(str, arguments)],
+        [sys.executable, "-c", f"{FEW_COLLECTIONS}\n{code}", *map(str, arguments)],
         capture_output=True,
         text=True,
         env=environment,
