@@ -57,4 +57,5 @@ def scaled_pixels(pixels, task):
     """
     import tensorflow as tf
 
-    return scaled(tf.cast(pixels, tf.float32), task.model.preprocessing)
+    # LiteRT's converter takes one number for all channels into the first kernel, which then reads pixels up to 255.
+    return scaled(tf.cast(pixels, tf.float32), task.model.preprocessing, by_channel=True)

@@ -6,7 +6,7 @@ import zipfile
 import numpy as np
 import pytest
 import tensorflow as tf
-from conftest import make_tiny, randomise, tiny_config
+from conftest import make_tiny, numpy, randomise, tiny_config
 from served import LABELS, make_job
 
 import keras_vit
@@ -82,6 +82,19 @@ def test_model_without_head_gives_features_alone(tmp_path):
     file = written(task, tmp_path)
     assert list(differences(task, litert.open_runtime(file).run, pictures(2, channels=1))) == ["features"]
     assert zipfile.ZipFile(file).namelist() == ["metadata.json"]
+
+
+def test_first_kernel_is_that_of_the_model(plain):
+    """Scaling is not folded into it: it would read pixels up to 255, and int8 be half as far off again."""
+    from ai_edge_litert.interpreter import Interpreter
+
+    task, file = plain
+    expected = numpy(task.model.get_layer("patch_embedding").projection.kernel)
+    reader = Interpreter(str(file))
+    reader.allocate_tensors()
+    order = np.moveaxis(expected, -1, 0)
+    places = [tensor["index"] for tensor in reader.get_tensor_details() if tuple(tensor["shape"]) == order.shape]
+    assert any(np.array_equal(reader.get_tensor(index), order) for index in places)
 
 
 def test_inputs_and_outputs_have_names(plain):
