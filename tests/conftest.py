@@ -13,6 +13,10 @@ from pathlib import Path
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ["HF_HUB_CACHE"] = os.devnull  # so that no test sees what its user has of the Hugging Face Hub
 os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "1")  # models this small keep further threads busy with waiting
+# Compiling takes most of the time with XLA; how fast the code then runs is not what tests look at. The last flag is the
+# older way to emit fusions, which takes half as long.
+os.environ["XLA_FLAGS"] = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+os.environ["XLA_FLAGS"] += " --xla_cpu_use_fusion_emitters=false"
 
 import keras
 import numpy as np
@@ -30,10 +34,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job ign
 ROOT = Path(__file__).parents[1]
 GOLDEN = Path(__file__).parent / "golden"
 BACKENDS = {"jax": "jax", "torch": "torch", "two devices": "tensorflow"}
-# Compiling takes most of a child's time on JAX; how fast the code then runs is not what its checks look at. The third
-# flag is the older way to emit fusions, which takes half as long.
-QUICK_XLA = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
-QUICK_XLA += " --xla_cpu_use_fusion_emitters=false"
+QUICK_XLA = os.environ["XLA_FLAGS"]
 TWO_DEVICES = "--xla_force_host_platform_device_count=2"
 
 

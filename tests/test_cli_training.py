@@ -44,7 +44,9 @@ def trained(tmp_path_factory):
     """A run on photos, and the folder of these."""
     folder = make_photos(tmp_path_factory.mktemp("photos") / "set", per_class=10)
     out = tmp_path_factory.mktemp("trained") / "run"
-    finetune(str(folder), out, model=tiny_config(), image_size=24, batch_size=8, epochs=1, say=lambda line: None)
+    finetune(
+        str(folder), out, model=tiny_config(num_layers=1), image_size=24, batch_size=8, epochs=1, say=lambda line: None
+    )
     return out, folder
 
 

@@ -48,7 +48,7 @@ def test_weights_stay_in_float32_and_blocks_compute_in_half(policy):
 )
 def test_training_step_runs_and_learns(policy, jit_compile):
     keras.config.set_dtype_policy(policy)
-    model = make_tiny(dropout_rate=0.1, stochastic_depth_rate=0.1)
+    model = make_tiny(num_layers=1, dropout_rate=0.1, stochastic_depth_rate=0.1)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(keras.optimizers.Adam(0.01), loss, jit_compile=jit_compile)
     losses = model.fit(images(8, 20, 28, 3), np.arange(8) % 7, epochs=40, verbose=0).history["loss"]

@@ -155,7 +155,7 @@ def test_each_device_gets_its_part_of_a_sum_again(found):
 def recomputed():
     """How far two devices, and micro-batches on one, are from one device, where blocks are computed again."""
     x, y, found = images(7, 20, 28, 3), np.arange(7) % CLASSES, []
-    for devices, parts in ((1, 1), (2, 1), (2, 2), (1, 2)):
+    for devices, parts in ((1, 1), (2, 2), (1, 2)):
         keras.utils.set_random_seed(7)
         with two_devices().scope() if devices == 2 else contextlib.nullcontext():
             model = make_tiny(num_layers=1, dropout_rate=0.3, stochastic_depth_rate=0.3, rematerialize=True)
