@@ -111,6 +111,7 @@ def serve(folder, arguments):
 
     why = "as asked" if arguments.stand_in else f"as {SERVER} is not on the PATH"
     print(f"A stand-in serves, {why}. It starts TensorFlow, which takes some seconds", flush=True)
+    import_tensorflow()
     model = ServedModel(folder, name)
     print(f"{model.warm_up(folder)} warm-up requests answered", flush=True)
     with StandIn(model, *asked) as running:
@@ -122,6 +123,21 @@ def serve(folder, arguments):
                 raise RuntimeError("the server has ended by itself")
         print("Stopping", flush=True)
     return 0
+
+
+def import_tensorflow():
+    """Without what it says of itself, from C++, which only the number of the error stream reaches."""
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    kept, nothing = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nothing, 2)
+    try:
+        import tensorflow as tf
+
+        tf.config.list_physical_devices()
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nothing)
 
 
 def serve_with_binary(binary, folder, name, rest_port, grpc_port, stop, xla):

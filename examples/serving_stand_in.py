@@ -14,6 +14,7 @@ import json
 import re
 import socket
 import threading
+import traceback
 from pathlib import Path
 
 from serving_json import BadRequestError, BusyError, NotServedError, parse_body, read_tensor, write_tensors
@@ -227,12 +228,8 @@ async def _answer(model, request, max_body, free, take):
         return _error(408, f"a request must be sent within {SECONDS_TO_SEND} seconds")
     except BusyError as error:
         return _error(503, error)
-    except NotServedError as error:
-        return _error(404, error)
     except BadRequestError as error:
         return _error(400, error)
-    except Exception as error:  # whatever it was, the server goes on
-        return _error(500, f"{type(error).__name__}: {error}")
 
 
 def _is_ambiguous(request):
@@ -241,6 +238,24 @@ def _is_ambiguous(request):
 
 
 def _routed(model, method, path, body):
+    """Status and bytes of the answer. No error leaves it, nor what it had in hand."""
+    try:
+        return 200, _answered(model, method, path, body)
+    except Exception as error:  # whatever it was, the server goes on
+        statuses = {NotServedError: 404, BadRequestError: 400}
+        return _error(statuses.get(type(error), 500), _told(error))
+
+
+def _told(error):
+    """The words for a client. A cycle of errors and frames would keep the request until garbage is looked for."""
+    words = str(error) if isinstance(error, (NotServedError, BadRequestError)) else f"{type(error).__name__}: {error}"
+    while error is not None:
+        traceback.clear_frames(error.__traceback__)
+        error = error.__context__
+    return words
+
+
+def _answered(model, method, path, body):
     found = _PATH.fullmatch(path)
     name, version, predict, metadata = found.groups() if found else (None,) * 4
     if not found or method != ("POST" if predict else "GET"):
@@ -249,8 +264,8 @@ def _routed(model, method, path, body):
         raise BadRequestError(f"Failed to convert version: {version[:_SHOWN]} to numeric; it must be below 2**63")
     model.check(name, version and int(version))
     if predict:
-        return 200, predict_json(model, body)
-    return 200, json.dumps((model_metadata if metadata else model_status)(model), indent=1).encode()
+        return predict_json(model, body)
+    return json.dumps((model_metadata if metadata else model_status)(model), indent=1).encode()
 
 
 async def _read(request, limit, take):
@@ -290,12 +305,9 @@ def grpc_server(model, port, max_body=MAX_BODY):
             model.check(request.model_spec.name, version)
             with free:
                 return predict_message(model, request)
-        except NotServedError as error:
-            status, text = grpc.StatusCode.NOT_FOUND, str(error)
-        except BadRequestError as error:
-            status, text = grpc.StatusCode.INVALID_ARGUMENT, str(error)
         except Exception as error:  # whatever it was, the client is told
-            status, text = grpc.StatusCode.INTERNAL, f"{type(error).__name__}: {error}"
+            codes = {NotServedError: grpc.StatusCode.NOT_FOUND, BadRequestError: grpc.StatusCode.INVALID_ARGUMENT}
+            status, text = codes.get(type(error), grpc.StatusCode.INTERNAL), _told(error)
         return context.abort(status, text)  # which raises
 
     messages = serving_messages()

@@ -7,6 +7,7 @@ import numpy as np
 
 LABELS = ("ash", "Bärlapp", "cedar")
 JPEG_START = b"\xff\xd8\xff"
+MOST_IMAGES = 128  # in a call by files
 
 
 def write_served(folder, version=1, name="birds"):
@@ -16,6 +17,7 @@ def write_served(folder, version=1, name="birds"):
     class Model(tf.Module):
         @tf.function(input_signature=[tf.TensorSpec((None,), tf.string, "image_bytes")])
         def by_bytes(self, image_bytes):
+            tf.debugging.assert_less_equal(tf.size(image_bytes), MOST_IMAGES, f"at most {MOST_IMAGES} images")
             logits = _logits(tf.strings.length(image_bytes))
             good = tf.strings.substr(image_bytes, 0, 3) == JPEG_START
             status = tf.where(good, "ok", "not a JPEG or PNG")

@@ -5,10 +5,12 @@ Most tests ask a server in this process about a model with known answers; the ot
 
 import base64
 import contextlib
+import gc
 import json
 import socket
 import sys
 import threading
+import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -197,6 +199,55 @@ def test_rest_error_says_what_is_wrong(rest, path, body, status, text):
 def test_rest_body_beyond_the_limit_is_refused_and_the_next_request_answered(rest):
     assert rest(PREDICT, {"instances": [b64(photo(LIMIT))]})[0] == 413
     assert rest(PREDICT, {"instances": [b64(photo(LIMIT // 2))]})[0] == 200
+
+
+def without_collections(ask):
+    """Bytes that three calls leave, after one that fills what is filled once."""
+    ask()
+    gc.collect()
+    gc.disable()
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        for _ in range(3):
+            ask()
+        return tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+        gc.enable()
+
+
+@pytest.mark.parametrize(
+    ("signature", "item", "words"),
+    [
+        ("serving_default", '{"b64":""}', "at most"),
+        ("predict_pixels", "[[1]]", "shape"),
+        ("predict_pixels", '{"b64":""}', "whole numbers"),
+        ("nothing", '{"b64":""}', "not found"),
+    ],
+)
+def test_refused_request_leaves_nothing_in_memory(rest, signature, item, words):
+    items = ",".join([item] * 25_000)
+    body = f'{{"signature_name": "{signature}", "instances": [{items}]}}'.encode()
+
+    def ask():
+        status, answer = rest("/v1/models/birds:predict", body)
+        assert status == 400
+        assert words in answer["error"]
+
+    assert without_collections(ask) < len(body)  # each would leave ten times as much
+
+
+def test_request_refused_by_grpc_leaves_nothing_in_memory(server):
+    import tensorflow as tf
+
+    files = tf.make_tensor_proto(np.full(50_000, b"", object))
+
+    def ask():
+        with pytest.raises(grpc.RpcError, match="at most"):
+            predict_by_grpc(server, [], files=files)
+
+    assert without_collections(ask) < 100_000
 
 
 def test_head_with_two_ends_is_refused(server):

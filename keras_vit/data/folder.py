@@ -41,7 +41,7 @@ def open_folder(path: Path, seed: int, on_bad_image: str) -> Source:
         )
     splits, photos, labels = zip(*found, strict=True)
     counted = set(photos)
-    ignored = sum(1 for file in path.rglob("*") if _is_file_or_lost(file) and str(file) not in counted)
+    ignored = sum(1 for file in path.rglob("*") if not file.is_dir() and str(file) not in counted)
     return source_of_files(
         path, "folder", classes, photos, labels, splits if divided else None, seed, on_bad_image, ignored
     )
@@ -152,13 +152,8 @@ def _photos(folder, classes):
     """`(path, label)` of every image file below the class folders, sorted."""
     for label, name in enumerate(classes):
         for file in sorted((folder / name).rglob("*")):
-            if file.suffix.lower() in _IMAGES and not file.name.startswith(".") and _is_file_or_lost(file):
+            if file.suffix.lower() in _IMAGES and not file.name.startswith(".") and not file.is_dir():
                 yield str(file), label
-
-
-def _is_file_or_lost(path):
-    """A file, or a link that leads nowhere, whose owner thinks that it counts."""
-    return path.is_file() or (path.is_symlink() and not path.exists())
 
 
 def _class_folders(path):

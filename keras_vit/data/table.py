@@ -65,7 +65,7 @@ def _checked_rows(path, reader):
         columns = reader.fieldnames or []
         if not {"path", "label"} <= set(columns) or len(set(columns)) < len(columns):
             raise ValueError(
-                "the first line of a table must name the columns `path`, `label`, and perhaps `split`, each once.\n"
+                "the first line of a table must name the columns path, label, and perhaps split, each once.\n"
                 f"Received: {str(path)!r} with the columns {columns}."
             )
         return [_checked(path, reader.line_num, row, "split" in columns) for row in reader]

@@ -26,9 +26,16 @@ def check_means(losses: Any, what: str) -> None:
         what: needs them.
 
     Raises:
-        ValueError: for another reduction, and for `ignore_class`, which divides by the images that are left.
+        ValueError: for another reduction, for `ignore_class`, which divides by the images that are left, and for a
+            class with a `__call__` of its own, in which Keras weighs the images.
     """
     for loss in keras.tree.flatten(losses):
+        if isinstance(loss, keras.losses.Loss) and type(loss).__call__ is not keras.losses.Loss.__call__:
+            raise ValueError(
+                f"{what} needs a loss in which Keras weighs each image.\n"
+                f"Received: {loss!r}, which has a `__call__` of its own. Write it as `call(y_true, y_pred)`, with a "
+                "number for each image."
+            )
         reduction = getattr(loss, "reduction", MEANS[0])
         if reduction not in MEANS:
             raise ValueError(

@@ -91,6 +91,15 @@ def test_link_that_leads_nowhere_is_a_bad_image(tmp_path):
         open_source(tmp_path, on_bad_image="raise")
 
 
+def test_pipe_and_device_are_bad_images_and_not_opened(tmp_path):
+    write_photos(tmp_path, each=3)
+    os.mkfifo(tmp_path / "ash" / "pipe.jpg")
+    (tmp_path / "ash" / "zero.png").symlink_to("/dev/zero")
+    with pytest.warns(UserWarning, match="2 bad images"):
+        reasons = [image.reason for image in open_source(tmp_path).bad_images]
+    assert reasons == ["a pipe, not a regular file", "a device, not a regular file"]
+
+
 def test_folder_with_the_name_of_a_photo_is_walked(tmp_path):
     write_photos(tmp_path)
     (tmp_path / "ash" / "dir.jpg").mkdir()

@@ -85,7 +85,7 @@ def test_file_in_two_splits_of_a_table_is_warned_of_once(photos):
 @pytest.mark.parametrize(
     ("lines", "error"),
     [
-        (["file,label", "a,b"], r"must name the columns `path`, `label`(?s:.*)\['file', 'label'\]"),
+        (["file,label", "a,b"], r"must name the columns path, label, and perhaps split(?s:.*)\['file', 'label'\]"),
         (["path,label", "a.jpg,"], "must have a label(?s:.*)line 2"),
         (["path,label,split", "a.jpg,b,evaluation"], "`split` must be train, validation or test(?s:.*)line 2"),
         (["path,label"], r"with 0 row\(s\)"),

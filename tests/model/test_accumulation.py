@@ -154,6 +154,18 @@ def test_a_loss_that_ignores_a_class_is_refused():
         check_accumulation(2, None, [keras.losses.SparseCategoricalCrossentropy(ignore_class=3)])
 
 
+class Unweighed(keras.losses.Loss):
+    """A mean over what it is given, which nobody else weighs."""
+
+    def __call__(self, y_true, y_pred, sample_weight=None):
+        return keras.ops.mean(keras.ops.square(y_true - y_pred))
+
+
+def test_a_loss_that_keras_does_not_weigh_is_refused():
+    with pytest.raises(ValueError, match=r"`__call__` of its own\. Write it as `call"):
+        check_accumulation(2, None, Unweighed())
+
+
 @pytest.mark.parametrize(("steps", "error"), [(0, ValueError), (2.0, TypeError), (True, TypeError)])
 def test_steps_that_are_no_positive_int_are_refused(steps, error):
     with pytest.raises(error, match="accumulation_steps"):

@@ -108,13 +108,14 @@ def test_broken_body_is_continued_where_it_broke(server, route):  # D4
     assert 0 < int(second.removeprefix("bytes=").removesuffix("-")) <= 150_000
 
 
-def test_retry_after_is_waited_for_up_to_a_bound(server, monkeypatch):  # D4
+def test_retry_after_is_waited_for_up_to_a_bound(server, monkeypatch, caplog):  # D4
     waits = []
     monkeypatch.setattr(time, "sleep", waits.append)
     for value in ("7", "100000", email.utils.formatdate(time.time() + 30, usegmt=True), "soon", "²"):
         server.faults, server.headers = 1, {"Retry-After": value}
         fetch(listed(server, "503")).unlink()
     assert waits[:2] == [7.0, transfer.LONGEST_WAIT]
+    assert "Waiting 60 s for tiny.npz, as its server asks." in caplog.text
     assert 20 < waits[2] <= 30
     assert waits[3:] == [0.01, 0.01]
 

@@ -39,6 +39,7 @@ __all__ = [
 ]
 
 _LOGGER = logging.getLogger("keras_vit")
+_SILENT = 5.0  # seconds of waiting that nobody takes for a hang
 _NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)  # as some network file systems answer flock
 
 
@@ -126,6 +127,8 @@ def _download(file, url, part, check, attempt):
         if last:
             raise error
         _LOGGER.info("%s", error)
+        if wait > _SILENT:
+            _LOGGER.warning("Waiting %.0f s for %s, as its server asks.", wait, file.label)
         time.sleep(wait)
 
 
