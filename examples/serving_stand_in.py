@@ -25,6 +25,7 @@ MAX_BODY = 64 * 2**20  # bytes of one request, by REST or gRPC; a photo of 8 MB 
 WORKERS = 8  # requests that are computed at once, in each protocol
 MAX_HELD = WORKERS * MAX_BODY  # bytes of all requests that are read or computed, by REST
 MAX_CONNECTIONS = 256  # by REST, and calls at once by gRPC; slow clients hold one each
+THROWN_AWAY = 4  # times the limit: a longer body is not read to its end for the sake of who sends it
 SECONDS_TO_SEND = 30  # in which a client must have sent the head of its request, and then the rest of it
 _SHOWN = 200  # letters of what was asked, in an error
 _PATH = re.compile(r"/v1/models/([^/:]+)(?:/versions/([0-9]+))?(?::(predict)|/(metadata))?", re.IGNORECASE)
@@ -178,7 +179,7 @@ def rest_application(model, max_body=MAX_BODY):
     async def answer(request):
         with room.of_one() as taken:
             status, content = await _answer(model, request, max_body, free, taken)
-        unread = status in (408, 503) or _is_ambiguous(request)
+        unread = status in (408, 413, 503) or _is_ambiguous(request)
         headers = {"connection": "close"} if unread else None
         return Response(content, status, headers, media_type="application/json")
 
@@ -219,9 +220,11 @@ async def _answer(model, request, max_body, free, take):
     try:
         if _is_ambiguous(request):
             raise BadRequestError("a request must have Content-Length or Transfer-Encoding, not both")
+        if int(request.headers.get("content-length", 0)) > THROWN_AWAY * max_body:
+            return _too_large(max_body)
         body = await asyncio.wait_for(_read(request, max_body, take), SECONDS_TO_SEND)
         if body is None:
-            return _error(413, f"a request must have at most {max_body} bytes")
+            return _too_large(max_body)
         async with free:
             return await run_in_threadpool(_routed, model, request.method, request.url.path, body)
     except TimeoutError:
@@ -279,6 +282,10 @@ async def _read(request, limit, take):
         else:
             parts.clear()
     return b"".join(parts) if size <= limit else None
+
+
+def _too_large(most):
+    return _error(413, f"a request must have at most {most} bytes")
 
 
 def _error(status, text):

@@ -259,6 +259,13 @@ def test_head_with_two_ends_is_refused(server):
     assert b'{"error": "a request must have Content-Length or Transfer-Encoding, not both"}' in answer
 
 
+def test_body_of_a_petabyte_is_refused_before_it_comes(server):
+    with socket.create_connection(("127.0.0.1", server.rest_port), timeout=60) as client:
+        client.sendall(f"POST {PREDICT} HTTP/1.1\r\nHost: a\r\nContent-Length: {10**15}\r\n\r\n".encode())
+        answer = b"".join(iter(lambda: client.recv(1000), b""))
+    assert answer.startswith(b"HTTP/1.1 413 ")
+
+
 def test_body_for_which_there_is_no_room_is_answered_503(server, rest, monkeypatch):
     def full(self):
         monkeypatch.setattr(self, "held", self.most)
