@@ -15,8 +15,10 @@ os.environ["HF_HUB_CACHE"] = os.devnull  # so that no test sees what its user ha
 os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "1")  # models this small keep further threads busy with waiting
 # Compiling takes most of the time with XLA; how fast the code then runs is not what tests look at. The last flag is the
 # older way to emit fusions, which takes half as long.
-os.environ["XLA_FLAGS"] = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
-os.environ["XLA_FLAGS"] += " --xla_cpu_use_fusion_emitters=false"
+os.environ.setdefault(
+    "XLA_FLAGS",
+    "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true --xla_cpu_use_fusion_emitters=false",
+)
 
 import keras
 import numpy as np

@@ -1,68 +1,36 @@
 """`examples/serve.py` and its stand-in server, by what a client of TensorFlow Serving would send them.
 
-Most tests ask a server in this process about a model with known answers; the others run the example as a user does.
+A server in this process is asked about a model with known answers.
 """
 
-import base64
-import contextlib
-import gc
-import json
-import socket
-import sys
 import threading
-import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from conftest import ROOT
-from serving_model import LABELS, expected_scores, photo, write_served
-
-grpc = pytest.importorskip("grpc")
-requests = pytest.importorskip("requests")
-pytest.importorskip("uvicorn")
-sys.path.insert(0, str(ROOT / "examples"))
-
-import serve as example  # noqa: E402
-from serving_stand_in import Room, ServedModel, StandIn  # noqa: E402
-
-LIMIT = 300_000  # bytes of a request, in these tests
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """Two versions, of which the newer is served."""
-    folder = tmp_path_factory.mktemp("served")
-    write_served(folder, version=9)
-    return write_served(folder, version=10)
+from serving_calls import (
+    LIMIT,
+    PREDICT,
+    StandIn,
+    b64,
+    example,
+    grpc,
+    predict_by_grpc,
+    rest_calls,
+    running_server,
+    scores_of,
+)
+from serving_model import LABELS, expected_scores, photo
 
 
 @pytest.fixture(scope="module")
-def server(folder):
-    with StandIn(ServedModel(folder, "birds"), max_body=LIMIT) as running:
-        yield running
+def server(tmp_path_factory):
+    yield from running_server(tmp_path_factory.mktemp("served"))
 
 
 @pytest.fixture
 def rest(server):
-    """`rest(path, json or bytes)` gives status and JSON; without a body it is a GET."""
-    with example.local_session() as session:
-
-        def ask(path, body=None):
-            body = json.dumps(body).encode() if isinstance(body, (dict, list)) else body
-            url = f"http://127.0.0.1:{server.rest_port}{path}"
-            answer = session.request("GET" if body is None else "POST", url, data=body, timeout=60)
-            assert answer.headers["content-type"] == "application/json"
-            return answer.status_code, answer.json()
-
-        yield ask
-
-
-def b64(data):
-    return {"b64": base64.b64encode(data).decode()}
-
-
-PREDICT = "/v1/models/birds:predict"
+    yield from rest_calls(server)
 
 
 def test_rest_rows_are_one_object_for_each_photo(rest):
@@ -196,90 +164,6 @@ def test_rest_error_says_what_is_wrong(rest, path, body, status, text):
     assert text in found["error"]
 
 
-def test_rest_body_beyond_the_limit_is_refused_and_the_next_request_answered(rest):
-    assert rest(PREDICT, {"instances": [b64(photo(LIMIT))]})[0] == 413
-    assert rest(PREDICT, {"instances": [b64(photo(LIMIT // 2))]})[0] == 200
-
-
-def without_collections(ask):
-    """Bytes that three calls leave, after one that fills what is filled once."""
-    ask()
-    gc.collect()
-    gc.disable()
-    tracemalloc.start()
-    try:
-        before, _ = tracemalloc.get_traced_memory()
-        for _ in range(3):
-            ask()
-        return tracemalloc.get_traced_memory()[0] - before
-    finally:
-        tracemalloc.stop()
-        gc.enable()
-
-
-@pytest.mark.parametrize(
-    ("signature", "item", "words"),
-    [
-        ("serving_default", '{"b64":""}', "at most"),
-        ("predict_pixels", "[[1]]", "shape"),
-        ("predict_pixels", '{"b64":""}', "whole numbers"),
-        ("nothing", '{"b64":""}', "not found"),
-    ],
-)
-def test_refused_request_leaves_nothing_in_memory(rest, signature, item, words):
-    items = ",".join([item] * 25_000)
-    body = f'{{"signature_name": "{signature}", "instances": [{items}]}}'.encode()
-
-    def ask():
-        status, answer = rest("/v1/models/birds:predict", body)
-        assert status == 400
-        assert words in answer["error"]
-
-    assert without_collections(ask) < len(body)  # each would leave ten times as much
-
-
-def test_request_refused_by_grpc_leaves_nothing_in_memory(server):
-    import tensorflow as tf
-
-    files = tf.make_tensor_proto(np.full(50_000, b"", object))
-
-    def ask():
-        with pytest.raises(grpc.RpcError, match="at most"):
-            predict_by_grpc(server, [], files=files)
-
-    assert without_collections(ask) < 100_000
-
-
-def test_head_with_two_ends_is_refused(server):
-    head = f"POST {PREDICT} HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n"
-    with socket.create_connection(("127.0.0.1", server.rest_port), timeout=60) as client:
-        client.sendall(f"{head}0\r\n\r\n".encode())
-        answer = b"".join(iter(lambda: client.recv(1000), b""))  # to the end, as the server closes
-    assert answer.startswith(b"HTTP/1.1 400 ")
-    assert b'{"error": "a request must have Content-Length or Transfer-Encoding, not both"}' in answer
-
-
-def test_body_of_a_petabyte_is_refused_before_it_comes(server):
-    with socket.create_connection(("127.0.0.1", server.rest_port), timeout=60) as client:
-        client.sendall(f"POST {PREDICT} HTTP/1.1\r\nHost: a\r\nContent-Length: {10**15}\r\n\r\n".encode())
-        answer = b"".join(iter(lambda: client.recv(1000), b""))
-    assert answer.startswith(b"HTTP/1.1 413 ")
-
-
-def test_body_for_which_there_is_no_room_is_answered_503(server, rest, monkeypatch):
-    def full(self):
-        monkeypatch.setattr(self, "held", self.most)
-        return of_one(self)
-
-    of_one = Room.of_one
-    with monkeypatch.context() as patched:
-        patched.setattr(Room, "of_one", full)
-        status, found = rest(PREDICT, {"instances": [b64(photo(50))]})
-    assert (status, "ask again later" in found["error"]) == (503, True)
-    monkeypatch.undo()
-    assert rest(PREDICT, {"instances": [b64(photo(50))]})[0] == 200
-
-
 def declared(kind, *shape, **values):
     """A tensor of one number, or of the given ones, whatever its shape says."""
     from tensorflow.core.framework import tensor_pb2
@@ -289,31 +173,6 @@ def declared(kind, *shape, **values):
     for size in shape or (1, 20, 28, 3):
         tensor.tensor_shape.dim.add(size=size)
     return tensor
-
-
-def predict_by_grpc(server, lengths, version=None, signature="", outputs=(), pixels=None, files=None):
-    import tensorflow as tf
-
-    from keras_vit.exporting.saved_model.serving_protos import serving_messages
-
-    messages = serving_messages()
-    request = messages.PredictRequest()
-    request.model_spec.name, request.model_spec.signature_name = "birds", signature
-    if version is not None:
-        request.model_spec.version.value = version
-    if pixels is None:
-        files = files or tf.make_tensor_proto(np.array([photo(n) for n in lengths], object))
-        request.inputs["image_bytes"].CopyFrom(files)
-    else:
-        request.inputs["pixels"].CopyFrom(pixels)
-    request.output_filter.extend(outputs)
-    with grpc.insecure_channel(f"127.0.0.1:{server.grpc_port}", [("grpc.enable_http_proxy", 0)]) as channel:
-        call = channel.unary_unary(
-            "/tensorflow.serving.PredictionService/Predict",
-            messages.PredictRequest.SerializeToString,
-            messages.PredictResponse.FromString,
-        )
-        return call(request, timeout=60)
 
 
 def test_grpc_answers_as_rest(server):
@@ -385,57 +244,6 @@ def test_concurrent_requests_get_their_own_answers(server):
 
     with ThreadPoolExecutor(16) as pool:
         assert max(pool.map(one, range(400))) < 1e-6
-
-
-def scores_of(response):
-    import tensorflow as tf
-
-    return tf.make_ndarray(response.outputs["scores"])
-
-
-def test_slow_sender_is_told_to_hurry_and_holds_up_nobody(server, rest, monkeypatch):
-    monkeypatch.setattr("serving_stand_in.SECONDS_TO_SEND", 0.5)
-    with socket.create_connection(("127.0.0.1", server.rest_port), timeout=60) as slow:
-        slow.sendall(f"POST {PREDICT} HTTP/1.1\r\nHost: a\r\nContent-Length: 1000\r\n\r\n{{".encode())
-        assert rest(PREDICT, {"instances": [b64(photo(50))]})[0] == 200
-        assert slow.recv(100).startswith(b"HTTP/1.1 408")
-
-
-def test_forty_slow_senders_hold_up_nobody(server, rest):
-    heads = [f"POST {PREDICT} HTTP/1.1\r\nHost: a\r\nContent-Length: 1000\r\n\r\n{{", f"POST {PREDICT} HTT"]
-    with contextlib.ExitStack() as stack:
-        for number in range(80):
-            slow = stack.enter_context(socket.create_connection(("127.0.0.1", server.rest_port), timeout=60))
-            slow.sendall(heads[number % 2].encode())
-        assert rest(PREDICT, {"instances": [b64(photo(50))]})[0] == 200
-
-
-def test_connection_without_a_whole_head_is_closed(server, rest, monkeypatch):
-    monkeypatch.setattr("serving_stand_in.SECONDS_TO_SEND", 0.5)
-    whole = b"GET /v1/models/birds HTTP/1.1\r\nHost: a\r\n\r\n"
-    for first in (b"", whole):
-        with socket.create_connection(("127.0.0.1", server.rest_port), timeout=30) as slow:
-            slow.sendall(first + b"GET /v1/models")
-            said = b"".join(iter(lambda: slow.recv(1000), b""))
-        assert said.count(b"HTTP/1.1 200") == bool(first)
-
-
-def test_forty_slow_senders_by_grpc_hold_up_nobody(server):
-    done = threading.Event()
-
-    def never():
-        done.wait()
-        yield from ()
-
-    with grpc.insecure_channel(f"127.0.0.1:{server.grpc_port}", [("grpc.enable_http_proxy", 0)]) as channel:
-        send = channel.stream_unary("/tensorflow.serving.PredictionService/Predict")
-        calls = [send.future(never()) for _ in range(40)]
-        try:
-            np.testing.assert_allclose(scores_of(predict_by_grpc(server, [50])), expected_scores([50]), atol=1e-6)
-        finally:
-            for call in calls:
-                call.cancel()
-            done.set()
 
 
 def test_fault_of_the_server_is_told_by_grpc_too(server, monkeypatch):
