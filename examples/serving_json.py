@@ -1,4 +1,4 @@
-"""Tensors in TensorFlow Serving's JSON: rows or columns in, rows or columns out, `{"b64": ...}` for bytes.
+"""TensorFlow Serving's JSON: tensors in rows or columns, `{"b64": ...}` for bytes, and what a model says of itself.
 
 A row request has `instances`, a list with one item per image, and is answered with `predictions`; a column request
 has `inputs`, the whole tensor, and is answered with `outputs`. The input, of which an exported signature has one, may
@@ -82,6 +82,24 @@ def write_tensors(arrays, rows) -> bytes:
     else:
         answer = lists
     return json.dumps({"predictions" if rows else "outputs": answer}, ensure_ascii=False).encode()
+
+
+def model_status(model):
+    """What `GET /v1/models/NAME` answers."""
+    status = {"error_code": "OK", "error_message": ""}
+    return {"model_version_status": [{"version": str(model.version), "state": "AVAILABLE", "status": status}]}
+
+
+def model_metadata(model):
+    """What `GET /v1/models/NAME/metadata` answers: the signatures."""
+    from google.protobuf.json_format import MessageToDict
+
+    signatures = {
+        name: MessageToDict(found, preserving_proto_field_name=True, always_print_fields_with_no_presence=True)
+        for name, found in model.signatures.items()
+    }
+    spec = {"name": model.name, "signature_name": "", "version": str(model.version)}
+    return {"model_spec": spec, "metadata": {"signature_def": {"signature_def": signatures}}}
 
 
 def _rows(instances, name):

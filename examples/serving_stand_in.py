@@ -17,8 +17,17 @@ import threading
 import traceback
 from pathlib import Path
 
-from serving_json import BadRequestError, BusyError, NotServedError, parse_body, read_tensor, write_tensors
-from serving_tensors import check_tensor
+from serving_json import (
+    BadRequestError,
+    BusyError,
+    NotServedError,
+    model_metadata,
+    model_status,
+    parse_body,
+    read_tensor,
+    write_tensors,
+)
+from serving_tensors import predict_message
 
 HOST = "127.0.0.1"
 MAX_BODY = 64 * 2**20  # bytes of one request, by REST or gRPC; a photo of 8 MB takes 11 MB in JSON
@@ -106,31 +115,8 @@ class ServedModel:
 
         requests = read_warmup_requests(Path(folder) / str(self.version))
         for request in requests:
-            predict_message(self, request)
+            predict_message(self, request, MAX_BODY)
         return len(requests)
-
-
-def predict_message(model, request):
-    """The `PredictResponse` to a `PredictRequest`."""
-    import tensorflow as tf
-
-    from keras_vit.exporting.saved_model.serving_protos import serving_messages
-
-    name = request.model_spec.signature_name or "serving_default"
-    signature = model.signature(name)
-    model.check_names(signature, request.inputs, request.output_filter)
-    for key, tensor in request.inputs.items():
-        check_tensor(tensor, key, signature.inputs[key].dtype, MAX_BODY)
-    try:
-        arrays = {key: tf.make_ndarray(tensor) for key, tensor in request.inputs.items()}
-    except (TypeError, ValueError, OverflowError) as error:
-        raise BadRequestError(f"a tensor is damaged: {error}") from None
-    answer = serving_messages().PredictResponse()
-    answer.model_spec.name, answer.model_spec.signature_name = model.name, name
-    answer.model_spec.version.value = model.version
-    for key, array in model.predict(name, arrays, list(request.output_filter)).items():
-        answer.outputs[key].CopyFrom(tf.make_tensor_proto(array))
-    return answer
 
 
 def predict_json(model, body):
@@ -143,24 +129,6 @@ def predict_json(model, body):
     ((name, info),) = model.signature(signature).inputs.items()
     array = read_tensor(request, name, np.dtype(tf.as_dtype(info.dtype).as_numpy_dtype))
     return write_tensors(model.predict(signature, {name: array}), rows="instances" in request)
-
-
-def model_status(model):
-    """What `GET /v1/models/NAME` answers."""
-    status = {"error_code": "OK", "error_message": ""}
-    return {"model_version_status": [{"version": str(model.version), "state": "AVAILABLE", "status": status}]}
-
-
-def model_metadata(model):
-    """What `GET /v1/models/NAME/metadata` answers: the signatures."""
-    from google.protobuf.json_format import MessageToDict
-
-    signatures = {
-        name: MessageToDict(found, preserving_proto_field_name=True, always_print_fields_with_no_presence=True)
-        for name, found in model.signatures.items()
-    }
-    spec = {"name": model.name, "signature_name": "", "version": str(model.version)}
-    return {"model_spec": spec, "metadata": {"signature_def": {"signature_def": signatures}}}
 
 
 def rest_application(model, max_body=MAX_BODY):
@@ -233,6 +201,8 @@ async def _answer(model, request, max_body, free, take):
         return _error(503, error)
     except BadRequestError as error:
         return _error(400, error)
+    except Exception as error:  # as of a client that has gone
+        return _error(500, f"{type(error).__name__}: {error}")
 
 
 def _is_ambiguous(request):
@@ -311,7 +281,7 @@ def grpc_server(model, port, max_body=MAX_BODY):
             version = request.model_spec.version.value if request.model_spec.HasField("version") else None
             model.check(request.model_spec.name, version)
             with free:
-                return predict_message(model, request)
+                return predict_message(model, request, MAX_BODY)
         except Exception as error:  # whatever it was, the client is told
             codes = {NotServedError: grpc.StatusCode.NOT_FOUND, BadRequestError: grpc.StatusCode.INVALID_ARGUMENT}
             status, text = codes.get(type(error), grpc.StatusCode.INTERNAL), _told(error)

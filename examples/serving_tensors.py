@@ -1,4 +1,4 @@
-"""Tensors as messages of gRPC: whether what they declare is what they hold, before arrays are made of them."""
+"""Tensors as messages of gRPC: what they declare must be what they hold, before arrays are made of them."""
 
 import math
 
@@ -53,3 +53,26 @@ def _name_of_type(number):
         return tf.as_dtype(number).name
     except TypeError:
         return f"type number {number}, which there is not" if number else "none"
+
+
+def predict_message(model, request, most):
+    """The `PredictResponse` to a `PredictRequest`, whose tensors may have `most` bytes."""
+    import tensorflow as tf
+
+    from keras_vit.exporting.saved_model.serving_protos import serving_messages
+
+    name = request.model_spec.signature_name or "serving_default"
+    signature = model.signature(name)
+    model.check_names(signature, request.inputs, request.output_filter)
+    for key, tensor in request.inputs.items():
+        check_tensor(tensor, key, signature.inputs[key].dtype, most)
+    try:
+        arrays = {key: tf.make_ndarray(tensor) for key, tensor in request.inputs.items()}
+    except (TypeError, ValueError, OverflowError) as error:
+        raise BadRequestError(f"a tensor is damaged: {error}") from None
+    answer = serving_messages().PredictResponse()
+    answer.model_spec.name, answer.model_spec.signature_name = model.name, name
+    answer.model_spec.version.value = model.version
+    for key, array in model.predict(name, arrays, list(request.output_filter)).items():
+        answer.outputs[key].CopyFrom(tf.make_tensor_proto(array))
+    return answer

@@ -27,7 +27,8 @@ import pytest
 import keras_vit
 from keras_vit.keras_private import forget_waiting_variables
 
-# What TensorFlow is made of stays, and a full collection looks through every graph. Each module ends with one.
+# What TensorFlow is made of stays, and a full collection looks through every graph: each module ends with one. This is
+# for the processes of `run_python` too.
 FEW_COLLECTIONS = "import gc; gc.set_threshold(10_000, 20, 1_000_000)"
 exec(FEW_COLLECTIONS)
 gc.freeze()
