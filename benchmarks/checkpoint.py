@@ -6,9 +6,12 @@ The state is a variant with AdamW: weights, two moments, counters. On TensorFlow
 writer and by `tf.train.Checkpoint`, at once and in its asynchronous form, each in a manager that keeps two; on JAX,
 in a process of its own, by the same writer and by Orbax' `StandardCheckpointer`, which writes in the background.
 KERAS_VIT_ORBAX_PYTHON names an interpreter that has orbax-checkpoint. In a round each saves once, one after the other
-in alternating order, while the others sleep. `waits` is how long the call holds training up, `whole` until the
-checkpoint is complete. Ours syncs the disk and has checksums; `tf.train.Checkpoint` and Orbax say nothing of a sync,
-so after each save, outside of the clock, the disk is synced for all.
+in alternating order, while the others sleep. `waits` is how long the call holds training up, `first` the same of the
+first two saves together, which may make graphs. `step` is by how much the step that follows at once takes longer than
+one before: it changes all weights and moments in their places, while some may be views that must stay, and the other
+core writes. `whole` is until the checkpoint is complete, with that step. Ours syncs the disk and has checksums;
+`tf.train.Checkpoint` and Orbax say nothing of a sync, so after each save, outside of the clock, the disk is synced for
+all.
 """
 
 import argparse
@@ -24,6 +27,7 @@ from pathlib import Path
 
 ON = {"ours": "tensorflow", "tensorflow": "tensorflow", "tensorflow-async": "tensorflow"}
 ON |= {"ours-jax": "jax", "orbax": "jax"}
+MADE_FIRST = 2  # saves that make buffers and graphs, and are in no median
 
 
 def main():
@@ -33,11 +37,11 @@ def main():
     with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
         workers = {name: Worker(name, arguments, Path(folder) / name) for name in arguments.only}
         figures = {name: [] for name in workers}
-        for number in range(arguments.rounds + 1):  # the first makes buffers and graphs, and is left out
+        for number in range(arguments.rounds + MADE_FIRST):
             for name in list(workers)[:: 1 if number % 2 else -1]:
                 figures[name].append(workers[name].save())
                 os.sync()
-        report({name: rows[1:] for name, rows in figures.items()})
+        report(figures)
         for worker in workers.values():
             worker.stop()
     return None
@@ -55,10 +59,13 @@ def parse():
 
 
 def report(figures):
-    print(f"{'':17} {'waits':>8} {'whole':>8} {'GB':>8}   seconds, median of {len(next(iter(figures.values())))}")
+    rounds = len(next(iter(figures.values()))) - MADE_FIRST
+    columns = ("waits", "first", "step", "whole", "GB")
+    print(f"{'':17}" + "".join(f" {column:>8}" for column in columns) + f"   seconds, median of {rounds}")
     for name, rows in figures.items():
-        waits, whole, size = (statistics.median(column) for column in zip(*rows, strict=True))
-        print(f"{name:17} {waits:8.3f} {whole:8.3f} {size / 1e9:8.3f}", flush=True)
+        first = sum(row[0] for row in rows[:MADE_FIRST])
+        waits, step, whole, size = (statistics.median(column) for column in zip(*rows[MADE_FIRST:], strict=True))
+        print(f"{name:17} {waits:8.4f} {first:8.3f} {step:8.3f} {whole:8.3f} {size / 1e9:8.3f}", flush=True)
 
 
 class Worker:
@@ -75,7 +82,7 @@ class Worker:
             raise RuntimeError(f"{name} did not start")
 
     def save(self):
-        """Seconds that training waits, seconds until all is there, and bytes."""
+        """Seconds that training waits, that the next step takes longer, and until all is there; and bytes."""
         self.process.stdin.write("save\n")
         self.process.stdin.flush()
         return tuple(map(float, self.process.stdout.readline().split()))
@@ -88,14 +95,18 @@ class Worker:
 def work(name, variant, folder):
     model = trained(variant)
     begin = {"ours": ours, "ours-jax": ours, "orbax": orbax}.get(name, tensorflow)(name, model, folder)
+    step = stepping(model)
+    step()
     print("ready", flush=True)
     for number, _ in enumerate(sys.stdin):
+        alone = min(step() for _ in range(3))
         began = time.perf_counter()
         finish = begin(number)
         waits = time.perf_counter() - began
+        later = step() - alone
         finish()
         whole = time.perf_counter() - began
-        print(waits, whole, newest_size(folder), flush=True)
+        print(waits, later, whole, newest_size(folder), flush=True)
 
 
 def trained(variant):
@@ -106,6 +117,44 @@ def trained(variant):
     model.compile(keras_vit.AdamW(0.001), "mse")
     model.optimizer.build(model.trainable_variables)
     return model
+
+
+def stepping(model):
+    """A function that changes all floating-point variables, in their places where it can, and gives the seconds."""
+    import keras
+
+    variables = [each for each in [*model.variables, *model.optimizer.variables] if "float" in each.dtype]
+    change = {"tensorflow": changing_tensorflow, "jax": changing_jax}[keras.backend.backend()](variables)
+
+    def step():
+        began = time.perf_counter()
+        change()
+        return time.perf_counter() - began
+
+    return step
+
+
+def changing_tensorflow(variables):
+    import tensorflow as tf
+
+    @tf.function
+    def change():
+        for variable in variables:
+            variable.value.assign_add(tf.fill(variable.shape, 1e-6))
+
+    return change
+
+
+def changing_jax(variables):
+    import jax
+
+    add = jax.jit(lambda values: [value + 1e-6 for value in values], donate_argnums=0)
+
+    def change():
+        for variable, value in zip(variables, jax.block_until_ready(add([v.value for v in variables])), strict=True):
+            variable.assign(value)
+
+    return change
 
 
 def newest_size(folder):
@@ -119,13 +168,14 @@ def newest_size(folder):
 
 def ours(name, model, folder):
     from keras_vit.resuming.folder import CheckpointFolder
-    from keras_vit.resuming.variables import pieces_of
+    from keras_vit.resuming.variables import Reader
     from keras_vit.resuming.writing import Writer
 
-    writer = Writer(CheckpointFolder(folder))
+    reader, writer = Reader(), Writer(CheckpointFolder(folder))
 
     def begin(number):
-        groups = pieces_of("model", model.variables), pieces_of("optimizer", model.optimizer.variables)
+        groups = {"model": model.variables, "optimizer": model.optimizer.variables}
+        groups = [reader.pieces_of(name, variables) for name, variables in groups.items()]
         writer.start(itertools.chain.from_iterable(groups), {"step": number, "epoch": 0}, "0")
         return writer.wait
 

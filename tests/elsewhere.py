@@ -25,6 +25,7 @@ CHECKS = {
         "plan": "test_plan.fit_of_a_plan",
         "schedules": "test_schedules.rates",
         "sharded checkpoints": "test_checkpoints.sharded_here",
+        "views and donations": "test_checkpoints.views_and_donations",
     },
     "torch": {"logits": "test_backends.predictions"},
     "two devices": {

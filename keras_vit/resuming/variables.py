@@ -4,6 +4,9 @@ A variable is known by its place in the list, since Keras' paths depend on what 
 types must be equal, so nothing is skipped or put elsewhere.
 """
 
+import functools
+import itertools
+import operator
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -18,20 +21,31 @@ METRICS = "metrics"  # the group whose values are sums
 _MOST_SHOWN = 8  # differences in an error
 
 
-def pieces_of(group: str, variables: Sequence[Variable]) -> Iterator[Piece]:
-    """The values that this process owns as they are at this call, which later steps do not change.
+class Reader:
+    """Takes the values of variables as they are at one moment, which later steps do not change.
 
-    They are taken at once; the pieces are made of them as they are asked for, which another thread may do.
-
-    Args:
-        group: what these variables are, as `"model"`.
-        variables: in an order that another process has too.
+    On the host they are views: TensorFlow and JAX write elsewhere while somebody else holds a buffer. Where the
+    variables of a group lie is looked up once, as that takes a third of the time.
     """
-    numbered = [(_name(group, number), variable) for number, variable in enumerate(variables)]
-    if keras.backend.backend() == "jax":
-        return iter([piece for name, variable in numbered for piece in _shards(name, variable)])
-    held = _held_tensors(variables) if keras.backend.backend() == "tensorflow" else map(_copy, variables)
-    return (piece for (name, _), values in zip(numbered, list(held), strict=True) for piece in _pieces(name, values))
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[Sequence[Variable], Any]] = {}
+
+    def pieces_of(self, group: str, variables: Sequence[Variable]) -> Iterator[Piece]:
+        """What this process owns of them, taken at this call; the pieces are made as they are asked for.
+
+        Args:
+            group: what these variables are, as `"model"`.
+            variables: in an order that another process has too.
+        """
+        if keras.backend.backend() == "jax":
+            return _pieces_of_shards(group, [_shards(variable) for variable in variables])
+        if keras.backend.backend() != "tensorflow":
+            return _pieces(group, [[np.array(keras.ops.convert_to_numpy(each), copy=True)] for each in variables])
+        known, read = self._known.get(group, ((), None))
+        if read is None or len(known) != len(variables) or not all(map(operator.is_, known, variables)):
+            self._known[group] = variables, (read := _reading(variables))
+        return _pieces(group, read())
 
 
 def check_fits(checkpoint: Checkpoint, group: str, variables: Sequence[Variable]) -> None:
@@ -87,33 +101,52 @@ def _shape(checkpoint, name):
     return tuple(np.asarray(shape, int).tolist()), pieces[0]["dtype"]
 
 
-def _shards(name, variable):
-    """Copies of JAX's arrays, which the next step takes away."""
+def _shards(variable):
+    """What this process owns of an array of JAX, on its way to the host."""
     shards = [shard for shard in variable.value.addressable_shards if shard.replica_id == 0]
-    return [Piece(name, tuple(part.start or 0 for part in s.index), np.array(s.data, copy=True)) for s in shards]
+    for shard in shards:
+        shard.data.copy_to_host_async()
+    return shards
 
 
-def _held_tensors(variables):
-    """Of each device. TensorFlow copies what a variable holds before it changes that, if somebody else holds it."""
+def _pieces_of_shards(group, shards):
+    held = [[(tuple(part.start or 0 for part in s.index), np.asarray(s.data)) for s in each] for each in shards]
+    return (Piece(_name(group, n), *part) for n, parts in enumerate(held) for part in parts)
+
+
+def _reading(variables):
+    """A function that gives the tensors of each variable, one for each device."""
     import tensorflow as tf
 
     # The operation itself: `read_value` is it in a scope of names, and takes longer.
-    read, several = tf.raw_ops.ReadVariableOp, tf.distribute.DistributedValues
+    places = [[(each.handle, each.dtype) for each in _replicas(variable.value)] for variable in variables]
+    reads = [
+        functools.partial(tf.raw_ops.ReadVariableOp, resource=handle, dtype=dtype)
+        for handle, dtype in itertools.chain.from_iterable(places)
+    ]
+    is_host = all(device.device_type == "CPU" for device in tf.config.list_logical_devices())
 
-    def hold(variable):
-        value = read(resource=variable.handle, dtype=variable.dtype)
-        return value if "CPU" in value.device else value.numpy()  # not twice in the memory of a GPU
+    def read():
+        # What a GPU holds is not kept there twice.
+        held = iter([take() for take in reads] if is_host else [_on_the_host(take()) for take in reads])
+        return (list(itertools.islice(held, len(each))) for each in places)
 
-    values = [variable.value for variable in variables]
-    return [list(map(hold, _replicas(value) if isinstance(value, several) else [value])) for value in values]
+    return read
 
 
-def _pieces(name, values):
-    copies = [_array(value) for value in values]
-    if all(_same(copies[0], other) for other in copies[1:]):
-        copies = copies[:1]
-    names = [name] if len(copies) == 1 else [f"{name}#{number}" for number in range(len(copies))]
-    return [Piece(each, (0,) * copy.ndim, copy) for each, copy in zip(names, copies, strict=True)]
+def _on_the_host(value):
+    return value if "CPU" in value.device else value.numpy()
+
+
+def _pieces(group, held):
+    """Pieces of what each device holds of each variable; one of those that are equal."""
+    for number, values in enumerate(held):
+        copies = [_array(value) for value in values]
+        if all(_same(copies[0], other) for other in copies[1:]):
+            copies = copies[:1]
+        name = _name(group, number)
+        names = [name] if len(copies) == 1 else [f"{name}#{place}" for place in range(len(copies))]
+        yield from (Piece(each, (0,) * copy.ndim, copy) for each, copy in zip(names, copies, strict=True))
 
 
 def _array(value):
@@ -123,10 +156,6 @@ def _array(value):
         return np.asarray(memoryview(value))
     except ValueError:  # of a type without buffers, as bfloat16
         return value.numpy()
-
-
-def _copy(variable):
-    return [np.array(keras.ops.convert_to_numpy(variable), copy=True)]
 
 
 def _replicas(value) -> Sequence[Any]:

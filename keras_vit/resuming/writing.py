@@ -1,6 +1,7 @@
 """Writing a checkpoint while training goes on, and what two runs differ in."""
 
 import threading
+import time
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,6 +11,9 @@ from keras_vit.resuming.folder import CheckpointFolder
 from keras_vit.resuming.variables import METRICS, not_finite
 
 _ABSENT = "nothing"
+_HANDED_BACK = (
+    0.001  # s, in which the thread that trains goes on: one that computes in Python keeps it waiting for 5 ms
+)
 
 
 class Writer:
@@ -55,6 +59,7 @@ class Writer:
     def _write(self, pieces, facts, mark):
         where = f"step {facts['step']} in {self._folder.path}"
         last = f"the last good one is {self.path}" if self.path else "there is none of this run before it"
+        time.sleep(_HANDED_BACK)
         try:
             pieces = list(pieces)
             name = not_finite(piece for piece in pieces if not piece.name.startswith(f"{METRICS}/"))

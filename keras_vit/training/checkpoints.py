@@ -19,7 +19,7 @@ from keras_vit.keras_private import build_metrics, start_at_epoch
 from keras_vit.resuming.agreement import agreed, agreed_mark, agreed_newest, processes
 from keras_vit.resuming.folder import Checkpoint, CheckpointFolder
 from keras_vit.resuming.signals import StopSignals, leave
-from keras_vit.resuming.variables import METRICS, check_fits, pieces_of, restore
+from keras_vit.resuming.variables import METRICS, Reader, check_fits, restore
 from keras_vit.resuming.writing import Writer, differences
 from keras_vit.training.optimizer_state import inner_optimizer, steps_of
 
@@ -89,7 +89,7 @@ class Checkpoints(keras.callbacks.Callback):
                 )
         process, count = processes()
         self._folder = CheckpointFolder(Path(folder), keep, process, count)
-        self._writer = Writer(self._folder)
+        self._reader, self._writer = Reader(), Writer(self._folder)
         self._signals = StopSignals(self._is_on)
         self._looked = self._is_asked = False
         self._found: Checkpoint | None = None
@@ -147,7 +147,7 @@ class Checkpoints(keras.callbacks.Callback):
 
     def on_test_begin(self, logs: Logs = None) -> None:
         if self._is_training:
-            self._sums = list(pieces_of(METRICS, self.model.metrics_variables))  # which validation sets to zero
+            self._sums = list(self._metrics())  # which validation sets to zero
 
     def on_test_batch_end(self, batch: int, logs: Logs = None) -> None:
         """Leaves in the midst of a validation, with what training came to."""
@@ -216,13 +216,16 @@ class Checkpoints(keras.callbacks.Callback):
     def _save(self, asked, done=False):
         """Saves, and leaves if a signal has asked for it."""
         self._writer.wait()
-        groups = [pieces_of(name, variables) for name, variables in self._groups()]
-        groups.append(self._sums if self._sums is not None else pieces_of(METRICS, self.model.metrics_variables))
+        groups = [self._reader.pieces_of(name, variables) for name, variables in self._groups()]
+        groups.append(self._sums if self._sums is not None else self._metrics())
         self._writer.start(itertools.chain.from_iterable(groups), self._facts(done), self._mark)
         self._saved_step, self._saved_at = self._made, time.monotonic()
         if asked > 1:
             self.close()
             leave(asked)
+
+    def _metrics(self):
+        return self._reader.pieces_of(METRICS, self.model.metrics_variables)
 
     def _facts(self, done):
         optimizer = inner_optimizer(self.model)

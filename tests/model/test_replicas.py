@@ -12,7 +12,7 @@ from conftest import images, make_tiny, numpy, tiny_config
 
 import keras_vit
 from keras_vit.resuming.folder import CheckpointFolder
-from keras_vit.resuming.variables import METRICS, pieces_of, restore
+from keras_vit.resuming.variables import METRICS, Reader, restore
 from keras_vit.training.optimizers import SGD
 
 TOLERANCE = 1e-6  # float32 sums in another order
@@ -135,12 +135,12 @@ def parts_of_sums():
     with two_devices().scope():
         model = compiled()
     model.fit(images(7, 20, 28, 3), np.arange(7) % CLASSES, 7, verbose=0)
-    saved = list(pieces_of(METRICS, model.metrics_variables))
+    saved = list(Reader().pieces_of(METRICS, model.metrics_variables))
     with tempfile.TemporaryDirectory() as path:
         CheckpointFolder(Path(path)).save(saved, {"step": 1, "epoch": 1})
         model.reset_metrics()
         restore(CheckpointFolder(Path(path)).newest(), METRICS, model.metrics_variables)
-    again = list(pieces_of(METRICS, model.metrics_variables))
+    again = list(Reader().pieces_of(METRICS, model.metrics_variables))
     return [{piece.name: piece.array.tolist() for piece in pieces} for pieces in (saved, again)]
 
 

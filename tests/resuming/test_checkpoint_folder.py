@@ -18,7 +18,7 @@ from safetensors.numpy import load_file
 
 from keras_vit.resuming.folder import CheckpointFolder
 from keras_vit.resuming.pieces import Piece, dtype_of, fault_of, read_piece, write_pieces
-from keras_vit.resuming.variables import not_finite, pieces_of
+from keras_vit.resuming.variables import Reader, not_finite
 from keras_vit.resuming.writing import Writer, differences
 
 # Saves for ever a state of which every variable is full of the number of its step, and tells of each save.
@@ -229,7 +229,7 @@ def test_copies_stay_whatever_changes_their_variables():
     """TensorFlow's are views: it makes a copy before it changes what they see, also of what is asked for later."""
     value = np.arange(12, dtype="float32").reshape(3, 4)
     variables = [keras.Variable(value), keras.Variable(value, dtype="bfloat16"), keras.Variable(7, dtype="int32")]
-    saved, later = list(pieces_of("model", variables)), pieces_of("model", variables)
+    saved, later = list(Reader().pieces_of("model", variables)), Reader().pieces_of("model", variables)
     before = [piece.array.copy() for piece in saved]
     for _ in range(2):
         for variable in variables:
