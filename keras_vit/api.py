@@ -1,6 +1,7 @@
 """The public names, in reading order; `import keras_vit` gives them all."""
 
-from keras_vit import layers
+from keras_vit import analysis, layers
+from keras_vit.analysis import attention_maps, class_relevance, features
 from keras_vit.augmentation import AUGMENTATIONS, Augmentation
 from keras_vit.builders import (
     R26ViTB32,
@@ -83,6 +84,11 @@ __all__ = [
     "preprocess_input",
     "decode_predictions",
     "Preprocessing",
+    # looking inside
+    "features",
+    "attention_maps",
+    "class_relevance",
+    "analysis",
     # weights
     "list_weights",
     "find_weights",

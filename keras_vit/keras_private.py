@@ -138,6 +138,16 @@ def flash_attention_was_enabled() -> bool:
     return getattr(GLOBAL_STATE_TRACKER, "flash_attention", False) is None
 
 
+def tensors_into(model: keras.Model, layer: keras.Layer) -> list:
+    """What a functional model hands to one of its layers, a list of Keras tensors for each call.
+
+    Publicly a layer tells its input, but a model among the layers tells its own.
+    """
+    graph = getattr(model, "_functional", None) or model
+    nodes = [node for depth in getattr(graph, "_nodes_by_depth", {}).values() for node in depth]
+    return [node.input_tensors for node in nodes if node.operation is layer]
+
+
 def gpu_memory_limit() -> int:
     """Bytes that TensorFlow may take of its first GPU. Publicly it tells only what is in use."""
     from tensorflow.python.client import device_lib

@@ -26,8 +26,9 @@ CHECKS = {
         "schedules": "test_schedules.rates",
         "sharded checkpoints": "test_checkpoints.sharded_here",
         "views and donations": "test_checkpoints.views_and_donations",
+        "looked inside": "test_attention_maps.looked_inside",
     },
-    "torch": {"logits": "test_backends.predictions"},
+    "torch": {"logits": "test_backends.predictions", "looked inside": "test_attention_maps.looked_inside"},
     "two devices": {
         "batches": "test_pipeline.batches_of_two_devices",
         "uneven shares": "test_replicas.uneven_shares",

@@ -54,6 +54,10 @@ ADVICE = {
         "metrics of an epoch in which `Checkpoints` goes on, on TensorFlow",
         "a public way to build metrics before the first step, as `on_train_begin` comes after them",
     ),
+    "tensors_into": (
+        "looking inside a Vision Transformer that is a layer of a user's own model",
+        "a public input of a model among the layers; else ask for the inner model and the images that it gets",
+    ),
     "schedule_of": (
         "`learning_rate` in `metrics.csv`, in the logs of `StepFacts` and in the message of `NonFiniteGuard`",
         "a public schedule of an optimizer; else keep it in `GuardedOptimizer.__init__`, under a name of our own",

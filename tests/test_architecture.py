@@ -29,7 +29,7 @@ TIERS = [
     {"recipes", "datasets", "keras_private", "resizing", "resuming"},
     {"layers", "preprocessing", "augmentation", "images"},
     {"model", "data"},
-    {"weights", "evaluation", "distillation", "training"},
+    {"weights", "evaluation", "distillation", "training", "analysis"},
     {"builders", "exporting"},
     {"hosts"},
     {"runs"},
@@ -61,7 +61,7 @@ NO_KERAS_ROOMS = {"recipes", "cli", "images"}  # every module of them
 BACKENDS = {"tensorflow", "jax", "torch"}
 # Inside functions, for what is one backend's alone:
 KNOW_A_BACKEND = {"layers", "augmentation", "images", "model", "data", "training", "runs", "evaluation", "exporting"}
-KNOW_A_BACKEND |= {"cli", "keras_private", "hosts", "resuming"}
+KNOW_A_BACKEND |= {"cli", "keras_private", "hosts", "resuming", "analysis"}
 PRIVATE = re.compile(r"_[a-zA-Z]\w*")  # names, but no __dunder__ and no bare _
 DOCUMENTED = {"os._exit"}  # public in spite of its underscore
 MOST_LINES, MOST_LINES_OF_A_FUNCTION = 400, 45  # of a function without its docstring

@@ -235,6 +235,19 @@ def test_enabling_flash_attention_can_be_told_from_the_default():
         assert not keras_private.flash_attention_was_enabled()
 
 
+def test_graph_tells_what_a_model_among_its_layers_gets(tiny):
+    x = keras.Input((20, 28, 3))
+    scaled = keras.layers.Rescaling(2.0)(x)
+    functional = keras.Model(x, tiny(scaled))
+    sequential = keras.Sequential([keras.Input((20, 28, 3)), keras.layers.Rescaling(2.0), tiny])
+    with relies_on("tensors_into"):
+        ((tensor,),) = keras_private.tensors_into(functional, tiny)
+        assert tensor is scaled
+        ((tensor,),) = keras_private.tensors_into(sequential, tiny)
+        assert numpy(keras.Model(sequential.inputs[0], tensor)(np.ones((1, 20, 28, 3), "float32"))).max() == 2
+        assert keras_private.tensors_into(functional, functional) == []
+
+
 def test_tensorflow_lists_devices_with_their_memory_limit(monkeypatch):
     with relies_on("gpu_memory_limit"):
         from tensorflow.python.client import device_lib

@@ -15,6 +15,7 @@ from keras_vit.checks import check_positive_int
 from keras_vit.layers import gradients
 from keras_vit.layers.composite import CastingLayer
 from keras_vit.layers.dropout import Dropout
+from keras_vit.layers.watching import watcher
 
 
 @keras.saving.register_keras_serializable("keras_vit")
@@ -66,10 +67,12 @@ class MultiHeadAttention(CastingLayer):
     ) -> Tensor:
         tokens, queries = (self.in_our_dtype(tensor) for tensor in (tokens, queries))
         query, key, value = self._project(tokens, queries, norm, training)
-        if gradients.applies(training) and not self.dropout_rate:
+        watch = watcher()
+        if watch is None and gradients.applies(training) and not self.dropout_rate:
             mixed = gradients.attention(query, key, value)  # (B, A, Q, D/A)
         else:
-            mixed = ops.matmul(self.dropout(_softmax(query, key), training=training), value)
+            weights = _softmax(query, key) if watch is None else watch(self, _softmax(query, key))
+            mixed = ops.matmul(self.dropout(weights, training=training), value)
         mixed = ops.transpose(mixed, (0, 2, 1, 3))  # (B, Q, A, D/A)
         mixed = self.out(ops.reshape(mixed, (-1, self.hidden_size)))  # (B*Q, D)
         num_queries = ops.shape(tokens if queries is None else queries)[1]

@@ -15,6 +15,7 @@ from keras_vit.layers import gradients
 from keras_vit.layers.attention import MultiHeadAttention
 from keras_vit.layers.composite import CastingLayer, CompositeLayer, rematerialized
 from keras_vit.layers.dropout import Dropout
+from keras_vit.layers.watching import watcher
 from keras_vit.variants import ACTIVATIONS
 
 NORM_EPSILON = 1e-6
@@ -195,12 +196,18 @@ class TransformerBlock(CompositeLayer):
         return self._compute(tokens, training)
 
     def _compute(self, tokens, training=True):
-        if self.num_output_tokens is None:
-            x = self.attention(tokens, norm=self.norm_1, training=training)
-        else:
-            x = self.norm_1(tokens, training=training)
-            queries, tokens = x[:, : self.num_output_tokens], tokens[:, : self.num_output_tokens]  # (B, k, D)
-            x = self.attention(x, queries, training=training)
+        if self.num_output_tokens is None or watcher() is not None:
+            return self.every_token(tokens, training)
+        x = self.norm_1(tokens, training=training)
+        queries, tokens = x[:, : self.num_output_tokens], tokens[:, : self.num_output_tokens]  # (B, k, D)
+        return self._add(tokens, self.attention(x, queries, training=training), training)
+
+    def every_token(self, tokens: Tensor, training: bool | None = None) -> Tensor:
+        """What a call gives for all tokens, `(B, T, D)`, whatever `num_output_tokens` says."""
+        return self._add(tokens, self.attention(tokens, norm=self.norm_1, training=training), training)
+
+    def _add(self, tokens, x, training):
+        """Both halves' skip connections, from the output `x` of the attention."""
         tokens = tokens + self.stochastic_depth_1(self.dropout(x, training=training), training=training)
         x = self.mlp(tokens, norm=self.norm_2, training=training)
         return tokens + self.stochastic_depth_2(x, training=training)

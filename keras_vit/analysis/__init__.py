@@ -1,0 +1,38 @@
+"""Looking inside: what a model sees, as arrays. Nothing here draws, and the forward pass pays for nothing of it."""
+
+from keras_vit.analysis.attention import AttentionMaps, attention_maps
+from keras_vit.analysis.distance import mean_attention_distance
+from keras_vit.analysis.embeddings import (
+    linear_cka,
+    outlier_tokens,
+    patch_filters,
+    pca_to_rgb,
+    position_similarity,
+    principal_components,
+    token_norms,
+    token_similarity,
+)
+from keras_vit.analysis.features import Features, features
+from keras_vit.analysis.lens import logit_lens
+from keras_vit.analysis.relevance import class_relevance
+from keras_vit.analysis.rollout import drop_smallest, rollout
+
+__all__ = [
+    "features",
+    "Features",
+    "attention_maps",
+    "AttentionMaps",
+    "rollout",
+    "drop_smallest",
+    "mean_attention_distance",
+    "class_relevance",
+    "patch_filters",
+    "position_similarity",
+    "token_similarity",
+    "pca_to_rgb",
+    "principal_components",
+    "token_norms",
+    "outlier_tokens",
+    "linear_cka",
+    "logit_lens",
+]

@@ -1,0 +1,109 @@
+"""The attention weights of every block and head, for any image."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_vit.analysis.distance import mean_attention_distance
+from keras_vit.analysis.inner import batches, network_into, vision_transformer_in
+from keras_vit.analysis.rollout import rollout
+from keras_vit.annotations import Pair
+from keras_vit.keras_private import flatten_layers
+from keras_vit.layers import AttentionPooling
+from keras_vit.layers.watching import recording
+from keras_vit.model.stations import encoder_blocks
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class AttentionMaps:
+    """What `attention_maps` found.
+
+    Attributes:
+        blocks: float32 `(L, B, A, T, T)`: for each block, image and head, how much the token of a row reads from the
+            token of a column. Rows sum to 1.
+        pooling: float32 `(B, A, N)` of a model with attention pooling: what its probe reads from the patches.
+        reading: float64 `(B, T)`: how much the model's answer reads from each token behind the last block, sum 1: the
+            class token, with DeiT's distillation token half of each, the mean of the patches, or `pooling` averaged
+            over the heads.
+        grid: `(h, w)` of the patches.
+        stride: pixels from a patch to the next.
+        num_prefix_tokens: tokens before the patches.
+    """
+
+    blocks: np.ndarray
+    pooling: np.ndarray | None
+    reading: np.ndarray
+    grid: Pair
+    stride: int
+    num_prefix_tokens: int
+
+    def rollout(self, discard: float = 0.0) -> np.ndarray:
+        """How much of each patch reaches the model's answer: float64 `(B, h, w)`; see `rollout`.
+
+        Together with the prefix tokens' own part, which is left out, an image's sum is 1.
+        """
+        joint = rollout(self.blocks, discard)  # (B, T, T)
+        return self.over_patches(np.einsum("bt,bts->bs", self.reading, joint))
+
+    def mean_distance(self) -> np.ndarray:
+        """float64 `(L, A)` in pixels; see `mean_attention_distance`."""
+        return mean_attention_distance(self.blocks, self.grid, self.stride, self.num_prefix_tokens)
+
+    def over_patches(self, values: np.ndarray) -> np.ndarray:
+        """Values of tokens, `(..., T)`, as a map of the patches, `(..., h, w)`."""
+        patches = values[..., self.num_prefix_tokens :]
+        return patches.reshape(*patches.shape[:-1], *self.grid)
+
+
+def attention_maps(model: keras.Model, images: Any, batch_size: int = 8) -> AttentionMaps:
+    """The attention weights of all blocks and heads, from one forward pass.
+
+    Args:
+        model: a `VisionTransformer`, or a functional model that has one among its layers. The last block is whole,
+            although it usually computes the class token only.
+        images: `(B, H, W, C)` floats, as the model takes them.
+        batch_size: images at once.
+
+    Returns:
+        `AttentionMaps`, which take `4 * L * A * T * T` bytes an image: 22 MB for B/16 at 224 pixels.
+
+    Raises:
+        TypeError: for images that are no floats, or what is no model.
+        ValueError: for images of another shape, a model without exactly one Vision Transformer, or one that is neither
+            functional nor sequential around it.
+
+    Source: arXiv:2010.11929, equation 6.
+    """
+    inner = vision_transformer_in(model)
+    before = network_into(model, inner)
+    found = []
+    for batch in batches(images, batch_size):
+        prepared = batch if before is None else before(batch, training=False)
+        with recording() as seen:
+            inner(prepared, training=False)
+        found.append([(layer, ops.convert_to_numpy(ops.cast(weights, "float32"))) for layer, weights in seen])
+    return as_maps(inner, prepared.shape[1:3], found)
+
+
+def as_maps(inner, size: Sequence[int], found: list) -> AttentionMaps:
+    """What a watcher saw: for each batch pairs of an attention layer and its weights, for images of `size` pixels."""
+    config, layers = inner.config, [block.attention for block in encoder_blocks(inner)]
+    blocks = np.stack([_of(layer, found) for layer in layers])  # (L, B, A, T, T)
+    pools = [part.attention for part in flatten_layers(inner) if isinstance(part, AttentionPooling)]
+    pooling = _of(pools[0], found)[:, :, 0] if pools else None  # (B, A, N)
+    reading = np.zeros((blocks.shape[1], blocks.shape[-1]))
+    if pooling is not None:
+        reading[:, config.num_prefix_tokens :] = pooling.mean(axis=1, dtype="float64")
+    elif config.has_class_token and config.pooling in ("token", "none"):
+        reading[:, : config.num_prefix_tokens] = 1 / config.num_prefix_tokens
+    else:
+        reading[:, config.num_prefix_tokens :] = 1 / (blocks.shape[-1] - config.num_prefix_tokens)
+    return AttentionMaps(blocks, pooling, reading, config.grid(*size), config.stride, config.num_prefix_tokens)
+
+
+def _of(layer, found):
+    return np.concatenate([weights for batch in found for each, weights in batch if each is layer])

@@ -1,0 +1,112 @@
+"""The tokens of a model as maps of the image, behind any block."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_vit.analysis.inner import batches, network_into, vision_transformer_in
+from keras_vit.checks import did_you_mean
+from keras_vit.model.stations import encoder_blocks
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Features:
+    """What `features` found, each by the block or stage that was asked for.
+
+    Attributes:
+        maps: float32 arrays: `(B, h, w, D)` behind blocks, or `(B, N, D)` without `spatial`; `(B, h, w, C)` of a
+            hybrid's stages.
+        prefix_tokens: float32 `(B, P, D)` behind blocks: the class token, and DeiT's distillation token.
+    """
+
+    maps: dict[int | str, np.ndarray]
+    prefix_tokens: dict[int | str, np.ndarray]
+
+    def __getitem__(self, block: int | str) -> np.ndarray:
+        return self.maps[block]
+
+
+def features(
+    model: keras.Model,
+    images: Any,
+    blocks: Sequence[int | str] = (3, 6, 9, 12),
+    spatial: bool = True,
+    norm: bool = True,
+    batch_size: int = 32,
+) -> Features:
+    """The patch tokens behind some blocks, from one pass that ends at the last of them.
+
+    Args:
+        model: a `VisionTransformer`, or a functional model that has one among its layers.
+        images: `(B, H, W, C)` floats, as the model takes them.
+        blocks: how many blocks are passed, from 0, the tokens that enter the first, to the number of layers; or
+            `"stage_1"`, `"stage_2"`, ... and `"root"` of a hybrid's ResNet.
+        spatial: whether patches stand in their places, `(h, w)`, or in a row.
+        norm: whether tokens go through the LayerNorm that the model has behind its last block. Stages do not.
+        batch_size: images at once.
+
+    Returns:
+        `Features`, of which `features(...)[6]` is one map.
+
+    Raises:
+        TypeError: for images that are no floats, or what is no model.
+        ValueError: for blocks or stages that the model does not have, and as `attention_maps`.
+    """
+    inner = vision_transformer_in(model)
+    before = network_into(model, inner)
+    chosen = _stations(inner, blocks)
+    network = keras.Model(inner.input, {str(name): station.tensor for name, station in chosen.items()})
+    found: dict[int | str, list] = {name: [] for name in chosen}
+    for batch in batches(images, batch_size):
+        prepared = batch if before is None else before(batch, training=False)
+        tensors = network(prepared, training=False)
+        for name, station in chosen.items():
+            tensor = station.finish(tensors[str(name)])
+            tensor = inner.get_layer("encoder_norm")(tensor) if norm and station.has_tokens else tensor
+            found[name].append(ops.convert_to_numpy(ops.cast(tensor, "float32")))
+    grid = inner.config.grid(*prepared.shape[1:3]) if spatial else (-1,)
+    whole = {name: np.concatenate(parts) for name, parts in found.items()}
+    tokens = {name: array for name, array in whole.items() if chosen[name].has_tokens}
+    count = inner.config.num_prefix_tokens
+    patches = {name: a[:, count:].reshape(len(a), *grid, a.shape[-1]) for name, a in tokens.items()}
+    return Features(whole | patches, {name: array[:, :count] for name, array in tokens.items()})
+
+
+@dataclasses.dataclass(frozen=True)
+class _Station:
+    """A tensor of the graph, and what is still to be done with it."""
+
+    tensor: Any
+    has_tokens: bool = True
+    block: Any = None  # that computes the first tokens only, and is to compute all
+
+    def finish(self, tensor):
+        return tensor if self.block is None else self.block.every_token(ops.cast(tensor, self.block.compute_dtype))
+
+
+def _stations(inner, wanted):
+    layers = encoder_blocks(inner)
+    stations: dict[int | str, _Station] = {0: _Station(layers[0].input)} if layers else {}
+    for number, block in enumerate(layers, start=1):
+        is_short = block.num_output_tokens is not None
+        stations[number] = _Station(block.input, block=block) if is_short else _Station(block.output)
+    if inner.config.resnet_stages is not None:
+        stations["root"] = _Station(inner.get_layer("resnet_root").output, has_tokens=False)
+        for stage, units in enumerate(inner.config.resnet_stages, start=1):
+            unit = inner.get_layer(f"resnet_stage_{stage}_unit_{units}")
+            stations[f"stage_{stage}"] = _Station(unit.output, has_tokens=False)
+    wanted = (wanted,) if isinstance(wanted, (int, str)) else tuple(wanted)
+    unknown = [each for each in wanted if isinstance(each, bool) or each not in stations]
+    if unknown or not wanted:
+        stages = [name for name in stations if isinstance(name, str)]
+        more = f", or {', '.join(map(repr, stages))}" if stages else ""
+        near = did_you_mean(unknown[0], stages) if unknown and isinstance(unknown[0], str) else ""
+        raise ValueError(
+            f"`blocks` must be numbers from 0 to {len(layers)}, of blocks that are passed{more}.\n"
+            f"Received: blocks={wanted!r}.{near}"
+        )
+    return {each: stations[each] for each in wanted}

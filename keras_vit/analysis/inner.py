@@ -1,0 +1,84 @@
+"""The Vision Transformer inside a model, and the images that it gets there."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_vit.annotations import Tensor
+from keras_vit.checks import check_positive_int
+from keras_vit.keras_private import flatten_layers, tensors_into
+from keras_vit.model.vision_transformer import VisionTransformer
+
+
+def vision_transformer_in(model: keras.Model) -> VisionTransformer:
+    """The one `VisionTransformer` that a model is or has among its layers, at any depth.
+
+    Raises:
+        TypeError: for what is no model.
+        ValueError: if there is none, or there are several, or it does not know its config.
+    """
+    if not isinstance(model, keras.Model):
+        raise TypeError(f"`model` must be a Keras model.\nReceived: {model!r}.")
+    found = [layer for layer in flatten_layers(model) if isinstance(layer, VisionTransformer)]
+    if len(found) != 1:
+        raise ValueError(
+            "`model` must be or hold one Vision Transformer of this package.\n"
+            f"Received: {model.name!r}, with {len(found)}. Pass the model itself, as `model.get_layer(name)`."
+        )
+    if found[0].config is None:
+        raise ValueError(
+            "a Vision Transformer must know its config; `keras.models.clone_model` loses it.\n"
+            f"Received: {found[0].name!r}. Copy it by `keras_vit.with_input_shape`."
+        )
+    return found[0]
+
+
+def network_into(model: keras.Model, inner: VisionTransformer) -> keras.Model | None:
+    """What a model computes before `inner`, from its own input to the images of `inner`; `None` for nothing.
+
+    Raises:
+        ValueError: for a model that is not functional, or that calls `inner` several times.
+    """
+    networks = []
+    while model is not inner:
+        holder = next((each for each in model.layers if any(part is inner for part in flatten_layers(each))), None)
+        calls = tensors_into(model, holder) if holder is not None else []
+        if len(calls) != 1 or len(calls[0]) != 1 or len(model.inputs) != 1:
+            raise ValueError(
+                "a model around a Vision Transformer must be functional or sequential, with one input and one call.\n"
+                f"Received: {model.name!r}. Pass the Vision Transformer itself, with the images that it gets."
+            )
+        networks.append(keras.Model(model.inputs[0], calls[0][0]))
+        model = holder
+    if not networks:
+        return None
+    x = networks[0].output
+    for network in networks[1:]:
+        x = network(x)
+    return keras.Model(networks[0].input, x)
+
+
+def check_images(images: Any) -> np.ndarray:
+    """`images` as an array; raises unless it is `(B, H, W, C)` of floats with at least one image."""
+    images = ops.convert_to_numpy(images) if not isinstance(images, np.ndarray) else images
+    if images.ndim != 4 or not len(images):
+        raise ValueError(
+            "`images` must be (B, H, W, C), prepared by `model.preprocessing`.\n"
+            f"Received: shape {images.shape}. Pass one image as `image[None]`."
+        )
+    if images.dtype.kind != "f" and "float" not in images.dtype.name:
+        raise TypeError(
+            "`images` must be floats in the range the weights expect; integers are pixels not yet scaled.\n"
+            f"Received: dtype {images.dtype}. Call `model.preprocessing(images)` first."
+        )
+    return images
+
+
+def batches(images: Any, batch_size: int) -> Iterator[Tensor]:
+    """Checked images in batches of at most `batch_size`, as tensors."""
+    images, batch_size = check_images(images), check_positive_int("batch_size", batch_size)
+    for start in range(0, len(images), batch_size):
+        yield ops.convert_to_tensor(images[start : start + batch_size])

@@ -1,0 +1,131 @@
+"""What speaks for a class: attention weighted by its gradient, through all blocks.
+
+Source: Chefer, Gur and Wolf, "Generic Attention-model Explainability", arXiv:2103.15679, section 3: equations 5 and 6.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_vit.analysis.attention import as_maps
+from keras_vit.analysis.inner import batches, network_into, vision_transformer_in
+from keras_vit.annotations import Tensor
+from keras_vit.layers.watching import recording, watching
+
+
+def class_relevance(
+    model: keras.Model, images: Any, classes: Sequence[int] | None = None, batch_size: int = 4
+) -> np.ndarray:
+    """How much each patch speaks for a class, with the rest of the image as it is.
+
+    From the identity, every block adds its attention times what is there, weighted by the gradient of the class's
+    output, where that is positive, and averaged over the heads. What the model reads at the end gives the map.
+
+    Args:
+        model: a `VisionTransformer` with a head, or a functional model that has one among its layers and answers
+            `(B, K)`. Logits serve best: where a softmax is sure, its gradient vanishes.
+        images: `(B, H, W, C)` floats, as the model takes them.
+        classes: one index for each image; by default the highest of its outputs.
+        batch_size: images at once.
+
+    Returns:
+        float64 `(B, h, w)`, not negative, on a scale of the image's own.
+
+    Raises:
+        ValueError: as `attention_maps`; for a model that does not answer `(B, K)`, or classes out of range.
+    """
+    inner = vision_transformer_in(model)
+    before = network_into(model, inner)
+    chosen = None if classes is None else _check_classes(model, classes, images)
+    maps, start = [], 0
+    for batch in batches(images, batch_size):
+        given = None if chosen is None else chosen[start : start + len(batch)]
+        start += len(batch)
+        seen, gradients = weights_and_gradients(model, batch, given)
+        prepared = batch if before is None else before(batch, training=False)
+        maps.append(_relevance(as_maps(inner, prepared.shape[1:3], [seen]), inner, seen, gradients))
+    return np.concatenate(maps)
+
+
+def weights_and_gradients(model, images, classes=None):
+    """The attention weights of a model for images, and the gradient of a class's output by each of them.
+
+    Args:
+        model: any model of our layers that answers `(B, K)`.
+        images: `(B, H, W, C)`.
+        classes: `(B,)` integers; by default the highest of the outputs.
+
+    Returns:
+        Pairs of a layer and its weights `(B, A, Q, T)` in the order of the calls, and their gradients in this order.
+    """
+    with recording() as seen:
+        outputs = model(images, training=False)
+    if len(outputs.shape) != 2:
+        raise ValueError(f"a model must answer (B, K) to speak for a class.\nReceived: outputs {outputs.shape}.")
+    classes = np.argmax(ops.convert_to_numpy(outputs), axis=-1) if classes is None else classes
+    chosen = ops.one_hot(classes, outputs.shape[-1], dtype=outputs.dtype)
+
+    def score(offsets):
+        """The sum of the chosen outputs, with an offset on each of the attention weights."""
+        left = iter(offsets)
+        with watching(lambda layer, weights: weights + next(left)):
+            return ops.sum(model(images, training=False) * chosen)
+
+    gradients = _gradients(score, [ops.zeros_like(weights) for _, weights in seen])
+    as_float = [(layer, _numpy(weights)) for layer, weights in seen]
+    return as_float, [_numpy(gradient) for gradient in gradients]
+
+
+def _gradients(function: Callable[[list], Tensor], at: list) -> list:
+    """The gradient of a number by each of some tensors."""
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            tape.watch(at)
+            value = function(at)
+        return tape.gradient(value, at, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+    if keras.backend.backend() == "jax":
+        import jax
+
+        return jax.grad(function)(at)
+    import torch
+
+    at = [tensor.clone().requires_grad_() for tensor in at]
+    with torch.enable_grad():
+        return list(torch.autograd.grad(function(at), at, allow_unused=True, materialize_grads=True))
+
+
+def _relevance(maps, inner, seen, gradients):
+    """`(B, h, w)` of one batch."""
+    of_layer = {id(layer): (weights, gradient) for (layer, weights), gradient in zip(seen, gradients, strict=True)}
+    joint = np.eye(maps.blocks.shape[-1])
+    for block in inner.layers:
+        if id(getattr(block, "attention", None)) in of_layer and block.name != "pooling":
+            joint = joint + _positive(*of_layer[id(block.attention)]) @ joint  # (B, T, T)
+    reading = maps.reading
+    if maps.pooling is not None:
+        reading = np.zeros_like(maps.reading)
+        reading[:, maps.num_prefix_tokens :] = _positive(*of_layer[id(inner.get_layer("pooling").attention)])[:, 0]
+    return maps.over_patches(np.einsum("bt,bts->bs", reading, joint))
+
+
+def _positive(weights, gradient):
+    return np.maximum(weights.astype("float64") * gradient, 0).mean(axis=1)
+
+
+def _numpy(tensor):
+    return ops.convert_to_numpy(ops.cast(tensor, "float32" if "16" in str(tensor.dtype) else tensor.dtype))
+
+
+def _check_classes(model, classes, images):
+    chosen, count = np.asarray(classes), model.output_shape[-1]
+    if chosen.shape != (len(images),) or chosen.dtype.kind not in "iu" or not ((chosen >= 0) & (chosen < count)).all():
+        raise ValueError(
+            f"`classes` must have an integer in [0, {count}) for each image.\n"
+            f"Received: {chosen.dtype} of shape {chosen.shape} for {len(images)} images: {classes!r}."
+        )
+    return chosen

@@ -1,0 +1,77 @@
+"""Class relevance: gradients against finite differences, and the rule against its definition."""
+
+import numpy as np
+import pytest
+from conftest import make_tiny, numpy
+from keras import ops
+from kinds import KINDS, model_of, photos
+
+import keras_vit
+from keras_vit.analysis.relevance import weights_and_gradients
+from keras_vit.layers.watching import watching
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "none"])
+def test_gradients_are_those_of_finite_differences(kind):
+    model = model_of(kind)
+    images = photos(model)
+    classes = np.array([2, 5])
+    seen, gradients = weights_and_gradients(model, images, classes)
+    assert len(seen) == len(gradients) == 2 + kind.startswith("map")
+    rng, step = np.random.default_rng(1), 2e-3
+    for place, gradient in enumerate(gradients):
+        direction = rng.normal(size=gradient.shape).astype("float32") / np.sqrt(gradient[0].size)
+
+        def score(sign, place=place, direction=direction):
+            calls = iter(range(len(seen)))
+            add = lambda layer, w: w + sign * step * direction if next(calls) == place else w  # noqa: E731
+            with watching(add):
+                outputs = numpy(model(images, training=False)).astype("float64")
+            return outputs[[0, 1], classes].sum()
+
+        expected = (score(1) - score(-1)) / (2 * step)
+        assert abs((gradient * direction).sum() - expected) < 2e-3 * max(np.abs(gradient).sum() * 0.05, 1e-2)
+
+
+def test_relevance_is_the_rule_written_out(tiny):
+    images = photos(tiny)
+    seen, gradients = weights_and_gradients(tiny, images, np.array([3, 0]))
+    found = keras_vit.class_relevance(tiny, images, [3, 0], batch_size=1)
+    for image in range(2):
+        joint = np.eye(36)
+        for (_, weights), gradient in zip(seen, gradients, strict=True):
+            weighted = np.mean([np.maximum(w * g, 0) for w, g in zip(weights[image], gradient[image], strict=True)], 0)
+            joint = joint + weighted.astype("float64") @ joint
+        np.testing.assert_allclose(found[image], joint[0, 1:].reshape(5, 7), rtol=1e-4, atol=1e-9)
+
+
+def test_class_without_gradient_leaves_the_identity():
+    """A head of zeros has no gradient: nothing but the identity is left, of which a class token has no patch."""
+    tiny = make_tiny()
+    tiny.get_layer("head").kernel.assign(np.zeros((12, 7)))
+    np.testing.assert_array_equal(keras_vit.class_relevance(tiny, photos(tiny)), np.zeros((2, 5, 7)))
+    mean = model_of("gap")
+    mean.get_layer("head").kernel.assign(np.zeros((12, 7)))
+    np.testing.assert_allclose(keras_vit.class_relevance(mean, photos(mean)), np.full((2, 5, 7), 1 / 35))
+
+
+def test_classes_are_the_highest_unless_given(tiny):
+    images = photos(tiny)
+    best = numpy(ops.argmax(tiny(images), axis=-1))
+    np.testing.assert_array_equal(
+        keras_vit.class_relevance(tiny, images), keras_vit.class_relevance(tiny, images, best)
+    )
+    other = keras_vit.class_relevance(tiny, images, (best + 1) % 7)
+    assert np.abs(other - keras_vit.class_relevance(tiny, images)).max() > 1e-6
+
+
+@pytest.mark.parametrize("classes", [[0], [0, 7], [-1, 0], [0.0, 1.0], 3])
+def test_wrong_classes_are_named(tiny, classes):
+    with pytest.raises(ValueError, match=r"integer in \[0, 7\) for each image"):
+        keras_vit.class_relevance(tiny, photos(tiny), classes)
+
+
+def test_model_without_classes_is_refused():
+    model = model_of("none")
+    with pytest.raises(ValueError, match=r"must answer \(B, K\)"):
+        keras_vit.class_relevance(model, photos(model))
