@@ -12,6 +12,7 @@ from typing import Any, Unpack
 
 import keras
 
+from keras_vit.analysis.plots import draw_confusion, draw_curves
 from keras_vit.annotations import FilePath
 from keras_vit.checks import check_installed
 from keras_vit.data import load_dataset
@@ -29,7 +30,6 @@ from keras_vit.runs.earlier import (
     sweep_leftovers,
 )
 from keras_vit.runs.options import FinetuneChanges, FinetuneOptions, changed, with_options
-from keras_vit.runs.plots import draw_confusion, draw_curves
 from keras_vit.runs.preparation import num_parameters, prepare
 from keras_vit.runs.progress import Progress, duration
 from keras_vit.runs.recorder import Recorder

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from matplotlib.axes import Axes
 
-from keras_vit.runs.plots import draw_confusion, draw_curves
+from keras_vit.analysis.plots import draw_confusion, draw_curves
 from keras_vit.runs.run_directory import COLUMNS
 
 Image = pytest.importorskip("PIL.Image")

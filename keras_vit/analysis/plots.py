@@ -1,0 +1,387 @@
+"""Every picture of the package, drawn by matplotlib: what a model sees, and how a run went.
+
+Each function takes arrays, gives a `matplotlib.figure.Figure`, and writes it as PNG where it gets a `path`. Those of
+what a model sees have a `theme`, `"light"` or `"dark"`. Colours serve eyes that tell red and green apart badly.
+"""
+
+import functools
+import warnings
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from keras_vit.annotations import FilePath
+from keras_vit.checks import check_choice
+from keras_vit.files import replacing
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_MOST_NUMBERS = 30  # classes up to which the cells of a matrix have room for a number
+_MOST_NAMES = 120  # classes up to which a name is legible
+_LONGEST_NAME = 24  # characters
+_COLOURS = {"train": "#4c72b0", "validation": "#dd8452"}
+_SCALE = "cividis"  # from blue to yellow, alike for all eyes
+_THEMES: dict[str, tuple[str, str]] = {"light": ("#1b1d21", "#ffffff"), "dark": ("#e9eaec", "#15171b")}  # ink, paper
+_INKED = ("text.color", "axes.edgecolor", "axes.labelcolor", "axes.titlecolor", "xtick.color", "ytick.color")
+_TILE = 1.5  # inches, the longer side of a small picture
+
+
+def _themed(draw: Callable[..., "Figure"]) -> Callable[..., "Figure"]:
+    """Adds `path` and `theme` to what draws a figure."""
+
+    @functools.wraps(draw)
+    def drawn(*arguments: Any, path: FilePath | None = None, theme: str = "light", **named: Any) -> "Figure":
+        import matplotlib
+
+        check_choice("theme", theme, tuple(_THEMES))
+        ink, paper = _THEMES[theme]
+        colours = dict.fromkeys(_INKED, ink) | dict.fromkeys(("figure.facecolor", "axes.facecolor"), paper)
+        with matplotlib.rc_context(colours | {"font.size": 12, "axes.titlesize": 12}):
+            figure = draw(*arguments, **named)
+            if path is not None:
+                _save(figure, path)
+        return figure
+
+    return drawn
+
+
+@_themed
+def draw_filters(components: np.ndarray, shares: np.ndarray | None = None, columns: int = 7) -> "Figure":
+    """Principal components of the patch filters as colours, each from its smallest to its largest value.
+
+    Args:
+        components: `(n, P, P, C)` of `patch_filters`; of other than 3 channels their mean is drawn.
+        shares: of the variance; the sum stands in the title.
+        columns: tiles in a row.
+
+    Source: arXiv:2010.11929, figure 7 left.
+    """
+    low, high = (side(components, axis=(1, 2, 3), keepdims=True) for side in (np.min, np.max))
+    tiles = (components - low) / np.where(high > low, high - low, 1)
+    tiles = tiles if tiles.shape[-1] == 3 else tiles.mean(axis=-1)
+    rows = -(-len(tiles) // columns)
+    figure = _figure(columns, rows + 0.5)
+    for axis, tile in zip(_tiled(figure, rows, columns, len(tiles)), tiles, strict=False):
+        axis.imshow(tile, cmap="gray", vmin=0, vmax=1, interpolation="nearest")
+    part = "" if shares is None else f", {np.sum(shares):.0%} of their variance"
+    figure.suptitle(f"principal components of the patch filters{part}")
+    return figure
+
+
+@_themed
+def draw_position_similarity(similarity: np.ndarray) -> "Figure":
+    """For each patch the similarity of its position embedding to all, in the patch's own place.
+
+    Args:
+        similarity: `(h, w, h, w)` of `position_similarity`.
+
+    Source: arXiv:2010.11929, figure 7 middle and figure 10.
+    """
+    h, w = similarity.shape[:2]
+    side, lowest = 7.0 / max(h, w), -1 if similarity.min() < 0 else 0
+    figure = _figure(w * side + 1.6, h * side + 0.9)
+    axes = figure.subplots(h, w, squeeze=False, gridspec_kw={"wspace": 0.08, "hspace": 0.08})
+    for row, column in np.ndindex(h, w):
+        axis = axes[row, column]
+        image = axis.imshow(similarity[row, column], cmap=_SCALE, vmin=lowest, vmax=1, interpolation="nearest")
+        axis.set(xticks=[], yticks=[])
+        axis.spines[:].set_visible(False)
+        if row == h - 1 and _has_room(column, w):
+            axis.set_xlabel(str(column + 1))
+        if column == 0 and _has_room(row, h):
+            axis.set_ylabel(str(row + 1), rotation=0, ha="right", va="center")
+    figure.supxlabel("column of the patch")
+    figure.supylabel("row of the patch")
+    figure.colorbar(image, ax=axes, label="cosine similarity", fraction=0.04, pad=0.02)
+    return figure
+
+
+@_themed
+def draw_attention_distance(distances: np.ndarray, furthest: float | None = None) -> "Figure":
+    """Mean attention distance of every head, by block.
+
+    Args:
+        distances: `(L, A)` in pixels, of `mean_attention_distance`.
+        furthest: pixels at the top of the scale, to compare models; by default a little above the largest.
+
+    Source: arXiv:2010.11929, figure 7 right and figure 11.
+    """
+    figure = _figure(6.4, 4.6)
+    axis = figure.subplots()
+    shades = _colours(np.linspace(0, 0.9, distances.shape[1]))
+    for head, (colour, heights) in enumerate(zip(shades, np.sort(distances, axis=1).T, strict=True)):
+        axis.scatter(np.arange(1, len(distances) + 1), heights, s=34, color=colour, alpha=0.9, zorder=3, label=head)
+    axis.plot(np.arange(1, len(distances) + 1), distances.mean(axis=1), lw=1.4, alpha=0.6, label="mean of the heads")
+    axis.legend(handles=axis.lines, frameon=False, loc="lower right")
+    axis.set(xlabel="block", ylabel="mean attention distance (pixels)")
+    axis.set_ylim(0, furthest or max(1.08 * float(distances.max()), 1))
+    axis.locator_params(axis="x", integer=True)
+    _plain(axis)
+    return figure
+
+
+@_themed
+def draw_overlays(
+    photos: Sequence[np.ndarray], maps: Sequence[np.ndarray], titles: Sequence[str] | None = None, pairs: int = 3
+) -> "Figure":
+    """Photos, each beside itself under a map: what the map has little of is dark.
+
+    Args:
+        photos: `(H, W, 3)` or `(H, W)`, integers of [0, 255].
+        maps: `(h, w)` for each, not negative, as of a rollout.
+        titles: one for each.
+        pairs: in a row.
+
+    Source: arXiv:2010.11929, figures 6 and 14; how the map is laid over the photo: issue 27 of the official code.
+    """
+    photos = [_coloured(photo) for photo in photos]
+    rows, pairs = -(-len(photos) // pairs), min(pairs, len(photos))
+    height = max(photo.shape[0] / photo.shape[1] for photo in photos)
+    width = 2 * pairs * _TILE
+    figure = _figure(width, rows * _TILE * height + 0.3 * rows * (titles is not None))
+    axes = _tiled(figure, rows, 2 * pairs, 2 * len(photos))
+    for number, (photo, weights) in enumerate(zip(photos, maps, strict=True)):
+        axes[2 * number].imshow(photo)
+        axes[2 * number + 1].imshow(overlay(photo, weights))
+        if titles is not None:
+            axes[2 * number].set_title(_short(titles[number]), loc="left", fontsize=10)
+    return figure
+
+
+@_themed
+def draw_maps(
+    maps: Sequence[np.ndarray], titles: Sequence[str], label: str, photo: np.ndarray | None = None, columns: int = 6
+) -> "Figure":
+    """Maps of one image on one scale, as the attention of a block's heads, similarity or norms of tokens.
+
+    Args:
+        maps: `(h, w)` each.
+        titles: one for each.
+        label: of the scale, with its unit.
+        photo: `(H, W, 3)` or `(H, W)`, integers of [0, 255], drawn first.
+        columns: pictures in a row.
+    """
+    count = len(maps) + (photo is not None)
+    columns, rows = min(columns, count), -(-count // min(columns, count))
+    height = maps[0].shape[0] / maps[0].shape[1]
+    figure = _figure(columns * _TILE + 1.1, rows * (_TILE * height + 0.32))
+    axes = _tiled(figure, rows, columns, count)
+    if photo is not None:
+        axes[0].imshow(_coloured(photo))
+    low, high = min(map(np.min, maps)), max(map(np.max, maps))
+    for axis, values, title in zip(axes[photo is not None : count], maps, titles, strict=True):
+        image = axis.imshow(values, cmap=_SCALE, vmin=min(low, 0), vmax=high, interpolation="nearest")
+        axis.set_title(_short(title), fontsize=10)
+    figure.colorbar(image, ax=axes, label=label, fraction=0.03, pad=0.02)
+    return figure
+
+
+@_themed
+def draw_colours(photos: Sequence[np.ndarray], colours: np.ndarray) -> "Figure":
+    """Photos over the colours of their patches.
+
+    Args:
+        photos: `(H, W, 3)` or `(H, W)`, integers of [0, 255].
+        colours: `(B, h, w, 3)` of `pca_to_rgb`.
+    """
+    height = max(photo.shape[0] / photo.shape[1] for photo in photos)
+    figure = _figure(len(photos) * 1.6 * _TILE, 2 * 1.6 * _TILE * height)
+    axes = _tiled(figure, 2, len(photos), 2 * len(photos))
+    for number, (photo, patches) in enumerate(zip(photos, colours, strict=True)):
+        axes[number].imshow(_coloured(photo))
+        axes[len(photos) + number].imshow(patches, interpolation="nearest")
+    return figure
+
+
+@_themed
+def draw_similarity_of_blocks(similarity: np.ndarray, names: tuple[str, str] = ("block", "block")) -> "Figure":
+    """How alike the blocks of one or two models are.
+
+    Args:
+        similarity: `(L, M)` of `linear_cka`, from 0 to 1.
+        names: of the rows and columns.
+    """
+    figure = _figure(5.6, 4.6)
+    axis = figure.subplots()
+    extent = (0.5, similarity.shape[1] + 0.5, 0.5, similarity.shape[0] + 0.5)
+    image = axis.imshow(similarity, cmap=_SCALE, vmin=0, vmax=1, origin="lower", extent=extent, interpolation="nearest")
+    axis.set(xlabel=names[1], ylabel=names[0])
+    axis.locator_params(integer=True)
+    figure.colorbar(image, ax=axis, label="linear CKA", fraction=0.046, pad=0.03)
+    return figure
+
+
+def overlay(photo: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """A photo, darker where a map has less: uint8 `(H, W, 3)`.
+
+    The map is spread from 0 to 1, enlarged by Lanczos' filter, blurred by the side of a patch, and spread again. The
+    paper's author divides by the largest value at first, which is the same but for maps that are nearly even.
+
+    Args:
+        photo: `(H, W, 3)` or `(H, W)`, integers of [0, 255].
+        weights: `(h, w)`, not negative.
+    """
+    from PIL import Image, ImageFilter
+
+    photo, weights = _coloured(photo), np.asarray(weights, "float32")
+    height, width = photo.shape[:2]
+    mask = Image.fromarray(_spread(weights)).resize((width, height), Image.Resampling.LANCZOS)
+    levels = Image.fromarray(np.uint8(np.clip(np.asarray(mask), 0, 1) * 255))
+    blurred = np.asarray(levels.filter(ImageFilter.GaussianBlur(height / weights.shape[0])), "float32")
+    return np.uint8(np.rint(photo * _spread(blurred)[..., None]))
+
+
+def draw_curves(rows, path):
+    """Loss, accuracy, learning rate and gradient norm by epoch.
+
+    Args:
+        rows: of `RunDirectory.rows`, one or more.
+        path: of the PNG.
+    """
+    figure = _figure(10, 6.4)
+    axes = figure.subplots(2, 2)
+    epochs = [row["epoch"] for row in rows]
+    for axis, name in zip(axes[0], ("loss", "accuracy"), strict=True):
+        _draw_line(axis, epochs, [row[name] for row in rows], "train")
+        _draw_line(axis, epochs, [row[f"val_{name}"] for row in rows], "validation")
+        axis.set_ylabel("loss (nats)" if name == "loss" else name)
+        axis.legend(frameon=False)
+    for axis, name in zip(axes[1], ("learning_rate", "gradient_norm"), strict=True):
+        _draw_line(axis, epochs, [row[name] for row in rows], "train")
+        axis.set_ylabel({"learning_rate": "learning rate", "gradient_norm": "gradient norm"}[name])
+    for axis in axes.flat:
+        axis.set_xlabel("epoch")
+        _plain(axis)
+        axis.locator_params(axis="x", integer=True)
+        if len(rows) == 1:
+            axis.set_xlim(0, 2)
+    _save(figure, path)
+
+
+def draw_confusion(confusion, class_names, path):
+    """The confusion matrix, each row as parts of its class.
+
+    Args:
+        confusion: int `(K, K)`, rows are true classes.
+        class_names: K names. One with letters that the font lacks is drawn as its number, `class 3`, from 0.
+        path: of the PNG.
+    """
+    from matplotlib.colors import PowerNorm
+
+    classes = len(class_names)
+    side = float(np.clip(2.2 + 0.32 * classes, 4.0, 16.0))
+    figure = _figure(side + 1.0, side)
+    axis = figure.subplots()
+    parts = confusion / np.maximum(confusion.sum(axis=1, keepdims=True), 1)
+    # By the square root of the part, so that one mistake in a hundred can be seen.
+    image = axis.imshow(parts, cmap="Blues", norm=PowerNorm(0.5, vmin=0, vmax=1), interpolation="nearest")
+    figure.colorbar(image, ax=axis, label="part of the true class", fraction=0.046, pad=0.03)
+    if classes <= _MOST_NUMBERS:
+        _write_numbers(axis, confusion, parts)
+    if classes <= _MOST_NAMES:
+        size = float(np.clip(side * 72 * 0.55 / classes, 3.5, 9))
+        names = _drawable(class_names)
+        upright = classes <= 12 and max(map(len, names)) <= 3
+        axis.set_xticks(range(classes), names, rotation=0 if upright else 90, fontsize=size)
+        axis.set_yticks(range(classes), names, fontsize=size)
+    axis.set_xlabel("predicted")
+    axis.set_ylabel("true")
+    _save(figure, path)
+
+
+def _coloured(photo):
+    """uint8 `(H, W, 3)` of a photo that may be grey."""
+    photo = np.asarray(photo)
+    if photo.dtype.kind not in "iu" or photo.ndim not in (2, 3) or photo.shape[2:] not in ((), (1,), (3,)):
+        raise ValueError(
+            "a photo must be (H, W, 3) or (H, W) of integers in [0, 255], as `read_image` gives it.\n"
+            f"Received: {photo.dtype} of shape {photo.shape}."
+        )
+    photo = photo if photo.ndim == 3 else photo[..., None]
+    return np.ascontiguousarray(np.broadcast_to(photo, (*photo.shape[:2], 3)), "uint8")
+
+
+def _spread(values):
+    """From 0 to 1; all 0 if they are equal."""
+    return (values - values.min()) / (np.ptp(values) or 1)
+
+
+def _tiled(figure, rows, columns, count):
+    """Axes without ticks or frames, in reading order; those beyond `count` are empty."""
+    axes = figure.subplots(rows, columns, squeeze=False).ravel()
+    for axis in axes:
+        axis.set(xticks=[], yticks=[])
+        axis.spines[:].set_visible(False)
+    for axis in axes[count:]:
+        axis.set_visible(False)
+    return axes
+
+
+def _colours(values):
+    from matplotlib import colormaps
+
+    return colormaps[_SCALE](values)
+
+
+def _has_room(place, count):
+    """Whether one of `count` numbers in a row is written: every one of a few, else every fifth and the first."""
+    return count <= 16 or place == 0 or (place + 1) % 5 == 0
+
+
+def _plain(axis):
+    axis.grid(alpha=0.3)
+    axis.spines[["top", "right"]].set_visible(False)
+
+
+def _figure(width, height):
+    """A figure without the global state of pyplot, which would need a display and keeps every figure."""
+    from matplotlib.figure import Figure
+
+    return Figure((width, height), dpi=110, layout="constrained")
+
+
+def _save(figure, path):
+    with replacing(path) as part:
+        figure.savefig(part, format="png")
+
+
+def _draw_line(axis, epochs, values, label):
+    values = [np.nan if value is None else value for value in values]
+    if np.isfinite(values).any():
+        marker = "o" if len(epochs) < 8 else None
+        axis.plot(epochs, values, color=_COLOURS[label], label=label, marker=marker, markersize=4)
+
+
+def _write_numbers(axis, confusion, parts):
+    size = 9 if len(confusion) <= 15 else 6
+    for row, column in np.argwhere(confusion):
+        colour = "white" if parts[row, column] > 0.3 else "black"
+        text = str(confusion[row, column])
+        axis.text(column, row, text, ha="center", va="center", color=colour, fontsize=size)
+
+
+def _drawable(class_names):
+    """The names, short; where the font, and those it falls back to, lack a letter, the number of the class."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.font_manager import FontProperties
+
+    renderer, font = FigureCanvasAgg(_figure(1, 1)).get_renderer(), FontProperties()
+
+    def has_letters(name):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", UserWarning)  # what matplotlib says of a letter that it draws as a box
+            try:
+                renderer.get_text_width_height_descent(name, font, ismath=False)
+            except (UserWarning, TypeError, ValueError):  # the others for bytes of a file's name that are no letters
+                return False
+        return True
+
+    return [_short(name) if has_letters(name) else f"class {number}" for number, name in enumerate(class_names)]
+
+
+def _short(name):
+    """A class name as matplotlib draws it: short, and `$` no sign of a formula."""
+    name = name if len(name) <= _LONGEST_NAME else name[: _LONGEST_NAME - 1] + "…"
+    return name.replace("$", r"\$")
