@@ -21,6 +21,8 @@ KINDS = ("data", "fsdp", "tensor")
 MOST_OF_A_GROUP = 8  # devices of one machine
 SLOTS = {"sgd": 1, "adamw": 2}
 _KEPT = (9, 3, 1)  # numbers kept of an example and block, times T * D, T * M and A * T * T: `training/memory.py`, XLA
+_KEPT_BY_CONVOLUTION = 5  # numbers kept for each that a convolution of a hybrid's ResNet puts out: same place
+_STEM = re.compile(r"resnet_(?:root|stage_(\d+)_unit_(\d+))/(\w+)")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,11 +108,32 @@ def estimate(
     tokens = config.num_prefix_tokens + math.prod(config.grid(image_size, image_size))
     sent = sent_bytes(config, shapes, parts, kind, devices, group, batch, tokens)
     shared = group if kind == "tensor" else 1
-    blocks = config.num_layers * batch * _kept(config, tokens, shared) * ITEM
+    stem_kept, stem_products = stem(shapes, image_size)
+    kept = (config.num_layers * _kept(config, tokens, shared) + stem_kept) * batch * ITEM
     gathered = _largest_block(shapes, parts) * ITEM if kind == "fsdp" else 0
-    work = 6 * batch * tokens * sum(map(numbers, shapes.values())) / shared
+    behind = sum(numbers(shape) for path, shape in shapes.items() if not _STEM.match(path))
+    work = 6 * batch * (tokens * behind / shared + stem_products)
     seconds = max(work / device.flops, sent / device.bandwidth)
-    return Estimate(held, held * SLOTS[optimizer], held, gathered, blocks, sent, seconds)
+    return Estimate(held, held * SLOTS[optimizer], held, gathered, kept, sent, seconds)
+
+
+def stem(shapes, image_size):
+    """What a hybrid's ResNet keeps of one image, in numbers, and its products; both 0 without one.
+
+    Every device of a group computes all of it.
+    """
+    kept = products = 0
+    for path, shape in shapes.items():
+        found = _STEM.match(path)
+        if not found or len(shape) != 4:  # kernels (height, width, in, out)
+            continue
+        stage, unit, convolution = found.groups()
+        side = image_size // 2 if stage is None else image_size // 2 ** (int(stage) + 1)
+        if convolution == "conv_1" and unit == "1" and stage != "1":
+            side *= 2  # the next one has the stride
+        kept += _KEPT_BY_CONVOLUTION * side**2 * shape[-1]
+        products += side**2 * numbers(shape)
+    return kept, products
 
 
 def sent_bytes(config, shapes, parts, kind, devices, group, batch, tokens):

@@ -230,7 +230,7 @@ def overlay(photo: np.ndarray, weights: np.ndarray) -> np.ndarray:
     mask = Image.fromarray(_spread(weights)).resize((width, height), Image.Resampling.LANCZOS)
     levels = Image.fromarray(np.uint8(np.clip(np.asarray(mask), 0, 1) * 255))
     blurred = np.asarray(levels.filter(ImageFilter.GaussianBlur(height / weights.shape[0])), "float32")
-    return np.uint8(np.rint(photo * _spread(blurred)[..., None]))
+    return np.rint(photo * _spread(blurred)[..., None]).astype("uint8")
 
 
 def draw_curves(rows, path):

@@ -4,14 +4,15 @@ Keras lays a weight out as it is made, so the map must be there before the model
 of a twin that is wired without values, which takes no memory.
 """
 
+import math
 import random
 from typing import Any
 
 import keras
 
 from keras_vit.builders import build
-from keras_vit.checks import check_choice
-from keras_vit.hosts.sharding import KINDS, LARGE, anchor, check_covered, check_heads, rules
+from keras_vit.checks import check_choice, check_int
+from keras_vit.hosts.sharding import KINDS, LARGE, anchor, check_covered, check_heads, check_shared, rules
 from keras_vit.model.deferred import deferred_variables, discard
 from keras_vit.model.stations import weight_paths
 from keras_vit.model.vision_transformer import VisionTransformer
@@ -50,6 +51,7 @@ def layout_map(
         TypeError: for a mesh that is none.
     """
     check_choice("kind", kind, KINDS)
+    large = check_int("large", large, least=0)
     check_backend()
     axis, parts = _axis(mesh, kind)
     shapes, config = _shapes(model, arguments)
@@ -69,7 +71,7 @@ def layout_map(
 def check_layout(
     layout: Any, model: VisionTransformer | ViTConfig | str, *, large: int = LARGE, **arguments: Any
 ) -> None:
-    """Raises unless a layout map of your own covers a model's weights.
+    """Raises unless a layout map of your own covers a model's weights, and devices can share them so.
 
     Args:
         layout: a `keras.distribution.LayoutMap`.
@@ -79,10 +81,18 @@ def check_layout(
 
     Raises:
         ValueError: for a weight above `large` that no pattern matches, one that two match, and a pattern that matches
-            nothing.
+            nothing or is no regular expression; for a weight of other axes than its layout has, or with an axis that
+            the mesh does not have, has given already, or cannot cut evenly.
+        TypeError: for what is no layout map.
     """
+    if not isinstance(layout, keras.distribution.LayoutMap):
+        raise TypeError(f"`layout` must be a keras.distribution.LayoutMap.\nReceived: layout={layout!r}.")
+    large = check_int("large", large, least=0)
     shapes, _ = _shapes(model, arguments)
     check_covered(shapes, list(layout), large)
+    mesh = layout.device_mesh
+    sizes = {} if mesh is None else dict(zip(mesh.axis_names, mesh.shape, strict=True))
+    check_shared(shapes, {pattern: tuple(layout[pattern].axes) for pattern in layout}, sizes)
 
 
 def shapes_of(model: VisionTransformer | ViTConfig | str, **arguments: Any) -> dict:
@@ -108,7 +118,7 @@ def _axis(mesh, kind):
     if kind == "tensor" and len(names) != 2:
         raise ValueError(
             "tensor parallelism takes a mesh of two axes: the first shares the batch, the last the weights.\n"
-            f"Received: a mesh of shape {sizes}. Make it as DeviceMesh((1, {sizes[0]}), ('data', 'model'))."
+            f"Received: a mesh of shape {sizes}. Make it as DeviceMesh((1, {math.prod(sizes)}), ('data', 'model'))."
         )
     index = -1 if kind == "tensor" else 0
     return names[index], sizes[index]

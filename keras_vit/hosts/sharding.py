@@ -77,6 +77,11 @@ def check_covered(shapes: dict, patterns, large: int = LARGE) -> None:
         ValueError: for a weight above `large` that no pattern matches, for one that two match, which Keras could not
             lay out, and for a pattern that matches nothing, which Keras would ignore.
     """
+    for key in patterns:
+        try:
+            re.compile(key)
+        except re.error as error:
+            raise ValueError(f"patterns are regular expressions.\nReceived: {key!r}: {error}.") from None
     matches = {path: [key for key in patterns if key == path or re.fullmatch(key, path)] for path in shapes}
     none = [path for path, shape in shapes.items() if not matches[path] and math.prod(shape) * ITEM > large]
     two = [f"{path} by {' and '.join(found)}" for path, found in matches.items() if len(found) > 1]
@@ -94,6 +99,38 @@ def check_covered(shapes: dict, patterns, large: int = LARGE) -> None:
         raise ValueError(
             "a layout must say of every large weight once how it is cut.\n"
             f"Received: {'; '.join(said)}. Patterns are regular expressions for whole paths: see `model.weights`."
+        )
+
+
+def check_shared(shapes: dict, specs: dict, sizes: dict) -> None:
+    """Raises unless devices can share every weight as its layout says.
+
+    Args:
+        shapes: of the weights, by path.
+        specs: `{pattern: spec}`, where a spec has for each axis of a weight the name of an axis of the mesh, or `None`.
+        sizes: devices along each axis of the mesh, by its name.
+
+    Raises:
+        ValueError: with each fault.
+    """
+    faults = []
+    for path, shape in shapes.items():
+        spec = next((spec for pattern, spec in specs.items() if pattern == path or re.fullmatch(pattern, path)), ())
+        used = [axis for axis in spec if axis is not None]
+        if spec and len(spec) != len(shape):
+            faults.append(f"{path} {shape} has {len(shape)} axes, and its layout {spec} has {len(spec)}")
+        elif unknown := [axis for axis in used if axis not in sizes]:
+            faults.append(f"{path}: the mesh has no axis {unknown[0]!r}, but {', '.join(map(repr, sizes)) or 'none'}")
+        elif len(set(used)) < len(used):
+            faults.append(f"{path}: {spec} cuts two axes over the same devices")
+        else:
+            uneven = [n for n, axis in zip(shape, spec, strict=bool(spec)) if axis is not None and n % sizes[axis]]
+            faults += [f"{path} {shape}: {n} cannot be cut into as many parts as {spec} says" for n in uneven[:1]]
+    if faults:
+        raise ValueError(
+            "devices must be able to share every weight evenly, as its layout says.\n"
+            f"Received: {'; '.join(faults[:5])}{' ...' * (len(faults) > 5)}. A pattern must match weights of one rank: "
+            "biases have another than kernels."
         )
 
 

@@ -95,7 +95,13 @@ class CheckpointFolder:
         """
         if self._held or self.process:
             return
-        self.path.mkdir(parents=True, exist_ok=True)
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except FileExistsError:
+            raise ValueError(
+                "checkpoints need a folder.\n"
+                f"Received: {str(self.path)!r}, which is a file, or a link to nothing. Choose another folder."
+            ) from None
         place = os.path.realpath(self.path)
         if place in _HOLDERS:
             _HOLDERS[place].release()  # of a training in this process that ended in an error

@@ -9,7 +9,7 @@ from keras_vit.exporting.staging import sweep
 from keras_vit.files import json_object
 from keras_vit.resuming.writing import differences
 from keras_vit.runs.options import FinetuneOptions
-from keras_vit.runs.run_directory import CHECKPOINTS, CONFIG, FAILURE, RunDirectory, check_free, plain
+from keras_vit.runs.run_directory import CHECKPOINTS, CONFIG, FAILURE, RESULT, RunDirectory, check_free, plain
 
 _MOST_BYTES = 1 << 26  # of a configuration; the names of 21,843 classes take 1 MB
 # Options that decide when and where, but no number of the result.
@@ -122,7 +122,9 @@ def config_of(path: Path) -> dict[str, Any]:
 
 
 def _refuse_to_start(path):
+    stands = "where there is none. Leave `resume` out to start one."
+    if (path / RESULT).exists():
+        stands = "a run that has finished. Its figures are in result.json; choose another folder to start one."
     raise ValueError(
-        '`resume="must"` needs an unfinished run with a valid checkpoint.\n'
-        f"Received: {str(path)!r}, where there is none. Leave `resume` out to start one."
+        f'`resume="must"` needs an unfinished run with a valid checkpoint.\nReceived: {str(path)!r}, {stands}'
     )

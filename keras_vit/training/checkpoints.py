@@ -6,8 +6,9 @@ other callbacks see whole epochs.
 
 import itertools
 import json
+import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +58,8 @@ class Checkpoints(keras.callbacks.Callback):
         ValueError: for numbers out of range, and `restore_best_weights` in `also`. Out of `fit`, for a folder that
             another process trains into, a checkpoint that does not fit the model, other facts than in `fingerprint`,
             or data that begin elsewhere. On the torch backend.
-        TypeError: for numbers of the wrong type.
+        TypeError: for numbers of the wrong type, a fingerprint that is no dict of what JSON can hold, and what is no
+            callback in `also`.
     """
 
     def __init__(
@@ -78,15 +80,10 @@ class Checkpoints(keras.callbacks.Callback):
             check_positive_int("every_steps", every_steps)
         check_positive_int("keep", keep)
         self.every_minutes, self.every_steps = every_minutes, every_steps
-        self.fingerprint = None if fingerprint is None else json.loads(json.dumps(fingerprint))  # as it is read back
-        self.also = tuple(also)
-        for callback in self.also:
-            if getattr(callback, "restore_best_weights", False):
-                raise ValueError(
-                    "a checkpoint does not hold the weights that a callback remembers, so it would restore others.\n"
-                    f"Received: {type(callback).__name__}(restore_best_weights=True) in `also`. Leave that out, and "
-                    "take the best weights from a `ModelCheckpoint(save_best_only=True)`."
-                )
+        self.fingerprint = None if fingerprint is None else _as_read_back(fingerprint)
+        self.also = _check_callbacks(also)
+        if not os.fspath(folder):
+            raise ValueError("`folder` must be a path of its own.\nReceived: folder=''. Pass \".\" for this one.")
         process, count = processes()
         self._folder = CheckpointFolder(Path(folder), keep, process, count)
         self._reader, self._writer = Reader(), Writer(self._folder)
@@ -126,6 +123,7 @@ class Checkpoints(keras.callbacks.Callback):
         self._epoch = self._batch = self._epoch_start = self._passed = 0
         if found is not None:
             self._take_up(found)
+            self._writer.path = found.path
         start_at_epoch(self.model, self._epoch)
         self._is_training = True
         self._saved_step, self._saved_at = self._made, time.monotonic()
@@ -330,6 +328,33 @@ class _Passing:
     def _restore(self):
         restore(self._checkpoint, METRICS, self._model.metrics_variables)
         self._logs = {name: float(value) for name, value in self._model.get_metrics_result().items()}
+
+
+def _as_read_back(fingerprint):
+    """What a checkpoint will give back of it, so that a run goes on which was begun with it."""
+    try:
+        if not isinstance(fingerprint, Mapping):
+            raise TypeError("no dict")
+        return json.loads(json.dumps(fingerprint, allow_nan=False))
+    except (TypeError, ValueError) as error:
+        raise TypeError(
+            "`fingerprint` must be a dict of what JSON can hold: text, bools, finite Python numbers, lists and dicts.\n"
+            f"Received: {error}: fingerprint={fingerprint!r:.200}."
+        ) from None
+
+
+def _check_callbacks(also):
+    also = tuple(also) if isinstance(also, Iterable) else (also,)
+    for callback in also:
+        if not isinstance(callback, keras.callbacks.Callback):
+            raise TypeError(f"`also` must be a list of Keras callbacks.\nReceived: {callback!r} among them.")
+        if getattr(callback, "restore_best_weights", False):
+            raise ValueError(
+                "a checkpoint does not hold the weights that a callback remembers, so it would restore others.\n"
+                f"Received: {type(callback).__name__}(restore_best_weights=True) in `also`. Leave that out, and "
+                "take the best weights from a `ModelCheckpoint(save_best_only=True)`."
+            )
+    return also
 
 
 def _nothing():

@@ -65,6 +65,33 @@ def test_sizes_of_a_published_model_are_those_of_its_parameters():
     assert parts.weights == pytest.approx(4 * (86_567_656 - cut * 1023 / 1024))
 
 
+# GFLOP of the forward pass of one image, as XLA counts the compiled one: `cost_analysis` of JAX 0.10.
+@pytest.mark.parametrize(("name", "compiled"), [("S/32", 2.15), ("R26+S/32", 6.83)])
+def test_work_is_that_of_the_compiled_forward_pass(name, compiled):
+    found = scale.estimate(keras_vit.VARIANTS[name], scale.shapes_of(name), "data", 1, device=scale.Device(1e9))
+    assert found.seconds / 8 / 3 == pytest.approx(compiled, rel=0.08)  # which counts what a token does not pass, too
+
+
+def test_the_resnet_of_a_hybrid_keeps_what_its_convolutions_put_out():
+    """R+Ti/16, by hand."""
+    kept, products = scale.stem(scale.shapes_of("R+Ti/16"), 224)
+    shapes = keras_vit.VARIANTS["R+Ti/16"].resnet_stages
+    assert kept == 5 * by_hand(shapes, keras_vit.VARIANTS["R+Ti/16"].resnet_width)
+    assert products > 0
+    assert scale.stem(scale.shapes_of("B/16"), 224) == (0, 0)
+
+
+def by_hand(stages, width):
+    """Numbers that the convolutions put out at 224 pixels."""
+    total = 112**2 * width
+    for stage, units in enumerate(stages, start=1):
+        side, filters = 56 // 2 ** (stage - 1), width * 2 ** (stage - 1)
+        before = side if stage == 1 else 2 * side  # of the first unit's first convolution
+        total += before**2 * filters + side**2 * (filters + 4 * filters + 4 * filters)
+        total += (units - 1) * side**2 * (filters + filters + 4 * filters)
+    return total
+
+
 def test_a_step_takes_as_long_as_the_slower_of_computing_and_sending():
     shapes = scale.shapes_of("B/16")
     for device in (scale.Device(1e12, 1e15), scale.Device(1e18, 1e9)):

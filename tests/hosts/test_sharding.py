@@ -5,7 +5,7 @@ import re
 import pytest
 
 from keras_vit.hosts import sharding
-from keras_vit.hosts.sharding import anchor, check_covered, check_heads, pattern_of, rules
+from keras_vit.hosts.sharding import anchor, check_covered, check_heads, check_shared, pattern_of, rules
 
 SHAPES = {  # of H/14 with 21,843 classes, at 224 pixels
     "patch_embedding/projection/kernel": (14, 14, 3, 1280),
@@ -100,3 +100,29 @@ def test_a_layout_that_leaves_out_doubles_or_misses_is_refused(patterns, said):
 def test_our_own_layouts_are_covered(kind):
     check_covered(SHAPES, [*rules(SHAPES, 8, "data", kind), anchor()])
     assert sharding.LARGE == 4e6
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        ({"head/kernel": (None, "data")}, r"head/kernel \(12, 7\): 7 cannot be cut into as many parts"),
+        ({".*kernel": ("data", None, None)}, "has 2 axes, and its layout .* has 3"),
+        ({".*": (None, "data")}, r"head/bias \(7,\) has 1 axes, and its layout .* has 2"),
+        ({"head/kernel": ("data", "data")}, "cuts two axes over the same devices"),
+        ({"head/kernel": ("model", None)}, "the mesh has no axis 'model', but 'data'"),
+    ],
+)
+def test_layouts_that_no_devices_can_have_are_named(spec, said):
+    with pytest.raises(ValueError, match=said):
+        check_shared({"head/kernel": (12, 7), "head/bias": (7,)}, spec, {"data": 4})
+
+
+def test_layouts_that_devices_can_have_pass():
+    shapes = {"a/kernel": (12, 7), "a/bias": (7,), "b": ()}
+    check_shared(shapes, {"a/kernel": ("data", None), "x": ("data",)}, {"data": 4})
+    check_shared(shapes, {"a/kernel": ("data", "model")}, {"data": 4, "model": 7})
+
+
+def test_a_pattern_that_is_no_regular_expression_is_named():
+    with pytest.raises(ValueError, match=r"(?s)regular expressions.*'\*kernel'"):
+        check_covered({"a/kernel": (3,)}, ["*kernel"])

@@ -75,7 +75,7 @@ def test_finished_run_is_refused_whatever_is_asked(undisturbed):
     for resume in ("auto", "never"):
         with pytest.raises(ValueError, match="`out` must be new or empty"):
             run(undisturbed.out, resume=resume)
-    with pytest.raises(ValueError, match='`resume="must"` needs an unfinished run'):
+    with pytest.raises(ValueError, match=r'`resume="must"` needs an unfinished run.*\n.*a run that has finished'):
         run(undisturbed.out, resume="must")
 
 

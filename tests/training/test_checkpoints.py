@@ -93,6 +93,39 @@ def test_finished_training_is_taken_up_at_its_end(tmp_path):
     assert fit(again, keras_vit.Checkpoints(tmp_path / "other"), epochs=1).epoch == [0]  # `fit` begins as ever
 
 
+@pytest.mark.parametrize(
+    "fingerprint", [[1], "text", {"a": float("nan")}, {"x": np.float32(0.1)}, {"path": ROOT}], ids=str
+)
+def test_fingerprint_with_which_no_run_could_go_on_is_refused_at_once(tmp_path, fingerprint):
+    with pytest.raises(TypeError, match="`fingerprint` must be a dict of what JSON can hold"):
+        keras_vit.Checkpoints(tmp_path, fingerprint=fingerprint)
+
+
+def test_wrong_callbacks_and_folders_are_named(tmp_path):
+    for also in ([1], 1):
+        with pytest.raises(TypeError, match="`also` must be a list of Keras callbacks"):
+            keras_vit.Checkpoints(tmp_path, also=also)
+    assert len(keras_vit.Checkpoints(tmp_path, also=keras.callbacks.TerminateOnNaN()).also) == 1
+    with pytest.raises(ValueError, match="must be a path of its own"):
+        keras_vit.Checkpoints("")
+    (tmp_path / "file").touch()
+    with pytest.raises(ValueError, match="which is a file, or a link to nothing"):
+        fit(small(), keras_vit.Checkpoints(tmp_path / "file"))
+
+
+def test_write_that_fails_after_going_on_names_the_checkpoint_it_went_on_from(tmp_path, monkeypatch):
+    fit(small(), keras_vit.Checkpoints(tmp_path), epochs=1)
+    again = keras_vit.Checkpoints(tmp_path)
+    assert again.path is not None
+
+    def save(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(again._folder, "save", save)
+    with pytest.warns(UserWarning, match="No space left on device; the last good one is .*step-"):
+        fit(small(), again, epochs=2)
+
+
 def test_other_model_fingerprint_and_place_in_the_data_are_refused(tmp_path):
     fit(small(), keras_vit.Checkpoints(tmp_path, fingerprint={"seed": 0, "sizes": (1, 2)}))
     other = keras.Sequential([keras.Input((3,)), keras.layers.Dense(5), keras.layers.Dense(2)])

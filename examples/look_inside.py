@@ -1,0 +1,157 @@
+"""What two small models see: every picture of `keras_vit.analysis`, and whether relevance finds what counts.
+
+    python examples/look_inside.py --out pictures [--theme dark] [--epochs 40]
+
+One model learns scikit-learn's handwritten digits. The other tells from which half of which of scikit-learn's two
+photos a crop is; crops to train and to test are drawn anywhere, so they overlap. Each sits in a model with augmentation
+around it, and is looked into there. Of each test image a fifth of the patches is removed, that is, gets the mean of the
+training images at this place: the most relevant patches for the model's answer, the least relevant, and some at random.
+The last line is one JSON object. It has by how much the probability of the answer falls, in the mean over the test
+images, and half the width of the 95 % confidence interval of that mean.
+"""
+
+import argparse
+import json
+import time
+from pathlib import Path
+
+import keras
+import numpy as np
+from sklearn.datasets import load_digits, load_sample_images
+from sklearn.model_selection import train_test_split
+
+import keras_vit
+from keras_vit import analysis
+from keras_vit.analysis import plots
+
+SHARE = 0.2  # of the patches that are removed
+CROP = 64  # pixels
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, default=Path("pictures"))
+    parser.add_argument("--theme", choices=("light", "dark"), default="light")
+    parser.add_argument("--epochs", type=int, default=40)
+    arguments = parser.parse_args()
+    keras.utils.set_random_seed(0)
+    found, began = {}, time.monotonic()
+    for name, load in (("digits", digits), ("photos", crops)):
+        folder = arguments.out / name
+        folder.mkdir(parents=True, exist_ok=True)
+        train, test, size = load()
+        model = trained(train, size, arguments.epochs)
+        draw(model, test[0][:6], folder, arguments.theme)
+        found[name] = {"accuracy": round(float((answers(model, test[0]).argmax(-1) == test[1]).mean()), 4)}
+        found[name] |= removals(model, test[0], train[0].mean(axis=0))
+    print(json.dumps(found | {"out": str(arguments.out), "seconds": round(time.monotonic() - began, 1)}))
+
+
+def digits():
+    """Pairs of pixels `(B, 24, 24, 1)` in [0, 255] and labels, to train and to test; the side of a patch."""
+    images, labels = load_digits(return_X_y=True)
+    images = np.asarray(images, "float32").reshape(-1, 8, 8, 1) * (255 / 16)
+    images = keras.ops.convert_to_numpy(keras.ops.image.resize(images, (24, 24)))
+    parts = train_test_split(np.clip(images, 0, 255), labels, test_size=360, stratify=labels, random_state=0)
+    return (parts[0], parts[2]), (parts[1], parts[3]), 4
+
+
+def crops():
+    """Crops `(B, 64, 64, 3)` of the left and right halves of two photos, as pairs of pixels and 4 labels."""
+    rng = np.random.default_rng(0)
+    found = {"train": ([], []), "test": ([], [])}
+    for kind, count in (("train", 300), ("test", 90)):
+        for label in range(4):
+            photo = load_sample_images().images[label // 2]
+            half = photo[:, (label % 2) * 320 :][:, :320]
+            for _ in range(count):
+                row, column = rng.integers(0, half.shape[0] - CROP), rng.integers(0, 320 - CROP)
+                found[kind][0].append(half[row : row + CROP, column : column + CROP].astype("float32"))
+                found[kind][1].append(label)
+    return *((np.stack(images), np.array(labels)) for images, labels in found.values()), 8
+
+
+def trained(data, patch_size, epochs):
+    """A small model with scaling and augmentation around it, for pixels in [0, 255]."""
+    images, labels = data
+    config = keras_vit.ViTConfig(patch_size, hidden_size=96, num_layers=4, num_heads=4, mlp_dim=192)
+    inner = keras_vit.build(config, classes=int(labels.max()) + 1, input_shape=images.shape[1:])
+    around = [
+        keras.layers.RandomTranslation(0.1, 0.1, fill_mode="nearest"),
+        keras.layers.RandomRotation(0.03, fill_mode="nearest"),
+        keras.layers.Rescaling(1 / 127.5, offset=-1.0),
+    ]
+    model = keras.Sequential([keras.Input(images.shape[1:]), *around, inner])
+    steps = epochs * -(-len(images) // 32)
+    rate = keras.optimizers.schedules.CosineDecay(0.0, steps, warmup_target=1e-3, warmup_steps=steps // 10)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(keras_vit.AdamW(rate, weight_decay=1e-4), loss)
+    model.fit(images, labels, 32, epochs, verbose=2)
+    return model
+
+
+def answers(model, images):
+    """Probabilities `(B, K)`."""
+    return keras.ops.convert_to_numpy(keras.ops.softmax(model.predict(images, verbose=0)))
+
+
+def draw(model, images, folder, theme):
+    """Every picture, of some images `(B, H, W, C)` in [0, 255]."""
+    last = len(keras_vit.attention_maps(model, images[:1]).blocks)
+    photos = [np.uint8(image) for image in images]
+    maps = keras_vit.attention_maps(model, images)
+    tokens = keras_vit.features(model, images, blocks=range(1, last + 1))
+    draws = {
+        "filters": (plots.draw_filters, *analysis.patch_filters(model, 14)),
+        "positions": (plots.draw_position_similarity, analysis.position_similarity(model)),
+        "distance": (plots.draw_attention_distance, maps.mean_distance()),
+        "rollout": (plots.draw_overlays, photos, maps.rollout()),
+        "relevance": (plots.draw_overlays, photos, keras_vit.class_relevance(model, images)),
+        "colours": (plots.draw_colours, photos, analysis.pca_to_rgb(tokens[last])),
+    }
+    heads = maps.over_patches(maps.blocks[last - 1, 0, :, 0])
+    titles = [f"head {number}" for number in range(1, len(heads) + 1)]
+    draws["heads"] = (plots.draw_maps, heads, titles, "attention of the class token", photos[0])
+    h, w = maps.grid
+    similar = [analysis.token_similarity(tokens[block][0], (h // 2, w // 2)) for block in range(1, last + 1)]
+    titles = [f"block {number}" for number in range(1, last + 1)]
+    draws["similarity"] = (plots.draw_maps, similar, titles, "cosine similarity to the centre", photos[0])
+    alike = [[analysis.linear_cka(tokens[a], tokens[b]) for b in tokens.maps] for a in tokens.maps]
+    draws["blocks"] = (plots.draw_similarity_of_blocks, np.array(alike))
+    for name, (function, *what) in draws.items():
+        function(*what, path=folder / f"{name}.png", theme=theme)
+
+
+def removals(model, images, mean):
+    """By how much the probability of the model's answer falls, in the mean over images, with the 95 % interval."""
+    before = answers(model, images)
+    classes = before.argmax(axis=-1)
+    relevance = keras_vit.class_relevance(model, images, classes, batch_size=30)
+    order = np.argsort(relevance.reshape(len(images), -1), axis=1)  # from the least
+    random = np.argsort(np.random.default_rng(0).random(order.shape), axis=1)
+    count = round(SHARE * order.shape[1])
+    falls = {}
+    for name, patches in (("most", order[:, -count:]), ("random", random[:, :count]), ("least", order[:, :count])):
+        left = without(images, patches, mean, relevance.shape[1:])
+        falls[name] = (before - answers(model, left))[np.arange(len(images)), classes]
+    found = {name: interval(fall) for name, fall in falls.items()}
+    pairs = {f"most - {name}": interval(falls["most"] - falls[name]) for name in ("random", "least")}
+    return {"images": len(images), "removed": count, "patches": order.shape[1]} | found | pairs
+
+
+def interval(values):
+    """The mean, and half the width of its 95 % confidence interval."""
+    return [round(float(values.mean()), 4), round(float(1.96 * values.std(ddof=1) / np.sqrt(len(values))), 4)]
+
+
+def without(images, patches, mean, grid):
+    """Images whose patches of these numbers `(B, n)` are those of `mean`."""
+    removed = np.zeros((len(images), grid[0] * grid[1]), bool)
+    np.put_along_axis(removed, patches, True, axis=1)
+    sides = [side // count for side, count in zip(images.shape[1:3], grid, strict=True)]
+    mask = removed.reshape(-1, *grid).repeat(sides[0], axis=1).repeat(sides[1], axis=2)[..., None]
+    return np.where(mask, mean, images).astype("float32")
+
+
+if __name__ == "__main__":
+    main()
