@@ -39,6 +39,18 @@ def test_transfer_digits_profits_from_the_pretraining():
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3000)
+def test_look_inside_draws_every_figure_and_finds_what_counts(tmp_path):
+    result = run_example("look_inside.py", "--out", tmp_path)[1]
+    for kind in ("digits", "photos"):
+        assert len(list((tmp_path / kind).glob("*.png"))) == 9
+        mean, half = result[kind]["most - least"]
+        assert mean > half > 0
+    mean, half = result["digits"]["most - random"]
+    assert mean > half > 0
+
+
+@pytest.mark.slow
 def test_two_processes_over_loopback_train_as_one():
     pytest.importorskip("jax")
     result = run_example("train_two_hosts.py")[1]

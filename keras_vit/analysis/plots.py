@@ -166,7 +166,7 @@ def draw_maps(
     count = len(maps) + (photo is not None)
     columns, rows = min(columns, count), -(-count // min(columns, count))
     height = maps[0].shape[0] / maps[0].shape[1]
-    figure = _figure(columns * _TILE + 1.1, rows * (_TILE * height + 0.32))
+    figure = _figure(columns * _TILE, rows * (_TILE * height + 0.32) + 0.8)
     axes = _tiled(figure, rows, columns, count)
     if photo is not None:
         axes[0].imshow(_coloured(photo))
@@ -174,7 +174,7 @@ def draw_maps(
     for axis, values, title in zip(axes[photo is not None : count], maps, titles, strict=True):
         image = axis.imshow(values, cmap=_SCALE, vmin=min(low, 0), vmax=high, interpolation="nearest")
         axis.set_title(_short(title), fontsize=10)
-    figure.colorbar(image, ax=axes, label=label, fraction=0.03, pad=0.02)
+    figure.colorbar(image, ax=axes, label=label, location="bottom", shrink=0.5, aspect=30, pad=0.02)
     return figure
 
 

@@ -45,7 +45,7 @@ def test_axes_say_what_they_measure():
     axis = FIGURES["distance"]().axes[0]
     assert (axis.get_xlabel(), axis.get_ylabel()) == ("block", "mean attention distance (pixels)")
     assert FIGURES["positions"]().axes[-1].get_ylabel() == "cosine similarity"
-    assert FIGURES["maps"]().axes[-1].get_ylabel() == "attention"
+    assert FIGURES["maps"]().axes[-1].get_xlabel() == "attention"
     assert FIGURES["blocks"]().axes[-1].get_ylabel() == "linear CKA"
 
 

@@ -103,7 +103,7 @@ def test_what_cannot_be_laid_out_is_refused(found):
 def test_layout_of_ones_own_is_held_to_the_model():
     layout = keras.distribution.LayoutMap(keras.distribution.DeviceMesh((1,), ("data",), ["cpu:0"]))
     layout[".*mlp/dense_./kernel"] = ("data", None, None)
-    with pytest.raises(ValueError, match="has 2 axes, and its layout .* has 3"):
+    with pytest.raises(ValueError, match=r"has 2 axes, and its layout .* has 3"):
         keras_vit.check_layout(layout, tiny_config(), classes=3)
     with pytest.raises(TypeError, match=r"must be a keras\.distribution\.LayoutMap"):
         keras_vit.check_layout({".*": ("data",)}, tiny_config())
