@@ -2,6 +2,7 @@
 
 from keras_vit import analysis, layers
 from keras_vit.analysis import attention_maps, class_relevance, features
+from keras_vit.analysis.look import look
 from keras_vit.augmentation import AUGMENTATIONS, Augmentation
 from keras_vit.builders import (
     R26ViTB32,
@@ -88,6 +89,7 @@ __all__ = [
     "features",
     "attention_maps",
     "class_relevance",
+    "look",
     "analysis",
     # weights
     "list_weights",

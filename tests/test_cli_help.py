@@ -33,7 +33,7 @@ ARGUMENTS = [
 
 
 def test_every_command_is_looked_at():
-    words = ["finetune", "evaluate", "predict", "recipes", "export", "models", "launch"]
+    words = ["finetune", "evaluate", "predict", "recipes", "look", "export", "models", "launch"]
     weights = ["list", "info", "fetch", "verify", "inspect", "convert"]
     assert set(COMMANDS) == {f"keras-vit {word}" for word in words + [f"weights {word}" for word in weights]}
 
@@ -127,7 +127,7 @@ def test_command_says_that_it_loads_before_it_imports_anything(monkeypatch, caps
         assert capsys.readouterr().out == ""
 
 
-@pytest.mark.parametrize("command", ["predict x.jpg --model {}", "evaluate {}", "export {} x"])
+@pytest.mark.parametrize("command", ["predict x.jpg --model {}", "evaluate {}", "export {} x", "look {} x.jpg --out o"])
 @pytest.mark.parametrize("wrong", ["nowhere", "B/17", "x.h5", "run --weights imagenet21k", "B/16 --weights last.keras"])
 def test_model_that_cannot_be_is_told_before_anything_is_loaded(monkeypatch, capsys, tmp_path, command, wrong):
     if command.startswith("evaluate") and "--weights" in wrong:

@@ -49,6 +49,10 @@ class AttentionMaps:
         joint = rollout(self.blocks, discard)  # (B, T, T)
         return self.over_patches(np.einsum("bt,bts->bs", self.reading, joint))
 
+    def read_rows(self) -> np.ndarray:
+        """What the tokens that the answer reads, weighted as it reads them, read in each block: `(L, B, A, T)`."""
+        return np.einsum("bq,lbaqk->lbak", self.reading, self.blocks)
+
     def mean_distance(self) -> np.ndarray:
         """float64 `(L, A)` in pixels; see `mean_attention_distance`."""
         return mean_attention_distance(self.blocks, self.grid, self.stride, self.num_prefix_tokens)

@@ -81,20 +81,20 @@ def draw_position_similarity(similarity: np.ndarray) -> "Figure":
     """
     h, w = similarity.shape[:2]
     side, lowest = 7.0 / max(h, w), -1 if similarity.min() < 0 else 0
+    gap = 1 + max(h, w) // 12  # cells between maps
+    cells = np.full((h, h + gap, w, w + gap), np.nan)
+    cells[:, :h, :, :w] = similarity.transpose(0, 2, 1, 3)
+    cells = cells.reshape(h * (h + gap), w * (w + gap))[:-gap, :-gap]
     figure = _figure(w * side + 1.6, h * side + 0.9)
-    axes = figure.subplots(h, w, squeeze=False, gridspec_kw={"wspace": 0.08, "hspace": 0.08})
-    for row, column in np.ndindex(h, w):
-        axis = axes[row, column]
-        image = axis.imshow(similarity[row, column], cmap=_SCALE, vmin=lowest, vmax=1, interpolation="nearest")
-        axis.set(xticks=[], yticks=[])
-        axis.spines[:].set_visible(False)
-        if row == h - 1 and _has_room(column, w):
-            axis.set_xlabel(str(column + 1))
-        if column == 0 and _has_room(row, h):
-            axis.set_ylabel(str(row + 1), rotation=0, ha="right", va="center")
-    figure.supxlabel("column of the patch")
-    figure.supylabel("row of the patch")
-    figure.colorbar(image, ax=axes, label="cosine similarity", fraction=0.04, pad=0.02)
+    axis = figure.subplots()
+    image = axis.imshow(cells, cmap=_SCALE, vmin=lowest, vmax=1, interpolation="nearest")
+    for ticks, count in ((axis.set_xticks, w), (axis.set_yticks, h)):
+        named = [place for place in range(count) if _has_room(place, count)]
+        ticks([place * (count + gap) + (count - 1) / 2 for place in named], [str(place + 1) for place in named])
+    axis.tick_params(length=0)
+    axis.spines[:].set_visible(False)
+    axis.set(xlabel="column of the patch", ylabel="row of the patch")
+    figure.colorbar(image, ax=axis, label="cosine similarity", fraction=0.04, pad=0.02)
     return figure
 
 

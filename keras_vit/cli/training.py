@@ -162,7 +162,7 @@ def _new_run(data, model):
 
 def _add_finetune(new):
     new.add_argument("--data", default="digits", metavar="DATA", help="a folder of class folders, a .csv, or a name")
-    new.add_argument("--out", metavar="RUN", type=path, help="new folder of the run; by default one below runs/")
+    new.add_argument("--out", metavar="FOLDER", type=path, help="new folder of the run; by default one below runs/")
     for option in dataclasses.fields(FinetuneOptions):
         said = {"default": option.default, "help": option.metadata["help"], **option.metadata["parser"]}
         new.add_argument(FLAGS[option.name], dest=option.name, **said)

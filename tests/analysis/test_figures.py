@@ -60,10 +60,13 @@ def test_every_head_is_a_dot_at_its_distance():
 
 def test_each_patch_has_its_similarities_in_its_place():
     similarity = RNG.uniform(-1, 1, (2, 3, 2, 3))
-    axes = plots.draw_position_similarity(similarity).axes
-    for place, (row, column) in enumerate(np.ndindex(2, 3)):
-        np.testing.assert_array_equal(axes[place].images[0].get_array(), similarity[row, column])
-        assert axes[place].images[0].get_clim() == (-1, 1)
+    image = plots.draw_position_similarity(similarity).axes[0].images[0]
+    cells = np.ma.filled(image.get_array(), np.nan)
+    assert cells.shape == (2 * 3 - 1, 3 * 4 - 1)
+    for row, column in np.ndindex(2, 3):
+        np.testing.assert_array_equal(cells[3 * row :, 4 * column :][:2, :3], similarity[row, column])
+    assert np.isnan(cells).sum() == cells.size - similarity.size
+    assert image.get_clim() == (-1, 1)
 
 
 def test_overlay_shows_a_map_that_is_nearly_even():

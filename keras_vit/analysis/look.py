@@ -1,0 +1,197 @@
+"""`keras_vit.look`: what a model sees in some photos, as pictures and one page that needs nothing else."""
+
+import dataclasses
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from keras import ops
+
+from keras_vit.analysis import plots
+from keras_vit.analysis.attention import AttentionMaps, attention_maps
+from keras_vit.analysis.embeddings import patch_filters, pca_to_rgb, position_similarity
+from keras_vit.analysis.features import features
+from keras_vit.analysis.page import write_page
+from keras_vit.analysis.relevance import class_relevance
+from keras_vit.annotations import FilePath
+from keras_vit.checks import check_installed, check_positive_int
+from keras_vit.escaping import printable
+from keras_vit.images.read import read_image
+from keras_vit.model.heads import has_head, output_activation
+from keras_vit.model.stations import encoder_blocks
+from keras_vit.model.vision_transformer import VisionTransformer, check_vision_transformer
+from keras_vit.preprocessing import default_names
+
+PAGE = "index.html"
+_MOST_WHOLE = 4  # blocks whose matrices the page holds unless it is told which
+_NAME = re.compile(r"[^A-Za-z0-9_-]+")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Seen:
+    """What a model sees in one photo.
+
+    Attributes:
+        name: of the photo.
+        pixels: uint8 `(H, W, C)`, the part of it that the model gets, before it is scaled.
+        maps: `AttentionMaps` of it alone.
+        top: `(name of the class, score)` of the best classes; scores are probabilities unless the model's are others.
+        relevance: `(n, h, w)`, for each class of `top`.
+        tokens: `(h, w, D)` behind the last block and its LayerNorm.
+    """
+
+    name: str
+    pixels: np.ndarray
+    maps: AttentionMaps
+    top: tuple[tuple[str, float], ...]
+    relevance: np.ndarray
+    tokens: np.ndarray
+
+
+def look(
+    model: VisionTransformer,
+    photos: Sequence[FilePath],
+    out: FilePath,
+    *,
+    class_names: Sequence[str] | None = None,
+    blocks: Sequence[int] | None = None,
+    top: int = 5,
+    theme: str = "light",
+) -> Path:
+    """Writes what a model sees in photos: PNGs, and a page that opens from the file system.
+
+    Args:
+        model: a `VisionTransformer` of one image size.
+        photos: files, as `read_image` takes them.
+        out: a new or empty folder.
+        class_names: of the model's K outputs; by default ImageNet's where K is that, else numbers.
+        blocks: numbers from 1 of the blocks whose whole attention the page has, with every patch's row; by default
+            four, evenly spread. Of the others it has what the answer reads.
+        top: classes for which relevance is shown, at most.
+        theme: of the PNGs, `"light"` or `"dark"`; the page follows the browser.
+
+    Returns:
+        The path of `index.html`.
+
+    Raises:
+        ValueError: for a folder with something in it, a model without blocks, preprocessing or a fixed size, wrong
+            numbers of blocks, and photos that cannot be read.
+        TypeError: for a model that is no `VisionTransformer`.
+    """
+    check_installed("matplotlib", "it draws the pictures", "train")
+    check_installed("jinja2", "it writes the page", "train")
+    check_vision_transformer(model)
+    names = _check_names(model, class_names)
+    whole = _check_blocks(model, blocks)
+    top = check_positive_int("top", top)
+    if not photos:
+        raise ValueError("`photos` must be files of photos.\nReceived: none.")
+    folder = _new_folder(Path(out))
+    pixels = [read_image(photo, model.input_shape[-1]) for photo in photos]  # each, before the first is looked at
+    folder.mkdir(parents=True, exist_ok=True)
+    seen = [_seen(model, Path(photo).name, each, names, top) for photo, each in zip(photos, pixels, strict=True)]
+    _draw_model(model, seen, folder, theme)
+    for number, photo in enumerate(seen, start=1):
+        _draw_photo(photo, folder, f"{number:02}_{_NAME.sub('_', Path(photo.name).stem)[:40]}", theme)
+    write_page(folder / PAGE, model, seen, whole)
+    return folder / PAGE
+
+
+def _seen(model, name, pixels, names, top):
+    record = model.preprocessing
+    prepared = np.asarray(record(pixels[None]), "float32")
+    scaled = prepared * np.multiply(record.std, 255) + np.multiply(record.mean, 255)
+    shown = np.clip(np.rint(scaled[0]), 0, 255).astype("uint8")
+    maps = attention_maps(model, prepared)
+    tokens = features(model, prepared, blocks=(len(maps.blocks),))[len(maps.blocks)][0]
+    best, scores = _best(model, prepared, top)
+    relevance = (
+        class_relevance(model, np.repeat(prepared, len(best), axis=0), best) if len(best) else maps.rollout()[:0]
+    )
+    answers = tuple((names[index], float(score)) for index, score in zip(best, scores, strict=True))
+    return Seen(name, shown, maps, answers, relevance, tokens)
+
+
+def _best(model, prepared, top):
+    """Numbers and scores of the best classes; of logits the softmax."""
+    if not has_head(model):
+        return np.zeros(0, int), np.zeros(0)
+    outputs = ops.convert_to_numpy(model(prepared, training=False))[0].astype("float64")
+    best = np.argsort(-outputs, kind="stable")[:top]
+    if output_activation(model) == "linear":
+        outputs = np.exp(outputs - outputs.max())
+        outputs /= outputs.sum()
+    return best, outputs[best]
+
+
+def _draw_model(model, seen, folder, theme):
+    """What does not depend on the photo, but for the distance, which is the mean over all."""
+    distances = np.mean([photo.maps.mean_distance() for photo in seen], axis=0)
+    plots.draw_attention_distance(distances, path=folder / "attention_distance.png", theme=theme)
+    if model.config.position_embedding != "none":
+        plots.draw_position_similarity(
+            position_similarity(model, seen[0].maps.grid), path=folder / "positions.png", theme=theme
+        )
+    if model.config.resnet_stages is None:
+        kernel = model.get_layer("patch_embedding").projection.kernel.shape
+        count = min(28, int(np.prod(kernel[:-1])), kernel[-1])
+        plots.draw_filters(*patch_filters(model, count), path=folder / "filters.png", theme=theme)
+
+
+def _draw_photo(photo, folder, name, theme):
+    rollout = photo.maps.rollout()[0]
+    kinds = [("rollout", rollout), *((f"for {label}", each) for (label, _), each in _with_top(photo))]
+    plots.draw_overlays(
+        [photo.pixels] * len(kinds),
+        [each for _, each in kinds],
+        [title for title, _ in kinds],
+        path=folder / f"{name}_relevance.png",
+        theme=theme,
+    )
+    heads = photo.maps.over_patches(photo.maps.read_rows()[-1, 0])
+    titles = [f"head {number}" for number in range(1, len(heads) + 1)]
+    plots.draw_maps(
+        heads, titles, "attention in the last block", photo.pixels, path=folder / f"{name}_heads.png", theme=theme
+    )
+    plots.draw_colours([photo.pixels], pca_to_rgb(photo.tokens)[None], path=folder / f"{name}_colours.png", theme=theme)
+
+
+def _with_top(photo):
+    return zip(photo.top, photo.relevance, strict=True)
+
+
+def _check_names(model, class_names):
+    classes = model.output_shape[-1]
+    if class_names is None:
+        return default_names(classes)
+    if len(class_names) != classes:
+        raise ValueError(
+            f"`class_names` must have a name for each of the model's {classes} outputs.\nReceived: {len(class_names)}."
+        )
+    return tuple(map(str, class_names))
+
+
+def _check_blocks(model, blocks):
+    count = len(encoder_blocks(model))
+    fixed = model.preprocessing is not None and None not in model.input_shape[1:3]
+    if not count or not fixed:
+        raise ValueError(
+            "`model` must have blocks, a preprocessing record and one image size.\n"
+            f"Received: {model.name!r} for {model.input_shape}. Give it a size by `keras_vit.with_input_shape`."
+        )
+    if blocks is None:
+        return tuple(sorted({round(each) for each in np.linspace(0, count, _MOST_WHOLE + 1)[1:]}))
+    wrong = [each for each in blocks if isinstance(each, bool) or each not in range(1, count + 1)]
+    if wrong or not blocks:
+        raise ValueError(f"`blocks` must be numbers from 1 to {count}.\nReceived: blocks={tuple(blocks)!r}.")
+    return tuple(sorted(set(blocks)))
+
+
+def _new_folder(folder):
+    if (folder.exists() and not folder.is_dir()) or (folder.is_dir() and any(folder.iterdir())):
+        raise ValueError(
+            "`out` must be a new or empty folder, so that nothing is lost.\n"
+            f"Received: {printable(folder)}, which is neither. Choose another name."
+        )
+    return folder

@@ -1,0 +1,204 @@
+"""`look`: its folder and its page, which is used in a real browser as a person uses it."""
+
+import base64
+import io
+import json
+import re
+import shutil
+
+import numpy as np
+import pytest
+from conftest import randomise, tiny_config
+
+import keras_vit
+from keras_vit import cli
+from keras_vit.analysis.page import _sprite
+
+Image = pytest.importorskip("PIL.Image")
+WIDTHS = (1400, 360)
+MODELS = {  # fields, size and channels of the images
+    "rectangular": ({"num_layers": 5}, (20, 28, 3)),
+    "digit": ({"num_layers": 2, "pooling": "gap"}, (20, 20, 1)),
+    "hybrid": ({"patch_size": 1, "resnet_stages": (1, 1), "resnet_width_factor": 0.5}, (32, 48, 3)),
+    "deit": ({"distilled": True}, (20, 20, 3)),
+}
+NAMES = ["<b>one</b>", "two & 3", *"cdefg"]
+
+
+def model_of(kind):
+    fields, shape = MODELS[kind]
+    return randomise(keras_vit.build(tiny_config(**fields), input_shape=shape, classes=7))
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory):
+    """By kind: the model, the photo and the page."""
+    folder, found = tmp_path_factory.mktemp("look"), {}
+    pixels = np.random.default_rng(0).integers(0, 256, (40, 60, 3), dtype="uint8")
+    photo = folder / "a <i> photo.png"
+    Image.fromarray(pixels).save(photo)
+    for kind in MODELS:
+        model = model_of(kind)
+        found[kind] = (
+            model,
+            photo,
+            keras_vit.look(model, [photo], folder / kind, class_names=NAMES, top=7, theme="dark"),
+        )
+    return found
+
+
+@pytest.fixture(scope="module")
+def browser():
+    driver = pytest.importorskip("playwright.sync_api", reason="playwright drives the browser: pip install .[test]")
+    place = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if place is None:
+        pytest.skip("no Chromium, in which the page would be used: apt-get install chromium")
+    with driver.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=place, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+def opened(browser, page, width):
+    """The page, ready to be used, and a list of whatever is wrong or asks for something elsewhere."""
+    tab, wrong = browser.new_page(viewport={"width": width, "height": 900}), []
+    tab.on("console", lambda message: wrong.append(message.text))
+    tab.on("pageerror", lambda error: wrong.append(str(error)))
+    tab.on("request", lambda asked: asked.url.startswith(("data:", "file:")) or wrong.append(asked.url))
+    tab.goto(page.as_uri())
+    tab.wait_for_selector("body[data-ready=yes]")
+    return tab, wrong
+
+
+def brightest(tab, selector):
+    """Place of the yellow pixel, the highest value, on a canvas."""
+    address = tab.locator(selector).first.evaluate("canvas => canvas.toDataURL()")
+    with Image.open(io.BytesIO(base64.b64decode(address.partition(",")[2]))) as picture:
+        red, _, blue = np.moveaxis(np.asarray(picture.convert("RGB"), int), -1, 0)
+    return int((red - blue).argmax())
+
+
+@pytest.mark.parametrize("kind", MODELS)
+@pytest.mark.parametrize("width", WIDTHS)
+def test_page_answers_for_the_patch_that_is_pointed_at(browser, seen, kind, width):
+    model, photo, page = seen[kind]
+    tab, wrong = opened(browser, page, width)
+    pixels = keras_vit.read_image(photo, model.input_shape[-1])
+    maps = keras_vit.attention_maps(model, np.asarray(model.preprocessing(pixels[None])))
+    last, (h, w), prefix = len(maps.blocks), maps.grid, maps.num_prefix_tokens
+    assert tab.evaluate("document.documentElement.scrollWidth") <= width
+    assert tab.locator("h2").text_content() == photo.name
+    assert "<b>one</b>" in tab.locator("fieldset").text_content()
+    assert tab.locator("canvas.head").count() == 3
+    answer = maps.read_rows()[-1, 0, 0, prefix:]
+    assert brightest(tab, ".head") == answer.argmax()
+
+    stage = tab.locator(".stage")
+    stage.scroll_into_view_if_needed()
+    box = stage.bounding_box()
+    row, column = 1, w - 1
+    tab.mouse.move(box["x"] + (column + 0.5) * box["width"] / w, box["y"] + (row + 0.5) * box["height"] / h)
+    assert f"row {row + 1} and column {column + 1}" in tab.locator(".note").text_content()
+    patch = row * w + column
+    assert brightest(tab, ".head") == maps.blocks[-1, 0, 0, prefix + patch, prefix:].argmax()
+    assert brightest(tab, ".similar") == patch
+
+    tab.mouse.down()
+    tab.mouse.up()
+    tab.mouse.move(box["x"] + 2, box["y"] + 2)
+    assert ", held" in tab.locator(".note").text_content()
+    stage.press("ArrowLeft")
+    assert f"row {row + 1} and column {column}, held" in tab.locator(".note").text_content()
+    stage.press("Escape")
+    assert "what the model's answer reads" in tab.locator(".note").text_content()
+    assert "answer" in stage.get_attribute("aria-label")
+
+    slider = tab.locator("input.block")
+    slider.focus()
+    slider.press("ArrowLeft")
+    assert tab.locator("h3 .number").text_content() == str(last - 1)
+    assert brightest(tab, ".head") == maps.read_rows()[-2, 0, 0, prefix:].argmax()
+    assert f"block {last - 1}" in tab.locator(".head").first.get_attribute("aria-label")
+
+    def drawn():
+        return stage.evaluate("canvas => canvas.toDataURL()")
+
+    before = drawn()
+    tab.locator("fieldset input").nth(3).check()
+    relevant = drawn()
+    assert relevant != before
+    tab.locator("input.strength").focus()
+    tab.keyboard.press("Home")
+    assert drawn() not in (before, relevant)  # the photo as it is
+    assert wrong == []
+    assert all(alt for alt in tab.eval_on_selector_all("img", "images => images.map(image => image.alt)"))
+    tab.close()
+
+
+def test_patches_of_a_block_that_the_page_has_not_say_so(browser, seen):
+    page = seen["rectangular"][2]
+    tab, wrong = opened(browser, page, 1400)
+    facts = json.loads(re.search(r'id="photos">(.*?)</script>', page.read_text(), re.DOTALL)[1])[0]
+    (missing,) = set(range(1, 6)) - set(facts["whole"])
+    tab.locator("input.block").fill(str(missing))
+    tab.locator(".stage").press("ArrowUp")
+    assert f"Of block {missing} the page has what the answer reads only" in tab.locator(".note").text_content()
+    assert wrong == []
+    tab.close()
+
+
+def test_sprites_hold_rows_by_their_own_largest_value():
+    rows = np.random.default_rng(1).random((2, 3, 35)) * [[[1.0], [1e-3], [0.0]]]
+    found = _sprite(rows)
+    with Image.open(io.BytesIO(base64.b64decode(found["picture"].partition(",")[2]))) as picture:
+        levels = np.asarray(picture)
+    assert levels.shape == (6, 35)
+    near = levels / 255 * np.array(found["peaks"])[:, None]
+    np.testing.assert_allclose(near, rows.reshape(6, 35), atol=0.51 / 255, rtol=0.01)
+    assert (levels.max(axis=1) == [255, 255, 0] * 2).all()
+
+
+def test_folder_has_pictures_of_the_model_and_of_each_photo(seen):
+    page = seen["rectangular"][2]
+    assert {path.name for path in page.parent.iterdir()} == {
+        "index.html",
+        "attention_distance.png",
+        "filters.png",
+        "positions.png",
+        *(f"01_a_i_photo_{kind}.png" for kind in ("relevance", "heads", "colours")),
+    }
+    assert not (seen["hybrid"][2].parent / "filters.png").exists()
+    text = page.read_text()
+    assert "<i>" not in text
+    assert "<b>one" not in text
+    assert "http" not in text
+
+
+def test_command_writes_the_same_page(seen, tmp_path, capsys):
+    model, photo, _ = seen["digit"]
+    model.save(tmp_path / "m.keras")
+    assert cli.main(["look", str(tmp_path / "m.keras"), str(photo), "--out", str(tmp_path / "out"), "--top", "7"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == f"open {tmp_path / 'out' / 'index.html'}"
+    expected = keras_vit.look(model, [photo], tmp_path / "again", top=7)
+    assert (tmp_path / "out" / "index.html").read_text() == expected.read_text()
+
+
+def test_nothing_is_written_over_and_wrong_words_are_named(seen, tmp_path):
+    model, photo, page = seen["rectangular"]
+    with pytest.raises(ValueError, match="`out` must be a new or empty folder"):
+        keras_vit.look(model, [photo], page.parent)
+    with pytest.raises(ValueError, match="a name for each of the model's 7 outputs"):
+        keras_vit.look(model, [photo], tmp_path / "out", class_names=["one"])
+    for blocks in ((0,), (6,), (True,), ()):
+        with pytest.raises(ValueError, match="`blocks` must be numbers from 1 to 5"):
+            keras_vit.look(model, [photo], tmp_path / "out", blocks=blocks)
+    with pytest.raises(FileNotFoundError):
+        keras_vit.look(model, [photo, tmp_path / "none.png"], tmp_path / "out")
+    with pytest.raises(ValueError, match="`photos` must be files"):
+        keras_vit.look(model, [], tmp_path / "out")
+    free = keras_vit.build(tiny_config(), input_shape=(None, None, 3), classes=7)
+    with pytest.raises(ValueError, match="one image size"):
+        keras_vit.look(free, [photo], tmp_path / "out")
+    with pytest.raises(TypeError, match="must be a VisionTransformer"):
+        keras_vit.look(model.layers[2], [photo], tmp_path / "out")
+    assert not (tmp_path / "out").exists()
