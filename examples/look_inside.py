@@ -3,15 +3,19 @@
     python examples/look_inside.py --out pictures [--theme dark] [--epochs 40]
 
 One model learns scikit-learn's handwritten digits. The other tells from which half of which of scikit-learn's two
-photos a crop is; crops to train and to test are drawn anywhere, so they overlap. Each sits in a model with augmentation
-around it, and is looked into there. Of each test image a fifth of the patches is removed, that is, gets the mean of the
-training images at this place: the most relevant patches for the model's answer, the least relevant, and some at random.
-The last line is one JSON object. It has by how much the probability of the answer falls, in the mean over the test
-images, and half the width of the 95 % confidence interval of that mean.
+photos a crop is: it is pre-trained to tell which way up a crop is, and fine-tuned from that checkpoint with a new head.
+Crops to train and to test are drawn anywhere, so they overlap. Each model sits in one with augmentation around it, and
+is looked into there; the second one also looks at a whole photo, by resized positions.
+
+Of each test image a fifth of the patches is removed, that is, gets the mean of the training images at this place: the
+most relevant patches for the model's answer, the least relevant, and some at random. The last line is one JSON object.
+It has by how much the probability of the answer falls, in the mean over the test images, and half the width of the 95 %
+confidence interval of that mean.
 """
 
 import argparse
 import json
+import tempfile
 import time
 from pathlib import Path
 
@@ -26,6 +30,7 @@ from keras_vit.analysis import plots
 
 SHARE = 0.2  # of the patches that are removed
 CROP = 64  # pixels
+WHOLE = (208, 320)  # pixels of a whole photo
 
 
 def main():
@@ -37,13 +42,18 @@ def main():
     keras.utils.set_random_seed(0)
     found, began = {}, time.monotonic()
     for name, load in (("digits", digits), ("photos", crops)):
-        folder = arguments.out / name
-        folder.mkdir(parents=True, exist_ok=True)
-        train, test, size = load()
-        model = trained(train, size, arguments.epochs)
-        draw(model, test[0][:6], folder, arguments.theme)
+        train, test, patch_size = load()
+        with tempfile.TemporaryDirectory() as folder:
+            weights = turned(train, patch_size, arguments.epochs // 2, Path(folder)) if name == "photos" else None
+            model = trained(train, patch_size, arguments.epochs, weights)
+        images = test[0][:6]
+        draw(model, images, [np.uint8(image) for image in images], arguments.out / name, arguments.theme)
         found[name] = {"accuracy": round(float((answers(model, test[0]).argmax(-1) == test[1]).mean()), 4)}
         found[name] |= removals(model, test[0], train[0].mean(axis=0))
+    inner = keras_vit.with_input_shape(model.layers[-1], (*WHOLE, 3))
+    photo = keras.ops.image.resize(load_sample_images().images[0].astype("float32"), WHOLE, antialias=True)
+    photo = np.clip(np.rint(keras.ops.convert_to_numpy(photo)), 0, 255)
+    draw(inner, photo[None] / 127.5 - 1, [np.uint8(photo)], arguments.out / "whole", arguments.theme)
     print(json.dumps(found | {"out": str(arguments.out), "seconds": round(time.monotonic() - began, 1)}))
 
 
@@ -71,17 +81,29 @@ def crops():
     return *((np.stack(images), np.array(labels)) for images, labels in found.values()), 8
 
 
-def trained(data, patch_size, epochs):
+def turned(data, patch_size, epochs, folder):
+    """A checkpoint of a model that has learned which way up a crop is."""
+    turns = np.random.default_rng(1).integers(0, 4, len(data[0]))
+    images = np.stack([np.rot90(image, turn) for image, turn in zip(data[0], turns, strict=True)])
+    return keras_vit.save_checkpoint(trained((images, turns), patch_size, epochs).layers[-1], folder / "turned.npz")
+
+
+def trained(data, patch_size, epochs, weights=None):
     """A small model with scaling and augmentation around it, for pixels in [0, 255]."""
     images, labels = data
     config = keras_vit.ViTConfig(patch_size, hidden_size=96, num_layers=4, num_heads=4, mlp_dim=192)
-    inner = keras_vit.build(config, classes=int(labels.max()) + 1, input_shape=images.shape[1:])
+    classes, shape = int(labels.max()) + 1, images.shape[1:]
+    inner = keras_vit.build(config, weights=weights, classes=classes, input_shape=shape)
+    if weights is not None:
+        keras_vit.plan("augreg-finetune", inner, num_images=len(images), batch_size=32, steps=1).prepare(
+            inner, head="reset"
+        )
     around = [
         keras.layers.RandomTranslation(0.1, 0.1, fill_mode="nearest"),
         keras.layers.RandomRotation(0.03, fill_mode="nearest"),
         keras.layers.Rescaling(1 / 127.5, offset=-1.0),
     ]
-    model = keras.Sequential([keras.Input(images.shape[1:]), *around, inner])
+    model = keras.Sequential([keras.Input(shape), *around, inner])
     steps = epochs * -(-len(images) // 32)
     rate = keras.optimizers.schedules.CosineDecay(0.0, steps, warmup_target=1e-3, warmup_steps=steps // 10)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
@@ -95,11 +117,11 @@ def answers(model, images):
     return keras.ops.convert_to_numpy(keras.ops.softmax(model.predict(images, verbose=0)))
 
 
-def draw(model, images, folder, theme):
-    """Every picture, of some images `(B, H, W, C)` in [0, 255]."""
-    last = len(keras_vit.attention_maps(model, images[:1]).blocks)
-    photos = [np.uint8(image) for image in images]
+def draw(model, images, photos, folder, theme):
+    """Every picture, of images `(B, H, W, C)` as the model takes them and as they are shown."""
+    folder.mkdir(parents=True, exist_ok=True)
     maps = keras_vit.attention_maps(model, images)
+    last = len(maps.blocks)
     tokens = keras_vit.features(model, images, blocks=range(1, last + 1))
     draws = {
         "filters": (plots.draw_filters, *analysis.patch_filters(model, 14)),

@@ -139,8 +139,8 @@ def draw_overlays(
     photos = [_coloured(photo) for photo in photos]
     rows, pairs = -(-len(photos) // pairs), min(pairs, len(photos))
     height = max(photo.shape[0] / photo.shape[1] for photo in photos)
-    width = 2 * pairs * _TILE
-    figure = _figure(width, rows * _TILE * height + 0.3 * rows * (titles is not None))
+    tile = max(_TILE, 3 / pairs)
+    figure = _figure(2 * pairs * tile, rows * tile * height + 0.3 * rows * (titles is not None))
     axes = _tiled(figure, rows, 2 * pairs, 2 * len(photos))
     for number, (photo, weights) in enumerate(zip(photos, maps, strict=True)):
         axes[2 * number].imshow(photo)
@@ -187,7 +187,8 @@ def draw_colours(photos: Sequence[np.ndarray], colours: np.ndarray) -> "Figure":
         colours: `(B, h, w, 3)` of `pca_to_rgb`.
     """
     height = max(photo.shape[0] / photo.shape[1] for photo in photos)
-    figure = _figure(len(photos) * 1.6 * _TILE, 2 * 1.6 * _TILE * height)
+    tile = max(1.6 * _TILE, 4 / len(photos))
+    figure = _figure(len(photos) * tile, 2 * tile * height)
     axes = _tiled(figure, 2, len(photos), 2 * len(photos))
     for number, (photo, patches) in enumerate(zip(photos, colours, strict=True)):
         axes[number].imshow(_coloured(photo))
