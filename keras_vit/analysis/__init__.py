@@ -14,6 +14,7 @@ from keras_vit.analysis.embeddings import (
 )
 from keras_vit.analysis.features import Features, features
 from keras_vit.analysis.lens import logit_lens
+from keras_vit.analysis.overlay import overlay
 from keras_vit.analysis.relevance import class_relevance
 from keras_vit.analysis.rollout import drop_smallest, rollout
 
@@ -35,4 +36,5 @@ __all__ = [
     "outlier_tokens",
     "linear_cka",
     "logit_lens",
+    "overlay",
 ]

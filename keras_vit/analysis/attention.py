@@ -24,7 +24,7 @@ class AttentionMaps:
 
     Attributes:
         blocks: float32 `(L, B, A, T, T)`: for each block, image and head, how much the token of a row reads from the
-            token of a column. Rows sum to 1.
+            token of a column. Rows sum to 1, of a model in half precision within its rounding.
         pooling: float32 `(B, A, N)` of a model with attention pooling: what its probe reads from the patches.
         reading: float64 `(B, T)`: how much the model's answer reads from each token behind the last block, sum 1: the
             class token, with DeiT's distillation token half of each, the mean of the patches, or `pooling` averaged

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from keras_vit.analysis.inner import check_grid
 from keras_vit.analysis.rollout import check_square
 from keras_vit.annotations import Pair
 from keras_vit.checks import check_positive
@@ -29,7 +30,7 @@ def mean_attention_distance(
     """
     attention = check_square(attention, least=4)
     check_positive("stride", stride)
-    height, width = grid
+    height, width = check_grid(grid)
     if height * width != attention.shape[-1] - num_prefix_tokens:
         raise ValueError(
             "the patches of `grid` and `num_prefix_tokens` must be all tokens.\n"

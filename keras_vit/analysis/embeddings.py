@@ -7,10 +7,12 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_vit.analysis.inner import vision_transformer_in
+from keras_vit.analysis.inner import check_grid, vision_transformer_in
 from keras_vit.annotations import Pair
 from keras_vit.checks import check_positive, check_positive_int
 from keras_vit.model.stations import layer_named
+
+_ROUNDING = 1e-12  # share of the variance, or of a square, below which there is nothing but rounding
 
 
 def patch_filters(model: keras.Model, count: int = 28) -> tuple[np.ndarray, np.ndarray]:
@@ -58,7 +60,7 @@ def position_similarity(model: keras.Model, grid: Pair | None = None) -> np.ndar
             f"a model must have position embeddings to compare them.\nReceived: {inner.name!r}, "
             f"with position_embedding={inner.config.position_embedding!r}."
         )
-    grid = layer.grid if grid is None else (check_positive_int("grid", grid[0]), check_positive_int("grid", grid[1]))
+    grid = layer.grid if grid is None else check_grid(grid)
     table = _float64(layer.table_at(grid))[0, layer.num_prefix_tokens :]
     unit = _unit(table)
     return (unit @ unit.T).reshape(*grid, *grid)
@@ -79,7 +81,8 @@ def token_similarity(maps: np.ndarray, patch: Pair) -> np.ndarray:
     """
     maps = _check_maps(maps)
     sides = maps.shape[-3:-1]
-    if len(patch) != 2 or not all(-side <= place < side for place, side in zip(patch, sides, strict=True)):
+    places = [place for place in np.ravel(patch) if np.asarray(place).dtype.kind in "iu"]
+    if len(places) != 2 or not all(-side <= place < side for place, side in zip(places, sides, strict=True)):
         raise ValueError(f"`patch` must be (row, column) in a map of {sides}.\nReceived: patch={patch!r}.")
     unit = _unit(maps)
     return np.einsum("...hwd,...d->...hw", unit, unit[..., patch[0], patch[1], :])
@@ -89,7 +92,7 @@ def pca_to_rgb(maps: np.ndarray) -> np.ndarray:
     """The three principal components of patch tokens as colours, from all images together.
 
     Args:
-        maps: `(..., h, w, D)` with D of at least 3.
+        maps: `(..., h, w, D)`. A component that tokens do not have is 0.
 
     Returns:
         `(..., h, w, 3)` in [0, 1]: red is the first component, each from its smallest to its largest value. Which way
@@ -97,8 +100,9 @@ def pca_to_rgb(maps: np.ndarray) -> np.ndarray:
     """
     maps = _check_maps(maps)
     tokens = maps.reshape(-1, maps.shape[-1])
-    components, _ = principal_components(tokens, 3)
-    values = (tokens - tokens.mean(axis=0)) @ components.T
+    components, shares = principal_components(tokens, min(3, *tokens.shape))
+    values = np.zeros((len(tokens), 3))
+    values[:, : len(shares)] = (tokens - tokens.mean(axis=0)) @ components.T * (shares > _ROUNDING)
     low, high = values.min(axis=0), values.max(axis=0)
     return ((values - low) / np.where(high > low, high - low, 1)).reshape(*maps.shape[:-1], 3)
 
@@ -156,15 +160,19 @@ def linear_cka(x: np.ndarray, y: np.ndarray) -> float:
     Source: Kornblith et al., arXiv:1905.00414, section 3: centred kernel alignment with a linear kernel.
     """
     one, other = (_centred(_float64(each)) for each in (x, y))
-    if len(one) != len(other):
+    if len(one) != len(other) or (np.ndim(x) == np.ndim(y) and np.shape(x)[:-1] != np.shape(y)[:-1]):
         raise ValueError(
             "both representations must be of the same examples, in the same order.\n"
             f"Received: shapes {np.shape(x)} and {np.shape(y)}."
         )
     both = np.square(np.linalg.norm(other.T @ one))
     own = np.linalg.norm(one.T @ one) * np.linalg.norm(other.T @ other)
-    if not own:
-        raise ValueError("a representation must tell its examples apart.\nReceived: one in which all are the same.")
+    sizes = [np.square(each).sum() / (np.square(_float64(given)).sum() or 1) for each, given in ((one, x), (other, y))]
+    if not min(sizes) > _ROUNDING:
+        raise ValueError(
+            "a representation must be of numbers, and tell its examples apart.\n"
+            "Received: one in which all are the same."
+        )
     return float(both / own)
 
 
@@ -182,6 +190,8 @@ def _check_maps(maps):
     maps = _float64(maps)
     if maps.ndim < 3:
         raise ValueError(f"`maps` must be (..., h, w, D), as `features` gives them.\nReceived: shape {maps.shape}.")
+    if not np.isfinite(maps).all():
+        raise ValueError("`maps` must be finite.\nReceived: NaN or infinite values.")
     return maps
 
 

@@ -44,7 +44,9 @@ def network_into(model: keras.Model, inner: VisionTransformer) -> keras.Model | 
     """
     networks = []
     while model is not inner:
-        holder = next((each for each in model.layers if any(part is inner for part in flatten_layers(each))), None)
+        holder = next(
+            (each for each in getattr(model, "layers", ()) if any(part is inner for part in flatten_layers(each))), None
+        )
         calls = tensors_into(model, holder) if holder is not None else []
         if len(calls) != 1 or len(calls[0]) != 1 or len(model.inputs) != 1:
             raise ValueError(
@@ -59,6 +61,13 @@ def network_into(model: keras.Model, inner: VisionTransformer) -> keras.Model | 
     for network in networks[1:]:
         x = network(x)
     return keras.Model(networks[0].input, x)
+
+
+def check_grid(grid: Any) -> tuple[int, int]:
+    """`grid` as two ints; raises unless it is `(h, w)` of at least one patch a side."""
+    if not isinstance(grid, (tuple, list)) or len(grid) != 2:
+        raise ValueError(f"`grid` must be (h, w), in patches.\nReceived: grid={grid!r}.")
+    return check_positive_int("grid", grid[0]), check_positive_int("grid", grid[1])
 
 
 def check_images(images: Any) -> np.ndarray:

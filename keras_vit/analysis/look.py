@@ -1,7 +1,9 @@
 """`keras_vit.look`: what a model sees in some photos, as pictures and one page that needs nothing else."""
 
 import dataclasses
+import os
 import re
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,7 +17,7 @@ from keras_vit.analysis.features import features
 from keras_vit.analysis.page import write_page
 from keras_vit.analysis.relevance import class_relevance
 from keras_vit.annotations import FilePath
-from keras_vit.checks import check_installed, check_positive_int
+from keras_vit.checks import check_choice, check_installed, check_positive_int
 from keras_vit.escaping import printable
 from keras_vit.images.read import read_image
 from keras_vit.model.heads import has_head, output_activation
@@ -82,19 +84,25 @@ def look(
     check_installed("matplotlib", "it draws the pictures", "train")
     check_installed("jinja2", "it writes the page", "train")
     check_vision_transformer(model)
+    check_choice("theme", theme, plots.THEMES)
     names = _check_names(model, class_names)
     whole = _check_blocks(model, blocks)
     top = check_positive_int("top", top)
-    if not photos:
-        raise ValueError("`photos` must be files of photos.\nReceived: none.")
+    if isinstance(photos, (str, os.PathLike)) or not len(photos):
+        raise ValueError(f"`photos` must be a list of files of photos.\nReceived: photos={photos!r}.")
     folder = _new_folder(Path(out))
     pixels = [read_image(photo, model.input_shape[-1]) for photo in photos]  # each, before the first is looked at
-    folder.mkdir(parents=True, exist_ok=True)
     seen = [_seen(model, Path(photo).name, each, names, top) for photo, each in zip(photos, pixels, strict=True)]
-    _draw_model(model, seen, folder, theme)
-    for number, photo in enumerate(seen, start=1):
-        _draw_photo(photo, folder, f"{number:02}_{_NAME.sub('_', Path(photo.name).stem)[:40]}", theme)
-    write_page(folder / PAGE, model, seen, whole)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".look-", dir=folder.parent) as beside:
+        part = Path(beside)
+        _draw_model(model, seen, part, theme)
+        for number, photo in enumerate(seen, start=1):
+            _draw_photo(photo, part, f"{number:02}_{_NAME.sub('_', Path(photo.name).stem)[:40]}", theme)
+        write_page(part / PAGE, model, seen, whole)
+        folder.mkdir(exist_ok=True)
+        for file in part.iterdir():
+            file.replace(folder / file.name)
     return folder / PAGE
 
 
@@ -114,12 +122,14 @@ def _seen(model, name, pixels, names, top):
 
 
 def _best(model, prepared, top):
-    """Numbers and scores of the best classes; of logits the softmax."""
+    """Numbers and scores of the best classes; of logits the softmax, of a single one the sigmoid."""
     if not has_head(model):
         return np.zeros(0, int), np.zeros(0)
     outputs = ops.convert_to_numpy(model(prepared, training=False))[0].astype("float64")
     best = np.argsort(-outputs, kind="stable")[:top]
-    if output_activation(model) == "linear":
+    if output_activation(model) == "linear" and len(outputs) == 1:
+        outputs = 1 / (1 + np.exp(-outputs))
+    elif output_activation(model) == "linear":
         outputs = np.exp(outputs - outputs.max())
         outputs /= outputs.sum()
     return best, outputs[best]
@@ -182,6 +192,7 @@ def _check_blocks(model, blocks):
         )
     if blocks is None:
         return tuple(sorted({round(each) for each in np.linspace(0, count, _MOST_WHOLE + 1)[1:]}))
+    blocks = [blocks] if isinstance(blocks, int) else list(blocks)
     wrong = [each for each in blocks if isinstance(each, bool) or each not in range(1, count + 1)]
     if wrong or not blocks:
         raise ValueError(f"`blocks` must be numbers from 1 to {count}.\nReceived: blocks={tuple(blocks)!r}.")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from keras_vit.analysis.overlay import coloured, overlay
 from keras_vit.annotations import FilePath
 from keras_vit.checks import check_choice
 from keras_vit.files import replacing
@@ -23,7 +24,8 @@ _MOST_NAMES = 120  # classes up to which a name is legible
 _LONGEST_NAME = 24  # characters
 _COLOURS = {"train": "#4c72b0", "validation": "#dd8452"}
 _SCALE = "cividis"  # from blue to yellow, alike for all eyes
-_THEMES: dict[str, tuple[str, str]] = {"light": ("#1b1d21", "#ffffff"), "dark": ("#e9eaec", "#15171b")}  # ink, paper
+THEMES: dict[str, tuple[str, str]] = {"light": ("#1b1d21", "#ffffff"), "dark": ("#e9eaec", "#15171b")}  # ink, paper
+_NARROWEST = 4.5  # inches of a figure with a scale, whose label must have room
 _INKED = ("text.color", "axes.edgecolor", "axes.labelcolor", "axes.titlecolor", "xtick.color", "ytick.color")
 _TILE = 1.5  # inches, the longer side of a small picture
 
@@ -35,8 +37,8 @@ def _themed(draw: Callable[..., "Figure"]) -> Callable[..., "Figure"]:
     def drawn(*arguments: Any, path: FilePath | None = None, theme: str = "light", **named: Any) -> "Figure":
         import matplotlib
 
-        check_choice("theme", theme, tuple(_THEMES))
-        ink, paper = _THEMES[theme]
+        check_choice("theme", theme, THEMES)
+        ink, paper = THEMES[theme]
         colours = dict.fromkeys(_INKED, ink) | dict.fromkeys(("figure.facecolor", "axes.facecolor"), paper)
         with matplotlib.rc_context(colours | {"font.size": 12, "axes.titlesize": 12}):
             figure = draw(*arguments, **named)
@@ -85,7 +87,7 @@ def draw_position_similarity(similarity: np.ndarray) -> "Figure":
     cells = np.full((h, h + gap, w, w + gap), np.nan)
     cells[:, :h, :, :w] = similarity.transpose(0, 2, 1, 3)
     cells = cells.reshape(h * (h + gap), w * (w + gap))[:-gap, :-gap]
-    figure = _figure(w * side + 1.6, h * side + 0.9)
+    figure = _figure(max(w * side + 1.6, _NARROWEST), max(h * side + 0.9, 3.2))
     axis = figure.subplots()
     image = axis.imshow(cells, cmap=_SCALE, vmin=lowest, vmax=1, interpolation="nearest")
     for ticks, count in ((axis.set_xticks, w), (axis.set_yticks, h)):
@@ -110,11 +112,14 @@ def draw_attention_distance(distances: np.ndarray, furthest: float | None = None
     """
     figure = _figure(6.4, 4.6)
     axis = figure.subplots()
-    shades = _colours(np.linspace(0, 0.9, distances.shape[1]))
+    is_dark = axis.get_facecolor()[0] < 0.5
+    shades = _colours(np.linspace(0.3, 1, distances.shape[1]) if is_dark else np.linspace(0, 0.9, distances.shape[1]))
     for head, (colour, heights) in enumerate(zip(shades, np.sort(distances, axis=1).T, strict=True)):
         axis.scatter(np.arange(1, len(distances) + 1), heights, s=34, color=colour, alpha=0.9, zorder=3, label=head)
-    axis.plot(np.arange(1, len(distances) + 1), distances.mean(axis=1), lw=1.4, alpha=0.6, label="mean of the heads")
+    mean = {"color": "#56b4e9", "lw": 1.6, "label": "mean of the heads"}  # of the palette of Okabe and Ito
+    axis.plot(np.arange(1, len(distances) + 1), distances.mean(axis=1), **mean)
     axis.legend(handles=axis.lines, frameon=False, loc="lower right")
+    axis.set_xlim(0.5, len(distances) + 0.5)
     axis.set(xlabel="block", ylabel="mean attention distance (pixels)")
     axis.set_ylim(0, furthest or max(1.08 * float(distances.max()), 1))
     axis.locator_params(axis="x", integer=True)
@@ -136,7 +141,9 @@ def draw_overlays(
 
     Source: arXiv:2010.11929, figures 6 and 14; how the map is laid over the photo: issue 27 of the official code.
     """
-    photos = [_coloured(photo) for photo in photos]
+    if not photos:
+        raise ValueError("`photos` must have a photo for each map.\nReceived: none.")
+    photos, titles = [coloured(photo) for photo in photos], titles and _drawable(titles, "number")
     rows, pairs = -(-len(photos) // pairs), min(pairs, len(photos))
     height = max(photo.shape[0] / photo.shape[1] for photo in photos)
     tile = max(_TILE, 3 / pairs)
@@ -146,7 +153,7 @@ def draw_overlays(
         axes[2 * number].imshow(photo)
         axes[2 * number + 1].imshow(overlay(photo, weights))
         if titles is not None:
-            axes[2 * number].set_title(_short(titles[number]), loc="left", fontsize=10)
+            axes[2 * number].set_title(titles[number], loc="left", fontsize=10)
     return figure
 
 
@@ -166,14 +173,17 @@ def draw_maps(
     count = len(maps) + (photo is not None)
     columns, rows = min(columns, count), -(-count // min(columns, count))
     height = maps[0].shape[0] / maps[0].shape[1]
-    figure = _figure(columns * _TILE, rows * (_TILE * height + 0.32) + 0.8)
+    figure = _figure(max(columns * _TILE, _NARROWEST), rows * (_TILE * height + 0.32) + 0.8)
     axes = _tiled(figure, rows, columns, count)
     if photo is not None:
-        axes[0].imshow(_coloured(photo))
-    low, high = min(map(np.min, maps)), max(map(np.max, maps))
-    for axis, values, title in zip(axes[photo is not None : count], maps, titles, strict=True):
-        image = axis.imshow(values, cmap=_SCALE, vmin=min(low, 0), vmax=high, interpolation="nearest")
-        axis.set_title(_short(title), fontsize=10)
+        axes[0].imshow(coloured(photo))
+    low, high = min(0, *map(np.min, maps)), max(map(np.max, maps))
+    if not np.isfinite([low, high]).all():
+        raise ValueError("`maps` must be finite.\nReceived: NaN or infinite values.")
+    high = high if high > low else low + 1
+    for axis, values, title in zip(axes[photo is not None : count], maps, _drawable(titles, "map"), strict=True):
+        image = axis.imshow(values, cmap=_SCALE, vmin=low, vmax=high, interpolation="nearest")
+        axis.set_title(title, fontsize=10)
     figure.colorbar(image, ax=axes, label=label, location="bottom", shrink=0.5, aspect=30, pad=0.02)
     return figure
 
@@ -191,7 +201,7 @@ def draw_colours(photos: Sequence[np.ndarray], colours: np.ndarray) -> "Figure":
     figure = _figure(len(photos) * tile, 2 * tile * height)
     axes = _tiled(figure, 2, len(photos), 2 * len(photos))
     for number, (photo, patches) in enumerate(zip(photos, colours, strict=True)):
-        axes[number].imshow(_coloured(photo))
+        axes[number].imshow(coloured(photo))
         axes[len(photos) + number].imshow(patches, interpolation="nearest")
     return figure
 
@@ -209,29 +219,10 @@ def draw_similarity_of_blocks(similarity: np.ndarray, names: tuple[str, str] = (
     extent = (0.5, similarity.shape[1] + 0.5, 0.5, similarity.shape[0] + 0.5)
     image = axis.imshow(similarity, cmap=_SCALE, vmin=0, vmax=1, origin="lower", extent=extent, interpolation="nearest")
     axis.set(xlabel=names[1], ylabel=names[0])
-    axis.locator_params(integer=True)
+    for ticks, count in ((axis.set_xticks, similarity.shape[1]), (axis.set_yticks, similarity.shape[0])):
+        ticks([place + 1 for place in range(count) if _has_room(place, count)])
     figure.colorbar(image, ax=axis, label="linear CKA", fraction=0.046, pad=0.03)
     return figure
-
-
-def overlay(photo: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """A photo, darker where a map has less: uint8 `(H, W, 3)`.
-
-    The map is spread from 0 to 1, enlarged by Lanczos' filter, blurred by the side of a patch, and spread again. The
-    paper's author divides by the largest value at first, which is the same but for maps that are nearly even.
-
-    Args:
-        photo: `(H, W, 3)` or `(H, W)`, integers of [0, 255].
-        weights: `(h, w)`, not negative.
-    """
-    from PIL import Image, ImageFilter
-
-    photo, weights = _coloured(photo), np.asarray(weights, "float32")
-    height, width = photo.shape[:2]
-    mask = Image.fromarray(_spread(weights)).resize((width, height), Image.Resampling.LANCZOS)
-    levels = Image.fromarray(np.uint8(np.clip(np.asarray(mask), 0, 1) * 255))
-    blurred = np.asarray(levels.filter(ImageFilter.GaussianBlur(height / weights.shape[0])), "float32")
-    return np.rint(photo * _spread(blurred)[..., None]).astype("uint8")
 
 
 def draw_curves(rows, path):
@@ -292,23 +283,6 @@ def draw_confusion(confusion, class_names, path):
     _save(figure, path)
 
 
-def _coloured(photo):
-    """uint8 `(H, W, 3)` of a photo that may be grey."""
-    photo = np.asarray(photo)
-    if photo.dtype.kind not in "iu" or photo.ndim not in (2, 3) or photo.shape[2:] not in ((), (1,), (3,)):
-        raise ValueError(
-            "a photo must be (H, W, 3) or (H, W) of integers in [0, 255], as `read_image` gives it.\n"
-            f"Received: {photo.dtype} of shape {photo.shape}."
-        )
-    photo = photo if photo.ndim == 3 else photo[..., None]
-    return np.ascontiguousarray(np.broadcast_to(photo, (*photo.shape[:2], 3)), "uint8")
-
-
-def _spread(values):
-    """From 0 to 1; all 0 if they are equal."""
-    return (values - values.min()) / (np.ptp(values) or 1)
-
-
 def _tiled(figure, rows, columns, count):
     """Axes without ticks or frames, in reading order; those beyond `count` are empty."""
     axes = figure.subplots(rows, columns, squeeze=False).ravel()
@@ -363,8 +337,9 @@ def _write_numbers(axis, confusion, parts):
         axis.text(column, row, text, ha="center", va="center", color=colour, fontsize=size)
 
 
-def _drawable(class_names):
+def _drawable(class_names, other="class"):
     """The names, short; where the font, and those it falls back to, lack a letter, the number of the class."""
+    class_names = [" ".join(str(name).split()) for name in class_names]
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.font_manager import FontProperties
 
@@ -379,7 +354,7 @@ def _drawable(class_names):
                 return False
         return True
 
-    return [_short(name) if has_letters(name) else f"class {number}" for number, name in enumerate(class_names)]
+    return [_short(name) if has_letters(name) else f"{other} {number}" for number, name in enumerate(class_names)]
 
 
 def _short(name):

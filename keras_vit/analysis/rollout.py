@@ -26,7 +26,9 @@ def drop_smallest(attention: np.ndarray, share: float) -> np.ndarray:
     if not 0 <= share < 1:
         raise ValueError(f"`share` must be in [0, 1).\nReceived: share={share}.")
     kept = np.array(attention, "float64")
-    count = min(int(share * kept.shape[-1]), kept.shape[-1] - 1)
+    if not (kept.sum(axis=-1) > 0).all():
+        raise ValueError("each row of attention must have weights, and numbers only.\nReceived: a row without.")
+    count = min(int(round(share * kept.shape[-1], 6)), kept.shape[-1] - 1)  # of .29 * 100, 29
     if count:
         order = np.argsort(kept, axis=-1, kind="stable")
         np.put_along_axis(kept, order[..., :count], 0.0, axis=-1)

@@ -171,6 +171,11 @@ def test_wrong_input_is_named(tiny):
         keras_vit.attention_maps(tiny, images).rollout(discard=1.0)
     with pytest.raises(ValueError, match="all tokens"):
         mean_attention_distance(np.ones((1, 1, 1, 6, 6)), (2, 2), 16)
+    with pytest.raises(ValueError, match="`grid` must be at least 1"):
+        mean_attention_distance(np.ones((1, 1, 1, 6, 6)), (-3, -2), 16)
+    with pytest.raises(ValueError, match="must have weights"):
+        drop_smallest(np.zeros((2, 2)), 0.5)
+    assert (drop_smallest(np.full((1, 100), 0.01), 0.29) > 0).sum() == 71
     with pytest.raises(ValueError, match="blocks, images, heads"):
         rollout(np.ones((2, 3, 4)))
 

@@ -89,6 +89,15 @@ def test_planted_regions_have_colours_of_their_own():
     np.testing.assert_array_equal(analysis.pca_to_rgb(maps), colours)
 
 
+def test_components_that_tokens_do_not_have_are_no_colour():
+    line = np.arange(12.0).reshape(3, 4, 1) * np.random.default_rng(0).normal(size=7) + 0.37
+    colours = analysis.pca_to_rgb(line)
+    assert (colours[..., 0].min(), colours[..., 0].max()) == (0, 1)
+    np.testing.assert_array_equal(colours[..., 1:], 0)
+    assert analysis.pca_to_rgb(np.random.default_rng(0).random((1, 2, 8))).shape == (1, 2, 3)
+    np.testing.assert_array_equal(analysis.pca_to_rgb(np.ones((1, 1, 8))), np.zeros((1, 1, 3)))
+
+
 def test_planted_outlier_is_found_and_no_other():
     tokens = np.random.default_rng(4).normal(size=(2, 5, 7, 64))
     tokens[1, 2, 3] *= 5
@@ -146,8 +155,19 @@ def test_wrong_input_is_named():
         analysis.pca_to_rgb(np.zeros((5, 7)))
     with pytest.raises(ValueError, match="the same examples"):
         analysis.linear_cka(np.eye(3), np.eye(4))
-    with pytest.raises(ValueError, match="tell its examples apart"):
-        analysis.linear_cka(np.ones((3, 2)), np.eye(3))
+    with pytest.raises(ValueError, match="the same examples"):
+        analysis.linear_cka(np.random.random((2, 3, 4, 1)), np.random.random((2, 4, 3, 1)))
+    for same in (np.ones((3, 2)), np.full((3, 2), 0.1), np.full((3, 2), np.nan)):
+        with pytest.raises(ValueError, match="tell its examples apart"):
+            analysis.linear_cka(same, np.eye(3))
+    with pytest.raises(ValueError, match="must be finite"):
+        analysis.pca_to_rgb(np.full((2, 2, 3), np.nan))
+    for grid in ((3,), 3):
+        with pytest.raises(ValueError, match=r"must be \(h, w\)"):
+            analysis.position_similarity(model, grid)
+    for patch in (3, (1.0, 2.0)):
+        with pytest.raises(ValueError, match="`patch` must be"):
+            analysis.token_similarity(np.zeros((5, 7, 3)), patch)
     with pytest.raises(ValueError, match="without one"):
         analysis.logit_lens(model_of("none"), photos(model))
     bare = keras_vit.build(keras_vit.ViTConfig(4, 12, 1, 2, 17, position_embedding="none"), input_shape=SHAPE)

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from matplotlib.colors import to_rgb
 
-from keras_vit.analysis import plots
+from keras_vit.analysis import overlay, plots
 
 Image = pytest.importorskip("PIL.Image")
 RNG = np.random.default_rng(0)
@@ -72,26 +72,42 @@ def test_each_patch_has_its_similarities_in_its_place():
 def test_overlay_shows_a_map_that_is_nearly_even():
     """As relevance in a model that takes the mean, where each patch has its own part."""
     weights = np.random.default_rng(1).random((5, 7))
-    near = plots.overlay(PHOTO, 1 + weights * 1e-3)
-    assert np.abs(near.astype(int) - plots.overlay(PHOTO, weights)).max() <= 3
+    near = overlay(PHOTO, 1 + weights * 1e-3)
+    assert np.abs(near.astype(int) - overlay(PHOTO, weights)).max() <= 3
 
 
 def test_overlay_keeps_the_photo_where_the_map_is_highest_and_darkens_the_rest():
     weights = np.zeros((5, 7))
     weights[:, 5:] = 3.0
     white = np.full((80, 112, 3), 255, "uint8")
-    laid = plots.overlay(white, weights)
+    laid = overlay(white, weights)
     assert laid.shape == white.shape
     assert laid[:, -8:].min() > 240
     assert laid[:, :32].max() < 10
-    np.testing.assert_array_equal(plots.overlay(white, np.zeros((5, 7))), np.zeros_like(white))
-    np.testing.assert_array_equal(plots.overlay(white[..., 0], weights), laid)
+    for even in (np.zeros((5, 7)), np.full((5, 7), 0.3), 0.3 + 1e-9 * np.eye(5, 7), [[1.0]]):
+        np.testing.assert_array_equal(overlay(PHOTO, even), PHOTO)
+    np.testing.assert_array_equal(overlay(white[..., 0], weights), laid)
 
 
-@pytest.mark.parametrize("photo", [PHOTO / 255, PHOTO[..., :2], PHOTO[None]])
+def test_maps_without_a_difference_have_one_scale():
+    figure = plots.draw_maps([np.zeros((4, 6))] * 3, list("abc"), "x")
+    assert {axis.images[0].get_clim() for axis in figure.axes if axis.images} == {(0, 1)}
+    for wrong in ([np.full((4, 6), np.nan)], [np.eye(3), np.full((3, 3), np.inf)]):
+        with pytest.raises(ValueError, match="must be finite"):
+            plots.draw_maps(wrong, list("ab")[: len(wrong)], "x")
+    with pytest.raises(ValueError, match="a map must be"):
+        overlay(PHOTO, np.full((4, 6), np.nan))
+
+
+def test_titles_that_cannot_be_drawn_are_numbers_and_lines_are_one():
+    figure = plots.draw_overlays([PHOTO, PHOTO], [np.eye(3)] * 2, ["\u732b", "a\nb"])
+    assert [axis.get_title(loc="left") for axis in figure.axes] == ["number 0", "", "a b", ""]
+
+
+@pytest.mark.parametrize("photo", [PHOTO.astype(int) + 300, PHOTO / 255, PHOTO[..., :2], PHOTO[None]])
 def test_what_is_no_photo_is_named(photo):
     with pytest.raises(ValueError, match="a photo must be"):
-        plots.overlay(photo, np.ones((2, 2)))
+        overlay(photo, np.ones((2, 2)))
 
 
 def test_unknown_theme_is_named():

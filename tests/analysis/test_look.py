@@ -142,7 +142,7 @@ def test_patches_of_a_block_that_the_page_has_not_say_so(browser, seen):
     (missing,) = set(range(1, 6)) - set(facts["whole"])
     tab.locator("input.block").fill(str(missing))
     tab.locator(".stage").press("ArrowUp")
-    assert f"Of block {missing} the page has what the answer reads only" in tab.locator(".note").text_content()
+    assert f"of block {missing} the page has no more" in tab.locator(".note").text_content()
     assert wrong == []
     tab.close()
 
@@ -194,11 +194,21 @@ def test_nothing_is_written_over_and_wrong_words_are_named(seen, tmp_path):
             keras_vit.look(model, [photo], tmp_path / "out", blocks=blocks)
     with pytest.raises(FileNotFoundError):
         keras_vit.look(model, [photo, tmp_path / "none.png"], tmp_path / "out")
-    with pytest.raises(ValueError, match="`photos` must be files"):
-        keras_vit.look(model, [], tmp_path / "out")
     free = keras_vit.build(tiny_config(), input_shape=(None, None, 3), classes=7)
     with pytest.raises(ValueError, match="one image size"):
         keras_vit.look(free, [photo], tmp_path / "out")
     with pytest.raises(TypeError, match="must be a VisionTransformer"):
         keras_vit.look(model.layers[2], [photo], tmp_path / "out")
-    assert not (tmp_path / "out").exists()
+    for photos in ([], str(photo)):
+        with pytest.raises(ValueError, match="`photos` must be a list of files"):
+            keras_vit.look(model, photos, tmp_path / "out")
+    with pytest.raises(ValueError, match="`theme` must be"):
+        keras_vit.look(model, [photo], tmp_path / "out", theme="sepia")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_model_of_two_patches_and_one_output_is_looked_into(seen, tmp_path):
+    model = randomise(keras_vit.build(tiny_config(pooling="gap"), input_shape=(4, 8, 3), classes=1))
+    page = keras_vit.look(model, [seen["digit"][1]], tmp_path / "out", blocks=2)
+    (score,) = re.findall(r"score ([\d.]+)", page.read_text())
+    assert 0 < float(score) < 1
