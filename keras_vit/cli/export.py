@@ -23,7 +23,7 @@ def add_commands(top, command):
     """Adds this command to the parser; `command` makes it."""
     summary = "write a model for TensorFlow Serving, ONNX Runtime, LiteRT or OpenVINO"
     new = command(top, "export", export, summary, "keras-vit export run model.onnx --format onnx")
-    new.add_argument("model", metavar="MODEL", help="folder of a run, a .keras file, or as B/16")
+    new.add_argument("model", metavar="MODEL", help="folder of a run, a .keras file, a checkpoint, or as B/16")
     new.add_argument("path", metavar="PATH", type=path, help="the new file; of a SavedModel the folder of its versions")
     new.add_argument("--format", default="saved_model", choices=FORMATS, help="what to write")
     new.add_argument("--precision", default="float32", choices=PRECISIONS, help="of weights or computation")

@@ -12,7 +12,7 @@ def add_commands(top, command):
     """Adds this command to the parser; `command` makes it."""
     summary = "write what a model sees in photos: attention, relevance, similarity, on one page"
     new = command(top, "look", look, summary, "keras-vit look run photo.jpg --out seen")
-    new.add_argument("model", metavar="MODEL", help="folder of a run, a .keras file, or as B/16")
+    new.add_argument("model", metavar="MODEL", help="folder of a run, a .keras file, a checkpoint, or as B/16")
     new.add_argument("images", metavar="IMAGE", nargs="+", type=Path, help="photos")
     new.add_argument("--out", metavar="FOLDER", type=path, required=True, help="a new or empty folder")
     new.add_argument("--weights", metavar="NAME", help="for a variant; by default ImageNet's 1,000 classes")

@@ -1,4 +1,4 @@
-"""The model that a command is about: the folder of a run, a file, or a variant and weights."""
+"""The model that a command is about: the folder of a run, a file, a variant and weights, or published weights."""
 
 import os
 from pathlib import Path
@@ -6,33 +6,60 @@ from pathlib import Path
 from keras_vit.checks import did_you_mean
 from keras_vit.cli.printing import path
 from keras_vit.variants import BUILDERS, VARIANTS
+from keras_vit.weights.checkpoint import read_checkpoint
+from keras_vit.weights.hub import list_weights
 from keras_vit.weights.resolve import check_available
 
 _MODEL_FILE = "best.keras"
+_CHECKPOINTS = (".npz", ".safetensors")
 _IMAGENET_WEIGHTS = "augreg-imagenet21k+imagenet2012-224"  # what a variant gets
 
 
 def model_of(arguments):
     """The model, and the names of its classes if a run knows them."""
-    given = arguments.model
-    if given not in VARIANTS and given not in BUILDERS:
-        model, run = load_run(path(given))
+    found = _variant_and_weights(arguments)
+    if found is None:
+        model, run = load_run(path(arguments.model))
         return model, run.class_names
     from keras_vit.builders import build
 
-    variant = BUILDERS.get(given, given)
-    return build(variant, weights=arguments.weights or _IMAGENET_WEIGHTS), None
+    variant, weights = found
+    return build(variant, weights=weights), None
 
 
 def check_model(arguments):
     """Raises for a model that cannot be, before the seconds in which Keras is imported."""
-    given, weights = arguments.model, arguments.weights
-    if given in VARIANTS or given in BUILDERS:
-        return check_available(weights or _IMAGENET_WEIGHTS, BUILDERS.get(given, given))
-    if weights is not None:
+    given = arguments.model
+    if arguments.weights is not None and given not in VARIANTS and given not in BUILDERS:
         raise ValueError(f"`--weights` is for a variant, as B/16; a file has its own.\nReceived: {given!r}.")
+    found = _variant_and_weights(arguments)
+    if found is not None:
+        variant, weights = found
+        return check_available(weights, variant)
     near = did_you_mean(given, [*VARIANTS, *BUILDERS]) or f" Variants are {', '.join(VARIANTS)}."
     return check_run(path(given), f", or a variant as B/16.{near}")
+
+
+def _variant_and_weights(arguments):
+    """Of a variant, of weights that one variant has, or of a checkpoint; `None` for what is none of them."""
+    given, place = arguments.model, path(arguments.model)
+    if given in VARIANTS or given in BUILDERS:
+        return BUILDERS.get(given, given), arguments.weights or _IMAGENET_WEIGHTS
+    if place.suffix in _CHECKPOINTS and place.is_file():
+        checkpoint = read_checkpoint(place)
+        if checkpoint.variant() is None:
+            raise ValueError(
+                "a checkpoint tells its model if that is a published variant; else build it in Python.\n"
+                f"Received: {place}, {checkpoint.looks_like()}."
+            )
+        return checkpoint.variant(), place
+    variants = [record.variant for record in list_weights() if record.name == given]
+    if len(variants) > 1:
+        raise ValueError(
+            f"weights that several variants have go with one of them: {', '.join(variants)}.\n"
+            f"Received: {given!r}. Pass, as an example, `{variants[0]} --weights {given}`."
+        )
+    return (variants[0], given) if variants else None
 
 
 def check_run(place: Path, others=".") -> Path:

@@ -184,7 +184,9 @@ def _add_evaluate(new):
 
 def _add_predict(new):
     new.add_argument("images", metavar="IMAGE", nargs="+", type=path, help="a JPEG, PNG, WebP or BMP file")
-    new.add_argument("--model", required=True, metavar="MODEL", help="folder of a run, a .keras file, or as B/16")
+    new.add_argument(
+        "--model", required=True, metavar="MODEL", help="folder of a run, a .keras file, a checkpoint, or as B/16"
+    )
     new.add_argument("--weights", metavar="NAME", help="for a variant; by default ImageNet's 1,000 classes")
     new.add_argument("--top", type=int, default=5, metavar="K", help="classes to name")
     new.add_argument("--json", action="store_true", help="print JSON, for programs")

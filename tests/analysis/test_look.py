@@ -183,6 +183,19 @@ def test_command_writes_the_same_page(seen, tmp_path, capsys):
     assert (tmp_path / "out" / "index.html").read_text() == expected.read_text()
 
 
+def test_command_takes_a_checkpoint_and_says_which_weights_need_a_variant(seen, tmp_path, capsys):
+    photo, out = str(seen["digit"][1]), str(tmp_path / "out")
+    model = keras_vit.ViTTi16(classes=2, input_shape=(32, 48, 3))
+    keras_vit.save_checkpoint(model, tmp_path / "ti.npz")
+    assert cli.main(["look", str(tmp_path / "ti.npz"), photo, "--out", out]) == 0
+    assert "12 blocks of 3 heads" in (tmp_path / "out" / "index.html").read_text()
+    keras_vit.save_checkpoint(seen["digit"][0], tmp_path / "tiny.npz")
+    assert cli.main(["look", str(tmp_path / "tiny.npz"), photo, "--out", out]) == 1
+    assert "a checkpoint tells its model if that is a published variant" in capsys.readouterr().err
+    assert cli.main(["look", "augreg-imagenet21k", photo, "--out", out]) == 1
+    assert "Ti/16 --weights augreg-imagenet21k" in capsys.readouterr().err
+
+
 def test_nothing_is_written_over_and_wrong_words_are_named(seen, tmp_path):
     model, photo, page = seen["rectangular"]
     with pytest.raises(ValueError, match="`out` must be a new or empty folder"):
