@@ -1,6 +1,6 @@
 """The public names, in reading order; `import keras_vit` gives them all."""
 
-from keras_vit import analysis, layers
+from keras_vit import analysis, layers, studies
 from keras_vit.analysis import attention_maps, class_relevance, features
 from keras_vit.analysis.look import look
 from keras_vit.augmentation import AUGMENTATIONS, Augmentation
@@ -91,6 +91,8 @@ __all__ = [
     "class_relevance",
     "look",
     "analysis",
+    # the paper's ablations
+    "studies",
     # weights
     "list_weights",
     "find_weights",

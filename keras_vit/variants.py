@@ -10,7 +10,9 @@ from keras_vit.checks import check_choice, check_number, check_positive_int, che
 
 POOLINGS = ("token", "gap", "map", "none")
 ACTIVATIONS = ("gelu_tanh", "gelu")
-POSITION_EMBEDDINGS = ("learned", "sincos2d", "none")
+POSITION_EMBEDDINGS = ("learned", "learned2d", "relative", "sincos2d", "none")
+POSITION_INJECTIONS = ("stem", "blocks", "blocks_shared")
+ATTENTIONS = ("global", "axial")
 LAST_BLOCKS = ("pooled", "all")
 
 _POSITIVE = ("patch_size", "hidden_size", "num_layers", "num_heads", "mlp_dim")
@@ -23,6 +25,8 @@ _CHOICES = {
     "pooling": POOLINGS,
     "activation": ACTIVATIONS,
     "position_embedding": POSITION_EMBEDDINGS,
+    "position_injection": POSITION_INJECTIONS,
+    "attention": ATTENTIONS,
     "last_block": LAST_BLOCKS,
 }
 
@@ -48,7 +52,9 @@ class ViTConfig:
         attention_dropout_rate: on the attention weights, in [0, 1).
         stochastic_depth_rate: of the last block; block l of L has l/(L-1) of it, in [0, 1).
         activation: `"gelu_tanh"` as the official weights need it, or exact `"gelu"`.
-        position_embedding: `"learned"`, fixed `"sincos2d"` (arXiv:2205.01580), or `"none"`.
+        position_embedding: `"learned"` (a vector for each patch), `"learned2d"` (half a vector for each column and
+            each row), `"relative"` (in every block, by how far apart two patches are in reading order; all three of
+            appendix D.4), fixed `"sincos2d"` (arXiv:2205.01580), or `"none"`.
         last_block: `"pooled"` computes in the last block only the tokens that the pooling reads (the
             same numbers in less time), `"all"` computes every token.
         layer_norm_epsilon: of every LayerNorm; 1e-6 in the official code and timm, 1e-12 in transformers.
@@ -57,6 +63,10 @@ class ViTConfig:
         patch_dropout_rate: share of the patch tokens that training leaves out, before the first block, in [0, 1).
         rematerialize: whether training computes every block again on the way back instead of keeping what is
             inside it: the same numbers, about a third more time, and far less memory.
+        position_injection: where positions are added: once behind the `"stem"`, before each of the `"blocks"` with
+            tables of their own, or there with one table, `"blocks_shared"` (appendix D.4, table 8).
+        attention: `"global"`, or `"axial"`: each block attends along rows, then along columns, with an MLP behind
+            each, so without a class token (appendix D.6).
 
     Raises:
         TypeError: for a value of the wrong type.
@@ -83,6 +93,8 @@ class ViTConfig:
     distilled: bool = False
     patch_dropout_rate: float = 0.0
     rematerialize: bool = False
+    position_injection: str = "stem"
+    attention: str = "global"
 
     def __post_init__(self):
         for field in _POSITIVE:
@@ -111,11 +123,8 @@ class ViTConfig:
                 '`pooling="token"` reads the class token, so there must be one.\n'
                 'Received: class_token=False. Pass `pooling="gap"`, or leave `class_token` out.'
             )
-        if self.position_embedding == "sincos2d" and self.hidden_size % 4:
-            raise ValueError(
-                '`position_embedding="sincos2d"` fills a token with sine and cosine of two coordinates, '
-                f"so `hidden_size` must be a multiple of 4.\nReceived: hidden_size={self.hidden_size}."
-            )
+        self._check_positions()
+        self._check_axial()
         self._check_distilled()
         if not isinstance(self.rematerialize, bool):
             raise TypeError(f"`rematerialize` must be True or False.\nReceived: rematerialize={self.rematerialize!r}.")
@@ -131,6 +140,47 @@ class ViTConfig:
             raise ValueError(
                 "the ResNet's GroupNorm has 32 groups, so 64 * `resnet_width_factor` must be a positive "
                 f"multiple of 32.\nReceived: resnet_width_factor={self.resnet_width_factor}."
+            )
+
+    def _check_positions(self):
+        kind, injection = self.position_embedding, self.position_injection
+        if kind == "sincos2d" and self.hidden_size % 4:
+            raise ValueError(
+                '`position_embedding="sincos2d"` fills a token with sine and cosine of two coordinates, '
+                f"so `hidden_size` must be a multiple of 4.\nReceived: hidden_size={self.hidden_size}."
+            )
+        if kind == "learned2d" and self.hidden_size % 2:
+            raise ValueError(
+                '`position_embedding="learned2d"` gives half of a token to the column and half to the row, '
+                f"so `hidden_size` must be even.\nReceived: hidden_size={self.hidden_size}."
+            )
+        if injection != "stem" and kind in ("relative", "none"):
+            raise ValueError(
+                "`position_injection` says where positions are added to tokens, and relative ones are not: every "
+                f"block's attention has its own.\nReceived: position_embedding={kind!r}, "
+                f"position_injection={injection!r}. Leave `position_injection` out."
+            )
+        if self.patch_dropout_rate and (kind == "relative" or injection != "stem"):
+            raise ValueError(
+                "behind `patch_dropout_rate` no block knows the places of the patches that stay, so their positions "
+                f"must be added before.\nReceived: patch_dropout_rate={self.patch_dropout_rate}, "
+                f"position_embedding={kind!r}, position_injection={injection!r}."
+            )
+
+    def _check_axial(self):
+        if self.attention == "global":
+            return
+        if self.has_class_token or self.distilled:
+            raise ValueError(
+                '`attention="axial"` attends along rows and columns of patches, in none of which a class token is.\n'
+                f"Received: pooling={self.pooling!r}, class_token={self.class_token}, distilled={self.distilled}. "
+                'Pass `pooling="gap"`, or `"map"`, or `"none"` with `class_token=False`.'
+            )
+        if self.position_embedding == "relative" or self.patch_dropout_rate:
+            raise ValueError(
+                '`attention="axial"` needs all patches in their grid, and their positions before the blocks.\n'
+                f"Received: position_embedding={self.position_embedding!r}, "
+                f"patch_dropout_rate={self.patch_dropout_rate}."
             )
 
     def _check_distilled(self):

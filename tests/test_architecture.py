@@ -26,7 +26,7 @@ PACKAGE = ROOT / "keras_vit"
 TIERS = [
     {"annotations", "checks", "escaping", "version", "files", "silence"},
     {"variants", "posembed"},
-    {"recipes", "datasets", "keras_private", "resizing", "resuming"},
+    {"recipes", "datasets", "studies", "keras_private", "resizing", "resuming"},
     {"layers", "preprocessing", "augmentation", "images"},
     {"model", "data"},
     {"weights", "evaluation", "distillation", "training", "analysis"},
@@ -51,6 +51,7 @@ NO_KERAS = {
     "variants",
     "posembed",
     "datasets",
+    "studies",
     "preprocessing",
     "resizing",
     "__main__",

@@ -28,7 +28,14 @@ LAYERS = {
         "kind": "sincos2d",
         "resize_method": "bilinear",
     },
-    "MultiHeadAttention": {"hidden_size": 12, "num_heads": 3, "dropout_rate": 0.1},
+    "RelativePositions": {"hidden_size": 12, "num_heads": 3, "num_patches": 6, "num_prefix_tokens": 1},
+    "MultiHeadAttention": {
+        "hidden_size": 12,
+        "num_heads": 3,
+        "dropout_rate": 0.1,
+        "relative_patches": 6,
+        "num_prefix_tokens": 1,
+    },
     "MlpBlock": {"hidden_size": 12, "mlp_dim": 17, "dropout_rate": 0.1, "activation": "gelu"},
     "TransformerBlock": {
         "hidden_size": 12,
@@ -38,7 +45,21 @@ LAYERS = {
         "attention_dropout_rate": 0.2,
         "stochastic_depth_rate": 0.3,
         "activation": "gelu",
-        "num_output_tokens": 2,
+        "num_output_tokens": None,  # with another there are no relative positions
+        "layer_norm_epsilon": 1e-5,
+        "rematerialize": True,
+        "relative_patches": 6,
+        "num_prefix_tokens": 1,
+    },
+    "AxialBlock": {
+        "hidden_size": 12,
+        "num_heads": 3,
+        "mlp_dim": 17,
+        "patch_size": 4,
+        "dropout_rate": 0.1,
+        "attention_dropout_rate": 0.2,
+        "stochastic_depth_rate": 0.3,
+        "activation": "gelu",
         "layer_norm_epsilon": 1e-5,
         "rematerialize": True,
     },
@@ -62,6 +83,9 @@ MODELS = {
     "sincos": {"position_embedding": "sincos2d", "representation_size": 9},
     "hybrid": {"resnet_stages": (1,), "resnet_width_factor": 0.5, "patch_size": 1},
     "regularised": {"dropout_rate": 0.1, "attention_dropout_rate": 0.1, "stochastic_depth_rate": 0.1},
+    "relative": {"position_embedding": "relative"},
+    "positions_in_blocks": {"position_embedding": "learned2d", "position_injection": "blocks_shared"},
+    "axial": {"attention": "axial", "pooling": "gap"},
     "cheaper": {"patch_dropout_rate": 0.5, "rematerialize": True},
 }
 RELOAD = (

@@ -9,7 +9,7 @@ import numpy as np
 from keras import ops
 
 from keras_vit.analysis.distance import mean_attention_distance
-from keras_vit.analysis.inner import batches, network_into, vision_transformer_in
+from keras_vit.analysis.inner import batches, check_attends_to_all, network_into, vision_transformer_in
 from keras_vit.analysis.rollout import rollout
 from keras_vit.annotations import Pair
 from keras_vit.keras_private import flatten_layers
@@ -83,6 +83,7 @@ def attention_maps(model: keras.Model, images: Any, batch_size: int = 8) -> Atte
     Source: arXiv:2010.11929, equation 6.
     """
     inner = vision_transformer_in(model)
+    check_attends_to_all(inner)
     before = network_into(model, inner)
     found = []
     for batch in batches(images, batch_size):

@@ -10,7 +10,7 @@ from keras import ops
 from keras_vit.analysis.inner import check_grid, vision_transformer_in
 from keras_vit.annotations import Pair
 from keras_vit.checks import check_positive, check_positive_int
-from keras_vit.model.stations import layer_named
+from keras_vit.model.stations import position_layers
 
 _ROUNDING = 1e-12  # share of the variance, or of a square, below which there is nothing but rounding
 
@@ -46,20 +46,22 @@ def position_similarity(model: keras.Model, grid: Pair | None = None) -> np.ndar
     Args:
         model: a `VisionTransformer` with positions, learned or not, or a model that has one among its layers.
         grid: `(h, w)` to which the table is resized first, as for images of another size; by default the table's own.
+            Of tables before every block, the first one is compared.
 
     Returns:
         `(h, w, h, w)`: `[y, x]` is the map of the patch in row y and column x. A patch of zeros is like none.
 
     Raises:
-        ValueError: for a model without positions.
+        ValueError: for a model without positions, or with relative ones, which no patch has by itself.
     """
     inner = vision_transformer_in(model)
-    layer = layer_named(inner, "position_embedding")
-    if layer is None:
+    layers = position_layers(inner)
+    if not layers:
         raise ValueError(
-            f"a model must have position embeddings to compare them.\nReceived: {inner.name!r}, "
+            f"a model must add position embeddings to its tokens to compare them.\nReceived: {inner.name!r}, "
             f"with position_embedding={inner.config.position_embedding!r}."
         )
+    layer = layers[0]
     grid = layer.grid if grid is None else check_grid(grid)
     table = _float64(layer.table_at(grid))[0, layer.num_prefix_tokens :]
     unit = _unit(table)

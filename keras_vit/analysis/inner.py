@@ -36,6 +36,15 @@ def vision_transformer_in(model: keras.Model) -> VisionTransformer:
     return found[0]
 
 
+def check_attends_to_all(inner: VisionTransformer) -> None:
+    """Raises for axial attention, whose weights are those of lines and not of all tokens."""
+    if inner.config.attention == "axial":
+        raise ValueError(
+            "attention maps have weights from every token to every token, which axial attention never has.\n"
+            f"Received: {inner.name!r} with attention='axial'. `features` and the pictures of tokens are there for it."
+        )
+
+
 def network_into(model: keras.Model, inner: VisionTransformer) -> keras.Model | None:
     """What a model computes before `inner`, from its own input to the images of `inner`; `None` for nothing.
 

@@ -21,7 +21,7 @@ from keras_vit.checks import check_choice, check_installed, check_positive_int
 from keras_vit.escaping import printable
 from keras_vit.images.read import read_image
 from keras_vit.model.heads import has_head, output_activation
-from keras_vit.model.stations import encoder_blocks
+from keras_vit.model.stations import encoder_blocks, position_layers
 from keras_vit.model.vision_transformer import VisionTransformer, check_vision_transformer
 from keras_vit.preprocessing import default_names
 
@@ -139,7 +139,7 @@ def _draw_model(model, seen, folder, theme):
     """What does not depend on the photo, but for the distance, which is the mean over all."""
     distances = np.mean([photo.maps.mean_distance() for photo in seen], axis=0)
     plots.draw_attention_distance(distances, path=folder / "attention_distance.png", theme=theme)
-    if model.config.position_embedding != "none":
+    if position_layers(model):
         plots.draw_position_similarity(
             position_similarity(model, seen[0].maps.grid), path=folder / "positions.png", theme=theme
         )

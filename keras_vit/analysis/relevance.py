@@ -11,7 +11,7 @@ import numpy as np
 from keras import ops
 
 from keras_vit.analysis.attention import as_maps
-from keras_vit.analysis.inner import batches, network_into, vision_transformer_in
+from keras_vit.analysis.inner import batches, check_attends_to_all, network_into, vision_transformer_in
 from keras_vit.annotations import Tensor
 from keras_vit.layers.watching import recording, watching
 
@@ -38,6 +38,7 @@ def class_relevance(
         ValueError: as `attention_maps`; for a model that does not answer `(B, K)`, or classes out of range.
     """
     inner = vision_transformer_in(model)
+    check_attends_to_all(inner)
     before = network_into(model, inner)
     chosen = None if classes is None else _check_classes(model, classes, images)
     maps, start = [], 0

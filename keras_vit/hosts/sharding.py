@@ -15,7 +15,7 @@ ITEM = 4  # bytes of a number: weights are float32
 _FIRST = r"attention/(query|key|value)|mlp/dense_1"  # cut by their outputs: each device computes its heads and width
 _SECOND = r"attention/out|mlp/dense_2"  # cut by their inputs: the parts of the product are added up
 # Layers whose tokens (B, T, D) lie with their images: else XLA may cut them along D, and send them instead of weights.
-_ANCHORS = r"patch_embedding|class_token|position_embedding|block_\d+|encoder_norm"
+_ANCHORS = r"patch_embedding|class_token|position_embedding\w*|block_\d+|encoder_norm"
 _ANY_SCOPE = "(?:.*/)?"  # a model may be built in a scope of names
 
 

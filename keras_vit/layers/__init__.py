@@ -6,11 +6,13 @@ side, `h w` patch grid, `N = h*w` patches, `T` tokens in the encoder, `D` token 
 """
 
 from keras_vit.layers.attention import MultiHeadAttention
+from keras_vit.layers.axial import AxialBlock
 from keras_vit.layers.encoder import MlpBlock, TransformerBlock
 from keras_vit.layers.heads import AttentionPooling, TokenPooling
 from keras_vit.layers.patches import PatchEmbedding
+from keras_vit.layers.positions import AddPositionEmbs, RelativePositions
 from keras_vit.layers.resnet import ResNetRoot, ResNetUnit, StdConv2D
-from keras_vit.layers.tokens import AddPositionEmbs, ClassToken, PatchDropout
+from keras_vit.layers.tokens import ClassToken, PatchDropout
 
 __all__ = [
     "StdConv2D",
@@ -20,9 +22,11 @@ __all__ = [
     "ClassToken",
     "AddPositionEmbs",
     "PatchDropout",
+    "RelativePositions",
     "MultiHeadAttention",
     "MlpBlock",
     "TransformerBlock",
+    "AxialBlock",
     "TokenPooling",
     "AttentionPooling",
 ]

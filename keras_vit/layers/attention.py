@@ -15,6 +15,7 @@ from keras_vit.checks import check_positive_int
 from keras_vit.layers import gradients
 from keras_vit.layers.composite import CastingLayer
 from keras_vit.layers.dropout import Dropout
+from keras_vit.layers.positions import RelativePositions
 from keras_vit.layers.watching import watcher
 
 
@@ -29,6 +30,9 @@ class MultiHeadAttention(CastingLayer):
         hidden_size: D, size of a token.
         num_heads: A; must divide `hidden_size`.
         dropout_rate: on the attention weights, in [0, 1).
+        relative_patches: N, number of patches with relative positions, the last ones of all tokens; or `None` for
+            attention that sees no places. Only without `queries`.
+        num_prefix_tokens: tokens before those patches.
 
     Call arguments:
         tokens: `(B, T, D)`, from which keys and values come.
@@ -41,7 +45,15 @@ class MultiHeadAttention(CastingLayer):
     Source: arXiv:2010.11929, appendix A, eq. 5-8.
     """
 
-    def __init__(self, hidden_size: int, num_heads: int, dropout_rate: float = 0.0, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        hidden_size: int,
+        num_heads: int,
+        dropout_rate: float = 0.0,
+        relative_patches: int | None = None,
+        num_prefix_tokens: int = 0,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
         hidden_size = check_positive_int("hidden_size", hidden_size)
         num_heads = check_positive_int("num_heads", num_heads)
@@ -53,14 +65,25 @@ class MultiHeadAttention(CastingLayer):
         self.hidden_size = hidden_size
         self.num_heads = num_heads
         self.dropout_rate = dropout_rate
+        self.relative_patches = relative_patches
+        self.num_prefix_tokens = num_prefix_tokens
         self.query, self.key, self.value, self.out = (
             keras.layers.Dense(hidden_size, kernel_initializer="glorot_uniform", dtype=self.dtype_policy, name=name)
             for name in ("query", "key", "value", "out")
         )
         self.dropout = Dropout(dropout_rate, dtype=self.dtype_policy, name="dropout")
+        self.relative = None
+        if relative_patches is not None:
+            self.relative = RelativePositions(
+                hidden_size, num_heads, relative_patches, num_prefix_tokens, dtype=self.dtype_policy, name="relative"
+            )
 
     def build(self, tokens_shape: Shape, queries_shape: Shape | None = None) -> None:
-        self.build_parts(*((dense, (None, tokens_shape[-1])) for dense in (self.query, self.key, self.value, self.out)))
+        denses, heads = (self.query, self.key, self.value, self.out), self.num_heads
+        parts: list = [(dense, (None, tokens_shape[-1])) for dense in denses]
+        if self.relative is not None:
+            parts.append((self.relative, (None, heads, None, self.hidden_size // heads)))
+        self.build_parts(*parts)
 
     def call(
         self, tokens: Tensor, queries: Tensor = None, norm: keras.Layer | None = None, training: bool | None = None
@@ -68,10 +91,11 @@ class MultiHeadAttention(CastingLayer):
         tokens, queries = (self.in_our_dtype(tensor) for tensor in (tokens, queries))
         query, key, value = self._project(tokens, queries, norm, training)
         watch = watcher()
-        if watch is None and gradients.applies(training) and not self.dropout_rate:
+        if watch is None and gradients.applies(training) and not self.dropout_rate and self.relative is None:
             mixed = gradients.attention(query, key, value)  # (B, A, Q, D/A)
         else:
-            weights = _softmax(query, key) if watch is None else watch(self, _softmax(query, key))
+            weights = self._weights(query, key, queries)
+            weights = weights if watch is None else watch(self, weights)
             mixed = ops.matmul(self.dropout(weights, training=training), value)
         mixed = ops.transpose(mixed, (0, 2, 1, 3))  # (B, Q, A, D/A)
         mixed = self.out(ops.reshape(mixed, (-1, self.hidden_size)))  # (B*Q, D)
@@ -84,7 +108,19 @@ class MultiHeadAttention(CastingLayer):
         Takes the arguments of a call, so in a `TransformerBlock` the tokens behind its first LayerNorm.
         """
         query, key, _ = self._project(tokens, queries)
-        return _softmax(query, key)
+        return self._weights(query, key, queries)
+
+    def _weights(self, query, key, queries):
+        """`(B, A, Q, T)`; `queries` are those of the call, with which there is no relative position."""
+        logits = ops.matmul(query, key)  # (B, A, Q, T)
+        if self.relative is not None and queries is not None:
+            raise ValueError(
+                "relative positions are those of tokens to each other, so there can be no `queries` beside them.\n"
+                f"Received: queries of shape {queries.shape}, relative_patches={self.relative_patches}."
+            )
+        logits = logits if self.relative is None else logits + self.relative(query)
+        weights = ops.softmax(ops.cast(logits, keras.backend.result_type(logits.dtype, "float32")), axis=-1)
+        return ops.cast(weights, logits.dtype)
 
     def _project(self, tokens, queries=None, norm=None, training=None):
         """Query `(B, A, Q, D/A)`, scaled, key `(B, A, D/A, T)` and value `(B, A, T, D/A)`."""
@@ -111,10 +147,6 @@ class MultiHeadAttention(CastingLayer):
             "hidden_size": self.hidden_size,
             "num_heads": self.num_heads,
             "dropout_rate": self.dropout_rate,
+            "relative_patches": self.relative_patches,
+            "num_prefix_tokens": self.num_prefix_tokens,
         }
-
-
-def _softmax(query, key):
-    logits = ops.matmul(query, key)  # (B, A, Q, T)
-    weights = ops.softmax(ops.cast(logits, keras.backend.result_type(logits.dtype, "float32")), axis=-1)
-    return ops.cast(weights, logits.dtype)

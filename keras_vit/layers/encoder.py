@@ -136,6 +136,9 @@ class TransformerBlock(CompositeLayer):
         layer_norm_epsilon: added to the variance in both LayerNorms.
         rematerialize: whether training keeps the block's input alone and computes what is inside once more on the
             way back. The numbers are the same, dropout's masks too.
+        relative_patches: N, number of patches, for relative positions in the attention (`RelativePositions`); not with
+            `num_output_tokens`.
+        num_prefix_tokens: tokens before those patches.
 
     Call arguments:
         tokens: `(B, T, D)`.
@@ -158,11 +161,12 @@ class TransformerBlock(CompositeLayer):
         num_output_tokens: int | None = None,
         layer_norm_epsilon: float = NORM_EPSILON,
         rematerialize: bool = False,
+        relative_patches: int | None = None,
+        num_prefix_tokens: int = 0,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        if num_output_tokens is not None:
-            num_output_tokens = check_positive_int("num_output_tokens", num_output_tokens)
+        _check_tokens(num_output_tokens, relative_patches)
         self.hidden_size = check_positive_int("hidden_size", hidden_size)
         self.num_heads = check_positive_int("num_heads", num_heads)
         self.mlp_dim = check_positive_int("mlp_dim", mlp_dim)
@@ -173,10 +177,13 @@ class TransformerBlock(CompositeLayer):
         self.num_output_tokens = num_output_tokens
         self.layer_norm_epsilon = layer_norm_epsilon
         self.rematerialize = rematerialize
+        self.relative_patches = relative_patches
+        self.num_prefix_tokens = num_prefix_tokens
         dtype = self.dtype_policy
         self.norm_1 = layer_norm(dtype, "norm_1", layer_norm_epsilon)
+        places = (relative_patches, num_prefix_tokens)
         self.attention = MultiHeadAttention(
-            hidden_size, num_heads, attention_dropout_rate, dtype=dtype, name="attention"
+            hidden_size, num_heads, attention_dropout_rate, *places, dtype=dtype, name="attention"
         )
         self.dropout = Dropout(dropout_rate, dtype=dtype, name="dropout")
         self.norm_2 = layer_norm(dtype, "norm_2", layer_norm_epsilon)
@@ -200,14 +207,14 @@ class TransformerBlock(CompositeLayer):
             return self.every_token(tokens, training)
         x = self.norm_1(tokens, training=training)
         queries, tokens = x[:, : self.num_output_tokens], tokens[:, : self.num_output_tokens]  # (B, k, D)
-        return self._add(tokens, self.attention(x, queries, training=training), training)
+        return self.add_branches(tokens, self.attention(x, queries, training=training), training)
 
     def every_token(self, tokens: Tensor, training: bool | None = None) -> Tensor:
         """What a call gives for all tokens, `(B, T, D)`, whatever `num_output_tokens` says."""
-        return self._add(tokens, self.attention(tokens, norm=self.norm_1, training=training), training)
+        return self.add_branches(tokens, self.attention(tokens, norm=self.norm_1, training=training), training)
 
-    def _add(self, tokens, x, training):
-        """Both halves' skip connections, from the output `x` of the attention."""
+    def add_branches(self, tokens: Tensor, x: Tensor, training: bool | None) -> Tensor:
+        """The two skip connections, from the attention's input `(B, T, D)` and its output `x`."""
         tokens = tokens + self.stochastic_depth_1(self.dropout(x, training=training), training=training)
         x = self.mlp(tokens, norm=self.norm_2, training=training)
         return tokens + self.stochastic_depth_2(x, training=training)
@@ -229,4 +236,17 @@ class TransformerBlock(CompositeLayer):
             "num_output_tokens": self.num_output_tokens,
             "layer_norm_epsilon": self.layer_norm_epsilon,
             "rematerialize": self.rematerialize,
+            "relative_patches": self.relative_patches,
+            "num_prefix_tokens": self.num_prefix_tokens,
         }
+
+
+def _check_tokens(num_output_tokens, relative_patches):
+    if num_output_tokens is None:
+        return
+    check_positive_int("num_output_tokens", num_output_tokens)
+    if relative_patches is not None:
+        raise ValueError(
+            "relative positions are those of all tokens to each other, so a block with them computes all.\n"
+            f"Received: num_output_tokens={num_output_tokens}, relative_patches={relative_patches}."
+        )

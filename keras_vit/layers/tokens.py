@@ -1,18 +1,13 @@
-"""What happens to the patch tokens before the encoder: class token and position table (equation 1), patch dropout.
-
-In the official code the class token is prepended first and has a row of the position table of its own.
-"""
+"""Which tokens there are: the class token before the patches (equation 1), and patches that training leaves out."""
 
 from typing import Any
 
 import keras
-import numpy as np
 from keras import ops
 
-from keras_vit.annotations import Arguments, Pair, Shape, Tensor
-from keras_vit.checks import check_choice, check_rate
+from keras_vit.annotations import Arguments, Shape, Tensor
+from keras_vit.checks import check_rate
 from keras_vit.layers.dropout import uniform
-from keras_vit.posembed import RESIZE_METHODS, resize_matrix, resize_pos_embed, sincos2d
 
 
 @keras.saving.register_keras_serializable("keras_vit")
@@ -39,122 +34,6 @@ class ClassToken(keras.layers.Layer):
     def compute_output_shape(self, input_shape: Shape) -> Shape:
         batch, num_tokens, size = input_shape
         return (batch, None if num_tokens is None else num_tokens + 1, size)
-
-
-@keras.saving.register_keras_serializable("keras_vit")
-class AddPositionEmbs(keras.layers.Layer):
-    """Adds a position table to the tokens, resized inside the graph if another grid arrives.
-
-    Args:
-        grid: `(h, w)` of the table.
-        patch_size: P, side of a patch in pixels of the map that the patches were cut from.
-        num_prefix_tokens: tokens before the patches, with rows of their own: 1 with a class token.
-        kind: `"learned"`, or fixed `"sincos2d"`, computed anew for each grid (zeros for prefix tokens).
-        resize_method: one of `keras_vit.posembed.RESIZE_METHODS`, for learned tables.
-
-    Call arguments:
-        tokens: `(B, num_prefix_tokens + N, D)`.
-        cut_map: `(B, H, W, ...)`, what the patches were cut from; only H and W are read. Without
-            it the tokens must have the table's grid.
-
-    Returns:
-        The shape of `tokens`.
-
-    Source: arXiv:2010.11929, section 3.1 (E_pos in eq. 1) and 3.2 (2-D interpolation).
-    """
-
-    def __init__(
-        self,
-        grid: Pair,
-        patch_size: int,
-        num_prefix_tokens: int = 1,
-        kind: str = "learned",
-        resize_method: str = "align_corners",
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(**kwargs)
-        check_choice("kind", kind, ("learned", "sincos2d"))
-        check_choice("resize_method", resize_method, RESIZE_METHODS)
-        self.grid: Any = tuple(int(n) for n in grid)
-        self.patch_size = patch_size
-        self.num_prefix_tokens = num_prefix_tokens
-        self.kind = kind
-        self.resize_method = resize_method
-
-    def build(self, tokens_shape: Shape, cut_map_shape: Shape | None = None) -> None:
-        rows = self.num_prefix_tokens + self.grid[0] * self.grid[1]
-        if cut_map_shape is None and tokens_shape[1] not in (None, rows):
-            raise ValueError(
-                "`tokens` must have `num_prefix_tokens` tokens and one per patch of `grid` if no `cut_map` is given.\n"
-                f"Received: {tokens_shape[1]} tokens, num_prefix_tokens={self.num_prefix_tokens}, grid={self.grid}."
-            )
-        if self.kind == "learned":
-            self.table = self.add_weight(
-                name="table",
-                shape=(1, rows, tokens_shape[-1]),
-                initializer=keras.initializers.RandomNormal(stddev=0.02),  # official code; big_vision: 1/sqrt(D)
-            )
-        else:
-            self.table = _sincos_table(self.grid, tokens_shape[-1], self.num_prefix_tokens)
-
-    def call(self, tokens: Tensor, cut_map: Tensor = None) -> Tensor:
-        grid = self.grid
-        if cut_map is not None:
-            grid = tuple(side // self.patch_size for side in ops.shape(cut_map)[1:3])
-        return tokens + ops.cast(self._table_for(grid, tokens.shape[-1]), tokens.dtype)
-
-    def _table_for(self, grid, size):
-        """`(1, T, D)` for a grid of ints, or of scalar tensors that only the graph knows."""
-        known = all(isinstance(n, int) for n in grid)
-        if known and tuple(grid) == self.grid:
-            return self.table
-        if known and self.kind == "sincos2d":
-            return _sincos_table(grid, size, self.num_prefix_tokens)
-        lengths = [ops.cast(n, "float32") for n in grid]
-        indices = [ops.cast(ops.arange(n), "float32") for n in grid]
-        if self.kind == "sincos2d":
-            prefix = ops.zeros((1, self.num_prefix_tokens, size))
-            rows, columns = indices
-            patches = ops.expand_dims(sincos2d(rows, columns, size, xp=ops), 0)  # (1, N, D)
-            return ops.concatenate([prefix, patches], axis=1)
-        table = ops.cast(self.table, "float32")
-        prefix, patches = table[:, : self.num_prefix_tokens], table[:, self.num_prefix_tokens :]
-        rows, columns = (
-            ops.cast(resize_matrix(i, n, old, self.resize_method, ops), "float32")
-            for i, n, old in zip(indices, lengths, self.grid, strict=True)
-        )
-        patches = ops.reshape(patches, (*self.grid, size))  # (h, w, D)
-        patches = ops.einsum("ih,hwd->iwd", rows, patches)
-        patches = ops.einsum("jw,iwd->ijd", columns, patches)
-        return ops.concatenate([prefix, ops.reshape(patches, (1, -1, size))], axis=1)  # (1, T, D)
-
-    def table_at(self, grid: Pair) -> Tensor:
-        """The table `(1, T, D)` as NumPy for `grid`; a learned one is resized by `resize_method`."""
-        if self.kind == "sincos2d":
-            return _sincos_table(grid, self.table.shape[-1], self.num_prefix_tokens)
-        table = ops.convert_to_numpy(self.table)
-        return resize_pos_embed(
-            table, grid, self.grid, num_prefix_tokens=self.num_prefix_tokens, method=self.resize_method
-        )
-
-    def compute_output_shape(self, tokens_shape: Shape, cut_map_shape: Shape | None = None) -> Shape:
-        return tuple(tokens_shape)
-
-    def get_config(self) -> Arguments:
-        return {
-            **super().get_config(),
-            "grid": self.grid,
-            "patch_size": self.patch_size,
-            "num_prefix_tokens": self.num_prefix_tokens,
-            "kind": self.kind,
-            "resize_method": self.resize_method,
-        }
-
-
-def _sincos_table(grid, size, num_prefix_tokens):
-    patches = sincos2d(np.arange(grid[0], dtype="float64"), np.arange(grid[1], dtype="float64"), size)
-    prefix = np.zeros((num_prefix_tokens, size))
-    return np.concatenate([prefix, patches])[None].astype("float32")
 
 
 @keras.saving.register_keras_serializable("keras_vit")

@@ -6,7 +6,7 @@ The name of a weight is its Keras path, as `block_00/attention/query/kernel`.
 import keras
 
 from keras_vit.keras_private import flatten_layers
-from keras_vit.layers import TransformerBlock
+from keras_vit.layers import AddPositionEmbs, AxialBlock, TransformerBlock
 
 _KERAS_LAYERS = ("encoder_norm", "pre_logits", "head", "head_distillation")  # Keras' own layers among ours
 
@@ -17,8 +17,13 @@ def layer_named(model, name):
 
 
 def encoder_blocks(model) -> list:
-    """The transformer blocks, in their order."""
-    return [layer for layer in model.layers if isinstance(layer, TransformerBlock)]
+    """The transformer blocks, in their order; an axial one is one block."""
+    return [layer for layer in model.layers if isinstance(layer, (TransformerBlock, AxialBlock))]
+
+
+def position_layers(model) -> list:
+    """The layers that add positions: one behind the stem, one before each block, or one before all of them."""
+    return [layer for layer in model.layers if isinstance(layer, AddPositionEmbs)]
 
 
 def weight_paths(model) -> dict[str, keras.Variable]:
@@ -40,11 +45,13 @@ def weight_paths(model) -> dict[str, keras.Variable]:
 
 def computed_fields(model) -> dict:
     """Fields of `ViTConfig` that no weight tells, read off the layers."""
-    block, positions, pooling = (layer_named(model, name) for name in ("block_00", "position_embedding", "pooling"))
+    block, pooling = (layer_named(model, name) for name in ("block_00", "pooling"))
     of_blocks = () if block is None else ("activation", "layer_norm_epsilon")
+    added = [layer.kind for layer in position_layers(model)]
+    relative = "none" if getattr(block, "relative_patches", None) is None else "relative"
     return {name: getattr(block, name) for name in of_blocks} | {
         "pooling": "none" if pooling is None else getattr(pooling, "kind", "map"),
-        "position_embedding": "none" if positions is None else positions.kind,
+        "position_embedding": added[0] if added else relative,
     }
 
 

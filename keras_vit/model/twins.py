@@ -1,6 +1,7 @@
 """The same model again, with weights of its own: for another image size, or in another precision."""
 
 import functools
+import math
 
 import keras
 from keras import ops
@@ -8,11 +9,11 @@ from keras import ops
 from keras_vit import layers
 from keras_vit.annotations import Shape, Variable
 from keras_vit.checks import check_choice
+from keras_vit.keras_private import flatten_layers
 from keras_vit.model.deferred import deferred_variables, discard, initialise
-from keras_vit.model.stations import layer_named
 from keras_vit.model.vision_transformer import VisionTransformer
 from keras_vit.model.wiring import ENDS, at_least_float32, check_input_shape, known_grid, record_for
-from keras_vit.posembed import RESIZE_METHODS, resize_pos_embed
+from keras_vit.posembed import RESIZE_METHODS
 
 
 def with_input_shape(
@@ -88,7 +89,6 @@ def bare_twin(model, input_shape, dtype=None) -> VisionTransformer:
 def copy_weights(model, twin, resize_method) -> tuple[str, ...]:
     """Gives `twin`, a clone made inside `deferred_variables`, the weights of `model` at its own grid."""
     variables, values = {}, {}
-    report: tuple[str, ...] = ()
     if [len(layer.weights) for layer in model.layers] != [len(layer.weights) for layer in twin.layers]:
         discard([variable for layer in twin.layers for variable in layer.weights])
         raise ValueError(
@@ -102,20 +102,32 @@ def copy_weights(model, twin, resize_method) -> tuple[str, ...]:
             target = targets.pop(place)
             variables[f"{ours.name}/{place}"], values[f"{ours.name}/{place}"] = target, ops.convert_to_numpy(source)
             target.trainable = source.trainable
-    old, new = layer_named(model, "position_embedding"), layer_named(twin, "position_embedding")
-    if old is not None:
-        resize_method = resize_method or old.resize_method
-    if old is not None and old.grid != new.grid and old.kind == "learned":
-        values["position_embedding/table"] = resize_pos_embed(
-            ops.convert_to_numpy(old.table),
-            new.grid,
-            old.grid,
-            num_prefix_tokens=old.num_prefix_tokens,
-            method=resize_method,
-        )
-        report = (f"position embedding resized from {old.grid} to {new.grid} ({resize_method})",)
+    values, report = _resized(model, twin, values, resize_method)
     initialise(variables, values)
     return report
+
+
+def _resized(model, twin, values, resize_method):
+    """The values with those of positions resized to the twin's grid, and lines that say so."""
+    parts = (flatten_layers(each) for each in (model, twin))
+    pairs = [(old, new) for old, new in zip(*parts, strict=True) if isinstance(old, _KNOW_PLACES)]
+    lines = []
+    for old, new in pairs:
+        if isinstance(old, layers.RelativePositions) and old.num_patches != new.num_patches:
+            lines.append(f"relative positions resized from {old.num_patches} to {new.num_patches} patches (linear)")
+            resized = old.weights_at(new.num_patches)
+        elif isinstance(old, layers.AddPositionEmbs) and old.grid != new.grid and old.weights:
+            method = resize_method or old.resize_method
+            lines.append(f"position embedding resized from {old.grid} to {new.grid} ({method})")
+            resized = old.weights_at(new.grid, method)
+        else:
+            continue
+        scope = old.path.removeprefix(f"{model.name}/")
+        values |= {f"{scope}/{name}": value for name, value in resized.items()}
+    return values, tuple(dict.fromkeys(lines))
+
+
+_KNOW_PLACES = (layers.AddPositionEmbs, layers.RelativePositions)
 
 
 def _by_place(layer):
@@ -134,4 +146,6 @@ def _clone_layer(layer, grid, dtype):
         config["dtype"] = at_least_float32(dtype) if layer.name in ENDS else dtype
     if isinstance(layer, layers.AddPositionEmbs) and grid is not None:
         config["grid"] = grid
+    if grid is not None and config.get("relative_patches") is not None:
+        config["relative_patches"] = math.prod(grid)
     return type(layer).from_config(config)

@@ -3,10 +3,13 @@
 Section 3 of arXiv:2010.11929. Every station is a layer of the graph that can be reached by name:
 `resnet_root`, `resnet_stage_1_unit_1`, ..., `patch_embedding`, `class_token`, `position_embedding`,
 `block_00`, ..., `encoder_norm`, `pooling`, `pre_logits`, `head`; DeiT adds `distillation_token`,
-`pooling_distillation`, `head_distillation` and `average`.
+`pooling_distillation`, `head_distillation` and `average`. Positions that blocks add are `position_embedding_00`, ...,
+or `position_embedding_shared`.
 """
 
 import dataclasses
+import functools
+import math
 from collections.abc import Callable
 
 import keras
@@ -21,6 +24,7 @@ from keras_vit.preprocessing import Preprocessing
 
 DEFAULT_IMAGE_SIZE = 224  # pixels, the resolution of pre-training
 _MOST_COLOURS = 4  # channels of a photo
+ADDED = ("learned", "learned2d", "sincos2d")  # kinds of positions that are added to tokens
 ENDS = ("head", "head_distillation", "average", "activation")  # layers of at least float32
 
 
@@ -52,20 +56,21 @@ def wire(
         tokens = layers.ClassToken(name="distillation_token")(tokens)
     if config.has_class_token:
         tokens = layers.ClassToken(name="class_token")(tokens)  # (B, T, D)
-    if config.position_embedding != "none":
-        default_grid = config.grid(DEFAULT_IMAGE_SIZE, DEFAULT_IMAGE_SIZE)
-        tokens = layers.AddPositionEmbs(
-            known_grid(images.shape[1:], config) or table_grid or default_grid,
-            config.patch_size,
-            num_prefix_tokens=config.num_prefix_tokens,
-            kind=config.position_embedding,
-            resize_method=resize_method,
-            name="position_embedding",
-        )(tokens, feature_map)
+    places = known_grid(images.shape[1:], config) or table_grid or config.grid(DEFAULT_IMAGE_SIZE, DEFAULT_IMAGE_SIZE)
+    add_positions = functools.partial(
+        layers.AddPositionEmbs,
+        places,
+        config.patch_size,
+        num_prefix_tokens=config.num_prefix_tokens,
+        kind=config.position_embedding,
+        resize_method=resize_method,
+    )
+    if config.position_injection == "stem" and config.position_embedding in ADDED:
+        tokens = add_positions(name="position_embedding")(tokens, feature_map)
         tokens = Dropout(config.dropout_rate, name="dropout")(tokens)
     if config.patch_dropout_rate:
         tokens = layers.PatchDropout(config.patch_dropout_rate, config.num_prefix_tokens, name="patch_dropout")(tokens)
-    tokens = _encoder(tokens, config)
+    tokens = _encoder(tokens, config, feature_map, places, add_positions)
     if config.distilled and config.pooling == "none" and head.classes:
         raise ValueError(
             'the two heads of `distilled=True` read one token each, so `pooling="none"` goes without a head.\n'
@@ -104,24 +109,43 @@ def _resnet(x, config):
     return x
 
 
-def _encoder(tokens, config):
-    last = config.num_layers - 1
-    only_read_tokens = config.pooling == "token" and config.last_block == "pooled"
+def _encoder(tokens, config, feature_map, grid, add_positions):
+    shared = add_positions(name="position_embedding_shared") if config.position_injection == "blocks_shared" else None
     for index in range(config.num_layers):
-        tokens = layers.TransformerBlock(
-            config.hidden_size,
-            config.num_heads,
-            config.mlp_dim,
-            dropout_rate=config.dropout_rate,
-            attention_dropout_rate=config.attention_dropout_rate,
-            stochastic_depth_rate=config.stochastic_depth_rate * index / max(last, 1),
-            activation=config.activation,
-            num_output_tokens=config.num_prefix_tokens if only_read_tokens and index == last else None,
-            layer_norm_epsilon=config.layer_norm_epsilon,
-            rematerialize=config.rematerialize,
-            name=f"block_{index:02}",
-        )(tokens)
+        if config.position_injection != "stem":
+            positions = shared or add_positions(name=f"position_embedding_{index:02}")
+            tokens = positions(tokens, feature_map)
+        if config.position_injection != "stem" and not index:
+            tokens = Dropout(config.dropout_rate, name="dropout")(tokens)
+        if config.attention == "axial":
+            tokens = layers.AxialBlock(patch_size=config.patch_size, **_block(config, index))(tokens, feature_map)
+        else:
+            tokens = layers.TransformerBlock(**_block(config, index), **_which_tokens(config, index, grid))(tokens)
     return layer_norm(None, "encoder_norm", config.layer_norm_epsilon)(tokens)
+
+
+def _block(config, index):
+    return {
+        "hidden_size": config.hidden_size,
+        "num_heads": config.num_heads,
+        "mlp_dim": config.mlp_dim,
+        "dropout_rate": config.dropout_rate,
+        "attention_dropout_rate": config.attention_dropout_rate,
+        "stochastic_depth_rate": config.stochastic_depth_rate * index / max(config.num_layers - 1, 1),
+        "activation": config.activation,
+        "layer_norm_epsilon": config.layer_norm_epsilon,
+        "rematerialize": config.rematerialize,
+        "name": f"block_{index:02}",
+    }
+
+
+def _which_tokens(config, index, grid):
+    """Where the tokens of a block are, if it has relative positions, and how many of them are read behind it."""
+    if config.position_embedding == "relative":
+        return {"relative_patches": math.prod(grid), "num_prefix_tokens": config.num_prefix_tokens}
+    is_last = index == config.num_layers - 1
+    only_read = config.pooling == "token" and config.last_block == "pooled" and is_last
+    return {"num_output_tokens": config.num_prefix_tokens if only_read else None}
 
 
 def _top(tokens, config, head):

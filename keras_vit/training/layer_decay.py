@@ -4,8 +4,10 @@ import re
 
 from keras_vit.checks import check_number
 
-_BLOCK = re.compile(r"(?:^|/)block_(\d+)/")
-_BEFORE_BLOCKS = re.compile(r"(?:^|/)(resnet_\w+|patch_embedding|class_token|distillation_token|position_embedding)/")
+_BLOCK = re.compile(r"(?:^|/)(?:block|position_embedding)_(\d+)/")
+_BEFORE_BLOCKS = re.compile(
+    r"(?:^|/)(resnet_\w+|patch_embedding|class_token|distillation_token|position_embedding(?:_shared)?)/"
+)
 
 
 def layer_multipliers(paths, layer_decay) -> list:

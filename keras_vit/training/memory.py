@@ -13,7 +13,7 @@ import numpy as np
 
 from keras_vit.checks import check_choice, check_positive_int
 from keras_vit.keras_private import flatten_layers
-from keras_vit.layers import ResNetRoot, ResNetUnit, StdConv2D, TransformerBlock
+from keras_vit.layers import AxialBlock, ResNetRoot, ResNetUnit, StdConv2D
 from keras_vit.layers.tokens import kept_patches
 from keras_vit.model.stations import encoder_blocks
 from keras_vit.model.vision_transformer import VisionTransformer, check_vision_transformer
@@ -231,6 +231,14 @@ def _activations(model, batch, micro_batches):
 def _kept(model, block):
     """Numbers that one block keeps of one example."""
     tokens = _tokens(model)
+    if isinstance(block, AxialBlock):
+        height, width = model.config.grid(*model.input_shape[1:3])
+        return _kept_by(model, block.row, tokens, width) + _kept_by(model, block.column, tokens, height)
+    return _kept_by(model, block, tokens, tokens)
+
+
+def _kept_by(model, block, tokens, keys):
+    """The same of a block in which each token attends to so many keys."""
     if block.num_output_tokens is not None:
         return _KEPT_BY_KEYS_AND_VALUES * tokens * block.hidden_size
     factors = [_KEPT_BY_XLA if model.jit_compile else _KEPT]
@@ -238,7 +246,7 @@ def _kept(model, block):
     factors += [_KEPT_BY_LORA_IN_MLP] if block.mlp.dense_2.lora_enabled else []
     factors += [_KEPT_BY_LORA_IN_ATTENTION] if block.attention.query.lora_enabled else []
     factors += [_KEPT_BY_ATTENTION_DROPOUT] if block.attention_dropout_rate else []
-    sizes = (tokens * block.hidden_size, tokens * block.mlp_dim, block.num_heads * tokens**2)
+    sizes = (tokens * block.hidden_size, tokens * block.mlp_dim, block.num_heads * tokens * keys)
     return sum(factor * size for row in factors for factor, size in zip(row, sizes, strict=True))
 
 
@@ -264,7 +272,7 @@ def _learning_blocks(model):
     """The blocks that gradients pass: all behind the first layer that learns."""
     learns = [bool(layer.trainable_weights) for layer in model.layers]
     behind = model.layers[learns.index(True) :] if any(learns) else []
-    return [layer for layer in behind if isinstance(layer, TransformerBlock)]
+    return [layer for layer in encoder_blocks(model) if layer in behind]
 
 
 def _bytes(variable):

@@ -10,7 +10,7 @@ from keras import ops
 from keras_vit.annotations import FilePath
 from keras_vit.checks import check_choice
 from keras_vit.model.precision import is_quantized
-from keras_vit.model.stations import computed_fields, layer_named, weight_paths
+from keras_vit.model.stations import computed_fields, layer_named, position_layers, weight_paths
 from keras_vit.weights.checkpoint import TABLE, Checkpoint
 from keras_vit.weights.convert import write_checkpoint
 from keras_vit.weights.dialects import DIALECTS
@@ -61,6 +61,11 @@ def save_checkpoint(
     if block is None or "patch_embedding/projection/kernel" not in variables:
         raise CheckpointError(
             f"a checkpoint needs the whole encoder, from `patch_embedding` on.\nReceived: {model.name}"
+        )
+    if others := [layer.name for layer in position_layers(model) if layer is not positions]:
+        raise CheckpointError(
+            "no checkpoint has a place for positions that blocks add.\n"
+            f"Received: {model.name!r} with {others[0]!r}. Save it as .keras."
         )
     checkpoint = Checkpoint(
         path=Path(model.name),

@@ -171,7 +171,7 @@ def test_wrong_input_is_named():
     with pytest.raises(ValueError, match="without one"):
         analysis.logit_lens(model_of("none"), photos(model))
     bare = keras_vit.build(keras_vit.ViTConfig(4, 12, 1, 2, 17, position_embedding="none"), input_shape=SHAPE)
-    with pytest.raises(ValueError, match="must have position embeddings"):
+    with pytest.raises(ValueError, match="must add position embeddings"):
         analysis.position_similarity(bare)
     hybrid = model_of("hybrid")
     with pytest.raises(ValueError, match="must be of pixels"):

@@ -1,0 +1,158 @@
+"""Axial attention: along the rows of the patch grid, then along its columns, which costs less than all with all.
+
+Section D.6 of arXiv:2010.11929. It says nothing of a class token, which would be in no row, so there is none.
+"""
+
+import functools
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_vit.annotations import Arguments, Shape, Tensor
+from keras_vit.checks import check_choice
+from keras_vit.layers.composite import CompositeLayer, rematerialized
+from keras_vit.layers.encoder import NORM_EPSILON, TransformerBlock
+
+AXES = ("row", "column")
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class AxialHalfBlock(TransformerBlock):
+    """A transformer block whose tokens attend to those of their own row, or of their own column.
+
+    Args:
+        axis: `"row"` or `"column"`.
+        patch_size: P, side of a patch in pixels of the map that the patches were cut from.
+        **kwargs: as `TransformerBlock`, without `num_output_tokens` and relative positions.
+
+    Call arguments:
+        tokens: `(B, N, D)`, patches in reading order.
+        cut_map: `(B, H, W, ...)`, what the patches were cut from; only H and W are read.
+
+    Returns:
+        `(B, N, D)`.
+
+    Source: arXiv:2010.11929, section D.6.
+    """
+
+    def __init__(self, axis: str, patch_size: int, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        check_choice("axis", axis, AXES)
+        if self.num_output_tokens is not None or self.relative_patches is not None:
+            raise ValueError(
+                "axial attention computes every token, and has no relative positions.\n"
+                f"Received: num_output_tokens={self.num_output_tokens}, relative_patches={self.relative_patches}."
+            )
+        self.axis = axis
+        self.patch_size = patch_size
+
+    def call(self, tokens: Tensor, training: bool | None = None, cut_map: Tensor = None) -> Tensor:
+        height, width = (side // self.patch_size for side in ops.shape(cut_map)[1:3])
+        compute = functools.partial(self._compute_grid, height=height, width=width)
+        if training and self.rematerialize:
+            return rematerialized(self, compute)(tokens)
+        return compute(tokens, training)
+
+    def _compute_grid(self, tokens, training=True, *, height, width):
+        size = self.hidden_size
+        if self.axis == "row":
+            rows = ops.reshape(tokens, (-1, width, size))  # (B*h, w, D)
+            x = ops.reshape(self._along(rows, training), (-1, height * width, size))
+        else:
+            columns = ops.reshape(_turned(tokens, height, width, size), (-1, height, size))  # (B*w, h, D)
+            x = _turned(self._along(columns, training), width, height, size)
+        return self.add_branches(tokens, x, training)  # (B, N, D)
+
+    def _along(self, lines, training):
+        return self.attention(lines, norm=self.norm_1, training=training)
+
+    def get_config(self) -> Arguments:
+        config = {**super().get_config(), "axis": self.axis, "patch_size": self.patch_size}
+        return {name: value for name, value in config.items() if name not in _NOT_AXIAL}
+
+
+_NOT_AXIAL = ("num_output_tokens", "relative_patches", "num_prefix_tokens")
+
+
+def _turned(tokens, height, width, size):
+    """Tokens of a grid in the reading order of the transposed grid: `(B, h*w, D)` to `(B, w*h, D)`."""
+    grid = ops.transpose(ops.reshape(tokens, (-1, height, width, size)), (0, 2, 1, 3))
+    return ops.reshape(grid, (-1, height * width, size))
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class AxialBlock(CompositeLayer):
+    """Two transformer blocks, of which the first attends along rows and the second along columns.
+
+    Every patch so reaches every other. There are two MLPs, and twice the weights of a `TransformerBlock`.
+
+    Args:
+        hidden_size: D, size of a token.
+        num_heads: A; must divide `hidden_size`.
+        mlp_dim: M, size inside each MLP.
+        patch_size: P, side of a patch in pixels of the map that the patches were cut from.
+        dropout_rate: as for `TransformerBlock`, and what follows.
+        attention_dropout_rate: of the attention weights, in [0, 1).
+        stochastic_depth_rate: of each of the four branches, in [0, 1).
+        activation: `"gelu_tanh"` or `"gelu"`.
+        layer_norm_epsilon: added to the variance in every LayerNorm.
+        rematerialize: whether training keeps the inputs of both halves alone.
+
+    Call arguments:
+        tokens: `(B, N, D)`, patches in reading order.
+        cut_map: `(B, H, W, ...)`, what the patches were cut from; only H and W are read.
+
+    Returns:
+        `(B, N, D)`.
+
+    Source: arXiv:2010.11929, section D.6.
+    """
+
+    num_output_tokens = None  # it computes them all
+
+    def __init__(
+        self,
+        hidden_size: int,
+        num_heads: int,
+        mlp_dim: int,
+        patch_size: int,
+        dropout_rate: float = 0.0,
+        attention_dropout_rate: float = 0.0,
+        stochastic_depth_rate: float = 0.0,
+        activation: str = "gelu_tanh",
+        layer_norm_epsilon: float = NORM_EPSILON,
+        rematerialize: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self._arguments: Arguments = {
+            "hidden_size": hidden_size,
+            "num_heads": num_heads,
+            "mlp_dim": mlp_dim,
+            "patch_size": patch_size,
+            "dropout_rate": dropout_rate,
+            "attention_dropout_rate": attention_dropout_rate,
+            "stochastic_depth_rate": stochastic_depth_rate,
+            "activation": activation,
+            "layer_norm_epsilon": layer_norm_epsilon,
+            "rematerialize": rematerialize,
+        }
+        self.row, self.column = (
+            AxialHalfBlock(axis, dtype=self.dtype_policy, name=axis, **self._arguments) for axis in AXES
+        )
+        self.hidden_size, self.num_heads = self.row.hidden_size, self.row.num_heads
+        self.activation, self.layer_norm_epsilon = activation, layer_norm_epsilon
+
+    def build(self, tokens_shape: Shape, cut_map_shape: Shape | None = None) -> None:
+        self.build_parts((self.row, tokens_shape), (self.column, tokens_shape))
+
+    def call(self, tokens: Tensor, cut_map: Tensor, training: bool | None = None) -> Tensor:
+        tokens = self.row(tokens, cut_map=cut_map, training=training)
+        return self.column(tokens, cut_map=cut_map, training=training)
+
+    def compute_output_shape(self, tokens_shape: Shape, cut_map_shape: Shape | None = None) -> Shape:
+        return tuple(tokens_shape)
+
+    def get_config(self) -> Arguments:
+        return {**super().get_config(), **self._arguments}

@@ -1,0 +1,251 @@
+"""How a model knows where its patches are: tables added to tokens (E_pos in equation 1), and relative positions.
+
+In the official code the class token is prepended first and has a row of the position table of its own. The other
+kinds are those of appendix D.4, which leaves the class token open: here it has a vector of its own where there is a
+table, and is at no distance from anything where positions are relative.
+"""
+
+from typing import Any, cast
+
+import keras
+import numpy as np
+from keras import ops
+
+from keras_vit.annotations import Arguments, Pair, Shape, Tensor
+from keras_vit.checks import check_choice, check_positive_int
+from keras_vit.posembed import RESIZE_METHODS, resize_matrix, resize_pos_embed, sincos2d
+
+KINDS = ("learned", "learned2d", "sincos2d")
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class AddPositionEmbs(keras.layers.Layer):
+    """Adds a position table to the tokens, resized inside the graph if another grid arrives.
+
+    Args:
+        grid: `(h, w)` of the table.
+        patch_size: P, side of a patch in pixels of the map that the patches were cut from.
+        num_prefix_tokens: tokens before the patches, with rows of their own: 1 with a class token.
+        kind: `"learned"`, a vector for each patch; `"learned2d"`, the first half of it for the patch's column and the
+            second for its row; or fixed `"sincos2d"`, computed anew for each grid (zeros for prefix tokens).
+        resize_method: one of `keras_vit.posembed.RESIZE_METHODS`, for learned tables.
+
+    Call arguments:
+        tokens: `(B, num_prefix_tokens + N, D)`.
+        cut_map: `(B, H, W, ...)`, what the patches were cut from; only H and W are read. Without
+            it the tokens must have the table's grid.
+
+    Returns:
+        The shape of `tokens`.
+
+    Source: arXiv:2010.11929, section 3.1 (E_pos in eq. 1), 3.2 (2-D interpolation) and D.4 (kinds).
+    """
+
+    def __init__(
+        self,
+        grid: Pair,
+        patch_size: int,
+        num_prefix_tokens: int = 1,
+        kind: str = "learned",
+        resize_method: str = "align_corners",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        check_choice("kind", kind, KINDS)
+        check_choice("resize_method", resize_method, RESIZE_METHODS)
+        self.grid: Any = tuple(int(n) for n in grid)
+        self.patch_size = patch_size
+        self.num_prefix_tokens = num_prefix_tokens
+        self.kind = kind
+        self.resize_method = resize_method
+
+    def build(self, tokens_shape: Shape, cut_map_shape: Shape | None = None) -> None:
+        rows, size = self.num_prefix_tokens + self.grid[0] * self.grid[1], cast(int, tokens_shape[-1])
+        if cut_map_shape is None and tokens_shape[1] not in (None, rows):
+            raise ValueError(
+                "`tokens` must have `num_prefix_tokens` tokens and one per patch of `grid` if no `cut_map` is given.\n"
+                f"Received: {tokens_shape[1]} tokens, num_prefix_tokens={self.num_prefix_tokens}, grid={self.grid}."
+            )
+        if self.kind == "learned":
+            self.table = self._table("table", rows, size)
+        elif self.kind == "sincos2d":
+            self.table = _sincos_table(self.grid, size, self.num_prefix_tokens)
+        elif size % 2:
+            raise ValueError(f"half of a token is for its column, so its size must be even.\nReceived: {size}.")
+        else:
+            self.columns = self._table("columns", self.grid[1], size // 2)
+            self.rows = self._table("rows", self.grid[0], size // 2)
+            self.prefix = self._table("prefix", self.num_prefix_tokens, size) if self.num_prefix_tokens else None
+
+    def _table(self, name, rows, size):
+        normal = keras.initializers.RandomNormal(stddev=0.02)  # official code; big_vision: 1/sqrt(D)
+        return self.add_weight(name=name, shape=(1, rows, size), initializer=normal)
+
+    def call(self, tokens: Tensor, cut_map: Tensor = None) -> Tensor:
+        grid = self.grid
+        if cut_map is not None:
+            grid = tuple(side // self.patch_size for side in ops.shape(cut_map)[1:3])
+        return tokens + ops.cast(self._table_for(grid, tokens.shape[-1]), tokens.dtype)
+
+    def _table_for(self, grid, size):
+        """`(1, T, D)` for a grid of ints, or of scalar tensors that only the graph knows."""
+        known = all(isinstance(n, int) for n in grid)
+        if known and tuple(grid) == self.grid and self.kind != "learned2d":
+            return self.table
+        if known and self.kind == "sincos2d":
+            return _sincos_table(grid, size, self.num_prefix_tokens)
+        if self.kind == "sincos2d":
+            rows, columns = (ops.cast(ops.arange(n), "float32") for n in grid)
+            patches = ops.expand_dims(sincos2d(rows, columns, size, xp=ops), 0)  # (1, N, D)
+            return ops.concatenate([ops.zeros((1, self.num_prefix_tokens, size)), patches], axis=1)
+        if self.kind == "learned2d":
+            parts = (ops.cast(part, "float32") for part in (self.rows, self.columns))
+            rows, columns = (
+                part if known and n == old else ops.matmul(_resize_matrix(n, old, self.resize_method), part)
+                for part, n, old in zip(parts, grid, self.grid, strict=True)
+            )
+            prefix = None if self.prefix is None else ops.cast(self.prefix, "float32")
+            return _joined(prefix, rows, columns, ops)
+        table = ops.cast(self.table, "float32")
+        prefix, patches = table[:, : self.num_prefix_tokens], table[:, self.num_prefix_tokens :]
+        rows, columns = (_resize_matrix(n, old, self.resize_method) for n, old in zip(grid, self.grid, strict=True))
+        patches = ops.reshape(patches, (*self.grid, size))  # (h, w, D)
+        patches = ops.einsum("ih,hwd->iwd", rows, patches)
+        patches = ops.einsum("jw,iwd->ijd", columns, patches)
+        return ops.concatenate([prefix, ops.reshape(patches, (1, -1, size))], axis=1)  # (1, T, D)
+
+    def table_at(self, grid: Pair) -> Tensor:
+        """The table `(1, T, D)` as NumPy for `grid`; a learned one is resized by `resize_method`."""
+        if self.kind == "sincos2d":
+            return _sincos_table(grid, self.table.shape[-1], self.num_prefix_tokens)
+        values = self.weights_at(grid)
+        if self.kind == "learned":
+            return values["table"]
+        return _joined(values.get("prefix"), values["rows"], values["columns"], np)
+
+    def weights_at(self, grid: Pair, resize_method: str | None = None) -> dict[str, np.ndarray]:
+        """The values of the weights by name, resized for `grid`."""
+        method = resize_method or self.resize_method
+        values = {weight.name: ops.convert_to_numpy(weight) for weight in self.weights}
+        if self.kind == "learned":
+            prefix = self.num_prefix_tokens
+            return {
+                "table": resize_pos_embed(values["table"], grid, self.grid, num_prefix_tokens=prefix, method=method)
+            }
+        sides = {"rows": (grid[0], self.grid[0]), "columns": (grid[1], self.grid[1])}
+        return {name: resized_axis(v, *sides[name], method) if name in sides else v for name, v in values.items()}
+
+    def compute_output_shape(self, tokens_shape: Shape, cut_map_shape: Shape | None = None) -> Shape:
+        return tuple(tokens_shape)
+
+    def get_config(self) -> Arguments:
+        return {
+            **super().get_config(),
+            "grid": self.grid,
+            "patch_size": self.patch_size,
+            "num_prefix_tokens": self.num_prefix_tokens,
+            "kind": self.kind,
+            "resize_method": self.resize_method,
+        }
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class RelativePositions(keras.layers.Layer):
+    """What attention adds to its logits for how far a key is from the query, in patches of the reading order.
+
+    The query is multiplied by a learned vector for each distance, as if it were one more key. Prefix tokens are at no
+    distance: their rows and columns are 0. For another number of patches the vectors are interpolated linearly.
+
+    Args:
+        hidden_size: D, size of a token.
+        num_heads: A; must divide `hidden_size`.
+        num_patches: N, for which there are 2N - 1 distances.
+        num_prefix_tokens: tokens before the patches.
+
+    Call arguments:
+        query: `(B, A, T, D/A)`, scaled as for the keys.
+
+    Returns:
+        `(B, A, T, T)`, to be added before the softmax.
+
+    Source: arXiv:2010.11929, section D.4: one-dimensional relative attention over p_q - p_k.
+    """
+
+    def __init__(
+        self, hidden_size: int, num_heads: int, num_patches: int, num_prefix_tokens: int = 0, **kwargs: Any
+    ) -> None:
+        super().__init__(**kwargs)
+        self.hidden_size = hidden_size
+        self.num_heads = num_heads
+        self.num_patches = check_positive_int("num_patches", num_patches)
+        self.num_prefix_tokens = num_prefix_tokens
+
+    def build(self, query_shape: Shape) -> None:
+        normal = keras.initializers.RandomNormal(stddev=0.02)  # as the position table
+        shape = (2 * self.num_patches - 1, self.hidden_size)  # row N - 1 + d is for a key d patches behind the query
+        self.table = self.add_weight(name="table", shape=shape, initializer=normal)
+
+    def call(self, query: Tensor) -> Tensor:
+        prefix, heads = self.num_prefix_tokens, self.num_heads
+        count = ops.shape(query)[2] - prefix  # N
+        vectors = ops.cast(self._table_for(count), query.dtype)
+        vectors = ops.transpose(ops.reshape(vectors, (-1, heads, self.hidden_size // heads)), (1, 2, 0))
+        logits = ops.matmul(query[:, :, prefix:], vectors)  # (B, A, N, 2N - 1)
+        # One more column, and one row less in the flat array: then each row stands one further right than the last.
+        logits = ops.pad(logits, ((0, 0), (0, 0), (0, 0), (0, 1)))  # (B, A, N, 2N)
+        logits = ops.reshape(logits, (-1, heads, 2 * count * count))[:, :, : (2 * count - 1) * count]
+        logits = ops.reshape(logits, (-1, heads, count, 2 * count - 1))[..., count - 1 :]  # (B, A, N, N)
+        return ops.pad(logits, ((0, 0), (0, 0), (prefix, 0), (prefix, 0)))  # (B, A, T, T)
+
+    def _table_for(self, count):
+        if isinstance(count, int) and count == self.num_patches:
+            return self.table
+        matrix = _resize_matrix(2 * count - 1, 2 * self.num_patches - 1, "align_corners")
+        return ops.matmul(matrix, ops.cast(self.table, "float32"))
+
+    def weights_at(self, num_patches: int) -> dict[str, np.ndarray]:
+        """The values of the weights by name, resized for so many patches."""
+        table = ops.convert_to_numpy(self.table)
+        if num_patches == self.num_patches:
+            return {"table": table}
+        return {"table": resized_axis(table, 2 * num_patches - 1, len(table), "align_corners")}
+
+    def compute_output_shape(self, query_shape: Shape) -> Shape:
+        return (*query_shape[:3], query_shape[2])
+
+    def get_config(self) -> Arguments:
+        return {
+            **super().get_config(),
+            "hidden_size": self.hidden_size,
+            "num_heads": self.num_heads,
+            "num_patches": self.num_patches,
+            "num_prefix_tokens": self.num_prefix_tokens,
+        }
+
+
+def resized_axis(values, new, old, method) -> np.ndarray:
+    """Vectors `(..., old, D)` interpolated to `(..., new, D)`; as they are where the numbers are equal."""
+    if new == old:
+        return values
+    matrix = resize_matrix(np.arange(new, dtype="float64"), float(new), old, method, np)
+    return (matrix @ values.astype("float64")).astype(values.dtype)
+
+
+def _resize_matrix(new, old, method):
+    """`(new, old)` in float32, of an int or of a scalar tensor."""
+    indices, length = ops.cast(ops.arange(new), "float32"), ops.cast(new, "float32")
+    return ops.cast(resize_matrix(indices, length, old, method, ops), "float32")
+
+
+def _joined(prefix, rows, columns, xp):
+    """`(1, T, D)`: for each patch the vector of its column, then that of its row, behind those of prefix tokens."""
+    rows, columns = xp.expand_dims(rows, 2), xp.expand_dims(columns, 1)  # (1, h, 1, D/2), (1, 1, w, D/2)
+    halves = [columns + xp.zeros_like(rows), rows + xp.zeros_like(columns)]
+    patches = xp.reshape(xp.concatenate(halves, axis=-1), (1, -1, 2 * rows.shape[-1]))  # (1, N, D)
+    return patches if prefix is None else xp.concatenate([prefix, patches], axis=1)
+
+
+def _sincos_table(grid, size, num_prefix_tokens):
+    patches = sincos2d(np.arange(grid[0], dtype="float64"), np.arange(grid[1], dtype="float64"), size)
+    prefix = np.zeros((num_prefix_tokens, size))
+    return np.concatenate([prefix, patches])[None].astype("float32")

@@ -1,0 +1,252 @@
+"""Where patches are: tables by kind and grid, what relative positions add, and blocks that add positions again."""
+
+import keras
+import numpy as np
+import pytest
+from conftest import images, make_tiny, numpy, randomise
+
+import keras_vit
+from keras_vit.layers import AddPositionEmbs, MultiHeadAttention, RelativePositions, TransformerBlock
+from keras_vit.posembed import RESIZE_METHODS, resize_pos_embed, sincos2d
+from keras_vit.training.layer_decay import layer_multipliers
+
+
+def make_positions(grid=(3, 5), size=8, **arguments):
+    layer = AddPositionEmbs(grid, 4, **arguments)
+    rows = layer.num_prefix_tokens + grid[0] * grid[1]
+    layer.build((None, rows, size))
+    return layer
+
+
+def test_positions_are_added():
+    layer = make_positions()
+    x = images(2, 16, 8)
+    np.testing.assert_allclose(numpy(layer(x)) - x, np.repeat(numpy(layer.table), 2, axis=0), atol=1e-6)
+    assert numpy(layer.table).std() == pytest.approx(0.02, rel=0.2)
+
+
+@pytest.mark.parametrize("method", RESIZE_METHODS)
+@pytest.mark.parametrize("grid", [(3, 5), (5, 3), (6, 2), (1, 7)])
+def test_positions_resized_in_the_layer_equal_those_resized_in_numpy(method, grid):
+    layer = make_positions(resize_method=method)
+    x = images(2, 1 + grid[0] * grid[1], 8)
+    cut_map = images(2, 4 * grid[0], 4 * grid[1], 3)
+    table = resize_pos_embed(numpy(layer.table), grid, (3, 5), method=method)
+    np.testing.assert_allclose(numpy(layer(x, cut_map)), x + table, atol=1e-6)
+    np.testing.assert_array_equal(layer.table_at(grid), table)
+
+
+def test_positions_of_sincos_are_fixed_and_follow_the_grid():
+    layer = make_positions(kind="sincos2d")
+    assert layer.weights == []
+    x = np.zeros((1, 1 + 2 * 7, 8), "float32")
+    tokens = numpy(layer(x, images(1, 8, 28, 3)))
+    np.testing.assert_array_equal(tokens[0, 0], np.zeros(8))
+    np.testing.assert_allclose(tokens[0, 1:], sincos2d(np.arange(2.0), np.arange(7.0), 8), atol=1e-6)
+
+
+def test_positions_refuse_another_count_without_a_map():
+    with pytest.raises(ValueError, match="Received: 17 tokens, num_prefix_tokens=1, grid=\\(3, 5\\)"):
+        AddPositionEmbs((3, 5), 4).build((None, 17, 8))
+
+
+@pytest.mark.parametrize("arguments", [{"kind": "relative"}, {"resize_method": "nearest"}])
+def test_positions_refuse_unknown_words(arguments):
+    with pytest.raises(ValueError, match="must be one of"):
+        AddPositionEmbs((3, 5), 4, **arguments)
+
+
+@pytest.mark.parametrize("prefix", [0, 2])
+def test_positions_in_2d_share_columns_and_rows(prefix):
+    layer = make_positions(kind="learned2d", num_prefix_tokens=prefix)
+    randomise(layer)
+    assert sum(int(np.prod(weight.shape)) for weight in layer.weights) == (3 + 5) * 4 + prefix * 8
+    table = layer.table_at((3, 5))
+    x = images(2, prefix + 15, 8)
+    np.testing.assert_allclose(numpy(layer(x)), x + table, atol=1e-6)
+    patches = table[0, prefix:].reshape(3, 5, 8)
+    for row, column in np.ndindex(3, 5):
+        expected = np.concatenate([numpy(layer.columns)[0, column], numpy(layer.rows)[0, row]])
+        np.testing.assert_array_equal(patches[row, column], expected)
+    if prefix:
+        np.testing.assert_array_equal(table[0, :prefix], numpy(layer.prefix)[0])
+
+
+@pytest.mark.parametrize("method", RESIZE_METHODS)
+def test_positions_in_2d_resize_as_the_table_that_they_make(method):
+    layer = make_positions(kind="learned2d", resize_method=method)
+    randomise(layer)
+    x, cut_map = images(2, 1 + 4 * 3, 8), images(2, 16, 12, 3)
+    whole = resize_pos_embed(layer.table_at((3, 5)), (4, 3), (3, 5), method=method)  # separable, so the same
+    np.testing.assert_allclose(layer.table_at((4, 3)), whole, atol=2e-6)
+    np.testing.assert_allclose(numpy(layer(x, cut_map)), x + whole, atol=2e-6)
+
+
+def test_positions_in_2d_refuse_odd_sizes():
+    with pytest.raises(ValueError, match="so its size must be even"):
+        make_positions(size=7, kind="learned2d")
+    with pytest.raises(ValueError, match="so `hidden_size` must be even"):
+        make_tiny(position_embedding="learned2d", hidden_size=9, num_heads=3)
+
+
+def make_relative(num_patches=6, prefix=1, heads=3, width=4):
+    layer = RelativePositions(heads * width, heads, num_patches, prefix)
+    layer.build((None, heads, None, width))
+    randomise(layer)
+    return layer
+
+
+def brute_force(query, table, prefix):
+    """What every query makes of the vector for each key's distance, one pair after the other."""
+    batch, heads, tokens, width = query.shape
+    vectors, count = table.reshape(-1, heads, width), tokens - prefix
+    expected = np.zeros((batch, heads, tokens, tokens))
+    for q, k in np.ndindex(count, count):
+        vector = vectors[count - 1 + k - q]
+        expected[:, :, prefix + q, prefix + k] = np.einsum("bad,ad->ba", query[:, :, prefix + q], vector)
+    return expected
+
+
+@pytest.mark.parametrize(("num_patches", "prefix"), [(6, 1), (7, 0), (5, 2), (1, 1)])
+def test_relative_positions_equal_a_product_for_each_pair(num_patches, prefix):
+    layer = make_relative(num_patches, prefix)
+    query = images(2, 3, prefix + num_patches, 4)
+    expected = brute_force(query, numpy(layer.table), prefix)
+    np.testing.assert_allclose(numpy(layer(query)), expected, atol=1e-5)
+
+
+def test_relative_positions_depend_on_the_distance_alone():
+    layer = make_relative(6, 1)
+    query = np.repeat(images(1, 3, 1, 4), 7, axis=2)  # every query the same, so only distances differ
+    logits = numpy(layer(query))[0]
+    assert (logits[:, 0] == 0).all()
+    assert (logits[:, :, 0] == 0).all()
+    for distance in range(-5, 6):
+        diagonal = np.diagonal(logits[:, 1:, 1:], distance, axis1=1, axis2=2)
+        np.testing.assert_allclose(diagonal, diagonal[:, :1].repeat(6 - abs(distance), axis=1), atol=1e-6)
+    assert len(np.unique(logits[0, 1:, 1:].round(5))) == 11
+
+
+def test_relative_positions_of_another_number_of_patches_are_interpolated():
+    layer = make_relative(6, 1)
+    query = images(2, 3, 1 + 4, 4)
+    places = np.linspace(0, 10, 7)  # 2 * 4 - 1 distances over the 2 * 6 - 1 there are
+    table = np.stack([np.interp(places, np.arange(11), column) for column in numpy(layer.table).T], axis=1)
+    np.testing.assert_allclose(numpy(layer(query)), brute_force(query, table, 1), atol=1e-5)
+    np.testing.assert_allclose(layer.weights_at(4)["table"], table, atol=1e-6)
+
+
+def test_attention_adds_relative_positions_before_the_softmax():
+    layer = MultiHeadAttention(12, 3, relative_patches=6, num_prefix_tokens=1)
+    layer.build((None, 7, 12))
+    randomise(layer)
+    x = images(2, 7, 12)
+    query, key = (numpy(dense(x)).reshape(2, 7, 3, 4).transpose(0, 2, 1, 3) for dense in (layer.query, layer.key))
+    logits = query / 2 @ key.transpose(0, 1, 3, 2) + brute_force(query / 2, numpy(layer.relative.table), 1)
+    expected = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
+    np.testing.assert_allclose(numpy(layer.scores(x)), expected, atol=1e-6)
+    mixed = expected @ numpy(layer.value(x)).reshape(2, 7, 3, 4).transpose(0, 2, 1, 3)
+    output = numpy(layer.out(mixed.transpose(0, 2, 1, 3).reshape(2, 7, 12).astype("float32")))
+    np.testing.assert_allclose(numpy(layer(x)), output, atol=1e-5)
+    with pytest.raises(ValueError, match="so there can be no `queries` beside them"):
+        layer(x, x[:, :1])
+
+
+def test_block_with_relative_positions_computes_all_tokens():
+    with pytest.raises(ValueError, match="so a block with them computes all"):
+        TransformerBlock(12, 3, 17, num_output_tokens=1, relative_patches=6)
+
+
+def test_blocks_that_share_a_table_equal_blocks_with_the_same_tables():
+    own, shared = (make_tiny(position_injection=where) for where in ("blocks", "blocks_shared"))
+    randomise(shared)
+    copy_by_path(shared, own)
+    table = shared.get_layer("position_embedding_shared").table
+    for index in range(own.config.num_layers):
+        own.get_layer(f"position_embedding_{index:02}").table.assign(table)
+    x = images(2, 20, 28, 3)
+    np.testing.assert_allclose(numpy(own(x)), numpy(shared(x)), atol=1e-6)
+
+
+def test_blocks_with_one_table_and_zeros_equal_the_stem():
+    stem, blocks = make_tiny(), make_tiny(position_injection="blocks")
+    randomise(stem)
+    copy_by_path(stem, blocks)
+    for index in range(blocks.config.num_layers):
+        table = stem.get_layer("position_embedding").table
+        blocks.get_layer(f"position_embedding_{index:02}").table.assign(table if not index else 0 * table)
+    x = images(2, 20, 28, 3)
+    np.testing.assert_allclose(numpy(blocks(x)), numpy(stem(x)), atol=1e-6)
+
+
+def copy_by_path(source, target):
+    values = {weight.path: numpy(weight) for weight in source.weights}
+    for weight in target.weights:
+        if weight.path in values:
+            weight.assign(values[weight.path])
+
+
+KINDS = [
+    {"position_embedding": "learned2d"},
+    {"position_embedding": "relative"},
+    {"position_embedding": "learned2d", "position_injection": "blocks"},
+    {"position_embedding": "sincos2d", "position_injection": "blocks_shared"},
+]
+
+
+@pytest.mark.parametrize("fields", KINDS, ids=lambda fields: "-".join(fields.values()))
+def test_another_size_is_the_same_in_a_copy_and_inside_the_graph(fields):
+    model, anywhere = make_tiny(**fields), make_tiny(input_shape=(None, None, 3), **fields)
+    randomise(model)
+    moved = keras_vit.with_input_shape(model, (32, 16, 3))
+    anywhere = keras_vit.with_input_shape(model, (None, None, 3))
+    x = images(2, 32, 16, 3)
+    np.testing.assert_allclose(numpy(moved(x)), numpy(anywhere(x)), atol=2e-6)
+    resized = "relative positions resized from 35 to 32 patches (linear)"
+    learned = "position embedding resized from (5, 7) to (8, 4) (align_corners)"
+    expected = {"relative": (resized,), "learned2d": (learned,)}
+    assert moved.weights_report == expected.get(fields["position_embedding"], ())
+    back = images(2, 20, 28, 3)
+    np.testing.assert_allclose(numpy(anywhere(back)), numpy(model(back)), atol=2e-6)
+
+
+@pytest.mark.parametrize("fields", KINDS[1:], ids=lambda fields: "-".join(fields.values()))
+def test_no_checkpoint_takes_positions_that_its_software_does_not_have(fields, tmp_path):
+    with pytest.raises(keras_vit.CheckpointError):
+        keras_vit.save_checkpoint(make_tiny(**fields), tmp_path / "model.npz")
+    assert not list(tmp_path.iterdir())
+
+
+def test_layer_decay_knows_tables_of_blocks():
+    model = make_tiny(position_injection="blocks")
+    paths = [weight.path for weight in model.trainable_weights]
+    factors = dict(zip(paths, layer_multipliers(paths, 0.5), strict=True))
+    assert factors["position_embedding_01/table"] == factors["block_01/norm_1/gamma"]
+    assert factors["position_embedding_00/table"] == factors["block_00/norm_1/gamma"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"position_embedding": "relative", "position_injection": "blocks"}, "relative ones are not"),
+        ({"position_embedding": "none", "position_injection": "blocks_shared"}, "position_injection='blocks_shared'"),
+        ({"position_embedding": "relative", "patch_dropout_rate": 0.5}, "no block knows the places"),
+        ({"position_injection": "blocks", "patch_dropout_rate": 0.5}, "their positions must be added before"),
+        ({"position_embedding": "2d"}, "`position_embedding` must be one of"),
+        ({"position_injection": "stern"}, "Did you mean 'stem'"),
+    ],
+)
+def test_positions_that_contradict_are_refused(fields, reason):
+    with pytest.raises(ValueError, match=reason):
+        make_tiny(**fields)
+
+
+def test_tables_of_a_trained_step_all_move():
+    model = make_tiny(position_embedding="learned2d", position_injection="blocks")
+    before = {weight.path: numpy(weight) for weight in model.weights}
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    randomise(model.get_layer("head"))
+    model.fit(images(4, 20, 28, 3), np.arange(4) % 2, verbose=0)
+    tables = [weight for weight in model.weights if weight.path.startswith("position_embedding")]
+    assert len(tables) == 3 * model.config.num_layers
+    assert all((numpy(weight) != before[weight.path]).any() for weight in tables)
