@@ -186,7 +186,8 @@ def _check_head(config, classes):
 
 def _count(config, shape, classes) -> Flops:
     """Of a `ViTConfig` for an image of shape `(H, W, C)`."""
-    stem, shape = (0, shape) if config.resnet_stages is None else resnet(shape, config)
+    stages, width = config.resnet_stages, config.resnet_width
+    stem, shape = (0, shape) if stages is None else resnet(shape, stages, width)  # (h P, w P, C)
     embedding, shape = convolution(shape, config.hidden_size, config.patch_size, config.patch_size)  # (h, w, D)
     patches = math.prod(shape[:2])
     tokens = config.num_prefix_tokens + patches
@@ -228,14 +229,14 @@ def head(config, tokens, classes) -> int:
     return before + heads * product(read, features, classes)
 
 
-def resnet(shape, config) -> tuple[int, tuple]:
-    """Of the ResNet of a hybrid, and the shape of its feature map."""
-    count, shape = convolution(shape, config.resnet_width, kernel=7, strides=2)
+def resnet(shape, stages, width) -> tuple[int, tuple]:
+    """Of a ResNet with so many units in its stages and `width` channels behind its root, and the shape of its map."""
+    count, shape = convolution(shape, width, kernel=7, strides=2)
     shape = _strided(shape, 2)  # max-pooling
-    for stage, units in enumerate(config.resnet_stages):
+    for stage, units in enumerate(stages):
         for unit in range(units):
             strides = 2 if stage and not unit else 1
-            found, shape = bottleneck(shape, config.resnet_width * 2**stage, strides, projected=not unit)
+            found, shape = bottleneck(shape, width * 2**stage, strides, projected=not unit)
             count += found
     return count, shape
 

@@ -11,6 +11,7 @@ from conftest import ROOT, images, make_tiny, tiny_config
 
 import keras_vit
 from keras_vit import Flops, flops, training_exaflops
+from keras_vit.compute import resnet
 from keras_vit.recipes.paper import JFT_IMAGES
 from keras_vit.variants import VARIANTS, ViTConfig
 from keras_vit.weights.hub.records import parameter_count
@@ -196,6 +197,17 @@ def test_parts_are_those_by_hand():
     assert dataclasses.asdict(found) == {name: 2 * multiply_adds for name, multiply_adds in parts.items()}
     assert found.total == 2 * sum(parts.values())
     assert found.multiply_adds == sum(parts.values())
+
+
+def test_resnet_pads_odd_sides():
+    """45 x 27 pixels, of which a stride keeps 23 x 14, then 12 x 7 and 6 x 4, as `ResNetRoot` and `ResNetUnit` do."""
+    root = 23 * 14 * 7 * 7 * 3 * 32
+    first = 12 * 7 * (32 * 32 + 9 * 32 * 32 + 32 * 128 + 32 * 128)
+    second = 12 * 7 * 128 * 64 + 6 * 4 * (9 * 64 * 64 + 64 * 256 + 128 * 256)
+    third = 6 * 4 * (256 * 64 + 9 * 64 * 64 + 64 * 256)
+    assert resnet((45, 27, 3), (1, 2), 32) == (2 * (root + first + second + third), (6, 4, 256))
+    layers = [keras_vit.layers.ResNetRoot(32), keras_vit.layers.ResNetUnit(64, strides=2, projection=True)]
+    assert [layer.compute_output_shape((None, 45, 27, 3))[1:3] for layer in layers] == [(12, 7), (23, 14)]
 
 
 def test_twice_the_side_costs_four_times_as_much_and_products_sixteen_times():
