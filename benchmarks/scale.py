@@ -1,10 +1,11 @@
 """Memory of a device, bytes that it sends in a step, and a step's time, for every variant on 1 to 1,024 devices.
 
 Nothing runs here: weights, moments and gradients are counted from the variables of the model itself, built without
-values, and what each layout sends from the rules of `keras_vit.hosts.sharding`. `tests/hosts/test_scale.py` holds the
-bytes to the collectives of the compiled step, and the parts of the weights to `jax.live_arrays()`. The time is that of
-an ideal device, which computes while it sends: from the FLOP/s and the bandwidth that are given, by default an
-accelerator with 400 TFLOP/s in bfloat16 and 100 GB/s to its neighbours.
+values, what each layout sends from the rules of `keras_vit.hosts.sharding`, and a step's work by `keras_vit.flops`.
+`tests/hosts/test_scale.py` holds the bytes to the collectives of the compiled step, the parts of the weights to
+`jax.live_arrays()`, and the work to XLA's count. The time is that of an ideal device, which computes while it sends:
+from the FLOP/s and the bandwidth that are given, by default an accelerator with 400 TFLOP/s in bfloat16 and 100 GB/s
+to its neighbours.
 """
 
 import argparse
@@ -12,6 +13,7 @@ import dataclasses
 import math
 import re
 
+from keras_vit.compute import TRAINING_PASSES, flops
 from keras_vit.hosts.layout import shapes_of as layout_shapes
 from keras_vit.hosts.sharding import ITEM, LARGE, rules
 from keras_vit.variants import VARIANTS
@@ -108,21 +110,22 @@ def estimate(
     tokens = config.num_prefix_tokens + math.prod(config.grid(image_size, image_size))
     sent = sent_bytes(config, shapes, parts, kind, devices, group, batch, tokens)
     shared = group if kind == "tensor" else 1
-    stem_kept, stem_products = stem(shapes, image_size)
-    kept = (config.num_layers * _kept(config, tokens, shared) + stem_kept) * batch * ITEM
+    kept = (config.num_layers * _kept(config, tokens, shared) + kept_by_stem(shapes, image_size)) * batch * ITEM
     gathered = _largest_block(shapes, parts) * ITEM if kind == "fsdp" else 0
-    behind = sum(numbers(shape) for path, shape in shapes.items() if not _STEM.match(path))
-    work = 6 * batch * (tokens * behind / shared + stem_products)
-    seconds = max(work / device.flops, sent / device.bandwidth)
+    seconds = max(work(config, shapes, image_size, shared) * batch / device.flops, sent / device.bandwidth)
     return Estimate(held, held * SLOTS[optimizer], held, gathered, kept, sent, seconds)
 
 
-def stem(shapes, image_size):
-    """What a hybrid's ResNet keeps of one image, in numbers, and its products; both 0 without one.
+def work(config, shapes, image_size, shared):
+    """FLOPs of a training step of one device for each image; devices share what is behind a hybrid's ResNet."""
+    classes = shapes["head/kernel"][-1] if "head/kernel" in shapes else 0
+    forward = flops(config, image_size, classes=classes)
+    return TRAINING_PASSES * (forward.stem + (forward.total - forward.stem) / shared)
 
-    Every device of a group computes all of it.
-    """
-    kept = products = 0
+
+def kept_by_stem(shapes, image_size):
+    """Numbers that a hybrid's ResNet keeps of one image; 0 without one. Every device of a group computes all of it."""
+    kept = 0
     for path, shape in shapes.items():
         found = _STEM.match(path)
         if not found or len(shape) != 4:  # kernels (height, width, in, out)
@@ -132,8 +135,7 @@ def stem(shapes, image_size):
         if convolution == "conv_1" and unit == "1" and stage != "1":
             side *= 2  # the next one has the stride
         kept += _KEPT_BY_CONVOLUTION * side**2 * shape[-1]
-        products += side**2 * numbers(shape)
-    return kept, products
+    return kept
 
 
 def sent_bytes(config, shapes, parts, kind, devices, group, batch, tokens):

@@ -23,6 +23,7 @@ from keras_vit.builders import (
     ViTTi16,
     build,
 )
+from keras_vit.compute import Flops, flops, training_exaflops
 from keras_vit.data import BadImage, Source, load_dataset, open_source
 from keras_vit.datasets import OFFICIAL_DATASETS, VTAB_TASKS, find_dataset
 from keras_vit.distillation import DistillationLoss, Distiller
@@ -80,6 +81,10 @@ __all__ = [
     "ViTConfig",
     "VARIANTS",
     "layers",
+    # how much a model computes
+    "flops",
+    "Flops",
+    "training_exaflops",
     # images in, names out
     "read_image",
     "preprocess_input",

@@ -16,15 +16,14 @@ from keras_vit.annotations import FilePath, Shape, Tensor
 from keras_vit.checks import check_choice, check_positive_int, did_you_mean
 from keras_vit.model.deferred import deferred_variables
 from keras_vit.model.vision_transformer import VisionTransformer
-from keras_vit.model.wiring import DEFAULT_IMAGE_SIZE, Head, check_input_shape, wire
+from keras_vit.model.wiring import Head, check_input_shape, wire
 from keras_vit.posembed import RESIZE_METHODS
-from keras_vit.variants import VARIANTS, ViTConfig, builder_name, variant
+from keras_vit.variants import DEFAULT_CLASSES, DEFAULT_IMAGE_SIZE, VARIANTS, ViTConfig, builder_name, variant
 from keras_vit.weights.checkpoint import TABLE, read_checkpoint
 from keras_vit.weights.load import fill
 from keras_vit.weights.reader import CheckpointError
 from keras_vit.weights.resolve import find_file
 
-DEFAULT_CLASSES = 1000
 _Arguments = ParamSpec("_Arguments")
 _FIELDS = tuple(field.name for field in dataclasses.fields(ViTConfig))
 

@@ -14,6 +14,8 @@ POSITION_EMBEDDINGS = ("learned", "learned2d", "relative", "sincos2d", "none")
 POSITION_INJECTIONS = ("stem", "blocks", "blocks_shared")
 ATTENTIONS = ("global", "axial")
 LAST_BLOCKS = ("pooled", "all")
+DEFAULT_IMAGE_SIZE = 224  # pixels, the resolution of pre-training
+DEFAULT_CLASSES = 1000
 
 _POSITIVE = ("patch_size", "hidden_size", "num_layers", "num_heads", "mlp_dim")
 _RATES = ("dropout_rate", "attention_dropout_rate", "stochastic_depth_rate", "patch_dropout_rate")
@@ -277,3 +279,28 @@ def builder_name(name: str) -> str:
 
 
 BUILDERS = {builder_name(name): name for name in VARIANTS}  # builder: variant
+
+
+def check_image_size(size, config) -> tuple:
+    """`size`, a side or (H, W), as (H, W) of ints; raises unless the sides are unknown or tiled by the patches."""
+    given = size if isinstance(size, (tuple, list)) else (size, size)
+    if len(given) != 2:
+        raise ValueError(f"`image_size` must be one side, or (H, W).\nReceived: image_size={size!r}.")
+    sides = [side if side is None else check_positive_int("image_size", side) for side in given]
+    check_tiled("image_size", size, sides, config)
+    return tuple(sides)
+
+
+def check_tiled(name, given, sides, config, channels=()):
+    """Raises unless the sides of `given`, argument `name`, are unknown or tiled by the config's patches."""
+    step = config.stride
+    if not any(side is not None and side % step for side in sides):
+        return
+    nearest = (*(side and max(round(side / step), 1) * step for side in sides), *channels)
+    unit = f"patch_size={config.patch_size}"
+    if step != config.patch_size:
+        unit += f" behind a ResNet, {step} pixels in all"
+    raise ValueError(
+        f"`{name}` must be a multiple of `patch_size` on both sides, so that patches tile the image.\n"
+        f"Received: {name}={given}, {unit}. Nearest: {nearest if isinstance(given, (tuple, list)) else nearest[0]}."
+    )

@@ -66,6 +66,17 @@ def test_models_are_those_of_the_readme_with_its_counts(run):
     assert code == 0
 
 
+def test_models_have_gigaflops_and_parameters_at_a_size(run):
+    code, (header, *lines), _ = run("models", "--flops", "--image-size", 384)
+    assert header.split(None, 5)[4:] == ["GFLOP", "GFLOP of every token"]
+    printed = {variant: figures for _, variant, *figures in (line.split() for line in lines)}
+    assert printed["B/16"] == ["86,859,496", "16", "103.15", "110.97"]
+    assert printed["H/14"] == ["-", "14", "-", "-"]  # whose patches do not tile 384 pixels
+    assert printed.keys() == VARIANTS.keys()
+    assert code == 0
+    assert_one_line(run("models", "--image-size", 0)[2], "`--image-size` must be at least 1")
+
+
 def test_weights_are_listed_as_a_table_and_for_programs(run):
     _, (header, *lines), _ = run("weights", "list", "ViTB16")
     assert header.split()[:2] == ["name", "variant"]

@@ -27,6 +27,15 @@ def builds() -> None:
     keras_vit.ViTConfig(16, 192, 12, 3, 768, poolin="gap")  # type: ignore[call-arg]
 
 
+def counts(model: keras_vit.VisionTransformer) -> None:
+    assert_type(keras_vit.flops(model), keras_vit.Flops)
+    assert_type(keras_vit.flops("B/16", (224, 256), classes=0).total, int)
+    assert_type(keras_vit.training_exaflops(model.config, images=7 * 303e6), float)
+    keras_vit.flops(16)  # type: ignore[arg-type]
+    keras_vit.flops("B/16", (224, 256, 3))  # type: ignore[arg-type]
+    keras_vit.training_exaflops("B/16", "jft300m")  # type: ignore[arg-type]
+
+
 def predicts(model: keras_vit.VisionTransformer) -> None:
     pixels = keras_vit.read_image("photo.jpg")
     assert_type(keras_vit.decode_predictions(model(model.preprocessing(pixels)), top=3)[0][0], tuple[str, str, float])

@@ -4,9 +4,11 @@ import contextlib
 import dataclasses
 import json
 
+from keras_vit.checks import check_positive_int
 from keras_vit.cli.printing import columns, one_line, path
+from keras_vit.compute import flops
 from keras_vit.escaping import printable
-from keras_vit.variants import BUILDERS, VARIANTS
+from keras_vit.variants import BUILDERS, DEFAULT_CLASSES, DEFAULT_IMAGE_SIZE, VARIANTS
 from keras_vit.weights.checkpoint import read_checkpoint
 from keras_vit.weights.convert import convert_checkpoint
 from keras_vit.weights.dialects import DIALECTS, recognise
@@ -21,11 +23,17 @@ from keras_vit.weights.hub.records import parameter_count
 from keras_vit.weights.reader import CheckpointError, scan
 from keras_vit.weights.resolve import find_file, is_url, remote_file
 
+_FLOPS = ("GFLOP", "GFLOP of every token")  # columns
+
 
 def add_commands(top, command, group):
     """Adds these commands to the parser; `command` and `group` make a command and a group of them."""
-    summary = "the builders, with parameters at 224 pixels and 1,000 classes, and stride in pixels"
-    command(top, "models", models, summary, "keras-vit models")
+    summary = "the builders, with parameters at an image size and 1,000 classes, and stride in pixels"
+    new = command(top, "models", models, summary, "keras-vit models --flops --image-size 384")
+    new.add_argument("--flops", action="store_true", help="also GFLOP of one image; a multiply-add is 2 FLOPs")
+    size = "side in pixels; a variant whose patches do not tile it has no figures"
+    new.add_argument("--image-size", metavar="SIZE", type=int, default=DEFAULT_IMAGE_SIZE, help=size)
+
     weights = group(top, "weights", "published and local checkpoints", "keras-vit weights list B/16")
     model = {"metavar": "MODEL", "help": "a builder as ViTB16, or a variant as B/16; by default any"}
 
@@ -65,11 +73,18 @@ def add_commands(top, command, group):
 
 
 def models(arguments):
-    counts = [
-        (builder, name, f"{parameter_count(VARIANTS[name], 224, 1000):,}", str(VARIANTS[name].stride))
-        for builder, name in BUILDERS.items()
-    ]
-    yield from columns([("builder", "variant", "parameters", "stride"), *counts])
+    size = check_positive_int("image_size", arguments.image_size)
+    header = ("builder", "variant", "parameters", "stride", *(_FLOPS if arguments.flops else ()))
+    yield from columns([header, *(_row(builder, name, size)[: len(header)] for builder, name in BUILDERS.items())])
+
+
+def _row(builder, name, size):
+    config = VARIANTS[name]
+    if size % config.stride:
+        return builder, name, "-", str(config.stride), *("-" for _ in _FLOPS)
+    counted = (flops(each, size).total / 1e9 for each in (config, dataclasses.replace(config, last_block="all")))
+    parameters = f"{parameter_count(config, size, DEFAULT_CLASSES):,}"
+    return builder, name, parameters, str(config.stride), *(f"{giga:.2f}" for giga in counted)
 
 
 def _list(arguments):

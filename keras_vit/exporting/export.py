@@ -24,8 +24,8 @@ from keras_vit.model.heads import ends_in_logits, has_head
 from keras_vit.model.precision import in_precision, is_quantized
 from keras_vit.model.twins import with_input_shape
 from keras_vit.model.vision_transformer import VisionTransformer
-from keras_vit.model.wiring import check_image_size
 from keras_vit.preprocessing import default_names
+from keras_vit.variants import check_image_size
 
 _COMPARED, _CALIBRATION = 16, 64  # photos
 _FEWEST = 32  # photos to calibrate on and compare: with one, the next was off by 1.7 deviations

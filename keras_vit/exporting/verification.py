@@ -15,7 +15,7 @@ import numpy as np
 from keras_vit.exporting.report import Drift, ExportError
 from keras_vit.exporting.sample_photos import resized
 from keras_vit.model.heads import answering_network, has_head
-from keras_vit.model.wiring import DEFAULT_IMAGE_SIZE
+from keras_vit.variants import DEFAULT_IMAGE_SIZE
 
 BATCHES = (1, 2, 5, 8)
 # Largest and mean difference. float32: as they are, or as a share of the largest number where that is above 1: a deep

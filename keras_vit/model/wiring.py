@@ -21,8 +21,8 @@ from keras_vit.layers.dropout import Dropout
 from keras_vit.layers.encoder import layer_norm
 from keras_vit.model.vision_transformer import VisionTransformer
 from keras_vit.preprocessing import Preprocessing
+from keras_vit.variants import DEFAULT_IMAGE_SIZE, check_tiled
 
-DEFAULT_IMAGE_SIZE = 224  # pixels, the resolution of pre-training
 _MOST_COLOURS = 4  # channels of a photo
 ADDED = ("learned", "learned2d", "sincos2d")  # kinds of positions that are added to tokens
 ENDS = ("head", "head_distillation", "average", "activation")  # layers of at least float32
@@ -211,18 +211,8 @@ def check_input_shape(shape, config) -> tuple:
     _check_channels_last(shape, config)
     sides = [side if side is None else check_positive_int("input_shape", side) for side in shape[:2]]
     shape = (*sides, check_positive_int("input_shape", shape[2]))
-    _check_tiled("input_shape", shape, sides, config, shape[2:])
+    check_tiled("input_shape", shape, sides, config, shape[2:])
     return shape
-
-
-def check_image_size(size, config) -> tuple:
-    """`size`, a side or (H, W), as (H, W) of ints; raises unless the sides are unknown or tiled by the patches."""
-    given = size if isinstance(size, (tuple, list)) else (size, size)
-    if len(given) != 2:
-        raise ValueError(f"`image_size` must be one side, or (H, W).\nReceived: image_size={size!r}.")
-    sides = [side if side is None else check_positive_int("image_size", side) for side in given]
-    _check_tiled("image_size", size, sides, config)
-    return tuple(sides)
 
 
 def _check_channels_last(shape, config):
@@ -234,17 +224,3 @@ def _check_channels_last(shape, config):
             "`input_shape` must be (H, W, C), with the channels last.\n"
             f"Received: input_shape={tuple(shape)}. Pass {(width, channels, height)}."
         )
-
-
-def _check_tiled(name, given, sides, config, channels=()):
-    step = config.stride
-    if not any(side is not None and side % step for side in sides):
-        return
-    nearest = (*(side and max(round(side / step), 1) * step for side in sides), *channels)
-    unit = f"patch_size={config.patch_size}"
-    if step != config.patch_size:
-        unit += f" behind a ResNet, {step} pixels in all"
-    raise ValueError(
-        f"`{name}` must be a multiple of `patch_size` on both sides, so that patches tile the image.\n"
-        f"Received: {name}={given}, {unit}. Nearest: {nearest if isinstance(given, (tuple, list)) else nearest[0]}."
-    )

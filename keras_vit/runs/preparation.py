@@ -15,7 +15,6 @@ from keras_vit.model.freezing import freeze
 from keras_vit.model.lora import add_lora
 from keras_vit.model.strategies import num_replicas
 from keras_vit.model.vision_transformer import VisionTransformer
-from keras_vit.model.wiring import DEFAULT_IMAGE_SIZE, check_image_size
 from keras_vit.recipes import find_recipe
 from keras_vit.resuming.agreement import agreed
 from keras_vit.runs.options import FinetuneOptions, parse_layout, parse_trainable
@@ -24,7 +23,7 @@ from keras_vit.training.devices import strategy
 from keras_vit.training.memory import available_memory, check_memory, largest_micro_batch
 from keras_vit.training.model_check import check_model
 from keras_vit.training.plan import Plan, plan
-from keras_vit.variants import ViTConfig, variant
+from keras_vit.variants import DEFAULT_IMAGE_SIZE, ViTConfig, check_image_size, variant
 from keras_vit.weights.hub import variant_of
 from keras_vit.weights.resolve import check_available
 

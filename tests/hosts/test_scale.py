@@ -69,16 +69,15 @@ def test_sizes_of_a_published_model_are_those_of_its_parameters():
 @pytest.mark.parametrize(("name", "compiled"), [("S/32", 2.15), ("R26+S/32", 6.83)])
 def test_work_is_that_of_the_compiled_forward_pass(name, compiled):
     found = scale.estimate(keras_vit.VARIANTS[name], scale.shapes_of(name), "data", 1, device=scale.Device(1e9))
-    assert found.seconds / 8 / 3 == pytest.approx(compiled, rel=0.08)  # which counts what a token does not pass, too
+    assert found.seconds / 8 / 3 == pytest.approx(compiled, rel=0.01)  # which counts norms and sums, too
 
 
 def test_the_resnet_of_a_hybrid_keeps_what_its_convolutions_put_out():
     """R+Ti/16, by hand."""
-    kept, products = scale.stem(scale.shapes_of("R+Ti/16"), 224)
+    kept = scale.kept_by_stem(scale.shapes_of("R+Ti/16"), 224)
     shapes = keras_vit.VARIANTS["R+Ti/16"].resnet_stages
     assert kept == 5 * by_hand(shapes, keras_vit.VARIANTS["R+Ti/16"].resnet_width)
-    assert products > 0
-    assert scale.stem(scale.shapes_of("B/16"), 224) == (0, 0)
+    assert scale.kept_by_stem(scale.shapes_of("B/16"), 224) == 0
 
 
 def by_hand(stages, width):
@@ -96,7 +95,7 @@ def test_a_step_takes_as_long_as_the_slower_of_computing_and_sending():
     shapes = scale.shapes_of("B/16")
     for device in (scale.Device(1e12, 1e15), scale.Device(1e18, 1e9)):
         found = scale.estimate(keras_vit.VARIANTS["B/16"], shapes, "data", 8, device=device)
-        work = 6 * 8 * 197 * 86_567_656 / device.flops
+        work = 3 * 8 * keras_vit.flops("B/16").total / device.flops
         assert found.seconds == pytest.approx(max(work, found.sent / device.bandwidth))
 
 

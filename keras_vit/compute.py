@@ -1,0 +1,273 @@
+"""How much a model computes, by formula from its architecture: `keras_vit.flops` and `keras_vit.training_exaflops`.
+
+A multiply-add is 2 FLOPs. Matrix products and convolutions count, taps on the padding among them. Norms, softmax,
+GELU, biases and sums do not, nor does resizing the position table: docs/compute.md has how much that is.
+Each function below the public ones is one kind of layer. Shapes are of one image.
+"""
+
+import dataclasses
+import math
+from collections.abc import Iterator
+from typing import Protocol
+
+from keras_vit.annotations import Pair
+from keras_vit.checks import check_int, check_positive, check_positive_int
+from keras_vit.variants import DEFAULT_CLASSES, DEFAULT_IMAGE_SIZE, ViTConfig, check_image_size, variant
+
+_MULTIPLY_ADD = 2  # FLOPs
+TRAINING_PASSES = 3  # of a step: forward, and backward to the inputs and to the weights
+
+
+@dataclasses.dataclass(frozen=True)
+class Flops:
+    """FLOPs of the forward pass of one image, by what they are for. Records add up.
+
+    Attributes:
+        stem: the ResNet of a hybrid.
+        embedding: patches to tokens.
+        projections: queries, keys, values and the attention's output.
+        products: queries by keys, and attention weights by values: what grows with the square of the tokens.
+        mlp: the MLPs of the blocks.
+        pooling: attention pooling.
+        head: the layer before the classifier, and the classifiers.
+    """
+
+    stem: int = 0
+    embedding: int = 0
+    projections: int = 0
+    products: int = 0
+    mlp: int = 0
+    pooling: int = 0
+    head: int = 0
+
+    @property
+    def total(self) -> int:
+        """All of them."""
+        return sum(dataclasses.astuple(self))
+
+    @property
+    def multiply_adds(self) -> int:
+        """Half of them, what other software calls MACs."""
+        return self.total // _MULTIPLY_ADD
+
+    def __add__(self, other: "Flops") -> "Flops":
+        return Flops(*map(sum, zip(dataclasses.astuple(self), dataclasses.astuple(other), strict=True)))
+
+    def __str__(self):
+        parts = ", ".join(f"{name} {_giga(value)}" for name, value in dataclasses.asdict(self).items() if value)
+        return f"{_giga(self.total)} GFLOP: {parts}"
+
+
+class HasConfig(Protocol):
+    """What is asked of a built model: a `VisionTransformer` has it."""
+
+    config: ViTConfig
+
+
+def flops(
+    model: HasConfig | ViTConfig | str,
+    image_size: int | Pair | None = None,
+    *,
+    classes: int | None = None,
+    channels: int | None = None,
+) -> Flops:
+    """Counts the FLOPs of the forward pass of one image, as the model computes it.
+
+    In the last block `last_block="pooled"` computes only the tokens that are read. Literature counts every token:
+    `dataclasses.replace(config, last_block="all")`. LoRA and quantisation are counted as the model without them.
+
+    Args:
+        model: a `VisionTransformer`, a `ViTConfig`, or the name of a variant as `"B/16"`.
+        image_size: a side in pixels or `(H, W)`; by default the model's, and about 224 of a config.
+        classes: K; 0 for no head. By default the model's, and 1,000 of a config.
+        channels: of the images. By default the model's, and 3 of a config.
+
+    Returns:
+        A `Flops`: its `total`, its parts, and `multiply_adds`, half the total.
+
+    Raises:
+        TypeError: for a value of the wrong type, or a model that does not know its config.
+        ValueError: for an image that patches do not tile, or an unknown variant or image size.
+
+    Source: arXiv:2010.11929, section 3.1 and appendix A; of the ResNet, section 4.1.
+    """
+    return _count(*_architecture(model, image_size, classes, channels))
+
+
+def training_exaflops(
+    model: HasConfig | ViTConfig | str,
+    images: float,
+    image_size: int | Pair | None = None,
+    *,
+    classes: int | None = None,
+    channels: int | None = None,
+) -> float:
+    """Counts the compute of a training as table 6 of the paper does, in units of 1e18 FLOPs.
+
+    That is 3 forward passes an image, with every token in every block. It leaves aside what `last_block` and
+    `patch_dropout_rate` save, what `rematerialize` adds, and the optimizer.
+
+    Args:
+        model: as `flops` takes it, and what follows.
+        images: that training sees: the size of the set times the epochs.
+        image_size: of training, a side in pixels or `(H, W)`.
+        classes: K; 0 for no head.
+        channels: of the images.
+
+    Returns:
+        ExaFLOPs.
+
+    Raises:
+        TypeError: as `flops` does.
+        ValueError: as `flops` does, and unless `images` is above 0.
+
+    Source: arXiv:2010.11929, table 6.
+    """
+    check_positive("images", images)
+    config, *rest = _architecture(model, image_size, classes, channels)
+    every_token = dataclasses.replace(config, last_block="all")
+    return TRAINING_PASSES * _count(every_token, *rest).total * images / 1e18
+
+
+# What is asked
+
+
+def _architecture(model, image_size, classes, channels) -> tuple[ViTConfig, tuple, int]:
+    """The config, the shape `(H, W, C)` of an image, and K."""
+    if isinstance(model, (str, ViTConfig)):
+        config = variant(model) if isinstance(model, str) else model
+        sides = tuple(side * config.stride for side in config.grid(DEFAULT_IMAGE_SIZE, DEFAULT_IMAGE_SIZE))
+        classes = DEFAULT_CLASSES if classes is None else check_int("classes", classes, least=0)
+        channels = 3 if channels is None else check_positive_int("channels", channels)
+    else:
+        config, sides, channels, classes = _built(model, classes=classes, channels=channels)
+    sides = check_image_size(sides if image_size is None else image_size, config)
+    if None in sides:
+        raise ValueError(
+            "what is computed depends on the image's size, so it must be known.\n"
+            f"Received: image_size={image_size}, sides {sides}. Pass `image_size`, a side or (H, W)."
+        )
+    _check_head(config, classes)
+    return config, (*sides, channels), classes
+
+
+def _built(model, **given):
+    """The same of a `VisionTransformer`, which leaves nothing of what is given open."""
+    from keras_vit.model.heads import head_layers
+    from keras_vit.model.stations import layer_named
+    from keras_vit.model.vision_transformer import VisionTransformer
+
+    if not isinstance(model, VisionTransformer) or model.config is None:
+        raise TypeError(
+            "`model` must be a VisionTransformer that knows its config, a ViTConfig, or the name of a variant.\n"
+            f"Received: {model!r}. Of a model around it, pass the VisionTransformer inside."
+        )
+    if said := [f"{name}={value}" for name, value in given.items() if value is not None]:
+        raise ValueError(
+            "a model that is built has its classes and channels.\n"
+            f"Received: {', '.join(said)} for {model.name!r}. Pass `model.config` to count another model."
+        )
+    first = layer_named(model, "resnet_root") or layer_named(model, "patch_embedding")
+    heads = head_layers(model)
+    _, *sides, channels = first.input.shape
+    return model.config, tuple(sides), channels, heads[0].units if heads else 0
+
+
+def _check_head(config, classes):
+    if config.distilled and config.pooling == "none" and classes:
+        raise ValueError(
+            'the two heads of `distilled=True` read one token each, so `pooling="none"` goes without a head.\n'
+            f"Received: classes={classes}. Pass classes=0."
+        )
+
+
+# The model, in the order of the data
+
+
+def _count(config, shape, classes) -> Flops:
+    """Of a `ViTConfig` for an image of shape `(H, W, C)`."""
+    stages, width = config.resnet_stages, config.resnet_width
+    stem, shape = (0, shape) if stages is None else resnet(shape, stages, width)  # (h P, w P, C)
+    embedding, shape = convolution(shape, config.hidden_size, config.patch_size, config.patch_size)  # (h, w, D)
+    patches = math.prod(shape[:2])
+    tokens = config.num_prefix_tokens + patches
+    found = Flops(stem=stem, embedding=embedding, head=head(config, tokens, classes))
+    for queries in _computed_tokens(config, tokens):
+        found += block(config, tokens, queries)
+    if config.pooling == "map":
+        found += Flops(pooling=block(config, patches, queries=1).total)
+    return found
+
+
+def _computed_tokens(config, tokens) -> Iterator[int]:
+    """How many tokens each block puts out."""
+    yield from [tokens] * (config.num_layers - 1)
+    pooled = config.pooling == "token" and config.last_block == "pooled"
+    yield config.num_prefix_tokens if pooled else tokens
+
+
+def block(config, tokens, queries) -> Flops:
+    """Of a transformer block whose `queries` read from `tokens`."""
+    width = config.hidden_size
+    mlp = product(queries, width, config.mlp_dim) + product(queries, config.mlp_dim, width)
+    return attention(tokens, queries, width) + Flops(mlp=mlp)
+
+
+def attention(tokens, queries, width) -> Flops:
+    """Of multi-head attention, which costs the same for any number of heads: each has its part of the width."""
+    each, other = product(queries, width, width), product(tokens, width, width)
+    weights, mixed = product(queries, width, tokens), product(queries, tokens, width)
+    return Flops(projections=2 * each + 2 * other, products=weights + mixed)  # query and out, key and value
+
+
+def head(config, tokens, classes) -> int:
+    """Of what follows the pooling: `pre_logits` and the classifiers."""
+    read = tokens if config.pooling == "none" else 1
+    features = config.representation_size or config.hidden_size
+    heads = 2 if config.distilled else 1
+    before = product(read, config.hidden_size, features) if config.representation_size else 0
+    return before + heads * product(read, features, classes)
+
+
+def resnet(shape, stages, width) -> tuple[int, tuple]:
+    """Of a ResNet with so many units in its stages and `width` channels behind its root, and the shape of its map."""
+    count, shape = convolution(shape, width, kernel=7, strides=2)
+    shape = _strided(shape, 2)  # max-pooling
+    for stage, units in enumerate(stages):
+        for unit in range(units):
+            strides = 2 if stage and not unit else 1
+            found, shape = bottleneck(shape, width * 2**stage, strides, projected=not unit)
+            count += found
+    return count, shape
+
+
+def bottleneck(shape, filters, strides, *, projected) -> tuple[int, tuple]:
+    """Of one unit of a ResNet, and the shape behind it; `projected` is whether the skip connection is."""
+    first, inner = convolution(shape, filters, kernel=1)
+    second, inner = convolution(inner, filters, kernel=3, strides=strides)
+    third, outer = convolution(inner, 4 * filters, kernel=1)
+    skip = convolution(shape, 4 * filters, kernel=1, strides=strides)[0] if projected else 0
+    return first + second + third + skip, outer
+
+
+# What everything is made of
+
+
+def convolution(shape, filters, kernel, strides=1) -> tuple[int, tuple]:
+    """Of a convolution padded as SAME over `(H, W, C)`, and the shape behind it."""
+    height, width, channels = _strided(shape, strides)
+    return product(height * width, kernel**2 * channels, filters), (height, width, filters)
+
+
+def _strided(shape, strides):
+    height, width, channels = shape
+    return -(-height // strides), -(-width // strides), channels
+
+
+def product(rows, inner, columns) -> int:
+    """Of a matrix `(rows, inner)` times a matrix `(inner, columns)`."""
+    return _MULTIPLY_ADD * rows * inner * columns
+
+
+def _giga(number):
+    return f"{number / 1e9:.2f}"
