@@ -26,7 +26,7 @@ from keras_vit.builders import (
 from keras_vit.data import BadImage, Source, load_dataset, open_source
 from keras_vit.datasets import OFFICIAL_DATASETS, VTAB_TASKS, find_dataset
 from keras_vit.distillation import DistillationLoss, Distiller
-from keras_vit.evaluation import Evaluation, evaluate
+from keras_vit.evaluation import Evaluation, Probe, evaluate, probe, write_evaluation_page
 from keras_vit.exporting.export import export
 from keras_vit.exporting.report import ExportError, ExportReport
 from keras_vit.hosts.layout import check_layout, layout_map
@@ -106,6 +106,9 @@ __all__ = [
     "FinetuneOptions",
     "evaluate",
     "Evaluation",
+    "probe",
+    "Probe",
+    "write_evaluation_page",
     "open_source",
     "load_dataset",
     "Source",

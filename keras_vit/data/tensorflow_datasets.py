@@ -78,6 +78,16 @@ class StreamSplit:
                 return pixels_of(example, 3).numpy()
         raise IndexError(f"there is no such example.\nReceived: index={index} of {self.size}.")
 
+    def file_names(self) -> list[str]:
+        """The feature `file_name` of each example, where the set has it, as `imagenet2012`; else nothing."""
+        import tensorflow_datasets as tfds
+
+        if "file_name" not in self.builder.info.features:
+            return []
+        decoders = tfds.decode.PartialDecoding({"file_name": True})
+        examples = self.builder.as_dataset(split=self.name, decoders=decoders, shuffle_files=False)
+        return [example["file_name"].decode() for example in examples.as_numpy_iterator()]
+
     def joined(self, other: "StreamSplit") -> "StreamSplit":
         """The examples of this split and then those of the other."""
         return dataclasses.replace(self, name=f"{self.name}+{other.name}")
