@@ -40,6 +40,7 @@ from keras_vit.preprocessing import Preprocessing, decode_predictions, preproces
 from keras_vit.recipes import RECIPES, Recipe, find_recipe
 from keras_vit.runs.finetune import finetune
 from keras_vit.runs.options import FinetuneOptions
+from keras_vit.runs.vtab import Vtab, vtab
 from keras_vit.training.callbacks import NonFiniteGuard, StepFacts, TrainingDivergedError
 from keras_vit.training.checkpoints import Checkpoints
 from keras_vit.training.devices import Devices, strategy
@@ -109,6 +110,8 @@ __all__ = [
     "probe",
     "Probe",
     "write_evaluation_page",
+    "vtab",
+    "Vtab",
     "open_source",
     "load_dataset",
     "Source",

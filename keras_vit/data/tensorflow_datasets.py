@@ -139,6 +139,34 @@ def open_named(name: str, download: bool) -> Source:
     return _source(name, builder, record or _find_record(builder))
 
 
+def what_lacks(name: str) -> str | None:
+    """What a data set of the paper needs before it can be opened by its name, in one line; `None` for nothing.
+
+    Raises:
+        ValueError: for an unknown name.
+        ImportError: without tensorflow-datasets.
+    """
+    from keras_vit.datasets import find_dataset
+
+    builder = _builder(_library(f"the data set {name!r}"), find_dataset(name).name)
+    if builder.is_prepared():
+        return None
+    full_name = builder.info.full_name
+    if getattr(builder, "MANUAL_DOWNLOAD_INSTRUCTIONS", None):
+        return (
+            f"{full_name} is not in {builder.data_dir}; its files are to be fetched by hand, as "
+            f"tensorflow.org/datasets/catalog/{builder.name} says, then run `tfds build {_buildable(builder)}`"
+        )
+    size = sum(info.size or 0 for info in builder.url_infos.values())
+    amount = f", up to {size / 1e9:,.2f} GB to download" if size else ""
+    return f"{full_name} is not in {builder.data_dir}; run `tfds build {_buildable(builder)}`{amount}"
+
+
+def _buildable(builder):
+    """The name with its configuration, as `tfds build` takes it."""
+    return builder.info.full_name.rpartition("/")[0]
+
+
 def open_prepared(path) -> Source:
     """A `Source` of a folder that tensorflow-datasets has written."""
     builder = _library("a folder of a prepared data set").builder_from_directory(path)

@@ -47,6 +47,10 @@ class FeatureSet:
                 f"Received: features of shape {self.features.shape}, {len(self.labels)} labels."
             )
 
+    def of(self, rows: np.ndarray) -> "FeatureSet":
+        """Those of some examples, by their numbers."""
+        return FeatureSet(self.features[rows], self.labels[rows])
+
 
 def image_features(
     model: VisionTransformer,

@@ -76,7 +76,7 @@ def figures_of(result: Evaluation) -> list[tuple[str, str]]:
 
 def probe_rows(result: Probe) -> list[tuple[str, ...]]:
     """A row for each number of shots: its words, the mean, the deviation over seeds, and what was chosen."""
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for shots in result.accuracies:
         deviation = result.deviation(shots)
         trials = [trial for trial in result.trials if trial.shots == shots]

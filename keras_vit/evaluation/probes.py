@@ -12,7 +12,7 @@ from keras_vit.checks import check_choice, check_installed, check_positive_int, 
 from keras_vit.data.source import Data, check_split
 from keras_vit.data.splits import divide
 from keras_vit.escaping import printable
-from keras_vit.evaluation.features import DEFAULT_CACHE, image_features
+from keras_vit.evaluation.features import DEFAULT_CACHE, FeatureSet, image_features
 from keras_vit.evaluation.fewshot import SEEDS, SHOTS, choose_shots, fit_least_squares
 from keras_vit.evaluation.knn import NEIGHBOURS, neighbour_scores
 from keras_vit.evaluation.linear import choose_strength, fit_logistic
@@ -141,7 +141,8 @@ def probe(
         model: a `VisionTransformer`, with a head, which is not asked, or without.
         data: a `Source`, or what `keras_vit.open_source` takes.
         kind: `"fewshot"`, the official least-squares probe on a few examples of each class; `"linear"`, logistic
-            regression, whose strength is chosen on the validation split, or on a fifth of `train` without one;
+            regression, whose strength is chosen on the validation split, or on a fifth of `train` where that is not
+            there or is tested on;
             `"knn"`, the vote of the nearest neighbours by their cosine.
         train: split that the probe is trained on.
         test: split that it is tested on.
@@ -165,13 +166,15 @@ def probe(
     Source: arXiv:2010.11929, section 4.1, for `"fewshot"`; google-research/big_vision, `evaluators/fewshot_lsr.py`.
     """
     check_choice("kind", kind, KINDS)
-    _check_splits(train, test)
+    taken = _check_splits(train, test)
     _check_arguments(kind, shots, seeds, neighbours)
     if kind == "linear":
         check_installed("sklearn", "it fits the linear probe", "data")  # before the minutes that features take
     from keras_vit.data import open_source
 
     source = open_source(data, seed=seed)
+    if kind == "knn":
+        _check_neighbours(neighbours, source.split(train).size)
     began = time.perf_counter()
 
     def read(split):
@@ -184,7 +187,7 @@ def probe(
         skipped = tuple(set(SHOTS) - set(chosen)) if shots is None else ()
         trials = _fewshot(known, asked, len(source.class_names), chosen, seeds)
     elif kind == "linear":
-        trials = [_linear(known, asked, len(source.class_names), *_strength_sets(source, train, known, read, seed))]
+        trials = [_linear(asked, len(source.class_names), *_strength_sets(source, taken, known, read, seed))]
     else:
         trials = [_knn(known, asked, len(source.class_names), neighbours)]
     counts = len(known.labels), len(asked.labels)
@@ -203,18 +206,13 @@ def _fewshot(known, asked, classes, shots, seeds):
     return trials
 
 
-def _linear(known, asked, classes, parts, whole):
-    strength = choose_strength(*parts)
-    predictions = fit_logistic(*whole, strength).predict(asked.features)
+def _linear(asked, classes, fitted, held, whole):
+    strength = choose_strength((fitted.features, fitted.labels), (held.features, held.labels))
+    predictions = fit_logistic(whole.features, whole.labels, strength).predict(asked.features)
     return _trial(asked, predictions, classes, settings={"strength": strength})
 
 
 def _knn(known, asked, classes, neighbours):
-    if neighbours > len(known.labels):
-        raise ValueError(
-            "`neighbours` must be at most the examples that there are to vote.\n"
-            f"Received: neighbours={neighbours}, {len(known.labels)} training examples. Pass fewer."
-        )
     scores = neighbour_scores(known.features, known.labels, asked.features, classes, neighbours)
     return _trial(asked, scores.argmax(axis=1), classes, settings={"neighbours": neighbours})
 
@@ -229,16 +227,15 @@ def _trial(asked, predictions, classes, **fields):
     return Trial(accuracy, confusion_matrix(asked.labels, predictions, classes), **fields)
 
 
-def _strength_sets(source, train, known, read, seed):
-    """Pairs to fit and to choose the strength by, and the pair that is fitted at the end."""
-    whole = known.features, known.labels
-    if source.sizes.get("validation") and "validation" not in check_split(train):
+def _strength_sets(source, taken, known, read, seed):
+    """Two sets, to fit by and to choose the strength by, and a third that is fitted at the end."""
+    if source.sizes.get("validation") and "validation" not in taken:
         held = read("validation")
-        joined = np.concatenate([known.features, held.features]), np.concatenate([known.labels, held.labels])
-        return (whole, (held.features, held.labels)), joined
+        both = np.concatenate([known.features, held.features]), np.concatenate([known.labels, held.labels])
+        return known, held, FeatureSet(*both)
     parts = divide(known.labels, seed)
-    fitted, chosen_by = parts["train"], np.concatenate([parts["validation"], parts["test"]])
-    return tuple((known.features[rows], known.labels[rows]) for rows in (fitted, chosen_by)), whole
+    held_back = np.concatenate([parts["validation"], parts["test"]])
+    return known.of(parts["train"]), known.of(held_back), known
 
 
 def _usable_shots(source, labels, shots):
@@ -257,12 +254,22 @@ def _usable_shots(source, labels, shots):
     return chosen
 
 
+def _check_neighbours(neighbours, examples):
+    if neighbours > examples:
+        raise ValueError(
+            "`neighbours` must be at most the examples that there are to vote.\n"
+            f"Received: neighbours={neighbours}, {examples} training examples. Pass fewer."
+        )
+
+
 def _check_splits(train, test):
+    """The splits that are trained on or tested on."""
     if shared := set(check_split(train)) & set(check_split(test)):
         raise ValueError(
             "`train` and `test` must have no split in common, or a probe is tested on what it has seen.\n"
             f"Received: train={train!r}, test={test!r}, both with {', '.join(sorted(shared))}."
         )
+    return {*check_split(train), *check_split(test)}
 
 
 def _check_arguments(kind, shots, seeds, neighbours):
@@ -278,7 +285,7 @@ def _check_arguments(kind, shots, seeds, neighbours):
             raise ValueError(f"`{name}` must be a list of numbers, each once.\nReceived: {name}={given!r}.")
         for number in given:
             check(name, number)
-    others = {"shots": (shots, None, "fewshot"), "seeds": (tuple(seeds), SEEDS, "fewshot")}
+    others: dict[str, tuple] = {"shots": (shots, None, "fewshot"), "seeds": (tuple(seeds), SEEDS, "fewshot")}
     others |= {"neighbours": (neighbours, NEIGHBOURS, "knn")}
     for name, (value, default, owner) in others.items():
         if value != default and kind != owner:

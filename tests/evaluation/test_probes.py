@@ -8,7 +8,7 @@ from conftest import make_tiny
 
 import keras_vit
 from keras_vit.data import open_source
-from keras_vit.evaluation import image_features, measure
+from keras_vit.evaluation import image_features, measure, probes
 from keras_vit.evaluation.fewshot import choose_shots, fit_least_squares
 from keras_vit.evaluation.knn import neighbour_scores
 from keras_vit.evaluation.linear import STRENGTHS, fit_logistic
@@ -87,6 +87,14 @@ def test_linear_probe_without_a_validation_split_holds_a_part_of_training_back(m
     found = keras_vit.probe(model, {"train": photos(31, 0), "test": photos(29, 2)}, "linear", cache=None)
     assert found.trials[0].settings["strength"] in STRENGTHS
     assert found.train_images == 31
+
+
+def test_linear_probe_does_not_choose_by_what_it_is_tested_on(model, source, monkeypatch):
+    pytest.importorskip("sklearn")
+    sizes, plain = [], probes.choose_strength
+    monkeypatch.setattr(probes, "choose_strength", lambda *sets: sizes.extend(len(y) for _, y in sets) or plain(*sets))
+    found = keras_vit.probe(model, source, "linear", test="validation", cache=None)
+    assert (sum(sizes), found.train_images, found.test_images) == (31, 31, 12)
 
 
 def test_knn_probe_is_the_vote_of_the_neighbours(model, source):
