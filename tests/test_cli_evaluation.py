@@ -124,6 +124,7 @@ def test_vtab_says_what_each_task_lacks_and_of_which_group_how_many_there_are(ru
     assert list(json.loads("\n".join(lines))["lacking"]) == ["dtd"]
 
 
+@pytest.mark.slow  # 1,053 files are prepared, and 47 classes told apart; tests/runs/test_vtab.py has a quick one
 def test_vtab_measures_the_tasks_that_are_there(run, model, tmp_path, monkeypatch, capfd):
     """A set by the name of a task, prepared as tensorflow-datasets does it."""
     tfds = pytest.importorskip("tensorflow_datasets")
