@@ -51,8 +51,7 @@ def write_evaluation_page(result: Evaluation | Probe, out: FilePath, title: str 
         title=printable(title),
         version=__version__,
         figures=_figures(result),
-        probe=_probe_rows(result) if isinstance(result, Probe) else None,
-        skipped=", ".join(map(str, result.skipped)) if isinstance(result, Probe) else "",
+        probe=_probe_facts(result) if isinstance(result, Probe) else None,
         classes=[_class_row(each) for each in result.classes],
         confusion=_picture(result),
     )
@@ -93,11 +92,22 @@ def _figures(result):
     if isinstance(result, Evaluation):
         return [*figures_of(result), ("images", f"{result.count:,}"), ("classes", len(result.class_names))]
     counts = [("training images", f"{result.train_images:,}"), ("test images", f"{result.test_images:,}")]
-    return [("accuracy", f"{result.accuracy:.4f}"), *counts, ("classes", len(result.class_names))]
+    return [
+        (f"accuracy, {_most_shots(result)}", f"{result.accuracy:.4f}"),
+        *counts,
+        ("classes", len(result.class_names)),
+    ]
 
 
-def _probe_rows(result):
-    return {"header": PROBE_COLUMNS, "rows": probe_rows(result)}
+def _probe_facts(result):
+    """What the page says of a probe alone."""
+    skipped = ", ".join(map(str, result.skipped))
+    most, trials = _most_shots(result), len(result.accuracies[result.trials[-1].shots])
+    return {"header": PROBE_COLUMNS, "rows": probe_rows(result), "skipped": skipped, "most": most, "trials": trials}
+
+
+def _most_shots(result):
+    return shots_in_words(result.trials[-1].shots)
 
 
 def _class_row(result):

@@ -1,7 +1,7 @@
 """Features are what the head reads; they are kept under a name that any change of what decides them changes."""
 
+import concurrent.futures
 import dataclasses
-import multiprocessing
 
 import keras
 import numpy as np
@@ -12,6 +12,7 @@ from photos import make_photos
 import keras_vit
 from keras_vit.data import open_source
 from keras_vit.evaluation import FeatureSet, image_features
+from keras_vit.evaluation.features import _keep, _read
 from keras_vit.evaluation.fingerprint import fingerprint_of
 from keras_vit.model.precision import in_precision
 from keras_vit.weights.fetch import verify_cache
@@ -58,6 +59,17 @@ def test_model_without_a_head_has_the_same_features(source):
         ours.set_weights(theirs.get_weights())
     found, expected = (image_features(each, source, "test", cache=None).features for each in (bare, model))
     np.testing.assert_allclose(found, expected, atol=1e-6)  # the same sums in a graph of its own
+
+
+def features_here():
+    """For `elsewhere`."""
+    source = open_source({"train": pixels(13), "test": pixels(7, 1)})
+    return image_features(make_tiny(), source, "train", batch_size=5, cache=None).features.tolist()
+
+
+@pytest.mark.elsewhere("jax", "features of images")
+def test_features_are_the_same_on_another_backend(found):
+    np.testing.assert_allclose(found, features_here(), atol=1e-5)  # float32 sums in another order
 
 
 @pytest.mark.parametrize("kind", ["int8", "lora", "mixed_float16", "reloaded"])
@@ -166,29 +178,14 @@ def test_fingerprint_of_files_is_of_what_is_in_them_and_not_of_their_place(tmp_p
     assert fingerprint_of(model, open_source(moved).split("train")) != before
 
 
-def _keep_often(folder, start):
-    from pathlib import Path
-
-    from keras_vit.evaluation.features import _keep
-
-    start.wait()
-    for _ in range(20):
-        _keep(Path(folder) / "x.npz", FeatureSet(np.ones((500, 7), "float32"), np.zeros(500, "int64")))
-
-
-def test_processes_that_write_at_once_leave_a_whole_file(tmp_path):
-    from keras_vit.evaluation.features import _read
-
-    context = multiprocessing.get_context("fork")
-    start = context.Event()
-    writers = [context.Process(target=_keep_often, args=(tmp_path, start)) for _ in range(2)]
-    for writer in writers:
-        writer.start()
-    start.set()
-    for writer in writers:
-        writer.join()
-    assert [writer.exitcode for writer in writers] == [0, 0]
-    assert _read(tmp_path / "x.npz", 500) is not None
+def test_file_is_whole_whoever_writes_and_reads_at_once(tmp_path):
+    """Two writers, and a reader that finds either nothing yet or all of it; `replacing` is the same for processes."""
+    path, kept = tmp_path / "x.npz", FeatureSet(np.ones((500, 7), "float32"), np.zeros(500, "int64"))
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        written = [pool.submit(_keep, path, kept) for _ in range(20)]
+        while not all(each.done() for each in written):
+            assert not path.exists() or _read(path, 500) is not None
+    assert [each.exception() for each in written] == [None] * 20
     assert [path.name for path in tmp_path.iterdir()] == ["x.npz"]
 
 

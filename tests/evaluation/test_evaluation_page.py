@@ -45,6 +45,8 @@ def test_page_of_a_probe_has_a_row_for_each_number_of_shots(tmp_path):
         for name, shots in (("1 shot", 1), ("5 shots", 5))
     ]
     assert "fewer training images: 10, 25 shots." in page
+    assert f"<b>{result.accuracy:.4f}</b>accuracy, 5 shots" in page
+    assert "With 5 shots. Recall, precision and the confusion matrix are of 3 choices together." in page
     assert [path.name for path in tmp_path.iterdir()] == ["index.html"]
     keras_vit.write_evaluation_page(result, tmp_path, "again")  # replaces it
 
