@@ -44,9 +44,11 @@ def model(tmp_path_factory):
 @pytest.mark.parametrize("kind", ["fewshot", "linear", "knn"])
 def test_probe_is_that_of_the_function_and_needs_no_classes_of_the_model(run, model, photos, kind):
     options = {"fewshot": ("--shots", "1,5", "--seeds", "2"), "knn": ("--neighbours", "3"), "linear": ()}[kind]
-    code, lines, error = run("evaluate", model, "--data", photos, "--probe", kind, "--json", *options)
+    given = ("--train-split", "train+validation", *options)
+    code, lines, error = run("evaluate", model, "--data", photos, "--probe", kind, "--json", *given)
     assert (code, error) == (0, [])
     arguments = {"fewshot": {"shots": (1, 5), "seeds": (0, 1)}, "knn": {"neighbours": 3}, "linear": {}}[kind]
+    arguments["train_split"] = "train+validation"
     expected = keras_vit.probe(keras.saving.load_model(model), photos, kind, **arguments).summary()
     told = json.loads("\n".join(lines))
     assert told.pop("split") == "test"

@@ -28,6 +28,7 @@ from keras_vit.weights.fetch import DownloadError
 _OPTIONS = FLAGS | {name: f"--{name.replace('_', '-')}" for name in ("grid", "out", "processes", *export.SAME_NAME)}
 _OPTIONS |= {"num_heads": "--heads", "top_k": "--top", "split": "--split"}
 _OPTIONS |= {name: f"--{name}" for name in ("shots", "seeds", "neighbours", "protocol")}
+_OPTIONS |= {"train_split": "--train-split", "test_split": "--split"}
 _INTERRUPTED, _CLOSED_PIPE, _TERMINATED = 130, 141, 143  # 128 and the signal, as shells count
 
 

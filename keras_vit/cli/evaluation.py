@@ -85,7 +85,7 @@ def _check_options(arguments):
         "--neighbours": ("knn",),
         "--no-cache": _KINDS,
     }
-    wanted |= {"--real": (None,)}
+    wanted |= {"--train-split": _KINDS, "--real": (None,)}
     for option, kinds in wanted.items():
         value = getattr(arguments, option[2:].replace("-", "_"))
         if value not in (None, False) and arguments.probe not in kinds:
@@ -98,7 +98,8 @@ def _check_options(arguments):
 
 
 def _probe_arguments(arguments, seed):
-    given = {"test": arguments.split, "batch_size": arguments.batch_size, "seed": seed, **_cache(arguments)}
+    given = {"test_split": arguments.split, "batch_size": arguments.batch_size, "seed": seed, **_cache(arguments)}
+    given |= {"train_split": arguments.train_split} if arguments.train_split else {}
     given |= {"shots": arguments.shots} if arguments.shots else {}
     given |= {"seeds": range(arguments.seeds)} if arguments.seeds else {}
     return given | ({"neighbours": arguments.neighbours} if arguments.neighbours is not None else {})
@@ -172,6 +173,7 @@ def _add_evaluate(new):
     new.add_argument("--on-bad-image", default="skip", choices=ON_BAD_IMAGE, help=bad)
     new.add_argument("--probe", choices=_KINDS, help="a classifier on the features; by default the model's own head")
     shots = "examples of each class; by default those of 1,5,10,25 that every class has"
+    new.add_argument("--train-split", metavar="SPLIT", help="that a probe is trained on; by default train")
     new.add_argument("--shots", type=_numbers, metavar="K,K", help=shots)
     new.add_argument("--seeds", type=int, metavar="COUNT", help="choices of the shots that are averaged; by default 3")
     new.add_argument("--neighbours", type=int, metavar="K", help="that vote; by default 20")

@@ -1,7 +1,7 @@
 """The answer of the nearest neighbours: those of the highest cosine vote for their classes.
 
-Source: arXiv:1805.01978, section 3.4, for the weights exp(cosine / 0.07); arXiv:2104.14294, section 4, for 20
-neighbours, which are the best for most of its models.
+Source: arXiv:1805.01978 for the weights exp(cosine / 0.07); arXiv:2104.14294 for 20 neighbours, and its code,
+facebookresearch/dino, `eval_knn.py`, for both.
 """
 
 import numpy as np

@@ -12,10 +12,10 @@ import numpy as np
 
 from keras_vit.checks import check_installed
 
-# C of scikit-learn: what the sum of the losses is multiplied by beside half the squares of the weights. The range is
-# that of arXiv:2103.00020, appendix A.3, but for its ends, in steps of 10.
+# C of scikit-learn: what the sum of the losses is multiplied by beside half the squares of the weights. The grid
+# is ours, in steps of 10; arXiv:2103.00020 goes through 96 strengths in its linear probes.
 STRENGTHS = (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0)
-_MOST_STEPS = 1000  # of L-BFGS, as there
+_MOST_STEPS = 1000  # of L-BFGS; the same number as in the example of github.com/openai/CLIP
 # Numbers of features, up to which one thread computes: several waited for each other 12 to 30 times as long, with 1,000
 # examples of 768 on two busy cores.
 _OF_ONE_THREAD = 2**24

@@ -126,8 +126,8 @@ def probe(
     data: Data,
     kind: str = "fewshot",
     *,
-    train: str = "train",
-    test: str = "test",
+    train_split: str = "train",
+    test_split: str = "test",
     shots: Sequence[int] | None = None,
     seeds: Sequence[int] = SEEDS,
     neighbours: int = NEIGHBOURS,
@@ -141,11 +141,10 @@ def probe(
         model: a `VisionTransformer`, with a head, which is not asked, or without.
         data: a `Source`, or what `keras_vit.open_source` takes.
         kind: `"fewshot"`, the official least-squares probe on a few examples of each class; `"linear"`, logistic
-            regression, whose strength is chosen on the validation split, or on a fifth of `train` where that is not
-            there or is tested on;
-            `"knn"`, the vote of the nearest neighbours by their cosine.
-        train: split that the probe is trained on.
-        test: split that it is tested on.
+            regression, whose strength is chosen on the validation split, or on a fifth of `train_split` where there is
+            none or it is tested on; `"knn"`, the vote of the nearest neighbours by their cosine.
+        train_split: that the probe is trained on.
+        test_split: that it is tested on.
         shots: numbers of examples of each class, for `"fewshot"`; by default those of 1, 5, 10 and 25 that every
             class has.
         seeds: of the choice of these examples.
@@ -166,7 +165,7 @@ def probe(
     Source: arXiv:2010.11929, section 4.1, for `"fewshot"`; google-research/big_vision, `evaluators/fewshot_lsr.py`.
     """
     check_choice("kind", kind, KINDS)
-    taken = _check_splits(train, test)
+    taken = _check_splits(train_split, test_split)
     _check_arguments(kind, shots, seeds, neighbours)
     if kind == "linear":
         check_installed("sklearn", "it fits the linear probe", "data")  # before the minutes that features take
@@ -174,13 +173,13 @@ def probe(
 
     source = open_source(data, seed=seed)
     if kind == "knn":
-        _check_neighbours(neighbours, source.split(train).size)
+        _check_neighbours(neighbours, source.split(train_split).size)
     began = time.perf_counter()
 
     def read(split):
         return image_features(model, source, split, batch_size=batch_size, cache=cache)
 
-    known, asked = read(train), read(test)
+    known, asked = read(train_split), read(test_split)
     skipped: tuple[int, ...] = ()
     if kind == "fewshot":
         chosen = _usable_shots(source, known.labels, shots)
@@ -249,7 +248,7 @@ def _usable_shots(source, labels, shots):
         raise ValueError(
             "every class must have as many training examples as `shots`, or classes are measured unlike.\n"
             f"Received: shots={chosen or [least]}, examples: {', '.join(short[:_MOST_NAMES])}{more}. "
-            'Pass fewer shots, or train="train+validation".'
+            'Pass fewer shots, or train_split="train+validation".'
         )
     return chosen
 
@@ -262,14 +261,14 @@ def _check_neighbours(neighbours, examples):
         )
 
 
-def _check_splits(train, test):
+def _check_splits(train_split, test_split):
     """The splits that are trained on or tested on."""
-    if shared := set(check_split(train)) & set(check_split(test)):
+    if shared := set(check_split(train_split)) & set(check_split(test_split)):
         raise ValueError(
-            "`train` and `test` must have no split in common, or a probe is tested on what it has seen.\n"
-            f"Received: train={train!r}, test={test!r}, both with {', '.join(sorted(shared))}."
+            "`train_split` and `test_split` must have no split in common, or a probe is tested on what it has seen.\n"
+            f"Received: train_split={train_split!r}, test_split={test_split!r}, both with {', '.join(sorted(shared))}."
         )
-    return {*check_split(train), *check_split(test)}
+    return {*check_split(train_split), *check_split(test_split)}
 
 
 def _check_arguments(kind, shots, seeds, neighbours):

@@ -65,7 +65,7 @@ def test_classes_with_fewer_examples_than_shots_are_refused_by_name(model, sourc
         ValueError, match=r"as many training examples(?s:.*)shots=\[11\], examples: birch 10, cedar 10\."
     ):
         keras_vit.probe(model, source, shots=[11], cache=None)
-    assert keras_vit.probe(model, source, shots=[11], train="train+validation", cache=None).train_images == 43
+    assert keras_vit.probe(model, source, shots=[11], train_split="train+validation", cache=None).train_images == 43
 
 
 def test_linear_probe_chooses_by_validation_and_is_fitted_on_all(model, source):
@@ -93,7 +93,7 @@ def test_linear_probe_does_not_choose_by_what_it_is_tested_on(model, source, mon
     pytest.importorskip("sklearn")
     sizes, plain = [], probes.choose_strength
     monkeypatch.setattr(probes, "choose_strength", lambda *sets: sizes.extend(len(y) for _, y in sets) or plain(*sets))
-    found = keras_vit.probe(model, source, "linear", test="validation", cache=None)
+    found = keras_vit.probe(model, source, "linear", test_split="validation", cache=None)
     assert (sum(sizes), found.train_images, found.test_images) == (31, 31, 12)
 
 
@@ -118,7 +118,7 @@ def test_summary_is_json_and_a_probe_is_shown_in_one_line(model, source, kind):
     ("arguments", "words"),
     [
         ({"kind": "fewshots"}, r"Did you mean 'fewshot'"),
-        ({"train": "train+test"}, "no split in common"),
+        ({"train_split": "train+test"}, "no split in common"),
         ({"kind": "knn", "shots": [1]}, "`shots` is for kind='fewshot'"),
         ({"kind": "linear", "neighbours": 3}, "`neighbours` is for kind='knn'"),
         ({"kind": "linear", "seeds": [3]}, "`seeds` is for kind='fewshot'"),
