@@ -27,7 +27,7 @@ from keras_vit.compute import Flops, flops, training_exaflops
 from keras_vit.data import BadImage, Source, load_dataset, open_source
 from keras_vit.datasets import OFFICIAL_DATASETS, VTAB_TASKS, find_dataset
 from keras_vit.distillation import DistillationLoss, Distiller
-from keras_vit.evaluation import Evaluation, evaluate
+from keras_vit.evaluation import Evaluation, Probe, evaluate, probe, write_evaluation_page
 from keras_vit.exporting.export import export
 from keras_vit.exporting.report import ExportError, ExportReport
 from keras_vit.hosts.layout import check_layout, layout_map
@@ -41,6 +41,7 @@ from keras_vit.preprocessing import Preprocessing, decode_predictions, preproces
 from keras_vit.recipes import RECIPES, Recipe, find_recipe
 from keras_vit.runs.finetune import finetune
 from keras_vit.runs.options import FinetuneOptions
+from keras_vit.runs.vtab import Vtab, vtab
 from keras_vit.training.callbacks import NonFiniteGuard, StepFacts, TrainingDivergedError
 from keras_vit.training.checkpoints import Checkpoints
 from keras_vit.training.devices import Devices, strategy
@@ -113,6 +114,11 @@ __all__ = [
     "FinetuneOptions",
     "evaluate",
     "Evaluation",
+    "probe",
+    "Probe",
+    "write_evaluation_page",
+    "vtab",
+    "Vtab",
     "open_source",
     "load_dataset",
     "Source",

@@ -28,6 +28,7 @@ CHECKS = {
         "views and donations": "test_checkpoints.views_and_donations",
         "looked inside": "test_attention_maps.looked_inside",
         "multiply-adds": "test_compute.traced",
+        "features of images": "test_cached_features.features_here",
     },
     "torch": {"logits": "test_backends.predictions", "looked inside": "test_attention_maps.looked_inside"},
     "two devices": {

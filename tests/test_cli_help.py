@@ -33,7 +33,7 @@ ARGUMENTS = [
 
 
 def test_every_command_is_looked_at():
-    words = ["finetune", "evaluate", "predict", "recipes", "look", "export", "models", "launch"]
+    words = ["finetune", "evaluate", "vtab", "predict", "recipes", "look", "export", "models", "launch"]
     weights = ["list", "info", "fetch", "verify", "inspect", "convert"]
     assert set(COMMANDS) == {f"keras-vit {word}" for word in words + [f"weights {word}" for word in weights]}
 
@@ -107,7 +107,8 @@ def test_what_tensorflow_says_reaches_those_alone_who_ask_for_it(loud, monkeypat
 
 
 @pytest.mark.parametrize(
-    ("command", "place"), [("predict x.jpg --model {}", 0), ("evaluate {}", 0), ("export {} x", 0), ("finetune", None)]
+    ("command", "place"),
+    [("predict x.jpg --model {}", 0), ("evaluate {}", 0), ("vtab {}", 0), ("export {} x", 0), ("finetune", None)],
 )
 def test_command_says_that_it_loads_before_it_imports_anything(monkeypatch, capsys, tmp_path, command, place):
     """So within a second, most of which Python takes to start; but JSON is for programs, and stays JSON."""
@@ -127,11 +128,11 @@ def test_command_says_that_it_loads_before_it_imports_anything(monkeypatch, caps
         assert capsys.readouterr().out == ""
 
 
-@pytest.mark.parametrize("command", ["predict x.jpg --model {}", "evaluate {}", "export {} x", "look {} x.jpg --out o"])
+@pytest.mark.parametrize(
+    "command", ["predict x.jpg --model {}", "evaluate {}", "vtab {}", "export {} x", "look {} x.jpg --out o"]
+)
 @pytest.mark.parametrize("wrong", ["nowhere", "B/17", "x.h5", "run --weights imagenet21k", "B/16 --weights last.keras"])
 def test_model_that_cannot_be_is_told_before_anything_is_loaded(monkeypatch, capsys, tmp_path, command, wrong):
-    if command.startswith("evaluate") and "--weights" in wrong:
-        pytest.skip("it has no such option")
     monkeypatch.setattr("keras_vit.cli.startup.start_tensorflow", pytest.fail)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "run").mkdir()

@@ -69,6 +69,9 @@ def trains(model: keras_vit.VisionTransformer) -> None:
     model.compile(**plan.compile_arguments())
     model.fit(source, **plan.fit_arguments())
     assert_type(keras_vit.evaluate(model, source).accuracy, float)
+    assert_type(keras_vit.probe(model, source, "knn", neighbours=5).deviation(), float | None)
+    assert_type(keras_vit.vtab(model, ["dtd"]).mean, float | None)
+    keras_vit.probe(model, source, shots=5)  # type: ignore[arg-type]
     assert_type(keras_vit.estimate_memory(model, 64).total, int)
     keras_vit.finetune("photos/", "run", keras_vit.FinetuneOptions(epochs=3), seed=1)
     keras_vit.finetune("photos/", "run", model="B/16", image_size=(224, 320), weights=Path("B_16.npz"), epochs=3)

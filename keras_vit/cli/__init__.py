@@ -1,4 +1,4 @@
-"""The command line: models and weights, training in `keras-vit finetune|evaluate|predict|recipes`, and `export`.
+"""The command line: models and weights, training in `keras-vit finetune|predict|recipes`, evaluation, and `export`.
 
 A command is a generator of lines for the output, over one public function. What fails is one line on the
 error stream and exit code 1; wrong usage is 2, Ctrl-C 130, SIGTERM 143, as shells count them, and a pipe
@@ -16,7 +16,7 @@ import traceback
 import warnings
 
 from keras_vit.checks import did_you_mean
-from keras_vit.cli import export, launch, look, training, weights
+from keras_vit.cli import evaluation, export, launch, look, training, weights
 from keras_vit.cli.printing import one_line, say_error
 from keras_vit.escaping import printable
 from keras_vit.runs.options import FLAGS
@@ -27,6 +27,8 @@ from keras_vit.weights.fetch import DownloadError
 # What functions call a parameter, the command line an option.
 _OPTIONS = FLAGS | {name: f"--{name.replace('_', '-')}" for name in ("grid", "out", "processes", *export.SAME_NAME)}
 _OPTIONS |= {"num_heads": "--heads", "top_k": "--top", "split": "--split"}
+_OPTIONS |= {name: f"--{name}" for name in ("shots", "seeds", "neighbours", "protocol")}
+_OPTIONS |= {"train_split": "--train-split", "test_split": "--split"}
 _INTERRUPTED, _CLOSED_PIPE, _TERMINATED = 130, 141, 143  # 128 and the signal, as shells count
 
 
@@ -153,6 +155,7 @@ def _parser():
 
     top = parser.add_subparsers(required=True, metavar="COMMAND")
     training.add_commands(top, command)
+    evaluation.add_commands(top, command)
     launch.add_commands(top, command)
     look.add_commands(top, command)
     export.add_commands(top, command)

@@ -17,14 +17,20 @@ _IMAGENET_WEIGHTS = "augreg-imagenet21k+imagenet2012-224"  # what a variant gets
 
 def model_of(arguments):
     """The model, and the names of its classes if a run knows them."""
+    model, run = model_and_run(arguments)
+    return model, run.class_names
+
+
+def model_and_run(arguments):
+    """The model, and what its run knows of classes, data and seed; of no run the facts of none."""
     found = _variant_and_weights(arguments)
     if found is None:
-        model, run = load_run(path(arguments.model))
-        return model, run.class_names
+        return load_run(path(arguments.model))
     from keras_vit.builders import build
+    from keras_vit.runs.finished import RunFacts
 
     variant, weights = found
-    return build(variant, weights=weights), None
+    return build(variant, weights=weights), RunFacts()
 
 
 def check_model(arguments):

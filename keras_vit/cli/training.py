@@ -1,19 +1,18 @@
-"""`keras-vit finetune|evaluate|predict|recipes`; Keras is imported when one of the first three runs."""
+"""`keras-vit finetune|predict|recipes`; Keras is imported when one of the first two runs."""
 
 import dataclasses
 import datetime
-import json
 import re
 import sys
 from pathlib import Path
 
 from keras_vit.checks import check_positive_int
-from keras_vit.cli.models import check_model, check_run, load_run, model_of, names_of
+from keras_vit.cli.models import check_model, model_of, names_of
 from keras_vit.cli.printing import columns, path
 from keras_vit.cli.startup import loading, quiet_start
 from keras_vit.escaping import printable, printable_json
 from keras_vit.recipes import RECIPES, find_recipe
-from keras_vit.runs.options import FLAGS, ON_BAD_IMAGE, FinetuneOptions
+from keras_vit.runs.options import FLAGS, FinetuneOptions
 from keras_vit.silence import silent_descriptor
 
 
@@ -24,8 +23,6 @@ def add_commands(top, command):
         "--data photos --model B/16 --out run",
     )
     _add_finetune(command(top, "finetune", finetune, summary, f"keras-vit finetune {example}"))
-    summary = "measure a trained model on labelled images"
-    _add_evaluate(command(top, "evaluate", evaluate, summary, "keras-vit evaluate run --split test"))
     summary = "what is on images, by a trained or a published model"
     _add_predict(command(top, "predict", predict, summary, "keras-vit predict photo.jpg --model run"))
     summary = "the published hyper-parameters, or one set of them with its sources"
@@ -46,33 +43,6 @@ def finetune(arguments):
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(line_buffering=True)  # each epoch is seen as it ends, in a file too
     finetune(data, out, options)
-
-
-def evaluate(arguments):
-    from keras_vit.data.source import check_split
-
-    check_positive_int("batch_size", arguments.batch_size)
-    check_split(arguments.split)
-    check_run(arguments.run)
-    if not arguments.json:
-        yield loading(arguments.run)
-    with quiet_start():
-        from keras_vit.data import open_source
-        from keras_vit.evaluation import evaluate
-    model, run = load_run(arguments.run)
-    names = run.class_names
-    seed = run.seed if arguments.seed is None else arguments.seed
-    data = arguments.data or _data_of(run)
-    source = open_source(data, seed=seed, on_bad_image=arguments.on_bad_image)
-    result = evaluate(model, source, arguments.split, batch_size=arguments.batch_size, class_names=names, seed=seed)
-    if arguments.json:
-        yield json.dumps({"split": arguments.split, **result.summary()}, indent=2)
-        return
-    yield f"{arguments.split} accuracy {result.accuracy:.4f} on {result.count:,} images of {printable(source.name)}"
-    if result.top5_accuracy is not None:
-        yield f"top-5 accuracy {result.top5_accuracy:.4f}"
-    yield f"loss {result.loss:.4f}  calibration error {result.calibration_error:.4f}"
-    yield from columns([("class", "images", "recall", "precision"), *map(_class_row, result.classes)])
 
 
 def predict(arguments):
@@ -117,12 +87,6 @@ def recipes(arguments):
     yield str(find_recipe(arguments.name)) if arguments.name else repr(RECIPES)
 
 
-def _data_of(run):
-    if run.data is None:
-        raise ValueError("`--data` must say which images, since the model has no run that knows them.")
-    return run.data
-
-
 def _probabilities(model, scores):
     import numpy as np
 
@@ -147,11 +111,6 @@ def _answer_lines(answer):
     yield from columns(rows)
 
 
-def _class_row(result):
-    parts = ("none" if part is None else f"{part:.4f}" for part in (result.recall, result.precision))
-    return printable(result.name), f"{result.count:,}", *parts
-
-
 def _new_run(data, model):
     """A name below `runs/` that is not taken."""
     plain = "-".join(re.sub(r"\W+", "_", Path(str(name)).name or "data") for name in (data, model))
@@ -166,20 +125,6 @@ def _add_finetune(new):
     for option in dataclasses.fields(FinetuneOptions):
         said = {"default": option.default, "help": option.metadata["help"], **option.metadata["parser"]}
         new.add_argument(FLAGS[option.name], dest=option.name, **said)
-
-
-def _add_evaluate(new):
-    new.add_argument("run", metavar="RUN", type=path, help="folder of a run, or a .keras file")
-    new.add_argument("--data", metavar="DATA", help="as for finetune; by default that of the run")
-    several = "train, validation, test, or several, as train+test"
-    new.add_argument("--split", default="test", metavar="SPLIT", help=several)
-    new.add_argument(
-        "--batch-size", type=int, default=32, metavar="B", help="images at once, for speed and memory only"
-    )
-    new.add_argument("--seed", type=int, metavar="N", help="of the division into splits; by default that of the run")
-    bad = "leave out files that cannot be decoded, or refuse them"
-    new.add_argument("--on-bad-image", default="skip", choices=ON_BAD_IMAGE, help=bad)
-    new.add_argument("--json", action="store_true", help="print JSON, for programs")
 
 
 def _add_predict(new):

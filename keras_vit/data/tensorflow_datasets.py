@@ -78,6 +78,16 @@ class StreamSplit:
                 return pixels_of(example, 3).numpy()
         raise IndexError(f"there is no such example.\nReceived: index={index} of {self.size}.")
 
+    def file_names(self) -> list[str]:
+        """The feature `file_name` of each example, where the set has it, as `imagenet2012`; else nothing."""
+        import tensorflow_datasets as tfds
+
+        if "file_name" not in self.builder.info.features:
+            return []
+        decoders = tfds.decode.PartialDecoding({"file_name": True})
+        examples = self.builder.as_dataset(split=self.name, decoders=decoders, shuffle_files=False)
+        return [example["file_name"].decode() for example in examples.as_numpy_iterator()]
+
     def joined(self, other: "StreamSplit") -> "StreamSplit":
         """The examples of this split and then those of the other."""
         return dataclasses.replace(self, name=f"{self.name}+{other.name}")
@@ -127,6 +137,34 @@ def open_named(name: str, download: bool) -> Source:
     if not builder.is_prepared():
         _prepare(builder, name, download)
     return _source(name, builder, record or _find_record(builder))
+
+
+def what_lacks(name: str) -> str | None:
+    """What a data set of the paper needs before it can be opened by its name, in one line; `None` for nothing.
+
+    Raises:
+        ValueError: for an unknown name.
+        ImportError: without tensorflow-datasets.
+    """
+    from keras_vit.datasets import find_dataset
+
+    builder = _builder(_library(f"the data set {name!r}"), find_dataset(name).name)
+    if builder.is_prepared():
+        return None
+    full_name = builder.info.full_name
+    if getattr(builder, "MANUAL_DOWNLOAD_INSTRUCTIONS", None):
+        return (
+            f"{full_name} is not in {builder.data_dir}; its files are to be fetched by hand, as "
+            f"tensorflow.org/datasets/catalog/{builder.name} says, then run `tfds build {_buildable(builder)}`"
+        )
+    size = sum(info.size or 0 for info in builder.url_infos.values())
+    amount = f", up to {size / 1e9:,.2f} GB to download" if size else ""
+    return f"{full_name} is not in {builder.data_dir}; run `tfds build {_buildable(builder)}`{amount}"
+
+
+def _buildable(builder):
+    """The name with its configuration, as `tfds build` takes it."""
+    return builder.info.full_name.rpartition("/")[0]
 
 
 def open_prepared(path) -> Source:

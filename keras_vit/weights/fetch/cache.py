@@ -188,6 +188,8 @@ def _delete(path):
 
 
 def _is_content(path):
+    if path.is_relative_to(environment.features_dir()):
+        return False
     is_note = path.suffix == ".json" and not notes.beside(path).exists()
     return not is_note and not path.name.endswith(_NOT_CONTENT)
 

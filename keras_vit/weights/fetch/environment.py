@@ -31,6 +31,11 @@ def cache_dir() -> Path:
     return _directory("KERAS_VIT_CACHE", value) if value else Path(platformdirs.user_cache_dir("keras_vit"))
 
 
+def features_dir() -> Path:
+    """Absolute path of the folder in it that keeps features of images, which are no downloads and have no notes."""
+    return cache_dir() / "features"
+
+
 def mirror_directory() -> Path | None:
     """The directory in `KERAS_VIT_MIRROR`, or None if that is unset or a URL prefix.
 

@@ -1,16 +1,8 @@
-"""How good a classifier is on a split: accuracy, confusion, each class, and whether its confidence is deserved."""
+"""Figures of a classifier from its scores: accuracy, confusion, each class, and whether its confidence is deserved."""
 
 import dataclasses
-import math
-import time
-from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
-
-from keras_vit.checks import check_positive_int
-from keras_vit.model.heads import ends_in_logits, output_activation
-from keras_vit.model.vision_transformer import VisionTransformer
 
 CALIBRATION_BINS = 15  # as in arXiv:1706.04599
 _TOP = 5
@@ -50,6 +42,8 @@ class Evaluation:
         predictions: int64 `(n,)`.
         confidences: `(n,)`, probability of the predicted class.
         seconds: that it took.
+        real_accuracy: part of the images with ReaL labels whose highest score is one of these; `None` without them.
+        real_count: images that have such labels.
     """
 
     accuracy: float
@@ -63,6 +57,8 @@ class Evaluation:
     predictions: np.ndarray
     confidences: np.ndarray
     seconds: float = 0.0
+    real_accuracy: float | None = None
+    real_count: int | None = None
 
     def __repr__(self):
         figures = {"accuracy": self.accuracy, "top5_accuracy": self.top5_accuracy, "loss": self.loss}
@@ -72,11 +68,7 @@ class Evaluation:
     @property
     def classes(self) -> tuple[ClassResult, ...]:
         """Count, recall and precision of each class."""
-        correct, true, predicted = self.confusion.diagonal(), self.confusion.sum(axis=1), self.confusion.sum(axis=0)
-        return tuple(
-            ClassResult(name, int(n), float(hits / n) if n else None, float(hits / m) if m else None)
-            for name, hits, n, m in zip(self.class_names, correct, true, predicted, strict=True)
-        )
+        return class_results(self.confusion, self.class_names)
 
     def mistakes(self) -> np.ndarray:
         """Numbers of the examples that were taken for another class, the surest first."""
@@ -88,44 +80,9 @@ class Evaluation:
         fields = ("accuracy", "top5_accuracy", "loss", "calibration_error", "count", "seconds")
         facts = {field: getattr(self, field) for field in fields}
         facts["images_per_second"] = self.count / self.seconds if self.seconds else None
+        if self.real_accuracy is not None:
+            facts |= {"real_accuracy": self.real_accuracy, "real_count": self.real_count}
         return facts | {"classes": [dataclasses.asdict(result) for result in self.classes]}
-
-
-def evaluate(
-    model: VisionTransformer,
-    data: Any,
-    split: str = "test",
-    *,
-    batch_size: int = 32,
-    class_names: Sequence[str] | None = None,
-    seed: int = 0,
-) -> Evaluation:
-    """Measures a classifier on every example of a split, the last ones of an incomplete batch too.
-
-    Args:
-        model: a `VisionTransformer` with a head that gives logits, or probabilities by softmax.
-        data: a `Source` or what `keras_vit.open_source` takes, whose images `model.preprocessing` prepares; or a
-            dataset of (prepared images, int or one-hot labels) that ends.
-        split: `"train"`, `"validation"` or `"test"`, or several, as `"train+validation"`; not for a dataset.
-        batch_size: images at once; the numbers do not depend on it. Not for a dataset.
-        class_names: that the model was trained with, in order; the data must have the same, unless it is a dataset.
-        seed: of the division into splits, where the data has none; that of the training.
-
-    Returns:
-        An `Evaluation`.
-
-    Raises:
-        ValueError: for an empty split, classes that are not the model's, scores that are not finite, or a head with
-            another activation than softmax.
-    """
-    check_positive_int("batch_size", batch_size)
-    _check_output(model)
-    dataset, names = _prepared(model, data, split, batch_size, seed)
-    names = _agreed_names(model, names, class_names)
-    began = time.perf_counter()
-    scores, labels = _scores(model, dataset, len(names))
-    result = measure(scores, labels, names, ends_in_logits(model))
-    return dataclasses.replace(result, seconds=time.perf_counter() - began)
 
 
 def measure(scores, labels, class_names, from_logits=True) -> Evaluation:
@@ -154,76 +111,40 @@ def measure(scores, labels, class_names, from_logits=True) -> Evaluation:
         calibration_error=_calibration_error(confidences, correct),
         count=len(labels),
         class_names=tuple(class_names),
-        confusion=np.bincount(labels * classes + predictions, minlength=classes**2).reshape(classes, classes),
+        confusion=confusion_matrix(labels, predictions, classes),
         labels=labels,
         predictions=predictions,
         confidences=confidences,
     )
 
 
-def _check_output(model):
-    activation = output_activation(model)
-    if activation not in ("linear", "softmax"):
-        ending = "has no head" if activation is None else f"ends in {activation}"
-        raise ValueError(
-            "the model must end in logits or in softmax, so that its scores say how sure it is of each class.\n"
-            f"Received: {model.name!r}, which {ending}. Build it with `classes=` and no other activation."
-        )
+def confusion_matrix(labels: np.ndarray, predictions: np.ndarray, classes: int) -> np.ndarray:
+    """How often each class was taken for each.
+
+    Args:
+        labels: int `(n,)` in [0, K).
+        predictions: likewise.
+        classes: K.
+
+    Returns:
+        int64 `(K, K)`, rows are true classes.
+    """
+    return np.bincount(labels * classes + predictions, minlength=classes**2).reshape(classes, classes)
 
 
-def _prepared(model, data, split, batch_size, seed):
-    """Batches of images and labels, and the names of the classes, if known."""
-    if hasattr(data, "element_spec"):
-        if math.isinf(_cardinality(data)):
-            raise ValueError("the dataset must end, to be measured on.\nReceived: a dataset that repeats for ever.")
-        return data, getattr(data, "class_names", None)
-    from keras_vit.data import load_dataset, open_source
-    from keras_vit.data.source import check_split
+def class_results(confusion: np.ndarray, class_names, passes: int = 1) -> tuple[ClassResult, ...]:
+    """Count, recall and precision of each class.
 
-    check_split(split)
-    source = open_source(data, seed=seed)
-    dataset = load_dataset(
-        source, split, batch_size=batch_size, preprocessing=model.preprocessing, seed=seed, shard=(0, 1)
-    )  # all of it, also in one of several processes
-    return dataset, source.class_names
-
-
-def _cardinality(dataset):
-    return math.inf if int(dataset.cardinality()) == -1 else 0  # tf.data.INFINITE_CARDINALITY
-
-
-def _agreed_names(model, names, expected):
-    classes = model.output_shape[-1]
-    expected = names if expected is None else tuple(expected)
-    names = expected if names is None else tuple(names)
-    names = tuple(map(str, range(classes))) if names is None else names
-    if len(names) != classes:
-        raise ValueError(
-            "the data must have the classes that the model knows.\n"
-            f"Received: data with {len(names)} classes, {model.name!r} with {classes}."
-        )
-    if expected is not None and tuple(expected) != names:
-        ours, theirs = next(pair for pair in zip(expected, names, strict=True) if pair[0] != pair[1])
-        raise ValueError(
-            "the data must have the classes that the model was trained with, in the same order.\n"
-            f"Received: {theirs!r} where the model has {ours!r}."
-        )
-    return names
-
-
-def _scores(model, dataset, classes):
-    """`(n, K)` scores and `(n,)` labels of every example."""
-    scores, labels, size = [], [], 0
-    for images, targets in dataset:
-        images, targets = np.asarray(images), np.asarray(targets)  # every backend takes these
-        count, size = len(images), max(size, len(images))
-        # One batch size means one compilation: what is missing of the last one is made up, and dropped again.
-        images = np.pad(images, ((0, size - count),) + ((0, 0),) * (images.ndim - 1))
-        scores.append(np.asarray(model.predict_on_batch(images), "float32")[:count])
-        labels.append(targets if targets.ndim == 1 else targets.argmax(axis=1))
-    if not scores:
-        raise ValueError("the set is empty, so nothing can be measured on it.\nReceived: a dataset without batches.")
-    return np.concatenate(scores), np.concatenate(labels)
+    Args:
+        confusion: int `(K, K)`, rows are true classes.
+        class_names: K names.
+        passes: how often each example is in `confusion`, for its count.
+    """
+    correct, true, predicted = confusion.diagonal(), confusion.sum(axis=1), confusion.sum(axis=0)
+    return tuple(
+        ClassResult(name, int(n) // passes, float(hits / n) if n else None, float(hits / m) if m else None)
+        for name, hits, n, m in zip(class_names, correct, true, predicted, strict=True)
+    )
 
 
 def _check_scores(scores, labels, class_names):

@@ -1,0 +1,189 @@
+"""`keras-vit evaluate|vtab`: a classifier, or what a probe makes of a model, on labelled images."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from keras_vit.checks import check_positive_int
+from keras_vit.cli.models import check_model, model_and_run, model_of
+from keras_vit.cli.printing import columns, path
+from keras_vit.cli.startup import loading, quiet_start
+from keras_vit.escaping import printable, printable_json
+from keras_vit.runs.options import ON_BAD_IMAGE
+
+_KINDS = ("fewshot", "linear", "knn")  # of probes; what is no probe measures the model's own head
+_PROTOCOLS = ("linear", "finetune")
+
+
+def add_commands(top, command):
+    """Adds these commands to the parser; `command` makes one."""
+    summary = "measure a trained model on labelled images, or a probe on what its head would read"
+    _add_evaluate(command(top, "evaluate", evaluate, summary, "keras-vit evaluate run --split test"))
+    summary = "measure a model on the 19 tasks of VTAB-1k, and say what those lack that are not there"
+    _add_vtab(command(top, "vtab", vtab, summary, "keras-vit vtab B/16 --weights augreg-imagenet21k"))
+
+
+def evaluate(arguments):
+    from keras_vit.data.source import check_split
+
+    check_positive_int("batch_size", arguments.batch_size)
+    check_split(arguments.split)
+    _check_options(arguments)
+    check_model(arguments)
+    if not arguments.json:
+        yield loading(arguments.model)
+    with quiet_start():
+        import keras_vit.api as keras_vit
+    model, run = model_and_run(arguments)
+    seed = run.seed if arguments.seed is None else arguments.seed
+    data = arguments.data or _data_of(run)
+    source = keras_vit.open_source(data, seed=seed, on_bad_image=arguments.on_bad_image)
+    if arguments.probe is None:
+        said = {"class_names": run.class_names, "seed": seed, "real_labels": arguments.real}
+        result: Any = keras_vit.evaluate(model, source, arguments.split, batch_size=arguments.batch_size, **said)
+    else:
+        result = keras_vit.probe(model, source, arguments.probe, **_probe_arguments(arguments, seed))
+    if arguments.page is not None:
+        title = f"{model.name} on {source.name}, {arguments.split}"
+        page = keras_vit.write_evaluation_page(result, arguments.page, title)
+    if arguments.json:
+        yield printable_json({"split": arguments.split, **result.summary()})
+        return
+    yield from _probe_lines(result, source) if arguments.probe else _evaluation_lines(result, source, arguments.split)
+    if arguments.page is not None:
+        yield f"open {printable(page)}"
+
+
+def vtab(arguments):
+    check_positive_int("batch_size", arguments.batch_size)
+    check_model(arguments)
+    if not arguments.json:
+        yield loading(arguments.model)
+    with quiet_start():
+        import keras_vit.api as keras_vit
+    model, _ = model_of(arguments)
+    result = keras_vit.vtab(
+        model,
+        arguments.tasks,
+        protocol=arguments.protocol,
+        out=arguments.out,
+        batch_size=arguments.batch_size,
+        say=(lambda line: None) if arguments.json else print,
+        **_cache(arguments),
+    )
+    if arguments.json:
+        yield printable_json(result.summary())
+        return
+    yield from columns([("task or group", "accuracy"), *result.rows()])
+
+
+def _check_options(arguments):
+    """Refuses options of a probe without one, and those of the head with one."""
+    wanted: dict[str, tuple] = {
+        "--shots": ("fewshot",),
+        "--seeds": ("fewshot",),
+        "--neighbours": ("knn",),
+        "--no-cache": _KINDS,
+    }
+    wanted |= {"--train-split": _KINDS, "--real": (None,)}
+    for option, kinds in wanted.items():
+        value = getattr(arguments, option[2:].replace("-", "_"))
+        if value not in (None, False) and arguments.probe not in kinds:
+            needs = "no `--probe`" if kinds == (None,) else f"`--probe {'|'.join(map(str, kinds))}`"
+            raise ValueError(
+                f"`{option}` goes with {needs}.\nReceived: {option} and --probe {arguments.probe or 'none'}."
+            )
+    if arguments.seeds is not None:
+        check_positive_int("seeds", arguments.seeds)
+
+
+def _probe_arguments(arguments, seed):
+    given = {"test_split": arguments.split, "batch_size": arguments.batch_size, "seed": seed, **_cache(arguments)}
+    given |= {"train_split": arguments.train_split} if arguments.train_split else {}
+    given |= {"shots": arguments.shots} if arguments.shots else {}
+    given |= {"seeds": range(arguments.seeds)} if arguments.seeds else {}
+    return given | ({"neighbours": arguments.neighbours} if arguments.neighbours is not None else {})
+
+
+def _cache(arguments):
+    return {"cache": None} if arguments.no_cache else {}
+
+
+def _data_of(run):
+    if run.data is None:
+        raise ValueError("`--data` must say which images, since the model has no run that knows them.")
+    return run.data
+
+
+def _evaluation_lines(result, source, split):
+    yield f"{split} accuracy {result.accuracy:.4f} on {result.count:,} images of {printable(source.name)}"
+    if result.top5_accuracy is not None:
+        yield f"top-5 accuracy {result.top5_accuracy:.4f}"
+    if result.real_accuracy is not None:
+        yield f"ReaL accuracy {result.real_accuracy:.4f} on {result.real_count:,} images with such labels"
+    yield f"loss {result.loss:.4f}  calibration error {result.calibration_error:.4f}"
+    yield from _class_lines(result)
+
+
+def _probe_lines(result, source):
+    from keras_vit.evaluation.page import PROBE_COLUMNS, probe_rows
+
+    counts = f"{result.train_images:,} training and {result.test_images:,} test images"
+    yield f"{result.kind} probe on {counts} of {printable(source.name)}"
+    if result.skipped:
+        yield f"left out, as a class has fewer training images: {', '.join(map(str, result.skipped))} shots"
+    yield from columns([PROBE_COLUMNS, *probe_rows(result)])
+    yield from _class_lines(result)
+
+
+def _class_lines(result):
+    yield from columns([("class", "images", "recall", "precision"), *map(_class_row, result.classes)])
+
+
+def _class_row(result):
+    parts = ("none" if part is None else f"{part:.4f}" for part in (result.recall, result.precision))
+    return printable(result.name), f"{result.count:,}", *parts
+
+
+def _numbers(text):
+    """`1,5,10` as a list."""
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be numbers with commas, as 1,5,10, not {text!r}") from None
+
+
+def _add_model(new):
+    new.add_argument("model", metavar="MODEL", help="folder of a run, a .keras file, a checkpoint, or as B/16")
+    new.add_argument("--weights", metavar="NAME", help="for a variant; by default ImageNet's 1,000 classes")
+    new.add_argument("--no-cache", action="store_true", help="compute features anew, and keep none")
+    new.add_argument(
+        "--batch-size", type=int, default=32, metavar="B", help="images at once, for speed and memory only"
+    )
+    new.add_argument("--json", action="store_true", help="print JSON, for programs")
+
+
+def _add_evaluate(new):
+    _add_model(new)
+    new.add_argument("--data", metavar="DATA", help="as for finetune; by default that of the run")
+    several = "train, validation, test, or several, as train+test"
+    new.add_argument("--split", default="test", metavar="SPLIT", help=several)
+    new.add_argument("--seed", type=int, metavar="N", help="of the division into splits; by default that of the run")
+    bad = "leave out files that cannot be decoded, or refuse them"
+    new.add_argument("--on-bad-image", default="skip", choices=ON_BAD_IMAGE, help=bad)
+    new.add_argument("--probe", choices=_KINDS, help="a classifier on the features; by default the model's own head")
+    shots = "examples of each class; by default those of 1,5,10,25 that every class has"
+    new.add_argument("--train-split", metavar="SPLIT", help="that a probe is trained on; by default train")
+    new.add_argument("--shots", type=_numbers, metavar="K,K", help=shots)
+    new.add_argument("--seeds", type=int, metavar="COUNT", help="choices of the shots that are averaged; by default 3")
+    new.add_argument("--neighbours", type=int, metavar="K", help="that vote; by default 20")
+    new.add_argument("--real", type=Path, metavar="FILE", help="real.json of ReaL, for ImageNet; by default none")
+    new.add_argument("--page", type=path, metavar="FOLDER", help="write the result as a page; by default none")
+
+
+def _add_vtab(new):
+    _add_model(new)
+    new.add_argument("--tasks", nargs="+", metavar="TASK", help="as dtd svhn; by default all 19")
+    how = "a linear probe, or the paper's fine-tuning"
+    new.add_argument("--protocol", default="linear", choices=_PROTOCOLS, help=how)
+    new.add_argument("--out", metavar="FOLDER", type=path, help="of the runs of finetune; by default none")

@@ -1,0 +1,25 @@
+"""How good a model is: a classifier by its scores, and a representation by probes that read it.
+
+`evaluate` measures a model with a head. `probe` trains a small classifier on what the head would read, by a direct
+solve, logistic regression or nearest neighbours; these features are computed once and kept on the disk.
+"""
+
+from keras_vit.evaluation.classifier import evaluate
+from keras_vit.evaluation.features import FeatureSet, image_features
+from keras_vit.evaluation.metrics import CALIBRATION_BINS, ClassResult, Evaluation, measure
+from keras_vit.evaluation.page import write_evaluation_page
+from keras_vit.evaluation.probes import Probe, Trial, probe
+
+__all__ = [
+    "evaluate",
+    "measure",
+    "Evaluation",
+    "ClassResult",
+    "CALIBRATION_BINS",
+    "probe",
+    "Probe",
+    "Trial",
+    "image_features",
+    "FeatureSet",
+    "write_evaluation_page",
+]

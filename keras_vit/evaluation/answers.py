@@ -1,0 +1,32 @@
+"""What a network answers for every example of a dataset."""
+
+from typing import Any
+
+import keras
+import numpy as np
+
+
+def answers(network: keras.Model, dataset: Any) -> tuple[np.ndarray, np.ndarray]:
+    """The network's answers, those for the last ones of an incomplete batch too.
+
+    Args:
+        network: from images to one tensor.
+        dataset: of (images `(B, H, W, C)`, int or one-hot labels) that ends.
+
+    Returns:
+        float32 `(n, ...)` answers and `(n,)` labels, in the order of the dataset.
+
+    Raises:
+        ValueError: for a dataset without batches.
+    """
+    found, labels, size = [], [], 0
+    for images, targets in dataset:
+        images, targets = np.asarray(images), np.asarray(targets)  # every backend takes these
+        count, size = len(images), max(size, len(images))
+        # One batch size means one compilation: what is missing of the last one is made up, and dropped again.
+        images = np.pad(images, ((0, size - count),) + ((0, 0),) * (images.ndim - 1))
+        found.append(np.asarray(network.predict_on_batch(images), "float32")[:count])
+        labels.append(targets if targets.ndim == 1 else targets.argmax(axis=1))
+    if not found:
+        raise ValueError("the set is empty, so nothing can be measured on it.\nReceived: a dataset without batches.")
+    return np.concatenate(found), np.concatenate(labels)

@@ -1,0 +1,112 @@
+"""`evaluate`: a classifier measured on every example of a split."""
+
+import dataclasses
+import math
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from keras_vit.annotations import FilePath
+from keras_vit.checks import check_positive_int
+from keras_vit.evaluation.answers import answers
+from keras_vit.evaluation.metrics import Evaluation, measure
+from keras_vit.evaluation.real_labels import check_imagenet, image_numbers, read_real_labels, real_accuracy
+from keras_vit.model.heads import ends_in_logits, output_activation
+from keras_vit.model.vision_transformer import VisionTransformer
+
+
+def evaluate(
+    model: VisionTransformer,
+    data: Any,
+    split: str = "test",
+    *,
+    batch_size: int = 32,
+    class_names: Sequence[str] | None = None,
+    seed: int = 0,
+    real_labels: FilePath | None = None,
+) -> Evaluation:
+    """Measures a classifier on every example of a split, the last ones of an incomplete batch too.
+
+    Args:
+        model: a `VisionTransformer` with a head that gives logits, or probabilities by softmax.
+        data: a `Source` or what `keras_vit.open_source` takes, whose images `model.preprocessing` prepares; or a
+            dataset of (prepared images, int or one-hot labels) that ends.
+        split: `"train"`, `"validation"` or `"test"`, or several, as `"train+validation"`; not for a dataset.
+        batch_size: images at once; the numbers do not depend on it. Not for a dataset.
+        class_names: that the model was trained with, in order; the data must have the same, unless it is a dataset.
+        seed: of the division into splits, where the data has none; that of the training.
+        real_labels: `real.json` of ReaL (arXiv:2006.07159), the answers of people for ImageNet's validation images.
+            The data must be of these, with their names: files, or `imagenet2012` of tensorflow-datasets.
+
+    Returns:
+        An `Evaluation`.
+
+    Raises:
+        ValueError: for an empty split, classes that are not the model's, scores that are not finite, a head with
+            another activation than softmax, ReaL labels that are not whole, or images that they do not tell of.
+    """
+    check_positive_int("batch_size", batch_size)
+    _check_output(model)
+    real = None if real_labels is None else read_real_labels(real_labels)
+    dataset, names, examples = _prepared(model, data, split, batch_size, seed)
+    names = _agreed_names(model, names, class_names)
+    if real is not None:
+        check_imagenet(names)
+        numbers = image_numbers(examples)  # before the minutes that the scores take
+    began = time.perf_counter()
+    scores, labels = answers(model, dataset)
+    result = measure(scores, labels, names, ends_in_logits(model))
+    if real is not None:
+        found, count = real_accuracy(result.predictions, numbers, real)
+        result = dataclasses.replace(result, real_accuracy=found, real_count=count)
+    return dataclasses.replace(result, seconds=time.perf_counter() - began)
+
+
+def _check_output(model):
+    activation = output_activation(model)
+    if activation not in ("linear", "softmax"):
+        ending = "has no head" if activation is None else f"ends in {activation}"
+        raise ValueError(
+            "the model must end in logits or in softmax, so that its scores say how sure it is of each class.\n"
+            f"Received: {model.name!r}, which {ending}. Build it with `classes=` and no other activation."
+        )
+
+
+def _prepared(model, data, split, batch_size, seed):
+    """Batches of images and labels; the names of the classes and the split, if known."""
+    if hasattr(data, "element_spec"):
+        if math.isinf(_cardinality(data)):
+            raise ValueError("the dataset must end, to be measured on.\nReceived: a dataset that repeats for ever.")
+        return data, getattr(data, "class_names", None), None
+    from keras_vit.data import load_dataset, open_source
+    from keras_vit.data.source import check_split
+
+    check_split(split)
+    source = open_source(data, seed=seed)
+    dataset = load_dataset(
+        source, split, batch_size=batch_size, preprocessing=model.preprocessing, seed=seed, shard=(0, 1)
+    )  # all of it, also in one of several processes
+    return dataset, source.class_names, source.split(split)
+
+
+def _cardinality(dataset):
+    return math.inf if int(dataset.cardinality()) == -1 else 0  # tf.data.INFINITE_CARDINALITY
+
+
+def _agreed_names(model, names, expected):
+    classes = model.output_shape[-1]
+    expected = names if expected is None else tuple(expected)
+    names = expected if names is None else tuple(names)
+    names = tuple(map(str, range(classes))) if names is None else names
+    if len(names) != classes:
+        raise ValueError(
+            "the data must have the classes that the model knows.\n"
+            f"Received: data with {len(names)} classes, {model.name!r} with {classes}."
+        )
+    if expected is not None and tuple(expected) != names:
+        ours, theirs = next(pair for pair in zip(expected, names, strict=True) if pair[0] != pair[1])
+        raise ValueError(
+            "the data must have the classes that the model was trained with, in the same order.\n"
+            f"Received: {theirs!r} where the model has {ours!r}."
+        )
+    return names

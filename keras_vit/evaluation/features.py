@@ -1,0 +1,140 @@
+"""What a model's head reads of every image of a split, computed once and kept on the disk.
+
+A file, `<fingerprint>.npz`, is written whole or not at all, so several processes may share a folder. One that is
+damaged is made anew.
+"""
+
+import dataclasses
+import warnings
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+
+from keras_vit.annotations import FilePath
+from keras_vit.checks import check_positive_int
+from keras_vit.data.source import Source
+from keras_vit.escaping import printable
+from keras_vit.evaluation.answers import answers
+from keras_vit.evaluation.fingerprint import fingerprint_of
+from keras_vit.files import open_regular, replacing
+from keras_vit.model.heads import answering_network
+from keras_vit.model.vision_transformer import VisionTransformer, check_vision_transformer
+from keras_vit.weights.fetch.environment import features_dir
+
+DEFAULT_CACHE = "default"
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class FeatureSet:
+    """What a model's head reads of the images of a split.
+
+    Attributes:
+        features: float32 `(n, D)`, in the order of the data.
+        labels: int64 `(n,)`.
+    """
+
+    features: np.ndarray
+    labels: np.ndarray
+
+    def __post_init__(self):
+        right = self.features.ndim == 2 and len(self.features) == len(self.labels)
+        if not right or not np.isfinite(self.features).all():
+            raise ValueError(
+                "features must be one row of finite numbers for each label; NaN comes of damaged weights or images.\n"
+                f"Received: features of shape {self.features.shape}, {len(self.labels)} labels."
+            )
+
+    def of(self, rows: np.ndarray) -> "FeatureSet":
+        """Those of some examples, by their numbers."""
+        return FeatureSet(self.features[rows], self.labels[rows])
+
+
+def image_features(
+    model: VisionTransformer,
+    source: Source,
+    split: str,
+    *,
+    batch_size: int = 32,
+    cache: FilePath | None = DEFAULT_CACHE,
+) -> FeatureSet:
+    """The features of every image of a split: the pooled representation, or that of the layer before the head.
+
+    Args:
+        model: a `VisionTransformer`, with a head or without.
+        source: as `keras_vit.open_source` gives it.
+        split: `"train"`, `"validation"` or `"test"`, or several, as `"train+validation"`.
+        batch_size: images at once; the features do not depend on it.
+        cache: folder of the files; by default `features` in the folder of downloaded weights, `KERAS_VIT_CACHE`.
+            `None` keeps none.
+
+    Returns:
+        A `FeatureSet`.
+
+    Raises:
+        ValueError: for an empty split, a model without pooling or preprocessing, or features that are not finite.
+        TypeError: for a model that is no `VisionTransformer`.
+
+    Warns:
+        UserWarning: if the file cannot be written.
+    """
+    check_positive_int("batch_size", batch_size)
+    _check_model(model)
+    examples = source.split(split)
+    if cache is None:
+        return _computed(model, source, split, batch_size)
+    folder = features_dir() if cache == DEFAULT_CACHE else Path(cache)
+    path = folder / f"{fingerprint_of(model, examples)}.npz"
+    kept = _read(path, examples.size)
+    if kept is None:
+        kept = _computed(model, source, split, batch_size)
+        _keep(path, kept)
+    return kept
+
+
+def _check_model(model):
+    check_vision_transformer(model)
+    if model.config is None or model.preprocessing is None:
+        raise ValueError(
+            "`model` must know its config and how images are prepared for it.\n"
+            f"Received: {model.name!r}. `keras_vit.build` gives both."
+        )
+    if model.config.pooling == "none":
+        raise ValueError(
+            "`model` must have one representation for each image, so its tokens must be pooled.\n"
+            f'Received: {model.name!r} with pooling="none". Build it with pooling="token".'
+        )
+
+
+def _computed(model, source, split, batch_size):
+    from keras_vit.data import load_dataset
+
+    network = answering_network(model)
+    network = keras.Model(network.input, network.output["features"])
+    dataset: Any = load_dataset(
+        source, split, batch_size=batch_size, preprocessing=model.preprocessing, shard=(0, 1)
+    )  # all of it, also in one of several processes
+    features, labels = answers(network, dataset)
+    return FeatureSet(features, labels.astype("int64"))
+
+
+def _read(path, count):
+    """The features in a file; `None` if it is not there, damaged, or of another count."""
+    try:
+        with open_regular(path) as file, np.load(file, allow_pickle=False) as arrays:
+            found = FeatureSet(arrays["features"], arrays["labels"])
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+        return None
+    types = (found.features.dtype.name, found.labels.dtype.name)
+    return found if types == ("float32", "int64") and len(found.labels) == count else None
+
+
+def _keep(path, found):
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path) as part, open(part, "wb") as file:
+            np.savez(file, features=found.features, labels=found.labels)
+    except OSError as error:  # the minutes that the features took are not to be lost on a full disk
+        warnings.warn(f"features are not kept: {printable(error)}", stacklevel=4)

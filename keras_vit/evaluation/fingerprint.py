@@ -1,0 +1,85 @@
+"""Whether features on the disk are those that would be computed: one hash of all that decides them.
+
+That is what the layers are and every value of their weights, what is done to an image, what is in every file, and
+their labels. Names of files and of the model count nothing, so that both may be moved.
+"""
+
+import concurrent.futures
+import dataclasses
+import hashlib
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import numpy as np
+
+from keras_vit.files import open_regular
+from keras_vit.keras_private import flatten_layers
+from keras_vit.model.vision_transformer import VisionTransformer
+from keras_vit.version import __version__
+
+_BLOCK = 1 << 20  # bytes of a file that are read at once
+_FORMAT = 1  # of the file; another one makes every file anew
+
+
+def fingerprint_of(model: VisionTransformer, split: Any) -> str:
+    """SHA-256 of what decides the features of a split.
+
+    Args:
+        model: the `VisionTransformer`.
+        split: of a `Source`.
+
+    Raises:
+        OSError: for a file that cannot be read.
+    """
+    found = hashlib.sha256(_facts(model).encode())
+    for weight in model.weights:
+        value = np.ascontiguousarray(keras.ops.convert_to_numpy(weight))
+        found.update(f"{value.shape} {value.dtype.name}\n".encode())
+        found.update(value.tobytes())
+    for part in _examples(split):
+        found.update(part)
+    return found.hexdigest()
+
+
+def _facts(model):
+    """Everything but weights and data, as text. Precision is in the layers' configurations."""
+    config, preprocessing = map(dataclasses.asdict, (model.config, model.preprocessing))
+    layers = [_layer_facts(layer) for layer in flatten_layers(model) if not isinstance(layer, keras.Model)]
+    facts = [_FORMAT, __version__, keras.backend.backend(), config, preprocessing, model.input_shape, layers]
+    return json.dumps(facts, sort_keys=True, default=str)
+
+
+def _layer_facts(layer):
+    config = keras.saving.serialize_keras_object(layer).get("config") or {}
+    return [type(layer).__name__, _without_names(config)]
+
+
+def _without_names(config):
+    """A configuration without names, which Keras counts up in each process."""
+    if isinstance(config, dict):
+        return {key: _without_names(value) for key, value in config.items() if key not in ("name", "registered_name")}
+    return [_without_names(value) for value in config] if isinstance(config, (list, tuple)) else config
+
+
+def _examples(split) -> Iterator[bytes]:
+    """Bytes that tell the examples of a split, in their order, from others."""
+    if hasattr(split, "paths"):
+        with concurrent.futures.ThreadPoolExecutor() as pool:
+            yield from pool.map(_digest, split.paths)
+        yield from (split.labels.tobytes(), split.orientations.tobytes())
+    elif hasattr(split, "images"):
+        yield str((split.images.shape, split.images.dtype.name)).encode()
+        yield from (np.ascontiguousarray(split.images).tobytes(), split.labels.tobytes())
+    else:
+        splits = {name: (info.num_examples, info.num_bytes) for name, info in split.builder.info.splits.items()}
+        yield f"{split.builder.info.full_name} {split.name} {split.record} {splits}".encode()
+
+
+def _digest(path):
+    found = hashlib.sha256()
+    with open_regular(path) as file:
+        while block := file.read(_BLOCK):
+            found.update(block)
+    return found.digest()

@@ -1,0 +1,293 @@
+"""`probe`: how well a small classifier does on what a model's head would read; the model itself learns nothing."""
+
+import dataclasses
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from keras_vit.annotations import FilePath
+from keras_vit.checks import check_choice, check_installed, check_positive_int, check_seed
+from keras_vit.data.source import Data, check_split
+from keras_vit.data.splits import divide
+from keras_vit.escaping import printable
+from keras_vit.evaluation.features import DEFAULT_CACHE, FeatureSet, image_features
+from keras_vit.evaluation.fewshot import SEEDS, SHOTS, choose_shots, fit_least_squares
+from keras_vit.evaluation.knn import NEIGHBOURS, neighbour_scores
+from keras_vit.evaluation.linear import choose_strength, fit_logistic
+from keras_vit.evaluation.metrics import ClassResult, class_results, confusion_matrix
+from keras_vit.model.vision_transformer import VisionTransformer
+
+KINDS = ("fewshot", "linear", "knn")
+_MOST_NAMES = 5  # of classes in an error
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Trial:
+    """One probe that was trained and tested.
+
+    Attributes:
+        accuracy: part of the test examples whose class it tells.
+        confusion: int64 `(K, K)`, rows are true classes.
+        shots: training examples of each class; `None` for all there are.
+        seed: by which they were chosen; `None` where nothing is.
+        settings: what else was chosen, as the `strength` of a linear probe.
+    """
+
+    accuracy: float
+    confusion: np.ndarray
+    shots: int | None = None
+    seed: int | None = None
+    settings: Mapping[str, float] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Probe:
+    """What `probe` measured.
+
+    Attributes:
+        kind: `"fewshot"`, `"linear"` or `"knn"`.
+        class_names: of the K classes.
+        trials: for each number of shots one for each seed; one of the other kinds.
+        train_images: examples that could be trained on.
+        test_images: examples that each trial was tested on.
+        skipped: numbers of shots that were left out, as a class has fewer examples.
+        seconds: that it took, with the features.
+    """
+
+    kind: str
+    class_names: tuple[str, ...]
+    trials: tuple[Trial, ...]
+    train_images: int
+    test_images: int
+    skipped: tuple[int, ...] = ()
+    seconds: float = 0.0
+
+    def __repr__(self):
+        shown = ", ".join(f"{shots_in_words(shots)}={self.mean(shots):.4f}" for shots in self.accuracies)
+        return f"Probe({self.kind!r}, {shown}, test_images={self.test_images}, classes={len(self.class_names)})"
+
+    @property
+    def accuracies(self) -> dict[int | None, tuple[float, ...]]:
+        """The accuracy of each seed by the number of shots, which is `None` for all examples."""
+        return {shots: tuple(trial.accuracy for trial in self._trials(shots)) for shots in self._shots()}
+
+    def mean(self, shots: int | None = None) -> float:
+        """The mean accuracy over the seeds, for a number of shots; `None` for the most there are."""
+        return float(np.mean(self.accuracies[self._shots()[-1] if shots is None else shots]))
+
+    def deviation(self, shots: int | None = None) -> float | None:
+        """The standard deviation over the seeds, with n - 1 in place of n; `None` of one trial."""
+        found = self.accuracies[self._shots()[-1] if shots is None else shots]
+        return float(np.std(found, ddof=1)) if len(found) > 1 else None
+
+    @property
+    def accuracy(self) -> float:
+        """The mean over the seeds with the most shots."""
+        return self.mean()
+
+    @property
+    def confusion(self) -> np.ndarray:
+        """int64 `(K, K)`, rows are true classes: the sum over the seeds with the most shots."""
+        return np.sum([trial.confusion for trial in self._trials(self._shots()[-1])], axis=0)
+
+    @property
+    def classes(self) -> tuple[ClassResult, ...]:
+        """Count, recall and precision of each class, over the seeds with the most shots."""
+        return class_results(self.confusion, self.class_names, passes=len(self._trials(self._shots()[-1])))
+
+    def summary(self) -> dict[str, Any]:
+        """The numbers and each class, ready for JSON."""
+        fields = ("kind", "accuracy", "train_images", "test_images", "seconds")
+        rows = [
+            {
+                "shots": shots,
+                "mean": self.mean(shots),
+                "deviation": self.deviation(shots),
+                "trials": [
+                    {"seed": trial.seed, "accuracy": trial.accuracy, **trial.settings} for trial in self._trials(shots)
+                ],
+            }
+            for shots in self.accuracies
+        ]
+        facts = {field: getattr(self, field) for field in fields} | {"skipped_shots": list(self.skipped)}
+        return facts | {"results": rows, "classes": [dataclasses.asdict(result) for result in self.classes]}
+
+    def _shots(self):
+        return list(dict.fromkeys(trial.shots for trial in self.trials))
+
+    def _trials(self, shots):
+        return [trial for trial in self.trials if trial.shots == shots]
+
+
+def probe(
+    model: VisionTransformer,
+    data: Data,
+    kind: str = "fewshot",
+    *,
+    train_split: str = "train",
+    test_split: str = "test",
+    shots: Sequence[int] | None = None,
+    seeds: Sequence[int] = SEEDS,
+    neighbours: int = NEIGHBOURS,
+    batch_size: int = 32,
+    seed: int = 0,
+    cache: FilePath | None = DEFAULT_CACHE,
+) -> Probe:
+    """Measures a representation by a small classifier on it. The classes need not be those of the model.
+
+    Args:
+        model: a `VisionTransformer`, with a head, which is not asked, or without.
+        data: a `Source`, or what `keras_vit.open_source` takes.
+        kind: `"fewshot"`, the official least-squares probe on a few examples of each class; `"linear"`, logistic
+            regression, whose strength is chosen on the validation split, or on a fifth of `train_split` where there is
+            none or it is tested on; `"knn"`, the vote of the nearest neighbours by their cosine.
+        train_split: that the probe is trained on.
+        test_split: that it is tested on.
+        shots: numbers of examples of each class, for `"fewshot"`; by default those of 1, 5, 10 and 25 that every
+            class has.
+        seeds: of the choice of these examples.
+        neighbours: that vote, for `"knn"`.
+        batch_size: images at once; the numbers do not depend on it.
+        seed: of the division into splits, where the data has none.
+        cache: folder that keeps the features; by default `features` beside the downloaded weights, `None` for none.
+
+    Returns:
+        A `Probe`.
+
+    Raises:
+        ValueError: for an unknown kind, arguments of another kind, splits that overlap, classes with fewer examples
+            than `shots`, more neighbours than examples, or as `keras_vit.open_source`.
+        TypeError: for a model that is no `VisionTransformer`.
+        ImportError: for `"linear"` without the extra `data`.
+
+    Source: arXiv:2010.11929, section 4.1, for `"fewshot"`; google-research/big_vision, `evaluators/fewshot_lsr.py`.
+    """
+    check_choice("kind", kind, KINDS)
+    taken = _check_splits(train_split, test_split)
+    _check_arguments(kind, shots, seeds, neighbours)
+    if kind == "linear":
+        check_installed("sklearn", "it fits the linear probe", "data")  # before the minutes that features take
+    from keras_vit.data import open_source
+
+    source = open_source(data, seed=seed)
+    if kind == "knn":
+        _check_neighbours(neighbours, source.split(train_split).size)
+    began = time.perf_counter()
+
+    def read(split):
+        return image_features(model, source, split, batch_size=batch_size, cache=cache)
+
+    known, asked = read(train_split), read(test_split)
+    skipped: tuple[int, ...] = ()
+    if kind == "fewshot":
+        chosen = _usable_shots(source, known.labels, shots)
+        skipped = tuple(set(SHOTS) - set(chosen)) if shots is None else ()
+        trials = _fewshot(known, asked, len(source.class_names), chosen, seeds)
+    elif kind == "linear":
+        trials = [_linear(asked, len(source.class_names), *_strength_sets(source, taken, known, read, seed))]
+    else:
+        trials = [_knn(known, asked, len(source.class_names), neighbours)]
+    counts = len(known.labels), len(asked.labels)
+    seconds = time.perf_counter() - began
+    return Probe(kind, source.class_names, tuple(trials), *counts, tuple(sorted(skipped)), seconds)
+
+
+def _fewshot(known, asked, classes, shots, seeds):
+    trials = []
+    for count in shots:
+        for seed in seeds:
+            rows = choose_shots(known.labels, classes, count, seed)
+            fitted = fit_least_squares(known.features[rows], known.labels[rows], classes)
+            predictions = fitted.scores(asked.features).argmax(axis=1)
+            trials.append(_trial(asked, predictions, classes, shots=count, seed=seed))
+    return trials
+
+
+def _linear(asked, classes, fitted, held, whole):
+    strength = choose_strength((fitted.features, fitted.labels), (held.features, held.labels))
+    predictions = fit_logistic(whole.features, whole.labels, strength).predict(asked.features)
+    return _trial(asked, predictions, classes, settings={"strength": strength})
+
+
+def _knn(known, asked, classes, neighbours):
+    scores = neighbour_scores(known.features, known.labels, asked.features, classes, neighbours)
+    return _trial(asked, scores.argmax(axis=1), classes, settings={"neighbours": neighbours})
+
+
+def shots_in_words(shots: int | None) -> str:
+    """`"5 shots"`, and `"all examples"` for `None`."""
+    return "all examples" if shots is None else f"{shots} shot{'s' * (shots > 1)}"
+
+
+def _trial(asked, predictions, classes, **fields):
+    accuracy = float((predictions == asked.labels).mean())
+    return Trial(accuracy, confusion_matrix(asked.labels, predictions, classes), **fields)
+
+
+def _strength_sets(source, taken, known, read, seed):
+    """Two sets, to fit by and to choose the strength by, and a third that is fitted at the end."""
+    if source.sizes.get("validation") and "validation" not in taken:
+        held = read("validation")
+        both = np.concatenate([known.features, held.features]), np.concatenate([known.labels, held.labels])
+        return known, held, FeatureSet(*both)
+    parts = divide(known.labels, seed)
+    held_back = np.concatenate([parts["validation"], parts["test"]])
+    return known.of(parts["train"]), known.of(held_back), known
+
+
+def _usable_shots(source, labels, shots):
+    """Those that were asked for, if every class has as many examples; by default those that every class has."""
+    counts = np.bincount(labels, minlength=len(source.class_names))
+    chosen = sorted(shots) if shots is not None else [count for count in SHOTS if count <= counts.min()]
+    least = chosen[-1] if chosen else min(SHOTS)
+    short = [f"{printable(source.class_names[number])} {counts[number]}" for number in np.flatnonzero(counts < least)]
+    if short:
+        more = f" and {len(short) - _MOST_NAMES} more" if len(short) > _MOST_NAMES else ""
+        raise ValueError(
+            "every class must have as many training examples as `shots`, or classes are measured unlike.\n"
+            f"Received: shots={chosen or [least]}, examples: {', '.join(short[:_MOST_NAMES])}{more}. "
+            'Pass fewer shots, or train_split="train+validation".'
+        )
+    return chosen
+
+
+def _check_neighbours(neighbours, examples):
+    if neighbours > examples:
+        raise ValueError(
+            "`neighbours` must be at most the examples that there are to vote.\n"
+            f"Received: neighbours={neighbours}, {examples} training examples. Pass fewer."
+        )
+
+
+def _check_splits(train_split, test_split):
+    """The splits that are trained on or tested on."""
+    if shared := set(check_split(train_split)) & set(check_split(test_split)):
+        raise ValueError(
+            "`train_split` and `test_split` must have no split in common, or a probe is tested on what it has seen.\n"
+            f"Received: train_split={train_split!r}, test_split={test_split!r}, both with {', '.join(sorted(shared))}."
+        )
+    return {*check_split(train_split), *check_split(test_split)}
+
+
+def _check_arguments(kind, shots, seeds, neighbours):
+    """Refuses numbers that are none, that repeat, or that another kind has."""
+    check_positive_int("neighbours", neighbours)
+    for name, given, check in (
+        ("shots", shots, check_positive_int),
+        ("seeds", seeds, lambda _, seed: check_seed(seed)),
+    ):
+        if given is None:
+            continue
+        if isinstance(given, str) or not isinstance(given, Sequence) or not len(given) or len(set(given)) < len(given):
+            raise ValueError(f"`{name}` must be a list of numbers, each once.\nReceived: {name}={given!r}.")
+        for number in given:
+            check(name, number)
+    others: dict[str, tuple] = {"shots": (shots, None, "fewshot"), "seeds": (tuple(seeds), SEEDS, "fewshot")}
+    others |= {"neighbours": (neighbours, NEIGHBOURS, "knn")}
+    for name, (value, default, owner) in others.items():
+        if value != default and kind != owner:
+            raise ValueError(
+                f"`{name}` is for kind={owner!r}.\nReceived: kind={kind!r}, {name}={value!r}. Leave it out."
+            )

@@ -1,0 +1,198 @@
+"""`keras_vit.vtab`: the 19 tasks of VTAB-1k by one call, each on 1,000 images, and the means of their groups.
+
+Source: arXiv:1910.04867; arXiv:2010.11929, section 4.1 (set-up) and table 9.
+"""
+
+import dataclasses
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from keras_vit.annotations import FilePath
+from keras_vit.augmentation import Augmentation
+from keras_vit.checks import check_choice, did_you_mean
+from keras_vit.data import Source, open_source
+from keras_vit.data.source import Data
+from keras_vit.data.tensorflow_datasets import what_lacks
+from keras_vit.datasets import VTAB_TASKS
+from keras_vit.evaluation import probe
+from keras_vit.evaluation.features import DEFAULT_CACHE
+from keras_vit.model.lora import merge_lora
+from keras_vit.model.stations import lora_layers
+from keras_vit.model.vision_transformer import VisionTransformer, check_vision_transformer
+from keras_vit.runs.finetune import finetune
+from keras_vit.runs.options import FinetuneChanges
+from keras_vit.weights.save import save_checkpoint
+
+PROTOCOLS = ("linear", "finetune")
+GROUPS = ("natural", "specialised", "structured")
+_PREFIX = "vtab/"
+_RECIPE = "paper-finetune-vtab"
+_IMAGE_SIZE = 384  # arXiv:2010.11929, table 4
+
+
+@dataclasses.dataclass(frozen=True)
+class Vtab:
+    """What `vtab` measured.
+
+    Attributes:
+        protocol: `"linear"` or `"finetune"`.
+        accuracies: on the test images, by the name of the task without `vtab/`.
+        lacking: why a task was not run, by its name.
+        seconds: that it took.
+    """
+
+    protocol: str
+    accuracies: Mapping[str, float]
+    lacking: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    seconds: float = 0.0
+
+    def __repr__(self):
+        return f"Vtab({self.protocol!r}, mean={self.mean}, tasks={len(self.accuracies)} of {len(VTAB_TASKS)})"
+
+    @property
+    def group_means(self) -> dict[str, float | None]:
+        """The mean over all tasks of each group; `None` where one of them is missing."""
+        return {group: self._mean(tasks_of(group)) for group in GROUPS}
+
+    @property
+    def mean(self) -> float | None:
+        """The mean over all 19 tasks, as in table 9; `None` where one of them is missing."""
+        return self._mean([name for group in GROUPS for name in tasks_of(group)])
+
+    def rows(self) -> list[tuple[str, str]]:
+        """Each task, group and the whole with its mean, or how many of its tasks there are."""
+        found = [(name, f"{accuracy:.4f}") for name, accuracy in self.accuracies.items()]
+        sets = {group: tasks_of(group) for group in GROUPS}
+        sets["all tasks"] = [name for names in sets.values() for name in names]
+        for title, names in sets.items():
+            mean, count = self._mean(names), sum(name in self.accuracies for name in names)
+            found.append((title, f"{count} of {len(names)} tasks" if mean is None else f"{mean:.4f}"))
+        return found
+
+    def summary(self) -> dict[str, Any]:
+        """All of it, ready for JSON."""
+        return dataclasses.asdict(self) | {"group_means": self.group_means, "mean": self.mean}
+
+    def _mean(self, names):
+        there = [self.accuracies[name] for name in names if name in self.accuracies]
+        return float(np.mean(there)) if len(there) == len(names) else None
+
+
+def tasks_of(group: str) -> list[str]:
+    """The names of a group's tasks without `vtab/`, in the order of table 9."""
+    return [name.removeprefix(_PREFIX) for name, record in VTAB_TASKS.items() if record.group == group]
+
+
+def vtab(
+    model: VisionTransformer,
+    tasks: Sequence[str] | None = None,
+    *,
+    protocol: str = "linear",
+    data: Mapping[str, Data] | None = None,
+    out: FilePath | None = None,
+    batch_size: int = 32,
+    cache: FilePath | None = DEFAULT_CACHE,
+    changes: FinetuneChanges | None = None,
+    say: Callable[[str], Any] = print,
+) -> Vtab:
+    """Measures a model on the tasks of VTAB-1k whose data are there, and says what the others lack.
+
+    Args:
+        model: a `VisionTransformer`; it is not changed.
+        tasks: names, as `"dtd"` or `"vtab/dtd"`; by default all 19.
+        protocol: `"linear"`, a linear probe that is fitted on 800 images, chosen on 200 and fitted on all 1,000;
+            `"finetune"`, the paper's, 2,500 steps of 512 images on all 1,000, by the recipe `paper-finetune-vtab`.
+        data: what to open in place of a task's tensorflow-datasets set, by its name: 800 images to train on and 200
+            for validation.
+        out: a folder that gets the run of each task; of `"finetune"`, which needs it.
+        batch_size: images at once for `"linear"`; the numbers do not depend on it.
+        cache: folder of the features, of `"linear"`; see `keras_vit.probe`.
+        changes: fields of `FinetuneOptions` to change, of `"finetune"`, as `{"steps": 500}`.
+        say: called with each line of what happens.
+
+    Returns:
+        A `Vtab`.
+
+    Raises:
+        ValueError: for an unknown task or protocol, no `out` for `"finetune"`, or arguments of the other protocol.
+        TypeError: for a model that is no `VisionTransformer`.
+    """
+    check_vision_transformer(model)
+    check_choice("protocol", protocol, PROTOCOLS)
+    names, given = _names(tasks), {_known(name): what for name, what in (data or {}).items()}
+    _check_protocol(protocol, out, changes)
+    began, accuracies, lacking = time.monotonic(), {}, {}
+    for name in names:
+        lack = None if name in given else what_lacks(_PREFIX + name)
+        if lack is not None:
+            lacking[name] = lack
+            say(f"{name}: {lack}")
+            continue
+        source = open_source(given.get(name, _PREFIX + name))
+        if protocol == "linear":
+            accuracies[name] = probe(model, source, "linear", batch_size=batch_size, cache=cache).accuracy
+        else:
+            accuracies[name] = _finetuned(model, name, source, Path(str(out)) / name, say, changes or {})
+        say(f"{name}: {accuracies[name]:.4f}")
+    return Vtab(protocol, accuracies, lacking, time.monotonic() - began)
+
+
+def _finetuned(model, name, source, out, say, changes):
+    """The accuracy of a new model with these weights, trained on the 1,000 images."""
+    record = VTAB_TASKS[_PREFIX + name]
+    splits = {"train": source.split("train+validation"), "test": source.split("test")}
+    source = Source(source.name, source.kind, source.class_names, splits, source.bad_images, source.facts)
+    crop = "resize_crop" if record.crop else "none"
+    size = _IMAGE_SIZE // model.config.stride * model.config.stride  # 378 for patches of 14, of which 384 holds no more
+    model = merge_lora(model) if lora_layers(model) else model
+    with tempfile.TemporaryDirectory() as folder:
+        dialect = _dialect(model.config)
+        suffix = ".safetensors" if dialect == "huggingface" else ".npz"
+        weights = save_checkpoint(model, Path(folder) / f"weights{suffix}", dialect)
+        options = {"model": model.config, "weights": weights, "recipe": _RECIPE, "image_size": size}
+        options["augmentation"] = Augmentation(crop=crop, flip=record.flip)
+        return finetune(source, out, say=say, **options | changes).test_accuracy
+
+
+def _dialect(config):
+    """A layout that has a place for every weight."""
+    if config.distilled:
+        return "huggingface"
+    return "big_vision" if config.pooling == "map" else "official"
+
+
+def _names(tasks):
+    if tasks is None:
+        return [name.removeprefix(_PREFIX) for name in VTAB_TASKS]
+    names = [_known(task) for task in ([tasks] if isinstance(tasks, str) else tasks)]
+    if not names or len(set(names)) < len(names):
+        raise ValueError(f"`tasks` must name tasks of VTAB, each once.\nReceived: tasks={tasks!r}.")
+    return names
+
+
+def _known(task):
+    known = [name.removeprefix(_PREFIX) for name in VTAB_TASKS]
+    name = str(task).removeprefix(_PREFIX)
+    if name not in known:
+        raise ValueError(
+            f"a task must be one of VTAB's: {', '.join(known)}.\nReceived: {task!r}.{did_you_mean(name, known)}"
+        )
+    return name
+
+
+def _check_protocol(protocol, out, changes):
+    if protocol == "finetune" and out is None:
+        raise ValueError(
+            "`out` must be a folder, which gets the run of each task.\nReceived: protocol='finetune', out=None."
+        )
+    if protocol == "linear" and (out is not None or changes):
+        wrong = "out" if out is not None else "changes"
+        raise ValueError(
+            "a linear probe trains no model and writes no run.\n"
+            f"Received: protocol='linear' with {wrong}. Leave it out."
+        )

@@ -1,0 +1,160 @@
+"""`keras-vit evaluate|vtab`: probes, pages and ReaL on the command line."""
+
+import json
+import re
+
+import keras
+import numpy as np
+import pytest
+from conftest import tiny_config
+from photos import make_photos
+
+import keras_vit
+from keras_vit import cli
+from keras_vit.weights.fetch.environment import features_dir
+
+pytest.importorskip("sklearn")
+
+
+@pytest.fixture
+def run(capfd):
+    """Runs a command in this process, and gives exit code, output lines and error lines."""
+
+    def run(*arguments):
+        code = cli.main([str(argument) for argument in arguments])
+        return code, *(text.splitlines() for text in capfd.readouterr())
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    return make_photos(tmp_path_factory.mktemp("photos") / "set", per_class=10)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    """A file of a model for seven other classes."""
+    keras.utils.set_random_seed(5)
+    path = tmp_path_factory.mktemp("model") / "tiny.keras"
+    keras_vit.build(tiny_config(), input_shape=(20, 28, 3), classes=7).save(path)
+    return path
+
+
+@pytest.mark.parametrize("kind", ["fewshot", "linear", "knn"])
+def test_probe_is_that_of_the_function_and_needs_no_classes_of_the_model(run, model, photos, kind):
+    options = {"fewshot": ("--shots", "1,5", "--seeds", "2"), "knn": ("--neighbours", "3"), "linear": ()}[kind]
+    given = ("--train-split", "train+validation", *options)
+    code, lines, error = run("evaluate", model, "--data", photos, "--probe", kind, "--json", *given)
+    assert (code, error) == (0, [])
+    arguments = {"fewshot": {"shots": (1, 5), "seeds": (0, 1)}, "knn": {"neighbours": 3}, "linear": {}}[kind]
+    arguments["train_split"] = "train+validation"
+    expected = keras_vit.probe(keras.saving.load_model(model), photos, kind, **arguments).summary()
+    told = json.loads("\n".join(lines))
+    assert told.pop("split") == "test"
+    assert told | {"seconds": 0} == json.loads(json.dumps(expected | {"seconds": 0}))
+
+
+def test_probe_prints_a_table_and_keeps_its_features(run, model, photos):
+    code, lines, _ = run("evaluate", model, "--data", photos, "--probe", "fewshot", "--split", "validation")
+    assert code == 0
+    assert lines[1] == "fewshot probe on 24 training and 3 test images of set"
+    assert lines[2] == "left out, as a class has fewer training images: 10, 25 shots"
+    assert lines[3].split() == ["trained", "on", "accuracy", "deviation", "trials", "chosen"]
+    assert re.fullmatch(r"1 shot +\d\.\d{4} +\d\.\d{4} +3 +none", lines[4])
+    assert [line.split()[:2] for line in lines[-3:]] == [["disc", "1"], ["stripes", "1"], ["tiles", "1"]]
+    assert len(list(features_dir().iterdir())) == 2
+
+
+def test_no_cache_keeps_no_features(run, model, photos):
+    assert run("evaluate", model, "--data", photos, "--probe", "knn", "--neighbours", "3", "--no-cache")[0] == 0
+    assert not features_dir().exists()
+
+
+def test_page_is_written_and_named(run, model, photos, tmp_path):
+    code, lines, _ = run("evaluate", model, "--data", photos, "--probe", "fewshot", "--page", tmp_path / "page")
+    assert code == 0
+    assert lines[-1] == f"open {tmp_path / 'page' / 'index.html'}"
+    assert "tiles" in (tmp_path / "page" / "index.html").read_text()
+
+
+def test_head_of_other_classes_is_refused_without_a_probe(run, model, photos):
+    code, _, error = run("evaluate", model, "--data", photos)
+    assert code == 1
+    assert re.search(r"data with 3 classes, .* with 7", error[0])
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--shots", "5"), "`--shots` goes with `--probe fewshot`"),
+        (("--probe", "knn", "--seeds", "2"), "`--seeds` goes with `--probe fewshot`"),
+        (("--probe", "linear", "--neighbours", "2"), "`--neighbours` goes with `--probe knn`"),
+        (("--probe", "linear", "--real", "x.json"), "`--real` goes with no `--probe`"),
+        (("--no-cache",), "`--no-cache` goes with `--probe fewshot.linear.knn`"),
+        (("--probe", "fewshot", "--seeds", "0"), "`--seeds` must be at least 1"),
+        (("--probe", "fewshot", "--shots", "9"), "`--shots`, or classes are measured unlike.*disc 8"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(run, model, photos, options, words):
+    code, _, error = run("evaluate", model, "--data", photos, *options)
+    assert code == 1
+    assert len(error) == 1
+    assert re.search(words, error[0]), error
+
+
+def test_shots_that_are_no_numbers_are_wrong_usage(model, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        cli.main(["evaluate", str(model), "--probe", "fewshot", "--shots", "1,x"])
+    assert "must be numbers with commas, as 1,5,10, not '1,x'" in capsys.readouterr().err
+
+
+def test_vtab_says_what_each_task_lacks_and_of_which_group_how_many_there_are(run, model, tmp_path, monkeypatch):
+    pytest.importorskip("tensorflow_datasets")
+    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
+    code, lines, error = run("vtab", model)
+    assert (code, error) == (0, [])
+    assert sum("tfds build" in line for line in lines) == 19
+    assert [line.split() for line in lines[-4:]] == [
+        ["natural", "0", "of", "7", "tasks"],
+        ["specialised", "0", "of", "4", "tasks"],
+        ["structured", "0", "of", "8", "tasks"],
+        ["all", "tasks", "0", "of", "19", "tasks"],
+    ]
+    code, lines, _ = run("vtab", model, "--tasks", "dtd", "--json")
+    assert code == 0
+    assert list(json.loads("\n".join(lines))["lacking"]) == ["dtd"]
+
+
+@pytest.mark.slow  # 1,053 files are prepared, and 47 classes told apart; tests/runs/test_vtab.py has a quick one
+def test_vtab_measures_the_tasks_that_are_there(run, model, tmp_path, monkeypatch, capfd):
+    """A set by the name of a task, prepared as tensorflow-datasets does it."""
+    tfds = pytest.importorskip("tensorflow_datasets")
+
+    class Dtd(tfds.core.GeneratorBasedBuilder, skip_registration=True):
+        """Plain pictures in place of textures, as many as VTAB takes."""
+
+        VERSION = tfds.core.Version("1.0.0")
+
+        def _info(self):
+            label = tfds.features.ClassLabel(num_classes=47)
+            features = tfds.features.FeaturesDict({"image": tfds.features.Image(), "label": label})
+            return tfds.core.DatasetInfo(builder=self, features=features, supervised_keys=("image", "label"))
+
+        def _split_generators(self, dl_manager):
+            sizes = {"train": 800, "validation": 200, "test": 53}
+            return {name: self._generate_examples(size) for name, size in sizes.items()}
+
+        def _generate_examples(self, count):
+            for number in range(count):
+                pixels = np.full((6, 7, 3), 5 * (number % 47), "uint8")
+                yield number, {"image": pixels, "label": number % 47}
+
+    builder = Dtd(data_dir=tmp_path)
+    builder.download_and_prepare()
+    capfd.readouterr()
+    monkeypatch.setattr(tfds, "builder", lambda name: builder)
+    code, lines, error = run("vtab", model, "--tasks", "dtd", "--no-cache")
+    assert (code, error) == (0, [])
+    assert re.fullmatch(r"dtd +0\.\d{4}|dtd +1\.0000", lines[-5])
+    assert lines[-4].split() == ["natural", "1", "of", "7", "tasks"]
