@@ -6,6 +6,7 @@ side, `h w` patch grid, `N = h*w` patches, `T` tokens in the encoder, `D` token 
 """
 
 from keras_vit.layers.attention import MultiHeadAttention
+from keras_vit.layers.bit import BiTRoot, BiTUnit
 from keras_vit.layers.encoder import MlpBlock, TransformerBlock
 from keras_vit.layers.heads import AttentionPooling, TokenPooling
 from keras_vit.layers.patches import PatchEmbedding
@@ -16,6 +17,8 @@ __all__ = [
     "StdConv2D",
     "ResNetRoot",
     "ResNetUnit",
+    "BiTRoot",
+    "BiTUnit",
     "PatchEmbedding",
     "ClassToken",
     "AddPositionEmbs",

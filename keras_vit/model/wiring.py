@@ -18,6 +18,7 @@ from keras_vit.layers.dropout import Dropout
 from keras_vit.layers.encoder import layer_norm
 from keras_vit.model.vision_transformer import VisionTransformer
 from keras_vit.preprocessing import Preprocessing
+from keras_vit.resnets import ResNetConfig
 
 DEFAULT_IMAGE_SIZE = 224  # pixels, the resolution of pre-training
 _MOST_COLOURS = 4  # channels of a photo
@@ -145,7 +146,7 @@ def _top(tokens, config, head):
             config.representation_size, activation="tanh", kernel_initializer="lecun_normal", name="pre_logits"
         )(x)
     if head.classes:
-        x = _classifier(head, "head", head.activation)(x)  # (B, K)
+        x = classifier(head, "head", head.activation)(x)  # (B, K)
     return x
 
 
@@ -155,8 +156,8 @@ def _two_heads(representation, tokens, head):
     if not head.classes:
         return keras.layers.Average(name="average")([representation, distillation])
     logits = [
-        _classifier(head, "head")(representation),
-        _classifier(head, "head_distillation")(distillation),
+        classifier(head, "head")(representation),
+        classifier(head, "head_distillation")(distillation),
     ]
     average = keras.layers.Average(dtype=at_least_float32(), name="average")(logits)  # (B, K)
     if head.activation is None:
@@ -164,7 +165,8 @@ def _two_heads(representation, tokens, head):
     return keras.layers.Activation(head.activation, dtype=at_least_float32(), name="activation")(average)
 
 
-def _classifier(head, name, activation=None):
+def classifier(head, name, activation=None) -> keras.layers.Dense:
+    """The zero-initialised layer that makes logits."""
     return keras.layers.Dense(
         head.classes, activation=activation, kernel_initializer="zeros", dtype=at_least_float32(), name=name
     )
@@ -213,6 +215,8 @@ def _check_channels_last(shape, config):
 
 
 def _check_tiled(name, given, sides, config, channels=()):
+    if isinstance(config, ResNetConfig):
+        return  # whose padding takes every side
     step = config.stride
     if not any(side is not None and side % step for side in sides):
         return
