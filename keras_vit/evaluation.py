@@ -10,7 +10,7 @@ import numpy as np
 
 from keras_vit.checks import check_positive_int
 from keras_vit.model.heads import ends_in_logits, output_activation
-from keras_vit.model.vision_transformer import VisionTransformer
+from keras_vit.model.image_model import ImageModel
 
 CALIBRATION_BINS = 15  # as in arXiv:1706.04599
 _TOP = 5
@@ -92,7 +92,7 @@ class Evaluation:
 
 
 def evaluate(
-    model: VisionTransformer,
+    model: ImageModel,
     data: Any,
     split: str = "test",
     *,
@@ -103,7 +103,7 @@ def evaluate(
     """Measures a classifier on every example of a split, the last ones of an incomplete batch too.
 
     Args:
-        model: a `VisionTransformer` with a head that gives logits, or probabilities by softmax.
+        model: a `VisionTransformer` or `ResNet` with a head that gives logits, or probabilities by softmax.
         data: a `Source` or what `keras_vit.open_source` takes, whose images `model.preprocessing` prepares; or a
             dataset of (prepared images, int or one-hot labels) that ends.
         split: `"train"`, `"validation"` or `"test"`, or several, as `"train+validation"`; not for a dataset.

@@ -70,19 +70,19 @@ def build_resnet(
     Source: arXiv:2010.11929, section 4.1, "ResNet (BiT)"; arXiv:1912.11370.
     """
     name = name or (f"resnet_{config}".lower() if isinstance(config, str) else "resnet")
-    config = _resolve_config(config)
+    known = _resolve_config(config)
     classes = check_top(include_top, classes, classifier_activation)
     check_weights_arguments(weights, sha256, strict)
     head = Head(classes, classifier_activation) if include_top else Head(0, None)
     if weights is None:
         head = dataclasses.replace(head, classes=DEFAULT_CLASSES if head.classes is None else head.classes)
-        return wire_resnet(_input(input_tensor, input_shape, config), config, head, name)
-    source = find_file(weights, _published_name(config), sha256=sha256)
+        return wire_resnet(_input(input_tensor, input_shape, known), known, head, name)
+    source = find_file(weights, published_resnet(known), sha256=sha256)
     checkpoint = read_source(source, is_resnet=True)
     head, changed = _follow_head(checkpoint, head)
-    inputs = _input(input_tensor, input_shape, config, checkpoint)
+    inputs = _input(input_tensor, input_shape, known, checkpoint)
     with deferred_variables():
-        model = wire_resnet(inputs, config, head, name, checkpoint.preprocessing)
+        model = wire_resnet(inputs, known, head, name, checkpoint.preprocessing)
     model.weights_report = fill(
         model,
         checkpoint,
@@ -95,7 +95,7 @@ def build_resnet(
     return model
 
 
-def _resolve_config(config):
+def _resolve_config(config) -> ResNetConfig:
     if isinstance(config, str):
         return resnet(config)
     if not isinstance(config, ResNetConfig):
@@ -103,7 +103,8 @@ def _resolve_config(config):
     return config
 
 
-def _published_name(config):
+def published_resnet(config: ResNetConfig) -> str | None:
+    """The name of the model of the papers with this config, or `None`."""
     return next((name for name, known in RESNETS.items() if known == config), None)
 
 

@@ -27,6 +27,7 @@ CHECKS = {
         "sharded checkpoints": "test_checkpoints.sharded_here",
         "views and donations": "test_checkpoints.views_and_donations",
         "looked inside": "test_attention_maps.looked_inside",
+        "ResNet": "test_resnets.logits_here",
     },
     "torch": {"logits": "test_backends.predictions", "looked inside": "test_attention_maps.looked_inside"},
     "two devices": {

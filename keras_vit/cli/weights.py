@@ -6,6 +6,7 @@ import json
 
 from keras_vit.cli.printing import columns, one_line, path
 from keras_vit.escaping import printable
+from keras_vit.resnets import RESNETS
 from keras_vit.variants import BUILDERS, VARIANTS
 from keras_vit.weights.checkpoint import read_checkpoint
 from keras_vit.weights.convert import convert_checkpoint
@@ -17,7 +18,7 @@ from keras_vit.weights.fetch.remote import megabytes
 from keras_vit.weights.file_checks import check_cached, check_file, check_for
 from keras_vit.weights.hub import find_weights, list_weights, near, variant_of
 from keras_vit.weights.hub.augreg import augreg_record, looks_like_augreg
-from keras_vit.weights.hub.records import parameter_count
+from keras_vit.weights.hub.records import parameter_count, published_config
 from keras_vit.weights.reader import CheckpointError, scan
 from keras_vit.weights.resolve import find_file, is_url, remote_file
 
@@ -65,9 +66,11 @@ def add_commands(top, command, group):
 
 
 def models(arguments):
+    names = BUILDERS | {name: name for name in RESNETS}  # {builder: variant}
+    configs = {builder: published_config(name) for builder, name in names.items()}
     counts = [
-        (builder, name, f"{parameter_count(VARIANTS[name], 224, 1000):,}", str(VARIANTS[name].stride))
-        for builder, name in BUILDERS.items()
+        (builder, names[builder], f"{parameter_count(config, 224, 1000):,}", str(config.stride))
+        for builder, config in configs.items()
     ]
     yield from columns([("builder", "variant", "parameters", "stride"), *counts])
 
@@ -117,7 +120,8 @@ def _inspect(arguments):
     if known:
         checkpoint = read_checkpoint(arguments.file, allow_nonfinite=True)
         grid = "x".join(map(str, checkpoint.grid)) if checkpoint.grid else "unknown"
-        yield f"model    {checkpoint.looks_like()}, {checkpoint.classes or 0} classes, position grid {grid}"
+        positions = "" if checkpoint.is_resnet else f", position grid {grid}"
+        yield f"model    {checkpoint.looks_like()}, {checkpoint.classes or 0} classes{positions}"
     yield f"note     {json.dumps(file.note)}"
     for name, entry in file.entries.items():
         yield f"  {printable(name)}  {entry.shape}  {entry.dtype.name}"
@@ -144,7 +148,7 @@ def _records(name, model):
     if model is not None:
         return [find_weights(name, variant_of(model))]
     found = {}
-    for variant in VARIANTS:
+    for variant in (*VARIANTS, *RESNETS):
         with contextlib.suppress(ValueError):
             found[variant] = find_weights(name, variant)
     if not found and looks_like_augreg(name):

@@ -49,7 +49,7 @@ class BiTRoot(keras.layers.Layer):
         self.conv = _conv(width, 7, 2, self.dtype_policy, "conv")
 
     def build(self, input_shape: Shape) -> None:
-        self.conv.build(input_shape)
+        self.conv.build((None, None, None, input_shape[-1]))  # its image has zeros around it, so is larger
 
     def call(self, images: Tensor) -> Tensor:
         x = self.conv(_surrounded(images, 3))  # (B, H/2, W/2, width)

@@ -19,6 +19,7 @@ from keras_vit.weights.fetch.remote import RemoteFile
 from keras_vit.weights.file_checks import check_file, check_for
 from keras_vit.weights.hub import RECORDS, WeightsRecord, find_weights
 from keras_vit.weights.hub.augreg import looks_like_augreg
+from keras_vit.weights.hub.records import model_named
 from keras_vit.weights.reader import CheckpointError
 
 _SUFFIXES = (".npz", ".safetensors")
@@ -154,7 +155,7 @@ def _from_folder(folder, variant, sha256):
     if len(found) != 1:
         files = ", ".join(sorted(path.relative_to(folder).as_posix() for path in found)) or "no such file"
         raise ValueError(
-            f"a folder as `weights` must hold one file of {variant}: a mirror's part such as "
+            f"a folder as `weights` must hold one file of {model_named(variant)}: a mirror's part such as "
             f"vit_models/imagenet21k, or a model.safetensors.\nReceived: {folder} with {files}. Pass the file."
         )
     ((path, known),) = found.items()

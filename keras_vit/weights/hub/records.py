@@ -71,7 +71,7 @@ class WeightsRecord:
     @property
     def model(self) -> str:
         """What it is the weights of, for messages: `"ViT B/16"` or `"R50x1"`."""
-        return self.variant if self.variant in RESNETS else f"ViT {self.variant}"
+        return model_named(self.variant)
 
     @property
     def is_flexible(self) -> bool:
@@ -82,6 +82,11 @@ class WeightsRecord:
 def published_config(variant: str) -> ViTConfig | ResNetConfig:
     """The config of a key of `VARIANTS` or `RESNETS`."""
     return RESNETS[variant] if variant in RESNETS else VARIANTS[variant]
+
+
+def model_named(variant: str | None) -> str:
+    """A key of `VARIANTS` or `RESNETS` in words: `"ViT B/16"` or `"R50x1"`."""
+    return variant if variant in RESNETS else f"ViT {variant}"
 
 
 @dataclasses.dataclass(frozen=True)
