@@ -179,7 +179,7 @@ def test_full_size_logits_equal_timm_from_the_same_official_file(tmp_path, varia
 @pytest.mark.parametrize(("name", "tolerance"), {"R50x1": 5e-5, "R50x2": 1e-4, "R101x1": 2e-4, "R152x1": 4e-4}.items())
 def test_timm_computes_our_logits_from_a_published_layout_of_bit(tmp_path, name, tolerance):
     """Of sides that are no multiple of 32. Ours in float64 show that it is one function; what float32 adds grows with
-    the depth, as random weights make it grow: timm itself is 1.6e-4 off in R50x1."""
+    the depth, as random weights make it grow: timm itself is 2.0e-4 off in R50x1."""
     model = randomly_weighted(getattr(keras_vit, name)(input_shape=(224, 193, 3)))
     keras_vit.save_checkpoint(model, tmp_path / "weights.npz")
     x = images(2, 224, 193, 3)
