@@ -34,11 +34,14 @@ from keras_vit.hosts.layout import check_layout, layout_map
 from keras_vit.images.read import read_image
 from keras_vit.model.freezing import freeze
 from keras_vit.model.lora import add_lora, merge_lora
+from keras_vit.model.resnet import ResNet
 from keras_vit.model.twins import with_input_shape
 from keras_vit.model.vision_transformer import VisionTransformer
 from keras_vit.posembed import resize_pos_embed
 from keras_vit.preprocessing import Preprocessing, decode_predictions, preprocess_input
 from keras_vit.recipes import RECIPES, Recipe, find_recipe
+from keras_vit.resnet_builders import R50x1, R50x2, R50x3, R101x1, R101x3, R152x1, R152x2, R152x4, R200x3, build_resnet
+from keras_vit.resnets import RESNETS, ResNetConfig
 from keras_vit.runs.finetune import finetune
 from keras_vit.runs.options import FinetuneOptions
 from keras_vit.runs.vtab import Vtab, vtab
@@ -77,10 +80,23 @@ __all__ = [
     "R26ViTB32",
     "R50ViTB16",
     "R50ViTL32",
+    "build_resnet",
+    "R50x1",
+    "R50x2",
+    "R50x3",
+    "R101x1",
+    "R101x3",
+    "R152x1",
+    "R152x2",
+    "R152x4",
+    "R200x3",
     "with_input_shape",
     "VisionTransformer",
     "ViTConfig",
     "VARIANTS",
+    "ResNet",
+    "ResNetConfig",
+    "RESNETS",
     "layers",
     # how much a model computes
     "flops",

@@ -7,7 +7,7 @@ import dataclasses
 import inspect
 import re
 from collections.abc import Callable
-from typing import Any, Concatenate, ParamSpec
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import keras
 import numpy as np
@@ -18,6 +18,7 @@ from keras_vit.model.deferred import deferred_variables
 from keras_vit.model.vision_transformer import VisionTransformer
 from keras_vit.model.wiring import Head, check_input_shape, wire
 from keras_vit.posembed import RESIZE_METHODS
+from keras_vit.resnets import RESNETS
 from keras_vit.variants import DEFAULT_CLASSES, DEFAULT_IMAGE_SIZE, VARIANTS, ViTConfig, builder_name, variant
 from keras_vit.weights.checkpoint import TABLE, read_checkpoint
 from keras_vit.weights.load import fill
@@ -25,6 +26,7 @@ from keras_vit.weights.reader import CheckpointError
 from keras_vit.weights.resolve import find_file
 
 _Arguments = ParamSpec("_Arguments")
+_Model = TypeVar("_Model")
 _FIELDS = tuple(field.name for field in dataclasses.fields(ViTConfig))
 
 
@@ -84,14 +86,14 @@ def build(
     name = name or (f"vit_{config}".replace("/", "").replace("+", "_").lower() if isinstance(config, str) else "vit")
     variant_name, given = published_variant(config), _given_fields(config, pooling, config_overrides)
     config = _resolve_config(config, pooling, config_overrides)
-    classes = _check_top(include_top, classes, classifier_activation)
-    _check_weights_arguments(weights, sha256, strict, resize_method)
+    classes = check_top(include_top, classes, classifier_activation)
+    check_weights_arguments(weights, sha256, strict, resize_method)
     head = Head(classes, classifier_activation) if include_top else Head(0, None)
     if weights is None:
         head = dataclasses.replace(head, classes=DEFAULT_CLASSES if head.classes is None else head.classes)
         return wire(_input(input_tensor, input_shape, config, None, None), config, head, None, name)
     source = find_file(weights, variant_name, sha256=sha256)
-    checkpoint = _read(source)
+    checkpoint = read_source(source)
     config = _follow(checkpoint, config, given)
     checkpoint = _without_distillation(checkpoint, config)
     config, head, set_aside, fresh = _follow_head(checkpoint, config, head, "representation_size" in config_overrides)
@@ -132,7 +134,8 @@ def _given_fields(config, pooling, overrides):
     return given if isinstance(config, str) else given | set(_FIELDS)
 
 
-def _check_weights_arguments(weights, sha256, strict, resize_method):
+def check_weights_arguments(weights, sha256, strict, resize_method=None):
+    """Raises for what cannot say how `weights` are taken."""
     if strict not in (True, False):
         raise TypeError(f"`strict` must be True or False.\nReceived: strict={strict!r}.")
     if resize_method is not None:
@@ -144,12 +147,18 @@ def _check_weights_arguments(weights, sha256, strict, resize_method):
         )
 
 
-def _read(source):
+def read_source(source, is_resnet=False):
     """The checkpoint of a file, which must be what the table says of it, and what the table knows of it."""
     checkpoint, record = read_checkpoint(source.path), source.record
+    if checkpoint.is_resnet != is_resnet:
+        wanted, other = ("a ResNet baseline", "build") if is_resnet else ("a Vision Transformer", "build_resnet")
+        raise CheckpointError(
+            f"the file must hold {wanted}.\nReceived: {source.path}, which looks like {checkpoint.looks_like()}. "
+            f"Pass it to `keras_vit.{other}`."
+        )
     if record is not None and (checkpoint.classes or 0) != record.classes:
         raise CheckpointError(
-            f"the file of {record.name!r} for ViT {record.variant} must have {record.classes} classes, so this is "
+            f"the file of {record.name!r} for {record.model} must have {record.classes} classes, so this is "
             f"another file.\nReceived: {source.path} with {checkpoint.classes or 0}."
         )
     if record is None:
@@ -159,6 +168,11 @@ def _read(source):
 
 
 def _resolve_config(config, pooling, overrides):
+    if isinstance(config, str) and config in RESNETS:
+        raise ValueError(
+            "`build` builds Vision Transformers, and this is a ResNet baseline.\n"
+            f"Received: config={config!r}. Call `keras_vit.{config}`, or `keras_vit.build_resnet({config!r})`."
+        )
     if isinstance(config, str):
         config = variant(config)
     if not isinstance(config, ViTConfig):
@@ -172,7 +186,8 @@ def _resolve_config(config, pooling, overrides):
     return dataclasses.replace(config, **({} if pooling is None else {"pooling": pooling}), **overrides)
 
 
-def _check_top(include_top, classes, activation):
+def check_top(include_top, classes, activation) -> int | None:
+    """`classes` as an int, or `None`; raises for what cannot be the end of a model."""
     if include_top not in (True, False):
         raise TypeError(f"`include_top` must be True or False.\nReceived: include_top={include_top!r}.")
     keras.activations.get(activation)
@@ -232,16 +247,7 @@ def _follow_head(checkpoint, config, head, representation_is_given):
 
 def _input(input_tensor, input_shape, config, checkpoint, resolution):
     if input_tensor is not None:
-        if not keras.backend.is_keras_tensor(input_tensor):
-            raise TypeError(f"`input_tensor` must be a Keras tensor, as `keras.Input` gives.\nReceived: {input_tensor}")
-        shape = tuple(input_tensor.shape[1:])
-        if input_shape is not None and tuple(input_shape) != shape:
-            raise ValueError(
-                "`input_shape` must be that of `input_tensor` if both are given.\n"
-                f"Received: input_shape={tuple(input_shape)}, input_tensor of shape {shape}."
-            )
-        check_input_shape(shape, config)
-        return input_tensor
+        return given_input(input_tensor, input_shape, config)
     if input_shape is None and resolution is not None:
         input_shape = (resolution, resolution, 3)
     if input_shape is None and checkpoint is not None and checkpoint.grid is None and checkpoint.has_positions:
@@ -252,6 +258,20 @@ def _input(input_tensor, input_shape, config, checkpoint, resolution):
     if input_shape is None:
         input_shape = _shape_of(checkpoint, config)
     return keras.Input(check_input_shape(input_shape, config), name="images")
+
+
+def given_input(input_tensor, input_shape, config):
+    """`input_tensor`, if a model of this config and shape can stand upon it."""
+    if not keras.backend.is_keras_tensor(input_tensor):
+        raise TypeError(f"`input_tensor` must be a Keras tensor, as `keras.Input` gives.\nReceived: {input_tensor}")
+    shape = tuple(input_tensor.shape[1:])
+    if input_shape is not None and tuple(input_shape) != shape:
+        raise ValueError(
+            "`input_shape` must be that of `input_tensor` if both are given.\n"
+            f"Received: input_shape={tuple(input_shape)}, input_tensor of shape {shape}."
+        )
+    check_input_shape(shape, config)
+    return input_tensor
 
 
 def _shape_of(checkpoint, config):
@@ -266,31 +286,33 @@ def _shape_of(checkpoint, config):
     return (grid[0] * config.stride, grid[1] * config.stride, channels)
 
 
-def _builders_by(
-    build_any: Callable[Concatenate[ViTConfig | str, _Arguments], VisionTransformer],
-) -> Callable[[str], Callable[_Arguments, VisionTransformer]]:
-    """What makes the builder of a row of `VARIANTS`: `build_any` with that name, under the name users know.
+def builders_by(
+    build_any: Callable[Concatenate[Any, _Arguments], _Model], kind: str, name_of: Callable[[str], str]
+) -> Callable[[str], Callable[_Arguments, _Model]]:
+    """What makes the builder of a row of a table: `build_any` with that name, under the name users know.
 
     So the arguments stand in one place only, and a type checker, `help` and editors see them in every builder.
     """
     signature = inspect.signature(build_any)
     first, *parameters = signature.parameters.values()
     described = re.sub(rf"(?m)^    {first.name}: .*\n", "", (inspect.getdoc(build_any) or "").partition("\n\n")[2])
+    public = f"keras_vit.{build_any.__name__}"
 
-    def builder_of(variant_name: str) -> Callable[_Arguments, VisionTransformer]:
-        def builder(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> VisionTransformer:
-            return build_any(variant_name, *args, **kwargs)
+    def builder_of(row: str) -> Callable[_Arguments, _Model]:
+        def builder(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> _Model:
+            return build_any(row, *args, **kwargs)
 
-        builder.__name__ = builder.__qualname__ = builder_name(variant_name)
-        builder.__doc__ = f"Builds ViT {variant_name}, as `keras_vit.build({variant_name!r})` does.\n\n{described}"
+        builder.__name__ = builder.__qualname__ = name_of(row)
+        builder.__doc__ = f"Builds {kind} {row}, as `{public}({row!r})` does.\n\n{described}"
         vars(builder)["__signature__"] = signature.replace(parameters=parameters)
-        builder.__annotations__ = {p.name: p.annotation for p in parameters} | {"return": VisionTransformer}
+        returned = {"return": signature.return_annotation}
+        builder.__annotations__ = {p.name: p.annotation for p in parameters} | returned
         return builder
 
     return builder_of
 
 
-_builder = _builders_by(build)
+_builder = builders_by(build, "ViT", builder_name)
 
 ViTTi16 = _builder("Ti/16")
 ViTS16 = _builder("S/16")

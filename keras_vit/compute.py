@@ -12,6 +12,7 @@ from typing import Protocol
 
 from keras_vit.annotations import Pair
 from keras_vit.checks import check_int, check_positive, check_positive_int
+from keras_vit.resnets import RESNETS, ResNetConfig
 from keras_vit.variants import DEFAULT_CLASSES, DEFAULT_IMAGE_SIZE, ViTConfig, check_image_size, variant
 
 _MULTIPLY_ADD = 2  # FLOPs
@@ -23,7 +24,7 @@ class Flops:
     """FLOPs of the forward pass of one image, by what they are for. Records add up.
 
     Attributes:
-        stem: the ResNet of a hybrid.
+        stem: the ResNet of a hybrid, or a ResNet baseline.
         embedding: patches to tokens.
         projections: queries, keys, values and the attention's output.
         products: queries by keys, and attention weights by values: what grows with the square of the tokens.
@@ -59,13 +60,13 @@ class Flops:
 
 
 class HasConfig(Protocol):
-    """What is asked of a built model: a `VisionTransformer` has it."""
+    """What is asked of a built model: a `VisionTransformer` or `ResNet` has it."""
 
-    config: ViTConfig
+    config: ViTConfig | ResNetConfig
 
 
 def flops(
-    model: HasConfig | ViTConfig | str,
+    model: HasConfig | ViTConfig | ResNetConfig | str,
     image_size: int | Pair | None = None,
     *,
     classes: int | None = None,
@@ -77,7 +78,7 @@ def flops(
     `dataclasses.replace(config, last_block="all")`. LoRA and quantisation are counted as the model without them.
 
     Args:
-        model: a `VisionTransformer`, a `ViTConfig`, or the name of a variant as `"B/16"`.
+        model: a `VisionTransformer` or `ResNet`, a config of one, or the name of a variant as `"B/16"` or `"R50x1"`.
         image_size: a side in pixels or `(H, W)`; by default the model's, and about 224 of a config.
         classes: K; 0 for no head. By default the model's, and 1,000 of a config.
         channels: of the images. By default the model's, and 3 of a config.
@@ -95,7 +96,7 @@ def flops(
 
 
 def training_exaflops(
-    model: HasConfig | ViTConfig | str,
+    model: HasConfig | ViTConfig | ResNetConfig | str,
     images: float,
     image_size: int | Pair | None = None,
     *,
@@ -125,17 +126,18 @@ def training_exaflops(
     """
     check_positive("images", images)
     config, *rest = _architecture(model, image_size, classes, channels)
-    every_token = dataclasses.replace(config, last_block="all")
-    return TRAINING_PASSES * _count(every_token, *rest).total * images / 1e18
+    if isinstance(config, ViTConfig):
+        config = dataclasses.replace(config, last_block="all")
+    return TRAINING_PASSES * _count(config, *rest).total * images / 1e18
 
 
 # What is asked
 
 
-def _architecture(model, image_size, classes, channels) -> tuple[ViTConfig, tuple, int]:
+def _architecture(model, image_size, classes, channels) -> tuple[ViTConfig | ResNetConfig, tuple, int]:
     """The config, the shape `(H, W, C)` of an image, and K."""
-    if isinstance(model, (str, ViTConfig)):
-        config = variant(model) if isinstance(model, str) else model
+    if isinstance(model, (str, ViTConfig, ResNetConfig)):
+        config = (RESNETS.get(model) or variant(model)) if isinstance(model, str) else model
         sides = tuple(side * config.stride for side in config.grid(DEFAULT_IMAGE_SIZE, DEFAULT_IMAGE_SIZE))
         classes = DEFAULT_CLASSES if classes is None else check_int("classes", classes, least=0)
         channels = 3 if channels is None else check_positive_int("channels", channels)
@@ -152,15 +154,15 @@ def _architecture(model, image_size, classes, channels) -> tuple[ViTConfig, tupl
 
 
 def _built(model, **given):
-    """The same of a `VisionTransformer`, which leaves nothing of what is given open."""
+    """The same of a model, which leaves nothing of what is given open."""
     from keras_vit.model.heads import head_layers
+    from keras_vit.model.image_model import ImageModel
     from keras_vit.model.stations import layer_named
-    from keras_vit.model.vision_transformer import VisionTransformer
 
-    if not isinstance(model, VisionTransformer) or model.config is None:
+    if not isinstance(model, ImageModel) or model.config is None:
         raise TypeError(
-            "`model` must be a VisionTransformer that knows its config, a ViTConfig, or the name of a variant.\n"
-            f"Received: {model!r}. Of a model around it, pass the VisionTransformer inside."
+            "`model` must be a VisionTransformer or ResNet that knows its config, a config, or the name of a variant.\n"
+            f"Received: {model!r}. Of a model around it, pass the one inside."
         )
     if said := [f"{name}={value}" for name, value in given.items() if value is not None]:
         raise ValueError(
@@ -174,7 +176,7 @@ def _built(model, **given):
 
 
 def _check_head(config, classes):
-    if config.distilled and config.pooling == "none" and classes:
+    if isinstance(config, ViTConfig) and config.distilled and config.pooling == "none" and classes:
         raise ValueError(
             'the two heads of `distilled=True` read one token each, so `pooling="none"` goes without a head.\n'
             f"Received: classes={classes}. Pass classes=0."
@@ -185,15 +187,18 @@ def _check_head(config, classes):
 
 
 def _count(config, shape, classes) -> Flops:
-    """Of a `ViTConfig` for an image of shape `(H, W, C)`."""
+    """Of a config for an image of shape `(H, W, C)`."""
+    if isinstance(config, ResNetConfig):
+        stem, _ = resnet(shape, config.stages, config.width)
+        return Flops(stem=stem, head=product(1, config.features, classes))
     stages, width = config.resnet_stages, config.resnet_width
     stem, shape = (0, shape) if stages is None else resnet(shape, stages, width)  # (h P, w P, C)
     embedding, shape = convolution(shape, config.hidden_size, config.patch_size, config.patch_size)  # (h, w, D)
-    patches = math.prod(shape[:2])
+    grid, patches = shape[:2], math.prod(shape[:2])
     tokens = config.num_prefix_tokens + patches
     found = Flops(stem=stem, embedding=embedding, head=head(config, tokens, classes))
     for queries in _computed_tokens(config, tokens):
-        found += block(config, tokens, queries)
+        found += encoder_block(config, grid, queries)
     if config.pooling == "map":
         found += Flops(pooling=block(config, patches, queries=1).total)
     return found
@@ -202,21 +207,32 @@ def _count(config, shape, classes) -> Flops:
 def _computed_tokens(config, tokens) -> Iterator[int]:
     """How many tokens each block puts out."""
     yield from [tokens] * (config.num_layers - 1)
-    pooled = config.pooling == "token" and config.last_block == "pooled"
+    relative = config.position_embedding == "relative"  # whose blocks compute every token
+    pooled = config.pooling == "token" and config.last_block == "pooled" and not relative
     yield config.num_prefix_tokens if pooled else tokens
 
 
-def block(config, tokens, queries) -> Flops:
-    """Of a transformer block whose `queries` read from `tokens`."""
+def encoder_block(config, grid, queries) -> Flops:
+    """Of one block for a grid of patches `(h, w)`, as `config.attention` and its positions have it."""
+    (height, width), patches = grid, math.prod(grid)
+    if config.attention == "axial":
+        return block(config, patches, patches, keys=width) + block(config, patches, patches, keys=height)
+    distances = product(patches, config.hidden_size, 2 * patches - 1)
+    relative = Flops(products=distances if config.position_embedding == "relative" else 0)
+    return block(config, config.num_prefix_tokens + patches, queries) + relative
+
+
+def block(config, tokens, queries, keys=None) -> Flops:
+    """Of a transformer block whose `queries` read from all `tokens`, or from so many `keys` each."""
     width = config.hidden_size
     mlp = product(queries, width, config.mlp_dim) + product(queries, config.mlp_dim, width)
-    return attention(tokens, queries, width) + Flops(mlp=mlp)
+    return attention(tokens, queries, width, keys or tokens) + Flops(mlp=mlp)
 
 
-def attention(tokens, queries, width) -> Flops:
+def attention(tokens, queries, width, keys) -> Flops:
     """Of multi-head attention, which costs the same for any number of heads: each has its part of the width."""
     each, other = product(queries, width, width), product(tokens, width, width)
-    weights, mixed = product(queries, width, tokens), product(queries, tokens, width)
+    weights, mixed = product(queries, width, keys), product(queries, keys, width)
     return Flops(projections=2 * each + 2 * other, products=weights + mixed)  # query and out, key and value
 
 

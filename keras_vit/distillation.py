@@ -13,6 +13,7 @@ from keras_vit.annotations import Arguments, Tensor
 from keras_vit.checks import check_choice, check_number
 from keras_vit.model.deferred import is_spread
 from keras_vit.model.heads import check_logits, ends_in_logits, head_layers
+from keras_vit.model.image_model import ImageModel
 from keras_vit.model.logits_check import check_reads_outputs
 from keras_vit.model.replicated_model import ReplicatedModel
 from keras_vit.model.vision_transformer import VisionTransformer
@@ -169,7 +170,7 @@ def _check_teacher(student, teacher):
             f"Received: inputs {ours} of the student, {theirs} of the teacher. "
             "`keras_vit.with_input_shape` gives a Vision Transformer of another size."
         )
-    if isinstance(teacher, VisionTransformer):
+    if isinstance(teacher, ImageModel):
         check_logits(teacher, "teacher")
 
 

@@ -221,6 +221,11 @@ class ViTConfig:
         # The root's convolution and pooling halve once each, every stage after the first halves again.
         return self.patch_size * 4 * 2 ** max(len(self.resnet_stages) - 1, 0)
 
+    @property
+    def side_unit(self) -> int:
+        """Pixels of which an image's height and width are multiples, so that patches tile it."""
+        return self.stride
+
     def grid(self, height: int, width: int) -> tuple[int, int]:
         """`(h, w)`: patches on each side of an image of `height` x `width` pixels."""
         return height // self.stride, width // self.stride
@@ -293,7 +298,7 @@ def check_image_size(size, config) -> tuple:
 
 def check_tiled(name, given, sides, config, channels=()):
     """Raises unless the sides of `given`, argument `name`, are unknown or tiled by the config's patches."""
-    step = config.stride
+    step = config.side_unit
     if not any(side is not None and side % step for side in sides):
         return
     nearest = (*(side and max(round(side / step), 1) * step for side in sides), *channels)

@@ -29,6 +29,7 @@ CHECKS = {
         "looked inside": "test_attention_maps.looked_inside",
         "multiply-adds": "test_compute.traced",
         "features of images": "test_cached_features.features_here",
+        "ResNet": "test_resnets.logits_here",
     },
     "torch": {"logits": "test_backends.predictions", "looked inside": "test_attention_maps.looked_inside"},
     "two devices": {

@@ -92,9 +92,9 @@ def same_pad(x, size, stride, value):
     return np.pad(x, [*pads, (0, 0)], constant_values=value)
 
 
-def group_norm(x, gamma, beta, groups=32):
+def group_norm(x, gamma, beta, groups=32, epsilon=1e-6):
     shape = x.shape
     x = x.reshape(*shape[:-1], groups, -1)
     axes = (1, 2, 4)
-    x = (x - x.mean(axes, keepdims=True)) / np.sqrt(x.var(axes, keepdims=True) + 1e-6)
+    x = (x - x.mean(axes, keepdims=True)) / np.sqrt(x.var(axes, keepdims=True) + epsilon)
     return x.reshape(shape) * gamma + beta

@@ -25,13 +25,13 @@ PACKAGE = ROOT / "keras_vit"
 # A module imports from lower lines and its own room; rooms of one line are strangers to each other.
 TIERS = [
     {"annotations", "checks", "escaping", "version", "files", "silence"},
-    {"variants", "posembed"},
+    {"variants", "resnets", "posembed"},
     {"recipes", "datasets", "studies", "keras_private", "resizing", "resuming"},
     {"layers", "preprocessing", "augmentation", "images"},
     {"model", "data"},
     {"weights", "distillation", "training", "analysis", "compute"},
     {"builders", "exporting", "evaluation"},
-    {"hosts"},
+    {"hosts", "resnet_builders"},
     {"runs"},
     {"api"},
     {"cli"},
@@ -49,6 +49,7 @@ NO_KERAS = {
     "files",
     "silence",
     "variants",
+    "resnets",
     "posembed",
     "compute",
     "datasets",

@@ -14,6 +14,7 @@ from forged import npy, zipped
 
 import keras_vit
 from keras_vit import Preprocessing, cli
+from keras_vit.resnets import RESNETS
 from keras_vit.variants import VARIANTS
 from keras_vit.weights.fetch import cache_dir
 from keras_vit.weights.fetch.cache import sha256_of
@@ -61,6 +62,9 @@ def test_models_are_those_of_the_readme_with_its_counts(run):
     assert published.keys() == VARIANTS.keys()
     code, (_, *lines), _ = run("models")
     printed = [line.split() for line in lines]
+    resnets = [row for row in printed if row[1] in RESNETS]
+    assert [(builder, variant, stride) for builder, variant, _, stride in resnets] == [(r, r, "32") for r in RESNETS]
+    printed = [row for row in printed if row[1] not in RESNETS]
     assert {variant: (builder, count) for builder, variant, count, _ in printed} == published
     assert {variant: int(stride) for _, variant, _, stride in printed} == {v: VARIANTS[v].stride for v in VARIANTS}
     assert code == 0

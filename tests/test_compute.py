@@ -13,6 +13,7 @@ import keras_vit
 from keras_vit import Flops, flops, training_exaflops
 from keras_vit.compute import resnet
 from keras_vit.recipes.paper import JFT_IMAGES
+from keras_vit.resnets import RESNETS
 from keras_vit.variants import VARIANTS, ViTConfig
 from keras_vit.weights.hub.records import parameter_count
 
@@ -50,6 +51,15 @@ TABLE_6_HYBRIDS = [
     ("R50+L/16", 7, 859),
     ("R50+L/16", 14, 1668),
 ]
+TABLE_6_RESNETS = [
+    ("R50x1", 7, 50),
+    ("R50x2", 7, 199),
+    ("R101x1", 7, 96),
+    ("R152x1", 7, 141),
+    ("R152x2", 7, 563),
+    ("R152x2", 14, 1126),
+    ("R200x3", 14, 3306),
+]
 # The paper's table 6 alone has these: ResNet and transformer of two published variants.
 PAPER_ONLY = {
     "R50+B/32": dataclasses.replace(VARIANTS["R50+B/16"], resnet_stages=(3, 4, 6, 3)),
@@ -79,15 +89,18 @@ CASES = {
     "distilled, every token": ({"distilled": True, "last_block": "all"}, (20, 28, 3, 0)),
     "positions of sines": ({"position_embedding": "sincos2d"}, (20, 28, 3, 7)),
     "patch dropout": ({"patch_dropout_rate": 0.5, "rematerialize": True}, (20, 28, 3, 7)),
+    "positions in 2-D": ({"position_embedding": "learned2d", "position_injection": "blocks"}, (20, 28, 3, 7)),
+    "relative positions": ({"position_embedding": "relative"}, (20, 28, 3, 7)),
+    "axial": ({"attention": "axial", "pooling": "gap"}, (20, 28, 3, 7)),
     "hybrid": (HYBRID, (24, 56, 3, 7)),
     "hybrid of a root": (HYBRID | {"patch_size": 3, "resnet_stages": ()}, (24, 60, 1, 7)),
 }
 
 
 def case(name):
-    """The arguments of `build`, config first."""
-    if name in VARIANTS:
-        return VARIANTS[name], {}
+    """The arguments of `build` or `build_resnet`, config first."""
+    if name in VARIANTS or name in RESNETS:
+        return VARIANTS.get(name) or RESNETS[name], {}
     fields, (*shape, classes) = CASES[name]
     top = {"classes": classes} if classes else {"include_top": False}
     return tiny_config(**fields), {"input_shape": tuple(shape), **top}
@@ -103,10 +116,11 @@ def traced():
         return [jax.ShapeDtypeStruct(tuple(v.shape), v.dtype) for v in variables]
 
     found = {}
-    for name in [*CASES, *VARIANTS]:
+    for name in [*CASES, *VARIANTS, *RESNETS]:
         config, arguments = case(name)
+        build = keras_vit.build_resnet if name in RESNETS else keras_vit.build
         with keras.StatelessScope(initialize_variables=False):
-            model = keras_vit.build(config, **arguments)
+            model = build(config, **arguments)
         image = jax.ShapeDtypeStruct((1, *model.input_shape[1:]), "float32")
         step = jax.jit(lambda *given, model=model: model.stateless_call(*given, training=False)[0])
         trace = step.trace(like(model.trainable_variables), like(model.non_trainable_variables), image)
@@ -131,7 +145,7 @@ def products(jaxpr):
 
 
 @pytest.mark.elsewhere("jax", "multiply-adds")
-@pytest.mark.parametrize("name", [*CASES, *VARIANTS])
+@pytest.mark.parametrize("name", [*CASES, *VARIANTS, *RESNETS])
 def test_flops_are_those_of_the_traced_products_and_convolutions(found, name):
     config, arguments = case(name)
     shape = arguments.get("input_shape", (224, 224, 3))
@@ -140,12 +154,12 @@ def test_flops_are_those_of_the_traced_products_and_convolutions(found, name):
 
 
 @pytest.mark.elsewhere("jax", "multiply-adds")
-@pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.parametrize("name", [*VARIANTS, *RESNETS])
 def test_what_is_left_out_is_little(found, name):
     """XLA counts norms, softmax, GELU and sums too, and leaves out taps on padding. JAX 0.10 came to .15-1.42 %; only
-    Ti/16 and R+Ti/16, whose tokens are narrow, are above 1."""
+    Ti/16 and R+Ti/16, whose tokens are narrow, are above 1. ResNets standardise every kernel: 1.76-2.98 %."""
     more = found[name][1] / flops(name).total - 1
-    assert 0.001 < more < (0.016 if "Ti" in name else 0.01)
+    assert 0.001 < more < (0.03 if name in RESNETS else 0.016 if "Ti" in name else 0.01)
 
 
 # Against others
@@ -180,6 +194,13 @@ def test_training_a_hybrid_takes_the_exaflops_of_the_papers_table_6(name, epochs
     """7 epochs of R50+L/16 are 51.5 % of 14 in the table, so one of the two is printed wrong; ours are half."""
     tolerance = 0.03 if expected == 859 else 0.02
     assert training_exaflops(PAPER_ONLY.get(name, name), JFT_IMAGES * epochs) == pytest.approx(expected, rel=tolerance)
+
+
+@pytest.mark.parametrize(("name", "epochs", "expected"), TABLE_6_RESNETS)
+def test_training_a_resnet_takes_about_the_exaflops_of_the_papers_table_6(name, epochs, expected):
+    """Ours are above the paper's by as much for all of them."""
+    ratio = training_exaflops(name, JFT_IMAGES * epochs) / expected
+    assert 1.02 < ratio < 1.05, ratio
 
 
 # By hand
@@ -304,7 +325,7 @@ UNTILED = r"`image_size` must be a multiple of `patch_size`.*\nReceived: image_s
     ("arguments", "error", "message"),
     [
         (("B/17",), ValueError, r"must be one of Ti/16.*\nReceived: 'B/17'. Did you mean 'B/16'"),
-        ((16,), TypeError, r"`model` must be a VisionTransformer that knows its config, .*\nReceived: 16"),
+        ((16,), TypeError, r"`model` must be a VisionTransformer or ResNet that knows its config, .*\nReceived: 16"),
         (("B/16", 225), ValueError, UNTILED.format(225, 224)),
         (("B/16", (224, 250)), ValueError, UNTILED.format(r"\(224, 250\)", r"\(224, 256\)")),
         (("R50+L/32", 240), ValueError, "16|32 pixels in all"),
@@ -351,17 +372,22 @@ def test_training_needs_images(images):
 def test_page_has_the_figures_of_every_variant():
     page = (ROOT / "docs" / "compute.md").read_text()
     rows = {row[0]: row[1:] for row in (line.strip("| ").split(" | ") for line in page.splitlines()) if len(row) == 6}
-    assert list(rows)[1:] == list(VARIANTS)
-    for name, config in VARIANTS.items():
-        sizes = (224, 378 if config.patch_size == 14 else 384)
-        counted = [f"{flops(each, size).total / 1e9:.2f}" for size in sizes for each in (config, every_token(name))]
+    assert list(rows)[1:] == [*VARIANTS, *RESNETS]
+    for name, config in (VARIANTS | RESNETS).items():
+        sizes = (224, 378 if getattr(config, "patch_size", 1) == 14 else 384)
+        both = (config, config if name in RESNETS else every_token(name))
+        counted = [f"{flops(each, size).total / 1e9:.2f}" for size in sizes for each in both]
         assert rows[name] == [f"{parameter_count(config, 224, 1000):,}", *counted]
 
 
 def test_page_has_table_6_beside_ours():
     page = (ROOT / "docs" / "compute.md").read_text()
     rows = re.findall(r"^(\S+) +(\d+) epochs +(\d+) +([\d.]+) +([+-][\d.]+) %$", page, re.MULTILINE)
-    assert [(name, int(epochs), int(printed)) for name, epochs, printed, *_ in rows] == TABLE_6 + TABLE_6_HYBRIDS
+    assert [(name, int(epochs), int(printed)) for name, epochs, printed, *_ in rows] == [
+        *TABLE_6,
+        *TABLE_6_HYBRIDS,
+        *TABLE_6_RESNETS,
+    ]
 
 
 def test_multiply_adds_are_exact_numbers():

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from keras_vit.checks import did_you_mean
 from keras_vit.cli.printing import path
+from keras_vit.resnets import RESNETS
 from keras_vit.variants import BUILDERS, VARIANTS
 from keras_vit.weights.checkpoint import read_checkpoint
 from keras_vit.weights.hub import list_weights
@@ -13,6 +14,8 @@ from keras_vit.weights.resolve import check_available
 _MODEL_FILE = "best.keras"
 _CHECKPOINTS = (".npz", ".safetensors")
 _IMAGENET_WEIGHTS = "augreg-imagenet21k+imagenet2012-224"  # what a variant gets
+_RESNET_WEIGHTS = "bit-imagenet21k+imagenet2012"  # what a ResNet gets
+_NAMES = (*VARIANTS, *BUILDERS, *RESNETS)
 
 
 def model_of(arguments):
@@ -27,30 +30,32 @@ def model_and_run(arguments):
     if found is None:
         return load_run(path(arguments.model))
     from keras_vit.builders import build
+    from keras_vit.resnet_builders import build_resnet
     from keras_vit.runs.finished import RunFacts
 
     variant, weights = found
-    return build(variant, weights=weights), RunFacts()
+    return (build_resnet if variant in RESNETS else build)(variant, weights=weights), RunFacts()
 
 
 def check_model(arguments):
     """Raises for a model that cannot be, before the seconds in which Keras is imported."""
     given = arguments.model
-    if arguments.weights is not None and given not in VARIANTS and given not in BUILDERS:
-        raise ValueError(f"`--weights` is for a variant, as B/16; a file has its own.\nReceived: {given!r}.")
+    if arguments.weights is not None and given not in _NAMES:
+        raise ValueError(f"`--weights` is for a variant, as B/16 or R50x1; a file has its own.\nReceived: {given!r}.")
     found = _variant_and_weights(arguments)
     if found is not None:
         variant, weights = found
         return check_available(weights, variant)
-    near = did_you_mean(given, [*VARIANTS, *BUILDERS]) or f" Variants are {', '.join(VARIANTS)}."
+    near = did_you_mean(given, _NAMES) or f" Variants are {', '.join((*VARIANTS, *RESNETS))}."
     return check_run(path(given), f", or a variant as B/16.{near}")
 
 
 def _variant_and_weights(arguments):
     """Of a variant, of weights that one variant has, or of a checkpoint; `None` for what is none of them."""
     given, place = arguments.model, path(arguments.model)
-    if given in VARIANTS or given in BUILDERS:
-        return BUILDERS.get(given, given), arguments.weights or _IMAGENET_WEIGHTS
+    if given in _NAMES:
+        usual = _RESNET_WEIGHTS if given in RESNETS else _IMAGENET_WEIGHTS
+        return BUILDERS.get(given, given), arguments.weights or usual
     if place.suffix in _CHECKPOINTS and place.is_file():
         checkpoint = read_checkpoint(place)
         if checkpoint.variant() is None:
@@ -103,11 +108,11 @@ def load_run(place: Path):
 
 
 def _check_loaded(model, file):
-    from keras_vit.model.vision_transformer import VisionTransformer
+    from keras_vit.model.image_model import ImageModel
 
-    if not isinstance(model, VisionTransformer) or model.preprocessing is None:
+    if not isinstance(model, ImageModel) or model.preprocessing is None:
         raise ValueError(
-            "the file must hold a VisionTransformer, which knows how images are prepared for it.\n"
+            "the file must hold a VisionTransformer or a ResNet, which knows how images are prepared for it.\n"
             f"Received: {file}, with a {type(model).__name__}."
         )
 

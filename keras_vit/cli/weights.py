@@ -8,7 +8,8 @@ from keras_vit.checks import check_positive_int
 from keras_vit.cli.printing import columns, one_line, path
 from keras_vit.compute import flops
 from keras_vit.escaping import printable
-from keras_vit.variants import BUILDERS, DEFAULT_CLASSES, DEFAULT_IMAGE_SIZE, VARIANTS
+from keras_vit.resnets import RESNETS
+from keras_vit.variants import BUILDERS, DEFAULT_CLASSES, DEFAULT_IMAGE_SIZE, VARIANTS, ViTConfig
 from keras_vit.weights.checkpoint import read_checkpoint
 from keras_vit.weights.convert import convert_checkpoint
 from keras_vit.weights.dialects import DIALECTS, recognise
@@ -19,7 +20,7 @@ from keras_vit.weights.fetch.remote import megabytes
 from keras_vit.weights.file_checks import check_cached, check_file, check_for
 from keras_vit.weights.hub import find_weights, list_weights, near, variant_of
 from keras_vit.weights.hub.augreg import augreg_record, looks_like_augreg
-from keras_vit.weights.hub.records import parameter_count
+from keras_vit.weights.hub.records import parameter_count, published_config
 from keras_vit.weights.reader import CheckpointError, scan
 from keras_vit.weights.resolve import find_file, is_url, remote_file
 
@@ -75,14 +76,16 @@ def add_commands(top, command, group):
 def models(arguments):
     size = check_positive_int("image_size", arguments.image_size)
     header = ("builder", "variant", "parameters", "stride", *(_FLOPS if arguments.flops else ()))
-    yield from columns([header, *(_row(builder, name, size)[: len(header)] for builder, name in BUILDERS.items())])
+    names = BUILDERS | {name: name for name in RESNETS}  # {builder: variant}
+    yield from columns([header, *(_row(builder, name, size)[: len(header)] for builder, name in names.items())])
 
 
 def _row(builder, name, size):
-    config = VARIANTS[name]
-    if size % config.stride:
+    config = published_config(name)
+    if size % config.side_unit:
         return builder, name, "-", str(config.stride), *("-" for _ in _FLOPS)
-    counted = (flops(each, size).total / 1e9 for each in (config, dataclasses.replace(config, last_block="all")))
+    every_token = dataclasses.replace(config, last_block="all") if isinstance(config, ViTConfig) else config
+    counted = (flops(each, size).total / 1e9 for each in (config, every_token))
     parameters = f"{parameter_count(config, size, DEFAULT_CLASSES):,}"
     return builder, name, parameters, str(config.stride), *(f"{giga:.2f}" for giga in counted)
 
@@ -132,7 +135,8 @@ def _inspect(arguments):
     if known:
         checkpoint = read_checkpoint(arguments.file, allow_nonfinite=True)
         grid = "x".join(map(str, checkpoint.grid)) if checkpoint.grid else "unknown"
-        yield f"model    {checkpoint.looks_like()}, {checkpoint.classes or 0} classes, position grid {grid}"
+        positions = "" if checkpoint.is_resnet else f", position grid {grid}"
+        yield f"model    {checkpoint.looks_like()}, {checkpoint.classes or 0} classes{positions}"
     yield f"note     {json.dumps(file.note)}"
     for name, entry in file.entries.items():
         yield f"  {printable(name)}  {entry.shape}  {entry.dtype.name}"
@@ -159,7 +163,7 @@ def _records(name, model):
     if model is not None:
         return [find_weights(name, variant_of(model))]
     found = {}
-    for variant in VARIANTS:
+    for variant in (*VARIANTS, *RESNETS):
         with contextlib.suppress(ValueError):
             found[variant] = find_weights(name, variant)
     if not found and looks_like_augreg(name):

@@ -21,7 +21,8 @@ from keras_vit.evaluation.answers import answers
 from keras_vit.evaluation.fingerprint import fingerprint_of
 from keras_vit.files import open_regular, replacing
 from keras_vit.model.heads import answering_network
-from keras_vit.model.vision_transformer import VisionTransformer, check_vision_transformer
+from keras_vit.model.image_model import ImageModel, check_image_model
+from keras_vit.model.vision_transformer import VisionTransformer
 from keras_vit.weights.fetch.environment import features_dir
 
 DEFAULT_CACHE = "default"
@@ -53,7 +54,7 @@ class FeatureSet:
 
 
 def image_features(
-    model: VisionTransformer,
+    model: ImageModel,
     source: Source,
     split: str,
     *,
@@ -63,7 +64,7 @@ def image_features(
     """The features of every image of a split: the pooled representation, or that of the layer before the head.
 
     Args:
-        model: a `VisionTransformer`, with a head or without.
+        model: a `VisionTransformer` or `ResNet`, with a head or without.
         source: as `keras_vit.open_source` gives it.
         split: `"train"`, `"validation"` or `"test"`, or several, as `"train+validation"`.
         batch_size: images at once; the features do not depend on it.
@@ -75,7 +76,7 @@ def image_features(
 
     Raises:
         ValueError: for an empty split, a model without pooling or preprocessing, or features that are not finite.
-        TypeError: for a model that is no `VisionTransformer`.
+        TypeError: for a model that is neither of them.
 
     Warns:
         UserWarning: if the file cannot be written.
@@ -95,13 +96,13 @@ def image_features(
 
 
 def _check_model(model):
-    check_vision_transformer(model)
+    check_image_model(model)
     if model.config is None or model.preprocessing is None:
         raise ValueError(
             "`model` must know its config and how images are prepared for it.\n"
             f"Received: {model.name!r}. `keras_vit.build` gives both."
         )
-    if model.config.pooling == "none":
+    if isinstance(model, VisionTransformer) and model.config.pooling == "none":
         raise ValueError(
             "`model` must have one representation for each image, so its tokens must be pooled.\n"
             f'Received: {model.name!r} with pooling="none". Build it with pooling="token".'

@@ -16,18 +16,18 @@ import numpy as np
 
 from keras_vit.files import open_regular
 from keras_vit.keras_private import flatten_layers
-from keras_vit.model.vision_transformer import VisionTransformer
+from keras_vit.model.image_model import ImageModel
 from keras_vit.version import __version__
 
 _BLOCK = 1 << 20  # bytes of a file that are read at once
 _FORMAT = 1  # of the file; another one makes every file anew
 
 
-def fingerprint_of(model: VisionTransformer, split: Any) -> str:
+def fingerprint_of(model: ImageModel, split: Any) -> str:
     """SHA-256 of what decides the features of a split.
 
     Args:
-        model: the `VisionTransformer`.
+        model: the `VisionTransformer` or `ResNet`.
         split: of a `Source`.
 
     Raises:

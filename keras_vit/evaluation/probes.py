@@ -17,7 +17,7 @@ from keras_vit.evaluation.fewshot import SEEDS, SHOTS, choose_shots, fit_least_s
 from keras_vit.evaluation.knn import NEIGHBOURS, neighbour_scores
 from keras_vit.evaluation.linear import choose_strength, fit_logistic
 from keras_vit.evaluation.metrics import ClassResult, class_results, confusion_matrix
-from keras_vit.model.vision_transformer import VisionTransformer
+from keras_vit.model.image_model import ImageModel
 
 KINDS = ("fewshot", "linear", "knn")
 _MOST_NAMES = 5  # of classes in an error
@@ -122,7 +122,7 @@ class Probe:
 
 
 def probe(
-    model: VisionTransformer,
+    model: ImageModel,
     data: Data,
     kind: str = "fewshot",
     *,
@@ -138,7 +138,7 @@ def probe(
     """Measures a representation by a small classifier on it. The classes need not be those of the model.
 
     Args:
-        model: a `VisionTransformer`, with a head, which is not asked, or without.
+        model: a `VisionTransformer` or `ResNet`, with a head, which is not asked, or without.
         data: a `Source`, or what `keras_vit.open_source` takes.
         kind: `"fewshot"`, the official least-squares probe on a few examples of each class; `"linear"`, logistic
             regression, whose strength is chosen on the validation split, or on a fifth of `train_split` where there is
@@ -159,7 +159,7 @@ def probe(
     Raises:
         ValueError: for an unknown kind, arguments of another kind, splits that overlap, classes with fewer examples
             than `shots`, more neighbours than examples, or as `keras_vit.open_source`.
-        TypeError: for a model that is no `VisionTransformer`.
+        TypeError: for a model that is neither of them.
         ImportError: for `"linear"` without the extra `data`.
 
     Source: arXiv:2010.11929, section 4.1, for `"fewshot"`; google-research/big_vision, `evaluators/fewshot_lsr.py`.

@@ -21,9 +21,9 @@ from keras_vit.exporting.task import ExportTask
 from keras_vit.exporting.verification import image_size as size_to_compare
 from keras_vit.exporting.verification import verify as compare
 from keras_vit.model.heads import ends_in_logits, has_head
+from keras_vit.model.image_model import ImageModel
 from keras_vit.model.precision import in_precision, is_quantized
 from keras_vit.model.twins import with_input_shape
-from keras_vit.model.vision_transformer import VisionTransformer
 from keras_vit.preprocessing import default_names
 from keras_vit.variants import check_image_size
 
@@ -32,7 +32,7 @@ _FEWEST = 32  # photos to calibrate on and compare: with one, the next was off b
 
 
 def export(
-    model: VisionTransformer,
+    model: ImageModel,
     path: FilePath,
     format: str = "saved_model",
     labels: Sequence[str] | np.ndarray | None = None,
@@ -54,7 +54,7 @@ def export(
     """Writes a model for a server or a phone, with preprocessing and labels inside, and proves that it is the model.
 
     Args:
-        model: a `VisionTransformer`; it is not changed.
+        model: a `VisionTransformer` or `ResNet`; it is not changed.
         path: of the file; for `"saved_model"` of the served model's folder, in which each export becomes the next
             version, `path/1`, `path/2`, ...
         format: `"saved_model"` (TensorFlow Serving), `"onnx"`, `"litert"` or `"openvino"`.
@@ -85,7 +85,7 @@ def export(
         An `ExportReport`: differences, agreement, size and speed.
 
     Raises:
-        TypeError: if `model` is no `VisionTransformer`, or for another value of the wrong type.
+        TypeError: if `model` is neither of them, or for another value of the wrong type.
         ValueError: for a format, precision, size, label or photo that cannot be.
         FileNotFoundError: if there are no `images` where a path says.
         FileExistsError: if something is at `path`.
@@ -172,11 +172,11 @@ def _opened(writer, place):
 
 
 def _check_model(model):
-    known = isinstance(model, VisionTransformer) and None not in (model.config, model.preprocessing)
+    known = isinstance(model, ImageModel) and None not in (model.config, model.preprocessing)
     if not known or len(model.inputs) != 1:
         raise TypeError(
-            "`model` must be a VisionTransformer with one input that knows its config and preprocessing, as the "
-            f"builders give it and a .keras file keeps it.\nReceived: {model!r}"
+            "`model` must be a VisionTransformer or ResNet with one input that knows its config and preprocessing, as "
+            f"the builders give it and a .keras file keeps it.\nReceived: {model!r}"
         )
     if len(model.output_shape) != 2:
         raise ValueError(

@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 
-from keras_vit.model.vision_transformer import VisionTransformer
+from keras_vit.model.image_model import ImageModel
 from keras_vit.version import __version__
 
 
@@ -27,7 +27,7 @@ class ExportTask:
         calibration_photos: uint8 `(N, H, W, C)`, photos of the model's size, on which int8 is calibrated.
     """
 
-    model: VisionTransformer
+    model: ImageModel
     precision: str
     labels: tuple[str, ...] | None
     top_k: int

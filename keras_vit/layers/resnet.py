@@ -10,31 +10,50 @@ import keras
 from keras import ops
 
 from keras_vit.annotations import Arguments, Shape, Tensor
-from keras_vit.checks import check_positive_int
+from keras_vit.checks import check_choice, check_positive_int
+
+EPSILONS_IN = ("deviation", "variance")
 
 
 @keras.saving.register_keras_serializable("keras_vit")
 class StdConv2D(keras.layers.Conv2D):
     """A convolution whose kernel is standardised, per output channel, to zero mean and unit deviation.
 
-    Takes the arguments of `keras.layers.Conv2D`.
+    Takes the arguments of `keras.layers.Conv2D`, and:
 
-    Source: weight standardisation, arXiv:1903.10520; `(w - mean) / (std + 1e-5)` as the official code has it.
+    Args:
+        *args: as in `keras.layers.Conv2D`.
+        epsilon_in: what the epsilon is added to: `"deviation"` for `(w - mean) / (std + 1e-5)` as the official code
+            has it, or `"variance"` for `(w - mean) / sqrt(var + 1e-10)` as BiT has it.
+        **kwargs: as in `keras.layers.Conv2D`.
+
+    Source: weight standardisation, arXiv:1903.10520.
     """
+
+    def __init__(self, *args: Any, epsilon_in: str = "deviation", **kwargs: Any) -> None:
+        check_choice("epsilon_in", epsilon_in, EPSILONS_IN)
+        super().__init__(*args, **kwargs)
+        self.epsilon_in = epsilon_in
 
     def convolution_op(self, inputs: Tensor, kernel: Tensor) -> Tensor:
         kernel = ops.cast(kernel, keras.backend.result_type(kernel.dtype, "float32"))
         mean, variance = ops.moments(kernel, axes=(0, 1, 2), keepdims=True)
-        kernel = (kernel - mean) / (ops.sqrt(variance) + 1e-5)
+        in_variance = self.epsilon_in == "variance"
+        kernel = (kernel - mean) / (ops.sqrt(variance + 1e-10) if in_variance else ops.sqrt(variance) + 1e-5)
         return super().convolution_op(inputs, ops.cast(kernel, inputs.dtype))
 
+    def get_config(self) -> Arguments:
+        return {**super().get_config(), "epsilon_in": self.epsilon_in}
 
-def _std_conv(filters, kernel_size, strides, dtype, name):
+
+def std_conv(filters, kernel_size, strides, dtype, name, padding="same", epsilon_in="deviation") -> StdConv2D:
+    """A standardised convolution without bias, as every ResNet here has it."""
     return StdConv2D(
         filters,
         kernel_size,
         strides=strides,
-        padding="same",
+        padding=padding,
+        epsilon_in=epsilon_in,
         data_format="channels_last",
         use_bias=False,
         kernel_initializer="lecun_normal",
@@ -43,11 +62,13 @@ def _std_conv(filters, kernel_size, strides, dtype, name):
     )
 
 
-def _group_norm(dtype, name, gamma="ones"):
-    return keras.layers.GroupNormalization(32, epsilon=1e-6, gamma_initializer=gamma, dtype=dtype, name=name)
+def group_norm(dtype, name, gamma="ones", epsilon=1e-6) -> keras.layers.GroupNormalization:
+    """GroupNorm of 32 groups; the epsilon is the official code's."""
+    return keras.layers.GroupNormalization(32, epsilon=epsilon, gamma_initializer=gamma, dtype=dtype, name=name)
 
 
-def _halved(side, times=1):
+def halved(side: int | None, times: int = 1) -> int | None:
+    """A side after `times` strides of 2, rounded up; `None` stays unknown."""
     for _ in range(times):
         side = None if side is None else -(-side // 2)
     return side
@@ -73,8 +94,8 @@ class ResNetRoot(keras.layers.Layer):
         super().__init__(**kwargs)
         width = check_positive_int("width", width)
         self.width = width
-        self.conv = _std_conv(width, 7, 2, self.dtype_policy, "conv")
-        self.norm = _group_norm(self.dtype_policy, "norm")
+        self.conv = std_conv(width, 7, 2, self.dtype_policy, "conv")
+        self.norm = group_norm(self.dtype_policy, "norm")
 
     def build(self, input_shape: Shape) -> None:
         self.conv.build(input_shape)
@@ -86,7 +107,7 @@ class ResNetRoot(keras.layers.Layer):
 
     def compute_output_shape(self, input_shape: Shape) -> Shape:
         batch, height, width, _ = input_shape
-        return (batch, _halved(height, 2), _halved(width, 2), self.width)
+        return (batch, halved(height, 2), halved(width, 2), self.width)
 
     def get_config(self) -> Arguments:
         return {**super().get_config(), "width": self.width}
@@ -117,15 +138,15 @@ class ResNetUnit(keras.layers.Layer):
         self.strides = strides
         self.projection = projection
         dtype = self.dtype_policy
-        self.conv_1 = _std_conv(filters, 1, 1, dtype, "conv_1")
-        self.norm_1 = _group_norm(dtype, "norm_1")
-        self.conv_2 = _std_conv(filters, 3, strides, dtype, "conv_2")
-        self.norm_2 = _group_norm(dtype, "norm_2")
-        self.conv_3 = _std_conv(4 * filters, 1, 1, dtype, "conv_3")
-        self.norm_3 = _group_norm(dtype, "norm_3", gamma="zeros")  # official code: a new unit is the identity
+        self.conv_1 = std_conv(filters, 1, 1, dtype, "conv_1")
+        self.norm_1 = group_norm(dtype, "norm_1")
+        self.conv_2 = std_conv(filters, 3, strides, dtype, "conv_2")
+        self.norm_2 = group_norm(dtype, "norm_2")
+        self.conv_3 = std_conv(4 * filters, 1, 1, dtype, "conv_3")
+        self.norm_3 = group_norm(dtype, "norm_3", gamma="zeros")  # official code: a new unit is the identity
         if projection:
-            self.conv_proj = _std_conv(4 * filters, 1, strides, dtype, "conv_proj")
-            self.norm_proj = _group_norm(dtype, "norm_proj")
+            self.conv_proj = std_conv(4 * filters, 1, strides, dtype, "conv_proj")
+            self.norm_proj = group_norm(dtype, "norm_proj")
 
     def build(self, input_shape: Shape) -> None:
         inner, outer = (None, None, None, self.filters), (None, None, None, 4 * self.filters)
@@ -148,7 +169,7 @@ class ResNetUnit(keras.layers.Layer):
     def compute_output_shape(self, input_shape: Shape) -> Shape:
         batch, height, width, _ = input_shape
         times = self.strides - 1
-        return (batch, _halved(height, times), _halved(width, times), 4 * self.filters)
+        return (batch, halved(height, times), halved(width, times), 4 * self.filters)
 
     def get_config(self) -> Arguments:
         return {

@@ -3,30 +3,31 @@
 from keras_vit.checks import check_choice, check_positive_int
 from keras_vit.keras_private import flatten_layers
 from keras_vit.model.heads import head_layers
+from keras_vit.model.image_model import ImageModel, check_image_model
 from keras_vit.model.stations import encoder_blocks, lora_layers
-from keras_vit.model.vision_transformer import VisionTransformer, check_vision_transformer
+from keras_vit.model.vision_transformer import check_vision_transformer
 
 TRAINABLE = ("all", "head", "last_blocks")
 
 
-def freeze(model: VisionTransformer, trainable: str = "head", blocks: int | None = None) -> None:
+def freeze(model: ImageModel, trainable: str = "head", blocks: int | None = None) -> None:
     """Says which weights of a model learn; the others keep their values bit for bit.
 
     What changes is `layer.trainable` of the model's layers, so that it is saved with the model. Dropout and
     stochastic depth of frozen blocks go on: set their rates to 0 for a linear probe on fixed features.
 
     Args:
-        model: a `VisionTransformer`, changed in place. If it was compiled, it must be compiled again: Keras' fit
-            says so, because the optimizer knows the weights of before.
+        model: a `VisionTransformer` or `ResNet`, changed in place. If it was compiled, it must be compiled again:
+            Keras' fit says so, because the optimizer knows the weights of before.
         trainable: `"all"`; `"head"`, a linear probe; or `"last_blocks"`: the last `blocks` blocks and all that
-            comes behind them.
+            comes behind them, of a Vision Transformer.
         blocks: k, in [1, L], with `"last_blocks"` only.
 
     Raises:
-        TypeError: if `model` is no `VisionTransformer`.
+        TypeError: if `model` is neither, or a ResNet where blocks are asked for.
         ValueError: if the model has no head to train, too few blocks, or LoRA, which freezes by itself.
     """
-    check_vision_transformer(model)
+    check_image_model(model)
     check_choice("trainable", trainable, TRAINABLE)
     _check_blocks(model, trainable, blocks)
     if lora_layers(model):
@@ -64,6 +65,7 @@ def _check_blocks(model, trainable, blocks):
                 f"Received: trainable={trainable!r}, blocks={blocks!r}."
             )
         return
+    check_vision_transformer(model)
     check_positive_int("blocks", blocks)
     if blocks > len(encoder_blocks(model)):
         raise ValueError(

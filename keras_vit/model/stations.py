@@ -8,7 +8,13 @@ import keras
 from keras_vit.keras_private import flatten_layers
 from keras_vit.layers import AddPositionEmbs, AxialBlock, TransformerBlock
 
-_KERAS_LAYERS = ("encoder_norm", "pre_logits", "head", "head_distillation")  # Keras' own layers among ours
+_KERAS_LAYERS = (
+    "resnet_norm",
+    "encoder_norm",
+    "pre_logits",
+    "head",
+    "head_distillation",
+)  # Keras' own layers among ours
 
 
 def layer_named(model, name):

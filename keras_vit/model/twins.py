@@ -2,6 +2,7 @@
 
 import functools
 import math
+from typing import TypeVar
 
 import keras
 from keras import ops
@@ -11,18 +12,18 @@ from keras_vit.annotations import Shape, Variable
 from keras_vit.checks import check_choice
 from keras_vit.keras_private import flatten_layers
 from keras_vit.model.deferred import deferred_variables, discard, initialise
-from keras_vit.model.vision_transformer import VisionTransformer
+from keras_vit.model.image_model import ImageModel
 from keras_vit.model.wiring import ENDS, at_least_float32, check_input_shape, known_grid, record_for
 from keras_vit.posembed import RESIZE_METHODS
 
+_Model = TypeVar("_Model", bound=ImageModel)
 
-def with_input_shape(
-    model: VisionTransformer, input_shape: Shape, resize_method: str | None = None
-) -> VisionTransformer:
+
+def with_input_shape(model: _Model, input_shape: Shape, resize_method: str | None = None) -> _Model:
     """The same model with the same weights for images of another size.
 
     Args:
-        model: a `VisionTransformer`; it is not changed.
+        model: a `VisionTransformer` or `ResNet`; it is not changed.
         input_shape: `(H, W, C)` with the model's C; H and W may be `None`.
         resize_method: of the position table, one of `keras_vit.posembed.RESIZE_METHODS`; by default that of the
             model's weights.
@@ -35,10 +36,10 @@ def with_input_shape(
 
     Source: arXiv:2010.11929, section 3.2.
     """
-    if not isinstance(model, VisionTransformer) or model.config is None or len(model.inputs) != 1:
+    if not isinstance(model, ImageModel) or model.config is None or len(model.inputs) != 1:
         raise TypeError(
-            "`model` must be a VisionTransformer with one input that knows its config, as the builders give it "
-            f"(`keras.models.clone_model` loses it; this function copies a model too).\nReceived: {model!r}"
+            "`model` must be a VisionTransformer or ResNet with one input that knows its config, as the builders give "
+            f"it (`keras.models.clone_model` loses it; this function copies a model too).\nReceived: {model!r}"
         )
     if resize_method is not None:
         check_choice("resize_method", resize_method, RESIZE_METHODS)
@@ -54,11 +55,11 @@ def with_input_shape(
     return twin
 
 
-def with_dtype(model, dtype) -> VisionTransformer:
+def with_dtype(model: _Model, dtype) -> _Model:
     """The same model with its weights and its computation in another precision.
 
     Args:
-        model: a `VisionTransformer` without LoRA that is not quantised; it is not changed.
+        model: a `VisionTransformer` or `ResNet` without LoRA that is not quantised; it is not changed.
         dtype: a Keras dtype policy or its name, as `"float32"` or `"bfloat16"`. The head stays in at least float32.
 
     Returns:
@@ -70,14 +71,14 @@ def with_dtype(model, dtype) -> VisionTransformer:
     return twin
 
 
-def bare_twin(model, input_shape, dtype=None) -> VisionTransformer:
+def bare_twin(model: _Model, input_shape, dtype=None) -> _Model:
     """The layers of `model` anew, for images of `input_shape`, with weights as their initializers draw them."""
     graph = keras.models.clone_model(
         keras.Model(model.input, model.output),  # the bare graph: a compiled model's clone would be compiled
         input_tensors=keras.Input(input_shape, name=model.inputs[0].name),
         clone_function=functools.partial(_clone_layer, grid=known_grid(input_shape, model.config), dtype=dtype),
     )
-    return VisionTransformer(
+    return type(model)(
         graph.input,
         graph.output,
         name=model.name,

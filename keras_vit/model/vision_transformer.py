@@ -1,27 +1,15 @@
-"""The class of all models: a functional `keras.Model` that knows its config, preprocessing and weights' origin."""
+"""The class of the Vision Transformers."""
 
-import dataclasses
-import inspect
-import warnings
-from collections.abc import Sequence
-from typing import Any, cast
+from typing import ClassVar
 
 import keras
 
-from keras_vit.annotations import Arguments, Tensor
-from keras_vit.model import filling
-from keras_vit.model.accumulation import check_accumulation
-from keras_vit.model.accumulation import train_step as accumulated_train_step
-from keras_vit.model.first_look import looked_at, sharing_batches
-from keras_vit.model.logits_check import LogitsError, check_reads_outputs
-from keras_vit.model.replicated_model import ReplicatedModel
-from keras_vit.model.strategies import check_engine, check_scope, num_replicas, warn_of_foreign_step
-from keras_vit.preprocessing import Preprocessing
+from keras_vit.model.image_model import ImageModel
 from keras_vit.variants import ViTConfig
 
 
 @keras.saving.register_keras_serializable("keras_vit")
-class VisionTransformer(ReplicatedModel, keras.Model):
+class VisionTransformer(ImageModel):
     """A functional model that knows its `config`, its `preprocessing` and where its weights came from.
 
     Made by `build` and the builders. It is saved and loaded as every Keras model, with `keras_vit` imported.
@@ -38,123 +26,15 @@ class VisionTransformer(ReplicatedModel, keras.Model):
         Logits `(B, K)`; without a top `(B, D)`, or `(B, T, D)` with `pooling="none"`.
     """
 
-    def __init__(
-        self,
-        *args: Any,
-        config: ViTConfig | Arguments | None = None,
-        preprocessing: Preprocessing | Arguments | None = None,
-        weights_report: Sequence[str] = (),
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(*args, **kwargs)
-        # Both are `None` in a model that was not made by the builders, as a clone of `keras.models.clone_model`.
-        self.config: ViTConfig = cast(ViTConfig, ViTConfig(**config) if isinstance(config, dict) else config)
-        if isinstance(preprocessing, dict):
-            preprocessing = Preprocessing(**preprocessing)
-        self.preprocessing: Preprocessing = cast(Preprocessing, preprocessing)
-        self.weights_report: tuple[str, ...] = tuple(weights_report)
-        frozen = [layer for layer in self.layers if not layer.trainable]
-        for weight in (weight for layer in frozen for weight in layer.weights):
-            weight.trainable = False  # a layer reloaded as frozen has not told it its parts
-        self.accumulation_steps = 1
-        self.data_start_step: int | None = None
-
-    def compile(self, *args: Any, accumulation_steps: int = 1, **kwargs: Any) -> None:
-        """Keras' `compile`, and how many parts a batch is cut into, to be computed one after the other.
-
-        Args:
-            *args: as in `keras.Model.compile`.
-            accumulation_steps: k: each batch given to `fit` is one step of the optimizer, with the gradients of k
-                micro-batches averaged, which is the gradient of the whole batch. The loss must be a mean.
-            **kwargs: as in `keras.Model.compile`.
-
-        Raises:
-            ValueError: for a loss or metric of probabilities where the model answers logits, or of logits where it
-                answers probabilities; for what accumulation or a strategy of several devices cannot compute.
-        """
-        given = inspect.signature(keras.Model.compile).bind(self, *args, **kwargs).arguments
-        check_reads_outputs(self, given.get("loss"), (given.get("metrics"), given.get("weighted_metrics")))
-        super().compile(*args, **kwargs)
-        check_accumulation(accumulation_steps, self.optimizer, self.loss)
-        self.accumulation_steps = accumulation_steps
-
-    def fit(self, x: Any = None, *args: Any, **kwargs: Any) -> Any:
-        """Keras' `fit`, which warns of pixels that were not scaled, and fills up batches that devices cannot share."""
-        check_engine()
-        check_scope(self)
-        self.data_start_step = getattr(x, "start_step", None)  # which `Checkpoints` looks at
-        given = inspect.signature(keras.Model.fit).bind_partial(None, None, *args, **kwargs).arguments
-        size, validation = given.get("batch_size"), given.get("validation_data")
-        whole = x if not kwargs.get("validation_split") else None
-        held_out = validation[0] if isinstance(validation, (tuple, list)) else None
-        if filling.is_dataset(validation) and "validation_data" in kwargs:
-            kwargs["validation_data"] = filling.shared(validation)
-        with sharing_batches((whole, size), (held_out, given.get("validation_batch_size") or size)):
-            x = x if hasattr(x, "preprocessing") else filling.shared(x)
-            return super().fit(looked_at(self, x), *args, **kwargs)
-
-    def evaluate(self, x: Any = None, *args: Any, **kwargs: Any) -> Any:
-        """Keras' `evaluate`, which warns of pixels that were not scaled, and fills up batches as `fit` does."""
-        with sharing_batches((x, _batch_size(keras.Model.evaluate, args, kwargs))):
-            return super().evaluate(looked_at(self, filling.shared(x)), *args, **kwargs)
-
-    def predict(self, x: Any, *args: Any, **kwargs: Any) -> Any:
-        """Keras' `predict`, which warns of pixels that were not scaled, and fills up batches as `fit` does."""
-        with sharing_batches((x, _batch_size(keras.Model.predict, args, kwargs))):
-            if filling.is_dataset(x) and filling.spread_over() > 1:
-                predict = super().predict
-                return filling.predicted(lambda batches: predict(batches, *args, **kwargs), looked_at(self, x))
-            return super().predict(looked_at(self, x), *args, **kwargs)
-
-    def train_step(self, *args: Any) -> Any:
-        if self.accumulation_steps > 1 or filling.is_marked(args[-1]):
-            return accumulated_train_step(self, *args)
-        return super().train_step(*args)
-
-    def test_step(self, *args: Any) -> Any:
-        return filling.test_step(self, *args) if filling.is_marked(args[-1]) else super().test_step(*args)
-
-    def get_compile_config(self) -> Arguments | None:
-        config = super().get_compile_config()
-        return config and {**config, "accumulation_steps": self.accumulation_steps}
-
-    def compile_from_config(self, config: Arguments) -> None:
-        arguments = keras.saving.deserialize_keras_object(config)
-        if num_replicas(self) > 1:
-            arguments["jit_compile"] = "auto"  # the file has what `"auto"` was on one device
-        try:
-            self.compile(**arguments)
-        except LogitsError as error:
-            warnings.warn(f"the model is loaded, but not compiled as its file says: {error}", stacklevel=2)
-            return
-        if self.optimizer is not None and self.built:
-            self.optimizer.build(self.trainable_variables)  # so that its state can be loaded
-
-    def call(self, inputs: Tensor, training: bool | None = None, mask: Tensor = None) -> Tensor:
-        for tensor in keras.tree.flatten(inputs):
-            if not keras.backend.is_float_dtype(tensor.dtype):
-                raise TypeError(
-                    "images must be floats in the range the weights expect; integers are pixels not yet scaled.\n"
-                    f"Received: dtype {tensor.dtype}. Call `model.preprocessing(images)` first."
-                )
-        warn_of_foreign_step(training)
-        return super().call(inputs, training=training, mask=mask)
-
-    def get_config(self) -> Arguments:
-        return {
-            **super().get_config(),
-            "config": None if self.config is None else dataclasses.asdict(self.config),
-            "preprocessing": None if self.preprocessing is None else dataclasses.asdict(self.preprocessing),
-            "weights_report": list(self.weights_report),
-        }
-
-
-def _batch_size(method, args, kwargs):
-    """The `batch_size` that `method` is called with."""
-    return inspect.signature(method).bind_partial(None, None, *args, **kwargs).arguments.get("batch_size")
+    config_class: ClassVar[type] = ViTConfig
+    config: ViTConfig
 
 
 def check_vision_transformer(model):
-    """Raises unless `model` is a `VisionTransformer`."""
-    if not isinstance(model, VisionTransformer):
-        raise TypeError(f"`model` must be a VisionTransformer.\nReceived: {model!r} of type {type(model).__name__}.")
+    """Raises unless `model` is a `VisionTransformer`; of a ResNet with the reason."""
+    if isinstance(model, VisionTransformer):
+        return
+    reason = ", since a ResNet has no tokens, blocks or attention" if isinstance(model, ImageModel) else ""
+    raise TypeError(
+        f"`model` must be a VisionTransformer{reason}.\nReceived: {model!r} of type {type(model).__name__}."
+    )

@@ -169,7 +169,7 @@ def _top(tokens, config, head):
             config.representation_size, activation="tanh", kernel_initializer="lecun_normal", name="pre_logits"
         )(x)
     if head.classes:
-        x = _classifier(head, "head", head.activation)(x)  # (B, K)
+        x = classifier(head, "head", head.activation)(x)  # (B, K)
     return x
 
 
@@ -179,8 +179,8 @@ def _two_heads(representation, tokens, head):
     if not head.classes:
         return keras.layers.Average(name="average")([representation, distillation])
     logits = [
-        _classifier(head, "head")(representation),
-        _classifier(head, "head_distillation")(distillation),
+        classifier(head, "head")(representation),
+        classifier(head, "head_distillation")(distillation),
     ]
     average = keras.layers.Average(dtype=at_least_float32(), name="average")(logits)  # (B, K)
     if head.activation is None:
@@ -188,7 +188,8 @@ def _two_heads(representation, tokens, head):
     return keras.layers.Activation(head.activation, dtype=at_least_float32(), name="activation")(average)
 
 
-def _classifier(head, name, activation=None):
+def classifier(head, name, activation=None) -> keras.layers.Dense:
+    """The zero-initialised layer that makes logits."""
     return keras.layers.Dense(
         head.classes, activation=activation, kernel_initializer="zeros", dtype=at_least_float32(), name=name
     )

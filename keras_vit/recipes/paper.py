@@ -4,6 +4,7 @@ What the tables leave open is from the authors' answers on GitHub or their code,
 """
 
 from keras_vit.recipes.records import Recipe, cite
+from keras_vit.resnets import RESNETS
 
 SOURCE = "arXiv:2010.11929"
 IMAGENET_IMAGES = 1_281_167
@@ -40,6 +41,7 @@ _ROWS = (
 
 def _pretrain(models, data, epochs, rate, decay, dropout, suffix="") -> Recipe:
     on_imagenet = data == "imagenet2012"
+    is_resnet = bool(models) and set(models) <= set(RESNETS)
     return Recipe(
         name="-".join(["paper-pretrain", data, *models]) + suffix,
         source=SOURCE,
@@ -61,11 +63,12 @@ def _pretrain(models, data, epochs, rate, decay, dropout, suffix="") -> Recipe:
         head_bias=-10.0,
         dropout_rate=dropout,
         stochastic_depth_rate=0.0,
-        representation_layer=True,
+        representation_layer=not is_resnet,
         image_size=224,
         augmentation="inception",
         train_images=_IMAGES[data],
         citations=_PRETRAIN_CITATIONS
+        + cite(representation_layer=_ONE_LAYER if is_resnet else _HIDDEN_LAYER)
         + cite(train_images=_IMAGES_CITATION[data])
         + cite(
             final_learning_rate="the cosine ends at 0" if on_imagenet else "official repository, issue 2: linear_end"
@@ -74,6 +77,8 @@ def _pretrain(models, data, epochs, rate, decay, dropout, suffix="") -> Recipe:
     )
 
 
+_HIDDEN_LAYER = "arXiv:2010.11929, section 3.1: a hidden layer before the head"
+_ONE_LAYER = "arXiv:1912.11370: a ResNet's head is one layer"
 _PRETRAIN_CITATIONS = cite(
     optimizer="arXiv:2010.11929, section 4.1: Adam, its decay decoupled (arXiv:2106.10270, section 3)",
     batch_size=_TABLE_3,
@@ -89,7 +94,6 @@ _PRETRAIN_CITATIONS = cite(
     head_bias="official repository, issues 2 and 34",
     dropout_rate=_TABLE_3,
     stochastic_depth_rate="not used in the paper",
-    representation_layer="arXiv:2010.11929, section 3.1: a hidden layer before the head",
     image_size=_TABLE_3,
     augmentation="official repository, issue 2: the crop of the fine-tuning code, at 224 pixels",
     accumulation_steps="not in the paper; ours: batches uncut",

@@ -17,6 +17,7 @@ from keras_vit.checks import (
     check_steps,
     did_you_mean,
 )
+from keras_vit.resnets import ResNetConfig
 from keras_vit.variants import ViTConfig
 
 STAGES = ("pretrain", "finetune")
@@ -205,17 +206,33 @@ class Recipe:
             return None
         return self.epochs * self.train_images // self.batch_size
 
-    def model_arguments(self, config: ViTConfig) -> dict[str, object]:
+    def model_arguments(self, config: ViTConfig | ResNetConfig) -> dict[str, object]:
         """What to pass to a builder, so that a model of this config is as the recipe trains it.
 
         Returns:
-            Fields of `ViTConfig`: those that the recipe leaves to the model are not among them.
+            Fields of `ViTConfig`: those that the recipe leaves to the model are not among them. None of a ResNet.
+
+        Raises:
+            ValueError: if the recipe trains what a ResNet has no place for.
         """
+        if isinstance(config, ResNetConfig):
+            return self._arguments_of_resnet()
         rates = {field: getattr(self, field) for field in ("dropout_rate", "stochastic_depth_rate")}
         arguments = {field: rate for field, rate in rates.items() if rate is not None}
         if self.representation_layer is not None:
             arguments["representation_size"] = config.hidden_size if self.representation_layer else None
         return {**arguments, **dict(self.model_fields)}
+
+    def _arguments_of_resnet(self) -> dict[str, object]:
+        asked = {field: getattr(self, field) for field in ("dropout_rate", "stochastic_depth_rate")}
+        asked = asked | {"representation_layer": self.representation_layer} | dict(self.model_fields)
+        if wanted := [f"{field}={value!r}" for field, value in asked.items() if value]:
+            raise ValueError(
+                "the recipe trains a Vision Transformer with what a ResNet has no place for.\n"
+                f"Received: {self.name!r} with {', '.join(wanted)}. Take another recipe, or change this one with "
+                "`dataclasses.replace`."
+            )
+        return {}
 
     def facts(self) -> list[tuple[str, object, str]]:
         """Every field that is set, its value, and where that is from (`""` if it has no source)."""

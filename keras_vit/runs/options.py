@@ -24,6 +24,7 @@ from keras_vit.checks import (
     did_you_mean,
 )
 from keras_vit.recipes import Recipe, find_recipe
+from keras_vit.resnets import RESNETS, ResNetConfig
 from keras_vit.variants import BUILDERS, VARIANTS, ViTConfig
 from keras_vit.weights.hub import near
 from keras_vit.weights.resolve import check_weights
@@ -32,7 +33,7 @@ LAYOUTS = ("none", "replicated", "fsdp", "tensor")
 ON_BAD_IMAGE = ("skip", "raise")
 RESUME = ("auto", "never", "must")
 _COUNTS = ("batch_size", "steps", "epochs", "accumulation_steps", "lora_rank", "checkpoint_every")
-_NAMES = ("small", *VARIANTS, *BUILDERS)  # of models
+_NAMES = ("small", *VARIANTS, *BUILDERS, *RESNETS)  # of models
 _OTHER_WORDS = {"policy": "precision", "dtype": "precision"}  # what others call an option
 _TRAINABLE = ("all", "head")  # and last_blocks:k
 _Function = TypeVar("_Function", bound=Callable)
@@ -49,9 +50,10 @@ class FinetuneOptions:
 
     Args:
         model: `"small"`, a ViT of below a million parameters for training from random initialisation; a variant or
-            builder as `"B/16"` or `"ViTB16"`; a `ViTConfig`; or a `VisionTransformer` that ends in logits, which is
-            trained in place, with its head.
-        weights: as `keras_vit.build` takes them; by default `"augreg-imagenet21k"` for a variant, and none else.
+            builder as `"B/16"` or `"ViTB16"`; a ResNet as `"R50x1"`; a `ViTConfig` or `ResNetConfig`; or a
+            `VisionTransformer` or `ResNet` that ends in logits, which is trained in place, with its head.
+        weights: as `keras_vit.build` takes them; by default `"augreg-imagenet21k"` for a variant,
+            `"bit-imagenet21k"` for a ResNet, and none else.
         recipe: a name in `keras_vit.RECIPES` or a `Recipe`; by default `"augreg-finetune"` for pre-trained weights,
             and `"digits"` or `"small"` for random ones, by the size of the pictures.
         image_size: side in pixels or `(H, W)`; by default the recipe's, or the model's.
@@ -85,10 +87,12 @@ class FinetuneOptions:
         TypeError: for a value of the wrong type.
     """
 
-    model: Any = _option("small", "a variant as B/16, a builder as ViTB16, or small", metavar="MODEL")
+    model: Any = _option(
+        "small", "a variant as B/16, a builder as ViTB16, a ResNet as R50x1, or small", metavar="MODEL"
+    )
     weights: FilePath | None = _option(
         "default",
-        "published ones, a file, or none; by default augreg-imagenet21k for a variant, else none",
+        "published ones, a file, or none; by default augreg-imagenet21k, of a ResNet bit-imagenet21k, of others none",
         metavar="NAME",
     )
     recipe: Recipe | str | None = _option(
@@ -298,7 +302,8 @@ def with_options(function: _Function) -> _Function:
 
 def _check_model(model):
     rule = (
-        "`model` must be 'small', a variant as 'B/16', a builder as 'ViTB16', a `ViTConfig`, or a `VisionTransformer`."
+        "`model` must be 'small', a variant as 'B/16', a builder as 'ViTB16', a ResNet as 'R50x1', a `ViTConfig` or "
+        "`ResNetConfig`, or a `VisionTransformer` or `ResNet`."
     )
     if isinstance(model, (str, os.PathLike)):
         if model in _NAMES:
@@ -310,10 +315,10 @@ def _check_model(model):
                 "`export` take it."
             )
         raise ValueError(f"{rule}\nReceived: {os.fspath(model)!r}.{near(os.fspath(model), _NAMES)}")
-    if not isinstance(model, ViTConfig):
-        from keras_vit.model.vision_transformer import VisionTransformer
+    if not isinstance(model, (ViTConfig, ResNetConfig)):
+        from keras_vit.model.image_model import ImageModel
 
-        if not isinstance(model, VisionTransformer):
+        if not isinstance(model, ImageModel):
             raise TypeError(f"{rule}\nReceived: an object of type {type(model).__name__}.")
 
 

@@ -12,10 +12,13 @@ from keras_vit.escaping import printable
 from keras_vit.hosts.distribution import spread
 from keras_vit.model.filling import spread_over
 from keras_vit.model.freezing import freeze
+from keras_vit.model.image_model import ImageModel
 from keras_vit.model.lora import add_lora
+from keras_vit.model.resnet import ResNet
 from keras_vit.model.strategies import num_replicas
-from keras_vit.model.vision_transformer import VisionTransformer
 from keras_vit.recipes import find_recipe
+from keras_vit.resnet_builders import build_resnet, published_resnet
+from keras_vit.resnets import RESNETS, ResNetConfig, resnet
 from keras_vit.resuming.agreement import agreed
 from keras_vit.runs.options import FinetuneOptions, parse_layout, parse_trainable
 from keras_vit.runs.small_models import SMALL_MODELS, small_model
@@ -28,6 +31,7 @@ from keras_vit.weights.hub import variant_of
 from keras_vit.weights.resolve import check_available
 
 PRETRAINED = "augreg-imagenet21k"  # weights of a variant unless others are asked for
+RESNET_PRETRAINED = "bit-imagenet21k"  # and of a ResNet
 FINETUNE_RECIPE = "augreg-finetune"
 # Steps of that recipe where none are asked for, by images: those of the sets in arXiv:2010.11929, table 4.
 _FINETUNE_STEPS = ((10_000, 500), (200_000, 10_000), (math.inf, 20_000))  # pets and flowers, CIFAR, ImageNet
@@ -51,7 +55,7 @@ class Preparation:
     options: FinetuneOptions
     source: Source
     split: str
-    model: VisionTransformer
+    model: ImageModel
     plan: Plan
     augmentation: Augmentation
     labels: str
@@ -87,21 +91,22 @@ def _check_request(options):
     """Refuses what no data could mend, before they are looked through."""
     if options.layout != "none":
         _check_layout(options)
-    if isinstance(options.model, VisionTransformer):
+    if isinstance(options.model, ImageModel):
         config = options.model.config
         _check_is_built(options)
         check_model(options.model, _find_recipe(options, None))
     else:
         config = _config_of(options.model)
         if (weights := _weights_of(options)) is not None:
-            check_available(weights, published_variant(config))
+            known = published_resnet(config) if isinstance(config, ResNetConfig) else published_variant(config)
+            check_available(weights, known)
         if options.image_size is not None:
             check_image_size(options.image_size, config)
     _check_depth_and_width(options, config)
 
 
 def _check_layout(options):
-    if isinstance(options.model, VisionTransformer):
+    if isinstance(options.model, ImageModel):
         raise ValueError(
             "`layout` must be there before the weights are made.\n"
             f"Received: layout={options.layout!r} for {options.model.name!r}. Pass the name of a model or a ViTConfig, "
@@ -111,12 +116,16 @@ def _check_layout(options):
 
 def _config_of(model):
     """The config of what is not built yet; of "small" that for tiny images, whose patches divide those for photos."""
-    if isinstance(model, ViTConfig):
+    if isinstance(model, (ViTConfig, ResNetConfig)):
         return model
+    if model in RESNETS:
+        return resnet(model)
     return SMALL_MODELS["tiny"].config if model == "small" else variant(variant_of(model))
 
 
 def _check_depth_and_width(options, config):
+    if isinstance(config, ResNetConfig):
+        return _check_resnet(options)
     _, blocks = parse_trainable(options.trainable)
     if blocks is not None and blocks > config.num_layers:
         raise ValueError(
@@ -128,6 +137,18 @@ def _check_depth_and_width(options, config):
         raise ValueError(
             "`lora_rank` must be at most the smaller side of each kernel.\n"
             f"Received: lora_rank={options.lora_rank}, smallest side {most}."
+        )
+
+
+def _check_resnet(options):
+    """Refuses what is about blocks and attention."""
+    blocks = parse_trainable(options.trainable)[1] is not None
+    asked = {"lora_rank": options.lora_rank is not None, "layer_decay": options.layer_decay not in (None, 1)}
+    asked |= {"trainable": blocks, "layout": options.layout != "none"}
+    if wrong := [f"{name}={getattr(options, name)!r}" for name, is_asked in asked.items() if is_asked]:
+        raise ValueError(
+            "a ResNet has no transformer blocks, as LoRA, layouts, the decay by layers and `last_blocks` need them.\n"
+            f'Received: {", ".join(wrong)} for a ResNet. Leave it out, or train the head alone: trainable="head".'
         )
 
 
@@ -157,18 +178,20 @@ def _find_recipe(options, small):
 
 
 def _is_trained(options):
-    return isinstance(options.model, VisionTransformer) or _weights_of(options) is not None
+    return isinstance(options.model, ImageModel) or _weights_of(options) is not None
 
 
 def _weights_of(options):
     if options.weights != "default":
         return options.weights
+    if isinstance(options.model, str) and options.model in RESNETS:
+        return RESNET_PRETRAINED
     return PRETRAINED if isinstance(options.model, str) and options.model != "small" else None
 
 
 def _find_model(options, source, small, recipe):
     """The model, and what becomes of its head."""
-    if isinstance(options.model, VisionTransformer):
+    if isinstance(options.model, ImageModel):
         _check_fits(options.model, source)
         return options.model, "keep"
     config, size = options.model, options.image_size
@@ -177,7 +200,7 @@ def _find_model(options, source, small, recipe):
         config, size = small.config, small.image_size if size is None else size
     weights = _weights_of(options)
     config = variant_of(config) if isinstance(config, str) else config
-    known = config if isinstance(config, ViTConfig) else variant(config)
+    known = _config_of(config)
     shape = _input_shape(size, weights, source, known)
     name = "vit_small" if options.model == "small" else None
     arguments = recipe.model_arguments(known)
@@ -186,7 +209,8 @@ def _find_model(options, source, small, recipe):
     layout, parts = parse_layout(options.layout)
     if layout != "none":
         spread(layout, parts, config, **arguments)
-    return build(config, name=name, **arguments), "reset"
+    builder = build_resnet if isinstance(known, ResNetConfig) else build
+    return builder(config, name=name, **arguments), "reset"
 
 
 def _input_shape(size, weights, source, config):
@@ -248,11 +272,18 @@ def _make_plan(options, source, model, recipe, devices, say):
         accumulation_steps=micro_batches,
         layer_decay=options.layer_decay,
     )
-    estimate = check_memory(model, on_one_device, accumulation_steps=micro_batches, **_memory_of(recipe))
+    _say_memory(model, on_one_device, micro_batches, recipe, say)
+    return training_plan
+
+
+def _say_memory(model, batch_size, micro_batches, recipe, say):
+    """Says what a step needs, and refuses what does not fit; of a ResNet that is not known."""
     available = available_memory()
     free = "" if available is None else f"; {available / 1e9:.2f} GB are free"
+    if isinstance(model, ResNet):
+        return say(f"the memory of a ResNet is not estimated{free}")
+    estimate = check_memory(model, batch_size, accumulation_steps=micro_batches, **_memory_of(recipe))
     say(f"estimated {estimate}{free}")
-    return training_plan
 
 
 def _usual_steps(options, images):
@@ -274,7 +305,7 @@ def _fewest_micro_batches(options, model, recipe, batch_size):
     The recipe's own count is for its machines' memory. A batch that was asked for is one part, or is refused.
     """
     available = available_memory()
-    if options.batch_size is not None or available is None:
+    if options.batch_size is not None or available is None or isinstance(model, ResNet):
         return 1
     micro_batch = largest_micro_batch(model, batch_size, available, **_memory_of(recipe))
     return batch_size // micro_batch if micro_batch else batch_size
@@ -286,7 +317,7 @@ def _memory_of(recipe):
 
 def _find_devices(options, say):
     """Those asked for; a model that is built keeps its own unless others are."""
-    built = isinstance(options.model, VisionTransformer)
+    built = isinstance(options.model, ImageModel)
     devices = strategy("one" if built and options.strategy == "auto" else options.strategy, precision=options.precision)
     if built and devices.kind == "one":
         devices = dataclasses.replace(devices, num_replicas=num_replicas(options.model))

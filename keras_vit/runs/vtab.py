@@ -21,9 +21,10 @@ from keras_vit.data.tensorflow_datasets import what_lacks
 from keras_vit.datasets import VTAB_TASKS
 from keras_vit.evaluation import probe
 from keras_vit.evaluation.features import DEFAULT_CACHE
+from keras_vit.model.image_model import ImageModel, check_image_model
 from keras_vit.model.lora import merge_lora
 from keras_vit.model.stations import lora_layers
-from keras_vit.model.vision_transformer import VisionTransformer, check_vision_transformer
+from keras_vit.resnets import ResNetConfig
 from keras_vit.runs.finetune import finetune
 from keras_vit.runs.options import FinetuneChanges
 from keras_vit.weights.save import save_checkpoint
@@ -89,7 +90,7 @@ def tasks_of(group: str) -> list[str]:
 
 
 def vtab(
-    model: VisionTransformer,
+    model: ImageModel,
     tasks: Sequence[str] | None = None,
     *,
     protocol: str = "linear",
@@ -103,7 +104,7 @@ def vtab(
     """Measures a model on the tasks of VTAB-1k whose data are there, and says what the others lack.
 
     Args:
-        model: a `VisionTransformer`; it is not changed.
+        model: a `VisionTransformer` or `ResNet`; it is not changed.
         tasks: names, as `"dtd"` or `"vtab/dtd"`; by default all 19.
         protocol: `"linear"`, a linear probe that is fitted on 800 images, chosen on 200 and fitted on all 1,000;
             `"finetune"`, the paper's, 2,500 steps of 512 images on all 1,000, by the recipe `paper-finetune-vtab`.
@@ -120,9 +121,9 @@ def vtab(
 
     Raises:
         ValueError: for an unknown task or protocol, no `out` for `"finetune"`, or arguments of the other protocol.
-        TypeError: for a model that is no `VisionTransformer`.
+        TypeError: for a model that is neither of them.
     """
-    check_vision_transformer(model)
+    check_image_model(model)
     check_choice("protocol", protocol, PROTOCOLS)
     names, given = _names(tasks), {_known(name): what for name, what in (data or {}).items()}
     _check_protocol(protocol, out, changes)
@@ -148,7 +149,8 @@ def _finetuned(model, name, source, out, say, changes):
     splits = {"train": source.split("train+validation"), "test": source.split("test")}
     source = Source(source.name, source.kind, source.class_names, splits, source.bad_images, source.facts)
     crop = "resize_crop" if record.crop else "none"
-    size = _IMAGE_SIZE // model.config.stride * model.config.stride  # 378 for patches of 14, of which 384 holds no more
+    unit = model.config.side_unit
+    size = _IMAGE_SIZE // unit * unit  # 378 for patches of 14, of which 384 holds no more
     model = merge_lora(model) if lora_layers(model) else model
     with tempfile.TemporaryDirectory() as folder:
         dialect = _dialect(model.config)
@@ -161,6 +163,8 @@ def _finetuned(model, name, source, out, say, changes):
 
 def _dialect(config):
     """A layout that has a place for every weight."""
+    if isinstance(config, ResNetConfig):
+        return "bit"
     if config.distilled:
         return "huggingface"
     return "big_vision" if config.pooling == "map" else "official"

@@ -1,14 +1,15 @@
 """Whether a model is as a recipe trains it."""
 
 from keras_vit.model.heads import check_logits, has_head
-from keras_vit.model.vision_transformer import VisionTransformer
+from keras_vit.model.image_model import ImageModel
 
 
 def check_model(model, recipe):
     """Raises unless the recipe can train this model as it was meant."""
-    if not isinstance(model, VisionTransformer) or model.config is None:
+    if not isinstance(model, ImageModel) or model.config is None:
         raise TypeError(
-            f"`model` must be a VisionTransformer that knows its config, as the builders give it.\nReceived: {model!r}."
+            "`model` must be a VisionTransformer or ResNet that knows its config, as the builders give it.\n"
+            f"Received: {model!r}."
         )
     if not has_head(model):
         raise ValueError(

@@ -13,7 +13,7 @@ import keras
 from keras_vit.annotations import Arguments, LastGood
 from keras_vit.checks import check_choice, check_positive, check_positive_int, check_steps
 from keras_vit.model.heads import initialise_head
-from keras_vit.model.vision_transformer import VisionTransformer
+from keras_vit.model.image_model import ImageModel
 from keras_vit.recipes import Recipe, find_recipe
 from keras_vit.training.callbacks import NonFiniteGuard, StopAfterSteps
 from keras_vit.training.layer_decay import check_layer_decay
@@ -58,17 +58,17 @@ class Plan:
     accumulation_steps: int
     layer_decay: float | None = None
 
-    def prepare(self, model: VisionTransformer, head: str = "new") -> None:
+    def prepare(self, model: ImageModel, head: str = "new") -> None:
         """Gives the model the head that the recipe begins with: a kernel of zeros and the recipe's bias.
 
         Args:
-            model: a `VisionTransformer` that ends in logits; it is changed in place.
+            model: a `VisionTransformer` or `ResNet` that ends in logits; it is changed in place.
             head: `"new"` refuses a kernel that is not zero, for it was trained; `"reset"` sets it to zero, as the
                 official code always does; `"keep"` leaves kernel and bias as they are.
 
         Raises:
             ValueError: if the model is not as the recipe trains it; the error says how to build it.
-            TypeError: if it is no `VisionTransformer`.
+            TypeError: if it is neither.
         """
         check_model(model, self.recipe)
         initialise_head(model, self.recipe.head_bias, head)
@@ -172,7 +172,7 @@ class Plan:
 
 def plan(
     recipe: Recipe | str,
-    model: VisionTransformer | None = None,
+    model: ImageModel | None = None,
     *,
     num_images: int,
     batch_size: int | None = None,
@@ -198,7 +198,7 @@ def plan(
 
     Args:
         recipe: a name in `keras_vit.RECIPES` or a `Recipe`.
-        model: a `VisionTransformer` to check against the recipe; it is not changed, `Plan.prepare` does that.
+        model: a `VisionTransformer` or `ResNet` to check against the recipe; `Plan.prepare` changes it, this does not.
         num_images: in the training set.
         batch_size: images in one optimizer step, on all devices together.
         steps: optimizer steps in all.

@@ -9,6 +9,7 @@ import numpy as np
 
 from keras_vit.posembed import check_grid, square_grid
 from keras_vit.preprocessing import Preprocessing
+from keras_vit.resnets import RESNETS
 from keras_vit.variants import VARIANTS
 from keras_vit.weights import sidecar
 from keras_vit.weights.dialects import DIALECTS, recognise, to_ours, weights_among
@@ -46,6 +47,11 @@ class Checkpoint:
         return self._last_axis("pre_logits/kernel")
 
     @property
+    def is_resnet(self) -> bool:
+        """Whether it holds a ResNet baseline; else it is a Vision Transformer."""
+        return DIALECTS[self.dialect].is_resnet
+
+    @property
     def has_class_token(self) -> bool:
         """Whether there is a class token."""
         return "class_token/token" in self.tensors
@@ -70,6 +76,8 @@ class Checkpoint:
     @property
     def fields(self) -> dict:
         """Fields of `ViTConfig` that the file decides: by its tensors, by its layout's own software, by its note."""
+        if self.is_resnet:
+            return {}
         dialect = DIALECTS[self.dialect]
         pooling = "map" if "pooling/probe" in self.tensors else "token" if self.has_class_token else "gap"
         fields = {
@@ -113,20 +121,31 @@ class Checkpoint:
         if self.grid is not None:
             return self.grid[0] * self.stride, self.grid[1] * self.stride
         size = None if self.preprocessing is None else self.preprocessing.image_size
+        if self.is_resnet:
+            return size
         if size is None or self.has_positions or not self.stride:
             return None
         return None if any(side % self.stride for side in size) else (size[0], size[1])
 
     def variant(self) -> str | None:
-        """The published variant of the same shapes, or `None`."""
+        """The published model of the same shapes, or `None`."""
+        if self.is_resnet:
+            return next((name for name, v in RESNETS.items() if (v.stages, v.width) == self.measured_resnet()), None)
         return next((name for name, v in VARIANTS.items() if _sizes(v) == self.measured()), None)
 
     def looks_like(self) -> str:
-        """What the file holds, by the published variant of the same shapes or else in numbers."""
+        """What the file holds, by the published model of the same shapes or else in numbers."""
+        if self.is_resnet:
+            stages, width = self.measured_resnet()
+            return f"a ResNet {self.variant() or ''} of stages {stages}, width {width}".replace("  ", " ")
         patch, width, blocks, mlp_dim, stages = self.measured()
         if name := self.variant():
             return f"ViT {name} ({blocks} blocks, width {width})"
         return f"a ViT of {blocks} blocks, width {width}, MLP {mlp_dim}, patch {patch}, ResNet {stages}"
+
+    def measured_resnet(self) -> tuple:
+        """Units in each stage and width of the root, by the shapes."""
+        return _stages(self.tensors), self._last_axis(ROOT_KERNEL)
 
     def measured(self) -> tuple:
         """P, D, number of blocks, M and ResNet stages, by the shapes."""
@@ -153,7 +172,7 @@ def read_checkpoint(path, *, grid=None, allow_nonfinite=False) -> Checkpoint:
     """Reads a file of any known layout.
 
     Args:
-        path: an `.npz` of the official code (pre-Linen or Linen names) or of big_vision, or a safetensors
+        path: an `.npz` of the official code (pre-Linen or Linen names), of big_vision or of BiT, or a safetensors
             file of timm or transformers; what it is, its content tells. A `config.json` and a
             `preprocessor_config.json` beside a safetensors file are read for what they say of it. Also a folder
             with a `model.safetensors`.
@@ -171,12 +190,15 @@ def read_checkpoint(path, *, grid=None, allow_nonfinite=False) -> Checkpoint:
         some = ", ".join(sorted(file.entries)[:5])
         raise CheckpointError(
             "the file must be in the layout of the official code (`embedding/kernel`, "
-            "`Transformer/encoderblock_0/...`), of big_vision, of timm (`patch_embed.proj.weight`) or of "
-            f"transformers' ViT and DeiT.\nReceived: {path} with {len(file.entries)} arrays: {some}, ..."
+            "`Transformer/encoderblock_0/...`), of big_vision, of timm (`patch_embed.proj.weight`), of "
+            "transformers' ViT and DeiT, or of BiT (`resnet/root_block/...`).\n"
+            f"Received: {path} with {len(file.entries)} arrays: {some}, ..."
         )
     dialect, prefix = known
     names = weights_among(dialect, prefix, file.entries)
-    arrays = file.read(names, void_is_bfloat16=dialect == "big_vision", allow_nonfinite=allow_nonfinite)
+    arrays = file.read(
+        names, void_is_bfloat16=DIALECTS[dialect].software == "big_vision", allow_nonfinite=allow_nonfinite
+    )
     said = sidecar.read(file)
     wanted = check_grid("grid", grid) if grid is not None else said.grid
     try:

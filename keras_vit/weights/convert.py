@@ -39,7 +39,8 @@ def convert_checkpoint(
     Args:
         source: a file of any layout that `read_checkpoint` knows, or a folder with a `model.safetensors`.
         destination: as for `save_checkpoint`.
-        dialect: `"official"`, `"linen"`, `"big_vision"`, `"timm"` or `"huggingface"`.
+        dialect: `"official"`, `"linen"`, `"big_vision"`, `"timm"` or `"huggingface"`; of a ResNet `"bit"` or
+            `"bit_paper"`.
         num_heads: A, where neither the file nor its shapes tell it.
         grid: `(h, w)` of the position table, if it is not square and the file does not say.
 
@@ -55,10 +56,13 @@ def convert_checkpoint(
     checkpoint = read_checkpoint(source, grid=grid)
     if num_heads is not None:
         num_heads = _check_num_heads(checkpoint, num_heads)
-    if num_heads is None and checkpoint.num_heads is None and (variant := checkpoint.variant()):
+    variant = checkpoint.variant()
+    if num_heads is None and checkpoint.num_heads is None and variant in VARIANTS:
         num_heads = VARIANTS[variant].num_heads
     if num_heads is not None:
         checkpoint = dataclasses.replace(checkpoint, num_heads=num_heads)
+    check_choice("dialect", dialect, DIALECTS)
+    check_architecture(dialect, checkpoint.is_resnet, checkpoint.path)
     _check_whole(checkpoint)
     check_pre_logits(checkpoint, checkpoint.tensors)
     return write_checkpoint(checkpoint, destination, dialect)
@@ -81,8 +85,9 @@ def write_checkpoint(checkpoint: Checkpoint, destination, dialect, labels=None) 
     if dialect == "big_vision" and checkpoint.fields.get("position_embedding") == "sincos2d":
         tensors = {path: tensors[path] for path in tensors if path != TABLE}  # computed there, never stored
     arrays = to_theirs(dialect, tensors, checkpoint.num_heads)
-    _check_parts(checkpoint, dialect)
-    _warn_of_differences(checkpoint, dialect, folder)
+    if not checkpoint.is_resnet:
+        _check_parts(checkpoint, dialect)
+        _warn_of_differences(checkpoint, dialect, folder)
     arrays = ((name, _finite(name, np.asarray(array, "float32"))) for name, array in arrays)
     note = note_of(checkpoint.fields, checkpoint.num_heads, checkpoint.preprocessing, checkpoint.grid)
     if folder:
@@ -90,6 +95,17 @@ def write_checkpoint(checkpoint: Checkpoint, destination, dialect, labels=None) 
     write = write_npz if suffix == ".npz" else write_safetensors
     write(destination, arrays, note)
     return destination
+
+
+def check_architecture(dialect, is_resnet, received):
+    """Raises for a layout of another kind of model: in several, units of other ResNets have the same names."""
+    if DIALECTS[dialect].is_resnet == is_resnet:
+        return
+    wanted, other = ("a ResNet baseline", "Vision Transformers") if is_resnet else ("a ViT", "ResNet baselines")
+    layouts = ", ".join(repr(name) for name, known in DIALECTS.items() if known.is_resnet == is_resnet)
+    raise CheckpointError(
+        f"the {dialect} layout is one of {other}.\nReceived: {received}, {wanted}, whose layouts are {layouts}."
+    )
 
 
 def _checked_labels(labels, classes, folder, destination):
@@ -142,9 +158,10 @@ def _finite(name, array):
 def _check_whole(checkpoint):
     unknown = [path for path in checkpoint.tensors if "/" not in path or path.split("/")[0] in ("Transformer", "opt")]
     unknown += [path for path in checkpoint.tensors if path.endswith((".weight", ".bias"))]
-    if unknown or PATCH_KERNEL not in checkpoint.tensors:
+    first = ROOT_KERNEL if checkpoint.is_resnet else PATCH_KERNEL
+    if unknown or first not in checkpoint.tensors:
         raise CheckpointError(
-            "every tensor must have a place in a Vision Transformer of ours to be written in another layout.\n"
+            "every tensor must have a place in a model of ours to be written in another layout.\n"
             f"Received: {checkpoint.path} with {', '.join(unknown[:5]) or 'no patch embedding'}."
         )
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
+from keras_vit.resnets import ResNetConfig
 from keras_vit.weights.checkpoint import Checkpoint, read_checkpoint
 from keras_vit.weights.fetch import cache_dir
 from keras_vit.weights.fetch.from_hugging_face import check_json
@@ -23,8 +24,7 @@ def check_for(record: WeightsRecord) -> Callable[[Path], None]:
     def check(path):
         if differing := _differing(check_file(path), record):
             raise CheckpointError(
-                f"it must be {record.name!r} for ViT {record.variant}, and is another model: {differing}.\n"
-                f"Received: {path}."
+                f"it must be {record.name!r} for {record.model}, and is another model: {differing}.\nReceived: {path}."
             )
 
     return check
@@ -50,13 +50,24 @@ def check_cached(path):
 def _differing(checkpoint, record) -> str:
     """What differs, as `"classes: expected 1000, got 10"`; heads only if the file tells them."""
     config = record.config
+    if isinstance(config, ResNetConfig):
+        rows = list(zip(("stages", "width"), (config.stages, config.width), checkpoint.measured_resnet(), strict=True))
+        return _told([("ResNet", True, checkpoint.is_resnet), *rows, _classes(checkpoint, record)])
     names = ("patch size", "width", "blocks", "MLP", "ResNet stages")
     expected = (config.patch_size, config.hidden_size, config.num_layers, config.mlp_dim, config.resnet_stages)
     rows = list(zip(names, expected, checkpoint.measured(), strict=True))
-    rows.append(("classes", record.classes, checkpoint.classes or 0))
+    rows.append(_classes(checkpoint, record))
     rows.append(("heads", config.num_heads, checkpoint.num_heads or config.num_heads))
     if record.is_flexible:
         rows = rows[1:]
+    return _told([("ResNet", False, checkpoint.is_resnet), *rows])
+
+
+def _classes(checkpoint, record):
+    return "classes", record.classes, checkpoint.classes or 0
+
+
+def _told(rows) -> str:
     return ", ".join(f"{name}: expected {wanted}, got {found}" for name, wanted, found in rows if wanted != found)
 
 

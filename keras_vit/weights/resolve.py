@@ -10,6 +10,7 @@ import os
 import re
 from pathlib import Path
 
+from keras_vit.resnets import RESNETS
 from keras_vit.variants import VARIANTS
 from keras_vit.weights.fetch import fetch
 from keras_vit.weights.fetch.cache import sha256_of
@@ -18,6 +19,7 @@ from keras_vit.weights.fetch.remote import RemoteFile
 from keras_vit.weights.file_checks import check_file, check_for
 from keras_vit.weights.hub import RECORDS, WeightsRecord, find_weights
 from keras_vit.weights.hub.augreg import looks_like_augreg
+from keras_vit.weights.hub.records import model_named
 from keras_vit.weights.reader import CheckpointError
 
 _SUFFIXES = (".npz", ".safetensors")
@@ -38,7 +40,7 @@ def find_file(weights, variant: str | None, *, sha256: str | None = None) -> Wei
     Args:
         weights: a name of the table or an AugReg file name, `"hf:owner/repository"`, an https URL, the path of
             a file, or a folder: of a mirror (the file of `variant` is taken) or with a `model.safetensors`.
-        variant: a key of `VARIANTS`, or `None` for an architecture that is none of them.
+        variant: a key of `VARIANTS` or `RESNETS`, or `None` for an architecture that is none of them.
         sha256: hexadecimal digest that the file must have.
 
     Raises:
@@ -122,7 +124,7 @@ def _known(variant, weights):
     if variant is None:
         raise ValueError(
             "published weights belong to the published variants, and this architecture is none of them.\n"
-            f"Received: weights={weights!r}. The variants are {', '.join(VARIANTS)}."
+            f"Received: weights={weights!r}. The variants are {', '.join((*VARIANTS, *RESNETS))}."
         )
     return variant
 
@@ -153,7 +155,7 @@ def _from_folder(folder, variant, sha256):
     if len(found) != 1:
         files = ", ".join(sorted(path.relative_to(folder).as_posix() for path in found)) or "no such file"
         raise ValueError(
-            f"a folder as `weights` must hold one file of ViT {variant}: a mirror's part such as "
+            f"a folder as `weights` must hold one file of {model_named(variant)}: a mirror's part such as "
             f"vit_models/imagenet21k, or a model.safetensors.\nReceived: {folder} with {files}. Pass the file."
         )
     ((path, known),) = found.items()

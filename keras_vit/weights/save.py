@@ -9,18 +9,19 @@ from keras import ops
 
 from keras_vit.annotations import FilePath
 from keras_vit.checks import check_choice
+from keras_vit.layers import BiTRoot
 from keras_vit.model.precision import is_quantized
 from keras_vit.model.stations import computed_fields, layer_named, position_layers, weight_paths
 from keras_vit.weights.checkpoint import TABLE, Checkpoint
-from keras_vit.weights.convert import write_checkpoint
+from keras_vit.weights.convert import check_architecture, write_checkpoint
 from keras_vit.weights.dialects import DIALECTS
 from keras_vit.weights.reader import CheckpointError
 
 
 def save_checkpoint(
-    model: keras.Model, path: FilePath, dialect: str = "official", *, labels: Sequence[str] | None = None
+    model: keras.Model, path: FilePath, dialect: str | None = None, *, labels: Sequence[str] | None = None
 ) -> Path:
-    """Writes the weights as the official code, big_vision, timm or transformers reads them.
+    """Writes the weights as the official code, big_vision, timm, transformers or BiT's code reads them.
 
     The file appears under its name only when it is whole. What the layout has no place for (the grid of a
     position table, the activation, the preprocessing) is kept in a note that other readers pass over.
@@ -31,8 +32,9 @@ def save_checkpoint(
             also a folder, which then holds `model.safetensors` and the JSON that lets
             `timm.create_model("local-dir:folder", pretrained=True)` and transformers' `from_pretrained("folder")`
             open it.
-        dialect: `"official"`, names as published; `"linen"`, names of today's official code;
-            `"big_vision"`; `"timm"`; or `"huggingface"`, ViT or, for a distilled model, DeiT.
+        dialect: `"official"`, names as published, the default; `"linen"`, names of today's official code;
+            `"big_vision"`; `"timm"`; or `"huggingface"`, ViT or, for a distilled model, DeiT. Of a `ResNet` `"bit"`,
+            names as published, the default; or `"bit_paper"`, big_vision's.
         labels: names of the K classes in the order of the logits, each once, for the JSON of a folder: `id2label` and
             `label2id` of transformers, `label_names` of timm.
 
@@ -50,12 +52,17 @@ def save_checkpoint(
             another epsilon of LayerNorm, or pooling in another place; and of a folder, if its image processor cannot do
             what `model.preprocessing` does. That folder has a `PREPROCESSING.md` with the differences in grey levels.
     """
+    is_resnet = any(isinstance(layer, BiTRoot) for layer in model.layers)
+    dialect = ("bit" if is_resnet else "official") if dialect is None else dialect
     check_choice("dialect", dialect, DIALECTS)
+    check_architecture(dialect, is_resnet, repr(model.name))
     if is_quantized(model):
         raise CheckpointError(
             "no checkpoint has a place for the rounded kernels of a quantised model.\n"
             f"Received: {model.name!r}. Save it as .keras, or the model that it was made from here."
         )
+    if is_resnet:
+        return write_checkpoint(_resnet_checkpoint(model, dialect), path, dialect, labels)
     variables = weight_paths(model)
     block, positions = layer_named(model, "block_00"), layer_named(model, "position_embedding")
     if block is None or "patch_embedding/projection/kernel" not in variables:
@@ -77,6 +84,16 @@ def save_checkpoint(
         preprocessing=getattr(model, "preprocessing", None),
     )
     return write_checkpoint(checkpoint, path, dialect, labels)
+
+
+def _resnet_checkpoint(model, dialect):
+    return Checkpoint(
+        path=Path(model.name),
+        dialect=dialect,
+        tensors=_Values(weight_paths(model), None),
+        num_heads=None,
+        preprocessing=getattr(model, "preprocessing", None),
+    )
 
 
 class _Values(Mapping):

@@ -241,7 +241,7 @@ def test_path_must_be_one(model, fake):
 def test_other_models_are_refused(model, fake, tmp_path):
     features = keras.Model(model.input, model.get_layer("pooling").output)
     for other in (features, "B/16", None):
-        with pytest.raises(TypeError, match=r"`model` must be a VisionTransformer with one input.*\nReceived: "):
+        with pytest.raises(TypeError, match=r"must be a VisionTransformer or ResNet with one input.*\nReceived: "):
             export(other, tmp_path / "x.fake")
 
 

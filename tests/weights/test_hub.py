@@ -5,9 +5,10 @@ import collections
 import pytest
 from conftest import ROOT, run_python
 
+from keras_vit.resnets import RESNETS, ResNetConfig
 from keras_vit.variants import VARIANTS, ViTConfig
 from keras_vit.weights.hub import RECORDS, find_weights, list_weights
-from keras_vit.weights.hub.records import listed_size, parameter_count
+from keras_vit.weights.hub.records import listed_size, parameter_count, published_config
 
 # Parameters at 224 pixels with 1,000 classes, as the official models_test.py asserts them.
 OFFICIAL_COUNTS = {
@@ -35,6 +36,8 @@ def identity(record):
 def tensor_bytes(record):
     """Bytes of a record's tensors: the official count, corrected for positions, tokens, head and pre_logits."""
     config = record.config
+    if isinstance(config, ResNetConfig):  # whose counts test_resnets.py compares with timm's
+        return 4 * parameter_count(config, record.resolution, record.classes)
     width, grid = config.hidden_size, record.resolution // config.stride
     count = OFFICIAL_COUNTS[record.variant] - (width + 1) * 1000 + (width + 1) * record.classes
     count += (grid**2 - (224 // config.stride) ** 2) * width
@@ -51,7 +54,8 @@ def size_is_right(record):
     if record.bytes is None:
         return "not listed" in record.bytes_source and record.bytes_tolerance == 0
     copies = 3 if record.path == "vit_models/sam/ViT-S_16.npz" else 1  # Adam's moments beside the weights
-    headers = 400 * copies * (16 * record.config.num_layers + 180)  # at most, of a hybrid's arrays
+    arrays = 16 * getattr(record.config, "num_layers", 40) + 180  # at most, of a hybrid's or a ResNet's
+    headers = 400 * copies * arrays
     surplus = record.bytes - copies * tensor_bytes(record)
     return -record.bytes_tolerance <= surplus <= record.bytes_tolerance + headers
 
@@ -74,7 +78,7 @@ def test_listed_size_is_true_within_half_its_last_digit_or_a_tenth_of_a_mebibyte
 
 def test_every_record_is_a_valid_configuration_that_its_resolution_fits():
     for record in RECORDS:
-        assert isinstance(record.config, ViTConfig), identity(record)
+        assert isinstance(record.config, ResNetConfig if record.variant in RESNETS else ViTConfig), identity(record)
         assert record.resolution % record.config.stride == 0, identity(record)
         assert record.preprocessing.image_size == (record.resolution, record.resolution), identity(record)
 
@@ -106,7 +110,7 @@ def test_url_is_https_and_ends_in_the_path():
 
 def test_fields_are_those_that_differ_from_the_variant():
     for record in RECORDS:
-        assert all(getattr(VARIANTS[record.variant], field) != value for field, value in record.fields)
+        assert all(getattr(published_config(record.variant), field) != value for field, value in record.fields)
 
 
 def test_names_are_unique_per_variant_and_paths_are_unique():
@@ -119,7 +123,7 @@ def test_paths_are_safe_places_below_a_folder():
         parts = record.path.split("/")
         assert "\\" not in record.path
         assert not {"", ".", ".."} & set(parts)
-        assert parts[0] in ("vit_models", "big_vision", "hf")
+        assert parts[0] in ("vit_models", "big_vision", "bit_models", "hf")
 
 
 def test_sets_are_whole():
@@ -143,6 +147,9 @@ def test_sets_are_whole():
         "deit-imagenet2012-384": 1,
         "deit-distilled-imagenet2012": 3,
         "deit-distilled-imagenet2012-384": 1,
+        **{f"bit-{data}": 6 for data in ("imagenet2012", "imagenet21k", "imagenet21k+imagenet2012")},
+        **{f"bit-distilled-imagenet2012-{side}": 1 for side in (160, 224)},
+        **{f"bit-teacher-imagenet21k+imagenet2012-{side}": 1 for side in (224, 384)},
     }
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from keras_vit.weights.dialects import big_vision, huggingface, official, timm
+from keras_vit.weights.dialects import big_vision, bit, huggingface, official, timm
 from keras_vit.weights.reader import CheckpointError
 
 # Where a trainer or a two-tower model puts the weights, most specific first.
@@ -23,9 +23,14 @@ class Dialect:
 
     suffix: str
     software: str
-    activation: str
-    layer_norm_epsilon: float
-    resize_method: str  # of a position table that it has loaded, at another resolution
+    activation: str = ""  # of a Vision Transformer's layouts, as the rest
+    layer_norm_epsilon: float = 0.0
+    resize_method: str = "align_corners"  # of a position table that it has loaded, at another resolution
+
+    @property
+    def is_resnet(self) -> bool:
+        """Whether it is a layout of ResNet baselines; else it is one of Vision Transformers."""
+        return not self.activation
 
 
 DIALECTS = {
@@ -35,6 +40,8 @@ DIALECTS = {
     "timm": Dialect(".safetensors", "timm", "gelu", 1e-6, "bicubic_antialias"),
     # transformers' own default is 1e-12, but DeiT and AugReg files were trained with 1e-6 and say so nowhere.
     "huggingface": Dialect(".safetensors", "transformers", "gelu", 1e-6, "bicubic"),
+    "bit": Dialect(".npz", "BiT's code"),
+    "bit_paper": Dialect(".npz", "big_vision"),
 }
 _SAME_EPSILON = 1e-6  # so that 1e-6 and 1e-12 are one: they move logits by some 1e-5
 
@@ -56,6 +63,8 @@ def recognise(kind: str, names) -> tuple[str, str] | None:
         if timm.recognise(names):
             return "timm", ""
         return ("huggingface", "") if huggingface.recognise(names) else None
+    if (found := _recognise_resnet(names)) is not None:
+        return found
     prefix = next((prefix for prefix in _NPZ_PREFIXES if f"{prefix}embedding/kernel" in names), None)
     if prefix is None:
         return None
@@ -63,6 +72,14 @@ def recognise(kind: str, names) -> tuple[str, str] | None:
     if big_vision.recognise(names):
         return "big_vision", prefix
     return ("linen" if any("/MlpBlock_0/" in name for name in names) else "official"), prefix
+
+
+def _recognise_resnet(names):
+    for prefix in (*(f"{prefix}{bit.PREFIX}" for prefix in _NPZ_PREFIXES), *_NPZ_PREFIXES):
+        below = {name.removeprefix(prefix) for name in names if name.startswith(prefix)}
+        if dialect := bit.recognise(below):
+            return dialect, prefix
+    return None
 
 
 def weights_among(dialect: str, prefix: str, names) -> list[str]:
@@ -76,6 +93,8 @@ def to_ours(
 ) -> tuple[dict[str, np.ndarray], int | None]:
     """`{name in the file: array}` to `{our path: array}` and A, the number of heads, where the file tells it."""
     arrays = {name.removeprefix(prefix): array for name, array in arrays.items()}
+    if DIALECTS[dialect].is_resnet:
+        return bit.from_bit(arrays, dialect), None
     if dialect == "big_vision":
         return big_vision.from_big_vision(arrays, num_patches)
     if dialect == "timm":
@@ -93,6 +112,8 @@ def to_theirs(
     Raises:
         CheckpointError: if the layout has no place for a weight, or needs the number of heads.
     """
+    if DIALECTS[dialect].is_resnet:
+        return bit.to_bit(tensors, dialect)
     if dialect == "timm":
         return timm.to_timm(tensors)
     if dialect == "huggingface":

@@ -6,15 +6,18 @@
 import html
 
 from keras_vit.checks import check_choice, did_you_mean
-from keras_vit.variants import BUILDERS, VARIANTS, builder_name
+from keras_vit.resnets import RESNETS
+from keras_vit.variants import BUILDERS, VARIANTS
+from keras_vit.variants import builder_name as vit_builder_name
 from keras_vit.weights.hub.augreg import augreg_record, looks_like_augreg
+from keras_vit.weights.hub.bit_records import BIT_RECORDS
 from keras_vit.weights.hub.hugging_face_records import HUGGING_FACE_RECORDS
 from keras_vit.weights.hub.published import GOOGLE_RECORDS
 from keras_vit.weights.hub.records import WeightsRecord
 
 __all__ = ["RECORDS", "WeightsRecord", "WeightsTable", "find_weights", "list_weights"]
 
-RECORDS: tuple[WeightsRecord, ...] = GOOGLE_RECORDS + HUGGING_FACE_RECORDS
+RECORDS: tuple[WeightsRecord, ...] = GOOGLE_RECORDS + BIT_RECORDS + HUGGING_FACE_RECORDS
 _ALIASES = {
     "imagenet21k+imagenet2012-384": "imagenet21k+imagenet2012",
     "augreg-imagenet21k+imagenet2012": "augreg-imagenet21k+imagenet2012-384",
@@ -30,12 +33,12 @@ def find_weights(name: str, variant: str) -> WeightsRecord:
     Args:
         name: as in the table (`list_weights`), a published AugReg file name with or without `.npz`, or
             `"hf:owner/repository"` of a repository in the table.
-        variant: a key of `keras_vit.VARIANTS`, e.g. `"B/16"`.
+        variant: a key of `keras_vit.VARIANTS`, e.g. `"B/16"`, or of `keras_vit.RESNETS`.
 
     Raises:
         ValueError: for a name that is unknown, or not of this variant; it lists the nearest names.
     """
-    check_choice("variant", variant, VARIANTS)
+    check_choice("variant", variant, (*VARIANTS, *RESNETS))
     if not isinstance(name, str):
         raise TypeError(f"the name of published weights must be a string.\nReceived: {name!r}.")
     record = _BY_NAME.get((_ALIASES.get(name, name), variant))
@@ -75,12 +78,18 @@ def near(name: str, names) -> str:
 
 def variant_of(model: str) -> str:
     """The variant of a builder's name or a variant's own; ValueError for another, with the nearest."""
-    if model not in (*BUILDERS, *VARIANTS):
+    known = (*BUILDERS, *VARIANTS, *RESNETS)
+    if model not in known:
         raise ValueError(
-            "`model` must be one of the builders, as 'ViTB16', or of the variants, as 'B/16'.\n"
-            f"Received: model={model!r}.{near(str(model), (*BUILDERS, *VARIANTS))}"
+            "`model` must be one of the builders, as 'ViTB16' or 'R50x1', or of the variants, as 'B/16'.\n"
+            f"Received: model={model!r}.{near(str(model), known)}"
         )
     return BUILDERS.get(model, model)
+
+
+def builder_name(variant: str) -> str:
+    """The builder of a variant: `"ViTB16"` for `"B/16"`; that of a ResNet has its name."""
+    return variant if variant in RESNETS else vit_builder_name(variant)
 
 
 class WeightsTable(tuple):
@@ -117,7 +126,7 @@ def list_weights(model: str | None = None) -> WeightsTable:
     """The published checkpoints as a table.
 
     Args:
-        model: a builder's name as `"ViTB16"`, a variant as `"B/16"`, or `None` for all.
+        model: a builder's name as `"ViTB16"` or `"R50x1"`, a variant as `"B/16"`, or `None` for all.
 
     Raises:
         ValueError: for an unknown model; it lists the nearest.

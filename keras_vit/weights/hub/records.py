@@ -9,6 +9,7 @@ import urllib.parse
 from typing import Any
 
 from keras_vit.preprocessing import Preprocessing
+from keras_vit.resnets import RESNETS, ResNetConfig
 from keras_vit.variants import VARIANTS, ViTConfig
 
 _UNITS = {"MiB": 2**20, "GiB": 2**30}
@@ -23,7 +24,7 @@ class WeightsRecord:
 
     Args:
         name: what users write in `weights=`, e.g. `"imagenet21k"`.
-        variant: a key of `keras_vit.VARIANTS`, e.g. `"B/16"`.
+        variant: a key of `keras_vit.VARIANTS`, e.g. `"B/16"`, or of `keras_vit.RESNETS`.
         url: where it is published, https.
         path: its place in a cache or mirror: the bucket's own path, or `hf/<owner>/<repository>/<file>`.
         bytes: size of the file, or `None` if no source tells.
@@ -63,14 +64,29 @@ class WeightsRecord:
     note: str = ""
 
     @property
-    def config(self) -> ViTConfig:
-        """The variant's `ViTConfig` with this checkpoint's `fields`."""
-        return dataclasses.replace(VARIANTS[self.variant], **dict(self.fields))
+    def config(self) -> ViTConfig | ResNetConfig:
+        """The variant's config with this checkpoint's `fields`."""
+        return dataclasses.replace(published_config(self.variant), **dict(self.fields))
+
+    @property
+    def model(self) -> str:
+        """What it is the weights of, for messages: `"ViT B/16"` or `"R50x1"`."""
+        return model_named(self.variant)
 
     @property
     def is_flexible(self) -> bool:
         """Whether it is made for patches of any size, so that its kernel need not have the variant's."""
         return self.resize_method is not None  # FlexiViT alone resizes its positions in every pass
+
+
+def published_config(variant: str) -> ViTConfig | ResNetConfig:
+    """The config of a key of `VARIANTS` or `RESNETS`."""
+    return RESNETS[variant] if variant in RESNETS else VARIANTS[variant]
+
+
+def model_named(variant: str | None) -> str:
+    """A key of `VARIANTS` or `RESNETS` in words: `"ViT B/16"` or `"R50x1"`."""
+    return variant if variant in RESNETS else f"ViT {variant}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,19 +111,24 @@ def unknown_size(reason: str) -> FileSize:
     return FileSize(None, 0, reason)
 
 
-def computed_size(config: ViTConfig, resolution: int, classes: int, uncertain_parameters: int = 0) -> FileSize:
+def computed_size(
+    config: ViTConfig | ResNetConfig, resolution: int, classes: int, uncertain_parameters: int = 0
+) -> FileSize:
     """The size of a float32 file of these tensors; `uncertain_parameters` may or may not be in it."""
     parameters = parameter_count(config, resolution, classes) + uncertain_parameters / 2
-    size = 4 * parameters + _BYTES_BESIDE_AN_ARRAY * (16 * config.num_layers + 10)
+    arrays = 10 * sum(config.stages) if isinstance(config, ResNetConfig) else 16 * config.num_layers + 10
+    size = 4 * parameters + _BYTES_BESIDE_AN_ARRAY * arrays
     tolerance = _COMPUTED_TOLERANCE * size + 2 * uncertain_parameters
     return FileSize(round(size), round(tolerance), "computed from its tensors in float32")
 
 
-def parameter_count(config: ViTConfig, resolution: int, classes: int) -> int:
+def parameter_count(config: ViTConfig | ResNetConfig, resolution: int, classes: int) -> int:
     """Numbers in a checkpoint for square images of `resolution` pixels; 0 `classes` is no head.
 
-    Source: the shapes of arXiv:2010.11929, section 3.1, as the official code stores them.
+    Source: the shapes of arXiv:2010.11929, section 3.1, as the official code stores them; BiT's of a `ResNetConfig`.
     """
+    if isinstance(config, ResNetConfig):
+        return _bit(config) + (config.features + 1) * classes
     width, mlp_dim = config.hidden_size, config.mlp_dim
     channels, count = (3, 0) if config.resnet_stages is None else _resnet(config)
     height, breadth = config.grid(resolution, resolution)
@@ -135,6 +156,19 @@ def _resnet(config) -> tuple[int, int]:
     return channels, count
 
 
+def _bit(config) -> int:
+    """Parameters of a ResNet baseline without its head; its norms stand before the convolutions."""
+    channels, count = config.width, 7 * 7 * 3 * config.width + 2 * config.features
+    for stage, units in enumerate(config.stages):
+        inner = config.width * 2**stage
+        for unit in range(units):
+            count += 2 * channels + 4 * inner + channels * inner + 13 * inner**2
+            if unit == 0:
+                count += 4 * channels * inner
+            channels = 4 * inner
+    return count
+
+
 def make_record(
     name,
     variant,
@@ -154,8 +188,9 @@ def make_record(
 ) -> WeightsRecord:
     """A record from what cannot be derived: url, size, head and the differing `fields` follow where left out."""
     resolution = preprocessing.image_size[0]
-    differing = tuple((key, value) for key, value in fields.items() if getattr(VARIANTS[variant], key) != value)
-    config = dataclasses.replace(VARIANTS[variant], **dict(differing))
+    usual = published_config(variant)
+    differing = tuple((key, value) for key, value in fields.items() if getattr(usual, key) != value)
+    config = dataclasses.replace(usual, **dict(differing))
     size = size or computed_size(config, resolution, classes)
     return WeightsRecord(
         name=name,
@@ -184,7 +219,7 @@ def squash(resolution: int, antialias: bool = False) -> Preprocessing:
     return Preprocessing(image_size=(resolution, resolution), antialias=antialias)
 
 
-def area_crop(resolution: int, resized: int) -> Preprocessing:
+def area_crop(resolution: int, resized: float) -> Preprocessing:
     """big_vision's `resize_small(resized)|central_crop(resolution)`, whose resize averages areas."""
     return Preprocessing(
         (resolution, resolution),

@@ -1,0 +1,77 @@
+"""The ResNet baseline: layers wired into one functional `keras.Model` by a `ResNetConfig`.
+
+Section 4.1 of arXiv:2010.11929, "ResNet (BiT)". Every station is a layer of the graph that can be reached by name:
+`resnet_root`, `resnet_stage_1_unit_1`, ..., `resnet_norm`, `resnet_relu`, `pooling`, `head`.
+"""
+
+from typing import ClassVar
+
+import keras
+
+from keras_vit import layers
+from keras_vit.layers.bit import NORM_EPSILON
+from keras_vit.layers.resnet import group_norm
+from keras_vit.model.image_model import ImageModel
+from keras_vit.model.wiring import classifier, record_for
+from keras_vit.preprocessing import Preprocessing
+from keras_vit.resnets import ResNetConfig
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class ResNet(ImageModel):
+    """A functional model that knows its `config`, its `preprocessing` and where its weights came from.
+
+    Made by `build_resnet` and the builders. It is saved and loaded as every Keras model, with `keras_vit` imported.
+
+    Attributes:
+        config: the `ResNetConfig`.
+        preprocessing: the `Preprocessing` record; call it to prepare images.
+        weights_report: one line for each adaptation that loading made, as a new head.
+
+    Call arguments:
+        inputs: `(B, H, W, C)` floats, prepared by `preprocessing`.
+
+    Returns:
+        Logits `(B, K)`; without a top `(B, D)`.
+    """
+
+    config_class: ClassVar[type] = ResNetConfig
+    config: ResNetConfig
+
+
+def wire_resnet(images, config, head, name, preprocessing=None) -> ResNet:
+    """The model from `images`, a Keras tensor, to logits or representation.
+
+    Args:
+        images: `(B, H, W, C)`.
+        config: a `ResNetConfig`.
+        head: a `Head`.
+        name: of the model.
+        preprocessing: the record that belongs to the weights; by default BiT's.
+    """
+    x = _stages(layers.BiTRoot(config.width, name="resnet_root")(images), config)  # (B, h, w, D)
+    x = group_norm(None, "resnet_norm", epsilon=NORM_EPSILON)(x)
+    x = keras.layers.Activation("relu", name="resnet_relu")(x)
+    x = keras.layers.GlobalAveragePooling2D(data_format="channels_last", name="pooling")(x)  # (B, D)
+    if head.classes:
+        x = classifier(head, "head", head.activation)(x)  # (B, K)
+    sources = keras.utils.get_source_inputs(images)
+    return ResNet(
+        sources[0] if len(sources) == 1 else sources,
+        x,
+        name=name,
+        config=config,
+        preprocessing=record_for(images.shape[1:], preprocessing or Preprocessing()),
+    )
+
+
+def _stages(x, config):
+    for stage, units in enumerate(config.stages, start=1):
+        for unit in range(1, units + 1):
+            x = layers.BiTUnit(
+                config.width * 2 ** (stage - 1),
+                strides=2 if unit == 1 and stage > 1 else 1,
+                projection=unit == 1,
+                name=f"resnet_stage_{stage}_unit_{unit}",
+            )(x)
+    return x

@@ -1,0 +1,143 @@
+"""From names and files to the ResNet baselines of arXiv:2010.11929: `build_resnet`, and a builder for every one.
+
+The signature is that of `keras_vit.build`, without what only a Vision Transformer has.
+"""
+
+import dataclasses
+from collections.abc import Callable
+
+import keras
+
+from keras_vit.annotations import FilePath, Shape, Tensor
+from keras_vit.builders import (
+    DEFAULT_CLASSES,
+    builders_by,
+    check_top,
+    check_weights_arguments,
+    given_input,
+    read_source,
+)
+from keras_vit.model.deferred import deferred_variables
+from keras_vit.model.resnet import ResNet, wire_resnet
+from keras_vit.model.wiring import DEFAULT_IMAGE_SIZE, Head, check_input_shape
+from keras_vit.resnets import RESNETS, ResNetConfig, resnet
+from keras_vit.weights.load import fill
+from keras_vit.weights.reader import CheckpointError
+from keras_vit.weights.resolve import find_file
+
+
+def build_resnet(
+    config: ResNetConfig | str,
+    include_top: bool = True,
+    weights: FilePath | None = None,
+    input_tensor: Tensor = None,
+    input_shape: Shape | None = None,
+    classes: int | None = None,
+    classifier_activation: str | Callable[[Tensor], Tensor] | None = None,
+    name: str | None = None,
+    sha256: str | None = None,
+    strict: bool = False,
+) -> ResNet:
+    """Builds a ResNet baseline: pre-activation bottlenecks with GroupNorm and standardised kernels.
+
+    Args:
+        config: a `ResNetConfig`, or the name of a model of the papers as `"R50x1"`.
+        include_top: whether to end in a classifier; else the output is the representation, and `classes` and
+            `classifier_activation` are ignored, as in `keras.applications`.
+        weights: `None` for random initialisation, or a published name as `"bit-imagenet21k"`
+            (`keras_vit.list_weights` has them), an https URL, or the path of a file or of a mirror's folder. `classes`,
+            `input_shape` and preprocessing follow the file and its record where they are left open.
+        input_tensor: a Keras tensor to build upon instead of a new input.
+        input_shape: `(H, W, C)` of any sides; H and W may be `None`. By default 224 x 224 x 3, or what the weights
+            were trained at.
+        classes: K. By default the file's, or 1,000 without one. Another number than the file's gets a new
+            zero-initialised head.
+        classifier_activation: of the head, as `"softmax"`; by default the outputs are logits.
+        name: of the model.
+        sha256: hexadecimal digest that the file of `weights` must have.
+        strict: whether to refuse weights that must be adapted in any way, as by a new head.
+
+    Returns:
+        A `ResNet`.
+
+    Raises:
+        ValueError: for arguments that are wrong or contradict each other.
+        TypeError: for an argument of the wrong type.
+        FileNotFoundError: if `weights` is a path and nothing is there.
+        CheckpointError: (a `ValueError`) if the file cannot be read, does not fit, or has another `sha256`.
+        DownloadError: (an `OSError`) if the file cannot be brought; it says how to bring it by hand.
+
+    Source: arXiv:2010.11929, section 4.1, "ResNet (BiT)"; arXiv:1912.11370.
+    """
+    name = name or (f"resnet_{config}".lower() if isinstance(config, str) else "resnet")
+    known = _resolve_config(config)
+    classes = check_top(include_top, classes, classifier_activation)
+    check_weights_arguments(weights, sha256, strict)
+    head = Head(classes, classifier_activation) if include_top else Head(0, None)
+    if weights is None:
+        head = dataclasses.replace(head, classes=DEFAULT_CLASSES if head.classes is None else head.classes)
+        return wire_resnet(_input(input_tensor, input_shape, known), known, head, name)
+    source = find_file(weights, published_resnet(known), sha256=sha256)
+    checkpoint = read_source(source, is_resnet=True)
+    head, changed = _follow_head(checkpoint, head)
+    inputs = _input(input_tensor, input_shape, known, checkpoint)
+    with deferred_variables():
+        model = wire_resnet(inputs, known, head, name, checkpoint.preprocessing)
+    model.weights_report = fill(
+        model,
+        checkpoint,
+        set_aside=changed,
+        fresh=changed if head.classes else (),
+        strict=strict,
+        deferred=True,
+        preprocessing=checkpoint.preprocessing,
+    )
+    return model
+
+
+def _resolve_config(config) -> ResNetConfig:
+    if isinstance(config, str):
+        return resnet(config)
+    if not isinstance(config, ResNetConfig):
+        raise TypeError(f"`config` must be a ResNetConfig or the name of a model.\nReceived: config={config!r}")
+    return config
+
+
+def published_resnet(config: ResNetConfig) -> str | None:
+    """The name of the model of the papers with this config, or `None`."""
+    return next((name for name, known in RESNETS.items() if known == config), None)
+
+
+def _follow_head(checkpoint, head):
+    """The head, with as many classes as the file's where they are open, and the layers that are not the file's."""
+    if head.classes is None and checkpoint.classes is None:
+        raise CheckpointError(
+            "the checkpoint has no head, so `classes` must be given, or `include_top=False`.\n"
+            f"Received: {checkpoint.path}, classes=None."
+        )
+    if head.classes in (None, checkpoint.classes):
+        return dataclasses.replace(head, classes=checkpoint.classes), ()
+    return head, ("head",)
+
+
+def _input(input_tensor, input_shape, config, checkpoint=None):
+    if input_tensor is not None:
+        return given_input(input_tensor, input_shape, config)
+    if input_shape is None:
+        size = (DEFAULT_IMAGE_SIZE, DEFAULT_IMAGE_SIZE) if checkpoint is None else checkpoint.image_size
+        channels = 3 if checkpoint is None else checkpoint.channels or 3
+        input_shape = (*(size or (DEFAULT_IMAGE_SIZE, DEFAULT_IMAGE_SIZE)), channels)
+    return keras.Input(check_input_shape(input_shape, config), name="images")
+
+
+_builder = builders_by(build_resnet, "ResNet", str)
+
+R50x1 = _builder("R50x1")
+R50x2 = _builder("R50x2")
+R50x3 = _builder("R50x3")
+R101x1 = _builder("R101x1")
+R101x3 = _builder("R101x3")
+R152x1 = _builder("R152x1")
+R152x2 = _builder("R152x2")
+R152x4 = _builder("R152x4")
+R200x3 = _builder("R200x3")
