@@ -19,6 +19,8 @@ LAYERS = {
     "StdConv2D": {"filters": 6, "kernel_size": 3, "strides": 2, "padding": "same", "use_bias": False},
     "ResNetRoot": {"width": 64},
     "ResNetUnit": {"filters": 32, "strides": 2, "projection": True},
+    "BiTRoot": {"width": 64},
+    "BiTUnit": {"filters": 32, "strides": 2, "projection": True},
     "PatchEmbedding": {"hidden_size": 12, "patch_size": 4},
     "ClassToken": {},
     "AddPositionEmbs": {

@@ -95,7 +95,7 @@ def test_shuffled_data_is_shuffled_as_without_the_look(model):
 
 def test_array_that_devices_cannot_share_is_refused_at_once(model, monkeypatch):
     monkeypatch.setattr(first_look, "spread_over", lambda: 2)
-    monkeypatch.setattr("keras_vit.model.vision_transformer.looked_at", lambda *_: pytest.fail("began"))
+    monkeypatch.setattr("keras_vit.model.image_model.looked_at", lambda *_: pytest.fail("began"))
     x = images(21, 20, 28, 3)
     with pytest.raises(ValueError, match=r"(?s)multiple of the devices.*21 images in batches of 8, on 2 devices"):
         model.fit(x, np.zeros(21), 8)

@@ -103,7 +103,7 @@ def test_student_answers_logits():
 def test_file_that_was_compiled_so_is_loaded_with_a_warning(tmp_path, monkeypatch):
     model = make_tiny(num_layers=1)
     with monkeypatch.context() as patch:
-        patch.setattr("keras_vit.model.vision_transformer.check_reads_outputs", lambda *_: None)
+        patch.setattr("keras_vit.model.image_model.check_reads_outputs", lambda *_: None)
         model.compile("sgd", "sparse_categorical_crossentropy")
     model.save(tmp_path / "model.keras")
     with pytest.warns(UserWarning, match="loaded, but not compiled as its file says: the model answers logits"):
