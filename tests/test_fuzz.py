@@ -131,7 +131,8 @@ def check_whole_life(arguments, folder):
     wide = images(2, *shape)
     scale = 1 + np.abs(numpy(moved(wide))).max()
     np.testing.assert_allclose(numpy(moved(wide)), numpy(anywhere(wide)), atol=1e-5 * scale)
-    export_to_onnx(model, folder / "model.onnx")
+    if len(model.output_shape) == 2:  # others are refused, as `test_export` has it
+        export_to_onnx(model, folder / "model.onnx")
     if None in model.output_shape[1:]:
         return
     before = model.get_weights()
@@ -168,7 +169,8 @@ def test_many_valid_arguments_build_a_model_of_the_closed_form_size(arguments):
 
 
 @pytest.mark.slow
-@settings(max_examples=60, **SETTINGS)
+@pytest.mark.timeout(1800)
+@settings(max_examples=40, **SETTINGS)
 @given(arguments=valid)
 def test_any_options_give_a_model_that_is_saved_resized_exported_and_trained(arguments, tmp_path):
     check_whole_life(arguments, tmp_path)
