@@ -31,6 +31,7 @@ from keras_vit.exporting.export import export
 from keras_vit.exporting.report import ExportError, ExportReport
 from keras_vit.hosts.layout import check_layout, layout_map
 from keras_vit.images.read import read_image
+from keras_vit.masked_patches import MaskedPatchPrediction
 from keras_vit.model.freezing import freeze
 from keras_vit.model.lora import add_lora, merge_lora
 from keras_vit.model.twins import with_input_shape
@@ -149,4 +150,6 @@ __all__ = [
     # training by a teacher
     "Distiller",
     "DistillationLoss",
+    # training without labels
+    "MaskedPatchPrediction",
 ]

@@ -29,7 +29,7 @@ TIERS = [
     {"recipes", "datasets", "keras_private", "resizing", "resuming"},
     {"layers", "preprocessing", "augmentation", "images"},
     {"model", "data"},
-    {"weights", "evaluation", "distillation", "training", "analysis"},
+    {"weights", "evaluation", "distillation", "masked_patches", "training", "analysis"},
     {"builders", "exporting"},
     {"hosts"},
     {"runs"},
