@@ -82,6 +82,7 @@ class MaskedPatchPrediction(ReplicatedModel, keras.Model):
         self.corruption = corruption
         self.target = target
         self.accumulation_steps = 1
+        self._mean = _MeanOverImages(name="mean_over_images", dtype="float32")
         self.accuracy = keras.metrics.Mean(name="accuracy") if target in CELLS else None
 
     @property
@@ -145,9 +146,7 @@ class MaskedPatchPrediction(ReplicatedModel, keras.Model):
             losses = ops.square(predictions - targets)
         hidden = ops.cast(y_pred["hidden"], "float32")  # (B, N)
         losses = ops.sum(_mean_of_each(losses) * hidden, axis=1) / ops.sum(hidden, axis=1)  # (B,)
-        if sample_weight is not None:
-            losses = losses * ops.reshape(ops.cast(sample_weight, "float32"), (-1,))
-        return ops.mean(losses)
+        return self._mean(losses, losses, sample_weight=sample_weight)
 
     def compute_metrics(self, x: Tensor, y: Tensor, y_pred: Tensor, sample_weight: Tensor = None) -> dict[str, Tensor]:
         """Of colours the accuracy over all hidden patches."""
@@ -277,6 +276,13 @@ def _shape_of(target, model) -> tuple[int, ...]:
         return (side, side, channels)
     parts = CELLS[target] ** 2
     return (*((parts,) if parts > 1 else ()), LEVELS**channels)
+
+
+class _MeanOverImages(keras.losses.Loss):
+    """The mean of a number for each image, as Keras takes that of a loss: by sample weights, and over all devices."""
+
+    def call(self, y_true, y_pred):
+        return y_pred
 
 
 class _EveryToken(keras.layers.Layer):

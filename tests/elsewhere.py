@@ -27,6 +27,7 @@ CHECKS = {
         "sharded checkpoints": "test_checkpoints.sharded_here",
         "views and donations": "test_checkpoints.views_and_donations",
         "looked inside": "test_attention_maps.looked_inside",
+        "masked patches": "test_masked_patches.told_here",
     },
     "torch": {"logits": "test_backends.predictions", "looked inside": "test_attention_maps.looked_inside"},
     "two devices": {
@@ -35,6 +36,7 @@ CHECKS = {
         "refusals": "test_replicas.refusals",
         "reloaded": "test_replicas.reloaded",
         "distilled": "test_replicas.distilled",
+        "masked patches": "test_replicas.masked",
         "recomputed": "test_replicas.recomputed",
         "wrapped": "test_replicas.wrapped",
         "parts of sums": "test_replicas.parts_of_sums",

@@ -250,6 +250,25 @@ def test_micro_batches_take_the_step_of_the_whole_batch(jit_compile):
     np.testing.assert_allclose(found[0], found[1], atol=1e-5)  # sums in another order
 
 
+def told_here():
+    """Losses on this backend: as training begins and goes on, and by micro-batches, where all is hidden alike."""
+    x, shown = images(6, *SIZE), []
+    for parts in (1, 3):
+        masked = make(compiled=False, rate=1.0, mask_share=1.0, random_share=0.0)
+        masked.corruption.mask_token.assign(np.linspace(-1, 1, 12).reshape(1, 1, 12))  # backends draw differently
+        masked.compile(keras.optimizers.Adam(0.01), accumulation_steps=parts, jit_compile=False)
+        shown.append(masked.fit(x, epochs=4, shuffle=False, verbose=0).history["loss"])
+    return shown
+
+
+@pytest.mark.elsewhere("jax", "masked patches")
+def test_jax_learns_as_tensorflow_does(found):
+    for here, there in zip(told_here(), found, strict=True):
+        np.testing.assert_allclose(here, there, rtol=1e-5)  # float32 after four steps
+    np.testing.assert_allclose(*found, rtol=1e-5)
+    assert found[0][-1] < found[0][0] == pytest.approx(np.log(512), rel=1e-6)
+
+
 @pytest.mark.parametrize("policy", ["mixed_bfloat16", "mixed_float16"])
 def test_mixed_precision_trains_with_predictions_in_float32(policy):
     keras.config.set_dtype_policy(policy)
