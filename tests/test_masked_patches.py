@@ -190,7 +190,7 @@ def test_accuracy_is_that_of_hidden_patches():
     np.testing.assert_allclose(numpy(found), known[hidden].mean(), rtol=1e-6)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["token", "map", "distilled", "hybrid", "rematerialised"])
 def test_what_is_on_the_way_to_the_predictions_learns_and_heads_stay(kind):
     model = make_tiny(**KINDS[kind])
     masked = make(model=model, compiled=False)
@@ -291,6 +291,17 @@ def test_saved_pretraining_goes_on_where_it_stopped(tmp_path):
     again.corruption.seed_generator.state.assign(numpy(masked.corruption.seed_generator.state))
     first, second = (each.fit(x, epochs=2, shuffle=False, verbose=0).history["loss"] for each in (masked, again))
     np.testing.assert_allclose(first, second, rtol=1e-5)
+
+
+def test_checkpoints_resume_to_the_numbers_of_a_run_that_was_not_stopped(tmp_path):
+    def losses(epochs, *callbacks):
+        masked = make()
+        history = masked.fit(images(4, *SIZE), epochs=epochs, shuffle=False, verbose=0, callbacks=[*callbacks]).history
+        return history["loss"]
+
+    started = losses(1, keras_vit.Checkpoints(tmp_path / "run", every_steps=1))
+    resumed = losses(3, keras_vit.Checkpoints(tmp_path / "run", every_steps=1))
+    assert started + resumed == losses(3)
 
 
 def test_pretrained_file_starts_a_classifier(tmp_path):
