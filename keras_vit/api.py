@@ -32,6 +32,7 @@ from keras_vit.exporting.export import export
 from keras_vit.exporting.report import ExportError, ExportReport
 from keras_vit.hosts.layout import check_layout, layout_map
 from keras_vit.images.read import read_image
+from keras_vit.masked_patches import MaskedPatchPrediction
 from keras_vit.model.freezing import freeze
 from keras_vit.model.lora import add_lora, merge_lora
 from keras_vit.model.resnet import ResNet
@@ -178,4 +179,6 @@ __all__ = [
     # training by a teacher
     "Distiller",
     "DistillationLoss",
+    # training without labels
+    "MaskedPatchPrediction",
 ]

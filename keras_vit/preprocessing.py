@@ -244,6 +244,20 @@ def scaled(pixels, record, by_channel=False):
     return np.divide(shifted, std, out=shifted) if isinstance(shifted, np.ndarray) else shifted / std
 
 
+def unscaled(values, record):
+    """Pixels of images that `scaled` has prepared: its inverse, but for rounding.
+
+    Args:
+        values: floats `(..., C)`, NumPy or a tensor of any backend.
+        record: a `Preprocessing`.
+
+    Returns:
+        Floats `(..., C)` in [0, 255].
+    """
+    mean, std = (np.asarray(stat, "float32") * np.float32(255) for stat in (record.mean, record.std))
+    return values * std + mean
+
+
 def _is_usual(std):
     return 1 / _MOST <= std <= _MOST
 

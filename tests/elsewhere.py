@@ -30,6 +30,7 @@ CHECKS = {
         "multiply-adds": "test_compute.traced",
         "features of images": "test_cached_features.features_here",
         "ResNet": "test_resnets.logits_here",
+        "masked patches": "test_masked_patches.told_here",
     },
     "torch": {"logits": "test_backends.predictions", "looked inside": "test_attention_maps.looked_inside"},
     "two devices": {
@@ -38,6 +39,7 @@ CHECKS = {
         "refusals": "test_replicas.refusals",
         "reloaded": "test_replicas.reloaded",
         "distilled": "test_replicas.distilled",
+        "masked patches": "test_replicas.masked",
         "recomputed": "test_replicas.recomputed",
         "wrapped": "test_replicas.wrapped",
         "parts of sums": "test_replicas.parts_of_sums",

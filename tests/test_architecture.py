@@ -29,7 +29,7 @@ TIERS = [
     {"recipes", "datasets", "studies", "keras_private", "resizing", "resuming"},
     {"layers", "preprocessing", "augmentation", "images"},
     {"model", "data"},
-    {"weights", "distillation", "training", "analysis", "compute"},
+    {"weights", "distillation", "masked_patches", "training", "analysis", "compute"},
     {"builders", "exporting", "evaluation"},
     {"hosts", "resnet_builders"},
     {"runs"},

@@ -51,6 +51,23 @@ def test_look_inside_draws_every_figure_and_finds_what_counts(tmp_path):
 
 
 @pytest.mark.slow
+def test_masked_patches_runs_in_small():
+    arguments = ("--epochs", 3, "--labels", 20, "--steps", 10, "--rates", 0.001, "--target", "pixels")
+    result = run_example("masked_patches.py", *arguments)[1]
+    before, after = result["pretraining"]["loss"]
+    assert after < 0.5 * before
+    assert set(result["20"]) == {"pretrained", "scratch"}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3000)
+def test_masked_patches_makes_few_labels_worth_more():
+    result = run_example("masked_patches.py")[1]
+    for labels in ("50", "200"):
+        assert result[labels]["pretrained"] > result[labels]["scratch"] + 0.05
+
+
+@pytest.mark.slow
 def test_two_processes_over_loopback_train_as_one():
     pytest.importorskip("jax")
     result = run_example("train_two_hosts.py")[1]

@@ -11,7 +11,7 @@ from conftest import numpy, run_python
 from PIL import Image
 
 import keras_vit
-from keras_vit.preprocessing import Preprocessing, class_labels, decode_predictions, preprocess_input
+from keras_vit.preprocessing import Preprocessing, class_labels, decode_predictions, preprocess_input, unscaled
 
 IMAGENET = Preprocessing((32, 32), "crop", (0.485, 0.456, 0.406), (0.229, 0.224, 0.225), crop_fraction=0.9)
 
@@ -389,3 +389,11 @@ def test_equal_scores_are_said_to_be_in_no_order():
 def test_predictions_that_have_no_names_are_refused(predictions, top, message):
     with pytest.raises(ValueError, match=message):
         decode_predictions(predictions, top)
+
+
+def test_unscaled_pixels_are_those_that_were_scaled():
+    record = Preprocessing(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225), image_size=None)
+    pixels = np.random.default_rng(0).integers(0, 256, (2, 5, 7, 3))
+    np.testing.assert_allclose(unscaled(record(pixels), record), pixels, atol=2e-5)  # float32 of numbers up to 255
+    tensor = keras.ops.convert_to_tensor(record(pixels))
+    np.testing.assert_allclose(keras.ops.convert_to_numpy(unscaled(tensor, record)), pixels, atol=2e-5)

@@ -88,6 +88,18 @@ def trains(model: keras_vit.VisionTransformer) -> None:
     keras_vit.FinetuneOptions(epoch=3)  # type: ignore[call-arg]
 
 
+def pretrains(model: keras_vit.VisionTransformer) -> None:
+    masked = keras_vit.MaskedPatchPrediction(model, "pixels", rate=0.4, seed=1)
+    masked.compile(keras_vit.AdamW(1e-3), accumulation_steps=2)
+    assert_type(masked.model, keras_vit.VisionTransformer)
+    assert_type(keras_vit.open_source("photos/").subset(500, order="random"), keras_vit.Source)
+    keras_vit.finetune("photos/", "run", train_images=500)
+    keras_vit.MaskedPatchPrediction(model, 3)  # type: ignore[arg-type]
+    keras_vit.MaskedPatchPrediction(model, ratio=0.4)  # type: ignore[call-arg]
+    keras_vit.open_source("photos/").subset("500")  # type: ignore[arg-type]
+    keras_vit.finetune("photos/", "run", train_images="500")  # type: ignore[arg-type]
+
+
 def exports(model: keras_vit.VisionTransformer, photos: list[np.ndarray[Any, Any]]) -> None:
     report = keras_vit.export(model, "model.onnx", format="onnx", images=photos, image_size=(384, 384))
     assert_type(report, keras_vit.ExportReport)

@@ -11,7 +11,8 @@ from keras_vit.data.source import Source
 
 def identity_of(source: Source) -> str:
     """SHA-256 of the splits: of files their paths below the folder that holds all, their labels and how they are
-    turned, but not what is in them; of arrays all values; of a set of tensorflow-datasets its name and version.
+    turned, but not what is in them; of arrays all values; of a set of tensorflow-datasets its name and version,
+    and which examples count.
 
     So a set may be moved, and a run goes on with it.
     """
@@ -34,6 +35,7 @@ def _parts(split: Any, top):
         yield from (np.ascontiguousarray(split.images), np.ascontiguousarray(split.labels))
     else:
         yield f"{split.builder.info.full_name} {split.name}".encode()
+        yield b"" if split.numbers is None else np.ascontiguousarray(split.numbers)
 
 
 def _top(source):

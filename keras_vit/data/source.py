@@ -7,8 +7,9 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from keras_vit.annotations import FilePath, Splits
-from keras_vit.checks import check_choice
+from keras_vit.checks import check_choice, check_positive_int, check_seed
 from keras_vit.data.splits import SPELLINGS
+from keras_vit.data.subsets import ORDERS, chosen
 from keras_vit.images.check import BadImage
 
 
@@ -57,6 +58,38 @@ class Source:
         if joined.size == 0:
             raise ValueError(f"the {name} set is empty.\nReceived: {self.name}, with {self.sizes}.")
         return joined
+
+    def subset(self, train_images: int, *, seed: int = 0, order: str = "balanced") -> "Source":
+        """The same data with fewer training images, for a study of how many it takes.
+
+        Of one seed and order, every smaller set is part of each larger one. Other splits stay as they are.
+
+        Args:
+            train_images: how many there are then, exactly.
+            seed: of the order in which they are taken, in [0, 2**31).
+            order: `"balanced"` takes the classes by turns, so that their numbers differ by 1 at most until one has no
+                more; `"random"` takes any, as arXiv:2010.11929, section 4.4, does.
+
+        Raises:
+            TypeError: for a number that is none.
+            ValueError: for more images than there are, fewer than classes with `"balanced"`, or an unknown order.
+        """
+        train_images, seed = check_positive_int("train_images", train_images), check_seed(seed)
+        check_choice("order", order, ORDERS)
+        train = self.split("train")
+        if train_images > train.size:
+            raise ValueError(
+                "`train_images` must be at most the number of training images.\n"
+                f"Received: train_images={train_images:,}, for {train.size:,} images of {self.name}."
+            )
+        if order == "balanced" and train_images < (classes := len(np.unique(train.labels))):
+            raise ValueError(
+                "`train_images` must have one image for each class.\n"
+                f"Received: train_images={train_images}, for {classes} classes of {self.name}."
+            )
+        splits = {**self.splits, "train": train.taken(chosen(train, train_images, seed, order))}
+        facts = {**self.facts, "subset": {"train_images": train_images, "seed": seed, "order": order}}
+        return dataclasses.replace(self, splits=splits, facts=facts)
 
     def rows(self, split: str) -> list[dict]:
         """What is known of each example: `index`, `label`, `class`, and `path` where it is a file."""

@@ -64,6 +64,11 @@ class FileSplit:
         labels = np.concatenate([self.labels, other.labels])
         return FileSplit(self.paths + other.paths, labels, np.concatenate([self.orientations, other.orientations]))
 
+    def taken(self, numbers: np.ndarray) -> "FileSplit":
+        """The examples of these numbers."""
+        paths = tuple(self.paths[number] for number in numbers)
+        return FileSplit(paths, self.labels[numbers], self.orientations[numbers])
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class ArraySplit:
@@ -111,6 +116,10 @@ class ArraySplit:
             )
         images = np.concatenate([self.images, other.images])
         return ArraySplit(images, np.concatenate([self.labels, other.labels]))
+
+    def taken(self, numbers: np.ndarray) -> "ArraySplit":
+        """The examples of these numbers."""
+        return ArraySplit(self.images[numbers], self.labels[numbers])
 
 
 def divide(labels, seed: int, groups=None) -> dict[str, np.ndarray]:

@@ -24,15 +24,22 @@ class StreamSplit:
         builder: `tfds.core.DatasetBuilder`, prepared.
         name: of the split, as tensorflow-datasets slices it.
         record: which features are the image and the label.
+        numbers: of the examples that count, ascending; `None` for all.
     """
 
     builder: Any
     name: str
     record: DatasetRecord
+    numbers: np.ndarray | None = None
 
     @property
     def size(self) -> int:
         """How many examples there are."""
+        return self._all if self.numbers is None else len(self.numbers)
+
+    @property
+    def _all(self):
+        """With those that do not count."""
         return self.builder.info.splits[self.name].num_examples
 
     def stream(self, seed: int | None, start: int = 0):
@@ -65,7 +72,7 @@ class StreamSplit:
 
     def row(self, index: int) -> dict:
         """What is known of one example: its label."""
-        return {"label": int(self._labels[index])}
+        return {"label": int(self.labels[index])}
 
     def pixels(self, index: int) -> np.ndarray:
         """uint8 `(H, W, C)`; reads all examples before it too."""
@@ -89,12 +96,27 @@ class StreamSplit:
         return [example["file_name"].decode() for example in examples.as_numpy_iterator()]
 
     def joined(self, other: "StreamSplit") -> "StreamSplit":
-        """The examples of this split and then those of the other."""
+        """The examples of this split and those of the other.
+
+        Raises:
+            ValueError: for a subset.
+        """
+        if self.numbers is not None or other.numbers is not None:
+            raise ValueError(
+                "tensorflow-datasets reads joined splits in another order, in which a subset's numbers are others.\n"
+                f"Received: {self.name!r} and {other.name!r}, one of them a subset. Load them one after the other."
+            )
         return dataclasses.replace(self, name=f"{self.name}+{other.name}")
 
+    def taken(self, numbers: np.ndarray) -> "StreamSplit":
+        """The examples of these numbers, ascending; the others are read over."""
+        numbers = numbers if self.numbers is None else self.numbers[numbers]
+        return dataclasses.replace(self, numbers=numbers)
+
     @functools.cached_property
-    def _labels(self):
-        return [int(example["label"]) for _, example in self.stream(None)]
+    def labels(self) -> np.ndarray:
+        """int64 `(n,)`; reads all examples."""
+        return np.array([int(example["label"]) for _, example in self.stream(None)], "int64")
 
     def _read(self):
         import tensorflow_datasets as tfds
@@ -103,7 +125,8 @@ class StreamSplit:
         kept = LABEL_RULES[record.label][0] if record.label in LABEL_RULES else record.label
         skipped = {record.image: tfds.decode.SkipDecoding()} if self._is_encoded() else None
         decoders = tfds.decode.PartialDecoding({record.image: True, kept: True}, decoders=skipped)
-        return self.builder.as_dataset(split=self.name, decoders=decoders, shuffle_files=False)
+        dataset = self.builder.as_dataset(split=self.name, decoders=decoders, shuffle_files=False)
+        return dataset if self.numbers is None else _only(dataset, self.numbers, self._all)
 
     def _is_encoded(self):
         import tensorflow_datasets as tfds
@@ -116,6 +139,17 @@ class StreamSplit:
         examples = max(sum(split.num_examples for split in splits), 1)
         each = max(sum(split.num_bytes for split in splits) // examples, 1)
         return max(min(_BLOCK // each, self.size), 1)
+
+
+def _only(dataset, numbers, size):
+    """The examples of these numbers."""
+    import tensorflow as tf
+
+    counts = np.zeros(size, bool)
+    counts[numbers] = True
+    with tf.device("CPU"):
+        counts = tf.constant(counts)
+    return dataset.enumerate().filter(lambda number, _: counts[number]).map(lambda _, example: example)
 
 
 def open_named(name: str, download: bool) -> Source:

@@ -8,6 +8,7 @@ side, `h w` patch grid, `N = h*w` patches, `T` tokens in the encoder, `D` token 
 from keras_vit.layers.attention import MultiHeadAttention
 from keras_vit.layers.axial import AxialBlock
 from keras_vit.layers.bit import BiTRoot, BiTUnit
+from keras_vit.layers.corruption import PatchCorruption
 from keras_vit.layers.encoder import MlpBlock, TransformerBlock
 from keras_vit.layers.heads import AttentionPooling, TokenPooling
 from keras_vit.layers.patches import PatchEmbedding
@@ -22,6 +23,7 @@ __all__ = [
     "BiTRoot",
     "BiTUnit",
     "PatchEmbedding",
+    "PatchCorruption",
     "ClassToken",
     "AddPositionEmbs",
     "PatchDropout",

@@ -129,12 +129,7 @@ class ImageModel(ReplicatedModel, keras.Model):
             self.optimizer.build(self.trainable_variables)  # so that its state can be loaded
 
     def call(self, inputs: Tensor, training: bool | None = None, mask: Tensor = None) -> Tensor:
-        for tensor in keras.tree.flatten(inputs):
-            if not keras.backend.is_float_dtype(tensor.dtype):
-                raise TypeError(
-                    "images must be floats in the range the weights expect; integers are pixels not yet scaled.\n"
-                    f"Received: dtype {tensor.dtype}. Call `model.preprocessing(images)` first."
-                )
+        check_floats(inputs)
         warn_of_foreign_step(training)
         return super().call(inputs, training=training, mask=mask)
 
@@ -150,6 +145,16 @@ class ImageModel(ReplicatedModel, keras.Model):
 def _batch_size(method, args, kwargs):
     """The `batch_size` that `method` is called with."""
     return inspect.signature(method).bind_partial(None, None, *args, **kwargs).arguments.get("batch_size")
+
+
+def check_floats(inputs):
+    """Raises unless images are floats."""
+    for tensor in keras.tree.flatten(inputs):
+        if not keras.backend.is_float_dtype(tensor.dtype):
+            raise TypeError(
+                "images must be floats in the range the weights expect; integers are pixels not yet scaled.\n"
+                f"Received: dtype {tensor.dtype}. Call `model.preprocessing(images)` first."
+            )
 
 
 def check_image_model(model):

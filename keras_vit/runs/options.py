@@ -32,7 +32,7 @@ from keras_vit.weights.resolve import check_weights
 LAYOUTS = ("none", "replicated", "fsdp", "tensor")
 ON_BAD_IMAGE = ("skip", "raise")
 RESUME = ("auto", "never", "must")
-_COUNTS = ("batch_size", "steps", "epochs", "accumulation_steps", "lora_rank", "checkpoint_every")
+_COUNTS = ("train_images", "batch_size", "steps", "epochs", "accumulation_steps", "lora_rank", "checkpoint_every")
 _NAMES = ("small", *VARIANTS, *BUILDERS, *RESNETS)  # of models
 _OTHER_WORDS = {"policy": "precision", "dtype": "precision"}  # what others call an option
 _TRAINABLE = ("all", "head")  # and last_blocks:k
@@ -57,6 +57,8 @@ class FinetuneOptions:
         recipe: a name in `keras_vit.RECIPES` or a `Recipe`; by default `"augreg-finetune"` for pre-trained weights,
             and `"digits"` or `"small"` for random ones, by the size of the pictures.
         image_size: side in pixels or `(H, W)`; by default the recipe's, or the model's.
+        train_images: how many of the training images count, the classes by turns; see `keras_vit.Source.subset`. By
+            default all.
         batch_size: images of one optimizer step; by default the recipe's, or fewer for a small training set.
         steps: optimizer steps in all; by default the recipe's. Where no recipe is named, pre-trained weights get 500
             for up to 10,000 images, 10,000 for up to 200,000, and else 20,000 (arXiv:2010.11929, table 4).
@@ -97,6 +99,9 @@ class FinetuneOptions:
     )
     recipe: Recipe | str | None = _option(
         None, "as in `keras-vit recipes`; by default that for these weights", metavar="NAME"
+    )
+    train_images: int | None = _option(
+        None, "of the training images so many, the classes by turns; by default all", type=int, metavar="N"
     )
     batch_size: int | None = _option(
         None, "images of one optimizer step; by default the recipe's, or fewer for a small set", type=int, metavar="B"
@@ -249,6 +254,7 @@ class FinetuneChanges(TypedDict, total=False):
     model: Any
     weights: FilePath | None
     recipe: Recipe | str | None
+    train_images: int | None
     batch_size: int | None
     steps: int | None
     epochs: int | None

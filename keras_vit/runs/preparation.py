@@ -68,6 +68,8 @@ def prepare(data, options: FinetuneOptions, say) -> Preparation:
     devices = _find_devices(options, say)
     options = dataclasses.replace(options, strategy=devices.kind, precision=devices.precision)
     source = open_source(data, seed=options.seed, on_bad_image=options.on_bad_image)
+    if options.train_images is not None:
+        source = source.subset(options.train_images, seed=options.seed)
     _say_source(source, say)
     split = _measured_split(source)
     keras.utils.set_random_seed(options.seed)

@@ -42,8 +42,7 @@ def test_prepared_sets_are_known_by_name_and_version():
 
     def prepared(version):
         builder = SimpleNamespace(info=SimpleNamespace(full_name=f"leaves/{version}"))
-        return Source(
-            "x", "tensorflow_datasets", ("a", "b"), {"train": SimpleNamespace(builder=builder, name="train", size=3)}
-        )
+        train = SimpleNamespace(builder=builder, name="train", size=3, numbers=None)
+        return Source("x", "tensorflow_datasets", ("a", "b"), {"train": train})
 
     assert identity_of(prepared("1.0.0")) == identity_of(prepared("1.0.0")) != identity_of(prepared("1.0.1"))

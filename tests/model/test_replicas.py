@@ -130,6 +130,26 @@ def test_student_learns_on_two_devices_as_on_one(found):
     assert found < TOLERANCE
 
 
+def masked():
+    """How far masked patch prediction on two devices is from that on one: losses, accuracies, weights."""
+    x, found = images(13, 20, 28, 3), []
+    for scope in (contextlib.nullcontext(), two_devices().scope()):
+        keras.utils.set_random_seed(7)
+        with scope:
+            prediction = keras_vit.MaskedPatchPrediction(make_tiny(num_layers=1), seed=1)
+            prediction.compile(keras.optimizers.SGD(0.1, clipnorm=0.5))
+        history = prediction.fit(x, batch_size=8, epochs=2, shuffle=False, verbose=0).history
+        shown = [*history["loss"], *history["accuracy"], *prediction.evaluate(x, batch_size=8, verbose=0)]
+        weights = [numpy(weight).ravel() for weight in prediction.trainable_variables]
+        found.append(np.concatenate([shown, *weights]))
+    return float((np.abs(found[0] - found[1]) / np.maximum(np.abs(found[0]), 1)).max())
+
+
+@pytest.mark.elsewhere("two devices", "masked patches")
+def test_masked_patches_are_told_on_two_devices_as_on_one(found):
+    assert found < TOLERANCE
+
+
 def parts_of_sums():
     """Of the sums of metrics each device has a part: those before a checkpoint and after, as `Checkpoints` has them."""
     with two_devices().scope():

@@ -2,12 +2,14 @@
 
 import types
 
+import numpy as np
 import pytest
-from conftest import make_tiny
+from conftest import make_tiny, tiny_config
 
+from keras_vit.data import open_source
 from keras_vit.recipes import find_recipe
 from keras_vit.runs.options import FinetuneOptions
-from keras_vit.runs.preparation import _make_plan, _usual_batch
+from keras_vit.runs.preparation import _make_plan, _usual_batch, prepare
 
 
 @pytest.mark.parametrize(
@@ -27,3 +29,10 @@ def test_micro_batches_are_the_most_that_any_process_needs(monkeypatch):
     plan = _make_plan(options, source, make_tiny(), find_recipe("digits"), 1, said.append)
     assert (plan.batch_size, plan.accumulation_steps) == (32, 4)
     assert len(said) == 1
+
+
+def test_train_images_leave_so_many_to_train_on():
+    source = open_source((np.zeros((20, 8, 8, 1), "uint8"), np.arange(20) % 2))
+    found = prepare(source, FinetuneOptions(model=tiny_config(num_layers=1), image_size=8, train_images=7), print)
+    assert found.source.sizes == {"train": 7, "validation": 2, "test": 2}
+    assert found.source.rows("train") == source.subset(7).rows("train")

@@ -1,0 +1,126 @@
+"""Which patch tokens are hidden from the encoder, and behind what: appendix B.1.2 of arXiv:2010.11929."""
+
+import math
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_vit.annotations import Arguments, Shape, Tensor
+from keras_vit.checks import check_number
+from keras_vit.layers.dropout import uniform
+
+_PROPORTIONS = ("rate", "mask_share", "random_share")
+_EVALUATION_SEED = 0  # of the one draw that every image has outside of training
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class PatchCorruption(keras.layers.Layer):
+    """Hides a share of the patch tokens, so that they are to be told from the others.
+
+    Of the hidden tokens most become one learned token, some become another patch's token of the same image, drawn
+    evenly, and the rest stay as they are. With n tokens a kind of share s has floor(n s) or ceil(n s) of them in every
+    image, and n s in expectation: the kinds are drawn by systematic sampling of a random order.
+
+    In training every image and every call draws anew. Outside of training all images have one draw, always the same,
+    so that an evaluation does not depend on its batches.
+
+    Args:
+        rate: share of the tokens that are hidden, in (0, 1]; .5 in the paper, which found .15 slightly worse.
+        mask_share: share of the hidden ones that become the learned token; .8 in the paper.
+        random_share: share of the hidden ones that become another patch's token; .1 in the paper.
+        seed: of the draws in training, and of the learned token's first value.
+
+    Call arguments:
+        tokens: `(B, N, D)`, of patches only, before positions are added; at least 2, and 1 that `rate` hides.
+
+    Returns:
+        The tokens `(B, N, D)`, and bool `(B, N)`: whether a token is hidden, the unchanged ones among them.
+
+    Raises:
+        TypeError, ValueError: for a share that is none, or too few tokens.
+
+    Source: arXiv:2010.11929, appendix B.1.2; the shares are those of BERT, arXiv:1810.04805, section 3.1.
+    """
+
+    def __init__(
+        self,
+        rate: float = 0.5,
+        mask_share: float = 0.8,
+        random_share: float = 0.1,
+        seed: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        for name, value in zip(_PROPORTIONS, (rate, mask_share, random_share), strict=True):
+            check_number(name, value)
+            if not 0 <= value <= 1:
+                raise ValueError(f"`{name}` is a share of the patches, so it must be in [0, 1].\nReceived: {value}.")
+        if rate == 0 or mask_share + random_share > 1:
+            raise ValueError(
+                "`rate` must be above 0, and `mask_share` and `random_share` at most 1 together.\n"
+                f"Received: rate={rate}, mask_share={mask_share}, random_share={random_share}."
+            )
+        self.rate = rate
+        self.mask_share = mask_share
+        self.random_share = random_share
+        self.seed = seed
+        self.seed_generator = keras.random.SeedGenerator(seed)
+
+    def build(self, input_shape: Shape) -> None:
+        self.check_count(input_shape[1])
+        initializer = keras.initializers.RandomNormal(0.0, 0.02, self.seed)  # as positions have; the paper is silent
+        self.mask_token = self.add_weight(name="mask_token", shape=(1, 1, input_shape[-1]), initializer=initializer)
+
+    def call(self, tokens: Tensor, training: bool | None = None) -> tuple[Tensor, Tensor]:
+        self.check_count(tokens.shape[1])
+        batch, count = ops.shape(tokens)[:2]
+        ranks, start, others = self._drawn(batch if training else 1, count, training)
+        masked, replaced, hidden = (ranks < self._count(share, count, start) for share in self._bounds())  # (B, N)
+        others = ops.expand_dims(ops.broadcast_to(others, (batch, count)), -1)
+        shown = ops.where(ops.expand_dims(replaced, -1), ops.take_along_axis(tokens, others, axis=1), tokens)
+        shown = ops.where(ops.expand_dims(masked, -1), ops.cast(self.mask_token, tokens.dtype), shown)  # (B, N, D)
+        return shown, ops.broadcast_to(hidden, (batch, count))
+
+    def _bounds(self):
+        """Shares that become the learned token, that or another, and all that are hidden."""
+        return self.rate * self.mask_share, self.rate * (self.mask_share + self.random_share), self.rate
+
+    def _drawn(self, batch, count, training):
+        """A random order `(B, N)`, a number `(B, 1)` in [0, 1), and for every token another one's number `(B, N)`."""
+        shape = (batch, 2 * count + 1)
+        if training:
+            noise = uniform(shape, self.seed_generator)
+        else:
+            noise = keras.random.uniform(shape, dtype="float32", seed=_EVALUATION_SEED)
+        ranks = ops.argsort(ops.argsort(noise[:, :count], axis=1), axis=1)
+        others = ops.cast(count - 1, "float32") * noise[:, count + 1 :]
+        steps = 1 + ops.cast(others, "int32")  # in [1, N - 1], so never back to the token itself
+        return ranks, noise[:, count : count + 1], (ops.arange(count, dtype="int32") + steps) % count
+
+    def _count(self, share, count, start):
+        """How many of `count` tokens lie below `share`, if each lies at its rank and `start` behind it: `(B, 1)`."""
+        exact = share * (count if isinstance(count, int) else ops.cast(count, "float32"))
+        whole = ops.floor(exact)
+        return ops.cast(whole, "int32") + ops.cast(start < exact - whole, "int32")
+
+    def check_count(self, count: int | None) -> None:
+        """Raises if so many tokens, where it is known, are too few to hide one of them behind another."""
+        if count is not None and (count < 2 or math.floor(count * self.rate) < 1):
+            raise ValueError(
+                "there must be two patches or more, and one at least that `rate` hides.\n"
+                f"Received: {count} patches, rate={self.rate}. Use larger images or smaller patches."
+            )
+
+    def compute_output_spec(self, tokens: Tensor, training: bool | None = None) -> tuple[Tensor, Tensor]:
+        hidden = keras.KerasTensor(tokens.shape[:2], "bool")
+        return keras.KerasTensor(tokens.shape, self.compute_dtype), hidden
+
+    def get_config(self) -> Arguments:
+        return {
+            **super().get_config(),
+            "rate": self.rate,
+            "mask_share": self.mask_share,
+            "random_share": self.random_share,
+            "seed": self.seed,
+        }
