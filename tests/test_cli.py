@@ -76,7 +76,8 @@ def test_models_have_gigaflops_and_parameters_at_a_size(run):
     printed = {variant: figures for _, variant, *figures in (line.split() for line in lines)}
     assert printed["B/16"] == ["86,859,496", "16", "103.15", "110.97"]
     assert printed["H/14"] == ["-", "14", "-", "-"]  # whose patches do not tile 384 pixels
-    assert printed.keys() == VARIANTS.keys()
+    assert printed["R50x1"] == ["25,549,352", "32", "24.03", "24.03"]
+    assert printed.keys() == VARIANTS.keys() | RESNETS.keys()
     assert code == 0
     assert_one_line(run("models", "--image-size", 0)[2], "`--image-size` must be at least 1")
 

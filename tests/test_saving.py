@@ -22,6 +22,7 @@ LAYERS = {
     "BiTRoot": {"width": 64},
     "BiTUnit": {"filters": 32, "strides": 2, "projection": True},
     "PatchEmbedding": {"hidden_size": 12, "patch_size": 4},
+    "PatchCorruption": {"rate": 0.4, "mask_share": 0.7, "random_share": 0.2, "seed": 5},
     "ClassToken": {},
     "AddPositionEmbs": {
         "grid": (3, 5),

@@ -166,7 +166,7 @@ class TransformerBlock(CompositeLayer):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        _check_tokens(num_output_tokens, relative_patches)
+        num_output_tokens = _checked_tokens(num_output_tokens, relative_patches)
         self.hidden_size = check_positive_int("hidden_size", hidden_size)
         self.num_heads = check_positive_int("num_heads", num_heads)
         self.mlp_dim = check_positive_int("mlp_dim", mlp_dim)
@@ -241,12 +241,11 @@ class TransformerBlock(CompositeLayer):
         }
 
 
-def _check_tokens(num_output_tokens, relative_patches):
-    if num_output_tokens is None:
-        return
-    check_positive_int("num_output_tokens", num_output_tokens)
-    if relative_patches is not None:
+def _checked_tokens(num_output_tokens, relative_patches):
+    """`num_output_tokens` as an int or `None`."""
+    if num_output_tokens is not None and relative_patches is not None:
         raise ValueError(
             "relative positions are those of all tokens to each other, so a block with them computes all.\n"
             f"Received: num_output_tokens={num_output_tokens}, relative_patches={relative_patches}."
         )
+    return None if num_output_tokens is None else check_positive_int("num_output_tokens", num_output_tokens)
