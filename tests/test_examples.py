@@ -68,6 +68,21 @@ def test_masked_patches_makes_few_labels_worth_more():
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3000)
+def test_paper_on_digits_writes_tables_and_pictures_and_shows_what_is_plain(tmp_path):
+    studies = ("data size", "masked patches")
+    result = run_example("paper_on_digits.py", "--out", tmp_path / "studies", "--seeds", 2, "--only", *studies)[1]
+    names = {"data_size.png", "masked_patches.png", "results.json", "tables.md"}
+    assert {path.name for path in (tmp_path / "studies").iterdir()} == names
+    found = result["data size"]
+    assert min(found["ResNet | 50"]) > max(found["ViT | 50"])  # an image model's bias counts where images are few
+    assert min(found["ViT | 1257"]) > max(found["ViT | 50"])
+    assert min(result["masked patches"]["pre-trained"]) > max(result["masked patches"]["from scratch"])
+    rows = [line for line in (tmp_path / "studies" / "tables.md").read_text().splitlines() if "|" in line]
+    assert len(rows) == 2 * 2 + 12 + 2
+
+
+@pytest.mark.slow
 def test_two_processes_over_loopback_train_as_one():
     pytest.importorskip("jax")
     result = run_example("train_two_hosts.py")[1]
