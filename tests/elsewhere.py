@@ -31,6 +31,7 @@ CHECKS = {
         "features of images": "test_cached_features.features_here",
         "ResNet": "test_resnets.logits_here",
         "masked patches": "test_masked_patches.told_here",
+        "fused attention": "test_fused.differences",
     },
     "torch": {"logits": "test_backends.predictions", "looked inside": "test_attention_maps.looked_inside"},
     "two devices": {

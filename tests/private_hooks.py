@@ -72,7 +72,7 @@ ADVICE = {
         "`model/strategies.py`, whose users take `keras_vit.SGD` or `AdamW`",
     ),
     "flash_attention_was_enabled": (
-        "the refusal of `keras.config.enable_flash_attention`, which nothing here looks at",
+        "the refusal of `keras.config.enable_flash_attention`, which nothing but a GPU looks at",
         "whether `keras.config.is_flash_attention_enabled` tells by now that it was called; then use that",
     ),
     "gpu_memory_limit": (

@@ -12,7 +12,7 @@ from keras import ops
 
 from keras_vit.annotations import Arguments, Shape, Tensor
 from keras_vit.checks import check_positive_int
-from keras_vit.layers import gradients
+from keras_vit.layers import fused, gradients
 from keras_vit.layers.composite import CastingLayer
 from keras_vit.layers.dropout import Dropout
 from keras_vit.layers.positions import RelativePositions
@@ -90,9 +90,12 @@ class MultiHeadAttention(CastingLayer):
     ) -> Tensor:
         tokens, queries = (self.in_our_dtype(tensor) for tensor in (tokens, queries))
         query, key, value = self._project(tokens, queries, norm, training)
-        watch = watcher()
-        if watch is None and gradients.applies(training) and not self.dropout_rate and self.relative is None:
+        watch, dropped = watcher(), training and self.dropout_rate
+        unseen = watch is None and self.relative is None and not dropped
+        if unseen and gradients.applies(training):
             mixed = gradients.attention(query, key, value)  # (B, A, Q, D/A)
+        elif unseen and fused.applies():
+            mixed = fused.attention(query, key, value)
         else:
             weights = self._weights(query, key, queries)
             weights = weights if watch is None else watch(self, weights)

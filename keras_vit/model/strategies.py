@@ -12,6 +12,7 @@ from typing import Any
 import keras
 
 from keras_vit.keras_private import clip_after_sum, flash_attention_was_enabled
+from keras_vit.layers import fused
 from keras_vit.layers.dropout import current_place
 from keras_vit.model.replicas import check_means
 
@@ -28,7 +29,7 @@ def check_engine() -> None:
     """Raises for an option of Keras that the backend, or this package, would not look at.
 
     Raises:
-        ValueError: for `keras.distribution` on another backend than JAX, and flash attention.
+        ValueError: for `keras.distribution` on another backend than JAX, and flash attention where there is none.
     """
     backend = keras.backend.backend()
     distribution = keras.distribution.distribution()
@@ -38,10 +39,11 @@ def check_engine() -> None:
             f"Received: {type(distribution).__name__} on {backend}. Set KERAS_BACKEND=jax, or "
             "`keras.distribution.set_distribution(None)` and, on TensorFlow, `keras_vit.strategy`."
         )
-    if flash_attention_was_enabled():
+    if flash_attention_was_enabled() and not fused.applies():
         raise ValueError(
-            "flash attention is not used by the attention of these models, and on TensorFlow by none.\n"
-            "Received: keras.config.enable_flash_attention(). Call `keras.config.disable_flash_attention()`."
+            "flash attention is there on GPUs with JAX or torch, where these models use it by themselves.\n"
+            f"Received: keras.config.enable_flash_attention() on {backend}, without such a GPU. Call "
+            "`keras.config.disable_flash_attention()`."
         )
 
 

@@ -1,0 +1,64 @@
+"""Fused attention gives the numbers of the plain products. It is used on GPUs; here it runs on a CPU, by asking."""
+
+import keras
+import numpy as np
+import pytest
+from conftest import images, make_tiny, numpy
+
+import keras_vit
+from keras_vit.layers import MultiHeadAttention, fused
+
+
+def differences():
+    """How far logits and trained weights are apart with fused and with plain attention, here."""
+    outputs, weights = [], []
+    usual = fused.applies
+    for choice in (False, True):
+        fused.applies = lambda choice=choice: choice
+        model = make_tiny(attention_dropout_rate=0.0)
+        outputs.append(numpy(model(images(2, 20, 28, 3))))
+        model.compile(keras.optimizers.SGD(0.1), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+        model.fit(images(4, 20, 28, 3), np.arange(4), batch_size=4, epochs=2, verbose=0)
+        weights.append(model.get_weights())
+    fused.applies = usual
+    apart = max(float(np.abs(a - b).max()) for a, b in zip(*weights, strict=True))
+    return {"logits": float(np.abs(outputs[0] - outputs[1]).max()), "weights": apart, "used": usual()}
+
+
+def assert_same(found):
+    assert found["logits"] < 1e-5  # of about 1, in float32
+    assert found["weights"] < 1e-5
+    assert found["used"] is False
+
+
+@pytest.mark.elsewhere("jax", "fused attention")
+def test_fused_attention_is_the_same_on_jax(found):
+    assert_same(found)
+
+
+def test_fused_attention_is_the_same_here():
+    assert_same(differences())
+
+
+@pytest.mark.parametrize("queries", [False, True])
+def test_layer_calls_it_where_it_applies_and_weights_need_not_be_seen(monkeypatch, queries):
+    layer = MultiHeadAttention(12, 3, dropout_rate=0.5)
+    x = images(2, 7, 12)
+    others = (x[:, :2],) if queries else ()
+    plain = numpy(layer(x, *others))
+    calls = []
+    attention = fused.attention
+    monkeypatch.setattr(fused, "applies", lambda: True)
+    monkeypatch.setattr(fused, "attention", lambda *args: calls.append(1) or attention(*args))
+    np.testing.assert_allclose(numpy(layer(x, *others)), plain, atol=1e-6)
+    assert calls == [1]
+    layer(x, *others, training=True)  # drops weights, which the kernel does not show
+    MultiHeadAttention(12, 3, relative_patches=7)(x)
+    assert calls == [1]
+
+
+def test_maps_are_those_of_the_plain_products(monkeypatch, tiny):
+    x = images(2, 20, 28, 3)
+    plain = keras_vit.attention_maps(tiny, x).blocks
+    monkeypatch.setattr(fused, "applies", lambda: True)
+    np.testing.assert_array_equal(keras_vit.attention_maps(tiny, x).blocks, plain)
