@@ -67,7 +67,7 @@ def strategy(kind: str = "auto", *, precision: str = "auto") -> Devices:
             compute capability 8.0 and above, float16 from 7.0, whose tensor cores have no other, and else float32.
 
     Returns:
-        `Devices`, for `with keras_vit.strategy() as devices:` around building and compiling.
+        `Devices`, to be entered by `with` around building and compiling.
 
     Raises:
         ValueError: for another word, for `"mirrored"` and `"tpu"` on another backend than TensorFlow, where no TPU is
