@@ -153,8 +153,13 @@ def with_field(text: str, name: str, value: str) -> str:
     return re.sub(rf"^{re.escape(name)}: .*$", lambda _: line, head, count=1, flags=re.MULTILINE) + end + body
 
 
-def preprocessing_section(record: Preprocessing) -> str:
-    """How images are prepared, as a table."""
+def preprocessing_section(record: Preprocessing, who: str = "`model.preprocessing`") -> str:
+    """How images are prepared, as a table.
+
+    Args:
+        record: of the model.
+        who: does it.
+    """
     size = "any" if record.image_size is None else f"{record.image_size[0]} x {record.image_size[1]} pixels"
     ways = {
         "squash": "to that size, whatever the aspect",
@@ -165,7 +170,7 @@ def preprocessing_section(record: Preprocessing) -> str:
     if record.resize != "none":
         rows += [("interpolation", f"{record.interpolation}, {'with' if record.antialias else 'without'} antialias")]
     rows += [("mean, white is 1", _numbers(record.mean)), ("deviation", _numbers(record.std))]
-    return "`model.preprocessing` does this to upright photos.\n\n" + table(("what", "how"), rows)
+    return f"{who} does this to upright photos.\n\n" + table(("what", "how"), rows)
 
 
 def classes_section(names: Sequence[str], columns: Mapping[str, Sequence[str]] | None = None) -> str:
