@@ -45,6 +45,7 @@ from keras_vit.resnet_builders import R50x1, R50x2, R50x3, R101x1, R101x3, R152x
 from keras_vit.resnets import RESNETS, ResNetConfig
 from keras_vit.runs.finetune import finetune
 from keras_vit.runs.options import FinetuneOptions
+from keras_vit.runs.publishing import push_to_hub
 from keras_vit.runs.vtab import Vtab, vtab
 from keras_vit.training.callbacks import NonFiniteGuard, StepFacts, TrainingDivergedError
 from keras_vit.training.checkpoints import Checkpoints
@@ -61,6 +62,7 @@ from keras_vit.weights.hub import find_weights, list_weights
 from keras_vit.weights.load import load_checkpoint
 from keras_vit.weights.reader import CheckpointError
 from keras_vit.weights.save import save_checkpoint
+from keras_vit.weights.upload import UploadError
 
 __all__ = [
     # the model
@@ -136,6 +138,8 @@ __all__ = [
     "write_evaluation_page",
     "vtab",
     "Vtab",
+    "push_to_hub",
+    "UploadError",
     "open_source",
     "load_dataset",
     "Source",

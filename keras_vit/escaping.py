@@ -1,9 +1,14 @@
 """Text from outside made harmless before it is shown or written: a server's words, names of files and of classes."""
 
 import json
+import re
 
 _FULL_WIDTH = 0xFEE0  # from an ASCII character to that of East Asian typesetting
 _FORMULAS = ("\t", "\r", *(chr(ord(each) + width) for each in "=+-@" for width in (0, _FULL_WIDTH)))
+
+# What Markdown gives a meaning to within a line, tables and links without brackets included. An underscore inside a
+# word has none.
+_MARKDOWN = re.compile(r"[&<>\\`*\[\]|~$:@#{}^]|(?<![^\W_])_|_(?![^\W_])|(?<=www)\.", re.IGNORECASE)
 
 
 def printable(text) -> str:
@@ -32,6 +37,14 @@ def spreadsheet_cell(text) -> str:
     """Text for a cell of a CSV file: printable, and with `'` before what a spreadsheet would compute."""
     cell = printable(text)
     return f"'{cell}" if str(text).startswith(_FORMULAS) else cell
+
+
+def markdown_text(text) -> str:
+    """Text for a line or a table cell of a Markdown file: printable, and shown as it is, whatever it holds.
+
+    What could be markup or HTML becomes a character reference, which CommonMark never takes for structure.
+    """
+    return _MARKDOWN.sub(lambda found: f"&#{ord(found[0])};", printable(text))
 
 
 def _escaped(character):

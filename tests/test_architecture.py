@@ -28,7 +28,7 @@ TIERS = [
     {"variants", "resnets", "posembed"},
     {"recipes", "datasets", "studies", "keras_private", "resizing", "resuming"},
     {"layers", "preprocessing", "augmentation", "images"},
-    {"model", "data"},
+    {"model", "data", "cards"},
     {"weights", "distillation", "masked_patches", "training", "analysis", "compute"},
     {"builders", "exporting", "evaluation"},
     {"hosts", "resnet_builders"},
@@ -43,6 +43,7 @@ FORBIDDEN_NAMES = {"utils", "common", "helpers", "misc", "core", "base"}
 WITH_KERAS = {"weights.load", "weights.save"}  # of the rooms below; the rest needs none
 NO_KERAS = {
     "annotations",
+    "cards",
     "checks",
     "escaping",
     "version",

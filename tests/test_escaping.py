@@ -1,12 +1,13 @@
 """Text from outside: one line, nothing that steers a terminal, nothing that a spreadsheet computes."""
 
 import csv
+import html
 import io
 import json
 
 import pytest
 
-from keras_vit.escaping import printable, printable_json, spreadsheet_cell
+from keras_vit.escaping import markdown_text, printable, printable_json, spreadsheet_cell
 
 
 @pytest.mark.parametrize(
@@ -46,3 +47,15 @@ def test_cell_stays_one_line_of_the_file():
     file = io.StringIO()
     csv.writer(file).writerow([spreadsheet_cell('a\n"b",c')])
     assert file.getvalue().count("\n") == 1
+
+
+@pytest.mark.parametrize("text", ["golden_retriever", "tabby (cat)", "Saint-Denis, 3.5", "Gänseblümchen"])
+def test_usual_names_stay_readable(text):
+    assert markdown_text(text) == text
+
+
+@pytest.mark.parametrize("text", ["www.evil.com", "http://evil.com", "me@evil.com", "_x_", "a<b", "$x$", "x\\|y"])
+def test_markup_becomes_references_of_the_same_text(text):
+    escaped = markdown_text(text)
+    assert escaped != text
+    assert html.unescape(escaped) == text

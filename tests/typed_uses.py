@@ -50,6 +50,8 @@ def keeps_weights(model: keras_vit.VisionTransformer) -> None:
     assert_type(keras_vit.load_checkpoint(model, "B_16.npz"), tuple[str, ...])
     assert_type(keras_vit.save_checkpoint(model, "vit.safetensors", dialect="timm"), Path)
     assert_type(keras_vit.convert_checkpoint("a.npz", Path("b.npz"), "linen", grid=(14, 14)), Path)
+    assert_type(keras_vit.push_to_hub("run", "owner/name", license="mit", private=True), str)
+    keras_vit.push_to_hub("run")  # type: ignore[call-arg]
     keras_vit.resize_pos_embed(np.zeros((1, 197, 768)), (24, 24))
     keras_vit.find_weights("imagenet21k", "B/16").config.grid(224, 224)
     keras_vit.list_weights("B/16")

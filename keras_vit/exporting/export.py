@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from keras_vit.annotations import FilePath
+from keras_vit.cards import write_card
 from keras_vit.exporting.formats import MAX_BATCH, MAX_BYTES, MAX_PIXELS, OPSET
 from keras_vit.exporting.report import ExportError, ExportReport, size_of
 from keras_vit.exporting.request import check_request
@@ -129,6 +130,7 @@ def _export_file(writer, task, path, format, original, photos, overwrite):
 
 
 def _export_version(writer, task, path, format, original, photos):
+    from keras_vit.exporting.card import served_card
     from keras_vit.exporting.saved_model.serving_files import write_serving_files
 
     with staging(path) as place:
@@ -139,7 +141,9 @@ def _export_version(writer, task, path, format, original, photos):
         found = _proven(writer, task, version, path, format, original, photos, size_of(version))
         version = publish_version(version, path)
         publish_absent(beside, path)
-    return dataclasses.replace(found, path=version)
+    found = dataclasses.replace(found, path=version)
+    write_card(path, served_card(task, found).text())
+    return found
 
 
 def _proven(writer, task, place, path, format, original, photos, size):

@@ -10,6 +10,7 @@ import numpy as np
 
 from keras_vit.data.identity import identity_of
 from keras_vit.data.opening import DIGITS
+from keras_vit.runs.card import origin_of
 from keras_vit.runs.options import is_short
 from keras_vit.runs.preparation import Preparation
 from keras_vit.version import __version__
@@ -30,6 +31,7 @@ def configuration_of(preparation: Preparation, data, out) -> dict:
         "input_shape": model.input_shape[1:],
         "model": {"name": model.name, **dataclasses.asdict(model.config)},
         "weights_report": model.weights_report,
+        "weights_from": origin_of(preparation.options),
         "preprocessing": dataclasses.asdict(model.preprocessing),
         "recipe": dataclasses.asdict(plan.recipe),
         "plan": {field.name: getattr(plan, field.name) for field in dataclasses.fields(plan) if field.name != "recipe"},

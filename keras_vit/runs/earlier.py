@@ -19,7 +19,7 @@ _COMPARED = [
     *("seed", "precision", "data", "data_hash", "measured_on", "input_shape", "model", "preprocessing"),
     *("recipe", "plan", "augmentation"),
 ]
-_PART = re.compile(r"\w+\.(json|txt|csv|keras|html|png)[a-z0-9_]{8}\.part(\.\w+)?")  # as `replacing` names them
+_PART = re.compile(r"\w+\.(json|txt|csv|keras|html|png|md)[a-z0-9_]{8}\.part(\.\w+)?")  # as `replacing` names them
 
 
 @dataclasses.dataclass(frozen=True)

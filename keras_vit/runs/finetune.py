@@ -14,11 +14,13 @@ import keras
 
 from keras_vit.analysis.plots import draw_confusion, draw_curves
 from keras_vit.annotations import FilePath
+from keras_vit.cards import CARD, write_card
 from keras_vit.checks import check_installed
 from keras_vit.data import load_dataset
 from keras_vit.data.source import Data
 from keras_vit.evaluation import Evaluation, evaluate
 from keras_vit.hosts.distribution import of_all, run_together
+from keras_vit.runs.card import run_card
 from keras_vit.runs.configuration import configuration_of
 from keras_vit.runs.earlier import (
     as_begun,
@@ -104,8 +106,8 @@ def finetune(
         out: folder of the run, which must be new or empty, or hold an unfinished run of the same options and data: it
             goes on then, to the numbers that it would have come to. It gets `config.json`, `metrics.csv`,
             `tensorboard/`, `best.keras` (by validation accuracy) and `last.keras`, `result.json`, `report.html`,
-            `curves.png`, `confusion_matrix.png` and `.csv`, and `bad_images.txt` if there are any; `checkpoints/` until
-            it is finished.
+            `README.md` (the model card), `curves.png`, `confusion_matrix.png` and `.csv`, and `bad_images.txt` if there
+            are any; `checkpoints/` until it is finished.
         options: how to train, as a record; by default `FinetuneOptions()`.
         say: called with each line of what happens; `print` also shows a bar on a terminal.
         **changes: fields of that record to change, as `model="B/16"`; `help(keras_vit.FinetuneOptions)` says what each
@@ -269,13 +271,14 @@ def _finish(run, preparation, recorder, configuration, began, say):
     facts = _result(run, preparation, recorder, evaluation, time.monotonic() - began)
     curves, confusion, report = (run.path / name for name in (CURVES, CONFUSION, REPORT))
     run.write_confusion(evaluation)
-    files = {path.name for path in run.path.iterdir()} - {CHECKPOINTS} | {CURVES, CONFUSION, REPORT, RESULT}
+    files = {path.name for path in run.path.iterdir()} - {CHECKPOINTS} | {CURVES, CONFUSION, REPORT, RESULT, CARD}
     run.write_json(RESULT, facts | {"files": sorted(files)})  # first, since it cannot fail
     draw_curves(run.rows(), curves)
     draw_confusion(evaluation.confusion, evaluation.class_names, confusion)
     mistakes = find_mistakes(source, preparation.split, evaluation)
     title, config = f"{source.name}, {model.name}", plain(configuration)
     write_report(report, title, facts, evaluation, curves, confusion, mistakes, source.bad_images, config)
+    write_card(run.path, run_card(config, facts).text())
     measured, epoch = f"{evaluation.accuracy:.4f} on {evaluation.count:,} images", facts["best_epoch"]
     say(f"{preparation.split} accuracy {measured}, epoch {epoch}")
     if facts["averaged"]:

@@ -99,7 +99,7 @@ def _check_request(options):
         check_model(options.model, _find_recipe(options, None))
     else:
         config = _config_of(options.model)
-        if (weights := _weights_of(options)) is not None:
+        if (weights := weights_of(options)) is not None:
             known = published_resnet(config) if isinstance(config, ResNetConfig) else published_variant(config)
             check_available(weights, known)
         if options.image_size is not None:
@@ -180,10 +180,11 @@ def _find_recipe(options, small):
 
 
 def _is_trained(options):
-    return isinstance(options.model, ImageModel) or _weights_of(options) is not None
+    return isinstance(options.model, ImageModel) or weights_of(options) is not None
 
 
-def _weights_of(options):
+def weights_of(options):
+    """What the weights of an unbuilt model are taken from; `None` for random initialisation."""
     if options.weights != "default":
         return options.weights
     if isinstance(options.model, str) and options.model in RESNETS:
@@ -200,7 +201,7 @@ def _find_model(options, source, small, recipe):
     size = recipe.image_size if size is None else size
     if config == "small":
         config, size = small.config, small.image_size if size is None else size
-    weights = _weights_of(options)
+    weights = weights_of(options)
     config = variant_of(config) if isinstance(config, str) else config
     known = _config_of(config)
     shape = _input_shape(size, weights, source, known)

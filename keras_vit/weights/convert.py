@@ -11,9 +11,11 @@ from pathlib import Path
 import numpy as np
 
 from keras_vit.annotations import FilePath, Pair
+from keras_vit.cards import write_card
 from keras_vit.checks import check_choice, check_positive_int
 from keras_vit.preprocessing import Preprocessing
 from keras_vit.variants import VARIANTS
+from keras_vit.weights.card import checkpoint_card
 from keras_vit.weights.checkpoint import (
     PATCH_KERNEL,
     ROOT_KERNEL,
@@ -183,6 +185,7 @@ def _write_folder(checkpoint, folder, dialect, arrays, note, labels):
             write_text(folder / DIFFERENCES_FILE, differences_text(software, lines))
         else:
             (folder / DIFFERENCES_FILE).unlink(missing_ok=True)  # of what was written here before
+        write_card(folder, checkpoint_card(checkpoint, dialect, folder.name, labels).text())
     return folder / SAFETENSORS_NAME
 
 

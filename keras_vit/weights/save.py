@@ -31,7 +31,7 @@ def save_checkpoint(
         path: destination, ending in `.npz`, or `.safetensors` for `"timm"` and `"huggingface"`. For those two
             also a folder, which then holds `model.safetensors` and the JSON that lets
             `timm.create_model("local-dir:folder", pretrained=True)` and transformers' `from_pretrained("folder")`
-            open it.
+            open it, and a `README.md`, the model card. One that its user has written or edited stays.
         dialect: `"official"`, names as published, the default; `"linen"`, names of today's official code;
             `"big_vision"`; `"timm"`; or `"huggingface"`, ViT or, for a distilled model, DeiT. Of a `ResNet` `"bit"`,
             names as published, the default; or `"bit_paper"`, big_vision's.
@@ -49,8 +49,9 @@ def save_checkpoint(
 
     Warns:
         UserWarning: if that software computes something else from these weights by itself: another GELU,
-            another epsilon of LayerNorm, or pooling in another place; and of a folder, if its image processor cannot do
-            what `model.preprocessing` does. That folder has a `PREPROCESSING.md` with the differences in grey levels.
+            another epsilon of LayerNorm, or pooling in another place; and of a folder, if a card stays, or if its image
+            processor cannot do what `model.preprocessing` does. That folder has a `PREPROCESSING.md` with the
+            differences in grey levels.
     """
     is_resnet = any(isinstance(layer, BiTRoot) for layer in model.layers)
     dialect = ("bit" if is_resnet else "official") if dialect is None else dialect

@@ -396,5 +396,5 @@ def test_each_export_is_the_next_version_and_edited_files_beside_stay(model, fak
     assert report.path.name == "8"
     assert (tmp_path / "trees" / "config.pbtxt").read_text() == "edited"
     found = sorted(path.name for path in (tmp_path / "trees").iterdir())
-    assert found == ["1", "7", "8", "batching_parameters.txt", "config.pbtxt", "notes"]
+    assert found == ["1", "7", "8", "README.md", "batching_parameters.txt", "config.pbtxt", "notes"]
     assert (report.path / "saved_model.pb").is_file()

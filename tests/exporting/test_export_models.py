@@ -167,5 +167,5 @@ def test_saved_model_is_served_as_the_model_computes(model, tmp_path):
     assert report.runtime.startswith("tensorflow ")
     assert 0 < report.max_difference < 1e-5
     found = sorted(path.name for path in (tmp_path / "trees").iterdir())
-    assert found == ["1", "batching_parameters.txt", "config.pbtxt"]
+    assert found == ["1", "README.md", "batching_parameters.txt", "config.pbtxt"]
     assert (tmp_path / "trees" / "1" / "assets.extra" / "tf_serving_warmup_requests").is_file()

@@ -17,7 +17,7 @@ from keras_vit.training.callbacks import TrainingDivergedError
 
 FILES = {
     *("config.json", "result.json", "metrics.csv", "tensorboard", "curves.png", "report.html"),
-    *("confusion_matrix.png", "confusion_matrix.csv", "best.keras", "last.keras"),
+    *("confusion_matrix.png", "confusion_matrix.csv", "best.keras", "last.keras", "README.md"),
 }
 
 

@@ -11,8 +11,7 @@ import sys
 import pytest
 from conftest import GOLDEN, ROOT
 from fault_server import child_environment
-from hub_server import CHILD, COMMIT, WEIGHTS, HubServer, digest_of, put_into_cache
-from huggingface_hub import constants
+from hub_server import CHILD, COMMIT, WEIGHTS, HubServer, digest_of, put_into_cache, turn_to
 
 import keras_vit
 from keras_vit import cli
@@ -39,12 +38,7 @@ def server():
 @pytest.fixture
 def hub(server, monkeypatch, tmp_path):
     """The server with its two files, and huggingface_hub turned to it, with an empty cache `hub.root`."""
-    template = f"{server.address}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
-    settings = {"ENDPOINT": server.address, "HUGGINGFACE_CO_URL_TEMPLATE": template, "HF_HUB_OFFLINE": False}
-    settings |= {"HF_HUB_CACHE": str(tmp_path / "hub"), "HF_TOKEN_PATH": str(tmp_path / "token")}
-    settings |= {"HF_HUB_DISABLE_TELEMETRY": True, "HF_HUB_DISABLE_SYMLINKS": False, "DOWNLOAD_CHUNK_SIZE": 1 << 12}
-    for name, value in settings.items():
-        monkeypatch.setattr(constants, name, value)
+    turn_to(server, monkeypatch, tmp_path)
     server.contents, server.root, server.faults = dict(CONTENTS), tmp_path / "hub", 1 << 30
     server.route, server.tags, server.status, server.code = "ok", {}, 200, None
     server.asked.clear()

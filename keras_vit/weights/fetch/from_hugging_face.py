@@ -16,7 +16,8 @@ from keras_vit.checks import install_hint
 from keras_vit.files import read_json_object
 from keras_vit.weights.fetch import fetch, hugging_face_cache, require_network, take_local
 from keras_vit.weights.fetch.cache import Check
-from keras_vit.weights.fetch.environment import mirror_url, redacted, timeout_seconds
+from keras_vit.weights.fetch.environment import mirror_url, timeout_seconds
+from keras_vit.weights.fetch.library import library_faults
 from keras_vit.weights.fetch.remote import DownloadError, OfflineError, RemoteFile, download_error
 
 BESIDE = ("config.json", "preprocessor_config.json")  # what a repository says of its weights
@@ -162,24 +163,8 @@ def _require_listed(file, known):
         raise download_error(file, f"its sha256 differs: expected {file.sha256}, and the Hub lists {known.etag}")
 
 
-@contextlib.contextmanager
 def _library_faults(file):
-    """Whatever the library raises is one error of ours; its own lines are not heard, since that error tells it all."""
-    logger = logging.getLogger("huggingface_hub")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL + 1)
-    try:
-        yield
-    except Exception as error:  # of httpx, the file system and its own: whatever it is, the file did not come
-        kind, reason = type(error).__name__, " ".join(str(error).strip().partition("\n")[0].split()).rstrip(".:")
-        offline = isinstance(error, ConnectionError) or re.search("Connect|Offline", kind)
-        words = f"huggingface_hub says {kind}: {_redacted(reason)}"
-        raise download_error(file, words, kind=OfflineError if offline else DownloadError) from error
-    finally:
-        logger.setLevel(level)
-
-
-def _redacted(reason):
-    """Without the secrets of signed addresses, of which the library also prints the last characters alone."""
-    reason = re.sub(r"https?://[^\s'\"]+", lambda found: redacted(found[0]), reason)
-    return re.sub(r" \(\(…\).*?\)", "", reason)
+    """Whatever the library raises is one error of ours."""
+    return library_faults(
+        lambda words, offline: download_error(file, words, kind=OfflineError if offline else DownloadError)
+    )

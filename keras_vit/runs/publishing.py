@@ -1,0 +1,112 @@
+"""A trained model to the Hugging Face Hub: its weights where `hf:` names find them, class names and its card beside."""
+
+import re
+import tempfile
+from pathlib import Path
+
+from keras_vit.annotations import FilePath
+from keras_vit.cards import CARD, NOT_CHOSEN, PREPROCESSING, USE, read_card, with_field, with_section
+from keras_vit.checks import check_choice
+from keras_vit.escaping import printable
+from keras_vit.runs.finetune import Result
+from keras_vit.runs.finished import load_model, read_facts
+from keras_vit.runs.run_directory import BEST, CONFIG
+from keras_vit.weights.card import dialect_of, photos_section, use_section
+from keras_vit.weights.checkpoint import SAFETENSORS_NAME
+from keras_vit.weights.dialects import DIALECTS
+from keras_vit.weights.file_checks import check_file
+from keras_vit.weights.save import save_checkpoint
+from keras_vit.weights.upload import check_repository, present, upload
+
+_DIALECTS = ("timm", "huggingface")
+
+
+def push_to_hub(
+    folder: FilePath | Result,
+    repository: str,
+    *,
+    license: str | None = None,
+    dialect: str | None = None,
+    private: bool = False,
+    message: str = "Weights and model card by keras_vit",
+) -> str:
+    """Publishes a run or a checkpoint folder on the Hugging Face Hub, from where `weights="hf:owner/name"` loads it.
+
+    Only weights, the JSON beside them, `PREPROCESSING.md` and the card are sent, in one commit. Of a run the weights
+    are those of `best.keras`, with the names of its classes. Its card is sent as it is in the folder, edits included;
+    only how to load the model and how photos are prepared is said anew.
+
+    Args:
+        folder: of a finished run, or its `Result`; or one that `save_checkpoint` has written for timm or transformers.
+        repository: `"owner/name"`, which is made if it is not there.
+        license: of the weights, as the Hub names it, such as `"apache-2.0"`; by default as the card says.
+        dialect: of a run, `"timm"`, the default, or `"huggingface"`: which software opens the repository.
+        private: whether a new repository is seen by its owner alone.
+        message: of the commit.
+
+    Returns:
+        `"hf:owner/name@commit"`, which is what was sent, also after later changes.
+
+    Raises:
+        TypeError: for a value of the wrong type.
+        ValueError: for a folder that is neither or has no card, or a name or licence that cannot be.
+        CheckpointError: if the layout has no place for a weight, or a file is not valid; nothing is sent then.
+        UploadError: (an `OSError`) if the Hub does not take the files.
+        OfflineError: without a network, or if it may not be used.
+        ImportError: without the extra `hub`.
+
+    Warns:
+        UserWarning: as `save_checkpoint`, where the other software computes or prepares something otherwise.
+    """
+    check_repository(repository)
+    _check_license(license)
+    place = Path(folder.out if isinstance(folder, Result) else folder)
+    with tempfile.TemporaryDirectory() as temporary:
+        weights = _weights_of(place, Path(temporary) / "weights", dialect)
+        checkpoint = check_file(weights / SAFETENSORS_NAME)  # as `hf:` will when it is loaded
+        card = Path(temporary) / CARD
+        card.write_text(_card(read_card(place), checkpoint, f"hf:{repository}", license), "utf-8")
+        files = present(weights) | {CARD: card}
+        commit = upload(files, repository, private=private, message=message)
+    return f"hf:{repository}@{commit}"
+
+
+def _weights_of(place, temporary, dialect):
+    """The folder with the weights: that of a checkpoint itself, or a new one with a run's."""
+    if (place / BEST).is_file():
+        dialect = dialect or _DIALECTS[0]
+        check_choice("dialect", dialect, _DIALECTS)
+        names = read_facts(place / CONFIG).class_names
+        return save_checkpoint(load_model(place / BEST), temporary, dialect, labels=names).parent
+    if not (place / SAFETENSORS_NAME).is_file():
+        raise ValueError(
+            "`folder` must be that of a finished run, or one that `save_checkpoint` has written for timm or "
+            f"transformers.\nReceived: {printable(place)}, with neither {BEST} nor {SAFETENSORS_NAME}."
+        )
+    if dialect is not None:
+        raise ValueError(
+            "`dialect` is for a run; a folder of weights has its own.\n"
+            f"Received: dialect={dialect!r} for {printable(place)}. Leave it out, or write the folder anew."
+        )
+    return place
+
+
+def _card(text, checkpoint, name, license):
+    """The card as it is to be on the Hub."""
+    dialect = dialect_of(checkpoint)
+    text = with_section(text, USE, use_section(checkpoint, dialect, name))
+    text = with_section(text, PREPROCESSING, photos_section(checkpoint, dialect))
+    text = with_field(text, "library_name", DIALECTS[dialect].software)
+    if license is None:
+        return text
+    return with_field(text, "license", license).replace(NOT_CHOSEN, f"These weights are under `{license}`.")
+
+
+def _check_license(license):
+    if license is not None and not isinstance(license, str):
+        raise TypeError(f"`license` must be a text.\nReceived: license={license!r} of type {type(license).__name__}.")
+    if license is not None and not re.fullmatch(r"[a-z0-9][a-z0-9.+-]*", license):
+        raise ValueError(
+            "`license` must be a name as the Hub has it, in small letters, such as 'apache-2.0', 'mit' or "
+            f"'cc-by-4.0'.\nReceived: license={license!r}."
+        )

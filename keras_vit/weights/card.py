@@ -1,0 +1,124 @@
+"""The model card of a folder that timm or transformers opens: what the weights are, and how each software loads them.
+
+Nothing here knows what they were trained on; the folder of a run says that.
+"""
+
+import json
+
+from keras_vit.cards import NOT_CHOSEN, PREPROCESSING, USE, Card, classes_section, preprocessing_section
+from keras_vit.preprocessing import Preprocessing
+from keras_vit.variants import VARIANTS
+from keras_vit.version import __version__
+from keras_vit.weights.checkpoint import Checkpoint
+from keras_vit.weights.dialects import DIALECTS
+from keras_vit.weights.reader import CheckpointError
+from keras_vit.weights.sidecar.processors import DIFFERENCES_FILE, differences
+
+_LIMITS = (
+    "What these weights were trained on, and how well they do, was not known to the program that wrote this card. "
+    "Whether they do worse for some groups of people, places or things was not studied."
+)
+_CUSTOM = "Ti/16"  # any variant, since all its sizes are given
+
+
+def checkpoint_card(checkpoint: Checkpoint, dialect: str, place: str, labels=None) -> Card:
+    """The card of a folder.
+
+    Args:
+        checkpoint: what is written.
+        dialect: `"timm"` or `"huggingface"`.
+        place: the name of the folder.
+        labels: names of the classes, if they are known.
+    """
+    sections = [
+        ("Model", _architecture(checkpoint, dialect)),
+        (USE, use_section(checkpoint, dialect, place)),
+        (PREPROCESSING, photos_section(checkpoint, dialect)),
+        ("Classes", classes_section(labels) if labels else ""),
+        ("Limits", _LIMITS),
+        ("Licence", NOT_CHOSEN),
+    ]
+    return Card(place, DIALECTS[dialect].software, tuple(sections), classifies=bool(checkpoint.classes))
+
+
+def use_section(checkpoint: Checkpoint, dialect: str, place: str) -> str:
+    """How the weights are loaded here and by the software of the dialect.
+
+    Args:
+        checkpoint: what is there.
+        dialect: `"timm"` or `"huggingface"`.
+        place: a folder, or `hf:owner/name`.
+    """
+    return (
+        f"```python\nimport keras_vit\n\nmodel = {_build_call(checkpoint, place)}\n"
+        f'photo = keras_vit.read_image("photo.jpg", {checkpoint.channels})\n'
+        "print(model.predict(model.preprocessing(photo)[None]))\n```\n\n"
+        f"With {DIALECTS[dialect].software}:\n\n```python\n{_their_code(checkpoint, dialect, place)}\n```"
+    )
+
+
+def photos_section(checkpoint: Checkpoint, dialect: str) -> str:
+    """How photos are prepared, and whether the software of the dialect does it otherwise.
+
+    Args:
+        checkpoint: what is there.
+        dialect: `"timm"` or `"huggingface"`.
+    """
+    record = checkpoint.preprocessing or Preprocessing()
+    differ = f"{DIALECTS[dialect].software} prepares photos otherwise, as `{DIFFERENCES_FILE}` says.\n\n"
+    return differ * bool(differences(dialect, record, checkpoint.image_size)) + preprocessing_section(record)
+
+
+def dialect_of(checkpoint: Checkpoint) -> str:
+    """The dialect of a folder's file.
+
+    Raises:
+        CheckpointError: if a folder is not written in it.
+    """
+    if DIALECTS[checkpoint.dialect].suffix != ".safetensors":
+        raise CheckpointError(
+            "a folder for the Hub holds weights in the layout of timm or transformers.\n"
+            f"Received: {checkpoint.path}, in that of {checkpoint.dialect}."
+        )
+    return checkpoint.dialect
+
+
+def _architecture(checkpoint, dialect):
+    classes = checkpoint.classes
+    head = f"a head of {classes:,} classes" if classes else "no head, so it gives features"
+    height, width = checkpoint.image_size or ("any", "any")
+    return (
+        f"{_kind(checkpoint)} (arXiv:2010.11929), for images of {height} x {width} pixels, with {head}. Its weights "
+        f"were written by keras_vit {__version__} for {DIALECTS[dialect].software}."
+    )
+
+
+def _kind(checkpoint):
+    if name := checkpoint.variant():
+        return f"The Vision Transformer {name}"
+    patch, width, blocks, mlp_dim, stages = checkpoint.measured()
+    root = "" if stages is None else " behind a ResNet"
+    return f"A Vision Transformer{root} of {blocks} blocks, width {width}, MLP {mlp_dim}, patches of {patch} pixels"
+
+
+def _build_call(checkpoint, place):
+    """Python that builds the model; the file decides all that is left open."""
+    variant = checkpoint.variant()
+    known = variant in VARIANTS and checkpoint.num_heads in (None, VARIANTS[variant].num_heads)
+    sizes = {}
+    if not known:
+        names = ("patch_size", "hidden_size", "num_layers", "mlp_dim", "resnet_stages")
+        sizes = dict(zip(names, checkpoint.measured(), strict=True)) | {"num_heads": checkpoint.num_heads}
+    given = "".join(f", {name}={value!r}" for name, value in sizes.items() if value is not None)
+    top = "" if checkpoint.classes else ", include_top=False"
+    return f'keras_vit.build("{variant if known else _CUSTOM}", weights={json.dumps(place)}{given}{top})'
+
+
+def _their_code(checkpoint, dialect, place):
+    hub = place.startswith("hf:")
+    if dialect == "timm":
+        name = place.replace("hf:", "hf-hub:") if hub else f"local-dir:{place}"
+        return f"import timm\n\nmodel = timm.create_model({json.dumps(name)}, pretrained=True)"
+    kind = "AutoModelForImageClassification" if checkpoint.classes else "AutoModel"
+    name = json.dumps(place.removeprefix("hf:"))
+    return f"from transformers import {kind}\n\nmodel = {kind}.from_pretrained({name})"

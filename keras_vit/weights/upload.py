@@ -1,0 +1,98 @@
+"""Files to a repository of the Hugging Face Hub, in one commit: all of them arrive, or none.
+
+huggingface_hub brings them there, with the endpoint and the token that are its own. Imports neither Keras nor
+TensorFlow.
+"""
+
+import contextlib
+import re
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from keras_vit.cards import CARD
+from keras_vit.checks import check_installed
+from keras_vit.escaping import printable
+from keras_vit.weights.checkpoint import SAFETENSORS_NAME
+from keras_vit.weights.fetch.environment import is_offline
+from keras_vit.weights.fetch.from_hugging_face import BESIDE
+from keras_vit.weights.fetch.library import library_faults
+from keras_vit.weights.fetch.remote import OfflineError
+from keras_vit.weights.sidecar.processors import DIFFERENCES_FILE
+
+FILES = (SAFETENSORS_NAME, *BESIDE, DIFFERENCES_FILE, CARD)  # all that a repository of ours has
+
+
+class UploadError(OSError):
+    """Files could not be put on the Hugging Face Hub."""
+
+
+def upload(files: Mapping[str, Path], repository: str, *, private: bool, message: str) -> str:
+    """Makes files the ones of a repository, which is made if it is not there.
+
+    Args:
+        files: by name, of `FILES`. Those of `FILES` that are not given are removed there, as they would be of other
+            weights; all else in the repository stays.
+        repository: `"owner/name"`.
+        private: whether a new repository is seen by its owner alone.
+        message: of the commit.
+
+    Returns:
+        The commit.
+
+    Raises:
+        OfflineError: without a network, or if it may not be used.
+        UploadError: if the Hub does not take the files.
+        ImportError: without the extra `hub`.
+    """
+    check_installed("huggingface_hub", "it speaks with the Hugging Face Hub", "hub")
+    import huggingface_hub
+
+    if is_offline():
+        raise _fault(repository, "KERAS_VIT_OFFLINE forbids the network", True)
+    with library_faults(lambda words, offline: _fault(repository, words, offline)), _bars_on_terminals():
+        api = huggingface_hub.HfApi()
+        api.create_repo(repository, private=private, exist_ok=True)
+        stale = [name for name in FILES if name not in files and api.file_exists(repository, name)]
+        operations = [huggingface_hub.CommitOperationAdd(name, str(path)) for name, path in files.items()]
+        operations += [huggingface_hub.CommitOperationDelete(name) for name in stale]
+        return api.create_commit(repository, operations, commit_message=message).oid
+
+
+def check_repository(name: str) -> None:
+    """Raises unless a name is `owner/name`, as the Hub has them."""
+    if not isinstance(name, str):
+        raise TypeError(f"`repository` must be a text.\nReceived: {name!r} of type {type(name).__name__}.")
+    part = r"[A-Za-z0-9](?:[\w.-]*[A-Za-z0-9_])?"
+    if not re.fullmatch(f"{part}/{part}", name, re.ASCII) or re.search(r"--|\.\.|\.git$", name) or len(name) > 96:
+        raise ValueError(
+            "`repository` must be `owner/name` as the Hub has them: letters, digits, `-`, `_` and `.`, at most 96.\n"
+            f"Received: repository={name!r}."
+        )
+
+
+def present(folder: Path, names: Iterable[str] = FILES) -> dict[str, Path]:
+    """The files of a folder that belong on the Hub, by name."""
+    return {name: folder / name for name in names if (folder / name).is_file()}
+
+
+@contextlib.contextmanager
+def _bars_on_terminals():
+    """The library draws its bar into files and logs too, if nobody tells it not to."""
+    from huggingface_hub import utils
+
+    hidden = not (sys.stderr and sys.stderr.isatty()) and not utils.are_progress_bars_disabled()
+    if hidden:
+        utils.disable_progress_bars()
+    try:
+        yield
+    finally:
+        if hidden:
+            utils.enable_progress_bars()
+
+
+def _fault(repository, words, offline):
+    return (OfflineError if offline else UploadError)(
+        f"the files could not be put on the Hugging Face Hub: {printable(words)}.\nReceived: {repository}. Where the "
+        "Hub must know you, `hf auth login` or HF_TOKEN tells it; the token must be one that may write."
+    )

@@ -1,0 +1,107 @@
+"""What people and indexes read beside the code: versions agree, links lead somewhere, forms and workflows are valid."""
+
+import configparser
+import re
+
+import pytest
+import yaml
+from conftest import ROOT
+
+PAGES = ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
+FORMS = sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml"))
+KINDS = {"textarea", "input", "dropdown", "checkboxes", "markdown"}  # of GitHub's issue forms
+
+
+@pytest.fixture(scope="module")
+def setup():
+    settings = configparser.ConfigParser()
+    settings.read(ROOT / "setup.cfg")
+    return settings
+
+
+@pytest.fixture(scope="module")
+def release():
+    return yaml.safe_load((ROOT / ".github" / "workflows" / "release.yml").read_text())
+
+
+def versions_of_the_changelog():
+    return re.findall(r"^## (\d\S+)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+
+
+def test_version_is_the_same_everywhere(setup):
+    version = setup["metadata"]["version"]
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert citation["version"] == version == versions_of_the_changelog()[0]
+
+
+def test_changelog_goes_back_in_order_and_begins_with_what_is_not_released():
+    found = [tuple(map(int, version.split("."))) for version in versions_of_the_changelog()]
+    assert found == sorted(found, reverse=True)
+    assert "# Changelog\n\n## Unreleased\n\n- " in (ROOT / "CHANGELOG.md").read_text()
+
+
+def test_citation_names_the_software_and_the_paper(setup):
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert {"cff-version", "message", "title", "authors"} <= citation.keys()  # which the format requires
+    assert citation["license"] == setup["metadata"]["license"]
+    assert [author["name"] for author in citation["authors"]] == [setup["metadata"]["author"]]
+    (paper,) = citation["references"]
+    assert paper["identifiers"][0]["value"] == "arXiv:2010.11929"
+    assert len(paper["authors"]) == 12
+
+
+def test_classifiers_have_the_pythons_that_are_supported(setup):
+    classifiers = setup["metadata"]["classifiers"].split("\n")
+    pythons = [line.rpartition(" ")[2] for line in classifiers if re.search(r":: 3\.\d+$", line)]
+    assert pythons[0] == setup["options"]["python_requires"].removeprefix(">=")
+    assert f"Python {pythons[0]} to {pythons[-1]}." in (ROOT / "README.md").read_text()
+    assert not [line for line in classifiers if line.startswith("License ::")]  # the licence is an SPDX expression
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_links_of_the_pages_at_the_top_lead_to_files(name):
+    text = (ROOT / name).read_text()
+    links = [link for link in re.findall(r"\]\(([^)#]+)", text) if not re.match(r"[a-z]+:", link)]
+    assert [link for link in links if not (ROOT / link).exists()] == []
+    assert [line for line in text.splitlines() if len(line) > 400] == []
+
+
+def test_contributing_names_what_is_there():
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    assert (ROOT / "tests" / "golden" / "foreign" / "cases.json").is_file()
+    names = re.search(r"with ((?:`\w+`(?:, | and )?)+)\.", text.partition("## An export")[2])
+    for name in re.findall(r"`(\w+)`", names[1]):
+        for format in ("onnx/__init__", "saved_model/__init__", "litert", "openvino"):
+            assert re.search(rf"\b{name}\b", (ROOT / "keras_vit" / "exporting" / f"{format}.py").read_text()), name
+
+
+@pytest.mark.parametrize("path", FORMS, ids=lambda path: path.stem)
+def test_form_is_one_that_the_host_takes(path):
+    form = yaml.safe_load(path.read_text())
+    if path.stem == "config":
+        assert form == {"blank_issues_enabled": True}
+        return
+    assert {"name", "description", "body"} <= form.keys()
+    assert {field["type"] for field in form["body"]} <= KINDS
+    labels = [field["attributes"]["label"] for field in form["body"]]
+    assert len(set(labels)) == len(labels) > 1
+
+
+def test_release_tries_both_files_before_it_publishes_without_a_secret(release):
+    assert release[True] == {"push": {"tags": ["v*"]}}  # YAML 1.1 reads `on` as true
+    assert release["jobs"]["publish"]["needs"] == "build"
+    assert release["permissions"] == {"contents": "read"}
+    assert release["jobs"]["publish"]["permissions"] == {"id-token": "write"}
+    commands = "\n".join(step.get("run", "") for step in release["jobs"]["build"]["steps"])
+    for command in ("python -m build", "twine check --strict dist/*", "dist/*.whl dist/*.tar.gz", "keras-vit models"):
+        assert command in commands
+    assert "secrets." not in (ROOT / ".github" / "workflows" / "release.yml").read_text()
+
+
+def test_releases_checks_find_the_version_of_today(release, setup):
+    """The lines that its first step looks for, by the same rule: a whole line of the file."""
+    step = next(step["run"] for step in release["jobs"]["build"]["steps"] if "grep" in step.get("run", ""))
+    version = setup["metadata"]["version"]
+    for line, file in re.findall(r'grep -qx "(.*)" (\S+)', step):
+        wanted = line.replace("${GITHUB_REF_NAME#v}", version)
+        assert wanted in (ROOT / file).read_text().splitlines()
