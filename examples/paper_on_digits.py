@@ -45,6 +45,8 @@ def main():
     parser.add_argument("--seeds", type=int, default=4)
     parser.add_argument("--only", nargs="+", choices=STUDIES, default=list(STUDIES))
     arguments = parser.parse_args()
+    if arguments.seeds < 2:
+        parser.error("--seeds must be at least 2, so that there is an interval")
     arguments.out.mkdir(parents=True)
     began, found, lines = time.monotonic(), {}, []
     for name in arguments.only:
@@ -250,8 +252,6 @@ COLUMNS = {
 def interval(values):
     """Mean and half of the 95 % interval of Student's t over the seeds."""
     values = np.asarray(values, "float64")
-    if len(values) < 2:
-        return values.mean(), float("nan")
     return values.mean(), stats.t.ppf(0.975, len(values) - 1) * values.std(ddof=1) / np.sqrt(len(values))
 
 

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from typing import Protocol
 
 from keras_vit.annotations import Pair
-from keras_vit.checks import check_int, check_positive, check_positive_int
+from keras_vit.checks import check_int, check_positive, check_positive_int, did_you_mean
 from keras_vit.resnets import RESNETS, ResNetConfig
-from keras_vit.variants import DEFAULT_CLASSES, DEFAULT_IMAGE_SIZE, ViTConfig, check_image_size, variant
+from keras_vit.variants import DEFAULT_CLASSES, DEFAULT_IMAGE_SIZE, VARIANTS, ViTConfig, check_image_size
 
 _MULTIPLY_ADD = 2  # FLOPs
 TRAINING_PASSES = 3  # of a step: forward, and backward to the inputs and to the weights
@@ -137,7 +137,7 @@ def training_exaflops(
 def _architecture(model, image_size, classes, channels) -> tuple[ViTConfig | ResNetConfig, tuple, int]:
     """The config, the shape `(H, W, C)` of an image, and K."""
     if isinstance(model, (str, ViTConfig, ResNetConfig)):
-        config = (RESNETS.get(model) or variant(model)) if isinstance(model, str) else model
+        config = _published(model) if isinstance(model, str) else model
         sides = tuple(side * config.stride for side in config.grid(DEFAULT_IMAGE_SIZE, DEFAULT_IMAGE_SIZE))
         classes = DEFAULT_CLASSES if classes is None else check_int("classes", classes, least=0)
         channels = 3 if channels is None else check_positive_int("channels", channels)
@@ -151,6 +151,14 @@ def _architecture(model, image_size, classes, channels) -> tuple[ViTConfig | Res
         )
     _check_head(config, classes)
     return config, (*sides, channels), classes
+
+
+def _published(name):
+    if name not in (known := VARIANTS | RESNETS):
+        raise ValueError(
+            f"a model's name must be one of {', '.join(known)}.\nReceived: {name!r}.{did_you_mean(name, known)}"
+        )
+    return known[name]
 
 
 def _built(model, **given):

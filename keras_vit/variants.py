@@ -158,9 +158,10 @@ class ViTConfig:
             )
         if injection != "stem" and kind in ("relative", "none"):
             raise ValueError(
-                "`position_injection` says where positions are added to tokens, and relative ones are not: every "
-                f"block's attention has its own.\nReceived: position_embedding={kind!r}, "
-                f"position_injection={injection!r}. Leave `position_injection` out."
+                "`position_injection` says where a position table is added to tokens, and there is none: relative "
+                "positions are inside of every block's attention.\n"
+                f"Received: position_embedding={kind!r}, position_injection={injection!r}. "
+                "Leave `position_injection` out."
             )
         if self.patch_dropout_rate and (kind == "relative" or injection != "stem"):
             raise ValueError(

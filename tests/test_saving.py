@@ -23,7 +23,7 @@ LAYERS = {
     "BiTUnit": {"filters": 32, "strides": 2, "projection": True},
     "PatchEmbedding": {"hidden_size": 12, "patch_size": 4},
     "PatchCorruption": {"rate": 0.4, "mask_share": 0.7, "random_share": 0.2, "seed": 5},
-    "ClassToken": {},
+    "ClassToken": {"stddev": 0.02},
     "AddPositionEmbs": {
         "grid": (3, 5),
         "patch_size": 4,
@@ -113,7 +113,7 @@ def test_layer_config_is_its_arguments_and_round_trips(name):
     assert {key: config[key] for key in LAYERS[name] if name != "StdConv2D"} == {
         key: value for key, value in LAYERS[name].items() if name != "StdConv2D"
     }
-    if name not in ("StdConv2D", "ClassToken"):  # which take Conv2D's arguments, and none
+    if name != "StdConv2D":  # which takes Conv2D's arguments
         own = set(inspect.signature(cls.__init__).parameters) - {"self", "kwargs"}
         assert own == set(LAYERS[name])
         assert set(config) - {"name", "trainable", "dtype"} == own

@@ -62,13 +62,14 @@ class Source:
     def subset(self, train_images: int, *, seed: int = 0, order: str = "balanced") -> "Source":
         """The same data with fewer training images, for a study of how many it takes.
 
-        Of one seed and order, every smaller set is part of each larger one. Other splits stay as they are.
+        Of one seed and order, every smaller set is part of each larger one, if both are taken of the same source and
+        not of a subset. Other splits stay as they are.
 
         Args:
             train_images: how many there are then, exactly.
             seed: of the order in which they are taken, in [0, 2**31).
             order: `"balanced"` takes the classes by turns, so that their numbers differ by 1 at most until one has no
-                more; `"random"` takes any, as arXiv:2010.11929, section 4.4, does.
+                more; `"random"` takes any, as arXiv:2010.11929, section 4.3, does.
 
         Raises:
             TypeError: for a number that is none.

@@ -75,7 +75,8 @@ def image_features(
         A `FeatureSet`.
 
     Raises:
-        ValueError: for an empty split, a model without pooling or preprocessing, or features that are not finite.
+        ValueError: for an empty split or folder name, a model without pooling or preprocessing, or features that are
+            not finite.
         TypeError: for a model that is neither of them.
 
     Warns:
@@ -86,6 +87,8 @@ def image_features(
     examples = source.split(split)
     if cache is None:
         return _computed(model, source, split, batch_size)
+    if not str(cache):
+        raise ValueError("`cache` must be a folder, or `None` to keep no features.\nReceived: cache=''.")
     folder = features_dir() if cache == DEFAULT_CACHE else Path(cache)
     path = folder / f"{fingerprint_of(model, examples)}.npz"
     kept = _read(path, examples.size)

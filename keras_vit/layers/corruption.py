@@ -7,7 +7,7 @@ import keras
 from keras import ops
 
 from keras_vit.annotations import Arguments, Shape, Tensor
-from keras_vit.checks import check_number
+from keras_vit.checks import check_number, check_seed
 from keras_vit.layers.dropout import uniform
 
 _PROPORTIONS = ("rate", "mask_share", "random_share")
@@ -64,8 +64,8 @@ class PatchCorruption(keras.layers.Layer):
         self.rate = rate
         self.mask_share = mask_share
         self.random_share = random_share
-        self.seed = seed
-        self.seed_generator = keras.random.SeedGenerator(seed)
+        self.seed = seed if seed is None else check_seed(seed)
+        self.seed_generator = keras.random.SeedGenerator(self.seed)
 
     def build(self, input_shape: Shape) -> None:
         self.check_count(input_shape[1])

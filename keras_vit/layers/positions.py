@@ -168,7 +168,8 @@ class RelativePositions(keras.layers.Layer):
     Returns:
         `(B, A, T, T)`, to be added before the softmax.
 
-    Source: arXiv:2010.11929, section D.4: one-dimensional relative attention over p_q - p_k.
+    Source: arXiv:2010.11929, section D.4: one-dimensional relative attention; its offsets are p_q - p_k, ours
+    p_k - p_q.
     """
 
     def __init__(

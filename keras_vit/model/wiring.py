@@ -52,10 +52,11 @@ def wire(
     """
     feature_map = _resnet(images, config)  # (B, H, W, C) or what the stem makes of it
     tokens = layers.PatchEmbedding(config.hidden_size, config.patch_size, name="patch_embedding")(feature_map)
+    stddev = 0.0 if config.position_embedding in ADDED else 0.02  # that of the position which it does not get
     if config.distilled:
-        tokens = layers.ClassToken(name="distillation_token")(tokens)
+        tokens = layers.ClassToken(stddev, name="distillation_token")(tokens)
     if config.has_class_token:
-        tokens = layers.ClassToken(name="class_token")(tokens)  # (B, T, D)
+        tokens = layers.ClassToken(stddev, name="class_token")(tokens)  # (B, T, D)
     places = known_grid(images.shape[1:], config) or table_grid or config.grid(DEFAULT_IMAGE_SIZE, DEFAULT_IMAGE_SIZE)
     add_positions = functools.partial(
         layers.AddPositionEmbs,

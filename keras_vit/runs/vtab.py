@@ -6,6 +6,7 @@ Source: arXiv:1910.04867; arXiv:2010.11929, section 4.1 (set-up) and table 9.
 import dataclasses
 import tempfile
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ PROTOCOLS = ("linear", "finetune")
 GROUPS = ("natural", "specialised", "structured")
 _PREFIX = "vtab/"
 _RECIPE = "paper-finetune-vtab"
+_IMAGES = (800, 200)  # to train on, and for validation
 _IMAGE_SIZE = 384  # arXiv:2010.11929, table 4
 
 
@@ -122,6 +124,9 @@ def vtab(
     Raises:
         ValueError: for an unknown task or protocol, no `out` for `"finetune"`, or arguments of the other protocol.
         TypeError: for a model that is neither of them.
+
+    Warns:
+        UserWarning: of `data` with other classes or numbers of images than the task's.
     """
     check_image_model(model)
     check_choice("protocol", protocol, PROTOCOLS)
@@ -135,12 +140,25 @@ def vtab(
             say(f"{name}: {lack}")
             continue
         source = open_source(given.get(name, _PREFIX + name))
+        _warn_of_other_data(name, source)
         if protocol == "linear":
             accuracies[name] = probe(model, source, "linear", batch_size=batch_size, cache=cache).accuracy
         else:
             accuracies[name] = _finetuned(model, name, source, Path(str(out)) / name, say, changes or {})
         say(f"{name}: {accuracies[name]:.4f}")
     return Vtab(protocol, accuracies, lacking, time.monotonic() - began)
+
+
+def _warn_of_other_data(name, source):
+    """Warns of data that cannot be the task's, which then has no number of VTAB."""
+    sizes = tuple(source.sizes.get(split, 0) for split in ("train", "validation"))
+    classes, expected = len(source.class_names), VTAB_TASKS[_PREFIX + name].classes
+    if (classes, *sizes) != (expected, *_IMAGES):
+        warnings.warn(
+            f"{name} of VTAB has {expected} classes, {_IMAGES[0]} images to train on and {_IMAGES[1]} for validation, "
+            f"and these data {classes}, {sizes[0]} and {sizes[1]}, so the number is not one of VTAB.",
+            stacklevel=3,
+        )
 
 
 def _finetuned(model, name, source, out, say, changes):

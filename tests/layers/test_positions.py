@@ -228,7 +228,7 @@ def test_layer_decay_knows_tables_of_blocks():
 @pytest.mark.parametrize(
     ("fields", "reason"),
     [
-        ({"position_embedding": "relative", "position_injection": "blocks"}, "relative ones are not"),
+        ({"position_embedding": "relative", "position_injection": "blocks"}, "and there is none"),
         ({"position_embedding": "none", "position_injection": "blocks_shared"}, "position_injection='blocks_shared'"),
         ({"position_embedding": "relative", "patch_dropout_rate": 0.5}, "no block knows the places"),
         ({"position_injection": "blocks", "patch_dropout_rate": 0.5}, "their positions must be added before"),

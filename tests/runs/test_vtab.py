@@ -75,6 +75,7 @@ def data():
     return {"train": photos(16, 0), "validation": photos(8, 1), "test": photos(13, 2)}
 
 
+@pytest.mark.filterwarnings("ignore:dtd of VTAB has 47 classes")
 def test_linear_protocol_is_the_linear_probe_and_says_what_the_others_lack(data, tmp_path, monkeypatch):
     pytest.importorskip("tensorflow_datasets")
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
@@ -99,7 +100,14 @@ def test_every_task_says_what_it_lacks(tmp_path, monkeypatch):
     assert "`tfds build diabetic_retinopathy_detection/btgraham-300`" in str(lacks["vtab/diabetic_retinopathy"])
 
 
+def test_data_that_are_not_the_tasks_are_told(data):
+    words = r"dtd of VTAB has 47 classes, 800 images to train on and 200 for .* 3, 16 and 8, so the number is not one"
+    with pytest.warns(UserWarning, match=words):
+        keras_vit.vtab(make_tiny(), "dtd", data={"dtd": data}, cache=None, say=lambda line: None)
+
+
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:dtd of VTAB has 47 classes")
 @pytest.mark.parametrize("fields", [{}, {"pooling": "map"}, {"representation_size": 9}], ids=["token", "map", "hidden"])
 def test_finetune_protocol_trains_on_all_and_leaves_the_model_alone(data, tmp_path, fields):
     model = make_tiny() if not fields else keras_vit.build(tiny_config(**fields), input_shape=(20, 28, 3), classes=7)
