@@ -124,7 +124,7 @@ def write_card(folder: str | os.PathLike, text: str) -> None:
 
 
 def read_card(folder: str | os.PathLike) -> str:
-    """A folder's card, without the mark by which `write_card` knows it.
+    """A folder's card with Unix line ends, without the mark by which `write_card` knows it.
 
     Raises:
         ValueError: if there is none, or it is no text in UTF-8.
@@ -138,7 +138,7 @@ def read_card(folder: str | os.PathLike) -> str:
             f"a folder must have its card, {CARD}, in UTF-8.\nReceived: {printable(path)}: {reason}. A new "
             "`save_checkpoint` or `finetune` writes one."
         ) from error
-    return re.sub(_MARK.format("[0-9a-f]{64}") + r"\Z", "", text)
+    return re.sub(_MARK.format("[0-9a-f]{64}") + r"\Z", "", text.replace("\r\n", "\n"))
 
 
 def with_section(text: str, heading: str, section: str) -> str:
@@ -150,6 +150,8 @@ def with_section(text: str, heading: str, section: str) -> str:
 def with_field(text: str, name: str, value: str) -> str:
     """A card with another value of a field of its metadata that is one line; one without it is given back as it is."""
     head, end, body = text.partition("\n---\n")
+    if not (text.startswith("---\n") and end):
+        return text
     line = f"{name}: {json.dumps(value)}"
     return re.sub(rf"^{re.escape(name)}: .*$", lambda _: line, head, count=1, flags=re.MULTILINE) + end + body
 
