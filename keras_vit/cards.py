@@ -23,7 +23,6 @@ CARD = "README.md"
 NO_LICENSE = "unknown"  # the Hub's word
 NOT_CHOSEN = "None was chosen yet for these weights. Write it here and above, as `license`."
 USE, PREPROCESSING = "Use", "Preprocessing"  # headings of what differs between a run and its weights on the Hub
-_TAGS = ("keras_vit", "vision-transformer")
 _MARK = "\n<!-- keras_vit: as written, {} -->\n"  # tells a card of ours from one that its user has edited
 _MOST_BYTES = 1 << 24  # of a card
 _MOST_CLASSES = 100  # in a table
@@ -57,6 +56,7 @@ class Card:
         title: heading, text from outside.
         library: that opens the folder, as the Hub names it.
         sections: `(heading, Markdown)` in reading order.
+        kind: of model, `"vision-transformer"` or `"resnet"`.
         classifies: whether there is a head; else the model gives features.
         license: of the weights, as the Hub names it.
         base_model: `owner/name` on the Hub of what the weights were trained from, if it is there.
@@ -67,6 +67,7 @@ class Card:
     title: str
     library: str
     sections: tuple[tuple[str, str], ...]
+    kind: str = "vision-transformer"
     classifies: bool = True
     license: str = NO_LICENSE
     base_model: str | None = None
@@ -82,7 +83,7 @@ class Card:
         task = "image-classification" if self.classifies else "image-feature-extraction"
         names = [name for name in map(_id, self.data) if name]
         found: dict[str, Any] = {"license": self.license, "library_name": self.library, "pipeline_tag": task}
-        found |= {"tags": list(_TAGS)}
+        found |= {"tags": ["keras_vit", self.kind]}
         found |= {"base_model": self.base_model} if self.base_model else {}
         found |= {"datasets": names} if names else {}
         if self.measured is None:
@@ -123,7 +124,7 @@ def write_card(folder: str | os.PathLike, text: str) -> None:
 
 
 def read_card(folder: str | os.PathLike) -> str:
-    """A folder's card, without the mark by which `write_card` knows it.
+    """A folder's card with Unix line ends, without the mark by which `write_card` knows it.
 
     Raises:
         ValueError: if there is none, or it is no text in UTF-8.
@@ -137,7 +138,7 @@ def read_card(folder: str | os.PathLike) -> str:
             f"a folder must have its card, {CARD}, in UTF-8.\nReceived: {printable(path)}: {reason}. A new "
             "`save_checkpoint` or `finetune` writes one."
         ) from error
-    return re.sub(_MARK.format("[0-9a-f]{64}") + r"\Z", "", text)
+    return re.sub(_MARK.format("[0-9a-f]{64}") + r"\Z", "", text.replace("\r\n", "\n"))
 
 
 def with_section(text: str, heading: str, section: str) -> str:
@@ -149,6 +150,8 @@ def with_section(text: str, heading: str, section: str) -> str:
 def with_field(text: str, name: str, value: str) -> str:
     """A card with another value of a field of its metadata that is one line; one without it is given back as it is."""
     head, end, body = text.partition("\n---\n")
+    if not (text.startswith("---\n") and end):
+        return text
     line = f"{name}: {json.dumps(value)}"
     return re.sub(rf"^{re.escape(name)}: .*$", lambda _: line, head, count=1, flags=re.MULTILINE) + end + body
 

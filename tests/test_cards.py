@@ -88,3 +88,16 @@ def test_one_section_or_field_changes_and_nothing_else():
     assert with_section(text, "None", "new") == text
     assert with_field(text, "library_name", 'a"b') == text.replace('"keras"', '"a\\"b"', 1)
     assert with_field(text, "none", "x") == text
+
+
+def test_text_without_metadata_has_no_field_to_change():
+    for text in ("# Mine\n\nlicense: none\n\n---\nlicense: x\n", "---\nlicense: x\n"):
+        assert with_field(text, "license", "mit") == text
+
+
+def test_card_from_an_editor_with_other_line_ends_is_read_as_ours(tmp_path):
+    text = Card("t", "keras", (("Use", "old"),)).text()
+    write_card(tmp_path, text)
+    file = tmp_path / "README.md"
+    file.write_bytes(file.read_bytes().replace(b"\n", b"\r\n"))
+    assert read_card(tmp_path) == text

@@ -16,7 +16,7 @@ import traceback
 import warnings
 
 from keras_vit.checks import did_you_mean
-from keras_vit.cli import evaluation, export, launch, look, training, weights
+from keras_vit.cli import evaluation, export, launch, look, push, training, weights
 from keras_vit.cli.printing import one_line, say_error
 from keras_vit.escaping import printable
 from keras_vit.runs.options import FLAGS
@@ -159,5 +159,6 @@ def _parser():
     launch.add_commands(top, command)
     look.add_commands(top, command)
     export.add_commands(top, command)
+    push.add_commands(top, command)
     weights.add_commands(top, command, group)
     return parser

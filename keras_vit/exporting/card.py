@@ -4,6 +4,7 @@ from keras_vit.cards import NOT_CHOSEN, PREPROCESSING, USE, Card, classes_sectio
 from keras_vit.exporting.report import ExportReport
 from keras_vit.exporting.saved_model.file_inputs import takes_files
 from keras_vit.exporting.task import ExportTask
+from keras_vit.model.resnet import ResNet
 from keras_vit.variants import DEFAULT_IMAGE_SIZE
 from keras_vit.version import __version__
 
@@ -29,7 +30,8 @@ def served_card(task: ExportTask, report: ExportReport) -> Card:
         ("Limits", _LIMITS),
         ("Licence", NOT_CHOSEN),
     ]
-    return Card(task.name, "tensorflow", tuple(sections), classifies=bool(task.labels))
+    kind = "resnet" if isinstance(task.model, ResNet) else "vision-transformer"
+    return Card(task.name, "tensorflow", tuple(sections), kind, classifies=bool(task.labels))
 
 
 def _model(task, report):

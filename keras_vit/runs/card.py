@@ -40,8 +40,7 @@ photo = keras_vit.read_image("photo.jpg", model.input_shape[-1])
 print(model.predict(model.preprocessing(photo)[None]))
 ```
 
-The answers are logits. `keras-vit predict photo.jpg --model FOLDER` names the classes; `keras_vit.push_to_hub` writes
-the weights for timm or transformers."""
+The answers are logits. `keras-vit predict photo.jpg --model FOLDER` names the classes."""
 
 
 def origin_of(options) -> dict[str, Any]:
@@ -96,6 +95,7 @@ def run_card(configuration: dict, result: dict) -> Card:
         title=f"{configuration['model']['name']}, {data['name']}",
         library="keras",
         sections=tuple(sections),
+        kind="resnet" if _is_resnet(configuration) else "vision-transformer",
         base_model=origin.get("repository"),
         data=(data["name"],),
         measured=_measured(data, result),
@@ -120,6 +120,10 @@ def _model(configuration, result, origin):
         f"images of {height} x {width} pixels in {channels} channels. "
         f"keras_vit {configuration['versions']['keras_vit']} trained it from {origins[origin['kind']]}."
     )
+
+
+def _is_resnet(configuration):
+    return "stages" in configuration["model"]  # a field of `ResNetConfig` alone
 
 
 def _measured(data, result):
@@ -165,7 +169,8 @@ def _training(configuration, result, data):
         ("images", sizes),
         ("left out, not readable", f"{len(data['bad_images']):,}"),
         ("recipe", markdown_text(result["recipe"])),
-        ("steps", f"{result['steps']:,} of {plan['batch_size']} images, {result['epochs']} epochs"),
+        ("steps", f"{result['steps']:,} of {plan['batch_size']} images"),
+        ("epochs", str(result["epochs"])),
         ("learning rate", f"{plan['learning_rate']:g}"),
         ("weights that learned", f"{result['trainable_parameters']:,} of {result['parameters']:,}"),
         ("precision", configuration["precision"]),
@@ -203,7 +208,7 @@ def _weakest(result):
         share, count = f"{worst['recall']:.1%}", f"{worst['count']:,}"
         yield f"It recognises {markdown_text(worst['name'])} least: {share} of {count} images."
     if missing := len(result["per_class"]) - len(seen):
-        yield f"Of {missing:,} classes there was no image in the {result['split']} set, so nothing is known of these."
+        yield f"Classes without an image in the {result['split']} set: {missing:,}. Nothing was measured of these."
 
 
 def _licence(origin):

@@ -95,6 +95,15 @@ def test_origin_of_published_weights_is_that_of_the_table():
     assert origin_of(FinetuneOptions(model=make_tiny())) == {"kind": "model"}
 
 
+def test_card_of_a_resnet_says_so(finished):
+    config, result = facts_of(finished)
+    config["model"] = {"name": "resnet", "stages": [1], "width_factor": 0.5}
+    card = ModelCard(run_card(config, result).text())
+    assert card.data.tags == ["keras_vit", "resnet"]
+    assert "a ResNet (BiT, arXiv:1912.11370) of" in card.text
+    assert ModelCard.load(finished.out / "README.md").data.tags == ["keras_vit", "vision-transformer"]
+
+
 # What people read
 
 
@@ -116,7 +125,7 @@ def test_weakest_class_and_those_without_images_are_named(finished):
     result["per_class"] = [dict(zip(("name", "count", "recall"), row, strict=True), precision=None) for row in rows]
     text = run_card(config, result).text()
     assert "- It recognises b&#42; least: 25.0% of 4 images." in text
-    assert "- Of 1 classes there was no image in the test set" in text
+    assert "- Classes without an image in the test set: 1." in text
 
 
 def test_code_of_the_card_runs(finished, monkeypatch, tmp_path):

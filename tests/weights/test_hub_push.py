@@ -12,7 +12,7 @@ from huggingface_hub import ModelCard, constants
 from photos import make_photos
 
 import keras_vit
-from keras_vit import push_to_hub, save_checkpoint
+from keras_vit import cli, push_to_hub, save_checkpoint
 from keras_vit.weights.fetch import OfflineError
 
 # huggingface_hub 2.4 hands a file to httpx by the name of before, in `_upload_single_part`.
@@ -114,6 +114,14 @@ def test_what_its_user_wrote_into_the_card_is_pushed(hub, finished):
         card.write_text(before)
     assert "- Only by daylight." in pushed_card(hub)
     assert 'weights="hf:me/mine"' in pushed_card(hub)
+
+
+def test_command_prints_the_name_that_loads_it(hub, finished, capsys):
+    assert cli.main(["push", str(finished.out), "me/mine", "--license", "mit", "--private"]) == 0
+    assert capsys.readouterr().out.splitlines() == [f"loading {finished.out} ...", f"hf:me/mine@{hub.commit}"]
+    assert (hub.repositories, ModelCard(pushed_card(hub)).data.license) == ({"me/mine": "private"}, "mit")
+    assert cli.main(["push", str(finished.out), "mine"]) == 1
+    assert "must be `owner/name` as the Hub has them" in capsys.readouterr().err
 
 
 # A folder of weights
