@@ -61,15 +61,15 @@ def accelerate(
     batch_size = check_positive_int("batch_size", batch_size)
     check_backend()
     check_exportable(model)
-    race = _Race(model, precision, threads, images)
+    found = _Comparison(model, precision, threads, images)
     if engine == "auto":
-        race.enter_all()
+        found.add_all()
     else:
-        race.enter(engine)
-    return race.winner(batch_size)
+        found.add(engine)
+    return found.fastest(batch_size)
 
 
-class _Entrant(NamedTuple):
+class _Candidate(NamedTuple):
     """An engine that computes what the model computes."""
 
     runtime: Runtime
@@ -77,23 +77,30 @@ class _Entrant(NamedTuple):
     top1_agreement: float | None
 
 
-class _Race:
-    """Engines that are opened with one model and compared with it, of which the fastest wins.
+class _Comparison:
+    """Engines that are opened with one model and compared with it, of which the fastest is taken.
 
     Attributes:
-        entrants: an `_Entrant` by the name of its engine.
-        left_out: by the name of an engine that cannot take part, the reason.
+        candidates: an `_Candidate` by the name of its engine.
+        left_out: by the name of an engine that cannot compute the model, the reason.
     """
 
     def __init__(self, model, precision, threads, images):
         self.model, self.precision, self.threads, self.images = model, precision, threads, images
-        self.original = in_precision(model, "int8" if is_quantized(model) else "float32")
-        self.reference = Reference(self.original, _activation(model))
-        self.entrants: dict[str, _Entrant] = {}
+        self.candidates: dict[str, _Candidate] = {}
         self.left_out: dict[str, str] = {}
 
-    def enter_all(self):
-        """Enters every engine that can; raises if none can."""
+    @functools.cached_property
+    def original(self):
+        """The model in float32, or as Keras quantised it."""
+        return in_precision(self.model, "int8" if is_quantized(self.model) else "float32")
+
+    @functools.cached_property
+    def reference(self):
+        return Reference(self.original, _activation(self.model))
+
+    def add_all(self):
+        """Adds every engine that can compute the model; raises if none can."""
         for engine in ALL:
             try:
                 check_possible(engine, self.precision, self.threads, is_quantized(self.model))
@@ -101,16 +108,16 @@ class _Race:
                 self.left_out[engine] = _in_one_line(error)
                 continue
             try:
-                self.enter(engine)
+                self.add(engine)
             except ExportError as error:
                 self.left_out[engine] = _in_one_line(error)
-        if not self.entrants:
+        if not self.candidates:
             reasons = "".join(f"\n  {engine}: {reason}" for engine, reason in self.left_out.items())
             raise ExportError(
                 f"no engine here computes what the model computes.\nReceived: {self.model.name!r}{reasons}"
             )
 
-    def enter(self, engine):
+    def add(self, engine):
         """Opens an engine and compares it; raises if that cannot be, or it is beyond its bounds."""
         check_possible(engine, self.precision, self.threads, is_quantized(self.model))
         photos, task = self._photos_and_task(engine)
@@ -122,21 +129,21 @@ class _Race:
                 "an engine must compute what the model computes, within the bounds of its precision.\n"
                 f'Received: engine="{engine}", precision="{self.precision}": {"; ".join(beyond)}.'
             )
-        self.entrants[engine] = _Entrant(runtime, drift, agreement)
+        self.candidates[engine] = _Candidate(runtime, drift, agreement)
 
-    def winner(self, batch_size):
+    def fastest(self, batch_size):
         """The `Engine` that takes the least time for a batch."""
         photos, _ = self._photos("tensorflow")
         pixels = resized((photos * batch_size)[:batch_size], image_size(self.model))
         images = preprocess_input(pixels, self.model.preprocessing)
-        runs = {name: entrant.runtime.run for name, entrant in self.entrants.items()}
+        runs = {name: candidate.runtime.run for name, candidate in self.candidates.items()}
         runs["model"] = self.reference.of_prepared
         for run in runs.values():
             run(images)  # which may compile
         times = median_seconds(*(functools.partial(run, images) for run in runs.values()))
         seconds = {name: time / batch_size for name, time in zip(runs, times, strict=True)}
-        engine = min(self.entrants, key=seconds.__getitem__)
-        runtime, drift, agreement = self.entrants[engine]
+        engine = min(self.candidates, key=seconds.__getitem__)
+        runtime, drift, agreement = self.candidates[engine]
         report = EngineReport(
             engine=engine,
             precision=self.precision,

@@ -56,8 +56,8 @@ class EngineReport:
 
     def line(self) -> str:
         """Which engine computes, and how long an image takes there and elsewhere."""
-        others = (f"{name} {time * 1e3:.1f} ms" for name, time in self.seconds.items() if name != self.engine)
-        mine = f"{self.engine} ({self.runtime}) in {self.precision}, {self.seconds[self.engine] * 1e3:.1f} ms an image"
+        others = (f"{name} {time * 1e3:.3g} ms" for name, time in self.seconds.items() if name != self.engine)
+        mine = f"{self.engine} ({self.runtime}) in {self.precision}, {self.seconds[self.engine] * 1e3:.3g} ms an image"
         return f"{mine}; {', '.join(others)}"
 
     def summary(self) -> dict:
@@ -66,7 +66,7 @@ class EngineReport:
 
     def table(self) -> str:
         """All of it as tables in Markdown."""
-        rows = [(name, f"{time * 1e3:.2f} ms an image") for name, time in self.seconds.items()]
+        rows = [(name, f"{time * 1e3:.3g} ms an image") for name, time in self.seconds.items()]
         rows += [(name, f"left out: {reason}") for name, reason in self.left_out.items()]
         head = ("engine", f"{self.engine}, {self.precision}, in batches of {self.batch_size}")
         return f"{markdown_table(head, rows)}\n\n{drift_table(self.drift)}"
@@ -187,16 +187,22 @@ class Engine:
 
 def _batches(x, batch_size) -> Iterator[np.ndarray]:
     """Arrays of `x`; of tuples what stands first."""
+    for batch in _parts(x, batch_size):
+        yield _array(batch[0] if isinstance(batch, (tuple, list)) else batch)
+
+
+def _parts(x, batch_size):
+    """Batches as `x` has them, or parts of an array."""
     if isinstance(x, keras.utils.PyDataset):
-        x = (x[index] for index in range(x.num_batches))
-    elif hasattr(x, "element_spec"):
+        return map(x.__getitem__, range(x.num_batches))
+    if hasattr(x, "element_spec"):
         if int(x.cardinality()) == _ENDLESS:
             raise ValueError("`x` must end.\nReceived: a dataset that repeats for ever. Call its `take` first.")
-    elif not inspect.isgenerator(x):
-        whole = _array(x)
-        x = (whole[start : start + batch_size] for start in range(0, len(whole), batch_size))
-    for batch in x:
-        yield _array(batch[0] if isinstance(batch, (tuple, list)) else batch)
+        return x
+    if inspect.isgenerator(x):
+        return x
+    images = _array(x)
+    return (images[start : start + batch_size] for start in range(0, len(images), batch_size))
 
 
 def _array(images):
