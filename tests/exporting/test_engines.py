@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from conftest import images, make_tiny, numpy
+from exporting.fake_format import traced
 from pictures import picture
 
 import keras_vit
 from keras_vit.exporting import openvino
+from keras_vit.exporting.engines import accelerate as module
 from keras_vit.exporting.engines.opening import ALL
 from keras_vit.model.heads import answering_network
 
@@ -24,6 +26,14 @@ BATCHES = (1, 2, 5)
 
 def accelerated(model, engine, precision="float32", **options):
     return keras_vit.accelerate(model, engine, precision, images=PHOTOS, **options)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_reference():
+    """A model is traced once for all comparisons with it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "Reference", traced)
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -293,45 +303,45 @@ def test_weights_are_shared_where_the_engine_can(name, follows):
     assert np.abs(engine(x) - before).max() == pytest.approx(float(follows), abs=CLOSE)
 
 
-@pytest.mark.parametrize("name", ["openvino", "onnxruntime"])
-def test_no_file_is_left(name, model, monkeypatch, tmp_path):
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    engine = accelerated(model, name)
-    assert list(tmp_path.iterdir()) == []
-    assert np.isfinite(engine(images(1, 20, 28, 3))).all()
-
-
-def test_openvino_is_told_the_threads_and_the_precision(model, monkeypatch):
+@pytest.fixture(scope="module")
+def told(model, tmp_path_factory):
+    """What OpenVINO and ONNX Runtime were told of threads and precision, and the files that they left."""
+    import onnxruntime
     import openvino as package
 
-    compile_model, told = package.Core.compile_model, []
-    spy = lambda core, file, device, options: told.append(options) or compile_model(core, file, device, options)  # noqa: E731
-    monkeypatch.setattr(package.Core, "compile_model", spy)
-    assert accelerated(model, "openvino", threads=1).threads == 1
-    accelerated(model, "openvino")
-    assert told == [
-        {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": 1},
-        {"INFERENCE_PRECISION_HINT": "f32"},
-    ]
+    folder, told = tmp_path_factory.mktemp("temporary"), {}
+    compile_model, session = package.Core.compile_model, onnxruntime.InferenceSession
 
+    def compiled(core, file, device, options):
+        told["openvino"] = options
+        return compile_model(core, file, device, options)
 
-def test_onnx_runtime_is_told_the_threads(model, monkeypatch):
-    import onnxruntime
-
-    session, told = onnxruntime.InferenceSession, []
-
-    def spy(file, options=None, **said):
-        told.append(options and options.intra_op_num_threads)
+    def opened(file, options=None, **said):
+        told["onnxruntime"] = options and options.intra_op_num_threads
         return session(file, options, **said)
 
-    monkeypatch.setattr(onnxruntime, "InferenceSession", spy)
-    accelerated(model, "onnxruntime", threads=3)
-    assert told[-1] == 3
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tempfile, "tempdir", str(folder))
+        patch.setattr(package.Core, "compile_model", compiled)
+        patch.setattr(onnxruntime, "InferenceSession", opened)
+        engines = [accelerated(model, name, threads=1 + turn) for turn, name in enumerate(("openvino", "onnxruntime"))]
+    return told | {"threads": [engine.threads for engine in engines], "files": list(folder.iterdir())}
 
 
-@pytest.mark.parametrize("name", ["tensorflow", "openvino"])
-def test_threads_may_share_an_engine(name, model):
-    engine = accelerated(model, name)
+def test_openvino_is_told_the_threads_and_the_precision(told):
+    assert told["openvino"] == {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": 1}
+
+
+def test_onnx_runtime_is_told_the_threads(told):
+    assert told["onnxruntime"] == 2
+    assert told["threads"] == [1, 2]
+
+
+def test_no_file_is_left(told):
+    assert told["files"] == []
+
+
+def test_threads_may_share_an_engine(engine):
     batches = [images(2, 20, 28, 3, seed=seed) for seed in range(24)]
     expected = [engine(batch) for batch in batches]
     with concurrent.futures.ThreadPoolExecutor(4) as pool:
