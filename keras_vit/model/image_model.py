@@ -15,7 +15,7 @@ from keras_vit.annotations import Arguments, Tensor
 from keras_vit.model import filling
 from keras_vit.model.accumulation import check_accumulation
 from keras_vit.model.accumulation import train_step as accumulated_train_step
-from keras_vit.model.first_look import check_weights_learn, looked_at, sharing_batches
+from keras_vit.model.first_look import looked_at, sharing_batches
 from keras_vit.model.logits_check import LogitsError, check_reads_outputs
 from keras_vit.model.replicated_model import ReplicatedModel
 from keras_vit.model.strategies import check_engine, check_scope, num_replicas, warn_of_foreign_step
@@ -77,11 +77,9 @@ class ImageModel(ReplicatedModel, keras.Model):
         self.accumulation_steps = accumulation_steps
 
     def fit(self, x: Any = None, *args: Any, **kwargs: Any) -> Any:
-        """Keras' `fit`, which warns of pixels that were not scaled, fills up batches that devices cannot share, and
-        refuses to train weights in half precision."""
+        """Keras' `fit`, which warns of pixels that were not scaled, and fills up batches that devices cannot share."""
         check_engine()
         check_scope(self)
-        check_weights_learn(self)
         self.data_start_step = getattr(x, "start_step", None)  # which `Checkpoints` looks at
         given = inspect.signature(keras.Model.fit).bind_partial(None, None, *args, **kwargs).arguments
         size, validation = given.get("batch_size"), given.get("validation_data")

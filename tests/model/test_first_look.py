@@ -132,10 +132,20 @@ def test_weights_in_half_precision_are_not_trained(policy):
     x, y = images(4, 20, 28, 3), np.zeros(4, int)
     with pytest.raises(ValueError, match=rf'weights in {policy} do not learn.*\n.*kernel.*"mixed_{policy}"'):
         model.fit(x, y, verbose=0)
+    with pytest.raises(ValueError, match="do not learn"):
+        model.train_on_batch(x, y)
     model.evaluate(x, y, verbose=0)
     keras_vit.freeze(model, "head")
     model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     model.fit(x, y, verbose=0)
+
+
+def test_weights_in_half_precision_are_not_pre_trained():
+    keras.config.set_dtype_policy("bfloat16")
+    masked = keras_vit.MaskedPatchPrediction(make_tiny(num_layers=1), "pixels")
+    masked.compile("sgd")
+    with pytest.raises(ValueError, match="weights in bfloat16 do not learn"):
+        masked.fit(images(4, 20, 28, 3), verbose=0)
 
 
 def test_weights_in_mixed_precision_are_trained():

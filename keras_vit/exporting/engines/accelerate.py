@@ -81,7 +81,7 @@ class _Comparison:
     """Engines that are opened with one model and compared with it, of which the fastest is taken.
 
     Attributes:
-        candidates: an `_Candidate` by the name of its engine.
+        candidates: a `_Candidate` by the name of its engine.
         left_out: by the name of an engine that cannot compute the model, the reason.
     """
 
