@@ -28,6 +28,8 @@ from keras_vit.data import BadImage, Source, load_dataset, open_source
 from keras_vit.datasets import OFFICIAL_DATASETS, VTAB_TASKS, find_dataset
 from keras_vit.distillation import DistillationLoss, Distiller
 from keras_vit.evaluation import Evaluation, Probe, evaluate, probe, write_evaluation_page
+from keras_vit.exporting.engines.accelerate import accelerate
+from keras_vit.exporting.engines.engine import Engine, EngineReport
 from keras_vit.exporting.export import export
 from keras_vit.exporting.report import ExportError, ExportReport
 from keras_vit.hosts.layout import check_layout, layout_map
@@ -180,6 +182,10 @@ __all__ = [
     "export",
     "ExportReport",
     "ExportError",
+    # the same answers sooner, on this machine
+    "accelerate",
+    "Engine",
+    "EngineReport",
     # training by a teacher
     "Distiller",
     "DistillationLoss",

@@ -90,6 +90,17 @@ def trains(model: keras_vit.VisionTransformer) -> None:
     keras_vit.FinetuneOptions(epoch=3)  # type: ignore[call-arg]
 
 
+def accelerates(model: keras_vit.VisionTransformer) -> None:
+    engine = keras_vit.accelerate(model, "openvino", "bfloat16", 4, batch_size=8)
+    assert_type(engine, keras_vit.Engine)
+    assert_type(engine(engine.preprocessing(np.zeros((1, 5, 7, 3), "uint8"))), np.ndarray)
+    assert_type(engine.report.seconds, dict[str, float])
+    assert_type(keras_vit.evaluate(engine, "photos/").accuracy, float)
+    keras_vit.accelerate("B/16")  # type: ignore[arg-type]
+    keras_vit.accelerate(model, threads="4")  # type: ignore[arg-type]
+    keras_vit.evaluate("B/16", "photos/")  # type: ignore[arg-type]
+
+
 def pretrains(model: keras_vit.VisionTransformer) -> None:
     masked = keras_vit.MaskedPatchPrediction(model, "pixels", rate=0.4, seed=1)
     masked.compile(keras_vit.AdamW(1e-3), accumulation_steps=2)

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_vit.checks import check_positive_int
+from keras_vit.cli import engines
 from keras_vit.cli.models import check_model, model_and_run, model_of
 from keras_vit.cli.printing import columns, path
 from keras_vit.cli.startup import loading, quiet_start
@@ -29,6 +30,7 @@ def evaluate(arguments):
     check_positive_int("batch_size", arguments.batch_size)
     check_split(arguments.split)
     _check_options(arguments)
+    engines.check_options(arguments)
     check_model(arguments)
     if not arguments.json:
         yield loading(arguments.model)
@@ -38,6 +40,9 @@ def evaluate(arguments):
     seed = run.seed if arguments.seed is None else arguments.seed
     data = arguments.data or _data_of(run)
     source = keras_vit.open_source(data, seed=seed, on_bad_image=arguments.on_bad_image)
+    model, lines = engines.opened(model, arguments, arguments.batch_size)
+    if not arguments.json:
+        yield from map(printable, lines)
     if arguments.probe is None:
         said = {"class_names": run.class_names, "seed": seed, "real_labels": arguments.real}
         result: Any = keras_vit.evaluate(model, source, arguments.split, batch_size=arguments.batch_size, **said)
@@ -47,7 +52,8 @@ def evaluate(arguments):
         title = f"{model.name} on {source.name}, {arguments.split}"
         page = keras_vit.write_evaluation_page(result, arguments.page, title)
     if arguments.json:
-        yield printable_json({"split": arguments.split, **result.summary()})
+        in_engine = {} if arguments.engine is None else {"engine": model.engine}
+        yield printable_json({"split": arguments.split, **in_engine, **result.summary()})
         return
     yield from _probe_lines(result, source) if arguments.probe else _evaluation_lines(result, source, arguments.split)
     if arguments.page is not None:
@@ -85,7 +91,7 @@ def _check_options(arguments):
         "--neighbours": ("knn",),
         "--no-cache": _KINDS,
     }
-    wanted |= {"--train-split": _KINDS, "--real": (None,)}
+    wanted |= {"--train-split": _KINDS, "--real": (None,), "--engine": (None,)}
     for option, kinds in wanted.items():
         value = getattr(arguments, option[2:].replace("-", "_"))
         if value not in (None, False) and arguments.probe not in kinds:
@@ -177,6 +183,7 @@ def _add_evaluate(new):
     new.add_argument("--shots", type=_numbers, metavar="K,K", help=shots)
     new.add_argument("--seeds", type=int, metavar="COUNT", help="choices of the shots that are averaged; by default 3")
     new.add_argument("--neighbours", type=int, metavar="K", help="that vote; by default 20")
+    engines.add_options(new)
     new.add_argument("--real", type=Path, metavar="FILE", help="real.json of ReaL, for ImageNet; by default none")
     new.add_argument("--page", type=path, metavar="FOLDER", help="write the result as a page; by default none")
 

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from keras_vit.checks import check_positive_int
+from keras_vit.cli import engines
 from keras_vit.cli.models import check_model, model_of, names_of
 from keras_vit.cli.printing import columns, path
 from keras_vit.cli.startup import loading, quiet_start
@@ -48,6 +49,7 @@ def finetune(arguments):
 def predict(arguments):
     """Answers for every image that can be read before it fails, so that one bad file costs the others nothing."""
     check_positive_int("top", arguments.top)
+    engines.check_options(arguments)
     check_model(arguments)
     if not arguments.json:
         yield loading(arguments.model)
@@ -57,6 +59,9 @@ def predict(arguments):
 
     model, names = model_of(arguments)
     names = names_of(model, names)
+    model, lines = engines.opened(model, arguments)
+    if not arguments.json:
+        yield from map(printable, lines)
     bad, found = [], []
     for image in arguments.images:
         name = printable(image)
@@ -133,5 +138,6 @@ def _add_predict(new):
         "--model", required=True, metavar="MODEL", help="folder of a run, a .keras file, a checkpoint, or as B/16"
     )
     new.add_argument("--weights", metavar="NAME", help="for a variant; by default ImageNet's 1,000 classes")
+    engines.add_options(new)
     new.add_argument("--top", type=int, default=5, metavar="K", help="classes to name")
     new.add_argument("--json", action="store_true", help="print JSON, for programs")

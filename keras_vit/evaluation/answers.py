@@ -1,9 +1,20 @@
 """What a network answers for every example of a dataset."""
 
-from typing import Any
+from typing import Any, Protocol
 
 import keras
 import numpy as np
+
+
+class Classifier(Protocol):
+    """What tells classes of prepared images: a `VisionTransformer`, a `ResNet`, or an `Engine` of one."""
+
+    name: str
+    preprocessing: Any
+    output_shape: Any
+
+    def predict_on_batch(self, x: Any) -> Any:
+        """One row of numbers for each image of a batch."""
 
 
 def answers(network: keras.Model, dataset: Any) -> tuple[np.ndarray, np.ndarray]:

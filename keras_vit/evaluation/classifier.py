@@ -8,15 +8,14 @@ from typing import Any
 
 from keras_vit.annotations import FilePath
 from keras_vit.checks import check_positive_int
-from keras_vit.evaluation.answers import answers
+from keras_vit.evaluation.answers import Classifier, answers
 from keras_vit.evaluation.metrics import Evaluation, measure
 from keras_vit.evaluation.real_labels import check_imagenet, image_numbers, read_real_labels, real_accuracy
 from keras_vit.model.heads import ends_in_logits, output_activation
-from keras_vit.model.image_model import ImageModel
 
 
 def evaluate(
-    model: ImageModel,
+    model: Classifier,
     data: Any,
     split: str = "test",
     *,
@@ -28,7 +27,8 @@ def evaluate(
     """Measures a classifier on every example of a split, the last ones of an incomplete batch too.
 
     Args:
-        model: a `VisionTransformer` or `ResNet` with a head that gives logits, or probabilities by softmax.
+        model: a `VisionTransformer` or `ResNet` with a head that gives logits, or probabilities by softmax; or an
+            `Engine` of one.
         data: a `Source` or what `keras_vit.open_source` takes, whose images `model.preprocessing` prepares; or a
             dataset of (prepared images, int or one-hot labels) that ends.
         split: `"train"`, `"validation"` or `"test"`, or several, as `"train+validation"`; not for a dataset.

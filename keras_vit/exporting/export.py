@@ -98,12 +98,12 @@ def export(
     asked: dict[str, Any] = {"name": name, "activation": activation, "jit_compile": jit_compile, "opset": opset}
     writer, path, name, limits = check_request(path, format, precision, overwrite=overwrite, **asked, **limits)
     top_k = limits.pop("top_k")
-    _check_model(model)
+    check_exportable(model)
     model = _asked_model(model, image_size, limits["max_pixels"], writer, format)
     original = in_precision(model, "int8" if is_quantized(model) else "float32")
     names = _names(model, labels)
     _check_activation(model, activation, names)
-    compared, calibration = _photos(images, model, precision in writer.CALIBRATED, format)
+    compared, calibration = photos_for(images, model, precision in writer.CALIBRATED, format)
     task = ExportTask(
         model=original if writer.EXTENSION else in_precision(original, precision),
         precision=precision,
@@ -113,6 +113,7 @@ def export(
         name=name,
         jit_compile=jit_compile,
         calibration_photos=calibration,
+        takes="pixels",
         **limits,
     )
     if writer.EXTENSION:
@@ -175,7 +176,8 @@ def _opened(writer, place):
         ) from error
 
 
-def _check_model(model):
+def check_exportable(model) -> None:
+    """Raises unless `model` is one of ours that gives one row for each image."""
     known = isinstance(model, ImageModel) and None not in (model.config, model.preprocessing)
     if not known or len(model.inputs) != 1:
         raise TypeError(
@@ -197,7 +199,7 @@ def _check_activation(model, activation, names):
         )
 
 
-def _photos(images, model, calibrated, format):
+def photos_for(images, model, calibrated, format) -> tuple[list[np.ndarray], np.ndarray]:
     """Photos to compare on, and photos of the model's size to calibrate on, if any are: not the same then."""
     photos = real_photos(images, _COMPARED + _CALIBRATION, model.input_shape[-1])
     step = max(len(photos) // _COMPARED, 1)

@@ -20,8 +20,6 @@ from keras_vit.silence import silence
 EXTENSION = ".xml"
 PRECISIONS = ("float32", "float16", "int8")
 CALIBRATED = ("int8",)
-# Otherwise a processor that knows bfloat16 computes in it, whatever the file holds.
-RUNTIME_OPTIONS = {"INFERENCE_PRECISION_HINT": "f32"}
 # SmoothQuant's exponent. Mean differences of logits as shares of their deviation, of a model with widths of 12: .019;
 # without it .021, with NNCF's .95 for transformers .024. With .5: 600 digits .012 (accuracy .948, as in float32), Ti/16
 # randomly initialised .030.
@@ -75,31 +73,46 @@ def check_packages(precision, opset) -> None:
         _nncf()
 
 
-def open_runtime(place) -> Runtime:
-    """The file compiled for the processor, computing in float32 where it holds floats.
+def open_runtime(place, threads=None, precision="float32") -> Runtime:
+    """The file compiled for the processor, computing in float32 where it holds floats, unless bfloat16 is asked for.
 
     Args:
         place: path of an `.xml` that `write` made, with its `.bin` beside.
+        threads: that compute; by default OpenVINO's choice.
+        precision: `"bfloat16"` for floats in that; a processor that knows it computes in it only if it is told so.
 
     Raises:
         ExportError: if OpenVINO cannot compile it.
         ImportError: without OpenVINO.
     """
     openvino = _openvino()
+    # Said in any case: by default a processor that knows bfloat16 computes in it, whatever the file holds.
+    options = {"INFERENCE_PRECISION_HINT": "bf16" if precision == "bfloat16" else "f32"}
+    if threads is not None:
+        options["INFERENCE_NUM_THREADS"] = threads
     with silence():
         try:
-            compiled = openvino.Core().compile_model(str(place), "CPU", RUNTIME_OPTIONS)
+            compiled = openvino.Core().compile_model(str(place), "CPU", options)
         except RuntimeError as error:
             raise ExportError(
                 f"OpenVINO does not take the file that it wrote.\nReceived: {place}. It says: {error}"
             ) from error
     names = [output.any_name for output in compiled.outputs]
 
-    def run(pixels):
-        found = compiled(pixels)
+    def run(images):
+        found = compiled(images)
         return {name: found[name] for name in names}
 
     return Runtime(f"OpenVINO {openvino.__version__.split('-')[0]}", run)
+
+
+def check_bfloat16() -> None:
+    """Raises `ValueError` unless the processor computes in bfloat16; OpenVINO would take float32 without a word."""
+    if "BF16" not in _openvino().Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
+        raise ValueError(
+            "OpenVINO computes in bfloat16 where the processor has instructions for it.\n"
+            'Received: precision="bfloat16" on a processor without them. Pass precision="float32" or "int8".'
+        )
 
 
 def _openvino():

@@ -10,9 +10,10 @@ from keras_vit.preprocessing import scaled
 def pixel_module(task):
     """A `tf.Module` that tracks the weights and answers for pixels.
 
-    Its method `answers` takes prepared floats `(B, H, W, C)`; its function `pixels` uint8 `(B, H, W, C)` at the
-    model's size, which it scales by the model's record. Both return a dict of float32: `features` `(B, D)`, and with
-    a head `scores` `(B, K)` and `logits` `(B, K)`, unless the model ends in scores.
+    Its method `answers` takes prepared floats `(B, H, W, C)`. Its function `pixels` takes what the task says: uint8
+    `(B, H, W, C)` at the model's size, which it scales by the model's record, or these floats. Both return a dict of
+    float32: `features` `(B, D)`, and with a head `scores` `(B, K)` and `logits` `(B, K)`, unless the model ends in
+    scores.
 
     Args:
         task: an `ExportTask`.
@@ -33,9 +34,9 @@ def pixel_module(task):
                 found["scores"] = getattr(tf.nn, task.activation)(found["logits"])
             return found
 
-        @tf.function(input_signature=[tf.TensorSpec((None, *task.image_size, task.channels), tf.uint8, "pixels")])
+        @tf.function(input_signature=[input_spec(task)])
         def pixels(self, pixels):
-            return self.answers(scaled_pixels(pixels, task))
+            return self.answers(prepared(pixels, task))
 
     return PixelModule()
 
@@ -46,6 +47,19 @@ def pixel_function(task):
     function = module.pixels
     function.module = module  # its weights live as long as it
     return function
+
+
+def input_spec(task):
+    """What a file takes: `pixels` in uint8 or `images` in float32, `(B, H, W, C)`."""
+    import tensorflow as tf
+
+    dtype = tf.uint8 if task.takes == "pixels" else tf.float32
+    return tf.TensorSpec((None, *task.image_size, task.channels), dtype, task.takes)
+
+
+def prepared(given, task):
+    """What a file is given, as the model takes it: pixels are scaled, images are so already."""
+    return scaled_pixels(given, task) if task.takes == "pixels" else given
 
 
 def scaled_pixels(pixels, task):

@@ -12,7 +12,7 @@ from keras_vit.annotations import FilePath
 
 
 class ExportError(RuntimeError):
-    """A file that was written does not compute what the model computes, or its runtime does not take it."""
+    """A file or an engine does not compute what the model computes, or its runtime does not take it."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,17 +107,12 @@ class ExportReport:
         """All of it as tables in Markdown."""
         rows = [("format", f"{self.format}, {self.precision}"), ("size", f"{self.bytes / 1e6:,.2f} MB")]
         if self.runtime is None or self.seconds is None or self.keras_seconds is None:
-            return _table(("export", str(self.path)), [*rows, ("verified", "no")])
+            return markdown_table(("export", str(self.path)), [*rows, ("verified", "no")])
         rows += [("opened by", self.runtime), ("photos compared", str(self.images))]
         if self.top1_agreement is not None:
             rows.append(("same best class", f"{self.top1_agreement:.1%}"))
         rows.append(("one image", f"{self.seconds * 1e3:.1f} ms, in Keras {self.keras_seconds * 1e3:.1f} ms"))
-        drift = [
-            (d.output, *(f"{value:.2g}" for value in (d.max_difference, d.bound, d.mean_difference, d.deviation)))
-            for d in self.drift
-        ]
-        heads = ("output", "largest difference", "bound", "mean difference", "deviation of the model's")
-        return f"{_table(('export', str(self.path)), rows)}\n\n{_table(heads, drift)}"
+        return f"{markdown_table(('export', str(self.path)), rows)}\n\n{drift_table(self.drift)}"
 
     def write(self, path: FilePath) -> None:
         """Writes the tables, or, to a name that ends in `.json`, the summary.
@@ -130,7 +125,19 @@ class ExportReport:
         path.write_text(text + "\n", encoding="utf-8")
 
 
-def _table(head, rows):
+def drift_table(drifts) -> str:
+    """How far each output is from the model's, as a table in Markdown."""
+    rows = [
+        (d.output, *(f"{value:.2g}" for value in (d.max_difference, d.bound, d.mean_difference, d.deviation)))
+        for d in drifts
+    ]
+    return markdown_table(
+        ("output", "largest difference", "bound", "mean difference", "deviation of the model's"), rows
+    )
+
+
+def markdown_table(head, rows) -> str:
+    """Rows of texts below their head, as a table in Markdown."""
     return "\n".join(f"| {' | '.join(map(_cell, row))} |" for row in (head, ["---"] * len(head), *rows))
 
 

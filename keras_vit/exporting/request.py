@@ -39,7 +39,7 @@ def check_request(
         The format's module, the path, the name of the served model, and the numbers by name, as plain ints.
     """
     writer = _writer(format, precision)
-    _check_backend()
+    check_backend()
     place = _place(path, writer, overwrite)
     limits = {"max_bytes": max_bytes, "max_pixels": max_pixels, "max_batch": max_batch}
     numbers = _numbers(top_k=top_k, opset=opset, **limits)
@@ -49,11 +49,12 @@ def check_request(
     return writer, place, name, numbers
 
 
-def _check_backend():
+def check_backend() -> None:
+    """Raises unless Keras runs on TensorFlow, through which files and engines are made."""
     if keras.config.backend() != "tensorflow":
         raise RuntimeError(
-            "files are written through TensorFlow, so Keras must run on it.\n"
-            f"Received: the backend {keras.config.backend()!r}. Save the model as .keras, and export it in a process "
+            "files are written and engines made through TensorFlow, so Keras must run on it.\n"
+            f"Received: the backend {keras.config.backend()!r}. Save the model as .keras, and load it in a process "
             "with KERAS_BACKEND=tensorflow."
         )
 

@@ -24,7 +24,9 @@ class ExportTask:
         max_batch: images of one call.
         opset: of ONNX.
         jit_compile: whether the network of a SavedModel is compiled by XLA.
-        calibration_photos: uint8 `(N, H, W, C)`, photos of the model's size, on which int8 is calibrated.
+        calibration_photos: `(N, H, W, C)`, photos of the model's size as the file takes them, on which int8 is
+            calibrated.
+        takes: `"pixels"`, uint8 that the file scales; or `"images"`, floats that were prepared before.
     """
 
     model: ImageModel
@@ -39,6 +41,7 @@ class ExportTask:
     opset: int
     jit_compile: bool
     calibration_photos: np.ndarray
+    takes: str = "pixels"
 
     @property
     def image_size(self) -> tuple[int | None, int | None]:

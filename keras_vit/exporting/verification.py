@@ -57,6 +57,27 @@ def verify(model, runtime, photos, task) -> Verification:
         ExportError: if the runtime fails on a photo.
     """
     reference = Reference(model, task.activation, runtime.prepares)
+    drift, agreement = compare(model, reference, runtime, photos, task)
+    answer = runtime.answer or runtime.run
+    one = resized(photos[:1], image_size(model))
+    seconds = median_seconds(lambda: _asked(answer, one), lambda: reference.run(one))
+    return Verification(len(photos), drift, agreement, *seconds)
+
+
+def compare(model, reference, runtime, photos, task) -> tuple[tuple[Drift, ...], float | None]:
+    """How far a runtime is from the model: a `Drift` for each output, and the share of the best classes that agree.
+
+    Args:
+        model: as `verify` takes it.
+        reference: the `Reference` of the model.
+        runtime: the `Runtime` to compare.
+        photos: arrays uint8 `(H, W, C)`, of any sizes.
+        task: what the runtime's file was written from.
+
+    Raises:
+        ValueError: if the model's own numbers are not finite.
+        ExportError: if the runtime fails on a photo.
+    """
     groups = [resized(group, size) for group, size in _groups(model, photos)]
     wanted = _joined([reference.run(pixels) for pixels in groups])
     _check_finite(wanted, model)
@@ -64,11 +85,7 @@ def verify(model, runtime, photos, task) -> Verification:
     drift = _drifts(wanted, found, task.precision)
     if runtime.photos is not None and model.preprocessing.resize != "none":
         drift += _drifts_of_files(reference, runtime, photos, task)
-    answer = runtime.answer or runtime.run
-    one = groups[0][:1]
-    seconds = _seconds(lambda: _asked(answer, one), lambda: reference.run(one))
-    agreement = _agreement(wanted, found) if has_head(model) else None
-    return Verification(len(photos), tuple(drift), agreement, *seconds)
+    return tuple(drift), _agreement(wanted, found) if has_head(model) else None
 
 
 def image_size(model) -> tuple[int, int]:
@@ -82,7 +99,7 @@ def image_size(model) -> tuple[int, int]:
 def _check_finite(answers, model):
     if not all(np.isfinite(array).all() for array in answers.values()):
         raise ValueError(
-            "a model that is exported must give finite numbers, so the file was deleted.\n"
+            "a model that is exported must give finite numbers, so that others can be compared.\n"
             f"Received: {model.name!r}, whose own answers to photos have NaN or infinity. Look at its weights."
         )
 
@@ -220,8 +237,8 @@ def _agreement(wanted, found):
     return float((ours.argmax(axis=-1) == theirs.argmax(axis=-1)).mean())
 
 
-def _seconds(*calls):
-    """The median time of each call, taken in turn."""
+def median_seconds(*calls) -> tuple[float, ...]:
+    """The median time of each call, taken in turn, so that what else the machine does slows all of them."""
     times: list[list[float]] = [[] for _ in calls]
     for _ in range(_REPEATS):
         for call, taken in zip(calls, times, strict=True):

@@ -1,4 +1,5 @@
-"""What `fit`, `evaluate` and `predict` look at first: whether pixels were scaled, and devices can share the batches.
+"""What `fit`, `evaluate` and `predict` look at first: whether pixels were scaled, devices can share the batches, and
+weights can learn.
 
 The look is at the first batch only and outside of the graph, so it costs nothing in training.
 """
@@ -18,6 +19,23 @@ from keras_vit.model.filling import is_dataset, spread_over
 _FAR = 8  # times the largest value that a pixel can have once it was scaled; 255 is 97 times that of ImageNet's mean
 _IMAGES = 32  # of an array
 _DEFAULT_BATCH = 32  # of Keras
+_HALVES = ("bfloat16", "float16")
+
+
+def check_weights_learn(model: keras.Model) -> None:
+    """Raises `ValueError` for a model whose weights in half precision would be trained.
+
+    Steps are far smaller than weights, and 8 or 11 bits hold no such sum: accuracy stays at chance where float32 and
+    mixed_bfloat16 learn.
+    """
+    rounded = [variable for variable in model.trainable_variables if variable.dtype in _HALVES]
+    if rounded:
+        first = rounded[0]
+        raise ValueError(
+            f"weights in {first.dtype} do not learn, since steps that are small beside a weight are rounded away.\n"
+            f"Received: {model.name!r} with {len(rounded)} such weights, as {first.path}. Build it under "
+            f'the dtype policy "mixed_{first.dtype}", which computes in {first.dtype} and keeps weights in float32.'
+        )
 
 
 def looked_at(model: keras.Model, x: Any) -> Any:

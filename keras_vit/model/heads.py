@@ -21,7 +21,13 @@ def has_head(model) -> bool:
 
 
 def output_activation(model) -> str | None:
-    """Name of what the head's numbers go through, as `"softmax"`; `"linear"` for logits, `None` without a head."""
+    """Name of what the head's numbers go through, as `"softmax"`; `"linear"` for logits, `None` without a head.
+
+    Args:
+        model: a `VisionTransformer` or `ResNet`, or what has none of its layers and knows its `output_activation`.
+    """
+    if hasattr(model, "output_activation"):
+        return model.output_activation
     heads = head_layers(model)
     last = layer_named(model, "activation") or (heads[0] if heads else None)
     return None if last is None else getattr(last.activation, "__name__", str(last.activation))

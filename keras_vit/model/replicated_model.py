@@ -8,6 +8,7 @@ from typing import Any
 import keras
 
 from keras_vit.keras_private import HookedModel, build_metrics
+from keras_vit.model.first_look import check_weights_learn
 from keras_vit.model.replicas import each, predict_step, test_step, train_step
 from keras_vit.model.strategies import (
     check_engine,
@@ -61,6 +62,7 @@ class ReplicatedModel(HookedModel):
 
     def make_train_function(self, force: bool = False) -> Any:
         if self.train_function is None or force:
+            check_weights_learn(self)
             super().make_train_function(force)
             if num_replicas(self) > 1 and self.steps_per_execution > 1:
                 self.train_function = step_by_step(self.train_function)

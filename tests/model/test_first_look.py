@@ -5,7 +5,7 @@ import warnings
 import keras
 import numpy as np
 import pytest
-from conftest import images, make_tiny
+from conftest import images, make_tiny, numpy
 
 import keras_vit
 from keras_vit.model import first_look
@@ -121,3 +121,37 @@ def uneven_batches():
 def test_batches_that_devices_cannot_share_on_jax_are_refused_in_our_words(found):
     assert len(found) == 2
     assert all("a batch that is no multiple of 2, on 2 devices" in said for said in found)
+
+
+@pytest.mark.parametrize("policy", ["bfloat16", "float16"])
+def test_weights_in_half_precision_are_not_trained(policy):
+    """They would stay where they are, and the accuracy at chance; but a head in float32 on them may learn."""
+    keras.config.set_dtype_policy(policy)
+    model = make_tiny(num_layers=1)
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    x, y = images(4, 20, 28, 3), np.zeros(4, int)
+    with pytest.raises(ValueError, match=rf'weights in {policy} do not learn.*\n.*kernel.*"mixed_{policy}"'):
+        model.fit(x, y, verbose=0)
+    with pytest.raises(ValueError, match="do not learn"):
+        model.train_on_batch(x, y)
+    model.evaluate(x, y, verbose=0)
+    keras_vit.freeze(model, "head")
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    model.fit(x, y, verbose=0)
+
+
+def test_weights_in_half_precision_are_not_pre_trained():
+    keras.config.set_dtype_policy("bfloat16")
+    masked = keras_vit.MaskedPatchPrediction(make_tiny(num_layers=1), "pixels")
+    masked.compile("sgd")
+    with pytest.raises(ValueError, match="weights in bfloat16 do not learn"):
+        masked.fit(images(4, 20, 28, 3), verbose=0)
+
+
+def test_weights_in_mixed_precision_are_trained():
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    model = make_tiny(num_layers=1)
+    before = numpy(model.get_layer("head").kernel)
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    model.fit(images(4, 20, 28, 3), np.zeros(4, int), verbose=0)
+    assert np.abs(numpy(model.get_layer("head").kernel) - before).max() > 0

@@ -59,11 +59,12 @@ def check_packages(precision, opset) -> None:
     check_opset(opset)
 
 
-def open_runtime(place) -> Runtime:
+def open_runtime(place, threads=None) -> Runtime:
     """The file in ONNX Runtime, on the CPU.
 
     Args:
         place: path of a file that `write` wrote.
+        threads: that compute; by default as many as there are cores.
 
     Raises:
         ImportError: if ONNX Runtime is missing.
@@ -74,14 +75,16 @@ def open_runtime(place) -> Runtime:
 
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3  # errors
+    options.intra_op_num_threads = threads or 0
     try:
         session = onnxruntime.InferenceSession(str(place), options, providers=["CPUExecutionProvider"])
     except Exception as error:  # of many classes, all below RuntimeError or Exception itself
         raise ExportError(f"ONNX Runtime must take the file.\nReceived: {place}: {error}") from error
+    (given,) = (entry.name for entry in session.get_inputs())
     names = [output.name for output in session.get_outputs()]
 
-    def run(pixels):
-        return dict(zip(names, session.run(names, {"pixels": pixels}), strict=True))
+    def run(images):
+        return dict(zip(names, session.run(names, {given: images}), strict=True))
 
     return Runtime(f"onnxruntime {onnxruntime.__version__}", run)
 
@@ -92,4 +95,4 @@ def _required(*packages):
             with silence():
                 importlib.import_module(package)
         except ImportError as error:
-            raise ImportError(f'format="onnx" needs {package}: {install_hint("export")}') from error
+            raise ImportError(f"ONNX needs {package}: {install_hint('export')}") from error

@@ -11,9 +11,7 @@ import keras
 import numpy as np
 
 from keras_vit.exporting.onnx.patterns import fuse
-from keras_vit.exporting.pixels import pixel_module, scaled_pixels
-
-PIXELS = "pixels"
+from keras_vit.exporting.pixels import input_spec, pixel_module, prepared
 
 
 @dataclasses.dataclass
@@ -30,7 +28,7 @@ class Graph:
 
 
 def graph_of(task) -> Graph:
-    """The model of an `ExportTask`, from `pixels` to its answers, in float32."""
+    """The model of an `ExportTask`, from what it takes to its answers, in float32."""
     import tf2onnx
 
     function, variables = _function(task)
@@ -43,24 +41,23 @@ def graph_of(task) -> Graph:
     graph = Graph(proto, _named(proto, variables))
     _fold(graph)
     fuse(graph, task.opset)
-    _tidy(graph)
+    _tidy(graph, task)
     _describe(proto, task)
     return graph
 
 
 def _function(task):
-    """The function from pixels and weights, and the variables that the weights stand for."""
+    """The function from its input and weights, and the variables that the weights stand for."""
     import tensorflow as tf
 
     module = pixel_module(task)
     variables = module.network.weights
-    pixels = tf.TensorSpec((None, *task.image_size, task.channels), tf.uint8, PIXELS)
     weights = [tf.TensorSpec(v.shape, v.dtype, f"weight_{number}") for number, v in enumerate(variables)]
 
-    @tf.function(input_signature=[pixels, *weights])
-    def answers(pixels, *weights):
+    @tf.function(input_signature=[input_spec(task), *weights])
+    def answers(given, *weights):
         with keras.StatelessScope(state_mapping=zip(variables, weights, strict=True)):
-            return module.answers(scaled_pixels(pixels, task))
+            return module.answers(prepared(given, task))
 
     return answers, variables
 
@@ -128,7 +125,7 @@ def _computed(graph, nodes, names):
     return dict(zip(names, session.run(names, feeds), strict=True))
 
 
-def _tidy(graph):
+def _tidy(graph, task):
     """Drops what no node reads, and lists the weights as inputs."""
     import onnx
 
@@ -136,12 +133,12 @@ def _tidy(graph):
     used = {name for node in proto.node for name in node.input}
     _replace(proto.initializer, [tensor for tensor in proto.initializer if tensor.name in used])
     graph.weights = {name: value for name, value in graph.weights.items() if name in used}
-    pixels = [entry for entry in proto.input if entry.name == PIXELS]
+    given = [entry for entry in proto.input if entry.name == task.takes]
     entries = [
         onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, value.shape)
         for name, value in graph.weights.items()
     ]
-    _replace(proto.input, pixels + entries)
+    _replace(proto.input, given + entries)
     del proto.value_info[:]
 
 

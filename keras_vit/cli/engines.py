@@ -1,0 +1,41 @@
+"""`--engine` of `keras-vit predict|evaluate`: the software that a model answers in."""
+
+from keras_vit.checks import check_positive_int
+from keras_vit.exporting.formats import ENGINE_PRECISIONS, ENGINES
+
+OPTIONS = ("engine", "precision", "threads")
+
+
+def add_options(new):
+    """Adds these options to the parser of a command."""
+    which = "software to compute in, auto for what is fastest here; by default Keras as it is"
+    new.add_argument("--engine", choices=ENGINES, help=which)
+    new.add_argument("--precision", choices=ENGINE_PRECISIONS, help="of the engine; by default float32")
+    new.add_argument("--threads", type=int, metavar="N", help="of the engine; by default its own choice")
+
+
+def check_options(arguments):
+    """Raises for options of an engine without one."""
+    for name in ("precision", "threads"):
+        if getattr(arguments, name) is not None and arguments.engine is None:
+            raise ValueError(f"`--{name}` goes with `--engine`.\nReceived: --{name} and no --engine.")
+    if arguments.threads is not None:
+        check_positive_int("threads", arguments.threads)
+
+
+def opened(model, arguments, batch_size=1):
+    """The model in the engine that was asked for, or as it is; with lines that say what was found.
+
+    Args:
+        model: a `VisionTransformer` or `ResNet`.
+        arguments: of the command.
+        batch_size: images of a call.
+    """
+    if arguments.engine is None:
+        return model, []
+    from keras_vit.exporting.engines.accelerate import accelerate
+
+    precision = arguments.precision or "float32"
+    engine = accelerate(model, arguments.engine, precision, arguments.threads, batch_size=batch_size)
+    reasons = [f"left out {name}: {reason}" for name, reason in engine.report.left_out.items()]
+    return engine, [f"engine {engine.report.line()}", *reasons]

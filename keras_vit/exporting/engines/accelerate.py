@@ -1,0 +1,199 @@
+"""One call from a model to the engine that answers for it: opened, compared with the model, timed."""
+
+import functools
+import re
+from typing import NamedTuple
+
+from keras_vit.checks import check_choice, check_positive_int
+from keras_vit.exporting.engines.engine import Engine, EngineReport
+from keras_vit.exporting.engines.opening import ALL, check_possible, of_pixels, opened, writer_of
+from keras_vit.exporting.export import check_exportable, photos_for
+from keras_vit.exporting.formats import ENGINE_PRECISIONS, ENGINES, MAX_BATCH, MAX_BYTES, MAX_PIXELS, OPSET
+from keras_vit.exporting.report import Drift, ExportError, Runtime
+from keras_vit.exporting.request import check_backend
+from keras_vit.exporting.sample_photos import Photos, resized
+from keras_vit.exporting.task import ExportTask
+from keras_vit.exporting.verification import Reference, compare, image_size, median_seconds
+from keras_vit.model.heads import ends_in_logits
+from keras_vit.model.image_model import ImageModel
+from keras_vit.model.precision import in_precision, is_quantized
+from keras_vit.preprocessing import preprocess_input
+
+
+def accelerate(
+    model: ImageModel,
+    engine: str = "auto",
+    precision: str = "float32",
+    threads: int | None = None,
+    *,
+    batch_size: int = 1,
+    images: Photos = None,
+) -> Engine:
+    """Opens a model in the software that computes it fastest here, and proves that the answers are the model's.
+
+    Args:
+        model: a `VisionTransformer` or `ResNet`; it is not changed.
+        engine: `"tensorflow"`, a graph of it; `"xla"`, compiled once for each number of images in a call, which takes
+            seconds; `"openvino"`; `"onnxruntime"`; or `"auto"` for the fastest of those that are installed, have the
+            precision and are within its bounds, measured in turn.
+        precision: `"float32"`; `"bfloat16"`, which ONNX Runtime lacks; or `"int8"` for dense layers. The bounds are
+            those of `export`.
+        threads: that OpenVINO or ONNX Runtime compute with; by default their own choice.
+        batch_size: images of a call that is timed, as the engine will be used.
+        images: photos to compare on, as `export` takes them; by default parts of the two photos that scikit-learn
+            brings along. int8 of OpenVINO is calibrated on others of them, so it takes 32 photos or more.
+
+    Returns:
+        An `Engine`, called as the model is; its `report` has what was measured. In float32 TensorFlow and XLA compute
+        with the model's own weights, so they follow it in training; others hold weights of their own.
+
+    Raises:
+        TypeError: if `model` is neither of them, or for another value of the wrong type.
+        ValueError: for an engine, precision or number of threads that cannot be, or a model without one row for each
+            image.
+        ImportError: if the engine's package is missing.
+        RuntimeError: if Keras does not run on TensorFlow.
+        ExportError: if the engine does not take the model or is beyond the bounds; of `"auto"` if all are.
+    """
+    check_choice("engine", engine, ENGINES)
+    check_choice("precision", precision, ENGINE_PRECISIONS)
+    threads = None if threads is None else check_positive_int("threads", threads)
+    batch_size = check_positive_int("batch_size", batch_size)
+    check_backend()
+    check_exportable(model)
+    found = _Comparison(model, precision, threads, images)
+    if engine == "auto":
+        found.add_all()
+    else:
+        found.add(engine)
+    return found.fastest(batch_size)
+
+
+class _Candidate(NamedTuple):
+    """An engine that computes what the model computes."""
+
+    runtime: Runtime
+    drift: tuple[Drift, ...]
+    top1_agreement: float | None
+
+
+class _Comparison:
+    """Engines that are opened with one model and compared with it, of which the fastest is taken.
+
+    Attributes:
+        candidates: a `_Candidate` by the name of its engine.
+        left_out: by the name of an engine that cannot compute the model, the reason.
+    """
+
+    def __init__(self, model, precision, threads, images):
+        self.model, self.precision, self.threads, self.images = model, precision, threads, images
+        self.candidates: dict[str, _Candidate] = {}
+        self.left_out: dict[str, str] = {}
+
+    @functools.cached_property
+    def original(self):
+        """The model in float32, or as Keras quantised it."""
+        return in_precision(self.model, "int8" if is_quantized(self.model) else "float32")
+
+    @functools.cached_property
+    def reference(self):
+        return Reference(self.original, _activation(self.model))
+
+    def add_all(self):
+        """Adds every engine that can compute the model; raises if none can."""
+        for engine in ALL:
+            try:
+                check_possible(engine, self.precision, self.threads, is_quantized(self.model))
+            except (ImportError, ValueError) as error:
+                self.left_out[engine] = _in_one_line(error)
+                continue
+            try:
+                self.add(engine)
+            except ExportError as error:
+                self.left_out[engine] = _in_one_line(error)
+        if not self.candidates:
+            reasons = "".join(f"\n  {engine}: {reason}" for engine, reason in self.left_out.items())
+            raise ExportError(
+                f"no engine here computes what the model computes.\nReceived: {self.model.name!r}{reasons}"
+            )
+
+    def add(self, engine):
+        """Opens an engine and compares it; raises if that cannot be, or it is beyond its bounds."""
+        check_possible(engine, self.precision, self.threads, is_quantized(self.model))
+        photos, task = self._photos_and_task(engine)
+        runtime = opened(engine, task, self.threads)
+        ours = of_pixels(runtime, self.model.preprocessing)
+        drift, agreement = compare(self.original, self.reference, ours, photos, task)
+        if beyond := [_beyond(one) for one in drift if not one.within]:
+            raise ExportError(
+                "an engine must compute what the model computes, within the bounds of its precision.\n"
+                f'Received: engine="{engine}", precision="{self.precision}": {"; ".join(beyond)}.'
+            )
+        self.candidates[engine] = _Candidate(runtime, drift, agreement)
+
+    def fastest(self, batch_size):
+        """The `Engine` that takes the least time for a batch."""
+        photos, _ = self._photos("tensorflow")
+        pixels = resized((photos * batch_size)[:batch_size], image_size(self.model))
+        images = preprocess_input(pixels, self.model.preprocessing)
+        runs = {name: candidate.runtime.run for name, candidate in self.candidates.items()}
+        runs["model"] = self.reference.of_prepared
+        for run in runs.values():
+            run(images)  # which may compile
+        times = median_seconds(*(functools.partial(run, images) for run in runs.values()))
+        seconds = {name: time / batch_size for name, time in zip(runs, times, strict=True)}
+        engine = min(self.candidates, key=seconds.__getitem__)
+        runtime, drift, agreement = self.candidates[engine]
+        report = EngineReport(
+            engine=engine,
+            precision=self.precision,
+            threads=self.threads,
+            runtime=runtime.name,
+            images=len(photos),
+            drift=drift,
+            top1_agreement=agreement,
+            batch_size=batch_size,
+            seconds=seconds,
+            left_out=self.left_out,
+        )
+        return Engine(self.model, runtime, report)
+
+    def _photos(self, engine):
+        """Those to compare on, and those to calibrate on."""
+        writer = writer_of(engine)
+        calibrated = writer is not None and self.precision in writer.CALIBRATED
+        return photos_for(self.images, self.model, calibrated, engine)
+
+    def _photos_and_task(self, engine):
+        photos, calibration = self._photos(engine)
+        in_keras = writer_of(engine) is None
+        task = ExportTask(
+            model=in_precision(self.original, self.precision) if in_keras else self.original,
+            precision=self.precision,
+            labels=None,
+            top_k=0,
+            activation=_activation(self.model),
+            name=re.sub(r"\W+", "_", self.model.name),
+            max_bytes=MAX_BYTES,
+            max_pixels=MAX_PIXELS,
+            max_batch=MAX_BATCH,
+            opset=OPSET,
+            jit_compile=engine == "xla",
+            calibration_photos=preprocess_input(calibration, self.model.preprocessing),
+            takes="images",
+        )
+        return photos, task
+
+
+def _activation(model):
+    """What makes the scores that are compared."""
+    return "softmax" if ends_in_logits(model) else "none"
+
+
+def _beyond(drift):
+    found, allowed = (drift.max_difference, drift.mean_difference), (drift.bound, drift.mean_bound)
+    return "{} differ by {:.2g} ({:.2g} in the mean), and may by {:.2g} ({:.2g})".format(drift.output, *found, *allowed)
+
+
+def _in_one_line(error):
+    return " ".join(str(error).split())

@@ -1,0 +1,232 @@
+"""A model opened in an engine: it takes what the model takes, and answers what the model answers, as NumPy arrays."""
+
+import dataclasses
+import inspect
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import numpy as np
+
+from keras_vit.annotations import Tensor
+from keras_vit.checks import check_positive_int
+from keras_vit.exporting.report import Drift, Runtime, drift_table, markdown_table
+from keras_vit.model.first_look import looked_at
+from keras_vit.model.heads import output_activation
+from keras_vit.model.image_model import ImageModel, check_floats
+from keras_vit.model.wiring import check_input_shape
+
+_ENDLESS = -1  # tf.data.INFINITE_CARDINALITY
+
+
+@dataclasses.dataclass(frozen=True)
+class EngineReport:
+    """What `accelerate` measured before it gave an engine away.
+
+    Attributes:
+        engine: which one computes.
+        precision: as asked.
+        threads: as asked; `None` for the engine's own choice.
+        runtime: the software, with its version.
+        images: how many real photos were compared.
+        drift: a `Drift` from the model in float32 for each output.
+        top1_agreement: share of the photos whose best class is the model's, in [0, 1]; `None` without a head.
+        batch_size: images of a call that was timed.
+        seconds: of one image in each engine that was tried, by its name, and in a graph of the model in
+            float32, `"model"`.
+        left_out: by name of an engine that `"auto"` could not take, the reason.
+    """
+
+    engine: str
+    precision: str
+    threads: int | None
+    runtime: str
+    images: int
+    drift: tuple[Drift, ...]
+    top1_agreement: float | None
+    batch_size: int
+    seconds: dict[str, float]
+    left_out: dict[str, str]
+
+    @property
+    def max_difference(self) -> float:
+        """The largest difference over all outputs."""
+        return float(max(drift.max_difference for drift in self.drift))
+
+    def line(self) -> str:
+        """Which engine computes, and how long an image takes there and elsewhere."""
+        others = (f"{name} {time * 1e3:.3g} ms" for name, time in self.seconds.items() if name != self.engine)
+        mine = f"{self.engine} ({self.runtime}) in {self.precision}, {self.seconds[self.engine] * 1e3:.3g} ms an image"
+        return f"{mine}; {', '.join(others)}"
+
+    def summary(self) -> dict:
+        """All of it, ready for JSON."""
+        return dataclasses.asdict(self)
+
+    def table(self) -> str:
+        """All of it as tables in Markdown."""
+        rows = [(name, f"{time * 1e3:.3g} ms an image") for name, time in self.seconds.items()]
+        rows += [(name, f"left out: {reason}") for name, reason in self.left_out.items()]
+        head = ("engine", f"{self.engine}, {self.precision}, in batches of {self.batch_size}")
+        return f"{markdown_table(head, rows)}\n\n{drift_table(self.drift)}"
+
+
+class Engine:
+    """A model computed by other software than Keras; `accelerate` makes one.
+
+    It answers for the weights that the model had then, and holds no layers: it cannot be trained, saved or looked into.
+    Several threads may call it; one is answered after the other.
+
+    Attributes:
+        name: of the model.
+        config: of the model.
+        preprocessing: of the model; call it to prepare images.
+        input_shape: of the model, `(None, H, W, C)`; H and W are `None` where each call may choose them.
+        output_shape: of the model, `(None, K)` or `(None, D)`.
+        output_activation: as `"linear"` for logits and `"softmax"`; `None` without a head.
+        report: an `EngineReport`.
+    """
+
+    def __init__(self, model: ImageModel, runtime: Runtime, report: EngineReport) -> None:
+        """Opens nothing: `runtime` answers for prepared images of `model`, of which only facts are kept."""
+        self.name = model.name
+        self.config = model.config
+        self.preprocessing = model.preprocessing
+        self.input_shape, self.output_shape = model.input_shape, model.output_shape
+        self.output_activation = output_activation(model)
+        self.report = report
+        self._run, self._one_at_a_time = runtime.run, threading.Lock()
+
+    @property
+    def engine(self) -> str:
+        """Which one computes."""
+        return self.report.engine
+
+    @property
+    def precision(self) -> str:
+        """In which it computes."""
+        return self.report.precision
+
+    @property
+    def threads(self) -> int | None:
+        """As asked; `None` for the engine's own choice."""
+        return self.report.threads
+
+    def __call__(self, images: Tensor, training: bool = False) -> np.ndarray:
+        """What the model answers for one batch.
+
+        Args:
+            images: floats `(B, H, W, C)`, as `preprocessing` prepares them.
+            training: as a model takes it; an engine does not train.
+
+        Returns:
+            float32 `(B, K)`: logits, or scores where an activation follows the head; `(B, D)` without a head.
+
+        Raises:
+            TypeError: for integers, which are pixels not yet scaled.
+            ValueError: for another shape, no images, or values that are not finite.
+        """
+        if training:
+            raise ValueError("an engine answers and does not train.\nReceived: training=True. Call the model itself.")
+        answers = self._answers(images)
+        return next(answers[name] for name in ("logits", "scores", "features") if name in answers)
+
+    def features(self, images: Tensor) -> np.ndarray:
+        """What the head reads of one batch.
+
+        Args:
+            images: as for a call.
+
+        Returns:
+            float32 `(B, D)`.
+        """
+        return self._answers(images)["features"]
+
+    def predict_on_batch(self, x: Tensor) -> np.ndarray:
+        """The same as a call, by Keras' name for it."""
+        return self(x)
+
+    def predict(self, x: Any, batch_size: int = 32, verbose: str | int = 0) -> np.ndarray:
+        """What the model answers for many images.
+
+        Args:
+            x: floats `(n, H, W, C)`; or a `tf.data.Dataset`, a `keras.utils.PyDataset` or a generator of batches, or
+                of tuples that begin with one.
+            batch_size: images of an array at once; the answers do not depend on it. Not for other kinds of `x`.
+            verbose: as Keras' `predict` takes it; no progress is shown.
+
+        Returns:
+            float32 `(n, K)` or `(n, D)`, as a call gives it, in the order of `x`.
+
+        Raises:
+            ValueError: if `x` is empty or endless, and as for a call.
+
+        Warns:
+            UserWarning: of pixels that were not scaled.
+        """
+        batch_size = check_positive_int("batch_size", batch_size)
+        answers, size = [], 0
+        for images in _batches(looked_at(self, x), batch_size):
+            count, size = len(images), max(size, len(images))
+            if self.engine == "xla" and 0 < count < size:  # each other number of images is compiled anew
+                images = np.pad(images, ((0, size - count),) + ((0, 0),) * (images.ndim - 1))
+            answers.append(self(images)[:count])
+        if not answers:
+            raise ValueError("`x` must hold at least one image.\nReceived: no batches.")
+        return np.concatenate(answers)
+
+    def _answers(self, images):
+        images = _checked(images, self)
+        with self._one_at_a_time:
+            return self._run(images)
+
+    def __repr__(self) -> str:
+        return f"<Engine {self.engine}, {self.precision}, of {self.name!r} {self.input_shape} to {self.output_shape}>"
+
+
+def _batches(x, batch_size) -> Iterator[np.ndarray]:
+    """Arrays of `x`; of tuples what stands first."""
+    for batch in _parts(x, batch_size):
+        yield _array(batch[0] if isinstance(batch, (tuple, list)) else batch)
+
+
+def _parts(x, batch_size):
+    """Batches as `x` has them, or parts of an array."""
+    if isinstance(x, keras.utils.PyDataset):
+        return map(x.__getitem__, range(x.num_batches))
+    if hasattr(x, "element_spec"):
+        if int(x.cardinality()) == _ENDLESS:
+            raise ValueError("`x` must end.\nReceived: a dataset that repeats for ever. Call its `take` first.")
+        return x
+    if inspect.isgenerator(x):
+        return x
+    images = _array(x)
+    return (images[start : start + batch_size] for start in range(0, len(images), batch_size))
+
+
+def _array(images):
+    """Images as an array; of a list of images too."""
+    array = keras.ops.convert_to_numpy(images)
+    if array.ndim == 0:
+        raise TypeError(
+            f"`x` must be images, or batches of them.\nReceived: {images!r} of type {type(images).__name__}."
+        )
+    return array
+
+
+def _checked(images, engine):
+    """Images as float32 `(B, H, W, C)`; raises for what the model would not take."""
+    images = _array(images)
+    check_floats(images)
+    fits = images.ndim == 4 and len(images)
+    if not fits or any(side not in (None, got) for side, got in zip(engine.input_shape, images.shape, strict=True)):
+        raise ValueError(
+            "images must be a batch of the model's size, at least one.\n"
+            f"Received: shape {images.shape} for {engine.name!r}, which takes {engine.input_shape}. "
+            "`preprocessing(images)` gives it."
+        )
+    check_input_shape(images.shape[1:], engine.config)
+    if not np.isfinite(images).all():
+        raise ValueError("images must be finite numbers.\nReceived: NaN or infinity among them.")
+    return np.ascontiguousarray(images, "float32")

@@ -1,0 +1,107 @@
+"""The software that can compute a model on this machine, and a model opened in each: prepared images to its answers.
+
+TensorFlow and XLA compute with the model's own weights where these are in the asked precision. OpenVINO and ONNX
+Runtime read a file that is written for them, and pack the weights anew.
+"""
+
+import dataclasses
+import importlib
+import tempfile
+from pathlib import Path
+
+from keras_vit.exporting import openvino
+from keras_vit.exporting.formats import ENGINES, OPSET
+from keras_vit.exporting.pixels import input_spec, pixel_module
+from keras_vit.exporting.report import Runtime
+from keras_vit.exporting.task import ExportTask
+from keras_vit.preprocessing import preprocess_input
+
+ALL = ENGINES[1:]  # without "auto"
+_FORMATS = {"openvino": "openvino", "onnxruntime": "onnx"}  # whose files an engine reads
+_NOT_IN = {"onnxruntime": ("bfloat16",)}
+
+
+def writer_of(engine):
+    """The module of the format that an engine reads; `None` of TensorFlow, which needs no file."""
+    return importlib.import_module(f"keras_vit.exporting.{_FORMATS[engine]}") if engine in _FORMATS else None
+
+
+def check_possible(engine, precision, threads, quantized) -> None:
+    """Raises for what this engine cannot do, or not on this machine.
+
+    Args:
+        engine: one of `ALL`.
+        precision: one of `formats.ENGINE_PRECISIONS`.
+        threads: how many, or `None`.
+        quantized: whether Keras has quantised the model.
+
+    Raises:
+        ImportError: if a package is missing.
+        ValueError: for anything else.
+    """
+    if precision in _NOT_IN.get(engine, ()):
+        raise ValueError(
+            f"ONNX Runtime has no {precision} on a CPU.\n"
+            f'Received: engine="{engine}", precision="{precision}". Pass precision="float32" or "int8".'
+        )
+    writer = writer_of(engine)
+    if writer is None:
+        return _check_threads(engine, threads)
+    if quantized:
+        raise ValueError(
+            "a model that Keras quantised runs in TensorFlow only; other engines quantise by their own means.\n"
+            f'Received: engine="{engine}". Pass the model that it was made from, and precision="int8".'
+        )
+    writer.check_packages(precision, OPSET)
+    if (engine, precision) == ("openvino", "bfloat16"):
+        openvino.check_bfloat16()
+
+
+def _check_threads(engine, threads):
+    if threads is not None:
+        raise ValueError(
+            "TensorFlow takes its number of threads once, for the whole process, before it computes anything.\n"
+            f'Received: threads={threads}, engine="{engine}". Set TF_NUM_INTRAOP_THREADS before Python starts, or '
+            'pass engine="openvino" or "onnxruntime".'
+        )
+
+
+def opened(engine, task: ExportTask, threads) -> Runtime:
+    """A model in an engine; `run` takes float32 `(B, H, W, C)` as the model does.
+
+    Args:
+        engine: one of `ALL`.
+        task: with `takes="images"`.
+        threads: how many, or `None` for the engine's choice.
+
+    Raises:
+        ExportError: if the engine does not take the model.
+    """
+    writer = writer_of(engine)
+    if writer is None:
+        return _in_tensorflow(task)
+    said = {"precision": task.precision} if engine == "openvino" else {}
+    with tempfile.TemporaryDirectory(prefix="keras_vit-") as folder:
+        place = Path(folder, f"model{writer.EXTENSION}")
+        writer.write(task, place)
+        return writer.open_runtime(place, threads, **said)
+
+
+def _in_tensorflow(task):
+    import tensorflow as tf
+
+    module = pixel_module(task)
+    spec = [input_spec(task)]
+    function = tf.function(module.answers, input_signature=spec, autograph=False, jit_compile=task.jit_compile)
+    network = function.get_concrete_function()
+    network.module = module  # its weights live as long as it
+
+    def run(images):
+        return {name: tensor.numpy() for name, tensor in network(tf.constant(images)).items()}
+
+    return Runtime(f"tensorflow {tf.__version__}{' with XLA' if task.jit_compile else ''}", run)
+
+
+def of_pixels(runtime, preprocessing) -> Runtime:
+    """The same for pixels at the model's size, as files are compared with the model."""
+    return dataclasses.replace(runtime, run=lambda pixels: runtime.run(preprocess_input(pixels, preprocessing)))
