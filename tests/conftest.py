@@ -5,6 +5,7 @@ import fcntl
 import gc
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -25,6 +26,7 @@ import numpy as np
 import pytest
 
 import keras_vit
+from keras_vit import cli
 from keras_vit.keras_private import forget_waiting_variables
 
 # What TensorFlow is made of stays, and a full collection looks through every graph: each module ends with one. This is
@@ -144,6 +146,21 @@ def use_cache(monkeypatch, cache):
         monkeypatch.delenv(name)
     monkeypatch.setenv("KERAS_VIT_CACHE", str(cache))
     monkeypatch.setattr("keras_vit.weights.fetch.transfer.PAUSES", (0.01, 0.01, 0.01))
+
+
+@pytest.fixture
+def run(capfd):
+    """Runs a command in this process, and gives exit code, output lines and error lines.
+
+    What TensorFlow says of the processor, once a process, is none of these: a command of its own has it silent.
+    """
+
+    def run(*arguments):
+        code = cli.main([str(argument) for argument in arguments])
+        lines, errors = (text.splitlines() for text in capfd.readouterr())
+        return code, lines, [line for line in errors if not re.match(r"[EWI]\d{4} \d\d:\d\d:.* oneDNN ", line)]
+
+    return run
 
 
 @pytest.fixture

@@ -32,17 +32,6 @@ def server():
         yield server
 
 
-@pytest.fixture
-def run(capsys):
-    """Runs a command in this process, and gives exit code, output lines and error lines."""
-
-    def run(*arguments):
-        code = cli.main([str(argument) for argument in arguments])
-        return code, *(text.splitlines() for text in capsys.readouterr())
-
-    return run
-
-
 def assert_one_line(error_lines, pattern):
     assert len(error_lines) == 1, error_lines
     assert re.match(f"keras-vit: error: .*{pattern}", error_lines[0]), error_lines

@@ -16,17 +16,6 @@ from keras_vit.weights.fetch.environment import features_dir
 pytest.importorskip("sklearn")
 
 
-@pytest.fixture
-def run(capfd):
-    """Runs a command in this process, and gives exit code, output lines and error lines."""
-
-    def run(*arguments):
-        code = cli.main([str(argument) for argument in arguments])
-        return code, *(text.splitlines() for text in capfd.readouterr())
-
-    return run
-
-
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory):
     return make_photos(tmp_path_factory.mktemp("photos") / "set", per_class=10)

@@ -28,17 +28,6 @@ from keras_vit.runs.options import FLAGS, FinetuneOptions
 from keras_vit.weights.fetch import cache_dir
 
 
-@pytest.fixture
-def run(capfd):
-    """Runs a command in this process, and gives exit code, output lines and error lines."""
-
-    def run(*arguments):
-        code = cli.main([str(argument) for argument in arguments])
-        return code, *(text.splitlines() for text in capfd.readouterr())
-
-    return run
-
-
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     """A run on photos, and the folder of these."""

@@ -10,7 +10,6 @@ from photos import make_photos
 from pictures import picture
 
 import keras_vit
-from keras_vit import cli
 from keras_vit.exporting import verification
 from keras_vit.exporting.engines import accelerate as module
 from keras_vit.exporting.report import ExportError, Runtime
@@ -149,17 +148,6 @@ def file(model, tmp_path_factory):
     path = tmp_path_factory.mktemp("model") / "tiny.keras"
     model.save(path)
     return path
-
-
-@pytest.fixture
-def run(capfd):
-    """Runs a command in this process, and gives exit code, output lines and error lines."""
-
-    def run(*arguments):
-        code = cli.main([str(argument) for argument in arguments])
-        return code, *(text.splitlines() for text in capfd.readouterr())
-
-    return run
 
 
 def test_evaluation_of_an_engine_is_that_of_the_model(model, photos):
