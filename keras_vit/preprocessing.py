@@ -229,17 +229,20 @@ def _array(images):
     return images
 
 
-def scaled(pixels, record, by_channel=False):
+def scaled(pixels, record, by_channel=False, width=1):
     """Pixels as the weights expect their values, of the same kind as they came.
 
     Args:
         pixels: floats `(..., C)` in [0, 255], NumPy or a tensor of any backend.
         record: a `Preprocessing`.
         by_channel: whether each channel has numbers of its own also where they are the same.
+        width: W of pixels that come as lines, `(..., W * C)`; TensorFlow is 6 times as fast along these.
     """
     mean, std = (np.asarray(stat, "float32") * np.float32(255) for stat in (record.mean, record.std))
     if not by_channel and len(set(record.mean)) == len(set(record.std)) == 1:
         mean, std = mean[0], std[0]  # spares TensorFlow a broadcast that is 4 times as slow
+    else:
+        mean, std = np.tile(mean, width), np.tile(std, width)
     shifted = pixels - mean
     return np.divide(shifted, std, out=shifted) if isinstance(shifted, np.ndarray) else shifted / std
 

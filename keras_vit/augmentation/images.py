@@ -39,11 +39,13 @@ def augment_image(pixels, record, image_size, seed, cropped=False):
     if any(record.affine):
         image = _affine(image, record.affine, image_size, named_seed(seed, _AFFINE))
     if record.flip:
-        image = tf.where(coin(seed, _FLIP), tf.reverse(image, [1]), image)
+        image = tf.cond(coin(seed, _FLIP), lambda: tf.reverse(image, [1]), lambda: image)
     if record.randaugment_layers:
         image = randaugment(image, record, named_seed(seed, _RANDAUGMENT))
     if record.erasing_probability:
-        image = _erase(image, record.erasing_probability, image_size, named_seed(seed, _ERASING))
+        erasing = named_seed(seed, _ERASING)
+        drawn = coin(erasing, 4, record.erasing_probability)
+        image = tf.cond(drawn, lambda: _erased(image, image_size, erasing), lambda: image)
     return tf.ensure_shape(image, (*image_size, pixels.shape[-1]))
 
 
@@ -77,8 +79,8 @@ def _affine(image, affine, image_size, seed):
     return warp(image, rows, (down, right), "BILINEAR", 0.0)
 
 
-def _erase(image, probability, image_size, seed):
-    """Noise, even over all grey levels, in a rectangle of random area, aspect and place, with that probability.
+def _erased(image, image_size, seed):
+    """Noise, even over all grey levels, in a rectangle of random area, aspect and place.
 
     Source: arXiv:1708.04896, algorithm 1. It draws until the rectangle fits; here the aspect is drawn from
     those that fit, which is one draw.
@@ -96,6 +98,5 @@ def _erase(image, probability, image_size, seed):
         start = tf.floor(uniform(seed, 2 + axis) * (length - side + 1))
         places = tf.range(length, dtype=tf.float32)
         inside &= tf.expand_dims((places >= start) & (places < start + side), 1 - axis)
-    inside &= coin(seed, 4, probability)
     noise = tf.floor(uniform(seed, 5, 0.0, 256.0, shape=tf.shape(image)))
     return tf.where(tf.expand_dims(inside, -1), noise, image)

@@ -5,10 +5,11 @@ it is given TensorFlow's operations, since `keras.ops` of another backend cannot
 """
 
 import dataclasses
+import functools
 import types
 
 from keras_vit.augmentation import augment_image, crop_window
-from keras_vit.images.decode import decode_image, decode_window, image_size
+from keras_vit.images.decode import decode_image, decode_window
 from keras_vit.preprocessing import fit_channels, scaled
 from keras_vit.resizing import resize_and_cut
 
@@ -36,7 +37,7 @@ def prepare(pixels, record):
         resized = tf.cast(pixels, "float32")
     else:
         resized = resize_and_cut(tf.cast(pixels, "float32"), whole, record, operations())
-    return scaled(tf.ensure_shape(resized, (*record.image_size, len(record.mean))), record)
+    return _scaled(tf.ensure_shape(resized, (*record.image_size, len(record.mean))), record)
 
 
 def pixels_of(example, channels: int):
@@ -64,17 +65,24 @@ def augmented(example, record, augmentation, seed):
 
     channels = len(record.mean)
     if augmentation.crop == "inception" and "bytes" in example:
-        orientation = example.get("orientation")
-        height, width = image_size(example["bytes"], orientation)
-        window = crop_window(height, width, augmentation, seed)
-        pixels = decode_window(example["bytes"], window, orientation, 1 if channels == 1 else 3)
+        window = functools.partial(crop_window, record=augmentation, seed=seed)
+        pixels = decode_window(example["bytes"], window, example.get("orientation"), 1 if channels == 1 else 3)
     else:
         pixels = pixels_of(example, channels)
     if augmentation.crop == "none":
         pixels = prepare(pixels, dataclasses.replace(record, mean=(0.0,) * channels, std=(1.0 / 255,) * channels))
     pixels = fit_channels(pixels, channels, tf)
     cropped = augmentation.crop == "inception" and "bytes" in example
-    return scaled(augment_image(pixels, augmentation, record.image_size, seed, cropped=cropped), record)
+    return _scaled(augment_image(pixels, augmentation, record.image_size, seed, cropped=cropped), record)
+
+
+def _scaled(image, record):
+    """As `scaled`, of an image whose size the graph knows."""
+    import tensorflow as tf
+
+    height, width, channels = image.shape
+    lines = tf.reshape(image, (height, width * channels))
+    return tf.reshape(scaled(lines, record, width=width), image.shape)
 
 
 def operations():

@@ -37,12 +37,15 @@ class FileSplit:
         """A function from an int64 scalar tensor to the example of that number."""
         import tensorflow as tf
 
+        columns = {"paths": list(self.paths), "label": self.labels}
+        if (self.orientations != 1).any():  # else no graph needs what turns pictures
+            columns["orientation"] = self.orientations
         with tf.device("CPU"):
-            paths, labels, orientations = map(tf.constant, (list(self.paths), self.labels, self.orientations))
+            columns = {name: tf.constant(column) for name, column in columns.items()}
 
         def read(index):
-            data = tf.io.read_file(tf.gather(paths, index))
-            return {"bytes": data, "orientation": tf.gather(orientations, index), "label": tf.gather(labels, index)}
+            row = {name: tf.gather(column, index) for name, column in columns.items()}
+            return {"bytes": tf.io.read_file(row.pop("paths")), **row}
 
         return read
 

@@ -39,19 +39,22 @@ def decode_window(data, window, orientation=None, channels: int = 3):
 
     Args:
         data: string scalar, the bytes of a JPEG or PNG.
-        window: `(y, x, h, w)`, int32 scalars, of the upright picture.
+        window: `(y, x, h, w)`, int32 scalars, of the upright picture; or a function that gives them for its H and W.
         orientation: int scalar, 1..8 as EXIF has it, or `None`.
         channels: 3 or 1.
 
     Returns:
         uint8 `(h, w, channels)`.
+
+    Raises:
+        tf.errors.InvalidArgumentError: as `decode_image`.
     """
     import tensorflow as tf
 
     data = _checked(data)
-    window = tf.stack(
-        window if orientation is None else stored_window(window, image_size(data, orientation), orientation)
-    )
+    size = _upright(stored_size(data), orientation)
+    window = window(*size) if callable(window) else window
+    window = tf.stack(window if orientation is None else stored_window(window, size, orientation))
     pixels = tf.cond(
         is_jpeg(data),
         lambda: tf.io.decode_and_crop_jpeg(data, window, 3, dct_method=_EXACT),
@@ -60,15 +63,10 @@ def decode_window(data, window, orientation=None, channels: int = 3):
     return _finished(pixels, orientation, channels)
 
 
-def image_size(data, orientation=None):
-    """`(H, W)` of the upright picture as int32 scalars, from the header alone.
-
-    Raises:
-        tf.errors.InvalidArgumentError: as `decode_image`.
-    """
+def _upright(size, orientation):
+    """`(H, W)` of the upright picture, int32 scalars."""
     import tensorflow as tf
 
-    size = stored_size(_checked(data))
     if orientation is not None:
         size = tf.where(orientation >= 5, size[::-1], size)
     return size[0], size[1]
