@@ -37,6 +37,7 @@ from keras_vit.images.read import read_image
 from keras_vit.masked_patches import MaskedPatchPrediction
 from keras_vit.model.freezing import freeze
 from keras_vit.model.lora import add_lora, merge_lora
+from keras_vit.model.merging import merge_tokens
 from keras_vit.model.resnet import ResNet
 from keras_vit.model.twins import with_input_shape
 from keras_vit.model.vision_transformer import VisionTransformer
@@ -96,6 +97,7 @@ __all__ = [
     "R152x4",
     "R200x3",
     "with_input_shape",
+    "merge_tokens",
     "VisionTransformer",
     "ViTConfig",
     "VARIANTS",

@@ -206,7 +206,8 @@ def _count(config, shape, classes) -> Flops:
     tokens = config.num_prefix_tokens + patches
     found = Flops(stem=stem, embedding=embedding, head=head(config, tokens, classes))
     for queries in _computed_tokens(config, tokens):
-        found += encoder_block(config, grid, queries)
+        found += encoder_block(config, grid, queries) if not config.merged_tokens else Flops()
+    found += merging_blocks(config, tokens)
     if config.pooling == "map":
         found += Flops(pooling=block(config, patches, queries=1).total)
     return found
@@ -228,6 +229,23 @@ def encoder_block(config, grid, queries) -> Flops:
     distances = product(patches, config.hidden_size, 2 * patches - 1)
     relative = Flops(products=distances if config.position_embedding == "relative" else 0)
     return block(config, config.num_prefix_tokens + patches, queries) + relative
+
+
+def merging_blocks(config, tokens) -> Flops:
+    """Of all blocks where each merges tokens for the next one."""
+    found, last = Flops(), config.num_layers - 1
+    for index in range(config.num_layers if config.merged_tokens else 0):
+        only_read = index == last and config.pooling == "token" and config.last_block == "pooled"
+        merged = 0 if only_read else min(config.merged_tokens, (tokens - config.num_prefix_tokens) // 2)
+        queries, left = (config.num_prefix_tokens,) * 2 if only_read else (tokens, tokens - merged)
+        found += attention(tokens, queries, config.hidden_size, tokens) + Flops(mlp=block(config, left, left).mlp)
+        if merged:
+            patches, odd = tokens - config.num_prefix_tokens, config.num_prefix_tokens % 2
+            leaving, staying = (patches + 1 - odd) // 2, (patches + odd) // 2
+            alike = product(leaving, config.hidden_size // config.num_heads, staying)
+            found += Flops(products=alike + product(staying, merged, config.hidden_size + 1))
+        tokens -= merged
+    return found
 
 
 def block(config, tokens, queries, keys=None) -> Flops:

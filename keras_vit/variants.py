@@ -6,7 +6,7 @@ and arXiv:2106.04560 (g, G), spelled as in the papers. Nothing here imports Kera
 
 import dataclasses
 
-from keras_vit.checks import check_choice, check_number, check_positive_int, check_rate, did_you_mean
+from keras_vit.checks import check_choice, check_int, check_number, check_positive_int, check_rate, did_you_mean
 
 POOLINGS = ("token", "gap", "map", "none")
 ACTIVATIONS = ("gelu_tanh", "gelu")
@@ -69,6 +69,8 @@ class ViTConfig:
             tables of their own, or there with one table, `"blocks_shared"` (appendix D.4, table 8).
         attention: `"global"`, or `"axial"`: each block attends along rows, then along columns, with an MLP behind
             each, so without a class token (appendix D.6).
+        merged_tokens: how many pairs of like patches each block merges into one (ToMe, arXiv:2210.09461), at most half
+            of them: less work, and approximately the same answers.
 
     Raises:
         TypeError: for a value of the wrong type.
@@ -97,6 +99,7 @@ class ViTConfig:
     rematerialize: bool = False
     position_injection: str = "stem"
     attention: str = "global"
+    merged_tokens: int = 0
 
     def __post_init__(self):
         for field in _POSITIVE:
@@ -127,6 +130,7 @@ class ViTConfig:
             )
         self._check_positions()
         self._check_axial()
+        self._check_merging()
         self._check_distilled()
         if not isinstance(self.rematerialize, bool):
             raise TypeError(f"`rematerialize` must be True or False.\nReceived: rematerialize={self.rematerialize!r}.")
@@ -168,6 +172,24 @@ class ViTConfig:
                 "behind `patch_dropout_rate` no block knows the places of the patches that stay, so their positions "
                 f"must be added before.\nReceived: patch_dropout_rate={self.patch_dropout_rate}, "
                 f"position_embedding={kind!r}, position_injection={injection!r}."
+            )
+
+    def _check_merging(self):
+        object.__setattr__(self, "merged_tokens", check_int("merged_tokens", self.merged_tokens, 0))
+        others = {
+            "pooling": ("token", "gap"),
+            "attention": ("global",),
+            "position_embedding": ("learned", "learned2d", "sincos2d", "none"),
+            "position_injection": ("stem",),
+            "patch_dropout_rate": (0,),
+            "rematerialize": (False,),
+        }
+        wrong = [f"{name}={getattr(self, name)!r}" for name, fit in others.items() if getattr(self, name) not in fit]
+        if self.merged_tokens and wrong:
+            raise ValueError(
+                "tokens are merged between blocks that attend to all, whose places no block asks for, and behind which "
+                "the class token or the mean is read.\n"
+                f"Received: merged_tokens={self.merged_tokens} with {', '.join(wrong)}."
             )
 
     def _check_axial(self):

@@ -91,6 +91,8 @@ CASES = {
     "patch dropout": ({"patch_dropout_rate": 0.5, "rematerialize": True}, (20, 28, 3, 7)),
     "positions in 2-D": ({"position_embedding": "learned2d", "position_injection": "blocks"}, (20, 28, 3, 7)),
     "relative positions": ({"position_embedding": "relative"}, (20, 28, 3, 7)),
+    "merged tokens": ({"merged_tokens": 6, "num_layers": 4}, (20, 28, 3, 7)),
+    "merged tokens, mean": ({"merged_tokens": 30, "pooling": "gap", "distilled": False}, (20, 28, 3, 7)),
     "axial": ({"attention": "axial", "pooling": "gap"}, (20, 28, 3, 7)),
     "hybrid": (HYBRID, (24, 56, 3, 7)),
     "hybrid of a root": (HYBRID | {"patch_size": 3, "resnet_stages": ()}, (24, 60, 1, 7)),

@@ -66,6 +66,19 @@ LAYERS = {
         "layer_norm_epsilon": 1e-5,
         "rematerialize": True,
     },
+    "MergingBlock": {
+        "hidden_size": 12,
+        "num_heads": 3,
+        "mlp_dim": 17,
+        "merged_tokens": 2,
+        "dropout_rate": 0.1,
+        "attention_dropout_rate": 0.2,
+        "stochastic_depth_rate": 0.3,
+        "activation": "gelu",
+        "num_output_tokens": 1,
+        "layer_norm_epsilon": 1e-5,
+        "num_prefix_tokens": 1,
+    },
     "PatchDropout": {"rate": 0.4, "num_prefix_tokens": 2, "seed": 5},
     "TokenPooling": {"kind": "gap", "num_prefix_tokens": 1},
     "AttentionPooling": {
@@ -88,6 +101,7 @@ MODELS = {
     "regularised": {"dropout_rate": 0.1, "attention_dropout_rate": 0.1, "stochastic_depth_rate": 0.1},
     "relative": {"position_embedding": "relative"},
     "positions_in_blocks": {"position_embedding": "learned2d", "position_injection": "blocks_shared"},
+    "merging": {"merged_tokens": 2},
     "axial": {"attention": "axial", "pooling": "gap"},
     "cheaper": {"patch_dropout_rate": 0.5, "rematerialize": True},
 }

@@ -18,7 +18,7 @@ def vision_transformer_in(model: keras.Model) -> VisionTransformer:
 
     Raises:
         TypeError: for what is no model.
-        ValueError: if there is none, or there are several, or it does not know its config.
+        ValueError: if there is none, or there are several, or it does not know its config, or merges tokens.
     """
     if not isinstance(model, keras.Model):
         raise TypeError(f"`model` must be a Keras model.\nReceived: {model!r}.")
@@ -32,6 +32,12 @@ def vision_transformer_in(model: keras.Model) -> VisionTransformer:
         raise ValueError(
             "a Vision Transformer must know its config; `keras.models.clone_model` loses it.\n"
             f"Received: {found[0].name!r}. Copy it by `keras_vit.with_input_shape`."
+        )
+    if found[0].config.merged_tokens:
+        raise ValueError(
+            "behind merged tokens nothing has a patch of its own, so there is nothing to look at by patches.\n"
+            f"Received: {found[0].name!r} with merged_tokens={found[0].config.merged_tokens}. Pass the model that it "
+            "was made from."
         )
     return found[0]
 

@@ -11,6 +11,7 @@ from keras_vit.layers.bit import BiTRoot, BiTUnit
 from keras_vit.layers.corruption import PatchCorruption
 from keras_vit.layers.encoder import MlpBlock, TransformerBlock
 from keras_vit.layers.heads import AttentionPooling, TokenPooling
+from keras_vit.layers.merging import MergingBlock
 from keras_vit.layers.patches import PatchEmbedding
 from keras_vit.layers.positions import AddPositionEmbs, RelativePositions
 from keras_vit.layers.resnet import ResNetRoot, ResNetUnit, StdConv2D
@@ -32,6 +33,7 @@ __all__ = [
     "MlpBlock",
     "TransformerBlock",
     "AxialBlock",
+    "MergingBlock",
     "TokenPooling",
     "AttentionPooling",
 ]

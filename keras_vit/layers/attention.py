@@ -100,10 +100,34 @@ class MultiHeadAttention(CastingLayer):
             weights = self._weights(query, key, queries)
             weights = weights if watch is None else watch(self, weights)
             mixed = ops.matmul(self.dropout(weights, training=training), value)
+        return self._join(mixed, tokens if queries is None else queries)
+
+    def with_sizes(
+        self, tokens: Tensor, sizes: Tensor, queries: Tensor = None, training: bool | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """The same among tokens that stand for several each, which count as many times (arXiv:2210.09461, eq. 1).
+
+        Args:
+            tokens: `(B, T, D)`.
+            sizes: `(B, T, 1)`, how many each stands for.
+            queries: `(B, Q, D)`; `tokens` themselves if not given.
+            training: whether weights are dropped.
+
+        Returns:
+            `(B, Q, D)`, and the mean of the keys over the heads, `(B, T, D/A)`.
+        """
+        tokens, queries = (self.in_our_dtype(tensor) for tensor in (tokens, queries))
+        query, key, value = self._project(tokens, queries, training=training)
+        counts = ops.transpose(ops.cast(sizes, "float32"), (0, 2, 1))[:, None]  # (B, 1, 1, T)
+        weights = self._weights(query, key, queries, ops.log(counts))
+        mixed = ops.matmul(self.dropout(weights, training=training), value)
+        return self._join(mixed, tokens if queries is None else queries), ops.mean(ops.transpose(key, (0, 1, 3, 2)), 1)
+
+    def _join(self, mixed, queries):
+        """The heads `(B, A, Q, D/A)` through the last dense layer."""
         mixed = ops.transpose(mixed, (0, 2, 1, 3))  # (B, Q, A, D/A)
         mixed = self.out(ops.reshape(mixed, (-1, self.hidden_size)))  # (B*Q, D)
-        num_queries = ops.shape(tokens if queries is None else queries)[1]
-        return ops.reshape(mixed, (-1, num_queries, self.hidden_size))  # (B, Q, D)
+        return ops.reshape(mixed, (-1, ops.shape(queries)[1], self.hidden_size))  # (B, Q, D)
 
     def scores(self, tokens: Tensor, queries: Tensor = None) -> Tensor:
         """The attention weights `(B, A, Q, T)` of each head: every row sums to 1.
@@ -113,8 +137,11 @@ class MultiHeadAttention(CastingLayer):
         query, key, _ = self._project(tokens, queries)
         return self._weights(query, key, queries)
 
-    def _weights(self, query, key, queries):
-        """`(B, A, Q, T)`; `queries` are those of the call, with which there is no relative position."""
+    def _weights(self, query, key, queries, added=None):
+        """`(B, A, Q, T)`; `queries` are those of the call, with which there is no relative position.
+
+        `added`, float32, goes to the logits.
+        """
         logits = ops.matmul(query, key)  # (B, A, Q, T)
         if self.relative is not None and queries is not None:
             raise ValueError(
@@ -122,7 +149,8 @@ class MultiHeadAttention(CastingLayer):
                 f"Received: queries of shape {queries.shape}, relative_patches={self.relative_patches}."
             )
         logits = logits if self.relative is None else logits + self.relative(query)
-        weights = ops.softmax(ops.cast(logits, keras.backend.result_type(logits.dtype, "float32")), axis=-1)
+        wide = ops.cast(logits, keras.backend.result_type(logits.dtype, "float32"))
+        weights = ops.softmax(wide if added is None else wide + ops.cast(added, wide.dtype), axis=-1)
         return ops.cast(weights, logits.dtype)
 
     def _project(self, tokens, queries=None, norm=None, training=None):

@@ -194,8 +194,8 @@ class TransformerBlock(CompositeLayer):
             for name in ("stochastic_depth_1", "stochastic_depth_2")
         )
 
-    def build(self, input_shape: Shape) -> None:
-        self.build_parts(*((layer, input_shape) for layer in (self.norm_1, self.attention, self.norm_2, self.mlp)))
+    def build(self, tokens_shape: Shape) -> None:
+        self.build_parts(*((layer, tokens_shape) for layer in (self.norm_1, self.attention, self.norm_2, self.mlp)))
 
     def call(self, tokens: Tensor, training: bool | None = None) -> Tensor:
         if training and self.rematerialize:
@@ -215,12 +215,19 @@ class TransformerBlock(CompositeLayer):
 
     def add_branches(self, tokens: Tensor, x: Tensor, training: bool | None) -> Tensor:
         """The two skip connections, from the attention's input `(B, T, D)` and its output `x`."""
-        tokens = tokens + self.stochastic_depth_1(self.dropout(x, training=training), training=training)
+        return self.add_mlp(self.add_attention(tokens, x, training), training)
+
+    def add_attention(self, tokens: Tensor, x: Tensor, training: bool | None) -> Tensor:
+        """The first skip connection."""
+        return tokens + self.stochastic_depth_1(self.dropout(x, training=training), training=training)
+
+    def add_mlp(self, tokens: Tensor, training: bool | None) -> Tensor:
+        """The second skip connection, around the MLP."""
         x = self.mlp(tokens, norm=self.norm_2, training=training)
         return tokens + self.stochastic_depth_2(x, training=training)
 
-    def compute_output_shape(self, input_shape: Shape) -> Shape:
-        batch, num_tokens, _ = input_shape
+    def compute_output_shape(self, tokens_shape: Shape) -> Shape:
+        batch, num_tokens, _ = tokens_shape
         return (batch, self.num_output_tokens or num_tokens, self.hidden_size)
 
     def get_config(self) -> Arguments:

@@ -23,6 +23,7 @@ class TokenPooling(keras.layers.Layer):
 
     Call arguments:
         tokens: `(B, T, D)`.
+        sizes: `(B, T, 1)`, how many patches a token stands for, as `MergingBlock` gives them; 1 for each by default.
 
     Returns:
         `(B, D)`.
@@ -36,13 +37,17 @@ class TokenPooling(keras.layers.Layer):
         self.kind = kind
         self.num_prefix_tokens = num_prefix_tokens
 
-    def call(self, tokens: Tensor) -> Tensor:
+    def call(self, tokens: Tensor, sizes: Tensor = None) -> Tensor:
         if self.kind != "gap":
             return tokens[:, 0 if self.kind == "token" else 1]  # (B, D)
-        return ops.mean(tokens[:, self.num_prefix_tokens :], axis=1)  # (B, D)
+        patches = tokens[:, self.num_prefix_tokens :]
+        if sizes is None:
+            return ops.mean(patches, axis=1)  # (B, D)
+        sizes = sizes[:, self.num_prefix_tokens :]
+        return ops.sum(patches * sizes, axis=1) / ops.sum(sizes, axis=1)
 
-    def compute_output_shape(self, input_shape: Shape) -> Shape:
-        return (input_shape[0], input_shape[-1])
+    def compute_output_shape(self, tokens_shape: Shape, sizes_shape: Shape | None = None) -> Shape:
+        return (tokens_shape[0], tokens_shape[-1])
 
     def get_config(self) -> Arguments:
         return {**super().get_config(), "kind": self.kind, "num_prefix_tokens": self.num_prefix_tokens}

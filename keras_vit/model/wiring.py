@@ -71,13 +71,13 @@ def wire(
         tokens = Dropout(config.dropout_rate, name="dropout")(tokens)
     if config.patch_dropout_rate:
         tokens = layers.PatchDropout(config.patch_dropout_rate, config.num_prefix_tokens, name="patch_dropout")(tokens)
-    tokens = _encoder(tokens, config, feature_map, places, add_positions)
+    tokens, sizes = _encoder(tokens, config, feature_map, places, add_positions)
     if config.distilled and config.pooling == "none" and head.classes:
         raise ValueError(
             'the two heads of `distilled=True` read one token each, so `pooling="none"` goes without a head.\n'
             f"Received: classes={head.classes}. Pass include_top=False."
         )
-    outputs = _top(tokens, config, head)
+    outputs = _top(tokens, config, head, sizes)
     sources = keras.utils.get_source_inputs(images)
     return VisionTransformer(
         sources[0] if len(sources) == 1 else sources,
@@ -111,6 +111,8 @@ def _resnet(x, config):
 
 
 def _encoder(tokens, config, feature_map, grid, add_positions):
+    """The encoded tokens, and where some are merged, how many patches each stands for, as an argument."""
+    sizes: dict = {}
     shared = add_positions(name="position_embedding_shared") if config.position_injection == "blocks_shared" else None
     for index in range(config.num_layers):
         if config.position_injection != "stem":
@@ -118,11 +120,17 @@ def _encoder(tokens, config, feature_map, grid, add_positions):
             tokens = positions(tokens, feature_map)
         if config.position_injection != "stem" and not index:
             tokens = Dropout(config.dropout_rate, name="dropout")(tokens)
-        if config.attention == "axial":
+        if config.merged_tokens:
+            merging = {"merged_tokens": config.merged_tokens, "num_prefix_tokens": config.num_prefix_tokens}
+            arguments = {name: value for name, value in _block(config, index).items() if name != "rematerialize"}
+            block = layers.MergingBlock(**arguments, **_which_tokens(config, index, grid), **merging)
+            tokens, counts = block(tokens, **sizes)
+            sizes = {"sizes": counts}
+        elif config.attention == "axial":
             tokens = layers.AxialBlock(patch_size=config.patch_size, **_block(config, index))(tokens, feature_map)
         else:
             tokens = layers.TransformerBlock(**_block(config, index), **_which_tokens(config, index, grid))(tokens)
-    return layer_norm(None, "encoder_norm", config.layer_norm_epsilon)(tokens)
+    return layer_norm(None, "encoder_norm", config.layer_norm_epsilon)(tokens), sizes
 
 
 def _block(config, index):
@@ -149,10 +157,11 @@ def _which_tokens(config, index, grid):
     return {"num_output_tokens": config.num_prefix_tokens if only_read else None}
 
 
-def _top(tokens, config, head):
+def _top(tokens, config, head, sizes):
     x = tokens
     if config.pooling in ("token", "gap"):
-        x = layers.TokenPooling(config.pooling, config.num_prefix_tokens, name="pooling")(x)  # (B, D)
+        sizes = sizes if config.pooling == "gap" else {}
+        x = layers.TokenPooling(config.pooling, config.num_prefix_tokens, name="pooling")(x, **sizes)  # (B, D)
     elif config.pooling == "map":
         x = layers.AttentionPooling(
             config.hidden_size,

@@ -75,6 +75,12 @@ def save_checkpoint(
             "no checkpoint has a place for positions that blocks add.\n"
             f"Received: {model.name!r} with {others[0]!r}. Save it as .keras."
         )
+    if getattr(block, "merged_tokens", 0):
+        raise CheckpointError(
+            "no checkpoint says that tokens are merged, so other software would compute something else from it.\n"
+            f"Received: {model.name!r} with merged_tokens={block.merged_tokens}. Save it as .keras, or the model that "
+            "it was made from."
+        )
     checkpoint = Checkpoint(
         path=Path(model.name),
         dialect=dialect,

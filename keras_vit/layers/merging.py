@@ -1,0 +1,152 @@
+"""Token merging (ToMe, arXiv:2210.09461): each block joins the patches that are most alike, so the next has fewer.
+
+What comes out is another function than the block's without merging, near to it: less work for some accuracy.
+"""
+
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_vit.annotations import Arguments, Shape, Tensor
+from keras_vit.checks import check_int
+from keras_vit.layers.encoder import NORM_EPSILON, TransformerBlock
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class MergingBlock(TransformerBlock):
+    """A `TransformerBlock` that merges tokens between its attention and its MLP.
+
+    Its weights are those of a `TransformerBlock`. A merged token counts in the attention as many times as it has
+    patches. With neither merged tokens nor sizes above 1 it computes what a `TransformerBlock` does.
+
+    Args:
+        hidden_size: D, size of a token.
+        num_heads: A; must divide `hidden_size`.
+        mlp_dim: M, size inside the MLP.
+        merged_tokens: r, how many fewer tokens come out, at most half of the patches; 0 for as many.
+        dropout_rate: this and the others as of `TransformerBlock`.
+        attention_dropout_rate: in [0, 1).
+        stochastic_depth_rate: in [0, 1).
+        activation: `"gelu_tanh"` or `"gelu"`.
+        num_output_tokens: k, to compute the first k tokens only, or `None` for all.
+        layer_norm_epsilon: added to the variance in both LayerNorms.
+        num_prefix_tokens: tokens before the patches, which are not merged.
+
+    Call arguments:
+        tokens: `(B, T, D)` with a known T.
+        sizes: `(B, T, 1)`, patches in each token; 1 for each by default.
+
+    Returns:
+        Tokens `(B, T - r, D)`, or `(B, k, D)` with `num_output_tokens`, and their sizes.
+
+    Raises:
+        ValueError: when it is built, if T is unknown.
+
+    Source: arXiv:2210.09461, section 3. As there, patches are parted alternately, compared by the mean of their keys
+    over the heads, and each of one part may join its nearest of the other.
+    """
+
+    def __init__(
+        self,
+        hidden_size: int,
+        num_heads: int,
+        mlp_dim: int,
+        merged_tokens: int = 0,
+        dropout_rate: float = 0.0,
+        attention_dropout_rate: float = 0.0,
+        stochastic_depth_rate: float = 0.0,
+        activation: str = "gelu_tanh",
+        num_output_tokens: int | None = None,
+        layer_norm_epsilon: float = NORM_EPSILON,
+        num_prefix_tokens: int = 0,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(
+            hidden_size,
+            num_heads,
+            mlp_dim,
+            dropout_rate,
+            attention_dropout_rate,
+            stochastic_depth_rate,
+            activation,
+            num_output_tokens,
+            layer_norm_epsilon,
+            num_prefix_tokens=num_prefix_tokens,
+            **kwargs,
+        )
+        self.merged_tokens = check_int("merged_tokens", merged_tokens, 0)
+
+    def build(self, tokens_shape: Shape, sizes_shape: Shape | None = None) -> None:
+        if tokens_shape[1] is None:
+            raise ValueError(
+                "tokens are merged where their number is known, so the image must have a known size.\n"
+                f"Received: tokens of shape {tokens_shape}. Pass `input_shape` with H and W."
+            )
+        super().build(tokens_shape)
+
+    def call(self, tokens: Tensor, training: bool | None = None, sizes: Tensor = None) -> tuple[Tensor, Tensor]:
+        sizes = ops.ones_like(tokens[..., :1]) if sizes is None else sizes
+        x, kept = self.norm_1(tokens, training=training), self.num_output_tokens
+        mixed, keys = self.attention.with_sizes(x, sizes, None if kept is None else x[:, :kept], training)
+        if kept is not None:
+            tokens, sizes = tokens[:, :kept], sizes[:, :kept]
+        tokens = self.add_attention(tokens, mixed, training)
+        if kept is None:
+            tokens, sizes = merged(tokens, sizes, keys, self._count(tokens.shape[1]), self.num_prefix_tokens)
+        return self.add_mlp(tokens, training), sizes
+
+    def _count(self, num_tokens):
+        return min(self.merged_tokens, (num_tokens - self.num_prefix_tokens) // 2)
+
+    def compute_output_shape(self, tokens_shape: Shape, sizes_shape: Shape | None = None) -> Any:
+        batch, num_tokens, _ = tokens_shape
+        left = self.num_output_tokens or num_tokens - self._count(num_tokens)
+        return (batch, left, self.hidden_size), (batch, left, 1)
+
+    def get_config(self) -> Arguments:
+        config = {**super().get_config(), "merged_tokens": self.merged_tokens}
+        return {name: value for name, value in config.items() if name not in ("rematerialize", "relative_patches")}
+
+
+def merged(tokens: Tensor, sizes: Tensor, keys: Tensor, count: int, num_prefix_tokens: int) -> tuple[Tensor, Tensor]:
+    """The tokens with the `count` most alike pairs as one each, their mean over all patches, and their sizes.
+
+    Args:
+        tokens: `(B, T, D)`.
+        sizes: `(B, T, 1)`, patches in each.
+        keys: `(B, T, E)`, which are compared by their cosine.
+        count: how many, at most half of the patches.
+        num_prefix_tokens: tokens before the patches, which stay as they are.
+
+    Returns:
+        `(B, T - count, D)`: prefix, then patches of the one part that stayed alone, then the other part; and their
+        sizes `(B, T - count, 1)`.
+
+    Source: arXiv:2210.09461, section 3 and appendix D.
+    """
+    if not count:
+        return tokens, sizes
+    first = num_prefix_tokens + num_prefix_tokens % 2  # the part of even places may leave, as in the paper's code
+    second = num_prefix_tokens + 1 - num_prefix_tokens % 2
+    keys = keys / ops.maximum(ops.norm(keys, axis=-1, keepdims=True), 1e-6)
+    alike = ops.matmul(keys[:, first::2], ops.transpose(keys[:, second::2], (0, 2, 1)))  # (B, leaving, staying)
+    # By `top_k` of floats, since Keras sorts and finds the greatest by operations that ONNX has not.
+    best, target = (each[..., 0] for each in ops.top_k(alike, 1))  # (B, leaving)
+    order = ops.top_k(best, alike.shape[1])[1]  # the most alike first
+    leaving, alone = order[:, :count], order[:, count:]
+    alone = ops.cast(-ops.top_k(-ops.cast(alone, "float32"), alone.shape[1])[0], "int32")  # in their places' order
+    target = ops.take_along_axis(target, leaving, axis=1)  # (B, count)
+    sums = ops.concatenate([tokens * sizes, sizes], axis=-1)  # (B, T, D + 1)
+    one, other = sums[:, first::2], sums[:, second::2]
+    joins = ops.one_hot(target, alike.shape[-1], dtype=sums.dtype)  # (B, count, staying)
+    other = other + ops.matmul(ops.transpose(joins, (0, 2, 1)), _rows(one, leaving))
+    patches = ops.concatenate([_rows(one, alone), other], axis=1)
+    means = patches[..., :-1] / patches[..., -1:]
+    together = [(tokens[:, :num_prefix_tokens], means), (sizes[:, :num_prefix_tokens], patches[..., -1:])]
+    return tuple(ops.concatenate(parts, axis=1) for parts in together)
+
+
+def _rows(tokens, places):
+    """`(B, n, D)`: the tokens at `places` `(B, n)`."""
+    return ops.take_along_axis(tokens, ops.expand_dims(places, -1), axis=1)
