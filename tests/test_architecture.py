@@ -31,7 +31,7 @@ TIERS = [
     {"model", "data", "cards"},
     {"weights", "distillation", "masked_patches", "training", "analysis", "compute"},
     {"builders", "exporting", "evaluation"},
-    {"hosts", "resnet_builders"},
+    {"hosts", "resnet_builders", "benchmarking"},
     {"runs"},
     {"api"},
     {"cli"},
@@ -61,11 +61,12 @@ NO_KERAS = {
 }
 NO_KERAS |= {"runs", "runs.options", "exporting", "exporting.formats"}  # what a command line knows of its options
 NO_KERAS |= {"hosts", "hosts.processes", "hosts.sharding"}  # what a launcher and a benchmark know
-NO_KERAS_ROOMS = {"recipes", "cli", "images"}  # every module of them
+NO_KERAS_ROOMS = {"recipes", "cli", "images", "benchmarking"}  # every module of them
+RUN_BY_PATH = "benchmarking.peers."  # they import each other by bare names, and have no class of Keras
 BACKENDS = {"tensorflow", "jax", "torch"}
 # Inside functions, for what is one backend's alone:
 KNOW_A_BACKEND = {"layers", "augmentation", "images", "model", "data", "training", "runs", "evaluation", "exporting"}
-KNOW_A_BACKEND |= {"cli", "keras_private", "hosts", "resuming", "analysis"}
+KNOW_A_BACKEND |= {"benchmarking", "cli", "keras_private", "hosts", "resuming", "analysis"}
 PRIVATE = re.compile(r"_[a-zA-Z]\w*")  # names, but no __dunder__ and no bare _
 DOCUMENTED = {"os._exit"}  # public in spite of its underscore
 MOST_LINES, MOST_LINES_OF_A_FUNCTION = 400, 45  # of a function without its docstring
@@ -226,7 +227,7 @@ def test_no_class_overrides_what_keras_keeps_private(tiny):
 
 def classes_of_keras():
     """Our classes that derive from one of Keras."""
-    for module in filter(lambda module: module != "__main__", MODULES):
+    for module in filter(lambda module: module != "__main__" and not module.startswith(RUN_BY_PATH), MODULES):
         name = f"keras_vit.{module}".removesuffix(".")
         for value in vars(importlib.import_module(name)).values():
             if isinstance(value, type) and value.__module__ == name and any(map(is_of_keras, value.__mro__)):

@@ -1,5 +1,9 @@
-"""The benchmark of training runs, and says how it went in numbers. Peers are measured with `-m peers` only."""
+"""`keras-vit benchmark` with real runners at a small size. Peers are measured with `-m peers` only.
 
+They are found by KERAS_VIT_PEERS_PYTHON and KERAS_VIT_HUB_PYTHON, else in this interpreter.
+"""
+
+import json
 import os
 import subprocess
 import sys
@@ -7,29 +11,102 @@ import sys
 import pytest
 from conftest import ROOT
 
-SMALL = ["--variant", "Ti/16", "--image-size", "32", "--batch-size", "2", "--rounds", "2"]
+SMALL = ["--model", "Ti/16", "--image-size", "32", "--batch", "2", "--rounds", "2", "--activation", "gelu"]
+pytestmark = pytest.mark.timeout(900)  # each runner is a process that imports its framework
 
 
-def run(*options):
-    command = [sys.executable, str(ROOT / "benchmarks" / "train.py"), *SMALL, *options]
+def run(folder, *options):
+    """Rows of the command by runner, precision and task."""
+    command = [sys.executable, "-m", "keras_vit", "benchmark", *SMALL, "--json", str(folder / "out.json"), *options]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=280)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return [line.split() for line in done.stdout.splitlines()]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=880)
+    assert done.returncode == 0, done.stdout + done.stderr[-3000:]
+    rows = json.loads((folder / "out.json").read_text())
+    return {(row["runner"], row["precision"], row["task"]): row for row in rows}
+
+
+def check(row, precision):
+    assert row["left_out"] is None
+    assert 0 < row["median_s"] < 60
+    assert 1e8 < row["peak_memory"] < 8e9
+    field, bounds = ("loss_difference", (1e-4, 2e-2)) if row["task"] == "train" else ("logits_difference", (5e-5, 0.25))
+    assert 0 <= row[field] <= bounds[precision == "bfloat16"]
 
 
 @pytest.mark.slow
-def test_training_benchmark_measures_ours():
-    heading, row = run("--only", "ours", "--dtypes", "bfloat16")
-    assert heading[0] == "bfloat16"
-    name, seconds, _, ratio, memory = row
-    assert (name, ratio) == ("ours", "1.000")
-    assert 0 < float(seconds) < 60
-    assert 0.1 < float(memory) < 8  # GiB
+def test_training_of_ours_is_measured_in_both_precisions(tmp_path):
+    rows = run(tmp_path, "--task", "train", "--precision", "float32,bfloat16", "--optimizer", "sgd")
+    assert set(rows) == {("ours-model", precision, "train") for precision in ("float32", "bfloat16")}
+    for (_, precision, _), row in rows.items():
+        check(row, precision)
+
+
+@pytest.mark.slow
+def test_every_engine_is_measured(tmp_path):
+    names = ("model", "xla", "tensorflow", "openvino", "onnxruntime", "auto")
+    rows = run(tmp_path, "--runners", ",".join(names))
+    assert [runner for runner, _, _ in rows] == [f"ours-{name}" for name in names]
+    for row in rows.values():
+        check(row, "float32")
+    engines = {row["runner"]: row["engine"] for row in rows.values()}
+    assert engines.pop("ours-auto") in ("tensorflow", "xla", "openvino", "onnxruntime")
+    assert engines["ours-openvino"] == "openvino"
+
+
+@pytest.mark.slow
+def test_jax_is_measured_and_its_share_of_a_matrix_product(tmp_path):
+    rows = run(tmp_path, "--backend", "jax", "--task", "inference,train", "--matrix-peak", "256")
+    assert set(rows) == {("ours-model", "float32", "inference"), ("ours-model", "float32", "train")}
+    for row in rows.values():
+        check(row, "float32")
+        assert row["backend"] == "jax"
+        assert 0 < row["share_of_peak"] < 2
+
+
+@pytest.mark.slow
+def test_building_and_loading_of_ours_are_measured_against_numpy(tmp_path):
+    rows = run(tmp_path, "--task", "build,load", "--against", "np.load")
+    assert rows["ours-model", "float32", "load"]["ratio_to_fastest_peer"] > 0
+    assert rows["np.load", "float32", "build"]["left_out"] == "np.load has no build"
+    assert rows["ours-model", "float32", "build"]["median_s"] > 0
 
 
 @pytest.mark.peers
-def test_training_benchmark_measures_every_peer():
-    rows = run("--dtypes", "float32")
-    assert [row[0] for row in rows] == ["float32", "ours", "timm", "timm-compiled", "keras-hub"]
-    assert all(float(row[1]) > 0 for row in rows[1:])
+@pytest.mark.parametrize("peer", ["timm", "timm-compiled", "transformers", "keras-hub", "flax"])
+def test_peer_computes_and_trains_what_ours_does(tmp_path, peer):
+    options = ("--against", peer, "--runners", "model", "--precision", "float32,bfloat16")
+    rows = run(tmp_path, *options, "--task", "inference,train")
+    for (runner, precision, task), row in rows.items():
+        check(row, precision)
+        assert row["ratio_to_fastest_peer"] > 0, (runner, task)
+    assert len(rows) == 2 * 2 * 2
+
+
+@pytest.mark.peers
+@pytest.mark.parametrize("peer", ["onnxruntime", "openvino"])
+def test_runtime_of_exports_is_compared_with_ours_in_the_same(tmp_path, peer):
+    rows = run(tmp_path, "--against", peer, "--runners", f"model,{peer}")
+    for row in rows.values():
+        check(row, "float32")
+    assert rows[f"ours-{peer}", "float32", "inference"]["ratio_to_same_runtime"] > 0
+    assert rows["ours-model", "float32", "inference"]["ratio_to_same_runtime"] is None
+
+
+@pytest.mark.peers
+def test_peers_build_and_load(tmp_path):
+    peers = ("timm", "transformers", "keras-hub", "flax")
+    rows = run(tmp_path, "--task", "build,load", "--against", ",".join(peers))
+    assert len(rows) == 2 * (1 + len(peers))
+    for row in rows.values():
+        assert row["left_out"] is None
+        assert row["ratio_to_fastest_peer"] > 0
+
+
+@pytest.mark.peers
+def test_peer_with_another_gelu_is_named_and_not_timed(tmp_path):
+    rows = run(tmp_path, "--activation", "gelu_tanh", "--against", "timm,keras-hub", "--runners", "model")
+    left_out = rows["keras-hub", "float32", "inference"]
+    assert "computes something else" in left_out["left_out"]
+    assert left_out["median_s"] is None
+    assert 1e-4 < left_out["logits_difference"] < 0.1
+    assert rows["timm", "float32", "inference"]["ratio_to_fastest_peer"] == 1

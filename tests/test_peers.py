@@ -10,34 +10,23 @@ import sys
 
 import numpy as np
 import pytest
-from conftest import images, numpy
+from conftest import ROOT, images, numpy
 
 import keras_vit
 from keras_vit.model.stations import weight_paths
 from keras_vit.model.twins import with_dtype
 from keras_vit.weights.checkpoint import read_checkpoint
 
-STAND_INS = """
-import importlib.machinery, sys, types
-class StandIns:  # timm imports torchvision, which has no build for a CPU-only torch; empty modules content it
-    def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] == "torchvision":
-            return importlib.machinery.ModuleSpec(name, self, is_package=True)
-    def create_module(self, spec):
-        module = types.ModuleType(spec.name)
-        module.__getattr__ = self.attribute
-        return module
-    def attribute(self, name):
-        if name.startswith("__") or name == "InterpolationMode":
-            raise AttributeError(name)
-        return type(name, (), {})
-    def exec_module(self, module):
-        pass
+# timm imports torchvision, which has no build for a CPU-only torch; empty modules content it.
+STAND_INS = f"""
+import sys
+sys.path.insert(0, {str(ROOT / "keras_vit" / "benchmarking" / "peers")!r})
+from torchvision_stand_ins import stand_in
+stand_in()
 """
 TIMM = (
     STAND_INS
     + """
-sys.meta_path.insert(0, StandIns())
 import functools, numpy as np, torch, timm
 from safetensors.torch import save_file
 folder, images, out, official = sys.argv[1:]
@@ -69,7 +58,6 @@ model.save_pretrained(f"{out}/again")
 BIT = (
     STAND_INS
     + """
-sys.meta_path.insert(0, StandIns())
 import numpy as np, torch, timm
 from timm.models.resnetv2 import _create_resnetv2_bit
 file, images, out, sizes = sys.argv[1:]

@@ -1,0 +1,65 @@
+"""What runners on Keras have in common, ours and keras-hub's: calls and training steps of a model."""
+
+from answering import Runner
+
+
+class KerasRunner(Runner):
+    """A Keras model; a subclass builds it, and makes its optimizer."""
+
+    packages = ("keras", "tensorflow", "tensorflow-cpu", "jax", "jaxlib")
+    jit_compile = "auto"  # on TensorFlow: by XLA on a GPU only
+
+    def bring_packages(self):
+        import keras
+
+        threads = self.job["threads"]
+        if keras.backend.backend() == "tensorflow":
+            import tensorflow as tf
+
+            tf.config.threading.set_intra_op_parallelism_threads(threads)
+            tf.config.threading.set_inter_op_parallelism_threads(threads)
+        elif keras.backend.backend() == "torch":
+            import torch
+
+            torch.set_num_threads(threads)
+        if self.job["task"] == "training" and self.job["precision"] == "bfloat16":
+            keras.config.set_dtype_policy("mixed_bfloat16")
+        keras.ops.convert_to_numpy(keras.ops.ones(()))  # begins the backend
+
+    def in_half(self, model):
+        """The model with weights in bfloat16."""
+        raise NotImplementedError
+
+    def inference(self, model):
+        import numpy as np
+
+        if self.job["precision"] == "bfloat16":
+            model = self.in_half(model)
+        model.jit_compile = self.jit_compile
+        images, _ = self.batch()
+        return lambda: np.asarray(model.predict_on_batch(images), "float32")
+
+    def training(self, model):
+        import keras
+
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile(self.optimizer(), loss, metrics=None, jit_compile=self.jit_compile)
+        images, labels = self.batch()
+        return lambda: float(model.train_on_batch(images, labels, return_dict=True)["loss"])
+
+    def optimizer(self):
+        """Of this package."""
+        raise NotImplementedError
+
+    def facts(self):
+        import keras
+
+        if keras.backend.backend() != "jax":
+            return {}
+        import jax
+
+        device = jax.devices()[0]
+        if device.platform == "cpu":
+            return {}
+        memory = (device.memory_stats() or {}).get("peak_bytes_in_use")
+        return {"device_memory": memory, "accelerator": device.device_kind}

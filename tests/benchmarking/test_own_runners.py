@@ -1,0 +1,121 @@
+"""This package's own runners, in this process: what a benchmark's processes do, without their imports."""
+
+import dataclasses
+import importlib
+import json
+
+import numpy as np
+import pytest
+from conftest import ROOT
+
+import keras_vit
+from keras_vit.benchmarking.agreement import cross_entropy, logits_difference
+from keras_vit.benchmarking.request import Benchmark, Case
+from keras_vit.benchmarking.workers import worker_of
+from keras_vit.variants import VARIANTS
+
+
+@pytest.fixture
+def peers(monkeypatch):
+    """The modules that lie beside each other in the processes' folder."""
+    monkeypatch.syspath_prepend(str(ROOT / "keras_vit" / "benchmarking" / "peers"))
+    found = {name: importlib.import_module(name) for name in ("answering", "keras_models", "own")}
+    monkeypatch.setattr(found["keras_models"].KerasRunner, "bring_packages", lambda self: None)  # all are here
+    return found
+
+
+@pytest.fixture
+def session(peers, monkeypatch, tmp_path):
+    """A session of a runner, with the job that its process would get, once the files are written."""
+    monkeypatch.setitem(VARIANTS, "Ti/16", dataclasses.replace(VARIANTS["Ti/16"], num_layers=2))  # a sixth of the work
+    files = {name: str(tmp_path / name) for name in ("images.npy", "labels.npy", "logits.npy", "official.npz")}
+    files = {name.split(".")[0]: path for name, path in files.items()} | {"timm": str(tmp_path / "timm.safetensors")}
+    jobs = []
+
+    def keep(name, python, file, job, environment):
+        jobs.append(json.loads(json.dumps(job)))
+
+    monkeypatch.setattr("keras_vit.benchmarking.workers.Worker", keep)
+
+    def session(runner, task="inference", precision="float32", **asked):
+        case = Case("Ti/16", 32, 3, precision, task)
+        worker_of(runner, Benchmark(**asked), case, files, layouts=["timm"])
+        return peers["answering"].Session(peers["own"].RUNNERS[runner](jobs.pop()))
+
+    session.files = files
+    preparation = session("prepare")
+    preparation.start()
+    preparation.check(files["logits"])
+    return session
+
+
+def test_files_hold_one_model_without_zeros_and_its_logits(session):
+    images, wanted = np.load(session.files["images"]), np.load(session.files["logits"])
+    assert images.shape == (3, 32, 32, 3)
+    assert -1 <= images.min() < images.max() <= 1
+    for file in ("official", "timm"):
+        model = keras_vit.build("Ti/16", input_shape=(32, 32, 3), weights=session.files[file], activation="gelu_tanh")
+        assert logits_difference(np.asarray(model(images)), wanted) < 1e-5  # another order of sums
+    assert all(np.abs(weight).max() > 0 for weight in model.get_weights())
+    assert wanted.std() > 0.1
+
+
+@pytest.mark.parametrize(("runner", "precision"), [("ours-model", "float32"), ("ours-model", "bfloat16")])
+def test_runner_answers_with_the_logits_of_these_weights(session, tmp_path, runner, precision):
+    ours = session(runner, precision=precision)
+    started = ours.start()
+    assert min(started[name] for name in ("import_s", "build_s", "load_s")) >= 0
+    assert "keras" in started["versions"]
+    assert ours.check(str(tmp_path / "found.npy"))["first_s"] > 0
+    found, wanted = np.load(tmp_path / "found.npy"), np.load(session.files["logits"])
+    difference = logits_difference(found, wanted)
+    assert found.dtype == "float32"
+    assert (0 <= difference < 5e-5) if precision == "float32" else (1e-3 < difference < 0.25)
+    assert ours.step()["seconds"] > 0
+    assert ours.memory()["peak_memory"] > 1e8
+
+
+def test_engine_of_accelerate_answers_with_them_too(session, tmp_path):
+    ours = session("ours-tensorflow")
+    ours.start()
+    ours.check(str(tmp_path / "found.npy"))
+    assert logits_difference(np.load(tmp_path / "found.npy"), np.load(session.files["logits"])) < 5e-5
+    assert ours.memory()["engine"] == "tensorflow"
+
+
+def test_engine_that_has_not_the_precision_is_left_out_with_the_reason(session, peers):
+    ours = session("ours-onnxruntime", precision="bfloat16")
+    assert "ONNX Runtime has no bfloat16" in peers["answering"].answer(ours, ["start"])["left_out"]
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
+def test_first_loss_is_that_of_the_logits_and_steps_lower_it(session, optimizer):
+    ours = session("ours-model", "train", optimizer=optimizer)
+    ours.start()
+    logits, labels = np.load(session.files["logits"]), np.load(session.files["labels"])
+    assert ours.check("")["loss"] == pytest.approx(cross_entropy(logits, labels), rel=1e-5)
+    losses = [ours.step()["loss"] for _ in range(3)]
+    assert losses[-1] < losses[0] < cross_entropy(logits, labels)
+
+
+def test_loading_gives_the_model_of_the_file(session, peers):
+    images, wanted = np.load(session.files["images"]), np.load(session.files["logits"])
+    for runner in ("ours-model", "np.load"):
+        ours = session(runner, "load")
+        assert ours.start()["load_s"] > 0
+        assert logits_difference(np.asarray(ours.runner.from_file()(images)), wanted) < 5e-5
+
+
+def test_matrix_product_counts_its_work(peers):
+    job = {"runner": "matrix", "task": "inference", "batch": 32, "precision": "float32"}
+    runner = peers["own"].RUNNERS["matrix"](job)
+    call = runner.inference(runner.load(runner.build()))
+    assert call().item() == 10 * 2 * 32**3
+
+
+def test_failure_is_an_answer_of_one_line(peers):
+    class Broken:
+        def start(self):
+            raise OSError("first\nsecond")
+
+    assert peers["answering"].answer(Broken(), ["start"]) == {"left_out": "failed: OSError: first"}
