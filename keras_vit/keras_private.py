@@ -3,6 +3,7 @@
 `tests/test_keras_private.py` has a test for each, which fails when a new Keras has it no more and says what to do.
 """
 
+import types
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -156,11 +157,14 @@ def gpu_memory_limit() -> int:
 
 
 class HookedModel(_Model):
-    """What stands before `keras.Model` in a model that devices may train on a first batch of uneven shares.
+    """What stands before `keras.Model`, for a first batch of uneven shares, and for answers of OpenVINO.
 
-    `fit` averages the shares of its first batch, to learn their shapes, and fails where these differ. No public method
-    comes before.
+    `fit` averages the shares of its first batch, to learn their shapes, and fails where these differ. On the OpenVINO
+    backend `predict` and `evaluate` compile a model without a word of its precision, and keep it when weights change.
+    No public method comes before.
     """
+
+    _values_compiled = types.SimpleNamespace(values=[])
 
     def _maybe_symbolic_build(self, iterator=None, data_batch=None):
         """Builds what `compile` was given on one device's share of the first batch."""
@@ -169,6 +173,23 @@ class HookedModel(_Model):
             iterator = None
             data_batch = keras.tree.map_structure(lambda spec: getattr(spec, "_value_specs", [spec])[0], specs)
         super()._maybe_symbolic_build(iterator, data_batch)
+
+    def _get_compiled_model(self, data):
+        """Keras' own, for the weights of now, by a compiler that computes every number in the type that it has."""
+        import openvino
+
+        def compile_model(network, device):
+            return openvino.compile_model(network, device, {"INFERENCE_PRECISION_HINT": "f32"})
+
+        values, compiled = [weight.value for weight in self.weights], self._values_compiled.values
+        if len(values) != len(compiled) or any(new is not old for new, old in zip(values, compiled, strict=True)):
+            self.ov_compiled_model = None
+        told = types.SimpleNamespace(Model=openvino.Model, compile_model=compile_model)
+        keras_own = super()._get_compiled_model.__func__
+        here = {**keras_own.__globals__, "ov": told}  # for this call alone: other models and threads keep theirs
+        found = types.FunctionType(keras_own.__code__, here, closure=keras_own.__closure__)(self, data)
+        self._values_compiled = types.SimpleNamespace(values=values)
+        return found
 
 
 class HookedOptimizer(keras.optimizers.Optimizer):

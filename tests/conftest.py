@@ -38,7 +38,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job ign
 
 ROOT = Path(__file__).parents[1]
 GOLDEN = Path(__file__).parent / "golden"
-BACKENDS = {"jax": "jax", "torch": "torch", "two devices": "tensorflow"}
+BACKENDS = {"jax": "jax", "torch": "torch", "openvino": "openvino", "two devices": "tensorflow"}
 QUICK_XLA = os.environ["XLA_FLAGS"]
 TWO_DEVICES = "--xla_force_host_platform_device_count=2"
 

@@ -34,6 +34,7 @@ CHECKS = {
         "fused attention": "test_fused.differences",
     },
     "torch": {"logits": "test_backends.predictions", "looked inside": "test_attention_maps.looked_inside"},
+    "openvino": {"logits": "test_backends.asked_of_openvino"},
     "two devices": {
         "batches": "test_pipeline.batches_of_two_devices",
         "uneven shares": "test_replicas.uneven_shares",

@@ -80,8 +80,11 @@ ADVICE = {
         "a limit in `tf.config.experimental.get_memory_info`; else `None`, so that nothing is refused",
     ),
     "HookedModel": (
-        "a first batch that two devices cannot share evenly, under MirroredStrategy",
-        "whether `fit` of a plain model takes 7 images in a batch of 7 on two devices by now; then the class can go",
+        "a first batch that two devices cannot share evenly, under MirroredStrategy; on the OpenVINO backend, float32 "
+        "where the processor knows bfloat16, and answers after new weights",
+        "whether `fit` of a plain model takes 7 images in a batch of 7 on two devices by now, and what "
+        "`_get_compiled_model` of `keras/src/backend/openvino/trainer.py` hands to `ov.compile_model`; what neither "
+        "needs can go",
     ),
     "HookedOptimizer": (
         "SGD and AdamW: the norm over all devices, steps that are left out, decay of kernels only, float16",

@@ -3,6 +3,7 @@
 A failure says what breaks in the package and where a public way may be by now. Mend `keras_vit/keras_private.py`.
 """
 
+import importlib
 import inspect
 import re
 import types
@@ -347,6 +348,34 @@ def test_fit_builds_on_one_share_of_a_first_batch(monkeypatch):
         model._distribute_strategy = object()
         model._maybe_symbolic_build(iterator=iterator)
         assert built[-1] == (None, ("first",))
+
+
+def test_openvino_compiles_in_float32_for_the_weights_of_now(monkeypatch):
+    """By Keras' own method, and a compiler that is played; what is computed, `tests/test_backends.py` shows."""
+    openvino = pytest.importorskip("openvino")
+    trainer = importlib.import_module("keras.src.backend.openvino.trainer").OpenVINOTrainer
+
+    class Hooked(keras_private.HookedModel, trainer):
+        _call_has_training_arg = False
+
+        def __init__(self):
+            self.ov_compiled_model, self.weights = None, [types.SimpleNamespace(value=object())]
+
+        def __call__(self, given):
+            return given
+
+    told = []
+    monkeypatch.setattr(openvino, "compile_model", lambda network, *given: told.append(given) or object())
+    model, image = Hooked(), np.ones((2, 3), "float32")
+    with relies_on("HookedModel"):
+        source = inspect.getsource(trainer._get_compiled_model)
+        assert set(re.findall(r"\bov\.(\w+)", source)) == {"Model", "compile_model"}
+        first = model._get_compiled_model(image)
+        assert model._get_compiled_model(image) is first
+        assert told == [("CPU", {"INFERENCE_PRECISION_HINT": "f32"})]
+        model.weights[0].value = object()
+        assert model._get_compiled_model(image) is not first
+        assert len(told) == 2
 
 
 def test_metrics_of_one_number_for_a_batch_are_known():

@@ -149,7 +149,8 @@ def _export_version(writer, task, path, format, original, photos):
 
 def _proven(writer, task, place, path, format, original, photos, size):
     """The report of what was written at `place`, if it is the model."""
-    report = ExportReport(path, format, task.precision, size)
+    opening = writer.opening(path.name) if hasattr(writer, "opening") else None
+    report = ExportReport(path, format, task.precision, size, opening=opening)
     if photos is None:
         return report
     runtime = _opened(writer, place)

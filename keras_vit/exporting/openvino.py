@@ -24,6 +24,9 @@ CALIBRATED = ("int8",)
 # without it .021, with NNCF's .95 for transformers .024. With .5: 600 digits .012 (accuracy .948, as in float32), Ti/16
 # randomly initialised .030.
 _SMOOTHING = 0.5
+# What compiles a file must be told: by default a processor that knows bfloat16 computes all floats in it, whatever the
+# file holds. OpenVINO 2026.4 heeds no word on it in a file (a test tries them), but one stands where it has some.
+_OPTION, _FLOAT32, _BFLOAT16 = "INFERENCE_PRECISION_HINT", "f32", "bf16"
 _NEXT_TO_NOTHING = 1e-30  # leaves a float32 as it is, unless that is smaller than 1e-23
 
 
@@ -31,7 +34,7 @@ def write(task, place) -> None:
     """Writes `NAME.xml` and `NAME.bin`: uint8 `(B, H, W, C)` named `pixels` to the outputs of a `pixel_module`.
 
     `model_info` in the file's runtime information holds labels and preprocessing under the keys of OpenVINO's
-    Model API, and `keras_vit` all of `task.metadata()` as JSON.
+    Model API, `keras_vit` all of `task.metadata()` as JSON, and `runtime_options` the precision to compute floats in.
 
     Args:
         task: an `ExportTask`.
@@ -73,6 +76,15 @@ def check_packages(precision, opset) -> None:
         _nncf()
 
 
+def opening(name) -> str:
+    """The line of Python that opens a file in the precision that it was compared in.
+
+    Args:
+        name: of the file.
+    """
+    return f'openvino.compile_model({json.dumps(name, ensure_ascii=False)}, "CPU", {{"{_OPTION}": "{_FLOAT32}"}})'
+
+
 def open_runtime(place, threads=None, precision="float32") -> Runtime:
     """The file compiled for the processor, computing in float32 where it holds floats, unless bfloat16 is asked for.
 
@@ -86,8 +98,7 @@ def open_runtime(place, threads=None, precision="float32") -> Runtime:
         ImportError: without OpenVINO.
     """
     openvino = _openvino()
-    # Said in any case: by default a processor that knows bfloat16 computes in it, whatever the file holds.
-    options = {"INFERENCE_PRECISION_HINT": "bf16" if precision == "bfloat16" else "f32"}
+    options = {_OPTION: _BFLOAT16 if precision == "bfloat16" else _FLOAT32}
     if threads is not None:
         options["INFERENCE_NUM_THREADS"] = threads
     with silence():
@@ -234,6 +245,7 @@ def _information(task):
         ("model_info", "model_name"): task.name,
         ("model_info", "resize_type"): "standard" if record.resize == "squash" else record.resize,
         ("model_info", "multilabel"): str(task.activation == "sigmoid"),
+        ("runtime_options", _OPTION): _FLOAT32,
         ("keras_vit", "metadata"): json.dumps(task.metadata(), ensure_ascii=False),
     }
     if task.labels is None:

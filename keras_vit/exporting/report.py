@@ -76,6 +76,8 @@ class ExportReport:
         top1_agreement: share of the photos whose best class is the model's, in [0, 1]; `None` without a head.
         seconds: of one image in the file's runtime, the median of several.
         keras_seconds: the same of the Keras model as a `tf.function`.
+        opening: the line of Python that opens the file in the precision that it was compared in, where the runtime's
+            own choice may be another; else `None`.
     """
 
     path: Path
@@ -88,6 +90,7 @@ class ExportReport:
     top1_agreement: float | None = None
     seconds: float | None = None
     keras_seconds: float | None = None
+    opening: str | None = None
 
     @property
     def max_difference(self) -> float | None:
@@ -106,6 +109,7 @@ class ExportReport:
     def table(self) -> str:
         """All of it as tables in Markdown."""
         rows = [("format", f"{self.format}, {self.precision}"), ("size", f"{self.bytes / 1e6:,.2f} MB")]
+        rows += [("open it by", self.opening)] if self.opening else []
         if self.runtime is None or self.seconds is None or self.keras_seconds is None:
             return markdown_table(("export", str(self.path)), [*rows, ("verified", "no")])
         rows += [("opened by", self.runtime), ("photos compared", str(self.images))]

@@ -37,7 +37,7 @@ class StdConv2D(keras.layers.Conv2D):
 
     def convolution_op(self, inputs: Tensor, kernel: Tensor) -> Tensor:
         kernel = ops.cast(kernel, keras.backend.result_type(kernel.dtype, "float32"))
-        mean, variance = ops.moments(kernel, axes=(0, 1, 2), keepdims=True)
+        mean, variance = ops.moments(kernel, axes=[0, 1, 2], keepdims=True)
         in_variance = self.epsilon_in == "variance"
         kernel = (kernel - mean) / (ops.sqrt(variance + 1e-10) if in_variance else ops.sqrt(variance) + 1e-5)
         return super().convolution_op(inputs, ops.cast(kernel, inputs.dtype))

@@ -1,5 +1,6 @@
 """What an export says of itself: numbers, tables in Markdown, and JSON."""
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -57,6 +58,11 @@ def test_tables_are_markdown():
         "| logits | 0.25 | 0.5 | 0.062 | 1.5 |",
         "| features | 0.5 | 0.5 | 0.031 | 2.5 |",
     ]
+
+
+def test_line_that_opens_the_file_stands_in_the_table():
+    report = dataclasses.replace(BARE, opening='open("b.onnx")')
+    assert '| open it by | open("b.onnx") |' in report.table().splitlines()
 
 
 def test_table_without_verification_says_so():

@@ -1,5 +1,6 @@
 import json
 import os
+import re
 import sys
 
 import numpy as np
@@ -109,6 +110,57 @@ def test_labels_and_preprocessing_are_in_the_file(plain):
 def test_letters_that_xml_knows_are_kept(plain):
     network = read(plain[1])
     assert json.loads(network.get_rt_info(["keras_vit", "metadata"]).astype(str))["labels"] == list(ODD_LABELS)
+
+
+def compiled_in(network, **options):
+    """Logits of a network or file as OpenVINO compiles it with these options."""
+    import openvino as package
+
+    compiled = package.Core().compile_model(network, "CPU", options)
+    return compiled(pictures(5))["logits"]
+
+
+@pytest.mark.parametrize("precision", ["float32", "float16", "int8"])
+def test_line_of_the_report_opens_the_file_as_it_was_compared(precision, tmp_path, monkeypatch):
+    import openvino as package
+
+    task = make_job(precision=precision, calibration_photos=pictures(32))
+    file = written(task, tmp_path, "an odd 'name'.xml")
+    monkeypatch.chdir(tmp_path)
+    wanted = openvino.open_runtime(file).run(pictures(5))["logits"]
+    compiled = eval(openvino.opening(file.name), {"openvino": package})
+    np.testing.assert_array_equal(compiled(pictures(5))["logits"], wanted)
+
+
+def test_file_says_its_precision_where_openvino_has_options(plain):
+    assert read(plain[1]).get_rt_info(["runtime_options", "INFERENCE_PRECISION_HINT"]).astype(str) == "f32"
+
+
+def test_no_word_in_a_file_keeps_openvino_from_bfloat16(plain, tmp_path):
+    """A failure is good news. Then the word goes into every file, and `opening` and its row in the report can go."""
+    import openvino as package
+
+    if "BF16" not in package.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES"):
+        pytest.skip("a processor that does not know bfloat16 computes in float32 anyway")
+    right = compiled_in(plain[1], INFERENCE_PRECISION_HINT="f32")
+    network = read(plain[1])
+    for option, value in (("EXECUTION_MODE_HINT", "ACCURACY"), ("ENABLE_BF16", "NO")):
+        network.set_rt_info(value, ["runtime_options", option])
+    marked = tmp_path / "marked.xml"
+    package.save_model(network, marked, compress_to_fp16=False)
+    marked.write_text(
+        re.sub(
+            r'(<layer [^>]*type="(?!Parameter|Const|Result)[^>]*>(?:\s*<data [^>]*/>)?)',
+            r'\1<rt_info><attribute name="precise" version="0"/></rt_info>',
+            marked.read_text(),
+        )
+    )
+    kinds = {
+        node.get_type_name() for node in read(marked).get_ops() if any("Precision" in k for k in node.get_rt_info())
+    }
+    assert {"MatMul", "Convolution", "Add"} <= kinds  # OpenVINO reads the mark, which it loses where it fuses a bias
+    for file in (plain[1], marked):
+        assert np.abs(compiled_in(file) - right).max() > 1e-4 * right.std(), f"{package.__version__} heeds {file.name}"
 
 
 def test_float16_is_what_is_stored(tmp_path):
