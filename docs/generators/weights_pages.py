@@ -184,17 +184,18 @@ def page_of(family: Family) -> str:
         f"```sh\nkeras-vit weights info {name} --model {builder_name(variant)}\n```",
         "## Models",
         "The accuracy is top-1 on ImageNet's validation set in percent, as its source reports it.",
-        table(FILE_COLUMNS, [_file_row(record, ways) for record in records]),
+        "{.one-line}\n" + table(FILE_COLUMNS, [_file_row(record, ways) for record in records]),
         "## How photos are prepared",
         "`model.preprocessing` does this. The number is that of the table above.",
         table(("number", *PREPARATION), [(str(index), *map(_shown, way)) for way, index in ways.items()]),
         "## Where the files are",
         "Sizes are in MB of a million bytes. A mirror has the file under the path of the fourth column.",
-        table(PLACE_COLUMNS, [_place_row(record) for record in records]),
+        "{.wide}\n" + table(PLACE_COLUMNS, [_place_row(record) for record in records]),
     ]
     return "\n\n".join(parts) + "\n"
 
 
+# Above, `{.one-line}` and `{.wide}` are classes of the table, for docs/_static/tables.css.
 FILE_COLUMNS = ("name", "model", "builder", "pixels", "classes", "head", "prepared", "top-1", "reported by", "licence")
 PLACE_COLUMNS = ("name", "model", "address", "path", "MB", "known from", "differs from the model by", "note")
 
