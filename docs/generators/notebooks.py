@@ -98,10 +98,12 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     names = sorted(path.stem for path in FOLDER.glob("*.py"))
     parser.add_argument("names", nargs="*", default=names, metavar="NAME", help=f"of {', '.join(names)}")
-    for name in parser.parse_args().names:
+    parser.add_argument("--out", type=Path, default=FOLDER, help="folder to write to; by default beside the scripts")
+    arguments = parser.parse_args()
+    for name in arguments.names:
         notebook = notebook_of((FOLDER / f"{name}.py").read_text())
         with tempfile.TemporaryDirectory() as folder:
-            nbformat.write(run(notebook, Path(folder)), FOLDER / f"{name}.ipynb")
+            nbformat.write(run(notebook, Path(folder)), arguments.out / f"{name}.ipynb")
         print(name, flush=True)
 
 
