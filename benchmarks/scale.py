@@ -9,6 +9,7 @@ to its neighbours.
 """
 
 import argparse
+import csv
 import dataclasses
 import math
 import re
@@ -201,6 +202,20 @@ def rows(found):
         yield f"| {name} | {kind} | {count:,} | {' | '.join(cells)} | {e.seconds * 1e3:.1f} |"
 
 
+FIELDS = ("weights", "slots", "gradients", "gathered", "activations", "memory", "sent")  # bytes of a device
+
+
+def write_csv(found, path, **settings):
+    """Writes one row for each estimate, with what it was reckoned for: bytes, and seconds of a step."""
+    with open(path, "w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        names = ("variant", "layout", "devices", *settings, *(f"{field}_bytes" for field in FIELDS), "step_s")
+        writer.writerow(names)
+        for key, e in found.items():
+            sizes = (round(getattr(e, field)) for field in FIELDS)
+            writer.writerow([*key, *settings.values(), *sizes, f"{e.seconds:.6g}"])
+
+
 def draw(found, path):
     """Memory of a device and time of a step over the number of devices, a line for each variant and layout."""
     import matplotlib
@@ -243,6 +258,7 @@ def main():
     parser.add_argument("--tflops", type=float, default=400)
     parser.add_argument("--bandwidth", type=float, default=100, help="GB/s")
     parser.add_argument("--plot", help="a PNG to write")
+    parser.add_argument("--csv", help="a CSV to write, as benchmarks/results/scale.csv")
     arguments = parser.parse_args()
     device = Device(arguments.tflops * 1e12, arguments.bandwidth * 1e9)
     found = table(
@@ -254,6 +270,9 @@ def main():
         image_size=arguments.image_size,
     )
     print(*rows(found), sep="\n")
+    if arguments.csv:
+        settings = {name: getattr(arguments, name) for name in ("optimizer", "image_size", "batch", "tflops")}
+        write_csv(found, arguments.csv, **settings, bandwidth_gb_per_s=arguments.bandwidth)
     if arguments.plot:
         draw({key: e for key, e in found.items() if key[0] in PLOTTED}, arguments.plot)
 

@@ -1,28 +1,43 @@
 """How Sphinx builds these pages: `python -m sphinx -W -b html docs build/docs`.
 
-The pages are Markdown (MyST). The reference is made of the docstrings, in the groups of `keras_vit/api.py`.
+The pages are Markdown (MyST), and notebooks that hold what they printed. Made anew by each build are the reference,
+from the docstrings in the groups of `keras_vit/api.py`, the pages of published weights, from their records, and the
+pages of results, from the CSV files of `benchmarks/results`.
 """
 
 import inspect
 import os
 import re
+import sys
 from pathlib import Path
 
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+sys.path.append(str(Path(__file__).parent / "generators"))
+
+import results_pages
+import weights_pages
 
 import keras_vit
 from keras_vit.version import __version__
 
 HERE = Path(__file__).parent
 REFERENCE = HERE / "reference"  # written anew by each build
+MADE = {"weights": weights_pages.pages, "results": results_pages.pages}  # too; each gives `{name: Markdown}`
 
 project = "keras_vit"
 author = "The keras_vit authors"
 version = release = __version__
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 html_theme = "sphinx_book_theme"
 html_title = f"keras_vit {release}"
+html_static_path = ["_static"]
+html_css_files = ["tables.css"]
+html_show_search_summary = False  # a browser may not fetch other files from the file system
+exclude_patterns = ["generators", "notebooks/*.py"]
+nb_execution_mode = "off"  # notebooks are committed as they ran; docs/generators/notebooks.py runs them
+nb_ipywidgets_js: dict = {}  # which would be loaded from a network
 myst_heading_anchors = 3
 myst_enable_extensions = ["attrs_block"]
 default_role = "code"  # of single backticks in docstrings
@@ -62,6 +77,16 @@ def write_reference(app):
     (REFERENCE / "index.rst").write_text("\n".join(toctree))
 
 
+def write_pages(app):
+    """The pages that are made of records and of figures."""
+    for folder, pages in MADE.items():
+        (HERE / folder).mkdir(exist_ok=True)
+        for file in (HERE / folder).iterdir():
+            file.unlink()
+        for name, text in pages().items():
+            (HERE / folder / f"{name}.md").write_text(text)
+
+
 def _entry(name):
     what = getattr(keras_vit, name)
     if inspect.ismodule(what):
@@ -83,20 +108,37 @@ def _directive(path, what):
     return f".. data:: {path}\n\n   {type(what).__name__} of {len(what)}: {', '.join(map(str, what))}.\n"
 
 
+SEE = {  # page: what the build adds at its end
+    "weights": "[Published weights](weights/index.md) has a page for each family.",
+    "how_we_know_it_is_right": "[Results](results/index.md) has the same figures, and more, as pages and as data.",
+    "hosts": "[Scale](results/scale.md) has every variant and layout.",
+    "studies": "[The paper's studies](results/studies.md) has the same figures as data.",
+    "looking_inside": "[Relevance](results/relevance.md) has the figures of the last section as data.",
+}
+MORE = ("weights/index", "results/index", "notebooks/index", "reference/index")  # of the contents
+
+
 def read(app, page, source):
-    """The contents of the index are its table; of what stands outside docs/ only files of code are copied."""
+    """The contents of the index are its table; of what stands outside docs/ only files of code and data are copied."""
     text = source[0]
     if page == "index":
         listed = re.findall(r"^\| \[.*\]\((\w+)\.md\)", text, re.MULTILINE)
-        text += "\n".join(["", "```{toctree}", ":hidden:", *listed, "reference/index", "```", ""])
-    source[0] = re.sub(r"\[([^\]]*)\]\((\.\./[^)#]*)(?:#[^)]*)?\)", _outside, text)
+        text += "\n".join(["", "```{toctree}", ":hidden:", *listed, *MORE, "```", ""])
+    if page in SEE:
+        text += f"\n{SEE[page]}\n"
+    if not page.startswith("notebooks/"):
+        folder = (HERE / page).parent
+        text = re.sub(r"\[([^\]]*)\]\((\.\./[^)#]*)(#[^)]*)?\)", lambda link: _outside(link, folder), text)
+    source[0] = text
 
 
-def _outside(link):
-    return link[0] if (HERE / link[2]).suffix == ".py" else link[1]
+def _outside(link, folder):
+    target = (folder / link[2]).resolve()
+    return link[0] if target.is_relative_to(HERE) or target.suffix in (".py", ".csv") else link[1]
 
 
 def setup(app):
     """Called by Sphinx."""
     app.connect("builder-inited", write_reference)
+    app.connect("builder-inited", write_pages)
     app.connect("source-read", read)

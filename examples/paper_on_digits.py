@@ -4,13 +4,14 @@
 
 Six studies, each with several seeds: how many images a ViT and a ResNet need (figures 3 and 4), kinds of positions
 (table 8), class token or mean (figure 9), a few-shot probe of digits that were not trained on (figure 4), masked patch
-prediction (appendix B.1.2), and fine-tuning at a higher resolution (section 3.2). The folder gets the tables, the
-pictures and all figures as JSON. Each number is a mean with a 95 % interval over the seeds. Two settings are said to
-differ only if the interval of their paired difference leaves 0 out. Models are small and trained for 300 steps, so
-what holds here need not hold for the paper's.
+prediction (appendix B.1.2), and fine-tuning at a higher resolution (section 3.2). The folder gets the tables, also
+as `studies.csv`, the pictures and all figures as JSON. Each number is a mean with a 95 % interval over the seeds. Two
+settings are said to differ only if the interval of their paired difference leaves 0 out. Models are small and trained
+for 300 steps, so what holds here need not hold for the paper's.
 """
 
 import argparse
+import csv
 import dataclasses
 import functools
 import json
@@ -55,6 +56,7 @@ def main():
         lines += [*table(name, found[name]), ""]
         print("\n".join(table(name, found[name])), f"{time.monotonic() - study_began:.0f} s\n", sep="\n", flush=True)
     (arguments.out / "tables.md").write_text("\n".join(lines))
+    write_csv(found, arguments.out / "studies.csv")
     draw(found, arguments.out)
     result = {name: {" | ".join(map(str, key)): row for key, row in rows.items()} for name, rows in found.items()}
     result["seconds"] = round(time.monotonic() - began, 1)
@@ -255,16 +257,42 @@ def interval(values):
     return values.mean(), stats.t.ppf(0.975, len(values) - 1) * values.std(ddof=1) / np.sqrt(len(values))
 
 
-def table(name, rows):
-    """The study as lines of Markdown; the last column compares with the best setting of as many images, by seeds."""
-    header = (*COLUMNS[name], "accuracy", "below the best")
-    lines = [f"| {' | '.join(header)} |", f"|{'---|' * len(header)}"]
+def summaries(name, rows):
+    """A line of `studies.csv` for each setting, as a dictionary; by seeds against the best setting of as many images.
+
+    Whether it is the best, or its difference from the best is `"shown"` or `"not shown"`, is its `verdict`.
+    """
     for key, values in rows.items():
         rivals = {other: found for other, found in rows.items() if name not in _BY_COUNT or other[1] == key[1]}
         best = max(rivals, key=lambda other: np.mean(rivals[other]))
-        mean, half = interval(np.subtract(rivals[best], values))
-        said = "best" if key == best else f"{mean:.3f} ± {half:.3f}" + ("" if mean > half else ", not shown")
-        lines.append(f"| {' | '.join(map(str, key))} | {'{:.3f} ± {:.3f}'.format(*interval(values))} | {said} |")
+        (accuracy, half), below = interval(values), interval(np.subtract(rivals[best], values))
+        settings = "; ".join(f"{column}={value}" for column, value in zip(COLUMNS[name], key, strict=True))
+        verdict = "best" if key == best else "shown" if below[0] > below[1] else "not shown"
+        numbers = (accuracy, half, *(("", "") if key == best else below))
+        cells = (f"{number:.3f}" if number != "" else "" for number in numbers)
+        yield dict(zip(FIELDS, (name, settings, len(values), *cells, verdict), strict=True))
+
+
+FIELDS = ("study", "settings", "seeds", "accuracy", "accuracy_half", "below_best", "below_best_half", "verdict")
+
+
+def write_csv(found, path):
+    """All studies in one file, as `benchmarks/results/studies.csv`."""
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, FIELDS, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(row for name, rows in found.items() for row in summaries(name, rows))
+
+
+def table(name, rows):
+    """The study as lines of Markdown."""
+    header = (*COLUMNS[name], "accuracy", "below the best")
+    lines = [f"| {' | '.join(header)} |", f"|{'---|' * len(header)}"]
+    for key, row in zip(rows, summaries(name, rows), strict=True):
+        said = {"best": "best", "shown": "", "not shown": ", not shown"}[row["verdict"]]
+        if row["verdict"] != "best":
+            said = f"{row['below_best']} ± {row['below_best_half']}{said}"
+        lines.append(f"| {' | '.join(map(str, key))} | {row['accuracy']} ± {row['accuracy_half']} | {said} |")
     return lines
 
 

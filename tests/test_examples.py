@@ -72,7 +72,7 @@ def test_masked_patches_makes_few_labels_worth_more():
 def test_paper_on_digits_writes_tables_and_pictures_and_shows_what_is_plain(tmp_path):
     studies = ("data size", "masked patches")
     result = run_example("paper_on_digits.py", "--out", tmp_path / "studies", "--seeds", 2, "--only", *studies)[1]
-    names = {"data_size.png", "masked_patches.png", "results.json", "tables.md"}
+    names = {"data_size.png", "masked_patches.png", "results.json", "studies.csv", "tables.md"}
     assert {path.name for path in (tmp_path / "studies").iterdir()} == names
     found = result["data size"]
     assert min(found["ResNet | 50"]) > max(found["ViT | 50"])  # an image model's bias counts where images are few

@@ -1,10 +1,7 @@
 """The reference of the documentation: every public name once, in the groups of `api.py`. `.ci/run` builds it."""
 
 import runpy
-import subprocess
-import sys
 
-import pytest
 from conftest import ROOT
 
 import keras_vit
@@ -27,12 +24,3 @@ def test_reference_is_written_for_names_and_what_modules_have(tmp_path):
         assert line in model
     studies = (tmp_path / "reference" / "the_paper_s_ablations.rst").read_text()
     assert ".. autofunction:: keras_vit.studies.shape_study" in studies
-
-
-@pytest.mark.slow
-def test_documentation_is_built_without_a_warning(tmp_path):
-    pytest.importorskip("sphinx")
-    pytest.importorskip("sphinx_book_theme")
-    command = [sys.executable, "-m", "sphinx", "-W", "-q", "-b", "html", str(ROOT / "docs"), str(tmp_path / "html")]
-    subprocess.run(command, check=True, timeout=250)
-    assert "Vision Transformer" in (tmp_path / "html" / "reference" / "the_model.html").read_text()

@@ -2,20 +2,19 @@
 
 import dataclasses
 
-import keras
 import numpy as np
 import pytest
 from conftest import images, make_tiny, randomise
+from published_files import SMALL_RESNET as SMALL
+from published_files import write_published_resnet
 
 import keras_vit
 from keras_vit.model.stations import weight_paths
 from keras_vit.resnets import RESNETS, ResNetConfig
-from keras_vit.weights.checkpoint import Checkpoint, read_checkpoint
-from keras_vit.weights.convert import write_checkpoint
+from keras_vit.weights.checkpoint import read_checkpoint
 from keras_vit.weights.file_checks import check_for
 from keras_vit.weights.hub import RECORDS, find_weights
 
-SMALL = ResNetConfig((2, 1), 0.5)
 LAYOUTS = ("bit", "bit_paper")
 NAMES = {  # those of a unit with a projection, a plain unit, and the ends: (published, big_vision's)
     "resnet_root/conv/kernel": ("resnet/root_block/standardized_conv2d/kernel", "root_block/conv_root/kernel"),
@@ -191,23 +190,12 @@ def mirror(tmp_path, monkeypatch):
     return tmp_path / "mirror"
 
 
-def write_published(record, path):
-    """A file as it would be published, its numbers random."""
-    with keras.StatelessScope(initialize_variables=False):
-        model = keras_vit.build_resnet(record.config, input_shape=(32, 32, 3), classes=record.classes)
-    rng = np.random.default_rng(1)
-    shapes = {name: tuple(variable.shape) for name, variable in weight_paths(model).items()}
-    tensors = {name: rng.normal(0, 0.2, shape).astype("float32") for name, shape in shapes.items()}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_checkpoint(Checkpoint(path, "bit", tensors, None), path, "bit")
-
-
 @pytest.mark.parametrize(
     "record", [r for r in RECORDS if r.name.startswith("bit-")], ids=lambda r: f"{r.variant}-{r.name}"
 )
 def test_every_name_builds_from_a_mirror_with_its_preprocessing(mirror, monkeypatch, record):
     monkeypatch.setitem(RESNETS, record.variant, SMALL)
-    write_published(record, mirror / record.path)
+    write_published_resnet(record, mirror / record.path)
     check_for(record)(mirror / record.path)
     model = getattr(keras_vit, record.variant)(weights=record.name)
     assert model.input_shape == (None, record.resolution, record.resolution, 3)
@@ -232,7 +220,7 @@ def test_published_names_belong_to_their_models():
 def test_file_of_another_model_is_not_taken_for_a_published_one(mirror, monkeypatch):
     monkeypatch.setitem(RESNETS, "R50x1", SMALL)
     record = find_weights("bit-imagenet2012", "R50x1")
-    write_published(dataclasses.replace(record, classes=7), mirror / record.path)
+    write_published_resnet(dataclasses.replace(record, classes=7), mirror / record.path)
     with pytest.raises(keras_vit.CheckpointError, match=r"for R50x1 must have 1000 classes"):
         keras_vit.R50x1(weights="bit-imagenet2012")
     with pytest.raises(

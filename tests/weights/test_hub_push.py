@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from conftest import images, make_tiny, numpy, tiny_config
 from hub_server import COMMIT, WEIGHTS, HubServer, turn_to
-from huggingface_hub import ModelCard, constants
+from huggingface_hub import ModelCard, ModelCardData, constants
+from huggingface_hub.repocard_data import eval_results_to_model_index, model_index_to_eval_results
 from photos import make_photos
 
 import keras_vit
@@ -102,6 +103,19 @@ def test_pushed_card_is_that_of_the_run_but_for_how_it_is_loaded(hub, finished, 
     assert "timm prepares photos otherwise, as `PREPROCESSING.md` says." in card.text
     assert card.text.count("\n## ") == ours.text.count("\n## ")
     assert "<!--" not in card.text
+
+
+def test_pushed_card_is_one_that_the_librarys_own_classes_make_again(hub, finished):
+    """`ModelCardData` refuses results without their model's name; `validate` asks the Hub, of which none is here."""
+    push_to_hub(finished, "me/mine", license="mit")
+    data = ModelCard(pushed_card(hub)).data
+    again = ModelCardData(**vars(data))
+    assert again.to_dict() == data.to_dict()
+    results = eval_results_to_model_index(data.model_name, data.eval_results)
+    name, found = model_index_to_eval_results(results)
+    assert (name, len(found)) == (data.model_name, 3)
+    assert [each.metric_value for each in found] == [each.metric_value for each in data.eval_results]
+    assert ModelCard(f"---\n{again.to_yaml()}\n---\n").data.to_dict() == data.to_dict()
 
 
 def test_what_its_user_wrote_into_the_card_is_pushed(hub, finished):

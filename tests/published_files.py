@@ -1,0 +1,72 @@
+"""Files as they were published, of any record and any size, to lie in a mirror."""
+
+import dataclasses
+import warnings
+
+import keras
+import numpy as np
+
+import keras_vit
+from keras_vit.model.stations import weight_paths
+from keras_vit.resnets import ResNetConfig
+from keras_vit.variants import VARIANTS
+from keras_vit.weights.checkpoint import Checkpoint
+from keras_vit.weights.convert import write_checkpoint
+
+SMALL_RESNET = ResNetConfig((2, 1), 0.5)
+
+
+def small(variant):
+    """The variant with one narrow block, and its own patches, heads and stages."""
+    config = VARIANTS[variant]
+    width = None if config.resnet_stages is None else 0.5
+    fields = {} if width is None else {"resnet_width_factor": width}
+    return dataclasses.replace(config, hidden_size=4 * config.num_heads, mlp_dim=20, num_layers=1, **fields)
+
+
+def dialect_of(record):
+    if record.path.startswith("big_vision/"):
+        return "big_vision"
+    if record.path.startswith("hf/"):
+        return "huggingface" if record.path.startswith("hf/google/") else "timm"
+    return "official"
+
+
+def stored_config(record):
+    config = record.config
+    if "flexivit_" in record.path:  # one kernel of 32 x 32 and a table of 7 x 7 for all patch sizes
+        return dataclasses.replace(config, patch_size=32), 224
+    return config, record.resolution
+
+
+def write_published(record, path, values):
+    """A file as it would be published: `values` makes an array of a shape."""
+    config, resolution = stored_config(record)
+    with keras.StatelessScope(initialize_variables=False):
+        top = {"classes": record.classes} if record.classes else {"include_top": False}
+        model = keras_vit.build(config, input_shape=(resolution, resolution, 3), **top)
+    shapes = {name: tuple(variable.shape) for name, variable in weight_paths(model).items()}
+    tensors = {name: values(shape) for name, shape in shapes.items()}
+    if record.head == "zero":
+        tensors |= {name: np.zeros_like(tensors[name]) for name in ("head/kernel", "head/bias")}
+    fields = {name: getattr(config, name) for name in ("activation", "layer_norm_epsilon", "position_embedding")}
+    checkpoint = Checkpoint(path, "official", tensors, config.num_heads, recorded_fields=fields)
+    path.parent.mkdir(parents=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        write_checkpoint(checkpoint, path, dialect_of(record))
+    if record.path.endswith("sam/ViT-S_16.npz"):  # with the optimizer's moments, below its prefix
+        arrays = dict(np.load(path))
+        moments = {f"opt/state/{name}/grad_ema": array for name, array in arrays.items()}
+        np.savez(path, **{f"opt/target/{name}": array for name, array in arrays.items()}, **moments)
+
+
+def write_published_resnet(record, path):
+    """A file as it would be published, its numbers random."""
+    with keras.StatelessScope(initialize_variables=False):
+        model = keras_vit.build_resnet(record.config, input_shape=(32, 32, 3), classes=record.classes)
+    rng = np.random.default_rng(1)
+    shapes = {name: tuple(variable.shape) for name, variable in weight_paths(model).items()}
+    tensors = {name: rng.normal(0, 0.2, shape).astype("float32") for name, shape in shapes.items()}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_checkpoint(Checkpoint(path, "bit", tensors, None), path, "bit")

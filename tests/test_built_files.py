@@ -1,0 +1,86 @@
+"""Wheel and sdist as a release builds them: twine takes them, all files are in, and they install without a network."""
+
+import os
+import subprocess
+import sys
+import tarfile
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+from conftest import ROOT
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+CODE = """
+import sys
+import numpy
+import keras_vit
+from keras_vit.preprocessing import LABEL_FILES
+from keras_vit.weights.hub import RECORDS
+assert keras_vit.__file__.startswith(sys.argv[1]), keras_vit.__file__
+scores = [[float(number == 7) for number in range(classes)] for classes in LABEL_FILES]
+names = [keras_vit.decode_predictions(numpy.array([row]), top=1)[0][0][1] for row in scores]
+config = keras_vit.ViTConfig(patch_size=4, hidden_size=8, num_layers=1, num_heads=2, mlp_dim=8)
+print(keras_vit.__version__, len(RECORDS), names, keras_vit.build(config, input_shape=(8, 12, 3)).output_shape)
+"""
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """The folder of both files; the wheel is built from the sdist, so what that lacks is missing in both."""
+    pytest.importorskip("build")
+    pytest.importorskip("setuptools", minversion="77")
+    folder = tmp_path_factory.mktemp("dist")
+    run("-m", "build", "--no-isolation", "--outdir", folder, ROOT)
+    return folder
+
+
+def run(*arguments, python=sys.executable):
+    """What a command printed; `PYTHONPATH` would show it the checkout."""
+    command = [str(python), *map(str, arguments)]
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, env=environment)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    return done.stdout
+
+
+def shipped():
+    """All files of the package, as `keras_vit/...`."""
+    files = (path for path in (ROOT / "keras_vit").rglob("*") if path.is_file() and "__pycache__" not in path.parts)
+    return {str(path.relative_to(ROOT)) for path in files}
+
+
+def test_wheel_has_every_file_of_the_package(built):
+    (wheel,) = built.glob("*.whl")
+    names = set(zipfile.ZipFile(wheel).namelist())
+    assert {name for name in names if not name.partition("/")[0].endswith(".dist-info")} == shipped()
+    assert {"keras_vit/py.typed", "keras_vit/labels/imagenet21k.tsv"} <= names
+    assert [name for name in names if name.endswith("licenses/LICENSE")]
+
+
+def test_sdist_has_every_file_of_the_package_and_what_builds_it(built):
+    (sdist,) = built.glob("*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    assert shipped() | {"setup.cfg", "pyproject.toml", "README.md", "LICENSE"} <= names
+
+
+def test_twine_takes_both(built):
+    pytest.importorskip("twine")
+    said = run("-m", "twine", "check", "--strict", *sorted(built.iterdir()))
+    assert said.count("PASSED") == 2
+
+
+def test_wheel_installs_without_a_network_and_finds_its_data(built, tmp_path):
+    """Into an environment of its own, which sees the packages of this one behind its own."""
+    venv.create(tmp_path / "env", with_pip=True)
+    python = tmp_path / "env" / "bin" / "python"
+    place = Path(run("-c", "import sysconfig; print(sysconfig.get_path('purelib'))", python=python).strip())
+    (wheel,) = built.glob("*.whl")
+    run("-m", "pip", "install", "--no-index", "--no-deps", wheel, python=python)
+    (place / "others.pth").write_text("\n".join(path for path in sys.path if path.endswith("-packages")))
+    said = run("-I", "-c", CODE, place, python=python)
+    assert said.startswith(f"{wheel.name.split('-')[1]} 176 ")
+    assert "(None, 1000)" in said
+    assert "ViTTi16" in run(tmp_path / "env" / "bin" / "keras-vit", "models", python=python)

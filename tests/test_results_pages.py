@@ -1,0 +1,176 @@
+"""The figures of `benchmarks/results`: those of the pages that people wrote, and those of the pages made from them."""
+
+import csv
+import re
+import sys
+
+import pytest
+from conftest import ROOT
+from pages_as_tables import tables
+
+sys.path += [str(ROOT / "docs" / "generators"), str(ROOT / "benchmarks"), str(ROOT / "examples")]
+import results_pages
+
+PAGES = results_pages.pages()
+WRITE_AGAIN = "write benchmarks/results anew, or mend the page: both have the same figures"
+
+
+def rows_of(name):
+    with (ROOT / "benchmarks" / "results" / f"{name}.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def written(name, heading):
+    """The tables below a heading of a page of docs/, up to the next of its kind."""
+    text = (ROOT / "docs" / f"{name}.md").read_text()
+    level = heading.split()[0]
+    return tables(text.partition(f"{heading}\n")[2].partition(f"\n{level} ")[0])
+
+
+# The pages that people wrote
+
+
+def test_parity_is_that_of_how_we_know_it_is_right():
+    links = ""
+    found = []
+    for row in written("how_we_know_it_is_right", "# How we know it is right")[0]:
+        if row["measured by"] != "the same":
+            links = " ".join(re.findall(r"\(\.\./([^)]+)\)", row["measured by"]))
+        found.append((row["what"], row["compared with"], row["largest difference"], links))
+    columns = ("what", "compared_with", "largest_difference", "measured_by")
+    rows = rows_of("parity")
+    assert found == [tuple(row[column] for column in columns) for row in rows], WRITE_AGAIN
+    assert len(found) > 20
+    assert [path for row in rows for path in row["measured_by"].split() if not (ROOT / path).exists()] == []
+    assert all(re.fullmatch(r"20\d\d-\d\d-\d\d", row["recorded"]) for row in rows)
+
+
+def test_scale_is_that_of_hosts():
+    rows = {(row["variant"], row["layout"], row["devices"]): row for row in rows_of("scale")}
+    found = written("hosts", "## On paper")[0]
+    assert len(found) == 24
+    for line in found:
+        layout = "data" if line["layout"] == "one device" else line["layout"]
+        row = rows[line["variant"], layout, line["devices"]]
+        columns = {"weights": "weights", "moments": "slots", "activations": "activations", "memory": "memory"}
+        for name, column in (columns | {"sent": "sent"}).items():
+            assert line[name] == f"{int(row[f'{column}_bytes']) / 1e9:.2f}", WRITE_AGAIN
+        assert line["step"] == f"{float(row['step_s']) * 1e3:.1f}", WRITE_AGAIN
+
+
+def test_studies_are_those_of_the_page():
+    rows = iter(rows_of("studies"))
+    found = written("studies", "## The experiments in miniature")
+    assert len(found) == 6
+    for table in found:
+        for line in table:
+            row = next(rows)
+            *settings, (_, accuracy), (_, below) = line.items()
+            assert row["settings"] == "; ".join(f"{name}={value}" for name, value in settings), WRITE_AGAIN
+            assert accuracy == f"{row['accuracy']} ± {row['accuracy_half']}", WRITE_AGAIN
+            said = {"best": "best", "shown": "{} ± {}", "not shown": "{} ± {}, not shown"}[row["verdict"]]
+            assert below == said.format(row["below_best"], row["below_best_half"]), WRITE_AGAIN
+    assert next(rows, None) is None
+
+
+def test_relevance_is_that_of_looking_inside():
+    found = {}
+    for processor, table in zip(
+        ("Intel Xeon", "AMD EPYC"), written("looking_inside", "## Does relevance find what counts?"), strict=True
+    ):
+        for line in table:
+            removed = line.pop("removed")
+            for heading, cell in line.items():
+                data, accuracy = re.match(r"(digits|crops of photos).* (\.\d+)", heading).groups()
+                found[processor, data, removed] = (accuracy, *cell.split(" ± "))
+    rows = rows_of("relevance")
+    columns = ("accuracy", "fall", "fall_half")
+    assert found == {
+        (row["processor"], row["data"], row["removed"]): tuple(row[column].removeprefix("0") for column in columns)
+        for row in rows
+    }, WRITE_AGAIN
+    assert len(found) == len(rows) == 20
+
+
+# The scripts that write them
+
+
+def test_scale_writes_what_is_there(tmp_path):
+    scale = pytest.importorskip("scale")
+    variants = ("Ti/16", "R+Ti/16")
+    settings = {"optimizer": "sgd", "image_size": 224, "batch": 8, "tflops": 400, "bandwidth_gb_per_s": 100}
+    scale.write_csv(scale.table(variants, scale.DEVICES), tmp_path / "scale.csv", **settings)
+    lines = (ROOT / "benchmarks" / "results" / "scale.csv").read_text().splitlines()
+    assert (tmp_path / "scale.csv").read_text().splitlines() == [
+        line for line in lines if line.startswith(("variant,", *(f"{variant}," for variant in variants)))
+    ]
+
+
+def test_studies_are_written_with_these_columns_and_words(tmp_path):
+    paper = pytest.importorskip("paper_on_digits")
+    assert tuple(rows_of("studies")[0]) == paper.FIELDS
+    rows = {("none", "stem"): [0.5, 0.6], ("learned", "stem"): [0.7, 0.81], ("learned", "blocks"): [0.7, 0.8]}
+    best, other = (list(paper.summaries("positions", rows))[index] for index in (1, 2))
+    # Student's t with one degree of freedom is 12.706 at 97.5 %; the deviation of two numbers is their difference / √2.
+    assert best["accuracy"] == "0.755"
+    assert float(best["accuracy_half"]) == pytest.approx(12.7062 * 0.11 / 2, abs=6e-4)
+    assert (best["below_best"], best["verdict"], best["settings"]) == ("", "best", "kind=learned; where=stem")
+    assert other["below_best"] == "0.005"
+    assert float(other["below_best_half"]) == pytest.approx(12.7062 * 0.01 / 2, abs=6e-4)
+    assert (other["verdict"], other["seeds"]) == ("not shown", 2)
+    paper.write_csv({"positions": rows, "masked patches": {("pre-trained",): [0.5, 0.5]}}, tmp_path / "studies.csv")
+    header, *lines = (tmp_path / "studies.csv").read_text().splitlines()
+    assert header == ",".join(rows_of("studies")[0])
+    assert lines[2:] == [",".join(map(str, other.values())), "masked patches,start=pre-trained,2,0.500,0.000,,,best"]
+    assert paper.table("positions", rows)[-1] == "| learned | blocks | 0.750 ± 0.635 | 0.005 ± 0.064, not shown |"
+
+
+# The pages made from them
+
+
+def test_every_file_has_its_page_and_its_rows():
+    files = {path.stem for path in (ROOT / "benchmarks" / "results").glob("*.csv")}
+    assert files >= {"parity", "relevance", "scale", "studies"}
+    assert set(PAGES) == files | {"index"}
+    counts = {re.search(r"\((\w+)\.md\)", row["page"])[1]: int(row["rows"]) for row in tables(PAGES["index"])[0]}
+    assert counts == {name: len(rows_of(name)) for name in files}
+    for name in ("parity", "relevance", "scale", "studies"):
+        shown = [row for table in tables(PAGES[name]) for row in table if "for all rows" not in row]
+        assert len(shown) == counts[name]
+
+
+def test_pages_show_the_figures_of_the_files():
+    found, first = tables(PAGES["parity"])[0], rows_of("parity")
+    assert [row["largest difference"] for row in found] == [row["largest_difference"] for row in first]
+    shown = [row for table in tables(PAGES["scale"])[1:] for row in table]
+    for row, line in zip(rows_of("scale"), shown, strict=True):
+        assert (row["layout"], row["devices"]) == (line["layout"], line["devices"])
+        assert abs(float(line["memory"]) - int(row["memory_bytes"]) / 1e9) <= 5.01e-4
+    shown = [row for table in tables(PAGES["studies"]) for row in table]
+    for row, line in zip(rows_of("studies"), shown, strict=True):
+        assert line["accuracy"].startswith(row["accuracy"])
+        assert line["difference"] == row["verdict"]
+
+
+def test_any_other_file_is_shown_with_what_its_rows_share_above_them(tmp_path):
+    (tmp_path / "inference.csv").write_text(
+        "runner,model,batch,median_s,ratio_to_fastest_peer,machine,versions,commit\n"
+        "ours,B/16,8,0.123456789,1.0,two cores | AVX2,keras 3.15.1,abc\n"
+        "timm,B/16,8,1.23456e-05,0.98765432,two cores | AVX2,keras 3.15.1,abc\n"
+    )
+    page = results_pages.pages(tmp_path)["inference"]
+    assert page.startswith("# Inference\n")
+    shared, rows = re.findall(r"(?:^\|.*\n)+", page, re.MULTILINE)
+    assert "| machine | two cores \\| AVX2 |" in shared
+    assert "| versions | keras 3.15.1 |" in shared  # which is no number
+    assert rows.splitlines()[0] == "| runner | median_s | ratio_to_fastest_peer |"
+    assert rows.splitlines()[2:] == ["| ours | 0.1235 | 1.0 |", "| timm | 1.235e-05 | 0.9877 |"]
+
+
+@pytest.mark.parametrize("text", ["", "runner,median_s\n", "runner,median_s\nours,1.5\n"])
+def test_folder_with_little_in_it_has_its_pages(tmp_path, text):
+    assert set(results_pages.pages(tmp_path)) == {"index"}
+    assert set(results_pages.pages(tmp_path / "not there")) == {"index"}
+    (tmp_path / "train.csv").write_text(text)
+    page = results_pages.pages(tmp_path)["train"]
+    assert ("1.5" in page) == ("1.5" in text)

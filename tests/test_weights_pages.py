@@ -1,0 +1,128 @@
+"""The pages of published weights: each record on exactly one, with the record's values; the code of each page runs."""
+
+import re
+import sys
+
+import numpy as np
+import pytest
+from conftest import ROOT
+from pages_as_tables import tables
+from published_files import SMALL_RESNET, small, write_published, write_published_resnet
+
+import keras_vit
+from keras_vit.resnets import RESNETS
+from keras_vit.variants import VARIANTS
+
+sys.path.append(str(ROOT / "docs" / "generators"))
+import weights_pages
+
+PAGES = weights_pages.pages()
+FAMILIES = {family.page: family for family in weights_pages.FAMILIES}
+
+
+def plain(cell):
+    return cell.strip("`<>")
+
+
+def key(row):
+    return plain(row["name"]), row["model"]
+
+
+def test_every_record_stands_on_exactly_one_page_and_in_both_tables_of_it():
+    listed = [(record.name, record.variant) for record in keras_vit.list_weights()]
+    assert len(listed) == len(set(listed)) == 176
+    for place in (0, 2):  # the models, and where the files are
+        found = [key(row) for page in FAMILIES for row in tables(PAGES[page])[place]]
+        assert sorted(found) == sorted(listed)
+
+
+@pytest.mark.parametrize("page", FAMILIES)
+def test_every_value_of_a_page_is_the_records(page):
+    models, ways, places = tables(PAGES[page])
+    ways = {row["number"]: row for row in ways}
+    for row, place in zip(models, places, strict=True):
+        record = keras_vit.find_weights(*key(row))
+        assert key(place) == key(row)
+        assert hasattr(keras_vit, plain(row["builder"]))
+        assert [row["pixels"], row["classes"], row["head"]] == [
+            str(record.resolution),
+            str(record.classes),
+            record.head,
+        ]
+        assert (float(row["top-1"]) if row["top-1"] else None, row["reported by"]) == (
+            record.accuracy,
+            record.accuracy_source,
+        )
+        assert row["licence"] == record.license
+        assert_prepared(ways[row["prepared"]], record.preprocessing)
+        assert_placed(place, record)
+
+
+def assert_prepared(row, preprocessing):
+    for field in ("resize", "crop_fraction", "interpolation", "antialias", "rounding"):
+        assert row[field] == str(getattr(preprocessing, field))
+    for field in ("mean", "std"):
+        assert tuple(map(float, row[field].split(", "))) == getattr(preprocessing, field)
+
+
+def assert_placed(row, record):
+    assert (plain(row["address"]), plain(row["path"])) == (record.url, record.path)
+    assert (row["known from"], row["note"]) == (record.bytes_source, record.note)
+    if record.bytes is None:
+        assert row["MB"] == ""
+    else:
+        size, tolerance = map(float, row["MB"].split(" ± "))
+        assert abs(size * 1e6 - record.bytes) <= 0.05e6 + 1  # half a unit of the digit that is printed
+        assert abs(tolerance * 1e6 - record.bytes_tolerance) <= 0.05e6 + 1
+    differs = dict(re.findall(r"`(\w+)=(.*?)`", row["differs from the model by"]))
+    expected = dict(record.fields) | ({"resize_method": record.resize_method} if record.resize_method else {})
+    assert differs == {name: repr(value) for name, value in expected.items()}
+
+
+def test_ways_to_prepare_differ_and_are_all_used():
+    for page in FAMILIES:
+        models, ways, _ = tables(PAGES[page])
+        assert {row["prepared"] for row in models} == {row["number"] for row in ways}
+        assert len({tuple(value for name, value in row.items() if name != "number") for row in ways}) == len(ways)
+
+
+def test_index_counts_and_links_every_page():
+    rows = tables(PAGES["index"])[0]
+    links = [re.fullmatch(r"\[(.+)\]\((\w+)\.md\)", row["family"]).groups() for row in rows]
+    assert [(title, page) for title, page in links] == [(family.title, page) for page, family in FAMILIES.items()]
+    assert PAGES["index"].endswith("\n".join(["```{toctree}", ":hidden:", *FAMILIES, "```", ""]))
+    assert sum(int(row["records"]) for row in rows) == 176
+    for row, family in zip(rows, FAMILIES.values(), strict=True):
+        assert set(row["models"].split(", ")) == {record.variant for record in family.records}
+
+
+def test_record_without_a_family_is_refused():
+    record = keras_vit.find_weights("sam", "B/16")
+    with pytest.raises(ValueError, match=r"must belong to one family(.|\n)*Received: mine, with \[\]"):
+        weights_pages.family_of(type(record)(**{**vars(record), "name": "mine"}))
+
+
+@pytest.mark.filterwarnings("ignore:the head of .* is all zeros:UserWarning")
+@pytest.mark.parametrize("page", FAMILIES)
+def test_code_of_the_page_runs_from_a_mirror(page, tmp_path, monkeypatch, capsys):
+    """On a small model of the same kind: the files of full size are those of `test_published.py`, if slow."""
+    code = re.search(r"```python\n(.*?)```", PAGES[page], re.DOTALL)[1]
+    builder, name = re.search(r'keras_vit\.(\w+)\(weights="([^"]+)"\)', code).groups()
+    record = keras_vit.find_weights(name, keras_vit.weights.hub.variant_of(builder))
+    assert weights_pages.family_of(record) is FAMILIES[page]
+    assert f"keras-vit weights info {name} --model {builder}\n" in PAGES[page]
+    monkeypatch.setenv("KERAS_VIT_MIRROR", str(tmp_path / "mirror"))
+    (tmp_path / "mirror").mkdir()
+    rng, path = np.random.default_rng(1), tmp_path / "mirror" / record.path
+    if record.variant in RESNETS:
+        monkeypatch.setitem(RESNETS, record.variant, SMALL_RESNET)
+        write_published_resnet(record, path)
+    else:
+        monkeypatch.setitem(VARIANTS, record.variant, small(record.variant))
+        write_published(record, path, lambda shape: rng.normal(0, 0.2, shape).astype("float32"))
+    names: dict = {}
+    exec(code, names)
+    assert names["model"].preprocessing == names["mine"].preprocessing == record.preprocessing
+    assert names["model"].output_shape == (None, record.classes)
+    assert names["mine"].output_shape == (None, 10)
+    assert "new head" in capsys.readouterr().out
