@@ -23,6 +23,8 @@ version = release = __version__
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 html_theme = "sphinx_book_theme"
 html_title = f"keras_vit {release}"
+html_static_path = ["_static"]
+html_css_files = ["tables.css"]
 myst_heading_anchors = 3
 myst_enable_extensions = ["attrs_block"]
 default_role = "code"  # of single backticks in docstrings
@@ -84,11 +86,14 @@ def _directive(path, what):
 
 
 def read(app, page, source):
-    """The contents of the index are its table; of what stands outside docs/ only files of code are copied."""
+    """The contents of the index are its tables; of what stands outside docs/ only files of code are copied."""
     text = source[0]
     if page == "index":
-        listed = re.findall(r"^\| \[.*\]\((\w+)\.md\)", text, re.MULTILINE)
-        text += "\n".join(["", "```{toctree}", ":hidden:", *listed, "reference/index", "```", ""])
+        sections = re.findall(r"^## (.*)\n((?:(?!## ).*\n)*)", text, re.MULTILINE)
+        listed = [(title, re.findall(r"^\| \[.*\]\((\w+)\.md\)", part, re.MULTILINE)) for title, part in sections]
+        for title, pages in [*listed, ("API", ["reference/index"])]:
+            if pages:
+                text += "\n".join(["", "```{toctree}", ":hidden:", f":caption: {title}", *pages, "```", ""])
     source[0] = re.sub(r"\[([^\]]*)\]\((\.\./[^)#]*)(?:#[^)]*)?\)", _outside, text)
 
 
