@@ -119,11 +119,14 @@ MORE = ("weights/index", "results/index", "notebooks/index", "reference/index") 
 
 
 def read(app, page, source):
-    """The contents of the index are its table; of what stands outside docs/ only files of code and data are copied."""
+    """The contents of the index are its tables; of what stands outside docs/ only files of code and data are copied."""
     text = source[0]
     if page == "index":
-        listed = re.findall(r"^\| \[.*\]\((\w+)\.md\)", text, re.MULTILINE)
-        text += "\n".join(["", "```{toctree}", ":hidden:", *listed, *MORE, "```", ""])
+        sections = re.findall(r"^## (.*)\n((?:(?!## ).*\n)*)", text, re.MULTILINE)
+        listed = [(title, re.findall(r"^\| \[.*\]\((\w+)\.md\)", part, re.MULTILINE)) for title, part in sections]
+        for title, pages in [*listed, ("Made from code and data", MORE)]:
+            if pages:
+                text += "\n".join(["", "```{toctree}", ":hidden:", f":caption: {title}", *pages, "```", ""])
     if page in SEE:
         text += f"\n{SEE[page]}\n"
     if not page.startswith("notebooks/"):

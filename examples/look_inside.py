@@ -21,6 +21,8 @@ from pathlib import Path
 
 import keras
 import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 from sklearn.datasets import load_digits, load_sample_images
 from sklearn.model_selection import train_test_split
 
@@ -31,6 +33,7 @@ from keras_vit.analysis import plots
 SHARE = 0.2  # of the patches that are removed
 CROP = 64  # pixels
 WHOLE = (208, 320)  # pixels of a whole photo
+PATCH = (13, 12)  # row and column of a patch of it, on the pagoda
 
 
 def main():
@@ -54,6 +57,7 @@ def main():
     photo = keras.ops.image.resize(load_sample_images().images[0].astype("float32"), WHOLE, antialias=True)
     photo = np.clip(np.rint(keras.ops.convert_to_numpy(photo)), 0, 255)
     draw(inner, photo[None] / 127.5 - 1, [np.uint8(photo)], arguments.out / "whole", arguments.theme)
+    draw_front(inner, photo, arguments.out / "whole" / "front.png")
     print(json.dumps(found | {"out": str(arguments.out), "seconds": round(time.monotonic() - began, 1)}))
 
 
@@ -142,6 +146,23 @@ def draw(model, images, photos, folder, theme):
     draws["blocks"] = (plots.draw_similarity_of_blocks, np.array(alike))
     for name, (function, *what) in draws.items():
         function(*what, path=folder / f"{name}.png", theme=theme)
+
+
+def draw_front(model, photo, path):
+    """The picture of the README: a photo `(H, W, 3)`, similarity to one of its patches, principal components."""
+    last = model.config.num_layers
+    tokens = keras_vit.features(model, photo[None] / 127.5 - 1, blocks=(last,))[last]
+    similar, colours = analysis.token_similarity(tokens[0], PATCH), analysis.pca_to_rgb(tokens)[0]
+    side = model.config.patch_size
+    figure = Figure((9.6, 2.22), dpi=110, layout="constrained")
+    titles = ("a photo", "similarity of all patches to the marked one", "principal components of the patches")
+    for axis, what, title in zip(figure.subplots(1, 3), (np.uint8(photo), similar, colours), titles, strict=True):
+        axis.imshow(what, cmap="cividis", interpolation="nearest", extent=(0, WHOLE[1], WHOLE[0], 0))
+        axis.set_title(title, fontsize=10)
+        axis.set_axis_off()
+        if what is not colours:
+            axis.add_patch(Rectangle((PATCH[1] * side, PATCH[0] * side), side, side, fill=False, color="white", lw=1.5))
+    figure.savefig(path)
 
 
 def removals(model, images, mean):
