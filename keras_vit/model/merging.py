@@ -21,8 +21,8 @@ def merge_tokens(model: VisionTransformer, per_block: int) -> VisionTransformer:
 
     Args:
         model: a `VisionTransformer` for images of a known size, without LoRA, not quantised; it is not changed.
-        per_block: r, how many pairs of patches each block merges into one, at least 0; no block merges more than half of
-            its patches. Of 196 patches, 8 leave 108 for the twelfth block. 0 gives the answers of `model`.
+        per_block: r, how many pairs of patches each block merges into one, at least 0; no block merges more than half
+            of its patches. Of 196 patches, 8 leave 108 for the twelfth block. 0 gives the answers of `model`.
 
     Returns:
         A new model with weights of its own, not compiled. It can be saved, exported, evaluated and trained. Its config
