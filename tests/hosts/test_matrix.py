@@ -55,5 +55,5 @@ def one_of_all(tmp_path_factory):
 @pytest.mark.parametrize("kind", FACTORS["kind"])
 @pytest.mark.parametrize("processes", [1, 2, 4])
 def test_every_option_trains_as_on_one_device(processes, kind, one_of_all, tmp_path):
-    """Acceptance 2 of the issue in full: 72 cases each."""
+    """The whole matrix: 72 cases each."""
     check(every_case(kind), processes, one_of_all, run_cases(every_case(kind), processes, tmp_path, 7200))
