@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable
 from pathlib import Path
 
+from keras_vit.benchmarking.request import TASKS
 from keras_vit.files import locked, read_regular, replacing, unlock
 
 FIELDS = (
@@ -66,13 +67,18 @@ def check_headers(folder: Path) -> None:
 
 
 def read(folder: Path) -> list[dict]:
-    """The rows of all CSV files of a folder, oldest first in each, with numbers as numbers and `None` for nothing.
+    """The rows of a folder's files, oldest first in each, with numbers as numbers and `None` for nothing.
+
+    Args:
+        folder: with a CSV file for each task that was measured; other files are none of these.
 
     Raises:
         ValueError: if a file has another header, or a value is no number where one must be.
     """
     found = []
-    for file in sorted(folder.glob("*.csv")):
+    for file in (folder / f"{task}.csv" for task in TASKS):
+        if not file.exists():
+            continue
         text = read_regular(file, _MOST_BYTES).decode()
         _header(file, text)
         found += [{name: _value(name, row[name]) for name in FIELDS} for row in csv.DictReader(io.StringIO(text))]
