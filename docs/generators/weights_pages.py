@@ -44,7 +44,8 @@ FAMILIES = (
         "How to train your ViT",
         ("augreg-",),
         "Trained on ImageNet-21k, with augmentation and regularisation chosen for each model. These are the "
-        "recommended weights. Any other file of that study is found by its file name.",
+        "recommended weights; B/8's is named by big_vision, and the others by the official README. Any other file of "
+        "that study is found by its file name.",
         ("augreg-imagenet21k+imagenet2012-224", "Ti/16"),
         (("2106.10270", "How to train your ViT? Data, Augmentation, and Regularization in Vision Transformers"),),
     ),
@@ -109,7 +110,8 @@ FAMILIES = (
         "BiT, the ResNets",
         ("bit-",),
         "The ResNets that the Vision Transformer was compared with. The distilled ones and their teachers are of the "
-        "second paper.",
+        "second paper. timm measured the accuracies of `bit-imagenet21k+imagenet2012` at 448 pixels, and R152x4's at "
+        "480.",
         ("bit-distilled-imagenet2012-160", "R50x1"),
         (
             ("1912.11370", "Big Transfer (BiT): General Visual Representation Learning"),

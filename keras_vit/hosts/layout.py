@@ -24,12 +24,12 @@ def layout_map(
 ) -> Any:
     """A `keras.distribution.LayoutMap` made from the model's own weights.
 
-    ```
-    mesh = keras.distribution.DeviceMesh((8,), ("data",))
-    layout = keras_vit.layout_map("L/16", mesh, "fsdp", classes=10)
-    keras.distribution.set_distribution(keras.distribution.ModelParallel(layout_map=layout))
-    model = keras_vit.ViTL16(classes=10)
-    ```
+    Example::
+
+        mesh = keras.distribution.DeviceMesh((8,), ("data",))
+        layout = keras_vit.layout_map("L/16", mesh, "fsdp", classes=10)
+        keras.distribution.set_distribution(keras.distribution.ModelParallel(layout_map=layout))
+        model = keras_vit.ViTL16(classes=10)
 
     Args:
         model: what `keras_vit.build` takes first, a variant's name as `"L/16"` or a `ViTConfig`; or a model, whose
