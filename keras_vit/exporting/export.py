@@ -13,6 +13,7 @@ import numpy as np
 
 from keras_vit.annotations import FilePath
 from keras_vit.cards import write_card
+from keras_vit.exporting.folding import folds_of
 from keras_vit.exporting.formats import MAX_BATCH, MAX_BYTES, MAX_PIXELS, OPSET
 from keras_vit.exporting.report import ExportError, ExportReport, size_of
 from keras_vit.exporting.request import check_request
@@ -97,7 +98,6 @@ def export(
     limits: dict[str, Any] = {"max_bytes": max_bytes, "max_pixels": max_pixels, "max_batch": max_batch, "top_k": top_k}
     asked: dict[str, Any] = {"name": name, "activation": activation, "jit_compile": jit_compile, "opset": opset}
     writer, path, name, limits = check_request(path, format, precision, overwrite=overwrite, **asked, **limits)
-    top_k = limits.pop("top_k")
     check_exportable(model)
     model = _asked_model(model, image_size, limits["max_pixels"], writer, format)
     original = in_precision(model, "int8" if is_quantized(model) else "float32")
@@ -108,12 +108,13 @@ def export(
         model=original if writer.EXTENSION else in_precision(original, precision),
         precision=precision,
         labels=names,
-        top_k=min(top_k, len(names or ())),
+        top_k=min(limits.pop("top_k"), len(names or ())),
         activation=activation if names and ends_in_logits(model) else "none",
         name=name,
         jit_compile=jit_compile,
         calibration_photos=calibration,
         takes="pixels",
+        scales=True,
         **limits,
     )
     if writer.EXTENSION:
@@ -150,7 +151,8 @@ def _export_version(writer, task, path, format, original, photos):
 def _proven(writer, task, place, path, format, original, photos, size):
     """The report of what was written at `place`, if it is the model."""
     opening = writer.opening(path.name) if hasattr(writer, "opening") else None
-    report = ExportReport(path, format, task.precision, size, opening=opening)
+    folded = str(folds_of(task)) if task.precision in getattr(writer, "FOLDED", ()) else None
+    report = ExportReport(path, format, task.precision, size, opening=opening, folded=folded)
     if photos is None:
         return report
     runtime = _opened(writer, place)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from keras_vit.checks import install_hint
+from keras_vit.exporting.folding import folded_task
 from keras_vit.exporting.pixels import pixel_function
 from keras_vit.exporting.report import ExportError, Runtime
 from keras_vit.silence import silence
@@ -20,6 +21,7 @@ from keras_vit.silence import silence
 EXTENSION = ".xml"
 PRECISIONS = ("float32", "float16", "int8")
 CALIBRATED = ("int8",)
+FOLDED = PRECISIONS
 # SmoothQuant's exponent. Mean differences of logits as shares of their deviation, of a model with widths of 12: .019;
 # without it .021, with NNCF's .95 for transformers .024. With .5: 600 digits .012 (accuracy .948, as in float32), Ti/16
 # randomly initialised .030.
@@ -46,7 +48,8 @@ def write(task, place) -> None:
         ImportError: without OpenVINO or, for int8, NNCF.
     """
     openvino, nncf = _openvino(), _nncf() if task.precision == "int8" else None
-    function = pixel_function(task)
+    with silence():  # Keras reads weights by a way of which NumPy warns
+        function = pixel_function(folded_task(task, FOLDED))
     concrete = function.get_concrete_function()
     with silence(), _unreported():
         try:

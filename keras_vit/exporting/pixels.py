@@ -59,7 +59,11 @@ def input_spec(task):
 
 def prepared(given, task):
     """What a file is given, as the model takes it: pixels are scaled, images are so already."""
-    return scaled_pixels(given, task) if task.takes == "pixels" else given
+    import tensorflow as tf
+
+    if task.takes == "images":
+        return given
+    return scaled_pixels(given, task) if task.scales else tf.cast(given, tf.float32)
 
 
 def scaled_pixels(pixels, task):

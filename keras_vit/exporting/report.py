@@ -78,6 +78,8 @@ class ExportReport:
         keras_seconds: the same of the Keras model as a `tf.function`.
         opening: the line of Python that opens the file in the precision that it was compared in, where the runtime's
             own choice may be another; else `None`.
+        folded: what the kernels of the file have in them besides their own, as the gain of LayerNorms; `None` where the
+            format keeps kernels as they are.
     """
 
     path: Path
@@ -91,6 +93,7 @@ class ExportReport:
     seconds: float | None = None
     keras_seconds: float | None = None
     opening: str | None = None
+    folded: str | None = None
 
     @property
     def max_difference(self) -> float | None:
@@ -110,6 +113,7 @@ class ExportReport:
         """All of it as tables in Markdown."""
         rows = [("format", f"{self.format}, {self.precision}"), ("size", f"{self.bytes / 1e6:,.2f} MB")]
         rows += [("open it by", self.opening)] if self.opening else []
+        rows += [("folded into kernels", self.folded)] if self.folded else []
         if self.runtime is None or self.seconds is None or self.keras_seconds is None:
             return markdown_table(("export", str(self.path)), [*rows, ("verified", "no")])
         rows += [("opened by", self.runtime), ("photos compared", str(self.images))]

@@ -27,6 +27,7 @@ class ExportTask:
         calibration_photos: `(N, H, W, C)`, photos of the model's size as the file takes them, on which int8 is
             calibrated.
         takes: `"pixels"`, uint8 that the file scales; or `"images"`, floats that were prepared before.
+        scales: whether the graph scales pixels; otherwise the first kernel takes them as they are.
     """
 
     model: ImageModel
@@ -42,6 +43,7 @@ class ExportTask:
     jit_compile: bool
     calibration_photos: np.ndarray
     takes: str = "pixels"
+    scales: bool = True
 
     @property
     def image_size(self) -> tuple[int | None, int | None]:

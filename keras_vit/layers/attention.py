@@ -67,6 +67,7 @@ class MultiHeadAttention(CastingLayer):
         self.dropout_rate = dropout_rate
         self.relative_patches = relative_patches
         self.num_prefix_tokens = num_prefix_tokens
+        self.query_scale: float | None = (hidden_size // num_heads) ** -0.5  # `None` where the query's kernel has it
         self.query, self.key, self.value, self.out = (
             keras.layers.Dense(hidden_size, kernel_initializer="glorot_uniform", dtype=self.dtype_policy, name=name)
             for name in ("query", "key", "value", "out")
@@ -162,8 +163,8 @@ class MultiHeadAttention(CastingLayer):
             flat = gradients.norm_then_dense(None, (self.query,), queries, training)
             flat += gradients.norm_then_dense(None, (self.key, self.value), tokens, training)
         query, key, value = (self._heads(x, y) for x, y in zip(flat, (queries, tokens, tokens), strict=True))
-        query = ops.transpose(query * (self.hidden_size // self.num_heads) ** -0.5, (0, 2, 1, 3))
-        return query, ops.transpose(key, (0, 2, 3, 1)), ops.transpose(value, (0, 2, 1, 3))
+        query = query if self.query_scale is None else query * self.query_scale
+        return ops.transpose(query, (0, 2, 1, 3)), ops.transpose(key, (0, 2, 3, 1)), ops.transpose(value, (0, 2, 1, 3))
 
     def _heads(self, flat, tokens):
         shape = (-1, ops.shape(tokens)[1], self.num_heads, self.hidden_size // self.num_heads)

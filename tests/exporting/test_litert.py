@@ -84,11 +84,13 @@ def test_model_without_head_gives_features_alone(tmp_path):
     assert zipfile.ZipFile(file).namelist() == ["metadata.json"]
 
 
-def test_first_kernel_is_that_of_the_model(plain):
-    """Scaling is not folded into it: it would read pixels up to 255, and int8 be half as far off again."""
+def test_first_kernel_is_that_of_the_model(tmp_path, monkeypatch):
+    """The converter folds no scaling into it: it would read pixels up to 255, and int8 be half as far off again."""
     from ai_edge_litert.interpreter import Interpreter
 
-    task, file = plain
+    monkeypatch.setattr(litert, "FOLDED", ())
+    task = make_job(labels=ODD_LABELS)
+    file = written(task, tmp_path)
     expected = numpy(task.model.get_layer("patch_embedding").projection.kernel)
     reader = Interpreter(str(file))
     reader.allocate_tensors()

@@ -7,9 +7,11 @@ model; weights are put in afterwards, one by one, above 2 GB into a file beside.
 import importlib
 
 from keras_vit.checks import install_hint
+from keras_vit.exporting.folding import folded_task
 from keras_vit.exporting.onnx.check import check_file, check_graph, check_opset
 from keras_vit.exporting.onnx.convert import graph_of
 from keras_vit.exporting.onnx.files import save
+from keras_vit.exporting.onnx.patterns import FIRST_OPSET
 from keras_vit.exporting.onnx.precision import in_float16, write_int8
 from keras_vit.exporting.report import ExportError, Runtime
 from keras_vit.silence import silence
@@ -17,6 +19,7 @@ from keras_vit.silence import silence
 EXTENSION = ".onnx"
 PRECISIONS = ("float32", "float16", "int8")
 CALIBRATED = ()
+FOLDED = PRECISIONS
 
 
 def write(task, place) -> None:
@@ -33,7 +36,8 @@ def write(task, place) -> None:
     """
     check_packages(task.precision, task.opset)
     with silence():
-        graph = graph_of(task)
+        # As one node each LayerNorms need weights, if of ones; below that opset they are many nodes, and fewer without.
+        graph = graph_of(folded_task(task, FOLDED, bare=task.opset < FIRST_OPSET))
         check_graph(graph.proto, task.opset)
         if task.precision == "float16":
             graph = in_float16(graph)

@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 
-_FIRST_OPSET = 18  # of LayerNormalization as an operator it is 17, but ReduceMean has its axes as an input from 18
+FIRST_OPSET = 18  # of LayerNormalization as an operator it is 17, but ReduceMean has its axes as an input from 18
 
 _MEAN = ("ReduceMean", "x", "axes")
 _DISTANCE = ("Sub", "x", _MEAN)
@@ -25,7 +25,7 @@ def fuse(graph, opset) -> None:
     proto = graph.proto.graph
     producers = {name: node for node in proto.node for name in node.output}
     for node in list(proto.node):
-        found = next(_matches(LAYER_NORM, node.output[0], producers, {}), None) if opset >= _FIRST_OPSET else None
+        found = next(_matches(LAYER_NORM, node.output[0], producers, {}), None) if opset >= FIRST_OPSET else None
         if found and _is_layer_norm(graph, found):
             _to_layer_norm(graph, node, found)
         found = next(_matches(GELU, node.output[0], producers, {}), None)
@@ -70,7 +70,8 @@ def _to_layer_norm(graph, node, found):
     for name in ("gamma", "beta"):
         graph.weights[found[name]] = np.asarray(graph.weights[found[name]]).reshape(-1)
     epsilon = float(_constant(graph, found["epsilon"]).item())
-    _become(node, "LayerNormalization", [found[name] for name in ("x", "gamma", "beta")], axis=-1, epsilon=epsilon)
+    names = ("x", "gamma", "beta") if np.any(graph.weights[found["beta"]]) else ("x", "gamma")
+    _become(node, "LayerNormalization", [found[name] for name in names], axis=-1, epsilon=epsilon)
 
 
 def _is_gelu(graph, found):

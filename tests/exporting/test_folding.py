@@ -1,0 +1,249 @@
+"""What is folded into kernels at export: the same function, in fewer operations."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from conftest import images, numpy, tiny_config
+from served import make_job
+from test_litert import pictures, without_delegate
+
+import keras_vit
+from keras_vit.exporting import folding, litert, onnx, openvino
+from keras_vit.exporting.pixels import pixel_function
+from keras_vit.model.heads import answering_network
+from keras_vit.model.precision import in_precision
+from keras_vit.model.twins import with_dtype
+
+WRITERS = {"onnx": onnx, "litert": litert, "openvino": openvino}
+FLOAT = ("float32",)
+NEAR = 1e-5  # the promise of float32; what is found is 2e-6
+# Fields of a config, and how many LayerNorms and queries are folded.
+CASES = {
+    "token": ({}, 4, 2),
+    "gap": ({"pooling": "gap"}, 4, 2),
+    "map": ({"pooling": "map"}, 6, 3),
+    "pre_logits": ({"representation_size": 9}, 5, 2),
+    "gap and pre_logits": ({"pooling": "gap", "representation_size": 9}, 5, 2),
+    "map and pre_logits": ({"pooling": "map", "representation_size": 9}, 6, 3),
+    "distilled": ({"distilled": True}, 4, 2),
+    "relative": ({"position_embedding": "relative"}, 4, 2),
+    "axial": ({"attention": "axial", "pooling": "gap"}, 8, 4),
+    "positions in blocks": ({"position_injection": "blocks"}, 4, 2),
+    "shared positions": ({"position_injection": "blocks_shared"}, 4, 2),
+    "all tokens": ({"last_block": "all"}, 4, 2),
+    "exact GELU": ({"activation": "gelu"}, 4, 2),
+    "merging": ({"merged_tokens": 3}, 4, 2),
+    "merging, gap and pre_logits": ({"merged_tokens": 3, "pooling": "gap", "representation_size": 9}, 5, 2),
+    "hybrid": ({"resnet_stages": (1,), "resnet_width_factor": 0.5, "patch_size": 1}, 4, 2),
+}
+
+
+def striking(model, seed=3):
+    """The model with gains of .5 to 2, shifts and biases of .3, and kernels that keep a variance."""
+    rng = np.random.default_rng(seed)
+
+    def drawn(weight):
+        if weight.path.endswith("gamma"):
+            return rng.uniform(0.5, 2, weight.shape)
+        return rng.normal(size=weight.shape) * (
+            np.prod(weight.shape[:-1]) ** -0.5 if weight.path.endswith("kernel") else 0.3
+        )
+
+    model.set_weights([drawn(weight).astype("float32") for weight in model.weights])
+    return model
+
+
+def model_of(case, **arguments):
+    fields = CASES[case][0]
+    shape = (32, 64, 3) if "resnet_stages" in fields else (20, 28, 3)
+    return striking(keras_vit.build(tiny_config(**fields), input_shape=shape, **{"classes": 7} | arguments))
+
+
+def in_float64(model, prepared):
+    """Answers of the model itself, with twice the digits."""
+    network = answering_network(with_dtype(model, "float64"))
+    return {name: numpy(array) for name, array in network(prepared.astype("float64")).items()}
+
+
+def furthest(model, twin):
+    prepared = images(3, *model.input_shape[1:])
+    wanted, found = in_float64(model, prepared), answering_network(twin)(prepared)
+    assert set(wanted) == set(found)
+    return max(np.abs(numpy(found[name]) - array).max() for name, array in wanted.items())
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_twin_computes_what_the_model_computes(case):
+    model, (_, norms, queries) = model_of(case), CASES[case]
+    before = [weight.numpy().copy() for weight in model.weights]
+    for bare in (True, False):
+        twin, folds = folding.folded(model, bare)
+        assert furthest(model, twin) < NEAR
+        assert (folds.norms, folds.queries) == (norms, queries)
+    told = f"gain and shift of {norms} LayerNorms, scale of {queries} queries"
+    assert str(folds) == told == str(folding.folds_of(make_job(model, precision="int8")))
+    assert all((old == new.numpy()).all() for old, new in zip(before, model.weights, strict=True))
+
+
+def test_features_alone_keep_their_gain_and_shift():
+    model = model_of("token", classes=None, include_top=False)
+    assert furthest(model, folding.folded(model)[0]) < NEAR
+
+
+def test_last_norm_stays_where_features_are_read_from_it():
+    for case, stays in (("token", True), ("gap", True), ("distilled", True), ("map", False), ("pre_logits", False)):
+        twin, _ = folding.folded(model_of(case))
+        assert (twin.get_layer("encoder_norm").gamma is not None) is stays
+
+
+def test_kernel_behind_a_norm_in_closed_form():
+    gain, shift, kernel, bias = np.array([2.0, 3.0]), np.array([5.0, 7.0]), np.array([[1.0, 10.0], [2.0, 20.0]]), [4, 6]
+    found = folding.behind(gain, shift, kernel, np.array(bias))
+    np.testing.assert_array_equal(found[0], [[2, 20], [6, 60]])
+    np.testing.assert_array_equal(found[1], [4 + 5 + 14, 6 + 50 + 140])
+
+
+WRONG = {
+    "no shift": lambda gain, shift, kernel, bias: (gain[:, None] * kernel, bias),
+    "no gain": lambda gain, shift, kernel, bias: (kernel, bias + shift @ kernel),
+    "shift with gain": lambda gain, shift, kernel, bias: (gain[:, None] * kernel, bias + (gain * shift) @ kernel),
+    "rows mistaken": lambda gain, shift, kernel, bias: (gain[::-1, None] * kernel, bias + shift @ kernel),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_wrong_fold_is_seen(wrong, monkeypatch):
+    monkeypatch.setattr(folding, "behind", WRONG[wrong])
+    model = model_of("token")
+    assert furthest(model, folding.folded(model)[0]) > 1000 * NEAR
+
+
+def test_scale_of_queries_left_out_is_seen(monkeypatch):
+    model = model_of("token")
+    twin, _ = folding.folded(model)
+    for attention in folding._attentions(twin):
+        attention.query_scale = 0.5
+    assert furthest(model, twin) > 1000 * NEAR
+
+
+def test_lora_is_merged_first():
+    model = model_of("token")
+    keras_vit.add_lora(model, 2)
+    striking(model)
+    twin, folds = folding.folded(in_precision(model, "float32"))
+    assert folds.norms == 4
+    assert furthest(in_precision(model, "float32"), twin) < NEAR
+
+
+def test_what_has_nothing_to_fold_stays_as_it_is():
+    resnet = keras_vit.R50x1(classes=3, input_shape=(32, 32, 3))
+    quantised = in_precision(model_of("token"), "int8")
+    for model in (resnet, quantised):
+        assert folding.folded(model) == (model, folding.Folds())
+        assert str(folding.folds_of(make_job(model))) == "nothing"
+        task = make_job(model)
+        assert folding.folded_task(task, FLOAT) == task
+
+
+def of_pixels(task, given):
+    """How far a task folded in float32 is from the model itself, of pixels."""
+    prepared = np.asarray(task.model.preprocessing(given), "float64")
+    found = pixel_function(folding.folded_task(task, FLOAT))(given)
+    wanted = in_float64(task.model, prepared)
+    return max(np.abs(found[name].numpy() - array).max() for name, array in wanted.items())
+
+
+@pytest.mark.parametrize("case", ["token", "hybrid"])
+def test_pixels_are_scaled_by_the_first_kernel(case, monkeypatch):
+    model = model_of(case)
+    model.preprocessing = dataclasses.replace(model.preprocessing, mean=(0.4, 0.5, 0.6), std=(0.2, 0.3, 0.25))
+    task, given = make_job(model), pictures(3, *model.input_shape[1:3])
+    assert of_pixels(task, given) < NEAR
+    assert folding.folded_task(task, FLOAT).scales is (case == "hybrid")
+    told = ", mean and deviation of pixels"
+    assert str(folding.folds_of(task)).endswith(told) is (case == "token")
+    for fields in ({"precision": "float16"}, {"precision": "int8"}, {"takes": "images"}):
+        other = dataclasses.replace(task, **fields)
+        assert folding.folded_task(other, (other.precision,)).scales
+        assert not str(folding.folds_of(other)).endswith(told)
+    monkeypatch.setattr(folding, "_fold_pixels", lambda twin: None)
+    assert bool(of_pixels(task, given) > 1000 * NEAR) is (case == "token")
+
+
+@pytest.mark.parametrize("case", ["token", "map", "pre_logits", "hybrid", "merging"])
+@pytest.mark.parametrize("form", WRITERS)
+def test_files_are_the_model(form, case, tmp_path):
+    model, writer = model_of(case), WRITERS[form]
+    place = tmp_path / f"file{writer.EXTENSION}"
+    writer.write(make_job(model), place)
+    given = pictures(3, *model.input_shape[1:3])
+    found = writer.open_runtime(place).run(given)
+    for name, wanted in in_float64(model, np.asarray(model.preprocessing(given), "float64")).items():
+        assert np.abs(found[name] - wanted).max() < NEAR
+
+
+def operations(form, place):
+    """How many operations of each kind a file has."""
+    if form == "onnx":
+        import onnx as package
+
+        names = [node.op_type for node in package.load(place).graph.node]
+    elif form == "litert":
+        names = [operation["op_name"] for operation in without_delegate(place)._get_ops_details()]
+    else:
+        import openvino as package
+
+        names = [node.get_type_name() for node in package.Core().read_model(place).get_ops()]
+    return names
+
+
+def counted(form, folds, folder, monkeypatch, **fields):
+    writer = WRITERS[form]
+    monkeypatch.setattr(writer, "FOLDED", FLOAT if folds else ())
+    place = folder / f"{folds}{writer.EXTENSION}"
+    writer.write(make_job(model_of("token"), **fields), place)
+    return [name for name in operations(form, place) if name.lower() in ARITHMETIC]
+
+
+ARITHMETIC = ("mul", "multiply", "add", "sub", "subtract", "div", "divide")
+PIXELS, NORMS, QUERIES = 2, 4 * 2, 2  # mean and deviation; gain and shift of four LayerNorms; a scale for each block
+
+
+# Their converters fold by themselves: LiteRT's the scale of queries, OpenVINO's the deviation of pixels.
+GONE = {"litert": PIXELS + NORMS, "openvino": PIXELS - 1 + NORMS + QUERIES}
+
+
+@pytest.mark.parametrize("form", GONE)
+def test_operations_are_gone_from_the_file(form, tmp_path, monkeypatch):
+    plain, less = (counted(form, folds, tmp_path, monkeypatch) for folds in (False, True))
+    assert len(plain) - len(less) == GONE[form]
+
+
+def test_operations_are_gone_from_onnx(tmp_path, monkeypatch):
+    """Of the nodes LayerNormalization the shift is gone, and queries are not scaled; below opset 18 gains are gone."""
+    import onnx as package
+
+    plain, less = (counted("onnx", folds, tmp_path, monkeypatch) for folds in (False, True))
+    assert len(plain) - len(less) == PIXELS + QUERIES
+    norms = [node for node in package.load(tmp_path / "True.onnx").graph.node if node.op_type == "LayerNormalization"]
+    assert sorted(len(node.input) for node in norms) == [2, 2, 2, 2, 3]
+    old, bare = (counted("onnx", folds, tmp_path, monkeypatch, opset=15) for folds in (False, True))
+    assert len(old) - len(bare) == PIXELS + NORMS + QUERIES
+
+
+def test_operations_are_gone_from_the_graph():
+    task = make_job(model_of("token"))
+    graphs = [pixel_function(each).get_concrete_function().graph for each in (task, folding.folded_task(task, FLOAT))]
+    kinds = ("Mul", "AddV2", "Sub", "RealDiv")
+    plain, less = (len([each for each in graph.get_operations() if each.type in kinds]) for graph in graphs)
+    assert plain - less == PIXELS + NORMS + QUERIES
+
+
+def test_export_says_what_it_folded(tmp_path):
+    model = model_of("token")
+    found = keras_vit.export(model, tmp_path / "a.onnx", "onnx", verify=False)
+    assert found.folded == "gain and shift of 4 LayerNorms, scale of 2 queries, mean and deviation of pixels"
+    assert f"| folded into kernels | {found.folded} |" in found.table().splitlines()
+    assert keras_vit.export(model, tmp_path / "served", verify=False).folded is None
+    assert "int8" not in litert.FOLDED
