@@ -205,9 +205,11 @@ def _count(config, shape, classes) -> Flops:
     grid, patches = shape[:2], math.prod(shape[:2])
     tokens = config.num_prefix_tokens + patches
     found = Flops(stem=stem, embedding=embedding, head=head(config, tokens, classes))
-    for queries in _computed_tokens(config, tokens):
-        found += encoder_block(config, grid, queries) if not config.merged_tokens else Flops()
-    found += merging_blocks(config, tokens)
+    if config.merged_tokens:
+        found += merging_blocks(config, tokens)
+    else:
+        for queries in _computed_tokens(config, tokens):
+            found += encoder_block(config, grid, queries)
     if config.pooling == "map":
         found += Flops(pooling=block(config, patches, queries=1).total)
     return found
@@ -234,7 +236,7 @@ def encoder_block(config, grid, queries) -> Flops:
 def merging_blocks(config, tokens) -> Flops:
     """Of all blocks where each merges tokens for the next one."""
     found, last = Flops(), config.num_layers - 1
-    for index in range(config.num_layers if config.merged_tokens else 0):
+    for index in range(config.num_layers):
         only_read = index == last and config.pooling == "token" and config.last_block == "pooled"
         merged = 0 if only_read else min(config.merged_tokens, (tokens - config.num_prefix_tokens) // 2)
         queries, left = (config.num_prefix_tokens,) * 2 if only_read else (tokens, tokens - merged)

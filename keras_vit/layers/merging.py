@@ -41,7 +41,7 @@ class MergingBlock(TransformerBlock):
         Tokens `(B, T - r, D)`, or `(B, k, D)` with `num_output_tokens`, and their sizes.
 
     Raises:
-        ValueError: when it is built, if T is unknown.
+        ValueError: for `rematerialize` or `relative_patches`; and when it is built, if T is unknown.
 
     Source: arXiv:2210.09461, section 3. As there, patches are parted alternately, compared by the mean of their keys
     over the heads, and each of one part may join its nearest of the other.
@@ -76,6 +76,11 @@ class MergingBlock(TransformerBlock):
             **kwargs,
         )
         self.merged_tokens = check_int("merged_tokens", merged_tokens, 0)
+        if self.rematerialize or self.relative_patches is not None:
+            raise ValueError(
+                "a block that merges tokens has neither `rematerialize` nor relative positions.\n"
+                f"Received: rematerialize={self.rematerialize}, relative_patches={self.relative_patches}."
+            )
 
     def build(self, tokens_shape: Shape, sizes_shape: Shape | None = None) -> None:
         if tokens_shape[1] is None:

@@ -118,6 +118,8 @@ def test_what_cannot_be_merged_is_refused():
     for fields in ({"pooling": "map"}, {"position_embedding": "relative"}, {"attention": "axial", "pooling": "gap"}):
         with pytest.raises(ValueError, match="tokens are merged between blocks"):
             keras_vit.merge_tokens(make_tiny(**fields), 2)
+    with pytest.raises(ValueError, match="neither `rematerialize` nor relative"):
+        MergingBlock(**SIZES, relative_patches=6)
     with pytest.raises(ValueError, match="merged_tokens"):
         keras_vit.merge_tokens(make_tiny(), -1)
     with pytest.raises(ValueError, match="where their number is known"):
