@@ -25,6 +25,8 @@ def machine(text: str | None = None) -> dict:
         found.setdefault(name.strip(), value.strip())
     flags = found.get("flags", "").split()
     name = found.get("model name") or platform.processor() or platform.machine()
+    if "cpu family" in found:  # a virtual machine may tell no more than "AMD EPYC"
+        name += f", family {found['cpu family']} model {found.get('model')}"
     return {"machine": name, "cores": len(cores()), **{field: flag in flags for field, flag in _FLAGS.items()}}
 
 

@@ -75,6 +75,26 @@ def test_runner_answers_with_the_logits_of_these_weights(session, tmp_path, runn
     assert ours.memory()["peak_memory"] > 1e8
 
 
+@pytest.mark.parametrize("task", ["inference", "train"])
+@pytest.mark.parametrize(("runner", "by_xla"), [("ours-model", False), ("ours-xla", True)])
+def test_model_is_compiled_by_xla_where_that_is_asked_only(session, monkeypatch, tmp_path, runner, task, by_xla):
+    import tensorflow as tf
+
+    asked, function = [], tf.function
+
+    def keep(*args, jit_compile=None, **given):
+        if args and args[0].__name__.startswith("one_step_on_data"):  # Keras' step; others are small parts of it
+            asked.append(bool(jit_compile))
+        return function(*args, jit_compile=jit_compile, **given)
+
+    monkeypatch.setattr(tf, "function", keep)
+    started = session(runner, task)
+    started.start()
+    started.check(str(tmp_path / "found.npy"))
+    assert asked
+    assert any(asked) == by_xla
+
+
 def test_engine_of_accelerate_answers_with_them_too(session, tmp_path):
     ours = session("ours-tensorflow")
     ours.start()

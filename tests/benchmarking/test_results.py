@@ -113,6 +113,8 @@ def test_machine_is_read_from_the_facts_of_the_system():
     found = machine(text)
     assert (found["machine"], found["avx512_bf16"], found["amx"]) == ("Some CPU @ 2 GHz", True, True)
     assert machine("model name: x\nflags: avx512f amx_tile\n")["amx"] is False
+    generic = machine("vendor_id: Us\ncpu family: 25\nmodel: 17\nmodel name: AMD EPYC\n")
+    assert generic["machine"] == "AMD EPYC, family 25 model 17"
     assert machine("")["machine"]
 
 

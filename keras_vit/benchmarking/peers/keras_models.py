@@ -7,7 +7,7 @@ class KerasRunner(Runner):
     """A Keras model; a subclass builds it, and makes its optimizer."""
 
     packages = ("keras", "tensorflow", "tensorflow-cpu", "jax", "jaxlib")
-    jit_compile = "auto"  # on TensorFlow: by XLA on a GPU only
+    jit_compile: bool | None = None  # as Keras decides: on TensorFlow by XLA on a GPU only
 
     def bring_packages(self):
         import keras
@@ -35,7 +35,8 @@ class KerasRunner(Runner):
 
         if self.job["precision"] == "bfloat16":
             model = self.in_half(model)
-        model.jit_compile = self.jit_compile
+        if self.jit_compile is not None:
+            model.jit_compile = self.jit_compile
         images, _ = self.batch()
         return lambda: np.asarray(model.predict_on_batch(images), "float32")
 
@@ -43,7 +44,7 @@ class KerasRunner(Runner):
         import keras
 
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-        model.compile(self.optimizer(), loss, metrics=None, jit_compile=self.jit_compile)
+        model.compile(self.optimizer(), loss, metrics=None, jit_compile="auto" if self.jit_compile is None else True)
         images, labels = self.batch()
         return lambda: float(model.train_on_batch(images, labels, return_dict=True)["loss"])
 
