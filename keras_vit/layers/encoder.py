@@ -11,7 +11,7 @@ from keras import ops
 
 from keras_vit.annotations import Arguments, Shape, Tensor
 from keras_vit.checks import check_choice, check_positive_int
-from keras_vit.layers import gradients
+from keras_vit.layers import fused, gradients
 from keras_vit.layers.attention import MultiHeadAttention
 from keras_vit.layers.composite import CastingLayer, CompositeLayer, rematerialized
 from keras_vit.layers.dropout import Dropout
@@ -101,7 +101,7 @@ class MlpBlock(CastingLayer):
     def _gelu_dense(self, x, training):
         """From behind the first layer, `(B*T, M)`, to behind the second, `(B*T, D)`."""
         approximate, dense = self.activation == "gelu_tanh", self.dense_2
-        if gradients.applies(training) and gradients.plain(dense, self.compute_dtype) and not self.dropout_rate:
+        if gradients.applies(training) and fused.plain(dense, self.compute_dtype) and not self.dropout_rate:
             return gradients.gelu_dense(x, dense.kernel, dense.bias, approximate)
         return dense(self.dropout_1(ops.gelu(x, approximate=approximate), training=training))
 

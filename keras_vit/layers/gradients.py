@@ -13,6 +13,8 @@ import math
 import keras
 from keras import ops
 
+from keras_vit.layers import fused
+
 _SLOPE = math.sqrt(2 / math.pi)  # of the tanh approximation, arXiv:1606.08415
 _CUBIC = 0.044715
 
@@ -20,11 +22,6 @@ _CUBIC = 0.044715
 def applies(training) -> bool:
     """Whether these functions are of use: in training, on TensorFlow."""
     return bool(training) and keras.config.backend() == "tensorflow"
-
-
-def plain(dense, dtype) -> bool:
-    """Whether a dense layer is a product and a bias in this precision, and nothing else."""
-    return not (dense.lora_enabled or dense.quantization_mode) and dense.compute_dtype == dtype
 
 
 def usual(norm, rank) -> bool:
@@ -48,13 +45,13 @@ def norm_then_dense(norm, denses, tokens, training):
     """
     dtype = keras.backend.standardize_dtype(tokens.dtype)
     ours = norm is not None and applies(training) and usual(norm, len(tokens.shape)) and norm.compute_dtype == dtype
-    if ours and all(plain(dense, dtype) for dense in denses):
+    if ours and all(fused.plain(dense, dtype) for dense in denses):
         kernels, biases = [dense.kernel for dense in denses], [dense.bias for dense in denses]
         gamma, beta = (ops.cast(weight, tokens.dtype) for weight in (norm.gamma, norm.beta))
         return norm_dense(tokens, gamma, beta, norm.epsilon, kernels, biases)
     x = tokens if norm is None else norm(tokens, training=training)
     x = ops.reshape(x, (-1, tokens.shape[-1]))  # (B*T, D)
-    return [dense(x) for dense in denses]
+    return [fused.dense(dense, x) for dense in denses]
 
 
 def layer_norm(x, gamma, beta, epsilon):

@@ -6,7 +6,7 @@ import pytest
 from conftest import images, make_tiny, numpy
 
 import keras_vit
-from keras_vit.layers import MultiHeadAttention, fused
+from keras_vit.layers import MlpBlock, MultiHeadAttention, fused
 
 
 def differences():
@@ -62,3 +62,20 @@ def test_maps_are_those_of_the_plain_products(monkeypatch, tiny):
     plain = keras_vit.attention_maps(tiny, x).blocks
     monkeypatch.setattr(fused, "applies", lambda: True)
     np.testing.assert_array_equal(keras_vit.attention_maps(tiny, x).blocks, plain)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_gelu_of_the_mlp_is_one_kernel_with_the_product_before_it(dtype):
+    """TensorFlow's own optimiser joins them, so the graph that it has made says whether it did."""
+    tf = pytest.importorskip("tensorflow")
+    mlp = MlpBlock(64, 128, dtype=dtype)
+    x = tf.constant(images(2, 7, 64), dtype)
+    mlp(x)
+    options, metadata = tf.compat.v1.RunOptions(output_partition_graphs=True), tf.compat.v1.RunMetadata()
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        twin = MlpBlock(64, 128, dtype=dtype)
+        found = twin(tf.compat.v1.placeholder_with_default(x.numpy(), (None, 7, 64)))
+        session.run(tf.compat.v1.global_variables_initializer())
+        session.run(found, options=options, run_metadata=metadata)
+    nodes = (node for graph in metadata.partition_graphs for node in graph.node)
+    assert [b"BiasAdd", b"GeluApproximate"] in [node.attr["fused_ops"].list.s[:] for node in nodes]
