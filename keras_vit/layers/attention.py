@@ -127,7 +127,7 @@ class MultiHeadAttention(CastingLayer):
     def _join(self, mixed, queries):
         """The heads `(B, A, Q, D/A)` through the last dense layer."""
         mixed = ops.transpose(mixed, (0, 2, 1, 3))  # (B, Q, A, D/A)
-        mixed = self.out(ops.reshape(mixed, (-1, self.hidden_size)))  # (B*Q, D)
+        mixed = fused.dense(self.out, ops.reshape(mixed, (-1, self.hidden_size)))  # (B*Q, D)
         return ops.reshape(mixed, (-1, ops.shape(queries)[1], self.hidden_size))  # (B, Q, D)
 
     def scores(self, tokens: Tensor, queries: Tensor = None) -> Tensor:

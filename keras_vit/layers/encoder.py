@@ -94,14 +94,20 @@ class MlpBlock(CastingLayer):
 
     def call(self, tokens: Tensor, norm: keras.Layer | None = None, training: bool | None = None) -> Tensor:
         tokens = self.in_our_dtype(tokens)
-        (x,) = gradients.norm_then_dense(norm, (self.dense_1,), tokens, training)  # (B*T, M)
-        x = self.dropout_2(self._gelu_dense(x, training), training=training)  # (B*T, D)
+        if gradients.applies(training):
+            (x,) = gradients.norm_then_dense(norm, (self.dense_1,), tokens, training)  # (B*T, M)
+            x = self._gelu_dense(x, training)
+        else:
+            x = tokens if norm is None else norm(tokens, training=training)
+            x = fused.dense(self.dense_1, ops.reshape(x, (-1, x.shape[-1])), self.activation)  # (B*T, M)
+            x = fused.dense(self.dense_2, self.dropout_1(x, training=training))
+        x = self.dropout_2(x, training=training)  # (B*T, D)
         return ops.reshape(x, (-1, ops.shape(tokens)[1], self.hidden_size))  # (B, T, D)
 
     def _gelu_dense(self, x, training):
-        """From behind the first layer, `(B*T, M)`, to behind the second, `(B*T, D)`."""
+        """From behind the first layer, `(B*T, M)`, to behind the second, `(B*T, D)`, in training on TensorFlow."""
         approximate, dense = self.activation == "gelu_tanh", self.dense_2
-        if gradients.applies(training) and fused.plain(dense, self.compute_dtype) and not self.dropout_rate:
+        if fused.plain(dense, self.compute_dtype) and not self.dropout_rate:
             return gradients.gelu_dense(x, dense.kernel, dense.bias, approximate)
         return dense(self.dropout_1(ops.gelu(x, approximate=approximate), training=training))
 

@@ -45,7 +45,8 @@ def accelerate(
 
     Returns:
         An `Engine`, called as the model is; its `report` has what was measured. In float32 TensorFlow and XLA compute
-        with the model's own weights, so they follow it in training; others hold weights of their own.
+        with the model's own weights, so they follow it in training; others hold weights of their own. In bfloat16
+        TensorFlow holds the kernels of the blocks twice, once as its fastest product reads them.
 
     Raises:
         TypeError: if `model` is neither of them, or for another value of the wrong type.

@@ -10,6 +10,7 @@ import tempfile
 from pathlib import Path
 
 from keras_vit.exporting import openvino
+from keras_vit.exporting.engines import packed
 from keras_vit.exporting.formats import ENGINES, OPSET
 from keras_vit.exporting.pixels import input_spec, pixel_module
 from keras_vit.exporting.report import Runtime
@@ -79,7 +80,7 @@ def opened(engine, task: ExportTask, threads) -> Runtime:
     """
     writer = writer_of(engine)
     if writer is None:
-        return _in_tensorflow(task)
+        return _in_tensorflow(task, packs=engine == "tensorflow" and task.precision == "bfloat16")
     said = {"precision": task.precision} if engine == "openvino" else {}
     with tempfile.TemporaryDirectory(prefix="keras_vit-") as folder:
         place = Path(folder, f"model{writer.EXTENSION}")
@@ -87,9 +88,12 @@ def opened(engine, task: ExportTask, threads) -> Runtime:
         return writer.open_runtime(place, threads, **said)
 
 
-def _in_tensorflow(task):
+def _in_tensorflow(task, packs):
+    """`packs` where the model is the engine's own, whose weights nobody changes: a twin in bfloat16."""
     import tensorflow as tf
 
+    if packs:
+        packed.pack(task.model)
     module = pixel_module(task)
     spec = [input_spec(task)]
     function = tf.function(module.answers, input_signature=spec, autograph=False, jit_compile=task.jit_compile)
