@@ -43,7 +43,8 @@ def benchmark(asked: Benchmark) -> Iterator[dict]:
         BenchmarkError: if this package's own model cannot be made, or a process ends while it is timed.
     """
     about = {**machine(), "commit": commit()}
-    peaks = {name: _matrix_peak(asked, name) for name in asked.precisions} if asked.matrix_peak else {}
+    floats = [name for name in asked.precisions if name != "int8"]
+    peaks = {name: _matrix_peak(asked, name) for name in floats} if asked.matrix_peak else {}
     waiting = list(asked.cases())
     while waiting:
         model, side = waiting[0].model, waiting[0].image_size
@@ -88,7 +89,7 @@ def _rows(asked, case, files, about, peak):
 def _together(asked, case, files, names):
     """Facts by runner and seconds by runner, of processes that live side by side and are called in turn."""
     workers: dict[str, Worker] = {}
-    facts = {name: _not_of_task(name, case.task) for name in names}
+    facts = {name: _not_had(name, case) for name in names}
     try:
         for name in (name for name in names if not facts[name]):
             worker = workers[name] = worker_of(name, asked, case, files)
@@ -110,7 +111,7 @@ def _together(asked, case, files, names):
 
 def _fresh(asked, case, files, names):
     """The same of tasks that a process does once: a process for each round, after one that is not timed."""
-    facts = {name: _not_of_task(name, case.task) for name in names}
+    facts = {name: _not_had(name, case) for name in names}
     seconds: dict[str, list[float]] = {}
     running = [name for name in names if not facts[name]]
     for number, name in enumerate(in_turn(running, asked.rounds + 1)):
@@ -129,9 +130,12 @@ def _fresh(asked, case, files, names):
     return facts, {name: taken for name, taken in seconds.items() if "left_out" not in facts[name]}
 
 
-def _not_of_task(name, task):
-    if name in PEERS and task not in PEERS[name].tasks:
-        return {"left_out": f"{name} has no {task}"}
+def _not_had(name, case):
+    """Why a peer is left out before it runs."""
+    if name in PEERS and case.task not in PEERS[name].tasks:
+        return {"left_out": f"{name} has no {case.task}"}
+    if name in PEERS and case.precision not in PEERS[name].precisions:
+        return {"left_out": f"{name} has no {case.precision} here"}
     return {}
 
 

@@ -14,7 +14,8 @@ from keras_vit.variants import ACTIVATIONS, VARIANTS, check_image_size
 
 TASKS = ("inference", "train", "build", "load")
 FRESH = ("build", "load")  # of which a process does one
-PRECISIONS = ("float32", "bfloat16")
+PRECISIONS = ("float32", "bfloat16", "int8")
+_FLOATS = PRECISIONS[:2]
 OPTIMIZERS = ("adamw", "sgd")
 BACKENDS = ("tensorflow", "jax", "torch")
 DEVICES = ("cpu", "gpu")
@@ -30,9 +31,10 @@ class Peer:
     Attributes:
         file: what its process runs.
         python: field of `Benchmark` that names its interpreter; `None` for this one.
-        layout: of the weights that it reads, beside the official one.
         tasks: that it has.
         needs: what must be installed in its interpreter.
+        layout: of the weights that it reads, beside the official one.
+        precisions: that it has, of `PRECISIONS`.
     """
 
     file: Path
@@ -40,6 +42,7 @@ class Peer:
     tasks: tuple[str, ...]
     needs: str
     layout: str | None = None
+    precisions: tuple[str, ...] = _FLOATS
 
 
 PEERS = {
@@ -57,9 +60,15 @@ PEERS = {
         ("inference",),
         "torch timm safetensors onnx onnxscript onnxruntime",
         "timm",
+        ("float32", "int8"),
     ),
     "openvino": Peer(
-        _FOLDER / "exported_peer.py", "peers_python", ("inference",), "torch timm safetensors openvino", "timm"
+        _FOLDER / "exported_peer.py",
+        "peers_python",
+        ("inference",),
+        "torch timm safetensors openvino nncf",
+        "timm",
+        PRECISIONS,
     ),
     "flax": Peer(_FOLDER / "flax_peer.py", "peers_python", TASKS, "jax flax optax"),
     "np.load": Peer(_FOLDER / "own.py", None, ("load",), "keras tensorflow"),
@@ -146,6 +155,11 @@ class Benchmark:
         for name, least in (("rounds", 1), ("warmup", 1), ("matrix_peak", 0), ("threads", 1)):
             check_int(name, getattr(self, name), least)
         _check_threads(self.threads)
+        if "train" in self.tasks and "int8" in self.precisions:
+            raise ValueError(
+                f"a training is in float32 or bfloat16.\nReceived: tasks={','.join(self.tasks)!r}, "
+                f"precisions={','.join(self.precisions)!r}. Measure int8 by itself, with --task inference."
+            )
         self._check_runners()
         for name in self.peers:
             if not shutil.which(self.python_of(name)):

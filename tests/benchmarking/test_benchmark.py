@@ -167,3 +167,10 @@ def test_our_own_model_is_timed_beside_its_peer(monkeypatch, tmp_path):
     assert ours["peak_memory"] > ours["import_memory"] > 1e8
     assert min(ours[name] for name in ("import_s", "build_s", "load_s", "first_s")) > 0
     assert "keras 3." in ours["versions"]
+
+
+def test_peer_without_the_precision_is_named_and_does_not_run(log):
+    rows = {row["runner"]: row for row in rows_of(peers=("right-3",), batches=(3,), precisions=("int8",))}
+    assert rows["right-3"]["left_out"] == "right-3 has no int8 here"
+    assert rows["ours-model"]["median_s"] > 0
+    assert {call[0] for call in log()} == {"ours-model"}

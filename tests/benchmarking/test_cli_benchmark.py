@@ -67,6 +67,7 @@ def test_without_peers_nothing_is_compared_and_that_is_no_failure(run):
         (("--against", "openvin"), "Did you mean 'openvino'"),
         (("--task", "inferense"), "Did you mean 'inference'?"),
         (("--precision", "bfloat"), "Did you mean 'bfloat16'"),
+        (("--precision", "int8", "--task", "train"), "a training is in float32 or bfloat16"),
         (("--runners", "modell"), "Did you mean 'model'"),
         (("--model", "B/61"), "Did you mean 'B/16'"),
         (("--model", "R50+B/16"), "a variant without a ResNet"),

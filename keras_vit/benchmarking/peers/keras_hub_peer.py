@@ -46,7 +46,7 @@ class KerasHub(KerasRunner):
             raise ValueError(f"the official file has {sorted(left)}, for which the model has no place")
         return model
 
-    def in_half(self, model):
+    def in_precision(self, model):
         twin = self.built("bfloat16")
         twin.set_weights(model.get_weights())
         return twin

@@ -26,15 +26,15 @@ class KerasRunner(Runner):
             keras.config.set_dtype_policy("mixed_bfloat16")
         keras.ops.convert_to_numpy(keras.ops.ones(()))  # begins the backend
 
-    def in_half(self, model):
-        """The model with weights in bfloat16."""
+    def in_precision(self, model):
+        """The model in the precision of the job, which is not float32."""
         raise NotImplementedError
 
     def inference(self, model):
         import numpy as np
 
-        if self.job["precision"] == "bfloat16":
-            model = self.in_half(model)
+        if self.job["precision"] != "float32":
+            model = self.in_precision(model)
         if self.jit_compile is not None:
             model.jit_compile = self.jit_compile
         images, _ = self.batch()

@@ -45,10 +45,10 @@ class Ours(KerasRunner):
 
         return build(self.job["model"], weights=self.job["files"]["official"], **self.arguments())
 
-    def in_half(self, model):
+    def in_precision(self, model):
         from keras_vit.model.precision import in_precision
 
-        return in_precision(model, "bfloat16")
+        return in_precision(model, self.job["precision"])
 
     def optimizer(self):
         from keras_vit.training.optimizers import SGD, AdamW
