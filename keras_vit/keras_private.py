@@ -3,6 +3,7 @@
 `tests/test_keras_private*.py` have a test for each, which fails when a new Keras has it no more and says what to do.
 """
 
+import inspect
 import types
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -156,36 +157,68 @@ def gpu_memory_limit() -> int:
     return next(device.memory_limit for device in device_lib.list_local_devices() if device.device_type == "GPU")
 
 
-def batches_of_arrays(x: Any, batch_size: int | None, steps: int | None) -> Any:
-    """What Keras' `predict` makes of arrays on TensorFlow, for itself to take; what is no array is given back.
+def without_tuning(method: Any) -> Callable:
+    """`fit`, `evaluate` or `predict` of Keras, bound, that reads arrays on TensorFlow without tf.data's autotuning.
 
-    Without tf.data's autotuning, whose thread ends a pass only at the next of its looks, .63, 1.27, 2.55, ... seconds
-    from the start. Publicly `predict` makes the batches itself, or takes a dataset of a user.
+    The thread of that ends a pass over arrays only at the next of its looks, .63, 1.27, 2.55, ... seconds from the
+    start. Publicly these methods make their own batches of arrays, or take a dataset of a user.
     """
-    from keras.src.trainers.data_adapters import array_data_adapter
-
-    if keras.backend.backend() != "tensorflow" or not array_data_adapter.can_convert_arrays(x):
-        return x
+    if keras.backend.backend() != "tensorflow":
+        return method
     import tensorflow as tf
+    from keras.src.backend.tensorflow import trainer
+    from keras.src.trainers.data_adapters import array_data_adapter
+    from keras.src.utils import traceback_utils
 
-    class Batches(array_data_adapter.ArrayDataAdapter):
-        def get_tf_dataset(self):
+    if method.__func__ is not vars(trainer.TensorFlowTrainer)[method.__name__]:
+        return method  # somebody has put one of their own around Keras'
+
+    class EpochIterator(trainer.TFEpochIterator):
+        def _get_batches(self):
             options = tf.data.Options()
             options.autotune.enabled = False
-            return super().get_tf_dataset().with_options(options)
+            return self._tuned_batches().with_options(options)
 
-    return Batches(x, batch_size=batch_size, steps=steps)
+        @property
+        def data_adapter(self):
+            return self._adapter
+
+        @data_adapter.setter
+        def data_adapter(self, adapter):
+            if isinstance(adapter, array_data_adapter.ArrayDataAdapter):
+                self._tuned_batches, adapter.get_tf_dataset = adapter.get_tf_dataset, self._get_batches
+            self._adapter = adapter
+
+    return traceback_utils.filter_traceback(_with_globals(method, TFEpochIterator=EpochIterator))
+
+
+def _with_globals(method, **given):
+    """A bound method whose code sees other objects under these names of its module; other calls keep theirs."""
+    code = inspect.unwrap(method.__func__)
+    here = {**code.__globals__, **given}
+    copy = types.FunctionType(code.__code__, here, code.__name__, code.__defaults__, code.__closure__)
+    return types.MethodType(copy, method.__self__)
 
 
 class HookedModel(_Model):
-    """What stands before `keras.Model`, for a first batch of uneven shares, and for answers of OpenVINO.
+    """What stands before `keras.Model`, for arrays, for a first batch of uneven shares, and for answers of OpenVINO.
 
-    `fit` averages the shares of its first batch, to learn their shapes, and fails where these differ. On the OpenVINO
-    backend `predict` and `evaluate` compile a model without a word of its precision, and keep it when weights change.
-    No public method comes before.
+    `fit`, `evaluate` and `predict` wait after their work, if they are given arrays (`without_tuning`). `fit` averages
+    the shares of its first batch, to learn their shapes, and fails where these differ. On the OpenVINO backend
+    `predict` and `evaluate` compile a model without a word of its precision, and keep it when weights change. No public
+    method comes before.
     """
 
     _values_compiled = types.SimpleNamespace(values=[])
+
+    def fit(self, *args: Any, **kwargs: Any) -> Any:
+        return without_tuning(super().fit)(*args, **kwargs)
+
+    def evaluate(self, *args: Any, **kwargs: Any) -> Any:
+        return without_tuning(super().evaluate)(*args, **kwargs)
+
+    def predict(self, *args: Any, **kwargs: Any) -> Any:
+        return without_tuning(super().predict)(*args, **kwargs)
 
     def _maybe_symbolic_build(self, iterator=None, data_batch=None):
         """Builds what `compile` was given on one device's share of the first batch."""
@@ -206,9 +239,7 @@ class HookedModel(_Model):
         if len(values) != len(compiled) or any(new is not old for new, old in zip(values, compiled, strict=True)):
             self.ov_compiled_model = None
         told = types.SimpleNamespace(Model=openvino.Model, compile_model=compile_model)
-        keras_own = super()._get_compiled_model.__func__
-        here = {**keras_own.__globals__, "ov": told}  # for this call alone: other models and threads keep theirs
-        found = types.FunctionType(keras_own.__code__, here, closure=keras_own.__closure__)(self, data)
+        found = _with_globals(super()._get_compiled_model, ov=told)(data)
         self._values_compiled = types.SimpleNamespace(values=values)
         return found
 

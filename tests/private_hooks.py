@@ -79,9 +79,9 @@ ADVICE = {
         "`available_memory` on a GPU of TensorFlow, and so `check_memory` and the micro-batches of `finetune`",
         "a limit in `tf.config.experimental.get_memory_info`; else `None`, so that nothing is refused",
     ),
-    "batches_of_arrays": (
-        "time of `predict` on arrays: it returns up to twice as late without it, with the same numbers",
-        "whether `predict` of a second's images returns within it by now; then let it have the arrays",
+    "without_tuning": (
+        "time of `fit`, `evaluate` and `predict` on arrays: up to twice as long without it, with the same numbers",
+        "whether `predict` of a second's images returns within it by now; then nothing need stand before the three",
     ),
     "HookedModel": (
         "a first batch that two devices cannot share evenly, under MirroredStrategy; on the OpenVINO backend, float32 "

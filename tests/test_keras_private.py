@@ -3,6 +3,7 @@
 A failure says what breaks in the package and where a public way may be by now. Mend `keras_vit/keras_private.py`.
 """
 
+import functools
 import importlib
 import inspect
 import re
@@ -22,7 +23,7 @@ from keras_vit.model.deferred import deferred_variables
 
 
 def test_every_hook_has_a_test_and_advice():
-    hooks = {name for name, value in vars(keras_private).items() if inspect.isfunction(value)}
+    hooks = {name for name, value in vars(keras_private).items() if inspect.isfunction(value) and name[0] != "_"}
     hooks |= {"HookedModel", "HookedOptimizer"}
     assert set(ADVICE) == hooks
     tests = "".join(path.read_text() for path in Path(__file__).parent.glob("test_keras_private*.py"))
@@ -259,20 +260,53 @@ def test_tensorflow_lists_devices_with_their_memory_limit(monkeypatch):
     assert keras_private.gpu_memory_limit() == 1
 
 
-def test_predict_takes_batches_that_nothing_tunes(tiny):
-    x = images(5, *tiny.input_shape[1:])
-    with relies_on("batches_of_arrays"):
-        batches = keras_private.batches_of_arrays(x, 2, None)
-        dataset = batches.get_tf_dataset()
-        assert dataset.options().autotune.enabled is False
-        assert [batch.shape[0] for batch in keras.tree.flatten(list(dataset))] == [2, 2, 1]
-        expected = keras.Model.predict(tiny, x, batch_size=2, verbose=0)
-        np.testing.assert_array_equal(keras.Model.predict(tiny, batches, verbose=0), expected)
-    np.testing.assert_array_equal(tiny.predict(x, batch_size=2, verbose=0), expected)
-    np.testing.assert_array_equal(tiny.predict(ops.convert_to_tensor(x), 2, 0), expected)
-    np.testing.assert_array_equal(tiny.predict(x, 2, 0, 2), expected[:4])
-    generator = (each for each in (x[:2], x[2:4]))
-    assert keras_private.batches_of_arrays(generator, None, None) is generator
+def test_arrays_are_read_without_tuning_to_the_same_numbers(tiny, monkeypatch):
+    tf = pytest.importorskip("tensorflow")
+    x, labels = images(5, *tiny.input_shape[1:]), np.arange(5) % 3
+    read, iterate = [], tf.data.Dataset.__iter__
+
+    def keep(dataset):
+        read.append(dataset.options().autotune.enabled)
+        return iterate(dataset)
+
+    def trained(kind):
+        keras.utils.set_random_seed(1)
+        model = keras.models.clone_model(tiny)
+        model.compile(keras.optimizers.SGD(0.1), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+        given = {"batch_size": 2, "verbose": 0}
+        weighted = {"class_weight": {0: 1.0, 1: 2.0, 2: 3.0}, "validation_split": 0.4, "epochs": 2}
+        kept = kind.fit(model, x, labels, **given, **weighted).history
+        others = {"sample_weight": np.arange(5.0), "validation_data": (x, labels)}
+        kept |= {f"{name} 2": value for name, value in kind.fit(model, x, labels, **given, **others).history.items()}
+        kept["evaluate"] = kind.evaluate(model, x, labels, steps=2, **given)
+        return kept | {"predict": kind.predict(model, ops.convert_to_tensor(x), **given)}
+
+    with relies_on("without_tuning"):
+        expected = trained(keras.Model)
+        monkeypatch.setattr(tf.data.Dataset, "__iter__", keep)
+        found = trained(type(tiny))
+    assert len(read) >= 2 * 2 + 2 + 2  # a pass of each epoch, each validation, `evaluate` and `predict`
+    assert set(read) == {False}
+    assert found.keys() == expected.keys()
+    for name, values in expected.items():
+        np.testing.assert_array_equal(found[name], values, err_msg=name)
+
+
+def test_what_others_put_around_fit_is_called(tiny, monkeypatch):
+    """As experiment trackers do."""
+    pytest.importorskip("tensorflow")
+    calls, fit = [], keras.Model.fit
+
+    @functools.wraps(fit)
+    def tracked(*args, **kwargs):
+        calls.append(1)
+        return fit(*args, **kwargs)
+
+    monkeypatch.setattr(keras.Model, "fit", tracked)
+    model = keras.models.clone_model(tiny)
+    model.compile("sgd", "mse")
+    model.fit(images(2, *tiny.input_shape[1:]), np.zeros((2, tiny.output_shape[-1])), verbose=0)
+    assert calls == [1]
 
 
 def test_fit_builds_on_one_share_of_a_first_batch(monkeypatch):

@@ -12,7 +12,6 @@ from typing import Any, ClassVar, cast
 import keras
 
 from keras_vit.annotations import Arguments, Tensor
-from keras_vit.keras_private import batches_of_arrays
 from keras_vit.model import filling
 from keras_vit.model.accumulation import check_accumulation
 from keras_vit.model.accumulation import train_step as accumulated_train_step
@@ -103,9 +102,7 @@ class ImageModel(ReplicatedModel, keras.Model):
             if filling.is_dataset(x) and filling.spread_over() > 1:
                 predict = super().predict
                 return filling.predicted(lambda batches: predict(batches, *args, **kwargs), looked_at(self, x))
-            given = inspect.signature(keras.Model.predict).bind_partial(None, None, *args, **kwargs).arguments
-            x = batches_of_arrays(looked_at(self, x), given.get("batch_size"), given.get("steps"))
-            return super().predict(x, *args, **kwargs)
+            return super().predict(looked_at(self, x), *args, **kwargs)
 
     def train_step(self, *args: Any) -> Any:
         if self.accumulation_steps > 1 or filling.is_marked(args[-1]):
