@@ -49,7 +49,7 @@ def test_every_engine_is_measured(tmp_path):
     for row in rows.values():
         check(row, "float32")
     engines = {row["runner"]: row["engine"] for row in rows.values()}
-    assert engines.pop("ours-auto") in ("tensorflow", "xla", "openvino", "onnxruntime")
+    assert engines.pop("ours-auto") in ("tensorflow", "xla", "openvino", "onnxruntime", "torch")
     assert engines["ours-openvino"] == "openvino"
 
 

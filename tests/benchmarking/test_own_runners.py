@@ -97,12 +97,15 @@ def test_model_is_compiled_by_xla_where_that_is_asked_only(session, monkeypatch,
     assert any(asked) == by_xla
 
 
-def test_engine_of_accelerate_answers_with_them_too(session, tmp_path):
-    ours = session("ours-tensorflow")
+@pytest.mark.parametrize("name", ["tensorflow", pytest.param("torch", marks=pytest.mark.torch)])
+def test_engine_of_accelerate_answers_with_them_too(session, tmp_path, name):
+    if name == "torch":
+        pytest.importorskip("torch")
+    ours = session(f"ours-{name}")
     ours.start()
     ours.check(str(tmp_path / "found.npy"))
     assert logits_difference(np.load(tmp_path / "found.npy"), np.load(session.files["logits"])) < 5e-5
-    assert ours.memory()["engine"] == "tensorflow"
+    assert ours.memory()["engine"] == name
 
 
 def test_engine_that_has_not_the_precision_is_left_out_with_the_reason(session, peers):

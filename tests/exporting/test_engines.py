@@ -20,6 +20,7 @@ from keras_vit.model.heads import answering_network
 
 PHOTOS = [picture(33 + n, 47 - n, seed=n) for n in range(3)]
 CLOSE = 1e-5  # the promise of float32; numbers of these models are below 5
+TORCH = pytest.param("torch", marks=pytest.mark.torch)
 XLA = pytest.param("xla", marks=pytest.mark.slow)  # which compiles for seconds
 BATCHES = (1, 2, 5)
 
@@ -42,9 +43,11 @@ def model():
     return make_tiny()
 
 
-@pytest.fixture(scope="module", params=ALL)
+@pytest.fixture(scope="module", params=[TORCH if name == "torch" else name for name in ALL])
 def engine(request, model):
     """The model in each engine."""
+    if request.param == "torch":
+        pytest.importorskip("torch")
     return accelerated(model, request.param)
 
 
@@ -217,6 +220,10 @@ def any_engine(model):
         ({"engine": "openvin"}, r"`engine` must be one of 'auto', .*\nReceived: .* Did you mean 'openvino'\?"),
         ({"precision": "float16"}, "`precision` must be one of 'float32', 'bfloat16', 'int8'"),
         ({"engine": "onnxruntime", "precision": "bfloat16"}, "ONNX Runtime has no bfloat16 on a CPU"),
+        (
+            {"engine": "torch", "precision": "int8"},
+            r"quantises nothing.\nReceived: .*\"int8\". Pass precision=\"float32",
+        ),
         ({"engine": "tensorflow", "threads": 2}, r"once, for the whole process.*\nReceived: threads=2.*INTRAOP"),
         ({"engine": "xla", "threads": 2}, r"once, for the whole process"),
         ({"threads": 0}, "`threads` must be at least 1"),
@@ -282,10 +289,13 @@ def test_pixels_that_were_not_scaled_are_warned_of(any_engine):
         any_engine.predict(np.tile(np.float32([0, 100, 255]), (2, 20, 28, 1)))
 
 
-@pytest.mark.parametrize(("package", "name"), [("openvino", "openvino"), ("onnxruntime", "onnxruntime")])
-def test_package_that_is_missing_is_named_with_its_extra(model, monkeypatch, package, name):
+@pytest.mark.parametrize(
+    ("package", "name", "extra"),
+    [("openvino", "openvino", "export"), ("onnxruntime", "onnxruntime", "export"), ("torch", "torch", "torch")],
+)
+def test_package_that_is_missing_is_named_with_its_extra(model, monkeypatch, package, name, extra):
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(ImportError, match=r'pip install "\.\[export\]"'):
+    with pytest.raises(ImportError, match=rf'pip install "\.\[{extra}\]"'):
         accelerated(model, name)
 
 

@@ -9,8 +9,8 @@ import warnings
 from answering import LeftOutError, serve
 from keras_models import KerasRunner
 
-_ENGINES = ("tensorflow", "xla", "openvino", "onnxruntime")
-_OWN_THREADS = ("openvino", "onnxruntime")  # whose number is said to them; TensorFlow's is that of its process
+_ENGINES = ("tensorflow", "xla", "openvino", "onnxruntime", "torch")
+_OWN_THREADS = ("openvino", "onnxruntime", "torch")  # whose number is said to them; TensorFlow's is that of its process
 _PRODUCTS = 10  # in a row, so that what surrounds them does not count
 
 
@@ -66,7 +66,7 @@ class OursCompiled(Ours):
 class OursInEngine(Ours):
     """The model in an engine, or in the fastest of all: of these each is opened, with its number of threads."""
 
-    packages = (*Ours.packages, "openvino", "onnxruntime")
+    packages = (*Ours.packages, "openvino", "onnxruntime", "torch")
 
     def inference(self, model):
         if self.job["runner"] != "ours-auto":
@@ -182,7 +182,7 @@ class MatrixProduct(KerasRunner):
 RUNNERS = {
     "ours-model": Ours,
     "ours-xla": OursCompiled,
-    **dict.fromkeys((f"ours-{name}" for name in ("auto", "tensorflow", "openvino", "onnxruntime")), OursInEngine),
+    **dict.fromkeys((f"ours-{name}" for name in ("auto", *(name for name in _ENGINES if name != "xla"))), OursInEngine),
     "np.load": Assigned,
     "prepare": Preparation,
     "matrix": MatrixProduct,

@@ -1,7 +1,7 @@
 """The software that can compute a model on this machine, and a model opened in each: prepared images to its answers.
 
 TensorFlow and XLA compute with the model's own weights where these are in the asked precision. OpenVINO and ONNX
-Runtime read a file that is written for them, and pack the weights anew.
+Runtime read a file that is written for them, and pack the weights anew; torch gets the graph of such a file.
 """
 
 import dataclasses
@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 
 from keras_vit.exporting import openvino
-from keras_vit.exporting.engines import packed
+from keras_vit.exporting.engines import packed, torch_engine
 from keras_vit.exporting.formats import ENGINES, OPSET
 from keras_vit.exporting.pixels import input_spec, pixel_module
 from keras_vit.exporting.report import Runtime
@@ -18,13 +18,20 @@ from keras_vit.exporting.task import ExportTask
 from keras_vit.preprocessing import preprocess_input
 
 ALL = ENGINES[1:]  # without "auto"
-_FORMATS = {"openvino": "openvino", "onnxruntime": "onnx"}  # whose files an engine reads
-_NOT_IN = {"onnxruntime": ("bfloat16",)}
+# Modules that bring a model into an engine, two of them by a file.
+_WRITERS = {"openvino": "openvino", "onnxruntime": "onnx", "torch": "engines.torch_engine"}
+_NOT_IN = {
+    ("onnxruntime", "bfloat16"): ("ONNX Runtime has no bfloat16 on a CPU", 'precision="float32" or "int8"'),
+    ("torch", "int8"): (
+        "the engine of torch computes what floats are given, and quantises nothing",
+        'precision="float32" or "bfloat16", or engine="openvino" or "onnxruntime"',
+    ),
+}
 
 
 def writer_of(engine):
-    """The module of the format that an engine reads; `None` of TensorFlow, which needs no file."""
-    return importlib.import_module(f"keras_vit.exporting.{_FORMATS[engine]}") if engine in _FORMATS else None
+    """The module that brings a model into an engine; `None` of TensorFlow, which computes the model itself."""
+    return importlib.import_module(f"keras_vit.exporting.{_WRITERS[engine]}") if engine in _WRITERS else None
 
 
 def check_possible(engine, precision, threads, quantized) -> None:
@@ -40,11 +47,9 @@ def check_possible(engine, precision, threads, quantized) -> None:
         ImportError: if a package is missing.
         ValueError: for anything else.
     """
-    if precision in _NOT_IN.get(engine, ()):
-        raise ValueError(
-            f"ONNX Runtime has no {precision} on a CPU.\n"
-            f'Received: engine="{engine}", precision="{precision}". Pass precision="float32" or "int8".'
-        )
+    if (engine, precision) in _NOT_IN:
+        reason, instead = _NOT_IN[engine, precision]
+        raise ValueError(f'{reason}.\nReceived: engine="{engine}", precision="{precision}". Pass {instead}.')
     writer = writer_of(engine)
     if writer is None:
         return _check_threads(engine, threads)
@@ -63,7 +68,7 @@ def _check_threads(engine, threads):
         raise ValueError(
             "TensorFlow takes its number of threads once, for the whole process, before it computes anything.\n"
             f'Received: threads={threads}, engine="{engine}". Set TF_NUM_INTRAOP_THREADS before Python starts, or '
-            'pass engine="openvino" or "onnxruntime".'
+            'pass engine="openvino", "onnxruntime" or "torch".'
         )
 
 
@@ -81,6 +86,8 @@ def opened(engine, task: ExportTask, threads) -> Runtime:
     writer = writer_of(engine)
     if writer is None:
         return _in_tensorflow(task, packs=engine == "tensorflow" and task.precision == "bfloat16")
+    if engine == "torch":
+        return torch_engine.opened(task, threads)
     said = {"precision": task.precision} if engine == "openvino" else {}
     with tempfile.TemporaryDirectory(prefix="keras_vit-") as folder:
         place = Path(folder, f"model{writer.EXTENSION}")

@@ -6,6 +6,7 @@ that runtimes know, and dimensions get names.
 
 import dataclasses
 import json
+from typing import Any
 
 import keras
 import numpy as np
@@ -23,7 +24,7 @@ class Graph:
         weights: arrays or Keras variables, which `np.asarray` makes arrays.
     """
 
-    proto: object
+    proto: Any
     weights: dict
 
 

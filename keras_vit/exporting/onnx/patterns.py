@@ -25,17 +25,24 @@ def fuse(graph, opset) -> None:
     proto = graph.proto.graph
     producers = {name: node for node in proto.node for name in node.output}
     for node in list(proto.node):
-        found = next(_matches(LAYER_NORM, node.output[0], producers, {}), None) if opset >= FIRST_OPSET else None
+        found = next(matches(LAYER_NORM, node.output[0], producers, {}), None) if opset >= FIRST_OPSET else None
         if found and _is_layer_norm(graph, found):
             _to_layer_norm(graph, node, found)
-        found = next(_matches(GELU, node.output[0], producers, {}), None)
+        found = next(matches(GELU, node.output[0], producers, {}), None)
         if found and _is_gelu(graph, found):
             _to_gelu(graph, node, found)
-    _drop_unused(proto)
+    drop_unused(proto)
 
 
-def _matches(pattern, name, producers, bound):
-    """Every way in which the tensor `name` is what `pattern` says, as dicts from the names in it to tensors."""
+def matches(pattern, name, producers, bound):
+    """Every way in which the tensor `name` is what `pattern` says, as dicts from the names in it to tensors.
+
+    Args:
+        pattern: a name that stands for one tensor, or a tuple of an operator and the patterns of its inputs.
+        name: of a tensor.
+        producers: nodes by the names of their outputs.
+        bound: what names in the pattern stand for already.
+    """
     if isinstance(pattern, str):
         if bound.get(pattern, name) == name:
             yield {**bound, pattern: name}
@@ -53,13 +60,13 @@ def _match_all(pairs, producers, bound):
         yield bound
         return
     (pattern, name), *others = pairs
-    for found in _matches(pattern, name, producers, bound):
+    for found in matches(pattern, name, producers, bound):
         yield from _match_all(others, producers, found)
 
 
 def _is_layer_norm(graph, found):
     weights = [graph.weights.get(found[name]) for name in ("gamma", "beta")]
-    axes, epsilon = (_constant(graph, found[name]) for name in ("axes", "epsilon"))
+    axes, epsilon = (constant(graph, found[name]) for name in ("axes", "epsilon"))
     if axes is None or epsilon is None or any(weight is None for weight in weights):
         return False
     on_last_axis = all(weight.shape[-1] == math.prod(weight.shape) for weight in weights)
@@ -69,14 +76,14 @@ def _is_layer_norm(graph, found):
 def _to_layer_norm(graph, node, found):
     for name in ("gamma", "beta"):
         graph.weights[found[name]] = np.asarray(graph.weights[found[name]]).reshape(-1)
-    epsilon = float(_constant(graph, found["epsilon"]).item())
+    epsilon = float(constant(graph, found["epsilon"]).item())
     names = ("x", "gamma", "beta") if np.any(graph.weights[found["beta"]]) else ("x", "gamma")
-    _become(node, "LayerNormalization", [found[name] for name in names], axis=-1, epsilon=epsilon)
+    become(node, "LayerNormalization", [found[name] for name in names], axis=-1, epsilon=epsilon)
 
 
 def _is_gelu(graph, found):
     wanted = {"half": 0.5, "one": 1.0, "slope": math.sqrt(0.5)}
-    constants = {name: _constant(graph, found[name]) for name in wanted}
+    constants = {name: constant(graph, found[name]) for name in wanted}
     return all(
         value is not None and value.size == 1 and math.isclose(value.item(), wanted[name], rel_tol=1e-6)
         for name, value in constants.items()
@@ -100,7 +107,8 @@ def _to_gelu(graph, node, found):
     node.input[:] = [f"{stem}/twice", found["half"]]
 
 
-def _become(node, kind, inputs, **attributes):
+def become(node, kind, inputs, **attributes):
+    """Makes of a node another one with the same outputs."""
     import onnx
 
     node.op_type = kind
@@ -109,7 +117,8 @@ def _become(node, kind, inputs, **attributes):
     node.attribute.extend(onnx.helper.make_attribute(name, value) for name, value in attributes.items())
 
 
-def _constant(graph, name):
+def constant(graph, name):
+    """The value of a tensor of a `Graph` that is neither computed nor a weight; `None` of another."""
     import onnx
 
     return next(
@@ -117,7 +126,7 @@ def _constant(graph, name):
     )
 
 
-def _drop_unused(proto):
+def drop_unused(proto):
     """Takes out nodes that nothing reads any more, last ones first."""
     read = {output.name for output in proto.output}
     for node in reversed(list(proto.node)):

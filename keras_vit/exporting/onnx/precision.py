@@ -29,7 +29,7 @@ def in_float16(graph):
         graph.proto,
         keep_io_types=answers,
         op_block_list=[*float16.DEFAULT_OP_BLOCK_LIST, "Softmax"],
-        node_block_list=[node.name for node in graph.proto.graph.node if _is_single(node)],
+        node_block_list=[node.name for node in graph.proto.graph.node if is_single(node)],
     )
     _skip_double_casts(graph.proto.graph)
     _round_weights(graph)
@@ -53,7 +53,7 @@ def write_int8(graph, place) -> None:
     metadata = list(graph.proto.metadata_props)
     opset = list(graph.proto.opset_import)
     size = sum(math.prod(weight.shape) for weight in graph.weights.values())
-    excluded = [node.name for node in graph.proto.graph.node if _is_single(node)]
+    excluded = [node.name for node in graph.proto.graph.node if is_single(node)]
     with tempfile.TemporaryDirectory(dir=place.parent) as folder:
         whole = Path(folder, place.name)
         save(graph, whole)
@@ -76,7 +76,7 @@ def write_int8(graph, place) -> None:
     place.write_bytes(proto.SerializeToString())
 
 
-def _is_single(node):
+def is_single(node):
     """Whether a node stays in float32: of a layer in `_SINGLE`, or of none, as the scaling of pixels is."""
     parts = node.name.split("/")
     if node.op_type == "LayerNormalization":
