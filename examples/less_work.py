@@ -50,6 +50,7 @@ def train(arguments, kind, options, seed):
             times.append(time.process_time())
 
     options = options | {"image_size": arguments.size, "epochs": arguments.epochs, "seed": seed}
+    options["resume"] = "never"  # the seconds of a run that goes on are those of its last part
     result = keras_vit.finetune("digits", arguments.out / f"{kind}-{seed}", say=say, **options)
     facts = {
         "accuracy": result.test_accuracy,
