@@ -32,6 +32,7 @@ CHECKS = {
         "ResNet": "test_resnets.logits_here",
         "masked patches": "test_masked_patches.told_here",
         "fused attention": "test_fused.differences",
+        "growing images": "test_growing.trained_here",
     },
     "torch": {"logits": "test_backends.predictions", "looked inside": "test_attention_maps.looked_inside"},
     "openvino": {"logits": "test_backends.asked_of_openvino"},
@@ -52,6 +53,7 @@ CHECKS = {
         "scopes": "test_strategies.refused_scopes",
         "strategy": "test_devices.mirrored_by_one_call",
         "keras alone": "test_upstream_defects.keras_alone",
+        "growing images": "test_growing.trained_on_two",
     },
 }
 

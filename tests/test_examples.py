@@ -9,6 +9,9 @@ import sys
 import pytest
 from conftest import ROOT
 
+import keras_vit
+from keras_vit.runs.small_models import SMALL_MODELS
+
 
 def run_example(name, *arguments):
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -36,6 +39,20 @@ def test_transfer_digits_profits_from_the_pretraining():
     assert statistics.mean(result["transfer_accuracy"] for result in results) >= 0.95
     assert statistics.mean(gains) >= 0.02
     assert min(gains) >= 0.01
+
+
+def test_less_work_measures_each_training_once(tmp_path):
+    arguments = ("--out", tmp_path, "--size", 8, "--start", 4, "--epochs", 2, "--seeds", 0, "--only", "both")
+    printed, result = run_example("less_work.py", *arguments)
+    assert set(result) == {"both"}
+    assert 0 <= result["both"]["accuracies"][0] <= 1
+    assert result["both"]["seconds"][0] > 0
+    config = SMALL_MODELS["tiny"].config  # 4 patches, of which 2 stay, and before that 1, which stays
+    kept = [keras_vit.flops(config, (4, 4 * patches), channels=1, classes=10) for patches in (1, 2)]
+    every = keras_vit.flops(config, 8, channels=1, classes=10)
+    computed = kept[0].total + kept[1].total - kept[1].embedding + every.embedding
+    assert result["both"]["flops"] == pytest.approx(computed / (2 * every.total))
+    assert run_example("less_work.py", *arguments) == (printed, result)
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ An example is a dict of `"label"` and either `"bytes"` with `"orientation"`, or 
 
 import collections
 import dataclasses
+import weakref
 
 import numpy as np
 
@@ -73,6 +74,22 @@ class FileSplit:
         return FileSplit(paths, self.labels[numbers], self.orientations[numbers])
 
 
+_TENSORS: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()  # those that readers of a split have now
+
+
+def _tensors_of(split):
+    """The images and labels of an `ArraySplit` as tensors, which are copies: one for all its readers at a time."""
+    import tensorflow as tf
+
+    held = [reference() for reference in _TENSORS.get(split, ())]
+    if not held or any(tensor is None for tensor in held):
+        with tf.device("CPU"):
+            held = [tf.constant(split.images), tf.constant(split.labels)]
+        if tf.executing_eagerly():
+            _TENSORS[split] = [weakref.ref(tensor) for tensor in held]
+    return held
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class ArraySplit:
     """Examples in memory.
@@ -94,8 +111,7 @@ class ArraySplit:
         """A function from an int64 scalar tensor to the example of that number."""
         import tensorflow as tf
 
-        with tf.device("CPU"):
-            images, labels = tf.constant(self.images), tf.constant(self.labels)
+        images, labels = _tensors_of(self)
         return lambda index: {"pixels": tf.gather(images, index), "label": tf.gather(labels, index)}
 
     def row(self, index: int) -> dict:

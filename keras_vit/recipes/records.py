@@ -17,6 +17,7 @@ from keras_vit.checks import (
     check_steps,
     did_you_mean,
 )
+from keras_vit.recipes.growth import check_start
 from keras_vit.resnets import ResNetConfig
 from keras_vit.variants import ViTConfig
 
@@ -27,7 +28,7 @@ LOSSES = ("softmax", "sigmoid")
 ACCUMULATOR_DTYPES = (None, "float32", "bfloat16")
 
 _COUNTS = ("batch_size", "accumulation_steps")
-_OPTIONAL_COUNTS = ("steps", "epochs", "image_size", "train_images", "timescale")
+_OPTIONAL_COUNTS = ("steps", "epochs", "image_size", "start_image_size", "train_images", "timescale")
 _SHARES = ("momentum", "beta_1", "beta_2", "label_smoothing", "dropout_rate", "stochastic_depth_rate", "ema_momentum")
 _AMOUNTS = ("final_learning_rate", "weight_decay")  # at least 0
 _CHOICES = {
@@ -83,6 +84,7 @@ class Recipe:
         accumulation_steps: micro-batches that a batch is cut into, for memory; the numbers are the same.
         ema_momentum: of Polyak averaging, in [0, 1); `None` for none.
         image_size: side of the square images in pixels; `None` for the model's own.
+        start_image_size: side at which a run of `keras_vit.finetune` begins, to grow from there; `None` for one size.
         learning_rate_grid: rates that the source tried, the best on held-out data taken.
         train_images: in the data set that it was published for, where `epochs` count it.
 
@@ -124,6 +126,7 @@ class Recipe:
     accumulation_steps: int = 1
     ema_momentum: float | None = None
     image_size: int | None = None
+    start_image_size: int | None = None
     learning_rate_grid: tuple[float, ...] = ()
     train_images: int | None = None
 
@@ -181,6 +184,8 @@ class Recipe:
                 "the rate falls after its warm-up, so `warmup_steps` must be fewer than all steps.\n"
                 f"Received: warmup_steps={self.warmup_steps}, {self.published_steps} steps in all."
             )
+        if self.start_image_size is not None and self.image_size is not None:
+            check_start((self.start_image_size,) * 2, (self.image_size,) * 2)
         self._check_schedule()
 
     def _check_schedule(self):

@@ -171,6 +171,7 @@ def _training(configuration, result, data):
         ("recipe", markdown_text(result["recipe"])),
         ("steps", f"{result['steps']:,} of {plan['batch_size']} images"),
         ("epochs", str(result["epochs"])),
+        *_growth(configuration),
         ("learning rate", f"{plan['learning_rate']:g}"),
         ("weights that learned", f"{result['trainable_parameters']:,} of {result['parameters']:,}"),
         ("precision", configuration["precision"]),
@@ -178,6 +179,14 @@ def _training(configuration, result, data):
     ]
     adapted = "".join(f"\n- {markdown_text(line)}" for line in configuration["weights_report"])
     return table(("what", "value"), rows) + ("\n\nOf the weights that it began with:\n" + adapted) * bool(adapted)
+
+
+def _growth(configuration):
+    """A row for images that grew; earlier runs do not say, and had one size."""
+    sizes = configuration.get("image_sizes", {})
+    if len(sizes) > 1:
+        said = (f"{height} x {width} from epoch {epoch}" for epoch, (height, width) in sizes.items())
+        yield "image size", ", ".join(said)
 
 
 def _limits(data, result):

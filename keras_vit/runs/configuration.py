@@ -36,6 +36,7 @@ def configuration_of(preparation: Preparation, data, out) -> dict:
         "recipe": dataclasses.asdict(plan.recipe),
         "plan": {field.name: getattr(plan, field.name) for field in dataclasses.fields(plan) if field.name != "recipe"},
         "changes": plan.changes(),
+        "image_sizes": {str(stage.epoch): stage.image_size for stage in preparation.stages},  # from which epoch on
         "augmentation": dataclasses.asdict(preparation.augmentation),
         "devices": preparation.devices,
     }

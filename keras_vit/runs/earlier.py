@@ -17,7 +17,7 @@ _ELSEWHERE = ("data", "out", "strategy", "layout", "resume", "checkpoint_minutes
 _MACHINE = ("python", "platform")  # versions that do not either
 _COMPARED = [
     *("seed", "precision", "data", "data_hash", "measured_on", "input_shape", "model", "preprocessing"),
-    *("recipe", "plan", "augmentation"),
+    *("recipe", "plan", "image_sizes", "augmentation"),
 ]
 _PART = re.compile(r"\w+\.(json|txt|csv|keras|html|png|md)[a-z0-9_]{8}\.part(\.\w+)?")  # as `replacing` names them
 

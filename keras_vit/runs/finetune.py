@@ -31,6 +31,7 @@ from keras_vit.runs.earlier import (
     fingerprint_of,
     sweep_leftovers,
 )
+from keras_vit.runs.growing import load_growing, taking_any_size
 from keras_vit.runs.options import FinetuneChanges, FinetuneOptions, changed, with_options
 from keras_vit.runs.preparation import num_parameters, prepare
 from keras_vit.runs.progress import Progress, duration
@@ -138,7 +139,7 @@ def finetune(
     if earlier is not None:
         check_same(out, earlier, configuration)
     run = RunDirectory(out, goes_on=earlier is not None)
-    recorder, progress = Recorder(run), Progress(preparation.plan, say)
+    recorder, progress = Recorder(run), Progress(preparation.plan, say, preparation.stages)
     checkpoints = _checkpoints(run, options, configuration, [recorder, progress])
     configuration = _begin(run, checkpoints, options, configuration, preparation.source, say)
     _fit(run, preparation, recorder, progress, checkpoints, say)
@@ -185,8 +186,10 @@ def _fit(run, preparation, recorder, progress, checkpoints, say):
     arguments = preparation.plan.fit_arguments(last_good=lambda: _last_good(run, recorder))
     arguments["callbacks"] += [StepFacts(), recorder, progress, checkpoints]
     train = _train_set(preparation, checkpoints.step)
+    sizes = taking_any_size(model) if len(preparation.stages) > 1 else contextlib.nullcontext()
     try:
-        model.fit(train, validation_data=_validation_set(preparation), verbose=0, **arguments)
+        with sizes:
+            model.fit(train, validation_data=_validation_set(preparation), verbose=0, **arguments)
     except BaseException as error:
         progress.close()
         checkpoints.close()
@@ -203,18 +206,24 @@ def _last_good(run, recorder):
 
 
 def _train_set(preparation, start_step):
-    plan = preparation.plan
-    return load_dataset(
-        preparation.source,
-        "train",
-        batch_size=plan.batch_size,
-        preprocessing=preparation.model.preprocessing,
-        training=True,
-        augmentation=preparation.augmentation,
-        labels=preparation.labels,
-        seed=preparation.options.seed,
-        start_step=start_step,
-    )
+    plan, stages, record = preparation.plan, preparation.stages, preparation.model.preprocessing
+
+    def load(image_size, start_step):
+        return load_dataset(
+            preparation.source,
+            "train",
+            batch_size=plan.batch_size,
+            preprocessing=dataclasses.replace(record, image_size=image_size),
+            training=True,
+            augmentation=preparation.augmentation,
+            labels=preparation.labels,
+            seed=preparation.options.seed,
+            start_step=start_step,
+        )
+
+    if len(stages) == 1:
+        return load(stages[0].image_size, start_step)
+    return load_growing(load, stages, plan.steps_per_epoch, start_step)
 
 
 def _validation_set(preparation):

@@ -18,12 +18,14 @@ from keras_vit.checks import (
     check_choice,
     check_positive,
     check_positive_int,
+    check_rate,
     check_seed,
     check_share,
     check_strategy_name,
     did_you_mean,
 )
 from keras_vit.recipes import Recipe, find_recipe
+from keras_vit.recipes.growth import check_start
 from keras_vit.resnets import RESNETS, ResNetConfig
 from keras_vit.variants import BUILDERS, VARIANTS, ViTConfig
 from keras_vit.weights.hub import near
@@ -57,6 +59,11 @@ class FinetuneOptions:
         recipe: a name in `keras_vit.RECIPES` or a `Recipe`; by default `"augreg-finetune"` for pre-trained weights,
             and `"digits"` or `"small"` for random ones, by the size of the pictures.
         image_size: side in pixels or `(H, W)`; by default the recipe's, or the model's.
+        start_image_size: side or `(H, W)` of the images of the first epochs. They grow in up to four stages to
+            `image_size`, which the last epochs have. Less work and another training (arXiv:2104.00298); by default
+            the recipe's, or none.
+        patch_dropout_rate: share of the patches that training leaves out, in [0, 1), instead of the model's. Less work
+            and another training (arXiv:2208.07220).
         train_images: how many of the training images count, the classes by turns; see `keras_vit.Source.subset`. By
             default all.
         batch_size: images of one optimizer step; by default the recipe's, or fewer for a small training set.
@@ -115,6 +122,19 @@ class FinetuneOptions:
     )
     image_size: int | tuple[int, int] | None = _option(
         None, "side in pixels; by default the recipe's or the model's", type=int, metavar="SIZE"
+    )
+    start_image_size: int | tuple[int, int] | None = _option(
+        None,
+        "side of the first epochs' images, which grow to the size above; by default all the same",
+        type=int,
+        metavar="SIZE",
+    )
+    patch_dropout_rate: float | None = _option(
+        None,
+        "share of the patches that training leaves out; by default none",
+        flag="--patch-dropout",
+        type=float,
+        metavar="SHARE",
     )
     augmentation: Any = _option(
         None, "of the training images, as inception or augreg-medium1; by default the recipe's", metavar="NAME"
@@ -186,8 +206,11 @@ class FinetuneOptions:
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, check_positive_int(name, getattr(self, name)))
         object.__setattr__(self, "seed", check_seed(self.seed))
-        if self.image_size is not None:
-            object.__setattr__(self, "image_size", _check_sides(self.image_size))
+        for name in ("image_size", "start_image_size"):
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, _check_sides(name, getattr(self, name)))
+        if self.patch_dropout_rate is not None:
+            check_rate("patch_dropout_rate", self.patch_dropout_rate)
         if self.learning_rate is not None:
             check_positive("learning_rate", self.learning_rate)
         check_positive("checkpoint_minutes", self.checkpoint_minutes)
@@ -200,6 +223,8 @@ class FinetuneOptions:
 
     def _check_together(self):
         self._check_layout()
+        if self.start_image_size is not None and self.image_size is not None:
+            check_start(as_sides(self.start_image_size), as_sides(self.image_size))
         trainable, _ = parse_trainable(self.trainable)
         if self.lora_rank is not None and self.trainable != "all":
             raise ValueError(
@@ -260,6 +285,8 @@ class FinetuneChanges(TypedDict, total=False):
     epochs: int | None
     learning_rate: float | None
     image_size: int | tuple[int, int] | None
+    start_image_size: int | tuple[int, int] | None
+    patch_dropout_rate: float | None
     augmentation: Any
     accumulation_steps: int | None
     layer_decay: float | None
@@ -328,13 +355,18 @@ def _check_model(model):
             raise TypeError(f"{rule}\nReceived: an object of type {type(model).__name__}.")
 
 
-def _check_sides(size):
+def _check_sides(name, size):
     """A side in pixels, or (H, W)."""
     if not isinstance(size, (tuple, list)):
-        return check_positive_int("image_size", size)
+        return check_positive_int(name, size)
     if len(size) != 2:
-        raise ValueError(f"`image_size` must be one side, or (H, W).\nReceived: image_size={size!r}.")
-    return tuple(check_positive_int("image_size", side) for side in size)
+        raise ValueError(f"`{name}` must be one side, or (H, W).\nReceived: {name}={size!r}.")
+    return tuple(check_positive_int(name, side) for side in size)
+
+
+def as_sides(size: int | tuple[int, int]) -> tuple[int, int]:
+    """(H, W) of a side or of both."""
+    return size if isinstance(size, tuple) else (size, size)
 
 
 def parse_trainable(text: str) -> tuple[str, int | None]:

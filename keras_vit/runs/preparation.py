@@ -17,16 +17,17 @@ from keras_vit.model.lora import add_lora
 from keras_vit.model.resnet import ResNet
 from keras_vit.model.strategies import num_replicas
 from keras_vit.recipes import find_recipe
+from keras_vit.recipes.growth import Stage, growing_stages
 from keras_vit.resnet_builders import build_resnet, published_resnet
 from keras_vit.resnets import RESNETS, ResNetConfig, resnet
 from keras_vit.resuming.agreement import agreed
-from keras_vit.runs.options import FinetuneOptions, parse_layout, parse_trainable
+from keras_vit.runs.options import FinetuneOptions, as_sides, parse_layout, parse_trainable
 from keras_vit.runs.small_models import SMALL_MODELS, small_model
 from keras_vit.training.devices import strategy
 from keras_vit.training.memory import available_memory, check_memory, largest_micro_batch
 from keras_vit.training.model_check import check_model
 from keras_vit.training.plan import Plan, plan
-from keras_vit.variants import DEFAULT_IMAGE_SIZE, ViTConfig, check_image_size, variant
+from keras_vit.variants import DEFAULT_IMAGE_SIZE, ViTConfig, check_image_size, check_tiled, variant
 from keras_vit.weights.hub import variant_of
 from keras_vit.weights.resolve import check_available
 
@@ -47,6 +48,7 @@ class Preparation:
         split: that the result is measured on.
         model: compiled.
         plan: of the training.
+        stages: of it, by the size of the images; one where that stays.
         augmentation: of the training images.
         labels: `"int"` or `"one_hot"`.
         devices: that share a batch.
@@ -57,6 +59,7 @@ class Preparation:
     split: str
     model: ImageModel
     plan: Plan
+    stages: tuple[Stage, ...]
     augmentation: Augmentation
     labels: str
     devices: int
@@ -80,13 +83,14 @@ def prepare(data, options: FinetuneOptions, say) -> Preparation:
         sharing = max(devices.num_replicas, spread_over())
         _choose_weights(model, options)
         training_plan = _make_plan(options, source, model, recipe, sharing, say)
+        stages = _find_stages(options, recipe, model, training_plan.epochs)
         augmentation = find_augmentation(recipe.augmentation if options.augmentation is None else options.augmentation)
         smooth = recipe.loss == "softmax" and recipe.label_smoothing
         labels = "one_hot" if augmentation.mixes or smooth else "int"
         training_plan.prepare(model, head)
         model.compile(**training_plan.compile_arguments(labels))
-    _say_plan(model, training_plan, say)
-    return Preparation(options, source, split, model, training_plan, augmentation, labels, sharing)
+    _say_plan(model, training_plan, stages, say)
+    return Preparation(options, source, split, model, training_plan, stages, augmentation, labels, sharing)
 
 
 def _check_request(options):
@@ -104,7 +108,22 @@ def _check_request(options):
             check_available(weights, known)
         if options.image_size is not None:
             check_image_size(options.image_size, config)
+        if options.patch_dropout_rate is not None and isinstance(config, ViTConfig):
+            dataclasses.replace(config, patch_dropout_rate=options.patch_dropout_rate)
+    if options.start_image_size is not None:
+        _check_start(options.start_image_size, config)
     _check_depth_and_width(options, config)
+
+
+def _check_start(start, config):
+    """Refuses images of the first epochs that the patches do not tile, or for whose tokens there is no place."""
+    check_tiled("start_image_size", start, as_sides(start), config)
+    if isinstance(config, ViTConfig) and config.merged_tokens:
+        raise ValueError(
+            "blocks that merge tokens are for one image size, so images cannot grow.\n"
+            f"Received: start_image_size={start}, merged_tokens={config.merged_tokens}. Train first, and merge tokens "
+            "of the model that this gives."
+        )
 
 
 def _check_layout(options):
@@ -147,9 +166,11 @@ def _check_resnet(options):
     blocks = parse_trainable(options.trainable)[1] is not None
     asked = {"lora_rank": options.lora_rank is not None, "layer_decay": options.layer_decay not in (None, 1)}
     asked |= {"trainable": blocks, "layout": options.layout != "none"}
+    asked |= {"patch_dropout_rate": bool(options.patch_dropout_rate)}
     if wrong := [f"{name}={getattr(options, name)!r}" for name, is_asked in asked.items() if is_asked]:
         raise ValueError(
-            "a ResNet has no transformer blocks, as LoRA, layouts, the decay by layers and `last_blocks` need them.\n"
+            "a ResNet has no tokens and blocks, as LoRA, layouts, the decay by layers, `last_blocks` and patch dropout "
+            "need them.\n"
             f'Received: {", ".join(wrong)} for a ResNet. Leave it out, or train the head alone: trainable="head".'
         )
 
@@ -176,6 +197,9 @@ def _find_recipe(options, small):
     recipe = find_recipe(recipe)
     if options.ema_momentum is not None:
         recipe = dataclasses.replace(recipe, ema_momentum=options.ema_momentum)
+    if options.patch_dropout_rate is not None:
+        fields = dict(recipe.model_fields) | {"patch_dropout_rate": options.patch_dropout_rate}
+        recipe = dataclasses.replace(recipe, model_fields=tuple(fields.items()))
     return recipe
 
 
@@ -279,6 +303,16 @@ def _make_plan(options, source, model, recipe, devices, say):
     return training_plan
 
 
+def _find_stages(options, recipe, model, epochs):
+    """Of one size, unless images grow; those that do end at the model's own."""
+    final = model.input_shape[1:3]
+    start = recipe.start_image_size if options.start_image_size is None else options.start_image_size
+    if start is None:
+        return (Stage(1, final),)
+    _check_start(start, model.config)
+    return growing_stages(as_sides(start), final, epochs, model.config.side_unit)
+
+
 def _say_memory(model, batch_size, micro_batches, recipe, say):
     """Says what a step needs, and refuses what does not fit; of a ResNet that is not known."""
     available = available_memory()
@@ -336,7 +370,7 @@ def _say_source(source, say):
         say(f"  {len(source.bad_images):,} files left out; bad_images.txt names each")
 
 
-def _say_plan(model, training_plan, say):
+def _say_plan(model, training_plan, stages, say):
     size = "x".join(map(str, model.input_shape[1:]))
     learning = num_parameters(model.trainable_weights)
     recipe, batch_size, rate = training_plan.recipe.name, training_plan.batch_size, training_plan.learning_rate
@@ -346,3 +380,6 @@ def _say_plan(model, training_plan, say):
         say(f"  {change}")
     if training_plan.accumulation_steps > 1:
         say(f"  each batch in {training_plan.accumulation_steps} micro-batches")
+    if len(stages) > 1:
+        sizes = ", ".join(f"{'x'.join(map(str, stage.image_size))} from epoch {stage.epoch}" for stage in stages)
+        say(f"  images grow: {sizes}")

@@ -7,6 +7,8 @@ from typing import Any
 
 import keras
 
+from keras_vit.recipes.growth import work_of
+
 
 class Progress(keras.callbacks.Callback):
     """Tells of every epoch, and on a terminal of every step.
@@ -17,12 +19,14 @@ class Progress(keras.callbacks.Callback):
     Args:
         plan: a `Plan`: how many epochs, steps and images there are.
         say: called with one line of text for each epoch; `print` shows a bar as well if the output is a terminal.
+        stages: `Stage` records of a training whose images grow, so that later steps take longer.
     """
 
-    def __init__(self, plan, say=print):
+    def __init__(self, plan, say=print, stages=()):
         super().__init__()
         self.plan = plan
         self.say = say
+        self.stages = stages
         self._bar: Any = None
         self._task: Any = None
         self._began: Any = None
@@ -90,10 +94,14 @@ class Progress(keras.callbacks.Callback):
 
     def seconds_left(self) -> float | None:
         """Of training with its evaluations, as far as the steps up to now tell."""
-        timed = self._done - self._compiled
-        if self._began is None or timed < 1:
+        if self._began is None or self._done <= self._compiled:
             return None
-        return (self._now - self._began) / timed * max(self.plan.steps - self._done, 0)
+        done, compiled, steps = map(self._work, (self._done, self._compiled, self.plan.steps))
+        return (self._now - self._began) / (done - compiled) * max(steps - done, 0)
+
+    def _work(self, steps):
+        """What so many steps cost, in some unit."""
+        return work_of(self.stages, self.plan.steps_per_epoch, steps) if len(self.stages) > 1 else steps
 
     def close(self):
         """Takes the bar off the terminal, also after a failure."""

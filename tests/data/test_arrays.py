@@ -1,3 +1,6 @@
+import gc
+import weakref
+
 import numpy as np
 import pytest
 
@@ -221,3 +224,17 @@ def test_division_of_a_class_whose_photos_all_stand_twice_has_a_test_set(pairs, 
 
 def generators(count):
     return [np.random.default_rng(seed) for seed in range(count)]
+
+
+def test_readers_of_a_split_share_their_copy_of_the_images_while_one_of_them_lives():
+    """As of a training whose images grow, which reads the same images for each size."""
+    split = open_source((IMAGES, LABELS)).split("train")
+    readers = [split.reader(), split.reader()]
+    first, second = ([cell.cell_contents for cell in reader.__closure__] for reader in readers)
+    assert all(one is other for one, other in zip(first, second, strict=True))
+    np.testing.assert_array_equal(readers[1](7)["pixels"], split.images[7])
+    kept = weakref.ref(first[0])
+    del readers, first, second
+    gc.collect()
+    assert kept() is None
+    np.testing.assert_array_equal(split.reader()(7)["pixels"], split.images[7])

@@ -2,6 +2,7 @@
 
 import re
 
+from keras_vit.recipes.growth import growing_stages
 from keras_vit.runs.progress import Progress, duration
 
 
@@ -55,3 +56,18 @@ def test_what_compiles_is_said_and_left_out_of_the_time_left(monkeypatch):
 
 def test_duration_is_hours_minutes_seconds():
     assert (duration(65.4), duration(None)) == ("0:01:05", "?")
+
+
+def test_time_left_knows_that_later_images_are_larger(monkeypatch):
+    """Epochs of 10 steps, a second each at first; twice the sides take four times as long."""
+    clock = Clock()
+    monkeypatch.setattr("keras_vit.runs.progress.time.monotonic", clock)
+    plan = Plan()
+    plan.epochs, plan.steps, plan.steps_per_epoch = 2, 20, 10
+    progress = Progress(plan, lambda line: None, growing_stages((8, 8), (16, 16), 2, 4))
+    progress.on_train_begin()
+    progress.on_epoch_begin(0)
+    for batch in range(6):
+        clock.now += 1
+        progress.on_train_batch_end(batch)
+    assert abs(progress.seconds_left() - (4 * 1 + 10 * 4)) < 1e-9
