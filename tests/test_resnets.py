@@ -236,7 +236,7 @@ def test_recipe_that_trains_what_a_resnet_has_not_is_refused():
     [{"lora_rank": 2}, {"trainable": "last_blocks:1"}, {"layer_decay": 0.7}],
 )
 def test_finetuning_refuses_what_is_about_blocks(tmp_path, options):
-    with pytest.raises(ValueError, match=rf"a ResNet has no transformer blocks(.|\n)*{next(iter(options))}="):
+    with pytest.raises(ValueError, match=rf"a ResNet has no tokens and blocks(.|\n)*{next(iter(options))}="):
         keras_vit.finetune("digits", tmp_path / "run", model="R50x1", weights=None, **options)
 
 
