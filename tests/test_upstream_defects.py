@@ -22,8 +22,10 @@ MENDED_BY = {
     "overflow": "`agreed` of model/replicas.py",
     "masks": "`images_of_batch` of layers/dropout.py, but for micro-batches",
     "steps at once": "`step_by_step` of model/strategies.py",
+    "two strategies": "`_made_once` of training/devices.py",
     "openvino": "`keras_private.HookedModel._get_compiled_model`, if both defects are gone",
 }
+ALONE = ("steps at once", "two strategies", "openvino")  # each in a process of its own
 NEAR = 1e-5  # float32 sums in another order
 
 
@@ -93,7 +95,7 @@ def keras_alone():
 
 
 @pytest.mark.elsewhere("two devices", "keras alone")
-@pytest.mark.parametrize("defect", [name for name in MENDED_BY if name not in ("steps at once", "openvino")])
+@pytest.mark.parametrize("defect", [name for name in MENDED_BY if name not in ALONE])
 def test_keras_still_has_the_defect_that_is_mended_here(found, defect):
     assert found[defect], f"Keras {keras.__version__} has mended it. Delete {MENDED_BY[defect]}."
 
@@ -117,6 +119,35 @@ def test_keras_still_fails_with_steps_at_once():
     said = run_python(STEPS_AT_ONCE, backend="tensorflow")
     defect = f"Keras {keras.__version__} has mended it. Delete {MENDED_BY['steps at once']}."
     assert said.strip() == "True", defect
+
+
+TWO_STRATEGIES = """
+import keras, numpy as np, tensorflow as tf
+cpu = tf.config.list_physical_devices("CPU")[0]
+tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+from keras_vit.training import devices
+def made():
+    return tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])  # with TensorFlow's default sums
+def train(units, strategy):
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(units)])
+        model.compile("sgd", "mse")
+    model.fit(np.ones((16, 4)), np.zeros((16, units)), 8, verbose=0)
+for units in (3, 5):
+    train(units, devices._made_once(made))
+print(devices._made_once(made) is devices._made_once(made))
+try:
+    train(7, made())
+except tf.errors.InvalidArgumentError as error:
+    print("Shape mismatch in the collective" in str(error))
+"""
+
+
+def test_tensorflow_still_mixes_up_the_sums_of_two_strategies():
+    """Models of two sizes train one after the other by one strategy, and not by two."""
+    said = run_python(TWO_STRATEGIES, backend="tensorflow")
+    defect = f"TensorFlow has mended it. Delete {MENDED_BY['two strategies']}."
+    assert said.split() == ["True", "True"], defect
 
 
 OPENVINO = """

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import os
 from types import TracebackType
 from typing import Any, Self
@@ -118,11 +119,17 @@ def _mirrored():
     import tensorflow as tf
 
     if tf.config.list_physical_devices("GPU"):
-        return tf.distribute.MirroredStrategy()
+        return _made_once(tf.distribute.MirroredStrategy)
     # Of the logical CPUs that a test makes; TensorFlow's default sums are numbered by process there, which two models
     # would share.
     names = [device.name for device in tf.config.list_logical_devices("CPU")]
     return tf.distribute.MirroredStrategy(names, tf.distribute.ReductionToOneDevice())
+
+
+@functools.cache
+def _made_once(strategy):
+    """One for all models of this process: TensorFlow numbers the sums of each alike, and would mix up two models'."""
+    return strategy()
 
 
 def _tpu():

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import scipy.ndimage
 from conftest import images, make_tiny, numpy, randomise, tiny_config
+from mirrored import engine
 from run_files import assert_same_run
 from test_earlier import Died, Dying
 
@@ -269,9 +270,7 @@ def trained_here():
 
 
 def trained_on_two():
-    import tensorflow as tf
-
-    with tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope():
+    with engine(2).scope():
         return trained_here()
 
 
