@@ -11,6 +11,9 @@ from pages_as_tables import tables
 sys.path += [str(ROOT / "docs" / "generators"), str(ROOT / "benchmarks"), str(ROOT / "examples")]
 import results_pages
 
+from keras_vit.benchmarking.results import read
+from keras_vit.benchmarking.tables import newest
+
 PAGES = results_pages.pages()
 WRITE_AGAIN = "write benchmarks/results anew, or mend the page: both have the same figures"
 
@@ -28,6 +31,30 @@ def written(name, heading):
 
 
 # The pages that people wrote
+
+WHAT = r"(inference|training step|loading|building) of (\S+?)(?:, (\d+) images?)?, (\w+), (\d) cores?, by `(\w+)`"
+TASKS = {"inference": "inference", "training step": "train", "loading": "load", "building": "build"}
+RUNNERS = {"model": "ours-model", "accelerate": "ours-openvino"}
+PEERS = {"OpenVINO, timm's export": "openvino", "timm": "timm", "transformers": "transformers"}
+PROCESSOR = "AMD EPYC, family 25 model 17"
+
+
+def test_time_and_memory_are_those_of_the_benchmark():
+    rows = {}
+    for row in newest(read(ROOT / "benchmarks" / "results")):
+        if row["machine"] == PROCESSOR and row["image_size"] == 224:
+            key = [row[name] for name in ("task", "model", "batch", "precision", "threads", "runner")]
+            rows[tuple(key)] = row
+    found = written("how_we_know_it_is_right", "## Time and memory")[0]
+    assert len(found) > 15
+    for line in found:
+        task, model, images, precision, cores, runner = re.fullmatch(WHAT, line["what"]).groups()
+        measured = (TASKS[task], model, int(images or 1), precision, int(cores))
+        ours, peer = (rows[*measured, name] for name in (RUNNERS[runner], PEERS[line["fastest peer"]]))
+        assert ours["fastest_peer"] == peer["runner"], WRITE_AGAIN
+        assert line["time"] == f"{ours['ratio_to_fastest_peer']:.2f}".removeprefix("0"), WRITE_AGAIN
+        memory = [f"{row['peak_memory'] / 2**30:.2f}" for row in (ours, peer)]
+        assert line["memory"] == f"{memory[0]} GiB against {memory[1]}", WRITE_AGAIN
 
 
 def test_parity_is_that_of_how_we_know_it_is_right():
