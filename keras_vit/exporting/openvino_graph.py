@@ -133,5 +133,5 @@ def _same(one, other):
 def _constant(node, place):
     """The one number of a constant input, or `None`."""
     given = _before(node, place)
-    values = given.get_data().ravel() if _is(given, "Constant") else ()
-    return float(values[0]) if len(values) == 1 else None
+    values = given.get_data() if _is(given, "Constant") else np.empty(0)
+    return values.item() if values.size == 1 else None
