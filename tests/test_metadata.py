@@ -2,10 +2,14 @@
 
 import configparser
 import re
+import sys
 
 import pytest
 import yaml
 from conftest import ROOT
+
+sys.path.append(str(ROOT / "docs" / "generators"))
+import absolute_links
 
 PAGES = ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
 FORMS = sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml"))
@@ -105,3 +109,39 @@ def test_releases_checks_find_the_version_of_today(release, setup):
     for line, file in re.findall(r'grep -qx "(.*)" (\S+)', step):
         wanted = line.replace("${GITHUB_REF_NAME#v}", version)
         assert wanted in (ROOT / file).read_text().splitlines()
+
+
+# Links of a released README
+
+
+def test_releases_readme_has_absolute_links_alone(release):
+    """It is rewritten before the files are built; what a tag's page shows is what the relative link led to."""
+    commands = [step.get("run", "") for step in release["jobs"]["build"]["steps"]]
+    rewrite = 'python docs/generators/absolute_links.py "$GITHUB_SERVER_URL/$GITHUB_REPOSITORY" "$GITHUB_REF_NAME"'
+    assert commands.index(rewrite) < commands.index("python -m build")
+    text = (ROOT / "README.md").read_text()
+    found = absolute_links.absolute(text, "https://x.org/a/b", "v1.2.3")
+    targets = [link for link in re.findall(r"\]\(([^)]+)\)", found) if not re.match("https?://", link)]
+    assert targets == []
+    assert "](https://x.org/a/b/raw/v1.2.3/docs/pictures/front.png)" in found
+    assert "](https://x.org/a/b/blob/v1.2.3/docs/index.md)" in found
+    assert re.sub(r"https://x.org/a/b/(?:raw|blob|tree)/v1.2.3/", "", found) == text
+
+
+def test_code_anchors_and_addresses_stay_as_they_are():
+    code = "`[a](docs)` [b](#there) [c](https://x.org)\n\n```sh\n[d](docs)\n```\n\n"
+    found = absolute_links.absolute(f"{code}[`e`](docs) [f](docs/index.md#guides)", "https://x.org/a/b/", "v1")
+    assert found == (f"{code}[`e`](https://x.org/a/b/tree/v1/docs) [f](https://x.org/a/b/blob/v1/docs/index.md#guides)")
+
+
+@pytest.mark.parametrize(
+    ("text", "repository", "ref", "message"),
+    [
+        ("[a](gone.md)", "https://x.org/a/b", "v1", "gone.md, which is not there"),
+        ("", "git@x.org:a/b", "v1", "Received: 'git@x.org:a/b', 'v1'"),
+        ("", "https://x.org/a/b", "", "Received: 'https://x.org/a/b', ''"),
+    ],
+)
+def test_links_that_would_lead_nowhere_are_refused(text, repository, ref, message):
+    with pytest.raises(ValueError, match=message):
+        absolute_links.absolute(text, repository, ref)
