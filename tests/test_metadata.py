@@ -1,6 +1,7 @@
 """What people and indexes read beside the code: versions agree, links lead somewhere, forms and workflows are valid."""
 
 import configparser
+import datetime
 import re
 import sys
 
@@ -29,18 +30,23 @@ def release():
 
 
 def versions_of_the_changelog():
-    return re.findall(r"^## (\d\S+)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    """`{version: day}`, from the newest."""
+    return dict(re.findall(r"^## (\d\S+) - (\S+)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE))
 
 
 def test_version_is_the_same_everywhere(setup):
     version = setup["metadata"]["version"]
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
-    assert citation["version"] == version == versions_of_the_changelog()[0]
+    assert citation["version"] == version == next(iter(versions_of_the_changelog()))
 
 
 def test_changelog_goes_back_in_order_and_begins_with_what_is_not_released():
     found = [tuple(map(int, version.split("."))) for version in versions_of_the_changelog()]
     assert found == sorted(found, reverse=True)
+    days = [datetime.date.fromisoformat(day) for day in versions_of_the_changelog().values()]
+    assert days == sorted(days, reverse=True)
+    headings = re.findall(r"^## .*", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert len(headings) == len(found) + 1  # every version has its day
     assert "# Changelog\n\n## Unreleased\n\n- " in (ROOT / "CHANGELOG.md").read_text()
 
 
@@ -103,12 +109,12 @@ def test_release_tries_both_files_before_it_publishes_without_a_secret(release):
 
 
 def test_releases_checks_find_the_version_of_today(release, setup):
-    """The lines that its first step looks for, by the same rule: a whole line of the file."""
+    """The lines that its first step looks for, by the same rule: a pattern, and a whole line of the file."""
     step = next(step["run"] for step in release["jobs"]["build"]["steps"] if "grep" in step.get("run", ""))
     version = setup["metadata"]["version"]
     for line, file in re.findall(r'grep -qx "(.*)" (\S+)', step):
         wanted = line.replace("${GITHUB_REF_NAME#v}", version)
-        assert wanted in (ROOT / file).read_text().splitlines()
+        assert [each for each in (ROOT / file).read_text().splitlines() if re.fullmatch(wanted, each)], wanted
 
 
 # Links of a released README
