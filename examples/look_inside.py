@@ -5,7 +5,8 @@
 One model learns scikit-learn's handwritten digits. The other tells from which half of which of scikit-learn's two
 photos a crop is: it is pre-trained to tell which way up a crop is, and fine-tuned from that checkpoint with a new head.
 Crops to train and to test are drawn anywhere, so they overlap. Each model sits in one with augmentation around it, and
-is looked into there; the second one also looks at a whole photo, by resized positions.
+is looked into there; the second one also looks at a whole photo, by resized positions. Of that photo `keras-vit look`'s
+page is written too, and its picture is taken by Chromium if one is on the PATH.
 
 Of each test image a fifth of the patches is removed, that is, gets the mean of the training images at this place: the
 most relevant patches for the model's answer, the least relevant, and some at random. The last line is one JSON object.
@@ -15,6 +16,8 @@ confidence interval of that mean.
 
 import argparse
 import json
+import shutil
+import subprocess
 import tempfile
 import time
 from pathlib import Path
@@ -23,6 +26,7 @@ import keras
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
+from PIL import Image
 from sklearn.datasets import load_digits, load_sample_images
 from sklearn.model_selection import train_test_split
 
@@ -34,6 +38,17 @@ SHARE = 0.2  # of the patches that are removed
 CROP = 64  # pixels
 WHOLE = (208, 320)  # pixels of a whole photo
 PATCH = (13, 12)  # row and column of a patch of it, on the pagoda
+NAMES = ("pagoda, left half", "pagoda, right half", "flower, left half", "flower, right half")
+PAGE = (1000, 900)  # pixels of the picture of the page
+KEYS = """
+const pressed = setInterval(() => {
+  if (document.body.dataset.ready !== "yes") return;
+  clearInterval(pressed);
+  for (let count = 0; count < 9; count++)  // the first chooses the centre, row 13 and column 20
+    document.querySelector(".stage").dispatchEvent(new KeyboardEvent("keydown", {key: "ArrowLeft"}));
+  document.querySelectorAll("fieldset input")[1].click();  // similarity to the patch
+}, 50);
+"""
 
 
 def main():
@@ -58,6 +73,7 @@ def main():
     photo = np.clip(np.rint(keras.ops.convert_to_numpy(photo)), 0, 255)
     draw(inner, photo[None] / 127.5 - 1, [np.uint8(photo)], arguments.out / "whole", arguments.theme)
     draw_front(inner, photo, arguments.out / "whole" / "front.png")
+    draw_page(inner, photo, arguments.out / "whole", arguments.theme)
     print(json.dumps(found | {"out": str(arguments.out), "seconds": round(time.monotonic() - began, 1)}))
 
 
@@ -163,6 +179,31 @@ def draw_front(model, photo, path):
         if what is not colours:
             axis.add_patch(Rectangle((PATCH[1] * side, PATCH[0] * side), side, side, fill=False, color="white", lw=1.5))
     figure.savefig(path)
+
+
+def draw_page(model, photo, folder, theme):
+    """The page of `keras_vit.look` on a photo, and its picture if there is a browser."""
+    with tempfile.TemporaryDirectory() as place:
+        file = Path(place) / "pagoda.png"
+        Image.fromarray(np.uint8(photo)).save(file)
+        page = keras_vit.look(model, [file], folder / "page", class_names=NAMES, theme=theme)
+    if (browser := shutil.which("chromium")) is None:
+        print("No Chromium is on the PATH, so the page has no picture: look_page.png was not drawn.")
+        return
+    draw_browser(browser, page, folder / "look_page.png")
+
+
+def draw_browser(browser, page, path):
+    """A page of one photo as a browser shows it, after arrow keys went to `PATCH`; the photo shows similarity to it."""
+    with tempfile.TemporaryDirectory() as place:
+        used = Path(place) / "index.html"
+        used.write_text(page.read_text() + f"<script>{KEYS}</script>")
+        options = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--virtual-time-budget=10000"]
+        options += [f"--window-size={PAGE[0]},{PAGE[1]}", f"--screenshot={path.resolve()}"]
+        subprocess.run([browser, *options, used.resolve().as_uri()], check=True, capture_output=True, timeout=120)
+    with Image.open(path) as drawn:
+        few = drawn.convert("RGB").quantize(256)  # colours, which makes the file small
+    few.save(path, optimize=True)
 
 
 def removals(model, images, mean):

@@ -9,6 +9,7 @@ import importlib
 import inspect
 import pydoc
 import re
+import sys
 import textwrap
 import types
 import typing
@@ -20,6 +21,9 @@ from conftest import ROOT
 import keras_vit
 from keras_vit import keras_private
 from keras_vit.variants import BUILDERS
+
+sys.path.append(str(ROOT / "docs" / "generators"))
+import house
 
 PACKAGE = ROOT / "keras_vit"
 # A module imports from lower lines and its own room; rooms of one line are strangers to each other.
@@ -122,6 +126,17 @@ def test_every_room_has_a_place():
     assert rooms == set().union(*TIERS)
     assert sum(map(len, TIERS)) == len(rooms)
     assert set(MODULES) >= NO_KERAS | WITH_KERAS
+
+
+def test_picture_of_the_house_is_that_of_today():
+    """With the floors of this file, and the imports that it finds."""
+    assert house.floors() == list(map(sorted, TIERS))
+    for number, rooms in enumerate(TIERS):
+        modules = [module for module in filter(None, MODULES) if room_of(module) in rooms]
+        others = {tier_of(room_of(other)) for module in modules for other in filter(None, ours_of(module))}
+        assert house.needs(sorted(rooms), house.floors()[:number]) == others - {number}
+    picture = house.svg()
+    assert house.PICTURE.read_text() == picture, "run python docs/generators/house.py"
 
 
 def test_module_imports_from_lower_rooms_and_its_own_only():

@@ -1,6 +1,7 @@
 """Wheel and sdist as a release builds them: twine takes them, all files are in, and they install without a network."""
 
 import os
+import re
 import subprocess
 import sys
 import tarfile
@@ -36,6 +37,14 @@ def built(tmp_path_factory):
     return folder
 
 
+@pytest.fixture(scope="module")
+def names(built):
+    """Of all files in the sdist, as in the repository."""
+    (sdist,) = built.glob("*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        return {member.name.partition("/")[2] for member in archive.getmembers() if member.isfile()}
+
+
 def run(*arguments, python=sys.executable):
     """What a command printed; `PYTHONPATH` would show it the checkout."""
     command = [str(python), *map(str, arguments)]
@@ -59,11 +68,29 @@ def test_wheel_has_every_file_of_the_package(built):
     assert [name for name in names if name.endswith("licenses/LICENSE")]
 
 
-def test_sdist_has_every_file_of_the_package_and_what_builds_it(built):
-    (sdist,) = built.glob("*.tar.gz")
-    with tarfile.open(sdist) as archive:
-        names = {name.partition("/")[2] for name in archive.getnames()}
+def test_sdist_has_every_file_of_the_package_and_what_builds_it(names):
     assert shipped() | {"setup.cfg", "pyproject.toml", "README.md", "LICENSE"} <= names
+
+
+def test_sdist_has_documentation_examples_and_tests(names):
+    assert {"examples/transfer_digits.py", "docs/index.md", "tests/conftest.py", "CHANGELOG.md"} <= names
+    for folder in (".ci", ".github", "benchmarks", "docs", "examples", "tests"):
+        assert {name for name in files_of(folder) if not is_built(name)} <= names, folder
+
+
+def test_sdist_has_nothing_that_is_built(names):
+    assert sorted(filter(is_built, names)) == []
+
+
+def files_of(folder):
+    return {str(path.relative_to(ROOT)) for path in (ROOT / folder).rglob("*") if path.is_file()}
+
+
+def is_built(name):
+    """Whether a build or a run makes a file; the lists in `keras_vit_zoo.egg-info` are every sdist's own."""
+    parts, made = name.split("/"), {"build", "dist", "docs/reference", "docs/results", "docs/weights"}
+    caches = [part for part in parts if part == "__pycache__" or re.fullmatch(r"\..+(_cache|checkpoints)", part)]
+    return bool(caches or made & {parts[0], "/".join(parts[:2])} or re.search(r"\.py[cod]$", name))
 
 
 def test_twine_takes_both(built):

@@ -12,6 +12,7 @@ sys.path.append(str(ROOT / "docs" / "generators"))
 import check_links
 
 GOOD = '<h1 id="top-of-it">A</h1><a href="b/c.html#there">x</a> <a href="#top-of-it">y</a> <img src="p%20q.png">'
+TELEPHONE = 400  # pixels
 PAGES = {
     "a.html": GOOD,
     "b/c.html": '<p id="there"><a href="../a.html">z</a><a href="https://x.org">n</a>',
@@ -107,3 +108,29 @@ def test_search_answers_from_the_file_system(built):
     results = page.partition('id="search-results"')[2].partition("</ul>")[0]
     assert int(re.search(r"found (\d+) pages? matching", results)[1]) > 3
     assert 'href="devices.html"' in results
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_no_page_is_wider_than_a_telephone(built):
+    """Tables and code scroll within themselves: a page itself does so up and down only."""
+    driver = pytest.importorskip("playwright.sync_api", reason="playwright drives the browser: pip install .[test]")
+    if (place := shutil.which("chromium")) is None:
+        pytest.skip("no Chromium on the PATH")
+    pages = [path for path in sorted(built.rglob("*.html")) if path.parent != built / "_static"]  # no templates
+    assert len(pages) > 50
+    with driver.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=place, args=["--no-sandbox"])
+        tab, wide = browser.new_page(viewport={"width": TELEPHONE, "height": 900}), {}
+        assert width_of(tab, "data:text/html,<p style='width: 450px'>wide</p>") > TELEPHONE
+        for page in pages:
+            if (width := width_of(tab, page.as_uri())) > TELEPHONE:
+                wide[str(page.relative_to(built))] = width
+        browser.close()
+    assert wide == {}
+
+
+def width_of(tab, address):
+    """How wide a page is with what stands out of it, in pixels."""
+    tab.goto(address)
+    return tab.evaluate("Math.max(document.documentElement.scrollWidth, document.body.scrollWidth)")

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import statistics
 import subprocess
 import sys
@@ -58,7 +59,9 @@ def test_less_work_measures_each_training_once(tmp_path):
 @pytest.mark.slow
 @pytest.mark.timeout(3000)
 def test_look_inside_draws_every_figure_and_finds_what_counts(tmp_path):
-    result = run_example("look_inside.py", "--out", tmp_path)[1]
+    printed, result = run_example("look_inside.py", "--out", tmp_path)
+    drawn = (tmp_path / "whole" / "look_page.png").is_file()
+    assert drawn == (shutil.which("chromium") is not None) == ("No Chromium" not in printed)
     for kind in ("digits", "photos"):
         assert len(list((tmp_path / kind).glob("*.png"))) == 9
         assert all(half > 0 for _, half in (result[kind][removed] for removed in ("most", "random", "least")))

@@ -1,11 +1,16 @@
 """What people and indexes read beside the code: versions agree, links lead somewhere, forms and workflows are valid."""
 
 import configparser
+import datetime
 import re
+import sys
 
 import pytest
 import yaml
 from conftest import ROOT
+
+sys.path.append(str(ROOT / "docs" / "generators"))
+import absolute_links
 
 PAGES = ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")
 FORMS = sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml"))
@@ -25,18 +30,23 @@ def release():
 
 
 def versions_of_the_changelog():
-    return re.findall(r"^## (\d\S+)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    """`{version: day}`, from the newest."""
+    return dict(re.findall(r"^## (\d\S+) - (\S+)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE))
 
 
 def test_version_is_the_same_everywhere(setup):
     version = setup["metadata"]["version"]
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
-    assert citation["version"] == version == versions_of_the_changelog()[0]
+    assert citation["version"] == version == next(iter(versions_of_the_changelog()))
 
 
 def test_changelog_goes_back_in_order_and_begins_with_what_is_not_released():
     found = [tuple(map(int, version.split("."))) for version in versions_of_the_changelog()]
     assert found == sorted(found, reverse=True)
+    days = [datetime.date.fromisoformat(day) for day in versions_of_the_changelog().values()]
+    assert days == sorted(days, reverse=True)
+    headings = re.findall(r"^## .*", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert len(headings) == len(found) + 1  # every version has its day
     assert "# Changelog\n\n## Unreleased\n\n- " in (ROOT / "CHANGELOG.md").read_text()
 
 
@@ -99,9 +109,45 @@ def test_release_tries_both_files_before_it_publishes_without_a_secret(release):
 
 
 def test_releases_checks_find_the_version_of_today(release, setup):
-    """The lines that its first step looks for, by the same rule: a whole line of the file."""
+    """The lines that its first step looks for, by the same rule: a pattern, and a whole line of the file."""
     step = next(step["run"] for step in release["jobs"]["build"]["steps"] if "grep" in step.get("run", ""))
     version = setup["metadata"]["version"]
     for line, file in re.findall(r'grep -qx "(.*)" (\S+)', step):
         wanted = line.replace("${GITHUB_REF_NAME#v}", version)
-        assert wanted in (ROOT / file).read_text().splitlines()
+        assert [each for each in (ROOT / file).read_text().splitlines() if re.fullmatch(wanted, each)], wanted
+
+
+# Links of a released README
+
+
+def test_releases_readme_has_absolute_links_alone(release):
+    """It is rewritten before the files are built; what a tag's page shows is what the relative link led to."""
+    commands = [step.get("run", "") for step in release["jobs"]["build"]["steps"]]
+    rewrite = 'python docs/generators/absolute_links.py "$GITHUB_SERVER_URL/$GITHUB_REPOSITORY" "$GITHUB_REF_NAME"'
+    assert commands.index(rewrite) < commands.index("python -m build")
+    text = (ROOT / "README.md").read_text()
+    found = absolute_links.absolute(text, "https://x.org/a/b", "v1.2.3")
+    targets = [link for link in re.findall(r"\]\(([^)]+)\)", found) if not re.match("https?://", link)]
+    assert targets == []
+    assert "](https://x.org/a/b/raw/v1.2.3/docs/pictures/front.png)" in found
+    assert "](https://x.org/a/b/blob/v1.2.3/docs/index.md)" in found
+    assert re.sub(r"https://x.org/a/b/(?:raw|blob|tree)/v1.2.3/", "", found) == text
+
+
+def test_code_anchors_and_addresses_stay_as_they_are():
+    code = "`[a](docs)` [b](#there) [c](https://x.org)\n\n```sh\n[d](docs)\n```\n\n"
+    found = absolute_links.absolute(f"{code}[`e`](docs) [f](docs/index.md#guides)", "https://x.org/a/b/", "v1")
+    assert found == (f"{code}[`e`](https://x.org/a/b/tree/v1/docs) [f](https://x.org/a/b/blob/v1/docs/index.md#guides)")
+
+
+@pytest.mark.parametrize(
+    ("text", "repository", "ref", "message"),
+    [
+        ("[a](gone.md)", "https://x.org/a/b", "v1", "gone.md, which is not there"),
+        ("", "git@x.org:a/b", "v1", "Received: 'git@x.org:a/b', 'v1'"),
+        ("", "https://x.org/a/b", "", "Received: 'https://x.org/a/b', ''"),
+    ],
+)
+def test_links_that_would_lead_nowhere_are_refused(text, repository, ref, message):
+    with pytest.raises(ValueError, match=message):
+        absolute_links.absolute(text, repository, ref)

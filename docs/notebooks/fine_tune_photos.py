@@ -10,11 +10,11 @@ Accelerator: None
 """
 ## What this shows
 
-A Vision Transformer learns new classes from few images when it begins with trained weights.
+A Vision Transformer learns new classes from few images better when it begins with trained weights.
 Here the images are scikit-learn's handwritten digits, so that nothing is downloaded:
 
-1. a small model learns the digits 0 to 4, and is written as a checkpoint;
-2. the digits 5 to 9 become image files, one folder for each class, 30 files in each;
+1. a small model learns the digits 0 to 4 and how they are turned, and is written as a checkpoint;
+2. the digits 5 to 9 become image files, one folder for each class: 30 files to train on, the others to test;
 3. one call fine-tunes the checkpoint on that folder.
 
 With a network, steps 1 and 2 are your photos and `model="B/16", weights="augreg-imagenet21k"`.
@@ -38,8 +38,8 @@ keras.utils.set_random_seed(0)
 """
 ## A checkpoint
 
-The digits have 8 x 8 pixels. They are drawn at 32 x 32, so that a patch of 8 pixels has something to see.
-The four orientations of each digit make 20 classes, from which more is learned than from 5.
+The digits have 8 x 8 pixels. They are drawn at 32 x 32, so that each has 16 patches of 8 pixels.
+The four orientations of each of the five digits make 20 classes.
 """
 
 digits, labels = load_digits(return_X_y=True)
@@ -115,7 +115,7 @@ Image.open("run/confusion_matrix.png")
 """
 ## What the checkpoint is worth
 
-The same call without `weights` begins with random ones.
+The same call without `weights` begins with random ones. Each figure is of one run with one seed.
 """
 
 scratch = keras_vit.finetune(
@@ -143,7 +143,7 @@ for name, score in zip(result.evaluation.class_names, scores, strict=True):
     print(f"{name:5} {score:.3f}")
 
 """
-The same from a command line:
+The same from a command line, for photos and published weights:
 """
 
 """shell

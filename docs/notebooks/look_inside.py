@@ -10,7 +10,7 @@ Accelerator: None
 """
 ## A model to look into
 
-A small model learns scikit-learn's handwritten digits in some seconds.
+A small model learns scikit-learn's handwritten digits.
 Everything below works in the same way for `keras_vit.ViTB16(weights="augreg-imagenet21k")`.
 """
 
@@ -73,7 +73,7 @@ print(maps.blocks.shape, "block, image, head, token, token")
 print(float(abs(maps.blocks.sum(axis=-1) - 1).max()) < 1e-5)
 
 """
-What the class token reads in the last block, by each head:
+What the class token reads of the first image in the last block, by each head:
 """
 
 heads = maps.over_patches(maps.blocks[-1, 0, :, 0])
@@ -89,6 +89,7 @@ show(plots.draw_overlays(photos, maps.rollout()))
 ## Relevance
 
 Relevance weights attention by the gradient of a class, so it answers for that class.
+Unless you name one, that is the class the model answers.
 """
 
 show(plots.draw_overlays(photos, keras_vit.class_relevance(model, images)))
@@ -106,7 +107,8 @@ show(plots.draw_attention_distance(distances))
 """
 ## Features
 
-`features` gives the patch tokens of any blocks as a grid. Their first three principal components make colours.
+`features` gives the patch tokens of any blocks as a grid. The first three principal components of
+the last block's tokens are drawn as colours.
 """
 
 tokens = keras_vit.features(model, images, blocks=(1, 4))
@@ -117,7 +119,8 @@ show(plots.draw_colours(photos, analysis.pca_to_rgb(tokens[4])))
 ## Positions
 
 The cosine similarity of each position to all others.
-Rows and columns appear although the model was told nothing of them.
+In this small model the positions at the left edge are alike, and little else shows.
+The paper's models have rows and columns there (arXiv:2010.11929, figure 7).
 """
 
 similarity = analysis.position_similarity(model)
@@ -127,5 +130,6 @@ show(plots.draw_position_similarity(similarity))
 """
 ## A page for everybody
 
-`look` writes all of this as one page that opens from the file system: `keras-vit look run photo.jpg --out seen`.
+`look` writes attention, similarity, colours, rollout and relevance as one page that opens from the file system.
+Pictures of positions and of attention distance lie beside it: `keras-vit look run photo.jpg --out seen`.
 """
