@@ -124,11 +124,32 @@ def test_commit_is_of_the_repository_that_holds_the_package_alone(tmp_path):
     assert commit(inside / "benchmarking") == ""
 
 
+def script(name):
+    specification = importlib.util.spec_from_file_location(name, ROOT / "benchmarks" / f"{name}.py")
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    return module
+
+
+def test_growth_of_the_page_is_that_of_the_results(tmp_path):
+    pytest.importorskip("matplotlib")
+    growth, page = script("growth"), (ROOT / "docs" / "speed.md").read_text()
+    rows = newest(read(ROOT / "benchmarks" / "results" / "growth"))
+    assert growth.with_table(page, rows) == page
+    (tmp_path / "page.md").write_text(f"{growth.BEGIN}\nold\n{growth.END}\n")
+    growth.main([*map(str, (ROOT / "benchmarks" / "results" / "growth", tmp_path / "page.md", tmp_path / "new.png"))])
+    line = next(line for line in (tmp_path / "page.md").read_text().splitlines() if line.startswith("| B/16 | 224 | 8"))
+    cells = line.strip("| ").split(" | ")
+    assert float(cells[3]) == pytest.approx(8 * 32.697, abs=0.1)  # GFLOP
+    assert float(cells[5]) == pytest.approx(float(cells[3]) / float(cells[4]), rel=0.01)
+    assert (tmp_path / "new.png").read_bytes().startswith(b"\x89PNG")
+    with pytest.raises(ValueError, match="once each"):
+        growth.with_table("no marks", rows)
+
+
 def test_plots_have_a_line_for_each_runner_and_one_of_flops(tmp_path):
     pytest.importorskip("matplotlib")
-    specification = importlib.util.spec_from_file_location("plots", ROOT / "benchmarks" / "plots.py")
-    plots = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(plots)
+    plots = script("plots")
     rows = [row(image_size=side, median_s=cost) for side, cost in ((224, 0.2), (384, 0.8))]
     rows += [row(model="S/16", median_s=0.07), row(batch=1, median_s=0.03), row(runner="timm", batch=1, median_s=0.04)]
     append(tmp_path, rows)
