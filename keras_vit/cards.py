@@ -34,8 +34,8 @@ class Measured:
     """What a model was found to do, and on what.
 
     Args:
-        data: name of the data set.
-        kind: of the data set, a word for the Hub.
+        data: name of the data set, text from outside.
+        kind: of the data set: `owner/name` on the Hub if it is there, else a word.
         split: `"test"` or `"validation"`.
         count: images.
         figures: `(metric of the Hub, its name for people, value)`.
@@ -60,7 +60,7 @@ class Card:
         classifies: whether there is a head; else the model gives features.
         license: of the weights, as the Hub names it.
         base_model: `owner/name` on the Hub of what the weights were trained from, if it is there.
-        data: names of the data sets that were trained on.
+        datasets: `owner/name` on the Hub of those that were trained on, if they are there.
         measured: the figures, if any are known.
     """
 
@@ -71,7 +71,7 @@ class Card:
     classifies: bool = True
     license: str = NO_LICENSE
     base_model: str | None = None
-    data: tuple[str, ...] = ()
+    datasets: tuple[str, ...] = ()
     measured: Measured | None = None
 
     def text(self) -> str:
@@ -81,11 +81,10 @@ class Card:
 
     def _metadata(self):
         task = "image-classification" if self.classifies else "image-feature-extraction"
-        names = [name for name in map(_id, self.data) if name]
         found: dict[str, Any] = {"license": self.license, "library_name": self.library, "pipeline_tag": task}
         found |= {"tags": ["keras_vit", self.kind]}
         found |= {"base_model": self.base_model} if self.base_model else {}
-        found |= {"datasets": names} if names else {}
+        found |= {"datasets": list(self.datasets)} if self.datasets else {}
         if self.measured is None:
             return found
         metrics = list(dict.fromkeys(metric for metric, _, _ in self.measured.figures))
@@ -95,7 +94,7 @@ class Card:
 def _index(title, task, measured):
     """The figures as the Hub's `model-index` has them."""
     metrics = [{"type": metric, "value": value, "name": name} for metric, name, value in measured.figures]
-    data = {"name": printable(measured.data), "type": _id(measured.data) or measured.kind, "split": measured.split}
+    data = {"name": printable(measured.data), "type": measured.kind, "split": measured.split}
     data |= {"args": {"images": measured.count}}
     results = {"task": {"type": task, "name": task.replace("-", " ").capitalize()}, "dataset": data, "metrics": metrics}
     return {"name": printable(title), "results": [results]}
@@ -223,11 +222,6 @@ def _is_as_written(path):
         return False
     length = len(_mark_of(""))
     return text[-length:] == _mark_of(text[:-length])
-
-
-def _id(name):
-    """A name as a word of an identifier of the Hub; empty if nothing of it is left."""
-    return re.sub(r"[^A-Za-z0-9._]+", "-", name).strip("-.")[:96]
 
 
 def _yaml(found, indent=""):

@@ -1,9 +1,11 @@
 """Checks of arguments, each with the message that a user reads: the rule, what was received, the nearest choice."""
 
+import argparse
 import difflib
 import importlib
 import math
 import operator
+import re
 from collections.abc import Hashable, Mapping
 
 STRATEGIES = ("auto", "one", "mirrored", "tpu")  # for the devices of one machine
@@ -34,6 +36,25 @@ def check_int(name, value, least) -> int:
 def check_positive_int(name, value) -> int:
     """`value` as an int; raises unless it is an integer (but no bool) above zero."""
     return check_int(name, value, least=1)
+
+
+def parse_sides(text: str, others: str = "") -> int | tuple[int, int]:
+    """An image size of a command line: a side as `224`, or `224x320`, which is (H, W); raises for anything else.
+
+    Args:
+        text: as it was written.
+        others: what a size may be besides, for the error.
+    """
+    found = re.fullmatch(r"(\d+)(?:x(\d+))?", text, re.ASCII)
+    if found is None:
+        raise argparse.ArgumentTypeError(f"a size is as 224 or 224x320 (height, width){others}, not {text!r}")
+    return int(found[1]) if found[2] is None else (int(found[1]), int(found[2]))
+
+
+def check_flag(name, value) -> None:
+    """Raises unless `value` is True or False; a word such as "no" would count as true."""
+    if not isinstance(value, bool):
+        raise TypeError(f"`{name}` must be True or False.\nReceived: {name}={value!r}.")
 
 
 def check_choice(name, value, choices, other_words: Mapping[str, str] | None = None):

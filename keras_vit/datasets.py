@@ -63,6 +63,13 @@ OFFICIAL_DATASETS = {
     "oxford_flowers102": _percent("oxford_flowers102", 102, 90, _BIG_VISION),
 }
 
+# Names on the Hugging Face Hub, of those sets that are there in their own name: what a model card may link.
+HUB_DATASETS = {
+    "cifar10": "uoft-cs/cifar10",
+    "cifar100": "uoft-cs/cifar100",
+    "imagenet2012": "ILSVRC/imagenet-1k",
+}
+
 
 def _task(group, name, classes, dev, test="test", **fields):
     """800 images to train and 200 to choose by; `dev` is the split those 200 start."""

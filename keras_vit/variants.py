@@ -6,7 +6,15 @@ and arXiv:2106.04560 (g, G), spelled as in the papers. Nothing here imports Kera
 
 import dataclasses
 
-from keras_vit.checks import check_choice, check_int, check_number, check_positive_int, check_rate, did_you_mean
+from keras_vit.checks import (
+    check_choice,
+    check_flag,
+    check_int,
+    check_number,
+    check_positive_int,
+    check_rate,
+    did_you_mean,
+)
 
 POOLINGS = ("token", "gap", "map", "none")
 ACTIVATIONS = ("gelu_tanh", "gelu")
@@ -132,8 +140,7 @@ class ViTConfig:
         self._check_axial()
         self._check_merging()
         self._check_distilled()
-        if not isinstance(self.rematerialize, bool):
-            raise TypeError(f"`rematerialize` must be True or False.\nReceived: rematerialize={self.rematerialize!r}.")
+        check_flag("rematerialize", self.rematerialize)
         check_number("layer_norm_epsilon", self.layer_norm_epsilon)
         if not 0 < self.layer_norm_epsilon < 1:
             raise ValueError(
@@ -209,8 +216,7 @@ class ViTConfig:
             )
 
     def _check_distilled(self):
-        if not isinstance(self.distilled, bool):
-            raise TypeError(f"`distilled` must be True or False.\nReceived: distilled={self.distilled!r}.")
+        check_flag("distilled", self.distilled)
         if not self.distilled:
             return
         if self.pooling not in ("token", "none") or self.class_token is False or self.representation_size is not None:

@@ -68,7 +68,9 @@ class _HubHandler(Handler):
     def do_GET(self):
         if not self.path.startswith("/api/models/"):
             return super().do_GET()
-        return self._answer({"id": self.path.split("/", 4)[3], "sha": self.server.commit, "siblings": []})
+        name = "/".join(self.path.split("/")[3:5])
+        facts = {"id": name, "sha": self.server.commit, "siblings": []}
+        return self._answer(facts | {"private": self.server.repositories.get(name) == "private"})
 
     def do_PUT(self):
         """Takes an object of LFS, if it is the one that it is named after."""

@@ -134,7 +134,7 @@ def test_overwrite_replaces(run, fake, trained, tmp_path):
     [
         (("--format", "coreml"), "argument --format: invalid choice: 'coreml'"),
         (("--precision", "fp16"), "argument --precision: invalid choice"),
-        (("--image-size", "20x28x3"), "a size is as 224, 224x320 .height, width. or any, not '20x28x3'"),
+        (("--image-size", "20x28x3"), "a size is as 224 or 224x320 .height, width., or any, not '20x28x3'"),
         (("--image-size", "-5"), "--image-size"),
         (("--top", "many"), "argument --top: invalid int value"),
         (("--form", "onnx"), "unrecognized arguments"),

@@ -73,7 +73,7 @@ def test_unknown_recipe_is_one_line(run):
 
 def test_every_option_of_a_run_is_a_flag_with_the_same_default(monkeypatch):
     """What is given, and nothing else, differs from the record's defaults when it comes to `finetune`."""
-    given, values = {}, {"int": "3", "float": "0.5"}
+    given, values = {}, {"int": "3", "float": "0.5", "parse_sides": "64x96"}
     words = {
         "model": "B/16",
         "recipe": "digits",
@@ -172,6 +172,7 @@ def test_signal_to_this_process_is_one_line_and_keeps_the_last_model(run, tmp_pa
             ("--trainable", "head", "--layer-decay", ".75"),
             "`--layer-decay` needs .*--trainable 'head', --layer-decay 0.75",
         ),
+        (("--image-size", "384x500", "--model", "B/16"), "must be .* --image-size .384, 500., .* Nearest: .384, 496."),
         (("--image-size", "225", "--model", "B/16"), "`--image-size` must be .* --image-size 225, .* Nearest: 224"),
         (("--recipe", "foo"), "`--recipe` must be .*'foo'. Some of them: 'paper-"),
         (("--data", str(ROOT / "setup.cfg")), "a folder of class folders.*setup.cfg.*, a file"),
@@ -185,6 +186,12 @@ def test_wrong_request_is_one_line_and_leaves_no_folder(run, tmp_path, options, 
     assert code == 1
     assert_one_line(error, words)
     assert not (tmp_path / "run").exists()
+
+
+def test_size_of_another_spelling_is_wrong_usage(tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["finetune", "--image-size", "384y", "--out", str(tmp_path / "run")])
+    assert "a size is as 224 or 224x320 (height, width), not '384y'" in capsys.readouterr().err
 
 
 def test_earlier_run_is_left_alone(run, trained):
@@ -213,8 +220,19 @@ def test_evaluate_finds_what_the_run_found(run, trained):
     assert told["accuracy"] == expected["test_accuracy"]
     assert told["count"] == expected["test_images"] == 3
     _, lines, _ = run("evaluate", trained[0] / "best.keras", "--data", trained[1], "--split", "train")
-    assert re.match(r"train accuracy \d\.\d{4} on 24 images of set", lines[1])
+    assert lines[1] == (
+        "set has no splits, so it was divided by seed 0: 24 of 30 images are in train; "
+        "--split train+validation+test measures all"
+    )
+    assert re.match(r"train accuracy \d\.\d{4} on 24 images of set", lines[2])
     assert [line.split()[:2] for line in lines[-3:]] == [["disc", "8"], ["stripes", "8"], ["tiles", "8"]]
+
+
+def test_evaluate_of_all_photos_or_of_the_runs_own_split_says_nothing_of_a_division(run, trained):
+    code, lines, _ = run("evaluate", trained[0], "--data", trained[1], "--split", "train+validation+test")
+    assert code == 0
+    assert re.match(r"train\+validation\+test accuracy \d\.\d{4} on 30 images of set", lines[1])
+    assert re.match(r"test accuracy \d\.\d{4} on 3 images of set", run("evaluate", trained[0])[1][1])
 
 
 def test_evaluate_divides_the_images_as_the_run_did(run, trained, tmp_path, monkeypatch):

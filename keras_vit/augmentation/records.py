@@ -8,7 +8,7 @@ import dataclasses
 import math
 import types
 
-from keras_vit.checks import check_choice, check_int, check_number
+from keras_vit.checks import check_choice, check_flag, check_int, check_number
 
 CROPS = ("inception", "resize_crop", "resmall_crop", "none")
 MOST_MAGNITUDE = 30  # RandAugment (arXiv:1909.13719) searches 0..30
@@ -53,8 +53,7 @@ class Augmentation:
 
     def __post_init__(self):
         check_choice("crop", self.crop, CROPS)
-        if not isinstance(self.flip, bool):
-            raise TypeError(f"`flip` must be True or False.\nReceived: flip={self.flip!r}.")
+        check_flag("flip", self.flip)
         for field, length in (("crop_area", 2), ("affine", 3)):
             object.__setattr__(self, field, _numbers(field, getattr(self, field), length))
         if not 0 < self.crop_area[0] <= self.crop_area[1] <= 1:

@@ -55,6 +55,8 @@ def evaluate(arguments):
         in_engine = {} if arguments.engine is None else {"engine": model.engine}
         yield printable_json({"split": arguments.split, **in_engine, **result.summary()})
         return
+    if arguments.data:
+        yield from _division_lines(source, arguments.split)
     yield from _probe_lines(result, source) if arguments.probe else _evaluation_lines(result, source, arguments.split)
     if arguments.page is not None:
         yield f"open {printable(page)}"
@@ -119,6 +121,19 @@ def _data_of(run):
     if run.data is None:
         raise ValueError("`--data` must say which images, since the model has no run that knows them.")
     return run.data
+
+
+def _division_lines(source, split):
+    """Tells who brings photos to be measured that not all of them are."""
+    from keras_vit.data.source import check_split
+
+    seed, names = source.facts.get("divided_by_seed"), check_split(split)
+    if seed is not None and len(names) < len(source.splits):
+        counts = f"{sum(source.sizes[name] for name in names):,} of {sum(source.sizes.values()):,} images"
+        yield (
+            f"{printable(source.name)} has no splits, so it was divided by seed {seed}: {counts} are in {split}; "
+            f"--split {'+'.join(source.splits)} measures all"
+        )
 
 
 def _evaluation_lines(result, source, split):

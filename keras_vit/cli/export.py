@@ -1,16 +1,16 @@
 """`keras-vit export`: a model as a file for a server or a phone, and how far it is from the model."""
 
-import argparse
 import json
-import re
 from pathlib import Path
 
+from keras_vit.checks import parse_sides
 from keras_vit.cli.models import check_model, model_of, names_of
 from keras_vit.cli.printing import path
 from keras_vit.cli.startup import loading, quiet_start
 from keras_vit.escaping import printable
 from keras_vit.exporting.formats import ACTIVATIONS, FORMATS, MAX_BATCH, MAX_BYTES, MAX_PIXELS, OPSET, PRECISIONS
 from keras_vit.files import FileKindError, read_regular
+from keras_vit.runs.options import as_sides
 
 _MOST_BYTES = 1 << 26  # of names of classes; those of ImageNet-21k take 1 MB
 SAME_NAME = (  # of options
@@ -108,10 +108,4 @@ def _lines(file: Path):
 
 
 def _image_size(text):
-    if text == "any":
-        return text
-    sides = re.fullmatch(r"(\d+)(?:x(\d+))?", text)
-    if sides is None:
-        raise argparse.ArgumentTypeError(f"a size is as 224, 224x320 (height, width) or any, not {text!r}")
-    height = int(sides[1])
-    return height, int(sides[2] or height)
+    return text if text == "any" else as_sides(parse_sides(text, ", or any"))

@@ -3,6 +3,7 @@
 Classes are sorted by the names of their folders, as in the official code for custom data.
 """
 
+import os
 import warnings
 from collections import Counter
 from pathlib import Path
@@ -83,7 +84,12 @@ def source_of_files(path, kind, classes, files, labels, splits, seed, on_bad_ima
         "files_in_two_splits": shared,
         "divided_by_seed": seed if splits is None else None,
     }
-    return Source(path.name, kind, tuple(classes), _file_splits(images, labels, members), bad, facts)
+    return Source(_name(path), kind, tuple(classes), _file_splits(images, labels, members), bad, facts)
+
+
+def _name(path):
+    """That of the folder or file, also of the folder in which this process works."""
+    return Path(os.path.abspath(path)).name or str(path)
 
 
 def _file_splits(images, labels, members):

@@ -10,7 +10,7 @@ from pathlib import Path
 import keras
 
 from keras_vit.annotations import FilePath
-from keras_vit.checks import check_choice, check_positive_int
+from keras_vit.checks import check_choice, check_flag, check_positive_int
 from keras_vit.exporting.formats import ACTIVATIONS, FORMATS, MAX_BATCH, MAX_BYTES, MAX_PIXELS, OPSET, PRECISIONS
 from keras_vit.exporting.staging import check_absent
 
@@ -108,8 +108,7 @@ def _numbers(**given):
 
 def _check_choices(activation, jit_compile, format):
     check_choice("activation", activation, ACTIVATIONS)
-    if not isinstance(jit_compile, bool):
-        raise TypeError(f"`jit_compile` must be True or False.\nReceived: jit_compile={jit_compile!r}.")
+    check_flag("jit_compile", jit_compile)
     if jit_compile and format != "saved_model":
         raise ValueError(
             "XLA compiles SavedModels; other runtimes compile on their own.\n"

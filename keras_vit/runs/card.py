@@ -20,6 +20,7 @@ from keras_vit.cards import (
     table,
     wilson_interval,
 )
+from keras_vit.datasets import HUB_DATASETS
 from keras_vit.escaping import markdown_text
 from keras_vit.model.image_model import ImageModel
 from keras_vit.preprocessing import Preprocessing
@@ -97,7 +98,7 @@ def run_card(configuration: dict, result: dict) -> Card:
         sections=tuple(sections),
         kind="resnet" if _is_resnet(configuration) else "vision-transformer",
         base_model=origin.get("repository"),
-        data=(data["name"],),
+        datasets=_on_hub(data),
         measured=_measured(data, result),
     )
 
@@ -132,7 +133,14 @@ def _measured(data, result):
         figures.append(("top_5_accuracy", "Top-5 accuracy", result["top5_accuracy"]))
     figures += [("loss", "Cross-entropy in nats", result["test_loss"])]
     figures += [("expected_calibration_error", "Calibration error, 15 bins", result["calibration_error"])]
-    return Measured(data["name"], data["kind"], result["split"], result["test_images"], tuple(figures))
+    kind = next(iter(_on_hub(data)), data["kind"])
+    return Measured(data["name"], kind, result["split"], result["test_images"], tuple(figures))
+
+
+def _on_hub(data):
+    """Names on the Hub of the set; nothing for local files, whatever their folder is called."""
+    name = data.get("tensorflow_datasets", "").partition("/")[0]
+    return (HUB_DATASETS[name],) if name in HUB_DATASETS else ()
 
 
 def _results(data, result):

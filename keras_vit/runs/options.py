@@ -23,6 +23,7 @@ from keras_vit.checks import (
     check_share,
     check_strategy_name,
     did_you_mean,
+    parse_sides,
 )
 from keras_vit.recipes import Recipe, find_recipe
 from keras_vit.recipes.growth import check_start
@@ -121,12 +122,15 @@ class FinetuneOptions:
         None, "the highest one; by default the recipe's, in proportion to the batch", type=float, metavar="RATE"
     )
     image_size: int | tuple[int, int] | None = _option(
-        None, "side in pixels; by default the recipe's or the model's", type=int, metavar="SIZE"
+        None,
+        "as 224 or 224x320 (height, width); by default the recipe's or the model's",
+        type=parse_sides,
+        metavar="SIZE",
     )
     start_image_size: int | tuple[int, int] | None = _option(
         None,
-        "side of the first epochs' images, which grow to the size above; by default all the same",
-        type=int,
+        "of the first epochs' images, which grow to the size above; by default all the same",
+        type=parse_sides,
         metavar="SIZE",
     )
     patch_dropout_rate: float | None = _option(

@@ -1,12 +1,13 @@
 """A trained model to the Hugging Face Hub: its weights where `hf:` names find them, class names and its card beside."""
 
+import os
 import re
 import tempfile
 from pathlib import Path
 
 from keras_vit.annotations import FilePath
 from keras_vit.cards import CARD, NOT_CHOSEN, PREPROCESSING, USE, read_card, with_field, with_section
-from keras_vit.checks import check_choice
+from keras_vit.checks import check_choice, check_flag
 from keras_vit.escaping import printable
 from keras_vit.runs.finetune import Result
 from keras_vit.runs.finished import load_model, read_facts
@@ -41,7 +42,7 @@ def push_to_hub(
         repository: `"owner/name"`, which is made if it is not there.
         license: of the weights, as the Hub names it, such as `"apache-2.0"`; by default as the card says.
         dialect: of a run, `"timm"`, the default, or `"huggingface"`: which software opens the repository.
-        private: whether a new repository is seen by its owner alone.
+        private: whether the repository is to be seen by its owner alone. A new one is made so.
         message: of the commit.
 
     Returns:
@@ -49,7 +50,8 @@ def push_to_hub(
 
     Raises:
         TypeError: for a value of the wrong type.
-        ValueError: for a folder that is neither or has no card, or a name or licence that cannot be.
+        ValueError: for a folder that is neither or has no card, a name or licence that cannot be, or with `private`
+            a repository that is there and public.
         CheckpointError: if the layout has no place for a weight, or a file is not valid; nothing is sent then.
         UploadError: (an `OSError`) if the Hub does not take the files.
         OfflineError: without a network, or if it may not be used.
@@ -60,7 +62,8 @@ def push_to_hub(
     """
     check_repository(repository)
     _check_license(license)
-    place = Path(folder.out if isinstance(folder, Result) else folder)
+    check_flag("private", private)
+    place = _place(folder)
     with tempfile.TemporaryDirectory() as temporary:
         weights = _weights_of(place, Path(temporary) / "weights", dialect)
         checkpoint = check_file(weights / SAFETENSORS_NAME)  # as `hf:` will when it is loaded
@@ -69,6 +72,14 @@ def push_to_hub(
         files = present(weights) | {CARD: card}
         commit = upload(files, repository, private=private, message=message)
     return f"hf:{repository}@{commit}"
+
+
+def _place(folder):
+    if isinstance(folder, Result):
+        return folder.out
+    if not isinstance(folder, (str, os.PathLike)):
+        raise TypeError(f"`folder` must be a path or the `Result` of a run.\nReceived: folder={folder!r}.")
+    return Path(folder)
 
 
 def _weights_of(place, temporary, dialect):

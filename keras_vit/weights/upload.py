@@ -20,6 +20,10 @@ from keras_vit.weights.fetch.library import library_faults
 from keras_vit.weights.fetch.remote import OfflineError
 from keras_vit.weights.sidecar.processors import DIFFERENCES_FILE
 
+_PUBLIC = (
+    "`private` must be left out for a repository that all can see; nothing was sent.\nReceived: private=True and {}, "
+    "which is public. Make it private in its settings on the Hub, or choose another name."
+)
 FILES = (SAFETENSORS_NAME, *BESIDE, DIFFERENCES_FILE, CARD)  # all that a repository of ours has
 
 
@@ -34,13 +38,14 @@ def upload(files: Mapping[str, Path], repository: str, *, private: bool, message
         files: by name, of `FILES`. Those of `FILES` that are not given are removed there, as they would be of other
             weights; all else in the repository stays.
         repository: `"owner/name"`.
-        private: whether a new repository is seen by its owner alone.
+        private: whether it is to be seen by its owner alone: made so if it is new, and refused if all can see it.
         message: of the commit.
 
     Returns:
         The commit.
 
     Raises:
+        ValueError: with `private` for a repository that is there and public.
         OfflineError: without a network, or if it may not be used.
         UploadError: if the Hub does not take the files.
         ImportError: without the extra `hub`.
@@ -53,6 +58,10 @@ def upload(files: Mapping[str, Path], repository: str, *, private: bool, message
     with library_faults(lambda words, offline: _fault(repository, words, offline)), _bars_on_terminals():
         api = huggingface_hub.HfApi()
         api.create_repo(repository, private=private, exist_ok=True)
+        is_public = private and not api.repo_info(repository).private
+    if is_public:
+        raise ValueError(_PUBLIC.format(repository))
+    with library_faults(lambda words, offline: _fault(repository, words, offline)), _bars_on_terminals():
         stale = [name for name in FILES if name not in files and api.file_exists(repository, name)]
         operations = [huggingface_hub.CommitOperationAdd(name, str(path)) for name, path in files.items()]
         operations += [huggingface_hub.CommitOperationDelete(name) for name in stale]

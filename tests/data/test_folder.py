@@ -23,6 +23,11 @@ def test_class_folders_are_divided_without_loss_and_evenly(tmp_path):
         assert [labels.count(k) for k in range(3)] == [len(labels) // 3] * 3
 
 
+def test_folder_in_which_the_process_works_has_its_own_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(write_photos(tmp_path / "flowers", each=20))
+    assert [open_source(place).name for place in (".", "../flowers/", "ash/..")] == ["flowers"] * 3
+
+
 def test_division_depends_on_the_seed_alone(tmp_path):
     write_photos(tmp_path, each=20)
     first, again, other = (paths(open_source(tmp_path, seed=seed), "test") for seed in (0, 0, 1))

@@ -1,7 +1,6 @@
 """The model card of a run: figures are the run's, the Hub's own reader takes it, and no name from outside is markup."""
 
 import json
-import re
 
 import pytest
 from conftest import make_tiny, tiny_config
@@ -36,10 +35,31 @@ def test_card_of_a_run_has_the_metadata_of_the_hub(finished):
     data = ModelCard.load(finished.out / "README.md").data
     found = data.to_dict()
     assert (data.library_name, data.pipeline_tag, data.license) == ("keras", "image-classification", "unknown")
-    assert data.datasets == ["shapes"]
+    assert "datasets" not in found
+    assert {each.dataset_type for each in data.eval_results} == {"folder"}
     assert data.metrics == ["accuracy", "loss", "expected_calibration_error"]
     assert "base_model" not in found  # it began with random weights
     assert ModelCard(str(ModelCard.load(finished.out / "README.md"))).data.to_dict() == found
+
+
+@pytest.mark.parametrize("name", ["imagenet-1k", "cifar10", "labels.csv", "uoft-cs/cifar10"])
+def test_local_data_are_not_called_a_set_of_the_hub(finished, name):
+    config, result = facts_of(finished)
+    config["data"]["name"] = name
+    data = ModelCard(run_card(config, result).text()).data
+    assert data.datasets is None
+    assert {(each.dataset_name, each.dataset_type) for each in data.eval_results} == {(name, "folder")}
+
+
+@pytest.mark.parametrize(
+    ("full_name", "on_hub"), [("cifar10/3.0.2", "uoft-cs/cifar10"), ("cifar10_1/v4/1.1.0", None), ("mine/1.0.0", None)]
+)
+def test_a_set_that_is_on_the_hub_is_linked(finished, full_name, on_hub):
+    config, result = facts_of(finished)
+    config["data"] |= {"name": "vtab/any", "kind": "tensorflow_datasets", "tensorflow_datasets": full_name}
+    data = ModelCard(run_card(config, result).text()).data
+    assert data.datasets == ([on_hub] if on_hub else None)
+    assert {each.dataset_type for each in data.eval_results} == {on_hub or "tensorflow_datasets"}
 
 
 def test_figures_are_those_of_the_run_with_split_and_count(finished):
@@ -151,7 +171,6 @@ def test_hostile_names_are_shown_and_do_nothing(finished):
     result["per_class"][0]["name"] = EVIL
     card = ModelCard(run_card(config, result).text())
     assert card.data.library_name == "keras"
-    assert re.fullmatch(r"[\w.-]+", card.data.datasets[0], re.ASCII)
     assert all(line.isprintable() for line in card.content.split("\n"))
     tokens = MarkdownIt("commonmark").enable("table").parse(card.text)
     texts = ["".join(child.content for child in token.children) for token in tokens if token.type == "inline"]

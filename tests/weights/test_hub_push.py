@@ -134,8 +134,31 @@ def test_command_prints_the_name_that_loads_it(hub, finished, capsys):
     assert cli.main(["push", str(finished.out), "me/mine", "--license", "mit", "--private"]) == 0
     assert capsys.readouterr().out.splitlines() == [f"loading {finished.out} ...", f"hf:me/mine@{hub.commit}"]
     assert (hub.repositories, ModelCard(pushed_card(hub)).data.license) == ({"me/mine": "private"}, "mit")
+    assert cli.main(["push", str(finished.out), "me/mine", "--private"]) == 0  # private as it is
+    capsys.readouterr()
     assert cli.main(["push", str(finished.out), "mine"]) == 1
     assert "must be `owner/name` as the Hub has them" in capsys.readouterr().err
+
+
+def test_private_weights_are_not_sent_to_a_public_repository(hub, finished):
+    push_to_hub(finished, "me/mine", license="mit")
+    before = dict(hub.contents)
+    with pytest.raises(ValueError, match=r"that all can see; nothing was sent\.\nReceived: private=True and me/mine"):
+        push_to_hub(finished, "me/mine", license="apache-2.0", private=True)
+    assert (hub.contents, hub.repositories) == (before, {"me/mine": "public"})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said", "message"),
+    [
+        ((None, "me/mine"), {}, "must be a path or the `Result`"),
+        (("run", "me/mine"), {"private": "no"}, "must be True or False"),
+    ],
+)
+def test_values_of_the_wrong_type_are_told(hub, arguments, said, message):
+    with pytest.raises(TypeError, match=message):
+        push_to_hub(*arguments, **said)
+    assert hub.asked == []
 
 
 # A folder of weights
