@@ -26,6 +26,8 @@ HERE = Path(__file__).parent
 REFERENCE = HERE / "reference"  # written anew by each build
 MADE = {"weights": weights_pages.pages, "results": results_pages.pages}  # too; each gives `{name: Markdown}`
 
+NO_CONTENTS = "---\nhtml_theme.sidebar_secondary.remove: true\n---\n\n"  # beside a page, whose tables take their place
+
 project = "keras_vit"
 author = "The keras_vit authors"
 version = release = __version__
@@ -84,7 +86,7 @@ def write_pages(app):
         for file in (HERE / folder).iterdir():
             file.unlink()
         for name, text in pages().items():
-            (HERE / folder / f"{name}.md").write_text(text)
+            (HERE / folder / f"{name}.md").write_text(NO_CONTENTS + text)
 
 
 def _entry(name):

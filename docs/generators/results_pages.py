@@ -131,7 +131,7 @@ def measured(rows: list[dict[str, str]]) -> str:
     if shared:
         parts.append(table(("for all rows", "value"), [(key, _cell(value)) for key, value in shared.items()]))
     if rows and columns:
-        parts.append(table(columns, [[_cell(row[column]) for column in columns] for row in rows]))
+        parts.append("{.figures}\n" + table(columns, [[_cell(row[column]) for column in columns] for row in rows]))
     return "\n\n".join(parts)
 
 
