@@ -5,6 +5,7 @@ import difflib
 import importlib
 import math
 import operator
+import os
 import re
 from collections.abc import Hashable, Mapping
 
@@ -31,6 +32,23 @@ def check_int(name, value, least) -> int:
     if number < least:
         raise ValueError(f"`{name}` must be at least {least}.\nReceived: {name}={number}.")
     return number
+
+
+def cores() -> list[int]:
+    """Numbers of the processor's cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return sorted(os.sched_getaffinity(0))
+    return list(range(os.cpu_count() or 1))
+
+
+def check_threads(threads) -> int:
+    """`threads` as an int; raises for more than there are cores, which only wait for each other."""
+    threads = check_positive_int("threads", threads)
+    if threads > len(cores()):
+        raise ValueError(
+            f"`threads` must not be more than the cores that there are, {len(cores())}.\nReceived: threads={threads}."
+        )
+    return threads
 
 
 def check_positive_int(name, value) -> int:

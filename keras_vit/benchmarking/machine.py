@@ -5,7 +5,7 @@ import platform
 import subprocess
 from pathlib import Path
 
-from keras_vit.benchmarking.request import cores
+from keras_vit.checks import cores
 
 _CPU_FACTS = Path("/proc/cpuinfo")
 _FLAGS = {"avx512_bf16": "avx512_bf16", "amx": "amx_bf16"}  # field, and the flag of Linux

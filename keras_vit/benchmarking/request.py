@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from keras_vit.checks import check_choice, check_int, check_positive_int, did_you_mean
+from keras_vit.checks import check_choice, check_int, check_positive_int, check_threads, did_you_mean
 from keras_vit.exporting.formats import ENGINES
 from keras_vit.variants import ACTIVATIONS, VARIANTS, check_image_size
 
@@ -154,7 +154,7 @@ class Benchmark:
                 check_choice(name, word, tuple(choices))
         for name, least in (("rounds", 1), ("warmup", 1), ("matrix_peak", 0), ("threads", 1)):
             check_int(name, getattr(self, name), least)
-        _check_threads(self.threads)
+        check_threads(self.threads)
         if "train" in self.tasks and "int8" in self.precisions:
             raise ValueError(
                 f"a training is in float32 or bfloat16.\nReceived: tasks={','.join(self.tasks)!r}, "
@@ -210,20 +210,6 @@ class Benchmark:
             return sys.executable
         variable = {"peers_python": PEERS_PYTHON, "hub_python": HUB_PYTHON}[field]
         return getattr(self, field) or os.environ.get(variable) or sys.executable
-
-
-def cores() -> list[int]:
-    """Numbers of the processor's cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return sorted(os.sched_getaffinity(0))
-    return list(range(os.cpu_count() or 1))
-
-
-def _check_threads(threads):
-    if threads > len(cores()):
-        raise ValueError(
-            f"`threads` must not be more than the cores that there are, {len(cores())}.\nReceived: threads={threads}."
-        )
 
 
 def _check_model(name, image_sizes):

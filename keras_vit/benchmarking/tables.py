@@ -1,5 +1,10 @@
-"""Results as tables in Markdown: of each measurement the newest row, one table a task and machine."""
+"""Results as tables in Markdown: of each measurement the newest row, one table a task and machine.
 
+A case, as a batch in a precision, may have been timed more than once, each time with other runners. Rows of one run
+have one letter, and a ratio is over the fastest peer of its own run.
+"""
+
+import string
 from collections.abc import Iterable, Sequence
 
 KEY = (
@@ -8,8 +13,9 @@ KEY = (
 )
 BEGIN, END = "<!-- table: begin -->", "<!-- table: end -->"
 _TABLE = ("task", "machine", "accelerator", "cores", "threads", "activation", "backend")  # what a table is of
+_CASE = ("model", "image_size", "batch", "precision")
 _HEAD = (
-    *("model", "pixels", "batch", "precision", "runner", "ms", "images/s", "spread", "over the fastest peer"),
+    *("model", "pixels", "batch", "precision", "run", "runner", "ms", "images/s", "spread", "over the fastest peer"),
     *("over the same runtime", "GiB"),
 )
 
@@ -55,16 +61,28 @@ def _title(row):
 
 
 def _table(rows: Sequence[dict]):
-    lines = [_HEAD, ["---"] * len(_HEAD), *map(_cells, rows)]
+    cases: dict[tuple, list[dict]] = {}
+    for row in rows:
+        cases.setdefault(tuple(row[name] for name in _CASE), []).append(row)
+    lines = [_HEAD, ["---"] * len(_HEAD), *(_cells(row, run) for each in cases.values() for row, run in _runs(each))]
     return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
 
 
-def _cells(row):
+def _runs(rows):
+    """Rows of a case with the letters of their runs, the newest of which is `a`."""
+    dates = sorted({row["date"] for row in rows}, reverse=True)
+    letters = dict(zip(dates, string.ascii_lowercase, strict=False))
+    found = [(row, letters.get(row["date"], "-")) for row in rows]
+    return sorted(found, key=lambda each: each[0]["date"], reverse=True)
+
+
+def _cells(row, run):
     engine = row["engine"]
     runner = f"{row['runner']} ({engine})" if engine and not row["runner"].endswith(engine) else row["runner"]
     memory = row["device_memory"] or row["peak_memory"]
     return (
-        *(row[name] for name in ("model", "image_size", "batch", "precision")),
+        *(row[name] for name in _CASE),
+        run,
         runner,
         f"{row['median_s'] * 1e3:.4g}",
         _number(row["images_per_s"], ".4g"),

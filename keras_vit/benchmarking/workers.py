@@ -9,7 +9,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from keras_vit.benchmarking.request import CLASSES, OWN_FILE, PEERS, Benchmark, Case, cores
+from keras_vit.benchmarking.request import CLASSES, OWN_FILE, PEERS, Benchmark, Case
+from keras_vit.checks import cores
 from keras_vit.variants import VARIANTS
 
 PAUSE = 0.05  # seconds, for the threads of the step before to fall asleep: torch's wait for each other by spinning

@@ -78,6 +78,8 @@ def benchmark(arguments):
     from keras_vit.benchmarking.results import append, check_headers, write_json
 
     asked = _asked(arguments)
+    if arguments.json_file is not None and arguments.json_file.is_dir():
+        raise IsADirectoryError(f"`--json` must be a file.\nReceived: the folder {arguments.json_file}.")
     if arguments.json_file is not None and not arguments.json_file.parent.is_dir():
         raise FileNotFoundError(f"the rows must go to a folder that is there.\nReceived: {arguments.json_file}.")
     if arguments.results is not None:

@@ -150,7 +150,7 @@ def _export_version(writer, task, path, format, original, photos):
 
 def _proven(writer, task, place, path, format, original, photos, size):
     """The report of what was written at `place`, if it is the model."""
-    opening = writer.opening(path.name) if hasattr(writer, "opening") else None
+    opening = writer.opening(str(path)) if hasattr(writer, "opening") else None
     folded = str(folds_of(task)) if task.precision in getattr(writer, "FOLDED", ()) else None
     report = ExportReport(path, format, task.precision, size, opening=opening, folded=folded)
     if photos is None:

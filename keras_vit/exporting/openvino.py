@@ -85,7 +85,7 @@ def opening(name) -> str:
     """The line of Python that opens a file in the precision that it was compared in.
 
     Args:
-        name: of the file.
+        name: of the file, with its folder.
     """
     return f'openvino.compile_model({json.dumps(name, ensure_ascii=False)}, "CPU", {{"{_OPTION}": "{_FLOAT32}"}})'
 

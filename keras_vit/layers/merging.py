@@ -139,16 +139,17 @@ def merged(tokens: Tensor, sizes: Tensor, keys: Tensor, count: int, num_prefix_t
     # By `top_k` of floats, since Keras sorts and finds the greatest by operations that ONNX has not.
     best, target = (each[..., 0] for each in ops.top_k(alike, 1))  # (B, leaving)
     order = ops.top_k(best, alike.shape[1])[1]  # the most alike first
-    leaving, alone = order[:, :count], order[:, count:]
-    alone = ops.cast(-ops.top_k(-ops.cast(alone, "float32"), alone.shape[1])[0], "int32")  # in their places' order
+    leaving = order[:, :count]
     target = ops.take_along_axis(target, leaving, axis=1)  # (B, count)
     sums = ops.concatenate([tokens * sizes, sizes], axis=-1)  # (B, T, D + 1)
     one, other = sums[:, first::2], sums[:, second::2]
     joins = ops.one_hot(target, alike.shape[-1], dtype=sums.dtype)  # (B, count, staying)
     other = other + ops.matmul(ops.transpose(joins, (0, 2, 1)), _rows(one, leaving))
-    patches = ops.concatenate([_rows(one, alone), other], axis=1)
-    means = patches[..., :-1] / patches[..., -1:]
-    together = [(tokens[:, :num_prefix_tokens], means), (sizes[:, :num_prefix_tokens], patches[..., -1:])]
+    if count < alike.shape[1]:
+        alone = -ops.top_k(-ops.cast(order[:, count:], "float32"), alike.shape[1] - count)[0]  # in their places' order
+        other = ops.concatenate([_rows(one, ops.cast(alone, "int32")), other], axis=1)
+    means = other[..., :-1] / other[..., -1:]
+    together = [(tokens[:, :num_prefix_tokens], means), (sizes[:, :num_prefix_tokens], other[..., -1:])]
     return tuple(ops.concatenate(parts, axis=1) for parts in together)
 
 

@@ -80,6 +80,7 @@ def test_without_peers_nothing_is_compared_and_that_is_no_failure(run):
         (("--task", ","), "`--task` must name something to measure"),
         (("--peers-python", "no-such-program", "--against", "right-2"), "`--peers-python` must be an interpreter"),
         (("--json", "no/such/folder/out.json"), "a folder that is there"),
+        (("--json", "."), "`--json` must be a file"),
     ],
 )
 def test_what_cannot_be_is_said_in_one_line_before_anything_is_measured(run, arguments, said):

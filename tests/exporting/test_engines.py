@@ -1,6 +1,8 @@
 """`keras_vit.accelerate`: each engine answers as the model does, and refuses what the model would not take."""
 
 import concurrent.futures
+import copy
+import pickle
 import sys
 import tempfile
 
@@ -227,6 +229,7 @@ def any_engine(model):
         ({"engine": "tensorflow", "threads": 2}, r"once, for the whole process.*\nReceived: threads=2.*INTRAOP"),
         ({"engine": "xla", "threads": 2}, r"once, for the whole process"),
         ({"threads": 0}, "`threads` must be at least 1"),
+        ({"threads": 4097}, r"`threads` must not be more than the cores that there are, \d+"),
         ({"batch_size": 0}, "`batch_size` must be at least 1"),
     ],
 )
@@ -255,7 +258,8 @@ def test_another_backend_is_refused(model, monkeypatch):
         (images(20, 28, 3), ValueError, r"Received: shape \(20, 28, 3\) for 'vit', which takes \(None, 20, 28, 3\)"),
         (images(2, 28, 20, 3), ValueError, r"Received: shape \(2, 28, 20, 3\)"),
         (images(0, 20, 28, 3), ValueError, "at least one"),
-        (np.full((1, 20, 28, 3), np.nan, "float32"), ValueError, r"finite numbers.\nReceived: NaN or infinity"),
+        (np.full((1, 20, 28, 3), np.nan, "float32"), ValueError, r"finite numbers .*\nReceived: NaN or infinity"),
+        (np.full((1, 20, 28, 3), 1e300), ValueError, "finite numbers in float32"),
     ],
 )
 def test_images_that_are_none_are_refused(any_engine, x, error, words):
@@ -277,6 +281,23 @@ def test_images_that_are_none_are_refused(any_engine, x, error, words):
 def test_what_holds_no_images_is_refused(any_engine, x, error, words):
     with pytest.raises(error, match=words):
         any_engine.predict(x)
+
+
+def test_engine_is_of_one_process(any_engine):
+    for copied in (pickle.dumps, copy.deepcopy):
+        with pytest.raises(TypeError, match=r"cannot be copied or pickled.\nReceived: <Engine tensorflow"):
+            copied(any_engine)
+
+
+def test_onnxruntime_takes_the_cores_of_the_process(monkeypatch):
+    """It would take those of the machine, whose threads then wait for one another (openvino 2.1 times as slow beside
+    it, on one core of two)."""
+    from keras_vit.exporting.onnx import _cores_if_not_all
+
+    monkeypatch.setattr("os.cpu_count", lambda: 4)
+    for mine, expected in ((range(4), 0), ((1, 3), 2)):
+        monkeypatch.setattr("os.sched_getaffinity", lambda _, mine=mine: set(mine), raising=False)
+        assert _cores_if_not_all() == expected
 
 
 def test_engine_does_not_train(any_engine):

@@ -135,13 +135,14 @@ def test_tensors_are_let_go_when_nothing_reads_them(monkeypatch):
 
 
 def test_threads_are_set_for_a_call_and_put_back(monkeypatch):
-    engine = keras_vit.accelerate(make_tiny(num_layers=1), "torch", threads=3, images=PHOTOS)
-    told, before = [], torch.get_num_threads()
-    set_num_threads = torch.set_num_threads
+    engine = keras_vit.accelerate(make_tiny(num_layers=1), "torch", threads=1, images=PHOTOS)
+    told, before, set_num_threads = [], torch.get_num_threads() + 1, torch.set_num_threads
+    set_num_threads(before)
     monkeypatch.setattr(torch, "set_num_threads", lambda count: told.append(count) or set_num_threads(count))
     engine(images(1, 20, 28, 3))
-    assert told == [3, before]
+    assert told == [1, before]
     assert torch.get_num_threads() == before
+    set_num_threads(before - 1)
 
 
 def test_weights_are_the_engine_s_own():

@@ -110,6 +110,8 @@ def test_merging_model_is_saved_resized_and_exported(tmp_path):
     assert larger.get_layer("block_00").output[0].shape[1] == larger.get_layer("block_00").input.shape[1] - 3
     report = keras_vit.export(merging, tmp_path / "merging.onnx", "onnx")
     assert report.max_difference < 1e-5
+    half = keras_vit.merge_tokens(make_tiny(), 1000)  # whose blocks leave no patch of one part
+    assert keras_vit.export(half, tmp_path / "half.onnx", "onnx").max_difference < 1e-5
     with pytest.raises(CheckpointError, match="tokens are merged"):
         keras_vit.save_checkpoint(merging, tmp_path / "merging.npz")
 

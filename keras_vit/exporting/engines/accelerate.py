@@ -4,7 +4,7 @@ import functools
 import re
 from typing import NamedTuple
 
-from keras_vit.checks import check_choice, check_positive_int
+from keras_vit.checks import check_choice, check_positive_int, check_threads
 from keras_vit.exporting.engines.engine import Engine, EngineReport
 from keras_vit.exporting.engines.opening import ALL, check_possible, of_pixels, opened, writer_of
 from keras_vit.exporting.export import check_exportable, photos_for
@@ -59,7 +59,7 @@ def accelerate(
     """
     check_choice("engine", engine, ENGINES)
     check_choice("precision", precision, ENGINE_PRECISIONS)
-    threads = None if threads is None else check_positive_int("threads", threads)
+    threads = None if threads is None else check_threads(threads)
     batch_size = check_positive_int("batch_size", batch_size)
     check_backend()
     check_exportable(model)

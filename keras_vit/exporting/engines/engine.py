@@ -153,7 +153,8 @@ class Engine:
         Args:
             x: floats `(n, H, W, C)`; or a `tf.data.Dataset`, a `keras.utils.PyDataset` or a generator of batches, or
                 of tuples that begin with one.
-            batch_size: images of an array at once; the answers do not depend on it. Not for other kinds of `x`.
+            batch_size: images of an array at once, not for other kinds of `x`. Answers depend on it by rounding alone,
+                but in int8 of ONNX Runtime, which quantises all images of a call by one scale.
             verbose: as Keras' `predict` takes it; no progress is shown.
 
         Returns:
@@ -180,6 +181,12 @@ class Engine:
         images = _checked(images, self)
         with self._one_at_a_time:
             return self._run(images)
+
+    def __reduce__(self):
+        raise TypeError(
+            "an engine is of one process, so it cannot be copied or pickled.\n"
+            f"Received: {self!r}. Send the saved model, and call `keras_vit.accelerate` there."
+        )
 
     def __repr__(self) -> str:
         return f"<Engine {self.engine}, {self.precision}, of {self.name!r} {self.input_shape} to {self.output_shape}>"
@@ -227,6 +234,8 @@ def _checked(images, engine):
             "`preprocessing(images)` gives it."
         )
     check_input_shape(images.shape[1:], engine.config)
+    with np.errstate(over="ignore"):
+        images = np.ascontiguousarray(images, "float32")
     if not np.isfinite(images).all():
-        raise ValueError("images must be finite numbers.\nReceived: NaN or infinity among them.")
-    return np.ascontiguousarray(images, "float32")
+        raise ValueError("images must be finite numbers in float32.\nReceived: NaN or infinity among them.")
+    return images

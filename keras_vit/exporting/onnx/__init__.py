@@ -5,8 +5,9 @@ model; weights are put in afterwards, one by one, above 2 GB into a file beside.
 """
 
 import importlib
+import os
 
-from keras_vit.checks import install_hint
+from keras_vit.checks import cores, install_hint
 from keras_vit.exporting.folding import folded_task
 from keras_vit.exporting.onnx.check import check_file, check_graph, check_opset
 from keras_vit.exporting.onnx.convert import graph_of
@@ -68,7 +69,8 @@ def open_runtime(place, threads=None) -> Runtime:
 
     Args:
         place: path of a file that `write` wrote.
-        threads: that compute; by default as many as there are cores.
+        threads: that compute; by default the runtime's choice, or one for each core that this process may use if it
+            may not use all, which the runtime does not look at.
 
     Raises:
         ImportError: if ONNX Runtime is missing.
@@ -79,7 +81,8 @@ def open_runtime(place, threads=None) -> Runtime:
 
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3  # errors
-    options.intra_op_num_threads = threads or 0
+    options.intra_op_num_threads = threads or _cores_if_not_all()
+    options.add_session_config_entry("session.force_spinning_stop", "1")  # else they slow what comes after a call
     try:
         session = onnxruntime.InferenceSession(str(place), options, providers=["CPUExecutionProvider"])
     except Exception as error:  # of many classes, all below RuntimeError or Exception itself
@@ -91,6 +94,11 @@ def open_runtime(place, threads=None) -> Runtime:
         return dict(zip(names, session.run(names, {given: images}), strict=True))
 
     return Runtime(f"onnxruntime {onnxruntime.__version__}", run)
+
+
+def _cores_if_not_all():
+    mine = len(cores())
+    return mine if mine < (os.cpu_count() or 1) else 0
 
 
 def _required(*packages):
