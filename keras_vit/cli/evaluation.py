@@ -55,7 +55,7 @@ def evaluate(arguments):
         in_engine = {} if arguments.engine is None else {"engine": model.engine}
         yield printable_json({"split": arguments.split, **in_engine, **result.summary()})
         return
-    if arguments.data:
+    if arguments.data and arguments.probe is None:  # a probe divides its data by design
         yield from _division_lines(source, arguments.split)
     yield from _probe_lines(result, source) if arguments.probe else _evaluation_lines(result, source, arguments.split)
     if arguments.page is not None:
