@@ -2,6 +2,7 @@
 
 import dataclasses
 import inspect
+import reprlib
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -214,11 +215,13 @@ def _parts(x, batch_size):
 
 def _array(images):
     """Images as an array; of a list of images too."""
-    array = keras.ops.convert_to_numpy(images)
+    try:
+        array = keras.ops.convert_to_numpy(images)
+    except (TypeError, ValueError):  # arrays of different shapes, texts, objects
+        array = np.empty(())
     if array.ndim == 0:
-        raise TypeError(
-            f"`x` must be images, or batches of them.\nReceived: {images!r} of type {type(images).__name__}."
-        )
+        said = f"{reprlib.repr(images)} of type {type(images).__name__}"
+        raise TypeError(f"`x` must be images of one size, or batches of them.\nReceived: {said}.")
     return array
 
 
