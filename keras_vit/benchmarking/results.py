@@ -61,8 +61,8 @@ def _append(file, rows):
 
 
 def check_headers(folder: Path) -> None:
-    """Raises `ValueError` unless every CSV file of a folder has the fields of today."""
-    for file in sorted(folder.glob("*.csv")):
+    """Raises `ValueError` unless a folder's files of tasks, if there are any, have the fields of today."""
+    for file in _files(folder):
         _header(file, read_regular(file, _MOST_BYTES).decode())
 
 
@@ -76,13 +76,16 @@ def read(folder: Path) -> list[dict]:
         ValueError: if a file has another header, or a value is no number where one must be.
     """
     found = []
-    for file in (folder / f"{task}.csv" for task in TASKS):
-        if not file.exists():
-            continue
+    for file in _files(folder):
         text = read_regular(file, _MOST_BYTES).decode()
         _header(file, text)
         found += [{name: _value(name, row[name]) for name in FIELDS} for row in csv.DictReader(io.StringIO(text))]
     return found
+
+
+def _files(folder):
+    """Those that are there; a folder may hold tables of other kinds beside them."""
+    return [file for file in (folder / f"{task}.csv" for task in TASKS) if file.exists()]
 
 
 def _header(file, text):
