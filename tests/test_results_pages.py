@@ -60,6 +60,21 @@ def test_time_and_memory_are_those_of_the_benchmark():
         assert line["memory"] == f"{memory[0]} GiB against {memory[1]}", WRITE_AGAIN
 
 
+def test_time_of_int8_is_that_of_the_benchmark():
+    """By rows of one command, on one core."""
+    seconds, days = {}, set()
+    for row in newest(read(ROOT / "benchmarks" / "results")):
+        if (row["machine"], row["model"], row["image_size"]) == (PROCESSOR, "B/16", 224):
+            if (row["runner"], row["threads"]) == ("ours-openvino", 1) and row["precision"] in ("bfloat16", "int8"):
+                seconds[row["batch"], row["precision"]] = row["median_s"]
+                days |= {row["commit"]} if row["batch"] in (1, 8) else set()
+    assert len(days) == 1
+    said = r"int8 of B/16 takes (\.\d\d) of the time of bfloat16 for one image and (\.\d\d) for eight"
+    written_there = re.search(said, (ROOT / "docs" / "quantising.md").read_text()).groups()
+    shares = (seconds[batch, "int8"] / seconds[batch, "bfloat16"] for batch in (1, 8))
+    assert written_there == tuple(f"{share:.2f}".removeprefix("0") for share in shares), WRITE_AGAIN
+
+
 def test_parity_is_that_of_how_we_know_it_is_right():
     links = ""
     found = []
