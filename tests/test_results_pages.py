@@ -62,13 +62,11 @@ def test_time_and_memory_are_those_of_the_benchmark():
 
 def test_time_of_int8_is_that_of_the_benchmark():
     """By rows of one command, on one core."""
-    seconds, days = {}, set()
-    for row in newest(read(ROOT / "benchmarks" / "results")):
-        if (row["machine"], row["model"], row["image_size"]) == (PROCESSOR, "B/16", 224):
-            if (row["runner"], row["threads"]) == ("ours-openvino", 1) and row["precision"] in ("bfloat16", "int8"):
-                seconds[row["batch"], row["precision"]] = row["median_s"]
-                days |= {row["commit"]} if row["batch"] in (1, 8) else set()
-    assert len(days) == 1
+    case = {"machine": PROCESSOR, "model": "B/16", "image_size": 224, "runner": "ours-openvino", "threads": 1}
+    rows = [row for row in newest(read(ROOT / "benchmarks" / "results")) if case.items() <= row.items()]
+    rows = [row for row in rows if row["precision"] in ("bfloat16", "int8") and row["batch"] in (1, 8)]
+    assert len({row["commit"] for row in rows}) == 1
+    seconds = {(row["batch"], row["precision"]): row["median_s"] for row in rows}
     said = r"int8 of B/16 takes (\.\d\d) of the time of bfloat16 for one image and (\.\d\d) for eight"
     written_there = re.search(said, (ROOT / "docs" / "quantising.md").read_text()).groups()
     shares = (seconds[batch, "int8"] / seconds[batch, "bfloat16"] for batch in (1, 8))
