@@ -15,9 +15,10 @@ from exporting.fake_format import traced
 from pictures import picture
 
 import keras_vit
-from keras_vit.exporting import openvino
+from keras_vit.exporting import onnx, openvino
 from keras_vit.exporting.engines import accelerate as module
 from keras_vit.exporting.engines.opening import ALL
+from keras_vit.exporting.report import ExportError
 from keras_vit.model.heads import answering_network
 
 PHOTOS = [picture(33 + n, 47 - n, seed=n) for n in range(3)]
@@ -293,12 +294,19 @@ def test_engine_is_of_one_process(any_engine):
 def test_onnxruntime_takes_the_cores_of_the_process(monkeypatch):
     """It would take those of the machine, whose threads then wait for one another (openvino 2.1 times as slow beside
     it, on one core of two)."""
-    from keras_vit.exporting.onnx import _cores_if_not_all
+    onnxruntime, seen = pytest.importorskip("onnxruntime"), []
 
+    def opened(place, options, providers):
+        seen.append((options.intra_op_num_threads, options.get_session_config_entry("session.force_spinning_stop")))
+        raise RuntimeError("enough")
+
+    monkeypatch.setattr(onnxruntime, "InferenceSession", opened)
     monkeypatch.setattr("os.cpu_count", lambda: 4)
-    for mine, expected in ((range(4), 0), ((1, 3), 2)):
+    for mine, threads in ((range(4), None), ((1, 3), None), ((1, 3), 1)):
         monkeypatch.setattr("os.sched_getaffinity", lambda _, mine=mine: set(mine), raising=False)
-        assert _cores_if_not_all() == expected
+        with pytest.raises(ExportError, match="enough"):
+            onnx.open_runtime("model.onnx", threads)
+    assert seen == [(0, "1"), (2, "1"), (1, "1")]
 
 
 def test_engine_does_not_train(any_engine):
