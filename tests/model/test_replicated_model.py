@@ -11,8 +11,9 @@ pytestmark = pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason=
 LOSS = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
 
+@pytest.mark.parametrize("in_batches", [False, True])
 @pytest.mark.parametrize("distilled", [False, True])
-def test_step_is_traced_once(distilled, monkeypatch):
+def test_step_is_traced_once(distilled, in_batches, monkeypatch):
     """TensorFlow traces a function in which variables are made, as those of optimizer and metrics, a second time."""
     traced = []
     model = make_tiny(num_layers=1, distilled=distilled)
@@ -26,7 +27,12 @@ def test_step_is_traced_once(distilled, monkeypatch):
 
     monkeypatch.setattr(type(model), "compute_loss", counted)
     model.compile(keras_vit.AdamW(1e-3, use_ema=True), LOSS, metrics=["accuracy"])
-    model.fit(np.zeros((8, 20, 28, 3), "float32"), np.arange(8) % 5, batch_size=4, epochs=2, verbose=0)
+    images, labels = np.zeros((8, 20, 28, 3), "float32"), np.arange(8) % 5
+    if in_batches:
+        for start in (0, 4, 0, 4):
+            model.train_on_batch(images[start : start + 4], labels[start : start + 4])
+    else:
+        model.fit(images, labels, batch_size=4, epochs=2, verbose=0)
     assert traced.count(True) == 1
     assert int(model.optimizer.iterations) == 4
 
@@ -36,3 +42,5 @@ def test_labels_that_do_not_fit_are_told_of_by_the_step():
     model.compile("sgd", LOSS, metrics=["accuracy"])
     with pytest.raises(ValueError, match="ndim"):
         model.fit(np.zeros((4, 20, 28, 3), "float32"), np.zeros((4, 3), int), verbose=0)
+    with pytest.raises(ValueError, match="ndim"):
+        model.train_on_batch(np.zeros((4, 20, 28, 3), "float32"), np.zeros((4, 3), int))
