@@ -246,3 +246,24 @@ def test_models_as_published_are_computed(name, tmp_path):
     run = openvino.open_runtime(written(task, tmp_path)).run
     for batch in (1, 2):
         assert max(differences(task, run, pictures(batch, 224, 224)).values()) < 1e-5  # the promise of float32
+
+
+@pytest.mark.parametrize(
+    ("precision", "capable", "told"),
+    [("float32", True, "f32"), ("bfloat16", True, "bf16"), ("int8", True, "bf16"), ("int8", False, "f32")],
+)
+def test_openvino_is_told_the_precision_of_floats(precision, capable, told, monkeypatch):
+    package, seen = pytest.importorskip("openvino"), []
+
+    class Core:
+        def get_property(self, *_):
+            return ["FP32", "BF16"] if capable else ["FP32"]
+
+        def compile_model(self, place, device, options):
+            seen.append(options["INFERENCE_PRECISION_HINT"])
+            raise RuntimeError("enough")
+
+    monkeypatch.setattr(package, "Core", Core)
+    with pytest.raises(ExportError, match="enough"):
+        openvino.open_runtime("model.xml", precision=precision)
+    assert seen == [told]
