@@ -28,7 +28,7 @@ import house
 PACKAGE = ROOT / "keras_vit"
 # A module imports from lower lines and its own room; rooms of one line are strangers to each other.
 TIERS = [
-    {"annotations", "checks", "escaping", "version", "files", "silence"},
+    {"annotations", "checks", "escaping", "version", "files", "silence", "processor"},
     {"variants", "resnets", "posembed"},
     {"recipes", "datasets", "studies", "keras_private", "resizing", "resuming"},
     {"layers", "preprocessing", "augmentation", "images"},
@@ -52,6 +52,7 @@ NO_KERAS = {
     "escaping",
     "version",
     "files",
+    "processor",
     "silence",
     "variants",
     "resnets",

@@ -6,8 +6,8 @@ import subprocess
 from pathlib import Path
 
 from keras_vit.checks import cores
+from keras_vit.processor import processor_facts, processor_flags
 
-_CPU_FACTS = Path("/proc/cpuinfo")
 _FLAGS = {"avx512_bf16": "avx512_bf16", "amx": "amx_bf16"}  # field, and the flag of Linux
 
 
@@ -17,13 +17,7 @@ def machine(text: str | None = None) -> dict:
     Args:
         text: as in /proc/cpuinfo; by default that of this machine.
     """
-    if text is None:
-        text = _CPU_FACTS.read_text() if _CPU_FACTS.exists() else ""
-    found: dict[str, str] = {}
-    for line in text.splitlines():
-        name, _, value = line.partition(":")
-        found.setdefault(name.strip(), value.strip())
-    flags = found.get("flags", "").split()
+    found, flags = processor_facts(text), processor_flags(text)
     name = found.get("model name") or platform.processor() or platform.machine()
     if "cpu family" in found:  # a virtual machine may tell no more than "AMD EPYC"
         name += f", family {found['cpu family']} model {found.get('model')}"

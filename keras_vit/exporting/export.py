@@ -113,8 +113,6 @@ def export(
         name=name,
         jit_compile=jit_compile,
         calibration_photos=calibration,
-        takes="pixels",
-        scales=True,
         **limits,
     )
     if writer.EXTENSION:

@@ -17,6 +17,7 @@ from keras_vit.exporting.folding import folded_task
 from keras_vit.exporting.openvino_graph import rewrite
 from keras_vit.exporting.pixels import pixel_function
 from keras_vit.exporting.report import ExportError, Runtime
+from keras_vit.processor import processor_flags
 from keras_vit.silence import silence
 
 EXTENSION = ".xml"
@@ -30,6 +31,7 @@ _SMOOTHING = 0.5
 # What compiles a file must be told: by default a processor that knows bfloat16 computes all floats in it, whatever the
 # file holds. OpenVINO 2026.4 heeds no word on it in a file (a test tries them), but one stands where it has some.
 _OPTION, _FLOAT32, _BFLOAT16 = "INFERENCE_PRECISION_HINT", "f32", "bf16"
+_VNNI = {"avx512_vnni", "avx_vnni"}  # either adds products of bytes in 32 bits
 _NEXT_TO_NOTHING = 1e-30  # leaves a float32 as it is, unless that is smaller than 1e-23
 
 
@@ -134,6 +136,11 @@ def check_bfloat16() -> None:
         )
 
 
+def adds_in_32_bits() -> bool:
+    """Whether this processor is known to add products of bytes in 32 bits, as those with VNNI do."""
+    return not _VNNI.isdisjoint(processor_flags())
+
+
 def _knows_bfloat16(openvino):
     return "BF16" in openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
 
@@ -189,13 +196,13 @@ def _in_int8(openvino, nncf, network, task):
     """The network with weights in int8, 7 bits of which are used.
 
     Otherwise pairs of products overflow 16 bits on processors without VNNI, and the same file answers otherwise
-    there: on digits, three times as far from the model.
+    there: on digits, three times as far from the model. A task that is not portable uses all 8 bits, in the same time.
     """
     from nncf.quantization.range_estimator import RangeEstimatorParametersSet
 
     _fence(openvino, network)
     advanced = nncf.AdvancedQuantizationParameters(
-        overflow_fix=nncf.OverflowFix.ENABLE,
+        overflow_fix=nncf.OverflowFix.ENABLE if task.portable else nncf.OverflowFix.DISABLE,
         activations_range_estimator_params=RangeEstimatorParametersSet.MINMAX,  # means cut values off: .16
         disable_bias_correction=True,  # no better with whole ranges, and sometimes worse
         smooth_quant_alphas=nncf.AdvancedSmoothQuantParameters(matmul=_SMOOTHING),

@@ -6,6 +6,7 @@ import os
 import re
 import types
 from pathlib import Path
+from typing import Any
 
 import keras
 
@@ -32,7 +33,7 @@ def check_request(
     max_batch: int = MAX_BATCH,
     jit_compile: bool = False,
     overwrite: bool = False,
-) -> tuple[types.ModuleType, Path, str, dict[str, int]]:
+) -> tuple[types.ModuleType, Path, str, dict[str, Any]]:
     """Raises for all that is wrong whatever the model; the arguments and errors are those of `export`.
 
     Returns:

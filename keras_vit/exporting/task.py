@@ -28,6 +28,8 @@ class ExportTask:
             calibrated.
         takes: `"pixels"`, uint8 that the file scales; or `"images"`, floats that were prepared before.
         scales: whether the graph scales pixels; otherwise the first kernel takes them as they are.
+        portable: whether int8 must answer alike on processors that add its products in 16 bits; otherwise what is made
+            stays on this one, which adds them in 32.
     """
 
     model: ImageModel
@@ -44,6 +46,7 @@ class ExportTask:
     calibration_photos: np.ndarray
     takes: str = "pixels"
     scales: bool = True
+    portable: bool = True
 
     @property
     def image_size(self) -> tuple[int | None, int | None]:

@@ -1,3 +1,4 @@
+import dataclasses
 import json
 import os
 import re
@@ -8,10 +9,12 @@ import pytest
 import tensorflow as tf
 from conftest import make_tiny, randomise, tiny_config
 from served import LABELS, make_job
-from test_litert import BATCHES, PUBLISHED, differences, pictures
+from test_litert import BATCHES, PUBLISHED, differences, model_says, pictures
 
 import keras_vit
+from keras_vit import processor
 from keras_vit.exporting import openvino
+from keras_vit.exporting.engines.opening import opened
 from keras_vit.exporting.report import ExportError
 
 ODD_LABELS = ('<été> & "co"', "two\nlines", *LABELS[2:])
@@ -186,6 +189,42 @@ def test_int8_is_for_dense_layers_and_the_patches_alone(int8):
     ]
     assert len(readers) > 12
     assert set(readers) == {"MatMul", "Convolution"}
+
+
+def test_int8_that_stays_on_its_processor_has_all_bits_and_is_nearer(int8, tmp_path):
+    file = written(dataclasses.replace(int8[0], portable=False), tmp_path)
+    assert [most_of_kernels(place) for place in (int8[1], file)] == [64, 127]
+    if not openvino.adds_in_32_bits():
+        pytest.skip("the second file is for processors that add products of bytes in 32 bits")
+    far, near = (mean_differences(int8[0], openvino.open_runtime(place).run) for place in (int8[1], file))
+    assert near < 0.8 * far
+
+
+def most_of_kernels(file):
+    """The largest number, without its sign, among kernels of bytes."""
+    constants = [node for node in read(file).get_ops() if node.get_type_name() == "Constant"]
+    return max(np.abs(node.data.astype(int)).max() for node in constants if node.data.dtype == np.int8)
+
+
+def mean_differences(task, run):
+    """Of the features of 32 photos, in deviations."""
+    photos = pictures(32)
+    expected = model_says(task, photos)["features"]
+    return np.abs(run(photos)["features"] - expected).mean() / expected.std()
+
+
+@pytest.mark.parametrize(
+    ("flags", "portable"), [("fpu avx512_vnni", False), ("avx_vnni", False), ("avx512f avx2", True), ("", True)]
+)
+def test_int8_of_an_engine_is_for_the_processor_that_it_stays_on(flags, portable, tmp_path, monkeypatch):
+    facts, seen = tmp_path / "cpuinfo", []
+    facts.write_text(f"model name: Some CPU\nflags\t: {flags}\n")
+    monkeypatch.setattr(processor, "_FACTS", facts)
+    monkeypatch.setattr(openvino, "write", lambda task, place: seen.append(task.portable))
+    monkeypatch.setattr(openvino, "open_runtime", lambda *_, **__: None)
+    task = make_job(precision="int8")
+    opened("openvino", task, None)
+    assert (task.portable, seen) == (True, [portable])
 
 
 def test_int8_takes_layers_without_a_bias(tmp_path):

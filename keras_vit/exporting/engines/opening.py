@@ -89,6 +89,7 @@ def opened(engine, task: ExportTask, threads) -> Runtime:
     if engine == "torch":
         return torch_engine.opened(task, threads)
     said = {"precision": task.precision} if engine == "openvino" else {}
+    task = dataclasses.replace(task, portable=not openvino.adds_in_32_bits())
     with tempfile.TemporaryDirectory(prefix="keras_vit-") as folder:
         place = Path(folder, f"model{writer.EXTENSION}")
         writer.write(task, place)

@@ -1,0 +1,29 @@
+"""What the system says of the processor: its name and the instructions that it has."""
+
+from pathlib import Path
+
+_FACTS = Path("/proc/cpuinfo")
+
+
+def processor_facts(text: str | None = None) -> dict[str, str]:
+    """Names and values, those of the first core; empty where the system is not Linux.
+
+    Args:
+        text: as in /proc/cpuinfo; by default that of this machine.
+    """
+    if text is None:
+        text = _FACTS.read_text() if _FACTS.exists() else ""
+    found: dict[str, str] = {}
+    for line in text.splitlines():
+        name, _, value = line.partition(":")
+        found.setdefault(name.strip(), value.strip())
+    return found
+
+
+def processor_flags(text: str | None = None) -> frozenset[str]:
+    """Linux' names of instructions, as `avx512_vnni`; empty elsewhere.
+
+    Args:
+        text: as in /proc/cpuinfo; by default that of this machine.
+    """
+    return frozenset(processor_facts(text).get("flags", "").split())
