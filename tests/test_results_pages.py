@@ -73,6 +73,74 @@ def test_time_of_int8_is_that_of_the_benchmark():
     assert written_there == tuple(f"{share:.2f}".removeprefix("0") for share in shares), WRITE_AGAIN
 
 
+def test_what_is_not_reached_is_that_of_the_benchmark():
+    """On the two processors that rows name by their family."""
+    said = [line["figures"] for line in written("speed", "## What is not reached")[0]]
+    large = those("ratio_to_same_runtime", **OPENED, precision="float32", model="L/16")
+    half = those("ratio_to_same_runtime", **OPENED, precision="bfloat16")
+    assert said[0] == f"L/16 in float32 {span(large)}; bfloat16 {span(half)}"
+
+    *others, worst = sorted(those("ratio_to_fastest_peer", **OPENED, precision="bfloat16"))
+    assert said[1] == f"L/16 on 2 cores {worst:.3f} on family 26; all else {span(others)}"
+
+    *others, worst = sorted(shares_of_timm("ours-model", task="inference", precision="bfloat16"))
+    assert said[2] == f"one image of B/16 on 2 cores {worst:.2f} on family 26; all else {span(others)}"
+
+    memory = {
+        (precision, runner): span(byte / 2**30 for byte in those("peak_memory", **train, runner=runner))
+        for precision in ("float32", "bfloat16")
+        for train in [{"task": "train", "precision": precision}]
+        for runner in ("ours-model", "timm")
+    }
+    full, half = (
+        [memory[precision, runner] for runner in ("ours-model", "timm")] for precision in ("float32", "bfloat16")
+    )
+    assert said[3] == f"float32 {full[0]} GiB against {full[1]}; bfloat16 {half[0]} against {half[1]}"
+
+
+def test_all_else_is_reached():
+    assert max(those("ratio_to_same_runtime", **OPENED, precision="float32", model="B/16")) <= 0.95
+    assert max(those("ratio_to_same_runtime", **OPENED, precision="int8")) <= 0.95
+    assert max(those("ratio_to_same_runtime", task="inference", runner="ours-onnxruntime")) <= 0.95
+    assert max(those("ratio_to_fastest_peer", task="train", runner="ours-model", precision="float32")) <= 0.92
+    assert max(those("ratio_to_fastest_peer", task="train", runner="ours-model", precision="bfloat16")) <= 0.95
+    for model, aim in {"B/16": 0.95, "L/16": 0.98}.items():
+        best = {}
+        for row in rows_with_family(task="inference", side="ours", precision="float32", model=model):
+            case = tuple(row[name] for name in CASE)
+            best[case] = min(best.get(case, aim + 1), row["ratio_to_fastest_peer"])
+        assert len(best) >= 4
+        assert max(best.values()) <= aim
+
+
+OPENED = {"task": "inference", "runner": "ours-openvino"}
+CASE = ("machine", "task", "model", "image_size", "batch", "precision", "threads")
+
+
+def rows_with_family(**case):
+    rows = newest(read(ROOT / "benchmarks" / "results"))
+    return [row for row in rows if "family" in row["machine"] and case.items() <= row.items()]
+
+
+def those(field, **case):
+    return [row[field] for row in rows_with_family(**case)]
+
+
+def shares_of_timm(runner, **case):
+    """Of its seconds in the same run."""
+    of_timm = {tuple(row[name] for name in ("date", *CASE)): row["median_s"] for row in rows_with_family(runner="timm")}
+    own = {
+        tuple(row[name] for name in ("date", *CASE)): row["median_s"] for row in rows_with_family(runner=runner, **case)
+    }
+    return [seconds / of_timm[run] for run, seconds in own.items() if run in of_timm]
+
+
+def span(values):
+    """The smallest and the largest, as the pages write them."""
+    values = list(values)
+    return " to ".join(f"{value:.2f}".removeprefix("0") for value in (min(values), max(values)))
+
+
 def test_parity_is_that_of_how_we_know_it_is_right():
     links = ""
     found = []
