@@ -75,6 +75,7 @@ PEERS = {
 }
 RUNNERS = {"model": TASKS, "xla": ("inference", "train")}
 RUNNERS |= {name: ("inference",) for name in ENGINES if name not in RUNNERS}
+_ON_CPU = ("openvino", "onnxruntime", "auto")  # of ours
 OWN_FILE = _FOLDER / "own.py"
 _CHOICES: dict[str, Iterable[str]] = {
     **{"precisions": PRECISIONS, "tasks": TASKS, "peers": PEERS, "runners": RUNNERS, "optimizer": OPTIMIZERS},
@@ -105,7 +106,7 @@ class Benchmark:
         tasks: of `TASKS`.
         threads: cores that each process stays on, and threads that it computes with.
         peers: of `PEERS`.
-        runners: of `RUNNERS`; by default `model` and, where answers are timed on TensorFlow, `auto`.
+        runners: of `RUNNERS`; by default `model` and, where answers are timed on TensorFlow and a CPU, `auto`.
         rounds: how often each runner is timed.
         warmup: calls before that are not timed.
         optimizer: of training.
@@ -172,6 +173,11 @@ class Benchmark:
                 raise ValueError(
                     "engines open a model of Keras on TensorFlow.\nReceived: "
                     f"runners={name!r}, backend={self.backend!r}. Pass --runners model."
+                )
+            if name in _ON_CPU and self.device == "gpu":
+                raise ValueError(
+                    f"{' and '.join(_ON_CPU[:2])} compute on the processor, and auto may take them.\nReceived: "
+                    f"runners={name!r}, device={self.device!r}. Pass --runners model, xla, tensorflow or torch."
                 )
         for task in self.tasks:
             if not self.own_runners(task):

@@ -60,6 +60,22 @@ def _append(file, rows):
     return file
 
 
+def make_ready(folder: Path) -> None:
+    """Makes a folder for results if need be, so that what was measured has a place.
+
+    Raises:
+        OSError: if it cannot be made, or is a file.
+        ValueError: if a file there has another header.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise type(error)(
+            f"results go to a folder that is there or can be made.\nReceived: {folder}, {error.strerror}."
+        ) from error
+    check_headers(folder)
+
+
 def check_headers(folder: Path) -> None:
     """Raises `ValueError` unless a folder's files of tasks, if there are any, have the fields of today."""
     for file in _files(folder):

@@ -75,7 +75,7 @@ def add_commands(top, command):
 def benchmark(arguments):
     from keras_vit.benchmarking.benchmark import BenchmarkError
     from keras_vit.benchmarking.benchmark import benchmark as rows_of
-    from keras_vit.benchmarking.results import append, check_headers, write_json
+    from keras_vit.benchmarking.results import append, make_ready, write_json
 
     asked = _asked(arguments)
     if arguments.json_file is not None and arguments.json_file.is_dir():
@@ -83,7 +83,7 @@ def benchmark(arguments):
     if arguments.json_file is not None and not arguments.json_file.parent.is_dir():
         raise FileNotFoundError(f"the rows must go to a folder that is there.\nReceived: {arguments.json_file}.")
     if arguments.results is not None:
-        check_headers(arguments.results)
+        make_ready(arguments.results)
     rows = []
     yield _line(_HEAD)
     for row in rows_of(asked):
@@ -94,6 +94,8 @@ def benchmark(arguments):
     if arguments.results is not None:
         for file in append(arguments.results, rows):
             yield f"added to {printable(file)}"
+    if all(row["left_out"] is not None for row in rows):
+        raise BenchmarkError("nothing was timed; the lines above say why")
     if asked.peers and all(row["ratio_to_fastest_peer"] is None for row in rows if row["side"] == "ours"):
         raise BenchmarkError(
             f"nothing was compared: of {', '.join(asked.peers)} and ours no two were timed for the same work; "

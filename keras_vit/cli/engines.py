@@ -1,6 +1,7 @@
 """`--engine` of `keras-vit predict|evaluate`: the software that a model answers in."""
 
 from keras_vit.checks import check_positive_int
+from keras_vit.cli.printing import path
 from keras_vit.exporting.formats import ENGINE_PRECISIONS, ENGINES
 
 OPTIONS = ("engine", "precision", "threads")
@@ -12,12 +13,14 @@ def add_options(new):
     new.add_argument("--engine", choices=ENGINES, help=which)
     new.add_argument("--precision", choices=ENGINE_PRECISIONS, help="of the engine; by default float32")
     new.add_argument("--threads", type=int, metavar="N", help="of the engine; by default its own choice")
+    photos = "photos to compare the engine and calibrate int8 on; by default two"
+    new.add_argument("--images", dest="calibration", metavar="FOLDER", type=path, help=photos)
 
 
 def check_options(arguments):
     """Raises for options of an engine without one."""
-    for name in ("precision", "threads"):
-        if getattr(arguments, name) is not None and arguments.engine is None:
+    for field, name in {"precision": "precision", "threads": "threads", "calibration": "images"}.items():
+        if getattr(arguments, field) is not None and arguments.engine is None:
             raise ValueError(f"`--{name}` goes with `--engine`.\nReceived: --{name} and no --engine.")
     if arguments.threads is not None:
         check_positive_int("threads", arguments.threads)
@@ -35,7 +38,7 @@ def opened(model, arguments, batch_size=1):
         return model, []
     from keras_vit.exporting.engines.accelerate import accelerate
 
-    precision = arguments.precision or "float32"
-    engine = accelerate(model, arguments.engine, precision, arguments.threads, batch_size=batch_size)
+    asked = {"precision": arguments.precision or "float32", "threads": arguments.threads}
+    engine = accelerate(model, arguments.engine, **asked, batch_size=batch_size, images=arguments.calibration)
     reasons = [f"left out {name}: {reason}" for name, reason in engine.report.left_out.items()]
     return engine, [f"engine {engine.report.line()}", *reasons]

@@ -212,6 +212,10 @@ def photos_for(images, model, calibrated, format) -> tuple[list[np.ndarray], np.
                 f"least {_FEWEST}.\nReceived: {len(photos)} in `images`."
             )
         calibration = [photo for number, photo in enumerate(photos) if number % step or number >= step * _COMPARED]
+        if not any(np.ptp(photo) for photo in calibration):
+            raise ValueError(
+                f"int8 of {format} is calibrated on photos that show something.\nReceived: `images` of one colour each."
+            )
     return compared, resized(calibration[:_CALIBRATION], size_to_compare(model))
 
 

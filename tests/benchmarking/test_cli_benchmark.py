@@ -11,6 +11,7 @@ from conftest import ROOT
 from keras_vit import cli
 from keras_vit.benchmarking import workers
 from keras_vit.benchmarking.request import PEERS, TASKS, Benchmark, Case, Peer
+from keras_vit.benchmarking.results import FIELDS
 
 STAND_IN = Path(__file__).with_name("stand_in_peer.py")
 SMALL = ("--model", "Ti/16", "--image-size", "32", "--batch", "2", "--rounds", "2", "--runners", "model")
@@ -56,6 +57,14 @@ def test_nothing_compared_is_a_failure_that_says_so(run):
     ]
 
 
+def test_nothing_timed_is_a_failure_too(run, monkeypatch):
+    row = dict.fromkeys(FIELDS) | {"runner": "ours-model", "left_out": "Keras on tensorflow finds no GPU"}
+    monkeypatch.setattr("keras_vit.benchmarking.benchmark.benchmark", lambda asked: iter([row]))
+    code, out, err = run("--device", "gpu")
+    assert (code, err) == (1, ["keras-vit: error: nothing was timed; the lines above say why"])
+    assert out[1].endswith("finds no GPU")
+
+
 def test_without_peers_nothing_is_compared_and_that_is_no_failure(run):
     assert run()[0] == 0
 
@@ -81,6 +90,7 @@ def test_without_peers_nothing_is_compared_and_that_is_no_failure(run):
         (("--peers-python", "no-such-program", "--against", "right-2"), "`--peers-python` must be an interpreter"),
         (("--json", "no/such/folder/out.json"), "a folder that is there"),
         (("--json", "."), "`--json` must be a file"),
+        (("--device", "gpu", "--runners", "openvino"), "compute on the processor"),
     ],
 )
 def test_what_cannot_be_is_said_in_one_line_before_anything_is_measured(run, arguments, said):
@@ -96,10 +106,19 @@ def test_results_of_another_header_are_refused_before_anything_is_measured(run, 
     assert "unknown: other" in err[0]
 
 
+@pytest.mark.parametrize("place", ["file", "file/below"])
+def test_results_have_a_place_before_anything_is_measured(run, tmp_path, place):
+    (tmp_path / "file").touch()
+    code, out, err = run("--results", tmp_path / place)
+    assert (code, out, len(err)) == (1, [], 1)
+    assert "results go to a folder that is there or can be made" in err[0]
+
+
 def test_defaults_depend_on_task_and_backend():
     asked = Benchmark()
     assert (asked.own_runners("inference"), asked.own_runners("train")) == (["model", "auto"], ["model"])
     assert Benchmark(backend="jax").own_runners("inference") == ["model"]
+    assert Benchmark(device="gpu").own_runners("inference") == ["model"]
 
 
 def test_cases_are_every_combination_and_building_one():

@@ -4,6 +4,7 @@ import dataclasses
 import importlib
 import json
 
+import keras
 import numpy as np
 import pytest
 from conftest import ROOT
@@ -129,6 +130,20 @@ def test_loading_gives_the_model_of_the_file(session, peers):
         ours = session(runner, "load")
         assert ours.start()["load_s"] > 0
         assert logits_difference(np.asarray(ours.runner.from_file()(images)), wanted) < 5e-5
+
+
+def test_runner_without_the_gpu_that_it_should_have_is_left_out(session, peers, monkeypatch):
+    on_gpu, on_cpu = (session("ours-model", device=device).runner for device in ("gpu", "cpu"))
+    monkeypatch.setattr(peers["keras_models"], "gpus_of", lambda backend: [])
+    on_cpu.check_device("tensorflow")
+    with pytest.raises(peers["answering"].LeftOutError, match="Keras on tensorflow finds no GPU"):
+        on_gpu.check_device("tensorflow")
+    monkeypatch.setattr(peers["keras_models"], "gpus_of", lambda backend: ["one"])
+    on_gpu.check_device("tensorflow")
+
+
+def test_gpus_are_those_that_keras_sees(peers):
+    assert len(peers["keras_models"].gpus_of(keras.backend.backend())) == len(keras.distribution.list_devices("gpu"))
 
 
 def test_matrix_product_counts_its_work(peers):

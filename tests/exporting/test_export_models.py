@@ -169,3 +169,11 @@ def test_saved_model_is_served_as_the_model_computes(model, tmp_path):
     found = sorted(path.name for path in (tmp_path / "trees").iterdir())
     assert found == ["1", "README.md", "batching_parameters.txt", "config.pbtxt"]
     assert (tmp_path / "trees" / "1" / "assets.extra" / "tf_serving_warmup_requests").is_file()
+
+
+def test_int8_is_not_calibrated_on_photos_that_show_nothing(model, fake, tmp_path):
+    fake.CALIBRATED = ("int8",)
+    blank = np.full((40, 20, 28, 3), np.arange(40, dtype="uint8")[:, None, None, None])
+    with pytest.raises(ValueError, match=r"photos that show something.\nReceived: `images` of one colour each"):
+        keras_vit.export(model, tmp_path / "x.fake", "fake", precision="int8", images=blank)
+    keras_vit.export(model, tmp_path / "x.fake", "fake", precision="float16", images=blank)

@@ -184,6 +184,21 @@ def test_command_predicts_in_an_engine_and_says_in_which(run, file, photos):
     assert lines[2:] == run("predict", photo, "--model", file)[1][1:]
 
 
+@pytest.mark.parametrize("command", ["predict", "evaluate"])
+def test_command_opens_an_engine_with_photos_of_the_user(run, file, photos, monkeypatch, command):
+    seen = []
+
+    def photos_for(given, *of_model):
+        seen.append(given)
+        return PHOTOS, np.stack([np.zeros((20, 28, 3), "uint8")] * len(PHOTOS))
+
+    monkeypatch.setattr(module, "photos_for", photos_for)
+    asked = {"predict": (photos / "disc" / "0.jpg", "--model", file), "evaluate": (file, "--data", photos)}
+    code, _, error = run(command, *asked[command], "--engine", "tensorflow", "--images", photos)
+    assert (code, error) == (0, [])
+    assert set(seen) == {photos}
+
+
 def test_command_evaluates_in_an_engine(run, file, photos):
     evaluate = ("evaluate", file, "--data", photos, "--split", "train", "--json")
     code, lines, error = run(*evaluate, "--engine", "tensorflow", "--precision", "bfloat16")
@@ -206,6 +221,8 @@ def test_command_says_which_engines_were_left_out(run, file, photos, clock):
     [
         (("--precision", "int8"), "`--precision` goes with `--engine`"),
         (("--threads", "2"), "`--threads` goes with `--engine`"),
+        (("--images", "photos"), "`--images` goes with `--engine`"),
+        (("--engine", "openvino", "--images", "nowhere"), "`--images` must be a folder of photos"),
         (("--engine", "openvino", "--threads", "0"), "`--threads` must be at least 1"),
         (("--engine", "xla", "--threads", "2"), 'Received: --threads 2, --engine "xla".'),
         (("--engine", "openvino", "--probe", "knn"), "`--engine` goes with no `--probe`"),

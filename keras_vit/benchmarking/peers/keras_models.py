@@ -1,6 +1,6 @@
 """What runners on Keras have in common, ours and keras-hub's: calls and training steps of a model."""
 
-from answering import Runner
+from answering import LeftOutError, Runner
 
 
 class KerasRunner(Runner):
@@ -24,9 +24,15 @@ class KerasRunner(Runner):
             import torch
 
             torch.set_num_threads(threads)
+        self.check_device(keras.backend.backend())
         if self.job["task"] == "training" and self.job["precision"] == "bfloat16":
             keras.config.set_dtype_policy("mixed_bfloat16")
         keras.ops.convert_to_numpy(keras.ops.ones(()))  # begins the backend
+
+    def check_device(self, backend):
+        """Raises unless a backend of Keras, which takes the processor without a word, has what is asked."""
+        if self.job["device"] == "gpu" and not gpus_of(backend):
+            raise LeftOutError(f"Keras on {backend} finds no GPU")
 
     def in_precision(self, model):
         """The model in the precision of the job, which is not float32."""
@@ -66,3 +72,18 @@ class KerasRunner(Runner):
             return {}
         memory = (device.memory_stats() or {}).get("peak_bytes_in_use")
         return {"device_memory": memory, "accelerator": device.device_kind}
+
+
+def gpus_of(backend):
+    """GPUs that a backend of Keras sees."""
+    if backend == "tensorflow":
+        import tensorflow as tf
+
+        return tf.config.list_physical_devices("GPU")
+    if backend == "jax":
+        import jax
+
+        return [device for device in jax.devices() if device.platform == "gpu"]
+    import torch
+
+    return list(range(torch.cuda.device_count()))
