@@ -176,7 +176,7 @@ class Benchmark:
                 )
             if name in _ON_CPU and self.device == "gpu":
                 raise ValueError(
-                    f"{' and '.join(_ON_CPU[:2])} compute on the processor, and auto may take them.\nReceived: "
+                    "openvino and onnxruntime compute on the processor, and auto may take them.\nReceived: "
                     f"runners={name!r}, device={self.device!r}. Pass --runners model, xla, tensorflow or torch."
                 )
         for task in self.tasks:
