@@ -6,6 +6,9 @@ TensorFlow keeps each intermediate array of a formula until its gradient has bee
 arrays of the MLP's width. Here a gradient keeps the input and computes the rest again. The control dependency
 holds that back until the backward pass, and keeps the graph optimiser from merging it with the forward pass.
 XLA, and so JAX, chooses by itself what to keep.
+
+What a layer hands back to the layer before waits for the gradients of its own weights. Otherwise a single thread that
+starts operations leaves those for the end, and all arrays that they read are kept until then.
 """
 
 import math
@@ -97,6 +100,7 @@ def norm_dense(x, gamma, beta, epsilon, kernels, biases):
     import tensorflow as tf
 
     width, count = x.shape[-1], len(kernels)
+    learn = [_learns(weight) for weight in (*kernels, *biases)]
 
     @tf.custom_gradient
     def apply(x, gamma, beta, *weights):
@@ -109,7 +113,8 @@ def norm_dense(x, gamma, beta, epsilon, kernels, biases):
             slopes = _norm_gradient(late, gamma, beta, statistics, tf.reshape(back, tf.shape(x)))
             dkernels = [_to_kernel(normal, up, kernel) for up, kernel in zip(upstreams, kernels, strict=True)]
             dbiases = [tf.cast(tf.reduce_sum(up, 0), bias.dtype) for up, bias in zip(upstreams, biases, strict=True)]
-            return *slopes, *dkernels, *dbiases
+            wanted = [slope for slope, wants in zip(dkernels + dbiases, learn, strict=True) if wants]
+            return _after(wanted, slopes[0]), *slopes[1:], *dkernels, *dbiases
 
         normal = tf.reshape(_normal(x, gamma, beta, statistics), (-1, width))
         return [_dense(normal, kernel, bias) for kernel, bias in zip(kernels, biases, strict=True)], gradient
@@ -131,6 +136,8 @@ def gelu_dense(x, kernel, bias, approximate):
     """
     import tensorflow as tf
 
+    learn = _learns(kernel), _learns(bias)
+
     @tf.custom_gradient
     def apply(x, kernel, bias):
         def gradient(upstream):
@@ -139,7 +146,9 @@ def gelu_dense(x, kernel, bias, approximate):
             dx = _from_product(upstream, kernel) * slope
             with tf.control_dependencies([dx]):  # by now what made the slope is gone
                 active = late * share
-            return dx, _to_kernel(active, upstream, kernel), tf.cast(tf.reduce_sum(upstream, 0), bias.dtype)
+            dweights = _to_kernel(active, upstream, kernel), tf.cast(tf.reduce_sum(upstream, 0), bias.dtype)
+            wanted = [slope for slope, wants in zip(dweights, learn, strict=True) if wants]
+            return _after(wanted, dx), *dweights
 
         return _dense(ops.gelu(x, approximate=approximate), kernel, bias), gradient
 
@@ -181,9 +190,19 @@ def attention(query, key, value):
 
 def _again(x, upstream):
     """`x` for use in the backward pass alone."""
+    return _after([upstream], x)
+
+
+def _learns(weight):
+    """Whether a variable is one that learns: of others no gradient is asked, and so none must be waited for."""
+    return getattr(weight, "trainable", True)
+
+
+def _after(others, x):
+    """`x`, once the other tensors have been computed."""
     import tensorflow as tf
 
-    with tf.control_dependencies([upstream]):
+    with tf.control_dependencies(others):
         return tf.identity(x)
 
 

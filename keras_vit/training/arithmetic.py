@@ -11,6 +11,21 @@ def on_tensorflow():
     return keras.backend.backend() == "tensorflow"
 
 
+def before_cast(gradient):
+    """A gradient before its cast from half precision, if a graph of TensorFlow has computed it so; else as it is.
+
+    Whoever needs float32 casts it anew: the same numbers, and of all gradients together half the memory.
+    """
+    if not on_tensorflow():
+        return gradient
+    import tensorflow as tf
+
+    if tf.executing_eagerly() or not isinstance(gradient, tf.Tensor) or gradient.op.type != "Cast":
+        return gradient
+    (source,) = gradient.op.inputs
+    return source if source.dtype in (tf.bfloat16, tf.float16) and gradient.dtype == tf.float32 else gradient
+
+
 def square_sum(gradient):
     if on_tensorflow():
         import tensorflow as tf

@@ -16,6 +16,7 @@ from keras_vit.annotations import Arguments, Rate, Tensor, Variable
 from keras_vit.checks import check_choice, check_number
 from keras_vit.keras_private import HookedOptimizer, layout_of
 from keras_vit.training.arithmetic import (
+    before_cast,
     bias_correction,
     decayed,
     has_kernel,
@@ -112,7 +113,7 @@ class GuardedOptimizer(HookedOptimizer):
         ]
 
     def update_all(self, gradients: Sequence[Tensor], variables: Sequence[Variable], learning_rate: Tensor) -> None:
-        gradients = self.sum_over_replicas(gradients)
+        gradients = [before_cast(gradient) for gradient in self.sum_over_replicas(gradients)]
         norm = ops.sqrt(sum(square_sum(gradient) for gradient in gradients))
         finite = ops.logical_and(ops.isfinite(norm), ops.isfinite(learning_rate))
         self.gradient_norm.assign(ops.where(finite, norm, LEFT_OUT))

@@ -193,6 +193,37 @@ def test_block_keeps_fewer_arrays_than_plain_tensorflow(monkeypatch):
     assert plain > ours + 4 * 4
 
 
+def needed_for(tensor):
+    """All operations that run before a tensor is there."""
+    found, waiting = set(), [tensor.op]
+    while waiting:
+        operation = waiting.pop()
+        if operation not in found:
+            found.add(operation)
+            waiting += [*(source.op for source in operation.inputs), *operation.control_inputs]
+    return found
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_what_goes_back_waits_for_the_gradients_of_weights_that_learn(frozen):
+    model = make_tiny(num_layers=3)
+    block = model.get_layer("block_01")
+    block.trainable = not frozen
+    denses = (block.attention.query, block.attention.key, block.attention.value, block.mlp.dense_1, block.mlp.dense_2)
+    late = [weight.value for dense in denses for weight in dense.weights]
+
+    @tf.function
+    def slopes(images):
+        with tf.GradientTape() as tape:
+            tape.watch(late)
+            loss = tf.reduce_sum(tf.square(model(images, training=True)))
+        return tape.gradient(loss, [model.get_layer("block_00").mlp.dense_2.kernel.value, *late])
+
+    early, *others = slopes.get_concrete_function(tf.TensorSpec((3, 20, 28, 3))).graph.outputs
+    before = needed_for(early)
+    assert [buffer_of(slope).op in before for slope in others] == [not frozen] * len(others)
+
+
 def test_other_backends_are_left_to_their_compiler():
     assert not gradients.applies(False)
     assert not gradients.applies(None)

@@ -119,6 +119,48 @@ def test_a_bfloat16_accumulator_is_stored_so_and_changes_little(kind):
     assert 1e-5 < max(differences) < 0.05
 
 
+def step_of_casts(kind):
+    """Variables, one step in a graph of TensorFlow, and gradients in bfloat16 that the graph doubles and casts."""
+    tf = pytest.importorskip("tensorflow")
+    variables, optimizer = weights(), kind(0.1, weight_decay=DECAY, global_clipnorm=CLIP)
+    optimizer.build(variables)
+
+    @tf.function
+    def step(halves):
+        optimizer.apply([tf.cast(2 * half, "float32") for half in halves])
+
+    return variables, step, [tf.cast(gradient, "bfloat16") for gradient in gradients(3)]
+
+
+@pytest.mark.parametrize("kind", [SGD, AdamW])
+def test_gradients_before_their_cast_give_the_same_bits(kind, monkeypatch):
+    found = []
+    for patched in (False, True):
+        if patched:
+            monkeypatch.setattr("keras_vit.training.optimizers.before_cast", lambda gradient: gradient)
+        variables, step, halves = step_of_casts(kind)
+        step(halves)
+        found.append([numpy(variable) for variable in variables])
+    for ours, theirs, start in zip(*found, weights(), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+        assert (ours != numpy(start)).all()
+
+
+@pytest.mark.parametrize("kind", [SGD, AdamW])
+def test_each_update_casts_its_gradient_in_its_turn(kind):
+    """So that of all gradients at once TensorFlow keeps those in bfloat16."""
+    _, step, halves = step_of_casts(kind)
+    operations = step.get_concrete_function(halves).graph.get_operations()
+    updates = [operation for operation in operations if operation.type.startswith("ResourceApply")]
+    assert len(updates) == len(SHAPES)
+    for update, last in zip(updates, [None, *updates[:-1]], strict=True):
+        (scaled,) = [tensor.op for tensor in update.inputs if tensor.op.type == "MulNoNan"]
+        cast = scaled.inputs[0].op
+        assert cast.type == "Cast"
+        assert cast.inputs[0].dtype == "bfloat16"
+        assert last is None or last in cast.control_inputs
+
+
 def test_the_norm_is_that_before_clipping_and_known_without_clipping():
     expected = np.sqrt(sum((g.astype("float64") ** 2).sum() for g in gradients(STEPS - 1)))
     for clip in (None, 1e-3):
