@@ -14,7 +14,7 @@ from keras_vit.model.precision import in_precision
 
 PHOTOS = [picture(33 + n, 47 - n, seed=n) for n in range(3)]
 CLOSE = 0.05  # of numbers of about 1, in bfloat16
-needs_onednn = pytest.mark.skipif(not packed.is_possible(), reason="this TensorFlow has no oneDNN")
+needs_onednn = pytest.mark.skipif(not packed.is_possible(), reason="no products of oneDNN in bfloat16 here")
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +79,16 @@ def test_operation_that_is_not_there_is_no_error(monkeypatch):
     def missing(*arguments, **named):
         raise ValueError("No attribute for that op")
 
+    monkeypatch.setattr(packed, "processor_flags", lambda: packed._NEEDED)
     monkeypatch.setattr(packed, "product", missing)
+    packed.is_possible.cache_clear()
+    assert not packed.is_possible()
+    packed.is_possible.cache_clear()
+
+
+def test_operation_is_not_tried_on_a_processor_where_it_ends_the_process(monkeypatch):
+    monkeypatch.setattr(packed, "processor_flags", lambda: frozenset({"avx2", "avx512f"}))
+    monkeypatch.setattr(packed, "product", lambda *arguments: pytest.fail("tried"))
     packed.is_possible.cache_clear()
     assert not packed.is_possible()
     packed.is_possible.cache_clear()

@@ -10,9 +10,11 @@ import functools
 
 from keras_vit.keras_private import flatten_layers
 from keras_vit.layers import TransformerBlock
+from keras_vit.processor import processor_flags
 
 _GELUS = {None: [], "gelu_tanh": [b"GeluApproximate"], "gelu": [b"GeluExact"]}
 _CLOSE = 0.05  # of numbers of about 1 in bfloat16
+_NEEDED = {"avx512f", "avx512bw", "avx512dq", "avx512vl"}  # of oneDNN's products in bfloat16
 
 
 def pack(model) -> int:
@@ -69,8 +71,14 @@ def product(x, kernel, bias, activation=None):
 
 @functools.cache
 def is_possible() -> bool:
-    """Whether this TensorFlow has the operation, and it computes what the public ones compute."""
+    """Whether this TensorFlow has the operation, and it computes what the public ones compute.
+
+    On a processor without AVX-512 the operation would end the process: there it is not tried.
+    """
     import tensorflow as tf
+
+    if not processor_flags() >= _NEEDED:
+        return False
 
     x, kernel = (tf.cast(tf.random.stateless_normal((32, 32), (seed, 0)), tf.bfloat16) for seed in range(2))
     bias, kernel = tf.Variable(kernel[0]), tf.Variable(kernel / 6)
