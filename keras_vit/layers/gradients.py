@@ -1,14 +1,10 @@
 """Training steps of TensorFlow that keep less for the backward pass.
 
-They are LayerNorm and GELU, with the dense layers behind them, and attention.
-
-TensorFlow keeps each intermediate array of a formula until its gradient has been computed, for one GELU five
-arrays of the MLP's width. Here a gradient keeps the input and computes the rest again. The control dependency
-holds that back until the backward pass, and keeps the graph optimiser from merging it with the forward pass.
+They are LayerNorm and GELU, with the dense layers behind them, and attention. TensorFlow keeps each intermediate array
+until its gradient has been computed, for one GELU five of the MLP's width. Here a gradient keeps the input and computes
+the rest again. A control dependency holds that back until the backward pass, and from being merged with the forward
+pass. Another has what a layer hands back wait for the gradients of its own weights, so that what they read is freed.
 XLA, and so JAX, chooses by itself what to keep.
-
-What a layer hands back to the layer before waits for the gradients of its own weights. Otherwise a single thread that
-starts operations leaves those for the end, and all arrays that they read are kept until then.
 """
 
 import math

@@ -62,7 +62,7 @@ def check_same(name, found, wanted):
     """Bilinear rounds nowhere; bicubic to grey levels, and of a number between two of them either may come out."""
     difference = np.abs(found - wanted)
     assert difference.max() < (1.01 * LEVEL if "bicubic" in name else 2e-6)
-    assert (difference > 2e-6).mean() < 0.001
+    assert (difference > 2e-6).mean() < 0.003  # .0012 where products take AVX2
 
 
 def words(codes):

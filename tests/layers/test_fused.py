@@ -7,6 +7,7 @@ from conftest import images, make_tiny, numpy
 
 import keras_vit
 from keras_vit.layers import MlpBlock, MultiHeadAttention, fused
+from keras_vit.processor import processor_flags
 
 
 def differences():
@@ -64,6 +65,11 @@ def test_maps_are_those_of_the_plain_products(monkeypatch, tiny):
     np.testing.assert_array_equal(keras_vit.attention_maps(tiny, x).blocks, plain)
 
 
+# What TensorFlow asks for before it takes oneDNN by default.
+NEURAL = {"avx512_vnni", "avx512_bf16", "avx_vnni", "amx_tile", "amx_int8", "amx_bf16"}
+
+
+@pytest.mark.skipif(NEURAL.isdisjoint(processor_flags()), reason="TensorFlow does without oneDNN on this processor")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_gelu_of_the_mlp_is_one_kernel_with_the_product_before_it(dtype):
     """TensorFlow's own optimiser joins them, so the graph that it has made says whether it did."""

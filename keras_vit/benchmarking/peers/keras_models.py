@@ -17,9 +17,7 @@ class KerasRunner(Runner):
             import tensorflow as tf
 
             tf.config.threading.set_intra_op_parallelism_threads(threads)
-            # With one thread that starts operations a training takes more memory: TensorFlow keeps what was freed.
-            starting = max(threads, 2) if self.job["task"] == "training" else threads
-            tf.config.threading.set_inter_op_parallelism_threads(starting)
+            tf.config.threading.set_inter_op_parallelism_threads(threads)
         elif keras.backend.backend() == "torch":
             import torch
 
