@@ -22,16 +22,16 @@ from keras_vit.training.device_memory import available_memory
 _SLOTS = {"sgd": 1, "adamw": 2}  # numbers an optimizer keeps for every weight
 # Bytes that a first training step takes for itself, more if blocks learn, to compile with XLA, and for a loop over
 # micro-batches.
-_RUNTIME = (120e6, 130e6, 320e6, 100e6)
+_RUNTIME = (70e6, 100e6, 400e6, 100e6)
 _COPIES_OF_A_DIVIDED_BATCH = 4  # of its images: as they came, filled up, and cut into micro-batches
 
 # Numbers kept for one example and block: times T * D, T * M and A * T * T.
-_KEPT = (9, 2.2, 0.2)  # by TensorFlow with `keras_vit.layers.gradients`
+_KEPT = (6.75, 1.65, 0.15)  # by TensorFlow with `keras_vit.layers.gradients`
 _KEPT_BY_XLA = (9, 3, 1)
-_KEPT_BY_DROPOUT = (5, 3, 0)  # more, where there is dropout
+_KEPT_BY_DROPOUT = (5.5, 3.2, 0)  # more, where there is dropout
 _KEPT_BY_ATTENTION_DROPOUT = (0, 0, 3.5)
-_KEPT_BY_LORA_IN_MLP = (1, 4, 0)  # more, since plain gradients keep all of GELU
-_KEPT_BY_LORA_IN_ATTENTION = (2, 0, 0)
+_KEPT_BY_LORA_IN_MLP = (1.5, 4.5, 0)  # more, since plain gradients keep all of GELU
+_KEPT_BY_LORA_IN_ATTENTION = (3.5, 0, 0.05)
 _KEPT_BY_KEYS_AND_VALUES = 5  # times T * D, in a last block that computes the class token alone
 _KEPT_BY_CONVOLUTION = 5  # for each number that a convolution of the ResNet puts out, GroupNorm's among them
 

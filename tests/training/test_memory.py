@@ -87,7 +87,7 @@ def test_lora_needs_gradients_of_its_factors_alone():
     add_lora(model, 4)
     estimate = estimate_memory(model, 8)
     assert estimate.gradients == 4 * (12 * 2 * 4 * (4 * 192 + 192 + 768) + 192 * 10 + 10) < 0.05 * plain.gradients
-    assert plain.activations < estimate.activations < 2.1 * plain.activations  # plain gradients keep all of GELU
+    assert plain.activations < estimate.activations < 2.6 * plain.activations  # plain gradients keep all of GELU
 
 
 def test_what_makes_training_cheaper_lowers_the_estimate(small):
