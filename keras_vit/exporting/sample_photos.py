@@ -116,12 +116,14 @@ def _parts_of_samples(count):
     """Parts of the two photos from 160 to 420 pixels a side, the same each time; every fourth is mirrored."""
     try:
         from sklearn.datasets import load_sample_image
+
+        wholes = [load_sample_image(name) for name in _SAMPLES]
     except ImportError as error:
         raise ImportError(
-            "the photos that an export is tested on come with scikit-learn, which is missing: "
-            f"{install_hint('export')}, or pass `images=`"
+            "the photos that an export is tested on come with scikit-learn and are read by Pillow, one of which is "
+            f"missing: {install_hint('export')}, or pass `images=`"
         ) from error
-    wholes, rng, parts = [load_sample_image(name) for name in _SAMPLES], np.random.default_rng(0), []
+    rng, parts = np.random.default_rng(0), []
     for number in range(count):
         height, width = rng.integers(160, 420, 2)
         whole = wholes[number % len(wholes)]

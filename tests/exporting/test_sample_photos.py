@@ -37,8 +37,9 @@ def test_samples_are_parts_of_photos_of_many_sizes_and_the_same_each_time():
     assert all(photo.dtype == np.uint8 and photo.flags["C_CONTIGUOUS"] for photo in photos)
 
 
-def test_missing_scikit_learn_is_told_with_the_way_out(monkeypatch):
-    monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
+@pytest.mark.parametrize("missing", ["sklearn.datasets", "PIL"])
+def test_missing_scikit_learn_or_pillow_is_told_with_the_way_out(monkeypatch, missing):
+    monkeypatch.setitem(sys.modules, missing, None)
     with pytest.raises(ImportError, match=r'pip install ".\[export\]" in the checkout of keras_vit, or pass `images=`'):
         real_photos(None, 3)
     assert_same(real_photos(PHOTOS, 9), PHOTOS)
