@@ -75,10 +75,9 @@ def is_possible() -> bool:
 
     On a processor without AVX-512 the operation would end the process: there it is not tried.
     """
-    import tensorflow as tf
-
     if not processor_flags() >= _NEEDED:
         return False
+    import tensorflow as tf
 
     x, kernel = (tf.cast(tf.random.stateless_normal((32, 32), (seed, 0)), tf.bfloat16) for seed in range(2))
     bias, kernel = tf.Variable(kernel[0]), tf.Variable(kernel / 6)
