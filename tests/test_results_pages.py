@@ -61,16 +61,19 @@ def test_time_and_memory_are_those_of_the_benchmark():
 
 
 def test_time_of_int8_is_that_of_the_benchmark():
-    """By the newest rows of one commit, on one core."""
-    case = {"machine": PROCESSOR, "model": "B/16", "image_size": 224, "runner": "ours-openvino", "threads": 1}
+    """By the newest rows, those of a case of one commit."""
+    case = {"machine": PROCESSOR, "model": "B/16", "image_size": 224, "runner": "ours-openvino"}
     rows = [row for row in newest(read(ROOT / "benchmarks" / "results")) if case.items() <= row.items()]
-    rows = [row for row in rows if row["precision"] in ("bfloat16", "int8") and row["batch"] in (1, 8)]
-    assert len({row["commit"] for row in rows}) == 1
-    seconds = {(row["batch"], row["precision"]): row["median_s"] for row in rows}
-    said = r"int8 of B/16 takes (\.\d\d) of the time of bfloat16 for one image and (\.\d\d) for eight"
-    written_there = re.search(said, (ROOT / "docs" / "quantising.md").read_text()).groups()
-    shares = (seconds[batch, "int8"] / seconds[batch, "bfloat16"] for batch in (1, 8))
-    assert written_there == tuple(f"{share:.2f}".removeprefix("0") for share in shares), WRITE_AGAIN
+    timed = {(row["threads"], row["batch"], row["precision"]): row for row in rows}
+    shares = []
+    for threads, batch in ((1, 1), (1, 8), (2, 1)):
+        int8, half = (timed[threads, batch, precision] for precision in ("int8", "bfloat16"))
+        assert int8["commit"] == half["commit"]
+        shares.append(f"{int8['median_s'] / half['median_s']:.2f}".removeprefix("0"))
+    page = (ROOT / "docs" / "quantising.md").read_text()
+    one, eight, two_cores = shares
+    assert f"int8 of B/16 takes {one} of the time of bfloat16 for one image and {eight} for eight" in page, WRITE_AGAIN
+    assert f"On two it is {two_cores} for one image." in page, WRITE_AGAIN
 
 
 def test_what_is_not_reached_is_that_of_the_benchmark():
@@ -78,7 +81,9 @@ def test_what_is_not_reached_is_that_of_the_benchmark():
     said = [line["figures"] for line in written("speed", "## What is not reached")[0]]
     large = those("ratio_to_same_runtime", **OPENED, precision="float32", model="L/16")
     half = those("ratio_to_same_runtime", **OPENED, precision="bfloat16")
-    assert said[0] == f"L/16 in float32 {span(large)}; bfloat16 {span(half)}"
+    [above] = (value for value in those("ratio_to_same_runtime", **OPENED, **IN_FULL) if value > 0.95)
+    case = f"one image of B/16 in float32 on 2 cores {above:.4f}".replace("0.", ".")
+    assert said[0] == f"L/16 in float32 {span(large)}; bfloat16 {span(half)}; {case}"
     large = those("ratio_to_same_runtime", task="inference", runner="ours-onnxruntime", model="L/16")
     assert said[1] == f"L/16 in float32 {span(large)}"
 
@@ -101,7 +106,7 @@ def test_all_else_is_reached():
     """As the section says below its table; a new row that misses an aim belongs into the table."""
     steps = those("ratio_to_fastest_peer", task="train", runner="ours-model")
     assert f"A training step takes {span(steps)}." in (ROOT / "docs" / "speed.md").read_text()
-    assert max(those("ratio_to_same_runtime", **OPENED, precision="float32", model="B/16")) < 0.955
+    assert sorted(those("ratio_to_same_runtime", **OPENED, **IN_FULL))[-2] <= 0.95  # one more is in the table
     assert max(those("ratio_to_same_runtime", **OPENED, precision="int8")) <= 0.95
     assert max(those("ratio_to_same_runtime", task="inference", runner="ours-onnxruntime", model="B/16")) <= 0.95
     assert max(those("ratio_to_fastest_peer", task="train", runner="ours-model", precision="float32")) <= 0.92
@@ -117,10 +122,12 @@ def test_all_else_is_reached():
             case = tuple(row[name] for name in CASE)
             best[case] = min(best.get(case, aim + 1), row["ratio_to_fastest_peer"])
         assert len(best) >= 4
-        assert max(best.values()) < aim + 0.005  # the aim has two digits
+        above = [case for case, ratio in best.items() if ratio > aim]
+        assert above == ([(PROCESSOR, "inference", "B/16", 224, 1, "float32", 2)] if model == "B/16" else [])
 
 
 OPENED = {"task": "inference", "runner": "ours-openvino"}
+IN_FULL = {"precision": "float32", "model": "B/16"}
 CASE = ("machine", "task", "model", "image_size", "batch", "precision", "threads")
 
 
