@@ -6,6 +6,7 @@ import pytest
 from conftest import make_tiny
 
 import keras_vit
+from keras_vit.model.replicated_model import _built_before
 
 pytestmark = pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="the others trace once by themselves")
 LOSS = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
@@ -44,3 +45,24 @@ def test_labels_that_do_not_fit_are_told_of_by_the_step():
         model.fit(np.zeros((4, 20, 28, 3), "float32"), np.zeros((4, 3), int), verbose=0)
     with pytest.raises(ValueError, match="ndim"):
         model.train_on_batch(np.zeros((4, 20, 28, 3), "float32"), np.zeros((4, 3), int))
+
+
+def test_no_weight_is_moved_by_an_update():
+    """TensorFlow moves one that lies in memory of NumPy, as some of a file do, at its first update: amid the step."""
+
+    def addresses():
+        return [np.from_dlpack(variable.value.read_value()).ctypes.data for variable in model.trainable_variables]
+
+    def update(iterator):
+        before = addresses()
+        for variable in model.trainable_variables:
+            variable.value.assign_add(np.zeros(variable.shape))
+        moved.append(sum(new != old for old, new in zip(before, addresses(), strict=True)))
+
+    model, moved = make_tiny(num_layers=6), []
+    for step in (update, _built_before(model, update)):
+        for variable in model.trainable_variables:
+            variable.assign(np.ones(variable.shape, "float32"))
+        step(iter([()]))
+    assert moved[0] > 0  # about one in four, whose address fits
+    assert moved[1] == 0
