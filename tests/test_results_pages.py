@@ -77,7 +77,7 @@ def test_time_of_int8_is_that_of_the_benchmark():
 
 
 def test_what_is_not_reached_is_that_of_the_benchmark():
-    """Each case above its aim is in the table by name, and no other."""
+    """The table tells of every case above its aim, and of no other."""
     said = {line["aim"]: line["figures"] for line in written("speed", "## What is not reached")[0]}
     opened = {"task": "inference", "runner": "ours-openvino"}
     half = {"task": "inference", "precision": "bfloat16"}
