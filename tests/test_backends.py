@@ -94,6 +94,9 @@ def published(variant):
     return model, rng.uniform(-1, 1, (3, 64, 96, 3)).astype("float32")
 
 
+MERGED = (0, 1, 2)  # tokens that each block merges
+
+
 def asked_of_openvino():
     """What OpenVINO answers, before and after new weights, the loss that it tells, and what it says of training."""
     found = {**answers(), "published": {}, "refused": []}
@@ -104,6 +107,7 @@ def asked_of_openvino():
     model.predict(images, verbose=0)
     model.set_weights([weight * 0.9 for weight in model.get_weights()])
     found["new weights"] = model.predict(images, verbose=0).tolist()
+    found["called"] = {merged: numpy(keras_vit.merge_tokens(model, merged)(images)).tolist() for merged in MERGED}
     model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     found["loss"] = model.evaluate(images, np.arange(3), verbose=0)
     for train in (model.fit, model.train_on_batch):
@@ -137,6 +141,16 @@ def test_openvino_answers_for_the_weights_of_now(found):
     assert np.abs(found["new weights"] - wanted).max() < 5e-5 * wanted.std()
     model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     assert abs(found["loss"] - model.evaluate(images, np.arange(3), verbose=0)) < 1e-5
+
+
+@pytest.mark.elsewhere("openvino", "logits")
+@pytest.mark.parametrize("merged", MERGED)
+def test_openvino_answers_a_call_as_it_predicts(found, merged):
+    """A call leaves it to OpenVINO what is done together; it multiplies a transposed array by gathered rows wrongly."""
+    model, images = published("Ti/16")
+    model.set_weights([weight * 0.9 for weight in model.get_weights()])
+    wanted = numpy(keras_vit.merge_tokens(model, merged)(images))
+    assert np.abs(found["called"][str(merged)] - wanted).max() < 5e-5 * wanted.std()
 
 
 @pytest.mark.elsewhere("openvino", "logits")

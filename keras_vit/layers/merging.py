@@ -143,8 +143,9 @@ def merged(tokens: Tensor, sizes: Tensor, keys: Tensor, count: int, num_prefix_t
     target = ops.take_along_axis(target, leaving, axis=1)  # (B, count)
     sums = ops.concatenate([tokens * sizes, sizes], axis=-1)  # (B, T, D + 1)
     one, other = sums[:, first::2], sums[:, second::2]
-    joins = ops.one_hot(target, alike.shape[-1], dtype=sums.dtype)  # (B, count, staying)
-    other = other + ops.matmul(ops.transpose(joins, (0, 2, 1)), _rows(one, leaving))
+    # Not transposed afterwards, since OpenVINO 2026.4 multiplies a transposed array by gathered rows wrongly.
+    joins = ops.one_hot(target, alike.shape[-1], axis=1, dtype=sums.dtype)  # (B, staying, count)
+    other = other + ops.matmul(joins, _rows(one, leaving))
     if count < alike.shape[1]:
         alone = -ops.top_k(-ops.cast(order[:, count:], "float32"), alike.shape[1] - count)[0]  # in their places' order
         other = ops.concatenate([_rows(one, ops.cast(alone, "int32")), other], axis=1)

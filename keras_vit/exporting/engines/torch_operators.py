@@ -119,8 +119,9 @@ def _choices(torch):
 
     def one_hot(places, depth, values, axis=-1):
         kinds = torch.arange(depth if isinstance(depth, int) else depth[0], device=places.device)
-        hot = places.unsqueeze(axis).long() % len(kinds) == kinds
-        return torch.where(hot, values[1], values[0])
+        hot = places.unsqueeze(axis).long() % len(kinds)
+        kinds = kinds.reshape(-1, *[1] * (hot.ndim - 1 - axis % hot.ndim))
+        return torch.where(hot == kinds, values[1], values[0])
 
     def top(x, count, axis=-1, largest=1, sorted=1):
         return torch.topk(x, count[0], axis, bool(largest), bool(sorted))
