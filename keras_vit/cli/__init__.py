@@ -57,7 +57,7 @@ def _words(error):
     text = str(error).replace("overwrite=True", "--overwrite")
     for parameter, option in _OPTIONS.items():
         text = re.sub(rf"`{parameter}=?`", f"`{option}`", text)
-        text = re.sub(rf"\b{parameter}=(?=['\"\w(])", f"{option} ", text)
+        text = re.sub(rf"\b{parameter}=(?=['\"\w(-])", f"{option} ", text)
     if isinstance(error, DownloadError) and "\n  curl " in text:
         first, *rest = text.split("\n")
         return "\n".join([one_line(first), *(f"  {printable(line)}" for line in rest)])

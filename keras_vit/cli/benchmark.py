@@ -2,6 +2,7 @@
 
 import argparse
 import re
+from pathlib import Path
 
 from keras_vit.benchmarking.request import (
     BACKENDS,
@@ -66,7 +67,8 @@ def add_commands(top, command):
     peers_python, hub_python = python.format("the peers", PEERS_PYTHON), python.format("keras-hub", HUB_PYTHON)
     new.add_argument("--peers-python", metavar="PROGRAM", help=peers_python)
     new.add_argument("--hub-python", metavar="PROGRAM", help=hub_python)
-    new.add_argument("--json", dest="json_file", type=path, metavar="FILE", help="file of all rows; by default none")
+    json_file = "file of all rows, in place of one that is there"
+    new.add_argument("--json", dest="json_file", type=path, metavar="FILE", help=json_file)
     new.add_argument(
         "--results", type=path, metavar="FOLDER", help="add the rows to TASK.csv in this folder; by default not"
     )
@@ -84,16 +86,18 @@ def benchmark(arguments):
         raise FileNotFoundError(f"the rows must go to a folder that is there.\nReceived: {arguments.json_file}.")
     if arguments.results is not None:
         make_ready(arguments.results)
-    rows = []
+    rows: list[dict] = []
+    files: dict[Path, None] = {}  # in the order of their first rows
     yield _line(_HEAD)
     for row in rows_of(asked):
         rows.append(row)
+        if arguments.json_file is not None:  # now, so that what stops the next case loses none before it
+            write_json(arguments.json_file, rows)
+        if arguments.results is not None:
+            files |= dict.fromkeys(append(arguments.results, [row]))
         yield _line(_cells(row)) if row["left_out"] is None else _left_out(row)
-    if arguments.json_file is not None:
-        write_json(arguments.json_file, rows)
-    if arguments.results is not None:
-        for file in append(arguments.results, rows):
-            yield f"added to {printable(file)}"
+    for file in files:
+        yield f"added to {printable(file)}"
     if all(row["left_out"] is not None for row in rows):
         raise BenchmarkError("nothing was timed; the lines above say why")
     if asked.peers and all(row["ratio_to_fastest_peer"] is None for row in rows if row["side"] == "ours"):

@@ -11,7 +11,7 @@ from conftest import ROOT
 from keras_vit import cli
 from keras_vit.benchmarking import workers
 from keras_vit.benchmarking.request import PEERS, TASKS, Benchmark, Case, Peer
-from keras_vit.benchmarking.results import FIELDS
+from keras_vit.benchmarking.results import FIELDS, read
 
 STAND_IN = Path(__file__).with_name("stand_in_peer.py")
 SMALL = ("--model", "Ti/16", "--image-size", "32", "--batch", "2", "--rounds", "2", "--runners", "model")
@@ -44,6 +44,22 @@ def test_rows_are_printed_and_written(run, tmp_path):
         kept = list(csv.DictReader(file))
     assert [row["runner"] for row in kept] == ["ours-model", "right-2"]
     assert float(kept[0]["median_s"]) == pytest.approx(rows[0]["median_s"], rel=1e-5)
+
+
+def test_a_stopped_benchmark_keeps_the_rows_before(run, tmp_path, monkeypatch):
+    def stopped(asked):
+        yield dict.fromkeys(FIELDS) | {"runner": "timm", "left_out": "it is not there"}
+        about = {"runner": "ours-model", "task": "inference", "median_s": 0.5, "spread": 0.1, "left_out": None}
+        yield dict.fromkeys(FIELDS) | about
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("keras_vit.benchmarking.benchmark.benchmark", stopped)
+    json_file, folder = tmp_path / "out.json", tmp_path / "results"
+    json_file.write_text("rows of yesterday")
+    code, _, err = run("--json", json_file, "--results", folder)
+    assert (code, err) == (130, ["keras-vit: error: interrupted"])
+    assert [row["runner"] for row in json.loads(json_file.read_text())] == ["timm", "ours-model"]
+    assert [row["runner"] for row in read(folder)] == ["ours-model"]
 
 
 def test_nothing_compared_is_a_failure_that_says_so(run):
@@ -83,6 +99,7 @@ def test_without_peers_nothing_is_compared_and_that_is_no_failure(run):
         (("--image-size", "33"), "multiple of `patch_size`"),
         (("--batch", "0"), "`--batch` must be at least 1"),
         (("--rounds", "0"), "`--rounds` must be at least 1"),
+        (("--warmup", "-1"), "Received: --warmup -1"),
         (("--threads", "4097"), "`--threads` must not be more than the cores"),
         (("--runners", "auto", "--backend", "jax"), "engines open a model of Keras on TensorFlow"),
         (("--runners", "auto", "--task", "train"), "Add model"),
