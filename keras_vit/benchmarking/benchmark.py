@@ -173,6 +173,7 @@ def _hint(name, facts):
 def _filled(asked, case, facts, seconds, about, peak):
     """Rows with every field."""
     peers = [name for name in facts if name in PEERS]
+    date = now()  # one for all rows, by which they are known as of one run
     first = fastest(seconds, peers)
     work = _flops(case)
     for name, found in facts.items():
@@ -182,7 +183,7 @@ def _filled(asked, case, facts, seconds, about, peak):
         runtime = found.get("engine", name.removeprefix(_ENGINE_PREFIX))
         same = runtime if name not in PEERS and runtime in PEERS and runtime in seconds else None
         yield {
-            "date": now(),
+            "date": date,
             **about,
             "runner": name,
             "side": "peer" if name in PEERS else "ours",
