@@ -67,7 +67,7 @@ def add_commands(top, command):
     peers_python, hub_python = python.format("the peers", PEERS_PYTHON), python.format("keras-hub", HUB_PYTHON)
     new.add_argument("--peers-python", metavar="PROGRAM", help=peers_python)
     new.add_argument("--hub-python", metavar="PROGRAM", help=hub_python)
-    json_file = "file of all rows, in place of one that is there"
+    json_file = "file of all rows, in place of one that is there; by default none"
     new.add_argument("--json", dest="json_file", type=path, metavar="FILE", help=json_file)
     new.add_argument(
         "--results", type=path, metavar="FOLDER", help="add the rows to TASK.csv in this folder; by default not"
