@@ -1,6 +1,7 @@
 """`keras-vit benchmark`: what it takes, what it prints and writes, and one line for whatever goes wrong."""
 
 import csv
+import itertools
 import json
 import subprocess
 from pathlib import Path
@@ -32,7 +33,8 @@ def run(capsys, monkeypatch, tmp_path):
     return run
 
 
-def test_rows_are_printed_and_written(run, tmp_path):
+def test_rows_are_printed_and_written(run, tmp_path, monkeypatch):
+    monkeypatch.setattr("keras_vit.benchmarking.benchmark.now", map(str, itertools.count()).__next__)
     json_file, folder = tmp_path / "out.json", tmp_path / "results"
     code, out, err = run("--against", "right-2,wrong-1", "--json", json_file, "--results", folder)
     assert (code, err) == (0, [])
@@ -40,6 +42,7 @@ def test_rows_are_printed_and_written(run, tmp_path):
     assert out[3].startswith("wrong-1 left out of Ti/16 32 2 float32 inference: computes something else (")
     rows = json.loads(json_file.read_text())
     assert [row["runner"] for row in rows] == ["ours-model", "right-2", "wrong-1"]
+    assert {row["date"] for row in rows} == {"0"}  # by which they are known as of one run
     with (folder / "inference.csv").open() as file:
         kept = list(csv.DictReader(file))
     assert [row["runner"] for row in kept] == ["ours-model", "right-2"]
