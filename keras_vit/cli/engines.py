@@ -13,7 +13,7 @@ def add_options(new):
     new.add_argument("--engine", choices=ENGINES, help=which)
     new.add_argument("--precision", choices=ENGINE_PRECISIONS, help="of the engine; by default float32")
     new.add_argument("--threads", type=int, metavar="N", help="of the engine; by default its own choice")
-    photos = "photos to compare the engine and calibrate int8 on; by default two"
+    photos = "photos to compare the engine and calibrate int8 on; by default two, of int8 the run's"
     new.add_argument("--images", dest="calibration", metavar="FOLDER", type=path, help=photos)
 
 
@@ -26,19 +26,26 @@ def check_options(arguments):
         check_positive_int("threads", arguments.threads)
 
 
-def opened(model, arguments, batch_size=1):
+def opened(model, run, arguments, batch_size=1):
     """The model in the engine that was asked for, or as it is; with lines that say what was found.
 
     Args:
         model: a `VisionTransformer` or `ResNet`.
+        run: what is known of its run.
         arguments: of the command.
         batch_size: images of a call.
     """
     if arguments.engine is None:
         return model, []
     from keras_vit.exporting.engines.accelerate import accelerate
+    from keras_vit.exporting.engines.opening import is_calibrated
+    from keras_vit.runs.calibration import calibration_photos
 
     asked = {"precision": arguments.precision or "float32", "threads": arguments.threads}
-    engine = accelerate(model, arguments.engine, **asked, batch_size=batch_size, images=arguments.calibration)
+    photos, lines = arguments.calibration, []
+    if photos is None and is_calibrated(arguments.engine, asked["precision"]):
+        photos, line = calibration_photos(run)
+        lines = [line]
+    engine = accelerate(model, arguments.engine, **asked, batch_size=batch_size, images=photos)
     reasons = [f"left out {name}: {reason}" for name, reason in engine.report.left_out.items()]
-    return engine, [f"engine {engine.report.line()}", *reasons]
+    return engine, [*lines, f"engine {engine.report.line()}", *reasons]

@@ -40,7 +40,7 @@ def evaluate(arguments):
     seed = run.seed if arguments.seed is None else arguments.seed
     data = arguments.data or _data_of(run)
     source = keras_vit.open_source(data, seed=seed, on_bad_image=arguments.on_bad_image)
-    model, lines = engines.opened(model, arguments, arguments.batch_size)
+    model, lines = engines.opened(model, run, arguments, arguments.batch_size)
     if not arguments.json:
         yield from map(printable, lines)
     if arguments.probe is None:

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from keras_vit.checks import parse_sides
-from keras_vit.cli.models import check_model, model_of, names_of
+from keras_vit.cli.models import check_model, model_and_run, names_of
 from keras_vit.cli.printing import path
 from keras_vit.cli.startup import loading, quiet_start
 from keras_vit.escaping import printable
@@ -35,7 +35,10 @@ def add_commands(top, command):
         help="names of the classes, a line each; by default the run's or ImageNet's",
     )
     new.add_argument(
-        "--images", metavar="FOLDER", type=path, help="photos to compare and calibrate int8 on; by default two"
+        "--images",
+        metavar="FOLDER",
+        type=path,
+        help="photos to compare and calibrate int8 on; by default two, of int8 the run's",
     )
     new.add_argument(
         "--image-size",
@@ -72,12 +75,17 @@ def export(arguments):
     with quiet_start():
         import keras_vit.api as keras_vit
         from keras_vit.exporting.request import check_request
+        from keras_vit.runs.calibration import calibration_photos
 
     of_model = ("images", "image_size", "verify")
-    check_request(arguments.path, **{name: value for name, value in given.items() if name not in of_model})
-    model, names = model_of(arguments)
-    if labels is None and names is not None:
-        labels = names_of(model, names)
+    writer, *_ = check_request(arguments.path, **{name: value for name, value in given.items() if name not in of_model})
+    model, run = model_and_run(arguments)
+    if labels is None and run.class_names is not None:
+        labels = names_of(model, run.class_names)
+    if arguments.images is None and arguments.precision in writer.CALIBRATED:
+        given["images"], line = calibration_photos(run)
+        if not arguments.json:
+            yield printable(line)
     report = keras_vit.export(model, arguments.path, labels=labels, **given)
     if arguments.report is not None:
         report.write(arguments.report)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from keras_vit.checks import check_positive_int
 from keras_vit.cli import engines
-from keras_vit.cli.models import check_model, model_of, names_of
+from keras_vit.cli.models import check_model, model_and_run, names_of
 from keras_vit.cli.printing import columns, path
 from keras_vit.cli.startup import loading, quiet_start
 from keras_vit.escaping import printable, printable_json
@@ -57,9 +57,9 @@ def predict(arguments):
         import keras
     from keras_vit.images.read import ImageError, read_image
 
-    model, names = model_of(arguments)
-    names = names_of(model, names)
-    model, lines = engines.opened(model, arguments)
+    model, run = model_and_run(arguments)
+    names = names_of(model, run.class_names)
+    model, lines = engines.opened(model, run, arguments)
     if not arguments.json:
         yield from map(printable, lines)
     bad, found = [], []

@@ -63,6 +63,10 @@ class FileSplit:
         with tf.device("CPU"):
             return decode_image(tf.io.read_file(self.paths[index]), tf.constant(self.orientations[index])).numpy()
 
+    def some(self, count: int) -> list[str]:
+        """Paths of at most so many, evenly spread."""
+        return [self.paths[number] for number in spread(self.size, count)]
+
     def joined(self, other: "FileSplit") -> "FileSplit":
         """The examples of this split and then those of the other."""
         labels = np.concatenate([self.labels, other.labels])
@@ -122,6 +126,10 @@ class ArraySplit:
         """uint8 `(H, W, C)`."""
         return np.round(self.images[index]).astype("uint8")
 
+    def some(self, count: int) -> list[np.ndarray]:
+        """Pixels of at most so many, evenly spread."""
+        return [self.pixels(number) for number in spread(self.size, count)]
+
     def joined(self, other: "ArraySplit") -> "ArraySplit":
         """The examples of this split and then those of the other.
 
@@ -139,6 +147,11 @@ class ArraySplit:
     def taken(self, numbers: np.ndarray) -> "ArraySplit":
         """The examples of these numbers."""
         return ArraySplit(self.images[numbers], self.labels[numbers])
+
+
+def spread(size: int, count: int) -> np.ndarray:
+    """Numbers of at most `count` of `size` examples, ascending, from the first to the last in even steps."""
+    return np.linspace(0, size - 1, min(count, size)).astype(int)
 
 
 def divide(labels, seed: int, groups=None) -> dict[str, np.ndarray]:

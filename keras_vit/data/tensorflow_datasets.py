@@ -85,6 +85,15 @@ class StreamSplit:
                 return pixels_of(example, 3).numpy()
         raise IndexError(f"there is no such example.\nReceived: index={index} of {self.size}.")
 
+    def some(self, count: int) -> list[np.ndarray]:
+        """Pixels of the first ones, at most so many; they lie shuffled."""
+        import tensorflow as tf
+
+        from keras_vit.data.prepare import pixels_of
+
+        with tf.device("CPU"):
+            return [pixels_of(example, 3).numpy() for _, example in self.stream(None).take(count)]
+
     def file_names(self) -> list[str]:
         """The feature `file_name` of each example, where the set has it, as `imagenet2012`; else nothing."""
         import tensorflow_datasets as tfds

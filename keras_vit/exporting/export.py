@@ -30,7 +30,8 @@ from keras_vit.preprocessing import default_names
 from keras_vit.variants import check_image_size
 
 _COMPARED, _CALIBRATION = 16, 64  # photos
-_FEWEST = 32  # photos to calibrate on and compare: with one, the next was off by 1.7 deviations
+MOST_PHOTOS = _COMPARED + _CALIBRATION  # that are looked at
+FEWEST_PHOTOS = 32  # to calibrate on and compare: with one, the next was off by 1.7 deviations
 
 
 def export(
@@ -202,14 +203,14 @@ def _check_activation(model, activation, names):
 
 def photos_for(images, model, calibrated, format) -> tuple[list[np.ndarray], np.ndarray]:
     """Photos to compare on, and photos of the model's size to calibrate on, if any are: not the same then."""
-    photos = real_photos(images, _COMPARED + _CALIBRATION, model.input_shape[-1])
+    photos = real_photos(images, MOST_PHOTOS, model.input_shape[-1])
     step = max(len(photos) // _COMPARED, 1)
     compared, calibration = photos[::step][:_COMPARED], photos
     if calibrated:
-        if len(photos) < _FEWEST:
+        if len(photos) < FEWEST_PHOTOS:
             raise ValueError(
                 f"int8 of {format} is calibrated on photos and compared on others, so it takes at "
-                f"least {_FEWEST}.\nReceived: {len(photos)} in `images`."
+                f"least {FEWEST_PHOTOS}.\nReceived: {len(photos)} in `images`."
             )
         calibration = [photo for number, photo in enumerate(photos) if number % step or number >= step * _COMPARED]
         if not any(np.ptp(photo) for photo in calibration):

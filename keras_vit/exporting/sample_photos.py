@@ -8,6 +8,7 @@ from typing import TypeAlias
 import numpy as np
 
 from keras_vit.checks import install_hint
+from keras_vit.data.splits import spread
 from keras_vit.images.read import ImageError, read_image
 
 _SAMPLES = ("china.jpg", "flower.jpg")  # the two photos that come with scikit-learn, 427 x 640
@@ -42,7 +43,7 @@ def real_photos(given, count, channels=3) -> list[np.ndarray]:
         raise TypeError(f"`images` must be a folder, or a list of paths or arrays.\nReceived: images={given!r}.")
     if len(given) == 0:
         raise ValueError("`images` must hold at least one photo.\nReceived: none.")
-    chosen = [given[index] for index in np.linspace(0, len(given) - 1, min(count, len(given))).astype(int)]
+    chosen = [given[number] for number in spread(len(given), count)]
     return [
         _with_channels(_shrunk(_read(image) if isinstance(image, (str, Path)) else _checked(image)), channels)
         for image in chosen

@@ -70,6 +70,15 @@ def test_rows_and_pixels_are_those_that_were_written(prepared):
         np.testing.assert_array_equal(source.pixels("test", index), stored[index]["image"])
 
 
+@pytest.mark.parametrize("count", [5, 99])
+def test_some_are_the_first(prepared, count):
+    split = open_source(prepared.data_path).split("test")
+    found = split.some(count)
+    assert len(found) == min(count, split.size)
+    for index, pixels in enumerate(found):
+        np.testing.assert_array_equal(pixels, split.pixels(index))
+
+
 def test_evaluation_gives_all_in_order_as_preprocessing_prepares_them(prepared):
     dataset = load_dataset(prepared.data_path, "train+validation", batch_size=6, preprocessing=SCALE)
     images, labels = (np.concatenate(parts) for parts in zip(*dataset.as_numpy_iterator(), strict=True))

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from keras_vit.checks import check_choice, check_positive_int, check_threads
 from keras_vit.exporting.engines.engine import Engine, EngineReport
-from keras_vit.exporting.engines.opening import ALL, check_possible, of_pixels, opened, writer_of
+from keras_vit.exporting.engines.opening import ALL, check_possible, is_calibrated, of_pixels, opened, writer_of
 from keras_vit.exporting.export import check_exportable, photos_for
 from keras_vit.exporting.formats import ENGINE_PRECISIONS, ENGINES, MAX_BATCH, MAX_BYTES, MAX_PIXELS, OPSET
 from keras_vit.exporting.report import Drift, ExportError, Runtime
@@ -162,9 +162,7 @@ class _Comparison:
 
     def _photos(self, engine):
         """Those to compare on, and those to calibrate on."""
-        writer = writer_of(engine)
-        calibrated = writer is not None and self.precision in writer.CALIBRATED
-        return photos_for(self.images, self.model, calibrated, engine)
+        return photos_for(self.images, self.model, is_calibrated(engine, self.precision), engine)
 
     def _photos_and_task(self, engine):
         photos, calibration = self._photos(engine)

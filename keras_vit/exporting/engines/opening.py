@@ -34,6 +34,12 @@ def writer_of(engine):
     return importlib.import_module(f"keras_vit.exporting.{_WRITERS[engine]}") if engine in _WRITERS else None
 
 
+def is_calibrated(engine, precision) -> bool:
+    """Whether an engine, or of `"auto"` any of them, is calibrated on photos for a precision."""
+    writers = [writer_of(name) for name in (ALL if engine == "auto" else (engine,))]
+    return any(precision in writer.CALIBRATED for writer in writers if writer is not None)
+
+
 def check_possible(engine, precision, threads, quantized) -> None:
     """Raises for what this engine cannot do, or not on this machine.
 

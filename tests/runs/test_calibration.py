@@ -1,0 +1,148 @@
+"""int8 of a run is calibrated on what the run was trained on, and on nothing that it is measured on."""
+
+import json
+
+import numpy as np
+import pytest
+from conftest import make_tiny
+from exporting.fake_format import FakeFormat, register
+from photos import make_photos
+
+from keras_vit import cli, open_source
+from keras_vit.exporting.engines import accelerate as engines
+from keras_vit.exporting.formats import FORMATS
+from keras_vit.runs.calibration import calibration_photos
+from keras_vit.runs.finished import RunFacts
+
+STAND_INS = "calibrated on parts of two photos of scikit-learn"
+NAMES = ("disc", "stripes", "tiles")
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    """54 photos of three classes, 42 of which are trained on."""
+    return make_photos(tmp_path_factory.mktemp("photos") / "set", per_class=18)
+
+
+@pytest.fixture(scope="module")
+def trained(photos, tmp_path_factory):
+    """The folder of a run on them."""
+    folder = tmp_path_factory.mktemp("run")
+    make_tiny(num_layers=1, classes=3).save(folder / "best.keras")
+    said = {"arguments": {"data": str(photos)}, "seed": 3, "data": {"class_names": NAMES}}
+    (folder / "config.json").write_text(json.dumps(said))
+    return folder
+
+
+@pytest.fixture
+def run(capfd):
+    """Runs a command in this process, and gives exit code, output lines and error lines."""
+
+    def run(*arguments):
+        code = cli.main([str(argument) for argument in arguments])
+        return code, *(text.splitlines() for text in capfd.readouterr())
+
+    return run
+
+
+def test_photos_are_those_of_the_training_set_as_the_run_divided_it(photos):
+    found, line = calibration_photos(RunFacts(NAMES, str(photos), seed=3))
+    source = open_source(photos, seed=3)
+    assert list(found) == [row["path"] for row in source.rows("train")]
+    assert not set(found) & {row["path"] for name in ("validation", "test") for row in source.rows(name)}
+    assert line == "calibrated and compared on 42 training images of set"
+
+
+def test_of_many_images_80_are_taken_from_first_to_last():
+    found, line = calibration_photos(RunFacts(data="digits", seed=1))
+    images = open_source("digits", seed=1).split("train").images
+    assert (len(found), line) == (80, "calibrated and compared on 80 training images of digits")
+    np.testing.assert_array_equal(found[0], images[0])
+    np.testing.assert_array_equal(found[-1], images[-1])
+    numbers = [int(np.flatnonzero((images == photo).all(axis=(1, 2, 3)))[0]) for photo in found]
+    assert max(np.diff(numbers)) - min(np.diff(numbers)) == 1
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (None, ""),
+        ("no/such/place", ", as the run's data cannot be read: data must be a folder of class folders"),
+        ("few", ", as few has 12 to train on and it takes 32"),
+    ],
+)
+def test_without_them_two_photos_stand_in_and_the_line_says_why(tmp_path, monkeypatch, data, reason):
+    monkeypatch.chdir(tmp_path)
+    make_photos(tmp_path / "few", per_class=6)
+    found, line = calibration_photos(RunFacts(data=data))
+    assert found is None
+    assert line.startswith(STAND_INS + reason)
+    assert "\n" not in line
+
+
+@pytest.mark.parametrize("command", ["predict", "evaluate"])
+@pytest.mark.parametrize("engine", ["openvino", "auto"])
+def test_engine_of_int8_gets_them(run, trained, photos, monkeypatch, command, engine):
+    seen = seen_by_engines(monkeypatch)
+    code, lines, error = ask(run, command, trained, photos, "--engine", engine, "--precision", "int8")
+    assert (code, error) == (1, ["keras-vit: error: enough seen"]), lines
+    assert seen == [calibration_photos(RunFacts(NAMES, str(photos), 3))[0]]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--engine", "openvino"),
+        ("--engine", "onnxruntime", "--precision", "int8"),  # which is not calibrated
+        ("--engine", "openvino", "--precision", "int8", "--images", "mine"),
+    ],
+)
+def test_other_engines_and_photos_of_the_user_are_as_asked(run, trained, photos, monkeypatch, options):
+    seen = seen_by_engines(monkeypatch)
+    assert ask(run, "evaluate", trained, photos, *options)[0] == 1
+    assert [given and str(given) for given in seen] == ["mine" if "mine" in options else None]
+
+
+@pytest.mark.parametrize(
+    ("precision", "options", "line", "count"),
+    [
+        ("int8", (), "calibrated and compared on 42 training images of set", 42),
+        ("float32", (), None, None),
+        ("int8", ("--images", "mine"), None, 33),
+    ],
+)
+def test_export_of_int8_gets_them(run, trained, tmp_path, monkeypatch, precision, options, line, count):
+    format = register(monkeypatch, "litert", FakeFormat(".tflite"))
+    format.CALIBRATED = ("int8",)
+    monkeypatch.chdir(make_photos(tmp_path / "place" / "mine", per_class=11).parent)
+    asked = ("--format", "litert", "--precision", precision, "--no-verify", *options)
+    code, lines, error = run("export", trained, tmp_path / "x.tflite", *asked)
+    assert (code, error) == (0, [])
+    assert [said for said in lines if said.startswith("calibrated")] == ([line] if line else [])
+    if count:
+        assert len(format.jobs[0].calibration_photos) == count - 16  # the others are compared
+
+
+def test_formats_that_are_calibrated_are_those_of_the_pages():
+    """docs/quantising.md names them."""
+    from importlib import import_module
+
+    writers = {name: import_module(f"keras_vit.exporting.{name}") for name in FORMATS}
+    assert {name for name, writer in writers.items() if writer.CALIBRATED} == {"litert", "openvino"}
+
+
+def seen_by_engines(monkeypatch):
+    """What engines are asked to compare on; then they fail."""
+    seen = []
+
+    def photos_for(given, *of_model):
+        seen.append(given)
+        raise ValueError("enough seen")
+
+    monkeypatch.setattr(engines, "photos_for", photos_for)
+    return seen
+
+
+def ask(run, command, trained, photos, *options):
+    asked = {"predict": (photos / "disc" / "0.jpg", "--model", trained), "evaluate": (trained,)}
+    return run(command, *asked[command], *options)
