@@ -23,7 +23,7 @@ from keras_vit.silence import silence
 EXTENSION = ".xml"
 PRECISIONS = ("float32", "float16", "int8")
 CALIBRATED = ("int8",)
-FOLDED = PRECISIONS
+FOLDED = (*PRECISIONS, "bfloat16")  # which an engine has
 # SmoothQuant's exponent. Mean differences of logits as shares of their deviation, of a model with widths of 12: .019;
 # without it .021, with NNCF's .95 for transformers .024. With .5: 600 digits .012 (accuracy .948, as in float32), Ti/16
 # randomly initialised .030.

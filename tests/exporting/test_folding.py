@@ -220,6 +220,16 @@ def test_operations_are_gone_from_the_file(form, tmp_path, monkeypatch):
     assert len(plain) - len(less) == GONE[form]
 
 
+def test_operations_are_gone_from_an_engine_in_bfloat16_too(tmp_path):
+    """Which is told to its runtime: what is written is the same."""
+    found = []
+    for precision in ("float32", "bfloat16"):
+        place = tmp_path / f"{precision}.xml"
+        openvino.write(make_job(model_of("token"), precision=precision, takes="images"), place)
+        found.append(sorted(operations("openvino", place)))
+    assert found[0] == found[1]
+
+
 def test_operations_are_gone_from_onnx(tmp_path, monkeypatch):
     """Of the nodes LayerNormalization the shift is gone, and queries are not scaled; below opset 18 gains are gone."""
     import onnx as package
