@@ -37,6 +37,7 @@ TASKS = {"inference": "inference", "training step": "train", "loading": "load", 
 RUNNERS = {"model": "ours-model", "accelerate": "ours-openvino"}
 PEERS = {"OpenVINO, timm's export": "openvino", "timm": "timm", "transformers": "transformers"}
 PROCESSOR = "AMD EPYC, family 25 model 17"
+PROCESSORS = {"family 25 model 1": "Zen 3", "family 25 model 17": "Zen 4", "family 26 model 2": "Zen 5"}  # by the pages
 
 
 def test_time_and_memory_are_those_of_the_benchmark():
@@ -203,12 +204,12 @@ def in_words(ratios, bound):
 
 
 def name_of(case):
-    """`B/16 at 384, 1 image, float32, 2 cores, family 25`."""
+    """`B/16 at 384, 1 image, float32, 2 cores, Zen 4`."""
     machine, _, model, side, images, precision, cores = case
-    family = re.search(r"family \d+", machine)[0]
+    processor = PROCESSORS[machine.partition(", ")[2]]
     size = "" if side == 224 else f" at {side}"
     counts = [f"{count} {name}{'s' * (count > 1)}" for count, name in ((images, "image"), (cores, "core"))]
-    return f"{model}{size}, {counts[0]}, {precision}, {counts[1]}, {family}"
+    return f"{model}{size}, {counts[0]}, {precision}, {counts[1]}, {processor}"
 
 
 def digits(ratio, bound):
