@@ -27,7 +27,7 @@ def check_options(arguments):
 
 
 def opened(model, run, arguments, batch_size=1):
-    """The model in the engine that was asked for, or as it is; with lines that say what was found.
+    """The model in the engine that was asked for, or as it is; with lines that say what was found, and facts for JSON.
 
     Args:
         model: a `VisionTransformer` or `ResNet`.
@@ -36,16 +36,19 @@ def opened(model, run, arguments, batch_size=1):
         batch_size: images of a call.
     """
     if arguments.engine is None:
-        return model, []
+        return model, [], {}
     from keras_vit.exporting.engines.accelerate import accelerate
     from keras_vit.exporting.engines.opening import is_calibrated
-    from keras_vit.runs.calibration import calibration_photos
+    from keras_vit.exporting.sample_photos import which_photos
+    from keras_vit.runs.training_data import calibration_photos
 
     asked = {"precision": arguments.precision or "float32", "threads": arguments.threads}
-    photos, lines = arguments.calibration, []
-    if photos is None and is_calibrated(arguments.engine, asked["precision"]):
-        photos, line = calibration_photos(run)
-        lines = [line]
+    photos, calibrates = arguments.calibration, is_calibrated(arguments.engine, asked["precision"])
+    photos, which = calibration_photos(run) if photos is None and calibrates else (photos, which_photos(photos))
     engine = accelerate(model, arguments.engine, **asked, batch_size=batch_size, images=photos)
+    facts = {"engine": engine.engine, "precision": engine.precision}
+    if is_calibrated(engine.engine, engine.precision):
+        facts["calibrated_on"] = which
+    lines = [f"calibrated and compared on {which}"] if "calibrated_on" in facts else []
     reasons = [f"left out {name}: {reason}" for name, reason in engine.report.left_out.items()]
-    return engine, [*lines, f"engine {engine.report.line()}", *reasons]
+    return engine, [*lines, f"engine {engine.report.line()}", *reasons], facts

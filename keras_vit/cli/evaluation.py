@@ -36,11 +36,15 @@ def evaluate(arguments):
         yield loading(arguments.model)
     with quiet_start():
         import keras_vit.api as keras_vit
+        from keras_vit.runs.training_data import has_changed
     model, run = model_and_run(arguments)
     seed = run.seed if arguments.seed is None else arguments.seed
     data = arguments.data or _data_of(run)
     source = keras_vit.open_source(data, seed=seed, on_bad_image=arguments.on_bad_image)
-    model, lines = engines.opened(model, run, arguments, arguments.batch_size)
+    model, lines, facts = engines.opened(model, run, arguments, arguments.batch_size)
+    if arguments.data is None and has_changed(run, source):
+        facts["data_changed"] = True
+        lines.append("the run's data have changed since: some of these images may be those that it was trained on")
     if not arguments.json:
         yield from map(printable, lines)
     if arguments.probe is None:
@@ -52,8 +56,7 @@ def evaluate(arguments):
         title = f"{model.name} on {source.name}, {arguments.split}"
         page = keras_vit.write_evaluation_page(result, arguments.page, title)
     if arguments.json:
-        in_engine = {} if arguments.engine is None else {"engine": model.engine}
-        yield printable_json({"split": arguments.split, **in_engine, **result.summary()})
+        yield printable_json({"split": arguments.split, **facts, **result.summary()})
         return
     if arguments.data and arguments.probe is None:  # a probe divides its data by design
         yield from _division_lines(source, arguments.split)

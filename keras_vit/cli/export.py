@@ -1,5 +1,6 @@
 """`keras-vit export`: a model as a file for a server or a phone, and how far it is from the model."""
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -75,18 +76,18 @@ def export(arguments):
     with quiet_start():
         import keras_vit.api as keras_vit
         from keras_vit.exporting.request import check_request
-        from keras_vit.runs.calibration import calibration_photos
+        from keras_vit.runs.training_data import calibration_photos
 
     of_model = ("images", "image_size", "verify")
     writer, *_ = check_request(arguments.path, **{name: value for name, value in given.items() if name not in of_model})
     model, run = model_and_run(arguments)
     if labels is None and run.class_names is not None:
         labels = names_of(model, run.class_names)
-    if arguments.images is None and arguments.precision in writer.CALIBRATED:
-        given["images"], line = calibration_photos(run)
-        if not arguments.json:
-            yield printable(line)
+    calibrates = arguments.images is None and arguments.precision in writer.CALIBRATED
+    given["images"], which = calibration_photos(run) if calibrates else (arguments.images, None)
     report = keras_vit.export(model, arguments.path, labels=labels, **given)
+    if calibrates:
+        report = dataclasses.replace(report, calibrated_on=which)
     if arguments.report is not None:
         report.write(arguments.report)
     yield json.dumps(report.summary(), indent=2) if arguments.json else printable_lines(report.table())

@@ -59,7 +59,7 @@ def predict(arguments):
 
     model, run = model_and_run(arguments)
     names = names_of(model, run.class_names)
-    model, lines = engines.opened(model, run, arguments)
+    model, lines, _ = engines.opened(model, run, arguments)
     if not arguments.json:
         yield from map(printable, lines)
     bad, found = [], []

@@ -17,7 +17,7 @@ from keras_vit.exporting.folding import folds_of
 from keras_vit.exporting.formats import MAX_BATCH, MAX_BYTES, MAX_PIXELS, OPSET
 from keras_vit.exporting.report import ExportError, ExportReport, size_of
 from keras_vit.exporting.request import check_request
-from keras_vit.exporting.sample_photos import Photos, real_photos, resized
+from keras_vit.exporting.sample_photos import Photos, real_photos, resized, which_photos
 from keras_vit.exporting.staging import publish_absent, publish_files, publish_version, staging
 from keras_vit.exporting.task import ExportTask
 from keras_vit.exporting.verification import image_size as size_to_compare
@@ -104,7 +104,8 @@ def export(
     original = in_precision(model, "int8" if is_quantized(model) else "float32")
     names = _names(model, labels)
     _check_activation(model, activation, names)
-    compared, calibration = photos_for(images, model, precision in writer.CALIBRATED, format)
+    calibrated = precision in writer.CALIBRATED
+    compared, calibration = photos_for(images, model, calibrated, format)
     task = ExportTask(
         model=original if writer.EXTENSION else in_precision(original, precision),
         precision=precision,
@@ -114,6 +115,7 @@ def export(
         name=name,
         jit_compile=jit_compile,
         calibration_photos=calibration,
+        calibrated_on=which_photos(images) if calibrated else None,
         **limits,
     )
     if writer.EXTENSION:
@@ -151,7 +153,8 @@ def _proven(writer, task, place, path, format, original, photos, size):
     """The report of what was written at `place`, if it is the model."""
     opening = writer.opening(str(path)) if hasattr(writer, "opening") else None
     folded = str(folds_of(task)) if task.precision in getattr(writer, "FOLDED", ()) else None
-    report = ExportReport(path, format, task.precision, size, opening=opening, folded=folded)
+    facts = {"opening": opening, "folded": folded, "calibrated_on": task.calibrated_on}
+    report = ExportReport(path, format, task.precision, size, **facts)
     if photos is None:
         return report
     runtime = _opened(writer, place)

@@ -80,6 +80,7 @@ class ExportReport:
             own choice may be another; else `None`.
         folded: what the kernels of the file have in them besides their own, as the gain of LayerNorms; `None` where the
             format keeps kernels as they are.
+        calibrated_on: which photos, where int8 needs some; else `None`.
     """
 
     path: Path
@@ -94,6 +95,7 @@ class ExportReport:
     keras_seconds: float | None = None
     opening: str | None = None
     folded: str | None = None
+    calibrated_on: str | None = None
 
     @property
     def max_difference(self) -> float | None:
@@ -114,6 +116,7 @@ class ExportReport:
         rows = [("format", f"{self.format}, {self.precision}"), ("size", f"{self.bytes / 1e6:,.2f} MB")]
         rows += [("open it by", self.opening)] if self.opening else []
         rows += [("folded into kernels", self.folded)] if self.folded else []
+        rows += [("calibrated on", self.calibrated_on)] if self.calibrated_on else []
         if self.runtime is None or self.seconds is None or self.keras_seconds is None:
             return markdown_table(("export", str(self.path)), [*rows, ("verified", "no")])
         rows += [("opened by", self.runtime), ("photos compared", str(self.images))]

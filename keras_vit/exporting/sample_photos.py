@@ -12,6 +12,7 @@ from keras_vit.data.splits import spread
 from keras_vit.images.read import ImageError, read_image
 
 _SAMPLES = ("china.jpg", "flower.jpg")  # the two photos that come with scikit-learn, 427 x 640
+STAND_INS = "parts of two photos of scikit-learn"
 _SUFFIXES = (".jpg", ".jpeg", ".png")
 Photos: TypeAlias = str | Path | Sequence[str | Path | np.ndarray] | np.ndarray | None  # a folder, paths, arrays
 _MOST = 2**20  # pixels of a photo: more than any model sees, and 64 photos of a camera would take gigabytes
@@ -48,6 +49,11 @@ def real_photos(given, count, channels=3) -> list[np.ndarray]:
         _with_channels(_shrunk(_read(image) if isinstance(image, (str, Path)) else _checked(image)), channels)
         for image in chosen
     ]
+
+
+def which_photos(given) -> str:
+    """The photos that `real_photos` takes, in words."""
+    return STAND_INS if given is None else "the photos given"
 
 
 def resized(photos, image_size) -> np.ndarray:

@@ -26,6 +26,7 @@ class ExportTask:
         jit_compile: whether the network of a SavedModel is compiled by XLA.
         calibration_photos: `(N, H, W, C)`, photos of the model's size as the file takes them, on which int8 is
             calibrated.
+        calibrated_on: which they are, if they are used.
         takes: `"pixels"`, uint8 that the file scales; or `"images"`, floats that were prepared before.
         scales: whether the graph scales pixels; otherwise the first kernel takes them as they are.
         portable: whether int8 must answer alike on processors that add its products in 16 bits; otherwise what is made
@@ -44,6 +45,7 @@ class ExportTask:
     opset: int
     jit_compile: bool
     calibration_photos: np.ndarray
+    calibrated_on: str | None = None
     takes: str = "pixels"
     scales: bool = True
     portable: bool = True

@@ -35,11 +35,15 @@ class RunFacts:
         class_names: in the order of the model's outputs; `None` of a model without a run.
         data: what it was trained on, as `open_source` takes it; `None` if it cannot be named.
         seed: of the division into splits.
+        data_hash: of the data as they were, by `identity_of`; `None` if it is not known.
+        subset: arguments of `Source.subset`, if part of the training images counted.
     """
 
     class_names: tuple[str, ...] | None = None
     data: str | None = None
     seed: int = 0
+    data_hash: str | None = None
+    subset: dict[str, Any] | None = None
 
 
 def read_facts(config: Path, is_run: bool = True) -> RunFacts:
@@ -57,8 +61,14 @@ def read_facts(config: Path, is_run: bool = True) -> RunFacts:
         if not is_run and "data" not in said:
             return RunFacts()
         arguments = _object(said, "arguments") if "arguments" in said else {}
-        data = arguments.get("data")
-        return RunFacts(_names(_object(said, "data")), data if isinstance(data, str) else None, _seed(said))
+        data, facts, data_hash = arguments.get("data"), _object(said, "data"), said.get("data_hash")
+        return RunFacts(
+            class_names=_names(facts),
+            data=data if isinstance(data, str) else None,
+            seed=_seed(said),
+            data_hash=data_hash if isinstance(data_hash, str) else None,
+            subset=_object(facts, "subset") if "subset" in facts else None,
+        )
     except ValueError as error:
         rule, _, received = str(error).rpartition("\nReceived: ")
         raise ValueError(

@@ -22,7 +22,8 @@ CONFIG = {
     "seed": 3,
     "data": {"class_names": [f"class {number}" for number in range(7)]},
 }
-PLACES = [("arguments",), ("arguments", "data"), ("seed",), ("data",), ("data", "class_names")]
+PLACES = [("arguments",), ("arguments", "data"), ("seed",), ("data",), ("data", "class_names"), ("data_hash",)]
+PLACES.append(("data", "subset"))
 MISSING = object()
 VALUES = [MISSING, None, [], {}, 0, -1, 1.5, "", "\x1b[2J\n", True, 10**400, [[1]], [None], [7], {"a": {}}, "x" * 9000]
 
@@ -63,7 +64,7 @@ def broken(place, value):
     for each in outer:
         parent = parent[each]
     if value is MISSING:
-        del parent[name]
+        parent.pop(name, None)
     else:
         parent[name] = value
     return config
@@ -89,12 +90,14 @@ def test_every_broken_configuration_is_read_or_one_short_error(tmp_path):
             assert all(isinstance(name, str) for name in facts.class_names)
             assert 0 <= facts.seed < 2**31
             assert facts.data is None or isinstance(facts.data, str)
+            assert facts.data_hash is None or isinstance(facts.data_hash, str)
+            assert facts.subset is None or isinstance(facts.subset, dict)
         else:
             refused.add(place)
             assert re.match(r"config.json must be as a run wrote it: `.*\nReceived: .*config.json: ", words)
             assert len(words) < 400
             assert all(line.isprintable() for line in words.split("\n"))
-    assert refused == {place for place in PLACES if place != ("arguments", "data")}
+    assert refused == {place for place in PLACES if place not in (("arguments", "data"), ("data_hash",))}
 
 
 @pytest.mark.parametrize("text", ["", "[]", "null", "7", '{"a":', '{"a": ' + "9" * 5000 + "}", "[" * 100_000, "\udcff"])

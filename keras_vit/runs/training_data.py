@@ -1,0 +1,59 @@
+"""The data of a finished run as it was trained on: whether they are still the same, and photos to calibrate int8 on."""
+
+import warnings
+
+from keras_vit.data.identity import identity_of
+from keras_vit.data.opening import open_source
+from keras_vit.data.source import Source
+from keras_vit.exporting.export import FEWEST_PHOTOS, MOST_PHOTOS
+from keras_vit.exporting.sample_photos import STAND_INS, Photos
+from keras_vit.runs.finished import RunFacts
+
+
+def has_changed(run: RunFacts, source: Source) -> bool:
+    """Whether a source is known to be other data than a run's, or divided otherwise.
+
+    Then images that the run was trained on may be among those to test.
+
+    Args:
+        run: facts of the run.
+        source: the run's data as they are now.
+    """
+    if run.data_hash is None:
+        return False
+    try:
+        return identity_of(_as_trained(run, source)) != run.data_hash
+    except (TypeError, ValueError):  # too few images for the subset, or none that could be one
+        return True
+
+
+def calibration_photos(run: RunFacts) -> tuple[Photos, str]:
+    """Training photos of a run, as `images` of `export` and `accelerate`, and words that say which they are.
+
+    They are spread evenly over its training set; of a set of tensorflow-datasets they are the first. Where the data are
+    not to be had, have changed or are too few, the photos are `None`, for which two of scikit-learn stand in, and the
+    words have the reason.
+
+    Args:
+        run: facts of the run; those of no run for a model without one.
+    """
+    if run.data is None:
+        return None, STAND_INS
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # of bad files, of which the training has told
+            source = open_source(run.data, seed=run.seed)
+        if has_changed(run, source):
+            return None, f"{STAND_INS}, as the run's data, {run.data}, have changed since"
+        photos = _as_trained(run, source).split("train").some(MOST_PHOTOS)
+    except (ValueError, TypeError, OSError, ImportError) as error:
+        reason = str(error).partition("\n")[0].rstrip(".")
+        return None, f"{STAND_INS}, as the run's data, {run.data}, cannot be read: {reason}"
+    if len(photos) < FEWEST_PHOTOS:
+        return None, f"{STAND_INS}, as {source.name} has {len(photos)} to train on and it takes {FEWEST_PHOTOS}"
+    return photos, f"{len(photos)} training images of {source.name}"
+
+
+def _as_trained(run, source):
+    """With those training images alone that counted."""
+    return source if run.subset is None else source.subset(**run.subset)
