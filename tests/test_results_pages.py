@@ -82,6 +82,7 @@ def test_what_is_not_reached_is_that_of_the_benchmark():
     said = {line["aim"]: line["figures"] for line in written("speed", "## What is not reached")[0]}
     opened = {"task": "inference", "runner": "ours-openvino"}
     half = {"task": "inference", "precision": "bfloat16"}
+    base, large = (best_of_ours(task="inference", precision="float32", model=model) for model in ("B/16", "L/16"))
     for aim, bound, ratios in (
         ("OpenVINO: our exports at most .95 of timm's", 0.95, ratios_of("ratio_to_same_runtime", **opened)),
         (
@@ -97,6 +98,8 @@ def test_what_is_not_reached_is_that_of_the_benchmark():
         ("`model` in bfloat16 at most 1.10 of timm's time", 1.1, shares_of_timm("ours-model", **half)),
         ("int8 at most .60 of our bfloat16", 0.6, shares_of_bfloat16()),
         ("training takes no more memory than the best peer", 1.0, shares_of_memory()),
+        ("B/16 in float32, the best of ours: at most .95 of the fastest peer", 0.95, base),
+        ("L/16 in float32, the best of ours: at most .98 of the fastest peer", 0.98, large),
     ):
         assert said.pop(aim) == in_words(ratios, bound), (WRITE_AGAIN, in_words(ratios, bound))
     assert list(said) == ["on a processor with AMX; on a GPU"]
@@ -120,13 +123,6 @@ def test_all_else_is_reached():
     assert f"A training step takes {span(steps.values())}." in (ROOT / "docs" / "speed.md").read_text()
     for case, ratio in steps.items():
         assert ratio <= {"float32": 0.92, "bfloat16": 0.95}[case[CASE.index("precision")]]
-    for model, aim in {"B/16": 0.95, "L/16": 0.98}.items():
-        best = {}
-        for row in rows_with_family(task="inference", side="ours", precision="float32", model=model):
-            case = tuple(row[name] for name in CASE)
-            best[case] = min(best.get(case, aim + 1), row["ratio_to_fastest_peer"])
-        assert len(best) >= 4
-        assert max(best.values()) <= aim
 
 
 CASE = ("machine", "task", "model", "image_size", "batch", "precision", "threads")
@@ -140,6 +136,14 @@ def rows_with_family(**case):
 def ratios_of(field, **case):
     """By the case that a row is of."""
     return {tuple(row[name] for name in CASE): row[field] for row in rows_with_family(**case)}
+
+
+def best_of_ours(**case):
+    """Ratios to the fastest peer, those of the best of our runners, by the case."""
+    found = {}
+    for row in rows_with_family(side="ours", **case):
+        found.setdefault(tuple(row[name] for name in CASE), []).append(row["ratio_to_fastest_peer"])
+    return {case: min(ratios) for case, ratios in found.items()}
 
 
 def ratios_of_engines(**case):
