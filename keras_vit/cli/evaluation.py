@@ -44,7 +44,9 @@ def evaluate(arguments):
     model, lines, facts = engines.opened(model, run, arguments, arguments.batch_size)
     if arguments.data is None and has_changed(run, source):
         facts["data_changed"] = True
-        lines.append("the run's data have changed since: some of these images may be those that it was trained on")
+        lines.append(
+            "the run's data have changed or are divided otherwise: some of these images may be those that it was trained on"
+        )
     if not arguments.json:
         yield from map(printable, lines)
     if arguments.probe is None:
