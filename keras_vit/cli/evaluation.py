@@ -45,7 +45,7 @@ def evaluate(arguments):
     if arguments.data is None and has_changed(run, source):
         facts["data_changed"] = True
         lines.append(
-            "the run's data have changed or are divided otherwise: some of these images may be those that it was trained on"
+            "the run's data have changed or are divided otherwise: some of these images may have been trained on"
         )
     if not arguments.json:
         yield from map(printable, lines)

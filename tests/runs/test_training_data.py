@@ -200,9 +200,7 @@ def test_evaluation_tells_of_it(run, known, trained, tmp_path, changes):
     (again / "config.json").write_text(json.dumps(said))
     if changes:
         (folder / "tiles" / "3.jpg").unlink()
-    line = (
-        "the run's data have changed or are divided otherwise: some of these images may be those that it was trained on"
-    )
+    line = "the run's data have changed or are divided otherwise: some of these images may have been trained on"
     code, lines, error = run("evaluate", again)
     assert (code, error, line in lines) == (0, [], changes)
     told = json.loads("\n".join(run("evaluate", again, "--json")[1]))
