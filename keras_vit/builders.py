@@ -28,6 +28,15 @@ from keras_vit.weights.resolve import find_file
 _Arguments = ParamSpec("_Arguments")
 _Model = TypeVar("_Model")
 _FIELDS = tuple(field.name for field in dataclasses.fields(ViTConfig))
+_SIZED = "Images are sized by `input_shape=(H, W, C)`."
+_OTHER_WORDS = {  # what other packages call an argument of a builder
+    "image_size": _SIZED,
+    "img_size": _SIZED,
+    "input_size": _SIZED,
+    "num_classes": "It is called `classes` here.",
+    "num_labels": "It is called `classes` here.",
+    "pretrained": "Weights are named by `weights`.",
+}
 
 
 def build(
@@ -179,9 +188,10 @@ def _resolve_config(config, pooling, overrides):
         raise TypeError(f"`config` must be a ViTConfig or the name of a variant.\nReceived: config={config!r}")
     for key in overrides:
         if key not in _FIELDS:
+            hint = f" {_OTHER_WORDS[key]}" if key in _OTHER_WORDS else did_you_mean(key, _FIELDS)
             raise ValueError(
                 "keyword arguments beyond the builder's own must be fields of ViTConfig: "
-                f"{', '.join(_FIELDS)}.\nReceived: {key}={overrides[key]!r}.{did_you_mean(key, _FIELDS)}"
+                f"{', '.join(_FIELDS)}.\nReceived: {key}={overrides[key]!r}.{hint}"
             )
     return dataclasses.replace(config, **({} if pooling is None else {"pooling": pooling}), **overrides)
 

@@ -265,6 +265,8 @@ def test_integer_images_are_refused(tiny):
         ),
         ({"pooling": "max"}, ValueError, 'There is no maximum; "gap" is the mean'),
         ({"drop_rate": 0.1}, ValueError, "Did you mean 'dropout_rate'"),
+        ({"image_size": 64}, ValueError, r"sized by `input_shape=\(H, W, C\)`"),
+        ({"num_classes": 5}, ValueError, "called `classes` here"),
         ({"weights": "imagenet21k"}, ValueError, "published weights belong to the published variants"),
         ({"weights": "nowhere.npz"}, FileNotFoundError, "nothing at that path"),
         ({"weights": 3}, TypeError, "`weights` must be None, a name or a path"),
