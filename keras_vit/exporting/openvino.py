@@ -17,6 +17,7 @@ from keras_vit.exporting.folding import folded_task
 from keras_vit.exporting.openvino_graph import rewrite
 from keras_vit.exporting.pixels import pixel_function
 from keras_vit.exporting.report import ExportError, Runtime
+from keras_vit.exporting.task import ExportTask
 from keras_vit.processor import processor_flags
 from keras_vit.silence import silence
 
@@ -50,25 +51,33 @@ def write(task, place) -> None:
         ExportError: if OpenVINO does not take the model.
         ImportError: without OpenVINO or, for int8, NNCF.
     """
-    openvino, nncf = _openvino(), _nncf() if task.precision == "int8" else None
-    with silence():  # Keras reads weights by a way of which NumPy warns
-        function = pixel_function(folded_task(task, FOLDED))
-    concrete = function.get_concrete_function()
-    with silence(), _unreported():
-        try:
-            network = openvino.convert_model(concrete)
-            _name_outputs(network, concrete.structured_outputs)
-            if nncf is not None:
-                rewrite(network)  # for floats it is no faster
-                network = _in_int8(openvino, nncf, network, task)
-        except Exception as error:  # OpenVINO's are of many classes
-            raise ExportError(
-                "OpenVINO does not take this model.\n"
-                f"Received: {task.name!r}, precision={task.precision!r}. The converter says: {error}"
-            ) from error
+    openvino, network = _openvino(), _network(task)
+    with silence(), _unreported(), _refusals(task):
         for path, value in _information(task).items():
             network.set_rt_info(value, list(path))
         openvino.save_model(network, str(place), compress_to_fp16=task.precision == "float16")
+
+
+def opened(task: ExportTask, threads: int | None) -> Runtime:
+    """The model compiled for the processor; `run` takes float32 `(B, H, W, C)` as the model does.
+
+    No file is between, since B/16 in bfloat16 takes .98 of the time so: weights that are packed while a file is read
+    come to lie in what the conversion has freed, in pieces.
+
+    Args:
+        task: with `takes="images"`. `"bfloat16"` is computed in by a processor that knows it. In `"int8"` floats are
+            in bfloat16 where the processor knows it: what int8 leaves to them is not the larger error, and B/16 takes
+            .93 of the time.
+        threads: that compute; by default OpenVINO's choice.
+
+    Raises:
+        ExportError: if OpenVINO does not take the model.
+        ImportError: without OpenVINO or, for int8, NNCF.
+    """
+    half = task.precision == "bfloat16" or (task.precision == "int8" and _knows_bfloat16(_openvino()))
+    network = _network(task)
+    with _refusals(task):
+        return _compiled(network, threads, _BFLOAT16 if half else _FLOAT32)
 
 
 def check_packages(precision, opset) -> None:
@@ -92,39 +101,22 @@ def opening(name) -> str:
     return f'openvino.compile_model({json.dumps(name, ensure_ascii=False)}, "CPU", {{"{_OPTION}": "{_FLOAT32}"}})'
 
 
-def open_runtime(place, threads=None, precision="float32") -> Runtime:
-    """The file compiled for the processor, computing in float32 where it holds floats, unless told otherwise.
+def open_runtime(place) -> Runtime:
+    """The file compiled for the processor, computing in float32 where it holds floats.
 
     Args:
         place: path of an `.xml` that `write` made, with its `.bin` beside.
-        threads: that compute; by default OpenVINO's choice.
-        precision: `"bfloat16"` for floats in that; a processor that knows it computes in it only if it is told so.
-            `"int8"` for floats in bfloat16 where the processor knows it: what int8 leaves to them is not the larger
-            error, and B/16 takes .93 of the time.
 
     Raises:
         ExportError: if OpenVINO cannot compile it.
         ImportError: without OpenVINO.
     """
-    openvino = _openvino()
-    half = precision == "bfloat16" or (precision == "int8" and _knows_bfloat16(openvino))
-    options = {_OPTION: _BFLOAT16 if half else _FLOAT32}
-    if threads is not None:
-        options["INFERENCE_NUM_THREADS"] = threads
-    with silence():
-        try:
-            compiled = openvino.Core().compile_model(str(place), "CPU", options)
-        except RuntimeError as error:
-            raise ExportError(
-                f"OpenVINO does not take the file that it wrote.\nReceived: {place}. It says: {error}"
-            ) from error
-    names = [output.any_name for output in compiled.outputs]
-
-    def run(images):
-        found = compiled(images)
-        return {name: found[name] for name in names}
-
-    return Runtime(f"OpenVINO {openvino.__version__.split('-')[0]}", run)
+    try:
+        return _compiled(str(place), None, _FLOAT32)
+    except RuntimeError as error:
+        raise ExportError(
+            f"OpenVINO does not take the file that it wrote.\nReceived: {place}. It says: {error}"
+        ) from error
 
 
 def check_bfloat16() -> None:
@@ -139,6 +131,52 @@ def check_bfloat16() -> None:
 def adds_in_32_bits() -> bool:
     """Whether this processor is known to add products of bytes in 32 bits, as those with VNNI do."""
     return not _VNNI.isdisjoint(processor_flags())
+
+
+def _network(task):
+    """OpenVINO's own form of the model, with its outputs named."""
+    openvino, nncf = _openvino(), _nncf() if task.precision == "int8" else None
+    with silence():  # Keras reads weights by a way of which NumPy warns
+        function = pixel_function(folded_task(task, FOLDED))
+    concrete = function.get_concrete_function()
+    with silence(), _unreported(), _refusals(task):
+        network = openvino.convert_model(concrete, share_weights=False)
+        _name_outputs(network, concrete.structured_outputs)
+        if nncf is not None:
+            rewrite(network)  # for floats it is no faster
+            network = _in_int8(openvino, nncf, network, task)
+    return network
+
+
+def _compiled(network, threads, precision):
+    """A network or the path of its file, compiled for the processor."""
+    openvino = _openvino()
+    options = {_OPTION: precision}
+    if threads is not None:
+        options["INFERENCE_NUM_THREADS"] = threads
+    with silence():
+        compiled = openvino.Core().compile_model(network, "CPU", options)
+    names = [output.any_name for output in compiled.outputs]
+
+    def run(images):
+        found = compiled(images)
+        return {name: found[name] for name in names}
+
+    return Runtime(f"OpenVINO {openvino.__version__.split('-')[0]}", run)
+
+
+@contextlib.contextmanager
+def _refusals(task):
+    """Makes an `ExportError` of what OpenVINO raises, which is of many classes."""
+    try:
+        yield
+    except (ExportError, ImportError, MemoryError):
+        raise
+    except Exception as error:
+        raise ExportError(
+            "OpenVINO does not take this model.\n"
+            f"Received: {task.name!r}, precision={task.precision!r}. It says: {error}"
+        ) from error
 
 
 def _knows_bfloat16(openvino):

@@ -1,7 +1,8 @@
 """The software that can compute a model on this machine, and a model opened in each: prepared images to its answers.
 
-TensorFlow and XLA compute with the model's own weights where these are in the asked precision. OpenVINO and ONNX
-Runtime read a file that is written for them, and pack the weights anew; torch gets the graph of such a file.
+TensorFlow and XLA compute with the model's own weights where these are in the asked precision. ONNX Runtime reads a
+file that is written for it, torch gets the graph of such a file, and OpenVINO what its converter makes of the model;
+they pack the weights anew.
 """
 
 import dataclasses
@@ -94,12 +95,13 @@ def opened(engine, task: ExportTask, threads) -> Runtime:
         return _in_tensorflow(task, packs=engine == "tensorflow" and task.precision == "bfloat16")
     if engine == "torch":
         return torch_engine.opened(task, threads)
-    said = {"precision": task.precision} if engine == "openvino" else {}
     task = dataclasses.replace(task, portable=not openvino.adds_in_32_bits())
+    if engine == "openvino":
+        return openvino.opened(task, threads)
     with tempfile.TemporaryDirectory(prefix="keras_vit-") as folder:
         place = Path(folder, f"model{writer.EXTENSION}")
         writer.write(task, place)
-        return writer.open_runtime(place, threads, **said)
+        return writer.open_runtime(place, threads)
 
 
 def _in_tensorflow(task, packs):
