@@ -106,7 +106,8 @@ def test_what_is_not_reached_is_that_of_the_benchmark():
         ("B/16 in float32, the best of ours: at most .95 of the fastest peer", 0.95, base),
         ("L/16 in float32, the best of ours: at most .98 of the fastest peer", 0.98, large),
     ):
-        assert said.pop(aim) == in_words(ratios, bound), (WRITE_AGAIN, in_words(ratios, bound))
+        missed = max(ratios.values()) > bound
+        assert said.pop(aim, None) == (in_words(ratios, bound) if missed else None), (WRITE_AGAIN, aim, ratios)
     assert list(said) == ["on a processor with AMX; on a GPU"]
 
 
@@ -124,8 +125,16 @@ def test_memory_of_training_beyond_imports_is_that_of_the_benchmark():
 
 def test_all_else_is_reached():
     """As the section says below its table; a new row that misses an aim belongs into the table."""
+    page, half = (ROOT / "docs" / "speed.md").read_text(), {"task": "inference", "precision": "bfloat16"}
     steps = ratios_of("ratio_to_fastest_peer", task="train", runner="ours-model")
-    assert f"A training step takes {span(steps.values())}." in (ROOT / "docs" / "speed.md").read_text()
+    engines, models = ratios_of_engines(**half), shares_of_timm("ours-model", **half)
+    said = f"`accelerate` takes {span(engines.values())} of the fastest peer's, and `model` {span(models.values())} of"
+    memory, int8 = shares_of_memory(), shares_of_bfloat16()
+    for sentence in (
+        f"A training step takes {span(steps.values())} of the fastest peer's time, and {span(memory.values())} of the ",
+        f"In bfloat16 {said} timm's. int8 takes {span(int8.values())} of bfloat16.",
+    ):
+        assert sentence in page, (WRITE_AGAIN, sentence)
     for case, ratio in steps.items():
         assert ratio <= {"float32": 0.92, "bfloat16": 0.95}[case[CASE.index("precision")]]
 

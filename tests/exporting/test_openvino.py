@@ -220,8 +220,7 @@ def test_int8_of_an_engine_is_for_the_processor_that_it_stays_on(flags, portable
     facts, seen = tmp_path / "cpuinfo", []
     facts.write_text(f"model name: Some CPU\nflags\t: {flags}\n")
     monkeypatch.setattr(processor, "_FACTS", facts)
-    monkeypatch.setattr(openvino, "write", lambda task, place: seen.append(task.portable))
-    monkeypatch.setattr(openvino, "open_runtime", lambda *_, **__: None)
+    monkeypatch.setattr(openvino, "opened", lambda task, threads: seen.append(task.portable))
     task = make_job(precision="int8")
     opened("openvino", task, None)
     assert (task.portable, seen) == (True, [portable])
@@ -303,6 +302,9 @@ def test_openvino_is_told_the_precision_of_floats(precision, capable, told, monk
             raise RuntimeError("enough")
 
     monkeypatch.setattr(package, "Core", Core)
+    monkeypatch.setattr(openvino, "_network", lambda task: None)
     with pytest.raises(ExportError, match="enough"):
-        openvino.open_runtime("model.xml", precision=precision)
-    assert seen == [told]
+        openvino.opened(make_job(precision=precision), None)
+    with pytest.raises(ExportError, match="enough"):
+        openvino.open_runtime("model.xml")  # as the report of an export says to open it
+    assert seen == [told, "f32"]

@@ -49,8 +49,8 @@ def test_model_says_the_same_in_fewer_steps(options, norms, layers, tmp_path, mo
 
 
 def rewritten(convert):
-    def converted(function):
-        network = convert(function)
+    def converted(function, **options):
+        network = convert(function, **options)
         openvino_graph.rewrite(network)
         return network
 
