@@ -1,4 +1,5 @@
 import dataclasses
+import gc
 import json
 import os
 import re
@@ -7,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 import tensorflow as tf
-from conftest import make_tiny, randomise, tiny_config
+from conftest import images, make_tiny, randomise, tiny_config
 from served import LABELS, make_job
 from test_litert import BATCHES, PUBLISHED, differences, model_says, pictures
 
@@ -308,3 +309,16 @@ def test_openvino_is_told_the_precision_of_floats(precision, capable, told, monk
     with pytest.raises(ExportError, match="enough"):
         openvino.open_runtime("model.xml")  # as the report of an export says to open it
     assert seen == [told, "f32"]
+
+
+def test_weights_of_openvino_are_its_own(monkeypatch):
+    """Where nothing is folded, as in a ResNet, it converts the model itself, whose arrays it could go on reading."""
+    monkeypatch.setattr(openvino, "FOLDED", ())
+    model = make_tiny(num_layers=1)
+    run, x = opened("openvino", make_job(model, takes="images"), None).run, images(2, 20, 28, 3)
+    before = run(x)["features"]
+    for weight in model.weights:
+        weight.assign(np.full(weight.shape, np.nan))
+    del model
+    gc.collect()
+    assert np.array_equal(run(x)["features"], before)
