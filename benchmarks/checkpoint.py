@@ -167,9 +167,9 @@ def newest_size(folder):
 
 
 def ours(name, model, folder):
-    from keras_vit.resuming.folder import CheckpointFolder
-    from keras_vit.resuming.variables import Reader
-    from keras_vit.resuming.writing import Writer
+    from keras_vit.training.resuming.folder import CheckpointFolder
+    from keras_vit.training.resuming.variables import Reader
+    from keras_vit.training.resuming.writing import Writer
 
     reader, writer = Reader(), Writer(CheckpointFolder(folder))
 

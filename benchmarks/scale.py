@@ -1,7 +1,8 @@
 """Memory of a device, bytes that it sends in a step, and a step's time, for every variant on 1 to 1,024 devices.
 
 Nothing runs here: weights, moments and gradients are counted from the variables of the model itself, built without
-values, what each layout sends from the rules of `keras_vit.hosts.sharding`, and a step's work by `keras_vit.flops`.
+values. What each layout sends is from the rules of `keras_vit.training.hosts.sharding`, a step's work from
+`keras_vit.flops`.
 `tests/hosts/test_scale.py` holds the bytes to the collectives of the compiled step, the parts of the weights to
 `jax.live_arrays()`, and the work to XLA's count. The time is that of an ideal device, which computes while it sends:
 from the FLOP/s and the bandwidth that are given, by default an accelerator with 400 TFLOP/s in bfloat16 and 100 GB/s
@@ -15,9 +16,9 @@ import math
 import re
 
 from keras_vit.compute import TRAINING_PASSES, flops
-from keras_vit.hosts.layout import shapes_of as layout_shapes
-from keras_vit.hosts.sharding import ITEM, LARGE, rules
-from keras_vit.variants import VARIANTS
+from keras_vit.config.variants import VARIANTS
+from keras_vit.training.hosts.layout import shapes_of as layout_shapes
+from keras_vit.training.hosts.sharding import ITEM, LARGE, rules
 
 DEVICES = tuple(2**power for power in range(11))
 KINDS = ("data", "fsdp", "tensor")

@@ -21,7 +21,7 @@ from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
 import keras_vit
-from keras_vit.masked_patches import TARGETS
+from keras_vit.training.masked_patches import TARGETS
 
 CONFIG = keras_vit.ViTConfig(patch_size=4, hidden_size=64, num_layers=4, num_heads=4, mlp_dim=128, pooling="gap")
 SHAPE = (16, 16, 1)

@@ -27,4 +27,4 @@ class Schedule(Protocol):
 
 Rate: TypeAlias = float | Schedule
 
-COUNTS_NOTHING = float("nan")  # sample weight of an image that only fills a batch up: no image of a user's has it
+PADDING_WEIGHT = float("nan")  # sample weight of an image that only fills a batch up: no image of a user's has it

@@ -1,9 +1,8 @@
 """The public names, in reading order; `import keras_vit` gives them all."""
 
-from keras_vit import analysis, layers, studies
+from keras_vit import analysis, layers
 from keras_vit.analysis import attention_maps, class_relevance, features
 from keras_vit.analysis.look import look
-from keras_vit.augmentation import AUGMENTATIONS, Augmentation
 from keras_vit.builders import (
     R26ViTB32,
     R26ViTS32,
@@ -24,28 +23,28 @@ from keras_vit.builders import (
     build,
 )
 from keras_vit.compute import Flops, flops, training_exaflops
+from keras_vit.config import studies
+from keras_vit.config.datasets import OFFICIAL_DATASETS, VTAB_TASKS, find_dataset
+from keras_vit.config.posembed import resize_pos_embed
+from keras_vit.config.recipes import RECIPES, Recipe, find_recipe
+from keras_vit.config.resnets import RESNETS, ResNetConfig
+from keras_vit.config.variants import VARIANTS, ViTConfig
 from keras_vit.data import BadImage, Source, load_dataset, open_source
-from keras_vit.datasets import OFFICIAL_DATASETS, VTAB_TASKS, find_dataset
-from keras_vit.distillation import DistillationLoss, Distiller
+from keras_vit.data.augmentation import AUGMENTATIONS, Augmentation
 from keras_vit.evaluation import Evaluation, Probe, evaluate, probe, write_evaluation_page
 from keras_vit.exporting.engines.accelerate import accelerate
 from keras_vit.exporting.engines.engine import Engine, EngineReport
 from keras_vit.exporting.export import export
 from keras_vit.exporting.report import ExportError, ExportReport
-from keras_vit.hosts.layout import check_layout, layout_map
+from keras_vit.images.preprocessing import Preprocessing, decode_predictions, preprocess_input
 from keras_vit.images.read import read_image
-from keras_vit.masked_patches import MaskedPatchPrediction
+from keras_vit.model.copies import with_input_shape
 from keras_vit.model.freezing import freeze
 from keras_vit.model.lora import add_lora, merge_lora
 from keras_vit.model.merging import merge_tokens
 from keras_vit.model.resnet import ResNet
-from keras_vit.model.twins import with_input_shape
 from keras_vit.model.vision_transformer import VisionTransformer
-from keras_vit.posembed import resize_pos_embed
-from keras_vit.preprocessing import Preprocessing, decode_predictions, preprocess_input
-from keras_vit.recipes import RECIPES, Recipe, find_recipe
 from keras_vit.resnet_builders import R50x1, R50x2, R50x3, R101x1, R101x3, R152x1, R152x2, R152x4, R200x3, build_resnet
-from keras_vit.resnets import RESNETS, ResNetConfig
 from keras_vit.runs.finetune import finetune
 from keras_vit.runs.options import FinetuneOptions
 from keras_vit.runs.publishing import push_to_hub
@@ -53,12 +52,14 @@ from keras_vit.runs.vtab import Vtab, vtab
 from keras_vit.training.callbacks import NonFiniteGuard, StepFacts, TrainingDivergedError
 from keras_vit.training.checkpoints import Checkpoints
 from keras_vit.training.devices import Devices, strategy
+from keras_vit.training.distillation import DistillationLoss, Distiller
+from keras_vit.training.hosts.layout import check_layout, layout_map
 from keras_vit.training.losses import SigmoidCrossentropy
+from keras_vit.training.masked_patches import MaskedPatchPrediction
 from keras_vit.training.memory import available_memory, check_memory, estimate_memory
 from keras_vit.training.optimizers import SGD, AdamW
 from keras_vit.training.plan import Plan, plan
 from keras_vit.training.schedules import WarmupCosine, WarmupLinear, WarmupReciprocalSqrt
-from keras_vit.variants import VARIANTS, ViTConfig
 from keras_vit.weights.convert import convert_checkpoint
 from keras_vit.weights.fetch import DownloadError, OfflineError
 from keras_vit.weights.hub import find_weights, list_weights

@@ -14,12 +14,12 @@ import numpy as np
 
 from keras_vit.annotations import FilePath, Shape, Tensor
 from keras_vit.checks import check_choice, check_positive_int, did_you_mean
+from keras_vit.config.posembed import RESIZE_METHODS
+from keras_vit.config.resnets import RESNETS
+from keras_vit.config.variants import DEFAULT_CLASSES, DEFAULT_IMAGE_SIZE, VARIANTS, ViTConfig, builder_name, variant
 from keras_vit.model.deferred import deferred_variables
 from keras_vit.model.vision_transformer import VisionTransformer
 from keras_vit.model.wiring import Head, check_input_shape, wire
-from keras_vit.posembed import RESIZE_METHODS
-from keras_vit.resnets import RESNETS
-from keras_vit.variants import DEFAULT_CLASSES, DEFAULT_IMAGE_SIZE, VARIANTS, ViTConfig, builder_name, variant
 from keras_vit.weights.checkpoint import TABLE, read_checkpoint
 from keras_vit.weights.load import fill
 from keras_vit.weights.reader import CheckpointError
@@ -76,8 +76,8 @@ def build(
         name: of the model.
         sha256: hexadecimal digest that the file of `weights` must have.
         strict: whether to refuse weights that must be adapted in any way, as by a new head.
-        resize_method: of the position table, one of `keras_vit.posembed.RESIZE_METHODS`; by default the one of the
-            software that the weights are from, `"align_corners"` for the official ones.
+        resize_method: of the position table, one of `keras_vit.config.posembed.RESIZE_METHODS`; by default that of
+            the software that the weights are from, `"align_corners"` for the official ones.
         **config_overrides: fields of `ViTConfig` to replace.
 
     Returns:

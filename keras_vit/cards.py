@@ -17,7 +17,7 @@ from typing import Any
 
 from keras_vit.escaping import markdown_text, printable
 from keras_vit.files import read_regular, replacing
-from keras_vit.preprocessing import Preprocessing
+from keras_vit.images.preprocessing import Preprocessing
 
 CARD = "README.md"
 NO_LICENSE = "unknown"  # the Hub's word

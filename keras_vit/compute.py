@@ -12,8 +12,8 @@ from typing import Protocol
 
 from keras_vit.annotations import Pair
 from keras_vit.checks import check_int, check_positive, check_positive_int, did_you_mean
-from keras_vit.resnets import RESNETS, ResNetConfig
-from keras_vit.variants import DEFAULT_CLASSES, DEFAULT_IMAGE_SIZE, VARIANTS, ViTConfig, check_image_size
+from keras_vit.config.resnets import RESNETS, ResNetConfig
+from keras_vit.config.variants import DEFAULT_CLASSES, DEFAULT_IMAGE_SIZE, VARIANTS, ViTConfig, check_image_size
 
 _MULTIPLY_ADD = 2  # FLOPs
 TRAINING_PASSES = 3  # of a step: forward, and backward to the inputs and to the weights
@@ -165,7 +165,7 @@ def _built(model, **given):
     """The same of a model, which leaves nothing of what is given open."""
     from keras_vit.model.heads import head_layers
     from keras_vit.model.image_model import ImageModel
-    from keras_vit.model.stations import layer_named
+    from keras_vit.model.layer_lookup import layer_named
 
     if not isinstance(model, ImageModel) or model.config is None:
         raise TypeError(

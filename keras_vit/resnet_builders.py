@@ -17,10 +17,10 @@ from keras_vit.builders import (
     given_input,
     read_source,
 )
+from keras_vit.config.resnets import RESNETS, ResNetConfig, resnet
 from keras_vit.model.deferred import deferred_variables
 from keras_vit.model.resnet import ResNet, wire_resnet
 from keras_vit.model.wiring import DEFAULT_IMAGE_SIZE, Head, check_input_shape
-from keras_vit.resnets import RESNETS, ResNetConfig, resnet
 from keras_vit.weights.load import fill
 from keras_vit.weights.reader import CheckpointError
 from keras_vit.weights.resolve import find_file

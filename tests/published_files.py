@@ -7,9 +7,9 @@ import keras
 import numpy as np
 
 import keras_vit
-from keras_vit.model.stations import weight_paths
-from keras_vit.resnets import ResNetConfig
-from keras_vit.variants import VARIANTS
+from keras_vit.config.resnets import ResNetConfig
+from keras_vit.config.variants import VARIANTS
+from keras_vit.model.layer_lookup import weight_paths
 from keras_vit.weights.checkpoint import Checkpoint
 from keras_vit.weights.convert import write_checkpoint
 

@@ -20,7 +20,7 @@ from conftest import ROOT
 
 import keras_vit
 from keras_vit import keras_private
-from keras_vit.variants import BUILDERS
+from keras_vit.config.variants import BUILDERS
 
 sys.path.append(str(ROOT / "docs" / "generators"))
 import house
@@ -29,14 +29,16 @@ PACKAGE = ROOT / "keras_vit"
 # A module imports from lower lines and its own room; rooms of one line are strangers to each other.
 TIERS = [
     {"annotations", "checks", "escaping", "version", "files", "silence", "processor"},
-    {"variants", "resnets", "posembed"},
-    {"recipes", "datasets", "studies", "keras_private", "resizing", "resuming"},
-    {"layers", "preprocessing", "augmentation", "images"},
-    {"model", "data", "cards"},
-    {"weights", "distillation", "masked_patches", "training", "analysis", "compute"},
-    {"builders", "exporting", "evaluation"},
-    {"hosts", "resnet_builders", "benchmarking"},
-    {"runs"},
+    {"config"},
+    {"keras_private"},
+    {"images"},
+    {"layers"},
+    {"model", "cards"},
+    {"data", "weights", "compute"},
+    {"builders", "analysis"},
+    {"training", "resnet_builders"},
+    {"exporting", "evaluation"},
+    {"runs", "benchmarking"},
     {"api"},
     {"cli"},
     {"__main__"},
@@ -54,24 +56,17 @@ NO_KERAS = {
     "files",
     "processor",
     "silence",
-    "variants",
-    "resnets",
-    "posembed",
     "compute",
-    "datasets",
-    "studies",
-    "preprocessing",
-    "resizing",
     "__main__",
 }
 NO_KERAS |= {"runs", "runs.options", "exporting", "exporting.formats"}  # what a command line knows of its options
-NO_KERAS |= {"hosts", "hosts.processes", "hosts.sharding"}  # what a launcher and a benchmark know
-NO_KERAS_ROOMS = {"recipes", "cli", "images", "benchmarking"}  # every module of them
+NO_KERAS |= {"training", "training.hosts", "training.hosts.processes", "training.hosts.sharding"}  # a launcher's facts
+NO_KERAS_ROOMS = {"config", "cli", "images", "benchmarking"}  # every module of them
 RUN_BY_PATH = "benchmarking.peers."  # they import each other by bare names, and have no class of Keras
 BACKENDS = {"tensorflow", "jax", "torch"}
 # Inside functions, for what is one backend's alone:
-KNOW_A_BACKEND = {"layers", "augmentation", "images", "model", "data", "training", "runs", "evaluation", "exporting"}
-KNOW_A_BACKEND |= {"benchmarking", "cli", "keras_private", "hosts", "resuming", "analysis"}
+KNOW_A_BACKEND = {"layers", "images", "model", "data", "training", "runs", "evaluation", "exporting"}
+KNOW_A_BACKEND |= {"benchmarking", "cli", "keras_private", "analysis"}
 PRIVATE = re.compile(r"_[a-zA-Z]\w*")  # names, but no __dunder__ and no bare _
 DOCUMENTED = {"os._exit"}  # public in spite of its underscore
 MOST_LINES, MOST_LINES_OF_A_FUNCTION = 400, 45  # of a function without its docstring

@@ -8,7 +8,7 @@ from conftest import images, make_tiny, numpy, randomise, tiny_config
 from test_variants import PUBLISHED_PARAMETERS
 
 import keras_vit
-from keras_vit.variants import VARIANTS
+from keras_vit.config.variants import VARIANTS
 
 BUILDERS = {
     "Ti/16": "ViTTi16",

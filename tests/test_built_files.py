@@ -17,7 +17,7 @@ CODE = """
 import sys
 import numpy
 import keras_vit
-from keras_vit.preprocessing import LABEL_FILES
+from keras_vit.images.preprocessing import LABEL_FILES
 from keras_vit.weights.hub import RECORDS
 assert keras_vit.__file__.startswith(sys.argv[1]), keras_vit.__file__
 scores = [[float(number == 7) for number in range(classes)] for classes in LABEL_FILES]
@@ -64,7 +64,7 @@ def test_wheel_has_every_file_of_the_package(built):
     (wheel,) = built.glob("*.whl")
     names = set(zipfile.ZipFile(wheel).namelist())
     assert {name for name in names if not name.partition("/")[0].endswith(".dist-info")} == shipped()
-    assert {"keras_vit/py.typed", "keras_vit/labels/imagenet21k.tsv"} <= names
+    assert {"keras_vit/py.typed", "keras_vit/images/labels/imagenet21k.tsv"} <= names
     assert [name for name in names if name.endswith("licenses/LICENSE")]
 
 

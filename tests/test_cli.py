@@ -14,8 +14,8 @@ from forged import npy, zipped
 
 import keras_vit
 from keras_vit import Preprocessing, cli
-from keras_vit.resnets import RESNETS
-from keras_vit.variants import VARIANTS
+from keras_vit.config.resnets import RESNETS
+from keras_vit.config.variants import VARIANTS
 from keras_vit.weights.fetch import cache_dir
 from keras_vit.weights.fetch.cache import sha256_of
 from keras_vit.weights.hub import find_weights, list_weights

@@ -20,9 +20,9 @@ from PIL import Image, ImageOps
 
 from keras_vit import cli
 from keras_vit.cli.training import _probabilities
+from keras_vit.config.recipes import RECIPES
 from keras_vit.images.exif import orientation
 from keras_vit.images.read import read_image
-from keras_vit.recipes import RECIPES
 from keras_vit.runs.finetune import finetune
 from keras_vit.runs.options import FLAGS, FinetuneOptions
 from keras_vit.weights.fetch import cache_dir

@@ -2,7 +2,7 @@ import re
 
 import pytest
 
-from keras_vit.datasets import OFFICIAL_DATASETS, VTAB_TASKS, find_dataset
+from keras_vit.config.datasets import OFFICIAL_DATASETS, VTAB_TASKS, find_dataset
 
 # The second copy, typed from SPEC 5.6 (scenic's VTAB configuration) and arXiv:2010.11929, table 9.
 CLASSES = [102, 100, 47, 102, 37, 397, 10, 2, 10, 45, 5, 8, 6, 6, 16, 16, 4, 18, 9]

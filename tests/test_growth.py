@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from keras_vit.recipes.growth import Stage, check_start, growing_stages, work_of
+from keras_vit.config.recipes.growth import Stage, check_start, growing_stages, work_of
 
 CASES = [
     ((128, 128), (224, 224), 8, 16),

@@ -5,7 +5,7 @@ from conftest import images, make_tiny, numpy
 
 import keras_vit
 from keras_vit import MaskedPatchPrediction
-from keras_vit.masked_patches import TARGETS, color_classes, patches_of
+from keras_vit.training.masked_patches import TARGETS, color_classes, patches_of
 
 SIZE = (20, 28, 3)  # in patches of 4: a grid of 5 x 7
 IMAGENET = keras_vit.Preprocessing(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225), image_size=None)

@@ -11,7 +11,7 @@ from conftest import numpy, run_python
 from PIL import Image
 
 import keras_vit
-from keras_vit.preprocessing import Preprocessing, class_labels, decode_predictions, preprocess_input, unscaled
+from keras_vit.images.preprocessing import Preprocessing, class_labels, decode_predictions, preprocess_input, unscaled
 
 IMAGENET = Preprocessing((32, 32), "crop", (0.485, 0.456, 0.406), (0.229, 0.224, 0.225), crop_fraction=0.9)
 
@@ -211,7 +211,7 @@ def test_lists_tensors_and_batches_are_cropped_alike():
 def test_large_images_are_resized_a_strip_at_a_time_to_the_same_values(monkeypatch, arguments, dtype):
     x, record = pixels(2, 47, 61, 3).astype(dtype), dataclasses.replace(grey_levels(*arguments), crop_fraction=0.9)
     whole = record(x), record(x[0, ..., :1])
-    monkeypatch.setattr("keras_vit.preprocessing._LARGE", 5 * x[0, 0].size)  # numbers; two rows of both images
+    monkeypatch.setattr("keras_vit.images.preprocessing._LARGE", 5 * x[0, 0].size)  # numbers; two rows of both images
     for found, expected in zip((record(x), record(x[0, ..., :1])), whole, strict=True):
         np.testing.assert_allclose(found, expected, rtol=0, atol=1e-4)
     with pytest.raises(ValueError, match="NaN among them"):
@@ -224,7 +224,7 @@ def test_record_is_imported_and_scales_numpy_without_keras():
     code = (
         "import sys, types, numpy; package = types.ModuleType('keras_vit'); package.__path__ = [sys.argv[1]]\n"
         "sys.modules['keras_vit'] = package\n"
-        "from keras_vit.preprocessing import Preprocessing\n"
+        "from keras_vit.images.preprocessing import Preprocessing\n"
         "Preprocessing()(numpy.zeros((224, 224, 3)))\n"
         "print([name for name in ('keras', 'tensorflow', 'jax') if name in sys.modules])"
     )

@@ -6,9 +6,9 @@ import json
 import pytest
 from conftest import ROOT, run_python
 
-from keras_vit.augmentation import find_augmentation
-from keras_vit.recipes import RECIPES, Recipe, find_recipe
-from keras_vit.variants import VARIANTS
+from keras_vit.config.recipes import RECIPES, Recipe, find_recipe
+from keras_vit.config.variants import VARIANTS
+from keras_vit.data.augmentation import find_augmentation
 
 NUMBERS = {
     *("batch_size", "learning_rate", "warmup_steps", "warmup_fraction", "steps", "epochs", "final_learning_rate"),
@@ -343,6 +343,6 @@ def test_recipes_need_no_keras():
         "import sys, types\n"
         "sys.modules['keras_vit'] = package = types.ModuleType('keras_vit')\n"
         "package.__path__ = [sys.argv[1]]\n"
-        "import keras_vit.recipes; print('keras' in sys.modules)"
+        "import keras_vit.config.recipes; print('keras' in sys.modules)"
     )
     assert run_python(code, ROOT / "keras_vit") == "False\n"

@@ -9,7 +9,7 @@ from test_preprocessing import grey_levels, pixels
 
 from keras_vit.data.prepare import operations, prepare
 from keras_vit.exporting.saved_model.resize_in_strips import prepare_stored
-from keras_vit.resizing import covering_size
+from keras_vit.images.resizing import covering_size
 from keras_vit.weights.hub import RECORDS
 
 tf = pytest.importorskip("tensorflow")

@@ -9,7 +9,7 @@ import pytest
 from conftest import images, numpy, randomise
 
 import keras_vit
-from keras_vit.resnets import RESNETS, ResNetConfig, resnet
+from keras_vit.config.resnets import RESNETS, ResNetConfig, resnet
 from keras_vit.weights.hub.records import parameter_count
 
 # Parameters with 1,000 classes and with 21,843: timm 1.0.31, `resnetv2_*_bit` and, for three, its `ResNetV2` of their

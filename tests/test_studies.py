@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 from conftest import tiny_config
 
-from keras_vit import studies
+from keras_vit.config import studies
 
 
 def test_position_study_has_each_row_of_table_8_and_changes_nothing_else():

@@ -6,7 +6,7 @@ import pytest
 from conftest import tiny_config
 
 import keras_vit
-from keras_vit.variants import VARIANTS, ViTConfig, variant
+from keras_vit.config.variants import VARIANTS, ViTConfig, variant
 
 # The official code's own test asserts these for 224 pixels and 1,000 classes (models_test.py); g/14 and G/14
 # follow from the formula below. A deliberate second copy of the sizes.

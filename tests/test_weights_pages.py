@@ -10,8 +10,8 @@ from pages_as_tables import tables
 from published_files import SMALL_RESNET, small, write_published, write_published_resnet
 
 import keras_vit
-from keras_vit.resnets import RESNETS
-from keras_vit.variants import VARIANTS
+from keras_vit.config.resnets import RESNETS
+from keras_vit.config.variants import VARIANTS
 
 sys.path.append(str(ROOT / "docs" / "generators"))
 import weights_pages

@@ -14,8 +14,8 @@ from keras_vit.analysis.rollout import rollout
 from keras_vit.annotations import Pair
 from keras_vit.keras_private import flatten_layers
 from keras_vit.layers import AttentionPooling
-from keras_vit.layers.watching import recording
-from keras_vit.model.stations import encoder_blocks
+from keras_vit.layers.attention_hooks import recording
+from keras_vit.model.layer_lookup import encoder_blocks
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

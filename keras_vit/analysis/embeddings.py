@@ -10,7 +10,7 @@ from keras import ops
 from keras_vit.analysis.inner import check_grid, vision_transformer_in
 from keras_vit.annotations import Pair
 from keras_vit.checks import check_positive, check_positive_int
-from keras_vit.model.stations import position_layers
+from keras_vit.model.layer_lookup import position_layers
 
 _ROUNDING = 1e-12  # share of the variance, or of a square, below which there is nothing but rounding
 

@@ -10,7 +10,7 @@ from keras import ops
 
 from keras_vit.analysis.inner import batches, network_into, vision_transformer_in
 from keras_vit.checks import did_you_mean
-from keras_vit.model.stations import encoder_blocks
+from keras_vit.model.layer_lookup import encoder_blocks
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

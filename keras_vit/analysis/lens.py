@@ -13,7 +13,7 @@ from keras import ops
 from keras_vit.analysis.features import Features, features
 from keras_vit.analysis.inner import vision_transformer_in
 from keras_vit.model.heads import has_head
-from keras_vit.model.stations import layer_named
+from keras_vit.model.layer_lookup import layer_named
 
 
 def logit_lens(

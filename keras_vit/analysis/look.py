@@ -19,11 +19,11 @@ from keras_vit.analysis.relevance import class_relevance
 from keras_vit.annotations import FilePath
 from keras_vit.checks import check_choice, check_installed, check_positive_int
 from keras_vit.escaping import printable
+from keras_vit.images.preprocessing import default_names
 from keras_vit.images.read import read_image
 from keras_vit.model.heads import has_head, output_activation
-from keras_vit.model.stations import encoder_blocks, position_layers
+from keras_vit.model.layer_lookup import encoder_blocks, position_layers
 from keras_vit.model.vision_transformer import VisionTransformer, check_vision_transformer
-from keras_vit.preprocessing import default_names
 
 PAGE = "index.html"
 _MOST_WHOLE = 4  # blocks whose matrices the page holds unless it is told which

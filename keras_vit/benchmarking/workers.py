@@ -11,7 +11,7 @@ from typing import Any
 
 from keras_vit.benchmarking.request import CLASSES, OWN_FILE, PEERS, Benchmark, Case
 from keras_vit.checks import cores
-from keras_vit.variants import VARIANTS
+from keras_vit.config.variants import VARIANTS
 
 PAUSE = 0.05  # seconds, for the threads of the step before to fall asleep: torch's wait for each other by spinning
 TRAINING = {"learning_rate": 1e-3, "momentum": 0.9, "weight_decay": 0.1, "clip_norm": 1.0}

@@ -9,7 +9,7 @@ import sys
 import time
 
 from keras_vit.checks import check_positive_int
-from keras_vit.hosts.processes import ADDRESS, COUNT, INDEX
+from keras_vit.training.hosts.processes import ADDRESS, COUNT, INDEX
 
 _PATIENCE = 10  # seconds that processes have to end after SIGTERM
 _POLL = 0.1  # seconds

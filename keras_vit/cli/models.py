@@ -5,8 +5,8 @@ from pathlib import Path
 
 from keras_vit.checks import did_you_mean
 from keras_vit.cli.printing import path
-from keras_vit.resnets import RESNETS
-from keras_vit.variants import BUILDERS, VARIANTS
+from keras_vit.config.resnets import RESNETS
+from keras_vit.config.variants import BUILDERS, VARIANTS
 from keras_vit.weights.checkpoint import read_checkpoint
 from keras_vit.weights.hub import list_weights
 from keras_vit.weights.resolve import check_available
@@ -31,7 +31,7 @@ def model_and_run(arguments):
         return load_run(path(arguments.model))
     from keras_vit.builders import build
     from keras_vit.resnet_builders import build_resnet
-    from keras_vit.runs.finished import RunFacts
+    from keras_vit.runs.saved_runs import RunFacts
 
     variant, weights = found
     return (build_resnet if variant in RESNETS else build)(variant, weights=weights), RunFacts()
@@ -93,7 +93,7 @@ def load_run(place: Path):
     """The model of a run's folder or of a `.keras` file, and the facts of the run."""
     file = check_run(place)
     import keras_vit.api  # noqa: F401  # every layer and optimizer that the file may name
-    from keras_vit.runs.finished import RunFacts, load_model, read_facts
+    from keras_vit.runs.saved_runs import RunFacts, load_model, read_facts
 
     config = file.with_name("config.json")
     run = read_facts(config, is_run=place.is_dir()) if os.path.lexists(config) else RunFacts()
@@ -121,6 +121,6 @@ def names_of(model, names):
     classes = model.output_shape[-1]
     if names is not None and len(names) == classes:
         return names
-    from keras_vit.preprocessing import default_names
+    from keras_vit.images.preprocessing import default_names
 
     return default_names(classes)

@@ -7,9 +7,9 @@ import json
 from keras_vit.checks import check_positive_int
 from keras_vit.cli.printing import columns, one_line, path
 from keras_vit.compute import flops
+from keras_vit.config.resnets import RESNETS
+from keras_vit.config.variants import BUILDERS, DEFAULT_CLASSES, DEFAULT_IMAGE_SIZE, VARIANTS, ViTConfig
 from keras_vit.escaping import printable
-from keras_vit.resnets import RESNETS
-from keras_vit.variants import BUILDERS, DEFAULT_CLASSES, DEFAULT_IMAGE_SIZE, VARIANTS, ViTConfig
 from keras_vit.weights.checkpoint import read_checkpoint
 from keras_vit.weights.convert import convert_checkpoint
 from keras_vit.weights.dialects import DIALECTS, recognise

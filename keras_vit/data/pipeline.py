@@ -8,14 +8,14 @@ permutation, which is computed, not drawn into a buffer, and all that is random 
 import os
 from typing import Any
 
-from keras_vit.annotations import COUNTS_NOTHING
-from keras_vit.augmentation import Augmentation, augment_batch, find_augmentation
+from keras_vit.annotations import PADDING_WEIGHT
 from keras_vit.checks import check_choice, check_int, check_positive_int
+from keras_vit.data.augmentation import Augmentation, augment_batch, find_augmentation
 from keras_vit.data.opening import open_source
 from keras_vit.data.prepare import augmented, pixels_of, prepare
 from keras_vit.data.shards import Place, find_shard, per_host
 from keras_vit.data.source import Data
-from keras_vit.preprocessing import Preprocessing
+from keras_vit.images.preprocessing import Preprocessing
 
 _ORDER, _IMAGE, _BATCH = range(3)  # streams of random numbers, so that none is used twice
 _PREFETCH = 2  # batches
@@ -182,7 +182,7 @@ def _batch_maker(classes, labels, augmentation, seed, size, filled):
                 images, targets = augment_batch(images, targets, augmentation, _fold(seed, _BATCH, counters[0]))
         if not filled:
             return images, targets
-        return images, targets, tf.where(counters < size, 1.0, COUNTS_NOTHING)
+        return images, targets, tf.where(counters < size, 1.0, PADDING_WEIGHT)
 
     return make
 

@@ -1,6 +1,6 @@
 """One image to what the model takes, inside a pipeline, whatever backend Keras runs on.
 
-Evaluation does exactly what `preprocessing(pixels)` does. Its arithmetic is that of `keras_vit.resizing`; here
+Evaluation does exactly what `preprocessing(pixels)` does. Its arithmetic is that of `keras_vit.images.resizing`; here
 it is given TensorFlow's operations, since `keras.ops` of another backend cannot work in a `tf.data` graph.
 """
 
@@ -8,10 +8,10 @@ import dataclasses
 import functools
 import types
 
-from keras_vit.augmentation import augment_image, crop_window
+from keras_vit.data.augmentation import augment_image, crop_window
 from keras_vit.images.decode import decode_image, decode_window
-from keras_vit.preprocessing import fit_channels, scaled
-from keras_vit.resizing import resize_and_cut
+from keras_vit.images.preprocessing import fit_channels, scaled
+from keras_vit.images.resizing import resize_and_cut
 
 
 def prepare(pixels, record):
@@ -86,7 +86,7 @@ def _scaled(image, record):
 
 
 def operations():
-    """What `keras_vit.resizing` uses of `keras.ops`, on TensorFlow."""
+    """What `keras_vit.images.resizing` uses of `keras.ops`, on TensorFlow."""
     import tensorflow as tf
 
     names = ("einsum", "round", "floor", "cast", "expand_dims", "maximum", "minimum", "abs", "where")

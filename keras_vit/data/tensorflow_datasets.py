@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from keras_vit.checks import install_hint
+from keras_vit.config.datasets import OFFICIAL_DATASETS, VTAB_TASKS, DatasetRecord
 from keras_vit.data.source import Source
-from keras_vit.datasets import OFFICIAL_DATASETS, VTAB_TASKS, DatasetRecord
 
 _BLOCK = 256 * 2**20  # bytes of encoded images that are shuffled together
 
@@ -171,7 +171,7 @@ def open_named(name: str, download: bool) -> Source:
     """
     tfds = _library(f"there is no file or folder {name!r}, and a data set by name")
     if name.startswith("vtab/"):
-        from keras_vit.datasets import find_dataset
+        from keras_vit.config.datasets import find_dataset
 
         record: DatasetRecord | None = find_dataset(name)
     else:
@@ -189,7 +189,7 @@ def what_lacks(name: str) -> str | None:
         ValueError: for an unknown name.
         ImportError: without tensorflow-datasets.
     """
-    from keras_vit.datasets import find_dataset
+    from keras_vit.config.datasets import find_dataset
 
     builder = _builder(_library(f"the data set {name!r}"), find_dataset(name).name)
     if builder.is_prepared():

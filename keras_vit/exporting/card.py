@@ -1,11 +1,11 @@
 """The model card of a served model, beside its versions, where TensorFlow Serving passes over what is no number."""
 
 from keras_vit.cards import NOT_CHOSEN, PREPROCESSING, USE, Card, classes_section, preprocessing_section, table
+from keras_vit.config.variants import DEFAULT_IMAGE_SIZE
 from keras_vit.exporting.report import ExportReport
 from keras_vit.exporting.saved_model.file_inputs import takes_files
 from keras_vit.exporting.task import ExportTask
 from keras_vit.model.resnet import ResNet
-from keras_vit.variants import DEFAULT_IMAGE_SIZE
 from keras_vit.version import __version__
 
 _LIMITS = (

@@ -13,6 +13,7 @@ import numpy as np
 
 from keras_vit.annotations import FilePath
 from keras_vit.cards import write_card
+from keras_vit.config.variants import check_image_size
 from keras_vit.exporting.folding import folds_of
 from keras_vit.exporting.formats import MAX_BATCH, MAX_BYTES, MAX_PIXELS, OPSET
 from keras_vit.exporting.report import ExportError, ExportReport, size_of
@@ -22,12 +23,11 @@ from keras_vit.exporting.staging import publish_absent, publish_files, publish_v
 from keras_vit.exporting.task import ExportTask
 from keras_vit.exporting.verification import image_size as size_to_compare
 from keras_vit.exporting.verification import verify as compare
+from keras_vit.images.preprocessing import default_names
+from keras_vit.model.copies import with_input_shape
 from keras_vit.model.heads import ends_in_logits, has_head
 from keras_vit.model.image_model import ImageModel
 from keras_vit.model.precision import in_precision, is_quantized
-from keras_vit.model.twins import with_input_shape
-from keras_vit.preprocessing import default_names
-from keras_vit.variants import check_image_size
 
 _COMPARED, _CALIBRATION = 16, 64  # photos
 MOST_PHOTOS = _COMPARED + _CALIBRATION  # that are looked at

@@ -15,10 +15,10 @@ import numpy as np
 from keras_vit.exporting.task import ExportTask
 from keras_vit.keras_private import flatten_layers
 from keras_vit.layers import AttentionPooling, MultiHeadAttention, TransformerBlock
+from keras_vit.model.copies import with_dtype
 from keras_vit.model.image_model import ImageModel
+from keras_vit.model.layer_lookup import layer_named
 from keras_vit.model.precision import is_quantized
-from keras_vit.model.stations import layer_named
-from keras_vit.model.twins import with_dtype
 
 
 @dataclasses.dataclass(frozen=True)

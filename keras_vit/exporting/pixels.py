@@ -3,8 +3,8 @@
 Scaling is inside, so that what is served takes pixels as they are; features are what the head reads.
 """
 
+from keras_vit.images.preprocessing import scaled
 from keras_vit.model.heads import answering_network
-from keras_vit.preprocessing import scaled
 
 
 def pixel_module(task):

@@ -12,10 +12,10 @@ import time
 
 import numpy as np
 
+from keras_vit.config.variants import DEFAULT_IMAGE_SIZE
 from keras_vit.exporting.report import Drift, ExportError
 from keras_vit.exporting.sample_photos import resized
 from keras_vit.model.heads import answering_network, has_head
-from keras_vit.variants import DEFAULT_IMAGE_SIZE
 
 BATCHES = (1, 2, 5, 8)
 # Largest and mean difference. float32: as they are, or as a share of the largest number where that is above 1: a deep
@@ -131,7 +131,7 @@ class Reference:
         """`features`, and `logits` and `scores` if there are any, of uint8 `(B, H, W, C)` at the model's size."""
         if self.prepares:
             return self.of_prepared(np.asarray(self.preprocessing(pixels)))
-        from keras_vit.preprocessing import preprocess_input
+        from keras_vit.images.preprocessing import preprocess_input
 
         return self.of_prepared(preprocess_input(pixels, self.preprocessing))
 

@@ -13,10 +13,10 @@ from keras import ops
 from keras_vit.annotations import Arguments, Shape, Tensor
 from keras_vit.checks import check_positive_int
 from keras_vit.layers import fused, gradients
+from keras_vit.layers.attention_hooks import watcher
 from keras_vit.layers.composite import CastingLayer
 from keras_vit.layers.dropout import Dropout
 from keras_vit.layers.positions import RelativePositions
-from keras_vit.layers.watching import watcher
 
 
 @keras.saving.register_keras_serializable("keras_vit")

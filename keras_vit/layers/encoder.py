@@ -11,12 +11,12 @@ from keras import ops
 
 from keras_vit.annotations import Arguments, Shape, Tensor
 from keras_vit.checks import check_choice, check_positive_int
+from keras_vit.config.variants import ACTIVATIONS
 from keras_vit.layers import fused, gradients
 from keras_vit.layers.attention import MultiHeadAttention
+from keras_vit.layers.attention_hooks import watcher
 from keras_vit.layers.composite import CastingLayer, CompositeLayer, rematerialized
 from keras_vit.layers.dropout import Dropout
-from keras_vit.layers.watching import watcher
-from keras_vit.variants import ACTIVATIONS
 
 NORM_EPSILON = 1e-6
 

@@ -13,7 +13,7 @@ from keras import ops
 
 from keras_vit.annotations import Arguments, Pair, Shape, Tensor
 from keras_vit.checks import check_choice, check_positive_int
-from keras_vit.posembed import RESIZE_METHODS, resize_matrix, resize_pos_embed, sincos2d
+from keras_vit.config.posembed import RESIZE_METHODS, resize_matrix, resize_pos_embed, sincos2d
 
 KINDS = ("learned", "learned2d", "sincos2d")
 
@@ -28,7 +28,7 @@ class AddPositionEmbs(keras.layers.Layer):
         num_prefix_tokens: tokens before the patches, with rows of their own: 1 with a class token.
         kind: `"learned"`, a vector for each patch; `"learned2d"`, the first half of it for the patch's column and the
             second for its row; or fixed `"sincos2d"`, computed anew for each grid (zeros for prefix tokens).
-        resize_method: one of `keras_vit.posembed.RESIZE_METHODS`, for learned tables.
+        resize_method: one of `keras_vit.config.posembed.RESIZE_METHODS`, for learned tables.
 
     Call arguments:
         tokens: `(B, num_prefix_tokens + N, D)`.

@@ -13,7 +13,7 @@ from keras import ops
 from keras_vit.checks import check_positive_int
 from keras_vit.keras_private import updated_metrics
 from keras_vit.layers.dropout import images_of_batch
-from keras_vit.model import filling
+from keras_vit.model import batch_padding
 from keras_vit.model.replicas import agreed, check_means, count, each, filled, logs, share
 
 
@@ -110,7 +110,10 @@ def _jax_step(model, state, data):
     import jax
 
     x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
-    steps, marks = model.accumulation_steps, filling.counted(sample_weight) if filling.is_marked(data) else None
+    steps, marks = (
+        model.accumulation_steps,
+        batch_padding.counted(sample_weight) if batch_padding.is_marked(data) else None,
+    )
     trainable, non_trainable, optimizer, metrics = state
     gradient_of = jax.value_and_grad(model.compute_loss_and_updates, has_aux=True)
 
@@ -131,7 +134,7 @@ def _jax_step(model, state, data):
     trainable, optimizer = model.optimizer.stateless_apply(optimizer, gradients, trainable)
     predictions = jax.tree.map(lambda part: part.swapaxes(0, 1).reshape(-1, *part.shape[2:])[:batch], predictions)
     if marks:
-        logs, metrics = filling.updated(model, metrics, loss, y, predictions, sample_weight, *marks[1:])
+        logs, metrics = batch_padding.updated(model, metrics, loss, y, predictions, sample_weight, *marks[1:])
     else:
         logs, metrics = updated_metrics(model, metrics, loss, x, y, predictions, sample_weight)
     return logs, (trainable, non_trainable, optimizer, metrics)

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 
 from keras_vit.checks import check_choice
-from keras_vit.model.stations import layer_named
+from keras_vit.model.layer_lookup import layer_named
 
 HEAD_LAYERS = ("head", "head_distillation")
 STARTS = ("new", "reset", "keep")  # what becomes of a head when training begins

@@ -12,14 +12,14 @@ from typing import Any, ClassVar, cast
 import keras
 
 from keras_vit.annotations import Arguments, Tensor
-from keras_vit.model import filling
+from keras_vit.images.preprocessing import Preprocessing
+from keras_vit.model import batch_padding
 from keras_vit.model.accumulation import check_accumulation
 from keras_vit.model.accumulation import train_step as accumulated_train_step
-from keras_vit.model.first_look import looked_at, sharing_batches
+from keras_vit.model.input_checks import looked_at, sharing_batches
 from keras_vit.model.logits_check import LogitsError, check_reads_outputs
 from keras_vit.model.replicated_model import ReplicatedModel
 from keras_vit.model.strategies import check_engine, check_scope, num_replicas, warn_of_foreign_step
-from keras_vit.preprocessing import Preprocessing
 
 
 class ImageModel(ReplicatedModel, keras.Model):
@@ -85,32 +85,32 @@ class ImageModel(ReplicatedModel, keras.Model):
         size, validation = given.get("batch_size"), given.get("validation_data")
         whole = x if not kwargs.get("validation_split") else None
         held_out = validation[0] if isinstance(validation, (tuple, list)) else None
-        if filling.is_dataset(validation) and "validation_data" in kwargs:
-            kwargs["validation_data"] = filling.shared(validation)
+        if batch_padding.is_dataset(validation) and "validation_data" in kwargs:
+            kwargs["validation_data"] = batch_padding.shared(validation)
         with sharing_batches((whole, size), (held_out, given.get("validation_batch_size") or size)):
-            x = x if hasattr(x, "preprocessing") else filling.shared(x)
+            x = x if hasattr(x, "preprocessing") else batch_padding.shared(x)
             return super().fit(looked_at(self, x), *args, **kwargs)
 
     def evaluate(self, x: Any = None, *args: Any, **kwargs: Any) -> Any:
         """Keras' `evaluate`, which warns of pixels that were not scaled, and fills up batches as `fit` does."""
         with sharing_batches((x, _batch_size(keras.Model.evaluate, args, kwargs))):
-            return super().evaluate(looked_at(self, filling.shared(x)), *args, **kwargs)
+            return super().evaluate(looked_at(self, batch_padding.shared(x)), *args, **kwargs)
 
     def predict(self, x: Any, *args: Any, **kwargs: Any) -> Any:
         """Keras' `predict`, which warns of pixels that were not scaled, and fills up batches as `fit` does."""
         with sharing_batches((x, _batch_size(keras.Model.predict, args, kwargs))):
-            if filling.is_dataset(x) and filling.spread_over() > 1:
+            if batch_padding.is_dataset(x) and batch_padding.spread_over() > 1:
                 predict = super().predict
-                return filling.predicted(lambda batches: predict(batches, *args, **kwargs), looked_at(self, x))
+                return batch_padding.predicted(lambda batches: predict(batches, *args, **kwargs), looked_at(self, x))
             return super().predict(looked_at(self, x), *args, **kwargs)
 
     def train_step(self, *args: Any) -> Any:
-        if self.accumulation_steps > 1 or filling.is_marked(args[-1]):
+        if self.accumulation_steps > 1 or batch_padding.is_marked(args[-1]):
             return accumulated_train_step(self, *args)
         return super().train_step(*args)
 
     def test_step(self, *args: Any) -> Any:
-        return filling.test_step(self, *args) if filling.is_marked(args[-1]) else super().test_step(*args)
+        return batch_padding.test_step(self, *args) if batch_padding.is_marked(args[-1]) else super().test_step(*args)
 
     def get_compile_config(self) -> Arguments | None:
         config = super().get_compile_config()

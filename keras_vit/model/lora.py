@@ -11,11 +11,11 @@ from keras import ops
 from keras_vit.checks import check_choice, check_number, check_positive_int
 from keras_vit.keras_private import flatten_layers
 from keras_vit.layers import MlpBlock, MultiHeadAttention
+from keras_vit.model.copies import bare_twin
 from keras_vit.model.deferred import deferred_variables, initialise
 from keras_vit.model.freezing import forget_compilation, set_trainable
 from keras_vit.model.heads import head_layers
-from keras_vit.model.stations import lora_layers
-from keras_vit.model.twins import bare_twin
+from keras_vit.model.layer_lookup import lora_layers
 from keras_vit.model.vision_transformer import VisionTransformer, check_vision_transformer
 
 _DENSE_LAYERS = {  # target: (class, its dense layers)

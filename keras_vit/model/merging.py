@@ -5,11 +5,11 @@ import dataclasses
 
 import keras
 
+from keras_vit.model.copies import copy_weights
 from keras_vit.model.deferred import deferred_variables
 from keras_vit.model.heads import ends_in_logits, head_layers
+from keras_vit.model.layer_lookup import encoder_blocks, layer_named, position_layers
 from keras_vit.model.precision import is_quantized
-from keras_vit.model.stations import encoder_blocks, layer_named, position_layers
-from keras_vit.model.twins import copy_weights
 from keras_vit.model.vision_transformer import VisionTransformer, check_vision_transformer
 from keras_vit.model.wiring import Head, known_grid, wire
 

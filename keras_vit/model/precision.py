@@ -5,9 +5,9 @@ import warnings
 import keras
 
 from keras_vit.keras_private import flatten_layers
+from keras_vit.model.copies import with_dtype
+from keras_vit.model.layer_lookup import lora_layers
 from keras_vit.model.lora import merge_lora
-from keras_vit.model.stations import lora_layers
-from keras_vit.model.twins import with_dtype
 
 
 def in_precision(model, precision):

@@ -8,7 +8,7 @@ from typing import Any
 import keras
 
 from keras_vit.keras_private import HookedModel, build_metrics
-from keras_vit.model.first_look import check_weights_learn
+from keras_vit.model.input_checks import check_weights_learn
 from keras_vit.model.replicas import each, predict_step, test_step, train_step
 from keras_vit.model.strategies import (
     check_engine,

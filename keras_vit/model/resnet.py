@@ -9,12 +9,12 @@ from typing import ClassVar
 import keras
 
 from keras_vit import layers
+from keras_vit.config.resnets import ResNetConfig
+from keras_vit.images.preprocessing import Preprocessing
 from keras_vit.layers.bit import NORM_EPSILON
 from keras_vit.layers.resnet import group_norm
 from keras_vit.model.image_model import ImageModel
 from keras_vit.model.wiring import classifier, record_for
-from keras_vit.preprocessing import Preprocessing
-from keras_vit.resnets import ResNetConfig
 
 
 @keras.saving.register_keras_serializable("keras_vit")

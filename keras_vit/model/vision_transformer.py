@@ -4,8 +4,8 @@ from typing import ClassVar
 
 import keras
 
+from keras_vit.config.variants import ViTConfig
 from keras_vit.model.image_model import ImageModel
-from keras_vit.variants import ViTConfig
 
 
 @keras.saving.register_keras_serializable("keras_vit")

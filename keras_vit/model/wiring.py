@@ -17,11 +17,11 @@ import keras
 from keras_vit import layers
 from keras_vit.annotations import Tensor
 from keras_vit.checks import check_positive_int
+from keras_vit.config.variants import DEFAULT_IMAGE_SIZE, check_tiled
+from keras_vit.images.preprocessing import Preprocessing
 from keras_vit.layers.dropout import Dropout
 from keras_vit.layers.encoder import layer_norm
 from keras_vit.model.vision_transformer import VisionTransformer
-from keras_vit.preprocessing import Preprocessing
-from keras_vit.variants import DEFAULT_IMAGE_SIZE, check_tiled
 
 _MOST_COLOURS = 4  # channels of a photo
 ADDED = ("learned", "learned2d", "sincos2d")  # kinds of positions that are added to tokens

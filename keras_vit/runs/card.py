@@ -20,12 +20,12 @@ from keras_vit.cards import (
     table,
     wilson_interval,
 )
-from keras_vit.datasets import HUB_DATASETS
+from keras_vit.config.datasets import HUB_DATASETS
+from keras_vit.config.resnets import ResNetConfig
 from keras_vit.escaping import markdown_text
+from keras_vit.images.preprocessing import Preprocessing
 from keras_vit.model.image_model import ImageModel
-from keras_vit.preprocessing import Preprocessing
 from keras_vit.resnet_builders import published_resnet
-from keras_vit.resnets import ResNetConfig
 from keras_vit.runs.preparation import weights_of
 from keras_vit.weights.fetch.environment import without_secrets
 from keras_vit.weights.hub import find_weights, variant_of

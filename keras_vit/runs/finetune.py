@@ -19,10 +19,15 @@ from keras_vit.checks import check_installed
 from keras_vit.data import load_dataset
 from keras_vit.data.source import Data
 from keras_vit.evaluation import Evaluation, evaluate
-from keras_vit.hosts.distribution import of_all, run_together
 from keras_vit.runs.card import run_card
 from keras_vit.runs.configuration import configuration_of
-from keras_vit.runs.earlier import (
+from keras_vit.runs.growing import load_growing, taking_any_size
+from keras_vit.runs.options import FinetuneChanges, FinetuneOptions, changed, with_options
+from keras_vit.runs.preparation import num_parameters, prepare
+from keras_vit.runs.progress import Progress, duration
+from keras_vit.runs.recorder import Recorder
+from keras_vit.runs.report import find_mistakes, write_report
+from keras_vit.runs.resume_check import (
     as_begun,
     check_resumed,
     check_same,
@@ -31,12 +36,6 @@ from keras_vit.runs.earlier import (
     fingerprint_of,
     sweep_leftovers,
 )
-from keras_vit.runs.growing import load_growing, taking_any_size
-from keras_vit.runs.options import FinetuneChanges, FinetuneOptions, changed, with_options
-from keras_vit.runs.preparation import num_parameters, prepare
-from keras_vit.runs.progress import Progress, duration
-from keras_vit.runs.recorder import Recorder
-from keras_vit.runs.report import find_mistakes, write_report
 from keras_vit.runs.run_directory import (
     BAD_IMAGES,
     BEST,
@@ -54,6 +53,7 @@ from keras_vit.runs.run_directory import (
 )
 from keras_vit.training.callbacks import StepFacts
 from keras_vit.training.checkpoints import Checkpoints
+from keras_vit.training.hosts.distribution import of_all, run_together
 
 _EVALUATION_BATCH = 64  # images at once; the numbers do not depend on it
 

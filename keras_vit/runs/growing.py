@@ -13,8 +13,8 @@ from typing import Any
 
 import keras
 
+from keras_vit.config.recipes.growth import Stage
 from keras_vit.model.image_model import ImageModel
-from keras_vit.recipes.growth import Stage
 
 
 def load_growing(

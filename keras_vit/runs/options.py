@@ -25,10 +25,10 @@ from keras_vit.checks import (
     did_you_mean,
     parse_sides,
 )
-from keras_vit.recipes import Recipe, find_recipe
-from keras_vit.recipes.growth import check_start
-from keras_vit.resnets import RESNETS, ResNetConfig
-from keras_vit.variants import BUILDERS, VARIANTS, ViTConfig
+from keras_vit.config.recipes import Recipe, find_recipe
+from keras_vit.config.recipes.growth import check_start
+from keras_vit.config.resnets import RESNETS, ResNetConfig
+from keras_vit.config.variants import BUILDERS, VARIANTS, ViTConfig
 from keras_vit.weights.hub import near
 from keras_vit.weights.resolve import check_weights
 
@@ -199,7 +199,7 @@ class FinetuneOptions:
         if self.recipe is not None:
             find_recipe(self.recipe)
         if self.augmentation is not None:
-            from keras_vit.augmentation import find_augmentation
+            from keras_vit.data.augmentation import find_augmentation
 
             find_augmentation(self.augmentation)
         self._check_together()

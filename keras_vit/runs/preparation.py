@@ -5,29 +5,29 @@ import math
 
 import keras
 
-from keras_vit.augmentation import Augmentation, find_augmentation
 from keras_vit.builders import build, published_variant
+from keras_vit.config.recipes import find_recipe
+from keras_vit.config.recipes.growth import Stage, growing_stages
+from keras_vit.config.resnets import RESNETS, ResNetConfig, resnet
+from keras_vit.config.variants import DEFAULT_IMAGE_SIZE, ViTConfig, check_image_size, check_tiled, variant
 from keras_vit.data import Source, open_source
+from keras_vit.data.augmentation import Augmentation, find_augmentation
 from keras_vit.escaping import printable
-from keras_vit.hosts.distribution import spread
-from keras_vit.model.filling import spread_over
+from keras_vit.model.batch_padding import spread_over
 from keras_vit.model.freezing import freeze
 from keras_vit.model.image_model import ImageModel
 from keras_vit.model.lora import add_lora
 from keras_vit.model.resnet import ResNet
 from keras_vit.model.strategies import num_replicas
-from keras_vit.recipes import find_recipe
-from keras_vit.recipes.growth import Stage, growing_stages
 from keras_vit.resnet_builders import build_resnet, published_resnet
-from keras_vit.resnets import RESNETS, ResNetConfig, resnet
-from keras_vit.resuming.agreement import agreed
 from keras_vit.runs.options import FinetuneOptions, as_sides, parse_layout, parse_trainable
 from keras_vit.runs.small_models import SMALL_MODELS, small_model
 from keras_vit.training.devices import strategy
+from keras_vit.training.hosts.distribution import spread
 from keras_vit.training.memory import available_memory, check_memory, largest_micro_batch
 from keras_vit.training.model_check import check_model
 from keras_vit.training.plan import Plan, plan
-from keras_vit.variants import DEFAULT_IMAGE_SIZE, ViTConfig, check_image_size, check_tiled, variant
+from keras_vit.training.resuming.agreement import agreed
 from keras_vit.weights.hub import variant_of
 from keras_vit.weights.resolve import check_available
 

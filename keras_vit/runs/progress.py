@@ -7,7 +7,7 @@ from typing import Any
 
 import keras
 
-from keras_vit.recipes.growth import work_of
+from keras_vit.config.recipes.growth import work_of
 
 
 class Progress(keras.callbacks.Callback):

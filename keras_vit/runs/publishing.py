@@ -10,8 +10,8 @@ from keras_vit.cards import CARD, NOT_CHOSEN, PREPROCESSING, USE, read_card, wit
 from keras_vit.checks import check_choice, check_flag
 from keras_vit.escaping import printable
 from keras_vit.runs.finetune import Result
-from keras_vit.runs.finished import load_model, read_facts
 from keras_vit.runs.run_directory import BEST, CONFIG
+from keras_vit.runs.saved_runs import load_model, read_facts
 from keras_vit.weights.card import dialect_of, photos_section, use_section
 from keras_vit.weights.checkpoint import SAFETENSORS_NAME
 from keras_vit.weights.dialects import DIALECTS

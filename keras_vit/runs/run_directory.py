@@ -16,7 +16,7 @@ import numpy as np
 
 from keras_vit.escaping import printable, spreadsheet_cell
 from keras_vit.files import FileKindError, read_regular, replacing
-from keras_vit.hosts.gathering import at_hand
+from keras_vit.training.hosts.gathering import at_hand
 
 COLUMNS = (
     *("epoch", "step", "loss", "accuracy", "val_loss", "val_accuracy"),

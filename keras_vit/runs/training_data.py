@@ -7,7 +7,7 @@ from keras_vit.data.opening import open_source
 from keras_vit.data.source import Source
 from keras_vit.exporting.export import FEWEST_PHOTOS, MOST_PHOTOS
 from keras_vit.exporting.sample_photos import STAND_INS, Photos
-from keras_vit.runs.finished import RunFacts
+from keras_vit.runs.saved_runs import RunFacts
 
 
 def has_changed(run: RunFacts, source: Source) -> bool:

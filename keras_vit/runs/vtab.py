@@ -14,18 +14,18 @@ from typing import Any
 import numpy as np
 
 from keras_vit.annotations import FilePath
-from keras_vit.augmentation import Augmentation
 from keras_vit.checks import check_choice, did_you_mean
+from keras_vit.config.datasets import VTAB_TASKS
+from keras_vit.config.resnets import ResNetConfig
 from keras_vit.data import Source, open_source
+from keras_vit.data.augmentation import Augmentation
 from keras_vit.data.source import Data
 from keras_vit.data.tensorflow_datasets import what_lacks
-from keras_vit.datasets import VTAB_TASKS
 from keras_vit.evaluation import probe
 from keras_vit.evaluation.features import DEFAULT_CACHE
 from keras_vit.model.image_model import ImageModel, check_image_model
+from keras_vit.model.layer_lookup import lora_layers
 from keras_vit.model.lora import merge_lora
-from keras_vit.model.stations import lora_layers
-from keras_vit.resnets import ResNetConfig
 from keras_vit.runs.finetune import finetune
 from keras_vit.runs.options import FinetuneChanges
 from keras_vit.weights.save import save_checkpoint

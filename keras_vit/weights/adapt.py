@@ -5,7 +5,7 @@ Each function changes `tensors` in place and gives one line for what it did, or 
 
 import numpy as np
 
-from keras_vit.posembed import resize_matrix, resize_pos_embed
+from keras_vit.config.posembed import resize_matrix, resize_pos_embed
 from keras_vit.weights.checkpoint import PATCH_KERNEL, ROOT_KERNEL, TABLE
 from keras_vit.weights.reader import CheckpointError
 
@@ -97,7 +97,7 @@ def fit_positions(layer, checkpoint, tensors: dict, resize_method: str) -> list[
         layer: the model's `AddPositionEmbs`, or `None`.
         checkpoint: the `Checkpoint`, which knows the grid of the file.
         tensors: its tensors.
-        resize_method: one of `keras_vit.posembed.RESIZE_METHODS`.
+        resize_method: one of `keras_vit.config.posembed.RESIZE_METHODS`.
 
     Raises:
         CheckpointError: if the file's grid must be known and is not.

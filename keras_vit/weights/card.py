@@ -6,8 +6,8 @@ Nothing here knows what they were trained on; the folder of a run says that.
 import json
 
 from keras_vit.cards import NOT_CHOSEN, PREPROCESSING, USE, Card, classes_section, preprocessing_section
-from keras_vit.preprocessing import Preprocessing
-from keras_vit.variants import VARIANTS
+from keras_vit.config.variants import VARIANTS
+from keras_vit.images.preprocessing import Preprocessing
 from keras_vit.version import __version__
 from keras_vit.weights.checkpoint import Checkpoint
 from keras_vit.weights.dialects import DIALECTS

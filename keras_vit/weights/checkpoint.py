@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
-from keras_vit.posembed import check_grid, square_grid
-from keras_vit.preprocessing import Preprocessing
-from keras_vit.resnets import RESNETS
-from keras_vit.variants import VARIANTS
+from keras_vit.config.posembed import check_grid, square_grid
+from keras_vit.config.resnets import RESNETS
+from keras_vit.config.variants import VARIANTS
+from keras_vit.images.preprocessing import Preprocessing
 from keras_vit.weights import sidecar
 from keras_vit.weights.dialects import DIALECTS, recognise, to_ours, weights_among
 from keras_vit.weights.reader import CheckpointError, scan

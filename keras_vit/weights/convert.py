@@ -13,8 +13,8 @@ import numpy as np
 from keras_vit.annotations import FilePath, Pair
 from keras_vit.cards import write_card
 from keras_vit.checks import check_choice, check_positive_int
-from keras_vit.preprocessing import Preprocessing
-from keras_vit.variants import VARIANTS
+from keras_vit.config.variants import VARIANTS
+from keras_vit.images.preprocessing import Preprocessing
 from keras_vit.weights.card import checkpoint_card
 from keras_vit.weights.checkpoint import (
     PATCH_KERNEL,

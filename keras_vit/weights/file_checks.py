@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from keras_vit.resnets import ResNetConfig
+from keras_vit.config.resnets import ResNetConfig
 from keras_vit.weights.checkpoint import Checkpoint, read_checkpoint
 from keras_vit.weights.fetch import cache_dir
 from keras_vit.weights.fetch.from_hugging_face import check_json

@@ -13,9 +13,9 @@ import numpy as np
 
 from keras_vit.annotations import FilePath, Pair
 from keras_vit.checks import check_choice
+from keras_vit.config.posembed import RESIZE_METHODS
 from keras_vit.model.deferred import discard, float32_copy, initialise
-from keras_vit.model.stations import computed_fields, layer_named, weight_paths
-from keras_vit.posembed import RESIZE_METHODS
+from keras_vit.model.layer_lookup import computed_fields, layer_named, weight_paths
 from keras_vit.weights.adapt import fit_channels, fit_patches, fit_positions
 from keras_vit.weights.checkpoint import check_pre_logits, read_checkpoint
 from keras_vit.weights.dialects import DIALECTS, is_same_epsilon
@@ -40,7 +40,7 @@ def load_checkpoint(
             its content tells. Also a folder with a `model.safetensors`.
         grid: `(h, w)` of the file's position table, if it is not square and the file does not say.
         resize_method: how the table is resized to another grid, one of
-            `keras_vit.posembed.RESIZE_METHODS`; by default as the software resizes it whose layout the file
+            `keras_vit.config.posembed.RESIZE_METHODS`; by default as the software resizes it whose layout the file
             has: `"align_corners"` the official code and big_vision, `"bicubic_antialias"` timm, `"bicubic"`
             transformers.
         strict: whether to refuse a file for which there would be a line.

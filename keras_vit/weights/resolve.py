@@ -10,8 +10,8 @@ import os
 import re
 from pathlib import Path
 
-from keras_vit.resnets import RESNETS
-from keras_vit.variants import VARIANTS
+from keras_vit.config.resnets import RESNETS
+from keras_vit.config.variants import VARIANTS
 from keras_vit.weights.fetch import fetch
 from keras_vit.weights.fetch.cache import sha256_of
 from keras_vit.weights.fetch.from_hugging_face import fetch_from_hub

@@ -10,8 +10,8 @@ from keras import ops
 from keras_vit.annotations import FilePath
 from keras_vit.checks import check_choice
 from keras_vit.layers import BiTRoot
+from keras_vit.model.layer_lookup import computed_fields, layer_named, position_layers, weight_paths
 from keras_vit.model.precision import is_quantized
-from keras_vit.model.stations import computed_fields, layer_named, position_layers, weight_paths
 from keras_vit.weights.checkpoint import TABLE, Checkpoint
 from keras_vit.weights.convert import check_architecture, write_checkpoint
 from keras_vit.weights.dialects import DIALECTS

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 from scipy import stats
 
-from keras_vit.augmentation import Augmentation, augment_batch
+from keras_vit.data.augmentation import Augmentation, augment_batch
 
 BATCH, HEIGHT, WIDTH, CLASSES = 6, 19, 23, 8
 

@@ -7,8 +7,8 @@ import pytest
 import tensorflow as tf
 from scipy import ndimage
 
-from keras_vit.augmentation import Augmentation, augment_image
-from keras_vit.augmentation.warps import turn, warp
+from keras_vit.data.augmentation import Augmentation, augment_image
+from keras_vit.data.augmentation.warps import turn, warp
 
 SIZE = (29, 43)
 PLAIN = {"crop": "none", "flip": False}

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_vit.augmentation import AUGMENTATIONS, Augmentation, augment_batch, augment_image, find_augmentation
+from keras_vit.data.augmentation import AUGMENTATIONS, Augmentation, augment_batch, augment_image, find_augmentation
 
 # arXiv:2106.10270: layers, magnitude, mixup
 LEVELS = {

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_vit.augmentation import Augmentation, augment_image, crop_window
+from keras_vit.data.augmentation import Augmentation, augment_image, crop_window
 
 DRAWS = 1000
 HEIGHT, WIDTH = 331, 487

@@ -6,8 +6,8 @@ import tensorflow as tf
 from PIL import Image, ImageEnhance, ImageOps
 from scipy import stats
 
-from keras_vit.augmentation import Augmentation, augment_image
-from keras_vit.augmentation.randaugment import OPERATIONS, apply_operation, randaugment
+from keras_vit.data.augmentation import Augmentation, augment_image
+from keras_vit.data.augmentation.randaugment import OPERATIONS, apply_operation, randaugment
 
 MAGNITUDES = (0, 3, 10, 15, 20)
 HEIGHT, WIDTH = 224, 251  # lengths in pixels are those of a shorter side of 224

@@ -13,7 +13,7 @@ import keras_vit
 from keras_vit.benchmarking.agreement import LOGITS_BOUNDS, cross_entropy, logits_difference
 from keras_vit.benchmarking.request import Benchmark, Case
 from keras_vit.benchmarking.workers import worker_of
-from keras_vit.variants import VARIANTS
+from keras_vit.config.variants import VARIANTS
 
 
 @pytest.fixture

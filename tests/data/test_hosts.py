@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from test_pipeline import GREY, numbered
 
-from keras_vit.augmentation import Augmentation
 from keras_vit.data import load_dataset, pipeline
+from keras_vit.data.augmentation import Augmentation
 from keras_vit.data.shards import Place
 
 

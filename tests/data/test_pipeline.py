@@ -10,11 +10,11 @@ import tensorflow as tf
 from conftest import make_tiny
 from pictures import encoded, picture, turned, write_photos
 
-from keras_vit.augmentation import Augmentation
 from keras_vit.data import load_dataset, open_source
+from keras_vit.data.augmentation import Augmentation
 from keras_vit.data.pipeline import check_labels
 from keras_vit.data.prepare import prepare
-from keras_vit.preprocessing import Preprocessing
+from keras_vit.images.preprocessing import Preprocessing
 
 GREY = Preprocessing(image_size=(1, 1), mean=(0.5,), std=(0.5,))
 

@@ -9,7 +9,7 @@ from pictures import picture
 
 from keras_vit.data import load_dataset, open_source
 from keras_vit.data.identity import identity_of
-from keras_vit.preprocessing import Preprocessing
+from keras_vit.images.preprocessing import Preprocessing
 
 SIZES = (5, 6, 13, 29, 60)
 IMAGES = np.arange(60, dtype="uint8")[:, None, None, None] + np.zeros((60, 3, 4, 1), "uint8")

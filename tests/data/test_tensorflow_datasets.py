@@ -5,10 +5,10 @@ import pytest
 import tensorflow as tf
 from pictures import picture
 
+from keras_vit.config.datasets import VTAB_TASKS
 from keras_vit.data import load_dataset, open_source
 from keras_vit.data.tensorflow_datasets import LABEL_RULES, _label
-from keras_vit.datasets import VTAB_TASKS
-from keras_vit.preprocessing import Preprocessing
+from keras_vit.images.preprocessing import Preprocessing
 
 tfds = pytest.importorskip("tensorflow_datasets")
 SCALE = Preprocessing(image_size=(8, 9))

@@ -9,8 +9,8 @@ import pytest
 
 from keras_vit import cli
 from keras_vit.cli import launch
-from keras_vit.hosts import processes
-from keras_vit.hosts.processes import check_alone, launched_by
+from keras_vit.training.hosts import processes
+from keras_vit.training.hosts.processes import check_alone, launched_by
 
 STEP = {"SLURM_STEP_NODELIST": "node[1-2]"}
 

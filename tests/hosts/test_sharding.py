@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from keras_vit.hosts import sharding
-from keras_vit.hosts.sharding import anchor, check_covered, check_heads, check_shared, pattern_of, rules
+from keras_vit.training.hosts import sharding
+from keras_vit.training.hosts.sharding import anchor, check_covered, check_heads, check_shared, pattern_of, rules
 
 SHAPES = {  # of H/14 with 21,843 classes, at 224 pixels
     "patch_embedding/projection/kernel": (14, 14, 3, 1280),

@@ -6,8 +6,8 @@ import pytest
 from conftest import images, make_tiny, numpy, randomise
 
 import keras_vit
+from keras_vit.config.posembed import RESIZE_METHODS, resize_pos_embed, sincos2d
 from keras_vit.layers import AddPositionEmbs, MultiHeadAttention, RelativePositions, TransformerBlock
-from keras_vit.posembed import RESIZE_METHODS, resize_pos_embed, sincos2d
 from keras_vit.training.layer_decay import layer_multipliers
 
 

@@ -16,10 +16,10 @@ import pytest
 from conftest import ROOT
 from safetensors.numpy import load_file
 
-from keras_vit.resuming.folder import CheckpointFolder
-from keras_vit.resuming.pieces import Piece, dtype_of, fault_of, read_piece, write_pieces
-from keras_vit.resuming.variables import Reader, not_finite
-from keras_vit.resuming.writing import Writer, differences
+from keras_vit.training.resuming.folder import CheckpointFolder
+from keras_vit.training.resuming.pieces import Piece, dtype_of, fault_of, read_piece, write_pieces
+from keras_vit.training.resuming.variables import Reader, not_finite
+from keras_vit.training.resuming.writing import Writer, differences
 
 # Saves for ever a state of which every variable is full of the number of its step, and tells of each save.
 SAVER = f"""
@@ -28,8 +28,8 @@ package = sys.modules["keras_vit"] = types.ModuleType("keras_vit")  # without it
 package.__path__ = [{str(ROOT / "keras_vit")!r}]
 import numpy as np
 from pathlib import Path
-from keras_vit.resuming.folder import CheckpointFolder
-from keras_vit.resuming.pieces import Piece
+from keras_vit.training.resuming.folder import CheckpointFolder
+from keras_vit.training.resuming.pieces import Piece
 
 folder = CheckpointFolder(Path(sys.argv[1]))
 folder.acquire()
@@ -173,7 +173,7 @@ def test_full_disk_leaves_what_was_there_and_says_so(tmp_path):
 import resource, signal, sys, warnings
 from pathlib import Path
 import test_checkpoint_folder
-from keras_vit.resuming.writing import Writer
+from keras_vit.training.resuming.writing import Writer
 folder = test_checkpoint_folder.saved(Path(sys.argv[1]), 1)
 writer = Writer(folder)
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)

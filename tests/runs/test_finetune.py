@@ -277,7 +277,7 @@ def test_ctrl_c_keeps_the_last_model(tmp_path):
 def test_given_model_is_trained_in_place_with_head_lora_average_and_accumulation(tmp_path):
     config = tiny_config(num_layers=1)
     model = keras_vit.build(config, input_shape=(16, 16, 1), classes=3)
-    recipe = keras_vit.recipes.find_recipe("small")
+    recipe = keras_vit.config.recipes.find_recipe("small")
     before = {weight.path: np.array(weight) for weight in model.weights}
     result = finetune(
         *(spoiled(), tmp_path / "run"),

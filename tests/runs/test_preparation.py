@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from conftest import make_tiny, tiny_config
 
+from keras_vit.config.recipes import find_recipe
 from keras_vit.data import open_source
-from keras_vit.recipes import find_recipe
 from keras_vit.runs.options import FinetuneOptions
 from keras_vit.runs.preparation import _make_plan, _usual_batch, prepare
 

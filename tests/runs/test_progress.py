@@ -2,7 +2,7 @@
 
 import re
 
-from keras_vit.recipes.growth import growing_stages
+from keras_vit.config.recipes.growth import growing_stages
 from keras_vit.runs.progress import Progress, duration
 
 

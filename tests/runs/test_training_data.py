@@ -15,7 +15,7 @@ from keras_vit import cli, open_source
 from keras_vit.data.identity import identity_of
 from keras_vit.exporting.engines import accelerate as engines
 from keras_vit.exporting.formats import FORMATS
-from keras_vit.runs.finished import RunFacts, load_model
+from keras_vit.runs.saved_runs import RunFacts, load_model
 from keras_vit.runs.training_data import calibration_photos, has_changed
 
 STAND_INS = "parts of two photos of scikit-learn"

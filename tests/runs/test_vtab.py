@@ -9,8 +9,8 @@ import pytest
 from conftest import make_tiny, numpy, tiny_config
 
 import keras_vit
+from keras_vit.config.datasets import VTAB_TASKS
 from keras_vit.data.tensorflow_datasets import what_lacks
-from keras_vit.datasets import VTAB_TASKS
 from keras_vit.evaluation import probe
 from keras_vit.runs.vtab import GROUPS, Vtab, tasks_of
 

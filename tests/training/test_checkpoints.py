@@ -14,8 +14,8 @@ import pytest
 from conftest import ROOT, images, numpy
 
 import keras_vit
-from keras_vit.resuming.folder import CheckpointFolder
-from keras_vit.resuming.variables import Reader, restore
+from keras_vit.training.resuming.folder import CheckpointFolder
+from keras_vit.training.resuming.variables import Reader, restore
 
 sys.path.insert(0, str(ROOT / "tests" / "resuming"))
 from training import EPOCHS, STEPS, last_rows, state_of, train
@@ -200,7 +200,7 @@ def test_second_signal_ends_the_process_within_a_step():  # T9
 import hashlib, os, signal, sys, time, threading, types
 package = sys.modules["keras_vit"] = types.ModuleType("keras_vit")  # without its public names, which need Keras
 package.__path__ = [{str(ROOT / "keras_vit")!r}]
-from keras_vit.resuming.signals import StopSignals
+from keras_vit.training.resuming.signals import StopSignals
 signals = StopSignals(lambda frame: True)
 signals.listen()
 os.kill(os.getpid(), signal.SIGTERM)

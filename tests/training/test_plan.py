@@ -9,7 +9,7 @@ import pytest
 from conftest import images, make_tiny, numpy, tiny_config
 
 import keras_vit
-from keras_vit.recipes import RECIPES
+from keras_vit.config.recipes import RECIPES
 from keras_vit.training.plan import plan
 
 FLOWERS = 1_020

@@ -11,7 +11,7 @@ import pytest
 from conftest import numpy, randomise, tiny_config
 
 import keras_vit
-from keras_vit.recipes import RECIPES
+from keras_vit.config.recipes import RECIPES
 from keras_vit.training.plan import plan
 
 CLASSES = 7

@@ -9,8 +9,8 @@ from published_files import SMALL_RESNET as SMALL
 from published_files import write_published_resnet
 
 import keras_vit
-from keras_vit.model.stations import weight_paths
-from keras_vit.resnets import RESNETS, ResNetConfig
+from keras_vit.config.resnets import RESNETS, ResNetConfig
+from keras_vit.model.layer_lookup import weight_paths
 from keras_vit.weights.checkpoint import read_checkpoint
 from keras_vit.weights.file_checks import check_for
 from keras_vit.weights.hub import RECORDS, find_weights

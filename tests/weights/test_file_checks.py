@@ -7,7 +7,7 @@ import pytest
 from conftest import GOLDEN
 from fault_server import FaultServer
 
-from keras_vit.variants import VARIANTS
+from keras_vit.config.variants import VARIANTS
 from keras_vit.weights.checkpoint import read_checkpoint
 from keras_vit.weights.fetch import DownloadError, cache_dir, verify_cache
 from keras_vit.weights.file_checks import check_cached, check_for

@@ -5,8 +5,8 @@ import collections
 import pytest
 from conftest import ROOT, run_python
 
-from keras_vit.resnets import RESNETS, ResNetConfig
-from keras_vit.variants import VARIANTS, ViTConfig
+from keras_vit.config.resnets import RESNETS, ResNetConfig
+from keras_vit.config.variants import VARIANTS, ViTConfig
 from keras_vit.weights.hub import RECORDS, find_weights, list_weights
 from keras_vit.weights.hub.records import listed_size, parameter_count, published_config
 

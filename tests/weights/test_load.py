@@ -7,8 +7,8 @@ import pytest
 from conftest import GOLDEN, images, make_tiny, numpy, randomise, tiny_config
 
 import keras_vit
-from keras_vit.model.stations import weight_paths
-from keras_vit.variants import VARIANTS
+from keras_vit.config.variants import VARIANTS
+from keras_vit.model.layer_lookup import weight_paths
 from keras_vit.weights.checkpoint import Checkpoint, read_checkpoint
 from keras_vit.weights.reader import CheckpointError
 

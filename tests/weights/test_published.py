@@ -9,7 +9,7 @@ from conftest import randomise
 from published_files import dialect_of, small, write_published
 
 import keras_vit
-from keras_vit.variants import BUILDERS, VARIANTS, builder_name
+from keras_vit.config.variants import BUILDERS, VARIANTS, builder_name
 from keras_vit.weights.hub import RECORDS as ALL_RECORDS
 from keras_vit.weights.hub import find_weights
 

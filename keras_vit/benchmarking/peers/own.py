@@ -109,7 +109,7 @@ class Assigned(Ours):
     def from_file(self):
         import numpy as np
 
-        from keras_vit.model.stations import weight_paths
+        from keras_vit.model.layer_lookup import weight_paths
         from keras_vit.weights.dialects.official import official_name
 
         model = self.build()

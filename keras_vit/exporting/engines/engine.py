@@ -13,9 +13,9 @@ import numpy as np
 from keras_vit.annotations import Tensor
 from keras_vit.checks import check_positive_int
 from keras_vit.exporting.report import Drift, Runtime, drift_table, markdown_table
-from keras_vit.model.first_look import looked_at
 from keras_vit.model.heads import output_activation
 from keras_vit.model.image_model import ImageModel, check_floats
+from keras_vit.model.input_checks import looked_at
 from keras_vit.model.wiring import check_input_shape
 
 _ENDLESS = -1  # tf.data.INFINITE_CARDINALITY

@@ -16,7 +16,7 @@ from keras_vit.exporting.formats import ENGINES, OPSET
 from keras_vit.exporting.pixels import input_spec, pixel_module
 from keras_vit.exporting.report import Runtime
 from keras_vit.exporting.task import ExportTask
-from keras_vit.preprocessing import preprocess_input
+from keras_vit.images.preprocessing import preprocess_input
 
 ALL = ENGINES[1:]  # without "auto"
 # Modules that bring a model into an engine, two of them by a file.

@@ -8,8 +8,8 @@ import dataclasses
 
 from keras_vit.data.prepare import operations, prepare
 from keras_vit.images.decode import apply_orientation, grey, stored_window
-from keras_vit.preprocessing import fit_channels, scaled
-from keras_vit.resizing import covering_size, resize_matrix, whole_levels
+from keras_vit.images.preprocessing import fit_channels, scaled
+from keras_vit.images.resizing import covering_size, resize_matrix, whole_levels
 
 STRIP = 2**16  # pixels; as float32 0.8 MB, a few times in the heap of every thread
 WIDEST_RESULT = 512  # pixels; a narrower strip is as long as if it were so wide, since it may be made wider

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from keras_vit.posembed import square_grid
+from keras_vit.config.posembed import square_grid
 from keras_vit.weights.dialects.official import fold_heads, from_official, heads_of, to_official, unfold_heads
 from keras_vit.weights.reader import CheckpointError
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from keras_vit.posembed import square_grid
+from keras_vit.config.posembed import square_grid
 from keras_vit.weights.reader import CheckpointError
 
 _PLAIN = {  # ours: theirs

@@ -6,9 +6,9 @@
 import html
 
 from keras_vit.checks import check_choice, did_you_mean
-from keras_vit.resnets import RESNETS
-from keras_vit.variants import BUILDERS, VARIANTS
-from keras_vit.variants import builder_name as vit_builder_name
+from keras_vit.config.resnets import RESNETS
+from keras_vit.config.variants import BUILDERS, VARIANTS
+from keras_vit.config.variants import builder_name as vit_builder_name
 from keras_vit.weights.hub.augreg import augreg_record, looks_like_augreg
 from keras_vit.weights.hub.bit_records import BIT_RECORDS
 from keras_vit.weights.hub.hugging_face_records import HUGGING_FACE_RECORDS

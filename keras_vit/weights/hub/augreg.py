@@ -12,8 +12,8 @@ import os
 import re
 
 from keras_vit.checks import did_you_mean
+from keras_vit.config.variants import VARIANTS
 from keras_vit.files import FileKindError, read_regular
-from keras_vit.variants import VARIANTS
 from keras_vit.weights.hub.records import FileSize, WeightsRecord, computed_size, make_record, squash
 
 FOLDER = "vit_models/augreg/"

@@ -5,8 +5,8 @@ Both libraries look for `model.safetensors` first, so that is the file. timm's e
 transformers' ViT computes with exact GELU and a LayerNorm epsilon of 1e-12 (its `ViTConfig`).
 """
 
-from keras_vit.preprocessing import Preprocessing
-from keras_vit.variants import VARIANTS
+from keras_vit.config.variants import VARIANTS
+from keras_vit.images.preprocessing import Preprocessing
 from keras_vit.weights.hub.records import WeightsRecord, bicubic_crop, make_record, squash
 
 _IMAGENET_MEAN, _IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # for values in [0, 1]

@@ -5,7 +5,7 @@ README; "README" is google-research/vision_transformer's; "timm results" is `res
 huggingface/pytorch-image-models, computed with exact GELU, bicubic and a central crop of .9 (1.0 at 384).
 """
 
-from keras_vit.variants import VARIANTS
+from keras_vit.config.variants import VARIANTS
 from keras_vit.weights.hub.augreg import augreg_record
 from keras_vit.weights.hub.records import (
     WeightsRecord,

@@ -8,9 +8,9 @@ import dataclasses
 import urllib.parse
 from typing import Any
 
-from keras_vit.preprocessing import Preprocessing
-from keras_vit.resnets import RESNETS, ResNetConfig
-from keras_vit.variants import VARIANTS, ViTConfig
+from keras_vit.config.resnets import RESNETS, ResNetConfig
+from keras_vit.config.variants import VARIANTS, ViTConfig
+from keras_vit.images.preprocessing import Preprocessing
 
 _UNITS = {"MiB": 2**20, "GiB": 2**30}
 _COMPUTED_TOLERANCE = 0.005  # of the size: names, alignment and zip headers are estimated
@@ -38,7 +38,7 @@ class WeightsRecord:
         accuracy: reported top-1 on ImageNet's validation set in percent, or `None`.
         accuracy_source: who reports it.
         fields: `ViTConfig` fields in which the model differs from the variant.
-        resize_method: of the position table at another resolution, one of `keras_vit.posembed.RESIZE_METHODS`;
+        resize_method: of the position table at another resolution, one of `keras_vit.config.posembed.RESIZE_METHODS`;
             `None` for that of the file's layout.
         hf_repo: its Hugging Face repository, if it is there.
         note: what a user should know beyond that.

@@ -2,9 +2,9 @@
 
 import dataclasses
 
+from keras_vit.config.variants import ViTConfig
 from keras_vit.escaping import printable
-from keras_vit.preprocessing import Preprocessing
-from keras_vit.variants import ViTConfig
+from keras_vit.images.preprocessing import Preprocessing
 from keras_vit.weights.reader import CheckpointError
 
 _LONGEST = 200  # characters of a stranger's words in a remark

@@ -1,6 +1,6 @@
 """The JSON beside `model.safetensors` that lets timm or transformers open a folder of ours."""
 
-from keras_vit.resizing import sides_to_cover
+from keras_vit.images.resizing import sides_to_cover
 from keras_vit.weights.reader import CheckpointError
 from keras_vit.weights.sidecar.processors import nearest_filter
 from keras_vit.weights.sidecar.transformers_config import PIL_FILTERS

@@ -2,8 +2,8 @@
 
 import dataclasses
 
-from keras_vit.posembed import check_grid
-from keras_vit.preprocessing import Preprocessing
+from keras_vit.config.posembed import check_grid
+from keras_vit.images.preprocessing import Preprocessing
 from keras_vit.weights.sidecar.facts import Reading, Sidecar, activation_of, sides_of
 
 NOTED_FIELDS = ("activation", "layer_norm_epsilon", "pooling", "position_embedding")

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from keras_vit.preprocessing import Preprocessing
+from keras_vit.images.preprocessing import Preprocessing
 from keras_vit.weights.sidecar.facts import Reading, Sidecar, activation_of, not_computed, sides_of
 
 POOLS = {"token": "token", "avg": "gap", "map": "map", "": "none"}  # timm's `global_pool`: ours

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from keras_vit.preprocessing import Preprocessing
+from keras_vit.images.preprocessing import Preprocessing
 from keras_vit.weights.sidecar.facts import Reading, Sidecar, activation_of, sides_of
 
 PIL_FILTERS = {2: "bilinear", 3: "bicubic"}  # `resample` of transformers' image processors

@@ -1,0 +1,315 @@
+"""One published set of hyper-parameters as a record that tells where each number is from.
+
+Rates, decays and steps are those of the source's own batch size; `keras_vit.plan` fits them to another. Nothing here
+imports Keras.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+
+from keras_vit.checks import (
+    check_amount,
+    check_choice,
+    check_number,
+    check_positive,
+    check_positive_int,
+    check_share,
+    check_steps,
+    did_you_mean,
+)
+from keras_vit.config.recipes.growth import check_start
+from keras_vit.config.resnets import ResNetConfig
+from keras_vit.config.variants import ViTConfig
+
+STAGES = ("pretrain", "finetune")
+OPTIMIZERS = ("sgd", "adamw")
+SCHEDULES = ("cosine", "linear", "rsqrt")
+LOSSES = ("softmax", "sigmoid")
+ACCUMULATOR_DTYPES = (None, "float32", "bfloat16")
+
+_COUNTS = ("batch_size", "accumulation_steps")
+_OPTIONAL_COUNTS = ("steps", "epochs", "image_size", "start_image_size", "train_images", "timescale")
+_SHARES = ("momentum", "beta_1", "beta_2", "label_smoothing", "dropout_rate", "stochastic_depth_rate", "ema_momentum")
+_AMOUNTS = ("final_learning_rate", "weight_decay")  # at least 0
+_CHOICES = {
+    "stage": STAGES,
+    "optimizer": OPTIMIZERS,
+    "schedule": SCHEDULES,
+    "loss": LOSSES,
+    "accumulator_dtype": ACCUMULATOR_DTYPES,
+}
+_TEXTS = ("name", "source", "augmentation")
+_TUPLES = ("models", "learning_rate_grid")
+_PAIRS = {"citations": None, "model_fields": ViTConfig}  # of a field's name and a value; None is `Recipe`
+_SHOWN = 4  # names, where none is near
+_NEEDS_NO_CITATION = ("name", "source", "stage", "models", "citations")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """How one published model was trained.
+
+    Args:
+        name: what users write in `recipe=`.
+        source: the publication or code that it is from.
+        stage: `"pretrain"` (from random initialisation) or `"finetune"` (from pre-trained ones, with a new head).
+        optimizer: `"sgd"` with momentum, or `"adamw"`.
+        batch_size: images in one optimizer step, on all devices together.
+        learning_rate: the highest one, at the end of the warm-up.
+        schedule: `"cosine"` to 0, `"linear"` to `final_learning_rate`, or `"rsqrt"` (reciprocal square root).
+        augmentation: a name in `keras_vit.data.augmentation.AUGMENTATIONS`.
+        citations: pairs of a field's name and where its value is from.
+        models: names of the models that it was published for; `()` for any.
+        warmup_steps: optimizer steps in which the rate grows from 0.
+        warmup_fraction: the same as a share of all steps; exactly one of both.
+        steps: optimizer steps in all.
+        epochs: the same as passes over the data; exactly one of both.
+        final_learning_rate: of the linear schedule, at its end.
+        timescale: of the reciprocal square root, in steps; there alone.
+        cooldown_steps: in which the reciprocal square root falls to 0 at the end.
+        weight_decay: decoupled: a step takes `rate * weight_decay * kernel` off every kernel and off nothing else.
+        momentum: of SGD, in [0, 1).
+        beta_1: of AdamW, in [0, 1).
+        beta_2: of AdamW, in [0, 1).
+        accumulator_dtype: of momentum or first moment; `None` for that of the weights.
+        clip_norm: longest global norm of the gradient; `None` for no clipping.
+        loss: `"softmax"` or `"sigmoid"` cross-entropy (the latter summed over the classes).
+        label_smoothing: LS in [0, 1). With `"sigmoid"` targets are 1 - LS and LS, with `"softmax"` 1 - LS + LS/K and
+            LS/K.
+        head_bias: first value of the head's bias; its kernel starts at 0.
+        dropout_rate: of the model, in [0, 1); `None` for the model's own.
+        stochastic_depth_rate: of the model's last block, in [0, 1); `None` for the model's own.
+        representation_layer: whether the head has a tanh layer of width D before it; `None` for either.
+        model_fields: pairs of another `ViTConfig` field and the value that was trained with.
+        accumulation_steps: micro-batches that a batch is cut into, for memory; the numbers are the same.
+        ema_momentum: of Polyak averaging, in [0, 1); `None` for none.
+        image_size: side of the square images in pixels; `None` for the model's own.
+        start_image_size: side at which a run of `keras_vit.finetune` begins, to grow from there; `None` for one size.
+        learning_rate_grid: rates that the source tried, the best on held-out data taken.
+        train_images: in the data set that it was published for, where `epochs` count it.
+
+    Raises:
+        ValueError: for a value out of range, or values that contradict each other.
+        TypeError: for a value of the wrong type.
+    """
+
+    name: str
+    source: str
+    stage: str
+    optimizer: str
+    batch_size: int
+    learning_rate: float
+    schedule: str
+    augmentation: str
+    citations: tuple[tuple[str, str], ...]
+    models: tuple[str, ...] = ()
+    warmup_steps: int | None = None
+    warmup_fraction: float | None = None
+    steps: int | None = None
+    epochs: int | None = None
+    final_learning_rate: float = 0.0
+    timescale: int | None = None
+    cooldown_steps: int = 0
+    weight_decay: float = 0.0
+    momentum: float | None = None
+    beta_1: float | None = None
+    beta_2: float | None = None
+    accumulator_dtype: str | None = None
+    clip_norm: float | None = None
+    loss: str = "softmax"
+    label_smoothing: float = 0.0
+    head_bias: float = 0.0
+    dropout_rate: float | None = None
+    stochastic_depth_rate: float | None = None
+    representation_layer: bool | None = None
+    model_fields: tuple[tuple[str, object], ...] = ()
+    accumulation_steps: int = 1
+    ema_momentum: float | None = None
+    image_size: int | None = None
+    start_image_size: int | None = None
+    learning_rate_grid: tuple[float, ...] = ()
+    train_images: int | None = None
+
+    def __post_init__(self):
+        for field in _TEXTS:
+            if not isinstance(getattr(self, field), str):
+                raise TypeError(f"`{field}` must be a string.\nReceived: {field}={getattr(self, field)!r}.")
+        for field in _TUPLES:  # JSON has made them lists
+            object.__setattr__(self, field, tuple(getattr(self, field)))
+        for field in _PAIRS:
+            object.__setattr__(self, field, tuple((name, value) for name, value in getattr(self, field)))
+        for field, choices in _CHOICES.items():
+            if getattr(self, field) is not None or None not in choices:
+                check_choice(field, getattr(self, field), tuple(choice for choice in choices if choice is not None))
+        self._check_numbers()
+        self._check_together()
+        for field, cls in _PAIRS.items():
+            for name, _ in getattr(self, field):
+                check_choice(field, name, [known.name for known in dataclasses.fields(cls or self)])
+
+    def _check_numbers(self):
+        for field in (*_COUNTS, *(field for field in _OPTIONAL_COUNTS if getattr(self, field) is not None)):
+            object.__setattr__(self, field, check_positive_int(field, getattr(self, field)))
+        for field in _SHARES:
+            if getattr(self, field) is not None:
+                check_share(field, getattr(self, field))
+        for field in _AMOUNTS:
+            check_amount(field, getattr(self, field))
+        for rate in (self.learning_rate, *self.learning_rate_grid):
+            check_positive("learning_rate", rate)
+        if self.clip_norm is not None:
+            check_positive("clip_norm", self.clip_norm)
+        object.__setattr__(self, "cooldown_steps", check_steps("cooldown_steps", self.cooldown_steps))
+        check_number("head_bias", self.head_bias)
+        if not (self.representation_layer is None or isinstance(self.representation_layer, bool)):
+            raise TypeError(
+                "`representation_layer` must be True, False or None.\n"
+                f"Received: representation_layer={self.representation_layer!r}."
+            )
+
+    def _check_together(self):
+        for first, second in (("steps", "epochs"), ("warmup_steps", "warmup_fraction")):
+            given = {field: getattr(self, field) for field in (first, second)}
+            if (given[first] is None) == (given[second] is None):
+                raise ValueError(
+                    f"a recipe has either `{first}` or `{second}`.\n"
+                    f"Received: {first}={given[first]}, {second}={given[second]}."
+                )
+        if self.warmup_steps is not None:
+            object.__setattr__(self, "warmup_steps", check_steps("warmup_steps", self.warmup_steps))
+        else:
+            check_share("warmup_fraction", self.warmup_fraction)
+        if self.published_steps is not None and (self.warmup_steps or 0) >= self.published_steps:
+            raise ValueError(
+                "the rate falls after its warm-up, so `warmup_steps` must be fewer than all steps.\n"
+                f"Received: warmup_steps={self.warmup_steps}, {self.published_steps} steps in all."
+            )
+        if self.start_image_size is not None and self.image_size is not None:
+            check_start((self.start_image_size,) * 2, (self.image_size,) * 2)
+        self._check_schedule()
+
+    def _check_schedule(self):
+        needed = {"sgd": ("momentum",), "adamw": ("beta_1", "beta_2")}[self.optimizer]
+        needed += ("timescale",) if self.schedule == "rsqrt" else ()
+        for field in needed:
+            if getattr(self, field) is None:
+                raise ValueError(
+                    f"`{field}` belongs to {self.optimizer} and the {self.schedule} schedule.\nReceived: {field}=None."
+                )
+        if self.schedule == "linear" and self.final_learning_rate > self.learning_rate:
+            raise ValueError(
+                "the linear schedule falls, so `final_learning_rate` must not be above `learning_rate`.\n"
+                f"Received: final_learning_rate={self.final_learning_rate}, learning_rate={self.learning_rate}."
+            )
+
+    @property
+    def published_steps(self) -> int | None:
+        """Optimizer steps on the data set that it was published for, or `None` if it is for any data."""
+        if self.steps is not None:
+            return self.steps
+        if self.train_images is None or self.epochs is None:
+            return None
+        return self.epochs * self.train_images // self.batch_size
+
+    def model_arguments(self, config: ViTConfig | ResNetConfig) -> dict[str, object]:
+        """What to pass to a builder, so that a model of this config is as the recipe trains it.
+
+        Returns:
+            Fields of `ViTConfig`: those that the recipe leaves to the model are not among them. None of a ResNet.
+
+        Raises:
+            ValueError: if the recipe trains what a ResNet has no place for.
+        """
+        if isinstance(config, ResNetConfig):
+            return self._arguments_of_resnet()
+        rates = {field: getattr(self, field) for field in ("dropout_rate", "stochastic_depth_rate")}
+        arguments = {field: rate for field, rate in rates.items() if rate is not None}
+        if self.representation_layer is not None:
+            arguments["representation_size"] = config.hidden_size if self.representation_layer else None
+        return {**arguments, **dict(self.model_fields)}
+
+    def _arguments_of_resnet(self) -> dict[str, object]:
+        asked = {field: getattr(self, field) for field in ("dropout_rate", "stochastic_depth_rate")}
+        asked = asked | {"representation_layer": self.representation_layer} | dict(self.model_fields)
+        if wanted := [f"{field}={value!r}" for field, value in asked.items() if value]:
+            raise ValueError(
+                "the recipe trains a Vision Transformer with what a ResNet has no place for.\n"
+                f"Received: {self.name!r} with {', '.join(wanted)}. Take another recipe, or change this one with "
+                "`dataclasses.replace`."
+            )
+        return {}
+
+    def facts(self) -> list[tuple[str, object, str]]:
+        """Every field that is set, its value, and where that is from (`""` if it has no source)."""
+        sources = dict(self.citations)
+        fields = [field.name for field in dataclasses.fields(self) if field.name not in _NEEDS_NO_CITATION]
+        return [
+            (field, getattr(self, field), sources.get(field, ""))
+            for field in fields
+            if getattr(self, field) not in (None, ()) or field in sources
+        ]
+
+    def __str__(self):
+        lines = [f"{self.name} ({self.stage}), {self.source}"]
+        for field, value, source in self.facts():
+            lines.append(f"  {field:<22} {value!s:<28} {source}".rstrip())
+        return "\n".join(lines)
+
+
+class RecipeTable(Mapping):
+    """Recipes by name, in the order of their publications; printed, one line each."""
+
+    def __init__(self, recipes):
+        self._recipes: dict[str, Recipe] = {}
+        for recipe in recipes:
+            if recipe.name in self._recipes:
+                raise ValueError(
+                    f"a recipe's name is its key, so no two have the same.\nReceived: {recipe.name!r} twice."
+                )
+            self._recipes[recipe.name] = recipe
+
+    def __getitem__(self, name):
+        return self._recipes[name]
+
+    def __iter__(self):
+        return iter(self._recipes)
+
+    def __len__(self):
+        return len(self._recipes)
+
+    def __repr__(self):
+        width = max(map(len, self._recipes), default=0)
+        return "\n".join(f"{name:<{width}}  {_in_one_line(recipe)}" for name, recipe in self._recipes.items())
+
+
+def _in_one_line(recipe):
+    length = f"{recipe.steps:,} steps" if recipe.steps else f"{recipe.epochs} epochs"
+    return (
+        f"{recipe.optimizer:<5} {recipe.learning_rate:g} {recipe.schedule}, batch {recipe.batch_size}, {length}, "
+        f"decay {recipe.weight_decay:g}, {recipe.augmentation}"
+    )
+
+
+def find_in(table, name) -> Recipe:
+    """The recipe of this name in a table; the error names the nearest ones."""
+    if isinstance(name, Recipe):
+        return name
+    if not isinstance(name, str):
+        raise TypeError(f"`recipe` must be a name or a `Recipe`.\nReceived: {name!r}.")
+    if name not in table:
+        raise ValueError(
+            "`recipe` must be a name in `keras_vit.RECIPES` (`keras-vit recipes` prints them) or a `Recipe`.\n"
+            f"Received: {name!r}.{did_you_mean(name, table) or _some_of(table)}"
+        )
+    return table[name]
+
+
+def _some_of(table):
+    """A few names from all over a table."""
+    names = list(table)
+    return f" Some of them: {', '.join(map(repr, names[:: max(len(names) // _SHOWN, 1)]))}."
+
+
+def cite(**fields) -> tuple[tuple[str, str], ...]:
+    """`citations` from keywords: the name of a field and where its value is from."""
+    return tuple(fields.items())

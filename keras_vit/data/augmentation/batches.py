@@ -1,0 +1,101 @@
+"""What happens to a batch: images and their labels are mixed with those of their neighbours."""
+
+from keras_vit.data.augmentation.seeds import coin, integer, named_seed
+
+_WHICH, _SHARE, _ROW, _COLUMN = range(4)  # places of the draws
+
+
+def augment_batch(images, one_hot, record, seed):
+    """MixUp or CutMix, with each image's predecessor in the batch.
+
+    One share per batch, drawn from Beta(alpha, alpha): MixUp takes the larger of it and its rest, so that an
+    image stays the main part of its own; CutMix pastes a rectangle of the rest's area, cut off at the borders,
+    and labels take exactly the pixels' shares. (`keras.layers.MixUp` and `CutMix` draw a share per image and
+    shuffle; the latter draws alpha as well, and its labels miss the pixels' shares by its rounding.)
+
+    Args:
+        images: `(B, H, W, C)` floats, scaled already or not.
+        one_hot: `(B, K)` floats, a distribution per row.
+        record: `Augmentation`, for `mixup_alpha` and `cutmix_alpha`.
+        seed: `(2,)` integer tensor, another one for every batch.
+
+    Returns:
+        `(images, one_hot)` of the same shapes and types.
+
+    Raises:
+        ValueError: for images or labels of another rank or of whole numbers.
+
+    Source: MixUp arXiv:1710.09412, as big_vision `utils.py` runs it; CutMix arXiv:1905.04899, section 3.1.
+    """
+    import tensorflow as tf
+
+    images, one_hot = tf.convert_to_tensor(images), tf.convert_to_tensor(one_hot)
+    _check(images, one_hot)
+    if not record.mixes:
+        return images, one_hot
+    if not record.cutmix_alpha:
+        return _mixup(images, one_hot, record.mixup_alpha, seed)
+    if not record.mixup_alpha:
+        return _cutmix(images, one_hot, record.cutmix_alpha, seed)
+    return tf.cond(
+        coin(seed, _WHICH),
+        lambda: _mixup(images, one_hot, record.mixup_alpha, seed),
+        lambda: _cutmix(images, one_hot, record.cutmix_alpha, seed),
+    )
+
+
+def _check(images, one_hot):
+    if (
+        images.shape.rank != 4
+        or one_hot.shape.rank != 2
+        or not (images.dtype.is_floating and one_hot.dtype.is_floating)
+    ):
+        raise ValueError(
+            "mixing needs float images (B, H, W, C) and float one-hot labels (B, K), as parts of them are added.\n"
+            f"Received: images {images.shape} {images.dtype.name}, labels {one_hot.shape} {one_hot.dtype.name}."
+        )
+
+
+def _mixup(images, one_hot, alpha, seed):
+    import tensorflow as tf
+
+    share = _beta(alpha, seed)
+    share = tf.maximum(share, 1 - share)
+    return tuple(_mean(values, tf.roll(values, 1, 0), share) for values in (images, one_hot))
+
+
+def _mean(values, others, share):
+    import tensorflow as tf
+
+    share = tf.cast(share, values.dtype)
+    return share * values + (1 - share) * others
+
+
+def _cutmix(images, one_hot, alpha, seed):
+    import tensorflow as tf
+
+    height, width = tf.unstack(tf.shape(images)[1:3])
+    side = tf.sqrt(1 - _beta(alpha, seed))
+    rows = _near(height, side, integer(seed, _ROW, height))
+    columns = _near(width, side, integer(seed, _COLUMN, width))
+    pasted = (rows[:, None] & columns)[..., None]  # (H, W, 1)
+    share = 1 - tf.reduce_mean(tf.cast(pasted, tf.float64))
+    return tf.where(pasted, tf.roll(images, 1, 0), images), _mean(one_hot, tf.roll(one_hot, 1, 0), share)
+
+
+def _near(length, side, centre):
+    """Which of `length` places lie within a part `side` of it about `centre`."""
+    import tensorflow as tf
+
+    size = tf.cast(side * tf.cast(length, side.dtype), tf.int32)
+    places = tf.range(length)
+    start = centre - size // 2
+    return (places >= start) & (places < start + size)
+
+
+def _beta(alpha, seed):
+    """float64 from Beta(alpha, alpha): a gamma draw's share in two, which float32 loses for small alpha."""
+    import tensorflow as tf
+
+    draws = tf.random.stateless_gamma((2,), named_seed(seed, _SHARE), tf.constant(alpha, tf.float64), dtype=tf.float64)
+    return draws[0] / (draws[0] + draws[1])

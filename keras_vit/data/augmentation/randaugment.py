@@ -1,0 +1,258 @@
+"""RandAugment (arXiv:1909.13719) as the official code runs it: 16 operations, and only the drawn one is computed.
+
+Operations and strengths are those of big_vision's `autoaugment.py`, which AugReg was trained with; numbers are
+whole grey levels, as Pillow's `ImageOps` and `ImageEnhance` compute them. Lengths in pixels are those of a 224
+image and grow with the shorter side, or a 32 image would be shifted out of itself. Contrast is about the mean
+grey (the official code takes the number of pixels over 256 for it: 196 at 224). `keras.layers.RandAugment`
+computes every operation for each image, in other strengths.
+"""
+
+import functools
+
+from keras_vit.data.augmentation.seeds import integer, named_seed, sign
+from keras_vit.data.augmentation.warps import turn, warp
+
+_FULL = 10  # the magnitude at which an operation has the strength named beside it
+_GREY = 128  # what fills empty pixels
+_STANDARD_SIDE = 224
+_LUMA = (19595, 38470, 7471)  # of 65536: red, green and blue in grey, ITU-R 601, as Pillow rounds them
+_RADIANS = 3.141592653589793 / 180
+
+
+def randaugment(image, record, seed):
+    """Operations drawn with replacement, one after the other.
+
+    Args:
+        image: `(H, W, C)` floats in [0, 255], of 1 or 3 channels; rounded to grey levels first.
+        record: `Augmentation`, for `randaugment_layers` and `randaugment_magnitude`.
+        seed: `(2,)` integer tensor.
+
+    Returns:
+        float32 `(H, W, C)`, whole numbers in [0, 255].
+    """
+    import tensorflow as tf
+
+    image = tf.cast(tf.clip_by_value(tf.round(image), 0, 255), tf.uint8)
+    for layer in range(record.randaugment_layers):
+        image = apply_operation(
+            image, integer(seed, 2 * layer, len(OPERATIONS)), record, named_seed(seed, 2 * layer + 1)
+        )
+    return tf.cast(image, tf.float32)
+
+
+def apply_operation(image, index, record, seed):
+    """Operation `index` of `OPERATIONS` on uint8 `(H, W, C)`."""
+    import tensorflow as tf
+
+    strength = record.randaugment_magnitude / _FULL
+    branches = [functools.partial(operation, image, strength, seed) for operation in OPERATIONS.values()]
+    result = tf.switch_case(index, branches)
+    return tf.ensure_shape(result, image.shape)
+
+
+def _autocontrast(image, strength, seed):
+    """Each channel is stretched from its darkest and lightest grey level to 0 and 255."""
+    import tensorflow as tf
+
+    low, high = (tf.cast(level, tf.float64) for level in _extremes(image))  # (C,)
+    scale = tf.where(high > low, 255 / tf.maximum(high - low, 1), 1)
+    shift = tf.where(high > low, low * scale, 0)
+    levels = tf.cast(_lines(image), tf.float64) * _for_lines(scale, image) - _for_lines(shift, image)
+    return tf.reshape(tf.cast(tf.clip_by_value(tf.floor(levels), 0, 255), tf.uint8), tf.shape(image))
+
+
+def _equalize(image, strength, seed):
+    """Each channel's grey levels become evenly frequent; the last level's count sets no step, as in Pillow."""
+    import tensorflow as tf
+
+    channels = image.shape[-1]
+    places = tf.cast(_lines(image), tf.int32) + _for_lines(256 * tf.range(channels), image)
+    counts = tf.math.bincount(tf.reshape(places, (-1,)), minlength=256 * channels, maxlength=256 * channels)
+    counts = tf.reshape(counts, (channels, 256))
+    lightest = tf.cast(_extremes(image)[1], tf.int32)
+    step = (tf.reduce_sum(counts, -1) - tf.gather(counts, lightest, batch_dims=1))[:, None] // 255
+    table = (tf.cumsum(counts, -1, exclusive=True) + step // 2) // tf.maximum(step, 1)
+    table = tf.where(step > 0, tf.clip_by_value(table, 0, 255), tf.range(256))
+    found = tf.gather(tf.reshape(tf.cast(table, tf.uint8), (-1,)), places)
+    return tf.reshape(found, tf.shape(image))
+
+
+def _extremes(image):
+    """The darkest and the lightest grey level of each channel, `(C,)`."""
+    import tensorflow as tf
+
+    shape, both = (-1, image.shape[-1]), (tf.reduce_min, tf.reduce_max)
+    return [reduce(tf.reshape(reduce(_lines(image), 0), shape), 0) for reduce in both]
+
+
+def _lines(image):
+    """`(H, W * C)`: arithmetic along lines is several times as fast as along the few channels."""
+    import tensorflow as tf
+
+    return tf.reshape(image, (tf.shape(image)[0], -1))
+
+
+def _for_lines(values, image):
+    """`(W * C,)` of `(C,)`, to go with `_lines`."""
+    import tensorflow as tf
+
+    return tf.tile(values, [tf.shape(image)[1]])
+
+
+def _invert(image, strength, seed):
+    import tensorflow as tf
+
+    return tf.bitwise.invert(image)
+
+
+def _posterize(image, strength, seed):
+    """Keeps 4 bits at full strength, more beyond it (8 at 20), and one at none, as 8-bit shifts officially do."""
+    bits = min(max(int(strength * 4), 1), 8)
+    return image & (256 - 2 ** (8 - bits))
+
+
+def _solarize(image, strength, seed):
+    """Inverts what is as light as the threshold: nothing at full strength, all at none."""
+    import tensorflow as tf
+
+    threshold = int(strength * 256)
+    if threshold > 255:
+        return image
+    return tf.bitwise.bitwise_xor(image, 255 * tf.cast(image >= threshold, tf.uint8))
+
+
+def _solarize_add(image, strength, seed):
+    """Lightens the darker half by 110 grey levels."""
+    import tensorflow as tf
+
+    levels = tf.cast(image, tf.float32)
+    levels += int(strength * 110) * tf.cast(image < 128, tf.float32)
+    return tf.cast(tf.minimum(levels, 255), tf.uint8)
+
+
+def _color(image, strength, seed):
+    import tensorflow as tf
+
+    levels = tf.cast(image, tf.float32)
+    return _blend(_grey(levels), levels, strength)
+
+
+def _contrast(image, strength, seed):
+    import tensorflow as tf
+
+    levels = tf.cast(image, tf.float32)
+    mean = tf.reduce_mean(tf.cast(_grey(levels), tf.float64))
+    return _blend(tf.cast(tf.floor(mean + 0.5), tf.float32), levels, strength)
+
+
+def _brightness(image, strength, seed):
+    import tensorflow as tf
+
+    return _blend(0.0, tf.cast(image, tf.float32), strength)
+
+
+def _sharpness(image, strength, seed):
+    """Away from, or to, the mean of a pixel, five times, and its eight neighbours; pixels of the border stay."""
+    import tensorflow as tf
+
+    channels = image.shape[-1]
+    stored = _lines(image)
+    levels = tf.cast(stored, tf.float32)
+    columns = levels[:-2] + levels[1:-1] + levels[2:]
+    inside = levels[1:-1, channels:-channels]
+    total = columns[:, : -2 * channels] + columns[:, channels:-channels] + columns[:, 2 * channels :] + 4 * inside
+    inside = _blend(tf.floor((2 * total + 13) / 26), inside, strength)  # the mean is rounded
+    middle = tf.concat([stored[1:-1, :channels], inside, stored[1:-1, -channels:]], 1)
+    return tf.reshape(tf.concat([stored[:1], middle, stored[-1:]], 0), tf.shape(image))
+
+
+def _blend(other, levels, strength):
+    """uint8, between another image (at 0) and this one (at 1), and beyond it; 1.9 at full strength, 0.1 at none."""
+    import tensorflow as tf
+
+    return tf.cast(tf.clip_by_value(other + (0.1 + 1.8 * strength) * (levels - other), 0, 255), tf.uint8)
+
+
+def _grey(levels):
+    """float32 `(H, W, C)` of the same shape, every channel the grey level: whole numbers below 2**24, so exact."""
+    import tensorflow as tf
+
+    channels = levels.shape[-1]
+    if channels == 1:
+        return levels
+    weights = tf.repeat(tf.constant(_LUMA, tf.float32)[:, None], channels, 1)
+    weighted = tf.matmul(tf.reshape(levels, (-1, channels)), weights)
+    return tf.reshape(tf.floor((weighted + 32768) / 65536), tf.shape(levels))
+
+
+def _rotate(image, strength, seed):
+    return _warp(image, turn(30 * _RADIANS * strength * sign(seed, 0)), (0.0, 0.0))
+
+
+def _shear_x(image, strength, seed):
+    return _warp(image, [[1.0, 0.0], [0.3 * strength * sign(seed, 0), 1.0]], (0.0, 0.0), centred=False)
+
+
+def _shear_y(image, strength, seed):
+    return _warp(image, [[1.0, 0.3 * strength * sign(seed, 0)], [0.0, 1.0]], (0.0, 0.0), centred=False)
+
+
+def _translate_x(image, strength, seed):
+    return _warp(image, [[1.0, 0.0], [0.0, 1.0]], (0.0, _length(image, 100, strength) * sign(seed, 0)))
+
+
+def _translate_y(image, strength, seed):
+    return _warp(image, [[1.0, 0.0], [0.0, 1.0]], (_length(image, 100, strength) * sign(seed, 0), 0.0))
+
+
+def _warp(image, rows, shift, centred=True):
+    """The nearest pixel, read as one number of all its channels."""
+    import tensorflow as tf
+
+    channels = image.shape[-1]
+    padded = tf.pad(image, [(0, 0), (0, 0), (0, 4 - channels)])
+    fill = int.from_bytes([_GREY] * channels, "little")  # below 2**24, so a float32 holds it
+    warped = warp(tf.bitcast(padded, tf.int32)[..., None], rows, shift, "NEAREST", fill, centred)
+    return tf.bitcast(warped[..., 0], tf.uint8)[..., :channels]
+
+
+def _cutout(image, strength, seed):
+    """Grey in a square of twice 40 pixels about a random one, cut off at the borders."""
+    import tensorflow as tf
+
+    half = tf.cast(_length(image, 40, strength), tf.int32)
+    near = []
+    for axis, side in enumerate(tf.unstack(tf.shape(image)[:2])):
+        places, centre = tf.range(side), integer(seed, axis, side)
+        near.append(tf.cast((places >= centre - half) & (places < centre + half), tf.uint8))
+    lines = _lines(image)
+    inside = near[0][:, None] * tf.repeat(near[1], image.shape[-1])
+    return tf.reshape(lines + inside * (_GREY - lines), tf.shape(image))
+
+
+def _length(image, pixels, strength):
+    """float32 pixels of this image, for `pixels` of a standard one."""
+    import tensorflow as tf
+
+    side = tf.reduce_min(tf.shape(image)[:2])
+    return pixels * strength * tf.cast(side, tf.float32) / _STANDARD_SIDE
+
+
+OPERATIONS = {
+    "autocontrast": _autocontrast,
+    "equalize": _equalize,
+    "invert": _invert,
+    "rotate": _rotate,
+    "posterize": _posterize,
+    "solarize": _solarize,
+    "color": _color,
+    "contrast": _contrast,
+    "brightness": _brightness,
+    "sharpness": _sharpness,
+    "shear_x": _shear_x,
+    "shear_y": _shear_y,
+    "translate_x": _translate_x,
+    "translate_y": _translate_y,
+    "cutout": _cutout,
+    "solarize_add": _solarize_add,
+}

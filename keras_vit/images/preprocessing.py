@@ -1,0 +1,375 @@
+"""What comes before and after the model: pixels to the values that weights expect, scores to class names.
+
+The published Google weights take [-1, 1] (official code: `(x - 127.5) / 127.5`) of an image squashed
+to the input size, bilinear without antialias; files trained elsewhere want a crop, bicubic, or ImageNet's
+mean. A model's record travels with it as `model.preprocessing`. Keras is imported by calls that need it only,
+so that the table of weights, which holds records, is read without it.
+"""
+
+import dataclasses
+import functools
+import importlib.resources
+import math
+import warnings
+
+import numpy as np
+
+from keras_vit.annotations import Tensor
+from keras_vit.checks import check_choice, check_number, check_positive_int
+from keras_vit.images.resizing import INTERPOLATIONS, ROUNDINGS, resize_and_cut, resize_axis
+
+_LARGE = 2**24  # numbers of an array, from which on it is resized a strip of rows at a time
+_MOST = 1e6  # of a mean or a deviation, where white is 1; what is beyond it is damage
+LABEL_FILES = {1000: "imagenet2012.tsv", 21843: "imagenet21k.tsv"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Preprocessing:
+    """How images must be prepared for one set of weights; call it to prepare them.
+
+    Args:
+        image_size: `(H, W)` the model takes, or `None` for any, which leaves the size of images alone.
+        resize: `"squash"` resizes to `image_size` whatever the aspect; `"crop"` keeps the aspect, resizes to
+            cover `image_size / crop_fraction`, and cuts the centre out; `"none"` never resizes.
+        mean: subtracted per channel, in units where white is 1.
+        std: divided by per channel, after `mean`. The defaults give [-1, 1].
+        interpolation: `"bilinear"`; `"bicubic"` (Keys' kernel with a = -0.5, as Pillow's), whose overshoots beyond
+            black and white are clipped, as they are in 8-bit images; or `"area"`, TensorFlow's, which averages what a
+            pixel covers, with each pixel at its rim by the part that it covers.
+        antialias: whether shrinking averages over all pixels, as Pillow always does; `"area"` always does.
+        crop_fraction: of each side of the resized image, what `"crop"` keeps; in (0, 1].
+        rounding: whose rules `"crop"` follows for lengths that are no whole pixels: `"timm"`'s, `"transformers"`'s or
+            `"big_vision"`'s, which also cuts whole pixel values to whole ones.
+
+    Raises:
+        TypeError: for a value of the wrong type.
+        ValueError: for a value out of range.
+    """
+
+    image_size: tuple[int, int] | None = (224, 224)
+    resize: str = "squash"
+    mean: tuple[float, ...] = (0.5, 0.5, 0.5)
+    std: tuple[float, ...] = (0.5, 0.5, 0.5)
+    interpolation: str = "bilinear"
+    antialias: bool = False
+    crop_fraction: float = 1.0
+    rounding: str = "timm"
+
+    def __post_init__(self) -> None:
+        check_choice("resize", self.resize, ("squash", "crop", "none"))
+        check_choice("interpolation", self.interpolation, INTERPOLATIONS)
+        check_choice("rounding", self.rounding, ROUNDINGS)
+        if not isinstance(self.antialias, bool):
+            raise TypeError(f"`antialias` must be True or False.\nReceived: antialias={self.antialias!r}.")
+        check_number("crop_fraction", self.crop_fraction)
+        if not 0 < self.crop_fraction <= 1:
+            raise ValueError(
+                "`crop_fraction` is the part of a side that is kept, so it must be in (0, 1].\n"
+                f"Received: crop_fraction={self.crop_fraction}."
+            )
+        for field in ("mean", "std"):
+            for value in _values(field, getattr(self, field)):
+                check_number(field, value)
+            object.__setattr__(self, field, tuple(float(value) for value in getattr(self, field)))
+        if len(self.mean) != len(self.std) or min(self.std) <= 0:
+            raise ValueError(
+                "`mean` and `std` must have one value per channel, and `std` must be positive.\n"
+                f"Received: mean={self.mean}, std={self.std}."
+            )
+        if not all(map(_is_usual, self.std)) or not all(abs(value) <= _MOST for value in self.mean):
+            raise ValueError(
+                f"`mean` and `std` scale pixels, so they must be finite, `std` from {1 / _MOST} to {_MOST:.0f} and "
+                f"`mean` at most {_MOST:.0f}.\nReceived: mean={self.mean}, std={self.std}."
+            )
+        if self.image_size is not None:
+            if not isinstance(self.image_size, (tuple, list)) or len(self.image_size) != 2:
+                raise TypeError(f"`image_size` must be (H, W) or None.\nReceived: image_size={self.image_size!r}.")
+            sides = tuple(check_positive_int("image_size", side) for side in self.image_size)
+            object.__setattr__(self, "image_size", sides)
+
+    @property
+    def value_range(self) -> tuple[float, float]:
+        """Lowest and highest value after preprocessing, over all channels."""
+        black, white = _black_and_white(self)
+        return min(black), max(white)
+
+    def with_channels(self, channels: int) -> "Preprocessing":
+        """The record for images of another number of channels, as a model with another first layer needs it.
+
+        Channel i of the new record takes `mean` and `std` of channel i modulo the old number; a single
+        channel takes the average of all. A record of 0.5s so keeps 0.5, whatever the number.
+
+        Args:
+            channels: C of the images, at least 1.
+        """
+        channels = check_positive_int("channels", channels)
+        if channels == len(self.mean):
+            return self
+        if channels == 1:
+            average, deviation = (math.fsum(stat) / len(stat) for stat in (self.mean, self.std))
+            return dataclasses.replace(self, mean=(average,), std=(deviation,))
+        sources = [i % len(self.mean) for i in range(channels)]
+        mean, std = (tuple(stat[i] for i in sources) for stat in (self.mean, self.std))
+        return dataclasses.replace(self, mean=mean, std=std)
+
+    def __call__(self, images: Tensor) -> Tensor:
+        """Resizes to `image_size` and scales the values.
+
+        Args:
+            images: as `preprocess_input` takes them, of any size, also unknown in a graph.
+
+        Returns:
+            Floats `(B, H, W, C)` or `(H, W, C)`, of the kind that came in (NumPy or tensor).
+        """
+        images = _array(images)
+        is_scaled_alone = self.resize == "none" or self.image_size is None
+        if is_scaled_alone or (self.resize == "squash" and self.image_size == tuple(images.shape[-3:-1])):
+            return preprocess_input(images, self)
+        from keras import ops
+
+        squashes = self.resize == "squash" and self.interpolation == "bilinear"
+        if not squashes and isinstance(images, np.ndarray) and images.ndim > 2 and images.size > _LARGE:
+            return scaled(ops.convert_to_numpy(_resized_in_strips(images, self, ops)), self)
+        pixels, whole = _pixels(images, self)
+        if squashes:
+            resized = ops.image.resize(
+                scaled(pixels, self),
+                self.image_size,
+                "bilinear",
+                antialias=self.antialias,
+                data_format="channels_last",
+            )
+        else:
+            resized = scaled(resize_and_cut(pixels, whole, self, ops), self)
+        return ops.convert_to_numpy(resized) if isinstance(pixels, np.ndarray) else resized
+
+
+def _values(field, values):
+    if not isinstance(values, (tuple, list, np.ndarray)):
+        raise TypeError(f"`{field}` must have one value per channel.\nReceived: {field}={values!r}.")
+    return np.asarray(values, object).tolist()
+
+
+def _black_and_white(record):
+    """What 0 and 255 become, per channel."""
+    stats = list(zip(record.mean, record.std, strict=True))
+    return [-mean / std for mean, std in stats], [(1 - mean) / std for mean, std in stats]
+
+
+def preprocess_input(images: Tensor, preprocessing: Preprocessing | None = None) -> Tensor:
+    """Scales pixel values to what the weights expect: [-1, 1] unless a record says otherwise.
+
+    Args:
+        images: `(B, H, W, C)` or `(H, W, C)`, integers or floats in [0, 255]; NumPy, a list of images of one size, or
+            a tensor (also inside `tf.data.Dataset.map`). Of four channels the last, alpha, is dropped; one channel is
+            repeated. The argument is never changed.
+        preprocessing: a `Preprocessing` record, as `model.preprocessing`.
+
+    Returns:
+        float32 of the same height and width; NumPy if NumPy or a list came in.
+
+    Raises:
+        TypeError: for what is no pixels, as a path.
+        ValueError: for another shape, images of several sizes, values outside [0, 255], or floats that nowhere exceed 1
+            (but for black images), which have been scaled before. Values are looked at in NumPy and lists only.
+
+    Source: official code, `input_pipeline.py`: (x - 127.5) / 127.5.
+    """
+    record = Preprocessing() if preprocessing is None else preprocessing
+    return scaled(_pixels(images, record)[0], record)
+
+
+def _pixels(images, record):
+    """Images as float32 in [0, 255] with the record's channels, and whether they came as whole numbers."""
+    images = _array(images)
+    if isinstance(images, np.ndarray):
+        _check_values(images)
+        xp, values, whole = np, images.astype("float32"), images.dtype.kind in "ui"
+    else:
+        from keras import backend, ops
+
+        xp, values = ops, ops.cast(images, "float32")
+        whole = backend.is_int_dtype(images.dtype)
+    return fit_channels(values, len(record.mean), xp), whole
+
+
+def _resized_in_strips(images, record, ops):
+    """As `resize_and_cut`, with no more than a strip of the images as floats at a time."""
+    _check_values(images)
+    whole, old, rows = images.dtype.kind in "ui", images.shape[-3:-1], max(1, _LARGE * images.shape[-3] // images.size)
+
+    def narrowed(start):
+        strip = images[..., start : start + rows, :, :].astype("float32")
+        strip = fit_channels(strip, len(record.mean), np)
+        return ops.convert_to_numpy(resize_axis(strip, 1, old, whole, record, ops))
+
+    narrow = np.concatenate([narrowed(start) for start in range(0, old[0], rows)], axis=-3)
+    return resize_axis(narrow, 0, old, whole, record, ops)
+
+
+def _array(images):
+    """Images as an array or a tensor; a list of images of one size becomes an array."""
+    if isinstance(images, (list, tuple)):
+        try:
+            images = np.asarray(images)
+        except ValueError:
+            shapes = [np.shape(image) if hasattr(image, "shape") else type(image).__name__ for image in images]
+            several = ", ".join(map(str, shapes[:3])) + (" and more" if len(shapes) > 3 else "")
+            raise ValueError(
+                "images of one call must be of one size, since they become one array.\n"
+                f"Received: {len(shapes)} images, {several}. Prepare each by itself."
+            ) from None
+    dtype = getattr(images, "dtype", None)
+    if dtype is None or getattr(dtype, "kind", "") in ("U", "S", "O") or "string" in str(dtype):
+        raise TypeError(
+            "images must be pixels, (B, H, W, C) or (H, W, C), in NumPy, a list or a tensor.\n"
+            f"Received: {str(images)!r:.60} of type {type(images).__name__}. A photo's pixels are "
+            "`keras_vit.read_image(path)`; those of a Pillow image `numpy.asarray(image.convert('RGB'))`."
+        )
+    return images
+
+
+def scaled(pixels, record, by_channel=False, width=1):
+    """Pixels as the weights expect their values, of the same kind as they came.
+
+    Args:
+        pixels: floats `(..., C)` in [0, 255], NumPy or a tensor of any backend.
+        record: a `Preprocessing`.
+        by_channel: whether each channel has numbers of its own also where they are the same.
+        width: W of pixels that come as lines, `(..., W * C)`; TensorFlow is 6 times as fast along these.
+    """
+    mean, std = (np.asarray(stat, "float32") * np.float32(255) for stat in (record.mean, record.std))
+    if not by_channel and len(set(record.mean)) == len(set(record.std)) == 1:
+        mean, std = mean[0], std[0]  # spares TensorFlow a broadcast that is 4 times as slow
+    else:
+        mean, std = np.tile(mean, width), np.tile(std, width)
+    shifted = pixels - mean
+    return np.divide(shifted, std, out=shifted) if isinstance(shifted, np.ndarray) else shifted / std
+
+
+def unscaled(values, record):
+    """Pixels of images that `scaled` has prepared: its inverse, but for rounding.
+
+    Args:
+        values: floats `(..., C)`, NumPy or a tensor of any backend.
+        record: a `Preprocessing`.
+
+    Returns:
+        Floats `(..., C)` in [0, 255].
+    """
+    mean, std = (np.asarray(stat, "float32") * np.float32(255) for stat in (record.mean, record.std))
+    return values * std + mean
+
+
+def _is_usual(std):
+    return 1 / _MOST <= std <= _MOST
+
+
+def fit_channels(images, channels, xp):
+    """Images with as many channels: one is repeated, and of four the last, alpha, is dropped for three.
+
+    Args:
+        images: `(B, H, W, C)` or `(H, W, C)`.
+        channels: as many as wanted.
+        xp: `numpy`, `keras.ops` or `tensorflow`, whichever fits the images.
+
+    Raises:
+        ValueError: for another shape.
+    """
+    shape = tuple(images.shape)
+    if len(shape) in (3, 4) and shape[-1] == channels:
+        return images
+    if len(shape) in (3, 4) and shape[-1] == 1:
+        return xp.repeat(images, channels, axis=-1)
+    if len(shape) in (3, 4) and (shape[-1], channels) == (4, 3):
+        return images[..., :3]
+    raise ValueError(
+        f"images must have shape (B, H, W, C) or (H, W, C) with {channels} channels"
+        f"{', or 1, or 4 with alpha' if channels == 3 else ' or 1'}.\n"
+        f"Received: shape {shape}."
+    )
+
+
+def _check_values(images):
+    if images.dtype.kind not in "uif":
+        raise TypeError(f"images must be integers or floats in [0, 255].\nReceived: dtype {images.dtype}.")
+    if images.size == 0:
+        raise ValueError(f"images must not be empty.\nReceived: shape {images.shape}.")
+    low, high = images.min(), images.max()
+    if np.isnan(low):
+        raise ValueError("pixel values must be numbers in [0, 255].\nReceived: NaN among them.")
+    margin = 0.5 if images.dtype.kind == "f" else 0  # interpolation may leave the range by a rounding error
+    if not (low >= -margin and high <= 255 + margin):
+        raise ValueError(
+            "pixel values must be in [0, 255]; other values have been scaled before, or are not an image.\n"
+            f"Received: values from {low} to {high}."
+        )
+    if images.dtype.kind == "f" and high <= 1 and (low, high) != (0, 0):
+        raise ValueError(
+            "pixel values must be in [0, 255], and these floats do not exceed 1, so they seem scaled already.\n"
+            f"Received: values from {low} to {high}. Multiply by 255 first if they are in [0, 1]."
+        )
+
+
+def decode_predictions(predictions: Tensor, top: int = 5) -> list[list[tuple[str, str, float]]]:
+    """The best classes of each row by name, from label files inside the package.
+
+    Args:
+        predictions: `(B, K)` scores of any kind, with K = 1,000 (ImageNet-1k) or 21,843 (ImageNet-21k, in
+            the order of Google's checkpoints).
+        top: how many classes to give for each row, at most K.
+
+    Returns:
+        For every row a list of `(wordnet_id, name, score)`, best first; scores are those that came in,
+        so logits stay logits (`classifier_activation="softmax"` gives probabilities).
+
+    Raises:
+        ValueError: for another shape, or scores that are not finite.
+
+    Warns:
+        UserWarning: if all scores of a row are equal, as from a zero-initialised head.
+    """
+    if not isinstance(predictions, np.ndarray):
+        from keras import ops
+
+        predictions = ops.convert_to_numpy(predictions)
+    if predictions.ndim != 2 or predictions.shape[1] not in LABEL_FILES:
+        raise ValueError(
+            "`predictions` must have shape (B, 1000) or (B, 21843), the class counts whose names are known.\n"
+            f"Received: shape {predictions.shape}. For your own classes, index your list of names by `argmax`."
+        )
+    check_positive_int("top", top)
+    if top > predictions.shape[1]:
+        raise ValueError(f"`top` must be at most the number of classes, {predictions.shape[1]}.\nReceived: top={top}.")
+    if not np.isfinite(predictions).all():
+        raise ValueError("`predictions` must be finite.\nReceived: NaN or infinite scores.")
+    if len(predictions) and (np.ptp(predictions, axis=1) == 0).any():
+        warnings.warn(
+            "all scores of a row are equal, so its classes are in no order: the head has not been trained "
+            "(the published ImageNet-21k heads of the paper are zeros).",
+            stacklevel=2,
+        )
+    labels = class_labels(predictions.shape[1])
+    best = np.argsort(-predictions, axis=1, kind="stable")[:, :top]
+    return [[(*labels[k], float(row[k])) for k in ks] for row, ks in zip(predictions, best, strict=True)]
+
+
+def default_names(classes: int) -> tuple[str, ...]:
+    """A name for each of K classes: ImageNet's where K is that of its checkpoints, else `"class 0"`, ..."""
+    if classes in LABEL_FILES:
+        return tuple(name for _, name in class_labels(classes))
+    return tuple(f"class {number}" for number in range(classes))
+
+
+@functools.cache
+def class_labels(classes: int) -> tuple[tuple[str, str], ...]:
+    """`(wordnet_id, name)` of each class in the order of the checkpoints.
+
+    Args:
+        classes: 1000 or 21843.
+    """
+    if classes not in LABEL_FILES:
+        raise ValueError(f"`classes` must be one of {', '.join(map(str, LABEL_FILES))}.\nReceived: {classes!r}.")
+    text = importlib.resources.files("keras_vit").joinpath("images", "labels", LABEL_FILES[classes]).read_text("utf-8")
+    rows = (line.split("\t", 1) for line in text.splitlines())
+    return tuple((wordnet_id, name) for wordnet_id, name in rows)

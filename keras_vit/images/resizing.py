@@ -1,0 +1,110 @@
+"""Resizing an image to a record's size and cutting out its centre: the same numbers on every backend and in any graph.
+
+A resize is one matrix for the columns and one for the rows. `ops` is `keras.ops`, or TensorFlow's own operations inside
+`tf.data`. `record` is a `Preprocessing`, which says the size, the kernel and whose rules of rounding apply.
+"""
+
+import math
+
+import numpy as np
+
+from keras_vit.config.posembed import cubic, triangle
+
+INTERPOLATIONS = ("bilinear", "bicubic", "area")
+ROUNDINGS = ("timm", "transformers", "big_vision")
+_FLOAT_ERROR = 1e-3  # grey levels; without it 99.9999 for 100 would be cut to 99
+
+
+def resize_and_cut(pixels, whole, record, ops):
+    """Resizes and cuts the centre out in one step, with the same kernel on every backend and in any graph.
+
+    Bicubic as Pillow up to 12 does (13 takes the rows of some images first): the columns first, then the rows, each
+    clipped to black and white, where bicubic overshoots, and rounded to a grey level where the pixels are whole
+    numbers. `ops.image.resize` clips nowhere, takes no sizes that only the graph knows, and its bicubic without
+    antialias has another kernel on torch (a = -0.75).
+    """
+    old = ops.shape(pixels)[-3:-1]  # (H, W), tensors where the graph does not know them
+    for axis in (1, 0):
+        pixels = resize_axis(pixels, axis, old, whole, record, ops)
+    return pixels
+
+
+def resize_axis(pixels, axis, old, whole, record, ops):
+    """One of the two steps: the columns (axis 1), then the rows (axis 0), of pixels that were `old` (H, W) at first."""
+    new = record.image_size if record.resize == "squash" else covering_size(old, record, ops)
+    matrix = resize_matrix(old[axis], new[axis], record.image_size[axis], record, ops)  # (kept, old)
+    # The operands' order spares a transposition: rows are multiplied as they lie, columns from the right.
+    pixels = ops.einsum("...hwc,vw->...hvc" if axis else "...hwc,uh->...uwc", pixels, matrix)
+    if record.interpolation == "bicubic":
+        pixels = ops.clip(pixels, 0.0, 255.0)
+        pixels = ops.round(pixels) if whole else pixels
+    return whole_levels(pixels, record, ops) if whole and axis == 0 else pixels
+
+
+def whole_levels(pixels, record, ops):
+    """What was whole before it was resized, as big_vision's cast leaves it: cut to whole grey levels."""
+    if record.resize != "crop" or record.rounding != "big_vision":
+        return pixels
+    return ops.floor(pixels + _FLOAT_ERROR)
+
+
+def resize_matrix(old, new, kept, record, ops, rows=None):
+    """`(kept, old)`: resizes one axis from `old` to `new` and keeps the centre; or those `rows` of it, floats."""
+    margin = new - kept
+    odd = margin // 2 % 2 if record.rounding == "timm" else 0  # halves to even, as torchvision's CenterCrop, or down
+    corner = (margin + odd) // 2
+    scale = ops.cast(old, "float32") / ops.cast(new, "float32")
+    rows = ops.arange(kept, dtype="float32") if rows is None else rows
+    positions = (rows + ops.cast(corner, "float32") + 0.5) * scale - 0.5
+    distances = ops.expand_dims(positions, 1) - ops.cast(ops.expand_dims(ops.arange(old), 0), "float32")
+    if record.interpolation == "area":  # a new pixel is `scale` old ones wide
+        weights = ops.maximum((scale + 1.0) / 2.0 - ops.abs(distances), 0.0)
+        weights = ops.minimum(weights, ops.minimum(scale, 1.0))
+        return weights / ops.sum(weights, axis=1, keepdims=True)
+    if record.antialias:
+        distances = distances / ops.maximum(scale, 1.0)
+    weights = cubic(distances, -0.5, ops) if record.interpolation == "bicubic" else triangle(distances, ops)
+    return weights / ops.sum(weights, axis=1, keepdims=True)
+
+
+def covering_size(old, record, ops):
+    """Size that keeps the aspect of `old` (H, W) and covers `image_size / crop_fraction`.
+
+    Rounded as the record's software does, so that no pixel shifts. A side to cover is floor(side / crop_fraction)
+    (timm `transforms_factory.py`), for big_vision rounded. The other side is int(side * long / short) (torchvision
+    `Resize`; transformers), rounded for timm where the sides to cover differ (`ResizeKeepRatio`), and
+    round(long * (side / short)) in float32 for big_vision (`resize_small`).
+    """
+    known = all(isinstance(side, int) for side in old)
+    larger = max if known else ops.maximum
+    height, width = sides_to_cover(record, record.image_size)
+    if record.rounding == "big_vision":
+        return _by_factor(old, (height, width), np if known else ops, larger)
+    divided = _rounded if record.rounding == "timm" and height != width else _cut
+    return larger(height, divided(width * old[0], old[1], ops)), larger(width, divided(height * old[1], old[0], ops))
+
+
+def sides_to_cover(record, image_size):
+    """`image_size / crop_fraction` in whole pixels, for a model that takes `image_size`."""
+    whole = round if record.rounding == "big_vision" else math.floor
+    return tuple(whole(side / record.crop_fraction) for side in image_size)
+
+
+def _by_factor(old, sides, xp, larger):
+    cast = (lambda x: np.float32(x)) if xp is np else (lambda x: xp.cast(x, "float32"))
+    factor = larger(*(cast(side) / cast(length) for side, length in zip(sides, old, strict=True)))
+    lengths = [xp.round(cast(length) * factor) for length in old]
+    whole = [int(length) for length in lengths] if xp is np else [xp.cast(length, "int32") for length in lengths]
+    return tuple(larger(side, length) for side, length in zip(sides, whole, strict=True))
+
+
+def _cut(dividend, divisor, ops):
+    return dividend // divisor
+
+
+def _rounded(dividend, divisor, ops):
+    """The quotient rounded, halves to even, as Python's `round`; of ints or of int tensors."""
+    up = (2 * dividend + divisor) // (2 * divisor)
+    tie = (2 * dividend + divisor) % (2 * divisor) == 0
+    tie = int(tie) if isinstance(tie, bool) else ops.cast(tie, "int32")
+    return up - tie * (up % 2)

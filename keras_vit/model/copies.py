@@ -1,0 +1,152 @@
+"""The same model again, with weights of its own: for another image size, or in another precision."""
+
+import functools
+import math
+from typing import TypeVar
+
+import keras
+from keras import ops
+
+from keras_vit import layers
+from keras_vit.annotations import Shape, Variable
+from keras_vit.checks import check_choice
+from keras_vit.config.posembed import RESIZE_METHODS
+from keras_vit.keras_private import flatten_layers
+from keras_vit.model.deferred import deferred_variables, discard, initialise
+from keras_vit.model.image_model import ImageModel
+from keras_vit.model.wiring import ENDS, at_least_float32, check_input_shape, known_grid, record_for
+
+_Model = TypeVar("_Model", bound=ImageModel)
+
+
+def with_input_shape(model: _Model, input_shape: Shape, resize_method: str | None = None) -> _Model:
+    """The same model with the same weights for images of another size.
+
+    Args:
+        model: a `VisionTransformer` or `ResNet`; it is not changed.
+        input_shape: `(H, W, C)` with the model's C; H and W may be `None`.
+        resize_method: of the position table, one of `keras_vit.config.posembed.RESIZE_METHODS`; by default that of the
+            model's weights.
+
+    Returns:
+        A new model with weights of its own, as trainable or frozen as those of `model`, not compiled.
+
+    Raises:
+        ValueError: if the size is no multiple of the patch size, or C differs.
+
+    Source: arXiv:2010.11929, section 3.2.
+    """
+    if not isinstance(model, ImageModel) or model.config is None or len(model.inputs) != 1:
+        raise TypeError(
+            "`model` must be a VisionTransformer or ResNet with one input that knows its config, as the builders give "
+            f"it (`keras.models.clone_model` loses it; this function copies a model too).\nReceived: {model!r}"
+        )
+    if resize_method is not None:
+        check_choice("resize_method", resize_method, RESIZE_METHODS)
+    input_shape = check_input_shape(input_shape, model.config)
+    if input_shape[2] != model.input_shape[-1]:
+        raise ValueError(
+            "`input_shape` must have as many channels as the model.\n"
+            f"Received: input_shape={input_shape}, model {model.input_shape[1:]}."
+        )
+    with deferred_variables():
+        twin = bare_twin(model, input_shape)
+    twin.weights_report = model.weights_report + copy_weights(model, twin, resize_method)
+    return twin
+
+
+def with_dtype(model: _Model, dtype) -> _Model:
+    """The same model with its weights and its computation in another precision.
+
+    Args:
+        model: a `VisionTransformer` or `ResNet` without LoRA that is not quantised; it is not changed.
+        dtype: a Keras dtype policy or its name, as `"float32"` or `"bfloat16"`. The head stays in at least float32.
+
+    Returns:
+        A new model with weights of its own, not compiled.
+    """
+    with deferred_variables():
+        twin = bare_twin(model, model.input_shape[1:], dtype)
+    twin.weights_report = model.weights_report + copy_weights(model, twin, None)
+    return twin
+
+
+def bare_twin(model: _Model, input_shape, dtype=None) -> _Model:
+    """The layers of `model` anew, for images of `input_shape`, with weights as their initializers draw them."""
+    graph = keras.models.clone_model(
+        keras.Model(model.input, model.output),  # the bare graph: a compiled model's clone would be compiled
+        input_tensors=keras.Input(input_shape, name=model.inputs[0].name),
+        clone_function=functools.partial(_clone_layer, grid=known_grid(input_shape, model.config), dtype=dtype),
+    )
+    return type(model)(
+        graph.input,
+        graph.output,
+        name=model.name,
+        config=model.config,
+        preprocessing=record_for(input_shape, model.preprocessing),
+    )
+
+
+def copy_weights(model, twin, resize_method) -> tuple[str, ...]:
+    """Gives `twin`, a clone made inside `deferred_variables`, the weights of `model` at its own grid."""
+    variables, values = {}, {}
+    if [len(layer.weights) for layer in model.layers] != [len(layer.weights) for layer in twin.layers]:
+        discard([variable for layer in twin.layers for variable in layer.weights])
+        raise ValueError(
+            "a layer must have the weights that its configuration makes, and LoRA adds some.\n"
+            f"Received: {model.name!r} with {len(model.weights)} weights instead of {len(twin.weights)}. "
+            "Save it as .keras and reload it, which merges LoRA."
+        )
+    for ours, theirs in zip(model.layers, twin.layers, strict=True):
+        sources, targets = (_by_place(layer) for layer in (ours, theirs))
+        for place, source in sources.items():
+            target = targets.pop(place)
+            variables[f"{ours.name}/{place}"], values[f"{ours.name}/{place}"] = target, ops.convert_to_numpy(source)
+            target.trainable = source.trainable
+    values, report = _resized(model, twin, values, resize_method)
+    initialise(variables, values)
+    return report
+
+
+def _resized(model, twin, values, resize_method):
+    """The values with those of positions resized to the twin's grid, and lines that say so."""
+    parts = (flatten_layers(each) for each in (model, twin))
+    pairs = [(old, new) for old, new in zip(*parts, strict=True) if isinstance(old, _KNOW_PLACES)]
+    lines = []
+    for old, new in pairs:
+        if isinstance(old, layers.RelativePositions) and old.num_patches != new.num_patches:
+            lines.append(f"relative positions resized from {old.num_patches} to {new.num_patches} patches (linear)")
+            resized = old.weights_at(new.num_patches)
+        elif isinstance(old, layers.AddPositionEmbs) and old.grid != new.grid and old.weights:
+            method = resize_method or old.resize_method
+            lines.append(f"position embedding resized from {old.grid} to {new.grid} ({method})")
+            resized = old.weights_at(new.grid, method)
+        else:
+            continue
+        scope = old.path.removeprefix(f"{model.name}/")
+        values |= {f"{scope}/{name}": value for name, value in resized.items()}
+    return values, tuple(dict.fromkeys(lines))
+
+
+_KNOW_PLACES = (layers.AddPositionEmbs, layers.RelativePositions)
+
+
+def _by_place(layer):
+    """`{path inside the layer: weight}`. Their order is no measure: Keras quantises to float8 by adding weights behind
+    the kernel, and builds a float8 layer with them before it."""
+    places: dict[str, Variable] = {}
+    for weight in layer.weights:
+        place = weight.path.partition(f"{layer.name}/")[2]
+        places[f"{place}+{len(places)}" if place in places else place] = weight
+    return places
+
+
+def _clone_layer(layer, grid, dtype):
+    config = layer.get_config()
+    if dtype is not None:
+        config["dtype"] = at_least_float32(dtype) if layer.name in ENDS else dtype
+    if isinstance(layer, layers.AddPositionEmbs) and grid is not None:
+        config["grid"] = grid
+    if grid is not None and config.get("relative_patches") is not None:
+        config["relative_patches"] = math.prod(grid)
+    return type(layer).from_config(config)

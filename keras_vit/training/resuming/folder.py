@@ -1,0 +1,282 @@
+"""The folder of a run's checkpoints: each is written beside its place, renamed when whole, and proven when it is read.
+
+A checkpoint is a folder with a file of arrays from each process and a manifest, which comes last and has checksums of
+all. Kills leave folders of another name, which the next run removes.
+"""
+
+import contextlib
+import dataclasses
+import json
+import os
+import re
+import shutil
+import time
+import warnings
+import zlib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from keras_vit.files import flush_folder, locked, unlock
+from keras_vit.training.resuming.pieces import Piece, fault_of, read_piece, write_pieces
+
+_FORMAT = "keras-vit-checkpoint/1"
+_MANIFEST = "manifest.json"
+_PART, _OLD = ".part-", ".old-"  # what is being written, what is being removed
+_NAME = re.compile(r"step-(\d{10})-epoch-(\d{6})")
+_HOLDERS: dict[str, "CheckpointFolder"] = {}  # what is locked by this process
+_WAIT = 600  # seconds for the files of other processes
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Checkpoint:
+    """A checkpoint whose every byte is as it was written.
+
+    Attributes:
+        path: its folder.
+        facts: what was saved beside the variables, as JSON has it.
+        variables: of each variable by name its pieces, with the file of each.
+    """
+
+    path: Path
+    facts: dict[str, Any]
+    variables: dict[str, list[dict[str, Any]]]
+
+    def read(self, name: str, index: tuple[slice, ...] | None = None) -> np.ndarray:
+        """The values of a variable, or of the part that `index` cuts out of it, whoever wrote which part."""
+        pieces = self.variables[name]
+        if len(pieces) == 1 and index is None:
+            return self._values(pieces[0])
+        shape = np.max([np.add(piece["start"], piece["shape"]) for piece in pieces], axis=0)
+        wanted = [
+            part.indices(size)[:2] for part, size in zip(index or (slice(None),) * len(shape), shape, strict=True)
+        ]
+        found: Any = None
+        for piece in pieces:
+            ends = zip(piece["start"], np.add(piece["start"], piece["shape"]), wanted, strict=True)
+            both = [(max(start, low), min(stop, high)) for start, stop, (low, high) in ends]
+            if all(low < high for low, high in both):
+                values = self._values(piece)
+                found = np.empty([high - low for low, high in wanted], values.dtype) if found is None else found
+                into = tuple(slice(a - low, b - low) for (a, b), (low, _) in zip(both, wanted, strict=True))
+                out_of = tuple(slice(a - at, b - at) for (a, b), at in zip(both, piece["start"], strict=True))
+                found[into] = values[out_of]
+        return found
+
+    def _values(self, piece):
+        return read_piece(self.path / piece["file"], piece)
+
+
+class CheckpointFolder:
+    """The checkpoints of one run.
+
+    Args:
+        path: of the folder, made where it is missing.
+        keep: how many are kept, the newest.
+        process: number of this process among `processes` that save together.
+        processes: how many they are.
+    """
+
+    def __init__(self, path: Path, keep: int = 2, process: int = 0, processes: int = 1):
+        self.path = Path(path)
+        self.keep = keep
+        self.process, self.processes = process, processes
+        self._damaged: set[str] = set()
+        self._lock: int | None = None
+        self._held = False
+
+    def acquire(self) -> None:
+        """Locks the folder, and removes what killed runs left in it.
+
+        Raises:
+            ValueError: if another process trains into it.
+        """
+        if self._held or self.process:
+            return
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except FileExistsError:
+            raise ValueError(
+                "checkpoints need a folder.\n"
+                f"Received: {str(self.path)!r}, which is a file, or a link to nothing. Choose another folder."
+            ) from None
+        place = os.path.realpath(self.path)
+        if place in _HOLDERS:
+            _HOLDERS[place].release()  # of a training in this process that ended in an error
+        try:
+            self._lock = locked(self.path)
+        except BlockingIOError:
+            raise ValueError(
+                "checkpoints of one run must be written by one run at a time.\n"
+                f"Received: {str(self.path)!r}, into which another process trains. Wait for it, or pass another folder."
+            ) from None
+        self._held = True
+        _HOLDERS[place] = self
+        if self._lock is not None:  # where nothing can be locked, a part may be that of another process
+            self._sweep()
+
+    def release(self) -> None:
+        """Lets another process have the folder."""
+        unlock(self._lock)
+        self._lock, self._held = None, False
+        for place in [place for place, holder in _HOLDERS.items() if holder is self]:
+            del _HOLDERS[place]
+
+    def newest(self) -> Checkpoint | None:
+        """The newest checkpoint that is as it was written; damaged ones are named in a warning and passed over."""
+        for name in reversed(self._names()):
+            found, fault = _opened(self.path / name)
+            if found is not None:
+                return found
+            self._damaged.add(name)
+            warnings.warn(f"the checkpoint {self.path / name} is damaged and passed over: {fault}.", stacklevel=2)
+        return None
+
+    def opened(self, step: int, epoch: int) -> Checkpoint:
+        """The checkpoint that another process has found valid; of its arrays each is checked as it is read.
+
+        Raises:
+            ValueError: if its manifest cannot be read here.
+        """
+        path = self.path / _name_of(step, epoch)
+        found, fault = _opened(path, all_of_it=False)
+        if found is None:
+            raise ValueError(
+                "every process must see the checkpoints of the first, as on a shared disk.\n"
+                f"Received: {str(path)!r}: {fault}."
+            )
+        return found
+
+    def save(self, pieces: Iterable[Piece], facts: dict[str, Any], mark: str = "0") -> Path:
+        """Writes one checkpoint: all of it, or nothing.
+
+        Args:
+            pieces: those of this process.
+            facts: ready for JSON, with the ints `step` and `epoch`; the same in every process.
+            mark: the same in every process that saves, and another in each run, so that nobody waits for a file that
+                a killed run left.
+
+        Returns:
+            Its folder.
+
+        Raises:
+            OSError: as on a full disk; what was there before is as it was.
+            TimeoutError: if the file of another process does not come.
+        """
+        name = _name_of(facts["step"], facts["epoch"])
+        part = self.path / f"{_PART}{name}-{mark}"
+        try:
+            part.mkdir(parents=True, exist_ok=self.processes > 1)
+            file = part / f"process-{self.process:05d}.safetensors"
+            said = write_pieces(file, pieces)
+            if self.processes > 1:
+                _write_json(part / f"{file.stem}.json", said)
+            if self.process == 0:
+                _write_json(part / _MANIFEST, {"format": _FORMAT, "facts": facts, "files": self._files(part, said)})
+                flush_folder(part)
+                self._publish(part, self.path / name)
+        except BaseException:
+            if self.process == 0:
+                shutil.rmtree(part, ignore_errors=True)
+            raise
+        return self.path / name
+
+    def discard(self) -> None:
+        """Removes the folder with all that is in it, by the first process; at no time is it there in part."""
+        if self.process:
+            return
+        old = self.path.with_name(f"{_OLD}{self.path.name}")
+        shutil.rmtree(old, ignore_errors=True)
+        with contextlib.suppress(FileNotFoundError):
+            os.rename(self.path, old)
+            flush_folder(old.parent)
+        self.release()
+        shutil.rmtree(old, ignore_errors=True)
+
+    def _files(self, part, ours):
+        """What the manifest says of every process' file, once all are there."""
+        files = {f"process-{self.process:05d}.safetensors": ours}
+        deadline = time.monotonic() + _WAIT
+        for number in range(1, self.processes):
+            path = part / f"process-{number:05d}.json"
+            while (said := _read_json(path)[0]) is None:
+                if time.monotonic() > deadline:
+                    raise TimeoutError(f"process {number} has not written its part of {part} in {_WAIT} s")
+                time.sleep(0.02)
+            files[f"{path.stem}.safetensors"] = said
+        return files
+
+    def _publish(self, part, place):
+        if place.exists():  # damaged, or of a run that went on from an earlier one
+            self._remove(place.name)
+        os.rename(part, place)
+        flush_folder(self.path)
+        self._damaged.discard(place.name)
+        for name in self._damaged & set(self._names()):
+            self._remove(name)
+        self._damaged.clear()
+        for name in self._names()[: -self.keep]:
+            self._remove(name)
+
+    def _remove(self, name):
+        """Under another name first, so that no half of one is taken for a checkpoint."""
+        old = self.path / f"{_OLD}{name}"
+        shutil.rmtree(old, ignore_errors=True)
+        os.rename(self.path / name, old)
+        shutil.rmtree(old, ignore_errors=True)
+
+    def _names(self):
+        """Of the checkpoints, the oldest first."""
+        if not self.path.is_dir():
+            return []
+        return sorted(entry.name for entry in os.scandir(self.path) if _NAME.fullmatch(entry.name) and entry.is_dir())
+
+    def _sweep(self):
+        ours = re.compile(rf"({re.escape(_PART)}|{re.escape(_OLD)}){_NAME.pattern}(-\w+)?")
+        for entry in os.scandir(self.path):
+            if ours.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False):
+                shutil.rmtree(entry.path, ignore_errors=True)
+
+
+def _name_of(step, epoch):
+    return f"step-{step:010d}-epoch-{epoch:06d}"
+
+
+def _opened(path, all_of_it=True):
+    """A `Checkpoint` and `None`, or `None` and what is wrong with it."""
+    said, fault = _read_json(path / _MANIFEST)
+    if said is None or said.get("format") != _FORMAT:
+        return None, fault or f"{_MANIFEST} is of another format"
+    variables: dict[str, list] = {}
+    for name, facts in said["files"].items():
+        if all_of_it and (fault := fault_of(path / name, facts)) is not None:
+            return None, fault
+        for piece in facts["pieces"]:
+            variables.setdefault(piece["name"], []).append(piece | {"file": name})
+    return Checkpoint(path, said["facts"], variables), None
+
+
+def _write_json(path, said):
+    """An object with its checksum, under its name only when it is on the disk."""
+    text = json.dumps(said, allow_nan=True)
+    temporary = path.with_suffix(".part")
+    with open(temporary, "w", encoding="utf-8") as file:
+        file.write(f"{zlib.crc32(text.encode()):08x}\n{text}\n")
+        file.flush()
+        os.fsync(file.fileno())
+    os.rename(temporary, path)
+
+
+def _read_json(path):
+    """The object and `None`, or `None` and what is wrong."""
+    try:
+        checksum, _, text = path.read_text("utf-8").partition("\n")
+    except FileNotFoundError:
+        return None, f"{path.name} is not there"
+    except (OSError, UnicodeDecodeError) as error:
+        return None, f"{path.name} cannot be read ({type(error).__name__})"
+    if not text.endswith("\n") or checksum != f"{zlib.crc32(text[:-1].encode()):08x}":
+        return None, f"{path.name} is cut short or has changed"
+    return json.loads(text), None

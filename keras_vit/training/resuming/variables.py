@@ -1,0 +1,212 @@
+"""The variables of a model and its optimizer: to the host as pieces, and back, however they lie on devices.
+
+A variable is known by its place in the list, since Keras' paths depend on what else was built in a process. Shapes and
+types must be equal, so nothing is skipped or put elsewhere.
+"""
+
+import functools
+import itertools
+import operator
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+
+from keras_vit.annotations import Variable
+from keras_vit.training.resuming.folder import Checkpoint
+from keras_vit.training.resuming.pieces import Piece
+
+METRICS = "metrics"  # the group whose values are sums
+_MOST_SHOWN = 8  # differences in an error
+
+
+class Reader:
+    """Takes the values of variables as they are at one moment, which later steps do not change.
+
+    On the host they are views: TensorFlow and JAX write elsewhere while somebody else holds a buffer. Where the
+    variables of a group lie is looked up once, as that takes a third of the time.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[Sequence[Variable], Any]] = {}
+
+    def pieces_of(self, group: str, variables: Sequence[Variable]) -> Iterator[Piece]:
+        """What this process owns of them, taken at this call; the pieces are made as they are asked for.
+
+        Args:
+            group: what these variables are, as `"model"`.
+            variables: in an order that another process has too.
+        """
+        if keras.backend.backend() == "jax":
+            return _pieces_of_shards(group, [_shards(variable) for variable in variables])
+        if keras.backend.backend() != "tensorflow":
+            return _pieces(group, [[np.array(keras.ops.convert_to_numpy(each), copy=True)] for each in variables])
+        known, read = self._known.get(group, ((), None))
+        if read is None or len(known) != len(variables) or not all(map(operator.is_, known, variables)):
+            self._known[group] = variables, (read := _reading(variables))
+        return _pieces(group, read())
+
+
+def check_fits(checkpoint: Checkpoint, group: str, variables: Sequence[Variable]) -> None:
+    """Raises a `ValueError` with the differences unless the checkpoint has just these variables."""
+    saved = sorted({name.partition("#")[0] for name in checkpoint.variables if name.startswith(f"{group}/")})
+    faults = []
+    if len(saved) != len(variables):
+        faults.append(f"{len(saved)} variables of the {group} in the file, {len(variables)} to be restored")
+    for name, variable in zip(saved, variables, strict=False):
+        shape, dtype = _shape(checkpoint, name)
+        if (shape, dtype) != (tuple(variable.shape), keras.backend.standardize_dtype(variable.dtype)):
+            faults.append(f"{variable.path}: {dtype} {shape} in the file, {variable.dtype} {tuple(variable.shape)}")
+    if faults:
+        more = f"\n  and {len(faults) - _MOST_SHOWN} more" if len(faults) > _MOST_SHOWN else ""
+        raise ValueError(
+            "a checkpoint must fit the model and optimizer that go on from it.\n"
+            f"Received: {checkpoint.path}:\n  " + "\n  ".join(faults[:_MOST_SHOWN]) + more
+        )
+
+
+def restore(checkpoint: Checkpoint, group: str, variables: Sequence[Variable]) -> None:
+    """Gives variables the values of a checkpoint, each device what it holds.
+
+    Raises:
+        ValueError: as `check_fits`.
+    """
+    check_fits(checkpoint, group, variables)
+    for number, variable in enumerate(variables):
+        _assign(checkpoint, _name(group, number), variable)
+
+
+def not_finite(pieces: Iterable[Piece]) -> str | None:
+    """Name of a variable that has a value which is not finite, or `None`."""
+    for piece in pieces:
+        numbers = piece.array
+        if numbers.dtype.kind in "iub" or not numbers.size:
+            continue
+        with np.errstate(invalid="ignore", over="ignore"):  # which is what is asked
+            # The sum of finite float32 in double precision is finite, and is one pass without an array of answers.
+            total = numbers.sum(dtype="float64") if numbers.dtype.kind == "f" else numbers.astype("float32").sum()
+        if not np.isfinite(total) and not np.isfinite(numbers).all():
+            return piece.name
+    return None
+
+
+def _name(group, number):
+    return f"{group}/{number:05d}"
+
+
+def _shape(checkpoint, name):
+    pieces = checkpoint.variables.get(name) or checkpoint.variables[f"{name}#0"]
+    shape = np.max([np.add(piece["start"], piece["shape"]) for piece in pieces], axis=0)
+    return tuple(np.asarray(shape, int).tolist()), pieces[0]["dtype"]
+
+
+def _shards(variable):
+    """What this process owns of an array of JAX, on its way to the host."""
+    shards = [shard for shard in variable.value.addressable_shards if shard.replica_id == 0]
+    for shard in shards:
+        shard.data.copy_to_host_async()
+    return shards
+
+
+def _pieces_of_shards(group, shards):
+    held = [[(tuple(part.start or 0 for part in s.index), np.asarray(s.data)) for s in each] for each in shards]
+    return (Piece(_name(group, n), *part) for n, parts in enumerate(held) for part in parts)
+
+
+def _reading(variables):
+    """A function that gives the tensors of each variable, one for each device."""
+    import tensorflow as tf
+
+    # The operation itself: `read_value` is it in a scope of names, and takes longer.
+    places = [[(each.handle, each.dtype) for each in _replicas(variable.value)] for variable in variables]
+    reads = [
+        functools.partial(tf.raw_ops.ReadVariableOp, resource=handle, dtype=dtype)
+        for handle, dtype in itertools.chain.from_iterable(places)
+    ]
+    is_host = all(device.device_type == "CPU" for device in tf.config.list_logical_devices())
+
+    def read():
+        # What a GPU holds is not kept there twice.
+        held = iter([take() for take in reads] if is_host else [_on_the_host(take()) for take in reads])
+        return (list(itertools.islice(held, len(each))) for each in places)
+
+    return read
+
+
+def _on_the_host(value):
+    return value if "CPU" in value.device else value.numpy()
+
+
+def _pieces(group, held):
+    """Pieces of what each device holds of each variable; one of those that are equal."""
+    for number, values in enumerate(held):
+        copies = [_array(value) for value in values]
+        if all(_same(copies[0], other) for other in copies[1:]):
+            copies = copies[:1]
+        name = _name(group, number)
+        names = [name] if len(copies) == 1 else [f"{name}#{place}" for place in range(len(copies))]
+        yield from (Piece(each, (0,) * copy.ndim, copy) for each, copy in zip(names, copies, strict=True))
+
+
+def _array(value):
+    if isinstance(value, np.ndarray):
+        return value
+    try:
+        return np.asarray(memoryview(value))
+    except ValueError:  # of a type without buffers, as bfloat16
+        return value.numpy()
+
+
+def _replicas(value) -> Sequence[Any]:
+    """The variables of all devices behind one of TensorFlow's strategies, also out of its scope; else itself."""
+    import tensorflow as tf
+
+    if not isinstance(value, tf.distribute.DistributedValues):
+        return [value]
+    return value.distribute_strategy.experimental_local_results(value)
+
+
+def _same(one, other):
+    return one.tobytes() == other.tobytes()  # also of values that are not numbers
+
+
+def _assign(checkpoint, name, variable):
+    if keras.backend.backend() == "jax":
+        variable.assign(_sharded(checkpoint, name, variable.value))
+        return
+    replicas = _replicas(variable.value) if keras.backend.backend() == "tensorflow" else [variable]
+    if name in checkpoint.variables:
+        values = [checkpoint.read(name)] * len(replicas)
+    else:
+        values = _shared(checkpoint, name, len(replicas))
+    for replica, value in zip(replicas, values, strict=True):
+        replica.assign(value)
+
+
+def _shared(checkpoint, name, count):
+    """What differs between devices: each gets its own again. Of another number all get the first; but of metrics, of
+    whose sums each device has a part, the first gets the sum.
+    """
+    names = [f"{name}#{number}" for number in range(len(checkpoint.variables))]
+    saved = [checkpoint.read(each) for each in names if each in checkpoint.variables]
+    if len(saved) == count:
+        return saved
+    if not name.startswith(f"{METRICS}/"):
+        return saved[:1] * count
+    return [np.sum(saved, axis=0, dtype=saved[0].dtype), *[np.zeros_like(saved[0])] * (count - 1)]
+
+
+def _sharded(checkpoint, name, value):
+    """An array of JAX that lies on devices as `value` does; each process reads what its devices hold."""
+    import jax
+
+    kept: dict[tuple, np.ndarray] = {}
+
+    def part(index):
+        key = tuple((piece.start, piece.stop) for piece in index)
+        if key not in kept:
+            kept[key] = checkpoint.read(name, index)
+        return kept[key]
+
+    return jax.make_array_from_callback(value.shape, value.sharding, part)
