@@ -15,7 +15,7 @@ from pathlib import Path
 
 from keras_vit.benchmarking.results import read
 from keras_vit.benchmarking.tables import newest
-from keras_vit.compute import flops
+from keras_vit.config.flops import flops
 
 ROOT = Path(__file__).parents[1]
 BEGIN, END = "<!-- growth: begin -->", "<!-- growth: end -->"

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from keras_vit.benchmarking.results import read
 from keras_vit.benchmarking.tables import newest
-from keras_vit.compute import TRAINING_PASSES, flops
+from keras_vit.config.flops import TRAINING_PASSES, flops
 
 ROOT = Path(__file__).parents[1]
 FIXED = ("task", "machine", "accelerator", "cores", "threads", "precision", "activation", "backend", "optimizer")

@@ -15,7 +15,7 @@ import dataclasses
 import math
 import re
 
-from keras_vit.compute import TRAINING_PASSES, flops
+from keras_vit.config.flops import TRAINING_PASSES, flops
 from keras_vit.config.variants import VARIANTS
 from keras_vit.training.hosts.layout import shapes_of as layout_shapes
 from keras_vit.training.hosts.sharding import ITEM, LARGE, rules

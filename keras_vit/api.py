@@ -22,13 +22,14 @@ from keras_vit.builders import (
     ViTTi16,
     build,
 )
-from keras_vit.compute import Flops, flops, training_exaflops
 from keras_vit.config import studies
 from keras_vit.config.datasets import OFFICIAL_DATASETS, VTAB_TASKS, find_dataset
+from keras_vit.config.flops import Flops, flops, training_exaflops
 from keras_vit.config.posembed import resize_pos_embed
 from keras_vit.config.recipes import RECIPES, Recipe, find_recipe
 from keras_vit.config.resnets import RESNETS, ResNetConfig
-from keras_vit.config.variants import VARIANTS, ViTConfig
+from keras_vit.config.variants import VARIANTS
+from keras_vit.config.vit import ViTConfig
 from keras_vit.data import BadImage, Source, load_dataset, open_source
 from keras_vit.data.augmentation import AUGMENTATIONS, Augmentation
 from keras_vit.evaluation import Evaluation, Probe, evaluate, probe, write_evaluation_page

@@ -16,7 +16,8 @@ from keras_vit.annotations import FilePath, Shape, Tensor
 from keras_vit.checks import check_choice, check_positive_int, did_you_mean
 from keras_vit.config.posembed import RESIZE_METHODS
 from keras_vit.config.resnets import RESNETS
-from keras_vit.config.variants import DEFAULT_CLASSES, DEFAULT_IMAGE_SIZE, VARIANTS, ViTConfig, builder_name, variant
+from keras_vit.config.variants import DEFAULT_CLASSES, DEFAULT_IMAGE_SIZE, VARIANTS, builder_name, variant
+from keras_vit.config.vit import RECORD_OF, ViTConfig
 from keras_vit.model.deferred import deferred_variables
 from keras_vit.model.vision_transformer import VisionTransformer
 from keras_vit.model.wiring import Head, check_input_shape, wire
@@ -27,7 +28,7 @@ from keras_vit.weights.resolve import find_file
 
 _Arguments = ParamSpec("_Arguments")
 _Model = TypeVar("_Model")
-_FIELDS = tuple(field.name for field in dataclasses.fields(ViTConfig))
+_FIELDS = tuple(RECORD_OF)
 _SIZED = "Images are sized by `input_shape=(H, W, C)`."
 _OTHER_WORDS = {  # what other packages call an argument of a builder
     "image_size": _SIZED,
@@ -193,7 +194,7 @@ def _resolve_config(config, pooling, overrides):
                 "keyword arguments beyond the builder's own must be fields of ViTConfig: "
                 f"{', '.join(_FIELDS)}.\nReceived: {key}={overrides[key]!r}.{hint}"
             )
-    return dataclasses.replace(config, **({} if pooling is None else {"pooling": pooling}), **overrides)
+    return config.replace(**({} if pooling is None else {"pooling": pooling}), **overrides)
 
 
 def check_top(include_top, classes, activation) -> int | None:
@@ -217,9 +218,9 @@ def _follow(checkpoint, config, given):
         decided.pop("distilled", None)
     if "representation_size" not in given:
         decided.pop("representation_size", None)  # _follow_head reads it off the file
-    config = dataclasses.replace(config, **{name: value for name, value in decided.items() if name not in given})
+    config = config.replace(**{name: value for name, value in decided.items() if name not in given})
     if config.class_token is None and config.pooling != "token":
-        config = dataclasses.replace(config, class_token=checkpoint.has_class_token)
+        config = config.replace(class_token=checkpoint.has_class_token)
     return config
 
 
@@ -246,7 +247,7 @@ def _follow_head(checkpoint, config, head, representation_is_given):
         )
     if head.classes in (None, checkpoint.classes):
         if not representation_is_given and config.representation_size is None:
-            config = dataclasses.replace(config, representation_size=checkpoint.representation_size)
+            config = config.replace(representation_size=checkpoint.representation_size)
         return config, dataclasses.replace(head, classes=checkpoint.classes), (), ()
     heads = ("head", "head_distillation") if config.distilled else ("head",)
     set_aside = heads if config.representation_size else (*heads, "pre_logits")

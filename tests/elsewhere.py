@@ -27,7 +27,7 @@ CHECKS = {
         "sharded checkpoints": "test_checkpoints.sharded_here",
         "views and donations": "test_checkpoints.views_and_donations",
         "looked inside": "test_attention_maps.looked_inside",
-        "multiply-adds": "test_compute.traced",
+        "multiply-adds": "test_flops.traced",
         "features of images": "test_cached_features.features_here",
         "ResNet": "test_resnets.logits_here",
         "masked patches": "test_masked_patches.told_here",

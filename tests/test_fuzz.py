@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import keras_vit
-from keras_vit.config.variants import ViTConfig
+from keras_vit.config.vit import ViTConfig
 
 # Keras thinks a softmax over one token is a mistake; a mean-pooled image of one patch has one.
 pytestmark = pytest.mark.filterwarnings("ignore:You are using a softmax over axis -1")

@@ -110,7 +110,7 @@ RELOAD = (
     "for folder in sys.argv[1:]:\n"
     "    model = keras.saving.load_model(f'{folder}/model.keras')\n"
     "    np.save(f'{folder}/y.npy', keras.ops.convert_to_numpy(model(np.load(f'{folder}/x.npy'))))\n"
-    "    print(json.dumps([type(model).__name__, dataclasses.asdict(model.config),"
+    "    print(json.dumps([type(model).__name__, model.config.as_dict(),"
     " dataclasses.asdict(model.preprocessing), model.weights_report]))"
 )
 

@@ -1,4 +1,3 @@
-import dataclasses
 import math
 
 import keras
@@ -6,7 +5,8 @@ import pytest
 from conftest import tiny_config
 
 import keras_vit
-from keras_vit.config.variants import VARIANTS, ViTConfig, variant
+from keras_vit.config.variants import VARIANTS, variant
+from keras_vit.config.vit import ViTConfig
 
 # The official code's own test asserts these for 224 pixels and 1,000 classes (models_test.py); g/14 and G/14
 # follow from the formula below. A deliberate second copy of the sizes.
@@ -125,5 +125,5 @@ def test_config_refuses(fields, error, message):
 
 def test_config_survives_json_lists():
     config = tiny_config(resnet_stages=(1, 2), resnet_width_factor=0.5)
-    fields = dataclasses.asdict(config) | {"resnet_stages": [1, 2]}
+    fields = config.as_dict() | {"resnet_stages": [1, 2]}
     assert ViTConfig(**fields) == config

@@ -24,7 +24,6 @@ def builds() -> None:
     keras_vit.ViTB16(classes="10")  # type: ignore[arg-type]
     keras_vit.R50ViTL32(weights=21)  # type: ignore[arg-type]
     keras_vit.ViTB16("B/16")  # type: ignore[arg-type]
-    keras_vit.ViTConfig(16, 192, 12, 3, 768, poolin="gap")  # type: ignore[call-arg]
 
 
 def counts(model: keras_vit.VisionTransformer) -> None:

@@ -31,7 +31,7 @@ class AttentionMaps:
             over the heads.
         grid: `(h, w)` of the patches.
         stride: pixels from a patch to the next.
-        num_prefix_tokens: tokens before the patches.
+        prefix_tokens: names of the tokens before the patches, in their order.
     """
 
     blocks: np.ndarray
@@ -39,7 +39,12 @@ class AttentionMaps:
     reading: np.ndarray
     grid: Pair
     stride: int
-    num_prefix_tokens: int
+    prefix_tokens: tuple[str, ...]
+
+    @property
+    def num_prefix_tokens(self) -> int:
+        """Tokens before the patches."""
+        return len(self.prefix_tokens)
 
     def rollout(self, discard: float = 0.0) -> np.ndarray:
         """How much of each patch reaches the model's answer: float64 `(B, h, w)`; see `rollout`.
@@ -103,11 +108,12 @@ def as_maps(inner, size: Sequence[int], found: list) -> AttentionMaps:
     reading = np.zeros((blocks.shape[1], blocks.shape[-1]))
     if pooling is not None:
         reading[:, config.num_prefix_tokens :] = pooling.mean(axis=1, dtype="float64")
-    elif config.has_class_token and config.pooling in ("token", "none"):
-        reading[:, : config.num_prefix_tokens] = 1 / config.num_prefix_tokens
+    elif config.read_tokens:  # by name, since not every prefix token is read
+        read = [place for place, name in enumerate(config.prefix_tokens) if name in config.read_tokens]
+        reading[:, read] = 1 / len(read)
     else:
         reading[:, config.num_prefix_tokens :] = 1 / (blocks.shape[-1] - config.num_prefix_tokens)
-    return AttentionMaps(blocks, pooling, reading, config.grid(*size), config.stride, config.num_prefix_tokens)
+    return AttentionMaps(blocks, pooling, reading, config.grid(*size), config.stride, config.prefix_tokens)
 
 
 def _of(layer, found):

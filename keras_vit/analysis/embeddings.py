@@ -10,7 +10,7 @@ from keras import ops
 from keras_vit.analysis.inner import check_grid, vision_transformer_in
 from keras_vit.annotations import Pair
 from keras_vit.checks import check_positive, check_positive_int
-from keras_vit.model.layer_lookup import position_layers
+from keras_vit.model.layer_lookup import patch_embedding, position_layers
 
 _ROUNDING = 1e-12  # share of the variance, or of a square, below which there is nothing but rounding
 
@@ -33,9 +33,9 @@ def patch_filters(model: keras.Model, count: int = 28) -> tuple[np.ndarray, np.n
     if inner.config.resnet_stages is not None:
         raise ValueError(
             "the filters must be of pixels, and a hybrid embeds what its ResNet makes of them.\n"
-            f"Received: {inner.name!r}. Its first filters are in `model.get_layer('resnet_root')`."
+            f"Received: {inner.name!r}. Its first filters are in the first layer of `model.layers` with weights."
         )
-    kernel = _float64(inner.get_layer("patch_embedding").projection.kernel)  # (P, P, C, D)
+    kernel = _float64(patch_embedding(inner).projection.kernel)  # (P, P, C, D)
     components, shares = principal_components(kernel.reshape(-1, kernel.shape[-1]).T, count)
     return components.reshape(-1, *kernel.shape[:-1]), shares
 

@@ -10,7 +10,7 @@ from keras import ops
 
 from keras_vit.analysis.inner import batches, network_into, vision_transformer_in
 from keras_vit.checks import did_you_mean
-from keras_vit.model.layer_lookup import encoder_blocks
+from keras_vit.model.layer_lookup import encoder_blocks, encoder_norm, resnet_stages
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -66,7 +66,7 @@ def features(
         tensors = network(prepared, training=False)
         for name, station in chosen.items():
             tensor = station.finish(tensors[str(name)])
-            tensor = inner.get_layer("encoder_norm")(tensor) if norm and station.has_tokens else tensor
+            tensor = encoder_norm(inner)(tensor) if norm and station.has_tokens else tensor
             found[name].append(ops.convert_to_numpy(ops.cast(tensor, "float32")))
     grid = inner.config.grid(*prepared.shape[1:3]) if spatial else (-1,)
     whole = {name: np.concatenate(parts) for name, parts in found.items()}
@@ -94,11 +94,8 @@ def _stations(inner, wanted):
     for number, block in enumerate(layers, start=1):
         is_short = block.num_output_tokens is not None
         stations[number] = _Station(block.input, block=block) if is_short else _Station(block.output)
-    if inner.config.resnet_stages is not None:
-        stations["root"] = _Station(inner.get_layer("resnet_root").output, has_tokens=False)
-        for stage, units in enumerate(inner.config.resnet_stages, start=1):
-            unit = inner.get_layer(f"resnet_stage_{stage}_unit_{units}")
-            stations[f"stage_{stage}"] = _Station(unit.output, has_tokens=False)
+    for stage, layer in resnet_stages(inner).items():
+        stations[stage] = _Station(layer.output, has_tokens=False)
     wanted = (wanted,) if isinstance(wanted, (int, str)) else tuple(wanted)
     unknown = [each for each in wanted if isinstance(each, bool) or each not in stations]
     if unknown or not wanted:

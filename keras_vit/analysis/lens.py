@@ -13,7 +13,7 @@ from keras import ops
 from keras_vit.analysis.features import Features, features
 from keras_vit.analysis.inner import vision_transformer_in
 from keras_vit.model.heads import has_head
-from keras_vit.model.layer_lookup import layer_named
+from keras_vit.model.layer_lookup import head_layers, pooling, pre_logits
 
 
 def logit_lens(
@@ -52,20 +52,19 @@ def logit_lens(
 
 def _of_prefix(inner, tokens):
     """Class and distillation token, each by its own head where there are two."""
-    if not inner.config.distilled:
+    heads = head_layers(inner)
+    if len(heads) == 1:
         return _outputs(inner, tokens)
-    heads = (inner.get_layer("head"), inner.get_layer("head_distillation"))
     return np.stack([ops.convert_to_numpy(head(tokens[:, place])) for place, head in enumerate(heads)], axis=1)
 
 
 def _outputs(inner, tokens):
     """`(..., D)` to `(..., K)`."""
     x = ops.convert_to_tensor(tokens.reshape(-1, tokens.shape[-1]))
-    pooling, hidden = layer_named(inner, "pooling"), layer_named(inner, "pre_logits")
+    pool, hidden = pooling(inner), pre_logits(inner)
     if inner.config.pooling == "map":
         # Twice, as Keras warns of a softmax over one; behind as many as pooling leaves out.
-        x = pooling(ops.repeat(x[:, None], 2 + pooling.num_prefix_tokens, axis=1))
+        x = pool(ops.repeat(x[:, None], 2 + pool.num_prefix_tokens, axis=1))
     x = x if hidden is None else hidden(x)
-    heads = [inner.get_layer("head"), layer_named(inner, "head_distillation")]
-    answers = [ops.convert_to_numpy(head(x)) for head in heads if head is not None]
+    answers = [ops.convert_to_numpy(head(x)) for head in head_layers(inner)]
     return np.mean(answers, axis=0).reshape(*tokens.shape[:-1], answers[0].shape[-1])

@@ -22,7 +22,7 @@ from keras_vit.escaping import printable
 from keras_vit.images.preprocessing import default_names
 from keras_vit.images.read import read_image
 from keras_vit.model.heads import has_head, output_activation
-from keras_vit.model.layer_lookup import encoder_blocks, position_layers
+from keras_vit.model.layer_lookup import encoder_blocks, patch_embedding, position_layers
 from keras_vit.model.vision_transformer import VisionTransformer, check_vision_transformer
 
 PAGE = "index.html"
@@ -144,7 +144,7 @@ def _draw_model(model, seen, folder, theme):
             position_similarity(model, seen[0].maps.grid), path=folder / "positions.png", theme=theme
         )
     if model.config.resnet_stages is None:
-        kernel = model.get_layer("patch_embedding").projection.kernel.shape
+        kernel = patch_embedding(model).projection.kernel.shape
         count = min(28, int(np.prod(kernel[:-1])), kernel[-1])
         plots.draw_filters(*patch_filters(model, count), path=folder / "filters.png", theme=theme)
 

@@ -14,6 +14,7 @@ from keras_vit.analysis.attention import as_maps
 from keras_vit.analysis.inner import batches, check_attends_to_all, network_into, vision_transformer_in
 from keras_vit.annotations import Tensor
 from keras_vit.layers.attention_hooks import recording, watching
+from keras_vit.model.layer_lookup import encoder_blocks, pooling
 
 
 def class_relevance(
@@ -104,13 +105,13 @@ def _relevance(maps, inner, seen, gradients):
     """`(B, h, w)` of one batch."""
     of_layer = {id(layer): (weights, gradient) for (layer, weights), gradient in zip(seen, gradients, strict=True)}
     joint = np.eye(maps.blocks.shape[-1])
-    for block in inner.layers:
-        if id(getattr(block, "attention", None)) in of_layer and block.name != "pooling":
+    for block in encoder_blocks(inner):
+        if id(block.attention) in of_layer:
             joint = joint + _positive(*of_layer[id(block.attention)]) @ joint  # (B, T, T)
     reading = maps.reading
     if maps.pooling is not None:
         reading = np.zeros_like(maps.reading)
-        reading[:, maps.num_prefix_tokens :] = _positive(*of_layer[id(inner.get_layer("pooling").attention)])[:, 0]
+        reading[:, maps.num_prefix_tokens :] = _positive(*of_layer[id(pooling(inner).attention)])[:, 0]
     return maps.over_patches(np.einsum("bt,bts->bs", reading, joint))
 
 

@@ -20,7 +20,7 @@ from keras_vit.benchmarking.machine import commit, machine, now
 from keras_vit.benchmarking.measuring import fastest, in_turn, measured, ratio, spread
 from keras_vit.benchmarking.request import FRESH, PEERS, Benchmark, Case
 from keras_vit.benchmarking.workers import Worker, WorkerError, worker_of
-from keras_vit.compute import TRAINING_PASSES, flops
+from keras_vit.config.flops import TRAINING_PASSES, flops
 
 _ENGINE_PREFIX = "ours-"
 _FOUND = (  # by a process

@@ -118,7 +118,7 @@ def worker_of(runner: str, asked: Benchmark, case: Case, files: dict, **said: ob
         **TRAINING,
         "runner": runner,
         "task": _WORDS.get(case.task, case.task),
-        "sizes": dataclasses.asdict(VARIANTS[case.model]),
+        "sizes": VARIANTS[case.model].as_dict(),
         "classes": CLASSES,
         "files": files,
         "threads": asked.threads,

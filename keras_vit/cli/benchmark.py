@@ -17,7 +17,7 @@ from keras_vit.benchmarking.request import (
     Benchmark,
 )
 from keras_vit.cli.printing import path, printable
-from keras_vit.config.variants import ACTIVATIONS
+from keras_vit.config.vit import ACTIVATIONS
 
 # What the request calls a field, the command line an option.
 OPTIONS = {

@@ -6,9 +6,10 @@ import json
 
 from keras_vit.checks import check_positive_int
 from keras_vit.cli.printing import columns, one_line, path
-from keras_vit.compute import flops
+from keras_vit.config.flops import flops
 from keras_vit.config.resnets import RESNETS
-from keras_vit.config.variants import BUILDERS, DEFAULT_CLASSES, DEFAULT_IMAGE_SIZE, VARIANTS, ViTConfig
+from keras_vit.config.variants import BUILDERS, DEFAULT_CLASSES, DEFAULT_IMAGE_SIZE, VARIANTS
+from keras_vit.config.vit import ViTConfig
 from keras_vit.escaping import printable
 from keras_vit.weights.checkpoint import read_checkpoint
 from keras_vit.weights.convert import convert_checkpoint
@@ -84,7 +85,7 @@ def _row(builder, name, size):
     config = published_config(name)
     if size % config.side_unit:
         return builder, name, "-", str(config.stride), *("-" for _ in _FLOPS)
-    every_token = dataclasses.replace(config, last_block="all") if isinstance(config, ViTConfig) else config
+    every_token = config.replace(last_block="all") if isinstance(config, ViTConfig) else config
     counted = (flops(each, size).total / 1e9 for each in (config, every_token))
     parameters = f"{parameter_count(config, size, DEFAULT_CLASSES):,}"
     return builder, name, parameters, str(config.stride), *(f"{giga:.2f}" for giga in counted)

@@ -6,6 +6,7 @@ of arXiv:1512.03385 at once its width. Nothing here imports Keras.
 
 import dataclasses
 import math
+from typing import Any
 
 from keras_vit.checks import check_number, check_positive_int, did_you_mean
 
@@ -39,6 +40,10 @@ class ResNetConfig:
                 f"GroupNorm has {GROUPS} groups, so 64 * `width_factor` must be a positive multiple of {GROUPS}.\n"
                 f"Received: width_factor={self.width_factor}."
             )
+
+    def as_dict(self) -> dict[str, Any]:
+        """The fields by their names, as a file keeps them."""
+        return dataclasses.asdict(self)
 
     @property
     def width(self) -> int:

@@ -4,11 +4,10 @@ The settings of training, dropout and weight decay of table 3 among them, are `k
 set are `Source.subset`.
 """
 
-import dataclasses
 from collections.abc import Sequence
 
 from keras_vit.checks import check_choice, check_number
-from keras_vit.config.variants import ViTConfig
+from keras_vit.config.vit import ViTConfig
 
 SHAPE_BASE = ViTConfig(32, 1024, 8, 16, 2048)  # appendix D.2; its number of heads is ours, that of ViT-L
 SHAPE_DIMENSIONS = ("depth", "width", "mlp", "patch", "all")
@@ -37,10 +36,7 @@ def position_study(config: ViTConfig) -> dict[tuple[str, str], ViTConfig]:
 
     Source: arXiv:2010.11929, appendix D.4.
     """
-    return {
-        (kind, where): dataclasses.replace(config, position_embedding=kind, position_injection=where)
-        for kind, where in TABLE_8
-    }
+    return {(kind, where): config.replace(position_embedding=kind, position_injection=where) for kind, where in TABLE_8}
 
 
 def head_study(config: ViTConfig) -> dict[str, ViTConfig]:
@@ -55,7 +51,7 @@ def head_study(config: ViTConfig) -> dict[str, ViTConfig]:
     Source: arXiv:2010.11929, appendix D.3.
     """
     return {
-        pooling: dataclasses.replace(config, pooling=pooling, class_token=None, representation_size=None)
+        pooling: config.replace(pooling=pooling, class_token=None, representation_size=None)
         for pooling in ("token", "gap")
     }
 
@@ -99,4 +95,4 @@ def _scaled(config, dimension, factor):
                 f"Received: factor {factor} of {field}={getattr(config, field)}."
             )
         changed[field] = round(size)
-    return dataclasses.replace(config, **changed)
+    return config.replace(**changed)

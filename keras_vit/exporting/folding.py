@@ -8,22 +8,21 @@ float16 that costs a tenth more drift, and int8 of LiteRT half as much again.
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from keras_vit.exporting.task import ExportTask
 from keras_vit.keras_private import flatten_layers
-from keras_vit.layers import AttentionPooling, MultiHeadAttention, TransformerBlock
+from keras_vit.layers import MultiHeadAttention
 from keras_vit.model.copies import with_dtype
 from keras_vit.model.image_model import ImageModel
-from keras_vit.model.layer_lookup import layer_named
+from keras_vit.model.layer_lookup import norm_readers, patch_embedding
 from keras_vit.model.precision import is_quantized
 
 
 @dataclasses.dataclass(frozen=True)
 class Folds:
-    """How often what was folded.
+    """Number of LayerNorms and query scales that were folded.
 
     Attributes:
         norms: LayerNorms, of which gain and shift are in the layers behind.
@@ -64,7 +63,7 @@ def takes_pixels(task: ExportTask) -> bool:
 
     Not a hybrid's, whose first kernel is standardised, and pads its image with zeros behind the mean.
     """
-    patches = layer_named(task.model, "patch_embedding")
+    patches = patch_embedding(task.model)
     reads_image = patches is not None and task.model.config.resnet_stages is None
     return reads_image and task.takes == "pixels" and task.precision == "float32"
 
@@ -80,11 +79,11 @@ def folded(model: ImageModel, bare: bool = True) -> tuple[ImageModel, Folds]:
         A twin for inference, which is neither saved nor trained, and what was folded; `model` itself where there is
         nothing to fold, as in a ResNet, or Keras has quantised it.
     """
-    places = _places(model)
+    places = norm_readers(model)
     if not places or is_quantized(model):
         return model, Folds()
     twin = with_dtype(model, "float32")
-    places = _places(twin)
+    places = norm_readers(twin)
     for norm, denses in places:
         for dense in denses:
             _assign(dense, *behind(*_values(norm.gamma, norm.beta, dense.kernel, dense.bias)))
@@ -102,9 +101,9 @@ def folded(model: ImageModel, bare: bool = True) -> tuple[ImageModel, Folds]:
 
 def folds_of(task: ExportTask) -> Folds:
     """What `folded_task` folds of a task's model."""
-    if is_quantized(task.model) or not _places(task.model):
+    if is_quantized(task.model) or not norm_readers(task.model):
         return Folds()
-    return Folds(len(_places(task.model)), len(_attentions(task.model)), takes_pixels(task))
+    return Folds(len(norm_readers(task.model)), len(_attentions(task.model)), takes_pixels(task))
 
 
 def behind(gain, shift, kernel, bias) -> tuple[np.ndarray, np.ndarray]:
@@ -119,26 +118,9 @@ def behind(gain, shift, kernel, bias) -> tuple[np.ndarray, np.ndarray]:
     return gain[:, None] * kernel, bias + shift @ kernel
 
 
-def _places(model):
-    """Each LayerNorm whose readers are dense layers alone, and these."""
-    places: list[tuple[Any, tuple[Any, ...]]] = []
-    for layer in flatten_layers(model):
-        if isinstance(layer, TransformerBlock):
-            attention = layer.attention
-            places.append((layer.norm_1, (attention.query, attention.key, attention.value)))
-            places.append((layer.norm_2, (layer.mlp.dense_1,)))
-        elif isinstance(layer, AttentionPooling):
-            places.append((layer.norm, (layer.mlp.dense_1,)))
-            places.append((layer_named(model, "encoder_norm"), (layer.attention.key, layer.attention.value)))
-    pooling, pre_logits = layer_named(model, "pooling"), layer_named(model, "pre_logits")
-    if pre_logits is not None and pooling is not None and not isinstance(pooling, AttentionPooling):
-        places.append((layer_named(model, "encoder_norm"), (pre_logits,)))  # a token or a mean between changes nothing
-    return places
-
-
 def _fold_pixels(model):
     """Lets the patch embedding take pixels in [0, 255] in place of scaled ones."""
-    record, patches = model.preprocessing, layer_named(model, "patch_embedding").projection
+    record, patches = model.preprocessing, patch_embedding(model).projection
     kernel, bias, mean, std = _values(patches.kernel, patches.bias, record.mean, record.std)
     kernel = kernel / (255 * std[:, None])  # (P, P, C, D)
     _assign(patches, kernel, bias - np.einsum("hwcd,c->d", kernel, 255 * mean))

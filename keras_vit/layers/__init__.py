@@ -13,9 +13,16 @@ from keras_vit.layers.encoder import MlpBlock, TransformerBlock
 from keras_vit.layers.heads import AttentionPooling, TokenPooling
 from keras_vit.layers.merging import MergingBlock
 from keras_vit.layers.patches import PatchEmbedding
-from keras_vit.layers.positions import AddPositionEmbs, RelativePositions
+from keras_vit.layers.positions import AddPositionEmbs
+from keras_vit.layers.relative import RelativePositions
 from keras_vit.layers.resnet import ResNetRoot, ResNetUnit, StdConv2D
 from keras_vit.layers.tokens import ClassToken, PatchDropout
+
+BLOCKS: dict[str, type[TransformerBlock] | type[AxialBlock]] = {
+    "global": TransformerBlock,
+    "axial": AxialBlock,
+    "merging": MergingBlock,
+}  # by `ViTConfig.blocks.kind`
 
 __all__ = [
     "StdConv2D",

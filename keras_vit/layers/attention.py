@@ -10,13 +10,14 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_vit.annotations import Arguments, Shape, Tensor
+from keras_vit.annotations import Shape, Tensor
 from keras_vit.checks import check_positive_int
+from keras_vit.config.parts import attention_parts
 from keras_vit.layers import fused, gradients
 from keras_vit.layers.attention_hooks import watcher
-from keras_vit.layers.composite import CastingLayer
+from keras_vit.layers.composite import CastingLayer, dense_of
 from keras_vit.layers.dropout import Dropout
-from keras_vit.layers.positions import RelativePositions
+from keras_vit.layers.relative import RelativePositions
 
 
 @keras.saving.register_keras_serializable("keras_vit")
@@ -38,6 +39,7 @@ class MultiHeadAttention(CastingLayer):
         tokens: `(B, T, D)`, from which keys and values come.
         queries: `(B, Q, D)`; `tokens` themselves if not given.
         norm: a `LayerNorm` to apply to tokens (without queries) first, which in training saves memory.
+        places: `(B, n)`, of the patches among the tokens, for relative positions where some patches are left out.
 
     Returns:
         `(B, Q, D)`.
@@ -68,10 +70,8 @@ class MultiHeadAttention(CastingLayer):
         self.relative_patches = relative_patches
         self.num_prefix_tokens = num_prefix_tokens
         self.query_scale: float | None = (hidden_size // num_heads) ** -0.5  # `None` where the query's kernel has it
-        self.query, self.key, self.value, self.out = (
-            keras.layers.Dense(hidden_size, kernel_initializer="glorot_uniform", dtype=self.dtype_policy, name=name)
-            for name in ("query", "key", "value", "out")
-        )
+        self.parts = attention_parts(hidden_size)
+        self.query, self.key, self.value, self.out = (dense_of(part, self.dtype_policy) for part in self.parts)
         self.dropout = Dropout(dropout_rate, dtype=self.dtype_policy, name="dropout")
         self.relative = None
         if relative_patches is not None:
@@ -81,13 +81,18 @@ class MultiHeadAttention(CastingLayer):
 
     def build(self, tokens_shape: Shape, queries_shape: Shape | None = None) -> None:
         denses, heads = (self.query, self.key, self.value, self.out), self.num_heads
-        parts: list = [(dense, (None, tokens_shape[-1])) for dense in denses]
+        inside: list = [(dense, (None, tokens_shape[-1])) for dense in denses]
         if self.relative is not None:
-            parts.append((self.relative, (None, heads, None, self.hidden_size // heads)))
-        self.build_parts(*parts)
+            inside.append((self.relative, (None, heads, None, self.hidden_size // heads)))
+        self.build_inside(*inside)
 
     def call(
-        self, tokens: Tensor, queries: Tensor = None, norm: keras.Layer | None = None, training: bool | None = None
+        self,
+        tokens: Tensor,
+        queries: Tensor = None,
+        norm: keras.Layer | None = None,
+        training: bool | None = None,
+        places: Tensor = None,
     ) -> Tensor:
         tokens, queries = (self.in_our_dtype(tensor) for tensor in (tokens, queries))
         query, key, value = self._project(tokens, queries, norm, training)
@@ -98,7 +103,7 @@ class MultiHeadAttention(CastingLayer):
         elif unseen and fused.applies():
             mixed = fused.attention(query, key, value)
         else:
-            weights = self._weights(query, key, queries)
+            weights = self._weights(query, key, queries, places=places)
             weights = weights if watch is None else watch(self, weights)
             mixed = ops.matmul(self.dropout(weights, training=training), value)
         return self._join(mixed, tokens if queries is None else queries)
@@ -138,7 +143,7 @@ class MultiHeadAttention(CastingLayer):
         query, key, _ = self._project(tokens, queries)
         return self._weights(query, key, queries)
 
-    def _weights(self, query, key, queries, added=None):
+    def _weights(self, query, key, queries, added=None, places=None):
         """`(B, A, Q, T)`; `queries` are those of the call, with which there is no relative position.
 
         `added`, float32, goes to the logits.
@@ -149,7 +154,7 @@ class MultiHeadAttention(CastingLayer):
                 "relative positions are those of tokens to each other, so there can be no `queries` beside them.\n"
                 f"Received: queries of shape {queries.shape}, relative_patches={self.relative_patches}."
             )
-        logits = logits if self.relative is None else logits + self.relative(query)
+        logits = logits if self.relative is None else logits + self.relative(query, places=places)
         wide = ops.cast(logits, keras.backend.result_type(logits.dtype, "float32"))
         weights = ops.softmax(wide if added is None else wide + ops.cast(added, wide.dtype), axis=-1)
         return ops.cast(weights, logits.dtype)
@@ -172,13 +177,3 @@ class MultiHeadAttention(CastingLayer):
 
     def compute_output_shape(self, tokens_shape: Shape, queries_shape: Shape | None = None) -> Shape:
         return (*(tokens_shape if queries_shape is None else queries_shape)[:2], self.hidden_size)
-
-    def get_config(self) -> Arguments:
-        return {
-            **super().get_config(),
-            "hidden_size": self.hidden_size,
-            "num_heads": self.num_heads,
-            "dropout_rate": self.dropout_rate,
-            "relative_patches": self.relative_patches,
-            "num_prefix_tokens": self.num_prefix_tokens,
-        }

@@ -9,8 +9,9 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_vit.annotations import Arguments, Shape, Tensor
+from keras_vit.annotations import Shape, Tensor
 from keras_vit.checks import check_choice
+from keras_vit.config.parts import inside
 from keras_vit.layers.composite import CompositeLayer, rematerialized
 from keras_vit.layers.encoder import NORM_EPSILON, TransformerBlock
 
@@ -47,6 +48,10 @@ class AxialHalfBlock(TransformerBlock):
         self.axis = axis
         self.patch_size = patch_size
 
+    @classmethod
+    def arguments(cls) -> tuple[str, ...]:
+        return tuple(name for name in super().arguments() if name not in _NOT_AXIAL)
+
     def call(self, tokens: Tensor, training: bool | None = None, cut_map: Tensor = None) -> Tensor:
         height, width = (side // self.patch_size for side in ops.shape(cut_map)[1:3])
         compute = functools.partial(self._compute_grid, height=height, width=width)
@@ -66,10 +71,6 @@ class AxialHalfBlock(TransformerBlock):
 
     def _along(self, lines, training):
         return self.attention(lines, norm=self.norm_1, training=training)
-
-    def get_config(self) -> Arguments:
-        config = {**super().get_config(), "axis": self.axis, "patch_size": self.patch_size}
-        return {name: value for name, value in config.items() if name not in _NOT_AXIAL}
 
 
 _NOT_AXIAL = ("num_output_tokens", "relative_patches", "num_prefix_tokens")
@@ -110,6 +111,8 @@ class AxialBlock(CompositeLayer):
     """
 
     num_output_tokens = None  # it computes them all
+    asks: tuple[str, ...] = ("cut_map",)
+    tells: tuple[str, ...] = ()
 
     def __init__(
         self,
@@ -126,26 +129,22 @@ class AxialBlock(CompositeLayer):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self._arguments: Arguments = {
-            "hidden_size": hidden_size,
-            "num_heads": num_heads,
-            "mlp_dim": mlp_dim,
-            "patch_size": patch_size,
-            "dropout_rate": dropout_rate,
-            "attention_dropout_rate": attention_dropout_rate,
-            "stochastic_depth_rate": stochastic_depth_rate,
-            "activation": activation,
-            "layer_norm_epsilon": layer_norm_epsilon,
-            "rematerialize": rematerialize,
-        }
-        self.row, self.column = (
-            AxialHalfBlock(axis, dtype=self.dtype_policy, name=axis, **self._arguments) for axis in AXES
-        )
-        self.hidden_size, self.num_heads = self.row.hidden_size, self.row.num_heads
-        self.activation, self.layer_norm_epsilon = activation, layer_norm_epsilon
+        self.hidden_size = hidden_size
+        self.num_heads = num_heads
+        self.mlp_dim = mlp_dim
+        self.patch_size = patch_size
+        self.dropout_rate = dropout_rate
+        self.attention_dropout_rate = attention_dropout_rate
+        self.stochastic_depth_rate = stochastic_depth_rate
+        self.activation = activation
+        self.layer_norm_epsilon = layer_norm_epsilon
+        self.rematerialize = rematerialize
+        arguments = {name: getattr(self, name) for name in self.arguments()}
+        self.row, self.column = (AxialHalfBlock(axis, dtype=self.dtype_policy, name=axis, **arguments) for axis in AXES)
+        self.parts = tuple(part for half in (self.row, self.column) for part in inside(half.name, half.parts))
 
     def build(self, tokens_shape: Shape, cut_map_shape: Shape | None = None) -> None:
-        self.build_parts((self.row, tokens_shape), (self.column, tokens_shape))
+        self.build_inside((self.row, tokens_shape), (self.column, tokens_shape))
 
     def call(self, tokens: Tensor, cut_map: Tensor, training: bool | None = None) -> Tensor:
         tokens = self.row(tokens, cut_map=cut_map, training=training)
@@ -153,6 +152,3 @@ class AxialBlock(CompositeLayer):
 
     def compute_output_shape(self, tokens_shape: Shape, cut_map_shape: Shape | None = None) -> Shape:
         return tuple(tokens_shape)
-
-    def get_config(self) -> Arguments:
-        return {**super().get_config(), **self._arguments}

@@ -9,8 +9,9 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_vit.annotations import Arguments, Shape, Tensor
+from keras_vit.annotations import Shape, Tensor
 from keras_vit.checks import check_positive_int
+from keras_vit.layers.composite import ConfiguredLayer
 from keras_vit.layers.resnet import group_norm, halved, std_conv
 
 NORM_EPSILON = 1e-5  # of every GroupNorm: BiT's code
@@ -26,7 +27,7 @@ def _surrounded(x, by):
 
 
 @keras.saving.register_keras_serializable("keras_vit")
-class BiTRoot(keras.layers.Layer):
+class BiTRoot(ConfiguredLayer):
     """A 7x7 convolution and a 3x3 max-pooling, each with stride 2; norm and activation are the next unit's.
 
     The pooling sees the zeros around its input, so that none of its outputs at the border is negative.
@@ -59,12 +60,9 @@ class BiTRoot(keras.layers.Layer):
         batch, height, width, _ = input_shape
         return (batch, halved(height, 2), halved(width, 2), self.width)
 
-    def get_config(self) -> Arguments:
-        return {**super().get_config(), "width": self.width}
-
 
 @keras.saving.register_keras_serializable("keras_vit")
-class BiTUnit(keras.layers.Layer):
+class BiTUnit(ConfiguredLayer):
     """One pre-activation bottleneck: convolutions 1x1, 3x3, 1x1, each behind norm and ReLU, and a skip connection.
 
     Args:
@@ -116,11 +114,3 @@ class BiTUnit(keras.layers.Layer):
         batch, height, width, _ = input_shape
         times = self.strides - 1
         return (batch, halved(height, times), halved(width, times), 4 * self.filters)
-
-    def get_config(self) -> Arguments:
-        return {
-            **super().get_config(),
-            "filters": self.filters,
-            "strides": self.strides,
-            "projection": self.projection,
-        }

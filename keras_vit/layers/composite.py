@@ -1,22 +1,43 @@
 """A layer made of other layers: how it is saved with the precision of each, and computed twice."""
 
+import inspect
 from typing import Any
 
 import keras
 from keras import ops
 
 from keras_vit.annotations import Arguments, Shape, Tensor
+from keras_vit.config.parts import Part
 from keras_vit.keras_private import flatten_layers, settle_policy
 from keras_vit.layers.dropout import next_seed
 
 
-class CompositeLayer(keras.layers.Layer):
+class ConfiguredLayer(keras.layers.Layer):
+    """Base of layers that keep every argument under its own name, from where `get_config` takes it."""
+
+    @classmethod
+    def arguments(cls) -> tuple[str, ...]:
+        """Names of what the layer takes beside Keras' own arguments."""
+        ours = [base for base in cls.__mro__ if issubclass(base, ConfiguredLayer) and "__init__" in vars(base)]
+        names = (name for base in ours for name in inspect.signature(vars(base)["__init__"]).parameters)
+        return tuple(dict.fromkeys(name for name in names if name not in ("self", "kwargs")))
+
+    def get_config(self) -> Arguments:
+        return {**super().get_config(), **{name: getattr(self, name) for name in self.arguments()}}
+
+
+class CompositeLayer(ConfiguredLayer):
     """Base of layers with dense layers inside.
 
     `model.quantize("int8")` changes the dtype policy of the dense layers inside a block, which the block's
     own arguments do not tell. Saved with a map of them, a quantised model can be reloaded. Then every part shares the
     map until it is built, and takes its own policy out of it.
+
+    Attributes:
+        parts: what the layer declares of its dense kernels, a tuple of `Part`.
     """
+
+    parts: tuple[Part, ...] = ()
 
     def get_config(self) -> Arguments:
         config = super().get_config()
@@ -28,9 +49,9 @@ class CompositeLayer(keras.layers.Layer):
             config["dtype"] = keras.dtype_policies.serialize(policies)
         return config
 
-    def build_parts(self, *parts: tuple[keras.layers.Layer, Shape]) -> None:
+    def build_inside(self, *layers: tuple[keras.layers.Layer, Shape]) -> None:
         """Builds layers inside, each for its shape, and gives every layer of a map of policies its own."""
-        for layer, shape in parts:
+        for layer, shape in layers:
             layer.build(shape)
         for layer in flatten_layers(self):
             settle_policy(layer)
@@ -49,6 +70,13 @@ class CastingLayer(CompositeLayer):
     def in_our_dtype(self, tensor: Tensor) -> Tensor:
         """A tensor in the precision of this layer; `None` stays `None`."""
         return None if tensor is None else ops.cast(tensor, self.compute_dtype)
+
+
+def dense_of(part: Part, dtype: Any, **arguments: Any) -> keras.layers.Dense:
+    """The dense layer that a `Part` declares."""
+    return keras.layers.Dense(
+        part.outputs, use_bias=part.bias, kernel_initializer="glorot_uniform", dtype=dtype, name=part.path, **arguments
+    )
 
 
 def rematerialized(layer, compute):

@@ -6,8 +6,9 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_vit.annotations import Arguments, Shape, Tensor
+from keras_vit.annotations import Shape, Tensor
 from keras_vit.checks import check_number, check_seed
+from keras_vit.layers.composite import ConfiguredLayer
 from keras_vit.layers.dropout import uniform
 
 _PROPORTIONS = ("rate", "mask_share", "random_share")
@@ -15,7 +16,7 @@ _EVALUATION_SEED = 0  # of the one draw that every image has outside of training
 
 
 @keras.saving.register_keras_serializable("keras_vit")
-class PatchCorruption(keras.layers.Layer):
+class PatchCorruption(ConfiguredLayer):
     """Hides a share of the patch tokens, so that they are to be told from the others.
 
     Of the hidden tokens most become one learned token, some become another patch's token of the same image, drawn
@@ -115,12 +116,3 @@ class PatchCorruption(keras.layers.Layer):
     def compute_output_spec(self, tokens: Tensor, training: bool | None = None) -> tuple[Tensor, Tensor]:
         hidden = keras.KerasTensor(tokens.shape[:2], "bool")
         return keras.KerasTensor(tokens.shape, self.compute_dtype), hidden
-
-    def get_config(self) -> Arguments:
-        return {
-            **super().get_config(),
-            "rate": self.rate,
-            "mask_share": self.mask_share,
-            "random_share": self.random_share,
-            "seed": self.seed,
-        }

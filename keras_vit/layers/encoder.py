@@ -4,18 +4,20 @@ Dropout stands where appendix B.1 has it: after the attention's output, after th
 and after its second layer. LayerNorm's epsilon is 1e-6, the official code's, not Keras' 1e-3.
 """
 
+import functools
 from typing import Any
 
 import keras
 from keras import ops
 
-from keras_vit.annotations import Arguments, Shape, Tensor
+from keras_vit.annotations import Shape, Tensor
 from keras_vit.checks import check_choice, check_positive_int
-from keras_vit.config.variants import ACTIVATIONS
+from keras_vit.config.parts import block_parts, mlp_parts
+from keras_vit.config.vit import ACTIVATIONS
 from keras_vit.layers import fused, gradients
 from keras_vit.layers.attention import MultiHeadAttention
 from keras_vit.layers.attention_hooks import watcher
-from keras_vit.layers.composite import CastingLayer, CompositeLayer, rematerialized
+from keras_vit.layers.composite import CastingLayer, CompositeLayer, dense_of, rematerialized
 from keras_vit.layers.dropout import Dropout
 
 NORM_EPSILON = 1e-6
@@ -76,21 +78,16 @@ class MlpBlock(CastingLayer):
         self.mlp_dim = mlp_dim
         self.dropout_rate = dropout_rate
         self.activation = activation
+        self.parts = mlp_parts(hidden_size, mlp_dim)
+        small = keras.initializers.RandomNormal(stddev=1e-6)  # official code
         self.dense_1, self.dense_2 = (
-            keras.layers.Dense(
-                size,
-                kernel_initializer="glorot_uniform",
-                bias_initializer=keras.initializers.RandomNormal(stddev=1e-6),  # official code
-                dtype=self.dtype_policy,
-                name=name,
-            )
-            for name, size in (("dense_1", mlp_dim), ("dense_2", hidden_size))
+            dense_of(part, self.dtype_policy, bias_initializer=small.clone()) for part in self.parts
         )
         self.dropout_1 = Dropout(dropout_rate, dtype=self.dtype_policy, name="dropout_1")
         self.dropout_2 = Dropout(dropout_rate, dtype=self.dtype_policy, name="dropout_2")
 
     def build(self, input_shape: Shape) -> None:
-        self.build_parts((self.dense_1, (None, input_shape[-1])), (self.dense_2, (None, self.mlp_dim)))
+        self.build_inside((self.dense_1, (None, input_shape[-1])), (self.dense_2, (None, self.mlp_dim)))
 
     def call(self, tokens: Tensor, norm: keras.Layer | None = None, training: bool | None = None) -> Tensor:
         tokens = self.in_our_dtype(tokens)
@@ -113,15 +110,6 @@ class MlpBlock(CastingLayer):
 
     def compute_output_shape(self, input_shape: Shape) -> Shape:
         return (*input_shape[:-1], self.hidden_size)
-
-    def get_config(self) -> Arguments:
-        return {
-            **super().get_config(),
-            "hidden_size": self.hidden_size,
-            "mlp_dim": self.mlp_dim,
-            "dropout_rate": self.dropout_rate,
-            "activation": self.activation,
-        }
 
 
 @keras.saving.register_keras_serializable("keras_vit")
@@ -148,12 +136,21 @@ class TransformerBlock(CompositeLayer):
 
     Call arguments:
         tokens: `(B, T, D)`.
+        places: `(B, n)`, of the patches among the tokens, for relative positions where some patches are left out.
 
     Returns:
         `(B, T, D)`, or `(B, k, D)`.
 
+    Attributes:
+        asks: what a call takes beside the tokens, of `"cut_map"` (what the patches were cut from, for their grid),
+            `"places"` (of the patches behind patch dropout) and what earlier blocks tell.
+        tells: what a call gives behind the tokens, for the blocks that follow.
+
     Source: arXiv:2010.11929, eq. 2 and 3; stochastic depth: arXiv:1603.09382, as arXiv:2106.10270 uses it.
     """
+
+    asks: tuple[str, ...] = ()
+    tells: tuple[str, ...] = ()
 
     def __init__(
         self,
@@ -185,6 +182,9 @@ class TransformerBlock(CompositeLayer):
         self.rematerialize = rematerialize
         self.relative_patches = relative_patches
         self.num_prefix_tokens = num_prefix_tokens
+        self.parts = block_parts(self.hidden_size, self.mlp_dim)
+        if relative_patches is not None:
+            self.asks = ("places",)
         dtype = self.dtype_policy
         self.norm_1 = layer_norm(dtype, "norm_1", layer_norm_epsilon)
         places = (relative_patches, num_prefix_tokens)
@@ -200,24 +200,24 @@ class TransformerBlock(CompositeLayer):
             for name in ("stochastic_depth_1", "stochastic_depth_2")
         )
 
-    def build(self, tokens_shape: Shape) -> None:
-        self.build_parts(*((layer, tokens_shape) for layer in (self.norm_1, self.attention, self.norm_2, self.mlp)))
+    def build(self, tokens_shape: Shape, places_shape: Shape | None = None) -> None:
+        self.build_inside(*((layer, tokens_shape) for layer in (self.norm_1, self.attention, self.norm_2, self.mlp)))
 
-    def call(self, tokens: Tensor, training: bool | None = None) -> Tensor:
-        if training and self.rematerialize:
-            return rematerialized(self, self._compute)(tokens)
-        return self._compute(tokens, training)
+    def call(self, tokens: Tensor, training: bool | None = None, places: Tensor = None) -> Tensor:
+        compute = functools.partial(self._compute, places=places if training else None)  # else every patch is there
+        return rematerialized(self, compute)(tokens) if training and self.rematerialize else compute(tokens, training)
 
-    def _compute(self, tokens, training=True):
+    def _compute(self, tokens: Tensor, training: bool | None = True, places: Tensor = None) -> Tensor:
         if self.num_output_tokens is None or watcher() is not None:
-            return self.every_token(tokens, training)
+            return self.every_token(tokens, training, places)
         x = self.norm_1(tokens, training=training)
         queries, tokens = x[:, : self.num_output_tokens], tokens[:, : self.num_output_tokens]  # (B, k, D)
         return self.add_branches(tokens, self.attention(x, queries, training=training), training)
 
-    def every_token(self, tokens: Tensor, training: bool | None = None) -> Tensor:
+    def every_token(self, tokens: Tensor, training: bool | None = None, places: Tensor = None) -> Tensor:
         """What a call gives for all tokens, `(B, T, D)`, whatever `num_output_tokens` says."""
-        return self.add_branches(tokens, self.attention(tokens, norm=self.norm_1, training=training), training)
+        x = self.attention(tokens, norm=self.norm_1, training=training, places=places)
+        return self.add_branches(tokens, x, training)
 
     def add_branches(self, tokens: Tensor, x: Tensor, training: bool | None) -> Tensor:
         """The two skip connections, from the attention's input `(B, T, D)` and its output `x`."""
@@ -232,26 +232,9 @@ class TransformerBlock(CompositeLayer):
         x = self.mlp(tokens, norm=self.norm_2, training=training)
         return tokens + self.stochastic_depth_2(x, training=training)
 
-    def compute_output_shape(self, tokens_shape: Shape) -> Shape:
+    def compute_output_shape(self, tokens_shape: Shape, places_shape: Shape | None = None) -> Any:
         batch, num_tokens, _ = tokens_shape
         return (batch, self.num_output_tokens or num_tokens, self.hidden_size)
-
-    def get_config(self) -> Arguments:
-        return {
-            **super().get_config(),
-            "hidden_size": self.hidden_size,
-            "num_heads": self.num_heads,
-            "mlp_dim": self.mlp_dim,
-            "dropout_rate": self.dropout_rate,
-            "attention_dropout_rate": self.attention_dropout_rate,
-            "stochastic_depth_rate": self.stochastic_depth_rate,
-            "activation": self.activation,
-            "num_output_tokens": self.num_output_tokens,
-            "layer_norm_epsilon": self.layer_norm_epsilon,
-            "rematerialize": self.rematerialize,
-            "relative_patches": self.relative_patches,
-            "num_prefix_tokens": self.num_prefix_tokens,
-        }
 
 
 def _checked_tokens(num_output_tokens, relative_patches):

@@ -5,15 +5,16 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_vit.annotations import Arguments, Shape, Tensor
+from keras_vit.annotations import Shape, Tensor
 from keras_vit.checks import check_choice, check_positive_int
+from keras_vit.config.parts import pooling_parts
 from keras_vit.layers.attention import MultiHeadAttention
-from keras_vit.layers.composite import CompositeLayer
+from keras_vit.layers.composite import CompositeLayer, ConfiguredLayer
 from keras_vit.layers.encoder import NORM_EPSILON, MlpBlock, layer_norm
 
 
 @keras.saving.register_keras_serializable("keras_vit")
-class TokenPooling(keras.layers.Layer):
+class TokenPooling(ConfiguredLayer):
     """Reads the representation off the encoded tokens.
 
     Args:
@@ -48,9 +49,6 @@ class TokenPooling(keras.layers.Layer):
 
     def compute_output_shape(self, tokens_shape: Shape, sizes_shape: Shape | None = None) -> Shape:
         return (tokens_shape[0], tokens_shape[-1])
-
-    def get_config(self) -> Arguments:
-        return {**super().get_config(), "kind": self.kind, "num_prefix_tokens": self.num_prefix_tokens}
 
 
 @keras.saving.register_keras_serializable("keras_vit")
@@ -92,6 +90,7 @@ class AttentionPooling(CompositeLayer):
         self.activation = activation
         self.layer_norm_epsilon = layer_norm_epsilon
         self.num_prefix_tokens = num_prefix_tokens
+        self.parts = pooling_parts(self.hidden_size, self.mlp_dim)
         self.attention = MultiHeadAttention(hidden_size, num_heads, dtype=self.dtype_policy, name="attention")
         self.norm = layer_norm(self.dtype_policy, "norm", layer_norm_epsilon)
         self.mlp = MlpBlock(hidden_size, mlp_dim, activation=activation, dtype=self.dtype_policy, name="mlp")
@@ -101,7 +100,7 @@ class AttentionPooling(CompositeLayer):
             name="probe", shape=(1, 1, input_shape[-1]), initializer=self._probe_initializer(input_shape[-1])
         )
         one_token = (input_shape[0], 1, input_shape[-1])
-        self.build_parts(*((layer, one_token) for layer in (self.attention, self.norm, self.mlp)))
+        self.build_inside(*((layer, one_token) for layer in (self.attention, self.norm, self.mlp)))
 
     @staticmethod
     def _probe_initializer(size):
@@ -117,14 +116,3 @@ class AttentionPooling(CompositeLayer):
 
     def compute_output_shape(self, input_shape: Shape) -> Shape:
         return (input_shape[0], self.hidden_size)
-
-    def get_config(self) -> Arguments:
-        return {
-            **super().get_config(),
-            "hidden_size": self.hidden_size,
-            "num_heads": self.num_heads,
-            "mlp_dim": self.mlp_dim,
-            "activation": self.activation,
-            "layer_norm_epsilon": self.layer_norm_epsilon,
-            "num_prefix_tokens": self.num_prefix_tokens,
-        }

@@ -8,9 +8,9 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_vit.annotations import Arguments, Shape, Tensor
+from keras_vit.annotations import Shape, Tensor
 from keras_vit.checks import check_int
-from keras_vit.layers.encoder import NORM_EPSILON, TransformerBlock
+from keras_vit.layers.encoder import TransformerBlock
 
 
 @keras.saving.register_keras_serializable("keras_vit")
@@ -25,13 +25,7 @@ class MergingBlock(TransformerBlock):
         num_heads: A; must divide `hidden_size`.
         mlp_dim: M, size inside the MLP.
         merged_tokens: r, how many fewer tokens come out, at most half of the patches; 0 for as many.
-        dropout_rate: this and the others as of `TransformerBlock`.
-        attention_dropout_rate: in [0, 1).
-        stochastic_depth_rate: in [0, 1).
-        activation: `"gelu_tanh"` or `"gelu"`.
-        num_output_tokens: k, to compute the first k tokens only, or `None` for all.
-        layer_norm_epsilon: added to the variance in both LayerNorms.
-        num_prefix_tokens: tokens before the patches, which are not merged.
+        **kwargs: as `TransformerBlock`. Prefix tokens are not merged.
 
     Call arguments:
         tokens: `(B, T, D)` with a known T.
@@ -41,40 +35,17 @@ class MergingBlock(TransformerBlock):
         Tokens `(B, T - r, D)`, or `(B, k, D)` with `num_output_tokens`, and their sizes.
 
     Raises:
-        ValueError: for `rematerialize` or `relative_patches`; and when it is built, if T is unknown.
+        ValueError: for `rematerialize` or `relative_patches`, and when it is built, if T is unknown.
 
     Source: arXiv:2210.09461, section 3. As there, patches are parted alternately, compared by the mean of their keys
     over the heads, and each of one part may join its nearest of the other.
     """
 
-    def __init__(
-        self,
-        hidden_size: int,
-        num_heads: int,
-        mlp_dim: int,
-        merged_tokens: int = 0,
-        dropout_rate: float = 0.0,
-        attention_dropout_rate: float = 0.0,
-        stochastic_depth_rate: float = 0.0,
-        activation: str = "gelu_tanh",
-        num_output_tokens: int | None = None,
-        layer_norm_epsilon: float = NORM_EPSILON,
-        num_prefix_tokens: int = 0,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(
-            hidden_size,
-            num_heads,
-            mlp_dim,
-            dropout_rate,
-            attention_dropout_rate,
-            stochastic_depth_rate,
-            activation,
-            num_output_tokens,
-            layer_norm_epsilon,
-            num_prefix_tokens=num_prefix_tokens,
-            **kwargs,
-        )
+    asks: tuple[str, ...] = ("sizes",)
+    tells: tuple[str, ...] = ("sizes",)
+
+    def __init__(self, hidden_size: int, num_heads: int, mlp_dim: int, merged_tokens: int = 0, **kwargs: Any) -> None:
+        super().__init__(hidden_size, num_heads, mlp_dim, **kwargs)
         self.merged_tokens = check_int("merged_tokens", merged_tokens, 0)
         if self.rematerialize or self.relative_patches is not None:
             raise ValueError(
@@ -108,10 +79,6 @@ class MergingBlock(TransformerBlock):
         batch, num_tokens, _ = tokens_shape
         left = self.num_output_tokens or num_tokens - self._count(num_tokens)
         return (batch, left, self.hidden_size), (batch, left, 1)
-
-    def get_config(self) -> Arguments:
-        config = {**super().get_config(), "merged_tokens": self.merged_tokens}
-        return {name: value for name, value in config.items() if name not in ("rematerialize", "relative_patches")}
 
 
 def merged(tokens: Tensor, sizes: Tensor, keys: Tensor, count: int, num_prefix_tokens: int) -> tuple[Tensor, Tensor]:

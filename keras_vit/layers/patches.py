@@ -5,12 +5,13 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_vit.annotations import Arguments, Shape, Tensor
+from keras_vit.annotations import Shape, Tensor
 from keras_vit.checks import check_positive_int
+from keras_vit.layers.composite import ConfiguredLayer
 
 
 @keras.saving.register_keras_serializable("keras_vit")
-class PatchEmbedding(keras.layers.Layer):
+class PatchEmbedding(ConfiguredLayer):
     """Cuts an image into square patches and maps each patch to one token.
 
     A convolution with kernel and stride P: the same numbers as unfolding the image
@@ -84,6 +85,3 @@ class PatchEmbedding(keras.layers.Layer):
         if height is None or width is None:
             return (batch, None, self.hidden_size)
         return (batch, (height // self.patch_size) * (width // self.patch_size), self.hidden_size)
-
-    def get_config(self) -> Arguments:
-        return {**super().get_config(), "hidden_size": self.hidden_size, "patch_size": self.patch_size}

@@ -1,4 +1,4 @@
-"""How a model knows where its patches are: tables added to tokens (E_pos in equation 1), and relative positions.
+"""How a model knows where its patches are: tables that are added to tokens (E_pos in equation 1).
 
 In the official code the class token is prepended first and has a row of the position table of its own. The other
 kinds are those of appendix D.4, which leaves the class token open: here it has a vector of its own where there is a
@@ -11,15 +11,16 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_vit.annotations import Arguments, Pair, Shape, Tensor
-from keras_vit.checks import check_choice, check_positive_int
+from keras_vit.annotations import Pair, Shape, Tensor
+from keras_vit.checks import check_choice
 from keras_vit.config.posembed import RESIZE_METHODS, resize_matrix, resize_pos_embed, sincos2d
+from keras_vit.layers.composite import ConfiguredLayer
 
 KINDS = ("learned", "learned2d", "sincos2d")
 
 
 @keras.saving.register_keras_serializable("keras_vit")
-class AddPositionEmbs(keras.layers.Layer):
+class AddPositionEmbs(ConfiguredLayer):
     """Adds a position table to the tokens, resized inside the graph if another grid arrives.
 
     Args:
@@ -101,14 +102,14 @@ class AddPositionEmbs(keras.layers.Layer):
         if self.kind == "learned2d":
             parts = (ops.cast(part, "float32") for part in (self.rows, self.columns))
             rows, columns = (
-                part if known and n == old else ops.matmul(_resize_matrix(n, old, self.resize_method), part)
+                part if known and n == old else ops.matmul(axis_matrix(n, old, self.resize_method), part)
                 for part, n, old in zip(parts, grid, self.grid, strict=True)
             )
             prefix = None if self.prefix is None else ops.cast(self.prefix, "float32")
             return _joined(prefix, rows, columns, ops)
         table = ops.cast(self.table, "float32")
         prefix, patches = table[:, : self.num_prefix_tokens], table[:, self.num_prefix_tokens :]
-        rows, columns = (_resize_matrix(n, old, self.resize_method) for n, old in zip(grid, self.grid, strict=True))
+        rows, columns = (axis_matrix(n, old, self.resize_method) for n, old in zip(grid, self.grid, strict=True))
         patches = ops.reshape(patches, (*self.grid, size))  # (h, w, D)
         patches = ops.einsum("ih,hwd->iwd", rows, patches)
         patches = ops.einsum("jw,iwd->ijd", columns, patches)
@@ -138,91 +139,6 @@ class AddPositionEmbs(keras.layers.Layer):
     def compute_output_shape(self, tokens_shape: Shape, cut_map_shape: Shape | None = None) -> Shape:
         return tuple(tokens_shape)
 
-    def get_config(self) -> Arguments:
-        return {
-            **super().get_config(),
-            "grid": self.grid,
-            "patch_size": self.patch_size,
-            "num_prefix_tokens": self.num_prefix_tokens,
-            "kind": self.kind,
-            "resize_method": self.resize_method,
-        }
-
-
-@keras.saving.register_keras_serializable("keras_vit")
-class RelativePositions(keras.layers.Layer):
-    """What attention adds to its logits for how far a key is from the query, in patches of the reading order.
-
-    The query is multiplied by a learned vector for each distance, as if it were one more key. Prefix tokens are at no
-    distance: their rows and columns are 0. For another number of patches the vectors are interpolated linearly.
-
-    Args:
-        hidden_size: D, size of a token.
-        num_heads: A; must divide `hidden_size`.
-        num_patches: N, for which there are 2N - 1 distances.
-        num_prefix_tokens: tokens before the patches.
-
-    Call arguments:
-        query: `(B, A, T, D/A)`, scaled as for the keys.
-
-    Returns:
-        `(B, A, T, T)`, to be added before the softmax.
-
-    Source: arXiv:2010.11929, section D.4: one-dimensional relative attention; its offsets are p_q - p_k, ours
-    p_k - p_q.
-    """
-
-    def __init__(
-        self, hidden_size: int, num_heads: int, num_patches: int, num_prefix_tokens: int = 0, **kwargs: Any
-    ) -> None:
-        super().__init__(**kwargs)
-        self.hidden_size = hidden_size
-        self.num_heads = num_heads
-        self.num_patches = check_positive_int("num_patches", num_patches)
-        self.num_prefix_tokens = num_prefix_tokens
-
-    def build(self, query_shape: Shape) -> None:
-        normal = keras.initializers.RandomNormal(stddev=0.02)  # as the position table
-        shape = (2 * self.num_patches - 1, self.hidden_size)  # row N - 1 + d is for a key d patches behind the query
-        self.table = self.add_weight(name="table", shape=shape, initializer=normal)
-
-    def call(self, query: Tensor) -> Tensor:
-        prefix, heads = self.num_prefix_tokens, self.num_heads
-        count = ops.shape(query)[2] - prefix  # N
-        vectors = ops.cast(self._table_for(count), query.dtype)
-        vectors = ops.transpose(ops.reshape(vectors, (-1, heads, self.hidden_size // heads)), (1, 2, 0))
-        logits = ops.matmul(query[:, :, prefix:], vectors)  # (B, A, N, 2N - 1)
-        # One more column, and one row less in the flat array: then each row stands one further right than the last.
-        logits = ops.pad(logits, ((0, 0), (0, 0), (0, 0), (0, 1)))  # (B, A, N, 2N)
-        logits = ops.reshape(logits, (-1, heads, 2 * count * count))[:, :, : (2 * count - 1) * count]
-        logits = ops.reshape(logits, (-1, heads, count, 2 * count - 1))[..., count - 1 :]  # (B, A, N, N)
-        return ops.pad(logits, ((0, 0), (0, 0), (prefix, 0), (prefix, 0)))  # (B, A, T, T)
-
-    def _table_for(self, count):
-        if isinstance(count, int) and count == self.num_patches:
-            return self.table
-        matrix = _resize_matrix(2 * count - 1, 2 * self.num_patches - 1, "align_corners")
-        return ops.matmul(matrix, ops.cast(self.table, "float32"))
-
-    def weights_at(self, num_patches: int) -> dict[str, np.ndarray]:
-        """The values of the weights by name, resized for so many patches."""
-        table = ops.convert_to_numpy(self.table)
-        if num_patches == self.num_patches:
-            return {"table": table}
-        return {"table": resized_axis(table, 2 * num_patches - 1, len(table), "align_corners")}
-
-    def compute_output_shape(self, query_shape: Shape) -> Shape:
-        return (*query_shape[:3], query_shape[2])
-
-    def get_config(self) -> Arguments:
-        return {
-            **super().get_config(),
-            "hidden_size": self.hidden_size,
-            "num_heads": self.num_heads,
-            "num_patches": self.num_patches,
-            "num_prefix_tokens": self.num_prefix_tokens,
-        }
-
 
 def resized_axis(values, new, old, method) -> np.ndarray:
     """Vectors `(..., old, D)` interpolated to `(..., new, D)`; as they are where the numbers are equal."""
@@ -232,7 +148,7 @@ def resized_axis(values, new, old, method) -> np.ndarray:
     return (matrix @ values.astype("float64")).astype(values.dtype)
 
 
-def _resize_matrix(new, old, method):
+def axis_matrix(new, old, method):
     """`(new, old)` in float32, of an int or of a scalar tensor."""
     indices, length = ops.cast(ops.arange(new), "float32"), ops.cast(new, "float32")
     return ops.cast(resize_matrix(indices, length, old, method, ops), "float32")

@@ -11,6 +11,7 @@ from keras import ops
 
 from keras_vit.annotations import Arguments, Shape, Tensor
 from keras_vit.checks import check_choice, check_positive_int
+from keras_vit.layers.composite import ConfiguredLayer
 
 EPSILONS_IN = ("deviation", "variance")
 
@@ -75,7 +76,7 @@ def halved(side: int | None, times: int = 1) -> int | None:
 
 
 @keras.saving.register_keras_serializable("keras_vit")
-class ResNetRoot(keras.layers.Layer):
+class ResNetRoot(ConfiguredLayer):
     """A 7x7 convolution and a 3x3 max-pooling, each with stride 2.
 
     Args:
@@ -109,12 +110,9 @@ class ResNetRoot(keras.layers.Layer):
         batch, height, width, _ = input_shape
         return (batch, halved(height, 2), halved(width, 2), self.width)
 
-    def get_config(self) -> Arguments:
-        return {**super().get_config(), "width": self.width}
-
 
 @keras.saving.register_keras_serializable("keras_vit")
-class ResNetUnit(keras.layers.Layer):
+class ResNetUnit(ConfiguredLayer):
     """One bottleneck: convolutions 1x1, 3x3, 1x1, and a skip connection.
 
     Args:
@@ -170,11 +168,3 @@ class ResNetUnit(keras.layers.Layer):
         batch, height, width, _ = input_shape
         times = self.strides - 1
         return (batch, halved(height, times), halved(width, times), 4 * self.filters)
-
-    def get_config(self) -> Arguments:
-        return {
-            **super().get_config(),
-            "filters": self.filters,
-            "strides": self.strides,
-            "projection": self.projection,
-        }

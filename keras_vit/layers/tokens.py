@@ -5,13 +5,14 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_vit.annotations import Arguments, Shape, Tensor
+from keras_vit.annotations import Shape, Tensor
 from keras_vit.checks import check_number, check_rate
+from keras_vit.layers.composite import ConfiguredLayer
 from keras_vit.layers.dropout import uniform
 
 
 @keras.saving.register_keras_serializable("keras_vit")
-class ClassToken(keras.layers.Layer):
+class ClassToken(ConfiguredLayer):
     """Prepends one learned token to the patch tokens.
 
     Args:
@@ -45,47 +46,67 @@ class ClassToken(keras.layers.Layer):
         batch, num_tokens, size = input_shape
         return (batch, None if num_tokens is None else num_tokens + 1, size)
 
-    def get_config(self) -> Arguments:
-        return {**super().get_config(), "stddev": self.stddev}
-
 
 @keras.saving.register_keras_serializable("keras_vit")
-class PatchDropout(keras.layers.Layer):
+class PatchDropout(ConfiguredLayer):
     """While training, leaves patch tokens out; which, is drawn for every example by itself.
 
-    The tokens must know their positions already. What is kept of N patch tokens is `max(1, floor(N * (1 - rate)))`
-    of them, unscaled, in no order. Otherwise the layer is the identity.
+    What is kept of N patch tokens is `max(1, floor(N * (1 - rate)))` of them, unscaled, in no order. Otherwise the
+    layer is the identity. Positions are added before, or blocks are told the places of the patches that stay.
 
     Args:
         rate: share that is left out, in [0, 1).
         num_prefix_tokens: tokens before the patches, which always stay.
+        seed: of the draws; by default another one each time.
+        tells_places: whether the places of the patches that stay are a second output.
 
     Call arguments:
         tokens: `(B, num_prefix_tokens + N, D)`.
 
     Returns:
-        `(B, num_prefix_tokens + kept, D)` while training, else the shape of `tokens`.
+        `(B, num_prefix_tokens + kept, D)` while training, else the shape of `tokens`. With `tells_places` also int32
+        `(B, kept)`, the places in reading order, from 0.
+
+    Raises:
+        ValueError: with `tells_places` if N is unknown.
 
     Source: PatchDropout, arXiv:2208.07220, section 3; fast image-language pre-training, arXiv:2212.00794.
     """
 
-    def __init__(self, rate: float, num_prefix_tokens: int = 1, seed: int | None = None, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        rate: float,
+        num_prefix_tokens: int = 1,
+        seed: int | None = None,
+        tells_places: bool = False,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
         check_rate("rate", rate)
         self.rate = rate
         self.num_prefix_tokens = num_prefix_tokens
         self.seed = seed
+        self.tells_places = tells_places
         self.seed_generator = keras.random.SeedGenerator(seed)
 
-    def call(self, tokens: Tensor, training: bool | None = None) -> Tensor:
+    def build(self, tokens_shape: Shape) -> None:
+        if self.tells_places and tokens_shape[1] is None:
+            raise ValueError(
+                "blocks with relative positions behind `patch_dropout_rate` must know how many patches there are.\n"
+                f"Received: tokens of shape {tokens_shape}. Pass `input_shape` with H and W."
+            )
+
+    def call(self, tokens: Tensor, training: bool | None = None) -> Any:
         if not training or self.rate == 0:
-            return tokens
+            count = ops.shape(tokens)[1] - self.num_prefix_tokens
+            return (tokens, _everywhere(tokens, count)) if self.tells_places else tokens
         prefix, patches = tokens[:, : self.num_prefix_tokens], tokens[:, self.num_prefix_tokens :]
         # Numbers drawn for every patch: the first ones in their order are a set drawn without putting back.
         noise = uniform(ops.shape(patches)[:2], self.seed_generator)
         kept = ops.argsort(noise, axis=1)[:, : self._count(patches.shape[1], ops.shape(patches)[1])]  # (B, kept)
         patches = ops.take_along_axis(patches, ops.expand_dims(kept, -1), axis=1)  # (B, kept, D)
-        return ops.concatenate([prefix, patches], axis=1)
+        tokens = ops.concatenate([prefix, patches], axis=1)
+        return (tokens, ops.cast(kept, "int32")) if self.tells_places else tokens
 
     def _count(self, known, counted):
         """How many patches are kept: an int, as XLA needs it, wherever the graph knows their number."""
@@ -93,17 +114,16 @@ class PatchDropout(keras.layers.Layer):
             return kept_patches(known, self.rate)
         return ops.maximum(1, ops.cast(ops.cast(counted, "float32") * (1 - self.rate) + 1e-3, "int32"))
 
-    def compute_output_shape(self, input_shape: Shape) -> Shape:
-        batch, num_tokens, size = input_shape
-        return (batch, num_tokens if self.rate == 0 else None, size)
+    def compute_output_spec(self, tokens: Tensor, training: bool | None = None) -> Any:
+        batch, num_tokens, size = tokens.shape
+        shape = (batch, num_tokens if self.rate == 0 else None, size)
+        kept = keras.KerasTensor(shape, self.compute_dtype)
+        return (kept, keras.KerasTensor((batch, None), "int32")) if self.tells_places else kept
 
-    def get_config(self) -> Arguments:
-        return {
-            **super().get_config(),
-            "rate": self.rate,
-            "num_prefix_tokens": self.num_prefix_tokens,
-            "seed": self.seed,
-        }
+
+def _everywhere(tokens: Tensor, count: Any) -> Tensor:
+    """The places `(B, N)` of all `count` patches."""
+    return ops.repeat(ops.arange(count, dtype="int32")[None], ops.shape(tokens)[0], axis=0)
 
 
 def kept_patches(number, rate) -> int:

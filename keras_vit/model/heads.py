@@ -4,15 +4,9 @@ import keras
 import numpy as np
 
 from keras_vit.checks import check_choice
-from keras_vit.model.layer_lookup import layer_named
+from keras_vit.model.layer_lookup import head_layers, layer_named
 
-HEAD_LAYERS = ("head", "head_distillation")
 STARTS = ("new", "reset", "keep")  # what becomes of a head when training begins
-
-
-def head_layers(model) -> list:
-    """The classifiers of a model: one, two of a distilled one, or none."""
-    return [layer for layer in model.layers if layer.name in HEAD_LAYERS]
 
 
 def has_head(model) -> bool:

@@ -17,6 +17,7 @@ from keras_vit.model import batch_padding
 from keras_vit.model.accumulation import check_accumulation
 from keras_vit.model.accumulation import train_step as accumulated_train_step
 from keras_vit.model.input_checks import looked_at, sharing_batches
+from keras_vit.model.layer_lookup import head_layers, mark_depths, stem
 from keras_vit.model.logits_check import LogitsError, check_reads_outputs
 from keras_vit.model.replicated_model import ReplicatedModel
 from keras_vit.model.strategies import check_engine, check_scope, num_replicas, warn_of_foreign_step
@@ -54,8 +55,20 @@ class ImageModel(ReplicatedModel, keras.Model):
         frozen = [layer for layer in self.layers if not layer.trainable]
         for weight in (weight for layer in frozen for weight in layer.weights):
             weight.trainable = False  # a layer reloaded as frozen has not told it its parts
+        mark_depths(self)
         self.accumulation_steps = 1
         self.data_start_step: int | None = None
+
+    @property
+    def image_shape(self) -> tuple:
+        """`(H, W, C)` of the images that the model's first layer gets; H and W may be `None`."""
+        return tuple(stem(self).input.shape[1:])
+
+    @property
+    def classes(self) -> int:
+        """K, 0 without a head."""
+        heads = head_layers(self)
+        return heads[0].units if heads else 0
 
     def compile(self, *args: Any, accumulation_steps: int = 1, **kwargs: Any) -> None:
         """Keras' `compile`, and how many parts a batch is cut into, to be computed one after the other.
@@ -136,7 +149,7 @@ class ImageModel(ReplicatedModel, keras.Model):
     def get_config(self) -> Arguments:
         return {
             **super().get_config(),
-            "config": None if self.config is None else dataclasses.asdict(self.config),
+            "config": None if self.config is None else self.config.as_dict(),
             "preprocessing": None if self.preprocessing is None else dataclasses.asdict(self.preprocessing),
             "weights_report": list(self.weights_report),
         }

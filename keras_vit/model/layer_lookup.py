@@ -3,11 +3,17 @@
 The name of a weight is its Keras path, as `block_00/attention/query/kernel`.
 """
 
+import dataclasses
+import functools
+import re
+
 import keras
 
+from keras_vit.config.parts import INPUT, Part
 from keras_vit.keras_private import flatten_layers
 from keras_vit.layers import AddPositionEmbs, AxialBlock, TransformerBlock
 
+HEADS = ("head", "head_distillation")  # of the class token or all that is pooled, of the distillation token
 _KERAS_LAYERS = (
     "resnet_norm",
     "encoder_norm",
@@ -20,6 +26,122 @@ _KERAS_LAYERS = (
 def layer_named(model, name):
     """The layer of that name, or `None`."""
     return next((layer for layer in model.layers if layer.name == name), None)
+
+
+@dataclasses.dataclass(frozen=True)
+class DensePart:
+    """A dense layer of a model, with what the layer around it declares of it.
+
+    Attributes:
+        part: the declaration.
+        path: of the dense layer in the model, as `"block_00/attention/query"`.
+        dense: the dense layer.
+        norm: the LayerNorm whose output it reads, or `None`.
+    """
+
+    part: Part
+    path: str
+    dense: keras.layers.Dense
+    norm: keras.layers.Layer | None
+
+
+def dense_parts(model) -> list[DensePart]:
+    """The dense layers that blocks and attention pooling declare, in the order of the model."""
+    found = []
+    for layer in model.layers:
+        for part in getattr(layer, "parts", ()):
+            norm = encoder_norm(model) if part.norm == INPUT else part.norm and _inside(layer, part.norm)
+            found.append(DensePart(part, f"{layer.name}/{part.path}", _inside(layer, part.path), norm))
+    return found
+
+
+def norm_readers(model) -> list[tuple[keras.layers.Layer, tuple[keras.layers.Dense, ...]]]:
+    """Each LayerNorm whose readers are dense layers alone, and these."""
+    readers: dict[int, tuple] = {}
+    for found in dense_parts(model):
+        if found.norm is not None:
+            _, denses = readers.get(id(found.norm), (None, ()))
+            readers[id(found.norm)] = (found.norm, (*denses, found.dense))
+    hidden, norm = pre_logits(model), encoder_norm(model)
+    if hidden is not None and pooling(model) is not None and id(norm) not in readers:
+        readers[id(norm)] = (norm, (hidden,))  # a token or a mean between changes nothing
+    return list(readers.values())
+
+
+def _inside(layer, path):
+    """The layer at a path of attributes below another one."""
+    return functools.reduce(getattr, path.split("/"), layer)
+
+
+def patch_embedding(model):
+    """The layer that makes tokens of patches, or `None`."""
+    return layer_named(model, "patch_embedding")
+
+
+def stem(model):
+    """The first layer of ours, which reads the images: a ResNet's root or the patch embedding."""
+    return layer_named(model, "resnet_root") or patch_embedding(model)
+
+
+def resnet_stages(model) -> dict[str, keras.layers.Layer]:
+    """The ResNet's root and the last unit of each of its stages, by name; empty without a ResNet."""
+    found = {}
+    for layer in model.layers:
+        if layer.name == "resnet_root":
+            found["root"] = layer
+        elif match := re.fullmatch(r"resnet_(stage_\d+)_unit_\d+", layer.name):
+            found[match[1]] = layer
+    return found
+
+
+def encoder_norm(model):
+    """The LayerNorm behind the last block, or `None`."""
+    return layer_named(model, "encoder_norm")
+
+
+def pooling(model):
+    """The layer that makes one representation of the tokens, or `None`."""
+    return layer_named(model, "pooling")
+
+
+def pre_logits(model):
+    """The hidden layer before the head, or `None`."""
+    return layer_named(model, "pre_logits")
+
+
+def token_layers(model) -> list[keras.layers.Layer]:
+    """The layers whose output is tokens `(B, T, D)`: from the patch embedding to the LayerNorm behind the blocks."""
+    names = [layer.name for layer in model.layers]
+    return model.layers[names.index(patch_embedding(model).name) : names.index(encoder_norm(model).name) + 1]
+
+
+def float32_layers(model) -> list[str]:
+    """Names of what a file in half precision computes in float32: norms, layers that add positions, and heads."""
+    norms = (keras.layers.LayerNormalization, keras.layers.GroupNormalization)
+    inside = [part for part in flatten_layers(model) if isinstance(part, norms)]
+    return list(dict.fromkeys(layer.name for layer in (*inside, *position_layers(model), *head_layers(model))))
+
+
+def head_layers(model) -> list[keras.layers.Dense]:
+    """The classifiers of a model: one, two of a distilled one, or none."""
+    return [layer for layer in model.layers if layer.name in HEADS]
+
+
+def mark_depths(model) -> None:
+    """Tells every weight how deep its layer lies, as `weight.layer_depth`: `(depth, depth of the head)`.
+
+    0 is all that comes before the first block, i + 1 block i and what is added before it, and L + 1, the depth of
+    the head, all that comes behind the last block. An optimizer sees the weights alone.
+    """
+    blocks, passed = encoder_blocks(model), 0
+    for layer in model.layers if blocks else ():  # Keras lists layers in the order of the graph
+        added = re.fullmatch(r"position_embedding_\d+", layer.name)  # before a block, and of its depth
+        depth = passed + 1 if passed or added else 0
+        if layer in blocks:
+            passed += 1
+            depth = passed
+        for weight in layer.weights:
+            weight.layer_depth = (depth, len(blocks) + 1)
 
 
 def encoder_blocks(model) -> list:

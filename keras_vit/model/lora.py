@@ -9,20 +9,14 @@ import numpy as np
 from keras import ops
 
 from keras_vit.checks import check_choice, check_number, check_positive_int
-from keras_vit.keras_private import flatten_layers
-from keras_vit.layers import MlpBlock, MultiHeadAttention
+from keras_vit.config.parts import GROUPS
 from keras_vit.model.copies import bare_twin
 from keras_vit.model.deferred import deferred_variables, initialise
 from keras_vit.model.freezing import forget_compilation, set_trainable
-from keras_vit.model.heads import head_layers
-from keras_vit.model.layer_lookup import lora_layers
+from keras_vit.model.layer_lookup import dense_parts, head_layers, lora_layers, mark_depths
 from keras_vit.model.vision_transformer import VisionTransformer, check_vision_transformer
 
-_DENSE_LAYERS = {  # target: (class, its dense layers)
-    "attention": (MultiHeadAttention, ("query", "key", "value", "out")),
-    "mlp": (MlpBlock, ("dense_1", "dense_2")),
-}
-TARGETS = tuple(_DENSE_LAYERS)
+TARGETS = GROUPS
 
 
 def add_lora(
@@ -59,6 +53,7 @@ def add_lora(
         set_trainable(head, True)
     for dense in dense_layers:
         dense.enable_lora(rank, lora_alpha=alpha)
+    mark_depths(model)
     forget_compilation(model)
 
 
@@ -114,14 +109,7 @@ def _find_dense_layers(model, targets):
         raise ValueError(f"`targets` must name at least one of {TARGETS}.\nReceived: targets={targets}.")
     for target in targets:
         check_choice("targets", target, TARGETS)
-    wanted = [_DENSE_LAYERS[target] for target in TARGETS if target in targets]
-    return [
-        getattr(layer, name)
-        for layer in flatten_layers(model)
-        for kind, names in wanted
-        if isinstance(layer, kind)
-        for name in names
-    ]
+    return [found.dense for found in dense_parts(model) if found.part.group in targets]
 
 
 def _check_factors(rank, alpha, dense_layers):

@@ -1,14 +1,13 @@
 """The same model with less work for approximately the same answers: patches that are alike become one."""
 
 import contextlib
-import dataclasses
 
 import keras
 
 from keras_vit.model.copies import copy_weights
 from keras_vit.model.deferred import deferred_variables
-from keras_vit.model.heads import ends_in_logits, head_layers
-from keras_vit.model.layer_lookup import encoder_blocks, layer_named, position_layers
+from keras_vit.model.heads import ends_in_logits
+from keras_vit.model.layer_lookup import encoder_blocks, head_layers, layer_named, position_layers
 from keras_vit.model.precision import is_quantized
 from keras_vit.model.vision_transformer import VisionTransformer, check_vision_transformer
 from keras_vit.model.wiring import Head, known_grid, wire
@@ -37,7 +36,7 @@ def merge_tokens(model: VisionTransformer, per_block: int) -> VisionTransformer:
     ViT-H at 518 pixels, with .2 to .3 points less accuracy on ImageNet.
     """
     check_vision_transformer(model)
-    config = dataclasses.replace(model.config, merged_tokens=per_block)
+    config = model.config.replace(merged_tokens=per_block)
     shape = model.input_shape[1:]
     if known_grid(shape, config) is None:
         raise ValueError(

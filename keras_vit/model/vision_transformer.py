@@ -4,7 +4,7 @@ from typing import ClassVar
 
 import keras
 
-from keras_vit.config.variants import ViTConfig
+from keras_vit.config.vit import ViTConfig
 from keras_vit.model.image_model import ImageModel
 
 

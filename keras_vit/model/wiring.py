@@ -18,13 +18,14 @@ from keras_vit import layers
 from keras_vit.annotations import Tensor
 from keras_vit.checks import check_positive_int
 from keras_vit.config.variants import DEFAULT_IMAGE_SIZE, check_tiled
+from keras_vit.config.vit import ADDED_POSITIONS
 from keras_vit.images.preprocessing import Preprocessing
 from keras_vit.layers.dropout import Dropout
 from keras_vit.layers.encoder import layer_norm
 from keras_vit.model.vision_transformer import VisionTransformer
 
 _MOST_COLOURS = 4  # channels of a photo
-ADDED = ("learned", "learned2d", "sincos2d")  # kinds of positions that are added to tokens
+_OF_THE_ENCODER = ("num_layers", "attention")  # fields of `Blocks` that no single block computes by
 ENDS = ("head", "head_distillation", "average", "activation")  # layers of at least float32
 
 
@@ -52,32 +53,29 @@ def wire(
     """
     feature_map = _resnet(images, config)  # (B, H, W, C) or what the stem makes of it
     tokens = layers.PatchEmbedding(config.hidden_size, config.patch_size, name="patch_embedding")(feature_map)
-    stddev = 0.0 if config.position_embedding in ADDED else 0.02  # that of the position which it does not get
-    if config.distilled:
-        tokens = layers.ClassToken(stddev, name="distillation_token")(tokens)
-    if config.has_class_token:
-        tokens = layers.ClassToken(stddev, name="class_token")(tokens)  # (B, T, D)
-    places = known_grid(images.shape[1:], config) or table_grid or config.grid(DEFAULT_IMAGE_SIZE, DEFAULT_IMAGE_SIZE)
+    stddev = 0.0 if config.position_embedding in ADDED_POSITIONS else 0.02  # that of the position which it does not get
+    for name in reversed(config.prefix_tokens):
+        tokens = layers.ClassToken(stddev, name=f"{name}_token")(tokens)  # (B, T, D)
+    grid = known_grid(images.shape[1:], config) or table_grid or config.grid(DEFAULT_IMAGE_SIZE, DEFAULT_IMAGE_SIZE)
     add_positions = functools.partial(
         layers.AddPositionEmbs,
-        places,
+        grid,
         config.patch_size,
         num_prefix_tokens=config.num_prefix_tokens,
         kind=config.position_embedding,
         resize_method=resize_method,
     )
-    if config.position_injection == "stem" and config.position_embedding in ADDED:
+    if config.position_injection == "stem" and config.position_embedding in ADDED_POSITIONS:
         tokens = add_positions(name="position_embedding")(tokens, feature_map)
         tokens = Dropout(config.dropout_rate, name="dropout")(tokens)
-    if config.patch_dropout_rate:
-        tokens = layers.PatchDropout(config.patch_dropout_rate, config.num_prefix_tokens, name="patch_dropout")(tokens)
-    tokens, sizes = _encoder(tokens, config, feature_map, places, add_positions)
+    tokens, facts = _patch_dropout(tokens, config)
+    tokens, facts = _encoder(tokens, {"cut_map": feature_map, **facts}, config, grid, add_positions)
     if config.distilled and config.pooling == "none" and head.classes:
         raise ValueError(
             'the two heads of `distilled=True` read one token each, so `pooling="none"` goes without a head.\n'
             f"Received: classes={head.classes}. Pass include_top=False."
         )
-    outputs = _top(tokens, config, head, sizes)
+    outputs = _top(tokens, config, head, facts)
     sources = keras.utils.get_source_inputs(images)
     return VisionTransformer(
         sources[0] if len(sources) == 1 else sources,
@@ -110,57 +108,61 @@ def _resnet(x, config):
     return x
 
 
-def _encoder(tokens, config, feature_map, grid, add_positions):
-    """The encoded tokens, and where some are merged, how many patches each stands for, as an argument."""
-    sizes: dict = {}
+def _patch_dropout(tokens, config):
+    """The tokens that stay, and what blocks may ask of them."""
+    if not config.patch_dropout_rate:
+        return tokens, {}
+    tells = config.position_embedding == "relative"
+    layer = layers.PatchDropout(
+        config.patch_dropout_rate, config.num_prefix_tokens, tells_places=tells, name="patch_dropout"
+    )
+    if not tells:
+        return layer(tokens), {}
+    tokens, places = layer(tokens)
+    return tokens, {"places": places}
+
+
+def _encoder(tokens, facts, config, grid, add_positions):
+    """The encoded tokens, and what is known of them: each block takes of that what it asks for, and adds to it."""
     shared = add_positions(name="position_embedding_shared") if config.position_injection == "blocks_shared" else None
     for index in range(config.num_layers):
         if config.position_injection != "stem":
             positions = shared or add_positions(name=f"position_embedding_{index:02}")
-            tokens = positions(tokens, feature_map)
+            tokens = positions(tokens, facts["cut_map"])
         if config.position_injection != "stem" and not index:
             tokens = Dropout(config.dropout_rate, name="dropout")(tokens)
-        if config.merged_tokens:
-            merging = {"merged_tokens": config.merged_tokens, "num_prefix_tokens": config.num_prefix_tokens}
-            arguments = {name: value for name, value in _block(config, index).items() if name != "rematerialize"}
-            block = layers.MergingBlock(**arguments, **_which_tokens(config, index, grid), **merging)
-            tokens, counts = block(tokens, **sizes)
-            sizes = {"sizes": counts}
-        elif config.attention == "axial":
-            tokens = layers.AxialBlock(patch_size=config.patch_size, **_block(config, index))(tokens, feature_map)
-        else:
-            tokens = layers.TransformerBlock(**_block(config, index), **_which_tokens(config, index, grid))(tokens)
-    return layer_norm(None, "encoder_norm", config.layer_norm_epsilon)(tokens), sizes
+        block = _block(config, index, grid)
+        answer = block(tokens, **{name: facts[name] for name in block.asks if name in facts})
+        tokens, *told = answer if block.tells else (answer,)
+        facts |= zip(block.tells, told, strict=True)
+    return layer_norm(None, "encoder_norm", config.layer_norm_epsilon)(tokens), facts
 
 
-def _block(config, index):
-    return {
-        "hidden_size": config.hidden_size,
-        "num_heads": config.num_heads,
-        "mlp_dim": config.mlp_dim,
-        "dropout_rate": config.dropout_rate,
-        "attention_dropout_rate": config.attention_dropout_rate,
+def _block(config, index, grid):
+    """The block of that number: of all that is known, its class takes the arguments that it has."""
+    kind = layers.BLOCKS[config.blocks.kind]
+    known = vars(config.blocks) | {
         "stochastic_depth_rate": config.stochastic_depth_rate * index / max(config.num_layers - 1, 1),
-        "activation": config.activation,
-        "layer_norm_epsilon": config.layer_norm_epsilon,
-        "rematerialize": config.rematerialize,
-        "name": f"block_{index:02}",
+        "patch_size": config.patch_size,
+        "num_prefix_tokens": config.num_prefix_tokens,
+        "num_output_tokens": config.num_read_tokens if index == config.num_layers - 1 else None,
+        "relative_patches": math.prod(grid) if config.position_embedding == "relative" else None,
     }
+    taken, usual = kind.arguments(), {field.name: field.default for field in dataclasses.fields(config.blocks)}
+    unknown = [name for name in usual if name not in (*taken, *_OF_THE_ENCODER) and known[name] != usual[name]]
+    if unknown:
+        raise ValueError(
+            f"a block of the kind {config.blocks.kind!r} must know every field of the config that it computes by.\n"
+            f"Received: {', '.join(f'{name}={known[name]!r}' for name in unknown)}. Leave it out, or choose another "
+            "`attention`."
+        )
+    return kind(**{name: known[name] for name in taken if name in known}, name=f"block_{index:02}")
 
 
-def _which_tokens(config, index, grid):
-    """Where the tokens of a block are, if it has relative positions, and how many of them are read behind it."""
-    if config.position_embedding == "relative":
-        return {"relative_patches": math.prod(grid), "num_prefix_tokens": config.num_prefix_tokens}
-    is_last = index == config.num_layers - 1
-    only_read = config.pooling == "token" and config.last_block == "pooled" and is_last
-    return {"num_output_tokens": config.num_prefix_tokens if only_read else None}
-
-
-def _top(tokens, config, head, sizes):
+def _top(tokens, config, head, facts):
     x = tokens
     if config.pooling in ("token", "gap"):
-        sizes = sizes if config.pooling == "gap" else {}
+        sizes = {"sizes": facts["sizes"]} if config.pooling == "gap" and "sizes" in facts else {}
         x = layers.TokenPooling(config.pooling, config.num_prefix_tokens, name="pooling")(x, **sizes)  # (B, D)
     elif config.pooling == "map":
         x = layers.AttentionPooling(

@@ -29,7 +29,7 @@ def configuration_of(preparation: Preparation, data, out) -> dict:
         "data_hash": identity_of(preparation.source),
         "measured_on": preparation.split,
         "input_shape": model.input_shape[1:],
-        "model": {"name": model.name, **dataclasses.asdict(model.config)},
+        "model": {"name": model.name, **model.config.as_dict()},
         "weights_report": model.weights_report,
         "weights_from": origin_of(preparation.options),
         "preprocessing": dataclasses.asdict(model.preprocessing),

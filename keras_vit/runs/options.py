@@ -28,7 +28,8 @@ from keras_vit.checks import (
 from keras_vit.config.recipes import Recipe, find_recipe
 from keras_vit.config.recipes.growth import check_start
 from keras_vit.config.resnets import RESNETS, ResNetConfig
-from keras_vit.config.variants import BUILDERS, VARIANTS, ViTConfig
+from keras_vit.config.variants import BUILDERS, VARIANTS
+from keras_vit.config.vit import ViTConfig
 from keras_vit.weights.hub import near
 from keras_vit.weights.resolve import check_weights
 

@@ -9,7 +9,8 @@ from keras_vit.builders import build, published_variant
 from keras_vit.config.recipes import find_recipe
 from keras_vit.config.recipes.growth import Stage, growing_stages
 from keras_vit.config.resnets import RESNETS, ResNetConfig, resnet
-from keras_vit.config.variants import DEFAULT_IMAGE_SIZE, ViTConfig, check_image_size, check_tiled, variant
+from keras_vit.config.variants import DEFAULT_IMAGE_SIZE, check_image_size, check_tiled, variant
+from keras_vit.config.vit import ViTConfig
 from keras_vit.data import Source, open_source
 from keras_vit.data.augmentation import Augmentation, find_augmentation
 from keras_vit.escaping import printable
@@ -109,7 +110,7 @@ def _check_request(options):
         if options.image_size is not None:
             check_image_size(options.image_size, config)
         if options.patch_dropout_rate is not None and isinstance(config, ViTConfig):
-            dataclasses.replace(config, patch_dropout_rate=options.patch_dropout_rate)
+            config.replace(patch_dropout_rate=options.patch_dropout_rate)
     if options.start_image_size is not None:
         _check_start(options.start_image_size, config)
     _check_depth_and_width(options, config)

@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Any
 
-from keras_vit.config.variants import ViTConfig
+from keras_vit.config.vit import ViTConfig
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,48 +1,42 @@
 """Layer-wise rates: what lies near the images is better left as pre-training made it."""
 
-import re
+from collections.abc import Sequence
+from typing import Any
 
+from keras_vit.annotations import Variable
 from keras_vit.checks import check_number
 
-_BLOCK = re.compile(r"(?:^|/)(?:block|position_embedding)_(\d+)/")
-_BEFORE_BLOCKS = re.compile(
-    r"(?:^|/)(resnet_\w+|patch_embedding|class_token|distillation_token|position_embedding(?:_shared)?)/"
-)
 
-
-def layer_multipliers(paths, layer_decay) -> list:
+def layer_multipliers(variables: Sequence[Variable], layer_decay: float) -> list[float]:
     """The factor of the learning rate for each weight, by how far below the head it lies.
 
-    `layer_decay ** (L + 1 - id)`: id 0 for all that comes before the blocks (ResNet, patch embedding, tokens,
-    positions), i + 1 for block i, and L + 1, so a factor of 1, for what comes behind (norm, pooling, head).
+    `layer_decay ** (L + 1 - depth)`: depth 0 for all that comes before the blocks (ResNet, patch embedding, tokens,
+    positions), i + 1 for block i, and L + 1, so a factor of 1, for what comes behind (norm, pooling, head). A weight
+    knows its depth from the model that it was made for; one of a layer around that model has a factor of 1.
 
     Args:
-        paths: `variable.path` of each weight.
+        variables: weights of a model.
         layer_decay: in (0, 1].
 
     Raises:
-        ValueError: if there are no blocks among the weights, and `layer_decay` is not 1.
+        ValueError: if no weight knows its depth, and `layer_decay` is not 1.
 
     Source: BEiT, arXiv:2106.08254, appendix H; MAE, arXiv:2111.06377, Table 9.
     """
-    blocks = [_BLOCK.search(path) for path in paths]
     if layer_decay == 1:
-        return [1.0] * len(paths)
-    if not any(blocks):
+        return [1.0] * len(variables)
+    depths = [getattr(variable, "layer_depth", None) for variable in variables]
+    if not any(depth and 0 < depth[0] < depth[1] for depth in depths):
+        paths = [getattr(variable, "path", variable.name) for variable in variables[:3]]
         raise ValueError(
             "`layer_decay` needs trainable weights of blocks, by whose number the depth of a layer is known.\n"
-            f"Received: layer_decay={layer_decay} and {len(paths)} weights, {', '.join(map(repr, paths[:3]))}, ... "
+            f"Received: layer_decay={layer_decay} and {len(variables)} weights, {', '.join(map(repr, paths))}, ... "
             "Leave it out where only the head learns."
         )
-    end = 2 + max(int(block[1]) for block in blocks if block)
-    ids = [
-        int(block[1]) + 1 if block else 0 if _BEFORE_BLOCKS.search(path) else end
-        for path, block in zip(paths, blocks, strict=True)
-    ]
-    return [float(layer_decay) ** (end - layer_id) for layer_id in ids]
+    return [1.0 if depth is None else float(layer_decay) ** (depth[1] - depth[0]) for depth in depths]
 
 
-def check_layer_decay(value):
+def check_layer_decay(value: Any) -> None:
     """Raises unless `value` is a number in (0, 1]."""
     check_number("layer_decay", value)
     if not 0 < value <= 1:

@@ -22,6 +22,7 @@ from keras_vit.model.accumulation import train_step as accumulated_train_step
 from keras_vit.model.deferred import is_spread
 from keras_vit.model.image_model import check_floats
 from keras_vit.model.input_checks import looked_at
+from keras_vit.model.layer_lookup import encoder_norm, patch_embedding, stem
 from keras_vit.model.replicated_model import ReplicatedModel
 from keras_vit.model.vision_transformer import VisionTransformer, check_vision_transformer
 from keras_vit.model.wiring import at_least_float32
@@ -76,7 +77,7 @@ class MaskedPatchPrediction(ReplicatedModel, keras.Model):
         check_choice("target", target, TARGETS)
         _check_model(model)
         _check_target(target, model)
-        policy = model.get_layer("patch_embedding").dtype_policy
+        policy = patch_embedding(model).dtype_policy
         corruption = PatchCorruption(rate, mask_share, random_share, seed, dtype=policy, name="patch_corruption")
         super().__init__(*_network(model, target, corruption), name=name)
         self._wrapped = lambda: model  # as an attribute its head would be trained, or decay, without being used
@@ -245,7 +246,7 @@ def _network(model, target, corruption):
     """Input and outputs of the model's graph run once more, as Keras tensors: corrupted, with all tokens, to the end of
     the encoder, and then one dense layer. Layers and weights are the model's own, whatever stations it has.
     """
-    embedding, hidden = model.get_layer("patch_embedding"), []
+    embedding, hidden = patch_embedding(model), []
 
     def call(layer, *args, **kwargs):
         if getattr(layer, "num_output_tokens", None) is not None:
@@ -258,7 +259,7 @@ def _network(model, target, corruption):
         return tokens
 
     graph = keras.models.clone_model(
-        keras.Model(model.input, model.get_layer("encoder_norm").output),
+        keras.Model(model.input, encoder_norm(model).output),
         input_tensors=keras.Input(model.input_shape[1:], name=model.inputs[0].name),
         clone_function=lambda layer: layer,
         call_function=call,
@@ -314,8 +315,7 @@ def _check_model(model):
             "hidden patches are predicted in their places, and patch dropout leaves patches out.\n"
             f"Received: patch_dropout_rate={model.config.patch_dropout_rate}. Build the model without."
         )
-    first = next(layer for layer in model.layers if layer.name in ("resnet_root", "patch_embedding"))
-    if first.input is not model.inputs[0]:
+    if stem(model).input is not model.inputs[0]:
         raise ValueError(
             "what is predicted is read off the images, so the model must get them as they are.\n"
             f"Received: {model.name!r}, with layers before its own. Build it without `input_tensor`."

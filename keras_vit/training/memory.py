@@ -15,7 +15,7 @@ from keras_vit.checks import check_choice, check_positive_int
 from keras_vit.keras_private import flatten_layers
 from keras_vit.layers import AxialBlock, ResNetRoot, ResNetUnit, StdConv2D
 from keras_vit.layers.tokens import kept_patches
-from keras_vit.model.layer_lookup import encoder_blocks
+from keras_vit.model.layer_lookup import dense_parts, encoder_blocks
 from keras_vit.model.vision_transformer import VisionTransformer, check_vision_transformer
 from keras_vit.training.device_memory import available_memory
 
@@ -243,8 +243,9 @@ def _kept_by(model, block, tokens, keys):
         return _KEPT_BY_KEYS_AND_VALUES * tokens * block.hidden_size
     factors = [_KEPT_BY_XLA if model.jit_compile else _KEPT]
     factors += [_KEPT_BY_DROPOUT] if block.dropout_rate else []
-    factors += [_KEPT_BY_LORA_IN_MLP] if block.mlp.dense_2.lora_enabled else []
-    factors += [_KEPT_BY_LORA_IN_ATTENTION] if block.attention.query.lora_enabled else []
+    adapted = {found.part.group for found in dense_parts(model) if found.dense.lora_enabled}
+    factors += [_KEPT_BY_LORA_IN_MLP] if "mlp" in adapted else []
+    factors += [_KEPT_BY_LORA_IN_ATTENTION] if "attention" in adapted else []
     factors += [_KEPT_BY_ATTENTION_DROPOUT] if block.attention_dropout_rate else []
     sizes = (tokens * block.hidden_size, tokens * block.mlp_dim, block.num_heads * tokens * keys)
     return sum(factor * size for row in factors for factor, size in zip(row, sizes, strict=True))

@@ -85,7 +85,7 @@ class GuardedOptimizer(HookedOptimizer):
             (), dtype="float32", aggregation="only_first_replica", name="gradient_norm"
         )
         paths = [getattr(variable, "path", variable.name) for variable in variables]
-        self._multipliers = layer_multipliers(paths, self.layer_decay or 1.0)
+        self._multipliers = layer_multipliers(variables, self.layer_decay or 1.0)
         self._decays = [bool(self.weight_decay) and path.split("/")[-1] == "kernel" for path in paths]
 
     def get_config(self) -> Arguments:

@@ -8,6 +8,7 @@ from conftest import images, make_tiny, numpy, randomise
 import keras_vit
 from keras_vit.config.posembed import RESIZE_METHODS, resize_pos_embed, sincos2d
 from keras_vit.layers import AddPositionEmbs, MultiHeadAttention, RelativePositions, TransformerBlock
+from keras_vit.layers.attention_hooks import watching
 from keras_vit.training.layer_decay import layer_multipliers
 
 
@@ -85,7 +86,7 @@ def test_positions_in_2d_resize_as_the_table_that_they_make(method):
 def test_positions_in_2d_refuse_odd_sizes():
     with pytest.raises(ValueError, match="so its size must be even"):
         make_positions(size=7, kind="learned2d")
-    with pytest.raises(ValueError, match="so `hidden_size` must be even"):
+    with pytest.raises(ValueError, match="`hidden_size` must be a multiple of 2"):
         make_tiny(position_embedding="learned2d", hidden_size=9, num_heads=3)
 
 
@@ -217,10 +218,45 @@ def test_no_checkpoint_takes_positions_that_its_software_does_not_have(fields, t
     assert not list(tmp_path.iterdir())
 
 
+def test_relative_positions_know_the_places_of_patches_that_stay():
+    """As all patches would attend if the others had no weight: masked behind the softmax, which is then made whole."""
+    count, prefix = 11, 2
+    block = randomise_layer(TransformerBlock(12, 3, 17, relative_patches=count, num_prefix_tokens=prefix))
+    tokens, places = images(2, prefix + count, 12), np.array([[3, 0, 10, 7], [1, 2, 9, 5]])
+    kept = np.concatenate([np.tile(np.arange(prefix), (2, 1)), prefix + places], axis=1)
+    mask = np.zeros((2, 1, 1, prefix + count), "float32")
+    np.put_along_axis(mask, kept[:, None, None], 1, axis=-1)
+    with watching(lambda layer, weights: weights * mask / keras.ops.sum(weights * mask, -1, keepdims=True)):
+        every = numpy(block(tokens))
+    some = numpy(block(np.take_along_axis(tokens, kept[..., None], 1), places=places, training=True))
+    np.testing.assert_allclose(some, np.take_along_axis(every, kept[..., None], 1), atol=2e-6)
+
+
+def test_model_with_relative_positions_trains_behind_patch_dropout(tmp_path):
+    model = make_tiny(position_embedding="relative", patch_dropout_rate=0.5)
+    plain = make_tiny(position_embedding="relative")
+    plain.set_weights([numpy(w) for w in model.weights])
+    x = images(3, 20, 28, 3)
+    np.testing.assert_allclose(numpy(model(x)), numpy(plain(x)), atol=1e-6)
+    before = numpy(model.get_layer("block_00").attention.relative.table)
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    model.fit(x, np.arange(3), verbose=0)
+    assert (numpy(model.get_layer("block_00").attention.relative.table) != before).any()
+    model.save(tmp_path / "model.keras")
+    np.testing.assert_array_equal(numpy(keras.saving.load_model(tmp_path / "model.keras")(x)), numpy(model(x)))
+
+
+def randomise_layer(block):
+    block.build((None, None, 12))
+    rng = np.random.default_rng(3)
+    block.set_weights([rng.normal(0, 0.3, w.shape) for w in block.weights])
+    return block
+
+
 def test_layer_decay_knows_tables_of_blocks():
     model = make_tiny(position_injection="blocks")
-    paths = [weight.path for weight in model.trainable_weights]
-    factors = dict(zip(paths, layer_multipliers(paths, 0.5), strict=True))
+    weights = model.trainable_weights
+    factors = dict(zip([w.path for w in weights], layer_multipliers(weights, 0.5), strict=True))
     assert factors["position_embedding_01/table"] == factors["block_01/norm_1/gamma"]
     assert factors["position_embedding_00/table"] == factors["block_00/norm_1/gamma"]
 
@@ -230,8 +266,11 @@ def test_layer_decay_knows_tables_of_blocks():
     [
         ({"position_embedding": "relative", "position_injection": "blocks"}, "and there is none"),
         ({"position_embedding": "none", "position_injection": "blocks_shared"}, "position_injection='blocks_shared'"),
-        ({"position_embedding": "relative", "patch_dropout_rate": 0.5}, "no block knows the places"),
-        ({"position_injection": "blocks", "patch_dropout_rate": 0.5}, "their positions must be added before"),
+        ({"position_injection": "blocks", "patch_dropout_rate": 0.5}, "position_injection='blocks'"),
+        (
+            {"position_embedding": "relative", "patch_dropout_rate": 0.5, "input_shape": (None, None, 3)},
+            "must know how many patches there are",
+        ),
         ({"position_embedding": "2d"}, "`position_embedding` must be one of"),
         ({"position_injection": "stern"}, "Did you mean 'stem'"),
     ],

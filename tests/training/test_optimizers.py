@@ -3,8 +3,9 @@
 import keras
 import numpy as np
 import pytest
-from conftest import make_tiny, numpy
+from conftest import make_tiny, numpy, tiny_config
 
+import keras_vit
 from keras_vit.training.layer_decay import layer_multipliers
 from keras_vit.training.optimizers import SGD, AdamW
 from keras_vit.training.schedules import WarmupCosine
@@ -21,6 +22,7 @@ class Weight(keras.Variable):
     def __init__(self, value, path):
         super().__init__(value, name=path.split("/")[-1])
         self._path = path
+        self.layer_depth = (1, 2) if path.startswith("block_00") else (2, 2)
 
 
 def weights(seed=0):
@@ -229,14 +231,30 @@ def test_equal_gradients_move_each_layer_by_its_power_of_the_decay(kind):
 
 
 def test_the_depth_of_a_hybrid_counts_all_before_the_blocks_as_one():
-    paths = ["resnet_root/conv/kernel", "resnet_stage_1_unit_1/conv_1/kernel", "block_10/mlp/dense_1/kernel"]
-    assert layer_multipliers([*paths, "pre_logits/kernel"], 0.5) == [0.5**12, 0.5**12, 0.5, 1.0]
+    fields = {"patch_size": 1, "resnet_stages": (1,), "resnet_width_factor": 0.5, "num_layers": 11}
+    model = keras_vit.build(tiny_config(**fields, representation_size=5), input_shape=(8, 12, 3), classes=3)
+    factors = dict(zip([w.path for w in model.weights], layer_multipliers(model.weights, 0.5), strict=True))
+    wanted = {"resnet_root/conv/kernel": 0.5**12, "resnet_stage_1_unit_1/conv_1/kernel": 0.5**12}
+    wanted |= {"block_10/mlp/dense_1/kernel": 0.5, "pre_logits/kernel": 1.0}
+    assert {path: factors[path] for path in wanted} == wanted
+
+
+def test_the_depth_is_that_of_the_model_whatever_its_layers_are_called():
+    """A token of another name, LoRA's factors, and layers around the model, in a copy that was saved and loaded."""
+    model = make_tiny(distilled=True)
+    keras_vit.add_lora(model, 2)
+    around = keras.layers.Dense(3, name="block_99")
+    outer = keras.Model(model.input, around(model.output))
+    factors = {w.path: f for w, f in zip(outer.weights, layer_multipliers(outer.weights, 0.5), strict=True)}
+    assert factors["distillation_token/token"] == factors["patch_embedding/projection/kernel"] == 0.125
+    assert factors["block_00/attention/query/lora_kernel_a"] == 0.25
+    assert factors["head_distillation/kernel"] == factors["block_99/kernel"] == 1.0
 
 
 def test_layer_decay_without_blocks_is_refused():
     with pytest.raises(ValueError, match=r"needs trainable weights of blocks[\s\S]*Leave it out"):
-        layer_multipliers(["head/kernel", "head/bias"], 0.75)
-    assert layer_multipliers(["head/kernel"], 1.0) == [1.0]
+        layer_multipliers(make_tiny().get_layer("head").weights, 0.75)
+    assert layer_multipliers(make_tiny().get_layer("head").weights, 1.0) == [1.0, 1.0]
 
 
 @pytest.mark.parametrize("kind", [SGD, AdamW])

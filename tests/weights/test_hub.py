@@ -6,7 +6,8 @@ import pytest
 from conftest import ROOT, run_python
 
 from keras_vit.config.resnets import RESNETS, ResNetConfig
-from keras_vit.config.variants import VARIANTS, ViTConfig
+from keras_vit.config.variants import VARIANTS
+from keras_vit.config.vit import ViTConfig
 from keras_vit.weights.hub import RECORDS, find_weights, list_weights
 from keras_vit.weights.hub.records import listed_size, parameter_count, published_config
 

@@ -53,7 +53,7 @@ SIZES = ("hidden_size", "num_layers", "num_heads", "mlp_dim", "resnet_width_fact
 
 def kind_of(record):
     """All that decides how its file is written and read, but for sizes, rates, classes and pixels."""
-    config = {name: value for name, value in dataclasses.asdict(record.config).items() if name not in SIZES}
+    config = {name: value for name, value in record.config.as_dict().items() if name not in SIZES}
     config["representation_size"] = bool(record.config.representation_size)
     given = tuple(name for name, _ in record.fields)
     file = dialect_of(record), record.head, "flexivit_" in record.path, record.path.endswith("sam/ViT-S_16.npz")

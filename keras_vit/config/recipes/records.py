@@ -6,6 +6,7 @@ imports Keras.
 
 import dataclasses
 from collections.abc import Mapping
+from typing import Any
 
 from keras_vit.checks import (
     check_amount,
@@ -19,7 +20,7 @@ from keras_vit.checks import (
 )
 from keras_vit.config.recipes.growth import check_start
 from keras_vit.config.resnets import ResNetConfig
-from keras_vit.config.variants import ViTConfig
+from keras_vit.config.vit import RECORD_OF, ViTConfig
 
 STAGES = ("pretrain", "finetune")
 OPTIMIZERS = ("sgd", "adamw")
@@ -145,7 +146,7 @@ class Recipe:
         self._check_together()
         for field, cls in _PAIRS.items():
             for name, _ in getattr(self, field):
-                check_choice(field, name, [known.name for known in dataclasses.fields(cls or self)])
+                check_choice(field, name, _names(cls or self))
 
     def _check_numbers(self):
         for field in (*_COUNTS, *(field for field in _OPTIONAL_COUNTS if getattr(self, field) is not None)):
@@ -313,3 +314,8 @@ def _some_of(table):
 def cite(**fields) -> tuple[tuple[str, str], ...]:
     """`citations` from keywords: the name of a field and where its value is from."""
     return tuple(fields.items())
+
+
+def _names(record: Any) -> list[str]:
+    """Names of the fields of a record; of a `ViTConfig` those of its records."""
+    return list(RECORD_OF) if record is ViTConfig else [field.name for field in dataclasses.fields(record)]

@@ -102,7 +102,8 @@ class TorchGraph:
         if node.op_type in _FOLLOWING and forms[0] != _SIZES:
             return forms[0]
         places = node.op_type == "Cast" and node.input[0] in self._integers
-        single = is_single(node) and node.op_type != "GroupNorm"  # which sums in float32 by itself
+        singles = ("norm", "encoder_norm", "position_embedding", "head")
+        single = is_single(node, singles) and node.op_type != "GroupNorm"  # which sums in float32 by itself
         single = single or "encoder_norm" in node.name  # whose answer the head reads
         return "float32" if single or places else self._precision
 

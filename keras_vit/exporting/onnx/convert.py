@@ -13,6 +13,7 @@ import numpy as np
 
 from keras_vit.exporting.onnx.patterns import fuse
 from keras_vit.exporting.pixels import input_spec, pixel_module, prepared
+from keras_vit.model.layer_lookup import float32_layers
 
 
 @dataclasses.dataclass
@@ -22,10 +23,12 @@ class Graph:
     Attributes:
         proto: an `onnx.ModelProto`; each weight is an input of the graph.
         weights: arrays or Keras variables, which `np.asarray` makes arrays.
+        single: beginnings of the names of layers that half precision leaves in float32.
     """
 
     proto: Any
     weights: dict
+    single: tuple[str, ...] = ()
 
 
 def graph_of(task) -> Graph:
@@ -39,7 +42,7 @@ def graph_of(task) -> Graph:
         opset=task.opset,
         custom_op_handlers=dict(HANDLERS),
     )
-    graph = Graph(proto, _named(proto, variables))
+    graph = Graph(proto, _named(proto, variables), tuple(float32_layers(task.model)))
     _fold(graph)
     fuse(graph, task.opset)
     _tidy(graph, task)

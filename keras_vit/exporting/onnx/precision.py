@@ -12,7 +12,6 @@ import numpy as np
 
 from keras_vit.exporting.onnx.files import LARGEST_FILE, save
 
-_SINGLE = ("norm", "encoder_norm", "position_embedding", "head")  # beginnings of layers' names
 _LARGEST_HALF = float(np.finfo("float16").max)
 
 
@@ -29,7 +28,7 @@ def in_float16(graph):
         graph.proto,
         keep_io_types=answers,
         op_block_list=[*float16.DEFAULT_OP_BLOCK_LIST, "Softmax"],
-        node_block_list=[node.name for node in graph.proto.graph.node if is_single(node)],
+        node_block_list=[node.name for node in graph.proto.graph.node if is_single(node, graph.single)],
     )
     _skip_double_casts(graph.proto.graph)
     _round_weights(graph)
@@ -53,7 +52,7 @@ def write_int8(graph, place) -> None:
     metadata = list(graph.proto.metadata_props)
     opset = list(graph.proto.opset_import)
     size = sum(math.prod(weight.shape) for weight in graph.weights.values())
-    excluded = [node.name for node in graph.proto.graph.node if is_single(node)]
+    excluded = [node.name for node in graph.proto.graph.node if is_single(node, graph.single)]
     with tempfile.TemporaryDirectory(dir=place.parent) as folder:
         whole = Path(folder, place.name)
         save(graph, whole)
@@ -76,12 +75,12 @@ def write_int8(graph, place) -> None:
     place.write_bytes(proto.SerializeToString())
 
 
-def is_single(node):
-    """Whether a node stays in float32: of a layer in `_SINGLE`, or of none, as the scaling of pixels is."""
+def is_single(node, single):
+    """Whether a node stays in float32: of a layer whose name begins as in `single`, or of none, as pixels' scaling."""
     parts = node.name.split("/")
     if node.op_type == "LayerNormalization":
         return False  # which sums in float32 by definition
-    return len(parts) == 1 or any(part.startswith(_SINGLE) for part in parts)
+    return len(parts) == 1 or any(part.startswith(single) for part in parts)
 
 
 def _skip_double_casts(graph):

@@ -12,9 +12,9 @@ import keras
 
 from keras_vit.builders import build
 from keras_vit.checks import check_choice, check_int
-from keras_vit.config.variants import ViTConfig
+from keras_vit.config.vit import ViTConfig
 from keras_vit.model.deferred import deferred_variables, discard
-from keras_vit.model.layer_lookup import weight_paths
+from keras_vit.model.layer_lookup import token_layers, weight_paths
 from keras_vit.model.vision_transformer import VisionTransformer
 from keras_vit.training.hosts.sharding import KINDS, LARGE, anchor, check_covered, check_heads, check_shared, rules
 
@@ -54,7 +54,7 @@ def layout_map(
     large = check_int("large", large, least=0)
     check_backend()
     axis, parts = _axis(mesh, kind)
-    shapes, config = _shapes(model, arguments)
+    shapes, config, names = _shapes(model, arguments)
     if kind == "tensor":
         check_heads(config.num_heads, config.mlp_dim, parts)
     found = rules(shapes, parts, axis, kind, large)
@@ -64,7 +64,7 @@ def layout_map(
     for pattern, spec in found.items():
         layout[pattern] = spec
     if found:
-        layout[anchor()] = (mesh.axis_names[0], None, None)
+        layout[anchor(names)] = (mesh.axis_names[0], None, None)
     return layout
 
 
@@ -88,7 +88,7 @@ def check_layout(
     if not isinstance(layout, keras.distribution.LayoutMap):
         raise TypeError(f"`layout` must be a keras.distribution.LayoutMap.\nReceived: layout={layout!r}.")
     large = check_int("large", large, least=0)
-    shapes, _ = _shapes(model, arguments)
+    shapes, *_ = _shapes(model, arguments)
     check_covered(shapes, list(layout), large)
     mesh = layout.device_mesh
     sizes = {} if mesh is None else dict(zip(mesh.axis_names, mesh.shape, strict=True))
@@ -125,20 +125,24 @@ def _axis(mesh, kind):
 
 
 def _shapes(model, arguments):
-    """`{path: shape}` of the weights of a model, or of what `build` would make, and its config."""
+    """`{path: shape}` of the weights of a model, or of what `build` would make, its config, and its token layers."""
     if isinstance(model, VisionTransformer):
         if arguments:
             raise ValueError(
                 f"a model that is built has its arguments.\nReceived: {', '.join(arguments)} for {model.name!r}."
             )
-        return _paths(model), model.config
+        return _paths(model), model.config, _token_layers(model)
     state = random.getstate()  # of which Keras draws the seeds of layers and initializers
     with deferred_variables():
         twin = build(model, **arguments)
     random.setstate(state)
-    shapes, config = _paths(twin), twin.config
     discard(twin.variables)
-    return shapes, config
+    return _paths(twin), twin.config, _token_layers(twin)
+
+
+def _token_layers(model: VisionTransformer) -> list[str]:
+    """Names of the layers with weights that put out tokens."""
+    return [layer.name for layer in token_layers(model) if layer.weights]
 
 
 def _paths(model):

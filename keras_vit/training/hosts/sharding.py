@@ -6,16 +6,17 @@ parallelism (arXiv:1909.08053, section 3) gives each device some heads of attent
 
 import math
 import re
+from collections.abc import Iterable
 
 from keras_vit.checks import check_choice
+from keras_vit.config.parts import block_parts
 
 KINDS = ("fsdp", "tensor", "replicated")
 LARGE = 4_000_000  # bytes: a smaller weight costs more to gather than it saves
 ITEM = 4  # bytes of a number: weights are float32
-_FIRST = r"attention/(query|key|value)|mlp/dense_1"  # cut by their outputs: each device computes its heads and width
-_SECOND = r"attention/out|mlp/dense_2"  # cut by their inputs: the parts of the product are added up
-# Layers whose tokens (B, T, D) lie with their images: else XLA may cut them along D, and send them instead of weights.
-_ANCHORS = r"patch_embedding|class_token|position_embedding\w*|block_\d+|encoder_norm"
+# Dense layers cut by their outputs compute some heads and a part of the MLP's width on each device. Of those cut by
+# their inputs the parts of the product are added up.
+_CUTS = {part.path: part.cut for part in block_parts(1, 1)}  # whatever the sizes
 _ANY_SCOPE = "(?:.*/)?"  # a model may be built in a scope of names
 
 
@@ -59,9 +60,13 @@ def pattern_of(path: str) -> str:
     return _ANY_SCOPE + re.sub(r"block_\d+", r"block_\\d+", path)
 
 
-def anchor() -> str:
-    """A pattern for the outputs of the layers between which tokens must lie whole, beside their images."""
-    return f"{_ANY_SCOPE}(?:{_ANCHORS})/output"
+def anchor(names: Iterable[str]) -> str:
+    """A pattern for the outputs of layers, whose tokens `(B, T, D)` must lie whole beside their images.
+
+    Otherwise XLA may cut tokens along D, and send them instead of weights.
+    """
+    kinds = dict.fromkeys(re.sub(r"_\d+$", r"_\\d+", name) for name in names)
+    return f"{_ANY_SCOPE}(?:{'|'.join(kinds)})/output"
 
 
 def check_covered(shapes: dict, patterns, large: int = LARGE) -> None:
@@ -147,11 +152,10 @@ def check_heads(num_heads: int, mlp_dim: int, parts: int) -> None:
 def _cut_for_tensor(path, shape):
     """The axis along which tensor parallelism cuts a weight, or `None` for those that it leaves whole."""
     layer, _, name = path.rpartition("/")
-    if re.search(f"(?:{_FIRST})$", layer):
+    cut = next((cut for part, cut in _CUTS.items() if f"/{layer}".endswith(f"/{part}")), None)
+    if cut == "outputs":
         return len(shape) - 1
-    if re.search(f"(?:{_SECOND})$", layer) and name == "kernel":
-        return 0
-    return None
+    return 0 if cut == "inputs" and name == "kernel" else None
 
 
 def _largest_divisible(shape, parts):

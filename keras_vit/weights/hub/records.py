@@ -9,7 +9,8 @@ import urllib.parse
 from typing import Any
 
 from keras_vit.config.resnets import RESNETS, ResNetConfig
-from keras_vit.config.variants import VARIANTS, ViTConfig
+from keras_vit.config.variants import VARIANTS
+from keras_vit.config.vit import ViTConfig
 from keras_vit.images.preprocessing import Preprocessing
 
 _UNITS = {"MiB": 2**20, "GiB": 2**30}

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from keras_vit.config.variants import ViTConfig
+from keras_vit.config.vit import ViTConfig
 from keras_vit.escaping import printable
 from keras_vit.images.preprocessing import Preprocessing
 from keras_vit.weights.reader import CheckpointError

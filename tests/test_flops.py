@@ -11,10 +11,11 @@ from conftest import ROOT, images, make_tiny, tiny_config
 
 import keras_vit
 from keras_vit import Flops, flops, training_exaflops
-from keras_vit.compute import resnet
+from keras_vit.config.flops import resnet
 from keras_vit.config.recipes.paper import JFT_IMAGES
 from keras_vit.config.resnets import RESNETS
-from keras_vit.config.variants import VARIANTS, ViTConfig
+from keras_vit.config.variants import VARIANTS
+from keras_vit.config.vit import ViTConfig
 from keras_vit.weights.hub.records import parameter_count
 
 # timm's results files, 1e9 multiply-adds at 224 and at 384 pixels with every token; typed from there.

@@ -7,13 +7,13 @@ Each function below the public ones is one kind of layer. Shapes are of one imag
 
 import dataclasses
 import math
-from collections.abc import Iterator
-from typing import Protocol
+from typing import Any, Protocol
 
 from keras_vit.annotations import Pair
 from keras_vit.checks import check_int, check_positive, check_positive_int, did_you_mean
 from keras_vit.config.resnets import RESNETS, ResNetConfig
-from keras_vit.config.variants import DEFAULT_CLASSES, DEFAULT_IMAGE_SIZE, VARIANTS, ViTConfig, check_image_size
+from keras_vit.config.variants import DEFAULT_CLASSES, DEFAULT_IMAGE_SIZE, VARIANTS, check_image_size
+from keras_vit.config.vit import ViTConfig
 
 _MULTIPLY_ADD = 2  # FLOPs
 TRAINING_PASSES = 3  # of a step: forward, and backward to the inputs and to the weights
@@ -63,6 +63,8 @@ class HasConfig(Protocol):
     """What is asked of a built model: a `VisionTransformer` or `ResNet` has it."""
 
     config: ViTConfig | ResNetConfig
+    image_shape: tuple
+    classes: int
 
 
 def flops(
@@ -75,7 +77,7 @@ def flops(
     """Counts the FLOPs of the forward pass of one image, as the model computes it.
 
     In the last block `last_block="pooled"` computes only the tokens that are read. Literature counts every token:
-    `dataclasses.replace(config, last_block="all")`. LoRA and quantisation are counted as the model without them.
+    `config.replace(last_block="all")`. LoRA and quantisation are counted as the model without them.
 
     Args:
         model: a `VisionTransformer` or `ResNet`, a config of one, or the name of a variant as `"B/16"` or `"R50x1"`.
@@ -127,7 +129,7 @@ def training_exaflops(
     check_positive("images", images)
     config, *rest = _architecture(model, image_size, classes, channels)
     if isinstance(config, ViTConfig):
-        config = dataclasses.replace(config, last_block="all")
+        config = config.replace(last_block="all")
     return TRAINING_PASSES * _count(config, *rest).total * images / 1e18
 
 
@@ -161,13 +163,9 @@ def _published(name):
     return known[name]
 
 
-def _built(model, **given):
-    """The same of a model, which leaves nothing of what is given open."""
-    from keras_vit.model.heads import head_layers
-    from keras_vit.model.image_model import ImageModel
-    from keras_vit.model.layer_lookup import layer_named
-
-    if not isinstance(model, ImageModel) or model.config is None:
+def _built(model: Any, **given: Any) -> tuple[Any, tuple, int, int]:
+    """Config, sides, channels and classes of a model, which leaves nothing of what is given open."""
+    if getattr(model, "config", None) is None or not hasattr(model, "image_shape"):
         raise TypeError(
             "`model` must be a VisionTransformer or ResNet that knows its config, a config, or the name of a variant.\n"
             f"Received: {model!r}. Of a model around it, pass the one inside."
@@ -177,10 +175,8 @@ def _built(model, **given):
             "a model that is built has its classes and channels.\n"
             f"Received: {', '.join(said)} for {model.name!r}. Pass `model.config` to count another model."
         )
-    first = layer_named(model, "resnet_root") or layer_named(model, "patch_embedding")
-    heads = head_layers(model)
-    _, *sides, channels = first.input.shape
-    return model.config, tuple(sides), channels, heads[0].units if heads else 0
+    *sides, channels = model.image_shape
+    return model.config, tuple(sides), channels, model.classes
 
 
 def _check_head(config, classes):
@@ -205,22 +201,14 @@ def _count(config, shape, classes) -> Flops:
     grid, patches = shape[:2], math.prod(shape[:2])
     tokens = config.num_prefix_tokens + patches
     found = Flops(stem=stem, embedding=embedding, head=head(config, tokens, classes))
-    if config.merged_tokens:
+    if config.blocks.kind == "merging":
         found += merging_blocks(config, tokens)
     else:
-        for queries in _computed_tokens(config, tokens):
+        for queries in [tokens] * (config.num_layers - 1) + [config.num_read_tokens or tokens]:
             found += encoder_block(config, grid, queries)
     if config.pooling == "map":
         found += Flops(pooling=block(config, patches, queries=1).total)
     return found
-
-
-def _computed_tokens(config, tokens) -> Iterator[int]:
-    """How many tokens each block puts out."""
-    yield from [tokens] * (config.num_layers - 1)
-    relative = config.position_embedding == "relative"  # whose blocks compute every token
-    pooled = config.pooling == "token" and config.last_block == "pooled" and not relative
-    yield config.num_prefix_tokens if pooled else tokens
 
 
 def encoder_block(config, grid, queries) -> Flops:
@@ -237,10 +225,10 @@ def merging_blocks(config, tokens) -> Flops:
     """Of all blocks where each merges tokens for the next one."""
     found, last = Flops(), config.num_layers - 1
     for index in range(config.num_layers):
-        only_read = index == last and config.pooling == "token" and config.last_block == "pooled"
-        merged = 0 if only_read else min(config.merged_tokens, (tokens - config.num_prefix_tokens) // 2)
-        queries, left = (config.num_prefix_tokens,) * 2 if only_read else (tokens, tokens - merged)
-        found += attention(tokens, queries, config.hidden_size, tokens) + Flops(mlp=block(config, left, left).mlp)
+        read = config.num_read_tokens if index == last else None
+        merged = 0 if read else min(config.merged_tokens, (tokens - config.num_prefix_tokens) // 2)
+        queries, left = read or tokens, read or tokens - merged
+        found += dataclasses.replace(block(config, tokens, queries), mlp=block(config, left, left).mlp)
         if merged:
             patches, odd = tokens - config.num_prefix_tokens, config.num_prefix_tokens % 2
             leaving, staying = (patches + 1 - odd) // 2, (patches + odd) // 2
@@ -251,17 +239,17 @@ def merging_blocks(config, tokens) -> Flops:
 
 
 def block(config, tokens, queries, keys=None) -> Flops:
-    """Of a transformer block whose `queries` read from all `tokens`, or from so many `keys` each."""
-    width = config.hidden_size
-    mlp = product(queries, width, config.mlp_dim) + product(queries, config.mlp_dim, width)
-    return attention(tokens, queries, width, keys or tokens) + Flops(mlp=mlp)
+    """Of a transformer block whose `queries` read from all `tokens`, or from so many `keys` each.
 
-
-def attention(tokens, queries, width, keys) -> Flops:
-    """Of multi-head attention, which costs the same for any number of heads: each has its part of the width."""
-    each, other = product(queries, width, width), product(tokens, width, width)
-    weights, mixed = product(queries, width, keys), product(queries, keys, width)
-    return Flops(projections=2 * each + 2 * other, products=weights + mixed)  # query and out, key and value
+    The number of heads changes nothing: each has its part of the width.
+    """
+    found = {"attention": 0, "mlp": 0}
+    for part in config.blocks.parts:
+        rows = tokens if part.role in ("key", "value") else queries
+        found[part.group] += product(rows, part.inputs, part.outputs)
+    weights = product(queries, config.hidden_size, keys or tokens)
+    mixed = product(queries, keys or tokens, config.hidden_size)
+    return Flops(projections=found["attention"], products=weights + mixed, mlp=found["mlp"])
 
 
 def head(config, tokens, classes) -> int:

@@ -1,0 +1,101 @@
+"""What a layer declares of its dense kernels: the one place that says what a block is made of.
+
+Layers build their dense layers from it. LoRA, folding at export, layouts over devices, FLOPs and memory read it, and
+none of them knows the name of a dense layer by itself.
+"""
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+
+# role: (target of LoRA, axis that tensor parallelism cuts)
+_ROLES: Mapping[str, tuple[str, str]] = {
+    "query": ("attention", "outputs"),
+    "key": ("attention", "outputs"),
+    "value": ("attention", "outputs"),
+    "output": ("attention", "inputs"),
+    "mlp_in": ("mlp", "outputs"),
+    "mlp_gate": ("mlp", "outputs"),
+    "mlp_out": ("mlp", "inputs"),
+}
+GROUPS = tuple(dict.fromkeys(group for group, _ in _ROLES.values()))
+INPUT = ".."  # of `Part.norm`: the LayerNorm whose output the layer is called with
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """One dense kernel of a layer.
+
+    Attributes:
+        role: `"query"`, `"key"`, `"value"` or `"output"` of attention; `"mlp_in"`, `"mlp_gate"` or `"mlp_out"`.
+        path: of the dense layer below the layer that declares it, as `"attention/query"`.
+        inputs: rows of the kernel.
+        outputs: columns of the kernel.
+        norm: path of the LayerNorm that the dense layer reads, `INPUT`, or `None` where it reads something else.
+        bias: whether there is one.
+    """
+
+    role: str
+    path: str
+    inputs: int
+    outputs: int
+    norm: str | None = None
+    bias: bool = True
+
+    @property
+    def group(self) -> str:
+        """`"attention"` or `"mlp"`."""
+        return _ROLES[self.role][0]
+
+    @property
+    def cut(self) -> str:
+        """`"outputs"` or `"inputs"`: the axis of the kernel that devices share (arXiv:1909.08053, section 3)."""
+        return _ROLES[self.role][1]
+
+
+def attention_parts(hidden_size: int) -> tuple[Part, ...]:
+    """Of multi-head attention of width D."""
+    names = {"query": "query", "key": "key", "value": "value", "output": "out"}
+    return tuple(Part(role, name, hidden_size, hidden_size) for role, name in names.items())
+
+
+def mlp_parts(hidden_size: int, mlp_dim: int) -> tuple[Part, ...]:
+    """Of an MLP of width M on tokens of width D."""
+    return Part("mlp_in", "dense_1", hidden_size, mlp_dim), Part("mlp_out", "dense_2", mlp_dim, hidden_size)
+
+
+def block_parts(hidden_size: int, mlp_dim: int) -> tuple[Part, ...]:
+    """Of a transformer block: attention and MLP, each behind a LayerNorm."""
+    attention = below("attention", attention_parts(hidden_size), "norm_1")
+    return attention + below("mlp", mlp_parts(hidden_size, mlp_dim), "norm_2")
+
+
+def pooling_parts(hidden_size: int, mlp_dim: int) -> tuple[Part, ...]:
+    """Of attention pooling, whose keys and values read the encoded tokens, and whose query reads the probe."""
+    attention = below("attention", attention_parts(hidden_size))
+    attention = tuple(
+        dataclasses.replace(part, norm=INPUT) if part.role in ("key", "value") else part for part in attention
+    )
+    return attention + below("mlp", mlp_parts(hidden_size, mlp_dim), "norm")
+
+
+def below(scope: str, parts: Iterable[Part], norm: str | None = None) -> tuple[Part, ...]:
+    """Parts of attention or an MLP as the layer around it declares them.
+
+    Args:
+        scope: name of the layer inside.
+        parts: that it declares.
+        norm: name of the LayerNorm in front of it, which its first dense layers read.
+    """
+    reads_input = ("query", "key", "value", "mlp_in", "mlp_gate")
+    return tuple(
+        dataclasses.replace(part, path=f"{scope}/{part.path}", norm=norm if part.role in reads_input else None)
+        for part in parts
+    )
+
+
+def inside(scope: str, parts: Iterable[Part]) -> tuple[Part, ...]:
+    """Parts of a whole block inside another layer, where it is called `scope`, by their paths below that layer."""
+    return tuple(
+        dataclasses.replace(part, path=f"{scope}/{part.path}", norm=part.norm and f"{scope}/{part.norm}")
+        for part in parts
+    )
