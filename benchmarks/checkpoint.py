@@ -1,6 +1,6 @@
 """What a checkpoint costs: time, bytes and how long training waits, against `tf.train.Checkpoint` and Orbax.
 
-    python benchmarks/checkpoint.py [--variant B/16] [--rounds 5] [--folder FOLDER] [--only ours tensorflow ...]
+    python -m benchmarks.checkpoint [--variant B/16] [--rounds 5] [--folder FOLDER] [--only ours tensorflow ...]
 
 The state is a variant with AdamW: weights, two moments, counters. On TensorFlow it is saved by `Checkpoints`' own
 writer and by `tf.train.Checkpoint`, at once and in its asynchronous form, each in a manager that keeps two; on JAX,
@@ -15,7 +15,6 @@ all.
 """
 
 import argparse
-import itertools
 import os
 import shutil
 import statistics
@@ -24,6 +23,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 ON = {"ours": "tensorflow", "tensorflow": "tensorflow", "tensorflow-async": "tensorflow"}
 ON |= {"ours-jax": "jax", "orbax": "jax"}
@@ -36,7 +36,7 @@ def main():
         return work(arguments.worker, arguments.variant, Path(arguments.folder))
     with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
         workers = {name: Worker(name, arguments, Path(folder) / name) for name in arguments.only}
-        figures = {name: [] for name in workers}
+        figures: dict[str, list[tuple[float, ...]]] = {name: [] for name in workers}
         for number in range(arguments.rounds + MADE_FIRST):
             for name in list(workers)[:: 1 if number % 2 else -1]:
                 figures[name].append(workers[name].save())
@@ -76,16 +76,19 @@ class Worker:
         python = arguments.orbax_python if name == "orbax" else sys.executable
         command = [python, __file__, "--worker", name, "--variant", arguments.variant, "--folder", str(folder)]
         environment = os.environ | {"KERAS_BACKEND": ON[name], "TF_CPP_MIN_LOG_LEVEL": "3"}
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-        self.process = subprocess.Popen(command, env=environment, **pipes)
-        if self.process.stdout.readline() != "ready\n":
+        pipe = subprocess.PIPE
+        self.process: Any = subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe, text=True)
+        if self.answer() != "ready\n":
             raise RuntimeError(f"{name} did not start")
 
     def save(self):
         """Seconds that training waits, that the next step takes longer, and until all is there; and bytes."""
         self.process.stdin.write("save\n")
         self.process.stdin.flush()
-        return tuple(map(float, self.process.stdout.readline().split()))
+        return tuple(map(float, self.answer().split()))
+
+    def answer(self):
+        return self.process.stdout.readline()
 
     def stop(self):
         self.process.stdin.close()
@@ -175,8 +178,8 @@ def ours(name, model, folder):
 
     def begin(number):
         groups = {"model": model.variables, "optimizer": model.optimizer.variables}
-        groups = [reader.pieces_of(name, variables) for name, variables in groups.items()]
-        writer.start(itertools.chain.from_iterable(groups), {"step": number, "epoch": 0}, "0")
+        pieces = (piece for name, variables in groups.items() for piece in reader.pieces_of(name, variables))
+        writer.start(pieces, {"step": number, "epoch": 0}, "0")
         return writer.wait
 
     return begin

@@ -1,6 +1,6 @@
 """Processor time that a training image takes, from a JPEG of 500 x 375 to a batch, against plain tf.data and others.
 
-    python benchmarks/data.py [--photos 200] [--rounds 7] [--batch-size 20] [--csv FILE]
+    python -m benchmarks.data [--photos 200] [--rounds 7] [--batch-size 20] [--csv FILE]
 
 All take the same files, shuffled, decode them with the accurate transform and bring them to 224 x 224 in [-1, 1]:
 
@@ -167,7 +167,7 @@ def measure(loaders, arguments):
     for loader in loaders.values():
         for _ in range(3):
             next(loader)
-    found = {name: [] for name in loaders}
+    found: dict[str, list[float]] = {name: [] for name in loaders}
     for number in range(arguments.rounds):
         for name in list(loaders)[:: -1 if number % 2 else 1]:
             start = settled()

@@ -1,5 +1,7 @@
 """Memory of a device, bytes that it sends in a step, and a step's time, for every variant on 1 to 1,024 devices.
 
+    python -m benchmarks.scale > benchmarks/results/scale.csv
+
 Nothing runs here: weights, moments and gradients are counted from the variables of the model itself, built without
 values. What each layout sends is from the rules of `keras_vit.training.hosts.sharding`, a step's work from
 `keras_vit.flops`.
@@ -14,6 +16,7 @@ import csv
 import dataclasses
 import math
 import re
+import sys
 
 from keras_vit.config.flops import TRAINING_PASSES, flops
 from keras_vit.config.variants import VARIANTS
@@ -172,7 +175,7 @@ def _kept(config, tokens, parts):
 
 
 def _largest_block(shapes, parts):
-    blocks = {}
+    blocks: dict[str, int] = {}
     for path in parts:
         block = path.split("/")[0]
         blocks[block] = blocks.get(block, 0) + numbers(shapes[path])
@@ -193,28 +196,16 @@ def table(names, devices, **arguments):
     return found
 
 
-def rows(found):
-    """Lines of a table in Markdown."""
-    yield "| variant | layout | devices | weights | moments | gradients | activations | memory | sent | step |"
-    yield "|---|---|---|---|---|---|---|---|---|---|"
-    for (name, kind, count), e in found.items():
-        sizes = (e.weights, e.slots, e.gradients, e.activations, e.memory, e.sent)
-        cells = [f"{size / 1e9:.3f}" for size in sizes]
-        yield f"| {name} | {kind} | {count:,} | {' | '.join(cells)} | {e.seconds * 1e3:.1f} |"
-
-
 FIELDS = ("weights", "slots", "gradients", "gathered", "activations", "memory", "sent")  # bytes of a device
 
 
-def write_csv(found, path, **settings):
+def write_csv(found, file, **settings):
     """Writes one row for each estimate, with what it was reckoned for: bytes, and seconds of a step."""
-    with open(path, "w", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        names = ("variant", "layout", "devices", *settings, *(f"{field}_bytes" for field in FIELDS), "step_s")
-        writer.writerow(names)
-        for key, e in found.items():
-            sizes = (round(getattr(e, field)) for field in FIELDS)
-            writer.writerow([*key, *settings.values(), *sizes, f"{e.seconds:.6g}"])
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(("variant", "layout", "devices", *settings, *(f"{field}_bytes" for field in FIELDS), "step_s"))
+    for key, e in found.items():
+        sizes = (round(getattr(e, field)) for field in FIELDS)
+        writer.writerow([*key, *settings.values(), *sizes, f"{e.seconds:.6g}"])
 
 
 def draw(found, path):
@@ -259,7 +250,6 @@ def main():
     parser.add_argument("--tflops", type=float, default=400)
     parser.add_argument("--bandwidth", type=float, default=100, help="GB/s")
     parser.add_argument("--plot", help="a PNG to write")
-    parser.add_argument("--csv", help="a CSV to write, as benchmarks/results/scale.csv")
     arguments = parser.parse_args()
     device = Device(arguments.tflops * 1e12, arguments.bandwidth * 1e9)
     found = table(
@@ -270,10 +260,8 @@ def main():
         device=device,
         image_size=arguments.image_size,
     )
-    print(*rows(found), sep="\n")
-    if arguments.csv:
-        settings = {name: getattr(arguments, name) for name in ("optimizer", "image_size", "batch", "tflops")}
-        write_csv(found, arguments.csv, **settings, bandwidth_gb_per_s=arguments.bandwidth)
+    settings = {name: getattr(arguments, name) for name in ("optimizer", "image_size", "batch", "tflops")}
+    write_csv(found, sys.stdout, **settings, bandwidth_gb_per_s=arguments.bandwidth)
     if arguments.plot:
         draw({key: e for key, e in found.items() if key[0] in PLOTTED}, arguments.plot)
 

@@ -1,6 +1,6 @@
 """How long an exported model takes to answer, against every way to call the same model inside Python.
 
-    python benchmarks/serve.py [--variant B/16] [--precision float32] [--batch-sizes 1 8] [--rounds 20] [--threads 2]
+    python -m benchmarks.serve [--variant B/16] [--precision float32] [--batch-sizes 1 8] [--rounds 20] [--threads 2]
 
 All get the same photos as NumPy and give the scores as NumPy, in turn, forth and back, in one process, so that a
 drifting machine touches all alike; ratios are medians over rounds. The SavedModel's `predict_pixels` (through
@@ -187,7 +187,8 @@ def compare(title, calls, rounds):
     """Measures the calls in turn, and prints a table."""
     import numpy as np
 
-    wanted, seconds = None, {name: [] for name in calls}
+    wanted = None
+    seconds: dict[str, list[float]] = {name: [] for name in calls}
     for name, call in calls.items():
         for _ in range(2):  # tracing, compiling, and the first allocations
             scores = call()

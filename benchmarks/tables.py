@@ -1,28 +1,250 @@
-"""Writes the tables of docs/speed.md from what `keras-vit benchmark --results benchmarks/results` has measured.
+"""Writes the tables of `benchmarks/results` into the pages, each between its marks: `python -m benchmarks.tables`.
 
-    python benchmarks/tables.py [RESULTS] [PAGE]
+    <!-- table: KIND | WHICH -->
+    <!-- table ends -->
 
-Of each measurement the newest row counts. Without results the page has no table.
+KIND is a key of `TABLES`; WHICH is what its function takes, and may be left out. A test holds the pages to this.
 """
 
 import argparse
+import csv
+import re
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
-from keras_vit.benchmarking.results import read
-from keras_vit.benchmarking.tables import with_tables
+from benchmarks.results import FOLDER, ROOT, read
+from keras_vit.cards import table
+from keras_vit.config.flops import flops
 
-ROOT = Path(__file__).parents[1]
+PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+GROWTH_PICTURE = ROOT / "docs" / "pictures" / "growth.png"
+_MARKS = re.compile(r"(?P<begin><!-- table: (?P<what>.+?) -->\n).*?(?P<end><!-- table ends -->)", re.DOTALL)
+_KEY = (  # rows that agree in these measure the same; the newest of them counts
+    *("machine", "cores", "accelerator", "task", "model", "image_size", "batch", "precision", "threads", "optimizer"),
+    *("activation", "backend", "device", "runner"),
+)
+_CASE = ("task", "model", "image_size", "batch", "precision", "threads")
+_RUN = ("date", "machine", *_CASE)
+_TASKS = {"inference": "inference", "train": "training step", "build": "building", "load": "loading"}
+_IN_README = (  # of the parity
+    *("logits, 8 golden cases", "tokens behind the last LayerNorm, same cases"),
+    *("11 random small files of timm, transformers and big_vision", "parameters of all 16 variants"),
+)
+_HEADLINES = {  # cases of B/16 in the README, and by what
+    (*("inference", "B/16", 224, 1, "float32", 1), "model"),
+    (*("inference", "B/16", 224, 1, "bfloat16", 1), "engine"),
+    (*("train", "B/16", 224, 8, "float32", 2), "model"),
+    (*("train", "B/16", 224, 8, "bfloat16", 2), "model"),
+}
+_USUAL = {"model": "B/16", "image_size": 224, "batch": 1}  # the case from which the work grows
+_GROWTH = {
+    "model": "GFLOP of an image, by model",
+    "image_size": "side of the image, pixels",
+    "batch": "images of a call",
+}
 
 
-def main(arguments=None):
+def main(arguments: list[str] | None = None) -> None:
+    """Writes the tables of all pages."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("results", nargs="?", type=Path, default=ROOT / "benchmarks" / "results")
-    parser.add_argument("page", nargs="?", type=Path, default=ROOT / "docs" / "speed.md")
-    given = parser.parse_args(arguments)
-    rows = read(given.results)
-    given.page.write_text(with_tables(given.page.read_text(), rows))
-    print(f"{given.page.name}: {len(rows)} rows read")
+    parser.add_argument("--picture", action="store_true", help="draw the growth anew too, which needs matplotlib")
+    if parser.parse_args(arguments).picture:
+        draw_growth(GROWTH_PICTURE)
+    for page in PAGES:
+        page.write_text(with_tables(page.read_text()))
 
+
+def with_tables(page: str) -> str:
+    """A page with the tables of today between its marks."""
+
+    def anew(found: re.Match) -> str:
+        kind, *which = found["what"].split(" | ")
+        return f"{found['begin']}\n{TABLES[kind](*which)}\n\n{found['end']}"
+
+    return _MARKS.sub(anew, page)
+
+
+def newest(rows: Iterable[dict]) -> list[dict]:
+    """The last row by date of each measurement, in the order in which they first come."""
+    found: dict[tuple, dict] = {}
+    for row in rows:
+        key = tuple(row[name] for name in _KEY)
+        if key not in found or row["date"] >= found[key]["date"]:
+            found[key] = row
+    return list(found.values())
+
+
+def speed(machine: str) -> str:
+    """The newest times of ours on a processor, each beside the fastest peer of its run."""
+    rows = [row for row in read() if row["machine"] == machine]
+    ours = list(_ours(rows))
+    has = [name for field, name in (("avx512_bf16", "AVX-512 bf16"), ("amx", "AMX")) if ours[0][field]]
+    days = sorted(row["date"][:10] for row in ours)
+    header = (
+        *("what", "model", "pixels", "images", "precision", "cores", "by", "ms", "spread", "fastest peer", "of"),
+        *("share of its time", "GiB", "its GiB"),
+    )
+    lines = [_line(row, rows) for row in ours]
+    return f"{machine}, with {' and '.join(has) or 'AVX2'}, {days[0]} to {days[-1]}.\n\n{table(header, lines)}"
+
+
+def headline(machine: str) -> str:
+    """Four of these times, for the README."""
+    rows = [row for row in read() if row["machine"] == machine]
+    chosen = []
+    for row in _ours(rows):
+        kind = "model" if row["runner"] == "ours-model" else "engine"
+        if (*(row[name] for name in _CASE), kind) in _HEADLINES:
+            task, _, _, *case, by, _, _, peer, _, share, _, _ = _line(row, rows)
+            chosen.append((task, *case, by, peer, share))
+    return table(("of B/16", "images", "precision", "cores", "by", "fastest peer", "share of its time"), chosen)
+
+
+def _ours(rows: list[dict]) -> Iterator[dict]:
+    """Of each case that has a peer: the newest row of `model`, and that of the fastest engine in its newest run."""
+    cases: dict[tuple, dict[str, dict]] = {}
+    for row in newest(rows):
+        if row["side"] == "ours" and row["ratio_to_fastest_peer"] is not None:
+            kind = "model" if row["runner"] == "ours-model" else "engine"
+            found = cases.setdefault(tuple(row[name] for name in _CASE), {})
+            found[kind] = max(row, found.get(kind, row), key=lambda each: (each["date"], -each["median_s"]))
+    tasks = list(_TASKS)
+    for _, found in sorted(cases.items(), key=lambda each: (tasks.index(each[0][0]), *each[0][1:])):
+        yield from (found[kind] for kind in ("model", "engine") if kind in found)
+
+
+def _line(row: dict, rows: list[dict]) -> tuple[str, ...]:
+    """Cells of `speed` for a row of ours."""
+    run = [other for other in rows if all(other[name] == row[name] for name in _RUN)]
+    peer = next(other for other in run if other["runner"] == row["fastest_peer"])
+    engine = row["engine"] or row["runner"].removeprefix("ours-")
+    return (
+        _TASKS[row["task"]],
+        *(str(row[name]) for name in ("model", "image_size", "batch", "precision", "threads")),
+        "`model`" if engine == "model" else f"`accelerate`: {engine}",
+        f"{row['median_s'] * 1e3:.4g}",
+        f"{row['spread']:.0%}",
+        peer["runner"],
+        str(sum(other["side"] == "peer" for other in run)),
+        f"{row['ratio_to_fastest_peer']:.2f}",
+        *(f"{(each['device_memory'] or each['peak_memory']) / 2**30:.2f}" for each in (row, peer)),
+    )
+
+
+def growth() -> str:
+    """Time and memory of `model` as the model, the images or their number grow."""
+    rows = newest(read(FOLDER / "growth"))
+    cases = dict.fromkeys(_usual(row) for over in _GROWTH for row in _series(rows, over, "float32"))
+    lines = []
+    for case in cases:
+        cells = []
+        for precision in ("float32", "bfloat16"):
+            row = next(row for row in rows if _usual(row) == case and row["precision"] == precision)
+            beyond = (row["peak_memory"] - row["import_memory"]) / 2**30
+            cells += [f"{row['median_s']:.3g}", f"{_work(row) / 1e9 / row['median_s']:.0f}", f"{beyond:.2f}"]
+        lines.append((*map(str, case), f"{_work(row) / 1e9:.1f}", *cells))
+    columns = ("model", "pixels", "images", "GFLOP", "float32, s", "GFLOP/s", "GiB", "bfloat16, s", "GFLOP/s", "GiB")
+    return table(columns, lines)
+
+
+def _series(rows: list[dict], over: str, precision: str) -> list[dict]:
+    """Rows of one precision that differ from the usual case in one size alone, from least to most work."""
+    others = [name for name in _USUAL if name != over]
+    found = [row for row in rows if row["precision"] == precision and all(row[n] == _USUAL[n] for n in others)]
+    return sorted(found, key=_work)
+
+
+def _usual(row: dict) -> tuple:
+    return tuple(row[name] for name in _USUAL)
+
+
+def _work(row: dict) -> float:
+    """FLOPs of a call, by the formula."""
+    return flops(row["model"], row["image_size"]).total * row["batch"]
+
+
+def draw_growth(path: Path) -> None:
+    """Three panels: seconds of a call over each size, and the dashed line of the work at the usual case's speed."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    rows = newest(read(FOLDER / "growth"))
+    figure, panels = pyplot.subplots(1, 3, figsize=(11, 3.8), layout="constrained", sharey=True)
+    for axes, (over, label) in zip(panels, _GROWTH.items(), strict=True):
+        for colour, precision in (("tab:blue", "float32"), ("tab:orange", "bfloat16")):
+            found = _series(rows, over, precision)
+            places = [_work(row) / 1e9 if over == "model" else row[over] for row in found]
+            start = next(row for row in found if _usual(row) == tuple(_USUAL.values()))
+            line = [_work(row) / _work(start) * start["median_s"] for row in found]
+            axes.plot(places, [row["median_s"] for row in found], marker="o", color=colour, label=precision)
+            axes.plot(places, line, "--", linewidth=1, color=colour, label="its line of FLOPs")
+        axes.set(xscale="log", yscale="log", xlabel=label)
+        axes.set_xticks(places, [str(row[over]) for row in found])
+        axes.set_xticks([], minor=True)
+        axes.grid(alpha=0.3)
+    panels[0].set_ylabel("seconds of a call")
+    panels[0].legend(fontsize=8)
+    figure.savefig(path, dpi=110)
+    pyplot.close(figure)
+
+
+def parity(which: str = "all") -> str:
+    """What was compared with what; for the README some rows without the links to their tests."""
+    rows = _rows("parity")
+    if which == "README":
+        chosen = [row for row in rows if row["what"] in _IN_README]
+        lines = [(row["what"], row["compared_with"], row["largest_difference"]) for row in chosen]
+        return table(("what", "compared with", "largest difference"), lines)
+    links = [", ".join(f"[{Path(test).name}](../{test})" for test in row["measured_by"].split()) for row in rows]
+    columns = ("what", "compared_with", "largest_difference")
+    lines = [(*(row[name] for name in columns), link) for row, link in zip(rows, links, strict=True)]
+    return table(("what", "compared with", "largest difference", "measured by"), lines)
+
+
+def studies(name: str) -> str:
+    """One of the paper's studies in miniature."""
+    rows = [row for row in _rows("studies") if row["study"] == name]
+    settings = [dict(part.split("=", 1) for part in row["settings"].split("; ")) for row in rows]
+    lines = []
+    for row, values in zip(rows, settings, strict=True):
+        below = f"{row['below_best']} ± {row['below_best_half']}"
+        said = {"best": "best", "shown": below, "not shown": f"{below}, not shown"}[row["verdict"]]
+        lines.append((*values.values(), f"{row['accuracy']} ± {row['accuracy_half']}", said))
+    return table((*settings[0], "accuracy", "below the best"), lines)
+
+
+def relevance(processor: str) -> str:
+    """By how much the answer's probability falls when patches are removed."""
+    rows = [row for row in _rows("relevance") if row["processor"] == processor]
+    accuracy = {row["data"]: row["accuracy"] for row in rows}
+    cells = {(row["removed"], row["data"]): f"{row['fall']} ± {row['fall_half']}" for row in rows}
+    removed = dict.fromkeys(row["removed"] for row in rows)
+    lines = [(name, *(cells[name, data] for data in accuracy)) for name in removed]
+    return table(("removed", *(f"{data}, accuracy {share}" for data, share in accuracy.items())), lines)
+
+
+def scale() -> str:
+    """Memory of a device and what it sends, for four variants."""
+    kinds = [("data", "1"), ("data", "128"), ("fsdp", "8"), ("fsdp", "128"), ("tensor", "8"), ("tensor", "128")]
+    sizes = {"weights": "weights", "moments": "slots", "activations": "activations", "memory": "memory", "sent": "sent"}
+    lines = []
+    for row in _rows("scale"):
+        if row["variant"] in ("B/16", "L/16", "H/14", "G/14") and (row["layout"], row["devices"]) in kinds:
+            layout = "one device" if row["devices"] == "1" else row["layout"]
+            cells = [f"{int(row[f'{name}_bytes']) / 1e9:.2f}" for name in sizes.values()]
+            lines.append((row["variant"], layout, row["devices"], *cells, f"{float(row['step_s']) * 1e3:.1f}"))
+    return table(("variant", "layout", "devices", *sizes, "step"), lines)
+
+
+def _rows(name: str) -> list[dict[str, Any]]:
+    with (FOLDER / f"{name}.csv").open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+TABLES = {each.__name__: each for each in (speed, headline, growth, parity, studies, relevance, scale)}
 
 if __name__ == "__main__":
     main()

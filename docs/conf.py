@@ -1,8 +1,7 @@
 """How Sphinx builds these pages: `python -m sphinx -W -b html docs build/docs`.
 
 The pages are Markdown (MyST), and notebooks that hold what they printed. Made anew by each build are the reference,
-from the docstrings in the groups of `keras_vit/api.py`, the pages of published weights, from their records, and the
-pages of results, from the CSV files of `benchmarks/results`.
+from the docstrings in the groups of `keras_vit/api.py`, and the pages of published weights, from their records.
 """
 
 import inspect
@@ -16,7 +15,6 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 sys.path.append(str(Path(__file__).parent / "generators"))
 
-import results_pages
 import weights_pages
 
 import keras_vit
@@ -24,7 +22,7 @@ from keras_vit.version import __version__
 
 HERE = Path(__file__).parent
 REFERENCE = HERE / "reference"  # written anew by each build
-MADE = {"weights": weights_pages.pages, "results": results_pages.pages}  # too; each gives `{name: Markdown}`
+MADE = {"weights": weights_pages.pages}  # too; gives `{name: Markdown}`
 
 NO_CONTENTS = "---\nhtml_theme.sidebar_secondary.remove: true\n---\n\n"  # beside a page, whose tables take their place
 
@@ -112,12 +110,8 @@ def _directive(path, what):
 
 SEE = {  # page: what the build adds at its end
     "weights": "[Published weights](weights/index.md) has a page for each family.",
-    "how_we_know_it_is_right": "[Results](results/index.md) has the same figures, and more, as pages and as data.",
-    "hosts": "[Scale](results/scale.md) has every variant and layout.",
-    "studies": "[The paper's studies](results/studies.md) has the same figures as data.",
-    "looking_inside": "[Relevance](results/relevance.md) has the figures of the last section as data.",
 }
-MORE = ("weights/index", "results/index", "notebooks/index", "reference/index")  # of the contents
+MORE = ("weights/index", "notebooks/index", "reference/index")  # of the contents
 
 
 def read(app, page, source):

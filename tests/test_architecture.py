@@ -38,7 +38,7 @@ TIERS = [
     {"builders", "analysis"},
     {"training", "resnet_builders"},
     {"exporting", "evaluation"},
-    {"runs", "benchmarking"},
+    {"runs"},
     {"api"},
     {"cli"},
     {"__main__"},
@@ -61,12 +61,11 @@ NO_KERAS = {
 }
 NO_KERAS |= {"runs", "runs.options", "exporting", "exporting.formats"}  # what a command line knows of its options
 NO_KERAS |= {"training", "training.hosts", "training.hosts.processes", "training.hosts.sharding"}  # a launcher's facts
-NO_KERAS_ROOMS = {"config", "cli", "images", "benchmarking"}  # every module of them
-RUN_BY_PATH = "benchmarking.peers."  # they import each other by bare names, and have no class of Keras
+NO_KERAS_ROOMS = {"config", "cli", "images"}  # every module of them
 BACKENDS = {"tensorflow", "jax", "torch"}
 # Inside functions, for what is one backend's alone:
 KNOW_A_BACKEND = {"layers", "images", "model", "data", "training", "runs", "evaluation", "exporting"}
-KNOW_A_BACKEND |= {"benchmarking", "cli", "keras_private", "analysis"}
+KNOW_A_BACKEND |= {"cli", "keras_private", "analysis"}
 PRIVATE = re.compile(r"_[a-zA-Z]\w*")  # names, but no __dunder__ and no bare _
 DOCUMENTED = {"os._exit"}  # public in spite of its underscore
 MOST_LINES, MOST_LINES_OF_A_FUNCTION = 400, 45  # of a function without its docstring
@@ -238,7 +237,7 @@ def test_no_class_overrides_what_keras_keeps_private(tiny):
 
 def classes_of_keras():
     """Our classes that derive from one of Keras."""
-    for module in filter(lambda module: module != "__main__" and not module.startswith(RUN_BY_PATH), MODULES):
+    for module in filter(lambda module: module != "__main__", MODULES):
         name = f"keras_vit.{module}".removesuffix(".")
         for value in vars(importlib.import_module(name)).values():
             if isinstance(value, type) and value.__module__ == name and any(map(is_of_keras, value.__mro__)):

@@ -88,7 +88,7 @@ def files_of(folder):
 
 def is_built(name):
     """Whether a build or a run makes a file; the lists in `keras_vit_zoo.egg-info` are every sdist's own."""
-    parts, made = name.split("/"), {"build", "dist", "docs/reference", "docs/results", "docs/weights"}
+    parts, made = name.split("/"), {"build", "dist", "docs/reference", "docs/weights"}
     caches = [part for part in parts if part == "__pycache__" or re.fullmatch(r"\..+(_cache|checkpoints)", part)]
     return bool(caches or made & {parts[0], "/".join(parts[:2])} or re.search(r"\.py[cod]$", name))
 

@@ -20,8 +20,8 @@ from keras_vit.weights.checkpoint import read_checkpoint
 # timm imports torchvision, which has no build for a CPU-only torch; empty modules content it.
 STAND_INS = f"""
 import sys
-sys.path.insert(0, {str(ROOT / "keras_vit" / "benchmarking" / "peers")!r})
-from torchvision_stand_ins import stand_in
+sys.path.insert(0, {str(ROOT / "benchmarks" / "peers")!r})
+from torch_peers import stand_in
 stand_in()
 """
 TIMM = (

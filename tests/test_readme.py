@@ -136,18 +136,6 @@ def test_links_lead_to_files_and_headings(path):
     assert broken == []
 
 
-def test_figures_of_the_readme_are_those_of_the_documentation():
-    rows = re.findall(r"^\| (.+) \| (.+) \| (.+) \|$", section(README, "How we know it is right"), re.MULTILINE)
-    text = TEXTS["how_we_know_it_is_right.md"]
-    assert len(rows) > 3
-    assert [row for row in rows if f"| {' | '.join(row)} |" not in text] == []
-
-
-def section(path, title):
-    """The text below a heading, up to the next."""
-    return TEXTS[path.name].partition(f"## {title}\n")[2].partition("\n## ")[0]
-
-
 def headings(path):
     """Anchors as GitHub and MyST make them of the headings of a page."""
     titles = re.findall(r"^#+ (.+)$", outside_of_blocks(path), re.MULTILINE)

@@ -6,7 +6,6 @@ import sys
 import numpy as np
 import pytest
 from conftest import ROOT
-from pages_as_tables import tables
 from published_files import SMALL_RESNET, small, write_published, write_published_resnet
 
 import keras_vit
@@ -18,6 +17,15 @@ import weights_pages
 
 PAGES = weights_pages.pages()
 FAMILIES = {family.page: family for family in weights_pages.FAMILIES}
+
+
+def tables(page):
+    """The tables of a page, each as a list of `{column: cell}`."""
+    found = []
+    for block in re.findall(r"(?:^\|.*\n)+", page, re.MULTILINE):
+        header, _, *rows = ([cell.strip() for cell in line[1:-1].split("|")] for line in block.splitlines())
+        found.append([dict(zip(header, row, strict=True)) for row in rows])
+    return found
 
 
 def plain(cell):

@@ -16,7 +16,7 @@ import traceback
 import warnings
 
 from keras_vit.checks import did_you_mean
-from keras_vit.cli import benchmark, engines, evaluation, export, launch, look, push, training, weights
+from keras_vit.cli import engines, evaluation, export, launch, look, push, training, weights
 from keras_vit.cli.printing import one_line, say_error
 from keras_vit.escaping import printable
 from keras_vit.runs.options import FLAGS
@@ -28,7 +28,8 @@ from keras_vit.weights.fetch import DownloadError
 _OPTIONS = FLAGS | {name: f"--{name.replace('_', '-')}" for name in ("grid", "out", "processes", *export.SAME_NAME)}
 _OPTIONS |= {"num_heads": "--heads", "top_k": "--top", "split": "--split"}
 _OPTIONS |= {name: f"--{name}" for name in ("shots", "seeds", "neighbours", "protocol", *engines.OPTIONS)}
-_OPTIONS |= benchmark.OPTIONS | {"train_split": "--train-split", "test_split": "--split"}
+_OPTIONS |= {"train_split": "--train-split", "test_split": "--split"}
+_MOVED = " It is run from a checkout now: python -m benchmarks."
 _INTERRUPTED, _CLOSED_PIPE, _TERMINATED = 130, 141, 143  # 128 and the signal, as shells count
 
 
@@ -120,6 +121,7 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message):
         wrong = re.search(r"invalid choice: '(.*)' \(choose from (.*)\)$", message)
         hint = did_you_mean(wrong[1], re.findall(r"[\w-]+", wrong[2])) if wrong else ""
+        hint = _MOVED if wrong and wrong[1] == "benchmark" else hint
         super().error(f"{message}{'.' * bool(hint)}{hint}")
 
 
@@ -160,6 +162,5 @@ def _parser():
     look.add_commands(top, command)
     export.add_commands(top, command)
     push.add_commands(top, command)
-    benchmark.add_commands(top, command)
     weights.add_commands(top, command, group)
     return parser

@@ -13,7 +13,7 @@ import time
 import numpy as np
 
 job = json.loads(sys.argv[1])
-name, files, train = job["runner"], job["files"], job["task"] == "training"
+name, files, train = job["runner"], job["files"], job["task"] == "train"
 seconds = int((re.findall(r"\d+", name) or [1])[0]) / 1000
 wrong = 0.01 if "wrong" in name else 0.0
 

@@ -11,7 +11,7 @@ from conftest import ROOT
 
 @pytest.mark.slow
 def test_every_loader_is_measured(tmp_path):
-    command = [sys.executable, str(ROOT / "benchmarks" / "data.py"), "--csv", str(tmp_path / "data.csv")]
+    command = [sys.executable, "-m", "benchmarks.data", "--csv", str(tmp_path / "data.csv")]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     small = ["--photos", "40", "--rounds", "2", "--batches", "2", "--batch-size", "4"]
     done = subprocess.run([*command, *small], capture_output=True, text=True, env=environment, timeout=280)

@@ -1,24 +1,23 @@
 """This package's own runners: the model as Keras calls it, under XLA, and in the engines of `accelerate`.
 
-Also what is done once for all runners: the files that they read (`prepare`), and the speed of a matrix product.
+`prepare` is what is done once for all runners: it writes the files that they read.
 """
 
-import importlib
 import warnings
 
 from answering import LeftOutError, serve
 from keras_models import KerasRunner
 
-_ENGINES = ("tensorflow", "xla", "openvino", "onnxruntime", "torch")
-_OWN_THREADS = ("openvino", "onnxruntime", "torch")  # whose number is said to them; TensorFlow's is that of its process
-_PRODUCTS = 10  # in a row, so that what surrounds them does not count
+_ENGINES = ("tensorflow", "xla", "openvino", "onnxruntime")
+_OWN_THREADS = ("openvino", "onnxruntime")  # whose number is said to them; TensorFlow's is that of its process
 
 
 class Ours(KerasRunner):
     packages = (*KerasRunner.packages, "keras-vit-zoo")
 
     def bring_packages(self):
-        importlib.import_module("keras_vit")  # as a user does; this module itself stands below the public names
+        import keras_vit  # noqa: F401
+
         super().bring_packages()
 
     def arguments(self):
@@ -30,20 +29,20 @@ class Ours(KerasRunner):
         }
 
     def build(self):
-        from keras_vit.builders import build
+        import keras_vit
 
-        return build(self.job["model"], **self.arguments())
+        return keras_vit.build(self.job["model"], **self.arguments())
 
     def load(self, model):
-        from keras_vit.weights.load import load_checkpoint
+        import keras_vit
 
-        load_checkpoint(model, self.job["files"]["official"])
+        keras_vit.load_checkpoint(model, self.job["files"]["official"])
         return model
 
     def from_file(self):
-        from keras_vit.builders import build
+        import keras_vit
 
-        return build(self.job["model"], weights=self.job["files"]["official"], **self.arguments())
+        return keras_vit.build(self.job["model"], weights=self.job["files"]["official"], **self.arguments())
 
     def in_precision(self, model):
         from keras_vit.model.precision import in_precision
@@ -51,12 +50,12 @@ class Ours(KerasRunner):
         return in_precision(model, self.job["precision"])
 
     def optimizer(self):
-        from keras_vit.training.optimizers import SGD, AdamW
+        import keras_vit
 
         rate, clip = self.job["learning_rate"], self.job["clip_norm"]
         if self.job["optimizer"] == "sgd":
-            return SGD(rate, momentum=self.job["momentum"], global_clipnorm=clip)
-        return AdamW(rate, weight_decay=self.job["weight_decay"], global_clipnorm=clip)
+            return keras_vit.SGD(rate, momentum=self.job["momentum"], global_clipnorm=clip)
+        return keras_vit.AdamW(rate, weight_decay=self.job["weight_decay"], global_clipnorm=clip)
 
 
 class OursCompiled(Ours):
@@ -66,36 +65,30 @@ class OursCompiled(Ours):
 class OursInEngine(Ours):
     """The model in an engine, or in the fastest of all: of these each is opened, with its number of threads."""
 
-    packages = (*Ours.packages, "openvino", "onnxruntime", "torch")
+    packages = (*Ours.packages, "openvino", "onnxruntime")
 
     def inference(self, model):
-        if self.job["runner"] != "ours-auto":
-            self.engine = self.opened(model, self.job["runner"].removeprefix("ours-"))
-            return self.call()
+        name = self.job["runner"].removeprefix("ours-")
         found, reasons = [], []
-        for name in _ENGINES:
+        for engine in _ENGINES if name == "auto" else (name,):
             try:
-                found.append(self.opened(model, name))
+                found.append(self.opened(model, engine))
             except LeftOutError as reason:
-                reasons.append(f"{name}: {reason}")
+                reasons.append(f"{engine}: {reason}")
         if not found:
             raise LeftOutError("; ".join(reasons))
         self.engine = min(found, key=lambda engine: engine.report.seconds[engine.engine])
-        return self.call()
+        images, _ = self.batch()
+        return lambda: self.engine.predict_on_batch(images)
 
     def opened(self, model, name):
-        from keras_vit.exporting.engines.accelerate import accelerate
-        from keras_vit.exporting.report import ExportError
+        import keras_vit
 
         threads = self.job["threads"] if name in _OWN_THREADS else None
         try:
-            return accelerate(model, name, self.job["precision"], threads, batch_size=self.job["batch"])
-        except (ImportError, ValueError, RuntimeError, ExportError) as error:
+            return keras_vit.accelerate(model, name, self.job["precision"], threads, batch_size=self.job["batch"])
+        except (ImportError, ValueError, RuntimeError) as error:
             raise LeftOutError(" ".join(str(error).split())) from error
-
-    def call(self):
-        images, _ = self.batch()
-        return lambda: self.engine.predict_on_batch(images)
 
     def facts(self):
         return {"engine": self.engine.engine}
@@ -137,7 +130,7 @@ class Preparation(Ours):
     def inference(self, model):
         import numpy as np
 
-        from keras_vit.weights.save import save_checkpoint
+        import keras_vit
 
         files, side, rng = self.job["files"], self.job["image_size"], np.random.default_rng(1)
         images = rng.uniform(-1, 1, (self.job["batch"], side, side, 3)).astype("float32")
@@ -145,47 +138,18 @@ class Preparation(Ours):
         np.save(files["labels"], rng.integers(0, self.job["classes"], self.job["batch"]))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of a GELU and an image processor that no peer here is left to choose
-            save_checkpoint(model, files["official"])
+            keras_vit.save_checkpoint(model, files["official"])
             for layout in self.job["layouts"]:
-                save_checkpoint(model, files[layout], layout)
+                keras_vit.save_checkpoint(model, files[layout], layout)
         return lambda: np.concatenate([model.predict_on_batch(image[None]) for image in images])
-
-
-class MatrixProduct(KerasRunner):
-    """Products of two square matrices, timed as a peer's step is; its logits are the number of their FLOPs."""
-
-    def build(self):
-        import keras
-        import numpy as np
-
-        side = self.job["batch"]
-        values = np.random.default_rng(0).normal(0, side**-0.5, (side, side))
-        return keras.ops.convert_to_tensor(values.astype("float32"), self.job["precision"])
-
-    def load(self, model):
-        return model
-
-    def inference(self, model):
-        import keras
-        import numpy as np
-
-        def call():
-            found = model
-            for _ in range(_PRODUCTS):
-                found = keras.ops.matmul(found, model)
-            keras.ops.convert_to_numpy(found[0, :1])  # waits for all of them
-            return np.full((1, 1), 2.0 * _PRODUCTS * len(model) ** 3)
-
-        return call
 
 
 RUNNERS = {
     "ours-model": Ours,
     "ours-xla": OursCompiled,
-    **dict.fromkeys((f"ours-{name}" for name in ("auto", *(name for name in _ENGINES if name != "xla"))), OursInEngine),
+    **dict.fromkeys(("ours-auto", "ours-tensorflow", "ours-openvino", "ours-onnxruntime"), OursInEngine),
     "np.load": Assigned,
     "prepare": Preparation,
-    "matrix": MatrixProduct,
 }
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ class KerasRunner(Runner):
 
             torch.set_num_threads(threads)
         self.check_device(keras.backend.backend())
-        if self.job["task"] == "training" and self.job["precision"] == "bfloat16":
+        if self.job["task"] == "train" and self.job["precision"] == "bfloat16":
             keras.config.set_dtype_policy("mixed_bfloat16")
         keras.ops.convert_to_numpy(keras.ops.ones(()))  # begins the backend
 
@@ -46,7 +46,7 @@ class KerasRunner(Runner):
         images, _ = self.batch()
         return lambda: np.asarray(model.predict_on_batch(images), "float32")
 
-    def training(self, model):
+    def train(self, model):
         import keras
 
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)

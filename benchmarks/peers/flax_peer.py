@@ -41,7 +41,7 @@ class Flax(Runner):
         images, _ = self.batch()
         return lambda: np.asarray(apply(model, images))
 
-    def training(self, model):
+    def train(self, model):
         import jax
         import optax
 

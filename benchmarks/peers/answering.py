@@ -22,12 +22,12 @@ class Runner:
     """One way to compute a model. Each part is timed by itself.
 
     Attributes:
-        job: what `keras_vit.benchmarking.workers.job_of` makes.
+        job: what `benchmarks.workers.worker_of` makes.
         packages: names of distributions whose versions are told.
         builds_apart: whether values are loaded into a model that was built before; else loading builds it.
     """
 
-    packages: tuple = ()
+    packages: tuple[str, ...] = ()
     builds_apart = True
 
     def __init__(self, job):
@@ -52,7 +52,7 @@ class Runner:
         """A function without arguments: images as NumPy to logits `(B, K)` as NumPy, float32."""
         raise NotImplementedError
 
-    def training(self, model):
+    def train(self, model):
         """A function without arguments that takes one step and gives its loss."""
         raise NotImplementedError
 
@@ -96,7 +96,7 @@ class Session:
         import numpy as np
 
         found, seconds = timed(self.call)
-        if self.task == "training":
+        if self.task == "train":
             return {"first_s": seconds, "loss": found}
         np.save(file, np.asarray(found, "float32"))
         return {"first_s": seconds}
@@ -104,7 +104,7 @@ class Session:
     def step(self):
         """One call, which is timed."""
         found, seconds = timed(self.call)
-        return {"seconds": seconds, "loss": found if self.task == "training" else None}
+        return {"seconds": seconds, "loss": found if self.task == "train" else None}
 
     def memory(self):
         """The most bytes that this process ever had resident."""

@@ -9,17 +9,17 @@ import time
 from pathlib import Path
 from typing import Any
 
-from keras_vit.benchmarking.request import CLASSES, OWN_FILE, PEERS, Benchmark, Case
+from benchmarks.request import CLASSES, OWN_FILE, PEERS, Benchmark, Case
 from keras_vit.checks import cores
 from keras_vit.config.variants import VARIANTS
 
 PAUSE = 0.05  # seconds, for the threads of the step before to fall asleep: torch's wait for each other by spinning
 TRAINING = {"learning_rate": 1e-3, "momentum": 0.9, "weight_decay": 0.1, "clip_norm": 1.0}
-_WORDS = {"train": "training"}  # what a process calls a task
 _THREADS = (  # variables that libraries read
     *("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"),
     *("TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS"),
 )
+_SIZES = ("patch_size", "hidden_size", "num_layers", "num_heads", "mlp_dim")  # of a variant, for peers
 _ENDING = 30  # seconds that a process has to end by itself
 
 
@@ -81,13 +81,13 @@ class Worker:
             self.facts["left_out"] = f"failed: {error}"
             return self.facts
 
-    def step(self) -> dict:
-        """Seconds and loss of one call, once the others sleep."""
+    def step(self) -> float:
+        """Seconds of one call, once the others sleep."""
         time.sleep(PAUSE)
         found = self.ask("step")
         if "seconds" not in found:
             raise WorkerError(f"{self.name} {self.left_out}")
-        return found
+        return found["seconds"]
 
     def stop(self) -> None:
         """Ends the process."""
@@ -107,18 +107,16 @@ def worker_of(runner: str, asked: Benchmark, case: Case, files: dict, **said: ob
         runner: its name in the results.
         asked: the whole benchmark.
         case: what it will do.
-        files: paths by what they hold, as `preparation` makes them.
+        files: paths by what they hold.
         **said: other values of the job.
     """
     peer = PEERS.get(runner)
-    python = sys.executable if peer is None else asked.python_of(runner)
-    file = OWN_FILE if peer is None else peer.file
+    python, file = (sys.executable, OWN_FILE) if peer is None else (peer.python, peer.file)
     job = {
         **dataclasses.asdict(case),
         **TRAINING,
         "runner": runner,
-        "task": _WORDS.get(case.task, case.task),
-        "sizes": VARIANTS[case.model].as_dict(),
+        "sizes": {name: getattr(VARIANTS[case.model], name) for name in _SIZES},
         "classes": CLASSES,
         "files": files,
         "threads": asked.threads,
@@ -133,11 +131,10 @@ def worker_of(runner: str, asked: Benchmark, case: Case, files: dict, **said: ob
 
 def environment(asked: Benchmark, precision: str, ours: bool) -> dict[str, str]:
     """The variables of a process: threads, backend, device, and for ours where this package lies."""
-    threads = str(asked.threads)
     found = {
         "TF_ENABLE_ONEDNN_OPTS": "1",  # as by default from AVX-512 on
         **os.environ,
-        **dict.fromkeys(_THREADS, threads),
+        **dict.fromkeys(_THREADS, str(asked.threads)),
         "TF_CPP_MIN_LOG_LEVEL": "3",
         "KERAS_BACKEND": asked.backend,
         "HF_HUB_OFFLINE": "1",
@@ -150,6 +147,6 @@ def environment(asked: Benchmark, precision: str, ours: bool) -> dict[str, str]:
         if precision == "float32":  # and no TensorFloat-32, which libraries take for it by default
             found |= {"NVIDIA_TF32_OVERRIDE": "0", "JAX_DEFAULT_MATMUL_PRECISION": "highest"}
     if ours:
-        places = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH")]
+        places = [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH")]
         found["PYTHONPATH"] = os.pathsep.join(filter(None, places))
     return found

@@ -1,0 +1,86 @@
+"""The tables of the pages are those of `benchmarks/results`, whose files are as the scripts write them."""
+
+import csv
+import io
+import sys
+
+import pytest
+from conftest import ROOT
+
+from benchmarks import scale, tables
+from benchmarks.results import FIELDS, append, read
+
+sys.path.append(str(ROOT / "examples"))
+RESULTS = ROOT / "benchmarks" / "results"
+
+
+def row(**given):
+    usual = dict.fromkeys(FIELDS)
+    usual |= {"date": "2026-01-02T03:04:05Z", "machine": "a, processor", "cores": 2, "avx512_bf16": True, "amx": False}
+    usual |= {"runner": "ours-model", "side": "ours", "model": "B/16", "image_size": 224, "batch": 8, "threads": 1}
+    usual |= {"precision": "float32", "task": "inference", "optimizer": "adamw", "rounds": 5, "backend": "tensorflow"}
+    usual |= {"activation": "gelu_tanh", "device": "cpu", "median_s": 0.25, "spread": 0.031, "fastest_peer": "timm"}
+    return usual | {"ratio_to_fastest_peer": 0.87654321, "peak_memory": 3 * 2**29, "versions": "a 1; b 2"} | given
+
+
+def peer(**given):
+    return row(**{"runner": "timm", "side": "peer", "ratio_to_fastest_peer": 1.0, "peak_memory": 2**29} | given)
+
+
+@pytest.mark.parametrize("page", tables.PAGES, ids=lambda page: page.name)
+def test_tables_of_a_page_are_those_of_the_results(page):
+    assert tables.with_tables(page.read_text()) == page.read_text(), "run python -m benchmarks.tables"
+
+
+def test_every_kind_of_table_stands_on_a_page():
+    text = "".join(page.read_text() for page in tables.PAGES)
+    assert [kind for kind in tables.TABLES if f"<!-- table: {kind}" not in text] == []
+
+
+def test_table_of_speed_has_the_newest_rows_and_their_peers(monkeypatch, tmp_path):
+    old, engine = {"date": "2026-01-01T00:00:00Z"}, {"runner": "ours-auto", "engine": "openvino", "median_s": 0.1}
+    rows = [row(), peer(), row(**engine), peer(runner="flax"), row(**old, median_s=9.0), peer(**old)]
+    rows += [row(**engine | {"runner": "ours-xla", "engine": None, "median_s": 0.2}), row(machine="another")]
+    for each in rows:
+        append(tmp_path, each)
+    monkeypatch.setattr(tables, "read", lambda: read(tmp_path))
+    said, _, _, _, *lines = tables.speed("a, processor").splitlines()
+    assert said == "a, processor, with AVX-512 bf16, 2026-01-02 to 2026-01-02."
+    case = "| inference | B/16 | 224 | 8 | float32 | 1 |"
+    assert lines == [
+        f"{case} `model` | 250 | 3% | timm | 2 | 0.88 | 1.50 | 0.50 |",
+        f"{case} `accelerate`: openvino | 100 | 3% | timm | 2 | 0.88 | 1.50 | 0.50 |",
+    ]
+
+
+def test_growth_is_drawn(tmp_path):
+    pytest.importorskip("matplotlib")
+    tables.draw_growth(tmp_path / "new.png")
+    assert (tmp_path / "new.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_scale_writes_what_is_there():
+    variants, text = ("Ti/16", "R+Ti/16"), io.StringIO()
+    settings = {"optimizer": "sgd", "image_size": 224, "batch": 8, "tflops": 400, "bandwidth_gb_per_s": 100}
+    scale.write_csv(scale.table(variants, scale.DEVICES), text, **settings)
+    lines = (RESULTS / "scale.csv").read_text().splitlines()
+    starts = ("variant,", *(f"{variant}," for variant in variants))
+    assert text.getvalue().splitlines() == [line for line in lines if line.startswith(starts)]
+
+
+def test_studies_are_written_with_these_columns_and_words(tmp_path):
+    paper = pytest.importorskip("paper_on_digits")
+    with (RESULTS / "studies.csv").open(newline="") as file:
+        assert tuple(next(csv.reader(file))) == paper.FIELDS
+    rows = {("none", "stem"): [0.5, 0.6], ("learned", "stem"): [0.7, 0.81], ("learned", "blocks"): [0.7, 0.8]}
+    best, other = (list(paper.summaries("positions", rows))[index] for index in (1, 2))
+    # Student's t with one degree of freedom is 12.706 at 97.5 %; the deviation of two numbers is their difference / √2.
+    assert best["accuracy"] == "0.755"
+    assert float(best["accuracy_half"]) == pytest.approx(12.7062 * 0.11 / 2, abs=6e-4)
+    assert (best["below_best"], best["verdict"], best["settings"]) == ("", "best", "kind=learned; where=stem")
+    assert other["below_best"] == "0.005"
+    assert float(other["below_best_half"]) == pytest.approx(12.7062 * 0.01 / 2, abs=6e-4)
+    assert (other["verdict"], other["seeds"]) == ("not shown", 2)
+    paper.write_csv({"positions": rows, "masked patches": {("pre-trained",): [0.5, 0.5]}}, tmp_path / "studies.csv")
+    lines = (tmp_path / "studies.csv").read_text().splitlines()[1:]
+    assert lines[2:] == [",".join(map(str, other.values())), "masked patches,start=pre-trained,2,0.500,0.000,,,best"]
