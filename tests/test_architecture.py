@@ -34,7 +34,7 @@ TIERS = [
     {"images"},
     {"layers"},
     {"model", "cards"},
-    {"data", "weights", "compute"},
+    {"data", "weights"},
     {"builders", "analysis"},
     {"training", "resnet_builders"},
     {"exporting", "evaluation"},
@@ -56,7 +56,6 @@ NO_KERAS = {
     "files",
     "processor",
     "silence",
-    "compute",
     "__main__",
 }
 NO_KERAS |= {"runs", "runs.options", "exporting", "exporting.formats"}  # what a command line knows of its options
