@@ -1,6 +1,6 @@
 """Looking inside: what a model sees, as arrays. Nothing here draws, and the forward pass pays for nothing of it."""
 
-from keras_vit.analysis.attention import AttentionMaps, attention_maps
+from keras_vit.analysis.attention_weights import AttentionMaps, attention_maps
 from keras_vit.analysis.distance import mean_attention_distance
 from keras_vit.analysis.embeddings import (
     linear_cka,

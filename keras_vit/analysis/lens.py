@@ -12,7 +12,7 @@ from keras import ops
 
 from keras_vit.analysis.features import Features, features
 from keras_vit.analysis.inner import vision_transformer_in
-from keras_vit.model.heads import has_head
+from keras_vit.model.classifiers import has_head
 from keras_vit.model.layer_lookup import head_layers, pooling, pre_logits
 
 

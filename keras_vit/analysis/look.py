@@ -11,7 +11,7 @@ import numpy as np
 from keras import ops
 
 from keras_vit.analysis import plots
-from keras_vit.analysis.attention import AttentionMaps, attention_maps
+from keras_vit.analysis.attention_weights import AttentionMaps, attention_maps
 from keras_vit.analysis.embeddings import patch_filters, pca_to_rgb, position_similarity
 from keras_vit.analysis.features import features
 from keras_vit.analysis.page import write_page
@@ -21,7 +21,7 @@ from keras_vit.checks import check_choice, check_installed, check_positive_int
 from keras_vit.escaping import printable
 from keras_vit.images.preprocessing import default_names
 from keras_vit.images.read import read_image
-from keras_vit.model.heads import has_head, output_activation
+from keras_vit.model.classifiers import has_head, output_activation
 from keras_vit.model.layer_lookup import encoder_blocks, patch_embedding, position_layers
 from keras_vit.model.vision_transformer import VisionTransformer, check_vision_transformer
 

@@ -10,7 +10,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_vit.analysis.attention import as_maps
+from keras_vit.analysis.attention_weights import as_maps
 from keras_vit.analysis.inner import batches, check_attends_to_all, network_into, vision_transformer_in
 from keras_vit.annotations import Tensor
 from keras_vit.layers.attention_hooks import recording, watching

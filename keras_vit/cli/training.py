@@ -95,7 +95,7 @@ def recipes(arguments):
 def _probabilities(model, scores):
     import numpy as np
 
-    from keras_vit.model.heads import ends_in_logits
+    from keras_vit.model.classifiers import ends_in_logits
 
     if not np.isfinite(scores).all():
         raise ValueError("the model's scores are not finite, so its weights are damaged.")

@@ -11,7 +11,7 @@ from keras_vit.checks import check_positive_int
 from keras_vit.evaluation.answers import Classifier, answers
 from keras_vit.evaluation.metrics import Evaluation, measure
 from keras_vit.evaluation.real_labels import check_imagenet, image_numbers, read_real_labels, real_accuracy
-from keras_vit.model.heads import ends_in_logits, output_activation
+from keras_vit.model.classifiers import ends_in_logits, output_activation
 
 
 def evaluate(

@@ -12,8 +12,8 @@ from keras_vit.checks import check_choice, check_installed, check_positive_int, 
 from keras_vit.data.source import Data, check_split
 from keras_vit.data.splits import divide
 from keras_vit.escaping import printable
-from keras_vit.evaluation.features import DEFAULT_CACHE, FeatureSet, image_features
 from keras_vit.evaluation.fewshot import SEEDS, SHOTS, choose_shots, fit_least_squares
+from keras_vit.evaluation.kept_features import DEFAULT_CACHE, FeatureSet, image_features
 from keras_vit.evaluation.knn import NEIGHBOURS, neighbour_scores
 from keras_vit.evaluation.linear import choose_strength, fit_logistic
 from keras_vit.evaluation.metrics import ClassResult, class_results, confusion_matrix

@@ -24,8 +24,8 @@ from keras_vit.exporting.task import ExportTask
 from keras_vit.exporting.verification import image_size as size_to_compare
 from keras_vit.exporting.verification import verify as compare
 from keras_vit.images.preprocessing import default_names
+from keras_vit.model.classifiers import ends_in_logits, has_head
 from keras_vit.model.copies import with_input_shape
-from keras_vit.model.heads import ends_in_logits, has_head
 from keras_vit.model.image_model import ImageModel
 from keras_vit.model.precision import in_precision, is_quantized
 

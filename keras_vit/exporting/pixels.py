@@ -4,7 +4,7 @@ Scaling is inside, so that what is served takes pixels as they are; features are
 """
 
 from keras_vit.images.preprocessing import scaled
-from keras_vit.model.heads import answering_network
+from keras_vit.model.classifiers import answering_network
 
 
 def pixel_module(task):

@@ -15,7 +15,7 @@ import numpy as np
 from keras_vit.config.variants import DEFAULT_IMAGE_SIZE
 from keras_vit.exporting.report import Drift, ExportError
 from keras_vit.exporting.sample_photos import resized
-from keras_vit.model.heads import answering_network, has_head
+from keras_vit.model.classifiers import answering_network, has_head
 
 BATCHES = (1, 2, 5, 8)
 # Largest and mean difference. float32: as they are, or as a share of the largest number where that is above 1: a deep

@@ -10,7 +10,7 @@ from typing import Any
 
 import keras
 
-from keras_vit.model.heads import output_activation
+from keras_vit.model.classifiers import output_activation
 
 _PROBABILITIES = ("softmax", "sigmoid")  # activations whose values are probabilities
 # What reads probabilities, and cannot read logits:

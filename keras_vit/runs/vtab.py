@@ -22,7 +22,7 @@ from keras_vit.data.augmentation import Augmentation
 from keras_vit.data.source import Data
 from keras_vit.data.tensorflow_datasets import what_lacks
 from keras_vit.evaluation import probe
-from keras_vit.evaluation.features import DEFAULT_CACHE
+from keras_vit.evaluation.kept_features import DEFAULT_CACHE
 from keras_vit.model.image_model import ImageModel, check_image_model
 from keras_vit.model.layer_lookup import lora_layers
 from keras_vit.model.lora import merge_lora

@@ -1,6 +1,6 @@
 """Whether a model is as a recipe trains it."""
 
-from keras_vit.model.heads import check_logits, has_head
+from keras_vit.model.classifiers import check_logits, has_head
 from keras_vit.model.image_model import ImageModel
 
 

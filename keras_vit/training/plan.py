@@ -13,7 +13,7 @@ import keras
 from keras_vit.annotations import Arguments, LastGood
 from keras_vit.checks import check_choice, check_positive, check_positive_int, check_steps
 from keras_vit.config.recipes import Recipe, find_recipe
-from keras_vit.model.heads import initialise_head
+from keras_vit.model.classifiers import initialise_head
 from keras_vit.model.image_model import ImageModel
 from keras_vit.training.callbacks import NonFiniteGuard, StopAfterSteps
 from keras_vit.training.layer_decay import check_layer_decay

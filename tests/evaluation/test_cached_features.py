@@ -12,8 +12,8 @@ from photos import make_photos
 import keras_vit
 from keras_vit.data import open_source
 from keras_vit.evaluation import FeatureSet, image_features
-from keras_vit.evaluation.features import _keep, _read
 from keras_vit.evaluation.fingerprint import fingerprint_of
+from keras_vit.evaluation.kept_features import _keep, _read
 from keras_vit.model.precision import in_precision
 from keras_vit.weights.fetch import verify_cache
 from keras_vit.weights.fetch.environment import features_dir
@@ -31,10 +31,10 @@ def source():
 
 def count_passes(monkeypatch):
     """A list that gets an item each time features are computed."""
-    from keras_vit.evaluation import features
+    from keras_vit.evaluation import kept_features
 
-    passes, plain = [], features.answers
-    monkeypatch.setattr(features, "answers", lambda *given: passes.append(1) or plain(*given))
+    passes, plain = [], kept_features.answers
+    monkeypatch.setattr(kept_features, "answers", lambda *given: passes.append(1) or plain(*given))
     return passes
 
 

@@ -19,7 +19,7 @@ from keras_vit.exporting import onnx, openvino
 from keras_vit.exporting.engines import accelerate as module
 from keras_vit.exporting.engines.opening import ALL
 from keras_vit.exporting.report import ExportError
-from keras_vit.model.heads import answering_network
+from keras_vit.model.classifiers import answering_network
 
 PHOTOS = [picture(33 + n, 47 - n, seed=n) for n in range(3)]
 CLOSE = 1e-5  # the promise of float32; numbers of these models are below 5

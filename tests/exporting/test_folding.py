@@ -11,8 +11,8 @@ from test_litert import pictures, without_delegate
 import keras_vit
 from keras_vit.exporting import folding, litert, onnx, openvino
 from keras_vit.exporting.pixels import pixel_function
+from keras_vit.model.classifiers import answering_network
 from keras_vit.model.copies import with_dtype
-from keras_vit.model.heads import answering_network
 from keras_vit.model.precision import in_precision
 
 WRITERS = {"onnx": onnx, "litert": litert, "openvino": openvino}

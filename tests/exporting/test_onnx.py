@@ -17,8 +17,8 @@ from keras_vit.exporting.onnx.convert import Graph
 from keras_vit.exporting.pixels import pixel_function
 from keras_vit.exporting.report import ExportError
 from keras_vit.exporting.task import ExportTask
+from keras_vit.model.classifiers import has_head
 from keras_vit.model.copies import with_input_shape
-from keras_vit.model.heads import has_head
 
 # TensorFlow counts the tracing of every test's own function as one that is traced again and again.
 pytestmark = pytest.mark.filterwarnings("ignore:.*triggered tf.function retracing")

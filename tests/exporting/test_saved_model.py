@@ -13,7 +13,7 @@ from tensorflow.core.protobuf import saved_model_pb2
 from keras_vit.exporting.saved_model import open_runtime, write
 from keras_vit.exporting.saved_model.file_inputs import STATUSES
 from keras_vit.exporting.verification import verify
-from keras_vit.model.heads import answering_network
+from keras_vit.model.classifiers import answering_network
 from keras_vit.model.precision import in_precision
 from keras_vit.silence import silence
 

@@ -13,7 +13,7 @@ import keras_vit
 from keras_vit.exporting.engines.torch_graph import TorchGraph
 from keras_vit.exporting.onnx.convert import Graph
 from keras_vit.exporting.report import ExportError
-from keras_vit.model.heads import answering_network
+from keras_vit.model.classifiers import answering_network
 
 pytestmark = [pytest.mark.torch, pytest.mark.filterwarnings("ignore:.*triggered tf.function retracing")]
 torch = pytest.importorskip("torch")

@@ -15,7 +15,7 @@ from keras_vit.exporting.sample_photos import Photos, resized
 from keras_vit.exporting.task import ExportTask
 from keras_vit.exporting.verification import Reference, compare, image_size, median_seconds
 from keras_vit.images.preprocessing import preprocess_input
-from keras_vit.model.heads import ends_in_logits
+from keras_vit.model.classifiers import ends_in_logits
 from keras_vit.model.image_model import ImageModel
 from keras_vit.model.precision import in_precision, is_quantized
 

@@ -13,7 +13,7 @@ import numpy as np
 from keras_vit.annotations import Tensor
 from keras_vit.checks import check_positive_int
 from keras_vit.exporting.report import Drift, Runtime, drift_table, markdown_table
-from keras_vit.model.heads import output_activation
+from keras_vit.model.classifiers import output_activation
 from keras_vit.model.image_model import ImageModel, check_floats
 from keras_vit.model.input_checks import looked_at
 from keras_vit.model.wiring import check_input_shape

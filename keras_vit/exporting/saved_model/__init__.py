@@ -16,7 +16,7 @@ from keras_vit.exporting.saved_model.file_inputs import (
     takes_files,
     target_size,
 )
-from keras_vit.model.heads import has_head
+from keras_vit.model.classifiers import has_head
 from keras_vit.silence import silence
 
 EXTENSION = ""
