@@ -6,7 +6,7 @@ a table is the record's.
 
 import dataclasses
 
-from keras_vit.cards import table
+from keras_vit.pages.cards import table
 from keras_vit.weights.hub import RECORDS, WeightsRecord, builder_name
 
 PREPARATION = ("resize", "crop_fraction", "interpolation", "antialias", "mean", "std", "rounding")

@@ -6,6 +6,7 @@ import re
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from keras import ops
@@ -14,16 +15,17 @@ from keras_vit.analysis import plots
 from keras_vit.analysis.attention_weights import AttentionMaps, attention_maps
 from keras_vit.analysis.embeddings import patch_filters, pca_to_rgb, position_similarity
 from keras_vit.analysis.features import features
-from keras_vit.analysis.page import write_page
 from keras_vit.analysis.relevance import class_relevance
 from keras_vit.annotations import FilePath
 from keras_vit.checks import check_choice, check_installed, check_positive_int
-from keras_vit.escaping import printable
 from keras_vit.images.preprocessing import default_names
 from keras_vit.images.read import read_image
 from keras_vit.model.classifiers import has_head, output_activation
 from keras_vit.model.layer_lookup import encoder_blocks, patch_embedding, position_layers
 from keras_vit.model.vision_transformer import VisionTransformer, check_vision_transformer
+from keras_vit.pages.escaping import printable
+from keras_vit.pages.html import picture_uri, write_page
+from keras_vit.version import __version__
 
 PAGE = "index.html"
 _MOST_WHOLE = 4  # blocks whose matrices the page holds unless it is told which
@@ -99,7 +101,7 @@ def look(
         _draw_model(model, seen, part, theme)
         for number, photo in enumerate(seen, start=1):
             _draw_photo(photo, part, f"{number:02}_{_NAME.sub('_', Path(photo.name).stem)[:40]}", theme)
-        write_page(part / PAGE, model, seen, whole)
+        write_page(part / PAGE, "look", photos=[_facts(photo, whole) for photo in seen], **_words(model))
         folder.mkdir(exist_ok=True)
         for file in part.iterdir():
             file.replace(folder / file.name)
@@ -165,6 +167,45 @@ def _draw_photo(photo, folder, name, theme):
         heads, titles, "attention in the last block", photo.pixels, path=folder / f"{name}_heads.png", theme=theme
     )
     plots.draw_colours([photo.pixels], pca_to_rgb(photo.tokens)[None], path=folder / f"{name}_colours.png", theme=theme)
+
+
+def _words(model: VisionTransformer) -> dict[str, str]:
+    config, (_, height, width, _) = model.config, model.input_shape
+    size = f"{height} x {width} pixels, patches of {config.stride}"
+    described = f"{config.num_layers} blocks of {config.num_heads} heads, {size}; keras_vit {__version__}"
+    return {"title": f"What {model.name} sees", "subtitle": described}
+
+
+def _facts(photo: Seen, whole: Sequence[int]) -> dict[str, Any]:
+    """What the program on the page gets, ready for JSON; `whole` has the blocks with the rows of every patch."""
+    maps, count = photo.maps, photo.maps.num_prefix_tokens
+    rows = maps.read_rows()[:, 0]  # (L, A, T)
+    unit = photo.tokens.reshape(-1, photo.tokens.shape[-1]).astype("float64")
+    unit /= np.maximum(np.linalg.norm(unit, axis=-1, keepdims=True), 1e-12)
+    similarity = np.clip((unit @ unit.T + 1) / 2, 0, 1)  # (N, N), of -1 to 1
+    return {
+        "name": printable(photo.name),
+        "grid": list(maps.grid),
+        "heads": rows.shape[1],
+        "blocks": rows.shape[0],
+        "whole": list(whole),
+        "photo": picture_uri(photo.pixels),
+        "read": _sprite(rows[..., count:]),
+        "matrices": {str(number): _sprite(maps.blocks[number - 1, 0, :, count:, count:]) for number in whole},
+        "similarity": picture_uri(np.rint(255 * similarity).astype("uint8")),
+        "colours": picture_uri(np.rint(255 * pca_to_rgb(photo.tokens)).astype("uint8")),
+        "rollout": _sprite(maps.rollout()[0].reshape(1, -1)),
+        "relevance": _sprite(photo.relevance.reshape(len(photo.relevance), -1)) if len(photo.top) else None,
+        "top": [{"name": printable(name), "score": score} for name, score in photo.top],
+    }
+
+
+def _sprite(rows: np.ndarray) -> dict[str, Any]:
+    """`(..., N)` as a grey picture of one row each, and the largest value of each, by which it is scaled."""
+    rows = np.asarray(rows, "float64").reshape(-1, rows.shape[-1])
+    peaks = rows.max(axis=1)
+    levels = np.rint(255 * rows / np.where(peaks > 0, peaks, 1)[:, None]).astype("uint8")
+    return {"picture": picture_uri(levels), "peaks": [float(f"{peak:.4g}") for peak in peaks]}
 
 
 def _with_top(photo):

@@ -252,13 +252,13 @@ def draw_curves(rows, path):
     _save(figure, path)
 
 
-def draw_confusion(confusion, class_names, path):
+def draw_confusion(confusion: np.ndarray, class_names: Sequence[str], path: FilePath | None = None) -> "Figure":
     """The confusion matrix, each row as parts of its class.
 
     Args:
         confusion: int `(K, K)`, rows are true classes.
         class_names: K names. One with letters that the font lacks is drawn as its number, `class 3`, from 0.
-        path: of the PNG.
+        path: of the PNG; by default none is written.
     """
     from matplotlib.colors import PowerNorm
 
@@ -280,7 +280,9 @@ def draw_confusion(confusion, class_names, path):
         axis.set_yticks(range(classes), names, fontsize=size)
     axis.set_xlabel("predicted")
     axis.set_ylabel("true")
-    _save(figure, path)
+    if path is not None:
+        _save(figure, path)
+    return figure
 
 
 def _tiled(figure, rows, columns, count):

@@ -18,7 +18,7 @@ import warnings
 from keras_vit.checks import did_you_mean
 from keras_vit.cli import engines, evaluation, export, launch, look, push, training, weights
 from keras_vit.cli.printing import one_line, say_error
-from keras_vit.escaping import printable
+from keras_vit.pages.escaping import printable
 from keras_vit.runs.options import FLAGS
 from keras_vit.silence import lose
 from keras_vit.version import __version__

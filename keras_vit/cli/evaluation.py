@@ -9,7 +9,7 @@ from keras_vit.cli import engines
 from keras_vit.cli.models import check_model, model_and_run, model_of
 from keras_vit.cli.printing import columns, path
 from keras_vit.cli.startup import loading, quiet_start
-from keras_vit.escaping import printable, printable_json
+from keras_vit.pages.escaping import printable, printable_json
 from keras_vit.runs.options import ON_BAD_IMAGE
 
 _KINDS = ("fewshot", "linear", "knn")  # of probes; what is no probe measures the model's own head
@@ -152,7 +152,7 @@ def _evaluation_lines(result, source, split):
 
 
 def _probe_lines(result, source):
-    from keras_vit.evaluation.page import PROBE_COLUMNS, probe_rows
+    from keras_vit.evaluation.evaluation_page import PROBE_COLUMNS, probe_rows
 
     counts = f"{result.train_images:,} training and {result.test_images:,} test images"
     yield f"{result.kind} probe on {counts} of {printable(source.name)}"

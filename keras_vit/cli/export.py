@@ -8,9 +8,9 @@ from keras_vit.checks import parse_sides
 from keras_vit.cli.models import check_model, model_and_run, names_of
 from keras_vit.cli.printing import path
 from keras_vit.cli.startup import loading, quiet_start
-from keras_vit.escaping import printable
 from keras_vit.exporting.formats import ACTIVATIONS, FORMATS, MAX_BATCH, MAX_BYTES, MAX_PIXELS, OPSET, PRECISIONS
 from keras_vit.files import FileKindError, read_regular
+from keras_vit.pages.escaping import printable
 from keras_vit.runs.options import as_sides
 
 _MOST_BYTES = 1 << 26  # of names of classes; those of ImageNet-21k take 1 MB

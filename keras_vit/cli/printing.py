@@ -5,7 +5,7 @@ import contextlib
 import sys
 from pathlib import Path
 
-from keras_vit.escaping import printable
+from keras_vit.pages.escaping import printable
 
 
 def columns(rows):

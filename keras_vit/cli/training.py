@@ -12,7 +12,7 @@ from keras_vit.cli.models import check_model, model_and_run, names_of
 from keras_vit.cli.printing import columns, path
 from keras_vit.cli.startup import loading, quiet_start
 from keras_vit.config.recipes import RECIPES, find_recipe
-from keras_vit.escaping import printable, printable_json
+from keras_vit.pages.escaping import printable, printable_json
 from keras_vit.runs.options import FLAGS, FinetuneOptions
 from keras_vit.silence import silent_descriptor
 

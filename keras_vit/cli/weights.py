@@ -10,7 +10,7 @@ from keras_vit.config.flops import flops
 from keras_vit.config.resnets import RESNETS
 from keras_vit.config.variants import BUILDERS, DEFAULT_CLASSES, DEFAULT_IMAGE_SIZE, VARIANTS
 from keras_vit.config.vit import ViTConfig
-from keras_vit.escaping import printable
+from keras_vit.pages.escaping import printable
 from keras_vit.weights.checkpoint import read_checkpoint
 from keras_vit.weights.convert import convert_checkpoint
 from keras_vit.weights.dialects import DIALECTS, recognise

@@ -12,8 +12,8 @@ import numpy as np
 
 from keras_vit.data.source import Source
 from keras_vit.data.splits import SPELLINGS, SPLITS, FileSplit, divide
-from keras_vit.escaping import printable
 from keras_vit.images.check import BadImage, check_images
+from keras_vit.pages.escaping import printable
 
 # Files of the last kinds are named as bad images, not passed over: their owner thinks that they count.
 _IMAGES = {".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".heic", ".avif"}

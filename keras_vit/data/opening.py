@@ -9,7 +9,7 @@ from keras_vit.checks import check_choice, check_seed, did_you_mean
 from keras_vit.config.datasets import OFFICIAL_DATASETS, VTAB_TASKS
 from keras_vit.data import arrays, folder, table, tensorflow_datasets
 from keras_vit.data.source import Data, Source
-from keras_vit.escaping import printable
+from keras_vit.pages.escaping import printable
 
 DIGITS = "digits"  # the set that comes along
 _NAME = re.compile(r"[A-Za-z][\w-]*(/[\w.-]+)?(:[\d.*]+)?")

@@ -9,8 +9,8 @@ from pathlib import Path
 from keras_vit.data.folder import source_of_files
 from keras_vit.data.source import Source
 from keras_vit.data.splits import SPELLINGS
-from keras_vit.escaping import printable
 from keras_vit.files import FileKindError, open_regular
+from keras_vit.pages.escaping import printable
 
 _MOST_BYTES = 1 << 30  # of a table; one of ImageNet-21k's 14 million files has some 0.6e9
 _MOST_DIGITS = 18  # of a class that is a number

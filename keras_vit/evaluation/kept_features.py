@@ -16,13 +16,13 @@ import numpy as np
 from keras_vit.annotations import FilePath
 from keras_vit.checks import check_positive_int
 from keras_vit.data.source import Source
-from keras_vit.escaping import printable
 from keras_vit.evaluation.answers import answers
 from keras_vit.evaluation.fingerprint import fingerprint_of
 from keras_vit.files import open_regular, replacing
 from keras_vit.model.classifiers import answering_network
 from keras_vit.model.image_model import ImageModel, check_image_model
 from keras_vit.model.vision_transformer import VisionTransformer
+from keras_vit.pages.escaping import printable
 from keras_vit.weights.fetch.environment import features_dir
 
 DEFAULT_CACHE = "default"

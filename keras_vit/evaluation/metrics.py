@@ -1,11 +1,13 @@
 """Figures of a classifier from its scores: accuracy, confusion, each class, and whether its confidence is deserved."""
 
 import dataclasses
+import math
 
 import numpy as np
 
 CALIBRATION_BINS = 15  # as in arXiv:1706.04599
 _TOP = 5
+_Z = 1.959964  # of the normal distribution, two-sided 95 %
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,6 +147,18 @@ def class_results(confusion: np.ndarray, class_names, passes: int = 1) -> tuple[
         ClassResult(name, int(n) // passes, float(hits / n) if n else None, float(hits / m) if m else None)
         for name, hits, n, m in zip(class_names, correct, true, predicted, strict=True)
     )
+
+
+def wilson_interval(share: float, count: int) -> tuple[float, float]:
+    """The 95 % interval of a share that was found on `count` examples (Wilson, JASA 22, 1927).
+
+    Args:
+        share: in [0, 1].
+        count: above 0.
+    """
+    centre, square = share + _Z**2 / (2 * count), _Z**2 / count
+    half = _Z * math.sqrt(share * (1 - share) / count + square / (4 * count))
+    return max((centre - half) / (1 + square), 0.0), min((centre + half) / (1 + square), 1.0)
 
 
 def _check_scores(scores, labels, class_names):

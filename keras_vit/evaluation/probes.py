@@ -11,13 +11,13 @@ from keras_vit.annotations import FilePath
 from keras_vit.checks import check_choice, check_installed, check_positive_int, check_seed
 from keras_vit.data.source import Data, check_split
 from keras_vit.data.splits import divide
-from keras_vit.escaping import printable
 from keras_vit.evaluation.fewshot import SEEDS, SHOTS, choose_shots, fit_least_squares
 from keras_vit.evaluation.kept_features import DEFAULT_CACHE, FeatureSet, image_features
 from keras_vit.evaluation.knn import NEIGHBOURS, neighbour_scores
 from keras_vit.evaluation.linear import choose_strength, fit_logistic
 from keras_vit.evaluation.metrics import ClassResult, class_results, confusion_matrix
 from keras_vit.model.image_model import ImageModel
+from keras_vit.pages.escaping import printable
 
 KINDS = ("fewshot", "linear", "knn")
 _MOST_NAMES = 5  # of classes in an error

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from keras_vit.annotations import FilePath
-from keras_vit.escaping import printable
 from keras_vit.files import read_regular
+from keras_vit.pages.escaping import printable
 
 IMAGES = 50_000  # of ImageNet's validation set
 CLASSES = 1000

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from keras_vit.annotations import FilePath
-from keras_vit.cards import write_card
 from keras_vit.config.variants import check_image_size
 from keras_vit.exporting.folding import folds_of
 from keras_vit.exporting.formats import MAX_BATCH, MAX_BYTES, MAX_PIXELS, OPSET
@@ -28,6 +27,7 @@ from keras_vit.model.classifiers import ends_in_logits, has_head
 from keras_vit.model.copies import with_input_shape
 from keras_vit.model.image_model import ImageModel
 from keras_vit.model.precision import in_precision, is_quantized
+from keras_vit.pages.cards import write_card
 
 _COMPARED, _CALIBRATION = 16, 64  # photos
 MOST_PHOTOS = _COMPARED + _CALIBRATION  # that are looked at
@@ -133,8 +133,7 @@ def _export_file(writer, task, path, format, original, photos, overwrite):
 
 
 def _export_version(writer, task, path, format, original, photos):
-    from keras_vit.exporting.card import served_card
-    from keras_vit.exporting.saved_model.serving_files import write_serving_files
+    from keras_vit.exporting.saved_model.serving_files import served_card, write_serving_files
 
     with staging(path) as place:
         version, beside = place / "version", place / "beside"
@@ -145,7 +144,7 @@ def _export_version(writer, task, path, format, original, photos):
         version = publish_version(version, path)
         publish_absent(beside, path)
     found = dataclasses.replace(found, path=version)
-    write_card(path, served_card(task, found).text())
+    write_card(path, served_card(task, found))
     return found
 
 

@@ -3,12 +3,14 @@
 import dataclasses
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from keras_vit.annotations import FilePath
+from keras_vit.pages.cards import table
+from keras_vit.pages.escaping import table_cell
 
 
 class ExportError(RuntimeError):
@@ -136,7 +138,7 @@ class ExportReport:
         path.write_text(text + "\n", encoding="utf-8")
 
 
-def drift_table(drifts) -> str:
+def drift_table(drifts: Sequence[Drift]) -> str:
     """How far each output is from the model's, as a table in Markdown."""
     rows = [
         (d.output, *(f"{value:.2g}" for value in (d.max_difference, d.bound, d.mean_difference, d.deviation)))
@@ -147,16 +149,12 @@ def drift_table(drifts) -> str:
     )
 
 
-def markdown_table(head, rows) -> str:
-    """Rows of texts below their head, as a table in Markdown."""
-    return "\n".join(f"| {' | '.join(map(_cell, row))} |" for row in (head, ["---"] * len(head), *rows))
+def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Rows of texts below their head, as a table in Markdown that a terminal shows too."""
+    return table([*map(table_cell, head)], [[*map(table_cell, row)] for row in rows])
 
 
-def _cell(text):
-    return " ".join(text.replace("|", "\\|").split())
-
-
-def size_of(path) -> int:
+def size_of(path: FilePath) -> int:
     """Bytes of a file, or of all files in a folder."""
     path = Path(path)
     if path.is_file():

@@ -13,7 +13,6 @@ import sys
 import time
 import warnings
 
-from keras_vit.escaping import printable
 from keras_vit.files import FileKindError, read_regular
 from keras_vit.images.decode import MAX_BYTES, MAX_PIXELS
 from keras_vit.images.exif import jpeg_segments, orientation
@@ -27,6 +26,7 @@ from keras_vit.images.segments import (
     look,
     without_texts,
 )
+from keras_vit.pages.escaping import printable
 from keras_vit.silence import silent_descriptor
 
 # (path, bytes, time of change): what was found, so that the splits of a folder are read once

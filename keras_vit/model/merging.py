@@ -4,9 +4,9 @@ import contextlib
 
 import keras
 
+from keras_vit.model.classifiers import ends_in_logits
 from keras_vit.model.copies import copy_weights
 from keras_vit.model.deferred import deferred_variables
-from keras_vit.model.classifiers import ends_in_logits
 from keras_vit.model.layer_lookup import encoder_blocks, head_layers, layer_named, position_layers
 from keras_vit.model.precision import is_quantized
 from keras_vit.model.vision_transformer import VisionTransformer, check_vision_transformer

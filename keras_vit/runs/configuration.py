@@ -1,19 +1,29 @@
 """What `config.json` holds: all that decides the numbers of a run."""
 
+import contextlib
 import dataclasses
 import os
 import platform
 import sys
+from pathlib import Path
+from typing import Any
 
 import keras
 import numpy as np
 
+from keras_vit.builders import published_variant
+from keras_vit.config.resnets import ResNetConfig
+from keras_vit.config.variants import ViTConfig
 from keras_vit.data.identity import identity_of
 from keras_vit.data.opening import DIGITS
-from keras_vit.runs.card import origin_of
-from keras_vit.runs.options import is_short
-from keras_vit.runs.preparation import Preparation
+from keras_vit.model.image_model import ImageModel
+from keras_vit.resnet_builders import published_resnet
+from keras_vit.runs.options import FinetuneOptions, is_short
+from keras_vit.runs.preparation import Preparation, weights_of
 from keras_vit.version import __version__
+from keras_vit.weights.fetch.environment import without_secrets
+from keras_vit.weights.hub import find_weights, variant_of
+from keras_vit.weights.resolve import is_url
 
 
 def configuration_of(preparation: Preparation, data, out) -> dict:
@@ -57,3 +67,33 @@ def _place_of(data):
     if isinstance(data, str) and data != DIGITS and os.path.exists(data):
         return os.path.abspath(data)
     return data if is_short(data) else type(data).__name__
+
+
+def origin_of(options: FinetuneOptions) -> dict[str, Any]:
+    """Where the weights came from that training began with.
+
+    Args:
+        options: of the run.
+
+    Returns:
+        `kind`, which is `"random"`, `"model"`, `"published"` or `"file"`; of the last two `name`, and of the third
+        what its record says: `license`, `url`, and `repository` if it is on the Hub.
+    """
+    if isinstance(options.model, ImageModel):
+        return {"kind": "model"}
+    if (weights := weights_of(options)) is None:
+        return {"kind": "random"}
+    name = os.fspath(weights)
+    with contextlib.suppress(ValueError):  # of a name or a variant that the table does not have
+        record = find_weights(name, _variant(options.model) or "")
+        said = {"license": record.license, "url": record.url, "repository": record.hf_repo}
+        return {"kind": "published", "name": name} | said
+    if name.startswith("hf:"):
+        return {"kind": "file", "name": name, "repository": name[len("hf:") :].partition("@")[0]}
+    return {"kind": "file", "name": without_secrets(name) if is_url(name) else Path(name).name}
+
+
+def _variant(model: str | ViTConfig | ResNetConfig) -> str | None:
+    if isinstance(model, str):
+        return variant_of(model)
+    return published_resnet(model) if isinstance(model, ResNetConfig) else published_variant(model)

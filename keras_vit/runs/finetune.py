@@ -14,19 +14,17 @@ import keras
 
 from keras_vit.analysis.plots import draw_confusion, draw_curves
 from keras_vit.annotations import FilePath
-from keras_vit.cards import CARD, write_card
 from keras_vit.checks import check_installed
 from keras_vit.data import load_dataset
 from keras_vit.data.source import Data
 from keras_vit.evaluation import Evaluation, evaluate
-from keras_vit.runs.card import run_card
+from keras_vit.pages.cards import CARD, write_card
 from keras_vit.runs.configuration import configuration_of
 from keras_vit.runs.growing import load_growing, taking_any_size
 from keras_vit.runs.options import FinetuneChanges, FinetuneOptions, changed, with_options
 from keras_vit.runs.preparation import num_parameters, prepare
 from keras_vit.runs.progress import Progress, duration
 from keras_vit.runs.recorder import Recorder
-from keras_vit.runs.report import find_mistakes, write_report
 from keras_vit.runs.resume_check import (
     as_begun,
     check_resumed,
@@ -36,6 +34,7 @@ from keras_vit.runs.resume_check import (
     fingerprint_of,
     sweep_leftovers,
 )
+from keras_vit.runs.run_card import run_card
 from keras_vit.runs.run_directory import (
     BAD_IMAGES,
     BEST,
@@ -51,6 +50,7 @@ from keras_vit.runs.run_directory import (
     RunDirectory,
     plain,
 )
+from keras_vit.runs.run_page import find_mistakes, write_report
 from keras_vit.training.callbacks import StepFacts
 from keras_vit.training.checkpoints import Checkpoints
 from keras_vit.training.hosts.distribution import of_all, run_together
@@ -287,7 +287,7 @@ def _finish(run, preparation, recorder, configuration, began, say):
     mistakes = find_mistakes(source, preparation.split, evaluation)
     title, config = f"{source.name}, {model.name}", plain(configuration)
     write_report(report, title, facts, evaluation, curves, confusion, mistakes, source.bad_images, config)
-    write_card(run.path, run_card(config, facts).text())
+    write_card(run.path, run_card(config, facts))
     measured, epoch = f"{evaluation.accuracy:.4f} on {evaluation.count:,} images", facts["best_epoch"]
     say(f"{preparation.split} accuracy {measured}, epoch {epoch}")
     if facts["averaged"]:

@@ -13,13 +13,13 @@ from keras_vit.config.variants import DEFAULT_IMAGE_SIZE, check_image_size, chec
 from keras_vit.config.vit import ViTConfig
 from keras_vit.data import Source, open_source
 from keras_vit.data.augmentation import Augmentation, find_augmentation
-from keras_vit.escaping import printable
 from keras_vit.model.batch_padding import spread_over
 from keras_vit.model.freezing import freeze
 from keras_vit.model.image_model import ImageModel
 from keras_vit.model.lora import add_lora
 from keras_vit.model.resnet import ResNet
 from keras_vit.model.strategies import num_replicas
+from keras_vit.pages.escaping import printable
 from keras_vit.resnet_builders import build_resnet, published_resnet
 from keras_vit.runs.options import FinetuneOptions, as_sides, parse_layout, parse_trainable
 from keras_vit.runs.small_models import SMALL_MODELS, small_model

@@ -14,8 +14,8 @@ from pathlib import Path
 import keras
 import numpy as np
 
-from keras_vit.escaping import printable, spreadsheet_cell
 from keras_vit.files import FileKindError, read_regular, replacing
+from keras_vit.pages.escaping import printable, spreadsheet_cell
 from keras_vit.training.hosts.gathering import at_hand
 
 COLUMNS = (

@@ -12,8 +12,8 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
-from keras_vit.escaping import printable
 from keras_vit.files import FileKindError, json_object, open_regular
+from keras_vit.pages.escaping import printable
 
 _MOST_BYTES = 1 << 26  # of a configuration; the names of 21,843 classes take 1 MB
 _MEMBERS = {"config.json", "metadata.json", "model.weights.h5"}  # of a .keras archive

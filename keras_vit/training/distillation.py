@@ -11,8 +11,8 @@ from keras import ops
 
 from keras_vit.annotations import Arguments, Tensor
 from keras_vit.checks import check_choice, check_number
-from keras_vit.model.deferred import is_spread
 from keras_vit.model.classifiers import check_logits, ends_in_logits
+from keras_vit.model.deferred import is_spread
 from keras_vit.model.image_model import ImageModel
 from keras_vit.model.layer_lookup import head_layers
 from keras_vit.model.logits_check import check_reads_outputs

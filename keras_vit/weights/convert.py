@@ -11,11 +11,10 @@ from pathlib import Path
 import numpy as np
 
 from keras_vit.annotations import FilePath, Pair
-from keras_vit.cards import write_card
 from keras_vit.checks import check_choice, check_positive_int
 from keras_vit.config.variants import VARIANTS
 from keras_vit.images.preprocessing import Preprocessing
-from keras_vit.weights.card import checkpoint_card
+from keras_vit.pages.cards import write_card
 from keras_vit.weights.checkpoint import (
     PATCH_KERNEL,
     ROOT_KERNEL,
@@ -25,6 +24,7 @@ from keras_vit.weights.checkpoint import (
     check_pre_logits,
     read_checkpoint,
 )
+from keras_vit.weights.checkpoint_card import checkpoint_card
 from keras_vit.weights.dialects import DIALECTS, is_same_epsilon, to_theirs
 from keras_vit.weights.reader import CheckpointError
 from keras_vit.weights.sidecar.folder import folder_of
@@ -185,7 +185,7 @@ def _write_folder(checkpoint, folder, dialect, arrays, note, labels):
             write_text(folder / DIFFERENCES_FILE, differences_text(software, lines))
         else:
             (folder / DIFFERENCES_FILE).unlink(missing_ok=True)  # of what was written here before
-        write_card(folder, checkpoint_card(checkpoint, dialect, folder.name, labels).text())
+        write_card(folder, checkpoint_card(checkpoint, dialect, folder.name, labels))
     return folder / SAFETENSORS_NAME
 
 

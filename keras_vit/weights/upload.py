@@ -10,9 +10,9 @@ import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from keras_vit.cards import CARD
 from keras_vit.checks import check_installed
-from keras_vit.escaping import printable
+from keras_vit.pages.cards import CARD
+from keras_vit.pages.escaping import printable
 from keras_vit.weights.checkpoint import SAFETENSORS_NAME
 from keras_vit.weights.fetch.environment import is_offline
 from keras_vit.weights.fetch.from_hugging_face import BESIDE

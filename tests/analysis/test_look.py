@@ -12,7 +12,7 @@ from conftest import randomise, tiny_config
 
 import keras_vit
 from keras_vit import cli
-from keras_vit.analysis.page import _sprite
+from keras_vit.analysis.look import _sprite
 
 Image = pytest.importorskip("PIL.Image")
 WIDTHS = (1400, 360)

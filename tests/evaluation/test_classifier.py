@@ -1,5 +1,6 @@
 """Evaluation: every figure equals one computed another way, and what cannot be measured is refused."""
 
+import math
 import re
 
 import keras
@@ -9,6 +10,7 @@ from conftest import images, make_tiny
 
 from keras_vit.data import open_source
 from keras_vit.evaluation import CALIBRATION_BINS, evaluate, measure
+from keras_vit.evaluation.metrics import wilson_interval
 
 NAMES = tuple("abcdefg")
 
@@ -120,6 +122,15 @@ def test_class_that_is_never_seen_or_predicted_has_no_recall_or_precision():
         (0, None, None),
     ]
     assert result.top5_accuracy is None  # of three classes
+
+
+def test_interval_is_wilsons():
+    """Newcombe, Statistics in Medicine 17 (1998), table I: 81 of 263, 15 of 148, 0 of 20, 1 of 29."""
+    wanted = {(81, 263): (0.2553, 0.3662), (15, 148): (0.0624, 0.1605), (0, 20): (0, 0.1611), (1, 29): (0.0061, 0.1718)}
+    for (hits, count), bounds in wanted.items():
+        assert wilson_interval(hits / count, count) == pytest.approx(bounds, abs=5e-5)  # four digits are printed
+    assert wilson_interval(1.0, 20) == pytest.approx((1 - 0.1611, 1), abs=5e-5)
+    assert all(0 <= bound <= 1 and math.isfinite(bound) for n in (1, 10**9) for bound in wilson_interval(1.0, n))
 
 
 def test_mistakes_come_the_surest_first():

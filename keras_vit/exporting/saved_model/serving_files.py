@@ -1,14 +1,23 @@
-"""What TensorFlow Serving reads beside a SavedModel: requests to warm up with, its config, and how it batches.
+"""What stands beside a SavedModel: for TensorFlow Serving requests, its config, and how it batches; for people a card.
 
 The warm-up requests lie in the version's folder and are answered before the version takes traffic, so that the first
-user does not wait for what TensorFlow does once. The other two lie beside the versions and may be edited.
+user does not wait for what TensorFlow does once. The others lie beside the versions and may be edited; the server
+passes over what is no number.
 """
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
 
+from keras_vit.config.variants import DEFAULT_IMAGE_SIZE
+from keras_vit.exporting.report import ExportReport, drift_table
+from keras_vit.exporting.saved_model.file_inputs import takes_files
 from keras_vit.exporting.saved_model.serving_protos import serving_messages
+from keras_vit.exporting.task import ExportTask
+from keras_vit.model.resnet import ResNet
+from keras_vit.pages.cards import PREPROCESSING, USE, Card, classes_section, preprocessing_section
+from keras_vit.version import __version__
 
 WARMUP = "assets.extra/tf_serving_warmup_requests"  # the name is the server's
 CONFIG = "config.pbtxt"
@@ -71,6 +80,51 @@ def _batching(jit_compile, max_batch):
     sizes = sorted({min(size, max_batch) for size in _COMPILED})
     allowed = "".join(f"allowed_batch_sizes: {size}\n" for size in sizes)
     return _BATCHING.format(largest=sizes[-1]) + _ALLOWED + allowed
+
+
+def served_card(task: ExportTask, report: ExportReport) -> Card:
+    """The card of a served model's folder, about its newest version.
+
+    Args:
+        task: what was written.
+        report: what was measured of it; its path is that of the version.
+    """
+    head = f"{len(task.labels):,} classes" if task.labels else "no head, so it gives features"
+    height, width = (side or "any" for side in task.image_size)
+    sections = {
+        "Model": f"A SavedModel of {task.model.name}, version {report.path.name}, in {task.precision}: images of "
+        f"{height} x {width} pixels in {task.channels} channels, {head}. Written by keras_vit {__version__}. "
+        "TensorFlow Serving takes this folder; TensorFlow alone loads a version.",
+        USE: _use(task, report),
+        "Compared": _compared(report),
+        PREPROCESSING: preprocessing_section(dataclasses.asdict(task.model.preprocessing), "The graph itself"),
+        "Classes": classes_section(task.labels) if task.labels else "",
+    }
+    kind = "resnet" if isinstance(task.model, ResNet) else "vision-transformer"
+    return Card(task.name, "tensorflow", sections, kind, classifies=bool(task.labels))
+
+
+def _use(task: ExportTask, report: ExportReport) -> str:
+    version = report.path.name
+    sides = ", ".join(str(side or DEFAULT_IMAGE_SIZE) for side in task.image_size)
+    given = f"pixels=tf.zeros((1, {sides}, {task.channels}), tf.uint8)"
+    if takes_files(task):
+        given = 'image_bytes=tf.io.read_file("photo.jpg")[None]'
+    return f"""```python
+import tensorflow as tf
+
+served = tf.saved_model.load("{version}").signatures["serving_default"]
+print(served({given}))
+```"""
+
+
+def _compared(report: ExportReport) -> str:
+    if report.runtime is None:
+        return "It was not compared with the model that it was written from."
+    same = report.top1_agreement
+    agreement = "" if same is None else f" The best class is the model's on {same:.1%} of them, which is no accuracy."
+    found = f"With the model in float32, on {report.images:,} photos, by {report.runtime}.{agreement}"
+    return f"{found}\n\n{drift_table(report.drift)}"
 
 
 def signature_inputs(version_folder) -> dict[str, set[str]]:

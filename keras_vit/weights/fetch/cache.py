@@ -12,7 +12,7 @@ import shlex
 from collections.abc import Callable
 from pathlib import Path
 
-from keras_vit.escaping import printable
+from keras_vit.pages.escaping import printable
 from keras_vit.weights.fetch import environment, notes
 from keras_vit.weights.fetch.remote import DownloadError, RemoteFile
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import platformdirs
 
-from keras_vit.escaping import printable
+from keras_vit.pages.escaping import printable
 
 _DEFAULT_TIMEOUT = 30.0  # seconds
 _LONGEST_TIMEOUT = 1e6  # likewise, 12 days; sockets and threads refuse to wait for much more

@@ -3,8 +3,8 @@
 import dataclasses
 
 from keras_vit.config.vit import ViTConfig
-from keras_vit.escaping import printable
 from keras_vit.images.preprocessing import Preprocessing
+from keras_vit.pages.escaping import printable
 from keras_vit.weights.reader import CheckpointError
 
 _LONGEST = 200  # characters of a stranger's words in a remark

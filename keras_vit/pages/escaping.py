@@ -11,7 +11,7 @@ _FORMULAS = ("\t", "\r", *(chr(ord(each) + width) for each in "=+-@" for width i
 _MARKDOWN = re.compile(r"[&<>\\`*\[\]|~$:@#{}^]|(?<![^\W_])_|_(?![^\W_])|(?<=www)\.", re.IGNORECASE)
 
 
-def printable(text) -> str:
+def printable(text: object) -> str:
     """Text in one line that steers no terminal: control characters, line ends and lone bytes as Python spells them.
 
     Args:
@@ -27,19 +27,24 @@ def printable(text) -> str:
     return "".join(each if each.isprintable() and each != "\\" else _escaped(each) for each in text)
 
 
-def printable_json(facts) -> str:
+def printable_json(facts: object) -> str:
     """JSON in indented lines with every letter as it is, and escaped what cannot be printed."""
     text = json.dumps(facts, indent=2, ensure_ascii=False)
     return "".join(each if each.isprintable() or each == "\n" else json.dumps(each)[1:-1] for each in text)
 
 
-def spreadsheet_cell(text) -> str:
+def spreadsheet_cell(text: object) -> str:
     """Text for a cell of a CSV file: printable, and with `'` before what a spreadsheet would compute."""
     cell = printable(text)
     return f"'{cell}" if str(text).startswith(_FORMULAS) else cell
 
 
-def markdown_text(text) -> str:
+def table_cell(text: str) -> str:
+    """Text for a table cell in Markdown that is read on a terminal as well: one line, without a bar that ends it."""
+    return " ".join(text.replace("|", "\\|").split())
+
+
+def markdown_text(text: object) -> str:
     """Text for a line or a table cell of a Markdown file: printable, and shown as it is, whatever it holds.
 
     What could be markup or HTML becomes a character reference, which CommonMark never takes for structure.
@@ -47,5 +52,5 @@ def markdown_text(text) -> str:
     return _MARKDOWN.sub(lambda found: f"&#{ord(found[0])};", printable(text))
 
 
-def _escaped(character):
+def _escaped(character: str) -> str:
     return character.encode("unicode_escape", "surrogatepass").decode("ascii")

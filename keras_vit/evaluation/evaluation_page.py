@@ -1,23 +1,19 @@
-"""`index.html` of an evaluation or a probe: one file that needs no server, no network and no other file.
+"""`index.html` of an evaluation or a probe: one file that needs no server, no network and no other file."""
 
-`evaluation.html.jinja` has the layout; every value in it is escaped.
-"""
-
-import base64
-import importlib.resources
-import tempfile
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from keras_vit.analysis.plots import draw_confusion
 from keras_vit.annotations import FilePath
 from keras_vit.checks import check_installed
-from keras_vit.escaping import printable
-from keras_vit.evaluation.metrics import Evaluation
+from keras_vit.evaluation.metrics import ClassResult, Evaluation
 from keras_vit.evaluation.probes import Probe, shots_in_words
-from keras_vit.files import replacing
+from keras_vit.pages.html import figure_uri, write_page
 from keras_vit.version import __version__
 
 PAGE = "index.html"
+PROBE_COLUMNS = ("trained on", "accuracy", "deviation", "trials", "chosen")
 
 
 def write_evaluation_page(result: Evaluation | Probe, out: FilePath, title: str = "Evaluation") -> Path:
@@ -41,36 +37,40 @@ def write_evaluation_page(result: Evaluation | Probe, out: FilePath, title: str 
         raise TypeError(
             f"`result` must be an `Evaluation` or a `Probe`.\nReceived: an object of type {type(result).__name__}."
         )
-    import jinja2
-
-    text = importlib.resources.files("keras_vit.evaluation").joinpath("evaluation.html.jinja").read_text("utf-8")
-    environment = jinja2.Environment(
-        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    page = environment.from_string(text).render(
-        title=printable(title),
-        version=__version__,
-        figures=_figures(result),
-        probe=_probe_facts(result) if isinstance(result, Probe) else None,
-        classes=[_class_row(each) for each in result.classes],
-        confusion=_picture(result),
-    )
     path = Path(out) / PAGE
     path.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(path) as part:
-        Path(part).write_text(page, encoding="utf-8", errors="backslashreplace")
+    write_page(
+        path,
+        "report",
+        title=title,
+        subtitle=f"measured by keras_vit {__version__}",
+        figures=_figures(result),
+        classes=class_rows(result.classes),
+        confusion=figure_uri(draw_confusion(result.confusion, result.class_names)),
+        **({"probe": _probe_facts(result)} if isinstance(result, Probe) else {}),
+    )
     return path
 
 
 def figures_of(result: Evaluation) -> list[tuple[str, str]]:
     """The single numbers of an evaluation as `(name, text)`, without those that there are not."""
-    shares = {
+    found = {
         "accuracy": result.accuracy,
         "top-5 accuracy": result.top5_accuracy,
         "ReaL accuracy": result.real_accuracy,
+        "loss (nats)": result.loss,
+        "calibration error": result.calibration_error,
     }
-    found = [(name, f"{share:.4f}") for name, share in shares.items() if share is not None]
-    return [*found, ("loss", f"{result.loss:.4f}"), ("calibration error", f"{result.calibration_error:.4f}")]
+    numbers = [(name, f"{value:.4f}") for name, value in found.items() if value is not None]
+    return [*numbers, ("images", f"{result.count:,}"), ("classes", f"{len(result.class_names):,}")]
+
+
+def class_rows(classes: Sequence[ClassResult]) -> list[tuple[str, ...]]:
+    """A row for each class: its name, its number, which a picture may give, images, recall and precision."""
+    return [
+        (result.name, str(number), f"{result.count:,}", _percent(result.recall), _percent(result.precision))
+        for number, result in enumerate(classes)
+    ]
 
 
 def probe_rows(result: Probe) -> list[tuple[str, ...]]:
@@ -85,39 +85,27 @@ def probe_rows(result: Probe) -> list[tuple[str, ...]]:
     return rows
 
 
-PROBE_COLUMNS = ("trained on", "accuracy", "deviation", "trials", "chosen")
-
-
-def _figures(result):
+def _figures(result: Evaluation | Probe) -> list[tuple[str, str]]:
     if isinstance(result, Evaluation):
-        return [*figures_of(result), ("images", f"{result.count:,}"), ("classes", len(result.class_names))]
-    counts = [("training images", f"{result.train_images:,}"), ("test images", f"{result.test_images:,}")]
+        return figures_of(result)
     return [
         (f"accuracy, {_most_shots(result)}", f"{result.accuracy:.4f}"),
-        *counts,
-        ("classes", len(result.class_names)),
+        ("training images", f"{result.train_images:,}"),
+        ("test images", f"{result.test_images:,}"),
+        ("classes", f"{len(result.class_names):,}"),
     ]
 
 
-def _probe_facts(result):
+def _probe_facts(result: Probe) -> dict[str, Any]:
     """What the page says of a probe alone."""
     skipped = ", ".join(map(str, result.skipped))
     most, trials = _most_shots(result), len(result.accuracies[result.trials[-1].shots])
     return {"header": PROBE_COLUMNS, "rows": probe_rows(result), "skipped": skipped, "most": most, "trials": trials}
 
 
-def _most_shots(result):
+def _most_shots(result: Probe) -> str:
     return shots_in_words(result.trials[-1].shots)
 
 
-def _class_row(result):
-    parts = ("none" if part is None else f"{part:.1%}" for part in (result.recall, result.precision))
-    return printable(result.name), f"{result.count:,}", *parts
-
-
-def _picture(result):
-    """The confusion matrix as a `data:` address."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "confusion.png"
-        draw_confusion(result.confusion, result.class_names, path)
-        return "data:image/png;base64," + base64.b64encode(path.read_bytes()).decode("ascii")
+def _percent(share: float | None) -> str:
+    return "none" if share is None else f"{share:.1%}"

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from keras_vit.escaping import markdown_text, printable, printable_json, spreadsheet_cell
+from keras_vit.pages.escaping import markdown_text, printable, printable_json, spreadsheet_cell
 
 
 @pytest.mark.parametrize(

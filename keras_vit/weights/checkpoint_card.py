@@ -3,25 +3,23 @@
 Nothing here knows what they were trained on; the folder of a run says that.
 """
 
+import dataclasses
 import json
+from collections.abc import Sequence
 
-from keras_vit.cards import NOT_CHOSEN, PREPROCESSING, USE, Card, classes_section, preprocessing_section
 from keras_vit.config.variants import VARIANTS
 from keras_vit.images.preprocessing import Preprocessing
+from keras_vit.pages.cards import PREPROCESSING, USE, Card, classes_section, preprocessing_section
 from keras_vit.version import __version__
 from keras_vit.weights.checkpoint import Checkpoint
 from keras_vit.weights.dialects import DIALECTS
 from keras_vit.weights.reader import CheckpointError
 from keras_vit.weights.sidecar.processors import DIFFERENCES_FILE, differences
 
-_LIMITS = (
-    "What these weights were trained on, and how well they do, was not known to the program that wrote this card. "
-    "Whether they do worse for some groups of people, places or things was not studied."
-)
 _CUSTOM = "Ti/16"  # any variant, since all its sizes are given
 
 
-def checkpoint_card(checkpoint: Checkpoint, dialect: str, place: str, labels=None) -> Card:
+def checkpoint_card(checkpoint: Checkpoint, dialect: str, place: str, labels: Sequence[str] | None = None) -> Card:
     """The card of a folder.
 
     Args:
@@ -30,15 +28,13 @@ def checkpoint_card(checkpoint: Checkpoint, dialect: str, place: str, labels=Non
         place: the name of the folder.
         labels: names of the classes, if they are known.
     """
-    sections = [
-        ("Model", _architecture(checkpoint, dialect)),
-        (USE, use_section(checkpoint, dialect, place)),
-        (PREPROCESSING, photos_section(checkpoint, dialect)),
-        ("Classes", classes_section(labels) if labels else ""),
-        ("Limits", _LIMITS),
-        ("Licence", NOT_CHOSEN),
-    ]
-    return Card(place, DIALECTS[dialect].software, tuple(sections), classifies=bool(checkpoint.classes))
+    sections = {
+        "Model": _architecture(checkpoint, dialect),
+        USE: use_section(checkpoint, dialect, place),
+        PREPROCESSING: photos_section(checkpoint, dialect),
+        "Classes": classes_section(labels) if labels else "",
+    }
+    return Card(place, DIALECTS[dialect].software, sections, classifies=bool(checkpoint.classes))
 
 
 def use_section(checkpoint: Checkpoint, dialect: str, place: str) -> str:
@@ -65,8 +61,10 @@ def photos_section(checkpoint: Checkpoint, dialect: str) -> str:
         dialect: `"timm"` or `"huggingface"`.
     """
     record = checkpoint.preprocessing or Preprocessing()
-    differ = f"{DIALECTS[dialect].software} prepares photos otherwise, as `{DIFFERENCES_FILE}` says.\n\n"
-    return differ * bool(differences(dialect, record, checkpoint.image_size)) + preprocessing_section(record)
+    section = preprocessing_section(dataclasses.asdict(record))
+    if not differences(dialect, record, checkpoint.image_size):
+        return section
+    return f"{DIALECTS[dialect].software} prepares photos otherwise, as `{DIFFERENCES_FILE}` says.\n\n{section}"
 
 
 def dialect_of(checkpoint: Checkpoint) -> str:
@@ -83,7 +81,7 @@ def dialect_of(checkpoint: Checkpoint) -> str:
     return checkpoint.dialect
 
 
-def _architecture(checkpoint, dialect):
+def _architecture(checkpoint: Checkpoint, dialect: str) -> str:
     classes = checkpoint.classes
     head = f"a head of {classes:,} classes" if classes else "no head, so it gives features"
     height, width = checkpoint.image_size or ("any", "any")
@@ -93,7 +91,7 @@ def _architecture(checkpoint, dialect):
     )
 
 
-def _kind(checkpoint):
+def _kind(checkpoint: Checkpoint) -> str:
     if name := checkpoint.variant():
         return f"The Vision Transformer {name}"
     patch, width, blocks, mlp_dim, stages = checkpoint.measured()
@@ -101,7 +99,7 @@ def _kind(checkpoint):
     return f"A Vision Transformer{root} of {blocks} blocks, width {width}, MLP {mlp_dim}, patches of {patch} pixels"
 
 
-def _build_call(checkpoint, place):
+def _build_call(checkpoint: Checkpoint, place: str) -> str:
     """Python that builds the model; the file decides all that is left open."""
     variant = checkpoint.variant()
     known = variant in VARIANTS and checkpoint.num_heads in (None, VARIANTS[variant].num_heads)
@@ -114,7 +112,7 @@ def _build_call(checkpoint, place):
     return f'keras_vit.build("{variant if known else _CUSTOM}", weights={json.dumps(place)}{given}{top})'
 
 
-def _their_code(checkpoint, dialect, place):
+def _their_code(checkpoint: Checkpoint, dialect: str, place: str) -> str:
     hub = place.startswith("hf:")
     if dialect == "timm":
         name = place.replace("hf:", "hf-hub:") if hub else f"local-dir:{place}"

@@ -1,0 +1,215 @@
+"""The model card of a saved folder: a `README.md` that tells people and the Hugging Face Hub what is in it.
+
+Written without an extra, so that every folder can have one. Its metadata are YAML, in the fields of the Hub's model
+cards; below them are sections in Markdown.
+"""
+
+import dataclasses
+import hashlib
+import json
+import os
+import re
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from keras_vit.files import read_regular, replacing
+from keras_vit.pages.escaping import markdown_text, printable
+
+CARD = "README.md"
+NOT_CHOSEN = "None was chosen yet for these weights. Write it here and above, as `license`."
+CLASSIFICATION = "image-classification"  # the Hub's name of the task
+USE, PREPROCESSING = "Use", "Preprocessing"  # headings of what differs between a run and its weights on the Hub
+_UNKNOWN = (
+    "What the model was trained on, and how well it does, was not known to the program that wrote this card. Whether "
+    "it does worse for some groups of people, places or things was not studied."
+)
+_MARK = "\n<!-- keras_vit: as written, {} -->\n"  # tells a card of ours from one that its user has edited
+_MOST_BYTES = 1 << 24  # of a card
+_MOST_CLASSES = 100  # in a table
+
+
+@dataclasses.dataclass(frozen=True)
+class Card:
+    """A model card.
+
+    Args:
+        title: heading, text from outside.
+        library: that opens the folder, as the Hub names it.
+        sections: Markdown by heading, in reading order; what is empty is left out.
+        kind: of model, `"vision-transformer"` or `"resnet"`.
+        classifies: whether there is a head; else the model gives features.
+        limits: what the model cannot do, and what is not known of it.
+        licence: of the weights, in words.
+        metadata: further fields of the Hub's cards, as `base_model` and `model-index`.
+    """
+
+    title: str
+    library: str
+    sections: Mapping[str, str]
+    kind: str = "vision-transformer"
+    classifies: bool = True
+    limits: str = _UNKNOWN
+    licence: str = NOT_CHOSEN
+    metadata: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    def text(self) -> str:
+        """The whole file."""
+        fields = {
+            "license": "unknown",
+            "library_name": self.library,
+            "pipeline_tag": CLASSIFICATION if self.classifies else "image-feature-extraction",
+            "tags": ["keras_vit", self.kind],
+            **self.metadata,
+        }
+        sections = {**self.sections, "Limits": self.limits, "Licence": self.licence}
+        body = "".join(f"\n## {heading}\n\n{text.strip()}\n" for heading, text in sections.items() if text.strip())
+        return f"---\n{yaml_text(fields)}---\n\n# {markdown_text(self.title)}\n{body}"
+
+
+def yaml_text(facts: Mapping[str, Any], indent: str = "") -> str:
+    """Facts as YAML: mappings and lists of mappings in blocks, numbers, texts and lists of these in JSON's notation.
+
+    Args:
+        facts: numbers, texts, and mappings and lists of these. A text is made printable.
+        indent: of every line.
+    """
+    lines = []
+    for name, value in facts.items():
+        if isinstance(value, Mapping):
+            lines.append(f"{indent}{name}:\n{yaml_text(value, indent + '  ')}")
+        elif isinstance(value, list) and value and isinstance(value[0], Mapping):
+            items = (yaml_text(item, indent + "  ") for item in value)
+            lines.append(f"{indent}{name}:\n" + "".join(f"{indent}- {item[len(indent) + 2 :]}" for item in items))
+        else:
+            lines.append(f"{indent}{name}: {_scalar(value)}\n")
+    return "".join(lines)
+
+
+def _scalar(value: Any) -> str:
+    """JSON, with the point that YAML 1.1 wants in a number such as `1e-05`."""
+    if isinstance(value, list):
+        return f"[{', '.join(map(_scalar, value))}]"
+    value = printable(value) if isinstance(value, str) else value
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+    return re.sub(r"^(-?\d+)e", r"\1.0e", text) if isinstance(value, float) else text
+
+
+# The file
+
+
+def write_card(folder: str | os.PathLike, card: Card) -> None:
+    """Writes a folder's card; one that its user has written or edited stays.
+
+    Args:
+        folder: that exists.
+        card: what it says.
+
+    Warns:
+        UserWarning: if a `README.md` stays that is not as it was written here.
+    """
+    path, text = Path(folder) / CARD, card.text()
+    if os.path.lexists(path) and not _is_as_written(path):
+        warnings.warn(
+            f"{CARD} stays as it is, since it is not as keras_vit wrote it. What it says may not be about these "
+            f"files any more.\nReceived: {printable(path)}. Remove it, or move it away, to get a new card.",
+            stacklevel=2,
+        )
+        return
+    with replacing(path) as part:
+        Path(part).write_text(text + _mark_of(text), "utf-8")
+
+
+def read_card(folder: str | os.PathLike) -> str:
+    """A folder's card with Unix line ends, without the mark by which `write_card` knows it.
+
+    Raises:
+        ValueError: if there is none, or it is no text in UTF-8.
+    """
+    path = Path(folder) / CARD
+    try:
+        text = read_regular(path, _MOST_BYTES).decode("utf-8")
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "reason", None) or getattr(error, "strerror", None) or type(error).__name__
+        raise ValueError(
+            f"a folder must have its card, {CARD}, in UTF-8.\nReceived: {printable(path)}: {reason}. A new "
+            "`save_checkpoint` or `finetune` writes one."
+        ) from error
+    return re.sub(_MARK.format("[0-9a-f]{64}") + r"\Z", "", text.replace("\r\n", "\n"))
+
+
+def with_section(text: str, heading: str, section: str) -> str:
+    """A card with another text below a heading; one without that heading is given back as it is."""
+    pattern = re.compile(rf"^## {re.escape(heading)}\n.*?(?=^## |\Z)", re.DOTALL | re.MULTILINE)
+    return pattern.sub(lambda _: f"## {heading}\n\n{section.strip()}\n\n", text, count=1).rstrip("\n") + "\n"
+
+
+def with_field(text: str, name: str, value: str) -> str:
+    """A card with another value of a field of its metadata that is one line; one without it is given back as it is."""
+    head, end, body = text.partition("\n---\n")
+    if not (text.startswith("---\n") and end):
+        return text
+    line = f"{name}: {_scalar(value)}"
+    return re.sub(rf"^{re.escape(name)}: .*$", lambda _: line, head, count=1, flags=re.MULTILINE) + end + body
+
+
+def _mark_of(text: str) -> str:
+    return _MARK.format(hashlib.sha256(text.encode()).hexdigest())
+
+
+def _is_as_written(path: Path) -> bool:
+    try:
+        text = read_regular(path, _MOST_BYTES).decode("utf-8")
+    except (OSError, ValueError):
+        return False
+    length = len(_mark_of(""))
+    return text[-length:] == _mark_of(text[:-length])
+
+
+# Sections in Markdown
+
+
+def preprocessing_section(record: Mapping[str, Any], who: str = "`model.preprocessing`") -> str:
+    """How images are prepared, as a table.
+
+    Args:
+        record: the fields of a `Preprocessing`.
+        who: does it.
+    """
+    size = "{} x {} pixels".format(*record["image_size"]) if record["image_size"] else "any"
+    ways = {
+        "squash": "to that size, whatever the aspect",
+        "crop": f"the aspect kept, the centre cut out: {record['crop_fraction']:g} of each side",
+        "none": "never",
+    }
+    rows = [("height x width", size), ("resized", ways[record["resize"]])]
+    if record["resize"] != "none":
+        antialias = "with" if record["antialias"] else "without"
+        rows += [("interpolation", f"{record['interpolation']}, {antialias} antialias")]
+    rows += [("mean, white is 1", _numbers(record["mean"])), ("deviation", _numbers(record["std"]))]
+    return f"{who} does this to upright photos.\n\n" + table(("what", "how"), rows)
+
+
+def classes_section(names: Sequence[str], columns: Mapping[str, Sequence[str]] | None = None) -> str:
+    """The classes in the order of the outputs, each with its cells of further columns.
+
+    Args:
+        names: of the classes, text from outside.
+        columns: a cell for each class by heading.
+    """
+    columns = dict(columns or {})
+    shown = list(zip(map(str, range(_MOST_CLASSES)), map(markdown_text, names), *columns.values(), strict=False))
+    more = f"\n\nAnd {len(names) - len(shown):,} more." if len(names) > len(shown) else ""
+    return f"In the order of the outputs.\n\n{table(('number', 'class', *columns), shown)}{more}"
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table in Markdown, of cells that are escaped already."""
+    lines = (header, ["---"] * len(header), *rows)
+    return "\n".join(f"| {' | '.join(row)} |" for row in lines)
+
+
+def _numbers(values: Sequence[float]) -> str:
+    """One number if all are the same."""
+    return ", ".join(f"{value:g}" for value in (values[:1] if len(set(values)) == 1 else values))

@@ -1,0 +1,74 @@
+"""HTML pages of one file each, which need no server, no network and no other file.
+
+Their layouts are in `templates/`, with one style sheet for all. Every value is escaped; pictures are inside the page.
+"""
+
+import base64
+import io
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from keras_vit.annotations import FilePath
+from keras_vit.files import replacing
+from keras_vit.pages.escaping import printable
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def write_page(path: FilePath, template: str, **facts: Any) -> None:
+    """Fills in a layout, and writes the page once all of it is there.
+
+    Args:
+        path: of the file.
+        template: name of the layout, `"report"` or `"look"`.
+        facts: what its first comment names. Texts are shown as one line each.
+
+    Raises:
+        jinja2.UndefinedError: if a fact is missing that the layout needs.
+    """
+    import jinja2
+
+    environment = jinja2.Environment(
+        autoescape=True,
+        finalize=lambda value: printable(value) if type(value) is str else value,
+        loader=jinja2.PackageLoader("keras_vit.pages"),
+        lstrip_blocks=True,
+        trim_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    page = environment.get_template(f"{template}.html.jinja").render(facts)
+    with replacing(path) as part:
+        Path(part).write_text(page, encoding="utf-8")
+
+
+def picture_uri(pixels: np.ndarray, longest: int | None = None) -> str:
+    """An image as a PNG inside a `data:` address.
+
+    Args:
+        pixels: uint8 `(H, W)` or `(H, W, C)`; of other than 1 channel the first three are shown.
+        longest: pixels of the longer side, at most; by default the image keeps its size.
+    """
+    from PIL import Image
+
+    if pixels.ndim == 3:
+        pixels = pixels[..., 0] if pixels.shape[-1] == 1 else pixels[..., :3]
+    image, buffer = Image.fromarray(pixels), io.BytesIO()
+    if longest is not None:
+        image.thumbnail((longest, longest))
+    image.save(buffer, "PNG", optimize=True)
+    return png_uri(buffer.getvalue())
+
+
+def figure_uri(figure: "Figure") -> str:
+    """A figure of matplotlib as a PNG inside a `data:` address."""
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png")
+    return png_uri(buffer.getvalue())
+
+
+def png_uri(png: bytes) -> str:
+    """The bytes of a PNG file as a `data:` address."""
+    return "data:image/png;base64," + base64.b64encode(png).decode("ascii")
