@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.results import FOLDER, ROOT, read
-from keras_vit.cards import table
+from keras_vit.pages.cards import table
 from keras_vit.config.flops import flops
 
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
