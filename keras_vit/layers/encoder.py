@@ -185,18 +185,21 @@ class TransformerBlock(CompositeLayer):
         self.parts = block_parts(self.hidden_size, self.mlp_dim)
         if relative_patches is not None:
             self.asks = ("places",)
-        dtype = self.dtype_policy
-        self.norm_1 = layer_norm(dtype, "norm_1", layer_norm_epsilon)
-        places = (relative_patches, num_prefix_tokens)
-        self.attention = MultiHeadAttention(
-            hidden_size, num_heads, attention_dropout_rate, *places, dtype=dtype, name="attention"
-        )
-        self.dropout = Dropout(dropout_rate, dtype=dtype, name="dropout")
-        self.norm_2 = layer_norm(dtype, "norm_2", layer_norm_epsilon)
-        self.mlp = MlpBlock(hidden_size, mlp_dim, dropout_rate, activation, dtype=dtype, name="mlp")
+        self._make_layers(self.dtype_policy)
+
+    def _make_layers(self, dtype: Any) -> None:
+        """The layers inside, in the order of the data."""
+        self.norm_1 = layer_norm(dtype, "norm_1", self.layer_norm_epsilon)
+        sizes = (self.hidden_size, self.num_heads, self.attention_dropout_rate)
+        places = (self.relative_patches, self.num_prefix_tokens)
+        self.attention = MultiHeadAttention(*sizes, *places, dtype=dtype, name="attention")
+        self.dropout = Dropout(self.dropout_rate, dtype=dtype, name="dropout")
+        self.norm_2 = layer_norm(dtype, "norm_2", self.layer_norm_epsilon)
+        sizes = (self.hidden_size, self.mlp_dim, self.dropout_rate)
+        self.mlp = MlpBlock(*sizes, self.activation, dtype=dtype, name="mlp")
         # One draw per example and branch is what makes a dropout stochastic depth.
         self.stochastic_depth_1, self.stochastic_depth_2 = (
-            Dropout(stochastic_depth_rate, noise_shape=(None, 1, 1), dtype=dtype, name=name)
+            Dropout(self.stochastic_depth_rate, noise_shape=(None, 1, 1), dtype=dtype, name=name)
             for name in ("stochastic_depth_1", "stochastic_depth_2")
         )
 
