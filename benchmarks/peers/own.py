@@ -103,12 +103,13 @@ class Assigned(Ours):
         import numpy as np
 
         from keras_vit.model.layer_lookup import weight_paths
-        from keras_vit.weights.dialects.official import official_name
+        from keras_vit.weights.dialects import to_ours
 
         model = self.build()
         with np.load(self.job["files"]["official"]) as arrays:
-            for path, variable in weight_paths(model).items():
-                variable.assign(arrays[official_name(path, "official")].reshape(variable.shape))
+            tensors, _ = to_ours("official", "", dict(arrays))
+        for path, variable in weight_paths(model).items():
+            variable.assign(tensors[path])
         return model
 
 

@@ -6,10 +6,8 @@ Each function changes `tensors` in place and gives one line for what it did, or 
 import numpy as np
 
 from keras_vit.config.posembed import resize_matrix, resize_pos_embed
-from keras_vit.weights.checkpoint import PATCH_KERNEL, ROOT_KERNEL, TABLE
+from keras_vit.weights.checkpoint import PATCH_BIAS, PATCH_KERNEL, ROOT_KERNEL, TABLE
 from keras_vit.weights.reader import CheckpointError
-
-_PATCH_BIAS = "patch_embedding/projection/bias"
 
 
 def fit_channels(shapes: dict, tensors: dict, preprocessing=None) -> list[str]:
@@ -52,10 +50,10 @@ def _fold_statistics(kernel, tensors, preprocessing):
     """
     one = preprocessing.with_channels(1)
     mean, std = np.asarray(preprocessing.mean), np.asarray(preprocessing.std)
-    if len({*preprocessing.mean}) == len({*preprocessing.std}) == 1 or _PATCH_BIAS not in tensors:
+    if len({*preprocessing.mean}) == len({*preprocessing.std}) == 1 or PATCH_BIAS not in tensors:
         return kernel
     shift = np.einsum("hwcd,c->d", kernel.astype("float64"), (one.mean[0] - mean) / std)
-    tensors[_PATCH_BIAS] = (tensors[_PATCH_BIAS] + shift).astype("float32")
+    tensors[PATCH_BIAS] = (tensors[PATCH_BIAS] + shift).astype("float32")
     return kernel.astype("float64") * (one.std[0] / std)[:, None]
 
 

@@ -16,9 +16,14 @@ from keras_vit.weights.dialects import DIALECTS, recognise, to_ours, weights_amo
 from keras_vit.weights.reader import CheckpointError, scan
 
 SAFETENSORS_NAME = "model.safetensors"  # what timm and transformers look for in a folder
+# Our paths of the tensors that tell what a file holds.
 TABLE = "position_embedding/table"
-PATCH_KERNEL = "patch_embedding/projection/kernel"
+PATCH_KERNEL, PATCH_BIAS = "patch_embedding/projection/kernel", "patch_embedding/projection/bias"
 ROOT_KERNEL = "resnet_root/conv/kernel"
+HEAD_KERNEL, PRE_LOGITS_KERNEL = "head/kernel", "pre_logits/kernel"
+CLASS_TOKEN, DISTILLATION_TOKEN = "class_token/token", "distillation_token/token"
+_PROBE, _WIDTH, _MLP_DIM = "pooling/probe", "encoder_norm/beta", "block_00/mlp/dense_1/bias"
+_BLOCK, _STAGE = "block_", "resnet_stage_"  # how names of layers begin
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,12 +44,12 @@ class Checkpoint:
     @property
     def classes(self) -> int | None:
         """K, or `None` without a head."""
-        return self._last_axis("head/kernel")
+        return self._last_axis(HEAD_KERNEL)
 
     @property
     def representation_size(self) -> int | None:
         """Width of the pre-logits, or `None` without them."""
-        return self._last_axis("pre_logits/kernel")
+        return self._last_axis(PRE_LOGITS_KERNEL)
 
     @property
     def is_resnet(self) -> bool:
@@ -54,12 +59,12 @@ class Checkpoint:
     @property
     def has_class_token(self) -> bool:
         """Whether there is a class token."""
-        return "class_token/token" in self.tensors
+        return CLASS_TOKEN in self.tensors
 
     @property
     def num_prefix_tokens(self) -> int:
         """Tokens before the patches, each with a row of the position table."""
-        return int(self.has_class_token) + int("distillation_token/token" in self.tensors)
+        return sum(token in self.tensors for token in (CLASS_TOKEN, DISTILLATION_TOKEN))
 
     @property
     def grid(self) -> tuple[int, int] | None:
@@ -79,15 +84,15 @@ class Checkpoint:
         if self.is_resnet:
             return {}
         dialect = DIALECTS[self.dialect]
-        pooling = "map" if "pooling/probe" in self.tensors else "token" if self.has_class_token else "gap"
+        pooling = "map" if _PROBE in self.tensors else "token" if self.has_class_token else "gap"
         fields = {
             "activation": dialect.activation,
             "layer_norm_epsilon": dialect.layer_norm_epsilon,
             "pooling": pooling,
-            "distilled": "distillation_token/token" in self.tensors,
+            "distilled": DISTILLATION_TOKEN in self.tensors,
         }
-        if self.dialect == "big_vision" and not self.has_positions:
-            fields["position_embedding"] = "sincos2d"
+        if dialect.position_embedding and not self.has_positions:
+            fields["position_embedding"] = dialect.position_embedding
         return fields | self.recorded_fields
 
     @property
@@ -149,11 +154,10 @@ class Checkpoint:
 
     def measured(self) -> tuple:
         """P, D, number of blocks, M and ResNet stages, by the shapes."""
-        blocks = {path.split("/")[0] for path in self.tensors if path.startswith("block_")}
+        blocks = {path.split("/")[0] for path in self.tensors if path.startswith(_BLOCK)}
         kernel = self.tensors.get(PATCH_KERNEL, np.empty((0,)))
         patch = kernel.shape[0] if kernel.ndim == 4 else 0
-        width, mlp_dim = self._last_axis("encoder_norm/beta"), self._last_axis("block_00/mlp/dense_1/bias")
-        return patch, width, len(blocks), mlp_dim, _stages(self.tensors)
+        return patch, self._last_axis(_WIDTH), len(blocks), self._last_axis(_MLP_DIM), _stages(self.tensors)
 
 
 def _sizes(config):
@@ -163,8 +167,8 @@ def _sizes(config):
 def _stages(tensors):
     if ROOT_KERNEL not in tensors:
         return None
-    units = {path.split("/")[0] for path in tensors if path.startswith("resnet_stage_")}
-    stages = [int(unit.split("_")[2]) for unit in units]
+    units = {path.split("/")[0] for path in tensors if path.startswith(_STAGE)}
+    stages = [int(unit.removeprefix(_STAGE).split("_")[0]) for unit in units]
     return tuple(stages.count(stage) for stage in sorted(set(stages)))
 
 
@@ -229,7 +233,7 @@ def read_checkpoint(path, *, grid=None, allow_nonfinite=False) -> Checkpoint:
 
 def check_pre_logits(checkpoint, tensors):
     """Raises if `tensors` hold pre-logits with another function behind them than ours."""
-    if "pre_logits/kernel" in tensors and checkpoint.pre_logits_activation != "tanh":
+    if PRE_LOGITS_KERNEL in tensors and checkpoint.pre_logits_activation != "tanh":
         raise CheckpointError(
             "the pre-logits must have tanh behind them, as with another function the same weights give other numbers.\n"
             f"Received: pooler_act {checkpoint.pre_logits_activation!r} in the config.json of {checkpoint.path}. "

@@ -84,7 +84,7 @@ def write_checkpoint(checkpoint: Checkpoint, destination, dialect, labels=None) 
     if labels is not None:
         labels = _checked_labels(labels, checkpoint.classes or 0, folder, destination)
     tensors = checkpoint.tensors
-    if dialect == "big_vision" and checkpoint.fields.get("position_embedding") == "sincos2d":
+    if checkpoint.fields.get("position_embedding", "") == DIALECTS[dialect].position_embedding != "":
         tensors = {path: tensors[path] for path in tensors if path != TABLE}  # computed there, never stored
     arrays = to_theirs(dialect, tensors, checkpoint.num_heads)
     if not checkpoint.is_resnet:
@@ -238,7 +238,7 @@ def _warn_of_differences(checkpoint, dialect, folder):
     if fields["activation"] != software.activation and not folder:
         ours, theirs = ({"gelu": "exact", "gelu_tanh": "tanh"}[a] for a in (fields["activation"], software.activation))
         _warn(f"{software.software} computes the {theirs} GELU unless told otherwise, this model the {ours} one.")
-    told = folder and dialect == "huggingface"  # its config.json says the epsilon; timm's cannot
+    told = folder and software.software == "transformers"  # its config.json says the epsilon; timm's cannot
     if not is_same_epsilon(fields["layer_norm_epsilon"], software.layer_norm_epsilon) and not told:
         _warn(
             f"{software.software} adds {software.layer_norm_epsilon} in its LayerNorms unless told otherwise, "
@@ -248,20 +248,24 @@ def _warn_of_differences(checkpoint, dialect, folder):
     if checkpoint.has_class_token and software.suffix == ".npz" and pooling in ("gap", "map"):
         kind = {"gap": "mean", "map": "attention"}[pooling]
         _warn(f"{software.software} has no class token beside {kind} pooling, this model has one.")
-    if pooling == "gap" and dialect == "timm" and not folder:
+    if pooling == "gap" and software.software == "timm" and not folder:
         _warn("timm normalises after mean pooling unless built with `fc_norm=False`, this model before it.")
 
 
-def _check_parts(checkpoint, dialect):
-    """Raises for a model that transformers would build otherwise, with no word and no missing weight to tell."""
+def _check_parts(checkpoint: Checkpoint, dialect: str) -> None:
+    """Raises for a model that the software would build otherwise, with no word and no missing weight to tell."""
     pooling = checkpoint.fields["pooling"]
-    lacks = {
+    parts = {
         "mean pooling": pooling == "gap",
-        "head on all tokens": pooling == "none" and checkpoint.classes,
+        "head on all tokens": pooling == "none" and bool(checkpoint.classes),
         "model without positions": not checkpoint.has_positions,
     }
-    for what in (what for what, wanted in lacks.items() if wanted and dialect == "huggingface"):
-        raise CheckpointError(f"transformers' ViT has no {what}. Save as official, big_vision or timm.")
+    for part in DIALECTS[dialect].lacks:
+        if parts[part]:
+            raise CheckpointError(
+                f"{DIALECTS[dialect].software} has no {part} in this layout, and would build another model.\n"
+                f"Received: {checkpoint.path} for {dialect!r}. Save as official, big_vision or timm."
+            )
 
 
 def _warn(message):

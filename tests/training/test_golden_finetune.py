@@ -8,7 +8,7 @@ from conftest import GOLDEN, numpy
 import keras_vit
 from keras_vit.training.optimizers import SGD
 from keras_vit.training.schedules import WarmupCosine, WarmupLinear
-from keras_vit.weights.dialects.official import our_path
+from keras_vit.weights.dialects import to_ours
 
 SMALL = keras_vit.ViTConfig(patch_size=8, hidden_size=48, num_layers=3, num_heads=4, mlp_dim=96)
 STEPS, WARMUP, BASE_RATE = 12, 3, 0.03
@@ -62,13 +62,13 @@ def deviations(schedule, dtype, **compile_arguments):
     expected = expected_of(schedule, dtype)
     keys = [key for key in expected.files if key.startswith("final:")]
     weights = {v.path: numpy(v) for v in model.weights}
-    ours = [weights[our_path(key.removeprefix("final:"), "official")] for key in keys]
+    final, _ = to_ours("official", "final:", {key: expected[key] for key in keys})
     return {
         "weights compared": len(keys),
         "loss": float(abs(losses - expected["losses"]).max()),
         "norm": float(abs(steps.norms / expected["grad_norms"] - 1).max()),
         "rate": float(abs(steps.rates - expected["learning_rates"]).max()),
-        "weight": max(float(abs(w.ravel() - expected[k].ravel()).max()) for w, k in zip(ours, keys, strict=True)),
+        "weight": max(float(abs(weights[path] - wanted).max()) for path, wanted in final.items()),
     }
 
 

@@ -104,7 +104,7 @@ def test_numbers_of_layers_in_the_names_say_nothing(model, file):
 def test_two_names_for_one_weight_are_refused(file):
     name = "resnet/root_block/standardized_conv2d/kernel"
     twice = rewritten(file, lambda arrays: arrays | {name.replace("2d/", "2d_3/"): arrays[name]})
-    with pytest.raises(keras_vit.CheckpointError, match=r"each must stand once(.|\n)*changed\.npz"):
+    with pytest.raises(keras_vit.CheckpointError, match=r"each weight must stand once(.|\n)*changed\.npz"):
         read_checkpoint(twice)
 
 

@@ -1,119 +1,82 @@
-"""The names of transformers' ViT and DeiT, translated to our weight paths and back.
+"""The layout of transformers' ViT and DeiT: kernels as torch has them.
 
-Files on the Hugging Face hub have the names of transformers 4 (`encoder.layer.0.attention.attention.query`),
-which transformers 5 still reads and we write; the names of transformers 5 in memory
-(`layers.0.attention.q_proj`) are read too. Kernels are torch's: (out, in).
+Files on the Hugging Face hub have the names of transformers 4, which version 5 still reads and we write. The names of
+version 5 in memory (`layers.0.attention.q_proj`) are read too.
 """
 
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection
 
-import numpy as np
-
-from keras_vit.weights.dialects.timm import to_ours, to_torch, torch_leaf
+from keras_vit.weights.dialects.dialect import Dialect
+from keras_vit.weights.dialects.renames import TORCH, Layers
 from keras_vit.weights.reader import CheckpointError
 
-_EMBEDDINGS = {  # ours: theirs
-    "class_token/token": "embeddings.cls_token",
-    "distillation_token/token": "embeddings.distillation_token",
-    "position_embedding/table": "embeddings.position_embeddings",
-}
-_LAYERS = {
-    "patch_embedding/projection": "embeddings.patch_embeddings.projection",
-    "encoder_norm": "layernorm",
-    "pre_logits": "pooler.dense",  # tanh of a dense layer on the class token, in both
-}
-_BLOCK_LAYERS = {  # ours: (transformers 4, transformers 5)
-    "norm_1": ("layernorm_before", "layernorm_before"),
-    "attention/query": ("attention.attention.query", "attention.q_proj"),
-    "attention/key": ("attention.attention.key", "attention.k_proj"),
-    "attention/value": ("attention.attention.value", "attention.v_proj"),
-    "attention/out": ("attention.output.dense", "attention.o_proj"),
-    "norm_2": ("layernorm_after", "layernorm_after"),
-    "mlp/dense_1": ("intermediate.dense", "mlp.fc1"),
-    "mlp/dense_2": ("output.dense", "mlp.fc2"),
-}
-_HEADS = {"classifier": "head", "cls_classifier": "head", "distillation_classifier": "head_distillation"}
-_UNUSED = ("embeddings.mask_token",)  # of masked pre-training; no classifier reads it
+_PREFIXES = ("vit.", "deit.", "")  # of all names but those of the heads; none without a head
+_PATCHES, _DISTILLATION = "embeddings.patch_embeddings.projection", "embeddings.distillation_token"
+_NORMS: Layers = {"norm_1": "layernorm_before", "norm_2": "layernorm_after"}
 
 
-def recognise(names) -> bool:
-    """Whether the names are those of transformers' ViT or DeiT."""
-    return _prefix(names) is not None
+def _read_names(names: Collection[str]) -> Callable[[str], str]:
+    prefix = next((prefix for prefix in _PREFIXES if f"{prefix}{_PATCHES}.weight" in names), "")
+    return lambda name: name.removeprefix(prefix)
 
 
-def unused(names) -> tuple[str, ...]:
-    """Names that stand in published files and take no part in a forward pass."""
-    prefix = _prefix(names) or ""
-    return tuple(name for name in names if name.removeprefix(prefix) in _UNUSED)
-
-
-def from_huggingface(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """`{transformers name: array}` to `{our path: array}`; names it does not know are kept as they are."""
-    prefix = _prefix(arrays) or ""
-    plain = {theirs: ours for ours, theirs in _EMBEDDINGS.items()}
-    tensors = {}
-    for name, array in arrays.items():
-        layer, _, leaf = name.removeprefix(prefix).rpartition(".")
-        if (path := plain.get(name.removeprefix(prefix))) is not None:
-            tensors[path] = array
-        elif (path := _HEADS.get(layer) or _our_layer(layer)) and leaf in ("weight", "bias"):
-            norm = path.rpartition("/")[2] in ("norm_1", "norm_2", "encoder_norm")
-            leaf = {"weight": "gamma", "bias": "beta"}[leaf] if norm else {"weight": "kernel"}.get(leaf, leaf)
-            tensors[f"{path}/{leaf}"] = to_ours(array)
-        else:
-            tensors[name] = array
-    return tensors
-
-
-def to_huggingface(tensors: Mapping[str, np.ndarray]) -> Iterator[tuple[str, np.ndarray]]:
-    """`{our path: array}` to pairs of transformers name and array.
-
-    Raises:
-        CheckpointError: for a path that transformers' ViT and DeiT have no name for.
-    """
-    distilled = "distillation_token/token" in tensors
-    if "pre_logits/kernel" in tensors and "head/kernel" in tensors:
+def _written_names(names: Collection[str]) -> Callable[[str], str]:
+    """The names of ViT or of DeiT, with their prefix if there is a head."""
+    distilled, has_head = _DISTILLATION in names, "classifier.weight" in names
+    if has_head and "pooler.dense.weight" in names:
         raise CheckpointError(
             "transformers' classifier has no pre-logits: its pooler, which is the same layer, belongs to models "
             "without a head. Save as official, or build without one of the two."
         )
-    prefix = "" if "head/kernel" not in tensors else "deit." if distilled else "vit."
-    heads = {
-        "head": "cls_classifier" if distilled else "classifier",
-        "head_distillation": "distillation_classifier",
-    }
-    for path in tensors:
-        layer, _, leaf = path.rpartition("/")
-        if path in _EMBEDDINGS:
-            yield f"{prefix}{_EMBEDDINGS[path]}", tensors[path]
-            continue
-        theirs = heads.get(layer) or _their_layer(prefix, layer)
-        if theirs is None or leaf not in ("kernel", "bias", "gamma", "beta"):
-            raise CheckpointError(f"transformers' ViT and DeiT have no place for this weight.\nReceived: {path}.")
-        yield f"{theirs}.{torch_leaf(leaf)}", to_torch(tensors[path])
+    prefix = "" if not has_head else "deit." if distilled else "vit."
+
+    def spelled(name: str) -> str:
+        if name.startswith("classifier."):
+            return f"cls_{name}" if distilled else name
+        return name if name.startswith("distillation_classifier.") else prefix + name
+
+    return spelled
 
 
-def _prefix(names):
-    end = "embeddings.patch_embeddings.projection.weight"
-    return next((prefix for prefix in ("vit.", "deit.", "") if f"{prefix}{end}" in names), None)
-
-
-def _our_layer(layer):
-    plain = {theirs: ours for ours, theirs in _LAYERS.items()}
-    if layer in plain:
-        return plain[layer]
-    if match := re.fullmatch(r"(encoder\.layer|layers)\.(\d+)\.(.+)", layer):
-        version = 0 if match[1] == "encoder.layer" else 1
-        ours = {theirs[version]: ours for ours, theirs in _BLOCK_LAYERS.items()}.get(match[3])
-        return ours and f"block_{int(match[2]):02}/{ours}"
-    return None
-
-
-def _their_layer(prefix, layer):
-    if layer in _LAYERS:
-        return f"{prefix}{_LAYERS[layer]}"
-    if match := re.fullmatch(r"block_(\d+)/(.+)", layer):
-        theirs = _BLOCK_LAYERS.get(match[2])
-        return theirs and f"{prefix}encoder.layer.{int(match[1])}.{theirs[0]}"
-    return None
+HUGGINGFACE = Dialect(
+    "huggingface",
+    "transformers",
+    ".safetensors",
+    TORCH,
+    requires=(r"(vit\.|deit\.)?embeddings\.patch_embeddings\.projection\.weight",),
+    ignores=(r"(vit\.|deit\.)?embeddings\.mask_token",),  # of masked pre-training; no classifier reads it
+    names={
+        ("", ""): {
+            "class_token/token": "embeddings.cls_token",
+            "distillation_token/token": _DISTILLATION,
+            "position_embedding/table": "embeddings.position_embeddings",
+            "patch_embedding/projection": _PATCHES,
+            "encoder_norm": "layernorm",
+            "pre_logits": "pooler.dense",  # tanh of a dense layer on the class token, in both
+            "head": "classifier",
+            "head_distillation": "distillation_classifier",
+        },
+        ("block_{block:02}/", "encoder.layer.{block}."): {
+            **_NORMS,
+            **{f"attention/{part}": f"attention.attention.{part}" for part in ("query", "key", "value")},
+            "attention/out": "attention.output.dense",
+            "mlp/dense_1": "intermediate.dense",
+            "mlp/dense_2": "output.dense",
+        },
+    },
+    also={
+        ("block_{block:02}/", "layers.{block}."): {
+            **_NORMS,
+            **{f"attention/{part}": f"attention.{part[0]}_proj" for part in ("query", "key", "value", "out")},
+            "mlp/dense_1": "mlp.fc1",
+            "mlp/dense_2": "mlp.fc2",
+        },
+        ("", ""): {"head": "cls_classifier"},  # of DeiT
+    },
+    read_names=_read_names,
+    written_names=_written_names,
+    activation="gelu",
+    layer_norm_epsilon=1e-6,  # transformers' default is 1e-12, but DeiT and AugReg files were trained with this
+    resize_method="bicubic",
+    lacks=("mean pooling", "head on all tokens", "model without positions"),
+)

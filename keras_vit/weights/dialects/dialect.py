@@ -1,0 +1,150 @@
+"""The row of a family: what tells its files, its table of names, and what its software computes that no tensor says."""
+
+import dataclasses
+import functools
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+
+import numpy as np
+
+from keras_vit.images.preprocessing import Preprocessing
+from keras_vit.weights.dialects.renames import Group, Heads, Layers, Rename, Style
+from keras_vit.weights.reader import CheckpointError
+
+Arrays = dict[str, np.ndarray]
+Makers = dict[str, Callable[[], np.ndarray]]  # arrays that are made only when they are written
+Names = Mapping[tuple[str, str], Layers]  # by the prefixes of ours and of theirs
+_TO_ONE = Preprocessing(image_size=None)  # images scaled to [-1, 1]
+_as_written: Callable[[Collection[str]], Callable[[str], str]] = lambda names: str  # noqa: E731
+
+
+@dataclasses.dataclass(frozen=True)
+class Dialect:
+    """The layout of a family's files.
+
+    Attributes:
+        requires: regular expressions of whole names below a prefix; each must match one.
+        forbids: the same; none may match any.
+        ignores: the same, of what takes no part in a forward pass.
+        prefixes: that files have before all names, most specific first.
+        prefix: that we write.
+        names: `{(prefix of ours, prefix of theirs): layers}`.
+        also: the same, of names that are read too and never written.
+        read_names: from all names of a file to a function from a name in it to the one in the table.
+        written_names: the same, from names in the table to those that we write.
+        read_steps: what is done to arrays by their names in the file before renaming, told the number of patches.
+        written_steps: the same to what is written.
+        activation: none for a layout of ResNet baselines.
+        resize_method: of a position table that the software has loaded, at another resolution.
+        position_embedding: kind that a file without a table has; by default that is not known.
+        lacks: what the software has not, and would build otherwise without a word.
+    """
+
+    name: str
+    software: str
+    suffix: str
+    style: Style
+    requires: tuple[str, ...]
+    names: Names
+    also: Names = dataclasses.field(default_factory=dict)
+    forbids: tuple[str, ...] = ()
+    ignores: tuple[str, ...] = ()
+    prefixes: tuple[str, ...] = ("",)
+    prefix: str = ""
+    read_names: Callable[[Collection[str]], Callable[[str], str]] = _as_written
+    written_names: Callable[[Collection[str]], Callable[[str], str]] = _as_written
+    read_steps: tuple[Callable[[Arrays, int | None], Arrays], ...] = ()
+    written_steps: tuple[Callable[[Makers], Makers], ...] = ()
+    activation: str = ""
+    layer_norm_epsilon: float = 0.0
+    resize_method: str = "align_corners"
+    position_embedding: str = ""
+    lacks: tuple[str, ...] = ()
+    preprocessing: Preprocessing = _TO_ONE
+
+    @property
+    def is_resnet(self) -> bool:
+        """Whether it is a layout of ResNet baselines; else it is one of Vision Transformers."""
+        return not self.activation
+
+    def prefix_among(self, names: Iterable[str]) -> str | None:
+        """The prefix below which names are of this layout, or `None` if they are not."""
+        first, *others = self.requires
+        mark = re.compile(f"({'|'.join(map(re.escape, self.prefixes))})(?:{first})")
+        marked = {match[1] for name in names if (match := mark.fullmatch(name))}
+        for prefix in sorted(marked, key=self.prefixes.index):
+            below = [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
+            if all(_any(wanted, below) for wanted in others) and not any(_any(none, below) for none in self.forbids):
+                return prefix
+        return None
+
+    def has_name(self, path: str) -> bool:
+        """Whether the layout has a name for a weight of ours."""
+        return self._find(path, "ours") is not None
+
+    def without_place(self, paths: Collection[str]) -> list[str]:
+        """Those of our paths that the layout has no name for, or only beside others that are not there."""
+        there = set(paths)
+        found = {path: self._find(path, "ours") for path in paths}
+        return [path for path, rename in found.items() if rename is None or not there.issuperset(rename.ours)]
+
+    def to_ours(self, arrays: Arrays, num_patches: int | None) -> tuple[Arrays, int | None]:
+        """`{name without prefix: array}` to `{our path: array}`, and A, the number of heads, where the file tells it.
+
+        Names that the table does not have are kept as they are.
+        """
+        for step in self.read_steps:
+            arrays = step(arrays, num_patches)
+        spelled = self.read_names(arrays)
+        tensors: Arrays = {}
+        sources: dict[str, str] = {}  # of our paths
+        heads: dict[int, str] = {}
+        for name, array in arrays.items():
+            rename = self._find(spelled(name), "theirs") or Rename((name,), name)
+            for path, part in zip(rename.ours, rename.to_ours(name, array), strict=True):
+                if path in tensors:
+                    raise CheckpointError(
+                        "each weight must stand once, under one of the names that a file can have for it.\n"
+                        f"Received: {sources[path]} and {name}, both {path}."
+                    )
+                tensors[path], sources[path] = part, name
+            if (count := rename.reshape.heads_of(array)) is not None:
+                heads.setdefault(count, name)
+        if len(heads) > 1:
+            raise CheckpointError(
+                "the attention arrays must agree on the number of heads.\n"
+                f"Received: {', '.join(f'{count} in {name}' for count, name in heads.items())}."
+            )
+        return tensors, next(iter(heads), None)
+
+    def to_theirs(self, tensors: Mapping[str, np.ndarray], num_heads: int | None) -> Iterator[tuple[str, np.ndarray]]:
+        """`{our path: array}`, each with a place, to pairs of name in the file and array, made one at a time."""
+        renames = {rename.theirs: rename for path in tensors if (rename := self._find(path, "ours"))}
+        if num_heads is None and any(isinstance(rename.reshape, Heads) for rename in renames.values()):
+            raise CheckpointError(
+                f"the {self.name} layout has an axis for the attention heads, so their number must be known.\n"
+                "Received: num_heads=None. Pass `num_heads=`."
+            )
+        makers: Makers = {
+            name: functools.partial(rename.to_theirs, tensors, num_heads) for name, rename in renames.items()
+        }
+        for step in self.written_steps:
+            makers = step(makers)
+        spelled = self.written_names(makers)
+        return ((self.prefix + spelled(name), make()) for name, make in makers.items())
+
+    def _find(self, name: str, side: str) -> Rename | None:
+        groups = self._groups if side == "ours" else (*self._groups, *self._older)
+        return next((rename for group in groups if (rename := group.find(name, side))), None)
+
+    @functools.cached_property
+    def _groups(self) -> tuple[Group, ...]:
+        return tuple(Group(*prefixes, layers, self.style) for prefixes, layers in self.names.items())
+
+    @functools.cached_property
+    def _older(self) -> tuple[Group, ...]:
+        return tuple(Group(*prefixes, layers, self.style) for prefixes, layers in self.also.items())
+
+
+def _any(pattern: str, names: Iterable[str]) -> bool:
+    return any(map(re.compile(pattern).fullmatch, names))

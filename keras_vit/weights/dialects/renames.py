@@ -1,0 +1,211 @@
+"""The engine of the dialects: one table of names, read from left to right and from right to left.
+
+`{ours: theirs}` names layers; which weights a layer has, its name here tells, and what they are called there and how
+they differ in shape, the style of the software. Arrays stay views of what they were as far as NumPy can.
+"""
+
+import dataclasses
+import functools
+import re
+import string
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from keras_vit.weights.reader import CheckpointError
+
+Layers = Mapping[str | tuple[str, ...], str]  # {ours: theirs}; a tuple of ours is one fused array there
+
+
+class Reshape:
+    """How the array of a file and ours differ in shape; this one: not at all."""
+
+    def to_ours(self, array: np.ndarray) -> np.ndarray:
+        """The array of the file as ours; one of a rank that is not expected stays, and does not fit the model."""
+        return array
+
+    def to_theirs(self, array: np.ndarray, num_heads: int | None) -> np.ndarray:
+        """Our array as the file has it."""
+        return array
+
+    def heads_of(self, array: np.ndarray) -> int | None:
+        """A, the number of heads, if the array of the file tells it."""
+        return None
+
+
+SAME = Reshape()
+
+
+class OutputsFirst(Reshape):
+    """(out, in) in the file, and (out, in, height, width) of a convolution; (in, out) and (height, width, in, out)."""
+
+    def to_ours(self, array: np.ndarray) -> np.ndarray:
+        return array.transpose({2: (1, 0), 4: (2, 3, 1, 0)}.get(array.ndim, range(array.ndim)))
+
+    def to_theirs(self, array: np.ndarray, num_heads: int | None) -> np.ndarray:
+        return array.transpose({2: (1, 0), 4: (3, 2, 0, 1)}[array.ndim])
+
+
+@dataclasses.dataclass(frozen=True)
+class Heads(Reshape):
+    """Attention heads are an axis of their own in the file, as (D, A, D/A), and folded here, as (D, D)."""
+
+    axis: int
+    rank: int  # of the file's array
+
+    def to_ours(self, array: np.ndarray) -> np.ndarray:
+        if array.ndim != self.rank:
+            return array
+        heads, size = array.shape[self.axis : self.axis + 2]
+        return array.reshape(*array.shape[: self.axis], heads * size, *array.shape[self.axis + 2 :])
+
+    def to_theirs(self, array: np.ndarray, num_heads: int | None) -> np.ndarray:
+        if num_heads is None:
+            raise TypeError("an axis for the heads needs their number.\nReceived: num_heads=None.")
+        before, after = array.shape[: self.axis], array.shape[self.axis + 1 :]
+        return array.reshape(*before, num_heads, array.shape[self.axis] // num_heads, *after)
+
+    def heads_of(self, array: np.ndarray) -> int | None:
+        return array.shape[self.axis] if array.ndim == self.rank else None
+
+
+@dataclasses.dataclass(frozen=True)
+class UnitAxes(Reshape):
+    """Axes of length 1 stand before the file's array, as (1, 1, 1, C). A file without them is read too."""
+
+    count: int
+    rank: int  # of our array
+    written: bool = True
+
+    def to_ours(self, array: np.ndarray) -> np.ndarray:
+        has_them = array.ndim == self.count + self.rank and array.shape[: self.count] == (1,) * self.count
+        return array.reshape(array.shape[self.count :]) if has_them else array
+
+    def to_theirs(self, array: np.ndarray, num_heads: int | None) -> np.ndarray:
+        return array.reshape(*(1,) * self.count, *array.shape) if self.written else array
+
+
+@dataclasses.dataclass(frozen=True)
+class Style:
+    """How a software calls the weights of a layer, and keeps them.
+
+    Attributes:
+        separator: between a layer and its weight.
+        leaves: `{our weight: theirs}`.
+        reshapes: by our weight, or by a kind of layer and the weight, as `"query/kernel"`.
+    """
+
+    separator: str
+    leaves: Mapping[str, str]
+    reshapes: Mapping[str, Reshape]
+
+    def renames(self, ours: str | tuple[str, ...], theirs: str, prefix: str) -> Iterator["Rename"]:
+        """Those of the weights of a layer, or of several that are fused there; `prefix` stands before ours."""
+        parts = (ours,) if isinstance(ours, str) else ours
+        kind, leaves = _kind(prefix + parts[0])
+        if not leaves:
+            yield Rename(parts, theirs)
+        for leaf in leaves:
+            reshape = self.reshapes.get(f"{kind}/{leaf}") or self.reshapes.get(leaf, SAME)
+            names = tuple(f"{part}/{leaf}" for part in parts)
+            yield Rename(names, theirs + self.separator + self.leaves[leaf], reshape)
+
+
+def _kind(layer: str) -> tuple[str, tuple[str, ...]]:
+    """What the layer at a path is, and the names of its weights: none if the path is itself that of a weight."""
+    last = layer.rpartition("/")[2]
+    if last in ("token", "table", "probe"):
+        return "array", ()
+    if "norm" in last:
+        return "group_norm" if layer.startswith("resnet_") else "norm", ("gamma", "beta")
+    if last.startswith("conv"):
+        return "conv", ("kernel",)
+    return "query" if last in ("key", "value") else last, ("kernel", "bias")
+
+
+TORCH = Style(".", {"gamma": "weight", "beta": "bias", "kernel": "weight", "bias": "bias"}, {"kernel": OutputsFirst()})
+FLAX = Style(
+    "/",
+    {"gamma": "scale", "beta": "bias", "kernel": "kernel", "bias": "bias"},
+    {"query/kernel": Heads(1, 3), "query/bias": Heads(0, 2), "out/kernel": Heads(0, 3)},
+)
+
+
+def with_units(style: Style, written: bool = True) -> Style:
+    """The style where GroupNorm has (1, 1, 1, C), at least in some files; `written` is whether also in ours."""
+    units = UnitAxes(3, 1, written)
+    return dataclasses.replace(style, reshapes={**style.reshapes, "group_norm/gamma": units, "group_norm/beta": units})
+
+
+@dataclasses.dataclass(frozen=True)
+class Rename:
+    """The name of an array in the file and ours; several of ours where they are fused there, in its first axis."""
+
+    ours: tuple[str, ...]
+    theirs: str
+    reshape: Reshape = SAME
+
+    def to_ours(self, name: str, array: np.ndarray) -> list[np.ndarray]:
+        """The array of the file as ours, one for each of our names."""
+        count = len(self.ours)
+        if count > 1 and (array.ndim == 0 or array.shape[0] % count):
+            raise CheckpointError(
+                f"a fused matrix must have {count} equal parts in its rows.\nReceived: {name}, shape {array.shape}."
+            )
+        return [self.reshape.to_ours(part) for part in (np.split(array, count) if count > 1 else [array])]
+
+    def to_theirs(self, tensors: Mapping[str, np.ndarray], num_heads: int | None) -> np.ndarray:
+        """Our arrays among `tensors` as the one of the file."""
+        arrays = [self.reshape.to_theirs(tensors[path], num_heads) for path in self.ours]
+        return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+
+
+class Group:
+    """Layers below a prefix of ours and one of theirs, both with the same numbers.
+
+    `{block}` in a prefix stands for a number, `{block:02}` for one of at least two digits. All but blocks are counted
+    from 1; `{stage-1}` counts them from 0.
+    """
+
+    def __init__(self, ours: str, theirs: str, layers: Layers, style: Style) -> None:
+        self._prefixes = {"ours": ours, "theirs": theirs}
+        renames = [rename for names in layers.items() for rename in style.renames(*names, ours)]
+        self._renames = {
+            "ours": {part: rename for rename in renames for part in rename.ours},
+            "theirs": {rename.theirs: rename for rename in renames},
+        }
+
+    def find(self, name: str, side: str) -> Rename | None:
+        """The rename in which `name` stands on this side, `"ours"` or `"theirs"`, with whole names on both."""
+        prefix = self._prefixes[side]
+        numbers = _numbers(prefix, name)
+        if numbers is None:
+            return None
+        rename = self._renames[side].get(name.removeprefix(prefix.format_map(numbers)))
+        if rename is None:
+            return None
+        ours, theirs = (prefix.format_map(numbers) for prefix in self._prefixes.values())
+        return Rename(tuple(ours + part for part in rename.ours), theirs + rename.theirs, rename.reshape)
+
+
+def _numbers(prefix: str, name: str) -> dict[str, int] | None:
+    """The numbers by which `name` begins with `prefix`, if they are spelled as it spells them."""
+    pattern, fields = _compiled(prefix)
+    match = pattern.match(name)
+    if match is None:
+        return None
+    numbers: dict[str, int] = {}
+    for field, digits in zip(fields, match.groups(), strict=True):
+        counted = field.removesuffix("-1")
+        number = int(digits) + (counted != field)
+        numbers |= {counted: number, f"{counted}-1": number - 1}
+        if counted != "block" and not number:
+            return None
+    return numbers if name.startswith(prefix.format_map(numbers)) else None  # encoderblock_00 is not block 0
+
+
+@functools.cache
+def _compiled(prefix: str) -> tuple[re.Pattern, tuple[str, ...]]:
+    parts = [(literal, field) for literal, field, *_ in string.Formatter().parse(prefix)]
+    pattern = "".join(re.escape(literal) + ("([0-9]{1,9})" if field else "") for literal, field in parts)
+    return re.compile(pattern), tuple(field for _, field in parts if field)

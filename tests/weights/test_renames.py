@@ -1,0 +1,181 @@
+"""Every row of the table of dialects, both ways on random sizes, bitwise, and no name of it is without use."""
+
+import re
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from keras_vit.weights.dialects import DIALECTS, recognise, to_ours, to_theirs
+from keras_vit.weights.reader import CheckpointError
+
+# What each layout can hold besides the encoder: typed here a second time, not read off the rows.
+STEM = {"root", "stages"}
+PARTS = {
+    "official": {"class", "table", "pre_logits", "head", *STEM},
+    "linen": {"class", "table", "pre_logits", "head", *STEM},
+    "big_vision": {"class", "table", "pre_logits", "head", "map"},
+    "timm": {"class", "distillation", "table", "head", "map", *STEM},
+    "huggingface": {"class", "distillation", "table", "pre_logits", "head"},
+    "bit": {"head"},
+    "bit_paper": {"head"},
+}
+ODD = st.sampled_from([3, 5, 7, 9, 11])
+SIZES = st.fixed_dictionaries({"heads": st.integers(1, 4), "each": ODD, "mlp_dim": ODD, "classes": ODD, "side": ODD})
+
+
+def dense(path, *shape):
+    return {f"{path}/kernel": shape, f"{path}/bias": shape[-1:]}
+
+
+def norm(path, size):
+    return {f"{path}/gamma": (size,), f"{path}/beta": (size,)}
+
+
+def block(path, width, mlp_dim):
+    """Attention and MLP of a block, or of attention pooling."""
+    found = dense(f"{path}/mlp/dense_1", width, mlp_dim) | dense(f"{path}/mlp/dense_2", mlp_dim, width)
+    for part in ("query", "key", "value", "out"):
+        found |= dense(f"{path}/attention/{part}", width, width)
+    return found
+
+
+def units(first, norms, with_norm_proj):
+    """Units of a ResNet, the first of a stage with a projection."""
+    found = {}
+    for path in ("resnet_stage_1_unit_1", "resnet_stage_2_unit_1", "resnet_stage_2_unit_10"):
+        for part in ("1", "2", "3", "proj")[: 4 if path.endswith("_1") else 3]:
+            found[f"{path}/conv_{part}/kernel"] = (3, 5, first, norms)
+            found |= norm(f"{path}/norm_{part}", norms) if part != "proj" or with_norm_proj else {}
+    return found
+
+
+def shapes_of(dialect, parts, heads, each, mlp_dim, classes, side):
+    """`{our path: shape}` of a model with these parts."""
+    width, prefix = heads * each, len(parts & {"class", "distillation"})
+    heads_of_classes = dense("head", width, classes) if "head" in parts else {}
+    if DIALECTS[dialect].is_resnet:
+        root = {"resnet_root/conv/kernel": (7, 5, 3, each)}
+        return root | norm("resnet_norm", width) | units(each, mlp_dim, False) | heads_of_classes
+    found = dense("patch_embedding/projection", side, side + 1, 3, width) | norm("encoder_norm", width)
+    for index in (0, 3, 10):
+        path = f"block_{index:02}"
+        found |= block(path, width, mlp_dim) | norm(f"{path}/norm_1", width) | norm(f"{path}/norm_2", width)
+    if parts & STEM:
+        found |= {"resnet_root/conv/kernel": (7, 5, 3, each)} | norm("resnet_root/norm", each)
+    optional = {
+        "class": {"class_token/token": (1, 1, width)},
+        "distillation": {"distillation_token/token": (1, 1, width)} | dense("head_distillation", width, classes),
+        "table": {"position_embedding/table": (1, prefix + side * 4, width)},
+        "pre_logits": dense("pre_logits", width, width),
+        "map": block("pooling", width, mlp_dim) | norm("pooling/norm", width) | {"pooling/probe": (1, 1, width)},
+        "stages": units(each, mlp_dim, True),
+    }
+    for part in parts & optional.keys():
+        found |= optional[part]
+    return found | heads_of_classes
+
+
+def possible(dialect, parts):
+    """The parts that go together."""
+    parts = parts if {"class", "head"} <= parts else parts - {"distillation"}
+    parts |= {"table"} if dialect == "linen" else set()  # without one it is taken for a file of big_vision
+    return parts - {"pre_logits"} if dialect == "huggingface" and "head" in parts else parts
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+@settings(max_examples=25, deadline=None, derandomize=True)
+@given(data=st.data())
+def test_ours_to_theirs_to_ours_to_theirs_is_bitwise(dialect, data):
+    parts = possible(dialect, data.draw(st.sets(st.sampled_from(sorted(PARTS[dialect])))))
+    sizes = data.draw(SIZES)
+    rng = np.random.default_rng(sizes["classes"])
+    shapes = shapes_of(dialect, parts, **sizes)
+    ours = {path: rng.normal(size=shape).astype("float32") for path, shape in shapes.items()}
+    if dialect == "big_vision" and {"class", "table"} <= parts:
+        ours["position_embedding/table"][:, 0] = 0  # of which the file keeps the sum with the token
+    theirs = dict(to_theirs(dialect, ours, sizes["heads"]))
+    name, prefix = recognise(DIALECTS[dialect].suffix[1:], theirs)
+    assert (name, prefix) == (dialect, DIALECTS[dialect].prefix)
+    back, heads = to_ours(dialect, prefix, theirs, sizes["side"] * 4)
+    assert heads in (None, sizes["heads"])
+    assert_same(ours, back)
+    assert_same(theirs, dict(to_theirs(dialect, back, sizes["heads"])))
+
+
+def assert_same(one, other):
+    assert set(one) == set(other)
+    for name, array in one.items():
+        np.testing.assert_array_equal(array, other[name], err_msg=name, strict=True)
+
+
+def test_every_row_and_every_name_of_it_is_sent_both_ways():
+    assert set(PARTS) == set(DIALECTS)
+    sizes = {"heads": 3, "each": 5, "mlp_dim": 7, "classes": 9, "side": 11}
+    for dialect, row in DIALECTS.items():
+        paths = shapes_of(dialect, PARTS[dialect], **sizes)
+        assert row.without_place(paths) == []
+        for (prefix, _), layers in row.names.items():
+            pattern = re.sub(r"\{.*?\}", r"\\d+", prefix)
+            for layer in (part for names in layers for part in ([names] if isinstance(names, str) else names)):
+                assert any(re.match(rf"{pattern}{layer}(/|$)", path) for path in paths), f"{dialect}: {prefix}{layer}"
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_what_is_read_too_has_a_place_that_is_written_or_none(dialect):
+    """Names of older versions lead to weights of ours that are known, and are never written."""
+    row = DIALECTS[dialect]
+    written = {(theirs, name) for (_, theirs), layers in row.names.items() for name in layers.values()}
+    older = {(theirs, name) for (_, theirs), layers in row.also.items() for name in layers.values()}
+    assert not written & older
+
+
+@pytest.mark.parametrize("dialect", [name for name, row in DIALECTS.items() if not row.is_resnet])
+@pytest.mark.parametrize("own", ["projection", "adapter/nested"])
+def test_a_weight_without_a_place_is_listed_with_its_shape_and_a_way_out(dialect, own):
+    shapes = shapes_of(dialect, {"class", "table", "head"}, 3, 5, 7, 9, 11) | dense(own, 13, 17)
+    with pytest.raises(
+        CheckpointError, match=rf"no place(.|\n)* {own}/kernel \(13, 17\)\n +{own}/bias \(17,\)\n.*\.keras"
+    ):
+        to_theirs(dialect, {path: np.zeros(shape) for path, shape in shapes.items()}, 3)
+
+
+def test_layouts_that_have_a_place_are_named():
+    arrays = {path: np.zeros(shape) for path, shape in shapes_of("timm", {"map", "table"}, 3, 5, 7, 9, 11).items()}
+    with pytest.raises(CheckpointError, match="Layouts with a place for all: 'big_vision', 'timm'"):
+        to_theirs("official", arrays, 3)
+
+
+@pytest.mark.parametrize("kept", ["query", "key", "value"])
+def test_a_part_of_a_fused_matrix_alone_has_no_place(kept):
+    arrays = {path: np.zeros(shape) for path, shape in shapes_of("timm", {"table"}, 3, 5, 7, 9, 11).items()}
+    del arrays[f"block_03/attention/{kept}/kernel"]
+    with pytest.raises(CheckpointError, match=r"Received: 2 of(.|\n)*block_03/attention/\w+/kernel \(15, 15\)"):
+        to_theirs("timm", arrays, 3)
+
+
+@pytest.mark.parametrize("name", ["vit.classifier.weight", "cls_classifier.weight"])
+def test_two_names_of_one_weight_are_refused(name):
+    ours = {
+        path: np.zeros(shape) for path, shape in shapes_of("huggingface", {"class", "head"}, 3, 5, 7, 9, 11).items()
+    }
+    theirs = dict(to_theirs("huggingface", ours, None))
+    with pytest.raises(CheckpointError, match=r"each weight must stand once(.|\n)*classifier.weight(.|\n)*head/kernel"):
+        to_ours("huggingface", "", theirs | {name: np.zeros((9, 15))})
+
+
+@pytest.mark.parametrize(
+    ("dialect", "name"),
+    [
+        ("timm", "blocks.00.norm1.weight"),
+        ("timm", "blocks.\N{ARABIC-INDIC DIGIT ONE}.norm1.weight"),
+        ("timm", f"blocks.{'1' * 5000}.norm1.weight"),
+        ("bit", "block0/unit01/a/group_norm/gamma"),
+        ("bit", "block1/unit1/a/group_norm/gamma"),
+        ("official", "block1/unit01/conv1/kernel"),
+    ],
+)
+def test_numbers_are_taken_as_the_layout_spells_them_only(dialect, name):
+    ours, _ = to_ours(dialect, "", {name: np.zeros(3)})
+    assert list(ours) == [name]
