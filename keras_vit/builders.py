@@ -19,9 +19,11 @@ from keras_vit.config.resnets import RESNETS
 from keras_vit.config.variants import DEFAULT_CLASSES, DEFAULT_IMAGE_SIZE, VARIANTS, builder_name, variant
 from keras_vit.config.vit import RECORD_OF, ViTConfig
 from keras_vit.model.deferred import deferred_variables
+from keras_vit.model.layer_lookup import layers_before
 from keras_vit.model.vision_transformer import VisionTransformer
 from keras_vit.model.wiring import Head, check_input_shape, wire
 from keras_vit.weights.checkpoint import TABLE, read_checkpoint
+from keras_vit.weights.dialects import DIALECTS
 from keras_vit.weights.load import fill
 from keras_vit.weights.reader import CheckpointError
 from keras_vit.weights.resolve import find_file
@@ -66,7 +68,8 @@ def build(
             mirror's folder. What the file and its record decide, the model follows where it is left open:
             `classes`, `input_shape`, preprocessing, and fields of the config such as `pooling`, `activation`,
             `representation_size`, `distilled`.
-        input_tensor: a Keras tensor to build upon instead of a new input.
+        input_tensor: a Keras tensor to build upon instead of a new input. Layers that it comes from keep their
+            weights, and `weights_report` says so.
         input_shape: `(H, W, C)`; H and W may be `None`, then the position table is resized in the graph to
             what arrives. By default 224 x 224 x 3, or what the checkpoint was trained at.
         pooling: replaces `config.pooling`: `"token"`, `"gap"` (the mean, elsewhere `"avg"`), `"map"` or `"none"`.
@@ -117,6 +120,7 @@ def build(
         resize_method=resize_method,
         set_aside=set_aside,
         fresh=fresh,
+        kept=layers_before(inputs),
         strict=strict,
         deferred=True,
         preprocessing=checkpoint.preprocessing,
@@ -172,7 +176,8 @@ def read_source(source, is_resnet=False):
             f"another file.\nReceived: {source.path} with {checkpoint.classes or 0}."
         )
     if record is None:
-        return checkpoint
+        preprocessing = checkpoint.preprocessing or DIALECTS[checkpoint.dialect].preprocessing
+        return dataclasses.replace(checkpoint, preprocessing=preprocessing)
     fields = checkpoint.recorded_fields | dict(record.fields)  # the table has been compared with the papers
     return dataclasses.replace(checkpoint, recorded_fields=fields, preprocessing=record.preprocessing, remarks=())
 

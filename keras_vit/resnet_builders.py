@@ -19,6 +19,7 @@ from keras_vit.builders import (
 )
 from keras_vit.config.resnets import RESNETS, ResNetConfig, resnet
 from keras_vit.model.deferred import deferred_variables
+from keras_vit.model.layer_lookup import layers_before
 from keras_vit.model.resnet import ResNet, wire_resnet
 from keras_vit.model.wiring import DEFAULT_IMAGE_SIZE, Head, check_input_shape
 from keras_vit.weights.load import fill
@@ -47,7 +48,8 @@ def build_resnet(
         weights: `None` for random initialisation, or a published name as `"bit-imagenet21k"`
             (`keras_vit.list_weights` has them), an https URL, or the path of a file or of a mirror's folder. `classes`,
             `input_shape` and preprocessing follow the file and its record where they are left open.
-        input_tensor: a Keras tensor to build upon instead of a new input.
+        input_tensor: a Keras tensor to build upon instead of a new input. Layers that it comes from keep their
+            weights, and `weights_report` says so.
         input_shape: `(H, W, C)` of any sides; H and W may be `None`. By default 224 x 224 x 3, or what the weights
             were trained at.
         classes: K. By default the file's, or 1,000 without one. Another number than the file's gets a new
@@ -88,6 +90,7 @@ def build_resnet(
         checkpoint,
         set_aside=changed,
         fresh=changed if head.classes else (),
+        kept=layers_before(inputs),
         strict=strict,
         deferred=True,
         preprocessing=checkpoint.preprocessing,

@@ -6,21 +6,16 @@ The name of a weight is its Keras path, as `block_00/attention/query/kernel`.
 import dataclasses
 import functools
 import re
+from collections.abc import Sequence
 
 import keras
 
+from keras_vit.annotations import Tensor, Variable
 from keras_vit.config.parts import INPUT, Part
 from keras_vit.keras_private import flatten_layers
 from keras_vit.layers import AddPositionEmbs, AxialBlock, TransformerBlock
 
 HEADS = ("head", "head_distillation")  # of the class token or all that is pooled, of the distillation token
-_KERAS_LAYERS = (
-    "resnet_norm",
-    "encoder_norm",
-    "pre_logits",
-    "head",
-    "head_distillation",
-)  # Keras' own layers among ours
 
 
 def layer_named(model, name):
@@ -154,21 +149,45 @@ def position_layers(model) -> list:
     return [layer for layer in model.layers if isinstance(layer, AddPositionEmbs)]
 
 
-def weight_paths(model) -> dict[str, keras.Variable]:
-    """`{path: variable}` over our layers, whatever scope the model was built in."""
-    paths = {}
-    for layer in model.layers:
+def stem_positions(model: keras.Model) -> AddPositionEmbs | None:
+    """The layer that adds positions behind the stem, before all blocks, or `None`."""
+    return next((layer for layer in position_layers(model) if layer.name == "position_embedding"), None)
+
+
+def layers_before(tensor: Tensor) -> tuple[str, ...]:
+    """Names of the layers that a Keras tensor comes from."""
+    return tuple(layer.name for layer in keras.Model(keras.utils.get_source_inputs(tensor), tensor).layers)
+
+
+def weight_paths(model: keras.Model, besides: Sequence[str] = ()) -> dict[str, Variable]:
+    """`{path: variable}` of every weight of a model, whatever scope it was built in; also of the user's own layers.
+
+    The state of a seed generator is not among them, as Keras does not count it as a weight: it tells where random
+    numbers go on, and not what the model computes.
+
+    Args:
+        model: made of our layers and perhaps others.
+        besides: names of layers to leave out.
+
+    Raises:
+        ValueError: if none of the layers is ours, or one of them is a model.
+    """
+    paths: dict[str, Variable] = {}
+    layers = [layer for layer in model.layers if layer.name not in besides]
+    for layer in layers:
         if isinstance(layer, keras.Model):
             raise ValueError(
                 "`model` must be the Vision Transformer itself, not a model around it.\n"
                 f"Received: {model.name!r}. Pass `model.get_layer({layer.name!r})`."
             )
-        if type(layer).__module__.startswith("keras_vit.") or layer.name in _KERAS_LAYERS:
-            for variable in layer.weights:
-                paths[layer.name + variable.path.removeprefix(layer.path)] = variable
-    if not paths:
+        for variable in layer.weights:
+            path = layer.name + variable.path.removeprefix(layer.path)
+            paths[f"{path}+{len(paths)}" if path in paths else path] = variable  # Keras lets two have one name
+    if not any(type(layer).__module__.startswith("keras_vit.") for layer in layers):
         raise ValueError(f"`model` must be made of keras_vit's layers.\nReceived: {model!r}")
-    return paths
+    of_layers = {id(variable) for layer in model.layers for variable in layer.weights}
+    of_model = [variable for variable in model.weights if id(variable) not in of_layers]
+    return paths | {f"{model.name}/{variable.name}": variable for variable in of_model}
 
 
 def computed_fields(model) -> dict:

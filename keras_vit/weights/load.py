@@ -15,10 +15,15 @@ from keras_vit.annotations import FilePath, Pair
 from keras_vit.checks import check_choice
 from keras_vit.config.posembed import RESIZE_METHODS
 from keras_vit.model.deferred import discard, float32_copy, initialise
-from keras_vit.model.layer_lookup import computed_fields, layer_named, weight_paths
+from keras_vit.model.layer_lookup import computed_fields, encoder_blocks, stem_positions, weight_paths
 from keras_vit.weights.adapt import fit_channels, fit_patches, fit_positions
-from keras_vit.weights.checkpoint import check_pre_logits, read_checkpoint
-from keras_vit.weights.dialects import DIALECTS, is_same_epsilon
+from keras_vit.weights.checkpoint import (
+    HEAD_KERNEL,
+    Checkpoint,
+    check_pre_logits,
+    read_checkpoint,
+)
+from keras_vit.weights.dialects import DIALECTS, cut, is_known, is_same_epsilon, with_shapes
 from keras_vit.weights.reader import CheckpointError, forget_pages
 
 _log = logging.getLogger("keras_vit")
@@ -35,7 +40,8 @@ def load_checkpoint(
     """Loads a checkpoint into a built model; nothing is skipped, used twice or left as it was.
 
     Args:
-        model: a model of `keras_vit`, or a `keras.Model` made of its layers.
+        model: a model of `keras_vit`, or a `keras.Model` made of its layers. One with layers of your own that have
+            weights is refused, since no file has these; load the model that they were put on, which shares its weights.
         path: a file in the layout of the official code, big_vision, timm or transformers; which one,
             its content tells. Also a folder with a `model.safetensors`.
         grid: `(h, w)` of the file's position table, if it is not square and the file does not say.
@@ -63,7 +69,16 @@ def load_checkpoint(
 
 
 def fill(
-    model, checkpoint, *, resize_method=None, set_aside=(), fresh=(), strict=False, deferred=False, preprocessing=None
+    model,
+    checkpoint,
+    *,
+    resize_method=None,
+    set_aside=(),
+    fresh=(),
+    kept=(),
+    strict=False,
+    deferred=False,
+    preprocessing=None,
 ):
     """Gives every weight of `model` its value from `checkpoint`.
 
@@ -73,6 +88,7 @@ def fill(
         resize_method: for the position table; by default that of the file's layout.
         set_aside: layers whose tensors in the file are not wanted.
         fresh: layers of the model that keep their initial values.
+        kept: layers of the user's own, which were there before the model.
         strict: whether to refuse a file for which there would be a line.
         deferred: whether the model was made inside `deferred_variables`.
         preprocessing: the record that the model's own was made of, if the model's images are prepared by it.
@@ -80,10 +96,11 @@ def fill(
     Returns:
         One line for each adaptation.
     """
-    variables = weight_paths(model)
+    variables = weight_paths(model, besides=kept)
     tensors = dict(checkpoint.tensors)
     resize_method = resize_method or checkpoint.resize_method
     report = [*checkpoint.remarks, *(f"new {name}" for name in fresh)]
+    report += [f"kept {layer.name}, which is no part of the file" for layer in model.layers if _is_kept(layer, kept)]
     for name in set_aside:
         if dropped := [tensors.pop(path) for path in list(tensors) if path.startswith(f"{name}/")]:
             report.append(f"set aside {name} {max(dropped, key=np.ndim).shape}")
@@ -99,7 +116,7 @@ def fill(
         if deferred:
             discard(variables.values())
         raise
-    zero_head = "head/kernel" in tensors and not np.any(tensors["head/kernel"])
+    zero_head = HEAD_KERNEL in tensors and not np.any(tensors[HEAD_KERNEL])
     if deferred:
         initialise(wanted, tensors, _taken)
     else:
@@ -110,6 +127,10 @@ def fill(
     if zero_head:  # said last, so that a model is whole even where warnings are errors
         _warn_zero_head(checkpoint)
     return tuple(report)
+
+
+def _is_kept(layer, kept) -> bool:
+    return layer.name in kept and bool(layer.weights)
 
 
 def _taken(array):
@@ -124,7 +145,7 @@ def _adapt(model, checkpoint, variables, tensors, resize_method, preprocessing):
     return [
         *fit_patches(shapes, tensors),
         *fit_channels(shapes, tensors, preprocessing),
-        *fit_positions(layer_named(model, "position_embedding"), checkpoint, tensors, resize_method),
+        *fit_positions(stem_positions(model), checkpoint, tensors, resize_method),
     ]
 
 
@@ -151,35 +172,35 @@ def _computed_otherwise(model, checkpoint):
     return lines
 
 
-def _check_fit(model, checkpoint, tensors, wanted):
-    block = layer_named(model, "block_00")
-    heads = block.num_heads if block is not None else None
-    extra = [f"    + {path} {tensors[path].shape}" for path in tensors if path not in wanted]
-    missing = [f"    - {path} {tuple(v.shape)}" for path, v in wanted.items() if path not in tensors]
+def _check_fit(model: keras.Model, checkpoint: Checkpoint, tensors: dict, wanted: dict) -> None:
+    """Raises unless the tensors of the file and the weights of the model are the same, by path and shape."""
+    heads = next((block.num_heads for block in encoder_blocks(model)), None)
+    lacking = [path for path in wanted if path not in tensors]
+    extra = with_shapes([path for path in tensors if path not in wanted], tensors, "+ ")
+    missing = with_shapes([path for path in lacking if is_known(path)], wanted, "- ")
+    own = with_shapes([path for path in lacking if not is_known(path)], wanted, "- ")
     different = [
-        f"    ~ {path}  file {tensors[path].shape}  model {tuple(v.shape)}"
-        for path, v in wanted.items()
-        if path in tensors and tensors[path].shape != tuple(v.shape)
+        f"    ~ {path}  file {tensors[path].shape}  model {tuple(variable.shape)}"
+        for path, variable in wanted.items()
+        if path in tensors and tensors[path].shape != tuple(variable.shape)
     ]
     if None not in (heads, checkpoint.num_heads) and heads != checkpoint.num_heads:
         different.append(f"    ~ attention heads  file {checkpoint.num_heads}  model {heads}")
-    if not (extra or missing or different):
+    if not (extra or missing or own or different):
         return
     raise CheckpointError(
         "the checkpoint does not fit the model.\n"
         + _listed("in the file, not in the model", extra)
         + _listed("in the model, not in the file", missing)
+        + _listed("in the model, and no layout of a file has a place for it", own, most=20)
         + _listed("different", different)
         + f"Received: {checkpoint.path}, which looks like {checkpoint.looks_like()}. "
-        + (_advice_on_channels(checkpoint, wanted) or _advice(extra + missing + different))
+        + (_advice_on_channels(checkpoint, wanted) or _advice(own, extra + missing + different))
     )
 
 
-def _listed(title, lines, most=5):
-    if not lines:
-        return ""
-    more = [f"    ... and {len(lines) - most} more"] if len(lines) > most else []
-    return "\n".join([f"  {title} ({len(lines)}):", *lines[:most], *more, ""])
+def _listed(title: str, lines: list[str], most: int = 5) -> str:
+    return f"  {title} ({len(lines)}):\n{cut(lines, most)}\n" if lines else ""
 
 
 def _advice_on_channels(checkpoint, wanted):
@@ -192,19 +213,28 @@ def _advice_on_channels(checkpoint, wanted):
     return f"Images must have as many channels as the file's: pass `input_shape=(H, W, {file.shape[2]})`."
 
 
-def _advice(lines):
-    if any("+ distillation_token/" in line for line in lines):
-        return "Build with `distilled=True`, or pass the file as `weights=` with `distilled=False`."
-    if not all("head" in line.split("/")[0] or "pre_logits/" in line for line in lines):
-        return "Build the variant that the file holds."
-    if any("- head_distillation/" in line for line in lines):
-        return (
+def _advice(own: list[str], others: list[str]) -> str:
+    """What to do about weights of the user's own layers, and about lines on other weights."""
+    own_advice = (
+        "Load the file before you add LoRA. Where layers are your own, load the model that they were put on, which "
+        "shares its weights, or build with the file as `weights=` and with layers in front as `input_tensor=`. "
+    ) * bool(own)
+    signs = {line.split()[0] + line.split()[1].split("/")[0] for line in others}  # as "-head"
+    layers = {sign[1:] for sign in signs}
+    if "+distillation_token" in signs:
+        advice = "Build with `distilled=True`, or pass the file as `weights=` with `distilled=False`."
+    elif layers - {"head", "head_distillation", "pre_logits"}:
+        advice = "Build the variant that the file holds."
+    elif "-head_distillation" in signs:
+        advice = (
             "Pass the file as `weights=` with `classes=k` for two new heads, `include_top=False` for none, or "
             "`distilled=False`, which sets the distillation token aside and so changes the numbers."
         )
-    if any("head" in line.split("/")[0] for line in lines):
-        return "Pass the file as `weights=` with `classes=k` for a new head, or `include_top=False` for none."
-    return "Build with `representation_size=` as in the file, or pass the file as `weights=`."
+    elif layers & {"head", "head_distillation"}:
+        advice = "Pass the file as `weights=` with `classes=k` for a new head, or `include_top=False` for none."
+    else:
+        advice = "Build with `representation_size=` as in the file, or pass the file as `weights=`." * bool(layers)
+    return own_advice + advice
 
 
 def _warn_zero_head(checkpoint):

@@ -10,9 +10,9 @@ from keras import ops
 from keras_vit.annotations import FilePath
 from keras_vit.checks import check_choice
 from keras_vit.layers import BiTRoot
-from keras_vit.model.layer_lookup import computed_fields, layer_named, position_layers, weight_paths
+from keras_vit.model.layer_lookup import computed_fields, encoder_blocks, position_layers, stem_positions, weight_paths
 from keras_vit.model.precision import is_quantized
-from keras_vit.weights.checkpoint import TABLE, Checkpoint
+from keras_vit.weights.checkpoint import PATCH_KERNEL, TABLE, Checkpoint
 from keras_vit.weights.convert import check_architecture, write_checkpoint
 from keras_vit.weights.dialects import DIALECTS
 from keras_vit.weights.reader import CheckpointError
@@ -42,8 +42,9 @@ def save_checkpoint(
         The file that was written.
 
     Raises:
-        CheckpointError: if the layout has no place for a weight, as the official one for attention pooling,
-            if that software has no such model, or if a weight is not finite; nothing is written then.
+        CheckpointError: if the layout has no place for a weight, as the official one for attention pooling and every
+            one for layers of your own, if that software has no such model, or if a weight is not finite; nothing is
+            written then.
         ValueError: for another dialect or ending; for `labels` that are not K names, or for a single file.
         FileNotFoundError: if the folder to write into does not exist.
 
@@ -65,8 +66,8 @@ def save_checkpoint(
     if is_resnet:
         return write_checkpoint(_resnet_checkpoint(model, dialect), path, dialect, labels)
     variables = weight_paths(model)
-    block, positions = layer_named(model, "block_00"), layer_named(model, "position_embedding")
-    if block is None or "patch_embedding/projection/kernel" not in variables:
+    block, positions = next(iter(encoder_blocks(model)), None), stem_positions(model)
+    if block is None or PATCH_KERNEL not in variables:
         raise CheckpointError(
             f"a checkpoint needs the whole encoder, from `patch_embedding` on.\nReceived: {model.name}"
         )
