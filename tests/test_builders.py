@@ -181,6 +181,11 @@ def test_stochastic_depth_grows_linearly():
     assert make_tiny(num_layers=1, stochastic_depth_rate=0.2).get_layer("block_00").stochastic_depth_rate == 0
 
 
+@pytest.mark.parametrize("pooling", ["token", "gap"])
+def test_model_has_the_name_that_is_asked_for(pooling):
+    assert keras_vit.build(tiny_config(pooling=pooling), input_shape=(20, 28, 3), name="mine").name == "mine"
+
+
 def test_input_tensor_is_built_upon():
     inputs = keras.Input((20, 28, 1), name="grey")
     model = keras_vit.build(

@@ -54,8 +54,8 @@ def wire(
     feature_map = _resnet(images, config)  # (B, H, W, C) or what the stem makes of it
     tokens = layers.PatchEmbedding(config.hidden_size, config.patch_size, name="patch_embedding")(feature_map)
     stddev = 0.0 if config.position_embedding in ADDED_POSITIONS else 0.02  # that of the position which it does not get
-    for name in reversed(config.prefix_tokens):
-        tokens = layers.ClassToken(stddev, name=f"{name}_token")(tokens)  # (B, T, D)
+    for prefix in reversed(config.prefix_tokens):
+        tokens = layers.ClassToken(stddev, name=f"{prefix}_token")(tokens)  # (B, T, D)
     grid = known_grid(images.shape[1:], config) or table_grid or config.grid(DEFAULT_IMAGE_SIZE, DEFAULT_IMAGE_SIZE)
     add_positions = functools.partial(
         layers.AddPositionEmbs,
