@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.results import FOLDER, ROOT, read
-from keras_vit.pages.cards import table
 from keras_vit.config.flops import flops
+from keras_vit.pages.cards import table
 
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
 GROWTH_PICTURE = ROOT / "docs" / "pictures" / "growth.png"
