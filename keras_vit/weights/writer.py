@@ -10,8 +10,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
 from keras_vit.files import replacing
-from keras_vit.weights.reader.npz import note_bytes
-from keras_vit.weights.reader.tensorfile import metadata
+from keras_vit.weights.reader.directory import NOTE_KEY
 
 
 def write_npz(path, arrays: Iterable[tuple[str, np.ndarray]], note: dict):
@@ -33,7 +32,7 @@ def write_npz(path, arrays: Iterable[tuple[str, np.ndarray]], note: dict):
         for name, array in _once(path, arrays):
             with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
                 np.lib.format.write_array(member, array, allow_pickle=False)
-        archive.comment = note_bytes(note)
+        archive.comment = json.dumps({NOTE_KEY: note}).encode()
 
 
 def write_safetensors(path, arrays: Iterable[tuple[str, np.ndarray]], note: dict):
@@ -54,7 +53,8 @@ def write_safetensors(path, arrays: Iterable[tuple[str, np.ndarray]], note: dict
         # The serializer writes memory as it lies, and refuses transposed views, which are common here.
         held = {name: np.asarray(array, order="C") for name, array in _once(path, arrays)}
         try:
-            save_file(held, temporary, metadata(note))
+            # transformers refuses files whose format is not "pt".
+            save_file(held, temporary, {"format": "pt", NOTE_KEY: json.dumps(note)})
         except SafetensorError as error:
             raise OSError(f"the file could not be written: {error}.\nReceived: {path}") from error
 

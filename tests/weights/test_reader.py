@@ -12,8 +12,8 @@ from forged import deflated, npy, patched, zipped
 from forged import safetensors as write_header
 from safetensors.numpy import save_file
 
-from keras_vit.weights.reader import CheckpointError, forget_pages, scan
-from keras_vit.weights.reader.tensorfile import _LARGEST_HEADER
+from keras_vit.weights.reader import CheckpointError, Entry, forget_pages, scan
+from keras_vit.weights.reader.directory import LARGEST_DIRECTORY
 
 ARRAYS = {"a": np.arange(35, dtype="float32").reshape(5, 7), "b/c": np.full((3,), 0.5, "float16")}
 SAVERS = [np.savez, np.savez_compressed, lambda path, **arrays: save_file(arrays, path)]
@@ -33,10 +33,20 @@ def assert_refused(path, message, names=None, **arguments):
 
 
 @every_kind
+def test_scan_lists_shapes_and_dtypes_as_stored(path, save):
+    arrays = {"a": ARRAYS["a"], "n": np.array(3, "int32"), "b": np.zeros((2, 0)), "t": np.array([True])}
+    save(path, **arrays)
+    file = scan(path)
+    assert (file.kind, file.note, file.path) == ("safetensors" if save is SAVERS[2] else "npz", {}, path)
+    assert file.entries == {name: Entry(array.shape, array.dtype) for name, array in arrays.items()}
+
+
+@every_kind
 def test_read_gives_what_was_written(path, save):
     arrays = ARRAYS | {"d": np.linspace(0, 1, 3), "n": np.array(2.5, "float32")}
+    arrays["v"] = np.arange(6).reshape(2, 3).astype(ml_dtypes.bfloat16)
     save(path, **arrays)
-    read = scan(path).read()
+    read = scan(path).read(void_is_bfloat16=True)
     assert read.keys() == arrays.keys()
     for name, array in arrays.items():
         assert (read[name].dtype, read[name].shape) == (array.dtype, array.shape)
@@ -225,8 +235,8 @@ def test_read_refuses_signalling_nans_without_a_warning(path, dtype, bits):  # N
         (b"\x1f\x8b\x08\0", "a gzip archive"),
         (b"name".ljust(257, b"\0") + b"ustar", "a tar archive"),
         (b"\x08\x01\x12\x00\xff\xfe", "no known format, its first bytes being"),
-        ((GOLDEN / "token.npz").read_bytes()[:-500], "a zip cut short at"),
-        ((GOLDEN / "token.npz").read_bytes()[:40], "a zip cut short at 40 bytes"),
+        ((GOLDEN / "token.npz").read_bytes()[:-500], "is cut short or damaged"),
+        ((GOLDEN / "token.npz").read_bytes()[:40], "is cut short or damaged"),
     ],
 )
 def test_scan_says_what_a_file_looks_like(path, data, message):  # N4
@@ -289,16 +299,6 @@ def test_scan_refuses_a_pipe_without_waiting(path):
     assert_refused(path, "a pipe or device may never end")
 
 
-def test_no_code_of_the_package_unpickles():  # N1
-    for source in (ROOT / "keras_vit").rglob("*.py"):
-        assert "allow_pickle=True" not in source.read_text()
-    for source in (ROOT / "keras_vit/weights/reader").glob("*.py"):
-        text = source.read_text()
-        assert "np.load" not in text
-        assert "import pickle" not in text
-        assert "literal_eval" not in text
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="counts peak memory in KiB")
 @pytest.mark.parametrize(("declared", "message"), [(2**32 - 200, "declares 4294967224 bytes"), (4 * 10**6, "inflate")])
 def test_reader_refuses_a_bomb_in_little_memory(path, declared, message):  # N2: the size told honestly, and a lie
@@ -331,11 +331,6 @@ def test_reader_holds_no_second_copy_and_imports_no_framework(path):
     assert imported == "[]"
 
 
-def test_scan_of_a_safetensors_file_keeps_zero_dimensional_arrays(path):
-    write_header(path, {"n": {"dtype": "F32", "shape": [], "data_offsets": [0, 4]}}, np.float32(2.5).tobytes())
-    assert scan(path).read()["n"] == 2.5
-
-
 @pytest.mark.parametrize("save", SAVERS[:2], ids=["stored", "deflated"])
 def test_check_looks_through_members_that_are_no_weights(path, save):
     save(path, a=ARRAYS["a"], step=np.arange(1000))
@@ -351,7 +346,7 @@ def test_check_looks_through_members_that_are_no_weights(path, save):
 @pytest.mark.skipif(sys.platform != "linux", reason="counts peak memory in KiB")
 @pytest.mark.parametrize("piece", [b"{},", b"[" * 400 + b"]" * 400 + b","], ids=["dicts", "lists in lists"])
 def test_reader_refuses_a_header_of_the_largest_size_in_little_memory(path, piece):  # N2
-    write_header(path, b'{"a":[' + piece * ((_LARGEST_HEADER - 10) // len(piece)) + b"0]}")
+    write_header(path, b'{"a":[' + piece * ((LARGEST_DIRECTORY - 20) // len(piece)) + b"0]}")
     code = ALONE + (
         "error, scan = import_alone(); before = peak()\n"
         "try: scan(sys.argv[1])\n"
@@ -359,10 +354,5 @@ def test_reader_refuses_a_header_of_the_largest_size_in_little_memory(path, piec
         "print((peak() - before) / 1e6)"
     )
     refusal, *_, memory = run_python(code, path).splitlines()
-    assert "damaged header" in refusal
+    assert "is cut short or damaged" in refusal
     assert float(memory) < 50
-
-
-def test_nonfinite_values_are_told_with_the_parameter_that_lets_them_through(path):
-    np.savez(path, a=np.array([np.nan], "float32"))
-    assert_refused(path, "`TensorFile.read` and `read_checkpoint` read it nevertheless, by their parameter `allow_nonf")

@@ -7,24 +7,34 @@ unpickled or unpacked to disk. This module imports neither Keras nor TensorFlow.
 
 import contextlib
 import dataclasses
+import io
 import mmap
 import os
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import BinaryIO
 
-import ml_dtypes
 import numpy as np
 
 from keras_vit.files import FileKindError, open_regular
-from keras_vit.weights.reader import appearance, npz, tensorfile
-from keras_vit.weights.reader.layout import Entry, FormatError, Member
+from keras_vit.pages.escaping import printable
+from keras_vit.weights.reader.directory import BFLOAT16, VOID, Entry, FormatError, Member, read_npz, read_safetensors
 
 _CHUNK = 2**18  # bytes; small enough for a core's cache, so that both checks of a chunk read memory once
-_VOID = np.dtype("V2")
-_BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
-_ANEW = "Download or write it again"
-_READABLE = {np.dtype("<f2"), np.dtype("<f4"), np.dtype("<f8"), _BFLOAT16}
+_READABLE = {np.dtype("<f2"), np.dtype("<f4"), np.dtype("<f8"), BFLOAT16}
+_AGAIN = "Download or write it again"
+_CONVERT = "Save its arrays with `numpy.savez` or safetensors in a program that trusts it, and pass that file"
+_KERAS = "Open it with `keras.saving.load_model`, which runs code of the file, only if you trust its source"
+_STARTS = [
+    (b"version https://git-lfs.github.com/spec", "a Git LFS pointer", "Fetch the file itself with `git lfs pull`"),
+    (b"\x89HDF\r\n\x1a\n", "an HDF5 file, as .h5 weights of Keras are", _CONVERT),
+    (b"\x93NUMPY", "a single .npy array", "Pass an .npz or safetensors file"),
+    (b"\x1f\x8b", "a gzip archive", "Unpack it first"),
+    (b"\x28\xb5\x2f\xfd", "a zstd archive", "Unpack it first"),
+    (b"Rar!", "a rar archive", "Unpack it first"),
+]
+_PICKLES = tuple(b"\x80" + bytes([protocol]) for protocol in range(2, 6))
 
 
 class CheckpointError(ValueError):
@@ -38,7 +48,7 @@ class TensorFile:
     Attributes:
         path: the file.
         kind: `"npz"` or `"safetensors"`.
-        entries: `{name: Entry}` of all arrays, in the order of the directory.
+        entries: `{name: Entry}` of all arrays.
         note: what a writer of ours left in the file, else `{}`.
     """
 
@@ -51,7 +61,7 @@ class TensorFile:
     _identity: tuple = dataclasses.field(repr=False)
 
     def read(
-        self, names: Iterable[str] | None = None, *, void_is_bfloat16=False, allow_nonfinite=False
+        self, names: Iterable[str] | None = None, *, void_is_bfloat16: bool = False, allow_nonfinite: bool = False
     ) -> dict[str, np.ndarray]:
         """Arrays by name: float16, float32, float64 as stored, or bfloat16.
 
@@ -71,108 +81,93 @@ class TensorFile:
         for name in names:
             self._check_readable(name, void_is_bfloat16)
         with self._unchanged() as file:
-            scratch = np.empty(_CHUNK, "u1")
-            return {name: self._read_array(file, name, not allow_nonfinite, scratch) for name in names}
+            return {name: self._array(file, name, not allow_nonfinite) for name in names}
 
-    def check(self):
+    def check(self) -> None:
         """Compares the checksum of every member, also of those that are no weights.
 
         Raises:
             CheckpointError: if one differs, or the file changed since it was scanned.
         """
         with self._unchanged() as file:
-            scratch = np.empty(_CHUNK, "u1")
-            for name, member in self._members.items():
-                if member.deflated:
-                    self._inflate(file, name)
-                else:
-                    self._look_through(file, name, np.dtype("u1"), False, scratch)
+            for name in self._members:
+                self._array(file, name, check_finite=False)
 
     @contextlib.contextmanager
-    def _unchanged(self):
+    def _unchanged(self) -> Iterator[BinaryIO]:
         """The file, open, if it is still the one that was scanned."""
         with _opened(self.path) as file:
             if _identity(file) != self._identity:
                 raise self._error("the file changed while it was being read", "Read it again when it is whole")
             yield file
 
-    def _check_readable(self, name, void_is_bfloat16):
+    def _check_readable(self, name: str, void_is_bfloat16: bool) -> None:
         if name not in self.entries:
             raise self._error(f"the file holds no array {name!r}", f"It holds {len(self.entries)}")
         dtype = self.entries[name].dtype
-        if dtype not in _READABLE and not (void_is_bfloat16 and dtype == _VOID):
+        if dtype not in _READABLE and not (void_is_bfloat16 and dtype == VOID):
             raise self._error(
                 f"{name!r} must hold little-endian floats, of 2, 4 or 8 bytes or bfloat16, to be weights",
                 f"It holds {dtype.str}",
             )
 
-    def _read_array(self, file, name, check_finite, scratch):
+    def _array(self, file: BinaryIO, name: str, check_finite: bool) -> np.ndarray:
+        """An array, once its checksum and its numbers are checked."""
         member = self._members[name]
-        shape, dtype = member.entry.shape, _BFLOAT16 if member.entry.dtype == _VOID else member.entry.dtype
+        dtype = BFLOAT16 if member.entry.dtype == VOID else member.entry.dtype
         if member.deflated:
-            buffer, start, finite = self._inflate(file, name), member.header_size, False
+            buffer: bytes | mmap.mmap = self._inflated(name)
+            self._look_through(io.BytesIO(buffer), 0, name, dtype, check_finite)
+            start = member.header_size
         else:
             buffer, start = self._mapping, member.start + member.header_size
-            finite = self._look_through(file, name, dtype, check_finite, scratch)
-        array = np.ndarray(shape, dtype, buffer, start, order="F" if member.fortran_order else "C")
-        if check_finite and not finite:
-            self._check_finite(name, array)
-        return array
+            if check_finite or member.crc is not None:
+                self._look_through(file, member.start, name, dtype, check_finite)
+        return np.ndarray(member.entry.shape, dtype, buffer, start, order="F" if member.fortran_order else "C")
 
-    def _look_through(self, file, name, dtype, check_finite, scratch):
-        """Checks the CRC-32 of a stored member, and tells whether all its numbers are finite, in one pass.
+    def _look_through(self, file: BinaryIO, start: int, name: str, dtype: np.dtype, check_finite: bool) -> None:
+        """Compares the CRC-32 of a member, and looks for numbers that are not finite, in one pass.
 
-        Reads through a small buffer instead of the mapping: no page gets mapped, and the numbers are aligned.
+        Reads the file in pieces instead of the mapping: no page gets mapped, and the numbers are aligned.
         """
-        member = self._members[name]
-        if member.crc is None and not check_finite:
-            return True
-        file.seek(member.start)
-        crc, finite = zlib.crc32(file.read(member.header_size)), True
-        remaining = member.size - member.header_size
+        member, bad = self._members[name], 0
+        file.seek(start)
+        crc, remaining = zlib.crc32(file.read(member.header_size)), member.size - member.header_size
         while remaining:
-            chunk = scratch[: min(_CHUNK, remaining)]
-            if file.readinto(chunk) != len(chunk):
-                raise self._error(f"the file is cut short inside {name!r}", _ANEW)
+            chunk = file.read(min(_CHUNK, remaining))
+            if not chunk:
+                raise self._error(f"the file is cut short inside {name!r}", _AGAIN)
             crc = crc if member.crc is None else zlib.crc32(chunk, crc)
-            finite = finite and (not check_finite or _finite(chunk.view(dtype)).all())
+            if check_finite:
+                numbers = np.frombuffer(chunk, dtype)
+                bad += len(numbers) - np.count_nonzero(_finite(numbers))
             remaining -= len(chunk)
-        self._check_crc(name, crc)
-        return finite
-
-    def _check_crc(self, name, crc):
-        if self._members[name].crc not in (None, crc):
-            raise self._error(f"the file is damaged: CRC-32 of {name!r} differs", _ANEW)
-
-    def _inflate(self, file, name):
-        """The inflated bytes of a member, checked, in no more memory than the directory says."""
-        member, position, crc = self._members[name], 0, 0
-        content = np.empty(member.size, "u1")
-        try:
-            for piece in _inflated(file, member):
-                content[position : position + len(piece)] = np.frombuffer(piece, "u1")
-                position, crc = position + len(piece), zlib.crc32(piece, crc)
-        except FormatError as error:
-            raise self._error(f"the file is damaged: {name!r} {error}", _ANEW) from error
-        self._check_crc(name, crc)
-        content.flags.writeable = False
-        return content
-
-    def _check_finite(self, name, array):
-        flat = array.ravel("K")
-        bad = sum(np.count_nonzero(~_finite(flat[i : i + _CHUNK])) for i in range(0, flat.size, _CHUNK))
+        if member.crc not in (None, crc):
+            raise self._error(f"the file is damaged: CRC-32 of {name!r} differs", _AGAIN)
         if bad:
-            beyond = ", or beyond the range of float32" if array.dtype.itemsize == 8 else ""
+            beyond = ", or beyond the range of float32" if dtype.itemsize == 8 else ""
             raise self._error(
                 f"{name!r} holds {bad} NaN or infinite values{beyond}, and would spoil every output",
                 "`TensorFile.read` and `read_checkpoint` read it nevertheless, by their parameter `allow_nonfinite`",
             )
 
-    def _error(self, rule, advice):
+    def _inflated(self, name: str) -> bytes:
+        """The bytes of a deflated member, in no more memory than the directory says."""
+        member, inflater = self._members[name], zlib.decompressobj(-15)
+        packed = self._mapping[member.start : member.start + member.stored_size]
+        try:
+            content = inflater.decompress(packed, member.size + 1)
+        except zlib.error as error:
+            raise self._error(f"the file is damaged: {name!r} cannot be inflated", _AGAIN) from error
+        if len(content) != member.size or not inflater.eof or inflater.unused_data:
+            raise self._error(f"the file is damaged: {name!r} must inflate to {member.size} bytes", _AGAIN)
+        return content
+
+    def _error(self, rule: str, advice: str) -> CheckpointError:
         return CheckpointError(f"{rule}.\nReceived: {self.path}. {advice}.")
 
 
-def scan(path) -> TensorFile:
+def scan(path: str | os.PathLike) -> TensorFile:
     """Checks a file's directory and headers before anything is allocated; its kind is told by its bytes.
 
     All arrays together may declare at most 4 times the file's bytes plus 16 MB. A rule for each array would
@@ -190,20 +185,27 @@ def scan(path) -> TensorFile:
         start = file.read(512)
         kind = _kind(start)
         if kind is None:
-            raise _unknown(path, *appearance.looks_like(start, identity[-1]))
+            raise _unknown(path, *_looks_like(start, identity[-1]))
         mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    try:
-        members, note = (npz.read_directory if kind == "npz" else tensorfile.read_header)(mapping)
-        _check_members(members, len(mapping))
-    except FormatError as error:
-        if kind == "npz" and (seen := appearance.archive_looks_like(start + mapping[-(2**20) :])):
-            raise _unknown(path, *seen) from error
-        raise CheckpointError(f"the file {error}.\nReceived: {path}, {len(mapping)} bytes. {_ANEW}.") from error
+        try:
+            members, note = read_npz(file, mapping) if kind == "npz" else read_safetensors(path, mapping)
+            _check_members(members, len(mapping))
+        except OSError:
+            raise
+        except Exception as error:  # of zipfile, NumPy or safetensors: whatever it is, the bytes are to blame
+            if kind == "npz" and (seen := _archive_looks_like(start + mapping[-(2**20) :])):
+                raise _unknown(path, *seen) from error
+            reason = (
+                str(error)
+                if isinstance(error, FormatError)
+                else f"is cut short or damaged: {printable(error).rstrip('.')}"
+            )
+            raise CheckpointError(f"the file {reason}.\nReceived: {path}, {len(mapping)} bytes. {_AGAIN}.") from error
     entries = {name: member.entry for name, member in members.items()}
     return TensorFile(path, kind, entries, note, members, mapping, identity)
 
 
-def forget_pages(array):
+def forget_pages(array: object) -> None:
     """Lets go of the memory that looking at a mapped array took; the array stays as it is."""
     while isinstance(array, np.ndarray):
         array = array.base
@@ -212,13 +214,13 @@ def forget_pages(array):
 
 
 @contextlib.contextmanager
-def _opened(path):
+def _opened(path: Path) -> Iterator[BinaryIO]:
     """The file, open for reading; what the system has against it is told as errors of ours."""
     try:
         if "\0" in str(path):
             raise FileNotFoundError
         if path.is_dir():
-            raise _unknown(path, *appearance.folder_looks_like(os.listdir(path)))
+            raise _unknown(path, *_folder_looks_like(os.listdir(path)))
         with open_regular(path) as file:
             yield file
     except FileKindError as error:
@@ -231,26 +233,20 @@ def _opened(path):
         raise CheckpointError(f"the file cannot be read: {error}.\nReceived: {path}.") from error
 
 
-def _identity(file):
+def _identity(file: BinaryIO) -> tuple:
     """What changes when a file is replaced or written to; its size comes last."""
     status = os.fstat(file.fileno())
     return status.st_dev, status.st_ino, status.st_mtime_ns, status.st_size
 
 
-def _kind(start):
+def _kind(start: bytes) -> str | None:
     if start[:4] in (b"PK\x03\x04", b"PK\x05\x06"):
         return "npz"
     # The header's length fits into 6 bytes, and the header begins with a brace.
     return "safetensors" if start[6:9] == b"\0\0{" else None
 
 
-def _unknown(path, what, advice):
-    return CheckpointError(
-        f"weights must be an .npz or safetensors file, and this is {what}.\nReceived: {path}. {advice}."
-    )
-
-
-def _check_members(members, size):
+def _check_members(members: dict[str, Member], size: int) -> None:
     if not members:
         raise FormatError("holds no array")
     declared, limit = sum(member.size for member in members.values()), 4 * size + 16_000_000
@@ -260,28 +256,48 @@ def _check_members(members, size):
         )
 
 
-def _finite(numbers):
+def _finite(numbers: np.ndarray) -> np.ndarray:
     """Whether each number is finite in float32, which is what models hold."""
     with np.errstate(over="ignore", invalid="ignore"):
         return np.isfinite(numbers if numbers.dtype.itemsize <= 4 else numbers.astype("float32"))
 
 
-def _inflated(file, member):
-    """The bytes of a deflated member in pieces; raises `FormatError` before there are more than there should be."""
-    inflater, remaining, packed, size = zlib.decompressobj(-15), member.stored_size, b"", 0
-    file.seek(member.start)
-    while not inflater.eof:
-        if not packed:
-            packed = file.read(min(_CHUNK, remaining))
-            remaining -= len(packed)
-        try:
-            piece = inflater.decompress(packed, _CHUNK)  # may have more to give when all is taken in
-        except zlib.error as error:
-            raise FormatError("cannot be inflated") from error
-        size += len(piece)
-        if size > member.size or not (piece or packed):
-            break
-        packed = inflater.unconsumed_tail
-        yield piece
-    if not inflater.eof or size != member.size or remaining or inflater.unused_data:
-        raise FormatError(f"must inflate to {member.size} bytes")
+def _unknown(path: Path, what: str, advice: str) -> CheckpointError:
+    return CheckpointError(
+        f"weights must be an .npz or safetensors file, and this is {what}.\nReceived: {path}. {advice}."
+    )
+
+
+def _looks_like(start: bytes, size: int) -> tuple[str, str]:
+    """What a file of no known kind looks like by its first bytes, and what to do."""
+    if not size:
+        return "0 bytes", _AGAIN
+    for magic, what, advice in _STARTS:
+        if start.startswith(magic):
+            return what, advice
+    if start.startswith(_PICKLES):
+        return "a pickle, as torch.save writes; unpickling runs code of the file, so it is never done here", _CONVERT
+    if start[257:262] == b"ustar":
+        return "a tar archive", "Unpack it first"
+    text = start.lstrip(b"\xef\xbb\xbf \t\r\n")
+    if text.startswith(b"<"):
+        kind = "an XML page" if text.startswith(b"<?xml") else "an HTML page"
+        return f"{kind}, as a proxy, a login or an error sends", _AGAIN
+    if all(32 <= byte < 127 or byte in b"\t\r\n" for byte in start):
+        return f"text, {start[:40].decode()!r}", _AGAIN
+    return f"no known format, its first bytes being {start[:8]!r}", "Pass an .npz or safetensors file"
+
+
+def _archive_looks_like(ends: bytes) -> tuple[str, str] | None:
+    """What a zip looks like by its first and last bytes, where names stand, or `None` for nothing known."""
+    if b"data.pkl" in ends:
+        return "an archive with a pickle, as torch.save writes; unpickling runs code of the file", _CONVERT
+    if b"model.weights.h5" in ends or b"config.json" in ends:
+        return "a Keras .keras archive", _KERAS
+    return None
+
+
+def _folder_looks_like(names: list[str]) -> tuple[str, str]:
+    if {"saved_model.pb", "saved_model.pbtxt"} & set(names):
+        return "a SavedModel, which is a program", _KERAS.replace("keras.saving.load_model", "tf.saved_model.load")
+    return "a folder", "Pass the file in it"

@@ -1,0 +1,255 @@
+"""Where the arrays of a file lie, by its directory and headers; the arrays themselves are not touched.
+
+Python's `zipfile`, NumPy and safetensors read them. What these let pass is refused here: names twice or unsafe,
+bytes that belong to nothing, sizes that the file does not have, and directories larger than any model needs.
+
+Sources: PKWARE APPNOTE 6.3.10, section 4.3.16; NumPy, `numpy.lib.format`; safetensors, README, "Format".
+"""
+
+import dataclasses
+import io
+import json
+import math
+import mmap
+import re
+import struct
+import zipfile
+import zlib
+from typing import Any, BinaryIO
+
+import ml_dtypes
+import numpy as np
+from safetensors import safe_open
+
+NOTE_KEY = "keras_vit"
+VOID = np.dtype("V2")  # NumPy writes bfloat16 as two bytes of no kind
+BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+# Bytes. An array takes about 150, so the largest published model has 80,000, three times that with its optimizer's
+# state. A directory takes some 15 times its size in memory once it is parsed.
+LARGEST_DIRECTORY = 800_000
+_LARGEST_NPY_HEADER = 10_000  # bytes; NumPy's own limit
+_NPY_VERSIONS = {(1, 0): 10, (2, 0): 12, (3, 0): 12}  # bytes before the header's text
+# The text that NumPy writes for plain numbers. Nothing else is handed to NumPy, which evaluates literals.
+_NPY_HEADER = re.compile(rb"\{'descr': '[<>|]\w+', 'fortran_order': (True|False), 'shape': \([\d, ]*\), \}\s*")
+_SAFETENSORS_DTYPES = {"BOOL": np.dtype("?"), "BF16": BFLOAT16, "C64": np.dtype("<c8")}
+_SAFETENSORS_DTYPES |= {f"{kind}{8 * n}": np.dtype(f"<{kind.lower()}{n}") for kind in "UI" for n in (1, 2, 4, 8)}
+_SAFETENSORS_DTYPES |= {f"F{8 * n}": np.dtype(f"<f{n}") for n in (2, 4, 8)}
+_END = struct.Struct("<4s4H2IH")  # of a zip: signature, disks (2), entries (2), size and offset, comment's length
+_LARGEST_COUNT = 2**62  # bytes; NumPy counts in 63 bits
+_MOST_AXES = 32  # NumPy 1 holds no more
+_LONGEST_NAME = 1000
+_DRIVE = re.compile(r"[A-Za-z]:")
+
+
+class FormatError(ValueError):
+    """The bytes break a rule of their format; the text says which."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """One array as stored.
+
+    Attributes:
+        shape: sizes of the axes; `()` for a number.
+        dtype: as stored: `|V2` for bfloat16 that NumPy wrote as void, `ml_dtypes.bfloat16` from safetensors.
+    """
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
+
+
+@dataclasses.dataclass(frozen=True)
+class Member:
+    """Where one array lies in the file.
+
+    Attributes:
+        entry: shape and dtype.
+        start: first byte in the file of what is stored, an `.npy` header included.
+        stored_size: bytes from `start` on; fewer than `size` if deflated.
+        size: bytes once inflated, header included.
+        header_size: bytes before the array itself, once inflated.
+        deflated: whether the bytes must be inflated.
+        crc: CRC-32 of the inflated bytes, or `None` where the format keeps none.
+        fortran_order: whether the first axis varies fastest.
+    """
+
+    entry: Entry
+    start: int
+    stored_size: int
+    size: int
+    header_size: int = 0
+    deflated: bool = False
+    crc: int | None = None
+    fortran_order: bool = False
+
+
+def read_npz(file: BinaryIO, data: mmap.mmap) -> tuple[dict[str, Member], dict]:
+    """Members of an `.npz` by name without `.npy`, and our note in the zip's comment.
+
+    Args:
+        file: the file, open.
+        data: the same file, mapped.
+
+    Raises:
+        FormatError: for anything else than what `np.savez` and `np.savez_compressed` write from plain numbers.
+        Exception: whatever zipfile and NumPy raise for damaged bytes.
+    """
+    members, stop = {}, 0
+    with zipfile.ZipFile(_BoundedReader(io.FileIO(file.fileno(), closefd=False))) as archive:
+        _check_end(archive, data)
+        for info in sorted(archive.infolist(), key=lambda info: info.header_offset):
+            name = info.orig_filename.removesuffix(".npy")
+            _check_info(info)
+            archive.open(info).close()  # which compares the member's own header with the directory
+            member = _npz_member(info, data)
+            if name in members:
+                raise FormatError(f"holds the name {name!r} twice")
+            if info.header_offset < stop:
+                raise FormatError(f"holds {name!r} and the member before it in the same bytes")
+            members[name], stop = member, member.start + member.stored_size
+        if stop > archive.start_dir:
+            raise FormatError("is cut short or damaged: a member reaches into the directory")
+        note = _json_object(archive.comment).get(NOTE_KEY)
+    return members, note if isinstance(note, dict) else {}
+
+
+def read_safetensors(path: Any, data: mmap.mmap) -> tuple[dict[str, Member], dict]:
+    """Members of a safetensors file by name, and our note in `__metadata__`.
+
+    Args:
+        path: the file.
+        data: the same file, mapped.
+
+    Raises:
+        FormatError: if a rule of the format is broken that the package lets pass.
+        Exception: whatever the package raises for damaged bytes.
+    """
+    start = 8 + int.from_bytes(data[:8], "little")
+    if start > LARGEST_DIRECTORY:
+        raise FormatError(f"has a directory of {start - 8} bytes; {LARGEST_DIRECTORY} is the limit")
+    with safe_open(path, "np") as file:  # compares every size with its shape, its place and the file's end
+        metadata = file.metadata() or {}
+    header = json.loads(data[8:start], object_pairs_hook=_unique)
+    header.pop("__metadata__", None)
+    members = {name: _safetensors_member(name, said, start) for name, said in header.items()}
+    return members, _json_object(metadata.get(NOTE_KEY, "{}"))
+
+
+class _BoundedReader(io.BufferedReader):
+    """A file of which nobody reads more at once than a directory may have; `zipfile` reads that in one piece."""
+
+    def read(self, size: int | None = -1) -> bytes:
+        if size is not None and size > LARGEST_DIRECTORY:
+            raise FormatError(f"has a directory of {size} bytes; {LARGEST_DIRECTORY} is the limit")
+        return super().read(size)
+
+
+def _check_end(archive: zipfile.ZipFile, data: mmap.mmap) -> None:
+    """The archive must begin and end with the file, and have as many members as it says; `zipfile` asks for neither."""
+    infos, comment = archive.infolist(), archive.comment
+    if not infos:
+        raise FormatError("holds no array")
+    end = data[len(data) - len(comment) - _END.size :][: _END.size]
+    signature, disk, first_disk, here, count, _, _, comment_size = _END.unpack(end)
+    is_end = (signature, disk, first_disk, comment_size) == (b"PK\x05\x06", 0, 0, len(comment))
+    if not is_end or here != count or min(info.header_offset for info in infos):
+        raise FormatError("is cut short or damaged: the record at its end does not describe it")
+    if count not in (len(infos), 0xFFFF):  # which says that the number stands elsewhere
+        raise FormatError(f"is cut short or damaged: it must hold {count} members, and lists {len(infos)}")
+
+
+def _check_info(info: zipfile.ZipInfo) -> None:
+    name = info.orig_filename
+    _check_name(name)
+    if not name.endswith(".npy") or name == ".npy":
+        raise FormatError(f"holds {name!r}, which is no .npy array")
+    if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        raise FormatError(
+            f"holds {name!r} compressed by method {info.compress_type}; only stored and deflated are read"
+        )
+    if info.volume or (info.compress_type == zipfile.ZIP_STORED and info.file_size != info.compress_size):
+        raise FormatError(f"is cut short or damaged: {name!r} cannot have the size that the directory says")
+
+
+def _npz_member(info: zipfile.ZipInfo, data: mmap.mmap) -> Member:
+    name_size, extra_size = struct.unpack_from("<2H", data, info.header_offset + 26)
+    start = info.header_offset + 30 + name_size + extra_size
+    deflated, most = info.compress_type == zipfile.ZIP_DEFLATED, 12 + _LARGEST_NPY_HEADER
+    head = data[start : start + min(info.compress_size, 2 * most)]
+    head = zlib.decompressobj(-15).decompress(head, most) if deflated else head[:most]
+    try:
+        entry, fortran_order, header_size = _read_npy_header(head)
+    except ValueError as error:
+        raise _not_plain(info.orig_filename, error) from error
+    expected = header_size + _byte_count(entry)
+    if info.file_size != expected:
+        words = f"{info.orig_filename!r} must have {expected} bytes by its header, and has {info.file_size}"
+        raise FormatError(f"is cut short or damaged: {words}")
+    return Member(entry, start, info.compress_size, info.file_size, header_size, deflated, info.CRC, fortran_order)
+
+
+def _read_npy_header(head: bytes) -> tuple[Entry, bool, int]:
+    """Shape and dtype, whether the array is in Fortran order, and the bytes before it."""
+    file = io.BytesIO(head)
+    version = np.lib.format.read_magic(file)
+    if version not in _NPY_VERSIONS:
+        raise ValueError(f"version {version} of .npy")
+    start = _NPY_VERSIONS[version]
+    text = head[start : start + int.from_bytes(head[8:start], "little")]
+    if not _NPY_HEADER.fullmatch(text):
+        raise ValueError(f"the header {text[:100]!r}")
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    shape, fortran_order, dtype = read(file)
+    if dtype.kind not in "biufc" and dtype != VOID:
+        raise ValueError(f"the dtype {dtype.str!r}")
+    return Entry(shape, dtype), fortran_order, file.tell()
+
+
+def _safetensors_member(name: str, said: dict[str, Any], start: int) -> Member:
+    _check_name(name)
+    if said.keys() != {"dtype", "shape", "data_offsets"}:
+        raise FormatError(f"is damaged: {name!r} must have dtype, shape and data_offsets alone")
+    if said["dtype"] not in _SAFETENSORS_DTYPES:
+        raise _not_plain(name, f"the dtype {said['dtype']!r}")
+    entry = Entry(tuple(said["shape"]), _SAFETENSORS_DTYPES[said["dtype"]])
+    size = _byte_count(entry)
+    return Member(entry, start + said["data_offsets"][0], size, size)
+
+
+def _not_plain(name: str, reason: object) -> FormatError:
+    return FormatError(f"holds {name!r}, which is no array of plain numbers; pickles are never read: {reason}")
+
+
+def _byte_count(entry: Entry) -> int:
+    """Bytes of an array; refuses what no array can have, also where an axis of 0 would hide it."""
+    shape, size = entry.shape, entry.dtype.itemsize
+    if len(shape) > _MOST_AXES or math.prod(max(n, 1) for n in shape) * size > _LARGEST_COUNT:
+        raise FormatError(f"has an array of an impossible shape, {shape}")
+    return math.prod(shape) * size
+
+
+def _check_name(name: str) -> None:
+    """Refuses names that would leave a folder if somebody unpacked the file, or steer a terminal that shows them."""
+    parts = name.split("/")
+    unsafe = "" in parts or ".." in parts or "\\" in name or "\0" in name or _DRIVE.match(name)
+    if unsafe or not name.isprintable() or len(name) > _LONGEST_NAME:
+        raise FormatError(f"holds an array of the unsafe name {name[:100]!r}")
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of the header; of two equal names safetensors keeps the last."""
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise FormatError(f"holds the name {name!r} twice")
+        found[name] = value
+    return found
+
+
+def _json_object(text: str | bytes) -> dict:
+    """The object in a note or comment, empty for what another program left there."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
