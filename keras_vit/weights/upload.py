@@ -15,8 +15,7 @@ from keras_vit.pages.cards import CARD
 from keras_vit.pages.escaping import printable
 from keras_vit.weights.checkpoint import SAFETENSORS_NAME
 from keras_vit.weights.fetch.environment import is_offline
-from keras_vit.weights.fetch.from_hugging_face import BESIDE
-from keras_vit.weights.fetch.library import library_faults
+from keras_vit.weights.fetch.from_hugging_face import BESIDE, library_faults
 from keras_vit.weights.fetch.remote import OfflineError
 from keras_vit.weights.sidecar.processors import DIFFERENCES_FILE
 

@@ -179,8 +179,8 @@ ENDLESS_FRAMES = [endless_chunk_size, endless_chunk_extension, endless_trailers,
 
 @pytest.mark.parametrize("answer", ENDLESS_HEADS + ENDLESS_FRAMES)
 def test_answer_without_end_is_an_error_in_bounded_time(answer):  # D16
-    words = "the head of the answer" if answer in ENDLESS_HEADS else "the next piece of the body"
-    pattern = rf"{words} took longer than 0.2 s .*KERAS_VIT_TIMEOUT.*after 4 tries"
+    words = "no answer" if answer in ENDLESS_HEADS else "no more of the body came"
+    pattern = rf"{words} within 0.2 s .*KERAS_VIT_TIMEOUT.*after 4 tries"
     with RawServer(answer) as server, pytest.raises(DownloadError, match=pattern):
         fetch(listed(server), timeout=0.2)
     assert len(server.requests) == 4
@@ -200,16 +200,6 @@ def test_slow_answer_within_the_bounds_is_taken():
 def test_timeout_longer_than_any_clock_is_taken():
     with RawServer(whole(OLD)) as server:
         assert fetch(listed(server), timeout=1e300).read_bytes() == OLD
-
-
-def test_watching_ends_with_the_download():
-    with RawServer(whole(OLD)) as server:
-        for number in range(3):
-            fetch(RemoteFile(server.url, f"{number}.npz"))
-    watching = [thread for thread in threading.enumerate() if "patience" in thread.name]
-    for thread in watching:
-        thread.join(20)
-    assert not any(thread.is_alive() for thread in watching)
 
 
 DIGITS = "9" * 5000  # Python makes no int of more than 4,300

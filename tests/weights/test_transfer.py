@@ -126,7 +126,7 @@ def test_hanging_server_ends_in_an_error(server):  # D5
 
 def test_body_that_stalls_ends_in_an_error(server):  # D5
     server.pause = 2
-    fails(listed(server, "slow"), r"nothing came for 0.4 s after \d+ bytes", timeout=0.4)
+    fails(listed(server, "slow"), r"no more of the body came within 0.4 s after \d+ bytes", timeout=0.4)
 
 
 def test_body_that_drips_ends_in_an_error(server):  # D5

@@ -18,7 +18,7 @@ from pathlib import Path
 import filelock
 
 from keras_vit.files import flush, flush_folder
-from keras_vit.weights.fetch import cache, environment, notes, transfer
+from keras_vit.weights.fetch import cache, environment, transfer
 from keras_vit.weights.fetch.cache import CachedFile, Check, find_local, verify_cache, verify_file
 from keras_vit.weights.fetch.environment import cache_dir
 from keras_vit.weights.fetch.part import Part, TransferError, disk_faults
@@ -137,7 +137,7 @@ def _publish(file, url, part, sha256):
     flush(part.path)
     os.replace(part.path, file.place)
     part.remove()
-    notes.write(notes.beside(file.place), file.place, sha256, url)
+    cache.write_note(cache.note_beside(file.place), file.place, sha256, url)
     with contextlib.suppress(OSError):  # some file systems flush no folders
         flush_folder(file.place.parent)
 

@@ -2,21 +2,28 @@
 
 No public list of hashes of the published checkpoints exists. What was seen when a file came is written
 beside it, `<name>.json`, and holds from there on: a file whose size, time or inode differ from its note
-is hashed again before use. Opens no socket; imports neither Keras nor TensorFlow.
+is hashed again before use. The note of a file in huggingface_hub's cache, where nothing of ours belongs,
+stands in a folder of our cache. Opens no socket; imports neither Keras nor TensorFlow.
 """
 
+import contextlib
 import dataclasses
 import hashlib
+import json
 import logging
+import os
+import re
 import shlex
 from collections.abc import Callable
 from pathlib import Path
 
+from keras_vit.files import read_json_object, replacing
 from keras_vit.pages.escaping import printable
-from keras_vit.weights.fetch import environment, notes
+from keras_vit.weights.fetch import environment
 from keras_vit.weights.fetch.remote import DownloadError, RemoteFile
 
 _LOGGER = logging.getLogger("keras_vit")
+_ELSEWHERE = "huggingface_hub"  # folder of our cache with the notes of files in that library's
 _NOT_CONTENT = (".part", ".part.json", ".lock")
 
 Check = Callable[[Path], object]
@@ -63,11 +70,11 @@ def adopt(file: RemoteFile, check: Check | None) -> Path | None:
             f"the file at the place of {file.label} is not valid: {fault}.\n"
             f"Received: {path}\n{_delete(path)}, and it is downloaded again."
         ) from fault
-    notes.write(notes.beside(path), path, sha256, file.url)
+    write_note(note_beside(path), path, sha256, file.url)
     return path
 
 
-def require_no_mirror(file: RemoteFile):
+def require_no_mirror(file: RemoteFile) -> None:
     """Raises `DownloadError` if a mirror directory is set, which lacks the file: it stands in for the network."""
     directory = environment.mirror_directory()
     if directory is not None:
@@ -114,7 +121,7 @@ def verify_cache(check: Check | None = None) -> list[CachedFile]:
         without a cache.
     """
     paths = sorted(path for path in environment.cache_dir().rglob("*") if path.is_file())
-    return [verify_file(path, check) for path in (*filter(_is_content, paths), *notes.noted_elsewhere())]
+    return [verify_file(path, check) for path in (*filter(_is_content, paths), *noted_elsewhere())]
 
 
 def verify_file(path: Path, check: Check | None = None) -> CachedFile:
@@ -133,7 +140,7 @@ def verify_file(path: Path, check: Check | None = None) -> CachedFile:
 def is_noted(path: Path) -> bool:
     """Whether a file was verified and is as it was then."""
     note = _note_of(path)
-    return note is not None and notes.is_current(note, path)
+    return note is not None and is_current(note, path)
 
 
 def sha256_of(path: Path) -> str:
@@ -142,12 +149,12 @@ def sha256_of(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _note_of(path):
+def _note_of(path: Path) -> dict | None:
     """The note of a file of this cache or of huggingface_hub's, or None."""
-    return (notes.read(notes.beside(path)) or notes.read(notes.elsewhere(path))) if path.is_file() else None
+    return (read_note(note_beside(path)) or read_note(note_elsewhere(path))) if path.is_file() else None
 
 
-def _find_in_mirror(file):
+def _find_in_mirror(file: RemoteFile) -> Path | None:
     directory = environment.mirror_directory()
     if directory is None or not (directory / file.path).is_file():
         return None
@@ -159,12 +166,12 @@ def _find_in_mirror(file):
     return path
 
 
-def _find_in_cache(file):
+def _find_in_cache(file: RemoteFile) -> Path | None:
     path = file.place
-    note = notes.read(notes.beside(path)) if path.is_file() else None
+    note = read_note(note_beside(path)) if path.is_file() else None
     if note is None:
         return None
-    stale = not notes.is_current(note, path)
+    stale = not is_current(note, path)
     if not stale and file.sha256 is None:
         return path
     if (found := sha256_of(path)) != note["sha256"]:
@@ -172,25 +179,25 @@ def _find_in_cache(file):
     if file.sha256 not in (None, found):
         raise _differs(path, file.sha256, found, f"{_delete(path)}, or correct the `sha256` asked for.")
     if stale:
-        notes.write(notes.beside(path), path, found, str(note.get("url", "")))
+        write_note(note_beside(path), path, found, str(note.get("url", "")))
     return path
 
 
-def _differs(path, expected, found, remedy):
+def _differs(path: Path, expected: str, found: str, remedy: str) -> DownloadError:
     return DownloadError(
         f"a file at hand must have the sha256 it had when verified, or that you ask for; this one has changed or is "
         f"another.\nReceived: {path}: expected {expected}, got {found}\n{remedy}"
     )
 
 
-def _delete(path):
-    return f"Delete it (`rm -f {shlex.quote(str(path))} {shlex.quote(str(notes.beside(path)))}`)"
+def _delete(path: Path) -> str:
+    return f"Delete it (`rm -f {shlex.quote(str(path))} {shlex.quote(str(note_beside(path)))}`)"
 
 
-def _is_content(path):
+def _is_content(path: Path) -> bool:
     if path.is_relative_to(environment.features_dir()):
         return False
-    is_note = path.suffix == ".json" and not notes.beside(path).exists()
+    is_note = path.suffix == ".json" and not note_beside(path).exists()
     return not is_note and not path.name.endswith(_NOT_CONTENT)
 
 
@@ -199,3 +206,48 @@ def page_hint(path: Path) -> str:
     with open(path, "rb") as file:
         start = file.read(64).lstrip()
     return "; it begins like a web page, such as that of a login or a proxy" if start.startswith(b"<") else ""
+
+
+def note_beside(path: Path) -> Path:
+    """The place of the note of a file in our cache."""
+    return path.with_name(path.name + ".json")
+
+
+def note_elsewhere(path: Path) -> Path:
+    """The place of the note of a file in another cache; links to one file share it."""
+    digest = hashlib.sha256(os.fsencode(path.resolve())).hexdigest()
+    return environment.cache_dir() / _ELSEWHERE / f"{digest[:32]}.json"
+
+
+def read_note(place: Path) -> dict | None:
+    """A note, or None if there is none that can be read; then the file is verified as a new one."""
+    note = read_json_object(place)
+    return note if note and re.fullmatch("[0-9a-f]{64}", str(note.get("sha256"))) else None
+
+
+def write_note(place: Path, path: Path, sha256: str, url: str) -> None:
+    """Notes what the verified file at `path` is; passed over where the cache cannot be written."""
+    note = {"sha256": sha256, **_stamp(path), "url": environment.redacted(url)}
+    if place != note_beside(path):
+        note["path"] = str(path)
+    with contextlib.suppress(OSError):
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(place) as part:
+            Path(part).write_text(json.dumps(note))
+
+
+def is_current(note: dict, path: Path) -> bool:
+    """Whether the file has the size, time and inode that it had when it was noted."""
+    return all(note.get(key) == value for key, value in _stamp(path).items())
+
+
+def noted_elsewhere() -> list[Path]:
+    """The files in other caches that have a note and are still there, in the order of their paths."""
+    found = [read_note(place) for place in (environment.cache_dir() / _ELSEWHERE).glob("*.json")]
+    paths = {Path(str(note.get("path", ""))) for note in found if note}
+    return sorted(path for path in paths if path.is_file())
+
+
+def _stamp(path: Path) -> dict[str, int]:
+    status = path.stat()
+    return {"size": status.st_size, "mtime_ns": status.st_mtime_ns, "inode": status.st_ino}

@@ -8,21 +8,28 @@ and nothing here the transfers of hf_xet. Imports neither Keras nor TensorFlow.
 
 import contextlib
 import dataclasses
+import hashlib
 import logging
+import os
 import re
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from keras_vit.checks import install_hint
 from keras_vit.files import read_json_object
-from keras_vit.weights.fetch import fetch, hugging_face_cache, require_network, take_local
+from keras_vit.weights.fetch import cache, fetch, require_network, take_local
 from keras_vit.weights.fetch.cache import Check
-from keras_vit.weights.fetch.environment import mirror_url, timeout_seconds
-from keras_vit.weights.fetch.library import library_faults
+from keras_vit.weights.fetch.environment import mirror_url, redacted, timeout_seconds
 from keras_vit.weights.fetch.remote import DownloadError, OfflineError, RemoteFile, download_error
 
 BESIDE = ("config.json", "preprocessor_config.json")  # what a repository says of its weights
 _LARGEST_JSON = 4_000_000  # bytes; the label list of ImageNet-21k takes 1.5 MB
 _LOGGER = logging.getLogger("keras_vit")
+
+
+class _DamagedError(Exception):
+    """A file in huggingface_hub's cache has another digest than the Hub's."""
 
 
 def fetch_from_hub(file: RemoteFile, repository: str, revision: str | None, check: Check) -> Path:
@@ -43,18 +50,14 @@ def fetch_from_hub(file: RemoteFile, repository: str, revision: str | None, chec
     if path := take_local(file, check):
         return path
     hub = _library()
-    if path := _cached(hub, file, repository, revision):
-        hugging_face_cache.require_valid(path, file, check)
-    else:
+    path = _cached(hub, file, repository, revision)
+    if path is None and mirror_url(file.path):
         require_network(file)
-        if mirror_url(file.path):
-            return _fetch_from_mirror(file, check)
-        if hub is None:
-            raise download_error(file, f"huggingface_hub is not installed ({install_hint('hub')})")
-        path, known = _bring(hub, file, repository, revision)
-        hugging_face_cache.require_valid(path, dataclasses.replace(file, url=known.url), check, known.digest)
+        return _fetch_from_mirror(file, check)
+    path = _verified(hub, file, repository, revision, path, check)
     for name in BESIDE:
-        _bring_beside(hub, _sibling(file, name), repository, path.parent)
+        with _warned(path.with_name(name)):
+            _have_beside(hub, _sibling(file, name), repository, path.parent)
         if "pretrained_cfg" in (read_json_object(path.with_name(name), _LARGEST_JSON) or {}):
             break  # timm's, which says all
     return path
@@ -65,13 +68,40 @@ def find_in_library_cache(file: RemoteFile, repository: str) -> Path | None:
     return _cached(_library(), file, repository, None)
 
 
-def check_json(path: Path):
+def check_json(path: Path) -> None:
     """Raises `ValueError` unless the file is a JSON object of sensible size."""
     if read_json_object(path, _LARGEST_JSON) is None:
         raise ValueError(f"it must be a JSON object of at most {_LARGEST_JSON} bytes")
 
 
-def _library():
+@contextlib.contextmanager
+def library_faults(fault: Callable[[str, bool], Exception]) -> Iterator[None]:
+    """Raises `fault(words, is_offline)` for whatever the library raises, and keeps its log lines quiet meanwhile.
+
+    Args:
+        fault: the error, from what the library says and whether there is no network.
+    """
+    logger = logging.getLogger("huggingface_hub")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    except Exception as error:  # of httpx, the file system and its own: whatever it is, nothing came or went
+        cause = (error.__cause__ or error) if type(error) is RuntimeError else error  # which names the file alone
+        kind, reason = type(cause).__name__, " ".join(str(cause).strip().partition("\n")[0].split()).rstrip(".:")
+        offline = isinstance(cause, ConnectionError) or bool(re.search("Connect|Offline", kind))
+        raise fault(f"huggingface_hub says {kind}: {_without_secrets(reason)}", offline) from error
+    finally:
+        logger.setLevel(level)
+
+
+def _without_secrets(reason: str) -> str:
+    """Without the secrets of signed addresses, of which the library also prints the last characters alone."""
+    reason = re.sub(r"https?://[^\s'\"]+", lambda found: redacted(found[0]), reason)
+    return re.sub(r" \(\(…\).*?\)", "", reason)
+
+
+def _library() -> Any:
     try:
         import huggingface_hub
     except ImportError:
@@ -79,18 +109,18 @@ def _library():
     return huggingface_hub
 
 
-def _cached(hub, file, repository, revision):
+def _cached(hub: Any, file: RemoteFile, repository: str, revision: str | None) -> Path | None:
     with _library_faults(file):  # which says what names it takes
         found = hub and hub.try_to_load_from_cache(repository, file.name, revision=revision)
     return Path(found) if isinstance(found, str) else None  # a mark says that the repository has none
 
 
-def _sibling(file, name):
+def _sibling(file: RemoteFile, name: str) -> RemoteFile:
     url, path = (f"{place.rpartition('/')[0]}/{name}" for place in (file.url, file.path))
     return RemoteFile(url, path)
 
 
-def _fetch_from_mirror(file, check):
+def _fetch_from_mirror(file: RemoteFile, check: Check) -> Path:
     """A mirror has every file under its path, and it is kept in our cache, as those of other servers."""
     for name in BESIDE:  # before the weights, which once at hand end every later search
         with _warned():
@@ -98,22 +128,17 @@ def _fetch_from_mirror(file, check):
     return fetch(file, check=check)
 
 
-def _bring_beside(hub, file, repository, snapshot):
+def _have_beside(hub: Any, file: RemoteFile, repository: str, snapshot: Path) -> None:
     """Has a JSON file in the snapshot if the repository has one; the library's cache remembers if it has none."""
     found = hub.try_to_load_from_cache(repository, file.name, revision=snapshot.name)
-    with _warned(snapshot / file.name):
-        if found is None:
-            require_network(file)
-            if mirror_url(file.path):
-                raise download_error(file, "it is not beside the weights, and KERAS_VIT_MIRROR stands in for the Hub")
-            path, known = _bring(hub, file, repository, snapshot.name)
-            hugging_face_cache.require_authentic(path, file, known.digest)
-        elif isinstance(found, str):
-            hugging_face_cache.require_authentic(Path(found), file)
+    if found is None and mirror_url(file.path):
+        raise download_error(file, "it is not beside the weights, and KERAS_VIT_MIRROR stands in for the Hub")
+    if found is None or isinstance(found, str):
+        _verified(hub, file, repository, snapshot.name, found and Path(found), None)
 
 
 @contextlib.contextmanager
-def _warned(path=None):
+def _warned(path: Path | None = None) -> Iterator[None]:
     """Says what keeps a file away that a repository need not have; a damaged one at `path` is not passed over."""
     try:
         yield
@@ -125,36 +150,58 @@ def _warned(path=None):
             _LOGGER.warning("%s So what it says of the model is not known.", reason)
 
 
-@dataclasses.dataclass(frozen=True)
-class _Known:
-    """The address of a file, and the digest that the Hub lists for it, of the commit that was brought."""
+def _verified(
+    hub: Any, file: RemoteFile, repository: str, revision: str | None, path: Path | None, check: Check | None
+) -> Path:
+    """The library's file with the digest that the Hub has of it; brought if it is not at hand, or damaged there."""
+    if path is not None:
+        try:
+            return _require_valid(path, file, check)
+        except _DamagedError as fault:
+            _LOGGER.warning("%s is damaged, and downloaded again: %s.", path, fault)
+            _remove(path, file)
+    require_network(file)
+    if hub is None:
+        raise download_error(file, f"huggingface_hub is not installed ({install_hint('hub')})")
+    path, url, listed = _bring(hub, file, repository, revision)
+    file = dataclasses.replace(file, url=url)
+    try:
+        return _require_valid(path, file, check, listed)
+    except _DamagedError as fault:
+        _remove(path, file)
+        raise download_error(file, f"{fault}. It is removed, and the next call downloads it again") from fault
 
-    url: str
-    digest: str | None
+
+def _remove(path: Path, file: RemoteFile) -> None:
+    """Removes a damaged file from a snapshot, and its blob, which the library would else link to again."""
+    blobs = [path.parents[2] / "blobs" / _name_of_blob(path)] if path.is_symlink() else []
+    try:
+        for place in (*blobs, path):
+            place.unlink(missing_ok=True)
+    except OSError as error:
+        raise download_error(file, f"it is damaged and could not be removed ({error.strerror}): {path}") from error
 
 
-def _bring(hub, file, repository, revision):
-    """Has the library download a file, once its listing fits; the path in its cache, and what the Hub said."""
-    timeout = timeout_seconds()
+def _bring(hub: Any, file: RemoteFile, repository: str, revision: str | None) -> tuple[Path, str, str]:
+    """Has the library download a file, once its listing fits; the path in its cache, the address and the digest."""
+    timeout, known = timeout_seconds(), None
     with _library_faults(file):
         from huggingface_hub.errors import RemoteEntryNotFoundError
 
         url = hub.hf_hub_url(repository, file.name, revision=revision)
     file = dataclasses.replace(file, url=url)
-    with _library_faults(file):
-        try:  # asked here first, since the download would try for half a minute to reach a Hub that is not there
-            known = hub.get_hf_file_metadata(url, timeout=timeout)
-        except RemoteEntryNotFoundError:
-            known = None  # asked again below, where the library remembers the answer
+    # Asked here first, since the download would try for half a minute to reach a Hub that is not there. What the
+    # repository has not is asked for again, so that the library remembers the answer.
+    with _library_faults(file), contextlib.suppress(RemoteEntryNotFoundError):
+        known = hub.get_hf_file_metadata(url, timeout=timeout)
     if known:
         _require_listed(file, known)
     with _library_faults(file):
         path = Path(hub.hf_hub_download(repository, file.name, revision=revision, etag_timeout=timeout))
-    same = known and known.commit_hash == path.parent.name
-    return path, _Known(url, known.etag if same else None)
+    return path, url, known.etag if known and known.commit_hash == path.parent.name else ""
 
 
-def _require_listed(file, known):
+def _require_listed(file: RemoteFile, known: Any) -> None:
     """Refuses before anything comes what the Hub itself lists as another file."""
     if known.size is not None and not file.fits(known.size):
         reason = f"its size differs, by a changed file: expected {file.listed}, got {known.size} bytes announced"
@@ -163,7 +210,57 @@ def _require_listed(file, known):
         raise download_error(file, f"its sha256 differs: expected {file.sha256}, and the Hub lists {known.etag}")
 
 
-def _library_faults(file):
+def _require_valid(path: Path, file: RemoteFile, check: Check | None, listed: str = "") -> Path:
+    """The path of a snapshot's file, verified unless a note says that it was, and that it is as it was then.
+
+    One that is the Hub's own, and yet not the one asked for or not valid for us, stays: other programs may use it.
+
+    Args:
+        listed: its digest by the Hub, where the library was just asked for it.
+
+    Raises:
+        _DamagedError: if it has another digest than the Hub's: that of its note, of its blob's name, or `listed`.
+        DownloadError: if it is not valid.
+    """
+    try:
+        place = cache.note_elsewhere(path)
+        note = cache.read_note(place)
+        if note and cache.is_current(note, path) and file.sha256 in (None, note["sha256"]):
+            return path
+        sha256 = cache.sha256_of(path)
+        _require_digest(path, sha256, _name_of_blob(path) or listed or (note["sha256"] if note else ""))
+        cache.require_valid(path, file, check, sha256)
+        if check is not None:
+            cache.write_note(place, path, sha256, file.url)
+    except cache.InvalidFileError as fault:
+        raise download_error(file, f"{fault}. It stays in huggingface_hub's cache, at {path}") from fault
+    except OSError as error:
+        reason = f"it cannot be read in huggingface_hub's cache ({error.strerror or error}): {path}"
+        raise download_error(file, reason) from error
+    return path
+
+
+def _require_digest(path: Path, sha256: str, expected: str) -> None:
+    """Compares the sha256 of a file in LFS, as weights are, or Git's sha1 of another, as the library does not."""
+    if re.fullmatch("[0-9a-f]{64}", expected):
+        kind, found = "sha256", sha256
+    elif re.fullmatch("[0-9a-f]{40}", expected):
+        start = b"blob %d\0" % path.stat().st_size
+        with open(path, "rb") as file:
+            kind = "Git digest"
+            found = hashlib.file_digest(file, lambda: hashlib.sha1(start, usedforsecurity=False)).hexdigest()
+    else:
+        return  # no digest of the content
+    if found != expected:
+        raise _DamagedError(f"its {kind} differs: expected {expected}, got {found}{cache.page_hint(path)}")
+
+
+def _name_of_blob(path: Path) -> str:
+    """The digest that a snapshot's file links to, of the first link and not of the last; empty without links."""
+    return os.path.basename(os.readlink(path)) if path.is_symlink() else ""
+
+
+def _library_faults(file: RemoteFile) -> contextlib.AbstractContextManager[None]:
     """Whatever the library raises is one error of ours."""
     return library_faults(
         lambda words, offline: download_error(file, words, kind=OfflineError if offline else DownloadError)

@@ -8,7 +8,6 @@ and the digests. Every fault of the network ends in a `TransferError`. Imports n
 import base64
 import binascii
 import contextlib
-import email.utils
 import re
 import shutil
 import time
@@ -21,8 +20,8 @@ import urllib3
 from keras_vit.weights.fetch.cache import InvalidFileError
 from keras_vit.weights.fetch.environment import is_loopback, is_safe, redacted
 from keras_vit.weights.fetch.part import Digests, Part, TransferError, validator_of
-from keras_vit.weights.fetch.patience import ImpatienceError, Patience
 from keras_vit.weights.fetch.remote import RemoteFile, megabytes
+from keras_vit.weights.fetch.timeouts import BoundedAdapter, Clock
 
 PAUSES = (0.5, 1.0, 2.0)  # seconds before the second, third and last try
 REDIRECTS = 5
@@ -58,12 +57,12 @@ def download(file: RemoteFile, url: str, part: Part, *, timeout: float, report) 
         InvalidFileError: what came, or is announced, is not the file.
         TransferError: the try failed; the part is kept if it can be continued.
     """
-    digests = Digests()
+    digests, clock = Digests(), Clock(timeout)
     note: Any = part.read_note(url)
     if note is not None:
         digests.read(part.path)
     if note is None or digests.size != note["size"]:
-        with Patience(timeout) as patience, _answer(url, _range_headers(digests, note), patience) as found:
+        with _answer(url, _range_headers(digests, note), clock) as found:
             response, announced = found
             continues = response.status_code == 206
             if continues:
@@ -74,24 +73,24 @@ def download(file: RemoteFile, url: str, part: Part, *, timeout: float, report) 
             _require_space(part, (note["size"] or file.size or 0) - digests.size)
             if not continues:
                 part.restart(note)
-            _receive(response, part, digests, file, note, patience, report)
+            _receive(response, part, digests, file, note, clock, report)
     _require_complete(file, note, digests)
     return digests.sha256.hexdigest()
 
 
 @contextlib.contextmanager
-def _answer(url, headers, patience):
+def _answer(url, headers, clock):
     """The response behind at most five redirects, its status accepted, and the digests the hops announced."""
     announced: dict[str, str] = {}
     with requests.Session() as session:
         for scheme in ("http://", "https://"):
-            session.mount(scheme, patience.adapter())
+            session.mount(scheme, BoundedAdapter(clock))
         for _ in range(REDIRECTS + 1):
             _require_safe(url)
             settings = _settings(session, url)
             proxy = requests.utils.select_proxy(url, settings["proxies"])
             with _naming(proxy):
-                response = _get(session, url, headers, patience, settings)
+                response = _get(session, url, headers, clock.timeout, settings)
             announced |= _announced_digests(response.headers)
             target = _target(session, response)
             if target is None:
@@ -142,27 +141,19 @@ def _settings(session, url):
     return settings | {"proxies": {}} if is_loopback(urllib.parse.urlsplit(url).hostname) else settings
 
 
-def _get(session, url, headers, patience, settings):
+def _get(session, url, headers, timeout, settings):
     """One request; what libraries raise becomes a TransferError, without their text, which can hold a url's secrets."""
-    response = None
     try:
         request = session.prepare_request(requests.Request("GET", url, headers=headers))
         # Not `session.send`, which reads the body of a redirect, however long, even if it is not to follow it.
-        with patience.step(connects=True):
-            response = session.get_adapter(url).send(request, timeout=patience.timeout, **settings)
-        return response
-    except ImpatienceError:
-        if response is not None:  # the library takes a head that was cut short for a whole one
-            response.close()
-        words = f"the head of the answer took longer than {patience.timeout:g} s (KERAS_VIT_TIMEOUT)"
-        raise TransientError(words) from None
+        return session.get_adapter(url).send(request, timeout=timeout, **settings)
     except requests.exceptions.SSLError as error:
         raise TransferError(
             f"the server did not prove its identity ({_cause(error)}); behind a proxy that opens TLS, name its "
             "certificate in REQUESTS_CA_BUNDLE"
         ) from None
     except requests.exceptions.ReadTimeout:
-        raise TransientError(f"no answer within {patience.timeout:g} s (KERAS_VIT_TIMEOUT)") from None
+        raise TransientError(f"no answer within {timeout:g} s (KERAS_VIT_TIMEOUT)") from None
     except requests.exceptions.ConnectionError as error:
         began = error.args and isinstance(error.args[0], urllib3.exceptions.ProtocolError)
         raise (TransientError if began else UnreachableError)(f"no connection ({_cause(error)})") from None
@@ -198,13 +189,9 @@ def _require_status(response, asked_for_range):
 def _retry_after(value):
     """Seconds from a Retry-After header, which holds seconds or a date; 0 if it holds neither."""
     try:
-        if value.isdecimal():
-            seconds = float(value)
-        else:
-            seconds = email.utils.parsedate_to_datetime(value).timestamp() - time.time()
-    except (ValueError, OverflowError):
+        return min(urllib3.Retry().parse_retry_after(value), LONGEST_WAIT)
+    except (urllib3.exceptions.InvalidHeader, ValueError, OverflowError):
         return 0.0
-    return min(max(seconds, 0.0), LONGEST_WAIT)
 
 
 def _range_headers(digests, note):
@@ -300,12 +287,12 @@ def _limit(file, note):
     return LARGEST if file.size is None else file.size + file.size_tolerance
 
 
-def _receive(response, part, digests, file, note, patience, report):
+def _receive(response, part, digests, file, note, clock, report):
     """Appends the body; ends in a fault when it breaks off, exceeds the limit or comes too slowly."""
-    window, begun, limit, timeout = time.monotonic(), digests.size, _limit(file, note), patience.timeout
+    window, begun, limit, timeout = time.monotonic(), digests.size, _limit(file, note), clock.timeout
     expected = file.listed if note["size"] is None else f"{note['size']} bytes"
     with open(part.path, "ab") as out:
-        while chunk := _read(response, digests, expected, patience):
+        while chunk := _read(response, digests, expected, clock):
             if digests.size + len(chunk) > limit:
                 raise InvalidFileError(
                     f"more bytes came than expected: expected at most {limit}, got {digests.size + len(chunk)}"
@@ -319,16 +306,14 @@ def _receive(response, part, digests, file, note, patience, report):
                 window, begun = time.monotonic(), digests.size
 
 
-def _read(response, digests, expected, patience):
+def _read(response, digests, expected, clock):
     """The bytes that have come, up to one chunk; empty at the end."""
-    so_far = f"{patience.timeout:g} s after {digests.size} bytes (KERAS_VIT_TIMEOUT)"
+    clock.start()
     try:
-        with patience.step():
-            return response.raw.read1(_CHUNK)
-    except ImpatienceError:
-        raise TransientError(f"the next piece of the body took longer than {so_far}") from None
+        return response.raw.read1(_CHUNK)
     except urllib3.exceptions.ReadTimeoutError:
-        raise TransientError(f"nothing came for {so_far}") from None
+        words = f"no more of the body came within {clock.timeout:g} s after {digests.size} bytes"
+        raise TransientError(f"{words} (KERAS_VIT_TIMEOUT)") from None
     except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:
         raise TransientError(
             f"the connection broke: expected {expected}, got {digests.size} bytes ({type(error).__name__})"
