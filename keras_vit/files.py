@@ -19,7 +19,7 @@ _KINDS |= {stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
 
 
 @contextlib.contextmanager
-def replacing(path, suffix=".part"):
+def replacing(path: str | os.PathLike, suffix: str = ".part") -> Iterator[str]:
     """Gives the path of a temporary file, which replaces `path` in one step once all of it is on the disk.
 
     A fault, a kill or a loss of power leaves what was there before. What killed writers of `path` left an hour ago
@@ -46,7 +46,7 @@ def replacing(path, suffix=".part"):
     flush_folder(path.parent)  # the rename itself is safe only then
 
 
-def flush(path):
+def flush(path: str | os.PathLike) -> None:
     """Waits until a file is on the disk."""
     handle = os.open(path, os.O_RDWR)  # Windows flushes only what is open for writing
     try:
@@ -55,7 +55,7 @@ def flush(path):
         os.close(handle)
 
 
-def flush_folder(path):
+def flush_folder(path: str | os.PathLike) -> None:
     """Waits until the names in a folder are on the disk, where a folder can be opened."""
     if not hasattr(os, "O_DIRECTORY"):  # Windows
         return
@@ -73,7 +73,7 @@ class FileKindError(ValueError):
         reason: which, in a few words, as "a pipe, not a regular file".
     """
 
-    def __init__(self, rule, received, reason):
+    def __init__(self, rule: str, received: str, reason: str):
         super().__init__(f"{rule}.\nReceived: {received}")
         self.reason = reason
 
@@ -107,18 +107,18 @@ def read_regular(path: str | os.PathLike, most_bytes: int) -> bytes:
     return data
 
 
-def _check_kind(status, most_bytes):
+def _check_kind(status: os.stat_result, most_bytes: float) -> None:
     if not stat.S_ISREG(status.st_mode):
         raise _not_regular(_KINDS.get(stat.S_IFMT(status.st_mode), "something else"))
     if status.st_size > most_bytes:
         raise _too_large(f"{status.st_size:,} bytes", most_bytes)
 
 
-def _not_regular(what):
+def _not_regular(what: str) -> FileKindError:
     return FileKindError("the file must be a regular file", what, f"{what}, not a regular file")
 
 
-def _too_large(size, most_bytes):
+def _too_large(size: str, most_bytes: float) -> FileKindError:
     most = f"{most_bytes:,} bytes"
     return FileKindError(f"the file must have at most {most}", size, f"more than {most}")
 
@@ -155,7 +155,7 @@ def read_json_object(path: Path, most_bytes: int = _MOST_BYTES) -> dict | None:
         return None
 
 
-def locked(folder, wait=False):
+def locked(folder: str | os.PathLike, wait: bool = False) -> int | None:
     """A descriptor that locks a folder until it is closed, or its process ends; `None` where that cannot be.
 
     Raises:
@@ -178,13 +178,13 @@ def locked(folder, wait=False):
     return lock
 
 
-def unlock(lock):
+def unlock(lock: int | None) -> None:
     """Lets go of what `locked` gave."""
     if lock is not None:
         os.close(lock)
 
 
-def _sweep(path, suffix):
+def _sweep(path: Path, suffix: str) -> None:
     """Removes what killed writers of this path left; a younger part may be that of another process."""
     oldest = time.time() - _ABANDONED
     for entry in os.scandir(path.parent):
@@ -195,7 +195,7 @@ def _sweep(path, suffix):
                     os.unlink(entry.path)
 
 
-def _umask():
+def _umask() -> int:
     mask = os.umask(0)
     os.umask(mask)
     return mask

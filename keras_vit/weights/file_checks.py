@@ -12,7 +12,7 @@ from keras_vit.weights.hub.augreg import FOLDER, augreg_record
 from keras_vit.weights.reader import CheckpointError, scan
 
 
-def check_file(path) -> Checkpoint:
+def check_file(path: Path) -> Checkpoint:
     """Reads a file wholly; `CheckpointError` unless it is a checkpoint of a known layout, valid in every member."""
     scan(path).check()
     return read_checkpoint(path)
@@ -21,7 +21,7 @@ def check_file(path) -> Checkpoint:
 def check_for(record: WeightsRecord) -> Callable[[Path], None]:
     """A check that the file is valid, and holds the model of the record and no other."""
 
-    def check(path):
+    def check(path: Path) -> None:
         if differing := _differing(check_file(path), record):
             raise CheckpointError(
                 f"it must be {record.name!r} for {record.model}, and is another model: {differing}.\nReceived: {path}."
@@ -30,7 +30,7 @@ def check_for(record: WeightsRecord) -> Callable[[Path], None]:
     return check
 
 
-def check_cached(path):
+def check_cached(path: Path) -> None:
     """Raises `CheckpointError` unless a file is valid, and at a published place of the cache what belongs there."""
     record = _published_at(path)
     if path.suffix == ".json":
@@ -47,7 +47,7 @@ def check_cached(path):
         check_for(record)(path)
 
 
-def _differing(checkpoint, record) -> str:
+def _differing(checkpoint: Checkpoint, record: WeightsRecord) -> str:
     """What differs, as `"classes: expected 1000, got 10"`; heads only if the file tells them."""
     config = record.config
     if isinstance(config, ResNetConfig):
@@ -63,15 +63,15 @@ def _differing(checkpoint, record) -> str:
     return _told([("ResNet", False, checkpoint.is_resnet), *rows])
 
 
-def _classes(checkpoint, record):
+def _classes(checkpoint: Checkpoint, record: WeightsRecord) -> tuple[str, int, int]:
     return "classes", record.classes, checkpoint.classes or 0
 
 
-def _told(rows) -> str:
+def _told(rows: list[tuple]) -> str:
     return ", ".join(f"{name}: expected {wanted}, got {found}" for name, wanted, found in rows if wanted != found)
 
 
-def _published_at(path):
+def _published_at(path: Path) -> WeightsRecord | None:
     """The record of a place in the cache, if it is one of the table's or of AugReg's."""
     if not path.absolute().is_relative_to(cache_dir()):
         return None

@@ -7,7 +7,7 @@ TensorFlow.
 import contextlib
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from keras_vit.checks import check_installed
@@ -17,7 +17,7 @@ from keras_vit.weights.checkpoint import SAFETENSORS_NAME
 from keras_vit.weights.fetch.environment import is_offline
 from keras_vit.weights.fetch.from_hugging_face import BESIDE, library_faults
 from keras_vit.weights.fetch.remote import OfflineError
-from keras_vit.weights.sidecar.processors import DIFFERENCES_FILE
+from keras_vit.weights.sidecar.folder import DIFFERENCES_FILE
 
 _PUBLIC = (
     "`private` must be left out for a repository that all can see; nothing was sent.\nReceived: private=True and {}, "
@@ -85,7 +85,7 @@ def present(folder: Path, names: Iterable[str] = FILES) -> dict[str, Path]:
 
 
 @contextlib.contextmanager
-def _bars_on_terminals():
+def _bars_on_terminals() -> Iterator[None]:
     """The library draws its bar into files and logs too, if nobody tells it not to."""
     from huggingface_hub import utils
 
@@ -99,7 +99,7 @@ def _bars_on_terminals():
             utils.enable_progress_bars()
 
 
-def _fault(repository, words, offline):
+def _fault(repository: str, words: str, offline: bool) -> OSError:
     return (OfflineError if offline else UploadError)(
         f"the files could not be put on the Hugging Face Hub: {printable(words)}.\nReceived: {repository}. Where the "
         "Hub must know you, `hf auth login` or HF_TOKEN tells it; the token must be one that may write."

@@ -2,18 +2,19 @@
 
 import json
 import zipfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
+from keras_vit.annotations import FilePath
 from keras_vit.files import replacing
 from keras_vit.weights.reader.directory import NOTE_KEY
 
 
-def write_npz(path, arrays: Iterable[tuple[str, np.ndarray]], note: dict):
+def write_npz(path: FilePath, arrays: Iterable[tuple[str, np.ndarray]], note: dict) -> None:
     """Writes an `.npz` as `np.savez` would, without holding all arrays at once.
 
     The file is written beside its destination, flushed to disk and then renamed, so a fault
@@ -35,7 +36,7 @@ def write_npz(path, arrays: Iterable[tuple[str, np.ndarray]], note: dict):
         archive.comment = json.dumps({NOTE_KEY: note}).encode()
 
 
-def write_safetensors(path, arrays: Iterable[tuple[str, np.ndarray]], note: dict):
+def write_safetensors(path: FilePath, arrays: Iterable[tuple[str, np.ndarray]], note: dict) -> None:
     """Writes a safetensors file; its header comes first, so all arrays are held at once.
 
     Otherwise as `write_npz`: a fault leaves what was there before.
@@ -59,18 +60,18 @@ def write_safetensors(path, arrays: Iterable[tuple[str, np.ndarray]], note: dict
             raise OSError(f"the file could not be written: {error}.\nReceived: {path}") from error
 
 
-def write_json(path, content: dict):
+def write_json(path: FilePath, content: dict) -> None:
     """Writes a small JSON file with the promises of `write_npz`; `path` must end in `.json`."""
     write_text(_checked(path, ".json"), json.dumps(content, indent=2) + "\n")
 
 
-def write_text(path, text: str):
+def write_text(path: FilePath, text: str) -> None:
     """Writes a small text with the promises of `write_npz`."""
     with replacing(Path(path)) as temporary:
         Path(temporary).write_text(text, "utf-8")
 
 
-def _once(path, arrays):
+def _once(path: FilePath, arrays: Iterable[tuple[str, np.ndarray]]) -> Iterator[tuple[str, np.ndarray]]:
     """Pairs of name and array as they come; refuses a name that comes again, which readers would drop."""
     seen = set()
     for name, array in arrays:
@@ -80,7 +81,7 @@ def _once(path, arrays):
         yield name, array
 
 
-def _checked(path, ending):
+def _checked(path: FilePath, ending: str) -> Path:
     path = Path(path)
     if path.suffix != ending:
         raise ValueError(f"`path` must end in {ending}.\nReceived: {path}")

@@ -60,19 +60,42 @@ def test_short_body_of_unknown_size_is_seen_by_the_check(server):  # D1
     assert files() == []
 
 
-def test_login_page_is_refused_by_its_size_and_leaves_nothing(server):  # D2
-    fails(listed(server, "html"), "login or proxy.*expected 300000 bytes.*got 52 bytes")
-    assert files() == []
-    assert len(server.log) == 1
+ZEROS = "0" * 64
+REFUSED = {  # route, what is known of the file, headers of the answer, and the words of the error
+    "login page by its size": ("html", {}, {}, "login or proxy.*expected 300000 bytes.*got 52 bytes"),  # D2
+    "login page by its hash": ("html", {"size": None, "sha256": ZEROS}, {}, "differs, by a proxy.*web page"),  # D2
+    "endless body": ("endless", {"size_tolerance": 100}, {}, "more bytes came.*expected at most 300100"),  # D6
+    "endless body of unknown size": ("endless", {"size": None}, {}, "expected at most 1000000"),  # D6
+    "encoded body": ("gzip", {}, {}, "sent it as gzip"),
+    "sha256 of a redirect": ("redirect", {}, {"X-Linked-ETag": f'"{ZEROS}"'}, f"sha256 .* announces: expected {ZEROS}"),
+}
 
 
-def test_login_page_of_unknown_size_is_refused_by_hash_and_named(server):  # D2
-    fails(listed(server, "html", size=None, sha256="0" * 64), "sha256 differs, by a proxy.*web page")
+@pytest.mark.parametrize(("route", "facts", "headers", "pattern"), REFUSED.values(), ids=REFUSED)
+def test_other_bytes_are_refused_at_once_and_leave_nothing(server, monkeypatch, route, facts, headers, pattern):
+    monkeypatch.setattr(transfer, "LARGEST", 1_000_000)
+    server.headers, server.location = headers, server.url("ok")
+    fails(listed(server, route, **facts), pattern)
     assert files() == []
+    assert len(server.log) == 1 + (route == "redirect")
+    assert server.log[0][1]["Accept-Encoding"] == "identity"
+
+
+@pytest.mark.parametrize(
+    ("route", "piece", "pause", "pattern"),
+    [
+        ("hang", 1, 0, r"no answer within 0.4 s \(KERAS_VIT_TIMEOUT\), after 4 tries"),
+        ("slow", 1 << 14, 2, r"no more of the body came within 0.4 s after \d+ bytes"),
+        ("slow", 1, 0.02, "fewer than 1024 bytes a second"),
+    ],
+)
+def test_server_that_is_silent_or_slow_ends_in_an_error(server, route, piece, pause, pattern):  # D5
+    server.piece, server.pause = piece, pause
+    fails(listed(server, route), pattern, timeout=0.4)
 
 
 def test_wrong_hash_leaves_nothing_and_the_next_call_succeeds(server):  # D2
-    message = fails(listed(server, "ok", sha256="0" * 64), "sha256 differs, by a proxy on the way or a changed file")
+    message = fails(listed(server, "ok", sha256=ZEROS), "sha256 differs, by a proxy on the way or a changed file")
     assert server.sha256 in message
     assert files() == []
     assert fetch(listed(server, "ok", sha256=server.sha256.upper())).read_bytes() == server.content
@@ -118,20 +141,6 @@ def test_retry_after_is_waited_for_up_to_a_bound(server, monkeypatch, caplog):  
     assert "Waiting 60 s for tiny.npz, as its server asks." in caplog.text
     assert 20 < waits[2] <= 30
     assert waits[3:] == [0.01, 0.01]
-
-
-def test_hanging_server_ends_in_an_error(server):  # D5
-    fails(listed(server, "hang"), r"no answer within 0.4 s \(KERAS_VIT_TIMEOUT\), after 4 tries", timeout=0.4)
-
-
-def test_body_that_stalls_ends_in_an_error(server):  # D5
-    server.pause = 2
-    fails(listed(server, "slow"), r"no more of the body came within 0.4 s after \d+ bytes", timeout=0.4)
-
-
-def test_body_that_drips_ends_in_an_error(server):  # D5
-    server.piece, server.pause = 1, 0.02
-    fails(listed(server, "slow"), "fewer than 1024 bytes a second", timeout=0.4)
 
 
 def leave_part(server, length=100_000):
@@ -223,17 +232,6 @@ def test_answer_to_another_range_is_begun_afresh(server, content_range):  # D6
     assert server.ranges == ["bytes=100000-", None]
 
 
-def test_endless_body_is_aborted_beyond_the_listed_size(server):  # D6
-    fails(listed(server, "endless", size_tolerance=100), "more bytes came than expected: expected at most 300100")
-    assert files() == []
-
-
-def test_endless_body_of_unknown_size_is_aborted(server, monkeypatch):  # D6
-    monkeypatch.setattr(transfer, "LARGEST", 1_000_000)
-    fails(listed(server, "endless", size=None), "expected at most 1000000")
-    assert files() == []
-
-
 def test_listed_size_holds_within_its_tolerance_only(server):
     assert fetch(listed(server, "ok", size=299_990, size_tolerance=10)).exists()
     fetch(listed(server, "ok")).unlink()
@@ -249,16 +247,6 @@ def test_google_md5_is_compared_in_every_form_of_the_header(server, form):
     fetch(listed(server, "ok")).unlink()
     server.headers = {"x-goog-hash": form.format(base64.b64encode(bytes(16)).decode())}
     fails(listed(server, "ok"), f"md5 differs from the one its server announces: expected {'0' * 32}")
-
-
-def test_sha256_that_a_redirect_announces_is_compared(server):
-    server.location, server.headers = server.url("ok"), {"X-Linked-ETag": f'"{"0" * 64}"'}
-    fails(listed(server, "redirect"), f"sha256 differs from the one its server announces: expected {'0' * 64}")
-
-
-def test_encoded_body_is_refused(server):
-    fails(listed(server, "gzip"), "sent it as gzip")
-    assert server.log[0][1]["Accept-Encoding"] == "identity"
 
 
 @pytest.mark.parametrize("target", ["file:///etc/passwd", "ftp://127.0.0.1/x", "http://192.0.2.1/x", "//[::1/x"])

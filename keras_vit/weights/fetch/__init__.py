@@ -13,6 +13,7 @@ import os
 import secrets
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import filelock
@@ -97,7 +98,7 @@ def take_local(file: RemoteFile, check: Check | None = None) -> Path | None:
     return find_local(file) or cache.adopt(file, check)
 
 
-def require_network(file: RemoteFile):
+def require_network(file: RemoteFile) -> None:
     """Raises a `DownloadError` if nobody is to be asked for a file that is not at hand.
 
     It is an `OfflineError` with `KERAS_VIT_OFFLINE=1`; the other reason is a directory in `KERAS_VIT_MIRROR`.
@@ -132,7 +133,7 @@ def _download(file, url, part, check, attempt):
         time.sleep(wait)
 
 
-def _publish(file, url, part, sha256):
+def _publish(file: RemoteFile, url: str, part: Part, sha256: str) -> None:
     """Gives the verified part its final name, such that a loss of power leaves all of it or nothing."""
     flush(part.path)
     os.replace(part.path, file.place)
@@ -143,7 +144,7 @@ def _publish(file, url, part, sha256):
 
 
 @contextlib.contextmanager
-def _cache_faults(file):
+def _cache_faults(file: RemoteFile) -> Iterator[None]:
     """What the file system refuses becomes an error that names the cache; no other folder is ever used instead."""
     try:
         environment.cache_dir().mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -155,7 +156,7 @@ def _cache_faults(file):
         raise DownloadError(_cannot_write(file, error)) from error
 
 
-def _cannot_write(file, error):
+def _cannot_write(file: RemoteFile, error: OSError) -> str:
     folder, reason = file.place.parent, error.strerror or error
     at_fault = f"Received: {error.filename or file.place}"
     if os.path.isdir(folder) and os.access(folder, os.W_OK | os.X_OK):
@@ -170,7 +171,7 @@ def _cannot_write(file, error):
 
 
 @contextlib.contextmanager
-def _lock(file):
+def _lock(file: RemoteFile) -> Iterator[bool]:
     """Waits for other processes that bring the same file; False where the file system has no locks."""
     lock = filelock.FileLock(f"{file.place}.lock", fallback_to_soft=False)
     locked = _acquire(lock, file)
@@ -181,7 +182,7 @@ def _lock(file):
             lock.release()
 
 
-def _acquire(lock, file):
+def _acquire(lock: filelock.BaseFileLock, file: RemoteFile) -> bool:
     try:
         lock.acquire(timeout=1)
     except filelock.Timeout:
@@ -195,7 +196,7 @@ def _acquire(lock, file):
 
 
 @contextlib.contextmanager
-def _bar(file, shown):
+def _bar(file: RemoteFile, shown: bool | None) -> Iterator[transfer.Report]:
     """A function that reports bytes so far and bytes in all, by a bar on the error stream or to nobody."""
     if not (sys.stderr and sys.stderr.isatty() if shown is None else shown):
         yield lambda done, total: None

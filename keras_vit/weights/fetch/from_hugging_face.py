@@ -133,8 +133,8 @@ def _have_beside(hub: Any, file: RemoteFile, repository: str, snapshot: Path) ->
     found = hub.try_to_load_from_cache(repository, file.name, revision=snapshot.name)
     if found is None and mirror_url(file.path):
         raise download_error(file, "it is not beside the weights, and KERAS_VIT_MIRROR stands in for the Hub")
-    if found is None or isinstance(found, str):
-        _verified(hub, file, repository, snapshot.name, found and Path(found), None)
+    if found is None or isinstance(found, str):  # a mark says that the repository has none
+        _verified(hub, file, repository, snapshot.name, Path(found) if found else None, None)
 
 
 @contextlib.contextmanager

@@ -6,6 +6,7 @@ import hashlib
 import json
 import re
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 from keras_vit.files import read_json_object
@@ -38,13 +39,13 @@ class Part:
             return None
         return note if note["url"] == redacted(url) else None
 
-    def restart(self, note: dict):
+    def restart(self, note: dict) -> None:
         """Drops the bytes before the note changes, so that they never pass for another version."""
         self.remove()  # and not cut to nothing, since it may be a pipe or a link
         self.path.write_bytes(b"")
         self._note_path.write_text(json.dumps(note))
 
-    def remove(self):
+    def remove(self) -> None:
         """Leaves nothing."""
         self.path.unlink(missing_ok=True)
         self._note_path.unlink(missing_ok=True)
@@ -58,7 +59,7 @@ def validator_of(note: dict) -> str | None:
     return note["etag"] if re.fullmatch(r'"[^"]*"', note["etag"] or "") else note["last_modified"]
 
 
-def _is_whole(note):
+def _is_whole(note: dict) -> bool:
     """Whether a note can be continued from: of our keys, with a validator, and every value of its kind."""
     if note.keys() != _NOTE_KEYS or not all(_is_header(note[name]) for name in ("etag", "last_modified")):
         return False
@@ -68,7 +69,7 @@ def _is_whole(note):
     return all(each is None or re.fullmatch(f"[0-9a-f]{{{n}}}", str(each)) for each, n in digests)
 
 
-def _is_header(value):
+def _is_header(value: object) -> bool:
     return value is None or (isinstance(value, str) and value.isascii() and value.isprintable())
 
 
@@ -78,19 +79,19 @@ class Digests:
     def __init__(self):
         self.size, self.md5, self.sha256 = 0, hashlib.md5(usedforsecurity=False), hashlib.sha256()
 
-    def update(self, chunk):
+    def update(self, chunk: bytes) -> None:
         self.size += len(chunk)
         self.md5.update(chunk)
         self.sha256.update(chunk)
 
-    def read(self, path):
+    def read(self, path: Path) -> None:
         with open(path, "rb") as file:
             while chunk := file.read(_CHUNK):
                 self.update(chunk)
 
 
 @contextlib.contextmanager
-def disk_faults(part: Part):
+def disk_faults(part: Part) -> Iterator[None]:
     """A full disk while writing removes the part, to give the space back, and is a `TransferError` with the figures."""
     try:
         yield

@@ -12,6 +12,7 @@ import re
 import shutil
 import time
 import urllib.parse
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import requests
@@ -30,13 +31,14 @@ SLOWEST = 1024  # bytes a second over one timeout, below which a try is given up
 LARGEST = 16 << 30  # bytes of a body that announces no size; G/14, the largest published, has 7.4e9
 _CHUNK = 1 << 18  # bytes
 _MOST_DIGITS = 18  # of a number of bytes; Python refuses to read some thousands
+Report = Callable[[int, int | None], object]  # of bytes so far and bytes in all, None if unknown
 _HEADERS = {"User-Agent": "keras_vit", "Accept-Encoding": "identity"}  # sizes and digests are of the bytes as stored
 
 
 class TransientError(TransferError):
     """A try failed, and another may do better, after `wait` seconds if the server asked for that."""
 
-    def __init__(self, reason, wait=0.0):
+    def __init__(self, reason: str, wait: float = 0.0):
         super().__init__(reason)
         self.wait = wait
 
@@ -45,7 +47,7 @@ class UnreachableError(TransientError):
     """No connection came about: no network, no such host, or nobody listens."""
 
 
-def download(file: RemoteFile, url: str, part: Part, *, timeout: float, report) -> str:
+def download(file: RemoteFile, url: str, part: Part, *, timeout: float, report: Report) -> str:
     """Tries once to complete the part, and gives its sha256.
 
     Args:
@@ -79,7 +81,7 @@ def download(file: RemoteFile, url: str, part: Part, *, timeout: float, report) 
 
 
 @contextlib.contextmanager
-def _answer(url, headers, clock):
+def _answer(url: str, headers: dict, clock: Clock) -> Iterator[tuple[requests.Response, dict[str, str]]]:
     """The response behind at most five redirects, its status accepted, and the digests the hops announced."""
     announced: dict[str, str] = {}
     with requests.Session() as session:
@@ -107,7 +109,7 @@ def _answer(url, headers, clock):
             yield response, announced
 
 
-def _target(session, response):
+def _target(session: requests.Session, response: requests.Response) -> str | None:
     """Where a redirect leads to, None if it is none."""
     try:
         return session.get_redirect_target(response)
@@ -116,7 +118,7 @@ def _target(session, response):
         raise TransferError("the server redirects to an address that is no text") from None
 
 
-def _require_safe(url):
+def _require_safe(url: str) -> None:
     if not is_safe(url):
         raise TransferError(
             "the way there leaves https, which alone says who answers (http is for this machine, or with "
@@ -125,7 +127,7 @@ def _require_safe(url):
 
 
 @contextlib.contextmanager
-def _naming(proxy):
+def _naming(proxy: str | None) -> Iterator[None]:
     """Adds the proxy to a fault, since it may be the one that answers or does not."""
     try:
         yield
@@ -135,13 +137,13 @@ def _naming(proxy):
         raise
 
 
-def _settings(session, url):
+def _settings(session: requests.Session, url: str) -> dict:
     """Proxies and certificates of the environment; this machine is asked without a proxy, which is another one."""
     settings = session.merge_environment_settings(url, {}, True, None, None)
-    return settings | {"proxies": {}} if is_loopback(urllib.parse.urlsplit(url).hostname) else settings
+    return settings | {"proxies": {}} if is_loopback(urllib.parse.urlsplit(url).hostname or "") else settings
 
 
-def _get(session, url, headers, timeout, settings):
+def _get(session: requests.Session, url: str, headers: dict, timeout: float, settings: dict) -> requests.Response:
     """One request; what libraries raise becomes a TransferError, without their text, which can hold a url's secrets."""
     try:
         request = session.prepare_request(requests.Request("GET", url, headers=headers))
@@ -161,7 +163,7 @@ def _get(session, url, headers, timeout, settings):
         raise TransferError(f"no request could be made of it ({type(error).__name__})") from None
 
 
-def _cause(error):
+def _cause(error: Any) -> str:
     """The innermost error in words if it is the system's own, else the name of its kind."""
     inner = error
     while inner is not None:
@@ -172,7 +174,7 @@ def _cause(error):
     return str(error) if plain else type(error).__name__
 
 
-def _require_status(response, asked_for_range):
+def _require_status(response: Any, asked_for_range: bool) -> None:
     status = response.status_code
     if status == 200 or (status == 206 and asked_for_range):
         if (encoding := response.headers.get("Content-Encoding", "identity")) != "identity":
@@ -186,7 +188,7 @@ def _require_status(response, asked_for_range):
     raise TransferError(reason)
 
 
-def _retry_after(value):
+def _retry_after(value: str) -> float:
     """Seconds from a Retry-After header, which holds seconds or a date; 0 if it holds neither."""
     try:
         return min(urllib3.Retry().parse_retry_after(value), LONGEST_WAIT)
@@ -194,13 +196,13 @@ def _retry_after(value):
         return 0.0
 
 
-def _range_headers(digests, note):
+def _range_headers(digests: Digests, note: Any) -> dict:
     if note is None:
         return _HEADERS
     return _HEADERS | {"Range": f"bytes={digests.size}-", "If-Range": validator_of(note)}
 
 
-def _make_note(url, response, announced):
+def _make_note(url: str, response: requests.Response, announced: dict[str, str]) -> dict:
     """What the server says of this version."""
     return {
         "url": redacted(url),
@@ -212,13 +214,13 @@ def _make_note(url, response, announced):
     }
 
 
-def _said(response, name):
+def _said(response: requests.Response, name: str) -> str | None:
     """A header, None without one or if no request could repeat it."""
     value = response.headers.get(name)
     return value if value and value.isascii() and value.isprintable() else None
 
 
-def _announced_size(length):
+def _announced_size(length: str) -> int | None:
     if not length.isdecimal():
         return None
     if len(length) > _MOST_DIGITS:
@@ -226,7 +228,7 @@ def _announced_size(length):
     return int(length)
 
 
-def _announced_digests(headers):
+def _announced_digests(headers: Any) -> dict[str, str]:
     """Hexadecimal digests: Google's store has `x-goog-hash: crc32c=...,md5=...`; Hugging Face's redirect a sha256."""
     digests = {}
     md5 = re.search(r"(?:^|[,\s])md5=([\w+/]+=*)", headers.get("x-goog-hash", ""))
@@ -239,7 +241,7 @@ def _announced_digests(headers):
     return digests
 
 
-def _require_continuation(response, digests, note, part):
+def _require_continuation(response: requests.Response, digests: Digests, note: dict, part: Part) -> None:
     """The server must go on where the part ends, with the version that the part is of."""
     header = response.headers.get("Content-Range", "")
     match = re.fullmatch(rf"bytes (\d{{1,{_MOST_DIGITS}}})-\d+/(\d+|\*)", header)
@@ -254,7 +256,7 @@ def _require_continuation(response, digests, note, part):
         raise TransientError(fault)
 
 
-def _is_version(response, note):
+def _is_version(response: requests.Response, note: dict) -> bool:
     """Whether an answer is of the noted version: it repeats the validator, and says nothing else than was said.
 
     A server that knows no If-Range goes on with whatever it has by now. One that knows it repeats at least the ETag
@@ -264,7 +266,7 @@ def _is_version(response, note):
     return validator_of(note) in said.values() and all(said[name] in (None, note[name]) for name in said)
 
 
-def _require_listed(file, size):
+def _require_listed(file: RemoteFile, size: int | None) -> None:
     if size is not None and not file.fits(size):
         raise InvalidFileError(
             f"its size differs, by a changed file, or a login or proxy that answers instead: expected {file.listed}, "
@@ -272,7 +274,7 @@ def _require_listed(file, size):
         )
 
 
-def _require_space(part, needed):
+def _require_space(part: Part, needed: int) -> None:
     free = shutil.disk_usage(part.path.parent).free
     if needed > free:
         raise TransferError(
@@ -281,13 +283,15 @@ def _require_space(part, needed):
         )
 
 
-def _limit(file, note):
+def _limit(file: RemoteFile, note: dict) -> int:
     if note["size"] is not None:
         return note["size"]
     return LARGEST if file.size is None else file.size + file.size_tolerance
 
 
-def _receive(response, part, digests, file, note, clock, report):
+def _receive(
+    response: Any, part: Part, digests: Digests, file: RemoteFile, note: dict, clock: Clock, report: Report
+) -> None:
     """Appends the body; ends in a fault when it breaks off, exceeds the limit or comes too slowly."""
     window, begun, limit, timeout = time.monotonic(), digests.size, _limit(file, note), clock.timeout
     expected = file.listed if note["size"] is None else f"{note['size']} bytes"
@@ -306,7 +310,7 @@ def _receive(response, part, digests, file, note, clock, report):
                 window, begun = time.monotonic(), digests.size
 
 
-def _read(response, digests, expected, clock):
+def _read(response: requests.Response, digests: Digests, expected: str, clock: Clock) -> bytes:
     """The bytes that have come, up to one chunk; empty at the end."""
     clock.start()
     try:
@@ -320,7 +324,7 @@ def _read(response, digests, expected, clock):
         ) from None
 
 
-def _require_complete(file, note, digests):
+def _require_complete(file: RemoteFile, note: dict, digests: Digests) -> None:
     least = note["size"] or (file.size or 0) - file.size_tolerance
     if digests.size < least:
         raise TransientError(f"the body ended early: expected at least {least} bytes, got {digests.size}")

@@ -1,9 +1,11 @@
-"""The rows of the table that lie in Google's buckets: the paper's, AugReg, SAM, GSAM, and big_vision's.
+"""The rows of the table that lie in Google's buckets: the paper's, AugReg, SAM, GSAM, big_vision's, and BiT's.
 
 Sizes "listed" are those of the bucket listing in the notebook `vit_jax_augreg.ipynb` and of the official
 README; "README" is google-research/vision_transformer's; "timm results" is `results-imagenet.csv` of
 huggingface/pytorch-image-models, computed with exact GELU, bicubic and a central crop of .9 (1.0 at 384).
 """
+
+from collections.abc import Iterator
 
 from keras_vit.config.variants import VARIANTS
 from keras_vit.weights.hub.augreg import augreg_record
@@ -47,7 +49,7 @@ _IMAGENET2012 = (  # variant, file, resolution, listed size, top-1, its source
 )
 
 
-def _paper_records():
+def _paper_records() -> Iterator[WeightsRecord]:
     for variant, file, size in _IMAGENET21K:
         yield make_record(
             "imagenet21k",
@@ -114,7 +116,7 @@ _AUGREG_224 = (
 _TIMMS_PICK = "timm's choice among AugReg's files: no official source names the recommended one at 224 pixels."
 
 
-def _augreg_records():
+def _augreg_records() -> Iterator[WeightsRecord]:
     for file, size in _AUGREG_UPSTREAM:
         listed = {} if size is None else {"size": listed_size(size, _README)}
         yield augreg_record(file, name="augreg-imagenet21k", **listed)
@@ -129,7 +131,7 @@ def _augreg_records():
             )
 
 
-def _sharpness_records():
+def _sharpness_records() -> Iterator[WeightsRecord]:
     """SAM (arXiv:2106.01548) and GSAM (arXiv:2203.08065): trained on ImageNet-1k from scratch."""
     unlisted = unknown_size("not listed; S/16 of this set holds optimizer state, so the tensors do not tell")
     rows = (  # variant, listed size, top-1
@@ -190,7 +192,7 @@ _FLEXIVIT = (  # variant, file, name, top-1 with patches of 16 pixels
 )
 
 
-def _big_vision_records():
+def _big_vision_records() -> Iterator[WeightsRecord]:
     """Plain ViT-S/16 (arXiv:2205.01580), FlexiViT (arXiv:2212.08013), and the plain ViT-B/16 it is compared with."""
     for epochs, accuracy, source in _PLAIN:
         yield make_record(
@@ -239,7 +241,7 @@ _DEIT3_NOTE = (
 )
 
 
-def _deit3_records():
+def _deit3_records() -> Iterator[WeightsRecord]:
     """DeiT III (arXiv:2204.07118) in big_vision's layout: the first layer converted to take [-1, 1]."""
     for variant, file, resolution, *accuracies in _DEIT3:
         for data, suffix, accuracy in zip(("", "imagenet21k+"), ("1k", "21k"), accuracies, strict=True):
@@ -258,6 +260,58 @@ def _deit3_records():
             )
 
 
+# BiT (arXiv:1912.11370). The files, and the accuracy of the distilled ones, are from the README of
+# google-research/big_transfer. timm's accuracies are at 448 pixels (R152x4 at 480), bilinear, without a margin; the
+# teachers' at their resolution, bicubic. No listing tells the sizes, so they are computed.
+_TRANSFER_README = "big_transfer README, of arXiv:2106.05237"
+_FINE_TUNED_AT = 480  # pixels: BiT's rule for larger images, arXiv:1912.11370, section 3.3
+_TRANSFERRED_ACCURACIES = {  # of the files that were fine-tuned on ImageNet
+    "R50x1": 80.340,
+    "R50x3": 84.020,
+    "R101x1": 82.342,
+    "R101x3": 84.438,
+    "R152x2": 84.510,
+    "R152x4": 84.916,
+}
+_MARGIN = 256 / 224  # of their evaluation: big_vision, configs/proj/distill/bit_i1k.py, at 224 pixels
+_IN_PROPORTION = "The evaluation at this resolution is not published; it is that at 224 pixels in proportion."
+_DISTILLED = (  # name, variant, file, resolution, top-1, its source
+    ("bit-distilled-imagenet2012-224", "R50x1", "R50x1_224", 224, 82.8, _TRANSFER_README),
+    ("bit-distilled-imagenet2012-160", "R50x1", "R50x1_160", 160, 80.5, _TRANSFER_README),
+    ("bit-teacher-imagenet21k+imagenet2012-224", "R152x2", "R152x2_T_224", 224, 82.876, _TIMM),
+    ("bit-teacher-imagenet21k+imagenet2012-384", "R152x2", "R152x2_T_384", 384, 83.834, _TIMM),
+)
+
+
+def _transferred_records() -> Iterator[WeightsRecord]:
+    """BiT-S, BiT-M, and BiT-M fine-tuned, of each published size."""
+    kinds = (  # name, file, classes, resolution
+        ("bit-imagenet2012", "BiT-S-{}", IMAGENET, 224),
+        ("bit-imagenet21k", "BiT-M-{}", IMAGENET21K, 224),
+        ("bit-imagenet21k+imagenet2012", "BiT-M-{}-ILSVRC2012", IMAGENET, _FINE_TUNED_AT),
+    )
+    for name, file, classes, resolution in kinds:
+        for variant, accuracy in _TRANSFERRED_ACCURACIES.items():
+            reported = {"accuracy": accuracy, "accuracy_source": _TIMM} if resolution == _FINE_TUNED_AT else {}
+            yield make_record(
+                name, variant, f"bit_models/{file.format(variant)}.npz", classes, squash(resolution), **reported
+            )
+
+
+def _distilled_records() -> Iterator[WeightsRecord]:
+    for name, variant, file, resolution, accuracy, source in _DISTILLED:
+        yield make_record(
+            name,
+            variant,
+            f"bit_models/distill/{file}.npz",
+            IMAGENET,
+            area_crop(resolution, resolution * _MARGIN),
+            accuracy=accuracy,
+            accuracy_source=source,
+            note="" if resolution == 224 else _IN_PROPORTION,
+        )
+
+
 GOOGLE_RECORDS: tuple[WeightsRecord, ...] = (
     *_paper_records(),
     *_augreg_records(),
@@ -265,3 +319,4 @@ GOOGLE_RECORDS: tuple[WeightsRecord, ...] = (
     *_big_vision_records(),
     *_deit3_records(),
 )
+BIT_RECORDS: tuple[WeightsRecord, ...] = (*_transferred_records(), *_distilled_records())

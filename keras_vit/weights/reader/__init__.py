@@ -140,7 +140,7 @@ class TensorFile:
             crc = crc if member.crc is None else zlib.crc32(chunk, crc)
             if check_finite:
                 numbers = np.frombuffer(chunk, dtype)
-                bad += len(numbers) - np.count_nonzero(_finite(numbers))
+                bad += len(numbers) - int(np.count_nonzero(_finite(numbers)))
             remaining -= len(chunk)
         if member.crc not in (None, crc):
             raise self._error(f"the file is damaged: CRC-32 of {name!r} differs", _AGAIN)

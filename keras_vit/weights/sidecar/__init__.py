@@ -8,17 +8,22 @@ computed here is refused.
 import dataclasses
 import os
 from pathlib import Path
+from typing import Any
 
+from keras_vit.config.posembed import check_grid
 from keras_vit.files import json_object
-from keras_vit.weights.sidecar.facts import Reading, Sidecar
-from keras_vit.weights.sidecar.note import read_note
-from keras_vit.weights.sidecar.timm_config import read_timm
-from keras_vit.weights.sidecar.transformers_config import read_transformers
+from keras_vit.images.preprocessing import Preprocessing
+from keras_vit.weights.reader import TensorFile
+from keras_vit.weights.sidecar.facts import Reading, Sidecar, activation_of, not_computed, sides_of
 
 _MOST_BYTES = 4_000_000  # of a JSON file; ImageNet-21k's label lists take 1.5 MB
+NOTED_FIELDS = ("activation", "layer_norm_epsilon", "pooling", "position_embedding")
+POOLS = {"token": "token", "avg": "gap", "map": "map", "": "none"}  # timm's `global_pool`: ours
+_CROP_MODES = {None: "crop", "center": "crop", "squash": "squash"}
+PIL_FILTERS = {2: "bilinear", 3: "bicubic"}  # `resample` of transformers' image processors
 
 
-def read(file) -> Sidecar:
+def read(file: TensorFile) -> Sidecar:
     """The sidecar of a `TensorFile`: its note if it has one of ours, else the JSON files of its folder.
 
     Raises:
@@ -44,3 +49,155 @@ def _json(path: Path) -> tuple[dict, list[str]]:
         return {}, []
     reading = Reading(path.name)
     return reading.part("text", lambda: json_object(path, _MOST_BYTES), empty={}), reading.remarks
+
+
+def note_of(config: dict, num_heads, preprocessing, grid) -> dict:
+    """The note that our own files carry."""
+    note = {
+        "config": {name: config[name] for name in NOTED_FIELDS if name in config},
+        "num_heads": num_heads,
+        "preprocessing": None if preprocessing is None else dataclasses.asdict(preprocessing),
+    }
+    return note if grid is None else note | {"position_grid": list(grid)}
+
+
+def read_note(note: dict, path: Path) -> Sidecar:
+    """What a note of ours says.
+
+    Raises:
+        CheckpointError: for an activation that is not computed here.
+    """
+    reading = Reading("the file's note")
+    config = reading.part("config", lambda: _object(note["config"]), empty={})
+    preprocessing, grid = note.get("preprocessing"), note.get("position_grid")
+    fields = {name: config[name] for name in NOTED_FIELDS if name in config}
+    if "activation" in fields:
+        fields["activation"] = activation_of(fields["activation"], f"the note of {path}")
+    return Sidecar(
+        fields=reading.fields(fields),
+        num_heads=reading.count("num_heads", note.get("num_heads")),
+        grid=None
+        if grid is None
+        else reading.part("position_grid", lambda: sides_of(check_grid("position_grid", grid))),
+        preprocessing=None
+        if preprocessing is None
+        else reading.preprocessing(lambda: _noted_preprocessing(preprocessing)),
+        remarks=tuple(reading.remarks),
+    )
+
+
+def _noted_preprocessing(said: Any) -> Preprocessing:
+    return Preprocessing(**_object(said))
+
+
+def _object(said: Any) -> dict:
+    if not isinstance(said, dict):
+        raise TypeError(f"this must be an object.\nReceived: {said!r:.40}.")
+    return said
+
+
+def read_timm(config: dict, folder: Path) -> Sidecar:
+    """The sidecar of a `config.json` with a `pretrained_cfg`.
+
+    Raises:
+        CheckpointError: for an activation or a pooling that is not computed here.
+    """
+    reading, place = Reading("config.json"), folder / "config.json"
+    arguments = config.get("model_args")
+    arguments = arguments if isinstance(arguments, dict) else {}
+    fields = {
+        "activation": activation_of(arguments.get("act_layer"), place),
+        "pooling": _pooling(arguments.get("global_pool", config.get("global_pool")), place),
+        "position_embedding": "none" if arguments.get("pos_embed") == "none" else None,
+    }
+    if isinstance(arguments.get("class_token"), bool) and fields["pooling"] in ("gap", "map"):
+        fields["class_token"] = arguments["class_token"]  # elsewhere the pooling tells
+    return Sidecar(
+        fields=reading.fields({name: value for name, value in fields.items() if value is not None}),
+        num_heads=reading.count("num_heads", arguments.get("num_heads")),
+        image_size=reading.part("img_size", lambda: sides_of(arguments.get("img_size"))),
+        preprocessing=reading.preprocessing(lambda: _timm_preprocessing(config["pretrained_cfg"])),
+        remarks=tuple(reading.remarks),
+    )
+
+
+def _pooling(word: Any, place: Path) -> str | None:
+    if word is None:
+        return None
+    if not isinstance(word, str) or word not in POOLS:
+        raise not_computed("pooling", word, place, ", ".join(map(repr, POOLS)))
+    return POOLS[word]
+
+
+def _timm_preprocessing(said: Any) -> Preprocessing | None:
+    if not isinstance(said, dict):
+        raise TypeError(f"`pretrained_cfg` must be an object.\nReceived: pretrained_cfg {said!r}")
+    size = said.get("input_size")
+    if size is None:
+        return None
+    if not isinstance(size, list) or len(size) != 3:
+        raise ValueError(f"`input_size` must be [C, H, W].\nReceived: input_size {size!r}")
+    mode = said.get("crop_mode")
+    if mode not in _CROP_MODES:
+        raise ValueError(f"`crop_mode` must be one that a record can hold.\nReceived: crop_mode {mode}")
+    statistics: dict[str, Any] = {"mean": said.get("mean"), "std": said.get("std")}
+    return Preprocessing(
+        image_size=tuple(size[1:]),
+        **statistics,
+        interpolation=said.get("interpolation", "bicubic"),
+        antialias=True,
+        resize=_CROP_MODES[mode],
+        crop_fraction=said.get("crop_pct", 1.0),
+    )
+
+
+def read_transformers(config: dict, processor: dict, folder: Path) -> Sidecar:
+    """The sidecar of both files; an absent one is empty.
+
+    Raises:
+        CheckpointError: for an activation that is not computed here.
+    """
+    reading, images = Reading("config.json"), Reading("preprocessor_config.json")
+    fields = {
+        "activation": activation_of(config.get("hidden_act"), folder / "config.json"),
+        "layer_norm_epsilon": config.get("layer_norm_eps"),
+    }
+    return Sidecar(
+        fields=reading.fields({name: value for name, value in fields.items() if value is not None}),
+        num_heads=reading.count("num_attention_heads", config.get("num_attention_heads")),
+        image_size=reading.part("image_size", lambda: sides_of(config.get("image_size"))),
+        preprocessing=images.preprocessing(lambda: _transformers_preprocessing(processor)) if processor else None,
+        pre_logits_activation=config.get("pooler_act") or "tanh",
+        remarks=(*reading.remarks, *images.remarks),
+    )
+
+
+def _transformers_preprocessing(said: dict) -> Preprocessing:
+    _refuse_unless(said.get("do_rescale", True) is True, said, "do_rescale")
+    _refuse_unless(abs(said.get("rescale_factor", 1 / 255) * 255 - 1) < 1e-3, said, "rescale_factor")
+    _refuse_unless(said.get("resample", 2) in PIL_FILTERS, said, "resample")
+    mean, std = said.get("image_mean", [0.5] * 3), said.get("image_std", [0.5] * 3)  # those of ViTImageProcessor
+    if not said.get("do_normalize", True):
+        mean, std = [0.0] * 3, [1.0] * 3
+    return Preprocessing(
+        mean=mean, std=std, interpolation=PIL_FILTERS[said.get("resample", 2)], antialias=True, **_sizes(said)
+    )
+
+
+def _sizes(said: dict) -> dict[str, Any]:
+    """`image_size`, `resize` and `crop_fraction`: a processor squashes, or resizes first and cuts out the centre."""
+    size: Any = sides_of(said.get("size"))
+    if not said.get("do_center_crop"):
+        whole = isinstance(said.get("size"), dict) and "shortest_edge" in said["size"]
+        _refuse_unless(not whole, said, "size")  # leaves images of every aspect
+        return {"image_size": size, "resize": "squash" if said.get("do_resize", True) else "none"}
+    crop: Any = sides_of(said.get("crop_size"))
+    _refuse_unless(said.get("do_resize", True), said, "do_resize")
+    _refuse_unless(crop is not None and size is not None and size[0] >= crop[0], said, "crop_size")
+    _refuse_unless(crop[0] * size[1] == crop[1] * size[0], said, "crop_size")  # covers another shape than it cuts out
+    return {"image_size": crop, "resize": "crop", "crop_fraction": crop[0] / size[0], "rounding": "transformers"}
+
+
+def _refuse_unless(rule: bool, said: dict, name: str) -> None:
+    if not rule:
+        raise ValueError(f"{name} must be one that a record can hold.\nReceived: {name} {said.get(name)}")
