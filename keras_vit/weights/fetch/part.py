@@ -1,8 +1,7 @@
-"""A download under way: its bytes on disk, what they are a part of, and their digests so far."""
+"""A download under way: its bytes on disk, and what they are a part of."""
 
 import contextlib
 import errno
-import hashlib
 import json
 import re
 import shutil
@@ -14,7 +13,6 @@ from keras_vit.weights.fetch.environment import redacted
 from keras_vit.weights.fetch.remote import megabytes
 
 _NOTE_KEYS = {"url", "etag", "last_modified", "size", "md5", "sha256"}
-_CHUNK = 1 << 20  # bytes
 
 
 class TransferError(Exception):
@@ -31,11 +29,15 @@ class Part:
         self.path = path
         self._note_path = path.with_name(path.name + ".json")
 
+    @property
+    def size(self) -> int:
+        """Bytes so far."""
+        return self.path.stat().st_size if self.path.is_file() else 0
+
     def read_note(self, url: str) -> dict | None:
         """The note if the bytes at hand can be continued from this url, else None."""
         note = read_json_object(self._note_path)
-        begun = self.path.is_file() and self.path.stat().st_size > 0
-        if note is None or not begun or not _is_whole(note):
+        if note is None or not self.size or not _is_whole(note):
             return None
         return note if note["url"] == redacted(url) else None
 
@@ -73,23 +75,6 @@ def _is_header(value: object) -> bool:
     return value is None or (isinstance(value, str) and value.isascii() and value.isprintable())
 
 
-class Digests:
-    """Size, md5 and sha256 of the bytes so far."""
-
-    def __init__(self):
-        self.size, self.md5, self.sha256 = 0, hashlib.md5(usedforsecurity=False), hashlib.sha256()
-
-    def update(self, chunk: bytes) -> None:
-        self.size += len(chunk)
-        self.md5.update(chunk)
-        self.sha256.update(chunk)
-
-    def read(self, path: Path) -> None:
-        with open(path, "rb") as file:
-            while chunk := file.read(_CHUNK):
-                self.update(chunk)
-
-
 @contextlib.contextmanager
 def disk_faults(part: Part) -> Iterator[None]:
     """A full disk while writing removes the part, to give the space back, and is a `TransferError` with the figures."""
@@ -98,7 +83,7 @@ def disk_faults(part: Part) -> Iterator[None]:
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
-        size = part.path.stat().st_size if part.path.exists() else 0
+        size = part.size
         part.remove()
         free = shutil.disk_usage(part.path.parent).free
         raise TransferError(

@@ -8,6 +8,7 @@ and the digests. Every fault of the network ends in a `TransferError`. Imports n
 import base64
 import binascii
 import contextlib
+import hashlib
 import re
 import shutil
 import time
@@ -18,9 +19,9 @@ from typing import Any
 import requests
 import urllib3
 
-from keras_vit.weights.fetch.cache import InvalidFileError
+from keras_vit.weights.fetch.cache import InvalidFileError, sha256_of
 from keras_vit.weights.fetch.environment import is_loopback, is_safe, redacted
-from keras_vit.weights.fetch.part import Digests, Part, TransferError, validator_of
+from keras_vit.weights.fetch.part import Part, TransferError, validator_of
 from keras_vit.weights.fetch.remote import RemoteFile, megabytes
 from keras_vit.weights.fetch.timeouts import BoundedAdapter, Clock
 
@@ -59,25 +60,21 @@ def download(file: RemoteFile, url: str, part: Part, *, timeout: float, report: 
         InvalidFileError: what came, or is announced, is not the file.
         TransferError: the try failed; the part is kept if it can be continued.
     """
-    digests, clock = Digests(), Clock(timeout)
     note: Any = part.read_note(url)
-    if note is not None:
-        digests.read(part.path)
-    if note is None or digests.size != note["size"]:
-        with _answer(url, _range_headers(digests, note), clock) as found:
-            response, announced = found
+    if note is None or part.size != note["size"]:
+        clock = Clock(timeout)
+        with _answer(url, _range_headers(part, note), clock) as (response, announced):
             continues = response.status_code == 206
             if continues:
-                _require_continuation(response, digests, note, part)
+                _require_continuation(response, note, part)
             else:
-                digests, note = Digests(), _make_note(url, response, announced)
+                note = _make_note(url, response, announced)
                 _require_listed(file, note["size"])
-            _require_space(part, (note["size"] or file.size or 0) - digests.size)
+            _require_space(part, (note["size"] or file.size or 0) - (part.size if continues else 0))
             if not continues:
                 part.restart(note)
-            _receive(response, part, digests, file, note, clock, report)
-    _require_complete(file, note, digests)
-    return digests.sha256.hexdigest()
+            _receive(response, part, file, note, clock, report)
+    return _require_complete(file, note, part)
 
 
 @contextlib.contextmanager
@@ -196,10 +193,10 @@ def _retry_after(value: str) -> float:
         return 0.0
 
 
-def _range_headers(digests: Digests, note: Any) -> dict:
+def _range_headers(part: Part, note: Any) -> dict:
     if note is None:
         return _HEADERS
-    return _HEADERS | {"Range": f"bytes={digests.size}-", "If-Range": validator_of(note)}
+    return _HEADERS | {"Range": f"bytes={part.size}-", "If-Range": validator_of(note)}
 
 
 def _make_note(url: str, response: requests.Response, announced: dict[str, str]) -> dict:
@@ -241,14 +238,14 @@ def _announced_digests(headers: Any) -> dict[str, str]:
     return digests
 
 
-def _require_continuation(response: requests.Response, digests: Digests, note: dict, part: Part) -> None:
+def _require_continuation(response: requests.Response, note: dict, part: Part) -> None:
     """The server must go on where the part ends, with the version that the part is of."""
     header = response.headers.get("Content-Range", "")
     match = re.fullmatch(rf"bytes (\d{{1,{_MOST_DIGITS}}})-\d+/(\d+|\*)", header)
     sizes = ("*", match and match[2] if note["size"] is None else str(note["size"]))
     fault = None
-    if match is None or int(match[1]) != digests.size or match[2] not in sizes:
-        fault = f"asked to continue at byte {digests.size} of {note['size']}, the server sent {header[:100]!r}"
+    if match is None or int(match[1]) != part.size or match[2] not in sizes:
+        fault = f"asked to continue at byte {part.size} of {note['size']}, the server sent {header[:100]!r}"
     elif not _is_version(response, note):
         fault = "asked to continue, the server sent another version, or did not say that it is the same"
     if fault:
@@ -289,48 +286,49 @@ def _limit(file: RemoteFile, note: dict) -> int:
     return LARGEST if file.size is None else file.size + file.size_tolerance
 
 
-def _receive(
-    response: Any, part: Part, digests: Digests, file: RemoteFile, note: dict, clock: Clock, report: Report
-) -> None:
+def _receive(response: Any, part: Part, file: RemoteFile, note: dict, clock: Clock, report: Report) -> None:
     """Appends the body; ends in a fault when it breaks off, exceeds the limit or comes too slowly."""
-    window, begun, limit, timeout = time.monotonic(), digests.size, _limit(file, note), clock.timeout
-    expected = file.listed if note["size"] is None else f"{note['size']} bytes"
+    window, begun, limit, timeout = time.monotonic(), part.size, _limit(file, note), clock.timeout
+    size, expected = begun, file.listed if note["size"] is None else f"{note['size']} bytes"
     with open(part.path, "ab") as out:
-        while chunk := _read(response, digests, expected, clock):
-            if digests.size + len(chunk) > limit:
-                raise InvalidFileError(
-                    f"more bytes came than expected: expected at most {limit}, got {digests.size + len(chunk)}"
-                )
+        while chunk := _read(response, size, expected, clock):
+            size += len(chunk)
+            if size > limit:
+                raise InvalidFileError(f"more bytes came than expected: expected at most {limit}, got {size}")
             out.write(chunk)
-            digests.update(chunk)
-            report(digests.size, note["size"])
+            report(size, note["size"])
             if time.monotonic() - window > timeout:
-                if digests.size - begun < SLOWEST * timeout:
+                if size - begun < SLOWEST * timeout:
                     raise TransientError(f"fewer than {SLOWEST} bytes a second came over {timeout:g} s")
-                window, begun = time.monotonic(), digests.size
+                window, begun = time.monotonic(), size
 
 
-def _read(response: requests.Response, digests: Digests, expected: str, clock: Clock) -> bytes:
+def _read(response: requests.Response, size: int, expected: str, clock: Clock) -> bytes:
     """The bytes that have come, up to one chunk; empty at the end."""
     clock.start()
     try:
         return response.raw.read1(_CHUNK)
     except urllib3.exceptions.ReadTimeoutError:
-        words = f"no more of the body came within {clock.timeout:g} s after {digests.size} bytes"
+        words = f"no more of the body came within {clock.timeout:g} s after {size} bytes"
         raise TransientError(f"{words} (KERAS_VIT_TIMEOUT)") from None
     except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:
         raise TransientError(
-            f"the connection broke: expected {expected}, got {digests.size} bytes ({type(error).__name__})"
+            f"the connection broke: expected {expected}, got {size} bytes ({type(error).__name__})"
         ) from None
 
 
-def _require_complete(file: RemoteFile, note: dict, digests: Digests) -> None:
+def _require_complete(file: RemoteFile, note: dict, part: Part) -> str:
+    """The sha256 of a part that has all its bytes, and the digests that its server announces."""
     least = note["size"] or (file.size or 0) - file.size_tolerance
-    if digests.size < least:
-        raise TransientError(f"the body ended early: expected at least {least} bytes, got {digests.size}")
-    for name in ("md5", "sha256"):
-        found = getattr(digests, name).hexdigest()
-        if note[name] not in (None, found):
+    if part.size < least:
+        raise TransientError(f"the body ended early: expected at least {least} bytes, got {part.size}")
+    found = {"sha256": sha256_of(part.path)}
+    if note["md5"]:
+        with open(part.path, "rb") as content:
+            found["md5"] = hashlib.file_digest(content, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
+    for name, digest in found.items():
+        if note[name] not in (None, digest):
             raise InvalidFileError(
-                f"its {name} differs from the one its server announces: expected {note[name]}, got {found}"
+                f"its {name} differs from the one its server announces: expected {note[name]}, got {digest}"
             )
+    return found["sha256"]
