@@ -2,7 +2,7 @@
 
 FORMATS = ("saved_model", "onnx", "litert", "openvino")
 PRECISIONS = ("float32", "bfloat16", "float16", "int8")
-ENGINES = ("auto", "tensorflow", "xla", "openvino", "onnxruntime", "torch")
+ENGINES = ("auto", "tensorflow", "xla", "openvino", "onnxruntime")
 ENGINE_PRECISIONS = ("float32", "bfloat16", "int8")
 ACTIVATIONS = ("softmax", "sigmoid")  # from logits to scores
 MAX_BYTES = 8 * 2**20  # of one image file

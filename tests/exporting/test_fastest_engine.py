@@ -12,11 +12,9 @@ from pictures import picture
 import keras_vit
 from keras_vit.exporting import verification
 from keras_vit.exporting.engines import accelerate as module
-from keras_vit.exporting.engines import torch_engine
 from keras_vit.exporting.report import ExportError, Runtime
 from keras_vit.exporting.verification import Reference
 
-CHECK_PACKAGES = torch_engine.check_packages
 PHOTOS = [picture(33 + n, 47 - n, seed=n) for n in range(3)]
 
 
@@ -36,7 +34,7 @@ class Clock:
 
     def __init__(self, model):
         self.reference = Reference(model, "softmax")
-        self.cost = {"tensorflow": 5.0, "xla": 4.0, "openvino": 2.0, "onnxruntime": 3.0, "torch": 6.0}
+        self.cost = {"tensorflow": 5.0, "xla": 4.0, "openvino": 2.0, "onnxruntime": 3.0}
         self.spoil, self.sizes, self.now = {}, [], 0.0
 
     def perf_counter(self):
@@ -57,7 +55,6 @@ def clock(model, monkeypatch):
     clock = Clock(model)
     monkeypatch.setattr(verification, "time", clock)
     monkeypatch.setattr(module, "opened", clock.opened)
-    monkeypatch.setattr(torch_engine, "check_packages", lambda precision, opset: None)  # as if torch were here
     return clock
 
 
@@ -69,7 +66,7 @@ def test_fastest_is_taken_and_all_are_reported(model, clock):
     engine = accelerated(model)
     assert engine.engine == "openvino"
     assert engine.report.seconds == {**clock.cost, "model": 0.0}  # Keras itself costs this clock nothing
-    assert list(engine.report.seconds) == ["tensorflow", "xla", "openvino", "onnxruntime", "torch", "model"]
+    assert list(engine.report.seconds) == ["tensorflow", "xla", "openvino", "onnxruntime", "model"]
     assert "fake openvino" in engine.report.line()
     clock.cost["xla"] = 1.0
     assert accelerated(model).engine == "xla"
@@ -91,7 +88,7 @@ def test_engines_are_timed_in_turn(model, clock, monkeypatch):
 
     monkeypatch.setattr(module, "opened", noted)
     accelerated(model)
-    assert order[-10:] == ["tensorflow", "xla", "openvino", "onnxruntime", "torch"] * 2
+    assert order[-8:] == ["tensorflow", "xla", "openvino", "onnxruntime"] * 2
 
 
 def test_engine_beyond_its_bounds_is_left_out_with_its_figures(model, clock):
@@ -122,19 +119,11 @@ def test_engines_that_cannot_are_left_out_with_the_reason(model, clock, monkeypa
     assert 'ONNX needs onnxruntime: pip install ".[export]"' in report.left_out["onnxruntime"]
 
 
-def test_torch_is_left_out_where_it_is_not_installed(model, clock, monkeypatch):
-    monkeypatch.setattr(torch_engine, "check_packages", CHECK_PACKAGES)
-    monkeypatch.setitem(__import__("sys").modules, "torch", None)
-    report = accelerated(model).report
-    assert list(report.seconds) == ["tensorflow", "xla", "openvino", "onnxruntime", "model"]
-    assert re.search(r'torch must be installed, since engine="torch".*"\.\[torch\]"', report.left_out["torch"])
-
-
 def test_every_reason_is_told_if_none_is_left(model, clock):
     clock.spoil = dict.fromkeys(clock.cost, 0.01)
     with pytest.raises(
         ExportError,
-        match=r"no engine here computes.*\n.*\n  tensorflow: .*\n  xla: .*\n  openvino: .*\n  onnx.*\n  torch",
+        match=r"no engine here computes.*\n.*\n  tensorflow: .*\n  xla: .*\n  openvino: .*\n  onnx",
     ):
         accelerated(model)
 

@@ -34,20 +34,18 @@ def accelerate(
     Args:
         model: a `VisionTransformer` or `ResNet`; it is not changed.
         engine: `"tensorflow"`, a graph of it; `"xla"`, compiled once for each number of images in a call, which takes
-            seconds; `"openvino"`; `"onnxruntime"`; `"torch"`, on a GPU where it has one; or `"auto"` for the fastest of
-            those that are installed, have the precision and are within its bounds, measured in turn.
-        precision: `"float32"`; `"bfloat16"`, which ONNX Runtime lacks; or `"int8"` for dense layers, which the engine
-            of torch lacks. The bounds are those of `export`.
-        threads: that OpenVINO, ONNX Runtime or torch compute with; by default their own choice. torch has one number
-            for the whole process, which is set for each call and put back behind it.
+            seconds; `"openvino"`; `"onnxruntime"`; or `"auto"` for the fastest of those that are installed, have the
+            precision and are within its bounds, measured in turn.
+        precision: `"float32"`; `"bfloat16"`, which ONNX Runtime lacks; or `"int8"` for dense layers. The bounds are
+            those of `export`.
+        threads: that OpenVINO or ONNX Runtime compute with; by default their own choice.
         batch_size: images of a call that is timed, as the engine will be used.
         images: photos to compare on, as `export` takes them; by default parts of the two photos that scikit-learn
             brings along. int8 of OpenVINO is calibrated on others of them, so it takes 32 photos or more.
 
     Returns:
         An `Engine`, called as the model is; its `report` has what was measured. In float32 TensorFlow and XLA compute
-        with the model's own weights, so they follow it in training; others hold weights of their own. In bfloat16
-        TensorFlow holds the kernels of the blocks twice, once as its fastest product reads them.
+        with the model's own weights, so they follow it in training; others hold weights of their own.
 
     Raises:
         TypeError: if `model` is neither of them, or for another value of the wrong type.

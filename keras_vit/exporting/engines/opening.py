@@ -1,8 +1,7 @@
 """The software that can compute a model on this machine, and a model opened in each: prepared images to its answers.
 
 TensorFlow and XLA compute with the model's own weights where these are in the asked precision. ONNX Runtime reads a
-file that is written for it, torch gets the graph of such a file, and OpenVINO what its converter makes of the model;
-they pack the weights anew.
+file that is written for it, and OpenVINO what its converter makes of the model; both pack the weights anew.
 """
 
 import dataclasses
@@ -11,7 +10,6 @@ import tempfile
 from pathlib import Path
 
 from keras_vit.exporting import openvino
-from keras_vit.exporting.engines import packed, torch_engine
 from keras_vit.exporting.formats import ENGINES, OPSET
 from keras_vit.exporting.pixels import input_spec, pixel_module
 from keras_vit.exporting.report import Runtime
@@ -19,14 +17,9 @@ from keras_vit.exporting.task import ExportTask
 from keras_vit.images.preprocessing import preprocess_input
 
 ALL = ENGINES[1:]  # without "auto"
-# Modules that bring a model into an engine, two of them by a file.
-_WRITERS = {"openvino": "openvino", "onnxruntime": "onnx", "torch": "engines.torch_engine"}
+_WRITERS = {"openvino": "openvino", "onnxruntime": "onnx"}  # modules that bring a model into an engine
 _NOT_IN = {
     ("onnxruntime", "bfloat16"): ("ONNX Runtime has no bfloat16 on a CPU", 'precision="float32" or "int8"'),
-    ("torch", "int8"): (
-        "the engine of torch computes what floats are given, and quantises nothing",
-        'precision="float32" or "bfloat16", or engine="openvino" or "onnxruntime"',
-    ),
 }
 
 
@@ -75,7 +68,7 @@ def _check_threads(engine, threads):
         raise ValueError(
             "TensorFlow takes its number of threads once, for the whole process, before it computes anything.\n"
             f'Received: threads={threads}, engine="{engine}". Set TF_NUM_INTRAOP_THREADS before Python starts, or '
-            'pass engine="openvino", "onnxruntime" or "torch".'
+            'pass engine="openvino" or "onnxruntime".'
         )
 
 
@@ -92,9 +85,7 @@ def opened(engine, task: ExportTask, threads) -> Runtime:
     """
     writer = writer_of(engine)
     if writer is None:
-        return _in_tensorflow(task, packs=engine == "tensorflow" and task.precision == "bfloat16")
-    if engine == "torch":
-        return torch_engine.opened(task, threads)
+        return _in_tensorflow(task)
     task = dataclasses.replace(task, portable=not openvino.adds_in_32_bits())
     if engine == "openvino":
         return openvino.opened(task, threads)
@@ -104,12 +95,9 @@ def opened(engine, task: ExportTask, threads) -> Runtime:
         return writer.open_runtime(place, threads)
 
 
-def _in_tensorflow(task, packs):
-    """`packs` where the model is the engine's own, whose weights nobody changes: a twin in bfloat16."""
+def _in_tensorflow(task: ExportTask) -> Runtime:
     import tensorflow as tf
 
-    if packs:
-        packed.pack(task.model)
     module = pixel_module(task)
     spec = [input_spec(task)]
     function = tf.function(module.answers, input_signature=spec, autograph=False, jit_compile=task.jit_compile)
