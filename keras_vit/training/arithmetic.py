@@ -65,7 +65,7 @@ def tensorflow_sgd(variable, accumulator, gradient, rate, momentum):
     import tensorflow as tf
 
     return tf.raw_ops.ResourceApplyMomentum(
-        var=variable.handle, accum=_handle(accumulator), lr=rate, grad=gradient, momentum=momentum
+        var=_handle(variable), accum=_handle(accumulator), lr=rate, grad=gradient, momentum=momentum
     )
 
 
@@ -74,7 +74,7 @@ def tensorflow_adam(variable, first, second, gradient, rate, beta_1, beta_2, eps
 
     none = tf.zeros(())  # the powers of beta: the rate has their part already
     return tf.raw_ops.ResourceApplyAdam(
-        var=variable.handle,
+        var=_handle(variable),
         m=_handle(first),
         v=_handle(second),
         beta1_power=none,
@@ -88,4 +88,5 @@ def tensorflow_adam(variable, first, second, gradient, rate, beta_1, beta_2, eps
 
 
 def _handle(variable):
-    return variable.value.handle
+    """Of a variable of Keras, or of TensorFlow's on one device."""
+    return (variable.value if isinstance(variable, keras.Variable) else variable).handle

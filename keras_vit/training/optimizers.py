@@ -14,7 +14,6 @@ from keras import ops
 
 from keras_vit.annotations import Arguments, Rate, Tensor, Variable
 from keras_vit.checks import check_choice, check_number
-from keras_vit.keras_private import HookedOptimizer, layout_of
 from keras_vit.training.arithmetic import (
     before_cast,
     bias_correction,
@@ -25,13 +24,14 @@ from keras_vit.training.arithmetic import (
     tensorflow_adam,
     tensorflow_sgd,
 )
+from keras_vit.training.joint_step import JointStepOptimizer, num_replicas, sum_over_replicas
 from keras_vit.training.layer_decay import check_layer_decay, layer_multipliers
 
 ACCUMULATOR_DTYPES = ("float32", "bfloat16")
 LEFT_OUT = -1.0  # in place of a norm that is not finite
 
 
-class GuardedOptimizer(HookedOptimizer):
+class GuardedOptimizer(JointStepOptimizer):
     """What `SGD` and `AdamW` share: a global norm over all devices, decay of kernels, rates by depth.
 
     A step whose gradients and rate are not all finite changes neither weights nor moments, bit for bit. It costs
@@ -95,7 +95,7 @@ class GuardedOptimizer(HookedOptimizer):
         return {**config, "accumulator_dtype": self.accumulator_dtype, "layer_decay": self.layer_decay}
 
     def _scalars(self, rate, finite):
-        """What `update_step` needs of numbers, in a tuple of scalar tensors; neutral ones unless `finite`."""
+        """What `update_one` needs of numbers, in a tuple of scalar tensors; neutral ones unless `finite`."""
         raise NotImplementedError
 
     def _accumulators(self, variables, name):
@@ -106,14 +106,14 @@ class GuardedOptimizer(HookedOptimizer):
             self.add_variable(
                 variable.shape,
                 dtype=self.accumulator_dtype,
-                layout=layout_of(variable),
+                layout=_layout_of(variable),
                 name=f"{getattr(variable, 'path', variable.name).replace('/', '_')}_{name}",
             )
             for variable in variables
         ]
 
     def update_all(self, gradients: Sequence[Tensor], variables: Sequence[Variable], learning_rate: Tensor) -> None:
-        gradients = [before_cast(gradient) for gradient in self.sum_over_replicas(gradients)]
+        gradients = [before_cast(gradient) for gradient in sum_over_replicas(gradients)]
         norm = ops.sqrt(sum(square_sum(gradient) for gradient in gradients))
         finite = ops.logical_and(ops.isfinite(norm), ops.isfinite(learning_rate))
         self.gradient_norm.assign(ops.where(finite, norm, LEFT_OUT))
@@ -121,7 +121,6 @@ class GuardedOptimizer(HookedOptimizer):
         scale = ops.where(finite, scale, 0.0)
         rate = ops.where(finite, ops.cast(learning_rate, "float32"), 0.0)
         self._last_update = None
-        # Keras hands its learning rate on to `update_step` on every device: so it does with the other scalars.
         self.update_each(gradients, variables, (rate, scale, *self._scalars(rate, finite)))
         self._last_update = None
 
@@ -134,7 +133,7 @@ class GuardedOptimizer(HookedOptimizer):
         import tensorflow as tf
 
         def done(update):
-            if self.num_replicas == 1:
+            if num_replicas() == 1:
                 self._last_update = update  # None when not in a graph
 
         with tf.control_dependencies([] if self._last_update is None else [self._last_update]):
@@ -215,9 +214,8 @@ class SGD(GuardedOptimizer):
     def _scalars(self, rate, finite):
         return (ops.where(finite, self.momentum, 1.0),)
 
-    def update_step(self, gradient: Tensor, variable: Variable, learning_rate: Any) -> None:
-        rate, scale, momentum = learning_rate
-        index = self.index_of(variable)
+    def update_one(self, variable: Variable, gradient: Tensor, scalars: Any, index: int) -> None:
+        rate, scale, momentum = scalars
         rate, accumulator = rate * self._multipliers[index], self._momenta[index]
         if has_kernel(variable, accumulator):
             with self._in_turn() as done:
@@ -314,9 +312,8 @@ class AdamW(GuardedOptimizer):
             ops.where(finite, self.beta_2, 1.0),
         )
 
-    def update_step(self, gradient: Tensor, variable: Variable, learning_rate: Any) -> None:
-        rate, scale, correction, epsilon, beta_1, beta_2 = learning_rate
-        index = self.index_of(variable)
+    def update_one(self, variable: Variable, gradient: Tensor, scalars: Any, index: int) -> None:
+        rate, scale, correction, epsilon, beta_1, beta_2 = scalars
         rate, first, second = rate * self._multipliers[index], self._momenta[index], self._velocities[index]
         if has_kernel(variable, first, second):
             with self._in_turn() as done:
@@ -333,6 +330,12 @@ class AdamW(GuardedOptimizer):
         self.assign(second, ops.cast(square, second.dtype))
         step = rate * correction * mean / (ops.sqrt(square) + epsilon)
         self.assign_sub(variable, ops.cast(step, variable.dtype))
+
+
+def _layout_of(variable: Variable) -> Any:
+    """How a variable is spread over several devices of JAX; `None` elsewhere."""
+    sharding = getattr(variable.value, "sharding", None)
+    return sharding if sharding is not None and len(sharding.device_set) > 1 else None
 
 
 def _check_positive(name, value, zero_too=False):
