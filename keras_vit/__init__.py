@@ -1,11 +1,8 @@
 """Vision Transformers of arXiv:2010.11929 for Keras 3: the official model, its checkpoints, its numbers."""
 
-import contextlib
-import gc
 import importlib.util
 import os
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 from keras_vit.version import __version__ as __version__
@@ -41,25 +38,12 @@ def _is_there(name: str) -> bool:
         return False
 
 
-@contextlib.contextmanager
-def _uncollected() -> Iterator[None]:
-    """Without the pass over all that a backend has made, which an import sets off; it takes .2 s and finds nothing."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
-
-
 # Layers register with Keras as they are imported, so that a saved model reloads after `import keras_vit`. That
 # takes seconds and the backend's log lines, which a command line that prints a table should not.
 if not _is_the_command():
     try:
-        with _uncollected():
-            from keras_vit.api import *  # noqa: F403
-            from keras_vit.api import __all__
+        from keras_vit.api import *  # noqa: F403
+        from keras_vit.api import __all__
     except ModuleNotFoundError as error:
         missing = str(error.name).partition(".")[0]
         if missing not in _BACKENDS:

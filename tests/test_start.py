@@ -111,21 +111,3 @@ def test_checkout_without_metadata_has_no_version_and_no_command(place):
         "import keras_vit; print(keras_vit.__version__)"
     )
     assert output(place, "-c", program) == "API\nunknown\n"
-
-
-@pytest.mark.parametrize("was_enabled", [True, False])
-def test_import_is_not_collected_and_leaves_collection_as_it_was(place, tmp_path, was_enabled):
-    package = tmp_path / "keras_vit"
-    shutil.copytree(place / "site" / "keras_vit", package)
-    (package / "api.py").write_text("import gc\nprint(gc.isenabled())\n__all__ = []\n")
-    before = "" if was_enabled else "gc.disable(); "
-    code = f"import gc, sys; sys.path.insert(0, {str(tmp_path)!r}); {before}import keras_vit; print(gc.isenabled())"
-    assert output(place, "-c", code).split() == ["False", str(was_enabled)]
-
-
-def test_failed_import_leaves_collection_as_it_was(place, tmp_path):
-    package = tmp_path / "keras_vit"
-    shutil.copytree(place / "site" / "keras_vit", package)
-    (package / "api.py").write_text("raise OSError\n")
-    code = f"import gc, sys; sys.path.insert(0, {str(tmp_path)!r})\ntry:\n import keras_vit\nexcept OSError:\n "
-    assert output(place, "-c", f"{code}print(gc.isenabled())").strip() == "True"

@@ -14,7 +14,7 @@ import keras_vit
 pytestmark = pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="strategies are TensorFlow's")
 # What is there for the defect, and goes with it.
 MENDED_BY = {
-    "clipping": "`keras_private.clip_after_sum`, and `HookedOptimizer._clip_gradients`",
+    "clipping": "`keras_private.clip_after_sum`, and `apply` of training/joint_step.py",
     "accumulation": "its row in `_check_optimizer` of model/strategies.py",
     "overwriting": "its row in `_check_optimizer` of model/strategies.py",
     "uneven last batch": "`filled` and the steps of model/replicas.py",
@@ -23,7 +23,7 @@ MENDED_BY = {
     "masks": "`images_of_batch` of layers/dropout.py, but for micro-batches",
     "steps at once": "`step_by_step` of model/strategies.py",
     "two strategies": "`_made_once` of training/devices.py",
-    "openvino": "`keras_private.HookedModel._get_compiled_model`, if both defects are gone",
+    "openvino": "model/openvino_steps.py, if both defects are gone",
 }
 ALONE = ("steps at once", "two strategies", "openvino")  # each in a process of its own
 NEAR = 1e-5  # float32 sums in another order
@@ -173,11 +173,11 @@ def test_what_is_mended_is_there():
     """So that the advice of the tests above stays true."""
     from keras_vit import keras_private
     from keras_vit.layers import dropout
-    from keras_vit.model import replicas, strategies
+    from keras_vit.model import openvino_steps, replicas, strategies
 
     assert keras_private.clip_after_sum
-    assert keras_private.HookedModel._get_compiled_model
-    assert issubclass(keras_vit.SGD, keras_private.HookedOptimizer)
+    assert openvino_steps.openvino_step
+    assert keras_vit.SGD.apply is not keras.optimizers.Optimizer.apply
     assert replicas.agreed
     assert replicas.filled
     assert strategies.step_by_step

@@ -12,9 +12,9 @@ from keras_vit.analysis.distance import mean_attention_distance
 from keras_vit.analysis.inner import batches, check_attends_to_all, network_into, vision_transformer_in
 from keras_vit.analysis.rollout import rollout
 from keras_vit.annotations import Pair
-from keras_vit.keras_private import flatten_layers
 from keras_vit.layers import AttentionPooling
 from keras_vit.layers.attention_hooks import recording
+from keras_vit.layers.nested import flatten_layers
 from keras_vit.model.layer_lookup import encoder_blocks
 
 

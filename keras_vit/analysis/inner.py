@@ -9,7 +9,8 @@ from keras import ops
 
 from keras_vit.annotations import Tensor
 from keras_vit.checks import check_positive_int
-from keras_vit.keras_private import flatten_layers, tensors_into
+from keras_vit.keras_private import tensors_into
+from keras_vit.layers.nested import flatten_layers
 from keras_vit.model.vision_transformer import VisionTransformer
 
 
@@ -62,7 +63,7 @@ def network_into(model: keras.Model, inner: VisionTransformer) -> keras.Model | 
         holder = next(
             (each for each in getattr(model, "layers", ()) if any(part is inner for part in flatten_layers(each))), None
         )
-        calls = tensors_into(model, holder) if holder is not None else []
+        calls = _calls(model, holder) if holder is not None else []
         if len(calls) != 1 or len(calls[0]) != 1 or len(model.inputs) != 1:
             raise ValueError(
                 "a model around a Vision Transformer must be functional or sequential, with one input and one call.\n"
@@ -76,6 +77,16 @@ def network_into(model: keras.Model, inner: VisionTransformer) -> keras.Model | 
     for network in networks[1:]:
         x = network(x)
     return keras.Model(networks[0].input, x)
+
+
+def _calls(model: keras.Model, holder: keras.Layer) -> list:
+    """The tensors of each call of a layer in a functional or sequential model."""
+    if not isinstance(model, keras.Sequential):
+        return tensors_into(model, holder)
+    x = model.inputs[0]
+    for layer in model.layers[: model.layers.index(holder)]:
+        x = layer(x)
+    return [[x]]
 
 
 def check_grid(grid: Any) -> tuple[int, int]:

@@ -1,7 +1,6 @@
 """The start of a command that computes: Keras and its backend are imported without their words on the terminal."""
 
 import contextlib
-import gc
 import os
 import sys
 
@@ -29,22 +28,8 @@ def quiet_start():
         os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")  # TensorFlow's default from AVX-512 on; 14 % faster below
     quiet = contextlib.nullcontext() if level in _WARNINGS else silent_descriptor(2, sys.stderr)
     with quiet:  # the descriptor by its number, since what is said comes from C++
-        with _without_collections():
-            start_tensorflow()
+        start_tensorflow()
         yield
-
-
-@contextlib.contextmanager
-def _without_collections():
-    """Imports make next to no garbage, and looking for it takes a sixth of their time; what they made stays."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-        gc.freeze()
-    finally:
-        if was_on:
-            gc.enable()
 
 
 def start_tensorflow():

@@ -15,7 +15,7 @@ import keras
 import numpy as np
 
 from keras_vit.files import open_regular
-from keras_vit.keras_private import flatten_layers
+from keras_vit.layers.nested import flatten_layers
 from keras_vit.model.image_model import ImageModel
 from keras_vit.version import __version__
 

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from keras_vit.exporting.task import ExportTask
-from keras_vit.keras_private import flatten_layers
 from keras_vit.layers import MultiHeadAttention
+from keras_vit.layers.nested import flatten_layers
 from keras_vit.model.copies import with_dtype
 from keras_vit.model.image_model import ImageModel
 from keras_vit.model.layer_lookup import norm_readers, patch_embedding

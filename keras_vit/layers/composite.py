@@ -8,8 +8,9 @@ from keras import ops
 
 from keras_vit.annotations import Arguments, Shape, Tensor
 from keras_vit.config.parts import Part
-from keras_vit.keras_private import flatten_layers, settle_policy
+from keras_vit.keras_private import settle_policy
 from keras_vit.layers.dropout import next_seed
+from keras_vit.layers.nested import flatten_layers
 
 
 class ConfiguredLayer(keras.layers.Layer):

@@ -5,16 +5,16 @@ too fast, a moving average is updated k times, metrics and logs see micro-batche
 a step is a step: the gradients of k parts of the batch are averaged, and the optimizer is called once.
 """
 
+import functools
 from collections.abc import Callable
 
 import keras
 from keras import ops
 
 from keras_vit.checks import check_positive_int
-from keras_vit.keras_private import updated_metrics
 from keras_vit.layers.dropout import images_of_batch
 from keras_vit.model import batch_padding
-from keras_vit.model.replicas import agreed, check_means, count, each, filled, logs, share
+from keras_vit.model.replicas import agreed, check_means, count, each, filled, logs, share, stateless_logs
 
 
 def check_accumulation(steps, optimizer, losses) -> None:
@@ -134,10 +134,11 @@ def _jax_step(model, state, data):
     trainable, optimizer = model.optimizer.stateless_apply(optimizer, gradients, trainable)
     predictions = jax.tree.map(lambda part: part.swapaxes(0, 1).reshape(-1, *part.shape[2:])[:batch], predictions)
     if marks:
-        logs, metrics = batch_padding.updated(model, metrics, loss, y, predictions, sample_weight, *marks[1:])
+        found, metrics = batch_padding.updated(model, metrics, loss, y, predictions, sample_weight, *marks[1:])
     else:
-        logs, metrics = updated_metrics(model, metrics, loss, x, y, predictions, sample_weight)
-    return logs, (trainable, non_trainable, optimizer, metrics)
+        update = functools.partial(model.compute_metrics, x, y, predictions, sample_weight)
+        found, metrics = stateless_logs(model, metrics, loss, batch, update)
+    return found, (trainable, non_trainable, optimizer, metrics)
 
 
 _TRAIN_STEPS: dict[str, Callable] = {"tensorflow": _tensorflow_step, "jax": _jax_step}

@@ -11,7 +11,8 @@ import numpy as np
 from keras import ops
 
 from keras_vit.annotations import PADDING_WEIGHT
-from keras_vit.keras_private import track_loss, update_metrics
+from keras_vit.keras_private import update_metrics
+from keras_vit.model.replicas import stateless_logs
 
 
 def spread_over() -> int:
@@ -108,11 +109,9 @@ def test_step(model: keras.Model, state: Any, data: Any) -> tuple[Any, Any]:
 
 def updated(model, metrics, loss, y, predictions, sample_weight, counts, number) -> tuple[Any, Any]:
     """Logs and new metric variables of a stateless step, in which an image counts by `counts`, 0 or 1."""
-    weights = ops.where(counts > 0, sample_weight, 0.0)
-    mapping = list(zip(model.metrics_variables, metrics, strict=True))
-    with keras.StatelessScope(state_mapping=mapping) as scope:
-        track_loss(model, loss, number)
-        update_metrics(model, y, predictions, weights, counts)
-        logs = model.get_metrics_result()
-        new = [scope.get_current_value(variable) for variable in model.metrics_variables]
-    return logs, new
+
+    def update():
+        update_metrics(model, y, predictions, ops.where(counts > 0, sample_weight, 0.0), counts)
+        return model.get_metrics_result()
+
+    return stateless_logs(model, metrics, loss, number, update)

@@ -11,7 +11,7 @@ from keras_vit import layers
 from keras_vit.annotations import Shape, Variable
 from keras_vit.checks import check_choice
 from keras_vit.config.posembed import RESIZE_METHODS
-from keras_vit.keras_private import flatten_layers
+from keras_vit.layers.nested import flatten_layers
 from keras_vit.model.deferred import deferred_variables, discard, initialise
 from keras_vit.model.image_model import ImageModel
 from keras_vit.model.wiring import ENDS, at_least_float32, check_input_shape, known_grid, record_for

@@ -40,10 +40,15 @@ def initialise(variables: dict, tensors: dict, copy=float32_copy):
     if is_spread():
         _initialise_parts(variables, tensors, copy)
         return
+    drawn = {}
     for path, variable in variables.items():
-        set_initializer(variable, _Given(tensors.pop(path), copy))
+        given = _Given(tensors.pop(path), copy)
+        if not set_initializer(variable, given):
+            drawn[path] = given
     with keras.StatelessScope():
         pass  # leaving it makes Keras initialise all that waits
+    for path, given in drawn.items():
+        variables[path].assign(given(variables[path].shape, variables[path].dtype))
 
 
 def is_spread() -> bool:

@@ -1,7 +1,7 @@
 """Which weights learn: all, the last blocks, or the head alone (a linear probe)."""
 
 from keras_vit.checks import check_choice, check_positive_int
-from keras_vit.keras_private import flatten_layers
+from keras_vit.layers.nested import flatten_layers
 from keras_vit.model.image_model import ImageModel, check_image_model
 from keras_vit.model.layer_lookup import encoder_blocks, head_layers, lora_layers
 from keras_vit.model.vision_transformer import check_vision_transformer

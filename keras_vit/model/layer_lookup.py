@@ -12,8 +12,8 @@ import keras
 
 from keras_vit.annotations import Tensor, Variable
 from keras_vit.config.parts import INPUT, Part
-from keras_vit.keras_private import flatten_layers
 from keras_vit.layers import AddPositionEmbs, AxialBlock, TransformerBlock
+from keras_vit.layers.nested import flatten_layers
 
 HEADS = ("head", "head_distillation")  # of the class token or all that is pooled, of the distillation token
 

@@ -4,7 +4,7 @@ import warnings
 
 import keras
 
-from keras_vit.keras_private import flatten_layers
+from keras_vit.layers.nested import flatten_layers
 from keras_vit.model.copies import with_dtype
 from keras_vit.model.layer_lookup import lora_layers
 from keras_vit.model.lora import merge_lora

@@ -5,14 +5,13 @@ and 2 of the last 5, and of 17 they get 1 and none. Keras averages each share an
 images of a small share for more, and crashes on one without images. Here each image counts as in the whole batch.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
 from keras import ops
 
 from keras_vit.annotations import Tensor
-from keras_vit.keras_private import scalar_metrics, track_loss
 from keras_vit.layers.dropout import images_of_batch
 
 MEANS = ("sum_over_batch_size", "mean")  # reductions whose mean over equal parts is that of the whole
@@ -99,12 +98,46 @@ def logs(model, x, y, predictions, sample_weight, loss, mean) -> dict[str, Tenso
     replicas = tf.distribute.get_strategy().num_replicas_in_sync
     track_loss(model, loss * replicas, mean)
     predictions = each(lambda tensor: tensor[: count(x)], predictions)
-    if replicas > 1 and (names := scalar_metrics(model, y, predictions)):
+    if replicas > 1:
+        _check_metrics(model, y, predictions)
+    return model.compute_metrics(x, y, predictions, sample_weight=sample_weight)
+
+
+def stateless_logs(
+    model: keras.Model, variables: Sequence[Tensor], loss: Tensor, images: Any, update: Callable[[], dict[str, Tensor]]
+) -> tuple[dict[str, Tensor], list[Tensor]]:
+    """What `fit` shows of a step on JAX, and the new values of the metrics' variables.
+
+    Args:
+        model: whose metrics are updated.
+        variables: the values of `model.metrics_variables` before.
+        loss: the mean over the batch.
+        images: how many of them the loss counts for.
+        update: updates the metrics of `compile`, and gives the logs.
+    """
+    mapping = list(zip(model.metrics_variables, variables, strict=True))
+    with keras.StatelessScope(state_mapping=mapping) as scope:
+        track_loss(model, loss, images)
+        logs = update()
+        return logs, [scope.get_current_value(variable) for variable in model.metrics_variables]
+
+
+def track_loss(model: keras.Model, loss: Tensor, images: Tensor) -> None:
+    """Adds the mean `loss` of so many `images` to what `fit` shows as `loss`."""
+    tracker = next(metric for metric in model.metrics if metric.name == "loss")
+    tracker.update_state(loss, sample_weight=images)
+
+
+def _check_metrics(model: keras.Model, y: Any, predictions: Any) -> None:
+    """Raises for a function among the metrics whose answer for a share of a batch is one number."""
+    true, predicted = keras.tree.flatten(y)[0], keras.tree.flatten(predictions)[0]  # a distiller has more outputs
+    scalar = [function for function in model.metric_functions if not ops.shape(function(true, predicted))]
+    if scalar:
+        names = ", ".join(getattr(function, "__name__", repr(function)) for function in scalar)
         raise ValueError(
             "a metric's function must give a number for each image where several devices share a batch, for means of "
-            f"shares are no mean.\nReceived: {', '.join(names)}, a number for a whole batch. Leave its mean out."
+            f"shares are no mean.\nReceived: {names}, a number for a whole batch. Leave its mean out."
         )
-    return model.compute_metrics(x, y, predictions, sample_weight=sample_weight)
 
 
 def count(x: Any) -> Any:

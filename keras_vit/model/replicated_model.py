@@ -9,6 +9,7 @@ import keras
 
 from keras_vit.keras_private import HookedModel, build_metrics
 from keras_vit.model.input_checks import check_weights_learn
+from keras_vit.model.openvino_steps import openvino_step
 from keras_vit.model.replicas import each, predict_step, test_step, train_step
 from keras_vit.model.strategies import (
     check_engine,
@@ -29,6 +30,7 @@ class ReplicatedModel(HookedModel):
 
     train_function: Any  # Keras sets them in `compile`
     test_function: Any
+    metric_functions: tuple[Callable, ...] = ()
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
         """Keras' `compile`, in the scope of the model's strategy.
@@ -38,18 +40,34 @@ class ReplicatedModel(HookedModel):
         """
         given = inspect.signature(keras.Model.compile).bind(self, *args, **kwargs).arguments
         check_engine()
+        metrics = keras.tree.flatten((given.get("metrics"), given.get("weighted_metrics")))
+        self.metric_functions = tuple(filter(_is_function, metrics))
         with own_scope(self):
             super().compile(*args, **kwargs)
         check_replicated(self, given)
         mend_optimizer(self)
 
+    def fit(self, *args: Any, **kwargs: Any) -> Any:
+        """Keras' `fit`, whose failure is told to callbacks that have `on_train_failure`."""
+        callbacks = inspect.signature(keras.Model.fit).bind(self, *args, **kwargs).arguments.get("callbacks")
+        try:
+            return super().fit(*args, **kwargs)
+        except BaseException:
+            for callback in getattr(callbacks, "callbacks", callbacks) or ():
+                getattr(callback, "on_train_failure", _nothing)()
+            raise
+
     def train_step(self, *args: Any) -> Any:
         return train_step(self, *args) if num_replicas(self) > 1 else super().train_step(*args)
 
     def test_step(self, *args: Any) -> Any:
+        if keras.backend.backend() == "openvino":
+            return openvino_step(self, super().test_step, *args)
         return test_step(self, *args) if num_replicas(self) > 1 else super().test_step(*args)
 
     def predict_step(self, *args: Any) -> Any:
+        if keras.backend.backend() == "openvino":
+            return openvino_step(self, super().predict_step, *args)
         return predict_step(self, *args) if num_replicas(self) > 1 else super().predict_step(*args)
 
     def predict_on_batch(self, x: Any) -> Any:
@@ -76,6 +94,15 @@ class ReplicatedModel(HookedModel):
             if num_replicas(self) > 1 and self.steps_per_execution > 1:
                 self.test_function = step_by_step(self.test_function)
         return self.test_function
+
+
+def _is_function(metric: Any) -> bool:
+    """Whether a metric of `compile` is a function of labels and answers."""
+    return callable(metric) and not isinstance(metric, (type, keras.metrics.Metric))
+
+
+def _nothing() -> None:
+    """Of a callback that a failure does not concern."""
 
 
 def _built_before(model, steps: Callable[[Any], Any]) -> Callable[[Any], Any]:

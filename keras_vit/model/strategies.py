@@ -11,8 +11,7 @@ from typing import Any
 
 import keras
 
-from keras_vit.keras_private import clip_after_sum, flash_attention_was_enabled
-from keras_vit.layers import fused
+from keras_vit.keras_private import clip_after_sum
 from keras_vit.layers.dropout import current_place
 from keras_vit.model.replicas import check_means
 
@@ -29,7 +28,7 @@ def check_engine() -> None:
     """Raises for an option of Keras that the backend, or this package, would not look at.
 
     Raises:
-        ValueError: for `keras.distribution` on another backend than JAX, and flash attention where there is none.
+        ValueError: for `keras.distribution` on another backend than JAX.
     """
     backend = keras.backend.backend()
     distribution = keras.distribution.distribution()
@@ -38,12 +37,6 @@ def check_engine() -> None:
             "`keras.distribution` spreads models and batches on the JAX backend only; others would not look at it.\n"
             f"Received: {type(distribution).__name__} on {backend}. Set KERAS_BACKEND=jax, or "
             "`keras.distribution.set_distribution(None)` and, on TensorFlow, `keras_vit.strategy`."
-        )
-    if flash_attention_was_enabled() and not fused.applies():
-        raise ValueError(
-            "flash attention is there on GPUs with JAX or torch, where these models use it by themselves.\n"
-            f"Received: keras.config.enable_flash_attention() on {backend}, without such a GPU. Call "
-            "`keras.config.disable_flash_attention()`."
         )
 
 
@@ -133,6 +126,12 @@ def check_replicated(model: keras.Model, given: Mapping[str, Any]) -> None:
     for optimizer in _optimizers(model):
         _check_optimizer(optimizer, devices)
     metrics = keras.tree.flatten((given.get("metrics"), given.get("weighted_metrics")))
+    for metric in metrics:
+        if type(metric) is keras.metrics.MeanMetricWrapper:
+            raise ValueError(
+                "a metric's function must give a number for each image where several devices share a batch, and "
+                f"`MeanMetricWrapper` does not show its function.\nReceived: {metric.name!r}. Pass the function itself."
+            )
     parts = [model.optimizer, *_optimizers(model), *metrics]
     for part in parts:
         if not _made_in_scope(getattr(part, "variables", ()), model.distribute_strategy):

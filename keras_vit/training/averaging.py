@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 
-from keras_vit.keras_private import averages_of
+from keras_vit.annotations import Variable
 from keras_vit.training.optimizer_state import inner_optimizer, steps_of
 
 
@@ -26,7 +26,7 @@ class AveragedWeights:
         if not getattr(optimizer, "use_ema", False) or steps_of(optimizer) == 0 or self._kept is not None:
             return
         self._kept = list(map(_copy, self._model.trainable_weights))
-        for weight, average in zip(self._model.trainable_weights, averages_of(optimizer), strict=True):
+        for weight, average in zip(self._model.trainable_weights, _averages_of(optimizer), strict=True):
             weight.assign(_copy(average))
 
     def leave(self):
@@ -35,6 +35,11 @@ class AveragedWeights:
             for weight, value in zip(self._model.trainable_weights, self._kept, strict=True):
                 weight.assign(value)
             self._kept = None
+
+
+def _averages_of(optimizer: keras.optimizers.Optimizer) -> list[Variable]:
+    """The moving averages that `use_ema` keeps, in the order of the weights."""
+    return [variable for variable in optimizer.variables if variable.name.endswith("_average")]
 
 
 def _copy(variable):

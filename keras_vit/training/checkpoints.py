@@ -38,7 +38,8 @@ class Checkpoints(keras.callbacks.Callback):
 
     It is written by a thread, while training goes on with what was copied. A write that fails, as on a full disk, is a
     warning, and the checkpoints before stay. SIGTERM and Ctrl-C end `fit` after the step, by `SystemExit(143)` or
-    `KeyboardInterrupt`, with a checkpoint; a second one ends the process at once.
+    `KeyboardInterrupt`, with a checkpoint; a second one ends the process at once. Where `fit` of a model that is not
+    of this package fails, call `close()`, or the next signal still waits for a step.
 
     List it last. The data must go on where the checkpoint is: `keras_vit.load_dataset(..., training=True,
     start_step=checkpoints.step)` with `steps_per_epoch` in `fit`. Who reads `step` says that the data begin there. Of
@@ -87,7 +88,7 @@ class Checkpoints(keras.callbacks.Callback):
         process, count = processes()
         self._folder = CheckpointFolder(Path(folder), keep, process, count)
         self._reader, self._writer = Reader(), Writer(self._folder)
-        self._signals = StopSignals(self._is_on)
+        self._signals = StopSignals()
         self._looked = self._is_asked = False
         self._found: Checkpoint | None = None
         self._epoch = self._batch = self._epoch_start = self._passed = self._saved_step = 0
@@ -131,6 +132,7 @@ class Checkpoints(keras.callbacks.Callback):
 
     def on_epoch_begin(self, epoch: int, logs: Logs = None) -> None:
         start_at_epoch(self.model, 0)  # as it was, for the next `fit`
+        self._check_epoch(epoch)
         self._epoch, self._batch, self._sums = epoch, self._passed, None
         if self._passed:
             is_placed = self._is_asked or getattr(self.model, "data_start_step", None) is not None
@@ -165,8 +167,15 @@ class Checkpoints(keras.callbacks.Callback):
         start_at_epoch(self.model, 0)
         self.close()
 
+    def on_train_failure(self) -> None:
+        """Closes after an error in `fit`; this package's models call it."""
+        self.close()
+
     def close(self) -> None:
-        """Waits for what is being written, and lets signals and folder go; `fit` does it unless it fails."""
+        """Waits for what is being written, and lets signals and folder go.
+
+        `fit` of this package's models does it. After an error in `fit` of another model it must be called.
+        """
         self._is_training = False
         self._end_passing()
         self._signals.close()
@@ -195,14 +204,6 @@ class Checkpoints(keras.callbacks.Callback):
     def _made(self):
         """Batches drawn up to now."""
         return self._epoch_start + self._batch
-
-    def _is_on(self, frame):
-        """Whether `fit` runs, as far as a frame tells: an error that ended it is told to no callback."""
-        while frame is not None:
-            if frame.f_code.co_name == "fit" and frame.f_locals.get("self") is self.model:
-                return True
-            frame = frame.f_back
-        return False
 
     def _is_due(self):
         if self.every_steps is not None and self._made - self._saved_step >= self.every_steps:
@@ -261,6 +262,15 @@ class Checkpoints(keras.callbacks.Callback):
         self._epoch_start = facts["step"] - facts["batch"]
         if facts["done"]:
             self._epoch = self.params["epochs"]
+
+    def _check_epoch(self, epoch: int) -> None:
+        """Refuses an epoch that was trained before, where this Keras begins at the one that its caller says."""
+        if epoch < self._epoch:
+            raise ValueError(
+                "a run goes on with the epoch of its checkpoint.\n"
+                f"Received: `fit` from epoch {epoch}, a checkpoint in epoch {self._epoch}, and Keras "
+                f"{keras.__version__}, which takes this from `fit` alone. Pass initial_epoch={self._epoch}."
+            )
 
     def _check(self, checkpoint):
         """Refuses what would go on otherwise than it began."""

@@ -5,8 +5,6 @@ from pathlib import Path
 import keras
 import psutil
 
-from keras_vit.keras_private import gpu_memory_limit
-
 _CONTAINER_V2 = ("memory.max", "memory.current", "inactive_file")
 _CONTAINER_V1 = ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "total_inactive_file")
 
@@ -45,7 +43,10 @@ def _tensorflow_memory():
 
     if not tf.config.list_physical_devices("GPU"):
         return None
-    return gpu_memory_limit() - tf.config.experimental.get_memory_info("GPU:0")["current"]
+    with tf.compat.v1.Session() as session:  # which alone tells how much TensorFlow may take
+        devices = session.list_devices()
+    limit = next(device.memory_limit_bytes for device in devices if device.device_type == "GPU")
+    return limit - tf.config.experimental.get_memory_info("GPU:0")["current"]
 
 
 def _torch_memory():

@@ -12,8 +12,8 @@ import ml_dtypes
 import numpy as np
 
 from keras_vit.checks import check_choice, check_positive_int
-from keras_vit.keras_private import flatten_layers
 from keras_vit.layers import AxialBlock, ResNetRoot, ResNetUnit, StdConv2D
+from keras_vit.layers.nested import flatten_layers
 from keras_vit.layers.tokens import kept_patches
 from keras_vit.model.layer_lookup import dense_parts, encoder_blocks
 from keras_vit.model.vision_transformer import VisionTransformer, check_vision_transformer

@@ -3,8 +3,6 @@
 import keras
 from keras import ops
 
-from keras_vit.keras_private import schedule_of
-
 
 def inner_optimizer(model) -> keras.optimizers.Optimizer:
     """The optimizer that moves the weights, also where another one scales the loss for it."""
@@ -18,7 +16,7 @@ def steps_of(optimizer) -> int:
 
 def rate_at(optimizer, step) -> float:
     """The learning rate of a step, counted from 0; without a schedule, that of now."""
-    schedule = schedule_of(optimizer)
-    if isinstance(schedule, keras.optimizers.schedules.LearningRateSchedule):
-        return float(ops.convert_to_numpy(schedule(step)))
-    return float(ops.convert_to_numpy(optimizer.learning_rate))
+    iterations = optimizer.iterations
+    counts = isinstance(iterations, keras.Variable)  # not of an optimizer of Keras that accumulates gradients
+    with keras.StatelessScope(state_mapping=[(iterations, ops.cast(step, iterations.dtype))] if counts else None):
+        return float(ops.convert_to_numpy(optimizer.learning_rate))

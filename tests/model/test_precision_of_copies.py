@@ -7,6 +7,7 @@ from conftest import images, make_tiny, numpy
 
 import keras_vit
 from keras_vit.exporting.formats import PRECISIONS
+from keras_vit.layers.nested import flatten_layers
 from keras_vit.model.copies import with_dtype
 from keras_vit.model.precision import in_precision, is_quantized
 
@@ -38,7 +39,7 @@ def test_weights_are_rounded_once_and_the_head_stays(precision):
 
 def test_parts_of_layers_follow():
     twin = with_dtype(make_tiny(pooling="map", num_layers=1), "float16")
-    parts = [part for layer in layers_of(twin) if layer.name != "head" for part in layer._flatten_layers()]
+    parts = [part for layer in layers_of(twin) if layer.name != "head" for part in flatten_layers(layer)]
     assert len(parts) > 15
     assert {part.compute_dtype for part in parts} == {"float16"}
 
@@ -46,7 +47,7 @@ def test_parts_of_layers_follow():
 def test_there_and_back_is_the_model_rounded():
     model = make_tiny(num_layers=1)
     back = with_dtype(with_dtype(model, "bfloat16"), "float32")
-    assert {layer.compute_dtype for layer in back._flatten_layers()} == {"float32"}
+    assert {layer.compute_dtype for layer in flatten_layers(back)} == {"float32"}
     x = images(2, 20, 28, 3)
     error = np.abs(numpy(back(x)) - numpy(model(x))).max() / numpy(model(x)).std()
     assert 1e-6 < error < 0.1  # weights of 8 bits; nothing would mean that nothing was rounded
@@ -110,7 +111,7 @@ def test_mixed_model_gets_a_twin_in_float32_with_the_same_weights():
     keras.config.set_dtype_policy("mixed_float16")
     model = make_tiny(num_layers=1)
     twin = in_precision(model, "float32")
-    assert {part.compute_dtype for layer in layers_of(twin) for part in layer._flatten_layers()} == {"float32"}
+    assert {part.compute_dtype for layer in layers_of(twin) for part in flatten_layers(layer)} == {"float32"}
     for ours, theirs in zip(model.weights, twin.weights, strict=True):
         np.testing.assert_array_equal(numpy(ours), numpy(theirs))
 

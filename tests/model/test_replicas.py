@@ -72,7 +72,9 @@ def refusals():
     """What a model on two devices says of XLA, of a loss that is no mean, and of a metric that is one."""
     said = []
     with two_devices().scope():
-        for arguments in ({"jit_compile": True}, {"loss": keras.losses.MeanSquaredError(reduction="sum")}):
+        wrapped = keras.metrics.MeanMetricWrapper(lambda y, p: keras.ops.mean(p), name="wrapped")
+        summed = keras.losses.MeanSquaredError(reduction="sum")
+        for arguments in ({"jit_compile": True}, {"loss": summed}, {"metrics": [wrapped]}):
             with pytest.raises(ValueError, match="devices") as error:
                 make_tiny(num_layers=1).compile(**{"optimizer": "sgd", "loss": "mse"} | arguments)
             said.append(str(error.value))
@@ -85,9 +87,10 @@ def refusals():
 
 @pytest.mark.elsewhere("two devices", "refusals")
 def test_what_devices_cannot_share_is_refused(found):
-    xla, loss, metric = found
+    xla, loss, wrapped, metric = found
     assert "jit_compile=True under a strategy of 2 devices. Leave `jit_compile` out." in xla
     assert "a batch that several devices share needs a loss that is a mean" in loss
+    assert "Received: 'wrapped'. Pass the function itself." in wrapped
     assert "must give a number for each image" in metric
 
 

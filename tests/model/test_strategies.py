@@ -6,7 +6,6 @@ from conftest import make_tiny
 from mirrored import engine
 
 import keras_vit
-from keras_vit.model.strategies import check_engine
 
 LOSS = "mse"
 on_tensorflow = pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="strategies are TensorFlow's")
@@ -64,15 +63,3 @@ def test_distribution_of_another_backend_is_refused(tiny):
     finally:
         keras.distribution.set_distribution(None)
     tiny.compile("sgd", LOSS)
-
-
-def test_flash_attention_is_refused_once_it_was_asked_for(monkeypatch):
-    check_engine()
-    keras.config.disable_flash_attention()
-    check_engine()
-    keras.config.enable_flash_attention()
-    try:
-        with pytest.raises(ValueError, match=r"flash attention is there on GPUs[\s\S]*disable_flash_attention"):
-            check_engine()
-    finally:
-        keras.config.disable_flash_attention()

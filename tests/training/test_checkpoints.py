@@ -195,13 +195,33 @@ def test_callback_that_remembers_weights_is_refused(tmp_path):
         keras_vit.Checkpoints(tmp_path, also=[stopping])
 
 
+class Fail(keras.callbacks.Callback):
+    def on_train_batch_end(self, batch, logs=None):
+        assert signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
+        raise OSError("the photos are gone")
+
+
+def test_error_in_fit_lets_signals_and_folder_go(tmp_path):
+    model = keras_vit.build(
+        keras_vit.ViTConfig(patch_size=4, hidden_size=12, num_layers=1, num_heads=3, mlp_dim=17),
+        input_shape=(12, 20, 1),
+        classes=2,
+    )
+    model.compile(keras_vit.SGD(0.1), LOSS)
+    handlers = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
+    for _ in range(2):  # the second would find the folder taken
+        with pytest.raises(OSError, match="the photos are gone"):
+            model.fit(images(4, 12, 20, 1), np.zeros(4), verbose=0, callbacks=[keras_vit.Checkpoints(tmp_path), Fail()])
+        assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == handlers
+
+
 def test_second_signal_ends_the_process_within_a_step():  # T9
     code = f"""
 import hashlib, os, signal, sys, time, threading, types
 package = sys.modules["keras_vit"] = types.ModuleType("keras_vit")  # without its public names, which need Keras
 package.__path__ = [{str(ROOT / "keras_vit")!r}]
 from keras_vit.training.resuming.signals import StopSignals
-signals = StopSignals(lambda frame: True)
+signals = StopSignals()
 signals.listen()
 os.kill(os.getpid(), signal.SIGTERM)
 time.sleep(0.01)

@@ -1,5 +1,7 @@
 """Free memory: what the machine has, what a container's limit leaves of it, and where neither is told."""
 
+import types
+
 import psutil
 import pytest
 
@@ -67,3 +69,17 @@ def test_a_container_has_what_its_limit_leaves(tmp_path, files, expected):
     for name, text in files.items():
         (tmp_path / name).write_text(text)
     assert container_memory(tmp_path) == expected
+
+
+def test_tensorflow_tells_what_a_gpu_may_take(monkeypatch):
+    """By a session, whose list of devices has a GPU that is played."""
+    tf = pytest.importorskip("tensorflow")
+    with tf.compat.v1.Session() as session:
+        (cpu, *_) = session.list_devices()
+    assert (cpu.device_type, cpu.memory_limit_bytes > 0) == ("CPU", True)
+    kinds = (("CPU", 5), ("GPU", 900), ("GPU", 700))
+    devices = [types.SimpleNamespace(device_type=kind, memory_limit_bytes=limit) for kind, limit in kinds]
+    monkeypatch.setattr(tf.compat.v1.Session, "list_devices", lambda session: devices)
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: ["GPU:0", "GPU:1"])
+    monkeypatch.setattr(tf.config.experimental, "get_memory_info", lambda device: {"current": 200, "peak": 300})
+    assert device_memory._tensorflow_memory() == 700
