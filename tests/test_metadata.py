@@ -117,6 +117,22 @@ def test_releases_checks_find_the_version_of_today(release, setup):
         assert [each for each in (ROOT / file).read_text().splitlines() if re.fullmatch(wanted, each)], wanted
 
 
+def test_workflow_has_every_python_and_both_scripts(setup):
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "tests.yml").read_text())
+    matrix = workflow["jobs"]["tests"]["strategy"]["matrix"]
+    classifiers = setup["metadata"]["classifiers"]
+    assert matrix["python"] == re.findall(r":: (3\.\d+)$", classifiers, re.MULTILINE)
+    assert all((ROOT / ".ci" / script).stat().st_mode & 0o100 for script in matrix["script"])
+    assert workflow["permissions"] == {"contents": "read"}
+
+
+def test_short_form_names_tests_and_bounds_that_are_there(setup):
+    script = (ROOT / ".ci" / "run-oldest").read_text()
+    assert [path for path in re.findall(r"tests/[\w/]+\.py", script) if not (ROOT / path).is_file()] == []
+    for name in re.findall(r"\(oldest ([\w-]+)\)", script):
+        assert re.search(rf"^ +{name}>=[0-9.]+", (ROOT / "setup.cfg").read_text(), re.MULTILINE), name
+
+
 # Links of a released README
 
 
