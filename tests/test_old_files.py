@@ -5,6 +5,7 @@ holds `answers.npz`: images `x`, and for every file the outputs that the model g
 """
 
 import dataclasses
+import json
 import shutil
 import zipfile
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 from conftest import numpy
 
 import keras_vit
+from keras_vit.runs import configuration
 from keras_vit.runs.saved_runs import read_facts
 
 OLD = Path(__file__).parent / "old_files"
@@ -72,16 +74,20 @@ def test_run_answers_and_tells_its_data_as_before(old):
         np.testing.assert_allclose(numpy(model(answers["x"][:, :16, :16])), answers["run"], **SAME)
 
 
-def test_run_that_was_stopped_goes_on(old, tmp_path, monkeypatch):
+def test_run_that_was_stopped_goes_on_under_the_versions_that_it_began_with(old, tmp_path, monkeypatch):
     folder, _ = old
     if not (folder / "stopped_run").is_dir():
         pytest.skip("0.4.0 had no checkpoints of a run")
     shutil.copytree(folder / "photos", tmp_path / "photos")
     shutil.copytree(folder / "stopped_run", tmp_path / "run")
     monkeypatch.chdir(tmp_path)
+    told = json.loads((tmp_path / "run" / "config.json").read_text())
     config = keras_vit.ViTConfig(patch_size=4, hidden_size=12, num_layers=2, num_heads=3, mlp_dim=20)
     said = []
     options = {"image_size": 16, "batch_size": 6, "epochs": 2, "checkpoint_every": 2, "seed": 3, "resume": "must"}
+    with pytest.raises(ValueError, match=r"versions.keras_vit: 0\.4\.0 before"):
+        keras_vit.finetune("photos", "run", model=config, say=said.append, **options)
+    monkeypatch.setattr(configuration, "versions", lambda: told["versions"])
     keras_vit.finetune("photos", "run", model=config, say=said.append, **options)
     ours, theirs = (keras.saving.load_model(place / "best.keras") for place in (tmp_path / "run", folder / "run"))
     for one, other in zip(ours.get_weights(), theirs.get_weights(), strict=True):

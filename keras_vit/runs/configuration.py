@@ -30,7 +30,7 @@ def configuration_of(preparation: Preparation, data, out) -> dict:
     """The facts of a run on `data` that writes to the folder `out`."""
     model, plan = preparation.model, preparation.plan
     return {
-        "versions": _versions(),
+        "versions": versions(),
         "command": sys.argv,
         "arguments": {"data": _place_of(data), "out": str(out)} | preparation.options.facts(),
         "seed": preparation.options.seed,
@@ -52,7 +52,7 @@ def configuration_of(preparation: Preparation, data, out) -> dict:
     }
 
 
-def _versions():
+def versions():
     """Of all that the numbers depend on."""
     backend = keras.backend.backend()
     found = {"keras_vit": __version__, "keras": keras.__version__, "numpy": np.__version__}
