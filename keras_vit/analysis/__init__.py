@@ -1,7 +1,12 @@
 """Looking inside: what a model sees, as arrays. Nothing here draws, and the forward pass pays for nothing of it."""
 
-from keras_vit.analysis.attention_weights import AttentionMaps, attention_maps
-from keras_vit.analysis.distance import mean_attention_distance
+from keras_vit.analysis.attention_weights import (
+    AttentionMaps,
+    attention_maps,
+    drop_smallest,
+    mean_attention_distance,
+    rollout,
+)
 from keras_vit.analysis.embeddings import (
     linear_cka,
     outlier_tokens,
@@ -16,7 +21,6 @@ from keras_vit.analysis.features import Features, features
 from keras_vit.analysis.lens import logit_lens
 from keras_vit.analysis.overlay import overlay
 from keras_vit.analysis.relevance import class_relevance
-from keras_vit.analysis.rollout import drop_smallest, rollout
 
 __all__ = [
     "features",

@@ -1,4 +1,8 @@
-"""The attention weights of every block and head, for any image."""
+"""The attention weights of every block and head, and what follows from them: rollout and mean distance.
+
+Sources: for rollout Abnar and Zuidema, arXiv:2005.00928, section 3, and arXiv:2010.11929, appendix D.7, whose author
+averages the heads and adds the identity for the skip connection; for distance arXiv:2010.11929, figures 7 and 11.
+"""
 
 import dataclasses
 from collections.abc import Sequence
@@ -8,10 +12,9 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_vit.analysis.distance import mean_attention_distance
-from keras_vit.analysis.inner import batches, check_attends_to_all, network_into, vision_transformer_in
-from keras_vit.analysis.rollout import rollout
+from keras_vit.analysis.inner import batches, check_attends_to_all, check_grid, network_into, vision_transformer_in
 from keras_vit.annotations import Pair
+from keras_vit.checks import check_number, check_positive
 from keras_vit.layers import AttentionPooling
 from keras_vit.layers.attention_hooks import recording
 from keras_vit.layers.nested import flatten_layers
@@ -114,6 +117,99 @@ def as_maps(inner, size: Sequence[int], found: list) -> AttentionMaps:
     else:
         reading[:, config.num_prefix_tokens :] = 1 / (blocks.shape[-1] - config.num_prefix_tokens)
     return AttentionMaps(blocks, pooling, reading, config.grid(*size), config.stride, config.prefix_tokens)
+
+
+def rollout(attention: np.ndarray, discard: float = 0.0) -> np.ndarray:
+    """Attention through all blocks: the product of half attention and half identity, from the last to the first.
+
+    Args:
+        attention: `(L, ..., A, T, T)`, from the first block to the last, each row with sum 1. Heads are averaged.
+        discard: share of each row's smallest weights to leave out first, in [0, 1).
+
+    Returns:
+        float64 `(..., T, T)`: row t says where the last block's token t comes from; each sums to 1.
+
+    Raises:
+        ValueError: for arrays of another shape, or a share out of range.
+    """
+    attention = _check_square(attention, least=4)
+    joint = np.eye(attention.shape[-1])
+    for block in attention:
+        mixed = drop_smallest(block.mean(axis=-3, dtype="float64"), discard)  # (..., T, T)
+        joint = (mixed @ joint + joint) / 2
+    return joint
+
+
+def drop_smallest(attention: np.ndarray, share: float) -> np.ndarray:
+    """Attention without the smallest weights of each row, whose others are scaled so that they sum to 1 again.
+
+    Args:
+        attention: `(..., T, T)`, each row with sum 1.
+        share: of each row's weights that become 0, in [0, 1); the largest always stays.
+
+    Returns:
+        float64, of the same shape.
+
+    Raises:
+        ValueError: for a share out of range.
+    """
+    check_number("share", share)
+    if not 0 <= share < 1:
+        raise ValueError(f"`share` must be in [0, 1).\nReceived: share={share}.")
+    kept = np.array(attention, "float64")
+    if not (kept.sum(axis=-1) > 0).all():
+        raise ValueError("each row of attention must have weights, and numbers only.\nReceived: a row without.")
+    count = min(int(round(share * kept.shape[-1], 6)), kept.shape[-1] - 1)  # of .29 * 100, 29
+    if count:
+        order = np.argsort(kept, axis=-1, kind="stable")
+        np.put_along_axis(kept, order[..., :count], 0.0, axis=-1)
+    return kept / kept.sum(axis=-1, keepdims=True)
+
+
+def mean_attention_distance(
+    attention: np.ndarray, grid: Pair, stride: float = 1.0, num_prefix_tokens: int = 0
+) -> np.ndarray:
+    """Mean distance in pixels between a patch and those that it reads from, weighted by attention.
+
+    Rows and columns of prefix tokens are left out, and what remains is not scaled to a sum of 1, as the paper's author
+    does it (issue 162 of the official code).
+
+    Args:
+        attention: `(L, ..., A, T, T)`.
+        grid: `(h, w)` of the patches.
+        stride: pixels from a patch to the next.
+        num_prefix_tokens: tokens before the patches.
+
+    Returns:
+        float64 `(L, A)`, the mean over patches and images.
+
+    Raises:
+        ValueError: if the grid does not have as many patches as there are tokens.
+    """
+    attention = _check_square(attention, least=4)
+    check_positive("stride", stride)
+    height, width = check_grid(grid)
+    if height * width != attention.shape[-1] - num_prefix_tokens:
+        raise ValueError(
+            "the patches of `grid` and `num_prefix_tokens` must be all tokens.\n"
+            f"Received: grid={tuple(grid)}, num_prefix_tokens={num_prefix_tokens}, {attention.shape[-1]} tokens."
+        )
+    rows, columns = np.divmod(np.arange(height * width), width)
+    distances = stride * np.hypot(rows[:, None] - rows, columns[:, None] - columns)  # (N, N)
+    patches = attention[..., num_prefix_tokens:, num_prefix_tokens:]
+    means = np.einsum("...qk,qk->...", patches, distances) / len(rows)  # (L, ..., A)
+    return means.reshape(len(means), -1, means.shape[-1]).mean(axis=1)
+
+
+def _check_square(attention, least):
+    """`attention` as an array; raises unless it ends in two equal axes and has `least` axes."""
+    attention = np.asarray(attention)
+    if attention.ndim < least or attention.shape[-1] != attention.shape[-2]:
+        raise ValueError(
+            "attention must be (L, ..., A, T, T): blocks, images, heads, tokens that read, tokens that are read.\n"
+            f"Received: shape {attention.shape}."
+        )
+    return attention
 
 
 def _of(layer, found):

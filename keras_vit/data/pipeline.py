@@ -11,10 +11,10 @@ from typing import Any
 from keras_vit.annotations import PADDING_WEIGHT
 from keras_vit.checks import check_choice, check_int, check_positive_int
 from keras_vit.data.augmentation import Augmentation, augment_batch, find_augmentation
-from keras_vit.data.opening import open_source
 from keras_vit.data.prepare import augmented, pixels_of, prepare
 from keras_vit.data.shards import Place, find_shard, per_host
 from keras_vit.data.source import Data
+from keras_vit.data.source_opening import open_source
 from keras_vit.images.preprocessing import Preprocessing
 
 _ORDER, _IMAGE, _BATCH = range(3)  # streams of random numbers, so that none is used twice

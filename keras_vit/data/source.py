@@ -9,8 +9,10 @@ import numpy as np
 from keras_vit.annotations import FilePath, Splits
 from keras_vit.checks import check_choice, check_positive_int, check_seed
 from keras_vit.data.splits import SPELLINGS
-from keras_vit.data.subsets import ORDERS, chosen
-from keras_vit.images.check import BadImage
+from keras_vit.images.photo_checks import BadImage
+
+ORDERS = ("balanced", "random")  # of a subset
+_STREAM = 7  # of random numbers of a subset, so that the division into splits has others
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -88,7 +90,7 @@ class Source:
                 "`train_images` must have one image for each class.\n"
                 f"Received: train_images={train_images}, for {classes} classes of {self.name}."
             )
-        splits = {**self.splits, "train": train.taken(chosen(train, train_images, seed, order))}
+        splits = {**self.splits, "train": train.taken(_chosen(train, train_images, seed, order))}
         facts = {**self.facts, "subset": {"train_images": train_images, "seed": seed, "order": order}}
         return dataclasses.replace(self, splits=splits, facts=facts)
 
@@ -125,6 +127,36 @@ def check_split(name) -> list[str]:
     if len(set(parts)) < len(parts):
         raise ValueError(f"each split must be named once, or its examples count twice.\nReceived: split={name!r}.")
     return parts
+
+
+def _chosen(examples: Any, count: int, seed: int, order: str) -> np.ndarray:
+    """Numbers of the first `count` examples of an order that depends on the seed alone, so that sets are nested.
+
+    Sections 4.3 and 4.4 of arXiv:2010.11929 train on random subsets of one set.
+
+    Args:
+        examples: a split.
+        count: at most its size.
+        seed: of the order.
+        order: `"random"`, or `"balanced"`, in which every class has its next example before any has its one after.
+
+    Returns:
+        int64 `(count,)`, ascending.
+    """
+    rng = np.random.default_rng([seed, _STREAM])
+    drawn = rng.permutation(examples.size)
+    if order == "balanced":
+        drawn = drawn[_by_turns(np.asarray(examples.labels)[drawn], rng)]
+    return np.sort(drawn[:count])
+
+
+def _by_turns(labels, rng):
+    """Places of the first label of each class, then of the second ones, ...; in each turn classes have one order."""
+    by_class = np.argsort(labels, kind="stable")
+    grouped = labels[by_class]
+    turns = np.arange(len(labels)) - np.searchsorted(grouped, grouped)
+    places = rng.permutation(grouped.max() + 1)[grouped]
+    return by_class[np.lexsort((places, turns))]
 
 
 Data: TypeAlias = FilePath | Sequence[Any] | Mapping[str, Any] | Source  # what `open_source` takes

@@ -6,7 +6,7 @@ import os
 import warnings
 from pathlib import Path
 
-from keras_vit.data.folder import source_of_files
+from keras_vit.data.image_folder import source_of_files
 from keras_vit.data.source import Source
 from keras_vit.data.splits import SPELLINGS
 from keras_vit.files import FileKindError, open_regular

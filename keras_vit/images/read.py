@@ -10,9 +10,9 @@ import numpy as np
 
 from keras_vit.checks import install_hint
 from keras_vit.files import FileKindError, read_regular
-from keras_vit.images.check import fault_of
 from keras_vit.images.decode import MAX_BYTES, MAX_PIXELS, decode_image, grey
 from keras_vit.images.exif import orientation
+from keras_vit.images.photo_checks import fault_of
 from keras_vit.images.segments import JPEG_START, PNG_START
 from keras_vit.pages.escaping import printable
 

@@ -15,7 +15,7 @@ from keras_vit.builders import published_variant
 from keras_vit.config.resnets import ResNetConfig
 from keras_vit.config.variants import ViTConfig
 from keras_vit.data.identity import identity_of
-from keras_vit.data.opening import DIGITS
+from keras_vit.data.source_opening import DIGITS
 from keras_vit.model.image_model import ImageModel
 from keras_vit.resnet_builders import published_resnet
 from keras_vit.runs.options import FinetuneOptions, is_short

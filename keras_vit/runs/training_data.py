@@ -3,8 +3,8 @@
 import warnings
 
 from keras_vit.data.identity import identity_of
-from keras_vit.data.opening import open_source
 from keras_vit.data.source import Source
+from keras_vit.data.source_opening import open_source
 from keras_vit.exporting.export import FEWEST_PHOTOS, MOST_PHOTOS
 from keras_vit.exporting.sample_photos import STAND_INS, Photos
 from keras_vit.runs.saved_runs import RunFacts

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from keras_vit.evaluation.knn import neighbour_scores
+from keras_vit.evaluation.probes import neighbour_scores
 
 
 def made(count, seed):

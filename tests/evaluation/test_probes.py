@@ -10,8 +10,8 @@ import keras_vit
 from keras_vit.data import open_source
 from keras_vit.evaluation import image_features, measure, probes
 from keras_vit.evaluation.fewshot import choose_shots, fit_least_squares
-from keras_vit.evaluation.knn import neighbour_scores
 from keras_vit.evaluation.linear import STRENGTHS, fit_logistic
+from keras_vit.evaluation.probes import neighbour_scores
 
 
 def photos(count, seed):

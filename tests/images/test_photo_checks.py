@@ -8,9 +8,9 @@ import tensorflow as tf
 from pictures import chunk, disguised, encoded, forged_png, picture, sixteen_bit, turned, with_scans, with_texts
 from PIL import Image
 
-from keras_vit.images import check
-from keras_vit.images.check import BadImage, GoodImage, check_image, check_images
+from keras_vit.images import photo_checks
 from keras_vit.images.decode import decode_image
+from keras_vit.images.photo_checks import BadImage, GoodImage, check_image, check_images
 from keras_vit.images.read import ImageError, read_image
 from keras_vit.images.segments import MAX_SCANS, MAX_STEPS
 
@@ -109,7 +109,7 @@ def test_every_truncation_that_passes_can_be_decoded(tmp_path):
     for progressive in (False, True):
         data = encoded(picture(90, 130), progressive=progressive)
         for cut in range(20, len(data), 97):
-            found = check.fault_of(data[:cut], check._decode_for_a_look)
+            found = photo_checks.fault_of(data[:cut], photo_checks._decode_for_a_look)
             try:
                 decode_image(tf.constant(data[:cut]))
                 assert found is None
@@ -136,8 +136,8 @@ def test_raise_refuses_and_names_the_first_twenty(tmp_path):
 
 
 def test_file_is_read_again_only_if_it_has_changed(tmp_path, monkeypatch):
-    reads, read = [], check._read
-    monkeypatch.setattr(check, "_read", lambda path: reads.append(path) or read(path))
+    reads, read = [], photo_checks._read
+    monkeypatch.setattr(photo_checks, "_read", lambda path: reads.append(path) or read(path))
     (tmp_path / "a.jpg").write_bytes(JPEG)
     first, again = (check_image(tmp_path / "a.jpg") for _ in range(2))
     (tmp_path / "a.jpg").write_bytes(JPEG[:-9])
@@ -162,6 +162,6 @@ def test_progress_is_shown_on_a_terminal_after_a_second(monkeypatch):
     for patience, shown in ((0.0, True), (60.0, False)):
         terminal = Terminal()
         monkeypatch.setattr("sys.stderr", terminal)
-        monkeypatch.setattr(check, "_PATIENCE", patience)
-        assert list(check._with_progress(iter("abc"), 3)) == ["a", "b", "c"]
+        monkeypatch.setattr(photo_checks, "_PATIENCE", patience)
+        assert list(photo_checks._with_progress(iter("abc"), 3)) == ["a", "b", "c"]
         assert ("Checking images" in terminal.getvalue()) == shown

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from keras_vit.checks import check_choice, check_seed, did_you_mean
 from keras_vit.config.datasets import OFFICIAL_DATASETS, VTAB_TASKS
-from keras_vit.data import arrays, folder, table, tensorflow_datasets
+from keras_vit.data import arrays, image_folder, table, tensorflow_datasets
 from keras_vit.data.source import Data, Source
 from keras_vit.pages.escaping import printable
 
@@ -68,7 +68,7 @@ def open_source(what: Data, *, seed: int = 0, on_bad_image: str = "skip", downlo
     if prepared is not None:
         return tensorflow_datasets.open_prepared(prepared)
     if path.is_dir():
-        return folder.open_folder(path, seed, on_bad_image)
+        return image_folder.open_folder(path, seed, on_bad_image)
     if path.suffix.lower() == ".csv":
         return table.open_table(path, seed, on_bad_image)
     if path.exists() or not _may_be_a_name(what):

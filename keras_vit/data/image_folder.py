@@ -12,7 +12,7 @@ import numpy as np
 
 from keras_vit.data.source import Source
 from keras_vit.data.splits import SPELLINGS, SPLITS, FileSplit, divide
-from keras_vit.images.check import BadImage, check_images
+from keras_vit.images.photo_checks import BadImage, check_images
 from keras_vit.pages.escaping import printable
 
 # Files of the last kinds are named as bad images, not passed over: their owner thinks that they count.
