@@ -19,6 +19,7 @@ from keras_vit.layers import AttentionPooling
 from keras_vit.layers.attention_hooks import recording
 from keras_vit.layers.nested import flatten_layers
 from keras_vit.model.layer_lookup import encoder_blocks
+from keras_vit.model.vision_transformer import VisionTransformer
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -102,7 +103,7 @@ def attention_maps(model: keras.Model, images: Any, batch_size: int = 8) -> Atte
     return as_maps(inner, prepared.shape[1:3], found)
 
 
-def as_maps(inner, size: Sequence[int], found: list) -> AttentionMaps:
+def as_maps(inner: VisionTransformer, size: Sequence[int], found: list) -> AttentionMaps:
     """What a watcher saw: for each batch pairs of an attention layer and its weights, for images of `size` pixels."""
     config, layers = inner.config, [block.attention for block in encoder_blocks(inner)]
     blocks = np.stack([_of(layer, found) for layer in layers])  # (L, B, A, T, T)
@@ -159,7 +160,7 @@ def drop_smallest(attention: np.ndarray, share: float) -> np.ndarray:
     kept = np.array(attention, "float64")
     if not (kept.sum(axis=-1) > 0).all():
         raise ValueError("each row of attention must have weights, and numbers only.\nReceived: a row without.")
-    count = min(int(round(share * kept.shape[-1], 6)), kept.shape[-1] - 1)  # of .29 * 100, 29
+    count = min(int(round(share * kept.shape[-1], 6)), kept.shape[-1] - 1)  # 0.29 * 100 is 28.999...
     if count:
         order = np.argsort(kept, axis=-1, kind="stable")
         np.put_along_axis(kept, order[..., :count], 0.0, axis=-1)
@@ -201,7 +202,7 @@ def mean_attention_distance(
     return means.reshape(len(means), -1, means.shape[-1]).mean(axis=1)
 
 
-def _check_square(attention, least):
+def _check_square(attention: np.ndarray, least: int) -> np.ndarray:
     """`attention` as an array; raises unless it ends in two equal axes and has `least` axes."""
     attention = np.asarray(attention)
     if attention.ndim < least or attention.shape[-1] != attention.shape[-2]:
@@ -212,5 +213,5 @@ def _check_square(attention, least):
     return attention
 
 
-def _of(layer, found):
+def _of(layer: keras.layers.Layer, found: list) -> np.ndarray:
     return np.concatenate([weights for batch in found for each, weights in batch if each is layer])

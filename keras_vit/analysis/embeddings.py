@@ -8,7 +8,7 @@ import numpy as np
 from keras import ops
 
 from keras_vit.analysis.inner import check_grid, vision_transformer_in
-from keras_vit.annotations import Pair
+from keras_vit.annotations import Pair, Tensor
 from keras_vit.checks import check_positive, check_positive_int
 from keras_vit.model.layer_lookup import patch_embedding, position_layers
 
@@ -178,17 +178,17 @@ def linear_cka(x: np.ndarray, y: np.ndarray) -> float:
     return float(both / own)
 
 
-def _centred(x):
+def _centred(x: np.ndarray) -> np.ndarray:
     x = x.reshape(-1, x.shape[-1])
     return x - x.mean(axis=0)
 
 
-def _unit(tokens):
+def _unit(tokens: np.ndarray) -> np.ndarray:
     lengths = np.linalg.norm(tokens, axis=-1, keepdims=True)
     return tokens / np.where(lengths, lengths, 1)
 
 
-def _check_maps(maps):
+def _check_maps(maps: np.ndarray) -> np.ndarray:
     maps = _float64(maps)
     if maps.ndim < 3:
         raise ValueError(f"`maps` must be (..., h, w, D), as `features` gives them.\nReceived: shape {maps.shape}.")
@@ -197,5 +197,5 @@ def _check_maps(maps):
     return maps
 
 
-def _float64(array):
+def _float64(array: Tensor) -> np.ndarray:
     return np.asarray(array if isinstance(array, np.ndarray) else ops.convert_to_numpy(array), "float64")

@@ -9,8 +9,10 @@ import numpy as np
 from keras import ops
 
 from keras_vit.analysis.inner import batches, network_into, vision_transformer_in
+from keras_vit.annotations import Tensor
 from keras_vit.checks import did_you_mean
 from keras_vit.model.layer_lookup import encoder_blocks, encoder_norm, resnet_stages
+from keras_vit.model.vision_transformer import VisionTransformer
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -84,11 +86,11 @@ class _Station:
     has_tokens: bool = True
     block: Any = None  # that computes the first tokens only, and is to compute all
 
-    def finish(self, tensor):
+    def finish(self, tensor: Tensor) -> Tensor:
         return tensor if self.block is None else self.block.every_token(ops.cast(tensor, self.block.compute_dtype))
 
 
-def _stations(inner, wanted):
+def _stations(inner: VisionTransformer, wanted: Sequence[int | str] | int | str) -> dict[int | str, _Station]:
     layers = encoder_blocks(inner)
     stations: dict[int | str, _Station] = {0: _Station(layers[0].input)} if layers else {}
     for number, block in enumerate(layers, start=1):

@@ -14,6 +14,7 @@ from keras_vit.analysis.features import Features, features
 from keras_vit.analysis.inner import vision_transformer_in
 from keras_vit.model.classifiers import has_head
 from keras_vit.model.layer_lookup import head_layers, pooling, pre_logits
+from keras_vit.model.vision_transformer import VisionTransformer
 
 
 def logit_lens(
@@ -50,7 +51,7 @@ def logit_lens(
     return Features(maps, {block: _of_prefix(inner, tokens) for block, tokens in found.prefix_tokens.items()})
 
 
-def _of_prefix(inner, tokens):
+def _of_prefix(inner: VisionTransformer, tokens: np.ndarray) -> np.ndarray:
     """Class and distillation token, each by its own head where there are two."""
     heads = head_layers(inner)
     if len(heads) == 1:
@@ -58,7 +59,7 @@ def _of_prefix(inner, tokens):
     return np.stack([ops.convert_to_numpy(head(tokens[:, place])) for place, head in enumerate(heads)], axis=1)
 
 
-def _outputs(inner, tokens):
+def _outputs(inner: VisionTransformer, tokens: np.ndarray) -> np.ndarray:
     """`(..., D)` to `(..., K)`."""
     x = ops.convert_to_tensor(tokens.reshape(-1, tokens.shape[-1]))
     pool, hidden = pooling(inner), pre_logits(inner)

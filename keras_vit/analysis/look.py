@@ -4,7 +4,7 @@ import dataclasses
 import os
 import re
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -108,7 +108,7 @@ def look(
     return folder / PAGE
 
 
-def _seen(model, name, pixels, names, top):
+def _seen(model: VisionTransformer, name: str, pixels: np.ndarray, names: Sequence[str], top: int) -> Seen:
     record = model.preprocessing
     prepared = np.asarray(record(pixels[None]), "float32")
     scaled = prepared * np.multiply(record.std, 255) + np.multiply(record.mean, 255)
@@ -123,7 +123,7 @@ def _seen(model, name, pixels, names, top):
     return Seen(name, shown, maps, answers, relevance, tokens)
 
 
-def _best(model, prepared, top):
+def _best(model: VisionTransformer, prepared: np.ndarray, top: int) -> tuple[np.ndarray, np.ndarray]:
     """Numbers and scores of the best classes; of logits the softmax, of a single one the sigmoid."""
     if not has_head(model):
         return np.zeros(0, int), np.zeros(0)
@@ -137,7 +137,7 @@ def _best(model, prepared, top):
     return best, outputs[best]
 
 
-def _draw_model(model, seen, folder, theme):
+def _draw_model(model: VisionTransformer, seen: Sequence[Seen], folder: Path, theme: str) -> None:
     """What does not depend on the photo, but for the distance, which is the mean over all."""
     distances = np.mean([photo.maps.mean_distance() for photo in seen], axis=0)
     plots.draw_attention_distance(distances, path=folder / "attention_distance.png", theme=theme)
@@ -151,7 +151,7 @@ def _draw_model(model, seen, folder, theme):
         plots.draw_filters(*patch_filters(model, count), path=folder / "filters.png", theme=theme)
 
 
-def _draw_photo(photo, folder, name, theme):
+def _draw_photo(photo: Seen, folder: Path, name: str, theme: str) -> None:
     rollout = photo.maps.rollout()[0]
     kinds = [("rollout", rollout), *((f"for {label}", each) for (label, _), each in _with_top(photo))]
     plots.draw_overlays(
@@ -208,11 +208,11 @@ def _sprite(rows: np.ndarray) -> dict[str, Any]:
     return {"picture": picture_uri(levels), "peaks": [float(f"{peak:.4g}") for peak in peaks]}
 
 
-def _with_top(photo):
+def _with_top(photo: Seen) -> Iterator[tuple[tuple[str, float], np.ndarray]]:
     return zip(photo.top, photo.relevance, strict=True)
 
 
-def _check_names(model, class_names):
+def _check_names(model: VisionTransformer, class_names: Sequence[str] | None) -> tuple[str, ...]:
     classes = model.output_shape[-1]
     if class_names is None:
         return default_names(classes)
@@ -223,7 +223,7 @@ def _check_names(model, class_names):
     return tuple(map(str, class_names))
 
 
-def _check_blocks(model, blocks):
+def _check_blocks(model: VisionTransformer, blocks: Sequence[int] | None) -> tuple[int, ...]:
     count = len(encoder_blocks(model))
     fixed = model.preprocessing is not None and None not in model.input_shape[1:3]
     if not count or not fixed:
@@ -240,7 +240,7 @@ def _check_blocks(model, blocks):
     return tuple(sorted(set(blocks)))
 
 
-def _new_folder(folder):
+def _new_folder(folder: Path) -> Path:
     if (folder.exists() and not folder.is_dir()) or (folder.is_dir() and any(folder.iterdir())):
         raise ValueError(
             "`out` must be a new or empty folder, so that nothing is lost.\n"

@@ -27,7 +27,7 @@ def overlay(photo: np.ndarray, weights: np.ndarray) -> np.ndarray:
     return np.rint(photo * _spread(blurred)[..., None]).astype("uint8")
 
 
-def coloured(photo):
+def coloured(photo: np.ndarray) -> np.ndarray:
     """uint8 `(H, W, 3)` of a photo that may be grey."""
     photo = np.asarray(photo)
     if (
@@ -46,7 +46,7 @@ def coloured(photo):
     return np.ascontiguousarray(np.broadcast_to(photo, (*photo.shape[:2], 3)), "uint8")
 
 
-def _spread(values):
+def _spread(values: np.ndarray) -> np.ndarray:
     """From 0 to 1; all 1 if they are equal."""
     if np.ptp(values) <= _EVEN * np.abs(values).max():
         return np.ones_like(values)

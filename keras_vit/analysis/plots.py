@@ -6,7 +6,7 @@ what a model sees have a `theme`, `"light"` or `"dark"`. Colours serve eyes that
 
 import functools
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -116,7 +116,11 @@ def draw_attention_distance(distances: np.ndarray, furthest: float | None = None
     shades = _colours(np.linspace(0.3, 1, distances.shape[1]) if is_dark else np.linspace(0, 0.9, distances.shape[1]))
     for head, (colour, heights) in enumerate(zip(shades, np.sort(distances, axis=1).T, strict=True)):
         axis.scatter(np.arange(1, len(distances) + 1), heights, s=34, color=colour, alpha=0.9, zorder=3, label=head)
-    mean = {"color": "#56b4e9", "lw": 1.6, "label": "mean of the heads"}  # of the palette of Okabe and Ito
+    mean: dict[str, Any] = {
+        "color": "#56b4e9",
+        "lw": 1.6,
+        "label": "mean of the heads",
+    }  # of the palette of Okabe and Ito
     axis.plot(np.arange(1, len(distances) + 1), distances.mean(axis=1), **mean)
     axis.legend(handles=axis.lines, frameon=False, loc="lower right")
     axis.set_xlim(0.5, len(distances) + 0.5)
@@ -225,7 +229,7 @@ def draw_similarity_of_blocks(similarity: np.ndarray, names: tuple[str, str] = (
     return figure
 
 
-def draw_curves(rows, path):
+def draw_curves(rows: Sequence[Mapping[str, Any]], path: FilePath) -> None:
     """Loss, accuracy, learning rate and gradient norm by epoch.
 
     Args:
@@ -285,7 +289,7 @@ def draw_confusion(confusion: np.ndarray, class_names: Sequence[str], path: File
     return figure
 
 
-def _tiled(figure, rows, columns, count):
+def _tiled(figure: "Figure", rows: int, columns: int, count: int) -> np.ndarray:
     """Axes without ticks or frames, in reading order; those beyond `count` are empty."""
     axes = figure.subplots(rows, columns, squeeze=False).ravel()
     for axis in axes:
@@ -296,42 +300,42 @@ def _tiled(figure, rows, columns, count):
     return axes
 
 
-def _colours(values):
+def _colours(values: np.ndarray) -> np.ndarray:
     from matplotlib import colormaps
 
     return colormaps[_SCALE](values)
 
 
-def _has_room(place, count):
+def _has_room(place: int, count: int) -> bool:
     """Whether one of `count` numbers in a row is written: every one of a few, else every fifth and the first."""
     return count <= 16 or place == 0 or (place + 1) % 5 == 0
 
 
-def _plain(axis):
+def _plain(axis: Any) -> None:
     axis.grid(alpha=0.3)
     axis.spines[["top", "right"]].set_visible(False)
 
 
-def _figure(width, height):
+def _figure(width: float, height: float) -> "Figure":
     """A figure without the global state of pyplot, which would need a display and keeps every figure."""
     from matplotlib.figure import Figure
 
     return Figure((width, height), dpi=110, layout="constrained")
 
 
-def _save(figure, path):
+def _save(figure: "Figure", path: FilePath) -> None:
     with replacing(path) as part:
         figure.savefig(part, format="png")
 
 
-def _draw_line(axis, epochs, values, label):
-    values = [np.nan if value is None else value for value in values]
-    if np.isfinite(values).any():
+def _draw_line(axis: Any, epochs: Sequence[int], values: Sequence[float | None], label: str) -> None:
+    heights = [np.nan if value is None else value for value in values]
+    if np.isfinite(heights).any():
         marker = "o" if len(epochs) < 8 else None
-        axis.plot(epochs, values, color=_COLOURS[label], label=label, marker=marker, markersize=4)
+        axis.plot(epochs, heights, color=_COLOURS[label], label=label, marker=marker, markersize=4)
 
 
-def _write_numbers(axis, confusion, parts):
+def _write_numbers(axis: Any, confusion: np.ndarray, parts: np.ndarray) -> None:
     size = 9 if len(confusion) <= 15 else 6
     for row, column in np.argwhere(confusion):
         colour = "white" if parts[row, column] > 0.3 else "black"
@@ -339,7 +343,7 @@ def _write_numbers(axis, confusion, parts):
         axis.text(column, row, text, ha="center", va="center", color=colour, fontsize=size)
 
 
-def _drawable(class_names, other="class"):
+def _drawable(class_names: Sequence[str], other: str = "class") -> list[str]:
     """The names, short; where the font, and those it falls back to, lack a letter, the number of the class."""
     class_names = [" ".join(str(name).split()) for name in class_names]
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -347,7 +351,7 @@ def _drawable(class_names, other="class"):
 
     renderer, font = FigureCanvasAgg(_figure(1, 1)).get_renderer(), FontProperties()
 
-    def has_letters(name):
+    def has_letters(name: str) -> bool:
         with warnings.catch_warnings():
             warnings.simplefilter("error", UserWarning)  # what matplotlib says of a letter that it draws as a box
             try:
@@ -359,7 +363,7 @@ def _drawable(class_names, other="class"):
     return [_short(name) if has_letters(name) else f"{other} {number}" for number, name in enumerate(class_names)]
 
 
-def _short(name):
+def _short(name: str) -> str:
     """A class name as matplotlib draws it: short, and `$` no sign of a formula."""
     name = name if len(name) <= _LONGEST_NAME else name[: _LONGEST_NAME - 1] + "…"
     return name.replace("$", r"\$")

@@ -10,15 +10,16 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_vit.analysis.attention_weights import as_maps
+from keras_vit.analysis.attention_weights import AttentionMaps, as_maps
 from keras_vit.analysis.inner import batches, check_attends_to_all, network_into, vision_transformer_in
 from keras_vit.annotations import Tensor
 from keras_vit.layers.attention_hooks import recording, watching
 from keras_vit.model.layer_lookup import encoder_blocks, pooling
+from keras_vit.model.vision_transformer import VisionTransformer
 
 
 def class_relevance(
-    model: keras.Model, images: Any, classes: Sequence[int] | None = None, batch_size: int = 4
+    model: keras.Model, images: Any, classes: Sequence[int] | np.ndarray | None = None, batch_size: int = 4
 ) -> np.ndarray:
     """How much each patch speaks for a class, with the rest of the image as it is.
 
@@ -52,7 +53,9 @@ def class_relevance(
     return np.concatenate(maps)
 
 
-def weights_and_gradients(model, images, classes=None):
+def weights_and_gradients(
+    model: keras.Model, images: Tensor, classes: Any = None
+) -> tuple[list[tuple[Any, np.ndarray]], list[np.ndarray]]:
     """The attention weights of a model for images, and the gradient of a class's output by each of them.
 
     Args:
@@ -70,7 +73,7 @@ def weights_and_gradients(model, images, classes=None):
     classes = np.argmax(ops.convert_to_numpy(outputs), axis=-1) if classes is None else classes
     chosen = ops.one_hot(classes, outputs.shape[-1], dtype=outputs.dtype)
 
-    def score(offsets):
+    def score(offsets: list) -> Tensor:
         """The sum of the chosen outputs, with an offset on each of the attention weights."""
         left = iter(offsets)
         with watching(lambda layer, weights: weights + next(left)):
@@ -101,7 +104,7 @@ def _gradients(function: Callable[[list], Tensor], at: list) -> list:
         return list(torch.autograd.grad(function(at), at, allow_unused=True, materialize_grads=True))
 
 
-def _relevance(maps, inner, seen, gradients):
+def _relevance(maps: AttentionMaps, inner: VisionTransformer, seen: list, gradients: list) -> np.ndarray:
     """`(B, h, w)` of one batch."""
     of_layer = {id(layer): (weights, gradient) for (layer, weights), gradient in zip(seen, gradients, strict=True)}
     joint = np.eye(maps.blocks.shape[-1])
@@ -115,15 +118,15 @@ def _relevance(maps, inner, seen, gradients):
     return maps.over_patches(np.einsum("bt,bts->bs", reading, joint))
 
 
-def _positive(weights, gradient):
+def _positive(weights: np.ndarray, gradient: np.ndarray) -> np.ndarray:
     return np.maximum(weights.astype("float64") * gradient, 0).mean(axis=1)
 
 
-def _numpy(tensor):
+def _numpy(tensor: Tensor) -> np.ndarray:
     return ops.convert_to_numpy(ops.cast(tensor, "float32" if "16" in str(tensor.dtype) else tensor.dtype))
 
 
-def _check_classes(model, classes, images):
+def _check_classes(model: keras.Model, classes: Sequence[int] | np.ndarray, images: Tensor) -> np.ndarray:
     chosen, count = np.asarray(classes), model.output_shape[-1]
     if chosen.shape != (len(images),) or chosen.dtype.kind not in "iu" or not ((chosen >= 0) & (chosen < count)).all():
         raise ValueError(

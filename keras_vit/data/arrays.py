@@ -2,7 +2,8 @@
 
 import itertools
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -10,8 +11,10 @@ from keras_vit.checks import install_hint
 from keras_vit.data.source import Source
 from keras_vit.data.splits import SPELLINGS, ArraySplit, divide
 
+_Parts: TypeAlias = dict[Any, tuple[np.ndarray, np.ndarray]]  # images and labels by split; `None` if not divided yet
 
-def open_arrays(what, seed: int, name: str = "arrays") -> Source:
+
+def open_arrays(what: Any, seed: int, name: str = "arrays") -> Source:
     """A `Source` of arrays; see `open_source`.
 
     Args:
@@ -29,7 +32,7 @@ def open_arrays(what, seed: int, name: str = "arrays") -> Source:
     """
     given = dict(what) if isinstance(what, Mapping) else {None: what}
     names = _checked_names(given.pop("class_names", None))
-    parts = {_split_name(split): _pair(pair, split or "training") for split, pair in given.items()}
+    parts: _Parts = {_split_name(split): _pair(pair, split or "training") for split, pair in given.items()}
     if None not in parts and "train" not in parts:
         raise ValueError(f"a dict of arrays must have a split `train`.\nReceived: the keys {sorted(map(str, given))}.")
     classes = _class_count(parts, names)
@@ -64,13 +67,13 @@ def open_digits(seed: int) -> Source:
     return dataclasses.replace(open_arrays((images, digits.target), seed, "digits"), kind="digits")
 
 
-def _split_name(split):
+def _split_name(split: str | None) -> str | None:
     if split is not None and split not in SPELLINGS:
         raise ValueError(f"a split must be train, validation or test.\nReceived: {split!r}.")
-    return SPELLINGS.get(split)
+    return None if split is None else SPELLINGS[split]
 
 
-def _pair(pair, split):
+def _pair(pair: Any, split: str) -> tuple[np.ndarray, np.ndarray]:
     """Images as uint8 or float32, labels as int64."""
     if not isinstance(pair, (tuple, list)) or len(pair) != 2:
         raise TypeError(f"arrays must come as (images, labels).\nReceived: {type(pair).__name__} for {split}.")
@@ -104,7 +107,7 @@ def _pair(pair, split):
     return images.astype("float32" if images.dtype.kind == "f" else "uint8"), labels
 
 
-def _check_form(labels, split):
+def _check_form(labels: np.ndarray, split: str) -> None:
     """Refuses what can be no labels, however many classes there are."""
     rows = labels.ndim == 2 and labels.shape[1] > 1
     if labels.dtype.kind in ("buif" if rows else "uif") and (labels.ndim == 1 or rows) and np.isfinite(labels).all():
@@ -118,7 +121,7 @@ def _check_form(labels, split):
     )
 
 
-def _checked_names(names):
+def _checked_names(names: Any) -> tuple[str, ...] | None:
     """A tuple of texts, or `None`."""
     if names is None:
         return None
@@ -132,7 +135,7 @@ def _checked_names(names):
     return names
 
 
-def _class_count(parts, names):
+def _class_count(parts: _Parts, names: Sequence[str] | None) -> int:
     widths = {labels.shape[1] for _, labels in parts.values() if labels.ndim == 2}
     if len(widths) > 1:
         raise ValueError(
@@ -144,7 +147,7 @@ def _class_count(parts, names):
     return widths.pop() if widths else min(max(int(first.max()) + 1, 1), 2**31)
 
 
-def _check_labels(parts, classes):
+def _check_labels(parts: _Parts, classes: int) -> None:
     """Makes all labels int64 in [0, classes), in place."""
     for split, (images, labels) in parts.items():
         parts[split] = (images, whole_labels(labels, classes, split or "training"))
@@ -152,7 +155,7 @@ def _check_labels(parts, classes):
         raise ValueError(f"there must be at least two classes.\nReceived: {classes}.")
 
 
-def _check_examples(parts, classes, told):
+def _check_examples(parts: _Parts, classes: int, told: bool) -> None:
     """Every class needs an example to train on; without names or one-hot rows a gap is a slip, and may be huge."""
     found = {split: set(np.unique(labels).tolist()) for split, (_, labels) in parts.items()}
     trained = found[None if None in parts else "train"]
@@ -173,7 +176,7 @@ def _check_examples(parts, classes, told):
         )
 
 
-def whole_labels(labels, classes: int, split: str) -> np.ndarray:
+def whole_labels(labels: np.ndarray, classes: int, split: str) -> np.ndarray:
     """Labels as int64 in [0, classes); one-hot rows become their class.
 
     Raises:
@@ -193,7 +196,7 @@ def whole_labels(labels, classes: int, split: str) -> np.ndarray:
     return labels.astype("int64")
 
 
-def _check_channels(parts):
+def _check_channels(parts: _Parts) -> None:
     channels = {images.shape[-1] for images, _ in parts.values()}
     if len(channels) > 1:
         raise ValueError(f"images must have the same channels in every split.\nReceived: {sorted(channels)}.")

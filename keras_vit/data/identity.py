@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,7 @@ def identity_of(source: Source) -> str:
     return found.hexdigest()
 
 
-def _parts(split: Any, top):
+def _parts(split: Any, top: str) -> Iterator[Any]:
     """Bytes that tell a split from others."""
     if hasattr(split, "paths"):
         yield from (f"{os.path.relpath(path, top)}\n".encode(errors="surrogateescape") for path in split.paths)
@@ -38,7 +39,7 @@ def _parts(split: Any, top):
         yield b"" if split.numbers is None else np.ascontiguousarray(split.numbers)
 
 
-def _top(source):
+def _top(source: Source) -> str:
     """The folder that holds all files of a source."""
     paths = [path for split in source.splits.values() for path in getattr(split, "paths", ())]
     return os.path.commonpath([os.path.dirname(path) for path in paths]) if paths else ""

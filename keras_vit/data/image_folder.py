@@ -6,13 +6,14 @@ Classes are sorted by the names of their folders, as in the official code for cu
 import os
 import warnings
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from keras_vit.data.source import Source
 from keras_vit.data.splits import SPELLINGS, SPLITS, FileSplit, divide
-from keras_vit.images.photo_checks import BadImage, check_images
+from keras_vit.images.photo_checks import BadImage, GoodImage, check_images
 from keras_vit.pages.escaping import printable
 
 # Files of the last kinds are named as bad images, not passed over: their owner thinks that they count.
@@ -26,6 +27,7 @@ def open_folder(path: Path, seed: int, on_bad_image: str) -> Source:
         ValueError: for no photo, one class only, or classes that differ between splits.
     """
     divided = _split_folders(path)
+    found: list[tuple[str | None, str, int]]
     if divided:
         _warn_of_others(path, divided)
         classes = _classes_of_all(path, divided)
@@ -48,7 +50,17 @@ def open_folder(path: Path, seed: int, on_bad_image: str) -> Source:
     )
 
 
-def source_of_files(path, kind, classes, files, labels, splits, seed, on_bad_image, ignored=0) -> Source:
+def source_of_files(
+    path: Path,
+    kind: str,
+    classes: Sequence[str],
+    files: Sequence[str],
+    labels: Sequence[int],
+    splits: Sequence[str] | None,
+    seed: int,
+    on_bad_image: str,
+    ignored: int = 0,
+) -> Source:
     """A `Source` of files whose labels are known, less those that cannot be decoded.
 
     Args:
@@ -65,16 +77,16 @@ def source_of_files(path, kind, classes, files, labels, splits, seed, on_bad_ima
     found = check_images(list(files), on_bad_image)
     bad = tuple(image for image in found if isinstance(image, BadImage))
     good = [number for number, image in enumerate(found) if not isinstance(image, BadImage)]
-    labels = np.array([labels[number] for number in good], "int64")
+    kept = np.array([labels[number] for number in good], "int64")
     images = [image for image in found if not isinstance(image, BadImage)]
-    missing = [name for label, name in enumerate(classes) if label not in set(labels.tolist())]
+    missing = [name for label, name in enumerate(classes) if label not in set(kept.tolist())]
     if missing:
         raise ValueError(
             "every class must have at least one image that can be decoded.\n"
             f"Received: {str(path)!r} with none for {', '.join(map(repr, missing[:5]))}, and {len(bad)} bad image(s)."
         )
     if splits is None:
-        members = divide(labels, seed, [image.digest for image in images])
+        members = divide(kept, seed, [image.digest for image in images])
     else:
         named = np.array([splits[number] for number in good])
         members = {name: np.flatnonzero(named == name) for name in SPLITS if name in set(splits)}
@@ -84,15 +96,17 @@ def source_of_files(path, kind, classes, files, labels, splits, seed, on_bad_ima
         "files_in_two_splits": shared,
         "divided_by_seed": seed if splits is None else None,
     }
-    return Source(_name(path), kind, tuple(classes), _file_splits(images, labels, members), bad, facts)
+    return Source(_name(path), kind, tuple(classes), _file_splits(images, kept, members), bad, facts)
 
 
-def _name(path):
+def _name(path: Path) -> str:
     """That of the folder or file, also of the folder in which this process works."""
     return Path(os.path.abspath(path)).name or str(path)
 
 
-def _file_splits(images, labels, members):
+def _file_splits(
+    images: Sequence[GoodImage], labels: np.ndarray, members: dict[str, np.ndarray]
+) -> dict[str, FileSplit]:
     orientations = np.array([image.orientation for image in images], "int32")
     return {
         name: FileSplit(tuple(images[number].path for number in numbers), labels[numbers], orientations[numbers])
@@ -100,7 +114,7 @@ def _file_splits(images, labels, members):
     }
 
 
-def _shared(images, members):
+def _shared(images: Sequence[GoodImage], members: dict[str, np.ndarray]) -> int:
     """How many files stand, byte for byte, in more than one split; they would be trained on and then tested."""
     seen = Counter(digest for numbers in members.values() for digest in {images[number].digest for number in numbers})
     shared = [digest for digest, count in seen.items() if count > 1]
@@ -115,7 +129,7 @@ def _shared(images, members):
     return len(shared)
 
 
-def _split_folders(path):
+def _split_folders(path: Path) -> dict[str, Path]:
     """Folder of each split, or nothing if this folder holds classes."""
     found: dict[str, Path] = {}
     for folder in _folders(path):
@@ -129,7 +143,7 @@ def _split_folders(path):
     return {name: found[name] for name in SPLITS if name in found} if "train" in found else {}
 
 
-def _warn_of_others(path, divided):
+def _warn_of_others(path: Path, divided: dict[str, Path]) -> None:
     others = [folder.name for folder in _folders(path) if folder not in divided.values()]
     if others:
         warnings.warn(
@@ -140,7 +154,7 @@ def _warn_of_others(path, divided):
         )
 
 
-def _classes_of_all(path, divided):
+def _classes_of_all(path: Path, divided: dict[str, Path]) -> list[str]:
     """The class folders, which must be the same in every split."""
     by_split = {name: _class_folders(folder) for name, folder in divided.items()}
     for name, classes in by_split.items():
@@ -154,7 +168,7 @@ def _classes_of_all(path, divided):
     return by_split["train"]
 
 
-def _photos(folder, classes):
+def _photos(folder: Path, classes: Sequence[str]) -> Iterator[tuple[str, int]]:
     """`(path, label)` of every image file below the class folders, sorted."""
     for label, name in enumerate(classes):
         for file in sorted((folder / name).rglob("*")):
@@ -162,9 +176,9 @@ def _photos(folder, classes):
                 yield str(file), label
 
 
-def _class_folders(path):
+def _class_folders(path: Path) -> list[str]:
     return [folder.name for folder in _folders(path)]
 
 
-def _folders(path):
+def _folders(path: Path) -> list[Path]:
     return sorted(item for item in path.iterdir() if item.is_dir() and not item.name.startswith((".", "__")))

@@ -6,9 +6,10 @@ permutation, which is computed, not drawn into a buffer, and all that is random 
 """
 
 import os
+from collections.abc import Callable
 from typing import Any
 
-from keras_vit.annotations import PADDING_WEIGHT
+from keras_vit.annotations import PADDING_WEIGHT, Tensor
 from keras_vit.checks import check_choice, check_int, check_positive_int
 from keras_vit.data.augmentation import Augmentation, augment_batch, find_augmentation
 from keras_vit.data.prepare import augmented, pixels_of, prepare
@@ -104,7 +105,7 @@ def load_dataset(
     return dataset
 
 
-def _usable_start(start_step, training):
+def _usable_start(start_step: int, training: bool) -> int:
     start_step = check_int("start_step", start_step, 0)
     if start_step and not training:
         raise ValueError(
@@ -113,7 +114,9 @@ def _usable_start(start_step, training):
     return start_step
 
 
-def _usable_augmentation(augmentation, training, labels, preprocessing):
+def _usable_augmentation(
+    augmentation: Augmentation | str | None, training: bool, labels: str, preprocessing: Preprocessing
+) -> Augmentation | None:
     record = None if augmentation is None else find_augmentation(augmentation)
     if record is not None and not training:
         raise ValueError(
@@ -132,7 +135,7 @@ def _usable_augmentation(augmentation, training, labels, preprocessing):
     return record
 
 
-def _numbered(examples, seed, place, filled, start_step):
+def _numbered(examples: Any, seed: int | None, place: Place, filled: bool, start_step: int) -> Any:
     """This host's (number, example): from a batch on without end if there is a `seed`, else one pass in order.
 
     With `filled` the numbers go on to the end of the last batch, with any example.
@@ -149,7 +152,7 @@ def _numbered(examples, seed, place, filled, start_step):
         return stream if place.hosts == 1 else stream.filter(lambda number, _: place.has(number))
     read, start = examples.reader(), start_step * (place.batch_size // place.hosts)
 
-    def example(counter):
+    def example(counter: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         counter = place.number(counter)
         if seed is None:
             return counter, read(tf.minimum(counter, size - 1))
@@ -160,8 +163,10 @@ def _numbered(examples, seed, place, filled, start_step):
     return numbers.map(example, _workers())
 
 
-def _image_maker(preprocessing, augmentation, seed):
-    def make(counter, example):
+def _image_maker(
+    preprocessing: Preprocessing, augmentation: Augmentation | None, seed: int
+) -> Callable[[Tensor, dict[str, Tensor]], tuple[Tensor, ...]]:
+    def make(counter: Tensor, example: dict[str, Tensor]) -> tuple[Tensor, ...]:
         if augmentation is None:
             image = prepare(pixels_of(example, len(preprocessing.mean)), preprocessing)
         else:
@@ -171,10 +176,12 @@ def _image_maker(preprocessing, augmentation, seed):
     return make
 
 
-def _batch_maker(classes, labels, augmentation, seed, size, filled):
+def _batch_maker(
+    classes: int, labels: str, augmentation: Augmentation | None, seed: int, size: int, filled: bool
+) -> Callable[[Tensor, Tensor, Tensor], tuple[Tensor, ...]]:
     import tensorflow as tf
 
-    def make(counters, images, targets):
+    def make(counters: Tensor, images: Tensor, targets: Tensor) -> tuple[Tensor, ...]:
         targets = check_labels(targets, classes)
         if labels == "one_hot":
             targets = tf.one_hot(targets, classes)
@@ -187,7 +194,7 @@ def _batch_maker(classes, labels, augmentation, seed, size, filled):
     return make
 
 
-def check_labels(labels, classes: int):
+def check_labels(labels: Tensor, classes: int) -> Tensor:
     """The same labels, once all are found to be in [0, classes).
 
     For `dataset.map`, which runs on the CPU: compiled steps and GPUs turn a label out of range into NaN weights.
@@ -211,19 +218,19 @@ def check_labels(labels, classes: int):
         return tf.identity(labels)
 
 
-def _fold(seed, stream, counter):
+def _fold(seed: int, stream: int, counter: Tensor) -> Tensor:
     """int64 `(2,)`: a seed of its own for every stream and number."""
     import tensorflow as tf
 
     return tf.random.experimental.stateless_fold_in(tf.constant([seed, stream], "int64"), tf.cast(counter, "int64"))
 
 
-def _workers():
+def _workers() -> int:
     """Threads that make images; a fixed number, since autotuning takes time from the model and from short passes."""
     return os.cpu_count() or 1
 
 
-def _options():
+def _options() -> Any:
     import tensorflow as tf
 
     options = tf.data.Options()

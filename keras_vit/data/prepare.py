@@ -7,14 +7,16 @@ it is given TensorFlow's operations, since `keras.ops` of another backend cannot
 import dataclasses
 import functools
 import types
+from typing import cast
 
-from keras_vit.data.augmentation import augment_image, crop_window
+from keras_vit.annotations import Pair, Tensor
+from keras_vit.data.augmentation import Augmentation, augment_image, crop_window
 from keras_vit.images.decode import decode_image, decode_window
-from keras_vit.images.preprocessing import fit_channels, scaled
+from keras_vit.images.preprocessing import Preprocessing, fit_channels, scaled
 from keras_vit.images.resizing import resize_and_cut
 
 
-def prepare(pixels, record):
+def prepare(pixels: Tensor, record: Preprocessing) -> Tensor:
     """As `record(pixels)`.
 
     Args:
@@ -40,7 +42,7 @@ def prepare(pixels, record):
     return _scaled(tf.ensure_shape(resized, (*record.image_size, len(record.mean))), record)
 
 
-def pixels_of(example, channels: int):
+def pixels_of(example: dict[str, Tensor], channels: int) -> Tensor:
     """The upright image of an example, as a split's reader gives it.
 
     Args:
@@ -52,7 +54,7 @@ def pixels_of(example, channels: int):
     return example["pixels"]
 
 
-def augmented(example, record, augmentation, seed):
+def augmented(example: dict[str, Tensor], record: Preprocessing, augmentation: Augmentation, seed: Tensor) -> Tensor:
     """A training image: changed at random, resized and scaled.
 
     Args:
@@ -73,10 +75,11 @@ def augmented(example, record, augmentation, seed):
         pixels = prepare(pixels, dataclasses.replace(record, mean=(0.0,) * channels, std=(1.0 / 255,) * channels))
     pixels = fit_channels(pixels, channels, tf)
     cropped = augmentation.crop == "inception" and "bytes" in example
-    return _scaled(augment_image(pixels, augmentation, record.image_size, seed, cropped=cropped), record)
+    image_size = cast(Pair, record.image_size)  # which every record for training has
+    return _scaled(augment_image(pixels, augmentation, image_size, seed, cropped=cropped), record)
 
 
-def _scaled(image, record):
+def _scaled(image: Tensor, record: Preprocessing) -> Tensor:
     """As `scaled`, of an image whose size the graph knows."""
     import tensorflow as tf
 
@@ -85,7 +88,7 @@ def _scaled(image, record):
     return tf.reshape(scaled(lines, record, width=width), image.shape)
 
 
-def operations():
+def operations() -> types.SimpleNamespace:
     """What `keras_vit.images.resizing` uses of `keras.ops`, on TensorFlow."""
     import tensorflow as tf
 

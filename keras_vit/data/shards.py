@@ -38,7 +38,7 @@ class Place:
         return size // self.batch_size * share + min(max(rest, 0), share)
 
 
-def find_shard(shard):
+def find_shard(shard: tuple[int, int] | None) -> tuple[int, int]:
     """`(index, count)` of this host among all that train together.
 
     Args:
@@ -81,7 +81,7 @@ def per_host(batch_size: int, count: int) -> int:
     return batch_size // count
 
 
-def _of_jax():
+def _of_jax() -> tuple[int, int]:
     import jax
     import keras
 
@@ -97,7 +97,7 @@ def _of_jax():
     return _of_processes(distribution, count)
 
 
-def _of_processes(distribution, count):
+def _of_processes(distribution: Any, count: int) -> tuple[int, int]:
     """Processes that hold parts of the same copy of the model read the same images."""
     copies = distribution.num_model_replicas
     if max(copies, count) % min(copies, count):
@@ -108,7 +108,7 @@ def _of_processes(distribution, count):
     return distribution.data_shard_id, min(copies, count)
 
 
-def _of_workers():
+def _of_workers() -> tuple[int, int]:
     resolver = getattr(_strategy(), "cluster_resolver", None)
     if resolver is None or not resolver.cluster_spec().as_dict():
         return 0, 1
@@ -118,11 +118,11 @@ def _of_workers():
     return index, chiefs + len(workers.get("worker", ()))
 
 
-def _replicas():
+def _replicas() -> int:
     return _strategy().num_replicas_in_sync if "tensorflow" in sys.modules else 1
 
 
-def _strategy():
+def _strategy() -> Any:
     import tensorflow as tf
 
     return tf.distribute.get_strategy()

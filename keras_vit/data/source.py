@@ -35,7 +35,7 @@ class Source:
     bad_images: tuple[BadImage, ...] = ()
     facts: Mapping[str, object] = dataclasses.field(default_factory=dict)
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         counts = f"classes={len(self.class_names)}, sizes={self.sizes}, bad_images={len(self.bad_images)}"
         return f"Source({self.name!r}, kind={self.kind!r}, {counts})"
 
@@ -117,7 +117,7 @@ class Source:
         }
 
 
-def check_split(name) -> list[str]:
+def check_split(name: str) -> list[str]:
     """The splits that a text names; raises for those that no data has."""
     if not isinstance(name, str):
         raise TypeError(f'`split` must be a text, as "train" or "train+validation".\nReceived: split={name!r}.')
@@ -150,7 +150,7 @@ def _chosen(examples: Any, count: int, seed: int, order: str) -> np.ndarray:
     return np.sort(drawn[:count])
 
 
-def _by_turns(labels, rng):
+def _by_turns(labels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """Places of the first label of each class, then of the second ones, ...; in each turn classes have one order."""
     by_class = np.argsort(labels, kind="stable")
     grouped = labels[by_class]

@@ -81,7 +81,7 @@ def open_source(what: Data, *, seed: int = 0, on_bad_image: str = "skip", downlo
     return tensorflow_datasets.open_named(os.fspath(what), download)
 
 
-def _prepared_folder(path):
+def _prepared_folder(path: Path) -> Path | None:
     """The folder of a version that tensorflow-datasets has written: this one, or the only one in it; or `None`."""
     if (path / _INFO).is_file():
         return path
@@ -95,6 +95,6 @@ def _prepared_folder(path):
     return versions[0] if versions else None
 
 
-def _may_be_a_name(what):
+def _may_be_a_name(what: Data) -> bool:
     """Whether this is spelt as tensorflow-datasets' names are: `name`, `name/config`, `name/config:1.0.0`."""
     return isinstance(what, str) and _NAME.fullmatch(what) is not None

@@ -7,8 +7,12 @@ An example is a dict of `"label"` and either `"bytes"` with `"orientation"`, or 
 import collections
 import dataclasses
 import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
+
+from keras_vit.annotations import Tensor
 
 SPLITS = ("train", "validation", "test")
 SPELLINGS = {"train": "train", "training": "train", "validation": "validation", "val": "validation"}
@@ -34,7 +38,7 @@ class FileSplit:
         """How many examples there are."""
         return len(self.paths)
 
-    def reader(self):
+    def reader(self) -> Callable[[Tensor], dict[str, Tensor]]:
         """A function from an int64 scalar tensor to the example of that number."""
         import tensorflow as tf
 
@@ -44,7 +48,7 @@ class FileSplit:
         with tf.device("CPU"):
             columns = {name: tf.constant(column) for name, column in columns.items()}
 
-        def read(index):
+        def read(index: Tensor) -> dict[str, Tensor]:
             row = {name: tf.gather(column, index) for name, column in columns.items()}
             return {"bytes": tf.io.read_file(row.pop("paths")), **row}
 
@@ -81,7 +85,7 @@ class FileSplit:
 _TENSORS: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()  # those that readers of a split have now
 
 
-def _tensors_of(split):
+def _tensors_of(split: "ArraySplit") -> list[Tensor]:
     """The images and labels of an `ArraySplit` as tensors, which are copies: one for all its readers at a time."""
     import tensorflow as tf
 
@@ -111,7 +115,7 @@ class ArraySplit:
         """How many examples there are."""
         return len(self.labels)
 
-    def reader(self):
+    def reader(self) -> Callable[[Tensor], dict[str, Tensor]]:
         """A function from an int64 scalar tensor to the example of that number."""
         import tensorflow as tf
 
@@ -154,7 +158,7 @@ def spread(size: int, count: int) -> np.ndarray:
     return np.linspace(0, size - 1, min(count, size)).astype(int)
 
 
-def divide(labels, seed: int, groups=None) -> dict[str, np.ndarray]:
+def divide(labels: Sequence[int] | np.ndarray, seed: int, groups: Any = None) -> dict[str, np.ndarray]:
     """Divides examples into 80 % train, 10 % validation and 10 % test, the same part of every class.
 
     A class of one example is trained on; of two, one is tested. From three on, each split has at least one, unless

@@ -4,7 +4,9 @@ import csv
 import io
 import os
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from keras_vit.data.image_folder import source_of_files
 from keras_vit.data.source import Source
@@ -44,7 +46,7 @@ def open_table(path: Path, seed: int, on_bad_image: str) -> Source:
     return source_of_files(path, "table", names, files, labels, splits, seed, on_bad_image)
 
 
-def _rows(path):
+def _rows(path: Path) -> list[dict[str, Any]]:
     if not path.exists():
         raise ValueError(f"there is no such table.\nReceived: {str(path)!r}.")
     try:
@@ -60,7 +62,7 @@ def _rows(path):
         raise ValueError(f"a table must be readable.\nReceived: {str(path)!r}: {error.strerror}.") from error
 
 
-def _checked_rows(path, reader):
+def _checked_rows(path: Path, reader: csv.DictReader) -> list[dict[str, Any]]:
     try:
         columns = reader.fieldnames or []
         if not {"path", "label"} <= set(columns) or len(set(columns)) < len(columns):
@@ -76,7 +78,7 @@ def _checked_rows(path, reader):
         ) from None
 
 
-def _checked(path, line, row, has_split):
+def _checked(path: Path, line: int, row: dict[Any, Any], has_split: bool) -> dict[str, Any]:
     """The row's cells without blanks around them."""
     if None in row:
         raise ValueError(
@@ -102,7 +104,7 @@ def _checked(path, line, row, has_split):
     return {**cells, "line": line}
 
 
-def _check_repeats(path, rows):
+def _check_repeats(path: Path, rows: Sequence[dict[str, Any]]) -> None:
     """Refuses a file with two labels; warns of one listed twice. (Of two splits, `source_of_files` warns.)"""
     by_file: dict[str, dict] = {}
     by_split: dict[tuple, dict] = {}
@@ -129,6 +131,6 @@ def _check_repeats(path, rows):
         )
 
 
-def _number_first(name):
+def _number_first(name: str) -> tuple[int, int, str]:
     is_number = name.isdecimal() and len(name) <= _MOST_DIGITS
     return (0, int(name), name) if is_number else (1, 0, name)

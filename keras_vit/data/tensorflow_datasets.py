@@ -5,10 +5,12 @@ Images are left encoded, so that the pipeline decodes them as it decodes files, 
 
 import dataclasses
 import functools
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from keras_vit.annotations import FilePath, Tensor
 from keras_vit.checks import install_hint
 from keras_vit.config.datasets import OFFICIAL_DATASETS, VTAB_TASKS, DatasetRecord
 from keras_vit.data.source import Source
@@ -38,11 +40,11 @@ class StreamSplit:
         return self._all if self.numbers is None else len(self.numbers)
 
     @property
-    def _all(self):
+    def _all(self) -> int:
         """With those that do not count."""
         return self.builder.info.splits[self.name].num_examples
 
-    def stream(self, seed: int | None, start: int = 0):
+    def stream(self, seed: int | None, start: int = 0) -> Any:
         """`tf.data.Dataset` of (number, example).
 
         Args:
@@ -57,14 +59,14 @@ class StreamSplit:
             return dataset.enumerate()
         blocks = dataset.batch(self._block())
 
-        def shuffled(epoch, number, block):
+        def shuffled(epoch: Tensor, number: Tensor, block: dict[str, Tensor]) -> Any:
             order = tf.random.experimental.stateless_fold_in(tf.constant([seed, 0], "int64"), epoch)
             order = tf.random.experimental.stateless_fold_in(order, number)
             places = tf.random.experimental.stateless_shuffle(tf.range(tf.shape(block["label"])[0]), seed=order)
             block = {name: tf.gather(values, places) for name, values in block.items()}
             return tf.data.Dataset.from_tensor_slices(block)
 
-        def epoch(number):
+        def epoch(number: Tensor) -> Any:
             return blocks.enumerate().flat_map(lambda place, block: shuffled(number, place, block))
 
         passed, within = divmod(start, self.size)
@@ -127,7 +129,7 @@ class StreamSplit:
         """int64 `(n,)`; reads all examples."""
         return np.array([int(example["label"]) for _, example in self.stream(None)], "int64")
 
-    def _read(self):
+    def _read(self) -> Any:
         import tensorflow_datasets as tfds
 
         record = self.record
@@ -137,20 +139,20 @@ class StreamSplit:
         dataset = self.builder.as_dataset(split=self.name, decoders=decoders, shuffle_files=False)
         return dataset if self.numbers is None else _only(dataset, self.numbers, self._all)
 
-    def _is_encoded(self):
+    def _is_encoded(self) -> bool:
         import tensorflow_datasets as tfds
 
         feature = self.builder.info.features[self.record.image]
         return isinstance(feature, tfds.features.Image) and self.record.white == 255
 
-    def _block(self):
+    def _block(self) -> int:
         splits = self.builder.info.splits.values()
         examples = max(sum(split.num_examples for split in splits), 1)
         each = max(sum(split.num_bytes for split in splits) // examples, 1)
         return max(min(_BLOCK // each, self.size), 1)
 
 
-def _only(dataset, numbers, size):
+def _only(dataset: Any, numbers: np.ndarray, size: int) -> Any:
     """The examples of these numbers."""
     import tensorflow as tf
 
@@ -205,18 +207,18 @@ def what_lacks(name: str) -> str | None:
     return f"{full_name} is not in {builder.data_dir}; run `tfds build {_buildable(builder)}`{amount}"
 
 
-def _buildable(builder):
+def _buildable(builder: Any) -> str:
     """The name with its configuration, as `tfds build` takes it."""
     return builder.info.full_name.rpartition("/")[0]
 
 
-def open_prepared(path) -> Source:
+def open_prepared(path: FilePath) -> Source:
     """A `Source` of a folder that tensorflow-datasets has written."""
     builder = _library("a folder of a prepared data set").builder_from_directory(path)
     return _source(builder.name, builder, OFFICIAL_DATASETS.get(builder.name) or _find_record(builder))
 
 
-def _library(what):
+def _library(what: str) -> Any:
     try:
         import importlib_resources  # noqa: F401  # which tensorflow-datasets needs and does not ask for
         import tensorflow_datasets
@@ -228,7 +230,7 @@ def _library(what):
     return tensorflow_datasets
 
 
-def _builder(tfds, name):
+def _builder(tfds: Any, name: str) -> Any:
     try:
         return tfds.builder(name)
     except tfds.core.DatasetNotFoundError:
@@ -241,7 +243,7 @@ def _builder(tfds, name):
         ) from None
 
 
-def _prepare(builder, name, download):
+def _prepare(builder: Any, name: str, download: bool) -> None:
     if not download:
         raise ValueError(
             "the data set has not been downloaded and prepared on this machine.\n"
@@ -251,7 +253,7 @@ def _prepare(builder, name, download):
     builder.download_and_prepare()
 
 
-def _find_record(builder):
+def _find_record(builder: Any) -> DatasetRecord:
     """Image, label and splits of a set that the paper has not used."""
     import tensorflow_datasets as tfds
 
@@ -269,7 +271,7 @@ def _find_record(builder):
     return DatasetRecord(builder.name, classes, f"{train}+{dev}", train, dev, test, "", label=keys[1], image=keys[0])
 
 
-def _find_splits(builder):
+def _find_splits(builder: Any) -> tuple[str, str, str]:
     """Training, validation and test split; what is missing is cut off `train` by the tenth."""
     given = set(builder.info.splits)
     if "train" not in given:
@@ -281,7 +283,7 @@ def _find_splits(builder):
     return "train[:80%]", "train[80%:90%]", "train[90%:]"
 
 
-def _check_features(builder, record):
+def _check_features(builder: Any, record: DatasetRecord) -> None:
     """Refuses what would be shown wrong or not at all: other numbers than bytes, or what is no image."""
     import tensorflow_datasets as tfds
 
@@ -302,7 +304,7 @@ def _check_features(builder, record):
         )
 
 
-def _source(name, builder, record):
+def _source(name: str, builder: Any, record: DatasetRecord) -> Source:
     _check_features(builder, record)
     splits = {"train": record.dev_train, "validation": record.dev, "test": record.test}
     features = builder.info.features
@@ -314,7 +316,7 @@ def _source(name, builder, record):
     return Source(name, "tensorflow_datasets", tuple(names), parts, facts=facts)
 
 
-def _example(features, record):
+def _example(features: dict[str, Tensor], record: DatasetRecord) -> dict[str, Tensor]:
     """The pipeline's example of what tensorflow-datasets reads."""
     import tensorflow as tf
 
@@ -324,7 +326,7 @@ def _example(features, record):
     return {"pixels": tf.cast(tf.cast(image, "int32") * (255 // record.white), "uint8"), "label": label}
 
 
-def _label(features, record):
+def _label(features: dict[str, Tensor], record: DatasetRecord) -> Tensor:
     import tensorflow as tf
 
     if record.label in LABEL_RULES:
@@ -334,28 +336,28 @@ def _label(features, record):
     return label if record.label_classes is None else label * record.classes // record.label_classes
 
 
-def _above(value, thresholds):
+def _above(value: Tensor, thresholds: Sequence[float]) -> Tensor:
     """Number of the interval that holds `value`, its upper end included."""
     import tensorflow as tf
 
     return tf.reduce_sum(tf.cast(tf.constant(thresholds, "float32") < tf.cast(value, "float32"), "int64")) - 1
 
 
-def _clevr_count_all(objects):
+def _clevr_count_all(objects: dict[str, Tensor]) -> Tensor:
     """3 to 10 objects."""
     import tensorflow as tf
 
     return tf.size(objects["size"]) - 3
 
 
-def _clevr_closest_object_distance(objects):
+def _clevr_closest_object_distance(objects: dict[str, Tensor]) -> Tensor:
     """In six intervals of depth, which are about as frequent."""
     import tensorflow as tf
 
     return _above(tf.reduce_min(objects["pixel_coords"][:, 2]), (0.0, 8.0, 8.5, 9.0, 9.5, 10.0, 100.0))
 
 
-def _kitti_closest_vehicle_distance(objects):
+def _kitti_closest_vehicle_distance(objects: dict[str, Tensor]) -> Tensor:
     """Of cars, vans and lorries, in metres: to 8, to 20, beyond, or none there."""
     import tensorflow as tf
 

@@ -62,7 +62,7 @@ def evaluate(
     return dataclasses.replace(result, seconds=time.perf_counter() - began)
 
 
-def _check_output(model):
+def _check_output(model: Classifier) -> None:
     activation = output_activation(model)
     if activation not in ("linear", "softmax"):
         ending = "has no head" if activation is None else f"ends in {activation}"
@@ -72,7 +72,9 @@ def _check_output(model):
         )
 
 
-def _prepared(model, data, split, batch_size, seed):
+def _prepared(
+    model: Classifier, data: Any, split: str, batch_size: int, seed: int
+) -> tuple[Any, Sequence[str] | None, Any]:
     """Batches of images and labels; the names of the classes and the split, if known."""
     if hasattr(data, "element_spec"):
         if math.isinf(_cardinality(data)):
@@ -89,11 +91,11 @@ def _prepared(model, data, split, batch_size, seed):
     return dataset, source.class_names, source.split(split)
 
 
-def _cardinality(dataset):
+def _cardinality(dataset: Any) -> float:
     return math.inf if int(dataset.cardinality()) == -1 else 0  # tf.data.INFINITE_CARDINALITY
 
 
-def _agreed_names(model, names, expected):
+def _agreed_names(model: Classifier, names: Sequence[str] | None, expected: Sequence[str] | None) -> Sequence[str]:
     classes = model.output_shape[-1]
     expected = names if expected is None else tuple(expected)
     names = expected if names is None else tuple(names)

@@ -82,7 +82,7 @@ def ridge_solution(x: np.ndarray, y: np.ndarray, ridge: float) -> np.ndarray:
     return (x.T @ (vectors / (values + ridge))) @ (vectors.T @ y)
 
 
-def _whitened(features, mean, deviation):
+def _whitened(features: np.ndarray, mean: np.ndarray, deviation: np.ndarray) -> np.ndarray:
     """Features of mean 0 and deviation 1, and the constant one behind them."""
     scaled = (features - mean) / deviation
     return np.concatenate([scaled, np.full((len(scaled), 1), _CONSTANT)], axis=1)  # (n, D + 1)

@@ -14,6 +14,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from keras_vit.annotations import FilePath
 from keras_vit.files import open_regular
 from keras_vit.layers.nested import flatten_layers
 from keras_vit.model.image_model import ImageModel
@@ -43,7 +44,7 @@ def fingerprint_of(model: ImageModel, split: Any) -> str:
     return found.hexdigest()
 
 
-def _facts(model):
+def _facts(model: ImageModel) -> str:
     """Everything but weights and data, as text. Precision is in the layers' configurations."""
     config, preprocessing = map(dataclasses.asdict, (model.config, model.preprocessing))
     layers = [_layer_facts(layer) for layer in flatten_layers(model) if not isinstance(layer, keras.Model)]
@@ -51,19 +52,19 @@ def _facts(model):
     return json.dumps(facts, sort_keys=True, default=str)
 
 
-def _layer_facts(layer):
+def _layer_facts(layer: keras.layers.Layer) -> list[Any]:
     config = keras.saving.serialize_keras_object(layer).get("config") or {}
     return [type(layer).__name__, _without_names(config)]
 
 
-def _without_names(config):
+def _without_names(config: Any) -> Any:
     """A configuration without names, which Keras counts up in each process."""
     if isinstance(config, dict):
         return {key: _without_names(value) for key, value in config.items() if key not in ("name", "registered_name")}
     return [_without_names(value) for value in config] if isinstance(config, (list, tuple)) else config
 
 
-def _examples(split) -> Iterator[bytes]:
+def _examples(split: Any) -> Iterator[bytes]:
     """Bytes that tell the examples of a split, in their order, from others."""
     if hasattr(split, "paths"):
         with concurrent.futures.ThreadPoolExecutor() as pool:
@@ -77,7 +78,7 @@ def _examples(split) -> Iterator[bytes]:
         yield f"{split.builder.info.full_name} {split.name} {split.record} {splits}".encode()
 
 
-def _digest(path):
+def _digest(path: FilePath) -> bytes:
     found = hashlib.sha256()
     with open_regular(path) as file:
         while block := file.read(_BLOCK):

@@ -40,7 +40,7 @@ class FeatureSet:
     features: np.ndarray
     labels: np.ndarray
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         right = self.features.ndim == 2 and len(self.features) == len(self.labels)
         if not right or not np.isfinite(self.features).all():
             raise ValueError(
@@ -98,7 +98,7 @@ def image_features(
     return kept
 
 
-def _check_model(model):
+def _check_model(model: ImageModel) -> None:
     check_image_model(model)
     if model.config is None or model.preprocessing is None:
         raise ValueError(
@@ -112,7 +112,7 @@ def _check_model(model):
         )
 
 
-def _computed(model, source, split, batch_size):
+def _computed(model: ImageModel, source: Source, split: str, batch_size: int) -> FeatureSet:
     from keras_vit.data import load_dataset
 
     network = answering_network(model)
@@ -124,7 +124,7 @@ def _computed(model, source, split, batch_size):
     return FeatureSet(features, labels.astype("int64"))
 
 
-def _read(path, count):
+def _read(path: Path, count: int) -> FeatureSet | None:
     """The features in a file; `None` if it is not there, damaged, or of another count."""
     try:
         with open_regular(path) as file, np.load(file, allow_pickle=False) as arrays:
@@ -135,7 +135,7 @@ def _read(path, count):
     return found if types == ("float32", "int64") and len(found.labels) == count else None
 
 
-def _keep(path, found):
+def _keep(path: Path, found: FeatureSet) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as part, open(part, "wb") as file:

@@ -88,7 +88,7 @@ def choose_strength(train: tuple[np.ndarray, np.ndarray], validation: tuple[np.n
     return STRENGTHS[int(np.argmax(right))]
 
 
-def _check_classes(labels):
+def _check_classes(labels: np.ndarray) -> None:
     if len(np.unique(labels)) < 2:
         raise ValueError(
             "a linear probe needs training examples of at least two classes.\n"

@@ -2,6 +2,8 @@
 
 import dataclasses
 import math
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -62,7 +64,7 @@ class Evaluation:
     real_accuracy: float | None = None
     real_count: int | None = None
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         figures = {"accuracy": self.accuracy, "top5_accuracy": self.top5_accuracy, "loss": self.loss}
         shown = ", ".join(f"{name}={figure:.4f}" for name, figure in figures.items() if figure is not None)
         return f"Evaluation({shown}, count={self.count}, classes={len(self.class_names)})"
@@ -87,7 +89,7 @@ class Evaluation:
         return facts | {"classes": [dataclasses.asdict(result) for result in self.classes]}
 
 
-def measure(scores, labels, class_names, from_logits=True) -> Evaluation:
+def measure(scores: Any, labels: Any, class_names: Sequence[str], from_logits: bool = True) -> Evaluation:
     """The same from scores that are at hand.
 
     Args:
@@ -134,7 +136,7 @@ def confusion_matrix(labels: np.ndarray, predictions: np.ndarray, classes: int) 
     return np.bincount(labels * classes + predictions, minlength=classes**2).reshape(classes, classes)
 
 
-def class_results(confusion: np.ndarray, class_names, passes: int = 1) -> tuple[ClassResult, ...]:
+def class_results(confusion: np.ndarray, class_names: Sequence[str], passes: int = 1) -> tuple[ClassResult, ...]:
     """Count, recall and precision of each class.
 
     Args:
@@ -161,7 +163,7 @@ def wilson_interval(share: float, count: int) -> tuple[float, float]:
     return max((centre - half) / (1 + square), 0.0), min((centre + half) / (1 + square), 1.0)
 
 
-def _check_scores(scores, labels, class_names):
+def _check_scores(scores: np.ndarray, labels: np.ndarray, class_names: Sequence[str]) -> None:
     if len(labels) == 0:
         raise ValueError("the set is empty, so nothing can be measured on it.\nReceived: 0 examples.")
     if scores.shape != (len(labels), len(class_names)):
@@ -181,16 +183,16 @@ def _check_scores(scores, labels, class_names):
         )
 
 
-def _log_softmax(scores):
+def _log_softmax(scores: np.ndarray) -> np.ndarray:
     shifted = scores - scores.max(axis=1, keepdims=True)
     return shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
 
 
-def _in_top(scores, labels):
+def _in_top(scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
     return (np.argsort(-scores, axis=1, kind="stable")[:, :_TOP] == labels[:, None]).any(axis=1)
 
 
-def _calibration_error(confidences, correct):
+def _calibration_error(confidences: np.ndarray, correct: np.ndarray) -> float:
     bins = np.clip(np.ceil(confidences * CALIBRATION_BINS).astype(int) - 1, 0, CALIBRATION_BINS - 1)
     gaps = np.bincount(bins, weights=correct - confidences, minlength=CALIBRATION_BINS)
     return float(np.abs(gaps).sum() / len(correct))

@@ -2,14 +2,14 @@
 
 import dataclasses
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from keras_vit.annotations import FilePath
 from keras_vit.checks import check_choice, check_installed, check_positive_int, check_seed
-from keras_vit.data.source import Data, check_split
+from keras_vit.data.source import Data, Source, check_split
 from keras_vit.data.splits import divide
 from keras_vit.evaluation.fewshot import SEEDS, SHOTS, choose_shots, fit_least_squares
 from keras_vit.evaluation.kept_features import DEFAULT_CACHE, FeatureSet, image_features
@@ -66,7 +66,7 @@ class Probe:
     skipped: tuple[int, ...] = ()
     seconds: float = 0.0
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         shown = ", ".join(f"{shots_in_words(shots)}={self.mean(shots):.4f}" for shots in self.accuracies)
         return f"Probe({self.kind!r}, {shown}, test_images={self.test_images}, classes={len(self.class_names)})"
 
@@ -116,10 +116,10 @@ class Probe:
         facts = {field: getattr(self, field) for field in fields} | {"skipped_shots": list(self.skipped)}
         return facts | {"results": rows, "classes": [dataclasses.asdict(result) for result in self.classes]}
 
-    def _shots(self):
+    def _shots(self) -> list[int | None]:
         return list(dict.fromkeys(trial.shots for trial in self.trials))
 
-    def _trials(self, shots):
+    def _trials(self, shots: int | None) -> list[Trial]:
         return [trial for trial in self.trials if trial.shots == shots]
 
 
@@ -178,7 +178,7 @@ def probe(
         _check_neighbours(neighbours, source.split(train_split).size)
     began = time.perf_counter()
 
-    def read(split):
+    def read(split: str) -> FeatureSet:
         return image_features(model, source, split, batch_size=batch_size, cache=cache)
 
     known, asked = read(train_split), read(test_split)
@@ -196,7 +196,9 @@ def probe(
     return Probe(kind, source.class_names, tuple(trials), *counts, tuple(sorted(skipped)), seconds)
 
 
-def _fewshot(known, asked, classes, shots, seeds):
+def _fewshot(
+    known: FeatureSet, asked: FeatureSet, classes: int, shots: Sequence[int], seeds: Sequence[int]
+) -> list[Trial]:
     trials = []
     for count in shots:
         for seed in seeds:
@@ -207,13 +209,13 @@ def _fewshot(known, asked, classes, shots, seeds):
     return trials
 
 
-def _linear(asked, classes, fitted, held, whole):
+def _linear(asked: FeatureSet, classes: int, fitted: FeatureSet, held: FeatureSet, whole: FeatureSet) -> Trial:
     strength = choose_strength((fitted.features, fitted.labels), (held.features, held.labels))
     predictions = fit_logistic(whole.features, whole.labels, strength).predict(asked.features)
     return _trial(asked, predictions, classes, settings={"strength": strength})
 
 
-def _knn(known, asked, classes, neighbours):
+def _knn(known: FeatureSet, asked: FeatureSet, classes: int, neighbours: int) -> Trial:
     scores = neighbour_scores(known.features, known.labels, asked.features, classes, neighbours)
     return _trial(asked, scores.argmax(axis=1), classes, settings={"neighbours": neighbours})
 
@@ -252,7 +254,7 @@ def neighbour_scores(
     )
 
 
-def _votes(cosines, labels, classes, neighbours):
+def _votes(cosines: np.ndarray, labels: np.ndarray, classes: int, neighbours: int) -> np.ndarray:
     nearest = np.argpartition(-cosines, neighbours - 1, axis=1)[:, :neighbours]
     weights = np.exp((np.take_along_axis(cosines, nearest, axis=1).astype("float64") - 1) / _TEMPERATURE)
     votes = np.zeros((len(cosines), classes))
@@ -260,7 +262,7 @@ def _votes(cosines, labels, classes, neighbours):
     return votes
 
 
-def _unit(features):
+def _unit(features: np.ndarray) -> np.ndarray:
     features = np.asarray(features, "float32")
     return features / np.maximum(np.linalg.norm(features, axis=1, keepdims=True), 1e-12)
 
@@ -270,12 +272,14 @@ def shots_in_words(shots: int | None) -> str:
     return "all examples" if shots is None else f"{shots} shot{'s' * (shots > 1)}"
 
 
-def _trial(asked, predictions, classes, **fields):
+def _trial(asked: FeatureSet, predictions: np.ndarray, classes: int, **fields: Any) -> Trial:
     accuracy = float((predictions == asked.labels).mean())
     return Trial(accuracy, confusion_matrix(asked.labels, predictions, classes), **fields)
 
 
-def _strength_sets(source, taken, known, read, seed):
+def _strength_sets(
+    source: Source, taken: set[str], known: FeatureSet, read: Callable[[str], FeatureSet], seed: int
+) -> tuple[FeatureSet, FeatureSet, FeatureSet]:
     """Two sets, to fit by and to choose the strength by, and a third that is fitted at the end."""
     if source.sizes.get("validation") and "validation" not in taken:
         held = read("validation")
@@ -286,7 +290,7 @@ def _strength_sets(source, taken, known, read, seed):
     return known.of(parts["train"]), known.of(held_back), known
 
 
-def _usable_shots(source, labels, shots):
+def _usable_shots(source: Source, labels: np.ndarray, shots: Sequence[int] | None) -> list[int]:
     """Those that were asked for, if every class has as many examples; by default those that every class has."""
     counts = np.bincount(labels, minlength=len(source.class_names))
     chosen = sorted(shots) if shots is not None else [count for count in SHOTS if count <= counts.min()]
@@ -302,7 +306,7 @@ def _usable_shots(source, labels, shots):
     return chosen
 
 
-def _check_neighbours(neighbours, examples):
+def _check_neighbours(neighbours: int, examples: int) -> None:
     if neighbours > examples:
         raise ValueError(
             "`neighbours` must be at most the examples that there are to vote.\n"
@@ -310,7 +314,7 @@ def _check_neighbours(neighbours, examples):
         )
 
 
-def _check_splits(train_split, test_split):
+def _check_splits(train_split: str, test_split: str) -> set[str]:
     """The splits that are trained on or tested on."""
     if shared := set(check_split(train_split)) & set(check_split(test_split)):
         raise ValueError(
@@ -320,7 +324,7 @@ def _check_splits(train_split, test_split):
     return {*check_split(train_split), *check_split(test_split)}
 
 
-def _check_arguments(kind, shots, seeds, neighbours):
+def _check_arguments(kind: str, shots: Sequence[int] | None, seeds: Sequence[int], neighbours: int) -> None:
     """Refuses numbers that are none, that repeat, or that another kind has."""
     check_positive_int("neighbours", neighbours)
     for name, given, check in (

@@ -6,6 +6,7 @@ left out; an answer is right if it is any of the others' classes.
 
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,7 @@ def read_real_labels(path: FilePath) -> list[list[int]]:
     return found
 
 
-def check_imagenet(class_names) -> None:
+def check_imagenet(class_names: Sequence[str]) -> None:
     """Raises unless there are as many classes as ReaL labels tell of."""
     if len(class_names) != CLASSES:
         raise ValueError(

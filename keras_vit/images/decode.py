@@ -5,6 +5,7 @@ Grey, palette, CMYK, 16-bit and RGBA files all become RGB of 8 bits: of 16 bits 
 dropped. JPEG is decoded with the accurate integer transform, which gives the numbers Pillow gives.
 """
 
+from keras_vit.annotations import Tensor
 from keras_vit.images.segments import is_jpeg, is_png, stored_size, without_texts
 
 MAX_PIXELS = 64 * 2**20  # of one picture; decoded it takes 192 MB
@@ -14,7 +15,7 @@ _EXACT = "INTEGER_ACCURATE"
 _TURNS = {1: "", 2: "x", 3: "yx", 4: "y", 5: "t", 6: "tx", 7: "tyx", 8: "ty"}
 
 
-def decode_image(data, orientation=None, channels: int = 3):
+def decode_image(data: Tensor, orientation: Tensor | None = None, channels: int = 3) -> Tensor:
     """Pixels of one file, upright.
 
     Args:
@@ -31,7 +32,7 @@ def decode_image(data, orientation=None, channels: int = 3):
     return _finished(stored_pixels(_checked(data)), orientation, channels)
 
 
-def decode_window(data, window, orientation=None, channels: int = 3):
+def decode_window(data: Tensor, window: Tensor, orientation: Tensor | None = None, channels: int = 3) -> Tensor:
     """As `decode_image(...)[y : y + h, x : x + w]`; of a JPEG only the window is transformed to pixels.
 
     Where a JPEG stores colours at half the size, the last row and column of the window may be some levels apart,
@@ -63,7 +64,7 @@ def decode_window(data, window, orientation=None, channels: int = 3):
     return _finished(pixels, orientation, channels)
 
 
-def _upright(size, orientation):
+def _upright(size: Tensor, orientation: Tensor | None) -> tuple[Tensor, Tensor]:
     """`(H, W)` of the upright picture, int32 scalars."""
     import tensorflow as tf
 
@@ -72,7 +73,7 @@ def _upright(size, orientation):
     return size[0], size[1]
 
 
-def apply_orientation(pixels, orientation):
+def apply_orientation(pixels: Tensor, orientation: Tensor) -> Tensor:
     """Turns and mirrors a picture as its EXIF orientation asks.
 
     Args:
@@ -81,7 +82,7 @@ def apply_orientation(pixels, orientation):
     """
     import tensorflow as tf
 
-    def turned(steps):
+    def turned(steps: str) -> Tensor:
         turned = tf.transpose(pixels, (1, 0, 2)) if "t" in steps else pixels
         axes = ["yx".index(step) for step in steps if step != "t"]
         return tf.reverse(turned, axes) if axes else turned
@@ -91,7 +92,7 @@ def apply_orientation(pixels, orientation):
     return tf.ensure_shape(result, (None, None, pixels.shape[-1]))
 
 
-def _checked(data):
+def _checked(data: Tensor) -> Tensor:
     """The same bytes, once their header has been found good."""
     import tensorflow as tf
 
@@ -107,7 +108,7 @@ def _checked(data):
         return tf.identity(data)
 
 
-def stored_pixels(data):
+def stored_pixels(data: Tensor) -> Tensor:
     """uint8 `(H, W, 3)`, neither turned nor limited, of a file that `is_jpeg` or `is_png`."""
     import tensorflow as tf
 
@@ -115,7 +116,7 @@ def stored_pixels(data):
     return tf.ensure_shape(pixels, (None, None, 3))
 
 
-def stored_window(window, size, orientation):
+def stored_window(window: Tensor, size: tuple[Tensor, Tensor], orientation: Tensor) -> Tensor:
     """Where a window of the upright picture lies in the stored one, as `(4,)`.
 
     Args:
@@ -134,14 +135,14 @@ def stored_window(window, size, orientation):
     return tf.where(orientation >= 5, tf.stack([x, y, w, h]), tf.stack([y, x, h, w]))
 
 
-def _decode_png(data):
+def _decode_png(data: Tensor) -> Tensor:
     """libpng would unpack the texts, to a thousand times their size."""
     import tensorflow as tf
 
     return tf.io.decode_png(without_texts(data), 3)
 
 
-def _finished(pixels, orientation, channels):
+def _finished(pixels: Tensor, orientation: Tensor | None, channels: int) -> Tensor:
     import tensorflow as tf
 
     pixels = tf.ensure_shape(pixels, (None, None, 3))
@@ -150,7 +151,7 @@ def _finished(pixels, orientation, channels):
     return pixels if channels == 3 else grey(pixels)
 
 
-def grey(pixels):
+def grey(pixels: Tensor) -> Tensor:
     """uint8 `(..., 3)` to `(..., 1)`: luma of ITU-R 601 in Pillow's fixed point, so that grey stays what it was."""
     import tensorflow as tf
 

@@ -48,7 +48,7 @@ def jpeg_segments(data: bytes) -> Iterator[tuple[bytes, int, int]]:
         place += 2 + length
 
 
-def _in_jpeg(data):
+def _in_jpeg(data: bytes) -> bytes:
     """The TIFF block in the segment APP1, or nothing."""
     for marker, start, stop in jpeg_segments(data):
         if marker == b"\xe1" and data[start : start + 6] == b"Exif\0\0":
@@ -56,7 +56,7 @@ def _in_jpeg(data):
     return b""
 
 
-def _in_png(data):
+def _in_png(data: bytes) -> bytes:
     """The chunk eXIf, or nothing."""
     place = len(PNG_START)
     for _ in range(MAX_STEPS):
@@ -69,7 +69,7 @@ def _in_png(data):
     return b""
 
 
-def _from_tiff(block):
+def _from_tiff(block: bytes) -> int:
     order = _ORDERS.get(block[:4])
     if order is None:
         return 1

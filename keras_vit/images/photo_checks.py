@@ -12,7 +12,10 @@ import os
 import sys
 import time
 import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, TextIO
 
+from keras_vit.annotations import FilePath
 from keras_vit.files import FileKindError, read_regular
 from keras_vit.images.decode import MAX_BYTES, MAX_PIXELS
 from keras_vit.images.exif import jpeg_segments, orientation
@@ -65,7 +68,7 @@ class GoodImage:
     digest: bytes
 
 
-def check_images(paths, on_bad_image: str = "skip") -> list[GoodImage | BadImage]:
+def check_images(paths: Sequence[FilePath], on_bad_image: str = "skip") -> list[GoodImage | BadImage]:
     """What each file is, in the order of `paths`.
 
     Args:
@@ -92,7 +95,7 @@ def check_images(paths, on_bad_image: str = "skip") -> list[GoodImage | BadImage
     return found
 
 
-def check_image(path) -> GoodImage | BadImage:
+def check_image(path: FilePath) -> GoodImage | BadImage:
     """What one file is; reads it only if it has changed since it was last read."""
     path = os.fspath(path)
     try:
@@ -112,7 +115,7 @@ def check_image(path) -> GoodImage | BadImage:
         return BadImage(path, f"cannot be read: {error.strerror or error}")
 
 
-def fault_of(data: bytes, decode) -> str | None:
+def fault_of(data: bytes, decode: Callable[[bytes], Any]) -> str | None:
     """Why the bytes of a file cannot be decoded, in a few words, or `None`.
 
     Args:
@@ -140,7 +143,7 @@ def fault_of(data: bytes, decode) -> str | None:
     return None
 
 
-def _has_header_and_end(data):
+def _has_header_and_end(data: bytes) -> bool:
     """Whether a PNG starts with its header, and a JPEG has an end behind its last header."""
     if data.startswith(PNG_START):
         return data.startswith(HEADER, len(PNG_START)) and len(data) >= PNG_HEADER_END
@@ -148,12 +151,12 @@ def _has_header_and_end(data):
     return data.find(_JPEG_END, start) >= 0
 
 
-def _damage(data):
+def _damage(data: bytes) -> str:
     kind, ending = ("JPEG", _JPEG_END) if data.startswith(JPEG_START) else ("PNG", b"IEND")
     return f"{'damaged' if ending in data[-64:] else 'truncated'} {kind}"
 
 
-def _read(path):
+def _read(path: str) -> GoodImage | BadImage:
     data = read_regular(path, MAX_BYTES)
     reason = fault_of(data, _decode_for_a_look)
     if reason is not None:
@@ -161,7 +164,7 @@ def _read(path):
     return GoodImage(path, orientation(data), hashlib.blake2b(data, digest_size=16).digest())
 
 
-def _decode_for_a_look(data):
+def _decode_for_a_look(data: bytes) -> None:
     import tensorflow as tf
 
     if data.startswith(JPEG_START):
@@ -170,7 +173,7 @@ def _decode_for_a_look(data):
         tf.io.decode_png(without_texts(data), 3)
 
 
-def _pixel_count(data):
+def _pixel_count(data: bytes) -> int:
     import tensorflow as tf
 
     if data.startswith(JPEG_START):
@@ -180,7 +183,7 @@ def _pixel_count(data):
     return height * width
 
 
-def _other_format(data):
+def _other_format(data: bytes) -> str:
     for start, name in _FORMATS.items():
         if data.startswith(start):
             return f"{name}, not JPEG or PNG"
@@ -193,7 +196,7 @@ def _other_format(data):
 
 
 @contextlib.contextmanager
-def _stream(heard):
+def _stream(heard: int | None) -> Iterator[TextIO]:
     """The standard error, by another descriptor where there is one."""
     if heard is None or sys.stderr is not sys.__stderr__:
         yield sys.stderr
@@ -202,13 +205,13 @@ def _stream(heard):
         yield stream
 
 
-def _summary(bad):
+def _summary(bad: Sequence[BadImage]) -> str:
     lines = [f"  {printable(image.path)}: {image.reason}" for image in bad[:_NAMED]]
     more = [f"  and {len(bad) - _NAMED} more"] if len(bad) > _NAMED else []
     return "\n".join([f"{len(bad)} bad image{'s' * (len(bad) > 1)}:", *lines, *more])
 
 
-def _with_progress(results, total, heard=None):
+def _with_progress(results: Iterable[Any], total: int, heard: int | None = None) -> Iterator[Any]:
     """The same results; a bar with the time left, on a terminal, from the second second on.
 
     Args:

@@ -11,6 +11,7 @@ import functools
 import importlib.resources
 import math
 import warnings
+from typing import Any
 
 import numpy as np
 
@@ -144,13 +145,13 @@ class Preprocessing:
         return ops.convert_to_numpy(resized) if isinstance(pixels, np.ndarray) else resized
 
 
-def _values(field, values):
+def _values(field: str, values: Any) -> list[Any]:
     if not isinstance(values, (tuple, list, np.ndarray)):
         raise TypeError(f"`{field}` must have one value per channel.\nReceived: {field}={values!r}.")
     return np.asarray(values, object).tolist()
 
 
-def _black_and_white(record):
+def _black_and_white(record: Preprocessing) -> tuple[list[float], list[float]]:
     """What 0 and 255 become, per channel."""
     stats = list(zip(record.mean, record.std, strict=True))
     return [-mean / std for mean, std in stats], [(1 - mean) / std for mean, std in stats]
@@ -179,7 +180,7 @@ def preprocess_input(images: Tensor, preprocessing: Preprocessing | None = None)
     return scaled(_pixels(images, record)[0], record)
 
 
-def _pixels(images, record):
+def _pixels(images: Tensor, record: Preprocessing) -> tuple[Tensor, bool]:
     """Images as float32 in [0, 255] with the record's channels, and whether they came as whole numbers."""
     images = _array(images)
     if isinstance(images, np.ndarray):
@@ -193,12 +194,12 @@ def _pixels(images, record):
     return fit_channels(values, len(record.mean), xp), whole
 
 
-def _resized_in_strips(images, record, ops):
+def _resized_in_strips(images: np.ndarray, record: Preprocessing, ops: Any) -> Tensor:
     """As `resize_and_cut`, with no more than a strip of the images as floats at a time."""
     _check_values(images)
     whole, old, rows = images.dtype.kind in "ui", images.shape[-3:-1], max(1, _LARGE * images.shape[-3] // images.size)
 
-    def narrowed(start):
+    def narrowed(start: int) -> np.ndarray:
         strip = images[..., start : start + rows, :, :].astype("float32")
         strip = fit_channels(strip, len(record.mean), np)
         return ops.convert_to_numpy(resize_axis(strip, 1, old, whole, record, ops))
@@ -207,7 +208,7 @@ def _resized_in_strips(images, record, ops):
     return resize_axis(narrow, 0, old, whole, record, ops)
 
 
-def _array(images):
+def _array(images: Tensor) -> Tensor:
     """Images as an array or a tensor; a list of images of one size becomes an array."""
     if isinstance(images, (list, tuple)):
         try:
@@ -229,7 +230,7 @@ def _array(images):
     return images
 
 
-def scaled(pixels, record, by_channel=False, width=1):
+def scaled(pixels: Tensor, record: Preprocessing, by_channel: bool = False, width: int = 1) -> Tensor:
     """Pixels as the weights expect their values, of the same kind as they came.
 
     Args:
@@ -247,7 +248,7 @@ def scaled(pixels, record, by_channel=False, width=1):
     return np.divide(shifted, std, out=shifted) if isinstance(shifted, np.ndarray) else shifted / std
 
 
-def unscaled(values, record):
+def unscaled(values: Tensor, record: Preprocessing) -> Tensor:
     """Pixels of images that `scaled` has prepared: its inverse, but for rounding.
 
     Args:
@@ -261,11 +262,11 @@ def unscaled(values, record):
     return values * std + mean
 
 
-def _is_usual(std):
+def _is_usual(std: float) -> bool:
     return 1 / _MOST <= std <= _MOST
 
 
-def fit_channels(images, channels, xp):
+def fit_channels(images: Tensor, channels: int, xp: Any) -> Tensor:
     """Images with as many channels: one is repeated, and of four the last, alpha, is dropped for three.
 
     Args:
@@ -290,7 +291,7 @@ def fit_channels(images, channels, xp):
     )
 
 
-def _check_values(images):
+def _check_values(images: np.ndarray) -> None:
     if images.dtype.kind not in "uif":
         raise TypeError(f"images must be integers or floats in [0, 255].\nReceived: dtype {images.dtype}.")
     if images.size == 0:

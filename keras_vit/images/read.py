@@ -4,10 +4,12 @@ import contextlib
 import io
 import os
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 
+from keras_vit.annotations import FilePath
 from keras_vit.checks import install_hint
 from keras_vit.files import FileKindError, read_regular
 from keras_vit.images.decode import MAX_BYTES, MAX_PIXELS, decode_image, grey
@@ -26,7 +28,7 @@ class ImageError(ValueError):
         reason: why, in a few words, as "truncated JPEG".
     """
 
-    def __init__(self, path, reason):
+    def __init__(self, path: FilePath, reason: str) -> None:
         super().__init__(
             f"a photo must be a JPEG, PNG, WebP or BMP that can be decoded.\nReceived: {printable(path)}: {reason}."
         )
@@ -75,7 +77,7 @@ def read_image(path: str | os.PathLike, channels: int = 3) -> np.ndarray:
     return decoded[0].numpy()
 
 
-def _by_pillow(path, data):
+def _by_pillow(path: Path, data: bytes) -> np.ndarray:
     """uint8 `(H, W, 3)` of a format that only Pillow knows."""
     try:
         from PIL import Image, ImageOps, UnidentifiedImageError
@@ -96,7 +98,7 @@ def _by_pillow(path, data):
 
 
 @contextlib.contextmanager
-def _no_warning_of_size():
+def _no_warning_of_size() -> Iterator[None]:
     """Pillow warns from 89 Mpx on; we refuse from 64 on."""
     from PIL import Image
 

@@ -5,9 +5,12 @@ A resize is one matrix for the columns and one for the rows. `ops` is `keras.ops
 """
 
 import math
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
+from keras_vit.annotations import Pair, Tensor
 from keras_vit.config.posembed import cubic, triangle
 
 INTERPOLATIONS = ("bilinear", "bicubic", "area")
@@ -15,7 +18,7 @@ ROUNDINGS = ("timm", "transformers", "big_vision")
 _FLOAT_ERROR = 1e-3  # grey levels; without it 99.9999 for 100 would be cut to 99
 
 
-def resize_and_cut(pixels, whole, record, ops):
+def resize_and_cut(pixels: Tensor, whole: bool, record: Any, ops: Any) -> Tensor:
     """Resizes and cuts the centre out in one step, with the same kernel on every backend and in any graph.
 
     Bicubic as Pillow up to 12 does (13 takes the rows of some images first): the columns first, then the rows, each
@@ -29,7 +32,7 @@ def resize_and_cut(pixels, whole, record, ops):
     return pixels
 
 
-def resize_axis(pixels, axis, old, whole, record, ops):
+def resize_axis(pixels: Tensor, axis: int, old: Sequence[Tensor], whole: bool, record: Any, ops: Any) -> Tensor:
     """One of the two steps: the columns (axis 1), then the rows (axis 0), of pixels that were `old` (H, W) at first."""
     new = record.image_size if record.resize == "squash" else covering_size(old, record, ops)
     matrix = resize_matrix(old[axis], new[axis], record.image_size[axis], record, ops)  # (kept, old)
@@ -41,14 +44,14 @@ def resize_axis(pixels, axis, old, whole, record, ops):
     return whole_levels(pixels, record, ops) if whole and axis == 0 else pixels
 
 
-def whole_levels(pixels, record, ops):
+def whole_levels(pixels: Tensor, record: Any, ops: Any) -> Tensor:
     """What was whole before it was resized, as big_vision's cast leaves it: cut to whole grey levels."""
     if record.resize != "crop" or record.rounding != "big_vision":
         return pixels
     return ops.floor(pixels + _FLOAT_ERROR)
 
 
-def resize_matrix(old, new, kept, record, ops, rows=None):
+def resize_matrix(old: Tensor, new: Tensor, kept: int, record: Any, ops: Any, rows: Tensor | None = None) -> Tensor:
     """`(kept, old)`: resizes one axis from `old` to `new` and keeps the centre; or those `rows` of it, floats."""
     margin = new - kept
     odd = margin // 2 % 2 if record.rounding == "timm" else 0  # halves to even, as torchvision's CenterCrop, or down
@@ -67,7 +70,7 @@ def resize_matrix(old, new, kept, record, ops, rows=None):
     return weights / ops.sum(weights, axis=1, keepdims=True)
 
 
-def covering_size(old, record, ops):
+def covering_size(old: Sequence[Tensor], record: Any, ops: Any) -> tuple[Tensor, ...]:
     """Size that keeps the aspect of `old` (H, W) and covers `image_size / crop_fraction`.
 
     Rounded as the record's software does, so that no pixel shifts. A side to cover is floor(side / crop_fraction)
@@ -84,13 +87,15 @@ def covering_size(old, record, ops):
     return larger(height, divided(width * old[0], old[1], ops)), larger(width, divided(height * old[1], old[0], ops))
 
 
-def sides_to_cover(record, image_size):
+def sides_to_cover(record: Any, image_size: Pair) -> tuple[int, ...]:
     """`image_size / crop_fraction` in whole pixels, for a model that takes `image_size`."""
     whole = round if record.rounding == "big_vision" else math.floor
     return tuple(whole(side / record.crop_fraction) for side in image_size)
 
 
-def _by_factor(old, sides, xp, larger):
+def _by_factor(
+    old: Sequence[Tensor], sides: Sequence[int], xp: Any, larger: Callable[..., Tensor]
+) -> tuple[Tensor, ...]:
     cast = (lambda x: np.float32(x)) if xp is np else (lambda x: xp.cast(x, "float32"))
     factor = larger(*(cast(side) / cast(length) for side, length in zip(sides, old, strict=True)))
     lengths = [xp.round(cast(length) * factor) for length in old]
@@ -98,11 +103,11 @@ def _by_factor(old, sides, xp, larger):
     return tuple(larger(side, length) for side, length in zip(sides, whole, strict=True))
 
 
-def _cut(dividend, divisor, ops):
+def _cut(dividend: Tensor, divisor: Tensor, ops: Any) -> Tensor:
     return dividend // divisor
 
 
-def _rounded(dividend, divisor, ops):
+def _rounded(dividend: Tensor, divisor: Tensor, ops: Any) -> Tensor:
     """The quotient rounded, halves to even, as Python's `round`; of ints or of int tensors."""
     up = (2 * dividend + divisor) // (2 * divisor)
     tie = (2 * dividend + divisor) % (2 * divisor) == 0

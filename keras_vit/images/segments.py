@@ -7,6 +7,10 @@ more than `MAX_STEPS` segments are looked at.
 
 import collections
 import functools
+from collections.abc import Callable
+from typing import Any
+
+from keras_vit.annotations import Tensor
 
 JPEG_START = b"\xff\xd8\xff"
 PNG_START = b"\x89PNG\r\n\x1a\n"
@@ -26,14 +30,14 @@ _ORIENTATION, _SHORT = 0x0112, 3  # tag and type of the entry
 Segments = collections.namedtuple("Segments", "orientation row_by_row few")
 
 
-def is_jpeg(data):
+def is_jpeg(data: Tensor) -> Tensor:
     """Whether a file, a string scalar, starts as a JPEG."""
     import tensorflow as tf
 
     return tf.strings.substr(data, 0, len(JPEG_START)) == JPEG_START
 
 
-def is_png(data):
+def is_png(data: Tensor) -> Tensor:
     """Whether a file starts as a PNG and with its header, from which `stored_size` reads."""
     import tensorflow as tf
 
@@ -41,28 +45,28 @@ def is_png(data):
     return (tf.strings.substr(data, 0, len(start)) == start) & (tf.strings.length(data) >= PNG_HEADER_END)
 
 
-def stored_size(data):
+def stored_size(data: Tensor) -> Tensor:
     """`(H, W)` as the header has it, int32 `(2,)`, of a file that `is_jpeg` or `is_png`."""
     import tensorflow as tf
 
-    def png():
+    def png() -> Tensor:
         sides = tf.io.decode_raw(tf.strings.substr(data, 16, 8), tf.int32, little_endian=False)
         return sides[::-1]
 
     return tf.ensure_shape(tf.cond(is_jpeg(data), lambda: tf.io.extract_jpeg_shape(data)[:2], png), (2,))
 
 
-def _in_a_graph(function):
+def _in_a_graph(function: Callable[[Tensor], Any]) -> Callable[[Tensor], Any]:
     """The same function of one file; called eagerly it is traced once, as its loops would take 100 times as long."""
 
     @functools.cache
-    def traced():
+    def traced() -> Any:
         import tensorflow as tf
 
         return tf.function(function, input_signature=[tf.TensorSpec((), tf.string)], autograph=False)
 
     @functools.wraps(function)
-    def called(data):
+    def called(data: Tensor) -> Any:
         import tensorflow as tf
 
         return (traced() if tf.executing_eagerly() else function)(data)
@@ -71,7 +75,7 @@ def _in_a_graph(function):
 
 
 @_in_a_graph
-def look(data):
+def look(data: Tensor) -> Segments:
     """How a picture lies, and whether it can be decoded row by row.
 
     Args:
@@ -91,11 +95,11 @@ def look(data):
 
 
 @_in_a_graph
-def without_texts(data):
+def without_texts(data: Tensor) -> Tensor:
     """A PNG without its `TEXTS`, as a string scalar; of one that has some, no more than `MAX_STEPS` chunks."""
     import tensorflow as tf
 
-    def step(place, going, texts):
+    def step(place: Tensor, going: Tensor, texts: Tensor) -> tuple[Tensor, ...]:
         size, kind = _number(data, place, 4, little=False), tf.strings.substr(data, place + 4, 4)
         return *_next_chunk(place, size, _length(data)), texts | _is_text(kind)
 
@@ -104,10 +108,10 @@ def without_texts(data):
     return tf.cond(has_texts, lambda: _other_chunks(data), lambda: data)
 
 
-def _other_chunks(data):
+def _other_chunks(data: Tensor) -> Tensor:
     import tensorflow as tf
 
-    def step(place, going, count, parts):
+    def step(place: Tensor, going: Tensor, count: Tensor, parts: Tensor) -> tuple[Tensor, ...]:
         size, kind = _number(data, place, 4, little=False), tf.strings.substr(data, place + 4, 4)
         part = tf.strings.substr(data, place, tf.where(_is_text(kind), tf.constant(0, tf.int64), 12 + size))
         place, going = _next_chunk(place, size, _length(data))
@@ -119,13 +123,22 @@ def _other_chunks(data):
     return tf.strings.join([tf.constant(PNG_START), tf.strings.reduce_join(parts.stack())])
 
 
-def _in_jpeg(data):
+def _in_jpeg(data: Tensor) -> tuple[Tensor, ...]:
     """Where the TIFF block in the segment APP1 begins and ends, and what else `look` tells."""
     import tensorflow as tf
 
     length = _length(data)
 
-    def step(place, going, start, stop, components, one_scan, seen, plain):
+    def step(
+        place: Tensor,
+        going: Tensor,
+        start: Tensor,
+        stop: Tensor,
+        components: Tensor,
+        one_scan: Tensor,
+        seen: Tensor,
+        plain: Tensor,
+    ) -> tuple[Tensor, ...]:
         head = tf.strings.substr(data, place, 12)
         there = _length(head)
         bytes_ = tf.cast(tf.io.decode_raw(head, tf.uint8, fixed_length=12), tf.int64)  # zeros behind the end
@@ -150,28 +163,28 @@ def _in_jpeg(data):
     return start, stop, one_scan, few & ~going
 
 
-def _scans(data, place):
+def _scans(data: Tensor, place: Tensor) -> Tensor:
     """How many scans may begin from `place` on, int32; a few more if the marker's bytes stand elsewhere too."""
     import tensorflow as tf
 
-    def step(place, count):
+    def step(place: Tensor, count: Tensor) -> tuple[Tensor, ...]:
         piece = tf.io.decode_raw(tf.strings.substr(data, place, tf.constant(_PIECE + 1, tf.int64)), tf.uint8)
         begins = (piece[:-1] == 0xFF) & (piece[1:] == _START)
         return place + _PIECE, count + tf.reduce_sum(tf.cast(begins, tf.int32))
 
-    def go_on(place, count):
+    def go_on(place: Tensor, count: Tensor) -> Tensor:
         return (place < _length(data)) & (count <= MAX_SCANS)
 
     return tf.while_loop(go_on, step, (place, tf.constant(0)), parallel_iterations=1)[1]
 
 
-def _in_png(data):
+def _in_png(data: Tensor) -> tuple[Tensor, ...]:
     """Where the content of the chunk eXIf begins and ends, and what else `look` tells."""
     import tensorflow as tf
 
     length, first = _length(data), tf.constant(len(PNG_START), tf.int64)
 
-    def step(place, going, start, stop):
+    def step(place: Tensor, going: Tensor, start: Tensor, stop: Tensor) -> tuple[Tensor, ...]:
         size, kind = _number(data, place, 4, little=False), tf.strings.substr(data, place + 4, 4)
         here = (kind == b"eXIf") & (stop == 0)
         start, stop = tf.where(here, place + 8, start), tf.where(here, place + 8 + size, stop)
@@ -182,27 +195,27 @@ def _in_png(data):
     return start, stop, tf.constant(True), ~going
 
 
-def _next_chunk(place, size, length):
+def _next_chunk(place: Tensor, size: Tensor, length: Tensor) -> tuple[Tensor, Tensor]:
     """Where it begins, and whether there is one."""
     place += 12 + size  # length, kind and checksum take 4 bytes each
     return place, place + 8 <= length
 
 
-def _is_text(kind):
+def _is_text(kind: Tensor) -> Tensor:
     return (kind == TEXTS[0]) | (kind == TEXTS[1])
 
 
-def _walk(step, state):
+def _walk(step: Callable[..., tuple[Tensor, ...]], state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     """Steps until the second of the state says no."""
     import tensorflow as tf
 
-    def go_on(place, going, *rest):
+    def go_on(place: Tensor, going: Tensor, *rest: Tensor) -> Tensor:
         return going
 
     return tf.while_loop(go_on, step, state, parallel_iterations=1, maximum_iterations=MAX_STEPS)
 
 
-def _from_tiff(block):
+def _from_tiff(block: Tensor) -> Tensor:
     import tensorflow as tf
 
     order = tf.strings.substr(block, 0, 4)
@@ -216,7 +229,7 @@ def _from_tiff(block):
     table = tf.cast(tf.reshape(table, (-1, 12)), tf.int32)
     table = tf.concat([table, tf.zeros((1, 12), tf.int32)], 0)  # at least one, which says nothing
 
-    def number(first):
+    def number(first: int) -> Tensor:
         """Of two bytes, in each entry."""
         one, other = table[:, first], table[:, first + 1]
         return tf.where(little, other * 256 + one, one * 256 + other)
@@ -227,7 +240,7 @@ def _from_tiff(block):
     return tf.where(right, value, 1)
 
 
-def _number(data, place, count, little):
+def _number(data: Tensor, place: Tensor, count: int, little: Tensor) -> Tensor:
     """int64 of `count` bytes from `place`, or of as many as there are."""
     import tensorflow as tf
 
@@ -238,7 +251,7 @@ def _number(data, place, count, little):
     return tf.reduce_sum(tf.bitwise.left_shift(tf.cast(digits, tf.int64), 8 * powers))
 
 
-def _length(data):
+def _length(data: Tensor) -> Tensor:
     import tensorflow as tf
 
     return tf.cast(tf.strings.length(data), tf.int64)

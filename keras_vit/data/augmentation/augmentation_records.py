@@ -7,6 +7,7 @@ Sources: official code `input_pipeline.py` (crop, flip); AugReg (arXiv:2106.1027
 import dataclasses
 import math
 import types
+from typing import Any
 
 from keras_vit.checks import check_choice, check_flag, check_int, check_number
 
@@ -51,7 +52,7 @@ class Augmentation:
     cutmix_alpha: float = 0.0
     erasing_probability: float = 0.0
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         check_choice("crop", self.crop, CROPS)
         check_flag("flip", self.flip)
         for field, length in (("crop_area", 2), ("affine", 3)):
@@ -75,7 +76,7 @@ class Augmentation:
         return self.mixup_alpha > 0 or self.cutmix_alpha > 0
 
 
-def find_augmentation(name_or_record) -> Augmentation:
+def find_augmentation(name_or_record: Augmentation | str | None) -> Augmentation:
     """The record of that name in `AUGMENTATIONS`; a record is given back; `None` is `"none"`.
 
     Raises:
@@ -95,7 +96,7 @@ def find_augmentation(name_or_record) -> Augmentation:
     return AUGMENTATIONS[name_or_record]
 
 
-def _numbers(field, values, length):
+def _numbers(field: str, values: Any, length: int) -> tuple[float, ...]:
     if not isinstance(values, (tuple, list)) or len(values) != length:
         raise TypeError(f"`{field}` must be {length} numbers.\nReceived: {field}={values!r}.")
     for value in values:
@@ -103,7 +104,7 @@ def _numbers(field, values, length):
     return tuple(float(value) for value in values)
 
 
-def _check_layers(layers):
+def _check_layers(layers: int) -> int:
     layers = check_int("randaugment_layers", layers, -math.inf)
     if layers < 0:
         raise ValueError(
@@ -112,14 +113,14 @@ def _check_layers(layers):
     return layers
 
 
-def _check_range(field, value, limit):
+def _check_range(field: str, value: float, limit: float) -> None:
     check_number(field, value)
     if not 0 <= value <= limit or value == math.inf:
         bound = f"from 0 to {limit}" if limit < math.inf else "finite and not negative"
         raise ValueError(f"`{field}` must be {bound}.\nReceived: {field}={value}.")
 
 
-def _level(layers, magnitude, mixup):
+def _level(layers: int, magnitude: float, mixup: float) -> Augmentation:
     return Augmentation(randaugment_layers=layers, randaugment_magnitude=magnitude, mixup_alpha=mixup)
 
 

@@ -1,11 +1,13 @@
 """What happens to a batch: images and their labels are mixed with those of their neighbours."""
 
+from keras_vit.annotations import Tensor
+from keras_vit.data.augmentation.augmentation_records import Augmentation
 from keras_vit.data.augmentation.seeds import coin, integer, named_seed
 
 _WHICH, _SHARE, _ROW, _COLUMN = range(4)  # places of the draws
 
 
-def augment_batch(images, one_hot, record, seed):
+def augment_batch(images: Tensor, one_hot: Tensor, record: Augmentation, seed: Tensor) -> tuple[Tensor, ...]:
     """MixUp or CutMix, with each image's predecessor in the batch.
 
     One share per batch, drawn from Beta(alpha, alpha): MixUp takes the larger of it and its rest, so that an
@@ -44,7 +46,7 @@ def augment_batch(images, one_hot, record, seed):
     )
 
 
-def _check(images, one_hot):
+def _check(images: Tensor, one_hot: Tensor) -> None:
     if (
         images.shape.rank != 4
         or one_hot.shape.rank != 2
@@ -56,7 +58,7 @@ def _check(images, one_hot):
         )
 
 
-def _mixup(images, one_hot, alpha, seed):
+def _mixup(images: Tensor, one_hot: Tensor, alpha: float, seed: Tensor) -> tuple[Tensor, ...]:
     import tensorflow as tf
 
     share = _beta(alpha, seed)
@@ -64,14 +66,14 @@ def _mixup(images, one_hot, alpha, seed):
     return tuple(_mean(values, tf.roll(values, 1, 0), share) for values in (images, one_hot))
 
 
-def _mean(values, others, share):
+def _mean(values: Tensor, others: Tensor, share: Tensor) -> Tensor:
     import tensorflow as tf
 
     share = tf.cast(share, values.dtype)
     return share * values + (1 - share) * others
 
 
-def _cutmix(images, one_hot, alpha, seed):
+def _cutmix(images: Tensor, one_hot: Tensor, alpha: float, seed: Tensor) -> tuple[Tensor, ...]:
     import tensorflow as tf
 
     height, width = tf.unstack(tf.shape(images)[1:3])
@@ -83,7 +85,7 @@ def _cutmix(images, one_hot, alpha, seed):
     return tf.where(pasted, tf.roll(images, 1, 0), images), _mean(one_hot, tf.roll(one_hot, 1, 0), share)
 
 
-def _near(length, side, centre):
+def _near(length: Tensor, side: Tensor, centre: Tensor) -> Tensor:
     """Which of `length` places lie within a part `side` of it about `centre`."""
     import tensorflow as tf
 
@@ -93,7 +95,7 @@ def _near(length, side, centre):
     return (places >= start) & (places < start + size)
 
 
-def _beta(alpha, seed):
+def _beta(alpha: float, seed: Tensor) -> Tensor:
     """float64 from Beta(alpha, alpha): a gamma draw's share in two, which float32 loses for small alpha."""
     import tensorflow as tf
 

@@ -1,5 +1,9 @@
 """The first random change: which part of an image is seen, and at what size."""
 
+from collections.abc import Sequence
+
+from keras_vit.annotations import Pair, Tensor
+from keras_vit.data.augmentation.augmentation_records import Augmentation
 from keras_vit.data.augmentation.seeds import integer, named_seed
 
 ASPECTS = (0.75, 1.33)  # width over height; TensorFlow's defaults, which the official code takes
@@ -7,7 +11,9 @@ ENLARGED = 448 / 384  # of `image_size`, what "resize_crop" and "resmall_crop" c
 _WINDOW, _ROW, _COLUMN = range(3)  # places of the draws
 
 
-def crop_window(height, width, record, seed):
+def crop_window(
+    height: Tensor, width: Tensor, record: Augmentation, seed: Tensor
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The part of an image that `augment_image` needs with the same record and seed, so that no more is decoded.
 
     Args:
@@ -39,7 +45,7 @@ def crop_window(height, width, record, seed):
     return begin[0], begin[1], size[0], size[1]
 
 
-def crop_and_resize(pixels, record, image_size, seed, cropped):
+def crop_and_resize(pixels: Tensor, record: Augmentation, image_size: Pair, seed: Tensor, cropped: bool) -> Tensor:
     """float32 of `image_size`; bilinear without antialias, as the official code."""
     import tensorflow as tf
 
@@ -49,7 +55,7 @@ def crop_and_resize(pixels, record, image_size, seed, cropped):
         pixels = pixels[y : y + h, x : x + w]
     if record.crop in ("inception", "none"):
         return _resize(pixels, image_size)
-    large = [round(side * ENLARGED) for side in image_size]
+    large: Sequence[Tensor] = [round(side * ENLARGED) for side in image_size]
     if record.crop == "resmall_crop":
         large = _covering(height, width, large)
     pixels = _resize(pixels, large)
@@ -57,13 +63,13 @@ def crop_and_resize(pixels, record, image_size, seed, cropped):
     return tf.slice(pixels, [*corner, 0], [*image_size, pixels.shape[-1]])
 
 
-def _resize(pixels, size):
+def _resize(pixels: Tensor, size: Sequence[Tensor]) -> Tensor:
     import tensorflow as tf
 
     return tf.image.resize(pixels, tf.stack(size), "bilinear", antialias=False)
 
 
-def _covering(height, width, size):
+def _covering(height: Tensor, width: Tensor, size: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
     """The smallest size with the aspect of the image that covers `size`, as `"crop"` of evaluation rounds it."""
     import tensorflow as tf
 

@@ -2,7 +2,9 @@
 
 import math
 
+from keras_vit.annotations import Pair, Tensor
 from keras_vit.checks import check_positive_int
+from keras_vit.data.augmentation.augmentation_records import Augmentation
 from keras_vit.data.augmentation.crops import crop_and_resize
 from keras_vit.data.augmentation.randaugment import randaugment
 from keras_vit.data.augmentation.seeds import coin, named_seed, uniform
@@ -13,7 +15,9 @@ ERASED_AREA = (0.02, 0.4)  # of the image (arXiv:1708.04896, section 5.2)
 ERASED_ASPECT = 0.3  # the flattest; the steepest is its reciprocal
 
 
-def augment_image(pixels, record, image_size, seed, cropped=False):
+def augment_image(
+    pixels: Tensor, record: Augmentation, image_size: Pair, seed: Tensor, cropped: bool = False
+) -> Tensor:
     """Changes one training image at random and resizes it.
 
     Args:
@@ -49,7 +53,7 @@ def augment_image(pixels, record, image_size, seed, cropped=False):
     return tf.ensure_shape(image, (*image_size, pixels.shape[-1]))
 
 
-def _check(pixels, record, image_size):
+def _check(pixels: Tensor, record: Augmentation, image_size: Pair) -> None:
     for side in image_size:
         check_positive_int("image_size", side)
     if pixels.shape.rank != 3 or pixels.shape[-1] is None:
@@ -64,7 +68,7 @@ def _check(pixels, record, image_size):
         )
 
 
-def _affine(image, affine, image_size, seed):
+def _affine(image: Tensor, affine: tuple[float, float, float], image_size: Pair, seed: Tensor) -> Tensor:
     """Shift, turn and zoom by amounts drawn evenly from both signs, about the centre."""
     height, width = image_size
     down, right, angle, zoom_y, zoom_x = (
@@ -79,7 +83,7 @@ def _affine(image, affine, image_size, seed):
     return warp(image, rows, (down, right), "BILINEAR", 0.0)
 
 
-def _erased(image, image_size, seed):
+def _erased(image: Tensor, image_size: Pair, seed: Tensor) -> Tensor:
     """Noise, even over all grey levels, in a rectangle of random area, aspect and place.
 
     Source: arXiv:1708.04896, algorithm 1. It draws until the rectangle fits; here the aspect is drawn from

@@ -8,7 +8,10 @@ computes every operation for each image, in other strengths.
 """
 
 import functools
+from collections.abc import Sequence
 
+from keras_vit.annotations import Tensor
+from keras_vit.data.augmentation.augmentation_records import Augmentation
 from keras_vit.data.augmentation.seeds import integer, named_seed, sign
 from keras_vit.data.augmentation.warps import turn, warp
 
@@ -19,7 +22,7 @@ _LUMA = (19595, 38470, 7471)  # of 65536: red, green and blue in grey, ITU-R 601
 _RADIANS = 3.141592653589793 / 180
 
 
-def randaugment(image, record, seed):
+def randaugment(image: Tensor, record: Augmentation, seed: Tensor) -> Tensor:
     """Operations drawn with replacement, one after the other.
 
     Args:
@@ -40,7 +43,7 @@ def randaugment(image, record, seed):
     return tf.cast(image, tf.float32)
 
 
-def apply_operation(image, index, record, seed):
+def apply_operation(image: Tensor, index: Tensor, record: Augmentation, seed: Tensor) -> Tensor:
     """Operation `index` of `OPERATIONS` on uint8 `(H, W, C)`."""
     import tensorflow as tf
 
@@ -50,7 +53,7 @@ def apply_operation(image, index, record, seed):
     return tf.ensure_shape(result, image.shape)
 
 
-def _autocontrast(image, strength, seed):
+def _autocontrast(image: Tensor, strength: float, seed: Tensor) -> Tensor:
     """Each channel is stretched from its darkest and lightest grey level to 0 and 255."""
     import tensorflow as tf
 
@@ -61,7 +64,7 @@ def _autocontrast(image, strength, seed):
     return tf.reshape(tf.cast(tf.clip_by_value(tf.floor(levels), 0, 255), tf.uint8), tf.shape(image))
 
 
-def _equalize(image, strength, seed):
+def _equalize(image: Tensor, strength: float, seed: Tensor) -> Tensor:
     """Each channel's grey levels become evenly frequent; the last level's count sets no step, as in Pillow."""
     import tensorflow as tf
 
@@ -77,7 +80,7 @@ def _equalize(image, strength, seed):
     return tf.reshape(found, tf.shape(image))
 
 
-def _extremes(image):
+def _extremes(image: Tensor) -> list[Tensor]:
     """The darkest and the lightest grey level of each channel, `(C,)`."""
     import tensorflow as tf
 
@@ -85,33 +88,33 @@ def _extremes(image):
     return [reduce(tf.reshape(reduce(_lines(image), 0), shape), 0) for reduce in both]
 
 
-def _lines(image):
+def _lines(image: Tensor) -> Tensor:
     """`(H, W * C)`: arithmetic along lines is several times as fast as along the few channels."""
     import tensorflow as tf
 
     return tf.reshape(image, (tf.shape(image)[0], -1))
 
 
-def _for_lines(values, image):
+def _for_lines(values: Tensor, image: Tensor) -> Tensor:
     """`(W * C,)` of `(C,)`, to go with `_lines`."""
     import tensorflow as tf
 
     return tf.tile(values, [tf.shape(image)[1]])
 
 
-def _invert(image, strength, seed):
+def _invert(image: Tensor, strength: float, seed: Tensor) -> Tensor:
     import tensorflow as tf
 
     return tf.bitwise.invert(image)
 
 
-def _posterize(image, strength, seed):
+def _posterize(image: Tensor, strength: float, seed: Tensor) -> Tensor:
     """Keeps 4 bits at full strength, more beyond it (8 at 20), and one at none, as 8-bit shifts officially do."""
     bits = min(max(int(strength * 4), 1), 8)
     return image & (256 - 2 ** (8 - bits))
 
 
-def _solarize(image, strength, seed):
+def _solarize(image: Tensor, strength: float, seed: Tensor) -> Tensor:
     """Inverts what is as light as the threshold: nothing at full strength, all at none."""
     import tensorflow as tf
 
@@ -121,7 +124,7 @@ def _solarize(image, strength, seed):
     return tf.bitwise.bitwise_xor(image, 255 * tf.cast(image >= threshold, tf.uint8))
 
 
-def _solarize_add(image, strength, seed):
+def _solarize_add(image: Tensor, strength: float, seed: Tensor) -> Tensor:
     """Lightens the darker half by 110 grey levels."""
     import tensorflow as tf
 
@@ -130,14 +133,14 @@ def _solarize_add(image, strength, seed):
     return tf.cast(tf.minimum(levels, 255), tf.uint8)
 
 
-def _color(image, strength, seed):
+def _color(image: Tensor, strength: float, seed: Tensor) -> Tensor:
     import tensorflow as tf
 
     levels = tf.cast(image, tf.float32)
     return _blend(_grey(levels), levels, strength)
 
 
-def _contrast(image, strength, seed):
+def _contrast(image: Tensor, strength: float, seed: Tensor) -> Tensor:
     import tensorflow as tf
 
     levels = tf.cast(image, tf.float32)
@@ -145,13 +148,13 @@ def _contrast(image, strength, seed):
     return _blend(tf.cast(tf.floor(mean + 0.5), tf.float32), levels, strength)
 
 
-def _brightness(image, strength, seed):
+def _brightness(image: Tensor, strength: float, seed: Tensor) -> Tensor:
     import tensorflow as tf
 
     return _blend(0.0, tf.cast(image, tf.float32), strength)
 
 
-def _sharpness(image, strength, seed):
+def _sharpness(image: Tensor, strength: float, seed: Tensor) -> Tensor:
     """Away from, or to, the mean of a pixel, five times, and its eight neighbours; pixels of the border stay."""
     import tensorflow as tf
 
@@ -166,14 +169,14 @@ def _sharpness(image, strength, seed):
     return tf.reshape(tf.concat([stored[:1], middle, stored[-1:]], 0), tf.shape(image))
 
 
-def _blend(other, levels, strength):
+def _blend(other: Tensor, levels: Tensor, strength: float) -> Tensor:
     """uint8, between another image (at 0) and this one (at 1), and beyond it; 1.9 at full strength, 0.1 at none."""
     import tensorflow as tf
 
     return tf.cast(tf.clip_by_value(other + (0.1 + 1.8 * strength) * (levels - other), 0, 255), tf.uint8)
 
 
-def _grey(levels):
+def _grey(levels: Tensor) -> Tensor:
     """float32 `(H, W, C)` of the same shape, every channel the grey level: whole numbers below 2**24, so exact."""
     import tensorflow as tf
 
@@ -185,27 +188,29 @@ def _grey(levels):
     return tf.reshape(tf.floor((weighted + 32768) / 65536), tf.shape(levels))
 
 
-def _rotate(image, strength, seed):
+def _rotate(image: Tensor, strength: float, seed: Tensor) -> Tensor:
     return _warp(image, turn(30 * _RADIANS * strength * sign(seed, 0)), (0.0, 0.0))
 
 
-def _shear_x(image, strength, seed):
+def _shear_x(image: Tensor, strength: float, seed: Tensor) -> Tensor:
     return _warp(image, [[1.0, 0.0], [0.3 * strength * sign(seed, 0), 1.0]], (0.0, 0.0), centred=False)
 
 
-def _shear_y(image, strength, seed):
+def _shear_y(image: Tensor, strength: float, seed: Tensor) -> Tensor:
     return _warp(image, [[1.0, 0.3 * strength * sign(seed, 0)], [0.0, 1.0]], (0.0, 0.0), centred=False)
 
 
-def _translate_x(image, strength, seed):
+def _translate_x(image: Tensor, strength: float, seed: Tensor) -> Tensor:
     return _warp(image, [[1.0, 0.0], [0.0, 1.0]], (0.0, _length(image, 100, strength) * sign(seed, 0)))
 
 
-def _translate_y(image, strength, seed):
+def _translate_y(image: Tensor, strength: float, seed: Tensor) -> Tensor:
     return _warp(image, [[1.0, 0.0], [0.0, 1.0]], (_length(image, 100, strength) * sign(seed, 0), 0.0))
 
 
-def _warp(image, rows, shift, centred=True):
+def _warp(
+    image: Tensor, rows: Sequence[Sequence[Tensor]], shift: tuple[Tensor, Tensor], centred: bool = True
+) -> Tensor:
     """The nearest pixel, read as one number of all its channels."""
     import tensorflow as tf
 
@@ -216,7 +221,7 @@ def _warp(image, rows, shift, centred=True):
     return tf.bitcast(warped[..., 0], tf.uint8)[..., :channels]
 
 
-def _cutout(image, strength, seed):
+def _cutout(image: Tensor, strength: float, seed: Tensor) -> Tensor:
     """Grey in a square of twice 40 pixels about a random one, cut off at the borders."""
     import tensorflow as tf
 
@@ -230,7 +235,7 @@ def _cutout(image, strength, seed):
     return tf.reshape(lines + inside * (_GREY - lines), tf.shape(image))
 
 
-def _length(image, pixels, strength):
+def _length(image: Tensor, pixels: float, strength: float) -> Tensor:
     """float32 pixels of this image, for `pixels` of a standard one."""
     import tensorflow as tf
 

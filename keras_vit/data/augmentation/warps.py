@@ -1,14 +1,25 @@
 """Shifts, turns and shears of one image: every pixel of the result is read from another place."""
 
+from collections.abc import Sequence
 
-def turn(angle):
+from keras_vit.annotations import Tensor
+
+
+def turn(angle: Tensor) -> list[list[Tensor]]:
     """Rows that read from a place turned by `angle` radians: the image turns counter-clockwise."""
     import tensorflow as tf
 
     return [[tf.cos(angle), tf.sin(angle)], [-tf.sin(angle), tf.cos(angle)]]
 
 
-def warp(image, rows, shift, interpolation, fill, centred=True):
+def warp(
+    image: Tensor,
+    rows: Sequence[Sequence[Tensor]],
+    shift: tuple[Tensor, Tensor],
+    interpolation: str,
+    fill: float,
+    centred: bool = True,
+) -> Tensor:
     """Reads the result's pixel (y, x) at `rows @ (y, x) + shift`, about the centre or about the top left pixel.
 
     Args:
