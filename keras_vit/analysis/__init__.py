@@ -1,4 +1,4 @@
-"""Looking inside: what a model sees, as arrays. Nothing here draws, and the forward pass pays for nothing of it."""
+"""What a model sees, as arrays: tokens, attention, relevance. The forward pass gets no slower by it."""
 
 from keras_vit.analysis.attention_weights import (
     AttentionMaps,

@@ -1,7 +1,8 @@
-"""The attention weights of every block and head, and what follows from them: rollout and mean distance.
+"""The attention weights of every block and head, with rollout and mean attention distance.
 
-Sources: for rollout Abnar and Zuidema, arXiv:2005.00928, section 3, and arXiv:2010.11929, appendix D.7, whose author
-averages the heads and adds the identity for the skip connection; for distance arXiv:2010.11929, figures 7 and 11.
+Sources of rollout: Abnar and Zuidema, arXiv:2005.00928, section 3; arXiv:2010.11929, appendix D.7. The paper's author
+averages the heads and adds the identity for the skip connection. Source of the distance: arXiv:2010.11929, figures 7
+and 11.
 """
 
 import dataclasses
@@ -24,17 +25,17 @@ from keras_vit.model.vision_transformer import VisionTransformer
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class AttentionMaps:
-    """What `attention_maps` found.
+    """The result of `attention_maps`.
 
     Attributes:
-        blocks: float32 `(L, B, A, T, T)`: for each block, image and head, how much the token of a row reads from the
-            token of a column. Rows sum to 1, of a model in half precision within its rounding.
-        pooling: float32 `(B, A, N)` of a model with attention pooling: what its probe reads from the patches.
-        reading: float64 `(B, T)`: how much the model's answer reads from each token behind the last block, sum 1: the
-            class token, with DeiT's distillation token half of each, the mean of the patches, or `pooling` averaged
-            over the heads.
+        blocks: float32 `(L, B, A, T, T)` for blocks, images and heads. Entry (t, s) is how much token t reads from
+            token s. Rows sum to 1, in half precision up to rounding.
+        pooling: float32 `(B, A, N)`, weights of the patches in attention pooling; `None` for other pooling.
+        reading: float64 `(B, T)` with sum 1, the weights with which the model's answer reads the last block's tokens.
+            A class token has 1, or 0.5 beside a distillation token. Mean pooling is even over the patches. Attention
+            pooling is `pooling` averaged over the heads.
         grid: `(h, w)` of the patches.
-        stride: pixels from a patch to the next.
+        stride: pixels from one patch to the next.
         prefix_tokens: names of the tokens before the patches, in their order.
     """
 
@@ -47,19 +48,19 @@ class AttentionMaps:
 
     @property
     def num_prefix_tokens(self) -> int:
-        """Tokens before the patches."""
+        """Number of tokens before the patches."""
         return len(self.prefix_tokens)
 
     def rollout(self, discard: float = 0.0) -> np.ndarray:
-        """How much of each patch reaches the model's answer: float64 `(B, h, w)`; see `rollout`.
+        """Share of each patch in the model's answer: float64 `(B, h, w)`; see `rollout`.
 
-        Together with the prefix tokens' own part, which is left out, an image's sum is 1.
+        The sum over an image is 1 minus the share of the prefix tokens, which is left out.
         """
         joint = rollout(self.blocks, discard)  # (B, T, T)
         return self.over_patches(np.einsum("bt,bts->bs", self.reading, joint))
 
     def read_rows(self) -> np.ndarray:
-        """What the tokens that the answer reads, weighted as it reads them, read in each block: `(L, B, A, T)`."""
+        """Attention in each block, `(L, B, A, T)`, of the tokens that the answer reads, weighted by `reading`."""
         return np.einsum("bq,lbaqk->lbak", self.reading, self.blocks)
 
     def mean_distance(self) -> np.ndarray:
@@ -76,18 +77,18 @@ def attention_maps(model: keras.Model, images: Any, batch_size: int = 8) -> Atte
     """The attention weights of all blocks and heads, from one forward pass.
 
     Args:
-        model: a `VisionTransformer`, or a functional model that has one among its layers. The last block is whole,
-            although it usually computes the class token only.
-        images: `(B, H, W, C)` floats, as the model takes them.
+        model: a `VisionTransformer`, or a functional model that has one among its layers. All tokens of the
+            last block are computed, although usually only the class token is.
+        images: `(B, H, W, C)` floats, prepared for the model.
         batch_size: images at once.
 
     Returns:
-        `AttentionMaps`, which take `4 * L * A * T * T` bytes an image: 22 MB for B/16 at 224 pixels.
+        `AttentionMaps` of `4 * L * A * T * T` bytes for each image: 22 MB for B/16 at 224 pixels.
 
     Raises:
-        TypeError: for images that are no floats, or what is no model.
-        ValueError: for images of another shape, a model without exactly one Vision Transformer, or one that is neither
-            functional nor sequential around it.
+        TypeError: for images that are not floats, or anything but a model.
+        ValueError: for images of another shape, or a model without exactly one Vision Transformer. The model around it
+            must be functional or sequential.
 
     Source: arXiv:2010.11929, equation 6.
     """
@@ -104,7 +105,7 @@ def attention_maps(model: keras.Model, images: Any, batch_size: int = 8) -> Atte
 
 
 def as_maps(inner: VisionTransformer, size: Sequence[int], found: list) -> AttentionMaps:
-    """What a watcher saw: for each batch pairs of an attention layer and its weights, for images of `size` pixels."""
+    """`AttentionMaps` from recorded pairs of a layer and its weights for each batch, for images of `size` pixels."""
     config, layers = inner.config, [block.attention for block in encoder_blocks(inner)]
     blocks = np.stack([_of(layer, found) for layer in layers])  # (L, B, A, T, T)
     pools = [part.attention for part in flatten_layers(inner) if isinstance(part, AttentionPooling)]
@@ -121,14 +122,14 @@ def as_maps(inner: VisionTransformer, size: Sequence[int], found: list) -> Atten
 
 
 def rollout(attention: np.ndarray, discard: float = 0.0) -> np.ndarray:
-    """Attention through all blocks: the product of half attention and half identity, from the last to the first.
+    """Attention through all blocks: the product of (attention + identity) / 2, from the last block to the first.
 
     Args:
         attention: `(L, ..., A, T, T)`, from the first block to the last, each row with sum 1. Heads are averaged.
         discard: share of each row's smallest weights to leave out first, in [0, 1).
 
     Returns:
-        float64 `(..., T, T)`: row t says where the last block's token t comes from; each sums to 1.
+        float64 `(..., T, T)`: row t has the shares of the input tokens in token t of the last block, with sum 1.
 
     Raises:
         ValueError: for arrays of another shape, or a share out of range.
@@ -142,14 +143,14 @@ def rollout(attention: np.ndarray, discard: float = 0.0) -> np.ndarray:
 
 
 def drop_smallest(attention: np.ndarray, share: float) -> np.ndarray:
-    """Attention without the smallest weights of each row, whose others are scaled so that they sum to 1 again.
+    """Attention without the smallest weights of each row; the others are scaled to a sum of 1.
 
     Args:
         attention: `(..., T, T)`, each row with sum 1.
-        share: of each row's weights that become 0, in [0, 1); the largest always stays.
+        share: part of each row's weights that become 0, in [0, 1); the largest always stays.
 
     Returns:
-        float64, of the same shape.
+        float64 of the same shape.
 
     Raises:
         ValueError: for a share out of range.
@@ -172,14 +173,14 @@ def mean_attention_distance(
 ) -> np.ndarray:
     """Mean distance in pixels between a patch and those that it reads from, weighted by attention.
 
-    Rows and columns of prefix tokens are left out, and what remains is not scaled to a sum of 1, as the paper's author
-    does it (issue 162 of the official code).
+    Rows and columns of prefix tokens are left out. The other weights are not scaled to a sum of 1, as in the paper
+    (issue 162 of the official code).
 
     Args:
         attention: `(L, ..., A, T, T)`.
         grid: `(h, w)` of the patches.
-        stride: pixels from a patch to the next.
-        num_prefix_tokens: tokens before the patches.
+        stride: pixels from one patch to the next.
+        num_prefix_tokens: number of tokens before the patches.
 
     Returns:
         float64 `(L, A)`, the mean over patches and images.

@@ -1,4 +1,4 @@
-"""What tokens and tables are like: principal components, similarities, norms. Arrays in and out, in float64.
+"""Principal components, similarities and norms of tokens and position tables, as float64 arrays.
 
 Source of the paper's figures: arXiv:2010.11929, figures 7 (left, middle) and 10.
 """
@@ -12,19 +12,19 @@ from keras_vit.annotations import Pair, Tensor
 from keras_vit.checks import check_positive, check_positive_int
 from keras_vit.model.layer_lookup import patch_embedding, position_layers
 
-_ROUNDING = 1e-12  # share of the variance, or of a square, below which there is nothing but rounding
+_ROUNDING = 1e-12  # smallest share of a variance or square that is more than rounding
 
 
 def patch_filters(model: keras.Model, count: int = 28) -> tuple[np.ndarray, np.ndarray]:
-    """Principal components of the filters that patches are embedded by.
+    """Principal components of the filters of the patch embedding.
 
     Args:
         model: a `VisionTransformer`, or a model that has one among its layers.
-        count: how many components, at most as many as a patch has numbers or a token has.
+        count: number of components, at most the number of values of a patch and of a token.
 
     Returns:
-        Components `(count, P, P, C)` of length 1, from the one that explains most, and the shares of the variance that
-        they explain. In each the entry farthest from 0 is positive.
+        Components `(count, P, P, C)` of length 1, and the shares of the variance that they explain, which fall. In each
+        component the entry of the largest magnitude is positive.
 
     Raises:
         ValueError: for a count out of range, or a hybrid.
@@ -45,14 +45,14 @@ def position_similarity(model: keras.Model, grid: Pair | None = None) -> np.ndar
 
     Args:
         model: a `VisionTransformer` with positions, learned or not, or a model that has one among its layers.
-        grid: `(h, w)` to which the table is resized first, as for images of another size; by default the table's own.
-            Of tables before every block, the first one is compared.
+        grid: `(h, w)` to which the table is resized first, as for images of another size; by default its own. If
+            every block has a table, the first one is used.
 
     Returns:
-        `(h, w, h, w)`: `[y, x]` is the map of the patch in row y and column x. A patch of zeros is like none.
+        `(h, w, h, w)`: `[y, x]` is the map of the patch in row y and column x. An embedding of zeros has similarity 0.
 
     Raises:
-        ValueError: for a model without positions, or with relative ones, which no patch has by itself.
+        ValueError: for a model without positions, or with relative ones, which belong to pairs of patches.
     """
     inner = vision_transformer_in(model)
     layers = position_layers(inner)
@@ -72,14 +72,14 @@ def token_similarity(maps: np.ndarray, patch: Pair) -> np.ndarray:
     """Cosine similarity of every patch's token to that of one patch.
 
     Args:
-        maps: `(..., h, w, D)`, as `features` gives them.
-        patch: `(row, column)`, counted from 0, or from the end where negative.
+        maps: `(..., h, w, D)`, as from `features`.
+        patch: `(row, column)`, counted from 0; negative ones count from the end.
 
     Returns:
         `(..., h, w)`.
 
     Raises:
-        ValueError: for a patch out of the map.
+        ValueError: for a patch outside the map.
     """
     maps = _check_maps(maps)
     sides = maps.shape[-3:-1]
@@ -91,14 +91,14 @@ def token_similarity(maps: np.ndarray, patch: Pair) -> np.ndarray:
 
 
 def pca_to_rgb(maps: np.ndarray) -> np.ndarray:
-    """The three principal components of patch tokens as colours, from all images together.
+    """The first three principal components of the patch tokens of all images, as colours.
 
     Args:
-        maps: `(..., h, w, D)`. A component that tokens do not have is 0.
+        maps: `(..., h, w, D)`. A missing component is 0.
 
     Returns:
-        `(..., h, w, 3)` in [0, 1]: red is the first component, each from its smallest to its largest value. Which way
-        round a component is, its own entries say: that farthest from 0 is positive.
+        `(..., h, w, 3)` in [0, 1]: red is the first component, and each goes from its smallest to its largest value.
+        The sign is such that the component's entry of the largest magnitude is positive.
     """
     maps = _check_maps(maps)
     tokens = maps.reshape(-1, maps.shape[-1])
@@ -110,7 +110,7 @@ def pca_to_rgb(maps: np.ndarray) -> np.ndarray:
 
 
 def principal_components(rows: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Directions of most variance among rows `(n, d)`: `(count, d)` of length 1, and their shares of the variance.
+    """Principal components `(count, d)` of rows `(n, d)`, with length 1, and their shares of the variance.
 
     Raises:
         ValueError: for a count above the smaller of n and d.
@@ -127,17 +127,17 @@ def principal_components(rows: np.ndarray, count: int) -> tuple[np.ndarray, np.n
 
 
 def token_norms(tokens: np.ndarray) -> np.ndarray:
-    """Euclidean length of each token: `(..., D)` to `(...)`."""
+    """Euclidean norm of each token: `(..., D)` to `(...)`."""
     return np.linalg.norm(_float64(tokens), axis=-1)
 
 
 def outlier_tokens(tokens: np.ndarray, factor: float = 6.0) -> np.ndarray:
-    """Which tokens are far longer than others: those that hold global facts, arXiv:2309.16588, section 2.
+    """Finds tokens of outlying norm, which hold global information (arXiv:2309.16588, section 2).
 
     Args:
-        tokens: `(B, ..., D)` of images, before the last LayerNorm, as `features(..., norm=False)` gives them.
-        factor: how many times the median distance from the median length a length must be above it. Of tokens whose
-            lengths are normally distributed, 6 are above for 2.6 in 100,000.
+        tokens: `(B, ..., D)` before the last LayerNorm, as from `features(..., norm=False)`.
+        factor: an outlier's norm exceeds the median by more than `factor` median absolute deviations. Of normally
+            distributed norms, 2.6 in 100,000 exceed it by 6.
 
     Returns:
         Booleans `(B, ...)`, judged by the lengths of the token's own image.
@@ -150,14 +150,14 @@ def outlier_tokens(tokens: np.ndarray, factor: float = 6.0) -> np.ndarray:
 
 
 def linear_cka(x: np.ndarray, y: np.ndarray) -> float:
-    """How alike two representations of the same examples are, whichever way they are turned: 0 to 1.
+    """Similarity of two representations of the same examples, from 0 to 1, which ignores rotations.
 
     Args:
-        x: `(n, D)` or `(n, ..., D)`, whose axes between are examples too.
+        x: `(n, D)`, or `(n, ..., D)`, in which every token is an example.
         y: `(n, E)` or `(n, ..., E)`, of another block or model.
 
     Raises:
-        ValueError: for other numbers of examples, or a representation in which all are the same.
+        ValueError: for different numbers of examples, or a representation in which all are equal.
 
     Source: Kornblith et al., arXiv:1905.00414, section 3: centred kernel alignment with a linear kernel.
     """

@@ -1,4 +1,4 @@
-"""The tokens of a model as maps of the image, behind any block."""
+"""The tokens of a model after any block, as maps of the image."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -17,12 +17,12 @@ from keras_vit.model.vision_transformer import VisionTransformer
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Features:
-    """What `features` found, each by the block or stage that was asked for.
+    """The result of `features`, by block or stage.
 
     Attributes:
-        maps: float32 arrays: `(B, h, w, D)` behind blocks, or `(B, N, D)` without `spatial`; `(B, h, w, C)` of a
-            hybrid's stages.
-        prefix_tokens: float32 `(B, P, D)` behind blocks: the class token, and DeiT's distillation token.
+        maps: float32 `(B, h, w, D)` after blocks, or `(B, N, D)` without `spatial`; `(B, h, w, C)` after a hybrid's
+            stages.
+        prefix_tokens: float32 `(B, P, D)` after blocks: class, distillation and other prefix tokens.
     """
 
     maps: dict[int | str, np.ndarray]
@@ -40,22 +40,22 @@ def features(
     norm: bool = True,
     batch_size: int = 32,
 ) -> Features:
-    """The patch tokens behind some blocks, from one pass that ends at the last of them.
+    """The patch tokens after some blocks, from one forward pass that ends at the last of them.
 
     Args:
         model: a `VisionTransformer`, or a functional model that has one among its layers.
-        images: `(B, H, W, C)` floats, as the model takes them.
-        blocks: how many blocks are passed, from 0, the tokens that enter the first, to the number of layers; or
-            `"stage_1"`, `"stage_2"`, ... and `"root"` of a hybrid's ResNet.
-        spatial: whether patches stand in their places, `(h, w)`, or in a row.
-        norm: whether tokens go through the LayerNorm that the model has behind its last block. Stages do not.
+        images: `(B, H, W, C)` floats, prepared for the model.
+        blocks: numbers of passed blocks: 0 is the input of the first, and the number of layers the output of the last.
+            Also `"root"`, `"stage_1"`, `"stage_2"`, ... of a hybrid's ResNet.
+        spatial: whether patches have two axes `(h, w)`, or one.
+        norm: whether the model's last LayerNorm is applied to tokens; it never is to stages.
         batch_size: images at once.
 
     Returns:
-        `Features`, of which `features(...)[6]` is one map.
+        `Features`; `features(...)[6]` is one map.
 
     Raises:
-        TypeError: for images that are no floats, or what is no model.
+        TypeError: for images that are not floats, or anything but a model.
         ValueError: for blocks or stages that the model does not have, and as `attention_maps`.
     """
     inner = vision_transformer_in(model)
@@ -80,11 +80,11 @@ def features(
 
 @dataclasses.dataclass(frozen=True)
 class _Station:
-    """A tensor of the graph, and what is still to be done with it."""
+    """A tensor of the graph, and the steps that remain."""
 
     tensor: Any
     has_tokens: bool = True
-    block: Any = None  # that computes the first tokens only, and is to compute all
+    block: Any = None  # a last block that computes only the first tokens; it has to compute all
 
     def finish(self, tensor: Tensor) -> Tensor:
         return tensor if self.block is None else self.block.every_token(ops.cast(tensor, self.block.compute_dtype))

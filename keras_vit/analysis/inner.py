@@ -1,4 +1,4 @@
-"""The Vision Transformer inside a model, and the images that it gets there."""
+"""The Vision Transformer inside a model, and the images that it receives there."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -15,11 +15,11 @@ from keras_vit.model.vision_transformer import VisionTransformer
 
 
 def vision_transformer_in(model: keras.Model) -> VisionTransformer:
-    """The one `VisionTransformer` that a model is or has among its layers, at any depth.
+    """The only `VisionTransformer` that a model is, or has among its layers at any depth.
 
     Raises:
-        TypeError: for what is no model.
-        ValueError: if there is none, or there are several, or it does not know its config, or merges tokens.
+        TypeError: for anything but a model.
+        ValueError: for none or several, and for one that merges tokens or does not know its config.
     """
     if not isinstance(model, keras.Model):
         raise TypeError(f"`model` must be a Keras model.\nReceived: {model!r}.")
@@ -44,7 +44,7 @@ def vision_transformer_in(model: keras.Model) -> VisionTransformer:
 
 
 def check_attends_to_all(inner: VisionTransformer) -> None:
-    """Raises for axial attention, whose weights are those of lines and not of all tokens."""
+    """Raises for axial attention, which has weights within lines only, not between all tokens."""
     if inner.config.attention == "axial":
         raise ValueError(
             "attention maps have weights from every token to every token, which axial attention never has.\n"
@@ -53,7 +53,7 @@ def check_attends_to_all(inner: VisionTransformer) -> None:
 
 
 def network_into(model: keras.Model, inner: VisionTransformer) -> keras.Model | None:
-    """What a model computes before `inner`, from its own input to the images of `inner`; `None` for nothing.
+    """The part of a model from its input to the images of `inner`; `None` if there is no such part.
 
     Raises:
         ValueError: for a model that is not functional, or that calls `inner` several times.

@@ -1,4 +1,4 @@
-"""What each patch would answer: the model's head on every token of any block.
+"""The logit lens: the output of the model's head for every single token after any block.
 
 Source: the "logit lens", nostalgebraist, 2020; for Vision Transformers Vilas et al., arXiv:2310.18969.
 """
@@ -20,17 +20,16 @@ from keras_vit.model.vision_transformer import VisionTransformer
 def logit_lens(
     model: keras.Model, images: Any, blocks: Sequence[int] = (3, 6, 9, 12), batch_size: int = 32
 ) -> Features:
-    """The outputs that the model would give if it read one token, for every token behind some blocks.
+    """The outputs of the model if it read only one token, for every token after some blocks.
 
-    A token goes through the last LayerNorm, attention pooling by itself if the model has it, and the head. DeiT's
-    distillation token goes through its own head, and patches through both, whose mean counts. Behind the last block the
-    class token's output is the model's own; with mean pooling and no hidden layer before the head, so is the mean over
-    the patches.
+    A token passes the last LayerNorm, then attention pooling if the model has it, then the head. DeiT's distillation
+    token passes its own head, and patches get the mean of both heads. After the last block the class token's output
+    equals the model's. With mean pooling and no hidden layer before the head, the mean over patches does.
 
     Args:
         model: a `VisionTransformer` with a head, or a functional model that has one among its layers.
-        images: `(B, H, W, C)` floats, as the model takes them.
-        blocks: how many blocks are passed, as in `features`.
+        images: `(B, H, W, C)` floats, prepared for the model.
+        blocks: numbers of passed blocks, as in `features`.
         batch_size: images at once.
 
     Returns:
@@ -52,7 +51,7 @@ def logit_lens(
 
 
 def _of_prefix(inner: VisionTransformer, tokens: np.ndarray) -> np.ndarray:
-    """Class and distillation token, each by its own head where there are two."""
+    """Outputs of the prefix tokens; with two heads, class and distillation token have their own."""
     heads = head_layers(inner)
     if len(heads) == 1:
         return _outputs(inner, tokens)
@@ -64,7 +63,7 @@ def _outputs(inner: VisionTransformer, tokens: np.ndarray) -> np.ndarray:
     x = ops.convert_to_tensor(tokens.reshape(-1, tokens.shape[-1]))
     pool, hidden = pooling(inner), pre_logits(inner)
     if inner.config.pooling == "map":
-        # Twice, as Keras warns of a softmax over one; behind as many as pooling leaves out.
+        # The token comes twice, since Keras warns of a softmax over one, and after as many as pooling ignores.
         x = pool(ops.repeat(x[:, None], 2 + pool.num_prefix_tokens, axis=1))
     x = x if hidden is None else hidden(x)
     answers = [ops.convert_to_numpy(head(x)) for head in head_layers(inner)]

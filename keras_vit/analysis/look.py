@@ -1,4 +1,4 @@
-"""`keras_vit.look`: what a model sees in some photos, as pictures and one page that needs nothing else."""
+"""`keras_vit.look`, which shows what a model sees in photos, by pictures and a page of one file."""
 
 import dataclasses
 import os
@@ -28,21 +28,21 @@ from keras_vit.pages.html import picture_uri, write_page
 from keras_vit.version import __version__
 
 PAGE = "index.html"
-_MOST_WHOLE = 4  # blocks whose matrices the page holds unless it is told which
+_MOST_WHOLE = 4  # default number of blocks whose whole attention the page holds
 _NAME = re.compile(r"[^A-Za-z0-9_-]+")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Seen:
-    """What a model sees in one photo.
+    """The findings for one photo.
 
     Attributes:
-        name: of the photo.
-        pixels: uint8 `(H, W, C)`, the part of it that the model gets, before it is scaled.
-        maps: `AttentionMaps` of it alone.
-        top: `(name of the class, score)` of the best classes; scores are probabilities unless the model's are others.
-        relevance: `(n, h, w)`, for each class of `top`.
-        tokens: `(h, w, D)` behind the last block and its LayerNorm.
+        name: name of the photo.
+        pixels: uint8 `(H, W, C)`, the part that the model receives, before scaling.
+        maps: `AttentionMaps` of the photo.
+        top: `(name of the class, score)` of the best classes. Scores of a linear or softmax head are probabilities.
+        relevance: `(n, h, w)`, one map for each class of `top`.
+        tokens: `(h, w, D)` after the last block and its LayerNorm.
     """
 
     name: str
@@ -63,25 +63,25 @@ def look(
     top: int = 5,
     theme: str = "light",
 ) -> Path:
-    """Writes what a model sees in photos: PNGs, and a page that opens from the file system.
+    """Shows what a model sees in photos, by PNGs and a page that opens from the file system.
 
     Args:
         model: a `VisionTransformer` of one image size.
-        photos: files, as `read_image` takes them.
+        photos: files that `read_image` can read.
         out: a new or empty folder.
-        class_names: of the model's K outputs; by default ImageNet's where K is that, else numbers.
-        blocks: numbers from 1 of the blocks whose whole attention the page has, with every patch's row; by default
-            four, evenly spread. Of the others it has what the answer reads.
-        top: classes for which relevance is shown, at most.
-        theme: of the PNGs, `"light"` or `"dark"`; the page follows the browser.
+        class_names: names of the model's K outputs; by default ImageNet's if K is theirs, else numbers.
+        blocks: numbers, from 1, of the blocks for which the page has the attention of every patch; by default four,
+            evenly spread. For other blocks the page has the attention of the tokens that the answer reads.
+        top: largest number of classes for which relevance is shown.
+        theme: theme of the PNGs, `"light"` or `"dark"`; the page follows the browser.
 
     Returns:
         The path of `index.html`.
 
     Raises:
-        ValueError: for a folder with something in it, a model without blocks, preprocessing or a fixed size, wrong
-            numbers of blocks, and photos that cannot be read.
-        TypeError: for a model that is no `VisionTransformer`.
+        ValueError: for a folder that is not empty, and a model without blocks, preprocessing or a fixed size. Also for
+            wrong numbers of blocks, and photos that cannot be read.
+        TypeError: for a model that is not a `VisionTransformer`.
     """
     check_installed("matplotlib", "it draws the pictures", "train")
     check_installed("jinja2", "it writes the page", "train")
@@ -93,7 +93,9 @@ def look(
     if isinstance(photos, (str, os.PathLike)) or not len(photos):
         raise ValueError(f"`photos` must be a list of files of photos.\nReceived: photos={photos!r}.")
     folder = _new_folder(Path(out))
-    pixels = [read_image(photo, model.input_shape[-1]) for photo in photos]  # each, before the first is looked at
+    pixels = [
+        read_image(photo, model.input_shape[-1]) for photo in photos
+    ]  # all are read first, so that a bad photo fails early
     seen = [_seen(model, Path(photo).name, each, names, top) for photo, each in zip(photos, pixels, strict=True)]
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".look-", dir=folder.parent) as beside:
@@ -124,7 +126,7 @@ def _seen(model: VisionTransformer, name: str, pixels: np.ndarray, names: Sequen
 
 
 def _best(model: VisionTransformer, prepared: np.ndarray, top: int) -> tuple[np.ndarray, np.ndarray]:
-    """Numbers and scores of the best classes; of logits the softmax, of a single one the sigmoid."""
+    """Numbers and scores of the best classes; logits become probabilities by softmax, a single one by the sigmoid."""
     if not has_head(model):
         return np.zeros(0, int), np.zeros(0)
     outputs = ops.convert_to_numpy(model(prepared, training=False))[0].astype("float64")
@@ -138,7 +140,7 @@ def _best(model: VisionTransformer, prepared: np.ndarray, top: int) -> tuple[np.
 
 
 def _draw_model(model: VisionTransformer, seen: Sequence[Seen], folder: Path, theme: str) -> None:
-    """What does not depend on the photo, but for the distance, which is the mean over all."""
+    """Draws the pictures of the model: filters, positions, and the attention distance as a mean over all photos."""
     distances = np.mean([photo.maps.mean_distance() for photo in seen], axis=0)
     plots.draw_attention_distance(distances, path=folder / "attention_distance.png", theme=theme)
     if position_layers(model):
@@ -177,12 +179,12 @@ def _words(model: VisionTransformer) -> dict[str, str]:
 
 
 def _facts(photo: Seen, whole: Sequence[int]) -> dict[str, Any]:
-    """What the program on the page gets, ready for JSON; `whole` has the blocks with the rows of every patch."""
+    """The data for the script of the page, ready for JSON; `whole` are the blocks with the rows of every patch."""
     maps, count = photo.maps, photo.maps.num_prefix_tokens
     rows = maps.read_rows()[:, 0]  # (L, A, T)
     unit = photo.tokens.reshape(-1, photo.tokens.shape[-1]).astype("float64")
     unit /= np.maximum(np.linalg.norm(unit, axis=-1, keepdims=True), 1e-12)
-    similarity = np.clip((unit @ unit.T + 1) / 2, 0, 1)  # (N, N), of -1 to 1
+    similarity = np.clip((unit @ unit.T + 1) / 2, 0, 1)  # (N, N), from [-1, 1] to [0, 1]
     return {
         "name": printable(photo.name),
         "grid": list(maps.grid),
@@ -201,7 +203,7 @@ def _facts(photo: Seen, whole: Sequence[int]) -> dict[str, Any]:
 
 
 def _sprite(rows: np.ndarray) -> dict[str, Any]:
-    """`(..., N)` as a grey picture of one row each, and the largest value of each, by which it is scaled."""
+    """`(..., N)` as a grey picture with one line for each row, and the largest value of each row, its scale."""
     rows = np.asarray(rows, "float64").reshape(-1, rows.shape[-1])
     peaks = rows.max(axis=1)
     levels = np.rint(255 * rows / np.where(peaks > 0, peaks, 1)[:, None]).astype("uint8")

@@ -1,19 +1,19 @@
-"""A map laid over a photo, as an array: what the map has little of is dark."""
+"""A photo under a map: parts with small values of the map are dark."""
 
 import numpy as np
 
-_EVEN = 1e-6  # of the largest value: a map of less than that is even
+_EVEN = 1e-6  # smallest spread of a map, relative to its largest value; below it the map counts as even
 
 
 def overlay(photo: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """A photo, darker where a map has less: uint8 `(H, W, 3)`.
+    """A photo that is darker where a map has smaller values: uint8 `(H, W, 3)`.
 
-    The map is spread from 0 to 1, enlarged by Lanczos' filter, blurred by the side of a patch, and spread again. The
-    paper's author divides by the largest value at first, which is the same but for maps that are nearly even.
+    The map is scaled to [0, 1], enlarged by Lanczos' filter, blurred by the side of a patch, and scaled again. The
+    paper's author first divides by the largest value, which differs for nearly even maps only.
 
     Args:
-        photo: `(H, W, 3)` or `(H, W)`, integers of [0, 255].
-        weights: `(h, w)`; one that is even leaves the photo as it is.
+        photo: `(H, W, 3)` or `(H, W)`, integers in [0, 255].
+        weights: `(h, w)`; an even map leaves the photo unchanged.
     """
     from PIL import Image, ImageFilter
 
@@ -28,7 +28,7 @@ def overlay(photo: np.ndarray, weights: np.ndarray) -> np.ndarray:
 
 
 def coloured(photo: np.ndarray) -> np.ndarray:
-    """uint8 `(H, W, 3)` of a photo that may be grey."""
+    """A photo in colour or grey as uint8 `(H, W, 3)`."""
     photo = np.asarray(photo)
     if (
         photo.dtype.kind not in "iu"
@@ -47,7 +47,7 @@ def coloured(photo: np.ndarray) -> np.ndarray:
 
 
 def _spread(values: np.ndarray) -> np.ndarray:
-    """From 0 to 1; all 1 if they are equal."""
+    """Values scaled to [0, 1]; all 1 if they are equal."""
     if np.ptp(values) <= _EVEN * np.abs(values).max():
         return np.ones_like(values)
     return (values - values.min()) / np.ptp(values)

@@ -1,7 +1,7 @@
-"""Every picture of the package, drawn by matplotlib: what a model sees, and how a run went.
+"""All pictures of the package, drawn by matplotlib: of the inside of a model, and of a training run.
 
-Each function takes arrays, gives a `matplotlib.figure.Figure`, and writes it as PNG where it gets a `path`. Those of
-what a model sees have a `theme`, `"light"` or `"dark"`. Colours serve eyes that tell red and green apart badly.
+Each function takes arrays, returns a `matplotlib.figure.Figure`, and writes a PNG if it gets a `path`. Pictures of a
+model have a `theme`, `"light"` or `"dark"`. The colours suit colour-blind readers.
 """
 
 import functools
@@ -19,19 +19,19 @@ from keras_vit.files import replacing
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_MOST_NUMBERS = 30  # classes up to which the cells of a matrix have room for a number
-_MOST_NAMES = 120  # classes up to which a name is legible
+_MOST_NUMBERS = 30  # largest number of classes for which cells of a matrix show numbers
+_MOST_NAMES = 120  # largest number of classes for which names are legible
 _LONGEST_NAME = 24  # characters
 _COLOURS = {"train": "#4c72b0", "validation": "#dd8452"}
-_SCALE = "cividis"  # from blue to yellow, alike for all eyes
+_SCALE = "cividis"  # from blue to yellow, also for colour-blind readers
 THEMES: dict[str, tuple[str, str]] = {"light": ("#1b1d21", "#ffffff"), "dark": ("#e9eaec", "#15171b")}  # ink, paper
-_NARROWEST = 4.5  # inches of a figure with a scale, whose label must have room
+_NARROWEST = 4.5  # inches; narrowest figure with a colour bar, so that its label fits
 _INKED = ("text.color", "axes.edgecolor", "axes.labelcolor", "axes.titlecolor", "xtick.color", "ytick.color")
 _TILE = 1.5  # inches, the longer side of a small picture
 
 
 def _themed(draw: Callable[..., "Figure"]) -> Callable[..., "Figure"]:
-    """Adds `path` and `theme` to what draws a figure."""
+    """Adds the arguments `path` and `theme` to a function that draws a figure."""
 
     @functools.wraps(draw)
     def drawn(*arguments: Any, path: FilePath | None = None, theme: str = "light", **named: Any) -> "Figure":
@@ -51,12 +51,12 @@ def _themed(draw: Callable[..., "Figure"]) -> Callable[..., "Figure"]:
 
 @_themed
 def draw_filters(components: np.ndarray, shares: np.ndarray | None = None, columns: int = 7) -> "Figure":
-    """Principal components of the patch filters as colours, each from its smallest to its largest value.
+    """Draws principal components of the patch filters as colours, each scaled to its own range.
 
     Args:
-        components: `(n, P, P, C)` of `patch_filters`; of other than 3 channels their mean is drawn.
-        shares: of the variance; the sum stands in the title.
-        columns: tiles in a row.
+        components: `(n, P, P, C)` from `patch_filters`; unless C is 3, the mean of the channels is drawn.
+        shares: shares of the variance; the title has their sum.
+        columns: number of tiles in a row.
 
     Source: arXiv:2010.11929, figure 7 left.
     """
@@ -74,10 +74,10 @@ def draw_filters(components: np.ndarray, shares: np.ndarray | None = None, colum
 
 @_themed
 def draw_position_similarity(similarity: np.ndarray) -> "Figure":
-    """For each patch the similarity of its position embedding to all, in the patch's own place.
+    """Draws the similarity of position embeddings: one map for each patch, at the place of the patch.
 
     Args:
-        similarity: `(h, w, h, w)` of `position_similarity`.
+        similarity: `(h, w, h, w)` from `position_similarity`.
 
     Source: arXiv:2010.11929, figure 7 middle and figure 10.
     """
@@ -102,11 +102,11 @@ def draw_position_similarity(similarity: np.ndarray) -> "Figure":
 
 @_themed
 def draw_attention_distance(distances: np.ndarray, furthest: float | None = None) -> "Figure":
-    """Mean attention distance of every head, by block.
+    """Draws the mean attention distance of every head, by block.
 
     Args:
-        distances: `(L, A)` in pixels, of `mean_attention_distance`.
-        furthest: pixels at the top of the scale, to compare models; by default a little above the largest.
+        distances: `(L, A)` in pixels, from `mean_attention_distance`.
+        furthest: upper end of the scale in pixels, to compare models; by default slightly above the largest.
 
     Source: arXiv:2010.11929, figure 7 right and figure 11.
     """
@@ -120,7 +120,7 @@ def draw_attention_distance(distances: np.ndarray, furthest: float | None = None
         "color": "#56b4e9",
         "lw": 1.6,
         "label": "mean of the heads",
-    }  # of the palette of Okabe and Ito
+    }  # from the palette of Okabe and Ito
     axis.plot(np.arange(1, len(distances) + 1), distances.mean(axis=1), **mean)
     axis.legend(handles=axis.lines, frameon=False, loc="lower right")
     axis.set_xlim(0.5, len(distances) + 0.5)
@@ -135,15 +135,15 @@ def draw_attention_distance(distances: np.ndarray, furthest: float | None = None
 def draw_overlays(
     photos: Sequence[np.ndarray], maps: Sequence[np.ndarray], titles: Sequence[str] | None = None, pairs: int = 3
 ) -> "Figure":
-    """Photos, each beside itself under a map: what the map has little of is dark.
+    """Draws each photo beside the same photo under a map; parts with small values are dark.
 
     Args:
         photos: `(H, W, 3)` or `(H, W)`, integers of [0, 255].
-        maps: `(h, w)` for each, not negative, as of a rollout.
-        titles: one for each.
-        pairs: in a row.
+        maps: `(h, w)` for each photo, not negative, as from a rollout.
+        titles: one title for each photo.
+        pairs: number of pairs in a row.
 
-    Source: arXiv:2010.11929, figures 6 and 14; how the map is laid over the photo: issue 27 of the official code.
+    Source: arXiv:2010.11929, figures 6 and 14; the overlay follows issue 27 of the official code.
     """
     if not photos:
         raise ValueError("`photos` must have a photo for each map.\nReceived: none.")
@@ -165,14 +165,14 @@ def draw_overlays(
 def draw_maps(
     maps: Sequence[np.ndarray], titles: Sequence[str], label: str, photo: np.ndarray | None = None, columns: int = 6
 ) -> "Figure":
-    """Maps of one image on one scale, as the attention of a block's heads, similarity or norms of tokens.
+    """Draws maps of one image on one scale, as the attention of a block's heads, or norms of tokens.
 
     Args:
         maps: `(h, w)` each.
-        titles: one for each.
-        label: of the scale, with its unit.
-        photo: `(H, W, 3)` or `(H, W)`, integers of [0, 255], drawn first.
-        columns: pictures in a row.
+        titles: one title for each map.
+        label: label of the scale, with its unit.
+        photo: `(H, W, 3)` or `(H, W)`, integers in [0, 255], drawn first.
+        columns: number of pictures in a row.
     """
     count = len(maps) + (photo is not None)
     columns, rows = min(columns, count), -(-count // min(columns, count))
@@ -194,11 +194,11 @@ def draw_maps(
 
 @_themed
 def draw_colours(photos: Sequence[np.ndarray], colours: np.ndarray) -> "Figure":
-    """Photos over the colours of their patches.
+    """Draws photos above the colours of their patches.
 
     Args:
         photos: `(H, W, 3)` or `(H, W)`, integers of [0, 255].
-        colours: `(B, h, w, 3)` of `pca_to_rgb`.
+        colours: `(B, h, w, 3)` from `pca_to_rgb`.
     """
     height = max(photo.shape[0] / photo.shape[1] for photo in photos)
     tile = max(1.6 * _TILE, 4 / len(photos))
@@ -212,11 +212,11 @@ def draw_colours(photos: Sequence[np.ndarray], colours: np.ndarray) -> "Figure":
 
 @_themed
 def draw_similarity_of_blocks(similarity: np.ndarray, names: tuple[str, str] = ("block", "block")) -> "Figure":
-    """How alike the blocks of one or two models are.
+    """Draws the similarity of the blocks of one or two models.
 
     Args:
-        similarity: `(L, M)` of `linear_cka`, from 0 to 1.
-        names: of the rows and columns.
+        similarity: `(L, M)` from `linear_cka`, in [0, 1].
+        names: names of the rows and of the columns.
     """
     figure = _figure(5.6, 4.6)
     axis = figure.subplots()
@@ -230,11 +230,11 @@ def draw_similarity_of_blocks(similarity: np.ndarray, names: tuple[str, str] = (
 
 
 def draw_curves(rows: Sequence[Mapping[str, Any]], path: FilePath) -> None:
-    """Loss, accuracy, learning rate and gradient norm by epoch.
+    """Draws loss, accuracy, learning rate and gradient norm by epoch.
 
     Args:
-        rows: of `RunDirectory.rows`, one or more.
-        path: of the PNG.
+        rows: at least one row, from `RunDirectory.rows`.
+        path: path of the PNG.
     """
     figure = _figure(10, 6.4)
     axes = figure.subplots(2, 2)
@@ -257,12 +257,12 @@ def draw_curves(rows: Sequence[Mapping[str, Any]], path: FilePath) -> None:
 
 
 def draw_confusion(confusion: np.ndarray, class_names: Sequence[str], path: FilePath | None = None) -> "Figure":
-    """The confusion matrix, each row as parts of its class.
+    """Draws the confusion matrix; each row has the shares of its true class.
 
     Args:
         confusion: int `(K, K)`, rows are true classes.
-        class_names: K names. One with letters that the font lacks is drawn as its number, `class 3`, from 0.
-        path: of the PNG; by default none is written.
+        class_names: K names. If the font lacks a letter of a name, its number is drawn, from 0, as `class 3`.
+        path: path of the PNG; by default none is written.
     """
     from matplotlib.colors import PowerNorm
 
@@ -271,7 +271,7 @@ def draw_confusion(confusion: np.ndarray, class_names: Sequence[str], path: File
     figure = _figure(side + 1.0, side)
     axis = figure.subplots()
     parts = confusion / np.maximum(confusion.sum(axis=1, keepdims=True), 1)
-    # By the square root of the part, so that one mistake in a hundred can be seen.
+    # Colours follow the square root of the share, so that one mistake in a hundred is visible.
     image = axis.imshow(parts, cmap="Blues", norm=PowerNorm(0.5, vmin=0, vmax=1), interpolation="nearest")
     figure.colorbar(image, ax=axis, label="part of the true class", fraction=0.046, pad=0.03)
     if classes <= _MOST_NUMBERS:
@@ -290,7 +290,7 @@ def draw_confusion(confusion: np.ndarray, class_names: Sequence[str], path: File
 
 
 def _tiled(figure: "Figure", rows: int, columns: int, count: int) -> np.ndarray:
-    """Axes without ticks or frames, in reading order; those beyond `count` are empty."""
+    """Axes without ticks or frames, in reading order; those beyond `count` are hidden."""
     axes = figure.subplots(rows, columns, squeeze=False).ravel()
     for axis in axes:
         axis.set(xticks=[], yticks=[])
@@ -307,7 +307,7 @@ def _colours(values: np.ndarray) -> np.ndarray:
 
 
 def _has_room(place: int, count: int) -> bool:
-    """Whether one of `count` numbers in a row is written: every one of a few, else every fifth and the first."""
+    """Whether number `place` of an axis is written: all of up to 16, otherwise the first and every fifth."""
     return count <= 16 or place == 0 or (place + 1) % 5 == 0
 
 
@@ -317,7 +317,7 @@ def _plain(axis: Any) -> None:
 
 
 def _figure(width: float, height: float) -> "Figure":
-    """A figure without the global state of pyplot, which would need a display and keeps every figure."""
+    """A figure made without pyplot, which may need a display and keeps every figure in memory."""
     from matplotlib.figure import Figure
 
     return Figure((width, height), dpi=110, layout="constrained")
@@ -344,7 +344,7 @@ def _write_numbers(axis: Any, confusion: np.ndarray, parts: np.ndarray) -> None:
 
 
 def _drawable(class_names: Sequence[str], other: str = "class") -> list[str]:
-    """The names, short; where the font, and those it falls back to, lack a letter, the number of the class."""
+    """Short names; a name with a letter that no font has becomes its number, as `class 3`."""
     class_names = [" ".join(str(name).split()) for name in class_names]
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.font_manager import FontProperties
@@ -353,10 +353,14 @@ def _drawable(class_names: Sequence[str], other: str = "class") -> list[str]:
 
     def has_letters(name: str) -> bool:
         with warnings.catch_warnings():
-            warnings.simplefilter("error", UserWarning)  # what matplotlib says of a letter that it draws as a box
+            warnings.simplefilter("error", UserWarning)  # matplotlib warns of a letter that it draws as a box
             try:
                 renderer.get_text_width_height_descent(name, font, ismath=False)
-            except (UserWarning, TypeError, ValueError):  # the others for bytes of a file's name that are no letters
+            except (
+                UserWarning,
+                TypeError,
+                ValueError,
+            ):  # the other errors come from bytes of a file name that are not letters
                 return False
         return True
 
@@ -364,6 +368,6 @@ def _drawable(class_names: Sequence[str], other: str = "class") -> list[str]:
 
 
 def _short(name: str) -> str:
-    """A class name as matplotlib draws it: short, and `$` no sign of a formula."""
+    """A class name for matplotlib: shortened, with `$` escaped, which would start a formula."""
     name = name if len(name) <= _LONGEST_NAME else name[: _LONGEST_NAME - 1] + "…"
     return name.replace("$", r"\$")

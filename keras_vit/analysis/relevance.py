@@ -1,4 +1,4 @@
-"""What speaks for a class: attention weighted by its gradient, through all blocks.
+"""Class relevance: attention weighted by its gradient, through all blocks.
 
 Source: Chefer, Gur and Wolf, "Generic Attention-model Explainability", arXiv:2103.15679, section 3: equations 5 and 6.
 """
@@ -21,23 +21,24 @@ from keras_vit.model.vision_transformer import VisionTransformer
 def class_relevance(
     model: keras.Model, images: Any, classes: Sequence[int] | np.ndarray | None = None, batch_size: int = 4
 ) -> np.ndarray:
-    """How much each patch speaks for a class, with the rest of the image as it is.
+    """Relevance of each patch for a class.
 
-    From the identity, every block adds its attention times what is there, weighted by the gradient of the class's
-    output, where that is positive, and averaged over the heads. What the model reads at the end gives the map.
+    A relevance matrix R starts as the identity. Every block multiplies its attention by the gradient of the
+    class's output, keeps positive values, and averages them over the heads. The product of the result and R is added
+    to R. The rows of the tokens that the model reads give the map.
 
     Args:
-        model: a `VisionTransformer` with a head, or a functional model that has one among its layers and answers
-            `(B, K)`. Logits serve best: where a softmax is sure, its gradient vanishes.
-        images: `(B, H, W, C)` floats, as the model takes them.
-        classes: one index for each image; by default the highest of its outputs.
+        model: a `VisionTransformer` with a head, or a functional model that has one among its layers, with outputs
+            `(B, K)`. Logits are best, since the gradient of a confident softmax vanishes.
+        images: `(B, H, W, C)` floats, prepared for the model.
+        classes: one index for each image; by default that of the highest output.
         batch_size: images at once.
 
     Returns:
-        float64 `(B, h, w)`, not negative, on a scale of the image's own.
+        float64 `(B, h, w)`, not negative; each image has its own scale.
 
     Raises:
-        ValueError: as `attention_maps`; for a model that does not answer `(B, K)`, or classes out of range.
+        ValueError: for a model without outputs `(B, K)`, classes out of range, and as `attention_maps`.
     """
     inner = vision_transformer_in(model)
     check_attends_to_all(inner)
@@ -59,12 +60,12 @@ def weights_and_gradients(
     """The attention weights of a model for images, and the gradient of a class's output by each of them.
 
     Args:
-        model: any model of our layers that answers `(B, K)`.
+        model: any model with layers of this package and outputs `(B, K)`.
         images: `(B, H, W, C)`.
-        classes: `(B,)` integers; by default the highest of the outputs.
+        classes: `(B,)` integers; by default those of the highest outputs.
 
     Returns:
-        Pairs of a layer and its weights `(B, A, Q, T)` in the order of the calls, and their gradients in this order.
+        Pairs of a layer and its weights `(B, A, Q, T)` in the order of calls, and the gradients in the same order.
     """
     with recording() as seen:
         outputs = model(images, training=False)
@@ -85,7 +86,7 @@ def weights_and_gradients(
 
 
 def _gradients(function: Callable[[list], Tensor], at: list) -> list:
-    """The gradient of a number by each of some tensors."""
+    """The gradient of a scalar function by each tensor of its argument."""
     if keras.backend.backend() == "tensorflow":
         import tensorflow as tf
 
@@ -105,7 +106,7 @@ def _gradients(function: Callable[[list], Tensor], at: list) -> list:
 
 
 def _relevance(maps: AttentionMaps, inner: VisionTransformer, seen: list, gradients: list) -> np.ndarray:
-    """`(B, h, w)` of one batch."""
+    """The relevance map `(B, h, w)` of one batch."""
     of_layer = {id(layer): (weights, gradient) for (layer, weights), gradient in zip(seen, gradients, strict=True)}
     joint = np.eye(maps.blocks.shape[-1])
     for block in encoder_blocks(inner):
@@ -123,6 +124,7 @@ def _positive(weights: np.ndarray, gradient: np.ndarray) -> np.ndarray:
 
 
 def _numpy(tensor: Tensor) -> np.ndarray:
+    """A tensor as an array; 16-bit floats become float32, since NumPy has no bfloat16."""
     return ops.convert_to_numpy(ops.cast(tensor, "float32" if "16" in str(tensor.dtype) else tensor.dtype))
 
 

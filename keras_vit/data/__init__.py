@@ -1,7 +1,7 @@
-"""Labelled images from wherever they lie to batches that a model takes, as a `tf.data.Dataset`.
+"""Labelled images from files or arrays, checked and put into batches for a model.
 
-`open_source` looks a data set through; `load_dataset` makes it, or what opens as one, a pipeline. Both need
-TensorFlow for `tf.data`, whatever backend Keras runs on.
+`open_source` finds and checks the examples. `load_dataset` makes a `tf.data` pipeline of them. Both need TensorFlow,
+whatever backend Keras runs on.
 """
 
 from keras_vit.data.pipeline import load_dataset

@@ -19,16 +19,16 @@ def open_arrays(what: Any, seed: int, name: str = "arrays") -> Source:
 
     Args:
         what: `(images, labels)`, or a dict of those by split, which may hold `"class_names"`.
-        seed: of the division of a single pair into splits.
-        name: of the data set.
+        seed: divides a single pair into splits.
+        name: name of the data set.
 
     Raises:
-        ValueError: for an empty set, images of another shape or range, labels that are none or out of range, a class
-            without an example where neither names nor one-hot rows tell of it, or a name given to two classes.
-        TypeError: for anything but pairs, or names that are no texts.
+        ValueError: for an empty set, images of another shape or range, and labels out of range. Also for a name of two
+            classes, and for a class without an example that neither names nor one-hot rows declare.
+        TypeError: for anything but pairs, or class names that are not strings.
 
     Warns:
-        UserWarning: of classes that another split has examples of and `train` has not.
+        UserWarning: if `train` has no example of a class that another split has.
     """
     given = dict(what) if isinstance(what, Mapping) else {None: what}
     names = _checked_names(given.pop("class_names", None))
@@ -63,7 +63,7 @@ def open_digits(seed: int) -> Source:
     except ImportError as error:
         raise ImportError(f"the digits come with scikit-learn: {install_hint('data')}") from error
     digits = load_digits()
-    images = np.round(digits.images[..., None] * (255 / 16)).astype("uint8")  # 0..16 in the file
+    images = np.round(digits.images[..., None] * (255 / 16)).astype("uint8")  # the file has levels 0 to 16
     return dataclasses.replace(open_arrays((images, digits.target), seed, "digits"), kind="digits")
 
 
@@ -78,6 +78,7 @@ def _pair(pair: Any, split: str) -> tuple[np.ndarray, np.ndarray]:
     if not isinstance(pair, (tuple, list)) or len(pair) != 2:
         raise TypeError(f"arrays must come as (images, labels).\nReceived: {type(pair).__name__} for {split}.")
     images, labels = pair
+    # The pairs of training and test set, as `keras.datasets` returns them, look like images and labels.
     if isinstance(labels, (tuple, list)) and len(labels) and getattr(labels[0], "ndim", 0) > 2:
         raise TypeError(
             "arrays must come as (images, labels), and several splits as a dict.\n"
@@ -94,6 +95,7 @@ def _pair(pair: Any, split: str) -> tuple[np.ndarray, np.ndarray]:
     low, high = images.min(), images.max()
     if np.isnan(low):
         raise ValueError(f"pixel values must be numbers in [0, 255].\nReceived: NaN among those for {split}.")
+    # An all-black image is 0 on either scale.
     if not (low >= 0 and high <= 255) or (images.dtype.kind == "f" and 0 < high <= 1):
         raise ValueError(
             "pixel values must be in [0, 255], and floats that do not exceed 1 seem scaled already.\n"
@@ -108,7 +110,7 @@ def _pair(pair: Any, split: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _check_form(labels: np.ndarray, split: str) -> None:
-    """Refuses what can be no labels, however many classes there are."""
+    """Refuses arrays whose shape or type cannot be labels, before the number of classes is known."""
     rows = labels.ndim == 2 and labels.shape[1] > 1
     if labels.dtype.kind in ("buif" if rows else "uif") and (labels.ndim == 1 or rows) and np.isfinite(labels).all():
         return
@@ -122,7 +124,7 @@ def _check_form(labels: np.ndarray, split: str) -> None:
 
 
 def _checked_names(names: Any) -> tuple[str, ...] | None:
-    """A tuple of texts, or `None`."""
+    """The class names as a tuple, or `None`; each name stands once."""
     if names is None:
         return None
     several = isinstance(names, (tuple, list, np.ndarray))
@@ -136,6 +138,7 @@ def _checked_names(names: Any) -> tuple[str, ...] | None:
 
 
 def _class_count(parts: _Parts, names: Sequence[str] | None) -> int:
+    """The number of classes: that of the names, of the one-hot columns, or the greatest training label plus one."""
     widths = {labels.shape[1] for _, labels in parts.values() if labels.ndim == 2}
     if len(widths) > 1:
         raise ValueError(
@@ -144,6 +147,7 @@ def _class_count(parts: _Parts, names: Sequence[str] | None) -> int:
     if names is not None:
         return len(names)
     first = parts[None if None in parts else "train"][1]
+    # `whole_labels` refuses a label beyond the cap as out of range.
     return widths.pop() if widths else min(max(int(first.max()) + 1, 1), 2**31)
 
 
@@ -156,7 +160,10 @@ def _check_labels(parts: _Parts, classes: int) -> None:
 
 
 def _check_examples(parts: _Parts, classes: int, told: bool) -> None:
-    """Every class needs an example to train on; without names or one-hot rows a gap is a slip, and may be huge."""
+    """Refuses a class without a training example, unless names or one-hot rows declare it; then warns.
+
+    A gap in plain integer labels is most likely a mistake.
+    """
     found = {split: set(np.unique(labels).tolist()) for split, (_, labels) in parts.items()}
     trained = found[None if None in parts else "train"]
     if not told and len(trained) < classes:
@@ -180,7 +187,7 @@ def whole_labels(labels: np.ndarray, classes: int, split: str) -> np.ndarray:
     """Labels as int64 in [0, classes); one-hot rows become their class.
 
     Raises:
-        ValueError: for anything else; the error has the least and the greatest label and the number of classes.
+        ValueError: for other labels; the message has the least and the greatest label and the number of classes.
     """
     if labels.ndim == 2 and labels.dtype.kind in "buif":
         one_hot = labels.shape[1] == classes and np.isin(labels, (0, 1)).all() and (labels.sum(axis=1) == 1).all()

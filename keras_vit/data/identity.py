@@ -1,4 +1,4 @@
-"""Whether two processes see the same data: one hash of the list of examples."""
+"""One hash of the list of examples, which tells whether two processes see the same data."""
 
 import hashlib
 import os
@@ -11,11 +11,11 @@ from keras_vit.data.source import Source
 
 
 def identity_of(source: Source) -> str:
-    """SHA-256 of the splits: of files their paths below the folder that holds all, their labels and how they are
-    turned, but not what is in them; of arrays all values; of a set of tensorflow-datasets its name and version,
-    and which examples count.
+    """SHA-256 of the examples of every split.
 
-    So a set may be moved, and a run goes on with it.
+    Files count by their labels, orientations and paths below their common folder, not by their bytes. So a data set
+    may be moved, and a run goes on with it. Arrays count by all values. A set of tensorflow-datasets counts by its
+    name, its version and the numbers of its examples.
     """
     found = hashlib.sha256()
     top = _top(source)
@@ -27,7 +27,7 @@ def identity_of(source: Source) -> str:
 
 
 def _parts(split: Any, top: str) -> Iterator[Any]:
-    """Bytes that tell a split from others."""
+    """Bytes that differ if the examples differ."""
     if hasattr(split, "paths"):
         yield from (f"{os.path.relpath(path, top)}\n".encode(errors="surrogateescape") for path in split.paths)
         yield from (np.ascontiguousarray(split.labels), np.ascontiguousarray(split.orientations))
@@ -40,6 +40,6 @@ def _parts(split: Any, top: str) -> Iterator[Any]:
 
 
 def _top(source: Source) -> str:
-    """The folder that holds all files of a source."""
+    """The common folder of all files of a source; empty without files."""
     paths = [path for split in source.splits.values() for path in getattr(split, "paths", ())]
     return os.path.commonpath([os.path.dirname(path) for path in paths]) if paths else ""

@@ -16,7 +16,7 @@ from keras_vit.data.splits import SPELLINGS, SPLITS, FileSplit, divide
 from keras_vit.images.photo_checks import BadImage, GoodImage, check_images
 from keras_vit.pages.escaping import printable
 
-# Files of the last kinds are named as bad images, not passed over: their owner thinks that they count.
+# The pipeline decodes JPEG and PNG only. Others are reported as bad images, since their owner expects them to count.
 _IMAGES = {".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".heic", ".avif"}
 
 
@@ -61,18 +61,18 @@ def source_of_files(
     on_bad_image: str,
     ignored: int = 0,
 ) -> Source:
-    """A `Source` of files whose labels are known, less those that cannot be decoded.
+    """A `Source` of labelled files, without those that cannot be decoded.
 
     Args:
-        path: of the whole.
+        path: path of the folder or table.
         kind: `"folder"` or `"table"`.
-        classes: their names.
+        classes: class names, in the order of labels.
         files: paths of the images.
         labels: one int for each file.
-        splits: one name for each file, or `None`, which divides them by `seed`.
-        seed: of that division.
+        splits: one split name for each file; `None` divides the files by `seed`.
+        seed: seed of that division.
         on_bad_image: as in `open_source`.
-        ignored: how many files are no images by their names.
+        ignored: number of files whose suffix is not that of an image.
     """
     found = check_images(list(files), on_bad_image)
     bad = tuple(image for image in found if isinstance(image, BadImage))
@@ -100,7 +100,7 @@ def source_of_files(
 
 
 def _name(path: Path) -> str:
-    """That of the folder or file, also of the folder in which this process works."""
+    """Name of a folder or file; `.` gets the name of the working directory."""
     return Path(os.path.abspath(path)).name or str(path)
 
 
@@ -115,7 +115,7 @@ def _file_splits(
 
 
 def _shared(images: Sequence[GoodImage], members: dict[str, np.ndarray]) -> int:
-    """How many files stand, byte for byte, in more than one split; they would be trained on and then tested."""
+    """Number of files with equal bytes in more than one split; warns, since a test would repeat training images."""
     seen = Counter(digest for numbers in members.values() for digest in {images[number].digest for number in numbers})
     shared = [digest for digest, count in seen.items() if count > 1]
     if shared:
@@ -130,7 +130,7 @@ def _shared(images: Sequence[GoodImage], members: dict[str, np.ndarray]) -> int:
 
 
 def _split_folders(path: Path) -> dict[str, Path]:
-    """Folder of each split, or nothing if this folder holds classes."""
+    """Folder of each split; empty if this folder holds class folders."""
     found: dict[str, Path] = {}
     for folder in _folders(path):
         split = SPELLINGS.get(folder.name.lower())
@@ -155,7 +155,7 @@ def _warn_of_others(path: Path, divided: dict[str, Path]) -> None:
 
 
 def _classes_of_all(path: Path, divided: dict[str, Path]) -> list[str]:
-    """The class folders, which must be the same in every split."""
+    """Names of the class folders, which must be the same in every split."""
     by_split = {name: _class_folders(folder) for name, folder in divided.items()}
     for name, classes in by_split.items():
         only_one = set(classes) ^ set(by_split["train"])
@@ -181,4 +181,5 @@ def _class_folders(path: Path) -> list[str]:
 
 
 def _folders(path: Path) -> list[Path]:
+    """The folders in a folder, without hidden ones and those of archives, as `__MACOSX`."""
     return sorted(item for item in path.iterdir() if item.is_dir() and not item.name.startswith((".", "__")))

@@ -1,8 +1,8 @@
 """A split of a data set as batches for `model.fit`, `evaluate` and `predict`.
 
-Training is a pure function of the seed and the step: example number c of the stream is place c mod n of the epoch's
-permutation, which is computed, not drawn into a buffer, and all that is random of it comes from (seed, c). So
-`start_step=step` goes on where another process stopped. Evaluation is one pass in order.
+Training is a pure function of the seed and the step. Example number c of the stream is place c mod n of the epoch's
+permutation, which is computed without a shuffle buffer. All randomness of that example comes from (seed, c). So
+`start_step=step` continues where another process stopped. Evaluation is one pass in order.
 """
 
 import os
@@ -42,37 +42,37 @@ def load_dataset(
     Args:
         what: a `Source`, or what `open_source` takes.
         split: `"train"`, `"validation"` or `"test"`, or several, as `"train+validation"`.
-        batch_size: B of all devices together; each host gets its share.
-        preprocessing: `model.preprocessing`; evaluation prepares every image exactly as calling it does. Without an
-            image size in it every image keeps its own, so those of a batch must agree, or `batch_size` be 1.
-        training: whether the data repeats for ever, shuffled anew for each epoch, in full batches; else it comes
-            once, in order, and the last batch may be smaller.
+        batch_size: B over all devices together; each host reads its share.
+        preprocessing: `model.preprocessing`; evaluation prepares every image exactly as calling it does. If it has no
+            `image_size`, images keep their sizes, so those of a batch must agree, or `batch_size` must be 1.
+        training: whether the data repeats forever, shuffled anew for each epoch, in full batches. Otherwise there is
+            one pass in order, whose last batch may be smaller.
         augmentation: `Augmentation` or its name, with `training` only; `None` prepares images as for evaluation.
         labels: `"int"` for `(B,)` int64, or `"one_hot"` for `(B, K)` float32, which MixUp and CutMix need.
-        seed: of the division into splits, the order, and the augmentation, in [0, 2**31).
-        shard: `(index, count)` of this host; found by itself for several JAX processes, and for workers of a
-            `tf.distribute` strategy in scope, where it suits `distribute_datasets_from_function`. A global batch is
-            the hosts' parts one after the other, and does not depend on their number.
-        start_step: number of the first batch, with `training` only: the same as `dataset.skip(start_step)`, without
-            making the images before it. `keras_vit.Checkpoints` knows where a run goes on.
-        on_bad_image: `"skip"` or `"raise"`, as for `open_source`, and of files only, as there.
+        seed: seed of the division into splits, of the order, and of the augmentation, in [0, 2**31).
+        shard: `(index, count)` of this host. By default it is found for several JAX processes, and for workers of a
+            `tf.distribute` strategy in scope, where it suits `distribute_datasets_from_function`. The hosts' parts in
+            their order are the global batch, which does not depend on the number of hosts.
+        start_step: number of the first batch, with `training` only. The result equals `dataset.skip(start_step)`, but
+            skipped images are never made. `keras_vit.Checkpoints` knows the step at which a run resumes.
+        on_bad_image: `"skip"` or `"raise"`, as for `open_source`.
         download: whether a tensorflow-datasets set may be fetched.
 
     Returns:
         `tf.data.Dataset` of (float32 `(B, H, W, C)`, labels), with the attributes `class_names`, `num_examples`,
-        `preprocessing` and `start_step`. Of several processes each gets as many full batches without `training`, with
-        sample weights: 1, or NaN for an image that fills the last batch up, which `model.evaluate` and `fit` do not
-        count.
+        `preprocessing` and `start_step`. In evaluation by several processes, all get the same number of full batches,
+        with sample weights. A weight is 1, or NaN for an image that only fills the last batch up. `model.evaluate` and
+        `fit` do not count those.
 
     Raises:
-        ValueError: for an empty set, a split named twice, a batch that cannot be full or shared evenly, a missing
-            image size, or as `open_source` raises.
-        TypeError: for a `preprocessing` that is none, a `shard` that is not two ints, or as `open_source` raises.
-        tf.errors.InvalidArgumentError: from the pipeline, for a label that is no class of the set, images of several
-            sizes in a batch without an image size, or an image that cannot be decoded in a prepared set.
-        tf.errors.NotFoundError: from the pipeline, for a file that has gone since the set was opened.
+        ValueError: for an empty set, a split named twice, or a missing image size; for a batch that cannot be full or
+            shared evenly; and as `open_source` raises.
+        TypeError: for another type of `preprocessing`, a `shard` that is not two ints, and as `open_source` raises.
+        tf.errors.InvalidArgumentError: from the pipeline, for a label out of range, a batch of images of several sizes,
+            or an undecodable image of a prepared set.
+        tf.errors.NotFoundError: from the pipeline, for a file that was removed after the set was opened.
 
-    Source: official code, `input_pipeline.py`. There the order comes from a shuffle buffer.
+    Source: official code, `input_pipeline.py`, which takes the order from a shuffle buffer.
     """
     check_positive_int("batch_size", batch_size)
     check_choice("labels", labels, ("int", "one_hot"))
@@ -89,7 +89,7 @@ def load_dataset(
     place = Place(host, hosts, batch_size)
     share = per_host(batch_size, place.hosts)
     mixes = isinstance(augmentation, Augmentation) and augmentation.mixes
-    whole = mixes and place.hosts > 1  # neighbours may be another host's
+    whole = mixes and place.hosts > 1  # MixUp pairs neighbours, which another host may read
     filled = shard is None and place.hosts > 1 and not training
     read_by = Place(0, 1, batch_size) if whole else place
     dataset = _numbered(examples, seed if training else None, read_by, filled, start_step)
@@ -136,9 +136,10 @@ def _usable_augmentation(
 
 
 def _numbered(examples: Any, seed: int | None, place: Place, filled: bool, start_step: int) -> Any:
-    """This host's (number, example): from a batch on without end if there is a `seed`, else one pass in order.
+    """`tf.data.Dataset` of this host's (number, example).
 
-    With `filled` the numbers go on to the end of the last batch, with any example.
+    With a `seed` it starts at batch `start_step` and never ends; without one it is one pass in order. With `filled`
+    the numbers continue to the end of the last batch, with any example.
     """
     import tensorflow as tf
 
@@ -147,7 +148,7 @@ def _numbered(examples: Any, seed: int | None, place: Place, filled: bool, start
     if hasattr(examples, "stream"):
         stream = examples.stream(seed, start_step * place.batch_size)
         if end > size:
-            # The first examples once more, under numbers of their own.
+            # The first examples come again, under new numbers, to fill the last batch up.
             stream = stream.repeat().enumerate().take(end).map(lambda number, pair: (number, pair[1]))
         return stream if place.hosts == 1 else stream.filter(lambda number, _: place.has(number))
     read, start = examples.reader(), start_step * (place.batch_size // place.hosts)
@@ -195,16 +196,16 @@ def _batch_maker(
 
 
 def check_labels(labels: Tensor, classes: int) -> Tensor:
-    """The same labels, once all are found to be in [0, classes).
+    """The same labels; refuses those outside [0, classes).
 
-    For `dataset.map`, which runs on the CPU: compiled steps and GPUs turn a label out of range into NaN weights.
+    It runs on the CPU inside `dataset.map`. Compiled steps and GPUs would turn a label out of range into NaN weights.
 
     Args:
         labels: int `(B,)`.
         classes: K.
 
     Raises:
-        tf.errors.InvalidArgumentError: from the pipeline; the error has the least and the greatest label and K.
+        tf.errors.InvalidArgumentError: from the pipeline; the message has the least and the greatest label and K.
     """
     import tensorflow as tf
 
@@ -219,14 +220,14 @@ def check_labels(labels: Tensor, classes: int) -> Tensor:
 
 
 def _fold(seed: int, stream: int, counter: Tensor) -> Tensor:
-    """int64 `(2,)`: a seed of its own for every stream and number."""
+    """int64 `(2,)`: a different seed for every stream and number."""
     import tensorflow as tf
 
     return tf.random.experimental.stateless_fold_in(tf.constant([seed, stream], "int64"), tf.cast(counter, "int64"))
 
 
 def _workers() -> int:
-    """Threads that make images; a fixed number, since autotuning takes time from the model and from short passes."""
+    """Number of threads that make images; fixed, since autotuning slows the model and short passes down."""
     return os.cpu_count() or 1
 
 
@@ -236,6 +237,6 @@ def _options() -> Any:
     options = tf.data.Options()
     options.deterministic = True
     options.autotune.enabled = False
-    # Hosts are told apart above; Keras' own sharding would drop examples.
+    # `_numbered` has divided the examples among hosts already. Keras' own sharding would drop most of them.
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
     return options

@@ -1,7 +1,7 @@
-"""One image to what the model takes, inside a pipeline, whatever backend Keras runs on.
+"""Preparation of one image for a model inside a `tf.data` pipeline, whatever backend Keras runs on.
 
-Evaluation does exactly what `preprocessing(pixels)` does. Its arithmetic is that of `keras_vit.images.resizing`; here
-it is given TensorFlow's operations, since `keras.ops` of another backend cannot work in a `tf.data` graph.
+Evaluation computes exactly what `preprocessing(pixels)` does, by the same code in `keras_vit.images.resizing`. That
+code gets TensorFlow's operations here, since `keras.ops` of another backend does not work in a `tf.data` graph.
 """
 
 import dataclasses
@@ -17,7 +17,7 @@ from keras_vit.images.resizing import resize_and_cut
 
 
 def prepare(pixels: Tensor, record: Preprocessing) -> Tensor:
-    """As `record(pixels)`.
+    """The result of `record(pixels)`, in a graph.
 
     Args:
         pixels: `(H, W, C)` tensor, uint8 or float32 in [0, 255].
@@ -33,7 +33,7 @@ def prepare(pixels: Tensor, record: Preprocessing) -> Tensor:
     if record.resize == "none" or record.image_size is None:
         return scaled(tf.cast(pixels, "float32"), record)
     if record.resize == "squash" and record.interpolation == "bilinear":
-        # Scaled last: the same numbers but for rounding, and a photo has many times the pixels.
+        # Scaling after the resize gives the same numbers but for rounding, and a photo has many times the pixels.
         resized = tf.cast(tf.image.resize(pixels, record.image_size, antialias=record.antialias), "float32")
     elif record.resize == "squash" and record.image_size == tuple(pixels.shape[:2]):
         resized = tf.cast(pixels, "float32")
@@ -47,7 +47,7 @@ def pixels_of(example: dict[str, Tensor], channels: int) -> Tensor:
 
     Args:
         example: dict of `"pixels"`, or `"bytes"` and perhaps `"orientation"`.
-        channels: C of the model; a file is decoded to grey for 1 and to RGB else.
+        channels: C of the model; a file is decoded to grey for 1, otherwise to RGB.
     """
     if "bytes" in example:
         return decode_image(example["bytes"], example.get("orientation"), 1 if channels == 1 else 3)
@@ -60,7 +60,7 @@ def augmented(example: dict[str, Tensor], record: Preprocessing, augmentation: A
     Args:
         example: as for `pixels_of`.
         record: `Preprocessing` with an `image_size`.
-        augmentation: `Augmentation`; its crop `"none"` takes the part and the resize of evaluation.
+        augmentation: `Augmentation`; its crop `"none"` crops and resizes as evaluation does.
         seed: int64 `(2,)`.
     """
     import tensorflow as tf
@@ -72,6 +72,7 @@ def augmented(example: dict[str, Tensor], record: Preprocessing, augmentation: A
     else:
         pixels = pixels_of(example, channels)
     if augmentation.crop == "none":
+        # This mean and deviation keep pixels in [0, 255], the range that `augment_image` takes.
         pixels = prepare(pixels, dataclasses.replace(record, mean=(0.0,) * channels, std=(1.0 / 255,) * channels))
     pixels = fit_channels(pixels, channels, tf)
     cropped = augmentation.crop == "inception" and "bytes" in example
@@ -80,7 +81,7 @@ def augmented(example: dict[str, Tensor], record: Preprocessing, augmentation: A
 
 
 def _scaled(image: Tensor, record: Preprocessing) -> Tensor:
-    """As `scaled`, of an image whose size the graph knows."""
+    """`scaled` along lines, which is faster, for an image whose size the graph knows."""
     import tensorflow as tf
 
     height, width, channels = image.shape

@@ -1,4 +1,4 @@
-"""Which part of every global batch this host reads."""
+"""The part of every global batch that this host reads."""
 
 import dataclasses
 import math
@@ -10,12 +10,12 @@ from keras_vit.checks import check_int
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """The part of every global batch that one host reads: a block of it, so that batches keep their order.
+    """The block of every global batch that one host reads; blocks keep the order of examples.
 
     Args:
         host: in [0, hosts).
-        hosts: that share each batch.
-        batch_size: of the global batch, a multiple of `hosts`.
+        hosts: number of hosts that share each batch.
+        batch_size: size of the global batch, a multiple of `hosts`.
     """
 
     host: int
@@ -23,16 +23,16 @@ class Place:
     batch_size: int
 
     def number(self, counter: Any) -> Any:
-        """Of all examples, that of this host's `counter`-th one."""
+        """The number among all examples of this host's example number `counter`."""
         share = self.batch_size // self.hosts
         return counter // share * self.batch_size + self.host * share + counter % share
 
     def has(self, number: Any) -> Any:
-        """Whether an example of all is this host's."""
+        """Whether this host reads example `number` of all."""
         return number % self.batch_size // (self.batch_size // self.hosts) == self.host
 
     def count(self, size: int) -> int:
-        """How many of the first `size` examples are this host's."""
+        """Number of the first `size` examples that this host reads."""
         share = self.batch_size // self.hosts
         rest = size % self.batch_size - self.host * share
         return size // self.batch_size * share + min(max(rest, 0), share)
@@ -46,7 +46,7 @@ def find_shard(shard: tuple[int, int] | None) -> tuple[int, int]:
             backend, JAX itself.
 
     Raises:
-        ValueError: for an index outside [0, count), or where Keras would shard what is sharded already.
+        ValueError: for an index outside [0, count), or if Keras would shard the data a second time.
         TypeError: for anything but two ints.
     """
     if shard is not None:
@@ -113,12 +113,14 @@ def _of_workers() -> tuple[int, int]:
     if resolver is None or not resolver.cluster_spec().as_dict():
         return 0, 1
     workers = resolver.cluster_spec().as_dict()
+    # A chief counts as the first worker.
     chiefs = len(workers.get("chief", ()))
     index = resolver.task_id + (chiefs if resolver.task_type == "worker" else 0)
     return index, chiefs + len(workers.get("worker", ()))
 
 
 def _replicas() -> int:
+    """Replicas of the strategy in scope, which needs TensorFlow to be imported already; otherwise 1."""
     return _strategy().num_replicas_in_sync if "tensorflow" in sys.modules else 1
 
 

@@ -1,4 +1,4 @@
-"""One description of a data set, wherever it lies."""
+"""`Source`: the description of a data set, whatever its kind."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -17,15 +17,15 @@ _STREAM = 7  # of random numbers of a subset, so that the division into splits h
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Source:
-    """A labelled data set that has been looked through; `open_source` makes it.
+    """A labelled data set whose examples have been checked; `open_source` makes it.
 
     Args:
-        name: of the data set.
+        name: name of the data set.
         kind: `"folder"`, `"table"`, `"arrays"`, `"digits"` or `"tensorflow_datasets"`.
-        class_names: one for each label, in the order of labels.
-        splits: of `"train"`, `"validation"` and `"test"` those that there are.
-        bad_images: files that were left out, and why.
-        facts: what else a report should say, ready for JSON.
+        class_names: one name for each label, in the order of labels.
+        splits: the existing ones of `"train"`, `"validation"` and `"test"`.
+        bad_images: files that were left out, each with the reason.
+        facts: further facts for a report, ready for JSON.
     """
 
     name: str
@@ -41,15 +41,15 @@ class Source:
 
     @property
     def sizes(self) -> dict[str, int]:
-        """How many examples each split has."""
+        """Number of examples of each split."""
         return {name: split.size for name, split in self.splits.items()}
 
     def split(self, name: str) -> Any:
         """The examples of a split, or of several, as `"train+validation"`.
 
         Raises:
-            ValueError: for a split that is not there, is empty, or is named twice.
-            TypeError: for anything but a text.
+            ValueError: for a split that does not exist, is empty, or is named twice.
+            TypeError: for anything but a string.
         """
         parts = check_split(name)
         for part in parts:
@@ -62,20 +62,21 @@ class Source:
         return joined
 
     def subset(self, train_images: int, *, seed: int = 0, order: str = "balanced") -> "Source":
-        """The same data with fewer training images, for a study of how many it takes.
+        """The same data with fewer training images, for a study of the amount of data.
 
-        Of one seed and order, every smaller set is part of each larger one, if both are taken of the same source and
-        not of a subset. Other splits stay as they are.
+        For one seed and order, every smaller set lies in each larger one, if both are subsets of the same source.
+        The other splits do not change.
 
         Args:
-            train_images: how many there are then, exactly.
-            seed: of the order in which they are taken, in [0, 2**31).
-            order: `"balanced"` takes the classes by turns, so that their numbers differ by 1 at most until one has no
-                more; `"random"` takes any, as arXiv:2010.11929, section 4.3, does.
+            train_images: exact number of training images of the subset.
+            seed: seed of the order in which images are taken, in [0, 2**31).
+            order: `"balanced"` takes classes in turn, so that their counts differ by 1 at most, until a class has no
+                image left. `"random"` takes any image, as arXiv:2010.11929, section 4.3, does.
 
         Raises:
-            TypeError: for a number that is none.
-            ValueError: for more images than there are, fewer than classes with `"balanced"`, or an unknown order.
+            TypeError: for numbers that are not integers.
+            ValueError: for more images than `train` has, for fewer than classes with `"balanced"`, and for an unknown
+                order.
         """
         train_images, seed = check_positive_int("train_images", train_images), check_seed(seed)
         check_choice("order", order, ORDERS)
@@ -95,17 +96,17 @@ class Source:
         return dataclasses.replace(self, splits=splits, facts=facts)
 
     def rows(self, split: str) -> list[dict]:
-        """What is known of each example: `index`, `label`, `class`, and `path` where it is a file."""
+        """The facts about each example: `index`, `label`, `class`, and `path` if it is a file."""
         examples = self.split(split)
         rows = [{"index": index, **examples.row(index)} for index in range(examples.size)]
         return [row | {"class": self.class_names[row["label"]]} for row in rows]
 
     def pixels(self, split: str, index: int) -> np.ndarray:
-        """One example, upright, as uint8 `(H, W, C)`."""
+        """Pixels of one example, upright: uint8 `(H, W, C)`."""
         return self.split(split).pixels(index)
 
     def describe(self) -> dict:
-        """All of it but the pixels, ready for JSON."""
+        """Everything but the examples, ready for JSON."""
         return {
             "name": self.name,
             "kind": self.kind,
@@ -118,7 +119,7 @@ class Source:
 
 
 def check_split(name: str) -> list[str]:
-    """The splits that a text names; raises for those that no data has."""
+    """The splits that a string names; raises for names that no data has."""
     if not isinstance(name, str):
         raise TypeError(f'`split` must be a text, as "train" or "train+validation".\nReceived: split={name!r}.')
     parts = [SPELLINGS.get(part.strip(), part.strip()) for part in name.split("+")]
@@ -130,15 +131,15 @@ def check_split(name: str) -> list[str]:
 
 
 def _chosen(examples: Any, count: int, seed: int, order: str) -> np.ndarray:
-    """Numbers of the first `count` examples of an order that depends on the seed alone, so that sets are nested.
+    """Numbers of the first `count` examples in an order that depends on the seed alone, so that subsets are nested.
 
     Sections 4.3 and 4.4 of arXiv:2010.11929 train on random subsets of one set.
 
     Args:
         examples: a split.
-        count: at most its size.
-        seed: of the order.
-        order: `"random"`, or `"balanced"`, in which every class has its next example before any has its one after.
+        count: number of examples, at most the size of the split.
+        seed: seed of the order.
+        order: `"random"` or `"balanced"`, as in `Source.subset`.
 
     Returns:
         int64 `(count,)`, ascending.
@@ -151,7 +152,7 @@ def _chosen(examples: Any, count: int, seed: int, order: str) -> np.ndarray:
 
 
 def _by_turns(labels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Places of the first label of each class, then of the second ones, ...; in each turn classes have one order."""
+    """Places of the first example of each class, then of the second, and so on; classes keep one random order."""
     by_class = np.argsort(labels, kind="stable")
     grouped = labels[by_class]
     turns = np.arange(len(labels)) - np.searchsorted(grouped, grouped)
@@ -159,4 +160,4 @@ def _by_turns(labels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     return by_class[np.lexsort((places, turns))]
 
 
-Data: TypeAlias = FilePath | Sequence[Any] | Mapping[str, Any] | Source  # what `open_source` takes
+Data: TypeAlias = FilePath | Sequence[Any] | Mapping[str, Any] | Source  # the argument of `open_source`

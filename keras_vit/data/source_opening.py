@@ -1,4 +1,4 @@
-"""The one function that opens a data set, whatever it is."""
+"""`open_source`, which opens a data set of any kind."""
 
 import os
 import re
@@ -11,13 +11,13 @@ from keras_vit.data import arrays, image_folder, table, tensorflow_datasets
 from keras_vit.data.source import Data, Source
 from keras_vit.pages.escaping import printable
 
-DIGITS = "digits"  # the set that comes along
+DIGITS = "digits"  # the data set of scikit-learn
 _NAME = re.compile(r"[A-Za-z][\w-]*(/[\w.-]+)?(:[\d.*]+)?")
 _INFO = "dataset_info.json"  # what tensorflow-datasets writes into the folder of a version
 
 
 def open_source(what: Data, *, seed: int = 0, on_bad_image: str = "skip", download: bool = False) -> Source:
-    """Looks through a data set, so that whatever is wrong with it is known before the first step.
+    """Opens a data set and checks all of it, so that errors appear before the first training step.
 
     Args:
         what: one of
@@ -25,30 +25,31 @@ def open_source(what: Data, *, seed: int = 0, on_bad_image: str = "skip", downlo
             80/10/10 by `seed`, evenly in every class;
             a `.csv` file with the columns `path`, `label`, and perhaps `split`;
             `"digits"`, 1,797 scanned digits that come with scikit-learn (a folder of that name is `"./digits"`);
-            a tensorflow-datasets name, as `"cifar10"`, or a folder that holds such a set prepared, which is that of
-            its version, or the one above it if there is one version only;
+            a tensorflow-datasets name, as `"cifar10"`;
+            a folder in which tensorflow-datasets has prepared a set: that of one version, or the folder above it if
+            there is only one version;
             a VTAB task, as `"vtab/caltech101"`;
-            `(images, labels)`, or a dict of such pairs by split, with images `(n, H, W, C)` of uint8 or floats in
-            [0, 255], labels int `(n,)` or one-hot `(n, K)`, and perhaps `"class_names"`;
-            a `Source`, which is given back.
-        seed: of the division where the data has none, in [0, 2**31).
-        on_bad_image: `"skip"` leaves files out that cannot be decoded, with a warning and in `bad_images`;
-            `"raise"` refuses them. Of files only: a tensorflow-datasets set is read as it was prepared, and an image
-            in it that cannot be decoded ends the pass with TensorFlow's error, as does a file that goes away later.
+            `(images, labels)`, with images `(n, H, W, C)` of uint8 or floats in [0, 255], and labels int `(n,)` or
+            one-hot `(n, K)`;
+            a dict of such pairs by split, which may also have `"class_names"`;
+            a `Source`, which is returned unchanged.
+        seed: divides data without splits, in [0, 2**31).
+        on_bad_image: `"skip"` warns of files that cannot be decoded and lists them in `bad_images`; `"raise"` refuses
+            them. Only folders and tables are checked. An undecodable image of a tensorflow-datasets set, or a file
+            that disappears later, ends the pass with TensorFlow's error.
         download: whether a tensorflow-datasets set that has not been prepared may be fetched.
 
     Returns:
         A `Source`.
 
     Raises:
-        ValueError: for no such data, an empty set, one class only, labels out of range, a class without an example,
-            bad files refused, or a seed out of range.
-        TypeError: for something else altogether.
+        ValueError: for data that does not exist, an empty set, a single class, or a class without an example. Also for
+            labels or a seed out of range, and for bad files with `on_bad_image="raise"`.
+        TypeError: for an argument of any other type.
         ImportError: where the extra `data` is needed and not installed.
 
     Warns:
-        UserWarning: of files that were left out, of files that stand in two splits, and of classes that `train` has
-            no example of.
+        UserWarning: for files that were left out, files in two splits, and classes without a training example.
     """
     seed = check_seed(seed)
     check_choice("on_bad_image", on_bad_image, ("skip", "raise"))
@@ -62,7 +63,7 @@ def open_source(what: Data, *, seed: int = 0, on_bad_image: str = "skip", downlo
             f"Received: an object of type {type(what).__name__}."
         )
     path = Path(what)
-    if what == DIGITS:  # even beside a folder of that name, as a run would be called; `./digits` is the folder
+    if what == DIGITS:  # also beside a folder `digits`, which a run may have written; `./digits` opens that folder
         return arrays.open_digits(seed)
     prepared = _prepared_folder(path)
     if prepared is not None:
@@ -82,7 +83,7 @@ def open_source(what: Data, *, seed: int = 0, on_bad_image: str = "skip", downlo
 
 
 def _prepared_folder(path: Path) -> Path | None:
-    """The folder of a version that tensorflow-datasets has written: this one, or the only one in it; or `None`."""
+    """This folder, or the only one in it, if tensorflow-datasets has written a version of a set there; else `None`."""
     if (path / _INFO).is_file():
         return path
     versions = sorted(file.parent for file in path.glob(f"*/{_INFO}")) if path.is_dir() else []

@@ -1,7 +1,7 @@
-"""The examples of one split, where they lie: in files, or in memory.
+"""The examples of one split, in files or in memory.
 
-A split gives its examples one at a time, by number, to a pipeline (`reader`) and to a report (`row`, `pixels`).
-An example is a dict of `"label"` and either `"bytes"` with `"orientation"`, or `"pixels"`.
+A split gives single examples by their numbers, to a pipeline (`reader`) and to a report (`row`, `pixels`). An example
+is a dict of `"label"` and either `"bytes"` with `"orientation"`, or `"pixels"`.
 """
 
 import collections
@@ -24,9 +24,9 @@ class FileSplit:
     """Examples in image files.
 
     Args:
-        paths: one for each example.
+        paths: one path for each example.
         labels: int64 `(n,)`.
-        orientations: int32 `(n,)`, 1..8 as EXIF has it.
+        orientations: int32 `(n,)`, EXIF orientations 1 to 8.
     """
 
     paths: tuple[str, ...]
@@ -43,7 +43,7 @@ class FileSplit:
         import tensorflow as tf
 
         columns = {"paths": list(self.paths), "label": self.labels}
-        if (self.orientations != 1).any():  # else no graph needs what turns pictures
+        if (self.orientations != 1).any():  # otherwise the graph needs no code that turns pictures
             columns["orientation"] = self.orientations
         with tf.device("CPU"):
             columns = {name: tf.constant(column) for name, column in columns.items()}
@@ -55,7 +55,7 @@ class FileSplit:
         return read
 
     def row(self, index: int) -> dict:
-        """What is known of one example: its label and its path."""
+        """The label and the path of one example."""
         return {"label": int(self.labels[index]), "path": self.paths[index]}
 
     def pixels(self, index: int) -> np.ndarray:
@@ -68,7 +68,7 @@ class FileSplit:
             return decode_image(tf.io.read_file(self.paths[index]), tf.constant(self.orientations[index])).numpy()
 
     def some(self, count: int) -> list[str]:
-        """Paths of at most so many, evenly spread."""
+        """Paths of at most `count` examples, evenly spread."""
         return [self.paths[number] for number in spread(self.size, count)]
 
     def joined(self, other: "FileSplit") -> "FileSplit":
@@ -82,11 +82,11 @@ class FileSplit:
         return FileSplit(paths, self.labels[numbers], self.orientations[numbers])
 
 
-_TENSORS: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()  # those that readers of a split have now
+_TENSORS: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()  # the tensors that readers of a split hold
 
 
 def _tensors_of(split: "ArraySplit") -> list[Tensor]:
-    """The images and labels of an `ArraySplit` as tensors, which are copies: one for all its readers at a time."""
+    """The images and labels of an `ArraySplit` as tensors; all its readers share one copy."""
     import tensorflow as tf
 
     held = [reference() for reference in _TENSORS.get(split, ())]
@@ -123,7 +123,7 @@ class ArraySplit:
         return lambda index: {"pixels": tf.gather(images, index), "label": tf.gather(labels, index)}
 
     def row(self, index: int) -> dict:
-        """What is known of one example: its label."""
+        """The label of one example."""
         return {"label": int(self.labels[index])}
 
     def pixels(self, index: int) -> np.ndarray:
@@ -131,14 +131,14 @@ class ArraySplit:
         return np.round(self.images[index]).astype("uint8")
 
     def some(self, count: int) -> list[np.ndarray]:
-        """Pixels of at most so many, evenly spread."""
+        """Pixels of at most `count` examples, evenly spread."""
         return [self.pixels(number) for number in spread(self.size, count)]
 
     def joined(self, other: "ArraySplit") -> "ArraySplit":
         """The examples of this split and then those of the other.
 
         Raises:
-            ValueError: for images of another size, which cannot be one array.
+            ValueError: for images of different shapes, which cannot form one array.
         """
         if self.images.shape[1:] != other.images.shape[1:]:
             raise ValueError(
@@ -154,27 +154,27 @@ class ArraySplit:
 
 
 def spread(size: int, count: int) -> np.ndarray:
-    """Numbers of at most `count` of `size` examples, ascending, from the first to the last in even steps."""
+    """Ascending numbers of at most `count` of `size` examples, in even steps from the first to the last."""
     return np.linspace(0, size - 1, min(count, size)).astype(int)
 
 
 def divide(labels: Sequence[int] | np.ndarray, seed: int, groups: Any = None) -> dict[str, np.ndarray]:
-    """Divides examples into 80 % train, 10 % validation and 10 % test, the same part of every class.
+    """Divides examples into 80 % train, 10 % validation and 10 % test, with equal shares of every class.
 
-    A class of one example is trained on; of two, one is tested. From three on, each split has at least one, unless
-    what may not be parted is too much of the class.
+    The example of a class of one goes to `train`. A class of two gives one to `test`. From three on, each split gets
+    at least one, unless a group of equal files is too large a part of the class.
 
     Args:
         labels: int `(n,)`.
-        seed: of the shuffle.
-        groups: `(n,)`, equal for examples that must not be parted, as copies of one file; `None` for no such.
+        seed: seed of the shuffle.
+        groups: `(n,)`, equal for examples that must stay in one split, as copies of one file; `None` for no groups.
 
     Returns:
         Ascending example numbers of each split.
     """
     labels = np.asarray(labels)
     groups = range(len(labels)) if groups is None else groups
-    splits = {}  # of each group, by its number
+    splits = {}  # number of the split of each group
     for label in np.unique(labels):
         members = np.flatnonzero(labels == label)
         held = max(round(len(members) / 10), 1) if len(members) > 2 else 0
@@ -186,7 +186,7 @@ def divide(labels: Sequence[int] | np.ndarray, seed: int, groups: Any = None) ->
             splits[group] = next((number for number in room if sizes[group] <= room[number]), 0)
             if splits[group]:
                 room[splits[group]] -= sizes[group]
-        for number in (2, 1):  # where nothing was small enough, what leaves as much to train on
+        for number in (2, 1):  # no group fitted: take one that leaves at least as many examples to train on
             trained = [group for group in ours if splits[group] == 0]
             fitting = [group for group in trained if 2 * sizes[group] <= sum(sizes[group] for group in trained)]
             if held and room[number] == held and fitting:

@@ -1,4 +1,4 @@
-"""A CSV file of paths and labels, with or without a column that says which split."""
+"""Tables: CSV files of paths and labels, with or without a column for the split."""
 
 import csv
 import io
@@ -14,22 +14,22 @@ from keras_vit.data.splits import SPELLINGS
 from keras_vit.files import FileKindError, open_regular
 from keras_vit.pages.escaping import printable
 
-_MOST_BYTES = 1 << 30  # of a table; one of ImageNet-21k's 14 million files has some 0.6e9
+_MOST_BYTES = 1 << 30  # of a table; that of ImageNet-21k's 14 million files has about 0.6e9
 _MOST_DIGITS = 18  # of a class that is a number
 
 
 def open_table(path: Path, seed: int, on_bad_image: str) -> Source:
-    """A `Source` of the files in a table; see `open_source`.
+    """A `Source` of the files that a table lists; see `open_source`.
 
-    The first line names the columns: `path` (relative ones start at the table's folder), `label` (a class name or
-    number) and, if there, `split`. Classes are sorted by name, or as numbers if all are. Quoting is as in RFC 4180.
+    The first line names the columns: `path` (relative to the table's folder), `label` (a class name or number)
+    and optionally `split`. Classes are sorted by name, with numbers first and in their order. Quotes follow RFC 4180.
 
     Raises:
-        ValueError: for no such file, missing columns, empty cells, unknown splits, a file with two labels, or fewer
-            than two classes.
+        ValueError: for a missing file, missing columns, empty cells, or unknown splits. Also for a file with two labels
+            and for fewer than two classes.
 
     Warns:
-        UserWarning: of files that are listed more than once.
+        UserWarning: for files that are listed more than once.
     """
     rows = _rows(path)
     _check_repeats(path, rows)
@@ -79,7 +79,7 @@ def _checked_rows(path: Path, reader: csv.DictReader) -> list[dict[str, Any]]:
 
 
 def _checked(path: Path, line: int, row: dict[Any, Any], has_split: bool) -> dict[str, Any]:
-    """The row's cells without blanks around them."""
+    """The checked cells of a row, stripped, with the number of its line."""
     if None in row:
         raise ValueError(
             'a row must have a cell for each column; a comma inside a cell needs quotes, as "cat, tabby".\n'
@@ -105,7 +105,7 @@ def _checked(path: Path, line: int, row: dict[Any, Any], has_split: bool) -> dic
 
 
 def _check_repeats(path: Path, rows: Sequence[dict[str, Any]]) -> None:
-    """Refuses a file with two labels; warns of one listed twice. (Of two splits, `source_of_files` warns.)"""
+    """Refuses a file with two labels, and warns of one that a split lists twice."""
     by_file: dict[str, dict] = {}
     by_split: dict[tuple, dict] = {}
     again = []
@@ -132,5 +132,6 @@ def _check_repeats(path: Path, rows: Sequence[dict[str, Any]]) -> None:
 
 
 def _number_first(name: str) -> tuple[int, int, str]:
+    """The sort key of a class: numbers come first, by value, then names."""
     is_number = name.isdecimal() and len(name) <= _MOST_DIGITS
     return (0, int(name), name) if is_number else (1, 0, name)

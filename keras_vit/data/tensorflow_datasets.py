@@ -1,6 +1,6 @@
-"""Data sets of tensorflow-datasets, with the official splits where the paper has used them.
+"""Data sets of tensorflow-datasets, with the splits of the paper where it has used the set.
 
-Images are left encoded, so that the pipeline decodes them as it decodes files, and only what is needed of a JPEG.
+Images stay encoded. So the pipeline decodes them as it decodes files, and only the needed window of a JPEG.
 """
 
 import dataclasses
@@ -20,13 +20,13 @@ _BLOCK = 256 * 2**20  # bytes of encoded images that are shuffled together
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class StreamSplit:
-    """Examples that are read one after another, as tensorflow-datasets stores them.
+    """Examples that are read in sequence, as tensorflow-datasets stores them.
 
     Args:
         builder: `tfds.core.DatasetBuilder`, prepared.
-        name: of the split, as tensorflow-datasets slices it.
-        record: which features are the image and the label.
-        numbers: of the examples that count, ascending; `None` for all.
+        name: name of the split, in the slicing notation of tensorflow-datasets.
+        record: names of the features that are the image and the label.
+        numbers: ascending numbers of the examples of a subset; `None` for all.
     """
 
     builder: Any
@@ -41,16 +41,16 @@ class StreamSplit:
 
     @property
     def _all(self) -> int:
-        """With those that do not count."""
+        """Number of examples, including those outside a subset."""
         return self.builder.info.splits[self.name].num_examples
 
     def stream(self, seed: int | None, start: int = 0) -> Any:
         """`tf.data.Dataset` of (number, example).
 
         Args:
-            seed: for training, without end: every epoch is shuffled anew, in blocks of 256 MB of encoded images, as
-                the examples have been shuffled when the set was prepared. `None` for one pass in order.
-            start: number of the first example, in training; those of its epoch before it are read, but not decoded.
+            seed: for training, an endless stream that is shuffled anew for each epoch, in blocks of 256 MB of encoded
+                images. Blocks suffice, since preparing the set has shuffled it. `None` is one pass in order.
+            start: number of the first example, in training. Earlier ones of its epoch are read, but not decoded.
         """
         import tensorflow as tf
 
@@ -77,7 +77,7 @@ class StreamSplit:
         return {"label": int(self.labels[index])}
 
     def pixels(self, index: int) -> np.ndarray:
-        """uint8 `(H, W, C)`; reads all examples before it too."""
+        """uint8 `(H, W, C)`; reads all earlier examples first."""
         import tensorflow as tf
 
         from keras_vit.data.prepare import pixels_of
@@ -88,7 +88,7 @@ class StreamSplit:
         raise IndexError(f"there is no such example.\nReceived: index={index} of {self.size}.")
 
     def some(self, count: int) -> list[np.ndarray]:
-        """Pixels of the first ones, at most so many; they lie shuffled."""
+        """Pixels of the first examples, at most `count`, which the prepared set has in random order."""
         import tensorflow as tf
 
         from keras_vit.data.prepare import pixels_of
@@ -97,7 +97,7 @@ class StreamSplit:
             return [pixels_of(example, 3).numpy() for _, example in self.stream(None).take(count)]
 
     def file_names(self) -> list[str]:
-        """The feature `file_name` of each example, where the set has it, as `imagenet2012`; else nothing."""
+        """The feature `file_name` of each example; an empty list if the set lacks it. `imagenet2012` has it."""
         import tensorflow_datasets as tfds
 
         if "file_name" not in self.builder.info.features:
@@ -120,7 +120,7 @@ class StreamSplit:
         return dataclasses.replace(self, name=f"{self.name}+{other.name}")
 
     def taken(self, numbers: np.ndarray) -> "StreamSplit":
-        """The examples of these numbers, ascending; the others are read over."""
+        """The examples of these ascending numbers; the others are skipped on reading."""
         numbers = numbers if self.numbers is None else self.numbers[numbers]
         return dataclasses.replace(self, numbers=numbers)
 
@@ -153,7 +153,7 @@ class StreamSplit:
 
 
 def _only(dataset: Any, numbers: np.ndarray, size: int) -> Any:
-    """The examples of these numbers."""
+    """The examples of these numbers, of `size` in all."""
     import tensorflow as tf
 
     counts = np.zeros(size, bool)
@@ -167,8 +167,7 @@ def open_named(name: str, download: bool) -> Source:
     """A `Source` of a tensorflow-datasets name or a VTAB task; see `open_source`.
 
     Raises:
-        ValueError: for an unknown name, a set that has not been prepared, or one that is not for classification of
-            images.
+        ValueError: for an unknown name, a set that has not been prepared, or one that does not classify images.
         ImportError: without tensorflow-datasets.
     """
     tfds = _library(f"there is no file or folder {name!r}, and a data set by name")
@@ -185,7 +184,7 @@ def open_named(name: str, download: bool) -> Source:
 
 
 def what_lacks(name: str) -> str | None:
-    """What a data set of the paper needs before it can be opened by its name, in one line; `None` for nothing.
+    """The step that a data set of the paper needs before it opens by name, in one line; `None` if it is ready.
 
     Raises:
         ValueError: for an unknown name.
@@ -208,7 +207,7 @@ def what_lacks(name: str) -> str | None:
 
 
 def _buildable(builder: Any) -> str:
-    """The name with its configuration, as `tfds build` takes it."""
+    """Name and configuration, in the form that `tfds build` takes."""
     return builder.info.full_name.rpartition("/")[0]
 
 
@@ -220,7 +219,7 @@ def open_prepared(path: FilePath) -> Source:
 
 def _library(what: str) -> Any:
     try:
-        import importlib_resources  # noqa: F401  # which tensorflow-datasets needs and does not ask for
+        import importlib_resources  # noqa: F401  # tensorflow-datasets needs it, but does not declare it
         import tensorflow_datasets
     except ImportError as error:
         raise ImportError(
@@ -254,7 +253,7 @@ def _prepare(builder: Any, name: str, download: bool) -> None:
 
 
 def _find_record(builder: Any) -> DatasetRecord:
-    """Image, label and splits of a set that the paper has not used."""
+    """The record of a set that the paper has not used, found from its features and splits."""
     import tensorflow_datasets as tfds
 
     features, keys = builder.info.features, builder.info.supervised_keys
@@ -272,19 +271,19 @@ def _find_record(builder: Any) -> DatasetRecord:
 
 
 def _find_splits(builder: Any) -> tuple[str, str, str]:
-    """Training, validation and test split; what is missing is cut off `train` by the tenth."""
+    """Training, validation and test split; a missing one takes a tenth of `train`."""
     given = set(builder.info.splits)
     if "train" not in given:
         raise ValueError(f"a data set must have a split `train`.\nReceived: {builder.name!r} with {sorted(given)}.")
     if {"validation", "test"} <= given:
         return "train", "validation", "test"
-    if given & {"validation", "test"}:  # a lone validation split is the one that is reported, as ImageNet's
+    if given & {"validation", "test"}:  # a lone validation split serves as test set, as for ImageNet
         return "train[:90%]", "train[90%:]", "test" if "test" in given else "validation"
     return "train[:80%]", "train[80%:90%]", "train[90%:]"
 
 
 def _check_features(builder: Any, record: DatasetRecord) -> None:
-    """Refuses what would be shown wrong or not at all: other numbers than bytes, or what is no image."""
+    """Refuses a feature that is not an image, or whose range of values is unknown."""
     import tensorflow_datasets as tfds
 
     if record.classes is None or record.classes < 2:
@@ -317,7 +316,7 @@ def _source(name: str, builder: Any, record: DatasetRecord) -> Source:
 
 
 def _example(features: dict[str, Tensor], record: DatasetRecord) -> dict[str, Tensor]:
-    """The pipeline's example of what tensorflow-datasets reads."""
+    """The example of a split, made from the features that tensorflow-datasets reads."""
     import tensorflow as tf
 
     image, label = features[record.image], _label(features, record)
@@ -337,35 +336,35 @@ def _label(features: dict[str, Tensor], record: DatasetRecord) -> Tensor:
 
 
 def _above(value: Tensor, thresholds: Sequence[float]) -> Tensor:
-    """Number of the interval that holds `value`, its upper end included."""
+    """Number of the interval that contains `value`; intervals include their upper ends."""
     import tensorflow as tf
 
     return tf.reduce_sum(tf.cast(tf.constant(thresholds, "float32") < tf.cast(value, "float32"), "int64")) - 1
 
 
 def _clevr_count_all(objects: dict[str, Tensor]) -> Tensor:
-    """3 to 10 objects."""
+    """The number of objects, from 3 to 10, as a class from 0."""
     import tensorflow as tf
 
     return tf.size(objects["size"]) - 3
 
 
 def _clevr_closest_object_distance(objects: dict[str, Tensor]) -> Tensor:
-    """In six intervals of depth, which are about as frequent."""
+    """The depth of the closest object, in six intervals of about equal frequency."""
     import tensorflow as tf
 
     return _above(tf.reduce_min(objects["pixel_coords"][:, 2]), (0.0, 8.0, 8.5, 9.0, 9.5, 10.0, 100.0))
 
 
 def _kitti_closest_vehicle_distance(objects: dict[str, Tensor]) -> Tensor:
-    """Of cars, vans and lorries, in metres: to 8, to 20, beyond, or none there."""
+    """The distance of the closest car, van or lorry: to 8 m, to 20 m, beyond, or none in the picture."""
     import tensorflow as tf
 
     depths = tf.boolean_mask(objects["location"][:, 2], objects["type"] < 3)
     return _above(tf.reduce_min(tf.concat([depths, [1000.0]], axis=0)), (-100.0, 8.0, 20.0, 999.0))
 
 
-# Labels that no feature holds: the feature they come from, and how. Source: google-research/task_adaptation, data/.
+# Computed labels: the feature that they come from, and the function. Source: google-research/task_adaptation, data/.
 LABEL_RULES = {
     rule.__name__.removeprefix("_"): ("objects", rule)
     for rule in (_clevr_count_all, _clevr_closest_object_distance, _kitti_closest_vehicle_distance)

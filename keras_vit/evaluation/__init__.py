@@ -1,7 +1,7 @@
-"""How good a model is: a classifier by its scores, and a representation by probes that read it.
+"""Measures of a classifier by its scores, and of a representation by probes.
 
-`evaluate` measures a model with a head. `probe` trains a small classifier on what the head would read, by a direct
-solve, logistic regression or nearest neighbours; these features are computed once and kept on the disk.
+`evaluate` measures a model with a head. `probe` fits a small classifier to the input of the head, by least squares,
+logistic regression or nearest neighbours. These features are computed once and kept on the disk.
 """
 
 from keras_vit.evaluation.classifier import evaluate

@@ -1,4 +1,4 @@
-"""What a network answers for every example of a dataset."""
+"""The outputs of a network for every example of a dataset."""
 
 from typing import Any, Protocol
 
@@ -7,25 +7,25 @@ import numpy as np
 
 
 class Classifier(Protocol):
-    """What tells classes of prepared images: a `VisionTransformer`, a `ResNet`, or an `Engine` of one."""
+    """A model that classifies prepared images: a `VisionTransformer`, a `ResNet`, or an `Engine` of one."""
 
     name: str
     preprocessing: Any
     output_shape: Any
 
     def predict_on_batch(self, x: Any) -> Any:
-        """One row of numbers for each image of a batch."""
+        """One row of outputs for each image of a batch."""
 
 
 def answers(network: keras.Model, dataset: Any) -> tuple[np.ndarray, np.ndarray]:
-    """The network's answers, those for the last ones of an incomplete batch too.
+    """The network's outputs for all examples, including those of an incomplete last batch.
 
     Args:
-        network: from images to one tensor.
-        dataset: of (images `(B, H, W, C)`, int or one-hot labels) that ends.
+        network: a model from images to one tensor.
+        dataset: a finite dataset of (images `(B, H, W, C)`, int or one-hot labels).
 
     Returns:
-        float32 `(n, ...)` answers and `(n,)` labels, in the order of the dataset.
+        float32 `(n, ...)` outputs and `(n,)` labels, in the order of the dataset.
 
     Raises:
         ValueError: for a dataset without batches.
@@ -34,7 +34,7 @@ def answers(network: keras.Model, dataset: Any) -> tuple[np.ndarray, np.ndarray]
     for images, targets in dataset:
         images, targets = np.asarray(images), np.asarray(targets)  # every backend takes these
         count, size = len(images), max(size, len(images))
-        # One batch size means one compilation: what is missing of the last one is made up, and dropped again.
+        # One batch size needs one compilation. So an incomplete batch is padded, and its padding is dropped again.
         images = np.pad(images, ((0, size - count),) + ((0, 0),) * (images.ndim - 1))
         found.append(np.asarray(network.predict_on_batch(images), "float32")[:count])
         labels.append(targets if targets.ndim == 1 else targets.argmax(axis=1))

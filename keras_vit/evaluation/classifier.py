@@ -1,4 +1,4 @@
-"""`evaluate`: a classifier measured on every example of a split."""
+"""`evaluate`, which measures a classifier on every example of a split."""
 
 import dataclasses
 import math
@@ -24,26 +24,25 @@ def evaluate(
     seed: int = 0,
     real_labels: FilePath | None = None,
 ) -> Evaluation:
-    """Measures a classifier on every example of a split, the last ones of an incomplete batch too.
+    """Measures a classifier on every example of a split, including an incomplete last batch.
 
     Args:
-        model: a `VisionTransformer` or `ResNet` with a head that gives logits, or probabilities by softmax; or an
-            `Engine` of one.
+        model: a `VisionTransformer` or `ResNet` whose head ends in logits or softmax, or an `Engine` of one.
         data: a `Source` or what `keras_vit.open_source` takes, whose images `model.preprocessing` prepares; or a
-            dataset of (prepared images, int or one-hot labels) that ends.
-        split: `"train"`, `"validation"` or `"test"`, or several, as `"train+validation"`; not for a dataset.
-        batch_size: images at once; the numbers do not depend on it. Not for a dataset.
-        class_names: that the model was trained with, in order; the data must have the same, unless it is a dataset.
-        seed: of the division into splits, where the data has none; that of the training.
-        real_labels: `real.json` of ReaL (arXiv:2006.07159), the answers of people for ImageNet's validation images.
-            The data must be of these, with their names: files, or `imagenet2012` of tensorflow-datasets.
+            finite dataset of (prepared images, int or one-hot labels).
+        split: `"train"`, `"validation"` or `"test"`, or several, as `"train+validation"`. Unused for a dataset.
+        batch_size: images at once; the results do not depend on it. Unused for a dataset.
+        class_names: names of the training classes, in order. Data that has names must have the same.
+        seed: divides data without splits; use the seed of the training.
+        real_labels: `real.json` of ReaL (arXiv:2006.07159), labels by people for ImageNet's validation images. The
+            data must be these images under their names: files, or `imagenet2012` of tensorflow-datasets.
 
     Returns:
         An `Evaluation`.
 
     Raises:
-        ValueError: for an empty split, classes that are not the model's, scores that are not finite, a head with
-            another activation than softmax, ReaL labels that are not whole, or images that they do not tell of.
+        ValueError: for an empty split, other classes than the model's, scores that are not finite, or a head with
+            another activation. Also for invalid ReaL labels, and for images without them.
     """
     check_positive_int("batch_size", batch_size)
     _check_output(model)
@@ -52,7 +51,7 @@ def evaluate(
     names = _agreed_names(model, names, class_names)
     if real is not None:
         check_imagenet(names)
-        numbers = image_numbers(examples)  # before the minutes that the scores take
+        numbers = image_numbers(examples)  # first, since the scores take minutes
     began = time.perf_counter()
     scores, labels = answers(model, dataset)
     result = measure(scores, labels, names, ends_in_logits(model))
@@ -75,7 +74,7 @@ def _check_output(model: Classifier) -> None:
 def _prepared(
     model: Classifier, data: Any, split: str, batch_size: int, seed: int
 ) -> tuple[Any, Sequence[str] | None, Any]:
-    """Batches of images and labels; the names of the classes and the split, if known."""
+    """Batches of images and labels, and, if known, the names of the classes and the split."""
     if hasattr(data, "element_spec"):
         if math.isinf(_cardinality(data)):
             raise ValueError("the dataset must end, to be measured on.\nReceived: a dataset that repeats for ever.")
@@ -87,7 +86,7 @@ def _prepared(
     source = open_source(data, seed=seed)
     dataset = load_dataset(
         source, split, batch_size=batch_size, preprocessing=model.preprocessing, seed=seed, shard=(0, 1)
-    )  # all of it, also in one of several processes
+    )  # the whole split, also in one of several processes
     return dataset, source.class_names, source.split(split)
 
 

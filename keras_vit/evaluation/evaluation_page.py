@@ -1,4 +1,4 @@
-"""`index.html` of an evaluation or a probe: one file that needs no server, no network and no other file."""
+"""The page of an evaluation or a probe, `index.html`, which needs no server and no other file."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,18 +17,18 @@ PROBE_COLUMNS = ("trained on", "accuracy", "deviation", "trials", "chosen")
 
 
 def write_evaluation_page(result: Evaluation | Probe, out: FilePath, title: str = "Evaluation") -> Path:
-    """Writes what was measured as a page: the figures, every class, and the confusion matrix.
+    """Writes the results as a page: the figures, every class, and the confusion matrix.
 
     Args:
-        result: as `keras_vit.evaluate` or `keras_vit.probe` gives it.
-        out: a folder, which is made if it is not there. An `index.html` in it is replaced.
+        result: result of `keras_vit.evaluate` or `keras_vit.probe`.
+        out: folder, which is created if needed. An existing `index.html` in it is replaced.
         title: the heading.
 
     Returns:
         The path of the page.
 
     Raises:
-        TypeError: for another result.
+        TypeError: for another type of result.
         ImportError: without the extra `train`.
     """
     check_installed("matplotlib", "it draws the confusion matrix", "train")
@@ -53,7 +53,7 @@ def write_evaluation_page(result: Evaluation | Probe, out: FilePath, title: str 
 
 
 def figures_of(result: Evaluation) -> list[tuple[str, str]]:
-    """The single numbers of an evaluation as `(name, text)`, without those that there are not."""
+    """The single numbers of an evaluation that exist, as `(name, text)`."""
     found = {
         "accuracy": result.accuracy,
         "top-5 accuracy": result.top5_accuracy,
@@ -66,7 +66,7 @@ def figures_of(result: Evaluation) -> list[tuple[str, str]]:
 
 
 def class_rows(classes: Sequence[ClassResult]) -> list[tuple[str, ...]]:
-    """A row for each class: its name, its number, which a picture may give, images, recall and precision."""
+    """A row for each class: name, number, images, recall and precision. A picture may show the number for the name."""
     return [
         (result.name, str(number), f"{result.count:,}", _percent(result.recall), _percent(result.precision))
         for number, result in enumerate(classes)
@@ -74,7 +74,7 @@ def class_rows(classes: Sequence[ClassResult]) -> list[tuple[str, ...]]:
 
 
 def probe_rows(result: Probe) -> list[tuple[str, ...]]:
-    """A row for each number of shots: its words, the mean, the deviation over seeds, and what was chosen."""
+    """A row for each number of shots: shots, mean, deviation over seeds, trials, and the chosen settings."""
     rows: list[tuple[str, ...]] = []
     for shots in result.accuracies:
         deviation = result.deviation(shots)
@@ -97,7 +97,7 @@ def _figures(result: Evaluation | Probe) -> list[tuple[str, str]]:
 
 
 def _probe_facts(result: Probe) -> dict[str, Any]:
-    """What the page says of a probe alone."""
+    """The facts that only the page of a probe has."""
     skipped = ", ".join(map(str, result.skipped))
     most, trials = _most_shots(result), len(result.accuracies[result.trials[-1].shots])
     return {"header": PROBE_COLUMNS, "rows": probe_rows(result), "skipped": skipped, "most": most, "trials": trials}

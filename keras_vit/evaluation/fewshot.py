@@ -1,7 +1,7 @@
-"""The official few-shot probe: a few examples of each class, and regularised least squares in one solve.
+"""The official few-shot probe: regularised least squares on a few examples of each class.
 
-Source: arXiv:2010.11929, section 4.1 (metrics); google-research/big_vision, `evaluators/fewshot_lsr.py`. That
-computes in float32, and this in float64.
+Source: arXiv:2010.11929, section 4.1 (metrics); google-research/big_vision, `evaluators/fewshot_lsr.py`,
+which computes in float32. Here it is float64.
 """
 
 import dataclasses
@@ -11,7 +11,7 @@ import numpy as np
 SHOTS = (1, 5, 10, 25)
 SEEDS = (0, 1, 2)
 RIDGE = 2.0**10
-_CONSTANT = 100.0  # a feature of this value is the bias, so large that it is next to unregularised
+_CONSTANT = 100.0  # value of the bias feature, so large that the bias is hardly regularised
 _EPSILON = 1e-5  # added to the standard deviations
 
 
@@ -21,8 +21,8 @@ class LeastSquares:
 
     Attributes:
         mean: `(D,)` of the training features.
-        deviation: `(D,)`, their standard deviation and 1e-5.
-        weights: `(D + 1, K)`, those of the constant feature last.
+        deviation: `(D,)`, their standard deviation plus 1e-5.
+        weights: `(D + 1, K)`; the last row belongs to the constant feature.
     """
 
     mean: np.ndarray
@@ -30,18 +30,18 @@ class LeastSquares:
     weights: np.ndarray
 
     def scores(self, features: np.ndarray) -> np.ndarray:
-        """`(n, K)` of features `(n, D)`; the highest one is the answer."""
+        """Scores `(n, K)` of features `(n, D)`; the highest score tells the class."""
         return _whitened(features, self.mean, self.deviation) @ self.weights
 
 
 def choose_shots(labels: np.ndarray, classes: int, shots: int, seed: int) -> np.ndarray:
-    """Numbers of the examples that are trained on: of each class the first ones of its permutation by `seed`.
+    """Numbers of the training examples: the first ones of a permutation of each class by `seed`.
 
     Args:
         labels: int `(n,)`.
         classes: K.
-        shots: examples of each class; of one that has fewer, all.
-        seed: of NumPy's `default_rng`, which goes through the classes in their order.
+        shots: examples of each class; a smaller class gives all.
+        seed: seed of NumPy's `default_rng`, which draws for the classes in their order.
     """
     rng = np.random.default_rng(seed)
     orders = [rng.permutation(np.flatnonzero(labels == number)) for number in range(classes)]
@@ -49,7 +49,7 @@ def choose_shots(labels: np.ndarray, classes: int, shots: int, seed: int) -> np.
 
 
 def fit_least_squares(features: np.ndarray, labels: np.ndarray, classes: int, ridge: float = RIDGE) -> LeastSquares:
-    """The least squares of targets -1 and 1, with `ridge` times the squares of the weights.
+    """Fits targets -1 and 1 by least squares, with a penalty of `ridge` times the squared weights.
 
     Args:
         features: `(n, D)`.
@@ -83,6 +83,6 @@ def ridge_solution(x: np.ndarray, y: np.ndarray, ridge: float) -> np.ndarray:
 
 
 def _whitened(features: np.ndarray, mean: np.ndarray, deviation: np.ndarray) -> np.ndarray:
-    """Features of mean 0 and deviation 1, and the constant one behind them."""
+    """Features with mean 0 and deviation 1, followed by the constant feature."""
     scaled = (features - mean) / deviation
     return np.concatenate([scaled, np.full((len(scaled), 1), _CONSTANT)], axis=1)  # (n, D + 1)

@@ -1,7 +1,7 @@
-"""Whether features on the disk are those that would be computed: one hash of all that decides them.
+"""One hash of everything that decides features, by which features on the disk are recognised.
 
-That is what the layers are and every value of their weights, what is done to an image, what is in every file, and
-their labels. Names of files and of the model count nothing, so that both may be moved.
+It covers the layers, all values of their weights, the preprocessing, the bytes of every file, and the labels. Names of
+files and of the model do not count, so that both may be moved.
 """
 
 import concurrent.futures
@@ -20,16 +20,16 @@ from keras_vit.layers.nested import flatten_layers
 from keras_vit.model.image_model import ImageModel
 from keras_vit.version import __version__
 
-_BLOCK = 1 << 20  # bytes of a file that are read at once
-_FORMAT = 1  # of the file; another one makes every file anew
+_BLOCK = 1 << 20  # bytes per read
+_FORMAT = 1  # version of the file; a new one makes every file anew
 
 
 def fingerprint_of(model: ImageModel, split: Any) -> str:
-    """SHA-256 of what decides the features of a split.
+    """SHA-256 of everything that decides the features of a split.
 
     Args:
         model: the `VisionTransformer` or `ResNet`.
-        split: of a `Source`.
+        split: a split of a `Source`.
 
     Raises:
         OSError: for a file that cannot be read.
@@ -45,7 +45,7 @@ def fingerprint_of(model: ImageModel, split: Any) -> str:
 
 
 def _facts(model: ImageModel) -> str:
-    """Everything but weights and data, as text. Precision is in the layers' configurations."""
+    """Everything but weights and data as JSON; the layers' configurations contain the precision."""
     config, preprocessing = map(dataclasses.asdict, (model.config, model.preprocessing))
     layers = [_layer_facts(layer) for layer in flatten_layers(model) if not isinstance(layer, keras.Model)]
     facts = [_FORMAT, __version__, keras.backend.backend(), config, preprocessing, model.input_shape, layers]
@@ -58,14 +58,14 @@ def _layer_facts(layer: keras.layers.Layer) -> list[Any]:
 
 
 def _without_names(config: Any) -> Any:
-    """A configuration without names, which Keras counts up in each process."""
+    """A configuration without names, since Keras numbers them anew in each process."""
     if isinstance(config, dict):
         return {key: _without_names(value) for key, value in config.items() if key not in ("name", "registered_name")}
     return [_without_names(value) for value in config] if isinstance(config, (list, tuple)) else config
 
 
 def _examples(split: Any) -> Iterator[bytes]:
-    """Bytes that tell the examples of a split, in their order, from others."""
+    """Bytes that differ if the examples of a split or their order differ."""
     if hasattr(split, "paths"):
         with concurrent.futures.ThreadPoolExecutor() as pool:
             yield from pool.map(_digest, split.paths)

@@ -1,7 +1,7 @@
-"""What a model's head reads of every image of a split, computed once and kept on the disk.
+"""Features of every image of a split, which a model's head reads, computed once and kept on the disk.
 
-A file, `<fingerprint>.npz`, is written whole or not at all, so several processes may share a folder. One that is
-damaged is made anew.
+A file, `<fingerprint>.npz`, is written whole or not at all, so several processes may share a folder. A damaged file is
+made anew.
 """
 
 import dataclasses
@@ -30,7 +30,7 @@ DEFAULT_CACHE = "default"
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class FeatureSet:
-    """What a model's head reads of the images of a split.
+    """The features of the images of a split, which a model's head reads.
 
     Attributes:
         features: float32 `(n, D)`, in the order of the data.
@@ -49,7 +49,7 @@ class FeatureSet:
             )
 
     def of(self, rows: np.ndarray) -> "FeatureSet":
-        """Those of some examples, by their numbers."""
+        """The features of the examples with these numbers."""
         return FeatureSet(self.features[rows], self.labels[rows])
 
 
@@ -65,11 +65,11 @@ def image_features(
 
     Args:
         model: a `VisionTransformer` or `ResNet`, with a head or without.
-        source: as `keras_vit.open_source` gives it.
+        source: result of `keras_vit.open_source`.
         split: `"train"`, `"validation"` or `"test"`, or several, as `"train+validation"`.
         batch_size: images at once; the features do not depend on it.
-        cache: folder of the files; by default `features` in the folder of downloaded weights, `KERAS_VIT_CACHE`.
-            `None` keeps none.
+        cache: folder of the files, by default `features` in the folder of downloaded weights, `KERAS_VIT_CACHE`.
+            `None` keeps no files.
 
     Returns:
         A `FeatureSet`.
@@ -77,7 +77,7 @@ def image_features(
     Raises:
         ValueError: for an empty split or folder name, a model without pooling or preprocessing, or features that are
             not finite.
-        TypeError: for a model that is neither of them.
+        TypeError: for another type of model.
 
     Warns:
         UserWarning: if the file cannot be written.
@@ -119,13 +119,13 @@ def _computed(model: ImageModel, source: Source, split: str, batch_size: int) ->
     network = keras.Model(network.input, network.output["features"])
     dataset: Any = load_dataset(
         source, split, batch_size=batch_size, preprocessing=model.preprocessing, shard=(0, 1)
-    )  # all of it, also in one of several processes
+    )  # the whole split, also in one of several processes
     features, labels = answers(network, dataset)
     return FeatureSet(features, labels.astype("int64"))
 
 
 def _read(path: Path, count: int) -> FeatureSet | None:
-    """The features in a file; `None` if it is not there, damaged, or of another count."""
+    """The features in a file; `None` if it is missing, damaged, or has another number of examples."""
     try:
         with open_regular(path) as file, np.load(file, allow_pickle=False) as arrays:
             found = FeatureSet(arrays["features"], arrays["labels"])
@@ -140,5 +140,5 @@ def _keep(path: Path, found: FeatureSet) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as part, open(part, "wb") as file:
             np.savez(file, features=found.features, labels=found.labels)
-    except OSError as error:  # the minutes that the features took are not to be lost on a full disk
+    except OSError as error:  # a full disk must not lose features that took minutes
         warnings.warn(f"features are not kept: {printable(error)}", stacklevel=4)

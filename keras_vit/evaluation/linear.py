@@ -1,7 +1,7 @@
 """The linear probe: multinomial logistic regression on whitened features, fitted by L-BFGS.
 
-Its strength is that of the grid which answers best on the validation examples. Then it is fitted on these too, as
-arXiv:1910.04867 trains on 800 and 200 images once the choice is made.
+The strength is the one of a grid with the best accuracy on the validation examples. Then the probe is fitted to these
+as well, as arXiv:1910.04867 finally trains on 800 + 200 images.
 """
 
 import dataclasses
@@ -12,23 +12,23 @@ import numpy as np
 
 from keras_vit.checks import check_installed
 
-# C of scikit-learn: what the sum of the losses is multiplied by beside half the squares of the weights. The grid
-# is ours, in steps of 10; arXiv:2103.00020 goes through 96 strengths in its linear probes.
+# C of scikit-learn: factor of the sum of losses, against half the squared weights. The grid is our choice;
+# arXiv:2103.00020 tries 96 strengths in its linear probes.
 STRENGTHS = (1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0)
-_MOST_STEPS = 1000  # of L-BFGS; the same number as in the example of github.com/openai/CLIP
-# Numbers of features, up to which one thread computes: several waited for each other 12 to 30 times as long, with 1,000
-# examples of 768 on two busy cores.
+_MOST_STEPS = 1000  # of L-BFGS, as in the example of github.com/openai/CLIP
+# Up to so many numbers one thread computes. Several threads took 12 to 30 times as long, with 1,000 examples of 768
+# on two busy cores, since they waited for each other.
 _OF_ONE_THREAD = 2**24
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Logistic:
-    """A fitted regression.
+    """A fitted logistic regression.
 
     Attributes:
         mean: `(D,)` of the training features.
-        deviation: `(D,)`, 1 where it would be 0.
-        regression: of scikit-learn.
+        deviation: `(D,)`, their standard deviation, with 1 in place of 0.
+        regression: `LogisticRegression` of scikit-learn.
     """
 
     mean: np.ndarray
@@ -41,19 +41,19 @@ class Logistic:
 
 
 def fit_logistic(features: np.ndarray, labels: np.ndarray, strength: float) -> Logistic:
-    """One regression.
+    """Fits a logistic regression to whitened features.
 
     Args:
         features: `(n, D)`.
         labels: int `(n,)`, of at least two classes.
-        strength: C, large for weights that are free to grow.
+        strength: C; a larger one regularises less.
 
     Raises:
         ImportError: without scikit-learn.
         ValueError: for examples of one class.
 
     Warns:
-        UserWarning: if 1,000 steps were too few.
+        UserWarning: if 1,000 steps did not suffice.
     """
     check_installed("sklearn", "it fits the linear probe", "data")
     from sklearn.exceptions import ConvergenceWarning
@@ -77,7 +77,7 @@ def fit_logistic(features: np.ndarray, labels: np.ndarray, strength: float) -> L
 
 
 def choose_strength(train: tuple[np.ndarray, np.ndarray], validation: tuple[np.ndarray, np.ndarray]) -> float:
-    """The strength that answers most of the validation examples right; of equal ones the smallest.
+    """The strength with the highest validation accuracy; the smallest of equal ones.
 
     Args:
         train: features `(n, D)` and labels `(n,)`.

@@ -1,4 +1,4 @@
-"""Figures of a classifier from its scores: accuracy, confusion, each class, and whether its confidence is deserved."""
+"""Figures of a classifier from its scores: accuracy, confusion, classes and calibration."""
 
 import dataclasses
 import math
@@ -9,7 +9,7 @@ import numpy as np
 
 CALIBRATION_BINS = 15  # as in arXiv:1706.04599
 _TOP = 5
-_Z = 1.959964  # of the normal distribution, two-sided 95 %
+_Z = 1.959964  # quantile of the normal distribution, two-sided 95 %
 
 
 @dataclasses.dataclass(frozen=True)
@@ -17,10 +17,10 @@ class ClassResult:
     """One class of an evaluation.
 
     Args:
-        name: of the class.
-        count: examples that belong to it.
-        recall: part of these that were recognised; `None` without any.
-        precision: part of those taken for it that belong to it; `None` if there were none.
+        name: name of the class.
+        count: number of its examples.
+        recall: part of its examples that were recognised; `None` without examples.
+        precision: part of the predictions of this class that are right; `None` without predictions.
     """
 
     name: str
@@ -34,20 +34,20 @@ class Evaluation:
     """What `evaluate` measured.
 
     Attributes:
-        accuracy: part of the examples whose highest score is that of their class; the first of equal scores counts.
+        accuracy: part of the examples whose class has the highest score; the first of equal scores counts.
         top5_accuracy: part whose class is among the five highest; `None` with five classes or fewer.
         loss: mean softmax cross-entropy in nats.
         calibration_error: mean distance of confidence and accuracy over 15 equal bins of confidence, weighted by
-            their examples (arXiv:1706.04599, equation 3).
-        count: examples.
-        class_names: of the K classes.
+            their numbers of examples (arXiv:1706.04599, equation 3).
+        count: number of examples.
+        class_names: names of the K classes.
         confusion: int64 `(K, K)`, rows are true classes, columns predicted ones.
         labels: int64 `(n,)`, the true classes in the order of the data.
         predictions: int64 `(n,)`.
         confidences: `(n,)`, probability of the predicted class.
-        seconds: that it took.
-        real_accuracy: part of the images with ReaL labels whose highest score is one of these; `None` without them.
-        real_count: images that have such labels.
+        seconds: duration of the evaluation.
+        real_accuracy: part of the images with ReaL labels whose prediction is one of these; `None` without labels.
+        real_count: number of images with ReaL labels.
     """
 
     accuracy: float
@@ -75,7 +75,7 @@ class Evaluation:
         return class_results(self.confusion, self.class_names)
 
     def mistakes(self) -> np.ndarray:
-        """Numbers of the examples that were taken for another class, the surest first."""
+        """Numbers of the wrongly predicted examples, in order of falling confidence."""
         wrong = np.flatnonzero(self.labels != self.predictions)
         return wrong[np.argsort(-self.confidences[wrong], kind="stable")]
 
@@ -90,7 +90,7 @@ class Evaluation:
 
 
 def measure(scores: Any, labels: Any, class_names: Sequence[str], from_logits: bool = True) -> Evaluation:
-    """The same from scores that are at hand.
+    """The result of `evaluate`, from given scores.
 
     Args:
         scores: `(n, K)` logits, or probabilities.
@@ -104,6 +104,7 @@ def measure(scores: Any, labels: Any, class_names: Sequence[str], from_logits: b
     scores, labels = np.asarray(scores, "float64"), np.asarray(labels, "int64")
     _check_scores(scores, labels, class_names)
     classes = len(class_names)
+    # The logarithm of a probability of 0 would be infinite.
     log_probabilities = _log_softmax(scores) if from_logits else np.log(np.maximum(scores, np.finfo("float32").tiny))
     predictions = scores.argmax(axis=1)
     confidences = np.exp(log_probabilities[np.arange(len(labels)), predictions])
@@ -123,11 +124,11 @@ def measure(scores: Any, labels: Any, class_names: Sequence[str], from_logits: b
 
 
 def confusion_matrix(labels: np.ndarray, predictions: np.ndarray, classes: int) -> np.ndarray:
-    """How often each class was taken for each.
+    """Number of examples by true and predicted class.
 
     Args:
         labels: int `(n,)` in [0, K).
-        predictions: likewise.
+        predictions: int `(n,)` in [0, K).
         classes: K.
 
     Returns:
@@ -142,7 +143,7 @@ def class_results(confusion: np.ndarray, class_names: Sequence[str], passes: int
     Args:
         confusion: int `(K, K)`, rows are true classes.
         class_names: K names.
-        passes: how often each example is in `confusion`, for its count.
+        passes: how often `confusion` counts each example.
     """
     correct, true, predicted = confusion.diagonal(), confusion.sum(axis=1), confusion.sum(axis=0)
     return tuple(
@@ -152,7 +153,7 @@ def class_results(confusion: np.ndarray, class_names: Sequence[str], passes: int
 
 
 def wilson_interval(share: float, count: int) -> tuple[float, float]:
-    """The 95 % interval of a share that was found on `count` examples (Wilson, JASA 22, 1927).
+    """The 95 % confidence interval of a share measured on `count` examples (Wilson, JASA 22, 1927).
 
     Args:
         share: in [0, 1].

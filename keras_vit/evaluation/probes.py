@@ -1,4 +1,4 @@
-"""`probe`: how well a small classifier does on what a model's head would read; the model itself learns nothing."""
+"""`probe`, which measures features by a small classifier on them; the model itself is not trained."""
 
 import dataclasses
 import time
@@ -22,19 +22,19 @@ KINDS = ("fewshot", "linear", "knn")
 NEIGHBOURS = 20
 _TEMPERATURE = 0.07
 _MOST_NUMBERS = 2**24  # cosines at once: 64 MB
-_MOST_NAMES = 5  # of classes in an error
+_MOST_NAMES = 5  # of classes that an error lists
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Trial:
-    """One probe that was trained and tested.
+    """One trained and tested probe.
 
     Attributes:
-        accuracy: part of the test examples whose class it tells.
+        accuracy: part of the test examples that it classifies correctly.
         confusion: int64 `(K, K)`, rows are true classes.
-        shots: training examples of each class; `None` for all there are.
-        seed: by which they were chosen; `None` where nothing is.
-        settings: what else was chosen, as the `strength` of a linear probe.
+        shots: training examples of each class; `None` for all.
+        seed: seed that chose these examples; `None` if all are used.
+        settings: other chosen values, as the `strength` of a linear probe.
     """
 
     accuracy: float
@@ -50,12 +50,12 @@ class Probe:
 
     Attributes:
         kind: `"fewshot"`, `"linear"` or `"knn"`.
-        class_names: of the K classes.
-        trials: for each number of shots one for each seed; one of the other kinds.
-        train_images: examples that could be trained on.
-        test_images: examples that each trial was tested on.
-        skipped: numbers of shots that were left out, as a class has fewer examples.
-        seconds: that it took, with the features.
+        class_names: names of the K classes.
+        trials: one for each number of shots and seed; a single one for other kinds.
+        train_images: number of available training examples.
+        test_images: number of test examples of each trial.
+        skipped: numbers of shots that were left out, since a class has fewer examples.
+        seconds: duration, including the features.
     """
 
     kind: str
@@ -76,11 +76,11 @@ class Probe:
         return {shots: tuple(trial.accuracy for trial in self._trials(shots)) for shots in self._shots()}
 
     def mean(self, shots: int | None = None) -> float:
-        """The mean accuracy over the seeds, for a number of shots; `None` for the most there are."""
+        """The mean accuracy over the seeds for a number of shots; `None` stands for the largest."""
         return float(np.mean(self.accuracies[self._shots()[-1] if shots is None else shots]))
 
     def deviation(self, shots: int | None = None) -> float | None:
-        """The standard deviation over the seeds, with n - 1 in place of n; `None` of one trial."""
+        """The sample standard deviation over the seeds, with divisor n - 1; `None` for a single trial."""
         found = self.accuracies[self._shots()[-1] if shots is None else shots]
         return float(np.std(found, ddof=1)) if len(found) > 1 else None
 
@@ -137,31 +137,31 @@ def probe(
     seed: int = 0,
     cache: FilePath | None = DEFAULT_CACHE,
 ) -> Probe:
-    """Measures a representation by a small classifier on it. The classes need not be those of the model.
+    """Measures a representation by a small classifier on it. The data may have other classes than the model.
 
     Args:
-        model: a `VisionTransformer` or `ResNet`, with a head, which is not asked, or without.
+        model: a `VisionTransformer` or `ResNet`; a head is not used.
         data: a `Source`, or what `keras_vit.open_source` takes.
-        kind: `"fewshot"`, the official least-squares probe on a few examples of each class; `"linear"`, logistic
-            regression, whose strength is chosen on the validation split, or on a fifth of `train_split` where there is
-            none or it is tested on; `"knn"`, the vote of the nearest neighbours by their cosine.
-        train_split: that the probe is trained on.
-        test_split: that it is tested on.
+        kind: `"fewshot"` is the official least-squares probe on a few examples of each class. `"linear"` is logistic
+            regression. Its strength is chosen on the validation split, or on a fifth of `train_split` if the data has
+            none or the probe uses it. `"knn"` is the vote of the nearest neighbours by their cosine.
+        train_split: split for training.
+        test_split: split for the test.
         shots: numbers of examples of each class, for `"fewshot"`; by default those of 1, 5, 10 and 25 that every
             class has.
-        seeds: of the choice of these examples.
-        neighbours: that vote, for `"knn"`.
-        batch_size: images at once; the numbers do not depend on it.
-        seed: of the division into splits, where the data has none.
-        cache: folder that keeps the features; by default `features` beside the downloaded weights, `None` for none.
+        seeds: seeds of the choice of these examples.
+        neighbours: number of votes, for `"knn"`.
+        batch_size: images at once; the results do not depend on it.
+        seed: divides data without splits.
+        cache: folder that keeps the features, by default `features` beside the downloaded weights; `None` keeps none.
 
     Returns:
         A `Probe`.
 
     Raises:
-        ValueError: for an unknown kind, arguments of another kind, splits that overlap, classes with fewer examples
-            than `shots`, more neighbours than examples, or as `keras_vit.open_source`.
-        TypeError: for a model that is neither of them.
+        ValueError: for an unknown kind, arguments of another kind, or splits that overlap. Also for classes with fewer
+            examples than `shots`, for more neighbours than examples, and as `keras_vit.open_source`.
+        TypeError: for another type of model.
         ImportError: for `"linear"` without the extra `data`.
 
     Source: arXiv:2010.11929, section 4.1, for `"fewshot"`; google-research/big_vision, `evaluators/fewshot_lsr.py`.
@@ -170,7 +170,7 @@ def probe(
     taken = _check_splits(train_split, test_split)
     _check_arguments(kind, shots, seeds, neighbours)
     if kind == "linear":
-        check_installed("sklearn", "it fits the linear probe", "data")  # before the minutes that features take
+        check_installed("sklearn", "it fits the linear probe", "data")  # first, since features take minutes
     from keras_vit.data import open_source
 
     source = open_source(data, seed=seed)
@@ -231,12 +231,12 @@ def neighbour_scores(
     """The votes of the nearest neighbours, by their cosine, for each class.
 
     Args:
-        train: `(n, D)` features of the examples that are compared with.
+        train: `(n, D)` features of the training examples.
         labels: int `(n,)`, their classes.
-        test: `(m, D)` features.
+        test: `(m, D)` features of the test examples.
         classes: K.
-        neighbours: examples that vote, n at most.
-        most_numbers: cosines that are in memory at once.
+        neighbours: number of votes, n at most.
+        most_numbers: number of cosines in memory at once.
 
     Returns:
         float64 `(m, K)`: the sums of exp(cosine / 0.07), divided by exp(1 / 0.07).
@@ -280,7 +280,7 @@ def _trial(asked: FeatureSet, predictions: np.ndarray, classes: int, **fields: A
 def _strength_sets(
     source: Source, taken: set[str], known: FeatureSet, read: Callable[[str], FeatureSet], seed: int
 ) -> tuple[FeatureSet, FeatureSet, FeatureSet]:
-    """Two sets, to fit by and to choose the strength by, and a third that is fitted at the end."""
+    """Three sets: to fit each strength, to choose one, and to fit the final probe."""
     if source.sizes.get("validation") and "validation" not in taken:
         held = read("validation")
         both = np.concatenate([known.features, held.features]), np.concatenate([known.labels, held.labels])
@@ -291,7 +291,7 @@ def _strength_sets(
 
 
 def _usable_shots(source: Source, labels: np.ndarray, shots: Sequence[int] | None) -> list[int]:
-    """Those that were asked for, if every class has as many examples; by default those that every class has."""
+    """The sorted numbers of shots; by default those for which every class has enough examples."""
     counts = np.bincount(labels, minlength=len(source.class_names))
     chosen = sorted(shots) if shots is not None else [count for count in SHOTS if count <= counts.min()]
     least = chosen[-1] if chosen else min(SHOTS)
@@ -315,7 +315,7 @@ def _check_neighbours(neighbours: int, examples: int) -> None:
 
 
 def _check_splits(train_split: str, test_split: str) -> set[str]:
-    """The splits that are trained on or tested on."""
+    """The names of all splits that the probe uses, which must not overlap."""
     if shared := set(check_split(train_split)) & set(check_split(test_split)):
         raise ValueError(
             "`train_split` and `test_split` must have no split in common, or a probe is tested on what it has seen.\n"
@@ -325,7 +325,7 @@ def _check_splits(train_split: str, test_split: str) -> set[str]:
 
 
 def _check_arguments(kind: str, shots: Sequence[int] | None, seeds: Sequence[int], neighbours: int) -> None:
-    """Refuses numbers that are none, that repeat, or that another kind has."""
+    """Refuses invalid or repeated numbers, and arguments of another kind."""
     check_positive_int("neighbours", neighbours)
     for name, given, check in (
         ("shots", shots, check_positive_int),

@@ -1,7 +1,7 @@
-"""ReaL: ImageNet's validation images, each with all the classes that people see in it (arXiv:2006.07159).
+"""ReaL labels: all the classes that people see in each of ImageNet's validation images (arXiv:2006.07159).
 
-`real.json` is a list of 50,000 lists of classes, in the order of the images' names. Images whose list is empty are
-left out; an answer is right if it is any of the others' classes.
+`real.json` is a list of 50,000 lists of classes, in the order of the images' names. Images with an empty list are left
+out. A prediction is right if it is any class of its image.
 """
 
 import json
@@ -18,7 +18,7 @@ from keras_vit.pages.escaping import printable
 
 IMAGES = 50_000  # of ImageNet's validation set
 CLASSES = 1000
-_MOST_BYTES = 1 << 24  # the published file has 0.5e6
+_MOST_BYTES = 1 << 24  # the published file has 0.5e6 bytes
 _NAME = re.compile(r"ILSVRC2012_val_(\d{8})(?:\.\w+)?")
 
 
@@ -26,14 +26,14 @@ def read_real_labels(path: FilePath) -> list[list[int]]:
     """The classes of each image.
 
     Args:
-        path: of `real.json`, as github.com/google-research/reassessed-imagenet publishes it.
+        path: `real.json` of github.com/google-research/reassessed-imagenet.
 
     Returns:
         50,000 lists of numbers in [0, 1000).
 
     Raises:
         ValueError: for another file.
-        OSError: if it is not there or cannot be read.
+        OSError: if it does not exist or cannot be read.
     """
     try:
         found = json.loads(read_regular(path, _MOST_BYTES))
@@ -52,7 +52,7 @@ def read_real_labels(path: FilePath) -> list[list[int]]:
 
 
 def check_imagenet(class_names: Sequence[str]) -> None:
-    """Raises unless there are as many classes as ReaL labels tell of."""
+    """Raises unless the number of classes is that of ReaL labels."""
     if len(class_names) != CLASSES:
         raise ValueError(
             f"ReaL labels are of ImageNet's {CLASSES:,} classes.\nReceived: data with {len(class_names)} classes."
@@ -60,10 +60,10 @@ def check_imagenet(class_names: Sequence[str]) -> None:
 
 
 def image_numbers(split: Any) -> np.ndarray:
-    """Which of the 50,000 images the examples of a split are.
+    """Numbers of the 50,000 images that the examples of a split are.
 
     Args:
-        split: of a `Source`; its files, or the feature `file_name` of tensorflow-datasets, tell.
+        split: a split of a `Source`, of files or with the feature `file_name` of tensorflow-datasets.
 
     Returns:
         int64 `(n,)` in [0, 50000).
@@ -87,12 +87,12 @@ def image_numbers(split: Any) -> np.ndarray:
 
 
 def real_accuracy(predictions: np.ndarray, numbers: np.ndarray, labels: list[list[int]]) -> tuple[float, int]:
-    """The part of the images with labels that are taken for one of these, and how many have labels.
+    """The accuracy on images with ReaL labels, and the number of these images.
 
     Args:
-        predictions: int `(n,)`, the first class of each image.
-        numbers: int `(n,)`, as of `image_numbers`.
-        labels: as of `read_real_labels`.
+        predictions: int `(n,)`, the best class of each image.
+        numbers: int `(n,)`, result of `image_numbers`.
+        labels: result of `read_real_labels`.
 
     Raises:
         ValueError: if none of the images has labels.

@@ -1,5 +1,5 @@
-"""Files of photos to upright pixels: one rule for training, predicting, exporting and serving.
+"""From files of photos to upright pixels and on to a model's input, by one rule for training, export and serving.
 
-`segments` reads what a file says of itself and holds the limits, `decode` gives pixels in a graph, `exif` tells how a
-camera was held, `check` finds files that cannot be decoded, and `read` gives the pixels of one file.
+`segments` reads headers and holds the limits. `exif` finds the orientation, `decode` gives pixels in a graph, `read`
+those of one file, and `photo_checks` finds files that cannot be decoded. `preprocessing` and `resizing` prepare pixels.
 """

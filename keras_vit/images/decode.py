@@ -1,17 +1,17 @@
-"""Bytes of a JPEG or PNG to RGB pixels, by TensorFlow's own operations, so in a pipeline or a SavedModel.
+"""Decodes a JPEG or PNG to RGB pixels by TensorFlow's operations, so also in a pipeline or a SavedModel.
 
-The header is read first, so that a small file that declares a huge picture is refused before it costs memory.
-Grey, palette, CMYK, 16-bit and RGBA files all become RGB of 8 bits: of 16 bits the high byte is kept, and alpha is
-dropped. JPEG is decoded with the accurate integer transform, which gives the numbers Pillow gives.
+The header is read first, so that a small file that declares a huge picture is refused before it takes memory. Grey,
+palette, CMYK, 16-bit and RGBA files all become 8-bit RGB. Of 16 bits the high byte is kept, and alpha is dropped. JPEG
+is decoded with the accurate integer transform, which gives the same numbers as Pillow.
 """
 
 from keras_vit.annotations import Tensor
 from keras_vit.images.segments import is_jpeg, is_png, stored_size, without_texts
 
-MAX_PIXELS = 64 * 2**20  # of one picture; decoded it takes 192 MB
-MAX_BYTES = 2**30  # of one file; that many pixels in a PNG of 16 bits and 4 channels that saves nothing take 0.5 GB
+MAX_PIXELS = 64 * 2**20  # of one picture, which takes 192 MB when decoded
+MAX_BYTES = 2**30  # of one file; a PNG of `MAX_PIXELS` with 4 channels of 16 bits takes 0.5 GB without compression
 _EXACT = "INTEGER_ACCURATE"
-# What EXIF orientation o asks for: transpose, then mirror top to bottom, then mirror left to right.
+# Steps of each EXIF orientation, in order: t transposes, y mirrors top to bottom, x mirrors left to right.
 _TURNS = {1: "", 2: "x", 3: "yx", 4: "y", 5: "t", 6: "tx", 7: "tyx", 8: "ty"}
 
 
@@ -20,8 +20,8 @@ def decode_image(data: Tensor, orientation: Tensor | None = None, channels: int 
 
     Args:
         data: string scalar, the bytes of a JPEG or PNG.
-        orientation: int scalar, 1..8 as EXIF has it; `None` leaves the pixels as they are stored.
-        channels: 3 for RGB, 1 for grey, weighed as Pillow does.
+        orientation: int scalar, EXIF orientation 1 to 8; `None` leaves the pixels as stored.
+        channels: 3 for RGB, 1 for grey with the weights of Pillow.
 
     Returns:
         uint8 `(H, W, channels)`.
@@ -33,15 +33,15 @@ def decode_image(data: Tensor, orientation: Tensor | None = None, channels: int 
 
 
 def decode_window(data: Tensor, window: Tensor, orientation: Tensor | None = None, channels: int = 3) -> Tensor:
-    """As `decode_image(...)[y : y + h, x : x + w]`; of a JPEG only the window is transformed to pixels.
+    """The result of `decode_image(...)[y : y + h, x : x + w]`; of a JPEG only the window is decoded to pixels.
 
-    Where a JPEG stores colours at half the size, the last row and column of the window may be some levels apart,
-    since libjpeg interpolates colours there without their neighbours outside.
+    If a JPEG stores colours at half the size, the last row and column of the window may differ by some levels. There
+    libjpeg interpolates colours without their neighbours outside the window.
 
     Args:
         data: string scalar, the bytes of a JPEG or PNG.
-        window: `(y, x, h, w)`, int32 scalars, of the upright picture; or a function that gives them for its H and W.
-        orientation: int scalar, 1..8 as EXIF has it, or `None`.
+        window: `(y, x, h, w)`, int32 scalars, in the upright picture; or a function that returns them for its H and W.
+        orientation: int scalar, EXIF orientation 1 to 8, or `None`.
         channels: 3 or 1.
 
     Returns:
@@ -74,11 +74,11 @@ def _upright(size: Tensor, orientation: Tensor | None) -> tuple[Tensor, Tensor]:
 
 
 def apply_orientation(pixels: Tensor, orientation: Tensor) -> Tensor:
-    """Turns and mirrors a picture as its EXIF orientation asks.
+    """Turns and mirrors a picture according to its EXIF orientation.
 
     Args:
         pixels: `(H, W, C)`.
-        orientation: int scalar; 1..8, all else is taken as 1.
+        orientation: int scalar, 1 to 8; other values count as 1.
     """
     import tensorflow as tf
 
@@ -93,11 +93,13 @@ def apply_orientation(pixels: Tensor, orientation: Tensor) -> Tensor:
 
 
 def _checked(data: Tensor) -> Tensor:
-    """The same bytes, once their header has been found good."""
+    """The same bytes; refuses a file whose header is not that of a JPEG or PNG of allowed size."""
     import tensorflow as tf
 
     readable = is_jpeg(data) | is_png(data)
-    start = tf.io.decode_raw(tf.strings.substr(data, 0, 8), "uint8")  # numbers, since an error's text is UTF-8
+    start = tf.io.decode_raw(
+        tf.strings.substr(data, 0, 8), "uint8"
+    )  # numbers, since the text of an error must be UTF-8
     known = tf.debugging.Assert(readable, ["only JPEG and PNG are decoded; a file starts with the bytes", start])
     with tf.control_dependencies([known] if known is not None else []):
         size = tf.cast(stored_size(tf.identity(data)), "int64")
@@ -109,7 +111,7 @@ def _checked(data: Tensor) -> Tensor:
 
 
 def stored_pixels(data: Tensor) -> Tensor:
-    """uint8 `(H, W, 3)`, neither turned nor limited, of a file that `is_jpeg` or `is_png`."""
+    """Pixels as stored, uint8 `(H, W, 3)`, of a file that `is_jpeg` or `is_png`; without limits of size."""
     import tensorflow as tf
 
     pixels = tf.cond(is_jpeg(data), lambda: tf.io.decode_jpeg(data, 3, dct_method=_EXACT), lambda: _decode_png(data))
@@ -117,7 +119,7 @@ def stored_pixels(data: Tensor) -> Tensor:
 
 
 def stored_window(window: Tensor, size: tuple[Tensor, Tensor], orientation: Tensor) -> Tensor:
-    """Where a window of the upright picture lies in the stored one, as `(4,)`.
+    """The window of the stored picture, as `(4,)`, for a window of the upright one.
 
     Args:
         window: `(y, x, h, w)`, int32 scalars.
@@ -136,7 +138,7 @@ def stored_window(window: Tensor, size: tuple[Tensor, Tensor], orientation: Tens
 
 
 def _decode_png(data: Tensor) -> Tensor:
-    """libpng would unpack the texts, to a thousand times their size."""
+    """Pixels of a PNG without its texts, which libpng would unpack to a thousand times their size."""
     import tensorflow as tf
 
     return tf.io.decode_png(without_texts(data), 3)
@@ -152,7 +154,7 @@ def _finished(pixels: Tensor, orientation: Tensor | None, channels: int) -> Tens
 
 
 def grey(pixels: Tensor) -> Tensor:
-    """uint8 `(..., 3)` to `(..., 1)`: luma of ITU-R 601 in Pillow's fixed point, so that grey stays what it was."""
+    """uint8 `(..., 3)` to `(..., 1)`: luma of ITU-R 601 in Pillow's fixed point, which keeps grey unchanged."""
     import tensorflow as tf
 
     weighed = tf.cast(pixels, "int32") * (19595, 38470, 7471)

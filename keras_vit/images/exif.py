@@ -1,6 +1,6 @@
-"""How a camera was held: the orientation in the EXIF block of a JPEG or PNG.
+"""The orientation in the EXIF block of a JPEG or PNG, which tells how the camera was held.
 
-Read here, not by Pillow, since a damaged block must cost neither an error nor a warning, in any thread.
+Pillow is not used, since a damaged block must cause neither an error nor a warning, in any thread.
 """
 
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ _ORIENTATION, _SHORT = 0x0112, 3  # tag and type of the entry
 
 
 def orientation(data: bytes) -> int:
-    """1..8 as EXIF numbers them; 1, upright, where nothing or nonsense is said.
+    """The EXIF orientation, 1 to 8; 1, upright, if it is missing or invalid.
 
     Args:
         data: the bytes of a file.
@@ -26,9 +26,9 @@ def orientation(data: bytes) -> int:
 
 
 def jpeg_segments(data: bytes) -> Iterator[tuple[bytes, int, int]]:
-    """Marker, and where the content starts and stops, of each segment of a JPEG before its pixels, up to `MAX_STEPS`.
+    """`(marker, start, stop)` of each segment of a JPEG before its pixels, at most `MAX_STEPS`.
 
-    A stop behind the end of the data is that of a segment that was cut.
+    The content lies from start to stop. A stop behind the end of the data belongs to a truncated segment.
 
     Args:
         data: the bytes of a file.
@@ -49,7 +49,7 @@ def jpeg_segments(data: bytes) -> Iterator[tuple[bytes, int, int]]:
 
 
 def _in_jpeg(data: bytes) -> bytes:
-    """The TIFF block in the segment APP1, or nothing."""
+    """The TIFF block in the segment APP1; empty if there is none."""
     for marker, start, stop in jpeg_segments(data):
         if marker == b"\xe1" and data[start : start + 6] == b"Exif\0\0":
             return data[start + 6 : stop]
@@ -57,7 +57,7 @@ def _in_jpeg(data: bytes) -> bytes:
 
 
 def _in_png(data: bytes) -> bytes:
-    """The chunk eXIf, or nothing."""
+    """The content of the chunk eXIf; empty if there is none."""
     place = len(PNG_START)
     for _ in range(MAX_STEPS):
         if place + 8 > len(data):

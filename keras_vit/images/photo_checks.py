@@ -1,7 +1,7 @@
-"""One pass over all image files before training, which finds those that the pipeline could not decode.
+"""Checks of image files before training, which find those that the pipeline could not decode.
 
-Every file is read once: its header, its EXIF orientation, a digest of its bytes, and its pixels by the decoder that
-the pipeline uses (a JPEG at an eighth of its size, which still reads every byte of it).
+Every file is read once, for its header, EXIF orientation, pixels and a digest of its bytes. The decoder is that of the
+pipeline. It decodes a JPEG at an eighth of its size, which still reads every byte.
 """
 
 import concurrent.futures
@@ -32,21 +32,21 @@ from keras_vit.images.segments import (
 from keras_vit.pages.escaping import printable
 from keras_vit.silence import silent_descriptor
 
-# (path, bytes, time of change): what was found, so that the splits of a folder are read once
+# Results by (path, size in bytes, time of change), so that no unchanged file is read twice.
 _KNOWN: "dict[tuple, GoodImage | BadImage]" = {}
 _FORMATS = {b"GIF8": "GIF", b"BM": "BMP", b"II*\0": "TIFF", b"MM\0*": "TIFF", b"%PDF": "PDF"}
 _JPEG_END = b"\xff\xd9"
-_NAMED = 20  # of the bad files, in an error
-_PATIENCE = 1.0  # seconds, after which progress is shown
+_NAMED = 20  # bad files that an error names
+_PATIENCE = 1.0  # seconds before a progress bar is shown
 
 
 @dataclasses.dataclass(frozen=True)
 class BadImage:
-    """A file that cannot be used, and why.
+    """A file that cannot be used, and the reason.
 
     Args:
-        path: where it is.
-        reason: in plain words, as "truncated JPEG".
+        path: path of the file.
+        reason: a few words, as "truncated JPEG".
     """
 
     path: str
@@ -58,8 +58,8 @@ class GoodImage:
     """A file that the pipeline will decode.
 
     Args:
-        path: where it is.
-        orientation: 1..8 as EXIF has it.
+        path: path of the file.
+        orientation: EXIF orientation, 1 to 8.
         digest: equal for files of equal bytes.
     """
 
@@ -69,20 +69,20 @@ class GoodImage:
 
 
 def check_images(paths: Sequence[FilePath], on_bad_image: str = "skip") -> list[GoodImage | BadImage]:
-    """What each file is, in the order of `paths`.
+    """A `GoodImage` or `BadImage` for each file, in the order of `paths`.
 
     Args:
-        paths: of image files.
+        paths: image files.
         on_bad_image: `"skip"` warns of bad files once; `"raise"` refuses them.
 
     Raises:
-        ValueError: for bad files where `on_bad_image="raise"`; the error names the first 20.
+        ValueError: for bad files with `on_bad_image="raise"`; the message names the first 20.
 
     Warns:
-        UserWarning: with the number of bad files and the names of the first.
+        UserWarning: for bad files, with their number and the first 20 names.
     """
     pool = concurrent.futures.ThreadPoolExecutor(os.cpu_count())
-    with silent_descriptor(2, sys.stderr) as heard, pool:  # libjpeg writes a line there for each damaged file
+    with silent_descriptor(2, sys.stderr) as heard, pool:  # libjpeg writes a line to it for each damaged file
         found = list(_with_progress(pool.map(check_image, paths), len(paths), heard))
     bad = [image for image in found if isinstance(image, BadImage)]
     if bad and on_bad_image == "raise":
@@ -96,10 +96,10 @@ def check_images(paths: Sequence[FilePath], on_bad_image: str = "skip") -> list[
 
 
 def check_image(path: FilePath) -> GoodImage | BadImage:
-    """What one file is; reads it only if it has changed since it was last read."""
+    """A `GoodImage` or `BadImage` for one file, which is read only if it is new or has changed."""
     path = os.fspath(path)
     try:
-        path.encode()  # as TensorFlow wants it
+        path.encode()  # TensorFlow takes names in UTF-8 only
         status = os.stat(path)
         key = (path, status.st_size, status.st_mtime_ns)
         if key not in _KNOWN:
@@ -116,11 +116,11 @@ def check_image(path: FilePath) -> GoodImage | BadImage:
 
 
 def fault_of(data: bytes, decode: Callable[[bytes], Any]) -> str | None:
-    """Why the bytes of a file cannot be decoded, in a few words, or `None`.
+    """The reason why the bytes of a file cannot be decoded, in a few words; `None` for a good file.
 
     Args:
         data: the bytes.
-        decode: called with them once their header has been found good; what it raises tells of damage.
+        decode: function that is called with them if the header is good; an `InvalidArgumentError` means damage.
     """
     import tensorflow as tf
 
@@ -128,7 +128,7 @@ def fault_of(data: bytes, decode: Callable[[bytes], Any]) -> str | None:
         return "empty file"
     if not data.startswith((JPEG_START, PNG_START)):
         return _other_format(data)
-    if not _has_header_and_end(data):  # of a truncated JPEG libjpeg would write to the standard error
+    if not _has_header_and_end(data):  # libjpeg would write to the standard error about a truncated JPEG
         return _damage(data)
     try:
         pixels = _pixel_count(data)
@@ -144,7 +144,7 @@ def fault_of(data: bytes, decode: Callable[[bytes], Any]) -> str | None:
 
 
 def _has_header_and_end(data: bytes) -> bool:
-    """Whether a PNG starts with its header, and a JPEG has an end behind its last header."""
+    """Whether a PNG starts with its header chunk, or a JPEG has an end marker behind its last header."""
     if data.startswith(PNG_START):
         return data.startswith(HEADER, len(PNG_START)) and len(data) >= PNG_HEADER_END
     start = max((stop for _, _, stop in jpeg_segments(data)), default=0)
@@ -197,7 +197,7 @@ def _other_format(data: bytes) -> str:
 
 @contextlib.contextmanager
 def _stream(heard: int | None) -> Iterator[TextIO]:
-    """The standard error, by another descriptor where there is one."""
+    """The standard error as a stream; `heard` is a copy of its descriptor while the original is silent."""
     if heard is None or sys.stderr is not sys.__stderr__:
         yield sys.stderr
         return
@@ -212,12 +212,12 @@ def _summary(bad: Sequence[BadImage]) -> str:
 
 
 def _with_progress(results: Iterable[Any], total: int, heard: int | None = None) -> Iterator[Any]:
-    """The same results; a bar with the time left, on a terminal, from the second second on.
+    """Yields the same results; after a second, a terminal shows a progress bar with the time left.
 
     Args:
         results: an iterator.
-        total: how many they are.
-        heard: a descriptor of the standard error, where 2 itself is silent.
+        total: number of results.
+        heard: a copy of the descriptor of the standard error, if descriptor 2 itself is silent.
     """
     if not sys.stderr.isatty():
         yield from results

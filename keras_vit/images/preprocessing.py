@@ -1,9 +1,9 @@
-"""What comes before and after the model: pixels to the values that weights expect, scores to class names.
+"""Preparation of images before the model, and names of classes after it.
 
-The published Google weights take [-1, 1] (official code: `(x - 127.5) / 127.5`) of an image squashed
-to the input size, bilinear without antialias; files trained elsewhere want a crop, bicubic, or ImageNet's
-mean. A model's record travels with it as `model.preprocessing`. Keras is imported by calls that need it only,
-so that the table of weights, which holds records, is read without it.
+The published Google weights take values in [-1, 1] (official code: `(x - 127.5) / 127.5`) of an image that is resized
+to the input size, bilinearly without antialias. Files trained elsewhere need a crop, bicubic, or ImageNet's mean. A
+model has its record as `model.preprocessing`. Keras is imported only by calls that need it, so that tables with records
+can be read without it.
 """
 
 import dataclasses
@@ -19,28 +19,28 @@ from keras_vit.annotations import Tensor
 from keras_vit.checks import check_choice, check_number, check_positive_int
 from keras_vit.images.resizing import INTERPOLATIONS, ROUNDINGS, resize_and_cut, resize_axis
 
-_LARGE = 2**24  # numbers of an array, from which on it is resized a strip of rows at a time
-_MOST = 1e6  # of a mean or a deviation, where white is 1; what is beyond it is damage
+_LARGE = 2**24  # numbers; larger arrays are resized in strips of rows to save memory
+_MOST = 1e6  # largest plausible mean or deviation, where white is 1; a greater one is damage
 LABEL_FILES = {1000: "imagenet2012.tsv", 21843: "imagenet21k.tsv"}
 
 
 @dataclasses.dataclass(frozen=True)
 class Preprocessing:
-    """How images must be prepared for one set of weights; call it to prepare them.
+    """The rules by which images are prepared for one set of weights; calling the record applies them.
 
     Args:
-        image_size: `(H, W)` the model takes, or `None` for any, which leaves the size of images alone.
+        image_size: `(H, W)` that the model takes; `None` keeps the size of images.
         resize: `"squash"` resizes to `image_size` whatever the aspect; `"crop"` keeps the aspect, resizes to
             cover `image_size / crop_fraction`, and cuts the centre out; `"none"` never resizes.
         mean: subtracted per channel, in units where white is 1.
         std: divided by per channel, after `mean`. The defaults give [-1, 1].
-        interpolation: `"bilinear"`; `"bicubic"` (Keys' kernel with a = -0.5, as Pillow's), whose overshoots beyond
-            black and white are clipped, as they are in 8-bit images; or `"area"`, TensorFlow's, which averages what a
-            pixel covers, with each pixel at its rim by the part that it covers.
-        antialias: whether shrinking averages over all pixels, as Pillow always does; `"area"` always does.
-        crop_fraction: of each side of the resized image, what `"crop"` keeps; in (0, 1].
-        rounding: whose rules `"crop"` follows for lengths that are no whole pixels: `"timm"`'s, `"transformers"`'s or
-            `"big_vision"`'s, which also cuts whole pixel values to whole ones.
+        interpolation: `"bilinear"`, `"bicubic"` or `"area"`. Bicubic has Keys' kernel with a = -0.5, as in Pillow, and
+            clips overshoots beyond black and white, as 8-bit images do. `"area"`, as in TensorFlow, averages the area
+            that a new pixel covers.
+        antialias: whether shrinking averages over all pixels, as Pillow and `"area"` always do.
+        crop_fraction: part of each side of the resized image that `"crop"` keeps, in (0, 1].
+        rounding: library whose rules `"crop"` follows to round lengths: `"timm"`, `"transformers"` or `"big_vision"`.
+            The last also truncates resized integer pixels to integers.
 
     Raises:
         TypeError: for a value of the wrong type.
@@ -95,10 +95,10 @@ class Preprocessing:
         return min(black), max(white)
 
     def with_channels(self, channels: int) -> "Preprocessing":
-        """The record for images of another number of channels, as a model with another first layer needs it.
+        """The record for images with another number of channels, for a model with another first layer.
 
-        Channel i of the new record takes `mean` and `std` of channel i modulo the old number; a single
-        channel takes the average of all. A record of 0.5s so keeps 0.5, whatever the number.
+        Channel i of the new record takes `mean` and `std` of channel i modulo the old number. A single channel takes
+        the average of all.
 
         Args:
             channels: C of the images, at least 1.
@@ -117,10 +117,10 @@ class Preprocessing:
         """Resizes to `image_size` and scales the values.
 
         Args:
-            images: as `preprocess_input` takes them, of any size, also unknown in a graph.
+            images: as for `preprocess_input`, of any size, which a graph need not know.
 
         Returns:
-            Floats `(B, H, W, C)` or `(H, W, C)`, of the kind that came in (NumPy or tensor).
+            Floats `(B, H, W, C)` or `(H, W, C)`, as a NumPy array or tensor like the argument.
         """
         images = _array(images)
         is_scaled_alone = self.resize == "none" or self.image_size is None
@@ -152,7 +152,7 @@ def _values(field: str, values: Any) -> list[Any]:
 
 
 def _black_and_white(record: Preprocessing) -> tuple[list[float], list[float]]:
-    """What 0 and 255 become, per channel."""
+    """The values of 0 and of 255 after preprocessing, per channel."""
     stats = list(zip(record.mean, record.std, strict=True))
     return [-mean / std for mean, std in stats], [(1 - mean) / std for mean, std in stats]
 
@@ -162,17 +162,17 @@ def preprocess_input(images: Tensor, preprocessing: Preprocessing | None = None)
 
     Args:
         images: `(B, H, W, C)` or `(H, W, C)`, integers or floats in [0, 255]; NumPy, a list of images of one size, or
-            a tensor (also inside `tf.data.Dataset.map`). Of four channels the last, alpha, is dropped; one channel is
-            repeated. The argument is never changed.
+            a tensor (also inside `tf.data.Dataset.map`). The fourth of four channels, alpha, is dropped. A single
+            channel is repeated. The argument is never changed.
         preprocessing: a `Preprocessing` record, as `model.preprocessing`.
 
     Returns:
         float32 of the same height and width; NumPy if NumPy or a list came in.
 
     Raises:
-        TypeError: for what is no pixels, as a path.
-        ValueError: for another shape, images of several sizes, values outside [0, 255], or floats that nowhere exceed 1
-            (but for black images), which have been scaled before. Values are looked at in NumPy and lists only.
+        TypeError: for anything but pixels, as a path.
+        ValueError: for another shape, images of several sizes, or values outside [0, 255]. Also for floats that never
+            exceed 1, unless all are 0, since they seem scaled. Values of tensors are not checked.
 
     Source: official code, `input_pipeline.py`: (x - 127.5) / 127.5.
     """
@@ -181,7 +181,7 @@ def preprocess_input(images: Tensor, preprocessing: Preprocessing | None = None)
 
 
 def _pixels(images: Tensor, record: Preprocessing) -> tuple[Tensor, bool]:
-    """Images as float32 in [0, 255] with the record's channels, and whether they came as whole numbers."""
+    """Images as float32 in [0, 255] with the record's channels, and whether they were integers."""
     images = _array(images)
     if isinstance(images, np.ndarray):
         _check_values(images)
@@ -195,7 +195,7 @@ def _pixels(images: Tensor, record: Preprocessing) -> tuple[Tensor, bool]:
 
 
 def _resized_in_strips(images: np.ndarray, record: Preprocessing, ops: Any) -> Tensor:
-    """As `resize_and_cut`, with no more than a strip of the images as floats at a time."""
+    """The result of `resize_and_cut`, with only a strip of the images as floats in memory at a time."""
     _check_values(images)
     whole, old, rows = images.dtype.kind in "ui", images.shape[-3:-1], max(1, _LARGE * images.shape[-3] // images.size)
 
@@ -231,13 +231,13 @@ def _array(images: Tensor) -> Tensor:
 
 
 def scaled(pixels: Tensor, record: Preprocessing, by_channel: bool = False, width: int = 1) -> Tensor:
-    """Pixels as the weights expect their values, of the same kind as they came.
+    """Pixels scaled to the values that the weights expect, as an array or tensor like the argument.
 
     Args:
         pixels: floats `(..., C)` in [0, 255], NumPy or a tensor of any backend.
         record: a `Preprocessing`.
-        by_channel: whether each channel has numbers of its own also where they are the same.
-        width: W of pixels that come as lines, `(..., W * C)`; TensorFlow is 6 times as fast along these.
+        by_channel: whether `mean` and `std` are kept per channel even if they are equal.
+        width: W of pixels in lines, `(..., W * C)`, along which TensorFlow is 6 times as fast.
     """
     mean, std = (np.asarray(stat, "float32") * np.float32(255) for stat in (record.mean, record.std))
     if not by_channel and len(set(record.mean)) == len(set(record.std)) == 1:
@@ -249,7 +249,7 @@ def scaled(pixels: Tensor, record: Preprocessing, by_channel: bool = False, widt
 
 
 def unscaled(values: Tensor, record: Preprocessing) -> Tensor:
-    """Pixels of images that `scaled` has prepared: its inverse, but for rounding.
+    """The inverse of `scaled`, but for rounding.
 
     Args:
         values: floats `(..., C)`, NumPy or a tensor of any backend.
@@ -267,12 +267,12 @@ def _is_usual(std: float) -> bool:
 
 
 def fit_channels(images: Tensor, channels: int, xp: Any) -> Tensor:
-    """Images with as many channels: one is repeated, and of four the last, alpha, is dropped for three.
+    """Images with the wanted number of channels: one channel is repeated, and alpha of four is dropped for three.
 
     Args:
         images: `(B, H, W, C)` or `(H, W, C)`.
-        channels: as many as wanted.
-        xp: `numpy`, `keras.ops` or `tensorflow`, whichever fits the images.
+        channels: wanted number of channels.
+        xp: `numpy`, `keras.ops` or `tensorflow`, to match the images.
 
     Raises:
         ValueError: for another shape.
@@ -313,22 +313,22 @@ def _check_values(images: np.ndarray) -> None:
 
 
 def decode_predictions(predictions: Tensor, top: int = 5) -> list[list[tuple[str, str, float]]]:
-    """The best classes of each row by name, from label files inside the package.
+    """The names of the best classes of each row, from label files inside the package.
 
     Args:
         predictions: `(B, K)` scores of any kind, with K = 1,000 (ImageNet-1k) or 21,843 (ImageNet-21k, in
             the order of Google's checkpoints).
-        top: how many classes to give for each row, at most K.
+        top: number of classes for each row, at most K.
 
     Returns:
-        For every row a list of `(wordnet_id, name, score)`, best first; scores are those that came in,
-        so logits stay logits (`classifier_activation="softmax"` gives probabilities).
+        For every row a list of `(wordnet_id, name, score)`, best first. Scores are not changed, so logits stay logits;
+        `classifier_activation="softmax"` gives probabilities.
 
     Raises:
         ValueError: for another shape, or scores that are not finite.
 
     Warns:
-        UserWarning: if all scores of a row are equal, as from a zero-initialised head.
+        UserWarning: if all scores of a row are equal, as those of a zero-initialised head.
     """
     if not isinstance(predictions, np.ndarray):
         from keras import ops

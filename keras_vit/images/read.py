@@ -1,4 +1,4 @@
-"""The pixels of one file, upright: those that training reads, an export is compared on and a SavedModel serves."""
+"""`read_image`: upright pixels of one file, equal to those of training, of export checks and of a SavedModel."""
 
 import contextlib
 import io
@@ -22,10 +22,10 @@ _BY_PILLOW = ("WEBP", "BMP")  # formats that TensorFlow's graphs do not decode
 
 
 class ImageError(ValueError):
-    """A file that is no image which can be decoded.
+    """A file that cannot be decoded as an image.
 
     Attributes:
-        reason: why, in a few words, as "truncated JPEG".
+        reason: a few words, as "truncated JPEG".
     """
 
     def __init__(self, path: FilePath, reason: str) -> None:
@@ -36,20 +36,20 @@ class ImageError(ValueError):
 
 
 def read_image(path: str | os.PathLike, channels: int = 3) -> np.ndarray:
-    """Pixels of a photo's file, turned upright as its EXIF orientation asks.
+    """Pixels of a photo, turned upright by its EXIF orientation.
 
     Args:
-        path: of a JPEG, PNG, WebP or BMP file.
-        channels: 3 for RGB, 1 for grey (luma of ITU-R 601, as Pillow's).
+        path: a JPEG, PNG, WebP or BMP file.
+        channels: 3 for RGB, 1 for grey (luma of ITU-R 601, as in Pillow).
 
     Returns:
-        uint8 `(H, W, channels)`, 0 to 255; of 16 bits the high byte, without alpha.
+        uint8 `(H, W, channels)`, 0 to 255. Of 16 bits the high byte is kept, and alpha is dropped.
 
     Raises:
-        TypeError: if `path` is no path.
-        ValueError: for an empty path, or another number of channels; as an `ImageError` for a folder, another format,
-            a damaged file, or more than 64 Mpx.
-        FileNotFoundError: if nothing is there.
+        TypeError: if `path` is not a path.
+        ValueError: for an empty path or another number of channels.
+        ImageError: a `ValueError`, for a folder, another format, a damaged file, or more than 64 Mpx.
+        FileNotFoundError: if the file does not exist.
         ImportError: for a WebP or BMP without Pillow.
     """
     if not isinstance(path, (str, os.PathLike)):
@@ -78,7 +78,7 @@ def read_image(path: str | os.PathLike, channels: int = 3) -> np.ndarray:
 
 
 def _by_pillow(path: Path, data: bytes) -> np.ndarray:
-    """uint8 `(H, W, 3)` of a format that only Pillow knows."""
+    """uint8 `(H, W, 3)` of a WebP or BMP file, decoded by Pillow."""
     try:
         from PIL import Image, ImageOps, UnidentifiedImageError
     except ImportError as error:
@@ -99,7 +99,7 @@ def _by_pillow(path: Path, data: bytes) -> np.ndarray:
 
 @contextlib.contextmanager
 def _no_warning_of_size() -> Iterator[None]:
-    """Pillow warns from 89 Mpx on; we refuse from 64 on."""
+    """Silences Pillow's warning from 89 Mpx on, since larger files than 64 Mpx are refused anyway."""
     from PIL import Image
 
     with warnings.catch_warnings():

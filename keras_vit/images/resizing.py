@@ -1,7 +1,7 @@
-"""Resizing an image to a record's size and cutting out its centre: the same numbers on every backend and in any graph.
+"""Resizes an image to a record's size and cuts out its centre, with the same numbers on every backend.
 
-A resize is one matrix for the columns and one for the rows. `ops` is `keras.ops`, or TensorFlow's own operations inside
-`tf.data`. `record` is a `Preprocessing`, which says the size, the kernel and whose rules of rounding apply.
+A resize multiplies by one matrix for the columns and one for the rows. `ops` is `keras.ops`, or TensorFlow's operations
+inside `tf.data`. `record` is a `Preprocessing` with the size, the kernel and the rules of rounding.
 """
 
 import math
@@ -15,16 +15,16 @@ from keras_vit.config.posembed import cubic, triangle
 
 INTERPOLATIONS = ("bilinear", "bicubic", "area")
 ROUNDINGS = ("timm", "transformers", "big_vision")
-_FLOAT_ERROR = 1e-3  # grey levels; without it 99.9999 for 100 would be cut to 99
+_FLOAT_ERROR = 1e-3  # grey levels; it keeps 99.9999, which stands for 100, from being truncated to 99
 
 
 def resize_and_cut(pixels: Tensor, whole: bool, record: Any, ops: Any) -> Tensor:
     """Resizes and cuts the centre out in one step, with the same kernel on every backend and in any graph.
 
-    Bicubic as Pillow up to 12 does (13 takes the rows of some images first): the columns first, then the rows, each
-    clipped to black and white, where bicubic overshoots, and rounded to a grey level where the pixels are whole
-    numbers. `ops.image.resize` clips nowhere, takes no sizes that only the graph knows, and its bicubic without
-    antialias has another kernel on torch (a = -0.75).
+    Columns are resized before rows, as in Pillow up to 12; Pillow 13 starts with the rows of some images. After each
+    step bicubic values are clipped to black and white, and rounded to a grey level if the pixels are integers.
+    `ops.image.resize` never clips and needs sizes that the graph knows. Its bicubic without antialias has another
+    kernel on torch (a = -0.75).
     """
     old = ops.shape(pixels)[-3:-1]  # (H, W), tensors where the graph does not know them
     for axis in (1, 0):
@@ -33,10 +33,10 @@ def resize_and_cut(pixels: Tensor, whole: bool, record: Any, ops: Any) -> Tensor
 
 
 def resize_axis(pixels: Tensor, axis: int, old: Sequence[Tensor], whole: bool, record: Any, ops: Any) -> Tensor:
-    """One of the two steps: the columns (axis 1), then the rows (axis 0), of pixels that were `old` (H, W) at first."""
+    """One of two steps, columns (axis 1) before rows (axis 0), for pixels whose original (H, W) was `old`."""
     new = record.image_size if record.resize == "squash" else covering_size(old, record, ops)
     matrix = resize_matrix(old[axis], new[axis], record.image_size[axis], record, ops)  # (kept, old)
-    # The operands' order spares a transposition: rows are multiplied as they lie, columns from the right.
+    # This order of operands needs no transposition: rows are multiplied in place, columns from the right.
     pixels = ops.einsum("...hwc,vw->...hvc" if axis else "...hwc,uh->...uwc", pixels, matrix)
     if record.interpolation == "bicubic":
         pixels = ops.clip(pixels, 0.0, 255.0)
@@ -45,22 +45,24 @@ def resize_axis(pixels: Tensor, axis: int, old: Sequence[Tensor], whole: bool, r
 
 
 def whole_levels(pixels: Tensor, record: Any, ops: Any) -> Tensor:
-    """What was whole before it was resized, as big_vision's cast leaves it: cut to whole grey levels."""
+    """Resized integer pixels truncated to grey levels, as big_vision's cast does; others are returned unchanged."""
     if record.resize != "crop" or record.rounding != "big_vision":
         return pixels
     return ops.floor(pixels + _FLOAT_ERROR)
 
 
 def resize_matrix(old: Tensor, new: Tensor, kept: int, record: Any, ops: Any, rows: Tensor | None = None) -> Tensor:
-    """`(kept, old)`: resizes one axis from `old` to `new` and keeps the centre; or those `rows` of it, floats."""
+    """The matrix `(kept, old)` that resizes one axis to `new` and keeps the centre; or only its `rows`, floats."""
     margin = new - kept
-    odd = margin // 2 % 2 if record.rounding == "timm" else 0  # halves to even, as torchvision's CenterCrop, or down
+    odd = (
+        margin // 2 % 2 if record.rounding == "timm" else 0
+    )  # a half is rounded to even for timm (torchvision's CenterCrop), else down
     corner = (margin + odd) // 2
     scale = ops.cast(old, "float32") / ops.cast(new, "float32")
     rows = ops.arange(kept, dtype="float32") if rows is None else rows
     positions = (rows + ops.cast(corner, "float32") + 0.5) * scale - 0.5
     distances = ops.expand_dims(positions, 1) - ops.cast(ops.expand_dims(ops.arange(old), 0), "float32")
-    if record.interpolation == "area":  # a new pixel is `scale` old ones wide
+    if record.interpolation == "area":  # a new pixel covers `scale` old ones
         weights = ops.maximum((scale + 1.0) / 2.0 - ops.abs(distances), 0.0)
         weights = ops.minimum(weights, ops.minimum(scale, 1.0))
         return weights / ops.sum(weights, axis=1, keepdims=True)
@@ -73,10 +75,10 @@ def resize_matrix(old: Tensor, new: Tensor, kept: int, record: Any, ops: Any, ro
 def covering_size(old: Sequence[Tensor], record: Any, ops: Any) -> tuple[Tensor, ...]:
     """Size that keeps the aspect of `old` (H, W) and covers `image_size / crop_fraction`.
 
-    Rounded as the record's software does, so that no pixel shifts. A side to cover is floor(side / crop_fraction)
-    (timm `transforms_factory.py`), for big_vision rounded. The other side is int(side * long / short) (torchvision
-    `Resize`; transformers), rounded for timm where the sides to cover differ (`ResizeKeepRatio`), and
-    round(long * (side / short)) in float32 for big_vision (`resize_small`).
+    Rounding follows the record's library, so that no pixel shifts. The side to cover is floor(side / crop_fraction)
+    (timm `transforms_factory.py`); big_vision rounds it. The other side is int(side * long / short) (torchvision
+    `Resize`; transformers). timm rounds it if the sides to cover differ (`ResizeKeepRatio`). big_vision takes
+    round(long * (side / short)) in float32 (`resize_small`).
     """
     known = all(isinstance(side, int) for side in old)
     larger = max if known else ops.maximum
@@ -108,7 +110,7 @@ def _cut(dividend: Tensor, divisor: Tensor, ops: Any) -> Tensor:
 
 
 def _rounded(dividend: Tensor, divisor: Tensor, ops: Any) -> Tensor:
-    """The quotient rounded, halves to even, as Python's `round`; of ints or of int tensors."""
+    """The quotient of ints or int tensors, rounded to even as by Python's `round`."""
     up = (2 * dividend + divisor) // (2 * divisor)
     tie = (2 * dividend + divisor) % (2 * divisor) == 0
     tie = int(tie) if isinstance(tie, bool) else ops.cast(tie, "int32")

@@ -1,8 +1,8 @@
-"""What a file says before it is decoded, read by TensorFlow's string operations, so that a served graph can.
+"""The facts in a file before it is decoded, read by TensorFlow's string operations, so also in a served graph.
 
-The limits of training, predicting and serving stand here. The orientation is what `keras_vit.images.exif.orientation`
-finds, in damaged files too, but for one limit: files of millions of empty segments would keep a server busy, so no
-more than `MAX_STEPS` segments are looked at.
+The limits of training, predicting and serving are defined here. The orientation equals that of
+`keras_vit.images.exif.orientation`, also for damaged files. Only `MAX_STEPS` segments are read, since a file of
+millions of empty segments would keep a server busy.
 """
 
 import collections
@@ -14,17 +14,17 @@ from keras_vit.annotations import Tensor
 
 JPEG_START = b"\xff\xd8\xff"
 PNG_START = b"\x89PNG\r\n\x1a\n"
-HEADER = b"\0\0\0\x0dIHDR"  # what follows PNG_START: the size of the first chunk and its kind; libpng takes any chunk
-PNG_HEADER_END = 33  # byte behind that chunk
+HEADER = b"\0\0\0\x0dIHDR"  # follows PNG_START: size and kind of the first chunk; libpng accepts any chunk there
+PNG_HEADER_END = 33  # first byte behind that chunk
 MAX_STEPS = 4096  # segments of a JPEG or chunks of a PNG; a photo of 8 MB in chunks of 8 kB has 1,024
-MAX_SCANS = 64  # of a JPEG; progressive ones have about 10. Each passes over the whole picture, if it says nothing too
-TEXTS = ("zTXt", "iTXt")  # chunks of 7 kB of which libpng makes 7 MB each
+MAX_SCANS = 64  # of a JPEG; progressive ones have about 10. Each passes over the whole picture, even an empty one
+TEXTS = ("zTXt", "iTXt")  # compressed chunks; libpng unpacks 7 kB to 7 MB
 _PIECE = 2**18  # bytes that are searched at a time
-_FRAMES = (0xC0, 0xCF)  # markers SOF0 to SOF15, of which three mean something else
+_FRAMES = (0xC0, 0xCF)  # markers SOF0 to SOF15; three of them have another meaning
 _NOT_FRAMES = (0xC4, 0xC8, 0xCC)
-_SEQUENTIAL = 0xC1  # the last marker of a frame of Huffman codes that is not progressive
+_SEQUENTIAL = 0xC1  # last marker of a frame with Huffman codes that is not progressive
 _START, _END, _EXIF = 0xDA, 0xD9, 0xE1
-_LONE = (0x01, *range(0xD0, 0xD9))  # markers that no length follows, wherever else it does
+_LONE = (0x01, *range(0xD0, 0xD9))  # markers without a length
 _ORIENTATION, _SHORT = 0x0112, 3  # tag and type of the entry
 
 Segments = collections.namedtuple("Segments", "orientation row_by_row few")
@@ -46,7 +46,7 @@ def is_png(data: Tensor) -> Tensor:
 
 
 def stored_size(data: Tensor) -> Tensor:
-    """`(H, W)` as the header has it, int32 `(2,)`, of a file that `is_jpeg` or `is_png`."""
+    """`(H, W)` from the header of a file that `is_jpeg` or `is_png`, int32 `(2,)`."""
     import tensorflow as tf
 
     def png() -> Tensor:
@@ -57,7 +57,7 @@ def stored_size(data: Tensor) -> Tensor:
 
 
 def _in_a_graph(function: Callable[[Tensor], Any]) -> Callable[[Tensor], Any]:
-    """The same function of one file; called eagerly it is traced once, as its loops would take 100 times as long."""
+    """Traces a function of one file once for eager calls, in which its loops would take 100 times as long."""
 
     @functools.cache
     def traced() -> Any:
@@ -76,15 +76,15 @@ def _in_a_graph(function: Callable[[Tensor], Any]) -> Callable[[Tensor], Any]:
 
 @_in_a_graph
 def look(data: Tensor) -> Segments:
-    """How a picture lies, and whether it can be decoded row by row.
+    """The orientation of a picture, and whether it can be decoded row by row.
 
     Args:
         data: string scalar, the bytes of a JPEG or PNG.
 
     Returns:
-        `Segments` of scalars: `orientation`, int32, the 1..8 of EXIF; `row_by_row`, whether this is no JPEG, or one
-        that is proven to come in a single scan (for one of several, as all progressive ones, libjpeg keeps the
-        coefficients of the whole picture in memory); and `few`, whether it keeps to `MAX_STEPS` and `MAX_SCANS`.
+        `Segments` of scalars. `orientation` is the int32 of EXIF, 1 to 8. `row_by_row` tells whether it is a PNG, or a
+        JPEG that certainly has a single scan. For several scans, as in progressive files, libjpeg keeps the
+        coefficients of the whole picture in memory. `few` tells whether it respects `MAX_STEPS` and `MAX_SCANS`.
     """
     import tensorflow as tf
 
@@ -96,7 +96,7 @@ def look(data: Tensor) -> Segments:
 
 @_in_a_graph
 def without_texts(data: Tensor) -> Tensor:
-    """A PNG without its `TEXTS`, as a string scalar; of one that has some, no more than `MAX_STEPS` chunks."""
+    """A PNG without its `TEXTS`, as a string scalar; if it has any, only its first `MAX_STEPS` chunks."""
     import tensorflow as tf
 
     def step(place: Tensor, going: Tensor, texts: Tensor) -> tuple[Tensor, ...]:
@@ -124,7 +124,7 @@ def _other_chunks(data: Tensor) -> Tensor:
 
 
 def _in_jpeg(data: Tensor) -> tuple[Tensor, ...]:
-    """Where the TIFF block in the segment APP1 begins and ends, and what else `look` tells."""
+    """Start and stop of the TIFF block in the segment APP1, and the other facts of `look`."""
     import tensorflow as tf
 
     length = _length(data)
@@ -141,15 +141,17 @@ def _in_jpeg(data: Tensor) -> tuple[Tensor, ...]:
     ) -> tuple[Tensor, ...]:
         head = tf.strings.substr(data, place, 12)
         there = _length(head)
-        bytes_ = tf.cast(tf.io.decode_raw(head, tf.uint8, fixed_length=12), tf.int64)  # zeros behind the end
+        bytes_ = tf.cast(
+            tf.io.decode_raw(head, tf.uint8, fixed_length=12), tf.int64
+        )  # zeros follow the end of the file
         marker, size = bytes_[1], bytes_[2] * 256 + bytes_[3]
-        size = tf.where(there >= 4, size, bytes_[2])  # as Python reads a number that is cut short
+        size = tf.where(there >= 4, size, bytes_[2])  # as `exif` reads a truncated number
         is_segment, fill = (bytes_[0] == 0xFF) & (there > 0), (marker == 0xFF) & (there > 1)
         frame = (marker >= _FRAMES[0]) & (marker <= _FRAMES[1]) & tf.reduce_all(marker != _NOT_FRAMES)
         ends = (marker == _START) | (marker == _END) | (there < 2) | (size < 2)
         exif = (marker == _EXIF) & (there >= 10) & tf.reduce_all(bytes_[4:10] == list(b"Exif\0\0"))
         exif &= is_segment & ~fill & ~ends & (stop == 0)
-        plain &= is_segment & tf.reduce_all(marker != _LONE)  # else libjpeg sees other segments from here on
+        plain &= is_segment & tf.reduce_all(marker != _LONE)  # otherwise libjpeg may see other segments from here on
         one_scan |= plain & (marker == _START) & (components > 0) & (bytes_[4] == components)
         components = tf.where(is_segment & frame, tf.where(marker <= _SEQUENTIAL, bytes_[9], -1), components)
         start, stop = tf.where(exif, place + 10, start), tf.where(exif, place + 2 + size, stop)
@@ -164,7 +166,7 @@ def _in_jpeg(data: Tensor) -> tuple[Tensor, ...]:
 
 
 def _scans(data: Tensor, place: Tensor) -> Tensor:
-    """How many scans may begin from `place` on, int32; a few more if the marker's bytes stand elsewhere too."""
+    """Number of scans from `place` on, int32; it may be too high, since the marker's bytes may also be data."""
     import tensorflow as tf
 
     def step(place: Tensor, count: Tensor) -> tuple[Tensor, ...]:
@@ -179,7 +181,7 @@ def _scans(data: Tensor, place: Tensor) -> Tensor:
 
 
 def _in_png(data: Tensor) -> tuple[Tensor, ...]:
-    """Where the content of the chunk eXIf begins and ends, and what else `look` tells."""
+    """Start and stop of the content of the chunk eXIf, and the other facts of `look`."""
     import tensorflow as tf
 
     length, first = _length(data), tf.constant(len(PNG_START), tf.int64)
@@ -196,7 +198,7 @@ def _in_png(data: Tensor) -> tuple[Tensor, ...]:
 
 
 def _next_chunk(place: Tensor, size: Tensor, length: Tensor) -> tuple[Tensor, Tensor]:
-    """Where it begins, and whether there is one."""
+    """The place of the next chunk, and whether it exists."""
     place += 12 + size  # length, kind and checksum take 4 bytes each
     return place, place + 8 <= length
 
@@ -206,7 +208,7 @@ def _is_text(kind: Tensor) -> Tensor:
 
 
 def _walk(step: Callable[..., tuple[Tensor, ...]], state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """Steps until the second of the state says no."""
+    """Repeats `step` while the second part of the state is true, at most `MAX_STEPS` times."""
     import tensorflow as tf
 
     def go_on(place: Tensor, going: Tensor, *rest: Tensor) -> Tensor:
@@ -227,21 +229,21 @@ def _from_tiff(block: Tensor) -> Tensor:
     start = tf.minimum(directory + 2, _length(block))
     table = tf.io.decode_raw(tf.strings.substr(block, start, 12 * entries), tf.uint8)
     table = tf.cast(tf.reshape(table, (-1, 12)), tf.int32)
-    table = tf.concat([table, tf.zeros((1, 12), tf.int32)], 0)  # at least one, which says nothing
+    table = tf.concat([table, tf.zeros((1, 12), tf.int32)], 0)  # an empty entry, so that there is at least one
 
     def number(first: int) -> Tensor:
-        """Of two bytes, in each entry."""
+        """The number in two bytes of each entry."""
         one, other = table[:, first], table[:, first + 1]
         return tf.where(little, other * 256 + one, one * 256 + other)
 
-    row = tf.argmax(number(0) == _ORIENTATION)  # the first, if there are several
+    row = tf.argmax(number(0) == _ORIENTATION)  # the first of several
     value = tf.where(number(2)[row] == _SHORT, number(8)[row], 1)
     right = (number(0)[row] == _ORIENTATION) & (value >= 1) & (value <= 8)
     return tf.where(right, value, 1)
 
 
 def _number(data: Tensor, place: Tensor, count: int, little: Tensor) -> Tensor:
-    """int64 of `count` bytes from `place`, or of as many as there are."""
+    """The int64 in `count` bytes from `place`, or in fewer at the end of the data."""
     import tensorflow as tf
 
     place = tf.minimum(tf.cast(place, tf.int64), _length(data))

@@ -1,4 +1,4 @@
-"""What is written for people to read: model cards in Markdown, pages in HTML, and text from outside made harmless.
+"""Output for readers: model cards in Markdown, pages in HTML, and escaped text from outside.
 
-Other rooms hand over plain facts: texts, numbers, rows of tables and pictures.
+Other rooms pass plain facts: texts, numbers, rows of tables and pictures.
 """

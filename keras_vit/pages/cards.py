@@ -1,7 +1,7 @@
-"""The model card of a saved folder: a `README.md` that tells people and the Hugging Face Hub what is in it.
+"""The model card of a saved folder: a `README.md` that describes it to people and to the Hugging Face Hub.
 
-Written without an extra, so that every folder can have one. Its metadata are YAML, in the fields of the Hub's model
-cards; below them are sections in Markdown.
+It needs no extra, so that every folder can have one. It starts with YAML metadata, in the fields of the Hub's model
+cards. Sections in Markdown follow.
 """
 
 import dataclasses
@@ -20,12 +20,12 @@ from keras_vit.pages.escaping import markdown_text, printable
 CARD = "README.md"
 NOT_CHOSEN = "None was chosen yet for these weights. Write it here and above, as `license`."
 CLASSIFICATION = "image-classification"  # the Hub's name of the task
-USE, PREPROCESSING = "Use", "Preprocessing"  # headings of what differs between a run and its weights on the Hub
+USE, PREPROCESSING = "Use", "Preprocessing"  # headings of sections that differ between a run and its weights on the Hub
 _UNKNOWN = (
     "What the model was trained on, and how well it does, was not known to the program that wrote this card. Whether "
     "it does worse for some groups of people, places or things was not studied."
 )
-_MARK = "\n<!-- keras_vit: as written, {} -->\n"  # tells a card of ours from one that its user has edited
+_MARK = "\n<!-- keras_vit: as written, {} -->\n"  # its hash shows whether the user has edited the card
 _MOST_BYTES = 1 << 24  # of a card
 _MOST_CLASSES = 100  # in a table
 
@@ -35,13 +35,13 @@ class Card:
     """A model card.
 
     Args:
-        title: heading, text from outside.
-        library: that opens the folder, as the Hub names it.
-        sections: Markdown by heading, in reading order; what is empty is left out.
-        kind: of model, `"vision-transformer"` or `"resnet"`.
-        classifies: whether there is a head; else the model gives features.
-        limits: what the model cannot do, and what is not known of it.
-        licence: of the weights, in words.
+        title: heading; it is escaped.
+        library: the Hub's name of the library that opens the folder.
+        sections: Markdown by heading, in reading order; empty ones are left out.
+        kind: kind of model, `"vision-transformer"` or `"resnet"`.
+        classifies: whether the model has a head; otherwise it gives features.
+        limits: limits of the model, and open questions.
+        licence: licence of the weights, in words.
         metadata: further fields of the Hub's cards, as `base_model` and `model-index`.
     """
 
@@ -55,7 +55,7 @@ class Card:
     metadata: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def text(self) -> str:
-        """The whole file."""
+        """The text of the whole file."""
         fields = {
             "license": "unknown",
             "library_name": self.library,
@@ -72,8 +72,8 @@ def yaml_text(facts: Mapping[str, Any], indent: str = "") -> str:
     """Facts as YAML: mappings and lists of mappings in blocks, numbers, texts and lists of these in JSON's notation.
 
     Args:
-        facts: numbers, texts, and mappings and lists of these. A text is made printable.
-        indent: of every line.
+        facts: numbers, texts, and mappings and lists of these. Texts are made printable.
+        indent: indent of every line.
     """
     lines = []
     for name, value in facts.items():
@@ -88,7 +88,7 @@ def yaml_text(facts: Mapping[str, Any], indent: str = "") -> str:
 
 
 def _scalar(value: Any) -> str:
-    """JSON, with the point that YAML 1.1 wants in a number such as `1e-05`."""
+    """A value as JSON, with the point that YAML 1.1 requires in a number such as `1.0e-05`."""
     if isinstance(value, list):
         return f"[{', '.join(map(_scalar, value))}]"
     value = printable(value) if isinstance(value, str) else value
@@ -100,14 +100,14 @@ def _scalar(value: Any) -> str:
 
 
 def write_card(folder: str | os.PathLike, card: Card) -> None:
-    """Writes a folder's card; one that its user has written or edited stays.
+    """Writes a folder's card, unless the user has written or edited the existing one.
 
     Args:
-        folder: that exists.
-        card: what it says.
+        folder: an existing folder.
+        card: content of the card.
 
     Warns:
-        UserWarning: if a `README.md` stays that is not as it was written here.
+        UserWarning: if an edited `README.md` is kept.
     """
     path, text = Path(folder) / CARD, card.text()
     if os.path.lexists(path) and not _is_as_written(path):
@@ -125,7 +125,7 @@ def read_card(folder: str | os.PathLike) -> str:
     """A folder's card with Unix line ends, without the mark by which `write_card` knows it.
 
     Raises:
-        ValueError: if there is none, or it is no text in UTF-8.
+        ValueError: if there is none, or it is not text in UTF-8.
     """
     path = Path(folder) / CARD
     try:
@@ -140,13 +140,13 @@ def read_card(folder: str | os.PathLike) -> str:
 
 
 def with_section(text: str, heading: str, section: str) -> str:
-    """A card with another text below a heading; one without that heading is given back as it is."""
+    """A card with another text below a heading; a card without the heading is returned unchanged."""
     pattern = re.compile(rf"^## {re.escape(heading)}\n.*?(?=^## |\Z)", re.DOTALL | re.MULTILINE)
     return pattern.sub(lambda _: f"## {heading}\n\n{section.strip()}\n\n", text, count=1).rstrip("\n") + "\n"
 
 
 def with_field(text: str, name: str, value: str) -> str:
-    """A card with another value of a field of its metadata that is one line; one without it is given back as it is."""
+    """A card with another value of a metadata field of one line; a card without it is returned unchanged."""
     head, end, body = text.partition("\n---\n")
     if not (text.startswith("---\n") and end):
         return text
@@ -171,11 +171,11 @@ def _is_as_written(path: Path) -> bool:
 
 
 def preprocessing_section(record: Mapping[str, Any], who: str = "`model.preprocessing`") -> str:
-    """How images are prepared, as a table.
+    """A table of the preprocessing.
 
     Args:
         record: the fields of a `Preprocessing`.
-        who: does it.
+        who: subject of the sentence, which applies it.
     """
     size = "{} x {} pixels".format(*record["image_size"]) if record["image_size"] else "any"
     ways = {
@@ -192,10 +192,10 @@ def preprocessing_section(record: Mapping[str, Any], who: str = "`model.preproce
 
 
 def classes_section(names: Sequence[str], columns: Mapping[str, Sequence[str]] | None = None) -> str:
-    """The classes in the order of the outputs, each with its cells of further columns.
+    """A table of the classes in the order of the outputs, with further columns.
 
     Args:
-        names: of the classes, text from outside.
+        names: class names; they are escaped.
         columns: a cell for each class by heading.
     """
     columns = dict(columns or {})
@@ -205,11 +205,11 @@ def classes_section(names: Sequence[str], columns: Mapping[str, Sequence[str]] |
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table in Markdown, of cells that are escaped already."""
+    """A table in Markdown; its cells must be escaped already."""
     lines = (header, ["---"] * len(header), *rows)
     return "\n".join(f"| {' | '.join(row)} |" for row in lines)
 
 
 def _numbers(values: Sequence[float]) -> str:
-    """One number if all are the same."""
+    """Numbers with commas; a single one if all are equal."""
     return ", ".join(f"{value:g}" for value in (values[:1] if len(set(values)) == 1 else values))

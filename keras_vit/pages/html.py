@@ -1,6 +1,6 @@
 """HTML pages of one file each, which need no server, no network and no other file.
 
-Their layouts are in `templates/`, with one style sheet for all. Every value is escaped; pictures are inside the page.
+The layouts are in `templates/` and share one style sheet. Every value is escaped, and pictures are part of the page.
 """
 
 import base64
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 
 
 def write_page(path: FilePath, template: str, **facts: Any) -> None:
-    """Fills in a layout, and writes the page once all of it is there.
+    """Fills in a layout, and writes the page whole or not at all.
 
     Args:
-        path: of the file.
+        path: path of the file.
         template: name of the layout, `"report"` or `"look"`.
-        facts: what its first comment names. Texts are shown as one line each.
+        facts: values that the layout's first comment names. Each text is shown in one line.
 
     Raises:
-        jinja2.UndefinedError: if a fact is missing that the layout needs.
+        jinja2.UndefinedError: if a fact of the layout is missing.
     """
     import jinja2
 
@@ -48,8 +48,8 @@ def picture_uri(pixels: np.ndarray, longest: int | None = None) -> str:
     """An image as a PNG inside a `data:` address.
 
     Args:
-        pixels: uint8 `(H, W)` or `(H, W, C)`; of other than 1 channel the first three are shown.
-        longest: pixels of the longer side, at most; by default the image keeps its size.
+        pixels: uint8 `(H, W)` or `(H, W, C)`; of several channels the first three are shown.
+        longest: largest allowed longer side in pixels; by default the image keeps its size.
     """
     from PIL import Image
 
@@ -63,7 +63,7 @@ def picture_uri(pixels: np.ndarray, longest: int | None = None) -> str:
 
 
 def figure_uri(figure: "Figure") -> str:
-    """A figure of matplotlib as a PNG inside a `data:` address."""
+    """A matplotlib figure as a PNG inside a `data:` address."""
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png")
     return png_uri(buffer.getvalue())

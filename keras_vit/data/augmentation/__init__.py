@@ -1,8 +1,8 @@
 """Random changes of training images: crops and flips, RandAugment, erasing, and mixing of a batch.
 
-An `Augmentation` record says what is done; the functions do it inside a `tf.data` graph, on any backend of
-Keras. Every one is a pure function of its seed, so that step t of a run sees the same images again, in
-whatever order and number of threads the pipeline works.
+An `Augmentation` record lists the changes; the functions make them inside a `tf.data` graph, on any backend of Keras.
+Each function depends on its arguments and seed only. So step t of a run always sees the same images, whatever the
+order and the number of threads.
 """
 
 from keras_vit.data.augmentation.augmentation_records import AUGMENTATIONS, Augmentation, find_augmentation

@@ -1,4 +1,4 @@
-"""Which random changes there are, with their strengths, and the published sets of them by name.
+"""`Augmentation`, the record of random changes and their strengths, and published records by name.
 
 Sources: official code `input_pipeline.py` (crop, flip); AugReg (arXiv:2106.10270) and big_vision
 `configs/common.py` (levels none to strong2), `configs/vit_s16_i1k.py`, `configs/transfer.py`.
@@ -17,25 +17,25 @@ MOST_MAGNITUDE = 30  # RandAugment (arXiv:1909.13719) searches 0..30
 
 @dataclasses.dataclass(frozen=True)
 class Augmentation:
-    """Random changes of training images, in the order in which they are made.
+    """Random changes of training images, in the order in which they are applied.
 
     Args:
         crop: `"inception"` cuts a window of random area and aspect (3/4 to 1.33) and resizes it;
             `"resize_crop"` resizes to 7/6 of the size (448 for 384) whatever the aspect and cuts a random
-            window out; `"resmall_crop"` does so with the shorter side, keeping the aspect; `"none"` resizes.
+            window out; `"resmall_crop"` does so but keeps the aspect; `"none"` only resizes.
         crop_area: smallest and largest part of the image that `"inception"` cuts out, in (0, 1].
-        affine: `(shift, turn, zoom)`: largest shift as a part of each side, turn in full turns, and change of
-            the scale, which is drawn for each axis by itself; all evenly from both signs, empty pixels black. In
-            [0, 1), [0, 0.5] and [0, 1). The shift is made before the zoom, so where that enlarges, it moves the
-            image by as much more, up to shift / (1 - zoom), and the turn and the zoom move corners further.
+        affine: `(shift, turn, zoom)`, in [0, 1), [0, 0.5] and [0, 1). They limit the shift as a part of each side, the
+            turn in full turns, and the change of scale of each axis. All are drawn uniformly from both signs, and
+            empty pixels are black. The zoom also enlarges the shift, up to shift / (1 - zoom).
         flip: whether half of the images are mirrored left to right.
-        randaugment_layers: how many operations of RandAugment every image goes through.
-        randaugment_magnitude: their strength, 0 to 30. Not the distance from the original: at 0 colours are
-            nearly removed and solarizing inverts, as officially (AugReg's light1 "is not nothing"). Translation
-            and cutout grow with the shorter side / 224: at 224 they are the fixed pixels of the official code.
-        mixup_alpha: of MixUp's Beta distribution; 0 for no MixUp.
-        cutmix_alpha: of CutMix's; 0 for none. With both each batch takes one of them, half and half.
-        erasing_probability: of noise in place of a random rectangle.
+        randaugment_layers: number of RandAugment operations on every image.
+        randaugment_magnitude: strength of these, 0 to 30. At 0 images still change, as in the official code: colours
+            nearly vanish, and solarizing inverts. Translation and cutout grow with the shorter side, and are the
+            official numbers of pixels at 224.
+        mixup_alpha: parameter of MixUp's Beta distribution; 0 disables MixUp.
+        cutmix_alpha: parameter of CutMix's Beta distribution; 0 disables CutMix. If both are set, each batch takes
+            either with probability 0.5.
+        erasing_probability: probability that noise replaces a random rectangle.
 
     Raises:
         TypeError: for a value of the wrong type.
@@ -72,16 +72,16 @@ class Augmentation:
 
     @property
     def mixes(self) -> bool:
-        """Whether labels are mixed, so that they must be one-hot."""
+        """Whether batches are mixed, for which labels must be one-hot."""
         return self.mixup_alpha > 0 or self.cutmix_alpha > 0
 
 
 def find_augmentation(name_or_record: Augmentation | str | None) -> Augmentation:
-    """The record of that name in `AUGMENTATIONS`; a record is given back; `None` is `"none"`.
+    """The record of a name in `AUGMENTATIONS`; a record is returned unchanged, and `None` is `"none"`.
 
     Raises:
-        TypeError: for neither a name nor a record.
-        ValueError: for an unknown name; it names the nearest.
+        TypeError: for anything but a name or a record.
+        ValueError: for an unknown name; the message has the nearest one.
     """
     if isinstance(name_or_record, Augmentation):
         return name_or_record

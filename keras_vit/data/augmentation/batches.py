@@ -1,31 +1,32 @@
-"""What happens to a batch: images and their labels are mixed with those of their neighbours."""
+"""MixUp and CutMix: images of a batch and their labels are mixed with those of their neighbours."""
 
 from keras_vit.annotations import Tensor
 from keras_vit.data.augmentation.augmentation_records import Augmentation
 from keras_vit.data.augmentation.seeds import coin, integer, named_seed
 
-_WHICH, _SHARE, _ROW, _COLUMN = range(4)  # places of the draws
+_WHICH, _SHARE, _ROW, _COLUMN = range(4)  # numbers of the random draws
 
 
 def augment_batch(images: Tensor, one_hot: Tensor, record: Augmentation, seed: Tensor) -> tuple[Tensor, ...]:
-    """MixUp or CutMix, with each image's predecessor in the batch.
+    """MixUp or CutMix of each image with its predecessor in the batch.
 
-    One share per batch, drawn from Beta(alpha, alpha): MixUp takes the larger of it and its rest, so that an
-    image stays the main part of its own; CutMix pastes a rectangle of the rest's area, cut off at the borders,
-    and labels take exactly the pixels' shares. (`keras.layers.MixUp` and `CutMix` draw a share per image and
-    shuffle; the latter draws alpha as well, and its labels miss the pixels' shares by its rounding.)
+    One share s per batch is drawn from Beta(alpha, alpha). MixUp weights an image by the larger of s and 1 - s. CutMix
+    pastes a rectangle of the area 1 - s, clipped at the borders, and labels get the exact shares of pixels.
+
+    `keras.layers.MixUp` and `CutMix` draw a share per image, and shuffle. That `CutMix` draws alpha as well, and its
+    labels differ from the shares of pixels by a rounding error.
 
     Args:
-        images: `(B, H, W, C)` floats, scaled already or not.
+        images: `(B, H, W, C)` floats, scaled or not.
         one_hot: `(B, K)` floats, a distribution per row.
         record: `Augmentation`, for `mixup_alpha` and `cutmix_alpha`.
-        seed: `(2,)` integer tensor, another one for every batch.
+        seed: `(2,)` integer tensor, different for every batch.
 
     Returns:
         `(images, one_hot)` of the same shapes and types.
 
     Raises:
-        ValueError: for images or labels of another rank or of whole numbers.
+        ValueError: for images or labels of another rank or of an integer type.
 
     Source: MixUp arXiv:1710.09412, as big_vision `utils.py` runs it; CutMix arXiv:1905.04899, section 3.1.
     """
@@ -86,7 +87,7 @@ def _cutmix(images: Tensor, one_hot: Tensor, alpha: float, seed: Tensor) -> tupl
 
 
 def _near(length: Tensor, side: Tensor, centre: Tensor) -> Tensor:
-    """Which of `length` places lie within a part `side` of it about `centre`."""
+    """Booleans `(length,)`: which places lie in a segment about `centre` whose length is the part `side` of all."""
     import tensorflow as tf
 
     size = tf.cast(side * tf.cast(length, side.dtype), tf.int32)
@@ -96,7 +97,7 @@ def _near(length: Tensor, side: Tensor, centre: Tensor) -> Tensor:
 
 
 def _beta(alpha: float, seed: Tensor) -> Tensor:
-    """float64 from Beta(alpha, alpha): a gamma draw's share in two, which float32 loses for small alpha."""
+    """A draw from Beta(alpha, alpha) by two gamma draws, in float64, since float32 fails for small alpha."""
     import tensorflow as tf
 
     draws = tf.random.stateless_gamma((2,), named_seed(seed, _SHARE), tf.constant(alpha, tf.float64), dtype=tf.float64)

@@ -1,4 +1,4 @@
-"""The first random change: which part of an image is seen, and at what size."""
+"""Random crops of an image, and the resize to the size of the model."""
 
 from collections.abc import Sequence
 
@@ -6,15 +6,17 @@ from keras_vit.annotations import Pair, Tensor
 from keras_vit.data.augmentation.augmentation_records import Augmentation
 from keras_vit.data.augmentation.seeds import integer, named_seed
 
-ASPECTS = (0.75, 1.33)  # width over height; TensorFlow's defaults, which the official code takes
-ENLARGED = 448 / 384  # of `image_size`, what "resize_crop" and "resmall_crop" cut from (big_vision `transfer.py`)
-_WINDOW, _ROW, _COLUMN = range(3)  # places of the draws
+ASPECTS = (0.75, 1.33)  # width over height: TensorFlow's defaults, as in the official code
+ENLARGED = (
+    448 / 384
+)  # times `image_size`: the size before "resize_crop" and "resmall_crop" cut (big_vision `transfer.py`)
+_WINDOW, _ROW, _COLUMN = range(3)  # numbers of the random draws
 
 
 def crop_window(
     height: Tensor, width: Tensor, record: Augmentation, seed: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The part of an image that `augment_image` needs with the same record and seed, so that no more is decoded.
+    """The window of an image that `augment_image` uses with the same record and seed, so that only it is decoded.
 
     Args:
         height: H of the whole image in pixels, int or scalar tensor.
@@ -23,8 +25,8 @@ def crop_window(
         seed: `(2,)` integer tensor.
 
     Returns:
-        `(y, x, h, w)`, int32 scalars, as `tf.io.decode_and_crop_jpeg` takes them stacked. The random window for
-        `"inception"`; the whole image for other crops, which cut after resizing.
+        `(y, x, h, w)`, int32 scalars, in the order of `tf.io.decode_and_crop_jpeg`. The random window for
+        `"inception"`; the whole image for other crops, which cut after the resize.
 
     Source: official code, `input_pipeline.py`: area 0.05 to 1, aspect 0.75 to 1.33, anywhere.
     """
@@ -46,7 +48,7 @@ def crop_window(
 
 
 def crop_and_resize(pixels: Tensor, record: Augmentation, image_size: Pair, seed: Tensor, cropped: bool) -> Tensor:
-    """float32 of `image_size`; bilinear without antialias, as the official code."""
+    """float32 image of `image_size`; resized bilinearly without antialias, as in the official code."""
     import tensorflow as tf
 
     height, width = tf.unstack(tf.shape(pixels)[:2])
@@ -70,7 +72,7 @@ def _resize(pixels: Tensor, size: Sequence[Tensor]) -> Tensor:
 
 
 def _covering(height: Tensor, width: Tensor, size: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-    """The smallest size with the aspect of the image that covers `size`, as `"crop"` of evaluation rounds it."""
+    """The smallest size that covers `size` and keeps the aspect, rounded as `"crop"` rounds in evaluation."""
     import tensorflow as tf
 
     return tf.maximum(size[0], size[1] * height // width), tf.maximum(size[1], size[0] * width // height)

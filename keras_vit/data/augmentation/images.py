@@ -1,4 +1,4 @@
-"""What happens to one image, in order: crop, affine change, flip, RandAugment, erasing."""
+"""Random changes of one image, in this order: crop, affine change, flip, RandAugment, erasing."""
 
 import math
 
@@ -10,9 +10,9 @@ from keras_vit.data.augmentation.randaugment import randaugment
 from keras_vit.data.augmentation.seeds import coin, named_seed, uniform
 from keras_vit.data.augmentation.warps import turn, warp
 
-_FLIP, _AFFINE, _RANDAUGMENT, _ERASING = range(10, 14)  # places of the draws; `crops` has those below 10
+_FLIP, _AFFINE, _RANDAUGMENT, _ERASING = range(10, 14)  # numbers of the random draws; `crops` uses those below 10
 ERASED_AREA = (0.02, 0.4)  # of the image (arXiv:1708.04896, section 5.2)
-ERASED_ASPECT = 0.3  # the flattest; the steepest is its reciprocal
+ERASED_ASPECT = 0.3  # height over width of the flattest rectangle; the reciprocal is the tallest
 
 
 def augment_image(
@@ -22,10 +22,10 @@ def augment_image(
 
     Args:
         pixels: `(H, W, C)` tensor, integers or floats in [0, 255]; H and W may be known to the graph only.
-        record: `Augmentation`; what it says of batches is left to `augment_batch`.
+        record: `Augmentation`; `augment_batch` applies its fields for batches.
         image_size: `(H, W)` of the result, ints.
-        seed: `(2,)` integer tensor, another one for every image and epoch.
-        cropped: whether `pixels` are the `crop_window` of the same record and seed only.
+        seed: `(2,)` integer tensor, different for every image and epoch.
+        cropped: whether `pixels` are already the `crop_window` of the same record and seed.
 
     Returns:
         float32 `image_size + (C,)` in [0, 255].
@@ -69,7 +69,7 @@ def _check(pixels: Tensor, record: Augmentation, image_size: Pair) -> None:
 
 
 def _affine(image: Tensor, affine: tuple[float, float, float], image_size: Pair, seed: Tensor) -> Tensor:
-    """Shift, turn and zoom by amounts drawn evenly from both signs, about the centre."""
+    """A random shift, turn and zoom about the centre; each is drawn uniformly between its limit's two signs."""
     height, width = image_size
     down, right, angle, zoom_y, zoom_x = (
         uniform(seed, place, -limit, limit)
@@ -84,10 +84,10 @@ def _affine(image: Tensor, affine: tuple[float, float, float], image_size: Pair,
 
 
 def _erased(image: Tensor, image_size: Pair, seed: Tensor) -> Tensor:
-    """Noise, even over all grey levels, in a rectangle of random area, aspect and place.
+    """The image with uniform noise in a rectangle of random area, aspect and place.
 
-    Source: arXiv:1708.04896, algorithm 1. It draws until the rectangle fits; here the aspect is drawn from
-    those that fit, which is one draw.
+    Source: arXiv:1708.04896, algorithm 1, which draws until the rectangle fits. Here one draw suffices, since the
+    aspect is drawn from those that fit.
     """
     import tensorflow as tf
 

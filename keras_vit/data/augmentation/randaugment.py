@@ -1,10 +1,9 @@
-"""RandAugment (arXiv:1909.13719) as the official code runs it: 16 operations, and only the drawn one is computed.
+"""RandAugment (arXiv:1909.13719) with the 16 operations of the official code; only the drawn ones are computed.
 
-Operations and strengths are those of big_vision's `autoaugment.py`, which AugReg was trained with; numbers are
-whole grey levels, as Pillow's `ImageOps` and `ImageEnhance` compute them. Lengths in pixels are those of a 224
-image and grow with the shorter side, or a 32 image would be shifted out of itself. Contrast is about the mean
-grey (the official code takes the number of pixels over 256 for it: 196 at 224). `keras.layers.RandAugment`
-computes every operation for each image, in other strengths.
+Operations and strengths are those of big_vision's `autoaugment.py`, used by AugReg. Results are whole grey levels, as
+in Pillow's `ImageOps` and `ImageEnhance`. Lengths in pixels hold at 224 and grow with the shorter side. Contrast is
+about the mean grey; the official code takes the number of pixels / 256 (196 at 224). `keras.layers.RandAugment` has
+other strengths and computes every operation.
 """
 
 import functools
@@ -15,18 +14,18 @@ from keras_vit.data.augmentation.augmentation_records import Augmentation
 from keras_vit.data.augmentation.seeds import integer, named_seed, sign
 from keras_vit.data.augmentation.warps import turn, warp
 
-_FULL = 10  # the magnitude at which an operation has the strength named beside it
-_GREY = 128  # what fills empty pixels
+_FULL = 10  # the magnitude of full strength
+_GREY = 128  # grey level of empty pixels
 _STANDARD_SIDE = 224
-_LUMA = (19595, 38470, 7471)  # of 65536: red, green and blue in grey, ITU-R 601, as Pillow rounds them
+_LUMA = (19595, 38470, 7471)  # of 65536: weights of red, green and blue in grey, ITU-R 601, rounded as in Pillow
 _RADIANS = 3.141592653589793 / 180
 
 
 def randaugment(image: Tensor, record: Augmentation, seed: Tensor) -> Tensor:
-    """Operations drawn with replacement, one after the other.
+    """The image after some operations, which are drawn with replacement and applied in sequence.
 
     Args:
-        image: `(H, W, C)` floats in [0, 255], of 1 or 3 channels; rounded to grey levels first.
+        image: `(H, W, C)` floats in [0, 255], of 1 or 3 channels; they are rounded to grey levels first.
         record: `Augmentation`, for `randaugment_layers` and `randaugment_magnitude`.
         seed: `(2,)` integer tensor.
 
@@ -44,7 +43,7 @@ def randaugment(image: Tensor, record: Augmentation, seed: Tensor) -> Tensor:
 
 
 def apply_operation(image: Tensor, index: Tensor, record: Augmentation, seed: Tensor) -> Tensor:
-    """Operation `index` of `OPERATIONS` on uint8 `(H, W, C)`."""
+    """Applies operation number `index` of `OPERATIONS` to uint8 `(H, W, C)`."""
     import tensorflow as tf
 
     strength = record.randaugment_magnitude / _FULL
@@ -65,7 +64,7 @@ def _autocontrast(image: Tensor, strength: float, seed: Tensor) -> Tensor:
 
 
 def _equalize(image: Tensor, strength: float, seed: Tensor) -> Tensor:
-    """Each channel's grey levels become evenly frequent; the last level's count sets no step, as in Pillow."""
+    """Makes the grey levels of each channel evenly frequent. As in Pillow, the lightest level does not count."""
     import tensorflow as tf
 
     channels = image.shape[-1]
@@ -89,14 +88,14 @@ def _extremes(image: Tensor) -> list[Tensor]:
 
 
 def _lines(image: Tensor) -> Tensor:
-    """`(H, W * C)`: arithmetic along lines is several times as fast as along the few channels."""
+    """The image as `(H, W * C)`, since arithmetic along lines is several times as fast as along few channels."""
     import tensorflow as tf
 
     return tf.reshape(image, (tf.shape(image)[0], -1))
 
 
 def _for_lines(values: Tensor, image: Tensor) -> Tensor:
-    """`(W * C,)` of `(C,)`, to go with `_lines`."""
+    """Values of channels, `(C,)`, repeated to `(W * C,)` for `_lines`."""
     import tensorflow as tf
 
     return tf.tile(values, [tf.shape(image)[1]])
@@ -109,13 +108,13 @@ def _invert(image: Tensor, strength: float, seed: Tensor) -> Tensor:
 
 
 def _posterize(image: Tensor, strength: float, seed: Tensor) -> Tensor:
-    """Keeps 4 bits at full strength, more beyond it (8 at 20), and one at none, as 8-bit shifts officially do."""
+    """Keeps 1 bit at magnitude 0, 4 at 10 and 8 at 20, as the shifts of the official code do."""
     bits = min(max(int(strength * 4), 1), 8)
     return image & (256 - 2 ** (8 - bits))
 
 
 def _solarize(image: Tensor, strength: float, seed: Tensor) -> Tensor:
-    """Inverts what is as light as the threshold: nothing at full strength, all at none."""
+    """Inverts levels from a threshold on: none at full strength, all at strength 0."""
     import tensorflow as tf
 
     threshold = int(strength * 256)
@@ -155,7 +154,7 @@ def _brightness(image: Tensor, strength: float, seed: Tensor) -> Tensor:
 
 
 def _sharpness(image: Tensor, strength: float, seed: Tensor) -> Tensor:
-    """Away from, or to, the mean of a pixel, five times, and its eight neighbours; pixels of the border stay."""
+    """Blends each inner pixel with a mean in which it counts five times and its eight neighbours once."""
     import tensorflow as tf
 
     channels = image.shape[-1]
@@ -170,14 +169,14 @@ def _sharpness(image: Tensor, strength: float, seed: Tensor) -> Tensor:
 
 
 def _blend(other: Tensor, levels: Tensor, strength: float) -> Tensor:
-    """uint8, between another image (at 0) and this one (at 1), and beyond it; 1.9 at full strength, 0.1 at none."""
+    """uint8 blend of two images: factor 0 is `other`, 1 is `levels`. The factor is 0.1 + 1.8 times the strength."""
     import tensorflow as tf
 
     return tf.cast(tf.clip_by_value(other + (0.1 + 1.8 * strength) * (levels - other), 0, 255), tf.uint8)
 
 
 def _grey(levels: Tensor) -> Tensor:
-    """float32 `(H, W, C)` of the same shape, every channel the grey level: whole numbers below 2**24, so exact."""
+    """float32 `(H, W, C)` with the grey level in every channel; exact, since all numbers are integers below 2**24."""
     import tensorflow as tf
 
     channels = levels.shape[-1]
@@ -211,7 +210,7 @@ def _translate_y(image: Tensor, strength: float, seed: Tensor) -> Tensor:
 def _warp(
     image: Tensor, rows: Sequence[Sequence[Tensor]], shift: tuple[Tensor, Tensor], centred: bool = True
 ) -> Tensor:
-    """The nearest pixel, read as one number of all its channels."""
+    """`warp` with the nearest pixel; the channels of a pixel are read together, as one int32."""
     import tensorflow as tf
 
     channels = image.shape[-1]
@@ -222,7 +221,7 @@ def _warp(
 
 
 def _cutout(image: Tensor, strength: float, seed: Tensor) -> Tensor:
-    """Grey in a square of twice 40 pixels about a random one, cut off at the borders."""
+    """Fills a square of 80 pixels a side, at full strength, with grey; it may lie partly outside."""
     import tensorflow as tf
 
     half = tf.cast(_length(image, 40, strength), tf.int32)
@@ -236,7 +235,7 @@ def _cutout(image: Tensor, strength: float, seed: Tensor) -> Tensor:
 
 
 def _length(image: Tensor, pixels: float, strength: float) -> Tensor:
-    """float32 pixels of this image, for `pixels` of a standard one."""
+    """A length in pixels of this image, float32, for `pixels` of an image of 224."""
     import tensorflow as tf
 
     side = tf.reduce_min(tf.shape(image)[:2])

@@ -1,4 +1,4 @@
-"""Shifts, turns and shears of one image: every pixel of the result is read from another place."""
+"""Shifts, turns and shears of one image, by reading every pixel of the result from another place."""
 
 from collections.abc import Sequence
 
@@ -6,7 +6,7 @@ from keras_vit.annotations import Tensor
 
 
 def turn(angle: Tensor) -> list[list[Tensor]]:
-    """Rows that read from a place turned by `angle` radians: the image turns counter-clockwise."""
+    """The matrix that turns an image counter-clockwise by `angle` radians, as rows for `warp`."""
     import tensorflow as tf
 
     return [[tf.cos(angle), tf.sin(angle)], [-tf.sin(angle), tf.cos(angle)]]
@@ -20,15 +20,15 @@ def warp(
     fill: float,
     centred: bool = True,
 ) -> Tensor:
-    """Reads the result's pixel (y, x) at `rows @ (y, x) + shift`, about the centre or about the top left pixel.
+    """Reads the result's pixel (y, x) at `rows @ (y, x) + shift`, relative to the centre or to the top left pixel.
 
     Args:
         image: `(H, W, C)`, uint8 or float32.
         rows: `[[yy, yx], [xy, xx]]`, numbers or scalar tensors.
         shift: `(y, x)` in pixels.
         interpolation: `"NEAREST"` or `"BILINEAR"`.
-        fill: value of what lies outside.
-        centred: whether the middle of the image stays where it is but for the shift.
+        fill: value of pixels that are read from outside the image.
+        centred: whether coordinates are relative to the centre, which only the shift then moves.
     """
     import tensorflow as tf
 
