@@ -170,7 +170,7 @@ def newest_size(folder):
 
 
 def ours(name, model, folder):
-    from keras_vit.training.resuming.folder import CheckpointFolder
+    from keras_vit.training.resuming.checkpoint_folder import CheckpointFolder
     from keras_vit.training.resuming.variables import Reader
     from keras_vit.training.resuming.writing import Writer
 

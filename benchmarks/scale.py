@@ -20,7 +20,7 @@ import sys
 
 from keras_vit.config.flops import TRAINING_PASSES, flops
 from keras_vit.config.variants import VARIANTS
-from keras_vit.training.hosts.layout import shapes_of as layout_shapes
+from keras_vit.training.hosts.layout_maps import shapes_of as layout_shapes
 from keras_vit.training.hosts.sharding import ITEM, LARGE, rules
 
 DEVICES = tuple(2**power for power in range(11))

@@ -54,7 +54,7 @@ from keras_vit.training.callbacks import NonFiniteGuard, StepFacts, TrainingDive
 from keras_vit.training.checkpoints import Checkpoints
 from keras_vit.training.devices import Devices, strategy
 from keras_vit.training.distillation import DistillationLoss, Distiller
-from keras_vit.training.hosts.layout import check_layout, layout_map
+from keras_vit.training.hosts.layout_maps import check_layout, layout_map
 from keras_vit.training.losses import SigmoidCrossentropy
 from keras_vit.training.masked_patches import MaskedPatchPrediction
 from keras_vit.training.memory import available_memory, check_memory, estimate_memory

@@ -46,9 +46,7 @@ TIERS = [
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
 FORBIDDEN_NAMES = {"utils", "common", "helpers", "misc", "core", "base"}
-STAND_TWICE = {"agreement", "augreg", "benchmark", "big_vision", "bit", "convert", "export"}
-STAND_TWICE |= {"files", "folder", "layout", "look", "merging", "official", "precision", "records"}
-STAND_TWICE |= {"request", "resnet"}
+STAND_TWICE = {"bit", "convert", "files", "folder", "merging", "precision", "records", "resnet"}
 WITH_KERAS = {"weights.load", "weights.save"}  # of the rooms below; the rest needs none
 NO_KERAS = {
     "annotations",

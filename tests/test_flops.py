@@ -12,7 +12,7 @@ from conftest import ROOT, images, make_tiny, tiny_config
 import keras_vit
 from keras_vit import Flops, flops, training_exaflops
 from keras_vit.config.flops import resnet
-from keras_vit.config.recipes.paper import JFT_IMAGES
+from keras_vit.config.recipes.paper_recipes import JFT_IMAGES
 from keras_vit.config.resnets import RESNETS
 from keras_vit.config.variants import VARIANTS
 from keras_vit.config.vit import ViTConfig

@@ -16,7 +16,7 @@ import traceback
 import warnings
 
 from keras_vit.checks import did_you_mean
-from keras_vit.cli import engines, evaluation, export, launch, look, push, training, weights
+from keras_vit.cli import engines, evaluation, export_command, launch, look_command, training, weights
 from keras_vit.cli.printing import one_line, say_error
 from keras_vit.pages.escaping import printable
 from keras_vit.runs.options import FLAGS
@@ -25,7 +25,8 @@ from keras_vit.version import __version__
 from keras_vit.weights.fetch import DownloadError
 
 # What functions call a parameter, the command line an option.
-_OPTIONS = FLAGS | {name: f"--{name.replace('_', '-')}" for name in ("grid", "out", "processes", *export.SAME_NAME)}
+_SAME_NAME = ("grid", "out", "processes", *export_command.SAME_NAME)
+_OPTIONS = FLAGS | {name: f"--{name.replace('_', '-')}" for name in _SAME_NAME}
 _OPTIONS |= {"num_heads": "--heads", "top_k": "--top", "split": "--split"}
 _OPTIONS |= {name: f"--{name}" for name in ("shots", "seeds", "neighbours", "protocol", *engines.OPTIONS)}
 _OPTIONS |= {"train_split": "--train-split", "test_split": "--split"}
@@ -159,8 +160,7 @@ def _parser():
     training.add_commands(top, command)
     evaluation.add_commands(top, command)
     launch.add_commands(top, command)
-    look.add_commands(top, command)
-    export.add_commands(top, command)
-    push.add_commands(top, command)
+    look_command.add_commands(top, command)
+    export_command.add_commands(top, command)
     weights.add_commands(top, command, group)
     return parser

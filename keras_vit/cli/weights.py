@@ -1,4 +1,4 @@
-"""`keras-vit models`, and `keras-vit weights list|info|fetch|verify|inspect|convert`."""
+"""`keras-vit push|models`, and `keras-vit weights list|info|fetch|verify|inspect|convert`."""
 
 import contextlib
 import dataclasses
@@ -6,6 +6,7 @@ import json
 
 from keras_vit.checks import check_positive_int
 from keras_vit.cli.printing import columns, one_line, path
+from keras_vit.cli.startup import loading, quiet_start
 from keras_vit.config.flops import flops
 from keras_vit.config.resnets import RESNETS
 from keras_vit.config.variants import BUILDERS, DEFAULT_CLASSES, DEFAULT_IMAGE_SIZE, VARIANTS
@@ -24,19 +25,32 @@ from keras_vit.weights.hub.augreg import augreg_record, looks_like_augreg
 from keras_vit.weights.hub.records import parameter_count, published_config
 from keras_vit.weights.reader import CheckpointError, scan
 from keras_vit.weights.resolve import find_file, is_url, remote_file
+from keras_vit.weights.upload import check_repository
 
 _FLOPS = ("GFLOP", "GFLOP of every token")  # columns
 
 
 def add_commands(top, command, group):
     """Adds these commands to the parser; `command` and `group` make a command and a group of them."""
+    summary = "publish a run or a checkpoint folder on the Hugging Face Hub, from where `hf:` loads it"
+    _add_push(command(top, "push", push, summary, "keras-vit push run owner/name --license apache-2.0"))
     summary = "the builders, with parameters at an image size and 1,000 classes, and stride in pixels"
     new = command(top, "models", models, summary, "keras-vit models --flops --image-size 384")
     new.add_argument("--flops", action="store_true", help="also GFLOP of one image; a multiply-add is 2 FLOPs")
     size = "side in pixels; a variant whose patches do not tile it has no figures"
     new.add_argument("--image-size", metavar="SIZE", type=int, default=DEFAULT_IMAGE_SIZE, help=size)
+    _add_weights(command, group(top, "weights", "published and local checkpoints", "keras-vit weights list B/16"))
 
-    weights = group(top, "weights", "published and local checkpoints", "keras-vit weights list B/16")
+
+def _add_push(new):
+    new.add_argument("folder", metavar="FOLDER", type=path, help="of a run, or of weights for timm or transformers")
+    new.add_argument("repository", metavar="REPOSITORY", help="as owner/name; made if it is not there")
+    new.add_argument("--license", metavar="NAME", help="of the weights, as mit; by default as the card says")
+    new.add_argument("--dialect", choices=("timm", "huggingface"), help="of a run's weights; by default timm")
+    new.add_argument("--private", action="store_true", help="make a new repository private")
+
+
+def _add_weights(command, weights):
     model = {"metavar": "MODEL", "help": "a builder as ViTB16, or a variant as B/16; by default any"}
 
     new = command(weights, "list", _list, "the published checkpoints", "keras-vit weights list B/16")
@@ -72,6 +86,17 @@ def add_commands(top, command, group):
     new.add_argument("--heads", metavar="A", type=int, help="attention heads; by default as the file tells them")
     grid = "of the position table, where it is not square; by default as the file tells it"
     new.add_argument("--grid", metavar=("H", "W"), type=int, nargs=2, help=grid)
+
+
+def push(arguments):
+    """Prints the name by which the weights are loaded; a wrong one is told before Keras is imported."""
+    check_repository(arguments.repository)
+    yield loading(arguments.folder)
+    with quiet_start():
+        import keras_vit.api  # noqa: F401  # every layer that a model's file may name
+        from keras_vit.runs.publishing import push_to_hub
+    said = {name: getattr(arguments, name) for name in ("license", "dialect", "private")}
+    yield push_to_hub(arguments.folder, arguments.repository, **said)
 
 
 def models(arguments):

@@ -5,8 +5,10 @@ Everything that can be refused is refused before the first step, and nothing is 
 
 import contextlib
 import dataclasses
+import functools
+import itertools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -15,12 +17,13 @@ import keras
 from keras_vit.analysis.plots import draw_confusion, draw_curves
 from keras_vit.annotations import FilePath
 from keras_vit.checks import check_installed
+from keras_vit.config.recipes.growth import Stage
 from keras_vit.data import load_dataset
 from keras_vit.data.source import Data
 from keras_vit.evaluation import Evaluation, evaluate
+from keras_vit.model.image_model import ImageModel
 from keras_vit.pages.cards import CARD, write_card
 from keras_vit.runs.configuration import configuration_of
-from keras_vit.runs.growing import load_growing, taking_any_size
 from keras_vit.runs.options import FinetuneChanges, FinetuneOptions, changed, with_options
 from keras_vit.runs.preparation import num_parameters, prepare
 from keras_vit.runs.progress import Progress, duration
@@ -224,6 +227,47 @@ def _train_set(preparation, start_step):
     if len(stages) == 1:
         return load(stages[0].image_size, start_step)
     return load_growing(load, stages, plan.steps_per_epoch, start_step)
+
+
+def load_growing(
+    load: Callable[[tuple[int, int], int], Any], stages: Sequence[Stage], steps_per_epoch: int, start_step: int
+) -> Any:
+    """Batches of training, each of the size of its stage.
+
+    There is one model, that of the final size. Its position table keeps its grid, and is resized inside the graph for
+    the patches of smaller images, as FlexiViT (arXiv:2212.08013) and timm's `dynamic_img_size` do. So no weight and no
+    state of the optimizer changes its shape, and all of a checkpoint fits at every step.
+
+    Args:
+        load: gives the batches of one image size `(H, W)` from a step on, as `load_dataset` does for training.
+        stages: of the training.
+        steps_per_epoch: in each epoch.
+        start_step: number of the first batch.
+
+    Returns:
+        A `tf.data.Dataset` with the attributes of `load_dataset`. Its batches know height and width as they come, and
+        so do those of a run that goes on in the last stage: both compute by the same graph.
+    """
+    begins = [(stage.epoch - 1) * steps_per_epoch for stage in stages]
+    parts = [load(stage.image_size, max(begin, start_step)) for stage, begin in zip(stages, begins, strict=True)]
+    counts = [max(end - max(begin, start_step), 0) for begin, end in itertools.pairwise(begins)]
+    pieces = [*(part.take(count) for part, count in zip(parts, counts, strict=False)), parts[-1]]
+    whole = functools.reduce(lambda before, after: before.concatenate(after), pieces)
+    for name in ("class_names", "num_examples", "preprocessing"):
+        setattr(whole, name, getattr(parts[-1], name))
+    whole.start_step = start_step
+    return whole
+
+
+@contextlib.contextmanager
+def taking_any_size(model: ImageModel) -> Iterator[None]:
+    """Inside, a model of one image size takes images of others, which its patches must tile."""
+    before = model.input_spec
+    model.input_spec = keras.InputSpec(shape=(None, None, None, model.input_shape[-1]))
+    try:
+        yield
+    finally:
+        model.input_spec = before
 
 
 def _validation_set(preparation):

@@ -19,7 +19,7 @@ from keras_vit.checks import check_positive, check_positive_int
 from keras_vit.keras_private import build_metrics, start_at_epoch
 from keras_vit.training.optimizer_state import inner_optimizer, steps_of
 from keras_vit.training.resuming.agreement import agreed, agreed_mark, agreed_newest, processes
-from keras_vit.training.resuming.folder import Checkpoint, CheckpointFolder
+from keras_vit.training.resuming.checkpoint_folder import Checkpoint, CheckpointFolder
 from keras_vit.training.resuming.signals import StopSignals, leave
 from keras_vit.training.resuming.variables import METRICS, Reader, check_fits, restore
 from keras_vit.training.resuming.writing import Writer, differences

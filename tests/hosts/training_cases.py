@@ -73,7 +73,7 @@ def train(case):
     import keras
 
     import keras_vit
-    from keras_vit.training.hosts.gathering import whole
+    from keras_vit.runs.run_directory import whole
 
     kind, name, clip, accumulation, precision, extra = case.replace("tensor only", "tensor_only").split()
     keras.utils.set_random_seed(3)

@@ -12,7 +12,7 @@ from conftest import images, make_tiny, numpy, tiny_config
 
 import keras_vit
 from keras_vit.training.optimizers import SGD
-from keras_vit.training.resuming.folder import CheckpointFolder
+from keras_vit.training.resuming.checkpoint_folder import CheckpointFolder
 from keras_vit.training.resuming.variables import METRICS, Reader, restore
 
 TOLERANCE = 1e-6  # float32 sums in another order

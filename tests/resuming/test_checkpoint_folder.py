@@ -16,7 +16,7 @@ import pytest
 from conftest import ROOT
 from safetensors.numpy import load_file
 
-from keras_vit.training.resuming.folder import CheckpointFolder
+from keras_vit.training.resuming.checkpoint_folder import CheckpointFolder
 from keras_vit.training.resuming.pieces import Piece, dtype_of, fault_of, read_piece, write_pieces
 from keras_vit.training.resuming.variables import Reader, not_finite
 from keras_vit.training.resuming.writing import Writer, differences
@@ -28,7 +28,7 @@ package = sys.modules["keras_vit"] = types.ModuleType("keras_vit")  # without it
 package.__path__ = [{str(ROOT / "keras_vit")!r}]
 import numpy as np
 from pathlib import Path
-from keras_vit.training.resuming.folder import CheckpointFolder
+from keras_vit.training.resuming.checkpoint_folder import CheckpointFolder
 from keras_vit.training.resuming.pieces import Piece
 
 folder = CheckpointFolder(Path(sys.argv[1]))

@@ -18,8 +18,7 @@ from test_resume_check import Died, Dying
 import keras_vit
 import keras_vit.runs.finetune as module
 from keras_vit.config.recipes.growth import Stage
-from keras_vit.runs.finetune import _train_set, finetune
-from keras_vit.runs.growing import taking_any_size
+from keras_vit.runs.finetune import _train_set, finetune, taking_any_size
 from keras_vit.runs.options import FinetuneOptions
 from keras_vit.runs.preparation import prepare
 

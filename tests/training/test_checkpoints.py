@@ -14,7 +14,7 @@ import pytest
 from conftest import ROOT, images, numpy
 
 import keras_vit
-from keras_vit.training.resuming.folder import CheckpointFolder
+from keras_vit.training.resuming.checkpoint_folder import CheckpointFolder
 from keras_vit.training.resuming.variables import Reader, restore
 
 sys.path.insert(0, str(ROOT / "tests" / "resuming"))

@@ -11,7 +11,7 @@ from typing import Any, TypeVar, cast
 
 import keras
 
-from keras_vit.training.hosts.layout import check_backend, layout_map
+from keras_vit.training.hosts.layout_maps import check_backend, layout_map
 from keras_vit.training.hosts.processes import check_alone, connect, is_first
 
 _OUT: contextvars.ContextVar[Path | None] = contextvars.ContextVar("_OUT", default=None)

@@ -4,7 +4,7 @@ import uuid
 
 import keras
 
-from keras_vit.training.resuming.folder import Checkpoint, CheckpointFolder
+from keras_vit.training.resuming.checkpoint_folder import Checkpoint, CheckpointFolder
 
 
 def processes() -> tuple[int, int]:

@@ -14,7 +14,7 @@ import keras
 import numpy as np
 
 from keras_vit.annotations import Variable
-from keras_vit.training.resuming.folder import Checkpoint
+from keras_vit.training.resuming.checkpoint_folder import Checkpoint
 from keras_vit.training.resuming.pieces import Piece
 
 METRICS = "metrics"  # the group whose values are sums

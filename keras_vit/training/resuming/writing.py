@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from keras_vit.training.resuming.folder import CheckpointFolder
+from keras_vit.training.resuming.checkpoint_folder import CheckpointFolder
 from keras_vit.training.resuming.variables import METRICS, not_finite
 
 _ABSENT = "nothing"

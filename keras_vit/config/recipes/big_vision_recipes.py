@@ -4,8 +4,8 @@ Its weight decay is absolute, the peak rate times ours: 1e-4 there is .1 here. I
 The better plain ViT-S/16 is arXiv:2205.01580.
 """
 
-from keras_vit.config.recipes.paper import IMAGENET21K_IMAGES, IMAGENET_IMAGES
-from keras_vit.config.recipes.records import Recipe, cite
+from keras_vit.config.recipes.paper_recipes import IMAGENET21K_IMAGES, IMAGENET_IMAGES
+from keras_vit.config.recipes.recipe_records import Recipe, cite
 
 SOURCE = "google-research/big_vision"
 _TRAIN_IMAGES = IMAGENET_IMAGES * 99 // 100  # train[:99%]

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 from conftest import images, make_tiny, numpy
 
-from keras_vit.training.averaging import AveragedWeights
+from keras_vit.runs.recorder import AveragedWeights
 from keras_vit.training.optimizers import SGD
 
 

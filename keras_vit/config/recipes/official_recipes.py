@@ -1,6 +1,6 @@
 """How the official code fine-tunes by default: google-research/vision_transformer, vit_jax/configs."""
 
-from keras_vit.config.recipes.records import Recipe, cite
+from keras_vit.config.recipes.recipe_records import Recipe, cite
 
 SOURCE = "google-research/vision_transformer, vit_jax/configs"
 _DEFAULT = "vit_jax/configs/common.py"

@@ -4,8 +4,8 @@ Seven levels of augmentation, with or without dropout and stochastic depth of .1
 leaves open is from big_vision's configurations vit_i1k and vit_i21k, which its authors published for it.
 """
 
-from keras_vit.config.recipes.paper import IMAGENET21K_IMAGES, IMAGENET_IMAGES
-from keras_vit.config.recipes.records import Recipe, cite
+from keras_vit.config.recipes.paper_recipes import IMAGENET21K_IMAGES, IMAGENET_IMAGES
+from keras_vit.config.recipes.recipe_records import Recipe, cite
 
 SOURCE = "arXiv:2106.10270"
 LEVELS = ("none", "light1", "light2", "medium1", "medium2", "strong1", "strong2")

@@ -3,7 +3,7 @@
 What the tables leave open is from the authors' answers on GitHub or their code, and says so.
 """
 
-from keras_vit.config.recipes.records import Recipe, cite
+from keras_vit.config.recipes.recipe_records import Recipe, cite
 from keras_vit.config.resnets import RESNETS
 
 SOURCE = "arXiv:2010.11929"
