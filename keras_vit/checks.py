@@ -7,7 +7,8 @@ import math
 import operator
 import os
 import re
-from collections.abc import Hashable, Mapping
+from collections.abc import Collection, Hashable, Mapping
+from typing import Any
 
 STRATEGIES = ("auto", "one", "mirrored", "tpu")  # for the devices of one machine
 TRAINING_PRECISIONS = ("auto", "float32", "mixed_bfloat16", "mixed_float16")  # Keras' dtype policies
@@ -21,7 +22,7 @@ _OTHER_STRATEGIES = {"none": 'Pass "one".'} | dict.fromkeys(
 _TELLING = 3  # letters, from which on the part of a name may stand for it
 
 
-def check_int(name, value, least) -> int:
+def check_int(name: str, value: Any, least: float) -> int:
     """`value` as an int; raises unless it is an integer, Python's or NumPy's (but no bool), of at least `least`."""
     try:
         number = operator.index(value)
@@ -41,7 +42,7 @@ def cores() -> list[int]:
     return list(range(os.cpu_count() or 1))
 
 
-def check_threads(threads) -> int:
+def check_threads(threads: Any) -> int:
     """`threads` as an int; raises for more than there are cores, which only wait for each other."""
     threads = check_positive_int("threads", threads)
     if threads > len(cores()):
@@ -51,7 +52,7 @@ def check_threads(threads) -> int:
     return threads
 
 
-def check_positive_int(name, value) -> int:
+def check_positive_int(name: str, value: Any) -> int:
     """`value` as an int; raises unless it is an integer (but no bool) above zero."""
     return check_int(name, value, least=1)
 
@@ -69,13 +70,13 @@ def parse_sides(text: str, others: str = "") -> int | tuple[int, int]:
     return int(found[1]) if found[2] is None else (int(found[1]), int(found[2]))
 
 
-def check_flag(name, value) -> None:
+def check_flag(name: str, value: Any) -> None:
     """Raises unless `value` is True or False; a word such as "no" would count as true."""
     if not isinstance(value, bool):
         raise TypeError(f"`{name}` must be True or False.\nReceived: {name}={value!r}.")
 
 
-def check_choice(name, value, choices, other_words: Mapping[str, str] | None = None):
+def check_choice(name: str, value: Any, choices: Collection[Any], other_words: Mapping[str, str] | None = None) -> None:
     """Raises unless `value` is one of the words in `choices`; the error names the nearest one.
 
     Args:
@@ -90,7 +91,7 @@ def check_choice(name, value, choices, other_words: Mapping[str, str] | None = N
         raise ValueError(f"`{name}` must be one of {', '.join(map(repr, choices))}.\nReceived: {name}={value!r}.{hint}")
 
 
-def did_you_mean(value, choices) -> str:
+def did_you_mean(value: Any, choices: Collection[str]) -> str:
     """`' Did you mean ...?'` for the nearest of `choices`, or those that begin or end so, or `''`."""
     lower, value = {choice.lower(): choice for choice in choices}, str(value).lower()
     nearest = difflib.get_close_matches(value, lower, n=3, cutoff=0.5)
@@ -99,46 +100,46 @@ def did_you_mean(value, choices) -> str:
     return f" Did you mean {' or '.join(repr(lower[n]) for n in nearest)}?" if nearest else ""
 
 
-def check_number(name, value):
+def check_number(name: str, value: Any) -> None:
     """Raises unless `value` is an int or a float."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise TypeError(f"`{name}` must be a number.\nReceived: {name}={value!r}.")
 
 
-def check_rate(name, value):
+def check_rate(name: str, value: Any) -> None:
     """Raises unless `value` is a number in [0, 1)."""
     check_number(name, value)
     if not 0 <= value < 1 or math.isnan(value):
         raise ValueError(f"`{name}` is a probability of dropping, so it must be in [0, 1).\nReceived: {name}={value}.")
 
 
-def check_positive(name, value):
+def check_positive(name: str, value: Any) -> None:
     """Raises unless `value` is a finite number above zero."""
     check_number(name, value)
     if not (value > 0 and math.isfinite(value)):
         raise ValueError(f"`{name}` must be above 0 and finite.\nReceived: {name}={value}.")
 
 
-def check_amount(name, value):
+def check_amount(name: str, value: Any) -> None:
     """Raises unless `value` is a finite number of at least zero."""
     check_number(name, value)
     if not (value >= 0 and math.isfinite(value)):
         raise ValueError(f"`{name}` must be at least 0 and finite.\nReceived: {name}={value}.")
 
 
-def check_share(name, value):
+def check_share(name: str, value: Any) -> None:
     """Raises unless `value` is a number in [0, 1)."""
     check_number(name, value)
     if not 0 <= value < 1:
         raise ValueError(f"`{name}` is a share, so it must be in [0, 1).\nReceived: {name}={value}.")
 
 
-def check_steps(name, value) -> int:
+def check_steps(name: str, value: Any) -> int:
     """`value` as an int; raises unless it is a number of steps: an integer of at least zero."""
     return check_int(name, value, least=0)
 
 
-def check_seed(value) -> int:
+def check_seed(value: Any) -> int:
     """`value` as an int; raises unless it is an integer (but no bool) in [0, 2**31)."""
     if not 0 <= (seed := check_int("seed", value, -math.inf)) < 2**31:
         raise ValueError(f"`seed` must be in [0, 2**31).\nReceived: seed={seed}.")
@@ -150,7 +151,7 @@ def install_hint(extra: str) -> str:
     return f'pip install ".[{extra}]" in the checkout of keras_vit'
 
 
-def check_installed(module, purpose, extra):
+def check_installed(module: str, purpose: str, extra: str) -> None:
     """Raises an `ImportError` that names the extra to install, unless a module of it can be imported."""
     try:
         importlib.import_module(module)
@@ -160,6 +161,6 @@ def check_installed(module, purpose, extra):
         ) from error
 
 
-def check_strategy_name(name) -> None:
+def check_strategy_name(name: str) -> None:
     """Raises unless `name` is one of `STRATEGIES`; of another engine's name it says what to use."""
     check_choice("strategy", name, STRATEGIES, _OTHER_STRATEGIES)

@@ -14,6 +14,9 @@ import signal
 import sys
 import traceback
 import warnings
+from argparse import Namespace
+from collections.abc import Callable, Iterator
+from typing import Any, NoReturn
 
 from keras_vit.checks import did_you_mean
 from keras_vit.cli import engines, evaluation, export_command, launch, look_command, training, weights
@@ -54,7 +57,7 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-def _words(error):
+def _words(error: BaseException) -> str:
     """What to print of an error: one line, but for a file that did not come, whose recipe is lines for a shell."""
     text = str(error).replace("overwrite=True", "--overwrite")
     for parameter, option in _OPTIONS.items():
@@ -68,14 +71,14 @@ def _words(error):
     return one_line(text if expected else f"{type(error).__name__}: {text} (--debug shows where)")
 
 
-def _fail(words, code, arguments):
+def _fail(words: str, code: int, arguments: Namespace) -> int:
     if getattr(arguments, "debug", False):
         say_error(traceback.format_exc().rstrip())
     say_error(f"keras-vit: error: {words}")
     return code
 
 
-def _print(line):
+def _print(line: str) -> None:
     if sys.stdout is None:  # closed before we began
         raise OSError(errno.EBADF, "the output is closed, so nothing can be printed")
     try:
@@ -86,21 +89,21 @@ def _print(line):
 
 
 @contextlib.contextmanager
-def _warnings_in_one_line():
-    def show(message, *_):
+def _warnings_in_one_line() -> Iterator[None]:
+    def show(message: Warning | str, *_: Any) -> None:
         say_error(f"keras-vit: warning: {one_line(message)}")
 
     with warnings.catch_warnings():
         warnings.simplefilter("always", UserWarning)
-        warnings.showwarning = show
+        warnings.showwarning = show  # type: ignore[assignment]  # takes and drops where it was
         yield
 
 
 @contextlib.contextmanager
-def _sigterm_stops():
+def _sigterm_stops() -> Iterator[None]:
     """SIGTERM unwinds as Ctrl-C does, so that locks are let go of and a begun download is kept."""
 
-    def stop(*_):
+    def stop(*_: Any) -> NoReturn:
         raise SystemExit(_TERMINATED)
 
     before = signal.signal(signal.SIGTERM, stop)
@@ -113,25 +116,25 @@ def _sigterm_stops():
 class _Parser(argparse.ArgumentParser):
     """Says of every option what it is by default, and of a wrong word which one was meant."""
 
-    def add_argument(self, *names, **said):
+    def add_argument(self, *names: Any, **said: Any) -> argparse.Action:
         default, text = said.get("default"), said.get("help", "")
         if default not in (None, argparse.SUPPRESS) and "default" not in text:
             said["help"] = f"{text}; by default {default}"
         return super().add_argument(*names, **said)
 
-    def error(self, message):
+    def error(self, message: str) -> NoReturn:
         wrong = re.search(r"invalid choice: '(.*)' \(choose from (.*)\)$", message)
         hint = did_you_mean(wrong[1], re.findall(r"[\w-]+", wrong[2])) if wrong else ""
         hint = _MOVED if wrong and wrong[1] == "benchmark" else hint
         super().error(f"{message}{'.' * bool(hint)}{hint}")
 
 
-def _ending(example):
+def _ending(example: str) -> dict[str, Any]:
     """Of a parser whose help ends in an example."""
     return {"epilog": f"example:\n  {example}", "formatter_class": argparse.RawDescriptionHelpFormatter}
 
 
-def _parser():
+def _parser() -> _Parser:
     debug = _Parser(add_help=False, allow_abbrev=False)
     debug.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help="show where an error arose")
     parser = _Parser(
@@ -143,16 +146,16 @@ def _parser():
     )
     parser.add_argument("--version", action="version", version=f"keras-vit {__version__}")
 
-    def add(parent, name, summary, example):
+    def add(parent: Any, name: str, summary: str, example: str) -> argparse.ArgumentParser:
         said = {"help": summary, "description": summary} | _ending(example)
         return parent.add_parser(name, parents=[debug], allow_abbrev=False, **said)
 
-    def command(parent, name, function, summary, example):
+    def command(parent: Any, name: str, function: Callable, summary: str, example: str) -> argparse.ArgumentParser:
         new = add(parent, name, summary, example)
         new.set_defaults(command=function)
         return new
 
-    def group(parent, name, summary, example):
+    def group(parent: Any, name: str, summary: str, example: str) -> Any:
         new = add(parent, name, summary, example)
         return new.add_subparsers(required=True, metavar="COMMAND")
 

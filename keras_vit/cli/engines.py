@@ -1,13 +1,19 @@
 """`--engine` of `keras-vit predict|evaluate`: the software that a model answers in."""
 
+from argparse import ArgumentParser, Namespace
+from typing import TYPE_CHECKING, Any
+
 from keras_vit.checks import check_positive_int
 from keras_vit.cli.printing import path
 from keras_vit.exporting.formats import ENGINE_PRECISIONS, ENGINES
 
+if TYPE_CHECKING:
+    from keras_vit.runs.saved_runs import RunFacts
+
 OPTIONS = ("engine", "precision", "threads")
 
 
-def add_options(new):
+def add_options(new: ArgumentParser) -> None:
     """Adds these options to the parser of a command."""
     which = "software to compute in, auto for what is fastest here; by default Keras as it is"
     new.add_argument("--engine", choices=ENGINES, help=which)
@@ -17,7 +23,7 @@ def add_options(new):
     new.add_argument("--images", dest="calibration", metavar="FOLDER", type=path, help=photos)
 
 
-def check_options(arguments):
+def check_options(arguments: Namespace) -> None:
     """Raises for options of an engine without one."""
     for field, name in {"precision": "precision", "threads": "threads", "calibration": "images"}.items():
         if getattr(arguments, field) is not None and arguments.engine is None:
@@ -26,7 +32,9 @@ def check_options(arguments):
         check_positive_int("threads", arguments.threads)
 
 
-def opened(model, run, arguments, batch_size=1):
+def opened(
+    model: Any, run: "RunFacts", arguments: Namespace, batch_size: int = 1
+) -> tuple[Any, list[str], dict[str, Any]]:
     """The model in the engine that was asked for, or as it is; with lines that say what was found, and facts for JSON.
 
     Args:

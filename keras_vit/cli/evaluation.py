@@ -1,8 +1,10 @@
 """`keras-vit evaluate|vtab`: a classifier, or what a probe makes of a model, on labelled images."""
 
 import argparse
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from keras_vit.checks import check_positive_int
 from keras_vit.cli import engines
@@ -12,11 +14,14 @@ from keras_vit.cli.startup import loading, quiet_start
 from keras_vit.pages.escaping import printable, printable_json
 from keras_vit.runs.options import ON_BAD_IMAGE
 
+if TYPE_CHECKING:
+    from keras_vit.runs.saved_runs import RunFacts
+
 _KINDS = ("fewshot", "linear", "knn")  # of probes; what is no probe measures the model's own head
 _PROTOCOLS = ("linear", "finetune")
 
 
-def add_commands(top, command):
+def add_commands(top: Any, command: Callable[..., ArgumentParser]) -> None:
     """Adds these commands to the parser; `command` makes one."""
     summary = "measure a trained model on labelled images, or a probe on what its head would read"
     _add_evaluate(command(top, "evaluate", evaluate, summary, "keras-vit evaluate run --split test"))
@@ -24,7 +29,7 @@ def add_commands(top, command):
     _add_vtab(command(top, "vtab", vtab, summary, "keras-vit vtab B/16 --weights augreg-imagenet21k"))
 
 
-def evaluate(arguments):
+def evaluate(arguments: Namespace) -> Iterator[str]:
     from keras_vit.data.source import check_split
 
     check_positive_int("batch_size", arguments.batch_size)
@@ -67,7 +72,7 @@ def evaluate(arguments):
         yield f"open {printable(page)}"
 
 
-def vtab(arguments):
+def vtab(arguments: Namespace) -> Iterator[str]:
     check_positive_int("batch_size", arguments.batch_size)
     check_model(arguments)
     if not arguments.json:
@@ -90,7 +95,7 @@ def vtab(arguments):
     yield from columns([("task or group", "accuracy"), *result.rows()])
 
 
-def _check_options(arguments):
+def _check_options(arguments: Namespace) -> None:
     """Refuses options of a probe without one, and those of the head with one."""
     wanted: dict[str, tuple] = {
         "--shots": ("fewshot",),
@@ -110,7 +115,7 @@ def _check_options(arguments):
         check_positive_int("seeds", arguments.seeds)
 
 
-def _probe_arguments(arguments, seed):
+def _probe_arguments(arguments: Namespace, seed: int) -> dict[str, Any]:
     given = {"test_split": arguments.split, "batch_size": arguments.batch_size, "seed": seed, **_cache(arguments)}
     given |= {"train_split": arguments.train_split} if arguments.train_split else {}
     given |= {"shots": arguments.shots} if arguments.shots else {}
@@ -118,17 +123,17 @@ def _probe_arguments(arguments, seed):
     return given | ({"neighbours": arguments.neighbours} if arguments.neighbours is not None else {})
 
 
-def _cache(arguments):
+def _cache(arguments: Namespace) -> dict[str, None]:
     return {"cache": None} if arguments.no_cache else {}
 
 
-def _data_of(run):
+def _data_of(run: "RunFacts") -> Any:
     if run.data is None:
         raise ValueError("`--data` must say which images, since the model has no run that knows them.")
     return run.data
 
 
-def _division_lines(source, split):
+def _division_lines(source: Any, split: str) -> Iterator[str]:
     """Tells who brings photos to be measured that not all of them are."""
     from keras_vit.data.source import check_split
 
@@ -141,7 +146,7 @@ def _division_lines(source, split):
         )
 
 
-def _evaluation_lines(result, source, split):
+def _evaluation_lines(result: Any, source: Any, split: str) -> Iterator[str]:
     yield f"{split} accuracy {result.accuracy:.4f} on {result.count:,} images of {printable(source.name)}"
     if result.top5_accuracy is not None:
         yield f"top-5 accuracy {result.top5_accuracy:.4f}"
@@ -151,7 +156,7 @@ def _evaluation_lines(result, source, split):
     yield from _class_lines(result)
 
 
-def _probe_lines(result, source):
+def _probe_lines(result: Any, source: Any) -> Iterator[str]:
     from keras_vit.evaluation.evaluation_page import PROBE_COLUMNS, probe_rows
 
     counts = f"{result.train_images:,} training and {result.test_images:,} test images"
@@ -162,16 +167,16 @@ def _probe_lines(result, source):
     yield from _class_lines(result)
 
 
-def _class_lines(result):
+def _class_lines(result: Any) -> Iterator[str]:
     yield from columns([("class", "images", "recall", "precision"), *map(_class_row, result.classes)])
 
 
-def _class_row(result):
+def _class_row(result: Any) -> tuple[str, ...]:
     parts = ("none" if part is None else f"{part:.4f}" for part in (result.recall, result.precision))
     return printable(result.name), f"{result.count:,}", *parts
 
 
-def _numbers(text):
+def _numbers(text: str) -> list[int]:
     """`1,5,10` as a list."""
     try:
         return [int(part) for part in text.split(",")]
@@ -179,7 +184,7 @@ def _numbers(text):
         raise argparse.ArgumentTypeError(f"must be numbers with commas, as 1,5,10, not {text!r}") from None
 
 
-def _add_model(new):
+def _add_model(new: ArgumentParser) -> None:
     new.add_argument("model", metavar="MODEL", help="folder of a run, a .keras file, a checkpoint, or as B/16")
     new.add_argument("--weights", metavar="NAME", help="for a variant; by default ImageNet's 1,000 classes")
     new.add_argument("--no-cache", action="store_true", help="compute features anew, and keep none")
@@ -189,7 +194,7 @@ def _add_model(new):
     new.add_argument("--json", action="store_true", help="print JSON, for programs")
 
 
-def _add_evaluate(new):
+def _add_evaluate(new: ArgumentParser) -> None:
     _add_model(new)
     new.add_argument("--data", metavar="DATA", help="as for finetune; by default that of the run")
     several = "train, validation, test, or several, as train+test"
@@ -208,7 +213,7 @@ def _add_evaluate(new):
     new.add_argument("--page", type=path, metavar="FOLDER", help="write the result as a page; by default none")
 
 
-def _add_vtab(new):
+def _add_vtab(new: ArgumentParser) -> None:
     _add_model(new)
     new.add_argument("--tasks", nargs="+", metavar="TASK", help="as dtd svhn; by default all 19")
     how = "a linear probe, or the paper's fine-tuning"

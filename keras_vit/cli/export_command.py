@@ -2,8 +2,12 @@
 
 import dataclasses
 import json
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
+from keras_vit.annotations import Pair
 from keras_vit.checks import parse_sides
 from keras_vit.cli.models import check_model, model_and_run, names_of
 from keras_vit.cli.printing import path
@@ -20,7 +24,7 @@ SAME_NAME = (  # of options
 )
 
 
-def add_commands(top, command):
+def add_commands(top: Any, command: Callable[..., ArgumentParser]) -> None:
     """Adds this command to the parser; `command` makes it."""
     summary = "write a model for TensorFlow Serving, ONNX Runtime, LiteRT or OpenVINO"
     new = command(top, "export", export, summary, "keras-vit export run model.onnx --format onnx")
@@ -63,13 +67,13 @@ def add_commands(top, command):
     new.add_argument("--json", action="store_true", help="print JSON, for programs")
 
 
-def export(arguments):
+def export(arguments: Namespace) -> Iterator[str]:
     given = dict(vars(arguments))
     for name in ("command", "debug", "model", "weights", "path", "labels", "report", "json"):
         given.pop(name, None)
     if arguments.report is not None:
         _check_report(arguments.report)
-    labels = None if arguments.labels is None else _lines(arguments.labels)
+    labels: Sequence[str] | None = None if arguments.labels is None else _lines(arguments.labels)
     check_model(arguments)
     if not arguments.json:
         yield loading(arguments.model)
@@ -93,12 +97,12 @@ def export(arguments):
     yield json.dumps(report.summary(), indent=2) if arguments.json else printable_lines(report.table())
 
 
-def printable_lines(text):
+def printable_lines(text: str) -> str:
     """Lines without what would steer a terminal."""
     return "\n".join(map(printable, text.splitlines()))
 
 
-def _check_report(file: Path):
+def _check_report(file: Path) -> None:
     """Before the work, since the report comes behind it."""
     if not file.parent.is_dir():
         raise FileNotFoundError(f"the report must go to a folder that is there.\nReceived: {file}.")
@@ -106,7 +110,7 @@ def _check_report(file: Path):
         raise IsADirectoryError(f"the report must be a file.\nReceived: {file}, a folder.")
 
 
-def _lines(file: Path):
+def _lines(file: Path) -> list[str]:
     try:
         lines = read_regular(file, _MOST_BYTES).decode("utf-8-sig").splitlines()
         return [line.strip() for line in lines if line.strip()]
@@ -116,5 +120,5 @@ def _lines(file: Path):
         raise ValueError(f"`labels` must be a text file in UTF-8.\nReceived: {file}.") from None
 
 
-def _image_size(text):
+def _image_size(text: str) -> str | Pair:
     return text if text == "any" else as_sides(parse_sides(text, ", or any"))

@@ -7,6 +7,9 @@ import socket
 import subprocess
 import sys
 import time
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from keras_vit.checks import check_positive_int
 from keras_vit.training.hosts.processes import ADDRESS, COUNT, INDEX
@@ -15,7 +18,7 @@ _PATIENCE = 10  # seconds that processes have to end after SIGTERM
 _POLL = 0.1  # seconds
 
 
-def add_commands(top, command):
+def add_commands(top: Any, command: Callable[..., ArgumentParser]) -> None:
     """Adds this command to the parser; `command` makes it."""
     summary = "start several processes of a command on this machine, which train together on JAX"
     example = "keras-vit launch --processes 2 finetune --data digits --layout fsdp --out run"
@@ -24,7 +27,7 @@ def add_commands(top, command):
     new.add_argument("words", nargs=argparse.REMAINDER, metavar="COMMAND ...", help="of keras-vit, with its options")
 
 
-def launch(arguments):
+def launch(arguments: Namespace) -> Iterator[str]:
     """Ends as the first process that fails, and then ends the others."""
     check_positive_int("processes", arguments.processes)
     if not arguments.words:
@@ -39,7 +42,7 @@ def launch(arguments):
     yield from ()
 
 
-def start(count, command):
+def start(count: int, command: Sequence[str]) -> list[subprocess.Popen]:
     """So many processes that will find each other; the first speaks for all."""
     with socket.socket() as probe:  # a port that is free now
         probe.bind(("127.0.0.1", 0))
@@ -55,7 +58,7 @@ def start(count, command):
     ]
 
 
-def wait(children):
+def wait(children: Sequence[subprocess.Popen]) -> int:
     """The exit code of the first process that fails, or 0 when all have ended well."""
     while True:
         codes = [child.poll() for child in children]
@@ -65,7 +68,7 @@ def wait(children):
         time.sleep(_POLL)
 
 
-def end(children):
+def end(children: Sequence[subprocess.Popen]) -> None:
     """Ends what still runs: by SIGTERM, and after a while by SIGKILL."""
     for child in children:
         if child.poll() is None:

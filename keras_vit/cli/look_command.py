@@ -1,6 +1,9 @@
 """`keras-vit look`: what a model sees in photos, as pictures and a page."""
 
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from keras_vit.checks import check_positive_int
 from keras_vit.cli.models import check_model, model_of, names_of
@@ -8,7 +11,7 @@ from keras_vit.cli.printing import path
 from keras_vit.cli.startup import loading, quiet_start
 
 
-def add_commands(top, command):
+def add_commands(top: Any, command: Callable[..., ArgumentParser]) -> None:
     """Adds this command to the parser; `command` makes it."""
     summary = "write what a model sees in photos: attention, relevance, similarity, on one page"
     new = command(top, "look", look, summary, "keras-vit look run photo.jpg --out seen")
@@ -23,7 +26,7 @@ def add_commands(top, command):
     new.add_argument("--theme", default="light", choices=("light", "dark"), help="of the pictures")
 
 
-def look(arguments):
+def look(arguments: Namespace) -> Iterator[str]:
     check_positive_int("top", arguments.top)
     check_model(arguments)
     yield loading(arguments.model)

@@ -1,7 +1,10 @@
 """The model that a command is about: the folder of a run, a file, a variant and weights, or published weights."""
 
 import os
+from argparse import Namespace
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from keras_vit.checks import did_you_mean
 from keras_vit.cli.printing import path
@@ -11,6 +14,9 @@ from keras_vit.weights.checkpoint import read_checkpoint
 from keras_vit.weights.hub import list_weights
 from keras_vit.weights.resolve import check_available
 
+if TYPE_CHECKING:
+    from keras_vit.runs.saved_runs import RunFacts
+
 _MODEL_FILE = "best.keras"
 _CHECKPOINTS = (".npz", ".safetensors")
 _IMAGENET_WEIGHTS = "augreg-imagenet21k+imagenet2012-224"  # what a variant gets
@@ -18,13 +24,13 @@ _RESNET_WEIGHTS = "bit-imagenet21k+imagenet2012"  # what a ResNet gets
 _NAMES = (*VARIANTS, *BUILDERS, *RESNETS)
 
 
-def model_of(arguments):
+def model_of(arguments: Namespace) -> tuple[Any, tuple[str, ...] | None]:
     """The model, and the names of its classes if a run knows them."""
     model, run = model_and_run(arguments)
     return model, run.class_names
 
 
-def model_and_run(arguments):
+def model_and_run(arguments: Namespace) -> tuple[Any, "RunFacts"]:
     """The model, and what its run knows of classes, data and seed; of no run the facts of none."""
     found = _variant_and_weights(arguments)
     if found is None:
@@ -37,7 +43,7 @@ def model_and_run(arguments):
     return (build_resnet if variant in RESNETS else build)(variant, weights=weights), RunFacts()
 
 
-def check_model(arguments):
+def check_model(arguments: Namespace) -> Any:
     """Raises for a model that cannot be, before the seconds in which Keras is imported."""
     given = arguments.model
     if arguments.weights is not None and given not in _NAMES:
@@ -50,7 +56,7 @@ def check_model(arguments):
     return check_run(path(given), f", or a variant as B/16.{near}")
 
 
-def _variant_and_weights(arguments):
+def _variant_and_weights(arguments: Namespace) -> tuple[str, Any] | None:
     """Of a variant, of weights that one variant has, or of a checkpoint; `None` for what is none of them."""
     given, place = arguments.model, path(arguments.model)
     if given in _NAMES:
@@ -58,12 +64,13 @@ def _variant_and_weights(arguments):
         return BUILDERS.get(given, given), arguments.weights or usual
     if place.suffix in _CHECKPOINTS and place.is_file():
         checkpoint = read_checkpoint(place)
-        if checkpoint.variant() is None:
+        variant = checkpoint.variant()
+        if variant is None:
             raise ValueError(
                 "a checkpoint tells its model if that is a published variant; else build it in Python.\n"
                 f"Received: {place}, {checkpoint.looks_like()}."
             )
-        return checkpoint.variant(), place
+        return variant, place
     variants = [record.variant for record in list_weights() if record.name == given]
     if len(variants) > 1:
         raise ValueError(
@@ -73,7 +80,7 @@ def _variant_and_weights(arguments):
     return (variants[0], given) if variants else None
 
 
-def check_run(place: Path, others=".") -> Path:
+def check_run(place: Path, others: str = ".") -> Path:
     """The file of a run's folder, or the `.keras` file; `others` is what else the command takes, for the error."""
     file = place / _MODEL_FILE if place.is_dir() else place
     if not file.exists():
@@ -89,7 +96,7 @@ def check_run(place: Path, others=".") -> Path:
     return file
 
 
-def load_run(place: Path):
+def load_run(place: Path) -> tuple[Any, "RunFacts"]:
     """The model of a run's folder or of a `.keras` file, and the facts of the run."""
     file = check_run(place)
     import keras_vit.api  # noqa: F401  # every layer and optimizer that the file may name
@@ -107,7 +114,7 @@ def load_run(place: Path):
     return model, run
 
 
-def _check_loaded(model, file):
+def _check_loaded(model: Any, file: Path) -> None:
     from keras_vit.model.image_model import ImageModel
 
     if not isinstance(model, ImageModel) or model.preprocessing is None:
@@ -117,7 +124,7 @@ def _check_loaded(model, file):
         )
 
 
-def names_of(model, names):
+def names_of(model: Any, names: Sequence[str] | None) -> Sequence[str]:
     classes = model.output_shape[-1]
     if names is not None and len(names) == classes:
         return names

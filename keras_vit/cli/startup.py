@@ -3,6 +3,8 @@
 import contextlib
 import os
 import sys
+from collections.abc import Iterator
+from typing import Any
 
 from keras_vit.checks import install_hint
 from keras_vit.cli.printing import printable
@@ -11,13 +13,13 @@ from keras_vit.silence import silent_descriptor
 _WARNINGS = ("0", "1")  # levels of TF_CPP_MIN_LOG_LEVEL that show warnings
 
 
-def loading(what) -> str:
+def loading(what: Any) -> str:
     """The line that comes before the seconds in which TensorFlow is imported and a model read."""
     return f"loading {printable(what)} ..."
 
 
 @contextlib.contextmanager
-def quiet_start():
+def quiet_start() -> Iterator[None]:
     """Imports Keras and TensorFlow without their words on the error stream, which belongs to our errors.
 
     Who has asked for them by TF_CPP_MIN_LOG_LEVEL sees them. From 2 on it leaves errors alone, and lines that are
@@ -32,7 +34,7 @@ def quiet_start():
         yield
 
 
-def start_tensorflow():
+def start_tensorflow() -> None:
     """Imports Keras and TensorFlow and looks for devices, so that what these print is printed now.
 
     Raises:

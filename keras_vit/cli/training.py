@@ -4,7 +4,10 @@ import dataclasses
 import datetime
 import re
 import sys
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from keras_vit.checks import check_positive_int
 from keras_vit.cli import engines
@@ -17,7 +20,7 @@ from keras_vit.runs.options import FLAGS, FinetuneOptions
 from keras_vit.silence import silent_descriptor
 
 
-def add_commands(top, command):
+def add_commands(top: Any, command: Callable[..., ArgumentParser]) -> None:
     """Adds these commands to the parser; `command` makes one."""
     summary, example = (
         "train on a folder of photos, measure, and write a report",
@@ -31,7 +34,7 @@ def add_commands(top, command):
     new.add_argument("name", metavar="NAME", nargs="?", help="of one of them; by default all, one a line")
 
 
-def finetune(arguments):
+def finetune(arguments: Namespace) -> Iterator[str]:
     given = dict(vars(arguments))
     for name in ("command", "debug"):
         given.pop(name, None)
@@ -46,7 +49,7 @@ def finetune(arguments):
     finetune(data, out, options)
 
 
-def predict(arguments):
+def predict(arguments: Namespace) -> Iterator[str]:
     """Answers for every image that can be read before it fails, so that one bad file costs the others nothing."""
     check_positive_int("top", arguments.top)
     engines.check_options(arguments)
@@ -88,11 +91,11 @@ def predict(arguments):
         raise ValueError(f"images that could not be read: {'; '.join(bad)}")
 
 
-def recipes(arguments):
+def recipes(arguments: Namespace) -> Iterator[str]:
     yield str(find_recipe(arguments.name)) if arguments.name else repr(RECIPES)
 
 
-def _probabilities(model, scores):
+def _probabilities(model: Any, scores: Any) -> Any:
     import numpy as np
 
     from keras_vit.model.classifiers import ends_in_logits
@@ -105,18 +108,18 @@ def _probabilities(model, scores):
     return powers / powers.sum()
 
 
-def _best(probabilities, names, top):
+def _best(probabilities: Any, names: Sequence[str], top: int) -> list[dict[str, Any]]:
     order = (-probabilities).argsort(kind="stable")[:top]
     return [{"class": names[number], "probability": float(probabilities[number])} for number in order]
 
 
-def _answer_lines(answer):
+def _answer_lines(answer: dict[str, Any]) -> Iterator[str]:
     yield printable(answer["image"])
     rows = [(f"  {item['probability']:7.2%}", printable(item["class"])) for item in answer["predictions"]]
     yield from columns(rows)
 
 
-def _new_run(data, model):
+def _new_run(data: Any, model: Any) -> Path:
     """A name below `runs/` that is not taken."""
     plain = "-".join(re.sub(r"\W+", "_", Path(str(name)).name or "data") for name in (data, model))
     stem = f"{plain}-{datetime.datetime.now():%Y%m%d-%H%M%S}"
@@ -124,7 +127,7 @@ def _new_run(data, model):
     return next(Path("runs", name) for name in names if not Path("runs", name).exists())
 
 
-def _add_finetune(new):
+def _add_finetune(new: ArgumentParser) -> None:
     new.add_argument("--data", default="digits", metavar="DATA", help="a folder of class folders, a .csv, or a name")
     new.add_argument("--out", metavar="FOLDER", type=path, help="new folder of the run; by default one below runs/")
     for option in dataclasses.fields(FinetuneOptions):
@@ -132,7 +135,7 @@ def _add_finetune(new):
         new.add_argument(FLAGS[option.name], dest=option.name, **said)
 
 
-def _add_predict(new):
+def _add_predict(new: ArgumentParser) -> None:
     new.add_argument("images", metavar="IMAGE", nargs="+", type=path, help="a JPEG, PNG, WebP or BMP file")
     new.add_argument(
         "--model", required=True, metavar="MODEL", help="folder of a run, a .keras file, a checkpoint, or as B/16"

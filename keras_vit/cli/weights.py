@@ -3,6 +3,10 @@
 import contextlib
 import dataclasses
 import json
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 from keras_vit.checks import check_positive_int
 from keras_vit.cli.printing import columns, one_line, path
@@ -22,7 +26,7 @@ from keras_vit.weights.fetch.remote import megabytes
 from keras_vit.weights.file_checks import check_cached, check_file, check_for
 from keras_vit.weights.hub import find_weights, list_weights, near, variant_of
 from keras_vit.weights.hub.augreg import augreg_record, looks_like_augreg
-from keras_vit.weights.hub.records import parameter_count, published_config
+from keras_vit.weights.hub.records import WeightsRecord, parameter_count, published_config
 from keras_vit.weights.reader import CheckpointError, scan
 from keras_vit.weights.resolve import find_file, is_url, remote_file
 from keras_vit.weights.upload import check_repository
@@ -30,7 +34,7 @@ from keras_vit.weights.upload import check_repository
 _FLOPS = ("GFLOP", "GFLOP of every token")  # columns
 
 
-def add_commands(top, command, group):
+def add_commands(top: Any, command: Callable[..., ArgumentParser], group: Callable) -> None:
     """Adds these commands to the parser; `command` and `group` make a command and a group of them."""
     summary = "publish a run or a checkpoint folder on the Hugging Face Hub, from where `hf:` loads it"
     _add_push(command(top, "push", push, summary, "keras-vit push run owner/name --license apache-2.0"))
@@ -42,7 +46,7 @@ def add_commands(top, command, group):
     _add_weights(command, group(top, "weights", "published and local checkpoints", "keras-vit weights list B/16"))
 
 
-def _add_push(new):
+def _add_push(new: ArgumentParser) -> None:
     new.add_argument("folder", metavar="FOLDER", type=path, help="of a run, or of weights for timm or transformers")
     new.add_argument("repository", metavar="REPOSITORY", help="as owner/name; made if it is not there")
     new.add_argument("--license", metavar="NAME", help="of the weights, as mit; by default as the card says")
@@ -50,8 +54,8 @@ def _add_push(new):
     new.add_argument("--private", action="store_true", help="make a new repository private")
 
 
-def _add_weights(command, weights):
-    model = {"metavar": "MODEL", "help": "a builder as ViTB16, or a variant as B/16; by default any"}
+def _add_weights(command: Callable[..., ArgumentParser], weights: Any) -> None:
+    model: dict[str, Any] = {"metavar": "MODEL", "help": "a builder as ViTB16, or a variant as B/16; by default any"}
 
     new = command(weights, "list", _list, "the published checkpoints", "keras-vit weights list B/16")
     new.add_argument("model", nargs="?", **model)
@@ -88,7 +92,7 @@ def _add_weights(command, weights):
     new.add_argument("--grid", metavar=("H", "W"), type=int, nargs=2, help=grid)
 
 
-def push(arguments):
+def push(arguments: Namespace) -> Iterator[str]:
     """Prints the name by which the weights are loaded; a wrong one is told before Keras is imported."""
     check_repository(arguments.repository)
     yield loading(arguments.folder)
@@ -99,14 +103,14 @@ def push(arguments):
     yield push_to_hub(arguments.folder, arguments.repository, **said)
 
 
-def models(arguments):
+def models(arguments: Namespace) -> Iterator[str]:
     size = check_positive_int("image_size", arguments.image_size)
     header = ("builder", "variant", "parameters", "stride", *(_FLOPS if arguments.flops else ()))
     names = BUILDERS | {name: name for name in RESNETS}  # {builder: variant}
     yield from columns([header, *(_row(builder, name, size)[: len(header)] for builder, name in names.items())])
 
 
-def _row(builder, name, size):
+def _row(builder: str, name: str, size: int) -> tuple[str, ...]:
     config = published_config(name)
     if size % config.side_unit:
         return builder, name, "-", str(config.stride), *("-" for _ in _FLOPS)
@@ -116,12 +120,12 @@ def _row(builder, name, size):
     return builder, name, parameters, str(config.stride), *(f"{giga:.2f}" for giga in counted)
 
 
-def _list(arguments):
+def _list(arguments: Namespace) -> Iterator[str]:
     table = list_weights(arguments.model)
     yield json.dumps([_facts(record) for record in table], indent=2) if arguments.json else str(table)
 
 
-def _info(arguments):
+def _info(arguments: Namespace) -> Iterator[str]:
     for number, record in enumerate(_records(arguments.name, arguments.model)):
         local = find_local(remote_file(record)) or _in_library_cache(record)
         facts = _facts(record) | {"local": str(local) if local else f"not at hand; its place is {_place(record)}"}
@@ -131,7 +135,7 @@ def _info(arguments):
         )
 
 
-def _fetch(arguments):
+def _fetch(arguments: Namespace) -> Iterator[str]:
     name, model = arguments.name, arguments.model
     variant = None if is_url(name) and model is None else _only_variant(name, model)
     file = find_file(name, variant, sha256=arguments.sha256)
@@ -140,7 +144,7 @@ def _fetch(arguments):
     yield str(file.path)
 
 
-def _verify(arguments):
+def _verify(arguments: Namespace) -> Iterator[str]:
     """Looks at every file before it fails, so that one run names all that are bad."""
     given = (verify_file(path, check_cached) for path in arguments.paths)
     bad, file = [], None
@@ -153,7 +157,7 @@ def _verify(arguments):
         raise CheckpointError(f"files that are not valid: {', '.join(bad)}")
 
 
-def _inspect(arguments):
+def _inspect(arguments: Namespace) -> Iterator[str]:
     file = scan(arguments.file)
     known = recognise(file.kind, file.entries)
     yield f"file     {printable(file.path)}: {file.kind}, {megabytes(file.path.stat().st_size)}"
@@ -168,14 +172,14 @@ def _inspect(arguments):
         yield f"  {printable(name)}  {entry.shape}  {entry.dtype.name}"
 
 
-def _convert(arguments):
+def _convert(arguments: Namespace) -> Iterator[str]:
     if arguments.model is not None:
         _check_looks_like(arguments.source, variant_of(arguments.model))
     said = {"num_heads": arguments.heads, "grid": arguments.grid and tuple(arguments.grid)}
     yield str(convert_checkpoint(arguments.source, arguments.destination, arguments.dialect, **said))
 
 
-def _check_looks_like(path, variant):
+def _check_looks_like(path: Path, variant: str) -> None:
     checkpoint = read_checkpoint(path)
     if checkpoint.variant() != variant:
         raise CheckpointError(
@@ -184,7 +188,7 @@ def _check_looks_like(path, variant):
         )
 
 
-def _records(name, model):
+def _records(name: str, model: str | None) -> list[WeightsRecord]:
     """All records of that name: of one model, or of any."""
     if model is not None:
         return [find_weights(name, variant_of(model))]
@@ -203,7 +207,7 @@ def _records(name, model):
     return list(found.values())
 
 
-def _only_variant(name, model):
+def _only_variant(name: str, model: str | None) -> str:
     if model is not None:
         return variant_of(model)
     if name.startswith("hf:") and not any(name == f"hf:{record.hf_repo}" for record in list_weights()):
@@ -219,15 +223,17 @@ def _only_variant(name, model):
     return records[0].variant
 
 
-def _facts(record):
+def _facts(record: WeightsRecord) -> dict[str, Any]:
     """A record as JSON has it."""
     return dataclasses.asdict(record) | {"fields": dict(record.fields)}
 
 
-def _in_library_cache(record):
+def _in_library_cache(record: WeightsRecord) -> Path | None:
     """Where huggingface_hub keeps a record's file, if it is a file of the Hub and is there."""
-    return find_in_library_cache(remote_file(record), record.hf_repo) if record.path.startswith("hf/") else None
+    if record.hf_repo is None or not record.path.startswith("hf/"):
+        return None
+    return find_in_library_cache(remote_file(record), record.hf_repo)
 
 
-def _place(record):
+def _place(record: WeightsRecord) -> Path:
     return cache_dir() / record.path

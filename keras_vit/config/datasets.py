@@ -5,6 +5,7 @@ are its two parts by which hyper-parameters are chosen, `test` is what is report
 """
 
 import dataclasses
+from typing import Any
 
 from keras_vit.checks import did_you_mean
 
@@ -51,7 +52,7 @@ _BIG_VISION = "google-research/big_vision, configs/transfer.py; arXiv:2010.11929
 _VTAB = "arXiv:1910.04867; google-research/task_adaptation, data/; random changes: google-research/scenic, vtab config"
 
 
-def _percent(name, classes, part, source, test="test"):
+def _percent(name: str, classes: int, part: int, source: str, test: str = "test") -> DatasetRecord:
     return DatasetRecord(name, classes, "train", f"train[:{part}%]", f"train[{part}%:]", test, source)
 
 
@@ -71,7 +72,7 @@ HUB_DATASETS = {
 }
 
 
-def _task(group, name, classes, dev, test="test", **fields):
+def _task(group: str, name: str, classes: int, dev: str, test: str = "test", **fields: Any) -> DatasetRecord:
     """800 images to train and 200 to choose by; `dev` is the split those 200 start."""
     train = "train[:800]"
     return DatasetRecord(name, classes, f"{train}+{dev}", train, dev, test, _VTAB, group, **fields)
@@ -82,8 +83,14 @@ def _task(group, name, classes, dev, test="test", **fields):
 # EuroSAT and 31,500 for Resisc45 (whose last 20 % are tested), 90 % of 70,000 for CLEVR, 80 % of 737,280 for
 # dSprites (whose last 10 % are tested); small NORB's are the first of its test images, whose second half is tested.
 _NORB = {"dev": "test[:200]", "test": "test[50%:]"}
-_SPRITES = {"dev": "train[589824:590024]", "test": "train[663552:]", "white": 1, "crop": False, "flip": False}
-_CLEVR = {"dev": "train[63000:63200]", "test": "validation", "crop": False}
+_SPRITES: dict[str, Any] = {
+    "dev": "train[589824:590024]",
+    "test": "train[663552:]",
+    "white": 1,
+    "crop": False,
+    "flip": False,
+}
+_CLEVR: dict[str, Any] = {"dev": "train[63000:63200]", "test": "validation", "crop": False}
 _VALIDATION = "validation[:200]"
 VTAB_TASKS = {
     "vtab/caltech101": _task("natural", "caltech101", 102, "train[2754:2954]"),

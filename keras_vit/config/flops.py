@@ -7,6 +7,7 @@ Each function below the public ones is one kind of layer. Shapes are of one imag
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 from keras_vit.annotations import Pair
@@ -54,7 +55,7 @@ class Flops:
     def __add__(self, other: "Flops") -> "Flops":
         return Flops(*map(sum, zip(dataclasses.astuple(self), dataclasses.astuple(other), strict=True)))
 
-    def __str__(self):
+    def __str__(self) -> str:
         parts = ", ".join(f"{name} {_giga(value)}" for name, value in dataclasses.asdict(self).items() if value)
         return f"{_giga(self.total)} GFLOP: {parts}"
 
@@ -127,16 +128,18 @@ def training_exaflops(
     Source: arXiv:2010.11929, table 6.
     """
     check_positive("images", images)
-    config, *rest = _architecture(model, image_size, classes, channels)
+    config, shape, classes = _architecture(model, image_size, classes, channels)
     if isinstance(config, ViTConfig):
         config = config.replace(last_block="all")
-    return TRAINING_PASSES * _count(config, *rest).total * images / 1e18
+    return TRAINING_PASSES * _count(config, shape, classes).total * images / 1e18
 
 
 # What is asked
 
 
-def _architecture(model, image_size, classes, channels) -> tuple[ViTConfig | ResNetConfig, tuple, int]:
+def _architecture(
+    model: Any, image_size: int | Pair | None, classes: int | None, channels: int | None
+) -> tuple[ViTConfig | ResNetConfig, tuple, int]:
     """The config, the shape `(H, W, C)` of an image, and K."""
     if isinstance(model, (str, ViTConfig, ResNetConfig)):
         config = _published(model) if isinstance(model, str) else model
@@ -155,7 +158,7 @@ def _architecture(model, image_size, classes, channels) -> tuple[ViTConfig | Res
     return config, (*sides, channels), classes
 
 
-def _published(name):
+def _published(name: str) -> ViTConfig | ResNetConfig:
     if name not in (known := VARIANTS | RESNETS):
         raise ValueError(
             f"a model's name must be one of {', '.join(known)}.\nReceived: {name!r}.{did_you_mean(name, known)}"
@@ -179,7 +182,7 @@ def _built(model: Any, **given: Any) -> tuple[Any, tuple, int, int]:
     return model.config, tuple(sides), channels, model.classes
 
 
-def _check_head(config, classes):
+def _check_head(config: ViTConfig | ResNetConfig, classes: int) -> None:
     if isinstance(config, ViTConfig) and config.distilled and config.pooling == "none" and classes:
         raise ValueError(
             'the two heads of `distilled=True` read one token each, so `pooling="none"` goes without a head.\n'
@@ -190,7 +193,7 @@ def _check_head(config, classes):
 # The model, in the order of the data
 
 
-def _count(config, shape, classes) -> Flops:
+def _count(config: ViTConfig | ResNetConfig, shape: tuple, classes: int) -> Flops:
     """Of a config for an image of shape `(H, W, C)`."""
     if isinstance(config, ResNetConfig):
         stem, _ = resnet(shape, config.stages, config.width)
@@ -211,7 +214,7 @@ def _count(config, shape, classes) -> Flops:
     return found
 
 
-def encoder_block(config, grid, queries) -> Flops:
+def encoder_block(config: ViTConfig, grid: Pair, queries: int) -> Flops:
     """Of one block for a grid of patches `(h, w)`, as `config.attention` and its positions have it."""
     (height, width), patches = grid, math.prod(grid)
     if config.attention == "axial":
@@ -221,7 +224,7 @@ def encoder_block(config, grid, queries) -> Flops:
     return block(config, config.num_prefix_tokens + patches, queries) + relative
 
 
-def merging_blocks(config, tokens) -> Flops:
+def merging_blocks(config: ViTConfig, tokens: int) -> Flops:
     """Of all blocks where each merges tokens for the next one."""
     found, last = Flops(), config.num_layers - 1
     for index in range(config.num_layers):
@@ -238,7 +241,7 @@ def merging_blocks(config, tokens) -> Flops:
     return found
 
 
-def block(config, tokens, queries, keys=None) -> Flops:
+def block(config: ViTConfig, tokens: int, queries: int, keys: int | None = None) -> Flops:
     """Of a transformer block whose `queries` read from all `tokens`, or from so many `keys` each.
 
     The number of heads changes nothing: each has its part of the width.
@@ -252,7 +255,7 @@ def block(config, tokens, queries, keys=None) -> Flops:
     return Flops(projections=found["attention"], products=weights + mixed, mlp=found["mlp"])
 
 
-def head(config, tokens, classes) -> int:
+def head(config: ViTConfig, tokens: int, classes: int) -> int:
     """Of what follows the pooling: `pre_logits` and the classifiers."""
     read = tokens if config.pooling == "none" else 1
     features = config.representation_size or config.hidden_size
@@ -261,7 +264,7 @@ def head(config, tokens, classes) -> int:
     return before + heads * product(read, features, classes)
 
 
-def resnet(shape, stages, width) -> tuple[int, tuple]:
+def resnet(shape: tuple, stages: Sequence[int], width: int) -> tuple[int, tuple]:
     """Of a ResNet with so many units in its stages and `width` channels behind its root, and the shape of its map."""
     count, shape = convolution(shape, width, kernel=7, strides=2)
     shape = _strided(shape, 2)  # max-pooling
@@ -273,7 +276,7 @@ def resnet(shape, stages, width) -> tuple[int, tuple]:
     return count, shape
 
 
-def bottleneck(shape, filters, strides, *, projected) -> tuple[int, tuple]:
+def bottleneck(shape: tuple, filters: int, strides: int, *, projected: bool) -> tuple[int, tuple]:
     """Of one unit of a ResNet, and the shape behind it; `projected` is whether the skip connection is."""
     first, inner = convolution(shape, filters, kernel=1)
     second, inner = convolution(inner, filters, kernel=3, strides=strides)
@@ -285,21 +288,21 @@ def bottleneck(shape, filters, strides, *, projected) -> tuple[int, tuple]:
 # What everything is made of
 
 
-def convolution(shape, filters, kernel, strides=1) -> tuple[int, tuple]:
+def convolution(shape: tuple, filters: int, kernel: int, strides: int = 1) -> tuple[int, tuple]:
     """Of a convolution padded as SAME over `(H, W, C)`, and the shape behind it."""
     height, width, channels = _strided(shape, strides)
     return product(height * width, kernel**2 * channels, filters), (height, width, filters)
 
 
-def _strided(shape, strides):
+def _strided(shape: tuple, strides: int) -> tuple[int, int, int]:
     height, width, channels = shape
     return -(-height // strides), -(-width // strides), channels
 
 
-def product(rows, inner, columns) -> int:
+def product(rows: int, inner: int, columns: int) -> int:
     """Of a matrix `(rows, inner)` times a matrix `(inner, columns)`."""
     return _MULTIPLY_ADD * rows * inner * columns
 
 
-def _giga(number):
+def _giga(number: float) -> str:
     return f"{number / 1e9:.2f}"

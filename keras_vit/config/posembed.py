@@ -6,11 +6,12 @@ namespace `xp`, so that the same lines serve NumPy here and `keras.ops` inside a
 """
 
 import math
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from keras_vit.annotations import Pair
+from keras_vit.annotations import Pair, Tensor
 from keras_vit.checks import check_choice
 
 RESIZE_METHODS = ("align_corners", "bilinear", "bilinear_antialias", "bicubic_antialias", "bicubic")
@@ -76,7 +77,7 @@ def square_grid(num_patches: int) -> tuple[int, int] | None:
     return (side, side) if side and side * side == num_patches else None
 
 
-def check_grid(name, grid) -> tuple[int, int]:
+def check_grid(name: str, grid: Any) -> tuple[int, int]:
     """`grid` as two ints; raises unless it is a pair of ints above zero."""
     values = tuple(grid) if isinstance(grid, (tuple, list)) else ()
     ints = [n for n in values if isinstance(n, (int, np.integer)) and not isinstance(n, bool)]
@@ -85,11 +86,11 @@ def check_grid(name, grid) -> tuple[int, int]:
     return int(values[0]), int(values[1])
 
 
-def _numpy_matrix(new, old, method):
+def _numpy_matrix(new: int, old: int, method: str) -> np.ndarray:
     return resize_matrix(np.arange(new, dtype="float64"), float(new), old, method, np)
 
 
-def resize_matrix(indices, new, old, method, xp):
+def resize_matrix(indices: Tensor, new: Any, old: int, method: str, xp: Any) -> Tensor:
     """The `(new, old)` matrix that resizes one axis.
 
     Args:
@@ -113,12 +114,12 @@ def resize_matrix(indices, new, old, method, xp):
     return weights / xp.sum(weights, axis=1, keepdims=True)
 
 
-def triangle(x, xp):
+def triangle(x: Tensor, xp: Any) -> Tensor:
     """The kernel of a bilinear resize at distances `x`, an array of `xp`."""
     return xp.maximum(1.0 - xp.abs(x), 0.0)
 
 
-def _bicubic_without_antialias(positions, old, xp):
+def _bicubic_without_antialias(positions: Tensor, old: int, xp: Any) -> Tensor:
     """torch's: a = -0.75, and what would be read beyond an edge is the edge."""
     beyond = np.arange(-2, old + 2)  # a kernel of four reaches two further
     weights = cubic(xp.expand_dims(positions, 1) - beyond.astype("float32")[None], -0.75, xp)  # (new, old + 4)
@@ -126,7 +127,7 @@ def _bicubic_without_antialias(positions, old, xp):
     return xp.matmul(weights, edges)
 
 
-def cubic(x, a, xp):
+def cubic(x: Tensor, a: float, xp: Any) -> Tensor:
     """Keys' kernel at distances `x`, an array of `xp`.
 
     a = -0.5 wherever a bicubic resize antialiases, -0.75 in torch's that does not.
@@ -137,7 +138,7 @@ def cubic(x, a, xp):
     return xp.where(x <= 1.0, near, xp.where(x < 2.0, far, 0.0 * x))
 
 
-def sincos2d(rows, columns, hidden_size, xp=np):
+def sincos2d(rows: Tensor, columns: Tensor, hidden_size: int, xp: Any = np) -> Tensor:
     """The fixed table sin(x), cos(x), sin(y), cos(y) of a grid, each over D/4 frequencies.
 
     Args:

@@ -29,7 +29,7 @@ class ResNetConfig:
     stages: tuple[int, ...]
     width_factor: float = 1
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if not isinstance(self.stages, (tuple, list)) or not self.stages:
             raise TypeError(f"`stages` must be a tuple of unit counts, one or more.\nReceived: stages={self.stages!r}.")
         object.__setattr__(self, "stages", tuple(check_positive_int("stages", units) for units in self.stages))

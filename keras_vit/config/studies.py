@@ -82,7 +82,7 @@ def shape_study(
 _FIELDS = {"depth": "num_layers", "width": "hidden_size", "mlp": "mlp_dim", "patch": "patch_size"}
 
 
-def _scaled(config, dimension, factor):
+def _scaled(config: ViTConfig, dimension: str, factor: float) -> ViTConfig:
     check_number("factors", factor)
     changed = {}
     for name, field in _FIELDS.items():

@@ -4,7 +4,11 @@ Sizes are those of arXiv:2010.11929 (table 1), arXiv:2106.10270 (Ti, S, the R26 
 and arXiv:2106.04560 (g, G), spelled as in the papers. Nothing here imports Keras.
 """
 
+from collections.abc import Sequence
+from typing import Any
+
 from keras_vit.checks import check_positive_int, did_you_mean
+from keras_vit.config.resnets import ResNetConfig
 from keras_vit.config.vit import ViTConfig
 
 DEFAULT_IMAGE_SIZE = 224  # pixels, the resolution of pre-training
@@ -57,7 +61,7 @@ def builder_name(name: str) -> str:
 BUILDERS = {builder_name(name): name for name in VARIANTS}  # builder: variant
 
 
-def check_image_size(size, config) -> tuple:
+def check_image_size(size: Any, config: ViTConfig | ResNetConfig) -> tuple:
     """`size`, a side or (H, W), as (H, W) of ints; raises unless the sides are unknown or tiled by the patches."""
     given = size if isinstance(size, (tuple, list)) else (size, size)
     if len(given) != 2:
@@ -67,11 +71,17 @@ def check_image_size(size, config) -> tuple:
     return tuple(sides)
 
 
-def check_tiled(name, given, sides, config, channels=()):
+def check_tiled(
+    name: str,
+    given: Any,
+    sides: Sequence[int | None],
+    config: ViTConfig | ResNetConfig,
+    channels: Sequence[int | None] = (),
+) -> None:
     """Raises unless the sides of `given`, argument `name`, are unknown or tiled by the config's patches."""
     step = config.side_unit
-    if not any(side is not None and side % step for side in sides):
-        return
+    if isinstance(config, ResNetConfig) or not any(side is not None and side % step for side in sides):
+        return  # a ResNet takes images of any size
     nearest = (*(side and max(round(side / step), 1) * step for side in sides), *channels)
     unit = f"patch_size={config.patch_size}"
     if step != config.patch_size:

@@ -11,6 +11,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from keras_vit.annotations import FilePath
 from keras_vit.builders import published_variant
 from keras_vit.config.resnets import ResNetConfig
 from keras_vit.config.variants import ViTConfig
@@ -26,7 +27,7 @@ from keras_vit.weights.hub import find_weights, variant_of
 from keras_vit.weights.resolve import is_url
 
 
-def configuration_of(preparation: Preparation, data, out) -> dict:
+def configuration_of(preparation: Preparation, data: Any, out: FilePath) -> dict:
     """The facts of a run on `data` that writes to the folder `out`."""
     model, plan = preparation.model, preparation.plan
     return {
@@ -52,7 +53,7 @@ def configuration_of(preparation: Preparation, data, out) -> dict:
     }
 
 
-def versions():
+def versions() -> dict[str, str]:
     """Of all that the numbers depend on."""
     backend = keras.backend.backend()
     found = {"keras_vit": __version__, "keras": keras.__version__, "numpy": np.__version__}
@@ -62,7 +63,7 @@ def versions():
     return found
 
 
-def _place_of(data):
+def _place_of(data: Any) -> Any:
     """What a report shows of the data, such that it is found again from another folder."""
     if isinstance(data, str) and data != DIGITS and os.path.exists(data):
         return os.path.abspath(data)

@@ -15,17 +15,17 @@ from typing import Any, Unpack
 import keras
 
 from keras_vit.analysis.plots import draw_confusion, draw_curves
-from keras_vit.annotations import FilePath
+from keras_vit.annotations import FilePath, Pair
 from keras_vit.checks import check_installed
 from keras_vit.config.recipes.growth import Stage
 from keras_vit.data import load_dataset
-from keras_vit.data.source import Data
+from keras_vit.data.source import Data, Source
 from keras_vit.evaluation import Evaluation, evaluate
 from keras_vit.model.image_model import ImageModel
 from keras_vit.pages.cards import CARD, write_card
 from keras_vit.runs.configuration import configuration_of
 from keras_vit.runs.options import FinetuneChanges, FinetuneOptions, changed, with_options
-from keras_vit.runs.preparation import num_parameters, prepare
+from keras_vit.runs.preparation import Preparation, num_parameters, prepare
 from keras_vit.runs.progress import Progress, duration
 from keras_vit.runs.recorder import Recorder
 from keras_vit.runs.resume_check import (
@@ -85,7 +85,7 @@ class Result:
     split: str
     facts: dict
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         facts = f"split={self.split!r}, classes={self.classes}, seconds={self.seconds:.1f}, out={str(self.out)!r}"
         return f"Result(test_accuracy={self.test_accuracy:.4f}, {facts})"
 
@@ -153,7 +153,9 @@ def finetune(
     return result
 
 
-def _checkpoints(run, options, configuration, also):
+def _checkpoints(
+    run: RunDirectory, options: FinetuneOptions, configuration: dict[str, Any], also: Sequence[keras.callbacks.Callback]
+) -> Checkpoints:
     return Checkpoints(
         of_all(run.path) / CHECKPOINTS,
         every_minutes=options.checkpoint_minutes,
@@ -163,7 +165,14 @@ def _checkpoints(run, options, configuration, also):
     )
 
 
-def _begin(run, checkpoints, options, configuration, source, say):
+def _begin(
+    run: RunDirectory,
+    checkpoints: Checkpoints,
+    options: FinetuneOptions,
+    configuration: dict[str, Any],
+    source: Source,
+    say: Callable[[str], Any],
+) -> dict[str, Any]:
     """Makes the folder what it was at the checkpoint, or that of a new run; gives what its `config.json` holds."""
     checkpoints.lock()
     check_resumed(of_all(run.path), checkpoints.found, options.resume)
@@ -178,12 +187,19 @@ def _begin(run, checkpoints, options, configuration, source, say):
     return config_of(run.path)  # as the run began
 
 
-def _write_bad_images(run, source):
+def _write_bad_images(run: RunDirectory, source: Source) -> None:
     if source.bad_images:
         run.write_lines(BAD_IMAGES, [(image.path, image.reason) for image in source.bad_images])
 
 
-def _fit(run, preparation, recorder, progress, checkpoints, say):
+def _fit(
+    run: RunDirectory,
+    preparation: Preparation,
+    recorder: Recorder,
+    progress: Progress,
+    checkpoints: Checkpoints,
+    say: Callable[[str], Any],
+) -> None:
     """Trains; whatever ends it early, the last finite model is kept, and the folder says what happened."""
     model = preparation.model
     arguments = preparation.plan.fit_arguments(last_good=lambda: _last_good(run, recorder))
@@ -202,16 +218,16 @@ def _fit(run, preparation, recorder, progress, checkpoints, say):
         raise ValueError("the last step left a weight that is not finite.\nReceived: see metrics.csv of the run.")
 
 
-def _last_good(run, recorder):
+def _last_good(run: RunDirectory, recorder: Recorder) -> str:
     """For the message of a run that diverges: the guard stops it while the model is finite, and then it is saved."""
     best = f"; the best one is {recorder.best_model}" if recorder.best_model else ""
     return f"{run.path / LAST}, which is written as the run stops{best}"
 
 
-def _train_set(preparation, start_step):
+def _train_set(preparation: Preparation, start_step: int) -> Any:
     plan, stages, record = preparation.plan, preparation.stages, preparation.model.preprocessing
 
-    def load(image_size, start_step):
+    def load(image_size: Pair, start_step: int) -> Any:
         return load_dataset(
             preparation.source,
             "train",
@@ -270,7 +286,7 @@ def taking_any_size(model: ImageModel) -> Iterator[None]:
         model.input_spec = before
 
 
-def _validation_set(preparation):
+def _validation_set(preparation: Preparation) -> Any:
     if not preparation.source.sizes.get("validation"):
         return None
     batch_size = -(-_EVALUATION_BATCH // preparation.devices) * preparation.devices
@@ -283,7 +299,9 @@ def _validation_set(preparation):
     )
 
 
-def _keep_what_there_is(run, preparation, recorder, error, say):
+def _keep_what_there_is(
+    run: RunDirectory, preparation: Preparation, recorder: Recorder, error: BaseException, say: Callable[[str], Any]
+) -> None:
     """After a failure or Ctrl-C: the model as it is, unless it is not finite or cannot be read any more."""
     saved = False
     with contextlib.suppress(Exception):
@@ -311,12 +329,19 @@ def _keep_what_there_is(run, preparation, recorder, error, say):
         say(f"{facts['status']}; {run.path} has {_listed(kept)}")
 
 
-def _listed(names):
+def _listed(names: Sequence[str]) -> str:
     """`a, b and c`."""
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names) or "no file of it"
 
 
-def _finish(run, preparation, recorder, configuration, began, say):
+def _finish(
+    run: RunDirectory,
+    preparation: Preparation,
+    recorder: Recorder,
+    configuration: dict[str, Any],
+    began: float,
+    say: Callable[[str], Any],
+) -> Result:
     """Measures the model that was written, and writes what it came to."""
     source = preparation.source
     model = keras.models.load_model(run.path / BEST, compile=False)
@@ -341,8 +366,10 @@ def _finish(run, preparation, recorder, configuration, began, say):
     return Result(accuracy, classes, facts["seconds"], run.path, model, evaluation, preparation.split, facts)
 
 
-def _result(run, preparation, recorder, evaluation, seconds):
-    model, plan, rows = preparation.model, preparation.plan, run.rows()
+def _result(
+    run: RunDirectory, preparation: Preparation, recorder: Recorder, evaluation: Evaluation, seconds: float
+) -> dict[str, Any]:
+    model, plan, rows, best = preparation.model, preparation.plan, run.rows(), recorder.best_epoch or 0
     training_seconds = rows[-1]["seconds"]
     return {
         "test_accuracy": evaluation.accuracy,
@@ -354,8 +381,8 @@ def _result(run, preparation, recorder, evaluation, seconds):
         "top5_accuracy": evaluation.top5_accuracy,
         "calibration_error": evaluation.calibration_error,
         "averaged": [BEST] if plan.recipe.ema_momentum is not None else [],
-        "best_epoch": recorder.best_epoch,
-        "best_validation_accuracy": rows[recorder.best_epoch - 1]["val_accuracy"],
+        "best_epoch": best,
+        "best_validation_accuracy": rows[best - 1]["val_accuracy"],
         "epochs": len(rows),
         "steps": int(rows[-1]["step"]),
         "recipe": plan.recipe.name,

@@ -43,7 +43,7 @@ _TRAINABLE = ("all", "head")  # and last_blocks:k
 _Function = TypeVar("_Function", bound=Callable)
 
 
-def _option(default, help, flag=None, **parser) -> Any:
+def _option(default: Any, help: str, flag: str | None = None, **parser: Any) -> Any:
     """A field, and what the command line says of it; `flag` where that is not its name, `parser` as argparse has it."""
     return dataclasses.field(default=default, metadata={"help": help, "flag": flag, "parser": parser})
 
@@ -188,7 +188,7 @@ class FinetuneOptions:
     checkpoint_every: int | None = _option(None, "the same in steps; by default none", type=int, metavar="STEPS")
     strategy: str = _option("auto", "one device, all GPUs together, or a TPU; auto: what is there", choices=STRATEGIES)
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         check_strategy_name(self.strategy)
         for option in dataclasses.fields(self):
             if choices := option.metadata["parser"].get("choices"):
@@ -205,7 +205,7 @@ class FinetuneOptions:
             find_augmentation(self.augmentation)
         self._check_together()
 
-    def _check_numbers(self):
+    def _check_numbers(self) -> None:
         """Out-of-range ones are refused; integers of NumPy become ints."""
         for name in _COUNTS:
             if getattr(self, name) is not None:
@@ -226,7 +226,7 @@ class FinetuneOptions:
 
             check_layer_decay(self.layer_decay)
 
-    def _check_together(self):
+    def _check_together(self) -> None:
         self._check_layout()
         if self.start_image_size is not None and self.image_size is not None:
             check_start(as_sides(self.start_image_size), as_sides(self.image_size))
@@ -253,7 +253,7 @@ class FinetuneOptions:
                 f"Received: accumulation_steps={parts}, batch_size={batch_size}."
             )
 
-    def _check_layout(self):
+    def _check_layout(self) -> None:
         layout, _ = parse_layout(self.layout)
         if layout != "none" and self.strategy not in ("one", "auto"):
             raise ValueError(
@@ -338,7 +338,7 @@ def with_options(function: _Function) -> _Function:
     return function
 
 
-def _check_model(model):
+def _check_model(model: Any) -> None:
     rule = (
         "`model` must be 'small', a variant as 'B/16', a builder as 'ViTB16', a ResNet as 'R50x1', a `ViTConfig` or "
         "`ResNetConfig`, or a `VisionTransformer` or `ResNet`."
@@ -360,7 +360,7 @@ def _check_model(model):
             raise TypeError(f"{rule}\nReceived: an object of type {type(model).__name__}.")
 
 
-def _check_sides(name, size):
+def _check_sides(name: str, size: Any) -> int | tuple[int, ...]:
     """A side in pixels, or (H, W)."""
     if not isinstance(size, (tuple, list)):
         return check_positive_int(name, size)
@@ -395,6 +395,6 @@ def parse_layout(text: str) -> tuple[str, int | None]:
     raise ValueError(f"`layout` must be one of {', '.join(LAYOUTS)}, or 'tensor:k' with k from 1.\nReceived: {text!r}.")
 
 
-def is_short(value) -> bool:
+def is_short(value: Any) -> bool:
     """Whether a report can show a value as it is."""
     return value is None or isinstance(value, (bool, int, float, str)) or hasattr(value, "__fspath__")

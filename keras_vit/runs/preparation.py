@@ -2,17 +2,21 @@
 
 import dataclasses
 import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import keras
 
+from keras_vit.annotations import Arguments, FilePath, Pair, Variable
 from keras_vit.builders import build, published_variant
-from keras_vit.config.recipes import find_recipe
+from keras_vit.config.recipes import Recipe, find_recipe
 from keras_vit.config.recipes.growth import Stage, growing_stages
 from keras_vit.config.resnets import RESNETS, ResNetConfig, resnet
 from keras_vit.config.variants import DEFAULT_IMAGE_SIZE, check_image_size, check_tiled, variant
 from keras_vit.config.vit import ViTConfig
 from keras_vit.data import Source, open_source
 from keras_vit.data.augmentation import Augmentation, find_augmentation
+from keras_vit.data.source import Data
 from keras_vit.model.batch_padding import spread_over
 from keras_vit.model.freezing import freeze
 from keras_vit.model.image_model import ImageModel
@@ -22,8 +26,8 @@ from keras_vit.model.strategies import num_replicas
 from keras_vit.pages.escaping import printable
 from keras_vit.resnet_builders import build_resnet, published_resnet
 from keras_vit.runs.options import FinetuneOptions, as_sides, parse_layout, parse_trainable
-from keras_vit.runs.small_models import SMALL_MODELS, small_model
-from keras_vit.training.devices import strategy
+from keras_vit.runs.small_models import SMALL_MODELS, SmallModel, small_model
+from keras_vit.training.devices import Devices, strategy
 from keras_vit.training.hosts.distribution import spread
 from keras_vit.training.memory import available_memory, check_memory, largest_micro_batch
 from keras_vit.training.model_check import check_model
@@ -66,7 +70,7 @@ class Preparation:
     devices: int
 
 
-def prepare(data, options: FinetuneOptions, say) -> Preparation:
+def prepare(data: Data, options: FinetuneOptions, say: Callable[[str], Any]) -> Preparation:
     """Opens the data, builds and compiles the model, and refuses what cannot be trained."""
     _check_request(options)
     devices = _find_devices(options, say)
@@ -94,7 +98,7 @@ def prepare(data, options: FinetuneOptions, say) -> Preparation:
     return Preparation(options, source, split, model, training_plan, stages, augmentation, labels, sharing)
 
 
-def _check_request(options):
+def _check_request(options: FinetuneOptions) -> None:
     """Refuses what no data could mend, before they are looked through."""
     if options.layout != "none":
         _check_layout(options)
@@ -116,7 +120,7 @@ def _check_request(options):
     _check_depth_and_width(options, config)
 
 
-def _check_start(start, config):
+def _check_start(start: int | Pair, config: ViTConfig | ResNetConfig) -> None:
     """Refuses images of the first epochs that the patches do not tile, or for whose tokens there is no place."""
     check_tiled("start_image_size", start, as_sides(start), config)
     if isinstance(config, ViTConfig) and config.merged_tokens:
@@ -127,7 +131,7 @@ def _check_start(start, config):
         )
 
 
-def _check_layout(options):
+def _check_layout(options: FinetuneOptions) -> None:
     if isinstance(options.model, ImageModel):
         raise ValueError(
             "`layout` must be there before the weights are made.\n"
@@ -136,7 +140,7 @@ def _check_layout(options):
         )
 
 
-def _config_of(model):
+def _config_of(model: Any) -> ViTConfig | ResNetConfig:
     """The config of what is not built yet; of "small" that for tiny images, whose patches divide those for photos."""
     if isinstance(model, (ViTConfig, ResNetConfig)):
         return model
@@ -145,7 +149,7 @@ def _config_of(model):
     return SMALL_MODELS["tiny"].config if model == "small" else variant(variant_of(model))
 
 
-def _check_depth_and_width(options, config):
+def _check_depth_and_width(options: FinetuneOptions, config: ViTConfig | ResNetConfig) -> None:
     if isinstance(config, ResNetConfig):
         return _check_resnet(options)
     _, blocks = parse_trainable(options.trainable)
@@ -162,7 +166,7 @@ def _check_depth_and_width(options, config):
         )
 
 
-def _check_resnet(options):
+def _check_resnet(options: FinetuneOptions) -> None:
     """Refuses what is about blocks and attention."""
     blocks = parse_trainable(options.trainable)[1] is not None
     asked = {"lora_rank": options.lora_rank is not None, "layer_decay": options.layer_decay not in (None, 1)}
@@ -176,12 +180,12 @@ def _check_resnet(options):
         )
 
 
-def num_parameters(weights) -> int:
+def num_parameters(weights: Iterable[Variable]) -> int:
     """How many numbers these weights have together."""
     return sum(math.prod(weight.shape) for weight in weights)
 
 
-def _measured_split(source):
+def _measured_split(source: Source) -> str:
     for split in ("test", "validation"):
         if source.sizes.get(split):
             return split
@@ -191,10 +195,10 @@ def _measured_split(source):
     )
 
 
-def _find_recipe(options, small):
+def _find_recipe(options: FinetuneOptions, small: SmallModel | None) -> Recipe:
     recipe = options.recipe
     if recipe is None:
-        recipe = FINETUNE_RECIPE if _is_trained(options) else small.recipe
+        recipe = FINETUNE_RECIPE if small is None or _is_trained(options) else small.recipe
     recipe = find_recipe(recipe)
     if options.ema_momentum is not None:
         recipe = dataclasses.replace(recipe, ema_momentum=options.ema_momentum)
@@ -204,11 +208,11 @@ def _find_recipe(options, small):
     return recipe
 
 
-def _is_trained(options):
+def _is_trained(options: FinetuneOptions) -> bool:
     return isinstance(options.model, ImageModel) or weights_of(options) is not None
 
 
-def weights_of(options):
+def weights_of(options: FinetuneOptions) -> FilePath | None:
     """What the weights of an unbuilt model are taken from; `None` for random initialisation."""
     if options.weights != "default":
         return options.weights
@@ -217,7 +221,7 @@ def weights_of(options):
     return PRETRAINED if isinstance(options.model, str) and options.model != "small" else None
 
 
-def _find_model(options, source, small, recipe):
+def _find_model(options: FinetuneOptions, source: Source, small: SmallModel, recipe: Recipe) -> tuple[Any, str]:
     """The model, and what becomes of its head."""
     if isinstance(options.model, ImageModel):
         _check_fits(options.model, source)
@@ -231,7 +235,7 @@ def _find_model(options, source, small, recipe):
     known = _config_of(config)
     shape = _input_shape(size, weights, source, known)
     name = "vit_small" if options.model == "small" else None
-    arguments = recipe.model_arguments(known)
+    arguments: Arguments = recipe.model_arguments(known)
     classes = len(source.class_names)
     arguments |= {"weights": weights, "input_shape": shape, "classes": classes}
     layout, parts = parse_layout(options.layout)
@@ -241,7 +245,9 @@ def _find_model(options, source, small, recipe):
     return builder(config, name=name, **arguments), "reset"
 
 
-def _input_shape(size, weights, source, config):
+def _input_shape(
+    size: int | Pair | None, weights: FilePath | None, source: Source, config: ViTConfig | ResNetConfig
+) -> tuple | None:
     """`(H, W, C)`, or `None` for the one that the weights were trained at."""
     if size is None and weights is not None:
         return None
@@ -251,7 +257,7 @@ def _input_shape(size, weights, source, config):
     return (*sides, channels)
 
 
-def _check_is_built(options):
+def _check_is_built(options: FinetuneOptions) -> None:
     if options.image_size is not None or options.weights != "default":
         raise ValueError(
             "a model that is built has its size and its weights.\n"
@@ -259,7 +265,7 @@ def _check_is_built(options):
         )
 
 
-def _check_fits(model, source):
+def _check_fits(model: Any, source: Source) -> None:
     if model.output_shape[-1] != len(source.class_names) or None in model.input_shape[1:]:
         raise ValueError(
             "the model must have one output for each class of the data, and images of one size.\n"
@@ -268,14 +274,16 @@ def _check_fits(model, source):
         )
 
 
-def _choose_weights(model, options):
+def _choose_weights(model: Any, options: FinetuneOptions) -> None:
     if options.lora_rank is not None:
         add_lora(model, options.lora_rank)
     elif options.trainable != "all":
         freeze(model, *parse_trainable(options.trainable))
 
 
-def _make_plan(options, source, model, recipe, devices, say):
+def _make_plan(
+    options: FinetuneOptions, source: Source, model: Any, recipe: Recipe, devices: int, say: Callable[[str], Any]
+) -> Plan:
     """The plan, with a batch that fits."""
     images = source.sizes["train"]
     batch_size = options.batch_size
@@ -304,7 +312,7 @@ def _make_plan(options, source, model, recipe, devices, say):
     return training_plan
 
 
-def _find_stages(options, recipe, model, epochs):
+def _find_stages(options: FinetuneOptions, recipe: Recipe, model: Any, epochs: int) -> tuple[Stage, ...]:
     """Of one size, unless images grow; those that do end at the model's own."""
     final = model.input_shape[1:3]
     start = recipe.start_image_size if options.start_image_size is None else options.start_image_size
@@ -314,7 +322,7 @@ def _find_stages(options, recipe, model, epochs):
     return growing_stages(as_sides(start), final, epochs, model.config.side_unit)
 
 
-def _say_memory(model, batch_size, micro_batches, recipe, say):
+def _say_memory(model: Any, batch_size: int, micro_batches: int, recipe: Recipe, say: Callable[[str], Any]) -> None:
     """Says what a step needs, and refuses what does not fit; of a ResNet that is not known."""
     available = available_memory()
     free = "" if available is None else f"; {available / 1e9:.2f} GB are free"
@@ -324,20 +332,20 @@ def _say_memory(model, batch_size, micro_batches, recipe, say):
     say(f"estimated {estimate}{free}")
 
 
-def _usual_steps(options, images):
+def _usual_steps(options: FinetuneOptions, images: int) -> int | None:
     asked = (options.steps, options.epochs, options.recipe) != (None, None, None)
     if asked or not _is_trained(options):
         return options.steps
     return next(steps for most, steps in _FINETUNE_STEPS if images <= most)
 
 
-def _usual_batch(batch_size, images, devices):
+def _usual_batch(batch_size: int, images: int, devices: int) -> int:
     """That of the recipe, or of a small set the largest power of two that is not larger than it."""
     batch_size = min(batch_size, 2 ** int(math.log2(images)))
     return max(batch_size // devices, 1) * devices
 
 
-def _fewest_micro_batches(options, model, recipe, batch_size):
+def _fewest_micro_batches(options: FinetuneOptions, model: Any, recipe: Recipe, batch_size: int) -> int:
     """Micro-batches for a batch that nobody chose, so that it fits; the numbers are the same for any count.
 
     The recipe's own count is for its machines' memory. A batch that was asked for is one part, or is refused.
@@ -349,11 +357,11 @@ def _fewest_micro_batches(options, model, recipe, batch_size):
     return batch_size // micro_batch if micro_batch else batch_size
 
 
-def _memory_of(recipe):
+def _memory_of(recipe: Recipe) -> Arguments:
     return {"optimizer": recipe.optimizer, "ema": recipe.ema_momentum is not None}
 
 
-def _find_devices(options, say):
+def _find_devices(options: FinetuneOptions, say: Callable[[str], Any]) -> Devices:
     """Those asked for; a model that is built keeps its own unless others are."""
     built = isinstance(options.model, ImageModel)
     devices = strategy("one" if built and options.strategy == "auto" else options.strategy, precision=options.precision)
@@ -364,14 +372,14 @@ def _find_devices(options, say):
     return devices
 
 
-def _say_source(source, say):
+def _say_source(source: Source, say: Callable[[str], Any]) -> None:
     sizes = ", ".join(f"{split} {size:,}" for split, size in source.sizes.items())
     say(f"data {printable(source.name)}: {len(source.class_names)} classes; {sizes} images")
     if source.bad_images:  # `open_source` has warned of them by name
         say(f"  {len(source.bad_images):,} files left out; bad_images.txt names each")
 
 
-def _say_plan(model, training_plan, stages, say):
+def _say_plan(model: Any, training_plan: Plan, stages: Sequence[Stage], say: Callable[[str], Any]) -> None:
     size = "x".join(map(str, model.input_shape[1:]))
     learning = num_parameters(model.trainable_weights)
     recipe, batch_size, rate = training_plan.recipe.name, training_plan.batch_size, training_plan.learning_rate

@@ -3,11 +3,14 @@
 import datetime
 import sys
 import time
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import keras
 
-from keras_vit.config.recipes.growth import work_of
+from keras_vit.annotations import Logs
+from keras_vit.config.recipes.growth import Stage, work_of
+from keras_vit.training.plan import Plan
 
 
 class Progress(keras.callbacks.Callback):
@@ -22,7 +25,7 @@ class Progress(keras.callbacks.Callback):
         stages: `Stage` records of a training whose images grow, so that later steps take longer.
     """
 
-    def __init__(self, plan, say=print, stages=()):
+    def __init__(self, plan: Plan, say: Callable[[str], Any] = print, stages: Sequence[Stage] = ()) -> None:
         super().__init__()
         self.plan = plan
         self.say = say
@@ -37,7 +40,7 @@ class Progress(keras.callbacks.Callback):
         self._in_epoch = 0  # steps of the epoch
         self._show_bar = say is print and sys.stdout is not None and sys.stdout.isatty()
 
-    def on_train_begin(self, logs=None):
+    def on_train_begin(self, logs: Logs = None) -> None:
         self._done = self._compiled = 0
         self._began = None
         if self._show_bar:
@@ -59,10 +62,10 @@ class Progress(keras.callbacks.Callback):
         if self._bar is not None:
             self._bar.update(self._task, completed=self._done)
 
-    def on_epoch_begin(self, epoch, logs=None):
+    def on_epoch_begin(self, epoch: int, logs: Logs = None) -> None:
         self._epoch, self._epoch_began, self._epoch_steps, self._in_epoch = epoch, time.monotonic(), 0, 0
 
-    def on_train_batch_end(self, batch, logs=None):
+    def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
         self._done += 1
         self._in_epoch += 1
         if self._in_epoch <= self._passed:
@@ -75,10 +78,10 @@ class Progress(keras.callbacks.Callback):
         if self._bar is not None:
             self._bar.update(self._task, completed=self._done, **self._state(logs or {}))
 
-    def on_test_begin(self, logs=None):
+    def on_test_begin(self, logs: Logs = None) -> None:
         self._epoch_seconds = time.monotonic() - self._epoch_began  # of training alone
 
-    def on_epoch_end(self, epoch, logs=None):
+    def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
         self._in_epoch = self._passed = 0
         seconds = getattr(self, "_epoch_seconds", None) or time.monotonic() - self._epoch_began
         self._epoch_seconds = None
@@ -89,7 +92,7 @@ class Progress(keras.callbacks.Callback):
         if not epoch:
             self._began, self._compiled = time.monotonic(), self._done
 
-    def on_train_end(self, logs=None):
+    def on_train_end(self, logs: Logs = None) -> None:
         self.close()
 
     def seconds_left(self) -> float | None:
@@ -99,23 +102,23 @@ class Progress(keras.callbacks.Callback):
         done, compiled, steps = map(self._work, (self._done, self._compiled, self.plan.steps))
         return (self._now - self._began) / (done - compiled) * max(steps - done, 0)
 
-    def _work(self, steps):
+    def _work(self, steps: int) -> float:
         """What so many steps cost, in some unit."""
         return work_of(self.stages, self.plan.steps_per_epoch, steps) if len(self.stages) > 1 else steps
 
-    def close(self):
+    def close(self) -> None:
         """Takes the bar off the terminal, also after a failure."""
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
 
-    def _say(self, text):
+    def _say(self, text: str) -> None:
         if self._bar is not None:
             self._bar.console.print(text, highlight=False, markup=False)
         else:
             self.say(text)
 
-    def _state(self, logs):
+    def _state(self, logs: Mapping[str, Any]) -> dict[str, str]:
         timed = self._done - self._compiled
         speed = timed * self.plan.batch_size / max(self._now - self._began, 1e-9) if timed else None
         return {
@@ -126,12 +129,12 @@ class Progress(keras.callbacks.Callback):
         }
 
 
-def duration(seconds) -> str:
+def duration(seconds: float | None) -> str:
     """Seconds as `0:01:05`; `?` for `None`."""
     return "?" if seconds is None else str(datetime.timedelta(seconds=round(seconds)))
 
 
-def _line(epoch, epochs, logs, speed, left):
+def _line(epoch: int, epochs: int, logs: Mapping[str, Any], speed: float, left: float | None) -> str:
     width = len(str(epochs))
     shown = ("loss", "accuracy", "val_loss", "val_accuracy")
     figures = [f"{name} {logs[name]:.4f}" for name in shown if name in logs]
@@ -140,7 +143,7 @@ def _line(epoch, epochs, logs, speed, left):
     return "  ".join([f"epoch {epoch + 1:{width}}/{epochs}", *figures, *ending])
 
 
-def _bar():
+def _bar() -> Any:
     from rich import progress
 
     return progress.Progress(
@@ -155,5 +158,5 @@ def _bar():
     )
 
 
-def _columns():
+def _columns() -> dict[str, str]:
     return {"epoch": "", "figures": "", "speed": "", "left": "compiling"}

@@ -4,6 +4,7 @@ import os
 import re
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from keras_vit.annotations import FilePath
 from keras_vit.checks import check_choice, check_flag
@@ -74,7 +75,7 @@ def push_to_hub(
     return f"hf:{repository}@{commit}"
 
 
-def _place(folder):
+def _place(folder: Any) -> Path:
     if isinstance(folder, Result):
         return folder.out
     if not isinstance(folder, (str, os.PathLike)):
@@ -82,7 +83,7 @@ def _place(folder):
     return Path(folder)
 
 
-def _weights_of(place, temporary, dialect):
+def _weights_of(place: Path, temporary: FilePath, dialect: str | None) -> Path:
     """The folder with the weights: that of a checkpoint itself, or a new one with a run's."""
     if (place / BEST).is_file():
         dialect = dialect or _DIALECTS[0]
@@ -102,7 +103,7 @@ def _weights_of(place, temporary, dialect):
     return place
 
 
-def _card(text, checkpoint, name, license):
+def _card(text: str, checkpoint: Any, name: str, license: str | None) -> str:
     """The card as it is to be on the Hub."""
     dialect = dialect_of(checkpoint)
     text = with_section(text, USE, use_section(checkpoint, dialect, name))
@@ -113,7 +114,7 @@ def _card(text, checkpoint, name, license):
     return with_field(text, "license", license).replace(NOT_CHOSEN, f"These weights are under `{license}`.")
 
 
-def _check_license(license):
+def _check_license(license: Any) -> None:
     if license is not None and not isinstance(license, str):
         raise TypeError(f"`license` must be a text.\nReceived: license={license!r} of type {type(license).__name__}.")
     if license is not None and not re.fullmatch(r"[a-z0-9][a-z0-9.+-]*", license):

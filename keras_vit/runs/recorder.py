@@ -7,8 +7,8 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_vit.annotations import Variable
-from keras_vit.runs.run_directory import BEST, COLUMNS, LAST
+from keras_vit.annotations import Logs, Tensor, Variable
+from keras_vit.runs.run_directory import BEST, COLUMNS, LAST, RunDirectory
 from keras_vit.training.optimizer_state import inner_optimizer, steps_of
 
 
@@ -28,11 +28,11 @@ class Recorder(keras.callbacks.Callback):
         last_epoch: the same of `last.keras`.
     """
 
-    def __init__(self, run):
+    def __init__(self, run: RunDirectory) -> None:
         super().__init__()
         self.run = run
-        self.best_epoch = None
-        self.last_epoch = None
+        self.best_epoch: int | None = None
+        self.last_epoch: int | None = None
         self._best: Any = None  # accuracy and loss, the latter negative
         self._average: Any = None
         self._began: Any = None
@@ -43,7 +43,7 @@ class Recorder(keras.callbacks.Callback):
         """Path of the best model, if there is one yet."""
         return None if self.best_epoch is None else self.run.path / BEST
 
-    def on_train_begin(self, logs=None):
+    def on_train_begin(self, logs: Logs = None) -> None:
         self._began = time.monotonic()
         self._average = AveragedWeights(self.model)
 
@@ -68,16 +68,16 @@ class Recorder(keras.callbacks.Callback):
         """Ends what holds the model's weights back, so that they can be saved within a validation."""
         self._average.leave()
 
-    def _elapsed(self):
+    def _elapsed(self) -> float:
         return self._seconds + time.monotonic() - self._began
 
-    def on_test_begin(self, logs=None):
+    def on_test_begin(self, logs: Logs = None) -> None:
         self._average.enter()
 
-    def on_test_end(self, logs=None):
+    def on_test_end(self, logs: Logs = None) -> None:
         self._average.leave()
 
-    def on_epoch_end(self, epoch, logs=None):
+    def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
         logs = logs or {}
         row = {name: logs[name] for name in COLUMNS if name in logs}
         row |= {"epoch": epoch + 1, "step": steps_of(self.model.optimizer)}
@@ -89,7 +89,7 @@ class Recorder(keras.callbacks.Callback):
         if self._best is None or score > self._best:
             self._save_best(epoch, score)
 
-    def _save_best(self, epoch, score):
+    def _save_best(self, epoch: int, score: tuple[float, float]) -> None:
         self._average.enter()
         try:
             saved = self.run.save_model(self.model, BEST)
@@ -108,11 +108,11 @@ class AveragedWeights:
         model: a compiled model.
     """
 
-    def __init__(self, model):
+    def __init__(self, model: keras.Model) -> None:
         self._model = model
-        self._kept = None
+        self._kept: list[Tensor] | None = None
 
-    def enter(self):
+    def enter(self) -> None:
         """Puts the average in, if there is one and it has begun."""
         optimizer = inner_optimizer(self._model)
         if not getattr(optimizer, "use_ema", False) or steps_of(optimizer) == 0 or self._kept is not None:
@@ -121,7 +121,7 @@ class AveragedWeights:
         for weight, average in zip(self._model.trainable_weights, _averages_of(optimizer), strict=True):
             weight.assign(_copy(average))
 
-    def leave(self):
+    def leave(self) -> None:
         """Puts the weights of before in again."""
         if self._kept is not None:
             for weight, value in zip(self._model.trainable_weights, self._kept, strict=True):
@@ -134,7 +134,7 @@ def _averages_of(optimizer: keras.optimizers.Optimizer) -> list[Variable]:
     return [variable for variable in optimizer.variables if variable.name.endswith("_average")]
 
 
-def _copy(variable):
+def _copy(variable: Variable) -> Tensor:
     """Its value in memory of its own: JAX gives buffers away that two variables could share."""
     if keras.backend.backend() == "jax":
         import jax

@@ -3,8 +3,9 @@
 import dataclasses
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
+from keras_vit.annotations import FilePath
 from keras_vit.exporting.staging import sweep
 from keras_vit.files import json_object
 from keras_vit.runs.options import FinetuneOptions
@@ -33,7 +34,7 @@ class EarlierRun:
     config: dict[str, Any]
 
 
-def find_earlier(out, resume: str) -> EarlierRun | None:
+def find_earlier(out: FilePath, resume: str) -> EarlierRun | None:
     """The unfinished run in a folder that may go on, or `None` for a folder that is free.
 
     Args:
@@ -58,7 +59,7 @@ def find_earlier(out, resume: str) -> EarlierRun | None:
     return None
 
 
-def check_resumed(out, found, resume: str) -> None:
+def check_resumed(out: FilePath, found: Any, resume: str) -> None:
     """Raises a `ValueError` if a run must go on and there is no checkpoint, `found`, to go on from."""
     if found is None and resume == "must":
         _refuse_to_start(Path(out))
@@ -80,7 +81,7 @@ def fingerprint_of(configuration: dict) -> dict[str, Any]:
     return {"options": arguments, "versions": versions} | {name: said.get(name) for name in _COMPARED}
 
 
-def check_same(out, earlier: EarlierRun, configuration: dict) -> None:
+def check_same(out: FilePath, earlier: EarlierRun, configuration: dict) -> None:
     """Raises a `ValueError` with the differences unless the run in `out` began with this configuration."""
     if not earlier.config:
         return
@@ -121,7 +122,7 @@ def config_of(path: Path) -> dict[str, Any]:
         ) from error
 
 
-def _refuse_to_start(path):
+def _refuse_to_start(path: Path) -> NoReturn:
     stands = "where there is none. Leave `resume` out to start one."
     if (path / RESULT).exists():
         stands = "a run that has finished. Its figures are in result.json; choose another folder to start one."

@@ -10,11 +10,15 @@ import json
 import os
 import random
 import tempfile
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import keras
 import numpy as np
 
+from keras_vit.annotations import FilePath
+from keras_vit.evaluation import Evaluation
 from keras_vit.files import FileKindError, read_regular, replacing
 from keras_vit.pages.escaping import printable, spreadsheet_cell
 
@@ -45,28 +49,28 @@ class RunDirectory:
         ValueError: if something is in it, it is no folder, or nothing can be written there.
     """
 
-    def __init__(self, path, goes_on=False):
+    def __init__(self, path: FilePath, goes_on: bool = False) -> None:
         self.path = Path(path)
-        self._events = None
+        self._events: Any = None  # TensorBoard's writer, once there is a row
         if not goes_on:
             check_free(self.path)
         self.path.mkdir(parents=True, exist_ok=True)
 
-    def write_json(self, name, facts):
+    def write_json(self, name: str, facts: Any) -> None:
         """Writes `facts`; numbers that are not finite become null, as JSON has no others."""
         text = json.dumps(plain(facts), indent=2, ensure_ascii=False, allow_nan=False)
         self.write_text(name, text + "\n")
 
-    def write_text(self, name, text):
+    def write_text(self, name: str, text: str) -> None:
         """Writes a text in UTF-8."""
         with replacing(self.path / name) as part:
             Path(part).write_text(text, _ENCODING, _ERRORS)
 
-    def write_lines(self, name, rows):
+    def write_lines(self, name: str, rows: Iterable[Iterable[Any]]) -> None:
         """Writes a line for each row, its cells parted by tabs; no name of a file makes a line or a cell of its own."""
         self.write_text(name, "".join("\t".join(map(printable, row)) + "\n" for row in rows))
 
-    def write_row(self, row):
+    def write_row(self, row: Mapping[str, Any]) -> None:
         """Adds one epoch to `metrics.csv` and to TensorBoard."""
         path = self.path / METRICS
         new = not path.exists()
@@ -91,7 +95,7 @@ class RunDirectory:
         with replacing(path) as part:
             Path(part).write_bytes(text.encode(_ENCODING))
 
-    def write_confusion(self, evaluation):
+    def write_confusion(self, evaluation: Evaluation) -> None:
         """Writes the matrix with the names of the classes; rows are true ones, columns predicted ones.
 
         A name that a spreadsheet would take for a formula has `'` before it.
@@ -102,7 +106,7 @@ class RunDirectory:
         with replacing(self.path / CONFUSION_TABLE) as part, open(part, "w", -1, _ENCODING, _ERRORS, "") as file:
             csv.writer(file).writerows(rows)
 
-    def save_model(self, model, name) -> bool:
+    def save_model(self, model: keras.Model, name: str) -> bool:
         """Saves a model unless it has a value that is not finite; returns whether it did.
 
         Of weights that are cut over processes, which all call this, a copy is saved without its optimizer.
@@ -136,7 +140,7 @@ class RunDirectory:
             fault = str(error)
         raise ValueError(f"the figures of a run must be as the run wrote them.\nReceived: {path}, {fault}.")
 
-    def _write_events(self, row):
+    def _write_events(self, row: Mapping[str, Any]) -> None:
         """TensorBoard's format by TensorFlow alone, so that the package `tensorboard` is needed to look only."""
         import tensorflow as tf
 
@@ -152,7 +156,7 @@ class RunDirectory:
             self._events.flush()
 
 
-def _figures(reader):
+def _figures(reader: Iterable[list[str]]) -> list[dict[str, float | None]]:
     """Rows of numbers, by column; a `ValueError` says what is wrong on which line."""
     lines = list(reader)
     if not lines or lines[0] != list(COLUMNS):
@@ -166,7 +170,7 @@ def _figures(reader):
     return rows
 
 
-def _figure(number, name, text):
+def _figure(number: int, name: str, text: str) -> float | None:
     """A number, or `None` of an empty cell where there may be none."""
     if not text and name not in _ALWAYS:
         return None
@@ -179,7 +183,7 @@ def _figure(number, name, text):
     return value
 
 
-def check_free(path):
+def check_free(path: FilePath) -> None:
     """Raises a `ValueError` unless a run may and can be written to this path; leaves nothing there."""
     path = Path(path)
     try:
@@ -193,7 +197,7 @@ def check_free(path):
         ) from error
 
 
-def _check_empty(path):
+def _check_empty(path: Path) -> None:
     if os.path.lexists(path) and not path.is_dir():
         what = "a file" if path.exists() else "a link that leads nowhere"
         raise ValueError(f"`out` must be a folder.\nReceived: {str(path)!r}, which is {what}. Choose another name.")
@@ -204,7 +208,7 @@ def _check_empty(path):
         )
 
 
-def _check_writable(path):
+def _check_writable(path: Path) -> None:
     """Tries it on the nearest folder that exists, by a file without a name, as rights alone do not tell."""
     nearest = next(folder for folder in (path, *path.absolute().parents) if os.path.lexists(folder))
     if not nearest.is_dir():
@@ -249,12 +253,12 @@ def whole(variable: keras.Variable) -> np.ndarray:
     return np.asarray(multihost_utils.process_allgather(variable.value, tiled=True))
 
 
-def is_finite(model) -> bool:
+def is_finite(model: keras.Model) -> bool:
     """Whether every weight of a model is finite."""
     return all(np.isfinite(keras.ops.convert_to_numpy(weight)).all() for weight in model.weights)
 
 
-def plain(value):
+def plain(value: Any) -> Any:
     """`value` of what JSON has: numbers that are not finite become null, records and paths become text."""
     if isinstance(value, dict):
         return {str(key): plain(item) for key, item in value.items()}

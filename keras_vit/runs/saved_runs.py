@@ -9,6 +9,7 @@ import json
 import math
 import os
 import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -96,7 +97,7 @@ def load_model(file: Path) -> Any:
         raise ValueError(f"{rule}.\nReceived: {printable(file)}: {_short(error).rstrip('.')}. {advice}") from error
 
 
-def _check_size(config, stored):
+def _check_size(config: Any, stored: int) -> None:
     """Raises if the layers need more weights than the file holds, before any of them is made.
 
     A number in a stranger's configuration would else fill the memory.
@@ -114,7 +115,7 @@ def _check_size(config, stored):
         raise ValueError(f"layers of {needed:,} numbers, and {stored:,} bytes of weights")
 
 
-def _check_archive(file):
+def _check_archive(file: Path) -> tuple[bytes, int]:
     """The text of the configuration and the size of the weights; Keras takes what is no archive for no file at all."""
     try:
         with open_regular(file) as opened, zipfile.ZipFile(opened) as archive:
@@ -131,28 +132,26 @@ def _check_archive(file):
         fault = error.reason
     except (OSError, ValueError, zipfile.BadZipFile, NotImplementedError) as error:
         fault = f"cut short or something else ({_short(error)})"
-    if fault:
-        raise ValueError(
-            "a model's file must be a whole .keras archive.\n"
-            f"Received: {printable(file)}, {fault}. Copy or train it again."
-        )
+    raise ValueError(
+        f"a model's file must be a whole .keras archive.\nReceived: {printable(file)}, {fault}. Copy or train it again."
+    )
 
 
-def _short(error):
+def _short(error: BaseException) -> str:
     """The end of Keras' words, which is the cause, in one short line."""
     cause = str(error).rpartition("Exception encountered: ")[2]
     line = printable(" ".join(cause.split()))
     return f"{type(error).__name__}: {line if len(line) <= _LONGEST else line[: _LONGEST - 3] + '...'}"
 
 
-def _object(said, name):
+def _object(said: Mapping[str, Any], name: str) -> dict[str, Any]:
     found = said.get(name)
     if not isinstance(found, dict):
         raise ValueError(f"`{name}` must be an object\nReceived: {_kind(said, name)}")
     return found
 
 
-def _names(data):
+def _names(data: Mapping[str, Any]) -> tuple[str, ...]:
     names = data.get("class_names")
     if not isinstance(names, list):
         raise ValueError(f"`data` must have a list `class_names`\nReceived: {_kind(data, 'class_names')}")
@@ -162,13 +161,13 @@ def _names(data):
     return tuple(names)
 
 
-def _seed(said):
+def _seed(said: Mapping[str, Any]) -> int:
     seed = said.get("seed", 0)
     if type(seed) is not int or not 0 <= seed < 2**31:
         raise ValueError(f"`seed` must be an int in [0, 2**31)\nReceived: {_kind(said, 'seed')}")
     return seed
 
 
-def _kind(said, name):
+def _kind(said: Mapping[str, Any], name: str) -> str:
     """What is there in place of what should be."""
     return f"{name} is {type(said[name]).__name__}, {str(said[name])[:40]!r}" if name in said else f"no {name}"

@@ -4,6 +4,7 @@ import dataclasses
 from typing import Any
 
 from keras_vit.config.vit import ViTConfig
+from keras_vit.data.source import Source
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,7 +33,7 @@ SMALL_MODELS = {
 }
 
 
-def small_model(source) -> SmallModel:
+def small_model(source: Source) -> SmallModel:
     """The one for the images of a source, by the size of the first of them."""
     height, width = source.pixels("train", 0).shape[:2]
     return SMALL_MODELS["tiny" if max(height, width) <= _TINY else "photos"]

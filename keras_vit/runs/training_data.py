@@ -1,6 +1,7 @@
 """The data of a finished run as it was trained on: whether they are still the same, and photos to calibrate int8 on."""
 
 import warnings
+from typing import Any
 
 from keras_vit.data.identity import identity_of
 from keras_vit.data.source import Source
@@ -54,6 +55,6 @@ def calibration_photos(run: RunFacts) -> tuple[Photos, str]:
     return photos, f"{len(photos)} training images of {source.name}"
 
 
-def _as_trained(run, source):
+def _as_trained(run: Any, source: Source) -> Source:
     """With those training images alone that counted."""
     return source if run.subset is None else source.subset(**run.subset)

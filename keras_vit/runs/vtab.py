@@ -7,7 +7,7 @@ import dataclasses
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from keras_vit.annotations import FilePath
 from keras_vit.checks import check_choice, did_you_mean
 from keras_vit.config.datasets import VTAB_TASKS
 from keras_vit.config.resnets import ResNetConfig
+from keras_vit.config.vit import ViTConfig
 from keras_vit.data import Source, open_source
 from keras_vit.data.augmentation import Augmentation
 from keras_vit.data.source import Data
@@ -54,7 +55,7 @@ class Vtab:
     lacking: Mapping[str, str] = dataclasses.field(default_factory=dict)
     seconds: float = 0.0
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return f"Vtab({self.protocol!r}, mean={self.mean}, tasks={len(self.accuracies)} of {len(VTAB_TASKS)})"
 
     @property
@@ -81,7 +82,7 @@ class Vtab:
         """All of it, ready for JSON."""
         return dataclasses.asdict(self) | {"group_means": self.group_means, "mean": self.mean}
 
-    def _mean(self, names):
+    def _mean(self, names: Sequence[str]) -> float | None:
         there = [self.accuracies[name] for name in names if name in self.accuracies]
         return float(np.mean(there)) if len(there) == len(names) else None
 
@@ -149,7 +150,7 @@ def vtab(
     return Vtab(protocol, accuracies, lacking, time.monotonic() - began)
 
 
-def _warn_of_other_data(name, source):
+def _warn_of_other_data(name: str, source: Source) -> None:
     """Warns of data that cannot be the task's, which then has no number of VTAB."""
     sizes = tuple(source.sizes.get(split, 0) for split in ("train", "validation"))
     classes, expected = len(source.class_names), VTAB_TASKS[_PREFIX + name].classes
@@ -161,7 +162,9 @@ def _warn_of_other_data(name, source):
         )
 
 
-def _finetuned(model, name, source, out, say, changes):
+def _finetuned(
+    model: Any, name: str, source: Source, out: FilePath, say: Callable[[str], Any], changes: FinetuneChanges
+) -> float:
     """The accuracy of a new model with these weights, trained on the 1,000 images."""
     record = VTAB_TASKS[_PREFIX + name]
     splits = {"train": source.split("train+validation"), "test": source.split("test")}
@@ -174,12 +177,12 @@ def _finetuned(model, name, source, out, say, changes):
         dialect = _dialect(model.config)
         suffix = ".safetensors" if dialect == "huggingface" else ".npz"
         weights = save_checkpoint(model, Path(folder) / f"weights{suffix}", dialect)
-        options = {"model": model.config, "weights": weights, "recipe": _RECIPE, "image_size": size}
+        options: dict[str, Any] = {"model": model.config, "weights": weights, "recipe": _RECIPE, "image_size": size}
         options["augmentation"] = Augmentation(crop=crop, flip=record.flip)
-        return finetune(source, out, say=say, **options | changes).test_accuracy
+        return finetune(source, out, say=say, **options | dict(changes)).test_accuracy
 
 
-def _dialect(config):
+def _dialect(config: ViTConfig | ResNetConfig) -> str:
     """A layout that has a place for every weight."""
     if isinstance(config, ResNetConfig):
         return "bit"
@@ -188,7 +191,7 @@ def _dialect(config):
     return "big_vision" if config.pooling == "map" else "official"
 
 
-def _names(tasks):
+def _names(tasks: str | Iterable[str] | None) -> list[str]:
     if tasks is None:
         return [name.removeprefix(_PREFIX) for name in VTAB_TASKS]
     names = [_known(task) for task in ([tasks] if isinstance(tasks, str) else tasks)]
@@ -197,7 +200,7 @@ def _names(tasks):
     return names
 
 
-def _known(task):
+def _known(task: str) -> str:
     known = [name.removeprefix(_PREFIX) for name in VTAB_TASKS]
     name = str(task).removeprefix(_PREFIX)
     if name not in known:
@@ -207,7 +210,7 @@ def _known(task):
     return name
 
 
-def _check_protocol(protocol, out, changes):
+def _check_protocol(protocol: str, out: FilePath | None, changes: FinetuneChanges | None) -> None:
     if protocol == "finetune" and out is None:
         raise ValueError(
             "`out` must be a folder, which gets the run of each task.\nReceived: protocol='finetune', out=None."

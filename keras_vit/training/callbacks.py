@@ -1,11 +1,12 @@
 """Callbacks: a run that diverges stops within a step, one ends after its steps, and the logs say rate and norm."""
 
 import math
+from typing import NoReturn
 
 import keras
 from keras import ops
 
-from keras_vit.annotations import LastGood, Logs
+from keras_vit.annotations import Arguments, LastGood, Logs
 from keras_vit.checks import check_positive_int
 from keras_vit.training.optimizer_state import inner_optimizer, rate_at, steps_of
 from keras_vit.training.optimizers import LEFT_OUT, GuardedOptimizer
@@ -52,7 +53,7 @@ class NonFiniteGuard(keras.callbacks.Callback):
         self.last_good = last_good
         self.max_skips = max_skips
         self._skips = 0
-        self._scale = None
+        self._scale: float | None = None  # of float16's loss scaling
 
     def on_train_begin(self, logs: Logs = None) -> None:
         optimizer = inner_optimizer(self.model)
@@ -74,20 +75,20 @@ class NonFiniteGuard(keras.callbacks.Callback):
             said = "not finite" if norm == LEFT_OUT else norm
             self._stop(f"loss {loss}, gradient norm {said}", "a lower learning rate, a longer warm-up or clipping")
 
-    def _count_skips(self):
-        scale = self._loss_scale()
-        self._skips = self._skips + round(math.log2(self._scale / scale)) if 0 < scale < self._scale else 0
+    def _count_skips(self) -> None:
+        before, scale = self._scale or 0.0, self._loss_scale() or 0.0
+        self._skips = self._skips + round(math.log2(before / scale)) if 0 < scale < before else 0
         self._scale = scale
         if self._skips > self.max_skips or scale == 0:
             self._stop(f"{self._skips} steps skipped in a row", 'images of a smaller range or `"mixed_bfloat16"`')
 
-    def _loss_scale(self):
+    def _loss_scale(self) -> float | None:
         optimizer = self.model.optimizer
         if not isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
             return None
         return float(ops.convert_to_numpy(optimizer.dynamic_scale) if optimizer.built else optimizer.initial_scale)
 
-    def _stop(self, what, advice):
+    def _stop(self, what: str, advice: str) -> NoReturn:
         optimizer = inner_optimizer(self.model)
         step = steps_of(optimizer)
         good = self.last_good() if callable(self.last_good) else self.last_good
@@ -110,22 +111,22 @@ class StopAfterSteps(keras.callbacks.Callback):
         steps: optimizer steps in all.
     """
 
-    def __init__(self, steps):
+    def __init__(self, steps: int) -> None:
         super().__init__()
         check_positive_int("steps", steps)
         self.steps = steps
         self._made = 0  # before this epoch, or more in one that goes on where another process stopped
 
-    def on_epoch_begin(self, epoch, logs=None):
+    def on_epoch_begin(self, epoch: int, logs: Logs = None) -> None:
         self._made = steps_of(self.model.optimizer)
 
-    def on_train_batch_end(self, batch, logs=None):
+    def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
         if self._made + batch + 1 >= self.steps:
             _sync(self.model)  # JAX brings the count up to date between epochs only
             if steps_of(self.model.optimizer) >= self.steps:
                 self.model.stop_training = True
 
-    def get_config(self):
+    def get_config(self) -> Arguments:
         return {"steps": self.steps}
 
 
@@ -144,7 +145,7 @@ class StepFacts(keras.callbacks.Callback):
             logs["gradient_norm"] = float(ops.convert_to_numpy(optimizer.gradient_norm))
 
 
-def _sync(model):
+def _sync(model: keras.Model) -> None:
     """On JAX, `fit` keeps the state to itself until asked for it."""
     if keras.backend.backend() == "jax":
         model.jax_state_sync()

@@ -8,18 +8,19 @@ import itertools
 import json
 import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import keras
 
-from keras_vit.annotations import Arguments, FilePath, Logs
+from keras_vit.annotations import Arguments, FilePath, Logs, Variable
 from keras_vit.checks import check_positive, check_positive_int
 from keras_vit.keras_private import build_metrics, start_at_epoch
 from keras_vit.training.optimizer_state import inner_optimizer, steps_of
 from keras_vit.training.resuming.agreement import agreed, agreed_mark, agreed_newest, processes
 from keras_vit.training.resuming.checkpoint_folder import Checkpoint, CheckpointFolder
+from keras_vit.training.resuming.pieces import Piece
 from keras_vit.training.resuming.signals import StopSignals, leave
 from keras_vit.training.resuming.variables import METRICS, Reader, check_fits, restore
 from keras_vit.training.resuming.writing import Writer, differences
@@ -134,7 +135,7 @@ class Checkpoints(keras.callbacks.Callback):
         start_at_epoch(self.model, 0)  # as it was, for the next `fit`
         self._check_epoch(epoch)
         self._epoch, self._batch, self._sums = epoch, self._passed, None
-        if self._passed:
+        if self._passed and self.found is not None:
             is_placed = self._is_asked or getattr(self.model, "data_start_step", None) is not None
             self._passing = _Passing(self.model, self.found, self._passed, draws=not is_placed)
 
@@ -195,24 +196,24 @@ class Checkpoints(keras.callbacks.Callback):
         """Removes all checkpoints with their folder, once the run has come to its end."""
         self._folder.discard()
 
-    def _end_passing(self):
+    def _end_passing(self) -> None:
         if self._passing is not None:
             self._passing.end()
             self._passing = None
 
     @property
-    def _made(self):
+    def _made(self) -> int:
         """Batches drawn up to now."""
         return self._epoch_start + self._batch
 
-    def _is_due(self):
+    def _is_due(self) -> bool:
         if self.every_steps is not None and self._made - self._saved_step >= self.every_steps:
             return True  # which waits for the one before
         if self.every_minutes is None or self._writer.is_busy:
             return False
         return time.monotonic() - self._saved_at >= 60 * self.every_minutes
 
-    def _save(self, asked, done=False):
+    def _save(self, asked: int, done: bool = False) -> None:
         """Saves, and leaves if a signal has asked for it."""
         self._writer.wait()
         groups = [self._reader.pieces_of(name, variables) for name, variables in self._groups()]
@@ -223,10 +224,10 @@ class Checkpoints(keras.callbacks.Callback):
             self.close()
             leave(asked)
 
-    def _metrics(self):
+    def _metrics(self) -> Iterator[Piece]:
         return self._reader.pieces_of(METRICS, self.model.metrics_variables)
 
-    def _facts(self, done):
+    def _facts(self, done: bool) -> dict[str, Any]:
         optimizer = inner_optimizer(self.model)
         return {
             "step": self._made,
@@ -239,7 +240,7 @@ class Checkpoints(keras.callbacks.Callback):
             "also": [_state_of(callback) for callback in self.also],
         }
 
-    def _groups(self):
+    def _groups(self) -> list[tuple[str, list[Variable]]]:
         """What is saved whole, by name."""
         if keras.backend.backend() == "jax":
             self.model.jax_state_sync()
@@ -248,7 +249,7 @@ class Checkpoints(keras.callbacks.Callback):
             optimizer.build(self.model.trainable_variables)
         return [("model", self.model.variables), ("optimizer", optimizer.variables)]
 
-    def _take_up(self, found):
+    def _take_up(self, found: Checkpoint) -> None:
         facts = found.facts
         self._check(found)
         groups = self._groups()
@@ -272,7 +273,7 @@ class Checkpoints(keras.callbacks.Callback):
                 f"{keras.__version__}, which takes this from `fit` alone. Pass initial_epoch={self._epoch}."
             )
 
-    def _check(self, checkpoint):
+    def _check(self, checkpoint: Checkpoint) -> None:
         """Refuses what would go on otherwise than it began."""
         facts = checkpoint.facts
         rule = "a run goes on only as it began, or its numbers mean nothing"
@@ -301,7 +302,7 @@ class _Passing:
     It computes nothing and says what the metrics were. Data that do not begin where the checkpoint is are drawn.
     """
 
-    def __init__(self, model, checkpoint, steps, draws):
+    def __init__(self, model: keras.Model, checkpoint: Checkpoint, steps: int, draws: bool) -> None:
         self._model, self._checkpoint, self._draws = model, checkpoint, draws
         self._function = model.train_function
         self._left = -(-steps // _at_once(model))
@@ -312,20 +313,20 @@ class _Passing:
         else:
             model.train_function = self._step
 
-    def end(self):
+    def end(self) -> None:
         """Gives the model its own function again."""
         self._model.train_function = self._function
 
-    def _step(self, iterator):
+    def _step(self, iterator: Any) -> Any:
         if self._logs is None:
             build_metrics(self._model, iterator.element_spec)
             self._restore()
         return self._logs if self._pass(iterator) else self._model.train_function(iterator)
 
-    def _jax_step(self, state, iterator):
+    def _jax_step(self, state: Any, iterator: Any) -> Any:
         return (self._logs, state) if self._pass(iterator) else self._model.train_function(state, iterator)
 
-    def _pass(self, iterator):
+    def _pass(self, iterator: Any) -> bool:
         """Whether this step was made before; the first that was not has the model's own function again."""
         self._left -= 1
         if self._left < 0:
@@ -335,12 +336,12 @@ class _Passing:
             next(iterator)
         return True
 
-    def _restore(self):
+    def _restore(self) -> None:
         restore(self._checkpoint, METRICS, self._model.metrics_variables)
         self._logs = {name: float(value) for name, value in self._model.get_metrics_result().items()}
 
 
-def _as_read_back(fingerprint):
+def _as_read_back(fingerprint: Mapping[str, Any]) -> dict[str, Any]:
     """What a checkpoint will give back of it, so that a run goes on which was begun with it."""
     try:
         if not isinstance(fingerprint, Mapping):
@@ -353,7 +354,7 @@ def _as_read_back(fingerprint):
         ) from None
 
 
-def _check_callbacks(also):
+def _check_callbacks(also: Any) -> tuple[keras.callbacks.Callback, ...]:
     also = tuple(also) if isinstance(also, Iterable) else (also,)
     for callback in also:
         if not isinstance(callback, keras.callbacks.Callback):
@@ -367,23 +368,23 @@ def _check_callbacks(also):
     return also
 
 
-def _nothing():
+def _nothing() -> None:
     """Of a callback that has nothing to settle."""
 
 
-def _at_once(model):
+def _at_once(model: keras.Model) -> int:
     """Steps that one call of `model.train_function` makes."""
     return model.steps_per_execution
 
 
-def _state_of(callback):
+def _state_of(callback: keras.callbacks.Callback) -> dict[str, Any]:
     if hasattr(callback, "get_state"):
         return callback.get_state()
     values = {name: getattr(callback, name) for name in _REMEMBERED if hasattr(callback, name)}
     return {name: value if value is None else float(value) for name, value in values.items()}
 
 
-def _set_state(callback, state):
+def _set_state(callback: keras.callbacks.Callback, state: dict[str, Any]) -> None:
     if hasattr(callback, "set_state"):
         callback.set_state(state)
         return
@@ -392,7 +393,7 @@ def _set_state(callback, state):
         setattr(callback, name, int(value) if whole else value)
 
 
-def _check_backend():
+def _check_backend() -> None:
     if keras.backend.backend() == "torch":
         raise ValueError(
             "a training that stopped within an epoch goes on by steps that compute nothing, on TensorFlow and JAX.\n"

@@ -5,6 +5,8 @@ from pathlib import Path
 import keras
 import psutil
 
+from keras_vit.annotations import FilePath
+
 _CONTAINER_V2 = ("memory.max", "memory.current", "inactive_file")
 _CONTAINER_V1 = ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "total_inactive_file")
 
@@ -26,19 +28,19 @@ def available_memory() -> int | None:
     return min(known, default=None)
 
 
-def _accelerator_memory():
+def _accelerator_memory() -> int | None:
     probe = {"jax": _jax_memory, "tensorflow": _tensorflow_memory, "torch": _torch_memory}.get(keras.backend.backend())
     return None if probe is None else probe()
 
 
-def _jax_memory():
+def _jax_memory() -> int | None:
     import jax
 
     stats = jax.local_devices()[0].memory_stats()  # None on a CPU
     return stats["bytes_limit"] - stats["bytes_in_use"] if stats else None
 
 
-def _tensorflow_memory():
+def _tensorflow_memory() -> int | None:
     import tensorflow as tf
 
     if not tf.config.list_physical_devices("GPU"):
@@ -49,26 +51,26 @@ def _tensorflow_memory():
     return limit - tf.config.experimental.get_memory_info("GPU:0")["current"]
 
 
-def _torch_memory():
+def _torch_memory() -> int | None:
     import torch
 
     return torch.cuda.mem_get_info()[0] if torch.cuda.is_available() else None
 
 
-def _system_memory():
+def _system_memory() -> int | None:
     try:
         return psutil.virtual_memory().available
     except OSError:
         return None
 
 
-def container_memory(root="/sys/fs/cgroup"):
+def container_memory(root: FilePath = "/sys/fs/cgroup") -> int | None:
     """Bytes that the limit of the container (cgroup, version 2 or 1) leaves, or `None` without a limit.
 
     `psutil` tells of the machine alone.
     """
-    for limit, usage, droppable in (_CONTAINER_V2, _CONTAINER_V1):
-        limit, usage = _number(Path(root) / limit), _number(Path(root) / usage)
+    for limit_file, usage_file, droppable in (_CONTAINER_V2, _CONTAINER_V1):
+        limit, usage = _number(Path(root) / limit_file), _number(Path(root) / usage_file)
         if limit is None or usage is None:
             continue
         folder = Path(root) / ("memory" if droppable.startswith("total") else "")
@@ -76,7 +78,7 @@ def container_memory(root="/sys/fs/cgroup"):
     return None
 
 
-def _number(path):
+def _number(path: Path) -> int | None:
     """The number in a file, or `None` for another word, as "max", or no file."""
     try:
         return int(path.read_text())
@@ -84,7 +86,7 @@ def _number(path):
         return None
 
 
-def _field(path, name):
+def _field(path: Path, name: str) -> int | None:
     """The number behind `name` in a file of lines "name number"."""
     try:
         lines = path.read_text().splitlines()

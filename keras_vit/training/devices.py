@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import functools
 import os
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
 
@@ -89,7 +90,7 @@ def strategy(kind: str = "auto", *, precision: str = "auto") -> Devices:
     return Devices(kind, precision, replicas, f"{kind}: {why}; {precision}: {in_it}", engine)
 
 
-def _elsewhere(kind, precision):
+def _elsewhere(kind: str, precision: str) -> Devices:
     backend = keras.backend.backend()
     if kind not in ("auto", "one"):
         raise ValueError(
@@ -102,7 +103,7 @@ def _elsewhere(kind, precision):
     return Devices("one", precision, 1, f"one: the {backend} backend has no strategies; {precision}: {why}")
 
 
-def _found():
+def _found() -> tuple[str, str]:
     """The kind of strategy for what is there, and what that is."""
     import tensorflow as tf
 
@@ -115,7 +116,7 @@ def _found():
     return "one", "this machine has one GPU" if gpus else "no GPU or TPU is found"
 
 
-def _mirrored():
+def _mirrored() -> Any:
     import tensorflow as tf
 
     if tf.config.list_physical_devices("GPU"):
@@ -127,12 +128,12 @@ def _mirrored():
 
 
 @functools.cache
-def _made_once(strategy):
+def _made_once(strategy: Callable[[], Any]) -> Any:
     """One for all models of this process: TensorFlow numbers the sums of each alike, and would mix up two models'."""
     return strategy()
 
 
-def _tpu():
+def _tpu() -> Any:
     import tensorflow as tf
 
     name = _tpu_name()
@@ -148,7 +149,7 @@ def _tpu():
     return tf.distribute.TPUStrategy(resolver)
 
 
-def _tpu_name():
+def _tpu_name() -> str | None:
     """Name or address of the TPU, "local" for one in this machine, or `None` where Kubernetes' variable has it."""
     import tensorflow as tf
 
@@ -163,7 +164,7 @@ def _tpu_name():
     return name or None
 
 
-def _fast_precision(kind):
+def _fast_precision(kind: str) -> tuple[str, str]:
     """A dtype policy, and why it pays."""
     import tensorflow as tf
 

@@ -155,7 +155,7 @@ class Distiller(ReplicatedModel, keras.Model):
         return super().compute_metrics(x, y, y_pred, sample_weight)
 
 
-def _check_teacher(student, teacher):
+def _check_teacher(student: keras.Model, teacher: keras.Model) -> None:
     """Raises for a teacher that cannot be asked; whether it scores the same classes, its outputs tell."""
     if teacher is student:
         raise ValueError(
@@ -175,7 +175,7 @@ def _check_teacher(student, teacher):
         check_logits(teacher, "teacher")
 
 
-def _logits_of_both_heads(student):
+def _logits_of_both_heads(student: ImageModel) -> list[Tensor]:
     heads = head_layers(student)
     if len(heads) != 2 or not ends_in_logits(student):
         raise ValueError(

@@ -12,7 +12,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_vit.annotations import Arguments, Tensor
+from keras_vit.annotations import Arguments, Shape, Tensor
 from keras_vit.checks import check_choice
 from keras_vit.images.preprocessing import Preprocessing, unscaled
 from keras_vit.layers import PatchCorruption
@@ -158,7 +158,7 @@ class MaskedPatchPrediction(ReplicatedModel, keras.Model):
             self.accuracy.update_state(right, sample_weight=ops.cast(y_pred["hidden"], "float32"))
         return super().compute_metrics(x, y, y_pred, sample_weight)
 
-    def _targets(self, images):
+    def _targets(self, images: Tensor) -> Tensor:
         """Of every patch what is told of it."""
         images, side = ops.cast(images, "float32"), self.model.config.stride
         if self.target == "pixels":
@@ -229,7 +229,7 @@ def color_classes(images: Tensor, record: Preprocessing, side: int, cells: int) 
     return ops.reshape(classes, (*ops.shape(classes)[:2], cells * cells))
 
 
-def _means(x, cells, axis):
+def _means(x: Tensor, cells: int, axis: int) -> Tensor:
     """Means of `cells` equal parts of an axis. By repeats and sums: products of matrices may have few bits on a GPU."""
     times = cells // math.gcd(cells, x.shape[axis])
     x = ops.repeat(x, times, axis=axis) if times > 1 else x
@@ -237,18 +237,18 @@ def _means(x, cells, axis):
     return ops.mean(ops.reshape(x, (*shape[:axis], cells, -1, *shape[axis + 1 :])), axis=axis + 1)
 
 
-def _mean_of_each(x):
+def _mean_of_each(x: Tensor) -> Tensor:
     """`(B, N)`: the mean of what there is of each patch."""
     return ops.mean(x, axis=tuple(range(2, len(x.shape)))) if len(x.shape) > 2 else x
 
 
-def _network(model, target, corruption):
+def _network(model: Any, target: str, corruption: keras.layers.Layer) -> tuple[Tensor, Tensor]:
     """Input and outputs of the model's graph run once more, as Keras tensors: corrupted, with all tokens, to the end of
     the encoder, and then one dense layer. Layers and weights are the model's own, whatever stations it has.
     """
     embedding, hidden = patch_embedding(model), []
 
-    def call(layer, *args, **kwargs):
+    def call(layer: keras.layers.Layer, *args: Any, **kwargs: Any) -> Any:
         if getattr(layer, "num_output_tokens", None) is not None:
             return _EveryToken(layer, dtype=layer.dtype_policy, name="every_token")(*args)
         outputs = layer(*args, **kwargs)
@@ -271,7 +271,7 @@ def _network(model, target, corruption):
     return graph.input, {"predictions": predictions, "hidden": hidden[0]}
 
 
-def _shape_of(target, model) -> tuple[int, ...]:
+def _shape_of(target: str, model: Any) -> tuple[int, ...]:
     """Of what is told of one patch."""
     side, channels = model.config.stride, model.input_shape[-1]
     if target == "pixels":
@@ -283,27 +283,27 @@ def _shape_of(target, model) -> tuple[int, ...]:
 class _MeanOverImages(keras.losses.Loss):
     """The mean of a number for each image, as Keras takes that of a loss: by sample weights, and over all devices."""
 
-    def call(self, y_true, y_pred):
+    def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
         return y_pred
 
 
 class _EveryToken(keras.layers.Layer):
     """A block that computes the first tokens only, computing all."""
 
-    def __init__(self, block, **kwargs):
+    def __init__(self, block: keras.layers.Layer, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.block = block
 
-    def call(self, tokens, training=None):
+    def call(self, tokens: Tensor, training: bool | None = None) -> Tensor:
         if training and self.block.rematerialize:
             return rematerialized(self.block, functools.partial(self.block.every_token, training=True))(tokens)
         return self.block.every_token(tokens, training)
 
-    def compute_output_shape(self, input_shape):
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
         return tuple(input_shape)
 
 
-def _check_model(model):
+def _check_model(model: Any) -> None:
     check_vision_transformer(model)
     if model.config is None or len(model.inputs) != 1:
         raise ValueError(
@@ -322,7 +322,7 @@ def _check_model(model):
         )
 
 
-def _check_target(target, model):
+def _check_target(target: str, model: Any) -> None:
     side, channels = model.config.stride, model.input_shape[-1]
     if target in CELLS and channels > _MOST_CHANNELS:
         raise ValueError(

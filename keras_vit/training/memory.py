@@ -6,11 +6,13 @@ TensorFlow's training graph, fitted to measured peaks and on the high side of th
 
 import dataclasses
 import math
+from typing import Any
 
 import keras
 import ml_dtypes
 import numpy as np
 
+from keras_vit.annotations import Variable
 from keras_vit.checks import check_choice, check_positive_int
 from keras_vit.layers import AxialBlock, ResNetRoot, ResNetUnit, StdConv2D
 from keras_vit.layers.nested import flatten_layers
@@ -22,7 +24,7 @@ from keras_vit.training.device_memory import available_memory
 _SLOTS = {"sgd": 1, "adamw": 2}  # numbers an optimizer keeps for every weight
 # Bytes that a first training step takes for itself, more if blocks learn, to compile with XLA, and for a loop over
 # micro-batches.
-_RUNTIME = (70e6, 100e6, 400e6, 100e6)
+_RUNTIME = (70_000_000, 100_000_000, 400_000_000, 100_000_000)
 _COPIES_OF_A_DIVIDED_BATCH = 4  # of its images: as they came, filled up, and cut into micro-batches
 
 # Numbers kept for one example and block: times T * D, T * M and A * T * T.
@@ -66,7 +68,7 @@ class MemoryEstimate:
         """What is not there yet when a model has been built: all but the weights."""
         return self.total - self.weights
 
-    def __str__(self):
+    def __str__(self) -> str:
         parts = ", ".join(f"{name} {_gigabytes(value)}" for name, value in dataclasses.asdict(self).items() if value)
         return f"{_gigabytes(self.total)} of memory: {parts}"
 
@@ -111,7 +113,9 @@ def estimate_memory(
     )
 
 
-def largest_micro_batch(model, batch_size, available, *, optimizer=None, ema=None) -> int:
+def largest_micro_batch(
+    model: Any, batch_size: int, available: int, *, optimizer: str | None = None, ema: bool | None = None
+) -> int:
     """The largest divisor of `batch_size` that fits as a micro-batch into `available` bytes, or 0 if not even 1 does.
 
     Args:
@@ -167,7 +171,7 @@ def check_memory(
     )
 
 
-def _advice(model, batch_size, micro_batch):
+def _advice(model: Any, batch_size: int, micro_batch: int) -> str:
     if micro_batch:
         return f"Pass accumulation_steps={batch_size // micro_batch}: the same step in micro-batches of {micro_batch}."
     others = [] if model.config.rematerialize else ["building the model with rematerialize=True"]
@@ -175,7 +179,9 @@ def _advice(model, batch_size, micro_batch):
     return f"Not even one image fits; what helps: {', '.join(others)}."
 
 
-def _as_compiled(model, accumulation_steps, optimizer, ema):
+def _as_compiled(
+    model: Any, accumulation_steps: int | None, optimizer: str | None, ema: bool | None
+) -> tuple[int, int, bool]:
     """Micro-batches, numbers that the optimizer keeps for every weight, and whether one more is an average."""
     check_vision_transformer(model)
     compiled = model.optimizer if model.compiled else None
@@ -189,7 +195,7 @@ def _as_compiled(model, accumulation_steps, optimizer, ema):
     return steps, slots, bool(getattr(compiled, "use_ema", False)) if ema is None else ema
 
 
-def _check_arguments(model, batch_size, accumulation_steps):
+def _check_arguments(model: Any, batch_size: int, accumulation_steps: int) -> None:
     check_positive_int("batch_size", batch_size)
     check_positive_int("accumulation_steps", accumulation_steps)
     if batch_size % accumulation_steps:
@@ -204,13 +210,13 @@ def _check_arguments(model, batch_size, accumulation_steps):
         )
 
 
-def _runtime(model, micro_batches):
+def _runtime(model: Any, micro_batches: int) -> int:
     step, blocks, compiler, loop = _RUNTIME
     reasons = ((blocks, _learning_blocks(model)), (compiler, model.jit_compile), (loop, micro_batches > 1))
     return step + sum(taken for taken, reason in reasons if reason)
 
 
-def _activations(model, batch, micro_batches):
+def _activations(model: Any, batch: int, micro_batches: int) -> int:
     """Bytes that the way back needs of one micro-batch, with the copies of the weights in half precision."""
     size = _item_size(encoder_blocks(model)[0].compute_dtype)
     before = _before_the_blocks(model)
@@ -228,7 +234,7 @@ def _activations(model, batch, micro_batches):
     return batch // micro_batches * micro_batch + copies + divided
 
 
-def _kept(model, block):
+def _kept(model: Any, block: Any) -> float:
     """Numbers that one block keeps of one example."""
     tokens = _tokens(model)
     if isinstance(block, AxialBlock):
@@ -237,7 +243,7 @@ def _kept(model, block):
     return _kept_by(model, block, tokens, tokens)
 
 
-def _kept_by(model, block, tokens, keys):
+def _kept_by(model: Any, block: Any, tokens: int, keys: int) -> float:
     """The same of a block in which each token attends to so many keys."""
     if block.num_output_tokens is not None:
         return _KEPT_BY_KEYS_AND_VALUES * tokens * block.hidden_size
@@ -251,7 +257,7 @@ def _kept_by(model, block, tokens, keys):
     return sum(factor * size for row in factors for factor, size in zip(row, sizes, strict=True))
 
 
-def _before_the_blocks(model):
+def _before_the_blocks(model: Any) -> float:
     """Numbers kept of one example up to the first block: tokens, and the ResNet's feature maps if it learns."""
     numbers = 3 * _tokens(model) * model.config.hidden_size
     for layer in model.layers:
@@ -263,26 +269,26 @@ def _before_the_blocks(model):
     return numbers
 
 
-def _tokens(model):
+def _tokens(model: Any) -> int:
     """T, as training has it."""
     prefix, grid = model.config.num_prefix_tokens, model.config.grid(*model.input_shape[1:3])
     return prefix + kept_patches(math.prod(grid), model.config.patch_dropout_rate)
 
 
-def _learning_blocks(model):
+def _learning_blocks(model: Any) -> list[keras.layers.Layer]:
     """The blocks that gradients pass: all behind the first layer that learns."""
     learns = [bool(layer.trainable_weights) for layer in model.layers]
     behind = model.layers[learns.index(True) :] if any(learns) else []
     return [layer for layer in encoder_blocks(model) if layer in behind]
 
 
-def _bytes(variable):
+def _bytes(variable: Variable) -> int:
     return math.prod(variable.shape) * _item_size(variable.dtype)
 
 
-def _item_size(dtype):
+def _item_size(dtype: str) -> int:
     return ml_dtypes.finfo(dtype).bits // 8 if keras.backend.is_float_dtype(dtype) else np.dtype(dtype).itemsize
 
 
-def _gigabytes(number):
+def _gigabytes(number: float) -> str:
     return f"{number / 1e9:.2f} GB"

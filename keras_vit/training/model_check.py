@@ -1,10 +1,13 @@
 """Whether a model is as a recipe trains it."""
 
+from typing import Any
+
+from keras_vit.config.recipes import Recipe
 from keras_vit.model.classifiers import check_logits, has_head
 from keras_vit.model.image_model import ImageModel
 
 
-def check_model(model, recipe):
+def check_model(model: Any, recipe: Recipe) -> None:
     """Raises unless the recipe can train this model as it was meant."""
     if not isinstance(model, ImageModel) or model.config is None:
         raise TypeError(
@@ -20,7 +23,7 @@ def check_model(model, recipe):
     _check_fields(model, recipe)
 
 
-def _check_fields(model, recipe):
+def _check_fields(model: Any, recipe: Recipe) -> None:
     """Raises where the model's config has another value than the recipe asks for."""
     wanted = recipe.model_arguments(model.config)
     wrong = {field: value for field, value in wanted.items() if getattr(model.config, field) != value}

@@ -6,7 +6,7 @@ clipping sees the gradients of one replica alone. All else is Keras': schedules,
 
 import contextlib
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import keras
@@ -94,11 +94,11 @@ class GuardedOptimizer(JointStepOptimizer):
             del config[refused]
         return {**config, "accumulator_dtype": self.accumulator_dtype, "layer_decay": self.layer_decay}
 
-    def _scalars(self, rate, finite):
+    def _scalars(self, rate: Tensor, finite: Tensor) -> tuple[Tensor, ...]:
         """What `update_one` needs of numbers, in a tuple of scalar tensors; neutral ones unless `finite`."""
         raise NotImplementedError
 
-    def _accumulators(self, variables, name):
+    def _accumulators(self, variables: Sequence[Variable], name: str) -> list[Variable]:
         """One zero tensor for each variable, in `accumulator_dtype`."""
         if self.accumulator_dtype is None:
             return self.add_optimizer_variables(variables, name)
@@ -125,21 +125,21 @@ class GuardedOptimizer(JointStepOptimizer):
         self._last_update = None
 
     @contextlib.contextmanager
-    def _in_turn(self):
+    def _in_turn(self) -> Iterator[Callable[[Any], None]]:
         """Lets a TensorFlow graph update one variable after the other, so that one scaled gradient exists at a time.
 
         Gives a function to call with the update. Many devices take no turns, since none should wait for another.
         """
         import tensorflow as tf
 
-        def done(update):
+        def done(update: Any) -> None:
             if num_replicas() == 1:
                 self._last_update = update  # None when not in a graph
 
         with tf.control_dependencies([] if self._last_update is None else [self._last_update]):
             yield done
 
-    def _decay(self, variable, rate, index):
+    def _decay(self, variable: Variable, rate: Tensor, index: int) -> None:
         if self._decays[index]:
             self.assign_sub(variable, ops.cast(variable, "float32") * (rate * self.weight_decay))
 
@@ -211,7 +211,7 @@ class SGD(GuardedOptimizer):
     def get_config(self) -> Arguments:
         return {**super().get_config(), "momentum": self.momentum}
 
-    def _scalars(self, rate, finite):
+    def _scalars(self, rate: Tensor, finite: Tensor) -> tuple[Tensor, ...]:
         return (ops.where(finite, self.momentum, 1.0),)
 
     def update_one(self, variable: Variable, gradient: Tensor, scalars: Any, index: int) -> None:
@@ -301,7 +301,7 @@ class AdamW(GuardedOptimizer):
     def get_config(self) -> Arguments:
         return {**super().get_config(), "beta_1": self.beta_1, "beta_2": self.beta_2, "epsilon": self.epsilon}
 
-    def _scalars(self, rate, finite):
+    def _scalars(self, rate: Tensor, finite: Tensor) -> tuple[Tensor, ...]:
         steps = ops.cast(self.iterations + 1, "float32")
         root = ops.sqrt(bias_correction(self.beta_2, steps))
         # Both corrections in the rate and epsilon, so that no pass over the moments is spent on them.
@@ -338,7 +338,7 @@ def _layout_of(variable: Variable) -> Any:
     return sharding if sharding is not None and len(sharding.device_set) > 1 else None
 
 
-def _check_positive(name, value, zero_too=False):
+def _check_positive(name: str, value: Any, zero_too: bool = False) -> None:
     if value is None:
         return
     check_number(name, value)
@@ -346,7 +346,7 @@ def _check_positive(name, value, zero_too=False):
         raise ValueError(f"`{name}` must be {'at least' if zero_too else 'above'} 0.\nReceived: {name}={value}.")
 
 
-def _check_momentum(name, value):
+def _check_momentum(name: str, value: Any) -> None:
     check_number(name, value)
     if not 0 <= value < 1:
         raise ValueError(f"`{name}` must be in [0, 1).\nReceived: {name}={value}.")

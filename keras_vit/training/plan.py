@@ -177,7 +177,7 @@ def plan(
     num_images: int,
     batch_size: int | None = None,
     steps: int | None = None,
-    epochs: float | None = None,
+    epochs: int | None = None,
     warmup_steps: int | None = None,
     learning_rate: float | None = None,
     accumulation_steps: int | None = None,
@@ -243,13 +243,13 @@ def plan(
     )
 
 
-def _check_num_images(num_images):
+def _check_num_images(num_images: Any) -> None:
     if num_images == 0:
         raise ValueError("the training set is empty, so there is nothing to learn from.\nReceived: num_images=0.")
     check_positive_int("num_images", num_images)
 
 
-def _length(recipe, num_images, batch_size, steps, epochs):
+def _length(recipe: Recipe, num_images: int, batch_size: int, steps: int | None, epochs: int | None) -> tuple[int, int]:
     """Optimizer steps, and the epochs in which `fit` shows them."""
     if steps is not None and epochs is not None:
         raise ValueError(
@@ -258,13 +258,13 @@ def _length(recipe, num_images, batch_size, steps, epochs):
     if steps is None and epochs is None:
         steps, epochs = recipe.steps, recipe.epochs
     if epochs is not None:
-        check_positive_int("epochs", epochs)
+        epochs = check_positive_int("epochs", epochs)
         return max(epochs * num_images // batch_size, 1), epochs
-    check_positive_int("steps", steps)
+    steps = check_positive_int("steps", steps)
     return steps, min(max(round(steps * batch_size / num_images), 1), _MOST_EPOCHS_SHOWN, steps)
 
 
-def _rates(recipe, learning_rate, batch_size):
+def _rates(recipe: Recipe, learning_rate: float | None, batch_size: int) -> tuple[float, float]:
     factor = batch_size / recipe.batch_size
     final_rate = recipe.final_learning_rate * factor  # else a scaled rate could be below it
     if learning_rate is None:
@@ -278,7 +278,7 @@ def _rates(recipe, learning_rate, batch_size):
     return learning_rate, final_rate
 
 
-def _warmup(recipe, steps, warmup_steps):
+def _warmup(recipe: Recipe, steps: int, warmup_steps: int | None) -> int:
     if warmup_steps is not None:
         check_steps("warmup_steps", warmup_steps)
         if warmup_steps >= steps:
@@ -289,10 +289,10 @@ def _warmup(recipe, steps, warmup_steps):
         return warmup_steps
     if recipe.warmup_fraction is not None:
         return int(recipe.warmup_fraction * steps)
-    return _shortened(recipe.warmup_steps, recipe, steps)
+    return _shortened(recipe.warmup_steps or 0, recipe, steps)
 
 
-def _shortened(part, recipe, steps):
+def _shortened(part: int, recipe: Recipe, steps: int) -> int:
     """`part` of a recipe's steps in a run of `steps`, which may be fewer."""
     published = recipe.published_steps
     if published is not None and steps >= _NEARLY_ALL * published and part < steps:
@@ -301,7 +301,7 @@ def _shortened(part, recipe, steps):
     return min(part, int(share * steps))
 
 
-def _micro_batches(recipe, batch_size, accumulation_steps):
+def _micro_batches(recipe: Recipe, batch_size: int, accumulation_steps: int | None) -> int:
     if accumulation_steps is None:
         at_least = math.ceil(batch_size * recipe.accumulation_steps / recipe.batch_size)
         return next(count for count in range(at_least, batch_size + 1) if batch_size % count == 0)

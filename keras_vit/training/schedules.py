@@ -37,10 +37,10 @@ class _Warmup(keras.optimizers.schedules.LearningRateSchedule):
             rate = rate * ops.minimum(1.0, _float(step) / self.warmup_steps)
         return rate
 
-    def _decay(self, step):
+    def _decay(self, step: Tensor) -> Tensor:
         raise NotImplementedError
 
-    def _remaining(self, step):
+    def _remaining(self, step: Tensor) -> Tensor:
         """1 at the end of the warm-up and before, 0 at the end of training and after."""
         steps_left = _float(self.total_steps - step)  # of integers, so that nothing is rounded but the quotient
         return ops.clip(steps_left / (self.total_steps - self.warmup_steps), 0.0, 1.0)
@@ -67,7 +67,7 @@ class WarmupCosine(_Warmup):
     Source: official code, `vit_jax/utils.py`.
     """
 
-    def _decay(self, step):
+    def _decay(self, step: Tensor) -> Tensor:
         # (1 + cos(pi p)) / 2 = sin(pi (1 - p) / 2) ** 2, which keeps its digits where it is nearly 0.
         return self.base_rate * ops.square(ops.sin(math.pi / 2 * self._remaining(step)))
 
@@ -101,7 +101,7 @@ class WarmupLinear(_Warmup):
             )
         self.final_rate = final_rate
 
-    def _decay(self, step):
+    def _decay(self, step: Tensor) -> Tensor:
         return self.final_rate + (self.base_rate - self.final_rate) * self._remaining(step)
 
     def get_config(self) -> Arguments:
@@ -149,7 +149,7 @@ class WarmupReciprocalSqrt(_Warmup):
         self.timescale = timescale
         self.cooldown_steps = cooldown_steps
 
-    def _decay(self, step):
+    def _decay(self, step: Tensor) -> Tensor:
         since = ops.maximum(_float(step - self.warmup_steps), 0.0)
         rate = self.base_rate * ops.rsqrt(1.0 + since / self.timescale)
         if self.cooldown_steps:
@@ -160,5 +160,5 @@ class WarmupReciprocalSqrt(_Warmup):
         return {**super().get_config(), "timescale": self.timescale, "cooldown_steps": self.cooldown_steps}
 
 
-def _float(step):
+def _float(step: Tensor) -> Tensor:
     return ops.cast(step, "float32")

@@ -14,7 +14,7 @@ _OURS = "not in a paper; ours"
 _USUAL = "arXiv:2010.11929, table 3, as its models on ImageNet"
 
 
-def _from_scratch(name, augmentation) -> Recipe:
+def _from_scratch(name: str, augmentation: str) -> Recipe:
     return Recipe(
         name=name,
         source=_SOURCE,

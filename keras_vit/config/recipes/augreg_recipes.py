@@ -16,7 +16,7 @@ _TEXT = "arXiv:2106.10270, section 3"
 _TABLE_4 = "arXiv:2106.10270, table 4"
 
 
-def _pretrain(data, epochs, level, decay, rate) -> Recipe:
+def _pretrain(data: str, epochs: int, level: str, decay: float, rate: float) -> Recipe:
     on_21k = data == "imagenet21k"
     return Recipe(
         name=f"augreg-pretrain-{data}-{epochs}ep-{level}-wd{decay:g}-do{rate:.1f}",
@@ -92,7 +92,7 @@ _TRANSFERS = (
 )
 
 
-def _transfer(data, steps, warmup, grid, size) -> Recipe:
+def _transfer(data: str, steps: int, warmup: int, grid: tuple[float, ...], size: int) -> Recipe:
     vtab = data == "vtab"
     return Recipe(
         name=f"augreg-transfer-{data}-{steps}steps-{size}px",

@@ -4,6 +4,8 @@ Its weight decay is absolute, the peak rate times ours: 1e-4 there is .1 here. I
 The better plain ViT-S/16 is arXiv:2205.01580.
 """
 
+from typing import Any
+
 from keras_vit.config.recipes.paper_recipes import IMAGENET21K_IMAGES, IMAGENET_IMAGES
 from keras_vit.config.recipes.recipe_records import Recipe, cite
 
@@ -12,7 +14,7 @@ _TRAIN_IMAGES = IMAGENET_IMAGES * 99 // 100  # train[:99%]
 _ADAM_DEFAULT = "default of optax.scale_by_adam"
 
 
-def _pretrain(name, file, batch_size, epochs, augmentation, **fields) -> Recipe:
+def _pretrain(name: str, file: str, batch_size: int, epochs: int, augmentation: str, **fields: Any) -> Recipe:
     return Recipe(
         name=name,
         stage="pretrain",
@@ -34,7 +36,7 @@ def _pretrain(name, file, batch_size, epochs, augmentation, **fields) -> Recipe:
     )
 
 
-def _citations(file):
+def _citations(file: str) -> tuple[tuple[str, str], ...]:
     config = f"configs/{file}"
     from_file = dict.fromkeys(_FROM_FILE, config)
     return tuple({**from_file, **dict(_BESIDE), "weight_decay": f"{config}: wd / lr"}.items())
@@ -129,7 +131,7 @@ _TRANSFERS = (
 )
 
 
-def _transfer(data, steps, warmup, rate, crop) -> Recipe:
+def _transfer(data: str, steps: int, warmup: int, rate: float, crop: str) -> Recipe:
     return Recipe(
         name=f"big_vision-transfer-{data}",
         source=SOURCE,

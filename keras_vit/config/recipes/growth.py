@@ -7,6 +7,8 @@ evenly. Its regularisation grows too; here that stays as the recipe has it.
 import dataclasses
 from collections.abc import Sequence
 
+from keras_vit.annotations import Pair
+
 STAGES = 4  # arXiv:2104.00298, section 4.2: 350 epochs in four stages of about 87
 
 
@@ -76,11 +78,11 @@ def work_of(stages: Sequence[Stage], steps_per_epoch: int, steps: int) -> float:
     return total
 
 
-def _said(sides):
+def _said(sides: Pair) -> int | Pair:
     """A square as it was asked for."""
     return sides[0] if sides[0] == sides[1] else sides
 
 
-def _between(start, final, number, of, unit):
+def _between(start: int, final: int, number: int, of: int, unit: int) -> int:
     """A side of stage `number` from 0; that of stage `of` is `final`."""
     return (start + (final - start) * number // of) // unit * unit

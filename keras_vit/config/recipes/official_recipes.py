@@ -6,7 +6,15 @@ SOURCE = "google-research/vision_transformer, vit_jax/configs"
 _DEFAULT = "vit_jax/configs/common.py"
 
 
-def _finetune(name, rate=0.03, steps=10_000, warmup=500, dropout=None, models=(), places=()) -> Recipe:
+def _finetune(
+    name: str,
+    rate: float = 0.03,
+    steps: int = 10_000,
+    warmup: int = 500,
+    dropout: float | None = None,
+    models: tuple[str, ...] = (),
+    places: tuple[tuple[str, str], ...] = (),
+) -> Recipe:
     return Recipe(
         name=name,
         source=SOURCE,

@@ -39,7 +39,9 @@ _ROWS = (
 )
 
 
-def _pretrain(models, data, epochs, rate, decay, dropout, suffix="") -> Recipe:
+def _pretrain(
+    models: tuple[str, ...], data: str, epochs: int, rate: float, decay: float, dropout: float, suffix: str = ""
+) -> Recipe:
     on_imagenet = data == "imagenet2012"
     is_resnet = bool(models) and set(models) <= set(RESNETS)
     return Recipe(
@@ -123,7 +125,17 @@ _FINETUNE_ROWS = (
 )
 
 
-def _finetune(data, steps, warmup, warmup_source, rate, grid, size=384, models=(), ema=None) -> Recipe:
+def _finetune(
+    data: str,
+    steps: int,
+    warmup: int,
+    warmup_source: str,
+    rate: float,
+    grid: tuple[float, ...],
+    size: int = 384,
+    models: tuple[str, ...] = (),
+    ema: float | None = None,
+) -> Recipe:
     vtab = data == "vtab"
     grid_rate = f"{_TABLE_4} has the grid; .03 of it is the official code's default"
     return Recipe(

@@ -5,7 +5,7 @@ imports Keras.
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from keras_vit.checks import (
@@ -131,7 +131,7 @@ class Recipe:
     learning_rate_grid: tuple[float, ...] = ()
     train_images: int | None = None
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         for field in _TEXTS:
             if not isinstance(getattr(self, field), str):
                 raise TypeError(f"`{field}` must be a string.\nReceived: {field}={getattr(self, field)!r}.")
@@ -148,7 +148,7 @@ class Recipe:
             for name, _ in getattr(self, field):
                 check_choice(field, name, _names(cls or self))
 
-    def _check_numbers(self):
+    def _check_numbers(self) -> None:
         for field in (*_COUNTS, *(field for field in _OPTIONAL_COUNTS if getattr(self, field) is not None)):
             object.__setattr__(self, field, check_positive_int(field, getattr(self, field)))
         for field in _SHARES:
@@ -168,7 +168,7 @@ class Recipe:
                 f"Received: representation_layer={self.representation_layer!r}."
             )
 
-    def _check_together(self):
+    def _check_together(self) -> None:
         for first, second in (("steps", "epochs"), ("warmup_steps", "warmup_fraction")):
             given = {field: getattr(self, field) for field in (first, second)}
             if (given[first] is None) == (given[second] is None):
@@ -189,7 +189,7 @@ class Recipe:
             check_start((self.start_image_size,) * 2, (self.image_size,) * 2)
         self._check_schedule()
 
-    def _check_schedule(self):
+    def _check_schedule(self) -> None:
         needed = {"sgd": ("momentum",), "adamw": ("beta_1", "beta_2")}[self.optimizer]
         needed += ("timescale",) if self.schedule == "rsqrt" else ()
         for field in needed:
@@ -250,7 +250,7 @@ class Recipe:
             if getattr(self, field) not in (None, ()) or field in sources
         ]
 
-    def __str__(self):
+    def __str__(self) -> str:
         lines = [f"{self.name} ({self.stage}), {self.source}"]
         for field, value, source in self.facts():
             lines.append(f"  {field:<22} {value!s:<28} {source}".rstrip())
@@ -260,7 +260,7 @@ class Recipe:
 class RecipeTable(Mapping):
     """Recipes by name, in the order of their publications; printed, one line each."""
 
-    def __init__(self, recipes):
+    def __init__(self, recipes: Iterable[Recipe]) -> None:
         self._recipes: dict[str, Recipe] = {}
         for recipe in recipes:
             if recipe.name in self._recipes:
@@ -269,21 +269,21 @@ class RecipeTable(Mapping):
                 )
             self._recipes[recipe.name] = recipe
 
-    def __getitem__(self, name):
+    def __getitem__(self, name: str) -> Recipe:
         return self._recipes[name]
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator[str]:
         return iter(self._recipes)
 
-    def __len__(self):
+    def __len__(self) -> int:
         return len(self._recipes)
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         width = max(map(len, self._recipes), default=0)
         return "\n".join(f"{name:<{width}}  {_in_one_line(recipe)}" for name, recipe in self._recipes.items())
 
 
-def _in_one_line(recipe):
+def _in_one_line(recipe: Recipe) -> str:
     length = f"{recipe.steps:,} steps" if recipe.steps else f"{recipe.epochs} epochs"
     return (
         f"{recipe.optimizer:<5} {recipe.learning_rate:g} {recipe.schedule}, batch {recipe.batch_size}, {length}, "
@@ -291,7 +291,7 @@ def _in_one_line(recipe):
     )
 
 
-def find_in(table, name) -> Recipe:
+def find_in(table: Mapping[str, Recipe], name: Any) -> Recipe:
     """The recipe of this name in a table; the error names the nearest ones."""
     if isinstance(name, Recipe):
         return name
@@ -305,13 +305,13 @@ def find_in(table, name) -> Recipe:
     return table[name]
 
 
-def _some_of(table):
+def _some_of(table: Iterable[str]) -> str:
     """A few names from all over a table."""
     names = list(table)
     return f" Some of them: {', '.join(map(repr, names[:: max(len(names) // _SHOWN, 1)]))}."
 
 
-def cite(**fields) -> tuple[tuple[str, str], ...]:
+def cite(**fields: str) -> tuple[tuple[str, str], ...]:
     """`citations` from keywords: the name of a field and where its value is from."""
     return tuple(fields.items())
 

@@ -11,6 +11,7 @@ from typing import Any, TypeVar, cast
 
 import keras
 
+from keras_vit.annotations import FilePath
 from keras_vit.training.hosts.layout_maps import check_backend, layout_map
 from keras_vit.training.hosts.processes import check_alone, connect, is_first
 
@@ -88,7 +89,7 @@ def run_together(function: _Function) -> _Function:
     """Decorates `finetune(data, out, options, say=, **changes)`: all processes of a `layout` run it as one."""
 
     @functools.wraps(function)
-    def run(data, out, options=None, *, say=print, **changes):
+    def run(data: Any, out: FilePath, options: Any = None, *, say: Callable[[str], Any] = print, **changes: Any) -> Any:
         layout, seed = (changes.get(name, getattr(options, name, default)) for name, default in _DEFAULTS)
         with together(layout, seed, out, say) as (folder, its_say):
             return function(data, folder, options, say=its_say, **changes)

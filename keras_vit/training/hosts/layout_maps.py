@@ -10,6 +10,7 @@ from typing import Any
 
 import keras
 
+from keras_vit.annotations import Arguments
 from keras_vit.builders import build
 from keras_vit.checks import check_choice, check_int
 from keras_vit.config.vit import ViTConfig
@@ -110,7 +111,7 @@ def check_backend() -> None:
         )
 
 
-def _axis(mesh, kind):
+def _axis(mesh: Any, kind: str) -> tuple[str, int]:
     """Name and size of the axis of the mesh that weights are cut over."""
     if not isinstance(mesh, keras.distribution.DeviceMesh):
         raise TypeError(f"`mesh` must be a keras.distribution.DeviceMesh.\nReceived: mesh={mesh!r}.")
@@ -124,7 +125,7 @@ def _axis(mesh, kind):
     return names[index], sizes[index]
 
 
-def _shapes(model, arguments):
+def _shapes(model: Any, arguments: Arguments) -> tuple[dict[str, tuple], ViTConfig, list]:
     """`{path: shape}` of the weights of a model, or of what `build` would make, its config, and its token layers."""
     if isinstance(model, VisionTransformer):
         if arguments:
@@ -145,5 +146,5 @@ def _token_layers(model: VisionTransformer) -> list[str]:
     return [layer.name for layer in token_layers(model) if layer.weights]
 
 
-def _paths(model):
+def _paths(model: keras.Model) -> dict[str, tuple]:
     return {path: tuple(variable.shape) for path, variable in weight_paths(model).items()}

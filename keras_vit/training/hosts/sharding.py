@@ -6,7 +6,7 @@ parallelism (arXiv:1909.08053, section 3) gives each device some heads of attent
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from keras_vit.checks import check_choice
 from keras_vit.config.parts import block_parts
@@ -69,7 +69,7 @@ def anchor(names: Iterable[str]) -> str:
     return f"{_ANY_SCOPE}(?:{'|'.join(kinds)})/output"
 
 
-def check_covered(shapes: dict, patterns, large: int = LARGE) -> None:
+def check_covered(shapes: dict, patterns: Iterable[str], large: int = LARGE) -> None:
     """Raises unless every large weight is matched by one pattern, and every pattern matches.
 
     Args:
@@ -149,7 +149,7 @@ def check_heads(num_heads: int, mlp_dim: int, parts: int) -> None:
         )
 
 
-def _cut_for_tensor(path, shape):
+def _cut_for_tensor(path: str, shape: Sequence[int]) -> int | None:
     """The axis along which tensor parallelism cuts a weight, or `None` for those that it leaves whole."""
     layer, _, name = path.rpartition("/")
     cut = next((cut for part, cut in _CUTS.items() if f"/{layer}".endswith(f"/{part}")), None)
@@ -158,13 +158,13 @@ def _cut_for_tensor(path, shape):
     return 0 if cut == "inputs" and name == "kernel" else None
 
 
-def _largest_divisible(shape, parts):
+def _largest_divisible(shape: Sequence[int], parts: int) -> int | None:
     """The largest axis that `parts` divides, of equal ones the last; `None` if there is none."""
     axes = [index for index, size in enumerate(shape) if size % parts == 0]
     return max(axes, key=lambda index: (shape[index], index), default=None)
 
 
-def _indivisible(wrong, parts):
+def _indivisible(wrong: Sequence[tuple[str, Sequence[int]]], parts: int) -> ValueError:
     listed = ", ".join(f"{path} {tuple(shape)}" for path, shape in wrong[:5])
     most = max((p for p in range(1, parts) if all(_largest_divisible(s, p) is not None for _, s in wrong)), default=1)
     return ValueError(
@@ -174,6 +174,6 @@ def _indivisible(wrong, parts):
     )
 
 
-def _common_divisors(*numbers):
+def _common_divisors(*numbers: int) -> list[int]:
     common = math.gcd(*numbers)
     return [number for number in range(1, common + 1) if common % number == 0]

@@ -65,7 +65,7 @@ class Checkpoint:
                 found[into] = values[out_of]
         return found
 
-    def _values(self, piece):
+    def _values(self, piece: dict[str, Any]) -> np.ndarray:
         return read_piece(self.path / piece["file"], piece)
 
 
@@ -79,7 +79,7 @@ class CheckpointFolder:
         processes: how many they are.
     """
 
-    def __init__(self, path: Path, keep: int = 2, process: int = 0, processes: int = 1):
+    def __init__(self, path: Path, keep: int = 2, process: int = 0, processes: int = 1) -> None:
         self.path = Path(path)
         self.keep = keep
         self.process, self.processes = process, processes
@@ -195,7 +195,7 @@ class CheckpointFolder:
         self.release()
         shutil.rmtree(old, ignore_errors=True)
 
-    def _files(self, part, ours):
+    def _files(self, part: Path, ours: dict[str, Any]) -> dict[str, Any]:
         """What the manifest says of every process' file, once all are there."""
         files = {f"process-{self.process:05d}.safetensors": ours}
         deadline = time.monotonic() + _WAIT
@@ -208,7 +208,7 @@ class CheckpointFolder:
             files[f"{path.stem}.safetensors"] = said
         return files
 
-    def _publish(self, part, place):
+    def _publish(self, part: Path, place: Path) -> None:
         if place.exists():  # damaged, or of a run that went on from an earlier one
             self._remove(place.name)
         os.rename(part, place)
@@ -220,31 +220,31 @@ class CheckpointFolder:
         for name in self._names()[: -self.keep]:
             self._remove(name)
 
-    def _remove(self, name):
+    def _remove(self, name: str) -> None:
         """Under another name first, so that no half of one is taken for a checkpoint."""
         old = self.path / f"{_OLD}{name}"
         shutil.rmtree(old, ignore_errors=True)
         os.rename(self.path / name, old)
         shutil.rmtree(old, ignore_errors=True)
 
-    def _names(self):
+    def _names(self) -> list[str]:
         """Of the checkpoints, the oldest first."""
         if not self.path.is_dir():
             return []
         return sorted(entry.name for entry in os.scandir(self.path) if _NAME.fullmatch(entry.name) and entry.is_dir())
 
-    def _sweep(self):
+    def _sweep(self) -> None:
         ours = re.compile(rf"({re.escape(_PART)}|{re.escape(_OLD)}){_NAME.pattern}(-\w+)?")
         for entry in os.scandir(self.path):
             if ours.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False):
                 shutil.rmtree(entry.path, ignore_errors=True)
 
 
-def _name_of(step, epoch):
+def _name_of(step: int, epoch: int) -> str:
     return f"step-{step:010d}-epoch-{epoch:06d}"
 
 
-def _opened(path, all_of_it=True):
+def _opened(path: Path, all_of_it: bool = True) -> tuple[Checkpoint | None, str | None]:
     """A `Checkpoint` and `None`, or `None` and what is wrong with it."""
     said, fault = _read_json(path / _MANIFEST)
     if said is None or said.get("format") != _FORMAT:
@@ -258,7 +258,7 @@ def _opened(path, all_of_it=True):
     return Checkpoint(path, said["facts"], variables), None
 
 
-def _write_json(path, said):
+def _write_json(path: Path, said: Any) -> None:
     """An object with its checksum, under its name only when it is on the disk."""
     text = json.dumps(said, allow_nan=True)
     temporary = path.with_suffix(".part")
@@ -269,7 +269,7 @@ def _write_json(path, said):
     os.rename(temporary, path)
 
 
-def _read_json(path):
+def _read_json(path: Path) -> tuple[Any, str | None]:
     """The object and `None`, or `None` and what is wrong."""
     try:
         checksum, _, text = path.read_text("utf-8").partition("\n")

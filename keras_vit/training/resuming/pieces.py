@@ -9,9 +9,9 @@ import json
 import os
 import sys
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -122,7 +122,7 @@ def dtype_of(name: str) -> np.dtype:
         return np.dtype(getattr(ml_dtypes, name))
 
 
-def _header(pieces):
+def _header(pieces: Sequence[Piece]) -> bytes:
     """The length of the JSON in 8 bytes and the JSON, such that what follows lies at a multiple of 8."""
     said: dict[str, Any] = {}
     offset = 0
@@ -141,11 +141,11 @@ def _header(pieces):
     return len(text).to_bytes(8, "little") + text
 
 
-def _size(piece):
+def _size(piece: Mapping[str, Any]) -> int:
     return int(np.prod(piece["shape"], dtype="int64")) * dtype_of(piece["dtype"]).itemsize
 
 
-def _checksum(file, size):
+def _checksum(file: BinaryIO, size: int) -> int | None:
     found = 0
     while size > 0:
         chunk = file.read(min(size, _CHUNK))

@@ -64,7 +64,7 @@ def leave(number: int) -> NoReturn:
     raise SystemExit(128 + number)
 
 
-def _leave_at_second(pipe):
+def _leave_at_second(pipe: int) -> None:
     """Waits for two signals, or until the other end of the pipe is closed."""
     heard = 0
     with contextlib.suppress(OSError):

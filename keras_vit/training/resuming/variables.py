@@ -7,7 +7,7 @@ types must be equal, so nothing is skipped or put elsewhere.
 import functools
 import itertools
 import operator
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import keras
@@ -91,17 +91,17 @@ def not_finite(pieces: Iterable[Piece]) -> str | None:
     return None
 
 
-def _name(group, number):
+def _name(group: str, number: int) -> str:
     return f"{group}/{number:05d}"
 
 
-def _shape(checkpoint, name):
+def _shape(checkpoint: Checkpoint, name: str) -> tuple[tuple[int, ...], str]:
     pieces = checkpoint.variables.get(name) or checkpoint.variables[f"{name}#0"]
     shape = np.max([np.add(piece["start"], piece["shape"]) for piece in pieces], axis=0)
     return tuple(np.asarray(shape, int).tolist()), pieces[0]["dtype"]
 
 
-def _shards(variable):
+def _shards(variable: Variable) -> list:
     """What this process owns of an array of JAX, on its way to the host."""
     shards = [shard for shard in variable.value.addressable_shards if shard.replica_id == 0]
     for shard in shards:
@@ -109,12 +109,12 @@ def _shards(variable):
     return shards
 
 
-def _pieces_of_shards(group, shards):
+def _pieces_of_shards(group: str, shards: Sequence[list]) -> Iterator[Piece]:
     held = [[(tuple(part.start or 0 for part in s.index), np.asarray(s.data)) for s in each] for each in shards]
     return (Piece(_name(group, n), *part) for n, parts in enumerate(held) for part in parts)
 
 
-def _reading(variables):
+def _reading(variables: Sequence[Variable]) -> Callable[[], Iterator[list]]:
     """A function that gives the tensors of each variable, one for each device."""
     import tensorflow as tf
 
@@ -126,7 +126,7 @@ def _reading(variables):
     ]
     is_host = all(device.device_type == "CPU" for device in tf.config.list_logical_devices())
 
-    def read():
+    def read() -> Iterator[list]:
         # What a GPU holds is not kept there twice.
         held = iter([take() for take in reads] if is_host else [_on_the_host(take()) for take in reads])
         return (list(itertools.islice(held, len(each))) for each in places)
@@ -134,11 +134,11 @@ def _reading(variables):
     return read
 
 
-def _on_the_host(value):
+def _on_the_host(value: Any) -> Any:
     return value if "CPU" in value.device else value.numpy()
 
 
-def _pieces(group, held):
+def _pieces(group: str, held: Iterable[Sequence[Any]]) -> Iterator[Piece]:
     """Pieces of what each device holds of each variable; one of those that are equal."""
     for number, values in enumerate(held):
         copies = [_array(value) for value in values]
@@ -149,7 +149,7 @@ def _pieces(group, held):
         yield from (Piece(each, (0,) * copy.ndim, copy) for each, copy in zip(names, copies, strict=True))
 
 
-def _array(value):
+def _array(value: Any) -> np.ndarray:
     if isinstance(value, np.ndarray):
         return value
     try:
@@ -158,7 +158,7 @@ def _array(value):
         return value.numpy()
 
 
-def _replicas(value) -> Sequence[Any]:
+def _replicas(value: Any) -> Sequence[Any]:
     """The variables of all devices behind one of TensorFlow's strategies, also out of its scope; else itself."""
     import tensorflow as tf
 
@@ -167,11 +167,11 @@ def _replicas(value) -> Sequence[Any]:
     return value.distribute_strategy.experimental_local_results(value)
 
 
-def _same(one, other):
+def _same(one: np.ndarray, other: np.ndarray) -> bool:
     return one.tobytes() == other.tobytes()  # also of values that are not numbers
 
 
-def _assign(checkpoint, name, variable):
+def _assign(checkpoint: Checkpoint, name: str, variable: Variable) -> None:
     if keras.backend.backend() == "jax":
         variable.assign(_sharded(checkpoint, name, variable.value))
         return
@@ -184,7 +184,7 @@ def _assign(checkpoint, name, variable):
         replica.assign(value)
 
 
-def _shared(checkpoint, name, count):
+def _shared(checkpoint: Checkpoint, name: str, count: int) -> list[np.ndarray]:
     """What differs between devices: each gets its own again. Of another number all get the first; but of metrics, of
     whose sums each device has a part, the first gets the sum.
     """
@@ -197,13 +197,13 @@ def _shared(checkpoint, name, count):
     return [np.sum(saved, axis=0, dtype=saved[0].dtype), *[np.zeros_like(saved[0])] * (count - 1)]
 
 
-def _sharded(checkpoint, name, value):
+def _sharded(checkpoint: Checkpoint, name: str, value: Any) -> Any:
     """An array of JAX that lies on devices as `value` does; each process reads what its devices hold."""
     import jax
 
     kept: dict[tuple, np.ndarray] = {}
 
-    def part(index):
+    def part(index: tuple[slice, ...]) -> np.ndarray:
         key = tuple((piece.start, piece.stop) for piece in index)
         if key not in kept:
             kept[key] = checkpoint.read(name, index)

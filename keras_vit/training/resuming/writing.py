@@ -3,11 +3,12 @@
 import threading
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from keras_vit.training.resuming.checkpoint_folder import CheckpointFolder
+from keras_vit.training.resuming.pieces import Piece
 from keras_vit.training.resuming.variables import METRICS, not_finite
 
 _ABSENT = "nothing"
@@ -26,7 +27,7 @@ class Writer:
         path: of the last checkpoint that was written.
     """
 
-    def __init__(self, folder: CheckpointFolder):
+    def __init__(self, folder: CheckpointFolder) -> None:
         self.path: Path | None = None
         self._folder = folder
         self._thread: threading.Thread | None = None
@@ -37,7 +38,7 @@ class Writer:
         """Whether the last one is still being written."""
         return self._thread is not None and self._thread.is_alive()
 
-    def start(self, pieces, facts, mark) -> None:
+    def start(self, pieces: Iterable[Piece], facts: dict[str, Any], mark: str) -> None:
         """Begins to write `pieces`, of values that nobody changes; they are asked for in the thread."""
         self.wait()
         self._thread = threading.Thread(target=self._write, args=(pieces, facts, mark))
@@ -56,7 +57,7 @@ class Writer:
         if fault is not None:
             warnings.warn(fault, UserWarning, stacklevel=3)
 
-    def _write(self, pieces, facts, mark):
+    def _write(self, pieces: Iterable[Piece], facts: dict[str, Any], mark: str) -> None:
         where = f"step {facts['step']} in {self._folder.path}"
         last = f"the last good one is {self.path}" if self.path else "there is none of this run before it"
         time.sleep(_HANDED_BACK)
@@ -80,7 +81,7 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     return [f"{name}: {was!s:.80} before, {is_now!s:.80} now" for name, was, is_now in shown if was != is_now]
 
 
-def _flat(facts, prefix=""):
+def _flat(facts: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Pairs of path and value; lists are values."""
     for name, value in facts.items():
         if isinstance(value, Mapping) and value:
