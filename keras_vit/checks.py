@@ -7,7 +7,7 @@ import math
 import operator
 import os
 import re
-from collections.abc import Collection, Hashable, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping
 from typing import Any
 
 STRATEGIES = ("auto", "one", "mirrored", "tpu")  # for the devices of one machine
@@ -22,6 +22,22 @@ _OTHER_STRATEGIES = {"none": 'Pass "one".'} | dict.fromkeys(
 _TELLING = 3  # letters, from which on the part of a name may stand for it
 
 
+def error_about(*parameters: str, kind: type[Exception] = ValueError) -> Callable[[str], Exception]:
+    """Makes an exception that knows which arguments it is about, so that a command line can say its options instead.
+
+    Args:
+        *parameters: names of arguments, which stand in the message as `size` in backticks, or as size=3.
+        kind: class of the exception. Its attribute `parameters` has the names.
+    """
+
+    def made(message: str) -> Exception:
+        error = kind(message)
+        vars(error)["parameters"] = parameters
+        return error
+
+    return made
+
+
 def check_int(name: str, value: Any, least: float) -> int:
     """`value` as an int; raises unless it is an integer, Python's or NumPy's (but no bool), of at least `least`."""
     try:
@@ -29,9 +45,11 @@ def check_int(name: str, value: Any, least: float) -> int:
     except TypeError:
         number = None
     if number is None or isinstance(value, bool):
-        raise TypeError(f"`{name}` must be an int.\nReceived: {name}={value!r} of type {type(value).__name__}.")
+        raise error_about(name, kind=TypeError)(
+            f"`{name}` must be an int.\nReceived: {name}={value!r} of type {type(value).__name__}."
+        )
     if number < least:
-        raise ValueError(f"`{name}` must be at least {least}.\nReceived: {name}={number}.")
+        raise error_about(name)(f"`{name}` must be at least {least}.\nReceived: {name}={number}.")
     return number
 
 
@@ -46,7 +64,7 @@ def check_threads(threads: Any) -> int:
     """`threads` as an int; raises for more than there are cores, which only wait for each other."""
     threads = check_positive_int("threads", threads)
     if threads > len(cores()):
-        raise ValueError(
+        raise error_about("threads")(
             f"`threads` must not be more than the cores that there are, {len(cores())}.\nReceived: threads={threads}."
         )
     return threads
@@ -70,10 +88,19 @@ def parse_sides(text: str, others: str = "") -> int | tuple[int, int]:
     return int(found[1]) if found[2] is None else (int(found[1]), int(found[2]))
 
 
+def check_sides(name: str, size: Any) -> int | tuple[int, ...]:
+    """`size`, a side in pixels or (H, W), in ints; raises for anything else."""
+    if not isinstance(size, (tuple, list)):
+        return check_positive_int(name, size)
+    if len(size) != 2:
+        raise error_about(name)(f"`{name}` must be one side, or (H, W).\nReceived: {name}={size!r}.")
+    return tuple(check_positive_int(name, side) for side in size)
+
+
 def check_flag(name: str, value: Any) -> None:
     """Raises unless `value` is True or False; a word such as "no" would count as true."""
     if not isinstance(value, bool):
-        raise TypeError(f"`{name}` must be True or False.\nReceived: {name}={value!r}.")
+        raise error_about(name, kind=TypeError)(f"`{name}` must be True or False.\nReceived: {name}={value!r}.")
 
 
 def check_choice(name: str, value: Any, choices: Collection[Any], other_words: Mapping[str, str] | None = None) -> None:
@@ -88,7 +115,9 @@ def check_choice(name: str, value: Any, choices: Collection[Any], other_words: M
     if not isinstance(value, Hashable) or value not in choices:
         other = (other_words or {}).get(str(value))
         hint = f" {other}" if other else did_you_mean(value, choices)
-        raise ValueError(f"`{name}` must be one of {', '.join(map(repr, choices))}.\nReceived: {name}={value!r}.{hint}")
+        raise error_about(name)(
+            f"`{name}` must be one of {', '.join(map(repr, choices))}.\nReceived: {name}={value!r}.{hint}"
+        )
 
 
 def did_you_mean(value: Any, choices: Collection[str]) -> str:
@@ -103,35 +132,37 @@ def did_you_mean(value: Any, choices: Collection[str]) -> str:
 def check_number(name: str, value: Any) -> None:
     """Raises unless `value` is an int or a float."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise TypeError(f"`{name}` must be a number.\nReceived: {name}={value!r}.")
+        raise error_about(name, kind=TypeError)(f"`{name}` must be a number.\nReceived: {name}={value!r}.")
 
 
 def check_rate(name: str, value: Any) -> None:
     """Raises unless `value` is a number in [0, 1)."""
     check_number(name, value)
     if not 0 <= value < 1 or math.isnan(value):
-        raise ValueError(f"`{name}` is a probability of dropping, so it must be in [0, 1).\nReceived: {name}={value}.")
+        raise error_about(name)(
+            f"`{name}` is a probability of dropping, so it must be in [0, 1).\nReceived: {name}={value}."
+        )
 
 
 def check_positive(name: str, value: Any) -> None:
     """Raises unless `value` is a finite number above zero."""
     check_number(name, value)
     if not (value > 0 and math.isfinite(value)):
-        raise ValueError(f"`{name}` must be above 0 and finite.\nReceived: {name}={value}.")
+        raise error_about(name)(f"`{name}` must be above 0 and finite.\nReceived: {name}={value}.")
 
 
 def check_amount(name: str, value: Any) -> None:
     """Raises unless `value` is a finite number of at least zero."""
     check_number(name, value)
     if not (value >= 0 and math.isfinite(value)):
-        raise ValueError(f"`{name}` must be at least 0 and finite.\nReceived: {name}={value}.")
+        raise error_about(name)(f"`{name}` must be at least 0 and finite.\nReceived: {name}={value}.")
 
 
 def check_share(name: str, value: Any) -> None:
     """Raises unless `value` is a number in [0, 1)."""
     check_number(name, value)
     if not 0 <= value < 1:
-        raise ValueError(f"`{name}` is a share, so it must be in [0, 1).\nReceived: {name}={value}.")
+        raise error_about(name)(f"`{name}` is a share, so it must be in [0, 1).\nReceived: {name}={value}.")
 
 
 def check_steps(name: str, value: Any) -> int:
@@ -142,7 +173,7 @@ def check_steps(name: str, value: Any) -> int:
 def check_seed(value: Any) -> int:
     """`value` as an int; raises unless it is an integer (but no bool) in [0, 2**31)."""
     if not 0 <= (seed := check_int("seed", value, -math.inf)) < 2**31:
-        raise ValueError(f"`seed` must be in [0, 2**31).\nReceived: seed={seed}.")
+        raise error_about("seed")(f"`seed` must be in [0, 2**31).\nReceived: seed={seed}.")
     return seed
 
 

@@ -30,7 +30,7 @@ from keras_vit.weights.fetch import DownloadError
 # What functions call a parameter, the command line an option.
 _SAME_NAME = ("grid", "out", "processes", *export_command.SAME_NAME)
 _OPTIONS = FLAGS | {name: f"--{name.replace('_', '-')}" for name in _SAME_NAME}
-_OPTIONS |= {"num_heads": "--heads", "top_k": "--top", "split": "--split"}
+_OPTIONS |= {"num_heads": "--heads", "top_k": "--top", "split": "--split", "overwrite": "--overwrite"}
 _OPTIONS |= {name: f"--{name}" for name in ("shots", "seeds", "neighbours", "protocol", *engines.OPTIONS)}
 _OPTIONS |= {"train_split": "--train-split", "test_split": "--split"}
 _MOVED = " It is run from a checkout now: python -m benchmarks."
@@ -59,16 +59,25 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _words(error: BaseException) -> str:
     """What to print of an error: one line, but for a file that did not come, whose recipe is lines for a shell."""
-    text = str(error).replace("overwrite=True", "--overwrite")
-    for parameter, option in _OPTIONS.items():
-        text = re.sub(rf"`{parameter}=?`", f"`{option}`", text)
-        text = re.sub(rf"\b{parameter}=(?=['\"\w(-])", f"{option} ", text)
+    text = str(error)
+    for name in getattr(error, "parameters", ()):
+        text = _with_option(text, name, _OPTIONS.get(name, name))
     if isinstance(error, DownloadError) and "\n  curl " in text:
         first, *rest = text.split("\n")
         return "\n".join([one_line(first), *(f"  {printable(line)}" for line in rest)])
     ours = type(error).__module__.startswith("keras_vit.") or "pip install" in text
     expected = isinstance(error, (ValueError, OSError)) or ours
     return one_line(text if expected else f"{type(error).__name__}: {text} (--debug shows where)")
+
+
+def _with_option(text: str, name: str, option: str) -> str:
+    """The text with an option where the name of an argument stood, as `size`, `size=`, size=3 or size=True."""
+    if option != name:
+        text = text.replace(f"`{name}`", f"`{option}`").replace(f"`{name}=`", f"`{option}`")
+        text = text.replace(f" {name}=True", f" {option}")
+        for before in " `":  # of a whole name: `image_size` ends that of `start_image_size`
+            text = text.replace(f"{before}{name}=", f"{before}{option} ")
+    return text
 
 
 def _fail(words: str, code: int, arguments: Namespace) -> int:

@@ -11,7 +11,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from keras_vit.checks import check_positive_int
+from keras_vit.checks import check_positive_int, error_about
 from keras_vit.training.hosts.processes import ADDRESS, COUNT, INDEX
 
 _PATIENCE = 10  # seconds that processes have to end after SIGTERM
@@ -31,7 +31,9 @@ def launch(arguments: Namespace) -> Iterator[str]:
     """Ends as the first process that fails, and then ends the others."""
     check_positive_int("processes", arguments.processes)
     if not arguments.words:
-        raise ValueError("`processes` needs a command behind it, as finetune --data digits --layout fsdp.")
+        raise error_about("processes")(
+            "`processes` needs a command behind it, as finetune --data digits --layout fsdp."
+        )
     children = start(arguments.processes, [sys.executable, "-m", "keras_vit", *arguments.words])
     try:
         code = wait(children)

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from keras_vit.annotations import Pair, Tensor
-from keras_vit.checks import check_choice
+from keras_vit.checks import check_choice, error_about
 
 RESIZE_METHODS = ("align_corners", "bilinear", "bilinear_antialias", "bicubic_antialias", "bicubic")
 
@@ -82,7 +82,9 @@ def check_grid(name: str, grid: Any) -> tuple[int, int]:
     values = tuple(grid) if isinstance(grid, (tuple, list)) else ()
     ints = [n for n in values if isinstance(n, (int, np.integer)) and not isinstance(n, bool)]
     if len(values) != 2 or len(ints) != 2 or min(ints) < 1:
-        raise ValueError(f"`{name}` must be (h, w), two numbers of patches of at least 1.\nReceived: {name}={grid!r}.")
+        raise error_about(name)(
+            f"`{name}` must be (h, w), two numbers of patches of at least 1.\nReceived: {name}={grid!r}."
+        )
     return int(values[0]), int(values[1])
 
 

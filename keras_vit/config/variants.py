@@ -7,7 +7,7 @@ and arXiv:2106.04560 (g, G), spelled as in the papers. Nothing here imports Kera
 from collections.abc import Sequence
 from typing import Any
 
-from keras_vit.checks import check_positive_int, did_you_mean
+from keras_vit.checks import check_positive_int, did_you_mean, error_about
 from keras_vit.config.resnets import ResNetConfig
 from keras_vit.config.vit import ViTConfig
 
@@ -65,7 +65,7 @@ def check_image_size(size: Any, config: ViTConfig | ResNetConfig) -> tuple:
     """`size`, a side or (H, W), as (H, W) of ints; raises unless the sides are unknown or tiled by the patches."""
     given = size if isinstance(size, (tuple, list)) else (size, size)
     if len(given) != 2:
-        raise ValueError(f"`image_size` must be one side, or (H, W).\nReceived: image_size={size!r}.")
+        raise error_about("image_size")(f"`image_size` must be one side, or (H, W).\nReceived: image_size={size!r}.")
     sides = [side if side is None else check_positive_int("image_size", side) for side in given]
     check_tiled("image_size", size, sides, config)
     return tuple(sides)
@@ -86,7 +86,7 @@ def check_tiled(
     unit = f"patch_size={config.patch_size}"
     if step != config.patch_size:
         unit += f" behind a ResNet, {step} pixels in all"
-    raise ValueError(
+    raise error_about(name)(
         f"`{name}` must be a multiple of `patch_size` on both sides, so that patches tile the image.\n"
         f"Received: {name}={given}, {unit}. Nearest: {nearest if isinstance(given, (tuple, list)) else nearest[0]}."
     )

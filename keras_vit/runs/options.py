@@ -21,8 +21,10 @@ from keras_vit.checks import (
     check_rate,
     check_seed,
     check_share,
+    check_sides,
     check_strategy_name,
     did_you_mean,
+    error_about,
     parse_sides,
 )
 from keras_vit.config.recipes import Recipe, find_recipe
@@ -213,7 +215,7 @@ class FinetuneOptions:
         object.__setattr__(self, "seed", check_seed(self.seed))
         for name in ("image_size", "start_image_size"):
             if getattr(self, name) is not None:
-                object.__setattr__(self, name, _check_sides(name, getattr(self, name)))
+                object.__setattr__(self, name, check_sides(name, getattr(self, name)))
         if self.patch_dropout_rate is not None:
             check_rate("patch_dropout_rate", self.patch_dropout_rate)
         if self.learning_rate is not None:
@@ -232,23 +234,23 @@ class FinetuneOptions:
             check_start(as_sides(self.start_image_size), as_sides(self.image_size))
         trainable, _ = parse_trainable(self.trainable)
         if self.lora_rank is not None and self.trainable != "all":
-            raise ValueError(
+            raise error_about("trainable", "lora_rank")(
                 "LoRA says by itself which weights learn, so `trainable` must be left out.\n"
                 f"Received: lora_rank={self.lora_rank}, trainable={self.trainable!r}."
             )
         if trainable == "head" and self.layer_decay not in (None, 1):
-            raise ValueError(
+            raise error_about("layer_decay", "trainable")(
                 "`layer_decay` needs blocks that learn, and with `trainable` at 'head' none does.\n"
                 f"Received: trainable={self.trainable!r}, layer_decay={self.layer_decay}. Leave one of them out."
             )
         if self.steps is not None and self.epochs is not None:
-            raise ValueError(
+            raise error_about("steps", "epochs")(
                 "`steps` and `epochs` say the same thing, so pass one.\n"
                 f"Received: steps={self.steps}, epochs={self.epochs}."
             )
         batch_size, parts = self.batch_size, self.accumulation_steps
         if batch_size is not None and parts is not None and batch_size % parts:
-            raise ValueError(
+            raise error_about("accumulation_steps", "batch_size")(
                 "`accumulation_steps` must divide `batch_size`, so that micro-batches are equal.\n"
                 f"Received: accumulation_steps={parts}, batch_size={batch_size}."
             )
@@ -256,12 +258,12 @@ class FinetuneOptions:
     def _check_layout(self) -> None:
         layout, _ = parse_layout(self.layout)
         if layout != "none" and self.strategy not in ("one", "auto"):
-            raise ValueError(
+            raise error_about("layout", "strategy")(
                 "`layout` is JAX's way to many devices, and `strategy` TensorFlow's, so pass one.\n"
                 f"Received: layout={self.layout!r}, strategy={self.strategy!r}."
             )
         if layout in ("fsdp", "tensor") and self.lora_rank is not None:
-            raise ValueError(
+            raise error_about("lora_rank", "layout")(
                 "LoRA learns little, so its model is copied to every device.\n"
                 f"Received: lora_rank={self.lora_rank}, layout={self.layout!r}. Pass layout='replicated'."
             )
@@ -347,26 +349,17 @@ def _check_model(model: Any) -> None:
         if model in _NAMES:
             return
         if os.path.exists(model) or str(model).endswith(".keras"):
-            raise ValueError(
+            raise error_about("model")(
                 f"{rule}\nReceived: {os.fspath(model)!r}, a saved model or another file. To train a saved model on, "
                 "pass what keras.saving.load_model gives, in Python. As it is, `keras-vit evaluate`, `predict` and "
                 "`export` take it."
             )
-        raise ValueError(f"{rule}\nReceived: {os.fspath(model)!r}.{near(os.fspath(model), _NAMES)}")
+        raise error_about("model")(f"{rule}\nReceived: {os.fspath(model)!r}.{near(os.fspath(model), _NAMES)}")
     if not isinstance(model, (ViTConfig, ResNetConfig)):
         from keras_vit.model.image_model import ImageModel
 
         if not isinstance(model, ImageModel):
-            raise TypeError(f"{rule}\nReceived: an object of type {type(model).__name__}.")
-
-
-def _check_sides(name: str, size: Any) -> int | tuple[int, ...]:
-    """A side in pixels, or (H, W)."""
-    if not isinstance(size, (tuple, list)):
-        return check_positive_int(name, size)
-    if len(size) != 2:
-        raise ValueError(f"`{name}` must be one side, or (H, W).\nReceived: {name}={size!r}.")
-    return tuple(check_positive_int(name, side) for side in size)
+            raise error_about("model", kind=TypeError)(f"{rule}\nReceived: an object of type {type(model).__name__}.")
 
 
 def as_sides(size: int | tuple[int, int]) -> tuple[int, int]:
@@ -382,7 +375,9 @@ def parse_trainable(text: str) -> tuple[str, int | None]:
     if name in _TRAINABLE and not colon:
         return name, None
     hint = did_you_mean(name, (*_TRAINABLE, "last_blocks")) if name not in _TRAINABLE else ""
-    raise ValueError(f"`trainable` must be 'all', 'head', or 'last_blocks:k' with k from 1.\nReceived: {text!r}.{hint}")
+    raise error_about("trainable")(
+        f"`trainable` must be 'all', 'head', or 'last_blocks:k' with k from 1.\nReceived: {text!r}.{hint}"
+    )
 
 
 def parse_layout(text: str) -> tuple[str, int | None]:
@@ -392,7 +387,9 @@ def parse_layout(text: str) -> tuple[str, int | None]:
         return name, int(count)
     if name in LAYOUTS and not colon:
         return name, None
-    raise ValueError(f"`layout` must be one of {', '.join(LAYOUTS)}, or 'tensor:k' with k from 1.\nReceived: {text!r}.")
+    raise error_about("layout")(
+        f"`layout` must be one of {', '.join(LAYOUTS)}, or 'tensor:k' with k from 1.\nReceived: {text!r}."
+    )
 
 
 def is_short(value: Any) -> bool:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from keras_vit.annotations import FilePath
+from keras_vit.checks import error_about
 from keras_vit.exporting.staging import sweep
 from keras_vit.files import json_object
 from keras_vit.runs.options import FinetuneOptions
@@ -51,7 +52,7 @@ def find_earlier(out: FilePath, resume: str) -> EarlierRun | None:
     if resume == "must":
         _refuse_to_start(path)
     if unfinished:
-        raise ValueError(
+        raise error_about("out", "resume")(
             '`out` must be new or empty with `resume="never"`.\n'
             f"Received: {str(out)!r}, an unfinished run. Leave `resume` out to go on with it, or choose another folder."
         )
@@ -126,6 +127,6 @@ def _refuse_to_start(path: Path) -> NoReturn:
     stands = "where there is none. Leave `resume` out to start one."
     if (path / RESULT).exists():
         stands = "a run that has finished. Its figures are in result.json; choose another folder to start one."
-    raise ValueError(
+    raise error_about("resume")(
         f'`resume="must"` needs an unfinished run with a valid checkpoint.\nReceived: {str(path)!r}, {stands}'
     )

@@ -18,6 +18,7 @@ import keras
 import numpy as np
 
 from keras_vit.annotations import FilePath
+from keras_vit.checks import error_about
 from keras_vit.evaluation import Evaluation
 from keras_vit.files import FileKindError, read_regular, replacing
 from keras_vit.pages.escaping import printable, spreadsheet_cell
@@ -190,7 +191,7 @@ def check_free(path: FilePath) -> None:
         _check_empty(path)
         _check_writable(path)
     except OSError as error:
-        raise ValueError(
+        raise error_about("out")(
             "`out` must be a folder that can be written to.\n"
             f"Received: {str(path)!r}, where nothing can be made: {error.strerror or error}. Choose another folder, "
             "or ask for the right to write there."
@@ -200,9 +201,11 @@ def check_free(path: FilePath) -> None:
 def _check_empty(path: Path) -> None:
     if os.path.lexists(path) and not path.is_dir():
         what = "a file" if path.exists() else "a link that leads nowhere"
-        raise ValueError(f"`out` must be a folder.\nReceived: {str(path)!r}, which is {what}. Choose another name.")
+        raise error_about("out")(
+            f"`out` must be a folder.\nReceived: {str(path)!r}, which is {what}. Choose another name."
+        )
     if path.exists() and any(path.iterdir()):
-        raise ValueError(
+        raise error_about("out")(
             "`out` must be new or empty, so that no earlier run is lost.\n"
             f"Received: {str(path)!r}, which is neither. Choose another folder, or remove this one."
         )
@@ -212,7 +215,7 @@ def _check_writable(path: Path) -> None:
     """Tries it on the nearest folder that exists, by a file without a name, as rights alone do not tell."""
     nearest = next(folder for folder in (path, *path.absolute().parents) if os.path.lexists(folder))
     if not nearest.is_dir():
-        raise ValueError(
+        raise error_about("out")(
             "`out` must be a folder in a folder.\n"
             f"Received: {str(path)!r}, where {str(nearest)!r} is none. Choose another name."
         )

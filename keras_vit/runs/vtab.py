@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from keras_vit.annotations import FilePath
-from keras_vit.checks import check_choice, did_you_mean
+from keras_vit.checks import check_choice, did_you_mean, error_about
 from keras_vit.config.datasets import VTAB_TASKS
 from keras_vit.config.resnets import ResNetConfig
 from keras_vit.config.vit import ViTConfig
@@ -212,12 +212,12 @@ def _known(task: str) -> str:
 
 def _check_protocol(protocol: str, out: FilePath | None, changes: FinetuneChanges | None) -> None:
     if protocol == "finetune" and out is None:
-        raise ValueError(
+        raise error_about("out", "protocol")(
             "`out` must be a folder, which gets the run of each task.\nReceived: protocol='finetune', out=None."
         )
     if protocol == "linear" and (out is not None or changes):
         wrong = "out" if out is not None else "changes"
-        raise ValueError(
+        raise error_about("protocol")(
             "a linear probe trains no model and writes no run.\n"
             f"Received: protocol='linear' with {wrong}. Leave it out."
         )

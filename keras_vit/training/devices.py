@@ -10,7 +10,7 @@ from typing import Any, Self
 
 import keras
 
-from keras_vit.checks import TRAINING_PRECISIONS, check_choice, check_strategy_name
+from keras_vit.checks import TRAINING_PRECISIONS, check_choice, check_strategy_name, error_about
 from keras_vit.model.strategies import check_engine
 
 _TPU_NAMES = ("TPU_NAME", "KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS")  # variables in which Google's machines name theirs
@@ -93,7 +93,7 @@ def strategy(kind: str = "auto", *, precision: str = "auto") -> Devices:
 def _elsewhere(kind: str, precision: str) -> Devices:
     backend = keras.backend.backend()
     if kind not in ("auto", "one"):
-        raise ValueError(
+        raise error_about("strategy")(
             f"`strategy={kind!r}` is TensorFlow's.\nReceived: the {backend} backend. Set KERAS_BACKEND=tensorflow, "
             "or on JAX use `keras.distribution`."
         )

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from keras_vit.annotations import Variable
-from keras_vit.checks import check_number
+from keras_vit.checks import check_number, error_about
 
 
 def layer_multipliers(variables: Sequence[Variable], layer_decay: float) -> list[float]:
@@ -28,7 +28,7 @@ def layer_multipliers(variables: Sequence[Variable], layer_decay: float) -> list
     depths = [getattr(variable, "layer_depth", None) for variable in variables]
     if not any(depth and 0 < depth[0] < depth[1] for depth in depths):
         paths = [getattr(variable, "path", variable.name) for variable in variables[:3]]
-        raise ValueError(
+        raise error_about("layer_decay")(
             "`layer_decay` needs trainable weights of blocks, by whose number the depth of a layer is known.\n"
             f"Received: layer_decay={layer_decay} and {len(variables)} weights, {', '.join(map(repr, paths))}, ... "
             "Leave it out where only the head learns."
@@ -40,4 +40,6 @@ def check_layer_decay(value: Any) -> None:
     """Raises unless `value` is a number in (0, 1]."""
     check_number("layer_decay", value)
     if not 0 < value <= 1:
-        raise ValueError(f"`layer_decay` must be in (0, 1]: 1 is no decay.\nReceived: layer_decay={value}.")
+        raise error_about("layer_decay")(
+            f"`layer_decay` must be in (0, 1]: 1 is no decay.\nReceived: layer_decay={value}."
+        )

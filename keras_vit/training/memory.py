@@ -13,7 +13,7 @@ import ml_dtypes
 import numpy as np
 
 from keras_vit.annotations import Variable
-from keras_vit.checks import check_choice, check_positive_int
+from keras_vit.checks import check_choice, check_positive_int, error_about
 from keras_vit.layers import AxialBlock, ResNetRoot, ResNetUnit, StdConv2D
 from keras_vit.layers.nested import flatten_layers
 from keras_vit.layers.tokens import kept_patches
@@ -164,7 +164,7 @@ def check_memory(
     if available is None or estimate.needed <= available:
         return estimate
     micro_batch = largest_micro_batch(model, batch_size, available, optimizer=optimizer, ema=ema)
-    raise ValueError(
+    raise error_about("batch_size", "accumulation_steps")(
         f"training needs {_gigabytes(estimate.needed)} beside the weights, and {_gigabytes(available)} are free.\n"
         f"Received: batch_size={batch_size}, accumulation_steps={accumulation_steps}, {model.name!r}; {estimate}.\n"
         + _advice(model, batch_size, micro_batch)
@@ -199,7 +199,7 @@ def _check_arguments(model: Any, batch_size: int, accumulation_steps: int) -> No
     check_positive_int("batch_size", batch_size)
     check_positive_int("accumulation_steps", accumulation_steps)
     if batch_size % accumulation_steps:
-        raise ValueError(
+        raise error_about("accumulation_steps", "batch_size")(
             "`accumulation_steps` must divide `batch_size`, so that every micro-batch is full.\n"
             f"Received: batch_size={batch_size}, accumulation_steps={accumulation_steps}."
         )

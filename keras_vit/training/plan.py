@@ -11,7 +11,7 @@ from typing import Any
 import keras
 
 from keras_vit.annotations import Arguments, LastGood
-from keras_vit.checks import check_choice, check_positive, check_positive_int, check_steps
+from keras_vit.checks import check_choice, check_positive, check_positive_int, check_steps, error_about
 from keras_vit.config.recipes import Recipe, find_recipe
 from keras_vit.model.classifiers import initialise_head
 from keras_vit.model.image_model import ImageModel
@@ -252,7 +252,7 @@ def _check_num_images(num_images: Any) -> None:
 def _length(recipe: Recipe, num_images: int, batch_size: int, steps: int | None, epochs: int | None) -> tuple[int, int]:
     """Optimizer steps, and the epochs in which `fit` shows them."""
     if steps is not None and epochs is not None:
-        raise ValueError(
+        raise error_about("steps", "epochs")(
             f"`steps` and `epochs` say the same thing, so pass one.\nReceived: steps={steps}, epochs={epochs}."
         )
     if steps is None and epochs is None:
@@ -271,7 +271,7 @@ def _rates(recipe: Recipe, learning_rate: float | None, batch_size: int) -> tupl
         return recipe.learning_rate * factor, final_rate
     check_positive("learning_rate", learning_rate)
     if recipe.schedule == "linear" and learning_rate < final_rate:
-        raise ValueError(
+        raise error_about("learning_rate")(
             "the recipe's rate falls to its final one, so `learning_rate` must not be below that.\n"
             f"Received: learning_rate={learning_rate}, final_learning_rate={final_rate} of {recipe.name!r}."
         )
@@ -282,7 +282,7 @@ def _warmup(recipe: Recipe, steps: int, warmup_steps: int | None) -> int:
     if warmup_steps is not None:
         check_steps("warmup_steps", warmup_steps)
         if warmup_steps >= steps:
-            raise ValueError(
+            raise error_about("steps")(
                 "the rate falls after its warm-up, so `warmup_steps` must be fewer than all steps.\n"
                 f"Received: warmup_steps={warmup_steps}, steps={steps}."
             )
@@ -307,7 +307,7 @@ def _micro_batches(recipe: Recipe, batch_size: int, accumulation_steps: int | No
         return next(count for count in range(at_least, batch_size + 1) if batch_size % count == 0)
     check_positive_int("accumulation_steps", accumulation_steps)
     if batch_size % accumulation_steps:
-        raise ValueError(
+        raise error_about("accumulation_steps", "batch_size")(
             "`accumulation_steps` must divide `batch_size`, so that micro-batches are equal and their mean is the "
             f"batch's.\nReceived: accumulation_steps={accumulation_steps}, batch_size={batch_size}."
         )

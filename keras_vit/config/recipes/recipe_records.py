@@ -17,6 +17,7 @@ from keras_vit.checks import (
     check_share,
     check_steps,
     did_you_mean,
+    error_about,
 )
 from keras_vit.config.recipes.growth import check_start
 from keras_vit.config.resnets import ResNetConfig
@@ -296,9 +297,9 @@ def find_in(table: Mapping[str, Recipe], name: Any) -> Recipe:
     if isinstance(name, Recipe):
         return name
     if not isinstance(name, str):
-        raise TypeError(f"`recipe` must be a name or a `Recipe`.\nReceived: {name!r}.")
+        raise error_about("recipe", kind=TypeError)(f"`recipe` must be a name or a `Recipe`.\nReceived: {name!r}.")
     if name not in table:
-        raise ValueError(
+        raise error_about("recipe")(
             "`recipe` must be a name in `keras_vit.RECIPES` (`keras-vit recipes` prints them) or a `Recipe`.\n"
             f"Received: {name!r}.{did_you_mean(name, table) or _some_of(table)}"
         )

@@ -12,6 +12,7 @@ from typing import Any, TypeVar, cast
 import keras
 
 from keras_vit.annotations import FilePath
+from keras_vit.checks import error_about
 from keras_vit.training.hosts.layout_maps import check_backend, layout_map
 from keras_vit.training.hosts.processes import check_alone, connect, is_first
 
@@ -38,7 +39,7 @@ def spread(layout: str, parts: int | None, config: Any, **arguments: Any) -> Non
     count = len(keras.distribution.list_devices())
     parts = parts or count
     if layout == "tensor" and count % parts:
-        raise ValueError(
+        raise error_about("layout")(
             "`layout` must divide the devices into groups of one size.\n"
             f"Received: layout='tensor:{parts}', {count} devices."
         )

@@ -8,6 +8,8 @@ import importlib.util
 import os
 import warnings
 
+from keras_vit.checks import error_about
+
 KERAS = "KERAS_DISTRIBUTION_"
 ADDRESS, COUNT, INDEX = (f"{KERAS}{name}" for name in ("JOB_ADDRESSES", "NUM_PROCESSES", "PROCESS_ID"))
 _COUNTS = (COUNT, "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE")  # variables that hold the number of processes
@@ -69,7 +71,7 @@ def check_alone() -> None:
     rule = "processes that are started together train together with `layout` only."
     advice = 'Pass "replicated", "fsdp" or "tensor:k".'
     if sign.startswith(KERAS):
-        raise ValueError(f"{rule}\nReceived: {sign}, layout='none'. {advice}")
+        raise error_about("layout")(f"{rule}\nReceived: {sign}, layout='none'. {advice}")
     warnings.warn(f"{rule} {sign} says that this is one of several. {advice}", stacklevel=3)
 
 
