@@ -17,7 +17,7 @@ from keras_vit.analysis.embeddings import patch_filters, pca_to_rgb, position_si
 from keras_vit.analysis.features import features
 from keras_vit.analysis.relevance import class_relevance
 from keras_vit.annotations import FilePath
-from keras_vit.checks import check_choice, check_installed, check_positive_int
+from keras_vit.checks import check_choice, check_installed, check_positive_int, error_about
 from keras_vit.images.preprocessing import default_names
 from keras_vit.images.read import read_image
 from keras_vit.model.classifiers import has_head, output_activation
@@ -244,7 +244,7 @@ def _check_blocks(model: VisionTransformer, blocks: Sequence[int] | None) -> tup
 
 def _new_folder(folder: Path) -> Path:
     if (folder.exists() and not folder.is_dir()) or (folder.is_dir() and any(folder.iterdir())):
-        raise ValueError(
+        raise error_about("out")(
             "`out` must be a new or empty folder, so that nothing is lost.\n"
             f"Received: {printable(folder)}, which is neither. Choose another name."
         )

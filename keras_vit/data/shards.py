@@ -5,7 +5,7 @@ import math
 import sys
 from typing import Any
 
-from keras_vit.checks import check_int
+from keras_vit.checks import check_int, error_about
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,7 +73,7 @@ def per_host(batch_size: int, count: int) -> int:
     """
     parts = max(_replicas(), count)
     if batch_size % count or batch_size % parts:
-        raise ValueError(
+        raise error_about("batch_size")(
             "`batch_size` is that of all devices together, and each must get the same number of images.\n"
             f"Received: batch_size={batch_size} for {count} host(s) and {parts} device(s). "
             f"Nearest: {max(batch_size // parts, 1) * parts}."

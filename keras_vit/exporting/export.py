@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from keras_vit.annotations import FilePath
+from keras_vit.checks import error_about
 from keras_vit.config.variants import check_image_size
 from keras_vit.exporting.folding import folds_of
 from keras_vit.exporting.formats import MAX_BATCH, MAX_BYTES, MAX_PIXELS, OPSET
@@ -197,7 +198,7 @@ def check_exportable(model) -> None:
 
 def _check_activation(model, activation, names):
     if names and len(names) == 1 and activation == "softmax" and ends_in_logits(model):
-        raise ValueError(
+        raise error_about("activation")(
             'the score of a single class is 1 after a softmax, whatever the image.\nReceived: activation="softmax", '
             f'{model.name!r} with one class. Pass activation="sigmoid".'
         )
@@ -210,13 +211,13 @@ def photos_for(images, model, calibrated, format) -> tuple[list[np.ndarray], np.
     compared, calibration = photos[::step][:_COMPARED], photos
     if calibrated:
         if len(photos) < FEWEST_PHOTOS:
-            raise ValueError(
+            raise error_about("images")(
                 f"int8 of {format} is calibrated on photos and compared on others, so it takes at "
                 f"least {FEWEST_PHOTOS}.\nReceived: {len(photos)} in `images`."
             )
         calibration = [photo for number, photo in enumerate(photos) if number % step or number >= step * _COMPARED]
         if not any(np.ptp(photo) for photo in calibration):
-            raise ValueError(
+            raise error_about("images")(
                 f"int8 of {format} is calibrated on photos that show something.\nReceived: `images` of one colour each."
             )
     return compared, resized(calibration[:_CALIBRATION], size_to_compare(model))
@@ -226,14 +227,14 @@ def _asked_model(model, image_size, max_pixels, writer, format):
     """The model at the size that was asked for, if the format can hold it."""
     model = _resized(model, image_size)
     if is_quantized(model) and writer.EXTENSION:
-        raise ValueError(
+        raise error_about("format", "precision")(
             "a model that Keras quantised can only become a SavedModel; other formats are quantised by their own means."
             f'\nReceived: format="{format}", {model.name!r}. Pass the model that it was made from, and '
             'precision="int8".'
         )
     sides = model.input_shape[1:3]
     if None not in sides and max_pixels < sides[0] * sides[1]:
-        raise ValueError(
+        raise error_about("max_pixels")(
             "`max_pixels` must leave room for an image of the model's own size.\n"
             f"Received: max_pixels={max_pixels}, {model.name!r} for {sides[0]} x {sides[1]} pixels."
         )
@@ -246,9 +247,11 @@ def _resized(model, image_size):
     if image_size == "any":
         image_size = (None, None)
     if not isinstance(image_size, (tuple, list)) or len(image_size) != 2:
-        raise TypeError(f'`image_size` must be (H, W), "any" or None.\nReceived: image_size={image_size!r}.')
+        raise error_about("image_size", kind=TypeError)(
+            f'`image_size` must be (H, W), "any" or None.\nReceived: image_size={image_size!r}.'
+        )
     if is_quantized(model):
-        raise ValueError(
+        raise error_about("image_size")(
             "a quantised model keeps its size.\n"
             f"Received: image_size={image_size}, {model.name!r}. Pass the model that it was made from."
         )
@@ -260,20 +263,22 @@ def _names(model, labels):
     """K names, or `None` for a model without a head."""
     if not has_head(model):
         if labels is not None:
-            raise ValueError("`labels` name the classes of a head.\nReceived: labels for a model without a head.")
+            raise error_about("labels")(
+                "`labels` name the classes of a head.\nReceived: labels for a model without a head."
+            )
         return None
     classes = model.output_shape[-1]
     if labels is None:
         return default_names(classes)
     if not isinstance(labels, (list, tuple, np.ndarray)):
-        raise TypeError(
+        raise error_about("labels", kind=TypeError)(
             "`labels` must be a list, whose order is that of the classes.\n"
             f"Received: {labels!r} of type {type(labels).__name__}."
         )
     labels = tuple(labels)
     wrong = [label for label in labels if not isinstance(label, str) or not _is_line(label)]
     if wrong or len(labels) != classes:
-        raise ValueError(
+        raise error_about("labels")(
             f"`labels` must be {classes:,} names, one line of Unicode each, in the order of the classes.\n"
             f"Received: {len(labels):,}{f', among them {wrong[0]!r}' if wrong else ''}."
         )

@@ -11,7 +11,7 @@ import zipfile
 
 import numpy as np
 
-from keras_vit.checks import install_hint
+from keras_vit.checks import error_about, install_hint
 from keras_vit.exporting.folding import folded_task
 from keras_vit.exporting.pixels import pixel_function
 from keras_vit.exporting.report import ExportError, Runtime
@@ -97,7 +97,7 @@ def _check_size(task):
     size = task.model.count_params() * _BYTES[task.precision]
     what = "float32, of which int8 is made" if task.precision == "int8" else task.precision
     if size > MAX_BYTES:
-        raise ValueError(
+        raise error_about("format", "precision")(
             "a LiteRT file can hold 2 GB.\n"
             f"Received: {task.name!r} with {size / 1e9:.1f} GB of weights in {what}. Pass "
             'format="onnx" or "openvino", or precision="float16" where that is small enough.'

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit.checks import install_hint
+from keras_vit.checks import error_about, install_hint
 from keras_vit.exporting.folding import folded_task
 from keras_vit.exporting.openvino_graph import rewrite
 from keras_vit.exporting.pixels import pixel_function
@@ -122,7 +122,7 @@ def open_runtime(place) -> Runtime:
 def check_bfloat16() -> None:
     """Raises `ValueError` unless the processor computes in bfloat16; OpenVINO would take float32 without a word."""
     if not _knows_bfloat16(_openvino()):
-        raise ValueError(
+        raise error_about("precision")(
             "OpenVINO computes in bfloat16 where the processor has instructions for it.\n"
             'Received: precision="bfloat16" on a processor without them. Pass precision="float32" or "int8".'
         )
@@ -174,7 +174,7 @@ def _refusals(task):
     except (ExportError, ImportError, MemoryError):
         raise
     except Exception as error:
-        raise ExportError(
+        raise error_about("precision", kind=ExportError)(
             "OpenVINO does not take this model.\n"
             f"Received: {task.name!r}, precision={task.precision!r}. It says: {error}"
         ) from error

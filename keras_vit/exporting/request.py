@@ -11,7 +11,7 @@ from typing import Any
 import keras
 
 from keras_vit.annotations import FilePath
-from keras_vit.checks import check_choice, check_flag, check_positive_int
+from keras_vit.checks import check_choice, check_flag, check_positive_int, error_about
 from keras_vit.exporting.formats import ACTIVATIONS, FORMATS, MAX_BATCH, MAX_BYTES, MAX_PIXELS, OPSET, PRECISIONS
 from keras_vit.exporting.staging import check_absent
 
@@ -65,7 +65,7 @@ def _writer(format, precision):
     check_choice("precision", precision, PRECISIONS)
     writer = importlib.import_module(f"keras_vit.exporting.{format}")
     if precision not in writer.PRECISIONS:
-        raise ValueError(
+        raise error_about("precision", "format")(
             f"`precision` must be one that the format has: {', '.join(writer.PRECISIONS)}.\n"
             f'Received: precision="{precision}", format="{format}".'
         )
@@ -83,7 +83,7 @@ def _place(path, writer, overwrite):
     path = Path(path)
     if not writer.EXTENSION:
         if near := difflib.get_close_matches(path.suffix.lower(), _EXTENSIONS, n=1, cutoff=0.8):
-            raise ValueError(
+            raise error_about("format")(
                 "a SavedModel goes to a folder, and this name is that of a file.\n"
                 f'Received: {str(path)!r}. For a file pass format="{_EXTENSIONS[near[0]]}"; name the folder otherwise.'
             )
@@ -101,7 +101,7 @@ def _place(path, writer, overwrite):
 def _numbers(**given):
     numbers = {name: check_positive_int(name, value) for name, value in given.items()}
     if numbers["max_bytes"] not in _BYTES:
-        raise ValueError(
+        raise error_about("max_bytes")(
             f"`max_bytes` must be {_BYTES[0]} to {_BYTES[-1]}.\nReceived: max_bytes={numbers['max_bytes']}."
         )
     return numbers
@@ -111,7 +111,7 @@ def _check_choices(activation, jit_compile, format):
     check_choice("activation", activation, ACTIVATIONS)
     check_flag("jit_compile", jit_compile)
     if jit_compile and format != "saved_model":
-        raise ValueError(
+        raise error_about("format")(
             "XLA compiles SavedModels; other runtimes compile on their own.\n"
             f'Received: jit_compile=True, format="{format}".'
         )

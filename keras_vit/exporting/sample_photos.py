@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from keras_vit.checks import install_hint
+from keras_vit.checks import error_about, install_hint
 from keras_vit.data.splits import spread
 from keras_vit.images.read import ImageError, read_image
 
@@ -41,9 +41,11 @@ def real_photos(given, count, channels=3) -> list[np.ndarray]:
     if isinstance(given, (str, Path)):
         given = _files_below(Path(given))
     if not isinstance(given, (list, tuple, np.ndarray)):
-        raise TypeError(f"`images` must be a folder, or a list of paths or arrays.\nReceived: images={given!r}.")
+        raise error_about("images", kind=TypeError)(
+            f"`images` must be a folder, or a list of paths or arrays.\nReceived: images={given!r}."
+        )
     if len(given) == 0:
-        raise ValueError("`images` must hold at least one photo.\nReceived: none.")
+        raise error_about("images")("`images` must hold at least one photo.\nReceived: none.")
     chosen = [given[number] for number in spread(len(given), count)]
     return [
         _with_channels(_shrunk(_read(image) if isinstance(image, (str, Path)) else _checked(image)), channels)
@@ -73,10 +75,14 @@ def _files_below(folder):
     if folder.is_file():
         return [folder]
     if not folder.is_dir():
-        raise FileNotFoundError(f"`images` must be a folder of photos.\nReceived: {folder}, which is not there.")
+        raise error_about("images", kind=FileNotFoundError)(
+            f"`images` must be a folder of photos.\nReceived: {folder}, which is not there."
+        )
     files = sorted(path for path in folder.rglob("*") if path.suffix.lower() in _SUFFIXES and path.is_file())
     if not files:
-        raise ValueError(f"`images` must hold at least one photo.\nReceived: {folder}, without a JPEG or PNG file.")
+        raise error_about("images")(
+            f"`images` must hold at least one photo.\nReceived: {folder}, without a JPEG or PNG file."
+        )
     return files
 
 
@@ -84,9 +90,11 @@ def _read(path):
     try:
         return read_image(path)
     except FileNotFoundError:
-        raise FileNotFoundError(f"`images` must be files that are there.\nReceived: {path}.") from None
+        raise error_about("images", kind=FileNotFoundError)(
+            f"`images` must be files that are there.\nReceived: {path}."
+        ) from None
     except ImageError as error:
-        raise ValueError(
+        raise error_about("images")(
             f"`images` must be valid JPEG, PNG, WebP or BMP files.\nReceived: {path}: {error.reason}."
         ) from None
 
@@ -94,7 +102,7 @@ def _read(path):
 def _checked(image):
     image = np.asarray(image)
     if image.dtype != np.uint8 or image.ndim != 3 or 0 in image.shape:
-        raise ValueError(
+        raise error_about("images")(
             "`images` must be photos as uint8 (H, W, C), or paths of files.\n"
             f"Received: {image.dtype} of shape {image.shape}."
         )
@@ -126,7 +134,7 @@ def _parts_of_samples(count):
 
         wholes = [load_sample_image(name) for name in _SAMPLES]
     except ImportError as error:
-        raise ImportError(
+        raise error_about("images", kind=ImportError)(
             "the photos that an export is tested on come with scikit-learn and are read by Pillow, one of which is "
             f"missing: {install_hint('export')}, or pass `images=`"
         ) from error

@@ -10,6 +10,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
+from keras_vit.checks import error_about
 from keras_vit.files import flush, flush_folder, locked, unlock
 
 _PREFIX = ".export-"
@@ -116,7 +117,9 @@ def check_absent(path, overwrite) -> None:
     if path.is_dir():
         raise FileExistsError(f"a folder is at {path}, where a file is to go. Pass another path.")
     if path.exists() and not overwrite:
-        raise FileExistsError(f"something is at {path}. Pass overwrite=True to replace a file, or another path.")
+        raise error_about("overwrite", kind=FileExistsError)(
+            f"something is at {path}. Pass overwrite=True to replace a file, or another path."
+        )
 
 
 def publish_version(place, folder) -> Path:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TextIO
 
 from keras_vit.annotations import FilePath
+from keras_vit.checks import error_about
 from keras_vit.files import FileKindError, read_regular
 from keras_vit.images.decode import MAX_BYTES, MAX_PIXELS
 from keras_vit.images.exif import jpeg_segments, orientation
@@ -86,7 +87,7 @@ def check_images(paths: Sequence[FilePath], on_bad_image: str = "skip") -> list[
         found = list(_with_progress(pool.map(check_image, paths), len(paths), heard))
     bad = [image for image in found if isinstance(image, BadImage)]
     if bad and on_bad_image == "raise":
-        raise ValueError(
+        raise error_about("on_bad_image")(
             "every image must be a JPEG or PNG that can be decoded.\n"
             f'Received: {_summary(bad)}\nMend or remove them, or pass on_bad_image="skip" to leave them out.'
         )

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from keras_vit.annotations import FilePath, Pair
-from keras_vit.checks import check_choice, check_positive_int
+from keras_vit.checks import check_choice, check_positive_int, error_about
 from keras_vit.config.variants import VARIANTS
 from keras_vit.images.preprocessing import Preprocessing
 from keras_vit.pages.cards import write_card
@@ -134,12 +134,12 @@ def _check_num_heads(checkpoint, num_heads):
     num_heads = check_positive_int("num_heads", num_heads)
     width = checkpoint.measured()[1]
     if width and width % num_heads:
-        raise ValueError(
+        raise error_about("num_heads")(
             "`num_heads` must divide the width, so that every head has the same.\n"
             f"Received: num_heads={num_heads}, width {width} in {checkpoint.path}."
         )
     if checkpoint.num_heads not in (None, num_heads):
-        raise ValueError(
+        raise error_about("num_heads")(
             "`num_heads` is for files that do not tell it, and must else be what they tell.\n"
             f"Received: num_heads={num_heads}, {checkpoint.num_heads} in {checkpoint.path}."
         )

@@ -10,6 +10,7 @@ import os
 import re
 from pathlib import Path
 
+from keras_vit.checks import error_about
 from keras_vit.config.resnets import RESNETS
 from keras_vit.config.variants import VARIANTS
 from keras_vit.weights.fetch import fetch
@@ -70,10 +71,12 @@ def find_file(weights, variant: str | None, *, sha256: str | None = None) -> Wei
 def check_weights(weights) -> None:
     """Raises for what cannot be weights of any model: see `find_file`, which looks further."""
     if not isinstance(weights, (str, os.PathLike)):
-        raise TypeError(f"`weights` must be None, a name or a path.\nReceived: weights={weights!r}.")
+        raise error_about("weights", kind=TypeError)(
+            f"`weights` must be None, a name or a path.\nReceived: weights={weights!r}."
+        )
     path = Path(weights).expanduser()
     if path.suffix == ".keras" or (path / "best.keras").is_file():
-        raise ValueError(
+        raise error_about("weights")(
             "`weights` must be a checkpoint, and a .keras file or the folder of a run holds a whole model.\n"
             f"Received: weights={os.fspath(weights)!r}. `keras-vit evaluate`, `predict` and `export` take it as the "
             "model. In Python, keras.saving.load_model opens it, and keras_vit.save_checkpoint writes a checkpoint."
@@ -122,7 +125,7 @@ def _is_path(text):
 
 def _known(variant, weights):
     if variant is None:
-        raise ValueError(
+        raise error_about("weights")(
             "published weights belong to the published variants, and this architecture is none of them.\n"
             f"Received: weights={weights!r}. The variants are {', '.join((*VARIANTS, *RESNETS))}."
         )
@@ -154,7 +157,7 @@ def _from_folder(folder, variant, sha256):
         found[folder / "model.safetensors"] = None
     if len(found) != 1:
         files = ", ".join(sorted(path.relative_to(folder).as_posix() for path in found)) or "no such file"
-        raise ValueError(
+        raise error_about("weights")(
             f"a folder as `weights` must hold one file of {model_named(variant)}: a mirror's part such as "
             f"vit_models/imagenet21k, or a model.safetensors.\nReceived: {folder} with {files}. Pass the file."
         )
@@ -176,7 +179,9 @@ def _below(folder, place):
 def _remote_url(url, sha256):
     """A user's own URL; its place in the cache is named by a digest, never by what the URL says."""
     if not re.match(r"https?://[^/?#]", url, re.IGNORECASE):
-        raise ValueError(f"a URL as `weights` must name a host, as `https://host/path`.\nReceived: weights={url!r}.")
+        raise error_about("weights")(
+            f"a URL as `weights` must name a host, as `https://host/path`.\nReceived: weights={url!r}."
+        )
     suffix = next((suffix for suffix in _SUFFIXES if url.split("?")[0].endswith(suffix)), "")
     return RemoteFile(url, f"url/{hashlib.sha256(url.encode()).hexdigest()[:32]}{suffix}", sha256=sha256)
 
@@ -185,7 +190,7 @@ def _from_hugging_face(name, variant, sha256):
     """A file of the Hugging Face Hub, and its record if the table has one."""
     match = _HF_NAME.fullmatch(name)
     if match is None:
-        raise ValueError(
+        raise error_about("weights")(
             "a Hugging Face name must be `hf:owner/repository`, with `@revision` if need be.\n"
             f"Received: weights={name!r}."
         )

@@ -4,7 +4,7 @@ import functools
 import re
 from typing import NamedTuple
 
-from keras_vit.checks import check_choice, check_positive_int, check_threads
+from keras_vit.checks import check_choice, check_positive_int, check_threads, error_about
 from keras_vit.exporting.engines.engine import Engine, EngineReport
 from keras_vit.exporting.engines.opening import ALL, check_possible, is_calibrated, of_pixels, opened, writer_of
 from keras_vit.exporting.export import check_exportable, photos_for
@@ -125,7 +125,7 @@ class _Comparison:
         ours = of_pixels(runtime, self.model.preprocessing)
         drift, agreement = compare(self.original, self.reference, ours, photos, task)
         if beyond := [_beyond(one) for one in drift if not one.within]:
-            raise ExportError(
+            raise error_about("engine", "precision", kind=ExportError)(
                 "an engine must compute what the model computes, within the bounds of its precision.\n"
                 f'Received: engine="{engine}", precision="{self.precision}": {"; ".join(beyond)}.'
             )

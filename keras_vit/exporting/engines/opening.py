@@ -9,6 +9,7 @@ import importlib
 import tempfile
 from pathlib import Path
 
+from keras_vit.checks import error_about
 from keras_vit.exporting import openvino
 from keras_vit.exporting.formats import ENGINES, OPSET
 from keras_vit.exporting.pixels import input_spec, pixel_module
@@ -49,12 +50,14 @@ def check_possible(engine, precision, threads, quantized) -> None:
     """
     if (engine, precision) in _NOT_IN:
         reason, instead = _NOT_IN[engine, precision]
-        raise ValueError(f'{reason}.\nReceived: engine="{engine}", precision="{precision}". Pass {instead}.')
+        raise error_about("engine", "precision")(
+            f'{reason}.\nReceived: engine="{engine}", precision="{precision}". Pass {instead}.'
+        )
     writer = writer_of(engine)
     if writer is None:
         return _check_threads(engine, threads)
     if quantized:
-        raise ValueError(
+        raise error_about("engine", "precision")(
             "a model that Keras quantised runs in TensorFlow only; other engines quantise by their own means.\n"
             f'Received: engine="{engine}". Pass the model that it was made from, and precision="int8".'
         )
@@ -65,7 +68,7 @@ def check_possible(engine, precision, threads, quantized) -> None:
 
 def _check_threads(engine, threads):
     if threads is not None:
-        raise ValueError(
+        raise error_about("threads", "engine")(
             "TensorFlow takes its number of threads once, for the whole process, before it computes anything.\n"
             f'Received: threads={threads}, engine="{engine}". Set TF_NUM_INTRAOP_THREADS before Python starts, or '
             'pass engine="openvino" or "onnxruntime".'

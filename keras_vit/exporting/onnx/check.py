@@ -1,5 +1,6 @@
 """Whether a file is valid ONNX: tf2onnx writes what it does not know as operators that nobody has, and says nothing."""
 
+from keras_vit.checks import error_about
 from keras_vit.exporting.report import ExportError
 
 LOWEST_OPSET = 13
@@ -17,7 +18,7 @@ def check_opset(opset) -> None:
     """Raises for an opset that cannot be converted to."""
     highest = highest_opset()
     if not LOWEST_OPSET <= opset <= highest:
-        raise ValueError(
+        raise error_about("opset")(
             f"`opset` must be from {LOWEST_OPSET} to {highest}, which tf2onnx can write.\nReceived: opset={opset}."
         )
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 import numpy as np
 
+from keras_vit.checks import error_about
 from keras_vit.images.preprocessing import Preprocessing
 from keras_vit.weights.dialects.renames import Group, Heads, Layers, Rename, Style
 from keras_vit.weights.reader import CheckpointError
@@ -121,7 +122,7 @@ class Dialect:
         """`{our path: array}`, each with a place, to pairs of name in the file and array, made one at a time."""
         renames = {rename.theirs: rename for path in tensors if (rename := self._find(path, "ours"))}
         if num_heads is None and any(isinstance(rename.reshape, Heads) for rename in renames.values()):
-            raise CheckpointError(
+            raise error_about("num_heads", kind=CheckpointError)(
                 f"the {self.name} layout has an axis for the attention heads, so their number must be known.\n"
                 "Received: num_heads=None. Pass `num_heads=`."
             )

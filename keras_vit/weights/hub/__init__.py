@@ -5,7 +5,7 @@
 
 import html
 
-from keras_vit.checks import check_choice, did_you_mean
+from keras_vit.checks import check_choice, did_you_mean, error_about
 from keras_vit.config.resnets import RESNETS
 from keras_vit.config.variants import BUILDERS, VARIANTS
 from keras_vit.config.variants import builder_name as vit_builder_name
@@ -79,7 +79,7 @@ def variant_of(model: str) -> str:
     """The variant of a builder's name or a variant's own; ValueError for another, with the nearest."""
     known = (*BUILDERS, *VARIANTS, *RESNETS)
     if model not in known:
-        raise ValueError(
+        raise error_about("model")(
             "`model` must be one of the builders, as 'ViTB16' or 'R50x1', or of the variants, as 'B/16'.\n"
             f"Received: model={model!r}.{near(str(model), known)}"
         )
