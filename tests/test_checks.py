@@ -7,7 +7,7 @@ import pytest
 from conftest import images, numpy, tiny_config
 
 import keras_vit
-from keras_vit.checks import check_choice, check_int, check_positive_int, check_seed, check_steps
+from keras_vit.checks import check_choice, check_int, check_positive_int, check_seed, check_steps, error_about
 from keras_vit.data.shards import find_shard
 
 
@@ -85,3 +85,11 @@ def test_seeds_and_shards_take_numpy_integers():
     assert check_seed(np.int64(3)) == 3
     shard = find_shard((np.int64(1), np.int64(2)))
     assert (shard, set(map(type, shard))) == ((1, 2), {int})
+
+
+def test_error_has_the_names_of_its_arguments_and_keeps_its_class():
+    error = error_about("size", "steps", kind=FileNotFoundError)("no")
+    assert (type(error), str(error), error.parameters) == (FileNotFoundError, "no", ("size", "steps"))
+    with pytest.raises(ValueError, match="at least 1") as caught:
+        check_positive_int("epochs", 0)
+    assert (type(caught.value), caught.value.parameters) == (ValueError, ("epochs",))

@@ -14,6 +14,7 @@ from forged import npy, zipped
 
 import keras_vit
 from keras_vit import Preprocessing, cli
+from keras_vit.checks import error_about
 from keras_vit.config.resnets import RESNETS
 from keras_vit.config.variants import VARIANTS
 from keras_vit.weights.fetch import cache_dir
@@ -364,3 +365,11 @@ def test_grid_and_heads_reach_the_conversion(run, monkeypatch):
     monkeypatch.setattr(cli.weights, "convert_checkpoint", lambda *_, **options: said.append(options) or "x")
     run("weights", "convert", "a", "b", "--dialect", "linen", "--heads", 3, "--grid", 4, 5)
     assert said == [{"num_heads": 3, "grid": (4, 5)}]
+
+
+def test_option_stands_for_an_argument_that_the_error_names_and_for_no_other():
+    text = "`image_size` must be.\nReceived: image_size=3, start_image_size=2. Pass `image_size=4`, overwrite=True."
+    assert cli._words(error_about("image_size", "overwrite")(text)) == (
+        "`--image-size` must be. Received: --image-size 3, start_image_size=2. Pass `--image-size 4`, --overwrite."
+    )
+    assert cli._words(ValueError(text)) == " ".join(text.split())
