@@ -71,7 +71,7 @@ def run(path):
 
 
 def main(kind, out, *checks):
-    sys.path[:0] = [str(HERE), *(str(path) for path in HERE.iterdir() if path.is_dir())]
+    sys.path[:0] = [str(HERE), *(str(path) for path in HERE.rglob("*") if path.is_dir() and "__" not in path.name)]
     from mirrored import logical_devices
 
     if kind == "two devices":

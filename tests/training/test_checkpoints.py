@@ -12,13 +12,11 @@ import keras
 import numpy as np
 import pytest
 from conftest import ROOT, images, numpy
+from stopped_training import EPOCHS, STEPS, last_rows, state_of, train
 
 import keras_vit
 from keras_vit.training.resuming.checkpoint_folder import CheckpointFolder
 from keras_vit.training.resuming.variables import Reader, restore
-
-sys.path.insert(0, str(ROOT / "tests" / "resuming"))
-from training import EPOCHS, STEPS, last_rows, state_of, train
 
 LOSS = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
@@ -332,7 +330,12 @@ def test_20_random_pairs_of_kills_are_resumed_bit_for_bit(tmp_path, backend):  #
         steps = sorted(rng.sample(range(1, EPOCHS * STEPS), 2))
         cases.append({"kind": kind, "kills": [[step, round(rng.uniform(0, 0.05), 4)] for step in steps]})
     environment = os.environ | {"KERAS_BACKEND": backend, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3"}
-    command = [sys.executable, str(ROOT / "tests" / "resuming" / "training.py"), str(tmp_path), json.dumps(cases)]
+    command = [
+        sys.executable,
+        str(ROOT / "tests" / "training" / "stopped_training.py"),
+        str(tmp_path),
+        json.dumps(cases),
+    ]
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
     found = [json.loads(line) for line in done.stdout.splitlines()]

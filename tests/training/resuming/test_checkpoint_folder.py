@@ -186,7 +186,7 @@ writer.start(test_checkpoint_folder.pieces(3), {"step": 3, "epoch": 0}, "0")
 writer.wait()
 print(writer.path.name, folder.newest().facts["step"])
 """
-    environment = os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT}/tests:{ROOT}/tests/resuming"}
+    environment = os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT}/tests:{ROOT}/tests/training/resuming"}
     done = subprocess.run(
         [sys.executable, "-c", code, str(tmp_path)], env=environment, capture_output=True, text=True, timeout=120
     )

@@ -1,8 +1,8 @@
 """A training that can be stopped anywhere: the child processes of the tests of checkpoints.
 
-`python training.py FOLDER CASES` runs every case of a JSON list: one training undisturbed, and one killed at each step
-named and started again, with all that both came to compared bit for bit. Each training is a process of its own, forked
-off before TensorFlow or JAX has begun to compute, so that they are imported once.
+`python stopped_training.py FOLDER CASES` runs every case of a JSON list. A case is one training undisturbed, and one
+that is killed at each step named and started again. All that both came to is compared bit for bit. Each training is a
+process of its own, forked off before TensorFlow or JAX computes, so that they are imported once.
 """
 
 import contextlib
