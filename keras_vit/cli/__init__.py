@@ -139,7 +139,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _ending(example: str) -> dict[str, Any]:
-    """Of a parser whose help ends in an example."""
+    """Arguments of a parser whose help ends in an example."""
     return {"epilog": f"example:\n  {example}", "formatter_class": argparse.RawDescriptionHelpFormatter}
 
 

@@ -103,7 +103,7 @@ def printable_lines(text: str) -> str:
 
 
 def _check_report(file: Path) -> None:
-    """Before the work, since the report comes behind it."""
+    """Refuses a place where no report can be written, before the work that it reports."""
     if not file.parent.is_dir():
         raise FileNotFoundError(f"the report must go to a folder that is there.\nReceived: {file}.")
     if file.is_dir():

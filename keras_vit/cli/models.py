@@ -57,7 +57,7 @@ def check_model(arguments: Namespace) -> Any:
 
 
 def _variant_and_weights(arguments: Namespace) -> tuple[str, Any] | None:
-    """Of a variant, of weights that one variant has, or of a checkpoint; `None` for what is none of them."""
+    """The variant and weights that MODEL names: a variant, weights of one variant, or a checkpoint. Else `None`."""
     given, place = arguments.model, path(arguments.model)
     if given in _NAMES:
         usual = _RESNET_WEIGHTS if given in RESNETS else _IMAGENET_WEIGHTS

@@ -194,7 +194,7 @@ def _check_head(config: ViTConfig | ResNetConfig, classes: int) -> None:
 
 
 def _count(config: ViTConfig | ResNetConfig, shape: tuple, classes: int) -> Flops:
-    """Of a config for an image of shape `(H, W, C)`."""
+    """FLOPs of a config for an image of shape `(H, W, C)`."""
     if isinstance(config, ResNetConfig):
         stem, _ = resnet(shape, config.stages, config.width)
         return Flops(stem=stem, head=product(1, config.features, classes))
@@ -215,7 +215,7 @@ def _count(config: ViTConfig | ResNetConfig, shape: tuple, classes: int) -> Flop
 
 
 def encoder_block(config: ViTConfig, grid: Pair, queries: int) -> Flops:
-    """Of one block for a grid of patches `(h, w)`, as `config.attention` and its positions have it."""
+    """FLOPs of one block for a grid of patches `(h, w)`, as `config.attention` and its positions have it."""
     (height, width), patches = grid, math.prod(grid)
     if config.attention == "axial":
         return block(config, patches, patches, keys=width) + block(config, patches, patches, keys=height)
@@ -225,7 +225,7 @@ def encoder_block(config: ViTConfig, grid: Pair, queries: int) -> Flops:
 
 
 def merging_blocks(config: ViTConfig, tokens: int) -> Flops:
-    """Of all blocks where each merges tokens for the next one."""
+    """FLOPs of all blocks where each merges tokens for the next one."""
     found, last = Flops(), config.num_layers - 1
     for index in range(config.num_layers):
         read = config.num_read_tokens if index == last else None
@@ -242,7 +242,7 @@ def merging_blocks(config: ViTConfig, tokens: int) -> Flops:
 
 
 def block(config: ViTConfig, tokens: int, queries: int, keys: int | None = None) -> Flops:
-    """Of a transformer block whose `queries` read from all `tokens`, or from so many `keys` each.
+    """FLOPs of a transformer block whose `queries` read from all `tokens`, or from so many `keys` each.
 
     The number of heads changes nothing: each has its part of the width.
     """
@@ -256,7 +256,7 @@ def block(config: ViTConfig, tokens: int, queries: int, keys: int | None = None)
 
 
 def head(config: ViTConfig, tokens: int, classes: int) -> int:
-    """Of what follows the pooling: `pre_logits` and the classifiers."""
+    """FLOPs of what follows the pooling: `pre_logits` and the classifiers."""
     read = tokens if config.pooling == "none" else 1
     features = config.representation_size or config.hidden_size
     heads = 2 if config.distilled else 1
@@ -265,7 +265,13 @@ def head(config: ViTConfig, tokens: int, classes: int) -> int:
 
 
 def resnet(shape: tuple, stages: Sequence[int], width: int) -> tuple[int, tuple]:
-    """Of a ResNet with so many units in its stages and `width` channels behind its root, and the shape of its map."""
+    """FLOPs of a ResNet, and the shape of its feature map.
+
+    Args:
+        shape: of an image, `(H, W, C)`.
+        stages: number of units in each stage.
+        width: channels behind the root.
+    """
     count, shape = convolution(shape, width, kernel=7, strides=2)
     shape = _strided(shape, 2)  # max-pooling
     for stage, units in enumerate(stages):
@@ -277,7 +283,7 @@ def resnet(shape: tuple, stages: Sequence[int], width: int) -> tuple[int, tuple]
 
 
 def bottleneck(shape: tuple, filters: int, strides: int, *, projected: bool) -> tuple[int, tuple]:
-    """Of one unit of a ResNet, and the shape behind it; `projected` is whether the skip connection is."""
+    """FLOPs of one unit of a ResNet, and the shape behind it; `projected` is whether the skip connection is."""
     first, inner = convolution(shape, filters, kernel=1)
     second, inner = convolution(inner, filters, kernel=3, strides=strides)
     third, outer = convolution(inner, 4 * filters, kernel=1)
@@ -289,7 +295,7 @@ def bottleneck(shape: tuple, filters: int, strides: int, *, projected: bool) -> 
 
 
 def convolution(shape: tuple, filters: int, kernel: int, strides: int = 1) -> tuple[int, tuple]:
-    """Of a convolution padded as SAME over `(H, W, C)`, and the shape behind it."""
+    """FLOPs of a convolution padded as SAME over `(H, W, C)`, and the shape behind it."""
     height, width, channels = _strided(shape, strides)
     return product(height * width, kernel**2 * channels, filters), (height, width, filters)
 
@@ -300,7 +306,7 @@ def _strided(shape: tuple, strides: int) -> tuple[int, int, int]:
 
 
 def product(rows: int, inner: int, columns: int) -> int:
-    """Of a matrix `(rows, inner)` times a matrix `(inner, columns)`."""
+    """FLOPs of a matrix `(rows, inner)` times a matrix `(inner, columns)`."""
     return _MULTIPLY_ADD * rows * inner * columns
 
 

@@ -53,24 +53,24 @@ class Part:
 
 
 def attention_parts(hidden_size: int) -> tuple[Part, ...]:
-    """Of multi-head attention of width D."""
+    """Dense kernels of multi-head attention of width D."""
     names = {"query": "query", "key": "key", "value": "value", "output": "out"}
     return tuple(Part(role, name, hidden_size, hidden_size) for role, name in names.items())
 
 
 def mlp_parts(hidden_size: int, mlp_dim: int) -> tuple[Part, ...]:
-    """Of an MLP of width M on tokens of width D."""
+    """Dense kernels of an MLP of width M on tokens of width D."""
     return Part("mlp_in", "dense_1", hidden_size, mlp_dim), Part("mlp_out", "dense_2", mlp_dim, hidden_size)
 
 
 def block_parts(hidden_size: int, mlp_dim: int) -> tuple[Part, ...]:
-    """Of a transformer block: attention and MLP, each behind a LayerNorm."""
+    """Dense kernels of a transformer block: attention and MLP, each behind a LayerNorm."""
     attention = below("attention", attention_parts(hidden_size), "norm_1")
     return attention + below("mlp", mlp_parts(hidden_size, mlp_dim), "norm_2")
 
 
 def pooling_parts(hidden_size: int, mlp_dim: int) -> tuple[Part, ...]:
-    """Of attention pooling, whose keys and values read the encoded tokens, and whose query reads the probe."""
+    """Dense kernels of attention pooling: keys and values read the encoded tokens, and the query reads the probe."""
     attention = below("attention", attention_parts(hidden_size))
     attention = tuple(
         dataclasses.replace(part, norm=INPUT) if part.role in ("key", "value") else part for part in attention

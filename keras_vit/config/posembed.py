@@ -1,8 +1,8 @@
 """Position tables: the 2-D sine-cosine one, and the resize of a learned one to another grid.
 
-Section 3.2 of arXiv:2010.11929 interpolates the table in 2-D when the resolution changes. A resize
-is separable: one matrix for the rows and one for the columns, whose builder takes the array
-namespace `xp`, so that the same lines serve NumPy here and `keras.ops` inside a graph.
+Section 3.2 of arXiv:2010.11929 interpolates the table in 2-D when the resolution changes. A resize is separable: one
+matrix for the rows and one for the columns. Their builder takes the array namespace `xp`, so that the same lines serve
+NumPy here and `keras.ops` inside a graph.
 """
 
 import math

@@ -102,9 +102,9 @@ class Positions:
     """How the model knows where its patches are.
 
     Args:
-        position_embedding: `"learned"` (a vector for each patch), `"learned2d"` (half a vector for each column and
-            each row), `"relative"` (in every block, by how far apart two patches are in reading order; all three of
-            appendix D.4), fixed `"sincos2d"` (arXiv:2205.01580), or `"none"`.
+        position_embedding: `"learned"` is a vector for each patch, `"learned2d"` half a vector for each column and
+            each row. `"relative"` is by how far apart two patches are in reading order, in every block. All three are
+            of appendix D.4. `"sincos2d"` is fixed (arXiv:2205.01580). `"none"` is no position.
         position_injection: where positions are added: once behind the `"stem"`, before each of the `"blocks"` with
             tables of their own, or there with one table, `"blocks_shared"` (appendix D.4, table 8).
     """
@@ -305,7 +305,7 @@ class ViTConfig:
 
     @property
     def read_tokens(self) -> tuple[str, ...]:
-        """Those of `prefix_tokens` that the head reads; `()` where it reads the patches."""
+        """The `prefix_tokens` that the head reads; `()` where it reads the patches."""
         return self.prefix_tokens if self.pooling in ("token", "none") else ()
 
     @property

@@ -54,7 +54,7 @@ def configuration_of(preparation: Preparation, data: Any, out: FilePath) -> dict
 
 
 def versions() -> dict[str, str]:
-    """Of all that the numbers depend on."""
+    """Versions of all that the numbers depend on."""
     backend = keras.backend.backend()
     found = {"keras_vit": __version__, "keras": keras.__version__, "numpy": np.__version__}
     found |= {"python": platform.python_version(), "platform": platform.platform(), "backend": backend}

@@ -108,10 +108,10 @@ def finetune(
     Args:
         data: a folder, a `.csv`, a name, arrays, or a `Source`, as `keras_vit.open_source` takes them.
         out: folder of the run, which must be new or empty, or hold an unfinished run of the same options and data: it
-            goes on then, to the numbers that it would have come to. It gets `config.json`, `metrics.csv`,
-            `tensorboard/`, `best.keras` (by validation accuracy) and `last.keras`, `result.json`, `report.html`,
-            `README.md` (the model card), `curves.png`, `confusion_matrix.png` and `.csv`, and `bad_images.txt` if there
-            are any; `checkpoints/` until it is finished.
+            goes on then, to the numbers that it would have come to. It gets `config.json`, `metrics.csv` and
+            `tensorboard/`; `best.keras` (by validation accuracy) and `last.keras`; `result.json`, `report.html` and
+            `README.md` (the model card); `curves.png`, `confusion_matrix.png` and `.csv`; `bad_images.txt` if there
+            are any; and `checkpoints/` until it is finished.
         options: how to train, as a record; by default `FinetuneOptions()`.
         say: called with each line of what happens; `print` also shows a bar on a terminal.
         **changes: fields of that record to change, as `model="B/16"`; `help(keras_vit.FinetuneOptions)` says what each
@@ -122,8 +122,8 @@ def finetune(
 
     Raises:
         TypeError: for a keyword that is no option, or a value of the wrong type.
-        ValueError: for arguments or data that are wrong, an `out` that is not empty or cannot be written
-            to, an unfinished run that began otherwise, or a batch that cannot fit.
+        ValueError: for arguments or data that are wrong, or an `out` that is not empty or cannot be written to. Also
+            for an unfinished run that began otherwise, or a batch that cannot fit.
         TrainingDivergedError: if the loss is no longer finite. `out` then has all figures and the last finite model.
         OfflineError: if the weights are not at hand and cannot be brought.
         ImportError: without the extra `train`.
@@ -219,7 +219,7 @@ def _fit(
 
 
 def _last_good(run: RunDirectory, recorder: Recorder) -> str:
-    """For the message of a run that diverges: the guard stops it while the model is finite, and then it is saved."""
+    """Words on the last good model, for the error of a run that diverges: it is saved as the guard stops the run."""
     best = f"; the best one is {recorder.best_model}" if recorder.best_model else ""
     return f"{run.path / LAST}, which is written as the run stops{best}"
 
@@ -277,7 +277,7 @@ def load_growing(
 
 @contextlib.contextmanager
 def taking_any_size(model: ImageModel) -> Iterator[None]:
-    """Inside, a model of one image size takes images of others, which its patches must tile."""
+    """A context in which a model of one image size takes images of other sizes, which its patches must tile."""
     before = model.input_spec
     model.input_spec = keras.InputSpec(shape=(None, None, None, model.input_shape[-1]))
     try:

@@ -314,7 +314,7 @@ def _make_plan(
 
 
 def _find_stages(options: FinetuneOptions, recipe: Recipe, model: Any, epochs: int) -> tuple[Stage, ...]:
-    """Of one size, unless images grow; those that do end at the model's own."""
+    """The one stage of a training, or the stages of images that grow up to the model's size."""
     final = model.input_shape[1:3]
     start = recipe.start_image_size if options.start_image_size is None else options.start_image_size
     if start is None:
@@ -341,7 +341,7 @@ def _usual_steps(options: FinetuneOptions, images: int) -> int | None:
 
 
 def _usual_batch(batch_size: int, images: int, devices: int) -> int:
-    """That of the recipe, or of a small set the largest power of two that is not larger than it."""
+    """The recipe's batch size, or for a small training set the largest power of two that is not above its size."""
     batch_size = min(batch_size, 2 ** int(math.log2(images)))
     return max(batch_size // devices, 1) * devices
 
@@ -363,7 +363,7 @@ def _memory_of(recipe: Recipe) -> Arguments:
 
 
 def _find_devices(options: FinetuneOptions, say: Callable[[str], Any]) -> Devices:
-    """Those asked for; a model that is built keeps its own unless others are."""
+    """The devices that were asked for; a model that is built keeps its own by default."""
     built = isinstance(options.model, ImageModel)
     devices = strategy("one" if built and options.strategy == "auto" else options.strategy, precision=options.precision)
     if built and devices.kind == "one":

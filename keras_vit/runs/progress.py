@@ -96,7 +96,7 @@ class Progress(keras.callbacks.Callback):
         self.close()
 
     def seconds_left(self) -> float | None:
-        """Of training with its evaluations, as far as the steps up to now tell."""
+        """Seconds that training and its evaluations still take, as far as the steps up to now tell."""
         if self._began is None or self._done <= self._compiled:
             return None
         done, compiled, steps = map(self._work, (self._done, self._compiled, self.plan.steps))

@@ -51,8 +51,8 @@ def push_to_hub(
 
     Raises:
         TypeError: for a value of the wrong type.
-        ValueError: for a folder that is neither or has no card, a name or licence that cannot be, or with `private`
-            a repository that is there and public.
+        ValueError: for a folder that is neither or has no card, or a name or licence that cannot be. With `private`
+            also for a repository that is there and public.
         CheckpointError: if the layout has no place for a weight, or a file is not valid; nothing is sent then.
         UploadError: (an `OSError`) if the Hub does not take the files.
         OfflineError: without a network, or if it may not be used.

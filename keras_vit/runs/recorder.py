@@ -16,9 +16,9 @@ class Recorder(keras.callbacks.Callback):
     """Writes a row for each epoch, the model as it is, and the model whenever it is the best one on the validation set.
 
     Of equal accuracies the lower loss is better. Without a validation set the latest model is taken for the best.
-    Where an average of the weights is kept, the best model has the average for its weights, since that is what was
-    validated; the last one has the weights themselves and the average in its optimizer, so that training goes on from
-    it as if it had not stopped. (Keras leaves the average in the weights as `fit` ends.) List it behind `StepFacts`.
+    Where an average of the weights is kept, the best model has it for its weights, since that is what was validated.
+    The last model has the weights themselves and the average in its optimizer, so training can go on from it. Keras
+    would leave the average in the weights as `fit` ends. List this callback behind `StepFacts`.
 
     Args:
         run: a `RunDirectory`.
@@ -102,7 +102,7 @@ class Recorder(keras.callbacks.Callback):
 class AveragedWeights:
     """Puts the average that an optimizer keeps (`use_ema`) into the model and takes it out again, bit for bit.
 
-    (`keras.callbacks.SwapEMAWeights` adds and subtracts instead of copying, which rounds the weights.)
+    `keras.callbacks.SwapEMAWeights` adds and subtracts instead of copying, which rounds the weights.
 
     Args:
         model: a compiled model.
@@ -135,7 +135,7 @@ def _averages_of(optimizer: keras.optimizers.Optimizer) -> list[Variable]:
 
 
 def _copy(variable: Variable) -> Tensor:
-    """Its value in memory of its own: JAX gives buffers away that two variables could share."""
+    """The value of a variable in memory of its own: JAX gives buffers away that two variables could share."""
     if keras.backend.backend() == "jax":
         import jax
 

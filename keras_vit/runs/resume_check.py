@@ -75,7 +75,7 @@ def as_begun(options: FinetuneOptions, earlier: EarlierRun | None) -> FinetuneOp
 
 
 def fingerprint_of(configuration: dict) -> dict[str, Any]:
-    """Of what `config.json` holds all that decides the numbers, and that a run must go on with."""
+    """The part of `config.json` that decides the numbers, with which a run must go on."""
     said = plain(configuration)
     arguments = {name: value for name, value in said["arguments"].items() if name not in _ELSEWHERE}
     versions = {name: value for name, value in said["versions"].items() if name not in _MACHINE}

@@ -34,6 +34,6 @@ SMALL_MODELS = {
 
 
 def small_model(source: Source) -> SmallModel:
-    """The one for the images of a source, by the size of the first of them."""
+    """The small model for the images of a source, by the size of the first image."""
     height, width = source.pixels("train", 0).shape[:2]
     return SMALL_MODELS["tiny" if max(height, width) <= _TINY else "photos"]

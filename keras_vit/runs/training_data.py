@@ -31,8 +31,8 @@ def has_changed(run: RunFacts, source: Source) -> bool:
 def calibration_photos(run: RunFacts) -> tuple[Photos, str]:
     """Training photos of a run, as `images` of `export` and `accelerate`, and words that say which they are.
 
-    They are spread evenly over its training set; of a set of tensorflow-datasets they are the first. Where the data are
-    not to be had, have changed or are too few, the photos are `None`, for which two of scikit-learn stand in, and the
+    They are spread evenly over its training set; of a set of tensorflow-datasets they are the first. The photos are
+    `None` where the data are missing, have changed or are too few. Two photos of scikit-learn stand in then, and the
     words have the reason.
 
     Args:
@@ -56,5 +56,5 @@ def calibration_photos(run: RunFacts) -> tuple[Photos, str]:
 
 
 def _as_trained(run: Any, source: Source) -> Source:
-    """With those training images alone that counted."""
+    """The source with those training images alone that the run was trained on."""
     return source if run.subset is None else source.subset(**run.subset)

@@ -48,7 +48,7 @@ def scaled(gradient: Tensor, scale: Tensor) -> Tensor:
 
 
 def decayed(accumulator: Variable, decay: Tensor) -> Tensor:
-    """optax rounds the decay to the accumulator's dtype: in bfloat16 .9 is .8984375. The golden files show it."""
+    """The accumulator times a decay that optax rounds to its dtype: 0.9 is 0.8984375 in bfloat16, say golden files."""
     decay = ops.cast(ops.cast(decay, accumulator.dtype), "float32")
     return decay * ops.cast(accumulator, "float32")
 

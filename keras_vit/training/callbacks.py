@@ -29,10 +29,10 @@ class TrainingDivergedError(RuntimeError):
 class NonFiniteGuard(keras.callbacks.Callback):
     """Stops `fit` by an error as soon as a loss or a gradient is not finite.
 
-    The optimizers of this package leave weights and moments alone where a gradient is not finite, so what the model
-    holds then, and whatever another callback has saved, is finite. That is why other optimizers are refused:
-    with them the weights would be lost by the time a callback is asked. List it first, so that nothing else is
-    logged of that step. With `steps_per_execution=k` it looks after every k steps.
+    The optimizers of this package leave weights and moments alone where a gradient is not finite. So what the model
+    holds, and what another callback has saved, is finite. Other optimizers are refused: with them the weights would
+    be lost by the time a callback is asked. List it first, so that nothing else is logged of that step. With
+    `steps_per_execution=k` it looks after every k steps.
 
     Under `LossScaleOptimizer` (float16) single overflows are normal: it skips the step and halves its scale. Then
     more than `max_skips` in a row are what stops the run.
@@ -146,6 +146,6 @@ class StepFacts(keras.callbacks.Callback):
 
 
 def _sync(model: keras.Model) -> None:
-    """On JAX, `fit` keeps the state to itself until asked for it."""
+    """Brings the model up to date on JAX, where `fit` keeps the state to itself until it is asked for."""
     if keras.backend.backend() == "jax":
         model.jax_state_sync()

@@ -32,10 +32,10 @@ _REMEMBERED = ("best", "best_epoch", "wait", "cooldown_counter", "epochs_since_l
 class Checkpoints(keras.callbacks.Callback):
     """Saves all of a training in `model.fit`, and goes on from the newest valid checkpoint in the same folder.
 
-    A checkpoint holds the weights, the seeds of dropout, the optimizer with its average and its loss scale, the sums of
-    the running epoch's metrics, the place in epoch and data, and what the callbacks in `also` remember. It is there
-    whole or not at all, and has checksums: one that is damaged is named in a warning, and the one before is taken. One
-    with a value that is not finite is not written.
+    A checkpoint holds the weights, the seeds of dropout, and the optimizer with its average and its loss scale. It also
+    holds the sums of the running epoch's metrics, the place in epoch and data, and what the callbacks in `also`
+    remember. It is there whole or not at all, and has checksums: one that is damaged is named in a warning, and the
+    one before is taken. One with a value that is not finite is not written.
 
     It is written by a thread, while training goes on with what was copied. A write that fails, as on a full disk, is a
     warning, and the checkpoints before stay. SIGTERM and Ctrl-C end `fit` after the step, by `SystemExit(143)` or
@@ -58,8 +58,8 @@ class Checkpoints(keras.callbacks.Callback):
 
     Raises:
         ValueError: for numbers out of range, and `restore_best_weights` in `also`. Out of `fit`, for a folder that
-            another process trains into, a checkpoint that does not fit the model, other facts than in `fingerprint`,
-            or data that begin elsewhere. On the torch backend.
+            another process trains into, or a checkpoint that does not fit the model. Out of `fit` also for other
+            facts than in `fingerprint`, or data that begin elsewhere. On the torch backend.
         TypeError: for numbers of the wrong type, a fingerprint that is no dict of what JSON can hold, and what is no
             callback in `also`.
     """
@@ -115,7 +115,7 @@ class Checkpoints(keras.callbacks.Callback):
 
     @property
     def path(self) -> Path | None:
-        """Of the newest checkpoint that was written or found."""
+        """Path of the newest checkpoint that was written or found."""
         return self._writer.path or (self.found.path if self.found else None)
 
     def on_train_begin(self, logs: Logs = None) -> None:
@@ -369,7 +369,7 @@ def _check_callbacks(also: Any) -> tuple[keras.callbacks.Callback, ...]:
 
 
 def _nothing() -> None:
-    """Of a callback that has nothing to settle."""
+    """Does nothing, for a callback that has nothing to settle."""
 
 
 def _at_once(model: keras.Model) -> int:

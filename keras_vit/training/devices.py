@@ -72,8 +72,8 @@ def strategy(kind: str = "auto", *, precision: str = "auto") -> Devices:
         `Devices`, to be entered by `with` around building and compiling.
 
     Raises:
-        ValueError: for another word, for `"mirrored"` and `"tpu"` on another backend than TensorFlow, where no TPU is
-            found, and for options of Keras that the backend would leave out without a word.
+        ValueError: for another word, for `"mirrored"` and `"tpu"` on another backend than TensorFlow, and where no TPU
+            is found. Also for options of Keras that the backend would leave out without a word.
     """
     check_strategy_name(kind)
     check_choice("precision", precision, TRAINING_PRECISIONS)
@@ -129,7 +129,7 @@ def _mirrored() -> Any:
 
 @functools.cache
 def _made_once(strategy: Callable[[], Any]) -> Any:
-    """One for all models of this process: TensorFlow numbers the sums of each alike, and would mix up two models'."""
+    """The one strategy of this process: TensorFlow numbers the sums of all alike, and would mix up two models'."""
     return strategy()
 
 

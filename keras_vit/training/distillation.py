@@ -76,7 +76,7 @@ class Distiller(ReplicatedModel, keras.Model):
         student: a model of `keras_vit` with `distilled=True` and logits as outputs.
         teacher: another `keras.Model`, from the same images to logits `(B, K)`; it is frozen.
         kind: `"hard"` or `"soft"`.
-        weight: of the distillation loss, in [0, 1]; in the paper .5 for hard and .1 for soft distillation.
+        weight: of the distillation loss, in [0, 1]; in the paper 0.5 for hard and 0.1 for soft distillation.
         temperature: of the soft loss.
 
     Raises:
@@ -149,7 +149,7 @@ class Distiller(ReplicatedModel, keras.Model):
         return (1 - self.weight) * labels + self.weight * distillation
 
     def compute_metrics(self, x: Tensor, y: Tensor, y_pred: Tensor, sample_weight: Tensor = None) -> dict[str, Tensor]:
-        """Of the average of both heads."""
+        """Metrics of the average of both heads."""
         if isinstance(y_pred, dict):
             y_pred = (y_pred["labels"] + y_pred["distillation"]) / 2
         return super().compute_metrics(x, y, y_pred, sample_weight)

@@ -10,9 +10,9 @@ from keras_vit.checks import check_number, error_about
 def layer_multipliers(variables: Sequence[Variable], layer_decay: float) -> list[float]:
     """The factor of the learning rate for each weight, by how far below the head it lies.
 
-    `layer_decay ** (L + 1 - depth)`: depth 0 for all that comes before the blocks (ResNet, patch embedding, tokens,
-    positions), i + 1 for block i, and L + 1, so a factor of 1, for what comes behind (norm, pooling, head). A weight
-    knows its depth from the model that it was made for; one of a layer around that model has a factor of 1.
+    The factor is `layer_decay ** (L + 1 - depth)`. All that comes before the blocks has depth 0: ResNet, patch
+    embedding, tokens, positions. Block i has i + 1. What comes behind (norm, pooling, head) has L + 1, so a factor of
+    1. A weight knows its depth from the model that it was made for. One of a layer around that model has a factor of 1.
 
     Args:
         variables: weights of a model.

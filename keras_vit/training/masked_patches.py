@@ -53,8 +53,8 @@ class MaskedPatchPrediction(ReplicatedModel, keras.Model):
         images: `(B, H, W, C)` floats, prepared by `model.preprocessing`.
 
     Returns:
-        A dict of `"predictions"`, logits `(B, N, 512)`, `(B, N, 16, 512)`, or numbers `(B, N, P, P, C)` with P the side
-        of the image that a patch covers; and `"hidden"`, bool `(B, N)`.
+        A dict of `"predictions"` and `"hidden"`, bool `(B, N)`. Predictions of colours are logits `(B, N, 512)` or
+        `(B, N, 16, 512)`. Those of pixels are numbers `(B, N, P, P, C)`, where a patch covers P x P pixels.
 
     Raises:
         TypeError: for what is no `VisionTransformer`.
@@ -151,7 +151,7 @@ class MaskedPatchPrediction(ReplicatedModel, keras.Model):
         return self._mean(losses, losses, sample_weight=sample_weight)
 
     def compute_metrics(self, x: Tensor, y: Tensor, y_pred: Tensor, sample_weight: Tensor = None) -> dict[str, Tensor]:
-        """Of colours the accuracy over all hidden patches."""
+        """Metrics of training; for colours also the accuracy over all hidden patches."""
         if self.accuracy is not None:
             right = ops.equal(self._targets(x), ops.argmax(y_pred["predictions"], axis=-1))
             right = _mean_of_each(ops.cast(right, "float32"))
@@ -159,7 +159,7 @@ class MaskedPatchPrediction(ReplicatedModel, keras.Model):
         return super().compute_metrics(x, y, y_pred, sample_weight)
 
     def _targets(self, images: Tensor) -> Tensor:
-        """Of every patch what is told of it."""
+        """What is told of every patch."""
         images, side = ops.cast(images, "float32"), self.model.config.stride
         if self.target == "pixels":
             return patches_of(images, side)
@@ -173,7 +173,7 @@ class MaskedPatchPrediction(ReplicatedModel, keras.Model):
 
     @classmethod
     def from_config(cls, config: Arguments, custom_objects: Any = None) -> "MaskedPatchPrediction":
-        """The same again, around a model of its own."""
+        """Makes the same again, around a model of its own."""
         model = keras.saving.deserialize_keras_object(config["model"], custom_objects=custom_objects)
         return cls(**config | {"model": model})
 
@@ -272,7 +272,7 @@ def _network(model: Any, target: str, corruption: keras.layers.Layer) -> tuple[T
 
 
 def _shape_of(target: str, model: Any) -> tuple[int, ...]:
-    """Of what is told of one patch."""
+    """Shape of what is told of one patch."""
     side, channels = model.config.stride, model.input_shape[-1]
     if target == "pixels":
         return (side, side, channels)

@@ -244,7 +244,7 @@ def _kept(model: Any, block: Any) -> float:
 
 
 def _kept_by(model: Any, block: Any, tokens: int, keys: int) -> float:
-    """The same of a block in which each token attends to so many keys."""
+    """Numbers that a block keeps of one example, where each token attends to so many keys."""
     if block.num_output_tokens is not None:
         return _KEPT_BY_KEYS_AND_VALUES * tokens * block.hidden_size
     factors = [_KEPT_BY_XLA if model.jit_compile else _KEPT]

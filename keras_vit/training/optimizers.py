@@ -1,7 +1,7 @@
 """SGD and AdamW as the official JAX code runs them, on one device or many.
 
-Keras' own SGD folds the rate into its momentum, which is another optimizer once the rate has a schedule, and its
-clipping sees the gradients of one replica alone. All else is Keras': schedules, averaging, saving, loss scaling.
+Keras' own SGD folds the rate into its momentum, which is another optimizer once the rate has a schedule. Its clipping
+sees the gradients of one replica alone. All else is Keras': schedules, averaging, saving, loss scaling.
 """
 
 import contextlib
@@ -155,15 +155,15 @@ class SGD(GuardedOptimizer):
         learning_rate: a float of at least 0, or a schedule.
         momentum: in [0, 1).
         accumulator_dtype: how m is stored, `"float32"` or `"bfloat16"` (the official code; half the memory); by
-            default as the variable. The step uses the sum before it is rounded, and in bfloat16 the momentum is
-            rounded too, .9 to .8984375, as in the official code's optimizer.
+            default as the variable. The step uses the sum before it is rounded. In bfloat16 the momentum is
+            rounded too, 0.9 to 0.8984375, as in the official code's optimizer.
         weight_decay: decoupled, times the rate, of kernels only (arXiv:1711.05101).
         global_clipnorm: the largest norm of all gradients together, after their sum over devices.
         layer_decay: d in (0, 1]: the rate of a layer k stations below the head is `d ** k` of the rate, see
             `layer_multipliers`. It holds for the decay as well.
         use_ema: whether an average of the weights is kept, Keras' way: `keras.callbacks.SwapEMAWeights` puts it
             into the model, and the first step takes the weights as they are.
-        ema_momentum: of the average; .9999 in the paper.
+        ema_momentum: of the average; 0.9999 in the paper.
         ema_overwrite_frequency: as in `keras.optimizers.Optimizer`.
         loss_scale_factor: as in `keras.optimizers.Optimizer`.
         name: of the optimizer.

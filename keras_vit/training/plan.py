@@ -1,6 +1,6 @@
 """From a recipe to the arguments of `compile()` and `fit()`, for a model, a batch size and a number of images.
 
-What a recipe does not say, for it was published for one batch size and one data set, is decided in `plan` alone, and
+A recipe was published for one batch size and one data set. What it does not say is decided in `plan` alone, and
 `Plan.changes` tells it.
 """
 
@@ -120,7 +120,7 @@ class Plan:
         return keras.losses.SparseCategoricalCrossentropy(from_logits=True)
 
     def compile_arguments(self, labels: str = "int", metrics: list[Any] | None = None) -> Arguments:
-        """For `model.compile(**plan.compile_arguments())`.
+        """Arguments for `model.compile(**plan.compile_arguments())`.
 
         Args:
             labels: as in `loss`.
@@ -137,7 +137,7 @@ class Plan:
         return arguments
 
     def fit_arguments(self, last_good: LastGood = None) -> Arguments:
-        """For `model.fit(dataset, **plan.fit_arguments())` with a dataset that does not end.
+        """Arguments for `model.fit(dataset, **plan.fit_arguments())` with a dataset that does not end.
 
         `callbacks` holds the guard against figures that are not finite and the one that stops after `steps` steps,
         within the last epoch; add others behind them. `shuffle` is off, since the dataset has its order.

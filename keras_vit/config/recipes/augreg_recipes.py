@@ -1,6 +1,6 @@
 """arXiv:2106.10270, "How to train your ViT?": 28 configurations of pre-training on two data sets, and its transfers.
 
-Seven levels of augmentation, with or without dropout and stochastic depth of .1, two weight decays. What the paper
+Seven levels of augmentation, with or without dropout and stochastic depth of 0.1, two weight decays. What the paper
 leaves open is from big_vision's configurations vit_i1k and vit_i21k, which its authors published for it.
 """
 
@@ -124,7 +124,7 @@ def _transfer(data: str, steps: int, warmup: int, grid: tuple[float, ...], size:
 _TRANSFER_CITATIONS = cite(
     optimizer=_TABLE_4,
     batch_size=_TABLE_4,
-    learning_rate="not in the paper, which takes the best of the grid; ours: .01, which every grid has",
+    learning_rate="not in the paper, which takes the best of the grid; ours: 0.01, which every grid has",
     learning_rate_grid=_TABLE_4,
     schedule=_TABLE_4,
     steps=_TABLE_4,

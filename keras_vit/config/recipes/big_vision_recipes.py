@@ -1,6 +1,6 @@
 """Configurations of google-research/big_vision: ImageNet and ImageNet-21k, the better plain ViT-S, and transfers.
 
-Its weight decay is absolute, the peak rate times ours: 1e-4 there is .1 here. It means no decay but on kernels.
+Its weight decay is absolute, the peak rate times ours: 1e-4 there is 0.1 here. It means no decay but on kernels.
 The better plain ViT-S/16 is arXiv:2205.01580.
 """
 

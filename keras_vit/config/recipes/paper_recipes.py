@@ -137,7 +137,7 @@ def _finetune(
     ema: float | None = None,
 ) -> Recipe:
     vtab = data == "vtab"
-    grid_rate = f"{_TABLE_4} has the grid; .03 of it is the official code's default"
+    grid_rate = f"{_TABLE_4} has the grid; 0.03 of it is the official code's default"
     return Recipe(
         name=f"paper-finetune-{data}" + (f"-{size}px" if size != 384 else ""),
         source=SOURCE,

@@ -82,8 +82,8 @@ def check_layout(
 
     Raises:
         ValueError: for a weight above `large` that no pattern matches, one that two match, and a pattern that matches
-            nothing or is no regular expression; for a weight of other axes than its layout has, or with an axis that
-            the mesh does not have, has given already, or cannot cut evenly.
+            nothing or is no regular expression. Also for a weight of other axes than its layout has, or with an axis
+            that the mesh does not have, has given already, or cannot cut evenly.
         TypeError: for what is no layout map.
     """
     if not isinstance(layout, keras.distribution.LayoutMap):

@@ -79,8 +79,8 @@ def check_covered(shapes: dict, patterns: Iterable[str], large: int = LARGE) -> 
         large: bytes.
 
     Raises:
-        ValueError: for a weight above `large` that no pattern matches, for one that two match, which Keras could not
-            lay out, and for a pattern that matches nothing, which Keras would ignore.
+        ValueError: for a weight above `large` that no pattern matches, and for one that two match, which Keras could
+            not lay out. Also for a pattern that matches nothing, which Keras would ignore.
     """
     for key in patterns:
         try:

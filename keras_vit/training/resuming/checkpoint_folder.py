@@ -221,14 +221,14 @@ class CheckpointFolder:
             self._remove(name)
 
     def _remove(self, name: str) -> None:
-        """Under another name first, so that no half of one is taken for a checkpoint."""
+        """Removes a checkpoint, under another name first, so that no half of one is taken for a checkpoint."""
         old = self.path / f"{_OLD}{name}"
         shutil.rmtree(old, ignore_errors=True)
         os.rename(self.path / name, old)
         shutil.rmtree(old, ignore_errors=True)
 
     def _names(self) -> list[str]:
-        """Of the checkpoints, the oldest first."""
+        """Names of the checkpoints, the oldest first."""
         if not self.path.is_dir():
             return []
         return sorted(entry.name for entry in os.scandir(self.path) if _NAME.fullmatch(entry.name) and entry.is_dir())
