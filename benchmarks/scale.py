@@ -5,9 +5,9 @@
 Nothing runs here: weights, moments and gradients are counted from the variables of the model itself, built without
 values. What each layout sends is from the rules of `keras_vit.training.hosts.sharding`, a step's work from
 `keras_vit.flops`. `tests/training/hosts/test_scale.py` holds the bytes to the collectives of the compiled step, the
-parts of the weights to `jax.live_arrays()`, and the work to XLA's count. The time is that of an ideal device, which computes while it sends:
-from the FLOP/s and the bandwidth that are given, by default an accelerator with 400 TFLOP/s in bfloat16 and 100 GB/s
-to its neighbours.
+parts of the weights to `jax.live_arrays()`, and the work to XLA's count. The time is that of an ideal device, which
+computes while it sends, with the FLOP/s and the bandwidth that are given. By default these are 400 TFLOP/s in bfloat16
+and 100 GB/s to its neighbours.
 """
 
 import argparse

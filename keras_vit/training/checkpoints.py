@@ -32,10 +32,9 @@ _REMEMBERED = ("best", "best_epoch", "wait", "cooldown_counter", "epochs_since_l
 class Checkpoints(keras.callbacks.Callback):
     """Saves all of a training in `model.fit`, and goes on from the newest valid checkpoint in the same folder.
 
-    A checkpoint holds the weights, the seeds of dropout, and the optimizer with its average and its loss scale. It also
-    holds the sums of the running epoch's metrics, the place in epoch and data, and what the callbacks in `also`
-    remember. It is there whole or not at all, and has checksums: one that is damaged is named in a warning, and the
-    one before is taken. One with a value that is not finite is not written.
+    A checkpoint holds the weights, the seeds of dropout, and the optimizer with its average and its loss scale. It has
+    the running sums of metrics, the place in epoch and data, and what the callbacks in `also` remember. It is there
+    whole or not at all, with checksums. A damaged one is named in a warning. One that is not finite is not written.
 
     It is written by a thread, while training goes on with what was copied. A write that fails, as on a full disk, is a
     warning, and the checkpoints before stay. SIGTERM and Ctrl-C end `fit` after the step, by `SystemExit(143)` or
@@ -57,9 +56,9 @@ class Checkpoints(keras.callbacks.Callback):
             `ModelCheckpoint` and `EarlyStopping`, of which it is the best value and how long they have waited.
 
     Raises:
-        ValueError: for numbers out of range, and `restore_best_weights` in `also`. Out of `fit`, for a folder that
-            another process trains into, or a checkpoint that does not fit the model. Out of `fit` also for other
-            facts than in `fingerprint`, or data that begin elsewhere. On the torch backend.
+        ValueError: for numbers out of range, `restore_best_weights` in `also`, and on the torch backend. Out of `fit`,
+            for a folder that another process trains into, or a checkpoint that does not fit the model. Also for other
+            facts than in `fingerprint`, or data that begin elsewhere.
         TypeError: for numbers of the wrong type, a fingerprint that is no dict of what JSON can hold, and what is no
             callback in `also`.
     """
