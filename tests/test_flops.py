@@ -16,7 +16,7 @@ from keras_vit.config.recipes.paper_recipes import JFT_IMAGES
 from keras_vit.config.resnets import RESNETS
 from keras_vit.config.variants import VARIANTS
 from keras_vit.config.vit import ViTConfig
-from keras_vit.weights.hub.records import parameter_count
+from keras_vit.weights.hub.weights_record import parameter_count
 
 # timm's results files, 1e9 multiply-adds at 224 and at 384 pixels with every token; typed from there.
 TIMM = {

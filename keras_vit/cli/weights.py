@@ -17,7 +17,7 @@ from keras_vit.config.variants import BUILDERS, DEFAULT_CLASSES, DEFAULT_IMAGE_S
 from keras_vit.config.vit import ViTConfig
 from keras_vit.pages.escaping import printable
 from keras_vit.weights.checkpoint import read_checkpoint
-from keras_vit.weights.convert import convert_checkpoint
+from keras_vit.weights.conversion import convert_checkpoint
 from keras_vit.weights.dialects import DIALECTS, recognise
 from keras_vit.weights.fetch import cache_dir, find_local, verify_cache, verify_file
 from keras_vit.weights.fetch.cache import is_noted
@@ -25,8 +25,8 @@ from keras_vit.weights.fetch.from_hugging_face import find_in_library_cache
 from keras_vit.weights.fetch.remote import megabytes
 from keras_vit.weights.file_checks import check_cached, check_file, check_for
 from keras_vit.weights.hub import find_weights, list_weights, near, variant_of
-from keras_vit.weights.hub.augreg import augreg_record, looks_like_augreg
-from keras_vit.weights.hub.records import WeightsRecord, parameter_count, published_config
+from keras_vit.weights.hub.augreg_records import augreg_record, looks_like_augreg
+from keras_vit.weights.hub.weights_record import WeightsRecord, parameter_count, published_config
 from keras_vit.weights.reader import CheckpointError, scan
 from keras_vit.weights.resolve import find_file, is_url, remote_file
 from keras_vit.weights.upload import check_repository

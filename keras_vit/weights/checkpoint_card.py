@@ -14,7 +14,7 @@ from keras_vit.version import __version__
 from keras_vit.weights.checkpoint import Checkpoint
 from keras_vit.weights.dialects import DIALECTS
 from keras_vit.weights.reader import CheckpointError
-from keras_vit.weights.sidecar.folder import DIFFERENCES_FILE, differences
+from keras_vit.weights.sidecar.folder_json import DIFFERENCES_FILE, differences
 
 _CUSTOM = "Ti/16"  # any variant, since all its sizes are given
 

@@ -8,7 +8,7 @@ from keras_vit.weights.checkpoint import Checkpoint, read_checkpoint
 from keras_vit.weights.fetch import cache_dir
 from keras_vit.weights.fetch.from_hugging_face import check_json
 from keras_vit.weights.hub import RECORDS, WeightsRecord
-from keras_vit.weights.hub.augreg import FOLDER, augreg_record
+from keras_vit.weights.hub.augreg_records import FOLDER, augreg_record
 from keras_vit.weights.reader import CheckpointError, scan
 
 

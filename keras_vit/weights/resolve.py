@@ -19,8 +19,8 @@ from keras_vit.weights.fetch.from_hugging_face import fetch_from_hub
 from keras_vit.weights.fetch.remote import RemoteFile
 from keras_vit.weights.file_checks import check_file, check_for
 from keras_vit.weights.hub import RECORDS, WeightsRecord, find_weights
-from keras_vit.weights.hub.augreg import looks_like_augreg
-from keras_vit.weights.hub.records import model_named
+from keras_vit.weights.hub.augreg_records import looks_like_augreg
+from keras_vit.weights.hub.weights_record import model_named
 from keras_vit.weights.reader import CheckpointError
 
 _SUFFIXES = (".npz", ".safetensors")

@@ -13,7 +13,7 @@ from keras_vit.layers import BiTRoot
 from keras_vit.model.layer_lookup import computed_fields, encoder_blocks, position_layers, stem_positions, weight_paths
 from keras_vit.model.precision import is_quantized
 from keras_vit.weights.checkpoint import PATCH_KERNEL, TABLE, Checkpoint
-from keras_vit.weights.convert import check_architecture, write_checkpoint
+from keras_vit.weights.conversion import check_architecture, write_checkpoint
 from keras_vit.weights.dialects import DIALECTS
 from keras_vit.weights.reader import CheckpointError
 

@@ -7,7 +7,13 @@ import random
 
 import pytest
 
-from keras_vit.weights.hub.augreg import AugRegRow, augreg_record, best_augreg, looks_like_augreg, read_augreg_index
+from keras_vit.weights.hub.augreg_records import (
+    AugRegRow,
+    augreg_record,
+    best_augreg,
+    looks_like_augreg,
+    read_augreg_index,
+)
 
 UPSTREAM = "B_16-i21k-300ep-lr_0.001-aug_medium1-wd_0.1-do_0.0-sd_0.0"
 ADAPTED = f"{UPSTREAM}--oxford_iiit_pet-steps_2k-lr_0.003-res_384"

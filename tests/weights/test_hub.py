@@ -9,7 +9,7 @@ from keras_vit.config.resnets import RESNETS, ResNetConfig
 from keras_vit.config.variants import VARIANTS
 from keras_vit.config.vit import ViTConfig
 from keras_vit.weights.hub import RECORDS, find_weights, list_weights
-from keras_vit.weights.hub.records import listed_size, parameter_count, published_config
+from keras_vit.weights.hub.weights_record import listed_size, parameter_count, published_config
 
 # Parameters at 224 pixels with 1,000 classes, as the official models_test.py asserts them.
 OFFICIAL_COUNTS = {

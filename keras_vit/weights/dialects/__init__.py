@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit.weights.dialects.big_vision import BIG_VISION
-from keras_vit.weights.dialects.bit import BIT, BIT_PAPER
+from keras_vit.weights.dialects.big_vision_names import BIG_VISION
+from keras_vit.weights.dialects.bit_names import BIT, BIT_PAPER
 from keras_vit.weights.dialects.dialect import Dialect
-from keras_vit.weights.dialects.huggingface import HUGGINGFACE
-from keras_vit.weights.dialects.official import LINEN, OFFICIAL
-from keras_vit.weights.dialects.timm import TIMM
+from keras_vit.weights.dialects.huggingface_names import HUGGINGFACE
+from keras_vit.weights.dialects.official_names import LINEN, OFFICIAL
+from keras_vit.weights.dialects.timm_names import TIMM
 from keras_vit.weights.reader import CheckpointError
 
 DIALECTS = {row.name: row for row in (OFFICIAL, LINEN, BIG_VISION, TIMM, HUGGINGFACE, BIT, BIT_PAPER)}

@@ -9,10 +9,10 @@ from keras_vit.checks import check_choice, did_you_mean, error_about
 from keras_vit.config.resnets import RESNETS
 from keras_vit.config.variants import BUILDERS, VARIANTS
 from keras_vit.config.variants import builder_name as vit_builder_name
-from keras_vit.weights.hub.augreg import augreg_record, looks_like_augreg
+from keras_vit.weights.hub.augreg_records import augreg_record, looks_like_augreg
 from keras_vit.weights.hub.hugging_face_records import HUGGING_FACE_RECORDS
 from keras_vit.weights.hub.published import BIT_RECORDS, GOOGLE_RECORDS
-from keras_vit.weights.hub.records import WeightsRecord
+from keras_vit.weights.hub.weights_record import WeightsRecord
 
 __all__ = ["RECORDS", "WeightsRecord", "WeightsTable", "find_weights", "list_weights"]
 

@@ -7,7 +7,7 @@ transformers' ViT computes with exact GELU and a LayerNorm epsilon of 1e-12 (its
 
 from keras_vit.config.variants import VARIANTS
 from keras_vit.images.preprocessing import Preprocessing
-from keras_vit.weights.hub.records import WeightsRecord, bicubic_crop, make_record, squash
+from keras_vit.weights.hub.weights_record import WeightsRecord, bicubic_crop, make_record, squash
 
 _IMAGENET_MEAN, _IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # for values in [0, 1]
 _TIMM = "timm results"

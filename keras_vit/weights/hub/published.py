@@ -8,8 +8,8 @@ huggingface/pytorch-image-models, computed with exact GELU, bicubic and a centra
 from collections.abc import Iterator
 
 from keras_vit.config.variants import VARIANTS
-from keras_vit.weights.hub.augreg import augreg_record
-from keras_vit.weights.hub.records import (
+from keras_vit.weights.hub.augreg_records import augreg_record
+from keras_vit.weights.hub.weights_record import (
     WeightsRecord,
     area_crop,
     bicubic_crop,

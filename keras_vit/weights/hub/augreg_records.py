@@ -14,7 +14,7 @@ import re
 from keras_vit.checks import did_you_mean
 from keras_vit.config.variants import VARIANTS
 from keras_vit.files import FileKindError, read_regular
-from keras_vit.weights.hub.records import FileSize, WeightsRecord, computed_size, make_record, squash
+from keras_vit.weights.hub.weights_record import FileSize, WeightsRecord, computed_size, make_record, squash
 
 FOLDER = "vit_models/augreg/"
 _MOST_BYTES = 1 << 28  # of the index, which has some 2e7

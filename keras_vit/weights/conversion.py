@@ -28,7 +28,7 @@ from keras_vit.weights.checkpoint_card import checkpoint_card
 from keras_vit.weights.dialects import DIALECTS, is_same_epsilon, to_theirs
 from keras_vit.weights.reader import CheckpointError
 from keras_vit.weights.sidecar import note_of
-from keras_vit.weights.sidecar.folder import DIFFERENCES_FILE, differences, differences_text, folder_of
+from keras_vit.weights.sidecar.folder_json import DIFFERENCES_FILE, differences, differences_text, folder_of
 from keras_vit.weights.writer import write_json, write_npz, write_safetensors, write_text
 
 

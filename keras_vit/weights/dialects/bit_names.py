@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Collection
 
 from keras_vit.weights.dialects.dialect import Dialect
-from keras_vit.weights.dialects.official import PREFIXES
+from keras_vit.weights.dialects.official_names import PREFIXES
 from keras_vit.weights.dialects.renames import FLAX, Style, UnitAxes, with_units
 
 _NUMBER = re.compile(r"(^|/)(standardized_conv2d|group_norm|conv2d)_\d+/")

@@ -8,7 +8,7 @@ import numpy as np
 
 from keras_vit.config.posembed import square_grid
 from keras_vit.weights.dialects.dialect import Arrays, Dialect, Makers
-from keras_vit.weights.dialects.official import (
+from keras_vit.weights.dialects.official_names import (
     BLOCKS,
     ENDS,
     LINEN_BLOCK,
