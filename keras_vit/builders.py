@@ -4,35 +4,37 @@ The signature is that of `keras.applications`, but outputs are logits unless an 
 """
 
 import dataclasses
+import functools
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import keras
-import numpy as np
 
-from keras_vit.annotations import FilePath, Shape, Tensor
+from keras_vit.annotations import Arguments, FilePath, Shape, Tensor
 from keras_vit.checks import check_choice, check_positive_int, did_you_mean
 from keras_vit.config.posembed import RESIZE_METHODS
-from keras_vit.config.resnets import RESNETS
+from keras_vit.config.resnets import RESNETS, ResNetConfig
 from keras_vit.config.variants import DEFAULT_CLASSES, DEFAULT_IMAGE_SIZE, VARIANTS, builder_name, variant
 from keras_vit.config.vit import RECORD_OF, ViTConfig
 from keras_vit.model.deferred import deferred_variables
 from keras_vit.model.layer_lookup import layers_before
 from keras_vit.model.vision_transformer import VisionTransformer
 from keras_vit.model.wiring import Head, check_input_shape, wire
-from keras_vit.weights.checkpoint import TABLE, read_checkpoint
+from keras_vit.weights.adapt import classes_of, replaced_layers, without_tokens
+from keras_vit.weights.checkpoint import Checkpoint, read_checkpoint
 from keras_vit.weights.dialects import DIALECTS
+from keras_vit.weights.hub import WeightsRecord
 from keras_vit.weights.load import fill
 from keras_vit.weights.reader import CheckpointError
-from keras_vit.weights.resolve import find_file
+from keras_vit.weights.resolve import WeightsFile, find_file
 
 _Arguments = ParamSpec("_Arguments")
 _Model = TypeVar("_Model")
 _FIELDS = tuple(RECORD_OF)
 _SIZED = "Images are sized by `input_shape=(H, W, C)`."
-_OTHER_WORDS = {  # what other packages call an argument of a builder
+_OTHER_WORDS = {  # names that other packages give to an argument of a builder
     "image_size": _SIZED,
     "img_size": _SIZED,
     "input_size": _SIZED,
@@ -63,9 +65,9 @@ def build(
         config: a `ViTConfig`, or the name of a published variant as `"B/16"`.
         include_top: whether to end in a classifier; else the output is the representation, and `classes` and
             `classifier_activation` are ignored, as in `keras.applications`.
-        weights: `None` for random initialisation, or a published name as `"imagenet21k"` (`keras_vit.list_weights` has
-            them), an AugReg file name, `"hf:owner/repository"`, an https URL, or the path of a file or of a
-            mirror's folder. What the file and its record decide, the model follows where it is left open:
+        weights: `None` for random initialisation, or where the weights are: a published name as `"imagenet21k"`, an
+            AugReg file name, `"hf:owner/repository"`, an https URL, or the path of a file or of a mirror's folder.
+            `keras_vit.list_weights` has the published names. File and record decide what is left open here:
             `classes`, `input_shape`, preprocessing, and fields of the config such as `pooling`, `activation`,
             `representation_size`, `distilled`.
         input_tensor: a Keras tensor to build upon instead of a new input. Layers that it comes from keep their
@@ -99,26 +101,26 @@ def build(
     name = name or (f"vit_{config}".replace("/", "").replace("+", "_").lower() if isinstance(config, str) else "vit")
     variant_name, given = published_variant(config), _given_fields(config, pooling, config_overrides)
     config = _resolve_config(config, pooling, config_overrides)
-    classes = check_top(include_top, classes, classifier_activation)
+    head = checked_head(include_top, classes, classifier_activation, weights)
     check_weights_arguments(weights, sha256, strict, resize_method)
-    head = Head(classes, classifier_activation) if include_top else Head(0, None)
     if weights is None:
-        head = dataclasses.replace(head, classes=DEFAULT_CLASSES if head.classes is None else head.classes)
-        return wire(_input(input_tensor, input_shape, config, None, None), config, head, None, name)
+        inputs = images_input(input_tensor, input_shape, config, functools.partial(_told_shape, config, None, None))
+        return wire(inputs, config, head, None, name)
     source = find_file(weights, variant_name, sha256=sha256)
     checkpoint = read_source(source)
     config = _follow(checkpoint, config, given)
-    checkpoint = _without_distillation(checkpoint, config)
-    config, head, set_aside, fresh = _follow_head(checkpoint, config, head, "representation_size" in config_overrides)
-    resize_method = resize_method or _resize_method(source, checkpoint)
-    inputs = _input(input_tensor, input_shape, config, checkpoint, source.record and source.record.resolution)
+    checkpoint = without_tokens(checkpoint, config.prefix_tokens)
+    config, head, unwanted, fresh = _follow_head(checkpoint, config, head, "representation_size" in config_overrides)
+    resize_method = resize_method or (source.record and source.record.resize_method) or checkpoint.resize_method
+    told = functools.partial(_told_shape, config, checkpoint, source.record)
+    inputs = images_input(input_tensor, input_shape, config, told)
     with deferred_variables():
         model = wire(inputs, config, head, checkpoint.grid, name, checkpoint.preprocessing, resize_method)
     model.weights_report = fill(
         model,
         checkpoint,
         resize_method=resize_method,
-        set_aside=set_aside,
+        unwanted=unwanted,
         fresh=fresh,
         kept=layers_before(inputs),
         strict=strict,
@@ -126,11 +128,6 @@ def build(
         preprocessing=checkpoint.preprocessing,
     )
     return model
-
-
-def _resize_method(source, checkpoint):
-    """Of the position table: as the table has it for the file, else as the layout's own software does it."""
-    return (source.record and source.record.resize_method) or checkpoint.resize_method
 
 
 def published_variant(config: ViTConfig | str) -> str | None:
@@ -142,14 +139,16 @@ def published_variant(config: ViTConfig | str) -> str | None:
     return next(same, None)
 
 
-def _given_fields(config, pooling, overrides):
-    """Fields that the caller has decided: all but an open `class_token`, if the config is the caller's own."""
+def _given_fields(config: ViTConfig | str, pooling: str | None, overrides: Arguments) -> set[str]:
+    """Fields that the caller has decided: all of them if the config is the caller's own."""
     given = set(overrides) | (set() if pooling is None else {"pooling"})
     return given if isinstance(config, str) else given | set(_FIELDS)
 
 
-def check_weights_arguments(weights, sha256, strict, resize_method=None):
-    """Raises for what cannot say how `weights` are taken."""
+def check_weights_arguments(
+    weights: FilePath | None, sha256: str | None, strict: bool, resize_method: str | None = None
+) -> None:
+    """Raises for arguments that cannot say how `weights` are taken."""
     if strict not in (True, False):
         raise TypeError(f"`strict` must be True or False.\nReceived: strict={strict!r}.")
     if resize_method is not None:
@@ -161,8 +160,12 @@ def check_weights_arguments(weights, sha256, strict, resize_method=None):
         )
 
 
-def read_source(source, is_resnet=False):
-    """The checkpoint of a file, which must be what the table says of it, and what the table knows of it."""
+def read_source(source: WeightsFile, is_resnet: bool = False) -> Checkpoint:
+    """The checkpoint of a file, with what the table of published weights knows of it.
+
+    Raises:
+        CheckpointError: if the file holds a model of another kind, or not what the table says.
+    """
     checkpoint, record = read_checkpoint(source.path), source.record
     if checkpoint.is_resnet != is_resnet:
         wanted, other = ("a ResNet baseline", "build") if is_resnet else ("a Vision Transformer", "build_resnet")
@@ -178,11 +181,12 @@ def read_source(source, is_resnet=False):
     if record is None:
         preprocessing = checkpoint.preprocessing or DIALECTS[checkpoint.dialect].preprocessing
         return dataclasses.replace(checkpoint, preprocessing=preprocessing)
-    fields = checkpoint.recorded_fields | dict(record.fields)  # the table has been compared with the papers
+    # The table has been compared with the papers, so it overrules the file's note.
+    fields = checkpoint.recorded_fields | dict(record.fields)
     return dataclasses.replace(checkpoint, recorded_fields=fields, preprocessing=record.preprocessing, remarks=())
 
 
-def _resolve_config(config, pooling, overrides):
+def _resolve_config(config: ViTConfig | str, pooling: str | None, overrides: Arguments) -> ViTConfig:
     if isinstance(config, str) and config in RESNETS:
         raise ValueError(
             "`build` builds Vision Transformers, and this is a ResNet baseline.\n"
@@ -202,8 +206,18 @@ def _resolve_config(config, pooling, overrides):
     return config.replace(**({} if pooling is None else {"pooling": pooling}), **overrides)
 
 
-def check_top(include_top, classes, activation) -> int | None:
-    """`classes` as an int, or `None`; raises for what cannot be the end of a model."""
+def checked_head(
+    include_top: bool,
+    classes: int | None,
+    activation: str | Callable[[Tensor], Tensor] | None,
+    weights: FilePath | None,
+) -> Head:
+    """The head that a builder's arguments ask for, whose classes a file may still decide.
+
+    Raises:
+        TypeError: for an argument of the wrong type.
+        ValueError: for arguments that cannot be the end of a model.
+    """
     if include_top not in (True, False):
         raise TypeError(f"`include_top` must be True or False.\nReceived: include_top={include_top!r}.")
     keras.activations.get(activation)
@@ -213,71 +227,56 @@ def check_top(include_top, classes, activation) -> int | None:
             f"Received: {keras.config.image_data_format()!r}. Call keras.config.set_image_data_format, "
             "or change image_data_format in keras.json."
         )
-    return None if classes is None else check_positive_int("classes", classes)
+    if classes is not None:
+        classes = check_positive_int("classes", classes)
+    if not include_top:
+        return Head(0, None)
+    return Head(DEFAULT_CLASSES if classes is None and weights is None else classes, activation)
 
 
-def _follow(checkpoint, config, given):
-    """The config with what file and record decide where the caller left it open."""
+def _follow(checkpoint: Checkpoint, config: ViTConfig, given: Collection[str]) -> ViTConfig:
+    """The config with what file and record decide where the caller has left it open."""
     decided = dict(checkpoint.fields)
-    if "pooling" in given and config.pooling in ("gap", "map"):  # of which no distilled model knows
+    if "pooling" in given and config.pooling in ("gap", "map"):  # no distilled model pools so
         decided.pop("distilled", None)
     if "representation_size" not in given:
-        decided.pop("representation_size", None)  # _follow_head reads it off the file
+        decided.pop("representation_size", None)  # it depends on the head, which is not known yet
     config = config.replace(**{name: value for name, value in decided.items() if name not in given})
     if config.class_token is None and config.pooling != "token":
         config = config.replace(class_token=checkpoint.has_class_token)
     return config
 
 
-def _without_distillation(checkpoint, config):
-    """The checkpoint without its distillation token where the model has none, with a line for each part given up."""
-    if config.distilled or "distillation_token/token" not in checkpoint.tensors:
-        return checkpoint
-    tensors, lines = dict(checkpoint.tensors), ["set aside distillation_token, to which the file's patches attend"]
-    del tensors["distillation_token/token"]
-    if TABLE in tensors and tensors[TABLE].ndim == 3:
-        tensors[TABLE] = np.delete(tensors[TABLE], 1, axis=1)  # rows: class token, distillation token, patches
-        lines.append("set aside row 1 of position_embedding, the distillation token's")
-    if dropped := [tensors.pop(path) for path in list(tensors) if path.startswith("head_distillation/")]:
-        lines.append(f"set aside head_distillation {max(dropped, key=np.ndim).shape}")
-    return dataclasses.replace(checkpoint, tensors=tensors, remarks=(*checkpoint.remarks, *lines))
+def _follow_head(
+    checkpoint: Checkpoint, config: ViTConfig, head: Head, representation_is_given: bool
+) -> tuple[ViTConfig, Head, tuple[str, ...], tuple[str, ...]]:
+    """Config and head by the file's, layers of the file that are set aside, and layers of the model that are new."""
+    classes = classes_of(checkpoint, head.classes)
+    is_open = config.representation_size is None and not representation_is_given
+    if is_open and classes == checkpoint.classes:  # a new head goes without pre-logits
+        config = config.replace(representation_size=checkpoint.representation_size)
+    replaced = replaced_layers(checkpoint, classes, config.read_tokens, config.representation_size)
+    return config, dataclasses.replace(head, classes=classes), *replaced
 
 
-def _follow_head(checkpoint, config, head, representation_is_given):
-    """Config and head by the file's, layers of the file that are set aside, and layers that are new."""
-    if head.classes is None and checkpoint.classes is None:
-        raise CheckpointError(
-            "the checkpoint has no head, so `classes` must be given, or `include_top=False`.\n"
-            f"Received: {checkpoint.path}, classes=None."
-        )
-    if head.classes in (None, checkpoint.classes):
-        if not representation_is_given and config.representation_size is None:
-            config = config.replace(representation_size=checkpoint.representation_size)
-        return config, dataclasses.replace(head, classes=checkpoint.classes), (), ()
-    heads = ("head", "head_distillation") if config.distilled else ("head",)
-    set_aside = heads if config.representation_size else (*heads, "pre_logits")
-    new = {"pre_logits": config.representation_size and not checkpoint.representation_size}
-    new |= dict.fromkeys(heads, head.classes)
-    return config, head, set_aside, tuple(layer for layer, wanted in new.items() if wanted)
+def images_input(
+    input_tensor: Tensor, input_shape: Shape | None, config: ViTConfig | ResNetConfig, told: Callable[[], Shape]
+) -> Tensor:
+    """What a model of this config reads: `input_tensor`, or a new input.
 
+    Args:
+        input_tensor: a Keras tensor of the caller's, or `None`.
+        input_shape: of the caller's, or `None`.
+        config: of the model.
+        told: gives the shape where the caller has left it open.
 
-def _input(input_tensor, input_shape, config, checkpoint, resolution):
-    if input_tensor is not None:
-        return given_input(input_tensor, input_shape, config)
-    if input_shape is None and resolution is not None:
-        input_shape = (resolution, resolution, 3)
-    if input_shape is None and checkpoint is not None and checkpoint.grid is None and checkpoint.has_positions:
-        raise ValueError(
-            "`input_shape` must be given: the checkpoint's position table is not square, and does not tell its grid.\n"
-            f"Received: {checkpoint.path}, input_shape=None."
-        )
-    if input_shape is None:
-        input_shape = _shape_of(checkpoint, config)
-    return keras.Input(check_input_shape(input_shape, config), name="images")
-
-
-def given_input(input_tensor, input_shape, config):
-    """`input_tensor`, if a model of this config and shape can stand upon it."""
+    Raises:
+        TypeError: for an `input_tensor` of another type.
+        ValueError: for a shape that the model cannot take, or another one than the tensor's.
+    """
+    if input_tensor is None:
+        shape = told() if input_shape is None else input_shape
+        return keras.Input(check_input_shape(shape, config), name="images")
     if not keras.backend.is_keras_tensor(input_tensor):
         raise TypeError(f"`input_tensor` must be a Keras tensor, as `keras.Input` gives.\nReceived: {input_tensor}")
     shape = tuple(input_tensor.shape[1:])
@@ -290,24 +289,36 @@ def given_input(input_tensor, input_shape, config):
     return input_tensor
 
 
-def _shape_of(checkpoint, config):
-    """The input shape that a file tells, at the model's own patch size, or the default one."""
+def _told_shape(config: ViTConfig, checkpoint: Checkpoint | None, record: WeightsRecord | None) -> Shape:
+    """The shape that record or file tell, at the model's own patch size, or the default one."""
     grid = config.grid(DEFAULT_IMAGE_SIZE, DEFAULT_IMAGE_SIZE)
+    if record is not None:
+        return record.resolution, record.resolution, 3
     if checkpoint is None:
-        return (grid[0] * config.stride, grid[1] * config.stride, 3)
-    channels = checkpoint.channels or 3
-    if checkpoint.grid is None and checkpoint.image_size is not None:
+        return grid[0] * config.stride, grid[1] * config.stride, 3
+    if checkpoint.grid is None and checkpoint.has_positions:
+        raise ValueError(
+            "`input_shape` must be given: the checkpoint's position table is not square, and does not tell its grid.\n"
+            f"Received: {checkpoint.path}, input_shape=None."
+        )
+    if checkpoint.grid is not None:
+        grid = checkpoint.grid
+    elif checkpoint.image_size is not None:
         grid = config.grid(*checkpoint.image_size)
-    grid = checkpoint.grid or grid
-    return (grid[0] * config.stride, grid[1] * config.stride, channels)
+    return grid[0] * config.stride, grid[1] * config.stride, checkpoint.channels or 3
 
 
 def builders_by(
     build_any: Callable[Concatenate[Any, _Arguments], _Model], kind: str, name_of: Callable[[str], str]
 ) -> Callable[[str], Callable[_Arguments, _Model]]:
-    """What makes the builder of a row of a table: `build_any` with that name, under the name users know.
+    """Gives the function that makes the builder of a table's row: `build_any` with that name filled in.
 
-    So the arguments stand in one place only, and a type checker, `help` and editors see them in every builder.
+    So the arguments stand in one place, and a type checker, `help` and editors see them in every builder.
+
+    Args:
+        build_any: `build` or `build_resnet`.
+        kind: of model, as `"ViT"`.
+        name_of: gives the builder's name for a row.
     """
     signature = inspect.signature(build_any)
     first, *parameters = signature.parameters.values()

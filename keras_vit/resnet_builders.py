@@ -6,24 +6,16 @@ The signature is that of `keras_vit.build`, without what only a Vision Transform
 import dataclasses
 from collections.abc import Callable
 
-import keras
-
 from keras_vit.annotations import FilePath, Shape, Tensor
-from keras_vit.builders import (
-    DEFAULT_CLASSES,
-    builders_by,
-    check_top,
-    check_weights_arguments,
-    given_input,
-    read_source,
-)
+from keras_vit.builders import builders_by, check_weights_arguments, checked_head, images_input, read_source
 from keras_vit.config.resnets import RESNETS, ResNetConfig, resnet
+from keras_vit.config.variants import DEFAULT_IMAGE_SIZE
 from keras_vit.model.deferred import deferred_variables
 from keras_vit.model.layer_lookup import layers_before
 from keras_vit.model.resnet import ResNet, wire_resnet
-from keras_vit.model.wiring import DEFAULT_IMAGE_SIZE, Head, check_input_shape
+from keras_vit.weights.adapt import classes_of, replaced_layers
+from keras_vit.weights.checkpoint import Checkpoint
 from keras_vit.weights.load import fill
-from keras_vit.weights.reader import CheckpointError
 from keras_vit.weights.resolve import find_file
 
 
@@ -45,9 +37,9 @@ def build_resnet(
         config: a `ResNetConfig`, or the name of a model of the papers as `"R50x1"`.
         include_top: whether to end in a classifier; else the output is the representation, and `classes` and
             `classifier_activation` are ignored, as in `keras.applications`.
-        weights: `None` for random initialisation, or a published name as `"bit-imagenet21k"`
-            (`keras_vit.list_weights` has them), an https URL, or the path of a file or of a mirror's folder. `classes`,
-            `input_shape` and preprocessing follow the file and its record where they are left open.
+        weights: `None` for random initialisation, a published name as `"bit-imagenet21k"`, an https URL, or the path of
+            a file or of a mirror's folder. `keras_vit.list_weights` has the published names. File and record decide
+            `classes`, `input_shape` and preprocessing where they are left open.
         input_tensor: a Keras tensor to build upon instead of a new input. Layers that it comes from keep their
             weights, and `weights_report` says so.
         input_shape: `(H, W, C)` of any sides; H and W may be `None`. By default 224 x 224 x 3, or what the weights
@@ -73,23 +65,24 @@ def build_resnet(
     """
     name = name or (f"resnet_{config}".lower() if isinstance(config, str) else "resnet")
     known = _resolve_config(config)
-    classes = check_top(include_top, classes, classifier_activation)
+    head = checked_head(include_top, classes, classifier_activation, weights)
     check_weights_arguments(weights, sha256, strict)
-    head = Head(classes, classifier_activation) if include_top else Head(0, None)
     if weights is None:
-        head = dataclasses.replace(head, classes=DEFAULT_CLASSES if head.classes is None else head.classes)
-        return wire_resnet(_input(input_tensor, input_shape, known), known, head, name)
+        inputs = images_input(input_tensor, input_shape, known, lambda: _told_shape(None))
+        return wire_resnet(inputs, known, head, name)
     source = find_file(weights, published_resnet(known), sha256=sha256)
     checkpoint = read_source(source, is_resnet=True)
-    head, changed = _follow_head(checkpoint, head)
-    inputs = _input(input_tensor, input_shape, known, checkpoint)
+    classes = classes_of(checkpoint, head.classes)
+    head = dataclasses.replace(head, classes=classes)
+    inputs = images_input(input_tensor, input_shape, known, lambda: _told_shape(checkpoint))
     with deferred_variables():
         model = wire_resnet(inputs, known, head, name, checkpoint.preprocessing)
+    unwanted, fresh = replaced_layers(checkpoint, classes)
     model.weights_report = fill(
         model,
         checkpoint,
-        set_aside=changed,
-        fresh=changed if head.classes else (),
+        unwanted=unwanted,
+        fresh=fresh,
         kept=layers_before(inputs),
         strict=strict,
         deferred=True,
@@ -98,7 +91,7 @@ def build_resnet(
     return model
 
 
-def _resolve_config(config) -> ResNetConfig:
+def _resolve_config(config: ResNetConfig | str) -> ResNetConfig:
     if isinstance(config, str):
         return resnet(config)
     if not isinstance(config, ResNetConfig):
@@ -111,26 +104,10 @@ def published_resnet(config: ResNetConfig) -> str | None:
     return next((name for name, known in RESNETS.items() if known == config), None)
 
 
-def _follow_head(checkpoint, head):
-    """The head, with as many classes as the file's where they are open, and the layers that are not the file's."""
-    if head.classes is None and checkpoint.classes is None:
-        raise CheckpointError(
-            "the checkpoint has no head, so `classes` must be given, or `include_top=False`.\n"
-            f"Received: {checkpoint.path}, classes=None."
-        )
-    if head.classes in (None, checkpoint.classes):
-        return dataclasses.replace(head, classes=checkpoint.classes), ()
-    return head, ("head",)
-
-
-def _input(input_tensor, input_shape, config, checkpoint=None):
-    if input_tensor is not None:
-        return given_input(input_tensor, input_shape, config)
-    if input_shape is None:
-        size = (DEFAULT_IMAGE_SIZE, DEFAULT_IMAGE_SIZE) if checkpoint is None else checkpoint.image_size
-        channels = 3 if checkpoint is None else checkpoint.channels or 3
-        input_shape = (*(size or (DEFAULT_IMAGE_SIZE, DEFAULT_IMAGE_SIZE)), channels)
-    return keras.Input(check_input_shape(input_shape, config), name="images")
+def _told_shape(checkpoint: Checkpoint | None) -> Shape:
+    """The shape that a file tells, or the default one."""
+    size = (checkpoint and checkpoint.image_size) or (DEFAULT_IMAGE_SIZE, DEFAULT_IMAGE_SIZE)
+    return *size, (checkpoint and checkpoint.channels) or 3
 
 
 _builder = builders_by(build_resnet, "ResNet", str)

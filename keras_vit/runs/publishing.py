@@ -15,12 +15,10 @@ from keras_vit.runs.run_directory import BEST, CONFIG
 from keras_vit.runs.saved_runs import load_model, read_facts
 from keras_vit.weights.checkpoint import SAFETENSORS_NAME
 from keras_vit.weights.checkpoint_card import dialect_of, photos_section, use_section
-from keras_vit.weights.dialects import DIALECTS
+from keras_vit.weights.dialects import DIALECTS, FOLDERS
 from keras_vit.weights.file_checks import check_file
 from keras_vit.weights.save import save_checkpoint
 from keras_vit.weights.upload import check_repository, present, upload
-
-_DIALECTS = ("timm", "huggingface")
 
 
 def push_to_hub(
@@ -86,8 +84,8 @@ def _place(folder: Any) -> Path:
 def _weights_of(place: Path, temporary: FilePath, dialect: str | None) -> Path:
     """The folder with the weights: that of a checkpoint itself, or a new one with a run's."""
     if (place / BEST).is_file():
-        dialect = dialect or _DIALECTS[0]
-        check_choice("dialect", dialect, _DIALECTS)
+        dialect = dialect or "timm"
+        check_choice("dialect", dialect, FOLDERS)
         names = read_facts(place / CONFIG).class_names
         return save_checkpoint(load_model(place / BEST), temporary, dialect, labels=names).parent
     if not (place / SAFETENSORS_NAME).is_file():

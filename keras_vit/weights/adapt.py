@@ -1,16 +1,31 @@
-"""Fitting the tensors of a file to a model of another resolution, patch size or number of input channels.
+"""Fitting the tensors of a file to a model of another resolution, patch size, number of channels, tokens or classes.
 
-Each function changes `tensors` in place and gives one line for what it did, or none. NumPy only.
+Functions that are given `tensors` change them in place and give a line for each change. NumPy only.
 """
+
+import dataclasses
+from collections.abc import Collection, Sequence
+from typing import Any
 
 import numpy as np
 
 from keras_vit.config.posembed import resize_matrix, resize_pos_embed
-from keras_vit.weights.checkpoint import PATCH_BIAS, PATCH_KERNEL, ROOT_KERNEL, TABLE
+from keras_vit.images.preprocessing import Preprocessing
+from keras_vit.weights.checkpoint import (
+    HEADS,
+    PATCH_BIAS,
+    PATCH_KERNEL,
+    PREFIX_TOKENS,
+    ROOT_KERNEL,
+    TABLE,
+    Checkpoint,
+)
 from keras_vit.weights.reader import CheckpointError
 
 
-def fit_channels(shapes: dict, tensors: dict, preprocessing=None) -> list[str]:
+def fit_channels(
+    shapes: dict[str, tuple[int, ...]], tensors: dict[str, np.ndarray], preprocessing: Preprocessing | None = None
+) -> list[str]:
     """Gives the first convolution the model's number of input channels.
 
     One channel gets the sum over the file's channels. More channels than the file's repeat those in turn
@@ -43,10 +58,11 @@ def fit_channels(shapes: dict, tensors: dict, preprocessing=None) -> list[str]:
     return [f"input channels {old} to {new} (repeated)"]
 
 
-def _fold_statistics(kernel, tensors, preprocessing):
+def _fold_statistics(kernel: np.ndarray, tensors: dict[str, np.ndarray], preprocessing: Preprocessing) -> np.ndarray:
     """The kernel for channels that have all been scaled alike, with what that shifts in the bias.
 
-    With m, s of a channel and m', s' of the averages, (p - m) / s = s'/s (p - m') / s' + (m' - m) / s.
+    m and s are mean and deviation of a channel, m' and s' their averages over channels:
+    (p - m) / s = s'/s (p - m') / s' + (m' - m) / s.
     """
     one = preprocessing.with_channels(1)
     mean, std = np.asarray(preprocessing.mean), np.asarray(preprocessing.std)
@@ -57,7 +73,7 @@ def _fold_statistics(kernel, tensors, preprocessing):
     return kernel.astype("float64") * (one.std[0] / std)[:, None]
 
 
-def fit_patches(shapes: dict, tensors: dict) -> list[str]:
+def fit_patches(shapes: dict[str, tuple[int, ...]], tensors: dict[str, np.ndarray]) -> list[str]:
     """Resizes the patch kernel to the model's patch size by the pseudo-inverse of a bilinear resize.
 
     A patch and its kernel, both resized, keep their product as far as the pixels allow: exactly, when the
@@ -81,14 +97,14 @@ def fit_patches(shapes: dict, tensors: dict) -> list[str]:
     return [f"patch kernel resized from {old[0]}x{old[1]} to {new[0]}x{new[1]} (pseudo-inverse)"]
 
 
-def _pseudo_inverse(new, old):
+def _pseudo_inverse(new: int, old: int) -> np.ndarray:
     """`(new, old)`: what a kernel's axis is multiplied by, where the image's axis is resized from `old` to `new`."""
     indices = np.arange(new, dtype="float64")
     resize = resize_matrix(indices, float(new), old, "bilinear", np)  # (new, old)
     return np.linalg.pinv(resize.astype("float64").T)
 
 
-def fit_positions(layer, checkpoint, tensors: dict, resize_method: str) -> list[str]:
+def fit_positions(layer: Any, checkpoint: Checkpoint, tensors: dict[str, np.ndarray], resize_method: str) -> list[str]:
     """Resizes the position table to the model's grid; compares grids, since counts can be equal.
 
     Args:
@@ -121,3 +137,70 @@ def fit_positions(layer, checkpoint, tensors: dict, resize_method: str) -> list[
         return []
     tensors[TABLE] = resize_pos_embed(table, layer.grid, grid, num_prefix_tokens=prefix, method=resize_method)
     return [f"position embedding resized from {grid} to {layer.grid} ({resize_method})"]
+
+
+def without_tokens(checkpoint: Checkpoint, kept: Collection[str]) -> Checkpoint:
+    """The checkpoint without the prefix tokens that a model lacks, with a remark for each part that is set aside.
+
+    The class token always stays: where the model has none, the check of the fit refuses the file.
+
+    Args:
+        checkpoint: of a Vision Transformer.
+        kept: names of the model's prefix tokens.
+    """
+    tensors, rows, remarks = dict(checkpoint.tensors), list(checkpoint.prefix_tokens), list(checkpoint.remarks)
+    for name in checkpoint.prefix_tokens:
+        if name == "class" or name in kept:
+            continue
+        del tensors[PREFIX_TOKENS[name]]
+        remarks.append(f"set aside {name}_token, to which the file's patches attend")
+        row = rows.index(name)
+        rows.remove(name)
+        if TABLE in tensors and tensors[TABLE].ndim == 3:
+            tensors[TABLE] = np.delete(tensors[TABLE], row, axis=1)  # (1, T, D)
+            remarks.append(f"set aside row {row} of position_embedding, the {name} token's")
+        remarks += set_aside(tensors, HEADS[name])
+    return dataclasses.replace(checkpoint, tensors=tensors, remarks=tuple(remarks))
+
+
+def set_aside(tensors: dict[str, np.ndarray], layer: str) -> list[str]:
+    """Takes the tensors of a layer out of a file's."""
+    dropped = [tensors.pop(path) for path in list(tensors) if path.startswith(f"{layer}/")]
+    return [f"set aside {layer} {max(dropped, key=np.ndim).shape}"] if dropped else []
+
+
+def classes_of(checkpoint: Checkpoint, classes: int | None) -> int:
+    """K of a model: as asked for, else that of the file's head.
+
+    Raises:
+        CheckpointError: if neither tells it.
+    """
+    known = checkpoint.classes if classes is None else classes
+    if known is None:
+        raise CheckpointError(
+            "the checkpoint has no head, so `classes` must be given, or `include_top=False`.\n"
+            f"Received: {checkpoint.path}, classes=None."
+        )
+    return known
+
+
+def replaced_layers(
+    checkpoint: Checkpoint, classes: int, read_tokens: Sequence[str] = (), representation_size: int | None = None
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Layers of the file's end that are set aside, and layers of the model's end that the file does not give.
+
+    A head of another number of classes than the file's is new, and the file's pre-logits go with the old one.
+
+    Args:
+        checkpoint: the file.
+        classes: K of the model, 0 for no head.
+        read_tokens: names of the prefix tokens that the model's head reads.
+        representation_size: width of the model's pre-logits, or `None` without them.
+    """
+    if classes == checkpoint.classes:
+        return (), ()
+    heads = tuple(HEADS[name] for name in read_tokens) or ("head",)  # which then reads the patches
+    hidden = () if representation_size is None else ("pre_logits",)
+    unwanted = heads if hidden else (*heads, "pre_logits")
+    lacking = hidden if checkpoint.representation_size is None else ()
+    return unwanted, lacking + (heads if classes else ())

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import numpy as np
 
+from keras_vit.annotations import FilePath, Pair
 from keras_vit.config.posembed import check_grid, square_grid
 from keras_vit.config.resnets import RESNETS
 from keras_vit.config.variants import VARIANTS
+from keras_vit.config.vit import ViTConfig
 from keras_vit.images.preprocessing import Preprocessing
 from keras_vit.weights import sidecar
 from keras_vit.weights.dialects import DIALECTS, recognise, to_ours, weights_among
@@ -21,7 +23,9 @@ TABLE = "position_embedding/table"
 PATCH_KERNEL, PATCH_BIAS = "patch_embedding/projection/kernel", "patch_embedding/projection/bias"
 ROOT_KERNEL = "resnet_root/conv/kernel"
 HEAD_KERNEL, PRE_LOGITS_KERNEL = "head/kernel", "pre_logits/kernel"
-CLASS_TOKEN, DISTILLATION_TOKEN = "class_token/token", "distillation_token/token"
+# By the names of prefix tokens: their vectors, in the order of their rows in the position table, and their heads.
+PREFIX_TOKENS = {"class": "class_token/token", "distillation": "distillation_token/token"}
+HEADS = {"class": "head", "distillation": "head_distillation"}
 _PROBE, _WIDTH, _MLP_DIM = "pooling/probe", "encoder_norm/beta", "block_00/mlp/dense_1/bias"
 _BLOCK, _STAGE = "block_", "resnet_stage_"  # how names of layers begin
 
@@ -59,12 +63,17 @@ class Checkpoint:
     @property
     def has_class_token(self) -> bool:
         """Whether there is a class token."""
-        return CLASS_TOKEN in self.tensors
+        return "class" in self.prefix_tokens
+
+    @property
+    def prefix_tokens(self) -> tuple[str, ...]:
+        """Names of the tokens before the patches, in the order of their rows in the position table."""
+        return tuple(name for name, path in PREFIX_TOKENS.items() if path in self.tensors)
 
     @property
     def num_prefix_tokens(self) -> int:
-        """Tokens before the patches, each with a row of the position table."""
-        return sum(token in self.tensors for token in (CLASS_TOKEN, DISTILLATION_TOKEN))
+        """How many tokens stand before the patches, each with a row of the position table."""
+        return len(self.prefix_tokens)
 
     @property
     def grid(self) -> tuple[int, int] | None:
@@ -89,7 +98,7 @@ class Checkpoint:
             "activation": dialect.activation,
             "layer_norm_epsilon": dialect.layer_norm_epsilon,
             "pooling": pooling,
-            "distilled": DISTILLATION_TOKEN in self.tensors,
+            "distilled": "distillation" in self.prefix_tokens,
         }
         if dialect.position_embedding and not self.has_positions:
             fields["position_embedding"] = dialect.position_embedding
@@ -100,7 +109,7 @@ class Checkpoint:
         """How the layout's own software resizes a position table."""
         return DIALECTS[self.dialect].resize_method
 
-    def _last_axis(self, path):
+    def _last_axis(self, path: str) -> int | None:
         return self.tensors[path].shape[-1] if path in self.tensors else None
 
     @property
@@ -160,11 +169,11 @@ class Checkpoint:
         return patch, self._last_axis(_WIDTH), len(blocks), self._last_axis(_MLP_DIM), _stages(self.tensors)
 
 
-def _sizes(config):
+def _sizes(config: ViTConfig) -> tuple:
     return config.patch_size, config.hidden_size, config.num_layers, config.mlp_dim, config.resnet_stages
 
 
-def _stages(tensors):
+def _stages(tensors: Mapping[str, np.ndarray]) -> tuple[int, ...] | None:
     if ROOT_KERNEL not in tensors:
         return None
     units = {path.split("/")[0] for path in tensors if path.startswith(_STAGE)}
@@ -172,7 +181,7 @@ def _stages(tensors):
     return tuple(stages.count(stage) for stage in sorted(set(stages)))
 
 
-def read_checkpoint(path, *, grid=None, allow_nonfinite=False) -> Checkpoint:
+def read_checkpoint(path: FilePath, *, grid: Pair | None = None, allow_nonfinite: bool = False) -> Checkpoint:
     """Reads a file of any known layout.
 
     Args:
@@ -200,9 +209,7 @@ def read_checkpoint(path, *, grid=None, allow_nonfinite=False) -> Checkpoint:
         )
     dialect, prefix = known
     names = weights_among(dialect, prefix, file.entries)
-    arrays = file.read(
-        names, void_is_bfloat16=DIALECTS[dialect].software == "big_vision", allow_nonfinite=allow_nonfinite
-    )
+    arrays = file.read(names, void_is_bfloat16=DIALECTS[dialect].void_is_bfloat16, allow_nonfinite=allow_nonfinite)
     said = sidecar.read(file)
     wanted = check_grid("grid", grid) if grid is not None else said.grid
     try:
@@ -231,8 +238,8 @@ def read_checkpoint(path, *, grid=None, allow_nonfinite=False) -> Checkpoint:
     return checkpoint if num_heads is not None else _with_heads(checkpoint, said.num_heads)
 
 
-def check_pre_logits(checkpoint, tensors):
-    """Raises if `tensors` hold pre-logits with another function behind them than ours."""
+def check_pre_logits(checkpoint: Checkpoint, tensors: Mapping[str, np.ndarray]) -> None:
+    """Raises if `tensors` hold pre-logits with another activation than ours."""
     if PRE_LOGITS_KERNEL in tensors and checkpoint.pre_logits_activation != "tanh":
         raise CheckpointError(
             "the pre-logits must have tanh behind them, as with another function the same weights give other numbers.\n"
@@ -241,17 +248,17 @@ def check_pre_logits(checkpoint, tensors):
         )
 
 
-def file_in(path) -> Path:
+def file_in(path: FilePath) -> Path:
     """`path`, or the `model.safetensors` of a folder that has one."""
     path = Path(os.fspath(path))
     return path / SAFETENSORS_NAME if (path / SAFETENSORS_NAME).is_file() else path
 
 
-def _check_recorded_grid(checkpoint):
+def _check_recorded_grid(checkpoint: Checkpoint) -> None:
     grid, prefix = checkpoint.recorded_grid, checkpoint.num_prefix_tokens
     table = checkpoint.tensors.get(TABLE, np.empty(0))
     rows = table.shape[-2] if table.ndim > 1 else None
-    if None not in (grid, rows) and grid[0] * grid[1] + prefix != rows:
+    if grid is not None and rows is not None and grid[0] * grid[1] + prefix != rows:
         raise CheckpointError(
             "the grid that is noted for the position table must have as many patches as the table has rows for "
             f"them.\nReceived: grid {grid} and {rows} rows, {prefix} of other tokens, in {checkpoint.path}. "
@@ -259,7 +266,7 @@ def _check_recorded_grid(checkpoint):
         )
 
 
-def _with_heads(checkpoint, num_heads):
+def _with_heads(checkpoint: Checkpoint, num_heads: int | None) -> Checkpoint:
     """The checkpoint with the number of heads that is noted, if the width can be divided by it."""
     width = checkpoint.measured()[1]
     if num_heads is not None and width and width % num_heads:

@@ -12,9 +12,9 @@ from keras_vit.images.preprocessing import Preprocessing
 from keras_vit.pages.cards import PREPROCESSING, USE, Card, classes_section, preprocessing_section
 from keras_vit.version import __version__
 from keras_vit.weights.checkpoint import Checkpoint
-from keras_vit.weights.dialects import DIALECTS
+from keras_vit.weights.dialects import DIALECTS, FOLDERS
 from keras_vit.weights.reader import CheckpointError
-from keras_vit.weights.sidecar.folder_json import DIFFERENCES_FILE, differences
+from keras_vit.weights.sidecar.photo_differences import DIFFERENCES_FILE, differences
 
 _CUSTOM = "Ti/16"  # any variant, since all its sizes are given
 
@@ -45,11 +45,12 @@ def use_section(checkpoint: Checkpoint, dialect: str, place: str) -> str:
         dialect: `"timm"` or `"huggingface"`.
         place: a folder, or `hf:owner/name`.
     """
+    opening = FOLDERS[dialect].opening(place, bool(checkpoint.classes))
     return (
         f"```python\nimport keras_vit\n\nmodel = {_build_call(checkpoint, place)}\n"
         f'photo = keras_vit.read_image("photo.jpg", {checkpoint.channels})\n'
         "print(model.predict(model.preprocessing(photo)[None]))\n```\n\n"
-        f"With {DIALECTS[dialect].software}:\n\n```python\n{_their_code(checkpoint, dialect, place)}\n```"
+        f"With {DIALECTS[dialect].software}:\n\n```python\n{opening}\n```"
     )
 
 
@@ -73,7 +74,7 @@ def dialect_of(checkpoint: Checkpoint) -> str:
     Raises:
         CheckpointError: if a folder is not written in it.
     """
-    if DIALECTS[checkpoint.dialect].suffix != ".safetensors":
+    if checkpoint.dialect not in FOLDERS:
         raise CheckpointError(
             "a folder for the Hub holds weights in the layout of timm or transformers.\n"
             f"Received: {checkpoint.path}, in that of {checkpoint.dialect}."
@@ -110,13 +111,3 @@ def _build_call(checkpoint: Checkpoint, place: str) -> str:
     given = "".join(f", {name}={value!r}" for name, value in sizes.items() if value is not None)
     top = "" if checkpoint.classes else ", include_top=False"
     return f'keras_vit.build("{variant if known else _CUSTOM}", weights={json.dumps(place)}{given}{top})'
-
-
-def _their_code(checkpoint: Checkpoint, dialect: str, place: str) -> str:
-    hub = place.startswith("hf:")
-    if dialect == "timm":
-        name = place.replace("hf:", "hf-hub:") if hub else f"local-dir:{place}"
-        return f"import timm\n\nmodel = timm.create_model({json.dumps(name)}, pretrained=True)"
-    kind = "AutoModelForImageClassification" if checkpoint.classes else "AutoModel"
-    name = json.dumps(place.removeprefix("hf:"))
-    return f"from transformers import {kind}\n\nmodel = {kind}.from_pretrained({name})"

@@ -6,7 +6,9 @@ import dataclasses
 import os
 import shutil
 import warnings
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -25,10 +27,10 @@ from keras_vit.weights.checkpoint import (
     read_checkpoint,
 )
 from keras_vit.weights.checkpoint_card import checkpoint_card
-from keras_vit.weights.dialects import DIALECTS, is_same_epsilon, to_theirs
+from keras_vit.weights.dialects import DIALECTS, FOLDERS, is_same_epsilon, to_theirs
 from keras_vit.weights.reader import CheckpointError
 from keras_vit.weights.sidecar import note_of
-from keras_vit.weights.sidecar.folder_json import DIFFERENCES_FILE, differences, differences_text, folder_of
+from keras_vit.weights.sidecar.photo_differences import DIFFERENCES_FILE, differences, differences_text
 from keras_vit.weights.writer import write_json, write_npz, write_safetensors, write_text
 
 
@@ -69,14 +71,16 @@ def convert_checkpoint(
     return write_checkpoint(checkpoint, destination, dialect)
 
 
-def write_checkpoint(checkpoint: Checkpoint, destination, dialect, labels=None) -> Path:
+def write_checkpoint(
+    checkpoint: Checkpoint, destination: FilePath, dialect: str, labels: Sequence[str] | None = None
+) -> Path:
     """Writes tensors by our paths in a dialect; see `save_checkpoint` for the destination and the labels."""
     check_choice("dialect", dialect, DIALECTS)
     destination = Path(os.fspath(destination))
     suffix = DIALECTS[dialect].suffix
-    folder = suffix == ".safetensors" and not destination.suffix
+    folder = dialect in FOLDERS and not destination.suffix
     if not folder and destination.suffix != suffix:
-        also = f", or be a folder for {SAFETENSORS_NAME} and its config.json" if suffix == ".safetensors" else ""
+        also = f", or be a folder for {SAFETENSORS_NAME} and its config.json" if dialect in FOLDERS else ""
         raise ValueError(
             f"the path of a checkpoint in the {dialect} layout must end in {suffix}{also}.\nReceived: {destination}"
         )
@@ -98,8 +102,8 @@ def write_checkpoint(checkpoint: Checkpoint, destination, dialect, labels=None) 
     return destination
 
 
-def check_architecture(dialect, is_resnet, received):
-    """Raises for a layout of another kind of model: in several, units of other ResNets have the same names."""
+def check_architecture(dialect: str, is_resnet: bool, received: FilePath) -> None:
+    """Raises for a layout of another kind of model, since units of other ResNets have the same names in several."""
     if DIALECTS[dialect].is_resnet == is_resnet:
         return
     wanted, other = ("a ResNet baseline", "Vision Transformers") if is_resnet else ("a ViT", "ResNet baselines")
@@ -109,7 +113,7 @@ def check_architecture(dialect, is_resnet, received):
     )
 
 
-def _checked_labels(labels, classes, folder, destination):
+def _checked_labels(labels: Sequence[str], classes: int, folder: bool, destination: Path) -> list[str]:
     """The names as a list, if they are one for each class and a folder has a place for them."""
     if not folder:
         raise ValueError(
@@ -130,7 +134,7 @@ def _checked_labels(labels, classes, folder, destination):
     return labels
 
 
-def _check_num_heads(checkpoint, num_heads):
+def _check_num_heads(checkpoint: Checkpoint, num_heads: int) -> int:
     num_heads = check_positive_int("num_heads", num_heads)
     width = checkpoint.measured()[1]
     if width and width % num_heads:
@@ -146,8 +150,8 @@ def _check_num_heads(checkpoint, num_heads):
     return num_heads
 
 
-def _finite(name, array):
-    """`array`, if all its values are finite; a damaged file would be found out only by its reader."""
+def _finite(name: str, array: np.ndarray) -> np.ndarray:
+    """`array`, if all its values are finite; else only the reader of the file would notice."""
     if not np.isfinite(array).all():
         raise CheckpointError(
             "weights must be finite to be saved, since training or a file that broke leaves others.\n"
@@ -156,7 +160,7 @@ def _finite(name, array):
     return array
 
 
-def _check_whole(checkpoint):
+def _check_whole(checkpoint: Checkpoint) -> None:
     unknown = [path for path in checkpoint.tensors if "/" not in path or path.split("/")[0] in ("Transformer", "opt")]
     unknown += [path for path in checkpoint.tensors if path.endswith((".weight", ".bias"))]
     first = ROOT_KERNEL if checkpoint.is_resnet else PATCH_KERNEL
@@ -167,9 +171,16 @@ def _check_whole(checkpoint):
         )
 
 
-def _write_folder(checkpoint, folder, dialect, arrays, note, labels):
+def _write_folder(
+    checkpoint: Checkpoint,
+    folder: Path,
+    dialect: str,
+    arrays: Iterable[tuple[str, np.ndarray]],
+    note: dict,
+    labels: list[str] | None,
+) -> Path:
     record, facts = checkpoint.preprocessing or Preprocessing(), _facts(checkpoint) | {"labels": labels}
-    files = folder_of(dialect, facts, record)
+    files = FOLDERS[dialect].files(facts, record)
     software, lines = DIALECTS[dialect].software, differences(dialect, record, checkpoint.image_size)
     if lines:
         _warn(
@@ -189,8 +200,8 @@ def _write_folder(checkpoint, folder, dialect, arrays, note, labels):
 
 
 @contextlib.contextmanager
-def _made(folder):
-    """A folder that is there, and is gone again after a fault if it was not there before."""
+def _made(folder: Path) -> Iterator[None]:
+    """Makes a folder, and removes it after a fault if it is new."""
     if not folder.parent.is_dir():
         raise FileNotFoundError(f"the folder of the destination must exist.\nReceived: {folder}")
     new = not folder.exists()
@@ -203,7 +214,7 @@ def _made(folder):
         raise
 
 
-def _facts(checkpoint):
+def _facts(checkpoint: Checkpoint) -> dict[str, Any]:
     """The architecture in numbers, as the JSON of timm and transformers wants it."""
     patch, hidden_size, num_layers, mlp_dim, stages = checkpoint.measured()
     missing = {"the number of heads": "num_heads"} if checkpoint.num_heads is None else {}
@@ -231,13 +242,13 @@ def _facts(checkpoint):
     }
 
 
-def _warn_of_differences(checkpoint, dialect, folder):
-    """Says where the dialect's own software would compute something else from these weights."""
+def _warn_of_differences(checkpoint: Checkpoint, dialect: str, folder: bool) -> None:
+    """Warns where the dialect's own software computes something else from these weights."""
     software, fields = DIALECTS[dialect], checkpoint.fields
     if fields["activation"] != software.activation and not folder:
         ours, theirs = ({"gelu": "exact", "gelu_tanh": "tanh"}[a] for a in (fields["activation"], software.activation))
         _warn(f"{software.software} computes the {theirs} GELU unless told otherwise, this model the {ours} one.")
-    told = folder and software.software == "transformers"  # its config.json says the epsilon; timm's cannot
+    told = folder and FOLDERS[dialect].says_epsilon
     if not is_same_epsilon(fields["layer_norm_epsilon"], software.layer_norm_epsilon) and not told:
         _warn(
             f"{software.software} adds {software.layer_norm_epsilon} in its LayerNorms unless told otherwise, "
@@ -247,8 +258,9 @@ def _warn_of_differences(checkpoint, dialect, folder):
     if checkpoint.has_class_token and software.suffix == ".npz" and pooling in ("gap", "map"):
         kind = {"gap": "mean", "map": "attention"}[pooling]
         _warn(f"{software.software} has no class token beside {kind} pooling, this model has one.")
-    if pooling == "gap" and software.software == "timm" and not folder:
-        _warn("timm normalises after mean pooling unless built with `fc_norm=False`, this model before it.")
+    if pooling == "gap" and software.normalises_means and not folder:
+        name = software.software
+        _warn(f"{name} normalises after mean pooling unless built with `fc_norm=False`, this model before it.")
 
 
 def _check_parts(checkpoint: Checkpoint, dialect: str) -> None:
@@ -267,5 +279,5 @@ def _check_parts(checkpoint: Checkpoint, dialect: str) -> None:
             )
 
 
-def _warn(message):
+def _warn(message: str) -> None:
     warnings.warn(message, stacklevel=5)

@@ -1,28 +1,25 @@
 """From a checkpoint file into a model.
 
-Loading is strict and total: every tensor of the file is used or set aside by name, every weight of
-the model is assigned once, and all of it is checked before the first weight changes. The name of a
-weight is its Keras path, as `block_00/attention/query/kernel`.
+Loading is strict and total. Every tensor of the file is used or set aside by name, and every weight of the model is
+assigned once. All of it is checked before the first weight changes. The name of a weight is its Keras path, as
+`block_00/attention/query/kernel`.
 """
 
 import logging
 import warnings
+from collections.abc import Sequence
 
 import keras
 import numpy as np
 
-from keras_vit.annotations import FilePath, Pair
+from keras_vit.annotations import FilePath, Pair, Variable
 from keras_vit.checks import check_choice
 from keras_vit.config.posembed import RESIZE_METHODS
+from keras_vit.images.preprocessing import Preprocessing
 from keras_vit.model.deferred import discard, float32_copy, initialise
 from keras_vit.model.layer_lookup import computed_fields, encoder_blocks, stem_positions, weight_paths
-from keras_vit.weights.adapt import fit_channels, fit_patches, fit_positions
-from keras_vit.weights.checkpoint import (
-    HEAD_KERNEL,
-    Checkpoint,
-    check_pre_logits,
-    read_checkpoint,
-)
+from keras_vit.weights.adapt import fit_channels, fit_patches, fit_positions, set_aside
+from keras_vit.weights.checkpoint import HEAD_KERNEL, HEADS, Checkpoint, check_pre_logits, read_checkpoint
 from keras_vit.weights.dialects import DIALECTS, cut, is_known, is_same_epsilon, with_shapes
 from keras_vit.weights.reader import CheckpointError, forget_pages
 
@@ -52,9 +49,9 @@ def load_checkpoint(
         strict: whether to refuse a file for which there would be a line.
 
     Returns:
-        One line for each adaptation (positions, patch size, input channels), for what the model computes
-        otherwise than the file says (activation, LayerNorm's epsilon, pooling, kind of positions), and for what
-        is said beside the tensors and not understood; empty if the file fitted as it was.
+        One line for each adaptation: of positions, patch size or input channels. One line for each field that the
+        model computes otherwise than the file says: activation, LayerNorm's epsilon, pooling, kind of positions. One
+        line for what stands beside the tensors and was not understood. Empty if the file fitted as it was.
 
     Raises:
         FileNotFoundError: if there is no such file.
@@ -69,24 +66,24 @@ def load_checkpoint(
 
 
 def fill(
-    model,
-    checkpoint,
+    model: keras.Model,
+    checkpoint: Checkpoint,
     *,
-    resize_method=None,
-    set_aside=(),
-    fresh=(),
-    kept=(),
-    strict=False,
-    deferred=False,
-    preprocessing=None,
-):
+    resize_method: str | None = None,
+    unwanted: Sequence[str] = (),
+    fresh: Sequence[str] = (),
+    kept: Sequence[str] = (),
+    strict: bool = False,
+    deferred: bool = False,
+    preprocessing: Preprocessing | None = None,
+) -> tuple[str, ...]:
     """Gives every weight of `model` its value from `checkpoint`.
 
     Args:
         model: made of our layers.
         checkpoint: a `Checkpoint`.
         resize_method: for the position table; by default that of the file's layout.
-        set_aside: layers whose tensors in the file are not wanted.
+        unwanted: layers whose tensors in the file are set aside.
         fresh: layers of the model that keep their initial values.
         kept: layers of the user's own, which were there before the model.
         strict: whether to refuse a file for which there would be a line.
@@ -101,9 +98,8 @@ def fill(
     resize_method = resize_method or checkpoint.resize_method
     report = [*checkpoint.remarks, *(f"new {name}" for name in fresh)]
     report += [f"kept {layer.name}, which is no part of the file" for layer in model.layers if _is_kept(layer, kept)]
-    for name in set_aside:
-        if dropped := [tensors.pop(path) for path in list(tensors) if path.startswith(f"{name}/")]:
-            report.append(f"set aside {name} {max(dropped, key=np.ndim).shape}")
+    for name in unwanted:
+        report += set_aside(tensors, name)
     try:
         report += _adapt(model, checkpoint, variables, tensors, resize_method, preprocessing)
         wanted = {path: v for path, v in variables.items() if path.split("/")[0] not in fresh}
@@ -129,18 +125,25 @@ def fill(
     return tuple(report)
 
 
-def _is_kept(layer, kept) -> bool:
+def _is_kept(layer: keras.layers.Layer, kept: Sequence[str]) -> bool:
     return layer.name in kept and bool(layer.weights)
 
 
-def _taken(array):
+def _taken(array: np.ndarray) -> np.ndarray:
     """A copy in float32, after which the file's pages are let go of."""
     copy = float32_copy(array)
     forget_pages(array)
     return copy
 
 
-def _adapt(model, checkpoint, variables, tensors, resize_method, preprocessing):
+def _adapt(
+    model: keras.Model,
+    checkpoint: Checkpoint,
+    variables: dict[str, Variable],
+    tensors: dict[str, np.ndarray],
+    resize_method: str,
+    preprocessing: Preprocessing | None,
+) -> list[str]:
     shapes = {path: tuple(variable.shape) for path, variable in variables.items()}
     return [
         *fit_patches(shapes, tensors),
@@ -149,7 +152,7 @@ def _adapt(model, checkpoint, variables, tensors, resize_method, preprocessing):
     ]
 
 
-def _not_as_it_is(checkpoint, report):
+def _not_as_it_is(checkpoint: Checkpoint, report: list[str]) -> CheckpointError:
     return CheckpointError(
         "with `strict=True` a file must fit as it is.\n"
         f"Received: {checkpoint.path}, which would need:\n"
@@ -158,7 +161,7 @@ def _not_as_it_is(checkpoint, report):
     )
 
 
-def _computed_otherwise(model, checkpoint):
+def _computed_otherwise(model: keras.Model, checkpoint: Checkpoint) -> list[str]:
     """A line for each field in which the model differs from what the file says or its software computes."""
     lines, software = [], DIALECTS[checkpoint.dialect].software
     by_itself = {name: value for name, value in checkpoint.fields.items() if name != "pooling"}  # a weight tells that
@@ -203,7 +206,7 @@ def _listed(title: str, lines: list[str], most: int = 5) -> str:
     return f"  {title} ({len(lines)}):\n{cut(lines, most)}\n" if lines else ""
 
 
-def _advice_on_channels(checkpoint, wanted):
+def _advice_on_channels(checkpoint: Checkpoint, wanted: dict[str, Variable]) -> str | None:
     """What to do where the input's channels are all that differs in the first kernel, or `None`."""
     file, model = checkpoint.tensors.get(checkpoint.first_kernel), wanted.get(checkpoint.first_kernel)
     if file is None or model is None or (file.ndim, len(model.shape)) != (4, 4) or file.shape[3] != model.shape[3]:
@@ -223,21 +226,21 @@ def _advice(own: list[str], others: list[str]) -> str:
     layers = {sign[1:] for sign in signs}
     if "+distillation_token" in signs:
         advice = "Build with `distilled=True`, or pass the file as `weights=` with `distilled=False`."
-    elif layers - {"head", "head_distillation", "pre_logits"}:
+    elif layers - {*HEADS.values(), "pre_logits"}:
         advice = "Build the variant that the file holds."
     elif "-head_distillation" in signs:
         advice = (
             "Pass the file as `weights=` with `classes=k` for two new heads, `include_top=False` for none, or "
             "`distilled=False`, which sets the distillation token aside and so changes the numbers."
         )
-    elif layers & {"head", "head_distillation"}:
+    elif layers & {*HEADS.values()}:
         advice = "Pass the file as `weights=` with `classes=k` for a new head, or `include_top=False` for none."
     else:
         advice = "Build with `representation_size=` as in the file, or pass the file as `weights=`." * bool(layers)
     return own_advice + advice
 
 
-def _warn_zero_head(checkpoint):
+def _warn_zero_head(checkpoint: Checkpoint) -> None:
     warnings.warn(
         f"the head of {checkpoint.path.name} is all zeros, so every class gets the same score: the paper's "
         "ImageNet-21k files were published without their head. Pass `classes=k` to fine-tune, or use "

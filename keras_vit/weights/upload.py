@@ -17,7 +17,7 @@ from keras_vit.weights.checkpoint import SAFETENSORS_NAME
 from keras_vit.weights.fetch.environment import is_offline
 from keras_vit.weights.fetch.from_hugging_face import BESIDE, library_faults
 from keras_vit.weights.fetch.remote import OfflineError
-from keras_vit.weights.sidecar.folder_json import DIFFERENCES_FILE
+from keras_vit.weights.sidecar.photo_differences import DIFFERENCES_FILE
 
 _PUBLIC = (
     "`private` must be left out for a repository that all can see; nothing was sent.\nReceived: private=True and {}, "
@@ -86,7 +86,7 @@ def present(folder: Path, names: Iterable[str] = FILES) -> dict[str, Path]:
 
 @contextlib.contextmanager
 def _bars_on_terminals() -> Iterator[None]:
-    """The library draws its bar into files and logs too, if nobody tells it not to."""
+    """Hides the library's progress bar where no terminal is, since it would be drawn into files and logs."""
     from huggingface_hub import utils
 
     hidden = not (sys.stderr and sys.stderr.isatty()) and not utils.are_progress_bars_disabled()

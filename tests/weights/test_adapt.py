@@ -1,13 +1,15 @@
 """What fits a file to another model: laws that an adaptation must keep, and an independent computation of it."""
 
+from pathlib import Path
+
 import keras
 import numpy as np
 import pytest
 from conftest import images, make_tiny, numpy, randomise, tiny_config
 
 import keras_vit
-from keras_vit.weights.adapt import fit_channels, fit_patches
-from keras_vit.weights.checkpoint import PATCH_KERNEL
+from keras_vit.weights.adapt import fit_channels, fit_patches, replaced_layers, without_tokens
+from keras_vit.weights.checkpoint import PATCH_KERNEL, Checkpoint
 from keras_vit.weights.reader import CheckpointError
 
 KERNEL = np.random.default_rng(2).normal(size=(4, 4, 3, 5)).astype("float32")
@@ -124,3 +126,53 @@ def test_strict_load_leaves_the_model_as_it_was(saved):
     for old, new in zip(before, other.get_weights(), strict=True):
         np.testing.assert_array_equal(old, new)
     assert keras_vit.load_checkpoint(other, path) == ("input channels 3 to 1 (summed)",)
+
+
+def file_with(*names, rows=7):
+    """A file with these layers, of one number each, and a position table whose rows are numbered."""
+    table = np.broadcast_to(np.arange(rows, dtype="float32")[None, :, None], (1, rows, 5))
+    tensors = {name: np.zeros((3, 4), "float32") for name in names} | {"position_embedding/table": table}
+    return Checkpoint(path=Path("x"), dialect="timm", tensors=tensors, num_heads=2)
+
+
+@pytest.mark.parametrize(("before", "row"), [(["class_token/token"], 1), ([], 0)])
+def test_a_token_that_the_model_lacks_goes_with_its_row_and_its_head(before, row):
+    file = file_with(*before, "distillation_token/token", "head/kernel", "head_distillation/kernel")
+    assert without_tokens(file, ["class", "distillation"]).tensors.keys() == file.tensors.keys()
+    cut = without_tokens(file, ["class"])
+    assert {*cut.tensors} == {*before, "head/kernel", "position_embedding/table"}
+    assert cut.tensors["position_embedding/table"][0, :, 0].tolist() == [r for r in range(7) if r != row]
+    assert [line.split(",")[0] for line in cut.remarks] == [
+        "set aside distillation_token",
+        f"set aside row {row} of position_embedding",
+        "set aside head_distillation (3",
+    ]
+
+
+def test_a_class_token_is_never_set_aside():
+    assert "class_token/token" in without_tokens(file_with("class_token/token"), []).tensors
+
+
+@pytest.mark.parametrize(
+    ("classes", "tokens", "hidden", "unwanted", "fresh"),
+    [
+        (4, ["class"], None, [], []),
+        (9, ["class"], None, ["head", "pre_logits"], ["head"]),
+        (9, [], None, ["head", "pre_logits"], ["head"]),
+        (
+            9,
+            ["class", "distillation"],
+            None,
+            ["head", "head_distillation", "pre_logits"],
+            ["head", "head_distillation"],
+        ),
+        (9, ["class"], 6, ["head"], ["pre_logits", "head"]),
+        (0, ["class"], None, ["head", "pre_logits"], []),
+    ],
+)
+def test_another_number_of_classes_replaces_the_end(classes, tokens, hidden, unwanted, fresh):
+    found = replaced_layers(file_with("head/kernel"), classes, tokens, hidden)
+    assert [*map(list, found)] == [unwanted, fresh]
+    if hidden:  # pre-logits of the file stay
+        kept = replaced_layers(file_with("head/kernel", "pre_logits/kernel"), classes, tokens, hidden)
+        assert [*map(list, kept)] == [["head"], ["head"]]

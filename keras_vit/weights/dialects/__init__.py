@@ -1,8 +1,8 @@
 """Which layout a file has, and how each is translated to our weight paths and back.
 
-A dialect is a row: what names tell it, a table of renames that is read both ways, and what its software computes where
-no tensor says. Files may hold more than weights (an optimizer's state, a text tower): what is not below the weights'
-prefix is set aside by name.
+A dialect is a row: the names by which a file is recognised, a table of renames for both ways, and what no tensor tells.
+Files may hold more than weights, as the state of an optimizer or a text tower. What is not below the prefix of the
+weights is set aside by name.
 """
 
 import re
@@ -20,6 +20,7 @@ from keras_vit.weights.dialects.timm_names import TIMM
 from keras_vit.weights.reader import CheckpointError
 
 DIALECTS = {row.name: row for row in (OFFICIAL, LINEN, BIG_VISION, TIMM, HUGGINGFACE, BIT, BIT_PAPER)}
+FOLDERS = {name: row.folder for name, row in DIALECTS.items() if row.folder is not None}
 _SAME_EPSILON = 1e-6  # so that 1e-6 and 1e-12 are one: they move logits by some 1e-5
 
 

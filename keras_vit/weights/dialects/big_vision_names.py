@@ -1,7 +1,7 @@
 """The layout of big_vision's `.npz` files.
 
-Blocks have the Linen names of the official code. The position table has no row for the class token, blocks may be
-scanned (one array with a leading axis for all), and attention pooling is `MAPHead_0`.
+Blocks have the Linen names of the official code, and may be scanned: one array with a leading axis for all blocks. The
+position table has no row for the class token. Attention pooling is `MAPHead_0`.
 """
 
 import numpy as np
@@ -31,7 +31,7 @@ _POOLING: Layers = {
 
 
 def _blocks_apart(arrays: Arrays, num_patches: int | None) -> Arrays:
-    """Scanned arrays as one for each block; read only, since every reader takes blocks that are apart."""
+    """Splits scanned arrays into one for each block. We write blocks apart, since every reader takes them."""
     apart = {}
     for name, array in arrays.items():
         if not name.startswith(_SCANNED):
@@ -47,7 +47,7 @@ def _blocks_apart(arrays: Arrays, num_patches: int | None) -> Arrays:
 
 
 def _with_class_row(arrays: Arrays, num_patches: int | None) -> Arrays:
-    """The table with the row of zeros that a class token has here; a row that it has already stays."""
+    """Adds the row of zeros that a class token has here; a row that is there already stays."""
     name = _TABLE if _TABLE in arrays else _OLD_TABLE
     table = arrays.get(name)
     if table is None or table.ndim != 3 or _TOKEN not in arrays:
@@ -59,7 +59,7 @@ def _with_class_row(arrays: Arrays, num_patches: int | None) -> Arrays:
 
 
 def _without_class_row(makers: Makers) -> Makers:
-    """The class token's row of the table is added to the token: what enters the encoder stays the same."""
+    """Adds the class token's row of the table to the token itself, so that the encoder gets the same input."""
     if not {_TABLE, _TOKEN} <= makers.keys():
         return makers
     table, token = makers[_TABLE], makers[_TOKEN]
@@ -87,4 +87,5 @@ BIG_VISION = Dialect(
     activation="gelu_tanh",
     layer_norm_epsilon=1e-6,
     position_embedding="sincos2d",
+    void_is_bfloat16=True,
 )

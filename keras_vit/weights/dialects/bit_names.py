@@ -55,4 +55,5 @@ BIT_PAPER = dataclasses.replace(
         },
     },
     prefix="",
+    void_is_bfloat16=True,
 )

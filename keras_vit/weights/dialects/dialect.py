@@ -1,9 +1,10 @@
-"""The row of a family: what tells its files, its table of names, and what its software computes that no tensor says."""
+"""The row of a family: how its files are recognised, its table of names, and what no tensor tells."""
 
 import dataclasses
 import functools
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -20,25 +21,48 @@ _as_written: Callable[[Collection[str]], Callable[[str], str]] = lambda names: s
 
 
 @dataclasses.dataclass(frozen=True)
+class Folder:
+    """How a family's software opens a folder with `model.safetensors`, and what its image processor can do.
+
+    Attributes:
+        files: makes the JSON files, by name, of the architecture's facts and a `Preprocessing` record.
+        opening: Python that opens a folder or an `hf:` name, told whether the model has a head.
+        says_epsilon: whether the JSON tells the epsilon of LayerNorm.
+        always_resizes: whether the processor resizes photos for a model that takes images of any size.
+        has_one_side: whether it knows one size for the shorter side of a photo, whatever the model's aspect.
+    """
+
+    files: Callable[[dict[str, Any], Preprocessing], dict[str, dict]]
+    opening: Callable[[str, bool], str]
+    says_epsilon: bool = False
+    always_resizes: bool = False
+    has_one_side: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
 class Dialect:
     """The layout of a family's files.
 
     Attributes:
-        requires: regular expressions of whole names below a prefix; each must match one.
-        forbids: the same; none may match any.
-        ignores: the same, of what takes no part in a forward pass.
-        prefixes: that files have before all names, most specific first.
-        prefix: that we write.
+        requires: regular expressions of whole names below a prefix; each must match a name.
+        forbids: the same; none may match a name.
+        ignores: the same; arrays of these names take no part in a forward pass.
+        prefixes: what files have before all names, most specific first.
+        prefix: what we write before all names.
         names: `{(prefix of ours, prefix of theirs): layers}`.
-        also: the same, of names that are read too and never written.
-        read_names: from all names of a file to a function from a name in it to the one in the table.
-        written_names: the same, from names in the table to those that we write.
-        read_steps: what is done to arrays by their names in the file before renaming, told the number of patches.
-        written_steps: the same to what is written.
+        also: the same, of names that are read and never written.
+        read_names: given all names of a file, gives the function from a name in the file to the one in the table.
+        written_names: the same, from a name in the table to the one that we write.
+        read_steps: change the arrays of a file before they are renamed; each is told the number of patches.
+        written_steps: the same for what is written.
         activation: none for a layout of ResNet baselines.
         resize_method: of a position table that the software has loaded, at another resolution.
         position_embedding: kind that a file without a table has; by default that is not known.
-        lacks: what the software has not, and would build otherwise without a word.
+        lacks: parts that the software does not have; it would build another model without a word.
+        normalises_means: whether its LayerNorm stands behind mean pooling, unless a folder says otherwise.
+        void_is_bfloat16: whether arrays of two bytes without a type are bfloat16.
+        preprocessing: of files that say none.
+        folder: how the software opens a folder, if it does.
     """
 
     name: str
@@ -61,7 +85,10 @@ class Dialect:
     resize_method: str = "align_corners"
     position_embedding: str = ""
     lacks: tuple[str, ...] = ()
+    normalises_means: bool = False
+    void_is_bfloat16: bool = False
     preprocessing: Preprocessing = _TO_ONE
+    folder: Folder | None = None
 
     @property
     def is_resnet(self) -> bool:
@@ -84,7 +111,7 @@ class Dialect:
         return self._find(path, "ours") is not None
 
     def without_place(self, paths: Collection[str]) -> list[str]:
-        """Those of our paths that the layout has no name for, or only beside others that are not there."""
+        """Our paths that the layout has no name for, or a name for several of which not all are there."""
         there = set(paths)
         found = {path: self._find(path, "ours") for path in paths}
         return [path for path, rename in found.items() if rename is None or not there.issuperset(rename.ours)]

@@ -6,9 +6,10 @@ version 5 in memory (`layers.0.attention.q_proj`) are read too.
 
 from collections.abc import Callable, Collection
 
-from keras_vit.weights.dialects.dialect import Dialect
+from keras_vit.weights.dialects.dialect import Dialect, Folder
 from keras_vit.weights.dialects.renames import TORCH, Layers
 from keras_vit.weights.reader import CheckpointError
+from keras_vit.weights.sidecar.folder_json import transformers_files, transformers_opening
 
 _PREFIXES = ("vit.", "deit.", "")  # of all names but those of the heads; none without a head
 _PATCHES, _DISTILLATION = "embeddings.patch_embeddings.projection", "embeddings.distillation_token"
@@ -79,4 +80,5 @@ HUGGINGFACE = Dialect(
     layer_norm_epsilon=1e-6,  # transformers' default is 1e-12, but DeiT and AugReg files were trained with this
     resize_method="bicubic",
     lacks=("mean pooling", "head on all tokens", "model without positions"),
+    folder=Folder(transformers_files, transformers_opening, says_epsilon=True, has_one_side=True),
 )

@@ -1,7 +1,7 @@
 """The engine of the dialects: one table of names, read from left to right and from right to left.
 
-`{ours: theirs}` names layers; which weights a layer has, its name here tells, and what they are called there and how
-they differ in shape, the style of the software. Arrays stay views of what they were as far as NumPy can.
+`{ours: theirs}` names layers. The name of a layer here tells which weights it has. The style of the software tells
+what these are called in its files, and how their shapes differ. Arrays stay views as far as NumPy can.
 """
 
 import dataclasses
@@ -18,10 +18,10 @@ Layers = Mapping[str | tuple[str, ...], str]  # {ours: theirs}; a tuple of ours 
 
 
 class Reshape:
-    """How the array of a file and ours differ in shape; this one: not at all."""
+    """How the shapes of an array here and in a file differ. This base class is for equal shapes."""
 
     def to_ours(self, array: np.ndarray) -> np.ndarray:
-        """The array of the file as ours; one of a rank that is not expected stays, and does not fit the model."""
+        """Our array of the file's. One of an unexpected rank stays as it is, and the check of the fit refuses it."""
         return array
 
     def to_theirs(self, array: np.ndarray, num_heads: int | None) -> np.ndarray:
@@ -37,7 +37,7 @@ SAME = Reshape()
 
 
 class OutputsFirst(Reshape):
-    """(out, in) in the file, and (out, in, height, width) of a convolution; (in, out) and (height, width, in, out)."""
+    """The file has (out, in), or (out, in, height, width), where ours are (in, out) and (height, width, in, out)."""
 
     def to_ours(self, array: np.ndarray) -> np.ndarray:
         return array.transpose({2: (1, 0), 4: (2, 3, 1, 0)}.get(array.ndim, range(array.ndim)))
@@ -48,7 +48,7 @@ class OutputsFirst(Reshape):
 
 @dataclasses.dataclass(frozen=True)
 class Heads(Reshape):
-    """Attention heads are an axis of their own in the file, as (D, A, D/A), and folded here, as (D, D)."""
+    """The file has an axis for the attention heads, as (D, A, D/A), where our array is (D, D)."""
 
     axis: int
     rank: int  # of the file's array
@@ -87,7 +87,7 @@ class UnitAxes(Reshape):
 
 @dataclasses.dataclass(frozen=True)
 class Style:
-    """How a software calls the weights of a layer, and keeps them.
+    """The names that a software gives to the weights of a layer, and their shapes.
 
     Attributes:
         separator: between a layer and its weight.
@@ -100,7 +100,7 @@ class Style:
     reshapes: Mapping[str, Reshape]
 
     def renames(self, ours: str | tuple[str, ...], theirs: str, prefix: str) -> Iterator["Rename"]:
-        """Those of the weights of a layer, or of several that are fused there; `prefix` stands before ours."""
+        """The renames of a layer's weights, or of several layers that are fused in the file; `prefix` is of ours."""
         parts = (ours,) if isinstance(ours, str) else ours
         kind, leaves = _kind(prefix + parts[0])
         if not leaves:
@@ -112,7 +112,7 @@ class Style:
 
 
 def _kind(layer: str) -> tuple[str, tuple[str, ...]]:
-    """What the layer at a path is, and the names of its weights: none if the path is itself that of a weight."""
+    """The kind of the layer at a path, and the names of its weights. A path of a weight itself has none."""
     last = layer.rpartition("/")[2]
     if last in ("token", "table", "probe"):
         return "array", ()
@@ -132,14 +132,14 @@ FLAX = Style(
 
 
 def with_units(style: Style, written: bool = True) -> Style:
-    """The style where GroupNorm has (1, 1, 1, C), at least in some files; `written` is whether also in ours."""
+    """The style with GroupNorm of shape (1, 1, 1, C) in some files; `written` tells whether we write it so."""
     units = UnitAxes(3, 1, written)
     return dataclasses.replace(style, reshapes={**style.reshapes, "group_norm/gamma": units, "group_norm/beta": units})
 
 
 @dataclasses.dataclass(frozen=True)
 class Rename:
-    """The name of an array in the file and ours; several of ours where they are fused there, in its first axis."""
+    """The name of an array in the file, and ours, of which there are several where the file fuses them."""
 
     ours: tuple[str, ...]
     theirs: str

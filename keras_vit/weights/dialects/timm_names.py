@@ -6,16 +6,17 @@ from collections.abc import Callable, Collection
 import numpy as np
 
 from keras_vit.config.posembed import square_grid
-from keras_vit.weights.dialects.dialect import Arrays, Dialect
+from keras_vit.weights.dialects.dialect import Arrays, Dialect, Folder
 from keras_vit.weights.dialects.renames import TORCH, Layers
 from keras_vit.weights.reader import CheckpointError
+from keras_vit.weights.sidecar.folder_json import timm_files, timm_opening
 
 _BACKBONE = "patch_embed.backbone."
 _MLP: Layers = {"mlp/dense_1": "mlp.fc1", "mlp/dense_2": "mlp.fc2"}
 
 
 def _with_stem(names: Collection[str]) -> Callable[[str], str]:
-    """A root without stages is the whole backbone there, and not its `stem`."""
+    """In timm a root without stages is the backbone itself, and not its `stem`."""
     return lambda name: re.sub(rf"^({re.escape(_BACKBONE)})(conv|norm)\.", r"\1stem.\2.", name)
 
 
@@ -25,7 +26,7 @@ def _without_stem(names: Collection[str]) -> Callable[[str], str]:
 
 
 def _with_prefix_rows(arrays: Arrays, num_patches: int | None) -> Arrays:
-    """Rows of zeros for the prefix tokens where the table has none (`no_embed_class`); read only.
+    """Adds rows of zeros for the prefix tokens to a table without them, as timm's `no_embed_class` makes it.
 
     Without `num_patches`, a table of a square number of rows is taken to have none, unless the rest is square too.
     """
@@ -91,4 +92,6 @@ TIMM = Dialect(
     activation="gelu",
     layer_norm_epsilon=1e-6,
     resize_method="bicubic_antialias",
+    normalises_means=True,
+    folder=Folder(timm_files, timm_opening, always_resizes=True),
 )

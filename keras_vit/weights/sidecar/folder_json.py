@@ -1,10 +1,11 @@
-"""The JSON beside `model.safetensors` that lets timm or transformers open a folder of ours.
+"""The JSON beside `model.safetensors` by which timm or transformers open a folder of ours, and the code that does it.
 
-Also what their image processors do otherwise than a `Preprocessing` record. Figures are grey levels of 255 between
-theirs and ours, measured at 224 x 224 on parts of scikit-learn's two photos: landscape, portrait and square, of
-120 x 180 to 854 x 1280 pixels. Both processors resize by Pillow's filters.
+`facts` are the architecture: `patch_size`, `hidden_size`, `num_layers`, `num_heads`, `mlp_dim`, `image_size` (H, W),
+`channels`, `classes`, `pooling`, `class_token`, `distilled`, `positions`, `activation`, `layer_norm_epsilon`,
+`resnet_stages`, `root_channels`; `labels`, a name for each class, or `None`.
 """
 
+import json
 from typing import Any
 
 from keras_vit.images.preprocessing import Preprocessing
@@ -12,85 +13,57 @@ from keras_vit.images.resizing import sides_to_cover
 from keras_vit.weights.reader import CheckpointError
 from keras_vit.weights.sidecar import PIL_FILTERS
 
-DIFFERENCES_FILE = "PREPROCESSING.md"
 
-
-def folder_of(dialect: str, facts: dict, preprocessing: Preprocessing) -> dict[str, dict]:
-    """The JSON files, by name, that let timm or transformers open a folder with `model.safetensors`.
+def timm_files(facts: dict[str, Any], preprocessing: Preprocessing) -> dict[str, dict]:
+    """The JSON files, by name, that timm reads.
 
     Args:
-        dialect: `"timm"` or `"huggingface"`.
-        facts: the architecture: `patch_size`, `hidden_size`, `num_layers`, `num_heads`, `mlp_dim`,
-            `image_size` (H, W), `channels`, `classes`, `pooling`, `class_token`, `distilled`, `positions`,
-            `activation`, `layer_norm_epsilon`, `resnet_stages`, `root_channels`; `labels`, a name a class, or `None`.
-        preprocessing: the `Preprocessing` record.
+        facts: of the architecture.
+        preprocessing: how photos are prepared.
 
     Raises:
         CheckpointError: for a hybrid that timm has no architecture for.
     """
-    if dialect == "timm":
-        return {"config.json": _timm_config(facts, preprocessing)}
+    return {"config.json": _timm_config(facts, preprocessing)}
+
+
+def timm_opening(place: str, has_head: bool) -> str:
+    """Python that opens a folder, or `hf:owner/name`, with timm."""
+    name = place.replace("hf:", "hf-hub:") if place.startswith("hf:") else f"local-dir:{place}"
+    return f"import timm\n\nmodel = timm.create_model({json.dumps(name)}, pretrained=True)"
+
+
+def transformers_files(facts: dict[str, Any], preprocessing: Preprocessing) -> dict[str, dict]:
+    """The JSON files, by name, that transformers reads.
+
+    Args:
+        facts: of the architecture.
+        preprocessing: how photos are prepared.
+    """
     return {
         "config.json": _transformers_config(facts),
         "preprocessor_config.json": _transformers_processor(preprocessing, facts["image_size"]),
     }
 
 
-def nearest_filter(record: Preprocessing) -> str:
-    """The filter that comes nearest among those that Pillow and torchvision have, which are the processors' two ways.
+def transformers_opening(place: str, has_head: bool) -> str:
+    """Python that opens a folder, or `hf:owner/name`, with transformers."""
+    kind = "AutoModelForImageClassification" if has_head else "AutoModel"
+    name = json.dumps(place.removeprefix("hf:"))
+    return f"from transformers import {kind}\n\nmodel = {kind}.from_pretrained({name})"
 
-    In the mean: for bilinear without antialias bicubic 3.2, bilinear 3.4 and nearest 3.7; but bilinear is exact where a
-    photo grows, and bicubic is off by 25 there. For bicubic without antialias likewise. For areas bilinear 3.8, bicubic
-    3.9. Hamming's window, with 2.7 for the first, is unknown to torchvision.
+
+def nearest_filter(record: Preprocessing) -> str:
+    """The filter that comes nearest to the record's among those that both Pillow and torchvision have.
+
+    Figures are mean grey levels of 255, on the photos of `photo_differences`. Bilinear without antialias: bicubic
+    differs by 3.2, bilinear by 3.4, nearest by 3.7. Bilinear is taken, since it is exact where a photo grows, and
+    bicubic differs by 25 there. Areas: bilinear differs by 3.8, bicubic by 3.9.
     """
     return "bilinear" if record.interpolation == "area" else record.interpolation
 
 
-def differences(dialect: str, record: Preprocessing, image_size: Any) -> tuple[str, ...]:
-    """A line for each thing that a folder's processor does otherwise than the record; none where both agree within 2.
-
-    Args:
-        dialect: `"timm"` or `"huggingface"`.
-        record: a `Preprocessing`.
-        image_size: `(H, W)` of the model.
-    """
-    if record.resize == "none" or record.image_size is None:
-        resizes = dialect == "timm" or record.resize != "none"
-        return (f"It resizes to {image_size}, this model takes images as they are.",) if resizes else ()
-    crop = record.resize == "crop"
-    lines = []
-    if record.interpolation == "area":
-        lines.append(
-            "It weights pixels by a triangle, this model averages areas: 4 grey levels in the mean, up to 124."
-        )
-    elif not record.antialias:
-        lines.append(
-            "It averages all pixels where a photo shrinks, this model does not (`antialias=False`): 3 to 5 grey levels "
-            "in the mean, up to 136, on photos larger than the model takes. On others they agree."
-        )
-    if crop and record.rounding != {"timm": "timm", "huggingface": "transformers"}[dialect]:
-        lines.append(
-            f"It rounds lengths by its own rules, this model by those of {record.rounding}: photos of some sizes are "
-            "shifted by a pixel, which is 6 to 11 grey levels in the mean, up to 179. On others they agree."
-        )
-    if crop and dialect == "huggingface" and image_size[0] != image_size[1]:
-        lines.append(
-            "It knows one size for the shorter side of a photo, whatever its aspect. Where a rectangle needs less, it "
-            "cuts out a smaller part: 11 to 31 grey levels in the mean, up to 249. On square photos they agree."
-        )
-    return tuple(lines)
-
-
-def differences_text(software: str, lines: tuple[str, ...]) -> str:
-    """The file for those who open the folder."""
-    return (
-        f"# Preprocessing\n\nThe image processor of {software} cannot do all that these weights were given by "
-        "`keras_vit`. Where photos must be prepared exactly so, prepare them with `model.preprocessing`.\n\n"
-        + "".join(f"- {line}\n" for line in lines)
-    )
-
-
-def _transformers_config(facts: dict) -> dict:
+def _transformers_config(facts: dict[str, Any]) -> dict:
     kind = "DeiT" if facts["distilled"] else "ViT"
     task = "Model" if not facts["classes"] else "ForImageClassification" + ("WithTeacher" if facts["distilled"] else "")
     height, width = facts["image_size"]
@@ -170,7 +143,7 @@ def _timm_config(facts: dict, record: Preprocessing) -> dict:
     }
 
 
-def _timm_architecture(facts: dict) -> str:
+def _timm_architecture(facts: dict[str, Any]) -> str:
     names: dict[tuple[int, ...] | None, str] = {
         None: "vit_base_patch16_224",
         (): "vit_tiny_r_s16_p8_224",
