@@ -1,4 +1,4 @@
-"""Files on the disk: written whole or not at all, and read such that no stranger's file can hold us up."""
+"""Writes files whole or not at all, and reads them such that no pipe, device or huge file blocks the process."""
 
 import contextlib
 import json
@@ -22,12 +22,12 @@ _KINDS |= {stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
 def replacing(path: str | os.PathLike, suffix: str = ".part") -> Iterator[str]:
     """Gives the path of a temporary file, which replaces `path` in one step once all of it is on the disk.
 
-    A fault, a kill or a loss of power leaves what was there before. What killed writers of `path` left an hour ago
-    or longer is removed.
+    A fault, a kill or a loss of power leaves what was there before. Temporary files that killed writers of `path` left
+    an hour ago or longer are removed.
 
     Args:
         path: of the file to be, in a folder that exists.
-        suffix: what the temporary file's name ends in, for writers that look at it.
+        suffix: end of the temporary file's name, for writers that look at it.
     """
     path = Path(path)
     _sweep(path, suffix)
@@ -67,20 +67,20 @@ def flush_folder(path: str | os.PathLike) -> None:
 
 
 class FileKindError(ValueError):
-    """What stands at a path is no regular file, or too large a one.
+    """The path is not of a regular file, or of one that is too large.
 
     Attributes:
         reason: which, in a few words, as "a pipe, not a regular file".
     """
 
-    def __init__(self, rule: str, received: str, reason: str):
+    def __init__(self, rule: str, received: str, reason: str) -> None:
         super().__init__(f"{rule}.\nReceived: {received}")
         self.reason = reason
 
 
 @contextlib.contextmanager
 def open_regular(path: str | os.PathLike, most_bytes: float = math.inf) -> Iterator[BinaryIO]:
-    """Opens a file for reading, and nothing else that may stand at its path: a pipe or a device may never end.
+    """Opens a regular file for reading. A pipe or a device is refused, since reading it may never end.
 
     Args:
         path: of the file, or of a link to it.

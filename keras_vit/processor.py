@@ -1,4 +1,4 @@
-"""What the system says of the processor: its name and the instructions that it has."""
+"""What the system says of the processor: its name and its sets of instructions."""
 
 from pathlib import Path
 

@@ -1,6 +1,6 @@
-"""Converters print, log and warn about their own insides, from C++ too; none of it is for who exports a model.
+"""Silences converters, which print, log and warn about their own work, also from C++, where nobody can use it.
 
-Nor is what they do to the root logger, as programs do that own the process: levels, handlers and filters of it.
+Some also change levels, handlers and filters of the root logger, as if the process were theirs. That is undone.
 """
 
 import contextlib
@@ -9,16 +9,18 @@ import os
 import sys
 import threading
 import warnings
+from collections.abc import Iterable, Iterator
+from typing import Any, TextIO
 
 _ONE_AT_A_TIME = threading.RLock()  # who leaves last would otherwise restore what another's silence had diverted
 
 
 @contextlib.contextmanager
-def silence():
-    """Nothing that is done inside prints, logs or warns, or changes the root logger. What it raises comes through.
+def silence() -> Iterator[None]:
+    """Lets nothing inside print, log, warn or change the root logger. Exceptions come through.
 
-    Descriptors belong to the process, so other threads are not heard meanwhile either; one that asks for silence
-    too waits for its turn.
+    Descriptors belong to the process, so other threads are silent meanwhile too. A thread that asks for silence waits
+    for its turn.
     """
     with _ONE_AT_A_TIME, contextlib.ExitStack() as stack:
         for descriptor, stream in ((1, sys.stdout), (2, sys.stderr)):
@@ -31,14 +33,14 @@ def silence():
         yield
 
 
-def lose(stream):
-    """Whatever is written to a stream from now on is lost, what it still holds too."""
+def lose(stream: TextIO) -> None:
+    """Discards what a stream still holds and all that is written to it from now on."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 @contextlib.contextmanager
-def _without_logging():
-    """No logger speaks, and the root logger is left as it was found."""
+def _without_logging() -> Iterator[None]:
+    """Disables all loggers, and restores the root logger afterwards."""
     root = logging.getLogger()
     disabled, level, handlers, filters = root.manager.disable, root.level, root.handlers[:], root.filters[:]
     logging.disable(logging.CRITICAL)
@@ -51,15 +53,15 @@ def _without_logging():
 
 
 @contextlib.contextmanager
-def silent_descriptor(descriptor, stream):
-    """What is written to a descriptor inside, by whatever language, is lost, and so if the descriptor is closed.
+def silent_descriptor(descriptor: int, stream: TextIO | None) -> Iterator[int | None]:
+    """Discards what is written to a descriptor inside, in any language, also if the descriptor was closed.
 
-    Gives a descriptor of the same file that is heard inside, `None` if it was closed. Another thread that asks for
-    the same waits for its turn.
+    Gives a second descriptor of the same file, which still writes to it, or `None` if it was closed. Another thread
+    that asks for the same waits for its turn.
 
     Args:
         descriptor: its number, as 2.
-        stream: Python's own stream on it, whose words of before are written first; or `None`.
+        stream: Python's own stream on it, which is flushed first; or `None`.
     """
     with _ONE_AT_A_TIME:
         _flush(stream)
@@ -79,7 +81,7 @@ def silent_descriptor(descriptor, stream):
                 os.close(kept)
 
 
-def _copy(descriptor):
+def _copy(descriptor: int) -> int | None:
     """A second descriptor of the same file; `None` of a closed one, as in a service without a terminal."""
     try:
         return os.dup(descriptor)
@@ -87,12 +89,12 @@ def _copy(descriptor):
         return None
 
 
-def _flush(stream):
+def _flush(stream: Any) -> None:
     with contextlib.suppress(AttributeError, OSError, ValueError):  # none, one whose file is gone, or a closed one
         stream.flush()
 
 
-def _muted(stack, stream):
+def _muted(stack: contextlib.ExitStack, stream: TextIO | None) -> Any:
     """A stream in place of `stream` until `stack` is left."""
     if stream is None:
         return None
@@ -102,21 +104,21 @@ def _muted(stack, stream):
 
 
 class _Muted:
-    """A stream that loses what is written; later it passes it on, for loggers that were made inside and keep it."""
+    """A stream that discards what is written. After `unmute` it passes it on, for loggers that were made inside."""
 
-    def __init__(self, stream):
+    def __init__(self, stream: TextIO) -> None:
         self._stream = stream
         self._is_muted = True
 
-    def unmute(self):
+    def unmute(self) -> None:
         self._is_muted = False
 
-    def write(self, text):
+    def write(self, text: str) -> int:
         return len(text) if self._is_muted else self._stream.write(text)
 
-    def writelines(self, lines):
+    def writelines(self, lines: Iterable[str]) -> None:
         for line in lines:
             self.write(line)
 
-    def __getattr__(self, name):
+    def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)

@@ -10,6 +10,7 @@ import os
 import re
 from pathlib import Path
 
+from keras_vit.annotations import FilePath
 from keras_vit.checks import error_about
 from keras_vit.config.resnets import RESNETS
 from keras_vit.config.variants import VARIANTS
@@ -35,7 +36,7 @@ class WeightsFile:
     record: WeightsRecord | None = None
 
 
-def find_file(weights, variant: str | None, *, sha256: str | None = None) -> WeightsFile:
+def find_file(weights: FilePath, variant: str | None, *, sha256: str | None = None) -> WeightsFile:
     """The file that `weights` names, downloaded if it must be.
 
     Args:
@@ -68,7 +69,7 @@ def find_file(weights, variant: str | None, *, sha256: str | None = None) -> Wei
     return WeightsFile(_pinned(path, sha256), _record_of(path, variant))
 
 
-def check_weights(weights) -> None:
+def check_weights(weights: FilePath) -> None:
     """Raises for what cannot be weights of any model: see `find_file`, which looks further."""
     if not isinstance(weights, (str, os.PathLike)):
         raise error_about("weights", kind=TypeError)(
@@ -83,7 +84,7 @@ def check_weights(weights) -> None:
         )
 
 
-def check_available(weights, variant: str | None) -> None:
+def check_available(weights: FilePath, variant: str | None) -> None:
     """Raises for what `find_file` can refuse without bringing a file: a name of no weights, a path to nowhere."""
     check_weights(weights)
     if isinstance(weights, str):
@@ -96,7 +97,7 @@ def check_available(weights, variant: str | None) -> None:
         raise _nothing_there(weights)
 
 
-def _nothing_there(weights):
+def _nothing_there(weights: FilePath) -> FileNotFoundError:
     return FileNotFoundError(
         "`weights` must be None, a published name (`keras_vit.list_weights()` has them), or the path of a "
         f"file or folder.\nReceived: weights={os.fspath(weights)!r}, and there is nothing at that path."
@@ -113,8 +114,8 @@ def is_url(text: str) -> bool:
     return bool(re.match(r"https?://", text, re.IGNORECASE))
 
 
-def _is_path(text):
-    """Whether text means a place on disk; names of the table come first, so `./name` is how to mean a file."""
+def _is_path(text: str) -> bool:
+    """Whether text means a place on disk. Names of the table come first; `./name` always means a file."""
     if any(record.name == text for record in RECORDS):
         return False
     if looks_like_augreg(text) and os.sep not in text and not os.path.exists(text):
@@ -123,7 +124,7 @@ def _is_path(text):
     return os.path.exists(path) or text.startswith((".", "~")) or os.sep in text or text.endswith(_SUFFIXES)
 
 
-def _known(variant, weights):
+def _known(variant: str | None, weights: FilePath) -> str:
     if variant is None:
         raise error_about("weights")(
             "published weights belong to the published variants, and this architecture is none of them.\n"
@@ -132,7 +133,7 @@ def _known(variant, weights):
     return variant
 
 
-def _pinned(path, sha256):
+def _pinned(path: Path, sha256: str | None) -> Path:
     """`path`, if its digest is the wanted one."""
     if sha256 is not None and (found := sha256_of(path)) != sha256.lower():
         raise CheckpointError(
@@ -141,13 +142,13 @@ def _pinned(path, sha256):
     return path
 
 
-def _record_of(path, variant):
+def _record_of(path: Path, variant: str | None) -> WeightsRecord | None:
     """The record of a file that lies where a mirror or a cache has it."""
     place = path.absolute().as_posix()
     return next((r for r in RECORDS if r.variant == variant and place.endswith(f"/{r.path}")), None)
 
 
-def _from_folder(folder, variant, sha256):
+def _from_folder(folder: Path, variant: str | None, sha256: str | None) -> WeightsFile:
     """The file of `variant` in a mirror or a part of one, or the `model.safetensors` of a repository."""
     found: dict[Path, WeightsRecord | None] = {}
     for record in RECORDS:
@@ -165,7 +166,7 @@ def _from_folder(folder, variant, sha256):
     return WeightsFile(_pinned(path, sha256), known)
 
 
-def _below(folder, place):
+def _below(folder: Path, place: str) -> Path | None:
     """The file of a mirror's `place` in a folder that is the mirror's root or one of its branches."""
     parts = place.split("/")
     for cut in range(len(parts)):
@@ -176,7 +177,7 @@ def _below(folder, place):
     return None
 
 
-def _remote_url(url, sha256):
+def _remote_url(url: str, sha256: str | None) -> RemoteFile:
     """A user's own URL; its place in the cache is named by a digest, never by what the URL says."""
     if not re.match(r"https?://[^/?#]", url, re.IGNORECASE):
         raise error_about("weights")(
@@ -186,7 +187,7 @@ def _remote_url(url, sha256):
     return RemoteFile(url, f"url/{hashlib.sha256(url.encode()).hexdigest()[:32]}{suffix}", sha256=sha256)
 
 
-def _from_hugging_face(name, variant, sha256):
+def _from_hugging_face(name: str, variant: str | None, sha256: str | None) -> WeightsFile:
     """A file of the Hugging Face Hub, and its record if the table has one."""
     match = _HF_NAME.fullmatch(name)
     if match is None:
@@ -206,8 +207,8 @@ def _from_hugging_face(name, variant, sha256):
     return WeightsFile(fetch_from_hub(file, repository, revision, check), record)
 
 
-def _record_of_repository(repository, variant):
-    """The record of a repository that the table has for this variant; its error if it has it for another alone."""
+def _record_of_repository(repository: str, variant: str | None) -> WeightsRecord | None:
+    """The table's record of a repository for this variant. A repository of another variant alone raises."""
     records = [record for record in RECORDS if record.hf_repo == repository]
     if not records:
         return None

@@ -1,15 +1,15 @@
 """From a model to a checkpoint file that other software opens."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import keras
 import numpy as np
 from keras import ops
 
-from keras_vit.annotations import FilePath
+from keras_vit.annotations import FilePath, Variable
 from keras_vit.checks import check_choice
-from keras_vit.layers import BiTRoot
+from keras_vit.layers import AddPositionEmbs, BiTRoot
 from keras_vit.model.layer_lookup import computed_fields, encoder_blocks, position_layers, stem_positions, weight_paths
 from keras_vit.model.precision import is_quantized
 from keras_vit.weights.checkpoint import PATCH_KERNEL, TABLE, Checkpoint
@@ -23,15 +23,15 @@ def save_checkpoint(
 ) -> Path:
     """Writes the weights as the official code, big_vision, timm, transformers or BiT's code reads them.
 
-    The file appears under its name only when it is whole. What the layout has no place for (the grid of a
-    position table, the activation, the preprocessing) is kept in a note that other readers pass over.
+    The file appears under its name only when it is whole. What the layout has no place for is kept in a note, which
+    other readers pass over: the grid of a position table, the activation and the preprocessing.
 
     Args:
         model: a model of `keras_vit`, or a `keras.Model` made of its layers.
         path: destination, ending in `.npz`, or `.safetensors` for `"timm"` and `"huggingface"`. For those two
-            also a folder, which then holds `model.safetensors` and the JSON that lets
-            `timm.create_model("local-dir:folder", pretrained=True)` and transformers' `from_pretrained("folder")`
-            open it, and a `README.md`, the model card. One that its user has written or edited stays.
+            it may be a folder. `timm.create_model("local-dir:folder", pretrained=True)` or transformers'
+            `from_pretrained("folder")` open it. It holds `model.safetensors`, the JSON of that software, and the model
+            card, `README.md`. A card that a user has written or edited stays.
         dialect: `"official"`, names as published, the default; `"linen"`, names of today's official code;
             `"big_vision"`; `"timm"`; or `"huggingface"`, ViT or, for a distilled model, DeiT. Of a `ResNet` `"bit"`,
             names as published, the default; or `"bit_paper"`, big_vision's.
@@ -42,8 +42,8 @@ def save_checkpoint(
         The file that was written.
 
     Raises:
-        CheckpointError: if the layout has no place for a weight, as the official one for attention pooling and every
-            one for layers of your own, if that software has no such model, or if a weight is not finite; nothing is
+        CheckpointError: if the layout has no place for a weight, as the official one for attention pooling, and every
+            one for layers of your own; if that software has no such model; if a weight is not finite. Nothing is
             written then.
         ValueError: for another dialect or ending; for `labels` that are not K names, or for a single file.
         FileNotFoundError: if the folder to write into does not exist.
@@ -94,7 +94,7 @@ def save_checkpoint(
     return write_checkpoint(checkpoint, path, dialect, labels)
 
 
-def _resnet_checkpoint(model, dialect):
+def _resnet_checkpoint(model: keras.Model, dialect: str) -> Checkpoint:
     return Checkpoint(
         path=Path(model.name),
         dialect=dialect,
@@ -107,19 +107,19 @@ def _resnet_checkpoint(model, dialect):
 class _Values(Mapping):
     """The weights of a model by path, each brought to NumPy only when it is asked for."""
 
-    def __init__(self, variables, positions):
+    def __init__(self, variables: Mapping[str, Variable], positions: AddPositionEmbs | None) -> None:
         self._variables = variables
         self._positions = positions
         self._paths = [path for path in variables if path != TABLE]
         self._paths += [] if positions is None else [TABLE]
 
-    def __getitem__(self, path):
+    def __getitem__(self, path: str) -> np.ndarray:
         if path == TABLE and self._positions is not None:
             return np.asarray(self._positions.table_at(self._positions.grid), "float32")
         return np.asarray(ops.convert_to_numpy(self._variables[path]), "float32")
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator[str]:
         return iter(self._paths)
 
-    def __len__(self):
+    def __len__(self) -> int:
         return len(self._paths)

@@ -1,8 +1,8 @@
 """Brings a file from a server once, for all processes, and never shows it before it is verified.
 
-`filelock` keeps the lock and lets go of it when a process dies, `platformdirs` knows the cache folder,
-`requests` speaks http, `rich` draws the bar. What none of them keeps is ours: resuming, verifying before
-the final name, tries that end, and words that help. Neither Keras nor TensorFlow is imported.
+`filelock` keeps the lock and releases it when a process dies. `platformdirs` knows the cache folder, `requests` speaks
+http, and `rich` draws the bar. What none of them does is here: resuming, verifying before the final name, a bounded
+number of tries, and error messages. Imports neither Keras nor TensorFlow.
 """
 
 import contextlib
@@ -13,7 +13,7 @@ import os
 import secrets
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import filelock
@@ -90,7 +90,7 @@ def fetch(
 
 
 def take_local(file: RemoteFile, check: Check | None = None) -> Path | None:
-    """The file if it is in the mirror directory or the cache, verified if it was put there; else None.
+    """The file if it is in the mirror directory or the cache, else None. A file put there by hand is verified.
 
     Raises:
         DownloadError: if it is at hand and not valid.
@@ -108,7 +108,7 @@ def require_network(file: RemoteFile) -> None:
         raise download_error(file, "it is not at hand, and KERAS_VIT_OFFLINE forbids the network", kind=OfflineError)
 
 
-def _download(file, url, part, check, attempt):
+def _download(file: RemoteFile, url: str, part: Part, check: Check | None, attempt: Callable[[], str]) -> str:
     """Completes the part in at most four tries, and gives its sha256."""
     for number, pause in enumerate((*transfer.PAUSES, None)):
         continued = part.path.exists()
@@ -126,15 +126,16 @@ def _download(file, url, part, check, attempt):
             tries = f", after {number + 1} tries" if number else ""
             error, wait = download_error(file, f"{fault}{tries}", url, kind), max(pause or 0.0, fault.wait)
         if last:
-            raise error
+            break
         _LOGGER.info("%s", error)
         if wait > _SILENT:
             _LOGGER.warning("Waiting %.0f s for %s, as its server asks.", wait, file.label)
         time.sleep(wait)
+    raise error
 
 
 def _publish(file: RemoteFile, url: str, part: Part, sha256: str) -> None:
-    """Gives the verified part its final name, such that a loss of power leaves all of it or nothing."""
+    """Gives the verified part its final name. A loss of power leaves the whole file or none."""
     flush(part.path)
     os.replace(part.path, file.place)
     part.remove()
@@ -145,7 +146,7 @@ def _publish(file: RemoteFile, url: str, part: Part, sha256: str) -> None:
 
 @contextlib.contextmanager
 def _cache_faults(file: RemoteFile) -> Iterator[None]:
-    """What the file system refuses becomes an error that names the cache; no other folder is ever used instead."""
+    """Turns errors of the file system into one that names the cache. No other folder is ever used instead."""
     try:
         environment.cache_dir().mkdir(mode=0o700, parents=True, exist_ok=True)
         file.place.parent.mkdir(parents=True, exist_ok=True)

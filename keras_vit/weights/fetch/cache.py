@@ -1,9 +1,8 @@
 """Files at hand: in a mirror directory, or in the cache with a note of the sha256 they had when verified.
 
-No public list of hashes of the published checkpoints exists. What was seen when a file came is written
-beside it, `<name>.json`, and holds from there on: a file whose size, time or inode differ from its note
-is hashed again before use. The note of a file in huggingface_hub's cache, where nothing of ours belongs,
-stands in a folder of our cache. Opens no socket; imports neither Keras nor TensorFlow.
+The published checkpoints have no public list of hashes. So the sha256 of a file that came is noted beside it, in
+`<name>.json`. A file whose size, time or inode differ from its note is hashed again before use. The note of a file in
+huggingface_hub's cache stands in a folder of our cache. Opens no socket; imports neither Keras nor TensorFlow.
 """
 
 import contextlib
@@ -202,7 +201,7 @@ def _is_content(path: Path) -> bool:
 
 
 def page_hint(path: Path) -> str:
-    """Words for an error about a file that is not what it should be, if it begins like a web page; else none."""
+    """A hint for an error about a wrong file, if the file begins like a web page; else no words."""
     with open(path, "rb") as file:
         start = file.read(64).lstrip()
     return "; it begins like a web page, such as that of a login or a proxy" if start.startswith(b"<") else ""
@@ -226,7 +225,7 @@ def read_note(place: Path) -> dict | None:
 
 
 def write_note(place: Path, path: Path, sha256: str, url: str) -> None:
-    """Notes what the verified file at `path` is; passed over where the cache cannot be written."""
+    """Writes the note of the verified file at `path`, unless the cache cannot be written."""
     note = {"sha256": sha256, **_stamp(path), "url": environment.redacted(url)}
     if place != note_beside(path):
         note["path"] = str(path)

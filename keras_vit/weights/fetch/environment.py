@@ -1,8 +1,8 @@
-"""What the environment says about fetching; every variable is read when it is needed, never at import.
+"""Environment variables about downloads. Each is read when it is needed, never at import.
 
-`KERAS_VIT_CACHE` is the folder of downloaded files, `KERAS_VIT_MIRROR` a directory or a URL prefix that
-has the same files, `KERAS_VIT_OFFLINE=1` forbids every socket, `KERAS_VIT_TIMEOUT` bounds silence in
-seconds, `KERAS_VIT_ALLOW_HTTP=1` allows http where https is the rule. Neither Keras nor TensorFlow.
+`KERAS_VIT_CACHE` is the folder of downloaded files. `KERAS_VIT_MIRROR` is a directory or a URL prefix with the same
+files. `KERAS_VIT_OFFLINE=1` forbids every socket. `KERAS_VIT_TIMEOUT` bounds the silence of a server in seconds.
+`KERAS_VIT_ALLOW_HTTP=1` allows http where https is the rule. Imports neither Keras nor TensorFlow.
 """
 
 import ipaddress
@@ -32,7 +32,7 @@ def cache_dir() -> Path:
 
 
 def features_dir() -> Path:
-    """Absolute path of the folder in it that keeps features of images, which are no downloads and have no notes."""
+    """Absolute path of the cache's folder for features of images, which are no downloads and have no notes."""
     return cache_dir() / "features"
 
 
@@ -82,21 +82,21 @@ def is_offline() -> bool:
     return _switch("KERAS_VIT_OFFLINE")
 
 
-def timeout_seconds(value=None) -> float:
-    """`value`, or `KERAS_VIT_TIMEOUT`, or 30: the longest silence in seconds while connecting and reading; at most 1e6.
+def timeout_seconds(value: float | None = None) -> float:
+    """The longest silence of a server in seconds, at most 1e6: `value`, else `KERAS_VIT_TIMEOUT`, else 30.
 
     Raises:
         ValueError: if it is no finite number above 0.
     """
     name = "KERAS_VIT_TIMEOUT" if value is None else "timeout"
-    value = os.environ.get("KERAS_VIT_TIMEOUT", "") or _DEFAULT_TIMEOUT if value is None else value
+    wanted = os.environ.get("KERAS_VIT_TIMEOUT", "") or _DEFAULT_TIMEOUT if value is None else value
     try:
-        seconds = float(value)
+        seconds = float(wanted)
     except (TypeError, ValueError):
         seconds = math.nan
     if not 0 < seconds < math.inf:
         raise ValueError(
-            f"{name} must be a number of seconds above 0, as silence has to end.\nReceived: {name}={value}"
+            f"{name} must be a number of seconds above 0, as silence has to end.\nReceived: {name}={wanted}"
         )
     return min(seconds, _LONGEST_TIMEOUT)
 
@@ -114,7 +114,7 @@ def is_safe(url: str) -> bool:
 
 
 def redacted(url: str) -> str:
-    """The URL for people's eyes: without what can be a secret, and printable, since a redirect may be a stranger's."""
+    """The URL for messages: printable, since a redirect may be a stranger's, and without what can be a secret."""
     return printable(without_secrets(url))
 
 
@@ -134,14 +134,14 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def _directory(name, value):
+def _directory(name: str, value: str) -> Path:
     try:
         return Path(value).expanduser().absolute()
     except RuntimeError as error:
         raise ValueError(f"{name} must name a directory.\nReceived: {name}={value} ({error})") from error
 
 
-def _switch(name):
+def _switch(name: str) -> bool:
     value = os.environ.get(name, "")
     if value.lower() not in _SWITCH:
         raise ValueError(f"{name} must be 1 or 0, so that it is clear what is meant.\nReceived: {name}={value}")

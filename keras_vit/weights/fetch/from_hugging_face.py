@@ -35,8 +35,8 @@ class _DamagedError(Exception):
 def fetch_from_hub(file: RemoteFile, repository: str, revision: str | None, check: Check) -> Path:
     """The path of a repository's verified weights, with the JSON of the same commit in the same folder.
 
-    A file in the mirror directory or our cache comes first, then one in huggingface_hub's cache: a branch is the
-    commit that it was there, and nobody is asked for a newer one. Then a mirror's address, then the Hub.
+    It is looked for in the mirror directory, our cache, huggingface_hub's cache, at a mirror's address, and on the Hub,
+    in this order. In huggingface_hub's cache a branch is the commit that it was; the Hub is not asked for a newer one.
 
     Args:
         file: the weights; its last part is their name in the repository.
@@ -129,7 +129,7 @@ def _fetch_from_mirror(file: RemoteFile, check: Check) -> Path:
 
 
 def _have_beside(hub: Any, file: RemoteFile, repository: str, snapshot: Path) -> None:
-    """Has a JSON file in the snapshot if the repository has one; the library's cache remembers if it has none."""
+    """Brings a JSON file into the snapshot if the repository has one; the library remembers if it has none."""
     found = hub.try_to_load_from_cache(repository, file.name, revision=snapshot.name)
     if found is None and mirror_url(file.path):
         raise download_error(file, "it is not beside the weights, and KERAS_VIT_MIRROR stands in for the Hub")
@@ -139,7 +139,7 @@ def _have_beside(hub: Any, file: RemoteFile, repository: str, snapshot: Path) ->
 
 @contextlib.contextmanager
 def _warned(path: Path | None = None) -> Iterator[None]:
-    """Says what keeps a file away that a repository need not have; a damaged one at `path` is not passed over."""
+    """Warns of what keeps an optional file away; a damaged file at `path` is still an error."""
     try:
         yield
     except DownloadError as error:
@@ -202,7 +202,7 @@ def _bring(hub: Any, file: RemoteFile, repository: str, revision: str | None) ->
 
 
 def _require_listed(file: RemoteFile, known: Any) -> None:
-    """Refuses before anything comes what the Hub itself lists as another file."""
+    """Refuses a file that the Hub lists with another size or digest, before a byte is brought."""
     if known.size is not None and not file.fits(known.size):
         reason = f"its size differs, by a changed file: expected {file.listed}, got {known.size} bytes announced"
         raise download_error(file, reason)
@@ -261,7 +261,7 @@ def _name_of_blob(path: Path) -> str:
 
 
 def _library_faults(file: RemoteFile) -> contextlib.AbstractContextManager[None]:
-    """Whatever the library raises is one error of ours."""
+    """Turns whatever the library raises into one error of ours."""
     return library_faults(
         lambda words, offline: download_error(file, words, kind=OfflineError if offline else DownloadError)
     )

@@ -25,7 +25,7 @@ class Part:
     The note holds `url`, `etag`, `last_modified`, `size`, `md5` and `sha256`, each None if the server did not say.
     """
 
-    def __init__(self, path: Path):
+    def __init__(self, path: Path) -> None:
         self.path = path
         self._note_path = path.with_name(path.name + ".json")
 
@@ -48,13 +48,13 @@ class Part:
         self._note_path.write_text(json.dumps(note))
 
     def remove(self) -> None:
-        """Leaves nothing."""
+        """Removes the bytes and the note."""
         self.path.unlink(missing_ok=True)
         self._note_path.unlink(missing_ok=True)
 
 
 def validator_of(note: dict) -> str | None:
-    """What tells this version from others, for If-Range: the ETag, else the date.
+    """What tells this version of a file from others in If-Range: the ETag, else the date.
 
     A weak ETag does not promise equal bytes.
     """
@@ -62,7 +62,7 @@ def validator_of(note: dict) -> str | None:
 
 
 def _is_whole(note: dict) -> bool:
-    """Whether a note can be continued from: of our keys, with a validator, and every value of its kind."""
+    """Whether a note has our keys, a validator and values of the right kinds, so that a download can go on from it."""
     if note.keys() != _NOTE_KEYS or not all(_is_header(note[name]) for name in ("etag", "last_modified")):
         return False
     size, digests = note["size"], ((note["md5"], 32), (note["sha256"], 64))
@@ -77,7 +77,7 @@ def _is_header(value: object) -> bool:
 
 @contextlib.contextmanager
 def disk_faults(part: Part) -> Iterator[None]:
-    """A full disk while writing removes the part, to give the space back, and is a `TransferError` with the figures."""
+    """Turns a full disk into a `TransferError` with the figures, and removes the part to give the space back."""
     try:
         yield
     except OSError as error:

@@ -42,7 +42,7 @@ class RemoteFile:
     size_tolerance: int = 0
     sha256: str | None = None
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         parts = self.path.split("/")
         if {"", ".", ".."} & set(parts) or re.search(r"[\\:\x00-\x1f]", self.path):
             raise ValueError(
@@ -64,7 +64,7 @@ class RemoteFile:
 
     @property
     def label(self) -> str:
-        """Its name for messages: for a user's own URL that URL's last part, since its place is named by a digest."""
+        """Its name for messages. For a user's own URL it is the URL's last part, since a digest names its place."""
         if not self.path.startswith("url/"):
             return self.name
         return environment.redacted(self.url).removesuffix("?...").rstrip("/").rpartition("/")[2] or self.name
@@ -92,8 +92,10 @@ def megabytes(size: int) -> str:
     return f"{size / 1e6:.1f} MB"
 
 
-def download_error(file: RemoteFile, reason: str, url: str | None = None, kind=DownloadError) -> DownloadError:
-    """The error for a file that did not come: what failed, in words made printable, from where, and how to bring it."""
+def download_error(
+    file: RemoteFile, reason: str, url: str | None = None, kind: type[DownloadError] = DownloadError
+) -> DownloadError:
+    """The error for a file that did not come: what failed, where it was asked for, and how to bring it by hand."""
     return kind(
         f"{file.label} could not be downloaded: {printable(reason)}.\n"
         f"Received: {environment.redacted(url or file.url)}; listed: {file.listed}\n{recipe(file)}"

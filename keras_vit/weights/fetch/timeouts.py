@@ -1,7 +1,7 @@
 """A bound on how long one step of an answer takes, however slowly its bytes come.
 
-The timeouts of `requests` and urllib3 bound the silence between two bytes. A server that drips the bytes of a head, of
-a chunk's size or of trailers never keeps silent for long, and the library waits for their end.
+The timeouts of `requests` and urllib3 bound the silence between two bytes. A server can send the bytes of a head, of a
+chunk's size or of trailers one by one. It is then never silent for long, and the library waits without end.
 """
 
 import io
@@ -15,7 +15,7 @@ import requests
 class Clock:
     """When a step of an answer must have come: its head, or the next piece of its body."""
 
-    def __init__(self, timeout: float):
+    def __init__(self, timeout: float) -> None:
         self.timeout, self.due = timeout, math.inf
 
     def start(self) -> None:
@@ -26,7 +26,7 @@ class Clock:
 class _BoundedReader(io.RawIOBase):
     """What a server sends until the clock runs out."""
 
-    def __init__(self, raw: io.RawIOBase, clock: Clock):
+    def __init__(self, raw: io.RawIOBase, clock: Clock) -> None:
         self._raw, self._clock = raw, clock
 
     def readable(self) -> bool:
@@ -45,7 +45,7 @@ class _BoundedReader(io.RawIOBase):
 class _BoundedSocket:
     """A socket whose file is a `_BoundedReader`."""
 
-    def __init__(self, sock: Any, clock: Clock):
+    def __init__(self, sock: Any, clock: Clock) -> None:
         self._sock, self._clock = sock, clock
 
     def __getattr__(self, name: str) -> Any:
@@ -58,7 +58,7 @@ class _BoundedSocket:
 class BoundedAdapter(requests.adapters.HTTPAdapter):
     """Makes connections whose answers are bounded by a clock."""
 
-    def __init__(self, clock: Clock):
+    def __init__(self, clock: Clock) -> None:
         super().__init__()
         self._clock = clock
 

@@ -1,8 +1,8 @@
 """One try of bringing a file over http into a part file, from where the last try ended.
 
-`requests` and its urllib3 keep http, TLS, proxies and silence; ours is what they leave to the caller:
-resuming one version under its validator, the rule for each hop, the bounds on size, space and slowness,
-and the digests. Every fault of the network ends in a `TransferError`. Imports neither Keras nor TensorFlow.
+`requests` and its urllib3 do http, TLS, proxies and timeouts of silence. They leave to the caller what is here:
+resuming, the rule for each redirect, bounds on size, space and slowness, and digests. Every fault of the network ends
+in a `TransferError`. Imports neither Keras nor TensorFlow.
 """
 
 import base64
@@ -39,7 +39,7 @@ _HEADERS = {"User-Agent": "keras_vit", "Accept-Encoding": "identity"}  # sizes a
 class TransientError(TransferError):
     """A try failed, and another may do better, after `wait` seconds if the server asked for that."""
 
-    def __init__(self, reason: str, wait: float = 0.0):
+    def __init__(self, reason: str, wait: float = 0.0) -> None:
         super().__init__(reason)
         self.wait = wait
 
@@ -125,7 +125,7 @@ def _require_safe(url: str) -> None:
 
 @contextlib.contextmanager
 def _naming(proxy: str | None) -> Iterator[None]:
-    """Adds the proxy to a fault, since it may be the one that answers or does not."""
+    """Adds the proxy to the words of a fault, since the fault may be the proxy's."""
     try:
         yield
     except TransferError as fault:
@@ -135,13 +135,13 @@ def _naming(proxy: str | None) -> Iterator[None]:
 
 
 def _settings(session: requests.Session, url: str) -> dict:
-    """Proxies and certificates of the environment; this machine is asked without a proxy, which is another one."""
+    """Proxies and certificates of the environment. No proxy stands before an address of this machine."""
     settings = session.merge_environment_settings(url, {}, True, None, None)
     return settings | {"proxies": {}} if is_loopback(urllib.parse.urlsplit(url).hostname or "") else settings
 
 
 def _get(session: requests.Session, url: str, headers: dict, timeout: float, settings: dict) -> requests.Response:
-    """One request; what libraries raise becomes a TransferError, without their text, which can hold a url's secrets."""
+    """Sends one request. Errors of libraries become a `TransferError` without their text, which can hold secrets."""
     try:
         request = session.prepare_request(requests.Request("GET", url, headers=headers))
         # Not `session.send`, which reads the body of a redirect, however long, even if it is not to follow it.
@@ -200,7 +200,7 @@ def _range_headers(part: Part, note: Any) -> dict:
 
 
 def _make_note(url: str, response: requests.Response, announced: dict[str, str]) -> dict:
-    """What the server says of this version."""
+    """The note of what the server says of this version of the file."""
     return {
         "url": redacted(url),
         "etag": _said(response, "ETag"),
@@ -226,7 +226,7 @@ def _announced_size(length: str) -> int | None:
 
 
 def _announced_digests(headers: Any) -> dict[str, str]:
-    """Hexadecimal digests: Google's store has `x-goog-hash: crc32c=...,md5=...`; Hugging Face's redirect a sha256."""
+    """Hexadecimal digests by kind. Google's store sends an md5 in `x-goog-hash`, Hugging Face's redirect a sha256."""
     digests = {}
     md5 = re.search(r"(?:^|[,\s])md5=([\w+/]+=*)", headers.get("x-goog-hash", ""))
     if md5:
@@ -239,7 +239,7 @@ def _announced_digests(headers: Any) -> dict[str, str]:
 
 
 def _require_continuation(response: requests.Response, note: dict, part: Part) -> None:
-    """The server must go on where the part ends, with the version that the part is of."""
+    """Raises unless the server goes on where the part ends, with the version of the file that the part has."""
     header = response.headers.get("Content-Range", "")
     match = re.fullmatch(rf"bytes (\d{{1,{_MOST_DIGITS}}})-\d+/(\d+|\*)", header)
     sizes = ("*", match and match[2] if note["size"] is None else str(note["size"]))
@@ -254,7 +254,7 @@ def _require_continuation(response: requests.Response, note: dict, part: Part) -
 
 
 def _is_version(response: requests.Response, note: dict) -> bool:
-    """Whether an answer is of the noted version: it repeats the validator, and says nothing else than was said.
+    """Whether an answer is of the noted version: it repeats the validator, and contradicts nothing in the note.
 
     A server that knows no If-Range goes on with whatever it has by now. One that knows it repeats at least the ETag
     (RFC 9110, section 15.3.7); where only a date is known, nothing but that date tells.

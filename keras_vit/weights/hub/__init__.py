@@ -4,6 +4,7 @@
 """
 
 import html
+from collections.abc import Collection, Iterable, Iterator
 
 from keras_vit.checks import check_choice, did_you_mean, error_about
 from keras_vit.config.resnets import RESNETS
@@ -56,7 +57,7 @@ def find_weights(name: str, variant: str) -> WeightsRecord:
     return record
 
 
-def _unknown(name, variant) -> str:
+def _unknown(name: str, variant: str) -> str:
     names = [record.name for record in RECORDS if record.variant == variant]
     names += [alias for alias, target in _ALIASES.items() if target in names]
     if not names:
@@ -70,7 +71,7 @@ def _unknown(name, variant) -> str:
     )
 
 
-def near(name: str, names) -> str:
+def near(name: str, names: Collection[str]) -> str:
     """`' Did you mean ...?'` for the nearest names, or some of them if none is near."""
     return did_you_mean(name, names) or f" Some of them: {', '.join(sorted(names)[:5])}."
 
@@ -97,14 +98,14 @@ class WeightsTable(tuple):
     _HEADER = ("name", "variant", "resolution", "classes", "head", "MB", "accuracy", "licence")
     __slots__ = ()
 
-    def _cells(self):
+    def _cells(self) -> Iterator[tuple[str, ...]]:
         for record in self:
             megabytes = "?" if record.bytes is None else f"{record.bytes / 1e6:.0f}"
             accuracy = "?" if record.accuracy is None else f"{record.accuracy:.1f}"
             numbers = (str(record.resolution), str(record.classes))
             yield record.name, record.variant, *numbers, record.head, megabytes, accuracy, record.license
 
-    def __str__(self):
+    def __str__(self) -> str:
         lines = [self._HEADER, *self._cells()]
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
         return "\n".join(
@@ -113,8 +114,8 @@ class WeightsTable(tuple):
 
     __repr__ = __str__
 
-    def _repr_html_(self):
-        def row(cells, tag):
+    def _repr_html_(self) -> str:
+        def row(cells: Iterable[str], tag: str) -> str:
             return "<tr>" + "".join(f"<{tag}>{html.escape(cell)}</{tag}>" for cell in cells) + "</tr>"
 
         body = "".join(row(cells, "td") for cells in self._cells())

@@ -10,9 +10,13 @@ import dataclasses
 import math
 import os
 import re
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeAlias
 
+from keras_vit.annotations import FilePath
 from keras_vit.checks import did_you_mean
 from keras_vit.config.variants import VARIANTS
+from keras_vit.config.vit import ViTConfig
 from keras_vit.files import FileKindError, read_regular
 from keras_vit.weights.hub.weights_record import FileSize, WeightsRecord, computed_size, make_record, squash
 
@@ -40,7 +44,8 @@ CLASSES = {
     "resisc45": 45,
 }
 _LEVELS = ("aug_none", "aug_light0", "aug_light1", "aug_medium1", "aug_medium2", "aug_strong1", "aug_strong2")
-_UPSTREAM = (  # the parts of a name in their order, and what may stand there
+Grammar: TypeAlias = tuple[tuple[str, tuple[str, ...]], ...]  # each part of a name, and what may stand there
+_UPSTREAM: Grammar = (  # the parts of a name in their order, and what may stand there
     ("model", tuple(MODELS)),
     ("data", ("i1k", "i21k")),
     ("epochs", ("30ep", "300ep")),
@@ -50,7 +55,7 @@ _UPSTREAM = (  # the parts of a name in their order, and what may stand there
     ("dropout", ("do_0.0", "do_0.1")),
     ("stochastic depth", ("sd_0.0", "sd_0.1")),
 )
-_ADAPTED = (
+_ADAPTED: Grammar = (
     ("dataset", ("imagenet2012", "cifar100", "oxford_iiit_pet", "kitti", "resisc45")),
     ("steps", ("steps_0k", "steps_2k", "steps_10k", "steps_20k")),
     ("learning rate", ("lr_0.001", "lr_0.003", "lr_0.01", "lr_0.03")),
@@ -64,7 +69,7 @@ def looks_like_augreg(name: str) -> bool:
     return bool(_LOOKS_LIKE_ONE.search(name))
 
 
-def augreg_record(file: str, name: str | None = None, **known) -> WeightsRecord:
+def augreg_record(file: str, name: str | None = None, **known: Any) -> WeightsRecord:
     """The record of an AugReg file.
 
     Args:
@@ -92,12 +97,12 @@ def augreg_record(file: str, name: str | None = None, **known) -> WeightsRecord:
     return make_record(name or stem, variant, path, CLASSES[dataset], images, dropout_rate=0.0, **known)
 
 
-def _size_with_or_without_pre_logits(config) -> FileSize:
+def _size_with_or_without_pre_logits(config: ViTConfig) -> FileSize:
     uncertain = (config.hidden_size + 1) * config.hidden_size
     return computed_size(config, 224, CLASSES["i1k"], uncertain_parameters=uncertain)
 
 
-def _check_parts(name, text, grammar) -> dict[str, str]:
+def _check_parts(name: str, text: str, grammar: Grammar) -> dict[str, str]:
     """The parts of `text` by what they mean; a part holds no "-"."""
     parts = text.split("-")
     for (meaning, choices), part in zip(grammar, parts, strict=False):
@@ -145,7 +150,7 @@ class AugRegRow:
     adapt_filename: str
 
 
-def read_augreg_index(path_or_text) -> list[AugRegRow]:
+def read_augreg_index(path_or_text: FilePath) -> list[AugRegRow]:
     """Reads AugReg's `index.csv`.
 
     Args:
@@ -173,7 +178,7 @@ def read_augreg_index(path_or_text) -> list[AugRegRow]:
     return [_row(source, header, number, cells) for number, cells in lines[1:]]
 
 
-def _text(path_or_text) -> tuple[str, str]:
+def _text(path_or_text: FilePath) -> tuple[str, str]:
     if isinstance(path_or_text, str) and "\n" in path_or_text:
         return "the text", path_or_text.removeprefix("\ufeff")
     if not isinstance(path_or_text, (str, os.PathLike)):
@@ -189,14 +194,14 @@ def _text(path_or_text) -> tuple[str, str]:
         raise ValueError(f"the index must be a text file.\nReceived: {source!r}: {error}.") from None
 
 
-def _row(source, header, number, cells) -> AugRegRow:
+def _row(source: str, header: list[str], number: int, cells: list[str]) -> AugRegRow:
     if len(cells) != len(header):
         raise ValueError(
             "every line of AugReg's index must have as many cells as its first.\n"
             f"Received: {source}, line {number}: {len(cells)} cells, and {len(header)} columns."
         )
     named = dict(zip(header, cells, strict=True))
-    values = {}
+    values: dict[str, Any] = {}
     for field in dataclasses.fields(AugRegRow):
         try:
             values[field.name] = _cell(named[field.name].strip(), field.type)
@@ -208,7 +213,7 @@ def _row(source, header, number, cells) -> AugRegRow:
     return AugRegRow(**values)
 
 
-def _cell(text, kind):
+def _cell(text: str, kind: Any) -> str | float | None:
     if kind is str:
         return text
     number = float(text or "nan")
@@ -219,7 +224,13 @@ def _cell(text, kind):
     return int(number) if kind == int | None else number
 
 
-def best_augreg(rows, model, ds="i21k", adapt_dataset=None, resolution=None) -> AugRegRow:
+def best_augreg(
+    rows: Sequence[AugRegRow],
+    model: str,
+    ds: str = "i21k",
+    adapt_dataset: str | None = None,
+    resolution: int | None = None,
+) -> AugRegRow:
     """The recommended checkpoint by the official rule (arXiv:2106.10270, section 4.5).
 
     The upstream file with the highest `final_val` among those of `model` and `ds`; with `adapt_dataset`,
@@ -256,6 +267,6 @@ def best_augreg(rows, model, ds="i21k", adapt_dataset=None, resolution=None) -> 
     return best
 
 
-def _highest(rows, accuracy, filename):
+def _highest(rows: Iterable[AugRegRow], accuracy: str, filename: str) -> AugRegRow | None:
     known = [row for row in rows if getattr(row, accuracy) is not None]
     return min(known, key=lambda row: (-getattr(row, accuracy), getattr(row, filename)), default=None)

@@ -5,6 +5,9 @@ Both libraries look for `model.safetensors` first, so that is the file. timm's e
 transformers' ViT computes with exact GELU and a LayerNorm epsilon of 1e-12 (its `ViTConfig`).
 """
 
+from collections.abc import Iterator
+from typing import Any
+
 from keras_vit.config.variants import VARIANTS
 from keras_vit.images.preprocessing import Preprocessing
 from keras_vit.weights.hub.weights_record import WeightsRecord, bicubic_crop, make_record, squash
@@ -88,7 +91,9 @@ _GOOGLE = (  # repository below google/, variant, resolution, top-1 of the same 
 )
 
 
-def _on_the_hub(name, variant, repository, classes, preprocessing, **known) -> WeightsRecord:
+def _on_the_hub(
+    name: str, variant: str, repository: str, classes: int, preprocessing: Preprocessing, **known: Any
+) -> WeightsRecord:
     """A record whose file is `repository`'s `model.safetensors`; computed with exact GELU, trained without dropout."""
     return make_record(
         name,
@@ -104,11 +109,11 @@ def _on_the_hub(name, variant, repository, classes, preprocessing, **known) -> W
     )
 
 
-def _crop(resolution, **statistics) -> Preprocessing:
+def _crop(resolution: int, **statistics: Any) -> Preprocessing:
     return bicubic_crop(resolution, 1.0 if resolution == 384 else 0.9, **statistics)
 
 
-def _timm_records():
+def _timm_records() -> Iterator[WeightsRecord]:
     for model, variant, resolution, classes, accuracy in _TIMM_MODELS:
         hybrid = VARIANTS[variant].resnet_stages is not None
         yield _on_the_hub(
@@ -134,7 +139,7 @@ def _timm_records():
         )
 
 
-def _google_records():
+def _google_records() -> Iterator[WeightsRecord]:
     for model, variant, resolution, accuracy, source in _GOOGLE:
         pretrained = model.endswith("-in21k")
         yield _on_the_hub(

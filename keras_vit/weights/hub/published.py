@@ -1,8 +1,8 @@
 """The rows of the table that lie in Google's buckets: the paper's, AugReg, SAM, GSAM, big_vision's, and BiT's.
 
-Sizes "listed" are those of the bucket listing in the notebook `vit_jax_augreg.ipynb` and of the official
-README; "README" is google-research/vision_transformer's; "timm results" is `results-imagenet.csv` of
-huggingface/pytorch-image-models, computed with exact GELU, bicubic and a central crop of .9 (1.0 at 384).
+Sizes "listed" are from the bucket listing in the notebook `vit_jax_augreg.ipynb` and from the official README. "README"
+is that of google-research/vision_transformer. "timm results" is `results-imagenet.csv` of
+huggingface/pytorch-image-models, computed with exact GELU, bicubic, and a central crop of 0.9, or 1.0 at 384 pixels.
 """
 
 from collections.abc import Iterator
@@ -292,9 +292,15 @@ def _transferred_records() -> Iterator[WeightsRecord]:
     )
     for name, file, classes, resolution in kinds:
         for variant, accuracy in _TRANSFERRED_ACCURACIES.items():
-            reported = {"accuracy": accuracy, "accuracy_source": _TIMM} if resolution == _FINE_TUNED_AT else {}
+            is_tuned = resolution == _FINE_TUNED_AT
             yield make_record(
-                name, variant, f"bit_models/{file.format(variant)}.npz", classes, squash(resolution), **reported
+                name,
+                variant,
+                f"bit_models/{file.format(variant)}.npz",
+                classes,
+                squash(resolution),
+                accuracy=accuracy if is_tuned else None,
+                accuracy_source=_TIMM if is_tuned else "none reported",
             )
 
 

@@ -143,7 +143,7 @@ def parameter_count(config: ViTConfig | ResNetConfig, resolution: int, classes: 
     return count + (features + 1) * classes * (2 if config.distilled else 1)
 
 
-def _resnet(config) -> tuple[int, int]:
+def _resnet(config: ViTConfig) -> tuple[int, int]:
     """Channels of the feature map, and the parameters of the ResNet before the transformer."""
     channels = config.resnet_width
     count = 7 * 7 * 3 * channels + 2 * channels
@@ -157,7 +157,7 @@ def _resnet(config) -> tuple[int, int]:
     return channels, count
 
 
-def _bit(config) -> int:
+def _bit(config: ResNetConfig) -> int:
     """Parameters of a ResNet baseline without its head; its norms stand before the convolutions."""
     channels, count = config.width, 7 * 7 * 3 * config.width + 2 * config.features
     for stage, units in enumerate(config.stages):
@@ -171,24 +171,25 @@ def _bit(config) -> int:
 
 
 def make_record(
-    name,
-    variant,
-    path,
-    classes,
-    preprocessing,
+    name: str,
+    variant: str,
+    path: str,
+    classes: int,
+    preprocessing: Preprocessing,
     *,
-    url=None,
-    size=None,
-    head=None,
-    accuracy=None,
-    accuracy_source="none reported",
-    note="",
-    hf_repo=None,
-    resize_method=None,
-    **fields,
+    url: str | None = None,
+    size: FileSize | None = None,
+    head: str | None = None,
+    accuracy: float | None = None,
+    accuracy_source: str = "none reported",
+    note: str = "",
+    hf_repo: str | None = None,
+    resize_method: str | None = None,
+    **fields: Any,
 ) -> WeightsRecord:
     """A record from what cannot be derived: url, size, head and the differing `fields` follow where left out."""
-    resolution = preprocessing.image_size[0]
+    image_size: Any = preprocessing.image_size  # which all published weights have
+    resolution = image_size[0]
     usual = published_config(variant)
     differing = tuple((key, value) for key, value in fields.items() if getattr(usual, key) != value)
     config = dataclasses.replace(usual, **dict(differing))
@@ -232,7 +233,7 @@ def area_crop(resolution: int, resized: float) -> Preprocessing:
     )
 
 
-def bicubic_crop(resolution: int, fraction: float, **statistics) -> Preprocessing:
+def bicubic_crop(resolution: int, fraction: float, **statistics: Any) -> Preprocessing:
     """timm's evaluation: the shorter side resized to `resolution / fraction`, bicubic, then the centre."""
     size = (resolution, resolution)
     return Preprocessing(

@@ -73,8 +73,8 @@ class TensorFile:
             allow_nonfinite: skip the search for NaN, infinities and values beyond float32.
 
         Raises:
-            CheckpointError: for a name that is not there, another dtype, a checksum that differs, a value that
-                is not finite in float32, or a file that changed since it was scanned.
+            CheckpointError: for a name that is not there, another dtype, or a checksum that differs; for a value that
+                is not finite in float32; for a file that changed since it was scanned.
             FileNotFoundError: if the file is gone.
         """
         names = list(self.entries if names is None else names)
@@ -206,7 +206,7 @@ def scan(path: str | os.PathLike) -> TensorFile:
 
 
 def forget_pages(array: object) -> None:
-    """Lets go of the memory that looking at a mapped array took; the array stays as it is."""
+    """Releases the memory of a mapped array's pages; the array stays as it is."""
     while isinstance(array, np.ndarray):
         array = array.base
     if isinstance(array, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
@@ -215,7 +215,7 @@ def forget_pages(array: object) -> None:
 
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[BinaryIO]:
-    """The file, open for reading; what the system has against it is told as errors of ours."""
+    """Opens the file for reading, and turns errors of the system into ours."""
     try:
         if "\0" in str(path):
             raise FileNotFoundError

@@ -1,7 +1,7 @@
 """Where the arrays of a file lie, by its directory and headers; the arrays themselves are not touched.
 
-Python's `zipfile`, NumPy and safetensors read them. What these let pass is refused here: names twice or unsafe,
-bytes that belong to nothing, sizes that the file does not have, and directories larger than any model needs.
+Python's `zipfile`, NumPy and safetensors read them. This module refuses what these let pass: names that are unsafe or
+stand twice, bytes of no array, sizes beyond the file, and too large directories.
 
 Sources: PKWARE APPNOTE 6.3.10, section 4.3.16; NumPy, `numpy.lib.format`; safetensors, README, "Format".
 """
@@ -136,7 +136,7 @@ def read_safetensors(path: Any, data: mmap.mmap) -> tuple[dict[str, Member], dic
 
 
 class _BoundedReader(io.BufferedReader):
-    """A file of which nobody reads more at once than a directory may have; `zipfile` reads that in one piece."""
+    """A file that refuses to read more at once than a directory may have, which `zipfile` reads in one piece."""
 
     def read(self, size: int | None = -1) -> bytes:
         if size is not None and size > LARGEST_DIRECTORY:
@@ -145,7 +145,7 @@ class _BoundedReader(io.BufferedReader):
 
 
 def _check_end(archive: zipfile.ZipFile, data: mmap.mmap) -> None:
-    """The archive must begin and end with the file, and have as many members as it says; `zipfile` asks for neither."""
+    """Raises unless archive and file begin and end together and all members are there; `zipfile` checks neither."""
     infos, comment = archive.infolist(), archive.comment
     if not infos:
         raise FormatError("holds no array")

@@ -1,8 +1,7 @@
 """What stands beside the tensors: the note in our own files, and the JSON files of transformers and timm.
 
-It says what tensors cannot: the number of heads, the activation, how images must be prepared. A part that
-is there but makes no sense counts as not there, and is told in a line; what is understood and cannot be
-computed here is refused.
+They tell what tensors cannot: the number of heads, the activation, how images must be prepared. A part that is not
+understood counts as not there, and one line reports it. What is understood and cannot be computed here is refused.
 """
 
 import dataclasses
@@ -10,6 +9,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from keras_vit.annotations import Pair
 from keras_vit.config.posembed import check_grid
 from keras_vit.files import json_object
 from keras_vit.images.preprocessing import Preprocessing
@@ -51,7 +51,9 @@ def _json(path: Path) -> tuple[dict, list[str]]:
     return reading.part("text", lambda: json_object(path, _MOST_BYTES), empty={}), reading.remarks
 
 
-def note_of(config: dict, num_heads, preprocessing, grid) -> dict:
+def note_of(
+    config: dict[str, Any], num_heads: int | None, preprocessing: Preprocessing | None, grid: Pair | None
+) -> dict[str, Any]:
     """The note that our own files carry."""
     note = {
         "config": {name: config[name] for name in NOTED_FIELDS if name in config},

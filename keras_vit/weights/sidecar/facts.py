@@ -1,7 +1,10 @@
-"""What the words beside the tensors can say, and the checks that are the same for all who say it."""
+"""What notes and JSON files beside the tensors can say, and the checks that are the same for all of them."""
 
 import dataclasses
+from collections.abc import Callable
+from typing import Any
 
+from keras_vit.annotations import FilePath
 from keras_vit.config.vit import ViTConfig
 from keras_vit.images.preprocessing import Preprocessing
 from keras_vit.pages.escaping import printable
@@ -22,7 +25,7 @@ _ACTIVATIONS = {  # words of transformers, timm and ours: ours
 
 @dataclasses.dataclass(frozen=True)
 class Sidecar:
-    """What a file, or the JSON beside it, says of the model; `remarks` is a line for each part not understood."""
+    """What a file, or the JSON beside it, says of the model; `remarks` has a line for each part not understood."""
 
     fields: dict = dataclasses.field(default_factory=dict)
     num_heads: int | None = None
@@ -34,13 +37,13 @@ class Sidecar:
 
 
 class Reading:
-    """One note or JSON being read: parts that make no sense become remarks and count as not there."""
+    """Reads one note or JSON file. Parts that are not understood become remarks, and count as not there."""
 
-    def __init__(self, place: str):
+    def __init__(self, place: str) -> None:
         self.place = place
         self.remarks: list[str] = []
 
-    def part(self, what: str, read, instead: str = "taken as not there", empty=None):
+    def part(self, what: str, read: Callable[[], Any], instead: str = "taken as not there", empty: Any = None) -> Any:
         """What `read()` gives, or `empty` and a remark if it raises for a value that it cannot take."""
         try:
             return read()
@@ -51,7 +54,7 @@ class Reading:
             self.remarks.append(f"{what} of {self.place} not understood ({reason}): {instead}")
             return empty
 
-    def preprocessing(self, read) -> Preprocessing | None:
+    def preprocessing(self, read: Callable[[], Preprocessing | None]) -> Preprocessing | None:
         """The record that `read()` makes."""
         return self.part("preprocessing", read, "images scaled to [-1, 1]")
 
@@ -59,12 +62,12 @@ class Reading:
         """Fields of `ViTConfig`, checked as those of a caller are."""
         return self.part("config", lambda: _checked(fields), empty={})
 
-    def count(self, what: str, number) -> int | None:
+    def count(self, what: str, number: Any) -> int | None:
         """A number above zero, or `None`."""
         return self.part(what, lambda: _count(number))
 
 
-def activation_of(word, place) -> str | None:
+def activation_of(word: Any, place: FilePath) -> str | None:
     """Our word for an activation, or `None` for none said.
 
     Raises:
@@ -77,7 +80,7 @@ def activation_of(word, place) -> str | None:
     return _ACTIVATIONS[word]
 
 
-def not_computed(what, word, place, known) -> CheckpointError:
+def not_computed(what: str, word: Any, place: FilePath, known: str) -> CheckpointError:
     """The error for a model that is another function than any of ours."""
     return CheckpointError(
         f"the {what} must be one that is computed here ({known}), since with another the same weights give other "
@@ -85,7 +88,7 @@ def not_computed(what, word, place, known) -> CheckpointError:
     )
 
 
-def sides_of(size) -> tuple[int, int] | None:
+def sides_of(size: Any) -> tuple[int, int] | None:
     """`(H, W)` of an int, `[h, w]` or `{"height": h, "width": w}`; `None` for none said."""
     if size is None:
         return None
@@ -97,12 +100,12 @@ def sides_of(size) -> tuple[int, int] | None:
     return _count(sides[0]), _count(sides[1])
 
 
-def _checked(fields):
+def _checked(fields: dict[str, Any]) -> dict[str, Any]:
     ViTConfig(patch_size=1, hidden_size=4, num_layers=1, num_heads=1, mlp_dim=1, **fields)
     return fields
 
 
-def _count(number):
+def _count(number: Any) -> Any:
     if number is not None and (type(number) is not int or not 0 < number < _MOST):
         raise ValueError(f"a count must be an int above zero.\nReceived: {number!r:.40}.")
     return number
