@@ -14,6 +14,7 @@ from fault_server import child_environment
 from pictures import encoded, picture
 
 from keras_vit import cli
+from keras_vit.exporting.writers import WRITERS
 from keras_vit.weights.fetch import cache_dir
 
 NAMES = ["ash", "birch", "cedar", "douglas fir", "elm", "fig", "ginkgo"]
@@ -34,7 +35,7 @@ def run(capfd):
 def fake(monkeypatch):
     """A format that costs nothing in the place of ONNX."""
     fake = FakeFormat(".onnx")
-    monkeypatch.setitem(sys.modules, "keras_vit.exporting.onnx", fake)
+    monkeypatch.setitem(WRITERS, "onnx", fake)
     return fake
 
 

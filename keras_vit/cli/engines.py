@@ -46,7 +46,7 @@ def opened(
     if arguments.engine is None:
         return model, [], {}
     from keras_vit.exporting.engines.accelerate import accelerate
-    from keras_vit.exporting.engines.opening import is_calibrated
+    from keras_vit.exporting.engines.runtimes import is_calibrated
     from keras_vit.exporting.sample_photos import which_photos
     from keras_vit.runs.training_data import calibration_photos
 

@@ -7,6 +7,7 @@ with the model's.
 import dataclasses
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,13 +17,14 @@ from keras_vit.checks import error_about
 from keras_vit.config.variants import check_image_size
 from keras_vit.exporting.folding import folds_of
 from keras_vit.exporting.formats import MAX_BATCH, MAX_BYTES, MAX_PIXELS, OPSET
-from keras_vit.exporting.report import ExportError, ExportReport, size_of
+from keras_vit.exporting.report import ExportError, ExportReport, Runtime, size_of
 from keras_vit.exporting.request import check_request
 from keras_vit.exporting.sample_photos import Photos, real_photos, resized, which_photos
 from keras_vit.exporting.staging import publish_absent, publish_files, publish_version, staging
 from keras_vit.exporting.task import ExportTask
 from keras_vit.exporting.verification import image_size as size_to_compare
 from keras_vit.exporting.verification import verify as compare
+from keras_vit.exporting.writers import Writer
 from keras_vit.images.preprocessing import default_names
 from keras_vit.model.classifiers import ends_in_logits, has_head
 from keras_vit.model.copies import with_input_shape
@@ -66,12 +68,12 @@ def export(
             `"class 0"`, ...
         precision: `"float32"`, `"bfloat16"`, `"float16"` or `"int8"`, as far as the format has it.
         verify: whether to open the file and compare it with the model, computed in float32, on real photos.
-        images: the photos for that, of which up to 16 are compared: a folder, paths, or uint8 arrays `(H, W, C)`; by
-            default parts of the two photos that scikit-learn brings along. int8 of LiteRT and OpenVINO is calibrated
-            on up to 64 others of them, so it takes 32 photos or more.
+        images: the photos for that, of which up to 16 are compared: a folder, paths, or uint8 arrays `(H, W, C)`. By
+            default they are parts of the two photos that come with scikit-learn. int8 of LiteRT and OpenVINO is
+            calibrated on up to 64 others of them, so it takes 32 photos or more.
         image_size: `(H, W)` of the input, where it should not be the model's; `"any"` for sides that each call may
-            choose, multiples of the patch side. All signatures of a SavedModel then take `pixels`, as there is no
-            size to bring a photo to; so they do for a model whose images have neither 1 nor 3 channels.
+            choose, multiples of the patch side. All signatures of a SavedModel then take `pixels`, as there is no size
+            to bring a photo to. The same holds for a model whose images have neither 1 nor 3 channels.
         top_k: how many classes an answer of the SavedModel names.
         activation: from logits to scores, `"softmax"` or `"sigmoid"`, where the model ends in logits.
         name: of the served model; by default that of `path`.
@@ -82,8 +84,8 @@ def export(
         jit_compile: whether XLA compiles the SavedModel's network, once for each number of images in a call, which
             takes seconds. On a CPU one image is answered faster then, in int8 far faster; TensorFlow Serving must be
             started with `--xla_cpu_compilation_enabled`.
-        overwrite: whether a file at `path` is replaced, and one that has the name of its data, as `model.bin` beside
-            `model.xml` and `model.onnx.data` beside `model.onnx`; a SavedModel's versions never are.
+        overwrite: whether a file at `path` is replaced, and the file of its data, as `model.bin` beside `model.xml` and
+            `model.onnx.data` beside `model.onnx`. A SavedModel's versions are never replaced.
 
     Returns:
         An `ExportReport`: differences, agreement, size and speed.
@@ -108,6 +110,7 @@ def export(
     calibrated = precision in writer.CALIBRATED
     compared, calibration = photos_for(images, model, calibrated, format)
     task = ExportTask(
+        # A SavedModel holds the model's own layers; other formats are rounded by their converters.
         model=original if writer.EXTENSION else in_precision(original, precision),
         precision=precision,
         labels=names,
@@ -124,7 +127,15 @@ def export(
     return _export_version(writer, task, path, format, original, compared if verify else None)
 
 
-def _export_file(writer, task, path, format, original, photos, overwrite):
+def _export_file(
+    writer: Writer,
+    task: ExportTask,
+    path: Path,
+    format: str,
+    original: ImageModel,
+    photos: list[np.ndarray] | None,
+    overwrite: bool,
+) -> ExportReport:
     with staging(path.parent) as place:
         file = place / path.name
         writer.write(task, file)
@@ -133,7 +144,9 @@ def _export_file(writer, task, path, format, original, photos, overwrite):
     return found
 
 
-def _export_version(writer, task, path, format, original, photos):
+def _export_version(
+    writer: Writer, task: ExportTask, path: Path, format: str, original: ImageModel, photos: list[np.ndarray] | None
+) -> ExportReport:
     from keras_vit.exporting.saved_model.serving_files import served_card, write_serving_files
 
     with staging(path) as place:
@@ -149,11 +162,20 @@ def _export_version(writer, task, path, format, original, photos):
     return found
 
 
-def _proven(writer, task, place, path, format, original, photos, size):
+def _proven(
+    writer: Writer,
+    task: ExportTask,
+    place: Path,
+    path: Path,
+    format: str,
+    original: ImageModel,
+    photos: list[np.ndarray] | None,
+    size: int,
+) -> ExportReport:
     """The report of what was written at `place`, if it is the model."""
-    opening = writer.opening(str(path)) if hasattr(writer, "opening") else None
-    folded = str(folds_of(task)) if task.precision in getattr(writer, "FOLDED", ()) else None
-    facts = {"opening": opening, "folded": folded, "calibrated_on": task.calibrated_on}
+    opening = writer.opening(str(path))
+    folded = str(folds_of(task)) if task.precision in writer.FOLDED else None
+    facts: dict[str, Any] = {"opening": opening, "folded": folded, "calibrated_on": task.calibrated_on}
     report = ExportReport(path, format, task.precision, size, **facts)
     if photos is None:
         return report
@@ -169,7 +191,7 @@ def _proven(writer, task, place, path, format, original, photos, size):
     return report
 
 
-def _opened(writer, place):
+def _opened(writer: Writer, place: Path) -> Runtime:
     try:
         return writer.open_runtime(place)
     except (ExportError, ImportError, MemoryError):
@@ -181,7 +203,7 @@ def _opened(writer, place):
         ) from error
 
 
-def check_exportable(model) -> None:
+def check_exportable(model: Any) -> None:
     """Raises unless `model` is one of ours that gives one row for each image."""
     known = isinstance(model, ImageModel) and None not in (model.config, model.preprocessing)
     if not known or len(model.inputs) != 1:
@@ -196,7 +218,7 @@ def check_exportable(model) -> None:
         )
 
 
-def _check_activation(model, activation, names):
+def _check_activation(model: ImageModel, activation: str, names: tuple[str, ...] | None) -> None:
     if names and len(names) == 1 and activation == "softmax" and ends_in_logits(model):
         raise error_about("activation")(
             'the score of a single class is 1 after a softmax, whatever the image.\nReceived: activation="softmax", '
@@ -204,7 +226,7 @@ def _check_activation(model, activation, names):
         )
 
 
-def photos_for(images, model, calibrated, format) -> tuple[list[np.ndarray], np.ndarray]:
+def photos_for(images: Photos, model: ImageModel, calibrated: bool, format: str) -> tuple[list[np.ndarray], np.ndarray]:
     """Photos to compare on, and photos of the model's size to calibrate on, if any are: not the same then."""
     photos = real_photos(images, MOST_PHOTOS, model.input_shape[-1])
     step = max(len(photos) // _COMPARED, 1)
@@ -223,7 +245,13 @@ def photos_for(images, model, calibrated, format) -> tuple[list[np.ndarray], np.
     return compared, resized(calibration[:_CALIBRATION], size_to_compare(model))
 
 
-def _asked_model(model, image_size, max_pixels, writer, format):
+def _asked_model(
+    model: ImageModel,
+    image_size: tuple[int | None, int | None] | str | None,
+    max_pixels: int,
+    writer: Writer,
+    format: str,
+) -> ImageModel:
     """The model at the size that was asked for, if the format can hold it."""
     model = _resized(model, image_size)
     if is_quantized(model) and writer.EXTENSION:
@@ -241,7 +269,7 @@ def _asked_model(model, image_size, max_pixels, writer, format):
     return model
 
 
-def _resized(model, image_size):
+def _resized(model: ImageModel, image_size: tuple[int | None, int | None] | str | None) -> ImageModel:
     if image_size is None:
         return model
     if image_size == "any":
@@ -259,7 +287,7 @@ def _resized(model, image_size):
     return with_input_shape(in_precision(model, "float32"), (*sides, model.input_shape[-1]))
 
 
-def _names(model, labels):
+def _names(model: ImageModel, labels: Sequence[str] | np.ndarray | None) -> tuple[str, ...] | None:
     """K names, or `None` for a model without a head."""
     if not has_head(model):
         if labels is not None:
@@ -285,5 +313,5 @@ def _names(model, labels):
     return labels
 
 
-def _is_line(text):
+def _is_line(text: str) -> bool:
     return bool(text.strip()) and text.splitlines() == [text] and not re.search("[\ud800-\udfff]", text)

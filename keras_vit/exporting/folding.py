@@ -2,15 +2,17 @@
 
 The function of the model stays the same: sums are made in float64 and rounded once. A LayerNorm keeps its mean and
 deviation; its gain and shift go into the layers that read it, and the scale of queries into theirs. The last LayerNorm
-is folded only where features are read behind another layer. In float32 the first kernel takes pixels as they are; in
-float16 that costs a tenth more drift, and int8 of LiteRT half as much again.
+is folded only where features are read behind another layer. In float32 the first kernel takes pixels as they are;
+float16 would drift a tenth more so, and int8 of LiteRT half as much again.
 """
 
 import dataclasses
 from collections.abc import Sequence
 
+import keras
 import numpy as np
 
+from keras_vit.annotations import Tensor
 from keras_vit.exporting.task import ExportTask
 from keras_vit.layers import MultiHeadAttention
 from keras_vit.layers.nested import flatten_layers
@@ -51,11 +53,11 @@ def folded_task(task: ExportTask, precisions: Sequence[str], bare: bool = True) 
     """
     if task.precision not in precisions:
         return task
-    twin, folds = folded(task.model, bare)
+    copy, folds = folded(task.model, bare)
     if takes_pixels(task) and folds.norms:
-        _fold_pixels(twin)
+        _fold_pixels(copy)
         task = dataclasses.replace(task, scales=False)
-    return dataclasses.replace(task, model=twin)
+    return dataclasses.replace(task, model=copy)
 
 
 def takes_pixels(task: ExportTask) -> bool:
@@ -76,14 +78,14 @@ def folded(model: ImageModel, bare: bool = True) -> tuple[ImageModel, Folds]:
         bare: whether the LayerNorms lose their weights; otherwise these are ones and zeros.
 
     Returns:
-        A twin for inference, which is neither saved nor trained, and what was folded; `model` itself where there is
+        A copy for inference, which is neither saved nor trained, and what was folded; `model` itself where there is
         nothing to fold, as in a ResNet, or Keras has quantised it.
     """
     places = norm_readers(model)
     if not places or is_quantized(model):
         return model, Folds()
-    twin = with_dtype(model, "float32")
-    places = norm_readers(twin)
+    copy = with_dtype(model, "float32")
+    places = norm_readers(copy)
     for norm, denses in places:
         for dense in denses:
             _assign(dense, *behind(*_values(norm.gamma, norm.beta, dense.kernel, dense.bias)))
@@ -91,12 +93,12 @@ def folded(model: ImageModel, bare: bool = True) -> tuple[ImageModel, Folds]:
         norm.beta.assign(np.zeros(norm.beta.shape))
         if bare:
             norm.gamma = norm.beta = None
-    attentions = _attentions(twin)
+    attentions = _attentions(copy)
     for attention in attentions:
         kernel, bias = _values(attention.query.kernel, attention.query.bias)
         _assign(attention.query, kernel * attention.query_scale, bias * attention.query_scale)
         attention.query_scale = None
-    return twin, Folds(len(places), len(attentions))
+    return copy, Folds(len(places), len(attentions))
 
 
 def folds_of(task: ExportTask) -> Folds:
@@ -106,7 +108,7 @@ def folds_of(task: ExportTask) -> Folds:
     return Folds(len(norm_readers(task.model)), len(_attentions(task.model)), takes_pixels(task))
 
 
-def behind(gain, shift, kernel, bias) -> tuple[np.ndarray, np.ndarray]:
+def behind(gain: np.ndarray, shift: np.ndarray, kernel: np.ndarray, bias: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Kernel and bias that give for `x` what the given ones give for `gain * x + shift`.
 
     Args:
@@ -118,7 +120,7 @@ def behind(gain, shift, kernel, bias) -> tuple[np.ndarray, np.ndarray]:
     return gain[:, None] * kernel, bias + shift @ kernel
 
 
-def _fold_pixels(model):
+def _fold_pixels(model: ImageModel) -> None:
     """Lets the patch embedding take pixels in [0, 255] in place of scaled ones."""
     record, patches = model.preprocessing, patch_embedding(model).projection
     kernel, bias, mean, std = _values(patches.kernel, patches.bias, record.mean, record.std)
@@ -126,14 +128,14 @@ def _fold_pixels(model):
     _assign(patches, kernel, bias - np.einsum("hwcd,c->d", kernel, 255 * mean))
 
 
-def _attentions(model):
+def _attentions(model: ImageModel) -> list[MultiHeadAttention]:
     return [layer for layer in flatten_layers(model) if isinstance(layer, MultiHeadAttention)]
 
 
-def _values(*weights):
+def _values(*weights: Tensor) -> list[np.ndarray]:
     return [np.asarray(weight, "float64") for weight in weights]
 
 
-def _assign(dense, kernel, bias):
+def _assign(dense: keras.layers.Layer, kernel: np.ndarray, bias: np.ndarray) -> None:
     dense.kernel.assign(kernel.astype("float32"))
     dense.bias.assign(bias.astype("float32"))

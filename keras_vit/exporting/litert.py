@@ -1,13 +1,16 @@
 """LiteRT, the format of TensorFlow Lite for phones: one file of built-in operations, with the labels inside.
 
-int8 is for dense layers and convolutions: weights with a scale for each output channel, what goes in and out with
-one that was learned on photos. Norms, softmax, GELU and the products of attention stay in float32.
+int8 is for dense layers and convolutions: weights with a scale for each output channel, inputs and outputs with one
+scale that was learned on photos. Norms, softmax, GELU and the products of attention stay in float32.
 """
 
 import json
 import os
 import tempfile
 import zipfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -15,29 +18,32 @@ from keras_vit.checks import error_about, install_hint
 from keras_vit.exporting.folding import folded_task
 from keras_vit.exporting.pixels import pixel_function
 from keras_vit.exporting.report import ExportError, Runtime
+from keras_vit.exporting.task import ExportTask
 from keras_vit.silence import silence
 
 EXTENSION = ".tflite"
-PRECISIONS = ("float32", "float16", "int8")
-CALIBRATED = ("int8",)
-# Not int8: Ti/16 with gains of .5 to 2 is off by .025 of its deviation then, and by .022 without; digits by .012 both.
-FOLDED = ("float32", "float16")
+PRECISIONS: tuple[str, ...] = ("float32", "float16", "int8")
+CALIBRATED: tuple[str, ...] = ("int8",)
+# Not in int8: with folding, Ti/16 with gains of 0.5 to 2 is off by 0.025 of its deviation, without by 0.022. The model
+# of 600 digits is off by 0.012 either way.
+FOLDED: tuple[str, ...] = ("float32", "float16")
 SIGNATURE = "pixels"
 LABELS, METADATA = "labels.txt", "metadata.json"  # in the archive at the end of the file
 MAX_BYTES = 2**31 - 2**26  # of weights: a flatbuffer counts to 2 GB, of which 64 MB are for all else
 _BYTES = {"float32": 4, "float16": 2, "int8": 4}  # of a weight; int8 is made of a file in float32
-# Measured on 600 digits (accuracy in float32 .948) and random weights, mean differences of logits as shares of their
-# deviation: calibrated on photos, .014 (accuracy .948), Ti/16 .030, B/16 .025; without, by ranges that each call
-# finds ("dynamic range"), .008 (.950), .017, .018, but Ti/16 takes twice the time. All else in int8 too: .046, .15.
+# Mean differences of logits as shares of their deviation, on 600 digits (accuracy in float32 0.948) and with random
+# weights of Ti/16 and B/16. Calibrated on photos: 0.014 (accuracy 0.948), 0.030, 0.025. With ranges that each call
+# finds ("dynamic range"): 0.008 (0.950), 0.017, 0.018, but Ti/16 takes twice the time. With all else in int8 too:
+# 0.046, 0.15.
 _IN_INT8 = ("CONV_2D", "FULLY_CONNECTED")
 _PHOTOS = 32  # to calibrate on; of B/16 a second or more each, as the interpreter that does it is a slow one
 
 
-def write(task, place) -> None:
+def write(task: ExportTask, place: Path) -> None:
     """Writes one file with the signature `pixels`: uint8 `(B, H, W, C)` to the dict of a `pixel_module`.
 
-    A ZIP archive with `labels.txt`, a label on each line, and `metadata.json` is appended, as TensorFlow Lite
-    appends associated files: interpreters do not see it, and any program for ZIP files opens it.
+    A ZIP archive with `labels.txt`, a label on each line, and `metadata.json` is appended, as TensorFlow Lite appends
+    associated files. Interpreters do not see it, and any program for ZIP files opens it.
 
     Args:
         task: an `ExportTask`.
@@ -55,7 +61,7 @@ def write(task, place) -> None:
     _append_files(task, place)
 
 
-def check_packages(precision, opset) -> None:
+def check_packages(precision: str, opset: int) -> None:
     """Raises `ImportError` if a package is missing.
 
     Args:
@@ -65,7 +71,7 @@ def check_packages(precision, opset) -> None:
     _interpreter()
 
 
-def open_runtime(place) -> Runtime:
+def open_runtime(place: Path) -> Runtime:
     """The file in LiteRT's interpreter, on all cores, with XNNPACK as it comes.
 
     Args:
@@ -82,7 +88,11 @@ def open_runtime(place) -> Runtime:
     return Runtime(f"LiteRT {package.__version__}", lambda pixels: answer(pixels=pixels))
 
 
-def _interpreter():
+def opening(name: str) -> None:
+    """None is needed: every interpreter computes in the precision of the file."""
+
+
+def _interpreter() -> tuple[Any, Any]:
     try:
         import ai_edge_litert
         from ai_edge_litert.interpreter import Interpreter
@@ -93,7 +103,7 @@ def _interpreter():
     return ai_edge_litert, Interpreter
 
 
-def _check_size(task):
+def _check_size(task: ExportTask) -> None:
     size = task.model.count_params() * _BYTES[task.precision]
     what = "float32, of which int8 is made" if task.precision == "int8" else task.precision
     if size > MAX_BYTES:
@@ -104,7 +114,7 @@ def _check_size(task):
         )
 
 
-def _converted(task, folder):
+def _converted(task: ExportTask, folder: Path) -> bytes:
     """The file's bytes; intermediate ones are written to a folder below `folder`."""
     import tensorflow as tf
 
@@ -128,14 +138,14 @@ def _converted(task, folder):
             ) from error
 
 
-def _in_int8(converter, task):
-    """The debugger of quantisation is what can leave operations in float; nothing is debugged."""
+def _in_int8(converter: Any, task: ExportTask) -> bytes:
+    """The file in int8. Only the debugger of quantisation can leave operations in float; nothing is debugged."""
     import tensorflow as tf
     from ai_edge_litert.schema_py_generated import BuiltinOperator
 
     photos = task.calibration_photos[np.linspace(0, len(task.calibration_photos) - 1, _PHOTOS).astype(int)]
 
-    def calls():
+    def calls() -> Iterator[tuple[str, dict[str, np.ndarray]]]:
         for photo in photos:
             yield SIGNATURE, {"pixels": photo[None]}
 
@@ -147,7 +157,7 @@ def _in_int8(converter, task):
     return debugger.get_nondebug_quantized_model()
 
 
-def _append_files(task, place):
+def _append_files(task: ExportTask, place: Path) -> None:
     metadata = json.dumps(task.metadata(), indent=2, ensure_ascii=False)
     files = {METADATA: metadata} if task.labels is None else {LABELS: _lines(task.labels), METADATA: metadata}
     with zipfile.ZipFile(place, "a") as archive:  # not compressed, so that a phone can map it
@@ -155,5 +165,5 @@ def _append_files(task, place):
             archive.writestr(zipfile.ZipInfo(name), text)  # dated 1980: the same model, the same file
 
 
-def _lines(labels):
+def _lines(labels: Sequence[str]) -> str:
     return "".join(" ".join(label.split()) + "\n" for label in labels)

@@ -1,13 +1,15 @@
 """OpenVINO's intermediate representation: a graph in XML with its weights beside it, for Intel's processors.
 
-int8 is for dense layers and convolutions: weights with a scale for each output channel, what goes in with one that
-NNCF has learned on photos. Norms, softmax, GELU and the products of attention stay in float32.
+int8 is for dense layers and convolutions: weights with a scale for each output channel, inputs with one scale that NNCF
+has learned on photos. Norms, softmax, GELU and the products of attention stay in float32.
 """
 
 import contextlib
 import json
 import os
 import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,25 +24,26 @@ from keras_vit.processor import processor_flags
 from keras_vit.silence import silence
 
 EXTENSION = ".xml"
-PRECISIONS = ("float32", "float16", "int8")
-CALIBRATED = ("int8",)
-FOLDED = (*PRECISIONS, "bfloat16")  # which an engine has
-# SmoothQuant's exponent. Mean differences of logits as shares of their deviation, of a model with widths of 12: .019;
-# without it .021, with NNCF's .95 for transformers .024. With .5: 600 digits .012 (accuracy .948, as in float32), Ti/16
-# randomly initialised .030.
+PRECISIONS: tuple[str, ...] = ("float32", "float16", "int8")
+CALIBRATED: tuple[str, ...] = ("int8",)
+FOLDED: tuple[str, ...] = (*PRECISIONS, "bfloat16")  # which an engine has
+# SmoothQuant's exponent. Mean differences of logits as shares of their deviation, of a model with widths of 12: 0.019;
+# without it 0.021, with NNCF's 0.95 for transformers 0.024. With 0.5: 600 digits 0.012 (accuracy 0.948, as in float32),
+# Ti/16 randomly initialised 0.030.
 _SMOOTHING = 0.5
-# What compiles a file must be told: by default a processor that knows bfloat16 computes all floats in it, whatever the
-# file holds. OpenVINO 2026.4 heeds no word on it in a file (a test tries them), but one stands where it has some.
+# Whoever compiles a file must name the precision: by default a processor that knows bfloat16 computes all floats in it,
+# whatever the file holds. OpenVINO 2026.4 reads no option on it from a file (a test tries them), but the file has it
+# where other options stand.
 _OPTION, _FLOAT32, _BFLOAT16 = "INFERENCE_PRECISION_HINT", "f32", "bf16"
 _VNNI = {"avx512_vnni", "avx_vnni"}  # either adds products of bytes in 32 bits
 _NEXT_TO_NOTHING = 1e-30  # leaves a float32 as it is, unless that is smaller than 1e-23
 
 
-def write(task, place) -> None:
+def write(task: ExportTask, place: Path) -> None:
     """Writes `NAME.xml` and `NAME.bin`: uint8 `(B, H, W, C)` named `pixels` to the outputs of a `pixel_module`.
 
-    `model_info` in the file's runtime information holds labels and preprocessing under the keys of OpenVINO's
-    Model API, `keras_vit` all of `task.metadata()` as JSON, and `runtime_options` the precision to compute floats in.
+    In the file's runtime information, `model_info` holds labels and preprocessing under the keys of OpenVINO's Model
+    API. `keras_vit` holds all of `task.metadata()` as JSON, and `runtime_options` the precision to compute floats in.
 
     Args:
         task: an `ExportTask`.
@@ -61,13 +64,12 @@ def write(task, place) -> None:
 def opened(task: ExportTask, threads: int | None) -> Runtime:
     """The model compiled for the processor; `run` takes float32 `(B, H, W, C)` as the model does.
 
-    No file is between: weights that are packed while one is read come to lie in what the conversion has freed, and
-    L/16 in bfloat16 took .01 to .04 of the time more.
+    No file is written in between. With one, weights are packed into memory that the conversion has freed, and L/16 in
+    bfloat16 took 1 to 4 % more time.
 
     Args:
-        task: with `takes="images"`. `"bfloat16"` is computed in by a processor that knows it. In `"int8"` floats are
-            in bfloat16 where the processor knows it: what int8 leaves to them is not the larger error, and B/16 takes
-            .93 of the time.
+        task: with `takes="images"`. In `"bfloat16"` and `"int8"` floats are in bfloat16 where the processor knows it.
+            In int8 that is not the larger error, and B/16 takes 7 % less time.
         threads: that compute; by default OpenVINO's choice.
 
     Raises:
@@ -80,7 +82,7 @@ def opened(task: ExportTask, threads: int | None) -> Runtime:
         return _compiled(network, threads, _BFLOAT16 if half else _FLOAT32)
 
 
-def check_packages(precision, opset) -> None:
+def check_packages(precision: str, opset: int) -> None:
     """Raises `ImportError` if a package is missing.
 
     Args:
@@ -92,7 +94,7 @@ def check_packages(precision, opset) -> None:
         _nncf()
 
 
-def opening(name) -> str:
+def opening(name: str) -> str:
     """The line of Python that opens a file in the precision that it was compared in.
 
     Args:
@@ -101,7 +103,7 @@ def opening(name) -> str:
     return f'openvino.compile_model({json.dumps(name, ensure_ascii=False)}, "CPU", {{"{_OPTION}": "{_FLOAT32}"}})'
 
 
-def open_runtime(place) -> Runtime:
+def open_runtime(place: Path) -> Runtime:
     """The file compiled for the processor, computing in float32 where it holds floats.
 
     Args:
@@ -133,14 +135,14 @@ def adds_in_32_bits() -> bool:
     return not _VNNI.isdisjoint(processor_flags())
 
 
-def _network(task):
+def _network(task: ExportTask) -> Any:
     """OpenVINO's own form of the model, with its outputs named."""
     openvino, nncf = _openvino(), _nncf() if task.precision == "int8" else None
     with silence():  # Keras reads weights by a way of which NumPy warns
         function = pixel_function(folded_task(task, FOLDED))
     concrete = function.get_concrete_function()
     with silence(), _unreported(), _refusals(task):
-        # Arrays that are shared change with the model, or are gone with it.
+        # Shared arrays would change with the model, and be freed with it.
         network = openvino.convert_model(concrete, share_weights=False)
         _name_outputs(network, concrete.structured_outputs)
         if nncf is not None:
@@ -149,17 +151,17 @@ def _network(task):
     return network
 
 
-def _compiled(network, threads, precision):
+def _compiled(network: Any, threads: int | None, precision: str) -> Runtime:
     """A network or the path of its file, compiled for the processor."""
     openvino = _openvino()
-    options = {_OPTION: precision}
+    options: dict[str, Any] = {_OPTION: precision}
     if threads is not None:
         options["INFERENCE_NUM_THREADS"] = threads
     with silence():
         compiled = openvino.Core().compile_model(network, "CPU", options)
     names = [output.any_name for output in compiled.outputs]
 
-    def run(images):
+    def run(images: np.ndarray) -> dict[str, np.ndarray]:
         found = compiled(images)
         return {name: found[name] for name in names}
 
@@ -167,7 +169,7 @@ def _compiled(network, threads, precision):
 
 
 @contextlib.contextmanager
-def _refusals(task):
+def _refusals(task: ExportTask) -> Iterator[None]:
     """Makes an `ExportError` of what OpenVINO raises, which is of many classes."""
     try:
         yield
@@ -180,11 +182,11 @@ def _refusals(task):
         ) from error
 
 
-def _knows_bfloat16(openvino):
+def _knows_bfloat16(openvino: Any) -> bool:
     return "BF16" in openvino.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
 
 
-def _openvino():
+def _openvino() -> Any:
     try:
         with silence(), _unreported():
             import openvino
@@ -193,7 +195,7 @@ def _openvino():
     return openvino
 
 
-def _nncf():
+def _nncf() -> Any:
     try:
         with silence(), _unreported():
             import nncf
@@ -203,10 +205,11 @@ def _nncf():
 
 
 @contextlib.contextmanager
-def _unreported():
-    """Both packages report their use to their maker, unless the user has declined, and write down an id for that.
+def _unreported() -> Iterator[None]:
+    """Inside, neither package reports its use to its maker or stores an id for that.
 
-    Not from here: they do neither in a CI, and one reporter, which may be at work already, is theirs together.
+    Unless the user has declined, both do so outside of a CI. They share one reporter, which may run already, so its
+    consent is withdrawn too.
     """
     before = os.environ.get("CI")
     reporter: Any = getattr(sys.modules.get("openvino.tools.ovc"), "telemetry", None)
@@ -225,24 +228,25 @@ def _unreported():
             os.environ["CI"] = before
 
 
-def _name_outputs(network, names):
-    """Leaves each output the name that was asked for; where a bias of zeros was dropped, it has got another too."""
+def _name_outputs(network: Any, names: Iterable[str]) -> None:
+    """Leaves each output the name that was asked for; an output whose bias of zeros was dropped has a second name."""
     for output in network.outputs:
         output.get_tensor().set_names(output.get_names() & set(names))
 
 
-def _in_int8(openvino, nncf, network, task):
+def _in_int8(openvino: Any, nncf: Any, network: Any, task: ExportTask) -> Any:
     """The network with weights in int8, 7 bits of which are used.
 
-    Otherwise pairs of products overflow 16 bits on processors without VNNI, and the same file answers otherwise
-    there: on digits, three times as far from the model. A task that is not portable uses all 8 bits, in the same time.
+    With all 8 bits, pairs of products overflow 16 bits on processors without VNNI, and the same file gives other
+    answers there. On digits they are three times as far from the model. A task that is not portable uses all 8 bits, in
+    the same time.
     """
     from nncf.quantization.range_estimator import RangeEstimatorParametersSet
 
     _fence(openvino, network)
     advanced = nncf.AdvancedQuantizationParameters(
         overflow_fix=nncf.OverflowFix.ENABLE if task.portable else nncf.OverflowFix.DISABLE,
-        activations_range_estimator_params=RangeEstimatorParametersSet.MINMAX,  # means cut values off: .16
+        activations_range_estimator_params=RangeEstimatorParametersSet.MINMAX,  # means cut values off: 0.16
         disable_bias_correction=True,  # no better with whole ranges, and sometimes worse
         smooth_quant_alphas=nncf.AdvancedSmoothQuantParameters(matmul=_SMOOTHING),
     )
@@ -258,7 +262,7 @@ def _in_int8(openvino, nncf, network, task):
     )
 
 
-def _fence(openvino, network):
+def _fence(openvino: Any, network: Any) -> None:
     """Adds next to nothing between each dense layer and a reshape behind it.
 
     OpenVINO moves a layer's scales through a reshape that follows, and fails where that splits channels into heads.
@@ -277,11 +281,11 @@ def _fence(openvino, network):
     network.validate_nodes_and_infer_types()
 
 
-def _products(network):
+def _products(network: Any) -> list[Any]:
     return [node for node in network.get_ordered_ops() if node.get_type_name() == "MatMul"]
 
 
-def _products_of_activations(network):
+def _products_of_activations(network: Any) -> list[str]:
     """Names of the products of which no factor is a weight, where attention was not recognised as such."""
     return [
         node.get_friendly_name()
@@ -290,13 +294,13 @@ def _products_of_activations(network):
     ]
 
 
-def _type(end):
-    """Of the node at an input or output."""
+def _type(end: Any) -> str:
+    """Type of the node at an input or output."""
     return end.get_node().get_type_name()
 
 
-def _information(task):
-    """Values by their path in the runtime information. Pixels are scaled in the graph, so no mean is told twice."""
+def _information(task: ExportTask) -> dict[tuple[str, str], str]:
+    """Values by their path in the runtime information, without the mean: the graph scales pixels itself."""
     record = task.model.preprocessing
     information = {
         ("model_info", "model_type"): "Classification",
@@ -309,6 +313,6 @@ def _information(task):
     if task.labels is None:
         del information["model_info", "model_type"], information["model_info", "multilabel"]
     else:
-        # Blanks are what separates labels.
+        # Blanks separate labels, so those inside a label become underscores.
         information["model_info", "labels"] = " ".join("_".join(label.split()) for label in task.labels)
     return information

@@ -1,16 +1,16 @@
-"""What OpenVINO computes faster in int8 if its graph says it otherwise; the numbers are those of the steps.
+"""Rewrites of OpenVINO's graph that make int8 faster; the numbers stay the same.
 
 TensorFlow spells out a LayerNorm, and multiplies kernels with tokens in rows, `(B*T, D)`. OpenVINO 2026.4 has one
-operation for the first, and joins a sum behind a dense layer only where both have the shape `(B, T, D)`. Eight images
-of B/16 take .95 of the time so, one takes .98. What is rewritten is exactly what is looked for here; anything else
-stays as it is.
+operation for a LayerNorm, and joins a sum behind a dense layer only where both have the shape `(B, T, D)`. Eight images
+of B/16 take 5 % less time so, one takes 2 % less. Only what is looked for here is rewritten.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-_IN_ROWS = ("Add", "Divide", "Erf", "Gelu", "MatMul", "Multiply", "Power", "Subtract", "Tanh")  # of rows, apart
+_IN_ROWS = ("Add", "Divide", "Erf", "Gelu", "MatMul", "Multiply", "Power", "Subtract", "Tanh")  # each row by itself
 
 
 def rewrite(network: Any) -> None:
@@ -59,8 +59,8 @@ def keep_tokens(network: Any) -> int:
     return found
 
 
-def _norm(node):
-    """What a LayerNorm's last sum norms, and its epsilon: `x r - m r`, `r = (v + e) ** -.5`, along the last axis."""
+def _norm(node: Any) -> tuple[Any, float] | None:
+    """What a LayerNorm's last sum norms, and its epsilon: `x r - m r`, `r = (v + e) ** -0.5`, along the last axis."""
     if not (_is(node, "Add") and _is(_before(node, 0), "Multiply") and _is(_before(node, 1), "Multiply")):
         return None
     scaled, shift = _before(node, 0), _before(node, 1)
@@ -80,14 +80,14 @@ def _norm(node):
     return (x, epsilon) if differs else None
 
 
-def _is_mean(node):
+def _is_mean(node: Any) -> bool:
     """Whether a node is a mean along the last axis that keeps it."""
     if not (_is(node, "ReduceMean") and node.get_keep_dims()):
         return False
     return _constant(node, 1) in (-1, node.get_output_partial_shape(0).rank.get_length() - 1)
 
 
-def _comes_back(start):
+def _comes_back(start: Any) -> bool:
     """Whether what a product makes of rows is reshaped before anything looks at more than one of them."""
     rows = {start.get_friendly_name(): start}
     queue = [start]
@@ -104,7 +104,7 @@ def _comes_back(start):
     return _reads(start, {}) and all(_reads(node, rows) for node in rows.values() if node is not start)
 
 
-def _reads(node, rows):
+def _reads(node: Any, rows: Mapping[str, Any]) -> bool:
     """Whether a node reads these rows and, beside them, constants that are the same for each; a product a kernel."""
     if _is(node, "MatMul"):
         kernel = _is(_before(node, 1), "Constant") and len(_before(node, 1).get_output_shape(0)) == 2
@@ -114,23 +114,23 @@ def _reads(node, rows):
     return all(_is(each, "Constant") and set(list(each.get_output_shape(0))[:-1]) <= {1} for each in others)
 
 
-def _name(node, place):
+def _name(node: Any, place: int) -> str:
     return _before(node, place).get_friendly_name()
 
 
-def _before(node, place):
+def _before(node: Any, place: int) -> Any:
     return node.input_value(place).get_node()
 
 
-def _is(node, *types):
+def _is(node: Any, *types: str) -> bool:
     return node.get_type_name() in types
 
 
-def _same(one, other):
+def _same(one: Any, other: Any) -> bool:
     return one.get_friendly_name() == other.get_friendly_name()
 
 
-def _constant(node, place):
+def _constant(node: Any, place: int) -> float | None:
     """The one number of a constant input, or `None`."""
     given = _before(node, place)
     values = given.get_data() if _is(given, "Constant") else np.empty(0)

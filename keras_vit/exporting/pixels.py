@@ -3,15 +3,19 @@
 Scaling is inside, so that what is served takes pixels as they are; features are what the head reads.
 """
 
+from typing import Any
+
+from keras_vit.annotations import Tensor
+from keras_vit.exporting.task import ExportTask
 from keras_vit.images.preprocessing import scaled
 from keras_vit.model.classifiers import answering_network
 
 
-def pixel_module(task):
+def pixel_module(task: ExportTask) -> Any:
     """A `tf.Module` that tracks the weights and answers for pixels.
 
-    Its method `answers` takes prepared floats `(B, H, W, C)`. Its function `pixels` takes what the task says: uint8
-    `(B, H, W, C)` at the model's size, which it scales by the model's record, or these floats. Both return a dict of
+    Its method `answers` takes prepared floats `(B, H, W, C)`. Its function `pixels` takes what the task says: these
+    floats, or uint8 `(B, H, W, C)` at the model's size, which it scales by the model's record. Both return a dict of
     float32: `features` `(B, D)`, and with a head `scores` `(B, K)` and `logits` `(B, K)`, unless the model ends in
     scores.
 
@@ -23,11 +27,11 @@ def pixel_module(task):
     class PixelModule(tf.Module):
         """The network, and what is made of its answers."""
 
-        def __init__(self):
+        def __init__(self) -> None:
             super().__init__()
             self.network = answering_network(task.model)
 
-        def answers(self, images):
+        def answers(self, images: Tensor) -> dict[str, Tensor]:
             found = self.network(images, training=False)
             found = {name: tf.cast(tensor, tf.float32) for name, tensor in found.items()}
             if "logits" in found:
@@ -35,13 +39,13 @@ def pixel_module(task):
             return found
 
         @tf.function(input_signature=[input_spec(task)])
-        def pixels(self, pixels):
+        def pixels(self, pixels: Tensor) -> dict[str, Tensor]:
             return self.answers(prepared(pixels, task))
 
     return PixelModule()
 
 
-def pixel_function(task):
+def pixel_function(task: ExportTask) -> Any:
     """The function `pixels` of a `pixel_module`, with its module as the attribute `module`."""
     module = pixel_module(task)
     function = module.pixels
@@ -49,7 +53,7 @@ def pixel_function(task):
     return function
 
 
-def input_spec(task):
+def input_spec(task: ExportTask) -> Any:
     """What a file takes: `pixels` in uint8 or `images` in float32, `(B, H, W, C)`."""
     import tensorflow as tf
 
@@ -57,8 +61,8 @@ def input_spec(task):
     return tf.TensorSpec((None, *task.image_size, task.channels), dtype, task.takes)
 
 
-def prepared(given, task):
-    """What a file is given, as the model takes it: pixels are scaled, images are so already."""
+def prepared(given: Tensor, task: ExportTask) -> Tensor:
+    """The input of a file as the model takes it: pixels are scaled, images were scaled before."""
     import tensorflow as tf
 
     if task.takes == "images":
@@ -66,7 +70,7 @@ def prepared(given, task):
     return scaled_pixels(given, task) if task.scales else tf.cast(given, tf.float32)
 
 
-def scaled_pixels(pixels, task):
+def scaled_pixels(pixels: Tensor, task: ExportTask) -> Tensor:
     """Pixels of any dtype, 0 to 255, as the model takes them, without a resize.
 
     Args:

@@ -78,8 +78,8 @@ class ExportReport:
         top1_agreement: share of the photos whose best class is the model's, in [0, 1]; `None` without a head.
         seconds: of one image in the file's runtime, the median of several.
         keras_seconds: the same of the Keras model as a `tf.function`.
-        opening: the line of Python that opens the file in the precision that it was compared in, where the runtime's
-            own choice may be another; else `None`.
+        opening: the line of Python that opens the file in the precision that it was compared in. `None` where the
+            runtime cannot choose another.
         folded: what the kernels of the file have in them besides their own, as the gain of LayerNorms; `None` where the
             format keeps kernels as they are.
         calibrated_on: which photos, where int8 needs some; else `None`.

@@ -1,10 +1,8 @@
 """What is asked of an export, checked before a model is loaded: a wrong word must not cost a download."""
 
 import difflib
-import importlib
 import os
 import re
-import types
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +12,7 @@ from keras_vit.annotations import FilePath
 from keras_vit.checks import check_choice, check_flag, check_positive_int, error_about
 from keras_vit.exporting.formats import ACTIVATIONS, FORMATS, MAX_BATCH, MAX_BYTES, MAX_PIXELS, OPSET, PRECISIONS
 from keras_vit.exporting.staging import check_absent
+from keras_vit.exporting.writers import WRITERS, Writer
 
 _EXTENSIONS = {".onnx": "onnx", ".tflite": "litert", ".xml": "openvino"}
 _BYTES = range(2**10, 2**31)  # of which it may be: a comparison needs some, and graphs count in int32
@@ -33,7 +32,7 @@ def check_request(
     max_batch: int = MAX_BATCH,
     jit_compile: bool = False,
     overwrite: bool = False,
-) -> tuple[types.ModuleType, Path, str, dict[str, Any]]:
+) -> tuple[Writer, Path, str, dict[str, Any]]:
     """Raises for all that is wrong whatever the model; the arguments and errors are those of `export`.
 
     Returns:
@@ -60,10 +59,10 @@ def check_backend() -> None:
         )
 
 
-def _writer(format, precision):
+def _writer(format: str, precision: str) -> Writer:
     check_choice("format", format, FORMATS)
     check_choice("precision", precision, PRECISIONS)
-    writer = importlib.import_module(f"keras_vit.exporting.{format}")
+    writer = WRITERS[format]
     if precision not in writer.PRECISIONS:
         raise error_about("precision", "format")(
             f"`precision` must be one that the format has: {', '.join(writer.PRECISIONS)}.\n"
@@ -72,7 +71,7 @@ def _writer(format, precision):
     return writer
 
 
-def _place(path, writer, overwrite):
+def _place(path: FilePath, writer: Writer, overwrite: bool) -> Path:
     """Where the file or the versions go, if that place is free."""
     if not isinstance(path, (str, os.PathLike)):
         raise TypeError(f"`path` must be that of a file or folder.\nReceived: path={path!r}.")
@@ -98,7 +97,7 @@ def _place(path, writer, overwrite):
     return path
 
 
-def _numbers(**given):
+def _numbers(**given: int) -> dict[str, int]:
     numbers = {name: check_positive_int(name, value) for name, value in given.items()}
     if numbers["max_bytes"] not in _BYTES:
         raise error_about("max_bytes")(
@@ -107,7 +106,7 @@ def _numbers(**given):
     return numbers
 
 
-def _check_choices(activation, jit_compile, format):
+def _check_choices(activation: str, jit_compile: bool, format: str) -> None:
     check_choice("activation", activation, ACTIVATIONS)
     check_flag("jit_compile", jit_compile)
     if jit_compile and format != "saved_model":
@@ -117,8 +116,8 @@ def _check_choices(activation, jit_compile, format):
         )
 
 
-def _name(path, writer, given):
-    """Of a served model, which stands in addresses; by default that of the file or the folder."""
+def _name(path: Path, writer: Writer, given: str | None) -> str:
+    """The name of a served model, which stands in addresses; by default that of the file or the folder."""
     if given is None:
         given = os.path.basename(os.path.abspath(path)).removesuffix(writer.EXTENSION)
         given = re.sub(r"[^A-Za-z0-9_.-]+", "_", given) or "model"

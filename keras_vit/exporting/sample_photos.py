@@ -7,6 +7,7 @@ from typing import TypeAlias
 
 import numpy as np
 
+from keras_vit.annotations import Pair
 from keras_vit.checks import error_about, install_hint
 from keras_vit.data.splits import spread
 from keras_vit.images.read import ImageError, read_image
@@ -18,12 +19,12 @@ Photos: TypeAlias = str | Path | Sequence[str | Path | np.ndarray] | np.ndarray 
 _MOST = 2**20  # pixels of a photo: more than any model sees, and 64 photos of a camera would take gigabytes
 
 
-def real_photos(given, count, channels=3) -> list[np.ndarray]:
+def real_photos(given: Photos, count: int, channels: int = 3) -> list[np.ndarray]:
     """Photos of many sizes.
 
     Args:
-        given: a folder, looked through with all that is below it; paths of JPEG and PNG files; arrays uint8
-            `(H, W, C)`, or one `(N, H, W, C)`; or `None` for parts of the two photos that scikit-learn brings along.
+        given: a folder, with all that is below it; paths of JPEG and PNG files; arrays uint8 `(H, W, C)`, or one
+            `(N, H, W, C)`. `None` stands for parts of the two photos that come with scikit-learn.
         count: how many at most; of a larger number, evenly spread.
         channels: C of the images; grey of one, and the colours in turn of more than three.
 
@@ -53,12 +54,12 @@ def real_photos(given, count, channels=3) -> list[np.ndarray]:
     ]
 
 
-def which_photos(given) -> str:
+def which_photos(given: Photos) -> str:
     """The photos that `real_photos` takes, in words."""
     return STAND_INS if given is None else "the photos given"
 
 
-def resized(photos, image_size) -> np.ndarray:
+def resized(photos: Sequence[np.ndarray], image_size: Pair) -> np.ndarray:
     """Photos at one size, `(N, H, W, C)` uint8, whatever their aspect.
 
     Args:
@@ -71,7 +72,7 @@ def resized(photos, image_size) -> np.ndarray:
     return tf.cast(tf.round(tf.stack(floats)), tf.uint8).numpy()
 
 
-def _files_below(folder):
+def _files_below(folder: Path) -> list[Path]:
     if folder.is_file():
         return [folder]
     if not folder.is_dir():
@@ -86,7 +87,7 @@ def _files_below(folder):
     return files
 
 
-def _read(path):
+def _read(path: str | Path) -> np.ndarray:
     try:
         return read_image(path)
     except FileNotFoundError:
@@ -99,7 +100,7 @@ def _read(path):
         ) from None
 
 
-def _checked(image):
+def _checked(image: np.ndarray) -> np.ndarray:
     image = np.asarray(image)
     if image.dtype != np.uint8 or image.ndim != 3 or 0 in image.shape:
         raise error_about("images")(
@@ -109,7 +110,7 @@ def _checked(image):
     return image
 
 
-def _shrunk(photo):
+def _shrunk(photo: np.ndarray) -> np.ndarray:
     """Squares of pixels averaged, in a photo with too many of them."""
     side = math.ceil(math.sqrt(photo.shape[0] * photo.shape[1] / _MOST))
     height, width = (max(length // side, 1) for length in photo.shape[:2])
@@ -119,7 +120,7 @@ def _shrunk(photo):
     return np.round(squares.mean(axis=(1, 3), dtype="float32")).astype("uint8")
 
 
-def _with_channels(photo, channels):
+def _with_channels(photo: np.ndarray, channels: int) -> np.ndarray:
     if photo.shape[-1] == channels:
         return photo
     if channels == 1:
@@ -127,7 +128,7 @@ def _with_channels(photo, channels):
     return photo[..., [channel % photo.shape[-1] for channel in range(channels)]]
 
 
-def _parts_of_samples(count):
+def _parts_of_samples(count: int) -> list[np.ndarray]:
     """Parts of the two photos from 160 to 420 pixels a side, the same each time; every fourth is mirrored."""
     try:
         from sklearn.datasets import load_sample_image

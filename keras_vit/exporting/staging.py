@@ -1,6 +1,6 @@
 """Files are written beside their place and moved there when they have been proven, so that nobody sees half of one.
 
-A staging folder is locked by the process that writes into it, so that what killed ones left is told from it.
+The process that writes into a staging folder locks it, so that the folders of killed processes can be told apart.
 """
 
 import contextlib
@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import tempfile
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from keras_vit.checks import error_about
@@ -18,12 +19,13 @@ _OLD = ".old"  # what was at the place of a file, until the end
 
 
 @contextlib.contextmanager
-def staging(parent):
-    """A new folder below `parent`, gone at the end with all that is still in it; killed exports' go before.
+def staging(parent: Path) -> Iterator[Path]:
+    """A new folder below `parent`, removed at the end with all that is still in it; folders of killed exports are
+    removed first.
 
     Args:
-        parent: folder on the file system that the result will be on; made with those above it, and gone again with
-            them if it stays empty.
+        parent: folder on the file system of the result. It is made with those above it, and removed with them if it
+            stays empty.
     """
     made = [folder for folder in (parent, *parent.parents) if not folder.exists()]
     try:
@@ -38,7 +40,7 @@ def staging(parent):
 
 
 @contextlib.contextmanager
-def _new_folder(parent):
+def _new_folder(parent: Path) -> Iterator[Path]:
     """A locked folder, until the end."""
     while True:
         place = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
@@ -54,7 +56,7 @@ def _new_folder(parent):
         unlock(lock)
 
 
-def sweep(parent) -> None:
+def sweep(parent: Path) -> None:
     """Removes the staging folders that nobody has locked, which killed exports left."""
     for entry in os.scandir(parent):
         named = re.fullmatch(re.escape(_PREFIX) + "[a-z0-9_]{8}", entry.name)  # as `mkdtemp` names it
@@ -67,11 +69,12 @@ def sweep(parent) -> None:
                 unlock(lock)
 
 
-def publish_files(place, path, overwrite) -> None:
-    """Moves all files of the staging folder beside `path`, that one last, so that what it refers to is there.
+def publish_files(place: Path, path: Path, overwrite: bool) -> None:
+    """Moves all files of the staging folder beside `path`; the file at `path` comes last, after those that it refers
+    to.
 
-    Where a file that it refers to is replaced, the old one at `path` is taken away before. So whoever comes, or if
-    the process is stopped, there are the old files, the new ones, or nothing at `path`, and never some of each.
+    If a file that it refers to is replaced, the old file at `path` is removed before. So at every moment there are the
+    old files, the new ones, or nothing at `path`, and never some of each.
 
     Args:
         place: the staging folder, with a file of the name of `path` in it.
@@ -93,7 +96,7 @@ def publish_files(place, path, overwrite) -> None:
         unlock(lock)
 
 
-def _move(files, path, old):
+def _move(files: Sequence[Path], path: Path, old: Path) -> None:
     if path.exists() and any(path.with_name(file.name).exists() for file in files[:-1]):
         os.replace(path, old)
         flush_folder(path.parent)  # in this order on the disk too
@@ -107,7 +110,7 @@ def _move(files, path, old):
         flush_folder(path.parent)
 
 
-def check_absent(path, overwrite) -> None:
+def check_absent(path: Path, overwrite: bool) -> None:
     """Raises if something is at `path` that shall stay.
 
     Args:
@@ -122,7 +125,7 @@ def check_absent(path, overwrite) -> None:
         )
 
 
-def publish_version(place, folder) -> Path:
+def publish_version(place: Path, folder: Path) -> Path:
     """Moves a folder to the next free version number of a served model.
 
     Args:
@@ -147,7 +150,7 @@ def publish_version(place, folder) -> Path:
         return version
 
 
-def publish_absent(place, folder) -> None:
+def publish_absent(place: Path, folder: Path) -> None:
     """Moves files to a folder, but for those that are there: they may have been edited.
 
     Args:

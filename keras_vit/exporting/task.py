@@ -29,8 +29,8 @@ class ExportTask:
         calibrated_on: which they are, if they are used.
         takes: `"pixels"`, uint8 that the file scales; or `"images"`, floats that were prepared before.
         scales: whether the graph scales pixels; otherwise the first kernel takes them as they are.
-        portable: whether int8 must answer alike on processors that add its products in 16 bits; otherwise what is made
-            stays on this one, which adds them in 32.
+        portable: whether int8 must answer alike on processors that add its products in 16 bits. Otherwise the result
+            stays on this processor, which adds them in 32.
     """
 
     model: ImageModel

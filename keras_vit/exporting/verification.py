@@ -1,25 +1,31 @@
 """Whether a file computes what the model computes: both get the same real photos, in batches of several sizes.
 
-The bounds of float32 are those of the promise, and shares of the deviation of the model's own numbers for
-other precisions, which round each number to 8 to 11 bits on the way. Scores are judged by the logits that they are
-made of, since theirs say nothing where a softmax saturates: half the difference of the logits is the most that a
-probability can differ.
+In float32 the bounds are those of the promise. Other precisions round each number to 8 to 11 bits, and their bounds are
+shares of the deviation of the model's own numbers. Scores are judged by their logits, since scores do not differ where
+a softmax saturates. A probability differs by at most half of what its logits differ by.
 """
 
 import dataclasses
 import statistics
 import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 
+from keras_vit.annotations import Pair, Tensor
 from keras_vit.config.variants import DEFAULT_IMAGE_SIZE
-from keras_vit.exporting.report import Drift, ExportError
+from keras_vit.exporting.report import Drift, ExportError, Runtime
 from keras_vit.exporting.sample_photos import resized
+from keras_vit.exporting.task import ExportTask
 from keras_vit.model.classifiers import answering_network, has_head
+from keras_vit.model.image_model import ImageModel
+
+Answers: TypeAlias = Mapping[str, np.ndarray]  # by the name of the output
 
 BATCHES = (1, 2, 5, 8)
-# Largest and mean difference. float32: as they are, or as a share of the largest number where that is above 1: a deep
-# hybrid's own float32 is 8e-6 from float64.
+# Largest and mean difference. In float32 they are absolute, or shares of the largest number where that is above 1,
+# since a deep hybrid's own float32 is 8e-6 from float64.
 _FLOAT32 = (1e-5, 1e-5)
 _SHARES = {"bfloat16": (0.25, 0.05), "float16": (0.05, 0.01), "int8": (1.0, 0.1)}
 _FLOOR = 1e-3  # of a deviation, for what is nearly constant, as scores of a zero-initialised head
@@ -29,7 +35,7 @@ _REPEATS = 7  # of a timed call
 
 @dataclasses.dataclass(frozen=True)
 class Verification:
-    """What was found; see `ExportReport`."""
+    """The figures of a comparison; see `ExportReport`."""
 
     images: int
     drift: tuple[Drift, ...]
@@ -43,7 +49,7 @@ class Verification:
         return all(drift.within for drift in self.drift)
 
 
-def verify(model, runtime, photos, task) -> Verification:
+def verify(model: ImageModel, runtime: Runtime, photos: Sequence[np.ndarray], task: ExportTask) -> Verification:
     """Compares a file with the model.
 
     Args:
@@ -64,7 +70,9 @@ def verify(model, runtime, photos, task) -> Verification:
     return Verification(len(photos), drift, agreement, *seconds)
 
 
-def compare(model, reference, runtime, photos, task) -> tuple[tuple[Drift, ...], float | None]:
+def compare(
+    model: ImageModel, reference: "Reference", runtime: Runtime, photos: Sequence[np.ndarray], task: ExportTask
+) -> tuple[tuple[Drift, ...], float | None]:
     """How far a runtime is from the model: a `Drift` for each output, and the share of the best classes that agree.
 
     Args:
@@ -84,11 +92,11 @@ def compare(model, reference, runtime, photos, task) -> tuple[tuple[Drift, ...],
     found = _joined([answers for pixels in groups for answers in _in_batches(runtime.run, pixels, task)])
     drift = _drifts(wanted, found, task.precision)
     if runtime.photos is not None and model.preprocessing.resize != "none":
-        drift += _drifts_of_files(reference, runtime, photos, task)
+        drift += _drifts_of_files(reference, runtime.photos, photos, task)
     return tuple(drift), _agreement(wanted, found) if has_head(model) else None
 
 
-def image_size(model) -> tuple[int, int]:
+def image_size(model: ImageModel) -> tuple[int, int]:
     """`(H, W)` of the images to compare with: the model's own, or any that its patches tile."""
     height, width = model.input_shape[1:3]
     step = model.config.stride
@@ -96,7 +104,7 @@ def image_size(model) -> tuple[int, int]:
     return height or usual, width or usual + step  # not square, so that sides cannot be mistaken
 
 
-def _check_finite(answers, model):
+def _check_finite(answers: Answers, model: ImageModel) -> None:
     if not all(np.isfinite(array).all() for array in answers.values()):
         raise ValueError(
             "a model that is exported must give finite numbers, so that others can be compared.\n"
@@ -104,7 +112,7 @@ def _check_finite(answers, model):
         )
 
 
-def _groups(model, photos):
+def _groups(model: ImageModel, photos: Sequence[np.ndarray]) -> list[tuple[Sequence[np.ndarray], Pair]]:
     """Photos with a size each: where sides may be any, a part of the photos gets other ones."""
     size, step = image_size(model), model.config.stride
     if None not in model.input_shape[1:3]:
@@ -116,7 +124,7 @@ def _groups(model, photos):
 class Reference:
     """The Keras model as one traced function from pixels to its answers, all in float32."""
 
-    def __init__(self, model, activation, prepares=False):
+    def __init__(self, model: ImageModel, activation: str, prepares: bool = False) -> None:
         import tensorflow as tf
 
         self.preprocessing = model.preprocessing
@@ -127,7 +135,7 @@ class Reference:
         function = tf.function(lambda images: network(images, training=False))
         self.network = function.get_concrete_function(images)  # which never warns that it is traced too often
 
-    def run(self, pixels) -> dict[str, np.ndarray]:
+    def run(self, pixels: np.ndarray) -> dict[str, np.ndarray]:
         """`features`, and `logits` and `scores` if there are any, of uint8 `(B, H, W, C)` at the model's size."""
         if self.prepares:
             return self.of_prepared(np.asarray(self.preprocessing(pixels)))
@@ -135,8 +143,8 @@ class Reference:
 
         return self.of_prepared(preprocess_input(pixels, self.preprocessing))
 
-    def of_prepared(self, images) -> dict[str, np.ndarray]:
-        """The same of floats that the model takes as they are."""
+    def of_prepared(self, images: Tensor) -> dict[str, np.ndarray]:
+        """What `run` gives, for floats that the model takes as they are."""
         import tensorflow as tf
 
         found = {name: tf.cast(tensor, tf.float32) for name, tensor in self.network(tf.constant(images)).items()}
@@ -145,7 +153,7 @@ class Reference:
         return {name: tensor.numpy() for name, tensor in found.items()}
 
 
-def _in_batches(run, pixels, task):
+def _in_batches(run: Callable[[np.ndarray], Answers], pixels: np.ndarray, task: ExportTask) -> list[Answers]:
     parts, start, turn = [], 0, 0
     while start < len(pixels):
         size = min(BATCHES[turn % len(BATCHES)], task.max_batch)
@@ -154,8 +162,8 @@ def _in_batches(run, pixels, task):
     return parts
 
 
-def _asked(call, given):
-    """What a runtime answers."""
+def _asked(call: Callable[[Any], Answers], given: Any) -> Answers:
+    """The answers of a runtime; raises an `ExportError` where it fails."""
     try:
         return call(given)
     except (ImportError, MemoryError):  # the machine's fault
@@ -167,7 +175,7 @@ def _asked(call, given):
         ) from error
 
 
-def _joined(parts):
+def _joined(parts: Iterable[Answers]) -> Answers:
     """Batches of answers as one; without an output that one of them lacks, or whose batches do not fit together."""
     joined = {}
     for name in set.intersection(*(set(part) for part in parts)):
@@ -177,8 +185,11 @@ def _joined(parts):
     return joined
 
 
-def _drifts_of_files(reference, runtime, photos, task):
-    """Of whole files: bytes to answers, against pixels that were prepared one by one outside."""
+def _drifts_of_files(
+    reference: Reference, of_files: Callable[[list[bytes]], Answers], photos: Sequence[np.ndarray], task: ExportTask
+) -> list[Drift]:
+    """A `Drift` of each output for whole files, compared with photos that were prepared one by one outside the
+    graph."""
     pairs = [pair for photo in photos if (pair := _within_limits(photo, task)) is not None]
     if not pairs:
         return []
@@ -186,14 +197,14 @@ def _drifts_of_files(reference, runtime, photos, task):
     wanted = _joined(answers)
     files = [file for _, file in pairs]
     starts = range(0, len(files), task.max_batch)
-    found = _joined([_asked(runtime.photos, files[start : start + task.max_batch]) for start in starts])
+    found = _joined([_asked(of_files, files[start : start + task.max_batch]) for start in starts])
     if any(status not in ("ok", b"ok") for status in np.asarray(found["status"]).tolist()):
         found = {}
     drifts = _drifts(wanted, {**found, "logits": wanted.get("logits")}, task.precision)
     return [dataclasses.replace(d, output=f"{d.output} of files") for d in drifts if d.output != "logits"]
 
 
-def _within_limits(photo, task):
+def _within_limits(photo: np.ndarray, task: ExportTask) -> tuple[np.ndarray, bytes] | None:
     """A photo and its PNG, halved until the SavedModel takes it; `None` if it never would."""
     import tensorflow as tf
 
@@ -205,7 +216,7 @@ def _within_limits(photo, task):
     return None
 
 
-def _drifts(wanted, found, precision):
+def _drifts(wanted: Answers, found: Mapping[str, np.ndarray | None], precision: str) -> list[Drift]:
     """A `Drift` of each output of the model."""
     bounds = {name: _bounds(numbers, precision) for name, numbers in wanted.items()}
     if "logits" in bounds:
@@ -214,14 +225,14 @@ def _drifts(wanted, found, precision):
     return [_drift(name, wanted[name], found.get(name), bounds[name]) for name in names]
 
 
-def _bounds(wanted, precision):
+def _bounds(wanted: np.ndarray, precision: str) -> list[float]:
     """What the largest and the mean difference from these numbers may be."""
     if precision == "float32":
         return [bound * max(1.0, float(np.abs(wanted).max())) for bound in _FLOAT32]
     return [share * max(_FLOOR, float(wanted.std())) for share in _SHARES[precision]]
 
 
-def _drift(output, wanted, found, bounds):
+def _drift(output: str, wanted: np.ndarray, found: np.ndarray | None, bounds: Sequence[float]) -> Drift:
     deviation = float(wanted.std())
     if found is None or wanted.shape != found.shape:
         return Drift(output, np.inf, np.inf, deviation, 0.0, 0.0)
@@ -229,7 +240,7 @@ def _drift(output, wanted, found, bounds):
     return Drift(output, float(difference.max()), float(difference.mean()), deviation, *bounds)
 
 
-def _agreement(wanted, found):
+def _agreement(wanted: Answers, found: Answers) -> float:
     """Share of the best classes that are the same."""
     ours, theirs = wanted["scores"], found.get("scores")
     if theirs is None or ours.shape != theirs.shape:
@@ -237,7 +248,7 @@ def _agreement(wanted, found):
     return float((ours.argmax(axis=-1) == theirs.argmax(axis=-1)).mean())
 
 
-def median_seconds(*calls) -> tuple[float, ...]:
+def median_seconds(*calls: Callable[[], Any]) -> tuple[float, ...]:
     """The median time of each call, taken in turn, so that what else the machine does slows all of them."""
     times: list[list[float]] = [[] for _ in calls]
     for _ in range(_REPEATS):

@@ -17,7 +17,7 @@ from pictures import picture
 import keras_vit
 from keras_vit.exporting import onnx, openvino
 from keras_vit.exporting.engines import accelerate as module
-from keras_vit.exporting.engines.opening import ALL
+from keras_vit.exporting.engines.runtimes import ALL
 from keras_vit.exporting.report import ExportError
 from keras_vit.model.classifiers import answering_network
 

@@ -66,9 +66,9 @@ def in_float64(model, prepared):
     return {name: numpy(array) for name, array in network(prepared.astype("float64")).items()}
 
 
-def furthest(model, twin):
+def furthest(model, copy):
     prepared = images(3, *model.input_shape[1:])
-    wanted, found = in_float64(model, prepared), answering_network(twin)(prepared)
+    wanted, found = in_float64(model, prepared), answering_network(copy)(prepared)
     assert set(wanted) == set(found)
     return max(np.abs(numpy(found[name]) - array).max() for name, array in wanted.items())
 
@@ -78,8 +78,8 @@ def test_twin_computes_what_the_model_computes(case):
     model, (_, norms, queries) = model_of(case), CASES[case]
     before = [weight.numpy().copy() for weight in model.weights]
     for bare in (True, False):
-        twin, folds = folding.folded(model, bare)
-        assert furthest(model, twin) < NEAR
+        copy, folds = folding.folded(model, bare)
+        assert furthest(model, copy) < NEAR
         assert (folds.norms, folds.queries) == (norms, queries)
     told = f"gain and shift of {norms} LayerNorms, scale of {queries} queries"
     assert str(folds) == told == str(folding.folds_of(make_job(model, precision="int8")))
@@ -93,8 +93,8 @@ def test_features_alone_keep_their_gain_and_shift():
 
 def test_last_norm_stays_where_features_are_read_from_it():
     for case, stays in (("token", True), ("gap", True), ("distilled", True), ("map", False), ("pre_logits", False)):
-        twin, _ = folding.folded(model_of(case))
-        assert (twin.get_layer("encoder_norm").gamma is not None) is stays
+        copy, _ = folding.folded(model_of(case))
+        assert (copy.get_layer("encoder_norm").gamma is not None) is stays
 
 
 def test_kernel_behind_a_norm_in_closed_form():
@@ -121,19 +121,19 @@ def test_wrong_fold_is_seen(wrong, monkeypatch):
 
 def test_scale_of_queries_left_out_is_seen(monkeypatch):
     model = model_of("token")
-    twin, _ = folding.folded(model)
-    for attention in folding._attentions(twin):
+    copy, _ = folding.folded(model)
+    for attention in folding._attentions(copy):
         attention.query_scale = 0.5
-    assert furthest(model, twin) > 1000 * NEAR
+    assert furthest(model, copy) > 1000 * NEAR
 
 
 def test_lora_is_merged_first():
     model = model_of("token")
     keras_vit.add_lora(model, 2)
     striking(model)
-    twin, folds = folding.folded(in_precision(model, "float32"))
+    copy, folds = folding.folded(in_precision(model, "float32"))
     assert folds.norms == 4
-    assert furthest(in_precision(model, "float32"), twin) < NEAR
+    assert furthest(in_precision(model, "float32"), copy) < NEAR
 
 
 def test_what_has_nothing_to_fold_stays_as_it_is():
@@ -167,7 +167,7 @@ def test_pixels_are_scaled_by_the_first_kernel(case, monkeypatch):
         other = dataclasses.replace(task, **fields)
         assert folding.folded_task(other, (other.precision,)).scales
         assert not str(folding.folds_of(other)).endswith(told)
-    monkeypatch.setattr(folding, "_fold_pixels", lambda twin: None)
+    monkeypatch.setattr(folding, "_fold_pixels", lambda copy: None)
     assert bool(of_pixels(task, given) > 1000 * NEAR) is (case == "token")
 
 

@@ -12,8 +12,8 @@ from conftest import make_tiny, randomise, run_python, tiny_config
 
 import keras_vit
 from keras_vit.exporting import onnx as writer
-from keras_vit.exporting.onnx import check, convert, files
-from keras_vit.exporting.onnx.convert import Graph
+from keras_vit.exporting.onnx import conversion, graph_checks, weight_files
+from keras_vit.exporting.onnx.graph import Graph
 from keras_vit.exporting.pixels import pixel_function
 from keras_vit.exporting.report import ExportError
 from keras_vit.exporting.task import ExportTask
@@ -232,8 +232,8 @@ def test_int8_kernels_are_bytes_and_answers_near(tmp_path):
     "precision", ["float32", *[pytest.param(p, marks=pytest.mark.slow) for p in ("float16", "int8")]]
 )
 def test_weights_of_a_large_model_stand_in_one_file_beside(precision, monkeypatch, tmp_path):
-    monkeypatch.setattr(files, "LARGEST_FILE", 0)
-    monkeypatch.setattr("keras_vit.exporting.onnx.precision.LARGEST_FILE", 0)
+    monkeypatch.setattr(weight_files, "LARGEST_FILE", 0)
+    monkeypatch.setattr("keras_vit.exporting.onnx.lower_precision.LARGEST_FILE", 0)
     task = job_of(make_tiny(num_layers=1), precision=precision)
     staged = tmp_path / "staged"
     staged.mkdir()
@@ -247,15 +247,15 @@ def test_weights_of_a_large_model_stand_in_one_file_beside(precision, monkeypatc
 
 def test_weights_are_counted_in_bytes(tmp_path, monkeypatch):
     """15 numbers are 60 bytes, too many for one message of 50."""
-    monkeypatch.setattr(files, "LARGEST_FILE", 50)
+    monkeypatch.setattr(weight_files, "LARGEST_FILE", 50)
     proto = onnx.helper.make_model(onnx.helper.make_graph([], "graph", [], []))
     for name, count in (("small", 12), ("large", 15)):
-        files.save(Graph(proto, {"weight": np.zeros(count, "float32")}), tmp_path / f"{name}.onnx")
+        weight_files.save(Graph(proto, {"weight": np.zeros(count, "float32")}), tmp_path / f"{name}.onnx")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["large.onnx", "large.onnx.data", "small.onnx"]
 
 
 def test_an_operator_that_nobody_has_is_not_written(monkeypatch, tmp_path):
-    monkeypatch.setattr(convert, "HANDLERS", {})  # as tf2onnx is by itself
+    monkeypatch.setattr(conversion, "HANDLERS", {})  # as tf2onnx is by itself
     with pytest.raises(ExportError, match=r"ONNX's own at opset 18.*\nReceived: .*Erfc"):
         writer.write(job_of(config_model(activation="gelu", num_layers=1)), tmp_path / "model.onnx")
     assert not list(tmp_path.iterdir())
@@ -266,7 +266,7 @@ def test_a_node_of_another_domain_is_refused():
     graph = onnx.helper.make_graph([node], "g", [], [])
     model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 18)])
     with pytest.raises(ExportError, match=r"com\.microsoft\.FusedGelu"):
-        check.check_graph(model, 18)
+        graph_checks.check_graph(model, 18)
 
 
 def test_a_damaged_file_is_refused_by_checker_and_runtime(plain, tmp_path):
@@ -275,7 +275,7 @@ def test_a_damaged_file_is_refused_by_checker_and_runtime(plain, tmp_path):
     del model.graph.node[4]
     onnx.save(model, place)
     with pytest.raises(ExportError, match="checker must find the file valid"):
-        check.check_file(place, 18)
+        graph_checks.check_file(place, 18)
     with pytest.raises(ExportError, match="ONNX Runtime must take the file"):
         writer.open_runtime(place)
 

@@ -15,7 +15,7 @@ from test_litert import BATCHES, PUBLISHED, differences, model_says, pictures
 import keras_vit
 from keras_vit import processor
 from keras_vit.exporting import openvino
-from keras_vit.exporting.engines.opening import opened
+from keras_vit.exporting.engines.runtimes import opened
 from keras_vit.exporting.report import ExportError
 
 ODD_LABELS = ('<été> & "co"', "two\nlines", *LABELS[2:])

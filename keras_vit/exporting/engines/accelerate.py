@@ -4,9 +4,11 @@ import functools
 import re
 from typing import NamedTuple
 
+import numpy as np
+
 from keras_vit.checks import check_choice, check_positive_int, check_threads, error_about
 from keras_vit.exporting.engines.engine import Engine, EngineReport
-from keras_vit.exporting.engines.opening import ALL, check_possible, is_calibrated, of_pixels, opened, writer_of
+from keras_vit.exporting.engines.runtimes import ALL, check_possible, is_calibrated, of_pixels, opened, writer_of
 from keras_vit.exporting.export import check_exportable, photos_for
 from keras_vit.exporting.formats import ENGINE_PRECISIONS, ENGINES, MAX_BATCH, MAX_BYTES, MAX_PIXELS, OPSET
 from keras_vit.exporting.report import Drift, ExportError, Runtime
@@ -85,21 +87,21 @@ class _Comparison:
         left_out: by the name of an engine that cannot compute the model, the reason.
     """
 
-    def __init__(self, model, precision, threads, images):
+    def __init__(self, model: ImageModel, precision: str, threads: int | None, images: Photos) -> None:
         self.model, self.precision, self.threads, self.images = model, precision, threads, images
         self.candidates: dict[str, _Candidate] = {}
         self.left_out: dict[str, str] = {}
 
     @functools.cached_property
-    def original(self):
+    def original(self) -> ImageModel:
         """The model in float32, or as Keras quantised it."""
         return in_precision(self.model, "int8" if is_quantized(self.model) else "float32")
 
     @functools.cached_property
-    def reference(self):
+    def reference(self) -> Reference:
         return Reference(self.original, _activation(self.model))
 
-    def add_all(self):
+    def add_all(self) -> None:
         """Adds every engine that can compute the model; raises if none can."""
         for engine in ALL:
             try:
@@ -117,7 +119,7 @@ class _Comparison:
                 f"no engine here computes what the model computes.\nReceived: {self.model.name!r}{reasons}"
             )
 
-    def add(self, engine):
+    def add(self, engine: str) -> None:
         """Opens an engine and compares it; raises if that cannot be, or it is beyond its bounds."""
         check_possible(engine, self.precision, self.threads, is_quantized(self.model))
         photos, task = self._photos_and_task(engine)
@@ -131,7 +133,7 @@ class _Comparison:
             )
         self.candidates[engine] = _Candidate(runtime, drift, agreement)
 
-    def fastest(self, batch_size):
+    def fastest(self, batch_size: int) -> Engine:
         """The `Engine` that takes the least time for a batch."""
         photos, _ = self._photos("tensorflow")
         pixels = resized((photos * batch_size)[:batch_size], image_size(self.model))
@@ -158,11 +160,11 @@ class _Comparison:
         )
         return Engine(self.model, runtime, report)
 
-    def _photos(self, engine):
+    def _photos(self, engine: str) -> tuple[list[np.ndarray], np.ndarray]:
         """Those to compare on, and those to calibrate on."""
         return photos_for(self.images, self.model, is_calibrated(engine, self.precision), engine)
 
-    def _photos_and_task(self, engine):
+    def _photos_and_task(self, engine: str) -> tuple[list[np.ndarray], ExportTask]:
         photos, calibration = self._photos(engine)
         in_keras = writer_of(engine) is None
         task = ExportTask(
@@ -183,15 +185,15 @@ class _Comparison:
         return photos, task
 
 
-def _activation(model):
-    """What makes the scores that are compared."""
+def _activation(model: ImageModel) -> str:
+    """Name of the activation that makes the scores which are compared."""
     return "softmax" if ends_in_logits(model) else "none"
 
 
-def _beyond(drift):
+def _beyond(drift: Drift) -> str:
     found, allowed = (drift.max_difference, drift.mean_difference), (drift.bound, drift.mean_bound)
     return "{} differ by {:.2g} ({:.2g} in the mean), and may by {:.2g} ({:.2g})".format(drift.output, *found, *allowed)
 
 
-def _in_one_line(error):
+def _in_one_line(error: Exception) -> str:
     return " ".join(str(error).split())

@@ -4,8 +4,8 @@ import dataclasses
 import inspect
 import reprlib
 import threading
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import Any, NoReturn
 
 import keras
 import numpy as np
@@ -101,17 +101,17 @@ class Engine:
 
     @property
     def engine(self) -> str:
-        """Which one computes."""
+        """Name of the engine that computes."""
         return self.report.engine
 
     @property
     def precision(self) -> str:
-        """In which it computes."""
+        """Precision in which it computes."""
         return self.report.precision
 
     @property
     def threads(self) -> int | None:
-        """As asked; `None` for the engine's own choice."""
+        """Number of threads that was asked for; `None` for the engine's own choice."""
         return self.report.threads
 
     def __call__(self, images: Tensor, training: bool = False) -> np.ndarray:
@@ -145,7 +145,7 @@ class Engine:
         return self._answers(images)["features"]
 
     def predict_on_batch(self, x: Tensor) -> np.ndarray:
-        """The same as a call, by Keras' name for it."""
+        """What a call gives, under Keras' name."""
         return self(x)
 
     def predict(self, x: Any, batch_size: int = 32, verbose: str | int = 0) -> np.ndarray:
@@ -178,12 +178,12 @@ class Engine:
             raise ValueError("`x` must hold at least one image.\nReceived: no batches.")
         return np.concatenate(answers)
 
-    def _answers(self, images):
+    def _answers(self, images: Tensor) -> dict[str, np.ndarray]:
         images = _checked(images, self)
         with self._one_at_a_time:
             return self._run(images)
 
-    def __reduce__(self):
+    def __reduce__(self) -> NoReturn:
         raise TypeError(
             "an engine is of one process, so it cannot be copied or pickled.\n"
             f"Received: {self!r}. Send the saved model, and call `keras_vit.accelerate` there."
@@ -193,13 +193,13 @@ class Engine:
         return f"<Engine {self.engine}, {self.precision}, of {self.name!r} {self.input_shape} to {self.output_shape}>"
 
 
-def _batches(x, batch_size) -> Iterator[np.ndarray]:
+def _batches(x: Any, batch_size: int) -> Iterator[np.ndarray]:
     """Arrays of `x`; of tuples what stands first."""
     for batch in _parts(x, batch_size):
         yield _array(batch[0] if isinstance(batch, (tuple, list)) else batch)
 
 
-def _parts(x, batch_size):
+def _parts(x: Any, batch_size: int) -> Iterable[Any]:
     """Batches as `x` has them, or parts of an array."""
     if isinstance(x, keras.utils.PyDataset):
         return map(x.__getitem__, range(x.num_batches))
@@ -213,7 +213,7 @@ def _parts(x, batch_size):
     return (images[start : start + batch_size] for start in range(0, len(images), batch_size))
 
 
-def _array(images):
+def _array(images: Any) -> np.ndarray:
     """Images as an array; of a list of images too."""
     try:
         array = keras.ops.convert_to_numpy(images)
@@ -225,7 +225,7 @@ def _array(images):
     return array
 
 
-def _checked(images, engine):
+def _checked(images: Any, engine: Engine) -> np.ndarray:
     """Images as float32 `(B, H, W, C)`; raises for what the model would not take."""
     images = _array(images)
     check_floats(images)

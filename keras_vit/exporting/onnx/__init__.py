@@ -1,29 +1,33 @@
 """ONNX files: uint8 pixels `(batch, H, W, C)` to `logits`, `scores` and `features`.
 
-The function is converted by tf2onnx with its weights as arguments, so that the graph stays small whatever the
-model; weights are put in afterwards, one by one, above 2 GB into a file beside. Opened by ONNX Runtime.
+tf2onnx converts the function with its weights as arguments, so that the graph stays small whatever the model. The
+weights are put in afterwards, one by one, above 2 GB into a file beside. ONNX Runtime opens the file.
 """
 
 import importlib
 import os
+from pathlib import Path
+
+import numpy as np
 
 from keras_vit.checks import cores, install_hint
 from keras_vit.exporting.folding import folded_task
-from keras_vit.exporting.onnx.check import check_file, check_graph, check_opset
-from keras_vit.exporting.onnx.convert import graph_of
-from keras_vit.exporting.onnx.files import save
+from keras_vit.exporting.onnx.conversion import graph_of
+from keras_vit.exporting.onnx.graph_checks import check_file, check_graph, check_opset
+from keras_vit.exporting.onnx.lower_precision import in_float16, write_int8
 from keras_vit.exporting.onnx.patterns import FIRST_OPSET
-from keras_vit.exporting.onnx.precision import in_float16, write_int8
+from keras_vit.exporting.onnx.weight_files import save
 from keras_vit.exporting.report import ExportError, Runtime
+from keras_vit.exporting.task import ExportTask
 from keras_vit.silence import silence
 
 EXTENSION = ".onnx"
-PRECISIONS = ("float32", "float16", "int8")
-CALIBRATED = ()
+PRECISIONS: tuple[str, ...] = ("float32", "float16", "int8")
+CALIBRATED: tuple[str, ...] = ()
 FOLDED = PRECISIONS
 
 
-def write(task, place) -> None:
+def write(task: ExportTask, place: Path) -> None:
     """Writes `place`, and above 2 GB the weights beside it, in `{place.name}.data`.
 
     Args:
@@ -37,7 +41,8 @@ def write(task, place) -> None:
     """
     check_packages(task.precision, task.opset)
     with silence():
-        # As one node each LayerNorms need weights, if of ones; below that opset they are many nodes, and fewer without.
+        # A LayerNorm of one node needs weights, if only ones. Below that opset it is many nodes, and fewer of them
+        # without weights.
         graph = graph_of(folded_task(task, FOLDED, bare=task.opset < FIRST_OPSET))
         check_graph(graph.proto, task.opset)
         if task.precision == "float16":
@@ -49,7 +54,7 @@ def write(task, place) -> None:
     check_file(place, task.opset)
 
 
-def check_packages(precision, opset) -> None:
+def check_packages(precision: str, opset: int) -> None:
     """Raises if a package is missing, or cannot write an opset.
 
     Args:
@@ -64,13 +69,13 @@ def check_packages(precision, opset) -> None:
     check_opset(opset)
 
 
-def open_runtime(place, threads=None) -> Runtime:
+def open_runtime(place: Path, threads: int | None = None) -> Runtime:
     """The file in ONNX Runtime, on the CPU.
 
     Args:
         place: path of a file that `write` wrote.
-        threads: that compute; by default the runtime's choice, or one for each core that this process may use if it
-            may not use all, which the runtime does not look at.
+        threads: how many compute; by default the runtime's choice. The runtime counts all cores of the machine. So a
+            process that may not use all of them gets a thread for each of its own.
 
     Raises:
         ImportError: if ONNX Runtime is missing.
@@ -90,18 +95,22 @@ def open_runtime(place, threads=None) -> Runtime:
     (given,) = (entry.name for entry in session.get_inputs())
     names = [output.name for output in session.get_outputs()]
 
-    def run(images):
+    def run(images: np.ndarray) -> dict[str, np.ndarray]:
         return dict(zip(names, session.run(names, {given: images}), strict=True))
 
     return Runtime(f"onnxruntime {onnxruntime.__version__}", run)
 
 
-def _cores_if_not_all():
+def opening(name: str) -> None:
+    """None is needed: ONNX Runtime computes in the precision of the file."""
+
+
+def _cores_if_not_all() -> int:
     mine = len(cores())
     return mine if mine < (os.cpu_count() or 1) else 0
 
 
-def _required(*packages):
+def _required(*packages: str) -> None:
     for package in packages:
         try:
             with silence():

@@ -2,10 +2,17 @@
 
 import itertools
 import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TypeAlias
 
 import numpy as np
 
+from keras_vit.exporting.onnx.graph import Graph, Proto, Weight, become, constant, drop_unused
+
 FIRST_OPSET = 18  # of LayerNormalization as an operator it is 17, but ReduceMean has its axes as an input from 18
+
+Pattern: TypeAlias = str | tuple  # a name for one tensor, or an operator and the patterns of its inputs
+Found: TypeAlias = dict[str, str]  # tensors by their names in a pattern
 
 _MEAN = ("ReduceMean", "x", "axes")
 _DISTANCE = ("Sub", "x", _MEAN)
@@ -15,7 +22,7 @@ LAYER_NORM = ("Add", ("Mul", "x", _SCALE), ("Add", ("Mul", ("Neg", _MEAN), _SCAL
 GELU = ("Mul", ("Mul", "half", "x"), ("Sub", "one", ("Erf", ("Mul", ("Neg", "x"), "slope"))))
 
 
-def fuse(graph, opset) -> None:
+def fuse(graph: Graph, opset: int) -> None:
     """Rewrites every LayerNorm and exact GELU that is found; others stay as they are, and right.
 
     Args:
@@ -34,7 +41,7 @@ def fuse(graph, opset) -> None:
     drop_unused(proto)
 
 
-def matches(pattern, name, producers, bound):
+def matches(pattern: Pattern, name: str, producers: Mapping[str, Proto], bound: Found) -> Iterator[Found]:
     """Every way in which the tensor `name` is what `pattern` says, as dicts from the names in it to tensors.
 
     Args:
@@ -55,7 +62,7 @@ def matches(pattern, name, producers, bound):
         yield from _match_all(list(zip(pattern[1:], inputs, strict=True)), producers, bound)
 
 
-def _match_all(pairs, producers, bound):
+def _match_all(pairs: Sequence[tuple[Pattern, str]], producers: Mapping[str, Proto], bound: Found) -> Iterator[Found]:
     if not pairs:
         yield bound
         return
@@ -64,8 +71,8 @@ def _match_all(pairs, producers, bound):
         yield from _match_all(others, producers, found)
 
 
-def _is_layer_norm(graph, found):
-    weights = [graph.weights.get(found[name]) for name in ("gamma", "beta")]
+def _is_layer_norm(graph: Graph, found: Found) -> bool:
+    weights: list[Weight] = [graph.weights.get(found[name]) for name in ("gamma", "beta")]
     axes, epsilon = (constant(graph, found[name]) for name in ("axes", "epsilon"))
     if axes is None or epsilon is None or any(weight is None for weight in weights):
         return False
@@ -73,15 +80,15 @@ def _is_layer_norm(graph, found):
     return on_last_axis and epsilon.size == 1 and axes.tolist() in ([-1], [len(weights[0].shape) - 1])
 
 
-def _to_layer_norm(graph, node, found):
+def _to_layer_norm(graph: Graph, node: Proto, found: Found) -> None:
     for name in ("gamma", "beta"):
         graph.weights[found[name]] = np.asarray(graph.weights[found[name]]).reshape(-1)
-    epsilon = float(constant(graph, found["epsilon"]).item())
+    epsilon = np.asarray(constant(graph, found["epsilon"])).item()
     names = ("x", "gamma", "beta") if np.any(graph.weights[found["beta"]]) else ("x", "gamma")
     become(node, "LayerNormalization", [found[name] for name in names], axis=-1, epsilon=epsilon)
 
 
-def _is_gelu(graph, found):
+def _is_gelu(graph: Graph, found: Found) -> bool:
     wanted = {"half": 0.5, "one": 1.0, "slope": math.sqrt(0.5)}
     constants = {name: constant(graph, found[name]) for name in wanted}
     return all(
@@ -90,7 +97,7 @@ def _is_gelu(graph, found):
     )
 
 
-def _to_gelu(graph, node, found):
+def _to_gelu(graph: Graph, node: Proto, found: Found) -> None:
     """The form that ONNX Runtime fuses: `x * (1 + erf(x * slope)) * 0.5`; erf is odd, so nothing changes."""
     import onnx
 
@@ -105,32 +112,3 @@ def _to_gelu(graph, node, found):
     for number, (kind, inputs, output) in enumerate(steps):
         proto.node.insert(place + number, onnx.helper.make_node(kind, inputs, [output], name=output))
     node.input[:] = [f"{stem}/twice", found["half"]]
-
-
-def become(node, kind, inputs, **attributes):
-    """Makes of a node another one with the same outputs."""
-    import onnx
-
-    node.op_type = kind
-    node.input[:] = inputs
-    del node.attribute[:]
-    node.attribute.extend(onnx.helper.make_attribute(name, value) for name, value in attributes.items())
-
-
-def constant(graph, name):
-    """The value of a tensor of a `Graph` that is neither computed nor a weight; `None` of another."""
-    import onnx
-
-    return next(
-        (onnx.numpy_helper.to_array(tensor) for tensor in graph.proto.graph.initializer if tensor.name == name), None
-    )
-
-
-def drop_unused(proto):
-    """Takes out nodes that nothing reads any more, last ones first."""
-    read = {output.name for output in proto.output}
-    for node in reversed(list(proto.node)):
-        if read.isdisjoint(node.output):
-            proto.node.remove(node)
-        else:
-            read.update(node.input)

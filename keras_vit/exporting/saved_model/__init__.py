@@ -2,11 +2,16 @@
 
 Signatures: `serving_default` and `features` take `image_bytes` `(B,)`; `predict_pixels` and `features_pixels` take
 `pixels`, uint8 `(B, H, W, C)`. A model without a head has features only; one whose preprocessing has no size to aim at
-takes pixels only. `photos.STATUSES` are the answers to bad files.
+takes pixels only. `file_inputs.STATUSES` are the answers to bad files.
 """
 
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from keras_vit.annotations import Tensor
 from keras_vit.exporting.pixels import pixel_module
 from keras_vit.exporting.report import Runtime
 from keras_vit.exporting.saved_model.file_inputs import (
@@ -16,15 +21,17 @@ from keras_vit.exporting.saved_model.file_inputs import (
     takes_files,
     target_size,
 )
+from keras_vit.exporting.task import ExportTask
 from keras_vit.model.classifiers import has_head
 from keras_vit.silence import silence
 
 EXTENSION = ""
-PRECISIONS = ("float32", "bfloat16", "float16", "int8")
-CALIBRATED = ()
+PRECISIONS: tuple[str, ...] = ("float32", "bfloat16", "float16", "int8")
+CALIBRATED: tuple[str, ...] = ()
+FOLDED: tuple[str, ...] = ()  # TensorFlow Serving computes the layers as they are
 
 
-def write(task, place) -> None:
+def write(task: ExportTask, place: Path) -> None:
     """Writes the folder of one version.
 
     Args:
@@ -42,8 +49,8 @@ def write(task, place) -> None:
         tf.saved_model.save(kept, str(place), signatures=_signatures(task, network))
 
 
-def check_packages(precision, opset) -> None:
-    """Nothing: TensorFlow is there, since Keras runs on it.
+def check_packages(precision: str, opset: int) -> None:
+    """Passes always: TensorFlow is there, since Keras runs on it.
 
     Args:
         precision: of the file to be.
@@ -51,7 +58,7 @@ def check_packages(precision, opset) -> None:
     """
 
 
-def open_runtime(place) -> Runtime:
+def open_runtime(place: Path) -> Runtime:
     """The folder in a session of TensorFlow 1, which is how the server loads it.
 
     Args:
@@ -63,8 +70,8 @@ def open_runtime(place) -> Runtime:
     with session.graph.as_default(), silence():
         signatures = tf.compat.v1.saved_model.load(session, ["serve"], str(place)).signature_def
 
-    def answers(values, **named):
-        """Of signatures by the name of their input, all that `named` asks for."""
+    def answers(values: Any, **named: Sequence[str]) -> dict[str, Any]:
+        """The outputs that `named` asks for, by the name of the signature."""
         found: dict[str, Any] = {}
         for name, outputs in named.items():
             signature = signatures[name]
@@ -73,15 +80,15 @@ def open_runtime(place) -> Runtime:
             found |= session.run(fetched, {fed.name: values})
         return found
 
-    def run(pixels):
+    def run(pixels: np.ndarray) -> dict[str, np.ndarray]:
         wanted = {"features_pixels": ("features",), "predict_pixels": ("logits", "scores")}
         return answers(pixels, **{name: outputs for name, outputs in wanted.items() if name in signatures})
 
-    def answer(pixels):
+    def answer(pixels: np.ndarray) -> dict[str, np.ndarray]:
         name = "predict_pixels" if "predict_pixels" in signatures else "features_pixels"
         return answers(pixels, **{name: tuple(signatures[name].outputs)})
 
-    def photos(files):
+    def photos(files: Sequence[bytes]) -> dict[str, np.ndarray]:
         wanted = {"features": ("features", "status"), "serving_default": ("scores",)}
         return answers(list(files), **wanted)
 
@@ -90,28 +97,32 @@ def open_runtime(place) -> Runtime:
     )
 
 
-def _signatures(task, network):
+def opening(name: str) -> None:
+    """None is needed: TensorFlow computes in the precision of the graph."""
+
+
+def _signatures(task: ExportTask, network: Any) -> dict[str, Any]:
     import tensorflow as tf
 
     files = tf.TensorSpec((None,), tf.string, "image_bytes")
     pixels = tf.TensorSpec((None, *_pixel_sides(task), task.channels), tf.uint8, "pixels")
 
-    def features(image_bytes):
+    def features(image_bytes: Tensor) -> dict[str, Tensor]:
         images, codes = prepare_files(image_bytes, task)
         return _of_good_rows({"features": network(images)["features"]}, codes)
 
-    def features_pixels(pixels):
+    def features_pixels(pixels: Tensor) -> dict[str, Tensor]:
         return {"features": network(prepare_pixels(pixels, task))["features"]}
 
-    def names(image_bytes):
+    def names(image_bytes: Tensor) -> dict[str, Tensor]:
         images, codes = prepare_files(image_bytes, task)
         return _of_good_rows(_named(network(images), task), codes)
 
-    def predict_pixels(pixels):
+    def predict_pixels(pixels: Tensor) -> dict[str, Tensor]:
         found = network(prepare_pixels(pixels, task))
         return _named(found, task) | {name: found[name] for name in ("logits",) if name in found}
 
-    functions = {"features_pixels": (features_pixels, pixels)}
+    functions: dict[str, tuple[Callable[..., dict[str, Tensor]], Any]] = {"features_pixels": (features_pixels, pixels)}
     if has_head(task.model):
         functions["predict_pixels"] = (predict_pixels, pixels)
     if takes_files(task):
@@ -125,14 +136,14 @@ def _signatures(task, network):
     }
 
 
-def _pixel_sides(task):
+def _pixel_sides(task: ExportTask) -> tuple[int | None, int | None]:
     """Height and width of the pixels that are taken; any, where the preprocessing resizes."""
     record = task.model.preprocessing
     resizes = record.resize != "none" and record.image_size is not None
     return (None, None) if resizes else task.image_size
 
 
-def _named(found, task):
+def _named(found: Mapping[str, Tensor], task: ExportTask) -> dict[str, Tensor]:
     """Scores, and the best classes by number and name."""
     import tensorflow as tf
 
@@ -141,7 +152,7 @@ def _named(found, task):
     return {"scores": found["scores"], "classes": classes, "labels": labels, "top_scores": best}
 
 
-def _of_good_rows(answers, codes):
+def _of_good_rows(answers: Mapping[str, Tensor], codes: Tensor) -> dict[str, Tensor]:
     """The answers with zeros, -1 or no label in the rows of bad files, and a status for each."""
     import tensorflow as tf
 

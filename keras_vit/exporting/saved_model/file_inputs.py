@@ -1,16 +1,20 @@
 """Files of photos to what the model takes, with a status for each, in a graph that needs nothing but TensorFlow.
 
-Nothing raises: what cannot be read is found out before it is decoded, or, where only the decoder can know, dropped by
-`tf.data` and told by its absence. Sizes are read from the headers first; as many photos are decoded at once as
-together have the pixels that one may have.
+No file raises. Most bad files are found before they are decoded; `tf.data` drops those on which the decoder fails, and
+their status follows from their absence. Sizes are read from the headers first. The photos that are decoded at once have
+together at most the pixels that one may have.
 """
 
 import functools
+from collections.abc import Callable, Sequence
 
+from keras_vit.annotations import Tensor
 from keras_vit.data.prepare import prepare
 from keras_vit.exporting.pixels import scaled_pixels
 from keras_vit.exporting.saved_model.resize_in_strips import prepare_stored, upright_size
+from keras_vit.exporting.task import ExportTask
 from keras_vit.images.decode import apply_orientation, grey, stored_pixels
+from keras_vit.images.preprocessing import Preprocessing
 from keras_vit.images.segments import MAX_SCANS, MAX_STEPS, is_jpeg, is_png, look, stored_size
 
 STATUSES = {  # every status that a photo can get, and what it means; the order is that of the codes in the graph
@@ -30,18 +34,19 @@ SEVERAL_SCANS = 4  # times the memory per pixel: libjpeg keeps 6 to 8 bytes of c
 _OK, _EMPTY, _BYTES, _FORMAT, _PIXELS, _PARTS, _DAMAGED, _SIZE = range(len(STATUSES))
 
 
-def takes_files(task) -> bool:
+def takes_files(task: ExportTask) -> bool:
     """Whether photos as files can be brought to what the model takes: colours or grey, and a size to aim at."""
     return task.channels in (1, 3) and None not in target_size(task)
 
 
-def target_size(task) -> tuple[int | None, int | None]:
+def target_size(task: ExportTask) -> tuple[int | None, int | None]:
     """`(H, W)` of the images that the model gets."""
     record = task.model.preprocessing
-    return task.image_size if _keeps_size(record) else record.image_size
+    known = None if _keeps_size(record) else record.image_size
+    return known or task.image_size
 
 
-def prepare_files(files, task):
+def prepare_files(files: Tensor, task: ExportTask) -> tuple[Tensor, Tensor]:
     """Photos as the model takes them.
 
     Args:
@@ -69,7 +74,7 @@ def prepare_files(files, task):
     return tf.ensure_shape(images, (None, *shape)), codes
 
 
-def prepare_pixels(pixels, task):
+def prepare_pixels(pixels: Tensor, task: ExportTask) -> Tensor:
     """Pixels of any size as the model takes them.
 
     Args:
@@ -107,8 +112,8 @@ def prepare_pixels(pixels, task):
     return _resized(pixels, task)
 
 
-def _few(images, task):
-    """The same, if they are no more than one call may have; before anything is made of them."""
+def _few(images: Tensor, task: ExportTask) -> Tensor:
+    """The same images, after a check that they are no more than one call may have."""
     import tensorflow as tf
 
     count = tf.shape(images)[0]
@@ -119,15 +124,15 @@ def _few(images, task):
         return tf.identity(images)
 
 
-def _resized(pixels, task):
+def _resized(pixels: Tensor, task: ExportTask) -> Tensor:
     """One image after the other, so that the memory for one is enough."""
     import tensorflow as tf
 
     record = task.model.preprocessing
-    shape = tf.TensorSpec((*record.image_size, task.channels), tf.float32)
+    shape = tf.TensorSpec((*target_size(task), task.channels), tf.float32)
     upright = tf.constant(1)
 
-    def prepared(image):
+    def prepared(image: Tensor) -> Tensor:
         if record.resize == "squash" and record.interpolation == "bilinear" and not record.antialias:
             return prepare(tf.cast(image, tf.float32), record)  # of floats, as LiteRT resizes no bytes to floats
         return prepare_stored(image, upright, record)
@@ -135,11 +140,11 @@ def _resized(pixels, task):
     return tf.map_fn(prepared, pixels, fn_output_signature=shape, parallel_iterations=1)
 
 
-def _keeps_size(record):
+def _keeps_size(record: Preprocessing) -> bool:
     return record.resize == "none" or record.image_size is None
 
 
-def _header(file, task):
+def _header(file: Tensor, task: ExportTask) -> tuple[Tensor, Tensor, Tensor]:
     """Code, EXIF orientation, and pixels, weighed by the memory they need.
 
     Fails if the header is damaged.
@@ -151,7 +156,7 @@ def _header(file, task):
     code = tf.where(length > task.max_bytes, _BYTES, code)
     code = tf.where(length == 0, _EMPTY, code)
 
-    def measured():
+    def measured() -> tuple[Tensor, Tensor, Tensor]:
         said = look(file)
         sides = tf.cast(stored_size(file), tf.int64)
         count = sides[0] * sides[1] * tf.where(said.row_by_row, one, SEVERAL_SCANS * one)
@@ -164,26 +169,26 @@ def _header(file, task):
     return tf.cond(code == _OK, measured, lambda: (code, tf.constant(1), one))
 
 
-def _decoded(file, code, orientation, task):
+def _decoded(file: Tensor, code: Tensor, orientation: Tensor, task: ExportTask) -> tuple[Tensor, Tensor]:
     """Code and image; fails if the pixels are damaged."""
     import tensorflow as tf
 
     record, shape = task.model.preprocessing, (*target_size(task), task.channels)
 
-    def pixels():
+    def pixels() -> tuple[Tensor, Tensor]:
         stored = stored_pixels(file)
         if not _keeps_size(record):
             return tf.constant(_OK), prepare_stored(stored, orientation, record)
         right = tf.reduce_all(tf.stack(upright_size(stored, orientation)) == shape[:2])
         return tf.cond(right, lambda: (tf.constant(_OK), _as_it_is(stored, orientation, task)), lambda: blank(_SIZE))
 
-    def blank(code):
+    def blank(code: Tensor) -> tuple[Tensor, Tensor]:
         return tf.constant(code) if isinstance(code, int) else code, tf.zeros(shape)
 
     return tf.cond(code == _OK, pixels, lambda: blank(code))
 
 
-def _as_it_is(stored, orientation, task):
+def _as_it_is(stored: Tensor, orientation: Tensor, task: ExportTask) -> Tensor:
     """A photo of the right size, so not a large one."""
     import tensorflow as tf
 
@@ -192,7 +197,12 @@ def _as_it_is(stored, orientation, task):
     return scaled_pixels(tf.ensure_shape(upright, (*task.image_size, task.channels)), task)
 
 
-def _each(function, rows, blank, at_once=None):
+def _each(
+    function: Callable[..., tuple[Tensor, ...]],
+    rows: Sequence[Tensor],
+    blank: tuple[Tensor, ...],
+    at_once: Tensor = None,
+) -> tuple[Tensor, ...]:
     """`function` of each row, and `blank` for those where it fails.
 
     Args:
@@ -207,7 +217,7 @@ def _each(function, rows, blank, at_once=None):
     import tensorflow as tf
 
     count = tf.size(rows[0], tf.int64)
-    options = tf.data.Options()  # what tf.data would do to be faster costs more than it gains in a graph of one use
+    options = tf.data.Options()  # tf.data's optimisations cost more than they gain in a graph of one use
     options.autotune.enabled = False
     options.experimental_optimization.apply_default_optimizations = False
     given = tf.data.Dataset.from_tensor_slices(rows).enumerate()

@@ -1,15 +1,18 @@
 """What stands beside a SavedModel: for TensorFlow Serving requests, its config, and how it batches; for people a card.
 
-The warm-up requests lie in the version's folder and are answered before the version takes traffic, so that the first
-user does not wait for what TensorFlow does once. The others lie beside the versions and may be edited; the server
-passes over what is no number.
+The warm-up requests lie in the version's folder. The server answers them before the version takes traffic, so that the
+first user does not wait for what TensorFlow does once. The other files lie beside the versions and may be edited; the
+server ignores names that are no numbers.
 """
 
 import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from keras_vit.annotations import FilePath
 from keras_vit.config.variants import DEFAULT_IMAGE_SIZE
 from keras_vit.exporting.report import ExportReport, drift_table
 from keras_vit.exporting.saved_model.file_inputs import takes_files
@@ -25,7 +28,7 @@ BATCHING = "batching_parameters.txt"
 _BATCH = 4  # photos in the larger request
 _LARGEST = 32  # images that are computed together, if a call may have so many
 _COMPILED = (1, 2, 4, 8)  # numbers of photos for which XLA compiles before the first user comes
-# The server wants an absolute path, and an exported folder is moved: so the place that it has in the container.
+# The server wants an absolute path, and an exported folder is moved, so this is the path in the server's container.
 _CONFIG = """\
 # tensorflow_model_server --model_config_file=FILE
 # `base_path` is the folder that holds this file, as the server sees it, absolute. Change it if it lies elsewhere.
@@ -55,7 +58,9 @@ _ALLOWED = """\
 """
 
 
-def write_serving_files(task, place, version_folder, photos=None) -> None:
+def write_serving_files(
+    task: ExportTask, place: FilePath, version_folder: FilePath, photos: Sequence[np.ndarray] | None = None
+) -> None:
     """Writes the warm-up requests into a version's folder, and the server's two config files.
 
     Args:
@@ -74,7 +79,7 @@ def write_serving_files(task, place, version_folder, photos=None) -> None:
     _write_records(version_folder / WARMUP, requests)
 
 
-def _batching(jit_compile, max_batch):
+def _batching(jit_compile: bool, max_batch: int) -> str:
     if not jit_compile:
         return _BATCHING.format(largest=min(_LARGEST, max_batch))
     sizes = sorted({min(size, max_batch) for size in _COMPILED})
@@ -127,7 +132,7 @@ def _compared(report: ExportReport) -> str:
     return f"{found}\n\n{drift_table(report.drift)}"
 
 
-def signature_inputs(version_folder) -> dict[str, set[str]]:
+def signature_inputs(version_folder: FilePath) -> dict[str, set[str]]:
     """The names of the inputs of each signature that a SavedModel serves.
 
     Args:
@@ -140,7 +145,13 @@ def signature_inputs(version_folder) -> dict[str, set[str]]:
     return {name: set(signature.inputs) for name, signature in signatures.items() if signature.inputs}
 
 
-def warmup_requests(name, signatures, photos, pixels, sizes=(1,)) -> list:
+def warmup_requests(
+    name: str,
+    signatures: Mapping[str, set[str]],
+    photos: Sequence[np.ndarray],
+    pixels: np.ndarray,
+    sizes: Sequence[int] = (1,),
+) -> list:
     """A `PredictionLog` of one image for each signature that takes images, and more for the default one.
 
     Args:
@@ -169,7 +180,7 @@ def warmup_requests(name, signatures, photos, pixels, sizes=(1,)) -> list:
     return logs
 
 
-def read_warmup_requests(version_folder) -> list:
+def read_warmup_requests(version_folder: FilePath) -> list:
     """The requests of a version's folder, `PredictRequest` messages; none where there is no such file.
 
     Args:
@@ -182,14 +193,14 @@ def read_warmup_requests(version_folder) -> list:
     return [serving_messages().PredictionLog.FromString(record).predict_log.request for record in records]
 
 
-def _jpeg(photo):
+def _jpeg(photo: np.ndarray) -> bytes:
     """Bytes of a file; of more than three channels the first three."""
     import tensorflow as tf
 
     return tf.io.encode_jpeg(photo[..., : 3 if photo.shape[-1] >= 3 else 1], quality=90).numpy()
 
 
-def _write_records(file, messages):
+def _write_records(file: Path, messages: Iterable[Any]) -> None:
     import tensorflow as tf
 
     file.parent.mkdir(exist_ok=True)

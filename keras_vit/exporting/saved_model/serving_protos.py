@@ -1,13 +1,14 @@
 """The few messages of TensorFlow Serving that a prediction needs, as Python classes.
 
 They are built from the table below, since the package that has all of them, tensorflow-serving-api, installs
-`tensorflow` over a `tensorflow-cpu`. On the wire a message is its field numbers, so these are the same messages;
-their package has a name of its own, so that both can be imported in one process.
+`tensorflow` over a `tensorflow-cpu`. On the wire a message is its field numbers, so these are the same messages. Their
+package has a name of its own, so that both can be imported in one process.
 Source: tensorflow_serving/apis/{model,predict,prediction_log}.proto.
 """
 
 import functools
 import types
+from typing import Any
 
 SERVICE = "tensorflow.serving.PredictionService"  # its method `Predict`: PredictRequest to PredictResponse
 _PACKAGE = "keras_vit_serving"
@@ -54,7 +55,7 @@ def serving_messages() -> types.SimpleNamespace:
     return types.SimpleNamespace(**{name: message_factory.GetMessageClass(kind) for name, kind in found.items()})
 
 
-def _add_field(message, name, number, kind):
+def _add_field(message: Any, name: str, number: int, kind: str) -> None:
     from google.protobuf.descriptor_pb2 import FieldDescriptorProto as Field
 
     field = message.field.add(name=name, number=number, label=Field.LABEL_OPTIONAL, type=Field.TYPE_STRING)

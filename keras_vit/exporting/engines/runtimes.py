@@ -5,37 +5,39 @@ file that is written for it, and OpenVINO what its converter makes of the model;
 """
 
 import dataclasses
-import importlib
 import tempfile
 from pathlib import Path
 
+import numpy as np
+
 from keras_vit.checks import error_about
-from keras_vit.exporting import openvino
+from keras_vit.exporting import onnx, openvino
 from keras_vit.exporting.formats import ENGINES, OPSET
 from keras_vit.exporting.pixels import input_spec, pixel_module
 from keras_vit.exporting.report import Runtime
 from keras_vit.exporting.task import ExportTask
-from keras_vit.images.preprocessing import preprocess_input
+from keras_vit.exporting.writers import Writer
+from keras_vit.images.preprocessing import Preprocessing, preprocess_input
 
 ALL = ENGINES[1:]  # without "auto"
-_WRITERS = {"openvino": "openvino", "onnxruntime": "onnx"}  # modules that bring a model into an engine
+_WRITERS: dict[str, Writer] = {"openvino": openvino, "onnxruntime": onnx}  # that bring a model into an engine
 _NOT_IN = {
     ("onnxruntime", "bfloat16"): ("ONNX Runtime has no bfloat16 on a CPU", 'precision="float32" or "int8"'),
 }
 
 
-def writer_of(engine):
+def writer_of(engine: str) -> Writer | None:
     """The module that brings a model into an engine; `None` of TensorFlow, which computes the model itself."""
-    return importlib.import_module(f"keras_vit.exporting.{_WRITERS[engine]}") if engine in _WRITERS else None
+    return _WRITERS.get(engine)
 
 
-def is_calibrated(engine, precision) -> bool:
+def is_calibrated(engine: str, precision: str) -> bool:
     """Whether an engine, or of `"auto"` any of them, is calibrated on photos for a precision."""
     writers = [writer_of(name) for name in (ALL if engine == "auto" else (engine,))]
     return any(precision in writer.CALIBRATED for writer in writers if writer is not None)
 
 
-def check_possible(engine, precision, threads, quantized) -> None:
+def check_possible(engine: str, precision: str, threads: int | None, quantized: bool) -> None:
     """Raises for what this engine cannot do, or not on this machine.
 
     Args:
@@ -66,7 +68,7 @@ def check_possible(engine, precision, threads, quantized) -> None:
         openvino.check_bfloat16()
 
 
-def _check_threads(engine, threads):
+def _check_threads(engine: str, threads: int | None) -> None:
     if threads is not None:
         raise error_about("threads", "engine")(
             "TensorFlow takes its number of threads once, for the whole process, before it computes anything.\n"
@@ -75,7 +77,7 @@ def _check_threads(engine, threads):
         )
 
 
-def opened(engine, task: ExportTask, threads) -> Runtime:
+def opened(engine: str, task: ExportTask, threads: int | None) -> Runtime:
     """A model in an engine; `run` takes float32 `(B, H, W, C)` as the model does.
 
     Args:
@@ -86,16 +88,16 @@ def opened(engine, task: ExportTask, threads) -> Runtime:
     Raises:
         ExportError: if the engine does not take the model.
     """
-    writer = writer_of(engine)
-    if writer is None:
+    if engine not in _WRITERS:
         return _in_tensorflow(task)
+    # An engine stays on this processor, so int8 takes all 8 bits where products are added in 32.
     task = dataclasses.replace(task, portable=not openvino.adds_in_32_bits())
     if engine == "openvino":
         return openvino.opened(task, threads)
     with tempfile.TemporaryDirectory(prefix="keras_vit-") as folder:
-        place = Path(folder, f"model{writer.EXTENSION}")
-        writer.write(task, place)
-        return writer.open_runtime(place, threads)
+        place = Path(folder, f"model{onnx.EXTENSION}")
+        onnx.write(task, place)
+        return onnx.open_runtime(place, threads)
 
 
 def _in_tensorflow(task: ExportTask) -> Runtime:
@@ -107,12 +109,12 @@ def _in_tensorflow(task: ExportTask) -> Runtime:
     network = function.get_concrete_function()
     network.module = module  # its weights live as long as it
 
-    def run(images):
+    def run(images: np.ndarray) -> dict[str, np.ndarray]:
         return {name: tensor.numpy() for name, tensor in network(tf.constant(images)).items()}
 
     return Runtime(f"tensorflow {tf.__version__}{' with XLA' if task.jit_compile else ''}", run)
 
 
-def of_pixels(runtime, preprocessing) -> Runtime:
-    """The same for pixels at the model's size, as files are compared with the model."""
+def of_pixels(runtime: Runtime, preprocessing: Preprocessing) -> Runtime:
+    """The runtime for pixels at the model's size, as files are compared with the model."""
     return dataclasses.replace(runtime, run=lambda pixels: runtime.run(preprocess_input(pixels, preprocessing)))

@@ -1,20 +1,24 @@
 """Whether a file is valid ONNX: tf2onnx writes what it does not know as operators that nobody has, and says nothing."""
 
+from collections.abc import Iterator
+from pathlib import Path
+
 from keras_vit.checks import error_about
+from keras_vit.exporting.onnx.graph import Proto
 from keras_vit.exporting.report import ExportError
 
 LOWEST_OPSET = 13
 
 
 def highest_opset() -> int:
-    """What both tf2onnx and the onnx package can do."""
+    """The highest opset that both tf2onnx and the onnx package know."""
     import onnx.defs
     from tf2onnx.constants import OPSET_TO_IR_VERSION
 
     return min(max(OPSET_TO_IR_VERSION), onnx.defs.onnx_opset_version())
 
 
-def check_opset(opset) -> None:
+def check_opset(opset: int) -> None:
     """Raises for an opset that cannot be converted to."""
     highest = highest_opset()
     if not LOWEST_OPSET <= opset <= highest:
@@ -23,7 +27,7 @@ def check_opset(opset) -> None:
         )
 
 
-def check_graph(proto, opset) -> None:
+def check_graph(proto: Proto, opset: int) -> None:
     """Raises if a node is not of the standard operators of an opset.
 
     Args:
@@ -39,7 +43,7 @@ def check_graph(proto, opset) -> None:
         )
 
 
-def check_file(place, opset) -> None:
+def check_file(place: Path, opset: int) -> None:
     """Raises unless the ONNX checker finds a file valid, shapes and types included.
 
     Args:
@@ -55,7 +59,7 @@ def check_file(place, opset) -> None:
     check_graph(onnx.load(str(place), load_external_data=False), opset)
 
 
-def _nodes(graph):
+def _nodes(graph: Proto) -> Iterator[Proto]:
     for node in graph.node:
         yield node
         for attribute in node.attribute:
@@ -63,11 +67,11 @@ def _nodes(graph):
                 yield from _nodes(inner)
 
 
-def _is_standard(node, opset):
+def _is_standard(node: Proto, opset: int) -> bool:
     import onnx.defs
 
     return not node.domain and onnx.defs.has(node.op_type, opset)
 
 
-def _name(node):
+def _name(node: Proto) -> str:
     return f"{node.domain}.{node.op_type}" if node.domain else node.op_type

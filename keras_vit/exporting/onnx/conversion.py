@@ -4,34 +4,22 @@ What depends on weights alone, as a standardised kernel, is computed here once. 
 that runtimes know, and dimensions get names.
 """
 
-import dataclasses
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import keras
 import numpy as np
 
+from keras_vit.annotations import Tensor, Variable
+from keras_vit.exporting.onnx.graph import Graph, Proto, replace_field
 from keras_vit.exporting.onnx.patterns import fuse
 from keras_vit.exporting.pixels import input_spec, pixel_module, prepared
+from keras_vit.exporting.task import ExportTask
 from keras_vit.model.layer_lookup import float32_layers
 
 
-@dataclasses.dataclass
-class Graph:
-    """A model without its weights, and these by name.
-
-    Attributes:
-        proto: an `onnx.ModelProto`; each weight is an input of the graph.
-        weights: arrays or Keras variables, which `np.asarray` makes arrays.
-        single: beginnings of the names of layers that half precision leaves in float32.
-    """
-
-    proto: Any
-    weights: dict
-    single: tuple[str, ...] = ()
-
-
-def graph_of(task) -> Graph:
+def graph_of(task: ExportTask) -> Graph:
     """The model of an `ExportTask`, from what it takes to its answers, in float32."""
     import tf2onnx
 
@@ -50,7 +38,7 @@ def graph_of(task) -> Graph:
     return graph
 
 
-def _function(task):
+def _function(task: ExportTask) -> tuple[Any, list[Variable]]:
     """The function from its input and weights, and the variables that the weights stand for."""
     import tensorflow as tf
 
@@ -59,14 +47,14 @@ def _function(task):
     weights = [tf.TensorSpec(v.shape, v.dtype, f"weight_{number}") for number, v in enumerate(variables)]
 
     @tf.function(input_signature=[input_spec(task), *weights])
-    def answers(given, *weights):
+    def answers(given: Tensor, *weights: Tensor) -> dict[str, Tensor]:
         with keras.StatelessScope(state_mapping=zip(variables, weights, strict=True)):
             return module.answers(prepared(given, task))
 
     return answers, variables
 
 
-def _erfc(context, node, name, args):
+def _erfc(context: Any, node: Any, name: str, args: Any) -> None:
     """1 - erf, for tf2onnx: TensorFlow makes exact GELU of erfc, which ONNX does not have."""
     shape, dtype = context.get_shape(node.output[0]), context.get_dtype(node.output[0])
     context.remove_node(node.name)
@@ -78,7 +66,7 @@ def _erfc(context, node, name, args):
 HANDLERS: dict[str, tuple] = {"Erfc": (_erfc, [])}  # of tf2onnx, by TensorFlow's operator
 
 
-def _named(proto, variables):
+def _named(proto: Proto, variables: Sequence[Variable]) -> dict[str, Variable]:
     """The variables that the graph uses, by their paths, under which they are its inputs from now on."""
     paths = [variable.path for variable in variables]
     names = {
@@ -91,7 +79,7 @@ def _named(proto, variables):
     return dict(zip(names.values(), variables, strict=True))
 
 
-def _fold(graph):
+def _fold(graph: Graph) -> None:
     """Computes all nodes that depend on weights and constants alone."""
     import onnx
 
@@ -109,10 +97,10 @@ def _fold(graph):
             graph.weights[name] = value
         else:  # the length of an axis
             graph.proto.graph.initializer.append(onnx.numpy_helper.from_array(value, name))
-    _replace(graph.proto.graph.node, remaining)
+    replace_field(graph.proto.graph.node, remaining)
 
 
-def _computed(graph, nodes, names):
+def _computed(graph: Graph, nodes: Sequence[Proto], names: Sequence[str]) -> dict[str, np.ndarray]:
     """Values of the tensors `names`, by ONNX Runtime."""
     import onnx
     import onnxruntime
@@ -129,24 +117,24 @@ def _computed(graph, nodes, names):
     return dict(zip(names, session.run(names, feeds), strict=True))
 
 
-def _tidy(graph, task):
+def _tidy(graph: Graph, task: ExportTask) -> None:
     """Drops what no node reads, and lists the weights as inputs."""
     import onnx
 
     proto = graph.proto.graph
     used = {name for node in proto.node for name in node.input}
-    _replace(proto.initializer, [tensor for tensor in proto.initializer if tensor.name in used])
+    replace_field(proto.initializer, [tensor for tensor in proto.initializer if tensor.name in used])
     graph.weights = {name: value for name, value in graph.weights.items() if name in used}
     given = [entry for entry in proto.input if entry.name == task.takes]
     entries = [
         onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, value.shape)
         for name, value in graph.weights.items()
     ]
-    _replace(proto.input, given + entries)
+    replace_field(proto.input, given + entries)
     del proto.value_info[:]
 
 
-def _describe(proto, task):
+def _describe(proto: Proto, task: ExportTask) -> None:
     """Names of the dimensions, of the graph, and what the file says of itself."""
     import onnx
 
@@ -159,13 +147,6 @@ def _describe(proto, task):
     proto.graph.name, proto.graph.doc_string, proto.doc_string = task.name, "", ""
     proto.producer_name, proto.producer_version = "keras_vit", task.metadata()["keras_vit"]
     opsets = [entry for entry in proto.opset_import if not entry.domain]
-    _replace(proto.opset_import, opsets)
+    replace_field(proto.opset_import, opsets)
     texts = {key: value if isinstance(value, str) else json.dumps(value) for key, value in task.metadata().items()}
     onnx.helper.set_model_props(proto, texts)
-
-
-def _replace(field, items):
-    """Sets a repeated field."""
-    items = [type(item).FromString(item.SerializeToString()) for item in items]
-    del field[:]
-    field.extend(items)

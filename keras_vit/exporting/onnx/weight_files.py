@@ -1,23 +1,24 @@
 """Weights into the file, or, above 2 GB, which no protobuf message holds, into one file of data beside it."""
 
 import math
+from pathlib import Path
 
 import numpy as np
+
+from keras_vit.exporting.onnx.graph import Graph, Proto, replace_field
 
 LARGEST_FILE = 2**31 - 2**24  # bytes of weights in one message; the rest is for the graph
 _ALIGNMENT = 2**16  # bytes; what every system can map a file at
 
 
-def save(graph, place) -> None:
+def save(graph: Graph, place: Path) -> None:
     """Writes a graph with its weights.
 
     Args:
         graph: a `Graph`, which is used up.
         place: path of the file; its data are `{place.name}.data` in the same folder, which the file names so.
     """
-    inputs = [entry for entry in graph.proto.graph.input if entry.name not in graph.weights]
-    del graph.proto.graph.input[:]
-    graph.proto.graph.input.extend(inputs)
+    replace_field(graph.proto.graph.input, [e for e in graph.proto.graph.input if e.name not in graph.weights])
     size = sum(4 * math.prod(weight.shape) for weight in graph.weights.values())
     if size < LARGEST_FILE:
         _put_inside(graph)
@@ -26,15 +27,15 @@ def save(graph, place) -> None:
     place.write_bytes(graph.proto.SerializeToString())
 
 
-def _put_inside(graph):
+def _put_inside(graph: Graph) -> None:
     import onnx
 
     for name, weight in graph.weights.items():
         graph.proto.graph.initializer.append(onnx.numpy_helper.from_array(np.asarray(weight), name))
 
 
-def _put_beside(graph, place):
-    """One weight after the other, so that no second copy of all of them is ever in memory."""
+def _put_beside(graph: Graph, place: Path) -> None:
+    """Writes one weight after the other, so that no second copy of all of them is ever in memory."""
     with open(place, "wb") as file:
         for name, weight in graph.weights.items():
             array = np.ascontiguousarray(weight)
@@ -44,7 +45,7 @@ def _put_beside(graph, place):
             graph.proto.graph.initializer.append(_reference(name, array, place.name, start))
 
 
-def _reference(name, array, location, start):
+def _reference(name: str, array: np.ndarray, location: str, start: int) -> Proto:
     import onnx
 
     kind = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)
