@@ -98,7 +98,7 @@ def build_metrics(model: keras.Model, batch: Any) -> None:
         model._symbolic_build(data_batch=batch)
         return
 
-    def zeros(spec):
+    def zeros(spec: Any) -> Tensor:
         return keras.ops.zeros([side or 1 for side in spec.shape], keras.backend.standardize_dtype(spec.dtype))
 
     model.test_on_batch(*keras.tree.map_structure(zeros, batch))
@@ -153,7 +153,7 @@ class HookedModel(_Model):
         if dataset is not None and self.distribute_strategy.num_replicas_in_sync > 1:
             import tensorflow as tf
 
-            def of_one_device(spec):
+            def of_one_device(spec: Any) -> Any:
                 return tf.nest.flatten(spec, expand_composites=True)[0]
 
             iterator, data_batch = None, keras.tree.map_structure(of_one_device, dataset.element_spec)

@@ -46,7 +46,7 @@ TIERS = [
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
 FORBIDDEN_NAMES = {"utils", "common", "helpers", "misc", "core", "base"}
-STAND_TWICE = {"files", "merging", "precision", "resnet"}
+STAND_TWICE: set[str] = set()
 WITH_KERAS = {"weights.load", "weights.save"}  # of the rooms below; the rest needs none
 NO_KERAS = {
     "annotations",

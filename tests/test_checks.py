@@ -44,10 +44,10 @@ def test_model_of_numpy_integers_is_the_model_of_ints(tmp_path):
     model = keras_vit.build(config, input_shape=(np.int64(20), np.int32(28), np.int16(3)), classes=np.int64(7))
     assert (model.input_shape, model.output_shape) == ((None, 20, 28, 3), (None, 7))
     model.save(tmp_path / "x.keras")
-    twin = keras_vit.with_input_shape(model, (np.int64(8), 28, 3))
-    assert numpy(twin(images(2, 8, 28, 3))).shape == (2, 7)
+    copy = keras_vit.with_input_shape(model, (np.int64(8), 28, 3))
+    assert numpy(copy(images(2, 8, 28, 3))).shape == (2, 7)
     keras_vit.add_lora(model, np.int64(2))
-    keras_vit.freeze(twin, "last_blocks", blocks=np.int64(1))
+    keras_vit.freeze(copy, "last_blocks", blocks=np.int64(1))
     assert keras_vit.Preprocessing((np.int64(4), 4)) == keras_vit.Preprocessing((4, 4))
     assert keras_vit.resize_pos_embed(np.zeros((1, 5, 3)), (np.int64(3), 3)).shape == (1, 10, 3)
 

@@ -1,4 +1,4 @@
-"""The stations on the way from image to logits, in that order, written with `keras.ops` only.
+"""The layers from image to logits, in that order, written with `keras.ops` only.
 
 Axes, here and everywhere: `B` batch, `H W` image height and width in pixels, `C` channels, `P` patch
 side, `h w` patch grid, `N = h*w` patches, `T` tokens in the encoder, `D` token width, `A` heads,
@@ -11,11 +11,11 @@ from keras_vit.layers.bit import BiTRoot, BiTUnit
 from keras_vit.layers.corruption import PatchCorruption
 from keras_vit.layers.encoder import MlpBlock, TransformerBlock
 from keras_vit.layers.heads import AttentionPooling, TokenPooling
-from keras_vit.layers.merging import MergingBlock
+from keras_vit.layers.merging_block import MergingBlock
 from keras_vit.layers.patches import PatchEmbedding
 from keras_vit.layers.positions import AddPositionEmbs
 from keras_vit.layers.relative import RelativePositions
-from keras_vit.layers.resnet import ResNetRoot, ResNetUnit, StdConv2D
+from keras_vit.layers.resnet_stem import ResNetRoot, ResNetUnit, StdConv2D
 from keras_vit.layers.tokens import ClassToken, PatchDropout
 
 BLOCKS: dict[str, type[TransformerBlock] | type[AxialBlock]] = {

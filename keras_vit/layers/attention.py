@@ -1,8 +1,8 @@
 """Multi-head attention: appendix A of arXiv:2010.11929.
 
-Products are `keras.layers.Dense` on tokens flattened to two axes, the form that TensorFlow fuses
-with bias and activation on a CPU (12-20 % faster in bfloat16), and that brings Keras' LoRA and
-quantisation along. Queries, keys and values have a kernel each, as in the checkpoints.
+Products are `keras.layers.Dense` on tokens flattened to two axes. TensorFlow fuses that form with bias and activation
+on a CPU (12-20 % faster in bfloat16), and it brings Keras' LoRA and quantisation along. Queries, keys and values have a
+kernel each, as in the checkpoints.
 """
 
 from typing import Any
@@ -111,7 +111,7 @@ class MultiHeadAttention(CastingLayer):
     def with_sizes(
         self, tokens: Tensor, sizes: Tensor, queries: Tensor = None, training: bool | None = None
     ) -> tuple[Tensor, Tensor]:
-        """The same among tokens that stand for several each, which count as many times (arXiv:2210.09461, eq. 1).
+        """A call for tokens that stand for several each, and count as many times (arXiv:2210.09461, eq. 1).
 
         Args:
             tokens: `(B, T, D)`.
@@ -129,7 +129,7 @@ class MultiHeadAttention(CastingLayer):
         mixed = ops.matmul(self.dropout(weights, training=training), value)
         return self._join(mixed, tokens if queries is None else queries), ops.mean(ops.transpose(key, (0, 1, 3, 2)), 1)
 
-    def _join(self, mixed, queries):
+    def _join(self, mixed: Tensor, queries: Tensor) -> Tensor:
         """The heads `(B, A, Q, D/A)` through the last dense layer."""
         mixed = ops.transpose(mixed, (0, 2, 1, 3))  # (B, Q, A, D/A)
         mixed = fused.dense(self.out, ops.reshape(mixed, (-1, self.hidden_size)))  # (B*Q, D)
@@ -143,7 +143,9 @@ class MultiHeadAttention(CastingLayer):
         query, key, _ = self._project(tokens, queries)
         return self._weights(query, key, queries)
 
-    def _weights(self, query, key, queries, added=None, places=None):
+    def _weights(
+        self, query: Tensor, key: Tensor, queries: Tensor, added: Tensor = None, places: Tensor = None
+    ) -> Tensor:
         """`(B, A, Q, T)`; `queries` are those of the call, with which there is no relative position.
 
         `added`, float32, goes to the logits.
@@ -159,7 +161,9 @@ class MultiHeadAttention(CastingLayer):
         weights = ops.softmax(wide if added is None else wide + ops.cast(added, wide.dtype), axis=-1)
         return ops.cast(weights, logits.dtype)
 
-    def _project(self, tokens, queries=None, norm=None, training=None):
+    def _project(
+        self, tokens: Tensor, queries: Tensor = None, norm: keras.Layer | None = None, training: bool | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """Query `(B, A, Q, D/A)`, scaled, key `(B, A, D/A, T)` and value `(B, A, T, D/A)`."""
         if queries is None:
             queries = tokens
@@ -171,7 +175,7 @@ class MultiHeadAttention(CastingLayer):
         query = query if self.query_scale is None else query * self.query_scale
         return ops.transpose(query, (0, 2, 1, 3)), ops.transpose(key, (0, 2, 3, 1)), ops.transpose(value, (0, 2, 1, 3))
 
-    def _heads(self, flat, tokens):
+    def _heads(self, flat: Tensor, tokens: Tensor) -> Tensor:
         shape = (-1, ops.shape(tokens)[1], self.num_heads, self.hidden_size // self.num_heads)
         return ops.reshape(flat, shape)  # (B, T, A, D/A)
 

@@ -1,6 +1,6 @@
 """Looking at attention weights while a model computes, whatever stands around its layers.
 
-A call asks whether somebody looks when it is traced, so a graph has nothing of it.
+A call asks for a watcher when it is traced, so a graph without one has no operation for it.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ _watcher: contextvars.ContextVar[Watcher | None] = contextvars.ContextVar("watch
 
 @contextlib.contextmanager
 def watching(watcher: Watcher) -> Iterator[None]:
-    """Hands the attention weights of every call inside to a function, and goes on with what that returns.
+    """Inside, every call hands its attention weights to a function, and goes on with what that returns.
 
     Blocks compute every token meanwhile, so that the last one's weights are whole too.
 
@@ -37,7 +37,7 @@ def recording() -> Iterator[list[tuple[keras.Layer, Tensor]]]:
     """Gives a list to which every call inside adds its layer and its weights."""
     seen: list[tuple[keras.Layer, Tensor]] = []
 
-    def record(layer, weights):
+    def record(layer: keras.Layer, weights: Tensor) -> Tensor:
         seen.append((layer, weights))
         return weights
 

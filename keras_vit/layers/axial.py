@@ -59,7 +59,7 @@ class AxialHalfBlock(TransformerBlock):
             return rematerialized(self, compute)(tokens)
         return compute(tokens, training)
 
-    def _compute_grid(self, tokens, training=True, *, height, width):
+    def _compute_grid(self, tokens: Tensor, training: bool | None = True, *, height: Any, width: Any) -> Tensor:
         size = self.hidden_size
         if self.axis == "row":
             rows = ops.reshape(tokens, (-1, width, size))  # (B*h, w, D)
@@ -69,14 +69,14 @@ class AxialHalfBlock(TransformerBlock):
             x = _turned(self._along(columns, training), width, height, size)
         return self.add_branches(tokens, x, training)  # (B, N, D)
 
-    def _along(self, lines, training):
+    def _along(self, lines: Tensor, training: bool | None) -> Tensor:
         return self.attention(lines, norm=self.norm_1, training=training)
 
 
 _NOT_AXIAL = ("num_output_tokens", "relative_patches", "num_prefix_tokens")
 
 
-def _turned(tokens, height, width, size):
+def _turned(tokens: Tensor, height: int, width: int, size: int) -> Tensor:
     """Tokens of a grid in the reading order of the transposed grid: `(B, h*w, D)` to `(B, w*h, D)`."""
     grid = ops.transpose(ops.reshape(tokens, (-1, height, width, size)), (0, 2, 1, 3))
     return ops.reshape(grid, (-1, height * width, size))

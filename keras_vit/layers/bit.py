@@ -1,7 +1,8 @@
 """The ResNet baseline: pre-activation bottlenecks with GroupNorm and standardised kernels.
 
-"ResNet (BiT)" of arXiv:1912.11370, in the form of its code: version 2 units (norm and activation before each
-convolution), zeros on all four sides before each convolution and the pooling, GroupNorm of 32 groups with epsilon 1e-5.
+"ResNet (BiT)" of arXiv:1912.11370, in the form of its code. Units are of version 2, with norm and activation before
+each convolution. Zeros stand on all four sides before each convolution and the pooling. GroupNorm has 32 groups and
+epsilon 1e-5.
 """
 
 from typing import Any
@@ -12,16 +13,16 @@ from keras import ops
 from keras_vit.annotations import Shape, Tensor
 from keras_vit.checks import check_positive_int
 from keras_vit.layers.composite import ConfiguredLayer
-from keras_vit.layers.resnet import group_norm, halved, std_conv
+from keras_vit.layers.resnet_stem import StdConv2D, group_norm, halved, std_conv
 
 NORM_EPSILON = 1e-5  # of every GroupNorm: BiT's code
 
 
-def _conv(filters, kernel_size, strides, dtype, name):
+def _conv(filters: int, kernel_size: int, strides: int, dtype: Any, name: str) -> StdConv2D:
     return std_conv(filters, kernel_size, strides, dtype, name, padding="valid", epsilon_in="variance")
 
 
-def _surrounded(x, by):
+def _surrounded(x: Tensor, by: int) -> Tensor:
     """`x` with that many zeros on each side; SAME would pad an even side by one more at its end than its start."""
     return ops.pad(x, ((0, 0), (by, by), (by, by), (0, 0)))
 

@@ -1,6 +1,7 @@
 """A layer made of other layers: how it is saved with the precision of each, and computed twice."""
 
 import inspect
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -61,8 +62,8 @@ class CompositeLayer(ConfiguredLayer):
 class CastingLayer(CompositeLayer):
     """Base of layers that leave it to the layers inside to cast variables, and read theirs as they are.
 
-    Keras casts every variable that a layer reads to the layer's precision, at once and kept for the way back; our
-    gradients cast a kernel when they need it, and again.
+    Keras casts every variable that a layer reads to the layer's precision, and keeps the result for the backward pass.
+    Our gradients cast a kernel when they need it, and cast it again in the backward pass.
     """
 
     def __init__(self, **kwargs: Any) -> None:
@@ -80,7 +81,7 @@ def dense_of(part: Part, dtype: Any, **arguments: Any) -> keras.layers.Dense:
     )
 
 
-def rematerialized(layer, compute):
+def rematerialized(layer: keras.Layer, compute: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
     """`compute`, which uses the variables of `layer`, as a function that gradients evaluate anew.
 
     `keras.remat` alone would draw other dropout masks the second time, because a seed is a variable that every
@@ -91,12 +92,12 @@ def rematerialized(layer, compute):
     weights = layer.weights  # seeds are not among them
     drawn = [(generator.state, next_seed(generator)) for generator in _seed_generators(layer)]
 
-    def evaluate(inputs, *values):
+    def evaluate(inputs: Tensor, *values: Tensor) -> Tensor:
         with keras.StatelessScope(state_mapping=[*drawn, *zip(weights, values, strict=True)]):
             return compute(inputs)
 
     return lambda inputs: keras.remat(evaluate)(inputs, *[ops.copy(weight) for weight in weights])
 
 
-def _seed_generators(layer):
+def _seed_generators(layer: keras.Layer) -> list[keras.random.SeedGenerator]:
     return [part.seed_generator for part in flatten_layers(layer) if getattr(part, "seed_generator", None)]

@@ -19,17 +19,17 @@ _EVALUATION_SEED = 0  # of the one draw that every image has outside of training
 class PatchCorruption(ConfiguredLayer):
     """Hides a share of the patch tokens, so that they are to be told from the others.
 
-    Of the hidden tokens most become one learned token, some become another patch's token of the same image, drawn
-    evenly, and the rest stay as they are. With n tokens a kind of share s has floor(n s) or ceil(n s) of them in every
-    image, and n s in expectation: the kinds are drawn by systematic sampling of a random order.
+    Most hidden tokens become one learned token. Some become another patch's token of the same image, drawn evenly, and
+    the rest stay as they are. Of n tokens a kind of share s has floor(n s) or ceil(n s) in every image, and n s in
+    expectation. The kinds are drawn by systematic sampling of a random order.
 
     In training every image and every call draws anew. Outside of training all images have one draw, always the same,
     so that an evaluation does not depend on its batches.
 
     Args:
-        rate: share of the tokens that are hidden, in (0, 1]; .5 in the paper, which found .15 slightly worse.
-        mask_share: share of the hidden ones that become the learned token; .8 in the paper.
-        random_share: share of the hidden ones that become another patch's token; .1 in the paper.
+        rate: share of the tokens that are hidden, in (0, 1]; 0.5 in the paper, which found 0.15 slightly worse.
+        mask_share: share of the hidden ones that become the learned token; 0.8 in the paper.
+        random_share: share of the hidden ones that become another patch's token; 0.1 in the paper.
         seed: of the draws in training, and of the learned token's first value.
 
     Call arguments:
@@ -83,11 +83,11 @@ class PatchCorruption(ConfiguredLayer):
         shown = ops.where(ops.expand_dims(masked, -1), ops.cast(self.mask_token, tokens.dtype), shown)  # (B, N, D)
         return shown, ops.broadcast_to(hidden, (batch, count))
 
-    def _bounds(self):
+    def _bounds(self) -> tuple[float, float, float]:
         """Shares that become the learned token, that or another, and all that are hidden."""
         return self.rate * self.mask_share, self.rate * (self.mask_share + self.random_share), self.rate
 
-    def _drawn(self, batch, count, training):
+    def _drawn(self, batch: Any, count: Any, training: bool | None) -> tuple[Tensor, Tensor, Tensor]:
         """A random order `(B, N)`, a number `(B, 1)` in [0, 1), and for every token another one's number `(B, N)`."""
         shape = (batch, 2 * count + 1)
         if training:
@@ -99,7 +99,7 @@ class PatchCorruption(ConfiguredLayer):
         steps = 1 + ops.cast(others, "int32")  # in [1, N - 1], so never back to the token itself
         return ranks, noise[:, count : count + 1], (ops.arange(count, dtype="int32") + steps) % count
 
-    def _count(self, share, count, start):
+    def _count(self, share: float, count: Any, start: Tensor) -> Tensor:
         """How many of `count` tokens lie below `share`, if each lies at its rank and `start` behind it: `(B, 1)`."""
         exact = share * (count if isinstance(count, int) else ops.cast(count, "float32"))
         whole = ops.floor(exact)

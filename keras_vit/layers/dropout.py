@@ -1,8 +1,8 @@
 """Dropout whose masks belong to the image: the same whichever device or micro-batch computes it.
 
 TensorFlow's numbers are a stream: block n of four of them is a function of the seed and n (Philox, SC 2011, table 2).
-One device draws for the images of a batch in their order. So whoever has the images from the k-th on skips the blocks
-of those before, which costs nothing, and finds the numbers that one device would have drawn for them.
+One device draws for the images of a batch in their order. So a device with the images from the k-th on skips the blocks
+of those before, which costs nothing. It then finds the numbers that one device would have drawn for its images.
 """
 
 import contextlib
@@ -78,7 +78,7 @@ def uniform(shape: Any, generator: keras.random.SeedGenerator, dtype: Any = "flo
     return _part_of_stream(shape, next_seed(generator), dtype, place)
 
 
-def _part_of_stream(shape, seed, dtype, place):
+def _part_of_stream(shape: Any, seed: Tensor, dtype: Any, place: Place) -> Tensor:
     import tensorflow as tf
 
     size = tf.cast(tf.reduce_prod(shape), "int64")

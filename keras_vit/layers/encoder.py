@@ -23,7 +23,7 @@ from keras_vit.layers.dropout import Dropout
 NORM_EPSILON = 1e-6
 
 
-def layer_norm(dtype, name, epsilon=NORM_EPSILON):
+def layer_norm(dtype: Any, name: str, epsilon: float = NORM_EPSILON) -> keras.layers.LayerNormalization:
     """The LayerNorm of every place in the model."""
     return LayerNorm(epsilon=epsilon, dtype=dtype, name=name)
 
@@ -41,7 +41,7 @@ class LayerNorm(keras.layers.LayerNormalization):
         As `inputs`, in the precision of the layer.
     """
 
-    def call(self, inputs, training=None):
+    def call(self, inputs: Tensor, training: bool | None = None) -> Tensor:
         if not gradients.applies(training) or not gradients.usual(self, len(inputs.shape)):
             return super().call(inputs)
         wide = ops.cast(inputs, keras.backend.result_type(inputs.dtype, self.compute_dtype))
@@ -101,8 +101,8 @@ class MlpBlock(CastingLayer):
         x = self.dropout_2(x, training=training)  # (B*T, D)
         return ops.reshape(x, (-1, ops.shape(tokens)[1], self.hidden_size))  # (B, T, D)
 
-    def _gelu_dense(self, x, training):
-        """From behind the first layer, `(B*T, M)`, to behind the second, `(B*T, D)`, in training on TensorFlow."""
+    def _gelu_dense(self, x: Tensor, training: bool | None) -> Tensor:
+        """Output of the second layer `(B*T, D)` from that of the first, `(B*T, M)`, in training on TensorFlow."""
         approximate, dense = self.activation == "gelu_tanh", self.dense_2
         if fused.plain(dense, self.compute_dtype) and not self.dropout_rate:
             return gradients.gelu_dense(x, dense.kernel, dense.bias, approximate)
@@ -142,8 +142,8 @@ class TransformerBlock(CompositeLayer):
         `(B, T, D)`, or `(B, k, D)`.
 
     Attributes:
-        asks: what a call takes beside the tokens, of `"cut_map"` (what the patches were cut from, for their grid),
-            `"places"` (of the patches behind patch dropout) and what earlier blocks tell.
+        asks: names of what a call takes beside the tokens: `"cut_map"`, what the patches were cut from, for their grid;
+            `"places"` of the patches behind patch dropout; and what earlier blocks tell.
         tells: what a call gives behind the tokens, for the blocks that follow.
 
     Source: arXiv:2010.11929, eq. 2 and 3; stochastic depth: arXiv:1603.09382, as arXiv:2106.10270 uses it.
@@ -197,7 +197,7 @@ class TransformerBlock(CompositeLayer):
         self.norm_2 = layer_norm(dtype, "norm_2", self.layer_norm_epsilon)
         sizes = (self.hidden_size, self.mlp_dim, self.dropout_rate)
         self.mlp = MlpBlock(*sizes, self.activation, dtype=dtype, name="mlp")
-        # One draw per example and branch is what makes a dropout stochastic depth.
+        # Dropout with one draw for each example and branch is stochastic depth.
         self.stochastic_depth_1, self.stochastic_depth_2 = (
             Dropout(self.stochastic_depth_rate, noise_shape=(None, 1, 1), dtype=dtype, name=name)
             for name in ("stochastic_depth_1", "stochastic_depth_2")
@@ -240,7 +240,7 @@ class TransformerBlock(CompositeLayer):
         return (batch, self.num_output_tokens or num_tokens, self.hidden_size)
 
 
-def _checked_tokens(num_output_tokens, relative_patches):
+def _checked_tokens(num_output_tokens: int | None, relative_patches: int | None) -> int | None:
     """`num_output_tokens` as an int or `None`."""
     if num_output_tokens is not None and relative_patches is not None:
         raise ValueError(

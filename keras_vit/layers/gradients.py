@@ -8,29 +8,36 @@ XLA, and so JAX, chooses by itself what to keep.
 """
 
 import math
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
 
 import keras
 from keras import ops
 
+from keras_vit.annotations import Tensor, Variable
 from keras_vit.layers import fused
+
+WithGradient: TypeAlias = tuple[Any, Callable[..., tuple[Tensor, ...]]]  # as `tf.custom_gradient` takes it
 
 _SLOPE = math.sqrt(2 / math.pi)  # of the tanh approximation, arXiv:1606.08415
 _CUBIC = 0.044715
 
 
-def applies(training) -> bool:
+def applies(training: bool | None) -> bool:
     """Whether these functions are of use: in training, on TensorFlow."""
     return bool(training) and keras.config.backend() == "tensorflow"
 
 
-def usual(norm, rank) -> bool:
+def usual(norm: Any, rank: int) -> bool:
     """Whether a layer normalises over the last of so many axes alone, with a scale and an offset."""
     if not isinstance(norm, keras.layers.LayerNormalization) or norm.rms_scaling:
         return False
     return norm.axis in ([-1], [rank - 1]) and norm.gamma is not None and norm.beta is not None
 
 
-def norm_then_dense(norm, denses, tokens, training):
+def norm_then_dense(
+    norm: keras.Layer | None, denses: Sequence[keras.layers.Dense], tokens: Tensor, training: bool | None
+) -> list[Tensor]:
     """What dense layers make of `norm(tokens)`.
 
     Args:
@@ -43,8 +50,8 @@ def norm_then_dense(norm, denses, tokens, training):
         A list of `(B*T, M)`.
     """
     dtype = keras.backend.standardize_dtype(tokens.dtype)
-    ours = norm is not None and applies(training) and usual(norm, len(tokens.shape)) and norm.compute_dtype == dtype
-    if ours and all(fused.plain(dense, dtype) for dense in denses):
+    ours = applies(training) and usual(norm, len(tokens.shape)) and all(fused.plain(dense, dtype) for dense in denses)
+    if norm is not None and norm.compute_dtype == dtype and ours:
         kernels, biases = [dense.kernel for dense in denses], [dense.bias for dense in denses]
         gamma, beta = (ops.cast(weight, tokens.dtype) for weight in (norm.gamma, norm.beta))
         return norm_dense(tokens, gamma, beta, norm.epsilon, kernels, biases)
@@ -53,7 +60,7 @@ def norm_then_dense(norm, denses, tokens, training):
     return [fused.dense(dense, x) for dense in denses]
 
 
-def layer_norm(x, gamma, beta, epsilon):
+def layer_norm(x: Tensor, gamma: Tensor, beta: Tensor, epsilon: float) -> Tensor:
     """LayerNorm over the last axis; computes in at least float32.
 
     Args:
@@ -68,10 +75,10 @@ def layer_norm(x, gamma, beta, epsilon):
     import tensorflow as tf
 
     @tf.custom_gradient
-    def normalise(x, gamma, beta):
+    def normalise(x: Tensor, gamma: Tensor, beta: Tensor) -> WithGradient:
         statistics = _statistics(x, epsilon)
 
-        def gradient(upstream):
+        def gradient(upstream: Tensor) -> tuple[Tensor, ...]:
             return _norm_gradient(_again(x, upstream), gamma, beta, statistics, upstream)
 
         return _normal(x, gamma, beta, statistics), gradient
@@ -79,7 +86,9 @@ def layer_norm(x, gamma, beta, epsilon):
     return normalise(*map(tf.convert_to_tensor, (x, gamma, beta)))
 
 
-def norm_dense(x, gamma, beta, epsilon, kernels, biases):
+def norm_dense(
+    x: Tensor, gamma: Tensor, beta: Tensor, epsilon: float, kernels: Sequence[Variable], biases: Sequence[Variable]
+) -> list[Tensor]:
     """`layer_norm(x) @ kernel + bias` for each kernel and bias.
 
     Args:
@@ -99,10 +108,10 @@ def norm_dense(x, gamma, beta, epsilon, kernels, biases):
     learn = [_learns(weight) for weight in (*kernels, *biases)]
 
     @tf.custom_gradient
-    def apply(x, gamma, beta, *weights):
+    def apply(x: Tensor, gamma: Tensor, beta: Tensor, *weights: Tensor) -> WithGradient:
         statistics, kernels, biases = _statistics(x, epsilon), weights[:count], weights[count:]
 
-        def gradient(*upstreams):
+        def gradient(*upstreams: Tensor) -> tuple[Tensor, ...]:
             late = _again(x, upstreams[0])
             normal = tf.reshape(_normal(late, gamma, beta, statistics), (-1, width))
             back = sum(_from_product(up, kernel) for up, kernel in zip(upstreams, kernels, strict=True))
@@ -118,7 +127,7 @@ def norm_dense(x, gamma, beta, epsilon, kernels, biases):
     return apply(*map(tf.convert_to_tensor, (x, gamma, beta, *kernels, *biases)))
 
 
-def gelu_dense(x, kernel, bias, approximate):
+def gelu_dense(x: Tensor, kernel: Variable, bias: Variable, approximate: bool) -> Tensor:
     """`gelu(x) @ kernel + bias`.
 
     Args:
@@ -135,8 +144,8 @@ def gelu_dense(x, kernel, bias, approximate):
     learn = _learns(kernel), _learns(bias)
 
     @tf.custom_gradient
-    def apply(x, kernel, bias):
-        def gradient(upstream):
+    def apply(x: Tensor, kernel: Tensor, bias: Tensor) -> WithGradient:
+        def gradient(upstream: Tensor) -> tuple[Tensor, ...]:
             late = _again(x, upstream)
             share, slope = _gelu_share_and_slope(late, approximate)
             dx = _from_product(upstream, kernel) * slope
@@ -151,7 +160,7 @@ def gelu_dense(x, kernel, bias, approximate):
     return apply(*map(tf.convert_to_tensor, (x, kernel, bias)))
 
 
-def attention(query, key, value):
+def attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     """`softmax(query @ key) @ value`; the softmax runs in at least float32.
 
     Args:
@@ -166,12 +175,12 @@ def attention(query, key, value):
 
     dtype = keras.backend.result_type(query.dtype.name, "float32")
 
-    def softmax(query, key):
+    def softmax(query: Tensor, key: Tensor) -> Tensor:
         return tf.nn.softmax(tf.cast(tf.matmul(query, key), dtype))  # (B, A, Q, T)
 
     @tf.custom_gradient
-    def attend(query, key, value):
-        def gradient(upstream):
+    def attend(query: Tensor, key: Tensor, value: Tensor) -> WithGradient:
+        def gradient(upstream: Tensor) -> tuple[Tensor, ...]:
             weights = softmax(_again(query, upstream), key)
             dweights = tf.cast(tf.matmul(upstream, value, transpose_b=True), dtype)
             dlogits = weights * (dweights - tf.reduce_sum(weights * dweights, -1, keepdims=True))
@@ -184,17 +193,17 @@ def attention(query, key, value):
     return attend(query, key, value)
 
 
-def _again(x, upstream):
+def _again(x: Tensor, upstream: Tensor) -> Tensor:
     """`x` for use in the backward pass alone."""
     return _after([upstream], x)
 
 
-def _learns(weight):
+def _learns(weight: Variable) -> bool:
     """Whether a variable is one that learns: of others no gradient is asked, and so none must be waited for."""
     return getattr(weight, "trainable", True)
 
 
-def _after(others, x):
+def _after(others: Sequence[Tensor], x: Tensor) -> Tensor:
     """`x`, once the other tensors have been computed."""
     import tensorflow as tf
 
@@ -202,14 +211,14 @@ def _after(others, x):
         return tf.identity(x)
 
 
-def _dense(x, kernel, bias):
+def _dense(x: Tensor, kernel: Tensor, bias: Tensor) -> Tensor:
     import tensorflow as tf
 
     return tf.nn.bias_add(tf.matmul(x, tf.cast(kernel, x.dtype)), tf.cast(bias, x.dtype))
 
 
-def _from_product(upstream, kernel):
-    """What `x @ kernel` hands back to `x`."""
+def _from_product(upstream: Tensor, kernel: Tensor) -> Tensor:
+    """Gradient of `x @ kernel` with respect to `x`."""
     import tensorflow as tf
 
     with tf.control_dependencies([upstream]):  # of the cast itself: one of `_again` would be moved before it and merged
@@ -217,14 +226,14 @@ def _from_product(upstream, kernel):
     return tf.matmul(upstream, kernel, transpose_b=True)
 
 
-def _to_kernel(x, upstream, kernel):
-    """What `x @ kernel` hands back to `kernel`."""
+def _to_kernel(x: Tensor, upstream: Tensor, kernel: Tensor) -> Tensor:
+    """Gradient of `x @ kernel` with respect to `kernel`."""
     import tensorflow as tf
 
     return tf.cast(tf.matmul(x, upstream, transpose_a=True), kernel.dtype)
 
 
-def _statistics(x, epsilon):
+def _statistics(x: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
     """Mean and inverse deviation, `(..., 1)`, in at least float32."""
     import tensorflow as tf
 
@@ -233,7 +242,7 @@ def _statistics(x, epsilon):
     return mean, tf.math.rsqrt(tf.reduce_mean(tf.math.squared_difference(wide, mean), -1, keepdims=True) + epsilon)
 
 
-def _normal(x, gamma, beta, statistics):
+def _normal(x: Tensor, gamma: Tensor, beta: Tensor, statistics: tuple[Tensor, Tensor]) -> Tensor:
     """LayerNorm of `x`, of its dtype."""
     import tensorflow as tf
 
@@ -242,8 +251,10 @@ def _normal(x, gamma, beta, statistics):
     return tf.cast((wide - mean) * scale * gamma + beta, x.dtype)
 
 
-def _norm_gradient(x, gamma, beta, statistics, upstream):
-    """What LayerNorm hands back to `x`, `gamma` and `beta`."""
+def _norm_gradient(
+    x: Tensor, gamma: Tensor, beta: Tensor, statistics: tuple[Tensor, Tensor], upstream: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Gradients of LayerNorm with respect to `x`, `gamma` and `beta`."""
     import tensorflow as tf
 
     mean, scale = statistics
@@ -257,7 +268,7 @@ def _norm_gradient(x, gamma, beta, statistics, upstream):
     return tf.cast(dx, x.dtype), tf.cast(dgamma, gamma.dtype), tf.cast(dbeta, beta.dtype)
 
 
-def _gelu_share_and_slope(x, approximate):
+def _gelu_share_and_slope(x: Tensor, approximate: bool) -> tuple[Tensor, Tensor]:
     """GELU over its input, and its derivative."""
     import tensorflow as tf
 

@@ -1,6 +1,6 @@
 """From encoded tokens to one representation: class token, mean, or attention pooling."""
 
-from typing import Any
+from typing import Any, cast
 
 import keras
 from keras import ops
@@ -96,14 +96,13 @@ class AttentionPooling(CompositeLayer):
         self.mlp = MlpBlock(hidden_size, mlp_dim, activation=activation, dtype=self.dtype_policy, name="mlp")
 
     def build(self, input_shape: Shape) -> None:
-        self.probe = self.add_weight(
-            name="probe", shape=(1, 1, input_shape[-1]), initializer=self._probe_initializer(input_shape[-1])
-        )
-        one_token = (input_shape[0], 1, input_shape[-1])
+        width = cast(int, input_shape[-1])
+        self.probe = self.add_weight(name="probe", shape=(1, 1, width), initializer=self._probe_initializer(width))
+        one_token = (input_shape[0], 1, width)
         self.build_inside(*((layer, one_token) for layer in (self.attention, self.norm, self.mlp)))
 
     @staticmethod
-    def _probe_initializer(size):
+    def _probe_initializer(size: int) -> keras.initializers.Initializer:
         limit = (6.0 / (1 + size)) ** 0.5  # Xavier uniform on the (1, D) matrix
         return keras.initializers.RandomUniform(-limit, limit)
 

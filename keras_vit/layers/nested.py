@@ -24,7 +24,7 @@ def flatten_layers(layer: keras.Layer, include_self: bool = True) -> list[keras.
 
 
 def _parts(layer: keras.Layer) -> Iterator[keras.Layer]:
-    # A model's attributes hold its graph too, and with it layers of models around it.
+    # The attributes of a model hold its graph too, and with it layers of models around it.
     held = layer.layers if isinstance(layer, keras.Model) else list(vars(layer).values())
     return _layers_in(held)
 

@@ -64,13 +64,13 @@ class PatchEmbedding(ConfiguredLayer):
         shape = ops.shape(tokens)
         return ops.reshape(tokens, (-1, shape[1] * shape[2], self.hidden_size))  # (B, N, D)
 
-    def _whole_patches_only(self, images):
+    def _whole_patches_only(self, images: Tensor) -> Tensor:
         """Fails in the running graph where a side, unknown until then, is no multiple of P: a convolution crops."""
         batch, height, width, channels = ops.shape(images)
         side = self.patch_size
         return ops.reshape(images, (batch, height // side * side, width // side * side, channels))
 
-    def _check_tiles(self, shape):
+    def _check_tiles(self, shape: Shape) -> None:
         if len(shape) != 4:
             raise ValueError(f"`images` must have shape (B, H, W, C).\nReceived: shape {tuple(shape)}.")
         sides = [side for side in shape[1:3] if side is not None]

@@ -1,8 +1,8 @@
 """How a model knows where its patches are: tables that are added to tokens (E_pos in equation 1).
 
-In the official code the class token is prepended first and has a row of the position table of its own. The other
-kinds are those of appendix D.4, which leaves the class token open: here it has a vector of its own where there is a
-table, and is at no distance from anything where positions are relative.
+In the official code the class token is prepended first and has a row of the position table of its own. The other kinds
+are those of appendix D.4, which leaves the class token open. Here it has a vector of its own where there is a table.
+Where positions are relative, no distance is added to its logits.
 """
 
 from typing import Any, cast
@@ -11,7 +11,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_vit.annotations import Pair, Shape, Tensor
+from keras_vit.annotations import Pair, Shape, Tensor, Variable
 from keras_vit.checks import check_choice
 from keras_vit.config.posembed import RESIZE_METHODS, resize_matrix, resize_pos_embed, sincos2d
 from keras_vit.layers.composite import ConfiguredLayer
@@ -28,7 +28,7 @@ class AddPositionEmbs(ConfiguredLayer):
         patch_size: P, side of a patch in pixels of the map that the patches were cut from.
         num_prefix_tokens: tokens before the patches, with rows of their own: 1 with a class token.
         kind: `"learned"`, a vector for each patch; `"learned2d"`, the first half of it for the patch's column and the
-            second for its row; or fixed `"sincos2d"`, computed anew for each grid (zeros for prefix tokens).
+            second for its row. `"sincos2d"` is fixed, computed for each grid, and 0 for prefix tokens.
         resize_method: one of `keras_vit.config.posembed.RESIZE_METHODS`, for learned tables.
 
     Call arguments:
@@ -78,7 +78,7 @@ class AddPositionEmbs(ConfiguredLayer):
             self.rows = self._table("rows", self.grid[0], size // 2)
             self.prefix = self._table("prefix", self.num_prefix_tokens, size) if self.num_prefix_tokens else None
 
-    def _table(self, name, rows, size):
+    def _table(self, name: str, rows: int, size: int) -> Variable:
         normal = keras.initializers.RandomNormal(stddev=0.02)  # official code; big_vision: 1/sqrt(D)
         return self.add_weight(name=name, shape=(1, rows, size), initializer=normal)
 
@@ -88,7 +88,7 @@ class AddPositionEmbs(ConfiguredLayer):
             grid = tuple(side // self.patch_size for side in ops.shape(cut_map)[1:3])
         return tokens + ops.cast(self._table_for(grid, tokens.shape[-1]), tokens.dtype)
 
-    def _table_for(self, grid, size):
+    def _table_for(self, grid: Any, size: int) -> Tensor:
         """`(1, T, D)` for a grid of ints, or of scalar tensors that only the graph knows."""
         known = all(isinstance(n, int) for n in grid)
         if known and tuple(grid) == self.grid and self.kind != "learned2d":
@@ -140,7 +140,7 @@ class AddPositionEmbs(ConfiguredLayer):
         return tuple(tokens_shape)
 
 
-def resized_axis(values, new, old, method) -> np.ndarray:
+def resized_axis(values: np.ndarray, new: int, old: int, method: str) -> np.ndarray:
     """Vectors `(..., old, D)` interpolated to `(..., new, D)`; as they are where the numbers are equal."""
     if new == old:
         return values
@@ -148,13 +148,13 @@ def resized_axis(values, new, old, method) -> np.ndarray:
     return (matrix @ values.astype("float64")).astype(values.dtype)
 
 
-def axis_matrix(new, old, method):
+def axis_matrix(new: Any, old: int, method: str) -> Tensor:
     """`(new, old)` in float32, of an int or of a scalar tensor."""
     indices, length = ops.cast(ops.arange(new), "float32"), ops.cast(new, "float32")
     return ops.cast(resize_matrix(indices, length, old, method, ops), "float32")
 
 
-def _joined(prefix, rows, columns, xp):
+def _joined(prefix: Tensor, rows: Tensor, columns: Tensor, xp: Any) -> Tensor:
     """`(1, T, D)`: for each patch the vector of its column, then that of its row, behind those of prefix tokens."""
     rows, columns = xp.expand_dims(rows, 2), xp.expand_dims(columns, 1)  # (1, h, 1, D/2), (1, 1, w, D/2)
     halves = [columns + xp.zeros_like(rows), rows + xp.zeros_like(columns)]
@@ -162,7 +162,7 @@ def _joined(prefix, rows, columns, xp):
     return patches if prefix is None else xp.concatenate([prefix, patches], axis=1)
 
 
-def _sincos_table(grid, size, num_prefix_tokens):
+def _sincos_table(grid: Pair, size: int, num_prefix_tokens: int) -> np.ndarray:
     patches = sincos2d(np.arange(grid[0], dtype="float64"), np.arange(grid[1], dtype="float64"), size)
     prefix = np.zeros((num_prefix_tokens, size))
     return np.concatenate([prefix, patches])[None].astype("float32")

@@ -61,13 +61,14 @@ class RelativePositions(ConfiguredLayer):
             distances = count - 1 + places[:, None] - places[:, :, None]  # (B, n, n), of a key behind a query
             logits = ops.take_along_axis(logits, ops.repeat(distances[:, None], heads, axis=1), axis=-1)
             return ops.pad(logits, ((0, 0), (0, 0), (prefix, 0), (prefix, 0)))  # (B, A, T, T)
-        # One more column, and one row less in the flat array: then each row stands one further right than the last.
+        # One more column, and one row less in the flat array, move each row one place further to the right than the
+        # last.
         logits = ops.pad(logits, ((0, 0), (0, 0), (0, 0), (0, 1)))  # (B, A, N, 2N)
         logits = ops.reshape(logits, (-1, heads, 2 * count * count))[:, :, : (2 * count - 1) * count]
         logits = ops.reshape(logits, (-1, heads, count, 2 * count - 1))[..., count - 1 :]  # (B, A, N, N)
         return ops.pad(logits, ((0, 0), (0, 0), (prefix, 0), (prefix, 0)))  # (B, A, T, T)
 
-    def _table_for(self, count):
+    def _table_for(self, count: Any) -> Tensor:
         if isinstance(count, int) and count == self.num_patches:
             return self.table
         matrix = axis_matrix(2 * count - 1, 2 * self.num_patches - 1, "align_corners")

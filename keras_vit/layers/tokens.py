@@ -101,14 +101,15 @@ class PatchDropout(ConfiguredLayer):
             count = ops.shape(tokens)[1] - self.num_prefix_tokens
             return (tokens, _everywhere(tokens, count)) if self.tells_places else tokens
         prefix, patches = tokens[:, : self.num_prefix_tokens], tokens[:, self.num_prefix_tokens :]
-        # Numbers drawn for every patch: the first ones in their order are a set drawn without putting back.
+        # A number is drawn for every patch. The first patches in the order of their numbers are a draw without
+        # replacement.
         noise = uniform(ops.shape(patches)[:2], self.seed_generator)
         kept = ops.argsort(noise, axis=1)[:, : self._count(patches.shape[1], ops.shape(patches)[1])]  # (B, kept)
         patches = ops.take_along_axis(patches, ops.expand_dims(kept, -1), axis=1)  # (B, kept, D)
         tokens = ops.concatenate([prefix, patches], axis=1)
         return (tokens, ops.cast(kept, "int32")) if self.tells_places else tokens
 
-    def _count(self, known, counted):
+    def _count(self, known: int | None, counted: Tensor) -> Any:
         """How many patches are kept: an int, as XLA needs it, wherever the graph knows their number."""
         if known is not None:
             return kept_patches(known, self.rate)
@@ -126,6 +127,6 @@ def _everywhere(tokens: Tensor, count: Any) -> Tensor:
     return ops.repeat(ops.arange(count, dtype="int32")[None], ops.shape(tokens)[0], axis=0)
 
 
-def kept_patches(number, rate) -> int:
+def kept_patches(number: int, rate: float) -> int:
     """How many of `number` patch tokens `PatchDropout` keeps."""
     return max(1, int(number * (1 - rate) + 1e-6))  # 10 * (1 - 0.8) is 1.9999999999999996

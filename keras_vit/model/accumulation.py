@@ -1,23 +1,25 @@
 """One training step over k micro-batches, for batches that do not fit into memory at once.
 
-Keras' own `gradient_accumulation_steps` of an optimizer takes each micro-batch for a step: a schedule runs k times
-too fast, a moving average is updated k times, metrics and logs see micro-batches, and MirroredStrategy crashes. Here
-a step is a step: the gradients of k parts of the batch are averaged, and the optimizer is called once.
+Keras' own `gradient_accumulation_steps` of an optimizer counts each micro-batch as a step. A schedule runs k times too
+fast, a moving average is updated k times, metrics and logs see micro-batches, and MirroredStrategy crashes. Here the
+gradients of k parts of the batch are averaged, and the optimizer is called once.
 """
 
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import keras
 from keras import ops
 
+from keras_vit.annotations import Tensor
 from keras_vit.checks import check_positive_int
 from keras_vit.layers.dropout import images_of_batch
 from keras_vit.model import batch_padding
 from keras_vit.model.replicas import agreed, check_means, count, each, filled, logs, share, stateless_logs
 
 
-def check_accumulation(steps, optimizer, losses) -> None:
+def check_accumulation(steps: int, optimizer: Any, losses: Any) -> None:
     """Raises unless accumulation over `steps` micro-batches gives what the whole batch would give.
 
     Args:
@@ -27,8 +29,8 @@ def check_accumulation(steps, optimizer, losses) -> None:
             own nothing tells; it must be one value per image.)
 
     Raises:
-        TypeError, ValueError: for steps below 1; and above 1, for an optimizer that accumulates itself, for a loss
-            that is no mean over the batch, and on the torch backend.
+        TypeError, ValueError: for steps below 1. Above 1, for an optimizer that accumulates itself, for a loss that is
+            no mean over the batch, and on the torch backend.
     """
     check_positive_int("accumulation_steps", steps)
     if steps == 1:
@@ -48,18 +50,18 @@ def check_accumulation(steps, optimizer, losses) -> None:
     check_means(losses, "`accumulation_steps`")
 
 
-def train_step(model, *arguments):
+def train_step(model: keras.Model, *arguments: Any) -> Any:
     """`model.train_step` over `model.accumulation_steps` micro-batches; the arguments are those of Keras' own.
 
-    Only one micro-batch's activations are held at a time, and one set of gradients more than without. On TensorFlow
-    dropout's masks are those of the whole batch; on JAX they are drawn anew for each part. Sample and class weights
-    count as in the whole batch, and metrics see the predictions for all of it. A batch (of one replica) that is no
-    multiple of k, as the last of an epoch may be, is filled up with images that count nothing.
+    Only the activations of one micro-batch are held at a time, and one more set of gradients. On TensorFlow dropout's
+    masks are those of the whole batch; on JAX they are drawn anew for each part. Sample and class weights count as in
+    the whole batch, and metrics see the predictions for all of it. The last batch of an epoch may be no multiple of k;
+    it is filled up with images that count nothing.
     """
     return _TRAIN_STEPS[keras.backend.backend()](model, *arguments)
 
 
-def _tensorflow_step(model, data):
+def _tensorflow_step(model: keras.Model, data: Any) -> dict[str, Tensor]:
     import tensorflow as tf
 
     x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
@@ -71,7 +73,7 @@ def _tensorflow_step(model, data):
     variables = model.trainable_weights
     unconnected: set[int] = set()
 
-    def one_part(index):
+    def one_part(index: Tensor) -> tuple[Tensor, list[Tensor], Any]:
         x, y, sample_weight = each(lambda part: part[index], parts)
         moves_on = tf.cast(index == steps - 1, "int32")
         with images_of_batch(first + index * size, size, moves_on):
@@ -84,7 +86,9 @@ def _tensorflow_step(model, data):
         gradients = [tf.zeros_like(v) if g is None else g for g, v in zip(gradients, variables, strict=True)]
         return loss, gradients, predictions
 
-    def body(index, loss, gradients, predictions):
+    def body(
+        index: Tensor, loss: Tensor, gradients: list[Tensor], predictions: list[Any]
+    ) -> tuple[Tensor, Tensor, list[Tensor], list[Any]]:
         part_loss, part_gradients, part_predictions = one_part(index)
         gradients = [total + part for total, part in zip(gradients, part_gradients, strict=True)]
         predictions = [
@@ -106,7 +110,7 @@ def _tensorflow_step(model, data):
     return logs(model, x, y, predictions, sample_weight, loss, mean)
 
 
-def _jax_step(model, state, data):
+def _jax_step(model: keras.Model, state: Any, data: Any) -> tuple[Any, Any]:
     import jax
 
     x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
@@ -117,7 +121,7 @@ def _jax_step(model, state, data):
     trainable, non_trainable, optimizer, metrics = state
     gradient_of = jax.value_and_grad(model.compute_loss_and_updates, has_aux=True)
 
-    def one_part(carry, part):
+    def one_part(carry: Any, part: Any) -> tuple[Any, Any]:
         gradients, loss, non_trainable, metrics = carry
         (_, (part_loss, predictions, non_trainable, metrics)), part_gradients = gradient_of(
             trainable, non_trainable, metrics, *part, training=True, optimizer_variables=optimizer
@@ -127,7 +131,7 @@ def _jax_step(model, state, data):
 
     batch = count(x)
     whole = filled(x, y, marks[0] if marks else sample_weight, batch, steps)
-    # Micro-batch i is every k-th image from i on: so each holds some of every device's, where the batch is sharded.
+    # Micro-batch i is every k-th image from i on, so that each holds images of every device where the batch is sharded.
     parts = jax.tree.map(lambda tensor: _cut(tensor, -1, steps).swapaxes(0, 1), whole)
     start = (jax.tree.map(jax.numpy.zeros_like, trainable), jax.numpy.zeros(()), non_trainable, metrics)
     (gradients, loss, non_trainable, metrics), predictions = jax.lax.scan(one_part, start, parts)
@@ -144,6 +148,6 @@ def _jax_step(model, state, data):
 _TRAIN_STEPS: dict[str, Callable] = {"tensorflow": _tensorflow_step, "jax": _jax_step}
 
 
-def _cut(tensor, *shape):
-    """The first axis in two."""
+def _cut(tensor: Tensor, *shape: int) -> Tensor:
+    """The tensor with its first axis cut in two."""
     return ops.reshape(tensor, (*shape, *tensor.shape[1:]))

@@ -1,16 +1,17 @@
 """Batches that several devices cannot share evenly, on JAX: filled up with images that count nothing.
 
 An image that fills a batch up has a sample weight of NaN, which no user's image has. The steps below leave it out of
-the loss, of its tracker and of all metrics, so that the numbers are those of the images that were given.
+the loss, of its tracker and of all metrics. So the numbers are those of the images that were given.
 """
 
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import keras
 import numpy as np
 from keras import ops
 
-from keras_vit.annotations import PADDING_WEIGHT
+from keras_vit.annotations import PADDING_WEIGHT, Tensor
 from keras_vit.keras_private import update_metrics
 from keras_vit.model.replicas import stateless_logs
 
@@ -39,7 +40,7 @@ def predicted(predict: Any, x: Any) -> Any:
     """What `predict` gives for each image of a `tf.data.Dataset`, whose batches are filled up for it."""
     multiple, keep = _of_this_process(spread_over()), []
 
-    def batches():
+    def batches() -> Iterator[tuple[np.ndarray]]:
         for batch in x:
             images = np.asarray(batch[0] if isinstance(batch, tuple) else batch)
             size = -(-len(images) // multiple) * multiple
@@ -55,7 +56,7 @@ def is_dataset(x: Any) -> bool:
     return hasattr(x, "element_spec") and hasattr(x, "enumerate")
 
 
-def _of_this_process(copies):
+def _of_this_process(copies: int) -> int:
     """Parts of a batch that this process makes of what it reads."""
     import jax
 
@@ -66,7 +67,7 @@ def filled_batches(dataset: Any, multiple: int) -> Any:
     """The `tf.data.Dataset` of `(images, labels)` or `(images, labels, weights)` with batches of that multiple."""
     import tensorflow as tf
 
-    def fill(images, labels, weights=None):
+    def fill(images: Any, labels: Any, weights: Tensor = None) -> tuple[Any, Any, Tensor]:
         count = tf.shape(tf.nest.flatten(images)[0])[0]
         size = (count + multiple - 1) // multiple * multiple
         rows = tf.minimum(tf.range(size), count - 1)
@@ -107,10 +108,19 @@ def test_step(model: keras.Model, state: Any, data: Any) -> tuple[Any, Any]:
     return logs, (trainable, non_trainable, metrics)
 
 
-def updated(model, metrics, loss, y, predictions, sample_weight, counts, number) -> tuple[Any, Any]:
+def updated(
+    model: keras.Model,
+    metrics: Sequence[Tensor],
+    loss: Tensor,
+    y: Any,
+    predictions: Any,
+    sample_weight: Tensor,
+    counts: Tensor,
+    number: Tensor,
+) -> tuple[Any, Any]:
     """Logs and new metric variables of a stateless step, in which an image counts by `counts`, 0 or 1."""
 
-    def update():
+    def update() -> dict[str, Tensor]:
         update_metrics(model, y, predictions, ops.where(counts > 0, sample_weight, 0.0), counts)
         return model.get_metrics_result()
 

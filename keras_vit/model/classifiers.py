@@ -1,5 +1,7 @@
 """The classifiers at the end of a model, and what it answers: logits, scores or features."""
 
+from typing import Any
+
 import keras
 import numpy as np
 
@@ -9,12 +11,12 @@ from keras_vit.model.layer_lookup import head_layers, layer_named
 STARTS = ("new", "reset", "keep")  # what becomes of a head when training begins
 
 
-def has_head(model) -> bool:
+def has_head(model: keras.Model) -> bool:
     """Whether the model tells classes."""
     return bool(head_layers(model))
 
 
-def output_activation(model) -> str | None:
+def output_activation(model: Any) -> str | None:
     """Name of what the head's numbers go through, as `"softmax"`; `"linear"` for logits, `None` without a head.
 
     Args:
@@ -27,12 +29,12 @@ def output_activation(model) -> str | None:
     return None if last is None else getattr(last.activation, "__name__", str(last.activation))
 
 
-def ends_in_logits(model) -> bool:
+def ends_in_logits(model: Any) -> bool:
     """Whether there is a head, and no activation follows it."""
     return output_activation(model) == "linear"
 
 
-def check_logits(model, role="model"):
+def check_logits(model: keras.Model, role: str = "model") -> None:
     """Raises a `ValueError` if an activation follows the head; `role` is what the message calls the model."""
     if has_head(model) and not ends_in_logits(model):
         raise ValueError(
@@ -41,7 +43,7 @@ def check_logits(model, role="model"):
         )
 
 
-def initialise_head(model, bias, head):
+def initialise_head(model: keras.Model, bias: float, head: str) -> None:
     """Sets the kernels of the model's heads to 0 and their biases to `bias`; see `Plan.prepare`."""
     check_choice("head", head, STARTS)
     if head == "keep":
@@ -59,7 +61,7 @@ def initialise_head(model, bias, head):
         layer.bias.assign(np.full(layer.bias.shape, bias))
 
 
-def answering_network(model) -> keras.Model:
+def answering_network(model: keras.Model) -> keras.Model:
     """The layers of `model` as a network from prepared images to a dict of its answers.
 
     Args:

@@ -2,13 +2,14 @@
 
 import functools
 import math
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import keras
+import numpy as np
 from keras import ops
 
 from keras_vit import layers
-from keras_vit.annotations import Shape, Variable
+from keras_vit.annotations import Pair, Shape, Variable
 from keras_vit.checks import check_choice
 from keras_vit.config.posembed import RESIZE_METHODS
 from keras_vit.layers.nested import flatten_layers
@@ -50,12 +51,12 @@ def with_input_shape(model: _Model, input_shape: Shape, resize_method: str | Non
             f"Received: input_shape={input_shape}, model {model.input_shape[1:]}."
         )
     with deferred_variables():
-        twin = bare_twin(model, input_shape)
-    twin.weights_report = model.weights_report + copy_weights(model, twin, resize_method)
-    return twin
+        copy = bare_copy(model, input_shape)
+    copy.weights_report = model.weights_report + copy_weights(model, copy, resize_method)
+    return copy
 
 
-def with_dtype(model: _Model, dtype) -> _Model:
+def with_dtype(model: _Model, dtype: Any) -> _Model:
     """The same model with its weights and its computation in another precision.
 
     Args:
@@ -66,12 +67,12 @@ def with_dtype(model: _Model, dtype) -> _Model:
         A new model with weights of its own, not compiled.
     """
     with deferred_variables():
-        twin = bare_twin(model, model.input_shape[1:], dtype)
-    twin.weights_report = model.weights_report + copy_weights(model, twin, None)
-    return twin
+        copy = bare_copy(model, model.input_shape[1:], dtype)
+    copy.weights_report = model.weights_report + copy_weights(model, copy, None)
+    return copy
 
 
-def bare_twin(model: _Model, input_shape, dtype=None) -> _Model:
+def bare_copy(model: _Model, input_shape: Shape, dtype: Any = None) -> _Model:
     """The layers of `model` anew, for images of `input_shape`, with weights as their initializers draw them."""
     graph = keras.models.clone_model(
         keras.Model(model.input, model.output),  # the bare graph: a compiled model's clone would be compiled
@@ -87,30 +88,32 @@ def bare_twin(model: _Model, input_shape, dtype=None) -> _Model:
     )
 
 
-def copy_weights(model, twin, resize_method) -> tuple[str, ...]:
-    """Gives `twin`, a clone made inside `deferred_variables`, the weights of `model` at its own grid."""
+def copy_weights(model: ImageModel, copy: ImageModel, resize_method: str | None) -> tuple[str, ...]:
+    """Gives `copy`, a clone made inside `deferred_variables`, the weights of `model` at its own grid."""
     variables, values = {}, {}
-    if [len(layer.weights) for layer in model.layers] != [len(layer.weights) for layer in twin.layers]:
-        discard([variable for layer in twin.layers for variable in layer.weights])
+    if [len(layer.weights) for layer in model.layers] != [len(layer.weights) for layer in copy.layers]:
+        discard([variable for layer in copy.layers for variable in layer.weights])
         raise ValueError(
             "a layer must have the weights that its configuration makes, and LoRA adds some.\n"
-            f"Received: {model.name!r} with {len(model.weights)} weights instead of {len(twin.weights)}. "
+            f"Received: {model.name!r} with {len(model.weights)} weights instead of {len(copy.weights)}. "
             "Save it as .keras and reload it, which merges LoRA."
         )
-    for ours, theirs in zip(model.layers, twin.layers, strict=True):
+    for ours, theirs in zip(model.layers, copy.layers, strict=True):
         sources, targets = (_by_place(layer) for layer in (ours, theirs))
         for place, source in sources.items():
             target = targets.pop(place)
             variables[f"{ours.name}/{place}"], values[f"{ours.name}/{place}"] = target, ops.convert_to_numpy(source)
             target.trainable = source.trainable
-    values, report = _resized(model, twin, values, resize_method)
+    values, report = _resized(model, copy, values, resize_method)
     initialise(variables, values)
     return report
 
 
-def _resized(model, twin, values, resize_method):
-    """The values with those of positions resized to the twin's grid, and lines that say so."""
-    parts = (flatten_layers(each) for each in (model, twin))
+def _resized(
+    model: ImageModel, copy: ImageModel, values: dict[str, np.ndarray], resize_method: str | None
+) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
+    """The values with those of positions resized to the copy's grid, and lines that say so."""
+    parts = (flatten_layers(each) for each in (model, copy))
     pairs = [(old, new) for old, new in zip(*parts, strict=True) if isinstance(old, _KNOW_PLACES)]
     lines = []
     for old, new in pairs:
@@ -131,9 +134,9 @@ def _resized(model, twin, values, resize_method):
 _KNOW_PLACES = (layers.AddPositionEmbs, layers.RelativePositions)
 
 
-def _by_place(layer):
-    """`{path inside the layer: weight}`. Their order is no measure: Keras quantises to float8 by adding weights behind
-    the kernel, and builds a float8 layer with them before it."""
+def _by_place(layer: keras.layers.Layer) -> dict[str, Variable]:
+    """`{path inside the layer: weight}`. Their order differs: Keras quantises to float8 by adding weights behind the
+    kernel, and builds a float8 layer with them before it."""
     places: dict[str, Variable] = {}
     for weight in layer.weights:
         place = weight.path.partition(f"{layer.name}/")[2]
@@ -141,7 +144,7 @@ def _by_place(layer):
     return places
 
 
-def _clone_layer(layer, grid, dtype):
+def _clone_layer(layer: keras.layers.Layer, grid: Pair | None, dtype: Any) -> keras.layers.Layer:
     config = layer.get_config()
     if dtype is not None:
         config["dtype"] = at_least_float32(dtype) if layer.name in ENDS else dtype

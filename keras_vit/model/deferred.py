@@ -5,22 +5,26 @@ So a model is neither drawn at random first nor held twice.
 
 import contextlib
 import functools
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 import keras
 import numpy as np
 from keras import ops
 
+from keras_vit.annotations import Shape, Tensor, Variable
 from keras_vit.keras_private import forget_waiting_variables, set_initializer
 
 
-def float32_copy(array) -> np.ndarray:
+def float32_copy(array: Any) -> np.ndarray:
     """A copy in float32, in memory of its own and in C order."""
     return np.array(array, "float32", order="C")
 
 
 @contextlib.contextmanager
-def deferred_variables():
-    """Inside, layers make their variables without values: `initialise` gives them theirs. An error drops them."""
+def deferred_variables() -> Iterator[None]:
+    """Inside, layers make their variables without values, which `initialise` gives them. An error drops the
+    variables."""
     try:
         with keras.StatelessScope(initialize_variables=False):
             yield
@@ -29,7 +33,7 @@ def deferred_variables():
         raise
 
 
-def initialise(variables: dict, tensors: dict, copy=float32_copy):
+def initialise(variables: dict, tensors: dict, copy: Callable[[Any], np.ndarray] = float32_copy) -> None:
     """Gives each deferred variable the array of the same key, and lets go of the array.
 
     Args:
@@ -56,8 +60,9 @@ def is_spread() -> bool:
     return keras.backend.backend() == "jax" and keras.distribution.distribution() is not None
 
 
-def _initialise_parts(variables, tensors, copy):
-    """The same where a variable is spread over devices: each gets its part, and no device ever holds the whole."""
+def _initialise_parts(variables: dict, tensors: dict, copy: Callable[[Any], np.ndarray]) -> None:
+    """As `initialise`, for variables that are spread over devices: each gets its part, and no device ever holds the
+    whole."""
     import jax
 
     for variable in variables.values():
@@ -69,12 +74,12 @@ def _initialise_parts(variables, tensors, copy):
         variable.assign(jax.make_array_from_callback(tuple(variable.shape), variable.value.sharding, part))
 
 
-def _part(array, copy, dtype, index):
+def _part(array: Any, copy: Callable[[Any], np.ndarray], dtype: str, index: Any) -> np.ndarray:
     return copy(array[index]).astype(dtype)
 
 
-def discard(variables):
-    """Lets go of deferred variables that will never be used, at the cost of a number each."""
+def discard(variables: Iterable[Variable]) -> None:
+    """Frees deferred variables that will never be used, at the cost of one number each."""
     for variable in variables:
         set_initializer(variable, lambda shape, dtype: ops.zeros((), dtype))
     distribution = keras.distribution.distribution()
@@ -89,9 +94,9 @@ def discard(variables):
 class _Given:
     """An initializer that answers with one array, copied so that no variable shares its memory."""
 
-    def __init__(self, array, copy):
+    def __init__(self, array: Any, copy: Callable[[Any], np.ndarray]) -> None:
         self.array = array
         self.copy = copy
 
-    def __call__(self, shape, dtype=None):
+    def __call__(self, shape: Shape, dtype: Any = None) -> Tensor:
         return ops.cast(self.copy(self.array), dtype)

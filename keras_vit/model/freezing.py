@@ -1,5 +1,7 @@
 """Which weights learn: all, the last blocks, or the head alone (a linear probe)."""
 
+import keras
+
 from keras_vit.checks import check_choice, check_positive_int
 from keras_vit.layers.nested import flatten_layers
 from keras_vit.model.image_model import ImageModel, check_image_model
@@ -28,31 +30,32 @@ def freeze(model: ImageModel, trainable: str = "head", blocks: int | None = None
     """
     check_image_model(model)
     check_choice("trainable", trainable, TRAINABLE)
-    _check_blocks(model, trainable, blocks)
+    last = _checked_blocks(model, trainable, blocks)
     if lora_layers(model):
         raise ValueError(
             "LoRA has frozen the kernels that it stands beside, and freezing again would let them learn.\n"
             f"Received: {model.name!r}, which has LoRA. Pass what `merge_lora(model)` gives."
         )
-    learning = _learning_layers(model, trainable, blocks)
+    learning = _learning_layers(model, trainable, last)
     model.trainable = True
     for layer in model.layers:
         set_trainable(layer, layer in learning)
     forget_compilation(model)
 
 
-def _learning_layers(model, trainable, blocks):
+def _learning_layers(model: ImageModel, trainable: str, last: int) -> list[keras.layers.Layer]:
     if trainable == "all":
         return list(model.layers)
     if trainable == "head":
         return head_layers(model)
     first = next(
-        index for index, layer in enumerate(model.layers) if layer is encoder_blocks(model)[-blocks]
+        index for index, layer in enumerate(model.layers) if layer is encoder_blocks(model)[-last]
     )  # Keras lists layers in the order of the graph
     return model.layers[first:]
 
 
-def _check_blocks(model, trainable, blocks):
+def _checked_blocks(model: ImageModel, trainable: str, blocks: int | None) -> int:
+    """How many blocks learn by themselves; 0 where they are not counted."""
     if trainable == "head" and not head_layers(model):
         raise ValueError(
             f'`trainable="head"` needs a head.\nReceived: {model.name!r} without one. Build it with `classes=`.'
@@ -63,24 +66,25 @@ def _check_blocks(model, trainable, blocks):
                 '`blocks` counts what `trainable="last_blocks"` leaves trainable.\n'
                 f"Received: trainable={trainable!r}, blocks={blocks!r}."
             )
-        return
+        return 0
     check_vision_transformer(model)
-    check_positive_int("blocks", blocks)
-    if blocks > len(encoder_blocks(model)):
+    last = check_positive_int("blocks", blocks)
+    if last > len(encoder_blocks(model)):
         raise ValueError(
             "`blocks` must be at most the number of blocks.\n"
             f"Received: blocks={blocks}, {model.name!r} with {len(encoder_blocks(model))} blocks."
         )
+    return last
 
 
-def set_trainable(layer, trainable):
-    """Makes a layer, its parts and all their weights learn, or not: what stands outside decides over what is inside."""
+def set_trainable(layer: keras.layers.Layer, trainable: bool) -> None:
+    """Makes a layer, the layers inside it and all their weights learn, or not."""
     for part in flatten_layers(layer):
         part.trainable = trainable
     for weight in layer.weights:
         weight.trainable = trainable
 
 
-def forget_compilation(model):
+def forget_compilation(model: ImageModel) -> None:
     """Makes `fit` ask for `compile`: a training function made before would train what is frozen now."""
     model.compiled = False

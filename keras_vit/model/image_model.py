@@ -6,7 +6,7 @@
 import dataclasses
 import inspect
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, cast
 
 import keras
@@ -46,7 +46,7 @@ class ImageModel(ReplicatedModel, keras.Model):
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
-        # Both are `None` in a model that was not made by the builders, as a clone of `keras.models.clone_model`.
+        # Both are `None` in a model that the builders did not make, as a clone of `keras.models.clone_model`.
         self.config = self.config_class(**config) if isinstance(config, dict) else config
         if isinstance(preprocessing, dict):
             preprocessing = Preprocessing(**preprocessing)
@@ -54,7 +54,7 @@ class ImageModel(ReplicatedModel, keras.Model):
         self.weights_report: tuple[str, ...] = tuple(weights_report)
         frozen = [layer for layer in self.layers if not layer.trainable]
         for weight in (weight for layer in frozen for weight in layer.weights):
-            weight.trainable = False  # a layer reloaded as frozen has not told it its parts
+            weight.trainable = False  # Keras freezes a reloaded layer without the layers inside
         mark_depths(self)
         self.accumulation_steps = 1
         self.data_start_step: int | None = None
@@ -75,13 +75,13 @@ class ImageModel(ReplicatedModel, keras.Model):
 
         Args:
             *args: as in `keras.Model.compile`.
-            accumulation_steps: k: each batch given to `fit` is one step of the optimizer, with the gradients of k
-                micro-batches averaged, which is the gradient of the whole batch. The loss must be a mean.
+            accumulation_steps: k. Each batch given to `fit` is one step of the optimizer, with the gradients of k
+                micro-batches averaged. That is the gradient of the whole batch, so the loss must be a mean.
             **kwargs: as in `keras.Model.compile`.
 
         Raises:
             ValueError: for a loss or metric of probabilities where the model answers logits, or of logits where it
-                answers probabilities; for what accumulation or a strategy of several devices cannot compute.
+                answers probabilities. Also for what accumulation or a strategy of several devices cannot compute.
         """
         given = inspect.signature(keras.Model.compile).bind(self, *args, **kwargs).arguments
         check_reads_outputs(self, given.get("loss"), (given.get("metrics"), given.get("weighted_metrics")))
@@ -101,6 +101,7 @@ class ImageModel(ReplicatedModel, keras.Model):
         if batch_padding.is_dataset(validation) and "validation_data" in kwargs:
             kwargs["validation_data"] = batch_padding.shared(validation)
         with sharing_batches((whole, size), (held_out, given.get("validation_batch_size") or size)):
+            # A data set of `load_dataset` has full batches for training already.
             x = x if hasattr(x, "preprocessing") else batch_padding.shared(x)
             return super().fit(looked_at(self, x), *args, **kwargs)
 
@@ -155,12 +156,12 @@ class ImageModel(ReplicatedModel, keras.Model):
         }
 
 
-def _batch_size(method, args, kwargs):
+def _batch_size(method: Callable, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int | None:
     """The `batch_size` that `method` is called with."""
     return inspect.signature(method).bind_partial(None, None, *args, **kwargs).arguments.get("batch_size")
 
 
-def check_floats(inputs):
+def check_floats(inputs: Any) -> None:
     """Raises unless images are floats."""
     for tensor in keras.tree.flatten(inputs):
         if not keras.backend.is_float_dtype(tensor.dtype):
@@ -170,7 +171,7 @@ def check_floats(inputs):
             )
 
 
-def check_image_model(model):
+def check_image_model(model: Any) -> None:
     """Raises unless `model` is one of ours: a `VisionTransformer` or a `ResNet`."""
     if not isinstance(model, ImageModel):
         raise TypeError(

@@ -61,20 +61,20 @@ def looked_at(model: keras.Model, x: Any) -> Any:
     return x
 
 
-def _images_of(batch):
+def _images_of(batch: Any) -> Any:
     return batch[0] if isinstance(batch, (tuple, list)) else batch
 
 
-def _watched(model, dataset):
-    """The same `tf.data.Dataset`, of which the first batch is looked at as it passes: looking before would change its
+def _watched(model: keras.Model, dataset: Any) -> Any:
+    """The same `tf.data.Dataset`, of which the first batch is checked as it passes; reading it before would change the
     order."""
     import tensorflow as tf
 
-    def look(images):
+    def look(images: np.ndarray) -> np.bool_:
         _warn_of_pixels(model, images)
         return np.True_
 
-    def pass_on(number, batch):
+    def pass_on(number: Any, batch: Any) -> Any:
         images = _images_of(batch)
         if not tf.is_tensor(images):
             return batch
@@ -85,7 +85,7 @@ def _watched(model, dataset):
     return dataset.enumerate().map(pass_on)
 
 
-def _warn_of_pixels(model, images):
+def _warn_of_pixels(model: keras.Model, images: Any) -> None:
     if images is None or not hasattr(images, "shape"):
         return
     values = np.asarray(keras.ops.convert_to_numpy(images))
@@ -101,7 +101,8 @@ def _warn_of_pixels(model, images):
 
 @contextlib.contextmanager
 def sharing_batches(*arrays: tuple[Any, int | None]) -> Iterator[None]:
-    """Says of a batch that JAX's devices cannot share evenly what to do: at once of an array, else as it comes.
+    """Raises an error with advice for a batch that JAX's devices cannot share evenly: at once for an array, else as it
+    comes.
 
     Args:
         *arrays: each `x`, with its size of a batch; of what is no array nothing is known before.
@@ -123,7 +124,7 @@ def sharing_batches(*arrays: tuple[Any, int | None]) -> Iterator[None]:
         raise ValueError(_uneven(devices, f"a batch that is no multiple of {devices}")) from error
 
 
-def _uneven(devices, received):
+def _uneven(devices: int, received: str) -> str:
     return (
         "on JAX every batch must be a multiple of the devices that share it, the last one too.\n"
         f"Received: {received}, on {devices} devices. Pass a `tf.data.Dataset`, whose batches are filled up with "

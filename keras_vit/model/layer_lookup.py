@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import re
 from collections.abc import Sequence
+from typing import Any
 
 import keras
 
@@ -18,7 +19,7 @@ from keras_vit.layers.nested import flatten_layers
 HEADS = ("head", "head_distillation")  # of the class token or all that is pooled, of the distillation token
 
 
-def layer_named(model, name):
+def layer_named(model: keras.Model, name: str) -> Any:
     """The layer of that name, or `None`."""
     return next((layer for layer in model.layers if layer.name == name), None)
 
@@ -40,7 +41,7 @@ class DensePart:
     norm: keras.layers.Layer | None
 
 
-def dense_parts(model) -> list[DensePart]:
+def dense_parts(model: keras.Model) -> list[DensePart]:
     """The dense layers that blocks and attention pooling declare, in the order of the model."""
     found = []
     for layer in model.layers:
@@ -50,7 +51,7 @@ def dense_parts(model) -> list[DensePart]:
     return found
 
 
-def norm_readers(model) -> list[tuple[keras.layers.Layer, tuple[keras.layers.Dense, ...]]]:
+def norm_readers(model: keras.Model) -> list[tuple[keras.layers.Layer, tuple[keras.layers.Dense, ...]]]:
     """Each LayerNorm whose readers are dense layers alone, and these."""
     readers: dict[int, tuple] = {}
     for found in dense_parts(model):
@@ -63,22 +64,22 @@ def norm_readers(model) -> list[tuple[keras.layers.Layer, tuple[keras.layers.Den
     return list(readers.values())
 
 
-def _inside(layer, path):
+def _inside(layer: keras.layers.Layer, path: str) -> keras.layers.Layer:
     """The layer at a path of attributes below another one."""
     return functools.reduce(getattr, path.split("/"), layer)
 
 
-def patch_embedding(model):
+def patch_embedding(model: keras.Model) -> Any:
     """The layer that makes tokens of patches, or `None`."""
     return layer_named(model, "patch_embedding")
 
 
-def stem(model):
+def stem(model: keras.Model) -> Any:
     """The first layer of ours, which reads the images: a ResNet's root or the patch embedding."""
     return layer_named(model, "resnet_root") or patch_embedding(model)
 
 
-def resnet_stages(model) -> dict[str, keras.layers.Layer]:
+def resnet_stages(model: keras.Model) -> dict[str, keras.layers.Layer]:
     """The ResNet's root and the last unit of each of its stages, by name; empty without a ResNet."""
     found = {}
     for layer in model.layers:
@@ -89,44 +90,45 @@ def resnet_stages(model) -> dict[str, keras.layers.Layer]:
     return found
 
 
-def encoder_norm(model):
+def encoder_norm(model: keras.Model) -> Any:
     """The LayerNorm behind the last block, or `None`."""
     return layer_named(model, "encoder_norm")
 
 
-def pooling(model):
+def pooling(model: keras.Model) -> Any:
     """The layer that makes one representation of the tokens, or `None`."""
     return layer_named(model, "pooling")
 
 
-def pre_logits(model):
+def pre_logits(model: keras.Model) -> Any:
     """The hidden layer before the head, or `None`."""
     return layer_named(model, "pre_logits")
 
 
-def token_layers(model) -> list[keras.layers.Layer]:
+def token_layers(model: keras.Model) -> list[keras.layers.Layer]:
     """The layers whose output is tokens `(B, T, D)`: from the patch embedding to the LayerNorm behind the blocks."""
     names = [layer.name for layer in model.layers]
     return model.layers[names.index(patch_embedding(model).name) : names.index(encoder_norm(model).name) + 1]
 
 
-def float32_layers(model) -> list[str]:
+def float32_layers(model: keras.Model) -> list[str]:
     """Names of what a file in half precision computes in float32: norms, layers that add positions, and heads."""
     norms = (keras.layers.LayerNormalization, keras.layers.GroupNormalization)
     inside = [part for part in flatten_layers(model) if isinstance(part, norms)]
     return list(dict.fromkeys(layer.name for layer in (*inside, *position_layers(model), *head_layers(model))))
 
 
-def head_layers(model) -> list[keras.layers.Dense]:
+def head_layers(model: keras.Model) -> list[keras.layers.Dense]:
     """The classifiers of a model: one, two of a distilled one, or none."""
     return [layer for layer in model.layers if layer.name in HEADS]
 
 
-def mark_depths(model) -> None:
+def mark_depths(model: keras.Model) -> None:
     """Tells every weight how deep its layer lies, as `weight.layer_depth`: `(depth, depth of the head)`.
 
-    0 is all that comes before the first block, i + 1 block i and what is added before it, and L + 1, the depth of
-    the head, all that comes behind the last block. An optimizer sees the weights alone.
+    All layers before the first block have depth 0. Block i and the positions that are added before it have depth i + 1.
+    All layers behind the last block have L + 1, the depth of the head. The weights carry it, since an optimizer sees
+    nothing else.
     """
     blocks, passed = encoder_blocks(model), 0
     for layer in model.layers if blocks else ():  # Keras lists layers in the order of the graph
@@ -139,12 +141,12 @@ def mark_depths(model) -> None:
             weight.layer_depth = (depth, len(blocks) + 1)
 
 
-def encoder_blocks(model) -> list:
+def encoder_blocks(model: keras.Model) -> list:
     """The transformer blocks, in their order; an axial one is one block."""
     return [layer for layer in model.layers if isinstance(layer, (TransformerBlock, AxialBlock))]
 
 
-def position_layers(model) -> list:
+def position_layers(model: keras.Model) -> list:
     """The layers that add positions: one behind the stem, one before each block, or one before all of them."""
     return [layer for layer in model.layers if isinstance(layer, AddPositionEmbs)]
 
@@ -162,7 +164,7 @@ def layers_before(tensor: Tensor) -> tuple[str, ...]:
 def weight_paths(model: keras.Model, besides: Sequence[str] = ()) -> dict[str, Variable]:
     """`{path: variable}` of every weight of a model, whatever scope it was built in; also of the user's own layers.
 
-    The state of a seed generator is not among them, as Keras does not count it as a weight: it tells where random
+    The state of a seed generator is not among them, as Keras does not count it as a weight. It says where random
     numbers go on, and not what the model computes.
 
     Args:
@@ -190,7 +192,7 @@ def weight_paths(model: keras.Model, besides: Sequence[str] = ()) -> dict[str, V
     return paths | {f"{model.name}/{variable.name}": variable for variable in of_model}
 
 
-def computed_fields(model) -> dict:
+def computed_fields(model: keras.Model) -> dict:
     """Fields of `ViTConfig` that no weight tells, read off the layers."""
     block, pooling = (layer_named(model, name) for name in ("block_00", "pooling"))
     of_blocks = () if block is None else ("activation", "layer_norm_epsilon")
@@ -202,6 +204,6 @@ def computed_fields(model) -> dict:
     }
 
 
-def lora_layers(model) -> list:
+def lora_layers(model: keras.Model) -> list:
     """The dense layers of a model that have LoRA."""
     return [layer for layer in flatten_layers(model) if getattr(layer, "lora_enabled", False)]

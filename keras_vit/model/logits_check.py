@@ -1,19 +1,20 @@
 """Whether a loss or a metric reads what a model answers: logits or probabilities.
 
-A loss of probabilities that is given logits stays where it is for ever, or falls towards a wrong place, and a threshold
-of .5 divides logits elsewhere than it says. Nothing in Keras tells.
+A loss of probabilities that gets logits never falls, or falls towards wrong weights. A threshold of 0.5 divides logits
+at another probability than 0.5. Keras does not warn of either.
 """
 
 import inspect
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import keras
 
+from keras_vit.annotations import Arguments
 from keras_vit.model.classifiers import output_activation
 
 _PROBABILITIES = ("softmax", "sigmoid")  # activations whose values are probabilities
-# What reads probabilities, and cannot read logits:
+# These losses and metrics read probabilities, and cannot read logits.
 _ALWAYS = ("kl_divergence", "KLDivergence", "Poisson", "poisson", "dice", "Dice", "tversky", "Tversky")
 _CROSSENTROPY = ("crossentropy", "ce")  # names that only a list of metrics knows, as "accuracy"
 _ACCURACY = ("accuracy", "acc")
@@ -48,7 +49,7 @@ def check_reads_outputs(model: keras.Model, loss: Any, metrics: Iterable[Any]) -
             raise LogitsError(_message(model, kind, each, logits))
 
 
-def _message(model, kind, each, logits):
+def _message(model: keras.Model, kind: str, each: Any, logits: bool) -> str:
     name = repr(each) if isinstance(each, str) else getattr(each, "__name__", type(each).__name__)
     if logits:
         way = _way_to_logits(kind, each)
@@ -65,7 +66,7 @@ def _message(model, kind, each, logits):
     )
 
 
-def _way_to_logits(kind, each):
+def _way_to_logits(kind: str, each: Any) -> str | None:
     """How a loss or metric of probabilities is told that it gets logits; `None` if it cannot be."""
     if isinstance(each, str) and kind == "metric" and each not in _ACCURACY + _CROSSENTROPY:
         each = keras.metrics.get(each)
@@ -75,16 +76,16 @@ def _way_to_logits(kind, each):
     return "a threshold of 0.0" if threshold and "from_logits" not in _config(each) else "`from_logits=True`"
 
 
-def _room(kind):
+def _room(kind: str) -> str:
     return "losses" if kind == "loss" else "metrics"
 
 
-def _reads_logits_loss(loss):
+def _reads_logits_loss(loss: Any) -> bool | None:
     """True or False, or `None` if nothing tells or both do."""
     if isinstance(loss, str):
         try:
             loss = keras.losses.get(loss)
-        except ValueError:  # Keras says so at the first step
+        except ValueError:  # Keras raises it again at the first step
             return None
     if inspect.isfunction(loss):
         return _reads_logits_function(loss)
@@ -93,7 +94,7 @@ def _reads_logits_loss(loss):
     return _config(loss).get("from_logits")
 
 
-def _reads_logits_function(function):
+def _reads_logits_function(function: Callable) -> bool | None:
     if not function.__module__.startswith("keras."):
         return None
     if function.__name__ in _ALWAYS:
@@ -102,7 +103,7 @@ def _reads_logits_function(function):
     return None if parameter is None else parameter.default
 
 
-def _reads_logits_metric(metric, binary):
+def _reads_logits_metric(metric: Any, binary: bool) -> bool | None:
     """True or False, or `None` if nothing tells or both do. `binary` for a model of one class."""
     if isinstance(metric, str):
         if metric in _CROSSENTROPY or (metric in _ACCURACY and binary):
@@ -123,8 +124,8 @@ def _reads_logits_metric(metric, binary):
     return False if inside else None
 
 
-def _config(each):
-    """Of an object of Keras' own; empty for what is none, or has none."""
+def _config(each: Any) -> Arguments:
+    """The config of an object of Keras; empty for any other, and for one without a config."""
     if not type(each).__module__.startswith("keras."):
         return {}
     try:

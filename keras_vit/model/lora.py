@@ -5,12 +5,14 @@ A kernel W becomes W + alpha / rank * A B. It rests on `keras.layers.Dense.enabl
 
 from collections.abc import Sequence
 
+import keras
 import numpy as np
 from keras import ops
 
+from keras_vit.annotations import Variable
 from keras_vit.checks import check_choice, check_number, check_positive_int
 from keras_vit.config.parts import GROUPS
-from keras_vit.model.copies import bare_twin
+from keras_vit.model.copies import bare_copy
 from keras_vit.model.deferred import deferred_variables, initialise
 from keras_vit.model.freezing import forget_compilation, set_trainable
 from keras_vit.model.layer_lookup import dense_parts, head_layers, lora_layers, mark_depths
@@ -24,8 +26,8 @@ def add_lora(
 ) -> None:
     """Adds low-rank factors to the dense layers of every block; they and the head learn, all else is frozen.
 
-    B starts at zero, so the outputs are what they were. Saving as `.keras` merges: the reloaded model gives the
-    same numbers and has no LoRA, so that all of it learns if it is trained on. Keras' `load_weights` into a model
+    B starts at zero, so the outputs are what they were. Saving as `.keras` merges. The reloaded model gives the same
+    numbers and has no LoRA, so all of it learns if it is trained on. Keras' `load_weights` into a model
     with LoRA sets A and B to zero, from where no gradient leads away: load first, add LoRA after.
 
     Args:
@@ -78,14 +80,14 @@ def merge_lora(model: VisionTransformer) -> VisionTransformer:
         raise ValueError(f"`model` must have LoRA.\nReceived: {model.name!r}. Call `add_lora(model, rank)` first.")
     values = _merged_values(model)
     with deferred_variables():
-        twin = bare_twin(model, model.input_shape[1:])
-    twin.weights_report = model.weights_report
-    variables = dict(enumerate(twin.weights))
+        copy = bare_copy(model, model.input_shape[1:])
+    copy.weights_report = model.weights_report
+    variables = dict(enumerate(copy.weights))
     initialise(variables, dict(zip(variables, values, strict=True)))
-    return twin
+    return copy
 
 
-def _merged_values(model):
+def _merged_values(model: VisionTransformer) -> list[np.ndarray]:
     """The value of each weight that is left when LoRA is gone, in the order of `model.weights`."""
     deltas = {id(_part(dense, "kernel")): _delta(dense) for dense in lora_layers(model)}
     return [
@@ -95,16 +97,16 @@ def _merged_values(model):
     ]
 
 
-def _delta(dense):
+def _delta(dense: keras.layers.Dense) -> np.ndarray:
     a, b = (ops.convert_to_numpy(_part(dense, f"lora_kernel_{factor}")) for factor in "ab")
     return dense.lora_alpha / dense.lora_rank * np.matmul(a, b, dtype="float32")
 
 
-def _part(dense, name):
+def _part(dense: keras.layers.Dense, name: str) -> Variable:
     return next(weight for weight in dense.weights if weight.name == name)
 
 
-def _find_dense_layers(model, targets):
+def _find_dense_layers(model: VisionTransformer, targets: Sequence[str]) -> list[keras.layers.Dense]:
     if not targets:
         raise ValueError(f"`targets` must name at least one of {TARGETS}.\nReceived: targets={targets}.")
     for target in targets:
@@ -112,7 +114,7 @@ def _find_dense_layers(model, targets):
     return [found.dense for found in dense_parts(model) if found.part.group in targets]
 
 
-def _check_factors(rank, alpha, dense_layers):
+def _check_factors(rank: int, alpha: float | None, dense_layers: Sequence[keras.layers.Dense]) -> int:
     rank = check_positive_int("rank", rank)
     most = min(min(dense.kernel.shape) for dense in dense_layers)
     if rank > most:
@@ -129,7 +131,7 @@ def _check_factors(rank, alpha, dense_layers):
     return rank
 
 
-def _check_model(model, dense_layers):
+def _check_model(model: VisionTransformer, dense_layers: Sequence[keras.layers.Dense]) -> None:
     if lora_layers(model):
         raise ValueError(
             f"`model` must not have LoRA already.\nReceived: {model.name!r}. Pass what `merge_lora(model)` gives."

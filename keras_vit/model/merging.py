@@ -1,6 +1,7 @@
 """The same model with less work for approximately the same answers: patches that are alike become one."""
 
 import contextlib
+from collections.abc import Iterator
 
 import keras
 
@@ -32,8 +33,8 @@ def merge_tokens(model: VisionTransformer, per_block: int) -> VisionTransformer:
         ValueError: for a negative number, an unknown image size, or a model whose tokens cannot be merged: attention
             pooling, relative positions, axial attention.
 
-    Source: Token Merging (ToMe), arXiv:2210.09461. Its authors report twice the throughput for ViT-L at 512 and
-    ViT-H at 518 pixels, with .2 to .3 points less accuracy on ImageNet.
+    Source: Token Merging (ToMe), arXiv:2210.09461. Its authors report twice the throughput for ViT-L at 512 and ViT-H
+        at 518 pixels, with 0.2 to 0.3 points less accuracy on ImageNet.
     """
     check_vision_transformer(model)
     config = model.config.replace(merged_tokens=per_block)
@@ -52,12 +53,12 @@ def merge_tokens(model: VisionTransformer, per_block: int) -> VisionTransformer:
     resize_method = positions[0].resize_method if positions else "align_corners"
     with deferred_variables(), _under_policy_of(model):
         images = keras.Input(shape, name=model.inputs[0].name)
-        twin = wire(images, config, _head(model), None, model.name, model.preprocessing, resize_method)
-    twin.weights_report = model.weights_report + copy_weights(model, twin, None)
-    return twin
+        copy = wire(images, config, _head(model), None, model.name, model.preprocessing, resize_method)
+    copy.weights_report = model.weights_report + copy_weights(model, copy, None)
+    return copy
 
 
-def _head(model):
+def _head(model: VisionTransformer) -> Head:
     heads = head_layers(model)
     if not heads:
         return Head(0, None)
@@ -66,8 +67,8 @@ def _head(model):
 
 
 @contextlib.contextmanager
-def _under_policy_of(model):
-    """New layers get the precision of its blocks."""
+def _under_policy_of(model: VisionTransformer) -> Iterator[None]:
+    """Inside, new layers get the precision of the model's blocks."""
     before = keras.config.dtype_policy()
     keras.config.set_dtype_policy(encoder_blocks(model)[0].dtype_policy)
     try:

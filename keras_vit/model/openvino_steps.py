@@ -68,7 +68,7 @@ def _compiling_in_float32() -> Iterator[None]:
 
     compile_model = openvino.compile_model
 
-    def in_float32(model, device_name="AUTO", config=None):
+    def in_float32(model: Any, device_name: str = "AUTO", config: dict | None = None) -> Any:
         return compile_model(model, device_name, {_PRECISION: "f32", **(config or {})})
 
     openvino.compile_model = in_float32

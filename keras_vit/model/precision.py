@@ -1,22 +1,26 @@
-"""The model in the precision that is asked for: a twin with weights of its own, and the original as it was."""
+"""The model in the precision that is asked for: a copy with weights of its own, and the original as it was."""
 
 import warnings
+from typing import TypeVar
 
 import keras
 
 from keras_vit.layers.nested import flatten_layers
 from keras_vit.model.copies import with_dtype
+from keras_vit.model.image_model import ImageModel
 from keras_vit.model.layer_lookup import lora_layers
 from keras_vit.model.lora import merge_lora
 
+_Model = TypeVar("_Model", bound=ImageModel)
 
-def in_precision(model, precision):
+
+def in_precision(model: _Model, precision: str) -> _Model:
     """A model with the same weights that computes in another precision.
 
     Args:
         model: a `VisionTransformer`; it is not changed.
-        precision: `"float32"`; `"bfloat16"` or `"float16"`, for weights and all but softmax, LayerNorm and head; or
-            `"int8"` for the kernels of dense layers, whose inputs are rounded to 8 bits as they come.
+        precision: `"float32"`, or `"bfloat16"` or `"float16"` for weights and all but softmax, LayerNorm and head.
+            `"int8"` is for the kernels of dense layers, whose inputs are rounded to 8 bits in each call.
 
     Returns:
         A `VisionTransformer` without LoRA; `model` itself where it is so already.
@@ -35,21 +39,21 @@ def in_precision(model, precision):
             "was made from."
         )
     if precision == "int8":
-        twin = with_dtype(model, "float32")
+        copy = with_dtype(model, "float32")
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Layer .* does not have a `quantize` method")  # and needs none
-            twin.quantize("int8")
-        return twin
+            copy.quantize("int8")
+        return copy
     return model if _dtypes(model) == {precision} else with_dtype(model, precision)
 
 
-def is_quantized(model) -> bool:
+def is_quantized(model: keras.Model) -> bool:
     """Whether any layer holds integers in place of its kernel."""
     return any(layer.quantization_mode for layer in flatten_layers(model))
 
 
-def _dtypes(model):
-    """Of all computations and weights; the input has the global policy, and computes nothing."""
+def _dtypes(model: keras.Model) -> set[str]:
+    """Precisions of all computations and weights; the input has the global policy, and computes nothing."""
     nothing = (keras.Model, keras.layers.InputLayer)
     parts = [layer for layer in flatten_layers(model) if not isinstance(layer, nothing)]
     return {layer.compute_dtype for layer in parts} | {layer.variable_dtype for layer in parts}

@@ -1,7 +1,7 @@
 """What one device does with its share of a batch, so that many devices compute what one would.
 
-TensorFlow's strategies divide the last batch of an epoch unevenly: of 21 images in batches of 8, two devices get 3
-and 2 of the last 5, and of 17 they get 1 and none. Keras averages each share and then the shares, which counts the
+TensorFlow's strategies divide the last batch of an epoch unevenly. Of 21 images in batches of 8, two devices get 3 and
+2 of the last 5; of 17 images they get 1 and none. Keras averages each share and then the shares, which counts the
 images of a small share for more, and crashes on one without images. Here each image counts as in the whole batch.
 """
 
@@ -25,8 +25,8 @@ def check_means(losses: Any, what: str) -> None:
         what: needs them.
 
     Raises:
-        ValueError: for another reduction, for `ignore_class`, which divides by the images that are left, and for a
-            class with a `__call__` of its own, in which Keras weighs the images.
+        ValueError: for another reduction, and for `ignore_class`, which divides by the images that are left. Also for a
+            class with a `__call__` of its own, since Keras weighs the images in that method.
     """
     for loss in keras.tree.flatten(losses):
         if isinstance(loss, keras.losses.Loss) and type(loss).__call__ is not keras.losses.Loss.__call__:
@@ -85,7 +85,9 @@ def predict_step(model: keras.Model, data: Any) -> Tensor:
     return each(lambda tensor: tensor[: count(x)], model(images, training=False))
 
 
-def logs(model, x, y, predictions, sample_weight, loss, mean) -> dict[str, Tensor]:
+def logs(
+    model: keras.Model, x: Any, y: Any, predictions: Any, sample_weight: Any, loss: Tensor, mean: Tensor
+) -> dict[str, Tensor]:
     """What `fit` shows of a step on TensorFlow, of the images that were given.
 
     Args:
@@ -179,7 +181,7 @@ def agreed(gradients: Sequence[Tensor], optimizer: keras.optimizers.Optimizer) -
     return [*gradients[:first], told, *gradients[first + 1 :]]
 
 
-def _alone():
+def _alone() -> bool:
     import tensorflow as tf
 
     return tf.distribute.get_strategy().num_replicas_in_sync == 1
@@ -203,16 +205,16 @@ def filled(x: Any, y: Any, sample_weight: Any, mean: Any, multiple: int = 1) -> 
     rows = ops.minimum(ops.arange(size), larger(images - 1, 0))
     weights = ops.where(ops.arange(size) < images, ops.cast(size, "float32") / ops.cast(mean, "float32"), 0.0)
 
-    def again(tensor):
+    def again(tensor: Tensor) -> Tensor:
         one_more = ops.zeros((1, *ops.shape(tensor)[1:]), tensor.dtype)  # for a device without images
         return ops.take(ops.concatenate([tensor, one_more]), rows, axis=0)
 
-    def weighed(given):
+    def weighed(given: Tensor) -> Tensor:
         return ops.cast(again(given), "float32") * ops.reshape(weights, (-1, *[1] * (len(given.shape) - 1)))
 
     return *each(again, (x, y)), weights if sample_weight is None else each(weighed, sample_weight)
 
 
-def each(function, data: Any) -> Any:
+def each(function: Callable[[Tensor], Tensor], data: Any) -> Any:
     """`function` of every tensor; what is not given, as sample weights, stays `None`."""
     return keras.tree.map_structure(lambda tensor: None if tensor is None else function(tensor), data)

@@ -2,11 +2,12 @@
 
 import contextlib
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import keras
 
+from keras_vit.annotations import Variable
 from keras_vit.keras_private import HookedModel, build_metrics
 from keras_vit.model.input_checks import check_weights_learn
 from keras_vit.model.openvino_steps import openvino_step
@@ -102,19 +103,20 @@ def _is_function(metric: Any) -> bool:
 
 
 def _nothing() -> None:
-    """Of a callback that a failure does not concern."""
+    """What is called of a callback without `on_train_failure`."""
 
 
-def _built_before(model, steps: Callable[[Any], Any]) -> Callable[[Any], Any]:
+def _built_before(model: keras.Model, steps: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """Keras' train function on TensorFlow, in which no variable of optimizer or metrics is left to be made.
 
     TensorFlow traces a function that makes variables twice, which doubles the time until the first step is done. And
-    moments that are made in a step lie among its arrays, so that the next steps take .2 GiB more for B/16. For the same
-    reason weights that lie in memory of NumPy are moved before: a step of B/16 that moved some took up to .4 GiB more.
+    moments that are made in a step lie among its arrays, so that the next steps take 0.2 GiB more for B/16. For the
+    same reason weights that lie in memory of NumPy are moved before. A step of B/16 that moved some took up to 0.4 GiB
+    more.
     """
     is_first = True
 
-    def function(iterator):
+    def function(iterator: Any) -> Any:
         nonlocal is_first
         if is_first:
             if hasattr(iterator, "element_spec"):
@@ -123,7 +125,7 @@ def _built_before(model, steps: Callable[[Any], Any]) -> Callable[[Any], Any]:
                 batch = next(iterator)
                 iterator = iter([batch])
             _move_into_tensorflow(model.trainable_variables)
-            with contextlib.suppress(Exception):  # of data that do not fit, of which the step itself tells
+            with contextlib.suppress(Exception):  # for data that do not fit the step itself raises a clearer error
                 build_metrics(model, batch)
         is_first = False
         return steps(iterator)
@@ -131,7 +133,7 @@ def _built_before(model, steps: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return function
 
 
-def _move_into_tensorflow(variables):
+def _move_into_tensorflow(variables: Iterable[Variable]) -> None:
     """Copies variables on the CPU into memory of TensorFlow.
 
     One that was assigned an array of NumPy may share its memory. TensorFlow writes into no such memory, and so copies

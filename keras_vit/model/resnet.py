@@ -1,7 +1,7 @@
 """The ResNet baseline: layers wired into one functional `keras.Model` by a `ResNetConfig`.
 
-Section 4.1 of arXiv:2010.11929, "ResNet (BiT)". Every station is a layer of the graph that can be reached by name:
-`resnet_root`, `resnet_stage_1_unit_1`, ..., `resnet_norm`, `resnet_relu`, `pooling`, `head`.
+Section 4.1 of arXiv:2010.11929, "ResNet (BiT)". Every layer of the graph can be reached by name: `resnet_root`,
+`resnet_stage_1_unit_1`, ..., `resnet_norm`, `resnet_relu`, `pooling`, `head`.
 """
 
 from typing import ClassVar
@@ -9,12 +9,13 @@ from typing import ClassVar
 import keras
 
 from keras_vit import layers
+from keras_vit.annotations import Tensor
 from keras_vit.config.resnets import ResNetConfig
 from keras_vit.images.preprocessing import Preprocessing
 from keras_vit.layers.bit import NORM_EPSILON
-from keras_vit.layers.resnet import group_norm
+from keras_vit.layers.resnet_stem import group_norm
 from keras_vit.model.image_model import ImageModel
-from keras_vit.model.wiring import classifier, record_for
+from keras_vit.model.wiring import Head, classifier, record_for
 
 
 @keras.saving.register_keras_serializable("keras_vit")
@@ -39,7 +40,9 @@ class ResNet(ImageModel):
     config: ResNetConfig
 
 
-def wire_resnet(images, config, head, name, preprocessing=None) -> ResNet:
+def wire_resnet(
+    images: Tensor, config: ResNetConfig, head: Head, name: str, preprocessing: Preprocessing | None = None
+) -> ResNet:
     """The model from `images`, a Keras tensor, to logits or representation.
 
     Args:
@@ -65,7 +68,7 @@ def wire_resnet(images, config, head, name, preprocessing=None) -> ResNet:
     )
 
 
-def _stages(x, config):
+def _stages(x: Tensor, config: ResNetConfig) -> Tensor:
     for stage, units in enumerate(config.stages, start=1):
         for unit in range(1, units + 1):
             x = layers.BiTUnit(

@@ -6,11 +6,12 @@ What a backend would leave out without a word is refused here too. What each dev
 import contextlib
 import itertools
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import keras
 
+from keras_vit.annotations import Variable
 from keras_vit.keras_private import clip_after_sum
 from keras_vit.layers.dropout import current_place
 from keras_vit.model.replicas import check_means
@@ -111,8 +112,8 @@ def check_replicated(model: keras.Model, given: Mapping[str, Any]) -> None:
         given: arguments of `compile`.
 
     Raises:
-        ValueError: for XLA, for a loss that is no mean over the batch, for an optimizer that accumulates or overwrites
-            weights by itself, and for an optimizer or metric that was made out of the scope.
+        ValueError: for XLA, for a loss that is no mean over the batch, and for an optimizer that accumulates or
+            overwrites weights by itself. Also for an optimizer or metric that was made out of the scope.
     """
     devices = num_replicas(model)
     if devices == 1:
@@ -142,13 +143,13 @@ def check_replicated(model: keras.Model, given: Mapping[str, Any]) -> None:
             )
 
 
-def _optimizers(model):
+def _optimizers(model: keras.Model) -> list[keras.optimizers.Optimizer]:
     """The model's optimizer without loss scaling; of `keras.optimizers.MultiOptimizer` all of them."""
     optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)
     return [] if optimizer is None else getattr(optimizer, "optimizers", [optimizer])
 
 
-def _check_optimizer(optimizer, devices):
+def _check_optimizer(optimizer: keras.optimizers.Optimizer, devices: int) -> None:
     refused = {
         "gradient_accumulation_steps": "Pass `accumulation_steps` to `compile`.",
         "ema_overwrite_frequency": "Use `keras.callbacks.SwapEMAWeights`, or read the average from the optimizer.",
@@ -161,7 +162,7 @@ def _check_optimizer(optimizer, devices):
             )
 
 
-def _made_in_scope(variables, strategy):
+def _made_in_scope(variables: Iterable[Variable], strategy: Any) -> bool:
     return all(strategy.extended.variable_created_in_scope(variable.value) for variable in variables)
 
 
@@ -176,12 +177,12 @@ def step_by_step(steps: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """Keras' function of several steps, `steps_per_execution` of them, as one call for each.
 
     Its own loop is a graph, in which the devices' sums fail. For batches that are no iterator of TensorFlow it loops in
-    Python; so nothing is faster, and callbacks are called as often as on one device. Batches are taken out of the
+    Python. So nothing is faster, and callbacks are called as often as on one device. Batches are taken out of the
     graph: in it, a step that finds none has moved seeds and counters on by the time it fails.
     """
     import tensorflow as tf
 
-    def function(iterator):
+    def function(iterator: Any) -> Any:
         try:
             first = next(iterator)
         except tf.errors.OutOfRangeError as error:

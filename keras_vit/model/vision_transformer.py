@@ -1,6 +1,6 @@
 """The class of the Vision Transformers."""
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import keras
 
@@ -30,7 +30,7 @@ class VisionTransformer(ImageModel):
     config: ViTConfig
 
 
-def check_vision_transformer(model):
+def check_vision_transformer(model: Any) -> None:
     """Raises unless `model` is a `VisionTransformer`; of a ResNet with the reason."""
     if isinstance(model, VisionTransformer):
         return

@@ -1,24 +1,24 @@
 """The model: layers wired into one functional `keras.Model` by a `ViTConfig`.
 
-Section 3 of arXiv:2010.11929. Every station is a layer of the graph that can be reached by name:
-`resnet_root`, `resnet_stage_1_unit_1`, ..., `patch_embedding`, `class_token`, `position_embedding`,
-`block_00`, ..., `encoder_norm`, `pooling`, `pre_logits`, `head`; DeiT adds `distillation_token`,
-`pooling_distillation`, `head_distillation` and `average`. Positions that blocks add are `position_embedding_00`, ...,
-or `position_embedding_shared`.
+Section 3 of arXiv:2010.11929. Every layer of the graph can be reached by name: `resnet_root`, `resnet_stage_1_unit_1`,
+..., `patch_embedding`, `class_token`, `position_embedding`, `block_00`, ..., `encoder_norm`, `pooling`, `pre_logits`,
+`head`; DeiT adds `distillation_token`, `pooling_distillation`, `head_distillation` and `average`. Positions that blocks
+add are `position_embedding_00`, ..., or `position_embedding_shared`.
 """
 
 import dataclasses
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
 
 import keras
 
 from keras_vit import layers
-from keras_vit.annotations import Tensor
+from keras_vit.annotations import Pair, Shape, Tensor
 from keras_vit.checks import check_positive_int
 from keras_vit.config.variants import DEFAULT_IMAGE_SIZE, check_tiled
-from keras_vit.config.vit import ADDED_POSITIONS
+from keras_vit.config.vit import ADDED_POSITIONS, ViTConfig
 from keras_vit.images.preprocessing import Preprocessing
 from keras_vit.layers.dropout import Dropout
 from keras_vit.layers.encoder import layer_norm
@@ -38,7 +38,13 @@ class Head:
 
 
 def wire(
-    images, config, head, table_grid, name, preprocessing=None, resize_method="align_corners"
+    images: Tensor,
+    config: ViTConfig,
+    head: Head,
+    table_grid: Pair | None,
+    name: str,
+    preprocessing: Preprocessing | None = None,
+    resize_method: str = "align_corners",
 ) -> VisionTransformer:
     """The model from `images`, a Keras tensor, to logits or representation.
 
@@ -53,8 +59,8 @@ def wire(
     """
     feature_map = _resnet(images, config)  # (B, H, W, C) or what the stem makes of it
     tokens = layers.PatchEmbedding(config.hidden_size, config.patch_size, name="patch_embedding")(feature_map)
-    stddev = 0.0 if config.position_embedding in ADDED_POSITIONS else 0.02  # that of the position which it does not get
-    for prefix in reversed(config.prefix_tokens):
+    stddev = 0.0 if config.position_embedding in ADDED_POSITIONS else 0.02  # that of positions, which it does not get
+    for prefix in reversed(config.prefix_tokens):  # each is put before those that are there
         tokens = layers.ClassToken(stddev, name=f"{prefix}_token")(tokens)  # (B, T, D)
     grid = known_grid(images.shape[1:], config) or table_grid or config.grid(DEFAULT_IMAGE_SIZE, DEFAULT_IMAGE_SIZE)
     add_positions = functools.partial(
@@ -86,14 +92,14 @@ def wire(
     )
 
 
-def record_for(input_shape, record):
+def record_for(input_shape: Shape, record: Preprocessing) -> Preprocessing:
     """The record for images of this shape."""
     height, width, channels = input_shape
     size = None if height is None or width is None else (height, width)
-    return dataclasses.replace(record.with_channels(channels), image_size=size)
+    return dataclasses.replace(record.with_channels(cast(int, channels)), image_size=size)
 
 
-def _resnet(x, config):
+def _resnet(x: Tensor, config: ViTConfig) -> Tensor:
     if config.resnet_stages is None:
         return x
     x = layers.ResNetRoot(config.resnet_width, name="resnet_root")(x)  # (B, H/4, W/4, 64)
@@ -108,7 +114,7 @@ def _resnet(x, config):
     return x
 
 
-def _patch_dropout(tokens, config):
+def _patch_dropout(tokens: Tensor, config: ViTConfig) -> tuple[Tensor, dict[str, Tensor]]:
     """The tokens that stay, and what blocks may ask of them."""
     if not config.patch_dropout_rate:
         return tokens, {}
@@ -122,8 +128,14 @@ def _patch_dropout(tokens, config):
     return tokens, {"places": places}
 
 
-def _encoder(tokens, facts, config, grid, add_positions):
-    """The encoded tokens, and what is known of them: each block takes of that what it asks for, and adds to it."""
+def _encoder(
+    tokens: Tensor,
+    facts: dict[str, Tensor],
+    config: ViTConfig,
+    grid: Pair,
+    add_positions: Callable[..., layers.AddPositionEmbs],
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """The encoded tokens, and the facts about them: each block takes those that it asks for, and adds its own."""
     shared = add_positions(name="position_embedding_shared") if config.position_injection == "blocks_shared" else None
     for index in range(config.num_layers):
         if config.position_injection != "stem":
@@ -138,8 +150,8 @@ def _encoder(tokens, facts, config, grid, add_positions):
     return layer_norm(None, "encoder_norm", config.layer_norm_epsilon)(tokens), facts
 
 
-def _block(config, index, grid):
-    """The block of that number: of all that is known, its class takes the arguments that it has."""
+def _block(config: ViTConfig, index: int, grid: Pair) -> Any:
+    """The block of that number, with those of all known values that its class has arguments for."""
     kind = layers.BLOCKS[config.blocks.kind]
     known = vars(config.blocks) | {
         "stochastic_depth_rate": config.stochastic_depth_rate * index / max(config.num_layers - 1, 1),
@@ -159,7 +171,7 @@ def _block(config, index, grid):
     return kind(**{name: known[name] for name in taken if name in known}, name=f"block_{index:02}")
 
 
-def _top(tokens, config, head, facts):
+def _top(tokens: Tensor, config: ViTConfig, head: Head, facts: Mapping[str, Tensor]) -> Tensor:
     x = tokens
     if config.pooling in ("token", "gap"):
         sizes = {"sizes": facts["sizes"]} if config.pooling == "gap" and "sizes" in facts else {}
@@ -185,7 +197,7 @@ def _top(tokens, config, head, facts):
     return x
 
 
-def _two_heads(representation, tokens, head):
+def _two_heads(representation: Tensor, tokens: Tensor, head: Head) -> Tensor:
     """DeiT's end: a head for the class token, one for the distillation token, and their average."""
     distillation = layers.TokenPooling("distillation", name="pooling_distillation")(tokens)  # (B, D)
     if not head.classes:
@@ -200,24 +212,24 @@ def _two_heads(representation, tokens, head):
     return keras.layers.Activation(head.activation, dtype=at_least_float32(), name="activation")(average)
 
 
-def classifier(head, name, activation=None) -> keras.layers.Dense:
+def classifier(head: Head, name: str, activation: Any = None) -> keras.layers.Dense:
     """The zero-initialised layer that makes logits."""
     return keras.layers.Dense(
         head.classes, activation=activation, kernel_initializer="zeros", dtype=at_least_float32(), name=name
     )
 
 
-def at_least_float32(policy=None):
-    """Logits in half precision cost accuracy (a bfloat16 softmax is off by .02), so the head never is."""
+def at_least_float32(policy: Any = None) -> Any:
+    """Logits in half precision cost accuracy (a bfloat16 softmax is off by 0.02), so the head never is."""
     policy = keras.dtype_policies.get(policy or keras.config.dtype_policy())
     return "float32" if policy.compute_dtype in ("float16", "bfloat16") else policy
 
 
-def known_grid(shape, config):
+def known_grid(shape: Sequence[int | None], config: Any) -> Any:
     return None if None in shape[:2] else config.grid(*shape[:2])
 
 
-def check_input_shape(shape, config) -> tuple:
+def check_input_shape(shape: Any, config: Any) -> tuple:
     """`shape` as ints; raises unless it is (H, W, C) with sides that are unknown or tiled by the config's patches."""
     if not isinstance(shape, (tuple, list)) or len(shape) != 3:
         raise ValueError(f"`input_shape` must be (H, W, C).\nReceived: input_shape={shape!r}.")
@@ -228,7 +240,7 @@ def check_input_shape(shape, config) -> tuple:
     return shape
 
 
-def _check_channels_last(shape, config):
+def _check_channels_last(shape: Any, config: Any) -> None:
     """Refuses (3, 64, 64) in words that help, unless patches of so few pixels make it an image of many channels."""
     height, width, channels = shape
     last = channels is None or (isinstance(channels, int) and channels > _MOST_COLOURS)

@@ -68,8 +68,8 @@ def test_freezing_is_saved_and_survives_another_shape(tmp_path, tiny):
     freeze(tiny, "last_blocks", 1)
     tiny.save(tmp_path / "model.keras")
     expected = [w.path for w in tiny.trainable_weights]
-    for twin in (keras.saving.load_model(tmp_path / "model.keras"), keras_vit.with_input_shape(tiny, (32, 16, 3))):
-        assert [w.path for w in twin.trainable_weights] == expected
+    for copy in (keras.saving.load_model(tmp_path / "model.keras"), keras_vit.with_input_shape(tiny, (32, 16, 3))):
+        assert [w.path for w in copy.trainable_weights] == expected
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""Twins of a model in another precision: same weights but for rounding, and the original as it was."""
+"""Copies of a model in another precision: same weights but for rounding, and the original as it was."""
 
 import keras
 import numpy as np
@@ -26,11 +26,11 @@ def layers_of(model):
 @pytest.mark.parametrize("precision", ["bfloat16", "float16"])
 def test_weights_are_rounded_once_and_the_head_stays(precision):
     model = make_tiny(num_layers=1, distilled=True, representation_size=None)
-    twin = with_dtype(model, precision)
+    copy = with_dtype(model, precision)
     ends = {"head", "head_distillation", "average"}
-    for name, dtype in dtypes(twin, "compute_dtype").items():
+    for name, dtype in dtypes(copy, "compute_dtype").items():
         assert dtype == ("float32" if name in ends else precision), name
-    for ours, theirs in zip(model.weights, twin.weights, strict=True):
+    for ours, theirs in zip(model.weights, copy.weights, strict=True):
         assert theirs.dtype == ("float32" if theirs.path.split("/")[0] in ends else precision)
         np.testing.assert_allclose(
             numpy(keras.ops.cast(theirs, "float32")), numpy(ours), rtol=ROUNDING[precision], atol=2**-24
@@ -38,8 +38,8 @@ def test_weights_are_rounded_once_and_the_head_stays(precision):
 
 
 def test_parts_of_layers_follow():
-    twin = with_dtype(make_tiny(pooling="map", num_layers=1), "float16")
-    parts = [part for layer in layers_of(twin) if layer.name != "head" for part in flatten_layers(layer)]
+    copy = with_dtype(make_tiny(pooling="map", num_layers=1), "float16")
+    parts = [part for layer in layers_of(copy) if layer.name != "head" for part in flatten_layers(layer)]
     assert len(parts) > 15
     assert {part.compute_dtype for part in parts} == {"float16"}
 
@@ -57,38 +57,38 @@ def test_twin_has_weights_of_its_own_config_and_what_is_frozen():
     model = make_tiny(num_layers=1)
     model.get_layer("block_00").attention.query.trainable = False
     model.compile("adam", "mse")
-    twin, before = with_dtype(model, "float32"), model.get_weights()
-    assert (twin.config, twin.preprocessing, twin.name) == (model.config, model.preprocessing, model.name)
-    assert [weight.path for weight in twin.trainable_weights] == [weight.path for weight in model.trainable_weights]
-    assert not twin.compiled
-    twin.set_weights([weight * 0 for weight in before])
+    copy, before = with_dtype(model, "float32"), model.get_weights()
+    assert (copy.config, copy.preprocessing, copy.name) == (model.config, model.preprocessing, model.name)
+    assert [weight.path for weight in copy.trainable_weights] == [weight.path for weight in model.trainable_weights]
+    assert not copy.compiled
+    copy.set_weights([weight * 0 for weight in before])
     for old, new in zip(before, model.get_weights(), strict=True):
         np.testing.assert_array_equal(old, new)
 
 
 @pytest.mark.parametrize("end", [{"classifier_activation": "softmax"}, {"representation_size": 9}])
 def test_end_gives_float32_whatever_the_precision(end):
-    twin = with_dtype(make_tiny(num_layers=1, **end), "bfloat16")
-    scores = numpy(twin(images(2, 20, 28, 3)))
+    copy = with_dtype(make_tiny(num_layers=1, **end), "bfloat16")
+    scores = numpy(copy(images(2, 20, 28, 3)))
     assert scores.dtype == np.float32
     assert "classifier_activation" not in end or np.allclose(scores.sum(-1), 1, atol=1e-6)
 
 
 def test_model_of_any_size_keeps_its_table():
     model = make_tiny(num_layers=1, input_shape=(None, None, 3))
-    twin = with_dtype(model, "float32")
+    copy = with_dtype(model, "float32")
     x = images(2, 36, 24, 3)
-    np.testing.assert_array_equal(numpy(twin(x)), numpy(model(x)))
+    np.testing.assert_array_equal(numpy(copy(x)), numpy(model(x)))
 
 
 @pytest.mark.parametrize("policy", ["mixed_bfloat16", "float64"])
 def test_global_policy_neither_matters_nor_changes(policy):
     model = make_tiny(num_layers=1)
     keras.config.set_dtype_policy(policy)
-    twin = with_dtype(model, "float16")
+    copy = with_dtype(model, "float16")
     assert keras.config.dtype_policy().name == policy
-    assert {dtype for name, dtype in dtypes(twin, "compute_dtype").items() if name != "head"} == {"float16"}
-    assert twin.get_layer("head").compute_dtype == "float32"
+    assert {dtype for name, dtype in dtypes(copy, "compute_dtype").items() if name != "head"} == {"float16"}
+    assert copy.get_layer("head").compute_dtype == "float32"
 
 
 def test_lora_is_refused_by_the_twin_and_merged_by_in_precision():
@@ -110,9 +110,9 @@ def test_model_in_float32_is_its_own_twin():
 def test_mixed_model_gets_a_twin_in_float32_with_the_same_weights():
     keras.config.set_dtype_policy("mixed_float16")
     model = make_tiny(num_layers=1)
-    twin = in_precision(model, "float32")
-    assert {part.compute_dtype for layer in layers_of(twin) for part in flatten_layers(layer)} == {"float32"}
-    for ours, theirs in zip(model.weights, twin.weights, strict=True):
+    copy = in_precision(model, "float32")
+    assert {part.compute_dtype for layer in layers_of(copy) for part in flatten_layers(layer)} == {"float32"}
+    for ours, theirs in zip(model.weights, copy.weights, strict=True):
         np.testing.assert_array_equal(numpy(ours), numpy(theirs))
 
 
@@ -120,17 +120,17 @@ def test_mixed_model_gets_a_twin_in_float32_with_the_same_weights():
 def test_int8_rounds_dense_kernels_and_says_nothing(recwarn, capfd):
     model = make_tiny(num_layers=1)
     before = model.get_weights()
-    twin = in_precision(model, "int8")
-    assert (is_quantized(twin), is_quantized(model)) == (True, False)
-    assert "int8" in {weight.dtype for weight in twin.get_layer("block_00").mlp.dense_1.weights}
+    copy = in_precision(model, "int8")
+    assert (is_quantized(copy), is_quantized(model)) == (True, False)
+    assert "int8" in {weight.dtype for weight in copy.get_layer("block_00").mlp.dense_1.weights}
     x = images(2, 20, 28, 3)
-    error = np.abs(numpy(twin(x)) - numpy(model(x))).max() / numpy(model(x)).std()
+    error = np.abs(numpy(copy(x)) - numpy(model(x))).max() / numpy(model(x)).std()
     assert 1e-4 < error < 0.3
     for old, new in zip(before, model.get_weights(), strict=True):
         np.testing.assert_array_equal(old, new)
-    assert in_precision(twin, "int8") is twin
+    assert in_precision(copy, "int8") is copy
     for precision in set(PRECISIONS) - {"int8"}:
         with pytest.raises(ValueError, match=f'Received: precision="{precision}", .*. Pass precision="int8"'):
-            in_precision(twin, precision)
+            in_precision(copy, precision)
     assert not [warning for warning in recwarn if "quantize" in str(warning.message)]
     assert capfd.readouterr() == ("", "")

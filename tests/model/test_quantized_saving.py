@@ -43,10 +43,10 @@ def test_quantised_model_gets_twins_that_can_be_saved(tmp_path, mode, reloaded):
     if reloaded:
         model.save(tmp_path / "model.keras")
         model = keras.saving.load_model(tmp_path / "model.keras")
-    twin = keras_vit.with_input_shape(model, (20, 28, 3))
-    np.testing.assert_array_equal(numpy(twin(x)), expected)
-    keras_vit.with_input_shape(twin, (24, 32, 3)).save(tmp_path / "twin.keras")
-    again = keras.saving.load_model(tmp_path / "twin.keras")
+    copy = keras_vit.with_input_shape(model, (20, 28, 3))
+    np.testing.assert_array_equal(numpy(copy(x)), expected)
+    keras_vit.with_input_shape(copy, (24, 32, 3)).save(tmp_path / "copy.keras")
+    again = keras.saving.load_model(tmp_path / "copy.keras")
     back = keras_vit.with_input_shape(again, (None, None, 3))
     np.testing.assert_array_equal(numpy(back(images(2, 24, 32, 3))), numpy(again(images(2, 24, 32, 3))))
 

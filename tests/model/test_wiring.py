@@ -24,11 +24,11 @@ def test_another_shape_keeps_weights_config_and_what_is_frozen(tiny):
 
 
 def test_the_same_shape_gives_the_same_numbers_from_weights_of_its_own(tiny):
-    twin = keras_vit.with_input_shape(tiny, (20, 28, 3))
+    copy = keras_vit.with_input_shape(tiny, (20, 28, 3))
     x = images(2, 20, 28, 3)
     before = numpy(tiny(x))
-    np.testing.assert_array_equal(numpy(twin(x)), before)
-    twin.set_weights([w * 0 for w in twin.get_weights()])
+    np.testing.assert_array_equal(numpy(copy(x)), before)
+    copy.set_weights([w * 0 for w in copy.get_weights()])
     np.testing.assert_array_equal(numpy(tiny(x)), before)
 
 

@@ -6,7 +6,7 @@ from conftest import images, make_tiny, numpy, randomise
 
 import keras_vit
 from keras_vit.layers import MergingBlock, MultiHeadAttention, TransformerBlock
-from keras_vit.layers.merging import merged
+from keras_vit.layers.merging_block import merged
 from keras_vit.weights.reader import CheckpointError
 
 SIZES = {"hidden_size": 12, "num_heads": 3, "mlp_dim": 17}
@@ -67,10 +67,10 @@ def test_block_that_merges_nothing_is_a_plain_block(kept):
 )
 def test_model_that_merges_nothing_answers_as_before(fields):
     model = make_tiny(**fields)
-    twin = keras_vit.merge_tokens(model, 0)
+    copy = keras_vit.merge_tokens(model, 0)
     x = images(2, *model.input_shape[1:])
-    np.testing.assert_allclose(numpy(twin(x)), numpy(model(x)), atol=1e-6)
-    assert [weight.path for weight in twin.weights] == [weight.path for weight in model.weights]
+    np.testing.assert_allclose(numpy(copy(x)), numpy(model(x)), atol=1e-6)
+    assert [weight.path for weight in copy.weights] == [weight.path for weight in model.weights]
 
 
 def test_merged_patches_of_one_colour_change_nothing():

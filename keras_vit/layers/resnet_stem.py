@@ -1,7 +1,7 @@
 """The ResNet in front of the hybrids: post-activation bottlenecks with GroupNorm and standardised kernels.
 
-"ResNet (BiT)" of section 4.1 of arXiv:2010.11929, in the form of the official code: version 1 units
-(activation after the sum), padding as TensorFlow's SAME, GroupNorm of 32 groups with epsilon 1e-6.
+"ResNet (BiT)" of section 4.1 of arXiv:2010.11929, in the form of the official code. Units are of version 1, with the
+activation after the sum. Padding is TensorFlow's SAME. GroupNorm has 32 groups and epsilon 1e-6.
 """
 
 from typing import Any
@@ -24,8 +24,8 @@ class StdConv2D(keras.layers.Conv2D):
 
     Args:
         *args: as in `keras.layers.Conv2D`.
-        epsilon_in: what the epsilon is added to: `"deviation"` for `(w - mean) / (std + 1e-5)` as the official code
-            has it, or `"variance"` for `(w - mean) / sqrt(var + 1e-10)` as BiT has it.
+        epsilon_in: what the epsilon is added to. `"deviation"` is `(w - mean) / (std + 1e-5)`, as in the official code;
+            `"variance"` is `(w - mean) / sqrt(var + 1e-10)`, as in BiT.
         **kwargs: as in `keras.layers.Conv2D`.
 
     Source: weight standardisation, arXiv:1903.10520.
@@ -47,7 +47,15 @@ class StdConv2D(keras.layers.Conv2D):
         return {**super().get_config(), "epsilon_in": self.epsilon_in}
 
 
-def std_conv(filters, kernel_size, strides, dtype, name, padding="same", epsilon_in="deviation") -> StdConv2D:
+def std_conv(
+    filters: int,
+    kernel_size: int,
+    strides: int,
+    dtype: Any,
+    name: str,
+    padding: str = "same",
+    epsilon_in: str = "deviation",
+) -> StdConv2D:
     """A standardised convolution without bias, as every ResNet here has it."""
     return StdConv2D(
         filters,
@@ -63,7 +71,7 @@ def std_conv(filters, kernel_size, strides, dtype, name, padding="same", epsilon
     )
 
 
-def group_norm(dtype, name, gamma="ones", epsilon=1e-6) -> keras.layers.GroupNormalization:
+def group_norm(dtype: Any, name: str, gamma: str = "ones", epsilon: float = 1e-6) -> keras.layers.GroupNormalization:
     """GroupNorm of 32 groups; the epsilon is the official code's."""
     return keras.layers.GroupNormalization(32, epsilon=epsilon, gamma_initializer=gamma, dtype=dtype, name=name)
 

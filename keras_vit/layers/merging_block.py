@@ -3,7 +3,7 @@
 What comes out is another function than the block's without merging, near to it: less work for some accuracy.
 """
 
-from typing import Any
+from typing import Any, cast
 
 import keras
 from keras import ops
@@ -37,8 +37,8 @@ class MergingBlock(TransformerBlock):
     Raises:
         ValueError: for `rematerialize` or `relative_patches`, and when it is built, if T is unknown.
 
-    Source: arXiv:2210.09461, section 3. As there, patches are parted alternately, compared by the mean of their keys
-    over the heads, and each of one part may join its nearest of the other.
+    Source: arXiv:2210.09461, section 3. As there, patches go into two parts by turns and are compared by the mean of
+    their keys over the heads. Each patch of the first part may join its nearest of the second.
     """
 
     asks: tuple[str, ...] = ("sizes",)
@@ -72,11 +72,11 @@ class MergingBlock(TransformerBlock):
             tokens, sizes = merged(tokens, sizes, keys, self._count(tokens.shape[1]), self.num_prefix_tokens)
         return self.add_mlp(tokens, training), sizes
 
-    def _count(self, num_tokens):
+    def _count(self, num_tokens: int) -> int:
         return min(self.merged_tokens, (num_tokens - self.num_prefix_tokens) // 2)
 
     def compute_output_shape(self, tokens_shape: Shape, sizes_shape: Shape | None = None) -> Any:
-        batch, num_tokens, _ = tokens_shape
+        batch, num_tokens = tokens_shape[0], cast(int, tokens_shape[1])
         left = self.num_output_tokens or num_tokens - self._count(num_tokens)
         return (batch, left, self.hidden_size), (batch, left, 1)
 
@@ -99,11 +99,11 @@ def merged(tokens: Tensor, sizes: Tensor, keys: Tensor, count: int, num_prefix_t
     """
     if not count:
         return tokens, sizes
-    first = num_prefix_tokens + num_prefix_tokens % 2  # the part of even places may leave, as in the paper's code
+    first = num_prefix_tokens + num_prefix_tokens % 2  # the patches at even places may leave, as in the paper's code
     second = num_prefix_tokens + 1 - num_prefix_tokens % 2
     keys = keys / ops.maximum(ops.norm(keys, axis=-1, keepdims=True), 1e-6)
     alike = ops.matmul(keys[:, first::2], ops.transpose(keys[:, second::2], (0, 2, 1)))  # (B, leaving, staying)
-    # By `top_k` of floats, since Keras sorts and finds the greatest by operations that ONNX has not.
+    # `top_k` of floats, since Keras sorts and finds maxima by operations that ONNX does not have.
     best, target = (each[..., 0] for each in ops.top_k(alike, 1))  # (B, leaving)
     order = ops.top_k(best, alike.shape[1])[1]  # the most alike first
     leaving = order[:, :count]
@@ -121,6 +121,6 @@ def merged(tokens: Tensor, sizes: Tensor, keys: Tensor, count: int, num_prefix_t
     return tuple(ops.concatenate(parts, axis=1) for parts in together)
 
 
-def _rows(tokens, places):
+def _rows(tokens: Tensor, places: Tensor) -> Tensor:
     """`(B, n, D)`: the tokens at `places` `(B, n)`."""
     return ops.take_along_axis(tokens, ops.expand_dims(places, -1), axis=1)
