@@ -110,8 +110,7 @@ def export(
     calibrated = precision in writer.CALIBRATED
     compared, calibration = photos_for(images, model, calibrated, format)
     task = ExportTask(
-        # A SavedModel holds the model's own layers; other formats are rounded by their converters.
-        model=original if writer.EXTENSION else in_precision(original, precision),
+        model=original if writer.EXTENSION else in_precision(original, precision),  # converters round by themselves
         precision=precision,
         labels=names,
         top_k=min(limits.pop("top_k"), len(names or ())),

@@ -86,9 +86,7 @@ def _tensorflow_step(model: keras.Model, data: Any) -> dict[str, Tensor]:
         gradients = [tf.zeros_like(v) if g is None else g for g, v in zip(gradients, variables, strict=True)]
         return loss, gradients, predictions
 
-    def body(
-        index: Tensor, loss: Tensor, gradients: list[Tensor], predictions: list[Any]
-    ) -> tuple[Tensor, Tensor, list[Tensor], list[Any]]:
+    def body(index: Tensor, loss: Tensor, gradients: list[Tensor], predictions: list[Any]) -> tuple[Any, ...]:
         part_loss, part_gradients, part_predictions = one_part(index)
         gradients = [total + part for total, part in zip(gradients, part_gradients, strict=True)]
         predictions = [
