@@ -271,13 +271,7 @@ def test_files_are_short_and_have_telling_names():
         assert path.stem not in FORBIDDEN_NAMES, path
 
 
-def test_no_name_of_a_module_stands_twice_in_a_room():
-    names = Counter((room_of(module), module.rpartition(".")[2]) for module in MODULES)
-    assert [name for name, count in names.items() if count > 1] == []
-
-
 def test_base_name_of_a_module_stands_once_in_the_package():
-    """But for those that stood twice when the rule was made: remove a name here once it stands alone."""
     names = Counter(path.stem for path in SOURCES if path.stem != "__init__")
     assert [name for name, count in names.items() if count > 1] == []
 

@@ -12,8 +12,8 @@ import numpy as np
 
 from keras_vit.checks import cores, install_hint
 from keras_vit.exporting.folding import folded_task
-from keras_vit.exporting.onnx.conversion import graph_of
 from keras_vit.exporting.onnx.graph_checks import check_file, check_graph, check_opset
+from keras_vit.exporting.onnx.graph_conversion import graph_of
 from keras_vit.exporting.onnx.lower_precision import in_float16, write_int8
 from keras_vit.exporting.onnx.patterns import FIRST_OPSET
 from keras_vit.exporting.onnx.weight_files import save
