@@ -255,7 +255,7 @@ def test_weights_are_counted_in_bytes(tmp_path, monkeypatch):
 
 
 def test_an_operator_that_nobody_has_is_not_written(monkeypatch, tmp_path):
-    monkeypatch.setattr(conversion, "HANDLERS", {})  # as tf2onnx is by itself
+    monkeypatch.setattr(graph_conversion, "HANDLERS", {})  # as tf2onnx is by itself
     with pytest.raises(ExportError, match=r"ONNX's own at opset 18.*\nReceived: .*Erfc"):
         writer.write(job_of(config_model(activation="gelu", num_layers=1)), tmp_path / "model.onnx")
     assert not list(tmp_path.iterdir())
