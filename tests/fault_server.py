@@ -15,18 +15,20 @@ import time
 from conftest import ROOT
 
 NAME = "some/place/tiny.npz"
-_CHILD = """
+EMPTY_PACKAGES = f"""
 import sys, types
 for name in ("keras_vit", "keras_vit.weights"):
     sys.modules[name] = module = types.ModuleType(name)
-    module.__path__ = [sys.argv[1] + "/" + name.replace(".", "/")]
+    module.__path__ = [{str(ROOT)!r} + "/" + name.replace(".", "/")]
+"""  # above what is imported alone
+_CHILD = f"""{EMPTY_PACKAGES}
 from keras_vit.weights.fetch import RemoteFile, fetch
-sha256 = sys.argv[4] if len(sys.argv) > 4 else None
+sha256 = sys.argv[3] if len(sys.argv) > 3 else None
 print("ready", flush=True)
 try:
-    print(fetch(RemoteFile(sys.argv[2], sys.argv[3], sha256=sha256)))
+    print(fetch(RemoteFile(sys.argv[1], sys.argv[2], sha256=sha256)))
 except OSError as error:
-    sys.exit(f"{type(error).__name__}: {error}")
+    sys.exit(f"{{type(error).__name__}}: {{error}}")
 """
 
 
@@ -169,7 +171,7 @@ def child_environment(cache, **variables):
 def child(url, cache, *arguments, prefix=(), **variables):
     """A process that fetches url into the cache, killed at the end if it still runs."""
     process = subprocess.Popen(
-        [*prefix, sys.executable, "-c", _CHILD, str(ROOT), url, NAME, *arguments],
+        [*prefix, sys.executable, "-c", _CHILD, url, NAME, *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

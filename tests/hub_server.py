@@ -4,16 +4,12 @@ import base64
 import hashlib
 import json
 
-from fault_server import FaultServer, Handler
+from fault_server import EMPTY_PACKAGES, FaultServer, Handler
 from huggingface_hub import constants
 
 COMMIT = "c" * 40
 WEIGHTS = "model.safetensors"
-CHILD = """
-import sys, types
-for name in ("keras_vit", "keras_vit.weights"):
-    sys.modules[name] = module = types.ModuleType(name)
-    module.__path__ = [sys.argv[1] + "/" + name.replace(".", "/")]
+CHILD = f"""{EMPTY_PACKAGES}
 from keras_vit.weights.fetch import RemoteFile
 from keras_vit.weights.fetch.from_hugging_face import fetch_from_hub
 file = RemoteFile("https://huggingface.co/me/mine/resolve/main/model.safetensors", "hf/me/mine/model.safetensors")

@@ -32,45 +32,26 @@ PUBLISHED_PARAMETERS = {
 PUBLISHED_GAP_PARAMETERS = {"S/16": 22_049_896, "S/32": 22_878_184, "B/16": 86_566_120, "B/32": 88_222_696}
 
 
-def abstract_parameters(name_or_config, **arguments):
-    """Counts parameters without making any: a model built in a stateless scope has shapes only."""
+TESTING = ViTConfig(16, 10, 1, 2, 10)
+COUNTS = [
+    *((name, {"pooling": "gap"}, count) for name, count in PUBLISHED_GAP_PARAMETERS.items()),
+    (TESTING, {}, 21_390),  # `testing` of the official code
+    (TESTING, {"pooling": "none", "class_token": False}, 21_370),  # `testing-unpooled`
+    ("B/16", {"input_shape": (384, 384, 3)}, 86_859_496),
+    ("H/14", {"input_shape": (378, 378, 3)}, 632_651_240),
+    ("R50+L/32", {"input_shape": (384, 384, 3)}, 329_092_136),
+    ("B/16", {"include_top": False}, 85_798_656),  # backbones of other libraries
+    ("B/16", {"include_top": False, "input_shape": (384, 384, 3)}, 86_090_496),
+    ("L/32", {"include_top": False}, 305_510_400),
+    ("H/14", {"include_top": False}, 630_764_800),
+]
+
+
+@pytest.mark.parametrize(("config", "arguments", "expected"), COUNTS)
+def test_model_has_the_published_number_of_parameters(config, arguments, expected):
+    """Counted without making any: a model built in a stateless scope has shapes only."""
     with keras.StatelessScope(initialize_variables=False):
-        return keras_vit.build(name_or_config, **arguments).count_params()
-
-
-def test_published_parameters_cover_every_variant():
-    """Each is built once, by its builder: test_builder_builds_its_variant_with_the_published_parameters."""
-    assert set(PUBLISHED_PARAMETERS) == set(VARIANTS)
-
-
-@pytest.mark.parametrize("name", PUBLISHED_GAP_PARAMETERS)
-def test_variant_with_mean_pooling_has_the_published_number_of_parameters(name):
-    assert abstract_parameters(name, pooling="gap") == PUBLISHED_GAP_PARAMETERS[name]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "expected"),
-    [({}, 21_390), ({"pooling": "none", "class_token": False}, 21_370)],  # `testing`, `testing-unpooled`
-)
-def test_official_testing_models_have_the_published_number_of_parameters(arguments, expected):
-    config = ViTConfig(16, 10, 1, 2, 10)
-    assert abstract_parameters(config, **arguments) == expected
-
-
-@pytest.mark.parametrize(
-    ("name", "size", "expected"),
-    [("B/16", 384, 86_859_496), ("H/14", 378, 632_651_240), ("R50+L/32", 384, 329_092_136)],
-)
-def test_variant_at_high_resolution_has_the_published_number_of_parameters(name, size, expected):
-    assert abstract_parameters(name, input_shape=(size, size, 3)) == expected
-
-
-@pytest.mark.parametrize(
-    ("name", "size", "expected"),
-    [("B/16", 224, 85_798_656), ("B/16", 384, 86_090_496), ("L/32", 224, 305_510_400), ("H/14", 224, 630_764_800)],
-)
-def test_backbone_has_the_number_of_parameters_of_other_libraries(name, size, expected):
-    assert abstract_parameters(name, input_shape=(size, size, 3), include_top=False) == expected
+        assert keras_vit.build(config, **arguments).count_params() == expected
 
 
 @pytest.mark.parametrize("name", VARIANTS)
@@ -90,32 +71,32 @@ def test_dropout_is_that_of_the_official_configs():
 
 
 def test_unknown_variant_lists_the_nearest():
-    with pytest.raises(ValueError, match=r"Received: 'B_16'.* Did you mean .*'B/16'"):
+    with pytest.raises(ValueError, match=r"'B_16'.*'B/16'"):
         variant("B_16")
 
 
 @pytest.mark.parametrize(
     ("fields", "error", "message"),
     [
-        ({"patch_size": 0}, ValueError, "`patch_size` must be at least 1"),
-        ({"patch_size": True}, TypeError, "`patch_size` must be an int"),
-        ({"hidden_size": 12.0}, TypeError, "`hidden_size` must be an int"),
-        ({"num_heads": 5}, ValueError, "`hidden_size` must be a multiple of `num_heads`"),
-        ({"pooling": "avg"}, ValueError, "`pooling` must be one of 'token', 'gap', 'map', 'none'"),
+        ({"patch_size": 0}, ValueError, "`patch_size`"),
+        ({"patch_size": True}, TypeError, "`patch_size`"),
+        ({"hidden_size": 12.0}, TypeError, "`hidden_size`"),
+        ({"num_heads": 5}, ValueError, "`hidden_size`.* multiple of `num_heads`"),
+        ({"pooling": "avg"}, ValueError, "`pooling`.* 'token', 'gap', 'map', 'none'"),
         ({"pooling": "gpa"}, ValueError, "Did you mean 'gap'"),
-        ({"class_token": False}, ValueError, 'Pass `pooling="gap"`'),
-        ({"class_token": "yes"}, TypeError, "`class_token` must be True, False or None"),
-        ({"dropout_rate": 1.0}, ValueError, r"`dropout_rate` is a probability .* in \[0, 1\)"),
-        ({"attention_dropout_rate": math.nan}, ValueError, "`attention_dropout_rate` is a probability"),
-        ({"stochastic_depth_rate": "0.1"}, TypeError, "`stochastic_depth_rate` must be a number"),
-        ({"patch_dropout_rate": 1.0}, ValueError, r"`patch_dropout_rate` is a probability .* in \[0, 1\)"),
-        ({"rematerialize": 1}, TypeError, "`rematerialize` must be True or False"),
-        ({"activation": "relu"}, ValueError, "`activation` must be one of 'gelu_tanh', 'gelu'"),
-        ({"position_embedding": "sincos2d", "hidden_size": 6}, ValueError, "must be a multiple of 4"),
-        ({"representation_size": 0}, ValueError, "`representation_size` must be at least 1"),
-        ({"resnet_stages": 3}, TypeError, "`resnet_stages` must be None or a tuple"),
-        ({"resnet_stages": (2, 0)}, ValueError, "`resnet_stages` must be at least 1"),
-        ({"resnet_stages": (), "resnet_width_factor": 0.25}, ValueError, "GroupNorm has 32 groups"),
+        ({"class_token": False}, ValueError, '`pooling="gap"`'),
+        ({"class_token": "yes"}, TypeError, "`class_token`"),
+        ({"dropout_rate": 1.0}, ValueError, r"`dropout_rate`.* \[0, 1\)"),
+        ({"attention_dropout_rate": math.nan}, ValueError, "`attention_dropout_rate`"),
+        ({"stochastic_depth_rate": "0.1"}, TypeError, "`stochastic_depth_rate`"),
+        ({"patch_dropout_rate": 1.0}, ValueError, r"`patch_dropout_rate`.* \[0, 1\)"),
+        ({"rematerialize": 1}, TypeError, "`rematerialize`"),
+        ({"activation": "relu"}, ValueError, "`activation`.* 'gelu_tanh', 'gelu'"),
+        ({"position_embedding": "sincos2d", "hidden_size": 6}, ValueError, "multiple of 4"),
+        ({"representation_size": 0}, ValueError, "`representation_size`"),
+        ({"resnet_stages": 3}, TypeError, "`resnet_stages`"),
+        ({"resnet_stages": (2, 0)}, ValueError, "`resnet_stages`"),
+        ({"resnet_stages": (), "resnet_width_factor": 0.25}, ValueError, "32 groups"),
     ],
 )
 def test_config_refuses(fields, error, message):
@@ -125,5 +106,4 @@ def test_config_refuses(fields, error, message):
 
 def test_config_survives_json_lists():
     config = tiny_config(resnet_stages=(1, 2), resnet_width_factor=0.5)
-    fields = config.as_dict() | {"resnet_stages": [1, 2]}
-    assert ViTConfig(**fields) == config
+    assert ViTConfig(**config.as_dict() | {"resnet_stages": [1, 2]}) == config

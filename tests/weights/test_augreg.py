@@ -23,14 +23,8 @@ COLUMNS = [field.name for field in dataclasses.fields(AugRegRow)]
 def line(filename="B_16-a", final_val=0.4, adapt=None, **cells):
     """One row of an index: an upstream file, and with `adapt` = (dataset, resolution, accuracy) an adaptation."""
     row = dict.fromkeys(COLUMNS, "")
-    row |= {
-        "name": "B/16",
-        "ds": "i21k",
-        "epochs": "300.0",
-        "lr": "0.001",
-        "filename": filename,
-        "final_val": final_val,
-    }
+    row |= {"name": "B/16", "ds": "i21k", "epochs": "300.0", "lr": "0.001"}
+    row |= {"filename": filename, "final_val": final_val}
     if adapt is not None:
         dataset, resolution, accuracy = adapt
         row |= {"adapt_ds": dataset, "adapt_resolution": resolution, "adapt_final_val": accuracy, "adapt_steps": "500"}
@@ -86,11 +80,11 @@ def test_size_of_an_i1k_file_allows_for_pre_logits_and_for_none():
 @pytest.mark.parametrize(
     ("name", "wrong", "hint"),
     [
-        (UPSTREAM.replace("medium1", "medium3"), "augmentation", "Did you mean 'aug_medium2' or 'aug_medium1'"),
+        (UPSTREAM.replace("medium1", "medium3"), "augmentation", "'aug_medium2' or 'aug_medium1'"),
         (UPSTREAM.replace("B_16", "H_14"), "model", "Ti_16, S_32"),
-        (UPSTREAM.replace("wd_0.1", "wd_0.3"), "weight decay", "Did you mean 'wd_0.03'"),
+        (UPSTREAM.replace("wd_0.1", "wd_0.3"), "weight decay", "'wd_0.03'"),
         (UPSTREAM.replace("lr_0.001", "lr_0.002"), "learning rate", "lr_0.001"),
-        (ADAPTED.replace("oxford_iiit_pet", "oxford_pet"), "dataset", "Did you mean 'oxford_iiit_pet'"),
+        (ADAPTED.replace("oxford_iiit_pet", "oxford_pet"), "dataset", "'oxford_iiit_pet'"),
         (ADAPTED.replace("res_384", "res_512"), "resolution", "res_224, res_384"),
         (UPSTREAM.removesuffix("-sd_0.0"), "8 parts", "7 parts instead of 8"),
         (f"{UPSTREAM}-more", "8 parts", "9 parts instead of 8"),
@@ -140,29 +134,27 @@ def test_index_may_have_more_columns_in_any_order():
 
 def test_index_without_a_column_names_it():
     text = index(line(), columns=[column for column in COLUMNS if column not in ("wd", "adapt_ds")])
-    with pytest.raises(ValueError, match=r"must name its columns\.\nReceived: the text without wd, adapt_ds"):
+    with pytest.raises(ValueError, match="wd, adapt_ds"):
         read_augreg_index(text)
 
 
 @pytest.mark.parametrize(
     ("cells", "message"),
     [
-        ({"final_val": "high"}, r"`final_val` must be a number or empty\.\nReceived: the text, line 3: 'high'"),
-        (
-            {"adapt_steps": "2.5"},
-            r"`adapt_steps` must be a whole number or empty\.\nReceived: the text, line 3: '2\.5'",
-        ),
-        ({"adapt_steps": "inf"}, r"`adapt_steps` must be a whole number or empty"),
-        ({"final_val": "inf"}, r"`final_val` must be a number or empty"),
+        ({"final_val": "high"}, "number"),
+        ({"adapt_steps": "2.5"}, "whole number"),
+        ({"adapt_steps": "inf"}, "whole number"),
+        ({"final_val": "inf"}, "number"),
     ],
 )
 def test_cell_that_is_no_number_is_named_with_its_line(cells, message):
-    with pytest.raises(ValueError, match=message):
+    ((name, value),) = cells.items()
+    with pytest.raises(ValueError, match=rf"`{name}`.*{message}(.|\n)*line 3: '{value}'"):
         read(line(), line(**cells))
 
 
 def test_line_of_another_length_is_named():
-    with pytest.raises(ValueError, match="line 3: 2 cells, and 21 columns"):
+    with pytest.raises(ValueError, match=r"line 3: 2 cells.* 21 columns"):
         read_augreg_index(index(line()) + "B/16,i21k\n")
 
 
@@ -173,12 +165,12 @@ def test_what_is_no_index_is_a_value_error(text):
 
 
 def test_missing_file_and_binary_file_are_told(tmp_path):
-    with pytest.raises(FileNotFoundError, match="there is no such file"):
+    with pytest.raises(FileNotFoundError, match="no such file"):
         read_augreg_index(tmp_path / "index.csv")
     (tmp_path / "index.csv").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(ValueError, match="must be a text file"):
+    with pytest.raises(ValueError, match="text file"):
         read_augreg_index(tmp_path / "index.csv")
-    with pytest.raises(TypeError, match="must be a path or a string"):
+    with pytest.raises(TypeError, match="path or a string"):
         read_augreg_index(7)
 
 
@@ -198,11 +190,7 @@ ROWS = (
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize(
     ("asked", "file"),
-    [
-        ({}, "B_16-best"),
-        ({"ds": "i1k"}, "B_16-i1k"),
-        ({"ds": "i21k_30"}, "B_16-short"),
-    ],
+    [({}, "B_16-best"), ({"ds": "i1k"}, "B_16-i1k"), ({"ds": "i21k_30"}, "B_16-short")],
 )
 def test_best_upstream_has_the_highest_final_validation_in_any_order(asked, file, seed):
     rows = random.Random(seed).sample(ROWS, len(ROWS))
@@ -235,7 +223,7 @@ def test_equals_are_decided_by_file_name_in_any_order():
     ],
 )
 def test_nothing_that_fits_is_an_error_with_the_models_of_the_index(model, asked):
-    with pytest.raises(ValueError, match=r"no row of the index fits(.|\n)*models in the index: B_16, B_32"):
+    with pytest.raises(ValueError, match=r"(?s)index.*B_16, B_32"):
         best_augreg(read(*ROWS), model, **asked)
 
 

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import re
 import shutil
 
 import pytest
@@ -53,18 +54,15 @@ def flip_byte(path, keep_time):
         os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
 
 
-def test_cached_file_opens_no_socket(cached, no_network):  # D11
+def test_cached_file_opens_no_socket(cached, monkeypatch, no_network):  # D11
     assert fetch(cached) == find_local(cached) == cached.place
-
-
-def test_cached_file_is_used_while_offline(cached, monkeypatch, no_network):  # D11
     monkeypatch.setenv("KERAS_VIT_OFFLINE", "1")
     assert fetch(cached) == cached.place
 
 
 def test_offline_mode_opens_no_socket_for_a_missing_file(monkeypatch, no_network):  # D11
     monkeypatch.setenv("KERAS_VIT_OFFLINE", "1")
-    with pytest.raises(OfflineError, match="KERAS_VIT_OFFLINE forbids the network"):
+    with pytest.raises(OfflineError, match="KERAS_VIT_OFFLINE"):
         fetch(RemoteFile("https://example.org/x", NAME))
 
 
@@ -83,9 +81,7 @@ def test_changed_file_is_refused_with_both_hashes_and_the_remedy(cached):  # D12
     before = sha256_of(cached.place)
     flip_byte(cached.place, keep_time=False)
     for ask in (fetch, find_local):
-        with pytest.raises(
-            DownloadError, match=f"expected {before}, got {sha256_of(cached.place)}\nDelete it .`rm -f "
-        ):
+        with pytest.raises(DownloadError, match=f"{before}.*{sha256_of(cached.place)}\n.*`rm -f "):
             ask(cached)
 
 
@@ -111,13 +107,13 @@ def test_pinned_hash_is_compared_with_the_bytes_and_not_with_the_note(cached):  
     assert find_local(pinned) == cached.place
     flip_byte(cached.place, keep_time=True)
     assert find_local(cached) == cached.place  # nobody pinned it, and its stamp is as it was
-    with pytest.raises(DownloadError, match=f"expected {pinned.sha256}, got {sha256_of(cached.place)}"):
+    with pytest.raises(DownloadError, match=f"{pinned.sha256}.*{sha256_of(cached.place)}"):
         find_local(pinned)
 
 
 def test_another_pinned_hash_is_refused(cached):
     pinned = RemoteFile(cached.url, cached.path, sha256="0" * 64)
-    with pytest.raises(DownloadError, match=f"expected {'0' * 64}, got .*\nDelete it.*or correct the `sha256`"):
+    with pytest.raises(DownloadError, match=f"{'0' * 64}.*\n.*`sha256`"):
         find_local(pinned)
 
 
@@ -138,7 +134,7 @@ def test_file_put_by_hand_is_verified_once_and_noted(no_network):  # D11
 @pytest.mark.parametrize("facts", [{"size": 8}, {"sha256": "0" * 64}])
 def test_wrong_file_put_by_hand_is_refused_and_kept(facts, no_network):
     file = put_by_hand(**facts)
-    with pytest.raises(DownloadError, match=r"is not valid: its (size|sha256) differs.*\nReceived: .*\nDelete it"):
+    with pytest.raises(DownloadError, match=next(iter(facts))):
         fetch(file)
     assert file.place.read_bytes() == b"weights"
     assert not note_of(file).exists()
@@ -148,7 +144,7 @@ def test_damaged_file_put_by_hand_is_refused_with_the_words_of_the_check(no_netw
     def check(path):
         raise ValueError(f"not a zip archive.\nReceived: {path}")
 
-    with pytest.raises(DownloadError, match=r"is not valid: not a zip archive\.\nReceived: "):
+    with pytest.raises(DownloadError, match="not a zip archive"):
         fetch(put_by_hand(), check=check)
 
 
@@ -185,7 +181,7 @@ def test_pipes_in_the_cache_hold_nobody_up(cached, no_network):
 def test_a_pipe_with_a_note_is_not_read_by_verify(cached):
     cached.place.unlink()
     os.mkfifo(cached.place)
-    assert verify_file(cached.place).reason == "valid, with no sha256 noted yet"  # that it is a pipe, the check says
+    assert "no sha256 noted" in verify_file(cached.place).reason  # that it is a pipe, the check says
 
 
 def test_verify_names_files_without_note_and_passes_over_parts(cached):
@@ -236,12 +232,12 @@ def test_mirror_directory_comes_before_the_cache(cached, mirrored):
 def test_mirrored_file_of_another_size_is_used_with_a_warning(mirrored, caplog):
     _, path = mirrored
     assert fetch(RemoteFile("https://example.org/x.npz", NAME, size=9)) == path
-    assert "has 7 bytes, and 9 bytes (0.0 MB) are listed" in caplog.text
+    assert re.search("7 bytes.* 9 bytes", caplog.text)
 
 
 def test_mirrored_file_of_another_hash_is_refused(mirrored):
     _, path = mirrored
-    with pytest.raises(DownloadError, match=f"{path}: expected {'0' * 64}, got .*\nReplace it .* KERAS_VIT_MIRROR"):
+    with pytest.raises(DownloadError, match=f"{path}.*{'0' * 64}.*\n.*KERAS_VIT_MIRROR"):
         fetch(RemoteFile("https://example.org/x.npz", NAME, sha256="0" * 64))
 
 
@@ -249,7 +245,7 @@ def test_file_that_the_mirror_directory_lacks_is_never_downloaded(cached, mirror
     _, path = mirrored
     lacking = RemoteFile("https://example.org/x.npz", "another.npz", size=9)
     expected = path.parents[2] / "another.npz"
-    with pytest.raises(DownloadError, match=rf"no file {expected}\nPut it .*9 bytes.* or unset KERAS_VIT_MIRROR"):
+    with pytest.raises(DownloadError, match=rf"{expected}\n.*9 bytes.*KERAS_VIT_MIRROR"):
         fetch(lacking)
     path.unlink()
     assert fetch(cached) == cached.place

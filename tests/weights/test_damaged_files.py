@@ -57,18 +57,10 @@ def test_forged_file_that_does_not_lie_is_read(path, kind):
 @pytest.mark.parametrize(
     ("shape", "rule"),
     [
-        ((10**12,), DAMAGED),
-        ((3 * 10**9,), DAMAGED),
-        ((5, 8), DAMAGED),
-        ((5, 6), DAMAGED),
-        ((2**40, 2**40), f"{IMPOSSIBLE}|{DAMAGED}"),
-        ((0, 2**59, 8), f"{IMPOSSIBLE}|{DAMAGED}"),
-        ((10**40,), f"{IMPOSSIBLE}|{DAMAGED}"),
+        *((shape, DAMAGED) for shape in [(10**12,), (3 * 10**9,), (5, 8), (5, 6)]),
+        *((shape, f"{IMPOSSIBLE}|{DAMAGED}") for shape in [(2**40, 2**40), (0, 2**59, 8), (10**40,)]),
         ((35, *(1,) * 32), IMPOSSIBLE),
-        ((-5, -7), f"{NOT_PLAIN}|{DAMAGED}"),
-        ((True, 35), f"{NOT_PLAIN}|{DAMAGED}"),
-        ((5.0, 7), f"{NOT_PLAIN}|{DAMAGED}"),
-        ("57", f"{NOT_PLAIN}|{DAMAGED}"),
+        *((shape, f"{NOT_PLAIN}|{DAMAGED}") for shape in [(-5, -7), (True, 35), (5.0, 7), "57"]),
     ],
 )
 def test_shape_that_the_file_does_not_have_is_refused(path, kind, shape, rule):  # N3
@@ -105,7 +97,7 @@ def test_scan_never_unpickles(path, tmp_path):  # N1
             return (open, (str(tmp_path / "PWNED"), "w"))
 
     np.savez(path, a=np.array([Payload()], dtype=object))
-    assert_refused(path, r"'a.npy', which is no array of plain numbers; pickles are never read: the dtype '\|O'")
+    assert_refused(path, rf"'a.npy'.*{NOT_PLAIN}.*'\|O'")
     assert not (tmp_path / "PWNED").exists()
 
 
@@ -121,13 +113,9 @@ def test_no_code_of_the_package_unpickles():  # N1
     ("names", "rule"),
     [
         ([], "holds no array"),
-        (["a", "a"], "holds the name 'a' twice"),  # N9
+        (["a", "a"], "'a' twice"),  # N9
         (["../x"], rf"{UNSAFE} '\.\./x"),  # N9
-        (["a/../../x"], UNSAFE),
-        (["/etc/x"], UNSAFE),
-        (["C:/x"], UNSAFE),
-        (["a\\x"], UNSAFE),
-        (["a\x1b[2J"], UNSAFE),
+        *(([name], UNSAFE) for name in ("a/../../x", "/etc/x", "C:/x", "a\\x", "a\x1b[2J")),
         ([""], f"{UNSAFE}|no .npy array"),
         (["a" * 1001], f"{UNSAFE} 'aaa"),
     ],
@@ -157,7 +145,7 @@ def test_arrays_in_the_same_bytes_are_refused(path, kind):
     data = bytearray(path.read_bytes())
     struct.pack_into("<I", data, data.rindex(b"PK\x01\x02") + 42, data.index(inner))
     path.write_bytes(data)
-    return assert_refused(path, "holds 'b' and the member before it in the same bytes")
+    return assert_refused(path, "'b'.*same bytes")
 
 
 @both
@@ -165,7 +153,7 @@ def test_directory_larger_than_any_models_is_refused(path, kind, monkeypatch):
     names = [f"{n:02}" for n in range(20)]
     assert len(scan(forge(path, kind, names)).entries) == 20
     monkeypatch.setattr(directory, "LARGEST_DIRECTORY", 1000)
-    assert_refused(path, r"has a directory of \d{4} bytes; 1000 is the limit")
+    assert_refused(path, r"directory of \d{4} bytes.* 1000")
 
 
 @both
@@ -210,7 +198,7 @@ def test_holes_between_arrays_are_refused(path):
 
 def test_header_bomb_of_safetensors_is_refused(path):  # N3
     path.write_bytes((2**40).to_bytes(8, "little") + b"{" + b" " * 500)
-    assert_refused(path, r"has a directory of 1099511627776 bytes; \d+ is the limit")
+    assert_refused(path, "directory of 1099511627776 bytes")
 
 
 # npz alone
@@ -225,22 +213,13 @@ def test_member_that_is_no_array_is_refused(path, member):
 @pytest.mark.parametrize(
     "text",
     [
-        b"",
-        b"{",
-        b"()",
-        b"{}" * 40,
-        HEADER[:-1],
+        *(b"", b"{", b"()", b"{}" * 40, HEADER[:-1], HEADER + b"#", b"__import__('os').abort()"),
         HEADER.replace(b"'shape'", b"'sharp'"),
         HEADER.replace(b", }", b", 'shape': (3,), }"),
-        HEADER.replace(b"False", b"not print()"),
-        HEADER.replace(b"False", b"1"),
-        HEADER + b"#",
         b"{'descr': '<f4', 'fortran_order': False, 'shape': " + b"(" * 5000,
-        HEADER.replace(b"3", b"3+0"),
-        HEADER.replace(b"3", b"3L"),
-        HEADER.replace(b"3", b"9" * 5000),
+        *(HEADER.replace(b"False", text) for text in (b"not print()", b"1")),
+        *(HEADER.replace(b"3", text) for text in (b"3+0", b"3L", b"9" * 5000)),
         HEADER.replace(b"(3,)", b"(3 3)"),
-        b"__import__('os').abort()",
     ],
 )
 def test_header_text_that_numpy_does_not_write_is_refused(path, text):
@@ -271,13 +250,13 @@ def test_later_versions_of_npy_are_read(path, version, compression):
 @pytest.mark.parametrize(
     ("offset", "form", "value", "rule"),
     [
-        (8, "<H", 1, "'a.npy'.* is encrypted"),  # N9: flag bit 0
-        (10, "<H", 12, "'a.npy' compressed by method 12"),  # N9: bzip2
-        (20, "<I", 5, "cannot have the size"),
-        (24, "<I", 2**32 - 1, "cannot have the size"),
-        (34, "<H", 1, "cannot have the size"),  # on another disk
+        (8, "<H", 1, "'a.npy'.*encrypted"),  # N9: flag bit 0
+        (10, "<H", 12, "'a.npy'.*method 12"),  # N9: bzip2
+        (20, "<I", 5, "the size"),
+        (24, "<I", 2**32 - 1, "the size"),
+        (34, "<H", 1, "the size"),  # on another disk
         (42, "<I", 7, DAMAGED),
-        (46, "<B", ord("z"), "File name in directory 'z.npy'"),
+        (46, "<B", ord("z"), "'z.npy'"),
         (46, "<B", 0, UNSAFE),  # a NUL, behind which zipfile reads nothing
         (28, "<H", 900, DAMAGED),
     ],
@@ -305,7 +284,7 @@ def test_directory_that_lists_fewer_members_than_it_counts_is_refused(path):
     second, end = data.rindex(b"PK\x01\x02"), data.index(b"PK\x05\x06")
     struct.pack_into("<H", data, data.index(b"PK\x01\x02") + 32, end - second)  # the first entry's comment takes it in
     path.write_bytes(data)
-    assert_refused(path, "it must hold 2 members, and lists 1")
+    assert_refused(path, "2 members.* 1")
 
 
 def test_name_that_is_no_text_is_refused(path):
@@ -321,7 +300,7 @@ def test_member_that_cannot_be_inflated_is_refused(path):
 
 def test_bomb_is_refused_by_its_directory(path):  # N2
     zipped(path, [("a.npy", npy(np.zeros(30_000_000, "u1")))], zipfile.ZIP_DEFLATED)
-    assert_refused(path, r"declares 30000128 bytes of arrays; 161\d+ is the limit")
+    assert_refused(path, r"30000128 bytes.* 161\d+")
 
 
 @pytest.mark.parametrize("limit", [100, 300])

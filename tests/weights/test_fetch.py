@@ -4,6 +4,7 @@ import errno
 import fcntl
 import json
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -15,8 +16,7 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import ROOT
-from fault_server import NAME, FaultServer, child
+from fault_server import EMPTY_PACKAGES, NAME, FaultServer, child
 
 from keras_vit.weights.fetch import DownloadError, OfflineError, RemoteFile, cache_dir, fetch
 from keras_vit.weights.fetch.cache import sha256_of
@@ -69,7 +69,7 @@ def test_waiting_for_another_process_says_so(server, caplog):  # D7
         timer.start()
         fetch(RemoteFile(server.url("ok"), NAME))
         timer.join()
-    assert "Waiting for another process that downloads tiny.npz" in caplog.text
+    assert re.search("another process.* tiny.npz", caplog.text)
 
 
 @pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOSYS])
@@ -109,7 +109,7 @@ def test_killed_holder_of_the_lock_holds_nobody_up(server):  # D7
 def test_file_too_large_for_the_disk_is_refused_with_both_numbers(server, monkeypatch):  # D9
     usage = shutil.disk_usage(cache_dir().parent)._replace(free=100_000)
     monkeypatch.setattr("shutil.disk_usage", lambda path: usage)
-    with pytest.raises(DownloadError, match=r"too full: 0.3 MB are needed, 0.1 MB are free.*KERAS_VIT_CACHE"):
+    with pytest.raises(DownloadError, match=r"0.3 MB.* 0.1 MB.*KERAS_VIT_CACHE"):
         fetch(RemoteFile(server.url("ok"), NAME))
 
 
@@ -117,20 +117,17 @@ def test_file_too_large_for_the_disk_is_refused_with_both_numbers(server, monkey
 @pytest.mark.parametrize("check_space", [True, False])
 def test_disk_that_is_full_leaves_no_part(server, check_space, tmp_path):  # D9
     server.content *= 14  # 4.2 MB into 2 MB
-    script = "mount -t tmpfs -o size=2m small {cache} && {python} -c {code} {root} {url} x.npz; code=$?; ls {cache}"
+    script = "mount -t tmpfs -o size=2m small {cache} && {python} -c {code} {url} x.npz; code=$?; ls {cache}"
     code = (
-        "import shutil, sys, types\n"
-        "for name in ('keras_vit', 'keras_vit.weights'):\n"
-        "    sys.modules[name] = module = types.ModuleType(name)\n"
-        "    module.__path__ = [sys.argv[1] + '/' + name.replace('.', '/')]\n"
+        f"import shutil{EMPTY_PACKAGES}"
         "from keras_vit.weights.fetch import RemoteFile, fetch\n"
         f"if not {check_space}:\n"
         "    real, calls = shutil.disk_usage, []\n"
         "    shutil.disk_usage = lambda path: calls.append(path) or real(path)._replace(\n"
         "        free=1 << 40 if len(calls) == 1 else real(path).free)\n"
-        "fetch(RemoteFile(sys.argv[2], sys.argv[3]))\n"
+        "fetch(RemoteFile(sys.argv[1], sys.argv[2]))\n"
     )
-    words = {"cache": tmp_path, "python": sys.executable, "code": code, "root": ROOT, "url": server.url("ok")}
+    words = {"cache": tmp_path, "python": sys.executable, "code": code, "url": server.url("ok")}
     done = subprocess.run(
         ["unshare", "-Urm", "sh", "-c", script.format(**{key: shlex.quote(str(word)) for key, word in words.items()})],
         capture_output=True,
@@ -140,8 +137,7 @@ def test_disk_that_is_full_leaves_no_part(server, check_space, tmp_path):  # D9
     )
     if "unshare" in done.stderr or "mount" in done.stderr:
         pytest.skip(f"no mounts here: {done.stderr.strip()}")
-    expected = "4.2 MB are needed, 2.1 MB are free" if check_space else "were written, and with the part removed 2.1 MB"
-    assert expected in done.stderr
+    assert re.search("4.2 MB.* 2.1 MB" if check_space else "part removed 2.1 MB", done.stderr)
     assert done.stdout.split() == ["x.npz.lock"]
 
 
@@ -154,7 +150,7 @@ def test_missing_cache_is_made_for_this_user_only(server, monkeypatch, tmp_path)
 def test_cache_that_is_a_file_is_an_error_that_names_the_variable(server, monkeypatch, tmp_path):  # D10
     (tmp_path / "file").write_bytes(b"")
     monkeypatch.setenv("KERAS_VIT_CACHE", str(tmp_path / "file"))
-    with pytest.raises(DownloadError, match=r"must be a folder that can be written.*\n.*\nSet KERAS_VIT_CACHE"):
+    with pytest.raises(DownloadError, match=r"folder(.|\n)*KERAS_VIT_CACHE"):
         fetch(RemoteFile(server.url("ok"), NAME))
     assert server.log == []
 
@@ -188,8 +184,7 @@ def test_read_only_cache_is_an_error_that_names_the_variable(server, read_only_c
     before = shared_folder_state()
     with child(server.url("ok"), cache, prefix=prefix) as process:
         message = process.communicate(timeout=20)[1]
-    assert "DownloadError: the cache must be a folder that can be written" in message
-    assert "Set KERAS_VIT_CACHE" in message
+    assert re.search(r"DownloadError: (.|\n)*KERAS_VIT_CACHE", message)
     assert shared_folder_state() == before
     assert server.log == []
 
@@ -250,35 +245,27 @@ def test_bar_is_drawn_on_demand_only(server, capfd):
 
 
 def test_fetching_imports_neither_keras_nor_tensorflow(server):
-    with child(server.url("ok"), cache_dir()) as process:
-        process.communicate(timeout=20)
     code = (
-        "import sys, types\n"
-        "for name in ('keras_vit', 'keras_vit.weights'):\n"
-        "    sys.modules[name] = module = types.ModuleType(name)\n"
-        f"    module.__path__ = [{str(ROOT)!r} + '/' + name.replace('.', '/')]\n"
-        "import keras_vit.weights.fetch\n"
+        f"{EMPTY_PACKAGES}import keras_vit.weights.fetch as weights\n"
+        f"weights.fetch(weights.RemoteFile({server.url('ok')!r}, {NAME!r}))\n"
         "print({name.partition('.')[0] for name in sys.modules} & {'keras', 'tensorflow', 'numpy', 'jax', 'torch'})"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "set()\n"
 
 
-def in_the_way(cache):
-    """Faults that are not those of the cache folder, each with what is named."""
-    (cache / NAME).parent.mkdir(parents=True)
-    return {
-        "directory": (lambda: (cache / PART).mkdir(), r"tiny\.npz\.part"),
-        "lock": (lambda: (cache / f"{NAME}.lock").symlink_to(cache / "elsewhere"), r"tiny\.npz"),
-    }
+IN_THE_WAY = [  # faults that are not those of the cache folder, each with what is named
+    (lambda cache: (cache / PART).mkdir(), r"tiny\.npz\.part"),
+    (lambda cache: (cache / f"{NAME}.lock").symlink_to(cache / "elsewhere"), r"tiny\.npz"),
+]
 
 
-@pytest.mark.parametrize("what", ["directory", "lock"])
-def test_what_stands_in_the_way_is_named_and_the_cache_not_blamed(server, what):  # D10
-    put, name = in_the_way(cache_dir())[what]
-    put()
-    with pytest.raises(DownloadError, match=rf"could not be written into the cache: .*\n.*{name}") as error:
+@pytest.mark.parametrize(("put", "name"), IN_THE_WAY, ids=["directory", "lock"])
+def test_what_stands_in_the_way_is_named_and_the_cache_not_blamed(server, put, name):  # D10
+    (cache_dir() / NAME).parent.mkdir(parents=True)
+    put(cache_dir())
+    with pytest.raises(DownloadError, match=rf"cache: .*\n.*{name}") as error:
         fetch(RemoteFile(server.url("ok"), NAME))
-    assert "must be a folder that can be written" not in str(error.value)
+    assert "folder that can be written" not in str(error.value)
 
 
 def test_file_too_large_for_the_file_system_does_not_blame_the_cache(server, monkeypatch):  # D9
@@ -286,7 +273,7 @@ def test_file_too_large_for_the_file_system_does_not_blame_the_cache(server, mon
         raise OSError(errno.EFBIG, "File too large")
 
     monkeypatch.setattr("keras_vit.weights.fetch.transfer._receive", refuse)
-    with pytest.raises(DownloadError, match="could not be written into the cache: File too large"):
+    with pytest.raises(DownloadError, match="File too large"):
         fetch(RemoteFile(server.url("ok"), NAME))
 
 

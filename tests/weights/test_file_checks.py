@@ -51,7 +51,7 @@ def test_the_model_of_the_record_is_let_through(name, monkeypatch):
 )
 def test_another_model_is_refused_with_what_differs(record, monkeypatch, fields, message):
     monkeypatch.setitem(VARIANTS, "B/16", dataclasses.replace(VARIANTS["B/16"], **fields))
-    with pytest.raises(CheckpointError, match=rf"must be 'gsam' for ViT B/16, and is another model: .*{message}"):
+    with pytest.raises(CheckpointError, match=rf"'gsam' for ViT B/16.*{message}"):
         check_for(record)(TOKEN)
 
 
@@ -70,9 +70,7 @@ def test_downloaded_file_of_another_model_never_enters_the_cache(monkeypatch):  
     with FaultServer() as server:
         server.content = TOKEN.read_bytes()
         monkeypatch.setenv("KERAS_VIT_MIRROR", f"{server.address}/ok")
-        with pytest.raises(
-            DownloadError, match=r"ViT-B_16.npz could not be downloaded: it must be 'gsam' for ViT B/16"
-        ):
+        with pytest.raises(DownloadError, match=r"ViT-B_16.npz .* 'gsam' for ViT B/16"):
             find_file("gsam", "B/16")
     assert not [path for path in cache_dir().rglob("*") if path.is_file() and path.suffix != ".lock"]
 
@@ -85,7 +83,7 @@ def put_by_hand():
 
 
 def test_file_of_another_model_put_by_hand_is_kept_and_its_removal_told(put_by_hand):
-    with pytest.raises(DownloadError, match=rf"not valid: it must be 'gsam'.*\n.*\nDelete it .`rm -f {put_by_hand}"):
+    with pytest.raises(DownloadError, match=rf"'gsam'(.|\n)*`rm -f {put_by_hand}"):
         find_file("gsam", "B/16")
     assert put_by_hand.exists()
 
@@ -100,6 +98,6 @@ def test_verify_knows_what_belongs_at_a_published_place(put_by_hand):
         path = cache_dir() / place
         path.parent.mkdir(parents=True)
         shutil.copy(TOKEN, path)
-        with pytest.raises(CheckpointError, match=r"size must be the listed one: expected \d+ \+- \d+ bytes, got"):
+        with pytest.raises(CheckpointError, match=r"size .*\d+ \+- \d+ bytes"):
             check_cached(path)
     check_cached(shutil.copy(TOKEN, path.with_name("mine.npz")))

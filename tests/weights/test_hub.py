@@ -3,31 +3,15 @@
 import collections
 
 import pytest
-from conftest import ROOT, run_python
+from conftest import run_python
+from fault_server import EMPTY_PACKAGES
+from test_variants import PUBLISHED_PARAMETERS
 
 from keras_vit.config.resnets import RESNETS, ResNetConfig
 from keras_vit.config.variants import VARIANTS
 from keras_vit.config.vit import ViTConfig
 from keras_vit.weights.hub import RECORDS, find_weights, list_weights
 from keras_vit.weights.hub.weights_record import listed_size, parameter_count, published_config
-
-# Parameters at 224 pixels with 1,000 classes, as the official models_test.py asserts them.
-OFFICIAL_COUNTS = {
-    "Ti/16": 5_717_416,
-    "S/16": 22_050_664,
-    "S/32": 22_878_952,
-    "B/8": 86_576_872,
-    "B/16": 86_567_656,
-    "B/32": 88_224_232,
-    "L/16": 304_326_632,
-    "L/32": 306_535_400,
-    "H/14": 632_045_800,
-    "R+Ti/16": 6_337_704,
-    "R26+S/32": 36_431_912,
-    "R26+B/32": 101_383_976,
-    "R50+B/16": 98_659_112,
-    "R50+L/32": 328_994_856,
-}
 
 
 def identity(record):
@@ -40,7 +24,7 @@ def tensor_bytes(record):
     if isinstance(config, ResNetConfig):  # whose counts test_resnets.py compares with timm's
         return 4 * parameter_count(config, record.resolution, record.classes)
     width, grid = config.hidden_size, record.resolution // config.stride
-    count = OFFICIAL_COUNTS[record.variant] - (width + 1) * 1000 + (width + 1) * record.classes
+    count = PUBLISHED_PARAMETERS[record.variant] - (width + 1) * 1000 + (width + 1) * record.classes
     count += (grid**2 - (224 // config.stride) ** 2) * width
     if config.pooling == "gap":
         count -= 2 * width  # the class token and its position
@@ -66,7 +50,7 @@ def test_every_size_agrees_with_the_tensors():
 
 
 def test_parameter_counts_are_the_official_ones():
-    assert {name: parameter_count(VARIANTS[name], 224, 1000) for name in OFFICIAL_COUNTS} == OFFICIAL_COUNTS
+    assert {name: parameter_count(VARIANTS[name], 224, 1000) for name in VARIANTS} == PUBLISHED_PARAMETERS
 
 
 def test_listed_size_is_true_within_half_its_last_digit_or_a_tenth_of_a_mebibyte():
@@ -84,20 +68,16 @@ def test_every_record_is_a_valid_configuration_that_its_resolution_fits():
         assert record.preprocessing.image_size == (record.resolution, record.resolution), identity(record)
 
 
-def test_every_record_says_where_its_figures_come_from():
+def test_every_record_says_what_its_head_is_and_where_its_figures_come_from():
     for record in RECORDS:
+        assert (record.head == "none") == (record.classes == 0), identity(record)
+        assert record.head in ("real", "zero", "none"), identity(record)
         assert record.bytes_source, identity(record)
         assert record.accuracy_source, identity(record)
         assert record.license == "Apache-2.0", identity(record)
         if record.accuracy is not None:
             assert record.classes == 1000, identity(record)
             assert 70 < record.accuracy < 90, identity(record)
-
-
-def test_head_is_none_without_classes_only():
-    for record in RECORDS:
-        assert (record.head == "none") == (record.classes == 0), identity(record)
-        assert record.head in ("real", "zero", "none"), identity(record)
 
 
 def test_url_is_https_and_ends_in_the_path():
@@ -107,6 +87,10 @@ def test_url_is_https_and_ends_in_the_path():
             assert record.path == f"hf/{record.hf_repo}/model.safetensors"
         else:
             assert record.url == "https://storage.googleapis.com/" + record.path.replace("+", "%2B")
+        parts = record.path.split("/")  # a safe place below a folder
+        assert "\\" not in record.path
+        assert not {"", ".", ".."} & set(parts)
+        assert parts[0] in ("vit_models", "big_vision", "bit_models", "hf")
 
 
 def test_fields_are_those_that_differ_from_the_variant():
@@ -117,14 +101,6 @@ def test_fields_are_those_that_differ_from_the_variant():
 def test_names_are_unique_per_variant_and_paths_are_unique():
     assert len({(record.name, record.variant) for record in RECORDS}) == len(RECORDS)
     assert len({record.path for record in RECORDS}) == len(RECORDS)
-
-
-def test_paths_are_safe_places_below_a_folder():
-    for record in RECORDS:
-        parts = record.path.split("/")
-        assert "\\" not in record.path
-        assert not {"", ".", ".."} & set(parts)
-        assert parts[0] in ("vit_models", "big_vision", "bit_models", "hf")
 
 
 def test_sets_are_whole():
@@ -203,15 +179,17 @@ def test_augreg_file_beyond_the_table_is_found_by_its_name():
 @pytest.mark.parametrize(
     ("name", "variant", "message"),
     [
-        ("imagenet21K", "B/16", r"list_weights\('ViTB16'\)(.|\n)*'imagenet21K' for B/16. Did you mean 'imagenet21k'"),
-        ("gsam", "L/16", r"published for S/16, S/32, B/16, B/32\."),
-        ("imagenet21k", "R26+S/32", r"list_weights\('R26ViTS32'\)(.|\n)*published for B/8, B/16,"),
-        ("hf:google/vit-base-patch16-223", "B/16", "Did you mean 'hf:google/vit-base-patch16-224'"),
-        ("imagenet21k", "g/14", "no weights are published for g/14"),
-        ("imagenet21k", "B/17", "`variant` must be one of"),
-        ("hf:google/vit-base-patch16-224", "B/32", r"belong to one variant(.|\n)*it is B/16: use ViTB16"),
+        ("imagenet21K", "B/16", r"list_weights\('ViTB16'\)(.|\n)*'imagenet21K' for B/16.*'imagenet21k'"),
+        ("gsam", "L/16", r"S/16, S/32, B/16, B/32\."),
+        ("imagenet21k", "R26+S/32", r"list_weights\('R26ViTS32'\)(.|\n)* B/8, B/16,"),
+        ("hf:google/vit-base-patch16-223", "B/16", "'hf:google/vit-base-patch16-224'"),
+        ("imagenet21k", "g/14", "no weights.* g/14"),
+        ("imagenet21k", "B/17", "`variant`"),
+        ("hf:google/vit-base-patch16-224", "B/32", r"it is B/16: use ViTB16"),
         ("R_Ti_16-i21k-300ep-lr_0.001-aug_none-wd_0.03-do_0.0-sd_0.0", "Ti/16", "it is R\\+Ti/16: use RViTTi16"),
-        ("B_16-i21k-300ep-lr_0.001-aug_no-wd_0.03-do_0.0-sd_0.0", "B/16", "the augmentation in an AugReg name"),
+        ("B_16-i21k-300ep-lr_0.001-aug_no-wd_0.03-do_0.0-sd_0.0", "B/16", "augmentation"),
+        *(("nope", each, r"Some of them: \w|list_weights\(\)") for each in ("B/16", "G/14")),
+        ("hf:no/where", "H/14", r"Did you mean|Some of them: \w|list_weights\(\)"),
     ],
 )
 def test_unknown_name_lists_the_nearest_and_who_has_it(name, variant, message):
@@ -220,7 +198,7 @@ def test_unknown_name_lists_the_nearest_and_who_has_it(name, variant, message):
 
 
 def test_name_that_is_no_text_is_a_type_error():
-    with pytest.raises(TypeError, match="must be a string"):
+    with pytest.raises(TypeError, match="string"):
         find_weights(None, "B/16")
 
 
@@ -244,30 +222,15 @@ def test_table_shows_in_a_notebook():
     assert text.count("<tr>") == 1 + len(list_weights("ViTH14"))
 
 
-def test_unknown_model_lists_the_nearest():
-    with pytest.raises(ValueError, match="Did you mean 'ViTB16'"):
-        list_weights("VitB16")
-
-
 def test_table_is_read_without_keras():
-    code = """
-import sys, types
-for name, folder in (("keras_vit", "keras_vit"), ("keras_vit.weights", "keras_vit/weights")):
-    sys.modules[name] = module = types.ModuleType(name)
-    module.__path__ = [sys.argv[1] + "/" + folder]
+    code = f"""{EMPTY_PACKAGES}
 from keras_vit.weights.hub import list_weights
-print(len(list_weights()) > 0, {"keras", "tensorflow", "numpy.testing"} & set(sys.modules))
+print(len(list_weights()) > 0, {{"keras", "tensorflow", "numpy.testing"}} & set(sys.modules))
 """
-    assert run_python(code, ROOT).split() == ["True", "set()"]
+    assert run_python(code).split() == ["True", "set()"]
 
 
-@pytest.mark.parametrize(("name", "variant"), [("nope", "B/16"), ("nope", "G/14"), ("hf:no/where", "H/14")])
-def test_unknown_name_gives_something_to_look_at(name, variant):
-    with pytest.raises(ValueError, match=r"Received: .*(Did you mean|Some of them: \w|list_weights\(\)` has all)"):
-        find_weights(name, variant)
-
-
-@pytest.mark.parametrize(("model", "near"), [("vitb16", "Did you mean 'ViTB16'"), ("zzz", "Some of them: ")])
+@pytest.mark.parametrize(("model", "near"), [("vitb16", "'ViTB16'"), ("VitB16", "'ViTB16'"), ("zzz", "Some of them: ")])
 def test_unknown_model_gives_the_nearest_and_not_all(model, near):
     with pytest.raises(ValueError, match=near) as error:
         list_weights(model)

@@ -137,23 +137,20 @@ def test_command_prints_the_name_that_loads_it(hub, finished, capsys):
     assert cli.main(["push", str(finished.out), "me/mine", "--private"]) == 0  # private as it is
     capsys.readouterr()
     assert cli.main(["push", str(finished.out), "mine"]) == 1
-    assert "must be `owner/name` as the Hub has them" in capsys.readouterr().err
+    assert "owner/name" in capsys.readouterr().err
 
 
 def test_private_weights_are_not_sent_to_a_public_repository(hub, finished):
     push_to_hub(finished, "me/mine", license="mit")
     before = dict(hub.contents)
-    with pytest.raises(ValueError, match=r"that all can see; nothing was sent\.\nReceived: private=True and me/mine"):
+    with pytest.raises(ValueError, match="private=True and me/mine"):
         push_to_hub(finished, "me/mine", license="apache-2.0", private=True)
     assert (hub.contents, hub.repositories) == (before, {"me/mine": "public"})
 
 
 @pytest.mark.parametrize(
     ("arguments", "said", "message"),
-    [
-        ((None, "me/mine"), {}, "must be a path or the `Result`"),
-        (("run", "me/mine"), {"private": "no"}, "must be True or False"),
-    ],
+    [((None, "me/mine"), {}, "path"), (("run", "me/mine"), {"private": "no"}, "True or False")],
 )
 def test_values_of_the_wrong_type_are_told(hub, arguments, said, message):
     with pytest.raises(TypeError, match=message):
@@ -210,14 +207,8 @@ def test_repository_is_private_if_it_is_asked_for(hub, tmp_path):
 @pytest.mark.parametrize(
     ("name", "error"),
     [
-        ("mine", ValueError),
-        ("hf:me/mine", ValueError),
-        ("me/mine/x", ValueError),
-        ("me/../x", ValueError),
-        ("me/a--b", ValueError),
-        ("me/mine.git", ValueError),
-        ("me/mine\n", ValueError),
-        ("-me/mine", ValueError),
+        *((name, ValueError) for name in ("mine", "hf:me/mine", "me/mine/x", "me/../x", "me/a--b")),
+        *((name, ValueError) for name in ("me/mine.git", "me/mine\n", "-me/mine")),
         (None, TypeError),
     ],
 )
@@ -235,32 +226,31 @@ def test_licence_that_is_no_name_of_the_hub_is_refused(hub, finished, license, e
 
 
 def test_folder_of_neither_kind_is_refused(hub, tmp_path):
-    with pytest.raises(ValueError, match=r"with neither best\.keras nor model\.safetensors"):
-        push_to_hub(tmp_path, "me/mine")
-    with pytest.raises(ValueError, match=r"with neither best\.keras nor model\.safetensors"):
-        push_to_hub(tmp_path / "gone", "me/mine")
+    for folder in (tmp_path, tmp_path / "gone"):
+        with pytest.raises(ValueError, match=r"best\.keras.* model\.safetensors"):
+            push_to_hub(folder, "me/mine")
     assert hub.asked == []
 
 
 def test_folder_without_its_card_is_refused(hub, tmp_path):
     folder = save_checkpoint(make_tiny(), tmp_path / "tiny", "timm").parent
     (folder / "README.md").unlink()
-    with pytest.raises(ValueError, match=r"must have its card, README\.md.*\n.*No such file"):
+    with pytest.raises(ValueError, match=r"README\.md(.|\n)*No such file"):
         push_to_hub(folder, "me/mine")
     assert hub.asked == []
 
 
 def test_dialect_is_for_a_run(hub, finished, tmp_path):
     folder = save_checkpoint(make_tiny(), tmp_path / "tiny", "timm").parent
-    with pytest.raises(ValueError, match="`dialect` is for a run"):
+    with pytest.raises(ValueError, match="`dialect`"):
         push_to_hub(folder, "me/mine", dialect="timm")
-    with pytest.raises(ValueError, match=r"`dialect` must be one of 'timm', 'huggingface'"):
+    with pytest.raises(ValueError, match=r"`dialect`.* 'timm', 'huggingface'"):
         push_to_hub(finished, "me/mine", dialect="tim")
     assert hub.asked == []
 
 
 def test_what_transformers_cannot_hold_is_refused(hub, finished):
-    with pytest.raises(keras_vit.CheckpointError, match="transformers has no mean pooling"):
+    with pytest.raises(keras_vit.CheckpointError, match="mean pooling"):
         push_to_hub(finished, "me/mine", dialect="huggingface")
     assert hub.asked == []
 
@@ -278,19 +268,19 @@ def test_resnet_has_no_layout_for_the_hub(hub, tmp_path):
     (tmp_path / "run").mkdir()
     model.save(tmp_path / "run" / "best.keras")
     (tmp_path / "run" / "config.json").write_text(json.dumps({"data": {"class_names": ["a", "b", "c"]}}))
-    with pytest.raises(keras_vit.CheckpointError, match="the timm layout is one of Vision Transformers"):
+    with pytest.raises(keras_vit.CheckpointError, match="timm layout"):
         push_to_hub(tmp_path / "run", "me/mine")
 
 
 # What the Hub refuses
 
 
-@pytest.mark.parametrize(("status", "words"), [(401, "401"), (403, "403"), (500, "500")])
-def test_refusal_of_the_hub_is_one_error_of_ours(hub, tmp_path, status, words, monkeypatch):
+@pytest.mark.parametrize("status", [401, 403, 500])
+def test_refusal_of_the_hub_is_one_error_of_ours(hub, tmp_path, status, monkeypatch):
     monkeypatch.setattr("time.sleep", lambda _: None)
     folder = save_checkpoint(make_tiny(), tmp_path / "tiny", "timm").parent
     hub.status = status
-    with pytest.raises(keras_vit.UploadError, match=f"huggingface_hub says .*{words}.*\nReceived: me/mine.*HF_TOKEN"):
+    with pytest.raises(keras_vit.UploadError, match=f"{status}(.|\n)*me/mine.*HF_TOKEN"):
         push_to_hub(folder, "me/mine")
     assert hub.contents == {}
 
@@ -299,7 +289,7 @@ def test_offline_says_so_and_opens_no_socket(hub, tmp_path, monkeypatch):
     folder = save_checkpoint(make_tiny(), tmp_path / "tiny", "timm").parent
     monkeypatch.setattr("socket.socket", None)
     monkeypatch.setenv("KERAS_VIT_OFFLINE", "1")
-    with pytest.raises(OfflineError, match="KERAS_VIT_OFFLINE forbids the network"):
+    with pytest.raises(OfflineError, match="KERAS_VIT_OFFLINE"):
         push_to_hub(folder, "me/mine")
 
 

@@ -4,12 +4,13 @@ import errno
 import json
 import logging
 import os
+import re
 import shutil
 import subprocess
 import sys
 
 import pytest
-from conftest import GOLDEN, ROOT
+from conftest import GOLDEN
 from fault_server import child_environment
 from hub_server import CHILD, COMMIT, WEIGHTS, HubServer, digest_of, put_into_cache, turn_to
 
@@ -126,17 +127,17 @@ def listed_as(digest):
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (listed_as("0" * 64), "its sha256 differs: expected 0{64}, got [0-9a-f]{64}. It is removed"),
-        (listed_as("0" * 40), "its Git digest differs: expected 0{40}, got [0-9a-f]{40}. It is removed"),
-        (lambda hub: setattr(hub, "route", "spliced"), "its sha256 differs"),  # and the library resumed
-        (lambda hub: setattr(hub, "route", "html"), "huggingface_hub says OSError: Consistency check failed"),
-        (lambda hub: setattr(hub, "route", "403"), "huggingface_hub says HfHubHTTPError: 403 Forbidden"),
+        (listed_as("0" * 64), "sha256.* 0{64}.* [0-9a-f]{64}"),
+        (listed_as("0" * 40), "Git digest.* 0{40}.* [0-9a-f]{40}"),
+        (lambda hub: setattr(hub, "route", "spliced"), "sha256 differs"),  # and the library resumed
+        (lambda hub: setattr(hub, "route", "html"), "OSError: Consistency check"),
+        (lambda hub: setattr(hub, "route", "403"), "HfHubHTTPError: 403"),
     ],
     ids=["digest", "git", "spliced", "html", "403"],
 )
 def test_other_bytes_than_the_hub_lists_are_refused_and_leave_nothing(hub, spoil, message):  # D1, D2
     spoil(hub)
-    with pytest.raises(DownloadError, match=f"could not be downloaded: {message}") as error:
+    with pytest.raises(DownloadError, match=message) as error:
         find()
     assert kept(hub) == []
     assert "secret" not in str(error.value)
@@ -152,7 +153,7 @@ def test_damaged_file_of_a_users_cache_comes_anew(hub, links, caplog):
     find()  # which notes the digest of what has no blob
     turn_a_bit(path)
     assert find() == path
-    assert f"{path} is damaged, and downloaded again: its sha256 differs: expected {digest}" in caplog.text
+    assert re.search(f"{path}.*damaged.*{digest}", caplog.text)
     assert path.read_bytes() == CONTENTS[WEIGHTS]
     assert hub.downloads == [WEIGHTS]
 
@@ -179,7 +180,7 @@ def test_damaged_file_that_cannot_be_removed_is_refused_each_time(hub, name, mon
 
     monkeypatch.setattr("pathlib.Path.unlink", unlink)
     for _ in range(2):
-        with pytest.raises(DownloadError, match=rf"could not be removed \(Permission denied\): {path}"):
+        with pytest.raises(DownloadError, match=f"Permission denied.*{path}"):
             find()
 
 
@@ -187,7 +188,7 @@ def test_damaged_file_is_refused_without_the_hub(hub, monkeypatch):
     put_into_cache(hub.root, BOTH | {WEIGHTS: b"something else"})
     turn_a_bit(hub.root / "models--me--mine" / "snapshots" / COMMIT / WEIGHTS)
     monkeypatch.setenv("KERAS_VIT_OFFLINE", "1")
-    with pytest.raises(OfflineError, match="KERAS_VIT_OFFLINE forbids the network"):
+    with pytest.raises(OfflineError, match="KERAS_VIT_OFFLINE"):
         find()
 
 
@@ -212,37 +213,37 @@ def test_file_brought_without_links_is_compared_with_the_listing(hub, monkeypatc
     assert not find().is_symlink()
     shutil.rmtree(hub.root)
     listed_as("0" * 64)(hub)
-    with pytest.raises(DownloadError, match=r"its sha256 differs: expected 0{64}"):
+    with pytest.raises(DownloadError, match=r"sha256.* 0{64}"):
         find()
     assert kept(hub) == []
 
 
 def test_file_of_the_hub_that_is_not_valid_for_us_is_refused_and_stays(hub):  # other programs may use it
     path = put_into_cache(hub.root, BOTH | {WEIGHTS: b"something else"}) / WEIGHTS
-    with pytest.raises(DownloadError, match=f"could not be downloaded: .*stays in huggingface_hub's cache, at {path}"):
+    with pytest.raises(DownloadError, match=f"stays.* {path}"):
         find()
     assert path.exists()
 
 
 def test_other_digest_than_asked_for_is_refused_before_anything_comes(hub):
-    with pytest.raises(DownloadError, match=r"sha256 differs: expected 1{64}, and the Hub lists"):
+    with pytest.raises(DownloadError, match=r"sha256.* 1{64}.*Hub lists"):
         find(sha256="1" * 64)
     assert hub.log == []
     path = find(sha256=digest_of(WEIGHTS, CONTENTS[WEIGHTS]))
-    with pytest.raises(DownloadError, match=r"sha256 differs.*expected 1{64}.*It stays"):
+    with pytest.raises(DownloadError, match=r"sha256.* 1{64}.*stays"):
         find(sha256="1" * 64)
     assert path.exists()
 
 
 def test_known_repository_must_hold_the_model_of_its_record(hub):
-    with pytest.raises(DownloadError, match=r"size differs.*announced"):  # of the listing, before anything comes
+    with pytest.raises(DownloadError, match="size differs"):  # of the listing, before anything comes
         find("hf:google/vit-base-patch16-224")
     assert hub.log == []
 
 
 @pytest.mark.parametrize("name", ["hf:google/vit-base-patch16-224", "hf:timm/deit_base_patch16_224.fb_in1k"])
 def test_name_that_the_table_has_for_another_variant_asks_nobody(hub, name):
-    with pytest.raises(ValueError, match="for L/16, and it is B/16: use ViTB16"):
+    with pytest.raises(ValueError, match=r"L/16.* B/16: use ViTB16"):
         find_file(name, "L/16")
     assert hub.asked == []
 
@@ -253,7 +254,7 @@ def test_name_that_the_table_has_for_another_variant_asks_nobody(hub, name):
 def test_json_that_does_not_come_is_told_and_keeps_no_weights_away(hub, caplog):
     hub.tags["config.json"] = "0" * 40
     path = find()
-    assert "config.json could not be downloaded: its Git digest differs" in caplog.text
+    assert re.search("config.json.*Git digest", caplog.text)
     assert "preprocessor_config.json" not in caplog.text  # which the repository does not have
     assert not (path.parent / "config.json").exists()
 
@@ -262,7 +263,7 @@ def test_damaged_json_of_a_users_cache_comes_anew(hub, caplog):
     snapshot = put_into_cache(hub.root, BOTH)
     (snapshot / "config.json").resolve().write_bytes(b"<html>Log in</html>")
     find()
-    assert "config.json is damaged, and downloaded again: its Git digest differs" in caplog.text
+    assert re.search("config.json.*damaged.*Git digest", caplog.text)
     assert (snapshot / "config.json").read_bytes() == BOTH["config.json"]
 
 
@@ -276,7 +277,7 @@ def test_mirror_prefix_comes_before_the_hub(hub, monkeypatch, caplog):
     assert find() == cache_dir() / PLACE
     assert f"/ok/{PLACE}" in [path for path, _ in hub.log]
     assert hub.asked == []
-    assert "config.json could not be downloaded: it must be a JSON object" in caplog.text
+    assert re.search("config.json.*JSON object", caplog.text)
     found = {each.path.name: each.reason for each in verify_cache(check_cached)}
     assert found == dict.fromkeys(("preprocessor_config.json", WEIGHTS), "sha256 as noted")
 
@@ -285,14 +286,14 @@ def test_mirror_prefix_stands_in_for_the_hub_beside_a_users_cache_too(hub, monke
     path = put_into_cache(hub.root, {WEIGHTS: CONTENTS[WEIGHTS]}) / WEIGHTS
     monkeypatch.setenv("KERAS_VIT_MIRROR", f"{hub.address}/ok")
     assert find() == path
-    assert "config.json could not be downloaded: it is not beside the weights, and KERAS_VIT_MIRROR" in caplog.text
+    assert re.search("config.json.*KERAS_VIT_MIRROR", caplog.text)
     assert hub.asked == hub.log == []
 
 
 def test_mirror_directory_without_the_file_asks_nobody(hub, monkeypatch, tmp_path):
     (tmp_path / "mirror").mkdir()
     monkeypatch.setenv("KERAS_VIT_MIRROR", str(tmp_path / "mirror"))
-    with pytest.raises(DownloadError, match="must be in the directory of KERAS_VIT_MIRROR"):
+    with pytest.raises(DownloadError, match="KERAS_VIT_MIRROR"):
         find()
     assert hub.asked == []
 
@@ -300,27 +301,27 @@ def test_mirror_directory_without_the_file_asks_nobody(hub, monkeypatch, tmp_pat
 def test_offline_says_so_and_opens_no_socket(hub, monkeypatch):
     monkeypatch.setenv("KERAS_VIT_OFFLINE", "1")
     monkeypatch.setattr("socket.socket", None)
-    with pytest.raises(OfflineError, match="KERAS_VIT_OFFLINE forbids the network"):
+    with pytest.raises(OfflineError, match="KERAS_VIT_OFFLINE"):
         find()
     monkeypatch.delenv("KERAS_VIT_OFFLINE")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    with pytest.raises(OfflineError, match="huggingface_hub says OfflineModeIsEnabled"):
+    with pytest.raises(OfflineError, match="OfflineModeIsEnabled"):
         find()
 
 
 @pytest.mark.parametrize(
     ("status", "code", "message"),
     [
-        (404, "RepoNotFound", "RepositoryNotFoundError: 404 Client Error"),
-        (404, "RevisionNotFound", "RevisionNotFoundError: 404 Client Error"),
-        (404, "EntryNotFound", "RemoteEntryNotFoundError: 404 Client Error"),
-        (403, "GatedRepo", "GatedRepoError: 403 Client Error"),
-        (503, None, "HfHubHTTPError: Server error '503 Service Unavailable'"),
+        (404, "RepoNotFound", "RepositoryNotFoundError"),
+        (404, "RevisionNotFound", "RevisionNotFoundError"),
+        (404, "EntryNotFound", "RemoteEntryNotFoundError"),
+        (403, "GatedRepo", "GatedRepoError"),
+        (503, None, "HfHubHTTPError"),
     ],
 )
 def test_refusal_of_the_hub_is_one_error_of_ours(hub, status, code, message, caplog, capfd):
     hub.status, hub.code = status, code
-    with pytest.raises(DownloadError, match=f"not be downloaded: huggingface_hub says {message}") as error:
+    with pytest.raises(DownloadError, match=f"{message}.*{status}") as error:
         find()
     assert type(error.value) is DownloadError
     assert "\n  curl -gL --fail -o " in str(error.value)
@@ -331,19 +332,19 @@ def test_no_network_is_told_at_once(hub, monkeypatch):
     template = "http://127.0.0.1:9/{repo_id}/resolve/{revision}/{filename}"  # where nobody listens
     monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", template)
     monkeypatch.setattr("time.sleep", None)  # no second try
-    with pytest.raises(OfflineError, match="huggingface_hub says ConnectError: "):
+    with pytest.raises(OfflineError, match="ConnectError"):
         find()
 
 
 def test_hub_that_does_not_answer_ends_in_an_error(hub, monkeypatch):
     hub.status = "hang"
     monkeypatch.setenv("KERAS_VIT_TIMEOUT", "0.2")
-    with pytest.raises(DownloadError, match="huggingface_hub says ReadTimeout: "):
+    with pytest.raises(DownloadError, match="ReadTimeout"):
         find()
 
 
 def test_name_that_the_library_does_not_take_is_one_error_of_ours(hub):
-    with pytest.raises(DownloadError, match="huggingface_hub says HFValidationError: "):
+    with pytest.raises(DownloadError, match="HFValidationError"):
         find("hf:me/a--b")
 
 
@@ -352,9 +353,7 @@ def test_not_installed_says_how_to_install_it_and_how_to_do_without(hub, monkeyp
     with pytest.raises(DownloadError, match=r'pip install "\.\[hub\]"'):
         find()
     monkeypatch.setenv("KERAS_VIT_OFFLINE", "1")
-    with pytest.raises(
-        OfflineError, match=r"curl -gL --fail -o \S+/hf/me/mine/model.safetensors https://huggingface.co/me/"
-    ):
+    with pytest.raises(OfflineError, match=r"curl .*/hf/me/mine/model.safetensors https://huggingface.co/me/"):
         find()
 
 
@@ -381,7 +380,7 @@ def test_two_processes_at_once_bring_a_file_once(hub, tmp_path):
     hub.route, hub.piece = "slow", 1 << 15
     settings = {"HF_ENDPOINT": hub.address, "HF_HOME": str(tmp_path / "home"), "HF_HUB_DISABLE_TELEMETRY": "1"}
     clean = {k: v for k, v in child_environment(tmp_path / "ours").items() if k != "HF_HUB_CACHE"} | settings
-    command = [sys.executable, "-c", CHILD, str(ROOT)]
+    command = [sys.executable, "-c", CHILD]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     children = [subprocess.Popen(command, env=clean, **pipes) for _ in range(2)]
     answers = [child.communicate(timeout=60) for child in children]

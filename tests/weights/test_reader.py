@@ -45,6 +45,7 @@ def test_scan_lists_shapes_and_dtypes_as_stored(path, save):
 def test_read_gives_what_was_written(path, save):
     arrays = ARRAYS | {"d": np.linspace(0, 1, 3), "n": np.array(2.5, "float32")}
     arrays["v"] = np.arange(6).reshape(2, 3).astype(ml_dtypes.bfloat16)
+    arrays |= {"e": np.zeros((0, 3), "float32"), "z": np.zeros((2, 0), "float32")}
     save(path, **arrays)
     read = scan(path).read(void_is_bfloat16=True)
     assert read.keys() == arrays.keys()
@@ -62,16 +63,10 @@ def test_read_gives_arrays_in_fortran_order(path, save):
 
 
 @every_kind
-def test_read_gives_arrays_of_no_elements(path, save):
-    save(path, a=ARRAYS["a"], e=np.zeros((0, 3), "float32"), z=np.zeros((2, 0), "float32"))
-    assert {name: array.shape for name, array in scan(path).read().items()} == {"a": (5, 7), "e": (0, 3), "z": (2, 0)}
-
-
-@every_kind
 def test_read_gives_only_what_was_asked_for(path, save):
     save(path, **ARRAYS, step=np.array([7], "int32"), bad=np.array([np.nan], "float32"))
     assert list(scan(path).read(["b/c"])) == ["b/c"]
-    assert_refused(path, "holds no array 'd'.\nReceived: .*It holds 4", names=["d"])
+    assert_refused(path, "'d'", names=["d"])
 
 
 @every_kind
@@ -96,13 +91,7 @@ def test_read_refuses_other_dtypes_by_name(path, dtype):  # N8
     zipped(path, [("a.npy", npy(np.zeros(3, "f4"))), ("step.npy", npy(np.zeros(3, dtype)))])
     assert scan(path).entries["step"].dtype == np.dtype(dtype)
     assert list(scan(path).read(["a"])) == ["a"]
-    assert_refused(path, r"'step' must hold little-endian floats, .*\n.*It holds " + dtype.replace("|", r"\|"))
-
-
-@pytest.mark.parametrize("dtype", ["<f2", "<f4", "<f8"])
-def test_read_gives_floats_as_stored(path, dtype):  # N8
-    np.savez(path, a=np.array([0.5, -2], dtype))
-    assert scan(path).read()["a"].dtype == np.dtype(dtype)
+    assert_refused(path, r"'step'(.|\n)*" + dtype.replace("|", r"\|"))
 
 
 @pytest.mark.parametrize("code", ["|V2", "<V2"])
@@ -112,7 +101,7 @@ def test_read_takes_void_for_bfloat16_only_when_told(path, code):  # N8
     read = scan(path).read(void_is_bfloat16=True)["a"]
     assert read.dtype == ml_dtypes.bfloat16
     np.testing.assert_array_equal(read, array)
-    assert_refused(path, r"It holds \|V2")
+    assert_refused(path, r"\|V2")
 
 
 @every_kind
@@ -123,7 +112,7 @@ def test_read_refuses_numbers_that_are_not_finite(path, save, bad):  # N7
         spoilt = array.copy()
         spoilt.reshape(-1)[[0, 2]] = bad
         save(path, **arrays | {name: spoilt})
-        assert_refused(path, f"'{name}' holds 2 NaN or infinite values, and would spoil")
+        assert_refused(path, f"'{name}' holds 2 NaN")
         np.testing.assert_array_equal(scan(path).read(allow_nonfinite=True)[name], spoilt)
 
 
@@ -138,12 +127,12 @@ def test_read_finds_the_last_of_many_numbers(path):  # N7
 @pytest.mark.parametrize("dtype", ["float16", ml_dtypes.bfloat16])
 def test_read_refuses_small_floats_that_are_not_finite(path, dtype):  # N7
     save_file({"a": np.array([1, np.nan, np.inf], dtype)}, path)
-    assert_refused(path, "'a' holds 2 NaN or infinite values")
+    assert_refused(path, "'a' holds 2 NaN")
 
 
 def test_read_refuses_numbers_beyond_float32(path):  # N7
     np.savez(path, a=np.array([1, 1e200, 3e38]))
-    assert_refused(path, "'a' holds 1 NaN or infinite values, or beyond the range of float32")
+    assert_refused(path, "'a' holds 1 NaN.*float32")
 
 
 @pytest.mark.parametrize("save", SAVERS[:2])
@@ -158,7 +147,7 @@ def test_read_finds_a_flipped_bit(path, save):  # N4
     data = bytearray(path.read_bytes())
     data[data.index(b"PK\x03\x04", 40) - 4] ^= 1
     path.write_bytes(data)
-    assert_refused(path, "the file is damaged: (CRC-32 of 'a' differs|'a' (cannot be|must) inflate)")
+    assert_refused(path, "CRC-32 of 'a'|'a'.* inflate")
     assert list(scan(path).read(["b"])) == ["b"]
 
 
@@ -167,7 +156,7 @@ def test_read_finds_a_flipped_bit(path, save):  # N4
 def test_read_compares_the_checksum(path, save, allow_nonfinite):  # N4
     save(path, **ARRAYS)
     patched(path, 16, "<I", 12345)
-    assert_refused(path, "damaged: CRC-32 of 'a' differs", allow_nonfinite=allow_nonfinite)
+    assert_refused(path, "CRC-32 of 'a'", allow_nonfinite=allow_nonfinite)
 
 
 @pytest.mark.parametrize(("says", "holds"), [(30, 35), (40, 35)])
@@ -175,7 +164,7 @@ def test_read_refuses_a_member_that_inflates_to_another_size(path, says, holds):
     member = npy(np.zeros(says, "f4"))[:128] + bytes(4 * holds)
     zipped(path, [("a.npy", member)], zipfile.ZIP_DEFLATED)
     patched(path, 24, "<I", 128 + 4 * says)
-    assert_refused(path, f"'a' (must inflate to {128 + 4 * says} bytes|cannot be inflated)")
+    assert_refused(path, f"'a'.*({128 + 4 * says} bytes|cannot be inflated)")
 
 
 @pytest.mark.parametrize("junk", [1, 2**19])
@@ -186,23 +175,23 @@ def test_read_refuses_junk_behind_what_was_deflated(path, junk):
     deflated(path, body, len(member), zlib.crc32(member))
     np.testing.assert_array_equal(scan(path).read()["a"], ARRAYS["a"])
     deflated(path, body + bytes(junk), len(member), zlib.crc32(member))
-    assert_refused(path, f"'a' must inflate to {len(member)} bytes")
+    assert_refused(path, f"'a'.* {len(member)} bytes")
 
 
 def test_read_refuses_a_file_that_changed_since_the_scan(path):
     np.savez(path, **ARRAYS)
     file = scan(path)
     np.savez(path, **ARRAYS, more=ARRAYS["a"])
-    with pytest.raises(CheckpointError, match="changed while it was being read"):
+    with pytest.raises(CheckpointError, match="changed"):
         file.read()
     file, data, status = scan(path), bytearray(path.read_bytes()), path.stat()
     data[-1] ^= 1  # of the same size at the same place, and later
     path.write_bytes(data)
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns + 1))
-    with pytest.raises(CheckpointError, match="changed while it was being read"):
+    with pytest.raises(CheckpointError, match="changed"):
         file.read()
     path.unlink()
-    with pytest.raises(FileNotFoundError, match=r"no checkpoint at this path.\nReceived: .*x\.npz"):
+    with pytest.raises(FileNotFoundError, match=r"x\.npz"):
         file.read()
 
 
@@ -227,14 +216,14 @@ def test_read_refuses_signalling_nans_without_a_warning(path, dtype, bits):  # N
         (b"\n <html>", "an HTML page"),
         (b"<?xml version='1.0'?><Error><Code>NoSuchKey</Code>", "an XML page"),
         (b"hello", "text, 'hello'"),
-        (b"version https://git-lfs.github.com/spec/v1\noid sha256:0", "a Git LFS pointer.*\n.*git lfs pull"),
-        (b"\x89HDF\r\n\x1a\n\0\0", r"an HDF5 file, as \.h5"),  # N12
-        (b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.", r"a pickle, as torch\.save writes"),  # N1, N12
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:0", "git lfs pull"),
+        (b"\x89HDF\r\n\x1a\n\0\0", "an HDF5 file"),  # N12
+        (b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.", "a pickle"),  # N1, N12
         (b"\x80\x04N.", "a pickle"),
         (npy(ARRAYS["a"]), r"a single \.npy array"),
         (b"\x1f\x8b\x08\0", "a gzip archive"),
         (b"name".ljust(257, b"\0") + b"ustar", "a tar archive"),
-        (b"\x08\x01\x12\x00\xff\xfe", "no known format, its first bytes being"),
+        (b"\x08\x01\x12\x00\xff\xfe", "no known format"),
         ((GOLDEN / "token.npz").read_bytes()[:-500], "is cut short or damaged"),
         ((GOLDEN / "token.npz").read_bytes()[:40], "is cut short or damaged"),
     ],
@@ -247,8 +236,8 @@ def test_scan_says_what_a_file_looks_like(path, data, message):  # N4
 @pytest.mark.parametrize(
     ("names", "message"),
     [
-        (["metadata.json", "config.json", "model.weights.h5"], r"a Keras \.keras archive.*\n.*only if you trust"),
-        (["archive/data.pkl", "archive/data/0"], r"an archive with a pickle, as torch\.save writes"),
+        (["metadata.json", "config.json", "model.weights.h5"], r"a Keras \.keras archive(.|\n)*trust"),
+        (["archive/data.pkl", "archive/data/0"], "an archive with a pickle"),
     ],
 )
 def test_scan_refuses_archives_that_are_programs(path, names, message):  # N12
@@ -257,9 +246,9 @@ def test_scan_refuses_archives_that_are_programs(path, names, message):  # N12
 
 
 def test_scan_refuses_a_folder(tmp_path):  # N12
-    assert_refused(tmp_path, "this is a folder")
+    assert_refused(tmp_path, "a folder")
     (tmp_path / "saved_model.pb").touch()
-    assert_refused(tmp_path, r"this is a SavedModel.*\n.*tf\.saved_model\.load")
+    assert_refused(tmp_path, r"SavedModel(.|\n)*tf\.saved_model\.load")
 
 
 def test_scan_tells_the_kind_by_the_bytes_and_not_by_the_name(tmp_path):
@@ -271,13 +260,13 @@ def test_scan_tells_the_kind_by_the_bytes_and_not_by_the_name(tmp_path):
 
 
 def test_scan_raises_for_a_missing_file(path):
-    with pytest.raises(FileNotFoundError, match=r"no checkpoint at this path.\nReceived: .*x\.npz"):
+    with pytest.raises(FileNotFoundError, match=r"x\.npz"):
         scan(path)
 
 
 def test_scan_refuses_what_cannot_be_opened(path):
-    assert_refused(path.parent / ("x" * 300), "the file cannot be read: .*too long")
-    with pytest.raises(FileNotFoundError, match="no checkpoint at this path"):
+    assert_refused(path.parent / ("x" * 300), "too long")
+    with pytest.raises(FileNotFoundError, match="no checkpoint"):
         scan(path.parent / "a\0b")
 
 
@@ -289,24 +278,17 @@ def test_read_tells_of_a_failing_disk(path, monkeypatch):
         raise OSError(5, "Input/output error")
 
     monkeypatch.setattr("keras_vit.weights.reader._identity", fail)
-    with pytest.raises(CheckpointError, match=r"the file cannot be read: .*Input/output error"):
+    with pytest.raises(CheckpointError, match="Input/output error"):
         file.read()
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
 def test_scan_refuses_a_pipe_without_waiting(path):
     os.mkfifo(path)
-    assert_refused(path, "a pipe or device may never end")
+    assert_refused(path, "pipe")
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="counts peak memory in KiB")
-@pytest.mark.parametrize(("declared", "message"), [(2**32 - 200, "declares 4294967224 bytes"), (4 * 10**6, "inflate")])
-def test_reader_refuses_a_bomb_in_little_memory(path, declared, message):  # N2: the size told honestly, and a lie
-    header = npy(np.zeros(0, "f4"), shape=(declared // 4,))
-    packer = zlib.compressobj(9, wbits=-15)
-    head = packer.compress(header) + packer.flush(zlib.Z_FULL_FLUSH)
-    block = packer.compress(bytes(2**24)) + packer.flush(zlib.Z_FULL_FLUSH)
-    deflated(path, head + block * 256 + packer.flush(), len(header) + declared)  # 4 MB that inflate to 4 GB
+def refusal_in_little_memory(path):
     code = ALONE + (
         "error, scan = import_alone(); before = peak()\n"
         "try: scan(sys.argv[1]).read(allow_nonfinite=True)\n"
@@ -314,8 +296,19 @@ def test_reader_refuses_a_bomb_in_little_memory(path, declared, message):  # N2:
         "print((peak() - before) / 1e6)"
     )
     refusal, *_, memory = run_python(code, path).splitlines()
-    assert message in refusal
     assert float(memory) < 50
+    return refusal
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="counts peak memory in KiB")
+@pytest.mark.parametrize(("declared", "message"), [(2**32 - 200, "4294967224 bytes"), (4 * 10**6, "inflate")])
+def test_reader_refuses_a_bomb_in_little_memory(path, declared, message):  # N2: the size told honestly, and a lie
+    header = npy(np.zeros(0, "f4"), shape=(declared // 4,))
+    packer = zlib.compressobj(9, wbits=-15)
+    head = packer.compress(header) + packer.flush(zlib.Z_FULL_FLUSH)
+    block = packer.compress(bytes(2**24)) + packer.flush(zlib.Z_FULL_FLUSH)
+    deflated(path, head + block * 256 + packer.flush(), len(header) + declared)  # 4 MB that inflate to 4 GB
+    assert message in refusal_in_little_memory(path)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="counts peak memory in KiB")
@@ -347,12 +340,4 @@ def test_check_looks_through_members_that_are_no_weights(path, save):
 @pytest.mark.parametrize("piece", [b"{},", b"[" * 400 + b"]" * 400 + b","], ids=["dicts", "lists in lists"])
 def test_reader_refuses_a_header_of_the_largest_size_in_little_memory(path, piece):  # N2
     write_header(path, b'{"a":[' + piece * ((LARGEST_DIRECTORY - 20) // len(piece)) + b"0]}")
-    code = ALONE + (
-        "error, scan = import_alone(); before = peak()\n"
-        "try: scan(sys.argv[1])\n"
-        "except error as refusal: print(refusal)\n"
-        "print((peak() - before) / 1e6)"
-    )
-    refusal, *_, memory = run_python(code, path).splitlines()
-    assert "is cut short or damaged" in refusal
-    assert float(memory) < 50
+    assert "damaged" in refusal_in_little_memory(path)

@@ -1,5 +1,7 @@
 """What is known of a remote file, and the words for people who cannot get it."""
 
+import re
+
 import pytest
 from conftest import use_cache
 from fault_server import NAME
@@ -14,7 +16,7 @@ def cache_in_tmp_path(monkeypatch, tmp_path):
 
 @pytest.mark.parametrize("path", ["", "/x", "../x", "a/../x", "a//x", "a/", "./x", "a\\x", "C:x", "a\nb", "a\0"])
 def test_path_that_could_leave_the_cache_is_refused(path):  # D13
-    with pytest.raises(ValueError, match="must be relative, of plain parts"):
+    with pytest.raises(ValueError, match="relative"):
         RemoteFile("https://example.org/x", path)
 
 
@@ -26,16 +28,18 @@ def test_impossible_facts_are_refused(facts):
 
 def test_error_tells_what_from_where_how_large_and_where_to_put_it(tmp_path):  # D11
     file = RemoteFile("https://example.org/x.npz", NAME, 412_800_000, 50, "A" * 64)
-    message = str(download_error(file, "no connection", kind=OfflineError))
-    assert message == (
-        "tiny.npz could not be downloaded: no connection.\n"
-        "Received: https://example.org/x.npz; listed: 412800000 bytes (412.8 MB) +- 50\n"
-        f"To bring it by hand (412800000 bytes (412.8 MB) +- 50 with sha256 {'a' * 64}), run these two lines where "
-        "there is network, and have the file at that path here:\n"
-        f"  mkdir -p {tmp_path}/some/place\n"
-        f"  curl -gL --fail -o {tmp_path}/some/place/tiny.npz https://example.org/x.npz\n"
-        "Or set KERAS_VIT_MIRROR to a directory that holds some/place/tiny.npz."
-    )
+    what, received, by_hand, *recipe, mirror = str(
+        download_error(file, "no connection", kind=OfflineError)
+    ).splitlines()
+    size = re.escape("412800000 bytes (412.8 MB) +- 50")
+    assert re.match("tiny.npz .*no connection", what)
+    assert re.search(f"https://example.org/x.npz.*{size}", received)
+    assert re.search(f"{size}.*{'a' * 64}", by_hand)
+    assert recipe == [
+        f"  mkdir -p {tmp_path}/some/place",
+        f"  curl -gL --fail -o {tmp_path}/some/place/tiny.npz https://example.org/x.npz",
+    ]
+    assert re.search("KERAS_VIT_MIRROR .*some/place/tiny.npz", mirror)
 
 
 def test_recipe_survives_spaces_and_quotes_in_paths(monkeypatch, tmp_path):
@@ -46,7 +50,7 @@ def test_recipe_survives_spaces_and_quotes_in_paths(monkeypatch, tmp_path):
 
 def test_recipe_says_what_its_url_lacks_and_encodes_the_rest():
     message = str(download_error(RemoteFile("https://me:pw@example.org/a b[1]/x.npz?sig=1", "x.npz"), "no"))
-    assert "adding to the URL what is left out of it here (login or query)" in message
+    assert "left out" in message
     assert "curl -gL --fail -o " in message
     assert message.splitlines()[-2].endswith(" 'https://example.org/a%20b[1]/x.npz'")
     assert "left out" not in str(download_error(RemoteFile("https://example.org/x.npz", "x.npz"), "no"))
@@ -56,7 +60,7 @@ def test_recipe_says_what_its_url_lacks_and_encodes_the_rest():
 def test_no_recipe_leads_to_an_address_that_is_refused(url):  # D13
     message = str(download_error(RemoteFile(url, NAME), "no"))
     assert "curl" not in message
-    assert f"Have the file at {RemoteFile(url, NAME).place} by a way you trust" in message
+    assert str(RemoteFile(url, NAME).place) in message
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,7 @@ def test_scheme_of_a_url_may_be_in_capitals(server):
 
 def test_path_with_another_digest_is_refused():
     assert find_file(TOKEN, None, sha256=SHA256).path == TOKEN
-    with pytest.raises(CheckpointError, match=rf"must have the sha256 that was asked for.\nReceived: .* with {SHA256}"):
+    with pytest.raises(CheckpointError, match=SHA256):
         find_file(TOKEN, None, sha256="1" * 64)
 
 
@@ -70,23 +70,23 @@ def test_names_of_the_table_come_before_files_of_that_name(tmp_path, monkeypatch
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("KERAS_VIT_OFFLINE", "1")
     (tmp_path / "imagenet21k").mkdir()
-    with pytest.raises(OfflineError, match=r"ViT-B_16\.npz could not be downloaded"):
+    with pytest.raises(OfflineError, match=r"ViT-B_16\.npz"):
         find_file("imagenet21k", "B/16")
-    with pytest.raises(ValueError, match="must hold one file"):
+    with pytest.raises(ValueError, match="one file"):
         find_file("./imagenet21k", "B/16")
 
 
 @pytest.mark.parametrize(
     ("name", "error", "message"),
     [
-        ("imagnet21k", ValueError, "Did you mean 'imagenet21k'"),
+        ("imagnet21k", ValueError, "'imagenet21k'"),
         ("sam", ValueError, "published for .*B/16"),
-        ("nowhere.npz", FileNotFoundError, "there is nothing at that path"),
-        ("no/where", FileNotFoundError, "there is nothing at that path"),
-        ("hf:google", ValueError, "must be `hf:owner/repository`"),
-        ("https:///x.npz", ValueError, "must name a host"),
+        ("nowhere.npz", FileNotFoundError, "nothing at that path"),
+        ("no/where", FileNotFoundError, "nothing at that path"),
+        ("hf:google", ValueError, "hf:owner/repository"),
+        ("https:///x.npz", ValueError, "host"),
         ("B_16-i21k-300ep-lr_0.001-aug_mild-wd_0.1-do_0.0-sd_0.0", ValueError, "aug_mild"),
-        (b"imagenet21k", TypeError, "must be None, a name or a path"),
+        (b"imagenet21k", TypeError, "name or a path"),
     ],
 )
 def test_what_names_nothing_is_refused_with_what_is_near(name, error, message):

@@ -47,7 +47,7 @@ def test_fetch_gives_the_bytes_of_the_server(server):
 @pytest.mark.parametrize("route", ["cut", "nolen"])
 def test_short_body_is_an_error_with_expected_and_got_bytes(server, route):  # D1
     server.headers = {"ETag": None}  # so that every try begins at 0
-    fails(listed(server, route), r"expected (at least )?300000( bytes)?, got 150000.*after 4 tries")
+    fails(listed(server, route), r"300000.* 150000.*4 tries")
     assert len(server.log) == 4
 
 
@@ -62,12 +62,12 @@ def test_short_body_of_unknown_size_is_seen_by_the_check(server):  # D1
 
 ZEROS = "0" * 64
 REFUSED = {  # route, what is known of the file, headers of the answer, and the words of the error
-    "login page by its size": ("html", {}, {}, "login or proxy.*expected 300000 bytes.*got 52 bytes"),  # D2
-    "login page by its hash": ("html", {"size": None, "sha256": ZEROS}, {}, "differs, by a proxy.*web page"),  # D2
-    "endless body": ("endless", {"size_tolerance": 100}, {}, "more bytes came.*expected at most 300100"),  # D6
-    "endless body of unknown size": ("endless", {"size": None}, {}, "expected at most 1000000"),  # D6
-    "encoded body": ("gzip", {}, {}, "sent it as gzip"),
-    "sha256 of a redirect": ("redirect", {}, {"X-Linked-ETag": f'"{ZEROS}"'}, f"sha256 .* announces: expected {ZEROS}"),
+    "login page by its size": ("html", {}, {}, "login or proxy.*300000 bytes.*52 bytes"),  # D2
+    "login page by its hash": ("html", {"size": None, "sha256": ZEROS}, {}, "web page"),  # D2
+    "endless body": ("endless", {"size_tolerance": 100}, {}, "at most 300100"),  # D6
+    "endless body of unknown size": ("endless", {"size": None}, {}, "at most 1000000"),  # D6
+    "encoded body": ("gzip", {}, {}, "gzip"),
+    "sha256 of a redirect": ("redirect", {}, {"X-Linked-ETag": f'"{ZEROS}"'}, f"sha256.*{ZEROS}"),
 }
 
 
@@ -84,9 +84,9 @@ def test_other_bytes_are_refused_at_once_and_leave_nothing(server, monkeypatch, 
 @pytest.mark.parametrize(
     ("route", "piece", "pause", "pattern"),
     [
-        ("hang", 1, 0, r"no answer within 0.4 s \(KERAS_VIT_TIMEOUT\), after 4 tries"),
-        ("slow", 1 << 14, 2, r"no more of the body came within 0.4 s after \d+ bytes"),
-        ("slow", 1, 0.02, "fewer than 1024 bytes a second"),
+        ("hang", 1, 0, r"no answer within 0.4 s.*KERAS_VIT_TIMEOUT.*4 tries"),
+        ("slow", 1 << 14, 2, r"body.* 0.4 s after \d+ bytes"),
+        ("slow", 1, 0.02, "1024 bytes a second"),
     ],
 )
 def test_server_that_is_silent_or_slow_ends_in_an_error(server, route, piece, pause, pattern):  # D5
@@ -95,7 +95,7 @@ def test_server_that_is_silent_or_slow_ends_in_an_error(server, route, piece, pa
 
 
 def test_wrong_hash_leaves_nothing_and_the_next_call_succeeds(server):  # D2
-    message = fails(listed(server, "ok", sha256=ZEROS), "sha256 differs, by a proxy on the way or a changed file")
+    message = fails(listed(server, "ok", sha256=ZEROS), "sha256 differs")
     assert server.sha256 in message
     assert files() == []
     assert fetch(listed(server, "ok", sha256=server.sha256.upper())).read_bytes() == server.content
@@ -118,7 +118,7 @@ def test_overloaded_server_is_tried_again(server, status):  # D4
 
 
 def test_overloaded_server_is_tried_four_times_at_most(server):  # D4
-    fails(listed(server, "500"), "answered 500 .*after 4 tries")
+    fails(listed(server, "500"), "500.*4 tries")
     assert len(server.log) == 4
 
 
@@ -138,7 +138,7 @@ def test_retry_after_is_waited_for_up_to_a_bound(server, monkeypatch, caplog):  
         server.faults, server.headers = 1, {"Retry-After": value}
         fetch(listed(server, "503")).unlink()
     assert waits[:2] == [7.0, transfer.LONGEST_WAIT]
-    assert "Waiting 60 s for tiny.npz, as its server asks." in caplog.text
+    assert "Waiting 60 s for tiny.npz" in caplog.text
     assert 20 < waits[2] <= 30
     assert waits[3:] == [0.01, 0.01]
 
@@ -235,7 +235,7 @@ def test_answer_to_another_range_is_begun_afresh(server, content_range):  # D6
 def test_listed_size_holds_within_its_tolerance_only(server):
     assert fetch(listed(server, "ok", size=299_990, size_tolerance=10)).exists()
     fetch(listed(server, "ok")).unlink()
-    fails(listed(server, "ok", size=299_989, size_tolerance=10), r"expected 299989 bytes \(0.3 MB\) \+- 10, got 300000")
+    fails(listed(server, "ok", size=299_989, size_tolerance=10), r"299989 bytes.*\+- 10.* 300000")
 
 
 @pytest.mark.parametrize(
@@ -246,13 +246,13 @@ def test_google_md5_is_compared_in_every_form_of_the_header(server, form):
     server.headers = {"x-goog-hash": form.format(right)}
     fetch(listed(server, "ok")).unlink()
     server.headers = {"x-goog-hash": form.format(base64.b64encode(bytes(16)).decode())}
-    fails(listed(server, "ok"), f"md5 differs from the one its server announces: expected {'0' * 32}")
+    fails(listed(server, "ok"), f"md5.*{'0' * 32}")
 
 
 @pytest.mark.parametrize("target", ["file:///etc/passwd", "ftp://127.0.0.1/x", "http://192.0.2.1/x", "//[::1/x"])
 def test_redirect_away_from_https_is_refused(server, target):  # D13
     server.location = target
-    fails(listed(server, "redirect"), f"leaves https.*KERAS_VIT_ALLOW_HTTP=1.*{target.split('/')[-1]}")
+    fails(listed(server, "redirect"), f"https.*KERAS_VIT_ALLOW_HTTP=1.*{target.split('/')[-1]}")
     assert len(server.log) == 1
 
 
@@ -260,14 +260,14 @@ def test_redirect_away_from_https_is_refused(server, target):  # D13
     "url", ["file:///etc/passwd", "ftp://example.org/x", "http://192.0.2.1/x", "https://", "https://[::1", "x"]
 )
 def test_url_without_https_is_refused(server, url):  # D13
-    fails(RemoteFile(url, NAME), "leaves https")
+    fails(RemoteFile(url, NAME), "https")
 
 
 def test_redirect_is_followed_five_times_at_most(server):  # D13
     server.location = "../ok/x?signature=secret"
     assert fetch(listed(server, "redirect")).exists()
     server.log.clear()
-    fails(RemoteFile(server.url("loop"), "other.npz"), "more than 5 redirects")
+    fails(RemoteFile(server.url("loop"), "other.npz"), "5 redirects")
     assert len(server.log) == 6
 
 
@@ -314,7 +314,7 @@ def test_https_is_spoken_with_a_certificate_of_the_environment(server, monkeypat
     context.load_cert_chain(certificate, key)
     server.socket = context.wrap_socket(server.socket, server_side=True)
     url = server.url("range").replace("http:", "https:")
-    fails(RemoteFile(url, NAME), "did not prove its identity .*CERTIFICATE_VERIFY_FAILED.*REQUESTS_CA_BUNDLE")
+    fails(RemoteFile(url, NAME), "CERTIFICATE_VERIFY_FAILED.*REQUESTS_CA_BUNDLE")
     monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(certificate))
     assert fetch(RemoteFile(url, NAME)).read_bytes() == server.content
 
@@ -329,14 +329,14 @@ def test_proxy_is_not_asked_for_this_machine(server, monkeypatch):
 def test_answer_of_a_proxy_names_it_without_its_password(server, monkeypatch, route):
     monkeypatch.setenv("http_proxy", server.address.replace("://", "://me:hunter2@"))
     monkeypatch.setenv("KERAS_VIT_ALLOW_HTTP", "1")
-    with pytest.raises(DownloadError, match=f"answered {route} .*, through the proxy {server.address}") as caught:
+    with pytest.raises(DownloadError, match=f"{route}.* proxy {server.address}") as caught:
         fetch(RemoteFile(f"http://files.invalid/{route}/x", NAME))
     assert "hunter2" not in str(caught.value)
 
 
 def test_proxy_that_does_not_answer_is_named(monkeypatch):
     monkeypatch.setenv("https_proxy", "http://me:hunter2@127.0.0.1:1")
-    with pytest.raises(OfflineError, match=r"through the proxy http://127\.0\.0\.1:1") as caught:
+    with pytest.raises(OfflineError, match=r"proxy http://127\.0\.0\.1:1") as caught:
         fetch(RemoteFile("https://files.invalid/x", NAME))
     assert "hunter2" not in str(caught.value)
 
@@ -347,5 +347,5 @@ def test_cut_chunked_body_tells_no_size_that_nobody_announced(server, monkeypatc
         handler.wfile.write(b"ffff\r\n" + bytes(1000))
 
     monkeypatch.setattr("fault_server.Handler._send_cut", send)
-    message = fails(listed(server, "cut", size=None), "expected unknown size, got 1000 bytes")
+    message = fails(listed(server, "cut", size=None), "unknown size.* 1000 bytes")
     assert str(transfer.LARGEST) not in message

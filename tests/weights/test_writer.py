@@ -25,30 +25,20 @@ def failing():
 
 
 @both
-def test_writer_gives_scan_the_arrays_and_the_note(tmp_path, write, name):
+def test_we_and_the_formats_own_library_read_what_the_writer_wrote(tmp_path, write, name):
     write(tmp_path / name, ARRAYS.items(), {"position_grid": [3, 5]})
     file = scan(tmp_path / name)
     assert file.note == {"position_grid": [3, 5]}
-    arrays = file.read()
+    arrays, theirs = file.read(), (np.load if write is write_npz else load_file)(tmp_path / name)
     assert arrays.keys() == ARRAYS.keys()
     for key, array in ARRAYS.items():
-        assert arrays[key].shape == array.shape
-        assert arrays[key].dtype == array.dtype
-        np.testing.assert_array_equal(arrays[key], array)
+        np.testing.assert_array_equal(arrays[key], array, strict=True)
+        np.testing.assert_array_equal(theirs[key], array)
 
 
-def test_numpy_reads_what_the_writer_wrote(tmp_path):
-    write_npz(tmp_path / "x.npz", ARRAYS.items(), {"position_grid": [3, 5]})
-    with np.load(tmp_path / "x.npz", allow_pickle=False) as theirs:
-        for key, array in ARRAYS.items():
-            np.testing.assert_array_equal(theirs[key], array)
-
-
-def test_safetensors_reads_what_the_writer_wrote(tmp_path):
+def test_note_of_safetensors_is_its_metadata(tmp_path):
     path = tmp_path / "x.safetensors"
     write_safetensors(path, ARRAYS.items(), {"heads": 3})
-    for key, array in load_file(path).items():
-        np.testing.assert_array_equal(array, ARRAYS[key])
     header = path.read_bytes()[8 : 8 + int.from_bytes(path.read_bytes()[:8], "little")]
     assert json.loads(header)["__metadata__"] == {"format": "pt", "keras_vit": '{"heads": 3}'}
 
@@ -67,7 +57,7 @@ def test_writer_leaves_what_was_there_when_it_fails(tmp_path, write, name):  # T
     path = tmp_path / name
     write(path, ARRAYS.items(), {})
     before = path.read_bytes()
-    with pytest.raises(OSError, match="No space"):
+    with pytest.raises(OSError, match=rf"No space left on device: '{path}'"):
         write(path, failing(), {})
     assert path.read_bytes() == before
     assert [file.name for file in tmp_path.iterdir()] == [name]
@@ -102,20 +92,20 @@ def test_writer_gives_the_file_the_mode_of_any_new_file(tmp_path, write, name):
 
 @both
 def test_writer_refuses_a_name_that_comes_twice(tmp_path, write, name):
-    with pytest.raises(ValueError, match=r"a name of its own.\nReceived: 'a' twice"):
+    with pytest.raises(ValueError, match="'a' twice"):
         write(tmp_path / name, [("a", ARRAYS["a"])] * 2, {})
     assert not list(tmp_path.iterdir())
 
 
 @both
 def test_writer_refuses_a_folder_that_does_not_exist(tmp_path, write, name):
-    with pytest.raises(FileNotFoundError, match=r"folder of `path` must exist.\nReceived: .*x\.\w+$"):
+    with pytest.raises(FileNotFoundError, match=r"folder(.|\n)*x\.\w+$"):
         write(tmp_path / "no" / name, ARRAYS.items(), {})
 
 
 @both
 def test_writer_refuses_another_ending(tmp_path, write, name):
-    with pytest.raises(ValueError, match=rf"must end in \{os.path.splitext(name)[1]}"):
+    with pytest.raises(ValueError, match=rf"\{os.path.splitext(name)[1]}"):
         write(tmp_path / "x.ckpt", ARRAYS.items(), {})
 
 
@@ -126,7 +116,7 @@ def test_writer_says_what_the_serializer_could_not_do(tmp_path, monkeypatch):
         raise SafetensorError("IoError: No space left on device")
 
     monkeypatch.setattr("keras_vit.weights.writer.save_file", full)
-    with pytest.raises(OSError, match=r"could not be written: IoError.*\nReceived: .*x.safetensors"):
+    with pytest.raises(OSError, match=r"IoError(.|\n)*x.safetensors"):
         write_safetensors(tmp_path / "x.safetensors", ARRAYS.items(), {})
     assert not list(tmp_path.iterdir())
 
@@ -137,12 +127,6 @@ def test_json_is_written_whole_or_not_at_all(tmp_path):
         write_json(tmp_path / "config.json", {"bad": object()})
     assert json.loads((tmp_path / "config.json").read_text()) == {"hidden_size": 12}
     assert [file.name for file in tmp_path.iterdir()] == ["config.json"]
-
-
-@both
-def test_full_disk_is_told_with_the_path(tmp_path, write, name):
-    with pytest.raises(OSError, match=rf"No space left on device: '{tmp_path / name}'"):
-        write(tmp_path / name, failing(), {})
 
 
 def test_parts_of_killed_writers_are_swept_and_no_others(tmp_path):
