@@ -27,6 +27,7 @@ os.environ.setdefault(
 import keras
 import numpy as np
 import pytest
+from photos import make_photos
 
 import keras_vit
 from keras_vit import cli
@@ -164,6 +165,26 @@ def run(capfd):
         return code, lines, [line for line in errors if not re.match(r"[EWI]\d{4} \d\d:\d\d:.* oneDNN ", line)]
 
     return run
+
+
+def assert_one_line(error_lines, pattern):
+    """What a command that fails says of itself (row C1)."""
+    assert len(error_lines) == 1, error_lines
+    assert re.match(f"keras-vit: error: .*{pattern}", error_lines[0]), error_lines
+
+
+@pytest.fixture(scope="session")
+def few_photos(tmp_path_factory):
+    """A folder of 30 photos in three classes."""
+    return make_photos(tmp_path_factory.mktemp("photos") / "secret place", per_class=10)
+
+
+@pytest.fixture(scope="session")
+def finished(few_photos, tmp_path_factory):
+    """A run of one epoch on `few_photos`, with images whose sides differ."""
+    config = tiny_config(num_layers=1, pooling="gap", position_embedding="sincos2d")
+    options = {"model": config, "image_size": (20, 24), "batch_size": 8, "epochs": 1}
+    return keras_vit.finetune(few_photos, tmp_path_factory.mktemp("finished") / "run", say=lambda _: None, **options)
 
 
 @pytest.fixture

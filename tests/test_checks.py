@@ -20,12 +20,12 @@ def test_integer_of_any_kind_becomes_an_int(check, value):
 
 @pytest.mark.parametrize("value", [True, np.bool_(True), 3.0, np.float64(3), "3", None, [3], np.array([3, 4])])
 def test_what_is_no_integer_is_refused(value):
-    with pytest.raises(TypeError, match=f"`x` must be an int.\nReceived: x=.* of type {type(value).__name__}"):
+    with pytest.raises(TypeError, match=f"`x`.* int(.|\n)*{type(value).__name__}"):
         check_positive_int("x", value)
 
 
 def test_choice_of_an_unhashable_value_is_refused_like_any_other():
-    with pytest.raises(ValueError, match=r"`x` must be one of 'a', 'b'.\nReceived: x=\[\]"):
+    with pytest.raises(ValueError, match=r"`x`.* 'a', 'b'(.|\n)*x=\[\]"):
         check_choice("x", [], {"a": 1, "b": 2})
 
 

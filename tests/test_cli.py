@@ -8,7 +8,7 @@ import shutil
 
 import numpy as np
 import pytest
-from conftest import GOLDEN, ROOT
+from conftest import GOLDEN, ROOT, assert_one_line
 from fault_server import FaultServer
 from forged import npy, zipped
 
@@ -31,11 +31,6 @@ def server():
     with FaultServer() as server:
         server.content = OFFICIAL.read_bytes()
         yield server
-
-
-def assert_one_line(error_lines, pattern):
-    assert len(error_lines) == 1, error_lines
-    assert re.match(f"keras-vit: error: .*{pattern}", error_lines[0]), error_lines
 
 
 # What is said
@@ -69,7 +64,7 @@ def test_models_have_gigaflops_and_parameters_at_a_size(run):
     assert printed["R50x1"] == ["25,549,352", "32", "24.03", "24.03"]
     assert printed.keys() == VARIANTS.keys() | RESNETS.keys()
     assert code == 0
-    assert_one_line(run("models", "--image-size", 0)[2], "`--image-size` must be at least 1")
+    assert_one_line(run("models", "--image-size", 0)[2], "`--image-size`")
 
 
 def test_weights_are_listed_as_a_table_and_for_programs(run):
@@ -102,18 +97,16 @@ def test_fetch_prints_the_place_in_a_mirror_once_its_content_is_right(run, monke
     fetch = ("weights", "fetch", "gsam", "--model", "B/16")
     code, output, error = run(*fetch)
     assert (code, output) == (1, [])
-    assert_one_line(error, "must be 'gsam' for ViT B/16, and is another model: patch size: expected 16, got 8")
+    assert_one_line(error, "'gsam' for ViT B/16.* patch size: expected 16, got 8")
     monkeypatch.setattr("keras_vit.weights.file_checks._differing", lambda *_: "")
     assert run(*fetch)[:2] == (0, [str(place)])
 
 
-@pytest.mark.parametrize(
-    ("name", "pattern"), [("imagenet21k", "must say which.*B/16.*R50"), ("hf:any/repo", "must say which model it is")]
-)
-def test_fetch_asks_for_the_model_where_the_name_does_not_tell(run, name, pattern):
+@pytest.mark.parametrize(("name", "models"), [("imagenet21k", ".*B/16.*R50"), ("hf:any/repo", "")])
+def test_fetch_asks_for_the_model_where_the_name_does_not_tell(run, name, models):
     code, _, error = run("weights", "fetch", name)
     assert code == 1
-    assert_one_line(error, f"`--model` {pattern}")
+    assert_one_line(error, f"`--model`{models}.*{name}")
 
 
 def test_fetch_of_a_url_verifies_and_is_seen_by_verify(run, server):
@@ -207,41 +200,32 @@ def test_bad_file_is_one_line_for_every_command_and_never_run(run, tmp_path, wha
     assert code == 1
     assert line.startswith(f"BAD  {tmp_path / 'bad'}  ")
     assert what in line
-    assert_one_line(error, "not valid: ")
+    assert_one_line(error, "not valid")
     assert {path.name for path in tmp_path.iterdir()} <= {"bad"}
 
 
 @pytest.mark.parametrize(
     ("arguments", "pattern"),
     [
-        (["weights", "list", "ViTB17"], "`--model` must be one of .* Did you mean 'ViTB16'"),
-        (["weights", "list", "vitb16"], ".{1,200}Did you mean 'ViTB16'[^,]{0,50}$"),
-        (["weights", "info", "nope"], "Some of them: augreg"),
-        (["weights", "fetch", "https:///x.npz"], "must name a host"),
-        (["weights", "fetch", "nope", "--model", "B/16"], "list_weights.*Received: 'nope' for B/16. Some of them: "),
-        (["weights", "info", "imagenet21"], "Did you mean 'imagenet21k'"),
-        (["weights", "info", "B_16-i21k-300ep-lr_0.001-aug_medium7-wd_0.1-do_0.0-sd_0.0"], "aug_medium7|medium"),
-        (["weights", "fetch", "imagenet21", "--model", "B/16"], "Did you mean 'imagenet21k'"),
-        (["weights", "fetch", "imagenet21k", "--model", "B16"], "Did you mean 'B/16'"),
-        (["weights", "fetch", "https://x.org/x.npz", "--sha256", "12"], "64 hexadecimal digits"),
-        (
-            ["weights", "convert", TIMM, "{out}.npz", "--dialect", "official"],
-            "number must be known.*--heads None. Pass `--heads`",
-        ),
-        (
-            ["weights", "convert", TIMM, "{out}.npz", "--dialect", "official", "--heads", "5"],
-            "`--heads` must.*--heads 5",
-        ),
-        (
-            ["weights", "convert", TIMM, "{out}.npz", "--dialect", "linen", "--model", "B/16"],
-            "--model B/16, and .* holds a ViT",
-        ),
-        (["weights", "convert", OFFICIAL, "{out}.npz", "--dialect", "timm"], "must end in .safetensors"),
-        (["weights", "convert", OFFICIAL, "{out}/no/x.npz", "--dialect", "linen"], "no/"),
+        ("list ViTB17", "`--model`.*'ViTB16'"),
+        ("list vitb16", ".{1,200}'ViTB16'[^,]{0,50}$"),
+        ("info nope", "augreg"),
+        ("fetch https:///x.npz", "host"),
+        ("fetch nope --model B/16", "list_weights.*'nope' for B/16"),
+        ("info imagenet21", "'imagenet21k'"),
+        ("info B_16-i21k-300ep-lr_0.001-aug_medium7-wd_0.1-do_0.0-sd_0.0", "aug_medium7|medium"),
+        ("fetch imagenet21 --model B/16", "'imagenet21k'"),
+        ("fetch imagenet21k --model B16", "'B/16'"),
+        ("fetch https://x.org/x.npz --sha256 12", "64 hexadecimal digits"),
+        (f"convert {TIMM} OUT.npz --dialect official", "--heads None.*`--heads`"),
+        (f"convert {TIMM} OUT.npz --dialect official --heads 5", "`--heads`.*--heads 5"),
+        (f"convert {TIMM} OUT.npz --dialect linen --model B/16", "--model B/16.* a ViT"),
+        (f"convert {OFFICIAL} OUT.npz --dialect timm", ".safetensors"),
+        (f"convert {OFFICIAL} OUT/no/x.npz --dialect linen", "no/"),
     ],
 )
 def test_bad_request_is_one_line_and_writes_nothing(run, tmp_path, arguments, pattern):  # C1
-    code, output, error = run(*(str(argument).replace("{out}", str(tmp_path / "out")) for argument in arguments))
+    code, output, error = run("weights", *arguments.replace("OUT", str(tmp_path / "out")).split())
     assert (code, output) == (1, [])
     assert_one_line([line for line in error if "warning" not in line], pattern)
     assert list(tmp_path.iterdir()) == []
@@ -250,13 +234,13 @@ def test_bad_request_is_one_line_and_writes_nothing(run, tmp_path, arguments, pa
 @pytest.mark.parametrize(
     ("route", "variables", "pattern"),
     [
-        ("404", {}, "could not be downloaded: .*404"),  # D3
-        ("500", {}, "could not be downloaded: .*500.*4 tries"),  # D4
-        ("cut", {}, "could not be downloaded: "),  # D1
-        ("html", {}, "could not be downloaded: .*HTML"),  # D2
-        ("hang", {"KERAS_VIT_TIMEOUT": "0.1"}, "could not be downloaded: "),  # D5
-        ("redirect", {}, "could not be downloaded: .*leaves https.*file:///etc/passwd"),  # D13
-        ("ok", {"KERAS_VIT_OFFLINE": "1"}, "could not be downloaded: .*KERAS_VIT_OFFLINE"),  # D11
+        ("404", {}, "404"),  # D3
+        ("500", {}, "500.*4 tries"),  # D4
+        ("cut", {}, "x.npz"),  # D1
+        ("html", {}, "HTML"),  # D2
+        ("hang", {"KERAS_VIT_TIMEOUT": "0.1"}, "0.1 s"),  # D5
+        ("redirect", {}, "https.*file:///etc/passwd"),  # D13
+        ("ok", {"KERAS_VIT_OFFLINE": "1"}, "KERAS_VIT_OFFLINE"),  # D11
     ],
 )
 def test_failed_download_is_one_line_with_the_recipe_below(run, server, monkeypatch, route, variables, pattern):  # C1
@@ -285,7 +269,7 @@ def test_bad_variable_and_cache_without_room_are_one_line(run, server, monkeypat
     monkeypatch.setenv("KERAS_VIT_CACHE", str(tmp_path / "file"))
     code, _, error = run("weights", "fetch", server.url("ok"))
     assert code == 1
-    assert_one_line(error, "cache must be a folder.*; Set KERAS_VIT_CACHE")
+    assert_one_line(error, "folder.*KERAS_VIT_CACHE")
 
 
 def test_verify_of_an_empty_cache_says_so(run):
@@ -298,7 +282,7 @@ def test_verify_of_one_file_compares_with_the_noted_sha256(run, server):  # D12
     shutil.copy(GOLDEN / "gap.npz", path)  # a valid checkpoint, and another
     code, (line,), _ = run("weights", "verify", path)
     assert code == 1
-    assert line.startswith(f"BAD  {path}  sha256 differs: expected {server.sha256}, got ")
+    assert re.match(f"BAD  {path}  sha256.* {server.sha256}", line)
     assert run("weights", "verify", OFFICIAL)[1] == [f"ok  {OFFICIAL}  valid, with no sha256 noted yet"]
 
 
@@ -307,7 +291,7 @@ def test_wrong_sha256_of_a_file_at_hand_is_one_line(run, server):
     run("weights", "fetch", url)
     code, _, error = run("weights", "fetch", url, "--sha256", "0" * 64)
     assert code == 1
-    assert_one_line(error, f"expected {'0' * 64}, got {server.sha256}; Delete it")
+    assert_one_line(error, f"{'0' * 64}.* {server.sha256}")
 
 
 def test_verify_names_the_file_of_the_cache_that_rotted(run, server):  # D12
@@ -331,7 +315,7 @@ def test_traceback_only_with_debug(run, where):
     code, _, error = run(*arguments)
     assert code == 1
     assert error[0].startswith("Traceback")
-    assert error[-1].startswith("keras-vit: error: no checkpoint at this path")
+    assert_one_line(error[-1:], "/nowhere")
 
 
 def test_fault_of_our_own_is_one_line_that_names_its_kind(run, monkeypatch):

@@ -1,5 +1,6 @@
 """`keras-vit export`: what it takes, what it prints, and one line for whatever goes wrong (row C1)."""
 
+import functools
 import json
 import os
 import re
@@ -8,7 +9,7 @@ import sys
 
 import numpy as np
 import pytest
-from conftest import ROOT, make_tiny
+from conftest import ROOT, assert_one_line, make_tiny
 from exporting.fake_format import FakeFormat
 from fault_server import child_environment
 from pictures import encoded, picture
@@ -21,14 +22,9 @@ NAMES = ["ash", "birch", "cedar", "douglas fir", "elm", "fig", "ginkgo"]
 
 
 @pytest.fixture
-def run(capfd):
+def run(run):
     """Runs `export` in this process, and gives exit code, output lines and error lines."""
-
-    def run(*arguments):
-        code = cli.main(["export", *(str(argument) for argument in arguments)])
-        return code, *(text.splitlines() for text in capfd.readouterr())
-
-    return run
+    return functools.partial(run, "export")
 
 
 @pytest.fixture
@@ -54,11 +50,6 @@ def photos(tmp_path_factory):
     for number in range(3):
         (folder / f"{number}.png").write_bytes(encoded(picture(33, 47, seed=number), "PNG"))
     return folder
-
-
-def assert_one_line(error_lines, pattern):
-    assert len(error_lines) == 1, error_lines
-    assert re.match(f"keras-vit: error: .*{pattern}", error_lines[0]), error_lines
 
 
 # What is written and printed
@@ -122,7 +113,7 @@ def test_overwrite_replaces(run, fake, trained, tmp_path):
     command = (trained, tmp_path / "x.onnx", "--format", "onnx", "--no-verify")
     code, _, error = run(*command)
     assert (code, (tmp_path / "x.onnx").read_text()) == (1, "precious")
-    assert_one_line(error, "something is at .*x.onnx. Pass --overwrite to replace a file, or another path")
+    assert_one_line(error, ".*x.onnx.*--overwrite")
     assert run(*command, "--overwrite")[0] == 0
     assert (tmp_path / "x.onnx").read_text() != "precious"
 
@@ -133,13 +124,13 @@ def test_overwrite_replaces(run, fake, trained, tmp_path):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (("--format", "coreml"), "argument --format: invalid choice: 'coreml'"),
-        (("--precision", "fp16"), "argument --precision: invalid choice"),
-        (("--image-size", "20x28x3"), "a size is as 224 or 224x320 .height, width., or any, not '20x28x3'"),
+        (("--format", "coreml"), "--format.*'coreml'"),
+        (("--precision", "fp16"), "--precision.*'fp16'"),
+        (("--image-size", "20x28x3"), "224x320.*'20x28x3'"),
         (("--image-size", "-5"), "--image-size"),
-        (("--top", "many"), "argument --top: invalid int value"),
+        (("--top", "many"), "--top.*'many'"),
         (("--form", "onnx"), "unrecognized arguments"),
-        (("--labels", ""), "a path must not be empty"),
+        (("--labels", ""), "empty"),
     ],
 )
 def test_wrong_usage_is_code_2(capsys, tmp_path, options, words):
@@ -152,24 +143,18 @@ def test_wrong_usage_is_code_2(capsys, tmp_path, options, words):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (("--format", "onnx", "--precision", "bfloat16"), r"`--precision` must be one that the format has: .*bfloat16"),
-        (("--format", "onnx", "--top", "0"), "`--top` must be at least 1"),
-        (("--format", "onnx", "--max-bytes", "0"), "`--max-bytes` must be at least 1"),
-        (("--format", "onnx", "--name", "a b"), "`name` stands in addresses"),
-        (
-            ("--format", "onnx", "--image-size", "21x28"),
-            r"`--image-size` must .* --image-size \(21, 28\), .* Nearest: \(20, 28\)",
-        ),
-        (("--format", "onnx", "--images", "no/such/place"), "`--images` must be a folder of photos.*no/such/place"),
-        (("--format", "onnx", "--labels", "no/such/file"), "No such file or directory: 'no/such/file'"),
-        (("--format", "onnx", "--report", "no/such/report.md"), "the report must go to a folder that is there"),
-        (("--format", "onnx", "--report", "."), "the report must be a file"),
-        (("--format", "onnx", "--weights", "imagenet21k"), "`--weights` is for a variant"),
-        (("--format", "litert"), "the path must end in .tflite"),
+        ("onnx --top 0", "`--top`"),
+        ("onnx --max-bytes 0", "`--max-bytes`"),
+        ("onnx --image-size 21x28", r"`--image-size`.* \(21, 28\).* \(20, 28\)"),
+        ("onnx --images no/such/place", "`--images`.*no/such/place"),
+        ("onnx --labels no/such/file", "'no/such/file'"),
+        ("onnx --report no/such/report.md", "the report.* folder"),
+        ("onnx --report .", "the report.* file"),
+        ("onnx --weights imagenet21k", "`--weights`"),
     ],
 )
 def test_wrong_request_is_one_line_and_leaves_nothing(run, fake, trained, tmp_path, options, words):
-    code, lines, error = run(trained, tmp_path / "new" / "x.onnx", *options)
+    code, lines, error = run(trained, tmp_path / "new" / "x.onnx", "--format", *options.split())
     assert code == 1
     assert lines in ([], [f"loading {trained} ..."])
     assert_one_line(error, words)
@@ -179,14 +164,14 @@ def test_wrong_request_is_one_line_and_leaves_nothing(run, fake, trained, tmp_pa
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (("--format", "onnx", "--precision", "bfloat16"), r"`--precision` must be one that the format has"),
-        (("--format", "onnx", "--max-batch", "0"), "`--max-batch` must be at least 1"),
-        (("--format", "onnx", "--opset", "0"), "`--opset` must be at least 1"),
-        (("--format", "onnx", "--name", "a b"), "`name` stands in addresses"),
-        (("--format", "onnx", "--jit-compile"), "XLA compiles SavedModels"),
-        (("--format", "litert"), "the path must end in .tflite"),
-        (("--format", "onnx"), "onnx is missing"),
-        ((), "a SavedModel goes to a folder"),
+        ("--format onnx --precision bfloat16", "`--precision`.*bfloat16"),
+        ("--format onnx --max-batch 0", "`--max-batch`"),
+        ("--format onnx --opset 0", "`--opset`"),
+        ("--format onnx --name a%b", "`name`"),
+        ("--format onnx --jit-compile", "XLA.* SavedModel"),
+        ("--format litert", ".tflite"),
+        ("--format onnx", "onnx is missing"),
+        ("", "SavedModel.* folder"),
     ],
 )
 def test_wrong_request_is_refused_before_the_model_is_loaded(run, fake, trained, tmp_path, monkeypatch, options, words):
@@ -202,30 +187,25 @@ def test_wrong_request_is_refused_before_the_model_is_loaded(run, fake, trained,
     (tmp_path / "file").write_text("precious")
     place = tmp_path / ("x.onnx" if options else "file")
     for model in (trained, "B/16"):
-        code, lines, error = run(model, place, *options)
+        code, lines, error = run(model, place, *options.split())
         assert (code, lines) == (1, [f"loading {model} ..."])
         assert_one_line(error, words)
 
 
 @pytest.mark.parametrize(
     ("given", "near"),
-    [
-        ("B/61", "Did you mean 'B/16'"),
-        ("vitb/16", "Did you mean .*'ViTB16'"),
-        ("ViT-B16", "Did you mean 'ViTB16'"),
-        ("X/99", "Variants are Ti/16, "),
-    ],
+    [("B/61", "'B/16'"), ("vitb/16", "'ViTB16'"), ("ViT-B16", "'ViTB16'"), ("X/99", "Ti/16, ")],
 )
 def test_unknown_variant_gets_near_names(run, tmp_path, given, near):
     code, _, error = run(given, tmp_path / "x")
     assert code == 1
-    assert_one_line(error, f"a variant as B/16. {near}.*Received: {given}; nothing is there")
+    assert_one_line(error, f"{near}.* {given}")
 
 
 def test_labels_that_do_not_fit_are_one_line(run, fake, trained, tmp_path):
     (tmp_path / "few.txt").write_text("ash\nbirch\n")
     (tmp_path / "binary.txt").write_bytes(b"\xff\xfe\x00")
-    for name, words in (("few", "`--labels` must be 7 names.* Received: 2"), ("binary", "`--labels` .*UTF-8.*binary")):
+    for name, words in (("few", "`--labels`.* 7 names.* 2"), ("binary", "`--labels` .*UTF-8.*binary")):
         code, _, error = run(trained, tmp_path / "x.onnx", "--format", "onnx", "--labels", tmp_path / f"{name}.txt")
         assert code == 1
         assert_one_line(error, words)
@@ -235,10 +215,10 @@ def test_file_that_is_not_the_model_is_one_line(run, fake, trained, photos, tmp_
     fake.spoil = lambda answers, pixels: {**answers, "logits": np.full_like(answers["logits"], np.nan)}
     code, lines, error = run(trained, tmp_path / "x.onnx", "--format", "onnx", "--images", photos)
     assert (code, lines, list(tmp_path.iterdir())) == (1, [f"loading {trained} ..."], [])
-    assert_one_line(error, r"a file must compute what the model computes.*deleted.*\| logits \| nan \|")
+    assert_one_line(error, r"\| logits \| nan \|")
 
 
-@pytest.mark.parametrize(("name", "words"), [("gone", "nothing is there"), ("", "it has no best.keras")])
+@pytest.mark.parametrize(("name", "words"), [("gone", "nothing is there"), ("", "best.keras")])
 def test_model_that_is_not_there_is_one_line(run, tmp_path, name, words):
     code, _, error = run(tmp_path / name, tmp_path / "x")
     assert code == 1
@@ -262,9 +242,7 @@ def test_process_says_what_it_found_and_nothing_else(trained, photos, tmp_path):
     command = [sys.executable, "-m", "keras_vit", "export", trained, tmp_path / "trees", "--images", photos]
     environment = child_environment(cache_dir())
     environment.pop("TF_CPP_MIN_LOG_LEVEL", None)
-    done = subprocess.run(
-        list(map(str, command)), cwd=ROOT, env=environment, capture_output=True, text=True, timeout=200
-    )
+    done = subprocess.run([*map(str, command)], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=200)
     assert (done.returncode, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
     assert lines[:2] == [f"loading {trained} ...", f"| export | {tmp_path / 'trees' / '1'} |"]
@@ -277,5 +255,4 @@ def test_labels_in_a_pipe_are_one_line(capsys, tmp_path):  # N13
     os.mkfifo(tmp_path / "names.txt")
     labels = ["--labels", str(tmp_path / "names.txt")]
     assert cli.main(["export", "Ti/16", str(tmp_path / "out"), *labels]) == 1
-    assert "`--labels` must be a text file. Received: " in (told := capsys.readouterr().err)
-    assert "a pipe, not a regular file" in told
+    assert_one_line(capsys.readouterr().err.splitlines(), "`--labels`.* a pipe")

@@ -1,7 +1,6 @@
 """The command line as a process: signals, closed streams, and what it imports (row C1)."""
 
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -9,7 +8,7 @@ import sys
 import time
 
 import pytest
-from conftest import GOLDEN, ROOT
+from conftest import GOLDEN, ROOT, assert_one_line
 from fault_server import FaultServer, child_environment
 
 from keras_vit.weights.fetch import cache_dir
@@ -29,11 +28,6 @@ def start(*arguments, **streams):
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | streams
     command = [sys.executable, "-m", "keras_vit", *map(str, arguments)]
     return subprocess.Popen(command, cwd=ROOT, text=True, env=child_environment(cache_dir()), **streams)
-
-
-def assert_one_line(error_lines, pattern):
-    assert len(error_lines) == 1, error_lines
-    assert re.match(f"keras-vit: error: .*{pattern}", error_lines[0]), error_lines
 
 
 @pytest.mark.parametrize(("signal_sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
