@@ -6,8 +6,7 @@ import re
 import keras
 import numpy as np
 import pytest
-from conftest import tiny_config
-from photos import make_photos
+from conftest import assert_one_line, tiny_config
 
 import keras_vit
 from keras_vit import cli
@@ -16,9 +15,9 @@ from keras_vit.weights.fetch.environment import features_dir
 pytest.importorskip("sklearn")
 
 
-@pytest.fixture(scope="module")
-def photos(tmp_path_factory):
-    return make_photos(tmp_path_factory.mktemp("photos") / "set", per_class=10)
+@pytest.fixture
+def photos(few_photos):
+    return few_photos
 
 
 @pytest.fixture(scope="module")
@@ -47,8 +46,8 @@ def test_probe_is_that_of_the_function_and_needs_no_classes_of_the_model(run, mo
 def test_probe_prints_a_table_and_keeps_its_features(run, model, photos):
     code, lines, _ = run("evaluate", model, "--data", photos, "--probe", "fewshot", "--split", "validation")
     assert code == 0
-    assert lines[1] == "fewshot probe on 24 training and 3 test images of set"
-    assert lines[2] == "left out, as a class has fewer training images: 10, 25 shots"
+    assert re.match("fewshot.* 24 .* 3 .* secret place$", lines[1])
+    assert lines[2].endswith(": 10, 25 shots")
     assert lines[3].split() == ["trained", "on", "accuracy", "deviation", "trials", "chosen"]
     assert re.fullmatch(r"1 shot +\d\.\d{4} +\d\.\d{4} +3 +none", lines[4])
     assert [line.split()[:2] for line in lines[-3:]] == [["disc", "1"], ["stripes", "1"], ["tiles", "1"]]
@@ -70,32 +69,31 @@ def test_page_is_written_and_named(run, model, photos, tmp_path):
 def test_head_of_other_classes_is_refused_without_a_probe(run, model, photos):
     code, _, error = run("evaluate", model, "--data", photos)
     assert code == 1
-    assert re.search(r"data with 3 classes, .* with 7", error[0])
+    assert_one_line(error, ".* 3 classes.* 7")
 
 
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (("--shots", "5"), "`--shots` goes with `--probe fewshot`"),
-        (("--probe", "knn", "--seeds", "2"), "`--seeds` goes with `--probe fewshot`"),
-        (("--probe", "linear", "--neighbours", "2"), "`--neighbours` goes with `--probe knn`"),
-        (("--probe", "linear", "--real", "x.json"), "`--real` goes with no `--probe`"),
-        (("--no-cache",), "`--no-cache` goes with `--probe fewshot.linear.knn`"),
-        (("--probe", "fewshot", "--seeds", "0"), "`--seeds` must be at least 1"),
-        (("--probe", "fewshot", "--shots", "9"), "`--shots`, or classes are measured unlike.*disc 8"),
+        ("--shots 5", "`--shots`.*`--probe fewshot`"),
+        ("--probe knn --seeds 2", "`--seeds`.*`--probe fewshot`"),
+        ("--probe linear --neighbours 2", "`--neighbours`.*`--probe knn`"),
+        ("--probe linear --real x.json", "`--real`.*`--probe`"),
+        ("--no-cache", "`--no-cache`.*`--probe fewshot.linear.knn`"),
+        ("--probe fewshot --seeds 0", "`--seeds`.*1"),
+        ("--probe fewshot --shots 9", "`--shots`.*disc 8"),
     ],
 )
 def test_options_that_do_not_go_together_are_refused(run, model, photos, options, words):
-    code, _, error = run("evaluate", model, "--data", photos, *options)
+    code, _, error = run("evaluate", model, "--data", photos, *options.split())
     assert code == 1
-    assert len(error) == 1
-    assert re.search(words, error[0]), error
+    assert_one_line(error, words)
 
 
 def test_shots_that_are_no_numbers_are_wrong_usage(model, capsys):
     with pytest.raises(SystemExit, match="2"):
         cli.main(["evaluate", str(model), "--probe", "fewshot", "--shots", "1,x"])
-    assert "must be numbers with commas, as 1,5,10, not '1,x'" in capsys.readouterr().err
+    assert re.search("--shots.*'1,x'", capsys.readouterr().err)
 
 
 def test_vtab_says_what_each_task_lacks_and_of_which_group_how_many_there_are(run, model, tmp_path, monkeypatch):

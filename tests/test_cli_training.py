@@ -13,9 +13,9 @@ import sys
 import keras
 import numpy as np
 import pytest
-from conftest import ROOT, tiny_config
+from conftest import ROOT, assert_one_line
 from fault_server import child_environment
-from photos import make_photos, photo
+from photos import photo
 from PIL import Image, ImageOps
 
 from keras_vit import cli
@@ -23,25 +23,13 @@ from keras_vit.cli.training import _probabilities
 from keras_vit.config.recipes import RECIPES
 from keras_vit.images.exif import orientation
 from keras_vit.images.read import read_image
-from keras_vit.runs.finetune import finetune
 from keras_vit.runs.options import FLAGS, FinetuneOptions
 from keras_vit.weights.fetch import cache_dir
 
 
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    """A run on photos, and the folder of these."""
-    folder = make_photos(tmp_path_factory.mktemp("photos") / "set", per_class=10)
-    out = tmp_path_factory.mktemp("trained") / "run"
-    finetune(
-        str(folder), out, model=tiny_config(num_layers=1), image_size=24, batch_size=8, epochs=1, say=lambda line: None
-    )
-    return out, folder
-
-
-def assert_one_line(error_lines, pattern):
-    assert len(error_lines) == 1, error_lines
-    assert re.match(f"keras-vit: error: .*{pattern}", error_lines[0]), error_lines
+@pytest.fixture
+def trained(finished, few_photos):
+    return finished.out, few_photos
 
 
 def test_probabilities_of_large_scores_are_finite(trained):
@@ -74,14 +62,8 @@ def test_unknown_recipe_is_one_line(run):
 def test_every_option_of_a_run_is_a_flag_with_the_same_default(monkeypatch):
     """What is given, and nothing else, differs from the record's defaults when it comes to `finetune`."""
     given, values = {}, {"int": "3", "float": "0.5", "parse_sides": "64x96"}
-    words = {
-        "model": "B/16",
-        "recipe": "digits",
-        "augmentation": "flip",
-        "trainable": "head",
-        "weights": "x.npz",
-        "layout": "fsdp",
-    }
+    words = {"model": "B/16", "recipe": "digits", "augmentation": "flip", "trainable": "head"}
+    words |= {"weights": "x.npz", "layout": "fsdp"}
     monkeypatch.setattr("keras_vit.runs.finetune.finetune", lambda data, out, options: given.update(vars(options)))
     assert cli.main(["finetune", "--out", "run"]) == 0
     assert given == {option.name: option.default for option in dataclasses.fields(FinetuneOptions)}
@@ -162,27 +144,24 @@ def test_signal_to_this_process_is_one_line_and_keeps_the_last_model(run, tmp_pa
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (("--data", "no/such/place/here"), "no such file or folder"),
-        (("--recipe", "digit"), "digits"),
-        (("--batch-size", "0"), "--batch-size"),
-        (("--batch-size", "30", "--accumulate", "4"), "--accumulate"),
-        (("--model", "B/17"), "B/16"),
-        (("--trainable", "tail"), "--trainable"),
-        (
-            ("--trainable", "head", "--layer-decay", ".75"),
-            "`--layer-decay` needs .*--trainable 'head', --layer-decay 0.75",
-        ),
-        (("--image-size", "384x500", "--model", "B/16"), "must be .* --image-size .384, 500., .* Nearest: .384, 496."),
-        (("--image-size", "225", "--model", "B/16"), "`--image-size` must be .* --image-size 225, .* Nearest: 224"),
-        (("--recipe", "foo"), "`--recipe` must be .*'foo'. Some of them: 'paper-"),
-        (("--data", str(ROOT / "setup.cfg")), "a folder of class folders.*setup.cfg.*, a file"),
-        (("--data", "photo.jpg"), "a folder of class folders.*no such file"),
-        (("--weights", "last.keras"), "`--weights` must .*whole model.*`keras-vit evaluate`, `predict` and `export`"),
-        (("--model", str(ROOT)), "`--model` must .*load_model.*`keras-vit evaluate`, `predict` and `export`"),
+        ("--data no/such/place/here", "no/such/place/here"),
+        ("--recipe digit", "digits"),
+        ("--batch-size 0", "--batch-size"),
+        ("--batch-size 30 --accumulate 4", "--accumulate"),
+        ("--model B/17", "B/16"),
+        ("--trainable tail", "--trainable"),
+        ("--trainable head --layer-decay .75", "`--layer-decay`.*--trainable 'head', --layer-decay 0.75"),
+        ("--image-size 384x500 --model B/16", "--image-size .384, 500.,.* .384, 496."),
+        ("--image-size 225 --model B/16", "`--image-size`.* --image-size 225,.* 224"),
+        ("--recipe foo", "`--recipe`.*'foo'.* 'paper-"),
+        (f"--data {ROOT / 'setup.cfg'}", "folder.*setup.cfg.*, a file"),
+        ("--data photo.jpg", "folder.*photo.jpg"),
+        ("--weights last.keras", "`--weights`.*`keras-vit evaluate`, `predict` and `export`"),
+        (f"--model {ROOT}", "`--model`.*load_model.*`keras-vit evaluate`, `predict` and `export`"),
     ],
 )
 def test_wrong_request_is_one_line_and_leaves_no_folder(run, tmp_path, options, words):
-    code, _, error = run("finetune", *options, "--out", tmp_path / "run")
+    code, _, error = run("finetune", *options.split(), "--out", tmp_path / "run")
     assert code == 1
     assert_one_line(error, words)
     assert not (tmp_path / "run").exists()
@@ -191,14 +170,14 @@ def test_wrong_request_is_one_line_and_leaves_no_folder(run, tmp_path, options, 
 def test_size_of_another_spelling_is_wrong_usage(tmp_path, capsys):
     with pytest.raises(SystemExit):
         cli.main(["finetune", "--image-size", "384y", "--out", str(tmp_path / "run")])
-    assert "a size is as 224 or 224x320 (height, width), not '384y'" in capsys.readouterr().err
+    assert "'384y'" in capsys.readouterr().err
 
 
 def test_earlier_run_is_left_alone(run, trained):
     before = sorted(path.name for path in trained[0].iterdir())
     code, _, error = run("finetune", "--out", trained[0])
     assert code == 1
-    assert_one_line(error, "`--out` must be new or empty")
+    assert_one_line(error, "`--out`.* empty")
     assert sorted(path.name for path in trained[0].iterdir()) == before
 
 
@@ -220,19 +199,16 @@ def test_evaluate_finds_what_the_run_found(run, trained):
     assert told["accuracy"] == expected["test_accuracy"]
     assert told["count"] == expected["test_images"] == 3
     _, lines, _ = run("evaluate", trained[0] / "best.keras", "--data", trained[1], "--split", "train")
-    assert lines[1] == (
-        "set has no splits, so it was divided by seed 0: 24 of 30 images are in train; "
-        "--split train+validation+test measures all"
-    )
-    assert re.match(r"train accuracy \d\.\d{4} on 24 images of set", lines[2])
+    assert re.match(r"secret place.* seed 0: 24 of 30 images.*--split train\+validation\+test", lines[1])
+    assert re.match(r"train accuracy \d\.\d{4} on 24 images of secret place", lines[2])
     assert [line.split()[:2] for line in lines[-3:]] == [["disc", "8"], ["stripes", "8"], ["tiles", "8"]]
 
 
 def test_evaluate_of_all_photos_or_of_the_runs_own_split_says_nothing_of_a_division(run, trained):
     code, lines, _ = run("evaluate", trained[0], "--data", trained[1], "--split", "train+validation+test")
     assert code == 0
-    assert re.match(r"train\+validation\+test accuracy \d\.\d{4} on 30 images of set", lines[1])
-    assert re.match(r"test accuracy \d\.\d{4} on 3 images of set", run("evaluate", trained[0])[1][1])
+    assert re.match(r"train\+validation\+test accuracy \d\.\d{4} on 30 images of secret place", lines[1])
+    assert re.match(r"test accuracy \d\.\d{4} on 3 images of secret place", run("evaluate", trained[0])[1][1])
 
 
 def test_evaluate_divides_the_images_as_the_run_did(run, trained, tmp_path, monkeypatch):
@@ -259,7 +235,7 @@ def test_evaluate_divides_the_images_as_the_run_did(run, trained, tmp_path, monk
 def test_misspelt_split_is_told_before_anything_is_loaded(run, tmp_path):
     code, lines, error = run("evaluate", tmp_path / "nowhere", "--split", "tset")
     assert (code, lines) == (1, [])
-    assert_one_line(error, "`--split` must be one of 'train', 'validation', 'test'.* Did you mean .*'test'")
+    assert_one_line(error, "`--split`.*'train', 'validation', 'test'.* 'tset'.*'test'")
 
 
 def test_evaluate_on_other_classes_is_one_line(run, trained):
@@ -273,12 +249,10 @@ def test_files_that_can_run_programs_are_refused(run, tmp_path, name):  # N12
     (tmp_path / name).write_bytes(b"\x89HDF\r\n\x1a\n")
     code, _, error = run("evaluate", tmp_path / name, "--data", "digits")
     assert code == 1
-    assert_one_line(error, "(stranger's program|this is an HDF5 file)")
+    assert_one_line(error, "(stranger's program|HDF5 file)")
 
 
 def test_keras_file_with_python_code_is_refused(run, tmp_path):  # N12
-    import keras
-
     model = keras.Sequential([keras.Input((4,)), keras.layers.Lambda(lambda x: x * 2)])
     model.save(tmp_path / "lambda.keras")
     code, _, error = run("evaluate", tmp_path / "lambda.keras", "--data", "digits")
@@ -323,19 +297,15 @@ def test_model_that_is_not_there_is_one_line(run, tmp_path):
 
 
 def test_misspelt_variant_is_told_the_nearest_where_one_is_taken(run):
-    _, _, error = run("predict", "x.jpg", "--model", "B-16")
-    assert_one_line(error, "or a variant as B/16. Did you mean .*'B/16'.* Received: B-16; nothing is there")
-    _, _, error = run("evaluate", "B-16", "--data", "digits")
-    assert_one_line(error, "or a variant as B/16. Did you mean .*'B/16'.* Received: B-16; nothing is there")
+    for command in ("predict x.jpg --model B-16", "evaluate B-16 --data digits"):
+        assert_one_line(run(*command.split())[2], "'B/16'.* B-16")
 
 
 def test_weights_that_are_a_whole_model_are_told_what_takes_them(run, trained):
     for weights in (trained[0], trained[0] / "best.keras"):
         code, _, error = run("predict", "x.jpg", "--model", "B/16", "--weights", weights)
         assert code == 1
-        assert_one_line(
-            error, "`--weights` must be a checkpoint.* Received: --weights .*`predict`.*take it as the model"
-        )
+        assert_one_line(error, "`--weights`.*--weights .*`predict`")
 
 
 # Reading images
@@ -346,8 +316,6 @@ def test_grey_models_get_grey_as_in_training(tmp_path):  # B7
     for name in ("x.png", "x.bmp"):
         Image.fromarray(pixels).save(tmp_path / name)
         assert (read_image(tmp_path / name, 1)[..., 0] == np.asarray(Image.fromarray(pixels).convert("L"))).all()
-    with pytest.raises(ValueError, match=r"three channels, or one of grey\.\nReceived: channels=4"):
-        read_image(tmp_path / "x.png", 4)
 
 
 def odd_orientation(kind):
@@ -374,12 +342,7 @@ def test_a_photo_is_read_as_training_reads_it(tmp_path, kind):
         assert not np.array_equal(ImageOps.exif_transpose(image), image)
 
 
-def test_a_folder_is_no_image(tmp_path):
-    with pytest.raises(ValueError, match="a folder, not an image"):
-        read_image(tmp_path)
-
-
 def test_gif_is_no_format_of_ours(tmp_path):
     Image.new("RGB", (9, 9)).save(tmp_path / "x.gif")
-    with pytest.raises(ValueError, match="not a JPEG, PNG, WebP or BMP"):
+    with pytest.raises(ValueError, match="JPEG, PNG, WebP or BMP"):
         read_image(tmp_path / "x.gif")

@@ -1,16 +1,16 @@
 """What is pushed to the Hub loads from there with the same predictions; huggingface_hub speaks with a stand-in."""
 
 import json
+import shutil
 import sys
 
 import keras
 import numpy as np
 import pytest
-from conftest import images, make_tiny, numpy, tiny_config
+from conftest import images, make_tiny, numpy
 from hub_server import COMMIT, WEIGHTS, HubServer, turn_to
 from huggingface_hub import ModelCard, ModelCardData, constants
 from huggingface_hub.repocard_data import eval_results_to_model_index, model_index_to_eval_results
-from photos import make_photos
 
 import keras_vit
 from keras_vit import cli, push_to_hub, save_checkpoint
@@ -39,13 +39,9 @@ def hub(server, monkeypatch, tmp_path):
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory):
-    """A run of one epoch on photos, with images whose sides differ."""
-    folder = tmp_path_factory.mktemp("run")
-    photos = make_photos(folder / "secret place")
-    config = tiny_config(num_layers=1, pooling="gap", position_embedding="sincos2d")
-    options = {"model": config, "image_size": (20, 24), "batch_size": 8, "epochs": 1}
-    return keras_vit.finetune(photos, folder / "run", say=lambda _: None, **options)
+def folder(tmp_path_factory):
+    """A folder of weights."""
+    return save_checkpoint(make_tiny(), tmp_path_factory.mktemp("tiny") / "tiny", "timm").parent
 
 
 def load(text):
@@ -194,8 +190,7 @@ def test_second_push_leaves_no_file_of_the_first_and_keeps_all_else(hub, tmp_pat
     assert len(hub.messages) == 2
 
 
-def test_repository_is_private_if_it_is_asked_for(hub, tmp_path):
-    folder = save_checkpoint(make_tiny(), tmp_path / "tiny", "timm").parent
+def test_repository_is_private_if_it_is_asked_for(hub, folder):
     push_to_hub(folder, "me/mine", private=True)
     push_to_hub(folder, "me/open")
     assert hub.repositories == {"me/mine": "private", "me/open": "public"}
@@ -232,16 +227,15 @@ def test_folder_of_neither_kind_is_refused(hub, tmp_path):
     assert hub.asked == []
 
 
-def test_folder_without_its_card_is_refused(hub, tmp_path):
-    folder = save_checkpoint(make_tiny(), tmp_path / "tiny", "timm").parent
+def test_folder_without_its_card_is_refused(hub, folder, tmp_path):
+    folder = shutil.copytree(folder, tmp_path / "copy")
     (folder / "README.md").unlink()
     with pytest.raises(ValueError, match=r"README\.md(.|\n)*No such file"):
         push_to_hub(folder, "me/mine")
     assert hub.asked == []
 
 
-def test_dialect_is_for_a_run(hub, finished, tmp_path):
-    folder = save_checkpoint(make_tiny(), tmp_path / "tiny", "timm").parent
+def test_dialect_is_for_a_run(hub, finished, folder):
     with pytest.raises(ValueError, match="`dialect`"):
         push_to_hub(folder, "me/mine", dialect="timm")
     with pytest.raises(ValueError, match=r"`dialect`.* 'timm', 'huggingface'"):
@@ -255,8 +249,8 @@ def test_what_transformers_cannot_hold_is_refused(hub, finished):
     assert hub.asked == []
 
 
-def test_damaged_weights_are_not_sent(hub, tmp_path):
-    file = save_checkpoint(make_tiny(), tmp_path / "tiny", "timm")
+def test_damaged_weights_are_not_sent(hub, folder, tmp_path):
+    file = shutil.copytree(folder, tmp_path / "copy") / WEIGHTS
     file.write_bytes(file.read_bytes()[:-5])
     with pytest.raises(keras_vit.CheckpointError):
         push_to_hub(file.parent, "me/mine")
@@ -276,25 +270,22 @@ def test_resnet_has_no_layout_for_the_hub(hub, tmp_path):
 
 
 @pytest.mark.parametrize("status", [401, 403, 500])
-def test_refusal_of_the_hub_is_one_error_of_ours(hub, tmp_path, status, monkeypatch):
+def test_refusal_of_the_hub_is_one_error_of_ours(hub, folder, status, monkeypatch):
     monkeypatch.setattr("time.sleep", lambda _: None)
-    folder = save_checkpoint(make_tiny(), tmp_path / "tiny", "timm").parent
     hub.status = status
     with pytest.raises(keras_vit.UploadError, match=f"{status}(.|\n)*me/mine.*HF_TOKEN"):
         push_to_hub(folder, "me/mine")
     assert hub.contents == {}
 
 
-def test_offline_says_so_and_opens_no_socket(hub, tmp_path, monkeypatch):
-    folder = save_checkpoint(make_tiny(), tmp_path / "tiny", "timm").parent
+def test_offline_says_so_and_opens_no_socket(hub, folder, monkeypatch):
     monkeypatch.setattr("socket.socket", None)
     monkeypatch.setenv("KERAS_VIT_OFFLINE", "1")
     with pytest.raises(OfflineError, match="KERAS_VIT_OFFLINE"):
         push_to_hub(folder, "me/mine")
 
 
-def test_not_installed_names_the_extra(hub, tmp_path, monkeypatch):
-    folder = save_checkpoint(make_tiny(), tmp_path / "tiny", "timm").parent
+def test_not_installed_names_the_extra(hub, folder, monkeypatch):
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     with pytest.raises(ImportError, match=r'pip install "\.\[hub\]"'):
         push_to_hub(folder, "me/mine")
