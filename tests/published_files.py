@@ -7,7 +7,7 @@ import keras
 import numpy as np
 
 import keras_vit
-from keras_vit.config.resnets import ResNetConfig
+from keras_vit.config.resnets import RESNETS, ResNetConfig
 from keras_vit.config.variants import VARIANTS
 from keras_vit.model.layer_lookup import weight_paths
 from keras_vit.weights.checkpoint import Checkpoint
@@ -24,12 +24,18 @@ def small(variant):
     return dataclasses.replace(config, hidden_size=4 * config.num_heads, mlp_dim=20, num_layers=1, **fields)
 
 
+def shrink(record, monkeypatch):
+    """Has the table give a small model for this record's, as long as the test runs."""
+    table = RESNETS if record.variant in RESNETS else VARIANTS
+    monkeypatch.setitem(table, record.variant, SMALL_RESNET if table is RESNETS else small(record.variant))
+
+
 def dialect_of(record):
     if record.path.startswith("big_vision/"):
         return "big_vision"
     if record.path.startswith("hf/"):
         return "huggingface" if record.path.startswith("hf/google/") else "timm"
-    return "official"
+    return "bit" if record.path.startswith("bit_models/") else "official"
 
 
 def stored_config(record):
@@ -39,19 +45,29 @@ def stored_config(record):
     return config, record.resolution
 
 
-def write_published(record, path, values):
-    """A file as it would be published: `values` makes an array of a shape."""
+def random_values():
+    rng = np.random.default_rng(1)
+    return lambda shape: rng.normal(0, 0.2, shape).astype("float32")
+
+
+def write_published(record, path, values=None):
+    """A file as it would be published: `values` makes an array of a shape, of random numbers by default."""
     config, resolution = stored_config(record)
+    values = values or random_values()
+    build = keras_vit.build_resnet if isinstance(config, ResNetConfig) else keras_vit.build
     with keras.StatelessScope(initialize_variables=False):
         top = {"classes": record.classes} if record.classes else {"include_top": False}
-        model = keras_vit.build(config, input_shape=(resolution, resolution, 3), **top)
+        model = build(config, input_shape=(resolution, resolution, 3), **top)
     shapes = {name: tuple(variable.shape) for name, variable in weight_paths(model).items()}
     tensors = {name: values(shape) for name, shape in shapes.items()}
     if record.head == "zero":
         tensors |= {name: np.zeros_like(tensors[name]) for name in ("head/kernel", "head/bias")}
-    fields = {name: getattr(config, name) for name in ("activation", "layer_norm_epsilon", "position_embedding")}
-    checkpoint = Checkpoint(path, "official", tensors, config.num_heads, recorded_fields=fields)
-    path.parent.mkdir(parents=True)
+    if build is keras_vit.build_resnet:
+        checkpoint = Checkpoint(path, "bit", tensors, None)
+    else:
+        fields = {name: getattr(config, name) for name in ("activation", "layer_norm_epsilon", "position_embedding")}
+        checkpoint = Checkpoint(path, "official", tensors, config.num_heads, recorded_fields=fields)
+    path.parent.mkdir(parents=True, exist_ok=True)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         write_checkpoint(checkpoint, path, dialect_of(record))
@@ -59,14 +75,3 @@ def write_published(record, path, values):
         arrays = dict(np.load(path))
         moments = {f"opt/state/{name}/grad_ema": array for name, array in arrays.items()}
         np.savez(path, **{f"opt/target/{name}": array for name, array in arrays.items()}, **moments)
-
-
-def write_published_resnet(record, path):
-    """A file as it would be published, its numbers random."""
-    with keras.StatelessScope(initialize_variables=False):
-        model = keras_vit.build_resnet(record.config, input_shape=(32, 32, 3), classes=record.classes)
-    rng = np.random.default_rng(1)
-    shapes = {name: tuple(variable.shape) for name, variable in weight_paths(model).items()}
-    tensors = {name: rng.normal(0, 0.2, shape).astype("float32") for name, shape in shapes.items()}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_checkpoint(Checkpoint(path, "bit", tensors, None), path, "bit")

@@ -121,7 +121,7 @@ def test_strict_load_leaves_the_model_as_it_was(saved):
     _, path = saved
     other = randomise(keras_vit.build(tiny_config(), input_shape=(20, 28, 1), classes=7), seed=9)
     before = other.get_weights()
-    with pytest.raises(CheckpointError, match=r"with `strict=True` a file must fit as it is"):
+    with pytest.raises(CheckpointError, match="strict=True"):
         keras_vit.load_checkpoint(other, path, strict=True)
     for old, new in zip(before, other.get_weights(), strict=True):
         np.testing.assert_array_equal(old, new)

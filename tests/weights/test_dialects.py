@@ -69,8 +69,8 @@ def save(model, path, dialect):
 def test_model_to_file_and_back_is_bitwise(tmp_path, dialect, kind):
     model = make(kind)
     path = save(model, path_for(tmp_path, dialect), dialect)
-    again = keras_vit.build(model.config, weights=path, input_shape=model.input_shape[1:])
-    assert again.weights_report == ()
+    again = keras_vit.build(model.config, weights=path)
+    assert (again.input_shape, again.weights_report) == (model.input_shape, ())  # the grid travels in the file
     moved = {"token", "table"} if dialect == "big_vision" else set()  # the token's row goes into the token
     for ours, theirs in zip(model.weights, again.weights, strict=True):
         if ours.name not in moved:
@@ -81,18 +81,23 @@ def test_model_to_file_and_back_is_bitwise(tmp_path, dialect, kind):
 
 @pytest.mark.parametrize(("dialect", "kind"), sorted(NO_PLACE))
 def test_what_a_layout_cannot_hold_is_refused_and_leaves_no_file(tmp_path, dialect, kind):
-    with pytest.raises(CheckpointError, match=r"no place|have no|has no"):
+    with pytest.raises(CheckpointError, match=rf"{dialect}|transformers"):
         save(make(kind), path_for(tmp_path, dialect), dialect)
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("case", ["timm_token", "timm_map", "timm_distilled"])
-def test_timm_file_to_ours_and_back_is_bitwise(tmp_path, case):
-    convert_checkpoint(FOREIGN / f"{case}.safetensors", tmp_path / "x.safetensors", "timm")
-    theirs, back = load_file(FOREIGN / f"{case}.safetensors"), load_file(tmp_path / "x.safetensors")
+NPZ = ["token", "token_representation", "gap", "hybrid_root", "hybrid_stages"]
+OTHERS = [*((GOLDEN, f"{case}.npz", "official", np.load) for case in NPZ)]
+OTHERS += [(FOREIGN, f"timm_{case}.safetensors", "timm", load_file) for case in ("token", "map", "distilled")]
+
+
+@pytest.mark.parametrize(("folder", "name", "dialect", "read"), OTHERS)
+def test_file_of_other_software_to_ours_and_back_is_bitwise(tmp_path, folder, name, dialect, read):
+    convert_checkpoint(folder / name, tmp_path / name, dialect)
+    theirs, back = (dict(read(path)) for path in (folder / name, tmp_path / name))
     assert set(theirs) == set(back)
-    for name, array in theirs.items():
-        np.testing.assert_array_equal(array, back[name])
+    for key, array in theirs.items():
+        np.testing.assert_array_equal(array, back[key])
 
 
 @pytest.mark.parametrize("case", ["huggingface_vit", "huggingface_deit"])
@@ -105,28 +110,13 @@ def test_transformers_file_to_ours_and_back_is_bitwise(tmp_path, case):
         np.testing.assert_array_equal(array, back[path])
 
 
-@pytest.mark.parametrize("case", ["token", "token_representation", "gap", "hybrid_root", "hybrid_stages"])
-def test_official_file_to_ours_and_back_is_bitwise(tmp_path, case):
-    convert_checkpoint(GOLDEN / f"{case}.npz", tmp_path / "x.npz", "official")
-    theirs, back = (dict(np.load(path)) for path in (GOLDEN / f"{case}.npz", tmp_path / "x.npz"))
-    assert set(theirs) == set(back)
-    for name, array in theirs.items():
-        np.testing.assert_array_equal(array, back[name])
-
-
-@pytest.mark.parametrize("dialect", LAYOUTS)
-def test_layout_is_recognised_from_what_we_write(tmp_path, dialect):
-    path = save(make("exact"), path_for(tmp_path, dialect), dialect)
-    assert read_checkpoint(path).dialect == dialect
-
-
 @pytest.mark.parametrize("dialect", LAYOUTS)
 def test_file_of_ours_remembers_what_tensors_do_not_tell(tmp_path, dialect):
     model = keras_vit.build(tiny_config(**MODELS["exact"]), input_shape=(12, 48, 3), classes=7)
     model.preprocessing = DEIT
     said = read_checkpoint(save(model, path_for(tmp_path, dialect), dialect))
     assert (said.fields["activation"], said.fields["layer_norm_epsilon"]) == ("gelu", 1e-12)
-    assert (said.grid, said.num_heads, said.preprocessing) == ((3, 12), 3, DEIT)
+    assert (said.dialect, said.grid, said.num_heads, said.preprocessing) == (dialect, (3, 12), 3, DEIT)
 
 
 @pytest.mark.parametrize(("dialect", "kind"), [("timm", "token"), ("timm", "distilled"), ("huggingface", "exact")])
@@ -147,9 +137,7 @@ def test_folder_tells_its_reader_everything_without_our_note(tmp_path, dialect, 
 
 
 @pytest.mark.parametrize("dialect", ["timm", "huggingface"])
-def test_single_file_of_another_gelu_warns_what_its_reader_would_compute(tmp_path, dialect):
-    with pytest.warns(UserWarning, match="computes the exact GELU unless told otherwise"):
-        keras_vit.save_checkpoint(make_tiny(), tmp_path / "x.safetensors", dialect)
+def test_folder_says_its_gelu(tmp_path, dialect):
     keras_vit.save_checkpoint(make_tiny(), tmp_path / "folder", dialect)  # says so itself: warnings are errors here
     activation = json.loads((tmp_path / "folder" / "config.json").read_text())
     assert "gelu_tanh" in json.dumps(activation) or "gelu_pytorch_tanh" in json.dumps(activation)
@@ -159,7 +147,7 @@ def test_timm_model_that_normalises_after_its_mean_is_refused(tmp_path):
     arrays = load_file(FOREIGN / "timm_token.safetensors")
     arrays["fc_norm.weight"] = arrays["norm.weight"]
     save_file(arrays, tmp_path / "x.safetensors")
-    with pytest.raises(CheckpointError, match=r"normalises after its mean pooling.*x\.safetensors"):
+    with pytest.raises(CheckpointError, match=r"mean pooling.*x\.safetensors"):
         read_checkpoint(tmp_path / "x.safetensors")
 
 
@@ -203,15 +191,14 @@ def test_void_bfloat16_is_read_in_big_vision_files_only(tmp_path):  # N8
     arrays = dict(np.load(GOLDEN / "token.npz"))
     arrays["head/kernel"] = arrays["head/kernel"].astype("float16").view("V2")
     np.savez(tmp_path / "x.npz", **arrays)
-    with pytest.raises(CheckpointError, match="'head/kernel' must hold little-endian floats"):
+    with pytest.raises(CheckpointError, match="'head/kernel'"):
         read_checkpoint(tmp_path / "x.npz")
 
 
 @pytest.mark.parametrize(
     ("dialect", "method"),
     [
-        ("official", "align_corners"),
-        ("big_vision", "align_corners"),
+        *((d, "align_corners") for d in ("official", "big_vision")),
         ("timm", "bicubic_antialias"),
         ("huggingface", "bicubic"),
     ],
@@ -242,8 +229,8 @@ def test_builder_follows_what_the_file_decides(tmp_path):
 
 def test_conversion_that_lacks_the_number_of_heads_asks_for_it(tmp_path):
     source = FOREIGN / "timm_token.safetensors"
-    with pytest.raises(CheckpointError, match="Pass `num_heads=`"):
+    with pytest.raises(CheckpointError, match="`num_heads=`"):
         convert_checkpoint(source, tmp_path / "x.npz", "official")
-    with pytest.warns(UserWarning, match="the official code computes the tanh GELU"):
+    with pytest.warns(UserWarning, match="tanh GELU"):
         convert_checkpoint(source, tmp_path / "x.npz", "official", num_heads=4)
     assert read_checkpoint(tmp_path / "x.npz").num_heads == 4

@@ -124,7 +124,7 @@ def test_what_a_processor_cannot_do_is_said_by_a_warning_and_in_the_folder(
     tmp_path, dialect, image_size, fields, words
 ):
     software = "timm" if dialect == "timm" else "transformers"
-    with pytest.warns(UserWarning, match=f"{software} prepares photos otherwise than `preprocessing`") as caught:
+    with pytest.warns(UserWarning, match=f"{software} prepares photos") as caught:
         said, record = written(tmp_path / "folder", dialect, image_size, fields)
     text = (tmp_path / "folder" / DIFFERENCES_FILE).read_text()
     lines = [line for line in text.splitlines() if line.startswith("- ")]

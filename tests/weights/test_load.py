@@ -1,5 +1,6 @@
 import itertools
 import logging
+import re
 
 import keras
 import numpy as np
@@ -42,26 +43,22 @@ def test_loading_into_a_built_model_gives_its_weights(saved):
     np.testing.assert_array_equal(numpy(copy(x)), numpy(model(x)))
 
 
-def test_a_missing_array_is_named_and_nothing_changes(saved):
+@pytest.mark.parametrize(
+    ("name", "array", "line"),
+    [
+        ("scale", None, r"- encoder_norm/gamma \(12,\)"),
+        ("scales", np.ones(12, "float32"), r"\+ Transformer/encoder_norm/scales \(12,\)"),
+    ],
+)
+def test_a_missing_or_extra_array_is_named_and_nothing_changes(saved, name, array, line):
     model, path, edit = saved
-    edit(**{"Transformer/encoder_norm/scale": None})
+    edit(**{f"Transformer/encoder_norm/{name}": array})
     copy = keras.models.clone_model(model)
     before = [numpy(w) for w in copy.weights]
-    with pytest.raises(
-        CheckpointError, match=r"in the model, not in the file \(1\):\n    - encoder_norm/gamma \(12,\)"
-    ):
+    with pytest.raises(CheckpointError, match=rf"\(1\):\n    {line}"):
         keras_vit.load_checkpoint(copy, path)
     for old, new in zip(before, copy.weights, strict=True):
         np.testing.assert_array_equal(old, numpy(new))
-
-
-def test_an_extra_array_is_named(saved):
-    model, path, edit = saved
-    edit(**{"Transformer/encoder_norm/scales": np.ones(12, "float32")})
-    with pytest.raises(
-        CheckpointError, match=r"not in the model \(1\):\n    \+ Transformer/encoder_norm/scales \(12,\)"
-    ):
-        load_into_copy(model, path)
 
 
 def test_every_array_of_a_wrong_shape_is_named(saved):
@@ -69,7 +66,7 @@ def test_every_array_of_a_wrong_shape_is_named(saved):
     original, before = dict(np.load(path)), model.get_weights()
     for name, array in original.items():
         edit(**{**original, name: np.ones((*array.shape[:-1], array.shape[-1] + 1), "float32")})
-        with pytest.raises(CheckpointError, match=r"~ .*file \(.*model \(|must agree on|grid of the position table"):
+        with pytest.raises(CheckpointError, match=r"~ .*file \(.*model \(|number of heads|position table"):
             keras_vit.load_checkpoint(model, path)
     for weight, old in zip(model.get_weights(), before, strict=True):
         np.testing.assert_array_equal(weight, old)
@@ -92,9 +89,7 @@ def test_another_number_of_heads_is_refused_though_every_shape_fits(saved):
 
 def test_long_lists_are_cut_and_counted(saved):
     _, path, _ = saved
-    with pytest.raises(
-        CheckpointError, match=r"in the file, not in the model \(16\):(\n    \+ .*){5}\n    ... and 11 more"
-    ):
+    with pytest.raises(CheckpointError, match=r"\(16\):(\n    \+ .*){5}\n    ... and 11 more"):
         keras_vit.build(tiny_config(num_layers=1, representation_size=9), weights=path)
 
 
@@ -115,10 +110,9 @@ def test_a_file_of_another_variant_is_recognised_for_all_ordered_pairs():
     wanted = {name: weight_paths(model) for name, (model, _) in made.items()}
     for ours, theirs in itertools.permutations(VARIANTS, 2):
         model, checkpoint = made[ours][0], made[theirs][1]
-        with pytest.raises(CheckpointError, match="looks like ViT ") as error:
-            _check_fit(model, checkpoint, dict(checkpoint.tensors), wanted[ours])
         blocks, width = VARIANTS[theirs].num_layers, VARIANTS[theirs].hidden_size
-        assert f"looks like ViT {theirs} ({blocks} blocks, width {width})" in str(error.value)
+        with pytest.raises(CheckpointError, match=re.escape(f"ViT {theirs} ({blocks} blocks, width {width})")):
+            _check_fit(model, checkpoint, dict(checkpoint.tensors), wanted[ours])
 
 
 @pytest.mark.parametrize(("case", "stride"), [("token", 8), ("hybrid_root", 16), ("hybrid_stages", 8)])
@@ -142,18 +136,12 @@ def test_another_number_of_classes_gets_a_new_head_of_zeros_and_drops_the_pre_lo
     assert (model.predict(images(2, 32, 32, 3), verbose=0) == np.zeros((2, 3))).all()
 
 
-def test_the_same_number_of_classes_keeps_the_head():
-    model = keras_vit.build(SMALL, weights=TOKEN, classes=10)
-    np.testing.assert_array_equal(numpy(model.get_layer("head").kernel), np.load(TOKEN)["head/kernel"])
-
-
 def test_no_top_sets_the_head_aside():
     model = keras_vit.build(SMALL, weights=GOLDEN / "token_representation.npz", include_top=False)
     assert model.output_shape == (None, 48)
     assert model.weights_report == ("set aside head (48, 10)", "set aside pre_logits (48, 48)")
-    kept = keras_vit.build(
-        SMALL, weights=GOLDEN / "token_representation.npz", include_top=False, representation_size=48
-    )
+    arguments = {"weights": GOLDEN / "token_representation.npz", "representation_size": 48}
+    kept = keras_vit.build(SMALL, include_top=False, **arguments)
     assert kept.layers[-1].name == "pre_logits"
 
 
@@ -179,7 +167,7 @@ def test_mean_pooling_of_a_file_with_class_token_keeps_the_token():
 def test_file_without_a_head_asks_for_classes(saved):
     _, path, edit = saved
     edit(**{"head/kernel": None, "head/bias": None})
-    with pytest.raises(CheckpointError, match="has no head, so `classes` must be given"):
+    with pytest.raises(CheckpointError, match="`classes`"):
         keras_vit.build(tiny_config(), weights=path, input_shape=(20, 28, 3))
     assert keras_vit.build(tiny_config(), weights=path, input_shape=(20, 28, 3), classes=4).output_shape == (None, 4)
 
@@ -190,9 +178,8 @@ def test_head_of_zeros_is_said(saved):
     edit(**{name: np.zeros_like(arrays[name]) for name in ("head/kernel", "head/bias")})
     with pytest.warns(UserWarning, match="all zeros.*AugReg"):
         keras_vit.build(tiny_config(), weights=path, input_shape=(20, 28, 3))
-    keras_vit.build(
-        tiny_config(), weights=path, input_shape=(20, 28, 3), classes=3
-    )  # a new head needs no warning: warnings are errors here
+    # A new head needs no warning: warnings are errors here.
+    keras_vit.build(tiny_config(), weights=path, input_shape=(20, 28, 3), classes=3)
 
 
 def test_positions_are_resized_by_grid_not_by_count(tmp_path):
@@ -225,10 +212,10 @@ def test_positions_are_resized_by_the_method_asked_for(method):
 
 def test_unknown_grid_is_asked_for():
     rectangular = GOLDEN / "rectangular.npz"
-    with pytest.raises(ValueError, match="position table is not square"):
+    with pytest.raises(ValueError, match="not square"):
         keras_vit.build(SMALL, weights=rectangular)
     model = keras_vit.build(SMALL, input_shape=(48, 40, 3), classes=7)
-    with pytest.raises(CheckpointError, match=r"Pass `grid=\(h, w\)`"):
+    with pytest.raises(CheckpointError, match="`grid="):
         keras_vit.load_checkpoint(model, rectangular)
     report = keras_vit.load_checkpoint(model, rectangular, grid=(3, 5))
     assert report == ("position embedding resized from (3, 5) to (6, 5) (align_corners)",)
@@ -237,7 +224,7 @@ def test_unknown_grid_is_asked_for():
 def test_adaptations_are_logged(caplog):
     with caplog.at_level(logging.INFO, "keras_vit"):
         keras_vit.build(SMALL, weights=TOKEN, input_shape=(48, 48, 3))
-    assert "token.npz: position embedding resized from (4, 4) to (6, 6)" in caplog.text
+    assert re.search(r"token.npz.*\(4, 4\) to \(6, 6\)", caplog.text)
 
 
 @pytest.fixture
@@ -302,22 +289,6 @@ def test_strategy_scope_gets_mirrored_variables_with_the_values_of_the_file(foun
     assert found == [True, True]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "error", "message"),
-    [
-        ({"pooling": "map"}, CheckpointError, r"no place(.|\n)* pooling/probe \(1, 1, 12\)\n"),
-        ({"activation": "gelu"}, UserWarning, "tanh GELU"),
-        ({"pooling": "gap", "class_token": True}, UserWarning, "no class token beside mean pooling"),
-    ],
-)
-def test_saving_says_what_the_official_code_would_not_compute(tmp_path, arguments, error, message):
-    model = make_tiny(**arguments)
-    context = pytest.warns if issubclass(error, Warning) else pytest.raises
-    with context(error, match=message):
-        keras_vit.save_checkpoint(model, tmp_path / "x.npz")
-    assert (tmp_path / "x.npz").exists() == issubclass(error, Warning)
-
-
 def test_saving_a_sincos_model_writes_its_table(tmp_path):
     model = make_tiny(position_embedding="sincos2d")
     keras_vit.save_checkpoint(model, tmp_path / "x.npz")
@@ -338,39 +309,39 @@ def test_a_model_around_ours_is_refused_with_the_way_in(saved, tmp_path):
     model, path, _ = saved
     around = keras.Sequential([model, keras.layers.Softmax()])
     for use in (keras_vit.load_checkpoint, keras_vit.save_checkpoint):
-        with pytest.raises(ValueError, match=r"Pass `model.get_layer\('vit'\)`"):
+        with pytest.raises(ValueError, match=r"model.get_layer\('vit'\)"):
             use(around, path)
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"grid": (4,)}, r"`grid` must be \(h, w\)"),
-        ({"grid": "4x4"}, r"`grid` must be \(h, w\)"),
-        ({"grid": (-4, -4)}, r"`grid` must be \(h, w\)"),
-        ({"resize_method": "nearest"}, "`resize_method` must be one of"),
+        ({"grid": (4,)}, r"`grid`(.|\n)*\(4,\)"),
+        ({"grid": "4x4"}, r"`grid`(.|\n)*4x4"),
+        ({"grid": (-4, -4)}, r"`grid`(.|\n)*\(-4, -4\)"),
+        ({"resize_method": "nearest"}, r"`resize_method`(.|\n)*nearest"),
     ],
 )
-def test_loading_refuses_arguments(arguments, message):
+def test_loading_refuses_arguments(tiny, arguments, message):
     with pytest.raises(ValueError, match=message):
-        keras_vit.load_checkpoint(keras_vit.build(SMALL, input_shape=(32, 32, 3), classes=10), TOKEN, **arguments)
+        keras_vit.load_checkpoint(tiny, TOKEN, **arguments)
 
 
 def test_advice_fits_the_trouble(saved):
     _, path, _ = saved
-    with pytest.raises(CheckpointError, match="Build the variant that the file holds"):
+    with pytest.raises(CheckpointError, match="Build the variant"):
         keras_vit.build(tiny_config(hidden_size=15), weights=path, classes=3)
     model = keras_vit.build(tiny_config(), input_shape=(20, 28, 3), classes=3, representation_size=9)
-    with pytest.raises(CheckpointError, match="Pass the file as `weights=` with `classes=k`"):
+    with pytest.raises(CheckpointError, match="`weights=` with `classes="):
         keras_vit.load_checkpoint(model, path)
 
 
 def test_dialect_must_be_known(tmp_path, tiny):
-    with pytest.raises(ValueError, match="Did you mean 'linen'"):
+    with pytest.raises(ValueError, match="'linen'"):
         keras_vit.save_checkpoint(tiny, tmp_path / "x.npz", "line")
 
 
 def test_file_of_an_unknown_layout_is_refused(tmp_path):
     np.savez(tmp_path / "x.npz", a=np.zeros(3, "float32"))
-    with pytest.raises(CheckpointError, match="with 1 arrays: a, "):
+    with pytest.raises(CheckpointError, match="1 arrays: a, "):
         keras_vit.build("Ti/16", weights=tmp_path / "x.npz")

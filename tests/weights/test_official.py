@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from conftest import GOLDEN, images, make_tiny, numpy, randomise, tiny_config
+from conftest import GOLDEN, make_tiny
 
 import keras_vit
 from keras_vit.weights.dialects import recognise, to_ours, to_theirs
@@ -43,51 +43,10 @@ def test_saved_names_and_shapes_are_those_of_the_layout(tmp_path, dialect, names
     assert {array.dtype.name for array in arrays.values()} == {"float32"}
 
 
-@pytest.mark.parametrize("case", ["token", "token_representation", "gap", "hybrid_root", "hybrid_stages"])
-def test_golden_file_to_ours_and_back_is_bitwise(case):
-    arrays = dict(np.load(GOLDEN / f"{case}.npz"))
-    back = dict(to_theirs("official", *to_ours("official", "", arrays)))
-    assert set(back) == set(arrays)
-    for name, array in arrays.items():
-        np.testing.assert_array_equal(back[name], array)
-
-
 @pytest.mark.parametrize(("dialect", "shape"), [("official", (1, 1, 1, 32)), ("linen", (32,))])
 def test_group_norms_have_the_shape_of_the_layout(dialect, shape):
     written = dict(to_theirs(dialect, {"resnet_root/norm/gamma": np.ones(32)}, 4))
     assert written["gn_root/scale"].shape == shape
-
-
-@pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize` method")
-@pytest.mark.parametrize("change", ["quantize", "lora"])
-def test_what_lora_and_quantisation_add_has_no_place(tmp_path, change):
-    model = make_tiny(include_top=False, classes=None)
-    query = model.get_layer("block_00").attention.query
-    query.quantize("int8") if change == "quantize" else query.enable_lora(2)
-    said = {
-        "quantize": "no checkpoint has a place for the rounded",
-        "lora": r"no place.*\n.*\n +block_00/attention/query",
-    }
-    with pytest.raises(CheckpointError, match=said[change]):
-        keras_vit.save_checkpoint(model, tmp_path / "x.npz")
-    assert not (tmp_path / "x.npz").exists()
-
-
-@pytest.mark.parametrize("dialect", ["official", "linen"])
-@pytest.mark.parametrize("resnet", [None, (), (1, 2)])
-def test_model_to_file_and_back_is_bitwise(tmp_path, dialect, resnet):
-    config = tiny_config(patch_size=2, resnet_stages=resnet, resnet_width_factor=0.5, representation_size=9)
-    size = (config.stride * 3, config.stride * 5, 3)
-    model = randomise(keras_vit.build(config, input_shape=size, classes=7))
-    keras_vit.save_checkpoint(model, tmp_path / "x.npz", dialect)
-    again = keras_vit.build(config, weights=tmp_path / "x.npz")
-    assert again.input_shape == model.input_shape  # the grid travels in the file
-    assert again.weights_report == ()
-    for ours, theirs in zip(model.weights, again.weights, strict=True):
-        assert ours.path == theirs.path
-        np.testing.assert_array_equal(numpy(ours), numpy(theirs))
-    x = images(2, *size)
-    np.testing.assert_array_equal(numpy(model(x)), numpy(again(x)))
 
 
 def test_old_group_norms_are_squeezed():
@@ -99,26 +58,10 @@ def test_old_group_norms_are_squeezed():
     }
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "Transformer/encoderblock_00/LayerNorm_0/scale",
-        "Transformer/encoderblock_0/LayerNorm_1/scale",  # Linen's name in a pre-Linen file
-        "Transformer/encoderblock_0/MlpBlock_3/Dense_2/kernel",
-        "Transformer/encoderblock_0/MultiHeadDotProductAttention_1/query/scale",
-        "block1/unit1/conv_1/kernel",
-        "opt/target/cls",
-    ],
-)
-def test_name_that_the_layout_does_not_have_is_not_guessed(name):
-    ours, _ = to_ours("official", "", {name: np.ones(3)})
-    assert set(ours) == {name}
-
-
 def test_heads_that_disagree_are_refused():
     prefix = "Transformer/encoderblock_0/MultiHeadDotProductAttention_1"
     arrays = {f"{prefix}/query/kernel": np.ones((12, 3, 4)), f"{prefix}/out/kernel": np.ones((4, 3, 12))}
-    with pytest.raises(CheckpointError, match="must agree on the number of heads"):
+    with pytest.raises(CheckpointError, match="number of heads"):
         to_ours("official", "", arrays)
 
 

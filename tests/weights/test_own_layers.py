@@ -84,9 +84,7 @@ def test_loading_lists_weights_that_the_file_cannot_have_and_changes_nothing(tmp
         plain = make_tiny()
     keras_vit.save_checkpoint(plain, tmp_path / "x.npz")
     before = model.get_weights()
-    with pytest.raises(
-        CheckpointError, match=rf"no layout of a file has a place for it \({len(lines)}\){listed(lines)}"
-    ):
+    with pytest.raises(CheckpointError, match=rf"no layout.* \({len(lines)}\){listed(lines)}"):
         keras_vit.load_checkpoint(model, tmp_path / "x.npz", strict=make is with_adapter)
     for old, new in zip(before, model.get_weights(), strict=True):
         np.testing.assert_array_equal(old, new)

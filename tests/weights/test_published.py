@@ -6,19 +6,23 @@ import keras
 import numpy as np
 import pytest
 from conftest import randomise
-from published_files import dialect_of, small, write_published
+from published_files import dialect_of, shrink, write_published
 
 import keras_vit
+from keras_vit.config.resnets import RESNETS
 from keras_vit.config.variants import BUILDERS, VARIANTS, builder_name
-from keras_vit.weights.hub import RECORDS as ALL_RECORDS
-from keras_vit.weights.hub import find_weights
+from keras_vit.weights.file_checks import check_for
+from keras_vit.weights.hub import RECORDS, find_weights
 
-RECORDS = [record for record in ALL_RECORDS if record.variant in VARIANTS]  # the others: test_bit_files.py
 ZERO_HEAD = "ignore:the head of .* is all zeros:UserWarning"
 
 
+def builder_of(record):
+    return record.variant if record.variant in RESNETS else builder_name(record.variant)
+
+
 def id_of(record):
-    return f"{builder_name(record.variant)}-{record.name}"
+    return f"{builder_of(record)}-{record.name}"
 
 
 @pytest.fixture
@@ -30,7 +34,7 @@ def mirror(tmp_path, monkeypatch):
 
 
 def build(record, **arguments):
-    return getattr(keras_vit, builder_name(record.variant))(weights=record.name, **arguments)
+    return getattr(keras_vit, builder_of(record))(weights=record.name, **arguments)
 
 
 def assert_follows(record, model):
@@ -38,7 +42,8 @@ def assert_follows(record, model):
     assert model.input_shape == (None, height, height, 3)
     assert model.output_shape[-1] == (record.classes or model.config.hidden_size)
     assert model.preprocessing == record.preprocessing
-    assert model.config == dataclasses.replace(record.config, class_token=model.config.class_token)
+    token = {} if record.variant in RESNETS else {"class_token": model.config.class_token}
+    assert model.config == dataclasses.replace(record.config, **token)
     if "flexivit_" in record.path:
         assert model.weights_report == (
             "patch kernel resized from 32x32 to 16x16 (pseudo-inverse)",
@@ -53,6 +58,8 @@ SIZES = ("hidden_size", "num_layers", "num_heads", "mlp_dim", "resnet_width_fact
 
 def kind_of(record):
     """All that decides how its file is written and read, but for sizes, rates, classes and pixels."""
+    if record.variant in RESNETS:
+        return record.name
     config = {name: value for name, value in record.config.as_dict().items() if name not in SIZES}
     config["representation_size"] = bool(record.config.representation_size)
     given = tuple(name for name, _ in record.fields)
@@ -74,9 +81,9 @@ one_of_each_kind = pytest.mark.parametrize(
 @pytest.mark.filterwarnings(ZERO_HEAD)
 @one_of_each_kind
 def test_every_name_builds_from_a_mirror_with_its_preprocessing(mirror, monkeypatch, record):
-    monkeypatch.setitem(VARIANTS, record.variant, small(record.variant))
-    rng = np.random.default_rng(1)
-    write_published(record, mirror / record.path, lambda shape: rng.normal(0, 0.2, shape).astype("float32"))
+    shrink(record, monkeypatch)
+    write_published(record, mirror / record.path)
+    check_for(record)(mirror / record.path)
     if record.classes:
         assert_follows(record, build(record))
     side = 378 if record.variant == "H/14" else 384
@@ -99,7 +106,9 @@ def test_every_record_is_found_by_its_name_and_of_a_kind_that_is_built():
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.filterwarnings(ZERO_HEAD)
-@pytest.mark.parametrize("record", [r for r in RECORDS if not r.path.startswith("hf/")], ids=id_of)
+@pytest.mark.parametrize(
+    "record", [r for r in RECORDS if r.variant in VARIANTS and not r.path.startswith("hf/")], ids=id_of
+)
 def test_every_name_builds_at_full_size(mirror, record):
     ramp = np.linspace(-1, 1, 1000, dtype="float32")
     write_published(record, mirror / record.path, lambda shape: np.resize(ramp, shape))
@@ -110,38 +119,52 @@ def test_every_name_builds_at_full_size(mirror, record):
 @pytest.mark.slow
 @pytest.mark.filterwarnings(ZERO_HEAD)
 def test_the_issue_in_one_line(mirror):
-    record = next(r for r in RECORDS if (r.name, r.variant) == ("imagenet21k", "B/16"))
+    record = find_weights("imagenet21k", "B/16")
     write_published(record, mirror / record.path, lambda shape: np.full(shape, 0.01, "float32"))
     model = keras_vit.ViTB16(weights="imagenet21k", classes=10, input_shape=(384, 384, 3))
     assert model.count_params() == 85_798_656 + (24**2 - 14**2) * 768 + 7690
 
 
 def test_a_folder_of_the_mirror_gives_the_file_of_the_variant(mirror, monkeypatch):
-    monkeypatch.setitem(VARIANTS, "B/16", small("B/16"))
-    for record in (r for r in RECORDS if r.variant == "B/16" and r.name in ("imagenet21k", "imagenet21k+imagenet2012")):
-        write_published(record, mirror / record.path, lambda shape: np.full(shape, 0.1, "float32"))
+    for record in (find_weights(name, "B/16") for name in ("imagenet21k", "imagenet21k+imagenet2012")):
+        shrink(record, monkeypatch)
+        write_published(record, mirror / record.path)
     folder = mirror / "vit_models" / "imagenet21k+imagenet2012"
     assert keras_vit.ViTB16(weights=folder).input_shape == (None, 384, 384, 3)
-    with pytest.raises(ValueError, match=r"must hold one file of ViT B/16(.|\n)*imagenet21k/ViT-B_16\.npz\. Pass the"):
+    with pytest.raises(ValueError, match=r"one file of ViT B/16(.|\n)*imagenet21k/ViT-B_16\.npz"):
         keras_vit.ViTB16(weights=mirror)
-    with pytest.raises(ValueError, match="must hold one file of ViT L/16"):
+    with pytest.raises(ValueError, match="one file of ViT L/16"):
         keras_vit.ViTL16(weights=folder)
 
 
-def test_a_file_that_is_not_what_the_table_says_is_refused(mirror, monkeypatch):
-    monkeypatch.setitem(VARIANTS, "B/16", small("B/16"))
-    record = next(r for r in RECORDS if (r.name, r.variant) == ("sam", "B/16"))
-    other = dataclasses.replace(record, classes=7)
-    write_published(other, mirror / record.path, lambda shape: np.full(shape, 0.1, "float32"))
-    with pytest.raises(keras_vit.CheckpointError, match=r"must have 1000 classes, so this is another file"):
-        keras_vit.ViTB16(weights="sam", classes=10)
+@pytest.mark.parametrize(("name", "variant"), [("sam", "B/16"), ("bit-imagenet2012", "R50x1")])
+def test_a_file_that_is_not_what_the_table_says_is_refused(mirror, monkeypatch, name, variant):
+    record = find_weights(name, variant)
+    shrink(record, monkeypatch)
+    write_published(dataclasses.replace(record, classes=7), mirror / record.path)
+    with pytest.raises(keras_vit.CheckpointError, match="1000 classes"):
+        build(record, classes=10)
+    with pytest.raises(keras_vit.CheckpointError, match="classes: expected 1000, got 7"):
+        check_for(record)(mirror / record.path)
+    if variant in RESNETS:
+        with pytest.raises(keras_vit.CheckpointError, match=r"ViT B/16.* ResNet: expected False"):
+            check_for(find_weights("imagenet21k", "B/16"))(mirror / record.path)
+
+
+def test_names_of_resnets_belong_to_their_models():
+    assert find_weights("bit-imagenet21k+imagenet2012", "R50x1").url == (
+        "https://storage.googleapis.com/bit_models/BiT-M-R50x1-ILSVRC2012.npz"
+    )
+    with pytest.raises(ValueError, match="R200x3"):
+        find_weights("bit-imagenet21k", "R200x3")
+    with pytest.raises(ValueError, match=r"list_weights\('R50x1'\)(.|\n)*'bit-imagenet21k'"):
+        find_weights("bit-imagenet22k", "R50x1")
 
 
 def test_preprocessing_of_the_record_is_kept_by_saving_and_loading(mirror, monkeypatch, tmp_path):
-    monkeypatch.setitem(VARIANTS, "Ti/16", small("Ti/16"))
-    record = next(r for r in RECORDS if (r.name, r.variant) == ("deit-distilled-imagenet2012", "Ti/16"))
-    rng = np.random.default_rng(1)
-    write_published(record, mirror / record.path, lambda shape: rng.normal(0, 0.2, shape).astype("float32"))
+    record = find_weights("deit-distilled-imagenet2012", "Ti/16")
+    shrink(record, monkeypatch)
+    write_published(record, mirror / record.path)
     model = randomise(build(record, classes=4))
     model.save(tmp_path / "x.keras")
     assert keras.saving.load_model(tmp_path / "x.keras").preprocessing == record.preprocessing
@@ -153,4 +176,6 @@ def test_preprocessing_of_the_record_is_kept_by_saving_and_loading(mirror, monke
 
 def test_every_builder_has_published_weights_but_the_two_giants():
     assert set(VARIANTS) - {record.variant for record in RECORDS} == {"g/14", "G/14"}
+    resnets = {record.variant for record in RECORDS if record.name == "bit-imagenet21k"}
+    assert resnets == {"R50x1", "R50x3", "R101x1", "R101x3", "R152x2", "R152x4"}
     assert set(BUILDERS.values()) == set(VARIANTS)

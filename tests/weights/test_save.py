@@ -20,15 +20,20 @@ TIMM_TOKEN = GOLDEN / "foreign" / "timm_token.safetensors"
 @pytest.mark.parametrize(
     ("fields", "name", "dialect", "message"),
     [
-        ({"layer_norm_epsilon": 1e-3}, "x.npz", "official", "adds 1e-06 in its LayerNorms unless told otherwise"),
-        ({"layer_norm_epsilon": 1e-3, "activation": "gelu"}, "folder", "timm", "this model 0.001"),
-        ({"pooling": "map", "class_token": True}, "x.npz", "big_vision", "no class token beside attention pooling"),
-        ({"pooling": "gap", "class_token": True}, "x.npz", "big_vision", "no class token beside mean pooling"),
+        ({"layer_norm_epsilon": 1e-3}, "x.npz", "official", "1e-06"),
+        ({"layer_norm_epsilon": 1e-3, "activation": "gelu"}, "folder", "timm", "0.001"),
+        ({"pooling": "map", "class_token": True}, "x.npz", "big_vision", "class token.* attention pooling"),
+        ({"pooling": "gap", "class_token": True}, "x.npz", "big_vision", "class token.* mean pooling"),
+        ({"pooling": "gap", "class_token": True}, "x.npz", "official", "class token.* mean pooling"),
+        ({"activation": "gelu"}, "x.npz", "official", "tanh GELU"),
+        ({}, "x.safetensors", "timm", "exact GELU"),
+        ({}, "x.safetensors", "huggingface", "exact GELU"),
     ],
 )
 def test_what_the_software_computes_otherwise_is_said(tmp_path, fields, name, dialect, message):
     with pytest.warns(UserWarning, match=message):
         save_checkpoint(make_tiny(**fields), tmp_path / name, dialect)
+    assert (tmp_path / name).exists()
 
 
 def test_a_transformers_folder_says_its_epsilon_itself(tmp_path):
@@ -39,11 +44,11 @@ def test_a_transformers_folder_says_its_epsilon_itself(tmp_path):
 @pytest.mark.parametrize(
     ("fields", "dialect", "message"),
     [
-        ({"pooling": "none"}, "huggingface", "has no head on all tokens"),
-        ({"position_embedding": "none"}, "huggingface", "has no model without positions"),
-        ({"distilled": True}, "big_vision", "^the big_vision layout has no place"),
-        ({"resnet_stages": (1,), "resnet_width_factor": 0.5, "patch_size": 1}, "timm", "none with this ResNet"),
-        ({"resnet_stages": (), "resnet_width_factor": 0.5, "patch_size": 1}, "timm", "root of 32 channels"),
+        ({"pooling": "none"}, "huggingface", "head on all tokens"),
+        ({"position_embedding": "none"}, "huggingface", "without positions"),
+        ({"distilled": True}, "big_vision", "^the big_vision layout"),
+        ({"resnet_stages": (1,), "resnet_width_factor": 0.5, "patch_size": 1}, "timm", "this ResNet"),
+        ({"resnet_stages": (), "resnet_width_factor": 0.5, "patch_size": 1}, "timm", "32 channels"),
     ],
 )
 def test_what_the_software_has_not_is_refused_and_leaves_nothing(tmp_path, fields, dialect, message):
@@ -64,14 +69,12 @@ def test_a_custom_hybrid_goes_to_timm_as_a_file(tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize` method")
-@pytest.mark.parametrize("mode", ["int8", "float8"])
+@pytest.mark.parametrize("mode", ["int8", "float8", "one layer"])
 def test_a_quantised_model_is_refused_with_what_to_save_instead(tmp_path, mode):
     model = make_tiny(num_layers=1)
-    model.quantize(mode)
-    with pytest.raises(
-        CheckpointError,
-        match=rf"of a quantised model\.\nReceived: '{model.name}'\. Save it as \.keras, or the model that it was made",
-    ):
+    quantised = model.get_layer("block_00").attention.query if mode == "one layer" else model
+    quantised.quantize("int8" if mode == "one layer" else mode)
+    with pytest.raises(CheckpointError, match=rf"quantised(.|\n)*'{model.name}'.*\.keras"):
         save_checkpoint(model, tmp_path / "x.npz")
     assert list(tmp_path.iterdir()) == []
 
@@ -81,25 +84,26 @@ def test_weights_that_are_not_finite_are_refused_with_key_and_count_and_leave_no
     model = make_tiny(activation="gelu" if dialect == "timm" else "gelu_tanh")
     bias = model.get_layer("head").bias
     bias.assign(np.array([0, np.nan, np.inf, 0, 0, 0, 0], "float32"))
-    with pytest.raises(CheckpointError, match=r"Received: 2 NaN or infinite values in 'head[./]bias'"):
+    with pytest.raises(CheckpointError, match=r"2 NaN.*'head[./]bias'"):
         save_checkpoint(model, tmp_path / name, dialect)
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(("name", "dialect"), [("x.safetensors", "timm"), ("x.npz", "official")])
 @pytest.mark.parametrize("part", ["query", "key"])
-def test_lora_has_no_place_in_timm(tmp_path, part):
+def test_lora_has_no_place(tmp_path, part, name, dialect):
     model = make_tiny(activation="gelu")
     getattr(model.get_layer("block_00").attention, part).enable_lora(2)
-    message = rf"timm layout has no place(.|\n)*Received: 2 of 42(.|\n)* block_00/attention/{part}/lora(.|\n)*\.keras"
-    with pytest.raises(CheckpointError, match=message):
-        save_checkpoint(model, tmp_path / "x.safetensors", "timm")
+    with pytest.raises(CheckpointError, match=rf"{dialect}(.|\n)*2 of 42(.|\n)* block_00/attention/{part}/lora"):
+        save_checkpoint(model, tmp_path / name, dialect)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_folder_that_was_there_stays_after_a_fault(tmp_path):
     model = make_tiny(activation="gelu")
     (tmp_path / "folder").mkdir()
     model.get_layer("head").bias.assign(np.full(7, np.nan, "float32"))
-    with pytest.raises(CheckpointError, match="must be finite"):
+    with pytest.raises(CheckpointError, match="finite"):
         save_checkpoint(model, tmp_path / "folder", "timm")
     assert (tmp_path / "folder").is_dir()
 
@@ -137,9 +141,9 @@ def rectangular(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({}, "says the number of heads and the image size.*pass `num_heads=` and `grid=`"),
-        ({"num_heads": 4}, "says the image size, so.*pass `grid=`"),
-        ({"grid": (2, 7)}, "says the number of heads, so.*pass `num_heads=`"),
+        ({}, "number of heads and the image size.*`num_heads=` and `grid=`"),
+        ({"num_heads": 4}, "the image size.*`grid=`"),
+        ({"grid": (2, 7)}, "the number of heads.*`num_heads=`"),
     ],
 )
 def test_conversion_to_a_folder_names_what_it_lacks(tmp_path, rectangular, arguments, message):
@@ -157,18 +161,18 @@ def test_conversion_takes_grid_and_heads(tmp_path, rectangular):
 @pytest.mark.parametrize(
     ("num_heads", "error", "message"),
     [
-        (5, ValueError, "must divide the width.*Received: num_heads=5, width 48"),
-        (2.0, TypeError, "`num_heads` must be an int"),
-        (0, ValueError, "`num_heads` must be at least 1"),
+        (5, ValueError, "num_heads=5, width 48"),
+        (2.0, TypeError, "`num_heads`"),
+        (0, ValueError, "`num_heads`"),
     ],
 )
 def test_conversion_refuses_a_number_of_heads(tmp_path, num_heads, error, message):
-    with pytest.raises(error, match=f"(?s){message}"):
+    with pytest.raises(error, match=message):
         convert_checkpoint(TIMM_TOKEN, tmp_path / "x.npz", "official", num_heads=num_heads)
 
 
 def test_conversion_refuses_another_number_of_heads_than_the_files(tmp_path):
-    with pytest.raises(ValueError, match="must else be what they tell"):
+    with pytest.raises(ValueError, match="num_heads=6"):
         convert_checkpoint(GOLDEN / "token.npz", tmp_path / "x.npz", "linen", num_heads=6)
 
 
@@ -202,7 +206,7 @@ def test_a_deit_file_with_one_head_is_taken_as_it_is_said(tmp_path):
     save_file(arrays, tmp_path / "x.safetensors")
     sizes = {"patch_size": 4, "hidden_size": 12, "num_layers": 2, "num_heads": 3, "mlp_dim": 17}
     sizes |= {"weights": tmp_path / "x.safetensors", "input_shape": (20, 28, 3)}
-    with pytest.raises(CheckpointError, match="`distilled=False`, which sets the distillation token aside"):
+    with pytest.raises(CheckpointError, match="`distilled=False`"):
         keras_vit.build("Ti/16", **sizes)
     assert keras_vit.build("Ti/16", distilled=False, **sizes).weights_report == DISTILLED[:2]
     assert keras_vit.build("Ti/16", include_top=False, **sizes).config.distilled
@@ -212,11 +216,8 @@ NAMES = ["Ähre", "Igel", "Katze, graue", "a", "b", "c", "d"]
 
 
 def test_labels_stand_in_the_json_of_a_folder(tmp_path):
-    config = json.loads(
-        (save_checkpoint(make_tiny(), tmp_path / "a", "huggingface", labels=NAMES).parent / "config.json").read_text(
-            "utf-8"
-        )
-    )
+    path = save_checkpoint(make_tiny(), tmp_path / "a", "huggingface", labels=NAMES)
+    config = json.loads((path.parent / "config.json").read_text("utf-8"))
     assert config["id2label"] == dict(zip("0123456", NAMES, strict=True))
     assert config["label2id"] == {name: k for k, name in enumerate(NAMES)}
     path = save_checkpoint(make_tiny(activation="gelu"), tmp_path / "b", "timm", labels=tuple(NAMES))
@@ -226,12 +227,12 @@ def test_labels_stand_in_the_json_of_a_folder(tmp_path):
 @pytest.mark.parametrize(
     ("labels", "name", "error", "message"),
     [
-        (NAMES[:6], "folder", ValueError, r"one name for each class.*\nReceived: 6 names for 7 classes\."),
-        ([*NAMES[:6], "Igel"], "folder", ValueError, "Received: 7 names for 7 classes, 'Igel' 2 times"),
-        ([*NAMES[:6], ""], "folder", ValueError, "none empty"),
-        ([*NAMES[:6], 3], "folder", TypeError, "which are strings"),
-        ("abcdefg", "folder", TypeError, "a list of names"),
-        (NAMES, "x.safetensors", ValueError, "Pass a folder as the path"),
+        (NAMES[:6], "folder", ValueError, "6 names for 7 classes"),
+        ([*NAMES[:6], "Igel"], "folder", ValueError, "'Igel' 2 times"),
+        ([*NAMES[:6], ""], "folder", ValueError, "empty"),
+        ([*NAMES[:6], 3], "folder", TypeError, "strings"),
+        ("abcdefg", "folder", TypeError, "list"),
+        (NAMES, "x.safetensors", ValueError, "folder"),
     ],
 )
 def test_labels_that_are_not_one_name_for_each_class_are_refused(tmp_path, labels, name, error, message):

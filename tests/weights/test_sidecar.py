@@ -14,6 +14,14 @@ from keras_vit.weights.reader import CheckpointError
 FOREIGN = GOLDEN / "foreign"
 SIZES = {"patch_size": 8, "hidden_size": 48, "num_layers": 3, "num_heads": 4, "mlp_dim": 96}
 PROCESSOR = {"image_mean": [0.4] * 3, "image_std": [0.2] * 3, "size": 32, "resample": 3}
+NOT_UNDERSTOOD = [
+    ({"do_rescale": False}, "do_rescale False): images scaled to [-1, 1]"),
+    ({"rescale_factor": 1 / 127.5}, "rescale_factor 0.0078"),
+    ({"resample": 0}, "resample 0)"),
+    ({"image_std": [0.2, 0.2, 0]}, "mean=(0.4, 0.4, 0.4), std=(0.2, 0.2, 0.0))"),
+    ({"size": {"shortest_edge": 32}}, "size {'shortest_edge': 32})"),
+    ({"do_center_crop": True, "crop_size": 64}, "crop_size 64)"),
+]
 PRETRAINED = {"input_size": [3, 32, 32], "mean": [0.4] * 3, "std": [0.2] * 3}
 
 
@@ -40,13 +48,13 @@ def timm(arguments=(), **cfg):
 @pytest.mark.parametrize("case", ["huggingface_vit", "timm_token"])
 def test_an_activation_that_is_not_computed_here_is_refused_with_file_and_value(folder, case, word):
     config = {"hidden_act": word} if case == "huggingface_vit" else timm({"act_layer": word})
-    with pytest.raises(CheckpointError, match="activation must be one that is computed") as error:
+    with pytest.raises(CheckpointError, match="activation") as error:
         read_checkpoint(folder(case, config=config))
     assert f"{word!r} in {folder(case, config=config) / 'config.json'}" in str(error.value)
 
 
 def test_an_activation_of_the_note_that_is_not_computed_here_is_refused(edited_note):
-    with pytest.raises(CheckpointError, match=r"Received: 'relu' in the note of .*x\.safetensors"):
+    with pytest.raises(CheckpointError, match=r"'relu'.*x\.safetensors"):
         read_checkpoint(edited_note(config={"activation": "relu"}))
 
 
@@ -57,9 +65,9 @@ def test_another_function_behind_the_pre_logits_is_refused_where_they_are_used(t
     save_file(load_file(tmp_path / "model.safetensors"), tmp_path / "model.safetensors")
     config = {"hidden_act": "gelu_new", "image_size": [20, 28], "pooler_act": "relu", "num_attention_heads": 3}
     (tmp_path / "config.json").write_text(json.dumps(config))
-    with pytest.raises(CheckpointError, match=r"pooler_act 'relu' in the config\.json"):
+    with pytest.raises(CheckpointError, match=r"pooler_act 'relu'.*config\.json"):
         keras_vit.build(tiny_config(), weights=tmp_path, include_top=False, representation_size=12)
-    with pytest.raises(CheckpointError, match=r"pooler_act 'relu' in the config\.json"):
+    with pytest.raises(CheckpointError, match=r"pooler_act 'relu'.*config\.json"):
         keras_vit.convert_checkpoint(tmp_path, tmp_path / "x.npz", "official")
     assert keras_vit.build(tiny_config(), weights=tmp_path, include_top=False).output_shape == (None, 12)
 
@@ -75,7 +83,7 @@ def test_pooling_of_timms_json_is_followed(folder, word, pooling, top_level):
 
 
 def test_a_pooling_that_timm_alone_computes_is_refused(folder):
-    with pytest.raises(CheckpointError, match=r"pooling must be one that is computed.*\nReceived: 'avgmax'"):
+    with pytest.raises(CheckpointError, match=r"pooling(.|\n)*'avgmax'"):
         read_checkpoint(folder("timm_token", config=timm({"global_pool": "avgmax"})))
 
 
@@ -89,10 +97,7 @@ def test_a_class_token_that_is_said_to_be_absent_and_is_there_is_refused(folder)
 
 @pytest.mark.parametrize(
     ("case", "config"),
-    [
-        ("timm_token", timm({"img_size": [16, 64]})),
-        ("huggingface_vit", {"image_size": [16, 64], "patch_size": 8}),
-    ],
+    [("timm_token", timm({"img_size": [16, 64]})), ("huggingface_vit", {"image_size": [16, 64], "patch_size": 8})],
 )
 def test_image_size_of_the_json_is_the_grid_of_the_positions(folder, case, config):
     path = folder(case, config=config)
@@ -102,7 +107,7 @@ def test_image_size_of_the_json_is_the_grid_of_the_positions(folder, case, confi
 
 @pytest.mark.parametrize("size", [64, [32, 40]])
 def test_a_noted_grid_that_the_table_has_not_is_refused(folder, size):
-    with pytest.raises(CheckpointError, match=r"as many patches as the table has.*\nReceived: grid .* 17 rows"):
+    with pytest.raises(CheckpointError, match=r"grid .* 17 rows"):
         read_checkpoint(folder("huggingface_vit", config={"image_size": size}))
     assert read_checkpoint(folder("huggingface_vit", config={"image_size": size}), grid=(2, 8)).grid == (2, 8)
 
@@ -110,30 +115,23 @@ def test_a_noted_grid_that_the_table_has_not_is_refused(folder, size):
 @pytest.mark.parametrize(
     ("files", "line"),
     [
-        ({"config": ""}, "text of config.json not understood (Expecting value"),
-        ({"config": "[1]"}, "text of config.json not understood (list): taken as not there"),
-        ({"preprocessor_config": "{"}, "text of preprocessor_config.json not understood"),
-        ({"config": {"layer_norm_eps": "x"}}, "config of config.json not understood (layer_norm_epsilon='x'): taken"),
-        ({"config": {"num_attention_heads": 5}}, "number of heads noted not understood (5 do not divide 48)"),
+        ({"config": ""}, "config.json not understood (Expecting value"),
+        ({"config": "[1]"}, "config.json not understood (list)"),
+        ({"preprocessor_config": "{"}, "preprocessor_config.json not understood"),
+        ({"config": {"layer_norm_eps": "x"}}, "config.json not understood (layer_norm_epsilon='x')"),
+        ({"config": {"num_attention_heads": 5}}, "not understood (5 do not divide 48)"),
         ({"config": {"num_attention_heads": True}}, "num_attention_heads of config.json not understood (True)"),
         ({"config": {"num_attention_heads": 10**4000}}, "num_attention_heads of config.json not understood (1000"),
         ({"config": {"image_size": [10**4000, 10**4000]}}, "image_size of config.json not understood (1000"),
         ({"config": {"image_size": 10**400}}, "image_size of config.json not understood (1000"),
-        ({"config": '{"hidden_size": ' + "9" * 5000 + "}"}, "text of config.json not understood (Exceeds the limit"),
+        ({"config": '{"hidden_size": ' + "9" * 5000 + "}"}, "config.json not understood (Exceeds the limit"),
         ({"config": {"image_size": [32]}}, "image_size of config.json not understood (size [32])"),
         *(
             (
                 {"preprocessor_config": PROCESSOR | said},
                 f"preprocessing of preprocessor_config.json not understood ({why}",
             )
-            for said, why in [
-                ({"do_rescale": False}, "do_rescale False): images scaled to [-1, 1]"),
-                ({"rescale_factor": 1 / 127.5}, "rescale_factor 0.0078"),
-                ({"resample": 0}, "resample 0)"),
-                ({"image_std": [0.2, 0.2, 0]}, "mean=(0.4, 0.4, 0.4), std=(0.2, 0.2, 0.0))"),
-                ({"size": {"shortest_edge": 32}}, "size {'shortest_edge': 32})"),
-                ({"do_center_crop": True, "crop_size": 64}, "crop_size 64)"),
-            ]
+            for said, why in NOT_UNDERSTOOD
         ),
     ],
 )
@@ -148,7 +146,7 @@ def test_what_transformers_json_says_and_is_not_understood_is_told_and_strict_re
 @pytest.mark.parametrize(
     ("config", "line"),
     [
-        ({"pretrained_cfg": 3}, "preprocessing of config.json not understood (pretrained_cfg 3): images scaled"),
+        ({"pretrained_cfg": 3}, "config.json not understood (pretrained_cfg 3)"),
         (timm(interpolation="random"), "(interpolation='random')"),
         (timm(crop_mode="border"), "(crop_mode border)"),
         (timm(std=[0, 1, 1]), "std=(0.0, 1.0, 1.0))"),
@@ -187,7 +185,7 @@ def edited_note(tmp_path):
     [
         ({"config": [1]}, "config of the file's note not understood ([1])"),
         ({"config": {"layer_norm_epsilon": float("nan")}}, "(layer_norm_epsilon=nan)"),
-        ({"num_heads": 5}, "number of heads noted not understood (5 do not divide 12)"),
+        ({"num_heads": 5}, "not understood (5 do not divide 12)"),
         ({"position_grid": [True, 35]}, "position_grid of the file's note not understood"),
         ({"preprocessing": {"mean": [0.1]}}, "preprocessing of the file's note not understood (mean=(0.1,)"),
         ({"preprocessing": 3}, "preprocessing of the file's note not understood (3)"),
@@ -249,5 +247,5 @@ def test_a_file_without_a_table_reopens_at_its_resolution(tmp_path, dialect, kin
 def test_the_files_channels_are_the_models(tmp_path):
     keras_vit.save_checkpoint(make_tiny(input_shape=(20, 28, 5)), tmp_path / "x.npz")
     assert keras_vit.build(tiny_config(), weights=tmp_path / "x.npz").input_shape == (None, 20, 28, 5)
-    with pytest.raises(CheckpointError, match=r"pass `input_shape=\(H, W, 5\)`"):
+    with pytest.raises(CheckpointError, match=r"input_shape=\(H, W, 5\)"):
         keras_vit.build(tiny_config(), weights=tmp_path / "x.npz", input_shape=(20, 28, 3))
