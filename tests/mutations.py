@@ -85,9 +85,8 @@ def _with_places(seed, stored):
     data, kept = seed.data, set(range(len(seed.data)))
     central = data.index(b"PK\x01\x02")
     while data[central : central + 4] == b"PK\x01\x02":
-        size, name, extra, comment = (
-            *struct.unpack_from("<I", data, central + 20),
-            *struct.unpack_from("<3H", data, central + 28),
+        (size,), (name, extra, comment) = (
+            struct.unpack_from(*at) for at in (("<I", data, central + 20), ("<3H", data, central + 28))
         )
         (first,) = struct.unpack_from("<I", data, central + 42)
         start = first + 30 + sum(struct.unpack_from("<2H", data, first + 26))
@@ -100,37 +99,8 @@ def _with_places(seed, stored):
 
 
 NUMBERS = [0, 1, 2, 8, 97, 0x7F, 0x80, 0xFF, 0x7FFF, 0xFFFF, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF, 2**63, 2**64 - 1]
-WORDS = [
-    b"<f4",
-    b">f4",
-    b"|O",
-    b"<i4",
-    b"<f8",
-    b"|V2",
-    b"True",
-    b"False",
-    b"-1",
-    b"(",
-    b")",
-    b"[",
-    b"{",
-    b"}",
-    b"'",
-    b'"',
-]
-WORDS += [
-    b"99999999",
-    b"F32",
-    b"I64",
-    b"BF16",
-    b"../x",
-    b"a",
-    b"b.c",
-    b"\0",
-    b"PK\x01\x02",
-    b"PK\x03\x04",
-    b"PK\x05\x06",
-]
+WORDS = b"<f4 >f4 |O <i4 <f8 |V2 True False -1 ( ) [ { } ' \" 99999999 F32 I64 BF16 ../x a b.c".split()
+WORDS += [b"\0", b"PK\x01\x02", b"PK\x03\x04", b"PK\x05\x06"]
 
 
 def flip_bits(rng, data, seed):

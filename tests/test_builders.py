@@ -30,10 +30,6 @@ BUILDERS = {
 }
 
 
-def test_every_variant_has_a_builder():
-    assert set(BUILDERS) == set(VARIANTS)
-
-
 @pytest.mark.parametrize(("name", "builder"), BUILDERS.items())
 def test_builder_builds_its_variant_with_the_published_parameters(name, builder):
     """For logits of a thousand classes at 224 pixels."""
@@ -46,6 +42,7 @@ def test_builder_builds_its_variant_with_the_published_parameters(name, builder)
     assert model.count_params() == PUBLISHED_PARAMETERS[name]
     assert (model.input_shape, model.output_shape) == ((None, 224, 224, 3), (None, 1000))
     assert model.get_layer("block_00").dropout_rate == VARIANTS[name].dropout_rate
+    assert model.get_layer("head").activation is keras.activations.linear
 
 
 def test_help_of_a_builder_describes_every_argument():
@@ -58,12 +55,12 @@ def test_help_of_a_builder_describes_every_argument():
     assert "\nRaises:" in described
 
 
-@pytest.mark.parametrize("name", ["Ti/16", "R+Ti/16"])
-def test_builder_takes_another_shape_and_other_classes(name):
+@pytest.mark.parametrize(("name", "own_name"), [("Ti/16", "vit_ti16"), ("R+Ti/16", "vit_r_ti16")])
+def test_builder_takes_another_shape_and_other_classes(name, own_name):
     stride = VARIANTS[name].stride
     with keras.StatelessScope(initialize_variables=False):
         model = getattr(keras_vit, BUILDERS[name])(input_shape=(stride * 2, stride, 3), classes=3)
-    assert (model.input_shape, model.output_shape) == ((None, stride * 2, stride, 3), (None, 3))
+    assert (model.input_shape, model.output_shape, model.name) == ((None, stride * 2, stride, 3), (None, 3), own_name)
 
 
 @pytest.mark.parametrize("builder", [*BUILDERS.values(), "build"])
@@ -86,15 +83,6 @@ def test_builder_has_the_signature_of_keras_applications(builder):
     assert parameters[-1].kind is inspect.Parameter.VAR_KEYWORD
 
 
-def test_defaults_are_logits_of_a_thousand_classes_at_224_pixels():
-    with keras.StatelessScope(initialize_variables=False):
-        model = keras_vit.ViTTi16()
-    assert model.input_shape == (None, 224, 224, 3)
-    assert model.output_shape == (None, 1000)
-    assert model.get_layer("head").activation is keras.activations.linear
-    assert model.name == "vit_ti16"
-
-
 def test_new_model_answers_with_its_head_of_zeros():
     model = keras_vit.build(tiny_config(), input_shape=(20, 28, 3), classes=7)
     assert (numpy(model(images(2, 20, 28, 3))) == 0).all()  # official initialiser; so the first loss is log K
@@ -114,6 +102,7 @@ def test_without_a_top_the_representation_comes_out(pooling, shape):
     model = make_tiny(include_top=False, pooling=pooling, classes=None)
     assert numpy(model(images(2, 20, 28, 3))).shape == shape
     assert model.output_shape == (None, *shape[1:])
+    assert model.get_layer("block_01").num_output_tokens == (1 if pooling == "token" else None)
 
 
 def test_without_a_top_classes_and_activation_are_ignored_as_keras_does():
@@ -156,12 +145,6 @@ def test_short_cut_of_the_last_block_has_the_same_weights_and_numbers(tiny):
     np.testing.assert_allclose(numpy(whole(x)), numpy(tiny(x)), atol=1e-6)
 
 
-@pytest.mark.parametrize("pooling", ["gap", "map", "none"])
-def test_other_poolings_compute_the_last_block_whole(pooling):
-    model = make_tiny(pooling=pooling)
-    assert model.get_layer("block_01").num_output_tokens is None
-
-
 def test_permuting_patches_leaves_the_logits_when_there_are_no_positions():
     model = make_tiny(position_embedding="none", pooling="gap")
     x = images(2, 20, 28, 3)
@@ -193,15 +176,6 @@ def test_input_tensor_is_built_upon():
     )
     assert model.input_shape == (None, 20, 28, 1)
     assert numpy(randomise(model)(images(2, 20, 28, 1))).shape == (2, 7)
-
-
-def test_weights_fill_the_vit_behind_a_users_own_layers(tmp_path, tiny):
-    keras_vit.save_checkpoint(tiny, tmp_path / "x.npz")
-    inputs = keras.Input((20, 28, 3))
-    own = keras.layers.Dense(3, name="own", kernel_initializer="identity")
-    model = keras_vit.build(tiny_config(), input_tensor=own(inputs), weights=tmp_path / "x.npz")
-    x = images(2, 20, 28, 3)
-    np.testing.assert_allclose(numpy(model(x)), numpy(tiny(x)), atol=1e-6)
 
 
 @pytest.mark.parametrize("sides", [(None, None), (None, 28), (20, None)])
@@ -239,47 +213,43 @@ def test_a_running_graph_refuses_a_size_that_patches_do_not_tile():
 def test_integer_images_are_refused(tiny):
     x = np.zeros((1, 20, 28, 3), "uint8")
     for call in (tiny, lambda images: tiny.predict(images, verbose=0)):
-        with pytest.raises(TypeError, match=r"Call `model.preprocessing\(images\)` first"):
+        with pytest.raises(TypeError, match=r"model.preprocessing\(images\)"):
             call(x)
 
 
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"config": "B16"}, ValueError, "Did you mean 'B/16'"),
-        ({"config": 16}, TypeError, "`config` must be a ViTConfig"),
-        ({"input_shape": (21, 28, 3)}, ValueError, r"patch_size=4. Nearest: \(20, 28, 3\)"),
-        ({"input_shape": (1, 28, 3)}, ValueError, r"Nearest: \(4, 28, 3\)"),
-        ({"input_shape": (30, 28, 3), "resnet_stages": ()}, ValueError, r"16 pixels in all. Nearest: \(32, 32, 3\)"),
-        ({"input_shape": (20, 28)}, ValueError, r"must be \(H, W, C\)"),
-        ({"input_shape": (3, 64, 68)}, ValueError, r"the channels last.\n.*\(3, 64, 68\). Pass \(64, 68, 3\)"),
-        ({"input_shape": (1, None, None)}, ValueError, r"the channels last.\n.* Pass \(None, None, 1\)"),
-        ({"input_shape": None, "input_tensor": keras.Input((3, 64, 64))}, ValueError, "the channels last"),
-        ({"input_shape": (20.0, 28, 3)}, TypeError, "`input_shape` must be an int"),
-        ({"input_shape": (-4, 28, 3)}, ValueError, "`input_shape` must be at least 1"),
-        ({"input_shape": (20, 28, None)}, TypeError, "`input_shape` must be an int"),
-        ({"include_top": "no"}, TypeError, "`include_top` must be True or False"),
-        ({"classes": 0}, ValueError, "`classes` must be at least 1"),
-        ({"classes": True}, TypeError, "`classes` must be an int"),
-        ({"include_top": False, "classes": 7.0}, TypeError, "`classes` must be an int"),
+        ({"config": "B16"}, ValueError, "'B/16'"),
+        ({"config": 16}, TypeError, "`config`.*ViTConfig"),
+        ({"input_shape": (21, 28, 3)}, ValueError, r"patch_size=4.* \(20, 28, 3\)"),
+        ({"input_shape": (1, 28, 3)}, ValueError, r"\(4, 28, 3\)"),
+        ({"input_shape": (30, 28, 3), "resnet_stages": ()}, ValueError, r"16 pixels.* \(32, 32, 3\)"),
+        ({"input_shape": (20, 28)}, ValueError, r"\(H, W, C\)"),
+        ({"input_shape": (3, 64, 68)}, ValueError, r"channels last.\n.*\(3, 64, 68\).* \(64, 68, 3\)"),
+        ({"input_shape": (1, None, None)}, ValueError, r"channels last.\n.* \(None, None, 1\)"),
+        ({"input_shape": None, "input_tensor": keras.Input((3, 64, 64))}, ValueError, "channels last"),
+        ({"input_shape": (20.0, 28, 3)}, TypeError, "`input_shape`"),
+        ({"input_shape": (-4, 28, 3)}, ValueError, "`input_shape`"),
+        ({"input_shape": (20, 28, None)}, TypeError, "`input_shape`"),
+        ({"include_top": "no"}, TypeError, "`include_top`"),
+        ({"classes": 0}, ValueError, "`classes`"),
+        ({"classes": True}, TypeError, "`classes`"),
+        ({"include_top": False, "classes": 7.0}, TypeError, "`classes`"),
         ({"classifier_activation": "softmaks"}, ValueError, "softmaks"),
-        (
-            {"pooling": "avg"},
-            ValueError,
-            "`pooling` must be one of .*\n.*'avg'. \"gap\" is the mean of the",
-        ),
-        ({"pooling": "max"}, ValueError, 'There is no maximum; "gap" is the mean'),
-        ({"drop_rate": 0.1}, ValueError, "Did you mean 'dropout_rate'"),
-        ({"image_size": 64}, ValueError, r"sized by `input_shape=\(H, W, C\)`"),
-        ({"num_classes": 5}, ValueError, "called `classes` here"),
-        ({"weights": "imagenet21k"}, ValueError, "published weights belong to the published variants"),
+        ({"pooling": "avg"}, ValueError, "`pooling`.*\n.*'avg'. \"gap\""),
+        ({"pooling": "max"}, ValueError, 'no maximum.*"gap"'),
+        ({"drop_rate": 0.1}, ValueError, "'dropout_rate'"),
+        ({"image_size": 64}, ValueError, r"`input_shape=\(H, W, C\)`"),
+        ({"num_classes": 5}, ValueError, "`classes`"),
+        ({"weights": "imagenet21k"}, ValueError, "published variants"),
         ({"weights": "nowhere.npz"}, FileNotFoundError, "nothing at that path"),
-        ({"weights": 3}, TypeError, "`weights` must be None, a name or a path"),
-        ({"strict": True}, ValueError, "so there must be some"),
-        ({"strict": 1.5, "weights": "x"}, TypeError, "`strict` must be True or False"),
-        ({"resize_method": "cubic", "weights": "x"}, ValueError, "`resize_method` must be one of"),
-        ({"distilled": True, "pooling": "none"}, ValueError, "Pass include_top=False"),
-        ({"input_tensor": np.zeros((1, 20, 28, 3))}, TypeError, "must be a Keras tensor"),
+        ({"weights": 3}, TypeError, "`weights`"),
+        ({"strict": True}, ValueError, "strict=True"),
+        ({"strict": 1.5, "weights": "x"}, TypeError, "`strict`"),
+        ({"resize_method": "cubic", "weights": "x"}, ValueError, "`resize_method`.*\n.*cubic"),
+        ({"distilled": True, "pooling": "none"}, ValueError, "include_top=False"),
+        ({"input_tensor": np.zeros((1, 20, 28, 3))}, TypeError, "Keras tensor"),
     ],
 )
 def test_builder_refuses(arguments, error, message):
@@ -288,13 +258,13 @@ def test_builder_refuses(arguments, error, message):
 
 
 def test_input_tensor_and_shape_must_agree():
-    with pytest.raises(ValueError, match="must be that of `input_tensor`"):
+    with pytest.raises(ValueError, match="`input_tensor`"):
         keras_vit.build(tiny_config(), input_tensor=keras.Input((20, 28, 3)), input_shape=(20, 24, 3))
 
 
 def test_channels_first_is_refused_with_the_way_out():
     keras.config.set_image_data_format("channels_first")
-    with pytest.raises(ValueError, match=r"change image_data_format in keras\.json"):
+    with pytest.raises(ValueError, match="image_data_format"):
         keras_vit.build(tiny_config())
 
 

@@ -45,22 +45,10 @@ TABLE_6 = [
     ("L/16", 14, 1567),
     ("H/14", 14, 4262),
 ]
-TABLE_6_HYBRIDS = [
-    ("R50+B/32", 7, 106),
-    ("R50+B/16", 7, 274),
-    ("R50+L/32", 7, 246),
-    ("R50+L/16", 7, 859),
-    ("R50+L/16", 14, 1668),
-]
-TABLE_6_RESNETS = [
-    ("R50x1", 7, 50),
-    ("R50x2", 7, 199),
-    ("R101x1", 7, 96),
-    ("R152x1", 7, 141),
-    ("R152x2", 7, 563),
-    ("R152x2", 14, 1126),
-    ("R200x3", 14, 3306),
-]
+TABLE_6 += [("R50+B/32", 7, 106), ("R50+B/16", 7, 274), ("R50+L/32", 7, 246)]
+TABLE_6 += [("R50+L/16", 7, 859), ("R50+L/16", 14, 1668)]
+TABLE_6 += [("R50x1", 7, 50), ("R50x2", 7, 199), ("R101x1", 7, 96), ("R152x1", 7, 141)]
+TABLE_6 += [("R152x2", 7, 563), ("R152x2", 14, 1126), ("R200x3", 14, 3306)]
 # The paper's table 6 alone has these: ResNet and transformer of two published variants.
 PAPER_ONLY = {
     "R50+B/32": dataclasses.replace(VARIANTS["R50+B/16"], resnet_stages=(3, 4, 6, 3)),
@@ -159,7 +147,7 @@ def test_flops_are_those_of_the_traced_products_and_convolutions(found, name):
 @pytest.mark.elsewhere("jax", "multiply-adds")
 @pytest.mark.parametrize("name", [*VARIANTS, *RESNETS])
 def test_what_is_left_out_is_little(found, name):
-    """XLA counts norms, softmax, GELU and sums too, and leaves out taps on padding. JAX 0.10 came to .15-1.42 %; only
+    """XLA counts norms, softmax, GELU and sums too, and leaves out taps on padding. JAX 0.10 came to 0.15-1.42 %; only
     Ti/16 and R+Ti/16, whose tokens are narrow, are above 1. ResNets standardise every kernel: 1.76-2.98 %."""
     more = found[name][1] / flops(name).total - 1
     assert 0.001 < more < (0.03 if name in RESNETS else 0.016 if "Ti" in name else 0.01)
@@ -168,17 +156,13 @@ def test_what_is_left_out_is_little(found, name):
 # Against others
 
 
-@pytest.mark.parametrize("name", TIMM)
+@pytest.mark.parametrize("name", sorted(VARIANTS.keys() - {"G/14"}))  # which timm has not
 def test_variant_has_the_multiply_adds_that_timm_counts(name):
-    """Within what timm counts besides, norms most of all: .6 % of a transformer, 2.8 % of a hybrid."""
+    """Within what timm counts besides, norms most of all: 0.6 % of a transformer, 2.8 % of a hybrid."""
     for size, expected in zip((224, 384), TIMM[name], strict=True):
         if expected is not None:
             found = flops(every_token(name), size).multiply_adds / 1e9
             assert found == pytest.approx(expected, rel=0.03 if "+" in name else 0.01)
-
-
-def test_every_variant_but_one_is_compared_with_timm():
-    assert set(VARIANTS) - set(TIMM) == {"G/14"}
 
 
 def test_stem_of_a_hybrid_has_the_multiply_adds_of_a_resnet():
@@ -189,21 +173,15 @@ def test_stem_of_a_hybrid_has_the_multiply_adds_of_a_resnet():
 
 @pytest.mark.parametrize(("name", "epochs", "expected"), TABLE_6)
 def test_training_takes_the_exaflops_of_the_papers_table_6(name, epochs, expected):
-    assert training_exaflops(name, JFT_IMAGES * epochs) == pytest.approx(expected, rel=0.025)
+    """7 epochs of R50+L/16 are 51.5 % of 14 in the table, so one of the two is printed wrong; ours are half.
 
-
-@pytest.mark.parametrize(("name", "epochs", "expected"), TABLE_6_HYBRIDS)
-def test_training_a_hybrid_takes_the_exaflops_of_the_papers_table_6(name, epochs, expected):
-    """7 epochs of R50+L/16 are 51.5 % of 14 in the table, so one of the two is printed wrong; ours are half."""
-    tolerance = 0.03 if expected == 859 else 0.02
-    assert training_exaflops(PAPER_ONLY.get(name, name), JFT_IMAGES * epochs) == pytest.approx(expected, rel=tolerance)
-
-
-@pytest.mark.parametrize(("name", "epochs", "expected"), TABLE_6_RESNETS)
-def test_training_a_resnet_takes_about_the_exaflops_of_the_papers_table_6(name, epochs, expected):
-    """Ours are above the paper's by as much for all of them."""
-    ratio = training_exaflops(name, JFT_IMAGES * epochs) / expected
-    assert 1.02 < ratio < 1.05, ratio
+    Ours are above the paper's by as much for all ResNets.
+    """
+    ratio = training_exaflops(PAPER_ONLY.get(name, name), JFT_IMAGES * epochs) / expected
+    if name in RESNETS:
+        assert 1.02 < ratio < 1.05, ratio
+    else:
+        assert ratio == pytest.approx(1, abs=0.03 if expected == 859 else 0.02 if "+" in name else 0.025)
 
 
 # By hand
@@ -279,8 +257,7 @@ def test_training_counts_every_token_three_times():
 
 
 @pytest.mark.parametrize(
-    "arguments",
-    [{}, {"include_top": False}, {"input_shape": (28, 20, 5)}, {"pooling": "map"}, {"distilled": True}],
+    "arguments", [{}, {"include_top": False}, {"input_shape": (28, 20, 5)}, {"pooling": "map"}, {"distilled": True}]
 )
 def test_model_is_counted_by_its_config_shape_and_head(arguments):
     model = make_tiny(**{"input_shape": (20, 28, 3)} | arguments)
@@ -291,7 +268,7 @@ def test_model_is_counted_by_its_config_shape_and_head(arguments):
 
 def test_model_of_unknown_size_is_counted_at_a_given_one(tiny):
     any_size = keras_vit.with_input_shape(tiny, (None, None, 3))
-    with pytest.raises(ValueError, match=r"must be known.\nReceived: image_size=None, sides \(None, None\). Pass"):
+    with pytest.raises(ValueError, match=r"image_size=None, sides \(None, None\)"):
         flops(any_size)
     assert flops(any_size, (20, 28)) == flops(tiny)
     assert flops(tiny, (40, 28)) == flops(keras_vit.with_input_shape(tiny, (40, 28, 3)))
@@ -321,22 +298,22 @@ def test_reloaded_model_is_counted_as_before(tiny, tmp_path):
 
 # What is refused
 
-UNTILED = r"`image_size` must be a multiple of `patch_size`.*\nReceived: image_size={}, .* Nearest: {}\."
+UNTILED = r"multiple of `patch_size`.*\n.*image_size={}, .* {}\."
 
 
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        (("B/17",), ValueError, r"must be one of Ti/16.*\nReceived: 'B/17'. Did you mean 'B/16'"),
-        ((16,), TypeError, r"`model` must be a VisionTransformer or ResNet that knows its config, .*\nReceived: 16"),
+        (("B/17",), ValueError, r"'B/17'.* 'B/16'"),
+        ((16,), TypeError, r"`model`.*\n.* 16"),
         (("B/16", 225), ValueError, UNTILED.format(225, 224)),
         (("B/16", (224, 250)), ValueError, UNTILED.format(r"\(224, 250\)", r"\(224, 256\)")),
-        (("R50+L/32", 240), ValueError, "16|32 pixels in all"),
-        (("B/16", 0), ValueError, "`image_size` must be at least 1"),
-        (("B/16", 224.0), TypeError, "`image_size` must be an int"),
-        (("B/16", (224, 224, 3)), ValueError, r"`image_size` must be one side, or \(H, W\)"),
-        (("B/16", (None, 224)), ValueError, "must be known"),
-        ((tiny_config(pooling="none", distilled=True),), ValueError, "goes without a head.*\n.*Pass classes=0"),
+        (("R50+L/32", 240), ValueError, "16|32 pixels"),
+        (("B/16", 0), ValueError, "`image_size`"),
+        (("B/16", 224.0), TypeError, "`image_size`"),
+        (("B/16", (224, 224, 3)), ValueError, r"`image_size`.* \(H, W\)"),
+        (("B/16", (None, 224)), ValueError, "known"),
+        ((tiny_config(pooling="none", distilled=True),), ValueError, "classes=0"),
     ],
 )
 def test_what_cannot_be_counted_is_refused(arguments, error, message):
@@ -348,24 +325,24 @@ def test_what_cannot_be_counted_is_refused(arguments, error, message):
     ("said", "error"), [({"classes": -1}, ValueError), ({"channels": 0}, ValueError), ({"classes": 1.5}, TypeError)]
 )
 def test_classes_and_channels_are_checked(said, error):
-    with pytest.raises(error, match=f"`{next(iter(said))}` must be"):
+    with pytest.raises(error, match=f"`{next(iter(said))}`"):
         flops("B/16", **said)
 
 
 def test_built_model_has_classes_of_its_own(tiny):
-    with pytest.raises(ValueError, match=r"has its classes and channels.\nReceived: classes=10 for 'vit'. Pass"):
+    with pytest.raises(ValueError, match="classes=10"):
         flops(tiny, classes=10)
 
 
 def test_model_that_does_not_know_its_config_is_refused(tiny):
     for stranger in (keras.models.clone_model(tiny), keras.Sequential([tiny])):
-        with pytest.raises(TypeError, match="that knows its config"):
+        with pytest.raises(TypeError, match="config"):
             flops(stranger)
 
 
 @pytest.mark.parametrize("images", [0, -1, math.nan, math.inf])
 def test_training_needs_images(images):
-    with pytest.raises(ValueError, match="`images` must be above 0 and finite"):
+    with pytest.raises(ValueError, match="`images`"):
         training_exaflops("B/16", images)
 
 
@@ -386,11 +363,7 @@ def test_page_has_the_figures_of_every_variant():
 def test_page_has_table_6_beside_ours():
     page = (ROOT / "docs" / "compute.md").read_text()
     rows = re.findall(r"^(\S+) +(\d+) epochs +(\d+) +([\d.]+) +([+-][\d.]+) %$", page, re.MULTILINE)
-    assert [(name, int(epochs), int(printed)) for name, epochs, printed, *_ in rows] == [
-        *TABLE_6,
-        *TABLE_6_HYBRIDS,
-        *TABLE_6_RESNETS,
-    ]
+    assert [(name, int(epochs), int(printed)) for name, epochs, printed, *_ in rows] == TABLE_6
 
 
 def test_multiply_adds_are_exact_numbers():

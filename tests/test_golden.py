@@ -1,5 +1,7 @@
 """Parity with the official JAX/Flax code, whose outputs on small random checkpoints lie in tests/golden."""
 
+import functools
+
 import keras
 import numpy as np
 import pytest
@@ -31,6 +33,9 @@ def load(case, checkpoint=None, **arguments):
     return keras_vit.build(CASES[checkpoint or case], weights=weights, **{"input_shape": size} | arguments)
 
 
+loaded = functools.cache(load)  # for tests that only ask
+
+
 def test_every_golden_file_is_a_case():
     found = {path.name.removesuffix(".expected.npz") for path in GOLDEN.glob("*.expected.npz")}
     assert found == set(CASES) | set(RESIZED)
@@ -40,7 +45,7 @@ def test_every_golden_file_is_a_case():
 @pytest.mark.parametrize("case", CASES)
 def test_logits_are_the_official_ones(case, last_block):
     expected = expected_of(case)
-    model = load(case, last_block=last_block)
+    model = loaded(case, last_block=last_block)
     assert model.weights_report == ()
     np.testing.assert_allclose(model.predict(expected["images"], verbose=0), expected["logits"], atol=1e-5)
 
@@ -48,7 +53,7 @@ def test_logits_are_the_official_ones(case, last_block):
 @pytest.mark.parametrize("case", CASES)
 def test_every_block_and_the_encoded_tokens_are_the_official_ones(case):
     expected = expected_of(case)
-    model = load(case, last_block="all")
+    model = loaded(case, last_block="all")
     names = [*(f"block_{i:02}" for i in range(3)), "encoder_norm"]
     stations = keras.Model(model.input, [model.get_layer(name).output for name in names])
     for key, got in zip(["block_0", "block_1", "block_2", "encoded"], stations(expected["images"]), strict=True):
@@ -70,7 +75,7 @@ def test_all_tokens_without_a_top_are_the_official_ones(case):
 def test_loss_and_gradients_are_the_official_ones(case, last_block):
     tf = pytest.importorskip("tensorflow")
     expected = expected_of(case)
-    model = load(case, last_block=last_block)
+    model = loaded(case, last_block=last_block)
     keys = [key for key in expected.files if key.startswith("grad:")]
     assert len(keys) == 4
     variables = {v.path: v for v in model.trainable_variables}

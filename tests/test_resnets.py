@@ -152,27 +152,27 @@ def test_frozen_model_learns_its_head_alone():
     ],
 )
 def test_what_is_about_tokens_refuses_a_resnet_with_the_reason(use):
-    with pytest.raises(TypeError, match=r"since a ResNet has no tokens, blocks or attention(.|\n)*of type ResNet"):
+    with pytest.raises(TypeError, match=r"ResNet has no tokens(.|\n)*ResNet"):
         use(small())
 
 
 def test_vision_transformers_and_resnets_are_built_by_their_own_builders():
-    with pytest.raises(ValueError, match=r"this is a ResNet baseline(.|\n)*Call `keras_vit\.R50x1`"):
+    with pytest.raises(ValueError, match=r"keras_vit\.R50x1"):
         keras_vit.build("R50x1")
-    with pytest.raises(ValueError, match=r"Received: 'R50x9'\. Did you mean 'R50x"):
+    with pytest.raises(ValueError, match=r"'R50x9'.* 'R50x"):
         keras_vit.build_resnet("R50x9")
-    with pytest.raises(TypeError, match="must be a ResNetConfig or the name of a model"):
+    with pytest.raises(TypeError, match="ResNetConfig"):
         keras_vit.build_resnet(keras_vit.VARIANTS["B/16"])
 
 
 @pytest.mark.parametrize(
     ("fields", "error", "message"),
     [
-        ({"stages": ()}, TypeError, "one or more"),
-        ({"stages": 3}, TypeError, "must be a tuple of unit counts"),
-        ({"stages": (3, 0)}, ValueError, "`stages` must be at least 1"),
-        ({"stages": (1,), "width_factor": 0.7}, ValueError, "positive multiple of 32"),
-        ({"stages": (1,), "width_factor": -1}, ValueError, "positive multiple of 32"),
+        ({"stages": ()}, TypeError, "stages"),
+        ({"stages": 3}, TypeError, "stages"),
+        ({"stages": (3, 0)}, ValueError, "`stages`"),
+        ({"stages": (1,), "width_factor": 0.7}, ValueError, "multiple of 32"),
+        ({"stages": (1,), "width_factor": -1}, ValueError, "multiple of 32"),
         ({"stages": (1,), "width_factor": "1"}, TypeError, "width_factor"),
     ],
 )
@@ -184,10 +184,10 @@ def test_invalid_configuration_is_refused(fields, error, message):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"input_shape": (3, 64, 64)}, r"channels last(.|\n)*Pass \(64, 64, 3\)"),
-        ({"input_shape": (64, 64)}, r"must be \(H, W, C\)"),
-        ({"strict": True}, "there must be some"),
-        ({"classes": 0}, "`classes` must be at least 1"),
+        ({"input_shape": (3, 64, 64)}, r"channels last(.|\n)*\(64, 64, 3\)"),
+        ({"input_shape": (64, 64)}, r"\(H, W, C\)"),
+        ({"strict": True}, "strict=True"),
+        ({"classes": 0}, "`classes`"),
     ],
 )
 def test_wrong_arguments_are_refused(arguments, message):
@@ -199,7 +199,7 @@ def test_model_stands_upon_a_tensor():
     tensor = keras.Input((40, 24, 3))
     model = keras_vit.build_resnet(SMALL, input_tensor=tensor, classes=2)
     assert model.inputs[0] is tensor
-    with pytest.raises(ValueError, match="must be that of `input_tensor`"):
+    with pytest.raises(ValueError, match="`input_tensor`"):
         keras_vit.build_resnet(SMALL, input_tensor=tensor, input_shape=(24, 40, 3))
 
 
@@ -227,21 +227,18 @@ def test_recipe_that_trains_what_a_resnet_has_not_is_refused():
     plan = keras_vit.plan("paper-finetune-cifar10", model, num_images=90, batch_size=9, epochs=2)
     assert plan.steps == 20
     recipe = dataclasses.replace(plan.recipe, dropout_rate=0.1)
-    with pytest.raises(ValueError, match=r"what a ResNet has no place for(.|\n)*dropout_rate=0\.1"):
+    with pytest.raises(ValueError, match=r"dropout_rate=0\.1"):
         keras_vit.plan(recipe, model, num_images=90, batch_size=9, epochs=2)
 
 
-@pytest.mark.parametrize(
-    "options",
-    [{"lora_rank": 2}, {"trainable": "last_blocks:1"}, {"layer_decay": 0.7}],
-)
+@pytest.mark.parametrize("options", [{"lora_rank": 2}, {"trainable": "last_blocks:1"}, {"layer_decay": 0.7}])
 def test_finetuning_refuses_what_is_about_blocks(tmp_path, options):
-    with pytest.raises(ValueError, match=rf"a ResNet has no tokens and blocks(.|\n)*{next(iter(options))}="):
+    with pytest.raises(ValueError, match=f"{next(iter(options))}="):
         keras_vit.finetune("digits", tmp_path / "run", model="R50x1", weights=None, **options)
 
 
 def test_finetuning_takes_published_weights_unless_there_are_none(tmp_path):
-    with pytest.raises(ValueError, match="no weights are published for R50x2"):
+    with pytest.raises(ValueError, match="R50x2"):
         keras_vit.finetune("digits", tmp_path / "run", model="R50x2")
 
 
