@@ -79,7 +79,7 @@ def test_links_of_the_pages_at_the_top_lead_to_files(name):
 def test_contributing_names_what_is_there():
     text = (ROOT / "CONTRIBUTING.md").read_text()
     assert (ROOT / "tests" / "golden" / "foreign" / "cases.json").is_file()
-    names = re.search(r"with ((?:`\w+`(?:, | and )?)+)\.", text.partition("## An export")[2])
+    names = re.search(r"declares: ((?:`\w+`(?:, | and )?)+)\.", text.partition("## An export")[2])
     for name in re.findall(r"`(\w+)`", names[1]):
         for format in ("onnx/__init__", "saved_model/__init__", "litert", "openvino"):
             assert re.search(rf"\b{name}\b", (ROOT / "keras_vit" / "exporting" / f"{format}.py").read_text()), name

@@ -12,7 +12,7 @@ from conftest import make_tiny, randomise, run_python, tiny_config
 
 import keras_vit
 from keras_vit.exporting import onnx as writer
-from keras_vit.exporting.onnx import graph_checks, weight_files
+from keras_vit.exporting.onnx import graph_checks, graph_conversion, weight_files
 from keras_vit.exporting.onnx.graph import Graph
 from keras_vit.exporting.pixels import pixel_function
 from keras_vit.exporting.report import ExportError
