@@ -233,7 +233,7 @@ def test_patches_are_left_out_in_training_alone(undisturbed):
         ({"epochs": 1}, "there must be two at least"),
         ({"image_size": None, "model": make_tiny, "start_image_size": 24}, "`start_image_size` must be below"),
         ({"model": tiny_config(merged_tokens=1)}, "blocks that merge tokens are for one image size"),
-        ({"model": tiny_config(position_embedding="relative"), "patch_dropout_rate": 0.5}, "no block knows the places"),
+        ({"model": tiny_config(position_embedding="relative"), "patch_dropout_rate": 0.5}, "patch_dropout_rate=0.5"),
         ({"model": keras_vit.ResNetConfig(stages=(1,)), "patch_dropout_rate": 0.5}, "(?s)a ResNet has no tokens.*=0.5"),
         ({"model": make_tiny, "image_size": None, "patch_dropout_rate": 0.5}, "trains a model with patch_dropout_rate"),
     ],
