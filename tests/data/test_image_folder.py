@@ -41,12 +41,10 @@ def test_official_layout_is_taken_as_it_is(tmp_path):
     assert source.sizes == {"train": 15, "validation": 6, "test": 9}
     assert source.class_names == ("ash", "birch", "cedar")
     assert all("/val/" in path for path in paths(source, "validation"))
-
-
-def test_validation_may_be_missing(tmp_path):
-    for folder in ("train", "test"):
-        write_photos(tmp_path / folder, seed=len(folder))
-    assert open_source(tmp_path).sizes == {"train": 15, "test": 15}
+    shutil.rmtree(tmp_path / "val")  # which may be missing, and a class empty in one split
+    for file in (tmp_path / "test" / "cedar").iterdir():
+        file.unlink()
+    assert open_source(tmp_path).sizes == {"train": 15, "test": 6}
 
 
 def test_rows_and_pixels_are_of_the_same_file(tmp_path):
@@ -57,157 +55,111 @@ def test_rows_and_pixels_are_of_the_same_file(tmp_path):
             assert (source.pixels("train", row["index"]) == Image.open(row["path"])).all()
 
 
-def test_nested_folders_any_case_and_other_files_are_understood(tmp_path):
-    write_photos(tmp_path)
-    (tmp_path / "ash" / "deep" / "er").mkdir(parents=True)
-    (tmp_path / "ash" / "deep" / "er" / "X.JPG").write_bytes(encoded(picture(seed=99)))
-    (tmp_path / "ash" / ".DS_Store").write_bytes(b"x")
-    (tmp_path / "birch" / "notes.txt").write_text("x")
-    (tmp_path / "labels.csv").write_text("x")
-    source = open_source(tmp_path)
-    assert sum(source.sizes.values()) == 16
+def test_nested_folders_links_any_case_and_other_files_are_understood(tmp_path):
+    root, extra = write_photos(tmp_path / "photos"), encoded(picture(seed=99))
+    write_photos(tmp_path / "elsewhere", classes=("elm",), seed=1)
+    (root / "elm").symlink_to(tmp_path / "elsewhere" / "elm")
+    (root / "ash" / "deep" / "er").mkdir(parents=True)
+    (root / "ash" / "deep" / "er" / "X.JPG").write_bytes(extra)
+    (root / "ash" / "dir.jpg").mkdir()  # a folder with the name of a photo
+    (root / "ash" / "dir.jpg" / "x.jpg").write_bytes(extra)
+    (root / "ash" / ".DS_Store").write_bytes(b"x")
+    (root / "birch" / "notes.txt").write_text("x")
+    (root / "labels.csv").write_text("x")
+    source = open_source(root)
+    assert sum(source.sizes.values()) == 22
     assert source.describe()["ignored_files"] == 3
 
 
-def test_two_hundred_photos_with_five_odd_ones_name_the_bad(tmp_path):
-    write_photos(tmp_path, each=67)
-    (tmp_path / "ash" / "cmyk.jpg").write_bytes(encoded(Image.fromarray(picture(seed=7)).convert("CMYK")))
-    (tmp_path / "ash" / "grey.jpg").write_bytes(encoded(picture(seed=8)[..., 0]))
-    (tmp_path / "birch" / "sixteen.png").write_bytes(sixteen_bit()[1])
-    (tmp_path / "cedar" / "cut.jpg").write_bytes(encoded(picture(seed=9))[:500])
-    (tmp_path / "cedar" / "text.jpg").write_text("not a photo")
-    with pytest.warns(UserWarning, match="2 bad images"):
+def test_bad_files_among_odd_ones_are_named_with_their_reasons(tmp_path):
+    write_photos(tmp_path, each=5)
+    ash = tmp_path / "ash"
+    (ash / "cmyk.jpg").write_bytes(encoded(Image.fromarray(picture(seed=7)).convert("CMYK")))
+    (ash / "grey.jpg").write_bytes(encoded(picture(seed=8)[..., 0]))
+    (ash / "sixteen.png").write_bytes(sixteen_bit()[1])
+    (ash / "cut.jpg").write_bytes(encoded(picture(seed=9))[:500])
+    (ash / "text.jpg").write_text("not a photo")
+    (ash / "lost.jpg").symlink_to(tmp_path / "gone.jpg")
+    os.mkfifo(ash / "pipe.jpg")
+    (ash / "zero.png").symlink_to("/dev/zero")
+    (ash / os.fsdecode(b"x\xff.png")).write_bytes(encoded(picture(8, 8), "PNG"))
+    with pytest.warns(UserWarning, match="6 bad images"):
         source = open_source(tmp_path)
-    assert sum(source.sizes.values()) == 204
-    named = {image["path"].split("/")[-1]: image["reason"] for image in source.describe()["bad_images"]}
-    assert named == {"cut.jpg": "truncated JPEG", "text.jpg": "not an image: text"}
-    with pytest.raises(ValueError, match=r"cut.jpg: truncated JPEG(?s:.*)text.jpg: not an image: text"):
-        open_source(tmp_path, on_bad_image="raise")
-
-
-def test_link_that_leads_nowhere_is_a_bad_image(tmp_path):
-    write_photos(tmp_path)
-    (tmp_path / "ash" / "lost.jpg").symlink_to(tmp_path / "gone.jpg")
-    with pytest.warns(UserWarning, match=r"1 bad image:\n.*lost.jpg: no such file"):
-        source = open_source(tmp_path)
-    assert sum(source.sizes.values()) == 15
+    assert sum(source.sizes.values()) == 18
     assert source.describe()["ignored_files"] == 0
-    with pytest.raises(ValueError, match=r"lost.jpg: no such file"):
+    reasons = {os.path.basename(image.path): image.reason for image in source.bad_images}
+    assert reasons == {
+        r"x\udcff.png'": "a file name that is not UTF-8",  # of a path as `ascii` gives it
+        "cut.jpg": "truncated JPEG",
+        "text.jpg": "not an image: text",
+        "lost.jpg": "no such file",
+        "pipe.jpg": "a pipe, not a regular file",
+        "zero.png": "a device, not a regular file",
+    }
+    with pytest.raises(ValueError, match=r"cut.jpg: truncated JPEG(?s:.*)text.jpg: not an image"):
         open_source(tmp_path, on_bad_image="raise")
-
-
-def test_pipe_and_device_are_bad_images_and_not_opened(tmp_path):
-    write_photos(tmp_path, each=3)
-    os.mkfifo(tmp_path / "ash" / "pipe.jpg")
-    (tmp_path / "ash" / "zero.png").symlink_to("/dev/zero")
-    with pytest.warns(UserWarning, match="2 bad images"):
-        reasons = [image.reason for image in open_source(tmp_path).bad_images]
-    assert reasons == ["a pipe, not a regular file", "a device, not a regular file"]
-
-
-def test_folder_with_the_name_of_a_photo_is_walked(tmp_path):
-    write_photos(tmp_path)
-    (tmp_path / "ash" / "dir.jpg").mkdir()
-    (tmp_path / "ash" / "dir.jpg" / "x.jpg").write_bytes(encoded(picture(seed=99)))
-    assert sum(open_source(tmp_path).sizes.values()) == 16
-
-
-def test_class_folder_may_be_a_link(tmp_path):
-    write_photos(tmp_path / "photos")
-    write_photos(tmp_path / "elsewhere", classes=("elm",), seed=1)
-    (tmp_path / "photos" / "elm").symlink_to(tmp_path / "elsewhere" / "elm")
-    source = open_source(tmp_path / "photos")
-    assert sum(source.sizes.values()) == 20
-    assert source.describe()["ignored_files"] == 0
 
 
 def test_copies_of_one_file_stay_in_one_split(tmp_path):
-    write_photos(tmp_path, each=10)
-    for number in range(10):
-        shutil.copy(
-            tmp_path / "ash" / f"{number}.{'png' if number % 3 == 2 else 'jpeg'}",
-            tmp_path / "ash" / f"copy {number}.jpg",
-        )
+    photos = sorted(write_photos(tmp_path, each=10).glob("ash/*"))
+    copies = [shutil.copy(photo, photo.with_name(f"copy {photo.stem}.jpg")) for photo in photos]
     source = open_source(tmp_path)
     split_of = {path: split for split in SPLITS for path in paths(source, split)}
-    for number in range(10):
-        original = tmp_path / "ash" / f"{number}.{'png' if number % 3 == 2 else 'jpeg'}"
-        assert split_of[str(original)] == split_of[str(tmp_path / "ash" / f"copy {number}.jpg")]
+    for photo, copy in zip(photos, copies, strict=True):
+        assert split_of[str(photo)] == split_of[str(copy)]
 
 
-def test_file_in_two_given_splits_is_warned_of(tmp_path):
+def test_file_in_two_given_splits_and_a_folder_beside_them_are_warned_of(tmp_path):
     write_photos(tmp_path / "train")
     write_photos(tmp_path / "test", seed=1)
     shutil.copy(tmp_path / "train" / "ash" / "0.jpeg", tmp_path / "test" / "ash" / "again.jpeg")
-    with pytest.warns(UserWarning, match=r"1 file\(s\) stand in more than one split"):
+    (tmp_path / "extra").mkdir()
+    with (
+        pytest.warns(UserWarning, match=r"1 file\(s\) .*more than one split"),
+        pytest.warns(UserWarning, match="left out: extra"),
+    ):
         source = open_source(tmp_path)
     assert source.describe()["files_in_two_splits"] == 1
 
 
-def test_empty_folder_and_single_class_are_refused(tmp_path):
-    with pytest.raises(ValueError, match=r"at least two folders(?s:.*)with 0 class folder\(s\)"):
+def test_folder_without_two_classes_is_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"at least two folders(?s:.*)0 class folder"):
         open_source(tmp_path)
     write_photos(tmp_path, classes=("ash",))
-    with pytest.raises(ValueError, match=r"with 1 class folder\(s\) \['ash'\], and 5 image file\(s\)"):
+    with pytest.raises(ValueError, match=r"1 class folder\(s\) \['ash'\](?s:.*)5 image"):
         open_source(tmp_path)
-
-
-def test_class_without_a_good_image_is_refused(tmp_path):
-    write_photos(tmp_path)
     (tmp_path / "dogwood").mkdir()
     (tmp_path / "dogwood" / "a.jpg").write_bytes(b"")
-    with (
-        pytest.warns(UserWarning, match="1 bad image:"),
-        pytest.raises(ValueError, match="none for 'dogwood', and 1 bad"),
-    ):
+    with pytest.warns(UserWarning, match="1 bad"), pytest.raises(ValueError, match="'dogwood', and 1 bad"):
         open_source(tmp_path)
 
 
 def test_classes_that_differ_between_splits_are_refused(tmp_path):
     write_photos(tmp_path / "train")
     write_photos(tmp_path / "test", classes=("ash", "birch", "elm"))
-    with pytest.raises(ValueError, match="`train` and `test` differ in cedar, elm"):
+    with pytest.raises(ValueError, match=r"`train` and `test`.*cedar, elm"):
         open_source(tmp_path)
 
 
-def test_class_folder_may_be_empty_in_one_split(tmp_path):
-    write_photos(tmp_path / "train")
-    write_photos(tmp_path / "test", classes=("ash", "birch"), seed=1)
-    (tmp_path / "test" / "cedar").mkdir()
-    assert open_source(tmp_path).sizes == {"train": 15, "test": 10}
-
-
-def test_folder_beside_the_splits_is_warned_of(tmp_path):
-    write_photos(tmp_path / "train", each=2)
-    write_photos(tmp_path / "test", each=2, seed=1)
-    (tmp_path / "extra").mkdir()
-    with pytest.warns(UserWarning, match="left out: extra"):
-        open_source(tmp_path)
-
-
-def test_file_name_that_is_not_utf8_is_a_bad_image(tmp_path):
-    write_photos(tmp_path, each=3)
-    (tmp_path / "ash" / os.fsdecode(b"x\xff.png")).write_bytes(encoded(picture(8, 8), "PNG"))
-    with pytest.warns(UserWarning, match="not UTF-8"):
-        assert len(open_source(tmp_path).bad_images) == 1
-
-
-def test_split_that_is_empty_is_refused_when_asked_for(tmp_path):
-    write_photos(tmp_path, each=1)
-    source = open_source(tmp_path)
-    with pytest.raises(ValueError, match="the test set is empty"):
+def test_split_that_is_empty_or_unknown_is_refused_when_asked_for(tmp_path):
+    source = open_source(write_photos(tmp_path, each=1))
+    with pytest.raises(ValueError, match="test set is empty"):
         source.split("test")
     with pytest.raises(ValueError, match="Did you mean 'train'"):
         source.split("trian")
 
 
-def test_wrong_path_is_refused_with_the_nearest_name():
-    with pytest.raises(ValueError, match="no such file or folder"):
-        open_source("/no/such/folder")
-    with pytest.raises(ValueError, match="Did you mean 'cifar10'"):
-        open_source("cifar 10")
-    with pytest.raises(TypeError, match="an object of type int"):
-        open_source(7)
+@pytest.mark.parametrize(
+    ("what", "error", "words"),
+    [
+        ("/no/such/folder", ValueError, "no such file"),
+        ("cifar 10", ValueError, "'cifar10'"),
+        (7, TypeError, "int"),
+    ],
+)
+def test_what_is_no_data_is_refused(what, error, words):
+    with pytest.raises(error, match=words):
+        open_source(what)
 
 
 def test_names_of_files_and_folders_steer_no_terminal_and_make_no_line(tmp_path):  # D17

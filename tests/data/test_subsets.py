@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from photos import make_photos
 from pictures import picture
+from prepared_sets import prepare_set
 
 from keras_vit.data import load_dataset, open_source
 from keras_vit.data.identity import identity_of
@@ -89,12 +90,12 @@ def test_batches_are_those_of_the_subset(source):
 @pytest.mark.parametrize(
     ("size", "arguments", "error", "message"),
     [
-        (0, {}, ValueError, "`train_images` must be at least 1"),
-        (2.0, {}, TypeError, "`train_images` must be an int"),
-        (61, {}, ValueError, "Received: train_images=61, for 60 images of arrays"),
-        (4, {}, ValueError, "one image for each class.\nReceived: train_images=4, for 5 classes"),
-        (9, {"order": "balance"}, ValueError, "Did you mean 'balanced'"),
-        (9, {"seed": -1}, ValueError, "`seed` must be in"),
+        (0, {}, ValueError, "`train_images`"),
+        (2.0, {}, TypeError, "`train_images`"),
+        (61, {}, ValueError, "train_images=61, for 60"),
+        (4, {}, ValueError, "train_images=4, for 5 classes"),
+        (9, {"order": "balance"}, ValueError, "'balanced'"),
+        (9, {"seed": -1}, ValueError, "`seed`"),
     ],
 )
 def test_subsets_that_cannot_be_are_refused(source, size, arguments, error, message):
@@ -104,28 +105,16 @@ def test_subsets_that_cannot_be_are_refused(source, size, arguments, error, mess
 
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory):
-    tfds = pytest.importorskip("tensorflow_datasets")
-
-    class Twigs(tfds.core.GeneratorBasedBuilder):
-        """40 training and 9 test images of three classes."""
-
-        VERSION = tfds.core.Version("1.0.0")
-
-        def _info(self):
-            features = tfds.features.FeaturesDict(
-                {"image": tfds.features.Image(shape=(6, 5, 3)), "label": tfds.features.ClassLabel(num_classes=3)}
-            )
-            return tfds.core.DatasetInfo(builder=self, features=features, supervised_keys=("image", "label"))
-
-        def _split_generators(self, dl_manager):
-            return {"train": self._generate_examples(40), "test": self._generate_examples(9)}
-
-        def _generate_examples(self, count):
-            for number in range(count):
-                yield number, {"image": picture(6, 5, seed=[count, number]), "label": number % 3}
-
-    builder = Twigs(data_dir=tmp_path_factory.mktemp("tfds"))
-    builder.download_and_prepare()
+    """40 training and 9 test images of three classes."""
+    splits = {
+        name: {n: {"image": picture(6, 5, seed=[count, n]), "label": n % 3} for n in range(count)}
+        for name, count in (("train", 40), ("test", 9))
+    }
+    builder = prepare_set(
+        tmp_path_factory.mktemp("tfds"),
+        splits,
+        lambda kinds: {"image": kinds.Image(shape=(6, 5, 3)), "label": kinds.ClassLabel(num_classes=3)},
+    )
     return open_source(builder.data_path)
 
 
@@ -151,5 +140,5 @@ def test_subset_of_a_prepared_set_is_trained_on_alone(prepared):
     train = load_dataset(small, batch_size=3, preprocessing=record, training=True, seed=1)
     images = np.concatenate([batch.numpy() for batch, _ in train.take(4)])  # two epochs
     assert len({image.tobytes() for image in images}) == 6
-    with pytest.raises(ValueError, match=r"reads joined splits in another order(?s:.*)one of them a subset"):
+    with pytest.raises(ValueError, match="one of them a subset"):
         small.split("train+validation")

@@ -56,28 +56,20 @@ def test_quotes_and_other_columns_are_understood(photos):
     assert "oak, red" in source.class_names
 
 
-def test_missing_file_is_a_bad_image(photos):
-    with pytest.warns(UserWarning, match=r"1 bad image:\n.*gone.jpg: no such file"):
-        open_source(table(photos, "path,label", "gone.jpg,ash", *rows_of(photos)))
-
-
 @pytest.mark.parametrize("again", ["ash/0.jpeg", "./ash/../ash/0.jpeg"])
 def test_file_with_two_labels_is_refused_with_both_lines(photos, again):
     path = table(photos, "path,label", "ash/0.jpeg,ash", *rows_of(photos)[1:], f"{again},birch")
-    with pytest.raises(ValueError, match=r"one label(?s:.*)0.jpeg' is 'ash' on line 2 and 'birch' on line 32"):
+    with pytest.raises(ValueError, match=r"0.jpeg' is 'ash' on line 2 and 'birch' on line 32"):
         open_source(path)
 
 
-def test_file_that_is_listed_twice_is_warned_of_with_both_lines(photos):
-    path = table(photos, "path,label", *rows_of(photos), "ash/0.jpeg,ash")
-    with pytest.warns(UserWarning, match=r"1 line\(s\) of .*'ash/0.jpeg' on lines 2 and 32") as caught:
-        open_source(path)
-    assert len(caught) == 1
-
-
-def test_file_in_two_splits_of_a_table_is_warned_of_once(photos):
-    path = table(photos, "path,label,split", *(f"{row},train" for row in rows_of(photos)), "ash/0.jpeg,ash,test")
-    with pytest.warns(UserWarning, match=r"1 file\(s\) stand in more than one split") as caught:
+@pytest.mark.parametrize(
+    ("split", "words"), [("", r"1 line\(s\).*'ash/0.jpeg' on lines 2 and 32"), (",test", r"1 file\(s\).*split")]
+)
+def test_file_that_stands_twice_is_warned_of_once(photos, split, words):
+    column, rows = (",split", [f"{row},train" for row in rows_of(photos)]) if split else ("", rows_of(photos))
+    path = table(photos, f"path,label{column}", *rows, f"ash/0.jpeg,ash{split}")
+    with pytest.warns(UserWarning, match=words) as caught:
         open_source(path)
     assert len(caught) == 1
 
@@ -85,15 +77,15 @@ def test_file_in_two_splits_of_a_table_is_warned_of_once(photos):
 @pytest.mark.parametrize(
     ("lines", "error"),
     [
-        (["file,label", "a,b"], r"must name the columns path, label, and perhaps split(?s:.*)\['file', 'label'\]"),
-        (["path,label", "a.jpg,"], "must have a label(?s:.*)line 2"),
-        (["path,label,split", "a.jpg,b,evaluation"], "`split` must be train, validation or test(?s:.*)line 2"),
-        (["path,label"], r"with 0 row\(s\)"),
-        (["path,label", "a.jpg,b", "c.jpg,b"], r"2 row\(s\) and 1 class\(es\) \['b'\]"),
-        ([""], "must name the columns"),
+        (["file,label", "a,b"], r"path, label(?s:.*)\['file', 'label'\]"),
+        (["path,label", "a.jpg,"], "label(?s:.*)line 2"),
+        (["path,label,split", "a.jpg,b,evaluation"], "`split`(?s:.*)line 2"),
+        (["path,label"], r"0 row\(s\)"),
+        (["path,label", "a.jpg,b", "c.jpg,b"], r"2 row\(s\).*1 class\(es\) \['b'\]"),
+        ([""], "columns"),
         (["path,label,label", "a.jpg,b,c"], "each once"),
-        (["path,label", "a.jpg,cat, tabby"], r"needs quotes(?s:.*)line 2 .*tabby"),
-        (["path,label", "a\0.jpg,cat"], r"no NUL(?s:.*)line 2 "),
+        (["path,label", "a.jpg,cat, tabby"], r"quotes(?s:.*)line 2 .*tabby"),
+        (["path,label", "a\0.jpg,cat"], r"NUL(?s:.*)line 2 "),
     ],
 )
 def test_table_that_says_too_little_is_refused(tmp_path, lines, error):
@@ -101,21 +93,15 @@ def test_table_that_says_too_little_is_refused(tmp_path, lines, error):
         open_source(table(tmp_path, *lines))
 
 
-def test_table_in_another_encoding_is_refused_by_name(tmp_path):
-    path = tmp_path / "mine.csv"
+def test_table_that_cannot_be_read_is_refused_by_name(photos):
+    with pytest.raises(ValueError, match="no such table"):
+        open_source(photos / "none.csv")
+    path = photos / "mine.csv"
     path.write_bytes("path,label\na.jpg,Bär".encode("latin-1"))
-    with pytest.raises(ValueError, match=r"must be text in UTF-8(?s:.*)mine.csv"):
+    with pytest.raises(ValueError, match=r"UTF-8(?s:.*)mine.csv"):
         open_source(path)
-
-
-def test_no_such_table_is_refused(tmp_path):
-    with pytest.raises(ValueError, match="there is no such table"):
-        open_source(tmp_path / "none.csv")
-
-
-def test_cell_without_an_end_is_refused_with_its_line(photos):
-    path = table(photos, "path,label", *rows_of(photos)[:4], f'"{"x" * 140_000},ash')
-    with pytest.raises(ValueError, match=r"must be a CSV file(?s:.*)line 6 of '.*table.csv': field larger than"):
+    path = table(photos, "path,label", *rows_of(photos)[:4], f'"{"x" * 140_000},ash')  # a cell without an end
+    with pytest.raises(ValueError, match=r"CSV(?s:.*)line 6 of '.*table.csv'"):
         open_source(path)
 
 
@@ -129,17 +115,17 @@ def test_class_of_too_many_digits_for_a_number_is_a_name(photos):
 def test_table_that_is_no_regular_file_is_refused(tmp_path, target):  # N13
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "table.csv").symlink_to(tmp_path / target)
-    with pytest.raises(ValueError, match=r"must be a regular file\.\nReceived: a (pipe|device), at the place of the t"):
+    with pytest.raises(ValueError, match=r"regular file(?s:.*)a (pipe|device)"):
         open_source(tmp_path / "table.csv")
 
 
-def test_photo_of_a_table_that_never_ends_is_a_bad_image(photos):  # N13
+def test_photo_of_a_table_that_is_missing_or_never_ends_is_a_bad_image(photos):  # N13
     rows = rows_of(photos)
     os.mkfifo(photos / "pipe.jpg")
     with open(photos / "sparse.jpg", "wb") as file:
         file.truncate(2**41)
-    path = table(photos, "path,label", "pipe.jpg,ash", "/dev/zero,ash", "sparse.jpg,ash", *rows)
-    with pytest.warns(UserWarning, match="3 bad images"):
+    path = table(photos, "path,label", "pipe.jpg,ash", "/dev/zero,ash", "sparse.jpg,ash", "gone.jpg,ash", *rows)
+    with pytest.warns(UserWarning, match="4 bad images"):
         reasons = [image.reason for image in open_source(path).bad_images]
     most = "more than 1,073,741,824 bytes"
-    assert reasons == ["a pipe, not a regular file", "a device, not a regular file", most]
+    assert reasons == ["a pipe, not a regular file", "a device, not a regular file", most, "no such file"]

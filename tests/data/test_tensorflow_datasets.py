@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from pictures import picture
+from prepared_sets import prepare_set
 
 from keras_vit.config.datasets import VTAB_TASKS
 from keras_vit.data import load_dataset, open_source
@@ -12,35 +13,31 @@ from keras_vit.images.preprocessing import Preprocessing
 
 tfds = pytest.importorskip("tensorflow_datasets")
 SCALE = Preprocessing(image_size=(8, 9))
+NAMES = ("ash", "birch", "cedar", "dogwood")
 
 
-class Leaves(tfds.core.GeneratorBasedBuilder):
-    """41 training and 13 test images of four classes."""
-
-    VERSION = tfds.core.Version("1.0.0")
-    LABELS = ("ash", "birch", "cedar", "dogwood")
-
-    def _info(self):
-        image = tfds.features.Image(shape=(None, None, 3), encoding_format="png")
-        features = {"image": image, "label": tfds.features.ClassLabel(names=self.LABELS), "mask": tfds.features.Image()}
-        keys = ("image", "label")
-        return tfds.core.DatasetInfo(builder=self, features=tfds.features.FeaturesDict(features), supervised_keys=keys)
-
-    def _split_generators(self, dl_manager):
-        return {"train": self._generate_examples(41), "test": self._generate_examples(13)}
-
-    def _generate_examples(self, count):
-        for number in range(count):
-            pixels = picture(10 + number % 3, 12, seed=[count, number])
-            pixels[0, 0] = number
-            yield number, {"image": pixels, "label": number % 4, "mask": pixels}
+def leaves(count):
+    """Examples of four classes with images of several heights."""
+    found = {}
+    for number in range(count):
+        pixels = picture(10 + number % 3, 12, seed=[count, number])
+        pixels[0, 0] = number
+        found[number] = {"image": pixels, "label": number % 4, "mask": pixels}
+    return found
 
 
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory):
-    builder = Leaves(data_dir=tmp_path_factory.mktemp("tfds"))
-    builder.download_and_prepare()
-    return builder
+    """41 training and 13 test images."""
+    return prepare_set(
+        tmp_path_factory.mktemp("tfds"),
+        {"train": leaves(41), "test": leaves(13)},
+        lambda kinds: {
+            "image": kinds.Image(shape=(None, None, 3), encoding_format="png"),
+            "label": kinds.ClassLabel(names=NAMES),
+            "mask": kinds.Image(),
+        },
+    )
 
 
 @pytest.mark.parametrize("start_step", [1, 5, 9, 30])  # in the first epoch of 37 examples, at its end, and far beyond
@@ -57,7 +54,7 @@ def test_start_step_is_a_skip(prepared, start_step):
 def test_prepared_folder_opens_with_a_validation_split_of_its_own(prepared):
     source = open_source(prepared.data_path)
     assert source.sizes == {"train": 37, "validation": 4, "test": 13}
-    assert source.class_names == Leaves.LABELS
+    assert source.class_names == NAMES
     assert source.describe()["splits"] == {"train": "train[:90%]", "validation": "train[90%:]", "test": "test"}
 
 
@@ -121,86 +118,64 @@ def test_augmented_training_is_repeatable(prepared):
     np.testing.assert_array_equal(first(), first())
 
 
-def test_set_that_is_not_prepared_is_refused_at_once(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("cifar10", "download=True"),
+        ("vtab/caltech101", r"'vtab/caltech101'(?s:.*)download=True"),
+        ("cifar_10", "Did you mean 'cifar10'"),
+    ],
+)
+def test_set_that_is_not_prepared_is_refused_at_once(tmp_path, monkeypatch, name, words):
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
-    with pytest.raises(ValueError, match=r"not been downloaded and prepared(?s:.*)download=True"):
-        open_source("cifar10")
-    with pytest.raises(ValueError, match=r"'vtab/caltech101'(?s:.*)download=True"):
-        open_source("vtab/caltech101")
+    with pytest.raises(ValueError, match=words):
+        open_source(name)
 
 
-def test_unknown_name_is_refused_with_the_nearest():
-    with pytest.raises(ValueError, match=r"none of them\. Did you mean 'cifar10'"):
-        open_source("cifar_10")
+def prepare_one(folder, feature, value, name="x", supervised=True, classes=2):
+    """The folder of a prepared set of ten equal examples, with labels if it has classes."""
 
+    def features(kinds):
+        found = {name: feature(kinds)}
+        return found | {"label": kinds.ClassLabel(num_classes=classes)} if classes else found
 
-def prepare_one(folder, example, keys=None, **of_features):
-    """The folder of a prepared set of ten equal examples."""
-
-    class Odd(tfds.core.GeneratorBasedBuilder, skip_registration=True):
-        """One of the kinds that data sets come in."""
-
-        VERSION = tfds.core.Version("1.0.0")
-
-        def _info(self):
-            features = tfds.features.FeaturesDict(of_features)
-            return tfds.core.DatasetInfo(builder=self, features=features, supervised_keys=keys)
-
-        def _split_generators(self, dl_manager):
-            return {"train": self._generate_examples()}
-
-        def _generate_examples(self):
-            for number in range(10):
-                yield number, example
-
-    builder = Odd(data_dir=folder)
-    builder.download_and_prepare()
-    return builder.data_path
-
-
-def test_set_without_a_class_is_refused(tmp_path):
-    path = prepare_one(tmp_path, {"image": picture()}, image=tfds.features.Image())
-    with pytest.raises(ValueError, match=r"one image and one class label(?s:.*)\['image'\]"):
-        open_source(path)
+    example = {name: value} | ({"label": classes - 1} if classes else {})
+    keys = (name, "label") if supervised else None
+    return prepare_set(folder, {"train": dict.fromkeys(range(10), example)}, features, keys, "odd").data_path
 
 
 @pytest.mark.parametrize(
-    ("kind", "value", "found"),
+    ("feature", "value", "found"),
     [
-        (lambda: tfds.features.Tensor(shape=(4, 5, 3), dtype=np.float32), np.ones((4, 5, 3), "float32"), "float32"),
-        (lambda: tfds.features.Tensor(shape=(4, 5), dtype=np.uint8), np.ones((4, 5), "uint8"), "Tensor"),
-        (tfds.features.Text, "a word", "Text"),
+        (lambda kinds: kinds.Tensor(shape=(4, 5, 3), dtype=np.float32), np.ones((4, 5, 3), "float32"), "float32"),
+        (lambda kinds: kinds.Tensor(shape=(4, 5), dtype=np.uint8), np.ones((4, 5), "uint8"), "Tensor"),
+        (lambda kinds: kinds.Text(), "a word", "Text"),
     ],
     ids=["floats", "rank", "text"],
 )
-def test_feature_that_is_no_image_of_bytes_is_refused_by_name(tmp_path, kind, value, found):
-    label = tfds.features.ClassLabel(num_classes=2)
-    path = prepare_one(tmp_path, {"x": value, "label": 1}, ("x", "label"), x=kind(), label=label)
-    with pytest.raises(ValueError, match=rf"of uint8 or uint16(?s:.*)'odd', whose feature 'x' is .*{found}"):
+def test_feature_that_is_no_image_of_bytes_is_refused_by_name(tmp_path, feature, value, found):
+    with pytest.raises(ValueError, match=rf"uint8(?s:.*)'odd'.*'x'.*{found}"):
+        open_source(prepare_one(tmp_path, feature, value))
+
+
+@pytest.mark.parametrize(("classes", "words"), [(0, r"\['image'\]"), (1, "'odd' with 1")], ids=["none", "one"])
+def test_set_without_two_classes_is_refused(tmp_path, classes, words):
+    path = prepare_one(tmp_path, lambda kinds: kinds.Image(), picture(), "image", classes == 1, classes)
+    with pytest.raises(ValueError, match=words):
         open_source(path)
 
 
 def test_tensor_of_bytes_is_shown_as_it_is(tmp_path):
     pixels = picture(8, 9)
-    features = {"x": tfds.features.Tensor(shape=(8, 9, 3), dtype=np.uint8)}
-    features["label"] = tfds.features.ClassLabel(num_classes=2)
-    source = open_source(prepare_one(tmp_path, {"x": pixels, "label": 1}, ("x", "label"), **features))
+    source = open_source(prepare_one(tmp_path, lambda kinds: kinds.Tensor(shape=(8, 9, 3), dtype=np.uint8), pixels))
     np.testing.assert_array_equal(source.pixels("test", 0), pixels)
 
 
-def test_set_of_one_class_is_refused(tmp_path):
-    features = {"image": tfds.features.Image(), "label": tfds.features.ClassLabel(num_classes=1)}
-    path = prepare_one(tmp_path, {"image": picture(), "label": 0}, ("image", "label"), **features)
-    with pytest.raises(ValueError, match=r"at least two classes(?s:.*)'odd' with 1"):
-        open_source(path)
-
-
 def test_image_and_label_are_used_where_nothing_says_so_and_the_version_is_found(tmp_path):
-    features = {"image": tfds.features.Image(), "label": tfds.features.ClassLabel(num_classes=2)}
-    path = prepare_one(tmp_path, {"image": picture(), "label": 1}, **features)
+    path = prepare_one(tmp_path, lambda kinds: kinds.Image(), picture(), "image", supervised=False)
     assert open_source(path.parent).sizes == {"train": 8, "validation": 1, "test": 1}
     shutil.copytree(path, path.parent / "2.0.0")
-    with pytest.raises(ValueError, match=r"one version(?s:.*)1\.0\.0, 2\.0\.0"):
+    with pytest.raises(ValueError, match=r"1\.0\.0, 2\.0\.0"):
         open_source(path.parent)
 
 
@@ -209,19 +184,27 @@ def test_every_rule_of_the_table_exists():
     assert rules == set(LABEL_RULES)
 
 
-@pytest.mark.parametrize(("depths", "label"), [([9.2, 12], 3), ([8.0, 30], 0), ([8.1], 1), ([10.5, 11], 5), ([0.1], 0)])
-def test_clevr_distance_is_the_interval_of_the_nearest(depths, label):
-    objects = {"pixel_coords": tf.constant([[0, 0, depth] for depth in depths], "float32")}
-    assert _label({"objects": objects}, VTAB_TASKS["vtab/clevr_closest_object_distance"]) == label
+CLEVR, KITTI = "clevr_closest_object_distance", "kitti_closest_vehicle_distance"
 
 
 @pytest.mark.parametrize(
-    ("depths", "kinds", "label"), [([5, 30], [0, 1], 0), ([5, 30], [3, 2], 2), ([5], [4], 3), ([], [], 3)]
+    ("task", "depths", "kinds", "label"),
+    [
+        *(
+            (CLEVR, depths, [], label)
+            for depths, label in (([9.2, 12], 3), ([8.0, 30], 0), ([8.1], 1), ([10.5, 11], 5))
+        ),
+        (CLEVR, [0.1], [], 0),
+        (KITTI, [5, 30], [0, 1], 0),
+        (KITTI, [5, 30], [3, 2], 2),  # of pedestrians and others no distance counts
+        (KITTI, [5], [4], 3),
+        (KITTI, [], [], 3),
+    ],
 )
-def test_kitti_distance_is_that_of_the_nearest_vehicle(depths, kinds, label):
-    location = tf.reshape(tf.constant([[0, 0, depth] for depth in depths], "float32"), (-1, 3))
-    objects = {"location": location, "type": tf.constant(kinds, "int64")}
-    assert _label({"objects": objects}, VTAB_TASKS["vtab/kitti_closest_vehicle_distance"]) == label
+def test_distance_is_the_interval_of_the_nearest(task, depths, kinds, label):
+    places = tf.reshape(tf.constant([[0, 0, depth] for depth in depths], "float32"), (-1, 3))
+    objects = {"pixel_coords": places, "location": places, "type": tf.constant(kinds, "int64")}
+    assert _label({"objects": objects}, VTAB_TASKS[f"vtab/{task}"]) == label
 
 
 def test_clevr_count_starts_at_three():
