@@ -47,15 +47,7 @@ SOURCES = sorted(PACKAGE.rglob("*.py"))
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
 FORBIDDEN_NAMES = {"utils", "common", "helpers", "misc", "core", "base"}
 WITH_KERAS = {"weights.load", "weights.save"}  # of the rooms below; the rest needs none
-NO_KERAS = {
-    "annotations",
-    "checks",
-    "version",
-    "files",
-    "processor",
-    "silence",
-    "__main__",
-}
+NO_KERAS = {"annotations", "checks", "version", "files", "processor", "silence", "__main__"}
 NO_KERAS |= {"runs", "runs.options", "exporting", "exporting.formats"}  # what a command line knows of its options
 NO_KERAS |= {"training", "training.hosts", "training.hosts.processes", "training.hosts.sharding"}  # a launcher's facts
 NO_KERAS_ROOMS = {"config", "pages", "cli", "images"}  # every module of them
@@ -282,6 +274,7 @@ def test_every_other_file_is_shipped():
     patterns = setup["options.package_data"]["keras_vit"].replace("\n", "").split(",")
     shipped = {path for pattern in patterns for path in PACKAGE.glob(pattern.strip())}
     others = {path for path in PACKAGE.rglob("*") if path.is_file() and "__pycache__" not in path.parts}
+    assert PACKAGE / "py.typed" in others  # by which type checkers know that there are types (PEP 561)
     assert others - set(SOURCES) == shipped
 
 
@@ -363,11 +356,3 @@ def test_builders_show_the_arguments_of_build():
         builder = getattr(keras_vit, name)
         assert [*inspect.signature(builder).parameters.values()] == arguments
         assert f"{name}(include_top: bool = True, weights: " in pydoc.plain(pydoc.render_doc(builder))
-
-
-def test_types_are_shipped():
-    """`py.typed` tells type checkers that the package has types of its own (PEP 561)."""
-    settings = configparser.ConfigParser()
-    settings.read(ROOT / "setup.cfg")
-    assert "py.typed" in settings["options.package_data"]["keras_vit"].replace(",", " ").split()
-    assert (PACKAGE / "py.typed").is_file()

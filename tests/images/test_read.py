@@ -1,11 +1,11 @@
 """Files of every kind become upright RGB of 8 bits, and what is none is refused with its reason (rows B7, B8, N13)."""
 
 import os
-import zlib
 
 import numpy as np
 import pytest
 from photos import photo
+from pictures import forged_png, turned
 from PIL import Image
 
 import keras_vit
@@ -13,40 +13,32 @@ from keras_vit.images.decode import MAX_PIXELS
 from keras_vit.images.read import ImageError, read_image
 
 
-def test_what_is_no_path_is_told_by_its_name():
-    assert keras_vit.read_image is read_image
-    for wrong in (b"photo.jpg", None, 5):
-        with pytest.raises(TypeError, match=r"`path` must be that of a photo, .*\nReceived: path="):
-            read_image(wrong)
-    with pytest.raises(ValueError, match=r"`path` must be that of a photo.\nReceived: path=''"):
-        read_image("")
-    with pytest.raises(ValueError, match=r"or one of grey.\nReceived: channels=4"):
-        read_image("photo.jpg", 4)
+@pytest.mark.parametrize(
+    ("arguments", "error", "words"),
+    [
+        *((wrong, TypeError, "`path`") for wrong in ((b"photo.jpg",), (None,), (5,))),
+        (("",), ValueError, "path=''"),
+        (("photo.jpg", 4), ValueError, "channels=4"),
+    ],
+)
+def test_what_is_no_path_is_told_by_its_name(arguments, error, words):
+    with pytest.raises(error, match=words):
+        keras_vit.read_image(*arguments)
 
 
 def test_places_without_a_photo_are_told_and_not_opened(tmp_path):
     os.mkfifo(tmp_path / "pipe.jpg")
     for name, reason in (("pipe.jpg", "a pipe, not a regular file"), (".", "a folder, not an image")):
-        with pytest.raises(ImageError, match=f"Received: .*: {reason}") as caught:
+        with pytest.raises(ImageError, match=reason) as caught:
             read_image(tmp_path / name)
         assert caught.value.reason == reason
-    with pytest.raises(FileNotFoundError, match=r"`path` must be that of a photo.\nReceived: .*no.jpg, where nothing"):
+    with pytest.raises(FileNotFoundError, match=r"`path`(?s:.*)no\.jpg"):
         read_image(tmp_path / "no.jpg")
-
-
-def huge_png(width, height):
-    """A PNG that declares a size and has few pixels."""
-
-    def chunk(kind, body):
-        return len(body).to_bytes(4, "big") + kind + body + zlib.crc32(kind + body).to_bytes(4, "big")
-
-    header = width.to_bytes(4, "big") + height.to_bytes(4, "big") + b"\x08\x02\0\0\0"
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(bytes(999)))
 
 
 @pytest.mark.parametrize("side", [int(MAX_PIXELS**0.5) + 1, 10_000, 20_000, 60_000])
 def test_huge_image_is_refused_by_its_header(tmp_path, side):  # B8
-    (tmp_path / "huge.png").write_bytes(huge_png(side, side))
+    (tmp_path / "huge.png").write_bytes(forged_png(side, side))
     with pytest.raises(ValueError, match="Mpx, more than 64"):
         read_image(tmp_path / "huge.png")
 
@@ -72,9 +64,7 @@ def test_kinds_of_images_become_upright_rgb_of_8_bits(tmp_path):  # B7
 
 def test_photo_held_sideways_is_turned(tmp_path):  # B7
     pixels = photo("tiles", np.random.default_rng(0))
-    exif = Image.Exif()
-    exif[0x0112] = 6  # the camera was turned to the left
-    Image.fromarray(pixels).save(tmp_path / "turned.png", exif=exif)
+    (tmp_path / "turned.png").write_bytes(turned(pixels, 6, "PNG"))  # the camera was turned to the left
     assert (read_image(tmp_path / "turned.png") == np.rot90(pixels, -1)).all()
 
 
@@ -97,5 +87,5 @@ def test_other_formats_are_refused_if_huge_or_cut_short(tmp_path, kind, monkeypa
         read_image(path)
     path.write_bytes(whole)
     monkeypatch.setattr("keras_vit.images.read.MAX_PIXELS", 100)
-    with pytest.raises(ValueError, match="pixels, more than 0 Mpx"):
+    with pytest.raises(ValueError, match="more than 0 Mpx"):
         read_image(path)

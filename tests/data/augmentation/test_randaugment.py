@@ -144,25 +144,17 @@ def test_lengths_grow_with_the_image():
     assert (apply("translate_x", picture(32, 32), 20) != 128).any()
 
 
-def test_operations_are_drawn_evenly(monkeypatch):
-    for number, name in enumerate(list(OPERATIONS)):
-        monkeypatch.setitem(OPERATIONS, name, lambda image, strength, seed, number=number: image + number)
-    record = Augmentation(randaugment_layers=1)
-    draw = tf.function(lambda seed: randaugment(tf.zeros((1, 1, 1)), record, seed)[0, 0, 0])
-    seeds = tf.stack([tf.range(1600), tf.zeros(1600, tf.int32)], axis=1)
-    drawn = tf.map_fn(draw, seeds, fn_output_signature=tf.float32).numpy().astype(int)
-    assert stats.chisquare(np.bincount(drawn, minlength=16)).pvalue > 1e-3  # seeds are fixed: no chance in it
-
-
-def test_layers_are_drawn_apart(monkeypatch):
+def test_operations_are_drawn_evenly_and_for_each_layer_apart(monkeypatch):
     for number, name in enumerate(list(OPERATIONS)):
         monkeypatch.setitem(OPERATIONS, name, lambda image, strength, seed, number=number: image * 16 + number)
     record = Augmentation(randaugment_layers=2)
     draw = tf.function(lambda seed: randaugment(tf.zeros((1, 1, 1)), record, seed)[0, 0, 0])
     seeds = tf.stack([tf.range(1600), tf.zeros(1600, tf.int32)], axis=1)
     drawn = tf.map_fn(draw, seeds, fn_output_signature=tf.float32).numpy().astype(int)
-    first, second = drawn // 16, drawn % 16
-    assert abs(np.corrcoef(first, second)[0, 1]) < 4 / np.sqrt(1600)  # four deviations
+    layers = drawn // 16, drawn % 16
+    for layer in layers:
+        assert stats.chisquare(np.bincount(layer, minlength=16)).pvalue > 1e-3  # seeds are fixed: no chance in it
+    assert abs(np.corrcoef(*layers)[0, 1]) < 4 / np.sqrt(1600)  # four deviations
 
 
 def test_layers_take_directions_apart(monkeypatch):
