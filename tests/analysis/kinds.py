@@ -25,6 +25,7 @@ def model_of(kind):
         "none": {"pooling": "none"},
         "distilled": {"distilled": True},
         "all tokens": {"last_block": "all"},
+        "hidden": {"representation_size": 9},
     }[kind]
     if kind == "none":
         return randomise(keras_vit.build(tiny_config(**fields), input_shape=SHAPE, include_top=False))

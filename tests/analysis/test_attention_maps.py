@@ -106,6 +106,7 @@ def test_rows_sum_to_one_after_dropping_the_smallest(share):
     np.testing.assert_allclose(kept.sum(axis=-1), 1)
     assert ((kept == 0).sum(axis=-1) == min(int(share * 7), 6)).all()
     assert (kept.argmax(axis=-1) == attention.argmax(axis=-1)).all()
+    assert (drop_smallest(np.full((1, 100), 0.01), 0.29) > 0).sum() == 71  # of equal ones too
     above = attention >= np.sort(attention, axis=-1)[..., [min(int(share * 7), 6)]]
     np.testing.assert_allclose(kept, np.where(above, attention, 0) / np.where(above, attention, 0).sum(-1)[..., None])
 
@@ -155,40 +156,51 @@ def test_distance_leaves_prefix_tokens_out_without_scaling():
     np.testing.assert_allclose(found, expected)
 
 
-def test_wrong_input_is_named(tiny):
-    images = photos(tiny)
-    with pytest.raises(ValueError, match="one image as"):
-        keras_vit.attention_maps(tiny, images[0])
-    with pytest.raises(TypeError, match="pixels not yet scaled"):
+SQUARE = np.ones((1, 1, 1, 6, 6))
+
+
+@pytest.mark.parametrize(
+    ("act", "words"),
+    [
+        (lambda model, images: keras_vit.attention_maps(model, images[0]), "one image"),
+        (lambda model, images: keras_vit.attention_maps(model, images, batch_size=0), "batch_size"),
+        (lambda model, images: keras_vit.attention_maps(flat(), images), "one Vision Transformer"),
+        (lambda model, images: keras_vit.attention_maps(around(model), images), "functional or sequential"),
+        (lambda model, images: keras_vit.attention_maps(model, images).rollout(discard=1.0), r"\[0, 1\)"),
+        (lambda model, images: mean_attention_distance(SQUARE, (2, 2), 16), "all tokens"),
+        (lambda model, images: mean_attention_distance(SQUARE, (-3, -2), 16), "`grid`"),
+        (lambda model, images: drop_smallest(np.zeros((2, 2)), 0.5), "weights"),
+        (lambda model, images: rollout(np.ones((2, 3, 4))), "blocks, images, heads"),
+    ],
+)
+def test_wrong_input_is_named(tiny, act, words):
+    with pytest.raises(ValueError, match=words):
+        act(tiny, photos(tiny))
+
+
+def test_what_is_no_model_and_no_scaled_image_is_named(tiny):
+    with pytest.raises(TypeError, match="not yet scaled"):
         keras_vit.attention_maps(tiny, np.zeros((1, 20, 28, 3), "uint8"))
-    with pytest.raises(ValueError, match="hold one Vision Transformer"):
-        keras_vit.attention_maps(keras.Sequential([keras.Input(SHAPE), keras.layers.Flatten()]), images)
-    with pytest.raises(TypeError, match="must be a Keras model"):
-        keras_vit.attention_maps(tiny.get_layer("block_00"), images)
-    with pytest.raises(ValueError, match="batch_size"):
-        keras_vit.attention_maps(tiny, images, batch_size=0)
-    with pytest.raises(ValueError, match=r"in \[0, 1\)"):
-        keras_vit.attention_maps(tiny, images).rollout(discard=1.0)
-    with pytest.raises(ValueError, match="all tokens"):
-        mean_attention_distance(np.ones((1, 1, 1, 6, 6)), (2, 2), 16)
-    with pytest.raises(ValueError, match="`grid` must be at least 1"):
-        mean_attention_distance(np.ones((1, 1, 1, 6, 6)), (-3, -2), 16)
-    with pytest.raises(ValueError, match="must have weights"):
-        drop_smallest(np.zeros((2, 2)), 0.5)
-    assert (drop_smallest(np.full((1, 100), 0.01), 0.29) > 0).sum() == 71
-    with pytest.raises(ValueError, match="blocks, images, heads"):
-        rollout(np.ones((2, 3, 4)))
+    with pytest.raises(TypeError, match="Keras model"):
+        keras_vit.attention_maps(tiny.get_layer("block_00"), photos(tiny))
+
+
+def flat():
+    return keras.Sequential([keras.Input(SHAPE), keras.layers.Flatten()])
+
+
+def around(model):
+    """A subclassed model, whose layers cannot be followed."""
 
     class Around(keras.Model):
         def __init__(self):
             super().__init__()
-            self.inner = tiny
+            self.inner = model
 
         def call(self, x):
             return self.inner(x)
 
-    with pytest.raises(ValueError, match="functional or sequential"):
-        keras_vit.attention_maps(Around(), images)
+    return Around()
 
 
 def looked_inside():

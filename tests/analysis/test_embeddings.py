@@ -122,11 +122,7 @@ def test_cka_is_1_for_a_turned_and_stretched_copy_and_small_for_a_stranger():
 
 @pytest.mark.parametrize("kind", ["token", "gap", "map", "map with a class token", "distilled", "hidden"])
 def test_lens_behind_the_last_block_gives_the_logits(kind):
-    fields = {"token": {}, "gap": {"pooling": "gap"}, "map": {"pooling": "map"}, "distilled": {"distilled": True}}
-    fields |= {"map with a class token": {"pooling": "map", "class_token": True}, "hidden": {"representation_size": 9}}
-    from conftest import randomise, tiny_config
-
-    model = randomise(keras_vit.build(tiny_config(**fields[kind]), input_shape=SHAPE, classes=7))
+    model = model_of(kind)
     images = photos(model)
     found = analysis.logit_lens(model, images, (1, 2))
     assert found[1].shape == found[2].shape == (2, 5, 7, 7)
@@ -145,36 +141,41 @@ def test_lens_behind_the_last_block_gives_the_logits(kind):
         np.testing.assert_allclose(found[2].reshape(2, 35, 7)[:, 3], expected, atol=1e-5)
 
 
-def test_wrong_input_is_named():
-    model = model_of("token")
-    with pytest.raises(ValueError, match="`count` must be at most 12"):
-        analysis.patch_filters(model, 13)
-    with pytest.raises(ValueError, match=r"in a map of \(5, 7\)"):
-        analysis.token_similarity(np.zeros((5, 7, 3)), (5, 0))
-    with pytest.raises(ValueError, match="as `features` gives them"):
-        analysis.pca_to_rgb(np.zeros((5, 7)))
-    with pytest.raises(ValueError, match="the same examples"):
-        analysis.linear_cka(np.eye(3), np.eye(4))
-    with pytest.raises(ValueError, match="the same examples"):
-        analysis.linear_cka(np.random.random((2, 3, 4, 1)), np.random.random((2, 4, 3, 1)))
-    for same in (np.ones((3, 2)), np.full((3, 2), 0.1), np.full((3, 2), np.nan)):
-        with pytest.raises(ValueError, match="tell its examples apart"):
-            analysis.linear_cka(same, np.eye(3))
-    with pytest.raises(ValueError, match="must be finite"):
-        analysis.pca_to_rgb(np.full((2, 2, 3), np.nan))
-    for grid in ((3,), 3):
-        with pytest.raises(ValueError, match=r"must be \(h, w\)"):
-            analysis.position_similarity(model, grid)
-    for patch in (3, (1.0, 2.0)):
-        with pytest.raises(ValueError, match="`patch` must be"):
-            analysis.token_similarity(np.zeros((5, 7, 3)), patch)
-    with pytest.raises(ValueError, match="without one"):
-        analysis.logit_lens(model_of("none"), photos(model))
-    bare = keras_vit.build(keras_vit.ViTConfig(4, 12, 1, 2, 17, position_embedding="none"), input_shape=SHAPE)
-    with pytest.raises(ValueError, match="must add position embeddings"):
-        analysis.position_similarity(bare)
-    hybrid = model_of("hybrid")
-    with pytest.raises(ValueError, match="must be of pixels"):
-        analysis.patch_filters(hybrid)
-    with pytest.raises(ValueError, match="whose tokens a head can read"):
-        analysis.logit_lens(hybrid, photos(hybrid), ("stage_1", 1))
+MAPS, RANDOM = np.zeros((5, 7, 3)), np.random.default_rng(0).random((2, 3, 4, 1))
+
+
+@pytest.mark.parametrize(
+    ("act", "words"),
+    [
+        (lambda: analysis.patch_filters(model_of("token"), 13), "`count` .*12"),
+        (lambda: analysis.patch_filters(model_of("hybrid")), "pixels"),
+        (lambda: analysis.token_similarity(MAPS, (5, 0)), r"\(5, 7\)"),
+        (lambda: analysis.token_similarity(MAPS, 3), "`patch`"),
+        (lambda: analysis.token_similarity(MAPS, (1.0, 2.0)), "`patch`"),
+        (lambda: analysis.pca_to_rgb(np.zeros((5, 7))), "`features`"),
+        (lambda: analysis.pca_to_rgb(np.full((2, 2, 3), np.nan)), "finite"),
+        (lambda: analysis.linear_cka(np.eye(3), np.eye(4)), "same examples"),
+        (lambda: analysis.linear_cka(RANDOM, RANDOM.swapaxes(1, 2)), "same examples"),
+        (lambda: analysis.linear_cka(np.ones((3, 2)), np.eye(3)), "apart"),
+        (lambda: analysis.linear_cka(np.full((3, 2), 0.1), np.eye(3)), "apart"),
+        (lambda: analysis.linear_cka(np.full((3, 2), np.nan), np.eye(3)), "apart"),
+        (lambda: analysis.position_similarity(model_of("token"), (3,)), r"\(h, w\)"),
+        (lambda: analysis.position_similarity(model_of("token"), 3), r"\(h, w\)"),
+        (lambda: analysis.position_similarity(bare()), "position embeddings"),
+        (lambda: lens("none", (1,)), "without one"),
+        (lambda: lens("hybrid", ("stage_1", 1)), "a head can read"),
+    ],
+)
+def test_wrong_input_is_named(act, words):
+    with pytest.raises(ValueError, match=words):
+        act()
+
+
+def bare():
+    """A model that knows no positions."""
+    return keras_vit.build(keras_vit.ViTConfig(4, 12, 1, 2, 17, position_embedding="none"), input_shape=SHAPE)
+
+
+def lens(kind, blocks):
+    model = model_of(kind)
+    return analysis.logit_lens(model, photos(model), blocks)

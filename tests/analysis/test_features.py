@@ -72,7 +72,7 @@ def test_patches_stand_in_a_row_without_spatial(tiny):
 @pytest.mark.parametrize("blocks", [(3,), (), (-1,), ("stage_1",), (True,), (1.5,)])
 def test_blocks_that_are_not_there_are_named(blocks):
     model = model_of("token")
-    with pytest.raises(ValueError, match="numbers from 0 to 2"):
+    with pytest.raises(ValueError, match="from 0 to 2"):
         keras_vit.features(model, photos(model), blocks=blocks)
-    with pytest.raises(ValueError, match=r"'stage_1', 'stage_2'.*\n.*Did you mean 'stage_1'"):
+    with pytest.raises(ValueError, match="Did you mean 'stage_1'"):
         keras_vit.features(model_of("hybrid"), photos(model_of("hybrid")), blocks=("stage1",))

@@ -93,9 +93,9 @@ def test_maps_without_a_difference_have_one_scale():
     figure = plots.draw_maps([np.zeros((4, 6))] * 3, list("abc"), "x")
     assert {axis.images[0].get_clim() for axis in figure.axes if axis.images} == {(0, 1)}
     for wrong in ([np.full((4, 6), np.nan)], [np.eye(3), np.full((3, 3), np.inf)]):
-        with pytest.raises(ValueError, match="must be finite"):
+        with pytest.raises(ValueError, match="finite"):
             plots.draw_maps(wrong, list("ab")[: len(wrong)], "x")
-    with pytest.raises(ValueError, match="a map must be"):
+    with pytest.raises(ValueError, match="map"):
         overlay(PHOTO, np.full((4, 6), np.nan))
 
 
@@ -106,10 +106,10 @@ def test_titles_that_cannot_be_drawn_are_numbers_and_lines_are_one():
 
 @pytest.mark.parametrize("photo", [PHOTO.astype(int) + 300, PHOTO / 255, PHOTO[..., :2], PHOTO[None]])
 def test_what_is_no_photo_is_named(photo):
-    with pytest.raises(ValueError, match="a photo must be"):
+    with pytest.raises(ValueError, match="photo"):
         overlay(photo, np.ones((2, 2)))
 
 
 def test_unknown_theme_is_named():
-    with pytest.raises(ValueError, match="`theme` must be"):
+    with pytest.raises(ValueError, match="`theme`"):
         plots.draw_similarity_of_blocks(np.eye(3), theme="sepia")

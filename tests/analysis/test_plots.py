@@ -33,8 +33,6 @@ def test_rows_of_the_confusion_matrix_are_parts_of_the_true_class(tmp_path, monk
 
 
 def test_class_whose_letters_the_font_lacks_is_drawn_as_its_number(tmp_path, monkeypatch):
-    from matplotlib.axes import Axes
-
     drawn, set_ticks = [], Axes.set_xticks
 
     def note(axis, places, names, **more):

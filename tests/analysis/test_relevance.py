@@ -67,11 +67,11 @@ def test_classes_are_the_highest_unless_given(tiny):
 
 @pytest.mark.parametrize("classes", [[0], [0, 7], [-1, 0], [0.0, 1.0], 3])
 def test_wrong_classes_are_named(tiny, classes):
-    with pytest.raises(ValueError, match=r"integer in \[0, 7\) for each image"):
+    with pytest.raises(ValueError, match=r"\[0, 7\)"):
         keras_vit.class_relevance(tiny, photos(tiny), classes)
 
 
 def test_model_without_classes_is_refused():
     model = model_of("none")
-    with pytest.raises(ValueError, match=r"must answer \(B, K\)"):
+    with pytest.raises(ValueError, match=r"\(B, K\)"):
         keras_vit.class_relevance(model, photos(model))

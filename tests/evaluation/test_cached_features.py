@@ -131,7 +131,7 @@ def test_damaged_file_is_made_anew(source, monkeypatch, tmp_path, damage):
 
 def test_full_disk_costs_no_features(source, monkeypatch, tmp_path):
     (tmp_path / "taken").touch()
-    with pytest.warns(UserWarning, match="features are not kept"):
+    with pytest.warns(UserWarning, match="not kept"):
         found = image_features(make_tiny(), source, "test", cache=tmp_path / "taken" / "folder")
     assert found.features.shape == (7, 12)
 
@@ -192,7 +192,7 @@ def test_file_is_whole_whoever_writes_and_reads_at_once(tmp_path):
 def test_features_that_are_not_finite_are_refused_and_not_kept(source, tmp_path):
     model = make_tiny()
     model.get_layer("encoder_norm").gamma.assign(np.full(12, np.nan))
-    with pytest.raises(ValueError, match="must be one row of finite numbers"):
+    with pytest.raises(ValueError, match="finite"):
         image_features(model, source, "test", cache=tmp_path)
     assert list(tmp_path.iterdir()) == []
 
@@ -204,5 +204,5 @@ def test_model_whose_tokens_are_not_pooled_is_refused(source):
 
 
 def test_what_is_no_vision_transformer_is_refused(source):
-    with pytest.raises(TypeError, match="must be a VisionTransformer"):
+    with pytest.raises(TypeError, match="VisionTransformer"):
         image_features(keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)]), source, "test", cache=None)

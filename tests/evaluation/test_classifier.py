@@ -6,6 +6,7 @@ import re
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from conftest import images, make_tiny
 
 from keras_vit.data import open_source
@@ -41,7 +42,7 @@ def softmax(logits):
 
 @pytest.mark.parametrize("split", ["tset", "test+", "val+validation", 3])
 def test_split_that_no_data_has_is_refused_before_the_data_is_opened(tiny, split):
-    with pytest.raises((ValueError, TypeError), match=r"`split` must be|each split must be named once"):
+    with pytest.raises((ValueError, TypeError), match="split"):
         evaluate(tiny, "no such data", split)
 
 
@@ -152,35 +153,32 @@ def test_every_example_counts_whatever_the_batch_size():
         assert result.loss == pytest.approx(expected.loss, rel=1e-5)  # float32 sums in another order
 
 
-def test_dataset_of_prepared_images_is_measured_with_either_labels():
-    import tensorflow as tf
+def dataset(labels, count=9):
+    """Prepared images in batches."""
+    return tf.data.Dataset.from_tensor_slices((images(count, 20, 28, 3), labels)).batch(4)
 
-    model, inputs = make_tiny(), images(9, 20, 28, 3)
+
+def test_dataset_of_prepared_images_is_measured_with_either_labels(tiny):
     labels = np.arange(9) % 7
-    plain = tf.data.Dataset.from_tensor_slices((inputs, labels)).batch(4)
-    one_hot = tf.data.Dataset.from_tensor_slices((inputs, np.eye(7)[labels])).batch(4)
-    first, second = evaluate(model, plain), evaluate(model, one_hot)
+    first, second = (evaluate(tiny, dataset(each)) for each in (labels, np.eye(7)[labels]))
     assert (first.confusion == second.confusion).all()
     assert (first.labels == labels).all()
 
 
-def test_softmax_head_is_measured_by_its_probabilities():
-    model, inputs = make_tiny(classifier_activation="softmax"), images(9, 20, 28, 3)
-    logits = make_tiny()
-    import tensorflow as tf
-
-    dataset = tf.data.Dataset.from_tensor_slices((inputs, np.arange(9) % 7)).batch(4)
-    assert evaluate(model, dataset).loss == pytest.approx(evaluate(logits, dataset).loss, rel=1e-4)
+def test_softmax_head_is_measured_by_its_probabilities(tiny):
+    data = dataset(np.arange(9) % 7)
+    loss = evaluate(make_tiny(classifier_activation="softmax"), data).loss
+    assert loss == pytest.approx(evaluate(tiny, data).loss, rel=1e-4)
 
 
 @pytest.mark.parametrize(
     ("scores", "labels", "words"),
     [
-        (np.zeros((0, 3)), [], "set is empty"),
+        (np.zeros((0, 3)), [], "empty"),
         (np.zeros((2, 3)), [0, 3], r"in \[0, 3\)"),
         (np.zeros((2, 3)), [-1, 0], r"in \[0, 3\)"),
-        (np.array([[0, 0, np.nan]]), [0], "must be finite"),
-        (np.zeros((2, 4)), [0, 1], "one row of scores"),
+        (np.array([[0, 0, np.nan]]), [0], "finite"),
+        (np.zeros((2, 4)), [0, 1], "row of scores"),
     ],
 )
 def test_what_cannot_be_measured_is_refused(scores, labels, words):
@@ -191,20 +189,17 @@ def test_what_cannot_be_measured_is_refused(scores, labels, words):
 def test_data_of_other_classes_is_refused():
     rng = np.random.default_rng(2)
     pair = (rng.integers(0, 256, (9, 20, 28, 3), "uint8"), np.arange(9) % 7)
-    with pytest.raises(ValueError, match="classes that the model knows"):
+    with pytest.raises(ValueError, match="classes"):
         evaluate(make_tiny(classes=5), {"train": pair, "test": pair})
-    with pytest.raises(ValueError, match="'b' where the model has 'x'"):
+    with pytest.raises(ValueError, match=r"'b' .* 'x'"):
         evaluate(make_tiny(), {"train": pair, "test": pair, "class_names": NAMES}, class_names=("a", "x", *"cdefg"))
 
 
 def test_head_of_another_activation_is_refused():
-    with pytest.raises(ValueError, match="ends in sigmoid"):
+    with pytest.raises(ValueError, match="sigmoid"):
         evaluate(make_tiny(classifier_activation="sigmoid"), "digits")
 
 
-def test_dataset_without_end_is_refused():
-    import tensorflow as tf
-
-    dataset = tf.data.Dataset.from_tensor_slices((images(4, 20, 28, 3), np.arange(4))).batch(2).repeat()
-    with pytest.raises(ValueError, match="must end"):
-        evaluate(make_tiny(), dataset)
+def test_dataset_without_end_is_refused(tiny):
+    with pytest.raises(ValueError, match="end"):
+        evaluate(tiny, dataset(np.arange(4), 4).repeat())

@@ -26,11 +26,7 @@ def test_votes_equal_a_loop_over_the_examples(neighbours, most_numbers):
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-12)  # float32 cosines, over .07
 
 
-def test_one_neighbour_of_an_example_is_itself_at_any_scale():
+def test_scale_of_a_feature_does_not_matter_and_zeros_are_no_nan():
     train, labels = made(37, 0)
     assert (neighbour_scores(train, labels, 9 * train, 4, 1).argmax(axis=1) == labels).all()
-
-
-def test_feature_of_zeros_is_no_nan():
-    train, labels = made(9, 0)
     assert np.isfinite(neighbour_scores(train, labels, np.zeros((2, 11)), 4, 3)).all()

@@ -48,11 +48,11 @@ def test_feature_that_never_changes_is_no_nan():
 
 
 def test_one_class_is_refused():
-    with pytest.raises(ValueError, match=r"at least two classes.\nReceived: 4 example\(s\) of 1"):
+    with pytest.raises(ValueError, match=r"two classes(?s:.*)4 example"):
         fit_logistic(np.eye(4), np.ones(4, int), 1.0)
 
 
 def test_too_few_steps_are_told(monkeypatch):
     monkeypatch.setattr("keras_vit.evaluation.linear._MOST_STEPS", 2)
-    with pytest.warns(UserWarning, match="not at its end after 2 steps"):
+    with pytest.warns(UserWarning, match="2 steps"):
         fit_logistic(*blobs(50, 0, 1.0), 1.0)

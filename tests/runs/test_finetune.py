@@ -20,6 +20,8 @@ FILES = {
     *("confusion_matrix.png", "confusion_matrix.csv", "best.keras", "last.keras", "README.md"),
 }
 
+SMALL = {"model": tiny_config(num_layers=1), "image_size": 24, "batch_size": 8, "epochs": 3}
+
 
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory):
@@ -31,9 +33,7 @@ def finished(photos, tmp_path_factory):
     """A run of three epochs, and what it said."""
     said = []
     out = tmp_path_factory.mktemp("finished") / "run"
-    return finetune(
-        photos, out, model=tiny_config(num_layers=1), image_size=24, batch_size=8, epochs=3, say=said.append
-    ), said
+    return finetune(photos, out, say=said.append, **SMALL), said
 
 
 def read(out, name):
@@ -96,9 +96,7 @@ def test_memory_is_told_before_the_first_epoch(finished):
 
 
 def test_same_seed_gives_the_same_run(finished, photos, tmp_path):
-    again = finetune(
-        photos, tmp_path / "run", model=tiny_config(num_layers=1), image_size=24, batch_size=8, epochs=3, say=quiet
-    )
+    again = finetune(photos, tmp_path / "run", say=quiet, **SMALL)
     assert [row["loss"] for row in _rows(again.out)] == [row["loss"] for row in _rows(finished[0].out)]
 
 
@@ -109,23 +107,24 @@ def _rows(out):
 
 def test_folder_with_bad_files_trains_on_the_rest_and_names_them(tmp_path):
     folder = add_odd_files(make_photos(tmp_path / "photos", per_class=12))
-    with pytest.warns(UserWarning, match="2 bad images"):
-        result = finetune(
-            folder, tmp_path / "run", model=tiny_config(num_layers=1), epochs=1, batch_size=8, image_size=24, say=quiet
-        )
+    (folder / CLASSES[0] / "x\udcff.jpg").write_bytes(b"no photo")  # a name that is no text
+    with pytest.warns(UserWarning, match="3 bad images"):
+        result = finetune(folder, tmp_path / "run", say=quiet, **SMALL | {"epochs": 1})
     lines = (result.out / "bad_images.txt").read_text().splitlines()
+    (no_text,) = (line for line in lines if r"x\udcff.jpg" in line)
+    lines.remove(no_text)
     assert sorted(lines) == sorted(f"{folder / name}\t{reason}" for name, reason in BAD.items())
     config = read(result.out, "config.json")
     assert sum(config["data"]["sizes"].values()) == 3 * 12 + len(ODD)
     report = (result.out / "report.html").read_text()
-    assert all(name in report for name in BAD)
+    assert all(name in report for name in (*BAD, r"x\udcff.jpg"))
 
 
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda path: path.mkdir(), "at least two folders.*\n.*with 0 class"),
-        (lambda path: make_photos(path, 3, classes=("disc",)), "at least two folders.*\n.*with 1 class"),
+        (lambda path: path.mkdir(), "0 class"),
+        (lambda path: make_photos(path, 3, classes=("disc",)), "1 class"),
         (lambda path: None, "no such|there is no"),
     ],
     ids=["empty", "one class", "missing"],
@@ -140,28 +139,16 @@ def test_data_without_classes_is_refused_and_nothing_is_written(tmp_path, make, 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"recipe": "digit"}, "digits"),
-        ({"precision": "float64"}, "precision"),
-        ({"strategy": "many"}, "strategy"),
-        ({"trainable": "last_blocks"}, "last_blocks:k"),
-        ({"lora_rank": 2, "trainable": "head"}, "trainable"),
-        ({"steps": 3, "epochs": 3}, "pass one"),
-        ({"augmentation": "strong"}, "augmentation"),
-        ({"batch_size": 30, "accumulation_steps": 4}, "must divide"),
-        ({"accumulation_steps": 0}, "`accumulation_steps` must be at least 1"),
-        ({"image_size": 25}, r"`image_size` must be a multiple of `patch_size`.*\n.*image_size=25, .* Nearest: 24\."),
+        ({"recipe": "digit"}, "digits"),  # as every rule of the record of options
+        ({"image_size": 25}, r"`image_size`(?s:.*)image_size=25, .* Nearest: 24\."),
         ({"image_size": (224, 225), "model": "ViTB16"}, r"image_size=\(224, 225\), .* Nearest: \(224, 224\)"),
-        ({"model": tiny_config(), "image_size": 30}, "`image_size` must be a multiple"),
-        (
-            {"model": tiny_config(), "trainable": "last_blocks:3"},
-            r"`trainable` must leave the model's blocks .*\n.*with 2 blocks",
-        ),
-        ({"model": tiny_config(), "lora_rank": 13}, "`lora_rank` must be at most the smaller side"),
-        ({"model": "Ti/16", "weights": "imagnet21k"}, "published weights must be named as in the table"),
-        ({"model": "Ti/16", "weights": "gone.npz"}, "there is nothing at that path"),
-        ({"model": tiny_config(), "weights": "imagenet21k"}, "this architecture is none of them"),
-        ({"weights": "imagenet21k"}, "this architecture is none of them"),
-        ({"trainable": "head", "layer_decay": 0.75}, "`layer_decay` needs blocks that learn"),
+        ({"model": tiny_config(), "image_size": 30}, "image_size=30"),
+        ({"model": tiny_config(), "trainable": "last_blocks:3"}, "`trainable`(?s:.*)2 blocks"),
+        ({"model": tiny_config(), "lora_rank": 13}, "`lora_rank`"),
+        ({"model": "Ti/16", "weights": "imagnet21k"}, "published weights"),
+        ({"model": "Ti/16", "weights": "gone.npz"}, "nothing at that path"),
+        ({"model": tiny_config(), "weights": "imagenet21k"}, "none of them"),
+        ({"weights": "imagenet21k"}, "none of them"),
     ],
 )
 def test_wrong_arguments_are_refused_before_the_data_is_opened(tmp_path, arguments, words):
@@ -173,36 +160,31 @@ def test_wrong_arguments_are_refused_before_the_data_is_opened(tmp_path, argumen
 @pytest.mark.parametrize("package", ["matplotlib", "jinja2"])
 def test_run_without_the_extra_is_refused_before_it_starts(tmp_path, monkeypatch, package):
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(ImportError, match=rf'(?s)^{package} must be installed.*"\.\[train\]"'):
+    with pytest.raises(ImportError, match=rf"{package}(?s:.*)\.\[train\]"):
         finetune("digits", tmp_path / "run", say=quiet)
     assert not (tmp_path / "run").exists()
 
 
-def test_file_whose_name_is_no_text_is_left_out_and_named(tmp_path):
-    folder = make_photos(tmp_path / "photos")
-    (folder / CLASSES[0] / "x\udcff.jpg").write_bytes(b"no photo")
-    with pytest.warns(UserWarning, match="1 bad image"):
-        result = finetune(folder, tmp_path / "run", model=tiny_config(num_layers=1), image_size=24, epochs=1, say=quiet)
-    assert r"x\udcff.jpg" in (result.out / "bad_images.txt").read_text()
-    assert r"x\udcff.jpg" in (result.out / "report.html").read_text()
-
-
-def test_earlier_run_is_never_written_over(finished):
+def test_place_of_an_earlier_run_or_a_file_is_refused_before_the_data_is_opened(finished):
     with pytest.raises(ValueError, match="new or empty"):
-        finetune("digits", finished[0].out, say=quiet)
+        finetune("no such data", finished[0].out, say=quiet)
+    with pytest.raises(ValueError, match="`out`"):
+        finetune("no such data", finished[0].out / "result.json" / "run", say=quiet)
 
 
 def test_batch_that_cannot_fit_is_refused_with_what_would(tmp_path, monkeypatch):
     monkeypatch.setattr("keras_vit.training.memory.available_memory", lambda: 400_000_000)
-    with pytest.raises(ValueError, match=r"(?s)needs .*Pass accumulation_steps=\d+"):
+    with pytest.raises(ValueError, match=r"accumulation_steps=\d+"):
         finetune("digits", tmp_path / "run", batch_size=1024, steps=1, say=quiet)
     assert not (tmp_path / "run").exists()
 
 
-def spoiled(photos_seed=0):
-    """Arrays whose 40th image, and no other, makes any model diverge."""
-    rng = np.random.default_rng(photos_seed)
-    pixels = rng.uniform(2, 255, (60, 16, 16, 1)).astype("float32")
+SPOILED = {"model": tiny_config(num_layers=1), "image_size": 16, "batch_size": 10, "epochs": 4}
+
+
+def spoiled():
+    """Arrays of which `spoil_step` makes one batch diverge."""
+    pixels = np.random.default_rng(0).uniform(2, 255, (60, 16, 16, 1)).astype("float32")
     return {name: (pixels, np.arange(60) % 3) for name in ("train", "validation", "test")}
 
 
@@ -224,10 +206,8 @@ def test_run_that_diverges_keeps_its_figures_and_the_last_finite_model(tmp_path,
     said = []
     spoil_step(monkeypatch, 9)  # in the second epoch
     out = tmp_path / "run"
-    with pytest.raises(TrainingDivergedError, match=r"last good checkpoint: .*last\.keras, .*best\.keras"):
-        finetune(
-            spoiled(), out, model=tiny_config(num_layers=1), image_size=16, batch_size=10, epochs=4, say=said.append
-        )
+    with pytest.raises(TrainingDivergedError, match=r"last\.keras, .*best\.keras"):
+        finetune(spoiled(), out, say=said.append, **SPOILED)
     assert [row["epoch"] for row in _rows(out)] == ["1"]
     assert read(out, "failure.json")["status"] == "failed"
     assert said[-1] == f"failed; {out} has metrics.csv, curves.png, best.keras, last.keras and failure.json"
@@ -242,18 +222,10 @@ def test_run_that_diverges_in_its_first_epoch_says_which_files_there_are(tmp_pat
     said = []
     spoil_step(monkeypatch, 3)
     out = tmp_path / "run"
-    with pytest.raises(TrainingDivergedError, match=r"last good checkpoint: .*last\.keras, which is written"):
-        finetune(
-            spoiled(), out, model=tiny_config(num_layers=1), image_size=16, batch_size=10, epochs=4, say=said.append
-        )
+    with pytest.raises(TrainingDivergedError, match=r"last\.keras, which"):
+        finetune(spoiled(), out, say=said.append, **SPOILED)
     assert said[-1] == f"failed; {out} has last.keras and failure.json"
     assert {path.name for path in out.iterdir()} == {"config.json", "last.keras", "failure.json", "checkpoints"}
-
-
-def test_folder_that_cannot_be_written_is_refused_before_the_data_is_opened(tmp_path):
-    (tmp_path / "notes.txt").touch()
-    with pytest.raises(ValueError, match="`out` must be"):
-        finetune("no such data", tmp_path / "notes.txt" / "run", say=quiet)
 
 
 def test_ctrl_c_keeps_the_last_model(tmp_path):
@@ -263,7 +235,7 @@ def test_ctrl_c_keeps_the_last_model(tmp_path):
 
     out = tmp_path / "run"
     with pytest.raises(KeyboardInterrupt):
-        finetune(spoiled(), out, model=tiny_config(num_layers=1), image_size=16, batch_size=10, epochs=4, say=say)
+        finetune(spoiled(), out, say=say, **SPOILED)
     assert read(out, "failure.json") == {
         "status": "stopped",
         "error": "KeyboardInterrupt: ",

@@ -155,7 +155,7 @@ def test_model_takes_other_sizes_inside_alone():
     model = make_tiny(input_shape=(24, 20, 3))
     with taking_any_size(model):
         assert model(images(1, 8, 12, 3)).shape == (1, model.output_shape[-1])
-    with pytest.raises(ValueError, match="incompatible with the layer"):
+    with pytest.raises(ValueError, match="incompatible"):
         model(images(1, 8, 12, 3))
 
 
@@ -229,13 +229,13 @@ def test_patches_are_left_out_in_training_alone(undisturbed):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"start_image_size": (10, 12)}, r"`start_image_size` must be a multiple of `patch_size`.*Nearest: \(8, 12\)"),
-        ({"epochs": 1}, "there must be two at least"),
-        ({"image_size": None, "model": make_tiny, "start_image_size": 24}, "`start_image_size` must be below"),
-        ({"model": tiny_config(merged_tokens=1)}, "blocks that merge tokens are for one image size"),
+        ({"start_image_size": (10, 12)}, r"`start_image_size`.*Nearest: \(8, 12\)"),
+        ({"epochs": 1}, "two at least"),
+        ({"image_size": None, "model": make_tiny, "start_image_size": 24}, "`start_image_size`.*below"),
+        ({"model": tiny_config(merged_tokens=1)}, "merge tokens"),
         ({"model": tiny_config(position_embedding="relative"), "patch_dropout_rate": 0.5}, "patch_dropout_rate=0.5"),
-        ({"model": keras_vit.ResNetConfig(stages=(1,)), "patch_dropout_rate": 0.5}, "(?s)a ResNet has no tokens.*=0.5"),
-        ({"model": make_tiny, "image_size": None, "patch_dropout_rate": 0.5}, "trains a model with patch_dropout_rate"),
+        ({"model": keras_vit.ResNetConfig(stages=(1,)), "patch_dropout_rate": 0.5}, "ResNet.*=0.5"),
+        ({"model": make_tiny, "image_size": None, "patch_dropout_rate": 0.5}, "patch_dropout_rate"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, dict) else None,
 )

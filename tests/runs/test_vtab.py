@@ -101,8 +101,7 @@ def test_every_task_says_what_it_lacks(tmp_path, monkeypatch):
 
 
 def test_data_that_are_not_the_tasks_are_told(data):
-    words = r"dtd of VTAB has 47 classes, 800 images to train on and 200 for .* 3, 16 and 8, so the number is not one"
-    with pytest.warns(UserWarning, match=words):
+    with pytest.warns(UserWarning, match=r"dtd.* 47 .* 800 .* 200 .* 3, 16 and 8"):
         keras_vit.vtab(make_tiny(), "dtd", data={"dtd": data}, cache=None, say=lambda line: None)
 
 
@@ -134,11 +133,11 @@ def test_finetune_protocol_trains_on_all_and_leaves_the_model_alone(data, tmp_pa
         ({"tasks": ["dtdd"]}, "Did you mean 'dtd'"),
         ({"tasks": []}, "each once"),
         ({"tasks": ["dtd", "vtab/dtd"]}, "each once"),
-        ({"protocol": "knn"}, "`protocol` must be one of"),
-        ({"protocol": "finetune"}, "`out` must be a folder"),
+        ({"protocol": "knn"}, "`protocol`"),
+        ({"protocol": "finetune"}, "`out`"),
         ({"out": "x"}, "writes no run"),
         ({"changes": {"steps": 2}}, "writes no run"),
-        ({"data": {"nothing": "x"}}, "one of VTAB's"),
+        ({"data": {"nothing": "x"}}, "VTAB"),
     ],
 )
 def test_what_cannot_be_measured_is_refused(arguments, words):
