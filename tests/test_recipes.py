@@ -145,7 +145,7 @@ def test_paper_finetuning_averages_and_enlarges_where_table_2_does():
     assert set(sizes.values()) == {(384, None, ())}
 
 
-# arXiv:2106.10270; tests/augmentation/test_augmentation.py has their strengths
+# arXiv:2106.10270; tests/data/augmentation/test_augmentation.py has their strengths
 LEVELS = ("none", "light1", "light2", "medium1", "medium2", "strong1", "strong2")
 
 
