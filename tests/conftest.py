@@ -65,7 +65,9 @@ if keras.backend.backend() == "tensorflow":
 
 
 def pytest_configure(config):
-    config.addinivalue_line("markers", "elsewhere(kind, check): looks at what a check of tests/elsewhere.py found")
+    config.addinivalue_line(
+        "markers", "elsewhere(kind, function): looks at what a function of its module found by tests/elsewhere.py"
+    )
 
 
 # Two workers take whole files in this order (`--dist loadfile`). First those that wait for processes of their own, then
@@ -99,19 +101,25 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.timeout(900))  # the first one waits for the checks of all
 
 
+def check_of(item):
+    """The kind of process that a test looks at, and the function of its module that runs there."""
+    mark = item.get_closest_marker("elsewhere")
+    return (mark.args[0], f"{item.module.__name__}.{mark.args[1]}") if mark else (None, None)
+
+
 @pytest.fixture
 def found(request, tmp_path_factory):
     """What this test's check found elsewhere: one process for all checks of its kind, whichever worker asks first."""
-    kind, check = request.node.get_closest_marker("elsewhere").args
+    kind, check = check_of(request.node)
     pytest.importorskip(BACKENDS[kind])
-    marks = [item.get_closest_marker("elsewhere") for item in request.session.items]
+    marked = [check_of(item) for item in request.session.items]
     folder = tmp_path_factory.getbasetemp()
     folder = folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
     path = folder / f"{kind}.json"
     with (folder / f"{kind}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not path.exists():
-            checks = sorted({mark.args[1] for mark in marks if mark and mark.args[0] == kind})
+            checks = sorted({check for other, check in marked if other == kind})
             code = f"import elsewhere; elsewhere.main({kind!r}, {str(path)!r}, *{checks!r})"
             environment = {"PYTHONPATH": f"{ROOT}:{ROOT}/tests", "XLA_FLAGS": f"{QUICK_XLA} {TWO_DEVICES}"}
             run_python(code, backend=BACKENDS[kind], timeout=850, **environment)

@@ -70,13 +70,13 @@ def assert_answers_are_the_same(found, backend):
 
 
 @pytest.mark.skipif(keras.backend.backend() == "jax", reason="compares JAX with this process' backend")
-@pytest.mark.elsewhere("jax", "logits")
+@pytest.mark.elsewhere("jax", "predictions")
 def test_jax_gives_the_same_logits(found):
     assert_backend_gives_the_same_logits(found, "jax")
 
 
 @pytest.mark.torch
-@pytest.mark.elsewhere("torch", "logits")
+@pytest.mark.elsewhere("torch", "predictions")
 def test_torch_gives_the_same_logits(found):
     assert_backend_gives_the_same_logits(found, "torch")
 
@@ -118,12 +118,12 @@ def asked_of_openvino():
     return found
 
 
-@pytest.mark.elsewhere("openvino", "logits")
+@pytest.mark.elsewhere("openvino", "asked_of_openvino")
 def test_openvino_gives_the_same_logits(found):
     assert_answers_are_the_same(found, "openvino")
 
 
-@pytest.mark.elsewhere("openvino", "logits")
+@pytest.mark.elsewhere("openvino", "asked_of_openvino")
 def test_openvino_computes_in_the_precision_of_the_layers(found):
     """On a processor that knows bfloat16 Keras has it compute float32 models in that: off by .03 deviations here."""
     for variant, policy in PUBLISHED.items():
@@ -133,7 +133,7 @@ def test_openvino_computes_in_the_precision_of_the_layers(found):
         assert off < {"float32": 5e-5, "bfloat16": 0.1}[policy], (variant, off)  # 4e-6; 8 bits, of 12 blocks
 
 
-@pytest.mark.elsewhere("openvino", "logits")
+@pytest.mark.elsewhere("openvino", "asked_of_openvino")
 def test_openvino_answers_for_the_weights_of_now(found):
     model, images = published("Ti/16")
     model.set_weights([weight * 0.9 for weight in model.get_weights()])
@@ -143,7 +143,7 @@ def test_openvino_answers_for_the_weights_of_now(found):
     assert abs(found["loss"] - model.evaluate(images, np.arange(3), verbose=0)) < 1e-5
 
 
-@pytest.mark.elsewhere("openvino", "logits")
+@pytest.mark.elsewhere("openvino", "asked_of_openvino")
 @pytest.mark.parametrize("merged", MERGED)
 def test_openvino_answers_a_call_as_it_predicts(found, merged):
     """A call leaves it to OpenVINO what is done together; it multiplies a transposed array by gathered rows wrongly."""
@@ -153,7 +153,7 @@ def test_openvino_answers_a_call_as_it_predicts(found, merged):
     assert np.abs(found["called"][str(merged)] - wanted).max() < 5e-5 * wanted.std()
 
 
-@pytest.mark.elsewhere("openvino", "logits")
+@pytest.mark.elsewhere("openvino", "asked_of_openvino")
 def test_openvino_refuses_to_train(found):
     assert found["refused"] == [
         f"`{name}` is not supported with openvino backend" for name in ("fit", "train_on_batch")

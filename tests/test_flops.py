@@ -135,7 +135,7 @@ def products(jaxpr):
     return total
 
 
-@pytest.mark.elsewhere("jax", "multiply-adds")
+@pytest.mark.elsewhere("jax", "traced")
 @pytest.mark.parametrize("name", [*CASES, *VARIANTS, *RESNETS])
 def test_flops_are_those_of_the_traced_products_and_convolutions(found, name):
     config, arguments = case(name)
@@ -144,7 +144,7 @@ def test_flops_are_those_of_the_traced_products_and_convolutions(found, name):
     assert flops(config, shape[:2], classes=classes, channels=shape[2]).total == found[name][0]
 
 
-@pytest.mark.elsewhere("jax", "multiply-adds")
+@pytest.mark.elsewhere("jax", "traced")
 @pytest.mark.parametrize("name", [*VARIANTS, *RESNETS])
 def test_what_is_left_out_is_little(found, name):
     """XLA counts norms, softmax, GELU and sums too, and leaves out taps on padding. JAX 0.10 came to 0.15-1.42 %; only

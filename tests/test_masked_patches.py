@@ -264,7 +264,7 @@ def told_here():
     return shown
 
 
-@pytest.mark.elsewhere("jax", "masked patches")
+@pytest.mark.elsewhere("jax", "told_here")
 def test_jax_learns_as_tensorflow_does(found):
     for here, there in zip(told_here(), found, strict=True):
         np.testing.assert_allclose(here, there, rtol=1e-5)  # float32 after four steps

@@ -269,6 +269,6 @@ def logits_here():
 
 
 @pytest.mark.skipif(keras.backend.backend() == "jax", reason="compares JAX with this process' backend")
-@pytest.mark.elsewhere("jax", "ResNet")
+@pytest.mark.elsewhere("jax", "logits_here")
 def test_jax_gives_the_same_logits(found):
     np.testing.assert_allclose(found, logits_here(), atol=5e-5)  # 11 convolutions in float32

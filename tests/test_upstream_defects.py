@@ -94,7 +94,7 @@ def keras_alone():
     }
 
 
-@pytest.mark.elsewhere("two devices", "keras alone")
+@pytest.mark.elsewhere("two devices", "keras_alone")
 @pytest.mark.parametrize("defect", [name for name in MENDED_BY if name not in ALONE])
 def test_keras_still_has_the_defect_that_is_mended_here(found, defect):
     assert found[defect], f"Keras {keras.__version__} has mended it. Delete {MENDED_BY[defect]}."

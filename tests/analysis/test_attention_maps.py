@@ -218,11 +218,11 @@ def check_same(found):
         np.testing.assert_allclose(theirs, ours, rtol=1e-4, atol=2e-6)
 
 
-@pytest.mark.elsewhere("jax", "looked inside")
+@pytest.mark.elsewhere("jax", "looked_inside")
 def test_jax_sees_the_same(found):
     check_same(found)
 
 
-@pytest.mark.elsewhere("torch", "looked inside")
+@pytest.mark.elsewhere("torch", "looked_inside")
 def test_torch_sees_the_same(found):
     check_same(found)

@@ -262,7 +262,7 @@ def digests_and_a_fit():
     return [keras.backend.backend(), *(hashlib.sha256(batch).hexdigest() for batch in batches)]
 
 
-@pytest.mark.elsewhere("jax", "pipeline")
+@pytest.mark.elsewhere("jax", "digests_and_a_fit")
 def test_pipeline_is_the_same_in_another_process_on_jax(found):
     backend, *digests = found
     assert backend == "jax"
@@ -287,7 +287,7 @@ def batches_of_two_devices():
     return [str(error.value), int(model.optimizer.iterations.numpy())]
 
 
-@pytest.mark.elsewhere("two devices", "batches")
+@pytest.mark.elsewhere("two devices", "batches_of_two_devices")
 def test_replicas_must_share_a_batch_evenly(found):
     message, steps = found
     assert "2 device(s). Nearest: 4" in message

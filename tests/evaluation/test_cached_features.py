@@ -67,7 +67,7 @@ def features_here():
     return image_features(make_tiny(), source, "train", batch_size=5, cache=None).features.tolist()
 
 
-@pytest.mark.elsewhere("jax", "features of images")
+@pytest.mark.elsewhere("jax", "features_here")
 def test_features_are_the_same_on_another_backend(found):
     np.testing.assert_allclose(found, features_here(), atol=1e-5)  # float32 sums in another order
 

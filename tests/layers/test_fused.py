@@ -32,7 +32,7 @@ def assert_same(found):
     assert found["used"] is False
 
 
-@pytest.mark.elsewhere("jax", "fused attention")
+@pytest.mark.elsewhere("jax", "differences")
 def test_fused_attention_is_the_same_on_jax(found):
     assert_same(found)
 

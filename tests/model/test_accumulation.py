@@ -191,7 +191,7 @@ def micro_batches_against_the_whole():
     return [furthest(train(4, name, count=n), train(1, name, count=n)) for name, n in pairs]
 
 
-@pytest.mark.elsewhere("jax", "micro-batches")
+@pytest.mark.elsewhere("jax", "micro_batches_against_the_whole")
 def test_micro_batches_on_jax_train_as_the_whole_batch(found):
     assert len(found) == 2
     assert max(found) < TOLERANCE

@@ -48,7 +48,7 @@ def furthest_from_one_device():
     return found
 
 
-@pytest.mark.elsewhere("jax", "filled batches")
+@pytest.mark.elsewhere("jax", "furthest_from_one_device")
 def test_uneven_batches_of_a_data_set_count_each_image_once(found):
     assert set(found) == {"1", "2"}
     assert max(found.values()) < TOLERANCE

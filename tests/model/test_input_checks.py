@@ -117,7 +117,7 @@ def uneven_batches():
         keras.distribution.set_distribution(None)
 
 
-@pytest.mark.elsewhere("jax", "uneven batches")
+@pytest.mark.elsewhere("jax", "uneven_batches")
 def test_batches_that_devices_cannot_share_on_jax_are_refused_in_our_words(found):
     assert len(found) == 2
     assert all("a batch that is no multiple of 2, on 2 devices" in said for said in found)

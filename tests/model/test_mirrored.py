@@ -25,7 +25,7 @@ def check(found):
     assert too_far == {}
 
 
-@pytest.mark.elsewhere("two devices", "one device")
+@pytest.mark.elsewhere("two devices", "some_cases")
 def test_devices_train_as_one_with_clipping_micro_batches_masks_and_half_precision(found):
     assert len(found) == len(CASES)
     check(found)
@@ -49,7 +49,7 @@ def overflow_on_one_device():
     return *said, deviation(models[1], models[0])
 
 
-@pytest.mark.elsewhere("two devices", "overflow")
+@pytest.mark.elsewhere("two devices", "overflow_on_one_device")
 def test_step_that_overflows_on_one_device_is_left_out_by_all(found):
     one, two, apart = found
     assert one == [2.0**14, 1.0, 1.0]  # the scale halved once; the second step of two
@@ -77,7 +77,7 @@ def measured_in_steps():
     return float(np.abs(said[0] - said[1]).max())
 
 
-@pytest.mark.elsewhere("two devices", "steps at once")
+@pytest.mark.elsewhere("two devices", "measured_in_steps")
 def test_several_steps_at_once_clip_measure_and_predict_as_on_one_device(found):
     assert found < TOLERANCE
 

@@ -62,7 +62,7 @@ def uneven_shares():
     return found
 
 
-@pytest.mark.elsewhere("two devices", "uneven shares")
+@pytest.mark.elsewhere("two devices", "uneven_shares")
 def test_uneven_shares_of_a_batch_count_as_in_the_whole(found):
     assert len(found) == len(CASES)
     assert max(found) < TOLERANCE, found
@@ -148,7 +148,7 @@ def masked():
     return float((np.abs(found[0] - found[1]) / np.maximum(np.abs(found[0]), 1)).max())
 
 
-@pytest.mark.elsewhere("two devices", "masked patches")
+@pytest.mark.elsewhere("two devices", "masked")
 def test_masked_patches_are_told_on_two_devices_as_on_one(found):
     assert found < TOLERANCE
 
@@ -167,7 +167,7 @@ def parts_of_sums():
     return [{piece.name: piece.array.tolist() for piece in pieces} for pieces in (saved, again)]
 
 
-@pytest.mark.elsewhere("two devices", "parts of sums")
+@pytest.mark.elsewhere("two devices", "parts_of_sums")
 def test_each_device_gets_its_part_of_a_sum_again(found):
     """Sums divided anew would be rounded otherwise than those of a run that was not stopped."""
     saved, again = found

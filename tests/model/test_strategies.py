@@ -40,7 +40,7 @@ def refused_scopes():
     return said
 
 
-@pytest.mark.elsewhere("two devices", "scopes")
+@pytest.mark.elsewhere("two devices", "refused_scopes")
 @on_tensorflow
 def test_what_was_made_for_other_devices_is_refused(found):
     assert "Build it inside of `with keras_vit.strategy(...):` too." in found["model"]

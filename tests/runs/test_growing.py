@@ -274,11 +274,11 @@ def trained_on_two():
 
 
 @pytest.mark.skipif(keras.backend.backend() == "jax", reason="compares JAX with this process' backend")
-@pytest.mark.elsewhere("jax", "growing images")
+@pytest.mark.elsewhere("jax", "trained_here")
 def test_jax_trains_on_growing_images_to_the_same_numbers(found):
     np.testing.assert_allclose(found, trained_here(), rtol=1e-3)
 
 
-@pytest.mark.elsewhere("two devices", "growing images")
+@pytest.mark.elsewhere("two devices", "trained_on_two")
 def test_two_devices_train_on_growing_images_to_the_same_numbers(found):
     np.testing.assert_allclose(found, trained_here(), rtol=1e-3)

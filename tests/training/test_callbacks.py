@@ -68,7 +68,7 @@ def divergences():
     return [diverge(name)[1:] for name in OPTIMIZERS]
 
 
-@pytest.mark.elsewhere("jax", "bad image")
+@pytest.mark.elsewhere("jax", "divergences")
 def test_a_bad_image_leaves_the_weights_of_the_step_before_on_jax(found):
     assert found == [[BAD_STEP, True]] * 2
 

@@ -281,7 +281,7 @@ def sharded_here():
         return sharded_and_back(Path(folder))
 
 
-@pytest.mark.elsewhere("jax", "sharded checkpoints")
+@pytest.mark.elsewhere("jax", "sharded_here")
 def test_state_saved_sharded_is_read_whole_and_the_other_way(found):
     parts = 2 * found.pop("devices") + 2  # of two variables that are sharded and two that are not
     assert found == {"True-False": [parts, True, True], "False-True": [4, True, True], "True-True": [parts, True, True]}
@@ -311,7 +311,7 @@ def views_and_donations():
     return before, [zlib.crc32(array.tobytes()) for array in taken]
 
 
-@pytest.mark.elsewhere("jax", "views and donations")
+@pytest.mark.elsewhere("jax", "views_and_donations")
 def test_what_was_taken_stays_when_a_step_may_write_into_its_place(found):
     before, later = found
     assert before == later

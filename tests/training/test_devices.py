@@ -151,7 +151,7 @@ def mirrored_by_one_call():
     return [devices.num_replicas, shares, model.dtype_policy.name, keras.config.dtype_policy().name, history["loss"][0]]
 
 
-@pytest.mark.elsewhere("two devices", "strategy")
+@pytest.mark.elsewhere("two devices", "mirrored_by_one_call")
 def test_one_call_gives_the_scope_of_all_devices(found):
     *facts, loss = found
     assert facts == [3, 3, "mixed_bfloat16", "float32"]  # the child has three logical CPUs

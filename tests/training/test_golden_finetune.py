@@ -103,7 +103,7 @@ def all_deviations():
     return [deviations(*case) for case in CASES]
 
 
-@pytest.mark.elsewhere("jax", "golden finetuning")
+@pytest.mark.elsewhere("jax", "all_deviations")
 def test_finetuning_on_jax_is_the_official_one(found):
     assert len(found) == len(CASES)
     for each in found:

@@ -243,7 +243,7 @@ def test_fit_makes_exactly_the_steps_of_the_plan_and_evaluates_after_each_epoch(
     assert_fits_as_planned(*fit_of_a_plan())
 
 
-@pytest.mark.elsewhere("jax", "plan")
+@pytest.mark.elsewhere("jax", "fit_of_a_plan")
 def test_fit_makes_exactly_the_steps_of_the_plan_on_jax(found):
     assert_fits_as_planned(*found)
 

@@ -104,7 +104,7 @@ def rates():
     return [[float(schedule(step)) for step in STEPS] for schedule, _ in CASES]
 
 
-@pytest.mark.elsewhere("jax", "schedules")
+@pytest.mark.elsewhere("jax", "rates")
 def test_schedules_are_the_same_on_jax(found):
     for line, (_, formula) in zip(found, CASES, strict=True):
         np.testing.assert_allclose(line, formula(np.array(STEPS, "float64")), rtol=1e-6, atol=1e-17)

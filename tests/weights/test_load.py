@@ -284,7 +284,7 @@ def mirrored_weights():
     return [bool((value.numpy() == theirs).all()) for value in kernel.values]
 
 
-@pytest.mark.elsewhere("two devices", "weights of a file")
+@pytest.mark.elsewhere("two devices", "mirrored_weights")
 def test_strategy_scope_gets_mirrored_variables_with_the_values_of_the_file(found):
     assert found == [True, True]
 

@@ -118,6 +118,6 @@ def digest_of_everything():
     return [keras.backend.backend(), hashlib.sha256(batch.tobytes() + labels.tobytes()).hexdigest()]
 
 
-@pytest.mark.elsewhere("jax", "augmentation")
+@pytest.mark.elsewhere("jax", "digest_of_everything")
 def test_bits_are_the_same_in_another_process_on_jax(found):
     assert found == ["jax", digest_of_everything()[1]]
