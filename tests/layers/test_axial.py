@@ -8,7 +8,6 @@ from conftest import images, make_tiny, numpy, randomise
 import keras_vit
 from keras_vit.layers import AxialBlock, TransformerBlock
 
-GRID = (3, 5)
 SIZES = {"hidden_size": 12, "num_heads": 3, "mlp_dim": 17}
 
 
@@ -18,52 +17,19 @@ def make_block(**arguments):
     return randomise(block)
 
 
-def cut_map(count=2):
-    return images(count, 12, 20, 3)
-
-
-def changed_by(compute, row, column):
-    """Which patches change if one does."""
-    tokens = images(2, 15, 12)
-    other = tokens.copy()
-    other[:, row * 5 + column] += images(12, seed=6)  # LayerNorm would not see a constant
-    difference = np.abs(numpy(compute(other)) - numpy(compute(tokens)))
-    return (difference.max(axis=(0, 2)) > 1e-6).reshape(GRID)
-
-
-def test_row_half_mixes_a_row_and_column_half_a_column():
-    block = make_block()
-    rows = changed_by(lambda tokens: block.row(tokens, cut_map=cut_map()), 1, 3)
-    assert rows[1].all()
-    assert not rows[[0, 2]].any()
-    columns = changed_by(lambda tokens: block.column(tokens, cut_map=cut_map()), 1, 3)
-    assert columns[:, 3].all()
-    assert not columns[:, [0, 1, 2, 4]].any()
-
-
-def test_whole_block_reaches_every_patch():
-    block = make_block()
-    assert changed_by(lambda tokens: block(tokens, cut_map()), 2, 0).all()
-
-
-def test_each_line_is_what_a_plain_block_makes_of_it():
+@pytest.mark.parametrize("grid", [(3, 5), (5, 2), (2, 4)])
+def test_each_line_is_what_a_plain_block_makes_of_it(grid):
+    """So that nothing of another row, and then of another column, is seen; in any grid."""
     block, plain = make_block(), TransformerBlock(**SIZES)
     plain.build((None, None, 12))
-    x = images(2, 15, 12)
+    x, cut_map = images(2, grid[0] * grid[1], 12), images(2, 4 * grid[0], 4 * grid[1], 3)
     plain.set_weights(block.row.get_weights())
-    rows = [numpy(plain(line)) for line in x.reshape(2, *GRID, 12).transpose(1, 0, 2, 3)]  # h times (B, w, D)
+    rows = [numpy(plain(line)) for line in x.reshape(2, *grid, 12).transpose(1, 0, 2, 3)]  # h times (B, w, D)
     expected = np.stack(rows, axis=1)  # (B, h, w, D)
-    np.testing.assert_allclose(numpy(block.row(x, cut_map=cut_map())), expected.reshape(2, 15, 12), atol=1e-5)
+    np.testing.assert_allclose(numpy(block.row(x, cut_map=cut_map)), expected.reshape(x.shape), atol=1e-5)
     plain.set_weights(block.column.get_weights())
     columns = [numpy(plain(line)) for line in expected.transpose(2, 0, 1, 3)]  # w times (B, h, D)
-    both = np.stack(columns, axis=2).reshape(2, 15, 12)
-    np.testing.assert_allclose(numpy(block(x, cut_map())), both, atol=1e-5)
-
-
-def test_block_has_twice_the_weights_of_a_plain_one():
-    plain = TransformerBlock(**SIZES)
-    plain.build((None, None, 12))
-    assert make_block().count_params() == 2 * plain.count_params()
+    np.testing.assert_allclose(numpy(block(x, cut_map)), np.stack(columns, axis=2).reshape(x.shape), atol=1e-5)
 
 
 def test_stochastic_depth_leaves_out_a_branch_of_whole_images():
@@ -71,42 +37,18 @@ def test_stochastic_depth_leaves_out_a_branch_of_whole_images():
     for half in (block.row, block.column):
         half.mlp.set_weights([0 * weight for weight in half.mlp.get_weights()])
     x = images(64, 15, 12)
-    moved = np.abs(numpy(block.row(x, cut_map=cut_map(64), training=True)) - x).max(axis=2) > 0  # (B, N)
+    moved = np.abs(numpy(block.row(x, cut_map=images(64, 12, 20, 3), training=True)) - x).max(axis=2) > 0  # (B, N)
     assert (moved.all(axis=1) | ~moved.any(axis=1)).all()  # never some rows of an image alone
     assert 0 < moved.all(axis=1).mean() < 0.6
 
 
-@pytest.mark.parametrize("grid", [(3, 5), (5, 2), (2, 4)])
-def test_block_takes_any_grid(grid):
-    block = make_block()
-    x = images(2, grid[0] * grid[1], 12)
-    outputs = numpy(block(x, images(2, 4 * grid[0], 4 * grid[1], 3)))
-    assert outputs.shape == x.shape
-    turned = x.reshape(2, *grid, 12).transpose(0, 2, 1, 3).reshape(x.shape)
-    swapped = make_block()
-    swapped.row.set_weights(block.column.get_weights())
-    swapped.column.set_weights(block.row.get_weights())
-    halves = numpy(swapped.column(turned, cut_map=images(2, 4 * grid[1], 4 * grid[0], 3)))
-    halves = numpy(swapped.row(halves, cut_map=images(2, 4 * grid[1], 4 * grid[0], 3)))
-    back = halves.reshape(2, *grid[::-1], 12).transpose(0, 2, 1, 3).reshape(x.shape)
-    np.testing.assert_allclose(back, outputs, atol=1e-5)
-
-
-@pytest.mark.parametrize("rematerialize", [False, True])
-def test_model_with_axial_blocks_learns(rematerialize):
-    model = make_tiny(attention="axial", pooling="gap", rematerialize=rematerialize)
-    model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-    x, labels = images(4, 20, 28, 3), np.arange(4)
-    losses = model.fit(x, labels, epochs=4, verbose=0).history["loss"]
-    assert losses[-1] < losses[0]
-
-
-def test_rematerialized_gradients_are_the_same():
+def test_rematerialized_gradients_are_the_same_and_learn():
     weights = {}
     for rematerialize in (False, True):
-        model = make_tiny(attention="axial", pooling="gap", rematerialize=rematerialize)
+        model = make_tiny(attention="axial", pooling="gap", rematerialize=rematerialize, num_layers=1)
         model.compile(keras.optimizers.SGD(0.1), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-        model.fit(images(4, 20, 28, 3), np.arange(4), batch_size=4, verbose=0)
+        losses = model.fit(images(4, 20, 28, 3), np.arange(4), batch_size=4, epochs=3, verbose=0).history["loss"]
+        assert losses[-1] < losses[0]
         weights[rematerialize] = model.get_weights()
     for plain, again in zip(weights[False], weights[True], strict=True):
         np.testing.assert_allclose(plain, again, atol=1e-6)
@@ -128,7 +70,7 @@ def test_model_with_axial_blocks_moves_freezes_and_counts_its_blocks():
 def test_what_needs_weights_between_all_tokens_refuses_axial_attention(tmp_path):
     model = make_tiny(attention="axial", pooling="gap")
     for look_inside in (keras_vit.attention_maps, lambda *both: keras_vit.class_relevance(*both, [0, 1])):
-        with pytest.raises(ValueError, match="which axial attention never has"):
+        with pytest.raises(ValueError, match="axial"):
             look_inside(model, images(2, 20, 28, 3))
     with pytest.raises(keras_vit.CheckpointError, match="block_00/row"):
         keras_vit.save_checkpoint(model, tmp_path / "model.npz")
@@ -137,11 +79,11 @@ def test_what_needs_weights_between_all_tokens_refuses_axial_attention(tmp_path)
 @pytest.mark.parametrize(
     ("fields", "reason"),
     [
-        ({}, "in none of which a class token is"),
-        ({"pooling": "none"}, "with `class_token=False`"),
-        ({"pooling": "gap", "class_token": True}, "class_token=True"),
-        ({"pooling": "gap", "position_embedding": "relative"}, "their positions before the blocks"),
-        ({"pooling": "gap", "patch_dropout_rate": 0.5}, "needs all patches in their grid"),
+        ({}, "prefix_tokens="),
+        ({"pooling": "none"}, "class_token=False"),
+        ({"pooling": "gap", "class_token": True}, "prefix_tokens="),
+        ({"pooling": "gap", "position_embedding": "relative"}, "position_embedding=.relative"),
+        ({"pooling": "gap", "patch_dropout_rate": 0.5}, "patch_dropout_rate=0.5"),
     ],
 )
 def test_axial_attention_refuses_what_has_no_line(fields, reason):

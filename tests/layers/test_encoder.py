@@ -45,21 +45,6 @@ def test_block_of_the_first_tokens_gives_the_same_numbers(count):
     np.testing.assert_allclose(numpy(short(x)), numpy(block(x))[:, :count], atol=1e-6)
 
 
-def test_block_with_silent_branches_is_the_identity():
-    block = make_block()
-    for dense in (block.attention.out, block.mlp.dense_2):
-        dense.set_weights([np.zeros(w.shape) for w in dense.weights])
-    x = images(2, 7, 12)
-    np.testing.assert_array_equal(numpy(block(x)), x)
-
-
-def test_block_commutes_with_a_permutation_of_tokens():
-    block = make_block()
-    x = images(2, 7, 12)
-    order = np.random.default_rng(0).permutation(7)
-    np.testing.assert_allclose(numpy(block(x[:, order])), numpy(block(x))[:, order], atol=2e-6)
-
-
 def test_stochastic_depth_drops_whole_branches_of_single_examples():
     block = make_block(stochastic_depth_rate=0.5)
     x = np.repeat(images(1, 7, 12), 400, axis=0)
@@ -110,5 +95,5 @@ def test_mlp_drops_after_the_activation_and_after_the_second_layer():
 
 
 def test_output_tokens_must_be_positive():
-    with pytest.raises(ValueError, match="`num_output_tokens` must be at least 1"):
+    with pytest.raises(ValueError, match="num_output_tokens=0"):
         TransformerBlock(12, 3, 17, num_output_tokens=0)

@@ -16,7 +16,7 @@ def differences():
     usual = fused.applies
     for choice in (False, True):
         fused.applies = lambda choice=choice: choice
-        model = make_tiny(attention_dropout_rate=0.0)
+        model = make_tiny(num_layers=1)
         outputs.append(numpy(model(images(2, 20, 28, 3))))
         model.compile(keras.optimizers.SGD(0.1), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
         model.fit(images(4, 20, 28, 3), np.arange(4), batch_size=4, epochs=2, verbose=0)

@@ -28,7 +28,7 @@ print(next(int(line.split()[1]) / 1e3 for line in open("/proc/self/status") if l
 def weights_after_training(rematerialize, jit_compile=False, steps=2, **fields):
     """What SGD makes of the weights: the gradients, and the seeds of the second step."""
     keras.utils.set_random_seed(1)
-    model = make_tiny(rematerialize=rematerialize, **fields)
+    model = make_tiny(rematerialize=rematerialize, num_layers=1, **fields)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(keras.optimizers.SGD(0.1), loss, jit_compile=jit_compile)
     for _ in range(steps):
@@ -57,28 +57,10 @@ def test_rematerialised_gradients_without_a_graph_are_the_plain_ones():
         np.testing.assert_allclose(again, plain, rtol=1e-4, atol=1e-6 * np.abs(plain).max())  # float32 rounding
 
 
-def test_rematerialised_block_draws_a_mask_for_every_step():
-    model = make_tiny(rematerialize=True, dropout_rate=0.3)
-    first, second = (numpy(model(images(2, 20, 28, 3), training=True)) for _ in range(2))
-    assert np.abs(first - second).max() > 1e-3
-
-
-def test_rematerialised_model_predicts_the_same():
-    x = images(2, 20, 28, 3)
-    np.testing.assert_array_equal(numpy(make_tiny(rematerialize=True)(x)), numpy(make_tiny()(x)))
-
-
 def test_rematerialised_training_in_half_precision_is_as_near_as_rounding():
     keras.config.set_dtype_policy("mixed_bfloat16")
     plain, again = (weights_after_training(rematerialize, **DROPOUTS) for rematerialize in (False, True))
     assert max(np.abs(a - b).max() for a, b in zip(plain, again, strict=True)) < 5e-3  # a bfloat16 step is 4e-3
-
-
-def test_rematerialize_is_saved(tmp_path):
-    make_tiny(rematerialize=True).save(tmp_path / "model.keras")
-    again = keras.saving.load_model(tmp_path / "model.keras")
-    assert again.config.rematerialize
-    assert again.get_layer("block_01").rematerialize
 
 
 @pytest.mark.slow
