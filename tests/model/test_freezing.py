@@ -1,65 +1,85 @@
+"""What learns: parts of a model that are not frozen, and LoRA's factors beside frozen kernels."""
+
+import functools
+
 import keras
 import numpy as np
 import pytest
-from conftest import images, make_tiny, numpy, tiny_config
+from conftest import images, make_tiny, numpy, randomise, tiny_config
 
 import keras_vit
 from keras_vit.model.freezing import freeze
-from keras_vit.model.lora import add_lora
+from keras_vit.model.lora import add_lora, merge_lora
 
-BLOCK = 4 * (12 * 12 + 12) + (12 * 17 + 17) + (17 * 12 + 12) + 4 * 12  # attention, MLP, two LayerNorms
-BEHIND = 2 * 12  # encoder_norm
+X = images(4, 20, 28, 3)
+LABELS = np.arange(4)
+PER_BLOCK = {"attention": 4 * (12 + 12), "mlp": 2 * (12 + 17)}  # times the rank: D = 12, M = 17
 HEAD = 12 * 7 + 7
+
+
+def fit(model, optimizer=None, steps=2):
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    # Tracing a few steps takes longer than they do.
+    model.compile(optimizer or keras.optimizers.SGD(0.1), loss, run_eagerly=True)
+    for _ in range(steps):
+        model.train_on_batch(X, LABELS)
+
+
+def trained(**arguments):
+    model = make_tiny()
+    add_lora(model, 2, **arguments)
+    fit(model)
+    return model
+
+
+@functools.cache
+def shared(alpha=None):
+    """A trained model and what it merges to, for tests that change neither."""
+    model = trained(alpha=alpha)
+    return model, merge_lora(model)
+
+
+@pytest.fixture(scope="module")
+def untouched():
+    """A model for what is refused: that it stays as it is, is part of each claim."""
+    return make_tiny()
+
+
+def values(model):
+    return {weight.path: numpy(weight).copy() for weight in model.weights}
+
+
+def changed_since(before, model):
+    return {path for path, value in values(model).items() if not np.array_equal(value, before[path])}
 
 
 def count(weights):
     return sum(int(np.prod(weight.shape)) for weight in weights)
 
 
-def changed_by_fit(model):
-    before = {weight.path: numpy(weight).copy() for weight in model.weights}
-    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(
-        keras.optimizers.AdamW(0.01, weight_decay=0.1), loss, run_eagerly=True
-    )  # one step: tracing takes longer
-    model.train_on_batch(images(4, 20, 28, 3), np.arange(4))
-    return {weight.path for weight in model.weights if not np.array_equal(numpy(weight), before[weight.path])}
-
-
 @pytest.mark.parametrize(
-    ("arguments", "layers"),
+    ("fields", "arguments", "layers"),
     [
-        (("head",), ("head",)),
-        (("last_blocks", 1), ("block_01", "encoder_norm", "pre_logits", "head")),
-        (("last_blocks", 2), ("block_00", "block_01", "encoder_norm", "pre_logits", "head")),
+        ({"representation_size": 6}, ("head",), ("head",)),
+        ({"representation_size": 6}, ("last_blocks", 1), ("block_01", "encoder_norm", "pre_logits", "head")),
+        ({}, ("last_blocks", 2), ("block_00", "block_01", "encoder_norm", "head")),
+        ({"pooling": "map"}, ("last_blocks", 1), ("block_01", "encoder_norm", "pooling", "head")),
+        ({"distilled": True}, ("head",), ("head", "head_distillation")),
     ],
 )
-def test_only_what_learns_changes_even_with_weight_decay(arguments, layers):
-    model = make_tiny(representation_size=6)
+def test_only_what_learns_changes_even_with_weight_decay(fields, arguments, layers):
+    model = make_tiny(**fields)
     freeze(model, *arguments)
-    assert changed_by_fit(model) == {w.path for w in model.weights if w.path.startswith(layers)}
+    before = values(model)
+    fit(model, keras.optimizers.AdamW(0.01, weight_decay=0.1), steps=1)
+    changed = {path for path in changed_since(before, model) if not path.endswith("key/bias")}
+    learns = {weight.path for weight in model.weights if weight.path.startswith(layers)}
+    assert changed == {path for path in learns if not path.endswith("key/bias")}  # which softmax takes off
 
 
-def test_attention_pooling_learns_with_the_last_blocks():
-    model = make_tiny(pooling="map")
-    freeze(model, "last_blocks", 1)
-    assert {w.path.split("/")[0] for w in model.trainable_weights} == {"block_01", "encoder_norm", "pooling", "head"}
-
-
-def test_both_heads_of_a_distilled_model_are_its_probe():
-    model = keras_vit.build(tiny_config(distilled=True), input_shape=(20, 28, 3), classes=7)
-    freeze(model, "head")
-    assert count(model.trainable_weights) == 2 * HEAD
-
-
-def test_trainable_parameters_follow_the_formula_and_all_undoes_freezing(tiny):
-    for arguments, expected in [
-        (("last_blocks", 1), BLOCK + BEHIND + HEAD),
-        (("last_blocks", 2), 2 * BLOCK + BEHIND + HEAD),
-        (("head",), HEAD),
-    ]:
-        freeze(tiny, *arguments)
-        assert count(tiny.trainable_weights) == expected
+def test_all_undoes_freezing(tiny):
+    freeze(tiny, "head")
+    assert count(tiny.trainable_weights) == HEAD
     freeze(tiny, "all")
     assert len(tiny.trainable_weights) == len(tiny.weights)
 
@@ -72,20 +92,14 @@ def test_freezing_is_saved_and_survives_another_shape(tmp_path, tiny):
         assert [w.path for w in copy.trainable_weights] == expected
 
 
-@pytest.fixture(scope="module")
-def untouched():
-    """A model for what is refused: that it stays as it is, is part of each claim."""
-    return make_tiny()
-
-
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"trainable": "heads"}, ValueError, "Did you mean 'head'"),
-        ({"trainable": "last_blocks"}, TypeError, "`blocks` must be an int"),
-        ({"trainable": "last_blocks", "blocks": 0}, ValueError, "`blocks` must be at least 1"),
-        ({"trainable": "last_blocks", "blocks": 3}, ValueError, "Received: blocks=3, 'vit' with 2 blocks"),
-        ({"trainable": "head", "blocks": 1}, ValueError, "`blocks` counts what"),
+        ({"trainable": "heads"}, ValueError, "'head'"),
+        ({"trainable": "last_blocks"}, TypeError, "`blocks`"),
+        ({"trainable": "last_blocks", "blocks": 0}, ValueError, "blocks=0"),
+        ({"trainable": "last_blocks", "blocks": 3}, ValueError, "blocks=3"),
+        ({"trainable": "head", "blocks": 1}, ValueError, "blocks=1"),
     ],
 )
 def test_freezing_refuses(untouched, arguments, error, message):
@@ -95,16 +109,165 @@ def test_freezing_refuses(untouched, arguments, error, message):
 
 
 def test_a_probe_needs_a_head():
-    with pytest.raises(ValueError, match="needs a head"):
+    with pytest.raises(ValueError, match="head"):
         freeze(keras_vit.build(tiny_config(), include_top=False, input_shape=(20, 28, 3)), "head")
 
 
 def test_freezing_needs_a_model_of_ours():
-    with pytest.raises(TypeError, match="must be a VisionTransformer"):
+    with pytest.raises(TypeError, match="VisionTransformer"):
         freeze(keras.Sequential([keras.layers.Dense(3)]))
 
 
 def test_freezing_leaves_lora_alone(tiny):
     add_lora(tiny, 2)
-    with pytest.raises(ValueError, match="LoRA has frozen the kernels"):
+    with pytest.raises(ValueError, match="LoRA"):
         freeze(tiny, "all")
+
+
+# LoRA
+
+
+def test_lora_leaves_the_outputs_as_they_were(tiny):
+    before = numpy(tiny(X))
+    add_lora(tiny, 3)
+    np.testing.assert_array_equal(numpy(tiny(X)), before)
+
+
+@pytest.mark.parametrize(("rank", "targets"), [(1, ("attention", "mlp")), (5, "attention"), (3, ("mlp",))])
+def test_lora_has_the_parameters_of_its_formula(tiny, rank, targets):
+    add_lora(tiny, rank, targets=targets)
+    wanted = (targets,) if isinstance(targets, str) else targets
+    assert count(tiny.trainable_weights) == 2 * rank * sum(PER_BLOCK[target] for target in wanted) + HEAD
+
+
+def test_lora_reaches_attention_pooling_too():
+    model = randomise(keras_vit.build(tiny_config(), input_shape=(20, 28, 3), pooling="map", classes=7))
+    add_lora(model, 2)
+    assert count(model.trainable_weights) == 3 * 2 * sum(PER_BLOCK.values()) + HEAD
+
+
+def test_lora_trains_its_factors_and_the_head_alone(tiny):
+    add_lora(tiny, 2)
+    before = values(tiny)
+    fit(tiny)
+    assert changed_since(before, tiny) == {path for path in before if "lora_kernel" in path or path.startswith("head/")}
+
+
+def test_lora_is_rank_times_alpha_of_the_factors():
+    """W + alpha / rank * A B, in float64."""
+    model, _ = shared(6.0)
+    query = model.get_layer("block_00").attention.query
+    kernel, bias, a, b = (numpy(weight).astype("float64") for weight in query.weights)
+    tokens = images(3, 12)
+    np.testing.assert_allclose(numpy(query(tokens)), tokens @ (kernel + 3.0 * a @ b) + bias, atol=1e-6)
+    assert np.abs(a @ b).max() > 1e-4
+
+
+@pytest.mark.parametrize("alpha", [None, 6.0])
+def test_merged_lora_computes_the_same(alpha):
+    model, merged = shared(alpha)
+    plain = make_tiny()
+    assert [w.path for w in merged.weights] == [w.path for w in plain.weights]
+    np.testing.assert_allclose(numpy(merged(X)), numpy(model(X)), atol=1e-6)
+    assert np.abs(numpy(merged(X)) - numpy(plain(X))).max() > 1e-2
+
+
+def test_merging_leaves_the_model_as_it_was():
+    model, _ = shared()
+    before = values(model)
+    fit(merge_lora(model))
+    after = values(model)
+    assert all(np.array_equal(after[path], before[path]) for path in before)
+
+
+def test_merged_model_knows_what_the_model_knew(monkeypatch):
+    model, _ = shared()
+    monkeypatch.setattr(model, "weights_report", ("a line",))
+    merged = merge_lora(model)
+    for name in ("config", "preprocessing", "weights_report"):
+        assert getattr(merged, name) == getattr(model, name)
+    assert len(merged.trainable_weights) == len(merged.weights)
+
+
+def test_merged_model_can_be_saved_as_a_checkpoint_and_resized(tmp_path):
+    model, merged = shared()
+    path = keras_vit.save_checkpoint(merged, tmp_path / "merged.npz")
+    again = make_tiny()
+    keras_vit.load_checkpoint(again, path)
+    np.testing.assert_allclose(numpy(again(X)), numpy(model(X)), atol=1e-6)
+    assert keras_vit.with_input_shape(merged, (32, 16, 3)).input_shape == (None, 32, 16, 3)
+
+
+def test_lora_reloads_merged(tmp_path):
+    model, _ = shared(6.0)
+    model.save(tmp_path / "model.keras")
+    again = keras.saving.load_model(tmp_path / "model.keras")
+    np.testing.assert_allclose(numpy(again(X)), numpy(model(X)), atol=1e-6)
+
+
+def test_lora_in_half_precision_learns_in_float32():
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    model = trained()
+    factor = model.get_layer("block_00").mlp.dense_1.lora_kernel_b
+    assert factor.dtype == "float32"
+    assert np.abs(numpy(factor)).max() > 0
+    outputs = [numpy(m(X)).astype("float32") for m in (model, merge_lora(model))]
+    np.testing.assert_allclose(*outputs, atol=0.02)  # a kernel rounded to 8 bits after the sum or before it
+
+
+def test_lora_after_freezing_learns_all_the_same(tiny):
+    freeze(tiny, "head")
+    add_lora(tiny, 2)
+    assert count(tiny.trainable_weights) == 2 * 2 * sum(PER_BLOCK.values()) + HEAD
+
+
+def test_compiled_model_asks_to_be_compiled_again(tiny):
+    for change in (lambda: freeze(tiny, "head"), lambda: add_lora(tiny, 2)):
+        fit(tiny, steps=1)
+        change()
+        with pytest.raises(ValueError, match="must call `compile"):
+            tiny.fit(X, LABELS, verbose=0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"rank": 0}, ValueError, "rank=0"),
+        ({"rank": 2.0}, TypeError, "rank=2.0"),
+        ({"rank": 13}, ValueError, "rank=13"),
+        ({"rank": 2, "alpha": 0}, ValueError, "alpha=0"),
+        ({"rank": 2, "alpha": float("nan")}, ValueError, "alpha=nan"),
+        ({"rank": 2, "alpha": "1"}, TypeError, "`alpha`"),
+        ({"rank": 2, "targets": "mpl"}, ValueError, "'mlp'"),
+        ({"rank": 2, "targets": ()}, ValueError, "targets"),
+    ],
+)
+def test_lora_refuses(untouched, arguments, error, message):
+    before = values(untouched)
+    with pytest.raises(error, match=message):
+        add_lora(untouched, **arguments)
+    assert list(values(untouched)) == list(before)
+    assert len(untouched.trainable_weights) == len(before)
+
+
+def test_lora_is_refused_a_second_time(tiny):
+    add_lora(tiny, 2, targets="mlp")
+    with pytest.raises(ValueError, match="LoRA"):
+        add_lora(tiny, 2, targets="attention")
+
+
+def test_lora_is_refused_beside_integers(tiny):
+    tiny.get_layer("block_01").mlp.dense_2.quantize("int8")
+    with pytest.raises(ValueError, match="int8"):
+        add_lora(tiny, 2)
+
+
+@pytest.mark.parametrize("function", [lambda model: add_lora(model, 2), merge_lora])
+def test_lora_needs_a_model_of_ours(function):
+    with pytest.raises(TypeError, match="VisionTransformer"):
+        function(keras.Sequential([keras.layers.Dense(3)]))
+
+
+def test_merging_needs_lora(untouched):
+    with pytest.raises(ValueError, match="LoRA"):
+        merge_lora(untouched)

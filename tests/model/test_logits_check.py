@@ -55,11 +55,11 @@ METRICS_OF_BOTH = [
 
 def test_losses_are_refused_where_they_misread(logits, probabilities):
     for loss in READ_PROBABILITIES:
-        with pytest.raises(LogitsError, match=r"answers logits.*\nReceived: loss .*classifier_activation="):
+        with pytest.raises(LogitsError, match="answers logits"):
             logits.compile("sgd", loss)
         probabilities.compile("sgd", loss)
     for loss in READ_LOGITS:
-        with pytest.raises(LogitsError, match=r"answers probabilities.*\nReceived: loss .* ends in softmax"):
+        with pytest.raises(LogitsError, match="answers probabilities"):
             probabilities.compile("sgd", loss)
         logits.compile("sgd", loss)
     for loss in READ_BOTH:
@@ -70,13 +70,13 @@ def test_losses_are_refused_where_they_misread(logits, probabilities):
 @pytest.mark.parametrize("where", ["metrics", "weighted_metrics"])
 def test_metrics_are_refused_where_they_misread(logits, probabilities, where):
     for metric in METRICS_OF_PROBABILITIES:
-        with pytest.raises(LogitsError, match=r"Received: metric .*(from_logits=True|threshold of 0\.0)"):
+        with pytest.raises(LogitsError, match=r"metric .*(from_logits=True|0\.0)"):
             logits.compile("sgd", "mse", **{where: [metric]})
         probabilities.compile("sgd", "mse", **{where: [metric]})
-    with pytest.raises(LogitsError, match=r"binary_accuracy.* Give it a threshold of 0\.0"):
+    with pytest.raises(LogitsError, match=r"binary_accuracy.*0\.0"):
         logits.compile("sgd", "mse", **{where: ["binary_accuracy"]})
     for metric in METRICS_OF_LOGITS:
-        with pytest.raises(LogitsError, match="Leave `from_logits` out"):
+        with pytest.raises(LogitsError, match="from_logits"):
             probabilities.compile("sgd", "mse", **{where: [metric]})
         logits.compile("sgd", "mse", **{where: [metric]})
     for metric in METRICS_OF_BOTH:
@@ -85,7 +85,7 @@ def test_metrics_are_refused_where_they_misread(logits, probabilities, where):
 
 def test_accuracy_of_one_class_has_a_threshold():
     model = make_tiny(num_layers=1, classes=1)
-    with pytest.raises(LogitsError, match=r"metric 'accuracy'.*threshold of 0\.0"):
+    with pytest.raises(LogitsError, match=r"'accuracy'.*0\.0"):
         model.compile("sgd", "mse", metrics=["accuracy"])
     make_tiny(num_layers=1, classes=1, classifier_activation="sigmoid").compile("sgd", "mse", metrics=["accuracy"])
 
@@ -106,7 +106,7 @@ def test_file_that_was_compiled_so_is_loaded_with_a_warning(tmp_path, monkeypatc
         patch.setattr("keras_vit.model.image_model.check_reads_outputs", lambda *_: None)
         model.compile("sgd", "sparse_categorical_crossentropy")
     model.save(tmp_path / "model.keras")
-    with pytest.warns(UserWarning, match="loaded, but not compiled as its file says: the model answers logits"):
+    with pytest.warns(UserWarning, match="not compiled"):
         again = keras.models.load_model(tmp_path / "model.keras")
     x = images(2, 20, 28, 3)
     np.testing.assert_array_equal(again.predict(x, verbose=0), model.predict(x, verbose=0))

@@ -55,5 +55,5 @@ def test_other_precision_is_refused():
     def step(data):
         model.ov_compiled_model = told
 
-    with pytest.raises(RuntimeError, match=r"must compute in float32.*\nReceived: .*bfloat16.* Keras .*accelerate"):
+    with pytest.raises(RuntimeError, match="bfloat16"):
         openvino_step(model, step, (images(1),))

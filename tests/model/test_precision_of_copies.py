@@ -94,7 +94,7 @@ def test_global_policy_neither_matters_nor_changes(policy):
 def test_lora_is_refused_by_the_twin_and_merged_by_in_precision():
     model = make_tiny(num_layers=1)
     keras_vit.add_lora(model, rank=2)
-    with pytest.raises(ValueError, match="LoRA adds some"):
+    with pytest.raises(ValueError, match="LoRA"):
         with_dtype(model, "bfloat16")
     assert in_precision(model, "bfloat16").get_layer("block_00").compute_dtype == "bfloat16"
 
@@ -102,12 +102,9 @@ def test_lora_is_refused_by_the_twin_and_merged_by_in_precision():
 # In the words of `export`
 
 
-def test_model_in_float32_is_its_own_twin():
-    model = make_tiny(num_layers=1)
-    assert in_precision(model, "float32") is model
-
-
-def test_mixed_model_gets_a_twin_in_float32_with_the_same_weights():
+def test_mixed_model_gets_a_twin_in_float32_with_the_same_weights_and_a_plain_one_is_its_own():
+    plain = make_tiny(num_layers=1)
+    assert in_precision(plain, "float32") is plain
     keras.config.set_dtype_policy("mixed_float16")
     model = make_tiny(num_layers=1)
     copy = in_precision(model, "float32")
@@ -130,7 +127,7 @@ def test_int8_rounds_dense_kernels_and_says_nothing(recwarn, capfd):
         np.testing.assert_array_equal(old, new)
     assert in_precision(copy, "int8") is copy
     for precision in set(PRECISIONS) - {"int8"}:
-        with pytest.raises(ValueError, match=f'Received: precision="{precision}", .*. Pass precision="int8"'):
+        with pytest.raises(ValueError, match=f'precision="{precision}"'):
             in_precision(copy, precision)
     assert not [warning for warning in recwarn if "quantize" in str(warning.message)]
     assert capfd.readouterr() == ("", "")

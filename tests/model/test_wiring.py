@@ -60,9 +60,9 @@ def test_a_model_on_a_users_own_layers_moves_with_them():
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"input_shape": (21, 28, 3)}, ValueError, "Nearest"),
-        ({"input_shape": (20, 28, 1)}, ValueError, "as many channels as the model"),
-        ({"input_shape": (20, 28, 3), "resize_method": "nearest"}, ValueError, "`resize_method` must be one of"),
+        ({"input_shape": (21, 28, 3)}, ValueError, "21"),
+        ({"input_shape": (20, 28, 1)}, ValueError, "channels"),
+        ({"input_shape": (20, 28, 3), "resize_method": "nearest"}, ValueError, "resize_method=.nearest"),
     ],
 )
 def test_another_shape_refuses(tiny, arguments, error, message):
@@ -72,7 +72,7 @@ def test_another_shape_refuses(tiny, arguments, error, message):
 
 def test_a_model_with_lora_is_refused_until_it_is_merged(tiny, tmp_path):
     tiny.get_layer("block_00").attention.query.enable_lora(2)
-    with pytest.raises(ValueError, match=r"LoRA adds some.\nReceived: 'vit' with 42 weights instead of 40"):
+    with pytest.raises(ValueError, match="42 weights"):
         keras_vit.with_input_shape(tiny, (32, 16, 3))
     tiny.save(tmp_path / "merged.keras")
     merged = keras.saving.load_model(tmp_path / "merged.keras")
@@ -81,7 +81,7 @@ def test_a_model_with_lora_is_refused_until_it_is_merged(tiny, tmp_path):
 
 def test_another_shape_needs_a_model_of_ours(tiny):
     features = keras.Model(tiny.input, tiny.get_layer("block_00").output)
-    with pytest.raises(TypeError, match="must be a VisionTransformer"):
+    with pytest.raises(TypeError, match="VisionTransformer"):
         keras_vit.with_input_shape(features, (20, 28, 3))
 
 
