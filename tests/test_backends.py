@@ -133,10 +133,17 @@ def test_openvino_computes_in_the_precision_of_the_layers(found):
         assert off < {"float32": 5e-5, "bfloat16": 0.1}[policy], (variant, off)  # 4e-6; 8 bits, of 12 blocks
 
 
-@pytest.mark.elsewhere("openvino", "asked_of_openvino")
-def test_openvino_answers_for_the_weights_of_now(found):
+@pytest.fixture(scope="module")
+def changed():
+    """A published shape with other weights than it was first asked with, and images."""
     model, images = published("Ti/16")
     model.set_weights([weight * 0.9 for weight in model.get_weights()])
+    return model, images
+
+
+@pytest.mark.elsewhere("openvino", "asked_of_openvino")
+def test_openvino_answers_for_the_weights_of_now(found, changed):
+    model, images = changed
     wanted = model.predict(images, verbose=0)
     assert np.abs(found["new weights"] - wanted).max() < 5e-5 * wanted.std()
     model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
@@ -145,16 +152,13 @@ def test_openvino_answers_for_the_weights_of_now(found):
 
 @pytest.mark.elsewhere("openvino", "asked_of_openvino")
 @pytest.mark.parametrize("merged", MERGED)
-def test_openvino_answers_a_call_as_it_predicts(found, merged):
+def test_openvino_answers_a_call_as_it_predicts(found, changed, merged):
     """A call leaves it to OpenVINO what is done together; it multiplies a transposed array by gathered rows wrongly."""
-    model, images = published("Ti/16")
-    model.set_weights([weight * 0.9 for weight in model.get_weights()])
+    model, images = changed
     wanted = numpy(keras_vit.merge_tokens(model, merged)(images))
     assert np.abs(found["called"][str(merged)] - wanted).max() < 5e-5 * wanted.std()
 
 
 @pytest.mark.elsewhere("openvino", "asked_of_openvino")
 def test_openvino_refuses_to_train(found):
-    assert found["refused"] == [
-        f"`{name}` is not supported with openvino backend" for name in ("fit", "train_on_batch")
-    ]
+    assert ["openvino" in said for said in found["refused"]] == [True] * 2

@@ -25,8 +25,8 @@ def pair():
     return make_tiny(distilled=True), teacher()
 
 
-def teacher():
-    config = tiny_config(pooling="gap", dropout_rate=0.5)  # which a teacher that answers must not use
+def teacher(**fields):
+    config = tiny_config(pooling="gap", dropout_rate=0.5, **fields)  # which a teacher that answers must not use
     return randomise(keras_vit.build(config, input_shape=(20, 28, 3), classes=7), seed=8)
 
 
@@ -75,24 +75,16 @@ def test_config_refuses_what_distillation_has_no_meaning_with(fields):
         tiny_config(distilled=True, **fields)
 
 
-def test_hard_loss_is_the_cross_entropy_with_the_teachers_choice():
-    expected = -np.log(softmax(STUDENT)[np.arange(5), TEACHER.argmax(-1)])
-    loss = keras_vit.DistillationLoss("hard", reduction="none")
-    np.testing.assert_allclose(numpy(loss(TEACHER, STUDENT)), expected, atol=1e-5)
-
-
-def test_soft_loss_is_the_softened_divergence_times_the_squared_temperature():
+def test_losses_are_their_formulas_also_when_rebuilt():
+    """The cross-entropy with the teacher's choice, and the softened divergence times the squared temperature."""
+    hard = -np.log(softmax(STUDENT)[np.arange(5), TEACHER.argmax(-1)])
     p, q = softmax(TEACHER / 2.5), softmax(STUDENT / 2.5)
-    expected = 2.5**2 * (p * np.log(p / q)).sum(-1)
-    loss = keras_vit.DistillationLoss("soft", temperature=2.5, reduction="none")
-    np.testing.assert_allclose(numpy(loss(TEACHER, STUDENT)), expected, atol=1e-5)
-    np.testing.assert_allclose(numpy(loss(TEACHER, TEACHER)), np.zeros(5), atol=1e-5)
-
-
-def test_loss_is_rebuilt_from_its_config():
-    loss = keras_vit.DistillationLoss("soft", temperature=2.0)
-    again = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(loss))
-    assert (again.kind, again.temperature) == ("soft", 2.0)
+    soft = 2.5**2 * (p * np.log(p / q)).sum(-1)
+    for kind, expected in (("hard", hard), ("soft", soft)):
+        loss = keras_vit.DistillationLoss(kind, temperature=2.5, reduction="none")
+        again = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(loss))
+        for each in (loss, again):
+            np.testing.assert_allclose(numpy(each(TEACHER, STUDENT)), expected, atol=1e-5)
 
 
 @pytest.mark.parametrize(("kind", "weight"), [("hard", 0.5), ("soft", 0.1)])
@@ -112,9 +104,9 @@ def test_distiller_reports_the_weighted_sum_of_both_losses(student, pair, kind, 
 
 
 @pytest.mark.parametrize("jit_compile", [False, True])
-def test_distiller_trains_the_student_and_not_the_teacher(student, jit_compile):
+def test_distiller_trains_the_student_and_not_the_teacher(jit_compile):
     x, y = images(4, 20, 28, 3), np.array([0, 3, 3, 6])
-    master = teacher()
+    student, master = make_tiny(distilled=True, num_layers=1), teacher(num_layers=1)
     before, of_teacher = student.get_weights(), master.get_weights()
     distiller = keras_vit.Distiller(student, master)
     distiller.compile(
@@ -139,10 +131,10 @@ def test_distiller_trains_the_student_and_not_the_teacher(student, jit_compile):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"input_shape": (20, 28, 1)}, r"size and channels.\nReceived: inputs \(None, 20, 28, 3\)"),
-        ({"input_shape": (20, 24, 3)}, "must take their size and channels"),
-        ({"classifier_activation": "softmax"}, "must not have an activation behind its head"),
-        ({"classifier_activation": "softmax", "distilled": True}, "must not have an activation behind its head"),
+        ({"input_shape": (20, 28, 1)}, "20, 28, 1"),
+        ({"input_shape": (20, 24, 3)}, "20, 24, 3"),
+        ({"classifier_activation": "softmax"}, "activation"),
+        ({"classifier_activation": "softmax", "distilled": True}, "activation"),
     ],
 )
 def test_distiller_refuses_a_teacher_that_cannot_be_asked(pair, arguments, message):
@@ -152,19 +144,19 @@ def test_distiller_refuses_a_teacher_that_cannot_be_asked(pair, arguments, messa
 
 def test_distiller_takes_a_teacher_of_any_size_and_not_the_student_itself(student):
     keras_vit.Distiller(student, make_tiny(input_shape=(None, None, 3)))
-    with pytest.raises(ValueError, match="must be two models"):
+    with pytest.raises(ValueError, match="two models"):
         keras_vit.Distiller(student, student)
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"student": {}}, "must have two heads"),
-        ({"student": {"distilled": True, "classifier_activation": "softmax"}}, "logits as its output"),
-        ({"student": {"distilled": True, "classes": 5}}, "the same classes"),
-        ({"weight": 1.5}, r"`weight` is a share"),
-        ({"temperature": 0}, "`temperature` divides logits"),
-        ({"kind": "medium"}, "`kind` must be one of 'hard', 'soft'"),
+        ({"student": {}}, "two heads"),
+        ({"student": {"distilled": True, "classifier_activation": "softmax"}}, "logits"),
+        ({"student": {"distilled": True, "classes": 5}}, "classes"),
+        ({"weight": 1.5}, "weight=1.5"),
+        ({"temperature": 0}, "`temperature`"),
+        ({"kind": "medium"}, "medium"),
     ],
 )
 def test_distiller_refuses(pair, arguments, message):

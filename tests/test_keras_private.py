@@ -138,7 +138,7 @@ def test_metrics_count_an_image_as_often_as_they_are_told():
 def test_metrics_that_cannot_be_told_are_refused_and_none_are_fine():
     model, x = model_with_metrics()
     metrics = [Without(metric, "_flat_metrics") for metric in model.metrics]
-    with pytest.raises(RuntimeError, match=rf"\nReceived: Keras {re.escape(keras.__version__)}.* multiple of the dev"):
+    with pytest.raises(RuntimeError, match=re.escape(keras.__version__)):
         keras_private.update_metrics(types.SimpleNamespace(metrics=metrics), x, x, np.ones(3), np.ones(3))
     keras_private.update_metrics(types.SimpleNamespace(metrics=[]), x, x, np.ones(3), np.ones(3))
 
@@ -202,7 +202,7 @@ def test_without_the_hook_a_run_goes_on_where_fit_is_told_and_nowhere_else(monke
             checkpoints.close()
 
     assert fit(epochs=2) == [0, 1]
-    with pytest.raises(ValueError, match=r"Received: `fit` from epoch 0, .* epoch 2, .* Pass initial_epoch=2"):
+    with pytest.raises(ValueError, match="initial_epoch=2"):
         fit(epochs=3)
     assert fit(epochs=3, initial_epoch=2) == [2]
 
@@ -231,7 +231,7 @@ def test_optimizers_that_need_no_mending_are_left_alone():
 
 def test_optimizer_that_cannot_be_mended_is_refused():
     optimizer = Without(keras.optimizers.SGD(1.0, clipnorm=1.0, name="descent"), "_clip_gradients")
-    with pytest.raises(RuntimeError, match=r"another training.\nReceived: 'descent' of Keras .*`keras_vit.SGD`"):
+    with pytest.raises(RuntimeError, match="'descent'"):
         keras_private.clip_after_sum(optimizer)
 
 

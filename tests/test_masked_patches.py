@@ -58,27 +58,13 @@ def classes_by_numpy(pixels, side, cells):
 
 
 @pytest.mark.parametrize("record", [PLAIN, IMAGENET], ids=["plain", "imagenet"])
-def test_every_grey_has_the_level_of_its_three_highest_bits(record):
+def test_class_of_a_color_is_its_three_highest_bits_of_red_times_64_green_times_8_and_blue(record):
     greys = np.repeat(np.arange(256, dtype="uint8"), 3).reshape(256, 1, 1, 3)
     classes = numpy(color_classes(record(np.tile(greys, (1, 6, 6, 1))), record, 6, 1))
     np.testing.assert_array_equal(classes[:, 0, 0], (np.arange(256) // 32) * (64 + 8 + 1))
-
-
-@pytest.mark.parametrize(
-    ("color", "expected"),
-    [((255, 0, 0), 448), ((0, 255, 0), 56), ((0, 0, 255), 7), ((255, 255, 255), 511), ((31, 32, 223), 14)],
-)
-def test_class_of_a_color_is_red_times_64_and_green_times_8_and_blue(color, expected):
-    image = np.tile(np.uint8(color), (1, 4, 8, 1))
-    assert numpy(color_classes(PLAIN(image), PLAIN, 4, 1)).ravel().tolist() == [expected] * 2
-
-
-def test_level_is_that_of_the_mean_of_pixels_and_not_the_mean_of_levels():
-    image = np.zeros((1, 2, 2, 3), "uint8")
-    image[0, 0] = 64  # half of the pixels: the mean is 32, whose level is 1
-    assert numpy(color_classes(PLAIN(image), PLAIN, 2, 1)).item() == 73
-    image[0, 0, 0] = 63
-    assert numpy(color_classes(PLAIN(image), PLAIN, 2, 1)).item() == 0
+    colors = np.uint8([(255, 0, 0), (0, 255, 0), (0, 0, 255), (31, 32, 223)])[:, None, None]
+    classes = numpy(color_classes(record(np.tile(colors, (1, 4, 8, 1))), record, 4, 1))
+    np.testing.assert_array_equal(classes[..., 0], np.repeat([[448], [56], [7], [14]], 2, axis=1))
 
 
 @pytest.mark.parametrize(("side", "cells"), [(4, 1), (7, 1), (4, 4), (8, 4), (14, 4), (6, 4), (5, 4)])
@@ -127,11 +113,10 @@ def test_what_is_hidden_behind_the_mask_is_not_seen():
     assert np.ptp(one, axis=0).max() > 0.1  # patches still know where they are
 
 
-@pytest.mark.parametrize(("target", "channels", "expected"), [("mean_color", 3, 512), ("downsized", 3, 512)])
-def test_first_loss_is_the_logarithm_of_the_number_of_colors(target, channels, expected):
-    x = images(4, 20, 28, channels)
-    loss = make(target, make_tiny(input_shape=(20, 28, channels))).evaluate(x, verbose=0, return_dict=True)["loss"]
-    np.testing.assert_allclose(loss, np.log(expected), rtol=1e-6)
+@pytest.mark.parametrize("target", ["mean_color", "downsized"])
+def test_first_loss_is_the_logarithm_of_the_number_of_colors(target):
+    loss = make(target).evaluate(images(4, *SIZE), verbose=0, return_dict=True)["loss"]
+    np.testing.assert_allclose(loss, np.log(512), rtol=1e-6)
 
 
 def test_first_loss_of_pixels_is_the_mean_square_of_those_that_are_hidden():
@@ -172,15 +157,6 @@ def test_loss_is_the_mean_over_hidden_patches_and_then_over_weighted_images(targ
     weights = np.array([1, 0, 0.5, 2], "float32")
     loss = numpy(masked.compute_loss(x, None, given, weights))
     np.testing.assert_allclose(loss, (expected * weights).mean(), rtol=1e-4)
-
-
-@pytest.mark.parametrize("target", TARGETS)
-def test_patches_that_are_not_hidden_count_nothing(target):
-    hidden = np.random.default_rng(2).uniform(size=(4, 35)) < 0.5
-    masked, x, given = answer(target, hidden)
-    before = numpy(masked.compute_loss(x, None, given))
-    given["predictions"][~hidden] = 9.0
-    assert numpy(masked.compute_loss(x, None, given)) == before
 
 
 def test_accuracy_is_that_of_hidden_patches():
@@ -236,9 +212,9 @@ def test_labels_are_ignored_and_validation_is_shown():
 
 
 def test_pixels_that_were_not_scaled_are_told():
-    with pytest.warns(UserWarning, match="look like pixels that were not scaled"):
+    with pytest.warns(UserWarning, match="not scaled"):
         make().fit(np.float32(pixels(2, *SIZE)), verbose=0)
-    with pytest.raises(TypeError, match="images must be floats"):
+    with pytest.raises(TypeError, match="floats"):
         make()(pixels(2, *SIZE))
 
 
@@ -246,7 +222,7 @@ def test_pixels_that_were_not_scaled_are_told():
 def test_micro_batches_take_the_step_of_the_whole_batch(jit_compile):
     found = []
     for parts in (1, 3):
-        masked = make("pixels", compiled=False)
+        masked = make("pixels", make_tiny(num_layers=1), compiled=False)
         masked.compile(keras.optimizers.SGD(0.1), jit_compile=jit_compile, accumulation_steps=parts)
         loss = masked.fit(images(6, *SIZE), epochs=2, shuffle=False, verbose=0).history["loss"]
         found.append(np.concatenate([loss, *(numpy(w).ravel() for w in masked.trainable_weights)]))
@@ -257,7 +233,7 @@ def told_here():
     """Losses on this backend: as training begins and goes on, and by micro-batches, where all is hidden alike."""
     x, shown = images(6, *SIZE), []
     for parts in (1, 3):
-        masked = make(compiled=False, rate=1.0, mask_share=1.0, random_share=0.0)
+        masked = make(model=make_tiny(num_layers=1), compiled=False, rate=1.0, mask_share=1.0, random_share=0.0)
         masked.corruption.mask_token.assign(np.linspace(-1, 1, 12).reshape(1, 1, 12))  # backends draw differently
         masked.compile(keras.optimizers.Adam(0.01), accumulation_steps=parts, jit_compile=False)
         shown.append(masked.fit(x, epochs=4, shuffle=False, verbose=0).history["loss"])
@@ -283,7 +259,7 @@ def test_mixed_precision_trains_with_predictions_in_float32(policy):
 
 def test_saved_pretraining_goes_on_where_it_stopped(tmp_path):
     x = images(4, *SIZE)
-    masked = make("downsized", compiled=False, rate=0.4)
+    masked = make("downsized", make_tiny(num_layers=1), compiled=False, rate=0.4)
     masked.compile(keras.optimizers.Adam(0.01), accumulation_steps=2, run_eagerly=True)
     masked.fit(x, verbose=0)
     masked.save(tmp_path / "masked.keras")
@@ -321,12 +297,12 @@ def test_pretrained_file_starts_a_classifier(tmp_path):
 @pytest.mark.parametrize(
     ("model", "arguments", "error", "message"),
     [
-        ({}, {"target": "mean_colour"}, ValueError, "Did you mean 'mean_color'"),
-        ({}, {"rate": 0.0}, ValueError, "`rate` must be above 0"),
-        ({"patch_dropout_rate": 0.5}, {}, ValueError, "patch dropout leaves patches out"),
-        ({"patch_size": 2}, {"target": "downsized"}, ValueError, "told in 4 x 4 parts.*\nReceived: patches of 2 x 2"),
-        ({"input_shape": (20, 28, 4)}, {}, ValueError, r'Received: 4 channels.*Pass target="pixels"'),
-        ({"input_shape": (4, 4, 3)}, {}, ValueError, "two patches or more"),
+        ({}, {"target": "mean_colour"}, ValueError, "'mean_color'"),
+        ({}, {"rate": 0.0}, ValueError, "rate=0.0"),
+        ({"patch_dropout_rate": 0.5}, {}, ValueError, "patch dropout"),
+        ({"patch_size": 2}, {"target": "downsized"}, ValueError, "2 x 2"),
+        ({"input_shape": (20, 28, 4)}, {}, ValueError, "4 channels"),
+        ({"input_shape": (4, 4, 3)}, {}, ValueError, "two patches"),
     ],
 )
 def test_what_cannot_be_told_is_refused(model, arguments, error, message):
@@ -337,13 +313,13 @@ def test_what_cannot_be_told_is_refused(model, arguments, error, message):
 def test_other_models_are_refused():
     inputs = keras.Input(SIZE)
     around = keras_vit.build(make_tiny().config, input_tensor=keras.layers.RandomFlip()(inputs), classes=7)
-    with pytest.raises(ValueError, match="must get them as they are"):
+    with pytest.raises(ValueError, match="as they are"):
         MaskedPatchPrediction(around)
-    with pytest.raises(TypeError, match="`model` must be a VisionTransformer"):
+    with pytest.raises(TypeError, match="VisionTransformer"):
         MaskedPatchPrediction(keras.Model(inputs, inputs))
 
 
 @pytest.mark.parametrize("arguments", [{"loss": "mse"}, {"metrics": ["accuracy"]}])
 def test_loss_and_metrics_of_your_own_are_refused(arguments):
-    with pytest.raises(ValueError, match=rf"says what the loss is.*\nReceived: {next(iter(arguments))}"):
+    with pytest.raises(ValueError, match=next(iter(arguments))):
         make(compiled=False).compile("sgd", **arguments)

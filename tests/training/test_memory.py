@@ -67,23 +67,21 @@ def test_accumulation_keeps_the_activations_of_a_micro_batch_and_a_sum(small):
     assert parts.gradients == 2 * whole.gradients
 
 
-def test_what_is_frozen_needs_neither_gradients_nor_slots_nor_activations():
-    model = keras_vit.build("Ti/16", classes=10)
-    freeze(model, "head")
-    estimate = estimate_memory(model, 8, optimizer="adamw")
+def test_what_is_frozen_needs_neither_gradients_nor_slots_nor_activations(small):
+    plain = estimate_memory(small, 8)
+    freeze(small, "head")
+    estimate = estimate_memory(small, 8, optimizer="adamw")
+    freeze(small, "last_blocks", 4)
+    last_blocks = estimate_memory(small, 8)
+    freeze(small, "all")
     head = 4 * (192 * 10 + 10)
     assert (estimate.gradients, estimate.optimizer) == (head, 2 * head)
-    freeze(model, "last_blocks", 4)
-    last_blocks = estimate_memory(model, 8)
-    freeze(model, "all")
-    plain = estimate_memory(model, 8)
     assert estimate.activations < 0.2 * plain.activations
     assert 0.2 < last_blocks.activations / plain.activations < 0.4  # 3.1 of 11.1 blocks, and the images
 
 
-def test_lora_needs_gradients_of_its_factors_alone():
-    model = keras_vit.build("Ti/16", classes=10)
-    plain = estimate_memory(model, 8)
+def test_lora_needs_gradients_of_its_factors_alone(small):
+    plain, model = estimate_memory(small, 8), keras_vit.build("Ti/16", classes=10)
     add_lora(model, 4)
     estimate = estimate_memory(model, 8)
     assert estimate.gradients == 4 * (12 * 2 * 4 * (4 * 192 + 192 + 768) + 192 * 10 + 10) < 0.05 * plain.gradients
@@ -105,47 +103,35 @@ def test_what_makes_training_cheaper_lowers_the_estimate(small):
         (keras.optimizers.SGD(momentum=0.9), {"optimizer": "sgd"}),
         (keras_vit.AdamW(use_ema=True), {"optimizer": "adamw", "ema": True}),
         (keras.mixed_precision.LossScaleOptimizer(keras.optimizers.Adam()), {"optimizer": "adamw"}),
+        (keras.optimizers.SGD(), None),
     ],
 )
 def test_what_is_left_out_is_as_the_model_was_compiled(optimizer, arguments):
-    model = make_tiny()
-    before = estimate_memory(model, 8, **arguments, accumulation_steps=2)
+    model = make_tiny(num_layers=1)
+    before = estimate_memory(model, 8, **arguments or {}, accumulation_steps=2)
     model.compile(optimizer, "mse", accumulation_steps=2, jit_compile=model.jit_compile)
+    if arguments is None:  # plain descent keeps nothing
+        assert estimate_memory(model, 8).optimizer == 0
+        return
     assert estimate_memory(model, 8) == before
     assert check_memory(model, 8, available=2**40) == before
-
-
-def test_plain_sgd_keeps_nothing():
-    model = make_tiny()
-    model.compile(keras.optimizers.SGD(), "mse")
-    assert estimate_memory(model, 8).optimizer == 0
 
 
 def test_estimate_reads_as_one_line(small):
     line = str(estimate_memory(small, 8))
     assert "\n" not in line
-    assert line.startswith("0.")
-    assert "GB of memory: weights 0.02 GB" in line
+    assert "weights 0.02 GB" in line
     assert "average" not in line
 
 
-def test_a_batch_that_fits_is_let_pass(small):
-    assert check_memory(small, 8, available=10e9) == estimate_memory(small, 8)
-
-
 def test_a_batch_that_cannot_fit_is_refused_with_one_that_does(small):
-    with pytest.raises(ValueError, match=r"Received: batch_size=1024.*\nPass accumulation_steps=\d+: ") as error:
+    with pytest.raises(ValueError, match=r"batch_size=1024.*\n.*accumulation_steps=\d+") as error:
         check_memory(small, 1024, available=4e9)
     steps = int(str(error.value).split("accumulation_steps=")[-1].split(":")[0])
-    check_memory(small, 1024, accumulation_steps=steps, available=4e9)
-    with pytest.raises(ValueError, match="training needs"):
+    assert check_memory(small, 1024, accumulation_steps=steps, available=4e9)
+    with pytest.raises(ValueError, match=f"accumulation_steps={steps // 2}"):
         check_memory(small, 1024, accumulation_steps=steps // 2, available=4e9)
-
-
-def test_where_no_image_fits_other_ways_are_named(small):
-    with pytest.raises(
-        ValueError, match="one image fits; what helps: building the model with rematerialize=True, smaller images"
-    ):
+    with pytest.raises(ValueError, match="rematerialize=True"):  # where not even one image fits
         check_memory(small, 4, available=1e8)
 
 
@@ -157,21 +143,18 @@ def test_largest_micro_batch_divides_the_batch_and_is_the_largest_that_fits(smal
 
 
 @pytest.mark.parametrize(
-    ("arguments", "error", "message"),
+    ("arguments", "words"),
     [
-        ({"batch_size": 0}, ValueError, "`batch_size` must be at least 1"),
-        ({"batch_size": 8, "accumulation_steps": 3}, ValueError, "`accumulation_steps` must divide `batch_size`"),
-        ({"batch_size": 8, "optimizer": "adam"}, ValueError, "Did you mean 'adamw'"),
+        ({"batch_size": 0}, "batch_size=0"),
+        ({"batch_size": 8, "accumulation_steps": 3}, "accumulation_steps=3"),
+        ({"batch_size": 8, "optimizer": "adam"}, "'adamw'"),
     ],
 )
-def test_estimate_refuses(small, arguments, error, message):
-    with pytest.raises(error, match=message):
+def test_estimate_refuses(small, arguments, words):
+    with pytest.raises(ValueError, match=words):
         estimate_memory(small, **arguments)
-
-
-def test_estimate_needs_an_image_size():
-    with pytest.raises(ValueError, match="the model must have one"):
-        estimate_memory(make_tiny(input_shape=(None, None, 3)), 8)
+    with pytest.raises(ValueError, match="None"):
+        estimate_memory(make_tiny(num_layers=1, input_shape=(None, None, 3)), 8)
 
 
 @pytest.mark.slow

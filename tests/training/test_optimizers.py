@@ -171,11 +171,6 @@ def test_the_norm_is_that_before_clipping_and_known_without_clipping():
         np.testing.assert_allclose(numpy(optimizer.gradient_norm), expected, rtol=1e-6)
 
 
-def test_the_first_step_at_rate_0_changes_nothing():
-    for optimizer in (SGD(schedule(), weight_decay=DECAY), AdamW(schedule(), weight_decay=DECAY)):
-        assert_close(run(optimizer, steps=1), [numpy(weight) for weight in weights()], atol=0)
-
-
 @pytest.mark.parametrize("bad", [np.nan, np.inf, 1e30])  # the square of the last is not finite
 @pytest.mark.parametrize("arguments", [{}, {"accumulator_dtype": "bfloat16"}, {"global_clipnorm": CLIP}])
 @pytest.mark.parametrize("kind", [SGD, AdamW])
@@ -252,7 +247,7 @@ def test_the_depth_is_that_of_the_model_whatever_its_layers_are_called():
 
 
 def test_layer_decay_without_blocks_is_refused():
-    with pytest.raises(ValueError, match=r"needs trainable weights of blocks[\s\S]*Leave it out"):
+    with pytest.raises(ValueError, match="blocks"):
         layer_multipliers(make_tiny().get_layer("head").weights, 0.75)
     assert layer_multipliers(make_tiny().get_layer("head").weights, 1.0) == [1.0, 1.0]
 

@@ -41,20 +41,20 @@ def test_plan_of_the_published_size_is_the_recipe():
         assert recipe.warmup_fraction or not made.changes()
 
 
-def test_plan_scales_the_rate_with_the_batch_and_says_so():
-    made = plan("augreg-finetune", num_images=FLOWERS, batch_size=128)
-    assert made.learning_rate == 0.03 / 4
-    assert made.changes() == ("batch_size: 128 instead of 512", "learning_rate: 0.0075 instead of 0.03")
+@pytest.mark.parametrize(
+    ("arguments", "rate"),
+    [({}, 0.03 / 4), ({"scale_rate": "none"}, 0.03), ({"learning_rate": 0.01}, 0.01)],
+)
+def test_plan_scales_the_rate_with_the_batch_unless_told_and_says_so(arguments, rate):
+    made = plan("augreg-finetune", num_images=FLOWERS, batch_size=128, **arguments)
+    assert made.learning_rate == rate
+    changes = ["batch_size: 128 instead of 512", f"learning_rate: {rate} instead of 0.03"]
+    assert list(made.changes()) == changes[: 1 + (rate != 0.03)]
 
 
 def test_plan_scales_the_last_rate_of_a_line_as_well_so_that_it_falls():
     made = plan("paper-pretrain-jft300m-B/16", num_images=10**6, batch_size=16)
     assert (made.learning_rate, made.final_learning_rate) == (8e-4 / 256, 1e-5 / 256)
-
-
-def test_plan_leaves_the_rate_where_it_is_asked_to():
-    assert plan("augreg-finetune", num_images=FLOWERS, batch_size=128, scale_rate="none").learning_rate == 0.03
-    assert plan("augreg-finetune", num_images=FLOWERS, batch_size=128, learning_rate=0.01).learning_rate == 0.01
 
 
 @pytest.mark.parametrize(
@@ -85,14 +85,11 @@ def test_plan_makes_as_many_steps_as_the_rule_says(recipe, arguments, steps):
         ("augreg-finetune", {"steps": 12, "warmup_steps": 3}, 3),
         ("digits", {}, 191),  # a tenth of 1,912
         ("paper-pretrain-imagenet2012", {"batch_size": 64}, 509),  # 10,000 / 93,835 of 4,781
+        ("paper-pretrain-imagenet2012", {"num_images": 1_281_167 * 99 // 100}, 10_000),  # a part is held out
     ],
 )
 def test_plan_shortens_the_warmup_with_the_run(recipe, arguments, warmup):
-    assert plan(recipe, num_images=FLOWERS, **arguments).warmup_steps == warmup
-
-
-def test_plan_keeps_the_warmup_on_the_part_of_the_data_that_is_not_held_out():
-    assert plan("paper-pretrain-imagenet2012", num_images=1_281_167 * 99 // 100).warmup_steps == 10_000
+    assert plan(recipe, **{"num_images": FLOWERS} | arguments).warmup_steps == warmup
 
 
 @pytest.mark.parametrize(("batch_size", "micro_batches"), [(512, 8), (1024, 16), (500, 10), (64, 1), (67, 67), (1, 1)])
@@ -128,7 +125,7 @@ def test_plan_makes_a_reciprocal_square_root_and_shortens_its_cooldown():
 
 def test_softmax_with_label_smoothing_needs_one_hot_labels():
     made = plan(changed("augreg-finetune", label_smoothing=0.1), num_images=FLOWERS)
-    with pytest.raises(ValueError, match='Pass labels="one_hot"'):
+    with pytest.raises(ValueError, match='labels="one_hot"'):
         made.loss("int")
     logits, labels = np.array([[0.3, -1.2, 0.5]]), np.array([[0.0, 1.0, 0.0]])
     log_p = logits - np.log(np.exp(logits).sum())
@@ -143,9 +140,7 @@ def test_prepare_gives_a_bias_and_refuses_a_trained_head_unless_told():
     made = plan(changed("digits", head_bias=-10.0), num_images=FLOWERS)
     model = make_tiny()
     trained = numpy(model.get_layer("head").kernel).copy()
-    with pytest.raises(
-        ValueError, match=r"would be lost\.\nReceived: 'vit' with a trained 'head'\. Pass head=\"reset\""
-    ):
+    with pytest.raises(ValueError, match='head="reset"'):
         made.prepare(model)
     made.prepare(model, head="keep")
     np.testing.assert_array_equal(numpy(model.get_layer("head").kernel), trained)
@@ -169,12 +164,12 @@ def test_plan_checks_the_model_it_is_given_and_leaves_it_alone():
 @pytest.mark.parametrize(
     ("recipe", "arguments", "words"),
     [
-        ("augreg-finetune", {"dropout_rate": 0.1}, r"keras_vit\.ViTB16\(dropout_rate=0\.0\)"),
-        ("augreg-finetune", {"representation_size": 12}, "with representation_size=12. Pass representation_size=None"),
-        ("augreg-pretrain-imagenet21k-30ep-none-wd0.1-do0.1", {}, "dropout_rate=0.1, stochastic_depth_rate=0.1"),
-        ("big_vision-vit_s16_i1k-90ep", {"representation_size": 12}, "pooling='gap', position_embedding='sincos2d'"),
-        ("digits", {"classifier_activation": "softmax"}, "the loss is one of logits"),
-        ("digits", {"include_top": False, "classes": None}, "must have a head"),
+        ("augreg-finetune", {"dropout_rate": 0.1}, "dropout_rate=0.1"),
+        ("augreg-finetune", {"representation_size": 12}, "representation_size=12"),
+        ("augreg-pretrain-imagenet21k-30ep-none-wd0.1-do0.1", {}, "stochastic_depth_rate=0.1"),
+        ("big_vision-vit_s16_i1k-90ep", {"representation_size": 12}, "sincos2d"),
+        ("digits", {"classifier_activation": "softmax"}, "logits"),
+        ("digits", {"include_top": False, "classes": None}, "head"),
     ],
 )
 def test_plan_refuses_a_model_that_is_not_as_the_recipe_trains_it(recipe, arguments, words):
@@ -182,25 +177,20 @@ def test_plan_refuses_a_model_that_is_not_as_the_recipe_trains_it(recipe, argume
         plan(recipe, fresh(**arguments), num_images=FLOWERS)
 
 
-def test_plan_refuses_a_model_that_is_no_vision_transformer():
-    with pytest.raises(TypeError, match="must be a VisionTransformer"):
-        plan("digits", keras.Sequential(), num_images=FLOWERS)
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"num_images": 0}, "the training set is empty"),
-        ({"num_images": -1}, "`num_images` must be at least 1"),
-        ({"batch_size": 0}, "`batch_size` must be at least 1"),
-        ({"steps": 0}, "`steps` must be at least 1"),
-        ({"steps": 10, "epochs": 2}, "pass one"),
-        ({"warmup_steps": 500}, "warmup_steps=500, steps=500"),
-        ({"learning_rate": -0.1}, "`learning_rate` must be above 0"),
-        ({"accumulation_steps": 3}, "accumulation_steps=3, batch_size=512"),
-        ({"layer_decay": 1.5}, r"`layer_decay` must be in \(0, 1\]"),
-        ({"layer_decay": 0.0}, r"`layer_decay` must be in \(0, 1\]"),
-        ({"scale_rate": "sqrt"}, "`scale_rate` must be one of"),
+        ({"num_images": 0}, "num_images=0"),
+        ({"num_images": -1}, "num_images=-1"),
+        ({"batch_size": 0}, "batch_size=0"),
+        ({"steps": 0}, "steps=0"),
+        ({"steps": 10, "epochs": 2}, "epochs=2"),
+        ({"warmup_steps": 500}, "warmup_steps=500"),
+        ({"learning_rate": -0.1}, "learning_rate=-0.1"),
+        ({"accumulation_steps": 3}, "accumulation_steps=3"),
+        ({"layer_decay": 1.5}, "layer_decay=1.5"),
+        ({"layer_decay": 0.0}, "layer_decay=0.0"),
+        ({"scale_rate": "sqrt"}, "scale_rate=.sqrt"),
     ],
 )
 def test_plan_refuses_numbers_that_cannot_be(arguments, words):
@@ -208,9 +198,11 @@ def test_plan_refuses_numbers_that_cannot_be(arguments, words):
         plan("augreg-finetune", **{"num_images": FLOWERS} | arguments)
 
 
-def test_plan_refuses_a_rate_below_the_one_it_falls_to():
-    with pytest.raises(ValueError, match="learning_rate=1e-06, final_learning_rate=1e-05"):
+def test_plan_refuses_a_rate_below_the_last_one_and_other_models():
+    with pytest.raises(ValueError, match="learning_rate=1e-06"):
         plan("paper-pretrain-jft300m-B/16", num_images=FLOWERS, learning_rate=1e-6)
+    with pytest.raises(TypeError, match="VisionTransformer"):
+        plan("digits", keras.Sequential(), num_images=FLOWERS)
 
 
 # -- fit
@@ -218,7 +210,7 @@ def test_plan_refuses_a_rate_below_the_one_it_falls_to():
 
 def fit_of_a_plan(steps=13):
     """Optimizer's steps, evaluations, epochs, steps of an epoch; and the first epoch's loss."""
-    model = keras_vit.build(tiny_config(), input_shape=(8, 8, 3), classes=5)
+    model = keras_vit.build(tiny_config(num_layers=1), input_shape=(8, 8, 3), classes=5)
     made = plan("augreg-finetune", model, num_images=20, batch_size=4, steps=steps, accumulation_steps=2)
     made.prepare(model)
     model.compile(**made.compile_arguments())

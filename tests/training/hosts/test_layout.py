@@ -91,28 +91,23 @@ def test_weights_of_a_file_are_whole_in_their_parts(found):
 
 @pytest.mark.elsewhere("jax", "layouts")
 def test_what_cannot_be_laid_out_is_refused(found):
-    patterns = (
-        "mesh of two axes",
-        "must be a keras.distribution.DeviceMesh",
-        "has its arguments",
-        "3 heads, mlp_dim=17",
-    )
+    patterns = ("two axes", "DeviceMesh", "arguments", "3 heads")
     assert [pattern in said for pattern, said in zip(patterns, found["said"], strict=True)] == [True] * 4
 
 
 def test_layout_of_ones_own_is_held_to_the_model():
     layout = keras.distribution.LayoutMap(keras.distribution.DeviceMesh((1,), ("data",), ["cpu:0"]))
     layout[".*mlp/dense_./kernel"] = ("data", None, None)
-    with pytest.raises(ValueError, match=r"has 2 axes, and its layout .* has 3"):
+    with pytest.raises(ValueError, match=r"2 axes, .* 3"):
         keras_vit.check_layout(layout, tiny_config(), classes=3)
-    with pytest.raises(TypeError, match=r"must be a keras\.distribution\.LayoutMap"):
+    with pytest.raises(TypeError, match="LayoutMap"):
         keras_vit.check_layout({".*": ("data",)}, tiny_config())
     for large in (float("nan"), -1, True, "4MB"):
-        with pytest.raises((TypeError, ValueError), match="`large` must be"):
+        with pytest.raises((TypeError, ValueError), match="`large`"):
             keras_vit.check_layout(layout, tiny_config(), large=large)
 
 
 @pytest.mark.skipif(keras.backend.backend() == "jax", reason="where Keras ignores it")
 def test_a_backend_that_would_ignore_a_layout_refuses_it():
-    with pytest.raises(ValueError, match="every device would do all"):
+    with pytest.raises(ValueError, match="KERAS_BACKEND=jax"):
         keras_vit.layout_map("B/16", None, "fsdp")

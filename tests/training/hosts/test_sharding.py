@@ -55,17 +55,14 @@ def test_tensor_parallelism_cuts_heads_and_width_as_megatron():
     }
 
 
-def test_copies_are_not_cut():
+def test_a_limit_of_size_is_exact_and_copies_are_not_cut():
     assert specs(8, "data", "replicated") == {}
-
-
-def test_a_limit_of_size_is_exact():
     shapes = {"a/kernel": (1000, 1000), "b/kernel": (1000, 1001)}  # 4,000,000 bytes, and a little more
     assert list(rules(shapes, 2, "data", "fsdp")) == [pattern_of("b/kernel")]
 
 
 def test_devices_that_divide_no_axis_are_refused_with_the_nearest_number():
-    with pytest.raises(ValueError, match=r"(?s)512 devices for block_00/attention/query/kernel.*Nearest: 320"):
+    with pytest.raises(ValueError, match=r"(?s)512 devices.*Nearest: 320"):
         rules(SHAPES, 512, "data", "fsdp")
 
 
@@ -81,16 +78,17 @@ def test_a_pattern_is_for_every_block_in_any_scope(scope):
 
 def test_heads_that_cannot_be_shared_are_refused_with_what_can():
     check_heads(16, 5120, 8)
-    with pytest.raises(ValueError, match=r"(?s)3 devices .* 16 heads.*Possible: 1, 2, 4, 8, 16 devices"):
+    with pytest.raises(ValueError, match="1, 2, 4, 8, 16 devices"):
         check_heads(16, 5120, 3)
 
 
 @pytest.mark.parametrize(
     ("patterns", "said"),
     [
-        ([r"block.*/kernel"], r"no pattern matches a weight above 4 MB.*: head/kernel"),
-        ([r".*/kernel", "head/.*"], r"two patterns match one weight: head/kernel by \.\*/kernel and head/\.\*"),
-        ([r".*/kernel", "heads/.*"], r"a pattern matches no weight, so it would be ignored: heads/\.\*"),
+        ([r"block.*/kernel"], r"no pattern .*: head/kernel"),
+        ([r".*/kernel", "head/.*"], r"two patterns .*: head/kernel by "),
+        ([r".*/kernel", "heads/.*"], r"no weight.*: heads/"),
+        (["*kernel"], r"'\*kernel'"),
     ],
 )
 def test_a_layout_that_leaves_out_doubles_or_misses_is_refused(patterns, said):
@@ -107,11 +105,11 @@ def test_our_own_layouts_are_covered(kind):
 @pytest.mark.parametrize(
     ("spec", "said"),
     [
-        ({"head/kernel": (None, "data")}, r"head/kernel \(12, 7\): 7 cannot be cut into as many parts"),
-        ({".*kernel": ("data", None, None)}, "has 2 axes, and its layout .* has 3"),
-        ({".*": (None, "data")}, r"head/bias \(7,\) has 1 axes, and its layout .* has 2"),
-        ({"head/kernel": ("data", "data")}, "cuts two axes over the same devices"),
-        ({"head/kernel": ("model", None)}, "the mesh has no axis 'model', but 'data'"),
+        ({"head/kernel": (None, "data")}, r"head/kernel \(12, 7\): 7 "),
+        ({".*kernel": ("data", None, None)}, "2 axes, .* 3"),
+        ({".*": (None, "data")}, r"head/bias \(7,\) has 1 axes, .* 2"),
+        ({"head/kernel": ("data", "data")}, "two axes"),
+        ({"head/kernel": ("model", None)}, "no axis 'model'"),
     ],
 )
 def test_layouts_that_no_devices_can_have_are_named(spec, said):
@@ -123,8 +121,3 @@ def test_layouts_that_devices_can_have_pass():
     shapes = {"a/kernel": (12, 7), "a/bias": (7,), "b": ()}
     check_shared(shapes, {"a/kernel": ("data", None), "x": ("data",)}, {"data": 4})
     check_shared(shapes, {"a/kernel": ("data", "model")}, {"data": 4, "model": 7})
-
-
-def test_a_pattern_that_is_no_regular_expression_is_named():
-    with pytest.raises(ValueError, match=r"(?s)regular expressions.*'\*kernel'"):
-        check_covered({"a/kernel": (3,)}, ["*kernel"])
