@@ -58,9 +58,7 @@ def test_work_of_one_size_is_the_number_of_steps():
 
 @pytest.mark.parametrize("start", [(224, 224), (240, 240), (128, 240)])
 def test_start_that_is_not_below_the_end_is_refused(start):
-    with pytest.raises(
-        ValueError, match=r"(?s)`start_image_size` must be below .*Received: start_image_size=.* 224 at"
-    ):
+    with pytest.raises(ValueError, match=r"`start_image_size`.*\n.*start_image_size=.* 224 at"):
         check_start(start, (224, 224))
 
 
@@ -69,5 +67,5 @@ def test_one_side_may_stay():
 
 
 def test_one_epoch_is_too_short_to_grow_in():
-    with pytest.raises(ValueError, match=r"(?s)there must be two at least.*epochs=1, start_image_size=128\. Ask"):
+    with pytest.raises(ValueError, match="epochs=1, start_image_size=128"):
         growing_stages((128, 128), (224, 224), 1, 16)

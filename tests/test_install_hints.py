@@ -40,9 +40,7 @@ def test_every_hint_is_an_extra_of_a_checkout(extras):
 
 
 def test_module_that_is_missing_names_its_extra():
-    with pytest.raises(
-        ImportError, match=r"no_such must be installed, since .*\n.* Run " + re.escape(install_hint("train"))
-    ):
+    with pytest.raises(ImportError, match=r"no_such.*it draws.*\n.*" + re.escape(install_hint("train"))):
         check_installed("no_such", "it draws", "train")
     assert install_hint("train") == 'pip install ".[train]" in the checkout of keras_vit'
 

@@ -22,7 +22,7 @@ def test_body_of_millions_of_values_is_refused_before_it_is_parsed():
     body = b'{"instances": [' + b"[]," * 2**21 + b"[]]}"  # as lists 184 MB
     tracemalloc.start()
     try:
-        with pytest.raises(BadRequestError, match=r"at most 4194304 values, lists and objects; send images as files"):
+        with pytest.raises(BadRequestError, match="at most 4194304"):
             parse_body(body)
         assert tracemalloc.get_traced_memory()[1] < 2**20
     finally:
@@ -35,7 +35,7 @@ def test_bodies_that_are_held_are_bounded():
     with room.of_one() as take, room.of_one() as other:
         take(6)
         other(4)
-        with pytest.raises(BusyError, match="holds 10 bytes of other requests; ask again later"):
+        with pytest.raises(BusyError, match="10 bytes"):
             other(1)
     assert room.held == 0
 

@@ -66,20 +66,20 @@ def test_model_of_any_kind_is_compared(fake, tmp_path, arguments, activation, ou
 
 def test_softmax_over_one_class_is_refused(fake, tmp_path):
     model = make_tiny(num_layers=1, classes=1)
-    with pytest.raises(ValueError, match=r'is 1 after a softmax.*\nReceived: activation="softmax".*"sigmoid"'):
+    with pytest.raises(ValueError, match=r'activation="softmax".*"sigmoid"'):
         export(model, tmp_path / "x.fake")
 
 
 def test_model_of_nan_is_told_from_a_wrong_file(fake, tmp_path):
     model = make_tiny(num_layers=1)
     model.get_layer("head").bias.assign([float("nan")] * 7)
-    with pytest.raises(ValueError, match=r"must give finite numbers.*\nReceived: .* have NaN or infinity"):
+    with pytest.raises(ValueError, match="finite"):
         export(model, tmp_path / "x.fake")
     assert not list(tmp_path.iterdir())
 
 
 def test_labels_for_a_model_without_a_head_are_refused(fake, tmp_path):
-    with pytest.raises(ValueError, match=r"`labels` name the classes of a head.\nReceived: .*without a head"):
+    with pytest.raises(ValueError, match=r"`labels`.*\n.*without a head"):
         export(make_tiny(include_top=False, classes=None, num_layers=1), tmp_path / "x.fake", labels=LABELS)
 
 
@@ -120,12 +120,12 @@ def test_quantised_model_is_exported_as_it_is_and_as_nothing_else(fake, fake_fol
     report = export(model, tmp_path / "x", "fake_folder", precision="int8")
     assert fake_folder.jobs[0].model is model
     assert report.max_difference < 1e-6  # compared with itself
-    with pytest.raises(ValueError, match=r'a quantised model has lost.*\n.*Pass precision="int8"'):
+    with pytest.raises(ValueError, match=r'quantised(?s:.*)precision="int8"'):
         export(model, tmp_path / "y", "fake_folder")
-    with pytest.raises(ValueError, match=r"a quantised model keeps its size.\nReceived: image_size=\(28, 36\)"):
+    with pytest.raises(ValueError, match=r"quantised.*\n.*image_size=\(28, 36\)"):
         export(model, tmp_path / "y", "fake_folder", precision="int8", image_size=(28, 36))
     for precision in ("float32", "int8"):
-        with pytest.raises(ValueError, match=r'can only become a SavedModel.*\nReceived: format="fake".*made from'):
+        with pytest.raises(ValueError, match=r'SavedModel.*\n.*format="fake"'):
             export(model, tmp_path / "y.fake", precision=precision)
 
 
@@ -174,6 +174,6 @@ def test_saved_model_is_served_as_the_model_computes(model, tmp_path):
 def test_int8_is_not_calibrated_on_photos_that_show_nothing(model, fake, tmp_path):
     fake.CALIBRATED = ("int8",)
     blank = np.full((40, 20, 28, 3), np.arange(40, dtype="uint8")[:, None, None, None])
-    with pytest.raises(ValueError, match=r"photos that show something.\nReceived: `images` of one colour each"):
+    with pytest.raises(ValueError, match="`images` of one colour"):
         keras_vit.export(model, tmp_path / "x.fake", "fake", precision="int8", images=blank)
     keras_vit.export(model, tmp_path / "x.fake", "fake", precision="float16", images=blank)

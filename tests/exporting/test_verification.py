@@ -138,9 +138,7 @@ def test_runtime_that_fails_is_told_with_its_words(task):
             raise RuntimeError("batch is fixed to 1")
         return answers
 
-    with pytest.raises(
-        ExportError, match=r"answer for real photos.*\nReceived: 5 photos: RuntimeError: batch is fixed"
-    ):
+    with pytest.raises(ExportError, match="5 photos: RuntimeError: batch is fixed"):
         verified(task, fail)
 
 

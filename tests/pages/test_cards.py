@@ -82,7 +82,7 @@ def test_card_that_is_no_text_is_refused(tmp_path):
     (tmp_path / "bytes" / "README.md").write_bytes(b"\xff\xfe")
     (tmp_path / "folder" / "README.md").mkdir(parents=True)
     for name in ("bytes", "folder", "nothing"):
-        with pytest.raises(ValueError, match=rf"must have its card, README\.md, in UTF-8.\nReceived: .*{name}"):
+        with pytest.raises(ValueError, match=rf"README\.md.*\n.*{name}"):
             read_card(tmp_path / name)
 
 
