@@ -139,7 +139,7 @@ def test_work_is_that_of_the_layers(log):
 def test_model_that_cannot_be_made_is_an_error(log, monkeypatch, tmp_path):
     (tmp_path / "broken.py").write_text("raise SystemExit(4)")
     monkeypatch.setattr(workers, "OWN_FILE", tmp_path / "broken.py")
-    with pytest.raises(BenchmarkError, match=r"our own model must run(.|\n)*code 4"):
+    with pytest.raises(BenchmarkError, match="code 4"):
         rows_of()
 
 
@@ -156,20 +156,6 @@ def test_agreement_is_measured_in_deviations_and_shares():
 
 def test_order_ends_where_it_began():
     assert in_turn(["a", "b", "c"], 3) == [*"abc", *"cba", *"abc"]
-
-
-@pytest.mark.slow
-def test_our_own_model_is_timed_beside_its_peer(monkeypatch, tmp_path):
-    monkeypatch.setitem(PEERS, "right-3", Peer(STAND_IN, "nothing", TASKS, variable=None))
-    monkeypatch.setenv("STAND_IN_LOG", str(tmp_path / "calls"))
-    rows = {row["runner"]: row for row in rows_of(against=("right-3",), batch=(2,), rounds=2)}
-    ours = rows["ours-model"]
-    assert ours["left_out"] is None
-    assert 0 < ours["logits_difference"] < 5e-5
-    assert ours["median_s"] > 0
-    assert ours["peak_memory"] > ours["import_memory"] > 1e8
-    assert min(ours[name] for name in ("import_s", "build_s", "load_s", "first_s")) > 0
-    assert "keras 3." in ours["versions"]
 
 
 def test_peer_without_the_precision_is_named_and_does_not_run(log):

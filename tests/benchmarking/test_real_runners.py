@@ -28,6 +28,10 @@ def run(folder, *options):
 def check(row, precision):
     assert 0 < row["median_s"] < 60
     assert 1e8 < row["peak_memory"] < 8e9
+    if row["runner"] == "ours-model":
+        assert row["import_memory"] < row["peak_memory"]
+        assert min(row[name] for name in ("import_s", "build_s", "load_s", "first_s")) > 0
+        assert "keras 3." in row["versions"]
     field, bounds = ("loss_difference", (1e-4, 2e-2)) if row["task"] == "train" else ("logits_difference", (5e-5, 0.25))
     assert 0 <= row[field] <= bounds[precision == "bfloat16"]
 
