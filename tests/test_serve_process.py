@@ -20,7 +20,7 @@ pytest.importorskip("grpc")
 pytest.importorskip("uvicorn")
 sys.path.insert(0, str(ROOT / "examples"))
 
-from serve import free_port
+import serve
 
 START = 280  # seconds that a process may take to start TensorFlow on a busy machine
 
@@ -95,13 +95,6 @@ def test_server_process_answers_and_stops_cleanly(folder, tmp_path, number):
     ]
 
 
-def test_folder_that_is_not_there_is_one_line(tmp_path):
-    code, _, error = ask(tmp_path / "served")
-    assert code == 1
-    assert error.startswith(f"there is no {tmp_path}/served.")
-    assert len(error.splitlines()) == 1
-
-
 @pytest.mark.slow
 def test_demo_names_digits_by_both_protocols():
     code, shown, error = ask("--demo")
@@ -112,26 +105,25 @@ def test_demo_names_digits_by_both_protocols():
     assert result["difference_by_grpc"] < 1e-6
 
 
-def test_ask_without_a_server_says_how_to_start_one(tmp_path):
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ("{here}/served", "{here}/served"),
+        ("--name birds --ask {here}/a.jpg --rest-port {free}", "python examples/serve.py FOLDER"),
+        ("--name birds --ask {here}/b.jpg", "b.jpg"),
+        ("{folder} --stand-in --rest-port {taken}", "port {taken}"),
+    ],
+)
+def test_what_cannot_be_is_one_line_before_a_model_is_loaded(arguments, words, folder, tmp_path, monkeypatch, capsys):
     (tmp_path / "a.jpg").write_bytes(photo(20))
-    code, _, error = ask("--name", "birds", "--ask", tmp_path / "a.jpg", "--rest-port", free_port())
-    assert code == 1
-    assert error.endswith("Start one: python examples/serve.py FOLDER\n")
-    assert len(error.splitlines()) == 1
-
-
-def test_ask_about_a_file_that_is_not_there_is_one_line(tmp_path):
-    code, _, error = ask("--name", "birds", "--ask", tmp_path / "a.jpg")
-    assert code == 1
-    assert len(error.splitlines()) == 1
-
-
-def test_taken_port_is_told_before_the_model_is_loaded(folder):
+    monkeypatch.setattr(signal, "signal", lambda *_: None)  # those of this process stay
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        code, shown, error = ask(folder, "--stand-in", "--rest-port", port)
-    assert (code, shown) == (1, "")
-    assert error == f"port {port}: Address already in use. Free ones are found by --rest-port 0 --grpc-port 0\n"
+        values = {"here": tmp_path, "folder": folder, "taken": taken.getsockname()[1], "free": serve.free_port()}
+        monkeypatch.setattr(sys, "argv", ["serve.py", *arguments.format(**values).split()])
+        code = serve.main()
+    shown, error = capsys.readouterr()
+    assert (code, shown, len(error.splitlines())) == (1, "", 1)
+    assert words.format(**values) in error
 
 
 FAKE_BINARY = """#!{python}

@@ -127,7 +127,7 @@ def test_sides_may_be_chosen_at_each_call(name):
     for shape in ((2, 36, 28, 3), (1, 8, 28, 3)):
         x = images(*shape)
         assert np.abs(engine(x) - numpy(model(x, training=False))).max() < CLOSE
-    with pytest.raises(ValueError, match=r"must be a multiple of `patch_size`.*\nReceived: input_shape=\(22, 28, 3\)"):
+    with pytest.raises(ValueError, match=r"`patch_size`(?s:.*)\(22, 28, 3\)"):
         engine(images(1, 22, 28, 3))  # whose last rows a convolution would drop
 
 
@@ -192,7 +192,7 @@ def test_quantised_model_runs_in_tensorflow_alone(model):
     quantised.quantize("int8", filters=r".*query.*|.*mlp.*")
     x = images(2, 20, 28, 3)
     assert np.abs(accelerated(quantised, "tensorflow", "int8")(x) - numpy(quantised(x, training=False))).max() < CLOSE
-    with pytest.raises(ValueError, match="a model that Keras quantised runs in TensorFlow only"):
+    with pytest.raises(ValueError, match="quantised"):
         accelerated(quantised, "openvino", "int8")
     with pytest.raises(ValueError, match='Pass precision="int8"'):
         accelerated(quantised, "tensorflow")
@@ -202,7 +202,7 @@ def test_processor_without_bfloat16_is_not_taken_for_one(model, monkeypatch):
     import openvino as package
 
     monkeypatch.setattr(package.Core, "get_property", lambda *_: ["FP32", "INT8"])
-    with pytest.raises(ValueError, match=r"has instructions for it.\nReceived: .* without them"):
+    with pytest.raises(ValueError, match='precision="bfloat16"'):
         accelerated(model, "openvino", "bfloat16")
 
 
@@ -217,18 +217,15 @@ def any_engine(model):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"engine": "openvin"}, r"`engine` must be one of 'auto', .*\nReceived: .* Did you mean 'openvino'\?"),
-        ({"precision": "float16"}, "`precision` must be one of 'float32', 'bfloat16', 'int8'"),
-        ({"engine": "onnxruntime", "precision": "bfloat16"}, "ONNX Runtime has no bfloat16 on a CPU"),
-        (
-            {"engine": "torch"},
-            r"one of 'auto', 'tensorflow', 'xla', 'openvino', 'onnxruntime'.*\nReceived: engine='torch'",
-        ),
-        ({"engine": "tensorflow", "threads": 1}, r"once, for the whole process.*\nReceived: threads=1.*INTRAOP"),
-        ({"engine": "xla", "threads": 1}, r"once, for the whole process"),
-        ({"threads": 0}, "`threads` must be at least 1"),
-        ({"threads": 4097}, r"`threads` must not be more than the cores that there are, \d+"),
-        ({"batch_size": 0}, "`batch_size` must be at least 1"),
+        ({"engine": "openvin"}, "`engine`.*\n.*Did you mean 'openvino'"),
+        ({"precision": "float16"}, "`precision`.*\n.*float16"),
+        ({"engine": "onnxruntime", "precision": "bfloat16"}, "ONNX Runtime has no bfloat16"),
+        ({"engine": "torch"}, "`engine`.*\n.*'torch'"),
+        ({"engine": "tensorflow", "threads": 1}, "threads=1.*INTRAOP"),
+        ({"engine": "xla", "threads": 1}, "threads=1"),
+        ({"threads": 0}, "threads=0"),
+        ({"threads": 4097}, "cores.*\n.*threads=4097"),
+        ({"batch_size": 0}, "batch_size=0"),
     ],
 )
 def test_what_no_engine_can_do_is_refused(model, options, words):
@@ -237,15 +234,15 @@ def test_what_no_engine_can_do_is_refused(model, options, words):
 
 
 def test_models_of_others_and_without_pooling_are_refused(model):
-    with pytest.raises(TypeError, match="must be a VisionTransformer or ResNet"):
+    with pytest.raises(TypeError, match="VisionTransformer or ResNet"):
         keras_vit.accelerate(keras.Model(model.input, model.output))
-    with pytest.raises(ValueError, match="gives one row for each image"):
+    with pytest.raises(ValueError, match="one row for each image"):
         keras_vit.accelerate(make_tiny(num_layers=1, pooling="none", include_top=False, classes=None))
 
 
 def test_another_backend_is_refused(model, monkeypatch):
     monkeypatch.setattr("keras.config.backend", lambda: "jax")
-    with pytest.raises(RuntimeError, match=r"engines made through TensorFlow.*\nReceived: the backend 'jax'"):
+    with pytest.raises(RuntimeError, match="backend 'jax'"):
         keras_vit.accelerate(model)
 
 
@@ -253,11 +250,11 @@ def test_another_backend_is_refused(model, monkeypatch):
     ("x", "error", "words"),
     [
         (np.zeros((2, 20, 28, 3), "uint8"), TypeError, "images must be floats"),
-        (images(20, 28, 3), ValueError, r"Received: shape \(20, 28, 3\) for 'vit', which takes \(None, 20, 28, 3\)"),
-        (images(2, 28, 20, 3), ValueError, r"Received: shape \(2, 28, 20, 3\)"),
+        (images(20, 28, 3), ValueError, r"shape \(20, 28, 3\)"),
+        (images(2, 28, 20, 3), ValueError, r"shape \(2, 28, 20, 3\)"),
         (images(0, 20, 28, 3), ValueError, "at least one"),
-        (np.full((1, 20, 28, 3), np.nan, "float32"), ValueError, r"finite numbers .*\nReceived: NaN or infinity"),
-        (np.full((1, 20, 28, 3), 1e300), ValueError, "finite numbers in float32"),
+        (np.full((1, 20, 28, 3), np.nan, "float32"), ValueError, "finite"),
+        (np.full((1, 20, 28, 3), 1e300), ValueError, "finite"),
     ],
 )
 def test_images_that_are_none_are_refused(any_engine, x, error, words):
@@ -270,8 +267,8 @@ def test_images_that_are_none_are_refused(any_engine, x, error, words):
     ("x", "error", "words"),
     [
         ([], ValueError, "at least one image"),
-        ("photo.jpg", TypeError, r"`x` must be images of one size, or .*\nReceived: 'photo.jpg' of type str"),
-        (([*images(2, 20, 28, 3)], [1, 2]), TypeError, r"`x` must be images of one size(.|\n)* of type tuple"),
+        ("photo.jpg", TypeError, "`x`.*\n.*type str"),
+        (([*images(2, 20, 28, 3)], [1, 2]), TypeError, r"`x`(?s:.*)type tuple"),
         (tf.data.Dataset.from_tensors(images(2, 20, 28, 3)).repeat(), ValueError, "must end"),
         (tf.data.Dataset.from_tensors(images(2, 20, 28, 3)).take(0), ValueError, "at least one image"),
     ],
@@ -284,7 +281,7 @@ def test_what_holds_no_images_is_refused(any_engine, x, error, words):
 
 def test_engine_is_of_one_process(any_engine):
     for copied in (pickle.dumps, copy.deepcopy):
-        with pytest.raises(TypeError, match=r"cannot be copied or pickled.\nReceived: <Engine tensorflow"):
+        with pytest.raises(TypeError, match=r"copied or pickled.\n.*<Engine tensorflow"):
             copied(any_engine)
 
 
@@ -307,23 +304,20 @@ def test_onnxruntime_takes_the_cores_of_the_process(monkeypatch):
 
 
 def test_engine_does_not_train(any_engine):
-    with pytest.raises(ValueError, match="answers and does not train"):
+    with pytest.raises(ValueError, match="does not train"):
         any_engine(images(1, 20, 28, 3), training=True)
 
 
 def test_pixels_that_were_not_scaled_are_warned_of(any_engine):
-    with pytest.warns(UserWarning, match="values from 0 to 255, and its weights expect -1 to 1"):
+    with pytest.warns(UserWarning, match="0 to 255.* -1 to 1"):
         any_engine.predict(np.tile(np.float32([0, 100, 255]), (2, 20, 28, 1)))
 
 
-@pytest.mark.parametrize(
-    ("package", "name", "extra"),
-    [("openvino", "openvino", "export"), ("onnxruntime", "onnxruntime", "export")],
-)
-def test_package_that_is_missing_is_named_with_its_extra(model, monkeypatch, package, name, extra):
+@pytest.mark.parametrize("package", ["openvino", "onnxruntime"])
+def test_package_that_is_missing_is_named_with_its_extra(model, monkeypatch, package):
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(ImportError, match=rf'pip install "\.\[{extra}\]"'):
-        accelerated(model, name)
+    with pytest.raises(ImportError, match=r'pip install "\.\[export\]"'):
+        accelerated(model, package)
 
 
 # What it costs
@@ -340,14 +334,11 @@ def test_weights_are_shared_where_the_engine_can(name, follows):
     assert np.abs(engine(x) - before).max() == pytest.approx(float(follows), abs=CLOSE)
 
 
-@pytest.fixture(scope="module")
-def told(model, tmp_path_factory):
-    """What OpenVINO and ONNX Runtime were told of threads and precision, and the files that they left."""
+def test_runtimes_are_told_threads_and_precision_and_no_file_is_left(model, tmp_path, monkeypatch):
     import onnxruntime
     import openvino as package
 
-    folder, told = tmp_path_factory.mktemp("temporary"), {}
-    compile_model, session = package.Core.compile_model, onnxruntime.InferenceSession
+    told, compile_model, session = {}, package.Core.compile_model, onnxruntime.InferenceSession
 
     def compiled(core, file, device, options):
         told["openvino"] = options
@@ -357,26 +348,15 @@ def told(model, tmp_path_factory):
         told["onnxruntime"] = options and options.intra_op_num_threads
         return session(file, options, **said)
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tempfile, "tempdir", str(folder))
-        patch.setattr(package.Core, "compile_model", compiled)
-        patch.setattr(onnxruntime, "InferenceSession", opened)
-        engines = [accelerated(model, name, threads=1 + turn) for turn, name in enumerate(("openvino", "onnxruntime"))]
-    files = [file for file in folder.iterdir() if "autograph" not in file.name]  # TensorFlow's, until the process ends
-    return told | {"threads": [engine.threads for engine in engines], "files": files}
-
-
-def test_openvino_is_told_the_threads_and_the_precision(told):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(package.Core, "compile_model", compiled)
+    monkeypatch.setattr(onnxruntime, "InferenceSession", opened)
+    engines = [accelerated(model, name, threads=1 + turn) for turn, name in enumerate(("openvino", "onnxruntime"))]
     assert told["openvino"] == {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": 1}
-
-
-def test_onnx_runtime_is_told_the_threads(told):
     assert told["onnxruntime"] == 2
-    assert told["threads"] == [1, 2]
-
-
-def test_no_file_is_left(told):
-    assert told["files"] == []
+    assert [engine.threads for engine in engines] == [1, 2]
+    # TensorFlow's own stay until the process ends.
+    assert [file for file in tmp_path.iterdir() if "autograph" not in file.name] == []
 
 
 def test_threads_may_share_an_engine(engine):
