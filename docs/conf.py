@@ -91,7 +91,7 @@ def _entry(name):
     what = getattr(keras_vit, name)
     if inspect.ismodule(what):
         names = getattr(what, "__all__", None) or [n for n, v in vars(what).items() if _is_own(v, what)]
-        return "\n".join(_directive(f"{what.__name__}.{each}", getattr(what, each)) for each in names)
+        return "\n".join(_directive(f"keras_vit.{name}.{each}", getattr(what, each)) for each in names)
     return _directive(f"keras_vit.{name}", what)
 
 
