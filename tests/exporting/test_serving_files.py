@@ -1,6 +1,7 @@
 """The files that TensorFlow Serving reads, against its public messages."""
 
 import dataclasses
+import shutil
 import types
 
 import numpy as np
@@ -51,20 +52,32 @@ class StandInJob:
     max_batch: int = 128
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def task():
     pixels = np.random.default_rng(0).integers(0, 256, (7, 20, 28, 3), dtype="uint8")
     return StandInJob("birds-2", pixels)
 
 
-@pytest.fixture
-def written(task, tmp_path):
-    """`(task, folder)`; the version's folder is `folder/1`."""
-    serving_files.write_serving_files(task, tmp_path, write_served(tmp_path) / "1")
-    return task, tmp_path
+@pytest.fixture(scope="module")
+def version(tmp_path_factory):
+    """The folder of a version, not to be changed."""
+    return write_served(tmp_path_factory.mktemp("served")) / "1"
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
+def written(task, version, tmp_path_factory):
+    """`(task, folder)`, not to be changed; the version's folder is `folder/1`."""
+    folder = tmp_path_factory.mktemp("written")
+    return task, write(task, version, folder)
+
+
+def write(task, version, folder, photos=None):
+    """Writes the files for a copy of the version, `folder/1`, and gives `folder`."""
+    serving_files.write_serving_files(task, folder, shutil.copytree(version, folder / "1"), photos)
+    return folder
+
+
+@pytest.fixture(scope="module")
 def public():
     """The public messages for text files, in a pool of their own."""
     file = descriptor_pb2.FileDescriptorProto(name="public.proto", package="public", syntax="proto3")
@@ -151,10 +164,9 @@ def test_warmup_sends_pixels_of_the_model_as_they_are(written):
     assert sent.dtype == np.uint8
 
 
-def test_warmup_takes_given_photos_of_many_sizes(task, tmp_path):
+def test_warmup_takes_given_photos_of_many_sizes(task, version, tmp_path):
     photos = [np.full((height, 31, 3), 90, "uint8") for height in (11, 23)]
-    serving_files.write_serving_files(task, tmp_path / "beside", write_served(tmp_path) / "1", photos)
-    files = tf.make_ndarray(logs(tmp_path)[-1].predict_log.request.inputs["image_bytes"])
+    files = tf.make_ndarray(logs(write(task, version, tmp_path, photos))[-1].predict_log.request.inputs["image_bytes"])
     assert [tf.io.decode_jpeg(data).shape[0] for data in files] == [11, 23]
 
 
@@ -214,25 +226,22 @@ def test_batching_parameters_pad_nothing(written, public):
     assert not found.allowed_batch_sizes
 
 
-@pytest.mark.parametrize(("compiled", "sizes", "largest"), [(False, [1, 3], 3), (True, [1, 2, 3], 3)])
-def test_no_request_to_warm_up_and_no_batch_is_beyond_the_limit(task, public, tmp_path, compiled, sizes, largest):
-    task = dataclasses.replace(task, jit_compile=compiled, max_batch=3)
-    serving_files.write_serving_files(task, tmp_path, write_served(tmp_path) / "1")
+@pytest.mark.parametrize(
+    ("fields", "sizes", "allowed", "largest"),
+    [
+        ({"max_batch": 3}, [1, 3], [], 3),
+        ({"max_batch": 3, "jit_compile": True}, [1, 2, 3], [1, 2, 3], 3),
+        ({"jit_compile": True}, [1, 2, 4, 8], [1, 2, 4, 8], 8),  # the server wants the last of the sizes
+    ],
+    ids=str,
+)
+def test_warmup_has_every_number_of_photos_that_is_compiled_and_none_beyond_the_limit(
+    fields, sizes, allowed, largest, task, version, public, tmp_path
+):
+    write(dataclasses.replace(task, **fields), version, tmp_path)
     found = text_format.Parse((tmp_path / "batching_parameters.txt").read_text(), public.BatchingParameters())
     requests = serving_files.read_warmup_requests(tmp_path / "1")
     sent = [tf.make_ndarray(request.inputs["image_bytes"]) for request in requests if "image_bytes" in request.inputs]
     assert [len(files) for files in sent] == sizes
-    assert found.max_batch_size.value == largest
-    assert list(found.allowed_batch_sizes) == (sizes if compiled else [])
-
-
-def test_a_compiled_network_is_warmed_up_for_every_number_of_photos(task, public, tmp_path):
-    task = dataclasses.replace(task, jit_compile=True)
-    serving_files.write_serving_files(task, tmp_path, write_served(tmp_path) / "1")
-    found = text_format.Parse((tmp_path / "batching_parameters.txt").read_text(), public.BatchingParameters())
-    requests = serving_files.read_warmup_requests(tmp_path / "1")
-    asked = [request.inputs for request in requests if request.model_spec.signature_name == "serving_default"]
-    sent = [tf.make_ndarray(inputs["image_bytes"]) for inputs in asked]
-    assert [len(files) for files in sent] == list(found.allowed_batch_sizes) == [1, 2, 4, 8]
-    assert found.max_batch_size.value == 8  # the server wants the last of the sizes
     assert all(tf.io.decode_jpeg(file).shape == (20, 28, 3) for file in sent[-1])
+    assert (found.max_batch_size.value, list(found.allowed_batch_sizes)) == (largest, allowed)
