@@ -78,7 +78,7 @@ GRAPHS = ("test_golden", "test_saved_model", "test_accumulation", "test_finetune
 GRAPHS += (
     "test_golden_finetune",
     "test_distillation",
-    "test_litert",
+    "test_formats",
     "test_onnx",
     "test_openvino",
     "test_rematerialize",

@@ -1,10 +1,11 @@
-"""Jobs for the tests of SavedModels, made once, and what a model says of pixels on its own."""
+"""Tasks for the tests of exports, and what a model says of pixels on its own."""
 
 import dataclasses
 
 import numpy as np
 from conftest import make_tiny, numpy
 
+from keras_vit.exporting.pixels import pixel_function
 from keras_vit.exporting.task import ExportTask
 
 LABELS = ("ash", "birch", "cedar", "douglas fir", "elm", "fig", "ginkgo")
@@ -53,3 +54,25 @@ def logits(model, pixels):
 def softmax(values):
     powers = np.exp(values - values.max(-1, keepdims=True))
     return powers / powers.sum(-1, keepdims=True)
+
+
+def pictures(batch, height=20, width=28, channels=3):
+    return np.random.default_rng(batch).integers(0, 256, (batch, height, width, channels), "uint8")
+
+
+def model_says(task, pixels):
+    return {name: value.numpy() for name, value in pixel_function(task)(pixels).items()}
+
+
+def differences(task, run, pixels):
+    """The largest difference of each output, as a share of 1 or the deviation of the model's numbers if above."""
+    wanted, found = model_says(task, pixels), run(pixels)
+    assert set(wanted) == set(found)
+    return {name: np.abs(found[name] - value).max() / max(1, value.std()) for name, value in wanted.items()}
+
+
+def without_delegate(file):
+    """An interpreter of LiteRT that keeps the file's operations as they are."""
+    from ai_edge_litert.interpreter import Interpreter, OpResolverType
+
+    return Interpreter(str(file), experimental_op_resolver_type=OpResolverType.BUILTIN_WITHOUT_DEFAULT_DELEGATES)

@@ -17,6 +17,7 @@ from pictures import encoded, picture
 import keras_vit
 from keras_vit.exporting.export import export
 from keras_vit.images.decode import decode_image, grey
+from keras_vit.silence import silence
 
 # A SavedModel as a server has it: TensorFlow alone, through the new loader and the session loader.
 SERVE = """
@@ -42,14 +43,8 @@ for name, function in loaded.signatures.items():
         found[f"session/{name}/{output}"] = array
 np.savez(answered, **{key: array.astype("S") if array.dtype == object else array for key, array in found.items()})
 """
-FULL = [pytest.param(kind, False, marks=pytest.mark.slow) for kind in KINDS if kind != "digits"]
-
-
-def cases(quick=None):
-    """All kinds, of which the default run, which has to be short, takes one; formats have tests of their own beside."""
-    return [pytest.param(kind, True, marks=() if kind == quick else pytest.mark.slow) for kind in KINDS] + FULL
-
-
+# Kinds, and whether they are small; digits are.
+CASES = [(kind, small) for kind in KINDS for small in (True, False) if small or kind != "digits"]
 LOADERS = ("load", "session")
 
 
@@ -97,7 +92,10 @@ def check_close(found, wanted, bound=1e-5):
     np.testing.assert_allclose(found, wanted, rtol=0, atol=bound * max(1, wanted.std()))
 
 
-@pytest.mark.parametrize(("kind", "small"), cases("hybrid"))
+@pytest.mark.parametrize(
+    ("kind", "small"),
+    [pytest.param(*case, marks=() if case == ("hybrid", True) else pytest.mark.slow) for case in CASES],
+)
 def test_saved_model_equals_keras_in_a_process_without_it(kind, small, tmp_path):
     model = model_of(kind, small)
     report = export(model, tmp_path / "served", top_k=3)
@@ -116,48 +114,41 @@ def test_saved_model_equals_keras_in_a_process_without_it(kind, small, tmp_path)
         np.testing.assert_array_equal(found[f"{loader}/serving_default/classes"], best)
 
 
-@pytest.mark.parametrize("form", ["onnx", "litert", "openvino"])
-@pytest.mark.parametrize(("kind", "small"), cases())
-def test_other_formats_equal_keras(kind, small, form, tmp_path):
-    pytest.importorskip({"onnx": "onnxruntime", "litert": "ai_edge_litert", "openvino": "openvino"}[form])
-    model = model_of(kind, small)
-    path = tmp_path / f"model{ {'onnx': '.onnx', 'litert': '.tflite', 'openvino': '.xml'}[form] }"
-    export(model, path, form)
-    for count in (1, 3):
-        pixels = pixels_for(model, count)
-        found = OPENED[form](path, pixels)
-        wanted = answers(model, np.asarray(model.preprocessing(pixels), "float32"))
-        check_close(found["logits"], wanted["logits"])
-        check_close(found["features"], wanted["features"])
-
-
 def by_onnxruntime(path, pixels):
-    import onnxruntime
-
-    session = onnxruntime.InferenceSession(str(path))
+    session = pytest.importorskip("onnxruntime").InferenceSession(str(path))
     (given,), names = session.get_inputs(), [output.name for output in session.get_outputs()]
     return dict(zip(names, session.run(names, {given.name: pixels}), strict=True))
 
 
 def by_litert(path, pixels):
-    from ai_edge_litert.interpreter import Interpreter
-
-    from keras_vit.silence import silence
-
     with silence():
-        interpreter = Interpreter(str(path))
+        interpreter = pytest.importorskip("ai_edge_litert.interpreter").Interpreter(str(path))
         interpreter.allocate_tensors()
         return interpreter.get_signature_runner()(pixels=pixels)
 
 
 def by_openvino(path, pixels):
-    import openvino
-
-    compiled = openvino.Core().compile_model(str(path), "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+    core = pytest.importorskip("openvino").Core()
+    compiled = core.compile_model(str(path), "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
     return {output.any_name: array for output, array in compiled(pixels).items()}
 
 
-OPENED = {"onnx": by_onnxruntime, "litert": by_litert, "openvino": by_openvino}
+OPENED = {"onnx": (".onnx", by_onnxruntime), "litert": (".tflite", by_litert), "openvino": (".xml", by_openvino)}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", OPENED)
+@pytest.mark.parametrize(("kind", "small"), CASES)
+def test_other_formats_equal_keras(kind, small, form, tmp_path):
+    model, (extension, answer) = model_of(kind, small), OPENED[form]
+    path = tmp_path / f"model{extension}"
+    export(model, path, form)
+    for count in (1, 3):
+        pixels = pixels_for(model, count)
+        found = answer(path, pixels)
+        wanted = answers(model, np.asarray(model.preprocessing(pixels), "float32"))
+        check_close(found["logits"], wanted["logits"])
+        check_close(found["features"], wanted["features"])
 
 
 PRECISIONS = [("saved_model", precision) for precision in ("bfloat16", "float16", "int8")]
@@ -166,31 +157,21 @@ PRECISIONS += [(form, precision) for form in OPENED for precision in ("float16",
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("form", "precision"), PRECISIONS)
-def test_other_precisions_stay_within_the_bounds_of_the_report(form, precision, tmp_path):
-    check_precision(model_of("Ti/16", True), form, precision, tmp_path)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("form", "precision"), PRECISIONS)
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "digits"])
-def test_other_precisions_of_published_models_stay_within_the_bounds(kind, form, precision, tmp_path):
-    check_precision(model_of(kind, False), form, precision, tmp_path)
-
-
-def check_precision(model, form, precision, folder):
-    if form != "saved_model":
-        pytest.importorskip({"onnx": "onnxruntime", "litert": "ai_edge_litert", "openvino": "openvino"}[form])
+@pytest.mark.parametrize(("kind", "small"), [case for case in CASES if case == ("Ti/16", True) or not case[1]])
+def test_other_precisions_stay_within_the_bounds_of_the_report(kind, small, form, precision, tmp_path):
+    model = model_of(kind, small)
+    extension, answer = OPENED.get(form, ("", None))
     if (form, precision) == ("openvino", "int8"):
         pytest.importorskip("nncf")
-    path = folder / f"model{ {'onnx': '.onnx', 'litert': '.tflite', 'openvino': '.xml'}.get(form, '') }"
+    path = tmp_path / f"model{extension}"
     report = export(model, path, form, precision=precision)
     pixels = pixels_for(model)
     if form == "saved_model":
-        found = served(report.path, pixels, folder)
+        found = served(report.path, pixels, tmp_path)
         logits = found["session/predict_pixels/logits"]
         np.testing.assert_allclose(found["load/predict_pixels/logits"], logits, atol=1e-5)
     else:
-        logits = OPENED[form](report.path, pixels)["logits"]
+        logits = answer(report.path, pixels)["logits"]
     wanted = answers(model, np.asarray(model.preprocessing(pixels), "float32"))["logits"]
     (drift,) = [drift for drift in report.drift if drift.output == "logits"]
     assert 0 < drift.max_difference <= drift.bound < 1.5 * drift.deviation
@@ -215,12 +196,10 @@ def test_finetuned_digits_are_served_as_they_were_trained(tmp_path):
     labels = [source.rows("test")[index]["class"] for index in indices]
     assert np.mean([name == label for name, label in zip(named, labels, strict=True)]) > 0.6
     assert result.test_accuracy > 0.6
-    for form, extension in (("litert", ".tflite"), ("onnx", ".onnx"), ("openvino", ".xml")):
-        package = {"onnx": "onnxruntime", "litert": "ai_edge_litert", "openvino": "openvino"}[form]
-        pytest.importorskip(package)
+    for form, (extension, answer) in OPENED.items():
         path = tmp_path / f"digits{extension}"
         export(model, path, form, labels=source.class_names, images=digits)
         pixels = np.stack([keras.ops.convert_to_numpy(keras.ops.image.resize(d, (24, 24))) for d in digits[:3]])
         pixels = np.clip(np.round(pixels), 0, 255).astype("uint8")
         wanted = answers(model, np.asarray(model.preprocessing(pixels), "float32"))["logits"]
-        check_close(OPENED[form](path, pixels)["logits"], wanted)
+        check_close(answer(path, pixels)["logits"], wanted)

@@ -1,12 +1,13 @@
 """What is folded into kernels at export: the same function, in fewer operations."""
 
 import dataclasses
+import functools
 
 import numpy as np
 import pytest
 from conftest import images, numpy, tiny_config
-from served import make_job
-from test_litert import pictures, without_delegate
+from exporting.fake_format import FakeFormat, register
+from served import make_job, pictures, without_delegate
 
 import keras_vit
 from keras_vit.exporting import folding, litert, onnx, openvino
@@ -40,7 +41,7 @@ CASES = {
 
 
 def striking(model, seed=3):
-    """The model with gains of .5 to 2, shifts and biases of .3, and kernels that keep a variance."""
+    """The model with gains of 0.5 to 2, shifts and biases of 0.3, and kernels that keep a variance."""
     rng = np.random.default_rng(seed)
 
     def drawn(weight):
@@ -171,15 +172,26 @@ def test_pixels_are_scaled_by_the_first_kernel(case, monkeypatch):
     assert bool(of_pixels(task, given) > 1000 * NEAR) is (case == "token")
 
 
-@pytest.mark.parametrize("case", ["token", "map", "pre_logits", "hybrid", "merging"])
+@pytest.fixture(scope="module")
+def file_of(tmp_path_factory):
+    """By format, case and fields of a task: the task and the path of its file, written once."""
+
+    @functools.cache
+    def file_of(form, case, **fields):
+        task, place = make_job(model_of(case), **fields), tmp_path_factory.mktemp(form) / f"a{WRITERS[form].EXTENSION}"
+        WRITERS[form].write(task, place)
+        return task, place
+
+    return file_of
+
+
+@pytest.mark.parametrize("case", ["token", "map", "pre_logits", "hybrid", "merging", "distilled", "exact GELU"])
 @pytest.mark.parametrize("form", WRITERS)
-def test_files_are_the_model(form, case, tmp_path):
-    model, writer = model_of(case), WRITERS[form]
-    place = tmp_path / f"file{writer.EXTENSION}"
-    writer.write(make_job(model), place)
-    given = pictures(3, *model.input_shape[1:3])
-    found = writer.open_runtime(place).run(given)
-    for name, wanted in in_float64(model, np.asarray(model.preprocessing(given), "float64")).items():
+def test_files_are_the_model(form, case, file_of):
+    task, place = file_of(form, case)
+    given = pictures(3, *task.image_size)
+    found = WRITERS[form].open_runtime(place).run(given)
+    for name, wanted in in_float64(task.model, np.asarray(task.model.preprocessing(given), "float64")).items():
         assert np.abs(found[name] - wanted).max() < NEAR
 
 
@@ -198,48 +210,41 @@ def operations(form, place):
     return names
 
 
-def counted(form, folds, folder, monkeypatch, **fields):
-    writer = WRITERS[form]
-    monkeypatch.setattr(writer, "FOLDED", FLOAT if folds else ())
-    place = folder / f"{folds}{writer.EXTENSION}"
-    writer.write(make_job(model_of("token"), **fields), place)
-    return [name for name in operations(form, place) if name.lower() in ARITHMETIC]
-
-
 ARITHMETIC = ("mul", "multiply", "add", "sub", "subtract", "div", "divide")
 PIXELS, NORMS, QUERIES = 2, 4 * 2, 2  # mean and deviation; gain and shift of four LayerNorms; a scale for each block
+# Their converters fold by themselves: LiteRT's the scale of queries, OpenVINO's the deviation of pixels. Of ONNX's
+# nodes LayerNormalization the shift is gone; below opset 18 there are none, and gains are gone too.
+GONE = {
+    ("litert", 18): PIXELS + NORMS,
+    ("openvino", 18): PIXELS - 1 + NORMS + QUERIES,
+    ("onnx", 18): PIXELS + QUERIES,
+    ("onnx", 15): PIXELS + NORMS + QUERIES,
+}
 
 
-# Their converters fold by themselves: LiteRT's the scale of queries, OpenVINO's the deviation of pixels.
-GONE = {"litert": PIXELS + NORMS, "openvino": PIXELS - 1 + NORMS + QUERIES}
+@pytest.mark.parametrize(("form", "opset"), GONE)
+def test_operations_are_gone_from_the_file(form, opset, file_of, tmp_path, monkeypatch):
+    fields = {"opset": opset} if opset < 18 else {}
+    less = operations(form, file_of(form, "token", **fields)[1])
+    monkeypatch.setattr(WRITERS[form], "FOLDED", ())
+    place = tmp_path / f"plain{WRITERS[form].EXTENSION}"
+    WRITERS[form].write(make_job(model_of("token"), opset=opset), place)
+    plain = operations(form, place)
+    counts = [len([name for name in names if name.lower() in ARITHMETIC]) for names in (plain, less)]
+    assert counts[0] - counts[1] == GONE[form, opset]
 
 
-@pytest.mark.parametrize("form", GONE)
-def test_operations_are_gone_from_the_file(form, tmp_path, monkeypatch):
-    plain, less = (counted(form, folds, tmp_path, monkeypatch) for folds in (False, True))
-    assert len(plain) - len(less) == GONE[form]
-
-
-def test_operations_are_gone_from_an_engine_in_bfloat16_too(tmp_path):
-    """Which is told to its runtime: what is written is the same."""
-    found = []
-    for precision in ("float32", "bfloat16"):
-        place = tmp_path / f"{precision}.xml"
-        openvino.write(make_job(model_of("token"), precision=precision, takes="images"), place)
-        found.append(sorted(operations("openvino", place)))
-    assert found[0] == found[1]
-
-
-def test_operations_are_gone_from_onnx(tmp_path, monkeypatch):
-    """Of the nodes LayerNormalization the shift is gone, and queries are not scaled; below opset 18 gains are gone."""
+def test_layer_norms_of_onnx_have_no_shift(file_of):
     import onnx as package
 
-    plain, less = (counted("onnx", folds, tmp_path, monkeypatch) for folds in (False, True))
-    assert len(plain) - len(less) == PIXELS + QUERIES
-    norms = [node for node in package.load(tmp_path / "True.onnx").graph.node if node.op_type == "LayerNormalization"]
-    assert sorted(len(node.input) for node in norms) == [2, 2, 2, 2, 3]
-    old, bare = (counted("onnx", folds, tmp_path, monkeypatch, opset=15) for folds in (False, True))
-    assert len(old) - len(bare) == PIXELS + NORMS + QUERIES
+    nodes = package.load(file_of("onnx", "token")[1]).graph.node
+    assert sorted(len(node.input) for node in nodes if node.op_type == "LayerNormalization") == [2, 2, 2, 2, 3]
+
+
+def test_engine_in_bfloat16_is_folded_too():
+    """Which is told to its runtime: what is written is the same."""
+    task = make_job(model_of("token"), precision="bfloat16", takes="images")
+    assert folding.folded_task(task, openvino.FOLDED) != task
 
 
 def test_operations_are_gone_from_the_graph():
@@ -250,10 +255,12 @@ def test_operations_are_gone_from_the_graph():
     assert plain - less == PIXELS + NORMS + QUERIES
 
 
-def test_export_says_what_it_folded(tmp_path):
-    model = model_of("token")
-    found = keras_vit.export(model, tmp_path / "a.onnx", "onnx", verify=False)
+def test_export_says_what_it_folded(tmp_path, monkeypatch):
+    model, format = model_of("token"), register(monkeypatch, "fake", FakeFormat())
+    assert keras_vit.export(model, tmp_path / "a.fake", "fake", verify=False).folded is None
+    format.FOLDED = FLOAT
+    found = keras_vit.export(model, tmp_path / "b.fake", "fake", verify=False)
     assert found.folded == "gain and shift of 4 LayerNorms, scale of 2 queries, mean and deviation of pixels"
     assert f"| folded into kernels | {found.folded} |" in found.table().splitlines()
-    assert keras_vit.export(model, tmp_path / "served", verify=False).folded is None
+    assert keras_vit.export(model, tmp_path / "c.fake", "fake", precision="float16", verify=False).folded is None
     assert "int8" not in litert.FOLDED

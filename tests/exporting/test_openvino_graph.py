@@ -4,8 +4,7 @@ import keras
 import numpy as np
 import pytest
 from conftest import make_tiny, randomise
-from served import make_job
-from test_litert import differences, pictures
+from served import differences, make_job, pictures
 
 from keras_vit.exporting import openvino as writer
 from keras_vit.exporting import openvino_graph

@@ -1,0 +1,277 @@
+"""What holds of a file in every format: the model's numbers, its names and labels, and what is refused.
+
+Other architectures are compared in `test_folding`, models as published in `test_acceptance`.
+"""
+
+import collections
+import functools
+import json
+import os
+import sys
+import zipfile
+
+import numpy as np
+import onnx as onnx_package
+import pytest
+import tensorflow as tf
+from conftest import make_tiny, numpy, randomise, tiny_config
+from served import LABELS, differences, make_job, pictures, without_delegate
+
+import keras_vit
+from keras_vit.exporting import litert, onnx, openvino
+from keras_vit.exporting.report import ExportError
+from keras_vit.exporting.request import check_request
+from keras_vit.model.copies import with_input_shape
+
+WRITERS = {"onnx": onnx, "litert": litert, "openvino": openvino}
+FLOAT32 = 1e-5  # the promise
+ODD_LABELS = ('<été> & "co"', "two\nlines", *LABELS[2:])
+by_format = pytest.mark.parametrize("form", WRITERS)
+
+
+def written(form, task, folder):
+    place = folder / f"trees{WRITERS[form].EXTENSION}"
+    WRITERS[form].write(task, place)
+    return place
+
+
+def furthest(form, task, place, *inputs):
+    run = WRITERS[form].open_runtime(place).run
+    return max(max(differences(task, run, pixels).values()) for pixels in inputs)
+
+
+@pytest.fixture(scope="module")
+def file_of(tmp_path_factory):
+    """By format and precision, a task and its file, written once.
+
+    The model has kernels large enough that LiteRT rounds them, and labels of odd letters.
+    """
+    model = randomise(keras_vit.build(tiny_config(hidden_size=36, mlp_dim=50), input_shape=(20, 28, 3), classes=7))
+
+    @functools.cache
+    def file_of(form, precision="float32"):
+        task = make_job(model, precision=precision, labels=ODD_LABELS, calibration_photos=pictures(32))
+        return task, written(form, task, tmp_path_factory.mktemp(form))
+
+    return file_of
+
+
+def types_of(form, file):
+    """How many kernels and tables of each type a file has; in OpenVINO all but scalars."""
+    if form == "onnx":
+        tensors = [tensor for tensor in onnx_package.load(file).graph.initializer if len(tensor.dims) > 1]
+        found = [onnx_package.helper.tensor_dtype_to_np_dtype(tensor.data_type).name for tensor in tensors]
+    elif form == "litert":
+        from ai_edge_litert.interpreter import Interpreter
+
+        tensors = Interpreter(str(file)).get_tensor_details()
+        found = [np.dtype(tensor["dtype"]).name for tensor in tensors if tensor["shape"].size > 1]
+    else:
+        import openvino as package
+
+        constants = [node for node in package.Core().read_model(file).get_ops() if node.get_type_name() == "Constant"]
+        found = [node.get_element_type().to_dtype().name for node in constants if np.prod(node.shape) > 1]
+    return collections.Counter(found)
+
+
+def metadata_of(form, file):
+    """The labels that the format has a place for, `None` without any, and what else the file says of itself."""
+    if form == "onnx":
+        told = {entry.key: entry.value for entry in onnx_package.load(file).metadata_props}
+        texts = ("name", "activation", "precision", "keras_vit")
+        told = {key: text if key in texts else json.loads(text) for key, text in told.items()}
+        return told["labels"], told
+    if form == "litert":
+        with zipfile.ZipFile(file) as archive:
+            assert archive.testzip() is None
+            has_labels = "labels.txt" in archive.namelist()
+            labels = archive.read("labels.txt").decode().removesuffix("\n").split("\n") if has_labels else None
+            return labels, json.loads(archive.read("metadata.json"))
+    import openvino as package
+
+    network, place = package.Core().read_model(file), ["model_info", "labels"]
+    labels = network.get_rt_info(place).astype(str).split(" ") if network.has_rt_info(place) else None
+    return labels, json.loads(network.get_rt_info(["keras_vit", "metadata"]).astype(str))
+
+
+# The same numbers
+
+
+@by_format
+def test_file_computes_what_the_model_computes_at_every_batch(form, file_of):
+    assert furthest(form, *file_of(form), *map(pictures, (1, 2, 5, 1))) < FLOAT32
+
+
+@pytest.mark.parametrize(
+    ("form", "method"),
+    [*((form, "align_corners") for form in WRITERS), pytest.param("onnx", "bicubic", marks=pytest.mark.slow)],
+)
+def test_sides_may_be_chosen_at_each_call(form, method, tmp_path):
+    model = with_input_shape(make_tiny(num_layers=1), (None, None, 3))
+    model.get_layer("position_embedding").resize_method = method
+    task = make_job(model)
+    inputs = [pictures(*size) for size in ((2, 20, 28), (1, 28, 20), (3, 36, 44), (1, 8, 12))]
+    assert furthest(form, task, written(form, task, tmp_path), *inputs) < FLOAT32
+
+
+@by_format
+def test_model_without_head_gives_features_alone(form, tmp_path):
+    task = make_job(make_tiny(include_top=False, classes=None, input_shape=(20, 28, 1), num_layers=1))
+    file = written(form, task, tmp_path)
+    assert list(differences(task, WRITERS[form].open_runtime(file).run, pictures(2, channels=1))) == ["features"]
+    assert metadata_of(form, file)[0] is None
+
+
+@by_format
+def test_float16_is_what_is_stored_and_near(form, file_of):
+    task, file = file_of(form, "float16")
+    found = types_of(form, file)
+    assert found["float16"] >= 13  # two blocks of six kernels, and the patches'
+    # ONNX keeps the head in float32; LiteRT lists what kernels are widened to.
+    assert (found["float32"] == 0) is (form == "openvino")
+    assert furthest(form, task, file, pictures(1), pictures(5)) < 0.01  # 11 bits through a few layers
+
+
+@pytest.mark.parametrize(
+    ("form", "kind", "count", "bound"),
+    [
+        ("onnx", "uint8", range(12, 13), 0.1),  # not the head's; 0.045 was measured, and 0.44 where products overflow
+        ("litert", "int8", range(12, 99), 0.2),
+        ("openvino", "int8", range(12, 99), 0.5),
+    ],
+)
+def test_int8_rounds_the_kernels_and_stays_near(form, kind, count, bound, file_of):
+    """Six kernels in each of two blocks; the bound is a share of the deviation."""
+    task, file = file_of(form, "int8")
+    assert types_of(form, file)[kind] in count
+    assert 1e-5 < furthest(form, task, file, pictures(5), pictures(32)) < bound
+
+
+@pytest.mark.parametrize("form", ["litert", "openvino"])
+def test_int8_is_calibrated_on_the_photos(form, file_of, tmp_path):
+    task, file = file_of(form, "int8")
+    dark = make_job(task.model, precision="int8", calibration_photos=task.calibration_photos // 16)
+    runs = [WRITERS[form].open_runtime(path).run for path in (file, written(form, dark, tmp_path))]
+    near, far = (differences(task, run, pictures(32))["features"] for run in runs)
+    assert near < far / 2
+
+
+# What a file says of itself
+
+
+@pytest.mark.parametrize(
+    ("form", "odd", "space"),
+    [
+        ("onnx", ODD_LABELS[:2], " "),
+        ("litert", ('<été> & "co"', "two lines"), " "),
+        ("openvino", ('<été>_&_"co"', "two_lines"), "_"),
+    ],
+)
+def test_labels_and_preprocessing_are_in_the_file(form, odd, space, file_of):
+    for precision in ("float32", "int8"):
+        task, file = file_of(form, precision)
+        labels, told = metadata_of(form, file)
+        assert labels == [*odd, *(name.replace(" ", space) for name in LABELS[2:])]
+        assert told == json.loads(json.dumps(task.metadata()))
+        assert (told["labels"], told["precision"]) == (list(ODD_LABELS), precision)
+
+
+@pytest.mark.parametrize(
+    ("form", "name"), [("onnx", "onnxruntime "), ("litert", "LiteRT 2."), ("openvino", "OpenVINO 202")]
+)
+def test_name_of_the_runtime_has_its_version(form, name, file_of):
+    assert WRITERS[form].open_runtime(file_of(form)[1]).name.startswith(name)
+
+
+# What is refused, and what is not said
+
+
+@pytest.mark.parametrize("form", ["litert", "openvino"])
+def test_nothing_is_heard_and_nothing_else_is_written(form, tmp_path, monkeypatch, capfd, recwarn):
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("CI", raising=False)
+    (tmp_path / "files").mkdir()
+    file = written(form, make_job(make_tiny(num_layers=1)), tmp_path / "files")
+    WRITERS[form].open_runtime(file).run(pictures(2))
+    assert capfd.readouterr() == ("", "")
+    assert not recwarn.list
+    found = sorted(path.name for path in tmp_path.rglob("*"))
+    assert found == {"litert": ["files", "trees.tflite"], "openvino": ["files", "trees.bin", "trees.xml"]}[form]
+    assert "CI" not in os.environ
+
+
+@pytest.mark.parametrize("form", ["litert", "openvino"])
+def test_operation_that_the_format_lacks_is_refused(form, tmp_path, monkeypatch):
+    @tf.function(input_signature=[tf.TensorSpec((3, 4), tf.uint8, "pixels")])
+    def odd(pixels):
+        return {"features": tf.linalg.svd(tf.cast(pixels, tf.float32), compute_uv=False)}
+
+    monkeypatch.setattr(WRITERS[form], "pixel_function", lambda task: odd)
+    with pytest.raises(ExportError, match=r"(?s)Received: 'trees'.*Svd"):
+        written(form, make_job(), tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("form", "package", "precision"),
+    [
+        *(("onnx", package, "float32") for package in ("onnx", "onnxruntime", "tf2onnx")),
+        ("litert", "ai_edge_litert", "float32"),
+        ("openvino", "openvino", "float32"),
+        ("openvino", "nncf", "int8"),
+    ],
+)
+def test_missing_package_is_told_before_a_model_is_needed(form, package, precision, tmp_path, monkeypatch):
+    place, writer = tmp_path / f"x{WRITERS[form].EXTENSION}", WRITERS[form]
+    monkeypatch.setitem(sys.modules, package, None)
+    calls = [lambda: check_request(place, form, precision), lambda: writer.write(make_job(precision=precision), place)]
+    if package in ("onnxruntime", "ai_edge_litert", "openvino"):
+        calls.append(lambda: writer.open_runtime(place))
+    for call in calls:
+        with pytest.raises(ImportError, match=r'pip install "\.\[export\]"'):
+            call()
+
+
+# LiteRT alone
+
+
+def test_first_kernel_is_that_of_the_model(tmp_path, monkeypatch):
+    """The converter folds no scaling into it: it would read pixels up to 255, and int8 be half as far off again."""
+    from ai_edge_litert.interpreter import Interpreter
+
+    monkeypatch.setattr(litert, "FOLDED", ())
+    task = make_job()
+    file = written("litert", task, tmp_path)
+    expected = numpy(task.model.get_layer("patch_embedding").projection.kernel)
+    reader = Interpreter(str(file))
+    reader.allocate_tensors()
+    order = np.moveaxis(expected, -1, 0)
+    places = [tensor["index"] for tensor in reader.get_tensor_details() if tuple(tensor["shape"]) == order.shape]
+    assert any(np.array_equal(reader.get_tensor(index), order) for index in places)
+
+
+@pytest.mark.parametrize("precision", litert.PRECISIONS)
+def test_all_operations_are_built_in(file_of, precision):
+    interpreter = without_delegate(file_of("litert", precision)[1])
+    operations = {operation["op_name"] for operation in interpreter._get_ops_details()}
+    assert "FULLY_CONNECTED" in operations
+    assert not [name for name in operations if name.startswith("Flex") or not name.isupper()]
+
+
+def test_int8_is_for_dense_layers_and_the_patches_alone(file_of):
+    interpreter = without_delegate(file_of("litert", "int8")[1])
+    types = {tensor["index"]: np.dtype(tensor["dtype"]).name for tensor in interpreter.get_tensor_details()}
+    rounded = set()
+    for operation in interpreter._get_ops_details():
+        if "int8" in {types.get(index) for index in (*operation["inputs"], *operation["outputs"])}:
+            rounded.add(operation["op_name"])
+    assert rounded == {"CONV_2D", "FULLY_CONNECTED", "QUANTIZE", "DEQUANTIZE"}
+
+
+@pytest.mark.parametrize("precision", ["float32", "int8"])  # which is made of floats
+def test_model_above_two_gigabytes_is_refused_before_it_is_converted(precision, tmp_path, monkeypatch):
+    monkeypatch.setattr(litert, "MAX_BYTES", 10_000)
+    monkeypatch.setattr(litert, "_converted", None)
+    with pytest.raises(ValueError, match=r"(?s)2 GB.*Received: .* in float32"):
+        litert.write(make_job(precision=precision), tmp_path / "trees.tflite")
+    assert not list(tmp_path.iterdir())
