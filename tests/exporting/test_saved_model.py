@@ -5,13 +5,12 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from conftest import make_tiny, numpy, run_python
+from conftest import make_tiny, numpy
 from exporting.served import LABELS, RECORDS, logits, make_job, softmax, with_record
 from pictures import encoded, forged_png, picture, turned
 from tensorflow.core.protobuf import saved_model_pb2
 
 from keras_vit.exporting.saved_model import open_runtime, write
-from keras_vit.exporting.saved_model.file_inputs import STATUSES
 from keras_vit.exporting.verification import verify
 from keras_vit.model.classifiers import answering_network
 from keras_vit.model.precision import in_precision
@@ -20,9 +19,8 @@ from keras_vit.silence import silence
 CLOSE = 1e-5  # the bound of an export in float32
 PICTURES = [picture(45 + 7 * n, 67 - 5 * n, seed=n) for n in range(5)]
 FILES = [encoded(pixels, "PNG") for pixels in PICTURES]
-# What a record does to photos is proven in `test_photos`, so one is enough for the default run.
+# What a record does to photos is proven in `test_file_inputs`, so one is enough for the default run.
 SOME_RECORDS = [name if name == "bicubic" else pytest.param(name, marks=pytest.mark.slow) for name in RECORDS]
-SIGNATURES = {"serving_default", "predict_pixels", "features", "features_pixels"}
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +92,12 @@ def test_signatures_have_the_documented_names_and_shapes(served):
         {"image_bytes": tf.TensorSpec((None,), tf.string, "image_bytes")},
         {"pixels": tf.TensorSpec((None, None, None, 3), tf.uint8, "pixels")},
     )
-    assert inputs == dict(zip(sorted(SIGNATURES), (files, pixels, pixels, files), strict=True))
+    assert inputs == {
+        "serving_default": files,
+        "predict_pixels": pixels,
+        "features": files,
+        "features_pixels": pixels,
+    }
 
 
 @pytest.mark.parametrize("record", SOME_RECORDS)
@@ -169,7 +172,7 @@ def test_request_of_too_many_images_is_refused_by_every_signature(served):
     files, pixels = tf.fill((129,), ""), tf.zeros((129, 20, 28, 3), tf.uint8)
     for name, signature in served[2].signatures.items():
         given = {"pixels": pixels} if name.endswith("pixels") else {"image_bytes": files}
-        with pytest.raises(tf.errors.InvalidArgumentError, match="a request must have at most 128 images"):
+        with pytest.raises(tf.errors.InvalidArgumentError, match="at most 128 images"):
             signature(**given)
 
 
@@ -212,35 +215,6 @@ def test_compiled_network_answers_as_keras(compiled):
     assert not len(signatures["predict_pixels"](pixels=tf.zeros((0, 20, 28, 3), tf.uint8))["scores"])
     functions = graph_of(place).graph_def.library.function
     assert sum(function.attr["_XlaMustCompile"].b for function in functions) == 1
-
-
-LOAD = """
-import sys
-for name in ("keras_vit", "keras"): sys.modules[name] = None
-import numpy as np, tensorflow as tf
-place, given, answers, way = sys.argv[1:]
-file = open(given, "rb").read()
-if way == "load":
-    found = tf.saved_model.load(place).signatures["serving_default"](image_bytes=tf.constant([file, b""]))
-    found = {name: rows.numpy() for name, rows in found.items()}
-else:
-    with tf.compat.v1.Session(graph=tf.Graph()) as session:
-        signature = tf.compat.v1.saved_model.load(session, ["serve"], place).signature_def["serving_default"]
-        outputs = {key: tensor.name for key, tensor in signature.outputs.items()}
-        found = session.run(outputs, {signature.inputs["image_bytes"].name: [file, b""]})
-np.savez(answers, scores=found["scores"], status=found["status"].astype(str))
-"""
-
-
-@pytest.mark.slow  # the default run does so in `test_acceptance`
-@pytest.mark.parametrize("way", ["load", "session"])
-def test_fresh_process_needs_neither_keras_nor_the_package(served, tmp_path, way):
-    task, place, _ = served
-    (tmp_path / "photo").write_bytes(FILES[0])
-    run_python(LOAD, place, tmp_path / "photo", tmp_path / "answers.npz", way)
-    found = np.load(tmp_path / "answers.npz")
-    np.testing.assert_allclose(found["scores"][0], softmax(logits(task.model, PICTURES[0])), atol=CLOSE)
-    assert found["status"].tolist() == ["ok", "empty"]
 
 
 def graph_of(place):
@@ -328,20 +302,11 @@ def test_model_that_ends_in_scores_has_no_logits(tmp_path):
     np.testing.assert_allclose(found["scores"][0], logits(task.model, pixels), atol=CLOSE)
 
 
-@pytest.mark.parametrize(
-    "precision", [*(pytest.param(name, marks=pytest.mark.slow) for name in ("bfloat16", "float16")), "int8"]
-)
-def test_another_precision_is_served_as_keras_computes_it(precision, tmp_path):
-    model = in_precision(make_tiny(num_layers=1, input_shape=(None, None, 3)), precision)
-    task, pixels = make_job(model, precision=precision), picture(24, 36)
+def test_int8_is_served_as_keras_computes_it(tmp_path):
+    model = in_precision(make_tiny(num_layers=1, input_shape=(None, None, 3)), "int8")
+    task, pixels = make_job(model, precision="int8"), picture(24, 36)
     signatures, _kept = signatures_of(task, tmp_path / "1")
     found = signatures["serving_default"](pixels=tf.constant(pixels[None]))
     assert found["logits"].dtype == tf.float32
     # The same operations; fused otherwise, a number of 8 bits may round to its neighbour.
-    bound = {"bfloat16": 0.05, "float16": 0.005, "int8": 1e-4}[precision]
-    np.testing.assert_allclose(found["logits"][0], logits(model, pixels), atol=bound)
-
-
-def test_statuses_are_the_documented_ones():
-    assert next(iter(STATUSES)) == "ok"
-    assert all(meaning and status for status, meaning in STATUSES.items())
+    np.testing.assert_allclose(found["logits"][0], logits(model, pixels), atol=1e-4)

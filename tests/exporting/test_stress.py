@@ -138,18 +138,6 @@ def test_thousands_of_requests_get_their_answers_in_flat_memory(server):
     assert grown < 50e6
 
 
-def test_bad_files_get_zeros_and_their_status_and_good_rows_stay_bitwise(server):
-    good, files = good_files()[:4], bad_files()
-    mixed = [file for pair in zip(good, files, strict=False) for file in pair]
-    replaced = [file for pair in zip(good, [good[0]] * 4, strict=True) for file in pair]
-    found, usual = server.ask("serving_default", mixed), server.ask("serving_default", replaced)
-    np.testing.assert_array_equal(found["scores"][::2], usual["scores"][::2])
-    assert not found["scores"][1::2].any()
-    assert (found["classes"][1::2] == -1).all()
-    assert (found["labels"][1::2] == b"").all()
-    assert b"ok" not in found["status"][1::2]
-
-
 def test_one_request_of_hundreds_of_photos_is_answered_in_order(server):
     files = good_files()
     order = np.random.default_rng(0).integers(0, len(files), 300)
