@@ -137,8 +137,9 @@ def _shapes(model: Any, arguments: Arguments) -> tuple[dict[str, tuple], ViTConf
     with deferred_variables():
         twin = build(model, **arguments)
     random.setstate(state)
+    found = _paths(twin), twin.config, _token_layers(twin)
     discard(twin.variables)
-    return _paths(twin), twin.config, _token_layers(twin)
+    return found
 
 
 def _token_layers(model: VisionTransformer) -> list[str]:
