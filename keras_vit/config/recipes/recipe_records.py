@@ -146,8 +146,9 @@ class Recipe:
         self._check_numbers()
         self._check_together()
         for field, cls in _PAIRS.items():
+            known = _names(cls or self)
             for name, _ in getattr(self, field):
-                check_choice(field, name, _names(cls or self))
+                check_choice(field, name, known)
 
     def _check_numbers(self) -> None:
         for field in (*_COUNTS, *(field for field in _OPTIONAL_COUNTS if getattr(self, field) is not None)):
