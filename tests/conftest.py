@@ -6,6 +6,7 @@ import gc
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -179,6 +180,19 @@ def assert_one_line(error_lines, pattern):
     """What a command that fails says of itself (row C1)."""
     assert len(error_lines) == 1, error_lines
     assert re.match(f"keras-vit: error: .*{pattern}", error_lines[0]), error_lines
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """Chromium, for tests that use a page as a person does."""
+    driver = pytest.importorskip("playwright.sync_api", reason="playwright drives the browser: pip install .[test]")
+    place = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if place is None:
+        pytest.skip("no Chromium, in which the page would be used: apt-get install chromium")
+    with driver.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=place, args=["--no-sandbox"])
+        yield browser
+        browser.close()
 
 
 @pytest.fixture(scope="session")

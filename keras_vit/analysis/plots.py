@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 _MOST_NUMBERS = 30  # largest number of classes for which cells of a matrix show numbers
 _MOST_NAMES = 120  # largest number of classes for which names are legible
+_MOST_CELLS = 1000  # largest number of rows and columns that a matrix is drawn with
 _LONGEST_NAME = 24  # characters
 _COLOURS = {"train": "#4c72b0", "validation": "#dd8452"}
 _SCALE = "cividis"  # from blue to yellow, also for colour-blind readers
@@ -256,11 +257,16 @@ def draw_curves(rows: Sequence[Mapping[str, Any]], path: FilePath) -> None:
     _save(figure, path)
 
 
-def draw_confusion(confusion: np.ndarray, class_names: Sequence[str], path: FilePath | None = None) -> "Figure":
+def draw_confusion(
+    labels: np.ndarray, predictions: np.ndarray, class_names: Sequence[str], path: FilePath | None = None
+) -> "Figure":
     """Draws the confusion matrix; each row has the shares of its true class.
 
+    Above 1,000 classes a row and a column are those of several classes that follow each other, as the labels say.
+
     Args:
-        confusion: int `(K, K)`, rows are true classes.
+        labels: int `(n,)` in [0, K), the true classes.
+        predictions: int `(n,)` in [0, K).
         class_names: K names. If the font lacks a letter of a name, its number is drawn, from 0, as `class 3`.
         path: path of the PNG; by default none is written.
     """
@@ -270,9 +276,14 @@ def draw_confusion(confusion: np.ndarray, class_names: Sequence[str], path: File
     side = float(np.clip(2.2 + 0.32 * classes, 4.0, 16.0))
     figure = _figure(side + 1.0, side)
     axis = figure.subplots()
+    group = -(-classes // _MOST_CELLS)  # classes of one row
+    rows = -(-classes // group)
+    confusion = np.bincount(labels // group * rows + predictions // group, minlength=rows**2).reshape(rows, rows)
     parts = confusion / np.maximum(confusion.sum(axis=1, keepdims=True), 1)
     # Colours follow the square root of the share, so that one mistake in a hundred is visible.
-    image = axis.imshow(parts, cmap="Blues", norm=PowerNorm(0.5, vmin=0, vmax=1), interpolation="nearest")
+    look: dict[str, Any] = {"cmap": "Blues", "norm": PowerNorm(0.5, vmin=0, vmax=1), "interpolation": "nearest"}
+    end = rows * group - 0.5
+    image = axis.imshow(parts, extent=(-0.5, end, end, -0.5), **look)
     figure.colorbar(image, ax=axis, label="part of the true class", fraction=0.046, pad=0.03)
     if classes <= _MOST_NUMBERS:
         _write_numbers(axis, confusion, parts)
@@ -282,8 +293,8 @@ def draw_confusion(confusion: np.ndarray, class_names: Sequence[str], path: File
         upright = classes <= 12 and max(map(len, names)) <= 3
         axis.set_xticks(range(classes), names, rotation=0 if upright else 90, fontsize=size)
         axis.set_yticks(range(classes), names, fontsize=size)
-    axis.set_xlabel("predicted")
-    axis.set_ylabel("true")
+    unit = "" if group == 1 else f" (number of the class, {group} to a cell)"
+    axis.set(xlabel=f"predicted{unit}", ylabel=f"true{unit}")
     if path is not None:
         _save(figure, path)
     return figure

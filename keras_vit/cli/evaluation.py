@@ -163,7 +163,7 @@ def _probe_lines(result: Any, source: Any) -> Iterator[str]:
     yield f"{result.kind} probe on {counts} of {printable(source.name)}"
     if result.skipped:
         yield f"left out, as a class has fewer training images: {', '.join(map(str, result.skipped))} shots"
-    yield from columns([PROBE_COLUMNS, *probe_rows(result)])
+    yield from columns([PROBE_COLUMNS, *probe_rows(result, "{:.4f}".format)])
     yield from _class_lines(result)
 
 

@@ -1,6 +1,6 @@
 """The page of an evaluation or a probe, `index.html`, which needs no server and no other file."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +46,7 @@ def write_evaluation_page(result: Evaluation | Probe, out: FilePath, title: str 
         subtitle=f"measured by keras_vit {__version__}",
         figures=_figures(result),
         classes=class_rows(result.classes),
-        confusion=figure_uri(draw_confusion(result.confusion, result.class_names)),
+        confusion=figure_uri(draw_confusion(result.labels, result.predictions, result.class_names)),
         **({"probe": _probe_facts(result)} if isinstance(result, Probe) else {}),
     )
     return path
@@ -54,15 +54,15 @@ def write_evaluation_page(result: Evaluation | Probe, out: FilePath, title: str 
 
 def figures_of(result: Evaluation) -> list[tuple[str, str]]:
     """The single numbers of an evaluation that exist, as `(name, text)`."""
-    found = {
+    shares = {
         "accuracy": result.accuracy,
         "top-5 accuracy": result.top5_accuracy,
         "ReaL accuracy": result.real_accuracy,
-        "loss (nats)": result.loss,
         "calibration error": result.calibration_error,
     }
-    numbers = [(name, f"{value:.4f}") for name, value in found.items() if value is not None]
-    return [*numbers, ("images", f"{result.count:,}"), ("classes", f"{len(result.class_names):,}")]
+    counts = ("images", f"{result.count:,}"), ("classes", f"{len(result.class_names):,}")
+    found = [(name, _percent(share)) for name, share in shares.items() if share is not None]
+    return [*found, ("loss (nats)", f"{result.loss:.4f}"), *counts]
 
 
 def class_rows(classes: Sequence[ClassResult]) -> list[tuple[str, ...]]:
@@ -73,15 +73,20 @@ def class_rows(classes: Sequence[ClassResult]) -> list[tuple[str, ...]]:
     ]
 
 
-def probe_rows(result: Probe) -> list[tuple[str, ...]]:
-    """A row for each number of shots: shots, mean, deviation over seeds, trials, and the chosen settings."""
+def probe_rows(result: Probe, share: Callable[[float], str]) -> list[tuple[str, ...]]:
+    """A row for each number of shots: shots, mean, deviation over seeds, trials, and the chosen settings.
+
+    Args:
+        result: of the probe.
+        share: writes the mean and the deviation.
+    """
     rows: list[tuple[str, ...]] = []
     for shots in result.accuracies:
         deviation = result.deviation(shots)
         trials = [trial for trial in result.trials if trial.shots == shots]
         chosen = ", ".join(f"{name} {value:g}" for name, value in trials[0].settings.items())
-        spread = "none" if deviation is None else f"{deviation:.4f}"
-        rows.append((shots_in_words(shots), f"{result.mean(shots):.4f}", spread, str(len(trials)), chosen or "none"))
+        spread = "none" if deviation is None else share(deviation)
+        rows.append((shots_in_words(shots), share(result.mean(shots)), spread, str(len(trials)), chosen or "none"))
     return rows
 
 
@@ -89,7 +94,7 @@ def _figures(result: Evaluation | Probe) -> list[tuple[str, str]]:
     if isinstance(result, Evaluation):
         return figures_of(result)
     return [
-        (f"accuracy, {_most_shots(result)}", f"{result.accuracy:.4f}"),
+        (f"accuracy, {_most_shots(result)}", _percent(result.accuracy)),
         ("training images", f"{result.train_images:,}"),
         ("test images", f"{result.test_images:,}"),
         ("classes", f"{len(result.class_names):,}"),
@@ -100,7 +105,13 @@ def _probe_facts(result: Probe) -> dict[str, Any]:
     """The facts that only the page of a probe has."""
     skipped = ", ".join(map(str, result.skipped))
     most, trials = _most_shots(result), len(result.accuracies[result.trials[-1].shots])
-    return {"header": PROBE_COLUMNS, "rows": probe_rows(result), "skipped": skipped, "most": most, "trials": trials}
+    return {
+        "header": PROBE_COLUMNS,
+        "rows": probe_rows(result, _percent),
+        "skipped": skipped,
+        "most": most,
+        "trials": trials,
+    }
 
 
 def _most_shots(result: Probe) -> str:
@@ -108,4 +119,4 @@ def _most_shots(result: Probe) -> str:
 
 
 def _percent(share: float | None) -> str:
-    return "none" if share is None else f"{share:.1%}"
+    return "none" if share is None else f"{100 * share:.2f} %"

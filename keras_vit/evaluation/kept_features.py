@@ -120,7 +120,7 @@ def _computed(model: ImageModel, source: Source, split: str, batch_size: int) ->
     dataset: Any = load_dataset(
         source, split, batch_size=batch_size, preprocessing=model.preprocessing, shard=(0, 1)
     )  # the whole split, also in one of several processes
-    features, labels = answers(network, dataset)
+    features, labels = map(np.concatenate, zip(*answers(network, dataset), strict=True))
     return FeatureSet(features, labels.astype("int64"))
 
 

@@ -2,13 +2,14 @@
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
 CALIBRATION_BINS = 15  # as in arXiv:1706.04599
 _TOP = 5
+_MOST_SCORES = 2**22  # of float64 at once: 32 MB
 _Z = 1.959964  # quantile of the normal distribution, two-sided 95 %
 
 
@@ -41,7 +42,6 @@ class Evaluation:
             their numbers of examples (arXiv:1706.04599, equation 3).
         count: number of examples.
         class_names: names of the K classes.
-        confusion: int64 `(K, K)`, rows are true classes, columns predicted ones.
         labels: int64 `(n,)`, the true classes in the order of the data.
         predictions: int64 `(n,)`.
         confidences: `(n,)`, probability of the predicted class.
@@ -56,7 +56,6 @@ class Evaluation:
     calibration_error: float
     count: int
     class_names: tuple[str, ...]
-    confusion: np.ndarray
     labels: np.ndarray
     predictions: np.ndarray
     confidences: np.ndarray
@@ -70,9 +69,14 @@ class Evaluation:
         return f"Evaluation({shown}, count={self.count}, classes={len(self.class_names)})"
 
     @property
+    def confusion(self) -> np.ndarray:
+        """int64 `(K, K)`, rows are true classes, columns predicted ones. Of 21,843 classes it takes 3.8 GB."""
+        return confusion_matrix(self.labels, self.predictions, len(self.class_names))
+
+    @property
     def classes(self) -> tuple[ClassResult, ...]:
         """Count, recall and precision of each class."""
-        return class_results(self.confusion, self.class_names)
+        return class_results(self.labels, self.predictions, self.class_names)
 
     def mistakes(self) -> np.ndarray:
         """Numbers of the wrongly predicted examples, in order of falling confidence."""
@@ -101,22 +105,35 @@ def measure(scores: Any, labels: Any, class_names: Sequence[str], from_logits: b
     Raises:
         ValueError: for no examples, labels out of range, or scores that are not finite.
     """
-    scores, labels = np.asarray(scores, "float64"), np.asarray(labels, "int64")
-    _check_scores(scores, labels, class_names)
-    classes = len(class_names)
-    # The logarithm of a probability of 0 would be infinite.
-    log_probabilities = _log_softmax(scores) if from_logits else np.log(np.maximum(scores, np.finfo("float32").tiny))
-    predictions = scores.argmax(axis=1)
-    confidences = np.exp(log_probabilities[np.arange(len(labels)), predictions])
+    scores, labels = np.asarray(scores), np.asarray(labels, "int64")
+    _check_shape(scores, labels, class_names)
+    rows = max(_MOST_SCORES // len(class_names), 1)
+    parts = (slice(start, start + rows) for start in range(0, len(labels), rows))
+    return measure_batches(((scores[part], labels[part]) for part in parts), class_names, from_logits)
+
+
+def measure_batches(
+    batches: Iterable[tuple[Any, Any]], class_names: Sequence[str], from_logits: bool = True
+) -> Evaluation:
+    """As `measure`, from pairs of scores and labels, of which one is in memory at a time."""
+    found: list[tuple[np.ndarray, ...]] = []
+    count = 0
+    for scores, labels in batches:
+        scores, labels = np.asarray(scores, "float64"), np.asarray(labels, "int64")
+        _check_scores(scores, labels, class_names, count)
+        found.append((labels, *_outcomes(scores, labels, from_logits)))
+        count += len(labels)
+    if not count:
+        raise ValueError("the set is empty, so nothing can be measured on it.\nReceived: 0 examples.")
+    labels, predictions, confidences, losses, in_top = map(np.concatenate, zip(*found, strict=True))
     correct = predictions == labels
     return Evaluation(
         accuracy=float(correct.mean()),
-        top5_accuracy=float(_in_top(scores, labels).mean()) if classes > _TOP else None,
-        loss=float(-log_probabilities[np.arange(len(labels)), labels].mean()),
+        top5_accuracy=float(in_top.mean()) if len(class_names) > _TOP else None,
+        loss=float(losses.mean()),
         calibration_error=_calibration_error(confidences, correct),
-        count=len(labels),
+        count=count,
         class_names=tuple(class_names),
-        confusion=confusion_matrix(labels, predictions, classes),
         labels=labels,
         predictions=predictions,
         confidences=confidences,
@@ -137,15 +154,19 @@ def confusion_matrix(labels: np.ndarray, predictions: np.ndarray, classes: int) 
     return np.bincount(labels * classes + predictions, minlength=classes**2).reshape(classes, classes)
 
 
-def class_results(confusion: np.ndarray, class_names: Sequence[str], passes: int = 1) -> tuple[ClassResult, ...]:
+def class_results(
+    labels: np.ndarray, predictions: np.ndarray, class_names: Sequence[str], passes: int = 1
+) -> tuple[ClassResult, ...]:
     """Count, recall and precision of each class.
 
     Args:
-        confusion: int `(K, K)`, rows are true classes.
+        labels: int `(n,)` in [0, K).
+        predictions: int `(n,)` in [0, K).
         class_names: K names.
-        passes: how often `confusion` counts each example.
+        passes: how often each example is among the labels.
     """
-    correct, true, predicted = confusion.diagonal(), confusion.sum(axis=1), confusion.sum(axis=0)
+    kinds = labels[labels == predictions], labels, predictions
+    correct, true, predicted = (np.bincount(kind, minlength=len(class_names)) for kind in kinds)
     return tuple(
         ClassResult(name, int(n) // passes, float(hits / n) if n else None, float(hits / m) if m else None)
         for name, hits, n, m in zip(class_names, correct, true, predicted, strict=True)
@@ -164,15 +185,18 @@ def wilson_interval(share: float, count: int) -> tuple[float, float]:
     return max((centre - half) / (1 + square), 0.0), min((centre + half) / (1 + square), 1.0)
 
 
-def _check_scores(scores: np.ndarray, labels: np.ndarray, class_names: Sequence[str]) -> None:
-    if len(labels) == 0:
-        raise ValueError("the set is empty, so nothing can be measured on it.\nReceived: 0 examples.")
+def _check_shape(scores: np.ndarray, labels: np.ndarray, class_names: Sequence[str]) -> None:
     if scores.shape != (len(labels), len(class_names)):
         raise ValueError(
             "there must be one row of scores for each label, with one for each class.\n"
             f"Received: scores of shape {scores.shape}, {len(labels)} labels, {len(class_names)} classes."
         )
-    if labels.min() < 0 or labels.max() >= len(class_names):
+
+
+def _check_scores(scores: np.ndarray, labels: np.ndarray, class_names: Sequence[str], before: int) -> None:
+    """Refuses what cannot be measured; `before` is the number of examples in earlier batches."""
+    _check_shape(scores, labels, class_names)
+    if len(labels) and (labels.min() < 0 or labels.max() >= len(class_names)):
         raise ValueError(
             f"labels must be in [0, {len(class_names)}).\nReceived: labels from {labels.min()} to {labels.max()}."
         )
@@ -180,8 +204,18 @@ def _check_scores(scores: np.ndarray, labels: np.ndarray, class_names: Sequence[
         rows = np.flatnonzero(~np.isfinite(scores).all(axis=1))
         raise ValueError(
             "scores must be finite; NaN comes of damaged weights or images.\n"
-            f"Received: {len(rows)} of {len(scores)} rows that are not, the first is example {rows[0]}."
+            f"Received: example {before + rows[0]} is the first of {len(rows)} that are not."
         )
+
+
+def _outcomes(scores: np.ndarray, labels: np.ndarray, from_logits: bool) -> tuple[np.ndarray, ...]:
+    """For each example the predicted class, its probability, the loss, and whether the true class is in the top 5."""
+    rows = np.arange(len(labels))
+    # The logarithm of a probability of 0 would be infinite.
+    log_probabilities = _log_softmax(scores) if from_logits else np.log(np.maximum(scores, np.finfo("float32").tiny))
+    predictions = scores.argmax(axis=1)
+    confidences = np.exp(log_probabilities[rows, predictions])
+    return predictions, confidences, -log_probabilities[rows, labels], _in_top(scores, labels)
 
 
 def _log_softmax(scores: np.ndarray) -> np.ndarray:
@@ -190,7 +224,9 @@ def _log_softmax(scores: np.ndarray) -> np.ndarray:
 
 
 def _in_top(scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    return (np.argsort(-scores, axis=1, kind="stable")[:, :_TOP] == labels[:, None]).any(axis=1)
+    """Whether fewer than five scores come before that of the true class; of equal ones the first class does."""
+    true, is_earlier = scores[np.arange(len(labels)), labels, None], np.arange(scores.shape[1]) < labels[:, None]
+    return ((scores > true) | ((scores == true) & is_earlier)).sum(axis=1) < _TOP
 
 
 def _calibration_error(confidences: np.ndarray, correct: np.ndarray) -> float:

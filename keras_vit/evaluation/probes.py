@@ -30,18 +30,23 @@ class Trial:
     """One trained and tested probe.
 
     Attributes:
-        accuracy: part of the test examples that it classifies correctly.
-        confusion: int64 `(K, K)`, rows are true classes.
+        labels: int64 `(n,)`, the true classes of the test examples.
+        predictions: int64 `(n,)`.
         shots: training examples of each class; `None` for all.
         seed: seed that chose these examples; `None` if all are used.
         settings: other chosen values, as the `strength` of a linear probe.
     """
 
-    accuracy: float
-    confusion: np.ndarray
+    labels: np.ndarray
+    predictions: np.ndarray
     shots: int | None = None
     seed: int | None = None
     settings: Mapping[str, float] = dataclasses.field(default_factory=dict)
+
+    @property
+    def accuracy(self) -> float:
+        """Part of the test examples that it classifies correctly."""
+        return float((self.predictions == self.labels).mean())
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -90,14 +95,25 @@ class Probe:
         return self.mean()
 
     @property
+    def labels(self) -> np.ndarray:
+        """int64 `(n,)`: the true classes of the test examples, once for each seed with the most shots."""
+        return np.concatenate([trial.labels for trial in self._trials(self._shots()[-1])])
+
+    @property
+    def predictions(self) -> np.ndarray:
+        """int64 `(n,)`: the predicted class for each of `labels`."""
+        return np.concatenate([trial.predictions for trial in self._trials(self._shots()[-1])])
+
+    @property
     def confusion(self) -> np.ndarray:
         """int64 `(K, K)`, rows are true classes: the sum over the seeds with the most shots."""
-        return np.sum([trial.confusion for trial in self._trials(self._shots()[-1])], axis=0)
+        return confusion_matrix(self.labels, self.predictions, len(self.class_names))
 
     @property
     def classes(self) -> tuple[ClassResult, ...]:
         """Count, recall and precision of each class, over the seeds with the most shots."""
-        return class_results(self.confusion, self.class_names, passes=len(self._trials(self._shots()[-1])))
+        passes = len(self._trials(self._shots()[-1]))
+        return class_results(self.labels, self.predictions, self.class_names, passes)
 
     def summary(self) -> dict[str, Any]:
         """The numbers and each class, ready for JSON."""
@@ -188,7 +204,7 @@ def probe(
         skipped = tuple(set(SHOTS) - set(chosen)) if shots is None else ()
         trials = _fewshot(known, asked, len(source.class_names), chosen, seeds)
     elif kind == "linear":
-        trials = [_linear(asked, len(source.class_names), *_strength_sets(source, taken, known, read, seed))]
+        trials = [_linear(asked, *_strength_sets(source, taken, known, read, seed))]
     else:
         trials = [_knn(known, asked, len(source.class_names), neighbours)]
     counts = len(known.labels), len(asked.labels)
@@ -205,19 +221,19 @@ def _fewshot(
             rows = choose_shots(known.labels, classes, count, seed)
             fitted = fit_least_squares(known.features[rows], known.labels[rows], classes)
             predictions = fitted.scores(asked.features).argmax(axis=1)
-            trials.append(_trial(asked, predictions, classes, shots=count, seed=seed))
+            trials.append(Trial(asked.labels, predictions, shots=count, seed=seed))
     return trials
 
 
-def _linear(asked: FeatureSet, classes: int, fitted: FeatureSet, held: FeatureSet, whole: FeatureSet) -> Trial:
+def _linear(asked: FeatureSet, fitted: FeatureSet, held: FeatureSet, whole: FeatureSet) -> Trial:
     strength = choose_strength((fitted.features, fitted.labels), (held.features, held.labels))
     predictions = fit_logistic(whole.features, whole.labels, strength).predict(asked.features)
-    return _trial(asked, predictions, classes, settings={"strength": strength})
+    return Trial(asked.labels, predictions, settings={"strength": strength})
 
 
 def _knn(known: FeatureSet, asked: FeatureSet, classes: int, neighbours: int) -> Trial:
     scores = neighbour_scores(known.features, known.labels, asked.features, classes, neighbours)
-    return _trial(asked, scores.argmax(axis=1), classes, settings={"neighbours": neighbours})
+    return Trial(asked.labels, scores.argmax(axis=1), settings={"neighbours": neighbours})
 
 
 def neighbour_scores(
@@ -270,11 +286,6 @@ def _unit(features: np.ndarray) -> np.ndarray:
 def shots_in_words(shots: int | None) -> str:
     """`"5 shots"`, and `"all examples"` for `None`."""
     return "all examples" if shots is None else f"{shots} shot{'s' * (shots > 1)}"
-
-
-def _trial(asked: FeatureSet, predictions: np.ndarray, classes: int, **fields: Any) -> Trial:
-    accuracy = float((predictions == asked.labels).mean())
-    return Trial(accuracy, confusion_matrix(asked.labels, predictions, classes), **fields)
 
 
 def _strength_sets(

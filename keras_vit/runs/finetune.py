@@ -352,7 +352,7 @@ def _finish(
     files = {path.name for path in run.path.iterdir()} - {CHECKPOINTS} | {CURVES, CONFUSION, REPORT, RESULT, CARD}
     run.write_json(RESULT, facts | {"files": sorted(files)})  # first, since it cannot fail
     draw_curves(run.rows(), curves)
-    draw_confusion(evaluation.confusion, evaluation.class_names, confusion)
+    draw_confusion(evaluation.labels, evaluation.predictions, evaluation.class_names, confusion)
     mistakes = find_mistakes(source, preparation.split, evaluation)
     title, config = f"{source.name}, {model.name}", plain(configuration)
     write_report(report, title, facts, evaluation, curves, confusion, mistakes, source.bad_images, config)

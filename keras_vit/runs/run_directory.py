@@ -33,6 +33,7 @@ CURVES, CONFUSION, CONFUSION_TABLE = "curves.png", "confusion_matrix.png", "conf
 REPORT, BAD_IMAGES = "report.html", "bad_images.txt"
 CHECKPOINTS = "checkpoints"  # folder of an unfinished run
 _TENSORBOARD = "tensorboard"
+_MOST_COLUMNS = 1000  # of the table of confusion
 _ALWAYS = ("epoch", "step", "seconds")  # columns that have a number in each row
 _MOST_BYTES = 1 << 26  # of a file of figures or of what was asked for; the names of 21,843 classes take 1 MB
 # Names of files may hold bytes that are no letters: they are written as JSON and Python spell them, `\\udcff`.
@@ -99,11 +100,17 @@ class RunDirectory:
     def write_confusion(self, evaluation: Evaluation) -> None:
         """Writes the matrix with the names of the classes; rows are true ones, columns predicted ones.
 
-        A name that a spreadsheet would take for a formula has `'` before it.
+        Above 1,000 classes it is a list of the cells that are not 0, since spreadsheets take no more columns. A name
+        that a spreadsheet would take for a formula has `'` before it.
         """
         names = [spreadsheet_cell(name) for name in evaluation.class_names]
-        rows = [["true \\ predicted", *names]]
-        rows += [[name, *counts] for name, counts in zip(names, evaluation.confusion.tolist(), strict=True)]
+        if len(names) > _MOST_COLUMNS:
+            pairs, counts = np.unique([evaluation.labels, evaluation.predictions], axis=1, return_counts=True)
+            cells = zip(*pairs.tolist(), counts.tolist(), strict=True)
+            rows = [["true", "predicted", "images"], *([names[i], names[j], count] for i, j, count in cells)]
+        else:
+            rows = [["true \\ predicted", *names]]
+            rows += [[name, *counts] for name, counts in zip(names, evaluation.confusion.tolist(), strict=True)]
         with replacing(self.path / CONFUSION_TABLE) as part, open(part, "w", -1, _ENCODING, _ERRORS, "") as file:
             csv.writer(file).writerows(rows)
 

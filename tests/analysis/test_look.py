@@ -4,7 +4,6 @@ import base64
 import io
 import json
 import re
-import shutil
 
 import numpy as np
 import pytest
@@ -45,18 +44,6 @@ def seen(tmp_path_factory):
             keras_vit.look(model, [photo], folder / kind, class_names=NAMES, top=7, theme="dark"),
         )
     return found
-
-
-@pytest.fixture(scope="module")
-def browser():
-    driver = pytest.importorskip("playwright.sync_api", reason="playwright drives the browser: pip install .[test]")
-    place = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if place is None:
-        pytest.skip("no Chromium, in which the page would be used: apt-get install chromium")
-    with driver.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=place, args=["--no-sandbox"])
-        yield browser
-        browser.close()
 
 
 def opened(browser, page, width):

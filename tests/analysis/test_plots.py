@@ -10,10 +10,10 @@ from keras_vit.runs.run_directory import COLUMNS
 Image = pytest.importorskip("PIL.Image")
 
 
-@pytest.mark.parametrize("classes", [2, pytest.param(37, marks=pytest.mark.slow), 121])
+@pytest.mark.parametrize("classes", [2, pytest.param(37, marks=pytest.mark.slow), 121, 21843])
 def test_confusion_matrix_is_drawn_for_any_number_of_classes(tmp_path, classes):
     names = ["$ä_b$ " + "x" * index for index in range(classes)]
-    draw_confusion(np.eye(classes, dtype=int) * 3, names, tmp_path / "c.png")
+    draw_confusion(np.arange(classes), np.arange(classes), names, tmp_path / "c.png")
     with Image.open(tmp_path / "c.png") as picture:
         pixels = np.asarray(picture.convert("RGB"))
     assert max(pixels.shape) < 2000
@@ -28,8 +28,24 @@ def test_rows_of_the_confusion_matrix_are_parts_of_the_true_class(tmp_path, monk
         return imshow(axis, parts, **arguments)
 
     monkeypatch.setattr(Axes, "imshow", kept)
-    draw_confusion(np.array([[1, 3], [0, 5]]), ("a", "b"), tmp_path / "c.png")
+    draw_confusion(labels := np.repeat([0, 1], [4, 5]), labels | np.array([0, 1, 1, 1, *[1] * 5]), ("a", "b"))
     np.testing.assert_array_equal(drawn[0], [[0.25, 0.75], [0, 1]])
+
+
+def test_cells_above_a_thousand_classes_are_of_several(monkeypatch):
+    """Of 2,500 classes three are in a row, and the last row is of one: its only example was taken for class 4."""
+    drawn, imshow = [], Axes.imshow
+    monkeypatch.setattr(Axes, "imshow", lambda axis, parts, **more: drawn.append(parts) or imshow(axis, parts, **more))
+    labels, predictions = np.array([0, 1, 2, 2, 2499]), np.array([2, 1, 2499, 0, 4])
+    axis = draw_confusion(labels, predictions, list(map(str, range(2500)))).axes[0]
+    assert drawn[0].shape == (834, 834)
+    assert {tuple(map(int, place)): drawn[0][tuple(place)] for place in np.argwhere(drawn[0])} == {
+        (0, 0): 0.75,
+        (0, 833): 0.25,
+        (833, 1): 1,
+    }
+    assert "3 to a cell" in axis.get_xlabel()
+    assert axis.get_xlim() == (-0.5, 2501.5)
 
 
 def test_class_whose_letters_the_font_lacks_is_drawn_as_its_number(tmp_path, monkeypatch):
@@ -41,7 +57,7 @@ def test_class_whose_letters_the_font_lacks_is_drawn_as_its_number(tmp_path, mon
 
     monkeypatch.setattr(Axes, "set_xticks", note)
     for _ in range(2):  # a second time as well, which no cache of the font may spoil
-        draw_confusion(np.eye(4, dtype=int), ["cat", "\u732b", "$\xe9$", "\udcff"], tmp_path / "c.png")
+        draw_confusion(np.arange(4), np.arange(4), ["cat", "\u732b", "$\xe9$", "\udcff"], tmp_path / "c.png")
         assert drawn.pop() == ["cat", "class 1", "\\$\xe9\\$", "class 3"]
 
 

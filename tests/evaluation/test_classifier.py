@@ -11,7 +11,7 @@ from conftest import images, make_tiny
 
 from keras_vit.data import open_source
 from keras_vit.evaluation import CALIBRATION_BINS, evaluate, measure
-from keras_vit.evaluation.metrics import wilson_interval
+from keras_vit.evaluation.metrics import measure_batches, wilson_interval
 
 NAMES = tuple("abcdefg")
 
@@ -113,6 +113,15 @@ def test_probabilities_and_logits_give_the_same_figures(scored):
     from_logits, other = measure(logits, labels, NAMES), measure(softmax(logits), labels, NAMES, from_logits=False)
     assert other.loss == pytest.approx(from_logits.loss, rel=1e-12)
     assert other.calibration_error == pytest.approx(from_logits.calibration_error, rel=1e-9)
+
+
+def test_batches_give_the_figures_of_all_scores_at_once(scored):
+    logits, labels = scored
+    found = measure_batches(((logits[at : at + 9], labels[at : at + 9]) for at in range(0, 83, 9)), NAMES)
+    assert found.summary() == measure(logits, labels, NAMES).summary()
+    logits[20, 3] = np.nan
+    with pytest.raises(ValueError, match="example 20 "):
+        measure_batches(((logits[at : at + 9], labels[at : at + 9]) for at in range(0, 83, 9)), NAMES)
 
 
 def test_class_that_is_never_seen_or_predicted_has_no_recall_or_precision():

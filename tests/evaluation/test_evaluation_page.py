@@ -2,6 +2,7 @@
 
 import html
 import re
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -24,8 +25,9 @@ def test_page_of_an_evaluation_has_its_figures_and_classes(tmp_path):
     names = ("<script>alert(1)</script>", "b&c", "line\nbreak", "d", "e", "f")
     result = measure(rng.normal(size=(41, 6)), rng.integers(0, 6, 41), names)
     page = keras_vit.write_evaluation_page(result, tmp_path / "new" / "folder", "<b>title").read_text()
-    for figure in (result.accuracy, result.top5_accuracy, result.loss, result.calibration_error):
-        assert f"<b>{figure:.4f}</b>" in page
+    for share in (result.accuracy, result.top5_accuracy, result.calibration_error):
+        assert f"<b>{100 * share:.2f} %</b>" in page
+    assert f"<b>{result.loss:.4f}</b>" in page
     assert "<script>" not in page
     assert "<b>title" not in page
     wanted = [(printable(each.name), str(number), str(each.count)) for number, each in enumerate(result.classes)]
@@ -41,13 +43,28 @@ def test_page_of_a_probe_has_a_row_for_each_number_of_shots(tmp_path):
     assert cells(page)[:10] == [
         cell
         for name, shots in (("1 shot", 1), ("5 shots", 5))
-        for cell in (name, f"{result.mean(shots):.4f}", f"{result.deviation(shots):.4f}", "3", "none")
+        for cell in (name, *(f"{100 * n:.2f} %" for n in (result.mean(shots), result.deviation(shots))), "3", "none")
     ]
     assert "fewer training images: 10, 25 shots." in page
-    assert f"<b>{result.accuracy:.4f}</b>accuracy, 5 shots" in page
+    assert f"<b>{100 * result.accuracy:.2f} %</b>accuracy, 5 shots" in page
     assert "are of 3 choices together." in page
     keras_vit.write_evaluation_page(result, tmp_path, "again")  # replaces it
     assert [path.name for path in tmp_path.iterdir()] == ["index.html"]
+
+
+@pytest.mark.parametrize("classes", [10_000, 21_843])
+def test_page_of_many_classes_takes_no_matrix_of_them(tmp_path, classes):
+    """A matrix of 21,843 classes takes 3.8 GB, and the page was out of memory. Table and picture need 0.1 GB."""
+    labels = np.arange(0, classes, 211)
+    result = measure(np.eye(classes, dtype="float32")[labels], labels, list(map(str, range(classes))))
+    tracemalloc.start()
+    try:
+        page = keras_vit.write_evaluation_page(result, tmp_path).read_text()
+        assert tracemalloc.get_traced_memory()[1] < 2**29
+    finally:
+        tracemalloc.stop()
+    assert len(cells(page)) == 5 * classes
+    assert f"<details><summary>all {classes:,}</summary>" in page
 
 
 def test_other_results_are_refused(tmp_path):

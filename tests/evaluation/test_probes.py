@@ -45,7 +45,7 @@ def test_fewshot_has_every_seed_of_every_number_of_shots(model, source):
         scores = fit_least_squares(known.features[rows], known.labels[rows], 3).scores(asked.features)
         expected = measure(scores, asked.labels, source.class_names)
         assert trial.accuracy == expected.accuracy
-        assert (trial.confusion == expected.confusion).all()
+        assert (trial.predictions == expected.predictions).all()
     assert found.mean(1) == pytest.approx(np.mean(found.accuracies[1]), abs=1e-15)
     assert found.deviation(5) == pytest.approx(np.std(found.accuracies[5], ddof=1), abs=1e-15)
     assert found.accuracy == found.mean(5)

@@ -115,6 +115,13 @@ def test_confusion_table_has_names_and_counts(run):
     assert rows == [['a, "b"', "1", "1"], ["ä", "0", "1"]]
 
 
+def test_confusion_of_more_classes_than_columns_is_a_list_of_its_cells(run):
+    names = [f"={number}" for number in range(1001)]
+    run.write_confusion(measure(np.eye(1001)[[7, 1000, 7]], [3, 1000, 3], names))
+    text = (run.path / "confusion_matrix.csv").read_text().splitlines()
+    assert text == ["true,predicted,images", "'=3,'=7,2", "'=1000,'=1000,1"]
+
+
 def test_json_has_only_what_json_knows(run):
     run.write_json("x.json", {"a": np.float32(0.5), "b": float("nan"), "c": (1, np.int64(2)), "d": run.path, 3: True})
     text = (run.path / "x.json").read_text()

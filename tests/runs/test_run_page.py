@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from keras_vit.evaluation import measure
+from keras_vit.images.photo_checks import BadImage
 from keras_vit.runs.run_page import find_mistakes, write_report
 
 Image = pytest.importorskip("PIL.Image")
@@ -37,7 +38,23 @@ def test_page_shows_the_figures_and_the_surest_mistakes_with_their_pictures(tmp_
     write_report(page, "t", RESULT, evaluation, picture, picture, mistakes, config={"seed": "雛菊\x1b"})
     text = html.unescape(re.sub(r"<.*?>", "", page.read_text(encoding="utf-8")))
     assert "recipe digits; best epoch 2 of 3; measured on the test set" in text
-    for figure in ("0.3333accuracy", "3images", "1,234parameters", "0:01:01in all", '"seed": "雛菊\\u001b"'):
+    for figure in ("33.33 %accuracy", "3images", "1,234parameters", "0:01:01in all", '"seed": "雛菊\\u001b"'):
         assert figure in text
     assert "Mistakes: 2 of 3, the surest first" in text
     assert text.index("b (99%), is a\nphotos/2.jpg") < text.index("a (98%), is b\nnumber 1")
+
+
+def test_page_is_read_on_a_telephone(tmp_path, browser):
+    """Names of classes stood letter by letter below each other there, and the curves were 368 pixels wide."""
+    names = ("black-and-tan_coonhound", "Brown-headed Cowbird (Molothrus ater)")
+    evaluation = measure(np.array([[3.0, 0], [4, 0], [0, 5]]), [0, 1, 0], names)
+    picture, page = tmp_path / "picture.png", tmp_path / "r.html"
+    Image.new("RGB", (1100, 704)).save(picture)
+    bad = [BadImage("photos/" + "long_name" * 9, "truncated JPEG, ends within its data")]
+    write_report(page, "long_name" * 9, RESULT, evaluation, picture, picture, (), bad, {"model": "B/16 " * 99})
+    tab = browser.new_page(viewport={"width": 400, "height": 900})
+    tab.goto(page.as_uri())
+    assert tab.evaluate("document.documentElement.scrollWidth") == 400
+    lines = "[...document.querySelectorAll('td')].map(cell => cell.clientHeight / 18)"
+    assert max(tab.evaluate(lines)) < 6
+    assert tab.evaluate("document.querySelector('section > img').clientWidth") > 700
