@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Self
 
 import keras
 from keras import ops
@@ -11,11 +11,14 @@ from keras_vit.annotations import Arguments, Shape, Tensor
 from keras_vit.config.parts import Part
 from keras_vit.keras_private import settle_policy
 from keras_vit.layers.dropout import next_seed
-from keras_vit.layers.nested import flatten_layers
+from keras_vit.layers.nested import Unfreezable, flatten_layers, freeze_inside, frozen_inside
 
 
-class ConfiguredLayer(keras.layers.Layer):
-    """Base of layers that keep every argument under its own name, from where `get_config` takes it."""
+class ConfiguredLayer(Unfreezable, keras.layers.Layer):
+    """Base of layers that keep every argument under its own name, from where `get_config` takes it.
+
+    The config also has what is frozen inside of a layer that learns, if anything is.
+    """
 
     @classmethod
     def arguments(cls) -> tuple[str, ...]:
@@ -25,7 +28,17 @@ class ConfiguredLayer(keras.layers.Layer):
         return tuple(dict.fromkeys(name for name in names if name not in ("self", "kwargs")))
 
     def get_config(self) -> Arguments:
-        return {**super().get_config(), **{name: getattr(self, name) for name in self.arguments()}}
+        config = {**super().get_config(), **{name: getattr(self, name) for name in self.arguments()}}
+        frozen = frozen_inside(self)
+        return {**config, "frozen": frozen} if frozen else config
+
+    @classmethod
+    def from_config(cls, config: Arguments) -> Self:
+        arguments = dict(config)
+        frozen = arguments.pop("frozen", ())
+        layer = super().from_config(arguments)
+        freeze_inside(layer, frozen)
+        return layer
 
 
 class CompositeLayer(ConfiguredLayer):

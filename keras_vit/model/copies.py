@@ -98,6 +98,8 @@ def copy_weights(model: ImageModel, copy: ImageModel, resize_method: str | None)
             f"Received: {model.name!r} with {len(model.weights)} weights instead of {len(copy.weights)}. "
             "Save it as .keras and reload it, which merges LoRA."
         )
+    for source, target in zip(flatten_layers(model), flatten_layers(copy), strict=True):
+        target.trainable = source.trainable
     for ours, theirs in zip(model.layers, copy.layers, strict=True):
         sources, targets = (_by_place(layer) for layer in (ours, theirs))
         for place, source in sources.items():

@@ -13,6 +13,7 @@ import keras
 
 from keras_vit.annotations import Arguments, Tensor
 from keras_vit.images.preprocessing import Preprocessing
+from keras_vit.layers.nested import Unfreezable, freeze_inside
 from keras_vit.model import batch_padding
 from keras_vit.model.accumulation import check_accumulation
 from keras_vit.model.accumulation import train_step as accumulated_train_step
@@ -23,7 +24,7 @@ from keras_vit.model.replicated_model import ReplicatedModel
 from keras_vit.model.strategies import check_engine, check_scope, num_replicas, warn_of_foreign_step
 
 
-class ImageModel(ReplicatedModel, keras.Model):
+class ImageModel(Unfreezable, ReplicatedModel, keras.Model):
     """A functional model that knows its `config`, its `preprocessing` and where its weights came from.
 
     It is saved and loaded as every Keras model, with `keras_vit` imported.
@@ -52,9 +53,8 @@ class ImageModel(ReplicatedModel, keras.Model):
             preprocessing = Preprocessing(**preprocessing)
         self.preprocessing: Preprocessing = cast(Preprocessing, preprocessing)
         self.weights_report: tuple[str, ...] = tuple(weights_report)
-        frozen = [layer for layer in self.layers if not layer.trainable]
-        for weight in (weight for layer in frozen for weight in layer.weights):
-            weight.trainable = False  # Keras freezes a reloaded layer without the layers inside
+        for layer in self.layers:
+            freeze_inside(layer)  # of a user's own too
         mark_depths(self)
         self.accumulation_steps = 1
         self.data_start_step: int | None = None

@@ -1,6 +1,8 @@
 """What learns: parts of a model that are not frozen, and LoRA's factors beside frozen kernels."""
 
 import functools
+import pickle
+from copy import deepcopy
 
 import keras
 import numpy as np
@@ -90,6 +92,101 @@ def test_freezing_is_saved_and_survives_another_shape(tmp_path, tiny):
     expected = [w.path for w in tiny.trainable_weights]
     for copy in (keras.saving.load_model(tmp_path / "model.keras"), keras_vit.with_input_shape(tiny, (32, 16, 3))):
         assert [w.path for w in copy.trainable_weights] == expected
+
+
+def frozen_core(make, around):
+    """A model in which a frozen backbone of ours stands."""
+    core = make()
+    core.trainable = False
+    return around(core)
+
+
+def in_a_graph(core):
+    photos = keras.Input((20, 28, 3))
+    return keras.Model(photos, keras.layers.Dense(3)(core(photos, training=False)))
+
+
+def over_time(core):
+    frames = keras.Input((2, 20, 28, 3))
+    return keras.Model(frames, keras.layers.TimeDistributed(core)(frames))
+
+
+def flat(core):
+    core.trainable = True
+    for layer in core.layers:
+        layer.trainable = False
+    return keras.Model(core.input, keras.layers.Dense(3)(core.output))
+
+
+def vit():
+    return keras_vit.build(tiny_config(), include_top=False, input_shape=(20, 28, 3))
+
+
+def resnet():
+    config = keras_vit.ResNetConfig((1, 1), 0.5)
+    return keras_vit.build_resnet(config, include_top=False, input_shape=(20, 28, 3))
+
+
+def probe(classes=3):
+    model = keras_vit.build(tiny_config(), classes=classes, input_shape=(20, 28, 3))
+    freeze(model, "head")
+    return model
+
+
+def with_frozen_parts():
+    model = probe()
+    freeze(model, "all")
+    model.get_layer("block_00").trainable = False
+    model.get_layer("block_01").attention.query.trainable = False
+    model.get_layer("block_01").mlp.trainable = False
+    return model
+
+
+def unfreeze(model):
+    """In all ways that Keras' users know, from the outside to the inside."""
+    counts = [len(model.trainable_weights)]
+    model.trainable = True
+    counts.append(len(model.trainable_weights))
+    for layer in model.layers:
+        getattr(layer, "layer", layer).trainable = True
+    return [*counts, len(model.trainable_weights)]
+
+
+def through_file(model, tmp_path):
+    model.save(tmp_path / "frozen.keras")
+    return keras.saving.load_model(tmp_path / "frozen.keras")
+
+
+COPIES = {
+    "file": through_file,
+    "config": lambda model, _: type(model).from_config(model.get_config()),
+    "json": lambda model, _: keras.models.model_from_json(model.to_json()),
+    "clone": lambda model, _: keras.models.clone_model(model),
+    "deepcopy": lambda model, _: deepcopy(model),
+    "pickle": lambda model, _: pickle.loads(pickle.dumps(model)),
+}
+FROZEN = {
+    "ViT in a graph": lambda: frozen_core(vit, in_a_graph),
+    "ResNet in a graph": lambda: frozen_core(resnet, in_a_graph),
+    "ViT over time": lambda: frozen_core(vit, over_time),
+    "flat ViT": lambda: frozen_core(vit, flat),
+    "flat ResNet": lambda: frozen_core(resnet, flat),
+    "probe": probe,
+    "parts": with_frozen_parts,
+}
+
+
+@pytest.mark.parametrize("kind", FROZEN)
+def test_copies_learn_what_the_model_learns_before_and_after_unfreezing(kind, tmp_path):
+    """TensorFlow's tracking drops `trainable = True` where a layer says that it learns, whatever its weights say."""
+    model = FROZEN[kind]()
+    copies = {name: make(model, tmp_path) for name, make in COPIES.items()}
+    if isinstance(model, keras_vit.VisionTransformer):
+        copies["another shape"] = keras_vit.with_input_shape(model, (32, 16, 3))
+    found = {name: unfreeze(each) for name, each in copies.items()}
+    expected = unfreeze(model)
+    assert expected[-1] == len(model.weights) > expected[0]
+    assert found == dict.fromkeys(copies, expected)
 
 
 @pytest.mark.parametrize(
