@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
+PREFIX = ".keras_vit-"  # of every temporary name, so that nobody else's file is taken for one
+_PART = re.compile(re.escape(PREFIX) + r"[a-z0-9_]{8}\.part(\.\w+)?")  # as `mkstemp` names them
 _ABANDONED = 3600  # seconds without a byte, after which a part is nobody's
 _MOST_BYTES = 1 << 16  # of a small JSON file; ours have some 300
 _KINDS = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
@@ -22,16 +24,16 @@ _KINDS |= {stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
 def replacing(path: str | os.PathLike, suffix: str = ".part") -> Iterator[str]:
     """Gives the path of a temporary file, which replaces `path` in one step once all of it is on the disk.
 
-    A fault, a kill or a loss of power leaves what was there before. Temporary files that killed writers of `path` left
-    an hour ago or longer are removed.
+    A fault, a kill or a loss of power leaves what was there before. Temporary files that killed writers left in the
+    folder an hour ago or longer are removed.
 
     Args:
         path: of the file to be, in a folder that exists.
         suffix: end of the temporary file's name, for writers that look at it.
     """
     path = Path(path)
-    _sweep(path, suffix)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=suffix)
+    sweep_parts(path.parent, _ABANDONED)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=PREFIX, suffix=suffix)
     os.close(handle)
     try:
         yield temporary
@@ -44,6 +46,25 @@ def replacing(path: str | os.PathLike, suffix: str = ".part") -> Iterator[str]:
             error.filename = str(path)  # a full disk does not say whose
         raise
     flush_folder(path.parent)  # the rename itself is safe only then
+
+
+def sweep_parts(folder: str | os.PathLike, age: float = 0.0) -> None:
+    """Removes the temporary files that killed writers left in a folder; a younger one may be another process'.
+
+    Args:
+        folder: which is there.
+        age: seconds that a file has been without a byte, at least.
+    """
+    for path in filter(is_part, Path(folder).iterdir()):
+        with contextlib.suppress(OSError):
+            status = path.lstat()
+            if stat.S_ISREG(status.st_mode) and status.st_mtime <= time.time() - age:
+                path.unlink()
+
+
+def is_part(path: Path) -> bool:
+    """Whether a name is that of a temporary file of `replacing`."""
+    return _PART.fullmatch(path.name) is not None
 
 
 def flush(path: str | os.PathLike) -> None:
@@ -147,6 +168,15 @@ def json_object(path: Path, most_bytes: int = _MOST_BYTES) -> dict:
     return found
 
 
+def head_of(path: str | os.PathLike, size: int = 1024) -> bytes | None:
+    """The first bytes of a regular file; `None` of anything else, and of what cannot be read."""
+    try:
+        with open_regular(path) as file:
+            return file.read(size)
+    except (OSError, FileKindError):
+        return None
+
+
 def read_json_object(path: Path, most_bytes: int = _MOST_BYTES) -> dict | None:
     """As `json_object`, and None where that raises."""
     try:
@@ -182,17 +212,6 @@ def unlock(lock: int | None) -> None:
     """Lets go of what `locked` gave."""
     if lock is not None:
         os.close(lock)
-
-
-def _sweep(path: Path, suffix: str) -> None:
-    """Removes what killed writers of this path left; a younger part may be that of another process."""
-    oldest = time.time() - _ABANDONED
-    for entry in os.scandir(path.parent):
-        mark = entry.name.removeprefix(path.name).removesuffix(suffix)
-        if entry.name == f"{path.name}{mark}{suffix}" and re.fullmatch("[a-z0-9_]{8}", mark):  # as `mkstemp` names it
-            with contextlib.suppress(OSError):
-                if entry.is_file(follow_symlinks=False) and entry.stat().st_mtime < oldest:
-                    os.unlink(entry.path)
 
 
 def _umask() -> int:

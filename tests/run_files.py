@@ -1,6 +1,7 @@
 """The files of two runs, compared: what one that was stopped and went on must have in common with one that was not."""
 
 import json
+import os
 import re
 
 import keras
@@ -32,3 +33,12 @@ def assert_same_run(out, other):
     assert first == second
     assert {path.name for path in out.iterdir()} == {path.name for path in other.iterdir()}
     assert report_of(out) == report_of(other)
+
+
+def tree(folder):
+    """All that is below a folder, by path: where a link leads to, or the bytes of a file; and when it was changed."""
+    found = {}
+    for path in sorted(folder.rglob("*")):
+        content = os.readlink(path) if path.is_symlink() else path.read_bytes() if path.is_file() else None
+        found[str(path.relative_to(folder))] = (content, path.lstat().st_mtime_ns)
+    return found

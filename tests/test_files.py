@@ -19,13 +19,13 @@ def test_replacing_keeps_the_ending_that_a_writer_looks_at(tmp_path):
 
 def test_replacing_removes_what_killed_writers_left_and_nothing_else(tmp_path):
     old = time.time() - 2 * files._ABANDONED
-    names = ["a.txtabcd_123.part.keras", "a.txtyoung_12.part.keras", "a.txt.part.keras", "b.txtabcd_123.part.keras"]
+    names = [".keras_vit-abcd_123.part", ".keras_vit-young_12.part", "a.txtabcd_123.part", ".keras_vit-abcd.part"]
     for name in names:
         (tmp_path / name).touch()
         os.utime(tmp_path / name, (old, old) if "young" not in name else None)
     with replacing(tmp_path / "a.txt", ".part.keras"):
         pass
-    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["a.txt", *sorted(names[1:])]
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == sorted(["a.txt", *names[1:]])
 
 
 def test_json_object_gives_what_the_file_says(tmp_path):

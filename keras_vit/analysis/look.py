@@ -18,9 +18,8 @@ from keras_vit.analysis.features import features
 from keras_vit.analysis.relevance import class_relevance
 from keras_vit.annotations import FilePath
 from keras_vit.checks import check_choice, check_installed, check_positive_int, error_about
-from keras_vit.images.preprocessing import default_names
 from keras_vit.images.read import read_image
-from keras_vit.model.classifiers import has_head, output_activation
+from keras_vit.model.classifiers import has_head, names_of_outputs, output_activation
 from keras_vit.model.layer_lookup import encoder_blocks, patch_embedding, position_layers
 from keras_vit.model.vision_transformer import VisionTransformer, check_vision_transformer
 from keras_vit.pages.escaping import printable
@@ -69,7 +68,8 @@ def look(
         model: a `VisionTransformer` of one image size.
         photos: files that `read_image` can read.
         out: a new or empty folder.
-        class_names: names of the model's K outputs; by default ImageNet's if K is theirs, else numbers.
+        class_names: names of the model's K outputs; by default those that it knows, or ImageNet's if K is theirs, or
+            numbers.
         blocks: numbers, from 1, of the blocks for which the page has the attention of every patch; by default four,
             evenly spread. For other blocks the page has the attention of the tokens that the answer reads.
         top: largest number of classes for which relevance is shown.
@@ -104,7 +104,7 @@ def look(
         for number, photo in enumerate(seen, start=1):
             _draw_photo(photo, part, f"{number:02}_{_NAME.sub('_', Path(photo.name).stem)[:40]}", theme)
         write_page(part / PAGE, "look", photos=[_facts(photo, whole) for photo in seen], **_words(model))
-        folder.mkdir(exist_ok=True)
+        _new_folder(folder).mkdir(exist_ok=True)  # asked again, since the pictures took their time
         for file in part.iterdir():
             file.replace(folder / file.name)
     return folder / PAGE
@@ -217,7 +217,7 @@ def _with_top(photo: Seen) -> Iterator[tuple[tuple[str, float], np.ndarray]]:
 def _check_names(model: VisionTransformer, class_names: Sequence[str] | None) -> tuple[str, ...]:
     classes = model.output_shape[-1]
     if class_names is None:
-        return default_names(classes)
+        return names_of_outputs(model)
     if len(class_names) != classes:
         raise ValueError(
             f"`class_names` must have a name for each of the model's {classes} outputs.\nReceived: {len(class_names)}."

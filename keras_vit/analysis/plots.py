@@ -15,6 +15,7 @@ from keras_vit.analysis.overlay import coloured, overlay
 from keras_vit.annotations import FilePath
 from keras_vit.checks import check_choice
 from keras_vit.files import replacing
+from keras_vit.version import __version__
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -336,7 +337,7 @@ def _figure(width: float, height: float) -> "Figure":
 
 def _save(figure: "Figure", path: FilePath) -> None:
     with replacing(path) as part:
-        figure.savefig(part, format="png")
+        figure.savefig(part, format="png", metadata={"Software": f"keras_vit {__version__}"})
 
 
 def _draw_line(axis: Any, epochs: Sequence[int], values: Sequence[float | None], label: str) -> None:

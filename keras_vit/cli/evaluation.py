@@ -12,6 +12,7 @@ from keras_vit.cli.models import check_model, model_and_run, model_of
 from keras_vit.cli.printing import columns, path
 from keras_vit.cli.startup import loading, quiet_start
 from keras_vit.pages.escaping import printable, printable_json
+from keras_vit.pages.html import check_page
 from keras_vit.runs.options import ON_BAD_IMAGE
 
 if TYPE_CHECKING:
@@ -41,7 +42,10 @@ def evaluate(arguments: Namespace) -> Iterator[str]:
         yield loading(arguments.model)
     with quiet_start():
         import keras_vit.api as keras_vit
+        from keras_vit.evaluation.evaluation_page import PAGE
         from keras_vit.runs.training_data import has_changed
+    if arguments.page is not None:
+        check_page(arguments.page / PAGE)
     model, run = model_and_run(arguments)
     seed = run.seed if arguments.seed is None else arguments.seed
     data = arguments.data or _data_of(run)

@@ -79,9 +79,12 @@ def export(arguments: Namespace) -> Iterator[str]:
         yield loading(arguments.model)
     with quiet_start():
         import keras_vit.api as keras_vit
+        from keras_vit.exporting.report import check_report
         from keras_vit.exporting.request import check_request
         from keras_vit.runs.training_data import calibration_photos
 
+    if arguments.report is not None:
+        check_report(arguments.report)
     of_model = ("images", "image_size", "verify")
     writer, *_ = check_request(arguments.path, **{name: value for name, value in given.items() if name not in of_model})
     model, run = model_and_run(arguments)

@@ -9,7 +9,7 @@ from keras_vit.annotations import FilePath
 from keras_vit.checks import check_installed
 from keras_vit.evaluation.metrics import ClassResult, Evaluation
 from keras_vit.evaluation.probes import Probe, shots_in_words
-from keras_vit.pages.html import figure_uri, write_page
+from keras_vit.pages.html import check_page, figure_uri, write_page
 from keras_vit.version import __version__
 
 PAGE = "index.html"
@@ -21,7 +21,7 @@ def write_evaluation_page(result: Evaluation | Probe, out: FilePath, title: str 
 
     Args:
         result: result of `keras_vit.evaluate` or `keras_vit.probe`.
-        out: folder, which is created if needed. An existing `index.html` in it is replaced.
+        out: folder, which is created if needed. The `index.html` of an earlier call in it is replaced.
         title: the heading.
 
     Returns:
@@ -29,6 +29,7 @@ def write_evaluation_page(result: Evaluation | Probe, out: FilePath, title: str 
 
     Raises:
         TypeError: for another type of result.
+        FileExistsError: if something else than a page of this package is at `index.html`.
         ImportError: without the extra `train`.
     """
     check_installed("matplotlib", "it draws the confusion matrix", "train")
@@ -38,6 +39,7 @@ def write_evaluation_page(result: Evaluation | Probe, out: FilePath, title: str 
             f"`result` must be an `Evaluation` or a `Probe`.\nReceived: an object of type {type(result).__name__}."
         )
     path = Path(out) / PAGE
+    check_page(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_page(
         path,

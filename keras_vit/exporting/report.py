@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 
 from keras_vit.annotations import FilePath
+from keras_vit.files import head_of, replacing
 from keras_vit.pages.cards import table
-from keras_vit.pages.escaping import table_cell
+from keras_vit.pages.escaping import printable, table_cell
 
 
 class ExportError(RuntimeError):
@@ -132,10 +133,24 @@ class ExportReport:
 
         Args:
             path: of the new file.
+
+        Raises:
+            FileExistsError: if something else than a report is there.
         """
+        check_report(path)
         path = Path(path)
         text = json.dumps(self.summary(), indent=2) if path.suffix == ".json" else self.table()
-        path.write_text(text + "\n", encoding="utf-8")
+        with replacing(path) as part:
+            Path(part).write_text(text + "\n", encoding="utf-8")
+
+
+def check_report(path: FilePath) -> None:
+    """Raises a `FileExistsError` if something else than the report of an export is at `path`."""
+    if os.path.lexists(path) and not (head_of(path) or b"").startswith((b'{\n  "path": "', b"| export |")):
+        raise FileExistsError(
+            "a report replaces only a report of an export.\n"
+            f"Received: {printable(path)}, which is something else. Move it away, or pass another path."
+        )
 
 
 def drift_table(drifts: Sequence[Drift]) -> str:

@@ -12,9 +12,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from keras_vit.checks import error_about
-from keras_vit.files import flush, flush_folder, locked, unlock
+from keras_vit.files import PREFIX, flush, flush_folder, locked, unlock
 
-_PREFIX = ".export-"
+_PREFIX = f"{PREFIX}export-"
 _OLD = ".old"  # what was at the place of a file, until the end
 
 
@@ -119,7 +119,7 @@ def check_absent(path: Path, overwrite: bool) -> None:
     """
     if path.is_dir():
         raise FileExistsError(f"a folder is at {path}, where a file is to go. Pass another path.")
-    if path.exists() and not overwrite:
+    if os.path.lexists(path) and not overwrite:  # also a link that leads nowhere
         raise error_about("overwrite", kind=FileExistsError)(
             f"something is at {path}. Pass overwrite=True to replace a file, or another path."
         )
@@ -159,5 +159,5 @@ def publish_absent(place: Path, folder: Path) -> None:
     """
     for file in sorted(place.iterdir()):
         target = folder / file.name
-        if not target.exists():
+        if not os.path.lexists(target):
             os.replace(file, target)

@@ -5,17 +5,19 @@ The layouts are in `templates/` and share one style sheet. Every value is escape
 
 import base64
 import io
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from keras_vit.annotations import FilePath
-from keras_vit.files import replacing
+from keras_vit.files import head_of, replacing
 from keras_vit.pages.escaping import printable
 
 if TYPE_CHECKING:
+    import numpy as np
     from matplotlib.figure import Figure
+
+BEGINNING = "<!doctype html>\n<!-- written by keras_vit -->\n"  # of every page, by which one is known again
 
 
 def write_page(path: FilePath, template: str, **facts: Any) -> None:
@@ -27,9 +29,12 @@ def write_page(path: FilePath, template: str, **facts: Any) -> None:
         facts: values that the layout's first comment names. Each text is shown in one line.
 
     Raises:
+        FileExistsError: if something else than a page of this package is at `path`.
         jinja2.UndefinedError: if a fact of the layout is missing.
     """
     import jinja2
+
+    check_page(path)
 
     environment = jinja2.Environment(
         autoescape=True,
@@ -41,10 +46,19 @@ def write_page(path: FilePath, template: str, **facts: Any) -> None:
     )
     page = environment.get_template(f"{template}.html.jinja").render(facts)
     with replacing(path) as part:
-        Path(part).write_text(page, encoding="utf-8")
+        Path(part).write_text(BEGINNING + page, encoding="utf-8")
 
 
-def picture_uri(pixels: np.ndarray, longest: int | None = None) -> str:
+def check_page(path: FilePath) -> None:
+    """Raises a `FileExistsError` if something is at `path` that `write_page` has not written."""
+    if os.path.lexists(path) and not (head_of(path) or b"").startswith(BEGINNING.encode()):
+        raise FileExistsError(
+            "a page replaces only one that keras_vit has written.\n"
+            f"Received: {printable(path)}, which is something else. Move it away, or choose another folder."
+        )
+
+
+def picture_uri(pixels: "np.ndarray", longest: int | None = None) -> str:
     """An image as a PNG inside a `data:` address.
 
     Args:

@@ -14,21 +14,27 @@ from typing import Any, Unpack
 
 import keras
 
-from keras_vit.analysis.plots import draw_confusion, draw_curves
 from keras_vit.annotations import FilePath, Pair
 from keras_vit.checks import check_installed
 from keras_vit.config.recipes.growth import Stage
 from keras_vit.data import load_dataset
 from keras_vit.data.source import Data, Source
-from keras_vit.evaluation import Evaluation, evaluate
 from keras_vit.model.image_model import ImageModel
-from keras_vit.pages.cards import CARD, write_card
 from keras_vit.runs.configuration import configuration_of
+from keras_vit.runs.disk_space import check_disk
+from keras_vit.runs.ending import EVALUATION_BATCH, Result, finish, keep_what_there_is
 from keras_vit.runs.options import FinetuneChanges, FinetuneOptions, changed, with_options
-from keras_vit.runs.preparation import Preparation, num_parameters, prepare
-from keras_vit.runs.progress import Progress, duration
+from keras_vit.runs.own_files import (
+    BAD_IMAGES,
+    CHECKPOINTS,
+    CONFIG,
+    LAST,
+)
+from keras_vit.runs.preparation import Preparation, prepare
+from keras_vit.runs.progress import Progress
 from keras_vit.runs.recorder import Recorder
 from keras_vit.runs.resume_check import (
+    EarlierRun,
     as_begun,
     check_resumed,
     check_same,
@@ -37,57 +43,12 @@ from keras_vit.runs.resume_check import (
     fingerprint_of,
     sweep_leftovers,
 )
-from keras_vit.runs.run_card import run_card
-from keras_vit.runs.run_directory import (
-    BAD_IMAGES,
-    BEST,
-    CHECKPOINTS,
-    CONFIG,
-    CONFUSION,
-    CURVES,
-    FAILURE,
-    LAST,
-    METRICS,
-    REPORT,
-    RESULT,
-    RunDirectory,
-    plain,
-)
-from keras_vit.runs.run_page import find_mistakes, write_report
+from keras_vit.runs.run_directory import RunDirectory, check_writable, plain
+from keras_vit.runs.saved_runs import check_reloads
 from keras_vit.training.callbacks import StepFacts
 from keras_vit.training.checkpoints import Checkpoints
 from keras_vit.training.hosts.distribution import of_all, run_together
-
-_EVALUATION_BATCH = 64  # images at once; the numbers do not depend on it
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Result:
-    """What a run came to.
-
-    Attributes:
-        test_accuracy: of `best.keras` on the test set, or on the validation set where there is no other.
-        classes: how many.
-        seconds: from the call to the end, imports left out.
-        out: the folder.
-        model: the best model, as it is in `best.keras`.
-        evaluation: all that was measured on `split`.
-        split: `"test"` or `"validation"`.
-        facts: what `result.json` holds.
-    """
-
-    test_accuracy: float
-    classes: int
-    seconds: float
-    out: Path
-    model: keras.Model
-    evaluation: Evaluation
-    split: str
-    facts: dict
-
-    def __repr__(self) -> str:
-        facts = f"split={self.split!r}, classes={self.classes}, seconds={self.seconds:.1f}, out={str(self.out)!r}"
-        return f"Result(test_accuracy={self.test_accuracy:.4f}, {facts})"
+from keras_vit.training.optimizer_state import steps_of
 
 
 @with_options
@@ -136,19 +97,28 @@ def finetune(
     check_installed("matplotlib", "it draws the pictures of a run", "train")
     check_installed("jinja2", "it fills in the report of a run", "train")
     preparation = prepare(data, as_begun(options, earlier), say)
+    preparation.model.class_names = tuple(preparation.source.class_names)
     asked = dataclasses.replace(preparation.options, accumulation_steps=options.accumulation_steps)
     preparation = dataclasses.replace(preparation, options=asked)
     configuration = configuration_of(preparation, data, out)
     if earlier is not None:
         check_same(out, earlier, configuration)
+    if isinstance(options.model, ImageModel):
+        check_reloads(preparation.model)
+    check_disk(of_all(out), preparation.model, preparation.plan.recipe)
     run = RunDirectory(out, goes_on=earlier is not None)
     recorder, progress = Recorder(run), Progress(preparation.plan, say, preparation.stages)
     checkpoints = _checkpoints(run, options, configuration, [recorder, progress])
-    configuration = _begin(run, checkpoints, options, configuration, preparation.source, say)
+    try:
+        _check_begin(run, checkpoints, options, earlier)
+    except BaseException:
+        checkpoints.close()
+        raise
+    configuration = _begin(run, checkpoints, configuration, preparation.source, say)
     _fit(run, preparation, recorder, progress, checkpoints, say)
     if options.layout != "none":
         keras.distribution.set_distribution(None)  # each process measures by itself what was written
-    result = _finish(run, preparation, recorder, configuration, began, say)
+    result = finish(run, preparation, recorder, configuration, began, say)
     checkpoints.discard()
     return result
 
@@ -165,17 +135,24 @@ def _checkpoints(
     )
 
 
+def _check_begin(
+    run: RunDirectory, checkpoints: Checkpoints, options: FinetuneOptions, earlier: EarlierRun | None
+) -> None:
+    """Locks the folder, and refuses what could not come to its end; files that are there stay as they are."""
+    checkpoints.lock()
+    check_resumed(of_all(run.path), checkpoints.found, options.resume, earlier)
+    for folder in (run.path, of_all(run.path) / CHECKPOINTS):
+        check_writable(folder)
+
+
 def _begin(
     run: RunDirectory,
     checkpoints: Checkpoints,
-    options: FinetuneOptions,
     configuration: dict[str, Any],
     source: Source,
     say: Callable[[str], Any],
 ) -> dict[str, Any]:
     """Makes the folder what it was at the checkpoint, or that of a new run; gives what its `config.json` holds."""
-    checkpoints.lock()
-    check_resumed(of_all(run.path), checkpoints.found, options.resume)
     sweep_leftovers(run)
     if checkpoints.found is None:
         run.set_metrics_text("")
@@ -184,7 +161,17 @@ def _begin(
         _write_bad_images(run, source)
         return configuration
     say(f"goes on from step {checkpoints.step:,}, {checkpoints.path}")
-    return config_of(run.path)  # as the run began
+    return _with_places(run, configuration)
+
+
+def _with_places(run: RunDirectory, configuration: dict[str, Any]) -> dict[str, Any]:
+    """The configuration as the run began, but for where data and folder are now, in case they were moved."""
+    config = config_of(run.path)
+    places = plain({name: configuration["arguments"][name] for name in ("data", "out")})
+    if config["arguments"] != config["arguments"] | places:
+        config["arguments"] |= places
+        run.write_json(CONFIG, config)
+    return config
 
 
 def _write_bad_images(run: RunDirectory, source: Source) -> None:
@@ -205,6 +192,7 @@ def _fit(
     arguments = preparation.plan.fit_arguments(last_good=lambda: _last_good(run, recorder))
     arguments["callbacks"] += [StepFacts(), recorder, progress, checkpoints]
     train = _train_set(preparation, checkpoints.step)
+    goes_on = checkpoints.found is not None
     sizes = taking_any_size(model) if len(preparation.stages) > 1 else contextlib.nullcontext()
     try:
         with sizes:
@@ -212,7 +200,8 @@ def _fit(
     except BaseException as error:
         progress.close()
         checkpoints.close()
-        _keep_what_there_is(run, preparation, recorder, error, say)
+        if steps_of(model.optimizer) or not goes_on:  # else it failed to go on, and nothing is new
+            keep_what_there_is(run, preparation, recorder, error, say)
         raise
     if recorder.last_epoch != len(run.rows()):
         raise ValueError("the last step left a weight that is not finite.\nReceived: see metrics.csv of the run.")
@@ -289,7 +278,7 @@ def taking_any_size(model: ImageModel) -> Iterator[None]:
 def _validation_set(preparation: Preparation) -> Any:
     if not preparation.source.sizes.get("validation"):
         return None
-    batch_size = -(-_EVALUATION_BATCH // preparation.devices) * preparation.devices
+    batch_size = -(-EVALUATION_BATCH // preparation.devices) * preparation.devices
     return load_dataset(
         preparation.source,
         "validation",
@@ -297,98 +286,3 @@ def _validation_set(preparation: Preparation) -> Any:
         preprocessing=preparation.model.preprocessing,
         labels=preparation.labels,
     )
-
-
-def _keep_what_there_is(
-    run: RunDirectory, preparation: Preparation, recorder: Recorder, error: BaseException, say: Callable[[str], Any]
-) -> None:
-    """After a failure or Ctrl-C: the model as it is, unless it is not finite or cannot be read any more."""
-    saved = False
-    with contextlib.suppress(Exception):
-        if hasattr(preparation.model, "jax_state_sync"):
-            preparation.model.jax_state_sync()
-        saved = run.save_model(preparation.model, LAST)
-    rows = []
-    with contextlib.suppress(ValueError, OSError):  # as of a line that a full disk cut short
-        rows = run.rows()
-    stopped = isinstance(error, (KeyboardInterrupt, SystemExit))
-    facts = {
-        "status": "stopped" if stopped else "failed",
-        "error": f"{type(error).__name__}: {error}",
-        "epochs": len(rows),
-        "last_model": LAST if saved else None,
-        "best_model": BEST if recorder.best_epoch else None,
-    }
-    with contextlib.suppress(OSError):  # as on a full disk; the error that ended the run is the one to tell
-        run.write_json(FAILURE, facts)
-    with contextlib.suppress(Exception):
-        if rows:
-            draw_curves(rows, run.path / CURVES)
-    kept = [name for name in (METRICS, CURVES, BEST, LAST, FAILURE) if (run.path / name).exists()]
-    with contextlib.suppress(Exception):
-        say(f"{facts['status']}; {run.path} has {_listed(kept)}")
-
-
-def _listed(names: Sequence[str]) -> str:
-    """`a, b and c`."""
-    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names) or "no file of it"
-
-
-def _finish(
-    run: RunDirectory,
-    preparation: Preparation,
-    recorder: Recorder,
-    configuration: dict[str, Any],
-    began: float,
-    say: Callable[[str], Any],
-) -> Result:
-    """Measures the model that was written, and writes what it came to."""
-    source = preparation.source
-    model = keras.models.load_model(run.path / BEST, compile=False)
-    evaluation = evaluate(model, source, preparation.split, batch_size=_EVALUATION_BATCH)
-    facts = _result(run, preparation, recorder, evaluation, time.monotonic() - began)
-    curves, confusion, report = (run.path / name for name in (CURVES, CONFUSION, REPORT))
-    run.write_confusion(evaluation)
-    files = {path.name for path in run.path.iterdir()} - {CHECKPOINTS} | {CURVES, CONFUSION, REPORT, RESULT, CARD}
-    run.write_json(RESULT, facts | {"files": sorted(files)})  # first, since it cannot fail
-    draw_curves(run.rows(), curves)
-    draw_confusion(evaluation.labels, evaluation.predictions, evaluation.class_names, confusion)
-    mistakes = find_mistakes(source, preparation.split, evaluation)
-    title, config = f"{source.name}, {model.name}", plain(configuration)
-    write_report(report, title, facts, evaluation, curves, confusion, mistakes, source.bad_images, config)
-    write_card(run.path, run_card(config, facts))
-    measured, epoch = f"{evaluation.accuracy:.4f} on {evaluation.count:,} images", facts["best_epoch"]
-    say(f"{preparation.split} accuracy {measured}, epoch {epoch}")
-    if facts["averaged"]:
-        say(f"{BEST} holds the average of the weights; {LAST} the weights themselves, to go on from")
-    say(f"{duration(facts['seconds'])} in all; {report}")
-    accuracy, classes = evaluation.accuracy, len(evaluation.class_names)
-    return Result(accuracy, classes, facts["seconds"], run.path, model, evaluation, preparation.split, facts)
-
-
-def _result(
-    run: RunDirectory, preparation: Preparation, recorder: Recorder, evaluation: Evaluation, seconds: float
-) -> dict[str, Any]:
-    model, plan, rows, best = preparation.model, preparation.plan, run.rows(), recorder.best_epoch or 0
-    training_seconds = rows[-1]["seconds"]
-    return {
-        "test_accuracy": evaluation.accuracy,
-        "classes": len(evaluation.class_names),
-        "seconds": seconds,
-        "split": preparation.split,
-        "test_images": evaluation.count,
-        "test_loss": evaluation.loss,
-        "top5_accuracy": evaluation.top5_accuracy,
-        "calibration_error": evaluation.calibration_error,
-        "averaged": [BEST] if plan.recipe.ema_momentum is not None else [],
-        "best_epoch": best,
-        "best_validation_accuracy": rows[best - 1]["val_accuracy"],
-        "epochs": len(rows),
-        "steps": int(rows[-1]["step"]),
-        "recipe": plan.recipe.name,
-        "parameters": model.count_params(),
-        "trainable_parameters": num_parameters(model.trainable_weights),
-        "training_seconds": training_seconds,
-        "images_per_second": rows[-1]["step"] * plan.batch_size / training_seconds,
-        "per_class": [dataclasses.asdict(result) for result in evaluation.classes],
-    }

@@ -394,4 +394,6 @@ def parse_layout(text: str) -> tuple[str, int | None]:
 
 def is_short(value: Any) -> bool:
     """Whether a report can show a value as it is."""
+    if isinstance(value, tuple):
+        return all(map(is_short, value))
     return value is None or isinstance(value, (bool, int, float, str)) or hasattr(value, "__fspath__")

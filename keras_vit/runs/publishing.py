@@ -10,8 +10,8 @@ from keras_vit.annotations import FilePath
 from keras_vit.checks import check_choice, check_flag
 from keras_vit.pages.cards import CARD, NOT_CHOSEN, PREPROCESSING, USE, read_card, with_field, with_section
 from keras_vit.pages.escaping import printable
-from keras_vit.runs.finetune import Result
-from keras_vit.runs.run_directory import BEST, CONFIG
+from keras_vit.runs.ending import Result
+from keras_vit.runs.own_files import BEST, CONFIG
 from keras_vit.runs.saved_runs import load_model, read_facts
 from keras_vit.weights.checkpoint import SAFETENSORS_NAME
 from keras_vit.weights.checkpoint_card import dialect_of, photos_section, use_section

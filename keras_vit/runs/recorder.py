@@ -8,7 +8,8 @@ import keras
 import numpy as np
 
 from keras_vit.annotations import Logs, Tensor, Variable
-from keras_vit.runs.run_directory import BEST, COLUMNS, LAST, RunDirectory
+from keras_vit.runs.own_files import BEST, COLUMNS, LAST
+from keras_vit.runs.run_directory import RunDirectory
 from keras_vit.training.optimizer_state import inner_optimizer, steps_of
 
 
@@ -50,6 +51,7 @@ class Recorder(keras.callbacks.Callback):
     def get_state(self) -> dict[str, Any]:
         """What a run that goes on must know, with the figures up to now, ready for JSON."""
         return {
+            "mark": self.run.mark,
             "best_epoch": self.best_epoch,
             "last_epoch": self.last_epoch,
             "best": self._best,
@@ -59,6 +61,7 @@ class Recorder(keras.callbacks.Callback):
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Goes on where `get_state` was; rows that came after it are taken out of `metrics.csv`."""
+        self.run.mark = state["mark"]
         self.best_epoch, self.last_epoch = state["best_epoch"], state["last_epoch"]
         self._best = None if state["best"] is None else tuple(state["best"])
         self._seconds = state["seconds"]
@@ -83,7 +86,7 @@ class Recorder(keras.callbacks.Callback):
         row |= {"epoch": epoch + 1, "step": steps_of(self.model.optimizer)}
         row["seconds"] = self._elapsed()
         self.run.write_row({name: row.get(name) for name in COLUMNS})
-        if self.run.save_model(self.model, LAST):
+        if self.run.save_model(self.model, LAST, epoch + 1):
             self.last_epoch = epoch + 1
         score = (logs["val_accuracy"], -logs["val_loss"]) if "val_accuracy" in logs else (epoch, 0)
         if self._best is None or score > self._best:
@@ -92,7 +95,7 @@ class Recorder(keras.callbacks.Callback):
     def _save_best(self, epoch: int, score: tuple[float, float]) -> None:
         self._average.enter()
         try:
-            saved = self.run.save_model(self.model, BEST)
+            saved = self.run.save_model(self.model, BEST, epoch + 1)
         finally:
             self._average.leave()
         if saved:

@@ -1,27 +1,39 @@
 """What stands in the folder that a run is to write: nothing, a run that can go on, or what must not be lost."""
 
 import dataclasses
-import re
+import os
 from pathlib import Path
 from typing import Any, NoReturn
 
 from keras_vit.annotations import FilePath
 from keras_vit.checks import error_about
 from keras_vit.exporting.staging import sweep
-from keras_vit.files import json_object
+from keras_vit.files import sweep_parts
+from keras_vit.runs.finished_runs import ELSEWHERE
 from keras_vit.runs.options import FinetuneOptions
-from keras_vit.runs.run_directory import CHECKPOINTS, CONFIG, FAILURE, RESULT, RunDirectory, check_free, plain
+from keras_vit.runs.own_files import (
+    BEST,
+    CHECKPOINTS,
+    CONFIG,
+    FAILURE,
+    RESULT,
+    check_replaceable,
+    fault_of_archive,
+    is_begun,
+    is_finished,
+    read_config,
+    signature_of,
+)
+from keras_vit.runs.run_directory import RunDirectory, check_free, plain
+from keras_vit.training.resuming.checkpoint_folder import Checkpoint, CheckpointFolder
 from keras_vit.training.resuming.writing import differences
 
-_MOST_BYTES = 1 << 26  # of a configuration; the names of 21,843 classes take 1 MB
-# Options that decide when and where, but no number of the result.
-_ELSEWHERE = ("data", "out", "strategy", "layout", "resume", "checkpoint_minutes", "checkpoint_every")
 _MACHINE = ("python", "platform")  # versions that do not either
+_OF_THE_PLACE = ("name", "bad_images")  # facts of the data that change where they are moved as a whole
 _COMPARED = [
-    *("seed", "precision", "data", "data_hash", "measured_on", "input_shape", "model", "preprocessing"),
-    *("recipe", "plan", "image_sizes", "augmentation"),
+    *("seed", "precision", "data_hash", "measured_on", "input_shape", "model", "weights_report", "weights_from"),
+    *("preprocessing", "recipe", "plan", "changes", "image_sizes", "augmentation"),
 ]
-_PART = re.compile(r"\w+\.(json|txt|csv|keras|html|png|md)[a-z0-9_]{8}\.part(\.\w+)?")  # as `replacing` names them
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,7 +41,7 @@ class EarlierRun:
     """An unfinished run.
 
     Attributes:
-        config: what its `config.json` holds; empty if it was killed before that was written.
+        config: what its `config.json` holds; empty if that is gone.
     """
 
     config: dict[str, Any]
@@ -46,30 +58,74 @@ def find_earlier(out: FilePath, resume: str) -> EarlierRun | None:
         ValueError: for a folder that is neither, as of a finished run; where `resume` allows it not.
     """
     path = Path(out)
-    unfinished = (path / CHECKPOINTS).is_dir()
-    if unfinished and resume != "never":
-        return EarlierRun(config_of(path))
-    if resume == "must":
-        _refuse_to_start(path)
-    if unfinished:
+    if not _is_unfinished(path):
+        if resume == "must":
+            _refuse_to_start(path)
+        check_free(path)
+        return None
+    if resume == "never":
         raise error_about("out", "resume")(
             '`out` must be new or empty with `resume="never"`.\n'
             f"Received: {str(out)!r}, an unfinished run. Leave `resume` out to go on with it, or choose another folder."
         )
-    check_free(path)
-    return None
+    config = config_of(path)
+    check_replaceable(path, config)
+    return EarlierRun(config)
 
 
-def check_resumed(out: FilePath, found: Any, resume: str) -> None:
-    """Raises a `ValueError` if a run must go on and there is no checkpoint, `found`, to go on from."""
+def _is_unfinished(path: Path) -> bool:
+    """Whether a run of this package can go on here: it has a checkpoint, or was killed before its first."""
+    if is_finished(path) or not (path / CHECKPOINTS).is_dir():
+        return False
+    has_checkpoint = bool(CheckpointFolder(path / CHECKPOINTS).names())
+    return has_checkpoint or (is_begun(path) and not (path / RESULT).exists())
+
+
+def check_resumed(out: FilePath, found: Checkpoint | None, resume: str, earlier: EarlierRun | None) -> None:
+    """Raises a `ValueError` if a run cannot go on from the checkpoint `found` in its folder, before hours of training.
+
+    Args:
+        out: the folder.
+        found: the newest valid checkpoint, if there is one.
+        resume: as in `FinetuneOptions`.
+        earlier: what `find_earlier` found.
+    """
+    path = Path(out)
     if found is None and resume == "must":
-        _refuse_to_start(Path(out))
+        _refuse_to_start(path)
+    if found is None and earlier is not None and not earlier.config:
+        raise error_about("out")(
+            "an unfinished run goes on from its configuration or a valid checkpoint.\n"
+            f"Received: {str(path)!r}, which has neither. Choose another folder, or remove this one."
+        )
+    if found is not None and (fault := _fault_of_best(path / BEST, found)):
+        raise error_about("out")(
+            "a run goes on with the best model that it has written, which it measures at its end.\n"
+            f"Received: {str(path / BEST)!r}, {fault}. Put it back, choose another folder, or remove this one."
+        )
+
+
+def _fault_of_best(file: Path, found: Checkpoint) -> str | None:
+    """What is wrong with the best model, in a few words, or `None`."""
+    state = found.facts["also"][0]  # of the recorder
+    wanted = state["best_epoch"]
+    if wanted is None:
+        return None
+    if fault := fault_of_archive(file):
+        return fault
+    mark, epoch = signature_of(file) or ("", 0)
+    if mark != state["mark"]:
+        return "which is not of this run"
+    # A process that was killed between a model and its checkpoint has left that of an epoch that comes again.
+    if epoch != wanted and epoch <= found.facts["epoch"]:
+        return f"which is of epoch {epoch}, where epoch {wanted} was the best"
+    return None
 
 
 def as_begun(options: FinetuneOptions, earlier: EarlierRun | None) -> FinetuneOptions:
     """The options, with the micro-batches that the run began with where the free memory has chosen them."""
     begun = earlier.config.get("plan", {}).get("accumulation_steps") if earlier else None
-    if begun is None or options.accumulation_steps is not None or options.batch_size is not None:
+    if type(begun) is not int or options.accumulation_steps is not None or options.batch_size is not None:
         return options
     return dataclasses.replace(options, accumulation_steps=begun)
 
@@ -77,9 +133,11 @@ def as_begun(options: FinetuneOptions, earlier: EarlierRun | None) -> FinetuneOp
 def fingerprint_of(configuration: dict) -> dict[str, Any]:
     """The part of `config.json` that decides the numbers, with which a run must go on."""
     said = plain(configuration)
-    arguments = {name: value for name, value in said["arguments"].items() if name not in _ELSEWHERE}
+    arguments = {name: value for name, value in said["arguments"].items() if name not in ELSEWHERE}
     versions = {name: value for name, value in said["versions"].items() if name not in _MACHINE}
-    return {"options": arguments, "versions": versions} | {name: said.get(name) for name in _COMPARED}
+    data = {name: value for name, value in said["data"].items() if name not in _OF_THE_PLACE}
+    compared = {name: said.get(name) for name in _COMPARED}
+    return {"options": arguments, "versions": versions, "data": data} | compared
 
 
 def check_same(out: FilePath, earlier: EarlierRun, configuration: dict) -> None:
@@ -98,28 +156,26 @@ def check_same(out: FilePath, earlier: EarlierRun, configuration: dict) -> None:
 
 def sweep_leftovers(run: RunDirectory) -> None:
     """Removes what killed processes left in a run's folder, which this process alone writes to."""
-    for path in run.path.iterdir():
-        if _PART.fullmatch(path.name) and path.is_file():
-            path.unlink(missing_ok=True)
+    sweep_parts(run.path)
     sweep(run.path)
     (run.path / FAILURE).unlink(missing_ok=True)
 
 
 def config_of(path: Path) -> dict[str, Any]:
-    """What an unfinished run was asked for, in its folder; nothing if it was killed before it wrote that.
+    """What an unfinished run was asked for, in its folder; nothing if it has no such file.
 
     Raises:
         ValueError: if it cannot be read.
     """
     file = path / CONFIG
-    if not file.exists():
+    if not os.path.lexists(file):
         return {}
     try:
-        return json_object(file, _MOST_BYTES)
+        return read_config(file)
     except ValueError as error:
-        raise ValueError(
-            "an unfinished run goes on if its configuration can be read.\n"
-            f"Received: {str(file)!r}: {error}. Choose another folder, or remove this one."
+        raise error_about("out")(
+            f"an unfinished run goes on if its configuration can be read.\nReceived: {str(file)!r}: {error}. Choose "
+            "another folder, or remove this one."
         ) from error
 
 

@@ -4,13 +4,15 @@ A file is there whole or not at all, but for the figures, which grow by a row wi
 that is not finite is ever written.
 """
 
+import contextlib
 import csv
 import io
 import json
 import os
 import random
+import secrets
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,22 +22,23 @@ import numpy as np
 from keras_vit.annotations import FilePath
 from keras_vit.checks import error_about
 from keras_vit.evaluation import Evaluation
-from keras_vit.files import FileKindError, read_regular, replacing
+from keras_vit.files import FileKindError, is_part, read_regular, replacing
 from keras_vit.pages.escaping import printable, spreadsheet_cell
-
-COLUMNS = (
-    *("epoch", "step", "loss", "accuracy", "val_loss", "val_accuracy"),
-    *("learning_rate", "gradient_norm", "seconds"),
+from keras_vit.runs.own_files import (
+    CELLS,
+    CHECKPOINTS,
+    COLUMNS,
+    CONFUSION_TABLE,
+    CORNER,
+    METRICS,
+    MOST_BYTES,
+    TENSORBOARD,
+    is_finished,
+    sign,
 )
-BEST, LAST = "best.keras", "last.keras"
-CONFIG, RESULT, FAILURE, METRICS = "config.json", "result.json", "failure.json", "metrics.csv"
-CURVES, CONFUSION, CONFUSION_TABLE = "curves.png", "confusion_matrix.png", "confusion_matrix.csv"
-REPORT, BAD_IMAGES = "report.html", "bad_images.txt"
-CHECKPOINTS = "checkpoints"  # folder of an unfinished run
-_TENSORBOARD = "tensorboard"
+
 _MOST_COLUMNS = 1000  # of the table of confusion
 _ALWAYS = ("epoch", "step", "seconds")  # columns that have a number in each row
-_MOST_BYTES = 1 << 26  # of a file of figures or of what was asked for; the names of 21,843 classes take 1 MB
 # Names of files may hold bytes that are no letters: they are written as JSON and Python spell them, `\\udcff`.
 _ENCODING, _ERRORS = "utf-8", "backslashreplace"
 
@@ -47,12 +50,16 @@ class RunDirectory:
         path: of a folder that does not exist yet, or is empty, unless the run goes on.
         goes_on: whether an unfinished run is in it.
 
+    Attributes:
+        mark: by which the models of this run are known, also after it was stopped.
+
     Raises:
         ValueError: if something is in it, it is no folder, or nothing can be written there.
     """
 
     def __init__(self, path: FilePath, goes_on: bool = False) -> None:
         self.path = Path(path)
+        self.mark = secrets.token_hex(8)
         self._events: Any = None  # TensorBoard's writer, once there is a row
         if not goes_on:
             check_free(self.path)
@@ -107,23 +114,25 @@ class RunDirectory:
         if len(names) > _MOST_COLUMNS:
             pairs, counts = np.unique([evaluation.labels, evaluation.predictions], axis=1, return_counts=True)
             cells = zip(*pairs.tolist(), counts.tolist(), strict=True)
-            rows = [["true", "predicted", "images"], *([names[i], names[j], count] for i, j, count in cells)]
+            rows = [[*CELLS], *([names[i], names[j], count] for i, j, count in cells)]
         else:
-            rows = [["true \\ predicted", *names]]
+            rows = [[CORNER, *names]]
             rows += [[name, *counts] for name, counts in zip(names, evaluation.confusion.tolist(), strict=True)]
         with replacing(self.path / CONFUSION_TABLE) as part, open(part, "w", -1, _ENCODING, _ERRORS, "") as file:
             csv.writer(file).writerows(rows)
 
-    def save_model(self, model: keras.Model, name: str) -> bool:
+    def save_model(self, model: keras.Model, name: str, epoch: int = 0) -> bool:
         """Saves a model unless it has a value that is not finite; returns whether it did.
 
-        Of weights that are cut over processes, which all call this, a copy is saved without its optimizer.
+        Of weights that are cut over processes, which all call this, a copy is saved without its optimizer. The file
+        says of which run and `epoch`, from 1, it is; 0 is that of a run that was stopped.
         """
         model = at_hand(model)
         if not is_finite(model):
             return False
         with replacing(self.path / name, ".part.keras") as part:
             model.save(part)
+            sign(part, self.mark, epoch)
         return True
 
     def rows(self) -> list[dict]:
@@ -136,7 +145,7 @@ class RunDirectory:
         if not path.exists():
             return []
         try:
-            reader = csv.reader(io.StringIO(read_regular(path, _MOST_BYTES).decode(_ENCODING), newline=""))
+            reader = csv.reader(io.StringIO(read_regular(path, MOST_BYTES).decode(_ENCODING), newline=""))
             return _figures(reader)
         except FileKindError as error:
             fault = error.reason
@@ -156,7 +165,7 @@ class RunDirectory:
         metadata = kind(plugin_data=kind.PluginData(plugin_name="scalars"), data_class=1)  # DATA_CLASS_SCALAR
         with tf.device("CPU"):
             if self._events is None:
-                self._events = tf.summary.create_file_writer(str(self.path / _TENSORBOARD))
+                self._events = tf.summary.create_file_writer(str(self.path / TENSORBOARD))
             with self._events.as_default(step=int(row["epoch"])):
                 for name, value in row.items():
                     if name != "epoch" and value is not None:
@@ -194,9 +203,21 @@ def _figure(number: int, name: str, text: str) -> float | None:
 def check_free(path: FilePath) -> None:
     """Raises a `ValueError` unless a run may and can be written to this path; leaves nothing there."""
     path = Path(path)
-    try:
+    with _told(path):
         _check_empty(path)
+    check_writable(path)
+
+
+def check_writable(path: Path) -> None:
+    """Raises a `ValueError` unless something can be written to a folder, or made where it will be; leaves nothing."""
+    with _told(path):
         _check_writable(path)
+
+
+@contextlib.contextmanager
+def _told(path: Path) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         raise error_about("out")(
             "`out` must be a folder that can be written to.\n"
@@ -211,11 +232,19 @@ def _check_empty(path: Path) -> None:
         raise error_about("out")(
             f"`out` must be a folder.\nReceived: {str(path)!r}, which is {what}. Choose another name."
         )
-    if path.exists() and any(path.iterdir()):
+    if path.exists() and not all(map(_is_nothing, path.iterdir())):
+        kind = "a finished run" if is_finished(path) else "not empty and no unfinished run"
         raise error_about("out")(
-            "`out` must be new or empty, so that no earlier run is lost.\n"
-            f"Received: {str(path)!r}, which is neither. Choose another folder, or remove this one."
+            "`out` must be new or empty, or hold an unfinished run, so that nothing is lost.\n"
+            f"Received: {str(path)!r}, which is {kind}. Choose another folder."
         )
+
+
+def _is_nothing(path: Path) -> bool:
+    """Whether this is what a run leaves that was killed as it began, or a folder for its checkpoints elsewhere."""
+    if path.name == CHECKPOINTS:
+        return path.is_dir() and not any(path.iterdir())
+    return is_part(path) and path.is_file()
 
 
 def _check_writable(path: Path) -> None:

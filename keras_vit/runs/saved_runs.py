@@ -8,11 +8,13 @@ import dataclasses
 import json
 import math
 import os
+import random
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from keras_vit.checks import error_about
 from keras_vit.files import FileKindError, json_object, open_regular
 from keras_vit.pages.escaping import printable
 
@@ -95,6 +97,30 @@ def load_model(file: Path) -> Any:
         runs_code = any(word in str(error) for word in _OF_SAFE_MODE)
         rule, advice = _RUNS_CODE if runs_code else _DAMAGED
         raise ValueError(f"{rule}.\nReceived: {printable(file)}: {_short(error).rstrip('.')}. {advice}") from error
+
+
+def check_reloads(model: Any) -> None:
+    """Raises a `ValueError` if the file of a model could not be loaded, as with a class that Keras does not know.
+
+    A run measures at its end what it has written, so it asks before its first step. No random number is drawn.
+    """
+    import keras
+
+    from keras_vit.model.deferred import deferred_variables, discard
+
+    before = random.getstate()
+    try:
+        with deferred_variables():
+            layers = keras.saving.serialize_keras_object(model) | {"compile_config": None}
+            discard(keras.saving.deserialize_keras_object(layers, safe_mode=True).weights)
+    except Exception as error:  # of Keras, and of the layers of the user's own
+        raise error_about("model")(
+            "`model` must be one that can be saved as .keras and loaded again, since a run measures what it has "
+            f"written.\nReceived: {model.name!r}: {_short(error)} Register its classes by "
+            "`keras.saving.register_keras_serializable`, with a `get_config` that has all arguments."
+        ) from error
+    finally:
+        random.setstate(before)
 
 
 def _check_size(config: Any, stored: int) -> None:

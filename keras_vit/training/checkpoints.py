@@ -23,7 +23,7 @@ from keras_vit.training.resuming.checkpoint_folder import Checkpoint, Checkpoint
 from keras_vit.training.resuming.pieces import Piece
 from keras_vit.training.resuming.signals import StopSignals, leave
 from keras_vit.training.resuming.variables import METRICS, Reader, check_fits, restore
-from keras_vit.training.resuming.writing import Writer, differences
+from keras_vit.training.resuming.writing import RULE, Writer, check_facts
 
 # What Keras' own callbacks know of earlier epochs, as `ModelCheckpoint` and `EarlyStopping`.
 _REMEMBERED = ("best", "best_epoch", "wait", "cooldown_counter", "epochs_since_last_save")
@@ -125,6 +125,7 @@ class Checkpoints(keras.callbacks.Callback):
         if found is not None:
             self._take_up(found)
             self._writer.path = found.path
+        self._folder.sweep()
         start_at_epoch(self.model, self._epoch)
         self._is_training = True
         self._saved_step, self._saved_at = self._made, time.monotonic()
@@ -184,15 +185,16 @@ class Checkpoints(keras.callbacks.Callback):
         self._looked = self._is_asked = False
 
     def lock(self) -> None:
-        """Takes the folder for this process, and removes what killed ones left in it; `fit` does it too.
+        """Takes the folder for this process, and refuses a checkpoint that was begun otherwise; `fit` does it too.
 
         Raises:
-            ValueError: if another process trains into it.
+            ValueError: if another process trains into it, or for other facts than in `fingerprint`.
         """
         self._folder.acquire()
+        check_facts(self.found, self.fingerprint)
 
     def discard(self) -> None:
-        """Removes all checkpoints with their folder, once the run has come to its end."""
+        """Removes all checkpoints with their folder, once the run has come to its end; files of others stay."""
         self._folder.discard()
 
     def _end_passing(self) -> None:
@@ -275,14 +277,12 @@ class Checkpoints(keras.callbacks.Callback):
     def _check(self, checkpoint: Checkpoint) -> None:
         """Refuses what would go on otherwise than it began."""
         facts = checkpoint.facts
-        rule = "a run goes on only as it began, or its numbers mean nothing"
-        if self.fingerprint is not None and (found := differences(facts["fingerprint"] or {}, self.fingerprint)):
-            raise ValueError(f"{rule}.\nReceived: other facts than in {checkpoint.path}:\n  " + "\n  ".join(found))
+        check_facts(checkpoint, self.fingerprint)
         steps = self.params.get("steps")
         inside = facts["batch"] and (facts["steps_per_epoch"] != steps or facts["batch"] % _at_once(self.model))
         if inside:
             raise ValueError(
-                f"{rule}: an epoch that was begun goes on with as many steps.\n"
+                f"{RULE}: an epoch that was begun goes on with as many steps.\n"
                 f"Received: {steps} steps in an epoch, {_at_once(self.model)} at once, where step {facts['batch']} of "
                 f"{facts['steps_per_epoch']} is next."
             )

@@ -21,7 +21,7 @@ from keras_vit.model.layer_lookup import dense_parts, encoder_blocks
 from keras_vit.model.vision_transformer import VisionTransformer, check_vision_transformer
 from keras_vit.training.device_memory import available_memory
 
-_SLOTS = {"sgd": 1, "adamw": 2}  # numbers an optimizer keeps for every weight
+SLOTS = {"sgd": 1, "adamw": 2}  # numbers an optimizer keeps for every weight
 # Bytes that a first training step takes for itself, more if blocks learn, to compile with XLA, and for a loop over
 # micro-batches.
 _RUNTIME = (70_000_000, 100_000_000, 400_000_000, 100_000_000)
@@ -187,10 +187,10 @@ def _as_compiled(
     compiled = model.optimizer if model.compiled else None
     compiled = getattr(compiled, "inner_optimizer", compiled)  # in which float16 is scaled
     if optimizer is not None or compiled is None:
-        check_choice("optimizer", "sgd" if optimizer is None else optimizer, _SLOTS)
-        slots = _SLOTS[optimizer or "sgd"]
+        check_choice("optimizer", "sgd" if optimizer is None else optimizer, SLOTS)
+        slots = SLOTS[optimizer or "sgd"]
     else:
-        slots = bool(compiled.momentum) if isinstance(compiled, keras.optimizers.SGD) else max(_SLOTS.values())
+        slots = bool(compiled.momentum) if isinstance(compiled, keras.optimizers.SGD) else max(SLOTS.values())
     steps = model.accumulation_steps if accumulation_steps is None else accumulation_steps
     return steps, slots, bool(getattr(compiled, "use_ema", False)) if ema is None else ema
 

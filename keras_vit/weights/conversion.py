@@ -17,6 +17,7 @@ from keras_vit.checks import check_choice, check_positive_int, error_about
 from keras_vit.config.variants import VARIANTS
 from keras_vit.images.preprocessing import Preprocessing
 from keras_vit.pages.cards import write_card
+from keras_vit.pages.escaping import printable
 from keras_vit.weights.checkpoint import (
     PATCH_KERNEL,
     ROOT_KERNEL,
@@ -28,7 +29,7 @@ from keras_vit.weights.checkpoint import (
 )
 from keras_vit.weights.checkpoint_card import checkpoint_card
 from keras_vit.weights.dialects import DIALECTS, FOLDERS, is_same_epsilon, to_theirs
-from keras_vit.weights.reader import CheckpointError
+from keras_vit.weights.reader import CheckpointError, scan
 from keras_vit.weights.sidecar import note_of
 from keras_vit.weights.sidecar.photo_differences import DIFFERENCES_FILE, differences, differences_text
 from keras_vit.weights.writer import write_json, write_npz, write_safetensors, write_text
@@ -52,6 +53,7 @@ def convert_checkpoint(
 
     Raises:
         FileNotFoundError: if there is no such file.
+        FileExistsError: if something else than a checkpoint of this package is at `destination`.
         CheckpointError: if the file cannot be read, or the layout has no place for a weight.
         TypeError: if `num_heads` is no int.
         ValueError: if `num_heads` does not divide the width, or the file says another number.
@@ -97,9 +99,22 @@ def write_checkpoint(
     note = note_of(checkpoint.fields, checkpoint.num_heads, checkpoint.preprocessing, checkpoint.grid)
     if folder:
         return _write_folder(checkpoint, destination, dialect, arrays, note, labels)
+    _check_replaceable(destination)
     write = write_npz if suffix == ".npz" else write_safetensors
     write(destination, arrays, note)
     return destination
+
+
+def _check_replaceable(file: Path, *beside: Path) -> None:
+    """Raises a `FileExistsError` unless a checkpoint of ours, or nothing, is at `file`; then files beside are ours."""
+    there = [path for path in (file, *beside) if os.path.lexists(path)]
+    with contextlib.suppress(OSError, ValueError):
+        if not there or scan(file).note:
+            return
+    raise FileExistsError(
+        "a checkpoint replaces only files that keras_vit has written.\n"
+        f"Received: {printable(there[0])}, which is something else. Move it away, or pass another path."
+    )
 
 
 def check_architecture(dialect: str, is_resnet: bool, received: FilePath) -> None:
@@ -187,6 +202,7 @@ def _write_folder(
             f"{software} prepares photos otherwise than `preprocessing` of this model, as {DIFFERENCES_FILE} in the "
             f"folder says. {' '.join(lines)}"
         )
+    _check_replaceable(folder / SAFETENSORS_NAME, *(folder / name for name in (*files, DIFFERENCES_FILE)))
     with _made(folder):
         write_safetensors(folder / SAFETENSORS_NAME, arrays, note)
         for name, content in files.items():
@@ -204,8 +220,10 @@ def _made(folder: Path) -> Iterator[None]:
     """Makes a folder, and removes it after a fault if it is new."""
     if not folder.parent.is_dir():
         raise FileNotFoundError(f"the folder of the destination must exist.\nReceived: {folder}")
-    new = not folder.exists()
-    folder.mkdir(exist_ok=True)
+    new = False
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir()
+        new = True
     try:
         yield
     except BaseException:

@@ -47,6 +47,7 @@ def save_checkpoint(
             written then.
         ValueError: for another dialect or ending; for `labels` that are not K names, or for a single file.
         FileNotFoundError: if the folder to write into does not exist.
+        FileExistsError: if something else than a checkpoint of this package is at `path`.
 
     Warns:
         UserWarning: if that software computes something else from these weights by itself: another GELU,

@@ -7,7 +7,7 @@ TensorFlow.
 import contextlib
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from keras_vit.checks import check_installed
@@ -22,6 +22,10 @@ from keras_vit.weights.sidecar.photo_differences import DIFFERENCES_FILE
 _PUBLIC = (
     "`private` must be left out for a repository that all can see; nothing was sent.\nReceived: private=True and {}, "
     "which is public. Make it private in its settings on the Hub, or choose another name."
+)
+_OF_OTHERS = (
+    "a push replaces only files that keras_vit has sent, which it knows by the tag `keras_vit` in README.md; nothing "
+    "was sent.\nReceived: {}, which has {} of something else. Choose another name, or write that tag into its card."
 )
 FILES = (SAFETENSORS_NAME, *BESIDE, DIFFERENCES_FILE, CARD)  # all that a repository of ours has
 
@@ -44,7 +48,7 @@ def upload(files: Mapping[str, Path], repository: str, *, private: bool, message
         The commit.
 
     Raises:
-        ValueError: with `private` for a repository that is there and public.
+        ValueError: with `private` for a repository that is there and public; for one with such files of others.
         OfflineError: without a network, or if it may not be used.
         UploadError: if the Hub does not take the files.
         ImportError: without the extra `hub`.
@@ -58,10 +62,14 @@ def upload(files: Mapping[str, Path], repository: str, *, private: bool, message
         api = huggingface_hub.HfApi()
         api.create_repo(repository, private=private, exist_ok=True)
         is_public = private and not api.repo_info(repository).private
+        there = [name for name in FILES if api.file_exists(repository, name)]
+        card = Path(api.hf_hub_download(repository, CARD)).read_bytes() if CARD in there else b""
     if is_public:
         raise ValueError(_PUBLIC.format(repository))
+    if there and not _is_ours(card, there):
+        raise ValueError(_OF_OTHERS.format(repository, ", ".join(there)))
     with library_faults(lambda words, offline: _fault(repository, words, offline)), _bars_on_terminals():
-        stale = [name for name in FILES if name not in files and api.file_exists(repository, name)]
+        stale = [name for name in there if name not in files]
         operations = [huggingface_hub.CommitOperationAdd(name, str(path)) for name, path in files.items()]
         operations += [huggingface_hub.CommitOperationDelete(name) for name in stale]
         return api.create_commit(repository, operations, commit_message=message).oid
@@ -77,6 +85,12 @@ def check_repository(name: str) -> None:
             "`repository` must be `owner/name` as the Hub has them: letters, digits, `-`, `_` and `.`, at most 96.\n"
             f"Received: repository={name!r}."
         )
+
+
+def _is_ours(card: bytes, there: Sequence[str]) -> bool:
+    """Whether files are those of an earlier push, or just the card with a licence that the Hub makes by itself."""
+    head, _, body = card.replace(b"\r\n", b"\n").removeprefix(b"---\n").partition(b"\n---")
+    return b"keras_vit" in head or (there == [CARD] and not body.strip())
 
 
 def present(folder: Path, names: Iterable[str] = FILES) -> dict[str, Path]:

@@ -5,7 +5,7 @@ import pytest
 from matplotlib.axes import Axes
 
 from keras_vit.analysis.plots import draw_confusion, draw_curves
-from keras_vit.runs.run_directory import COLUMNS
+from keras_vit.runs.own_files import COLUMNS
 
 Image = pytest.importorskip("PIL.Image")
 

@@ -50,6 +50,10 @@ def test_page_of_a_probe_has_a_row_for_each_number_of_shots(tmp_path):
     assert "are of 3 choices together." in page
     keras_vit.write_evaluation_page(result, tmp_path, "again")  # replaces it
     assert [path.name for path in tmp_path.iterdir()] == ["index.html"]
+    (tmp_path / "index.html").write_text("<!doctype html>\nof a user")
+    with pytest.raises(FileExistsError, match=r"index\.html"):
+        keras_vit.write_evaluation_page(result, tmp_path)
+    assert (tmp_path / "index.html").read_text() == "<!doctype html>\nof a user"
 
 
 @pytest.mark.parametrize("classes", [10_000, 21_843])

@@ -78,3 +78,14 @@ def test_size_is_that_of_all_files_below(tmp_path):
     (tmp_path / "a" / "one").write_bytes(bytes(7))
     (tmp_path / "a" / "b" / "two").write_bytes(bytes(11))
     assert (size_of(tmp_path), size_of(tmp_path / "a" / "one")) == (18, 7)
+
+
+@pytest.mark.parametrize("name", ["report.json", "report.md"])
+def test_report_replaces_a_report_and_nothing_else(tmp_path, name):
+    for report in (FULL, BARE):
+        report.write(tmp_path / name)
+    assert "float32" in (tmp_path / name).read_text()
+    (tmp_path / name).write_text("notes of a user")
+    with pytest.raises(FileExistsError, match=name):
+        FULL.write(tmp_path / name)
+    assert (tmp_path / name).read_text() == "notes of a user"

@@ -184,10 +184,10 @@ def test_next_export_removes_what_a_killed_one_left_and_nothing_else(tmp_path):
     done = subprocess.run([sys.executable, "-c", KILLED, tmp_path], env={**os.environ, "PYTHONPATH": str(ROOT)})
     assert done.returncode == -signal.SIGKILL
     assert len(names(tmp_path)) == 1
-    (tmp_path / ".export-of-mine").mkdir()
-    (tmp_path / ".export-12345678").write_text("a file")
-    (tmp_path / ".export-abcdefgh").symlink_to(tmp_path / ".export-of-mine")
-    kept = [".export-12345678", ".export-abcdefgh", ".export-of-mine"]
+    (tmp_path / ".export-20261126").mkdir()  # somebody's
+    (tmp_path / ".keras_vit-export-12345678").write_text("a file")
+    (tmp_path / ".keras_vit-export-abcdefgh").symlink_to(tmp_path / ".export-20261126")
+    kept = [".export-20261126", ".keras_vit-export-12345678", ".keras_vit-export-abcdefgh"]
     with staging(tmp_path) as live, staging(tmp_path) as other:
         assert names(tmp_path) == sorted([*kept, live.name, other.name])
     assert names(tmp_path) == kept

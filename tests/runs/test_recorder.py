@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from conftest import images, make_tiny, numpy
 
+from keras_vit.runs.own_files import BEST, LAST
 from keras_vit.runs.recorder import Recorder
-from keras_vit.runs.run_directory import BEST, LAST, RunDirectory
+from keras_vit.runs.run_directory import RunDirectory
 from keras_vit.training.optimizers import SGD
 
 LOSS = keras.losses.SparseCategoricalCrossentropy(from_logits=True)

@@ -9,40 +9,9 @@ import time
 
 import numpy as np
 import pytest
-from conftest import ROOT, numpy, tiny_config
+from conftest import ROOT
 from run_files import assert_same_run
-
-import keras_vit.runs.finetune as module
-from keras_vit.runs.finetune import finetune
-from keras_vit.training.callbacks import StepFacts
-
-
-class Died(BaseException):
-    """What no code expects, as a kill."""
-
-
-class Dying(StepFacts):
-    """Ends the process, as far as one process can, at a step counted from 1; the last one that it was told."""
-
-    at = None
-
-    def on_train_batch_end(self, batch, logs=None):
-        if int(numpy(self.model.optimizer.iterations)) == Dying.at:
-            raise Died
-
-
-def arrays():
-    rng = np.random.default_rng(0)
-    labels = np.arange(60) % 3
-    images = (rng.integers(0, 120, (60, 16, 16, 1)) + 45 * labels[:, None, None, None]).astype("uint8")
-    return {name: (images, labels) for name in ("train", "validation", "test")}
-
-
-def run(out, **changes):
-    said = []
-    options = {"model": tiny_config(num_layers=1, dropout_rate=0.1), "image_size": 16, "batch_size": 10, "epochs": 3}
-    options |= {"ema_momentum": 0.9, "checkpoint_every": 2, "augmentation": "inception"}
-    return finetune(arrays(), out, say=said.append, **options | changes), said
+from stopped_runs import killed_run, run
 
 
 @pytest.fixture(scope="module")
@@ -51,20 +20,16 @@ def undisturbed(tmp_path_factory):
     return run(folder / "run")[0]
 
 
-def test_run_killed_in_its_second_epoch_goes_on_to_the_same_numbers(undisturbed, tmp_path, monkeypatch):
+def test_run_killed_in_its_second_epoch_goes_on_to_the_same_numbers(undisturbed, tmp_path):
     out = tmp_path / "run"
-    monkeypatch.setattr(module, "StepFacts", Dying)
-    monkeypatch.setattr(Dying, "at", 9)  # the third step of the second epoch
-    with pytest.raises(Died):
-        run(out)
+    killed_run(out, step=9)  # the third of the second epoch
     assert json.loads((out / "failure.json").read_text())["status"] == "failed"
-    (out / "best.kerasabcdefgh.part.keras").touch()  # what a real kill would have left
-    (out / ".export-abcdefgh").mkdir()
+    (out / ".keras_vit-abcdefgh.part.keras").touch()  # what a real kill would have left
+    (out / ".keras_vit-export-abcdefgh").mkdir()
     with pytest.raises(ValueError, match=r"options\.seed: 0 before, 1 now"):
         run(out, seed=1)
     with pytest.raises(ValueError, match=r"`out`(?s:.*)unfinished run"):
         run(out, resume="never")
-    monkeypatch.setattr(Dying, "at", None)
     _, said = run(out, resume="must")
     assert any(line.startswith("goes on from step 8, ") for line in said)
     assert_same_run(out, undisturbed.out)

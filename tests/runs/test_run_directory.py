@@ -11,7 +11,8 @@ import pytest
 from conftest import make_tiny
 
 from keras_vit.evaluation import measure
-from keras_vit.runs.run_directory import COLUMNS, RunDirectory, check_free, plain
+from keras_vit.runs.own_files import COLUMNS
+from keras_vit.runs.run_directory import RunDirectory, check_free, plain
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from conftest import make_tiny
 
 import keras_vit
 from keras_vit import cli
-from keras_vit.runs.saved_runs import RunFacts, load_model, read_facts
+from keras_vit.runs.saved_runs import RunFacts, check_reloads, load_model, read_facts
 
 CONFIG = {
     "arguments": {"data": "photos"},
@@ -196,3 +196,12 @@ def rewrite_config(file, old, new):
     with zipfile.ZipFile(file, "w") as archive:
         for name, data in members.items():
             archive.writestr(name, data)
+
+
+def test_model_that_could_not_be_loaded_again_is_told_before_it_is_trained(tmp_path):
+    model = make_tiny()
+    check_reloads(model)
+    doubled = keras.layers.Lambda(lambda x: 2 * x)(model.output)
+    own = keras_vit.VisionTransformer(model.input, doubled, config=model.config, preprocessing=model.preprocessing)
+    with pytest.raises(ValueError, match=r"`model`(?s:.*)Lambda(?s:.*)register_keras_serializable"):
+        check_reloads(own)

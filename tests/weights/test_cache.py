@@ -167,6 +167,12 @@ def test_damaged_note_makes_the_file_a_new_one(cached, note, no_network):
     assert fetch(cached) == find_local(cached)
 
 
+def test_file_of_another_by_the_name_of_a_note_stays(cached, no_network):
+    note_of(cached).write_bytes(b'{"index": []}')
+    assert fetch(cached) == cached.place
+    assert note_of(cached).read_bytes() == b'{"index": []}'
+
+
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
 @pytest.mark.timeout(20)
 def test_pipes_in_the_cache_hold_nobody_up(cached, no_network):

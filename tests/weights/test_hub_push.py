@@ -190,6 +190,20 @@ def test_second_push_leaves_no_file_of_the_first_and_keeps_all_else(hub, tmp_pat
     assert len(hub.messages) == 2
 
 
+OWN_CARD = b"---\ntags: [vision]\n---\n# My model"
+
+
+@pytest.mark.parametrize("theirs", [{WEIGHTS: b"x"}, {"config.json": b"{}"}, {"README.md": OWN_CARD}])
+def test_files_of_others_are_not_replaced(hub, folder, theirs):
+    hub.contents = dict(theirs)
+    with pytest.raises(ValueError, match=f"me/mine, which has {next(iter(theirs))}"):
+        push_to_hub(folder, "me/mine")
+    assert (hub.contents, hub.messages) == (theirs, [])
+    hub.contents = {"README.md": b"---\nlicense: mit\n---\n"}  # as the Hub makes it for a licence
+    push_to_hub(folder, "me/new")
+    assert WEIGHTS in hub.contents
+
+
 def test_repository_is_private_if_it_is_asked_for(hub, folder):
     push_to_hub(folder, "me/mine", private=True)
     push_to_hub(folder, "me/open")

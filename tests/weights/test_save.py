@@ -239,3 +239,21 @@ def test_labels_that_are_not_one_name_for_each_class_are_refused(tmp_path, label
     with pytest.raises(error, match=message):
         save_checkpoint(make_tiny(), tmp_path / name, "huggingface", labels=labels)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_checkpoint_replaces_one_of_ours_and_nothing_else(tmp_path):
+    model, theirs = make_tiny(), {"model.safetensors": b"theirs", "config.json": b"{}", "PREPROCESSING.md": b"notes"}
+    for name, content in theirs.items():
+        folder = tmp_path / name.partition(".")[0]
+        folder.mkdir()
+        (folder / name).write_bytes(content)
+        with pytest.raises(FileExistsError, match=name):
+            save_checkpoint(model, folder, "timm")
+        assert [(path.name, path.read_bytes()) for path in folder.iterdir()] == [(name, content)]
+    (tmp_path / "x.npz").write_bytes((GOLDEN / "token.npz").read_bytes())
+    with pytest.raises(FileExistsError, match=r"x\.npz"):
+        convert_checkpoint(GOLDEN / "gap.npz", tmp_path / "x.npz", "linen")
+    assert (tmp_path / "x.npz").read_bytes() == (GOLDEN / "token.npz").read_bytes()
+    for destination, dialect in (("y.npz", "official"), ("own", "timm")):
+        first = save_checkpoint(model, tmp_path / destination, dialect)
+        assert save_checkpoint(model, tmp_path / destination, dialect) == first

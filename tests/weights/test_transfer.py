@@ -337,3 +337,16 @@ def test_cut_chunked_body_tells_no_size_that_nobody_announced(server, monkeypatc
     monkeypatch.setattr("fault_server.Handler._send_cut", send)
     message = fails(listed(server, "cut", size=None), "unknown size.* 1000 bytes")
     assert str(transfer.LARGEST) not in message
+
+
+def test_part_of_another_program_stays_as_it_is(server):
+    place = cache_dir() / f"{NAME}.part"
+    place.parent.mkdir(parents=True)
+    for note in (None, b'{"browser": 1}'):
+        place.write_bytes(b"half of a file that a browser brings")
+        if note:
+            place.with_suffix(".part.json").write_bytes(note)
+        (cache_dir() / NAME).unlink(missing_ok=True)
+        assert fetch(listed(server, "ok")).read_bytes() == server.content
+        assert place.read_bytes() == b"half of a file that a browser brings"
+    assert files() == ["tiny.npz", "tiny.npz.json", "tiny.npz.part", "tiny.npz.part.json"]

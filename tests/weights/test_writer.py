@@ -127,14 +127,3 @@ def test_json_is_written_whole_or_not_at_all(tmp_path):
         write_json(tmp_path / "config.json", {"bad": object()})
     assert json.loads((tmp_path / "config.json").read_text()) == {"hidden_size": 12}
     assert [file.name for file in tmp_path.iterdir()] == ["config.json"]
-
-
-def test_parts_of_killed_writers_are_swept_and_no_others(tmp_path):
-    path, marks = tmp_path / "x[1].npz", ("x[1].npzab12_z9r", "x[1].npz", "x[1].npzlonger_mark", "y.npzab12_z9q")
-    abandoned, kept = tmp_path / "x[1].npzab12_z9q.part", [tmp_path / f"{mark}.part" for mark in marks]
-    for part in (abandoned, *kept):
-        part.touch()
-    for part in (abandoned, *kept[1:]):
-        os.utime(part, (1, 1))
-    write_npz(path, ARRAYS.items(), {})
-    assert set(tmp_path.iterdir()) == {path, *kept}

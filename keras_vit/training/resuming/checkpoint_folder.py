@@ -9,7 +9,6 @@ import dataclasses
 import json
 import os
 import re
-import shutil
 import time
 import warnings
 import zlib
@@ -19,13 +18,17 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit.files import flush_folder, locked, unlock
+from keras_vit.files import flush_folder, head_of, locked, read_regular, unlock
 from keras_vit.training.resuming.pieces import Piece, fault_of, read_piece, write_pieces
 
 _FORMAT = "keras-vit-checkpoint/1"
 _MANIFEST = "manifest.json"
 _PART, _OLD = ".part-", ".old-"  # what is being written, what is being removed
 _NAME = re.compile(r"step-(\d{10})-epoch-(\d{6})")
+_LEFT = re.compile(rf"({re.escape(_PART)}|{re.escape(_OLD)}){_NAME.pattern}(-\w+)?")  # by kills
+_FILE = re.compile(r"process-\d{5}\.(safetensors|json|part)|manifest\.(json|part)")  # of a checkpoint
+_ARRAYS = re.compile(r"process-\d{5}\.safetensors")
+_MOST_BYTES = 1 << 28  # of a manifest; that of g/14 has some 1 MB
 _HOLDERS: dict[str, "CheckpointFolder"] = {}  # what is locked by this process
 _WAIT = 600  # seconds for the files of other processes
 
@@ -88,7 +91,7 @@ class CheckpointFolder:
         self._held = False
 
     def acquire(self) -> None:
-        """Locks the folder, and removes what killed runs left in it.
+        """Locks the folder.
 
         Raises:
             ValueError: if another process trains into it.
@@ -106,7 +109,7 @@ class CheckpointFolder:
         if place in _HOLDERS:
             _HOLDERS[place].release()  # of a training in this process that ended in an error
         try:
-            self._lock = locked(self.path)
+            self._lock = locked(place)
         except BlockingIOError:
             raise ValueError(
                 "checkpoints of one run must be written by one run at a time.\n"
@@ -114,8 +117,6 @@ class CheckpointFolder:
             ) from None
         self._held = True
         _HOLDERS[place] = self
-        if self._lock is not None:  # where nothing can be locked, a part may be that of another process
-            self._sweep()
 
     def release(self) -> None:
         """Lets another process have the folder."""
@@ -126,7 +127,7 @@ class CheckpointFolder:
 
     def newest(self) -> Checkpoint | None:
         """The newest checkpoint that is as it was written; damaged ones are named in a warning and passed over."""
-        for name in reversed(self._names()):
+        for name in reversed(self.names()):
             found, fault = _opened(self.path / name)
             if found is not None:
                 return found
@@ -179,21 +180,38 @@ class CheckpointFolder:
                 self._publish(part, self.path / name)
         except BaseException:
             if self.process == 0:
-                shutil.rmtree(part, ignore_errors=True)
+                _remove_ours(part)
             raise
         return self.path / name
 
     def discard(self) -> None:
-        """Removes the folder with all that is in it, by the first process; at no time is it there in part."""
+        """Removes the checkpoints, the newest last, and the folder; a link stays, and so does what is somebody else's.
+
+        The first process does it.
+        """
         if self.process:
             return
-        old = self.path.with_name(f"{_OLD}{self.path.name}")
-        shutil.rmtree(old, ignore_errors=True)
-        with contextlib.suppress(FileNotFoundError):
-            os.rename(self.path, old)
-            flush_folder(old.parent)
+        self.sweep()
+        for name in self.names():
+            self._remove(name)
         self.release()
-        shutil.rmtree(old, ignore_errors=True)
+        with contextlib.suppress(OSError):  # of a link, and where something else is in it
+            self.path.rmdir()
+
+    def sweep(self) -> None:
+        """Removes what killed runs left in the folder, which must be locked; elsewhere it may be another process'."""
+        if self._lock is None:
+            return
+        for entry in os.scandir(self.path):
+            if _LEFT.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False):
+                _remove_ours(Path(entry.path))
+
+    def names(self) -> list[str]:
+        """Names of the checkpoints, also of damaged ones, the oldest first; folders of others are none."""
+        if not self.path.is_dir():
+            return []
+        found = [entry for entry in os.scandir(self.path) if _NAME.fullmatch(entry.name) and entry.is_dir()]
+        return sorted(entry.name for entry in found if _is_ours(Path(entry.path)))
 
     def _files(self, part: Path, ours: dict[str, Any]) -> dict[str, Any]:
         """What the manifest says of every process' file, once all are there."""
@@ -214,30 +232,41 @@ class CheckpointFolder:
         os.rename(part, place)
         flush_folder(self.path)
         self._damaged.discard(place.name)
-        for name in self._damaged & set(self._names()):
+        for name in self._damaged & set(self.names()):
             self._remove(name)
         self._damaged.clear()
-        for name in self._names()[: -self.keep]:
+        for name in self.names()[: -self.keep]:
             self._remove(name)
 
     def _remove(self, name: str) -> None:
-        """Removes a checkpoint, under another name first, so that no half of one is taken for a checkpoint."""
-        old = self.path / f"{_OLD}{name}"
-        shutil.rmtree(old, ignore_errors=True)
-        os.rename(self.path / name, old)
-        shutil.rmtree(old, ignore_errors=True)
+        """Removes a checkpoint, under another name first, so that no half of one is taken for a checkpoint.
 
-    def _names(self) -> list[str]:
-        """Names of the checkpoints, the oldest first."""
-        if not self.path.is_dir():
-            return []
-        return sorted(entry.name for entry in os.scandir(self.path) if _NAME.fullmatch(entry.name) and entry.is_dir())
+        What somebody else has put beside its files stays where it is.
+        """
+        place, old = self.path / name, self.path / f"{_OLD}{name}"
+        if place.is_symlink():
+            return
+        _remove_ours(old)
+        os.rename(place, old)
+        _remove_ours(old)
+        if old.exists():
+            os.rename(old, place)
 
-    def _sweep(self) -> None:
-        ours = re.compile(rf"({re.escape(_PART)}|{re.escape(_OLD)}){_NAME.pattern}(-\w+)?")
-        for entry in os.scandir(self.path):
-            if ours.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False):
-                shutil.rmtree(entry.path, ignore_errors=True)
+
+def _is_ours(folder: Path) -> bool:
+    """Whether a folder by the name of a checkpoint has a file of one: arrays, or our manifest."""
+    if _FORMAT.encode() in (head_of(folder / _MANIFEST) or b""):
+        return True
+    return any(_ARRAYS.fullmatch(name) for name in os.listdir(folder))
+
+
+def _remove_ours(folder: Path) -> None:
+    """Removes the files of a checkpoint, and their folder unless it has others."""
+    with contextlib.suppress(OSError):
+        for entry in os.scandir(folder):
+            if _FILE.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
+                os.unlink(entry.path)
+        os.rmdir(folder)
 
 
 def _name_of(step: int, epoch: int) -> str:
@@ -247,15 +276,29 @@ def _name_of(step: int, epoch: int) -> str:
 def _opened(path: Path, all_of_it: bool = True) -> tuple[Checkpoint | None, str | None]:
     """A `Checkpoint` and `None`, or `None` and what is wrong with it."""
     said, fault = _read_json(path / _MANIFEST)
-    if said is None or said.get("format") != _FORMAT:
+    if said is None or not _is_manifest(said, path.name):
         return None, fault or f"{_MANIFEST} is of another format"
     variables: dict[str, list] = {}
-    for name, facts in said["files"].items():
-        if all_of_it and (fault := fault_of(path / name, facts)) is not None:
-            return None, fault
-        for piece in facts["pieces"]:
-            variables.setdefault(piece["name"], []).append(piece | {"file": name})
+    try:
+        for name, facts in said["files"].items():
+            if all_of_it and (fault := fault_of(path / name, facts)) is not None:
+                return None, fault
+            for piece in facts["pieces"]:
+                variables.setdefault(piece["name"], []).append(piece | {"file": name})
+    except (KeyError, TypeError, ValueError):  # of a manifest that somebody else made
+        return None, f"{_MANIFEST} is of another format"
     return Checkpoint(path, said["facts"], variables), None
+
+
+def _is_manifest(said: Any, name: str) -> bool:
+    """Whether an object has what a manifest must have, and is that of the checkpoint of this name."""
+    if not isinstance(said, dict) or said.get("format") != _FORMAT:
+        return False
+    facts, files = said.get("facts"), said.get("files")
+    if not isinstance(facts, dict) or not isinstance(files, dict) or not all(map(_ARRAYS.fullmatch, files)):
+        return False
+    step, epoch = facts.get("step"), facts.get("epoch")
+    return type(step) is int and type(epoch) is int and name == _name_of(step, epoch)
 
 
 def _write_json(path: Path, said: Any) -> None:
@@ -272,10 +315,10 @@ def _write_json(path: Path, said: Any) -> None:
 def _read_json(path: Path) -> tuple[Any, str | None]:
     """The object and `None`, or `None` and what is wrong."""
     try:
-        checksum, _, text = path.read_text("utf-8").partition("\n")
+        checksum, _, text = read_regular(path, _MOST_BYTES).decode("utf-8").partition("\n")
     except FileNotFoundError:
         return None, f"{path.name} is not there"
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:
         return None, f"{path.name} cannot be read ({type(error).__name__})"
     if not text.endswith("\n") or checksum != f"{zlib.crc32(text[:-1].encode()):08x}":
         return None, f"{path.name} is cut short or has changed"

@@ -7,10 +7,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from keras_vit.training.resuming.checkpoint_folder import CheckpointFolder
+from keras_vit.training.resuming.checkpoint_folder import Checkpoint, CheckpointFolder
 from keras_vit.training.resuming.pieces import Piece
 from keras_vit.training.resuming.variables import METRICS, not_finite
 
+RULE = "a run goes on only as it began, or its numbers mean nothing"
 _ABSENT = "nothing"
 _HANDED_BACK = (
     0.001  # s, in which the thread that trains goes on: one that computes in Python keeps it waiting for 5 ms
@@ -71,6 +72,14 @@ class Writer:
         except Exception as error:
             words = getattr(error, "strerror", None) or f"{type(error).__name__}: {error}"
             self._fault = f"no checkpoint of {where}: {words}; {last}."
+
+
+def check_facts(checkpoint: Checkpoint | None, fingerprint: Mapping[str, Any] | None) -> None:
+    """Raises a `ValueError` with the differences for a checkpoint that was begun with another fingerprint."""
+    if checkpoint is None or fingerprint is None:
+        return
+    if found := differences(checkpoint.facts["fingerprint"] or {}, fingerprint):
+        raise ValueError(f"{RULE}.\nReceived: other facts than in {checkpoint.path}:\n  " + "\n  ".join(found))
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

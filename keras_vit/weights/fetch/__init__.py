@@ -73,8 +73,10 @@ def fetch(
     with _cache_faults(file), _lock(file) as locked:
         if path := take_local(file, check):  # another process may have brought it
             return path
-        mark = "" if locked else f".{secrets.token_hex(4)}"
-        part = Part(file.place.with_name(f"{file.name}{mark}.part"))
+        part = Part(file.place.with_name(f"{file.name}.part"))
+        shares = locked and not part.is_foreign
+        if not shares:
+            part = Part(file.place.with_name(f"{file.name}.{secrets.token_hex(4)}.part"))
         try:
             with disk_faults(part):
                 with _bar(file, progress) as report:
@@ -84,7 +86,7 @@ def fetch(
         except TransferError as fault:
             raise download_error(file, str(fault), url) from None
         finally:
-            if not locked:  # nobody would find a part of its own name again
+            if not shares:  # nobody would find a part of its own name again
                 part.remove()
     return file.place
 

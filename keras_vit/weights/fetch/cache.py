@@ -225,7 +225,10 @@ def read_note(place: Path) -> dict | None:
 
 
 def write_note(place: Path, path: Path, sha256: str, url: str) -> None:
-    """Writes the note of the verified file at `path`, unless the cache cannot be written."""
+    """Writes the note of the verified file at `path`, unless the cache cannot be written, or has another file there."""
+    before = read_json_object(place)
+    if before and "sha256" not in before:
+        return
     note = {"sha256": sha256, **_stamp(path), "url": environment.redacted(url)}
     if place != note_beside(path):
         note["path"] = str(path)

@@ -159,6 +159,7 @@ def _verified(
             return _require_valid(path, file, check)
         except _DamagedError as fault:
             _LOGGER.warning("%s is damaged, and downloaded again: %s.", path, fault)
+            require_network(file)
             _remove(path, file)
     require_network(file)
     if hub is None:

@@ -41,6 +41,11 @@ class Part:
             return None
         return note if note["url"] == redacted(url) else None
 
+    @property
+    def is_foreign(self) -> bool:
+        """Whether somebody else has put these bytes here, as a browser does: a note comes before ours."""
+        return self.size > 0 and (read_json_object(self._note_path) or {}).keys() != _NOTE_KEYS
+
     def restart(self, note: dict) -> None:
         """Drops the bytes before the note changes, so that they never pass for another version."""
         self.remove()  # and not cut to nothing, since it may be a pipe or a link

@@ -146,11 +146,8 @@ def test_what_kills_left_is_swept_and_nothing_else(tmp_path):
         (tmp_path / name).mkdir()
     folder = CheckpointFolder(tmp_path)
     folder.acquire()
+    folder.sweep()
     assert names(tmp_path) == sorted([*others, "step-0000000001-epoch-000000"])
-    (tmp_path / ours[0]).mkdir()
-    folder.release()
-    CheckpointFolder(tmp_path).acquire()
-    assert ours[0] not in names(tmp_path)
 
 
 def test_folder_is_for_one_process_at_a_time(tmp_path):

@@ -1,0 +1,141 @@
+"""The files of a run by name, and whether a run wrote what stands there: only that is ever replaced or removed.
+
+Keras is not needed, so that a command can answer before it is imported.
+"""
+
+import os
+import re
+import zipfile
+import zlib
+from pathlib import Path
+from typing import Any
+
+from keras_vit.checks import error_about
+from keras_vit.files import FileKindError, head_of, json_object, open_regular, read_json_object
+from keras_vit.pages.html import BEGINNING
+
+COLUMNS = (
+    *("epoch", "step", "loss", "accuracy", "val_loss", "val_accuracy"),
+    *("learning_rate", "gradient_norm", "seconds"),
+)
+BEST, LAST = "best.keras", "last.keras"
+CONFIG, RESULT, FAILURE, METRICS = "config.json", "result.json", "failure.json", "metrics.csv"
+CURVES, CONFUSION, CONFUSION_TABLE = "curves.png", "confusion_matrix.png", "confusion_matrix.csv"
+REPORT, BAD_IMAGES = "report.html", "bad_images.txt"
+CHECKPOINTS, TENSORBOARD = "checkpoints", "tensorboard"  # folders; the first is there until the run is finished
+CORNER = "true \\ predicted"  # first cell of the confusion matrix
+CELLS = ("true", "predicted", "images")  # columns where it is a list of cells
+FINISHED = {"status": "finished"}  # in `result.json` once all files of the run are there
+MOST_BYTES = 1 << 26  # of a file of figures or of what was asked for; the names of 21,843 classes take 1 MB
+
+_RECORDS = ("versions", "arguments", "data", "plan")  # of a configuration, which are read before all is compared
+_SIGNATURE = "keras_vit run {} epoch {}"  # comment of a model's archive, over which Keras passes
+_SIGNED = re.compile(rb"keras_vit run (\w+) epoch (\d+)\Z")
+_PNG = rb"\x89PNG.{,900}keras_vit"
+# How the files of a run begin. The card has a mark of its own; one without it is kept.
+_BEGINNINGS = {
+    CONFIG: rb'\{\n  "versions": \{\n    "keras_vit": "',
+    RESULT: rb'\{\n  "test_accuracy": ',
+    FAILURE: rb'\{\n  "status": "',
+    METRICS: re.escape(",".join(COLUMNS).encode()),
+    CONFUSION_TABLE: re.escape(CORNER.encode()) + rb"," + rb"|" + re.escape(",".join(CELLS).encode()),
+    REPORT: re.escape(BEGINNING.encode()),
+    CURVES: _PNG,
+    CONFUSION: _PNG,
+}
+
+
+def check_replaceable(folder: Path, config: dict[str, Any]) -> None:
+    """Raises a `ValueError` unless all that a run would replace in its folder is of a run; reads only.
+
+    The configuration is read and compared elsewhere, and more is known of the best model.
+
+    Args:
+        folder: of the run.
+        config: what its `config.json` holds.
+    """
+    names = [name for name in (*_BEGINNINGS, LAST) if name != CONFIG and os.path.lexists(folder / name)]
+    ours = {name: is_ours(folder / name) for name in names}
+    if os.path.lexists(folder / BAD_IMAGES):
+        ours[BAD_IMAGES] = (folder / BAD_IMAGES).is_file() and bool(config.get("data", {}).get("bad_images"))
+    if os.path.lexists(folder / TENSORBOARD):
+        ours[TENSORBOARD] = (folder / TENSORBOARD).is_dir()
+    for path in (folder / name for name, is_ours in ours.items() if not is_ours):
+        raise error_about("out")(
+            "a run replaces only files that a run has written.\n"
+            f"Received: {str(path)!r}, which is {_kind(path)}. Move it away, or choose another folder."
+        )
+
+
+def is_begun(folder: Path) -> bool:
+    """Whether a run has written its configuration here."""
+    return is_ours(folder / CONFIG)
+
+
+def is_finished(folder: Path) -> bool:
+    """Whether a run has come to its end here; one of an earlier version says it by having no checkpoints."""
+    if not is_ours(folder / RESULT):
+        return False
+    said = read_json_object(folder / RESULT, MOST_BYTES) or {}
+    return said.get("status") == FINISHED["status"] or not os.path.lexists(folder / CHECKPOINTS)
+
+
+def read_config(file: Path) -> dict[str, Any]:
+    """What a run was asked for.
+
+    Raises:
+        ValueError: if it cannot be read, or holds something else where a record belongs.
+    """
+    said = json_object(file, MOST_BYTES)
+    for name in _RECORDS:
+        if not isinstance(said.get(name), dict):
+            what = f"`{name}` is {type(said[name]).__name__}" if name in said else f"no `{name}`"
+            raise ValueError(f"a configuration must have records where a run writes some.\nReceived: {what}")
+    return said
+
+
+def sign(file: str | os.PathLike, mark: str, epoch: int) -> None:
+    """Writes into a `.keras` archive of which run and epoch it is; Keras loads it as before."""
+    with zipfile.ZipFile(file, "a") as archive:
+        archive.comment = _SIGNATURE.format(mark, epoch).encode()
+
+
+def signature_of(file: Path) -> tuple[str, int] | None:
+    """The mark and the epoch that `sign` wrote; `None` of any other file, as of one that is cut short."""
+    try:
+        with open_regular(file) as opened, zipfile.ZipFile(opened) as archive:
+            found = _SIGNED.match(archive.comment)
+    except (OSError, ValueError, zipfile.BadZipFile, NotImplementedError):
+        return None
+    return found and (found[1].decode(), int(found[2]))
+
+
+def fault_of_archive(file: Path) -> str | None:
+    """What is wrong with a `.keras` archive whose checksums are read, or `None`."""
+    try:
+        with open_regular(file) as opened, zipfile.ZipFile(opened) as archive:
+            damaged = archive.testzip()
+    except FileNotFoundError:
+        return "which is not there"
+    except FileKindError as error:
+        return f"which is {error.reason}"
+    except (OSError, ValueError, zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError):
+        return "which is cut short or something else"
+    return damaged and f"which is damaged in {damaged!r}"
+
+
+def is_ours(path: Path) -> bool:
+    """Whether a regular file by the name of one of a run is as a run writes it, as far as its beginning tells."""
+    if path.name == LAST:
+        return signature_of(path) is not None
+    head = head_of(path)
+    if path.name == METRICS and head is not None and len(head) < len(",".join(COLUMNS)):
+        return ",".join(COLUMNS).encode().startswith(head)  # of a run that was killed in its first row
+    return head is not None and re.match(_BEGINNINGS[path.name], head, re.DOTALL) is not None
+
+
+def _kind(path: Path) -> str:
+    """What stands at a path, in a few words."""
+    if not path.exists():
+        return "a link that leads nowhere"
+    return "a file of something else" if path.is_file() else "a folder" if path.is_dir() else "no regular file"
