@@ -40,6 +40,8 @@ _INTERRUPTED, _CLOSED_PIPE, _TERMINATED = 130, 141, 143  # 128 and the signal, a
 def main(arguments: list[str] | None = None) -> int:
     """Runs one command and gives its exit code; `arguments` are those of the process by default."""
     asked = _parser().parse_args(arguments)
+    if hasattr(asked, "check_usage"):
+        asked.check_usage(asked)
     with _warnings_in_one_line(), _sigterm_stops():
         try:
             if hasattr(sys.stdout, "reconfigure"):

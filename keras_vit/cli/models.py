@@ -1,5 +1,6 @@
 """The model that a command is about: the folder of a run, a file, a variant and weights, or published weights."""
 
+import dataclasses
 import os
 from argparse import Namespace
 from collections.abc import Sequence
@@ -106,7 +107,9 @@ def load_run(place: Path) -> tuple[Any, "RunFacts"]:
     run = read_facts(config, is_run=place.is_dir()) if os.path.lexists(config) else RunFacts()
     model = load_model(file)
     _check_loaded(model, file)
-    if run.class_names is not None and len(run.class_names) != model.output_shape[-1]:
+    if run.class_names is None:
+        return model, dataclasses.replace(run, class_names=model.class_names)
+    if len(run.class_names) != model.output_shape[-1]:
         raise ValueError(
             "config.json must name the classes of the model beside it.\n"
             f"Received: {config} with {len(run.class_names)} names, and {file} with {model.output_shape[-1]} outputs."
@@ -128,6 +131,6 @@ def names_of(model: Any, names: Sequence[str] | None) -> Sequence[str]:
     classes = model.output_shape[-1]
     if names is not None and len(names) == classes:
         return names
-    from keras_vit.images.preprocessing import default_names
+    from keras_vit.model.classifiers import names_of_outputs
 
-    return default_names(classes)
+    return names_of_outputs(model)

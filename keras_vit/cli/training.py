@@ -1,7 +1,10 @@
 """`keras-vit finetune|predict|recipes`; Keras is imported when one of the first two runs."""
 
+import contextlib
 import dataclasses
 import datetime
+import functools
+import itertools
 import re
 import sys
 from argparse import ArgumentParser, Namespace
@@ -9,15 +12,19 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from keras_vit.checks import check_positive_int
+from keras_vit.checks import check_positive_int, error_about
 from keras_vit.cli import engines
 from keras_vit.cli.models import check_model, model_and_run, names_of
 from keras_vit.cli.printing import columns, path
 from keras_vit.cli.startup import loading, quiet_start
 from keras_vit.config.recipes import RECIPES, find_recipe
 from keras_vit.pages.escaping import printable, printable_json
+from keras_vit.runs.finished_runs import finished_lines
 from keras_vit.runs.options import FLAGS, FinetuneOptions
 from keras_vit.silence import silent_descriptor
+from keras_vit.training.hosts.processes import launched_by
+
+_USUAL_DATA = "digits"
 
 
 def add_commands(top: Any, command: Callable[..., ArgumentParser]) -> None:
@@ -36,17 +43,23 @@ def add_commands(top: Any, command: Callable[..., ArgumentParser]) -> None:
 
 def finetune(arguments: Namespace) -> Iterator[str]:
     given = dict(vars(arguments))
-    for name in ("command", "debug"):
+    for name in ("command", "check_usage", "debug"):
         given.pop(name, None)
-    out = given.pop("out") or _new_run(given["data"], given["model"])
+    out, data = given.pop("out"), given.pop("data") or _USUAL_DATA
     given["weights"] = {"none": None}.get(given["weights"], given["weights"])
-    data, options = given.pop("data"), FinetuneOptions(**given)  # wrong ones are told before Keras is imported
+    options = FinetuneOptions(**given)  # wrong ones are told before Keras is imported
+    if out is not None and (lines := finished_lines(out, data, options)):
+        yield from lines
+        return
+    if out is None and options.layout != "none" and (sign := launched_by()):
+        raise error_about("out")(f"`out` must say where several processes write together.\nReceived: {sign}.")
     yield loading("TensorFlow")
     with quiet_start():
         from keras_vit.runs.finetune import finetune
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(line_buffering=True)  # each epoch is seen as it ends, in a file too
-    finetune(data, out, options)
+    with contextlib.nullcontext(out) if out is not None else _new_run(data, options.model) as folder:
+        finetune(data, folder, options)
 
 
 def predict(arguments: Namespace) -> Iterator[str]:
@@ -119,20 +132,41 @@ def _answer_lines(answer: dict[str, Any]) -> Iterator[str]:
     yield from columns(rows)
 
 
-def _new_run(data: Any, model: Any) -> Path:
-    """A name below `runs/` that is not taken."""
+@contextlib.contextmanager
+def _new_run(data: Any, model: Any) -> Iterator[Path]:
+    """A new folder below `runs/`, which no other process has; it goes if nothing is written there."""
     plain = "-".join(re.sub(r"\W+", "_", Path(str(name)).name or "data") for name in (data, model))
     stem = f"{plain}-{datetime.datetime.now():%Y%m%d-%H%M%S}"
-    names = [stem, *(f"{stem}-{number}" for number in range(2, 100))]
-    return next(Path("runs", name) for name in names if not Path("runs", name).exists())
+    parent = Path("runs")
+    is_new = not parent.exists()
+    parent.mkdir(exist_ok=True)
+    for name in (stem, *(f"{stem}-{number}" for number in itertools.count(2))):
+        with contextlib.suppress(FileExistsError):
+            (parent / name).mkdir()
+            break
+    try:
+        yield parent / name
+    finally:
+        with contextlib.suppress(OSError):  # not empty
+            (parent / name).rmdir()
+            if is_new:
+                parent.rmdir()
+
+
+def _check_usage(parser: ArgumentParser, arguments: Namespace) -> None:
+    """Ends with the usage where no option is given: a training of a set that nobody named would surprise."""
+    if all(value == parser.get_default(name) for name, value in vars(arguments).items() if name != "debug"):
+        parser.error(f"it needs to know what to train on: --data FOLDER, or --data {_USUAL_DATA} to try it")
 
 
 def _add_finetune(new: ArgumentParser) -> None:
-    new.add_argument("--data", default="digits", metavar="DATA", help="a folder of class folders, a .csv, or a name")
+    said = f"a folder of class folders, a .csv, or a name; by default {_USUAL_DATA}"
+    new.add_argument("--data", metavar="DATA", help=said)
+    new.set_defaults(check_usage=functools.partial(_check_usage, new))
     new.add_argument("--out", metavar="FOLDER", type=path, help="new folder of the run; by default one below runs/")
     for option in dataclasses.fields(FinetuneOptions):
-        said = {"default": option.default, "help": option.metadata["help"], **option.metadata["parser"]}
-        new.add_argument(FLAGS[option.name], dest=option.name, **said)
+        facts = {"default": option.default, "help": option.metadata["help"], **option.metadata["parser"]}
+        new.add_argument(FLAGS[option.name], dest=option.name, **facts)
 
 
 def _add_predict(new: ArgumentParser) -> None:

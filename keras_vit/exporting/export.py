@@ -25,8 +25,7 @@ from keras_vit.exporting.task import ExportTask
 from keras_vit.exporting.verification import image_size as size_to_compare
 from keras_vit.exporting.verification import verify as compare
 from keras_vit.exporting.writers import Writer
-from keras_vit.images.preprocessing import default_names
-from keras_vit.model.classifiers import ends_in_logits, has_head
+from keras_vit.model.classifiers import ends_in_logits, has_head, names_of_outputs
 from keras_vit.model.copies import with_input_shape
 from keras_vit.model.image_model import ImageModel
 from keras_vit.model.precision import in_precision, is_quantized
@@ -64,8 +63,8 @@ def export(
         path: of the file; for `"saved_model"` of the served model's folder, in which each export becomes the next
             version, `path/1`, `path/2`, ...
         format: `"saved_model"` (TensorFlow Serving), `"onnx"`, `"litert"` or `"openvino"`.
-        labels: K names in the order of the classes; by default those of ImageNet for 1,000 or 21,843 classes, else
-            `"class 0"`, ...
+        labels: K names in the order of the classes; by default `model.class_names`, those of ImageNet for 1,000 or
+            21,843 classes, else `"class 0"`, ...
         precision: `"float32"`, `"bfloat16"`, `"float16"` or `"int8"`, as far as the format has it.
         verify: whether to open the file and compare it with the model, computed in float32, on real photos.
         images: the photos for that, of which up to 16 are compared: a folder, paths, or uint8 arrays `(H, W, C)`. By
@@ -296,7 +295,7 @@ def _names(model: ImageModel, labels: Sequence[str] | np.ndarray | None) -> tupl
         return None
     classes = model.output_shape[-1]
     if labels is None:
-        return default_names(classes)
+        return names_of_outputs(model)
     if not isinstance(labels, (list, tuple, np.ndarray)):
         raise error_about("labels", kind=TypeError)(
             "`labels` must be a list, whose order is that of the classes.\n"

@@ -6,6 +6,7 @@ import keras
 import numpy as np
 
 from keras_vit.checks import check_choice
+from keras_vit.images.preprocessing import default_names
 from keras_vit.model.layer_lookup import head_layers, layer_named
 
 STARTS = ("new", "reset", "keep")  # what becomes of a head when training begins
@@ -14,6 +15,12 @@ STARTS = ("new", "reset", "keep")  # what becomes of a head when training begins
 def has_head(model: keras.Model) -> bool:
     """Whether the model tells classes."""
     return bool(head_layers(model))
+
+
+def names_of_outputs(model: Any) -> tuple[str, ...]:
+    """Names of the model's K outputs: those that it knows, else ImageNet's if K is theirs, else numbers."""
+    classes, known = model.output_shape[-1], getattr(model, "class_names", None)
+    return known if known is not None and len(known) == classes else default_names(classes)
 
 
 def output_activation(model: Any) -> str | None:

@@ -33,6 +33,7 @@ class ImageModel(Unfreezable, ReplicatedModel, keras.Model):
         config: a record of `config_class`.
         preprocessing: the `Preprocessing` record; call it to prepare images.
         weights_report: one line for each adaptation that loading made.
+        class_names: names of the K outputs, as a run sets them; `None` where they are not known.
     """
 
     config_class: ClassVar[type]
@@ -44,6 +45,7 @@ class ImageModel(Unfreezable, ReplicatedModel, keras.Model):
         config: Any = None,
         preprocessing: Preprocessing | Arguments | None = None,
         weights_report: Sequence[str] = (),
+        class_names: Sequence[str] | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
@@ -53,6 +55,7 @@ class ImageModel(Unfreezable, ReplicatedModel, keras.Model):
             preprocessing = Preprocessing(**preprocessing)
         self.preprocessing: Preprocessing = cast(Preprocessing, preprocessing)
         self.weights_report: tuple[str, ...] = tuple(weights_report)
+        self.class_names: tuple[str, ...] | None = None if class_names is None else tuple(class_names)
         for layer in self.layers:
             freeze_inside(layer)  # of a user's own too
         mark_depths(self)
@@ -153,6 +156,7 @@ class ImageModel(Unfreezable, ReplicatedModel, keras.Model):
             "config": None if self.config is None else self.config.as_dict(),
             "preprocessing": None if self.preprocessing is None else dataclasses.asdict(self.preprocessing),
             "weights_report": list(self.weights_report),
+            **({} if self.class_names is None else {"class_names": list(self.class_names)}),
         }
 
 

@@ -38,7 +38,7 @@ _BEGINNINGS = {
     RESULT: rb'\{\n  "test_accuracy": ',
     FAILURE: rb'\{\n  "status": "',
     METRICS: re.escape(",".join(COLUMNS).encode()),
-    CONFUSION_TABLE: re.escape(CORNER.encode()) + rb"," + rb"|" + re.escape(",".join(CELLS).encode()),
+    CONFUSION_TABLE: re.escape(CORNER.encode()) + b",|" + re.escape(",".join(CELLS).encode()),
     REPORT: re.escape(BEGINNING.encode()),
     CURVES: _PNG,
     CONFUSION: _PNG,
