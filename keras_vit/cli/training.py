@@ -140,7 +140,7 @@ def _new_run(data: Any, model: Any) -> Iterator[Path]:
     parent = Path("runs")
     is_new = not parent.exists()
     parent.mkdir(exist_ok=True)
-    for name in (stem, *(f"{stem}-{number}" for number in itertools.count(2))):
+    for name in itertools.chain([stem], (f"{stem}-{number}" for number in itertools.count(2))):
         with contextlib.suppress(FileExistsError):
             (parent / name).mkdir()
             break
