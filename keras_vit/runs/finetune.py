@@ -108,7 +108,7 @@ def finetune(
     check_disk(of_all(out), preparation.model, preparation.plan.recipe)
     run = RunDirectory(out, goes_on=earlier is not None)
     recorder, progress = Recorder(run), Progress(preparation.plan, say, preparation.stages)
-    checkpoints = _checkpoints(run, options, configuration, [recorder, progress])
+    checkpoints = _checkpoints(run, options, configuration, earlier, [recorder, progress])
     try:
         _check_begin(run, checkpoints, options, earlier)
     except BaseException:
@@ -124,13 +124,17 @@ def finetune(
 
 
 def _checkpoints(
-    run: RunDirectory, options: FinetuneOptions, configuration: dict[str, Any], also: Sequence[keras.callbacks.Callback]
+    run: RunDirectory,
+    options: FinetuneOptions,
+    configuration: dict[str, Any],
+    earlier: EarlierRun | None,
+    also: Sequence[keras.callbacks.Callback],
 ) -> Checkpoints:
     return Checkpoints(
         of_all(run.path) / CHECKPOINTS,
         every_minutes=options.checkpoint_minutes,
         every_steps=options.checkpoint_every,
-        fingerprint=fingerprint_of(configuration),
+        fingerprint=fingerprint_of(configuration, earlier),
         also=also,
     )
 
@@ -166,7 +170,8 @@ def _begin(
 
 def _with_places(run: RunDirectory, configuration: dict[str, Any]) -> dict[str, Any]:
     """The configuration as the run began, but for where data and folder are now, in case they were moved."""
-    config = config_of(run.path)
+    facts = {name: plain(configuration[name]) for name in ("weights_report", "weights_from", "changes")}
+    config = plain(configuration) | config_of(run.path) | facts  # which follow from the options
     places = plain({name: configuration["arguments"][name] for name in ("data", "out")})
     if config["arguments"] != config["arguments"] | places:
         config["arguments"] |= places

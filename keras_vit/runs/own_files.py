@@ -48,23 +48,28 @@ _BEGINNINGS = {
 def check_replaceable(folder: Path, config: dict[str, Any]) -> None:
     """Raises a `ValueError` unless all that a run would replace in its folder is of a run; reads only.
 
-    The configuration is read and compared elsewhere, and more is known of the best model.
+    The configuration is read and compared elsewhere, and so are the models.
 
     Args:
         folder: of the run.
         config: what its `config.json` holds.
     """
-    names = [name for name in (*_BEGINNINGS, LAST) if name != CONFIG and os.path.lexists(folder / name)]
+    names = [name for name in _BEGINNINGS if name != CONFIG and os.path.lexists(folder / name)]
     ours = {name: is_ours(folder / name) for name in names}
     if os.path.lexists(folder / BAD_IMAGES):
         ours[BAD_IMAGES] = (folder / BAD_IMAGES).is_file() and bool(config.get("data", {}).get("bad_images"))
     if os.path.lexists(folder / TENSORBOARD):
         ours[TENSORBOARD] = (folder / TENSORBOARD).is_dir()
     for path in (folder / name for name, is_ours in ours.items() if not is_ours):
-        raise error_about("out")(
-            "a run replaces only files that a run has written.\n"
-            f"Received: {str(path)!r}, which is {_kind(path)}. Move it away, or choose another folder."
-        )
+        raise of_another(path)
+
+
+def of_another(path: Path) -> Exception:
+    """The error for something else by the name of a file of a run."""
+    return error_about("out")(
+        "a run replaces only files that a run has written.\n"
+        f"Received: {str(path)!r}, which is {_kind(path)}. Move it away, or choose another folder."
+    )
 
 
 def is_begun(folder: Path) -> bool:
@@ -126,8 +131,6 @@ def fault_of_archive(file: Path) -> str | None:
 
 def is_ours(path: Path) -> bool:
     """Whether a regular file by the name of one of a run is as a run writes it, as far as its beginning tells."""
-    if path.name == LAST:
-        return signature_of(path) is not None
     head = head_of(path)
     if path.name == METRICS and head is not None and len(head) < len(",".join(COLUMNS)):
         return ",".join(COLUMNS).encode().startswith(head)  # of a run that was killed in its first row

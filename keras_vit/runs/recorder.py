@@ -61,7 +61,7 @@ class Recorder(keras.callbacks.Callback):
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Goes on where `get_state` was; rows that came after it are taken out of `metrics.csv`."""
-        self.run.mark = state["mark"]
+        self.run.mark = state.get("mark", self.run.mark)
         self.best_epoch, self.last_epoch = state["best_epoch"], state["last_epoch"]
         self._best = None if state["best"] is None else tuple(state["best"])
         self._seconds = state["seconds"]

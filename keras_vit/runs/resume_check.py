@@ -16,11 +16,13 @@ from keras_vit.runs.own_files import (
     CHECKPOINTS,
     CONFIG,
     FAILURE,
+    LAST,
     RESULT,
     check_replaceable,
     fault_of_archive,
     is_begun,
     is_finished,
+    of_another,
     read_config,
     signature_of,
 )
@@ -31,8 +33,8 @@ from keras_vit.training.resuming.writing import differences
 _MACHINE = ("python", "platform")  # versions that do not either
 _OF_THE_PLACE = ("name", "bad_images")  # facts of the data that change where they are moved as a whole
 _COMPARED = [
-    *("seed", "precision", "data_hash", "measured_on", "input_shape", "model", "weights_report", "weights_from"),
-    *("preprocessing", "recipe", "plan", "changes", "image_sizes", "augmentation"),
+    *("seed", "precision", "data", "data_hash", "measured_on", "input_shape", "model", "preprocessing"),
+    *("recipe", "plan", "image_sizes", "augmentation"),
 ]
 
 
@@ -98,26 +100,29 @@ def check_resumed(out: FilePath, found: Checkpoint | None, resume: str, earlier:
             "an unfinished run goes on from its configuration or a valid checkpoint.\n"
             f"Received: {str(path)!r}, which has neither. Choose another folder, or remove this one."
         )
-    if found is not None and (fault := _fault_of_best(path / BEST, found)):
+    state: dict[str, Any] = found.facts["also"][0] if found else {}  # of the recorder
+    last_is_known = "mark" in state or found is None  # one of an earlier version is not signed
+    if os.path.lexists(path / LAST) and last_is_known and signature_of(path / LAST) is None:
+        raise of_another(path / LAST)
+    if found is not None and (fault := _fault_of_best(path / BEST, state, found.facts["epoch"])):
         raise error_about("out")(
             "a run goes on with the best model that it has written, which it measures at its end.\n"
             f"Received: {str(path / BEST)!r}, {fault}. Put it back, choose another folder, or remove this one."
         )
 
 
-def _fault_of_best(file: Path, found: Checkpoint) -> str | None:
+def _fault_of_best(file: Path, state: dict[str, Any], epoch_now: int) -> str | None:
     """What is wrong with the best model, in a few words, or `None`."""
-    state = found.facts["also"][0]  # of the recorder
     wanted = state["best_epoch"]
     if wanted is None:
         return None
-    if fault := fault_of_archive(file):
+    if (fault := fault_of_archive(file)) or "mark" not in state:
         return fault
     mark, epoch = signature_of(file) or ("", 0)
     if mark != state["mark"]:
         return "which is not of this run"
     # A process that was killed between a model and its checkpoint has left that of an epoch that comes again.
-    if epoch != wanted and epoch <= found.facts["epoch"]:
+    if epoch != wanted and epoch <= epoch_now:
         return f"which is of epoch {epoch}, where epoch {wanted} was the best"
     return None
 
@@ -130,21 +135,27 @@ def as_begun(options: FinetuneOptions, earlier: EarlierRun | None) -> FinetuneOp
     return dataclasses.replace(options, accumulation_steps=begun)
 
 
-def fingerprint_of(configuration: dict) -> dict[str, Any]:
-    """The part of `config.json` that decides the numbers, with which a run must go on."""
+def fingerprint_of(configuration: dict, earlier: EarlierRun | None = None) -> dict[str, Any]:
+    """The part of `config.json` that decides the numbers, with which a run must go on.
+
+    Args:
+        configuration: what is asked for.
+        earlier: the run that goes on; where its data lay is no difference.
+    """
     said = plain(configuration)
+    begun = earlier.config.get("data", {}) if earlier else {}
+    said["data"] |= {name: begun[name] for name in _OF_THE_PLACE if name in begun}
     arguments = {name: value for name, value in said["arguments"].items() if name not in ELSEWHERE}
     versions = {name: value for name, value in said["versions"].items() if name not in _MACHINE}
-    data = {name: value for name, value in said["data"].items() if name not in _OF_THE_PLACE}
-    compared = {name: said.get(name) for name in _COMPARED}
-    return {"options": arguments, "versions": versions, "data": data} | compared
+    return {"options": arguments, "versions": versions} | {name: said.get(name) for name in _COMPARED}
 
 
 def check_same(out: FilePath, earlier: EarlierRun, configuration: dict) -> None:
     """Raises a `ValueError` with the differences unless the run in `out` began with this configuration."""
     if not earlier.config:
         return
-    found = differences(fingerprint_of(earlier.config), fingerprint_of(configuration))
+    found = differences(fingerprint_of(earlier.config), fingerprint_of(configuration, earlier))
+    found += _kinds_of(earlier.config, plain(configuration))
     if found:
         raise ValueError(
             "an unfinished run goes on only with the options, data and versions that it began with.\n"
@@ -152,6 +163,12 @@ def check_same(out: FilePath, earlier: EarlierRun, configuration: dict) -> None:
             + "\n  ".join(found)
             + "\nChoose another folder, ask for what it began with, or remove it."
         )
+
+
+def _kinds_of(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    """A line for each fact that is of another kind than a run writes it, as a text for a record."""
+    kinds = {name: (type(before[name]).__name__, type(value).__name__) for name, value in now.items() if name in before}
+    return [f"{name}: {was} before, {is_now} now" for name, (was, is_now) in kinds.items() if was != is_now]
 
 
 def sweep_leftovers(run: RunDirectory) -> None:

@@ -15,7 +15,7 @@ from keras_vit.data import open_source
 from keras_vit.data.identity import identity_of
 from keras_vit.runs import own_files
 from keras_vit.runs.finetune import finetune
-from keras_vit.runs.resume_check import fingerprint_of
+from keras_vit.runs.resume_check import EarlierRun, fingerprint_of
 from keras_vit.runs.run_directory import RunDirectory
 
 STEP = "checkpoints/step-0000000010-epoch-000001"
@@ -116,7 +116,7 @@ WRONG = {
     "list for a record": (edit("config.json", lambda c: c.update(plan=[])), {}, "`plan` is list"),
     "text for a record": (edit("config.json", lambda c: c.update(data="digits")), {}, "`data` is str"),
     "number for a record": (edit("config.json", lambda c: c["plan"].update(accumulation_steps="x")), {}, "plan.acc"),
-    "text for a list": (edit("config.json", lambda c: c.update(weights_report="x")), {}, "weights_report: x before"),
+    "text for a list": (edit("config.json", lambda c: c.update(weights_report="x")), {}, "weights_report: str before"),
     "no configuration": (lambda out: os.unlink(out / "config.json"), {"seed": 1}, "options.seed: 0 before, 1 now"),
     "checkpoint of a seed": (
         edit("config.json", lambda c: [c.update(seed=1), c["arguments"].update(seed=1)]),
@@ -130,6 +130,7 @@ WRONG = {
     ),
     "folder for figures": (folder_at("metrics.csv"), {}, "metrics.csv', which is a folder"),
     "folder for a failure": (folder_at("failure.json"), {}, "failure.json', which is a folder"),
+    "last model of another": (put("last.keras", b"PK"), {}, "last.keras', which is a file of something else"),
     "figures of another": (put("metrics.csv", b"epoch;loss\n"), {}, "metrics.csv', which is a file of something else"),
     "page of another": (put("report.html", b"<html>mine"), {}, "report.html', which is a file of something else"),
     "picture of another": (put("curves.png", b"\x89PNG\r\n"), {}, "curves.png', which is a file of something else"),
@@ -199,16 +200,15 @@ def test_data_that_were_moved_as_a_whole_are_the_same_and_others_are_not(tmp_pat
     (place / "disc" / "bad.jpg").write_bytes(b"no photo")
     moved = Path(shutil.copytree(place, tmp_path / "elsewhere" / "pictures"))
     before = facts_of(place)
-    assert before == facts_of(moved)
+    assert fingerprint_of(facts_of(moved), EarlierRun(before)) == fingerprint_of(before)
     (moved / "disc" / "0.jpg").rename(moved / "disc" / "00.jpg")
-    assert before != facts_of(moved)
+    assert fingerprint_of(facts_of(moved), EarlierRun(before)) != fingerprint_of(before)
 
 
 def facts_of(folder):
     with pytest.warns(UserWarning, match="bad"):
         source = open_source(folder)
-    facts = {"data": source.describe(), "data_hash": identity_of(source)}
-    return fingerprint_of({"arguments": {}, "versions": {}} | facts)
+    return {"arguments": {}, "versions": {}, "data": source.describe(), "data_hash": identity_of(source)}
 
 
 def test_signature_is_read_from_whole_archives_of_ours_alone(tmp_path):
