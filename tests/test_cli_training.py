@@ -15,13 +15,11 @@ import numpy as np
 import pytest
 from conftest import ROOT, assert_one_line
 from fault_server import child_environment
-from photos import CLASSES, photo
+from photos import photo
 from PIL import Image, ImageOps
-from run_files import tree
 
-import keras_vit
 from keras_vit import cli
-from keras_vit.cli.training import _new_run, _probabilities
+from keras_vit.cli.training import _probabilities
 from keras_vit.config.recipes import RECIPES
 from keras_vit.images.exif import orientation
 from keras_vit.images.read import read_image
@@ -182,82 +180,6 @@ def test_earlier_run_is_left_alone(run, trained):
     assert code == 1
     assert_one_line(error, "`--out`.* empty")
     assert sorted(path.name for path in trained[0].iterdir()) == before
-
-
-@pytest.fixture
-def begun_by_command(finished, tmp_path):
-    """A finished run, as if it were of `keras-vit finetune --data photos --epochs 1`."""
-    out = tmp_path / "run"
-    shutil.copytree(finished.out, out)
-    config = json.loads((out / "config.json").read_text())
-    options = FinetuneOptions(epochs=1, precision="float32", image_size=(20, 24)).facts()
-    config["arguments"] = {"data": os.path.abspath("photos"), "out": str(out), **options}
-    (out / "config.json").write_text(json.dumps(config, indent=2))
-    return out
-
-
-def test_same_command_on_a_finished_run_says_its_result_and_changes_nothing(run, begun_by_command):
-    out, before = begun_by_command, tree(begun_by_command)
-    same = ("finetune", "--data", "photos", "--epochs", 1, "--image-size", "20x24", "--out", out)
-    result = json.loads((out / "result.json").read_text())
-    for options in ((), ("--precision", "float32"), ("--resume", "must"), ("--checkpoint-every", 7)):
-        code, lines, error = run(*same, *options)
-        assert (code, error) == (0, [])
-        assert lines[0] == f"test accuracy {result['test_accuracy']:.4f} on 3 images, epoch 1"
-        assert str(out / "report.html") in lines[1]
-    for options in (("--seed", 1), ("--data", "digits"), ("--image-size", "24x20"), ("--resume", "never")):
-        code, _, error = run(*same, *options)
-        assert code == 1
-        assert_one_line(error, "`--out`.*a finished run")
-    assert tree(out) == before
-
-
-@pytest.mark.parametrize("damage", ["[]", '{\n  "test_accuracy": "x"}', '{\n  "test_accuracy": 1'])
-def test_finished_run_whose_result_is_damaged_is_refused(run, begun_by_command, damage):
-    (begun_by_command / "result.json").write_text(damage)
-    same = ("--data", "photos", "--epochs", 1, "--image-size", "20x24", "--out", begun_by_command)
-    assert_one_line(run("finetune", *same)[2], "`--out`")
-
-
-def test_runs_of_one_second_have_folders_of_their_own_and_leave_none_that_is_empty(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    with _new_run("photos/cats", "B/16") as first, _new_run("photos/cats", "B/16") as second:
-        assert first != second
-        assert first.is_dir()
-        (second / "config.json").touch()
-    assert [path.name for path in (tmp_path / "runs").iterdir()] == [second.name]
-    (second / "config.json").unlink()
-    second.rmdir()
-    second.parent.rmdir()
-    with pytest.raises(ZeroDivisionError), _new_run("photos", "small"):
-        1 / 0  # noqa: B018  # as a run that is refused
-    assert not list(tmp_path.iterdir())
-
-
-def test_finetune_without_arguments_prints_its_usage(capsys):
-    for arguments in (["finetune"], ["finetune", "--debug"]):
-        with pytest.raises(SystemExit) as caught:
-            cli.main(arguments)
-        assert caught.value.code == 2
-        said = capsys.readouterr().err
-        assert said.startswith("usage: keras-vit finetune")
-        assert "--data digits" in said.splitlines()[-1]
-
-
-def test_processes_that_train_together_must_be_told_the_folder(run, monkeypatch):
-    monkeypatch.setenv("KERAS_DISTRIBUTION_NUM_PROCESSES", "2")
-    assert_one_line(run("finetune", "--layout", "fsdp")[2], "`--out`.*NUM_PROCESSES=2")
-
-
-def test_model_of_a_run_knows_its_classes_wherever_it_lies(run, trained, tmp_path):
-    out, folder = trained
-    shutil.copy(out / "best.keras", tmp_path / "mine.keras")
-    model = keras.models.load_model(tmp_path / "mine.keras")
-    assert model.class_names == keras_vit.with_input_shape(model, (40, 48, 3)).class_names == CLASSES
-    code, lines, _ = run("predict", folder / "disc" / "0.jpg", "--model", tmp_path / "mine.keras", "--json")
-    assert code == 0
-    named = {item["class"] for item in json.loads("\n".join(lines))[0]["predictions"]}
-    assert named == set(CLASSES)
 
 
 def test_missing_weights_are_the_error_of_fetching(run, tmp_path, monkeypatch):
