@@ -17,6 +17,7 @@ from keras_vit.runs import own_files
 from keras_vit.runs.finetune import finetune
 from keras_vit.runs.resume_check import EarlierRun, fingerprint_of
 from keras_vit.runs.run_directory import RunDirectory
+from keras_vit.training.resuming.checkpoint_folder import Checkpoint
 
 STEP = "checkpoints/step-0000000010-epoch-000001"
 FOREIGN = {  # files of a folder of somebody else's, by path
@@ -189,7 +190,7 @@ def test_last_model_of_a_run_that_could_not_be_taken_up_is_not_replaced(killed, 
     out = tmp_path / "run"
     shutil.copytree(killed, out)
     before = (out / "last.keras").read_bytes()
-    monkeypatch.setattr("keras_vit.training.checkpoints.restore", lambda *_: 1 / 0)
+    monkeypatch.setattr(Checkpoint, "read", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         run(out)
     assert (out / "last.keras").read_bytes() == before
