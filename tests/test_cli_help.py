@@ -108,7 +108,13 @@ def test_what_tensorflow_says_reaches_those_alone_who_ask_for_it(loud, monkeypat
 
 @pytest.mark.parametrize(
     ("command", "place"),
-    [("predict x.jpg --model {}", 0), ("evaluate {}", 0), ("vtab {}", 0), ("export {} x", 0), ("finetune", None)],
+    [
+        ("predict x.jpg --model {}", 0),
+        ("evaluate {}", 0),
+        ("vtab {}", 0),
+        ("export {} x", 0),
+        ("finetune --data x", None),
+    ],
 )
 def test_command_says_that_it_loads_before_it_imports_anything(monkeypatch, capsys, tmp_path, command, place):
     """So within a second, most of which Python takes to start; but JSON is for programs, and stays JSON."""
