@@ -56,8 +56,7 @@ class Progress(keras.callbacks.Callback):
 
     def set_state(self, state: dict[str, int]) -> None:
         """Goes on where `get_state` was, in an epoch whose first steps are passed over."""
-        self._passed = state["of_epoch"]
-        self._done = state["done"] - self._passed
+        self._passed, self._done = state["of_epoch"], state["done"]
         self._epoch_began = time.monotonic()
         if self._bar is not None:
             self._bar.update(self._task, completed=self._done)
@@ -66,10 +65,10 @@ class Progress(keras.callbacks.Callback):
         self._epoch, self._epoch_began, self._epoch_steps, self._in_epoch = epoch, time.monotonic(), 0, 0
 
     def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
-        self._done += 1
         self._in_epoch += 1
         if self._in_epoch <= self._passed:
             return
+        self._done += 1
         self._epoch_steps += 1
         self._now = time.monotonic()
         if self._began is None:

@@ -6,35 +6,36 @@ other callbacks see whole epochs.
 
 import itertools
 import json
+import math
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import keras
 
-from keras_vit.annotations import Arguments, FilePath, Logs, Variable
+from keras_vit.annotations import FilePath, Logs, Variable
 from keras_vit.checks import check_positive, check_positive_int
-from keras_vit.keras_private import build_metrics, start_at_epoch
-from keras_vit.training.optimizer_state import inner_optimizer, steps_of
+from keras_vit.keras_private import start_at_epoch
 from keras_vit.training.resuming.agreement import agreed, agreed_mark, agreed_newest, processes
+from keras_vit.training.resuming.callback_states import check_callbacks, set_state, state_of
 from keras_vit.training.resuming.checkpoint_folder import Checkpoint, CheckpointFolder
+from keras_vit.training.resuming.passing import OTHER_BATCHES, Passing, at_once
 from keras_vit.training.resuming.pieces import Piece
 from keras_vit.training.resuming.signals import StopSignals, leave
-from keras_vit.training.resuming.variables import METRICS, Reader, check_fits, restore
+from keras_vit.training.resuming.training_state import OPTIMIZER, TrainingState, examples_of
+from keras_vit.training.resuming.variables import METRICS, Reader, check_fits, path_of, restore
 from keras_vit.training.resuming.writing import RULE, Writer, check_facts
-
-# What Keras' own callbacks know of earlier epochs, as `ModelCheckpoint` and `EarlyStopping`.
-_REMEMBERED = ("best", "best_epoch", "wait", "cooldown_counter", "epochs_since_last_save")
 
 
 class Checkpoints(keras.callbacks.Callback):
     """Saves all of a training in `model.fit`, and goes on from the newest valid checkpoint in the same folder.
 
-    A checkpoint holds the weights, the seeds of dropout, and the optimizer with its average and its loss scale. It has
-    the running sums of metrics, the place in epoch and data, and what the callbacks in `also` remember. It is there
-    whole or not at all, with checksums. A damaged one is named in a warning. One that is not finite is not written.
+    A checkpoint holds all variables of the model and its layers, seeds and counters among them, and the optimizer with
+    its average and its loss scale. Optimizers and metrics in attributes are in it too. It has the running sums of
+    metrics, the place in epoch and data, and what the callbacks in `also` remember. It is there whole or not at all,
+    with checksums. A damaged one is named in a warning. One that is not finite is not written.
 
     It is written by a thread, while training goes on with what was copied. A write that fails, as on a full disk, is a
     warning, and the checkpoints before stay. SIGTERM and Ctrl-C end `fit` after the step, by `SystemExit(143)` or
@@ -58,7 +59,8 @@ class Checkpoints(keras.callbacks.Callback):
     Raises:
         ValueError: for numbers out of range, `restore_best_weights` in `also`, and on the torch backend. Out of `fit`,
             for a folder that another process trains into, or a checkpoint that does not fit the model. Also for other
-            facts than in `fingerprint`, or data that begin elsewhere.
+            facts than in `fingerprint`, data that begin elsewhere, batches of another size within an epoch, and what
+            the first step makes that was not there before `fit`.
         TypeError: for numbers of the wrong type, a fingerprint that is no dict of what JSON can hold, and what is no
             callback in `also`.
     """
@@ -82,7 +84,7 @@ class Checkpoints(keras.callbacks.Callback):
         check_positive_int("keep", keep)
         self.every_minutes, self.every_steps = every_minutes, every_steps
         self.fingerprint = None if fingerprint is None else _as_read_back(fingerprint)
-        self.also = _check_callbacks(also)
+        self.also = check_callbacks(also)
         if not os.fspath(folder):
             raise ValueError("`folder` must be a path of its own.\nReceived: folder=''. Pass \".\" for this one.")
         process, count = processes()
@@ -92,8 +94,10 @@ class Checkpoints(keras.callbacks.Callback):
         self._looked = self._is_asked = False
         self._found: Checkpoint | None = None
         self._epoch = self._batch = self._epoch_start = self._passed = self._saved_step = 0
-        self._is_training = False
-        self._passing: _Passing | None = None
+        self._is_training = self._is_complete = False
+        self._passing: Passing | None = None
+        self._state: Any = None  # a `TrainingState` from `on_train_begin` on
+        self._examples: int | None = None  # of the epoch, while validation counts its own
         self._sums: Any = None  # copies of the training metrics while validation uses them
         self._saved_at = 0.0
         self._mark = ""
@@ -121,6 +125,7 @@ class Checkpoints(keras.callbacks.Callback):
         self._folder.acquire()
         found = self.found
         self._mark = agreed_mark()
+        self._state, self._is_complete = TrainingState(self.model), False
         self._epoch = self._batch = self._epoch_start = self._passed = 0
         if found is not None:
             self._take_up(found)
@@ -136,19 +141,22 @@ class Checkpoints(keras.callbacks.Callback):
         self._check_epoch(epoch)
         self._epoch, self._batch, self._sums = epoch, self._passed, None
         if self._passed and self.found is not None:
-            is_placed = self._is_asked or getattr(self.model, "data_start_step", None) is not None
-            self._passing = _Passing(self.model, self.found, self._passed, draws=not is_placed)
+            self._passing = Passing(self.model, self.found, draws=not self._is_placed())
 
     def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
         if batch < self._passed:
+            if batch + 1 == self._passed and self.found is not None:
+                self._put_back(self.found)  # over what other callbacks did in an epoch and steps that they saw twice
             return
+        if not self._is_complete:
+            self._check_first_step(batch)
         self._batch = batch + 1
         if asked := agreed(self._signals.received or int(self._is_due())):
             self._save(asked)
 
     def on_test_begin(self, logs: Logs = None) -> None:
         if self._is_training:
-            self._sums = list(self._metrics())  # which validation sets to zero
+            self._sums, self._examples = list(self._metrics()), examples_of(self.model)  # validation sets them to zero
 
     def on_test_batch_end(self, batch: int, logs: Logs = None) -> None:
         """Leaves in the midst of a validation, with what training came to."""
@@ -217,9 +225,10 @@ class Checkpoints(keras.callbacks.Callback):
     def _save(self, asked: int, done: bool = False) -> None:
         """Saves, and leaves if a signal has asked for it."""
         self._writer.wait()
-        groups = [self._reader.pieces_of(name, variables) for name, variables in self._groups()]
+        named = self._state.groups()
+        groups = [self._reader.pieces_of(name, variables) for name, variables in named]
         groups.append(self._sums if self._sums is not None else self._metrics())
-        self._writer.start(itertools.chain.from_iterable(groups), self._facts(done), self._mark)
+        self._writer.start(itertools.chain.from_iterable(groups), self._facts(done, named), self._mark)
         self._saved_step, self._saved_at = self._made, time.monotonic()
         if asked > 1:
             self.close()
@@ -228,42 +237,49 @@ class Checkpoints(keras.callbacks.Callback):
     def _metrics(self) -> Iterator[Piece]:
         return self._reader.pieces_of(METRICS, self.model.metrics_variables)
 
-    def _facts(self, done: bool) -> dict[str, Any]:
-        optimizer = inner_optimizer(self.model)
+    def _facts(self, done: bool, named: Sequence[tuple[str, Sequence[Variable]]]) -> dict[str, Any]:
+        examples = self._examples if self._sums is not None else examples_of(self.model)
         return {
             "step": self._made,
             "epoch": self._epoch,
             "batch": self._batch,
             "steps_per_epoch": self.params.get("steps"),
-            "iterations": steps_of(optimizer),
+            "examples": examples if self._batch else None,
             "done": done,
             "fingerprint": self.fingerprint,
-            "also": [_state_of(callback) for callback in self.also],
+            "also": [state_of(callback) for callback in self.also],
+            "paths": {name: list(map(path_of, variables)) for name, variables in named},
         }
-
-    def _groups(self) -> list[tuple[str, list[Variable]]]:
-        """What is saved whole, by name."""
-        if keras.backend.backend() == "jax":
-            self.model.jax_state_sync()
-        optimizer = self.model.optimizer
-        if not optimizer.built:
-            optimizer.build(self.model.trainable_variables)
-        return [("model", self.model.variables), ("optimizer", optimizer.variables)]
 
     def _take_up(self, found: Checkpoint) -> None:
         facts = found.facts
         self._check(found)
-        groups = self._groups()
-        for name, variables in groups:
-            check_fits(found, name, variables)
-        for name, variables in groups:
-            restore(found, name, variables)
-        for callback, state in zip(self.also, facts["also"], strict=False):
-            _set_state(callback, state)
+        self._put_back(found)
         self._epoch, self._batch, self._passed = facts["epoch"], facts["batch"], facts["batch"]
         self._epoch_start = facts["step"] - facts["batch"]
         if facts["done"]:
             self._epoch = self.params["epochs"]
+
+    def _put_back(self, found: Checkpoint) -> None:
+        """Gives variables and callbacks what they had as the checkpoint was written."""
+        groups = self._state.groups(has_optimizer=any(name.startswith(f"{OPTIMIZER}/") for name in found.variables))
+        for name, variables in groups:
+            check_fits(found, name, variables)
+        for name, variables in groups:
+            restore(found, name, variables)
+        for callback, state in zip(self.also, found.facts["also"], strict=False):
+            set_state(callback, state)
+
+    def _check_first_step(self, batch: int) -> None:
+        """Refuses, before anything is written, what goes on otherwise, or could not go on."""
+        self._is_complete = True
+        try:
+            self._state.check_complete()
+            if self._passed and self.found is not None and self._is_placed():
+                self._check_size(self.found, batch + 1 - self._passed)
+        except ValueError:
+            self.close()
+            raise
 
     def _check_epoch(self, epoch: int) -> None:
         """Refuses an epoch that was trained before, where this Keras begins at the one that its caller says."""
@@ -274,17 +290,40 @@ class Checkpoints(keras.callbacks.Callback):
                 f"{keras.__version__}, which takes this from `fit` alone. Pass initial_epoch={self._epoch}."
             )
 
+    def _is_placed(self) -> bool:
+        """Whether the data begin where the checkpoint is."""
+        return self._is_asked or getattr(self.model, "data_start_step", None) is not None
+
+    def _check_size(self, checkpoint: Checkpoint, steps: int) -> None:
+        """Refuses batches of another size than that of the epoch up to now; its last one may be smaller."""
+        used, passed, in_all = checkpoint.facts.get("examples"), self._passed, self.params.get("steps")
+        if used is None or used % passed:
+            return  # not counted, or of several sizes
+        self._state.groups()  # which brings what JAX holds
+        size, made = used // passed, (examples_of(self.model) or 0) - used
+        is_last = in_all is None or passed + steps >= in_all
+        if made > size * steps or (made < size * steps and not is_last):
+            raise ValueError(
+                f"{OTHER_BATCHES}.\nReceived: {made / steps:g} examples in a step, where {checkpoint.path} was written "
+                f"after steps of {size}. Pass batch_size={size} until the epoch ends."
+            )
+
     def _check(self, checkpoint: Checkpoint) -> None:
         """Refuses what would go on otherwise than it began."""
         facts = checkpoint.facts
         check_facts(checkpoint, self.fingerprint)
-        steps = self.params.get("steps")
-        inside = facts["batch"] and (facts["steps_per_epoch"] != steps or facts["batch"] % _at_once(self.model))
-        if inside:
+        steps, passed, together = self.params.get("steps"), facts["batch"], at_once(self.model)
+        if passed and facts["steps_per_epoch"] != steps:
             raise ValueError(
                 f"{RULE}: an epoch that was begun goes on with as many steps.\n"
-                f"Received: {steps} steps in an epoch, {_at_once(self.model)} at once, where step {facts['batch']} of "
-                f"{facts['steps_per_epoch']} is next."
+                f"Received: {steps} steps in an epoch, where step {passed} of {facts['steps_per_epoch']} is next. Pass "
+                "the data, batch_size and steps_per_epoch that it began with."
+            )
+        if passed % together:
+            raise ValueError(
+                f"{RULE}: an epoch that was begun goes on where steps that are made at once begin.\n"
+                f"Received: steps_per_execution={together}, where step {passed} is next. Compile with "
+                f"steps_per_execution={math.gcd(passed, together)}, or a divisor of {passed}."
             )
         start = getattr(self.model, "data_start_step", None)
         if start is not None and start != facts["step"]:
@@ -293,51 +332,6 @@ class Checkpoints(keras.callbacks.Callback):
                 f"Received: data from step {start}, a checkpoint of step {facts['step']}. "
                 "Pass start_step=checkpoints.step to load_dataset."
             )
-
-
-class _Passing:
-    """Stands in for `model.train_function` until the steps that were made before are passed.
-
-    It computes nothing and says what the metrics were. Data that do not begin where the checkpoint is are drawn.
-    """
-
-    def __init__(self, model: keras.Model, checkpoint: Checkpoint, steps: int, draws: bool) -> None:
-        self._model, self._checkpoint, self._draws = model, checkpoint, draws
-        self._function = model.train_function
-        self._left = -(-steps // _at_once(model))
-        self._logs: Arguments | None = None
-        if keras.backend.backend() == "jax":  # which takes the variables out of the model as the first step begins
-            self._restore()
-            model.train_function = self._jax_step
-        else:
-            model.train_function = self._step
-
-    def end(self) -> None:
-        """Gives the model its own function again."""
-        self._model.train_function = self._function
-
-    def _step(self, iterator: Any) -> Any:
-        if self._logs is None:
-            build_metrics(self._model, iterator.element_spec)
-            self._restore()
-        return self._logs if self._pass(iterator) else self._model.train_function(iterator)
-
-    def _jax_step(self, state: Any, iterator: Any) -> Any:
-        return (self._logs, state) if self._pass(iterator) else self._model.train_function(state, iterator)
-
-    def _pass(self, iterator: Any) -> bool:
-        """Whether this step was made before; the first that was not has the model's own function again."""
-        self._left -= 1
-        if self._left < 0:
-            self.end()
-            return False
-        for _ in range(_at_once(self._model) if self._draws else 0):
-            next(iterator)
-        return True
-
-    def _restore(self) -> None:
-        restore(self._checkpoint, METRICS, self._model.metrics_variables)
-        self._logs = {name: float(value) for name, value in self._model.get_metrics_result().items()}
 
 
 def _as_read_back(fingerprint: Mapping[str, Any]) -> dict[str, Any]:
@@ -353,43 +347,8 @@ def _as_read_back(fingerprint: Mapping[str, Any]) -> dict[str, Any]:
         ) from None
 
 
-def _check_callbacks(also: Any) -> tuple[keras.callbacks.Callback, ...]:
-    also = tuple(also) if isinstance(also, Iterable) else (also,)
-    for callback in also:
-        if not isinstance(callback, keras.callbacks.Callback):
-            raise TypeError(f"`also` must be a list of Keras callbacks.\nReceived: {callback!r} among them.")
-        if getattr(callback, "restore_best_weights", False):
-            raise ValueError(
-                "a checkpoint does not hold the weights that a callback remembers, so it would restore others.\n"
-                f"Received: {type(callback).__name__}(restore_best_weights=True) in `also`. Leave that out, and "
-                "take the best weights from a `ModelCheckpoint(save_best_only=True)`."
-            )
-    return also
-
-
 def _nothing() -> None:
     """Does nothing, for a callback that has nothing to settle."""
-
-
-def _at_once(model: keras.Model) -> int:
-    """Steps that one call of `model.train_function` makes."""
-    return model.steps_per_execution
-
-
-def _state_of(callback: keras.callbacks.Callback) -> dict[str, Any]:
-    if hasattr(callback, "get_state"):
-        return callback.get_state()
-    values = {name: getattr(callback, name) for name in _REMEMBERED if hasattr(callback, name)}
-    return {name: value if value is None else float(value) for name, value in values.items()}
-
-
-def _set_state(callback: keras.callbacks.Callback, state: dict[str, Any]) -> None:
-    if hasattr(callback, "set_state"):
-        callback.set_state(state)
-        return
-    for name, value in state.items():
-        whole = isinstance(value, float) and value.is_integer() and name != "best"
-        setattr(callback, name, int(value) if whole else value)
 
 
 def _check_backend() -> None:

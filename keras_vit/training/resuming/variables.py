@@ -4,6 +4,7 @@ A variable is known by its place in the list, since Keras' paths depend on what 
 types must be equal, so nothing is skipped or put elsewhere.
 """
 
+import collections
 import functools
 import itertools
 import operator
@@ -51,19 +52,26 @@ class Reader:
 def check_fits(checkpoint: Checkpoint, group: str, variables: Sequence[Variable]) -> None:
     """Raises a `ValueError` with the differences unless the checkpoint has just these variables."""
     saved = sorted({name.partition("#")[0] for name in checkpoint.variables if name.startswith(f"{group}/")})
-    faults = []
-    if len(saved) != len(variables):
-        faults.append(f"{len(saved)} variables of the {group} in the file, {len(variables)} to be restored")
-    for name, variable in zip(saved, variables, strict=False):
-        shape, dtype = _shape(checkpoint, name)
-        if (shape, dtype) != (tuple(variable.shape), keras.backend.standardize_dtype(variable.dtype)):
-            faults.append(f"{variable.path}: {dtype} {shape} in the file, {variable.dtype} {tuple(variable.shape)}")
-    if faults:
-        more = f"\n  and {len(faults) - _MOST_SHOWN} more" if len(faults) > _MOST_SHOWN else ""
-        raise ValueError(
-            "a checkpoint must fit the model and optimizer that go on from it.\n"
-            f"Received: {checkpoint.path}:\n  " + "\n  ".join(faults[:_MOST_SHOWN]) + more
-        )
+    shapes = [_shape(checkpoint, name) for name in saved]
+    ours = [(tuple(each.shape), keras.backend.standardize_dtype(each.dtype)) for each in variables]
+    if shapes == ours:
+        return
+    paths = list(map(path_of, variables))
+    before = checkpoint.facts.get("paths", {}).get(group, saved)
+    if len(shapes) == len(ours):
+        rows = zip(paths, shapes, ours, strict=True)
+        faults = [f"{path}: {_said(was)} in the file, {_said(now)}" for path, was, now in rows if was != now]
+    else:
+        faults = [f"{len(saved)} variables of the {group} in the file, {len(variables)} to be restored"]
+        faults += [f"in the file alone: {each}" for each in _missing(before, shapes, ours)]
+        faults += [f"not in the file: {each}" for each in _missing(paths, ours, shapes)]
+    more = f"\n  and {len(faults) - _MOST_SHOWN} more" if len(faults) > _MOST_SHOWN else ""
+    raise ValueError(
+        "a checkpoint must fit the model and optimizer that go on from it.\n"
+        f"Received: {checkpoint.path}:\n  " + "\n  ".join(faults[:_MOST_SHOWN]) + more + "\n"
+        "Make model, metrics and optimizers as the run did that wrote it, and build them before `fit`; or pass another "
+        "folder to begin anew."
+    )
 
 
 def restore(checkpoint: Checkpoint, group: str, variables: Sequence[Variable]) -> None:
@@ -89,6 +97,28 @@ def not_finite(pieces: Iterable[Piece]) -> str | None:
         if not np.isfinite(total) and not np.isfinite(numbers).all():
             return piece.name
     return None
+
+
+def path_of(variable: Variable) -> str:
+    """What a variable is called, one of TensorFlow too."""
+    return getattr(variable, "path", None) or variable.name
+
+
+def _missing(paths: Sequence[str], shapes: Sequence[tuple], others: Sequence[tuple]) -> list[str]:
+    """Words on the variables of one side that have no fellow of their shape and type on the other."""
+    left = collections.Counter(others)
+    left.subtract(shapes)
+    found = []
+    for path, shape in reversed(list(zip(paths, shapes, strict=True))):  # what was added comes last
+        if left[shape] < 0:
+            left[shape] += 1
+            found.append(f"{path} {_said(shape)}")
+    return found[::-1]
+
+
+def _said(shape_and_type: tuple) -> str:
+    shape, dtype = shape_and_type
+    return f"{dtype} {shape}"
 
 
 def _name(group: str, number: int) -> str:
@@ -119,7 +149,7 @@ def _reading(variables: Sequence[Variable]) -> Callable[[], Iterator[list]]:
     import tensorflow as tf
 
     # The operation itself: `read_value` is it in a scope of names, and takes longer.
-    places = [[(each.handle, each.dtype) for each in _replicas(variable.value)] for variable in variables]
+    places = [[(each.handle, each.dtype) for each in _replicas(variable)] for variable in variables]
     reads = [
         functools.partial(tf.raw_ops.ReadVariableOp, resource=handle, dtype=dtype)
         for handle, dtype in itertools.chain.from_iterable(places)
@@ -158,10 +188,11 @@ def _array(value: Any) -> np.ndarray:
         return value.numpy()
 
 
-def _replicas(value: Any) -> Sequence[Any]:
-    """The variables of all devices behind one of TensorFlow's strategies, also out of its scope; else itself."""
+def _replicas(variable: Any) -> Sequence[Any]:
+    """TensorFlow's own variable behind one of Keras, or those of all devices of a strategy, also out of its scope."""
     import tensorflow as tf
 
+    value = variable.value if isinstance(variable, keras.Variable) else variable
     if not isinstance(value, tf.distribute.DistributedValues):
         return [value]
     return value.distribute_strategy.experimental_local_results(value)
@@ -175,7 +206,7 @@ def _assign(checkpoint: Checkpoint, name: str, variable: Variable) -> None:
     if keras.backend.backend() == "jax":
         variable.assign(_sharded(checkpoint, name, variable.value))
         return
-    replicas = _replicas(variable.value) if keras.backend.backend() == "tensorflow" else [variable]
+    replicas = _replicas(variable) if keras.backend.backend() == "tensorflow" else [variable]
     if name in checkpoint.variables:
         values = [checkpoint.read(name)] * len(replicas)
     else:
