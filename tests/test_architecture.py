@@ -50,7 +50,8 @@ WITH_KERAS = {"weights.load", "weights.save"}  # of the rooms below; the rest ne
 NO_KERAS = {"annotations", "checks", "version", "files", "processor", "silence", "__main__"}
 NO_KERAS |= {"runs", "runs.options", "exporting", "exporting.formats"}  # what a command line knows of its options
 NO_KERAS |= {"runs.own_files", "runs.finished_runs"}  # and of a run that has finished
-NO_KERAS |= {"training", "training.hosts", "training.hosts.processes", "training.hosts.sharding"}  # a launcher's facts
+NO_KERAS |= {"training", "training.hosts"}  # a launcher's facts, and:
+NO_KERAS |= {f"training.hosts.{name}" for name in ("meeting", "processes", "sharding")}
 NO_KERAS_ROOMS = {"config", "pages", "cli", "images"}  # every module of them
 BACKENDS = {"tensorflow", "jax", "torch"}
 # Inside functions, for what is one backend's alone:

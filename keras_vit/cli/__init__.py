@@ -20,10 +20,12 @@ from typing import Any, NoReturn
 
 from keras_vit.checks import did_you_mean
 from keras_vit.cli import engines, evaluation, export_command, launch, look_command, training, weights
+from keras_vit.cli.launched import end_with_launcher
 from keras_vit.cli.printing import one_line, say_error
 from keras_vit.pages.escaping import printable
 from keras_vit.runs.options import FLAGS
 from keras_vit.silence import lose
+from keras_vit.training.hosts.processes import leave_others
 from keras_vit.version import __version__
 from keras_vit.weights.fetch import DownloadError
 
@@ -42,6 +44,15 @@ def main(arguments: list[str] | None = None) -> int:
     asked = _parser().parse_args(arguments)
     if hasattr(asked, "check_usage"):
         asked.check_usage(asked)
+    end_with_launcher()
+    code = _run(asked)
+    if code:
+        leave_others(code)
+    return code
+
+
+def _run(asked: Namespace) -> int:
+    """Runs a command and gives its exit code."""
     with _warnings_in_one_line(), _sigterm_stops():
         try:
             if hasattr(sys.stdout, "reconfigure"):

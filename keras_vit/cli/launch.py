@@ -1,6 +1,7 @@
 """`keras-vit launch`: several processes of one command on this machine, as a cluster's launcher starts them on many."""
 
 import argparse
+import contextlib
 import os
 import signal
 import socket
@@ -12,10 +13,14 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from keras_vit.checks import check_positive_int, error_about
+from keras_vit.cli.launched import LAUNCHER
 from keras_vit.training.hosts.processes import ADDRESS, COUNT, INDEX
 
 _PATIENCE = 10  # seconds that processes have to end after SIGTERM
+_TO_SAVE = 60  # seconds that the others have to end by themselves, once one has ended after a signal
 _POLL = 0.1  # seconds
+_MOST = 4096  # processes: more are a slip of the hand
+_ASKED = ("SIGINT", "SIGTERM", "SIGHUP", "SIGBREAK")  # to end, where the system has them; a closed terminal is one
 
 
 def add_commands(top: Any, command: Callable[..., ArgumentParser]) -> None:
@@ -28,46 +33,111 @@ def add_commands(top: Any, command: Callable[..., ArgumentParser]) -> None:
 
 
 def launch(arguments: Namespace) -> Iterator[str]:
-    """Ends as the first process that fails, and then ends the others."""
+    """Ends as the first process that fails, and then ends the others; hands on a signal, and ends after them."""
     check_positive_int("processes", arguments.processes)
+    if arguments.processes > _MOST:
+        raise error_about("processes")(
+            f"`processes` must be at most {_MOST:,}.\nReceived: processes={arguments.processes}."
+        )
     if not arguments.words:
         raise error_about("processes")(
             "`processes` needs a command behind it, as finetune --data digits --layout fsdp."
         )
-    children = start(arguments.processes, [sys.executable, "-m", "keras_vit", *arguments.words])
-    try:
-        code = wait(children)
-    finally:
-        end(children)
+    with Started([sys.executable, "-m", "keras_vit", *arguments.words], arguments.processes) as started:
+        code = started.wait()
+    if started.received == signal.SIGINT:
+        raise KeyboardInterrupt
+    if started.received is not None:
+        raise SystemExit(128 + started.received)
     if code:
         raise ValueError(f"a process of `launch` has ended with {code}, so the others were ended too.")
     yield from ()
 
 
-def start(count: int, command: Sequence[str]) -> list[subprocess.Popen]:
-    """So many processes that will find each other; the first speaks for all."""
-    with socket.socket() as probe:  # a port that is free now
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    shared = {**os.environ, "KERAS_BACKEND": "jax", ADDRESS: f"127.0.0.1:{port}", COUNT: str(count)}
-    return [
-        subprocess.Popen(
-            command,
-            env=shared | {INDEX: str(index), "JAX_LOCAL_DEVICE_IDS": str(index)},
-            stdout=subprocess.DEVNULL if index else None,
-        )
-        for index in range(count)
-    ]
+class Started:
+    """Processes that will find each other; the first speaks for all. None outlives the `with` block, or the launcher.
+
+    Each has a session of its own: a signal of the terminal comes to the launcher alone, which hands it on once. They
+    hold one end of a pipe. It is closed when the launcher ends, however it is killed, and they end then by themselves.
+
+    Args:
+        command: of each.
+        count: of processes.
+
+    Attributes:
+        received: the first signal that asked them to end; `None` before.
+        children: the processes.
+    """
+
+    def __init__(self, command: Sequence[str], count: int) -> None:
+        self.received: int | None = None
+        self.children: list[subprocess.Popen] = []
+        self._command, self._count = command, count
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> "Started":
+        for number in (getattr(signal, name) for name in _ASKED if hasattr(signal, name)):
+            if signal.getsignal(number) != signal.SIG_IGN:  # as `nohup` wants it
+                self._before[number] = signal.signal(number, self._hand_on)
+        try:
+            self._start()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        end(self.children)
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        for descriptor in getattr(self, "_pipe", ()):
+            os.close(descriptor)
+
+    def wait(self) -> int:
+        """The exit code of the first process that fails, or 0 when all have ended well.
+
+        After a signal all are waited for, since they save; but not for ever, once one has ended.
+        """
+        until = None
+        while True:
+            codes = [child.poll() for child in self.children]
+            failed = [code for code in codes if code]
+            if None not in codes or (failed and self.received is None):
+                return failed[0] if failed else 0
+            if len(codes) > codes.count(None) and self.received is not None:
+                until = until or time.monotonic() + _TO_SAVE
+                if time.monotonic() > until:
+                    return failed[0] if failed else 0
+            time.sleep(_POLL)
+
+    def _start(self) -> None:
+        with socket.socket() as probe:  # a port that is free now
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        shared = {**os.environ, "KERAS_BACKEND": "jax", ADDRESS: f"127.0.0.1:{port}", COUNT: str(self._count)}
+        arguments: dict[str, Any] = {"stdin": subprocess.DEVNULL}
+        if os.name == "posix":
+            self._pipe = os.pipe()
+            shared[LAUNCHER] = str(self._pipe[0])
+            arguments |= {"start_new_session": True, "pass_fds": [self._pipe[0]]}
+        for index in range(self._count):
+            one = shared | {INDEX: str(index), "JAX_LOCAL_DEVICE_IDS": str(index)}
+            output = subprocess.DEVNULL if index else None
+            self.children.append(subprocess.Popen(self._command, env=one, stdout=output, **arguments))
+            if self.received is not None:  # while this process was made, so that it has missed the signal
+                _send(self.children[-1:], self.received)
+                return
+
+    def _hand_on(self, number: int, frame: Any) -> None:
+        self.received = self.received or number
+        _send(self.children, number)
 
 
-def wait(children: Sequence[subprocess.Popen]) -> int:
-    """The exit code of the first process that fails, or 0 when all have ended well."""
-    while True:
-        codes = [child.poll() for child in children]
-        failed = [code for code in codes if code]
-        if failed or None not in codes:
-            return failed[0] if failed else 0
-        time.sleep(_POLL)
+def _send(children: Sequence[subprocess.Popen], number: int) -> None:
+    """Hands a signal on; one that a process would not answer by saving comes as SIGTERM."""
+    for child in children:
+        with contextlib.suppress(OSError):
+            child.send_signal(signal.SIGINT if number == signal.SIGINT else signal.SIGTERM)
 
 
 def end(children: Sequence[subprocess.Popen]) -> None:

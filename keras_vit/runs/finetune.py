@@ -47,7 +47,7 @@ from keras_vit.runs.run_directory import RunDirectory, check_writable, plain
 from keras_vit.runs.saved_runs import check_reloads
 from keras_vit.training.callbacks import StepFacts
 from keras_vit.training.checkpoints import Checkpoints
-from keras_vit.training.hosts.distribution import of_all, run_together
+from keras_vit.training.hosts.distribution import check_everywhere, of_all, run_together
 from keras_vit.training.optimizer_state import steps_of
 
 
@@ -102,6 +102,7 @@ def finetune(
     asked = dataclasses.replace(preparation.options, accumulation_steps=options.accumulation_steps)
     preparation = dataclasses.replace(preparation, options=asked)
     configuration = configuration_of(preparation, data, out)
+    check_everywhere(fingerprint_of(configuration))  # of processes that train together
     if earlier is not None:
         check_same(out, earlier, configuration)
     if isinstance(options.model, ImageModel):

@@ -2,20 +2,26 @@
 
 import contextlib
 import contextvars
+import dataclasses
 import functools
+import json
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import keras
+import numpy as np
 
 from keras_vit.annotations import FilePath
 from keras_vit.checks import error_about
 from keras_vit.training.hosts.layout_maps import check_backend, layout_map
 from keras_vit.training.hosts.processes import check_alone, connect, is_first
+from keras_vit.training.resuming.agreement import processes
+from keras_vit.training.resuming.writing import differences
 
+_MOST_SHOWN = 8  # differences in an error
 _OUT: contextvars.ContextVar[Path | None] = contextvars.ContextVar("_OUT", default=None)
 
 
@@ -51,7 +57,9 @@ def spread(layout: str, parts: int | None, config: Any, **arguments: Any) -> Non
 
 
 @contextlib.contextmanager
-def together(layout: str, seed: int, out: Any, say: Callable) -> Iterator[tuple[Any, Callable]]:
+def together(
+    layout: str, seed: int, out: Any, say: Callable, facts: Mapping[str, Any]
+) -> Iterator[tuple[Any, Callable]]:
     """Connects the processes of a run; gives folder and `say` to each: only the first writes to `out`, and speaks.
 
     The others write to a folder that goes at the end, so that all do the same, as JAX wants it.
@@ -61,6 +69,7 @@ def together(layout: str, seed: int, out: Any, say: Callable) -> Iterator[tuple[
         seed: of all random numbers, so that all processes draw the same.
         out: folder of the run.
         say: called with lines of text.
+        facts: what this process was asked for, which must be the same in all, ready for JSON.
     """
     if layout == "none":
         check_alone()
@@ -68,7 +77,8 @@ def together(layout: str, seed: int, out: Any, say: Callable) -> Iterator[tuple[
         return
     check_backend()
     keras.utils.set_random_seed(seed)
-    connect()
+    connect(facts, _unlike, say)
+    check_everywhere(facts)
     before = keras.distribution.distribution()
     token = _OUT.set(Path(out))
     try:
@@ -82,6 +92,51 @@ def together(layout: str, seed: int, out: Any, say: Callable) -> Iterator[tuple[
         keras.distribution.set_distribution(before)
 
 
+def check_everywhere(facts: Mapping[str, Any]) -> None:
+    """Raises in every process, in the same words, unless all have the same facts; all must call it.
+
+    Args:
+        facts: ready for JSON, the first process' among others.
+
+    Raises:
+        ValueError: with the differences.
+    """
+    if processes()[1] == 1:
+        return
+    from jax.experimental import multihost_utils
+
+    text = np.frombuffer(json.dumps(facts).encode(), "uint8")
+    lengths = np.ravel(multihost_utils.process_allgather(np.array(len(text), "int32")))
+    padded = np.zeros(lengths.max(), "uint8")
+    padded[: len(text)] = text
+    rows = np.reshape(multihost_utils.process_allgather(padded), (len(lengths), -1))
+    first, *others = (json.loads(row[:length].tobytes()) for row, length in zip(rows, lengths, strict=True))
+    for number, other in enumerate(others, 1):
+        if (found := _unlike(first, other, number)) is not None:
+            raise ValueError(
+                "the processes that train together must be asked for the same, and see the same data.\n"
+                f"Received: {found}. Start all of them again, with the same options and data."
+            )
+
+
+def _unlike(first: Mapping[str, Any], other: Mapping[str, Any], number: int) -> str | None:
+    """Words on what another process was asked for, by its number, that the first was not."""
+    found = differences(first, other, ("for process 0", f"for process {number}"))
+    return "; ".join(found[:_MOST_SHOWN]) if found else None
+
+
+def _facts(options: Any, changes: Mapping[str, Any]) -> dict[str, Any]:
+    """What was asked for, as text that is the same in every process; how to begin is for the first one to know."""
+    given = {field.name: getattr(options, field.name) for field in dataclasses.fields(options)} if options else {}
+    given |= changes
+    return {name: _text(value) for name, value in given.items() if name != "resume"}
+
+
+def _text(value: Any) -> str:
+    plain = dataclasses.is_dataclass(value) or isinstance(value, (str, int, float, tuple, list, type(None)))
+    return str(value) if plain else type(value).__name__
+
+
 _Function = TypeVar("_Function", bound=Callable)
 _DEFAULTS = (("layout", "none"), ("seed", 0))
 
@@ -92,7 +147,7 @@ def run_together(function: _Function) -> _Function:
     @functools.wraps(function)
     def run(data: Any, out: FilePath, options: Any = None, *, say: Callable[[str], Any] = print, **changes: Any) -> Any:
         layout, seed = (changes.get(name, getattr(options, name, default)) for name, default in _DEFAULTS)
-        with together(layout, seed, out, say) as (folder, its_say):
+        with together(layout, seed, out, say, _facts(options, changes)) as (folder, its_say):
             return function(data, folder, options, say=its_say, **changes)
 
     return cast(_Function, run)

@@ -82,12 +82,15 @@ def check_facts(checkpoint: Checkpoint | None, fingerprint: Mapping[str, Any] | 
         raise ValueError(f"{RULE}.\nReceived: other facts than in {checkpoint.path}:\n  " + "\n  ".join(found))
 
 
-def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """One line for each fact that is not equal, by the path of its names."""
+def differences(
+    before: Mapping[str, Any], now: Mapping[str, Any], words: tuple[str, str] = ("before", "now")
+) -> list[str]:
+    """One line for each fact that is not equal, by the path of its names; `words` say whose the values are."""
     old, new = dict(_flat(before)), dict(_flat(now))
     names = sorted(old.keys() | new.keys())
     shown = [(name, old.get(name, _ABSENT), new.get(name, _ABSENT)) for name in names]
-    return [f"{name}: {was!s:.80} before, {is_now!s:.80} now" for name, was, is_now in shown if was != is_now]
+    first, second = words
+    return [f"{name}: {was!s:.80} {first}, {is_now!s:.80} {second}" for name, was, is_now in shown if was != is_now]
 
 
 def _flat(facts: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -2,13 +2,18 @@
 
 import os
 import signal
+import subprocess
 import sys
+import threading
 import time
+from types import SimpleNamespace
 
 import pytest
+from conftest import ROOT
 
 from keras_vit import cli
 from keras_vit.cli import launch
+from keras_vit.cli import launched as launched_module
 from keras_vit.training.hosts import processes
 from keras_vit.training.hosts.processes import check_alone, launched_by
 
@@ -73,16 +78,33 @@ def test_processes_that_cannot_find_each_other_say_what_to_set(environment, monk
     assert asked == [1]
 
 
-def children(monkeypatch, code, count=2):
-    monkeypatch.setattr(sys, "executable", sys.executable)
-    return launch.start(count, [sys.executable, "-c", code])
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"KERAS_DISTRIBUTION_JOB_ADDRESSES": "127.0.0.1:abc"}, "127.0.0.1:abc"),
+        ({"KERAS_DISTRIBUTION_JOB_ADDRESSES": "127.0.0.1:65536"}, "from 1 to 65535"),
+        ({"JAX_COORDINATOR_ADDRESS": "node0"}, "JAX_COORDINATOR_ADDRESS='node0'"),
+        ({"KERAS_DISTRIBUTION_NUM_PROCESSES": "two", "KERAS_DISTRIBUTION_PROCESS_ID": "0"}, "NUM_PROCESSES='two'"),
+        ({"KERAS_DISTRIBUTION_NUM_PROCESSES": "2", "KERAS_DISTRIBUTION_PROCESS_ID": "2"}, "PROCESS_ID='2'"),
+    ],
+)
+def test_variables_that_say_no_place_are_refused_before_jax_sees_them(environment, values, said):
+    pytest.importorskip("jax")
+    environment(values)
+    with pytest.raises(ValueError, match=said):
+        processes.connect()
 
 
-def test_launched_processes_know_each_other(monkeypatch, tmp_path):
+def launched(code, count=2):
+    return launch.Started([sys.executable, "-c", code], count)
+
+
+def test_launched_processes_know_each_other(tmp_path):
     names = ("KERAS_BACKEND", processes.COUNT, processes.INDEX, processes.ADDRESS, "JAX_LOCAL_DEVICE_IDS")
     code = f"import os, pathlib; i = os.environ['{processes.INDEX}']; "
     code += f"pathlib.Path({str(tmp_path)!r}, i).write_text(' '.join(os.environ[name] for name in {names}))"
-    assert launch.wait(children(monkeypatch, code)) == 0
+    with launched(code) as started:
+        assert started.wait() == 0
     first, second = ((tmp_path / index).read_text().split() for index in "01")
     assert first[:3] == ["jax", "2", "0"]
     assert second[2] == "1"
@@ -90,15 +112,92 @@ def test_launched_processes_know_each_other(monkeypatch, tmp_path):
     assert (first[4], second[4]) == ("0", "1")
 
 
-def test_a_process_that_fails_ends_the_others(monkeypatch):
+def test_a_process_that_fails_ends_the_others():
     code = f"import os, time; os.environ['{processes.INDEX}'] == '1' and exit(3); time.sleep(60)"
-    started, began = children(monkeypatch, code), time.monotonic()
-    assert launch.wait(started) == 3
-    launch.end(started)
-    assert [child.returncode for child in started] == [-signal.SIGTERM, 3]
+    began = time.monotonic()
+    with launched(code) as started:
+        assert started.wait() == 3
+    assert [child.returncode for child in started.children] == [-signal.SIGTERM, 3]
     assert time.monotonic() - began < 20
+
+
+# Counts the signals that ask it to end, and saves for a while; without the package, whose import takes seconds.
+SAVING = """
+import importlib.util, os, signal, sys, time
+heard = []
+for number in (signal.SIGINT, signal.SIGTERM):
+    signal.signal(number, lambda number, frame: heard.append(number))
+spec = importlib.util.spec_from_file_location("launched", {module!r})
+launched = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(launched)
+launched.end_with_launcher()
+open(os.path.join({folder!r}, str(os.getpid())), "w").close()
+while not heard:
+    time.sleep(0.01)
+time.sleep(0.3)
+with open(os.path.join({folder!r}, str(os.getpid())), "w") as file:
+    file.write(" ".join(str(int(number)) for number in heard))
+sys.exit(128 + heard[0])
+"""
+
+
+def saving(folder):
+    return SAVING.format(module=launched_module.__file__, folder=str(folder))
+
+
+def listening(folder, count=2):
+    """Waits until so many processes listen for signals."""
+    until = time.monotonic() + 20
+    while len(list(folder.iterdir())) < count:
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
+def test_a_signal_reaches_every_process_once_and_all_are_waited_for(tmp_path, name):
+    number = getattr(signal, name)
+    before = signal.getsignal(number)
+    with launched(saving(tmp_path)) as started:
+        listening(tmp_path)
+        os.kill(os.getpid(), number)
+        started.wait()
+    heard = signal.SIGINT if name == "SIGINT" else signal.SIGTERM
+    assert [path.read_text() for path in tmp_path.iterdir()] == [str(int(heard))] * 2
+    assert (started.received, signal.getsignal(number)) == (number, before)
+
+
+def test_no_process_stays_behind_a_launcher_that_is_killed(tmp_path):
+    code = f"""
+import sys, types
+package = sys.modules["keras_vit"] = types.ModuleType("keras_vit")  # without its public names, which need Keras
+package.__path__ = [{str(ROOT / "keras_vit")!r}]
+from keras_vit.cli.launch import Started
+with Started([sys.executable, "-c", {saving(tmp_path)!r}], 2) as started:
+    started.wait()
+"""
+    launcher = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT)
+    listening(tmp_path)
+    launcher.kill()
+    launcher.wait()
+    until = time.monotonic() + 20
+    while [path.read_text() for path in tmp_path.iterdir()] != [str(int(signal.SIGTERM))] * 2:
+        assert time.monotonic() < until
+        time.sleep(0.01)
 
 
 def test_launch_without_a_command_is_refused(capfd):
     assert cli.main(["launch", "--processes", "2"]) == 1
     assert "`--processes`" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(("waits", "exits"), [(0.0, []), (5.0, [3])])
+def test_process_that_fails_alone_does_not_wait_for_the_others(monkeypatch, waits, exits):
+    """Where all fail, all are let go; where the others wait for this one, it ends by itself."""
+    ended, found = threading.Event(), []
+    distributed = SimpleNamespace(is_initialized=lambda: True, shutdown=lambda: ended.wait(waits))
+    monkeypatch.setitem(sys.modules, "jax", SimpleNamespace(distributed=distributed))
+    monkeypatch.setattr(processes, "_LEAVING", 0.2)
+    monkeypatch.setattr(os, "_exit", found.append)
+    processes.leave_others(3)
+    ended.set()
+    assert found == exits

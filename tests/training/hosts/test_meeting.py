@@ -1,0 +1,97 @@
+"""Processes meet before JAX connects them; here they are threads of this one."""
+
+import socket
+import threading
+
+import pytest
+
+from keras_vit.training.hosts import meeting
+from keras_vit.training.hosts.distribution import _facts, _unlike
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def met(*places, port=None):
+    """What every process of `(count, index, facts)` came to, `None` or its error; and what the first has said."""
+    port, found, said = port or free_port(), {}, []
+
+    def one(key, count, index, facts):
+        found[key] = None
+        try:
+            meeting.meet("127.0.0.1", port, count, index, facts, _unlike, say=said.append)
+        except ValueError as error:
+            found[key] = str(error)
+
+    threads = [threading.Thread(target=one, args=(key, *place)) for key, place in enumerate(places)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return [found[key] for key in range(len(places))], said
+
+
+def test_processes_that_all_come_go_on_and_leave_the_port():
+    port = free_port()
+    for _ in range(2):  # the second finds it free at once
+        assert met((3, 0, {"seed": "0"}), (3, 2, {"seed": "0"}), (3, 1, {"seed": "0"}), port=port) == ([None] * 3, [])
+    assert met((1, 0, {}))[0] == [None]
+
+
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        ((2, 1, {"seed": "1", "steps": "9"}), "0 for process 0, 1 for process 1; steps: nothing for process 0, 9 for"),
+        ((3, 1, {"seed": "0"}), "told of 3 processes, where the first was told of 2"),
+        ((2, 2, {"seed": "0"}), "number 2"),
+    ],
+)
+def test_processes_that_are_not_alike_are_all_told_so(other, said):
+    found, _ = met((2, 0, {"seed": "0"}), other)
+    assert [said in words for words in found] == [True, True], found
+
+
+def test_process_that_never_comes_is_named_in_time(monkeypatch):
+    monkeypatch.setattr(meeting, "WAIT", 0.6)
+    monkeypatch.setattr(meeting, "_SAY_AFTER", 0.1)
+    (words,), (line,) = met((3, 0, {}))
+    assert "process 1, 2 of 3 has not come within 0.6 s" in words
+    assert "waits" in line
+    (words,), _ = met((2, 1, {}))
+    assert "not answered within 0.6 s" in words
+
+
+def test_port_that_is_taken_is_named_by_both(monkeypatch):
+    monkeypatch.setattr(meeting, "WAIT", 0.6)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        found, _ = met((2, 0, {}), (2, 1, {}), port=port)
+    assert f"127.0.0.1:{port}, where this process cannot" in found[0]
+    assert "not answered" in found[1]
+
+
+def test_process_that_was_started_again_takes_its_own_place(monkeypatch):
+    """And what somebody else says to the port is passed over."""
+    monkeypatch.setattr(meeting, "WAIT", 20)
+    port, found = free_port(), []
+    first = threading.Thread(target=lambda: found.append(meeting.meet("127.0.0.1", port, 3, 0, {}, _unlike)))
+    first.start()
+    for words in (b'{"format": "keras-vit-meeting/1", "count": 3, "index": 1, "facts": {}}\n', b"GET /\n"):
+        while True:
+            try:
+                with socket.create_connection(("127.0.0.1", port)) as other:
+                    other.sendall(words)
+                break
+            except ConnectionRefusedError:
+                pass
+    assert met((3, 1, {}), (3, 2, {}), port=port)[0] == [None, None]
+    first.join()
+    assert found == [None]
+
+
+def test_facts_of_options_are_text_that_every_process_writes_alike():
+    found = _facts(None, {"model": object(), "steps": 5, "resume": "must"})
+    assert found == {"model": "object", "steps": "5"}
