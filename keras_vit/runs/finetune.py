@@ -23,6 +23,8 @@ from keras_vit.model.image_model import ImageModel
 from keras_vit.runs.configuration import configuration_of
 from keras_vit.runs.disk_space import check_disk
 from keras_vit.runs.ending import EVALUATION_BATCH, Result, finish, keep_what_there_is
+from keras_vit.runs.expectation import say_expected
+from keras_vit.runs.minute_lines import with_minute_lines
 from keras_vit.runs.options import FinetuneChanges, FinetuneOptions, changed, with_options
 from keras_vit.runs.own_files import (
     BAD_IMAGES,
@@ -53,6 +55,7 @@ from keras_vit.training.optimizer_state import steps_of
 
 @with_options
 @run_together
+@with_minute_lines
 def finetune(
     data: Data,
     out: FilePath,
@@ -108,6 +111,7 @@ def finetune(
     if isinstance(options.model, ImageModel):
         check_reloads(preparation.model)
     check_disk(of_all(out), preparation.model, preparation.plan.recipe)
+    say_expected(preparation, of_all(out), say)
     run = RunDirectory(out, goes_on=earlier is not None)
     recorder, progress = Recorder(run), Progress(preparation.plan, say, preparation.stages)
     checkpoints = _checkpoints(run, options, configuration, earlier, [recorder, progress])

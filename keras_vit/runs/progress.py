@@ -12,9 +12,14 @@ from keras_vit.annotations import Logs
 from keras_vit.config.recipes.growth import Stage, work_of
 from keras_vit.training.plan import Plan
 
+_OF_A_STEP = ("epoch", "figures", "speed", "left")  # what a line on a step has
+_QUIET = 50  # seconds without a line, after which a step says one
+_TELLING = 2.0  # seconds of timed steps, from which on they tell how long the run will take
+_SHORT = 60  # seconds: a run that takes less needs no words on it
+
 
 class Progress(keras.callbacks.Callback):
-    """Tells of every epoch, and on a terminal of every step.
+    """Tells of every epoch, and on a terminal of every step; elsewhere of one a minute, and early of the time it takes.
 
     The speed and the time left come of the steps after the first, which compiles. The first evaluation compiles too,
     so the time left counts evaluation and saving from the second epoch on.
@@ -38,11 +43,13 @@ class Progress(keras.callbacks.Callback):
         self._done = self._compiled = self._epoch = 0  # steps; steps that the clock leaves out; epochs
         self._passed = 0  # steps of this epoch that another process made, which take no time
         self._in_epoch = 0  # steps of the epoch
+        self._told = False  # how long the run will take
+        self._said_at = 0.0
         self._show_bar = say is print and sys.stdout is not None and sys.stdout.isatty()
 
     def on_train_begin(self, logs: Logs = None) -> None:
         self._done = self._compiled = 0
-        self._began = None
+        self._began, self._told, self._said_at = None, False, time.monotonic()
         if self._show_bar:
             self._bar = _bar()
             self._task = self._bar.add_task("", total=self.plan.steps, **_columns())
@@ -76,6 +83,32 @@ class Progress(keras.callbacks.Callback):
             self._epoch_began, self._epoch_steps = self._began, 0
         if self._bar is not None:
             self._bar.update(self._task, completed=self._done, **self._state(logs or {}))
+        else:
+            self._tell(logs or {})
+
+    def on_train_batch_begin(self, batch: int, logs: Logs = None) -> None:
+        self._doing(f"step {min(self._done + 1, self.plan.steps):,} of {self.plan.steps:,}")
+
+    def on_test_batch_begin(self, batch: int, logs: Logs = None) -> None:
+        self._doing(f"evaluation after epoch {self._epoch + 1}, batch {batch + 1:,}")
+
+    def _doing(self, what: str) -> None:
+        """Leaves word for `MinuteLines` of what is going on."""
+        if hasattr(self.say, "doing"):
+            self.say.doing = what
+
+    def _tell(self, logs: Mapping[str, Any]) -> None:
+        """A line on the time that is left, once it is known and is long; and one on a step where none came lately."""
+        left = self.seconds_left()
+        if left is not None and not self._told and self._now - self._began >= _TELLING:
+            self._told = True
+            if left >= _SHORT:
+                step = (self._now - self._began) / (self._done - self._compiled)
+                self._say(f"a step takes {step:.2f} s; {duration(left)} left, without the evaluations")
+        if self._now - self._said_at >= _QUIET:
+            figures = self._state(logs)
+            parts = (f"step {self._done:,}/{self.plan.steps:,}", *(figures[name] for name in _OF_A_STEP))
+            self._say("  ".join(part for part in parts if part))
 
     def on_test_begin(self, logs: Logs = None) -> None:
         self._epoch_seconds = time.monotonic() - self._epoch_began  # of training alone
@@ -116,6 +149,7 @@ class Progress(keras.callbacks.Callback):
             self._bar.console.print(text, highlight=False, markup=False)
         else:
             self.say(text)
+            self._said_at = time.monotonic()
 
     def _state(self, logs: Mapping[str, Any]) -> dict[str, str]:
         timed = self._done - self._compiled

@@ -212,7 +212,7 @@ def _check_arguments(model: Any, batch_size: int, accumulation_steps: int) -> No
 
 def _runtime(model: Any, micro_batches: int) -> int:
     step, blocks, compiler, loop = _RUNTIME
-    reasons = ((blocks, _learning_blocks(model)), (compiler, model.jit_compile), (loop, micro_batches > 1))
+    reasons = ((blocks, learning_blocks(model)), (compiler, model.jit_compile), (loop, micro_batches > 1))
     return step + sum(taken for taken, reason in reasons if reason)
 
 
@@ -220,7 +220,7 @@ def _activations(model: Any, batch: int, micro_batches: int) -> int:
     """Bytes that the way back needs of one micro-batch, with the copies of the weights in half precision."""
     size = _item_size(encoder_blocks(model)[0].compute_dtype)
     before = _before_the_blocks(model)
-    learning = _learning_blocks(model)
+    learning = learning_blocks(model)
     kept = [_kept(model, block) for block in encoder_blocks(model)]
     numbers = max(kept)  # while one block is computed, all that is in it
     if model.config.rematerialize and learning:
@@ -275,7 +275,7 @@ def _tokens(model: Any) -> int:
     return prefix + kept_patches(math.prod(grid), model.config.patch_dropout_rate)
 
 
-def _learning_blocks(model: Any) -> list[keras.layers.Layer]:
+def learning_blocks(model: Any) -> list[keras.layers.Layer]:
     """The blocks that gradients pass: all behind the first layer that learns."""
     learns = [bool(layer.trainable_weights) for layer in model.layers]
     behind = model.layers[learns.index(True) :] if any(learns) else []

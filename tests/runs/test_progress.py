@@ -51,7 +51,39 @@ def test_what_compiles_is_said_and_left_out_of_the_time_left(monkeypatch):
         progress.on_test_begin()
         clock.now += 2 if epoch else 600
         progress.on_epoch_end(epoch, {"loss": 1.25})
-    assert [re.findall(r"(\S+) left", line) for line in said[1:]] == [["0:00:06"], ["0:00:05"], []]
+    epochs = [line for line in said if line.startswith("epoch")]
+    assert [re.findall(r"(\S+) left", line) for line in epochs] == [["0:00:06"], ["0:00:05"], []]
+
+
+def test_long_run_says_early_what_it_will_take_and_a_line_each_minute(monkeypatch):
+    """Steps of 20 s: from the third on a line about every third, with the time that is left."""
+    clock, said = Clock(), []
+    monkeypatch.setattr("keras_vit.runs.progress.time.monotonic", clock)
+    plan = Plan()
+    plan.epochs, plan.steps = 1, 10
+    progress = Progress(plan, said.append)
+    progress.on_train_begin()
+    progress.on_epoch_begin(0)
+    for batch in range(8):
+        clock.now += 20
+        progress.on_train_batch_end(batch, {"loss": 1.5})
+    assert said[1] == "a step takes 20.00 s; 0:02:40 left, without the evaluations"
+    assert said[2] == "step 5/10  epoch 1/1  loss 1.5000  0 images/s  0:01:40 left"
+    assert [line[:7] for line in said[3:]] == ["step 8/"]
+
+
+def test_run_that_goes_on_counts_steps_once(monkeypatch):
+    """Whenever `Checkpoints` hands the state back: before the steps that are passed over, and behind them."""
+    progress = Progress(Plan, lambda line: None)
+    progress.on_train_begin()
+    state = {"done": 8, "of_epoch": 3}
+    progress.set_state(state)
+    progress.on_epoch_begin(1)
+    for batch in range(3):
+        progress.on_train_batch_end(batch)
+    progress.set_state(state)
+    progress.on_train_batch_end(3)
+    assert progress.get_state() == {"done": 9, "of_epoch": 4}
 
 
 def test_duration_is_hours_minutes_seconds():

@@ -1,0 +1,94 @@
+"""What a run will take, said before its first step: time, what would take less, and disk."""
+
+import math
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+
+from keras_vit.annotations import FilePath
+from keras_vit.checks import cores
+from keras_vit.config.flops import flops
+from keras_vit.config.recipes.growth import work_of
+from keras_vit.model.image_model import ImageModel
+from keras_vit.model.resnet import ResNet
+from keras_vit.runs.disk_space import disk_needed
+from keras_vit.runs.options import FLAGS
+from keras_vit.runs.preparation import Preparation, num_parameters
+from keras_vit.runs.progress import duration
+from keras_vit.training.device_memory import has_accelerator
+from keras_vit.training.memory import learning_blocks
+
+_LONG_WORK = 5e13  # FLOP of a run, which take some minutes on a processor; below that the first steps tell it
+_LONG = 900  # seconds, from which on a smaller run is offered
+_TIMED = 2  # images
+_SMALL_SIZE, _SMALL_BATCH = 224, 32
+
+
+def say_expected(preparation: Preparation, out: FilePath, say: Callable[[str], Any]) -> None:
+    """Says how long a run on a processor will take, and the disk that any run needs."""
+    _say_disk(preparation, Path(out), say)
+    if has_accelerator() or preparation.devices > 1:
+        return  # there the first steps are short, and `Progress` tells of them
+    forward = flops(preparation.model).total
+    steps = work_of(preparation.stages, preparation.plan.steps_per_epoch, preparation.plan.steps)
+    images = steps * preparation.plan.batch_size
+    if images * forward * _passes(preparation.model) < _LONG_WORK:
+        return
+    step = preparation.plan.batch_size * _seconds_of_an_image(preparation.model) * _passes(preparation.model)
+    seconds = steps * step
+    say(
+        f"expected: about {duration(seconds)} for {preparation.plan.steps:,} steps of {step:,.1f} s and less for the "
+        f"evaluations, as {_TIMED} images took on {len(cores())} cores"
+    )
+    if seconds >= _LONG and (offers := list(_offers(preparation, seconds))):
+        say(f"  shorter: {', or '.join(offers)}")
+
+
+def _say_disk(preparation: Preparation, out: Path, say: Callable[[str], Any]) -> None:
+    nearest = next(folder for folder in (out, *out.absolute().parents) if os.path.lexists(folder))
+    needed = sum(disk_needed(preparation.model, preparation.plan.recipe))
+    say(f"disk: at most {needed / 1e9:.2f} GB as it trains; {shutil.disk_usage(nearest).free / 1e9:.2f} GB are free")
+
+
+def _passes(model: ImageModel) -> float:
+    """Forward passes that a training step takes as long as: the way back through what learns is two."""
+    if isinstance(model, ResNet):
+        share = float(2 * num_parameters(model.trainable_weights) > model.count_params())
+    else:
+        share = len(learning_blocks(model)) / model.config.num_layers
+    return 1 + share * (3 if getattr(model.config, "rematerialize", False) else 2)
+
+
+def _seconds_of_an_image(model: keras.Model) -> float:
+    """Of a forward pass, which changes nothing of the model."""
+    images = np.zeros((_TIMED, *model.input_shape[1:]), "float32")
+    model.predict_on_batch(images)  # which compiles
+    began = time.monotonic()
+    model.predict_on_batch(images)
+    return (time.monotonic() - began) / _TIMED
+
+
+def _offers(preparation: Preparation, seconds: float) -> Iterator[str]:
+    """Options that would take less, with the time of each."""
+    model, options, batch_size = preparation.model, preparation.options, preparation.plan.batch_size
+    size, patch = model.input_shape[1:3], model.config.side_unit
+    words, share = [], 1.0
+    smaller = math.prod(size) > _SMALL_SIZE**2 and not _SMALL_SIZE % patch
+    if smaller and not isinstance(options.model, ImageModel):
+        words.append(f"{FLAGS['image_size']} {_SMALL_SIZE}")
+        share *= flops(model.config, _SMALL_SIZE).total / flops(model.config, size).total
+    if batch_size > _SMALL_BATCH:
+        words.append(f"{FLAGS['batch_size']} {_SMALL_BATCH}")
+        share *= _SMALL_BATCH / batch_size
+    if words:
+        yield f"{' '.join(words)} takes about {duration(share * seconds)}"
+    least = 1.0 if isinstance(model, ResNet) else 1 + 2 / model.config.num_layers
+    if options.lora_rank is None and least < _passes(model):
+        which = "head" if isinstance(model, ResNet) else "last_blocks:1"
+        yield f"{FLAGS['trainable']} {which} about {duration(least / _passes(model) * seconds)}"

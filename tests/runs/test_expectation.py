@@ -1,0 +1,72 @@
+"""What a run will take is said before its first step: time, what takes less, and disk."""
+
+import re
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit.config.recipes.growth import Stage
+from keras_vit.runs import expectation
+from keras_vit.runs.expectation import say_expected
+from keras_vit.runs.options import FinetuneOptions
+
+CONFIG = keras_vit.ViTConfig(patch_size=4, hidden_size=12, num_layers=4, num_heads=3, mlp_dim=17)
+
+
+def prepared(steps=500, batch_size=64, image_size=(12, 20), model=None, **options):
+    model = model or keras_vit.build(CONFIG, input_shape=(*image_size, 3), classes=2)
+    recipe = keras_vit.RECIPES["augreg-finetune"]
+    plan = SimpleNamespace(recipe=recipe, steps=steps, steps_per_epoch=steps, batch_size=batch_size)
+    options = FinetuneOptions(model=CONFIG, **options)
+    return SimpleNamespace(model=model, plan=plan, stages=(Stage(1, image_size),), devices=1, options=options)
+
+
+@pytest.fixture
+def slow(monkeypatch):
+    """A processor that takes 0.5 s for the forward pass of an image."""
+    monkeypatch.setattr(expectation, "has_accelerator", lambda: False)
+    monkeypatch.setattr(expectation, "_LONG_WORK", 0)
+    monkeypatch.setattr(expectation, "_seconds_of_an_image", lambda model: 0.5)
+
+
+def said_of(preparation, out):
+    said = []
+    say_expected(preparation, out, said.append)
+    return said
+
+
+def test_long_run_on_a_processor_says_its_time_and_offers_less(slow, tmp_path):
+    disk, expected, shorter = said_of(prepared(), tmp_path / "run")
+    assert "13:20:00 for 500 steps of 96.0 s" in expected  # 64 images, each 3 passes of 0.5 s
+    assert "--batch-size 32 takes about 6:40:00" in shorter
+    assert "--trainable last_blocks:1 about 6:40:00" in shorter  # a forward pass, and back through a quarter
+    assert "--image-size" not in shorter  # they are small
+    assert re.fullmatch(r"disk: at most 0.02 GB as it trains; [\d.]+ GB are free", disk)
+
+
+def test_larger_images_are_offered_at_224(slow, tmp_path):
+    *_, shorter = said_of(prepared(image_size=(224, 448)), tmp_path)
+    assert "--image-size 224 --batch-size 32 takes about" in shorter
+    head = prepared(batch_size=16, trainable="head")
+    keras_vit.freeze(head.model, "head")
+    *_, expected = said_of(head, tmp_path)
+    assert "500 steps of 8.0 s" in expected  # one pass; and nothing takes less
+
+
+def test_short_run_and_an_accelerator_are_not_timed(monkeypatch, tmp_path):
+    monkeypatch.setattr(expectation, "_seconds_of_an_image", lambda model: pytest.fail("timed"))
+    assert len(said_of(prepared(steps=2), tmp_path)) == 1
+    monkeypatch.setattr(expectation, "has_accelerator", lambda: True)
+    monkeypatch.setattr(expectation, "_LONG_WORK", 0)
+    assert len(said_of(prepared(), tmp_path)) == 1
+
+
+def test_an_image_is_timed_and_the_model_stays(slow, monkeypatch, tmp_path):
+    monkeypatch.undo()
+    preparation = prepared()
+    before = [np.array(weight) for weight in preparation.model.variables]
+    assert 0 < expectation._seconds_of_an_image(preparation.model) < 10
+    after = [np.array(weight) for weight in preparation.model.variables]
+    assert all(np.array_equal(one, other) for one, other in zip(before, after, strict=True))
