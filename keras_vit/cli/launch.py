@@ -136,7 +136,7 @@ class Started:
 def _send(children: Sequence[subprocess.Popen], number: int) -> None:
     """Hands a signal on; one that a process would not answer by saving comes as SIGTERM."""
     for child in children:
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, ValueError):  # Windows knows SIGTERM alone
             child.send_signal(signal.SIGINT if number == signal.SIGINT else signal.SIGTERM)
 
 

@@ -300,9 +300,9 @@ def _make_plan(
             f"Received: batch_size={batch_size}, {devices} devices."
         )
     on_one_device = batch_size // devices
-    micro_batches = options.accumulation_steps
-    if micro_batches is None:
-        micro_batches = agreed(_fewest_micro_batches(options, model, recipe, on_one_device))  # hosts may differ
+    # Of several processes the first alone knows what a run that goes on began with; and free memory may differ.
+    micro_batches = agreed(options.accumulation_steps or 0)
+    micro_batches = micro_batches or agreed(_fewest_micro_batches(options, model, recipe, on_one_device))
     training_plan = plan(
         recipe,
         model,

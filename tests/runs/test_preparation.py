@@ -20,14 +20,16 @@ def test_batch_of_a_small_set_is_the_largest_power_of_two_in_it(recipe, images, 
     assert _usual_batch(recipe, images, devices) == batch_size
 
 
-def test_micro_batches_are_the_most_that_any_process_needs(monkeypatch):
-    """Free memory differs between hosts, and all must compute the same parts."""
+@pytest.mark.parametrize(("asked", "parts"), [([0, 4], 4), ([2], 2)], ids=["new", "goes on"])
+def test_micro_batches_are_the_most_that_any_process_needs_or_those_of_before(monkeypatch, asked, parts):
+    """Free memory differs between hosts, and of a run that goes on the first process alone knows the parts."""
+    of_others = iter(asked)
     source = types.SimpleNamespace(sizes={"train": 64})
     options = FinetuneOptions(epochs=1)
-    monkeypatch.setattr("keras_vit.runs.preparation.agreed", lambda parts: max(parts, 4))
+    monkeypatch.setattr("keras_vit.runs.preparation.agreed", lambda ours: max(ours, next(of_others)))
     said = []
     plan = _make_plan(options, source, make_tiny(), find_recipe("digits"), 1, said.append)
-    assert (plan.batch_size, plan.accumulation_steps) == (32, 4)
+    assert (plan.batch_size, plan.accumulation_steps) == (32, parts)
     assert len(said) == 1
 
 
