@@ -79,6 +79,8 @@ class Started:
         for number in (getattr(signal, name) for name in _ASKED if hasattr(signal, name)):
             if signal.getsignal(number) != signal.SIG_IGN:  # as `nohup` wants it
                 self._before[number] = signal.signal(number, self._hand_on)
+        if hasattr(signal, "SIGTSTP"):
+            self._before[signal.SIGTSTP] = signal.signal(signal.SIGTSTP, self._pause)
         try:
             self._start()
         except BaseException:
@@ -131,6 +133,15 @@ class Started:
     def _hand_on(self, number: int, frame: Any) -> None:
         self.received = self.received or number
         _send(self.children, number)
+
+    def _pause(self, number: int, frame: Any) -> None:
+        """Ctrl-Z: all stop, and go on when this one does."""
+        for each in (signal.SIGSTOP, signal.SIGCONT):
+            for child in self.children:
+                with contextlib.suppress(OSError):
+                    child.send_signal(each)
+            if each == signal.SIGSTOP:
+                os.kill(os.getpid(), each)
 
 
 def _send(children: Sequence[subprocess.Popen], number: int) -> None:

@@ -33,7 +33,7 @@ _SMALL_SIZE, _SMALL_BATCH = 224, 32
 def say_expected(preparation: Preparation, out: FilePath, say: Callable[[str], Any]) -> None:
     """Says how long a run on a processor will take, and the disk that any run needs."""
     _say_disk(preparation, Path(out), say)
-    if has_accelerator() or preparation.devices > 1:
+    if has_accelerator() or preparation.devices > 1 or preparation.options.layout != "none":
         return  # there the first steps are short, and `Progress` tells of them
     forward = flops(preparation.model).total
     steps = work_of(preparation.stages, preparation.plan.steps_per_epoch, preparation.plan.steps)

@@ -73,7 +73,7 @@ def meet(
     said = {"format": _FORMAT, "count": count, "index": index, "facts": dict(facts)}
     if index:
         _come(host, port, said, until)
-    elif count > 1:
+    else:
         with _listening(host, port) as server:
             _receive(server, f"{host}:{port}", said, unlike, until, say)
 
@@ -130,7 +130,7 @@ def _receive(
 def _take(connection: socket.socket, ours: dict[str, Any], come: dict, unlike: Callable) -> str | None:
     """Takes a process in; gives words if it is none that can train with this one."""
     said = _read(connection, time.monotonic() + 1)
-    if said is None:  # somebody else's
+    if said is None or not _is_whole(said):  # somebody else's
         connection.close()
         return None
     if (before := come.get(said["index"])) is not None and _has_gone(before):
@@ -139,9 +139,15 @@ def _take(connection: socket.socket, ours: dict[str, Any], come: dict, unlike: C
     if said["count"] != ours["count"]:
         return f"one that was told of {said['count']} processes, where the first was told of {ours['count']}"
     if place is not connection or not 0 < said["index"] < ours["count"]:
-        come[-len(come) - 1] = connection  # so that it is answered too
+        if place is not connection:
+            come[-len(come) - 1] = connection  # so that it is answered too
         return f"two processes with the number {said['index']}"
     return unlike(ours["facts"], said["facts"], said["index"])
+
+
+def _is_whole(said: dict[str, Any]) -> bool:
+    kinds = {"count": int, "index": int, "facts": dict}
+    return all(isinstance(said.get(name), kind) for name, kind in kinds.items())
 
 
 def _has_gone(connection: socket.socket) -> bool:
@@ -163,6 +169,8 @@ def _come(host: str, port: int, said: dict[str, Any], until: float) -> None:
             with socket.create_connection((host, port), timeout=max(until - time.monotonic(), 1)) as connection:
                 connection.sendall(json.dumps(said).encode() + b"\n")
                 answer = _read(connection, until)
+                # A port where nobody listens can be this end too: then it reads its own words.
+                answer = answer if answer is not None and "fault" in answer else None
                 fault = "somebody else answers, or the first process has ended"
         except OSError as error:
             fault = error.strerror or error
@@ -185,13 +193,13 @@ def _read(connection: socket.socket, until: float) -> dict[str, Any] | None:
     """The line of a process of ours, or `None`."""
     content = b""
     try:
-        while not content.endswith(b"\n") and len(content) < _MOST_BYTES:
+        while b"\n" not in content and len(content) < _MOST_BYTES:
             connection.settimeout(max(until - time.monotonic(), 0.01))
             part = connection.recv(1 << 16)
             if not part:
                 return None
             content += part
-        said = json.loads(content)
+        said = json.loads(content.partition(b"\n")[0])
     except (OSError, ValueError):
         return None
     return said if isinstance(said, dict) and said.get("format") == _FORMAT else None

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -164,6 +165,30 @@ def test_a_signal_reaches_every_process_once_and_all_are_waited_for(tmp_path, na
     heard = signal.SIGINT if name == "SIGINT" else signal.SIGTERM
     assert [path.read_text() for path in tmp_path.iterdir()] == [str(int(heard))] * 2
     assert (started.received, signal.getsignal(number)) == (number, before)
+
+
+def is_stopped(child):
+    return Path(f"/proc/{child.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="states of processes are Linux's")
+def test_ctrl_z_stops_every_process_until_the_launcher_goes_on(monkeypatch):
+    seen = []
+    kill = os.kill  # the launcher, which is this process here, is looked at where it would stop
+
+    def stop(pid, number):
+        until = time.monotonic() + 10
+        while not all(map(is_stopped, started.children)):
+            assert time.monotonic() < until
+        seen.append((pid, number))
+
+    with launched("import time; time.sleep(60)") as started:
+        monkeypatch.setattr(launch.os, "kill", lambda pid, number: (stop if pid == os.getpid() else kill)(pid, number))
+        signal.raise_signal(signal.SIGTSTP)
+        until = time.monotonic() + 10
+        while any(map(is_stopped, started.children)):
+            assert time.monotonic() < until
+    assert seen == [(os.getpid(), signal.SIGSTOP)]
 
 
 def test_no_process_stays_behind_a_launcher_that_is_killed(tmp_path):
