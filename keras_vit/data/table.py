@@ -47,7 +47,7 @@ def open_table(path: Path, seed: int, on_bad_image: str) -> Source:
 
 
 def _rows(path: Path) -> list[dict[str, Any]]:
-    if not path.exists():
+    if not os.path.exists(path):
         raise ValueError(f"there is no such table.\nReceived: {str(path)!r}.")
     try:
         with open_regular(path, _MOST_BYTES) as binary, io.TextIOWrapper(binary, "utf-8-sig", newline="") as file:

@@ -62,9 +62,9 @@ def find_file(weights: FilePath, variant: str | None, *, sha256: str | None = No
             record = find_weights(weights, _known(variant, weights))
             return WeightsFile(fetch(remote_file(record, sha256), check=check_for(record)), record)
     path = Path(weights).expanduser()
-    if path.is_dir():
+    if os.path.isdir(path):
         return _from_folder(path, variant, sha256)
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise _nothing_there(weights)
     return WeightsFile(_pinned(path, sha256), _record_of(path, variant))
 
@@ -76,7 +76,8 @@ def check_weights(weights: FilePath) -> None:
             f"`weights` must be None, a name or a path.\nReceived: weights={weights!r}."
         )
     path = Path(weights).expanduser()
-    if path.suffix == ".keras" or (path / "best.keras").is_file():
+    # `os.path` knows no error, where `Path` raises one for names that are too long, as those of some URLs.
+    if path.suffix == ".keras" or os.path.isfile(path / "best.keras"):
         raise error_about("weights")(
             "`weights` must be a checkpoint, and a .keras file or the folder of a run holds a whole model.\n"
             f"Received: weights={os.fspath(weights)!r}. `keras-vit evaluate`, `predict` and `export` take it as the "
@@ -93,7 +94,7 @@ def check_available(weights: FilePath, variant: str | None) -> None:
         if not _is_path(weights):
             find_weights(weights, _known(variant, weights))
             return
-    if not Path(weights).expanduser().exists():
+    if not os.path.exists(Path(weights).expanduser()):
         raise _nothing_there(weights)
 
 

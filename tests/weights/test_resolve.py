@@ -11,10 +11,10 @@ from conftest import GOLDEN
 from fault_server import FaultServer
 
 import keras_vit
-from keras_vit.weights.fetch import DownloadError, OfflineError, cache_dir
+from keras_vit.weights.fetch import DownloadError, OfflineError, RemoteFile, cache_dir, fetch
 from keras_vit.weights.hub import find_weights
 from keras_vit.weights.reader import CheckpointError
-from keras_vit.weights.resolve import find_file, remote_file
+from keras_vit.weights.resolve import check_available, find_file, remote_file
 
 TOKEN = GOLDEN / "token.npz"
 SHA256 = hashlib.sha256(TOKEN.read_bytes()).hexdigest()
@@ -120,3 +120,23 @@ def test_remote_file_has_the_listing_of_its_record():
     assert (file.url, file.path, file.size) == (record.url, record.path, record.bytes)
     assert file.fits(record.bytes + 2**20 // 10)
     assert not file.fits(record.bytes + 2**20 // 9)
+
+
+@pytest.mark.parametrize("end", ["", ".npz", "/x.safetensors?token=1", "#a"])
+def test_url_with_a_name_that_no_file_may_have_is_asked_for_or_a_download_error(server, end):
+    with pytest.raises(DownloadError, match=r"404(?s:.*)aaaa"):
+        find_file(f"{server.address}/404/{'a' * 300}{end}", "Ti/16")
+    with pytest.raises(DownloadError):
+        find_file(f"hf:owner/{'a' * 300}", None)
+
+
+def test_path_with_a_name_that_no_file_may_have_leads_to_nothing():
+    with pytest.raises(FileNotFoundError, match="nothing at that path"):
+        find_file("./" + "a" * 300, None)
+    with pytest.raises(FileNotFoundError, match="nothing at that path"):
+        check_available("./" + "a" * 300, None)
+
+
+def test_place_with_a_name_that_no_file_may_have_is_a_download_error(server):
+    with pytest.raises(DownloadError, match="name too long"):
+        fetch(RemoteFile(server.url("ok"), "hf/" + "a" * 300))

@@ -60,7 +60,7 @@ def adopt(file: RemoteFile, check: Check | None) -> Path | None:
         DownloadError: if it is not valid.
     """
     path = file.place
-    if not path.is_file():
+    if not os.path.isfile(path):  # also of a name that is too long, for which `Path` raises an error
         return None
     try:
         sha256 = require_valid(path, file, check)
@@ -155,7 +155,7 @@ def _note_of(path: Path) -> dict | None:
 
 def _find_in_mirror(file: RemoteFile) -> Path | None:
     directory = environment.mirror_directory()
-    if directory is None or not (directory / file.path).is_file():
+    if directory is None or not os.path.isfile(directory / file.path):
         return None
     path = directory / file.path
     if not file.fits(path.stat().st_size):
@@ -167,7 +167,7 @@ def _find_in_mirror(file: RemoteFile) -> Path | None:
 
 def _find_in_cache(file: RemoteFile) -> Path | None:
     path = file.place
-    note = read_note(note_beside(path)) if path.is_file() else None
+    note = read_note(note_beside(path)) if os.path.isfile(path) else None
     if note is None:
         return None
     stale = not is_current(note, path)
