@@ -1,13 +1,13 @@
 """Images and labels in memory, and the scanned digits that come with scikit-learn."""
 
 import itertools
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from keras_vit.checks import install_hint
+from keras_vit.data.label_checks import check_trained, warn_of_alike
 from keras_vit.data.source import Source
 from keras_vit.data.splits import SPELLINGS, ArraySplit, divide
 
@@ -28,7 +28,8 @@ def open_arrays(what: Any, seed: int, name: str = "arrays") -> Source:
         TypeError: for anything but pairs, or class names that are not strings.
 
     Warns:
-        UserWarning: if `train` has no example of a class that another split has.
+        UserWarning: if `train` has no example of a class that another split has, and of class names that differ only
+            in case, spaces or Unicode form.
     """
     given = dict(what) if isinstance(what, Mapping) else {None: what}
     names = _checked_names(given.pop("class_names", None))
@@ -39,12 +40,13 @@ def open_arrays(what: Any, seed: int, name: str = "arrays") -> Source:
     told = names is not None or any(labels.ndim == 2 for _, labels in parts.values())
     _check_labels(parts, classes)
     _check_examples(parts, classes, told)
+    class_names = names or tuple(map(str, range(classes)))
+    check_trained({split or "train": _labels_in(labels) for split, (_, labels) in parts.items()}, class_names)
     if None in parts:
         images, labels = parts[None]
         parts = {split: (images[rows], labels[rows]) for split, rows in divide(labels, seed).items()}
     _check_channels(parts)
     facts = {"divided_by_seed": seed if None in given else None}
-    class_names = names or tuple(map(str, range(classes)))
     return Source(name, "arrays", class_names, {split: ArraySplit(*pair) for split, pair in parts.items()}, facts=facts)
 
 
@@ -134,6 +136,7 @@ def _checked_names(names: Any) -> tuple[str, ...] | None:
     twice = [name for name in dict.fromkeys(names) if names.count(name) > 1]
     if twice:
         raise ValueError(f"`class_names` must differ, to tell classes apart.\nReceived: {twice[:5]} more than once.")
+    warn_of_alike(names)
     return names
 
 
@@ -160,12 +163,11 @@ def _check_labels(parts: _Parts, classes: int) -> None:
 
 
 def _check_examples(parts: _Parts, classes: int, told: bool) -> None:
-    """Refuses a class without a training example, unless names or one-hot rows declare it; then warns.
+    """Refuses a class without a training example, unless names or one-hot rows declare it.
 
     A gap in plain integer labels is most likely a mistake.
     """
-    found = {split: set(np.unique(labels).tolist()) for split, (_, labels) in parts.items()}
-    trained = found[None if None in parts else "train"]
+    trained = _labels_in(parts[None if None in parts else "train"][1])
     if not told and len(trained) < classes:
         missing = list(itertools.islice((label for label in range(classes) if label not in trained), 5))
         raise ValueError(
@@ -174,13 +176,10 @@ def _check_examples(parts: _Parts, classes: int, told: bool) -> None:
             f"{', ...' if classes - len(trained) > 5 else ''}. Number the classes from 0 without gaps, or pass one-hot "
             "rows or a dict with `class_names` if classes may be empty."
         )
-    untrained = sorted(set().union(*found.values()) - trained)
-    if untrained:
-        warnings.warn(
-            f"`train` has no example of {len(untrained)} class(es) that other splits have, as {untrained[:5]}.",
-            UserWarning,
-            stacklevel=2,
-        )
+
+
+def _labels_in(labels: np.ndarray) -> set[int]:
+    return set(np.unique(labels).tolist())
 
 
 def whole_labels(labels: np.ndarray, classes: int, split: str) -> np.ndarray:

@@ -6,18 +6,17 @@ Classes are sorted by the names of their folders, as in the official code for cu
 import os
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
+from keras_vit.data.label_checks import alike, check_trained, in_words, warn_of_alike, warn_of_two_labels
 from keras_vit.data.source import Source
 from keras_vit.data.splits import SPELLINGS, SPLITS, FileSplit, divide
 from keras_vit.images.photo_checks import BadImage, GoodImage, check_images
+from keras_vit.images.photo_files import folders_in, has_photos, others_below, photos_below
 from keras_vit.pages.escaping import printable
-
-# The pipeline decodes JPEG and PNG only. Others are reported as bad images, since their owner expects them to count.
-_IMAGES = {".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".heic", ".avif"}
 
 
 def open_folder(path: Path, seed: int, on_bad_image: str) -> Source:
@@ -37,14 +36,13 @@ def open_folder(path: Path, seed: int, on_bad_image: str) -> Source:
         found = [(None, *item) for item in _photos(path, classes)]
     if len(classes) < 2 or not found:
         raise ValueError(
-            "a folder of photos must hold at least two folders, one for each class, with JPEG or PNG files in them, "
+            "a folder of photos must hold at least two folders, one for each class, with photos in them, "
             "or such folders in `train`, `validation` and `test`.\n"
             f"Received: {str(path)!r} with {len(classes)} class folder(s) {classes[:5]}, "
             f"and {len(found)} image file(s) in them."
         )
     splits, photos, labels = zip(*found, strict=True)
-    counted = set(photos)
-    ignored = sum(1 for file in path.rglob("*") if not file.is_dir() and str(file) not in counted)
+    ignored = others_below(path, set(photos))
     return source_of_files(
         path, "folder", classes, photos, labels, splits if divided else None, seed, on_bad_image, ignored
     )
@@ -59,7 +57,7 @@ def source_of_files(
     splits: Sequence[str] | None,
     seed: int,
     on_bad_image: str,
-    ignored: int = 0,
+    ignored: Mapping[str, int] | None = None,
 ) -> Source:
     """A `Source` of labelled files, without those that cannot be decoded.
 
@@ -72,8 +70,16 @@ def source_of_files(
         splits: one split name for each file; `None` divides the files by `seed`.
         seed: seed of that division.
         on_bad_image: as in `open_source`.
-        ignored: number of files whose suffix is not that of an image.
+        ignored: numbers of files that do not count as photos, by their kind.
+
+    Raises:
+        ValueError: for a class without an image, and for hidden labels.
+
+    Warns:
+        UserWarning: for photos in two splits or under two classes, classes that look alike, and classes that `train`
+            lacks.
     """
+    warn_of_alike(classes)
     found = check_images(list(files), on_bad_image)
     bad = tuple(image for image in found if isinstance(image, BadImage))
     good = [number for number, image in enumerate(found) if not isinstance(image, BadImage)]
@@ -90,9 +96,13 @@ def source_of_files(
     else:
         named = np.array([splits[number] for number in good])
         members = {name: np.flatnonzero(named == name) for name in SPLITS if name in set(splits)}
+        check_trained({name: set(kept[numbers].tolist()) for name, numbers in members.items()}, classes)
+    warn_of_two_labels(images, kept, classes)
     shared = _shared(images, members)
+    ignored = dict(ignored or {})
     facts = {
-        "ignored_files": ignored,
+        "ignored_files": sum(ignored.values()),
+        "ignored_kinds": ignored,
         "files_in_two_splits": shared,
         "divided_by_seed": seed if splits is None else None,
     }
@@ -131,20 +141,39 @@ def _shared(images: Sequence[GoodImage], members: dict[str, np.ndarray]) -> int:
 
 def _split_folders(path: Path) -> dict[str, Path]:
     """Folder of each split; empty if this folder holds class folders."""
-    found: dict[str, Path] = {}
-    for folder in _folders(path):
-        split = SPELLINGS.get(folder.name.lower())
-        if split in found:
-            raise ValueError(
-                f"each split must be one folder.\nReceived: {found[split].name!r} and {folder.name!r} in {str(path)!r}."
-            )
-        if split is not None:
-            found[split] = folder
-    return {name: found[name] for name in SPLITS if name in found} if "train" in found else {}
+    named: dict[str, list[Path]] = {}
+    for folder in folders_in(path):
+        if split := SPELLINGS.get(folder.name.lower()):
+            named.setdefault(split, []).append(folder)
+    if "train" not in named or _is_a_class(named, path):
+        return {}
+    twice = next((folders for folders in named.values() if len(folders) > 1), None)
+    if twice:
+        raise ValueError(
+            f"each split must be one folder.\nReceived: {twice[0].name!r} and {twice[1].name!r} in {str(path)!r}."
+        )
+    return {name: named[name][0] for name in SPLITS if name in named}
+
+
+def _is_a_class(named: dict[str, list[Path]], path: Path) -> bool:
+    """Whether a folder `train` holds photos of trains: those beside it are classes, and most have no split's name.
+
+    Args:
+        named: folders with the names of splits, by split.
+        path: the folder above them.
+    """
+    splits = [folder for folders in named.values() for folder in folders]
+    classes = [folder for folder in folders_in(path) if folder not in splits and has_photos(folder)]
+    if not classes or len(classes) < len(splits):
+        return False
+    train = named["train"][0]
+    if any(any(photos_below(folder)) for folder in folders_in(train)):  # of classes, or of years or places
+        return len(splits) == 1 and (has_photos(train) or len(classes) > 1)
+    return has_photos(train)
 
 
 def _warn_of_others(path: Path, divided: dict[str, Path]) -> None:
-    others = [folder.name for folder in _folders(path) if folder not in divided.values()]
+    others = [folder.name for folder in folders_in(path) if folder not in divided.values()]
     if others:
         warnings.warn(
             f"{printable(path)} has folders of splits, and beside them others that are no split and are left out: "
@@ -160,26 +189,21 @@ def _classes_of_all(path: Path, divided: dict[str, Path]) -> list[str]:
     for name, classes in by_split.items():
         only_one = set(classes) ^ set(by_split["train"])
         if only_one:
+            same = alike(only_one)
+            hint = f" {in_words(sorted(same[0]))} differ in case, spaces or Unicode form alone." if same else ""
             raise ValueError(
                 "every split must have the same class folders; one without photos may be an empty folder.\n"
                 f"Received: {str(path)!r}, where `train` and `{name}` differ in "
-                f"{printable(', '.join(sorted(only_one)[:10]))}."
+                f"{printable(', '.join(sorted(only_one)[:10]))}.{hint}"
             )
     return by_split["train"]
 
 
 def _photos(folder: Path, classes: Sequence[str]) -> Iterator[tuple[str, int]]:
-    """`(path, label)` of every image file below the class folders, sorted."""
+    """`(path, label)` of every photo below the class folders, sorted."""
     for label, name in enumerate(classes):
-        for file in sorted((folder / name).rglob("*")):
-            if file.suffix.lower() in _IMAGES and not file.name.startswith(".") and not file.is_dir():
-                yield str(file), label
+        yield from ((str(file), label) for file in sorted(photos_below(folder / name)))
 
 
 def _class_folders(path: Path) -> list[str]:
-    return [folder.name for folder in _folders(path)]
-
-
-def _folders(path: Path) -> list[Path]:
-    """The folders in a folder, without hidden ones and those of archives, as `__MACOSX`."""
-    return sorted(item for item in path.iterdir() if item.is_dir() and not item.name.startswith((".", "__")))
+    return [folder.name for folder in folders_in(path)]

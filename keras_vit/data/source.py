@@ -12,6 +12,7 @@ from keras_vit.data.splits import SPELLINGS
 from keras_vit.images.photo_checks import BadImage
 
 ORDERS = ("balanced", "random")  # of a subset
+_MOST_TRAINED = 100_000  # training labels that are read before a run
 _STREAM = 7  # of random numbers of a subset, so that the division into splits has others
 
 
@@ -94,6 +95,18 @@ class Source:
         splits = {**self.splits, "train": train.taken(_chosen(train, train_images, seed, order))}
         facts = {**self.facts, "subset": {"train_images": train_images, "seed": seed, "order": order}}
         return dataclasses.replace(self, splits=splits, facts=facts)
+
+    def check_labels(self) -> None:
+        """Reads the labels that `open_source` has not, those of a tensorflow-datasets set.
+
+        Of the training split it reads 100,000, since all images of a large set would take minutes.
+
+        Raises:
+            ValueError: for a label that is no class, as -1 for a hidden one.
+        """
+        for name, split in self.splits.items():
+            if hasattr(split, "check_labels"):
+                split.check_labels(_MOST_TRAINED if name == "train" else split.size)
 
     def rows(self, split: str) -> list[dict]:
         """The facts about each example: `index`, `label`, `class`, and `path` if it is a file."""

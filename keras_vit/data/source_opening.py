@@ -49,7 +49,8 @@ def open_source(what: Data, *, seed: int = 0, on_bad_image: str = "skip", downlo
         ImportError: where the extra `data` is needed and not installed.
 
     Warns:
-        UserWarning: for files that were left out, files in two splits, and classes without a training example.
+        UserWarning: for files that were left out, files in two splits or under two classes, and splits without labels.
+            Also for classes that differ only in case, spaces or Unicode form, or that have no training example.
     """
     seed = check_seed(seed)
     check_choice("on_bad_image", on_bad_image, ("skip", "raise"))
@@ -68,12 +69,12 @@ def open_source(what: Data, *, seed: int = 0, on_bad_image: str = "skip", downlo
     prepared = _prepared_folder(path)
     if prepared is not None:
         return tensorflow_datasets.open_prepared(prepared)
-    if path.is_dir():
+    if os.path.isdir(path):
         return image_folder.open_folder(path, seed, on_bad_image)
     if path.suffix.lower() == ".csv":
         return table.open_table(path, seed, on_bad_image)
-    if path.exists() or not _may_be_a_name(what):
-        found = "a file of another kind" if path.exists() else "and there is no such file or folder"
+    if os.path.exists(path) or not _may_be_a_name(what):
+        found = "a file of another kind" if os.path.exists(path) else "and there is no such file or folder"
         raise ValueError(
             "data must be a folder of class folders, a .csv file, or the name of a data set.\n"
             f"Received: {os.fspath(what)!r}, {found}.{did_you_mean(what, [DIGITS, *OFFICIAL_DATASETS, *VTAB_TASKS])} "
@@ -84,9 +85,9 @@ def open_source(what: Data, *, seed: int = 0, on_bad_image: str = "skip", downlo
 
 def _prepared_folder(path: Path) -> Path | None:
     """This folder, or the only one in it, if tensorflow-datasets has written a version of a set there; else `None`."""
-    if (path / _INFO).is_file():
+    if os.path.isfile(path / _INFO):  # `Path` raises an error for a name that is too long
         return path
-    versions = sorted(file.parent for file in path.glob(f"*/{_INFO}")) if path.is_dir() else []
+    versions = sorted(file.parent for file in path.glob(f"*/{_INFO}")) if os.path.isdir(path) else []
     if len(versions) > 1:
         names = printable(", ".join(version.name for version in versions[:10]))
         raise ValueError(

@@ -5,6 +5,7 @@ Images stay encoded. So the pipeline decodes them as it decodes files, and only 
 
 import dataclasses
 import functools
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,9 +14,12 @@ import numpy as np
 from keras_vit.annotations import FilePath, Tensor
 from keras_vit.checks import install_hint
 from keras_vit.config.datasets import OFFICIAL_DATASETS, VTAB_TASKS, DatasetRecord
+from keras_vit.data.computed_labels import LABEL_RULES, label_of
 from keras_vit.data.source import Source
+from keras_vit.data.splits import SPELLINGS
 
 _BLOCK = 256 * 2**20  # bytes of encoded images that are shuffled together
+_FIRST_LABELS = 100  # of a split, which tell whether its labels are hidden
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -123,6 +127,27 @@ class StreamSplit:
         """The examples of these ascending numbers; the others are skipped on reading."""
         numbers = numbers if self.numbers is None else self.numbers[numbers]
         return dataclasses.replace(self, numbers=numbers)
+
+    def check_labels(self, most: int) -> None:
+        """Raises a `ValueError` for a label outside of the classes, as -1 for a hidden one.
+
+        Args:
+            most: examples that are read.
+        """
+        import tensorflow as tf
+
+        with tf.device("CPU"):
+            labels = self._read().take(most).map(functools.partial(label_of, record=self.record))
+            wrong = labels.filter(lambda label: (label < 0) | (label >= self.record.classes))
+            count, first = wrong.reduce(
+                (tf.constant(0, "int64"), tf.constant(0, "int64")), lambda state, label: (state[0] + 1, label)
+            )
+        if count:
+            raise ValueError(
+                f"labels must be in [0, {self.record.classes}), one for each class; -1 stands for a hidden label.\n"
+                f"Received: {int(count):,} other label(s) in the split {self.name!r} of "
+                f"{self.builder.info.full_name}, as {int(first)}. Prepare the set without these examples."
+            )
 
     @functools.cached_property
     def labels(self) -> np.ndarray:
@@ -265,21 +290,52 @@ def _find_record(builder: Any) -> DatasetRecord:
             "a data set must have one image and one class label for each example.\n"
             f"Received: {builder.name!r} with the features {list(features)} and supervised_keys={keys}."
         )
-    train, dev, test = _find_splits(builder)
+    train, dev, test = _find_splits(builder, keys)
     classes = features[keys[1]].num_classes
     return DatasetRecord(builder.name, classes, f"{train}+{dev}", train, dev, test, "", label=keys[1], image=keys[0])
 
 
-def _find_splits(builder: Any) -> tuple[str, str, str]:
-    """Training, validation and test split; a missing one takes a tenth of `train`."""
-    given = set(builder.info.splits)
+def _find_splits(builder: Any, keys: Sequence[str]) -> tuple[str, str, str]:
+    """Training, validation and test split; a missing one takes a tenth of `train`.
+
+    Args:
+        builder: `tfds.core.DatasetBuilder`, prepared.
+        keys: names of the features that are the image and the label.
+    """
+    given: dict[str, str] = {}  # names by what they mean, as `dev` is a validation split
+    for name in builder.info.splits:
+        meaning = SPELLINGS.get(name.lower())
+        if meaning and (meaning not in given or name == meaning):
+            given[meaning] = name
+    given = {meaning: name for meaning, name in given.items() if not _hides_labels(builder, name, keys[1])}
     if "train" not in given:
-        raise ValueError(f"a data set must have a split `train`.\nReceived: {builder.name!r} with {sorted(given)}.")
-    if {"validation", "test"} <= given:
-        return "train", "validation", "test"
-    if given & {"validation", "test"}:  # a lone validation split serves as test set, as for ImageNet
-        return "train[:90%]", "train[90%:]", "test" if "test" in given else "validation"
-    return "train[:80%]", "train[80%:90%]", "train[90%:]"
+        raise ValueError(
+            "a data set must have a split `train` with labels.\n"
+            f"Received: {builder.name!r} with {sorted(builder.info.splits)}."
+        )
+    train, rest = given.pop("train"), list(given.values())
+    if len(rest) == 2:
+        return train, given["validation"], given["test"]
+    if rest:  # a lone validation split serves as test set, as for ImageNet
+        return f"{train}[:90%]", f"{train}[90%:]", rest[0]
+    return f"{train}[:80%]", f"{train}[80%:90%]", f"{train}[90%:]"
+
+
+def _hides_labels(builder: Any, split: str, key: str) -> bool:
+    """Whether the first examples of a split have no label, as test sets of contests; warns of it."""
+    import tensorflow_datasets as tfds
+
+    decoders = tfds.decode.PartialDecoding({key: True})
+    examples = builder.as_dataset(split=split, decoders=decoders, shuffle_files=False).take(_FIRST_LABELS)
+    labels = [int(example[key]) for example in examples.as_numpy_iterator()]
+    if not labels or max(labels) >= 0:
+        return False
+    warnings.warn(
+        f"the split {split!r} of {builder.name} has no labels, but {labels[0]} for each, so it is left out.",
+        UserWarning,
+        stacklevel=2,
+    )
+    return True
 
 
 def _check_features(builder: Any, record: DatasetRecord) -> None:
@@ -319,53 +375,7 @@ def _example(features: dict[str, Tensor], record: DatasetRecord) -> dict[str, Te
     """The example of a split, made from the features that tensorflow-datasets reads."""
     import tensorflow as tf
 
-    image, label = features[record.image], _label(features, record)
+    image, label = features[record.image], label_of(features, record)
     if image.dtype == tf.string:
         return {"bytes": image, "label": label}
     return {"pixels": tf.cast(tf.cast(image, "int32") * (255 // record.white), "uint8"), "label": label}
-
-
-def _label(features: dict[str, Tensor], record: DatasetRecord) -> Tensor:
-    import tensorflow as tf
-
-    if record.label in LABEL_RULES:
-        key, rule = LABEL_RULES[record.label]
-        return tf.cast(rule(features[key]), "int64")
-    label = tf.cast(features[record.label], "int64")
-    return label if record.label_classes is None else label * record.classes // record.label_classes
-
-
-def _above(value: Tensor, thresholds: Sequence[float]) -> Tensor:
-    """Number of the interval that contains `value`; intervals include their upper ends."""
-    import tensorflow as tf
-
-    return tf.reduce_sum(tf.cast(tf.constant(thresholds, "float32") < tf.cast(value, "float32"), "int64")) - 1
-
-
-def _clevr_count_all(objects: dict[str, Tensor]) -> Tensor:
-    """The number of objects, from 3 to 10, as a class from 0."""
-    import tensorflow as tf
-
-    return tf.size(objects["size"]) - 3
-
-
-def _clevr_closest_object_distance(objects: dict[str, Tensor]) -> Tensor:
-    """The depth of the closest object, in six intervals of about equal frequency."""
-    import tensorflow as tf
-
-    return _above(tf.reduce_min(objects["pixel_coords"][:, 2]), (0.0, 8.0, 8.5, 9.0, 9.5, 10.0, 100.0))
-
-
-def _kitti_closest_vehicle_distance(objects: dict[str, Tensor]) -> Tensor:
-    """The distance of the closest car, van or lorry: to 8 m, to 20 m, beyond, or none in the picture."""
-    import tensorflow as tf
-
-    depths = tf.boolean_mask(objects["location"][:, 2], objects["type"] < 3)
-    return _above(tf.reduce_min(tf.concat([depths, [1000.0]], axis=0)), (-100.0, 8.0, 20.0, 999.0))
-
-
-# Computed labels: the feature that they come from, and the function. Source: google-research/task_adaptation, data/.
-LABEL_RULES = {
-    rule.__name__.removeprefix("_"): ("objects", rule)
-    for rule in (_clevr_count_all, _clevr_closest_object_distance, _kitti_closest_vehicle_distance)
-}

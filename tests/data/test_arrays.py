@@ -112,7 +112,7 @@ def test_containers_of_another_type_are_refused(what, words):
 
 
 def test_class_of_another_split_only_is_warned_of_where_names_are_given():
-    with pytest.warns(UserWarning, match=r"1 class\(es\).*\[1\]"):
+    with pytest.warns(UserWarning, match=r"1 class\(es\).*\['b'\]"):
         open_source({"train": (IMAGES, LABELS * 2), "test": PAIR, "class_names": list("abcde")})
 
 

@@ -172,10 +172,76 @@ def test_names_of_files_and_folders_steer_no_terminal_and_make_no_line(tmp_path)
         open_source(root)
     texts = [str(each.message) for each in warned]
     assert any("are left out: other\\nsplit" in text for text in texts)
-    assert any(r"a\n  forged.jpg: fine\x1b[2J.jpg: not an image: text" in text for text in texts)
+    assert any(r"1 not an image: text, as " in text and r"a\n  forged.jpg: fine\x1b[2J.jpg" in text for text in texts)
     assert all(line.isprintable() for text in texts for line in text.split("\n"))
     shutil.rmtree(root / "test" / "ash")
     (root / "test" / "a\x1b[2Jsh").mkdir()
     with pytest.warns(UserWarning, match="are left out"), pytest.raises(ValueError, match="differ in a") as caught:
         open_source(root)
     assert all(line.isprintable() for line in str(caught.value).split("\n"))
+
+
+SYSTEM = (".ipynb_checkpoints", "@eaDir", "__MACOSX", ".Trash-1000/files", "$RECYCLE.BIN", "lost+found", ".git/x")
+SYSTEM += ("System Volume Information", "#recycle", "@Recycle", ".thumbnails", "found.000", ".AppleDouble")
+
+
+def test_hidden_and_system_folders_and_files_do_not_count(tmp_path):
+    root = write_photos(tmp_path / ".cache" / "photos")  # what lies above the folder does not count
+    for number, name in enumerate(SYSTEM):
+        for place in ("", "ash"):  # as a class, and below one
+            folder = root / place / name
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / "0-checkpoint.png").write_bytes(encoded(picture(seed=[number, len(place)]), "PNG"))
+    for name in ("._0.jpeg", ".DS_Store", "Thumbs.db", "desktop.ini"):
+        (root / "ash" / name).write_bytes(b"x")
+    (root / "loose.JPG").write_bytes(encoded(picture()))
+    source = open_source(root)
+    assert source.class_names == ("ash", "birch", "cedar")
+    assert sum(source.sizes.values()) == 15
+    kinds = source.describe()["ignored_kinds"]
+    assert kinds["photos in @eaDir"] == 2
+    assert kinds["photos outside of the class folders"] == 1
+    assert kinds["other files"] == 4
+
+
+def test_class_called_train_is_a_class_among_classes(tmp_path):
+    write_photos(tmp_path / "a", classes=("bus", "car", "train"))
+    assert open_source(tmp_path / "a").class_names == ("bus", "car", "train")
+    write_photos(tmp_path / "b" / "train", classes=("steam", "electric"))  # in folders of its own
+    write_photos(tmp_path / "b", classes=("bus", "car"), seed=1)
+    assert open_source(tmp_path / "b").class_names == ("bus", "car", "train")
+    write_photos(tmp_path / "c", classes=("dev", "bus", "car", "train", "plane"))  # several names of splits
+    assert len(open_source(tmp_path / "c").class_names) == 5
+    write_photos(tmp_path / "d" / "train", classes=("bus", "train"))
+    write_photos(tmp_path / "d" / "test", classes=("bus", "train"), seed=1)
+    assert open_source(tmp_path / "d").sizes == {"train": 10, "test": 10}
+    write_photos(tmp_path / "d", classes=("more",), seed=2)  # beside splits
+    with pytest.warns(UserWarning, match="left out: more"):
+        assert open_source(tmp_path / "d").sizes == {"train": 10, "test": 10}
+
+
+def test_photo_of_two_classes_is_warned_of(tmp_path):
+    write_photos(tmp_path)
+    for photo in sorted((tmp_path / "ash").iterdir())[:3]:
+        shutil.copy(photo, tmp_path / "cedar" / f"copy {photo.name}")
+    with pytest.warns(UserWarning, match=r"3 photo\(s\) stand under more than one class.*'ash'.*'cedar'"):
+        open_source(tmp_path)
+
+
+@pytest.mark.parametrize("names", [("Ash", "ash"), ("caf\u00e9", "cafe\u0301"), ("big ash", "big  ash")])
+def test_classes_that_look_alike_are_warned_of(tmp_path, names):
+    write_photos(tmp_path, classes=(*names, "birch"))
+    with pytest.warns(UserWarning, match="differ only in case, spaces or Unicode form"):
+        assert len(open_source(tmp_path).class_names) == 3
+    write_photos(tmp_path / "in" / "train", classes=(names[0], "birch"))
+    write_photos(tmp_path / "in" / "test", classes=(names[1], "birch"))
+    with pytest.raises(ValueError, match=r"`train` and `test` differ.*Unicode form alone"):
+        open_source(tmp_path / "in")
+
+
+def test_class_without_a_training_photo_is_warned_of(tmp_path):
+    write_photos(tmp_path / "train", classes=("ash", "birch"))
+    (tmp_path / "train" / "cedar").mkdir()
+    write_photos(tmp_path / "test", seed=1)
+    with pytest.warns(UserWarning, match=r"`train` has no example of 1 class\(es\).*'cedar'"):
+        open_source(tmp_path)

@@ -129,3 +129,34 @@ def test_photo_of_a_table_that_is_missing_or_never_ends_is_a_bad_image(photos): 
         reasons = [image.reason for image in open_source(path).bad_images]
     most = "more than 1,073,741,824 bytes"
     assert reasons == ["a pipe, not a regular file", "a device, not a regular file", most, "no such file"]
+
+
+def test_hidden_file_that_a_table_lists_is_used(photos):
+    (photos / ".ipynb_checkpoints").mkdir()
+    for name in (".ipynb_checkpoints/0.png", "._1.png"):
+        (photos / name).write_bytes(encoded(picture(seed=len(name)), "PNG"))
+    rows = [row for row in rows_of(photos) if row.startswith(("ash", "birch"))]
+    path = table(photos, "path,label", ".ipynb_checkpoints/0.png,birch", "._1.png,birch", *rows)
+    assert sum(open_source(path).sizes.values()) == len(rows) + 2
+
+
+def test_hidden_labels_of_a_split_are_refused_and_other_lone_classes_warned_of(photos):
+    lines = [f"{row.split(',')[0]},{number % 3},train" for number, row in enumerate(rows_of(photos))]
+    hidden = [line.replace(",train", ",test") for line in lines[:3]]
+    for label in ("-1", "unknown"):
+        wrong = [f"{line.split(',')[0]},{label},test" for line in hidden]
+        path = table(photos, "path,label,split", *lines[3:], *wrong)
+        if label == "-1":
+            with pytest.raises(ValueError, match=r"hidden label(?s:.*)-1 in test"):
+                open_source(path)
+        else:
+            with pytest.warns(UserWarning, match=r"no example of 1 class\(es\).*'unknown'"):
+                open_source(path)
+    signs = [f"{row.split(',')[0]},{number % 2 * 2 - 1}" for number, row in enumerate(rows_of(photos))]
+    assert set(open_source(table(photos, "path,label", *signs)).class_names) == {"-1", "1"}
+
+
+def test_equal_bytes_under_two_labels_are_warned_of(photos):
+    (photos / "copy.jpeg").write_bytes((photos / "ash" / "0.jpeg").read_bytes())
+    with pytest.warns(UserWarning, match=r"1 photo\(s\) stand under more than one class.*'cedar'.*'ash'"):
+        open_source(table(photos, "path,label", "copy.jpeg,cedar", *(row for row in rows_of(photos) if "/" in row)))

@@ -1,0 +1,86 @@
+"""Warnings of labels that are most likely mistakes, of which no single example tells."""
+
+import unicodedata
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+
+from keras_vit.images.photo_checks import GoodImage
+from keras_vit.pages.escaping import printable
+
+_HIDDEN = "-1"  # the label that stands for an unknown one in many sets
+
+
+def alike(names: Iterable[str]) -> list[list[str]]:
+    """Names that differ only in case, spaces or Unicode form, as those that macOS and Linux write of one word."""
+    groups: dict[str, list[str]] = {}
+    for name in dict.fromkeys(names):
+        folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold())
+        groups.setdefault(" ".join(folded.split()), []).append(name)
+    return [group for group in groups.values() if len(group) > 1]
+
+
+def in_words(group: Sequence[str]) -> str:
+    """Names that look alike, spelled such that they can be told apart."""
+    return " and ".join(map(ascii, group[:3]))
+
+
+def warn_of_alike(names: Iterable[str]) -> None:
+    """Warns of classes whose names differ only in case, spaces or Unicode form, since they are most likely one."""
+    if groups := alike(names):
+        warnings.warn(
+            f"{len(groups)} group(s) of classes differ only in case, spaces or Unicode form, as "
+            f"{in_words(groups[0])}. Give them one name if they are one class.",
+            UserWarning,
+            stacklevel=2,
+        )
+
+
+def warn_of_two_labels(images: Sequence[GoodImage], labels: np.ndarray, classes: Sequence[str]) -> None:
+    """Warns of files with equal bytes under several classes, of which one label at most is right."""
+    first: dict[bytes, int] = {}
+    again = {}
+    for number, image in enumerate(images):
+        other = first.setdefault(image.digest, number)
+        if labels[other] != labels[number]:
+            again[image.digest] = (other, number)
+    if again:
+        one, other = next(iter(again.values()))
+        warnings.warn(
+            f"{len(again)} photo(s) stand under more than one class, byte for byte, so that a label is wrong, as "
+            f"{printable(images[one].path)} of class {classes[labels[one]]!r} and {printable(images[other].path)} of "
+            f"class {classes[labels[other]]!r}.",
+            UserWarning,
+            stacklevel=2,
+        )
+
+
+def check_trained(found: Mapping[str, set[int]], classes: Sequence[str]) -> None:
+    """Warns of classes that `train` lacks and other splits have, and refuses those of hidden labels.
+
+    Args:
+        found: the labels of each split.
+        classes: class names, in the order of labels.
+
+    Raises:
+        ValueError: for a class `-1` that only other splits have.
+    """
+    if "train" not in found:  # a set to measure on
+        return
+    missing = sorted(set().union(*found.values()) - found["train"])
+    names = [classes[label] for label in missing]
+    if _HIDDEN in names:
+        label = classes.index(_HIDDEN)
+        where = ", ".join(split for split, labels in found.items() if label in labels)
+        raise ValueError(
+            "a split must have its labels, by which a model is measured; -1 stands for a hidden label.\n"
+            f"Received: the label -1 in {where}, and not in train. Leave these rows out."
+        )
+    if missing:
+        warnings.warn(
+            f"`train` has no example of {len(missing)} class(es) that other splits have, as "
+            f"{[printable(name) for name in names[:5]]}.",
+            UserWarning,
+            stacklevel=2,
+        )
