@@ -27,7 +27,8 @@ from sklearn.neighbors import NearestNeighbors
 import keras_vit
 
 BATCH_SIZE = 32
-SUFFIXES = (".jpg", ".jpeg", ".png")
+SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".bmp")
+SERVED = (b"\xff\xd8\xff", b"\x89PNG")  # starts of the files that a SavedModel reads
 RIGHT, WRONG, UNKNOWN = "tab:green", "tab:red", "grey"  # frames of neighbours, by their class
 
 
@@ -48,13 +49,17 @@ class Pictures:
         return self.files, self.names, self.classes
 
 
+def bytes_of(path):
+    """A file as a SavedModel reads it; a WebP or BMP becomes a PNG of the same pixels."""
+    data = path.read_bytes()
+    return data if data.startswith(SERVED) else tf.io.encode_png(keras_vit.read_image(path)).numpy()
+
+
 def of_split(source, split):
     """The pictures of a labelled set; those that are no files become PNGs."""
     rows = source.rows(split)
     files = [
-        Path(row["path"]).read_bytes()
-        if "path" in row
-        else tf.io.encode_png(source.pixels(split, row["index"])).numpy()
+        bytes_of(Path(row["path"])) if "path" in row else tf.io.encode_png(source.pixels(split, row["index"])).numpy()
         for row in rows
     ]
     names = [Path(row["path"]).name if "path" in row else f"{split} {row['index']}" for row in rows]
@@ -66,7 +71,7 @@ def of_folder(folder, queries):
     paths = sorted(path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES)
     if len(paths) <= queries:
         raise SystemExit(f"{folder} must hold more photos than there are queries. Received: {len(paths)}.")
-    photos = Pictures([path.read_bytes() for path in paths], [str(path.relative_to(folder)) for path in paths])
+    photos = Pictures([bytes_of(path) for path in paths], [str(path.relative_to(folder)) for path in paths])
     chosen = np.isin(np.arange(len(paths)), np.linspace(0, len(paths) - 1, queries).astype(int))
     return photos.where(chosen), photos.where(~chosen)
 

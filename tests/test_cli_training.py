@@ -345,5 +345,5 @@ def test_a_photo_is_read_as_training_reads_it(tmp_path, kind):
 
 def test_gif_is_no_format_of_ours(tmp_path):
     Image.new("RGB", (9, 9)).save(tmp_path / "x.gif")
-    with pytest.raises(ValueError, match="JPEG, PNG, WebP or BMP"):
+    with pytest.raises(ValueError, match="JPEG, PNG, WebP, BMP or HEIC"):
         read_image(tmp_path / "x.gif")

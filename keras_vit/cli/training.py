@@ -170,7 +170,7 @@ def _add_finetune(new: ArgumentParser) -> None:
 
 
 def _add_predict(new: ArgumentParser) -> None:
-    new.add_argument("images", metavar="IMAGE", nargs="+", type=path, help="a JPEG, PNG, WebP or BMP file")
+    new.add_argument("images", metavar="IMAGE", nargs="+", type=path, help="a JPEG, PNG, WebP, BMP or HEIC file")
     new.add_argument(
         "--model", required=True, metavar="MODEL", help="folder of a run, a .keras file, a checkpoint, or as B/16"
     )

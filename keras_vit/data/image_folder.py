@@ -118,10 +118,13 @@ def _file_splits(
     images: Sequence[GoodImage], labels: np.ndarray, members: dict[str, np.ndarray]
 ) -> dict[str, FileSplit]:
     orientations = np.array([image.orientation for image in images], "int32")
-    return {
-        name: FileSplit(tuple(images[number].path for number in numbers), labels[numbers], orientations[numbers])
-        for name, numbers in members.items()
-    }
+
+    def split_of(numbers: np.ndarray) -> FileSplit:
+        chosen = [images[number] for number in numbers]
+        paths, by_pillow = tuple(image.path for image in chosen), any(image.by_pillow for image in chosen)
+        return FileSplit(paths, labels[numbers], orientations[numbers], by_pillow)
+
+    return {name: split_of(numbers) for name, numbers in members.items()}
 
 
 def _shared(images: Sequence[GoodImage], members: dict[str, np.ndarray]) -> int:

@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 
 from keras_vit.annotations import Tensor
+from keras_vit.images.by_pillow import graph_readable
+from keras_vit.images.read import read_image
 
 SPLITS = ("train", "validation", "test")
 SPELLINGS = {"train": "train", "training": "train", "validation": "validation", "val": "validation"}
@@ -27,11 +29,13 @@ class FileSplit:
         paths: one path for each example.
         labels: int64 `(n,)`.
         orientations: int32 `(n,)`, EXIF orientations 1 to 8.
+        by_pillow: whether Pillow decodes any of them, as a WebP.
     """
 
     paths: tuple[str, ...]
     labels: np.ndarray
     orientations: np.ndarray
+    by_pillow: bool = False
 
     @property
     def size(self) -> int:
@@ -50,7 +54,8 @@ class FileSplit:
 
         def read(index: Tensor) -> dict[str, Tensor]:
             row = {name: tf.gather(column, index) for name, column in columns.items()}
-            return {"bytes": tf.io.read_file(row.pop("paths")), **row}
+            data = tf.io.read_file(row.pop("paths"))
+            return {"bytes": graph_readable(data) if self.by_pillow else data, **row}
 
         return read
 
@@ -62,10 +67,8 @@ class FileSplit:
         """uint8 `(H, W, 3)`, upright."""
         import tensorflow as tf
 
-        from keras_vit.images.decode import decode_image
-
         with tf.device("CPU"):
-            return decode_image(tf.io.read_file(self.paths[index]), tf.constant(self.orientations[index])).numpy()
+            return read_image(self.paths[index])
 
     def some(self, count: int) -> list[str]:
         """Paths of at most `count` examples, evenly spread."""
@@ -74,12 +77,13 @@ class FileSplit:
     def joined(self, other: "FileSplit") -> "FileSplit":
         """The examples of this split and then those of the other."""
         labels = np.concatenate([self.labels, other.labels])
-        return FileSplit(self.paths + other.paths, labels, np.concatenate([self.orientations, other.orientations]))
+        orientations = np.concatenate([self.orientations, other.orientations])
+        return FileSplit(self.paths + other.paths, labels, orientations, self.by_pillow or other.by_pillow)
 
     def taken(self, numbers: np.ndarray) -> "FileSplit":
         """The examples of these numbers."""
         paths = tuple(self.paths[number] for number in numbers)
-        return FileSplit(paths, self.labels[numbers], self.orientations[numbers])
+        return FileSplit(paths, self.labels[numbers], self.orientations[numbers], self.by_pillow)
 
 
 _TENSORS: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()  # the tensors that readers of a split hold

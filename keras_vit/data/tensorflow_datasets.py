@@ -17,6 +17,7 @@ from keras_vit.config.datasets import OFFICIAL_DATASETS, VTAB_TASKS, DatasetReco
 from keras_vit.data.computed_labels import LABEL_RULES, label_of
 from keras_vit.data.source import Source
 from keras_vit.data.splits import SPELLINGS
+from keras_vit.images.by_pillow import graph_readable
 
 _BLOCK = 256 * 2**20  # bytes of encoded images that are shuffled together
 _FIRST_LABELS = 100  # of a split, which tell whether its labels are hidden
@@ -377,5 +378,5 @@ def _example(features: dict[str, Tensor], record: DatasetRecord) -> dict[str, Te
 
     image, label = features[record.image], label_of(features, record)
     if image.dtype == tf.string:
-        return {"bytes": image, "label": label}
+        return {"bytes": graph_readable(image), "label": label}
     return {"pixels": tf.cast(tf.cast(image, "int32") * (255 // record.white), "uint8"), "label": label}

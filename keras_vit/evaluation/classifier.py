@@ -8,6 +8,7 @@ from typing import Any
 
 from keras_vit.annotations import FilePath
 from keras_vit.checks import check_positive_int
+from keras_vit.data.lost_photos import naming_lost_photos
 from keras_vit.evaluation.answers import Classifier, answers
 from keras_vit.evaluation.metrics import Evaluation, measure_batches
 from keras_vit.evaluation.real_labels import check_imagenet, image_numbers, read_real_labels, real_accuracy
@@ -53,7 +54,8 @@ def evaluate(
         check_imagenet(names)
         numbers = image_numbers(examples)  # first, since the scores take minutes
     began = time.perf_counter()
-    result = measure_batches(answers(model, dataset), names, ends_in_logits(model))
+    with naming_lost_photos(examples):
+        result = measure_batches(answers(model, dataset), names, ends_in_logits(model))
     if real is not None:
         found, count = real_accuracy(result.predictions, numbers, real)
         result = dataclasses.replace(result, real_accuracy=found, real_count=count)

@@ -10,11 +10,12 @@ import numpy as np
 from keras_vit.annotations import Pair
 from keras_vit.checks import error_about, install_hint
 from keras_vit.data.splits import spread
+from keras_vit.images.by_pillow import READABLE_KINDS, missing_package
+from keras_vit.images.photo_files import HEIC, READABLE, photos_below
 from keras_vit.images.read import ImageError, read_image
 
 _SAMPLES = ("china.jpg", "flower.jpg")  # the two photos that come with scikit-learn, 427 x 640
 STAND_INS = "parts of two photos of scikit-learn"
-_SUFFIXES = (".jpg", ".jpeg", ".png")
 Photos: TypeAlias = str | Path | Sequence[str | Path | np.ndarray] | np.ndarray | None  # a folder, paths, arrays
 _MOST = 2**20  # pixels of a photo: more than any model sees, and 64 photos of a camera would take gigabytes
 
@@ -23,8 +24,8 @@ def real_photos(given: Photos, count: int, channels: int = 3) -> list[np.ndarray
     """Photos of many sizes.
 
     Args:
-        given: a folder, with all that is below it; paths of JPEG and PNG files; arrays uint8 `(H, W, C)`, or one
-            `(N, H, W, C)`. `None` stands for parts of the two photos that come with scikit-learn.
+        given: a folder, with all that is below it; paths of files that `read_image` takes; arrays uint8
+            `(H, W, C)`, or one `(N, H, W, C)`. `None` stands for parts of the two photos that come with scikit-learn.
         count: how many at most; of a larger number, evenly spread.
         channels: C of the images; grey of one, and the colours in turn of more than three.
 
@@ -79,11 +80,10 @@ def _files_below(folder: Path) -> list[Path]:
         raise error_about("images", kind=FileNotFoundError)(
             f"`images` must be a folder of photos.\nReceived: {folder}, which is not there."
         )
-    files = sorted(path for path in folder.rglob("*") if path.suffix.lower() in _SUFFIXES and path.is_file())
+    suffixes = READABLE if missing_package("HEIC") else (*READABLE, *HEIC)
+    files = sorted(path for path in photos_below(folder, suffixes) if path.is_file())
     if not files:
-        raise error_about("images")(
-            f"`images` must hold at least one photo.\nReceived: {folder}, without a JPEG or PNG file."
-        )
+        raise error_about("images")(f"`images` must hold at least one photo.\nReceived: {folder}, without a photo.")
     return files
 
 
@@ -96,7 +96,7 @@ def _read(path: str | Path) -> np.ndarray:
         ) from None
     except ImageError as error:
         raise error_about("images")(
-            f"`images` must be valid JPEG, PNG, WebP or BMP files.\nReceived: {path}: {error.reason}."
+            f"`images` must be valid {READABLE_KINDS} files.\nReceived: {path}: {error.reason}."
         ) from None
 
 

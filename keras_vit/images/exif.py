@@ -1,4 +1,4 @@
-"""The orientation in the EXIF block of a JPEG or PNG, which tells how the camera was held.
+"""The orientation in the EXIF block of a JPEG, PNG or WebP, which tells how the camera was held.
 
 Pillow is not used, since a damaged block must cause neither an error nor a warning, in any thread.
 """
@@ -20,8 +20,10 @@ def orientation(data: bytes) -> int:
     """
     if data.startswith(JPEG_START):
         value = _from_tiff(_in_jpeg(data))
+    elif data.startswith(PNG_START):
+        value = _from_tiff(_in_png(data))
     else:
-        value = _from_tiff(_in_png(data)) if data.startswith(PNG_START) else 1
+        value = _from_tiff(_in_webp(data)) if data[8:12] == b"WEBP" else 1
     return value if 1 <= value <= 8 else 1
 
 
@@ -66,6 +68,19 @@ def _in_png(data: bytes) -> bytes:
         if data[place + 4 : place + 8] == b"eXIf":
             return data[place + 8 : place + 8 + length]
         place += 12 + length  # length, kind and checksum take 4 bytes each
+    return b""
+
+
+def _in_webp(data: bytes) -> bytes:
+    """The content of the chunk EXIF, without the mark of a JPEG that some writers put first; empty if there is none."""
+    place = 12
+    for _ in range(MAX_STEPS):
+        if place + 8 > len(data):
+            break
+        length = int.from_bytes(data[place + 4 : place + 8], "little")
+        if data[place : place + 4] == b"EXIF":
+            return data[place + 8 : place + 8 + length].removeprefix(b"Exif\0\0")
+        place += 8 + length + length % 2  # chunks begin at even places
     return b""
 
 

@@ -18,6 +18,14 @@ from typing import Any, TextIO
 from keras_vit.annotations import FilePath
 from keras_vit.checks import error_about
 from keras_vit.files import FileKindError, read_regular
+from keras_vit.images.by_pillow import (
+    READABLE_KINDS,
+    PillowError,
+    box_kind,
+    kind_for_pillow,
+    missing_package,
+    pixels_by_pillow,
+)
 from keras_vit.images.decode import MAX_BYTES, MAX_PIXELS
 from keras_vit.images.exif import jpeg_segments, orientation
 from keras_vit.images.segments import (
@@ -35,7 +43,7 @@ from keras_vit.silence import silent_descriptor
 
 # Results by (path, size in bytes, time of change), so that no unchanged file is read twice.
 _KNOWN: "dict[tuple, GoodImage | BadImage]" = {}
-_FORMATS = {b"GIF8": "GIF", b"BM": "BMP", b"II*\0": "TIFF", b"MM\0*": "TIFF", b"%PDF": "PDF"}
+_FORMATS = {b"GIF8": "GIF", b"II*\0": "TIFF", b"MM\0*": "TIFF", b"%PDF": "PDF"}
 _JPEG_END = b"\xff\xd9"
 _NAMED = 20  # bad files that an error names
 _PATIENCE = 1.0  # seconds before a progress bar is shown
@@ -62,11 +70,13 @@ class GoodImage:
         path: path of the file.
         orientation: EXIF orientation, 1 to 8.
         digest: equal for files of equal bytes.
+        by_pillow: whether Pillow decodes it, as a WebP.
     """
 
     path: str
     orientation: int
     digest: bytes
+    by_pillow: bool = False
 
 
 def check_images(paths: Sequence[FilePath], on_bad_image: str = "skip") -> list[GoodImage | BadImage]:
@@ -80,7 +90,7 @@ def check_images(paths: Sequence[FilePath], on_bad_image: str = "skip") -> list[
         ValueError: for bad files with `on_bad_image="raise"`; the message names the first 20.
 
     Warns:
-        UserWarning: for bad files, with their number and the first 20 names.
+        UserWarning: for bad files, with the number and an example of each kind, and what to do.
     """
     pool = concurrent.futures.ThreadPoolExecutor(os.cpu_count())
     with silent_descriptor(2, sys.stderr) as heard, pool:  # libjpeg writes a line to it for each damaged file
@@ -88,11 +98,13 @@ def check_images(paths: Sequence[FilePath], on_bad_image: str = "skip") -> list[
     bad = [image for image in found if isinstance(image, BadImage)]
     if bad and on_bad_image == "raise":
         raise error_about("on_bad_image")(
-            "every image must be a JPEG or PNG that can be decoded.\n"
-            f'Received: {_summary(bad)}\nMend or remove them, or pass on_bad_image="skip" to leave them out.'
+            f"every image must be a {READABLE_KINDS} that can be decoded.\n"
+            f'Received: {_summary(bad)}\n{_remedy(bad)} Or pass on_bad_image="skip" to leave them out.'
         )
     if bad:
-        warnings.warn(f"left out {_summary(bad)}", UserWarning, stacklevel=2)
+        kinds = [f"  {count:,} {kind}, as {printable(example)}" for kind, (count, example) in _by_kind(bad).items()]
+        lines = [f"left out {_counted(bad)}:", *kinds, _remedy(bad)]
+        warnings.warn("\n".join(lines), UserWarning, stacklevel=2)
     return found
 
 
@@ -127,6 +139,8 @@ def fault_of(data: bytes, decode: Callable[[bytes], Any]) -> str | None:
 
     if not data:
         return "empty file"
+    if kind_for_pillow(data):
+        return _fault_by_pillow(data, decode)
     if not data.startswith((JPEG_START, PNG_START)):
         return _other_format(data)
     if not _has_header_and_end(data):  # libjpeg would write to the standard error about a truncated JPEG
@@ -141,6 +155,14 @@ def fault_of(data: bytes, decode: Callable[[bytes], Any]) -> str | None:
         decode(data)
     except tf.errors.InvalidArgumentError:
         return _damage(data)
+    return None
+
+
+def _fault_by_pillow(data: bytes, decode: Callable[[bytes], Any]) -> str | None:
+    try:
+        decode(data)
+    except PillowError as fault:
+        return str(fault)
     return None
 
 
@@ -159,16 +181,21 @@ def _damage(data: bytes) -> str:
 
 def _read(path: str) -> GoodImage | BadImage:
     data = read_regular(path, MAX_BYTES)
+    kind = kind_for_pillow(data)
+    if kind and (package := missing_package(kind)):
+        return BadImage(path, f"{kind}, which needs {package}")
     reason = fault_of(data, _decode_for_a_look)
     if reason is not None:
         return BadImage(path, reason)
-    return GoodImage(path, orientation(data), hashlib.blake2b(data, digest_size=16).digest())
+    return GoodImage(path, orientation(data), hashlib.blake2b(data, digest_size=16).digest(), kind is not None)
 
 
 def _decode_for_a_look(data: bytes) -> None:
     import tensorflow as tf
 
-    if data.startswith(JPEG_START):
+    if kind := kind_for_pillow(data):
+        pixels_by_pillow(data, kind)
+    elif data.startswith(JPEG_START):
         tf.io.decode_jpeg(data, 3, ratio=8, dct_method="INTEGER_ACCURATE")
     else:
         tf.io.decode_png(without_texts(data), 3)
@@ -185,13 +212,9 @@ def _pixel_count(data: bytes) -> int:
 
 
 def _other_format(data: bytes) -> str:
-    for start, name in _FORMATS.items():
-        if data.startswith(start):
-            return f"{name}, not JPEG or PNG"
-    if data.startswith(b"RIFF") and data[8:12] == b"WEBP":
-        return "WebP, not JPEG or PNG"
-    if data[4:8] == b"ftyp":
-        return "HEIC, AVIF or video, not JPEG or PNG"
+    kind = box_kind(data) or next((name for start, name in _FORMATS.items() if data.startswith(start)), None)
+    if kind:
+        return f"{kind}, not {READABLE_KINDS}"
     is_text = all(byte >= 32 or byte in b"\t\r\n" for byte in data[:512])
     return "not an image: text" if is_text else "not an image"
 
@@ -206,10 +229,41 @@ def _stream(heard: int | None) -> Iterator[TextIO]:
         yield stream
 
 
+def kinds_in_words(bad: Sequence[BadImage]) -> str:
+    """How many bad files there are of each kind, as `"30 GIF, 2 truncated JPEG"`."""
+    return ", ".join(f"{count:,} {kind}" for kind, (count, _) in _by_kind(bad).items())
+
+
+def _by_kind(bad: Sequence[BadImage]) -> dict[str, tuple[int, str]]:
+    """For each kind of reason, the most frequent first, how many files have it, and one of them."""
+    found: dict[str, list[str]] = {}
+    for image in bad:
+        kind = "too large" if "more than" in image.reason else image.reason.partition(f", not {READABLE_KINDS}")[0]
+        found.setdefault(kind, []).append(image.path)
+    most_first = sorted(found.items(), key=lambda item: -len(item[1]))
+    return {kind: (len(paths), paths[0]) for kind, paths in most_first}
+
+
+def _remedy(bad: Sequence[BadImage]) -> str:
+    """One line of what to do about bad files."""
+    reasons = {image.reason for image in bad}
+    needed = sorted({reason.rpartition(", which needs ")[2] for reason in reasons if ", which needs " in reason})
+    converted = any(f", not {READABLE_KINDS}" in reason for reason in reasons)
+    steps = [f"Install {' and '.join(needed)} to read the photos that need it."] if needed else []
+    steps += ["Save those of other formats as JPEG or PNG."] if converted else []
+    rest = [reason for reason in reasons if ", which needs " not in reason and f", not {READABLE_KINDS}" not in reason]
+    steps += ["Bring those that are damaged, or no photos, again, or remove them."] if rest else []
+    return " ".join(steps)
+
+
+def _counted(bad: Sequence[BadImage]) -> str:
+    return f"{len(bad):,} bad image{'s' * (len(bad) > 1)}"
+
+
 def _summary(bad: Sequence[BadImage]) -> str:
     lines = [f"  {printable(image.path)}: {image.reason}" for image in bad[:_NAMED]]
     more = [f"  and {len(bad) - _NAMED} more"] if len(bad) > _NAMED else []
-    return "\n".join([f"{len(bad)} bad image{'s' * (len(bad) > 1)}:", *lines, *more])
+    return "\n".join([f"{_counted(bad)}:", *lines, *more])
 
 
 def _with_progress(results: Iterable[Any], total: int, heard: int | None = None) -> Iterator[Any]:

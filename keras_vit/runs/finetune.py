@@ -18,6 +18,7 @@ from keras_vit.annotations import FilePath, Pair
 from keras_vit.checks import check_installed
 from keras_vit.config.recipes.growth import Stage
 from keras_vit.data import load_dataset
+from keras_vit.data.lost_photos import naming_lost_photos
 from keras_vit.data.source import Data, Source
 from keras_vit.model.image_model import ImageModel
 from keras_vit.runs.configuration import configuration_of
@@ -168,7 +169,7 @@ def _begin(
         run.set_metrics_text("")
     if checkpoints.found is None or not (run.path / CONFIG).exists():
         run.write_json(CONFIG, configuration)
-        _write_bad_images(run, source)
+        _write_bad_images(run, source, say)
         return configuration
     say(f"goes on from step {checkpoints.step:,}, {checkpoints.path}")
     return _with_places(run, configuration)
@@ -185,9 +186,10 @@ def _with_places(run: RunDirectory, configuration: dict[str, Any]) -> dict[str, 
     return config
 
 
-def _write_bad_images(run: RunDirectory, source: Source) -> None:
+def _write_bad_images(run: RunDirectory, source: Source, say: Callable[[str], Any]) -> None:
     if source.bad_images:
         run.write_lines(BAD_IMAGES, [(image.path, image.reason) for image in source.bad_images])
+        say(f"files left out: {(run.path / BAD_IMAGES).absolute()}")
 
 
 def _fit(
@@ -206,7 +208,7 @@ def _fit(
     goes_on = checkpoints.found is not None
     sizes = taking_any_size(model) if len(preparation.stages) > 1 else contextlib.nullcontext()
     try:
-        with sizes:
+        with sizes, naming_lost_photos(*preparation.source.splits.values()):
             model.fit(train, validation_data=_validation_set(preparation), verbose=0, **arguments)
     except BaseException as error:
         progress.close()

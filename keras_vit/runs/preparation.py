@@ -24,8 +24,8 @@ from keras_vit.model.image_model import ImageModel
 from keras_vit.model.lora import add_lora
 from keras_vit.model.resnet import ResNet
 from keras_vit.model.strategies import num_replicas
-from keras_vit.pages.escaping import printable
 from keras_vit.resnet_builders import build_resnet, published_resnet
+from keras_vit.runs.data_words import data_lines
 from keras_vit.runs.options import FinetuneOptions, as_sides, parse_layout, parse_trainable
 from keras_vit.runs.small_models import SMALL_MODELS, SmallModel, small_model
 from keras_vit.training.devices import Devices, strategy
@@ -79,7 +79,9 @@ def prepare(data: Data, options: FinetuneOptions, say: Callable[[str], Any]) -> 
     source = open_source(data, seed=options.seed, on_bad_image=options.on_bad_image)
     if options.train_images is not None:
         source = source.subset(options.train_images, seed=options.seed)
-    _say_source(source, say)
+    for line in data_lines(source):
+        say(line)
+    source.check_labels()
     split = _measured_split(source)
     keras.utils.set_random_seed(options.seed)
     small = small_model(source)
@@ -376,13 +378,6 @@ def _find_devices(options: FinetuneOptions, say: Callable[[str], Any]) -> Device
     if (devices.kind, devices.precision) != ("one", "float32"):
         say(f"devices {devices.reason}")
     return devices
-
-
-def _say_source(source: Source, say: Callable[[str], Any]) -> None:
-    sizes = ", ".join(f"{split} {size:,}" for split, size in source.sizes.items())
-    say(f"data {printable(source.name)}: {len(source.class_names)} classes; {sizes} images")
-    if source.bad_images:  # `open_source` has warned of them by name
-        say(f"  {len(source.bad_images):,} files left out; bad_images.txt names each")
 
 
 def _say_plan(model: Any, training_plan: Plan, stages: Sequence[Stage], say: Callable[[str], Any]) -> None:

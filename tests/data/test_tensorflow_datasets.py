@@ -3,12 +3,13 @@ import shutil
 import numpy as np
 import pytest
 import tensorflow as tf
-from pictures import picture
+from pictures import encoded, picture
 from prepared_sets import prepare_set
 
+import keras_vit
 from keras_vit.config.datasets import VTAB_TASKS
 from keras_vit.data import load_dataset, open_source
-from keras_vit.data.tensorflow_datasets import LABEL_RULES, _label
+from keras_vit.data.computed_labels import LABEL_RULES, label_of
 from keras_vit.images.preprocessing import Preprocessing
 
 tfds = pytest.importorskip("tensorflow_datasets")
@@ -204,16 +205,79 @@ CLEVR, KITTI = "clevr_closest_object_distance", "kitti_closest_vehicle_distance"
 def test_distance_is_the_interval_of_the_nearest(task, depths, kinds, label):
     places = tf.reshape(tf.constant([[0, 0, depth] for depth in depths], "float32"), (-1, 3))
     objects = {"pixel_coords": places, "location": places, "type": tf.constant(kinds, "int64")}
-    assert _label({"objects": objects}, VTAB_TASKS[f"vtab/{task}"]) == label
+    assert label_of({"objects": objects}, VTAB_TASKS[f"vtab/{task}"]) == label
 
 
 def test_clevr_count_starts_at_three():
     objects = {"size": tf.constant([0] * 10)}
-    assert _label({"objects": objects}, VTAB_TASKS["vtab/clevr_count_all"]) == 7
+    assert label_of({"objects": objects}, VTAB_TASKS["vtab/clevr_count_all"]) == 7
 
 
 @pytest.mark.parametrize(("task", "stored"), [("dsprites_orientation", 40), ("dsprites_x_position", 32)])
 def test_dsprites_merges_neighbouring_labels_evenly(task, stored):
     record = VTAB_TASKS[f"vtab/{task}"]
-    labels = [int(_label({record.label: tf.constant(value)}, record)) for value in range(stored)]
+    labels = [int(label_of({record.label: tf.constant(value)}, record)) for value in range(stored)]
     assert labels == [int(value // (stored / 16)) for value in range(stored)]
+
+
+def labelled(folder, **splits):
+    """A prepared set whose splits have these labels."""
+
+    def features(kinds):
+        return {"image": kinds.Image(shape=(None, None, 3)), "label": kinds.ClassLabel(names=NAMES[:2])}
+
+    def example(split, number, label):
+        return {"image": picture(9, 11, seed=[len(split), number]), "label": label}
+
+    examples = {
+        split: {number: example(split, number, label) for number, label in enumerate(labels)}
+        for split, labels in splits.items()
+    }
+    return prepare_set(folder, examples, features).data_path
+
+
+KNOWN, HIDDEN = [0, 1] * 10, [-1] * 6
+
+
+@pytest.mark.parametrize("name", ["val", "valid", "dev", "validation"])
+def test_validation_split_may_have_any_name_that_folders_take(tmp_path, name):
+    source = open_source(labelled(tmp_path, train=KNOWN, test=[0, 1, 1], **{name: [1, 0]}))
+    assert source.describe()["splits"] == {"train": "train", "validation": name, "test": "test"}
+    assert source.sizes == {"train": 20, "validation": 2, "test": 3}
+
+
+def test_split_without_labels_is_left_out_with_a_warning(tmp_path):
+    path = labelled(tmp_path, train=KNOWN, validation=[0, 1, 1, 0], test=HIDDEN)
+    with pytest.warns(UserWarning, match="'test' of leaves has no labels, but -1"):
+        source = open_source(path)
+    assert source.sizes == {"train": 18, "validation": 2, "test": 4}
+    source.check_labels()
+    with pytest.warns(UserWarning, match="'train'"), pytest.raises(ValueError, match="`train` with labels"):
+        open_source(labelled(tmp_path / "all", train=HIDDEN))
+
+
+@pytest.mark.parametrize("split", ["train", "validation", "test"])
+def test_some_hidden_labels_are_refused_before_a_run(tmp_path, split):
+    labels = {"train": KNOWN, "validation": [0, 1, 1], "test": [1, 0, 1]}
+    path = labelled(tmp_path, **labels | {split: [*labels[split], -1, -1]})
+    with pytest.raises(ValueError, match=rf"hidden label(?s:.*)2 other label\(s\) in the split '{split}'.*-1"):
+        open_source(path).check_labels()
+    lines = []
+    with pytest.raises(ValueError, match="hidden label"):
+        keras_vit.finetune(str(path), tmp_path / "run", epochs=1, say=lines.append)
+    assert [line for line in lines if line.startswith("model")] == []
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("kind", ["WEBP", "BMP"])
+def test_files_that_pillow_decodes_are_read_from_a_set(tmp_path, kind):
+    pixels = [picture(9, 11, seed=number) for number in range(10)]
+    for number, each in enumerate(pixels):
+        (tmp_path / f"{number}").write_bytes(encoded(each, kind, **{"lossless": True} if kind == "WEBP" else {}))
+    path = prepare_set(
+        tmp_path / "set",
+        {"train": {number: {"image": str(tmp_path / f"{number}"), "label": number % 2} for number in range(10)}},
+        lambda kinds: {"image": kinds.Image(shape=(None, None, 3)), "label": kinds.ClassLabel(names=NAMES[:2])},
+    ).data_path
+    found = open_source(path).split("train").some(8)
+    assert all(any((each == other).all() for other in pixels) for each in found)

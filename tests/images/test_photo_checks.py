@@ -9,6 +9,7 @@ from pictures import chunk, disguised, encoded, forged_png, picture, sixteen_bit
 from PIL import Image
 
 from keras_vit.images import photo_checks
+from keras_vit.images.by_pillow import READABLE_KINDS
 from keras_vit.images.decode import decode_image
 from keras_vit.images.photo_checks import BadImage, GoodImage, check_image, check_images
 from keras_vit.images.read import ImageError, read_image
@@ -39,10 +40,10 @@ BAD = {
     "empty.jpg": (b"", "empty file"),
     "text.jpg": (b"<html>not found</html>\n", "not an image: text"),
     "noise.jpg": (bytes(range(256)), "not an image"),
-    "gif.jpg": (encoded(PIXELS, "GIF"), "GIF, not JPEG or PNG"),
-    "bmp.jpg": (encoded(PIXELS, "BMP"), "BMP, not JPEG or PNG"),
-    "webp.jpg": (encoded(PIXELS, "WEBP"), "WebP, not JPEG or PNG"),
-    "tiff.jpg": (encoded(PIXELS, "TIFF"), "TIFF, not JPEG or PNG"),
+    "gif.jpg": (encoded(PIXELS, "GIF"), f"GIF, not {READABLE_KINDS}"),
+    "tiff.jpg": (encoded(PIXELS, "TIFF"), f"TIFF, not {READABLE_KINDS}"),
+    "avif.jpg": (b"\0\0\0\x18ftypavif\0\0\0\0avifmiaf", f"AVIF, not {READABLE_KINDS}"),
+    "cut.webp": (encoded(PIXELS, "WEBP")[:-90], "damaged or truncated WebP"),
     "bomb.png": (forged_png(20000, 20000), "381 Mpx, more than 64"),
     "nothing.png": (forged_png(0, 7), "no pixels"),
     "disguised.png": (disguised(forged_png(20000, 20000)), "damaged PNG"),
@@ -120,7 +121,7 @@ def test_every_truncation_that_passes_can_be_decoded(tmp_path):
                 assert found is not None
 
 
-def test_skip_warns_once_with_count_and_names_and_without_a_word_of_libjpeg(tmp_path, capfd):
+def test_skip_warns_once_of_every_kind_with_an_example_and_without_a_word_of_libjpeg(tmp_path, capfd):
     for name, (data, _) in BAD.items():
         (tmp_path / name).write_bytes(data)
     (tmp_path / "good.jpg").write_bytes(JPEG)
@@ -128,7 +129,11 @@ def test_skip_warns_once_with_count_and_names_and_without_a_word_of_libjpeg(tmp_
         found = check_images(sorted(tmp_path.iterdir()))
     assert len(caught) == 1
     assert capfd.readouterr().err == ""  # of libjpeg
-    assert all(name in str(caught[0].message) for name in BAD)
+    told = str(caught[0].message).splitlines()
+    assert any(line.startswith(f"  3 truncated JPEG, as {tmp_path}/") for line in told)
+    assert any(line == f"  1 GIF, as {tmp_path}/gif.jpg" for line in told)
+    assert "Save those of other formats as JPEG or PNG." in told[-1]
+    assert sum(int(line.split()[0]) for line in told[1:-1]) == len(BAD)
     assert [isinstance(image, GoodImage) for image in found].count(True) == 1
 
 

@@ -108,8 +108,13 @@ def _rows(out):
 def test_folder_with_bad_files_trains_on_the_rest_and_names_them(tmp_path):
     folder = add_odd_files(make_photos(tmp_path / "photos", per_class=12))
     (folder / CLASSES[0] / "x\udcff.jpg").write_bytes(b"no photo")  # a name that is no text
+    said = []
     with pytest.warns(UserWarning, match="3 bad images"):
-        result = finetune(folder, tmp_path / "run", say=quiet, **SMALL | {"epochs": 1})
+        result = finetune(folder, tmp_path / "run", say=said.append, **SMALL | {"epochs": 1})
+    assert [line for line in said if "files left out" in line] == [
+        "  3 files left out: 1 truncated JPEG, 1 not an image: text, 1 a file name that is not UTF-8",
+        f"files left out: {(tmp_path / 'run' / 'bad_images.txt').absolute()}",
+    ]
     lines = (result.out / "bad_images.txt").read_text().splitlines()
     (no_text,) = (line for line in lines if r"x\udcff.jpg" in line)
     lines.remove(no_text)
@@ -118,6 +123,23 @@ def test_folder_with_bad_files_trains_on_the_rest_and_names_them(tmp_path):
     assert sum(config["data"]["sizes"].values()) == 3 * 12 + len(ODD)
     report = (result.out / "report.html").read_text()
     assert all(name in report for name in (*BAD, r"x\udcff.jpg"))
+
+
+def test_photo_that_vanishes_during_the_training_is_named_and_may_come_back(tmp_path):
+    folder, gone = make_photos(tmp_path / "photos", per_class=8), []
+
+    def say(line):
+        if line.startswith("recipe"):  # after the look, before the first step
+            path = sorted((folder / CLASSES[0]).iterdir())
+            gone.extend((each, each.read_bytes()) for each in path)
+            for each in path:
+                each.unlink()
+
+    with pytest.raises(ValueError, match=rf"can no longer be read: {folder}/{CLASSES[0]}/\d+.jpg: no such file"):
+        finetune(folder, tmp_path / "run", say=say, **SMALL | {"epochs": 1})
+    for path, data in gone:
+        path.write_bytes(data)
+    assert finetune(folder, tmp_path / "run", say=quiet, **SMALL | {"epochs": 1}).facts["epochs"] == 1
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,154 @@
+"""WebP, BMP and HEIC, which TensorFlow's graphs do not decode: Pillow makes PNGs of the same pixels of them.
+
+So training, prediction and the comparison of exports go one way from there. Of an animation the first picture counts,
+and alpha is dropped. HEIC needs the plugin `pillow-heif`, which turns its pictures upright by itself.
+"""
+
+import io
+import struct
+from typing import Any
+
+import numpy as np
+
+from keras_vit.annotations import Tensor
+from keras_vit.checks import install_hint
+from keras_vit.images.decode import MAX_PIXELS
+from keras_vit.images.segments import JPEG_START, PNG_START
+
+READABLE_KINDS = "JPEG, PNG, WebP, BMP or HEIC"
+_HEIC = {b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1"}  # brands of ISO 23008-12
+_AVIF = {b"avif", b"avis"}
+_BMP_HEADERS = (12, 16, 40, 52, 56, 64, 108, 124)  # bytes; text that begins with BM has other ones
+_NEEDED = {"WebP": ("PIL", "Pillow", "data"), "BMP": ("PIL", "Pillow", "data")}
+_NEEDED |= {"HEIC": ("pillow_heif", "pillow-heif", "heic")}
+
+
+class PillowError(ValueError):
+    """A file that Pillow cannot decode; the text is the reason, in a few words."""
+
+
+def kind_for_pillow(data: bytes) -> str | None:
+    """`"WebP"`, `"BMP"` or `"HEIC"`, by the first bytes of a file; `None` for one that Pillow is not asked about."""
+    if data.startswith(b"RIFF") and data[8:12] == b"WEBP":
+        return "WebP"
+    if data.startswith(b"BM") and int.from_bytes(data[14:18], "little") in _BMP_HEADERS:
+        return "BMP"
+    return "HEIC" if box_kind(data) == "HEIC" else None
+
+
+def box_kind(data: bytes) -> str | None:
+    """`"HEIC"`, `"AVIF"` or `"video"` for a file of the ISO base media format, by its brands; else `None`."""
+    if data[4:8] != b"ftyp":
+        return None
+    box = data[8 : min(int.from_bytes(data[:4], "big"), 256)]
+    brands = {box[place : place + 4] for place in range(0, len(box), 4)}
+    return "AVIF" if brands & _AVIF else "HEIC" if brands & _HEIC else "video"
+
+
+def missing_package(kind: str) -> str | None:
+    """The package that a kind of `kind_for_pillow` needs and that cannot be imported, as `"pillow-heif"`."""
+    module, package, _ = _NEEDED[kind]
+    try:
+        __import__(module)
+    except ImportError:
+        return package
+    return None
+
+
+def check_package(kind: str) -> None:
+    """Raises an `ImportError` that names the extra to install, if the package for a kind is missing."""
+    if package := missing_package(kind):
+        raise ImportError(f"{kind} needs {package}, which is missing: {install_hint(_NEEDED[kind][2])}")
+
+
+def pixels_by_pillow(data: bytes, kind: str) -> np.ndarray:
+    """uint8 `(H, W, 3)`, as stored; HEIC is upright.
+
+    Args:
+        data: the bytes of a file.
+        kind: what `kind_for_pillow` says of them.
+
+    Raises:
+        PillowError: for a damaged file, or one with more than 64 Mpx.
+        ImportError: without the package that it needs.
+    """
+    check_package(kind)
+    try:
+        size = _stored_size(data, kind)
+        if size is not None:  # Pillow warns of large pictures, and of the size before it decodes
+            _check_size(*size)
+        with _opened(data, kind) as image:
+            _check_size(*image.size)
+            image = image if image.mode == "RGB" else image.convert("RGBA").convert("RGB")
+            return np.asarray(image)
+    except (PillowError, MemoryError):
+        raise
+    except Exception as error:  # decoders of damaged bytes raise errors of many kinds
+        raise PillowError(f"damaged or truncated {kind}") from error
+
+
+def as_png(data: bytes) -> bytes:
+    """A PNG without compression, with the pixels of a WebP, BMP or HEIC as stored; other bytes as they are.
+
+    Raises:
+        PillowError, ImportError: as `pixels_by_pillow`.
+    """
+    kind = kind_for_pillow(data)
+    if kind is None:
+        return data
+    pixels = pixels_by_pillow(data, kind)
+    from PIL import Image
+
+    written = io.BytesIO()
+    Image.fromarray(pixels).save(written, "PNG", compress_level=0)
+    return written.getvalue()
+
+
+def graph_readable(data: Tensor) -> Tensor:
+    """`as_png` in the graph of a pipeline, for a string scalar; JPEG and PNG do not leave the graph."""
+    import tensorflow as tf
+
+    def converted() -> Tensor:
+        return tf.numpy_function(lambda given: np.array(as_png(given), object), [data], tf.string, stateful=False)
+
+    start = tf.strings.substr(data, 0, len(PNG_START))
+    known = (tf.strings.substr(start, 0, len(JPEG_START)) == JPEG_START) | (start == PNG_START)
+    return tf.ensure_shape(tf.cond(known, lambda: data, converted), ())
+
+
+def _opened(data: bytes, kind: str) -> Any:
+    if kind == "HEIC":
+        import pillow_heif
+
+        file = pillow_heif.open_heif(io.BytesIO(data), convert_hdr_to_8bit=True)
+        _check_size(*file.size)
+        return file.to_pillow()
+    from PIL import Image
+
+    return Image.open(io.BytesIO(data), formats=(kind.upper(),))
+
+
+def _check_size(width: int, height: int) -> None:
+    pixels = width * height
+    if not 0 < pixels <= MAX_PIXELS:
+        raise PillowError(f"{pixels / 2**20:.0f} Mpx, more than {MAX_PIXELS / 2**20:.0f}" if pixels else "no pixels")
+
+
+def _stored_size(data: bytes, kind: str) -> tuple[int, int] | None:
+    """Width and height from the header of a WebP or BMP; `None` for HEIC, which its library tells.
+
+    Sources: RFC 9649, sections 2.5 to 2.7; Microsoft, BITMAPINFOHEADER and BITMAPCOREHEADER.
+    """
+    if kind == "BMP":
+        width, height = struct.unpack_from("<HH" if data[14] == 12 else "<ii", data, 18)
+        return abs(width), abs(height)
+    if kind == "HEIC":
+        return None
+    if data[12:16] == b"VP8X":
+        width, height = (int.from_bytes(data[place : place + 3], "little") + 1 for place in (24, 27))
+    elif data[12:16] == b"VP8L":
+        bits = int.from_bytes(data[21:25], "little")
+        width, height = (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1
+    else:
+        width, height = (part & 0x3FFF for part in struct.unpack_from("<HH", data, 26))
+    return width, height

@@ -1,0 +1,55 @@
+"""A photo that vanishes or changes while a pass runs is named by its path, not by TensorFlow's operation."""
+
+import os
+from pathlib import Path
+
+import pytest
+from conftest import make_tiny
+from pictures import write_photos
+
+import keras_vit
+from keras_vit.data import load_dataset, open_source
+from keras_vit.data.lost_photos import naming_lost_photos
+from keras_vit.evaluation import image_features
+from keras_vit.images.preprocessing import Preprocessing
+
+
+@pytest.fixture
+def source(tmp_path):
+    return open_source(write_photos(tmp_path, each=10))
+
+
+def lose(path, how):
+    if how == "gone":
+        os.remove(path)
+    else:
+        Path(path).write_bytes(b"" if how == "emptied" else Path(path).read_bytes()[:200])
+
+
+@pytest.mark.parametrize(("how", "reason"), [("gone", "no such file"), ("cut", "truncated"), ("emptied", "empty")])
+def test_pass_names_the_photo(source, how, reason):
+    split = source.split("train")
+    batches = load_dataset(source, "train", batch_size=4, preprocessing=Preprocessing(image_size=(8, 8)))
+    lose(split.paths[5], how)
+    with (
+        pytest.raises(ValueError, match=f"1 that can no longer be read: {split.paths[5]}: {reason}"),
+        naming_lost_photos(split),
+    ):
+        list(batches)
+
+
+def test_evaluation_and_features_name_the_photo(source, tmp_path):
+    model, path = make_tiny(classes=3), source.split("test").paths[1]
+    lose(path, "gone")
+    for measure in (
+        lambda: keras_vit.evaluate(model, source),
+        lambda: image_features(model, source, "test", cache=None),
+        lambda: image_features(model, source, "test", cache=tmp_path / "kept"),
+    ):
+        with pytest.raises(ValueError, match=path):
+            measure()
+
+
+def test_other_errors_come_through(source):
+    with pytest.raises(FileNotFoundError, match="elsewhere"), naming_lost_photos(source.split("train")):
+        raise FileNotFoundError("elsewhere")
