@@ -1,12 +1,14 @@
 """Features of every image of a split, which a model's head reads, computed once and kept on the disk.
 
-A file, `<fingerprint>.npz`, is written whole or not at all, so several processes may share a folder. A damaged file is
-made anew.
+A file, `<fingerprint>.npz`, is written whole or not at all, so several processes may share a folder. A damaged or
+foreign file is made anew, with a warning.
 """
 
 import dataclasses
+import os
 import warnings
 import zipfile
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ import numpy as np
 
 from keras_vit.annotations import FilePath
 from keras_vit.checks import check_positive_int
+from keras_vit.data.lost_photos import naming_lost_photos
 from keras_vit.data.source import Source
 from keras_vit.evaluation.answers import answers
 from keras_vit.evaluation.fingerprint import fingerprint_of
@@ -24,6 +27,7 @@ from keras_vit.model.image_model import ImageModel, check_image_model
 from keras_vit.model.vision_transformer import VisionTransformer
 from keras_vit.pages.escaping import printable
 from keras_vit.weights.fetch.environment import features_dir
+from keras_vit.weights.reader import scan
 
 DEFAULT_CACHE = "default"
 
@@ -80,7 +84,7 @@ def image_features(
         TypeError: for another type of model.
 
     Warns:
-        UserWarning: if the file cannot be written.
+        UserWarning: if the file cannot be written, or what stands in its place cannot be read.
     """
     check_positive_int("batch_size", batch_size)
     _check_model(model)
@@ -90,7 +94,8 @@ def image_features(
     if not str(cache):
         raise ValueError("`cache` must be a folder, or `None` to keep no features.\nReceived: cache=''.")
     folder = features_dir() if cache == DEFAULT_CACHE else Path(cache)
-    path = folder / f"{fingerprint_of(model, examples)}.npz"
+    with naming_lost_photos(examples):
+        path = folder / f"{fingerprint_of(model, examples)}.npz"
     kept = _read(path, examples.size)
     if kept is None:
         kept = _computed(model, source, split, batch_size)
@@ -120,19 +125,26 @@ def _computed(model: ImageModel, source: Source, split: str, batch_size: int) ->
     dataset: Any = load_dataset(
         source, split, batch_size=batch_size, preprocessing=model.preprocessing, shard=(0, 1)
     )  # the whole split, also in one of several processes
-    features, labels = map(np.concatenate, zip(*answers(network, dataset), strict=True))
+    with naming_lost_photos(source.split(split)):
+        features, labels = map(np.concatenate, zip(*answers(network, dataset), strict=True))
     return FeatureSet(features, labels.astype("int64"))
 
 
 def _read(path: Path, count: int) -> FeatureSet | None:
-    """The features in a file; `None` if it is missing, damaged, or has another number of examples."""
-    try:
-        with open_regular(path) as file, np.load(file, allow_pickle=False) as arrays:
-            found = FeatureSet(arrays["features"], arrays["labels"])
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+    """The features in a file; `None` if it is missing, and with a warning if it is not one that `_keep` wrote."""
+    if not os.path.lexists(path):
         return None
-    types = (found.features.dtype.name, found.labels.dtype.name)
-    return found if types == ("float32", "int64") and len(found.labels) == count else None
+    try:
+        held = {name: (entry.dtype.name, entry.shape) for name, entry in scan(path).entries.items()}
+        width = held.get("features", ("", (0, 0)))[1][-1:]
+        if held != {"features": ("float32", (count, *width)), "labels": ("int64", (count,))}:
+            raise ValueError(f"the file must hold float32 features and int64 labels of {count} images.")
+        with open_regular(path) as file, np.load(file, allow_pickle=False) as arrays:
+            return FeatureSet(arrays["features"], arrays["labels"])
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        reason = printable(str(error).partition("\n")[0].rstrip("."))
+        warnings.warn(f"features are computed anew, as {printable(path)} is of no use: {reason}", stacklevel=4)
+        return None
 
 
 def _keep(path: Path, found: FeatureSet) -> None:

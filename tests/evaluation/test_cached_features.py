@@ -2,6 +2,8 @@
 
 import concurrent.futures
 import dataclasses
+import io
+import pickle
 
 import keras
 import numpy as np
@@ -111,19 +113,35 @@ def test_no_cache_writes_nothing(source, monkeypatch):
     assert not features_dir().exists()
 
 
-@pytest.mark.parametrize("damage", ["cut", "flipped", "empty", "other"])
+def damaged(data):
+    """What may stand in the place of a file of features, whose bytes these are."""
+    flipped = bytearray(data)
+    flipped[len(data) // 3] ^= 1
+    marked = bytearray(data)  # with a feature of zip that Python's reader does not have
+    for start, place in ((b"PK\3\4", 6), (b"PK\1\2", 8)):
+        marked[data.index(start) + place] |= 0x20
+    others = {name: io.BytesIO() for name in ("type", "count", "names", "objects", "array")}
+    np.savez(others["type"], features=np.zeros((7, 12)), labels=np.zeros(7, int))
+    np.savez(others["count"], features=np.zeros((6, 12), "float32"), labels=np.zeros(6, int))
+    np.savez(others["names"], weights=np.zeros((7, 12), "float32"))
+    np.savez(others["objects"], features=np.array([{}] * 7), labels=np.zeros(7, int))
+    np.save(others["array"], np.zeros((7, 12), "float32"))
+    found = {"cut": data[:-9], "flipped": bytes(flipped), "empty": b"", "marked": bytes(marked)}
+    found |= {"pickle": pickle.dumps({"features": np.zeros((7, 12)), "labels": range(7)}), "text": b"features\n" * 99}
+    return found | {name: file.getvalue() for name, file in others.items()}
+
+
+DAMAGES = ("cut", "flipped", "empty", "marked", "pickle", "text", "type", "count", "names", "objects", "array")
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
 def test_damaged_file_is_made_anew(source, monkeypatch, tmp_path, damage):
     passes, model = count_passes(monkeypatch), make_tiny()
     expected = image_features(model, source, "test", cache=tmp_path)
     (file,) = tmp_path.glob("*.npz")
-    data = bytearray(file.read_bytes())
-    if damage == "flipped":
-        data[len(data) // 3] ^= 1
-    if damage == "other":
-        np.savez(file, features=np.zeros((7, 12)), labels=np.zeros(7, int))  # of float64
-    else:
-        file.write_bytes({"cut": data[:-9], "flipped": data, "empty": b""}[damage])
-    again = image_features(model, source, "test", cache=tmp_path)
+    file.write_bytes(damaged(file.read_bytes())[damage])
+    with pytest.warns(UserWarning, match=f"computed anew, as {file} is of no use"):
+        again = image_features(model, source, "test", cache=tmp_path)
     assert len(passes) == 2
     assert (again.features == expected.features).all()
     assert file.read_bytes()[:2] == b"PK"
