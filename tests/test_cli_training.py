@@ -277,18 +277,22 @@ def test_predict_names_the_classes_of_the_run_and_their_probabilities_sum_to_one
     assert sum(chances) == pytest.approx(1, abs=1e-6)
 
 
-def test_bad_image_is_named_and_the_others_are_answered(run, trained, tmp_path):  # B7
+def test_bad_image_is_named_and_the_others_are_answered(run, trained, tmp_path, monkeypatch):  # B7
     out, folder = trained
+    monkeypatch.setattr("keras_vit.images.by_pillow.missing_package", {"HEIC": "pillow-heif"}.get)
+    (tmp_path / "phone.heic").write_bytes(b"\0\0\0\x18ftypheic\0\0\0\0heicmif1")
     (tmp_path / "note.jpg").write_text("no picture")
     good = folder / "tiles" / "3.jpg"
     data = good.read_bytes()
     (tmp_path / "bad.jpg").write_bytes(data[:2] + b"\xff\xdb\0\x03\0" + data[2:])  # of which libjpeg has a line to say
-    bad = tmp_path / "note.jpg", tmp_path / "bad.jpg", tmp_path / "gone.png"
+    bad = [tmp_path / name for name in ("note.jpg", "bad.jpg", "gone.png", "phone.heic")]
     code, lines, error = run("predict", *bad, good, "--model", out)
     assert code == 1
     assert lines[:2] == [f"loading {out} ...", str(good)]
     assert len(lines) == 5  # with three classes
-    assert_one_line(error, r"note\.jpg: not a JPEG.*bad\.jpg: damaged JPEG.*gone\.png: no such file")
+    assert_one_line(
+        error, r"note\.jpg: not an image: text.*bad\.jpg: damaged.*gone\.png: no such file.*needs pillow-heif"
+    )
 
 
 def test_model_that_is_not_there_is_one_line(run, tmp_path):

@@ -90,6 +90,9 @@ def predict(arguments: Namespace) -> Iterator[str]:
         except ImageError as error:
             bad.append(f"{name}: {error.reason}")
             continue
+        except ImportError as error:  # as without the plugin for HEIC
+            bad.append(f"{name}: {error}")
+            continue
         except OSError as error:
             bad.append(f"{name}: {error.strerror or error}")
             continue

@@ -12,7 +12,7 @@ from keras_vit.data.splits import SPELLINGS
 from keras_vit.images.photo_checks import BadImage
 
 ORDERS = ("balanced", "random")  # of a subset
-_MOST_TRAINED = 100_000  # training labels that are read before a run
+_MOST_TRAINED = 50_000  # training labels that are read before a run
 _STREAM = 7  # of random numbers of a subset, so that the division into splits has others
 
 
@@ -99,7 +99,7 @@ class Source:
     def check_labels(self) -> None:
         """Reads the labels that `open_source` has not, those of a tensorflow-datasets set.
 
-        Of the training split it reads 100,000, since all images of a large set would take minutes.
+        Of the training split it reads 50,000, since all images of a large set would take minutes.
 
         Raises:
             ValueError: for a label that is no class, as -1 for a hidden one.
