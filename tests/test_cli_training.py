@@ -1,7 +1,6 @@
 """`keras-vit finetune|evaluate|predict|recipes`: what they print, and what they say of a bad file (rows B7, B8, C1)."""
 
 import dataclasses
-import io
 import json
 import os
 import re
@@ -15,14 +14,10 @@ import numpy as np
 import pytest
 from conftest import ROOT, assert_one_line
 from fault_server import child_environment
-from photos import photo
-from PIL import Image, ImageOps
 
 from keras_vit import cli
 from keras_vit.cli.training import _probabilities
 from keras_vit.config.recipes import RECIPES
-from keras_vit.images.exif import orientation
-from keras_vit.images.read import read_image
 from keras_vit.runs.options import FLAGS, FinetuneOptions
 from keras_vit.weights.fetch import cache_dir
 
@@ -311,43 +306,3 @@ def test_weights_that_are_a_whole_model_are_told_what_takes_them(run, trained):
         code, _, error = run("predict", "x.jpg", "--model", "B/16", "--weights", weights)
         assert code == 1
         assert_one_line(error, "`--weights`.*--weights .*`predict`")
-
-
-# Reading images
-
-
-def test_grey_models_get_grey_as_in_training(tmp_path):  # B7
-    pixels = photo("disc", np.random.default_rng(0))
-    for name in ("x.png", "x.bmp"):
-        Image.fromarray(pixels).save(tmp_path / name)
-        assert (read_image(tmp_path / name, 1)[..., 0] == np.asarray(Image.fromarray(pixels).convert("L"))).all()
-
-
-def odd_orientation(kind):
-    """A JPEG whose EXIF says 6 as no camera does: as LONG; or which says it in XMP alone. Pillow turns both."""
-    image = Image.fromarray(photo("tiles", np.random.default_rng(0)))
-    file = io.BytesIO()
-    if kind == "xmp":
-        xmp = b'<x:xmpmeta xmlns:x="adobe:ns:meta/"><rdf tiff:Orientation="6"/></x:xmpmeta>'
-        image.save(file, "JPEG", xmp=xmp)
-    else:
-        entry = b"\x12\x01\x04\0\x01\0\0\0\x06\0\0\0"
-        image.save(file, "JPEG", exif=b"Exif\0\0II*\0\x08\0\0\0\x01\0" + entry + bytes(4))
-    return file.getvalue()
-
-
-@pytest.mark.parametrize("kind", ["xmp", "long"])
-def test_a_photo_is_read_as_training_reads_it(tmp_path, kind):
-    """And as a served model does; `ImageOps.exif_transpose` would turn these."""
-    path = tmp_path / "x.jpg"
-    path.write_bytes(odd_orientation(kind))
-    assert orientation(path.read_bytes()) == 1
-    with Image.open(path) as image:
-        assert (read_image(path) == np.asarray(image)).all()
-        assert not np.array_equal(ImageOps.exif_transpose(image), image)
-
-
-def test_gif_is_no_format_of_ours(tmp_path):
-    Image.new("RGB", (9, 9)).save(tmp_path / "x.gif")
-    with pytest.raises(ValueError, match="JPEG, PNG, WebP, BMP or HEIC"):
-        read_image(tmp_path / "x.gif")

@@ -1,15 +1,17 @@
 """Files of every kind become upright RGB of 8 bits, and what is none is refused with its reason (rows B7, B8, N13)."""
 
+import io
 import os
 
 import numpy as np
 import pytest
 from photos import photo
 from pictures import forged_png, turned
-from PIL import Image
+from PIL import Image, ImageOps
 
 import keras_vit
 from keras_vit.images.decode import MAX_PIXELS
+from keras_vit.images.exif import orientation
 from keras_vit.images.read import ImageError, read_image
 
 
@@ -89,3 +91,40 @@ def test_other_formats_are_refused_if_huge_or_cut_short(tmp_path, kind, monkeypa
     monkeypatch.setattr("keras_vit.images.by_pillow.MAX_PIXELS", 100)
     with pytest.raises(ValueError, match="0 Mpx, more than 0"):
         read_image(path)
+
+
+def test_grey_models_get_grey_as_in_training(tmp_path):  # B7
+    pixels = photo("disc", np.random.default_rng(0))
+    for name in ("x.png", "x.bmp"):
+        Image.fromarray(pixels).save(tmp_path / name)
+        assert (read_image(tmp_path / name, 1)[..., 0] == np.asarray(Image.fromarray(pixels).convert("L"))).all()
+
+
+def odd_orientation(kind):
+    """A JPEG whose EXIF says 6 as no camera does: as LONG; or which says it in XMP alone. Pillow turns both."""
+    image = Image.fromarray(photo("tiles", np.random.default_rng(0)))
+    file = io.BytesIO()
+    if kind == "xmp":
+        xmp = b'<x:xmpmeta xmlns:x="adobe:ns:meta/"><rdf tiff:Orientation="6"/></x:xmpmeta>'
+        image.save(file, "JPEG", xmp=xmp)
+    else:
+        entry = b"\x12\x01\x04\0\x01\0\0\0\x06\0\0\0"
+        image.save(file, "JPEG", exif=b"Exif\0\0II*\0\x08\0\0\0\x01\0" + entry + bytes(4))
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("kind", ["xmp", "long"])
+def test_a_photo_is_read_as_training_reads_it(tmp_path, kind):
+    """And as a served model does; `ImageOps.exif_transpose` would turn these."""
+    path = tmp_path / "x.jpg"
+    path.write_bytes(odd_orientation(kind))
+    assert orientation(path.read_bytes()) == 1
+    with Image.open(path) as image:
+        assert (read_image(path) == np.asarray(image)).all()
+        assert not np.array_equal(ImageOps.exif_transpose(image), image)
+
+
+def test_gif_is_no_format_of_ours(tmp_path):
+    Image.new("RGB", (9, 9)).save(tmp_path / "x.gif")
+    with pytest.raises(ValueError, match="JPEG, PNG, WebP, BMP or HEIC"):
+        read_image(tmp_path / "x.gif")
