@@ -61,7 +61,7 @@ def test_training_prediction_and_graph_have_the_same_pixels_of_every_kind(tmp_pa
     batches = load_dataset(source, split, batch_size=1, preprocessing=record)
     for row, (images, _) in zip(source.rows(split), batches, strict=True):
         pixels = read_image(row["path"], channels)
-        np.testing.assert_array_equal(np.round(images[0]), pixels)
+        np.testing.assert_array_equal(np.round(images[0].numpy()), pixels)
         if channels == 3:
             np.testing.assert_array_equal(source.pixels(split, row["index"]), pixels)
         data = Path(row["path"]).read_bytes()
