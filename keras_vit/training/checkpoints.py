@@ -25,7 +25,7 @@ from keras_vit.training.resuming.passing import OTHER_BATCHES, Passing, at_once
 from keras_vit.training.resuming.pieces import Piece
 from keras_vit.training.resuming.signals import StopSignals, leave
 from keras_vit.training.resuming.training_state import OPTIMIZER, TrainingState, examples_of
-from keras_vit.training.resuming.variables import METRICS, Reader, check_fits, path_of, restore
+from keras_vit.training.resuming.variables import METRICS, Reader, check_fits, names_of, path_of, restore
 from keras_vit.training.resuming.writing import RULE, Writer, check_facts
 
 
@@ -262,7 +262,7 @@ class Checkpoints(keras.callbacks.Callback):
 
     def _put_back(self, found: Checkpoint) -> None:
         """Gives variables and callbacks what they had as the checkpoint was written."""
-        groups = self._state.groups(has_optimizer=any(name.startswith(f"{OPTIMIZER}/") for name in found.variables))
+        groups = self._state.groups(has_optimizer=bool(names_of(found, OPTIMIZER)))
         for name, variables in groups:
             check_fits(found, name, variables)
         for name, variables in groups:

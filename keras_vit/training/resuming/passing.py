@@ -7,7 +7,7 @@ import keras
 from keras_vit.annotations import Arguments
 from keras_vit.keras_private import build_metrics
 from keras_vit.training.resuming.checkpoint_folder import Checkpoint
-from keras_vit.training.resuming.variables import METRICS, restore
+from keras_vit.training.resuming.variables import METRICS, names_of, restore
 
 OTHER_BATCHES = "an epoch that was begun goes on with batches of the same size, or images are seen twice or never"
 
@@ -42,7 +42,9 @@ class Passing:
 
     def _step(self, iterator: Any) -> Any:
         if self._logs is None:
-            build_metrics(self._model, iterator.element_spec)
+            # A model whose `train_step` alone computes, as a GAN, cannot be built on shapes; nor has it to be.
+            if len(names_of(self._checkpoint, METRICS)) > len(self._model.metrics_variables):
+                build_metrics(self._model, iterator.element_spec)
             self._restore()
         return self._logs if self._pass(iterator) else self._model.train_function(iterator)
 

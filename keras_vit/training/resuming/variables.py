@@ -49,9 +49,14 @@ class Reader:
         return _pieces(group, read())
 
 
+def names_of(checkpoint: Checkpoint, group: str) -> list[str]:
+    """Names of a group's variables in a checkpoint, in their order."""
+    return sorted({name.partition("#")[0] for name in checkpoint.variables if name.startswith(f"{group}/")})
+
+
 def check_fits(checkpoint: Checkpoint, group: str, variables: Sequence[Variable]) -> None:
     """Raises a `ValueError` with the differences unless the checkpoint has just these variables."""
-    saved = sorted({name.partition("#")[0] for name in checkpoint.variables if name.startswith(f"{group}/")})
+    saved = names_of(checkpoint, group)
     shapes = [_shape(checkpoint, name) for name in saved]
     ours = [(tuple(each.shape), keras.backend.standardize_dtype(each.dtype)) for each in variables]
     if shapes == ours:
