@@ -26,7 +26,7 @@ class MinuteLines:
     """
 
     def __init__(self, say: Callable[[str], Any]) -> None:
-        self.doing = "reading the data"
+        self.doing = "preparing data and model"
         self._say = say
         self._last = time.monotonic()
         self._ended = threading.Event()

@@ -126,6 +126,7 @@ class Progress(keras.callbacks.Callback):
 
     def on_train_end(self, logs: Logs = None) -> None:
         self.close()
+        self._doing("measuring the best model")
 
     def seconds_left(self) -> float | None:
         """Seconds that training and its evaluations still take, as far as the steps up to now tell."""

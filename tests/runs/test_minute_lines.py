@@ -25,7 +25,7 @@ def waited_for(lines, count):
 def test_silence_is_broken_by_what_is_going_on():
     said = []
     with MinuteLines(said.append).running() as lines:
-        assert "reading the data, 0:00:0" in waited_for(said, 1)[0]
+        assert "preparing data and model, 0:00:0" in waited_for(said, 1)[0]
 
         class Plan:
             epochs, steps, batch_size = 2, 10, 4
