@@ -1,11 +1,13 @@
 """Processes meet before JAX connects them; here they are threads of this one."""
 
+import json
 import socket
 import threading
 
+import numpy as np
 import pytest
 
-from keras_vit.training.hosts import meeting
+from keras_vit.training.hosts import distribution, meeting
 from keras_vit.training.hosts.distribution import _facts, _unlike
 
 
@@ -95,3 +97,24 @@ def test_process_that_was_started_again_takes_its_own_place(monkeypatch):
 def test_facts_of_options_are_text_that_every_process_writes_alike():
     found = _facts(None, {"model": object(), "steps": 5, "resume": "must"})
     assert found == {"model": "object", "steps": "5"}
+
+
+def test_facts_that_differ_once_processes_are_connected_are_named(monkeypatch):
+    """Launchers may tell JAX alone where processes are. This one is the first, and `theirs` come from another."""
+    utils = pytest.importorskip("jax.experimental.multihost_utils")
+
+    def gather(array):
+        text = np.frombuffer(json.dumps(theirs).encode(), "uint8")
+        other = np.array(len(text), array.dtype) if array.ndim == 0 else np.zeros_like(array)
+        if array.ndim:
+            other[: len(text)] = text
+        return np.stack([array, other])
+
+    monkeypatch.setattr(distribution, "processes", lambda: (0, 2))
+    monkeypatch.setattr(utils, "process_allgather", gather)
+    theirs = {"options": {"seed": 1}, "data_hash": "b"}
+    distribution.check_everywhere(theirs)
+    with pytest.raises(
+        ValueError, match=r"data_hash: a for process 0, b for process 1; options\.seed: 10 for process 0"
+    ):
+        distribution.check_everywhere({"options": {"seed": 10}, "data_hash": "a"})
