@@ -65,6 +65,7 @@ def test_short_run_and_an_accelerator_are_not_timed(monkeypatch, tmp_path):
 
 def test_an_image_is_timed_and_the_model_stays(slow, monkeypatch, tmp_path):
     monkeypatch.undo()
+    monkeypatch.setattr(expectation, "_TIMING", 0.01)
     preparation = prepared()
     before = [np.array(weight) for weight in preparation.model.variables]
     assert 0 < expectation._seconds_of_an_image(preparation.model) < 10
