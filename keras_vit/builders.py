@@ -33,15 +33,6 @@ from keras_vit.weights.resolve import WeightsFile, find_file
 _Arguments = ParamSpec("_Arguments")
 _Model = TypeVar("_Model")
 _FIELDS = tuple(RECORD_OF)
-_SIZED = "Images are sized by `input_shape=(H, W, C)`."
-_OTHER_WORDS = {  # names that other packages give to an argument of a builder
-    "image_size": _SIZED,
-    "img_size": _SIZED,
-    "input_size": _SIZED,
-    "num_classes": "It is called `classes` here.",
-    "num_labels": "It is called `classes` here.",
-    "pretrained": "Weights are named by `weights`.",
-}
 
 
 def build(
@@ -198,7 +189,7 @@ def _resolve_config(config: ViTConfig | str, pooling: str | None, overrides: Arg
         raise TypeError(f"`config` must be a ViTConfig or the name of a variant.\nReceived: config={config!r}")
     for key in overrides:
         if key not in _FIELDS:
-            hint = f" {_OTHER_WORDS[key]}" if key in _OTHER_WORDS else did_you_mean(key, _FIELDS)
+            hint = did_you_mean(key, (*_FIELDS, *inspect.signature(build).parameters))
             raise ValueError(
                 "keyword arguments beyond the builder's own must be fields of ViTConfig: "
                 f"{', '.join(_FIELDS)}.\nReceived: {key}={overrides[key]!r}.{hint}"

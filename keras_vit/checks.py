@@ -2,13 +2,17 @@
 
 import argparse
 import difflib
+import functools
 import importlib
+import inspect
 import math
 import operator
 import os
 import re
 from collections.abc import Callable, Collection, Hashable, Mapping
-from typing import Any
+from typing import Any, TypeVar
+
+from keras_vit.other_words import ours, variant_called, weights_called
 
 STRATEGIES = ("auto", "one", "mirrored", "tpu")  # for the devices of one machine
 TRAINING_PRECISIONS = ("auto", "float32", "mixed_bfloat16", "mixed_float16")  # Keras' dtype policies
@@ -16,10 +20,11 @@ _SEVERAL_HOSTS = (
     "Keras 3 does not train under MultiWorkerMirroredStrategy; for several hosts set KERAS_BACKEND=jax and use "
     "`keras.distribution`."
 )
-_OTHER_STRATEGIES = {"none": 'Pass "one".'} | dict.fromkeys(
-    ("multi_worker", "multiworker", "multi_worker_mirrored", "MultiWorkerMirroredStrategy"), _SEVERAL_HOSTS
+_OTHER_STRATEGIES = dict.fromkeys(
+    ("multi_worker", "multiworker", "multi_worker_mirrored", "multiworkermirroredstrategy"), _SEVERAL_HOSTS
 )
 _TELLING = 3  # letters, from which on the part of a name may stand for it
+_Callable = TypeVar("_Callable", bound=Callable)
 
 
 def error_about(*parameters: str, kind: type[Exception] = ValueError) -> Callable[[str], Exception]:
@@ -110,10 +115,10 @@ def check_choice(name: str, value: Any, choices: Collection[Any], other_words: M
         name: of the argument.
         value: of it.
         choices: the words that it may be.
-        other_words: what other packages call a choice, and the sentence that says which one it is here.
+        other_words: what other packages call a choice, in small letters, and the sentence that says which it is here.
     """
     if not isinstance(value, Hashable) or value not in choices:
-        other = (other_words or {}).get(str(value))
+        other = (other_words or {}).get(str(value).lower())
         hint = f" {other}" if other else did_you_mean(value, choices)
         raise error_about(name)(
             f"`{name}` must be one of {', '.join(map(repr, choices))}.\nReceived: {name}={value!r}.{hint}"
@@ -121,12 +126,43 @@ def check_choice(name: str, value: Any, choices: Collection[Any], other_words: M
 
 
 def did_you_mean(value: Any, choices: Collection[str]) -> str:
-    """`' Did you mean ...?'` for the nearest of `choices`, or those that begin or end so, or `''`."""
-    lower, value = {choice.lower(): choice for choice in choices}, str(value).lower()
+    """`' Did you mean ...?'` for those of `choices` that other software calls so, or the nearest ones, or `''`."""
+    if (variant := variant_called(str(value))) in choices:
+        weights = weights_called(str(value))
+        return f" Did you mean {variant!r}?" + (f" Weights of that name are {weights!r}." if weights else "")
+    nearest = ours(str(value), choices) or _nearest(str(value), choices)
+    return f" Did you mean {' or '.join(map(repr, nearest))}?" if nearest else ""
+
+
+def _nearest(value: str, choices: Collection[str]) -> list[str]:
+    """The nearest of `choices`, or those that begin or end so."""
+    lower, value = {choice.lower(): choice for choice in choices}, value.lower()
     nearest = difflib.get_close_matches(value, lower, n=3, cutoff=0.5)
     if len(value) >= _TELLING:
         nearest = nearest or [choice for choice in lower if choice.startswith(value) or choice.endswith(value)][:3]
-    return f" Did you mean {' or '.join(repr(lower[n]) for n in nearest)}?" if nearest else ""
+    return [lower[choice] for choice in nearest]
+
+
+def with_hints(function: _Callable, hint: Callable[[str], str] | None = None) -> _Callable:
+    """Decorates a function without `**kwargs`, so that the error for a wrong name says the right one.
+
+    Args:
+        function: which keeps its signature.
+        hint: gives what to say of a name, beginning with a space; by default the nearest arguments.
+    """
+    known = [name for name in inspect.signature(function).parameters if name != "self"]
+
+    @functools.wraps(function)
+    def checked(*arguments: Any, **named: Any) -> Any:
+        for name in named:
+            if name not in known:
+                near = did_you_mean(name, known) if hint is None else hint(name)
+                raise TypeError(
+                    f"the arguments must be of {', '.join(known)}.\nReceived: {name}={named[name]!r}.{near}"
+                )
+        return function(*arguments, **named)
+
+    return checked  # type: ignore[return-value]
 
 
 def check_number(name: str, value: Any) -> None:

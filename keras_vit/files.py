@@ -20,6 +20,11 @@ _KINDS = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a so
 _KINDS |= {stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
 
 
+def user_path(path: str | os.PathLike) -> Path:
+    """A path that a user wrote, where `~` is the home folder: shells leave it in `--out=~/run`, and Python does so."""
+    return Path(os.path.expanduser(path))
+
+
 @contextlib.contextmanager
 def replacing(path: str | os.PathLike, suffix: str = ".part") -> Iterator[str]:
     """Gives the path of a temporary file, which replaces `path` in one step once all of it is on the disk.

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from keras_vit.annotations import FilePath, Shape, Tensor
 from keras_vit.builders import builders_by, check_weights_arguments, checked_head, images_input, read_source
+from keras_vit.checks import with_hints
 from keras_vit.config.resnets import RESNETS, ResNetConfig, resnet
 from keras_vit.config.variants import DEFAULT_IMAGE_SIZE
 from keras_vit.model.deferred import deferred_variables
@@ -19,6 +20,7 @@ from keras_vit.weights.load import fill
 from keras_vit.weights.resolve import find_file
 
 
+@with_hints
 def build_resnet(
     config: ResNetConfig | str,
     include_top: bool = True,

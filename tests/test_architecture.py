@@ -28,6 +28,7 @@ import house
 PACKAGE = ROOT / "keras_vit"
 # A module imports from lower lines and its own room; rooms of one line are strangers to each other.
 TIERS = [
+    {"other_words"},
     {"annotations", "checks", "version", "files", "silence", "processor"},
     {"config", "pages"},
     {"keras_private"},
@@ -47,7 +48,7 @@ SOURCES = sorted(PACKAGE.rglob("*.py"))
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
 FORBIDDEN_NAMES = {"utils", "common", "helpers", "misc", "core", "base"}
 WITH_KERAS = {"weights.load", "weights.save"}  # of the rooms below; the rest needs none
-NO_KERAS = {"annotations", "checks", "version", "files", "processor", "silence", "__main__"}
+NO_KERAS = {"other_words", "annotations", "checks", "version", "files", "processor", "silence", "__main__"}
 NO_KERAS |= {"runs", "runs.options", "exporting", "exporting.formats"}  # what a command line knows of its options
 NO_KERAS |= {"runs.own_files", "runs.finished_runs"}  # and of a run that has finished
 NO_KERAS |= {"training", "training.hosts"}  # a launcher's facts, and:

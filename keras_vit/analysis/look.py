@@ -4,7 +4,7 @@ import dataclasses
 import os
 import re
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from keras_vit.analysis.features import features
 from keras_vit.analysis.relevance import class_relevance
 from keras_vit.annotations import FilePath
 from keras_vit.checks import check_choice, check_installed, check_positive_int, error_about
+from keras_vit.files import user_path
 from keras_vit.images.read import read_image
 from keras_vit.model.classifiers import has_head, names_of_outputs, output_activation
 from keras_vit.model.layer_lookup import encoder_blocks, patch_embedding, position_layers
@@ -92,7 +93,7 @@ def look(
     top = check_positive_int("top", top)
     if isinstance(photos, (str, os.PathLike)) or not len(photos):
         raise ValueError(f"`photos` must be a list of files of photos.\nReceived: photos={photos!r}.")
-    folder = _new_folder(Path(out))
+    folder = _new_folder(user_path(out))
     pixels = [
         read_image(photo, model.input_shape[-1]) for photo in photos
     ]  # all are read first, so that a bad photo fails early
@@ -155,7 +156,8 @@ def _draw_model(model: VisionTransformer, seen: Sequence[Seen], folder: Path, th
 
 def _draw_photo(photo: Seen, folder: Path, name: str, theme: str) -> None:
     rollout = photo.maps.rollout()[0]
-    kinds = [("rollout", rollout), *((f"for {label}", each) for (label, _), each in _with_top(photo))]
+    relevance = zip(photo.top, photo.relevance, strict=True)
+    kinds = [("rollout", rollout), *((f"for {label}", each) for (label, _), each in relevance)]
     plots.draw_overlays(
         [photo.pixels] * len(kinds),
         [each for _, each in kinds],
@@ -208,10 +210,6 @@ def _sprite(rows: np.ndarray) -> dict[str, Any]:
     peaks = rows.max(axis=1)
     levels = np.rint(255 * rows / np.where(peaks > 0, peaks, 1)[:, None]).astype("uint8")
     return {"picture": picture_uri(levels), "peaks": [float(f"{peak:.4g}") for peak in peaks]}
-
-
-def _with_top(photo: Seen) -> Iterator[tuple[tuple[str, float], np.ndarray]]:
-    return zip(photo.top, photo.relevance, strict=True)
 
 
 def _check_names(model: VisionTransformer, class_names: Sequence[str] | None) -> tuple[str, ...]:

@@ -1,8 +1,8 @@
 """The command line: models and weights, training in `keras-vit finetune|predict|recipes`, evaluation, and `export`.
 
 A command is a generator of lines for the output, over one public function. What fails is one line on the
-error stream and exit code 1; wrong usage is 2, Ctrl-C 130, SIGTERM 143, as shells count them, and a pipe
-that nobody reads 141. Only a file that could not be brought has more lines: its recipe for a shell.
+error stream and exit code 1. Wrong usage is 2, Ctrl-C 130, SIGTERM 143 and a pipe that nobody reads 141, as
+shells count them. Only a file that could not be brought has more lines: its recipe for a shell.
 Nothing here imports Keras before a command that trains or predicts runs.
 """
 
@@ -22,6 +22,8 @@ from keras_vit.checks import did_you_mean
 from keras_vit.cli import engines, evaluation, export_command, launch, look_command, training, weights
 from keras_vit.cli.launched import end_with_launcher
 from keras_vit.cli.printing import one_line, say_error
+from keras_vit.config.recipes.recipe_records import option_hint
+from keras_vit.other_words import ours
 from keras_vit.pages.escaping import printable
 from keras_vit.runs.options import FLAGS
 from keras_vit.silence import lose
@@ -138,11 +140,34 @@ def _sigterm_stops() -> Iterator[None]:
 class _Parser(argparse.ArgumentParser):
     """Says of every option what it is by default, and of a wrong word which one was meant."""
 
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        self.options: dict[str, str] = {}  # by the names of their values
+        super().__init__(*arguments, **named)
+
     def add_argument(self, *names: Any, **said: Any) -> argparse.Action:
         default, text = said.get("default"), said.get("help", "")
         if default not in (None, argparse.SUPPRESS) and "default" not in text:
             said["help"] = f"{text}; by default {default}"
-        return super().add_argument(*names, **said)
+        action = super().add_argument(*names, **said)
+        if action.option_strings:
+            self.options[action.dest] = action.option_strings[-1]
+        return action
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
+        found, rest = super().parse_known_args(args, namespace)
+        wrong = next((word for word in rest if word.startswith("--") and len(word) > 2), None)
+        if wrong is not None:
+            self.error(f"unrecognized arguments: {' '.join(rest)}.{self._option_hint(wrong.partition('=')[0])}")
+        return found, rest
+
+    def _option_hint(self, wrong: str) -> str:
+        if (dashed := wrong.replace("_", "-")) in self.options.values():
+            return f" Did you mean {dashed}?"
+        if near := ours(wrong.strip("-"), self.options):
+            return f" Did you mean {' or '.join(self.options[name] for name in near)}?"
+        if self.prog.endswith(" finetune") and "pass " in (hint := option_hint(wrong.strip("-"), FLAGS)):
+            return hint
+        return did_you_mean(wrong, self.options.values())
 
     def error(self, message: str) -> NoReturn:
         wrong = re.search(r"invalid choice: '(.*)' \(choose from (.*)\)$", message)

@@ -3,7 +3,6 @@
 import argparse
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from keras_vit.checks import check_positive_int
@@ -213,7 +212,7 @@ def _add_evaluate(new: ArgumentParser) -> None:
     new.add_argument("--seeds", type=int, metavar="COUNT", help="choices of the shots that are averaged; by default 3")
     new.add_argument("--neighbours", type=int, metavar="K", help="that vote; by default 20")
     engines.add_options(new)
-    new.add_argument("--real", type=Path, metavar="FILE", help="real.json of ReaL, for ImageNet; by default none")
+    new.add_argument("--real", type=path, metavar="FILE", help="real.json of ReaL, for ImageNet; by default none")
     new.add_argument("--page", type=path, metavar="FOLDER", help="write the result as a page; by default none")
 
 

@@ -2,7 +2,6 @@
 
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 from keras_vit.checks import check_positive_int
@@ -16,7 +15,7 @@ def add_commands(top: Any, command: Callable[..., ArgumentParser]) -> None:
     summary = "write what a model sees in photos: attention, relevance, similarity, on one page"
     new = command(top, "look", look, summary, "keras-vit look run photo.jpg --out seen")
     new.add_argument("model", metavar="MODEL", help="folder of a run, a .keras file, a checkpoint, or as B/16")
-    new.add_argument("images", metavar="IMAGE", nargs="+", type=Path, help="photos")
+    new.add_argument("images", metavar="IMAGE", nargs="+", type=path, help="photos")
     new.add_argument("--out", metavar="FOLDER", type=path, required=True, help="a new or empty folder")
     new.add_argument("--weights", metavar="NAME", help="for a variant; by default ImageNet's 1,000 classes")
     new.add_argument(

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from keras_vit.files import user_path
 from keras_vit.pages.escaping import printable
 
 
@@ -33,4 +34,4 @@ def say_error(text: str) -> None:
 def path(text: str) -> Path:
     if not text:
         raise argparse.ArgumentTypeError("a path must not be empty")
-    return Path(text)
+    return user_path(text)

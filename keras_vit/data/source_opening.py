@@ -9,6 +9,7 @@ from keras_vit.checks import check_choice, check_seed, did_you_mean
 from keras_vit.config.datasets import OFFICIAL_DATASETS, VTAB_TASKS
 from keras_vit.data import arrays, image_folder, table, tensorflow_datasets
 from keras_vit.data.source import Data, Source
+from keras_vit.files import user_path
 from keras_vit.pages.escaping import printable
 
 DIGITS = "digits"  # the data set of scikit-learn
@@ -63,7 +64,7 @@ def open_source(what: Data, *, seed: int = 0, on_bad_image: str = "skip", downlo
             "data must be a name, a path, (images, labels), or a dict of those by split.\n"
             f"Received: an object of type {type(what).__name__}."
         )
-    path = Path(what)
+    path = user_path(what)
     if what == DIGITS:  # also beside a folder `digits`, which a run may have written; `./digits` opens that folder
         return arrays.open_digits(seed)
     prepared = _prepared_folder(path)

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from keras_vit.annotations import FilePath
-from keras_vit.files import head_of, replacing
+from keras_vit.files import head_of, replacing, user_path
 from keras_vit.pages.cards import table
 from keras_vit.pages.escaping import printable, table_cell
 
@@ -137,8 +137,8 @@ class ExportReport:
         Raises:
             FileExistsError: if something else than a report is there.
         """
+        path = user_path(path)
         check_report(path)
-        path = Path(path)
         text = json.dumps(self.summary(), indent=2) if path.suffix == ".json" else self.table()
         with replacing(path) as part:
             Path(part).write_text(text + "\n", encoding="utf-8")

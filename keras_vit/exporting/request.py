@@ -13,6 +13,7 @@ from keras_vit.checks import check_choice, check_flag, check_positive_int, error
 from keras_vit.exporting.formats import ACTIVATIONS, FORMATS, MAX_BATCH, MAX_BYTES, MAX_PIXELS, OPSET, PRECISIONS
 from keras_vit.exporting.staging import check_absent
 from keras_vit.exporting.writers import WRITERS, Writer
+from keras_vit.files import user_path
 
 _EXTENSIONS = {".onnx": "onnx", ".tflite": "litert", ".xml": "openvino"}
 _BYTES = range(2**10, 2**31)  # of which it may be: a comparison needs some, and graphs count in int32
@@ -79,7 +80,7 @@ def _place(path: FilePath, writer: Writer, overwrite: bool) -> Path:
         raise ValueError(
             "`path` must be that of a file or folder; the folder of the process is `.`.\nReceived: path=''."
         )
-    path = Path(path)
+    path = user_path(path)
     if not writer.EXTENSION:
         if near := difflib.get_close_matches(path.suffix.lower(), _EXTENSIONS, n=1, cutoff=0.8):
             raise error_about("format")(

@@ -10,6 +10,7 @@ import numpy as np
 from keras_vit.annotations import Pair
 from keras_vit.checks import error_about, install_hint
 from keras_vit.data.splits import spread
+from keras_vit.files import user_path
 from keras_vit.images.by_pillow import READABLE_KINDS, missing_package
 from keras_vit.images.photo_files import HEIC, READABLE, photos_below
 from keras_vit.images.read import ImageError, read_image
@@ -41,7 +42,7 @@ def real_photos(given: Photos, count: int, channels: int = 3) -> list[np.ndarray
     if given is None:
         return [_with_channels(photo, channels) for photo in _parts_of_samples(count)]
     if isinstance(given, (str, Path)):
-        given = _files_below(Path(given))
+        given = _files_below(user_path(given))
     if not isinstance(given, (list, tuple, np.ndarray)):
         raise error_about("images", kind=TypeError)(
             f"`images` must be a folder, or a list of paths or arrays.\nReceived: images={given!r}."

@@ -1,12 +1,11 @@
 """`read_image`: upright pixels of one file, equal to those of training, of export checks and of a SavedModel."""
 
 import os
-from pathlib import Path
 
 import numpy as np
 
 from keras_vit.annotations import FilePath
-from keras_vit.files import FileKindError, read_regular
+from keras_vit.files import FileKindError, read_regular, user_path
 from keras_vit.images.by_pillow import READABLE_KINDS, as_png
 from keras_vit.images.decode import MAX_BYTES, decode_image
 from keras_vit.images.exif import orientation
@@ -51,7 +50,7 @@ def read_image(path: str | os.PathLike, channels: int = 3) -> np.ndarray:
         raise ValueError("`path` must be that of a photo.\nReceived: path=''.")
     if channels not in (1, 3):
         raise ValueError(f"a photo has three channels, or one of grey.\nReceived: channels={channels!r}.")
-    path = Path(path)
+    path = user_path(path)
     if not os.path.exists(path):
         raise FileNotFoundError(f"`path` must be that of a photo.\nReceived: {path}, where nothing is.")
     if os.path.isdir(path):

@@ -17,6 +17,7 @@ from keras_vit.config.resnets import ResNetConfig
 from keras_vit.config.variants import ViTConfig
 from keras_vit.data.identity import identity_of
 from keras_vit.data.source_opening import DIGITS
+from keras_vit.files import user_path
 from keras_vit.model.image_model import ImageModel
 from keras_vit.resnet_builders import published_resnet
 from keras_vit.runs.options import FinetuneOptions, is_short
@@ -65,8 +66,8 @@ def versions() -> dict[str, str]:
 
 def _place_of(data: Any) -> Any:
     """What a report shows of the data, such that it is found again from another folder."""
-    if isinstance(data, str) and data != DIGITS and os.path.exists(data):
-        return os.path.abspath(data)
+    if isinstance(data, str) and data != DIGITS and user_path(data).exists():
+        return os.path.abspath(user_path(data))
     return data if is_short(data) else type(data).__name__
 
 

@@ -26,9 +26,11 @@ from keras_vit.checks import (
     did_you_mean,
     error_about,
     parse_sides,
+    with_hints,
 )
 from keras_vit.config.recipes import Recipe, find_recipe
 from keras_vit.config.recipes.growth import check_start
+from keras_vit.config.recipes.recipe_records import option_hint
 from keras_vit.config.resnets import RESNETS, ResNetConfig
 from keras_vit.config.variants import BUILDERS, VARIANTS
 from keras_vit.config.vit import ViTConfig
@@ -40,7 +42,6 @@ ON_BAD_IMAGE = ("skip", "raise")
 RESUME = ("auto", "never", "must")
 _COUNTS = ("train_images", "batch_size", "steps", "epochs", "accumulation_steps", "lora_rank", "checkpoint_every")
 _NAMES = ("small", *VARIANTS, *BUILDERS, *RESNETS)  # of models
-_OTHER_WORDS = {"policy": "precision", "dtype": "precision"}  # what others call an option
 _TRAINABLE = ("all", "head")  # and last_blocks:k
 _Function = TypeVar("_Function", bound=Callable)
 
@@ -278,6 +279,7 @@ FLAGS = {
     option.name: option.metadata["flag"] or f"--{option.name.replace('_', '-')}"
     for option in dataclasses.fields(FinetuneOptions)
 }
+FinetuneOptions.__init__ = with_hints(FinetuneOptions.__init__, lambda name: option_hint(name, FLAGS))  # type: ignore
 
 
 class FinetuneChanges(TypedDict, total=False):
@@ -321,10 +323,6 @@ def changed(options: FinetuneOptions | None, changes: dict[str, Any]) -> Finetun
             "`options` must be a `FinetuneOptions`; single options are keywords.\n"
             f"Received: options={options!r}. Of a dict pass **{{...}}."
         )
-    for name in changes:
-        if name not in FLAGS:
-            hint = did_you_mean(_OTHER_WORDS.get(name, name), FLAGS) or f" Its fields are {', '.join(FLAGS)}."
-            raise TypeError(f"options of a run must be fields of `FinetuneOptions`.\nReceived: {name!r}.{hint}")
     return dataclasses.replace(options or FinetuneOptions(), **changes)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from keras_vit.annotations import FilePath
 from keras_vit.checks import check_choice, check_flag
+from keras_vit.files import user_path
 from keras_vit.pages.cards import CARD, NOT_CHOSEN, PREPROCESSING, USE, read_card, with_field, with_section
 from keras_vit.pages.escaping import printable
 from keras_vit.runs.ending import Result
@@ -33,8 +34,8 @@ def push_to_hub(
     """Publishes a run or a checkpoint folder on the Hugging Face Hub, from where `weights="hf:owner/name"` loads it.
 
     Only weights, the JSON beside them, `PREPROCESSING.md` and the card are sent, in one commit. Of a run the weights
-    are those of `best.keras`, with the names of its classes. Its card is sent as it is in the folder, edits included;
-    only how to load the model and how photos are prepared is said anew.
+    are those of `best.keras`, with the names of its classes. Its card is sent as it is in the folder, edits included.
+    Only how to load the model and how photos are prepared is written anew.
 
     Args:
         folder: of a finished run, or its `Result`; or one that `save_checkpoint` has written for timm or transformers.
@@ -78,7 +79,7 @@ def _place(folder: Any) -> Path:
         return folder.out
     if not isinstance(folder, (str, os.PathLike)):
         raise TypeError(f"`folder` must be a path or the `Result` of a run.\nReceived: folder={folder!r}.")
-    return Path(folder)
+    return user_path(folder)
 
 
 def _weights_of(place: Path, temporary: FilePath, dialect: str | None) -> Path:

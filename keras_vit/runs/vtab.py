@@ -24,6 +24,7 @@ from keras_vit.data.source import Data
 from keras_vit.data.tensorflow_datasets import what_lacks
 from keras_vit.evaluation import probe
 from keras_vit.evaluation.kept_features import DEFAULT_CACHE
+from keras_vit.files import user_path
 from keras_vit.model.image_model import ImageModel, check_image_model
 from keras_vit.model.layer_lookup import lora_layers
 from keras_vit.model.lora import merge_lora
@@ -145,7 +146,7 @@ def vtab(
         if protocol == "linear":
             accuracies[name] = probe(model, source, "linear", batch_size=batch_size, cache=cache).accuracy
         else:
-            accuracies[name] = _finetuned(model, name, source, Path(str(out)) / name, say, changes or {})
+            accuracies[name] = _finetuned(model, name, source, user_path(str(out)) / name, say, changes or {})
         say(f"{name}: {accuracies[name]:.4f}")
     return Vtab(protocol, accuracies, lacking, time.monotonic() - began)
 

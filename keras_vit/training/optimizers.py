@@ -13,7 +13,7 @@ import keras
 from keras import ops
 
 from keras_vit.annotations import Arguments, Rate, Tensor, Variable
-from keras_vit.checks import check_choice, check_number, error_about
+from keras_vit.checks import check_choice, check_number, error_about, with_hints
 from keras_vit.training.arithmetic import (
     before_cast,
     bias_correction,
@@ -39,7 +39,7 @@ class GuardedOptimizer(JointStepOptimizer):
 
     Attributes:
         gradient_norm: variable, the global norm of the last step's gradients before clipping, averaged over the
-            batch of all devices; -1 if that step was left out, so that all of a saved optimizer is finite.
+            batch of all devices. It is -1 if that step was left out, so that all of a saved optimizer is finite.
     """
 
     def __init__(
@@ -174,6 +174,7 @@ class SGD(GuardedOptimizer):
     Source: arXiv:2010.11929, section 4.1 and Table 4.
     """
 
+    @with_hints
     def __init__(
         self,
         learning_rate: Rate = 0.03,
@@ -257,6 +258,7 @@ class AdamW(GuardedOptimizer):
     Source: arXiv:1711.05101, algorithm 2; arXiv:2010.11929, Table 3.
     """
 
+    @with_hints
     def __init__(
         self,
         learning_rate: Rate = 0.001,

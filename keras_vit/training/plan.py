@@ -11,7 +11,7 @@ from typing import Any
 import keras
 
 from keras_vit.annotations import Arguments, LastGood
-from keras_vit.checks import check_choice, check_positive, check_positive_int, check_steps, error_about
+from keras_vit.checks import check_choice, check_positive, check_positive_int, check_steps, error_about, with_hints
 from keras_vit.config.recipes import Recipe, find_recipe
 from keras_vit.model.classifiers import initialise_head
 from keras_vit.model.image_model import ImageModel
@@ -140,7 +140,7 @@ class Plan:
         """Arguments for `model.fit(dataset, **plan.fit_arguments())` with a dataset that does not end.
 
         `callbacks` holds the guard against figures that are not finite and the one that stops after `steps` steps,
-        within the last epoch; add others behind them. `shuffle` is off, since the dataset has its order.
+        within the last epoch. Add others behind them. `shuffle` is off, since the dataset has its order.
 
         Args:
             last_good: as `NonFiniteGuard` takes it.
@@ -170,6 +170,7 @@ class Plan:
         )
 
 
+@with_hints
 def plan(
     recipe: Recipe | str,
     model: ImageModel | None = None,

@@ -10,12 +10,13 @@ import keras
 from keras import ops
 
 from keras_vit.annotations import Arguments, Tensor
-from keras_vit.checks import check_amount, check_positive, check_positive_int, check_steps
+from keras_vit.checks import check_amount, check_positive, check_positive_int, check_steps, with_hints
 
 
 class _Warmup(keras.optimizers.schedules.LearningRateSchedule):
     """rate(t) = base_rate's decay(t) * min(1, t / warmup_steps)."""
 
+    @with_hints
     def __init__(self, base_rate: float, total_steps: int, warmup_steps: int = 0) -> None:
         super().__init__()
         check_positive("base_rate", base_rate)
@@ -91,6 +92,7 @@ class WarmupLinear(_Warmup):
     Source: official code, `vit_jax/utils.py`.
     """
 
+    @with_hints
     def __init__(self, base_rate: float, total_steps: int, warmup_steps: int = 0, final_rate: float = 1e-5) -> None:
         super().__init__(base_rate, total_steps, warmup_steps)
         check_amount("final_rate", final_rate)
@@ -130,6 +132,7 @@ class WarmupReciprocalSqrt(_Warmup):
     Source: arXiv:2106.04560, section 3.5, as big_vision's `utils.py` has it.
     """
 
+    @with_hints
     def __init__(
         self,
         base_rate: float,

@@ -1,7 +1,6 @@
 """A file of any known layout as tensors by our weight paths, with what the file says of itself."""
 
 import dataclasses
-import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from keras_vit.config.posembed import check_grid, square_grid
 from keras_vit.config.resnets import RESNETS
 from keras_vit.config.variants import VARIANTS
 from keras_vit.config.vit import ViTConfig
+from keras_vit.files import user_path
 from keras_vit.images.preprocessing import Preprocessing
 from keras_vit.weights import sidecar
 from keras_vit.weights.dialects import DIALECTS, recognise, to_ours, weights_among
@@ -250,7 +250,7 @@ def check_pre_logits(checkpoint: Checkpoint, tensors: Mapping[str, np.ndarray]) 
 
 def file_in(path: FilePath) -> Path:
     """`path`, or the `model.safetensors` of a folder that has one."""
-    path = Path(os.fspath(path))
+    path = user_path(path)
     return path / SAFETENSORS_NAME if (path / SAFETENSORS_NAME).is_file() else path
 
 

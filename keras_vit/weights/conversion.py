@@ -3,7 +3,6 @@
 import collections
 import contextlib
 import dataclasses
-import os
 import shutil
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,6 +14,7 @@ import numpy as np
 from keras_vit.annotations import FilePath, Pair
 from keras_vit.checks import check_choice, check_positive_int, error_about
 from keras_vit.config.variants import VARIANTS
+from keras_vit.files import user_path
 from keras_vit.images.preprocessing import Preprocessing
 from keras_vit.pages.cards import write_card
 from keras_vit.pages.escaping import printable
@@ -78,7 +78,7 @@ def write_checkpoint(
 ) -> Path:
     """Writes tensors by our paths in a dialect; see `save_checkpoint` for the destination and the labels."""
     check_choice("dialect", dialect, DIALECTS)
-    destination = Path(os.fspath(destination))
+    destination = user_path(destination)
     suffix = DIALECTS[dialect].suffix
     folder = dialect in FOLDERS and not destination.suffix
     if not folder and destination.suffix != suffix:

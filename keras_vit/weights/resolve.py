@@ -14,6 +14,7 @@ from keras_vit.annotations import FilePath
 from keras_vit.checks import error_about
 from keras_vit.config.resnets import RESNETS
 from keras_vit.config.variants import VARIANTS
+from keras_vit.files import user_path
 from keras_vit.weights.fetch import fetch
 from keras_vit.weights.fetch.cache import sha256_of
 from keras_vit.weights.fetch.from_hugging_face import fetch_from_hub
@@ -61,7 +62,7 @@ def find_file(weights: FilePath, variant: str | None, *, sha256: str | None = No
         if not _is_path(weights):
             record = find_weights(weights, _known(variant, weights))
             return WeightsFile(fetch(remote_file(record, sha256), check=check_for(record)), record)
-    path = Path(weights).expanduser()
+    path = user_path(weights)
     if os.path.isdir(path):
         return _from_folder(path, variant, sha256)
     if not os.path.isfile(path):
@@ -75,7 +76,7 @@ def check_weights(weights: FilePath) -> None:
         raise error_about("weights", kind=TypeError)(
             f"`weights` must be None, a name or a path.\nReceived: weights={weights!r}."
         )
-    path = Path(weights).expanduser()
+    path = user_path(weights)
     # `os.path` knows no error, where `Path` raises one for names that are too long, as those of some URLs.
     if path.suffix == ".keras" or os.path.isfile(path / "best.keras"):
         raise error_about("weights")(
@@ -94,14 +95,16 @@ def check_available(weights: FilePath, variant: str | None) -> None:
         if not _is_path(weights):
             find_weights(weights, _known(variant, weights))
             return
-    if not os.path.exists(Path(weights).expanduser()):
+    if not os.path.exists(user_path(weights)):
         raise _nothing_there(weights)
 
 
 def _nothing_there(weights: FilePath) -> FileNotFoundError:
+    is_like_one = isinstance(weights, str) and _HF_NAME.fullmatch(f"hf:{weights}") and weights[0] not in ".~"
+    hub = f" A repository of the Hugging Face Hub is named 'hf:{weights}'." if is_like_one else ""
     return FileNotFoundError(
         "`weights` must be None, a published name (`keras_vit.list_weights()` has them), or the path of a "
-        f"file or folder.\nReceived: weights={os.fspath(weights)!r}, and there is nothing at that path."
+        f"file or folder.\nReceived: weights={os.fspath(weights)!r}, and there is nothing at that path.{hub}"
     )
 
 
@@ -121,8 +124,7 @@ def _is_path(text: str) -> bool:
         return False
     if looks_like_augreg(text) and os.sep not in text and not os.path.exists(text):
         return False
-    path = os.path.expanduser(text)
-    return os.path.exists(path) or text.startswith((".", "~")) or os.sep in text or text.endswith(_SUFFIXES)
+    return user_path(text).exists() or text.startswith((".", "~")) or os.sep in text or text.endswith(_SUFFIXES)
 
 
 def _known(variant: str | None, weights: FilePath) -> str:

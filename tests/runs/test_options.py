@@ -126,7 +126,7 @@ def test_keywords_change_the_fields_of_a_record():
     ],
 )
 def test_unknown_keyword_is_refused_with_the_nearest_one(tmp_path, name, hint):
-    with pytest.raises(TypeError, match=rf"'{name}'.*{hint}"):
+    with pytest.raises(TypeError, match=f"{name}=1.*{hint}"):
         keras_vit.finetune("digits", tmp_path / "run", **{name: 1})
     assert not (tmp_path / "run").exists()
 

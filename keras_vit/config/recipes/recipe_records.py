@@ -5,7 +5,7 @@ imports Keras.
 """
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from keras_vit.checks import (
@@ -22,6 +22,7 @@ from keras_vit.checks import (
 from keras_vit.config.recipes.growth import check_start
 from keras_vit.config.resnets import ResNetConfig
 from keras_vit.config.vit import RECORD_OF, ViTConfig
+from keras_vit.other_words import ours
 
 STAGES = ("pretrain", "finetune")
 OPTIMIZERS = ("sgd", "adamw")
@@ -321,3 +322,23 @@ def cite(**fields: str) -> tuple[tuple[str, str], ...]:
 def _names(record: Any) -> list[str]:
     """Names of the fields of a record; of a `ViTConfig` those of its records."""
     return list(RECORD_OF) if record is ViTConfig else [field.name for field in dataclasses.fields(record)]
+
+
+def option_hint(name: str, options: Collection[str]) -> str:
+    """What to say of a name that is no option of a run: an option, or where a recipe or a config has it.
+
+    Args:
+        name: as a user wrote it.
+        options: names of all options.
+    """
+    near = did_you_mean(name, options) or f" Its fields are {', '.join(options)}."
+    if ours(name, options):
+        return near
+    recipe = [field.name for field in dataclasses.fields(Recipe)]
+    words = (name.lower().replace("-", "_"), *ours(name, (*recipe, *RECORD_OF)))
+    if word := next((word for word in words if word in recipe), None):
+        change = f'dataclasses.replace(keras_vit.find_recipe("augreg-finetune"), {word}=...)'
+        return f" The recipe says it: in Python pass recipe={change}."
+    if word := next((word for word in words if word in RECORD_OF), None):
+        return f' The config of the model says it: in Python pass keras_vit.VARIANTS["B/16"].replace({word}=...).'
+    return near

@@ -16,6 +16,7 @@ import numpy as np
 
 from keras_vit.annotations import FilePath
 from keras_vit.checks import error_about
+from keras_vit.files import user_path
 from keras_vit.training.hosts.layout_maps import check_backend, layout_map
 from keras_vit.training.hosts.processes import check_alone, connect, is_first
 from keras_vit.training.resuming.agreement import processes
@@ -80,7 +81,7 @@ def together(
     connect(facts, _unlike, say)
     check_everywhere(facts)
     before = keras.distribution.distribution()
-    token = _OUT.set(Path(out))
+    token = _OUT.set(user_path(out))
     try:
         if is_first():
             yield out, say
@@ -148,6 +149,6 @@ def run_together(function: _Function) -> _Function:
     def run(data: Any, out: FilePath, options: Any = None, *, say: Callable[[str], Any] = print, **changes: Any) -> Any:
         layout, seed = (changes.get(name, getattr(options, name, default)) for name, default in _DEFAULTS)
         with together(layout, seed, out, say, _facts(options, changes)) as (folder, its_say):
-            return function(data, folder, options, say=its_say, **changes)
+            return function(data, user_path(folder), options, say=its_say, **changes)
 
     return cast(_Function, run)

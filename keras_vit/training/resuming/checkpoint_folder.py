@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit.files import flush_folder, head_of, locked, read_regular, unlock
+from keras_vit.files import flush_folder, head_of, locked, read_regular, unlock, user_path
 from keras_vit.training.resuming.pieces import Piece, fault_of, read_piece, write_pieces
 
 _FORMAT = "keras-vit-checkpoint/1"
@@ -83,7 +83,7 @@ class CheckpointFolder:
     """
 
     def __init__(self, path: Path, keep: int = 2, process: int = 0, processes: int = 1) -> None:
-        self.path = Path(path)
+        self.path = user_path(path)
         self.keep = keep
         self.process, self.processes = process, processes
         self._damaged: set[str] = set()

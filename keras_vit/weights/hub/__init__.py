@@ -4,12 +4,14 @@
 """
 
 import html
+import re
 from collections.abc import Collection, Iterable, Iterator
 
 from keras_vit.checks import check_choice, did_you_mean, error_about
 from keras_vit.config.resnets import RESNETS
 from keras_vit.config.variants import BUILDERS, VARIANTS
 from keras_vit.config.variants import builder_name as vit_builder_name
+from keras_vit.other_words import weights_called
 from keras_vit.weights.hub.augreg_records import augreg_record, looks_like_augreg
 from keras_vit.weights.hub.hugging_face_records import HUGGING_FACE_RECORDS
 from keras_vit.weights.hub.published import BIT_RECORDS, GOOGLE_RECORDS
@@ -62,17 +64,31 @@ def _unknown(name: str, variant: str) -> str:
     names += [alias for alias, target in _ALIASES.items() if target in names]
     if not names:
         return f"no weights are published for {variant}.\nReceived: {name!r}. `keras_vit.list_weights()` has all."
-    elsewhere = ", ".join(record.variant for record in RECORDS if record.name == _ALIASES.get(name, name))
+    others = (_ALIASES.get(name, name), weights_called(name))
+    elsewhere = ", ".join(record.variant for record in RECORDS if record.name in others)
     return (
         "published weights must be named as in the table, "
         f"keras_vit.list_weights({builder_name(variant)!r}), or be the name of an AugReg file.\n"
-        f"Received: {name!r} for {variant}.{near(name, names)}"
+        f"Received: {name!r} for {variant}.{_classes_named(name, variant) or near(name, names)}"
         + (f" Weights of that name are published for {elsewhere}." if elsewhere else "")
     )
 
 
+def _classes_named(name: str, variant: str) -> str:
+    """`' Did you mean ...?'` for weights with the classes that a name of ImageNet means elsewhere, or `''`."""
+    words = re.fullmatch(r"(?:in|imagenet|ilsvrc)[-_]?(1k|21k|22k|2012)?(?:_v\d)?|default|pretrained|true", name, re.I)
+    count = 21843 if words and str(words[1]).lower() in ("21k", "22k") else 1000
+    names = [record.name for record in RECORDS if record.variant == variant and record.classes == count]
+    if words is None or not names or name.lower() in names:
+        return ""
+    names.sort(key=lambda name: (not name.startswith(("augreg", "bit")), name.startswith("hf:"), name))
+    return f" Did you mean {' or '.join(map(repr, names[:3]))}, with {count:,} classes?"
+
+
 def near(name: str, names: Collection[str]) -> str:
     """`' Did you mean ...?'` for the nearest names, or some of them if none is near."""
+    if (on_the_hub := weights_called(name)) in names:
+        return f" Did you mean {on_the_hub!r}?"
     return did_you_mean(name, names) or f" Some of them: {', '.join(sorted(names)[:5])}."
 
 

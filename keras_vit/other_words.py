@@ -1,0 +1,102 @@
+"""What other software calls the arguments and choices of this package, so that an error can name the word here."""
+
+import re
+from collections.abc import Collection
+
+# our word: those of timm, torchvision, transformers, Keras, PyTorch and TensorFlow
+_OTHERS = {
+    "accumulation_steps": "accum_iter accumulate grad_accum grad_accum_steps gradient_accumulation_steps",
+    "activation": "act act_layer hidden_act",
+    "attention_dropout_rate": "attention_dropout attention_probs_dropout_prob attn_drop attn_drop_rate",
+    "augmentation": "aa aug augment auto_augment data_augmentation randaugment",
+    "base_rate": "base_lr initial_learning_rate learning_rate lr max_lr peak_lr",
+    "batch_size": "batch bs per_device_train_batch_size",
+    "beta_1": "b1 beta1",
+    "beta_2": "b2 beta2",
+    "bfloat16": "bf16",
+    "class_token": "cls_token use_cls_token",
+    "classes": "n_classes nb_classes num_class num_classes num_labels",
+    "classifier_activation": "head_activation top_activation",
+    "clip_norm": "clip_grad clip_grad_norm clipnorm global_clipnorm grad_clip max_grad_norm",
+    "data": "data_dir data_path dataset image_folder imagefolder root train_dir",
+    "dropout_rate": "drop drop_rate dropout hidden_dropout_prob pos_drop_rate proj_drop_rate",
+    "ema_momentum": "ema ema_decay model_ema model_ema_decay use_ema",
+    "epochs": "max_epochs n_epochs num_epochs num_train_epochs",
+    "epsilon": "eps",
+    "final_rate": "alpha end_lr final_lr min_lr",
+    "float16": "amp fp16 half",
+    "float32": "fp32 full single",
+    "global_clipnorm": "clip_grad clip_grad_norm clip_norm clipnorm grad_clip max_grad_norm",
+    "hidden_size": "d_model dim embed_dim embedding_dim hidden_dim width",
+    "include_top": "head with_head",
+    "input_shape": "channels image_size img_size in_channels in_chans input_size num_channels",
+    "layer_decay": "layer_wise_decay layerwise_lr_decay llrd lr_layer_decay",
+    "layer_norm_epsilon": "layer_norm_eps norm_eps",
+    "learning_rate": "base_learning_rate base_lr eta lr max_lr peak_lr",
+    "lora_rank": "lora lora_r r rank",
+    "mixed_bfloat16": "bf16 bfloat16 half",
+    "mixed_float16": "amp float16 fp16 half mixed",
+    "mirrored": "cuda ddp dp gpu gpus mirroredstrategy multi_gpu",
+    "mlp_dim": "dim_feedforward intermediate_size mlp_ratio mlp_width",
+    "model": "arch architecture backbone model_name variant",
+    "neighbours": "k n_neighbors neighbors",
+    "num_heads": "heads n_heads num_attention_heads",
+    "num_layers": "depth layers n_layers num_hidden_layers",
+    "one": "cpu cuda default gpu none single",
+    "out": "log_dir logdir output output_dir save_dir",
+    "patch_dropout_rate": "patch_drop_rate patch_dropout",
+    "pooling": "global_pool pool pool_type",
+    "position_embedding": "pos_embed posemb",
+    "precision": "amp dtype fp16 half mixed_precision policy",
+    "rematerialize": "checkpoint_activations grad_checkpointing gradient_checkpointing remat",
+    "representation_size": "pre_logits",
+    "seed": "random_seed random_state",
+    "steps": "iterations max_steps num_steps num_train_steps total_steps",
+    "stochastic_depth_rate": "drop_connect_rate drop_path drop_path_rate droppath path_dropout_rate stochastic_depth",
+    "strategy": "device devices distribute gpus num_gpus",
+    "top": "k top_k topk",
+    "total_steps": "decay_steps max_steps num_steps num_training_steps steps",
+    "trainable": "freeze freeze_backbone unfreeze",
+    "warmup_steps": "num_warmup_steps warmup warmup_iters",
+    "weight_decay": "decay wd",
+    "weights": "checkpoint checkpoint_path ckpt pretrained pretrained_weights",
+}
+_SIZES = {"tiny": "Ti", "small": "S", "base": "B", "large": "L", "huge": "H", "giant": "g", "gigantic": "G"}
+_SIZES |= {size.lower(): size for size in ("Ti", "S", "B", "L", "H")}
+_SIZE = rf"(?P<size>{'|'.join(sorted(_SIZES, key=len, reverse=True))}|g)"
+_ENDING = r"(?:[-_](?:224|240|384|in\d+k|imagenet\w*))*(?:\.(?:augreg|fb|orig|sam)\w*)?"
+_PLAIN = re.compile(
+    rf"(?:(?:vit|deit)[-_]?)?{_SIZE}(?:[-_](?:distilled))?[-_/]?(?:patch)?(?P<patch>8|14|16|32){_ENDING}", re.I
+)
+_HYBRID = re.compile(rf"vit[-_]{_SIZE}[-_]r(?P<stages>\d*)[-_]s(?P<patch>\d+)(?:_p\d+)?{_ENDING}", re.I)
+
+_OWNER = re.compile(r"^(?:hf:)?[\w.-]+/(?=vit|deit)")
+
+
+def ours(word: str, choices: Collection[str]) -> list[str]:
+    """Those of `choices` that other software calls `word`, whose case, dashes and device number do not matter."""
+    word = re.sub(r"^/|:\d+$", "", word.lower()).replace("-", "_").strip("_")
+    return [name for name, others in _OTHERS.items() if word in others.split() and name in choices]
+
+
+def variant_called(name: str) -> str | None:
+    """The variant of a model's name in timm, transformers or torchvision; `None` for others.
+
+    As `"B/16"` for `"vit_base_patch16_224.augreg_in21k"`, `"google/vit-base-patch16-224"` or `"vit_b_16"`.
+    """
+    name = _OWNER.sub("", name)
+    if found := _HYBRID.fullmatch(name):
+        return f"R{found['stages']}+{_size(found)}/{found['patch']}"
+    found = _PLAIN.fullmatch(name)
+    return found and f"{_size(found)}/{found['patch']}"
+
+
+def weights_called(name: str) -> str | None:
+    """What `weights=` takes for the name of a model on the Hugging Face Hub, as timm and transformers write it."""
+    if variant_called(name) is None or not (_OWNER.match(name) or "." in name):
+        return None
+    return f"hf:{name.removeprefix('hf:')}" if _OWNER.match(name) else f"hf:timm/{name}"
+
+
+def _size(found: re.Match[str]) -> str:
+    return "G" if found["size"] == "G" else _SIZES.get(found["size"].lower(), "g")
