@@ -105,8 +105,8 @@ class Positions:
         position_embedding: `"learned"` is a vector for each patch, `"learned2d"` half a vector for each column and
             each row. `"relative"` is by how far apart two patches are in reading order, in every block. All three are
             of appendix D.4. `"sincos2d"` is fixed (arXiv:2205.01580). `"none"` is no position.
-        position_injection: where positions are added: once behind the `"stem"`, before each of the `"blocks"` with
-            tables of their own, or there with one table, `"blocks_shared"` (appendix D.4, table 8).
+        position_injection: where positions are added: once behind the `"stem"`; before each of the `"blocks"`, each
+            with its own table; or there with one table, `"blocks_shared"`. Appendix D.4, table 8.
     """
 
     position_embedding: str = "learned"
@@ -132,7 +132,7 @@ class Blocks:
         activation: `"gelu_tanh"` as the official weights need it, or exact `"gelu"`.
         layer_norm_epsilon: of every LayerNorm; 1e-6 in the official code and timm, 1e-12 in transformers.
         rematerialize: whether training computes every block again on the way back instead of keeping what is
-            inside it: the same numbers, about a third more time, and far less memory.
+            inside it. The numbers are the same, it takes about a third more time, and far less memory.
         attention: `"global"`, or `"axial"`: each block attends along rows, then along columns, with an MLP behind
             each, so without a class token (appendix D.6).
         merged_tokens: how many pairs of like patches each block merges into one (ToMe, arXiv:2210.09461), at most half

@@ -12,7 +12,6 @@ IMAGENET21K_IMAGES = 12_400_000
 JFT_IMAGES = 303_000_000
 _TABLE_3 = "arXiv:2010.11929, table 3"
 _TABLE_4 = "arXiv:2010.11929, table 4"
-_NOT_ADAPTED = "not in the paper; ours: float32, as the weights"
 
 _IMAGES = {"jft300m": JFT_IMAGES, "imagenet21k": IMAGENET21K_IMAGES, "imagenet2012": IMAGENET_IMAGES}
 _IMAGES_CITATION = {
