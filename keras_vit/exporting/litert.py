@@ -1,7 +1,7 @@
 """LiteRT, the format of TensorFlow Lite for phones: one file of built-in operations, with the labels inside.
 
-int8 is for dense layers and convolutions: weights with a scale for each output channel, inputs and outputs with one
-scale that was learned on photos. Norms, softmax, GELU and the products of attention stay in float32.
+int8 is for dense layers and convolutions. Weights have a scale for each output channel, inputs and outputs one scale
+that is calibrated on photos. Norms, softmax, GELU and the products of attention stay in float32.
 """
 
 import json

@@ -27,8 +27,8 @@ EXTENSION = ".xml"
 PRECISIONS: tuple[str, ...] = ("float32", "float16", "int8")
 CALIBRATED: tuple[str, ...] = ("int8",)
 FOLDED: tuple[str, ...] = (*PRECISIONS, "bfloat16")  # which an engine has
-# SmoothQuant's exponent. Mean differences of logits as shares of their deviation, of a model with widths of 12: 0.019;
-# without it 0.021, with NNCF's 0.95 for transformers 0.024. With 0.5: 600 digits 0.012 (accuracy 0.948, as in float32),
+# SmoothQuant's exponent. Mean difference of logits as a share of their deviation, of a model with widths of 12: 0.019.
+# Without it 0.021, with NNCF's 0.95 for transformers 0.024. With 0.5: 600 digits 0.012 (accuracy 0.948, as in float32),
 # Ti/16 randomly initialised 0.030.
 _SMOOTHING = 0.5
 # Whoever compiles a file must name the precision: by default a processor that knows bfloat16 computes all floats in it,

@@ -24,8 +24,8 @@ from keras_vit.model.image_model import ImageModel
 Answers: TypeAlias = Mapping[str, np.ndarray]  # by the name of the output
 
 BATCHES = (1, 2, 5, 8)
-# Largest and mean difference. In float32 they are absolute, or shares of the largest number where that is above 1,
-# since a deep hybrid's own float32 is 8e-6 from float64.
+# Largest and mean difference. In float32 they are absolute, or shares of the largest number where that is above 1.
+# A deep hybrid's own float32 is 8e-6 from float64.
 _FLOAT32 = (1e-5, 1e-5)
 _SHARES = {"bfloat16": (0.25, 0.05), "float16": (0.05, 0.01), "int8": (1.0, 0.1)}
 _FLOOR = 1e-3  # of a deviation, for what is nearly constant, as scores of a zero-initialised head

@@ -1,7 +1,7 @@
 """float16 and int8, by ONNX Runtime's own converters.
 
-Pixels stay uint8 and answers float32. In float16, what the model computes in float32 for the sake of its sums
-(softmax, norms, the head) stays so. int8 is for the kernels of dense layers; their inputs are rounded as they come.
+Pixels stay uint8 and answers float32. In float16, softmax, norms and the head stay in float32, for the sake of their
+sums. int8 is for the kernels of dense layers; their inputs are rounded as they come.
 """
 
 import math

@@ -44,9 +44,9 @@ model_config_list {{
 _BATCHING = """\
 # tensorflow_model_server --enable_batching --batching_parameters_file=FILE
 # Requests that arrive within a millisecond are computed together. That pays on a GPU; on a CPU first try without.
-# A request with more than `max_batch_size` images is refused. Requests of `image_bytes` always fit together; those of
-# `pixels` only if their images have one height and width, otherwise the server refuses those that met (it must not
-# pad them: that would change the answers).
+# A request with more than `max_batch_size` images is refused. Requests of `image_bytes` always fit together.
+# Those of `pixels` do only if their images have one height and width. Otherwise the server refuses those that met,
+# since padding would change the answers.
 max_batch_size {{ value: {largest} }}
 batch_timeout_micros {{ value: 1000 }}
 max_enqueued_batches {{ value: 100 }}
