@@ -92,7 +92,7 @@ def merged(tokens: Tensor, sizes: Tensor, keys: Tensor, count: int, num_prefix_t
         num_prefix_tokens: tokens before the patches, which stay as they are.
 
     Returns:
-        `(B, T - count, D)`: prefix, then patches of the one part that stayed alone, then the other part; and their
+        `(B, T - count, D)`: prefix, then patches of the one part that stayed alone, then the other part. Then their
         sizes `(B, T - count, 1)`.
 
     Source: arXiv:2210.09461, section 3 and appendix D.

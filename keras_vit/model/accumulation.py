@@ -25,8 +25,8 @@ def check_accumulation(steps: int, optimizer: Any, losses: Any) -> None:
     Args:
         steps: k.
         optimizer: a Keras optimizer, or `None`.
-        losses: the `loss` of `compile`: what has a `reduction` must be a mean over the batch. (Of a function of your
-            own nothing tells; it must be one value per image.)
+        losses: the `loss` of `compile`. What has a `reduction` must be a mean over the batch. A function of your own
+            must give one value per image, which cannot be checked.
 
     Raises:
         TypeError, ValueError: for steps below 1. Above 1, for an optimizer that accumulates itself, for a loss that is

@@ -53,7 +53,8 @@ def _message(model: keras.Model, kind: str, each: Any, logits: bool) -> str:
     name = repr(each) if isinstance(each, str) else getattr(each, "__name__", type(each).__name__)
     if logits:
         way = _way_to_logits(kind, each)
-        give = f"Give it {way}, as an object of `keras.{_room(kind)}`, or build" if way else "Build"
+        module = "losses" if kind == "loss" else "metrics"
+        give = f"Give it {way}, as an object of `keras.{module}`, or build" if way else "Build"
         return (
             f"the model answers logits, which a {kind} of probabilities misreads.\n"
             f"Received: {kind} {name} for {model.name!r}. {give} the model with "
@@ -74,10 +75,6 @@ def _way_to_logits(kind: str, each: Any) -> str | None:
         return None
     threshold = {"threshold", "thresholds", "num_thresholds"} & set(_config(each)) or each in _ACCURACY
     return "a threshold of 0.0" if threshold and "from_logits" not in _config(each) else "`from_logits=True`"
-
-
-def _room(kind: str) -> str:
-    return "losses" if kind == "loss" else "metrics"
 
 
 def _reads_logits_loss(loss: Any) -> bool | None:
