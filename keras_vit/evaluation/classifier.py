@@ -1,7 +1,6 @@
 """`evaluate`, which measures a classifier on every example of a split."""
 
 import dataclasses
-import math
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -77,7 +76,7 @@ def _prepared(
 ) -> tuple[Any, Sequence[str] | None, Any]:
     """Batches of images and labels, and, if known, the names of the classes and the split."""
     if hasattr(data, "element_spec"):
-        if math.isinf(_cardinality(data)):
+        if int(data.cardinality()) == -1:  # tf.data.INFINITE_CARDINALITY
             raise ValueError("the dataset must end, to be measured on.\nReceived: a dataset that repeats for ever.")
         return data, getattr(data, "class_names", None), None
     from keras_vit.data import load_dataset, open_source
@@ -89,10 +88,6 @@ def _prepared(
         source, split, batch_size=batch_size, preprocessing=model.preprocessing, seed=seed, shard=(0, 1)
     )  # the whole split, also in one of several processes
     return dataset, source.class_names, source.split(split)
-
-
-def _cardinality(dataset: Any) -> float:
-    return math.inf if int(dataset.cardinality()) == -1 else 0  # tf.data.INFINITE_CARDINALITY
 
 
 def _agreed_names(model: Classifier, names: Sequence[str] | None, expected: Sequence[str] | None) -> Sequence[str]:
