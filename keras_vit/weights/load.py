@@ -38,7 +38,7 @@ def load_checkpoint(
 
     Args:
         model: a model of `keras_vit`, or a `keras.Model` made of its layers. One with layers of your own that have
-            weights is refused, since no file has these; load the model that they were put on, which shares its weights.
+            weights is refused, since no file has these. Load the model that they were put on, which shares its weights.
         path: a file in the layout of the official code, big_vision, timm or transformers; which one,
             its content tells. Also a folder with a `model.safetensors`.
         grid: `(h, w)` of the file's position table, if it is not square and the file does not say.

@@ -261,7 +261,7 @@ def _deit3_records() -> Iterator[WeightsRecord]:
 
 
 # BiT (arXiv:1912.11370). The files, and the accuracy of the distilled ones, are from the README of
-# google-research/big_transfer. timm's accuracies are at 448 pixels (R152x4 at 480), bilinear, without a margin; the
+# google-research/big_transfer. timm's accuracies are at 448 pixels (R152x4 at 480), bilinear, without a margin, the
 # teachers' at their resolution, bicubic. No listing tells the sizes, so they are computed.
 _TRANSFER_README = "big_transfer README, of arXiv:2106.05237"
 _FINE_TUNED_AT = 480  # pixels: BiT's rule for larger images, arXiv:1912.11370, section 3.3

@@ -83,13 +83,9 @@ def read_note(note: dict, path: Path) -> Sidecar:
         else reading.part("position_grid", lambda: sides_of(check_grid("position_grid", grid))),
         preprocessing=None
         if preprocessing is None
-        else reading.preprocessing(lambda: _noted_preprocessing(preprocessing)),
+        else reading.preprocessing(lambda: Preprocessing(**_object(preprocessing))),
         remarks=tuple(reading.remarks),
     )
-
-
-def _noted_preprocessing(said: Any) -> Preprocessing:
-    return Preprocessing(**_object(said))
 
 
 def _object(said: Any) -> dict:
