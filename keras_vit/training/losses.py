@@ -18,7 +18,7 @@ class SigmoidCrossentropy(keras.losses.Loss):
     loss = mean over the batch of sum over k of -(q_k log s(x_k) + (1 - q_k) log(1 - s(x_k)))
 
     with s the sigmoid and q_k = 1 - `label_smoothing` for the classes of an image and `label_smoothing` for the
-    others. (Keras' `BinaryCrossentropy` takes the mean over the classes, K times less, and smooths towards 1/2.)
+    others. Keras' `BinaryCrossentropy` takes the mean over the classes, which is K times less, and smooths towards 1/2.
 
     Args:
         label_smoothing: in [0, 1).

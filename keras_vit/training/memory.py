@@ -1,6 +1,6 @@
 """How much memory training takes, estimated before the first step, and whether the machine has it.
 
-What training keeps for the way back is counted per block from the sizes of the model; the counts are those of
+What training keeps for the way back is counted per block from the sizes of the model. The counts are those of
 TensorFlow's training graph, fitted to measured peaks and on the high side of them.
 """
 
