@@ -263,8 +263,8 @@ def load_growing(
         start_step: number of the first batch.
 
     Returns:
-        A `tf.data.Dataset` with the attributes of `load_dataset`. Its batches know height and width as they come, and
-        so do those of a run that goes on in the last stage: both compute by the same graph.
+        A `tf.data.Dataset` with the attributes of `load_dataset`. Its batches know height and width as they come, as
+        do those of a run that goes on in the last stage, so both compute by the same graph.
     """
     begins = [(stage.epoch - 1) * steps_per_epoch for stage in stages]
     parts = [load(stage.image_size, max(begin, start_step)) for stage, begin in zip(stages, begins, strict=True)]

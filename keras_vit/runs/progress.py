@@ -52,7 +52,7 @@ class Progress(keras.callbacks.Callback):
         self._began, self._told, self._said_at = None, False, time.monotonic()
         if self._show_bar:
             self._bar = _bar()
-            self._task = self._bar.add_task("", total=self.plan.steps, **_columns())
+            self._task = self._bar.add_task("", total=self.plan.steps, epoch="", figures="", speed="", left="compiling")
             self._bar.start()
         else:
             self.say("compiling the first step, which takes longer than all others")
@@ -190,7 +190,3 @@ def _bar() -> Any:
         transient=True,
         refresh_per_second=4,
     )
-
-
-def _columns() -> dict[str, str]:
-    return {"epoch": "", "figures": "", "speed": "", "left": "compiling"}

@@ -1,4 +1,4 @@
-"""The callback of a run: after each epoch a row of figures, the model as it is, and as the best one if it is that."""
+"""The callback of a run: after each epoch it writes a row of figures, the last model, and the best one if it is new."""
 
 import time
 from pathlib import Path
