@@ -120,10 +120,10 @@ def test_tilde_is_the_home_folder_wherever_a_path_is_taken(tmp_path, monkeypatch
         for number in range(5):
             file = tmp_path / "photos" / name / f"{number}.png"
             file.parent.mkdir(parents=True, exist_ok=True)
-            pytest.importorskip("PIL.Image").new("RGB", (8, 9)).save(file)
+            pytest.importorskip("PIL.Image").new("RGB", (8, 9), (20 * number, ord(name), 0)).save(file)
     keras_vit.save_checkpoint(model, "~/w.npz")
     keras_vit.load_checkpoint(model, "~/w.npz")
-    keras_vit.convert_checkpoint("~/w.npz", "~/timm", "timm", num_heads=3)
+    keras_vit.convert_checkpoint("~/w.npz", "~/linen.npz", "linen")
     assert keras_vit.build(tiny_config(), weights="~/w.npz", input_shape=(20, 28, 3)).weights_report is not None
     assert keras_vit.read_image(photo).shape == (9, 8, 3)
     rows = [f"~/photos/{name}/{number}.png,{name}" for name in "ab" for number in range(5)]
