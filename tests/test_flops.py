@@ -87,6 +87,8 @@ CASES = {
     "hybrid of a root": (HYBRID | {"patch_size": 3, "resnet_stages": ()}, (24, 60, 1, 7)),
 }
 
+LOWERED = ("Ti/16", "R+Ti/16", "B/16", "R50+B/16", "R50x1")  # whose every operation XLA counts: one of each width
+
 
 def case(name):
     """The arguments of `build` or `build_resnet`, config first."""
@@ -98,7 +100,7 @@ def case(name):
 
 
 def traced():
-    """`{case: [FLOPs of products and convolutions, all that XLA counts]}`, of models without values, on JAX."""
+    """`{case: [FLOPs of products and convolutions, and all that XLA counts]}`, of models without values, on JAX."""
     import jax
 
     from keras_vit.keras_private import forget_waiting_variables
@@ -115,7 +117,9 @@ def traced():
         image = jax.ShapeDtypeStruct((1, *model.input_shape[1:]), "float32")
         step = jax.jit(lambda *given, model=model: model.stateless_call(*given, training=False)[0])
         trace = step.trace(like(model.trainable_variables), like(model.non_trainable_variables), image)
-        found[name] = products(trace.jaxpr), trace.lower().cost_analysis()["flops"]
+        found[name] = [products(trace.jaxpr)]
+        if name in LOWERED:
+            found[name].append(trace.lower().cost_analysis()["flops"])
         forget_waiting_variables()
     return found
 
@@ -145,7 +149,7 @@ def test_flops_are_those_of_the_traced_products_and_convolutions(found, name):
 
 
 @pytest.mark.elsewhere("jax", "traced")
-@pytest.mark.parametrize("name", [*VARIANTS, *RESNETS])
+@pytest.mark.parametrize("name", LOWERED)
 def test_what_is_left_out_is_little(found, name):
     """XLA counts norms, softmax, GELU and sums too, and leaves out taps on padding. JAX 0.10 came to 0.15-1.42 %; only
     Ti/16 and R+Ti/16, whose tokens are narrow, are above 1. ResNets standardise every kernel: 1.76-2.98 %."""
