@@ -122,6 +122,6 @@ def test_closed_error_stream_sends_nothing_to_the_output(debug):
 
 
 def test_closed_streams_are_filled_so_that_no_file_takes_their_number():
-    code = "import os, sys; from keras_vit.__main__ import _fill_closed_descriptors as fill; fill(); print(os.fstat(2))"
+    code = "import os, runpy; runpy.run_path('keras_vit/__main__.py')['_fill_closed_descriptors'](); print(os.fstat(2))"
     done = subprocess.run(["sh", "-c", '"$0" -c "$1" 2>&-', sys.executable, code], cwd=ROOT, capture_output=True)
     assert done.returncode == 0
