@@ -61,8 +61,20 @@ def stop_autotuning():
     tf.data.Dataset.__iter__ = lambda dataset: plain(dataset.with_options(options))
 
 
+def compile_where_it_is_asked_for():
+    """By XLA: where `jit_compile` is left out, small models are compiled for longer than they then run.
+
+    Tests of XLA say `jit_compile=True`. Commands and blocks of pages in processes of their own are compiled as users'.
+    """
+    from keras.src.trainers.trainer import Trainer
+
+    if hasattr(Trainer, "_resolve_auto_jit_compile"):  # of no public name
+        Trainer._resolve_auto_jit_compile = lambda model: False
+
+
 if keras.backend.backend() == "tensorflow":
     stop_autotuning()
+    compile_where_it_is_asked_for()
 
 
 def pytest_configure(config):
