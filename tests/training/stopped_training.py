@@ -13,11 +13,11 @@ import signal
 import sys
 import threading
 import time
-import traceback
 from pathlib import Path
 
 import keras
 import numpy as np
+from forks import forked
 
 import keras_vit
 
@@ -134,19 +134,6 @@ def train_and_write(folder, out, kind, kill_at=None, delay=0.0):
     before = [] if kill_at is None else [KillAt(kill_at, delay)]
     model, best, log = train(folder, kind, before)
     np.savez(out, best=np.array(best.best), rows=np.array(last_rows(log)), **state_of(model))
-
-
-def forked(function, *arguments):
-    """Runs a function in a process of its own; gives its exit code, negative for a signal."""
-    child = os.fork()
-    if child == 0:
-        try:
-            function(*arguments)
-            os._exit(0)
-        except BaseException:
-            traceback.print_exc()
-            os._exit(1)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 def differing(one, other):

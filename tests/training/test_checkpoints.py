@@ -318,7 +318,11 @@ def test_20_random_pairs_of_kills_are_resumed_bit_for_bit(tmp_path, backend):  #
     for kind in [kind for kind, count in kinds.items() for _ in range(count)]:
         steps = sorted(rng.sample(range(1, EPOCHS * STEPS), 2))
         cases.append({"kind": kind, "kills": [[step, round(rng.uniform(0, 0.05), 4)] for step in steps]})
-    environment = os.environ | {"KERAS_BACKEND": backend, "PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3"}
+    environment = os.environ | {
+        "KERAS_BACKEND": backend,
+        "PYTHONPATH": f"{ROOT}:{ROOT}/tests",
+        "TF_CPP_MIN_LOG_LEVEL": "3",
+    }
     command = [
         sys.executable,
         str(ROOT / "tests" / "training" / "stopped_training.py"),

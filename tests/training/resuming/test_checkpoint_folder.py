@@ -5,6 +5,7 @@ import itertools
 import json
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import keras
 import numpy as np
 import pytest
 from conftest import ROOT
+from forks import forked
 from safetensors.numpy import load_file
 
 from keras_vit.training.resuming.checkpoint_folder import CheckpointFolder
@@ -164,33 +166,22 @@ def test_folder_is_for_one_process_at_a_time(tmp_path):
     CheckpointFolder(tmp_path).acquire()
 
 
-def test_full_disk_leaves_what_was_there_and_says_so(tmp_path):
+def write_to_a_full_disk(path):
     """A limit on the size of files stands for the disk."""
-    code = """
-import resource, signal, sys, warnings
-from pathlib import Path
-import test_checkpoint_folder
-from keras_vit.training.resuming.writing import Writer
-folder = test_checkpoint_folder.saved(Path(sys.argv[1]), 1)
-writer = Writer(folder)
-signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
-writer.start(test_checkpoint_folder.pieces(2, 10_000), {"step": 2, "epoch": 0}, "0")
-with warnings.catch_warnings(record=True) as said:
+    writer = Writer(saved(path, 1))
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+    writer.start(pieces(2, 10_000), {"step": 2, "epoch": 0}, "0")
+    with pytest.warns(UserWarning, match="step 2 in .*: File too large"):
+        writer.wait()
+    writer.start(pieces(3), {"step": 3, "epoch": 0}, "0")
     writer.wait()
-print(said[0].message)
-writer.start(test_checkpoint_folder.pieces(3), {"step": 3, "epoch": 0}, "0")
-writer.wait()
-print(writer.path.name, folder.newest().facts["step"])
-"""
-    environment = os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT}/tests:{ROOT}/tests/training/resuming"}
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(tmp_path)], env=environment, capture_output=True, text=True, timeout=120
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    lines = done.stdout.splitlines()
-    assert re.search("step 2 in .*: File too large", lines[0])
-    assert lines[1] == "step-0000000003-epoch-000000 3"
+    assert writer.path.name == "step-0000000003-epoch-000000"
+
+
+def test_full_disk_leaves_what_was_there_and_says_so(tmp_path):
+    assert forked(write_to_a_full_disk, tmp_path) == 0
+    assert CheckpointFolder(tmp_path).newest().facts["step"] == 3
     assert names(tmp_path) == ["step-0000000001-epoch-000000", "step-0000000003-epoch-000000"]
 
 
