@@ -106,7 +106,7 @@ def _written(pixels: np.ndarray) -> bytes:
     rows = np.zeros((height, 1 + 3 * width), "uint8")  # the number of the filter stands before each row
     rows[:, 1:] = pixels.reshape(height, 3 * width)
     header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)  # 8 bits, RGB
-    chunks = ((b"IHDR", header), (b"IDAT", zlib.compress(rows, 0)), (b"IEND", b""))
+    chunks = ((b"IHDR", header), (b"IDAT", zlib.compress(rows.tobytes(), 0)), (b"IEND", b""))
     parts = [PNG_START]
     for kind, content in chunks:
         crc = zlib.crc32(content, zlib.crc32(kind))

@@ -3,6 +3,7 @@
 import collections
 import contextlib
 import dataclasses
+import os
 import shutil
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
