@@ -194,7 +194,7 @@ def test_wrong_request_is_refused_before_the_model_is_loaded(run, fake, trained,
 
 @pytest.mark.parametrize(
     ("given", "near"),
-    [("B/61", "'B/16'"), ("vitb/16", "'ViTB16'"), ("ViT-B16", "'ViTB16'"), ("X/99", "Ti/16, ")],
+    [("B/61", "'B/16'"), ("vitb/16", "'B/16'"), ("ViT-B16", "'B/16'"), ("X/99", "Ti/16, ")],
 )
 def test_unknown_variant_gets_near_names(run, tmp_path, given, near):
     code, _, error = run(given, tmp_path / "x")

@@ -124,7 +124,7 @@ def _is_path(text: str) -> bool:
         return False
     if looks_like_augreg(text) and os.sep not in text and not os.path.exists(text):
         return False
-    return user_path(text).exists() or text.startswith((".", "~")) or os.sep in text or text.endswith(_SUFFIXES)
+    return os.path.exists(user_path(text)) or text.startswith((".", "~")) or os.sep in text or text.endswith(_SUFFIXES)
 
 
 def _known(variant: str | None, weights: FilePath) -> str:
