@@ -233,11 +233,19 @@ def _check_empty(path: Path) -> None:
             f"`out` must be a folder.\nReceived: {str(path)!r}, which is {what}. Choose another name."
         )
     if path.exists() and not all(map(_is_nothing, path.iterdir())):
-        kind = "a finished run" if is_finished(path) else "not empty and no unfinished run"
         raise error_about("out")(
             "`out` must be new or empty, or hold an unfinished run, so that nothing is lost.\n"
-            f"Received: {str(path)!r}, which is {kind}. Choose another folder."
+            f"Received: {str(path)!r}, which is {_kind_of(path)}. Choose another folder."
         )
+
+
+def _kind_of(path: Path) -> str:
+    """What a folder is in which no run may begin, in a few words."""
+    if is_finished(path):
+        return "a finished run"
+    if (path / CHECKPOINTS).is_symlink() and not (path / CHECKPOINTS).exists():  # of a disk that was not mounted
+        return "one whose checkpoints are a link that leads nowhere"
+    return "not empty and no unfinished run"
 
 
 def _is_nothing(path: Path) -> bool:

@@ -70,6 +70,13 @@ def test_folder_with_nothing_but_a_link_for_checkpoints_is_new(tmp_path):
     assert RunDirectory(tmp_path / "run").rows() == []
 
 
+def test_link_to_a_disk_that_is_not_there_is_told(tmp_path):
+    (tmp_path / "checkpoints").symlink_to(tmp_path / "disk")
+    with pytest.raises(ValueError, match="a link that leads nowhere"):
+        RunDirectory(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoints"]
+
+
 # A run that was killed, and what is wrong in it
 
 
