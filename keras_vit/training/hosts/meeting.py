@@ -102,7 +102,7 @@ def _receive(
     said_after = time.monotonic() + _SAY_AFTER
     fault = None
     try:
-        while len(come) < ours["count"] - 1 and fault is None:
+        while not _is_complete(come, ours["count"]) and fault is None:
             missing = ", ".join([str(number) for number in range(1, ours["count"]) if number not in come][:_MOST_SHOWN])
             if time.monotonic() > until:
                 fault = f"{address}, where process {missing} of {ours['count']} has not come within {WAIT} s"
@@ -143,6 +143,15 @@ def _take(connection: socket.socket, ours: dict[str, Any], come: dict, unlike: C
             come[-len(come) - 1] = connection  # so that it is answered too
         return f"two processes with the number {said['index']}"
     return unlike(ours["facts"], said["facts"], said["index"])
+
+
+def _is_complete(come: dict[int, socket.socket], count: int) -> bool:
+    """Whether all have come and still wait; one that has ended since is taken out, as it may be started again."""
+    if len(come) < count - 1:
+        return False
+    for number in [number for number, connection in come.items() if _has_gone(connection)]:
+        come.pop(number).close()
+    return len(come) == count - 1
 
 
 def _is_whole(said: dict[str, Any]) -> bool:
