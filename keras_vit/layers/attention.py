@@ -40,6 +40,7 @@ class MultiHeadAttention(CastingLayer):
         queries: `(B, Q, D)`; `tokens` themselves if not given.
         norm: a `LayerNorm` to apply to tokens (without queries) first, which in training saves memory.
         places: `(B, n)`, of the patches among the tokens, for relative positions where some patches are left out.
+        num_patches: N of these images, beside `places`; by default `relative_patches`.
 
     Returns:
         `(B, Q, D)`.
@@ -93,6 +94,7 @@ class MultiHeadAttention(CastingLayer):
         norm: keras.Layer | None = None,
         training: bool | None = None,
         places: Tensor = None,
+        num_patches: Any = None,
     ) -> Tensor:
         tokens, queries = (self.in_our_dtype(tensor) for tensor in (tokens, queries))
         query, key, value = self._project(tokens, queries, norm, training)
@@ -103,7 +105,8 @@ class MultiHeadAttention(CastingLayer):
         elif unseen and fused.applies():
             mixed = fused.attention(query, key, value)
         else:
-            weights = self._weights(query, key, queries, places=places)
+            relative = {"places": places, "num_patches": num_patches}
+            weights = self._weights(query, key, queries, **relative)
             weights = weights if watch is None else watch(self, weights)
             mixed = ops.matmul(self.dropout(weights, training=training), value)
         return self._join(mixed, tokens if queries is None else queries)
@@ -143,9 +146,7 @@ class MultiHeadAttention(CastingLayer):
         query, key, _ = self._project(tokens, queries)
         return self._weights(query, key, queries)
 
-    def _weights(
-        self, query: Tensor, key: Tensor, queries: Tensor, added: Tensor = None, places: Tensor = None
-    ) -> Tensor:
+    def _weights(self, query: Tensor, key: Tensor, queries: Tensor, added: Tensor = None, **relative: Any) -> Tensor:
         """`(B, A, Q, T)`; `queries` are those of the call, with which there is no relative position.
 
         `added`, float32, goes to the logits.
@@ -156,7 +157,7 @@ class MultiHeadAttention(CastingLayer):
                 "relative positions are those of tokens to each other, so there can be no `queries` beside them.\n"
                 f"Received: queries of shape {queries.shape}, relative_patches={self.relative_patches}."
             )
-        logits = logits if self.relative is None else logits + self.relative(query, places=places)
+        logits = logits if self.relative is None else logits + self.relative(query, **relative)
         wide = ops.cast(logits, keras.backend.result_type(logits.dtype, "float32"))
         weights = ops.softmax(wide if added is None else wide + ops.cast(added, wide.dtype), axis=-1)
         return ops.cast(weights, logits.dtype)

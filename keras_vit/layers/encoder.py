@@ -4,7 +4,6 @@ Dropout stands where appendix B.1 has it: after the attention's output, after th
 and after its second layer. LayerNorm's epsilon is 1e-6, the official code's, not Keras' 1e-3.
 """
 
-import functools
 from typing import Any
 
 import keras
@@ -136,7 +135,8 @@ class TransformerBlock(CompositeLayer):
 
     Call arguments:
         tokens: `(B, T, D)`.
-        places: `(B, n)`, of the patches among the tokens, for relative positions where some patches are left out.
+        places: `(B, n)`, of the patches among the tokens, for relative positions where some patches are left out. Or
+            these and the tokens before that, `(B, num_prefix_tokens + N, D)`, of which only N is read.
 
     Returns:
         `(B, T, D)`, or `(B, k, D)`.
@@ -203,23 +203,34 @@ class TransformerBlock(CompositeLayer):
             for name in ("stochastic_depth_1", "stochastic_depth_2")
         )
 
-    def build(self, tokens_shape: Shape, places_shape: Shape | None = None) -> None:
+    def build(self, tokens_shape: Shape, places_shape: Any = None) -> None:
         self.build_inside(*((layer, tokens_shape) for layer in (self.norm_1, self.attention, self.norm_2, self.mlp)))
 
-    def call(self, tokens: Tensor, training: bool | None = None, places: Tensor = None) -> Tensor:
-        compute = functools.partial(self._compute, places=places if training else None)  # else every patch is there
+    def call(self, tokens: Tensor, training: bool | None = None, places: Any = None) -> Tensor:
+        known = self._known_places(places) if training else {}  # else every patch is there
+
+        def compute(tokens: Tensor, training: bool | None = True) -> Tensor:
+            return self._compute(tokens, training, **known)
+
         return rematerialized(self, compute)(tokens) if training and self.rematerialize else compute(tokens, training)
 
-    def _compute(self, tokens: Tensor, training: bool | None = True, places: Tensor = None) -> Tensor:
+    def _known_places(self, places: Any) -> dict[str, Any]:
+        """What attention is told of the patches that are there."""
+        if not isinstance(places, (tuple, list)):
+            return {"places": places}
+        places, every_token = places
+        return {"places": places, "num_patches": ops.shape(every_token)[1] - self.num_prefix_tokens}
+
+    def _compute(self, tokens: Tensor, training: bool | None, **known: Any) -> Tensor:
         if self.num_output_tokens is None or watcher() is not None:
-            return self.every_token(tokens, training, places)
+            return self.every_token(tokens, training, **known)
         x = self.norm_1(tokens, training=training)
         queries, tokens = x[:, : self.num_output_tokens], tokens[:, : self.num_output_tokens]  # (B, k, D)
         return self.add_branches(tokens, self.attention(x, queries, training=training), training)
 
-    def every_token(self, tokens: Tensor, training: bool | None = None, places: Tensor = None) -> Tensor:
+    def every_token(self, tokens: Tensor, training: bool | None = None, **known: Any) -> Tensor:
         """What a call gives for all tokens, `(B, T, D)`, whatever `num_output_tokens` says."""
-        x = self.attention(tokens, norm=self.norm_1, training=training, places=places)
+        x = self.attention(tokens, norm=self.norm_1, training=training, **known)
         return self.add_branches(tokens, x, training)
 
     def add_branches(self, tokens: Tensor, x: Tensor, training: bool | None) -> Tensor:
@@ -235,7 +246,7 @@ class TransformerBlock(CompositeLayer):
         x = self.mlp(tokens, norm=self.norm_2, training=training)
         return tokens + self.stochastic_depth_2(x, training=training)
 
-    def compute_output_shape(self, tokens_shape: Shape, places_shape: Shape | None = None) -> Any:
+    def compute_output_shape(self, tokens_shape: Shape, places_shape: Any = None) -> Any:
         batch, num_tokens, _ = tokens_shape
         return (batch, self.num_output_tokens or num_tokens, self.hidden_size)
 

@@ -29,6 +29,7 @@ class RelativePositions(ConfiguredLayer):
         query: `(B, A, T, D/A)`, scaled as for the keys.
         places: `(B, n)` integers in [0, N), in reading order, of the patches among the tokens where some are left
             out; by default all N are there.
+        num_patches: N of these images, an int or a scalar, beside `places`; by default the layer's.
 
     Returns:
         `(B, A, T, T)`, to be added before the softmax.
@@ -51,9 +52,11 @@ class RelativePositions(ConfiguredLayer):
         shape = (2 * self.num_patches - 1, self.hidden_size)  # row N - 1 + d is for a key d patches behind the query
         self.table = self.add_weight(name="table", shape=shape, initializer=normal)
 
-    def call(self, query: Tensor, places: Tensor = None) -> Tensor:
+    def call(self, query: Tensor, places: Tensor = None, num_patches: Any = None) -> Tensor:
         prefix, heads = self.num_prefix_tokens, self.num_heads
-        count = ops.shape(query)[2] - prefix if places is None else self.num_patches  # N
+        count = ops.shape(query)[2] - prefix  # N
+        if places is not None:
+            count = self.num_patches if num_patches is None else num_patches
         vectors = ops.cast(self._table_for(count), query.dtype)
         vectors = ops.transpose(ops.reshape(vectors, (-1, heads, self.hidden_size // heads)), (1, 2, 0))
         logits = ops.matmul(query[:, :, prefix:], vectors)  # (B, A, N, 2N - 1)

@@ -67,9 +67,6 @@ class PatchDropout(ConfiguredLayer):
         `(B, num_prefix_tokens + kept, D)` while training, else the shape of `tokens`. With `tells_places` also int32
         `(B, kept)`, the places in reading order, from 0.
 
-    Raises:
-        ValueError: with `tells_places` if N is unknown.
-
     Source: PatchDropout, arXiv:2208.07220, section 3; fast image-language pre-training, arXiv:2212.00794.
     """
 
@@ -88,13 +85,6 @@ class PatchDropout(ConfiguredLayer):
         self.seed = seed
         self.tells_places = tells_places
         self.seed_generator = keras.random.SeedGenerator(seed)
-
-    def build(self, tokens_shape: Shape) -> None:
-        if self.tells_places and tokens_shape[1] is None:
-            raise ValueError(
-                "blocks with relative positions behind `patch_dropout_rate` must know how many patches there are.\n"
-                f"Received: tokens of shape {tokens_shape}. Pass `input_shape` with H and W."
-            )
 
     def call(self, tokens: Tensor, training: bool | None = None) -> Any:
         if not training or self.rate == 0:

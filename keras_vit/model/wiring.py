@@ -82,14 +82,25 @@ def wire(
             f"Received: classes={head.classes}. Pass include_top=False."
         )
     outputs = _top(tokens, config, head, facts)
-    sources = keras.utils.get_source_inputs(images)
     return VisionTransformer(
-        sources[0] if len(sources) == 1 else sources,
+        source_of(images),
         outputs,
         name=name,
         config=config,
-        preprocessing=record_for(images.shape[1:], preprocessing or Preprocessing()),
+        preprocessing=record_for(shape_to_prepare(images), preprocessing or Preprocessing()),
     )
+
+
+def source_of(images: Tensor) -> Any:
+    """The input, or the list of inputs, that a Keras tensor comes from."""
+    sources = keras.utils.get_source_inputs(images)
+    return sources[0] if len(sources) == 1 else sources
+
+
+def shape_to_prepare(images: Tensor) -> Shape:
+    """`(H, W, C)` of what is given to the model: before layers of the user's own, if those get one image."""
+    shape: Any = getattr(source_of(images), "shape", ())
+    return (images.shape if len(shape) != 4 or shape[-1] is None else shape)[1:]
 
 
 def record_for(input_shape: Shape, record: Preprocessing) -> Preprocessing:
@@ -124,8 +135,8 @@ def _patch_dropout(tokens: Tensor, config: ViTConfig) -> tuple[Tensor, dict[str,
     )
     if not tells:
         return layer(tokens), {}
-    tokens, places = layer(tokens)
-    return tokens, {"places": places}
+    kept, places = layer(tokens)
+    return kept, {"places": (places, tokens)}
 
 
 def _encoder(

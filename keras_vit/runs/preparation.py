@@ -132,11 +132,6 @@ def _check_start(start: int | Pair, config: ViTConfig | ResNetConfig) -> None:
             f"Received: start_image_size={start}, merged_tokens={config.merged_tokens}. Train first, and merge tokens "
             "of the model that this gives."
         )
-    if isinstance(config, ViTConfig) and config.position_embedding == "relative" and config.patch_dropout_rate:
-        raise error_about("start_image_size")(
-            "relative positions behind `patch_dropout_rate` are those of the final size, so images cannot grow.\n"
-            f"Received: start_image_size={start}, patch_dropout_rate={config.patch_dropout_rate}. Leave out either."
-        )
 
 
 def _check_layout(options: FinetuneOptions) -> None:

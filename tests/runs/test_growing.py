@@ -233,7 +233,6 @@ def test_patches_are_left_out_in_training_alone(undisturbed):
         ({"epochs": 1}, "two at least"),
         ({"image_size": None, "model": make_tiny, "start_image_size": 24}, "`start_image_size`.*below"),
         ({"model": tiny_config(merged_tokens=1)}, "merge tokens"),
-        ({"model": tiny_config(position_embedding="relative"), "patch_dropout_rate": 0.5}, "patch_dropout_rate=0.5"),
         ({"model": keras_vit.ResNetConfig(stages=(1,)), "patch_dropout_rate": 0.5}, "ResNet.*=0.5"),
         ({"model": make_tiny, "image_size": None, "patch_dropout_rate": 0.5}, "patch_dropout_rate"),
     ],
