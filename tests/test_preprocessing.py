@@ -369,3 +369,13 @@ def test_unscaled_pixels_are_those_that_were_scaled():
     np.testing.assert_allclose(unscaled(record(pixels), record), pixels, atol=2e-5)  # float32 of numbers up to 255
     tensor = keras.ops.convert_to_tensor(record(pixels))
     np.testing.assert_allclose(keras.ops.convert_to_numpy(unscaled(tensor, record)), pixels, atol=2e-5)
+
+
+def test_tensor_of_unknown_axes_says_how_a_file_is_decoded():
+    """As `tf.io.decode_image` gives it, which may be an animation."""
+    import tensorflow as tf
+
+    for record in (Preprocessing(), Preprocessing(image_size=None), Preprocessing(resize="crop")):
+        for prepare in (record, lambda images, record=record: preprocess_input(images, record)):
+            with pytest.raises(ValueError, match="expand_animations=False"):
+                tf.function(prepare, input_signature=[tf.TensorSpec(None, tf.uint8)]).get_concrete_function()

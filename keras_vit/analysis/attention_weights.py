@@ -6,15 +6,20 @@ and 11.
 """
 
 import dataclasses
-from collections.abc import Sequence
 from typing import Any
 
 import keras
 import numpy as np
 from keras import ops
 
-from keras_vit.analysis.inner import batches, check_attends_to_all, check_grid, network_into, vision_transformer_in
-from keras_vit.annotations import Pair
+from keras_vit.analysis.inner import (
+    check_attends_to_all,
+    check_grid,
+    grid_of,
+    prepared_batches,
+    vision_transformer_in,
+)
+from keras_vit.annotations import Pair, Shape
 from keras_vit.checks import check_number, check_positive
 from keras_vit.layers import AttentionPooling
 from keras_vit.layers.attention_hooks import recording
@@ -94,18 +99,16 @@ def attention_maps(model: keras.Model, images: Any, batch_size: int = 8) -> Atte
     """
     inner = vision_transformer_in(model)
     check_attends_to_all(inner)
-    before = network_into(model, inner)
     found = []
-    for batch in batches(images, batch_size):
-        prepared = batch if before is None else before(batch, training=False)
+    for _, prepared in prepared_batches(model, inner, images, batch_size):
         with recording() as seen:
             inner(prepared, training=False)
         found.append([(layer, ops.convert_to_numpy(ops.cast(weights, "float32"))) for layer, weights in seen])
-    return as_maps(inner, prepared.shape[1:3], found)
+    return as_maps(inner, prepared.shape, found)
 
 
-def as_maps(inner: VisionTransformer, size: Sequence[int], found: list) -> AttentionMaps:
-    """`AttentionMaps` from recorded pairs of a layer and its weights for each batch, for images of `size` pixels."""
+def as_maps(inner: VisionTransformer, shape: Shape, found: list) -> AttentionMaps:
+    """`AttentionMaps` from recorded pairs of a layer and its weights for each batch, for images of this shape."""
     config, layers = inner.config, [block.attention for block in encoder_blocks(inner)]
     blocks = np.stack([_of(layer, found) for layer in layers])  # (L, B, A, T, T)
     pools = [part.attention for part in flatten_layers(inner) if isinstance(part, AttentionPooling)]
@@ -118,7 +121,7 @@ def as_maps(inner: VisionTransformer, size: Sequence[int], found: list) -> Atten
         reading[:, read] = 1 / len(read)
     else:
         reading[:, config.num_prefix_tokens :] = 1 / (blocks.shape[-1] - config.num_prefix_tokens)
-    return AttentionMaps(blocks, pooling, reading, config.grid(*size), config.stride, config.prefix_tokens)
+    return AttentionMaps(blocks, pooling, reading, grid_of(inner, shape), config.stride, config.prefix_tokens)
 
 
 def rollout(attention: np.ndarray, discard: float = 0.0) -> np.ndarray:

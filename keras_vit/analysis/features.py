@@ -8,7 +8,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_vit.analysis.inner import batches, network_into, vision_transformer_in
+from keras_vit.analysis.inner import grid_of, prepared_batches, vision_transformer_in
 from keras_vit.annotations import Tensor
 from keras_vit.checks import did_you_mean
 from keras_vit.model.layer_lookup import encoder_blocks, encoder_norm, resnet_stages
@@ -59,18 +59,16 @@ def features(
         ValueError: for blocks or stages that the model does not have, and as `attention_maps`.
     """
     inner = vision_transformer_in(model)
-    before = network_into(model, inner)
     chosen = _stations(inner, blocks)
     network = keras.Model(inner.input, {str(name): station.tensor for name, station in chosen.items()})
     found: dict[int | str, list] = {name: [] for name in chosen}
-    for batch in batches(images, batch_size):
-        prepared = batch if before is None else before(batch, training=False)
+    for _, prepared in prepared_batches(model, inner, images, batch_size):
         tensors = network(prepared, training=False)
         for name, station in chosen.items():
             tensor = station.finish(tensors[str(name)])
             tensor = encoder_norm(inner)(tensor) if norm and station.has_tokens else tensor
             found[name].append(ops.convert_to_numpy(ops.cast(tensor, "float32")))
-    grid = inner.config.grid(*prepared.shape[1:3]) if spatial else (-1,)
+    grid = grid_of(inner, prepared.shape) if spatial else (-1,)
     whole = {name: np.concatenate(parts) for name, parts in found.items()}
     tokens = {name: array for name, array in whole.items() if chosen[name].has_tokens}
     count = inner.config.num_prefix_tokens

@@ -1,21 +1,26 @@
 """The Vision Transformer inside a model, and the images that it receives there."""
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import keras
 import numpy as np
 from keras import ops
 
-from keras_vit.annotations import Tensor
+from keras_vit.annotations import Pair, Shape, Tensor
 from keras_vit.checks import check_positive_int
 from keras_vit.keras_private import tensors_into
 from keras_vit.layers.nested import flatten_layers
+from keras_vit.model.flat_models import vision_transformers_in
+from keras_vit.model.input_checks import check_floats, check_shape, warn_of_pixels
+from keras_vit.model.layer_lookup import encoder_norm, own_operations, stem
 from keras_vit.model.vision_transformer import VisionTransformer
 
 
 def vision_transformer_in(model: keras.Model) -> VisionTransformer:
     """The only `VisionTransformer` that a model is, or has among its layers at any depth.
+
+    A flat graph with its layers and others is one that has it: the result then shares these layers.
 
     Raises:
         TypeError: for anything but a model.
@@ -23,11 +28,13 @@ def vision_transformer_in(model: keras.Model) -> VisionTransformer:
     """
     if not isinstance(model, keras.Model):
         raise TypeError(f"`model` must be a Keras model.\nReceived: {model!r}.")
-    found = [layer for layer in flatten_layers(model) if isinstance(layer, VisionTransformer)]
+    found = vision_transformers_in(model)
     if len(found) != 1:
+        names = " or ".join(f"`model.get_layer({each.name!r})`" for each in found if each in model.layers)
+        advice = f"Pass {names or 'the Vision Transformer by itself, which shares its weights'}."
         raise ValueError(
             "`model` must be or hold one Vision Transformer of this package.\n"
-            f"Received: {model.name!r}, with {len(found)}. Pass the model itself, as `model.get_layer(name)`."
+            f"Received: {model.name!r}, with {len(found)}. {advice}"
         )
     if found[0].config is None:
         raise ValueError(
@@ -58,13 +65,14 @@ def network_into(model: keras.Model, inner: VisionTransformer) -> keras.Model | 
     Raises:
         ValueError: for a model that is not functional, or that calls `inner` several times.
     """
-    networks = []
-    while model is not inner:
+    networks, norm = [], encoder_norm(inner)
+    while not any(layer is norm for layer in getattr(model, "layers", ())):
         holder = next(
-            (each for each in getattr(model, "layers", ()) if any(part is inner for part in flatten_layers(each))), None
+            (each for each in getattr(model, "layers", ()) if any(part is norm for part in flatten_layers(each))), None
         )
-        calls = _calls(model, holder) if holder is not None else []
-        if len(calls) != 1 or len(calls[0]) != 1 or len(model.inputs) != 1:
+        inputs = getattr(model, "inputs", None) or ()  # Sequential models have none before they are called
+        calls = _calls(model, holder) if holder is not None and len(inputs) == 1 else []
+        if len(calls) != 1 or len(calls[0]) != 1:
             raise ValueError(
                 "a model around a Vision Transformer must be functional or sequential, with one input and one call.\n"
                 f"Received: {model.name!r}. Pass the Vision Transformer itself, with the images that it gets."
@@ -96,24 +104,42 @@ def check_grid(grid: Any) -> tuple[int, int]:
     return check_positive_int("grid", grid[0]), check_positive_int("grid", grid[1])
 
 
-def check_images(images: Any) -> np.ndarray:
-    """`images` as an array; raises unless it is `(B, H, W, C)` of floats with at least one image."""
+def prepared_batches(
+    model: keras.Model, inner: VisionTransformer, images: Any, batch_size: int
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Checked images in batches of at most `batch_size`: as `model` gets them, and as `inner` gets them in it.
+
+    Raises:
+        TypeError: for images that are not floats.
+        ValueError: for images of another shape or with NaN, and as `network_into`.
+
+    Warns:
+        UserWarning: of pixels in the first batch that were not scaled as the weights expect.
+    """
+    before, images = network_into(model, inner), _checked(images, model)
+    batch_size = check_positive_int("batch_size", batch_size)
+    for start in range(0, len(images), batch_size):
+        batch = ops.convert_to_tensor(images[start : start + batch_size])
+        prepared = batch if before is None else before(batch, training=False)
+        if not start:
+            inner.has_seen_images = True
+            warn_of_pixels(inner, prepared, stacklevel=4)
+        yield batch, prepared
+
+
+def _checked(images: Any, model: keras.Model) -> np.ndarray:
+    """`images` as an array; raises unless it is `(B, H, W, C)` of finite floats with at least one image."""
     images = ops.convert_to_numpy(images) if not isinstance(images, np.ndarray) else images
-    if images.ndim != 4 or not len(images):
-        raise ValueError(
-            "`images` must be (B, H, W, C), prepared by `model.preprocessing`.\n"
-            f"Received: shape {images.shape}. Pass one image as `image[None]`."
-        )
-    if images.dtype.kind != "f" and "float" not in images.dtype.name:
-        raise TypeError(
-            "`images` must be floats in the range the weights expect; integers are pixels not yet scaled.\n"
-            f"Received: dtype {images.dtype}. Call `model.preprocessing(images)` first."
-        )
+    check_floats(images)
+    check_shape(model, images.shape)
+    if not np.isfinite(images.astype("float32", copy=False)).all():
+        raise ValueError("`images` must be finite numbers.\nReceived: NaN or infinity among them.")
     return images
 
 
-def batches(images: Any, batch_size: int) -> Iterator[Tensor]:
-    """Checked images in batches of at most `batch_size`, as tensors."""
-    images, batch_size = check_images(images), check_positive_int("batch_size", batch_size)
-    for start in range(0, len(images), batch_size):
-        yield ops.convert_to_tensor(images[start : start + batch_size])
+def grid_of(inner: VisionTransformer, shape: Shape) -> Pair:
+    """`(h, w)` of the patches of images of this shape, which layers of the user's own may resize first."""
+    if own_operations(inner):
+        shape = keras.Model(inner.input, stem(inner).input).compute_output_shape(tuple(shape))
+    _, height, width, _ = cast(tuple[int, ...], shape)
+    return inner.config.grid(height, width)

@@ -11,7 +11,7 @@ import numpy as np
 from keras import ops
 
 from keras_vit.analysis.attention_weights import AttentionMaps, as_maps
-from keras_vit.analysis.inner import batches, check_attends_to_all, network_into, vision_transformer_in
+from keras_vit.analysis.inner import check_attends_to_all, prepared_batches, vision_transformer_in
 from keras_vit.annotations import Tensor
 from keras_vit.layers.attention_hooks import recording, watching
 from keras_vit.model.layer_lookup import encoder_blocks, pooling
@@ -42,15 +42,13 @@ def class_relevance(
     """
     inner = vision_transformer_in(model)
     check_attends_to_all(inner)
-    before = network_into(model, inner)
     chosen = None if classes is None else _check_classes(model, classes, images)
     maps, start = [], 0
-    for batch in batches(images, batch_size):
+    for batch, prepared in prepared_batches(model, inner, images, batch_size):
         given = None if chosen is None else chosen[start : start + len(batch)]
         start += len(batch)
         seen, gradients = weights_and_gradients(model, batch, given)
-        prepared = batch if before is None else before(batch, training=False)
-        maps.append(_relevance(as_maps(inner, prepared.shape[1:3], [seen]), inner, seen, gradients))
+        maps.append(_relevance(as_maps(inner, prepared.shape, [seen]), inner, seen, gradients))
     return np.concatenate(maps)
 
 

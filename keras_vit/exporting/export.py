@@ -28,6 +28,7 @@ from keras_vit.exporting.writers import Writer
 from keras_vit.model.classifiers import ends_in_logits, has_head, names_of_outputs
 from keras_vit.model.copies import with_input_shape
 from keras_vit.model.image_model import ImageModel
+from keras_vit.model.layer_lookup import own_operations
 from keras_vit.model.precision import in_precision, is_quantized
 from keras_vit.pages.cards import write_card
 
@@ -207,7 +208,13 @@ def check_exportable(model: Any) -> None:
     if not known or len(model.inputs) != 1:
         raise TypeError(
             "`model` must be a VisionTransformer or ResNet with one input that knows its config and preprocessing, as "
-            f"the builders give it and a .keras file keeps it.\nReceived: {model!r}"
+            f"the builders give it and a .keras file keeps it.\nReceived: {model!r}. A model of your own around one is "
+            "not served: build the head by `classes=`, or write the whole by Keras' `model.export`."
+        )
+    if own := own_operations(model):
+        raise TypeError(
+            "layers of your own in front of a model are not served: what pixels they take is not known.\n"
+            f"Received: {model.name!r} with {', '.join(map(repr, own))}. Write the whole by Keras' `model.export`."
         )
     if len(model.output_shape) != 2:
         raise ValueError(

@@ -227,6 +227,12 @@ def _array(images: Tensor) -> Tensor:
             f"Received: {str(images)!r:.60} of type {type(images).__name__}. A photo's pixels are "
             "`keras_vit.read_image(path)`; those of a Pillow image `numpy.asarray(image.convert('RGB'))`."
         )
+    if getattr(images.shape, "rank", 0) is None:
+        raise ValueError(
+            "images must have a known number of axes, (B, H, W, C) or (H, W, C).\n"
+            f"Received: {images!r:.80}. Call `tf.io.decode_image(file, channels=3, expand_animations=False)`, or "
+            "`images.set_shape((None, None, 3))`."
+        )
     return images
 
 

@@ -50,6 +50,12 @@ def with_input_shape(model: _Model, input_shape: Shape, resize_method: str | Non
             "`input_shape` must have as many channels as the model.\n"
             f"Received: input_shape={input_shape}, model {model.input_shape[1:]}."
         )
+    if model.input_shape[1:3] != model.image_shape[:2]:
+        raise ValueError(
+            "a model whose own layers in front change the size has patches by what they give, which is not known.\n"
+            f"Received: {model.name!r} for {model.input_shape[1:]}, whose first layer gets {model.image_shape}. "
+            "Build it anew upon layers for that size, as `input_tensor=`."
+        )
     with deferred_variables():
         copy = bare_copy(model, input_shape)
     copy.weights_report = model.weights_report + copy_weights(model, copy, resize_method)

@@ -17,7 +17,7 @@ from keras_vit.layers.nested import Unfreezable, freeze_inside
 from keras_vit.model import batch_padding
 from keras_vit.model.accumulation import check_accumulation
 from keras_vit.model.accumulation import train_step as accumulated_train_step
-from keras_vit.model.input_checks import looked_at, sharing_batches
+from keras_vit.model.input_checks import check_floats, check_shape, look_once, looked_at, sharing_batches
 from keras_vit.model.layer_lookup import head_layers, mark_depths, stem
 from keras_vit.model.logits_check import LogitsError, check_reads_outputs
 from keras_vit.model.replicated_model import ReplicatedModel
@@ -59,6 +59,7 @@ class ImageModel(Unfreezable, ReplicatedModel, keras.Model):
         for layer in self.layers:
             freeze_inside(layer)  # of a user's own too
         mark_depths(self)
+        self.has_seen_images = False  # of which wrong scales are warned
         self.accumulation_steps = 1
         self.data_start_step: int | None = None
 
@@ -93,7 +94,7 @@ class ImageModel(Unfreezable, ReplicatedModel, keras.Model):
         self.accumulation_steps = accumulation_steps
 
     def fit(self, x: Any = None, *args: Any, **kwargs: Any) -> Any:
-        """Keras' `fit`, which warns of pixels that were not scaled, and fills up batches that devices cannot share."""
+        """Keras' `fit`, which looks at the first images, and fills up batches that devices cannot share."""
         check_engine()
         check_scope(self)
         self.data_start_step = getattr(x, "start_step", None)  # which `Checkpoints` looks at
@@ -103,23 +104,32 @@ class ImageModel(Unfreezable, ReplicatedModel, keras.Model):
         held_out = validation[0] if isinstance(validation, (tuple, list)) else None
         if batch_padding.is_dataset(validation) and "validation_data" in kwargs:
             kwargs["validation_data"] = batch_padding.shared(validation)
+        if hasattr(held_out, "shape"):
+            looked_at(self, held_out)
         with sharing_batches((whole, size), (held_out, given.get("validation_batch_size") or size)):
             # A data set of `load_dataset` has full batches for training already.
             x = x if hasattr(x, "preprocessing") else batch_padding.shared(x)
             return super().fit(looked_at(self, x), *args, **kwargs)
 
     def evaluate(self, x: Any = None, *args: Any, **kwargs: Any) -> Any:
-        """Keras' `evaluate`, which warns of pixels that were not scaled, and fills up batches as `fit` does."""
+        """Keras' `evaluate`, which looks at shape and scale of the first images, and fills up batches as `fit` does."""
         with sharing_batches((x, _batch_size(keras.Model.evaluate, args, kwargs))):
             return super().evaluate(looked_at(self, batch_padding.shared(x)), *args, **kwargs)
 
     def predict(self, x: Any, *args: Any, **kwargs: Any) -> Any:
-        """Keras' `predict`, which warns of pixels that were not scaled, and fills up batches as `fit` does."""
+        """Keras' `predict`, which looks at shape and scale of the first images, and fills up batches as `fit` does."""
         with sharing_batches((x, _batch_size(keras.Model.predict, args, kwargs))):
             if batch_padding.is_dataset(x) and batch_padding.spread_over() > 1:
                 predict = super().predict
                 return batch_padding.predicted(lambda batches: predict(batches, *args, **kwargs), looked_at(self, x))
             return super().predict(looked_at(self, x), *args, **kwargs)
+
+    def predict_on_batch(self, x: Any) -> Any:
+        """Keras' `predict_on_batch`, which looks at the images as `predict` does, at their values for once."""
+        if len(self.inputs) == 1 and hasattr(x, "shape"):
+            check_shape(self, tuple(x.shape))
+            look_once(self, x)
+        return super().predict_on_batch(x)
 
     def train_step(self, *args: Any) -> Any:
         if self.accumulation_steps > 1 or batch_padding.is_marked(args[-1]):
@@ -147,6 +157,7 @@ class ImageModel(Unfreezable, ReplicatedModel, keras.Model):
 
     def call(self, inputs: Tensor, training: bool | None = None, mask: Tensor = None) -> Tensor:
         check_floats(inputs)
+        look_once(self, inputs)
         warn_of_foreign_step(training)
         return super().call(inputs, training=training, mask=mask)
 
@@ -163,16 +174,6 @@ class ImageModel(Unfreezable, ReplicatedModel, keras.Model):
 def _batch_size(method: Callable, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int | None:
     """The `batch_size` that `method` is called with."""
     return inspect.signature(method).bind_partial(None, None, *args, **kwargs).arguments.get("batch_size")
-
-
-def check_floats(inputs: Any) -> None:
-    """Raises unless images are floats."""
-    for tensor in keras.tree.flatten(inputs):
-        if not keras.backend.is_float_dtype(tensor.dtype):
-            raise TypeError(
-                "images must be floats in the range the weights expect; integers are pixels not yet scaled.\n"
-                f"Received: dtype {tensor.dtype}. Call `model.preprocessing(images)` first."
-            )
 
 
 def check_image_model(model: Any) -> None:

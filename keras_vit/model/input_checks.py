@@ -1,4 +1,4 @@
-"""What `fit`, `evaluate` and `predict` look at first: whether pixels were scaled, devices can share the batches, and
+"""What is looked at before images are computed with: their shape and scale, whether devices can share the batches, and
 weights can learn.
 
 The look is at the first batch only and outside of the graph, so it costs nothing in training.
@@ -8,15 +8,21 @@ import contextlib
 import inspect
 import itertools
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import keras
 import numpy as np
 
+from keras_vit.config.variants import check_tiled
+from keras_vit.images.preprocessing import Preprocessing
 from keras_vit.model.batch_padding import is_dataset, spread_over
+from keras_vit.model.layer_lookup import own_operations
 
 _FAR = 8  # times the largest value that a pixel can have once it was scaled; 255 is 97 times that of ImageNet's mean
+_BEYOND = 0.25  # of the range, which interpolation and augmentation stay within; ImageNet's leave [-1, 1] by more
+_NEAR = 0.02  # how near photos come to black and white; 5 grey levels of pixels in [-1, 1] are 0.04
+_PIXELS = "not scaled"  # which no preprocessing gives
 _IMAGES = 32  # of an array
 _DEFAULT_BATCH = 32  # of Keras
 _HALVES = ("bfloat16", "float16")
@@ -38,40 +44,57 @@ def check_weights_learn(model: keras.Model) -> None:
         )
 
 
-def looked_at(model: keras.Model, x: Any) -> Any:
-    """`x` of `fit`, unchanged in what it gives; warns of images that no `preprocessing` has scaled.
+def looked_at(model: Any, x: Any) -> Any:
+    """`x` of `fit`, unchanged in what it gives; warns of images that are not as the weights expect them.
 
     Args:
-        model: a `VisionTransformer`.
+        model: one of ours, or an engine of it.
         x: an array or tensor, a `tf.data.Dataset`, a `keras.utils.PyDataset` or a generator; of others, and of
             datasets of `load_dataset`, nothing is looked at.
+
+    Raises:
+        TypeError: for integers.
+        ValueError: for images of a shape that the model does not take.
+
+    Warns:
+        UserWarning: of pixels that no `preprocessing` has scaled, or another one, and of NaN.
     """
-    if model.preprocessing is None or hasattr(x, "preprocessing"):
+    if hasattr(x, "preprocessing") or len(getattr(model, "inputs", (None,))) != 1:
         return x
     if isinstance(x, keras.utils.PyDataset):
-        _warn_of_pixels(model, _images_of(x[0]))
+        _look(model, _images_of(x[0]))
     elif inspect.isgenerator(x):
         first = next(x, None)
-        _warn_of_pixels(model, _images_of(first))
+        _look(model, _images_of(first))
         return (batch for batch in itertools.chain([] if first is None else [first], x))
     elif is_dataset(x):
         return _watched(model, x)
-    elif len(getattr(x, "shape", None) or ()) == 4:
-        _warn_of_pixels(model, x[:_IMAGES])
+    elif isinstance(x, list) and len(x) > 1 and isinstance(model, keras.Model) and hasattr(x[0], "shape"):
+        raise ValueError(
+            "images of one call must be one array.\n"
+            f"Received: a list of {len(x)}, the first of shape {tuple(x[0].shape)}. Pass `numpy.stack(images)`."
+        )
+    else:
+        _look(model, x)
     return x
 
 
 def _images_of(batch: Any) -> Any:
-    return batch[0] if isinstance(batch, (tuple, list)) else batch
+    return batch[0] if isinstance(batch, (tuple, list)) and batch else batch
 
 
-def _watched(model: keras.Model, dataset: Any) -> Any:
+def _watched(model: Any, dataset: Any) -> Any:
     """The same `tf.data.Dataset`, of which the first batch is checked as it passes; reading it before would change the
     order."""
     import tensorflow as tf
 
+    spec = _images_of(dataset.element_spec)
+    if isinstance(spec, tf.TensorSpec) and spec.shape.rank is not None:
+        check_shape(model, tuple(spec.shape))
+    model.has_seen_images = True
+
     def look(images: np.ndarray) -> np.bool_:
-        _warn_of_pixels(model, images)
+        warn_of_pixels(model, images)
         return np.True_
 
     def pass_on(number: Any, batch: Any) -> Any:
@@ -85,18 +108,120 @@ def _watched(model: keras.Model, dataset: Any) -> Any:
     return dataset.enumerate().map(pass_on)
 
 
-def _warn_of_pixels(model: keras.Model, images: Any) -> None:
-    if images is None or not hasattr(images, "shape"):
+def look_once(model: Any, images: Any) -> None:
+    """Warns of the first images that a model is called with, where they have values and not only a place in a graph."""
+    if model.has_seen_images or not hasattr(images, "shape"):
         return
-    values = np.asarray(keras.ops.convert_to_numpy(images))
-    low, high = model.preprocessing.value_range
-    if values.size and values.dtype.kind == "f" and np.abs(values).max() > _FAR * max(abs(low), abs(high)):
-        warnings.warn(
-            f"images reach the model with values from {values.min():g} to {values.max():g}, and its weights expect "
-            f"{low:.3g} to {high:.3g}: they look like pixels that were not scaled. Call `model.preprocessing(images)` "
-            "first, or map it over the data set.",
-            stacklevel=4,
+    try:
+        values = np.asarray(keras.ops.convert_to_numpy(images[:_IMAGES]))
+    except Exception:  # a tensor of a graph, for which each backend has an error of its own
+        return
+    model.has_seen_images = True
+    warn_of_pixels(model, values)
+
+
+def _look(model: Any, images: Any) -> None:
+    if getattr(images, "shape", None) is None or not hasattr(images, "dtype"):
+        return
+    check_floats(images)
+    check_shape(model, tuple(images.shape))
+    model.has_seen_images = True
+    warn_of_pixels(model, images[:_IMAGES])
+
+
+def check_floats(inputs: Any) -> None:
+    """Raises unless images are floats."""
+    for tensor in keras.tree.flatten(inputs):
+        if not keras.backend.is_float_dtype(keras.backend.standardize_dtype(tensor.dtype)):
+            raise TypeError(
+                "images must be floats in the range the weights expect; integers are pixels not yet scaled.\n"
+                f"Received: dtype {tensor.dtype}. Call `model.preprocessing(images)` first."
+            )
+
+
+def check_shape(model: Any, shape: Sequence[int | None]) -> None:
+    """Raises unless `shape` is that of at least one image as a model with one input takes them.
+
+    Args:
+        model: one of ours, a model around one, or an engine.
+        shape: `(B, H, W, C)`; what is `None` is not known yet.
+
+    Raises:
+        ValueError: for any other.
+    """
+    wanted = tuple(model.input_shape)
+    fits = len(shape) == len(wanted) and shape[0] != 0
+    if not fits or any(None not in pair and pair[0] != pair[1] for pair in zip(wanted[1:], shape[1:], strict=True)):
+        raise ValueError(
+            "images must be a batch of the model's size, at least one.\n"
+            f"Received: shape {tuple(shape)} for {model.name!r}, which takes {wanted}. {_way_to(wanted, shape)}"
         )
+    config = getattr(model, "config", None)
+    if config is not None and None not in shape[1:] and not own_operations(model):
+        check_tiled("images", shape[1:], shape[1:3], config, shape[3:])
+
+
+def _way_to(wanted: Sequence[int | None], shape: Sequence[int | None]) -> str:
+    """What brings images of `shape` to the shape that is wanted."""
+    if len(shape) == len(wanted) - 1:
+        return "Pass one image as `image[None]`, and call `batch` of a data set."
+    if len(shape) == len(wanted) == 4 and shape[1] == wanted[3] != shape[3]:
+        return "The channels come last here: `numpy.moveaxis(images, 1, -1)`."
+    return "`model.preprocessing(images)` gives it."
+
+
+def warn_of_pixels(model: Any, images: Any, stacklevel: int = 4) -> None:
+    """Warns of images whose values are not those that the weights of `model` expect.
+
+    Nothing is said of scale where layers of the user's own come first, and of images of one value.
+    """
+    values = np.asarray(keras.ops.convert_to_numpy(images))
+    if not values.size or "float" not in values.dtype.name:
+        return
+    low, high = (float(found) for found in (values.min(), values.max()))  # NaN if one value is
+    if said := said_of_range(model, low, high):
+        warnings.warn(said, stacklevel=stacklevel)
+
+
+def said_of_range(model: Any, low: float, high: float) -> str | None:
+    """What is wrong with images of these lowest and highest values, or `None`.
+
+    Args:
+        model: one of ours, or an engine, whose `preprocessing` says what its weights expect.
+        low: lowest value of a batch.
+        high: highest value of a batch.
+    """
+    if not np.isfinite([low, high]).all():
+        return (
+            "images reach the model with NaN or infinity among them, and so do its answers. Look for a division by 0 "
+            "in what prepares them."
+        )
+    if own_operations(model):
+        return None
+    record = model.preprocessing or Preprocessing()  # of a clone or a flat graph none is known
+    black, white = record.value_range
+    reason = _misscaled(low, high, black, white)
+    if reason is None or (model.preprocessing is None and reason != _PIXELS):
+        return None
+    return (
+        f"images reach the model with values from {low:g} to {high:g}, and its weights expect "
+        f"{black:.3g} to {white:.3g}: they look like pixels that were {reason}. Call `model.preprocessing(images)` on "
+        "pixels from 0 to 255 first, or map it over the data set."
+    )
+
+
+def _misscaled(low: float, high: float, black: float, white: float) -> str | None:
+    """How pixels of these values were scaled, if not from `black` to `white`."""
+    margin = _BEYOND * (white - black)
+    if max(abs(low), abs(high)) > _FAR * max(abs(black), abs(white)):
+        return _PIXELS
+    if low < black - margin or high > white + margin:
+        return "scaled by another mean and deviation, as ImageNet's"
+    if black < 0 <= low < high <= 1:
+        return "scaled to 0 to 1"
+    if black < -1 - _NEAR and white > 1 + _NEAR and -1 <= low < _NEAR - 1 and 1 - _NEAR < high <= 1:
+        return "scaled to -1 to 1"
+    return None
 
 
 @contextlib.contextmanager

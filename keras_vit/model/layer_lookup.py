@@ -14,9 +14,22 @@ import keras
 from keras_vit.annotations import Tensor, Variable
 from keras_vit.config.parts import INPUT, Part
 from keras_vit.layers import AddPositionEmbs, AxialBlock, TransformerBlock
+from keras_vit.layers.composite import ConfiguredLayer
 from keras_vit.layers.nested import flatten_layers
 
 HEADS = ("head", "head_distillation")  # of the class token or all that is pooled, of the distillation token
+# Layers of ours that are of Keras' classes.
+_OF_KERAS = (*HEADS, "average", "activation", "pre_logits", "pooling", "resnet_norm", "resnet_relu")
+_NOTHING_AT_INFERENCE = (
+    keras.layers.InputLayer,
+    keras.layers.Dropout,
+    keras.layers.GaussianNoise,
+    keras.layers.GaussianDropout,
+    keras.layers.AlphaDropout,
+    keras.layers.Identity,
+    keras.layers.ActivityRegularization,
+)
+_AUGMENTS = ("Rand", "MixUp", "CutMix", "AugMix")  # how names of Keras' layers begin that augment
 
 
 def layer_named(model: keras.Model, name: str) -> Any:
@@ -156,6 +169,24 @@ def stem_positions(model: keras.Model) -> AddPositionEmbs | None:
     return next((layer for layer in position_layers(model) if layer.name == "position_embedding"), None)
 
 
+def own_operations(model: keras.Model) -> list[str]:
+    """Names of what a user has put before, between or behind our layers, and that computes something at inference.
+
+    Layers of Keras and of the user's own, models, and operations as of `2 * images`.
+    """
+    return [each.name for each in getattr(model, "operations", ()) if _is_own(each)]
+
+
+def _is_own(operation: Any) -> bool:
+    ours = isinstance(operation, ConfiguredLayer) or type(operation).__module__.startswith("keras_vit.layers.")
+    if ours or operation.name in _OF_KERAS or isinstance(operation, _NOTHING_AT_INFERENCE):
+        return False
+    if isinstance(operation, keras.Model):
+        return not isinstance(operation, keras.Sequential) or any(map(_is_own, operation.layers))
+    augments = type(operation).__module__.startswith("keras.") and type(operation).__name__.startswith(_AUGMENTS)
+    return not augments or isinstance(operation, keras.layers.RandomCrop)  # which resizes at inference
+
+
 def layers_before(tensor: Tensor) -> tuple[str, ...]:
     """Names of the layers that a Keras tensor comes from."""
     return tuple(layer.name for layer in keras.Model(keras.utils.get_source_inputs(tensor), tensor).layers)
@@ -177,7 +208,7 @@ def weight_paths(model: keras.Model, besides: Sequence[str] = ()) -> dict[str, V
     paths: dict[str, Variable] = {}
     layers = [layer for layer in model.layers if layer.name not in besides]
     for layer in layers:
-        if isinstance(layer, keras.Model):
+        if isinstance(layer, keras.Model) and any(isinstance(p, ConfiguredLayer) for p in flatten_layers(layer)):
             raise ValueError(
                 "`model` must be the Vision Transformer itself, not a model around it.\n"
                 f"Received: {model.name!r}. Pass `model.get_layer({layer.name!r})`."

@@ -8,7 +8,7 @@ import keras
 from keras_vit.model.classifiers import ends_in_logits
 from keras_vit.model.copies import copy_weights
 from keras_vit.model.deferred import deferred_variables
-from keras_vit.model.layer_lookup import encoder_blocks, head_layers, layer_named, position_layers
+from keras_vit.model.layer_lookup import encoder_blocks, head_layers, layer_named, own_operations, position_layers
 from keras_vit.model.precision import is_quantized
 from keras_vit.model.vision_transformer import VisionTransformer, check_vision_transformer
 from keras_vit.model.wiring import Head, known_grid, wire
@@ -43,6 +43,11 @@ def merge_tokens(model: VisionTransformer, per_block: int) -> VisionTransformer:
         raise ValueError(
             "tokens are merged where their number is known.\n"
             f"Received: {model.name!r} with {model.input_shape}. Take with_input_shape(model, (H, W, C)) first."
+        )
+    if own := own_operations(model):
+        raise ValueError(
+            "tokens are merged in a model without layers of your own, which would be left out.\n"
+            f"Received: {model.name!r} with {', '.join(map(repr, own))}. Merge first, and put them on the result."
         )
     if is_quantized(model):
         raise ValueError(

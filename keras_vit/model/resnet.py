@@ -15,7 +15,7 @@ from keras_vit.images.preprocessing import Preprocessing
 from keras_vit.layers.bit import NORM_EPSILON
 from keras_vit.layers.resnet_stem import group_norm
 from keras_vit.model.image_model import ImageModel
-from keras_vit.model.wiring import Head, classifier, record_for
+from keras_vit.model.wiring import Head, classifier, record_for, shape_to_prepare, source_of
 
 
 @keras.saving.register_keras_serializable("keras_vit")
@@ -58,13 +58,12 @@ def wire_resnet(
     x = keras.layers.GlobalAveragePooling2D(data_format="channels_last", name="pooling")(x)  # (B, D)
     if head.classes:
         x = classifier(head, "head", head.activation)(x)  # (B, K)
-    sources = keras.utils.get_source_inputs(images)
     return ResNet(
-        sources[0] if len(sources) == 1 else sources,
+        source_of(images),
         x,
         name=name,
         config=config,
-        preprocessing=record_for(images.shape[1:], preprocessing or Preprocessing()),
+        preprocessing=record_for(shape_to_prepare(images), preprocessing or Preprocessing()),
     )
 
 

@@ -10,7 +10,14 @@ from keras import ops
 from keras_vit.annotations import FilePath, Variable
 from keras_vit.checks import check_choice
 from keras_vit.layers import AddPositionEmbs, BiTRoot
-from keras_vit.model.layer_lookup import computed_fields, encoder_blocks, position_layers, stem_positions, weight_paths
+from keras_vit.model.layer_lookup import (
+    computed_fields,
+    encoder_blocks,
+    own_operations,
+    position_layers,
+    stem_positions,
+    weight_paths,
+)
 from keras_vit.model.precision import is_quantized
 from keras_vit.weights.checkpoint import PATCH_KERNEL, TABLE, Checkpoint
 from keras_vit.weights.conversion import check_architecture, write_checkpoint
@@ -64,9 +71,10 @@ def save_checkpoint(
             "no checkpoint has a place for the rounded kernels of a quantised model.\n"
             f"Received: {model.name!r}. Save it as .keras, or the model that it was made from here."
         )
+    variables = weight_paths(model)
+    _check_own_operations(model, variables)
     if is_resnet:
         return write_checkpoint(_resnet_checkpoint(model, dialect), path, dialect, labels)
-    variables = weight_paths(model)
     block, positions = next(iter(encoder_blocks(model)), None), stem_positions(model)
     if block is None or PATCH_KERNEL not in variables:
         raise CheckpointError(
@@ -93,6 +101,17 @@ def save_checkpoint(
         preprocessing=getattr(model, "preprocessing", None),
     )
     return write_checkpoint(checkpoint, path, dialect, labels)
+
+
+def _check_own_operations(model: keras.Model, variables: Mapping[str, Variable]) -> None:
+    """Raises for a user's layers without weights; those with weights are listed where no layout has a place for one."""
+    own = [name for name in own_operations(model) if not any(path.startswith(f"{name}/") for path in variables)]
+    if own:
+        raise CheckpointError(
+            "no checkpoint has a place for layers of your own, and without them it would compute something else.\n"
+            f"Received: {model.name!r} with {', '.join(map(repr, own))}. Save it as .keras, or pass the model that "
+            "they were put on: it shares its weights."
+        )
 
 
 def _resnet_checkpoint(model: keras.Model, dialect: str) -> Checkpoint:

@@ -10,6 +10,7 @@ from kinds import KINDS, SHAPE, model_of, numpy_attention, photos
 
 import keras_vit
 from keras_vit.analysis import drop_smallest, mean_attention_distance, rollout
+from keras_vit.model.layer_lookup import encoder_blocks
 
 pytestmark = pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize` method")
 
@@ -53,17 +54,17 @@ def test_probe_of_attention_pooling_reads_its_patches():
 
 @pytest.mark.parametrize("around", ["functional", "sequential", "twice"])
 def test_model_inside_a_users_own_sees_what_it_gets_there(around, tiny):
-    doubled, halved = keras.layers.Rescaling(2.0), keras.layers.Rescaling(0.5, 0.1)
+    doubled, halved = keras.layers.Rescaling(1.2), keras.layers.Rescaling(0.5, 0.1)
     if around == "sequential":
         outer = keras.Sequential([keras.Input(SHAPE), doubled, tiny, keras.layers.Dense(3)])
     else:
         x = keras.Input(SHAPE)
         outer = keras.Model(x, keras.layers.Dense(3)(tiny(doubled(x))))
-    scale = lambda images: 2 * images  # noqa: E731
+    scale = lambda images: 1.2 * images  # noqa: E731
     if around == "twice":
         y = keras.Input(SHAPE)
         outer = keras.Model(y, outer(halved(y)))
-        scale = lambda images: 2 * (0.5 * images + 0.1)  # noqa: E731
+        scale = lambda images: 1.2 * (0.5 * images + 0.1)  # noqa: E731
     images = photos(tiny)
     expected = keras_vit.attention_maps(tiny, scale(images))
     np.testing.assert_allclose(keras_vit.attention_maps(outer, images).blocks, expected.blocks, atol=1e-6)
@@ -176,6 +177,47 @@ SQUARE = np.ones((1, 1, 1, 6, 6))
 def test_wrong_input_is_named(tiny, act, words):
     with pytest.raises(ValueError, match=words):
         act(tiny, photos(tiny))
+
+
+FLAT = ("token", "gap", "map with a class token", "none", "distilled", "hybrid", "all tokens")
+
+
+@pytest.mark.parametrize("kind", FLAT)
+def test_flat_graph_with_layers_of_the_users_is_looked_into(kind, tmp_path):
+    """As `keras.Model(backbone.input, head(backbone.output))`, in which no layer is the Vision Transformer."""
+    inner = model_of(kind)
+    images, last = photos(inner), len(encoder_blocks(inner))
+    x = inner.output if kind != "none" else keras.layers.GlobalAveragePooling1D()(inner.output)
+    flat = keras.Model(inner.input, keras.layers.Dense(3, name="classes")(x))
+    flat.save(tmp_path / "flat.keras")
+    for model in (flat, keras.saving.load_model(tmp_path / "flat.keras")):
+        found, expected = (keras_vit.attention_maps(each, images) for each in (model, inner))
+        for name in ("blocks", "reading", "pooling"):
+            np.testing.assert_array_equal(getattr(found, name), getattr(expected, name))
+        assert (found.grid, found.stride, found.prefix_tokens) == (
+            expected.grid,
+            expected.stride,
+            expected.prefix_tokens,
+        )
+        tokens = keras_vit.features(model, images, blocks=(last,))
+        np.testing.assert_array_equal(tokens[last], keras_vit.features(inner, images, blocks=(last,))[last])
+        nested = keras.Model(inner.input, keras.layers.Dense(3)(inner(inner.input)) if kind != "none" else x)
+        if kind != "none":
+            nested.layers[-1].set_weights(flat.get_layer("classes").get_weights())
+            relevance = [keras_vit.class_relevance(each, images, [0, 2]) for each in (model, nested)]
+            np.testing.assert_allclose(*relevance, atol=1e-9)
+
+
+def test_layers_in_front_that_resize_are_looked_into_by_the_patches_of_what_they_give(tiny):
+    front = keras.layers.Resizing(20, 28)(keras.Input((40, 28, 3)))
+    model = keras_vit.build(tiny.config, input_tensor=front, classes=7)
+    model.set_weights(tiny.get_weights())
+    images = photos(tiny)
+    found = keras_vit.attention_maps(model, np.repeat(images, 2, axis=1))
+    np.testing.assert_allclose(found.blocks, keras_vit.attention_maps(tiny, images).blocks, atol=1e-6)
+    assert found.rollout().shape == (2, 5, 7)
+    with pytest.raises(ValueError, match="in front"):
+        keras_vit.with_input_shape(model, (20, 28, 3))
 
 
 def test_what_is_no_model_and_no_scaled_image_is_named(tiny):

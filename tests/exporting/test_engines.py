@@ -309,8 +309,17 @@ def test_engine_does_not_train(any_engine):
 
 
 def test_pixels_that_were_not_scaled_are_warned_of(any_engine):
+    pixels = np.tile(np.float32([0, 100, 255]), (2, 20, 28, 1))
     with pytest.warns(UserWarning, match="0 to 255.* -1 to 1"):
-        any_engine.predict(np.tile(np.float32([0, 100, 255]), (2, 20, 28, 1)))
+        any_engine.predict(pixels)
+    for call in (any_engine, any_engine.features, any_engine.predict_on_batch):
+        any_engine.has_seen_images = False
+        with pytest.warns(UserWarning, match="0 to 1"):
+            call(pixels / 255)
+        call(pixels / 255)  # which was said already
+    for wrong in (pixels[0], pixels[:, :16], np.moveaxis(pixels, -1, 1), pixels[..., :1]):
+        with pytest.raises(ValueError, match=r"Received: shape .*\(None, 20, 28, 3\)"):
+            any_engine.predict(wrong)
 
 
 @pytest.mark.parametrize("package", ["openvino", "onnxruntime"])

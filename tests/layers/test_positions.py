@@ -216,7 +216,8 @@ def test_relative_positions_behind_patch_dropout_are_those_of_the_images_size(sh
     at = [w.path.endswith("relative/table") for w in block.weights].index(True)
     values[at] = block.attention.relative.weights_at(15)["table"]
     resized.set_weights(values)
-    np.testing.assert_allclose(found, numpy(resized(kept, training=True, places=places)), atol=1e-6)
+    expected = numpy(resized(kept, training=True, places=places))
+    np.testing.assert_allclose(found, expected, atol=5e-5)  # the table is resized in float32, here in float64
     small = images(3, 12, 20, 3)
     model.input_spec = keras.InputSpec(shape=(None, None, None, 3))  # as training with growing images has it
     model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))

@@ -72,6 +72,121 @@ def test_arrays_of_unscaled_pixels_are_warned_of(model, pixels):
             call()
 
 
+def as_pixels(x):
+    return 127.5 * (x + 1)
+
+
+def as_imagenet(x):
+    return ((x + 1) / 2 - [0.485, 0.456, 0.406]) / [0.229, 0.224, 0.225]
+
+
+def with_nan(x):
+    return np.where(np.arange(x.size).reshape(x.shape) == 7, np.nan, x)
+
+
+WRONG = {
+    "not scaled": as_pixels,
+    "scaled to 0 to 1": lambda x: (x + 1) / 2,
+    "scaled by another": as_imagenet,
+    "NaN": with_nan,
+}
+FULL = images(2, 20, 28, 3)
+FULL[0, 0, :2] = [[-1], [1]]  # black and white, as photos have them
+DOORS = {
+    "call": lambda model, x: model(x),
+    "predict": lambda model, x: model.predict(x, verbose=0),
+    "predict_on_batch": lambda model, x: model.predict_on_batch(x),
+    "a model around": lambda model, x: keras.Sequential([model, keras.layers.Dense(2)])(x),
+    "features": lambda model, x: keras_vit.features(model, x, blocks=(1,)),
+    "attention_maps": lambda model, x: keras_vit.attention_maps(model, x),
+    "class_relevance": lambda model, x: keras_vit.class_relevance(model, x),
+    "logit_lens": lambda model, x: keras_vit.analysis.logit_lens(model, x, blocks=(1,)),
+    "analysis of a model around": lambda model, x: keras_vit.attention_maps(
+        keras.Sequential([keras.Input((20, 28, 3)), model]), x
+    ),
+}
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_every_door_says_how_images_were_scaled_wrongly(door):
+    model = make_tiny(num_layers=1)
+    for said, wrong in WRONG.items():
+        model.has_seen_images = False
+        x = wrong(FULL).astype("float32")
+        if said == "NaN" and "keras_vit" in DOORS[door].__code__.co_names:
+            with pytest.raises(ValueError, match=said):
+                DOORS[door](model, x)
+            continue
+        with pytest.warns(UserWarning, match=said) as record:
+            DOORS[door](model, x)
+        assert len([each for each in record if said in str(each.message)]) == 1
+    model.has_seen_images = False
+    for fine in (FULL, 0 * FULL, 0 * FULL + 0.5):
+        DOORS[door](model, fine)
+
+
+def test_scale_is_that_of_the_weights(recwarn):
+    """ImageNet's mean and deviation, as DeiT's files have it, and none at all."""
+    model = make_tiny(num_layers=1)
+    own = {"mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}
+    model.preprocessing = keras_vit.Preprocessing(**own)
+    model.predict(as_imagenet(FULL).astype("float32"), verbose=0)
+    assert not recwarn.list
+    for said, x in {"scaled to -1 to 1": FULL, "scaled to 0 to 1": (FULL + 1) / 2}.items():
+        with pytest.warns(UserWarning, match=said):
+            model.predict(x, verbose=0)
+    model.preprocessing = keras_vit.Preprocessing(mean=[0.0] * 3, std=[1.0] * 3)
+    model.predict((FULL + 1) / 2, verbose=0)
+    model.preprocessing = None  # as in a clone
+    model.predict((FULL + 1) / 2, verbose=0)
+    with pytest.warns(UserWarning, match="not scaled"):
+        model.predict(as_pixels(FULL), verbose=0)
+
+
+def test_layers_in_front_decide_the_scale_themselves():
+    x = keras.layers.Rescaling(1 / 127.5, -1)(keras.Input((20, 28, 3)))
+    model = keras_vit.build(make_tiny().config, input_tensor=x, classes=7)
+    model.predict(as_pixels(FULL), verbose=0)
+    with pytest.warns(UserWarning, match="NaN"):
+        model.predict(with_nan(FULL), verbose=0)
+
+
+SHAPES = {
+    "channels first": (lambda x: np.moveaxis(x, -1, 1), "moveaxis"),
+    "grey": (lambda x: x[..., :1], "preprocessing"),
+    "one image": (lambda x: x[0], r"image\[None\]"),
+    "another size": (lambda x: x[:, :16], "preprocessing"),
+    "no image": (lambda x: x[:0], "at least one"),
+}
+
+
+@pytest.mark.parametrize("kind", SHAPES)
+def test_shapes_are_refused_before_and_after_the_first_batch_alike(kind):
+    change, advice = SHAPES[kind]
+    model, wrong = make_tiny(num_layers=1), change(FULL)
+    said = []
+    for _ in range(2):
+        for give in (lambda: wrong, lambda: dataset(wrong, wrong) if len(wrong) else wrong):
+            with pytest.raises(ValueError, match=advice) as error:
+                model.predict(give(), verbose=0)
+            said.append(str(error.value))
+        model.predict(FULL, verbose=0)
+    assert said[:2] == said[2:]
+    assert all("Received: shape" in each and "(None, 20, 28, 3)" in each for each in said)
+    with pytest.raises(ValueError, match=advice):
+        keras_vit.attention_maps(model, wrong)
+
+
+def test_images_that_patches_do_not_tile_and_lists_of_images_are_refused():
+    model = make_tiny(num_layers=1, input_shape=(None, None, 3))
+    with pytest.raises(ValueError, match=r"Nearest: \(20, 28, 3\)"):
+        model.predict(FULL[:, :19], verbose=0)
+    with pytest.raises(ValueError, match=r"numpy\.stack"):
+        model.predict(list(FULL), verbose=0)
+    with pytest.raises(TypeError, match="uint8"):
+        model.predict(FULL.astype("uint8"), verbose=0)
+
+
 @OF_KERAS
 @pytest.mark.parametrize("kind", KINDS)
 def test_data_that_is_looked_at_loses_no_batch_and_keeps_its_order(model, kind):
@@ -86,7 +201,7 @@ def test_shuffled_data_is_shuffled_as_without_the_look(model):
 
     seen = []
     for look in (lambda data: data, lambda data: input_checks.looked_at(model, data)):
-        data = tf.data.Dataset.range(8).map(lambda i: tf.fill((4, 4, 3), tf.cast(i, "float32") / 8))
+        data = tf.data.Dataset.range(8).map(lambda i: tf.fill((20, 28, 3), tf.cast(i, "float32") / 8 - 0.5))
         data = look(data.shuffle(8, seed=1, reshuffle_each_iteration=True).batch(4))
         seen.append([[batch.numpy()[:, 0, 0, 0].tolist() for batch in data] for _ in range(2)])
     assert seen[0] == seen[1]

@@ -103,14 +103,63 @@ def test_the_model_that_own_layers_were_put_on_is_saved_and_loaded_as_ever(tmp_p
     assert keras_vit.load_checkpoint(behind, tmp_path / "y.npz", strict=True) == ()
 
 
-def test_layers_without_weights_and_states_of_random_numbers_need_no_place(tmp_path):
+def test_layers_that_compute_nothing_at_inference_need_no_place(tmp_path):
     """Keras does not count a seed generator's state as a weight."""
     inner = make_tiny()
-    x = keras.layers.Dropout(0.5, seed=3, name="own")(keras.layers.Rescaling(2.0)(inner.output))
+    x = keras.layers.Dropout(0.5, seed=3, name="own")(inner.output)
     model = keras.Model(inner.input, x)
     assert len(model.variables) > len(model.weights)
     keras_vit.save_checkpoint(model, tmp_path / "x.npz")
     assert keras_vit.load_checkpoint(keras.models.clone_model(model), tmp_path / "x.npz", strict=True) == ()
+
+
+OPERATIONS = {
+    "a layer in front": lambda x: (keras.layers.Rescaling(2.0)(x), None),
+    "an operation in front": lambda x: (2 * x, None),
+    "a model in front": lambda x: (keras.Sequential([keras.Input(SHAPE), keras.layers.Rescaling(2.0)])(x), None),
+    "a layer behind": lambda x: (x, keras.layers.Softmax()),
+}
+
+
+@pytest.mark.parametrize("kind", OPERATIONS)
+def test_operations_without_weights_are_refused_where_they_would_be_left_out(tmp_path, kind):
+    """A file, an export or a model of merged tokens without them would compute something else."""
+    x = keras.Input(SHAPE)
+    front, behind = OPERATIONS[kind](x)
+    model = keras_vit.build(tiny_config(), input_tensor=front, classes=7)
+    model = model if behind is None else keras.Model(x, behind(model.output))
+    with pytest.raises(CheckpointError, match="layers of your own"):
+        keras_vit.save_checkpoint(model, tmp_path / "x.npz")
+    with pytest.raises(TypeError, match="not served"):
+        keras_vit.export(model, tmp_path / "x.onnx", "onnx")
+    with pytest.raises(TypeError, match="not served"):
+        keras_vit.accelerate(model, "tensorflow")
+    if behind is None:
+        with pytest.raises(ValueError, match="layers of your own"):
+            keras_vit.merge_tokens(model, 2)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_augmentation_in_front_is_no_operation_of_a_file(tmp_path):
+    flips = keras.Sequential([keras.Input(SHAPE), keras.layers.RandomFlip(), keras.layers.RandomContrast(0.1)])
+    model = keras_vit.build(tiny_config(), input_tensor=flips(keras.Input(SHAPE)), classes=7)
+    keras_vit.save_checkpoint(model, tmp_path / "x.npz")
+    crop = keras.layers.RandomCrop(20, 28)(keras.Input((30, 30, 3)))
+    model = keras_vit.build(tiny_config(), input_tensor=crop, classes=7)
+    with pytest.raises(CheckpointError, match="random_crop"):
+        keras_vit.save_checkpoint(model, tmp_path / "y.npz")
+
+
+@pytest.mark.parametrize("channels", [1, 13])
+def test_preprocessing_is_for_what_the_model_takes_before_layers_in_front(channels):
+    front = keras.layers.Conv2D(3, 1)(keras.Input((20, 28, channels)))
+    small = keras_vit.ResNetConfig((1, 1), 0.5)
+    for build, config in ((keras_vit.build, tiny_config()), (keras_vit.build_resnet, small)):
+        model = build(config, input_tensor=front, classes=7)
+        x = model.preprocessing(np.full((1, 40, 40, channels), 255, "uint8"))
+        assert x.shape == (1, 20, 28, channels)
+        np.testing.assert_allclose(x, 1, atol=1e-6)
+        assert numpy(model(x)).shape == (1, 7)
 
 
 def test_builder_keeps_what_stands_before_the_model_and_says_so(tmp_path):

@@ -4,6 +4,7 @@ import dataclasses
 import inspect
 import reprlib
 import threading
+import warnings
 from collections.abc import Iterable, Iterator
 from typing import Any, NoReturn
 
@@ -14,9 +15,8 @@ from keras_vit.annotations import Tensor
 from keras_vit.checks import check_positive_int
 from keras_vit.exporting.report import Drift, Runtime, drift_table, markdown_table
 from keras_vit.model.classifiers import output_activation
-from keras_vit.model.image_model import ImageModel, check_floats
-from keras_vit.model.input_checks import looked_at
-from keras_vit.model.wiring import check_input_shape
+from keras_vit.model.image_model import ImageModel
+from keras_vit.model.input_checks import check_floats, check_shape, looked_at, said_of_range
 
 _ENDLESS = -1  # tf.data.INFINITE_CARDINALITY
 
@@ -97,6 +97,7 @@ class Engine:
         self.input_shape, self.output_shape = model.input_shape, model.output_shape
         self.output_activation = output_activation(model)
         self.report = report
+        self.has_seen_images = False  # of which wrong scales are warned
         self._run, self._one_at_a_time = runtime.run, threading.Lock()
 
     @property
@@ -127,6 +128,9 @@ class Engine:
         Raises:
             TypeError: for integers, which are pixels not yet scaled.
             ValueError: for another shape, no images, or values that are not finite.
+
+        Warns:
+            UserWarning: of pixels in the first batch that were not scaled as the weights expect.
         """
         if training:
             raise ValueError("an engine answers and does not train.\nReceived: training=True. Call the model itself.")
@@ -229,16 +233,13 @@ def _checked(images: Any, engine: Engine) -> np.ndarray:
     """Images as float32 `(B, H, W, C)`; raises for what the model would not take."""
     images = _array(images)
     check_floats(images)
-    fits = images.ndim == 4 and len(images)
-    if not fits or any(side not in (None, got) for side, got in zip(engine.input_shape, images.shape, strict=True)):
-        raise ValueError(
-            "images must be a batch of the model's size, at least one.\n"
-            f"Received: shape {images.shape} for {engine.name!r}, which takes {engine.input_shape}. "
-            "`preprocessing(images)` gives it."
-        )
-    check_input_shape(images.shape[1:], engine.config)
+    check_shape(engine, images.shape)
     with np.errstate(over="ignore"):
         images = np.ascontiguousarray(images, "float32")
-    if not np.isfinite(images).all():
+    low, high = float(images.min()), float(images.max())  # NaN if one value is
+    if not np.isfinite([low, high]).all():
         raise ValueError("images must be finite numbers in float32.\nReceived: NaN or infinity among them.")
+    if not engine.has_seen_images and (said := said_of_range(engine, low, high)):
+        warnings.warn(said, stacklevel=4)
+    engine.has_seen_images = True
     return images

@@ -1,0 +1,89 @@
+"""Models in which the layers of a Vision Transformer stand beside layers of a user's own, in one flat graph.
+
+`keras.Model(backbone.input, head(backbone.output))` has the backbone's layers, and no layer that is the backbone.
+"""
+
+import keras
+
+from keras_vit import layers
+from keras_vit.annotations import Tensor
+from keras_vit.config.vit import ViTConfig
+from keras_vit.layers.nested import flatten_layers
+from keras_vit.model.layer_lookup import (
+    computed_fields,
+    encoder_blocks,
+    encoder_norm,
+    head_layers,
+    layer_named,
+    patch_embedding,
+    pooling,
+    position_layers,
+    pre_logits,
+    resnet_stages,
+)
+from keras_vit.model.vision_transformer import VisionTransformer
+
+
+def vision_transformers_in(model: keras.Model) -> list[VisionTransformer]:
+    """The Vision Transformers that a model is, or has among its layers at any depth; see `of_flat_model`."""
+    models = [each for each in flatten_layers(model) if isinstance(each, keras.Model)]
+    found = (each if isinstance(each, VisionTransformer) else of_flat_model(each) for each in models)
+    return [each for each in found if each is not None]
+
+
+def of_flat_model(model: keras.Model) -> VisionTransformer | None:
+    """A `VisionTransformer` of the layers that a flat graph has, up to the last of ours; it shares their weights.
+
+    Returns:
+        A model from the input of `model`, with a config that is read off the layers and without preprocessing; `None`
+        for a model without a whole encoder, or whose graph does not begin at its one input.
+    """
+    norm, blocks = encoder_norm(model), encoder_blocks(model)
+    if norm is None or not blocks or patch_embedding(model) is None or len(getattr(model, "inputs", ())) != 1:
+        return None
+    try:
+        return VisionTransformer(model.inputs[0], _end(model), name=model.name, config=_config(model))
+    except ValueError:  # layers that were called again, whose first call is not in this graph
+        return None
+
+
+def _end(model: keras.Model) -> Tensor:
+    """The output of the last layer of ours that stands directly behind others of ours."""
+    average = layer_named(model, "average")
+    if average is not None:
+        return average.output
+    end = (pooling(model) or encoder_norm(model)).output
+    for layer in (pre_logits(model), *head_layers(model)):
+        if layer is not None and layer.input is end:
+            end = layer.output
+    return end
+
+
+def _config(model: keras.Model) -> ViTConfig:
+    """What the layers say of the config they were made of."""
+    block = encoder_blocks(model)[0]
+    kind = next(name for name, cls in layers.BLOCKS.items() if type(block) is cls)
+    merged = getattr(block, "merged_tokens", 0)
+    added = [layer.name for layer in position_layers(model)]
+    injected = "stem" if "position_embedding" in added or not added else "blocks"
+    root = resnet_stages(model).get("root")
+    hybrid = {} if root is None else {"resnet_stages": _stages(model), "resnet_width_factor": root.width / 64}
+    return ViTConfig(
+        patch_embedding(model).patch_size,
+        block.hidden_size,
+        len(encoder_blocks(model)),
+        block.num_heads,
+        block.mlp_dim,
+        class_token=layer_named(model, "class_token") is not None,
+        distilled=layer_named(model, "distillation_token") is not None,
+        attention="global" if merged else kind,
+        merged_tokens=merged,
+        position_injection="blocks_shared" if "position_embedding_shared" in added else injected,
+        **computed_fields(model),
+        **hybrid,
+    )
+
+
+def _stages(model: keras.Model) -> tuple[int, ...]:
+    """Units in each stage of the ResNet in front: the last one of a stage has their number in its name."""
+    return tuple(int(layer.name.rpartition("_")[2]) for name, layer in resnet_stages(model).items() if name != "root")
