@@ -138,7 +138,7 @@ def test_lora_is_merged_first():
 
 
 def test_what_has_nothing_to_fold_stays_as_it_is():
-    resnet = keras_vit.R50x1(classes=3, input_shape=(32, 32, 3))
+    resnet = keras_vit.build_resnet(keras_vit.ResNetConfig((1, 1), 0.5), classes=3, input_shape=(32, 32, 3))
     quantised = in_precision(model_of("token"), "int8")
     for model in (resnet, quantised):
         assert folding.folded(model) == (model, folding.Folds())
@@ -172,6 +172,9 @@ def test_pixels_are_scaled_by_the_first_kernel(case, monkeypatch):
     assert bool(of_pixels(task, given) > 1000 * NEAR) is (case == "token")
 
 
+SIMILAR = ("pre_logits", "distilled")  # to "token" in their operations
+
+
 @pytest.fixture(scope="module")
 def file_of(tmp_path_factory):
     """By format, case and fields of a task: the task and the path of its file, written once."""
@@ -185,8 +188,14 @@ def file_of(tmp_path_factory):
     return file_of
 
 
-@pytest.mark.parametrize("case", ["token", "map", "pre_logits", "hybrid", "merging", "distilled", "exact GELU"])
-@pytest.mark.parametrize("form", WRITERS)
+@pytest.mark.parametrize(
+    ("form", "case"),
+    [
+        pytest.param(form, case, marks=pytest.mark.slow if case in SIMILAR and form != "onnx" else ())
+        for form in WRITERS
+        for case in ["token", "map", "merging", "hybrid", "exact GELU", *SIMILAR]
+    ],
+)
 def test_files_are_the_model(form, case, file_of):
     task, place = file_of(form, case)
     given = pictures(3, *task.image_size)
