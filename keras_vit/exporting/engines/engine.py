@@ -97,7 +97,8 @@ class Engine:
         self.input_shape, self.output_shape = model.input_shape, model.output_shape
         self.output_activation = output_activation(model)
         self.report = report
-        self.has_seen_images = False  # of which wrong scales are warned
+        self.has_seen_images = False  # as models have it
+        self.looked_at_by: set[str | None] = {None}  # methods whose first batch was looked at for its scale
         self._run, self._one_at_a_time = runtime.run, threading.Lock()
 
     @property
@@ -134,7 +135,10 @@ class Engine:
         """
         if training:
             raise ValueError("an engine answers and does not train.\nReceived: training=True. Call the model itself.")
-        answers = self._answers(images)
+        return self._answer(images, "call")
+
+    def _answer(self, images: Tensor, method: str | None) -> np.ndarray:
+        answers = self._answers(images, method)
         return next(answers[name] for name in ("logits", "scores", "features") if name in answers)
 
     def features(self, images: Tensor) -> np.ndarray:
@@ -146,7 +150,7 @@ class Engine:
         Returns:
             float32 `(B, D)`.
         """
-        return self._answers(images)["features"]
+        return self._answers(images, "features")["features"]
 
     def predict_on_batch(self, x: Tensor) -> np.ndarray:
         """What a call gives, under Keras' name."""
@@ -177,13 +181,13 @@ class Engine:
             count, size = len(images), max(size, len(images))
             if self.engine == "xla" and 0 < count < size:  # each other number of images is compiled anew
                 images = np.pad(images, ((0, size - count),) + ((0, 0),) * (images.ndim - 1))
-            answers.append(self(images)[:count])
+            answers.append(self._answer(images, None)[:count])
         if not answers:
             raise ValueError("`x` must hold at least one image.\nReceived: no batches.")
         return np.concatenate(answers)
 
-    def _answers(self, images: Tensor) -> dict[str, np.ndarray]:
-        images = _checked(images, self)
+    def _answers(self, images: Tensor, method: str | None) -> dict[str, np.ndarray]:
+        images = _checked(images, self, method)
         with self._one_at_a_time:
             return self._run(images)
 
@@ -229,7 +233,7 @@ def _array(images: Any) -> np.ndarray:
     return array
 
 
-def _checked(images: Any, engine: Engine) -> np.ndarray:
+def _checked(images: Any, engine: Engine, method: str | None) -> np.ndarray:
     """Images as float32 `(B, H, W, C)`; raises for what the model would not take."""
     images = _array(images)
     check_floats(images)
@@ -239,7 +243,7 @@ def _checked(images: Any, engine: Engine) -> np.ndarray:
     low, high = float(images.min()), float(images.max())  # NaN if one value is
     if not np.isfinite([low, high]).all():
         raise ValueError("images must be finite numbers in float32.\nReceived: NaN or infinity among them.")
-    if not engine.has_seen_images and (said := said_of_range(engine, low, high)):
+    if method not in engine.looked_at_by and (said := said_of_range(engine, low, high)):
         warnings.warn(said, stacklevel=4)
-    engine.has_seen_images = True
+    engine.looked_at_by.add(method)
     return images
