@@ -10,7 +10,7 @@ from pathlib import Path
 from benchmarks.measure import BenchmarkError, benchmark
 from benchmarks.request import BACKENDS, DEVICES, OPTIMIZERS, PEERS, PRECISIONS, RUNNERS, TASKS, Benchmark
 from benchmarks.results import append, make_ready
-from keras_vit.config.vit import ACTIVATIONS
+from keras_vit.config.records import ACTIVATIONS
 
 _WIDTHS = (16, 8, 5, 6, 10, 10, 11, 10, 8, 9, 9)
 _HEAD = ("runner", "model", "size", "batch", "precision", "task", "ms", "images/s", "spread", "peer", "GiB")

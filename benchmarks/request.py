@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from keras_vit.checks import check_choice, check_int, check_positive_int, check_threads, did_you_mean
+from keras_vit.config.records import ACTIVATIONS
 from keras_vit.config.variants import VARIANTS, check_image_size
-from keras_vit.config.vit import ACTIVATIONS
 
 TASKS = ("inference", "train", "build", "load")
 FRESH = ("build", "load")  # tasks that a process does once

@@ -13,6 +13,10 @@ def gelu(x, exact=False):
     return x * 0.5 * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
 
 
+def quick_gelu(x):
+    return x / (1 + np.exp(-1.702 * x))
+
+
 def layer_norm(x, gamma, beta):
     mean, variance = x.mean(-1, keepdims=True), x.var(-1, keepdims=True)
     return (x - mean) / np.sqrt(variance + 1e-6) * gamma + beta
@@ -29,7 +33,7 @@ def attention_weights(tokens, queries, w, heads):
     """(B, A, Q, T); `w` maps names as `query/kernel` to arrays."""
 
     def split(x, name):
-        x = x @ w[f"{name}/kernel"] + w[f"{name}/bias"]
+        x = x @ w[f"{name}/kernel"] + w.get(f"{name}/bias", 0.0)
         return x.reshape(*x.shape[:2], heads, -1).transpose(0, 2, 1, 3)
 
     q, k, v = split(queries, "query"), split(tokens, "key"), split(tokens, "value")
@@ -48,11 +52,17 @@ def mlp(x, w, exact=False):
     return gelu(x @ w["dense_1/kernel"] + w["dense_1/bias"], exact) @ w["dense_2/kernel"] + w["dense_2/bias"]
 
 
+def gated_mlp(x, w):
+    gate, value = (x @ w[f"{name}/kernel"] + w[f"{name}/bias"] for name in ("gate", "up"))
+    return (gate / (1 + np.exp(-gate)) * value) @ w["down/kernel"] + w["down/bias"]
+
+
 def block(tokens, w, heads, exact=False):
     x = layer_norm(tokens, w["norm_1/gamma"], w["norm_1/beta"])
-    tokens = tokens + attention(x, x, below(w, "attention"), heads)
+    tokens = tokens + attention(x, x, below(w, "attention"), heads) * w.get("layer_scale_1/gamma", 1.0)
     x = layer_norm(tokens, w["norm_2/gamma"], w["norm_2/beta"])
-    return tokens + mlp(x, below(w, "mlp"), exact)
+    x = gated_mlp(x, below(w, "mlp")) if "mlp/gate/kernel" in w else mlp(x, below(w, "mlp"), exact)
+    return tokens + x * w.get("layer_scale_2/gamma", 1.0)
 
 
 def below(w, prefix):

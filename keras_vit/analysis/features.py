@@ -48,7 +48,7 @@ def features(
         blocks: numbers of passed blocks: 0 is the input of the first, and the number of layers the output of the last.
             Also `"root"`, `"stage_1"`, `"stage_2"`, ... of a hybrid's ResNet.
         spatial: whether patches have two axes `(h, w)`, or one.
-        norm: whether the model's last LayerNorm is applied to tokens; it never is to stages.
+        norm: whether the LayerNorm behind the last block is applied to tokens, if there is one; it never is to stages.
         batch_size: images at once.
 
     Returns:
@@ -59,14 +59,14 @@ def features(
         ValueError: for blocks or stages that the model does not have, and as `attention_maps`.
     """
     inner = vision_transformer_in(model)
-    chosen = _stations(inner, blocks)
+    chosen, last_norm = _stations(inner, blocks), encoder_norm(inner)
     network = keras.Model(inner.input, {str(name): station.tensor for name, station in chosen.items()})
     found: dict[int | str, list] = {name: [] for name in chosen}
     for _, prepared in prepared_batches(model, inner, images, batch_size):
         tensors = network(prepared, training=False)
         for name, station in chosen.items():
             tensor = station.finish(tensors[str(name)])
-            tensor = encoder_norm(inner)(tensor) if norm and station.has_tokens else tensor
+            tensor = last_norm(tensor) if norm and station.has_tokens and last_norm is not None else tensor
             found[name].append(ops.convert_to_numpy(ops.cast(tensor, "float32")))
     grid = grid_of(inner, prepared.shape) if spatial else (-1,)
     whole = {name: np.concatenate(parts) for name, parts in found.items()}

@@ -13,7 +13,7 @@ from keras_vit.keras_private import tensors_into
 from keras_vit.layers.nested import flatten_layers
 from keras_vit.model.flat_models import vision_transformers_in
 from keras_vit.model.input_checks import check_floats, check_shape, warn_of_pixels
-from keras_vit.model.layer_lookup import encoder_norm, own_operations, stem
+from keras_vit.model.layer_lookup import own_operations, stem, token_layers
 from keras_vit.model.vision_transformer import VisionTransformer
 
 
@@ -65,10 +65,10 @@ def network_into(model: keras.Model, inner: VisionTransformer) -> keras.Model | 
     Raises:
         ValueError: for a model that is not functional, or that calls `inner` several times.
     """
-    networks, norm = [], encoder_norm(inner)
-    while not any(layer is norm for layer in getattr(model, "layers", ())):
+    networks, last = [], token_layers(inner)[-1]
+    while not any(layer is last for layer in getattr(model, "layers", ())):
         holder = next(
-            (each for each in getattr(model, "layers", ()) if any(part is norm for part in flatten_layers(each))), None
+            (each for each in getattr(model, "layers", ()) if any(part is last for part in flatten_layers(each))), None
         )
         inputs = getattr(model, "inputs", None) or ()  # Sequential models have none before they are called
         calls = _calls(model, holder) if holder is not None and len(inputs) == 1 else []

@@ -17,6 +17,14 @@ _ROLES: Mapping[str, tuple[str, str]] = {
     "mlp_gate": ("mlp", "outputs"),
     "mlp_out": ("mlp", "inputs"),
 }
+# `layer_scale`: {role: path of the LayerScale behind it}
+_SCALES: Mapping[str, Mapping[str, str]] = {
+    "none": {},
+    "attention": {"output": "layer_scale_1"},
+    "both": {"output": "layer_scale_1", "mlp_out": "layer_scale_2"},
+}
+QKV_BIASES: Mapping[str, tuple[str, ...]] = {"all": ("query", "key", "value"), "none": ()}  # roles that have one
+LAYER_SCALES = tuple(_SCALES)
 GROUPS = tuple(dict.fromkeys(group for group, _ in _ROLES.values()))
 INPUT = ".."  # of `Part.norm`: the LayerNorm whose output the layer is called with
 
@@ -32,6 +40,7 @@ class Part:
         outputs: columns of the kernel.
         norm: path of the LayerNorm that the dense layer reads, `INPUT`, or `None` where it reads something else.
         bias: whether there is one.
+        scale: path of the LayerScale behind it, or `None`.
     """
 
     role: str
@@ -40,6 +49,7 @@ class Part:
     outputs: int
     norm: str | None = None
     bias: bool = True
+    scale: str | None = None
 
     @property
     def group(self) -> str:
@@ -52,21 +62,28 @@ class Part:
         return _ROLES[self.role][1]
 
 
-def attention_parts(hidden_size: int) -> tuple[Part, ...]:
+def attention_parts(hidden_size: int, qkv_bias: str = "all") -> tuple[Part, ...]:
     """Dense kernels of multi-head attention of width D."""
     names = {"query": "query", "key": "key", "value": "value", "output": "out"}
-    return tuple(Part(role, name, hidden_size, hidden_size) for role, name in names.items())
+    biases = (*QKV_BIASES[qkv_bias], "output")
+    return tuple(Part(role, name, hidden_size, hidden_size, bias=role in biases) for role, name in names.items())
 
 
-def mlp_parts(hidden_size: int, mlp_dim: int) -> tuple[Part, ...]:
+def mlp_parts(hidden_size: int, mlp_dim: int, gated_mlp: bool = False) -> tuple[Part, ...]:
     """Dense kernels of an MLP of width M on tokens of width D."""
-    return Part("mlp_in", "dense_1", hidden_size, mlp_dim), Part("mlp_out", "dense_2", mlp_dim, hidden_size)
+    names = {"mlp_gate": "gate", "mlp_in": "up"} if gated_mlp else {"mlp_in": "dense_1"}
+    first = tuple(Part(role, name, hidden_size, mlp_dim) for role, name in names.items())
+    return *first, Part("mlp_out", "down" if gated_mlp else "dense_2", mlp_dim, hidden_size)
 
 
-def block_parts(hidden_size: int, mlp_dim: int) -> tuple[Part, ...]:
-    """Dense kernels of a transformer block: attention and MLP, each behind a LayerNorm."""
-    attention = below("attention", attention_parts(hidden_size), "norm_1")
-    return attention + below("mlp", mlp_parts(hidden_size, mlp_dim), "norm_2")
+def block_parts(
+    hidden_size: int, mlp_dim: int, layer_scale: str = "none", gated_mlp: bool = False, qkv_bias: str = "all"
+) -> tuple[Part, ...]:
+    """Dense kernels of a transformer block: attention and MLP, each behind a LayerNorm and before its LayerScale."""
+    attention = below("attention", attention_parts(hidden_size, qkv_bias), "norm_1")
+    parts = attention + below("mlp", mlp_parts(hidden_size, mlp_dim, gated_mlp), "norm_2")
+    scales = _SCALES[layer_scale]
+    return tuple(dataclasses.replace(part, scale=scales.get(part.role)) for part in parts)
 
 
 def pooling_parts(hidden_size: int, mlp_dim: int) -> tuple[Part, ...]:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from keras_vit.annotations import Pair, Tensor
 from keras_vit.checks import check_choice, error_about
 
-RESIZE_METHODS = ("align_corners", "bilinear", "bilinear_antialias", "bicubic_antialias", "bicubic")
+RESIZE_METHODS = ("align_corners", "bilinear", "bilinear_antialias", "bicubic_antialias", "bicubic", "bicubic_offset")
 
 
 def resize_pos_embed(
@@ -35,7 +35,7 @@ def resize_pos_embed(
         method: `"align_corners"`, the official code's (bilinear, corners kept at the corners);
             `"bilinear"` with half-pixel centres (timm for `.npz` files); `"bilinear_antialias"`, which also
             averages when shrinking (FlexiViT); `"bicubic_antialias"` (timm for its own files); `"bicubic"`, which does
-            not (transformers).
+            not (transformers); `"bicubic_offset"`, the same by the scale (n + 0.1) / old (DINOv2's authors).
 
     Returns:
         A table of the same rank and dtype for `new_grid`; `table` itself if the grids are equal.
@@ -106,8 +106,9 @@ def resize_matrix(indices: Tensor, new: Any, old: int, method: str, xp: Any) -> 
     if method == "align_corners":
         positions = indices * ((old - 1) / xp.maximum(new - 1.0, 1.0))
         return triangle(xp.expand_dims(positions, 1) - sources, xp)  # (new, old)
-    positions = (indices + 0.5) * (old / new) - 0.5
-    if method == "bicubic":
+    offset = 0.1 if method == "bicubic_offset" else 0.0
+    positions = (indices + 0.5) * (old / (new + offset)) - 0.5
+    if method in ("bicubic", "bicubic_offset"):
         return _bicubic_without_antialias(positions, old, xp)
     distances = xp.expand_dims(positions, 1) - sources
     if method.endswith("antialias"):

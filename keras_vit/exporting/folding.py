@@ -18,7 +18,7 @@ from keras_vit.layers import MultiHeadAttention
 from keras_vit.layers.nested import flatten_layers
 from keras_vit.model.copies import with_dtype
 from keras_vit.model.image_model import ImageModel
-from keras_vit.model.layer_lookup import norm_readers, patch_embedding
+from keras_vit.model.layer_lookup import dense_parts, norm_readers, patch_embedding
 from keras_vit.model.precision import is_quantized
 
 
@@ -66,7 +66,7 @@ def takes_pixels(task: ExportTask) -> bool:
     Not a hybrid's, whose first kernel is standardised, and pads its image with zeros behind the mean.
     """
     patches = patch_embedding(task.model)
-    reads_image = patches is not None and task.model.config.resnet_stages is None
+    reads_image = patches is not None and patches.patch_bias and task.model.config.resnet_stages is None
     return reads_image and task.takes == "pixels" and task.precision == "float32"
 
 
@@ -81,11 +81,11 @@ def folded(model: ImageModel, bare: bool = True) -> tuple[ImageModel, Folds]:
         A copy for inference, which is neither saved nor trained, and what was folded; `model` itself where there is
         nothing to fold, as in a ResNet, or Keras has quantised it.
     """
-    places = norm_readers(model)
+    places = _foldable(model)
     if not places or is_quantized(model):
         return model, Folds()
     copy = with_dtype(model, "float32")
-    places = norm_readers(copy)
+    places = _foldable(copy)
     for norm, denses in places:
         for dense in denses:
             _assign(dense, *behind(*_values(norm.gamma, norm.beta, dense.kernel, dense.bias)))
@@ -93,19 +93,31 @@ def folded(model: ImageModel, bare: bool = True) -> tuple[ImageModel, Folds]:
         norm.beta.assign(np.zeros(norm.beta.shape))
         if bare:
             norm.gamma = norm.beta = None
+    _fold_scales(copy)
     attentions = _attentions(copy)
     for attention in attentions:
-        kernel, bias = _values(attention.query.kernel, attention.query.bias)
-        _assign(attention.query, kernel * attention.query_scale, bias * attention.query_scale)
+        for weight in attention.query.weights:
+            weight.assign(weight * attention.query_scale)
         attention.query_scale = None
     return copy, Folds(len(places), len(attentions))
 
 
+def _fold_scales(model: ImageModel) -> None:
+    """Takes the factors of every LayerScale into the kernel and the bias in front of it."""
+    for found in dense_parts(model):
+        if found.part.scale is not None:
+            scale = getattr(found.block, found.part.scale)
+            gamma, kernel, bias = _values(scale.gamma, found.dense.kernel, found.dense.bias)
+            _assign(found.dense, kernel * gamma, bias * gamma)
+            setattr(found.block, found.part.scale, None)
+
+
 def folds_of(task: ExportTask) -> Folds:
     """What `folded_task` folds of a task's model."""
-    if is_quantized(task.model) or not norm_readers(task.model):
+    norms = 0 if is_quantized(task.model) else len(_foldable(task.model))
+    if not norms:
         return Folds()
-    return Folds(len(norm_readers(task.model)), len(_attentions(task.model)), takes_pixels(task))
+    return Folds(norms, len(_attentions(task.model)), takes_pixels(task))
 
 
 def behind(gain: np.ndarray, shift: np.ndarray, kernel: np.ndarray, bias: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -126,6 +138,11 @@ def _fold_pixels(model: ImageModel) -> None:
     kernel, bias, mean, std = _values(patches.kernel, patches.bias, record.mean, record.std)
     kernel = kernel / (255 * std[:, None])  # (P, P, C, D)
     _assign(patches, kernel, bias - np.einsum("hwcd,c->d", kernel, 255 * mean))
+
+
+def _foldable(model: ImageModel) -> list[tuple[keras.layers.Layer, tuple[keras.layers.Dense, ...]]]:
+    """The LayerNorms whose shift finds a bias in every dense layer that reads them, and those layers."""
+    return [found for found in norm_readers(model) if all(dense.use_bias for dense in found[1])]
 
 
 def _attentions(model: ImageModel) -> list[MultiHeadAttention]:

@@ -9,14 +9,14 @@ from keras_vit.layers.attention import MultiHeadAttention
 from keras_vit.layers.axial import AxialBlock
 from keras_vit.layers.bit import BiTRoot, BiTUnit
 from keras_vit.layers.corruption import PatchCorruption
-from keras_vit.layers.encoder import MlpBlock, TransformerBlock
+from keras_vit.layers.encoder import GatedMlpBlock, LayerScale, MlpBlock, TransformerBlock
 from keras_vit.layers.heads import AttentionPooling, TokenPooling
 from keras_vit.layers.merging_block import MergingBlock
 from keras_vit.layers.patches import PatchEmbedding
 from keras_vit.layers.positions import AddPositionEmbs
 from keras_vit.layers.relative import RelativePositions
 from keras_vit.layers.resnet_stem import ResNetRoot, ResNetUnit, StdConv2D
-from keras_vit.layers.tokens import ClassToken, PatchDropout
+from keras_vit.layers.tokens import ClassToken, PatchDropout, RegisterTokens
 
 BLOCKS: dict[str, type[TransformerBlock] | type[AxialBlock]] = {
     "global": TransformerBlock,
@@ -33,11 +33,14 @@ __all__ = [
     "PatchEmbedding",
     "PatchCorruption",
     "ClassToken",
+    "RegisterTokens",
     "AddPositionEmbs",
     "PatchDropout",
     "RelativePositions",
     "MultiHeadAttention",
+    "LayerScale",
     "MlpBlock",
+    "GatedMlpBlock",
     "TransformerBlock",
     "AxialBlock",
     "MergingBlock",

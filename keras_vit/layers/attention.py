@@ -34,6 +34,7 @@ class MultiHeadAttention(CastingLayer):
         relative_patches: N, number of patches with relative positions, the last ones of all tokens; or `None` for
             attention that sees no places. Only without `queries`.
         num_prefix_tokens: tokens before those patches.
+        qkv_bias: which of query, key and value have a bias, `"all"` or `"none"`.
 
     Call arguments:
         tokens: `(B, T, D)`, from which keys and values come.
@@ -55,6 +56,7 @@ class MultiHeadAttention(CastingLayer):
         dropout_rate: float = 0.0,
         relative_patches: int | None = None,
         num_prefix_tokens: int = 0,
+        qkv_bias: str = "all",
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -70,8 +72,9 @@ class MultiHeadAttention(CastingLayer):
         self.dropout_rate = dropout_rate
         self.relative_patches = relative_patches
         self.num_prefix_tokens = num_prefix_tokens
+        self.qkv_bias = qkv_bias
         self.query_scale: float | None = (hidden_size // num_heads) ** -0.5  # `None` where the query's kernel has it
-        self.parts = attention_parts(hidden_size)
+        self.parts = attention_parts(hidden_size, qkv_bias)
         self.query, self.key, self.value, self.out = (dense_of(part, self.dtype_policy) for part in self.parts)
         self.dropout = Dropout(dropout_rate, dtype=self.dtype_policy, name="dropout")
         self.relative = None

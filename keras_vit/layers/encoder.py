@@ -10,13 +10,13 @@ import keras
 from keras import ops
 
 from keras_vit.annotations import Shape, Tensor
-from keras_vit.checks import check_choice, check_positive_int
-from keras_vit.config.parts import block_parts, mlp_parts
-from keras_vit.config.vit import ACTIVATIONS
+from keras_vit.checks import check_choice, check_number, check_positive_int
+from keras_vit.config.parts import LAYER_SCALES, block_parts, mlp_parts
+from keras_vit.config.records import ACTIVATIONS
 from keras_vit.layers import fused, gradients
 from keras_vit.layers.attention import MultiHeadAttention
 from keras_vit.layers.attention_hooks import watcher
-from keras_vit.layers.composite import CastingLayer, CompositeLayer, dense_of, rematerialized
+from keras_vit.layers.composite import CastingLayer, CompositeLayer, ConfiguredLayer, dense_of, rematerialized
 from keras_vit.layers.dropout import Dropout
 
 NORM_EPSILON = 1e-6
@@ -48,14 +48,46 @@ class LayerNorm(keras.layers.LayerNormalization):
 
 
 @keras.saving.register_keras_serializable("keras_vit")
+class LayerScale(ConfiguredLayer):
+    """A learned factor for each channel, which lets a deep network begin near the identity.
+
+    Args:
+        init: first value of the factors.
+
+    Call arguments:
+        inputs: `(..., D)`.
+
+    Returns:
+        The shape of `inputs`.
+
+    Source: arXiv:2103.17239, section 2.
+    """
+
+    def __init__(self, init: float = 1e-5, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        check_number("init", init)
+        self.init = init
+
+    def build(self, input_shape: Shape) -> None:
+        first = keras.initializers.Constant(self.init)
+        self.gamma = self.add_weight(name="gamma", shape=(input_shape[-1],), initializer=first)
+
+    def call(self, inputs: Tensor) -> Tensor:
+        return inputs * ops.cast(self.gamma, inputs.dtype)
+
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
+        return input_shape
+
+
+@keras.saving.register_keras_serializable("keras_vit")
 class MlpBlock(CastingLayer):
-    """Two dense layers with a GELU between, applied to every token by itself.
+    """Two dense layers with a GELU between them, applied to every token by itself.
 
     Args:
         hidden_size: D, size of a token.
         mlp_dim: M, size between the layers.
         dropout_rate: after the activation and after the second layer, in [0, 1).
-        activation: `"gelu_tanh"` (the official code's tanh approximation) or exact `"gelu"`.
+        activation: `"gelu_tanh"` (the official code's tanh approximation), exact `"gelu"`, or `"quick_gelu"`.
 
     Call arguments:
         tokens: `(B, T, D)`.
@@ -102,10 +134,55 @@ class MlpBlock(CastingLayer):
 
     def _gelu_dense(self, x: Tensor, training: bool | None) -> Tensor:
         """Output of the second layer `(B*T, D)` from that of the first, `(B*T, M)`, in training on TensorFlow."""
-        approximate, dense = self.activation == "gelu_tanh", self.dense_2
-        if fused.plain(dense, self.compute_dtype) and not self.dropout_rate:
-            return gradients.gelu_dense(x, dense.kernel, dense.bias, approximate)
-        return dense(self.dropout_1(ops.gelu(x, approximate=approximate), training=training))
+        dense = self.dense_2
+        if fused.plain(dense, self.compute_dtype) and not self.dropout_rate and self.activation != "quick_gelu":
+            return gradients.gelu_dense(x, dense.kernel, dense.bias, self.activation == "gelu_tanh")
+        return dense(self.dropout_1(fused.activate(x, self.activation), training=training))
+
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
+        return (*input_shape[:-1], self.hidden_size)
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class GatedMlpBlock(CastingLayer):
+    """SwiGLU: a dense layer times the SiLU of another one, and a third behind them, applied to every token by itself.
+
+    Args:
+        hidden_size: D, size of a token.
+        mlp_dim: M, size of each of the two factors.
+        dropout_rate: after the product and after the last layer, in [0, 1).
+
+    Call arguments:
+        tokens: `(B, T, D)`.
+        norm: a `LayerNorm` to apply first, which in training saves memory.
+
+    Returns:
+        `(B, T, D)`.
+
+    Source: arXiv:2002.05202, eq. 6.
+    """
+
+    def __init__(self, hidden_size: int, mlp_dim: int, dropout_rate: float = 0.0, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        hidden_size, mlp_dim = check_positive_int("hidden_size", hidden_size), check_positive_int("mlp_dim", mlp_dim)
+        self.hidden_size = hidden_size
+        self.mlp_dim = mlp_dim
+        self.dropout_rate = dropout_rate
+        self.parts = mlp_parts(hidden_size, mlp_dim, gated_mlp=True)
+        self.gate, self.up, self.down = (dense_of(part, self.dtype_policy) for part in self.parts)
+        self.dropout_1 = Dropout(dropout_rate, dtype=self.dtype_policy, name="dropout_1")
+        self.dropout_2 = Dropout(dropout_rate, dtype=self.dtype_policy, name="dropout_2")
+
+    def build(self, input_shape: Shape) -> None:
+        width = (None, input_shape[-1])
+        self.build_inside((self.gate, width), (self.up, width), (self.down, (None, self.mlp_dim)))
+
+    def call(self, tokens: Tensor, norm: keras.Layer | None = None, training: bool | None = None) -> Tensor:
+        tokens = self.in_our_dtype(tokens)
+        gate, x = gradients.norm_then_dense(norm, (self.gate, self.up), tokens, training)  # (B*T, M)
+        x = fused.dense(self.down, self.dropout_1(ops.silu(gate) * x, training=training))
+        x = self.dropout_2(x, training=training)  # (B*T, D)
+        return ops.reshape(x, (-1, ops.shape(tokens)[1], self.hidden_size))  # (B, T, D)
 
     def compute_output_shape(self, input_shape: Shape) -> Shape:
         return (*input_shape[:-1], self.hidden_size)
@@ -123,7 +200,7 @@ class TransformerBlock(CompositeLayer):
         attention_dropout_rate: of the attention weights, in [0, 1).
         stochastic_depth_rate: probability of leaving out each of the two branches, drawn for every
             example by itself, in [0, 1).
-        activation: `"gelu_tanh"` or `"gelu"`.
+        activation: `"gelu_tanh"`, `"gelu"` or `"quick_gelu"`.
         num_output_tokens: k, to compute the first k tokens only (keys and values still come from all of
             them: the same numbers for less work), or `None` for all.
         layer_norm_epsilon: added to the variance in both LayerNorms.
@@ -132,6 +209,10 @@ class TransformerBlock(CompositeLayer):
         relative_patches: N, number of patches, for relative positions in the attention (`RelativePositions`); not with
             `num_output_tokens`.
         num_prefix_tokens: tokens before those patches.
+        qkv_bias: which of query, key and value have a bias, `"all"` or `"none"`.
+        gated_mlp: whether the MLP is a `GatedMlpBlock`, which has no use for `activation`.
+        layer_scale: which branches end in a `LayerScale`: `"none"`, `"attention"` or `"both"`.
+        layer_scale_init: first value of its factors.
 
     Call arguments:
         tokens: `(B, T, D)`.
@@ -166,9 +247,14 @@ class TransformerBlock(CompositeLayer):
         rematerialize: bool = False,
         relative_patches: int | None = None,
         num_prefix_tokens: int = 0,
+        qkv_bias: str = "all",
+        gated_mlp: bool = False,
+        layer_scale: str = "none",
+        layer_scale_init: float = 1e-5,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
+        check_choice("layer_scale", layer_scale, LAYER_SCALES)
         num_output_tokens = _checked_tokens(num_output_tokens, relative_patches)
         self.hidden_size = check_positive_int("hidden_size", hidden_size)
         self.num_heads = check_positive_int("num_heads", num_heads)
@@ -182,7 +268,11 @@ class TransformerBlock(CompositeLayer):
         self.rematerialize = rematerialize
         self.relative_patches = relative_patches
         self.num_prefix_tokens = num_prefix_tokens
-        self.parts = block_parts(self.hidden_size, self.mlp_dim)
+        self.qkv_bias = qkv_bias
+        self.gated_mlp = gated_mlp
+        self.layer_scale = layer_scale
+        self.layer_scale_init = layer_scale_init
+        self.parts = block_parts(self.hidden_size, self.mlp_dim, layer_scale, gated_mlp, qkv_bias)
         if relative_patches is not None:
             self.asks = ("places",)
         self._make_layers(self.dtype_policy)
@@ -191,20 +281,29 @@ class TransformerBlock(CompositeLayer):
         """The layers inside, in the order of the data."""
         self.norm_1 = layer_norm(dtype, "norm_1", self.layer_norm_epsilon)
         sizes = (self.hidden_size, self.num_heads, self.attention_dropout_rate)
-        places = (self.relative_patches, self.num_prefix_tokens)
-        self.attention = MultiHeadAttention(*sizes, *places, dtype=dtype, name="attention")
+        others = (self.relative_patches, self.num_prefix_tokens, self.qkv_bias)
+        self.attention = MultiHeadAttention(*sizes, *others, dtype=dtype, name="attention")
         self.dropout = Dropout(self.dropout_rate, dtype=dtype, name="dropout")
         self.norm_2 = layer_norm(dtype, "norm_2", self.layer_norm_epsilon)
         sizes = (self.hidden_size, self.mlp_dim, self.dropout_rate)
-        self.mlp = MlpBlock(*sizes, self.activation, dtype=dtype, name="mlp")
+        self.mlp = (
+            GatedMlpBlock(*sizes, dtype=dtype, name="mlp")
+            if self.gated_mlp
+            else MlpBlock(*sizes, self.activation, dtype=dtype, name="mlp")
+        )
         # Dropout with one draw for each example and branch is stochastic depth.
         self.stochastic_depth_1, self.stochastic_depth_2 = (
             Dropout(self.stochastic_depth_rate, noise_shape=(None, 1, 1), dtype=dtype, name=name)
             for name in ("stochastic_depth_1", "stochastic_depth_2")
         )
+        self.layer_scale_1 = self.layer_scale_2 = None
+        for part in self.parts:
+            if part.scale is not None:
+                setattr(self, part.scale, LayerScale(self.layer_scale_init, dtype=dtype, name=part.scale))
 
     def build(self, tokens_shape: Shape, places_shape: Any = None) -> None:
-        self.build_inside(*((layer, tokens_shape) for layer in (self.norm_1, self.attention, self.norm_2, self.mlp)))
+        inside = (self.norm_1, self.attention, self.norm_2, self.mlp, self.layer_scale_1, self.layer_scale_2)
+        self.build_inside(*((layer, tokens_shape) for layer in inside if layer is not None))
 
     def call(self, tokens: Tensor, training: bool | None = None, places: Any = None) -> Tensor:
         known = self._known_places(places) if training else {}  # else every patch is there
@@ -239,11 +338,14 @@ class TransformerBlock(CompositeLayer):
 
     def add_attention(self, tokens: Tensor, x: Tensor, training: bool | None) -> Tensor:
         """The first skip connection."""
-        return tokens + self.stochastic_depth_1(self.dropout(x, training=training), training=training)
+        x = self.dropout(x, training=training)
+        x = x if self.layer_scale_1 is None else self.layer_scale_1(x)
+        return tokens + self.stochastic_depth_1(x, training=training)
 
     def add_mlp(self, tokens: Tensor, training: bool | None) -> Tensor:
         """The second skip connection, around the MLP."""
         x = self.mlp(tokens, norm=self.norm_2, training=training)
+        x = x if self.layer_scale_2 is None else self.layer_scale_2(x)
         return tokens + self.stochastic_depth_2(x, training=training)
 
     def compute_output_shape(self, tokens_shape: Shape, places_shape: Any = None) -> Any:

@@ -51,6 +51,7 @@ def norm_then_dense(
     """
     dtype = keras.backend.standardize_dtype(tokens.dtype)
     ours = applies(training) and usual(norm, len(tokens.shape)) and all(fused.plain(dense, dtype) for dense in denses)
+    ours = ours and all(dense.use_bias for dense in denses)
     if norm is not None and norm.compute_dtype == dtype and ours:
         kernels, biases = [dense.kernel for dense in denses], [dense.bias for dense in denses]
         gamma, beta = (ops.cast(weight, tokens.dtype) for weight in (norm.gamma, norm.beta))

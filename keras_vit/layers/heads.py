@@ -59,7 +59,7 @@ class AttentionPooling(CompositeLayer):
         hidden_size: D, size of a token.
         num_heads: A; must divide `hidden_size`.
         mlp_dim: M, size inside the MLP.
-        activation: `"gelu_tanh"` or `"gelu"`.
+        activation: `"gelu_tanh"`, `"gelu"` or `"quick_gelu"`.
         layer_norm_epsilon: added to the variance in the LayerNorm.
         num_prefix_tokens: tokens before the patches, which are left out, as mean pooling does.
 

@@ -20,6 +20,7 @@ class PatchEmbedding(ConfiguredLayer):
     Args:
         hidden_size: D, size of a token.
         patch_size: P, side of a patch in pixels.
+        patch_bias: whether a bias is added to each token.
 
     Call arguments:
         images: `(B, H, W, C)`, floats in the range the weights expect, or a feature map;
@@ -34,18 +35,20 @@ class PatchEmbedding(ConfiguredLayer):
     Source: arXiv:2010.11929, section 3.1, eq. 1.
     """
 
-    def __init__(self, hidden_size: int, patch_size: int, **kwargs: Any) -> None:
+    def __init__(self, hidden_size: int, patch_size: int, patch_bias: bool = True, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         hidden_size = check_positive_int("hidden_size", hidden_size)
         patch_size = check_positive_int("patch_size", patch_size)
         self.hidden_size = hidden_size
         self.patch_size = patch_size
+        self.patch_bias = patch_bias
         self.projection = keras.layers.Conv2D(
             hidden_size,
             patch_size,
             strides=patch_size,
             padding="valid",
             data_format="channels_last",
+            use_bias=patch_bias,
             kernel_initializer="lecun_normal",
             dtype=self.dtype_policy,
             name="projection",

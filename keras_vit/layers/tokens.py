@@ -1,4 +1,4 @@
-"""Which tokens there are: the class token before the patches (equation 1), and patches that training leaves out."""
+"""Which tokens there are: class token (equation 1) and registers before the patches, and patches that are left out."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ import keras
 from keras import ops
 
 from keras_vit.annotations import Shape, Tensor
-from keras_vit.checks import check_number, check_rate
+from keras_vit.checks import check_number, check_positive_int, check_rate
 from keras_vit.layers.composite import ConfiguredLayer
 from keras_vit.layers.dropout import uniform
 
@@ -45,6 +45,43 @@ class ClassToken(ConfiguredLayer):
     def compute_output_shape(self, input_shape: Shape) -> Shape:
         batch, num_tokens, size = input_shape
         return (batch, None if num_tokens is None else num_tokens + 1, size)
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class RegisterTokens(ConfiguredLayer):
+    """Puts learned tokens between the prefix tokens and the patches, which get no position.
+
+    Args:
+        count: R, number of registers.
+        num_prefix_tokens: tokens before them.
+
+    Call arguments:
+        tokens: `(B, T, D)`.
+
+    Returns:
+        `(B, T + R, D)`.
+
+    Source: arXiv:2309.16588, section 2.2; the first values are DINOv2's.
+    """
+
+    def __init__(self, count: int, num_prefix_tokens: int = 1, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.count = check_positive_int("count", count)
+        self.num_prefix_tokens = num_prefix_tokens
+
+    def build(self, input_shape: Shape) -> None:
+        first = keras.initializers.RandomNormal(stddev=0.02)
+        self.tokens = self.add_weight(name="tokens", shape=(1, self.count, input_shape[-1]), initializer=first)
+
+    def call(self, tokens: Tensor) -> Tensor:
+        registers = ops.cast(self.tokens, tokens.dtype)
+        registers = ops.broadcast_to(registers, (ops.shape(tokens)[0], self.count, tokens.shape[-1]))
+        prefix, patches = tokens[:, : self.num_prefix_tokens], tokens[:, self.num_prefix_tokens :]
+        return ops.concatenate([prefix, registers, patches], axis=1)  # (B, T + R, D)
+
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
+        batch, num_tokens, size = input_shape
+        return (batch, None if num_tokens is None else num_tokens + self.count, size)
 
 
 @keras.saving.register_keras_serializable("keras_vit")

@@ -20,6 +20,7 @@ from keras_vit.model.layer_lookup import (
     position_layers,
     pre_logits,
     resnet_stages,
+    token_layers,
 )
 from keras_vit.model.vision_transformer import VisionTransformer
 
@@ -38,8 +39,7 @@ def of_flat_model(model: keras.Model) -> VisionTransformer | None:
         A model from the input of `model`, with a config that is read off the layers and without preprocessing; `None`
         for a model without a whole encoder, or whose graph does not begin at its one input.
     """
-    norm, blocks = encoder_norm(model), encoder_blocks(model)
-    if norm is None or not blocks or patch_embedding(model) is None or len(getattr(model, "inputs", ())) != 1:
+    if not encoder_blocks(model) or patch_embedding(model) is None or len(getattr(model, "inputs", ())) != 1:
         return None
     try:
         return VisionTransformer(model.inputs[0], _end(model), name=model.name, config=_config(model))
@@ -52,8 +52,8 @@ def _end(model: keras.Model) -> Tensor:
     average = layer_named(model, "average")
     if average is not None:
         return average.output
-    end = (pooling(model) or encoder_norm(model)).output
-    for layer in (pre_logits(model), *head_layers(model)):
+    end = (pooling(model) or token_layers(model)[-1]).output
+    for layer in (layer_named(model, "pooled_norm"), pre_logits(model), *head_layers(model)):
         if layer is not None and layer.input is end:
             end = layer.output
     return end
@@ -78,10 +78,21 @@ def _config(model: keras.Model) -> ViTConfig:
         distilled=layer_named(model, "distillation_token") is not None,
         attention="global" if merged else kind,
         merged_tokens=merged,
+        registers=getattr(layer_named(model, "register_tokens"), "count", 0),
+        pre_norm=layer_named(model, "pre_norm") is not None,
+        patch_bias=patch_embedding(model).patch_bias,
+        final_norm=_final_norm(model),
+        **{name: getattr(block, name) for name in ("qkv_bias", "gated_mlp", "layer_scale") if hasattr(block, name)},
         position_injection="blocks_shared" if "position_embedding_shared" in added else injected,
         **computed_fields(model),
         **hybrid,
     )
+
+
+def _final_norm(model: keras.Model) -> str:
+    if layer_named(model, "pooled_norm") is not None:
+        return "pooled"
+    return "none" if encoder_norm(model) is None else "tokens"
 
 
 def _stages(model: keras.Model) -> tuple[int, ...]:

@@ -46,12 +46,14 @@ class DensePart:
         path: of the dense layer in the model, as `"block_00/attention/query"`.
         dense: the dense layer.
         norm: the LayerNorm whose output it reads, or `None`.
+        block: the layer that declares it.
     """
 
     part: Part
     path: str
     dense: keras.layers.Dense
     norm: keras.layers.Layer | None
+    block: keras.layers.Layer
 
 
 def dense_parts(model: keras.Model) -> list[DensePart]:
@@ -60,7 +62,7 @@ def dense_parts(model: keras.Model) -> list[DensePart]:
     for layer in model.layers:
         for part in getattr(layer, "parts", ()):
             norm = encoder_norm(model) if part.norm == INPUT else part.norm and _inside(layer, part.norm)
-            found.append(DensePart(part, f"{layer.name}/{part.path}", _inside(layer, part.path), norm))
+            found.append(DensePart(part, f"{layer.name}/{part.path}", _inside(layer, part.path), norm, layer))
     return found
 
 
@@ -71,8 +73,8 @@ def norm_readers(model: keras.Model) -> list[tuple[keras.layers.Layer, tuple[ker
         if found.norm is not None:
             _, denses = readers.get(id(found.norm), (None, ()))
             readers[id(found.norm)] = (found.norm, (*denses, found.dense))
-    hidden, norm = pre_logits(model), encoder_norm(model)
-    if hidden is not None and pooling(model) is not None and id(norm) not in readers:
+    hidden, norm = pre_logits(model), layer_named(model, "pooled_norm") or encoder_norm(model)
+    if None not in (hidden, norm, pooling(model)) and id(norm) not in readers:
         readers[id(norm)] = (norm, (hidden,))  # a token or a mean between changes nothing
     return list(readers.values())
 
@@ -104,7 +106,7 @@ def resnet_stages(model: keras.Model) -> dict[str, keras.layers.Layer]:
 
 
 def encoder_norm(model: keras.Model) -> Any:
-    """The LayerNorm behind the last block, or `None`."""
+    """The LayerNorm on the tokens behind the last block, or `None`."""
     return layer_named(model, "encoder_norm")
 
 
@@ -119,9 +121,9 @@ def pre_logits(model: keras.Model) -> Any:
 
 
 def token_layers(model: keras.Model) -> list[keras.layers.Layer]:
-    """The layers whose output is tokens `(B, T, D)`: from the patch embedding to the LayerNorm behind the blocks."""
-    names = [layer.name for layer in model.layers]
-    return model.layers[names.index(patch_embedding(model).name) : names.index(encoder_norm(model).name) + 1]
+    """The layers whose output is tokens `(B, T, D)`: from the patch embedding to the last block, or its LayerNorm."""
+    last = encoder_norm(model) or encoder_blocks(model)[-1]
+    return model.layers[model.layers.index(patch_embedding(model)) : model.layers.index(last) + 1]
 
 
 def float32_layers(model: keras.Model) -> list[str]:

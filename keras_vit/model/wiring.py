@@ -1,9 +1,10 @@
 """The model: layers wired into one functional `keras.Model` by a `ViTConfig`.
 
 Section 3 of arXiv:2010.11929. Every layer of the graph can be reached by name: `resnet_root`, `resnet_stage_1_unit_1`,
-..., `patch_embedding`, `class_token`, `position_embedding`, `block_00`, ..., `encoder_norm`, `pooling`, `pre_logits`,
-`head`; DeiT adds `distillation_token`, `pooling_distillation`, `head_distillation` and `average`. Positions that blocks
-add are `position_embedding_00`, ..., or `position_embedding_shared`.
+..., `patch_embedding`, `class_token`, `position_embedding`, `register_tokens`, `pre_norm`, `block_00`, ...,
+`encoder_norm`, `pooling`, `pooled_norm`, `pre_logits`, `head`. DeiT adds `distillation_token`, `pooling_distillation`,
+`head_distillation` and `average`. Positions that blocks add are `position_embedding_00`, ..., or
+`position_embedding_shared`.
 """
 
 import dataclasses
@@ -17,15 +18,16 @@ import keras
 from keras_vit import layers
 from keras_vit.annotations import Pair, Shape, Tensor
 from keras_vit.checks import check_positive_int
+from keras_vit.config.records import ADDED_POSITIONS
 from keras_vit.config.variants import DEFAULT_IMAGE_SIZE, check_tiled
-from keras_vit.config.vit import ADDED_POSITIONS, ViTConfig
+from keras_vit.config.vit import ViTConfig
 from keras_vit.images.preprocessing import Preprocessing
 from keras_vit.layers.dropout import Dropout
 from keras_vit.layers.encoder import layer_norm
 from keras_vit.model.vision_transformer import VisionTransformer
 
 _MOST_COLOURS = 4  # channels of a photo
-_OF_THE_ENCODER = ("num_layers", "attention")  # fields of `Blocks` that no single block computes by
+_OF_THE_ENCODER = ("num_layers", "attention", "pre_norm")  # fields of `Blocks` that no single block computes by
 ENDS = ("head", "head_distillation", "average", "activation")  # layers of at least float32
 
 
@@ -58,23 +60,24 @@ def wire(
         resize_method: of the position table in the graph, where the size of `images` is unknown.
     """
     feature_map = _resnet(images, config)  # (B, H, W, C) or what the stem makes of it
-    tokens = layers.PatchEmbedding(config.hidden_size, config.patch_size, name="patch_embedding")(feature_map)
+    sizes = (config.hidden_size, config.patch_size, config.patch_bias)
+    tokens = layers.PatchEmbedding(*sizes, name="patch_embedding")(feature_map)
     stddev = 0.0 if config.position_embedding in ADDED_POSITIONS else 0.02  # that of positions, which it does not get
-    for prefix in reversed(config.prefix_tokens):  # each is put before those that are there
+    for prefix in reversed(config.placed_tokens):  # each is put before those that are there
         tokens = layers.ClassToken(stddev, name=f"{prefix}_token")(tokens)  # (B, T, D)
     grid = known_grid(images.shape[1:], config) or table_grid or config.grid(DEFAULT_IMAGE_SIZE, DEFAULT_IMAGE_SIZE)
     add_positions = functools.partial(
         layers.AddPositionEmbs,
         grid,
         config.patch_size,
-        num_prefix_tokens=config.num_prefix_tokens,
+        num_prefix_tokens=len(config.placed_tokens),
         kind=config.position_embedding,
         resize_method=resize_method,
     )
     if config.position_injection == "stem" and config.position_embedding in ADDED_POSITIONS:
         tokens = add_positions(name="position_embedding")(tokens, feature_map)
         tokens = Dropout(config.dropout_rate, name="dropout")(tokens)
-    tokens, facts = _patch_dropout(tokens, config)
+    tokens, facts = _patch_dropout(_registers(tokens, config), config)
     tokens, facts = _encoder(tokens, {"cut_map": feature_map, **facts}, config, grid, add_positions)
     if config.distilled and config.pooling == "none" and head.classes:
         raise ValueError(
@@ -125,6 +128,12 @@ def _resnet(x: Tensor, config: ViTConfig) -> Tensor:
     return x
 
 
+def _registers(tokens: Tensor, config: ViTConfig) -> Tensor:
+    if not config.registers:
+        return tokens
+    return layers.RegisterTokens(config.registers, len(config.placed_tokens), name="register_tokens")(tokens)
+
+
 def _patch_dropout(tokens: Tensor, config: ViTConfig) -> tuple[Tensor, dict[str, Tensor]]:
     """The tokens that stay, and what blocks may ask of them."""
     if not config.patch_dropout_rate:
@@ -147,6 +156,8 @@ def _encoder(
     add_positions: Callable[..., layers.AddPositionEmbs],
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """The encoded tokens, and the facts about them: each block takes those that it asks for, and adds its own."""
+    if config.pre_norm:
+        tokens = layer_norm(None, "pre_norm", config.layer_norm_epsilon)(tokens)
     shared = add_positions(name="position_embedding_shared") if config.position_injection == "blocks_shared" else None
     for index in range(config.num_layers):
         if config.position_injection != "stem":
@@ -158,7 +169,9 @@ def _encoder(
         answer = block(tokens, **{name: facts[name] for name in block.asks if name in facts})
         tokens, *told = answer if block.tells else (answer,)
         facts |= zip(block.tells, told, strict=True)
-    return layer_norm(None, "encoder_norm", config.layer_norm_epsilon)(tokens), facts
+    if config.final_norm == "tokens":
+        tokens = layer_norm(None, "encoder_norm", config.layer_norm_epsilon)(tokens)
+    return tokens, facts
 
 
 def _block(config: ViTConfig, index: int, grid: Pair) -> Any:
@@ -197,6 +210,8 @@ def _top(tokens: Tensor, config: ViTConfig, head: Head, facts: Mapping[str, Tens
             config.num_prefix_tokens,
             name="pooling",
         )(x)
+    if config.final_norm == "pooled":
+        x = layer_norm(None, "pooled_norm", config.layer_norm_epsilon)(x)
     if config.distilled and config.pooling == "token":
         return _two_heads(x, tokens, head)
     if config.representation_size is not None:

@@ -22,7 +22,7 @@ from keras_vit.model.accumulation import train_step as accumulated_train_step
 from keras_vit.model.deferred import is_spread
 from keras_vit.model.image_model import check_floats
 from keras_vit.model.input_checks import looked_at
-from keras_vit.model.layer_lookup import encoder_norm, patch_embedding, stem
+from keras_vit.model.layer_lookup import patch_embedding, stem, token_layers
 from keras_vit.model.replicated_model import ReplicatedModel
 from keras_vit.model.vision_transformer import VisionTransformer, check_vision_transformer
 from keras_vit.model.wiring import at_least_float32
@@ -259,7 +259,7 @@ def _network(model: Any, target: str, corruption: keras.layers.Layer) -> tuple[T
         return tokens
 
     graph = keras.models.clone_model(
-        keras.Model(model.input, encoder_norm(model).output),
+        keras.Model(model.input, token_layers(model)[-1].output),
         input_tensors=keras.Input(model.input_shape[1:], name=model.inputs[0].name),
         clone_function=lambda layer: layer,
         call_function=call,

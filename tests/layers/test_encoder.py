@@ -1,6 +1,7 @@
 import numpy as np
 import oracle
 import pytest
+import tensorflow as tf
 from conftest import images, numpy, randomise
 
 from keras_vit.layers import MlpBlock, TransformerBlock
@@ -35,6 +36,36 @@ def test_block_equals_float64(activation):
     x = images(2, 7, 12)
     expected = oracle.block(x.astype("float64"), oracle.weights_of(block), 3, activation == "gelu")
     np.testing.assert_allclose(numpy(block(x)), expected, atol=3e-6)
+
+
+def test_quick_gelu_equals_float64():
+    layer = MlpBlock(12, 17, activation="quick_gelu", dropout_rate=0.1)
+    layer.build((None, 7, 12))
+    randomise(layer)
+    x, w = images(2, 7, 12) * 4, oracle.weights_of(layer)
+    hidden = oracle.quick_gelu(x @ w["dense_1/kernel"] + w["dense_1/bias"])
+    np.testing.assert_allclose(numpy(layer(x)), hidden @ w["dense_2/kernel"] + w["dense_2/bias"], atol=3e-6)
+
+
+@pytest.mark.parametrize(
+    "switches",
+    [
+        {"layer_scale": "both"},
+        {"layer_scale": "attention", "qkv_bias": "none"},
+        {"gated_mlp": True, "layer_scale": "both", "rematerialize": True},
+        {"qkv_bias": "none"},
+    ],
+)
+def test_switches_of_a_block_equal_float64_and_its_training_step(switches):
+    """The way of training computes the same, and every weight has a gradient."""
+    block, x = make_block(**switches), images(2, 7, 12)
+    expected = oracle.block(x.astype("float64"), oracle.weights_of(block), 3)
+    np.testing.assert_allclose(numpy(block(x)), expected, atol=3e-6)
+    np.testing.assert_allclose(numpy(block(x, training=True)), expected, atol=3e-6)
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_sum(block(x, training=True) ** 2)
+    slopes = tape.gradient(loss, [weight.value for weight in block.trainable_weights])
+    assert all(slope is not None and np.any(numpy(slope)) for slope in slopes)
 
 
 @pytest.mark.parametrize("count", [1, 3, 7])

@@ -1,0 +1,238 @@
+"""The five records of a `ViTConfig`, each with its own checks: patches, tokens, positions, blocks and pooling."""
+
+import dataclasses
+from typing import Any
+
+from keras_vit.checks import check_choice, check_flag, check_int, check_number, check_positive_int, check_rate
+from keras_vit.config import ablations
+from keras_vit.config.parts import LAYER_SCALES, QKV_BIASES, Part, block_parts
+
+POOLINGS = ("token", "gap", "map", "none")
+ACTIVATIONS = ("gelu_tanh", "gelu", "quick_gelu")
+FINAL_NORMS = ("tokens", "pooled", "none")
+POSITION_EMBEDDINGS = ("learned", "sincos2d", *ablations.POSITION_EMBEDDINGS, "none")
+POSITION_INJECTIONS = ("stem", *ablations.POSITION_INJECTIONS)
+ATTENTIONS = ("global", *ablations.ATTENTIONS)
+LAST_BLOCKS = ("pooled", "all")
+ADDED_POSITIONS = ("learned", "learned2d", "sincos2d")  # kinds that are a table which is added to tokens
+
+_MEAN, _FIRST = '"gap" is the mean of the patch tokens.', '"token" takes the class token.'
+_OTHER_POOLINGS = dict.fromkeys(("avg", "average", "mean", "global_average"), _MEAN)  # what others call them
+_OTHER_POOLINGS |= dict.fromkeys(("max", "maximum"), f"There is no maximum; {_MEAN}")
+_OTHER_POOLINGS |= dict.fromkeys(("cls", "tok", "first", "class_token"), _FIRST)
+
+
+@dataclasses.dataclass(frozen=True)
+class Patches:
+    """How an image is cut.
+
+    Args:
+        patch_size: P, side of a patch in pixels of what is cut: the image, or the ResNet's feature map.
+        patch_bias: whether the patches' projection has a bias; CLIP's has none.
+        resnet_stages: blocks in each ResNet stage of a hybrid, `()` for its root alone, `None` for no ResNet.
+        resnet_width_factor: 1.0 is a root of 64 channels.
+    """
+
+    patch_size: int
+    patch_bias: bool = True
+    resnet_stages: tuple[int, ...] | None = None
+    resnet_width_factor: float = 1.0
+
+    def __post_init__(self) -> None:
+        set_field(self, "patch_size", check_positive_int("patch_size", self.patch_size))
+        check_flag("patch_bias", self.patch_bias)
+        if self.resnet_stages is not None:
+            set_field(self, "resnet_stages", _check_stages(self.resnet_stages))
+        check_number("resnet_width_factor", self.resnet_width_factor)
+        width = 64 * self.resnet_width_factor
+        if self.resnet_stages is not None and not (width >= 32 and width % 32 == 0):
+            raise ValueError(
+                "the ResNet's GroupNorm has 32 groups, so 64 * `resnet_width_factor` must be a positive "
+                f"multiple of 32.\nReceived: resnet_width_factor={self.resnet_width_factor}."
+            )
+
+    @property
+    def resnet_width(self) -> int:
+        """Channels of the ResNet's root."""
+        return int(64 * self.resnet_width_factor)
+
+    @property
+    def stride(self) -> int:
+        """Side in image pixels of what one patch token covers, so the unit of the input's height and width."""
+        if self.resnet_stages is None:
+            return self.patch_size
+        # The root's convolution and pooling halve once each, every stage after the first halves again.
+        return self.patch_size * 4 * 2 ** max(len(self.resnet_stages) - 1, 0)
+
+
+@dataclasses.dataclass(frozen=True)
+class Tokens:
+    """Which tokens there are.
+
+    Args:
+        class_token: whether a class token is prepended. `None` means with `"token"` and `"none"`
+            pooling, and not with the others.
+        distilled: whether a distillation token follows the class token, with a head of its own; the
+            logits are the average of both heads (DeiT, arXiv:2012.12877).
+        registers: number of tokens without positions between those and the patches, which no head reads
+            (arXiv:2309.16588).
+        patch_dropout_rate: share of the patch tokens that training leaves out, before the first block, in [0, 1).
+    """
+
+    class_token: bool | None = None
+    distilled: bool = False
+    registers: int = 0
+    patch_dropout_rate: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.class_token is not None and not isinstance(self.class_token, bool):
+            raise TypeError(f"`class_token` must be True, False or None.\nReceived: class_token={self.class_token!r}.")
+        check_flag("distilled", self.distilled)
+        set_field(self, "registers", check_int("registers", self.registers, 0))
+        check_rate("patch_dropout_rate", self.patch_dropout_rate)
+
+
+@dataclasses.dataclass(frozen=True)
+class Positions:
+    """How the model knows where its patches are.
+
+    Args:
+        position_embedding: `"learned"` is a vector for each patch, `"learned2d"` half a vector for each column and
+            each row. `"relative"` is by how far apart two patches are in reading order, in every block. All three are
+            of appendix D.4. `"sincos2d"` is fixed (arXiv:2205.01580). `"none"` is no position.
+        position_injection: where positions are added: once behind the `"stem"`; before each of the `"blocks"`, each
+            with its own table; or there with one table, `"blocks_shared"`. Appendix D.4, table 8.
+    """
+
+    position_embedding: str = "learned"
+    position_injection: str = "stem"
+
+    def __post_init__(self) -> None:
+        check_choice("position_embedding", self.position_embedding, POSITION_EMBEDDINGS)
+        check_choice("position_injection", self.position_injection, POSITION_INJECTIONS)
+
+
+@dataclasses.dataclass(frozen=True)
+class Blocks:
+    """What every transformer block is.
+
+    Args:
+        hidden_size: D, size of a token.
+        num_layers: number of transformer blocks.
+        num_heads: A; must divide `hidden_size`.
+        mlp_dim: M, width of a block's MLP.
+        dropout_rate: after the position embedding and every dense layer but q, k, v (appendix B.1), in [0, 1).
+        attention_dropout_rate: on the attention weights, in [0, 1).
+        stochastic_depth_rate: of the last block; block l of L has l/(L-1) of it, in [0, 1).
+        activation: `"gelu_tanh"` as the official weights need it, exact `"gelu"`, or `"quick_gelu"`, which is
+            x sigmoid(1.702 x), of OpenAI's CLIP (arXiv:2103.00020).
+        layer_norm_epsilon: of every LayerNorm; 1e-6 in the official code and timm, 1e-12 in transformers.
+        pre_norm: whether a LayerNorm stands before the first block, as in CLIP.
+        qkv_bias: which of query, key and value have a bias: `"all"` or `"none"`.
+        gated_mlp: whether a block's MLP is silu(gate) * value in place of a GELU (SwiGLU, arXiv:2002.05202), as in
+            DINOv2 g/14; `mlp_dim` is the width of each of both.
+        layer_scale: which branches of a block end in a learned factor for each channel (arXiv:2103.17239, section 2):
+            `"none"`, `"attention"`, or `"both"`, as in DINOv2 and DeiT III.
+        layer_scale_init: first value of those factors.
+        rematerialize: whether training computes every block again on the way back instead of keeping what is
+            inside it. The numbers are the same, it takes about a third more time, and far less memory.
+        attention: `"global"`, or `"axial"`: each block attends along rows, then along columns, with an MLP behind
+            each, so without a class token (appendix D.6).
+        merged_tokens: how many pairs of like patches each block merges into one (ToMe, arXiv:2210.09461), at most half
+            of them: less work, and approximately the same answers.
+    """
+
+    hidden_size: int
+    num_layers: int
+    num_heads: int
+    mlp_dim: int
+    dropout_rate: float = 0.0
+    attention_dropout_rate: float = 0.0
+    stochastic_depth_rate: float = 0.0
+    activation: str = "gelu_tanh"
+    layer_norm_epsilon: float = 1e-6
+    pre_norm: bool = False
+    qkv_bias: str = "all"
+    gated_mlp: bool = False
+    layer_scale: str = "none"
+    layer_scale_init: float = 1e-5
+    rematerialize: bool = False
+    attention: str = "global"
+    merged_tokens: int = 0
+
+    def __post_init__(self) -> None:
+        for field in ("hidden_size", "num_layers", "num_heads", "mlp_dim"):
+            set_field(self, field, check_positive_int(field, getattr(self, field)))
+        if self.hidden_size % self.num_heads:
+            raise ValueError(
+                "`hidden_size` must be a multiple of `num_heads`, so that every head has the same width.\n"
+                f"Received: hidden_size={self.hidden_size}, num_heads={self.num_heads}."
+            )
+        for field in ("dropout_rate", "attention_dropout_rate", "stochastic_depth_rate"):
+            check_rate(field, getattr(self, field))
+        check_choice("activation", self.activation, ACTIVATIONS)
+        check_choice("attention", self.attention, ATTENTIONS)
+        check_flag("pre_norm", self.pre_norm)
+        check_choice("qkv_bias", self.qkv_bias, tuple(QKV_BIASES))
+        check_flag("gated_mlp", self.gated_mlp)
+        check_choice("layer_scale", self.layer_scale, LAYER_SCALES)
+        check_number("layer_scale_init", self.layer_scale_init)
+        check_flag("rematerialize", self.rematerialize)
+        set_field(self, "merged_tokens", check_int("merged_tokens", self.merged_tokens, 0))
+        check_number("layer_norm_epsilon", self.layer_norm_epsilon)
+        if not 0 < self.layer_norm_epsilon < 1:
+            raise ValueError(
+                "`layer_norm_epsilon` is added to a variance, so it must be small and positive.\n"
+                f"Received: layer_norm_epsilon={self.layer_norm_epsilon}."
+            )
+
+    @property
+    def kind(self) -> str:
+        """Which block it is: `"global"`, or one of the ablations' kinds."""
+        return "merging" if self.merged_tokens else self.attention
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """The dense kernels of a block that attends once."""
+        return block_parts(self.hidden_size, self.mlp_dim, self.layer_scale, self.gated_mlp, self.qkv_bias)
+
+
+@dataclasses.dataclass(frozen=True)
+class Pooling:
+    """What becomes of the encoded tokens.
+
+    Args:
+        pooling: `"token"` (the class token), `"gap"` (mean of the patch tokens), `"map"` (attention pooling,
+            arXiv:2106.04560) or `"none"` (all tokens stay).
+        final_norm: where the last LayerNorm stands: on the `"tokens"` behind the last block, on what was `"pooled"`
+            from them (timm's `fc_norm`), or `"none"`.
+        representation_size: width of the tanh layer before the head (section 3.1), or `None` for none.
+        last_block: `"pooled"` computes in the last block only the tokens that the pooling reads (the
+            same numbers in less time), `"all"` computes every token.
+    """
+
+    pooling: str = "token"
+    final_norm: str = "tokens"
+    representation_size: int | None = None
+    last_block: str = "pooled"
+
+    def __post_init__(self) -> None:
+        check_choice("pooling", self.pooling, POOLINGS, _OTHER_POOLINGS)
+        check_choice("final_norm", self.final_norm, FINAL_NORMS)
+        check_choice("last_block", self.last_block, LAST_BLOCKS)
+        if self.representation_size is not None:
+            size = check_positive_int("representation_size", self.representation_size)
+            set_field(self, "representation_size", size)
+
+
+def set_field(record: Any, field: str, value: Any) -> None:
+    """Gives a frozen record the checked value of a field."""
+    object.__setattr__(record, field, value)
+
+
+def _check_stages(stages: Any) -> tuple[int, ...]:
+    if not isinstance(stages, (tuple, list)):
+        raise TypeError(
+            f"`resnet_stages` must be None or a tuple of block counts.\nReceived: resnet_stages={stages!r}."
+        )
+    return tuple(check_positive_int("resnet_stages", blocks) for blocks in stages)

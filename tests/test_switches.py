@@ -1,0 +1,116 @@
+"""What models of the encoders' switches share with all others: copies, files, looking inside, training, exports."""
+
+import keras
+import numpy as np
+import pytest
+from conftest import images, make_tiny, numpy, randomise
+
+import keras_vit
+from keras_vit.exporting.folding import folded
+from keras_vit.model.layer_lookup import token_layers
+
+KINDS = {
+    "dinov2": {"registers": 3, "layer_scale": "both", "gated_mlp": True, "activation": "gelu"},
+    "clip": {"pre_norm": True, "patch_bias": False, "activation": "quick_gelu", "layer_norm_epsilon": 1e-5},
+    "sbb": {
+        **{"registers": 2, "pooling": "gap", "class_token": False, "final_norm": "pooled"},
+        **{"qkv_bias": "none", "layer_scale": "both", "representation_size": 6},
+    },
+    "internvit": {"final_norm": "none", "layer_scale": "attention", "pooling": "gap", "class_token": True},
+}
+X = images(2, 20, 28, 3)
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def model(request):
+    model = randomise(make_tiny(**KINDS[request.param]))
+    for block in ("block_00", "block_01"):
+        for scale in ("layer_scale_1", "layer_scale_2"):
+            if layer := getattr(model.get_layer(block), scale, None):
+                layer.gamma.assign(np.linspace(0.5, 1.5, layer.gamma.shape[0]))
+    return model
+
+
+def test_file_and_copies_give_the_same_numbers(model, tmp_path):
+    model.save(tmp_path / "x.keras")
+    again = keras.saving.load_model(tmp_path / "x.keras")
+    assert again.config == model.config
+    np.testing.assert_array_equal(numpy(again(X)), numpy(model(X)))
+    moved = keras_vit.with_input_shape(model, (32, 16, 3))
+    assert numpy(moved(images(1, 32, 16, 3))).shape == (1, model.output_shape[-1])
+
+
+def test_features_and_attention_know_registers_from_patches(model):
+    prefix = model.config.num_prefix_tokens
+    found = keras_vit.features(model, X, blocks=(1, 2))
+    assert found[1].shape == (2, 5, 7, model.config.hidden_size)
+    assert found.prefix_tokens[2].shape[1] == prefix
+    last = keras.Model(model.input, token_layers(model)[-1].output)
+    if model.config.num_read_tokens is None:
+        np.testing.assert_allclose(found[2].reshape(2, 35, -1), numpy(last(X))[:, prefix:], atol=1e-5)
+    maps = keras_vit.attention_maps(model, X)
+    assert maps.prefix_tokens.count("register") == model.config.registers
+
+
+def test_flat_model_with_a_head_of_its_own_is_looked_into_alike(model):
+    flat = keras.Model(model.input, keras.layers.Dense(2, name="own")(model.output))
+    np.testing.assert_array_equal(
+        keras_vit.features(flat, X, blocks=(1,))[1], keras_vit.features(model, X, blocks=(1,))[1]
+    )
+
+
+def test_folded_model_computes_the_same_with_fewer_operations(model):
+    copy, folds = folded(model)
+    assert folds.norms > 0
+    np.testing.assert_allclose(numpy(copy(X)), numpy(model(X)), atol=3e-6)
+    assert not [weight.path for weight in copy.weights if "layer_scale" in weight.path and "block" not in weight.path]
+
+
+def test_lora_and_layer_decay_reach_it_and_training_moves_every_weight(model):
+    copy = keras_vit.with_input_shape(model, (20, 28, 3))
+    keras_vit.add_lora(copy, rank=2, targets=("attention", "mlp"))
+    assert (
+        sum("lora_kernel_a" in weight.path for weight in copy.trainable_weights)
+        == len(copy.get_layer("block_00").parts) * 2
+    )
+    whole = keras_vit.with_input_shape(model, (20, 28, 3))
+    depths = {w.path.split("/")[0]: w.layer_depth[0] for w in whole.weights}
+    assert {depths[name] for name in ("register_tokens", "pre_norm") if name in depths} <= {0}
+    assert {depths[name] for name in ("encoder_norm", "pooled_norm", "head") if name in depths} == {3}
+    whole.compile(keras_vit.SGD(0.1), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    before = [numpy(weight) for weight in whole.trainable_weights]
+    whole.fit(X, np.array([0, 1]), epochs=2, verbose=0)
+    still = [w.path for w, old in zip(whole.trainable_weights, before, strict=True) if np.array_equal(numpy(w), old)]
+    assert [path for path in still if "key/bias" not in path] == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_flops_are_those_of_the_parts(kind):
+    """Counted by the parts that a block declares: a gate is a third kernel, biases and factors are none."""
+    config = make_tiny(**KINDS[kind]).config
+    plain = config.replace(gated_mlp=False)
+    counted = [keras_vit.flops(c, (20, 28), classes=3).mlp for c in (config, plain)]
+    assert counted[0] * 2 == counted[1] * (3 if config.gated_mlp else 2)
+
+
+@pytest.mark.parametrize("format", ["onnx", "openvino"])
+def test_exports_stay_within_their_bounds(model, format, tmp_path):
+    suffix = {"onnx": "onnx", "openvino": "xml"}[format]
+    report = keras_vit.export(model, tmp_path / f"x.{suffix}", format, images=[np.zeros((20, 28, 3), "uint8")] * 2)
+    assert report.top1_agreement == 1
+
+
+@pytest.mark.parametrize(
+    ("wrong", "word"),
+    [
+        ({"final_norm": "pooled", "pooling": "map"}, "final_norm='pooled'"),
+        ({"registers": 2, "position_injection": "blocks"}, "registers=2"),
+        ({"attention": "axial", "pooling": "gap", "layer_scale": "both"}, "layer_scale='both'"),
+        ({"registers": -1}, "registers=-1"),
+        ({"layer_scale": "mlp"}, "layer_scale='mlp'"),
+        ({"qkv_bias": True}, "qkv_bias=True"),
+    ],
+)
+def test_switches_that_contradict_are_refused(wrong, word):
+    with pytest.raises(ValueError, match=word):
+        make_tiny(**wrong)
