@@ -8,7 +8,7 @@ import functools
 import inspect
 import re
 from collections.abc import Callable, Collection
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 import keras
 
@@ -22,8 +22,9 @@ from keras_vit.model.deferred import deferred_variables
 from keras_vit.model.layer_lookup import layers_before
 from keras_vit.model.vision_transformer import VisionTransformer
 from keras_vit.model.wiring import Head, check_input_shape, wire
-from keras_vit.weights.adapt import classes_of, replaced_layers, without_tokens
+from keras_vit.weights.adapt import classes_of, replaced_layers, without_end, without_tokens
 from keras_vit.weights.checkpoint import Checkpoint, read_checkpoint
+from keras_vit.weights.config_of_file import norm_of, told_config
 from keras_vit.weights.dialects import DIALECTS
 from keras_vit.weights.hub import WeightsRecord
 from keras_vit.weights.load import fill
@@ -36,7 +37,7 @@ _FIELDS = tuple(RECORD_OF)
 
 
 def build(
-    config: ViTConfig | str,
+    config: ViTConfig | str | None = None,
     include_top: bool = True,
     weights: FilePath | None = None,
     input_tensor: Tensor = None,
@@ -53,7 +54,8 @@ def build(
     """Builds a Vision Transformer.
 
     Args:
-        config: a `ViTConfig`, or the name of a published variant as `"B/16"`.
+        config: a `ViTConfig`, or the name of a published variant as `"B/16"`. By default what the file of `weights`
+            and the `config.json` beside it tell.
         include_top: whether to end in a classifier; else the output is the representation, and `classes` and
             `classifier_activation` are ignored, as in `keras.applications`.
         weights: `None` for random initialisation, or where the weights are: a published name as `"imagenet21k"`, an
@@ -90,17 +92,16 @@ def build(
     Source: arXiv:2010.11929, section 3.
     """
     name = name or (f"vit_{config}".replace("/", "").replace("+", "_").lower() if isinstance(config, str) else "vit")
-    variant_name, given = published_variant(config), _given_fields(config, pooling, config_overrides)
-    config = _resolve_config(config, pooling, config_overrides)
+    given = _given_fields(config, pooling, config_overrides)
     head = checked_head(include_top, classes, classifier_activation, weights)
     check_weights_arguments(weights, sha256, strict, resize_method)
-    if weights is None:
+    config, source = _opened(config, pooling, config_overrides, weights, sha256)
+    if source is None:
         inputs = images_input(input_tensor, input_shape, config, functools.partial(_told_shape, config, None, None))
         return wire(inputs, config, head, None, name)
-    source = find_file(weights, variant_name, sha256=sha256)
     checkpoint = read_source(source)
     config = _follow(checkpoint, config, given)
-    checkpoint = without_tokens(checkpoint, config.prefix_tokens)
+    checkpoint = without_end(without_tokens(checkpoint, config.prefix_tokens), config)
     config, head, unwanted, fresh = _follow_head(checkpoint, config, head, "representation_size" in config_overrides)
     resize_method = resize_method or (source.record and source.record.resize_method) or checkpoint.resize_method
     told = functools.partial(_told_shape, config, checkpoint, source.record)
@@ -130,10 +131,31 @@ def published_variant(config: ViTConfig | str) -> str | None:
     return next(same, None)
 
 
-def _given_fields(config: ViTConfig | str, pooling: str | None, overrides: Arguments) -> set[str]:
+def _given_fields(config: ViTConfig | str | None, pooling: str | None, overrides: Arguments) -> set[str]:
     """Fields that the caller has decided: all of them if the config is the caller's own."""
     given = set(overrides) | (set() if pooling is None else {"pooling"})
-    return given if isinstance(config, str) else given | set(_FIELDS)
+    return given if config is None or isinstance(config, str) else given | set(_FIELDS)
+
+
+def _opened(
+    config: ViTConfig | str | None,
+    pooling: str | None,
+    overrides: Arguments,
+    weights: FilePath | None,
+    sha256: str | None,
+) -> tuple[ViTConfig, WeightsFile | None]:
+    """The config that is asked for, or told by the file of `weights`; and that file, downloaded if it must be."""
+    if config is None and weights is None:
+        raise TypeError(
+            "a model is built from a config, from weights that tell it, or from both.\n"
+            'Received: config=None, weights=None. Pass a `ViTConfig` or a name as "B/16".'
+        )
+    if config is None:
+        source = find_file(cast(FilePath, weights), None, sha256=sha256)
+        told = told_config(read_source(source), pooling, overrides)
+        return _resolve_config(told, pooling, overrides), source
+    resolved = _resolve_config(config, pooling, overrides)
+    return resolved, None if weights is None else find_file(weights, published_variant(config), sha256=sha256)
 
 
 def check_weights_arguments(
@@ -230,6 +252,7 @@ def _follow(checkpoint: Checkpoint, config: ViTConfig, given: Collection[str]) -
     decided = dict(checkpoint.fields)
     if "pooling" in given and config.pooling in ("gap", "map"):  # no distilled model pools so
         decided.pop("distilled", None)
+    decided |= norm_of(checkpoint, config.pooling)
     if "representation_size" not in given:
         decided.pop("representation_size", None)  # it depends on the head, which is not known yet
     config = config.replace(**{name: value for name, value in decided.items() if name not in given})

@@ -10,9 +10,11 @@ from typing import Any
 import numpy as np
 
 from keras_vit.config.posembed import resize_matrix, resize_pos_embed
+from keras_vit.config.vit import ViTConfig
 from keras_vit.images.preprocessing import Preprocessing
 from keras_vit.weights.checkpoint import (
     HEADS,
+    LAST_NORMS,
     PATCH_BIAS,
     PATCH_KERNEL,
     PREFIX_TOKENS,
@@ -160,6 +162,22 @@ def without_tokens(checkpoint: Checkpoint, kept: Collection[str]) -> Checkpoint:
             tensors[TABLE] = np.delete(tensors[TABLE], row, axis=1)  # (1, T, D)
             remarks.append(f"set aside row {row} of position_embedding, the {name} token's")
         remarks += set_aside(tensors, HEADS[name])
+    return dataclasses.replace(checkpoint, tensors=tensors, remarks=tuple(remarks))
+
+
+def without_end(checkpoint: Checkpoint, config: ViTConfig) -> Checkpoint:
+    """The checkpoint without the pooling, and perhaps the last LayerNorm, that a model of all tokens lacks.
+
+    A remark says what is set aside. Of a model that pools otherwise than the file nothing is, so that it is refused.
+
+    Args:
+        checkpoint: of a Vision Transformer.
+        config: of the model.
+    """
+    tensors, remarks = dict(checkpoint.tensors), list(checkpoint.remarks)
+    lacking = ("pooling", *(LAST_NORMS.values() if config.final_norm == "none" else ()))
+    for layer in lacking if config.pooling == "none" else ():
+        remarks += set_aside(tensors, layer)
     return dataclasses.replace(checkpoint, tensors=tensors, remarks=tuple(remarks))
 
 

@@ -26,7 +26,12 @@ HEAD_KERNEL, PRE_LOGITS_KERNEL = "head/kernel", "pre_logits/kernel"
 # By the names of prefix tokens: their vectors, in the order of their rows in the position table, and their heads.
 PREFIX_TOKENS = {"class": "class_token/token", "distillation": "distillation_token/token"}
 HEADS = {"class": "head", "distillation": "head_distillation"}
-_PROBE, _WIDTH, _MLP_DIM = "pooling/probe", "encoder_norm/beta", "block_00/mlp/dense_1/bias"
+_PROBE, _WIDTH = "pooling/probe", PATCH_KERNEL
+_MLP, _GATE = "block_00/mlp/dense_1/kernel", "block_00/mlp/gate/kernel"
+_QUERY_BIAS = "block_00/attention/query/bias"
+_REGISTERS, _PRE_NORM = "register_tokens/tokens", "pre_norm/gamma"
+LAST_NORMS = {"tokens": "encoder_norm", "pooled": "pooled_norm"}  # by `final_norm`
+_SCALES = {"both": "block_00/layer_scale_2/gamma", "attention": "block_00/layer_scale_1/gamma"}  # by `layer_scale`
 _BLOCK, _STAGE = "block_", "resnet_stage_"  # how names of layers begin
 
 
@@ -99,10 +104,27 @@ class Checkpoint:
             "layer_norm_epsilon": dialect.layer_norm_epsilon,
             "pooling": pooling,
             "distilled": "distillation" in self.prefix_tokens,
+            "registers": self.tensors[_REGISTERS].shape[1] if _REGISTERS in self.tensors else 0,
+            "pre_norm": _PRE_NORM in self.tensors,
+            "patch_bias": PATCH_BIAS in self.tensors,
+            "qkv_bias": "all" if _QUERY_BIAS in self.tensors else "none",
+            "gated_mlp": _GATE in self.tensors,
+            "layer_scale": next((value for value, path in _SCALES.items() if path in self.tensors), "none"),
+            "final_norm": next((w for w, name in LAST_NORMS.items() if f"{name}/gamma" in self.tensors), "none"),
         }
         if dialect.position_embedding and not self.has_positions:
             fields["position_embedding"] = dialect.position_embedding
         return fields | self.recorded_fields
+
+    @property
+    def unknown(self) -> list[str]:
+        """Names that the layout has no place for."""
+        return [path for path in self.tensors if not DIALECTS[self.dialect].has_name(path)]
+
+    @property
+    def norms_tokens(self) -> bool:
+        """Whether the layout's own software gives tokens behind the last LayerNorm where it gives them all."""
+        return DIALECTS[self.dialect].norms_tokens
 
     @property
     def resize_method(self) -> str:
@@ -166,7 +188,8 @@ class Checkpoint:
         blocks = {path.split("/")[0] for path in self.tensors if path.startswith(_BLOCK)}
         kernel = self.tensors.get(PATCH_KERNEL, np.empty((0,)))
         patch = kernel.shape[0] if kernel.ndim == 4 else 0
-        return patch, self._last_axis(_WIDTH), len(blocks), self._last_axis(_MLP_DIM), _stages(self.tensors)
+        mlp_dim = self._last_axis(_MLP) or self._last_axis(_GATE)
+        return patch, self._last_axis(_WIDTH), len(blocks), mlp_dim, _stages(self.tensors)
 
 
 def _sizes(config: ViTConfig) -> tuple:

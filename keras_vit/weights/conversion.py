@@ -233,6 +233,12 @@ def _made(folder: Path) -> Iterator[None]:
         raise
 
 
+_TOLD = (  # fields that a folder's JSON says
+    *("pooling", "distilled", "activation", "layer_norm_epsilon", "registers", "pre_norm", "patch_bias", "qkv_bias"),
+    *("gated_mlp", "layer_scale", "final_norm"),
+)
+
+
 def _facts(checkpoint: Checkpoint) -> dict[str, Any]:
     """The architecture in numbers, as the JSON of timm and transformers wants it."""
     patch, hidden_size, num_layers, mlp_dim, stages = checkpoint.measured()
@@ -257,15 +263,18 @@ def _facts(checkpoint: Checkpoint) -> dict[str, Any]:
         "classes": checkpoint.classes or 0,
         "class_token": checkpoint.has_class_token,
         "positions": checkpoint.has_positions,
-        **{name: checkpoint.fields[name] for name in ("pooling", "distilled", "activation", "layer_norm_epsilon")},
+        **{name: checkpoint.fields[name] for name in _TOLD},
     }
+
+
+_GELUS = {"gelu": "exact", "gelu_tanh": "tanh", "quick_gelu": "quick"}
 
 
 def _warn_of_differences(checkpoint: Checkpoint, dialect: str, folder: bool) -> None:
     """Warns where the dialect's own software computes something else from these weights."""
     software, fields = DIALECTS[dialect], checkpoint.fields
     if fields["activation"] != software.activation and not folder:
-        ours, theirs = ({"gelu": "exact", "gelu_tanh": "tanh"}[a] for a in (fields["activation"], software.activation))
+        ours, theirs = (_GELUS[activation] for activation in (fields["activation"], software.activation))
         _warn(f"{software.software} computes the {theirs} GELU unless told otherwise, this model the {ours} one.")
     told = folder and FOLDERS[dialect].says_epsilon
     if not is_same_epsilon(fields["layer_norm_epsilon"], software.layer_norm_epsilon) and not told:
@@ -277,7 +286,7 @@ def _warn_of_differences(checkpoint: Checkpoint, dialect: str, folder: bool) -> 
     if checkpoint.has_class_token and software.suffix == ".npz" and pooling in ("gap", "map"):
         kind = {"gap": "mean", "map": "attention"}[pooling]
         _warn(f"{software.software} has no class token beside {kind} pooling, this model has one.")
-    if pooling == "gap" and software.normalises_means and not folder:
+    if pooling == "gap" and fields["final_norm"] == "tokens" and software.normalises_means and not folder:
         name = software.software
         _warn(f"{name} normalises after mean pooling unless built with `fc_norm=False`, this model before it.")
 

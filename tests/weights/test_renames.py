@@ -7,17 +7,29 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keras_vit.weights.dialects import DIALECTS, recognise, to_ours, to_theirs
+from keras_vit.weights.dialects import DIALECTS, recognise, to_ours, to_theirs, weights_among
 from keras_vit.weights.reader import CheckpointError
 
 # What each layout can hold besides the encoder: typed here a second time, not read off the rows.
 STEM = {"root", "stages"}
+SWITCHES = {"registers", "pre_norm", "pooled_norm", "scales", "gated"}
+DINOV2 = {"class", "table", "scales"}
+CLIP = {"class", "table", "pre_norm"}
+ALWAYS = {  # without which a file is not known again
+    **{f"{of}dinov2": DINOV2 for of in ("", "huggingface_")},
+    **{f"{of}dinov2_registers": {*DINOV2, "registers"} for of in ("", "huggingface_")},
+    **dict.fromkeys(("huggingface_clip", "open_clip"), CLIP),
+}
 PARTS = {
     "official": {"class", "table", "pre_logits", "head", *STEM},
     "linen": {"class", "table", "pre_logits", "head", *STEM},
     "big_vision": {"class", "table", "pre_logits", "head", "map"},
-    "timm": {"class", "distillation", "table", "head", "map", *STEM},
+    "timm": {"class", "distillation", "table", "head", "map", *STEM, *SWITCHES},
     "huggingface": {"class", "distillation", "table", "pre_logits", "head"},
+    **{name: {*parts, "gated"} for name, parts in ALWAYS.items() if "dinov2" in name},
+    "huggingface_clip": {*CLIP, "head"},
+    "huggingface_siglip": {"table", "map"},
+    "open_clip": {*CLIP, "head"},
     "bit": {"head"},
     "bit_paper": {"head"},
 }
@@ -33,9 +45,12 @@ def norm(path, size):
     return {f"{path}/gamma": (size,), f"{path}/beta": (size,)}
 
 
-def block(path, width, mlp_dim):
+def block(path, width, mlp_dim, gated=False):
     """Attention and MLP of a block, or of attention pooling."""
-    found = dense(f"{path}/mlp/dense_1", width, mlp_dim) | dense(f"{path}/mlp/dense_2", mlp_dim, width)
+    *first, last = ("gate", "up", "down") if gated else ("dense_1", "dense_2")
+    found = dense(f"{path}/mlp/{last}", mlp_dim, width)
+    for name in first:
+        found |= dense(f"{path}/mlp/{name}", width, mlp_dim)
     for part in ("query", "key", "value", "out"):
         found |= dense(f"{path}/attention/{part}", width, width)
     return found
@@ -61,7 +76,11 @@ def shapes_of(dialect, parts, heads, each, mlp_dim, classes, side):
     found = dense("patch_embedding/projection", side, side + 1, 3, width) | norm("encoder_norm", width)
     for index in (0, 3, 10):
         path = f"block_{index:02}"
-        found |= block(path, width, mlp_dim) | norm(f"{path}/norm_1", width) | norm(f"{path}/norm_2", width)
+        found |= (
+            block(path, width, mlp_dim, "gated" in parts)
+            | norm(f"{path}/norm_1", width)
+            | norm(f"{path}/norm_2", width)
+        )
     if parts & STEM:
         found |= {"resnet_root/conv/kernel": (7, 5, 3, each)} | norm("resnet_root/norm", each)
     optional = {
@@ -71,6 +90,10 @@ def shapes_of(dialect, parts, heads, each, mlp_dim, classes, side):
         "pre_logits": dense("pre_logits", width, width),
         "map": block("pooling", width, mlp_dim) | norm("pooling/norm", width) | {"pooling/probe": (1, 1, width)},
         "stages": units(each, mlp_dim, True),
+        "registers": {"register_tokens/tokens": (1, 2, width)},
+        "pre_norm": norm("pre_norm", width),
+        "pooled_norm": norm("pooled_norm", width),
+        "scales": {f"block_{i:02}/layer_scale_{part}/gamma": (width,) for i in (0, 3, 10) for part in (1, 2)},
     }
     for part in parts & optional.keys():
         found |= optional[part]
@@ -83,7 +106,8 @@ def zeros(dialect, parts, more=()):
 
 def possible(dialect, parts):
     """The parts that go together."""
-    parts = parts if {"class", "head"} <= parts else parts - {"distillation"}
+    parts = (parts if {"class", "head"} <= parts else parts - {"distillation"}) | ALWAYS.get(dialect, set())
+    parts = parts - {"map"} if "pre_norm" in parts else parts  # so has Perception Encoder, with rotary positions
     parts |= {"table"} if dialect == "linen" else set()  # without one it is taken for a file of big_vision
     return parts - {"pre_logits"} if dialect == "huggingface" and "head" in parts else parts
 
@@ -99,10 +123,15 @@ def test_ours_to_theirs_to_ours_to_theirs_is_bitwise(dialect, data):
     ours = {path: rng.normal(size=shape).astype("float32") for path, shape in shapes.items()}
     if dialect == "big_vision" and {"class", "table"} <= parts:
         ours["position_embedding/table"][:, 0] = 0  # of which the file keeps the sum with the token
+    if dialect == "timm" and {"registers", "table"} <= parts:
+        ours["position_embedding/table"][:, : len(parts & {"class", "distillation"})] = 0  # likewise
+    if dialect in ("huggingface_clip", "open_clip") and "head" in parts:
+        ours["head/bias"][:] = 0  # it has none
     theirs = dict(to_theirs(dialect, ours, sizes["heads"]))
     name, prefix = recognise(DIALECTS[dialect].suffix[1:], theirs)
     assert (name, prefix) == (dialect, DIALECTS[dialect].prefix)
-    back, heads = to_ours(dialect, prefix, theirs, sizes["side"] * 4)
+    weights = {name: theirs[name] for name in weights_among(dialect, prefix, theirs)}
+    back, heads = to_ours(dialect, prefix, weights, sizes["side"] * 4)
     assert heads in (None, sizes["heads"])
     assert_same(ours, back)
     assert_same(theirs, dict(to_theirs(dialect, back, sizes["heads"])))
@@ -118,8 +147,9 @@ def test_every_row_and_every_name_of_it_is_sent_both_ways():
     assert set(PARTS) == set(DIALECTS)
     sizes = {"heads": 3, "each": 5, "mlp_dim": 7, "classes": 9, "side": 11}
     for dialect, row in DIALECTS.items():
-        paths = shapes_of(dialect, PARTS[dialect], **sizes)
-        assert row.without_place(paths) == []
+        kinds = [shapes_of(dialect, PARTS[dialect] - without, **sizes) for without in (set(), {"gated"})]
+        assert [row.without_place(paths) for paths in kinds] == [[], []]
+        paths = kinds[0] | kinds[1]
         for (prefix, _), layers in row.names.items():
             pattern = re.sub(r"\{.*?\}", r"\\d+", prefix)
             for layer in (part for names in layers for part in ([names] if isinstance(names, str) else names)):

@@ -13,13 +13,17 @@ import numpy as np
 
 from keras_vit.weights.dialects.big_vision_names import BIG_VISION
 from keras_vit.weights.dialects.bit_names import BIT, BIT_PAPER
+from keras_vit.weights.dialects.clip_names import HF_CLIP, HF_SIGLIP, OPEN_CLIP
 from keras_vit.weights.dialects.dialect import Dialect
+from keras_vit.weights.dialects.dinov2_names import DINOV2, DINOV2_REGISTERS, HF_DINOV2, HF_DINOV2_REGISTERS
 from keras_vit.weights.dialects.huggingface_names import HUGGINGFACE
 from keras_vit.weights.dialects.official_names import LINEN, OFFICIAL
 from keras_vit.weights.dialects.timm_names import TIMM
 from keras_vit.weights.reader import CheckpointError
 
-DIALECTS = {row.name: row for row in (OFFICIAL, LINEN, BIG_VISION, TIMM, HUGGINGFACE, BIT, BIT_PAPER)}
+_OF_DINOV2 = (DINOV2, DINOV2_REGISTERS, HF_DINOV2, HF_DINOV2_REGISTERS)
+_ROWS = (OFFICIAL, LINEN, BIG_VISION, TIMM, HUGGINGFACE, *_OF_DINOV2, HF_CLIP, HF_SIGLIP, OPEN_CLIP, BIT, BIT_PAPER)
+DIALECTS = {row.name: row for row in _ROWS}
 FOLDERS = {name: row.folder for name, row in DIALECTS.items() if row.folder is not None}
 _SAME_EPSILON = 1e-6  # so that 1e-6 and 1e-12 are one: they move logits by some 1e-5
 

@@ -60,6 +60,7 @@ class Dialect:
         position_embedding: kind that a file without a table has; by default that is not known.
         lacks: parts that the software does not have; it would build another model without a word.
         normalises_means: whether its LayerNorm stands behind mean pooling, unless a folder says otherwise.
+        norms_tokens: whether its tokens, where all are asked for, are those behind the last LayerNorm.
         void_is_bfloat16: whether arrays of two bytes without a type are bfloat16.
         preprocessing: of files that say none.
         folder: how the software opens a folder, if it does.
@@ -86,6 +87,7 @@ class Dialect:
     position_embedding: str = ""
     lacks: tuple[str, ...] = ()
     normalises_means: bool = False
+    norms_tokens: bool = True
     void_is_bfloat16: bool = False
     preprocessing: Preprocessing = _TO_ONE
     folder: Folder | None = None
@@ -159,7 +161,15 @@ class Dialect:
         for step in self.written_steps:
             makers = step(makers)
         spelled = self.written_names(makers)
-        return ((self.prefix + spelled(name), make()) for name, make in makers.items())
+        written = {self.prefix + spelled(name): make for name, make in makers.items()}
+        if self.prefix_among(written) is None:
+            anywhere = f"(?:{'|'.join(map(re.escape, self.prefixes))})"
+            missing = [wanted for wanted in self.requires if not _any(anywhere + wanted, written)]
+            raise CheckpointError(
+                f"a file of the {self.name} layout is known by parts that this model lacks or has too many of.\n"
+                f"Received: a model without {' and '.join(missing) or 'what it forbids'}. Save it in another layout."
+            )
+        return ((name, make()) for name, make in written.items())
 
     def _find(self, name: str, side: str) -> Rename | None:
         groups = self._groups if side == "ours" else (*self._groups, *self._older)

@@ -86,6 +86,19 @@ class UnitAxes(Reshape):
 
 
 @dataclasses.dataclass(frozen=True)
+class NoUnitAxes(Reshape):
+    """The file's array lacks the axes of length 1 that stand before ours."""
+
+    count: int
+
+    def to_ours(self, array: np.ndarray) -> np.ndarray:
+        return array.reshape(*(1,) * self.count, *array.shape)
+
+    def to_theirs(self, array: np.ndarray, num_heads: int | None) -> np.ndarray:
+        return array.reshape(array.shape[self.count :])
+
+
+@dataclasses.dataclass(frozen=True)
 class Style:
     """The names that a software gives to the weights of a layer, and their shapes.
 
@@ -104,7 +117,7 @@ class Style:
         parts = (ours,) if isinstance(ours, str) else ours
         kind, leaves = _kind(prefix + parts[0])
         if not leaves:
-            yield Rename(parts, theirs)
+            yield Rename(parts, theirs, self.reshapes.get(kind, SAME))
         for leaf in leaves:
             reshape = self.reshapes.get(f"{kind}/{leaf}") or self.reshapes.get(leaf, SAME)
             names = tuple(f"{part}/{leaf}" for part in parts)
@@ -114,8 +127,10 @@ class Style:
 def _kind(layer: str) -> tuple[str, tuple[str, ...]]:
     """The kind of the layer at a path, and the names of its weights. A path of a weight itself has none."""
     last = layer.rpartition("/")[2]
-    if last in ("token", "table", "probe"):
-        return "array", ()
+    if last in ("kernel", "bias"):
+        return "weight", ()
+    if last in ("token", "tokens", "table", "probe", "gamma"):
+        return last, ()
     if "norm" in last:
         return "group_norm" if layer.startswith("resnet_") else "norm", ("gamma", "beta")
     if last.startswith("conv"):

@@ -1,12 +1,13 @@
 """The layout of timm's Vision Transformers: kernels as torch has them, and query, key and value in one matrix."""
 
+import functools
 import re
 from collections.abc import Callable, Collection
 
 import numpy as np
 
 from keras_vit.config.posembed import square_grid
-from keras_vit.weights.dialects.dialect import Arrays, Dialect, Folder
+from keras_vit.weights.dialects.dialect import Arrays, Dialect, Folder, Makers
 from keras_vit.weights.dialects.renames import TORCH, Layers
 from keras_vit.weights.reader import CheckpointError
 from keras_vit.weights.sidecar.folder_json import timm_files, timm_opening
@@ -20,9 +21,11 @@ def _with_stem(names: Collection[str]) -> Callable[[str], str]:
     return lambda name: re.sub(rf"^({re.escape(_BACKBONE)})(conv|norm)\.", r"\1stem.\2.", name)
 
 
-def _without_stem(names: Collection[str]) -> Callable[[str], str]:
+def _written_names(names: Collection[str]) -> Callable[[str], str]:
     has_stages = any(name.startswith(f"{_BACKBONE}stages.") for name in names)
-    return lambda name: name if has_stages else name.replace(f"{_BACKBONE}stem.", _BACKBONE)
+    stem = f"{_BACKBONE}stem." if has_stages else _BACKBONE
+    others = {f"{_BACKBONE}stem.": stem, ".mlp.fc12.": ".mlp.fc1.", ".mlp.fc3.": ".mlp.fc2."}
+    return lambda name: functools.reduce(lambda told, pair: told.replace(*pair), others.items(), name)
 
 
 def _with_prefix_rows(arrays: Arrays, num_patches: int | None) -> Arrays:
@@ -39,13 +42,39 @@ def _with_prefix_rows(arrays: Arrays, num_patches: int | None) -> Arrays:
     return arrays | {"pos_embed": np.concatenate([zeros, table], axis=1)} if without else arrays  # (1, T, D)
 
 
-def _norm_before_pooling(arrays: Arrays, num_patches: int | None) -> Arrays:
-    if any(name.startswith("fc_norm.") for name in arrays):
+def _without_rotation(arrays: Arrays, num_patches: int | None) -> Arrays:
+    """Refuses Perception Encoder, whose rotary positions have no tensor: only it has these parts together."""
+    if "norm_pre.weight" in arrays and ("norm.weight" not in arrays or "attn_pool.latent" in arrays):
         raise CheckpointError(
-            "the file is of a timm model with `fc_norm`, which normalises after its mean pooling; here, as in the "
-            "official code, the LayerNorm comes first, and the two are different functions."
+            "the file is of a Perception Encoder, in whose attention positions rotate queries and keys, which is not "
+            "computed here.\nReceived: norm_pre, with attention pooling or without a last norm."
         )
     return arrays
+
+
+def _unlike_plain(arrays: Arrays, num_patches: int | None) -> Arrays:
+    """Other names for a gated MLP, which in timm has those of a plain one, and twice the rows in its first kernel."""
+    first, second = arrays.get("blocks.0.mlp.fc1.weight"), arrays.get("blocks.0.mlp.fc2.weight")
+    if first is None or second is None or first.shape[:1] != (2 * second.shape[-1],):
+        return arrays
+    return {re.sub(r"(blocks\.\d+\.mlp\.)fc([12])\.", _gated_name, name): array for name, array in arrays.items()}
+
+
+def _gated_name(match: re.Match) -> str:
+    return match[1] + {"1": "fc12.", "2": "fc3."}[match[2]]
+
+
+def _without_prefix_rows(makers: Makers) -> Makers:
+    """Adds the rows of prefix tokens to the tokens where there are registers, which have no rows in timm's table."""
+    table, prefix = makers.get("pos_embed"), [name for name in ("cls_token", "dist_token") if name in makers]
+    if table is None or "reg_token" not in makers:
+        return makers
+    placed = {name: functools.partial(_placed, makers[name], table, row) for row, name in enumerate(prefix)}
+    return makers | placed | {"pos_embed": lambda: table()[:, len(prefix) :]}
+
+
+def _placed(token: Callable[[], np.ndarray], table: Callable[[], np.ndarray], row: int) -> np.ndarray:
+    return token() + table()[:, row : row + 1]
 
 
 TIMM = Dialect(
@@ -60,7 +89,10 @@ TIMM = Dialect(
             "distillation_token/token": "dist_token",
             "position_embedding/table": "pos_embed",
             "patch_embedding/projection": "patch_embed.proj",
+            "register_tokens/tokens": "reg_token",
+            "pre_norm": "norm_pre",
             "encoder_norm": "norm",
+            "pooled_norm": "fc_norm",
             "head": "head",
             "head_distillation": "head_dist",
         },
@@ -68,8 +100,12 @@ TIMM = Dialect(
             "norm_1": "norm1",
             ("attention/query", "attention/key", "attention/value"): "attn.qkv",
             "attention/out": "attn.proj",
+            "layer_scale_1/gamma": "ls1.gamma",
+            "layer_scale_2/gamma": "ls2.gamma",
             "norm_2": "norm2",
             **_MLP,
+            ("mlp/gate", "mlp/up"): "mlp.fc12",
+            "mlp/down": "mlp.fc3",
         },
         ("pooling/", "attn_pool."): {
             "probe": "latent",
@@ -87,8 +123,9 @@ TIMM = Dialect(
     },
     also={("", ""): {"pre_logits": "pre_logits.fc"}},  # its models have them no more
     read_names=_with_stem,
-    written_names=_without_stem,
-    read_steps=(_norm_before_pooling, _with_prefix_rows),
+    written_names=_written_names,
+    read_steps=(_without_rotation, _with_prefix_rows, _unlike_plain),
+    written_steps=(_without_prefix_rows,),
     activation="gelu",
     layer_norm_epsilon=1e-6,
     resize_method="bicubic_antialias",

@@ -20,6 +20,11 @@ _MOST_BYTES = 4_000_000  # of a JSON file; ImageNet-21k's label lists take 1.5 M
 NOTED_FIELDS = ("activation", "layer_norm_epsilon", "pooling", "position_embedding")
 POOLS = {"token": "token", "avg": "gap", "map": "map", "": "none"}  # timm's `global_pool`: ours
 _CROP_MODES = {None: "crop", "center": "crop", "squash": "squash"}
+# Parts of names of timm's architectures, and what these compute that is not computed here.
+_ROTARY = "rotary positions"
+_NOT_COMPUTED = dict.fromkeys(("dinov3", "eupe", "lingbot", "eva02", "_pe_", "_rope_", "sapiens"), _ROTARY)
+_NOT_COMPUTED |= {"beit_": "relative position bias", "beitv2": "relative position bias", "aimv2": "RMSNorm"}
+_NOT_COMPUTED |= {"beit3": "LayerNorm inside of a block's halves", "radio": "positions cut out of a larger table"}
 PIL_FILTERS = {2: "bilinear", 3: "bicubic"}  # `resample` of transformers' image processors
 
 
@@ -35,8 +40,11 @@ def read(file: TensorFile) -> Sidecar:
         return Sidecar()
     folder = file.path.parent
     config, remarks = _json(folder / "config.json")
-    if "pretrained_cfg" in config:
+    if "pretrained_cfg" in config or "model_args" in config:
         said = read_timm(config, folder)
+    elif os.path.lexists(folder / "open_clip_config.json"):
+        config, remarks = _json(folder / "open_clip_config.json")
+        said = read_open_clip(config)
     else:
         processor, more = _json(folder / "preprocessor_config.json")
         said, remarks = read_transformers(config, processor, folder), remarks + more
@@ -103,20 +111,39 @@ def read_timm(config: dict, folder: Path) -> Sidecar:
     reading, place = Reading("config.json"), folder / "config.json"
     arguments = config.get("model_args")
     arguments = arguments if isinstance(arguments, dict) else {}
-    fields = {
+    told = {
         "activation": activation_of(arguments.get("act_layer"), place),
         "pooling": _pooling(arguments.get("global_pool", config.get("global_pool")), place),
         "position_embedding": "none" if arguments.get("pos_embed") == "none" else None,
     }
-    if isinstance(arguments.get("class_token"), bool) and fields["pooling"] in ("gap", "map"):
+    fields = _computed_by(str(config.get("architecture"))) | {name: value for name, value in told.items() if value}
+    if isinstance(arguments.get("class_token"), bool) and fields.get("pooling") in ("gap", "map"):
         fields["class_token"] = arguments["class_token"]  # elsewhere the pooling tells
     return Sidecar(
-        fields=reading.fields({name: value for name, value in fields.items() if value is not None}),
+        fields=reading.fields(fields),
         num_heads=reading.count("num_heads", arguments.get("num_heads")),
         image_size=reading.part("img_size", lambda: sides_of(arguments.get("img_size"))),
-        preprocessing=reading.preprocessing(lambda: _timm_preprocessing(config["pretrained_cfg"])),
+        preprocessing=reading.preprocessing(lambda: _timm_preprocessing(config.get("pretrained_cfg", {}))),
         remarks=tuple(reading.remarks),
     )
+
+
+def _computed_by(architecture: str) -> dict[str, Any]:
+    """What timm computes of a model by its name, where no tensor tells it and it is not timm's default.
+
+    SigLIP's towers were trained with the tanh GELU, whatever timm computes (arXiv:2303.15343, big_vision).
+    """
+    fields: dict[str, Any] = {}
+    for mark, part in _NOT_COMPUTED.items():
+        if mark in architecture:
+            raise not_computed("model", architecture, "config.json", f"and not {part}")
+    if "_clip_" in architecture and "mobileclip" not in architecture:
+        fields = {"layer_norm_epsilon": 1e-5}
+    if "_clip_quickgelu_" in architecture:
+        fields["activation"] = "quick_gelu"
+    if "siglip" in architecture:
+        fields["activation"] = "gelu_tanh"
+    return fields
 
 
 def _pooling(word: Any, place: Path) -> str | None:
@@ -149,6 +176,19 @@ def _timm_preprocessing(said: Any) -> Preprocessing | None:
     )
 
 
+def read_open_clip(config: dict) -> Sidecar:
+    """The sidecar of an `open_clip_config.json`."""
+    reading = Reading("open_clip_config.json")
+    model = reading.part("model_cfg", lambda: _object(config["model_cfg"]), empty={})
+    vision = reading.part("vision_cfg", lambda: _object(model["vision_cfg"]), empty={})
+    return Sidecar(
+        fields={"activation": "quick_gelu" if model.get("quick_gelu") else "gelu"},
+        num_heads=reading.count("heads", vision.get("width", 0) // vision.get("head_width", 64) or None),
+        image_size=reading.part("image_size", lambda: sides_of(vision.get("image_size"))),
+        remarks=tuple(reading.remarks),
+    )
+
+
 def read_transformers(config: dict, processor: dict, folder: Path) -> Sidecar:
     """The sidecar of both files; an absent one is empty.
 
@@ -156,6 +196,7 @@ def read_transformers(config: dict, processor: dict, folder: Path) -> Sidecar:
         CheckpointError: for an activation that is not computed here.
     """
     reading, images = Reading("config.json"), Reading("preprocessor_config.json")
+    config = config["vision_config"] if isinstance(config.get("vision_config"), dict) else config  # of two towers
     fields = {
         "activation": activation_of(config.get("hidden_act"), folder / "config.json"),
         "layer_norm_epsilon": config.get("layer_norm_eps"),

@@ -20,6 +20,7 @@ _ACTIVATIONS = {  # words of transformers, timm and ours: ours
     "gelu_fast": "gelu_tanh",
     "gelu_accurate": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
+    "quick_gelu": "quick_gelu",
 }
 
 
@@ -76,7 +77,7 @@ def activation_of(word: Any, place: FilePath) -> str | None:
     if word is None:
         return None
     if not isinstance(word, str) or word not in _ACTIVATIONS:
-        raise not_computed("activation", word, place, "exact or tanh GELU")
+        raise not_computed("activation", word, place, "exact, tanh or quick GELU")
     return _ACTIVATIONS[word]
 
 

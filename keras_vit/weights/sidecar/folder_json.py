@@ -2,7 +2,8 @@
 
 `facts` are the architecture: `patch_size`, `hidden_size`, `num_layers`, `num_heads`, `mlp_dim`, `image_size` (H, W),
 `channels`, `classes`, `pooling`, `class_token`, `distilled`, `positions`, `activation`, `layer_norm_epsilon`,
-`resnet_stages`, `root_channels`; `labels`, a name for each class, or `None`.
+`registers`, `pre_norm`, `patch_bias`, `qkv_bias`, `gated_mlp`, `layer_scale`, `final_norm`, `resnet_stages`,
+`root_channels`; `labels`, a name for each class, or `None`.
 """
 
 import json
@@ -75,7 +76,7 @@ def _transformers_config(facts: dict[str, Any]) -> dict:
         "num_hidden_layers": facts["num_layers"],
         "num_attention_heads": facts["num_heads"],
         "intermediate_size": facts["mlp_dim"],
-        "hidden_act": "gelu" if facts["activation"] == "gelu" else "gelu_pytorch_tanh",
+        "hidden_act": "gelu_pytorch_tanh" if facts["activation"] == "gelu_tanh" else facts["activation"],
         "layer_norm_eps": facts["layer_norm_epsilon"],
         "image_size": height if height == width else [height, width],
         "patch_size": facts["patch_size"],
@@ -119,7 +120,12 @@ def _timm_config(facts: dict, record: Preprocessing) -> dict:
     }
     if not facts["distilled"]:
         pool = {"token": "token", "gap": "avg", "map": "map", "none": ""}[facts["pooling"]]
-        arguments |= {"global_pool": pool, "class_token": facts["class_token"], "fc_norm": False}
+        arguments |= {"global_pool": pool, "class_token": facts["class_token"]}
+        arguments |= {"fc_norm": facts["final_norm"] == "pooled", "final_norm": facts["final_norm"] != "none"}
+        arguments |= {"pre_norm": True} if facts["pre_norm"] else {}
+        arguments |= {"qkv_bias": False} if facts["qkv_bias"] == "none" else {}
+        arguments |= {"init_values": 1e-5} if facts["layer_scale"] == "both" else {}
+        arguments |= {"reg_tokens": facts["registers"], "no_embed_class": True} if facts["registers"] else {}
         arguments |= {} if facts["positions"] else {"pos_embed": "none"}
     return {
         "architecture": name,

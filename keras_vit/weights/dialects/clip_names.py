@@ -1,0 +1,164 @@
+"""The layouts of CLIP's and SigLIP's image towers: OpenAI's and OpenCLIP's `visual.*`, and those of transformers.
+
+Source: arXiv:2103.00020 (CLIP), arXiv:2212.07143 (OpenCLIP) and arXiv:2303.15343 (SigLIP). Files of both towers are
+read for the image's. The projection behind CLIP's pooling is the head here, with a bias of zeros.
+"""
+
+import dataclasses
+from collections.abc import Callable, Collection
+
+import numpy as np
+
+from keras_vit.images.preprocessing import Preprocessing
+from keras_vit.weights.dialects.dialect import Arrays, Dialect, Makers
+from keras_vit.weights.dialects.renames import TORCH, Layers, NoUnitAxes
+from keras_vit.weights.reader import CheckpointError
+
+_STYLE = dataclasses.replace(TORCH, reshapes={**TORCH.reshapes, "token": NoUnitAxes(2), "table": NoUnitAxes(1)})
+_PHOTOS = Preprocessing(
+    image_size=None,
+    mean=(0.48145466, 0.4578275, 0.40821073),  # of values in [0, 1]
+    std=(0.26862954, 0.26130258, 0.27577711),
+    interpolation="bicubic",
+    antialias=True,
+    resize="crop",
+)
+
+
+def _with_head_bias(arrays: Arrays, num_patches: int | None) -> Arrays:
+    kernel = arrays.get("visual_projection.weight", arrays.get("proj"))
+    if kernel is None or kernel.ndim != 2:
+        return arrays
+    name, axis = ("proj_bias", 1) if "proj" in arrays else ("visual_projection.bias", 0)
+    return arrays | {name: np.zeros(kernel.shape[axis], kernel.dtype)}
+
+
+def _without_head_bias(makers: Makers) -> Makers:
+    for name in ("visual_projection.bias", "proj_bias"):
+        if name in makers and np.any(makers[name]()):
+            raise CheckpointError(
+                "the projection of an image tower has no bias in this layout, so the head's must be zeros.\n"
+                f"Received: {name} of shape {makers[name]().shape}. Save as timm, or build without a head."
+            )
+    return {name: make for name, make in makers.items() if name not in ("visual_projection.bias", "proj_bias")}
+
+
+def _inside_vision_model(names: Collection[str]) -> Callable[[str], str]:
+    return lambda name: name.removeprefix("vision_model.").replace(".in_proj_", ".in_proj.")
+
+
+def _written_names(names: Collection[str]) -> Callable[[str], str]:
+    def spelled(name: str) -> str:
+        name = name.replace(".in_proj.", ".in_proj_")
+        return name if name.startswith("visual_projection.") else f"vision_model.{name}"
+
+    return spelled
+
+
+_EMBEDDINGS: Layers = {
+    "position_embedding/table": "embeddings.position_embedding.weight",
+    "patch_embedding/projection": "embeddings.patch_embedding",
+    "encoder_norm": "post_layernorm",
+}
+_BLOCK: Layers = {
+    "norm_1": "layer_norm1",
+    **{f"attention/{part}": f"self_attn.{part[0]}_proj" for part in ("query", "key", "value")},
+    "attention/out": "self_attn.out_proj",
+    "norm_2": "layer_norm2",
+    "mlp/dense_1": "mlp.fc1",
+    "mlp/dense_2": "mlp.fc2",
+}
+_PREFIX = r"(vision_model\.)?"
+_PATCHES = rf"{_PREFIX}embeddings\.patch_embedding\.weight"
+_OTHERS = (r"text_model\..*", r"text_projection\..*", r"logit_(scale|bias)", rf"{_PREFIX}embeddings\.position_ids")
+
+HF_CLIP = Dialect(
+    "huggingface_clip",
+    "transformers",
+    ".safetensors",
+    _STYLE,
+    requires=(_PATCHES, rf"{_PREFIX}pre_layrnorm\.weight"),
+    ignores=_OTHERS,
+    names={
+        ("", ""): {
+            "class_token/token": "embeddings.class_embedding",
+            "pre_norm": "pre_layrnorm",
+            "head": "visual_projection",
+            **_EMBEDDINGS,
+        },
+        ("block_{block:02}/", "encoder.layers.{block}."): _BLOCK,
+    },
+    read_names=_inside_vision_model,
+    written_names=_written_names,
+    read_steps=(_with_head_bias,),
+    written_steps=(_without_head_bias,),
+    activation="quick_gelu",
+    layer_norm_epsilon=1e-5,
+    resize_method="bicubic",
+    norms_tokens=False,  # CLIPVisionModel norms the class token alone
+    preprocessing=_PHOTOS,
+)
+HF_SIGLIP = Dialect(
+    "huggingface_siglip",
+    "transformers",
+    ".safetensors",
+    _STYLE,
+    requires=(_PATCHES, rf"{_PREFIX}post_layernorm\.weight"),
+    forbids=(rf"{_PREFIX}embeddings\.class_embedding", rf"{_PREFIX}pre_layrnorm\.weight"),
+    ignores=_OTHERS,
+    names={
+        ("", ""): _EMBEDDINGS,
+        ("block_{block:02}/", "encoder.layers.{block}."): _BLOCK,
+        ("pooling/", "head."): {
+            "probe": "probe",
+            ("attention/query", "attention/key", "attention/value"): "attention.in_proj",
+            "attention/out": "attention.out_proj",
+            "norm": "layernorm",
+            "mlp/dense_1": "mlp.fc1",
+            "mlp/dense_2": "mlp.fc2",
+        },
+    },
+    read_names=_inside_vision_model,
+    written_names=_written_names,
+    activation="gelu_tanh",
+    layer_norm_epsilon=1e-6,
+    resize_method="bicubic",
+)
+OPEN_CLIP = Dialect(
+    "open_clip",
+    "OpenCLIP",
+    ".safetensors",
+    _STYLE,
+    # Perception Encoder has the same names, with attention pooling or without this LayerNorm, and rotary positions.
+    requires=(r"conv1\.weight", r"transformer\.resblocks\.0\.ln_1\.weight", r"ln_post\.weight"),
+    forbids=(r"attn_pool\..*",),
+    prefixes=("visual.", ""),
+    prefix="visual.",
+    names={
+        ("", ""): {
+            "class_token/token": "class_embedding",
+            "position_embedding/table": "positional_embedding",
+            "patch_embedding/projection": "conv1",
+            "pre_norm": "ln_pre",
+            "encoder_norm": "ln_post",
+            "head/kernel": "proj",
+            "head/bias": "proj_bias",
+        },
+        ("block_{block:02}/", "transformer.resblocks.{block}."): {
+            "norm_1": "ln_1",
+            ("attention/query", "attention/key", "attention/value"): "attn.in_proj",
+            "attention/out": "attn.out_proj",
+            "norm_2": "ln_2",
+            "mlp/dense_1": "mlp.c_fc",
+            "mlp/dense_2": "mlp.c_proj",
+        },
+    },
+    read_names=lambda names: lambda name: name.replace(".in_proj_", ".in_proj."),
+    written_names=lambda names: lambda name: name.replace(".in_proj.", ".in_proj_"),
+    read_steps=(_with_head_bias,),
+    written_steps=(_without_head_bias,),
+    activation="gelu",
+    layer_norm_epsilon=1e-5,
+    resize_method="bicubic_antialias",
+    preprocessing=_PHOTOS,
+)

@@ -1,0 +1,115 @@
+"""The layouts of DINOv2: the authors' own files (arXiv:2304.07193, with registers arXiv:2309.16588) and transformers'.
+
+With and without registers they are rows of their own, since the software resizes positions by another rule.
+"""
+
+import dataclasses
+
+import numpy as np
+
+from keras_vit.images.preprocessing import Preprocessing
+from keras_vit.weights.dialects.dialect import Dialect, Makers
+from keras_vit.weights.dialects.renames import TORCH, Layers
+
+_REGISTERS = "register_tokens/tokens"
+_TOKENS: Layers = {
+    "class_token/token": "cls_token",
+    "position_embedding/table": "pos_embed",
+    "patch_embedding/projection": "patch_embed.proj",
+    "encoder_norm": "norm",
+}
+_MLP: Layers = {"mlp/dense_1": "mlp.fc1", "mlp/dense_2": "mlp.fc2"}
+_GATED: Layers = {("mlp/gate", "mlp/up"): "mlp.w12", "mlp/down": "mlp.w3"}
+_HF_GATED: Layers = {("mlp/gate", "mlp/up"): "mlp.weights_in", "mlp/down": "mlp.weights_out"}
+_PHOTOS = Preprocessing(
+    image_size=None,
+    mean=(0.485, 0.456, 0.406),  # ImageNet's, of values in [0, 1]
+    std=(0.229, 0.224, 0.225),
+    interpolation="bicubic",
+    antialias=True,
+    resize="crop",
+    crop_fraction=224 / 256,
+)
+
+
+def _with_mask_token(makers: Makers) -> Makers:
+    """Adds the token of masked pre-training, without which the software opens no file; nothing reads it."""
+    class_token = next(make for name, make in makers.items() if name.endswith("cls_token"))
+    prefix = next(name for name in makers if name.endswith("cls_token")).removesuffix("cls_token")
+    return makers | {f"{prefix}mask_token": lambda: np.zeros_like(class_token()[0])}  # (1, D)
+
+
+DINOV2 = Dialect(
+    "dinov2",
+    "the authors' DINOv2",
+    ".safetensors",
+    TORCH,
+    requires=(r"patch_embed\.proj\.weight", "mask_token", r"blocks\.0\.ls1\.gamma"),
+    forbids=("register_tokens",),
+    ignores=("mask_token",),  # of masked pre-training
+    names={
+        ("", ""): _TOKENS,
+        ("block_{block:02}/", "blocks.{block}."): {
+            "norm_1": "norm1",
+            ("attention/query", "attention/key", "attention/value"): "attn.qkv",
+            "attention/out": "attn.proj",
+            "layer_scale_1/gamma": "ls1.gamma",
+            "norm_2": "norm2",
+            **_MLP,
+            **_GATED,
+            "layer_scale_2/gamma": "ls2.gamma",
+        },
+    },
+    written_steps=(_with_mask_token,),
+    activation="gelu",
+    layer_norm_epsilon=1e-6,
+    resize_method="bicubic_offset",
+    preprocessing=_PHOTOS,
+)
+DINOV2_REGISTERS = dataclasses.replace(
+    DINOV2,
+    name="dinov2_registers",
+    requires=(*DINOV2.requires, "register_tokens"),
+    forbids=(),
+    names={**DINOV2.names, ("", ""): {**_TOKENS, _REGISTERS: "register_tokens"}},
+    resize_method="bicubic_antialias",
+)
+
+_HUB_PREFIXES = ("dinov2_with_registers.", "dinov2.", "")
+_EMBEDDINGS: Layers = {
+    "class_token/token": "embeddings.cls_token",
+    "position_embedding/table": "embeddings.position_embeddings",
+    "patch_embedding/projection": "embeddings.patch_embeddings.projection",
+    "encoder_norm": "layernorm",
+}
+HF_DINOV2 = dataclasses.replace(
+    DINOV2,
+    name="huggingface_dinov2",
+    software="transformers",
+    requires=(r"embeddings\.patch_embeddings\.projection\.weight", r"encoder\.layer\.0\.layer_scale1\.lambda1"),
+    forbids=(r"embeddings\.register_tokens",),
+    ignores=(r"embeddings\.mask_token",),
+    prefixes=_HUB_PREFIXES,
+    names={
+        ("", ""): _EMBEDDINGS,
+        ("block_{block:02}/", "encoder.layer.{block}."): {
+            "norm_1": "norm1",
+            **{f"attention/{part}": f"attention.attention.{part}" for part in ("query", "key", "value")},
+            "attention/out": "attention.output.dense",
+            "layer_scale_1/gamma": "layer_scale1.lambda1",
+            "norm_2": "norm2",
+            **_MLP,
+            **_HF_GATED,
+            "layer_scale_2/gamma": "layer_scale2.lambda1",
+        },
+    },
+    resize_method="bicubic",
+)
+HF_DINOV2_REGISTERS = dataclasses.replace(
+    HF_DINOV2,
+    name="huggingface_dinov2_registers",
+    requires=(*HF_DINOV2.requires, r"embeddings\.register_tokens"),
+    forbids=(),
+    names={**HF_DINOV2.names, ("", ""): {**_EMBEDDINGS, _REGISTERS: "embeddings.register_tokens"}},
+    resize_method="bicubic_antialias",
+)

@@ -1,0 +1,145 @@
+"""Encoders of today, each by a small random folder that its own software wrote: built without a config.
+
+Expected arrays are of float64: tokens as `forward_features` or `last_hidden_state` gives them, what is pooled, and
+logits or the projected embedding, at the size of the position table and at another one.
+"""
+
+import functools
+
+import numpy as np
+import pytest
+from conftest import GOLDEN, numpy
+from safetensors.numpy import load_file, save_file
+
+import keras_vit
+from keras_vit.weights.checkpoint import read_checkpoint
+from keras_vit.weights.reader import CheckpointError
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*(scaled|range|preprocessing):UserWarning")  # images are normal
+ENCODERS = GOLDEN / "encoders"
+FOLDERS = sorted(path.name for path in ENCODERS.iterdir())
+ENDS = {"tokens": {"include_top": False, "pooling": "none"}, "pooled": {"include_top": False}, "logits": {}}
+
+
+@functools.cache
+def expected(folder):
+    with np.load(ENCODERS / folder / "expected.npz") as arrays:
+        return dict(arrays)
+
+
+def built(folder, end="tokens", size="", **more):
+    shape = expected(folder)[f"images{size}"].shape[1:]
+    return keras_vit.build(weights=ENCODERS / folder, input_shape=shape, **ENDS[end] | more)
+
+
+def difference(folder, model, end="tokens", size=""):
+    arrays = expected(folder)
+    wanted = arrays[end + size]
+    return np.abs(numpy(model(arrays[f"images{size}"])) - wanted).max() / max(np.abs(wanted).max() / 5, 1)
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_folder_alone_gives_the_numbers_of_its_software(folder):
+    for end in ENDS:
+        for size in ("", "_other"):
+            if end + size in expected(folder):
+                assert difference(folder, built(folder, end, size), end, size) < 1e-5, (end, size)
+
+
+@pytest.mark.filterwarnings("ignore:.*unless told otherwise:UserWarning")  # a file alone tells no activation
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_folder_to_model_and_back_is_bitwise(tmp_path, folder):
+    """What stands in a file beside the model, as a token of pre-training, is written as zeros or not at all.
+
+    DeiT III's table has no row for the class token, and gets one of zeros.
+    """
+    model = keras_vit.build(
+        weights=ENCODERS / folder, **({} if "logits" in expected(folder) else {"include_top": False})
+    )
+    assert model.weights_report == ()
+    dialect = read_checkpoint(ENCODERS / folder).dialect
+    path = keras_vit.save_checkpoint(model, tmp_path / "x.safetensors", dialect)
+    theirs, ours = (  # whole files of two towers have the prefix, those of a vision class alone have not
+        {name.removeprefix("vision_model."): array for name, array in load_file(file).items()}
+        for file in (ENCODERS / folder / "model.safetensors", path)
+    )
+    beside = {name for name in theirs if name.endswith(("mask_token", "position_ids"))}
+    assert theirs.keys() - beside == ours.keys() - beside
+    if folder == "timm_deit3":
+        theirs["pos_embed"] = np.pad(theirs["pos_embed"], [(0, 0), (1, 0), (0, 0)])
+    for name in theirs.keys() - beside:
+        np.testing.assert_array_equal(theirs[name], ours[name], err_msg=name)
+    again = keras_vit.build(model.config, weights=tmp_path / "x.safetensors", include_top="logits" in expected(folder))
+    assert again.weights_report == ()
+
+
+@pytest.mark.parametrize(
+    ("folder", "wrong"),
+    [
+        ("timm_clip", {"activation": "gelu"}),
+        ("timm_clip", {"layer_norm_epsilon": 1e-6}),
+        ("huggingface_siglip", {"activation": "gelu"}),
+        ("timm_dinov2", {"activation": "gelu_tanh"}),
+    ],
+)
+def test_what_no_tensor_tells_changes_the_numbers(folder, wrong):
+    """So the arrays would see a wrong default."""
+    config = built(folder).config.replace(**wrong)
+    model = keras_vit.build(config, weights=ENCODERS / folder, input_shape=(24, 24, 3), include_top=False)
+    assert difference(folder, model) > 1e-5
+
+
+@pytest.mark.parametrize("registers", [False, True])
+def test_authors_files_of_dinov2_are_those_of_transformers_under_other_names(tmp_path, registers):
+    """At the size of the table the numbers are the same; at another, the authors resize it by another rule."""
+    folder = "huggingface_dinov2" + "_registers" * registers
+    theirs = keras_vit.build(weights=ENCODERS / folder, **ENDS["tokens"])
+    dialect = "dinov2_registers" if registers else "dinov2"
+    path = keras_vit.save_checkpoint(theirs, tmp_path / "authors.safetensors", dialect)
+    names = load_file(path)
+    assert {"cls_token", "mask_token", "blocks.1.attn.qkv.weight", "blocks.0.ls1.gamma"} <= names.keys()
+    assert ("register_tokens" in names, "blocks.0.mlp.w12.weight" in names) == (registers, registers)
+    again = keras_vit.build(weights=path, num_heads=3, **ENDS["tokens"])
+    x = expected(folder)["images"]
+    np.testing.assert_array_equal(numpy(again(x)), numpy(theirs(x)))
+    method = "bicubic_antialias" if registers else "bicubic_offset"
+    assert read_checkpoint(path).resize_method == method
+
+
+@pytest.mark.filterwarnings("ignore:.*unless told otherwise:UserWarning")
+def test_openclip_reads_what_transformers_wrote(tmp_path):
+    """The same tower under OpenCLIP's names, beside a text tower, and with QuickGELU by the config alone."""
+    model = built("huggingface_clip", "logits")
+    path = keras_vit.save_checkpoint(model, tmp_path / "model.safetensors", "open_clip")
+    arrays = load_file(path)
+    assert arrays["visual.proj"].shape == (24, 6)
+    save_file(arrays | {"token_embedding.weight": np.zeros((3, 2), "float32")}, path)
+    (tmp_path / "open_clip_config.json").write_text(
+        '{"model_cfg": {"quick_gelu": true, "vision_cfg": {"width": 24, "head_width": 8, "image_size": 24}}}'
+    )
+    assert difference("huggingface_clip", keras_vit.build(weights=tmp_path), "logits") < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("arrays", "word"),
+    [
+        ({"norm_pre.weight": "norm.weight"}, "Perception Encoder"),
+        ({"blocks.0.attn.q_bias": "norm.bias"}, "q_bias"),
+        ({"rope.freqs": "norm.bias"}, "rope"),
+    ],
+)
+def test_file_of_a_family_that_is_not_computed_names_what_is_missing(tmp_path, arrays, word):
+    known = load_file(ENCODERS / "timm_internvit" / "model.safetensors")
+    some = {"norm.weight": known["blocks.0.norm1.weight"], "norm.bias": known["blocks.0.norm1.bias"]}
+    save_file(known | {new: some[old] for new, old in arrays.items()}, tmp_path / "model.safetensors")
+    with pytest.raises(CheckpointError, match=word):
+        keras_vit.build(weights=tmp_path / "model.safetensors", num_heads=3, include_top=False)
+
+
+def test_model_without_a_config_needs_weights_that_tell_it(tmp_path):
+    with pytest.raises(TypeError, match="config=None, weights=None"):
+        keras_vit.build()
+    alone = tmp_path / "model.safetensors"
+    alone.write_bytes((ENCODERS / "timm_dinov2" / "model.safetensors").read_bytes())
+    with pytest.raises(CheckpointError, match="num_heads="):
+        keras_vit.build(weights=alone, include_top=False)
