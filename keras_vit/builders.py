@@ -15,6 +15,7 @@ import keras
 from keras_vit.annotations import Arguments, FilePath, Shape, Tensor
 from keras_vit.checks import check_choice, check_positive_int, did_you_mean
 from keras_vit.config.posembed import RESIZE_METHODS
+from keras_vit.config.records import Blocks
 from keras_vit.config.resnets import RESNETS, ResNetConfig
 from keras_vit.config.variants import DEFAULT_CLASSES, DEFAULT_IMAGE_SIZE, VARIANTS, builder_name, variant
 from keras_vit.config.vit import RECORD_OF, ViTConfig
@@ -34,6 +35,7 @@ from keras_vit.weights.resolve import WeightsFile, find_file
 _Arguments = ParamSpec("_Arguments")
 _Model = TypeVar("_Model")
 _FIELDS = tuple(RECORD_OF)
+_TOLD_BY_NO_TENSOR = ("activation", "layer_norm_epsilon")
 
 
 def build(
@@ -62,7 +64,8 @@ def build(
             AugReg file name, `"hf:owner/repository"`, an https URL, or the path of a file or of a mirror's folder.
             `keras_vit.list_weights` has the published names. File and record decide what is left open here:
             `classes`, `input_shape`, preprocessing, and fields of the config such as `pooling`, `activation`,
-            `representation_size`, `distilled`.
+            `representation_size`, `distilled`. Of a `ViTConfig` they decide `activation` and `layer_norm_epsilon`
+            where these have their default value; an argument of the same name stays.
         input_tensor: a Keras tensor to build upon instead of a new input. Layers that it comes from keep their
             weights, and `weights_report` says so.
         input_shape: `(H, W, C)`; H and W may be `None`, then the position table is resized in the graph to
@@ -132,9 +135,16 @@ def published_variant(config: ViTConfig | str) -> str | None:
 
 
 def _given_fields(config: ViTConfig | str | None, pooling: str | None, overrides: Arguments) -> set[str]:
-    """Fields that the caller has decided: all of them if the config is the caller's own."""
+    """Fields that the caller has decided.
+
+    In a config of the caller's own these are all, but for what no tensor tells and the caller has left as it was.
+    """
     given = set(overrides) | (set() if pooling is None else {"pooling"})
-    return given if config is None or isinstance(config, str) else given | set(_FIELDS)
+    if config is None or isinstance(config, str):
+        return given
+    defaults = {field.name: field.default for field in dataclasses.fields(Blocks)}
+    left = {name for name in _TOLD_BY_NO_TENSOR if getattr(config, name, None) == defaults[name]}
+    return given | (set(_FIELDS) - left)
 
 
 def _opened(

@@ -52,6 +52,7 @@ def seeds():
     import ml_dtypes
     import numpy as np
     from safetensors.numpy import save
+    from torch_files import write_torch
 
     rng = np.random.default_rng(3)
     a, b = rng.normal(size=(5, 7)).astype("float32"), rng.normal(size=(3,)).astype("float16")
@@ -67,6 +68,9 @@ def seeds():
     made.append(dataclasses.replace(made[0], data=_with_end64(made[0].data)))
     made[-1].structure = [*made[0].structure, *range(len(made[0].data), len(made[-1].data))]
     arrays = {"a": a, "b.c": b, "v": bfloat}
+    file = io.BytesIO()
+    write_torch(file, arrays)
+    made.append(_with_places(Seed(file.getvalue(), arrays), stored=True))
     data = save(arrays, {"format": "pt"})
     made.append(Seed(data, arrays, structure=list(range(8 + struct.unpack_from("<Q", data)[0]))))
     return made

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from keras_vit.runs.saved_runs import RunFacts
 
 _MODEL_FILE = "best.keras"
-_CHECKPOINTS = (".npz", ".safetensors")
+_CHECKPOINTS = (".npz", ".safetensors", ".pth", ".pt", ".tar", ".bin")
 _IMAGENET_WEIGHTS = "augreg-imagenet21k+imagenet2012-224"  # what a variant gets
 _RESNET_WEIGHTS = "bit-imagenet21k+imagenet2012"  # what a ResNet gets
 _NAMES = (*VARIANTS, *BUILDERS, *RESNETS)

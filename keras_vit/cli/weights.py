@@ -16,7 +16,7 @@ from keras_vit.config.resnets import RESNETS
 from keras_vit.config.variants import BUILDERS, DEFAULT_CLASSES, DEFAULT_IMAGE_SIZE, VARIANTS
 from keras_vit.config.vit import ViTConfig
 from keras_vit.pages.escaping import printable
-from keras_vit.weights.checkpoint import read_checkpoint
+from keras_vit.weights.checkpoint import file_in, read_checkpoint
 from keras_vit.weights.conversion import convert_checkpoint
 from keras_vit.weights.dialects import DIALECTS, recognise
 from keras_vit.weights.fetch import cache_dir, find_local, verify_cache, verify_file
@@ -27,7 +27,8 @@ from keras_vit.weights.file_checks import check_cached, check_file, check_for
 from keras_vit.weights.hub import find_weights, list_weights, near, variant_of
 from keras_vit.weights.hub.augreg_records import augreg_record, looks_like_augreg
 from keras_vit.weights.hub.weights_record import WeightsRecord, parameter_count, published_config
-from keras_vit.weights.reader import CheckpointError, scan
+from keras_vit.weights.reader import CheckpointError
+from keras_vit.weights.reader.sharded import scan_any
 from keras_vit.weights.resolve import find_file, is_url, remote_file
 from keras_vit.weights.upload import check_repository
 
@@ -158,7 +159,7 @@ def _verify(arguments: Namespace) -> Iterator[str]:
 
 
 def _inspect(arguments: Namespace) -> Iterator[str]:
-    file = scan(arguments.file)
+    file = scan_any(file_in(arguments.file))
     known = recognise(file.kind, file.entries)
     yield f"file     {printable(file.path)}: {file.kind}, {megabytes(file.path.stat().st_size)}"
     yield f"dialect  {known[0] if known else 'unknown'}"

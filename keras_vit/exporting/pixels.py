@@ -11,6 +11,9 @@ from keras_vit.images.preprocessing import scaled
 from keras_vit.model.classifiers import answering_network
 
 
+OUTPUTS = ("logits", "scores", "features")  # in a file with an order of outputs the first one is the answer
+
+
 def pixel_module(task: ExportTask) -> Any:
     """A `tf.Module` that tracks the weights and answers for pixels.
 
@@ -58,7 +61,7 @@ def input_spec(task: ExportTask) -> Any:
     import tensorflow as tf
 
     dtype = tf.uint8 if task.takes == "pixels" else tf.float32
-    return tf.TensorSpec((None, *task.image_size, task.channels), dtype, task.takes)
+    return tf.TensorSpec((task.batch_size, *task.image_size, task.channels), dtype, task.takes)
 
 
 def prepared(given: Tensor, task: ExportTask) -> Tensor:

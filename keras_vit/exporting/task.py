@@ -29,6 +29,7 @@ class ExportTask:
         calibrated_on: which they are, if they are used.
         takes: `"pixels"`, uint8 that the file scales; or `"images"`, floats that were prepared before.
         scales: whether the graph scales pixels; otherwise the first kernel takes them as they are.
+        batch_size: images of each call, where the file's shapes are static; `None` for any number.
         portable: whether int8 must answer alike on processors that add its products in 16 bits. Otherwise the result
             stays on this processor, which adds them in 32.
     """
@@ -48,6 +49,7 @@ class ExportTask:
     calibrated_on: str | None = None
     takes: str = "pixels"
     scales: bool = True
+    batch_size: int | None = None
     portable: bool = True
 
     @property
@@ -67,6 +69,7 @@ class ExportTask:
             "labels": self.labels and list(self.labels),
             "preprocessing": dataclasses.asdict(self.model.preprocessing),
             "image_size": list(self.image_size),
+            "batch_size": self.batch_size,
             "channels": self.channels,
             "activation": self.activation,
             "top_k": self.top_k,

@@ -14,10 +14,13 @@ from keras_vit.config.vit import ViTConfig
 from keras_vit.files import user_path
 from keras_vit.images.preprocessing import Preprocessing
 from keras_vit.weights import sidecar
-from keras_vit.weights.dialects import DIALECTS, recognise, to_ours, weights_among
-from keras_vit.weights.reader import CheckpointError, scan
+from keras_vit.weights.dialects import DIALECTS, others_in, recognise, to_ours, weights_among
+from keras_vit.weights.reader import CheckpointError
+from keras_vit.weights.reader.sharded import INDEX, check_whole, scan_any
 
 SAFETENSORS_NAME = "model.safetensors"  # what timm and transformers look for in a folder
+# Where a folder has its weights, first ones first; torch's own files may hold less exact or older ones.
+_FILES = tuple(name + end for name in (SAFETENSORS_NAME, "pytorch_model.bin") for end in ("", INDEX))
 # Our paths of the tensors that tell what a file holds.
 TABLE = "position_embedding/table"
 PATCH_KERNEL, PATCH_BIAS = "patch_embedding/projection/kernel", "patch_embedding/projection/bias"
@@ -209,9 +212,9 @@ def read_checkpoint(path: FilePath, *, grid: Pair | None = None, allow_nonfinite
 
     Args:
         path: an `.npz` of the official code (pre-Linen or Linen names), of big_vision or of BiT, or a safetensors
-            file of timm or transformers; what it is, its content tells. A `config.json` and a
-            `preprocessor_config.json` beside a safetensors file are read for what they say of it. Also a folder
-            with a `model.safetensors`.
+            file, `.pth`, `.pt` or `.bin` of timm or transformers; what it is, its content tells. A `config.json` and a
+            `preprocessor_config.json` beside a file of these two are read for what they say of it. Also a folder with
+            a `model.safetensors` or `pytorch_model.bin`, or either in shards with their index.
         grid: `(h, w)` of the position table, if it is not square and the file does not say.
         allow_nonfinite: whether NaN and infinite values are let through.
 
@@ -220,8 +223,12 @@ def read_checkpoint(path: FilePath, *, grid: Pair | None = None, allow_nonfinite
         CheckpointError: if it cannot be read, or its layout is unknown.
     """
     path = file_in(path)
-    file = scan(path)
-    known = recognise(file.kind, file.entries)
+    check_whole(path)
+    file = scan_any(path)
+    try:
+        known = recognise(file.kind, file.entries)
+    except CheckpointError as error:
+        raise CheckpointError(f"{error} File: {path}") from error
     if known is None:
         some = ", ".join(sorted(file.entries)[:5])
         raise CheckpointError(
@@ -247,7 +254,7 @@ def read_checkpoint(path: FilePath, *, grid: Pair | None = None, allow_nonfinite
             preprocessing=said.preprocessing,
             set_aside=tuple(sorted(set(file.entries) - set(names))),
             pre_logits_activation=said.pre_logits_activation,
-            remarks=said.remarks,
+            remarks=(*others_in(dialect, prefix, file.entries), *said.remarks),
         )
         if wanted is None and said.image_size is not None and checkpoint.stride:
             height, width = (max(side // checkpoint.stride, 1) for side in said.image_size)
@@ -272,9 +279,9 @@ def check_pre_logits(checkpoint: Checkpoint, tensors: Mapping[str, np.ndarray]) 
 
 
 def file_in(path: FilePath) -> Path:
-    """`path`, or the `model.safetensors` of a folder that has one."""
+    """`path`, or in a folder its `model.safetensors`, `pytorch_model.bin`, or the index of such a file in shards."""
     path = user_path(path)
-    return path / SAFETENSORS_NAME if (path / SAFETENSORS_NAME).is_file() else path
+    return next((path / name for name in _FILES if (path / name).is_file()), path)
 
 
 def _check_recorded_grid(checkpoint: Checkpoint) -> None:

@@ -9,12 +9,13 @@ from keras_vit.weights.fetch import cache_dir
 from keras_vit.weights.fetch.from_hugging_face import check_json
 from keras_vit.weights.hub import RECORDS, WeightsRecord
 from keras_vit.weights.hub.augreg_records import FOLDER, augreg_record
-from keras_vit.weights.reader import CheckpointError, scan
+from keras_vit.weights.reader import CheckpointError
+from keras_vit.weights.reader.sharded import scan_any
 
 
 def check_file(path: Path) -> Checkpoint:
     """Reads a file wholly; `CheckpointError` unless it is a checkpoint of a known layout, valid in every member."""
-    scan(path).check()
+    scan_any(path).check()
     return read_checkpoint(path)
 
 

@@ -21,6 +21,7 @@ from keras_vit.model.layer_lookup import computed_fields, encoder_blocks, stem_p
 from keras_vit.weights.adapt import fit_channels, fit_patches, fit_positions, set_aside
 from keras_vit.weights.checkpoint import HEAD_KERNEL, HEADS, Checkpoint, check_pre_logits, read_checkpoint
 from keras_vit.weights.dialects import DIALECTS, cut, is_known, is_same_epsilon, with_shapes
+from keras_vit.weights.parts_not_here import check_parts
 from keras_vit.weights.reader import CheckpointError, forget_pages
 
 _log = logging.getLogger("keras_vit")
@@ -101,6 +102,7 @@ def fill(
     for name in unwanted:
         report += set_aside(tensors, name)
     try:
+        check_parts(checkpoint.path, tensors, variables)
         report += _adapt(model, checkpoint, variables, tensors, resize_method, preprocessing)
         wanted = {path: v for path, v in variables.items() if path.split("/")[0] not in fresh}
         _check_fit(model, checkpoint, tensors, wanted)
@@ -179,7 +181,9 @@ def _check_fit(model: keras.Model, checkpoint: Checkpoint, tensors: dict, wanted
     """Raises unless the tensors of the file and the weights of the model are the same, by path and shape."""
     heads = next((block.num_heads for block in encoder_blocks(model)), None)
     lacking = [path for path in wanted if path not in tensors]
-    extra = with_shapes([path for path in tensors if path not in wanted], tensors, "+ ")
+    unused = [path for path in tensors if path not in wanted]
+    strange = [path for path in unused if not is_known(path)]
+    extra = with_shapes(unused, tensors, "+ ")
     missing = with_shapes([path for path in lacking if is_known(path)], wanted, "- ")
     own = with_shapes([path for path in lacking if not is_known(path)], wanted, "- ")
     different = [
@@ -198,7 +202,7 @@ def _check_fit(model: keras.Model, checkpoint: Checkpoint, tensors: dict, wanted
         + _listed("in the model, and no layout of a file has a place for it", own, most=20)
         + _listed("different", different)
         + f"Received: {checkpoint.path}, which looks like {checkpoint.looks_like()}. "
-        + (_advice_on_channels(checkpoint, wanted) or _advice(own, extra + missing + different))
+        + (_advice_on_channels(checkpoint, wanted) or _advice(own, extra + missing + different, strange))
     )
 
 
@@ -216,8 +220,8 @@ def _advice_on_channels(checkpoint: Checkpoint, wanted: dict[str, Variable]) -> 
     return f"Images must have as many channels as the file's: pass `input_shape=(H, W, {file.shape[2]})`."
 
 
-def _advice(own: list[str], others: list[str]) -> str:
-    """What to do about weights of the user's own layers, and about lines on other weights."""
+def _advice(own: list[str], others: list[str], strange: list[str]) -> str:
+    """What to do about weights of the user's own layers, lines on other weights, and names that no layout has."""
     own_advice = (
         "Load the file before you add LoRA. Where layers are your own, load the model that they were put on, which "
         "shares its weights, or build with the file as `weights=` and with layers in front as `input_tensor=`. "
@@ -226,6 +230,11 @@ def _advice(own: list[str], others: list[str]) -> str:
     layers = {sign[1:] for sign in signs}
     if "+distillation_token" in signs:
         advice = "Build with `distilled=True`, or pass the file as `weights=` with `distilled=False`."
+    elif strange:
+        advice = (
+            f"No model of keras_vit has a weight like {strange[0]}, so the file is of another architecture: take a "
+            "checkpoint of a plain ViT, or use the software that the file is from."
+        )
     elif layers - {*HEADS.values(), "pre_logits"}:
         advice = "Build the variant that the file holds."
     elif "-head_distillation" in signs:

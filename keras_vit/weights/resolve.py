@@ -15,6 +15,7 @@ from keras_vit.checks import error_about
 from keras_vit.config.resnets import RESNETS
 from keras_vit.config.variants import VARIANTS
 from keras_vit.files import user_path
+from keras_vit.weights.checkpoint import file_in
 from keras_vit.weights.fetch import fetch
 from keras_vit.weights.fetch.cache import sha256_of
 from keras_vit.weights.fetch.from_hugging_face import fetch_from_hub
@@ -24,8 +25,9 @@ from keras_vit.weights.hub import RECORDS, WeightsRecord, find_weights
 from keras_vit.weights.hub.augreg_records import looks_like_augreg
 from keras_vit.weights.hub.weights_record import model_named
 from keras_vit.weights.reader import CheckpointError
+from keras_vit.weights.reader.sharded import INDEX
 
-_SUFFIXES = (".npz", ".safetensors")
+_SUFFIXES = (".npz", ".safetensors", ".pth", ".pt", ".pth.tar", ".bin", INDEX)
 _HF_NAME = re.compile(r"hf:([\w.-]+/[\w.-]+)(?:@(\w[\w./-]*))?")
 
 
@@ -42,7 +44,7 @@ def find_file(weights: FilePath, variant: str | None, *, sha256: str | None = No
 
     Args:
         weights: a name of the table or an AugReg file name, `"hf:owner/repository"`, an https URL, the path of
-            a file, or a folder: of a mirror (the file of `variant` is taken) or with a `model.safetensors`.
+            a file, or a folder: of a mirror (the file of `variant` is taken), or one that `file_in` finds a file in.
         variant: a key of `VARIANTS` or `RESNETS`, or `None` for an architecture that is none of them.
         sha256: hexadecimal digest that the file must have.
 
@@ -138,6 +140,11 @@ def _known(variant: str | None, weights: FilePath) -> str:
 
 def _pinned(path: Path, sha256: str | None) -> Path:
     """`path`, if its digest is the wanted one."""
+    if sha256 is not None and path.name.endswith(INDEX):
+        raise error_about("sha256")(
+            "`sha256` is of one file, and that of an index says nothing of its shards.\n"
+            f"Received: {path}, sha256={sha256!r}. Leave it out, or pass the checkpoint as one file."
+        )
     if sha256 is not None and (found := sha256_of(path)) != sha256.lower():
         raise CheckpointError(
             f"the file must have the sha256 that was asked for.\nReceived: {path} with {found}, sha256={sha256!r}."
@@ -157,13 +164,14 @@ def _from_folder(folder: Path, variant: str | None, sha256: str | None) -> Weigh
     for record in RECORDS:
         if record.variant == variant and (path := _below(folder, record.path)):
             found.setdefault(path, record)
-    if not found and (folder / "model.safetensors").is_file():
-        found[folder / "model.safetensors"] = None
+    if not found and (file := file_in(folder)) != folder:
+        found[file] = None
     if len(found) != 1:
         files = ", ".join(sorted(path.relative_to(folder).as_posix() for path in found)) or "no such file"
         raise error_about("weights")(
             f"a folder as `weights` must hold one file of {model_named(variant)}: a mirror's part such as "
-            f"vit_models/imagenet21k, or a model.safetensors.\nReceived: {folder} with {files}. Pass the file."
+            "vit_models/imagenet21k, or a model.safetensors or pytorch_model.bin, whole or in shards with an index.\n"
+            f"Received: {folder} with {files}. Pass the file."
         )
     ((path, known),) = found.items()
     return WeightsFile(_pinned(path, sha256), known)

@@ -26,7 +26,7 @@ def test_foreign_file_gives_the_logits_of_its_own_software(case, by):
     tanh = {"activation": "gelu_tanh"} if "tanh" in case else {}  # no tensor tells it, so that it is an adaptation
     if by == "config":
         config = keras_vit.ViTConfig(**{name: facts[name] for name in facts.keys() - {"image_size", "classes"}})
-        model = keras_vit.build(config, **arguments, strict=not tanh)
+        model = keras_vit.build(config, **arguments, strict=not tanh, **tanh)
     else:
         model = keras_vit.build("Ti/16", **arguments, **{name: facts[name] for name in SIZES}, **tanh)
     with np.load(FOREIGN / f"{case}.expected.npz") as expected:

@@ -19,6 +19,7 @@ from keras_vit.weights.dialects.dinov2_names import DINOV2, DINOV2_REGISTERS, HF
 from keras_vit.weights.dialects.huggingface_names import HUGGINGFACE
 from keras_vit.weights.dialects.official_names import LINEN, OFFICIAL
 from keras_vit.weights.dialects.timm_names import TIMM
+from keras_vit.weights.dialects.wrappers import preferred, remark_on
 from keras_vit.weights.reader import CheckpointError
 
 _OF_DINOV2 = (DINOV2, DINOV2_REGISTERS, HF_DINOV2, HF_DINOV2_REGISTERS)
@@ -39,16 +40,26 @@ def recognise(kind: str, names: Iterable[str]) -> tuple[str, str] | None:
     Of several rows that the names satisfy, it is the one that asks for most.
 
     Args:
-        kind: `"npz"` or `"safetensors"`.
+        kind: `"npz"`, `"safetensors"` or `"torch"`.
         names: of all arrays.
+
+    Raises:
+        CheckpointError: if the file has several models, and does not tell which is meant.
     """
     names = set(names)
-    rows = [row for row in DIALECTS.values() if row.suffix == f".{kind}"]
-    found = [(row, prefix) for row in rows if (prefix := row.prefix_among(names)) is not None]
+    suffix = ".safetensors" if kind == "torch" else f".{kind}"  # torch names arrays alike in both
+    rows = [row for row in DIALECTS.values() if row.suffix == suffix]
+    found = [(row, prefixes) for row in rows if (prefixes := row.prefixes_among(names))]
     if not found:
         return None
-    row, prefix = max(found, key=lambda pair: len(pair[0].requires) + len(pair[0].forbids))
-    return row.name, prefix
+    row, prefixes = max(found, key=lambda pair: len(pair[0].requires) + len(pair[0].forbids))
+    return row.name, preferred(prefixes) if row.wrapped else prefixes[0]
+
+
+def others_in(dialect: str, prefix: str, names: Iterable[str]) -> tuple[str, ...]:
+    """A line on further models in a file, beside that below the prefix."""
+    row = DIALECTS[dialect]
+    return remark_on(prefix, row.prefixes_among(set(names))) if row.wrapped else ()
 
 
 def weights_among(dialect: str, prefix: str, names: Iterable[str]) -> list[str]:

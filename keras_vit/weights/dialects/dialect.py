@@ -48,6 +48,7 @@ class Dialect:
         forbids: the same; none may match a name.
         ignores: the same; arrays of these names take no part in a forward pass.
         prefixes: what files have before all names, most specific first.
+        wrapped: whether any other prefix that ends in a dot may stand before all names, as `state_dict.module.`.
         prefix: what we write before all names.
         names: `{(prefix of ours, prefix of theirs): layers}`.
         also: the same, of names that are read and never written.
@@ -76,6 +77,7 @@ class Dialect:
     forbids: tuple[str, ...] = ()
     ignores: tuple[str, ...] = ()
     prefixes: tuple[str, ...] = ("",)
+    wrapped: bool = False
     prefix: str = ""
     read_names: Callable[[Collection[str]], Callable[[str], str]] = _as_written
     written_names: Callable[[Collection[str]], Callable[[str], str]] = _as_written
@@ -97,16 +99,18 @@ class Dialect:
         """Whether it is a layout of ResNet baselines; else it is one of Vision Transformers."""
         return not self.activation
 
-    def prefix_among(self, names: Iterable[str]) -> str | None:
-        """The prefix below which names are of this layout, or `None` if they are not."""
+    def prefixes_among(self, names: Iterable[str]) -> list[str]:
+        """The prefixes below which names are of this layout, most specific first; none if they are not."""
         first, *others = self.requires
-        mark = re.compile(f"({'|'.join(map(re.escape, self.prefixes))})(?:{first})")
+        before = r"(?:.+?\.)??" if self.wrapped else "|".join(map(re.escape, self.prefixes))
+        mark = re.compile(f"({before})(?:{first})")
         marked = {match[1] for name in names if (match := mark.fullmatch(name))}
-        for prefix in sorted(marked, key=self.prefixes.index):
+        found = []
+        for prefix in sorted(marked) if self.wrapped else sorted(marked, key=self.prefixes.index):
             below = [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
             if all(_any(wanted, below) for wanted in others) and not any(_any(none, below) for none in self.forbids):
-                return prefix
-        return None
+                found.append(prefix)
+        return found
 
     def has_name(self, path: str) -> bool:
         """Whether the layout has a name for a weight of ours."""

@@ -45,7 +45,7 @@ HUGGINGFACE = Dialect(
     ".safetensors",
     TORCH,
     requires=(r"(vit\.|deit\.)?embeddings\.patch_embeddings\.projection\.weight",),
-    ignores=(r"(vit\.|deit\.)?embeddings\.mask_token",),  # of masked pre-training; no classifier reads it
+    ignores=(r"(vit\.|deit\.)?embeddings\.mask_token", r"decoder\..*"),  # of masked pre-training alone
     names={
         ("", ""): {
             "class_token/token": "embeddings.cls_token",
@@ -74,6 +74,7 @@ HUGGINGFACE = Dialect(
         },
         ("", ""): {"head": "cls_classifier"},  # of DeiT
     },
+    wrapped=True,
     read_names=_read_names,
     written_names=_written_names,
     activation="gelu",

@@ -83,6 +83,7 @@ TIMM = Dialect(
     ".safetensors",
     TORCH,
     requires=(r"patch_embed\.proj\.weight",),
+    ignores=("mask_token", "decoder_.*"),  # of masked pre-training (MAE), beside its encoder
     names={
         ("", ""): {
             "class_token/token": "cls_token",
@@ -122,6 +123,7 @@ TIMM = Dialect(
         },
     },
     also={("", ""): {"pre_logits": "pre_logits.fc"}},  # its models have them no more
+    wrapped=True,
     read_names=_with_stem,
     written_names=_written_names,
     read_steps=(_without_rotation, _with_prefix_rows, _unlike_plain),

@@ -1,8 +1,9 @@
-"""Strict reading of checkpoint files, `.npz` and safetensors: never silently wrong, never run.
+"""Strict reading of checkpoint files, `.npz`, safetensors and torch's: never silently wrong, never run.
 
 `scan` looks at directory and headers only; `TensorFile.read` hands out arrays whose checksum and values
 have been checked. Stored arrays are mapped, so a checkpoint is never in memory twice. Nothing is ever
-unpickled or unpacked to disk. This module imports neither Keras nor TensorFlow.
+unpickled or unpacked to disk: a pickle of torch is read as plain data. This module imports neither Keras nor
+TensorFlow.
 """
 
 import contextlib
@@ -20,20 +21,28 @@ import numpy as np
 from keras_vit.files import FileKindError, open_regular
 from keras_vit.pages.escaping import printable
 from keras_vit.weights.reader.directory import BFLOAT16, VOID, Entry, FormatError, Member, read_npz, read_safetensors
+from keras_vit.weights.reader.torch_zip import is_torch_zip, read_torch
 
 _CHUNK = 2**18  # bytes; small enough for a core's cache, so that both checks of a chunk read memory once
 _READABLE = {np.dtype("<f2"), np.dtype("<f4"), np.dtype("<f8"), BFLOAT16}
 _AGAIN = "Download or write it again"
 _CONVERT = "Save its arrays with `numpy.savez` or safetensors in a program that trusts it, and pass that file"
+_SAVE_AGAIN = (
+    'In a program with torch: `state = torch.load(path, map_location="cpu", weights_only=True)`, then '
+    "`torch.save(state, new_path)`, and pass the new file"
+)
 _KERAS = "Open it with `keras.saving.load_model`, which runs code of the file, only if you trust its source"
 _STARTS = [
     (b"version https://git-lfs.github.com/spec", "a Git LFS pointer", "Fetch the file itself with `git lfs pull`"),
     (b"\x89HDF\r\n\x1a\n", "an HDF5 file, as .h5 weights of Keras are", _CONVERT),
-    (b"\x93NUMPY", "a single .npy array", "Pass an .npz or safetensors file"),
+    (b"\x93NUMPY", "a single .npy array", "Pass an .npz, safetensors or .pth file"),
     (b"\x1f\x8b", "a gzip archive", "Unpack it first"),
     (b"\x28\xb5\x2f\xfd", "a zstd archive", "Unpack it first"),
     (b"Rar!", "a rar archive", "Unpack it first"),
 ]
+# The number that torch wrote first in its stream of pickles, and the members of its tar archive.
+_OLD_TORCH = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."
+_OLD_TORCH_TAR = ("sys_info", "pickle", "storages", "tensors")
 _PICKLES = tuple(b"\x80" + bytes([protocol]) for protocol in range(2, 6))
 
 
@@ -47,7 +56,7 @@ class TensorFile:
 
     Attributes:
         path: the file.
-        kind: `"npz"` or `"safetensors"`.
+        kind: `"npz"`, `"safetensors"` or `"torch"`.
         entries: `{name: Entry}` of all arrays.
         note: what a writer of ours left in the file, else `{}`.
     """
@@ -81,7 +90,8 @@ class TensorFile:
         for name in names:
             self._check_readable(name, void_is_bfloat16)
         with self._unchanged() as file:
-            return {name: self._array(file, name, not allow_nonfinite) for name in names}
+            checked: set[int] = set()
+            return {name: self._array(file, name, not allow_nonfinite, checked) for name in names}
 
     def check(self) -> None:
         """Compares the checksum of every member, also of those that are no weights.
@@ -90,8 +100,9 @@ class TensorFile:
             CheckpointError: if one differs, or the file changed since it was scanned.
         """
         with self._unchanged() as file:
+            checked: set[int] = set()
             for name in self._members:
-                self._array(file, name, check_finite=False)
+                self._array(file, name, False, checked)
 
     @contextlib.contextmanager
     def _unchanged(self) -> Iterator[BinaryIO]:
@@ -111,10 +122,12 @@ class TensorFile:
                 f"It holds {dtype.str}",
             )
 
-    def _array(self, file: BinaryIO, name: str, check_finite: bool) -> np.ndarray:
-        """An array, once its checksum and its numbers are checked."""
+    def _array(self, file: BinaryIO, name: str, check_finite: bool, checked: set[int]) -> np.ndarray:
+        """An array, once its checksum and its numbers are checked; `checked` has where shared bytes begin that were."""
         member = self._members[name]
         dtype = BFLOAT16 if member.entry.dtype == VOID else member.entry.dtype
+        if member.strides is not None:
+            return self._view(file, name, check_finite, checked)
         if member.deflated:
             buffer: bytes | mmap.mmap = self._inflated(name)
             self._look_through(io.BytesIO(buffer), 0, name, dtype, check_finite)
@@ -125,6 +138,19 @@ class TensorFile:
                 self._look_through(file, member.start, name, dtype, check_finite)
         return np.ndarray(member.entry.shape, dtype, buffer, start, order="F" if member.fortran_order else "C")
 
+    def _view(self, file: BinaryIO, name: str, check_finite: bool, checked: set[int]) -> np.ndarray:
+        """An array among bytes that others may share, whose checksum is compared once."""
+        member = self._members[name]
+        dtype = member.entry.dtype
+        if member.start not in checked:
+            self._look_through(file, member.start, name, dtype, check_finite=False)
+            checked.add(member.start)
+        start = member.start + member.offset
+        array = np.ndarray(member.entry.shape, dtype, self._mapping, start, member.strides)
+        if check_finite:
+            self._refuse_nonfinite(name, dtype, array.size - int(np.count_nonzero(_finite(array))))
+        return array
+
     def _look_through(self, file: BinaryIO, start: int, name: str, dtype: np.dtype, check_finite: bool) -> None:
         """Compares the CRC-32 of a member, and looks for numbers that are not finite, in one pass.
 
@@ -132,7 +158,8 @@ class TensorFile:
         """
         member, bad = self._members[name], 0
         file.seek(start)
-        crc, remaining = zlib.crc32(file.read(member.header_size)), member.size - member.header_size
+        whole = member.size if member.strides is None else member.stored_size
+        crc, remaining = zlib.crc32(file.read(member.header_size)), whole - member.header_size
         while remaining:
             chunk = file.read(min(_CHUNK, remaining))
             if not chunk:
@@ -144,6 +171,9 @@ class TensorFile:
             remaining -= len(chunk)
         if member.crc not in (None, crc):
             raise self._error(f"the file is damaged: CRC-32 of {name!r} differs", _AGAIN)
+        self._refuse_nonfinite(name, dtype, bad)
+
+    def _refuse_nonfinite(self, name: str, dtype: np.dtype, bad: int) -> None:
         if bad:
             beyond = ", or beyond the range of float32" if dtype.itemsize == 8 else ""
             raise self._error(
@@ -175,9 +205,9 @@ def scan(path: str | os.PathLike) -> TensorFile:
 
     Raises:
         FileNotFoundError: if there is no such file.
-        CheckpointError: if it is neither `.npz` nor safetensors, is damaged or cut short, or holds what is no
-            plain number: pickles, objects, structures; encrypted or oddly compressed members; names twice or
-            unsafe; shapes that do not match the bytes.
+        CheckpointError: if it is neither `.npz` nor safetensors nor a zip of `torch.save`, is damaged or cut short, or
+            holds what is no plain number: pickles of anything but tensors in containers, objects, structures;
+            encrypted or oddly compressed members; names twice or unsafe; shapes that do not match the bytes.
     """
     path = Path(path)
     with _opened(path) as file:
@@ -188,19 +218,21 @@ def scan(path: str | os.PathLike) -> TensorFile:
             raise _unknown(path, *_looks_like(start, identity[-1]))
         mapping = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         try:
-            members, note = read_npz(file, mapping) if kind == "npz" else read_safetensors(path, mapping)
+            if kind == "safetensors":
+                members, note = read_safetensors(path, mapping)
+            else:
+                members, note = (read_npz if kind == "npz" else read_torch)(file, mapping)
             _check_members(members, len(mapping))
         except OSError:
             raise
         except Exception as error:  # of zipfile, NumPy or safetensors: whatever it is, the bytes are to blame
             if kind == "npz" and (seen := _archive_looks_like(start + mapping[-(2**20) :])):
                 raise _unknown(path, *seen) from error
-            reason = (
-                str(error)
-                if isinstance(error, FormatError)
-                else f"is cut short or damaged: {printable(error).rstrip('.')}"
-            )
-            raise CheckpointError(f"the file {reason}.\nReceived: {path}, {len(mapping)} bytes. {_AGAIN}.") from error
+            if not isinstance(error, FormatError):
+                error = FormatError(f"is cut short or damaged: {printable(error).rstrip('.')}")
+            raise CheckpointError(
+                f"the file {error}.\nReceived: {path}, {len(mapping)} bytes. {error.advice or _AGAIN}."
+            ) from error
     entries = {name: member.entry for name, member in members.items()}
     return TensorFile(path, kind, entries, note, members, mapping, identity)
 
@@ -241,7 +273,7 @@ def _identity(file: BinaryIO) -> tuple:
 
 def _kind(start: bytes) -> str | None:
     if start[:4] in (b"PK\x03\x04", b"PK\x05\x06"):
-        return "npz"
+        return "torch" if is_torch_zip(start) else "npz"
     # The header's length fits into 6 bytes, and the header begins with a brace.
     return "safetensors" if start[6:9] == b"\0\0{" else None
 
@@ -264,7 +296,7 @@ def _finite(numbers: np.ndarray) -> np.ndarray:
 
 def _unknown(path: Path, what: str, advice: str) -> CheckpointError:
     return CheckpointError(
-        f"weights must be an .npz or safetensors file, and this is {what}.\nReceived: {path}. {advice}."
+        f"weights must be an .npz, safetensors or .pth file, and this is {what}.\nReceived: {path}. {advice}."
     )
 
 
@@ -275,6 +307,10 @@ def _looks_like(start: bytes, size: int) -> tuple[str, str]:
     for magic, what, advice in _STARTS:
         if start.startswith(magic):
             return what, advice
+    if start.startswith(_OLD_TORCH):
+        return "a stream of pickles, as torch before version 1.6 writes", _SAVE_AGAIN
+    if start[257:262] == b"ustar" and start[:100].rstrip(b"\0").decode("latin-1") in _OLD_TORCH_TAR:
+        return "a tar archive, as torch before version 0.1.10 writes", _SAVE_AGAIN
     if start.startswith(_PICKLES):
         return "a pickle, as torch.save writes; unpickling runs code of the file, so it is never done here", _CONVERT
     if start[257:262] == b"ustar":
@@ -285,11 +321,13 @@ def _looks_like(start: bytes, size: int) -> tuple[str, str]:
         return f"{kind}, as a proxy, a login or an error sends", _AGAIN
     if all(32 <= byte < 127 or byte in b"\t\r\n" for byte in start):
         return f"text, {start[:40].decode()!r}", _AGAIN
-    return f"no known format, its first bytes being {start[:8]!r}", "Pass an .npz or safetensors file"
+    return f"no known format, its first bytes being {start[:8]!r}", "Pass an .npz, safetensors or .pth file"
 
 
 def _archive_looks_like(ends: bytes) -> tuple[str, str] | None:
     """What a zip looks like by its first and last bytes, where names stand, or `None` for nothing known."""
+    if b"constants.pkl" in ends:
+        return "a TorchScript program", "Save `model.state_dict()` with `torch.save`"
     if b"data.pkl" in ends:
         return "an archive with a pickle, as torch.save writes; unpickling runs code of the file", _CONVERT
     if b"model.weights.h5" in ends or b"config.json" in ends:

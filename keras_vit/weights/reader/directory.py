@@ -15,6 +15,7 @@ import re
 import struct
 import zipfile
 import zlib
+from collections.abc import Iterator
 from typing import Any, BinaryIO
 
 import ml_dtypes
@@ -37,12 +38,20 @@ _SAFETENSORS_DTYPES |= {f"F{8 * n}": np.dtype(f"<f{n}") for n in (2, 4, 8)}
 _END = struct.Struct("<4s4H2IH")  # of a zip: signature, disks (2), entries (2), size and offset, comment's length
 _LARGEST_COUNT = 2**62  # bytes; NumPy counts in 63 bits
 _MOST_AXES = 32  # NumPy 1 holds no more
-_LONGEST_NAME = 1000
+LONGEST_NAME = 1000
 _DRIVE = re.compile(r"[A-Za-z]:")
 
 
 class FormatError(ValueError):
-    """The bytes break a rule of their format; the text says which."""
+    """The bytes break a rule of their format; the text says which.
+
+    Attributes:
+        advice: what to do, if it is not to bring the file again.
+    """
+
+    def __init__(self, reason: str, advice: str = "") -> None:
+        super().__init__(reason)
+        self.advice = advice
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,6 +80,8 @@ class Member:
         deflated: whether the bytes must be inflated.
         crc: CRC-32 of the inflated bytes, or `None` where the format keeps none.
         fortran_order: whether the first axis varies fastest.
+        offset: bytes from `start` to the first number, of an array that shares what is stored with others.
+        strides: bytes from one number to the next along each axis, of such an array; else `None`.
     """
 
     entry: Entry
@@ -81,6 +92,8 @@ class Member:
     deflated: bool = False
     crc: int | None = None
     fortran_order: bool = False
+    offset: int = 0
+    strides: tuple[int, ...] | None = None
 
 
 def read_npz(file: BinaryIO, data: mmap.mmap) -> tuple[dict[str, Member], dict]:
@@ -94,23 +107,50 @@ def read_npz(file: BinaryIO, data: mmap.mmap) -> tuple[dict[str, Member], dict]:
         FormatError: for anything else than what `np.savez` and `np.savez_compressed` write from plain numbers.
         Exception: whatever zipfile and NumPy raise for damaged bytes.
     """
-    members, stop = {}, 0
-    with zipfile.ZipFile(_BoundedReader(io.FileIO(file.fileno(), closefd=False))) as archive:
-        _check_end(archive, data)
-        for info in sorted(archive.infolist(), key=lambda info: info.header_offset):
-            name = info.orig_filename.removesuffix(".npy")
-            _check_info(info)
-            archive.open(info).close()  # which compares the member's own header with the directory
-            member = _npz_member(info, data)
-            if name in members:
-                raise FormatError(f"holds the name {name!r} twice")
-            if info.header_offset < stop:
-                raise FormatError(f"holds {name!r} and the member before it in the same bytes")
-            members[name], stop = member, member.start + member.stored_size
-        if stop > archive.start_dir:
-            raise FormatError("is cut short or damaged: a member reaches into the directory")
+    members = {}
+    with open_zip(file) as archive:
+        for info, start in zip_members(archive, data):
+            if not info.orig_filename.endswith(".npy") or info.orig_filename == ".npy":
+                raise FormatError(f"holds {info.orig_filename!r}, which is no .npy array")
+            members[info.orig_filename.removesuffix(".npy")] = _npz_member(info, data, start)
         note = _json_object(archive.comment).get(NOTE_KEY)
     return members, note if isinstance(note, dict) else {}
+
+
+def open_zip(file: BinaryIO) -> zipfile.ZipFile:
+    """The zip in an open file, whose directory is bounded."""
+    return zipfile.ZipFile(_BoundedReader(io.FileIO(file.fileno(), closefd=False)))
+
+
+def zip_members(archive: zipfile.ZipFile, data: mmap.mmap) -> Iterator[tuple[zipfile.ZipInfo, int]]:
+    """The members of a zip in the order of their bytes, with where the bytes of each begin.
+
+    Args:
+        archive: of `open_zip`.
+        data: the same file, mapped.
+
+    Raises:
+        FormatError: for names that are unsafe or stand twice, unknown compression, and members in the same bytes.
+        Exception: whatever zipfile raises for damaged bytes.
+    """
+    _check_end(archive, data)
+    names, stop = set(), 0
+    for info in sorted(archive.infolist(), key=lambda info: info.header_offset):
+        name = info.orig_filename
+        _check_info(info)
+        archive.open(info).close()  # which compares the member's own header with the directory
+        name_size, extra_size = struct.unpack_from("<2H", data, info.header_offset + 26)
+        start = info.header_offset + 30 + name_size + extra_size
+        if name in names:
+            raise FormatError(f"holds the name {name.removesuffix('.npy')!r} twice")
+        if info.header_offset < stop:
+            shown = name.removesuffix(".npy")
+            raise FormatError(f"holds {shown!r} and the member before it in the same bytes")
+        yield info, start
+        names.add(name)
+        stop = start + info.compress_size
+    if stop > archive.start_dir:
+        raise FormatError("is cut short or damaged: a member reaches into the directory")
 
 
 def read_safetensors(path: Any, data: mmap.mmap) -> tuple[dict[str, Member], dict]:
@@ -129,7 +169,7 @@ def read_safetensors(path: Any, data: mmap.mmap) -> tuple[dict[str, Member], dic
         raise FormatError(f"has a directory of {start - 8} bytes; {LARGEST_DIRECTORY} is the limit")
     with safe_open(path, "np") as file:  # compares every size with its shape, its place and the file's end
         metadata = file.metadata() or {}
-    header = json.loads(data[8:start], object_pairs_hook=_unique)
+    header = json.loads(data[8:start], object_pairs_hook=unique)
     header.pop("__metadata__", None)
     members = {name: _safetensors_member(name, said, start) for name, said in header.items()}
     return members, _json_object(metadata.get(NOTE_KEY, "{}"))
@@ -160,9 +200,7 @@ def _check_end(archive: zipfile.ZipFile, data: mmap.mmap) -> None:
 
 def _check_info(info: zipfile.ZipInfo) -> None:
     name = info.orig_filename
-    _check_name(name)
-    if not name.endswith(".npy") or name == ".npy":
-        raise FormatError(f"holds {name!r}, which is no .npy array")
+    check_name(name)
     if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         raise FormatError(
             f"holds {name!r} compressed by method {info.compress_type}; only stored and deflated are read"
@@ -171,9 +209,7 @@ def _check_info(info: zipfile.ZipInfo) -> None:
         raise FormatError(f"is cut short or damaged: {name!r} cannot have the size that the directory says")
 
 
-def _npz_member(info: zipfile.ZipInfo, data: mmap.mmap) -> Member:
-    name_size, extra_size = struct.unpack_from("<2H", data, info.header_offset + 26)
-    start = info.header_offset + 30 + name_size + extra_size
+def _npz_member(info: zipfile.ZipInfo, data: mmap.mmap, start: int) -> Member:
     deflated, most = info.compress_type == zipfile.ZIP_DEFLATED, 12 + _LARGEST_NPY_HEADER
     head = data[start : start + min(info.compress_size, 2 * most)]
     head = zlib.decompressobj(-15).decompress(head, most) if deflated else head[:most]
@@ -181,7 +217,7 @@ def _npz_member(info: zipfile.ZipInfo, data: mmap.mmap) -> Member:
         entry, fortran_order, header_size = _read_npy_header(head)
     except ValueError as error:
         raise _not_plain(info.orig_filename, error) from error
-    expected = header_size + _byte_count(entry)
+    expected = header_size + byte_count(entry)
     if info.file_size != expected:
         words = f"{info.orig_filename!r} must have {expected} bytes by its header, and has {info.file_size}"
         raise FormatError(f"is cut short or damaged: {words}")
@@ -206,13 +242,13 @@ def _read_npy_header(head: bytes) -> tuple[Entry, bool, int]:
 
 
 def _safetensors_member(name: str, said: dict[str, Any], start: int) -> Member:
-    _check_name(name)
+    check_name(name)
     if said.keys() != {"dtype", "shape", "data_offsets"}:
         raise FormatError(f"is damaged: {name!r} must have dtype, shape and data_offsets alone")
     if said["dtype"] not in _SAFETENSORS_DTYPES:
         raise _not_plain(name, f"the dtype {said['dtype']!r}")
     entry = Entry(tuple(said["shape"]), _SAFETENSORS_DTYPES[said["dtype"]])
-    size = _byte_count(entry)
+    size = byte_count(entry)
     return Member(entry, start + said["data_offsets"][0], size, size)
 
 
@@ -220,7 +256,7 @@ def _not_plain(name: str, reason: object) -> FormatError:
     return FormatError(f"holds {name!r}, which is no array of plain numbers; pickles are never read: {reason}")
 
 
-def _byte_count(entry: Entry) -> int:
+def byte_count(entry: Entry) -> int:
     """Bytes of an array; refuses what no array can have, also where an axis of 0 would hide it."""
     shape, size = entry.shape, entry.dtype.itemsize
     if len(shape) > _MOST_AXES or math.prod(max(n, 1) for n in shape) * size > _LARGEST_COUNT:
@@ -228,15 +264,15 @@ def _byte_count(entry: Entry) -> int:
     return math.prod(shape) * size
 
 
-def _check_name(name: str) -> None:
+def check_name(name: str) -> None:
     """Refuses names that would leave a folder if somebody unpacked the file, or steer a terminal that shows them."""
     parts = name.split("/")
     unsafe = "" in parts or ".." in parts or "\\" in name or "\0" in name or _DRIVE.match(name)
-    if unsafe or not name.isprintable() or len(name) > _LONGEST_NAME:
+    if unsafe or not name.isprintable() or len(name) > LONGEST_NAME:
         raise FormatError(f"holds an array of the unsafe name {name[:100]!r}")
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """An object of the header; of two equal names safetensors keeps the last."""
     found: dict[str, Any] = {}
     for name, value in pairs:

@@ -14,6 +14,7 @@ from keras_vit.config.posembed import check_grid
 from keras_vit.files import json_object
 from keras_vit.images.preprocessing import Preprocessing
 from keras_vit.weights.reader import TensorFile
+from keras_vit.weights.reader.sharded import ShardedFile
 from keras_vit.weights.sidecar.facts import Reading, Sidecar, activation_of, not_computed, sides_of
 
 _MOST_BYTES = 4_000_000  # of a JSON file; ImageNet-21k's label lists take 1.5 MB
@@ -28,7 +29,7 @@ _NOT_COMPUTED |= {"beit3": "LayerNorm inside of a block's halves", "radio": "pos
 PIL_FILTERS = {2: "bilinear", 3: "bicubic"}  # `resample` of transformers' image processors
 
 
-def read(file: TensorFile) -> Sidecar:
+def read(file: TensorFile | ShardedFile) -> Sidecar:
     """The sidecar of a `TensorFile`: its note if it has one of ours, else the JSON files of its folder.
 
     Raises:
@@ -36,7 +37,7 @@ def read(file: TensorFile) -> Sidecar:
     """
     if "config" in file.note:
         return read_note(file.note, file.path)
-    if file.kind != "safetensors":
+    if file.kind == "npz":
         return Sidecar()
     folder = file.path.parent
     config, remarks = _json(folder / "config.json")

@@ -1,0 +1,63 @@
+"""Parts of other Vision Transformers that no model here has, by the names that their weights have in files.
+
+A file with one of them is of another function than any of ours, whatever variant is built.
+"""
+
+import re
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+from keras_vit.weights.reader import CheckpointError
+
+_PARTS = {  # regular expressions of a part of the name: what it is
+    r"(^|\.)ls\d?\.gamma|\.gamma_\d|layer_scale|lambda_?1": "LayerScale (`init_values` in timm)",
+    r"^norm_pre\.|pre_?layrnorm|^ln_pre\.": "a LayerNorm before the blocks (`norm_pre`, `pre_norm` in timm)",
+    r"^reg_token$|register_tokens?": "register tokens",
+    r"\brope|rotary|freqs|inv_freq": "rotary positions",
+    r"\.[qk]_norm\.|\.(query|key)_norm\.": "a LayerNorm of queries and keys (`qk_norm`)",
+    r"\.attn\.norm\.|\.mlp\.norm\.|inner_attn_ln|ffn_ln": "a LayerNorm inside of attention or MLP",
+    r"\.fc1_[gx]\.|\.w12\.|\.mlp\.w[123]\.|weights_in\.|gate_proj|up_proj": "a gated MLP (SwiGLU)",
+    r"relative_position_bias|relative_position_index|\.rel_pos": "a relative position bias",
+    r"\.attn\.[qv]_bias$": "separate biases of query and value (BEiT)",
+    r"^layers\.\d+\.blocks\.|^stages\.|\.downsample\.reduction": "stages with windows or merged patches (Swin)",
+    r"^patch_embed\.(norm|conv|backbone\.(?!stem|stages|conv|norm))|^stem\.": "another stem or a LayerNorm of patches",
+    r"^blocks_token_only|talking_head|proj_[lw]\.": "class attention or talking heads (CaiT)",
+    r"logit_scale|text_(model|projection)|token_embedding|^visual\.": "a text tower",
+    r"\.(adapter|lora_[AB])\.|lora_": "adapters, as LoRA: merge them into the weights first",
+}
+_LACKED = {
+    r"^block_\d+/attention/(query|key|value)/bias$": "no biases of query, key and value (`qkv_bias=False`)",
+    r"^block_\d+/attention/out/bias$": "no bias behind attention (`proj_bias=False`)",
+    r"^patch_embedding/projection/bias$": "no bias of the patch embedding",
+    r"^block_\d+/norm_[12]/beta$|^encoder_norm/beta$": "a norm without shift (as RMSNorm)",
+    r"^block_\d+/mlp/dense_[12]/bias$": "no biases of the MLP",
+}
+
+
+def check_parts(path: Path, tensors: Mapping[str, Any], wanted: Collection[str]) -> None:
+    """Raises for a file whose model has what no model here has, or lacks what every model here has.
+
+    Args:
+        path: of the file.
+        tensors: of the file, by our paths where they have one.
+        wanted: our paths of the model's weights.
+
+    Raises:
+        CheckpointError: that names the parts, and a weight of each.
+    """
+    extra = [name for name in tensors if name not in wanted]
+    layers = {name.rpartition("/")[0] for name in tensors}  # those of which the file has a part
+    lacking = [name for name in wanted if name not in tensors and name.rpartition("/")[0] in layers]
+    if found := [*_named(extra, _PARTS), *_named(lacking, _LACKED)]:
+        raise CheckpointError(
+            "the file is of another function than any model here, and without these parts its numbers would be "
+            f"others.\nReceived: {path} with {'; '.join(found)}. Take a checkpoint of a plain ViT, or use the software "
+            "that the file is from."
+        )
+
+
+def _named(names: Collection[str], parts: Mapping[str, str]) -> list[str]:
+    """Each part that a name tells, with the first such name."""
+    firsts = {part: next(filter(re.compile(pattern).search, names), None) for pattern, part in parts.items()}
+    return [f"{part}, as {name}" for part, name in firsts.items() if name is not None]

@@ -1,0 +1,299 @@
+"""A pickle of torch read as plain data: nothing of it is imported, called or given a state.
+
+`pickletools` of Python splits the bytes into opcodes. Here these build dicts, lists, tuples, numbers and texts. Of
+objects only tensors are known, as records of where they lie. Names of a few harmless others stand for themselves, as
+`argparse.Namespace` beside the weights of a training script. Any other name is refused.
+
+Sources: Python's `pickletools`; torch, `torch/_utils.py` and `torch/_weights_only_unpickler.py`.
+"""
+
+import dataclasses
+import pickletools
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+from keras_vit.weights.reader.directory import FormatError
+
+_SAVE_WEIGHTS = "In the program that made it, save its weights alone: `torch.save(model.state_dict(), path)`"
+_DTYPES = ("float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool")
+_KINDS = ("Double", "Float", "Half", "BFloat16", "Long", "Int", "Short", "Char", "Byte", "Bool")
+_STORAGES = {
+    **dict(zip(_KINDS, _DTYPES, strict=True)),
+    "ComplexFloat": "complex64",
+    "Untyped": "",  # whose tensors tell it
+}
+_BUILTINS = ("set", "frozenset", "list", "dict", "tuple", "int", "float", "str", "bool")
+_DICTS = {("collections", name) for name in ("OrderedDict", "defaultdict", "Counter")}
+_TENSORS = {("torch._utils", f"_rebuild_tensor{version}") for version in ("", "_v2", "_v3")}
+_PARAMETERS = {("torch._utils", f"_rebuild_parameter{state}") for state in ("", "_with_state")}
+_SIZE = ("torch", "Size")
+_HARMLESS = {  # beside the weights; none of them is made
+    *(("torch", name) for name in (*_DTYPES, "complex64", "device", "Tensor")),
+    *((place, name) for place in ("builtins", "__builtin__") for name in _BUILTINS),
+    *((f"numpy.{place}.multiarray", name) for place in ("core", "_core") for name in ("scalar", "_reconstruct")),
+    *(("numpy", name) for name in ("dtype", "ndarray")),
+    *(("pathlib", name) for name in ("PosixPath", "PurePosixPath", "WindowsPath", "PureWindowsPath")),
+    ("_codecs", "encode"),
+    ("argparse", "Namespace"),
+    ("torch.nn.parameter", "Parameter"),
+}
+_KNOWN = {*_DICTS, *_TENSORS, *_PARAMETERS, *_HARMLESS, _SIZE}
+_SCALARS = (str, int, float, bytes, type(None))  # what may be a key; hashing nested tuples can take for ever
+_MOST_COPIED = 100_000  # values; a short pickle that copies one long list again and again would fill the memory
+_Global: TypeAlias = tuple[str, str]  # module and name
+
+
+@dataclasses.dataclass(frozen=True)
+class Storage:
+    """The bytes of one or more tensors: `count` numbers of `dtype` in the member `data/{key}`; `""` tells no dtype."""
+
+    key: str
+    dtype: str
+    count: int
+
+
+@dataclasses.dataclass(frozen=True)
+class TensorView:
+    """A tensor of a storage: offset and strides count its numbers."""
+
+    storage: Storage
+    dtype: str
+    offset: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Other:
+    """Anything that is neither a tensor nor a container; it stands where that would be, and holds nothing."""
+
+    name: _Global
+
+
+class _Mark:
+    """Where a tuple, list or dict begins on the stack."""
+
+
+def read_pickle(data: bytes) -> tuple[Any, set[Storage]]:
+    """What a pickle of `torch.save` holds, and the storages that it refers to.
+
+    Args:
+        data: the whole pickle.
+
+    Returns:
+        Dicts, lists, tuples, numbers, texts, `TensorView` and `Other`, as the pickle nests them; and its storages.
+
+    Raises:
+        FormatError: for a name that stands neither for a tensor nor for a container, and other opcodes.
+        Exception: whatever `pickletools` or a missing value on the stack raise for damaged bytes.
+    """
+    machine = _Machine()
+    for opcode, argument, _ in pickletools.genops(data):
+        if opcode.name == "STOP":
+            (found,) = machine.stack
+            return found, machine.storages
+        machine.step(opcode.name, argument)
+    raise FormatError("is cut short or damaged: its pickle has no end")
+
+
+class _Machine:
+    """The stack and the memory of a pickle, and what each opcode does to them."""
+
+    def __init__(self) -> None:
+        self.stack: list[Any] = []
+        self.memory: dict[int, Any] = {}
+        self.storages: set[Storage] = set()
+        self.copied = 0
+
+    def step(self, name: str, argument: Any) -> None:
+        """Does one opcode."""
+        if name in _CONSTANTS:
+            self.stack.append(_CONSTANTS[name](argument))
+        elif name in _STEPS:
+            _STEPS[name](self, argument)
+        elif name not in ("PROTO", "FRAME"):
+            raise FormatError(f"has a pickle with the opcode {name}, which no weights need", _SAVE_WEIGHTS)
+
+    def pop_mark(self) -> list[Any]:
+        """What stands behind the last mark."""
+        start = len(self.stack) - 1
+        while not isinstance(self.stack[start], _Mark):
+            start -= 1
+            if start < 0:
+                raise FormatError("is damaged: a container of its pickle has no beginning")
+        items = self.stack[start + 1 :]
+        del self.stack[start:]
+        return items
+
+    def pop(self, argument: None) -> None:
+        """Drops the last value."""
+        self.stack.pop()
+
+    def tuple_of(self, count: int) -> None:
+        """Makes a tuple of the last values."""
+        if len(self.stack) < count:
+            raise FormatError("is damaged: a container of its pickle has no beginning")
+        items = tuple(self.stack[-count:])
+        del self.stack[-count:]
+        self.stack.append(items)
+
+    def extend(self, items: list[Any]) -> None:
+        """Adds to the list on top."""
+        if isinstance(self.stack[-1], list):
+            self.stack[-1].extend(items)
+        elif not isinstance(self.stack[-1], Other):  # of which nothing is kept
+            raise _unexpected("a list", self.stack[-1])
+
+    def set_items(self, items: list[Any]) -> None:
+        """Puts pairs of key and value into the dict on top."""
+        found = _pairs(items[::2], items[1::2])
+        if isinstance(self.stack[-1], dict):
+            self.stack[-1].update(found)
+        elif not isinstance(self.stack[-1], Other):
+            raise _unexpected("a dict", self.stack[-1])
+
+    def dict_of_mark(self, argument: None) -> None:
+        """Makes a dict of the pairs behind the last mark."""
+        items = self.pop_mark()
+        self.stack.append(_pairs(items[::2], items[1::2]))
+
+    def reduce(self, argument: None) -> None:
+        """Stands in for the call of what is named; nothing is called."""
+        arguments, made = self.stack.pop(), self.stack.pop()
+        if not isinstance(made, Other) or not isinstance(arguments, tuple):
+            raise _unexpected("a name and its arguments", made)
+        self.copied += sum(len(part) for part in arguments if isinstance(part, (list, tuple, dict)))
+        if self.copied > _MOST_COPIED:
+            raise FormatError(f"has a pickle that copies more than {_MOST_COPIED} values, which no weights need")
+        self.stack.append(_made(made.name, arguments))
+
+    def build(self, argument: None) -> None:
+        """Drops the state of what is on top, as the versions of modules that an OrderedDict carries."""
+        self.stack.pop()
+        if not isinstance(self.stack[-1], (dict, Other, TensorView)):
+            raise _unexpected("an object", self.stack[-1])
+
+    def storage(self, argument: None) -> None:
+        """A storage, which stands outside of the pickle."""
+        kind, dtype, key, _, count = self.stack.pop()
+        of_numbers = kind == "storage" and isinstance(dtype, Other) and _kind(dtype.name[1]) in _STORAGES
+        if not (of_numbers and isinstance(key, str) and type(count) is int and count >= 0):
+            raise FormatError("is damaged: its pickle refers to something that is no storage of numbers")
+        found = Storage(key, _STORAGES[_kind(dtype.name[1])], count)
+        self.storages.add(found)
+        self.stack.append(found)
+
+    def name(self, argument: str) -> None:
+        """A name, if it is one of those that are known."""
+        module, _, name = argument.partition(" ")
+        self.stack.append(_known(module, name))
+
+    def name_of_stack(self, argument: None) -> None:
+        """The same of a name whose parts are on the stack."""
+        name, module = self.stack.pop(), self.stack.pop()
+        self.stack.append(_known(module, name))
+
+
+def _kind(name: object) -> str:
+    """`"Float"` of `"FloatStorage"`."""
+    return str(name).removesuffix("Storage")
+
+
+def _known(module: Any, name: Any) -> Other:
+    is_storage = module in ("torch", "torch.storage") and _kind(name) in _STORAGES
+    if not is_storage and (not isinstance(name, str) or (module, name) not in _KNOWN):
+        raise FormatError(
+            f"has a pickle that names `{str(module)[:100]}.{str(name)[:100]}`, and only tensors and containers are "
+            "read; nothing of it was run",
+            _SAVE_WEIGHTS,
+        )
+    return Other((module, name))
+
+
+def _made(name: _Global, arguments: tuple) -> Any:
+    """What a call would give, of the few that give tensors or containers."""
+    if name in _DICTS:
+        given = arguments[-1] if arguments and isinstance(arguments[-1], (dict, list)) else {}
+        pairs = list(given.items()) if isinstance(given, dict) else given
+        return _pairs([key for key, _ in pairs], [value for _, value in pairs])
+    if name in _TENSORS:
+        return _tensor(name, *arguments)
+    if name in _PARAMETERS:
+        if not isinstance(arguments[0], TensorView):
+            raise _unexpected("a tensor", arguments[0])
+        return arguments[0]
+    return tuple(arguments[0]) if name == _SIZE else Other(name)
+
+
+def _tensor(name: _Global, storage: Any, offset: Any, shape: Any, strides: Any, *others: Any) -> TensorView:
+    """A tensor by the arguments of torch's function; of version 3 the third of the others is the dtype."""
+    dtype = storage.dtype if isinstance(storage, Storage) else ""
+    if name[1].endswith("_v3") and len(others) > 2 and isinstance(others[2], Other):
+        dtype = others[2].name[1]
+    numbers = (offset, *shape, *strides)
+    if not isinstance(storage, Storage) or any(type(number) is not int or number < 0 for number in numbers):
+        raise FormatError("is damaged: a tensor of its pickle must have a storage, and sizes that are not negative")
+    return TensorView(storage, dtype, offset, tuple(shape), tuple(strides))
+
+
+def _pairs(keys: Any, values: Any) -> dict:
+    if any(not isinstance(key, _SCALARS) for key in keys):
+        raise FormatError("has a pickle with a dict whose keys are neither texts nor numbers", _SAVE_WEIGHTS)
+    return dict(zip(keys, values, strict=True))
+
+
+def _unexpected(wanted: str, found: object) -> FormatError:
+    return FormatError(f"is damaged: its pickle must have {wanted} where it has a {type(found).__name__}")
+
+
+def _put(machine: _Machine, place: int) -> None:
+    machine.memory[place] = machine.stack[-1]
+
+
+def _get(machine: _Machine, place: int) -> None:
+    machine.stack.append(machine.memory[place])
+
+
+_plain: Callable[[Any], Any] = lambda value: value  # noqa: E731
+_CONSTANTS: dict[str, Callable[[Any], Any]] = {
+    **dict.fromkeys(("INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1", "LONG4", "FLOAT", "BINFLOAT"), _plain),
+    **dict.fromkeys(("STRING", "BINSTRING", "SHORT_BINSTRING", "UNICODE", "BINUNICODE", "SHORT_BINUNICODE"), _plain),
+    **dict.fromkeys(("BINUNICODE8", "BINBYTES", "SHORT_BINBYTES", "BINBYTES8"), _plain),
+    "NONE": lambda _: None,
+    "NEWTRUE": lambda _: True,
+    "NEWFALSE": lambda _: False,
+    "EMPTY_LIST": lambda _: [],
+    "EMPTY_SET": lambda _: [],  # a set of unknown values is not made
+    "EMPTY_DICT": lambda _: {},
+    "EMPTY_TUPLE": lambda _: (),
+    "MARK": lambda _: _Mark(),
+}
+_STEPS: dict[str, Callable[[_Machine, Any], None]] = {
+    "POP": _Machine.pop,
+    "DUP": lambda m, _: m.stack.append(m.stack[-1]),
+    "TUPLE": lambda m, _: m.stack.append(tuple(m.pop_mark())),
+    "TUPLE1": lambda m, _: m.tuple_of(1),
+    "TUPLE2": lambda m, _: m.tuple_of(2),
+    "TUPLE3": lambda m, _: m.tuple_of(3),
+    "LIST": lambda m, _: m.stack.append(m.pop_mark()),
+    "FROZENSET": lambda m, _: m.stack.append(m.pop_mark()),
+    "DICT": _Machine.dict_of_mark,
+    "APPEND": lambda m, _: m.extend([m.stack.pop()]),
+    "APPENDS": lambda m, _: m.extend(m.pop_mark()),
+    "ADDITEMS": lambda m, _: m.extend(m.pop_mark()),
+    "SETITEM": lambda m, _: m.set_items([m.stack.pop(-2), m.stack.pop()]),
+    "SETITEMS": lambda m, _: m.set_items(m.pop_mark()),
+    "PUT": _put,
+    "BINPUT": _put,
+    "LONG_BINPUT": _put,
+    "MEMOIZE": lambda m, _: _put(m, len(m.memory)),
+    "GET": _get,
+    "BINGET": _get,
+    "LONG_BINGET": _get,
+    "GLOBAL": _Machine.name,
+    "STACK_GLOBAL": _Machine.name_of_stack,
+    "REDUCE": _Machine.reduce,
+    "NEWOBJ": _Machine.reduce,
+    "BUILD": _Machine.build,
+    "BINPERSID": _Machine.storage,
+}

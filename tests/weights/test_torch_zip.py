@@ -1,0 +1,205 @@
+"""Files of `torch.save` are read as data: what their pickles name is never run, and their tensors stay in the file."""
+
+import os
+import pickle
+import zipfile
+
+import ml_dtypes
+import numpy as np
+import pytest
+from conftest import GOLDEN
+from forged import patched, zipped
+from torch_files import Call, Stored, Tensor, members_of, pickled, size_of_torch, write_torch
+
+from keras_vit.weights.reader import CheckpointError, scan
+from keras_vit.weights.reader.directory import LARGEST_DIRECTORY
+
+NUMBERS = (np.arange(15, dtype="float32") / 4).reshape(3, 5)
+A = Stored(NUMBERS, "0")
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "x.pth"
+
+
+def write(path, tree, *stored, **replaced):
+    """Writes a file with these storages, and with members replaced by name."""
+    members = members_of(tree, stored) | {f"archive/{name}": data for name, data in replaced.items()}
+    return zipped(path, members.items())
+
+
+def assert_refused(path, message):
+    with pytest.raises(CheckpointError, match=message) as error:
+        scan(path).read()
+    assert str(path) in str(error.value)
+
+
+def test_file_of_a_training_that_torch_wrote_is_read():
+    """Of torch 2.14: `state_dict` is an OrderedDict beside an optimizer, a Namespace, a device and a Counter."""
+    file = scan(GOLDEN / "torch" / "training.pth.tar")
+    assert (file.kind, file.note) == ("torch", {})
+    expected = dict.fromkeys(("a", "tied", "parameter"), NUMBERS)
+    expected |= {"transposed": NUMBERS.T, "part": NUMBERS[1:, ::2], "half": NUMBERS.astype("float16")}
+    expected |= {"bfloat16": NUMBERS.astype(ml_dtypes.bfloat16), "double": NUMBERS.astype("float64")}
+    expected |= {"one": np.array(2.5, "float32"), "none": np.zeros((0, 3), "float32")}
+    for name, array in file.read([f"state_dict.module.{name}" for name in expected]).items():
+        wanted = expected[name.rpartition(".")[2]]
+        assert (array.dtype, array.shape) == (wanted.dtype, wanted.shape)
+        np.testing.assert_array_equal(array, wanted)
+    assert file.entries["state_dict.module.batches"].dtype == np.int64
+    assert {name.partition(".")[0] for name in file.entries} == {"state_dict", "optimizer"}
+    file.check()
+
+
+@pytest.mark.parametrize("protocol", [2, 4])
+def test_tensors_are_maps_of_the_file(path, protocol):
+    write_torch(path, {"a": NUMBERS}, protocol=protocol)
+    array = scan(path).read()["a"]
+    np.testing.assert_array_equal(array, NUMBERS)
+    assert not array.flags.owndata
+    assert not array.flags.writeable
+
+
+@pytest.mark.parametrize("protocol", [2, 4])
+@pytest.mark.parametrize("beside", [False, True])
+@pytest.mark.parametrize(
+    ("function", "arguments"),
+    [
+        (os.mkdir, lambda told: (told,)),
+        (eval, lambda told: (f"__import__('os').mkdir({told!r})",)),
+        (exec, lambda told: (f"import os; os.mkdir({told!r})",)),
+        (pickle.loads, lambda told: (pickle.dumps(Call(os.mkdir, told)),)),
+        (getattr, lambda told: ("", "upper")),
+    ],
+)
+def test_pickle_that_calls_anything_is_refused_and_not_run(path, tmp_path, function, arguments, beside, protocol):
+    told = str(tmp_path / "PWNED")
+    attack = Call(function, *arguments(told))
+    tree = {"state_dict": {"a": Tensor(A)}, "more": attack} if beside else attack
+    write(path, {"a": Tensor(A)}, A, **{"data.pkl": pickled(tree, protocol)})
+    assert_refused(path, rf"names `\w+\.{function.__name__}`.*nothing of it was run")
+    assert not os.path.exists(told)
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"cposix\nsystem\n.", "posix.system"),
+        (b"\x80\x02(S'true'\niposix\nsystem\n.", "INST"),
+        (b"\x80\x02(cposix\nsystem\nS'true'\no.", "posix.system"),
+        (b"\x80\x02\x82\x01.", "EXT1"),
+        (b"\x80\x05\x97.", "NEXT_BUFFER"),
+        (b"\x80\x02(((((.", "damaged|no tensor"),
+        (b"\x80\x02R.", "damaged"),
+        (b"\x80\x02u.", "damaged"),
+        (b"\x80\x02}", "no end|damaged"),
+        (b"\x80\x02j\xff\xff\xff\xff.", "damaged"),
+        (b"\x80\x02K\x01r\xff\xff\xff\xff.", "no tensor"),  # a memory of 4 thousand million places
+        (b"\x80\x04\x8d" + b"\xff" * 7 + b"\x7f.", "damaged"),  # a text of 2**63 bytes
+        (b"\x80\x02]X\x01\x00\x00\x00aQ.", "damaged"),
+        (b"\x80\x02})" + b"2\x86" * 60 + b"K\x01s.", "keys"),  # a nested key, whose hash takes 2**60 steps
+    ],
+)
+def test_opcodes_of_no_weights_are_refused(path, data, said):
+    assert_refused(write(path, {"a": Tensor(A)}, A, **{"data.pkl": data}), said)
+
+
+def test_pickles_that_grow_are_refused(path):
+    nested = {"x": 1}
+    for _ in range(60):
+        nested = {"a": nested, "b": nested}  # 2**60 values to look at
+    assert_refused(write(path, nested), "nested")
+    sides = list(range(40_000))
+    assert_refused(write(path, [size_of_torch(sides) for _ in range(20)]), "copies more")
+    key = "k" * 500
+    assert_refused(write(path, {key: {key: {key: 1}}}), "keys longer")
+
+
+@pytest.mark.parametrize(
+    ("tensor", "said"),
+    [
+        (Tensor(A, (3, 6), (6, 1)), "beyond its storage"),
+        (Tensor(A, (3, 5), (5, 1), 1), "beyond its storage"),
+        (Tensor(A, (3, 5), (6, 1)), "beyond its storage"),
+        (Tensor(A, (2,), (2**62,)), "beyond its storage"),
+        (Tensor(A, (2**40, 2**40), (2**40, 1)), "impossible shape"),
+        (Tensor(A, (3, 5), (-5, 1), 10), "not negative"),
+        (Tensor(A, (3, 5), (5, 1), -1), "not negative"),
+        (Tensor(A, (10**9,), (0,)), "overlap"),
+        (Tensor(A, (4, 4), (1, 1)), "overlap"),
+        (Tensor(A, (3, 5), (3, 1)), "overlap"),
+        (Tensor(A, (3, 5), (5,)), "axes"),
+        (Tensor(A, (1.0, 15), (15, 1)), "damaged"),
+    ],
+)
+def test_view_that_leaves_its_storage_or_overlaps_itself_is_refused(path, tensor, said):
+    assert_refused(write(path, {"a": tensor}, A), said)
+
+
+def test_strides_of_axes_of_one_place_say_nothing(path):
+    write(path, {"a": Tensor(A, (1, 15), (2**70, 1)), "b": Tensor(A, (0, 2), (2**70, 1))}, A)
+    read = scan(path).read()
+    np.testing.assert_array_equal(read["a"], NUMBERS.reshape(1, 15))
+    assert read["b"].shape == (0, 2)
+
+
+@pytest.mark.parametrize("count", [14, 16, 0, 2**61, 2**80])
+def test_storage_that_lies_about_its_size_is_refused(path, count):
+    lying = Stored(NUMBERS, "0", count)
+    assert_refused(write(path, {"a": Tensor(lying, (1,), (1,))}, lying), "'0' must have .* bytes by the pickle")
+
+
+def test_many_views_of_one_storage_are_refused_by_their_sum(path):
+    large = Stored(np.zeros(100_000, "float32"), "0")
+    assert_refused(write(path, {f"a{n}": Tensor(large) for n in range(100)}, large), "limit for its size")
+
+
+def test_shared_storage_is_checked_once(path, monkeypatch):
+    """A thousand small views of one large storage would take its checksum a thousand times."""
+    large, looked = Stored(np.zeros(1000, "float32"), "0"), []
+    write(path, {f"a{n}": Tensor(large, (1,), (1,), n) for n in range(1000)}, large)
+    file = scan(path)
+    original = type(file)._look_through
+    monkeypatch.setattr(type(file), "_look_through", lambda *a, **k: looked.append(a[3]) or original(*a, **k))
+    assert len(file.read()) == 1000
+    assert len(looked) == 1
+
+
+def test_parts_that_torch_does_not_write_are_refused(path):
+    tree = {"a": Tensor(A)}
+    members = members_of(tree, [A])
+    zipped(path, members.items(), zipfile.ZIP_DEFLATED)
+    assert_refused(path, "compressed")
+    zipped(path, [*members.items(), ("archive/data/0", NUMBERS.tobytes())])
+    assert_refused(path, "twice")
+    assert_refused(write(path, tree, A, **{"data/9": b"1234"}), "'9', to which no tensor refers")
+    assert_refused(write(path, tree), "lacks the storage '0'")
+    assert_refused(write(path, tree, A, **{"code/x.py": b""}), "code/x.py")
+    assert_refused(write(path, tree, A, **{"constants.pkl": b""}), "TorchScript")
+    assert_refused(write(path, tree, A, byteorder=b"big"), "little-endian")
+    assert_refused(write(path, tree, A, **{"data.pkl": b"\0" * (LARGEST_DIRECTORY + 1)}), "limit")
+    assert_refused(write(path, {"x": 1}), "no tensor")
+    assert_refused(write(path, {"a": {"b": Tensor(A)}, "a.b": Tensor(A)}, A), "twice")
+    assert_refused(write(path, {"../a": Tensor(A)}, A), "unsafe")
+    patched(write(path, tree, A), 16, "<I", 1)
+    assert_refused(path, "CRC-32|damaged")
+
+
+def test_numbers_of_a_view_are_looked_at(path):
+    bad = Stored(np.array([1, np.nan, 2, np.inf], "float32"), "0")
+    write(path, {"good": Tensor(bad, (2,), (2,)), "bad": Tensor(bad, (2,), (1,), 0)}, bad)
+    assert list(scan(path).read(["good"])["good"]) == [1, 2]
+    assert_refused(path, "'bad' holds 1 NaN")
+
+
+@pytest.mark.parametrize(
+    ("start", "said"),
+    [
+        (b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.", "before version 1.6(.|\n)*torch.load"),
+        (b"sys_info".ljust(257, b"\0") + b"ustar", "tar archive, as torch before(.|\n)*torch.load"),
+    ],
+)
+def test_older_files_of_torch_are_refused_in_words(path, start, said):
+    path.write_bytes(start.ljust(600, b"\0"))
+    assert_refused(path, said)
