@@ -171,7 +171,9 @@ def test_wrong_request_is_one_line_and_leaves_nothing(run, fake, trained, tmp_pa
         ("--format onnx --jit-compile", "XLA.* SavedModel"),
         ("--format litert", ".tflite"),
         ("--format onnx", "onnx is missing"),
-        ("", "SavedModel.* folder"),
+        ("--format saved_model", "SavedModel.* folder"),
+        ("--batch-size 2", "`--batch-size`.*LiteRT"),
+        ("--format onnx --batch-size any", "`--batch-size`.*LiteRT"),
     ],
 )
 def test_wrong_request_is_refused_before_the_model_is_loaded(run, fake, trained, tmp_path, monkeypatch, options, words):

@@ -20,17 +20,17 @@ from keras_vit.runs.options import as_sides
 _MOST_BYTES = 1 << 26  # of names of classes; those of ImageNet-21k take 1 MB
 SAME_NAME = (  # of options
     *("format", "precision", "labels", "images", "activation", "opset"),
-    *("max_bytes", "max_pixels", "max_batch"),
+    *("max_bytes", "max_pixels", "max_batch", "batch_size"),
 )
 
 
 def add_commands(top: Any, command: Callable[..., ArgumentParser]) -> None:
     """Adds this command to the parser; `command` makes it."""
     summary = "write a model for TensorFlow Serving, ONNX Runtime, LiteRT or OpenVINO"
-    new = command(top, "export", export, summary, "keras-vit export run model.onnx --format onnx")
+    new = command(top, "export", export, summary, "keras-vit export run model.onnx")
     new.add_argument("model", metavar="MODEL", help="folder of a run, a .keras file, a checkpoint, or as B/16")
     new.add_argument("path", metavar="PATH", type=path, help="the new file; of a SavedModel the folder of its versions")
-    new.add_argument("--format", default="saved_model", choices=FORMATS, help="what to write")
+    new.add_argument("--format", choices=FORMATS, help="what to write; by default as the end of PATH, or a SavedModel")
     new.add_argument("--precision", default="float32", choices=PRECISIONS, help="of weights or computation")
     new.add_argument("--weights", metavar="NAME", help="for a variant; by default ImageNet's 1,000 classes")
     new.add_argument(
@@ -61,6 +61,8 @@ def add_commands(top: Any, command: Callable[..., ArgumentParser]) -> None:
     request = "images of one request to a SavedModel; more are INVALID_ARGUMENT"
     new.add_argument("--max-batch", type=int, default=MAX_BATCH, metavar="N", help=request)
     new.add_argument("--jit-compile", action="store_true", help="compile the SavedModel by XLA: see docs/exporting.md")
+    calls = "of LiteRT, images of each call: 1 by default, as delegates of phones take it, or any"
+    new.add_argument("--batch-size", type=_batch_size, metavar="N", help=calls)
     new.add_argument("--overwrite", action="store_true", help="replace the file at PATH")
     new.add_argument("--no-verify", dest="verify", action="store_false", help="do not compare with the model")
     new.add_argument("--report", metavar="FILE", type=path, help="also a .json or Markdown file of it; by default none")
@@ -81,6 +83,7 @@ def export(arguments: Namespace) -> Iterator[str]:
         import keras_vit.api as keras_vit
         from keras_vit.exporting.report import check_report
         from keras_vit.exporting.request import check_request
+        from keras_vit.runs.run_card import card_of
         from keras_vit.runs.training_data import calibration_photos
 
     if arguments.report is not None:
@@ -92,7 +95,7 @@ def export(arguments: Namespace) -> Iterator[str]:
         labels = names_of(model, run.class_names)
     calibrates = arguments.images is None and arguments.precision in writer.CALIBRATED
     given["images"], which = calibration_photos(run) if calibrates else (arguments.images, None)
-    report = keras_vit.export(model, arguments.path, labels=labels, **given)
+    report = keras_vit.export(model, arguments.path, labels=labels, card=card_of(path(arguments.model)), **given)
     if calibrates:
         report = dataclasses.replace(report, calibrated_on=which)
     if arguments.report is not None:
@@ -121,6 +124,10 @@ def _lines(file: Path) -> list[str]:
         raise error_about("labels")(f"`labels` must be a text file.\nReceived: {file}, {error.reason}.") from None
     except UnicodeDecodeError:
         raise error_about("labels")(f"`labels` must be a text file in UTF-8.\nReceived: {file}.") from None
+
+
+def _batch_size(text: str) -> str | int:
+    return text if text == "any" else int(text)
 
 
 def _image_size(text: str) -> str | Pair:

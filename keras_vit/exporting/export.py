@@ -15,10 +15,11 @@ import numpy as np
 from keras_vit.annotations import FilePath
 from keras_vit.checks import error_about
 from keras_vit.config.variants import check_image_size
+from keras_vit.exporting.budget import affordable
 from keras_vit.exporting.folding import folds_of
 from keras_vit.exporting.formats import MAX_BATCH, MAX_BYTES, MAX_PIXELS, OPSET
 from keras_vit.exporting.report import ExportError, ExportReport, Runtime, size_of
-from keras_vit.exporting.request import check_request
+from keras_vit.exporting.request import check_request, format_of
 from keras_vit.exporting.sample_photos import Photos, real_photos, resized, which_photos
 from keras_vit.exporting.staging import publish_absent, publish_files, publish_version, staging
 from keras_vit.exporting.task import ExportTask
@@ -30,9 +31,11 @@ from keras_vit.model.copies import with_input_shape
 from keras_vit.model.image_model import ImageModel
 from keras_vit.model.layer_lookup import own_operations
 from keras_vit.model.precision import in_precision, is_quantized
-from keras_vit.pages.cards import write_card
+from keras_vit.pages.cards import Card, write_card
 
 _COMPARED, _CALIBRATION = 16, 64  # photos
+_FEWEST_CALIBRATION = 8  # also of a model that takes long
+_SHOWN = 4  # to warm up a server, where nothing is calibrated
 MOST_PHOTOS = _COMPARED + _CALIBRATION  # that are looked at
 FEWEST_PHOTOS = 32  # to calibrate on and compare: with one, the next was off by 1.7 deviations
 
@@ -40,7 +43,7 @@ FEWEST_PHOTOS = 32  # to calibrate on and compare: with one, the next was off by
 def export(
     model: ImageModel,
     path: FilePath,
-    format: str = "saved_model",
+    format: str | None = None,
     labels: Sequence[str] | np.ndarray | None = None,
     precision: str = "float32",
     verify: bool = True,
@@ -55,6 +58,8 @@ def export(
     max_pixels: int = MAX_PIXELS,
     max_batch: int = MAX_BATCH,
     jit_compile: bool = False,
+    batch_size: int | str | None = None,
+    card: Card | None = None,
     overwrite: bool = False,
 ) -> ExportReport:
     """Writes a model for a server or a phone, with preprocessing and labels inside, and proves that it is the model.
@@ -63,14 +68,16 @@ def export(
         model: a `VisionTransformer` or `ResNet`; it is not changed.
         path: of the file; for `"saved_model"` of the served model's folder, in which each export becomes the next
             version, `path/1`, `path/2`, ...
-        format: `"saved_model"` (TensorFlow Serving), `"onnx"`, `"litert"` or `"openvino"`.
+        format: `"saved_model"` (TensorFlow Serving), `"onnx"`, `"litert"` or `"openvino"`. By default the end of
+            `path` tells: `.onnx`, `.tflite`, `.xml`, and a SavedModel of any other.
         labels: K names in the order of the classes; by default `model.class_names`, those of ImageNet for 1,000 or
             21,843 classes, else `"class 0"`, ...
         precision: `"float32"`, `"bfloat16"`, `"float16"` or `"int8"`, as far as the format has it.
         verify: whether to open the file and compare it with the model, computed in float32, on real photos.
-        images: the photos for that, of which up to 16 are compared: a folder, paths, or uint8 arrays `(H, W, C)`. By
-            default they are parts of the two photos that come with scikit-learn. int8 of LiteRT and OpenVINO is
-            calibrated on up to 64 others of them, so it takes 32 photos or more.
+        images: the photos for that, of which up to 16 are compared, and fewer of a model that takes seconds for one:
+            a folder, paths, or uint8 arrays `(H, W, C)`. By default they are parts of the two photos that come with
+            scikit-learn. int8 of LiteRT and OpenVINO is calibrated on up to 64 others of them, so it takes 32 photos
+            or more.
         image_size: `(H, W)` of the input, where it should not be the model's; `"any"` for sides that each call may
             choose, multiples of the patch side. All signatures of a SavedModel then take `pixels`, as there is no size
             to bring a photo to. The same holds for a model whose images have neither 1 nor 3 channels.
@@ -84,6 +91,10 @@ def export(
         jit_compile: whether XLA compiles the SavedModel's network, once for each number of images in a call, which
             takes seconds. On a CPU one image is answered faster then, in int8 far faster; TensorFlow Serving must be
             started with `--xla_cpu_compilation_enabled`.
+        batch_size: of LiteRT, how many images each call has: by default 1, so that all shapes are static, as most
+            delegates require; `"any"` leaves it to each call, for interpreters without a delegate. Where `image_size`
+            is `"any"`, so is this.
+        card: of the run that the model is from. Its results, training and limits go into that of a SavedModel.
         overwrite: whether a file at `path` is replaced, and the file of its data, as `model.bin` beside `model.xml` and
             `model.onnx.data` beside `model.onnx`. A SavedModel's versions are never replaced.
 
@@ -101,29 +112,42 @@ def export(
     """
     limits: dict[str, Any] = {"max_bytes": max_bytes, "max_pixels": max_pixels, "max_batch": max_batch, "top_k": top_k}
     asked: dict[str, Any] = {"name": name, "activation": activation, "jit_compile": jit_compile, "opset": opset}
+    asked["batch_size"] = batch_size
     writer, path, name, limits = check_request(path, format, precision, overwrite=overwrite, **asked, **limits)
-    check_exportable(model)
-    model = _asked_model(model, image_size, limits["max_pixels"], writer, format)
-    original = in_precision(model, "int8" if is_quantized(model) else "float32")
-    names = _names(model, labels)
-    _check_activation(model, activation, names)
+    format = format_of(path, format)
+    original = _asked_model(model, image_size, limits["max_pixels"], writer, format)
+    names = _names(original, labels, activation)
     calibrated = precision in writer.CALIBRATED
-    compared, calibration = photos_for(images, model, calibrated, format)
+    compared, calibration = photos_for(images, original, calibrated, format)
     task = ExportTask(
         model=original if writer.EXTENSION else in_precision(original, precision),  # converters round by themselves
         precision=precision,
         labels=names,
         top_k=min(limits.pop("top_k"), len(names or ())),
-        activation=activation if names and ends_in_logits(model) else "none",
+        activation=activation if names and ends_in_logits(original) else "none",
         name=name,
         jit_compile=jit_compile,
         calibration_photos=calibration,
         calibrated_on=which_photos(images) if calibrated else None,
+        batch_size=_batch_size(batch_size, format, original),
         **limits,
     )
+    return _exported(writer, task, path, format, original, compared if verify else None, overwrite, card)
+
+
+def _exported(
+    writer: Writer,
+    task: ExportTask,
+    path: Path,
+    format: str,
+    original: ImageModel,
+    photos: list[np.ndarray] | None,
+    overwrite: bool,
+    card: Card | None,
+) -> ExportReport:
     if writer.EXTENSION:
-        return _export_file(writer, task, path, format, original, compared if verify else None, overwrite)
-    return _export_version(writer, task, path, format, original, compared if verify else None)
+        return _export_file(writer, task, path, format, original, photos, overwrite)
+    return _export_version(writer, task, path, format, original, photos, card)
 
 
 def _export_file(
@@ -144,7 +168,13 @@ def _export_file(
 
 
 def _export_version(
-    writer: Writer, task: ExportTask, path: Path, format: str, original: ImageModel, photos: list[np.ndarray] | None
+    writer: Writer,
+    task: ExportTask,
+    path: Path,
+    format: str,
+    original: ImageModel,
+    photos: list[np.ndarray] | None,
+    card: Card | None,
 ) -> ExportReport:
     from keras_vit.exporting.saved_model.serving_files import served_card, write_serving_files
 
@@ -157,7 +187,7 @@ def _export_version(
         version = publish_version(version, path)
         publish_absent(beside, path)
     found = dataclasses.replace(found, path=version)
-    write_card(path, served_card(task, found))
+    write_card(path, served_card(task, found, card))
     return found
 
 
@@ -223,8 +253,15 @@ def check_exportable(model: Any) -> None:
         )
 
 
-def _check_activation(model: ImageModel, activation: str, names: tuple[str, ...] | None) -> None:
-    if names and len(names) == 1 and activation == "softmax" and ends_in_logits(model):
+def _batch_size(asked: int | str | None, format: str, model: ImageModel) -> int | None:
+    """Images of each call of a file, or `None` for any."""
+    if format != "litert" or asked == "any" or None in model.input_shape[1:3]:
+        return None
+    return 1 if asked is None else int(asked)
+
+
+def _check_activation(model: ImageModel, activation: str, classes: int) -> None:
+    if classes == 1 and activation == "softmax" and ends_in_logits(model):
         raise error_about("activation")(
             'the score of a single class is 1 after a softmax, whatever the image.\nReceived: activation="softmax", '
             f'{model.name!r} with one class. Pass activation="sigmoid".'
@@ -235,7 +272,8 @@ def photos_for(images: Photos, model: ImageModel, calibrated: bool, format: str)
     """Photos to compare on, and photos of the model's size to calibrate on, if any are: not the same then."""
     photos = real_photos(images, MOST_PHOTOS, model.input_shape[-1])
     step = max(len(photos) // _COMPARED, 1)
-    compared, calibration = photos[::step][:_COMPARED], photos
+    size = size_to_compare(model)
+    compared, calibration = photos[::step][:_COMPARED], photos[:_SHOWN]
     if calibrated:
         if len(photos) < FEWEST_PHOTOS:
             raise error_about("images")(
@@ -247,7 +285,8 @@ def photos_for(images: Photos, model: ImageModel, calibrated: bool, format: str)
             raise error_about("images")(
                 f"int8 of {format} is calibrated on photos that show something.\nReceived: `images` of one colour each."
             )
-    return compared, resized(calibration[:_CALIBRATION], size_to_compare(model))
+    most = max(affordable(model, size, _CALIBRATION, _CALIBRATION // _COMPARED), _FEWEST_CALIBRATION)
+    return compared[: affordable(model, size, _COMPARED)], resized(calibration[:most], size)
 
 
 def _asked_model(
@@ -257,7 +296,8 @@ def _asked_model(
     writer: Writer,
     format: str,
 ) -> ImageModel:
-    """The model at the size that was asked for, if the format can hold it."""
+    """The model at the size that was asked for, in float32 or as Keras quantised it, if the format can hold it."""
+    check_exportable(model)
     model = _resized(model, image_size)
     if is_quantized(model) and writer.EXTENSION:
         raise error_about("format", "precision")(
@@ -271,7 +311,7 @@ def _asked_model(
             "`max_pixels` must leave room for an image of the model's own size.\n"
             f"Received: max_pixels={max_pixels}, {model.name!r} for {sides[0]} x {sides[1]} pixels."
         )
-    return model
+    return in_precision(model, "int8" if is_quantized(model) else "float32")
 
 
 def _resized(model: ImageModel, image_size: tuple[int | None, int | None] | str | None) -> ImageModel:
@@ -292,8 +332,8 @@ def _resized(model: ImageModel, image_size: tuple[int | None, int | None] | str 
     return with_input_shape(in_precision(model, "float32"), (*sides, model.input_shape[-1]))
 
 
-def _names(model: ImageModel, labels: Sequence[str] | np.ndarray | None) -> tuple[str, ...] | None:
-    """K names, or `None` for a model without a head."""
+def _names(model: ImageModel, labels: Sequence[str] | np.ndarray | None, activation: str) -> tuple[str, ...] | None:
+    """K names, or `None` for a model without a head; raises if the activation makes no scores of that many."""
     if not has_head(model):
         if labels is not None:
             raise error_about("labels")(
@@ -301,6 +341,7 @@ def _names(model: ImageModel, labels: Sequence[str] | np.ndarray | None) -> tupl
             )
         return None
     classes = model.output_shape[-1]
+    _check_activation(model, activation, classes)
     if labels is None:
         return names_of_outputs(model)
     if not isinstance(labels, (list, tuple, np.ndarray)):

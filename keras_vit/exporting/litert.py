@@ -1,5 +1,8 @@
 """LiteRT, the format of TensorFlow Lite for phones: one file of built-in operations, with the labels inside.
 
+Its shapes are static, for the number of images that a call has, since most delegates, as that of a phone's GPU,
+refuse a graph in which any shape is computed.
+
 int8 is for dense layers and convolutions. Weights have a scale for each output channel, inputs and outputs one scale
 that is calibrated on photos. Norms, softmax, GELU and the products of attention stay in float32.
 """
@@ -16,7 +19,7 @@ import numpy as np
 
 from keras_vit.checks import error_about, install_hint
 from keras_vit.exporting.folding import folded_task
-from keras_vit.exporting.pixels import pixel_function
+from keras_vit.exporting.pixels import OUTPUTS, pixel_function
 from keras_vit.exporting.report import ExportError, Runtime
 from keras_vit.exporting.task import ExportTask
 from keras_vit.silence import silence
@@ -27,7 +30,7 @@ CALIBRATED: tuple[str, ...] = ("int8",)
 # Not in int8: with folding, Ti/16 with gains of 0.5 to 2 is off by 0.025 of its deviation, without by 0.022. The model
 # of 600 digits is off by 0.012 either way.
 FOLDED: tuple[str, ...] = ("float32", "float16")
-SIGNATURE = "pixels"
+SIGNATURE = TAKES = "pixels"
 LABELS, METADATA = "labels.txt", "metadata.json"  # in the archive at the end of the file
 MAX_BYTES = 2**31 - 2**26  # of weights: a flatbuffer counts to 2 GB, of which 64 MB are for all else
 _BYTES = {"float32": 4, "float16": 2, "int8": 4}  # of a weight; int8 is made of a file in float32
@@ -41,6 +44,8 @@ _PHOTOS = 32  # to calibrate on; of B/16 a second or more each, as the interpret
 
 def write(task: ExportTask, place: Path) -> None:
     """Writes one file with the signature `pixels`: uint8 `(B, H, W, C)` to the dict of a `pixel_module`.
+
+    B is the task's `batch_size`. The first output is that of `pixels.OUTPUTS`.
 
     A ZIP archive with `labels.txt`, a label on each line, and `metadata.json` is appended, as TensorFlow Lite appends
     associated files. Interpreters do not see it, and any program for ZIP files opens it.
@@ -56,7 +61,7 @@ def write(task: ExportTask, place: Path) -> None:
     """
     check_packages(task.precision, task.opset)
     _check_size(task)
-    content = _converted(task, place.parent)
+    content = _in_order(_converted(task, place.parent))
     place.write_bytes(content)
     _append_files(task, place)
 
@@ -85,7 +90,20 @@ def open_runtime(place: Path) -> Runtime:
         interpreter = interpreter_class(str(place), num_threads=os.cpu_count())
         interpreter.allocate_tensors()  # which says that there is a delegate
         answer = interpreter.get_signature_runner(SIGNATURE)
-    return Runtime(f"LiteRT {package.__version__}", lambda pixels: answer(pixels=pixels))
+    size = int(answer.get_input_details()[TAKES]["shape_signature"][0])  # -1 for any
+
+    def run(pixels: np.ndarray) -> dict[str, np.ndarray]:
+        """Calls of the size that the file takes, the last one filled up."""
+        if size < 0:
+            return answer(pixels=pixels)
+        parts = []
+        for start in range(0, len(pixels), size):
+            part = pixels[start : start + size]
+            found = answer(pixels=np.resize(part, (size, *part.shape[1:])))
+            parts.append({name: array[: len(part)].copy() for name, array in found.items()})
+        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+
+    return Runtime(f"LiteRT {package.__version__}", run)
 
 
 def opening(name: str) -> None:
@@ -138,6 +156,27 @@ def _converted(task: ExportTask, folder: Path) -> bytes:
             ) from error
 
 
+def _in_order(content: bytes) -> bytearray:
+    """The file with its outputs in the order of all formats; the converter sorts them by their names.
+
+    A list of the graph has the numbers of the output tensors, so the order is changed without moving a byte. Signatures
+    name tensors by their numbers, which stay.
+    """
+    from ai_edge_litert.schema_py_generated import Model
+
+    ordered = bytearray(content)
+    model = Model.GetRootAsModel(ordered, 0)
+    signature = model.SignatureDefs(0)
+    named = [signature.Outputs(place) for place in range(signature.OutputsLength())]
+    order = sorted(named, key=lambda output: OUTPUTS.index(output.Name().decode()))
+    numbers = [output.TensorIndex() for output in order]
+    listed = model.Subgraphs(signature.SubgraphIndex()).OutputsAsNumpy()
+    if sorted(listed) != sorted(numbers):
+        raise ExportError(f"a graph must give what its signature names.\nReceived: {numbers}, {listed.tolist()}.")
+    listed[:] = numbers  # of the bytes of `ordered`, which it is a view of
+    return ordered
+
+
 def _in_int8(converter: Any, task: ExportTask) -> bytes:
     """The file in int8. Only the debugger of quantisation can leave operations in float; nothing is debugged."""
     import tensorflow as tf
@@ -147,7 +186,7 @@ def _in_int8(converter: Any, task: ExportTask) -> bytes:
 
     def calls() -> Iterator[tuple[str, dict[str, np.ndarray]]]:
         for photo in photos:
-            yield SIGNATURE, {"pixels": photo[None]}
+            yield SIGNATURE, {TAKES: np.repeat(photo[None], task.batch_size or 1, axis=0)}
 
     converter.optimizations = [tf.lite.Optimize.DEFAULT]
     converter.representative_dataset = calls

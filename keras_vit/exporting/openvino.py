@@ -17,7 +17,7 @@ import numpy as np
 from keras_vit.checks import error_about, install_hint
 from keras_vit.exporting.folding import folded_task
 from keras_vit.exporting.openvino_graph import rewrite
-from keras_vit.exporting.pixels import pixel_function
+from keras_vit.exporting.pixels import OUTPUTS, pixel_function
 from keras_vit.exporting.report import ExportError, Runtime
 from keras_vit.exporting.task import ExportTask
 from keras_vit.processor import processor_flags
@@ -148,7 +148,7 @@ def _network(task: ExportTask) -> Any:
         if nncf is not None:
             rewrite(network)  # for floats it is no faster
             network = _in_int8(openvino, nncf, network, task)
-    return network
+        return _in_order(openvino, network)
 
 
 def _compiled(network: Any, threads: int | None, precision: str) -> Runtime:
@@ -232,6 +232,13 @@ def _name_outputs(network: Any, names: Iterable[str]) -> None:
     """Leaves each output the name that was asked for; an output whose bias of zeros was dropped has a second name."""
     for output in network.outputs:
         output.get_tensor().set_names(output.get_names() & set(names))
+
+
+def _in_order(openvino: Any, network: Any) -> Any:
+    """The network with its outputs in the order of all formats; the converter sorts them by their names."""
+    pairs = zip(network.outputs, network.get_results(), strict=True)
+    results = [result for _, result in sorted(pairs, key=lambda pair: OUTPUTS.index(pair[0].any_name))]
+    return openvino.Model(results, network.get_parameters(), network.get_friendly_name())
 
 
 def _in_int8(openvino: Any, nncf: Any, network: Any, task: ExportTask) -> Any:

@@ -10,7 +10,6 @@ from keras_vit.exporting.task import ExportTask
 from keras_vit.images.preprocessing import scaled
 from keras_vit.model.classifiers import answering_network
 
-
 OUTPUTS = ("logits", "scores", "features")  # in a file with an order of outputs the first one is the answer
 
 

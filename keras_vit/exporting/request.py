@@ -21,7 +21,7 @@ _BYTES = range(2**10, 2**31)  # of which it may be: a comparison needs some, and
 
 def check_request(
     path: FilePath,
-    format: str = "saved_model",
+    format: str | None = None,
     precision: str = "float32",
     *,
     top_k: int = 5,
@@ -32,6 +32,7 @@ def check_request(
     max_pixels: int = MAX_PIXELS,
     max_batch: int = MAX_BATCH,
     jit_compile: bool = False,
+    batch_size: int | str | None = None,
     overwrite: bool = False,
 ) -> tuple[Writer, Path, str, dict[str, Any]]:
     """Raises for all that is wrong whatever the model; the arguments and errors are those of `export`.
@@ -39,15 +40,35 @@ def check_request(
     Returns:
         The format's module, the path, the name of the served model, and the numbers by name, as plain ints.
     """
+    format = format_of(path, format)
     writer = _writer(format, precision)
     check_backend()
     place = _place(path, writer, overwrite)
     limits = {"max_bytes": max_bytes, "max_pixels": max_pixels, "max_batch": max_batch}
     numbers = _numbers(top_k=top_k, opset=opset, **limits)
     _check_choices(activation, jit_compile, format)
+    _check_batch_size(batch_size, format)
     name = _name(place, writer, name)
     writer.check_packages(precision, numbers["opset"])
     return writer, place, name, numbers
+
+
+def format_of(path: FilePath, format: str | None) -> str:
+    """The format that was asked for, or else that of the name of the file."""
+    suffix = Path(path).suffix if isinstance(path, (str, os.PathLike)) else ""
+    return _EXTENSIONS.get(suffix, "saved_model") if format is None else format
+
+
+def _check_batch_size(batch_size: int | str | None, format: str) -> None:
+    if batch_size is None:
+        return
+    if format != "litert":
+        raise error_about("batch_size", "format")(
+            "`batch_size` is of LiteRT; files of other formats take any number of images in a call.\n"
+            f'Received: batch_size={batch_size!r}, format="{format}".'
+        )
+    if batch_size != "any":
+        check_positive_int("batch_size", batch_size)
 
 
 def check_backend() -> None:

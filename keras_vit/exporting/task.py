@@ -69,10 +69,10 @@ class ExportTask:
             "labels": self.labels and list(self.labels),
             "preprocessing": dataclasses.asdict(self.model.preprocessing),
             "image_size": list(self.image_size),
-            "batch_size": self.batch_size,
             "channels": self.channels,
             "activation": self.activation,
             "top_k": self.top_k,
             "precision": self.precision,
+            **({} if self.batch_size is None else {"batch_size": self.batch_size}),
             "keras_vit": __version__,
         }

@@ -15,6 +15,7 @@ import numpy as np
 
 from keras_vit.annotations import Pair, Tensor
 from keras_vit.config.variants import DEFAULT_IMAGE_SIZE
+from keras_vit.exporting.budget import affordable, photos_at_once
 from keras_vit.exporting.report import Drift, ExportError, Runtime
 from keras_vit.exporting.sample_photos import resized
 from keras_vit.exporting.task import ExportTask
@@ -30,7 +31,7 @@ _FLOAT32 = (1e-5, 1e-5)
 _SHARES = {"bfloat16": (0.25, 0.05), "float16": (0.05, 0.01), "int8": (1.0, 0.1)}
 _FLOOR = 1e-3  # of a deviation, for what is nearly constant, as scores of a zero-initialised head
 _MOST_PATCHES = 14  # along a side that may have any length: attention costs their number's fourth power
-_REPEATS = 7  # of a timed call
+REPEATS = 7  # of a timed call, at most
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,7 +67,8 @@ def verify(model: ImageModel, runtime: Runtime, photos: Sequence[np.ndarray], ta
     drift, agreement = compare(model, reference, runtime, photos, task)
     answer = runtime.answer or runtime.run
     one = resized(photos[:1], image_size(model))
-    seconds = median_seconds(lambda: _asked(answer, one), lambda: reference.run(one))
+    repeats = affordable(model, one.shape[1:3], REPEATS)
+    seconds = median_seconds(lambda: _asked(answer, one), lambda: reference.run(one), repeats=repeats)
     return Verification(len(photos), drift, agreement, *seconds)
 
 
@@ -87,8 +89,10 @@ def compare(
         ExportError: if the runtime fails on a photo.
     """
     groups = [resized(group, size) for group, size in _groups(model, photos)]
-    wanted = _joined([reference.run(pixels) for pixels in groups])
+    fitting = [photos_at_once(model, pixels.shape[1:3]) for pixels in groups]
+    wanted = _joined([reference.answers(pixels, most) for pixels, most in zip(groups, fitting, strict=True)])
     _check_finite(wanted, model)
+    task = dataclasses.replace(task, max_batch=min(task.max_batch, *fitting))
     found = _joined([answers for pixels in groups for answers in _in_batches(runtime.run, pixels, task)])
     drift = _drifts(wanted, found, task.precision)
     if runtime.photos is not None and model.preprocessing.resize != "none":
@@ -128,6 +132,7 @@ class Reference:
         import tensorflow as tf
 
         self.preprocessing = model.preprocessing
+        self._last: tuple[np.ndarray, dict[str, np.ndarray]] | None = None
         self.prepares = prepares
         self.activation = activation
         network = answering_network(model)
@@ -142,6 +147,16 @@ class Reference:
         from keras_vit.images.preprocessing import preprocess_input
 
         return self.of_prepared(preprocess_input(pixels, self.preprocessing))
+
+    def answers(self, pixels: np.ndarray, most: int) -> dict[str, np.ndarray]:
+        """What `run` gives, computed in batches of at most so many; the last pixels' answers are kept.
+
+        All runtimes are compared on the same photos, and those of a large model take seconds each.
+        """
+        if self._last is None or not np.array_equal(self._last[0], pixels):
+            parts = [self.run(pixels[start : start + most]) for start in range(0, len(pixels), most)]
+            self._last = pixels, dict(_joined(parts))
+        return self._last[1]
 
     def of_prepared(self, images: Tensor) -> dict[str, np.ndarray]:
         """What `run` gives, for floats that the model takes as they are."""
@@ -248,10 +263,10 @@ def _agreement(wanted: Answers, found: Answers) -> float:
     return float((ours.argmax(axis=-1) == theirs.argmax(axis=-1)).mean())
 
 
-def median_seconds(*calls: Callable[[], Any]) -> tuple[float, ...]:
+def median_seconds(*calls: Callable[[], Any], repeats: int = REPEATS) -> tuple[float, ...]:
     """The median time of each call, taken in turn, so that what else the machine does slows all of them."""
     times: list[list[float]] = [[] for _ in calls]
-    for _ in range(_REPEATS):
+    for _ in range(repeats):
         for call, taken in zip(calls, times, strict=True):
             start = time.perf_counter()
             call()

@@ -5,10 +5,12 @@ Everything is read off what `config.json` and `result.json` hold. No path of the
 
 import dataclasses
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from keras_vit.config.datasets import HUB_DATASETS
 from keras_vit.evaluation.metrics import wilson_interval
+from keras_vit.files import json_object
 from keras_vit.images.preprocessing import Preprocessing
 from keras_vit.pages.cards import (
     CLASSIFICATION,
@@ -22,6 +24,7 @@ from keras_vit.pages.cards import (
 )
 from keras_vit.pages.escaping import markdown_text
 
+_MOST_BYTES = 1 << 26  # of either file; the names of 21,843 classes take 1 MB
 _USE = """\
 ```python
 import keras
@@ -64,6 +67,14 @@ def run_card(configuration: dict[str, Any], result: dict[str, Any]) -> Card:
         licence=f"{NOT_CHOSEN}{base} Mind the licences of the images.",
         metadata=_metadata(title, data, result, origin),
     )
+
+
+def card_of(folder: Path) -> Card | None:
+    """The card of a finished run, or `None` of anything else, and of a run whose files do not say all of it."""
+    try:
+        return run_card(*(json_object(folder / name, _MOST_BYTES) for name in ("config.json", "result.json")))
+    except (ValueError, TypeError, LookupError, AttributeError):
+        return None
 
 
 def _metadata(title: str, data: dict[str, Any], result: dict[str, Any], origin: dict[str, Any]) -> dict[str, Any]:

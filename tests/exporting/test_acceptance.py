@@ -142,7 +142,7 @@ OPENED = {"onnx": (".onnx", by_onnxruntime), "litert": (".tflite", by_litert), "
 def test_other_formats_equal_keras(kind, small, form, tmp_path):
     model, (extension, answer) = model_of(kind, small), OPENED[form]
     path = tmp_path / f"model{extension}"
-    export(model, path, form)
+    export(model, path, form, batch_size="any" if form == "litert" else None)
     for count in (1, 3):
         pixels = pixels_for(model, count)
         found = answer(path, pixels)
@@ -164,7 +164,7 @@ def test_other_precisions_stay_within_the_bounds_of_the_report(kind, small, form
     if (form, precision) == ("openvino", "int8"):
         pytest.importorskip("nncf")
     path = tmp_path / f"model{extension}"
-    report = export(model, path, form, precision=precision)
+    report = export(model, path, form, precision=precision, batch_size="any" if form == "litert" else None)
     pixels = pixels_for(model)
     if form == "saved_model":
         found = served(report.path, pixels, tmp_path)
@@ -198,7 +198,8 @@ def test_finetuned_digits_are_served_as_they_were_trained(tmp_path):
     assert result.test_accuracy > 0.6
     for form, (extension, answer) in OPENED.items():
         path = tmp_path / f"digits{extension}"
-        export(model, path, form, labels=source.class_names, images=digits)
+        batch_size = "any" if form == "litert" else None
+        export(model, path, form, labels=source.class_names, images=digits, batch_size=batch_size)
         pixels = np.stack([keras.ops.convert_to_numpy(keras.ops.image.resize(d, (24, 24))) for d in digits[:3]])
         pixels = np.clip(np.round(pixels), 0, 255).astype("uint8")
         wanted = answers(model, np.asarray(model.preprocessing(pixels), "float32"))["logits"]

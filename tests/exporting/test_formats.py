@@ -4,6 +4,7 @@ Other architectures are compared in `test_folding`, models as published in `test
 """
 
 import collections
+import dataclasses
 import functools
 import json
 import os
@@ -275,3 +276,46 @@ def test_model_above_two_gigabytes_is_refused_before_it_is_converted(precision, 
     with pytest.raises(ValueError, match=r"(?s)2 GB.*Received: .* in float32"):
         litert.write(make_job(precision=precision), tmp_path / "trees.tflite")
     assert not list(tmp_path.iterdir())
+
+
+@by_format
+def test_first_output_is_the_answer(file_of, form):
+    """Many programs take output 0; before, it was `features`, by the alphabet."""
+    _, file = file_of(form)
+    if form == "onnx":
+        names = [entry.name for entry in onnx_package.load(file).graph.output]
+    elif form == "openvino":
+        import openvino as package
+
+        names = [output.any_name for output in package.Core().read_model(file).outputs]
+    else:
+        interpreter, pixels = without_delegate(file), pictures(1)
+        named = interpreter.get_signature_runner()(pixels=pixels)
+        interpreter.set_tensor(interpreter.get_input_details()[0]["index"], pixels)
+        interpreter.invoke()
+        arrays = [interpreter.get_tensor(output["index"]) for output in interpreter.get_output_details()]
+        names = [name for array in arrays for name in named if np.array_equal(named[name], array)]
+    assert names == ["logits", "scores", "features"]
+
+
+@pytest.mark.parametrize(("precision", "size"), [("float32", 1), ("float16", 3), ("int8", 1)])
+def test_litert_has_static_shapes(file_of, tmp_path, precision, size):
+    """Delegates as that of a phone's GPU refuse a graph in which any shape is computed."""
+    task, _ = file_of("litert", precision)
+    file = written("litert", dataclasses.replace(task, batch_size=size), tmp_path)
+    interpreter = without_delegate(file)
+    assert all((tensor["shape_signature"] > 0).all() for tensor in interpreter.get_tensor_details())
+    assert not {"SHAPE", "PACK", "FILL"} & {operation["op_name"] for operation in interpreter._get_ops_details()}
+    assert furthest("litert", task, file, pictures(1), pictures(5)) < (FLOAT32 if precision == "float32" else 0.2)
+    assert json.loads(zipfile.ZipFile(file).read("metadata.json"))["batch_size"] == size
+
+
+def test_exported_litert_takes_one_image_unless_any(tmp_path):
+    model = make_tiny(num_layers=1)
+    for asked, size in ((None, 1), (2, 2), ("any", -1)):
+        file = keras_vit.export(model, tmp_path / "x.tflite", verify=False, batch_size=asked, overwrite=True).path
+        assert without_delegate(file).get_input_details()[0]["shape_signature"][0] == size
+    file = keras_vit.export(model, file, verify=False, image_size="any", overwrite=True).path
+    assert list(without_delegate(file).get_input_details()[0]["shape_signature"]) == [-1, -1, -1, 3]
+    with pytest.raises(ValueError, match=r"LiteRT.*\n.*batch_size=3"):
+        keras_vit.export(model, tmp_path / "x.onnx", batch_size=3)

@@ -10,6 +10,7 @@ from served import LABELS, make_job
 import keras_vit
 from keras_vit.exporting.report import Drift, ExportReport
 from keras_vit.exporting.saved_model.serving_files import served_card
+from keras_vit.pages.cards import Card
 
 PHOTOS = [np.random.default_rng(seed).integers(0, 256, (33, 41, 3), "uint8") for seed in range(2)]
 
@@ -25,6 +26,25 @@ def test_card_tells_the_version_and_what_was_compared(tmp_path):
     assert "| logits | 3.4e-06 | 1e-05 | 1e-06 | 0.71 |" in card.text
     assert "| 3 | douglas fir |" in card.text
     assert "metrics" not in card.data.to_dict()  # nothing was measured on labelled photos
+
+
+def test_card_tells_what_the_run_knows(tmp_path):
+    sections = {
+        "Model": "keras_vit trained it.",
+        "Use": "Not this.",
+        "Results": "| Accuracy | 0.9 |",
+        "Training": "Epochs",
+    }
+    metadata = {"metrics": ["accuracy"], "datasets": ["mnist"]}
+    of_run = Card("run", "keras", sections, limits="- Few images.", licence="Under mit.", metadata=metadata)
+    report = ExportReport(tmp_path / "trees" / "2", "saved_model", "float32", 1234)
+    card = ModelCard(served_card(make_job(), report, of_run).text())
+    for told in ("version 2", "keras_vit trained it.", "| Accuracy | 0.9 |", "Epochs", "- Few images.", "Under mit."):
+        assert told in card.text
+    assert "Not this." not in card.text
+    assert "douglas fir" in card.text
+    assert card.data.library_name == "tensorflow"
+    assert card.data.datasets == ["mnist"]
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import numpy as np
 from keras_vit.annotations import Tensor, Variable
 from keras_vit.exporting.onnx.graph import Graph, Proto, replace_field
 from keras_vit.exporting.onnx.patterns import fuse
-from keras_vit.exporting.pixels import input_spec, pixel_module, prepared
+from keras_vit.exporting.pixels import OUTPUTS, input_spec, pixel_module, prepared
 from keras_vit.exporting.task import ExportTask
 from keras_vit.model.layer_lookup import float32_layers
 
@@ -118,7 +118,7 @@ def _computed(graph: Graph, nodes: Sequence[Proto], names: Sequence[str]) -> dic
 
 
 def _tidy(graph: Graph, task: ExportTask) -> None:
-    """Drops what no node reads, and lists the weights as inputs."""
+    """Drops what no node reads, lists the weights as inputs, and puts the outputs in their order."""
     import onnx
 
     proto = graph.proto.graph
@@ -131,6 +131,7 @@ def _tidy(graph: Graph, task: ExportTask) -> None:
         for name, value in graph.weights.items()
     ]
     replace_field(proto.input, given + entries)
+    replace_field(proto.output, sorted(proto.output, key=lambda entry: OUTPUTS.index(entry.name)))
     del proto.value_info[:]
 
 

@@ -53,6 +53,7 @@ max_enqueued_batches {{ value: 100 }}
 num_batch_threads {{ value: 2 }}
 pad_variable_length_inputs: false
 """
+_BEFORE_EXPORT = 'Of the model before it was exported. "Compared" says how far this version is from it.'
 _ALLOWED = """\
 # XLA would compile for every other number of images while somebody waits, so these are filled up to the next of:
 """
@@ -87,12 +88,13 @@ def _batching(jit_compile: bool, max_batch: int) -> str:
     return _BATCHING.format(largest=sizes[-1]) + _ALLOWED + allowed
 
 
-def served_card(task: ExportTask, report: ExportReport) -> Card:
+def served_card(task: ExportTask, report: ExportReport, of_run: Card | None = None) -> Card:
     """The card of a served model's folder, about its newest version.
 
     Args:
         task: what was written.
         report: what was measured of it; its path is that of the version.
+        of_run: the card of the run that the model is from, if it is of one.
     """
     head = f"{len(task.labels):,} classes" if task.labels else "no head, so it gives features"
     height, width = (side or "any" for side in task.image_size)
@@ -106,7 +108,21 @@ def served_card(task: ExportTask, report: ExportReport) -> Card:
         "Classes": classes_section(task.labels) if task.labels else "",
     }
     kind = "resnet" if isinstance(task.model, ResNet) else "vision-transformer"
-    return Card(task.name, "tensorflow", sections, kind, classifies=bool(task.labels))
+    card = Card(task.name, "tensorflow", sections, kind, classifies=bool(task.labels))
+    return card if of_run is None else _with_run(card, of_run)
+
+
+def _with_run(card: Card, of_run: Card) -> Card:
+    """The card with what a run knows: results, training, limits, the licence that it began with, and the metadata."""
+    sections, known = dict(card.sections), dict(of_run.sections)
+    sections["Model"] += f"\n\n{known.pop('Model', '')}"
+    if "Results" in known:
+        known["Results"] += f"\n\n{_BEFORE_EXPORT}"
+    for own in (USE, PREPROCESSING, "Classes"):
+        known.pop(own, None)
+    sections |= known
+    limits, licence, metadata = of_run.limits, of_run.licence, of_run.metadata
+    return dataclasses.replace(card, sections=sections, limits=limits, licence=licence, metadata=metadata)
 
 
 def _use(task: ExportTask, report: ExportReport) -> str:
