@@ -13,7 +13,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 import keras
 
 from keras_vit.annotations import Arguments, FilePath, Shape, Tensor
-from keras_vit.checks import check_choice, check_positive_int, did_you_mean
+from keras_vit.checks import check_choice, check_positive_int, check_process, did_you_mean
 from keras_vit.config.posembed import RESIZE_METHODS
 from keras_vit.config.records import Blocks
 from keras_vit.config.resnets import RESNETS, ResNetConfig
@@ -298,6 +298,7 @@ def images_input(
         TypeError: for an `input_tensor` of another type.
         ValueError: for a shape that the model cannot take, or another one than the tensor's.
     """
+    check_process()  # making weights is the first that would hang
     if input_tensor is None:
         shape = told() if input_shape is None else input_shape
         return keras.Input(check_input_shape(shape, config), name="images")

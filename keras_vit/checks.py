@@ -23,6 +23,7 @@ _SEVERAL_HOSTS = (
 _OTHER_STRATEGIES = dict.fromkeys(
     ("multi_worker", "multiworker", "multi_worker_mirrored", "multiworkermirroredstrategy"), _SEVERAL_HOSTS
 )
+_first_use: dict[str, int] = {}  # the process in which models were used first
 _TELLING = 3  # letters, from which on the part of a name may stand for it
 _Callable = TypeVar("_Callable", bound=Callable)
 
@@ -211,6 +212,26 @@ def check_seed(value: Any) -> int:
     if not 0 <= (seed := check_int("seed", value, -math.inf)) < 2**31:
         raise error_about("seed")(f"`seed` must be in [0, 2**31).\nReceived: seed={seed}.")
     return seed
+
+
+def note_process() -> int:
+    """The process in which Keras' backend was used first; of the first call it is this one."""
+    return _first_use.setdefault("process", os.getpid())
+
+
+def check_process() -> None:
+    """Raises in a process that was forked from one in which models, or what reads photos for them, were at work.
+
+    A fork copies memory and no threads, and TensorFlow, JAX, ONNX Runtime and OpenVINO would wait for theirs for ever.
+    """
+    process = note_process()
+    if process != os.getpid():
+        raise RuntimeError(
+            "models and readers of photos must be used in the process that began with them, since a fork takes none of "
+            "its threads along and would wait for them for ever.\n"
+            f"Received: process {os.getpid()}, forked from {process}. Build or load the model in each worker, or start "
+            'workers by "spawn": docs/processes.md shows both.'
+        )
 
 
 def install_hint(extra: str) -> str:

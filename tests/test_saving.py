@@ -193,3 +193,12 @@ def test_quantised_model_reloads_in_another_process(found, tmp_path):
 def test_records_survive_json(tiny):
     for record in (tiny.config, tiny.preprocessing):
         assert type(record)(**json.loads(json.dumps(dataclasses.asdict(record)))) == record
+
+
+@pytest.mark.parametrize("name", ["x.h5", "x.hdf5"])
+def test_hdf5_is_refused_before_it_is_written(tmp_path, tiny, name):
+    """Keras would write it, and could not load it again."""
+    with pytest.raises(ValueError, match=rf"\.keras(.|\n)*{name}"):
+        tiny.save(tmp_path / name)
+    assert not list(tmp_path.iterdir())
+    tiny.save_weights(tmp_path / "x.weights.h5")

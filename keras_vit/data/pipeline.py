@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from keras_vit.annotations import PADDING_WEIGHT, Tensor
-from keras_vit.checks import check_choice, check_int, check_positive_int
+from keras_vit.checks import check_choice, check_int, check_positive_int, check_process
 from keras_vit.data.augmentation import Augmentation, augment_batch, find_augmentation
 from keras_vit.data.prepare import augmented, pixels_of, prepare
 from keras_vit.data.shards import Place, find_shard, per_host
@@ -74,6 +74,7 @@ def load_dataset(
 
     Source: official code, `input_pipeline.py`, which takes the order from a shuffle buffer.
     """
+    check_process()
     check_positive_int("batch_size", batch_size)
     check_choice("labels", labels, ("int", "one_hot"))
     if not isinstance(preprocessing, Preprocessing):

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from keras_vit.annotations import Tensor
-from keras_vit.checks import check_choice, check_number, check_positive_int
+from keras_vit.checks import check_choice, check_number, check_positive_int, note_process
 from keras_vit.images.resizing import INTERPOLATIONS, ROUNDINGS, resize_and_cut, resize_axis
 
 _LARGE = 2**24  # numbers; larger arrays are resized in strips of rows to save memory
@@ -126,6 +126,7 @@ class Preprocessing:
         is_scaled_alone = self.resize == "none" or self.image_size is None
         if is_scaled_alone or (self.resize == "squash" and self.image_size == tuple(images.shape[-3:-1])):
             return preprocess_input(images, self)
+        note_process()  # a fork may scale photos too, but no model of its own would answer
         from keras import ops
 
         squashes = self.resize == "squash" and self.interpolation == "bilinear"

@@ -5,6 +5,7 @@ import os
 import numpy as np
 
 from keras_vit.annotations import FilePath
+from keras_vit.checks import check_process
 from keras_vit.files import FileKindError, read_regular, user_path
 from keras_vit.images.by_pillow import READABLE_KINDS, as_png
 from keras_vit.images.decode import MAX_BYTES, decode_image
@@ -42,6 +43,7 @@ def read_image(path: str | os.PathLike, channels: int = 3) -> np.ndarray:
         ValueError: for an empty path or another number of channels.
         ImageError: a `ValueError`, for a folder, another format, a damaged file, or more than 64 Mpx.
         FileNotFoundError: if the file does not exist.
+        RuntimeError: in a process that was forked from one in which photos were read.
         ImportError: for a WebP or BMP without Pillow, and for a HEIC without its plugin `pillow-heif`.
     """
     if not isinstance(path, (str, os.PathLike)):
@@ -59,6 +61,7 @@ def read_image(path: str | os.PathLike, channels: int = 3) -> np.ndarray:
         data = read_regular(path, MAX_BYTES)
     except FileKindError as error:
         raise ImageError(path, error.reason) from None
+    check_process()
     decoded = []
     reason = fault_of(data, lambda data: decoded.append(decode_image(as_png(data), orientation(data), channels)))
     if reason is not None:

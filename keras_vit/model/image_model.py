@@ -11,7 +11,8 @@ from typing import Any, ClassVar, cast
 
 import keras
 
-from keras_vit.annotations import Arguments, Tensor
+from keras_vit.annotations import Arguments, FilePath, Tensor
+from keras_vit.checks import check_process
 from keras_vit.images.preprocessing import Preprocessing
 from keras_vit.layers.nested import Unfreezable, freeze_inside
 from keras_vit.model import batch_padding
@@ -48,6 +49,7 @@ class ImageModel(Unfreezable, ReplicatedModel, keras.Model):
         class_names: Sequence[str] | None = None,
         **kwargs: Any,
     ) -> None:
+        check_process()
         super().__init__(*args, **kwargs)
         # Both are `None` in a model that the builders did not make, as a clone of `keras.models.clone_model`.
         self.config = self.config_class(**config) if isinstance(config, dict) else config
@@ -95,6 +97,7 @@ class ImageModel(Unfreezable, ReplicatedModel, keras.Model):
 
     def fit(self, x: Any = None, *args: Any, **kwargs: Any) -> Any:
         """Keras' `fit`, which looks at the first images, and fills up batches that devices cannot share."""
+        check_process()
         check_engine()
         check_scope(self)
         self.data_start_step = getattr(x, "start_step", None)  # which `Checkpoints` looks at
@@ -113,11 +116,13 @@ class ImageModel(Unfreezable, ReplicatedModel, keras.Model):
 
     def evaluate(self, x: Any = None, *args: Any, **kwargs: Any) -> Any:
         """Keras' `evaluate`, which looks at shape and scale of the first images, and fills up batches as `fit` does."""
+        check_process()
         with sharing_batches((x, _batch_size(keras.Model.evaluate, args, kwargs))):
             return super().evaluate(looked_at(self, batch_padding.shared(x)), *args, **kwargs)
 
     def predict(self, x: Any, *args: Any, **kwargs: Any) -> Any:
         """Keras' `predict`, which looks at shape and scale of the first images, and fills up batches as `fit` does."""
+        check_process()
         with sharing_batches((x, _batch_size(keras.Model.predict, args, kwargs))):
             if batch_padding.is_dataset(x) and batch_padding.spread_over() > 1:
                 predict = super().predict
@@ -126,10 +131,44 @@ class ImageModel(Unfreezable, ReplicatedModel, keras.Model):
 
     def predict_on_batch(self, x: Any) -> Any:
         """Keras' `predict_on_batch`, which looks at the images as `predict` does, at their values for once."""
+        check_process()
         if len(self.inputs) == 1 and hasattr(x, "shape"):
             check_shape(self, tuple(x.shape))
             look_once(self, x)
         return super().predict_on_batch(x)
+
+    def save(self, filepath: FilePath, *args: Any, **kwargs: Any) -> None:
+        """Keras' `save`, which refuses HDF5.
+
+        Keras writes the name of the class alone there, by which `load_model` finds no class that is registered.
+
+        Args:
+            filepath: of the `.keras` file.
+            *args: as in `keras.Model.save`.
+            **kwargs: as in `keras.Model.save`.
+
+        Raises:
+            ValueError: for a name that ends in `.h5` or `.hdf5`.
+        """
+        if str(filepath).endswith((".h5", ".hdf5")):
+            raise ValueError(
+                "a model of keras_vit is saved as .keras, since Keras could not load it from its older format, HDF5.\n"
+                f'Received: {str(filepath)!r}. Pass a name that ends in ".keras", or save the weights alone by '
+                '`model.save_weights("name.weights.h5")`.'
+            )
+        super().save(filepath, *args, **kwargs)
+
+    def make_train_function(self, force: bool = False) -> Any:
+        check_process()
+        return super().make_train_function(force)
+
+    def make_test_function(self, force: bool = False) -> Any:
+        check_process()
+        return super().make_test_function(force)
+
+    def make_predict_function(self, force: bool = False) -> Any:
+        check_process()
+        return super().make_predict_function(force)
 
     def train_step(self, *args: Any) -> Any:
         if self.accumulation_steps > 1 or batch_padding.is_marked(args[-1]):
@@ -155,7 +194,13 @@ class ImageModel(Unfreezable, ReplicatedModel, keras.Model):
         if self.optimizer is not None and self.built:
             self.optimizer.build(self.trainable_variables)  # so that its state can be loaded
 
+    @classmethod
+    def from_config(cls, config: Arguments, custom_objects: Arguments | None = None) -> "ImageModel":
+        check_process()
+        return super().from_config(config, custom_objects=custom_objects)
+
     def call(self, inputs: Tensor, training: bool | None = None, mask: Tensor = None) -> Tensor:
+        check_process()
         check_floats(inputs)
         look_once(self, inputs)
         warn_of_foreign_step(training)

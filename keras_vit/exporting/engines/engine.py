@@ -12,7 +12,7 @@ import keras
 import numpy as np
 
 from keras_vit.annotations import Tensor
-from keras_vit.checks import check_positive_int
+from keras_vit.checks import check_positive_int, check_process
 from keras_vit.exporting.report import Drift, Runtime, drift_table, markdown_table
 from keras_vit.model.classifiers import output_activation
 from keras_vit.model.image_model import ImageModel
@@ -187,6 +187,7 @@ class Engine:
         return np.concatenate(answers)
 
     def _answers(self, images: Tensor, method: str | None) -> dict[str, np.ndarray]:
+        check_process()
         images = _checked(images, self, method)
         with self._one_at_a_time:
             return self._run(images)
