@@ -236,7 +236,7 @@ def _advice(own: list[str], others: list[str], strange: list[str]) -> str:
             "checkpoint of a plain ViT, or use the software that the file is from."
         )
     elif layers - {*HEADS.values(), "pre_logits"}:
-        advice = "Build the variant that the file holds."
+        advice = "Build the variant that the file holds, or leave the config out: `keras_vit.build(weights=...)`."
     elif "-head_distillation" in signs:
         advice = (
             "Pass the file as `weights=` with `classes=k` for two new heads, `include_top=False` for none, or "

@@ -11,13 +11,9 @@ from typing import Any
 from keras_vit.weights.reader import CheckpointError
 
 _PARTS = {  # regular expressions of a part of the name: what it is
-    r"(^|\.)ls\d?\.gamma|\.gamma_\d|layer_scale|lambda_?1": "LayerScale (`init_values` in timm)",
-    r"^norm_pre\.|pre_?layrnorm|^ln_pre\.": "a LayerNorm before the blocks (`norm_pre`, `pre_norm` in timm)",
-    r"^reg_token$|register_tokens?": "register tokens",
     r"\brope|rotary|freqs|inv_freq": "rotary positions",
     r"\.[qk]_norm\.|\.(query|key)_norm\.": "a LayerNorm of queries and keys (`qk_norm`)",
     r"\.attn\.norm\.|\.mlp\.norm\.|inner_attn_ln|ffn_ln": "a LayerNorm inside of attention or MLP",
-    r"\.fc1_[gx]\.|\.w12\.|\.mlp\.w[123]\.|weights_in\.|gate_proj|up_proj": "a gated MLP (SwiGLU)",
     r"relative_position_bias|relative_position_index|\.rel_pos": "a relative position bias",
     r"\.attn\.[qv]_bias$": "separate biases of query and value (BEiT)",
     r"^layers\.\d+\.blocks\.|^stages\.|\.downsample\.reduction": "stages with windows or merged patches (Swin)",
@@ -27,9 +23,7 @@ _PARTS = {  # regular expressions of a part of the name: what it is
     r"\.(adapter|lora_[AB])\.|lora_": "adapters, as LoRA: merge them into the weights first",
 }
 _LACKED = {
-    r"^block_\d+/attention/(query|key|value)/bias$": "no biases of query, key and value (`qkv_bias=False`)",
     r"^block_\d+/attention/out/bias$": "no bias behind attention (`proj_bias=False`)",
-    r"^patch_embedding/projection/bias$": "no bias of the patch embedding",
     r"^block_\d+/norm_[12]/beta$|^encoder_norm/beta$": "a norm without shift (as RMSNorm)",
     r"^block_\d+/mlp/dense_[12]/bias$": "no biases of the MLP",
 }

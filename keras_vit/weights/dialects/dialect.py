@@ -166,7 +166,7 @@ class Dialect:
             makers = step(makers)
         spelled = self.written_names(makers)
         written = {self.prefix + spelled(name): make for name, make in makers.items()}
-        if self.prefix_among(written) is None:
+        if not self.prefixes_among(written):
             anywhere = f"(?:{'|'.join(map(re.escape, self.prefixes))})"
             missing = [wanted for wanted in self.requires if not _any(anywhere + wanted, written)]
             raise CheckpointError(
