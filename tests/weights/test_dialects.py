@@ -119,6 +119,7 @@ def test_file_of_ours_remembers_what_tensors_do_not_tell(tmp_path, dialect):
     assert (said.dialect, said.grid, said.num_heads, said.preprocessing) == (dialect, (3, 12), 3, DEIT)
 
 
+@pytest.mark.filterwarnings("ignore:images reach the model:UserWarning")  # they are no photos
 @pytest.mark.parametrize(("dialect", "kind"), [("timm", "token"), ("timm", "distilled"), ("huggingface", "exact")])
 def test_folder_tells_its_reader_everything_without_our_note(tmp_path, dialect, kind):
     model = randomise(keras_vit.build(tiny_config(**MODELS[kind]), input_shape=(20, 20, 3), classes=7))
