@@ -108,7 +108,7 @@ def test_every_dense_kernel_of_blocks_and_pooling_is_declared(fields, declared):
 
 def test_what_is_behind_a_norm_reads_it():
     """A change of a norm's gain moves what the declared readers put out, and a kernel made up for it undoes that."""
-    model, x = make_tiny(pooling="map"), np.random.default_rng(0).normal(size=(2, 20, 28, 3)).astype("float32")
+    model, x = make_tiny(pooling="map"), np.random.default_rng(0).uniform(-1, 1, (2, 20, 28, 3)).astype("float32")
     before = numpy(model(x))
     readers = norm_readers(model)
     assert len(readers) == 2 * 2 + 2  # two in a block; the pooling's own, and the encoder's, which keys and values read

@@ -21,6 +21,7 @@ from keras_vit import layers
 SIZES = {"hidden_size": 12, "num_heads": 3, "mlp_dim": 17}
 RATES = {"dropout_rate": 0.1, "attention_dropout_rate": 0.2, "stochastic_depth_rate": 0.3}
 WAYS = {"activation": "gelu", "layer_norm_epsilon": 1e-5}
+SWITCHES = {"qkv_bias": "none", "gated_mlp": True, "layer_scale": "both", "layer_scale_init": 0.1}
 UNIT = {"filters": 32, "strides": 2, "projection": True}
 RELATIVE = {"relative_patches": 6, "num_prefix_tokens": 1}
 TWICE = {"num_output_tokens": None, "rematerialize": True}  # with relative positions a block computes all tokens
@@ -33,16 +34,19 @@ LAYERS = {
     "ResNetUnit": UNIT,
     "BiTRoot": {"width": 64},
     "BiTUnit": UNIT,
-    "PatchEmbedding": {"hidden_size": 12, "patch_size": 4},
+    "PatchEmbedding": {"hidden_size": 12, "patch_size": 4, "patch_bias": False},
     "PatchCorruption": {"rate": 0.4, "mask_share": 0.7, "random_share": 0.2, "seed": 5},
     "ClassToken": {"stddev": 0.02},
+    "RegisterTokens": {"count": 3, "num_prefix_tokens": 2},
     "AddPositionEmbs": TABLE | {"kind": "sincos2d", "resize_method": "bilinear"},
     "RelativePositions": {"hidden_size": 12, "num_heads": 3, "num_patches": 6, "num_prefix_tokens": 1},
-    "MultiHeadAttention": {"hidden_size": 12, "num_heads": 3, "dropout_rate": 0.1} | RELATIVE,
+    "MultiHeadAttention": {"hidden_size": 12, "num_heads": 3, "dropout_rate": 0.1, "qkv_bias": "none"} | RELATIVE,
     "MlpBlock": {"hidden_size": 12, "mlp_dim": 17, "dropout_rate": 0.1, "activation": "gelu"},
-    "TransformerBlock": SIZES | RATES | WAYS | RELATIVE | TWICE,
+    "GatedMlpBlock": {"hidden_size": 12, "mlp_dim": 17, "dropout_rate": 0.1},
+    "LayerScale": {"init": 0.1},
+    "TransformerBlock": SIZES | RATES | WAYS | SWITCHES | RELATIVE | TWICE,
     "AxialBlock": SIZES | RATES | WAYS | {"patch_size": 4, "rematerialize": True},
-    "MergingBlock": SIZES | RATES | WAYS | MERGED,
+    "MergingBlock": SIZES | RATES | WAYS | SWITCHES | MERGED,
     "PatchDropout": {"rate": 0.4, "num_prefix_tokens": 2, "seed": 5, "tells_places": True},
     "TokenPooling": {"kind": "gap", "num_prefix_tokens": 1},
     "AttentionPooling": SIZES | WAYS | {"num_prefix_tokens": 1},

@@ -22,6 +22,7 @@ from keras_vit.model.layer_lookup import own_operations
 _FAR = 8  # times the largest value that a pixel can have once it was scaled; 255 is 97 times that of ImageNet's mean
 _BEYOND = 0.25  # of the range, which interpolation and augmentation stay within; ImageNet's leave [-1, 1] by more
 _NEAR = 0.02  # how near photos come to black and white; 5 grey levels of pixels in [-1, 1] are 0.04
+_FEWEST = 64  # values from which a scale can be told
 _PIXELS = "not scaled"  # which no preprocessing gives
 _IMAGES = 32  # of an array
 _DEFAULT_BATCH = 32  # of Keras
@@ -173,10 +174,10 @@ def _way_to(wanted: Sequence[int | None], shape: Sequence[int | None]) -> str:
 def warn_of_pixels(model: Any, images: Any, stacklevel: int = 4) -> None:
     """Warns of images whose values are not those that the weights of `model` expect.
 
-    Nothing is said of scale where layers of the user's own come first, and of images of one value.
+    Nothing is said of scale where layers of the user's own come first, and of images of one value or of a few.
     """
     values = np.asarray(keras.ops.convert_to_numpy(images))
-    if not values.size or "float" not in values.dtype.name:
+    if not values.size or "float" not in values.dtype.name or (values.size < _FEWEST and np.isfinite(values).all()):
         return
     low, high = (float(found) for found in (values.min(), values.max()))  # NaN if one value is
     if said := said_of_range(model, low, high):

@@ -13,7 +13,7 @@ import scipy.ndimage
 from conftest import images, make_tiny, numpy, randomise, tiny_config
 from mirrored import engine
 from run_files import assert_same_run
-from test_resume_check import Died, Dying
+from stopped_runs import Died, Dying
 
 import keras_vit
 import keras_vit.runs.finetune as module

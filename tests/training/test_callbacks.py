@@ -12,6 +12,7 @@ from keras_vit.training.callbacks import NonFiniteGuard, StepFacts, StopAfterSte
 from keras_vit.training.optimizers import SGD, AdamW
 from keras_vit.training.schedules import WarmupCosine
 
+pytestmark = pytest.mark.filterwarnings("ignore:images reach the model with NaN:UserWarning")
 BATCH, BAD_STEP = 2, 11
 OPTIMIZERS = {
     "sgd": lambda: SGD(WarmupCosine(0.1, 20, 3), global_clipnorm=1.0, weight_decay=0.1),

@@ -108,7 +108,7 @@ def test_tpu_that_is_not_there_is_said(monkeypatch):
 @pytest.mark.parametrize(
     ("word", "said"),
     [
-        ("none", 'Pass "one".'),
+        ("none", "Did you mean 'one'?"),
         ("mirored", "'mirrored'"),
         ("MultiWorkerMirroredStrategy", "KERAS_BACKEND=jax"),
         ("multi_worker", "several hosts"),
