@@ -36,6 +36,7 @@ from keras_vit.training.resuming.pieces import Piece
 folder = CheckpointFolder(Path(sys.argv[1]))
 folder.acquire()
 found = folder.newest()
+folder.sweep()  # as a training does: a kill has left half of the next checkpoint under its name
 step = found.facts["step"] if found else 0
 variables = [np.zeros(int(sys.argv[2]), "float32") for _ in range(5)]
 print("ready", flush=True)
