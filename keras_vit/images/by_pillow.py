@@ -118,8 +118,11 @@ def graph_readable(data: Tensor) -> Tensor:
     """`as_png` in the graph of a pipeline, for a string scalar; JPEG and PNG do not leave the graph."""
     import tensorflow as tf
 
+    def written(given: Any) -> np.ndarray:  # bytes from a graph, and an array of them outside of one
+        return np.array(as_png(given if isinstance(given, bytes) else given.item()), object)
+
     def converted() -> Tensor:
-        return tf.numpy_function(lambda given: np.array(as_png(given), object), [data], tf.string, stateful=False)
+        return tf.numpy_function(written, [data], tf.string, stateful=False)
 
     start = tf.strings.substr(data, 0, len(PNG_START))
     known = (tf.strings.substr(start, 0, len(JPEG_START)) == JPEG_START) | (start == PNG_START)
