@@ -99,7 +99,7 @@ def source_of_files(
         check_trained({name: set(kept[numbers].tolist()) for name, numbers in members.items()}, classes)
     warn_of_two_labels(images, kept, classes)
     shared = _shared(images, members)
-    ignored = dict(ignored or {})
+    ignored = dict(sorted((ignored or {}).items(), key=lambda item: (-item[1], item[0])))  # not as the disk has them
     facts = {
         "ignored_files": sum(ignored.values()),
         "ignored_kinds": ignored,

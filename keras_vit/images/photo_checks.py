@@ -235,12 +235,12 @@ def kinds_in_words(bad: Sequence[BadImage]) -> str:
 
 
 def _by_kind(bad: Sequence[BadImage]) -> dict[str, tuple[int, str]]:
-    """For each kind of reason, the most frequent first, how many files have it, and one of them."""
+    """For each kind of reason, by number and then by its text, how many files have it, and one of them."""
     found: dict[str, list[str]] = {}
     for image in bad:
         kind = "too large" if "more than" in image.reason else image.reason.partition(f", not {READABLE_KINDS}")[0]
         found.setdefault(kind, []).append(image.path)
-    most_first = sorted(found.items(), key=lambda item: -len(item[1]))
+    most_first = sorted(found.items(), key=lambda item: (-len(item[1]), item[0]))
     return {kind: (len(paths), paths[0]) for kind, paths in most_first}
 
 

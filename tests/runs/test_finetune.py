@@ -112,7 +112,7 @@ def test_folder_with_bad_files_trains_on_the_rest_and_names_them(tmp_path):
     with pytest.warns(UserWarning, match="3 bad images"):
         result = finetune(folder, tmp_path / "run", say=said.append, **SMALL | {"epochs": 1})
     assert [line for line in said if "files left out" in line] == [
-        "  3 files left out: 1 truncated JPEG, 1 not an image: text, 1 a file name that is not UTF-8",
+        "  3 files left out: 1 a file name that is not UTF-8, 1 not an image: text, 1 truncated JPEG",
         f"files left out: {(tmp_path / 'run' / 'bad_images.txt').absolute()}",
     ]
     lines = (result.out / "bad_images.txt").read_text().splitlines()
