@@ -52,7 +52,12 @@ class Pictures:
 def bytes_of(path):
     """A file as a SavedModel reads it; a WebP or BMP becomes a PNG of the same pixels."""
     data = path.read_bytes()
-    return data if data.startswith(SERVED) else tf.io.encode_png(keras_vit.read_image(path)).numpy()
+    if data.startswith(SERVED):
+        return data
+    try:
+        return tf.io.encode_png(keras_vit.read_image(path)).numpy()
+    except ValueError:  # no photo, or a damaged one, which the model names and leaves out
+        return data
 
 
 def of_split(source, split):
