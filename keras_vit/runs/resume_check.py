@@ -1,14 +1,21 @@
 """What stands in the folder that a run is to write: nothing, a run that can go on, or what must not be lost."""
 
 import dataclasses
+import itertools
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NoReturn
 
 from keras_vit.annotations import FilePath
 from keras_vit.checks import error_about
+from keras_vit.config.recipes import Recipe
+from keras_vit.config.resnets import ResNetConfig
+from keras_vit.config.vit import RECORDS
+from keras_vit.data.augmentation import Augmentation
 from keras_vit.exporting.staging import sweep
 from keras_vit.files import sweep_parts
+from keras_vit.images.preprocessing import Preprocessing
 from keras_vit.runs.finished_runs import ELSEWHERE
 from keras_vit.runs.options import FinetuneOptions
 from keras_vit.runs.own_files import (
@@ -31,7 +38,11 @@ from keras_vit.training.resuming.checkpoint_folder import Checkpoint, Checkpoint
 from keras_vit.training.resuming.writing import differences
 
 _MACHINE = ("python", "platform")  # versions that do not either
-_OF_THE_PLACE = ("name", "bad_images")  # facts of the data that change where they are moved as a whole
+# Facts of the data that change where they are moved as a whole, and those of files that nothing is trained on.
+_NOT_TRAINED_ON = ("name", "bad_images", "ignored_files", "ignored_kinds")
+_MODEL_RECORDS = (*RECORDS.values(), ResNetConfig)
+_DEFAULTED = {"model": _MODEL_RECORDS, "preprocessing": (Preprocessing,), "recipe": (Recipe,)}
+_DEFAULTED |= {"augmentation": (Augmentation,), "arguments": (FinetuneOptions,)}
 _COMPARED = [
     *("seed", "precision", "data", "data_hash", "measured_on", "input_shape", "model", "preprocessing"),
     *("recipe", "plan", "image_sizes", "augmentation"),
@@ -140,14 +151,42 @@ def fingerprint_of(configuration: dict, earlier: EarlierRun | None = None) -> di
 
     Args:
         configuration: what is asked for.
-        earlier: the run that goes on; where its data lay is no difference.
+        earlier: the run that goes on. Where its data lay is no difference, nor which files did not count, nor a field
+            that records have got since and that has its default.
     """
     said = plain(configuration)
-    begun = earlier.config.get("data", {}) if earlier else {}
-    said["data"] |= {name: begun[name] for name in _OF_THE_PLACE if name in begun}
+    if earlier and earlier.config:
+        said = _as_told_then(said, earlier.config)
     arguments = {name: value for name, value in said["arguments"].items() if name not in ELSEWHERE}
     versions = {name: value for name, value in said["versions"].items() if name not in _MACHINE}
     return {"options": arguments, "versions": versions} | {name: said.get(name) for name in _COMPARED}
+
+
+def _as_told_then(said: dict[str, Any], begun: dict[str, Any]) -> dict[str, Any]:
+    """A configuration with the facts that a run was begun with, where they decide no number."""
+    data = {name: value for name, value in said["data"].items() if name not in _NOT_TRAINED_ON}
+    data |= {name: begun["data"][name] for name in _NOT_TRAINED_ON if name in begun["data"]}
+    told = said | {"data": data}
+    for name, records in _DEFAULTED.items():
+        if isinstance(begun.get(name), dict):
+            defaults = _defaults(records)
+            told[name] = {
+                field: value
+                for field, value in said[name].items()
+                if field in begun[name] or field not in defaults or value != defaults[field]
+            }
+    return told
+
+
+def _defaults(records: Iterable[type]) -> dict[str, Any]:
+    """Of the fields of records that have a default, that default, as JSON has it."""
+    found: dict[str, Any] = {}
+    for field in itertools.chain.from_iterable(map(dataclasses.fields, records)):
+        if field.default is not dataclasses.MISSING:
+            found[field.name] = plain(field.default)
+        elif field.default_factory is not dataclasses.MISSING:
+            found[field.name] = plain(field.default_factory())
+    return found
 
 
 def check_same(out: FilePath, earlier: EarlierRun, configuration: dict) -> None:

@@ -208,9 +208,22 @@ def test_data_that_were_moved_as_a_whole_are_the_same_and_others_are_not(tmp_pat
     (place / "disc" / "bad.jpg").write_bytes(b"no photo")
     moved = Path(shutil.copytree(place, tmp_path / "elsewhere" / "pictures"))
     before = facts_of(place)
+    (moved / "disc" / "notes.txt").write_bytes(b"of nobody's training")
     assert fingerprint_of(facts_of(moved), EarlierRun(before)) == fingerprint_of(before)
     (moved / "disc" / "0.jpg").rename(moved / "disc" / "00.jpg")
     assert fingerprint_of(facts_of(moved), EarlierRun(before)) != fingerprint_of(before)
+
+
+def test_field_that_records_have_got_since_is_a_difference_only_with_another_value(tmp_path):
+    place = make_photos(tmp_path / "photos", per_class=6)
+    (place / "disc" / "bad.jpg").write_bytes(b"no photo")
+    begun = facts_of(place) | {"model": {"name": "vit", "patch_size": 4}}
+    del begun["data"]["ignored_kinds"]
+    now = begun | {"model": begun["model"] | {"registers": 0, "qkv_bias": "all"}}
+    now["data"] = begun["data"] | {"ignored_kinds": {"other files": 1}}
+    assert fingerprint_of(now, EarlierRun(begun)) == fingerprint_of(begun)
+    now["model"]["registers"] = 4
+    assert fingerprint_of(now, EarlierRun(begun))["model"] == begun["model"] | {"registers": 4}
 
 
 def facts_of(folder):
