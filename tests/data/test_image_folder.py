@@ -202,6 +202,7 @@ def test_hidden_and_system_folders_and_files_do_not_count(tmp_path):
     assert kinds["photos in @eaDir"] == 2
     assert kinds["photos outside of the class folders"] == 1
     assert kinds["other files"] == 4
+    assert list(kinds) == sorted(kinds, key=lambda kind: (-kinds[kind], kind))  # not as the disk has them
 
 
 def test_class_called_train_is_a_class_among_classes(tmp_path):
