@@ -8,7 +8,7 @@ import numpy as np
 from keras import ops
 
 from keras_vit.annotations import Pair, Shape, Tensor
-from keras_vit.checks import check_positive_int
+from keras_vit.checks import check_positive_int, check_process
 from keras_vit.keras_private import tensors_into
 from keras_vit.layers.nested import flatten_layers
 from keras_vit.model.flat_models import vision_transformers_in
@@ -26,6 +26,7 @@ def vision_transformer_in(model: keras.Model) -> VisionTransformer:
         TypeError: for anything but a model.
         ValueError: for none or several, and for one that merges tokens or does not know its config.
     """
+    check_process()
     if not isinstance(model, keras.Model):
         raise TypeError(f"`model` must be a Keras model.\nReceived: {model!r}.")
     found = vision_transformers_in(model)

@@ -67,8 +67,9 @@ def weights_and_gradients(
     """
     with recording() as seen:
         outputs = model(images, training=False)
-    if len(outputs.shape) != 2:
-        raise ValueError(f"a model must answer (B, K) to speak for a class.\nReceived: outputs {outputs.shape}.")
+    shapes = [tuple(each.shape) for each in keras.tree.flatten(outputs)]
+    if len(shapes) != 1 or len(shapes[0]) != 2:
+        raise ValueError(f"a model must answer one (B, K) to speak for a class.\nReceived: outputs {shapes}.")
     classes = np.argmax(ops.convert_to_numpy(outputs), axis=-1) if classes is None else classes
     chosen = ops.one_hot(classes, outputs.shape[-1], dtype=outputs.dtype)
 

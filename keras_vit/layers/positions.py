@@ -109,7 +109,11 @@ class AddPositionEmbs(ConfiguredLayer):
             return _joined(prefix, rows, columns, ops)
         table = ops.cast(self.table, "float32")
         prefix, patches = table[:, : self.num_prefix_tokens], table[:, self.num_prefix_tokens :]
-        rows, columns = (axis_matrix(n, old, self.resize_method) for n, old in zip(grid, self.grid, strict=True))
+        method, added = self.resize_method, 0.0
+        if method == "bicubic_offset":  # which leaves a grid of the table's size as it is
+            other = ops.logical_or(ops.not_equal(grid[0], self.grid[0]), ops.not_equal(grid[1], self.grid[1]))
+            method, added = "bicubic", 0.1 * ops.cast(other, "float32")
+        rows, columns = (axis_matrix(n, old, method, added) for n, old in zip(grid, self.grid, strict=True))
         patches = ops.reshape(patches, (*self.grid, size))  # (h, w, D)
         patches = ops.einsum("ih,hwd->iwd", rows, patches)
         patches = ops.einsum("jw,iwd->ijd", columns, patches)
@@ -148,9 +152,9 @@ def resized_axis(values: np.ndarray, new: int, old: int, method: str) -> np.ndar
     return (matrix @ values.astype("float64")).astype(values.dtype)
 
 
-def axis_matrix(new: Any, old: int, method: str) -> Tensor:
-    """`(new, old)` in float32, of an int or of a scalar tensor."""
-    indices, length = ops.cast(ops.arange(new), "float32"), ops.cast(new, "float32")
+def axis_matrix(new: Any, old: int, method: str, added: Any = 0.0) -> Tensor:
+    """`(new, old)` in float32, of an int or of a scalar tensor; `added` goes to the new length in the scale."""
+    indices, length = ops.cast(ops.arange(new), "float32"), ops.cast(new, "float32") + added
     return ops.cast(resize_matrix(indices, length, old, method, ops), "float32")
 
 

@@ -171,6 +171,9 @@ def stem_positions(model: keras.Model) -> AddPositionEmbs | None:
     return next((layer for layer in position_layers(model) if layer.name == "position_embedding"), None)
 
 
+_OF_HEADS = (None, keras.activations.linear, keras.activations.softmax, keras.activations.sigmoid)
+
+
 def own_operations(model: keras.Model) -> list[str]:
     """Names of what a user has put before, between or behind our layers, and that computes something at inference.
 
@@ -180,6 +183,8 @@ def own_operations(model: keras.Model) -> list[str]:
 
 
 def _is_own(operation: Any) -> bool:
+    if operation.name in HEADS and getattr(operation, "activation", None) not in _OF_HEADS:
+        return True  # a layer of the user's own under a name of ours
     ours = isinstance(operation, ConfiguredLayer) or type(operation).__module__.startswith("keras_vit.layers.")
     if ours or operation.name in _OF_KERAS or isinstance(operation, _NOTHING_AT_INFERENCE):
         return False

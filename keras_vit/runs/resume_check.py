@@ -24,6 +24,7 @@ from keras_vit.runs.own_files import (
     CONFIG,
     FAILURE,
     LAST,
+    REPORT,
     RESULT,
     check_replaceable,
     fault_of_archive,
@@ -91,7 +92,8 @@ def _is_unfinished(path: Path) -> bool:
     if is_finished(path) or not (path / CHECKPOINTS).is_dir():
         return False
     has_checkpoint = bool(CheckpointFolder(path / CHECKPOINTS).names())
-    return has_checkpoint or (is_begun(path) and not (path / RESULT).exists())
+    has_ended = any(os.path.lexists(path / name) for name in (RESULT, REPORT))
+    return has_checkpoint or (is_begun(path) and not has_ended)
 
 
 def check_resumed(out: FilePath, found: Checkpoint | None, resume: str, earlier: EarlierRun | None) -> None:
@@ -112,9 +114,10 @@ def check_resumed(out: FilePath, found: Checkpoint | None, resume: str, earlier:
             f"Received: {str(path)!r}, which has neither. Choose another folder, or remove this one."
         )
     state: dict[str, Any] = found.facts["also"][0] if found else {}  # of the recorder
-    last_is_known = "mark" in state or found is None  # one of an earlier version is not signed
-    if os.path.lexists(path / LAST) and last_is_known and signature_of(path / LAST) is None:
-        raise of_another(path / LAST)
+    are_signed = "mark" in state or found is None  # those of an earlier version are not
+    for name in (LAST, BEST) if state.get("best_epoch") is None else (LAST,):
+        if os.path.lexists(path / name) and are_signed and signature_of(path / name) is None:
+            raise of_another(path / name)
     if found is not None and (fault := _fault_of_best(path / BEST, state, found.facts["epoch"])):
         raise error_about("out")(
             "a run goes on with the best model that it has written, which it measures at its end.\n"

@@ -263,6 +263,7 @@ def read_checkpoint(path: FilePath, *, grid: Pair | None = None, allow_nonfinite
             checkpoint = dataclasses.replace(checkpoint, tensors=tensors, recorded_grid=wanted)
     except CheckpointError as error:
         raise CheckpointError(f"{error} File: {path}") from error
+    _check_sizes(checkpoint, said.sizes)
     if grid is None:
         _check_recorded_grid(checkpoint)
     return checkpoint if num_heads is not None else _with_heads(checkpoint, said.num_heads)
@@ -282,6 +283,25 @@ def file_in(path: FilePath) -> Path:
     """`path`, or in a folder its `model.safetensors`, `pytorch_model.bin`, or the index of such a file in shards."""
     path = user_path(path)
     return next((path / name for name in _FILES if (path / name).is_file()), path)
+
+
+def _check_sizes(checkpoint: Checkpoint, said: Mapping[str, int]) -> None:
+    """Raises where what stands beside a file contradicts its tensors, as of a file that was cut short."""
+    if checkpoint.is_resnet:
+        return
+    patch_size, hidden_size, num_layers, *_, stages = checkpoint.measured()
+    found = {"hidden_size": hidden_size, "num_layers": num_layers, "registers": checkpoint.fields["registers"]}
+    found |= {"patch_size": patch_size} if stages is None else {}
+    wrong = [
+        f"{name} {number}, and {found[name]} in the file"
+        for name, number in said.items()
+        if found.get(name) is not None and found[name] != number
+    ]
+    if wrong and hidden_size and num_layers:
+        raise CheckpointError(
+            "what config.json says of the architecture must be what the tensors are.\n"
+            f"Received: {'; '.join(wrong)}, {checkpoint.path}. The file may be cut short, or of another model."
+        )
 
 
 def _check_recorded_grid(checkpoint: Checkpoint) -> None:

@@ -15,7 +15,7 @@ from keras_vit.data import open_source
 from keras_vit.data.identity import identity_of
 from keras_vit.runs import own_files
 from keras_vit.runs.finetune import finetune
-from keras_vit.runs.resume_check import EarlierRun, fingerprint_of
+from keras_vit.runs.resume_check import EarlierRun, check_resumed, fingerprint_of
 from keras_vit.runs.run_directory import RunDirectory
 from keras_vit.training.resuming.checkpoint_folder import Checkpoint
 
@@ -59,6 +59,30 @@ def test_finished_run_in_which_somebody_put_files_stays_as_it_is(finished, tmp_p
     before = tree(out)
     with pytest.raises(ValueError, match="a finished run"):
         finetune("no such data", out)
+    assert tree(out) == before
+
+
+def test_trained_run_without_its_result_is_not_begun_anew_beside_files_of_others(finished, tmp_path):
+    """A folder `checkpoints` of somebody else's does not make it an unfinished run."""
+    out = write(Path(shutil.copytree(finished.out, tmp_path / "run")), ["checkpoints/resnet/epoch9.pt"])
+    (out / "result.json").unlink()
+    before = tree(out)
+    with pytest.raises(ValueError, match="`out`"):
+        finetune("no such data", out)
+    assert tree(out) == before
+
+
+@pytest.mark.parametrize("is_folder", [False, True])
+def test_best_model_that_no_run_wrote_is_not_replaced(finished, tmp_path, is_folder):
+    """A run that was killed before its first best epoch finds somebody's file by that name."""
+    out = tmp_path / "run"
+    (out / "checkpoints").mkdir(parents=True)
+    shutil.copy(finished.out / "config.json", out)
+    theirs = out / "best.keras"
+    write(theirs, ["mine.txt"]) if is_folder else theirs.write_text("my own model")
+    before = tree(out)
+    with pytest.raises(ValueError, match=r"best\.keras"):
+        check_resumed(out, None, "auto", EarlierRun({"data": {}}))
     assert tree(out) == before
 
 

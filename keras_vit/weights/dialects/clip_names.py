@@ -130,7 +130,7 @@ OPEN_CLIP = Dialect(
     ".safetensors",
     _STYLE,
     # Perception Encoder has the same names, with attention pooling or without this LayerNorm, and rotary positions.
-    requires=(r"conv1\.weight", r"transformer\.resblocks\.0\.ln_1\.weight", r"ln_post\.weight"),
+    requires=(r"conv1\.weight", r"transformer\.resblocks\.0\.ln_1\.weight", r"ln_post\.weight", "class_embedding"),
     forbids=(r"attn_pool\..*",),
     prefixes=("visual.", ""),
     prefix="visual.",

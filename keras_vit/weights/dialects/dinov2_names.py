@@ -4,6 +4,8 @@ With and without registers they are rows of their own, since the software resize
 """
 
 import dataclasses
+import functools
+from collections.abc import Callable
 
 import numpy as np
 
@@ -32,11 +34,17 @@ _PHOTOS = Preprocessing(
 )
 
 
+def _zeros_of(class_token: Callable[[], np.ndarray]) -> np.ndarray:
+    return np.zeros_like(class_token()[0])  # (1, D)
+
+
 def _with_mask_token(makers: Makers) -> Makers:
     """Adds the token of masked pre-training, without which the software opens no file; nothing reads it."""
-    class_token = next(make for name, make in makers.items() if name.endswith("cls_token"))
-    prefix = next(name for name in makers if name.endswith("cls_token")).removesuffix("cls_token")
-    return makers | {f"{prefix}mask_token": lambda: np.zeros_like(class_token()[0])}  # (1, D)
+    for name, make in makers.items():
+        if name.endswith("cls_token"):
+            mask = name.replace("cls_token", "mask_token")
+            return makers | {mask: functools.partial(_zeros_of, make)}
+    return makers
 
 
 DINOV2 = Dialect(
@@ -44,7 +52,11 @@ DINOV2 = Dialect(
     "the authors' DINOv2",
     ".safetensors",
     TORCH,
-    requires=(r"patch_embed\.proj\.weight", "mask_token", r"blocks\.0\.ls1\.gamma"),
+    requires=(
+        *(r"patch_embed\.proj\.weight", "mask_token", "cls_token", r"norm\.weight"),
+        *(r"blocks\.0\.ls1\.gamma", r"blocks\.0\.attn\.qkv\.bias"),
+    ),
+    wrapped=True,
     forbids=("register_tokens",),
     ignores=("mask_token",),  # of masked pre-training
     names={
@@ -86,7 +98,11 @@ HF_DINOV2 = dataclasses.replace(
     DINOV2,
     name="huggingface_dinov2",
     software="transformers",
-    requires=(r"embeddings\.patch_embeddings\.projection\.weight", r"encoder\.layer\.0\.layer_scale1\.lambda1"),
+    requires=(
+        *(r"embeddings\.patch_embeddings\.projection\.weight", r"embeddings\.cls_token", r"layernorm\.weight"),
+        r"encoder\.layer\.0\.layer_scale1\.lambda1",
+    ),
+    wrapped=False,
     forbids=(r"embeddings\.register_tokens",),
     ignores=(r"embeddings\.mask_token",),
     prefixes=_HUB_PREFIXES,

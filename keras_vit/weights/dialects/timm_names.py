@@ -44,12 +44,23 @@ def _with_prefix_rows(arrays: Arrays, num_patches: int | None) -> Arrays:
 
 def _without_rotation(arrays: Arrays, num_patches: int | None) -> Arrays:
     """Refuses Perception Encoder, whose rotary positions have no tensor: only it has these parts together."""
-    if "norm_pre.weight" in arrays and ("norm.weight" not in arrays or "attn_pool.latent" in arrays):
-        raise CheckpointError(
-            "the file is of a Perception Encoder, in whose attention positions rotate queries and keys, which is not "
-            "computed here.\nReceived: norm_pre, with attention pooling or without a last norm."
-        )
+    _refuse_rotated(arrays)
     return arrays
+
+
+def _not_as_rotated(makers: Makers) -> Makers:
+    """Refuses to write what would be read as a Perception Encoder."""
+    _refuse_rotated(makers)
+    return makers
+
+
+def _refuse_rotated(names: Collection[str]) -> None:
+    if "norm_pre.weight" in names and ("norm.weight" not in names or "attn_pool.latent" in names):
+        raise CheckpointError(
+            "in timm's layout a LayerNorm before the blocks, with attention pooling or without a last one, is a "
+            "Perception Encoder, whose rotary positions are not computed here.\n"
+            f"Received: norm_pre, norm {'norm.weight' in names}, attn_pool {'attn_pool.latent' in names}."
+        )
 
 
 def _unlike_plain(arrays: Arrays, num_patches: int | None) -> Arrays:
@@ -127,7 +138,7 @@ TIMM = Dialect(
     read_names=_with_stem,
     written_names=_written_names,
     read_steps=(_without_rotation, _with_prefix_rows, _unlike_plain),
-    written_steps=(_without_prefix_rows,),
+    written_steps=(_not_as_rotated, _without_prefix_rows),
     activation="gelu",
     layer_norm_epsilon=1e-6,
     resize_method="bicubic_antialias",

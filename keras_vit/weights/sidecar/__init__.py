@@ -123,10 +123,17 @@ def read_timm(config: dict, folder: Path) -> Sidecar:
     return Sidecar(
         fields=reading.fields(fields),
         num_heads=reading.count("num_heads", arguments.get("num_heads")),
+        sizes=_sizes_said(arguments, embed_dim="hidden_size", depth="num_layers", reg_tokens="registers"),
         image_size=reading.part("img_size", lambda: sides_of(arguments.get("img_size"))),
         preprocessing=reading.preprocessing(lambda: _timm_preprocessing(config.get("pretrained_cfg", {}))),
         remarks=tuple(reading.remarks),
     )
+
+
+def _sizes_said(said: dict, **words: str) -> dict[str, int]:
+    """Numbers of a config that the tensors tell too, and the patch size, by our words."""
+    words |= {"patch_size": "patch_size"}
+    return {ours: said[word] for word, ours in words.items() if type(said.get(word)) is int}
 
 
 def _computed_by(architecture: str) -> dict[str, Any]:
@@ -205,6 +212,9 @@ def read_transformers(config: dict, processor: dict, folder: Path) -> Sidecar:
     return Sidecar(
         fields=reading.fields({name: value for name, value in fields.items() if value is not None}),
         num_heads=reading.count("num_attention_heads", config.get("num_attention_heads")),
+        sizes=_sizes_said(
+            config, hidden_size="hidden_size", num_hidden_layers="num_layers", num_register_tokens="registers"
+        ),
         image_size=reading.part("image_size", lambda: sides_of(config.get("image_size"))),
         preprocessing=images.preprocessing(lambda: _transformers_preprocessing(processor)) if processor else None,
         pre_logits_activation=config.get("pooler_act") or "tanh",

@@ -108,6 +108,11 @@ def _transformers_processor(record: Preprocessing, image_size: tuple[int, int]) 
 
 
 def _timm_config(facts: dict, record: Preprocessing) -> dict:
+    if facts["gated_mlp"]:
+        raise CheckpointError(
+            "timm opens a folder by the name of an architecture, and its config has no word for a gated MLP.\n"
+            "Received: gated_mlp=True. Write a .safetensors file instead of a folder."
+        )
     name = _timm_architecture(facts)
     arguments = {
         "img_size": list(facts["image_size"]),
