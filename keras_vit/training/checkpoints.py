@@ -98,6 +98,7 @@ class Checkpoints(keras.callbacks.Callback):
         self._passing: Passing | None = None
         self._state: Any = None  # a `TrainingState` from `on_train_begin` on
         self._examples: int | None = None  # of the epoch, while validation counts its own
+        self._logs: Logs = None  # of the last step
         self._sums: Any = None  # copies of the training metrics while validation uses them
         self._saved_at = 0.0
         self._mark = ""
@@ -144,6 +145,7 @@ class Checkpoints(keras.callbacks.Callback):
             self._passing = Passing(self.model, self.found, draws=not self._is_placed())
 
     def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
+        self._logs = logs
         if batch < self._passed:
             if batch + 1 == self._passed and self.found is not None:
                 self._put_back(self.found)  # over what other callbacks did in an epoch and steps that they saw twice
@@ -245,6 +247,7 @@ class Checkpoints(keras.callbacks.Callback):
             "batch": self._batch,
             "steps_per_epoch": self.params.get("steps"),
             "examples": examples if self._batch else None,
+            "logs": _numbers(self._logs) if self._batch else None,
             "done": done,
             "fingerprint": self.fingerprint,
             "also": [state_of(callback) for callback in self.also],
@@ -314,10 +317,12 @@ class Checkpoints(keras.callbacks.Callback):
         check_facts(checkpoint, self.fingerprint)
         steps, passed, together = self.params.get("steps"), facts["batch"], at_once(self.model)
         if passed and facts["steps_per_epoch"] != steps:
+            numbers = (steps, facts["steps_per_epoch"])
+            now, before = ("an unknown number of" if number is None else number for number in numbers)
             raise ValueError(
                 f"{RULE}: an epoch that was begun goes on with as many steps.\n"
-                f"Received: {steps} steps in an epoch, where step {passed} of {facts['steps_per_epoch']} is next. Pass "
-                "the data, batch_size and steps_per_epoch that it began with."
+                f"Received: {now} steps in an epoch, where step {passed} of {before} steps is next. Pass the data, "
+                "batch_size and steps_per_epoch that it began with."
             )
         if passed % together:
             raise ValueError(
@@ -345,6 +350,11 @@ def _as_read_back(fingerprint: Mapping[str, Any]) -> dict[str, Any]:
             "`fingerprint` must be a dict of what JSON can hold: text, bools, finite Python numbers, lists and dicts.\n"
             f"Received: {error}: fingerprint={fingerprint!r:.200}."
         ) from None
+
+
+def _numbers(logs: Logs) -> dict[str, float]:
+    """What a step has told that JSON can hold; Keras has made numbers of its scalars."""
+    return {name: value for name, value in (logs or {}).items() if isinstance(value, float)}
 
 
 def _nothing() -> None:

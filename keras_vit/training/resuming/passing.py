@@ -20,8 +20,8 @@ def at_once(model: keras.Model) -> int:
 class Passing:
     """Stands in for `model.train_function` until the steps that were made before are passed.
 
-    It computes nothing and says what the metrics were. Data that do not begin where the checkpoint is are drawn, and
-    must have as many examples as were used.
+    It computes nothing and says what the last of them said, as a GAN's losses, which are no metrics. Data that do not
+    begin where the checkpoint is are drawn, and must have as many examples as were used.
     """
 
     def __init__(self, model: keras.Model, checkpoint: Checkpoint, draws: bool) -> None:
@@ -79,7 +79,8 @@ class Passing:
 
     def _restore(self) -> None:
         restore(self._checkpoint, METRICS, self._model.metrics_variables)
-        self._logs = {name: float(value) for name, value in self._model.get_metrics_result().items()}
+        metrics = {name: float(value) for name, value in self._model.get_metrics_result().items()}
+        self._logs = self._checkpoint.facts.get("logs") or metrics  # of a checkpoint from before it had logs
 
 
 def _examples(batch: Any) -> int:
