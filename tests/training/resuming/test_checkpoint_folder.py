@@ -35,6 +35,7 @@ from keras_vit.training.resuming.pieces import Piece
 
 folder = CheckpointFolder(Path(sys.argv[1]))
 folder.acquire()
+folder.sweep()
 found = folder.newest()
 folder.sweep()  # as a training does: a kill has left half of the next checkpoint under its name
 step = found.facts["step"] if found else 0
