@@ -11,7 +11,7 @@ import keras
 from keras_vit.annotations import FilePath
 from keras_vit.checks import check_choice, check_flag, check_positive_int, error_about
 from keras_vit.exporting.formats import ACTIVATIONS, FORMATS, MAX_BATCH, MAX_BYTES, MAX_PIXELS, OPSET, PRECISIONS
-from keras_vit.exporting.staging import check_absent
+from keras_vit.exporting.staging import check_absent, check_served
 from keras_vit.exporting.writers import WRITERS, Writer
 from keras_vit.files import user_path
 
@@ -112,6 +112,7 @@ def _place(path: FilePath, writer: Writer, overwrite: bool) -> Path:
             raise FileExistsError(
                 f"a SavedModel goes to a folder, in which it becomes a version.\nReceived: {path}, a file."
             )
+        check_served(path)
         return path
     if path.suffix != writer.EXTENSION:
         raise ValueError(f"the path must end in {writer.EXTENSION}, as runtimes expect.\nReceived: {str(path)!r}.")

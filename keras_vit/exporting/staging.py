@@ -125,6 +125,20 @@ def check_absent(path: Path, overwrite: bool) -> None:
         )
 
 
+def check_served(folder: Path) -> None:
+    """Raises for a folder of something else than a served model.
+
+    Raises:
+        FileExistsError: if it holds files, and no version of a SavedModel among them. Hidden ones do not count.
+    """
+    names = [entry.name for entry in folder.iterdir() if not entry.name.startswith(".")] if folder.is_dir() else []
+    if names and not any(name.isdecimal() and (folder / name / "saved_model.pb").is_file() for name in names):
+        raise FileExistsError(
+            "a SavedModel becomes a version in a folder of its own.\n"
+            f"Received: {folder} with {min(names)!r} and no version. Pass a new folder, as {str(folder / 'served')!r}."
+        )
+
+
 def publish_version(place: Path, folder: Path) -> Path:
     """Moves a folder to the next free version number of a served model.
 

@@ -1,5 +1,7 @@
 """Which files below a folder are photos: those with the suffix of an image, outside of hidden and system folders.
 
+A file whose name has no suffix is one if its first bytes are those of a photo.
+
 Jupyter, file managers, cloud storage and archives keep edited copies and thumbnails in such folders. A model that is
 trained on them sees a photo twice, or one that its owner has thrown away.
 """
@@ -10,10 +12,13 @@ import re
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
+from keras_vit.files import head_of
+
 READABLE = (".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".bmp")
 HEIC = (".heic", ".heif", ".hif")  # where their plugin is installed
 # Images of other kinds are named and left out, since their owner expects them to count.
 SUFFIXES = frozenset((*READABLE, *HEIC, ".gif", ".tif", ".tiff", ".avif"))
+_BEGINNINGS = rb"\xff\xd8\xff|\x89PNG\r\n\x1a\n|RIFF.{4}WEBP"  # of JPEG, PNG and WebP
 # Of Synology and QNAP, of Windows, of Linux and of macOS, in lower case.
 _SYSTEM = {"@eadir", "@tmp", "@recycle", "@recently-snapshot", "@__thumb", "#recycle", "#snapshot"}
 _SYSTEM |= {"$recycle.bin", "system volume information", "lost+found", "network trash folder", "temporary items"}
@@ -35,17 +40,24 @@ def is_photo(name: str, suffixes: Collection[str] = SUFFIXES) -> bool:
     return not name.startswith(".") and os.path.splitext(name)[1].lower() in suffixes
 
 
+def _counts(path: Path, suffixes: Collection[str] = SUFFIXES) -> bool:
+    """Whether a file counts as a photo: by its name, or, if that has no suffix, by its first bytes."""
+    if path.suffix or path.name.startswith("."):
+        return is_photo(path.name, suffixes)
+    return re.match(_BEGINNINGS, head_of(path) or b"", re.DOTALL) is not None
+
+
 def photos_below(folder: Path, suffixes: Collection[str] = SUFFIXES) -> Iterator[Path]:
     """The photos in a folder and in the folders below it, in no order; links to folders are not followed."""
     for place, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if not is_system(name)]
-        yield from (Path(place, name) for name in names if is_photo(name, suffixes))
+        yield from (path for path in (Path(place, name) for name in names) if _counts(path, suffixes))
 
 
 def has_photos(folder: Path) -> bool:
     """Whether photos lie in a folder itself."""
     with os.scandir(folder) as entries:
-        return any(is_photo(entry.name) and not entry.is_dir() for entry in entries)
+        return any(not entry.is_dir() and _counts(Path(entry.path)) for entry in entries)
 
 
 def others_below(folder: Path, counted: Collection[str]) -> collections.Counter[str]:
@@ -61,7 +73,7 @@ def others_below(folder: Path, counted: Collection[str]) -> collections.Counter[
         for name in names:
             if str(Path(place, name)) in counted:
                 continue
-            if is_photo(name):
+            if _counts(Path(place, name)):
                 found[f"photos in {system}" if system else "photos outside of the class folders"] += 1
             else:
                 found["other files"] += 1

@@ -264,8 +264,7 @@ def read_checkpoint(path: FilePath, *, grid: Pair | None = None, allow_nonfinite
     except CheckpointError as error:
         raise CheckpointError(f"{error} File: {path}") from error
     _check_sizes(checkpoint, said.sizes)
-    if grid is None:
-        _check_recorded_grid(checkpoint)
+    _check_recorded_grid(checkpoint, grid)
     return checkpoint if num_heads is not None else _with_heads(checkpoint, said.num_heads)
 
 
@@ -304,7 +303,10 @@ def _check_sizes(checkpoint: Checkpoint, said: Mapping[str, int]) -> None:
         )
 
 
-def _check_recorded_grid(checkpoint: Checkpoint) -> None:
+def _check_recorded_grid(checkpoint: Checkpoint, given: Pair | None) -> None:
+    """Raises where a grid that is noted, and not given by the caller, does not fit the table."""
+    if given is not None:
+        return
     grid, prefix = checkpoint.recorded_grid, checkpoint.num_prefix_tokens
     table = checkpoint.tensors.get(TABLE, np.empty(0))
     rows = table.shape[-2] if table.ndim > 1 else None

@@ -246,3 +246,14 @@ def test_class_without_a_training_photo_is_warned_of(tmp_path):
     write_photos(tmp_path / "test", seed=1)
     with pytest.warns(UserWarning, match=r"`train` has no example of 1 class\(es\).*'cedar'"):
         open_source(tmp_path)
+
+
+def test_photo_without_a_suffix_counts_by_its_first_bytes(tmp_path):
+    write_photos(tmp_path, each=20)
+    first = sorted(tmp_path.rglob("*.*"))[0]
+    first.rename(first.with_suffix(""))
+    (first.parent / "notes").write_text("no photo")
+    source = open_source(tmp_path)
+    assert sum(source.sizes.values()) == 60
+    assert str(first.with_suffix("")) in [path for split in SPLITS for path in paths(source, split)]
+    assert source.facts["ignored_kinds"] == {"other files": 1}

@@ -11,7 +11,7 @@ import threading
 import pytest
 from conftest import ROOT
 
-from keras_vit.exporting.staging import publish_absent, publish_files, publish_version, staging
+from keras_vit.exporting.staging import check_served, publish_absent, publish_files, publish_version, staging
 
 
 @pytest.fixture(params=[0o022, 0o027], ids=oct)
@@ -257,3 +257,14 @@ def test_files_that_may_have_been_edited_stay(tmp_path):
         publish_absent(place, tmp_path)
     assert (tmp_path / "config.pbtxt").read_text() == "edited"
     assert (tmp_path / "batching_parameters.txt").read_text() == "new"
+
+
+@pytest.mark.parametrize("there", ["photos/cat.png", "best.keras", "1/mine.txt", "7"])
+def test_version_goes_into_no_folder_of_something_else(tmp_path, there):
+    (tmp_path / there).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / there).write_text("mine")
+    with pytest.raises(FileExistsError, match="no version"):
+        check_served(tmp_path)
+    (tmp_path / "12").mkdir()
+    (tmp_path / "12" / "saved_model.pb").touch()
+    check_served(tmp_path)
