@@ -134,3 +134,9 @@ def test_layers_of_tokens_are_those_between_patches_and_head():
     names = [layer.name for layer in token_layers(make_tiny(distilled=True)) if layer.weights]
     assert names[:3] == ["patch_embedding", "distillation_token", "class_token"]
     assert names[3:] == ["position_embedding", "block_00", "block_01", "encoder_norm"]
+
+
+@pytest.mark.parametrize(("fields", "said"), [({"drop_path_rate": 0.1}, "stochastic_depth_rate"), ({}, "patch_size")])
+def test_words_of_others_and_missing_sizes_are_told_whatever_else_is_given(fields, said):
+    with pytest.raises(TypeError, match=said):
+        ViTConfig(**fields)

@@ -59,17 +59,18 @@ class ViTConfig:
     ) -> None:
         sizes = (patch_size, hidden_size, num_layers, num_heads, mlp_dim)
         given = fields | {name: size for name, size in zip(SIZES, sizes, strict=True) if size is not None}
-        for name, record in RECORDS.items():
-            known = given.pop(name, {})
-            known = dict(known) if isinstance(known, dict) else vars(known)
-            own = {field: given.pop(field) for field, place in RECORD_OF.items() if place == name and field in given}
-            set_field(self, name, record(**known | own))
-        if given:
-            name = next(iter(given))
+        for name in given.keys() - {*RECORD_OF, *RECORDS}:
             raise TypeError(
                 f"`ViTConfig` has the fields {', '.join(RECORD_OF)}.\n"
                 f"Received: {name}={given[name]!r}.{did_you_mean(name, RECORD_OF)}"
             )
+        for name, record in RECORDS.items():
+            known = given.pop(name, {})
+            known = dict(known) if isinstance(known, dict) else vars(known)
+            own = {field: given.pop(field) for field, place in RECORD_OF.items() if place == name and field in given}
+            if missing := [size for size in SIZES if RECORD_OF[size] == name and size not in known | own]:
+                raise TypeError(f"`ViTConfig` needs {', '.join(SIZES)}.\nReceived: nothing for {', '.join(missing)}.")
+            set_field(self, name, record(**known | own))
         self._check_together()
 
     def __getattr__(self, name: str) -> Any:

@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from keras_vit.checks import check_choice, check_seed, did_you_mean
+from keras_vit.checks import check_choice, check_process, check_seed, did_you_mean
 from keras_vit.config.datasets import OFFICIAL_DATASETS, VTAB_TASKS
 from keras_vit.data import arrays, image_folder, table, tensorflow_datasets
 from keras_vit.data.source import Data, Source
@@ -57,6 +57,7 @@ def open_source(what: Data, *, seed: int = 0, on_bad_image: str = "skip", downlo
     check_choice("on_bad_image", on_bad_image, ("skip", "raise"))
     if isinstance(what, Source):
         return what
+    check_process()
     if isinstance(what, (tuple, list, Mapping)):
         return arrays.open_arrays(what, seed)
     if not isinstance(what, (str, os.PathLike)):

@@ -9,7 +9,7 @@ from typing import Any
 import keras
 
 from keras_vit.annotations import FilePath
-from keras_vit.checks import check_choice, check_flag, check_positive_int, error_about
+from keras_vit.checks import check_choice, check_flag, check_positive_int, check_process, error_about
 from keras_vit.exporting.formats import ACTIVATIONS, FORMATS, MAX_BATCH, MAX_BYTES, MAX_PIXELS, OPSET, PRECISIONS
 from keras_vit.exporting.staging import check_absent, check_served
 from keras_vit.exporting.writers import WRITERS, Writer
@@ -72,7 +72,8 @@ def _check_batch_size(batch_size: int | str | None, format: str) -> None:
 
 
 def check_backend() -> None:
-    """Raises unless Keras runs on TensorFlow, through which files and engines are made."""
+    """Raises unless Keras runs on TensorFlow, through which files and engines are made, in its own process."""
+    check_process()
     if keras.config.backend() != "tensorflow":
         raise RuntimeError(
             "files are written and engines made through TensorFlow, so Keras must run on it.\n"

@@ -86,5 +86,9 @@ def set_trainable(layer: keras.layers.Layer, trainable: bool) -> None:
 
 
 def forget_compilation(model: ImageModel) -> None:
-    """Makes `fit` ask for `compile`: a training function made before would train what is frozen now."""
+    """Makes `fit` ask for `compile`, and `predict` trace anew.
+
+    A function that was traced before would train what is frozen now, and answer without the factors of LoRA.
+    """
     model.compiled = False
+    model.train_function = model.test_function = model.predict_function = None

@@ -230,11 +230,10 @@ def read_checkpoint(path: FilePath, *, grid: Pair | None = None, allow_nonfinite
     except CheckpointError as error:
         raise CheckpointError(f"{error} File: {path}") from error
     if known is None:
+        sidecar.read(file)  # which refuses a family that is not computed here by its name
         some = ", ".join(sorted(file.entries)[:5])
         raise CheckpointError(
-            "the file must be in the layout of the official code (`embedding/kernel`, "
-            "`Transformer/encoderblock_0/...`), of big_vision, of timm (`patch_embed.proj.weight`), of "
-            "transformers' ViT and DeiT, or of BiT (`resnet/root_block/...`).\n"
+            f"the file must be in a layout that is known here: {', '.join(DIALECTS)}.\n"
             f"Received: {path} with {len(file.entries)} arrays: {some}, ..."
         )
     dialect, prefix = known

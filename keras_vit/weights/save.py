@@ -11,6 +11,7 @@ from keras_vit.annotations import FilePath, Variable
 from keras_vit.checks import check_choice
 from keras_vit.layers import AddPositionEmbs, BiTRoot
 from keras_vit.model.layer_lookup import (
+    HEADS,
     computed_fields,
     encoder_blocks,
     own_operations,
@@ -104,8 +105,12 @@ def save_checkpoint(
 
 
 def _check_own_operations(model: keras.Model, variables: Mapping[str, Variable]) -> None:
-    """Raises for a user's layers without weights; those with weights are listed where no layout has a place for one."""
-    own = [name for name in own_operations(model) if not any(path.startswith(f"{name}/") for path in variables)]
+    """Raises for a user's layers without weights, or by the name of a head of ours.
+
+    Those with weights of other names are listed where no layout has a place for one.
+    """
+    have_weights = {path.split("/")[0] for path in variables} - {*HEADS}
+    own = [name for name in own_operations(model) if name not in have_weights]
     if own:
         raise CheckpointError(
             "no checkpoint has a place for layers of your own, and without them it would compute something else.\n"

@@ -47,6 +47,8 @@ def engine(model):
         lambda model, engine: keras_vit.build_resnet("R50x1", input_shape=(32, 32, 3)),
         lambda model, engine: type(model).from_config(model.get_config()),
         lambda model, engine: keras_vit.read_image(CHINA),
+        lambda model, engine: keras_vit.features(model, X, blocks=(1,)),
+        lambda model, engine: keras_vit.accelerate(model, "tensorflow"),
         lambda model, engine: engine(X),
         lambda model, engine: engine.predict(X),
     ],

@@ -368,3 +368,14 @@ def test_lora_needs_a_model_of_ours(function):
 def test_merging_needs_lora(untouched):
     with pytest.raises(ValueError, match="LoRA"):
         merge_lora(untouched)
+
+
+def test_prediction_after_lora_was_added_has_its_factors(tiny):
+    x = images(2, 20, 28, 3)
+    before = tiny.predict(x, verbose=0)
+    keras_vit.add_lora(tiny, 2)
+    for weight in tiny.trainable_weights:
+        weight.assign(np.full(weight.shape, 0.05, "float32"))
+    after = tiny.predict(x, verbose=0)
+    np.testing.assert_allclose(after, numpy(tiny(x)), atol=1e-5)
+    assert np.abs(after - before).max() > 1e-3

@@ -5,6 +5,9 @@ logits or the projected embedding, at the size of the position table and at anot
 """
 
 import functools
+import json
+import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -143,3 +146,60 @@ def test_model_without_a_config_needs_weights_that_tell_it(tmp_path):
     alone.write_bytes((ENCODERS / "timm_dinov2" / "model.safetensors").read_bytes())
     with pytest.raises(CheckpointError, match="num_heads="):
         keras_vit.build(weights=alone, include_top=False)
+
+
+def changed(tmp_path, folder, **facts):
+    """A copy of a folder whose config.json says something else."""
+    copy = Path(shutil.copytree(ENCODERS / folder, tmp_path / folder))
+    config = json.loads((copy / "config.json").read_text())
+    (config.get("model_args") or config).update(facts)
+    (copy / "config.json").write_text(json.dumps(config))
+    return copy
+
+
+@pytest.mark.parametrize(
+    ("folder", "facts", "said"),
+    [
+        ("huggingface_dinov2", {"num_hidden_layers": 3}, "num_layers 3, and 2 in the file"),
+        ("huggingface_dinov2", {"hidden_size": 48, "patch_size": 16}, "hidden_size 48.*patch_size 16"),
+        ("huggingface_dinov2_registers", {"num_register_tokens": 3}, "registers 3, and 4"),
+        ("timm_sbb", {"reg_tokens": 0}, "registers 0, and 4"),
+        ("timm_dinov2", {"depth": 12}, "num_layers 12"),
+        ("huggingface_dinov2", {"model_type": "dinov3_vit"}, "rotary"),
+        ("huggingface_siglip", {"model_type": "siglip2_vision_model"}, "patches"),
+    ],
+)
+def test_config_that_contradicts_the_tensors_is_refused(tmp_path, folder, facts, said):
+    with pytest.raises(CheckpointError, match=said):
+        keras_vit.build(weights=changed(tmp_path, folder, **facts), include_top=False)
+
+
+def test_authors_table_of_the_same_size_stays_as_it_is_in_a_graph_of_any_size(tmp_path):
+    theirs = keras_vit.build(weights=ENCODERS / "huggingface_dinov2", **ENDS["tokens"])
+    path = keras_vit.save_checkpoint(theirs, tmp_path / "authors.safetensors", "dinov2")
+    model = keras_vit.build(weights=path, num_heads=3, input_shape=(None, None, 3), **ENDS["tokens"])
+    fixed = keras_vit.build(weights=path, num_heads=3, input_shape=(16, 32, 3), **ENDS["tokens"])
+    arrays = expected("huggingface_dinov2")
+    np.testing.assert_allclose(numpy(model(arrays["images"])), arrays["tokens"], atol=1e-5)
+    other = arrays["images_other"]
+    np.testing.assert_allclose(numpy(model(other)), numpy(fixed(other)), atol=1e-5)
+
+
+def test_authors_file_inside_a_training_is_read(tmp_path):
+    model = keras_vit.build(weights=ENCODERS / "huggingface_dinov2_registers", **ENDS["tokens"])
+    arrays = load_file(keras_vit.save_checkpoint(model, tmp_path / "x.safetensors", "dinov2_registers"))
+    save_file({f"teacher.backbone.{name}": array for name, array in arrays.items()}, tmp_path / "y.safetensors")
+    again = keras_vit.build(weights=tmp_path / "y.safetensors", num_heads=3, **ENDS["tokens"])
+    x = expected("huggingface_dinov2_registers")["images"]
+    np.testing.assert_array_equal(numpy(again(x)), numpy(model(x)))
+
+
+@pytest.mark.filterwarnings("ignore:.*unless told otherwise:UserWarning")
+@pytest.mark.parametrize("dialect", ["dinov2", "huggingface_dinov2", "open_clip"])
+def test_model_without_what_a_family_has_is_refused(tmp_path, dialect):
+    model = keras_vit.build(weights=ENCODERS / "timm_mae", include_top=False, pooling="gap", class_token=True)
+    with pytest.raises(CheckpointError, match="known by parts"):
+        keras_vit.save_checkpoint(model, tmp_path / "x.safetensors", dialect)
+    gated = keras_vit.build(weights=ENCODERS / "huggingface_dinov2_registers", include_top=False)
+    with pytest.raises(CheckpointError, match="gated MLP"):
+        keras_vit.save_checkpoint(gated, tmp_path / "for_timm", "timm")

@@ -181,3 +181,10 @@ def test_builder_keeps_what_stands_before_the_model_and_says_so(tmp_path):
 def test_every_weight_of_a_model_has_a_path():
     for model in (make_tiny(), with_projection(), with_statistics(), with_adapter(), with_one_name_twice()):
         assert sorted(map(id, weight_paths(model).values())) == sorted(map(id, model.weights))
+
+
+def test_layer_by_the_name_of_the_head_that_computes_otherwise_is_ones_own(tmp_path):
+    core = backbone()
+    head = keras.layers.Dense(3, activation="relu", name="head")
+    with pytest.raises(CheckpointError, match="layers of your own"):
+        keras_vit.save_checkpoint(keras.Model(core.input, head(core.output)), tmp_path / "x.npz")

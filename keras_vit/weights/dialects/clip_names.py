@@ -129,8 +129,11 @@ OPEN_CLIP = Dialect(
     "OpenCLIP",
     ".safetensors",
     _STYLE,
-    # Perception Encoder has the same names, with attention pooling or without this LayerNorm, and rotary positions.
-    requires=(r"conv1\.weight", r"transformer\.resblocks\.0\.ln_1\.weight", r"ln_post\.weight", "class_embedding"),
+    # Perception Encoder has the same names, with attention pooling or without a last norm, and rotary positions.
+    requires=(
+        *(r"conv1\.weight", r"transformer\.resblocks\.0\.ln_1\.weight", "class_embedding"),
+        *(r"ln_pre\.weight", r"ln_post\.weight"),
+    ),
     forbids=(r"attn_pool\..*",),
     prefixes=("visual.", ""),
     prefix="visual.",

@@ -26,6 +26,14 @@ _ROTARY = "rotary positions"
 _NOT_COMPUTED = dict.fromkeys(("dinov3", "eupe", "lingbot", "eva02", "_pe_", "_rope_", "sapiens"), _ROTARY)
 _NOT_COMPUTED |= {"beit_": "relative position bias", "beitv2": "relative position bias", "aimv2": "RMSNorm"}
 _NOT_COMPUTED |= {"beit3": "LayerNorm inside of a block's halves", "radio": "positions cut out of a larger table"}
+# Of transformers' `model_type`, likewise.
+_NOT_COMPUTED_TYPES = {"dinov3_vit": _ROTARY, "aimv2_vision_model": "RMSNorm", "pixio": "eight class tokens"}
+_NOT_COMPUTED_TYPES |= dict.fromkeys(("beit", "data2vec-vision"), "relative position bias")
+_NOT_COMPUTED_TYPES |= {
+    "radio": "positions cut out of a larger table",
+    "siglip2_vision_model": "patches without images",
+}
+_NOT_COMPUTED_TYPES |= dict.fromkeys(("internvl_vision", "tipsv2_vision_model"), "its layout; timm's has it")
 PIL_FILTERS = {2: "bilinear", 3: "bicubic"}  # `resample` of transformers' image processors
 
 
@@ -204,6 +212,8 @@ def read_transformers(config: dict, processor: dict, folder: Path) -> Sidecar:
         CheckpointError: for an activation that is not computed here.
     """
     reading, images = Reading("config.json"), Reading("preprocessor_config.json")
+    if (kind := str(config.get("model_type"))) in _NOT_COMPUTED_TYPES:
+        raise not_computed("model", kind, folder / "config.json", f"and not {_NOT_COMPUTED_TYPES[kind]}")
     config = config["vision_config"] if isinstance(config.get("vision_config"), dict) else config  # of two towers
     fields = {
         "activation": activation_of(config.get("hidden_act"), folder / "config.json"),
