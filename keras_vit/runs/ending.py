@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +105,16 @@ def _listed(names: Sequence[str]) -> str:
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names) or "no file of it"
 
 
+@contextlib.contextmanager
+def _saying_how_to_go_on(run: RunDirectory, say: Callable[[str], Any]) -> Iterator[None]:
+    """Says so where the end of a run is stopped."""
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit):
+        say(f"stopped; {_goes_on(run)}")
+        raise
+
+
 def finish(
     run: RunDirectory,
     preparation: Preparation,
@@ -114,43 +124,29 @@ def finish(
     say: Callable[[str], Any],
 ) -> Result:
     """Measures the model that was written, and writes what it came to."""
-    try:
-        return _finish(run, preparation, recorder, configuration, began, say)
-    except (KeyboardInterrupt, SystemExit):
-        say(f"stopped; {_goes_on(run)}")
-        raise
-
-
-def _finish(
-    run: RunDirectory,
-    preparation: Preparation,
-    recorder: Recorder,
-    configuration: dict[str, Any],
-    began: float,
-    say: Callable[[str], Any],
-) -> Result:
-    source = preparation.source
-    model = keras.models.load_model(run.path / BEST, compile=False)
-    evaluation = evaluate(model, source, preparation.split, batch_size=EVALUATION_BATCH)
-    facts = _result(run, preparation, recorder, evaluation, time.monotonic() - began)
-    curves, confusion, report = (run.path / name for name in (CURVES, CONFUSION, REPORT))
-    run.write_confusion(evaluation)
-    run.write_json(RESULT, facts)  # first, since it cannot fail
-    draw_curves(run.rows(), curves)
-    draw_confusion(evaluation.labels, evaluation.predictions, evaluation.class_names, confusion)
-    mistakes = find_mistakes(source, preparation.split, evaluation)
-    title, config = f"{source.name}, {model.name}", plain(configuration)
-    write_report(report, title, facts, evaluation, curves, confusion, mistakes, source.bad_images, config)
-    write_card(run.path, run_card(config, facts))
-    facts |= {"files": sorted({path.name for path in run.path.iterdir()} - {CHECKPOINTS})} | FINISHED
-    run.write_json(RESULT, facts)  # the last one
-    measured, epoch = f"{evaluation.accuracy:.4f} on {evaluation.count:,} images", facts["best_epoch"]
-    say(f"{preparation.split} accuracy {measured}, epoch {epoch}")
-    if facts["averaged"]:
-        say(f"{BEST} holds the average of the weights; {LAST} the weights themselves, to go on from")
-    say(f"{duration(facts['seconds'])} in all; {report}")
-    accuracy, classes = evaluation.accuracy, len(evaluation.class_names)
-    return Result(accuracy, classes, facts["seconds"], run.path, model, evaluation, preparation.split, facts)
+    with _saying_how_to_go_on(run, say):
+        source = preparation.source
+        model = keras.models.load_model(run.path / BEST, compile=False)
+        evaluation = evaluate(model, source, preparation.split, batch_size=EVALUATION_BATCH)
+        facts = _result(run, preparation, recorder, evaluation, time.monotonic() - began)
+        curves, confusion, report = (run.path / name for name in (CURVES, CONFUSION, REPORT))
+        run.write_confusion(evaluation)
+        run.write_json(RESULT, facts)  # first, since it cannot fail
+        draw_curves(run.rows(), curves)
+        draw_confusion(evaluation.labels, evaluation.predictions, evaluation.class_names, confusion)
+        mistakes = find_mistakes(source, preparation.split, evaluation)
+        title, config = f"{source.name}, {model.name}", plain(configuration)
+        write_report(report, title, facts, evaluation, curves, confusion, mistakes, source.bad_images, config)
+        write_card(run.path, run_card(config, facts))
+        facts |= {"files": sorted({path.name for path in run.path.iterdir()} - {CHECKPOINTS})} | FINISHED
+        run.write_json(RESULT, facts)  # the last one
+        measured, epoch = f"{evaluation.accuracy:.4f} on {evaluation.count:,} images", facts["best_epoch"]
+        say(f"{preparation.split} accuracy {measured}, epoch {epoch}")
+        if facts["averaged"]:
+            say(f"{BEST} holds the average of the weights; {LAST} the weights themselves, to go on from")
+        say(f"{duration(facts['seconds'])} in all; {report}")
+        accuracy, classes = evaluation.accuracy, len(evaluation.class_names)
+        return Result(accuracy, classes, facts["seconds"], run.path, model, evaluation, preparation.split, facts)
 
 
 def _result(
