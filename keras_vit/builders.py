@@ -347,7 +347,8 @@ def builders_by(
     """
     signature = inspect.signature(build_any)
     first, *parameters = signature.parameters.values()
-    described = re.sub(rf"(?m)^    {first.name}: .*\n", "", (inspect.getdoc(build_any) or "").partition("\n\n")[2])
+    details = (inspect.getdoc(build_any) or "").partition("\n\n")[2]
+    described = re.sub(rf"(?m)^    {first.name}: .*\n( {{8}}.*\n)*", "", details)
     public = f"keras_vit.{build_any.__name__}"
 
     def builder_of(row: str) -> Callable[_Arguments, _Model]:
