@@ -9,9 +9,11 @@ from keras_vit.layers.attention import MultiHeadAttention
 from keras_vit.layers.axial import AxialBlock
 from keras_vit.layers.bit import BiTRoot, BiTUnit
 from keras_vit.layers.corruption import PatchCorruption
-from keras_vit.layers.encoder import GatedMlpBlock, LayerScale, MlpBlock, TransformerBlock
+from keras_vit.layers.encoder import TransformerBlock
 from keras_vit.layers.heads import AttentionPooling, TokenPooling
 from keras_vit.layers.merging_block import MergingBlock
+from keras_vit.layers.mlps import GatedMlpBlock, MlpBlock
+from keras_vit.layers.norms import LayerScale
 from keras_vit.layers.patches import PatchEmbedding
 from keras_vit.layers.positions import AddPositionEmbs
 from keras_vit.layers.relative import RelativePositions

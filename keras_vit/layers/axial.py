@@ -13,7 +13,8 @@ from keras_vit.annotations import Shape, Tensor
 from keras_vit.checks import check_choice
 from keras_vit.config.parts import inside
 from keras_vit.layers.composite import CompositeLayer, rematerialized
-from keras_vit.layers.encoder import NORM_EPSILON, TransformerBlock
+from keras_vit.layers.encoder import TransformerBlock
+from keras_vit.layers.norms import NORM_EPSILON
 
 AXES = ("row", "column")
 

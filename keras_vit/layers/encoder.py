@@ -1,7 +1,7 @@
 """The transformer block: equations 2 and 3 of arXiv:2010.11929, LayerNorm before each half.
 
 Dropout stands where appendix B.1 has it: after the attention's output, after the MLP's activation
-and after its second layer. LayerNorm's epsilon is 1e-6, the official code's, not Keras' 1e-3.
+and after its second layer.
 """
 
 from typing import Any
@@ -10,182 +10,14 @@ import keras
 from keras import ops
 
 from keras_vit.annotations import Shape, Tensor
-from keras_vit.checks import check_choice, check_number, check_positive_int
-from keras_vit.config.parts import LAYER_SCALES, block_parts, mlp_parts
-from keras_vit.config.records import ACTIVATIONS
-from keras_vit.layers import fused, gradients
+from keras_vit.checks import check_choice, check_positive_int
+from keras_vit.config.parts import LAYER_SCALES, block_parts
 from keras_vit.layers.attention import MultiHeadAttention
 from keras_vit.layers.attention_hooks import watcher
-from keras_vit.layers.composite import CastingLayer, CompositeLayer, ConfiguredLayer, dense_of, rematerialized
+from keras_vit.layers.composite import CompositeLayer, rematerialized
 from keras_vit.layers.dropout import Dropout
-
-NORM_EPSILON = 1e-6
-
-
-def layer_norm(dtype: Any, name: str, epsilon: float = NORM_EPSILON) -> keras.layers.LayerNormalization:
-    """The LayerNorm of every place in the model."""
-    return LayerNorm(epsilon=epsilon, dtype=dtype, name=name)
-
-
-@keras.saving.register_keras_serializable("keras_vit")
-class LayerNorm(keras.layers.LayerNormalization):
-    """Keras' LayerNormalization, which keeps less for the backward pass of TensorFlow.
-
-    It takes the arguments of Keras' layer. Only over the last axis, with scale and offset, does it keep less.
-
-    Call arguments:
-        inputs: `(..., D)`.
-
-    Returns:
-        As `inputs`, in the precision of the layer.
-    """
-
-    def call(self, inputs: Tensor, training: bool | None = None) -> Tensor:
-        if not gradients.applies(training) or not gradients.usual(self, len(inputs.shape)):
-            return super().call(inputs)
-        wide = ops.cast(inputs, keras.backend.result_type(inputs.dtype, self.compute_dtype))
-        return ops.cast(gradients.layer_norm(wide, self.gamma, self.beta, self.epsilon), self.compute_dtype)
-
-
-@keras.saving.register_keras_serializable("keras_vit")
-class LayerScale(ConfiguredLayer):
-    """A learned factor for each channel, which lets a deep network begin near the identity.
-
-    Args:
-        init: first value of the factors.
-
-    Call arguments:
-        inputs: `(..., D)`.
-
-    Returns:
-        The shape of `inputs`.
-
-    Source: arXiv:2103.17239, section 2.
-    """
-
-    def __init__(self, init: float = 1e-5, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        check_number("init", init)
-        self.init = init
-
-    def build(self, input_shape: Shape) -> None:
-        first = keras.initializers.Constant(self.init)
-        self.gamma = self.add_weight(name="gamma", shape=(input_shape[-1],), initializer=first)
-
-    def call(self, inputs: Tensor) -> Tensor:
-        return inputs * ops.cast(self.gamma, inputs.dtype)
-
-    def compute_output_shape(self, input_shape: Shape) -> Shape:
-        return input_shape
-
-
-@keras.saving.register_keras_serializable("keras_vit")
-class MlpBlock(CastingLayer):
-    """Two dense layers with a GELU between them, applied to every token by itself.
-
-    Args:
-        hidden_size: D, size of a token.
-        mlp_dim: M, size between the layers.
-        dropout_rate: after the activation and after the second layer, in [0, 1).
-        activation: `"gelu_tanh"` (the official code's tanh approximation), exact `"gelu"`, or `"quick_gelu"`.
-
-    Call arguments:
-        tokens: `(B, T, D)`.
-        norm: a `LayerNorm` to apply first, which in training saves memory.
-
-    Returns:
-        `(B, T, D)`.
-
-    Source: arXiv:2010.11929, section 3.1.
-    """
-
-    def __init__(
-        self, hidden_size: int, mlp_dim: int, dropout_rate: float = 0.0, activation: str = "gelu_tanh", **kwargs: Any
-    ) -> None:
-        super().__init__(**kwargs)
-        hidden_size, mlp_dim = check_positive_int("hidden_size", hidden_size), check_positive_int("mlp_dim", mlp_dim)
-        check_choice("activation", activation, ACTIVATIONS)
-        self.hidden_size = hidden_size
-        self.mlp_dim = mlp_dim
-        self.dropout_rate = dropout_rate
-        self.activation = activation
-        self.parts = mlp_parts(hidden_size, mlp_dim)
-        small = keras.initializers.RandomNormal(stddev=1e-6)  # official code
-        self.dense_1, self.dense_2 = (
-            dense_of(part, self.dtype_policy, bias_initializer=small.clone()) for part in self.parts
-        )
-        self.dropout_1 = Dropout(dropout_rate, dtype=self.dtype_policy, name="dropout_1")
-        self.dropout_2 = Dropout(dropout_rate, dtype=self.dtype_policy, name="dropout_2")
-
-    def build(self, input_shape: Shape) -> None:
-        self.build_inside((self.dense_1, (None, input_shape[-1])), (self.dense_2, (None, self.mlp_dim)))
-
-    def call(self, tokens: Tensor, norm: keras.Layer | None = None, training: bool | None = None) -> Tensor:
-        tokens = self.in_our_dtype(tokens)
-        if gradients.applies(training):
-            (x,) = gradients.norm_then_dense(norm, (self.dense_1,), tokens, training)  # (B*T, M)
-            x = self._gelu_dense(x, training)
-        else:
-            x = tokens if norm is None else norm(tokens, training=training)
-            x = fused.dense(self.dense_1, ops.reshape(x, (-1, x.shape[-1])), self.activation)  # (B*T, M)
-            x = fused.dense(self.dense_2, self.dropout_1(x, training=training))
-        x = self.dropout_2(x, training=training)  # (B*T, D)
-        return ops.reshape(x, (-1, ops.shape(tokens)[1], self.hidden_size))  # (B, T, D)
-
-    def _gelu_dense(self, x: Tensor, training: bool | None) -> Tensor:
-        """Output of the second layer `(B*T, D)` from that of the first, `(B*T, M)`, in training on TensorFlow."""
-        dense = self.dense_2
-        if fused.plain(dense, self.compute_dtype) and not self.dropout_rate and self.activation != "quick_gelu":
-            return gradients.gelu_dense(x, dense.kernel, dense.bias, self.activation == "gelu_tanh")
-        return dense(self.dropout_1(fused.activate(x, self.activation), training=training))
-
-    def compute_output_shape(self, input_shape: Shape) -> Shape:
-        return (*input_shape[:-1], self.hidden_size)
-
-
-@keras.saving.register_keras_serializable("keras_vit")
-class GatedMlpBlock(CastingLayer):
-    """SwiGLU: a dense layer times the SiLU of another one, and a third behind them, applied to every token by itself.
-
-    Args:
-        hidden_size: D, size of a token.
-        mlp_dim: M, size of each of the two factors.
-        dropout_rate: after the product and after the last layer, in [0, 1).
-
-    Call arguments:
-        tokens: `(B, T, D)`.
-        norm: a `LayerNorm` to apply first, which in training saves memory.
-
-    Returns:
-        `(B, T, D)`.
-
-    Source: arXiv:2002.05202, eq. 6.
-    """
-
-    def __init__(self, hidden_size: int, mlp_dim: int, dropout_rate: float = 0.0, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        hidden_size, mlp_dim = check_positive_int("hidden_size", hidden_size), check_positive_int("mlp_dim", mlp_dim)
-        self.hidden_size = hidden_size
-        self.mlp_dim = mlp_dim
-        self.dropout_rate = dropout_rate
-        self.parts = mlp_parts(hidden_size, mlp_dim, gated_mlp=True)
-        self.gate, self.up, self.down = (dense_of(part, self.dtype_policy) for part in self.parts)
-        self.dropout_1 = Dropout(dropout_rate, dtype=self.dtype_policy, name="dropout_1")
-        self.dropout_2 = Dropout(dropout_rate, dtype=self.dtype_policy, name="dropout_2")
-
-    def build(self, input_shape: Shape) -> None:
-        width = (None, input_shape[-1])
-        self.build_inside((self.gate, width), (self.up, width), (self.down, (None, self.mlp_dim)))
-
-    def call(self, tokens: Tensor, norm: keras.Layer | None = None, training: bool | None = None) -> Tensor:
-        tokens = self.in_our_dtype(tokens)
-        gate, x = gradients.norm_then_dense(norm, (self.gate, self.up), tokens, training)  # (B*T, M)
-        x = fused.dense(self.down, self.dropout_1(ops.silu(gate) * x, training=training))
-        x = self.dropout_2(x, training=training)  # (B*T, D)
-        return ops.reshape(x, (-1, ops.shape(tokens)[1], self.hidden_size))  # (B, T, D)
-
-    def compute_output_shape(self, input_shape: Shape) -> Shape:
-        return (*input_shape[:-1], self.hidden_size)
+from keras_vit.layers.mlps import GatedMlpBlock, MlpBlock
+from keras_vit.layers.norms import NORM_EPSILON, LayerScale, layer_norm
 
 
 @keras.saving.register_keras_serializable("keras_vit")

@@ -10,7 +10,8 @@ from keras_vit.checks import check_choice, check_positive_int
 from keras_vit.config.parts import pooling_parts
 from keras_vit.layers.attention import MultiHeadAttention
 from keras_vit.layers.composite import CompositeLayer, ConfiguredLayer
-from keras_vit.layers.encoder import NORM_EPSILON, MlpBlock, layer_norm
+from keras_vit.layers.mlps import MlpBlock
+from keras_vit.layers.norms import NORM_EPSILON, layer_norm
 
 
 @keras.saving.register_keras_serializable("keras_vit")

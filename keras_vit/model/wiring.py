@@ -23,7 +23,7 @@ from keras_vit.config.variants import DEFAULT_IMAGE_SIZE, check_tiled
 from keras_vit.config.vit import ViTConfig
 from keras_vit.images.preprocessing import Preprocessing
 from keras_vit.layers.dropout import Dropout
-from keras_vit.layers.encoder import layer_norm
+from keras_vit.layers.norms import layer_norm
 from keras_vit.model.vision_transformer import VisionTransformer
 
 _MOST_COLOURS = 4  # channels of a photo

@@ -8,7 +8,7 @@ from keras import ops
 
 import keras_vit
 from keras_vit.layers import MultiHeadAttention, gradients
-from keras_vit.layers.encoder import LayerNorm
+from keras_vit.layers.norms import LayerNorm
 
 tf = pytest.importorskip("tensorflow")
 TENSORFLOW_GELU = 1e-6  # its constants are in float32, whatever the dtype

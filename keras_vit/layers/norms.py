@@ -1,0 +1,73 @@
+"""What scales tokens channel by channel: LayerNorm, and the LayerScale behind a branch of a block.
+
+LayerNorm's epsilon is 1e-6, the official code's, not Keras' 1e-3.
+"""
+
+from typing import Any
+
+import keras
+from keras import ops
+
+from keras_vit.annotations import Shape, Tensor
+from keras_vit.checks import check_number
+from keras_vit.layers import gradients
+from keras_vit.layers.composite import ConfiguredLayer
+
+NORM_EPSILON = 1e-6
+
+
+def layer_norm(dtype: Any, name: str, epsilon: float = NORM_EPSILON) -> keras.layers.LayerNormalization:
+    """The LayerNorm of every place in the model."""
+    return LayerNorm(epsilon=epsilon, dtype=dtype, name=name)
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class LayerNorm(keras.layers.LayerNormalization):
+    """Keras' LayerNormalization, which keeps less for the backward pass of TensorFlow.
+
+    It takes the arguments of Keras' layer. Only over the last axis, with scale and offset, does it keep less.
+
+    Call arguments:
+        inputs: `(..., D)`.
+
+    Returns:
+        As `inputs`, in the precision of the layer.
+    """
+
+    def call(self, inputs: Tensor, training: bool | None = None) -> Tensor:
+        if not gradients.applies(training) or not gradients.usual(self, len(inputs.shape)):
+            return super().call(inputs)
+        wide = ops.cast(inputs, keras.backend.result_type(inputs.dtype, self.compute_dtype))
+        return ops.cast(gradients.layer_norm(wide, self.gamma, self.beta, self.epsilon), self.compute_dtype)
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class LayerScale(ConfiguredLayer):
+    """A learned factor for each channel, which lets a deep network begin near the identity.
+
+    Args:
+        init: first value of the factors.
+
+    Call arguments:
+        inputs: `(..., D)`.
+
+    Returns:
+        The shape of `inputs`.
+
+    Source: arXiv:2103.17239, section 2.
+    """
+
+    def __init__(self, init: float = 1e-5, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        check_number("init", init)
+        self.init = init
+
+    def build(self, input_shape: Shape) -> None:
+        first = keras.initializers.Constant(self.init)
+        self.gamma = self.add_weight(name="gamma", shape=(input_shape[-1],), initializer=first)
+
+    def call(self, inputs: Tensor) -> Tensor:
+        return inputs * ops.cast(self.gamma, inputs.dtype)
+
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
+        return input_shape
