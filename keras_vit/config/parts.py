@@ -23,7 +23,11 @@ _SCALES: Mapping[str, Mapping[str, str]] = {
     "attention": {"output": "layer_scale_1"},
     "both": {"output": "layer_scale_1", "mlp_out": "layer_scale_2"},
 }
-QKV_BIASES: Mapping[str, tuple[str, ...]] = {"all": ("query", "key", "value"), "none": ()}  # roles that have one
+QKV_BIASES: Mapping[str, tuple[str, ...]] = {  # roles that have one
+    "all": ("query", "key", "value"),
+    "query_value": ("query", "value"),
+    "none": (),
+}
 LAYER_SCALES = tuple(_SCALES)
 GROUPS = tuple(dict.fromkeys(group for group, _ in _ROLES.values()))
 INPUT = ".."  # of `Part.norm`: the LayerNorm whose output the layer is called with

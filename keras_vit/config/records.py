@@ -128,7 +128,7 @@ class Blocks:
             x sigmoid(1.702 x), of OpenAI's CLIP (arXiv:2103.00020).
         layer_norm_epsilon: of every LayerNorm; 1e-6 in the official code and timm, 1e-12 in transformers.
         pre_norm: whether a LayerNorm stands before the first block, as in CLIP.
-        qkv_bias: which of query, key and value have a bias: `"all"` or `"none"`.
+        qkv_bias: which of query, key and value have a bias: `"all"`, `"none"`, or `"query_value"`, as in BEiT.
         gated_mlp: whether a block's MLP is silu(gate) * value in place of a GELU (SwiGLU, arXiv:2002.05202), as in
             DINOv2 g/14; `mlp_dim` is the width of each of both.
         layer_scale: which branches of a block end in a learned factor for each channel (arXiv:2103.17239, section 2):

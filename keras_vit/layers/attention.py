@@ -34,7 +34,7 @@ class MultiHeadAttention(CastingLayer):
         relative_patches: N, number of patches with relative positions, the last ones of all tokens; or `None` for
             attention that sees no places. Only without `queries`.
         num_prefix_tokens: tokens before those patches.
-        qkv_bias: which of query, key and value have a bias, `"all"` or `"none"`.
+        qkv_bias: which of query, key and value have a bias, `"all"`, `"query_value"` or `"none"`.
 
     Call arguments:
         tokens: `(B, T, D)`, from which keys and values come.

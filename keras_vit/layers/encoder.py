@@ -41,7 +41,7 @@ class TransformerBlock(CompositeLayer):
         relative_patches: N, number of patches, for relative positions in the attention (`RelativePositions`); not with
             `num_output_tokens`.
         num_prefix_tokens: tokens before those patches.
-        qkv_bias: which of query, key and value have a bias, `"all"` or `"none"`.
+        qkv_bias: which of query, key and value have a bias, `"all"`, `"query_value"` or `"none"`.
         gated_mlp: whether the MLP is a `GatedMlpBlock`, which has no use for `activation`.
         layer_scale: which branches end in a `LayerScale`: `"none"`, `"attention"` or `"both"`.
         layer_scale_init: first value of its factors.

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from keras_vit.annotations import FilePath, Pair
+from keras_vit.config.parts import QKV_BIASES
 from keras_vit.config.posembed import check_grid, square_grid
 from keras_vit.config.resnets import RESNETS
 from keras_vit.config.variants import VARIANTS
@@ -31,7 +32,7 @@ PREFIX_TOKENS = {"class": "class_token/token", "distillation": "distillation_tok
 HEADS = {"class": "head", "distillation": "head_distillation"}
 _PROBE, _WIDTH = "pooling/probe", PATCH_KERNEL
 _MLP, _GATE = "block_00/mlp/dense_1/kernel", "block_00/mlp/gate/kernel"
-_QUERY_BIAS = "block_00/attention/query/bias"
+_QKV_BIAS = "block_00/attention/{}/bias"
 _REGISTERS, _PRE_NORM = "register_tokens/tokens", "pre_norm/gamma"
 LAST_NORMS = {"tokens": "encoder_norm", "pooled": "pooled_norm"}  # by `final_norm`
 _SCALES = {"both": "block_00/layer_scale_2/gamma", "attention": "block_00/layer_scale_1/gamma"}  # by `layer_scale`
@@ -101,6 +102,7 @@ class Checkpoint:
         if self.is_resnet:
             return {}
         dialect = DIALECTS[self.dialect]
+        biases = tuple(role for role in QKV_BIASES["all"] if _QKV_BIAS.format(role) in self.tensors)
         pooling = "map" if _PROBE in self.tensors else "token" if self.has_class_token else "gap"
         fields = {
             "activation": dialect.activation,
@@ -110,7 +112,7 @@ class Checkpoint:
             "registers": self.tensors[_REGISTERS].shape[1] if _REGISTERS in self.tensors else 0,
             "pre_norm": _PRE_NORM in self.tensors,
             "patch_bias": PATCH_BIAS in self.tensors,
-            "qkv_bias": "all" if _QUERY_BIAS in self.tensors else "none",
+            "qkv_bias": next((word for word, roles in QKV_BIASES.items() if roles == biases), "all"),
             "gated_mlp": _GATE in self.tensors,
             "layer_scale": next((value for value, path in _SCALES.items() if path in self.tensors), "none"),
             "final_norm": next((w for w, name in LAST_NORMS.items() if f"{name}/gamma" in self.tensors), "none"),

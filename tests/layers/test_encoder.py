@@ -53,7 +53,7 @@ def test_quick_gelu_equals_float64():
         {"layer_scale": "both"},
         {"layer_scale": "attention", "qkv_bias": "none"},
         {"gated_mlp": True, "layer_scale": "both", "rematerialize": True},
-        {"qkv_bias": "none"},
+        {"qkv_bias": "query_value"},
     ],
 )
 def test_switches_of_a_block_equal_float64_and_its_training_step(switches):
