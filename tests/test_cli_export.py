@@ -109,13 +109,17 @@ def test_json_is_for_programs_and_report_for_people(run, fake, trained, photos, 
 
 
 def test_overwrite_replaces(run, fake, trained, tmp_path):
-    (tmp_path / "x.onnx").write_text("precious")
-    command = (trained, tmp_path / "x.onnx", "--format", "onnx", "--no-verify")
+    file = tmp_path / "x.onnx"
+    command = (trained, file, "--format", "onnx", "--no-verify")
+    assert run(*command, "--name", "first")[0] == 0
     code, _, error = run(*command)
-    assert (code, (tmp_path / "x.onnx").read_text()) == (1, "precious")
+    assert (code, json.loads(file.read_text())["name"]) == (1, "first")
     assert_one_line(error, ".*x.onnx.*--overwrite")
-    assert run(*command, "--overwrite")[0] == 0
-    assert (tmp_path / "x.onnx").read_text() != "precious"
+    assert (run(*command, "--overwrite")[0], json.loads(file.read_text())["name"]) == (0, "x")
+    file.write_text("precious")
+    code, _, error = run(*command, "--overwrite")
+    assert (code, file.read_text()) == (1, "precious")
+    assert_one_line(error, ".*only a file that an export.*x.onnx, which is something else")
 
 
 # What is refused

@@ -15,6 +15,7 @@ from keras_vit.analysis.overlay import coloured, overlay
 from keras_vit.annotations import FilePath
 from keras_vit.checks import check_choice
 from keras_vit.files import replacing, user_path
+from keras_vit.pages.html import check_picture
 from keras_vit.version import __version__
 
 if TYPE_CHECKING:
@@ -336,7 +337,8 @@ def _figure(width: float, height: float) -> "Figure":
 
 
 def _save(figure: "Figure", path: FilePath) -> None:
-    with replacing(user_path(path)) as part:
+    check_picture(path := user_path(path))
+    with replacing(path) as part:
         figure.savefig(part, format="png", metadata={"Software": f"keras_vit {__version__}"})
 
 

@@ -63,7 +63,7 @@ def add_commands(top: Any, command: Callable[..., ArgumentParser]) -> None:
     new.add_argument("--jit-compile", action="store_true", help="compile the SavedModel by XLA: see docs/exporting.md")
     calls = "of LiteRT, images of each call: 1 by default, as delegates of phones take it, or any"
     new.add_argument("--batch-size", type=_batch_size, metavar="B", help=calls)
-    new.add_argument("--overwrite", action="store_true", help="replace the file at PATH")
+    new.add_argument("--overwrite", action="store_true", help="replace the file of an earlier export at PATH")
     new.add_argument("--no-verify", dest="verify", action="store_false", help="do not compare with the model")
     new.add_argument("--report", metavar="FILE", type=path, help="also a .json or Markdown file of it; by default none")
     new.add_argument("--json", action="store_true", help="print JSON, for programs")

@@ -95,8 +95,8 @@ def export(
             delegates require; `"any"` leaves it to each call, for interpreters without a delegate. Where `image_size`
             is `"any"`, so is this.
         card: of the run that the model is from. Its results, training and limits go into that of a SavedModel.
-        overwrite: whether a file at `path` is replaced, and the file of its data, as `model.bin` beside `model.xml` and
-            `model.onnx.data` beside `model.onnx`. A SavedModel's versions are never replaced.
+        overwrite: whether the file of an earlier export at `path` is replaced, with that of its data, as `model.bin`
+            beside `model.xml`, `model.onnx.data` beside `model.onnx`. A SavedModel's versions are never replaced.
 
     Returns:
         An `ExportReport`: differences, agreement, size and speed.
@@ -105,7 +105,7 @@ def export(
         TypeError: if `model` is neither of them, or for another value of the wrong type.
         ValueError: for a format, precision, size, label or photo that cannot be.
         FileNotFoundError: if there are no `images` where a path says.
-        FileExistsError: if something is at `path`.
+        FileExistsError: if something is at `path`; with `overwrite`, if no export of this package has written it.
         ImportError: if the format's package is missing.
         RuntimeError: if Keras does not run on TensorFlow.
         ExportError: if the file is not valid or not the model; it is deleted.
@@ -163,7 +163,7 @@ def _export_file(
         file = place / path.name
         writer.write(task, file)
         found = _proven(writer, task, file, path, format, original, photos, size_of(place))
-        publish_files(place, path, overwrite)
+        publish_files(place, path, writer.wrote if overwrite else None)
     return found
 
 

@@ -11,6 +11,7 @@ import json
 import os
 import tempfile
 import zipfile
+import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from keras_vit.exporting.folding import folded_task
 from keras_vit.exporting.pixels import OUTPUTS, pixel_function
 from keras_vit.exporting.report import ExportError, Runtime
 from keras_vit.exporting.task import ExportTask
+from keras_vit.files import open_regular
 from keras_vit.silence import silence
 
 EXTENSION = ".tflite"
@@ -32,6 +34,7 @@ CALIBRATED: tuple[str, ...] = ("int8",)
 FOLDED: tuple[str, ...] = ("float32", "float16")
 SIGNATURE = TAKES = "pixels"
 LABELS, METADATA = "labels.txt", "metadata.json"  # in the archive at the end of the file
+_MOST_METADATA = 1 << 24  # bytes; 21,843 labels are 1 MB
 MAX_BYTES = 2**31 - 2**26  # of weights: a flatbuffer counts to 2 GB, of which 64 MB are for all else
 _BYTES = {"float32": 4, "float16": 2, "int8": 4}  # of a weight; int8 is made of a file in float32
 # Mean differences of logits as shares of their deviation, on 600 digits (accuracy in float32 0.948) and with random
@@ -64,6 +67,15 @@ def write(task: ExportTask, place: Path) -> None:
     content = _in_order(_converted(task, place.parent))
     place.write_bytes(content)
     _append_files(task, place)
+
+
+def wrote(file: Path) -> bool:
+    """Whether a file is one that `write` wrote."""
+    try:
+        with open_regular(file) as opened, zipfile.ZipFile(opened) as archive, archive.open(METADATA) as member:
+            return b'"keras_vit": ' in member.read(_MOST_METADATA)
+    except (OSError, ValueError, KeyError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error):
+        return False
 
 
 def check_packages(precision: str, opset: int) -> None:

@@ -16,6 +16,7 @@ import numpy as np
 
 from keras_vit.checks import error_about, install_hint
 from keras_vit.exporting.folding import folded_task
+from keras_vit.exporting.marks import is_signed, sign, tail_of
 from keras_vit.exporting.openvino_graph import rewrite
 from keras_vit.exporting.pixels import OUTPUTS, pixel_function
 from keras_vit.exporting.report import ExportError, Runtime
@@ -36,6 +37,7 @@ _SMOOTHING = 0.5
 # where other options stand.
 _OPTION, _FLOAT32, _BFLOAT16 = "INFERENCE_PRECISION_HINT", "f32", "bf16"
 _VNNI = {"avx512_vnni", "avx_vnni"}  # either adds products of bytes in 32 bits
+_MOST_BYTES = 1 << 26  # of a graph; that of H/14 has 1 MB
 _NEXT_TO_NOTHING = 1e-30  # leaves a float32 as it is, unless that is smaller than 1e-23
 
 
@@ -59,6 +61,14 @@ def write(task: ExportTask, place: Path) -> None:
         for path, value in _information(task).items():
             network.set_rt_info(value, list(path))
         openvino.save_model(network, str(place), compress_to_fp16=task.precision == "float16")
+    sign(place.with_suffix(".bin"))
+
+
+def wrote(file: Path) -> bool:
+    """Whether a file is one that `write` wrote, or one of its data; those of earlier versions have no mark."""
+    if file.suffix == ".bin":
+        return is_signed(file) or wrote(file.with_suffix(EXTENSION))
+    return b"<keras_vit>" in tail_of(file, _MOST_BYTES)
 
 
 def opened(task: ExportTask, threads: int | None) -> Runtime:

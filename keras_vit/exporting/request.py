@@ -117,7 +117,7 @@ def _place(path: FilePath, writer: Writer, overwrite: bool) -> Path:
         return path
     if path.suffix != writer.EXTENSION:
         raise ValueError(f"the path must end in {writer.EXTENSION}, as runtimes expect.\nReceived: {str(path)!r}.")
-    check_absent(path, overwrite)
+    check_absent(path, writer.wrote if overwrite else None)
     return path
 
 

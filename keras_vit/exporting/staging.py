@@ -8,7 +8,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from keras_vit.checks import error_about
@@ -69,7 +69,7 @@ def sweep(parent: Path) -> None:
                 unlock(lock)
 
 
-def publish_files(place: Path, path: Path, overwrite: bool) -> None:
+def publish_files(place: Path, path: Path, is_ours: Callable[[Path], bool] | None) -> None:
     """Moves all files of the staging folder beside `path`; the file at `path` comes last, after those that it refers
     to.
 
@@ -79,7 +79,7 @@ def publish_files(place: Path, path: Path, overwrite: bool) -> None:
     Args:
         place: the staging folder, with a file of the name of `path` in it.
         path: where that file goes.
-        overwrite: whether files that are there are replaced.
+        is_ours: whether a file that is there may be replaced; `None` if none may.
 
     Raises:
         FileExistsError: if one is there and shall not be; nothing is moved then.
@@ -90,7 +90,7 @@ def publish_files(place: Path, path: Path, overwrite: bool) -> None:
     lock = locked(path.parent, wait=True)  # of two exports, the files of one come before those of the other
     try:
         for file in files:
-            check_absent(path.with_name(file.name), overwrite)
+            check_absent(path.with_name(file.name), is_ours)
         _move(files, path, place / _OLD)
     finally:
         unlock(lock)
@@ -110,18 +110,25 @@ def _move(files: Sequence[Path], path: Path, old: Path) -> None:
         flush_folder(path.parent)
 
 
-def check_absent(path: Path, overwrite: bool) -> None:
+def check_absent(path: Path, is_ours: Callable[[Path], bool] | None) -> None:
     """Raises if something is at `path` that shall stay.
 
     Args:
         path: of a file to be.
-        overwrite: whether a file may be replaced.
+        is_ours: whether a file was written by an export, and may be replaced; `None` if none may.
     """
     if path.is_dir():
         raise FileExistsError(f"a folder is at {path}, where a file is to go. Pass another path.")
-    if os.path.lexists(path) and not overwrite:  # also a link that leads nowhere
+    if not os.path.lexists(path):  # nor a link that leads nowhere
+        return
+    if is_ours is None:
         raise error_about("overwrite", kind=FileExistsError)(
-            f"something is at {path}. Pass overwrite=True to replace a file, or another path."
+            f"something is at {path}. Pass overwrite=True to replace the file of an export, or another path."
+        )
+    if not is_ours(path):
+        raise FileExistsError(
+            "an export replaces only a file that an export of keras_vit has written.\n"
+            f"Received: {path}, which is something else. Move it away, or pass another path."
         )
 
 

@@ -29,6 +29,9 @@ class Writer(Protocol):
     def write(self, task: ExportTask, place: Path) -> None:
         """Writes the file or the folder `place`, which does not exist."""
 
+    def wrote(self, file: Path) -> bool:
+        """Whether a file is one that `write` wrote, or one of its data, as its marks tell."""
+
     def open_runtime(self, place: Path) -> Runtime:
         """What `write` wrote, opened by the software that will serve it."""
 

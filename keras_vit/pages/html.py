@@ -6,6 +6,7 @@ The layouts are in `templates/` and share one style sheet. Every value is escape
 import base64
 import io
 import os
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 BEGINNING = "<!doctype html>\n<!-- written by keras_vit -->\n"  # of every page, by which one is known again
+PICTURE = rb"\x89PNG.{,900}keras_vit"  # beginning of a PNG that says which software drew it
 
 
 def write_page(path: FilePath, template: str, **facts: Any) -> None:
@@ -55,6 +57,15 @@ def check_page(path: FilePath) -> None:
         raise FileExistsError(
             "a page replaces only one that keras_vit has written.\n"
             f"Received: {printable(path)}, which is something else. Move it away, or choose another folder."
+        )
+
+
+def check_picture(path: FilePath) -> None:
+    """Raises a `FileExistsError` if something is at `path` that is no PNG of this package."""
+    if os.path.lexists(path) and not re.match(PICTURE, head_of(path) or b"", re.DOTALL):
+        raise FileExistsError(
+            "a picture replaces only one that keras_vit has drawn.\n"
+            f"Received: {printable(path)}, which is something else. Move it away, or pass another path."
         )
 
 

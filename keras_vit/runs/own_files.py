@@ -12,7 +12,7 @@ from typing import Any
 
 from keras_vit.checks import error_about
 from keras_vit.files import FileKindError, head_of, json_object, open_regular, read_json_object
-from keras_vit.pages.html import BEGINNING
+from keras_vit.pages.html import BEGINNING, PICTURE
 
 COLUMNS = (
     *("epoch", "step", "loss", "accuracy", "val_loss", "val_accuracy"),
@@ -31,7 +31,6 @@ MOST_BYTES = 1 << 26  # of a file of figures or of what was asked for; the names
 _RECORDS = ("versions", "arguments", "data", "plan")  # of a configuration, which are read before all is compared
 _SIGNATURE = "keras_vit run {} epoch {}"  # comment of a model's archive, over which Keras passes
 _SIGNED = re.compile(rb"keras_vit run (\w+) epoch (\d+)\Z")
-_PNG = rb"\x89PNG.{,900}keras_vit"
 # How the files of a run begin. The card has a mark of its own; one without it is kept.
 _BEGINNINGS = {
     CONFIG: rb'\{\n  "versions": \{\n    "keras_vit": "',
@@ -40,8 +39,8 @@ _BEGINNINGS = {
     METRICS: re.escape(",".join(COLUMNS).encode()),
     CONFUSION_TABLE: re.escape(CORNER.encode()) + b",|" + re.escape(",".join(CELLS).encode()),
     REPORT: re.escape(BEGINNING.encode()),
-    CURVES: _PNG,
-    CONFUSION: _PNG,
+    CURVES: PICTURE,
+    CONFUSION: PICTURE,
 }
 
 

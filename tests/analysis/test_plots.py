@@ -61,6 +61,16 @@ def test_class_whose_letters_the_font_lacks_is_drawn_as_its_number(tmp_path, mon
         assert drawn.pop() == ["cat", "class 1", "\\$\xe9\\$", "class 3"]
 
 
+def test_picture_replaces_only_one_of_this_package(tmp_path):
+    for _ in range(2):
+        draw_curves([dict.fromkeys(COLUMNS, 1.0)], tmp_path / "c.png")
+    Image.new("RGB", (3, 2)).save(tmp_path / "c.png")
+    before = (tmp_path / "c.png").read_bytes()
+    with pytest.raises(FileExistsError, match=r"only one that keras_vit has drawn.\n.*c\.png, which"):
+        draw_curves([dict.fromkeys(COLUMNS, 1.0)], tmp_path / "c.png")
+    assert (tmp_path / "c.png").read_bytes() == before
+
+
 @pytest.mark.parametrize("epochs", [1, 5])
 def test_curves_are_drawn_from_the_first_epoch_on_and_without_validation(tmp_path, epochs):
     rows = [dict.fromkeys(COLUMNS, 0.5) | {"epoch": epoch + 1, "val_loss": None} for epoch in range(epochs)]

@@ -44,6 +44,9 @@ class FakeFormat:
             place.with_name(f"{place.name}.data").write_text("weights")
         self.fault()
 
+    def wrote(self, file):
+        return b'"keras_vit": ' in file.read_bytes() or file.read_bytes() == b"weights"
+
     def open_runtime(self, place):
         return fake_runtime(self.jobs[-1], lambda answers, pixels: self.spoil(answers, pixels))
 

@@ -294,21 +294,25 @@ def test_data_of_another_model_beside_is_kept(model, fake, tmp_path):
     assert everything_below(tmp_path) == ["x.fake.data"]
 
 
-def test_file_is_replaced_when_asked_once_the_new_one_is_proven(model, fake, tmp_path):
-    (tmp_path / "x.fake").write_text("precious")
-    seen = []
-    fake.spoil = lambda answers, pixels: seen.append((tmp_path / "x.fake").read_text()) or answers
-    export(model, tmp_path / "x.fake", overwrite=True)
-    assert set(seen) == {"precious"}
-    assert json.loads((tmp_path / "x.fake").read_text())["name"] == "x"
-
-
-def test_file_is_kept_where_the_new_one_is_wrong(model, fake, tmp_path):
-    (tmp_path / "x.fake").write_text("precious")
+def test_only_a_file_of_an_export_is_replaced_once_the_new_one_is_proven(model, fake, tmp_path):
+    file, data = tmp_path / "x.fake", tmp_path / "x.fake.data"
+    fake.beside = True
+    export(model, file, name="first")
+    before, seen = file.read_bytes(), []
+    fake.spoil = lambda answers, pixels: seen.append(file.read_bytes()) or answers
+    export(model, file, overwrite=True)
+    assert (set(seen), json.loads(file.read_text())["name"]) == ({before}, "x")
     fake.spoil = lambda answers, pixels: {**answers, "logits": answers["logits"] + 1}
+    before = file.read_bytes()
     with pytest.raises(keras_vit.ExportError):
-        export(model, tmp_path / "x.fake", overwrite=True)
-    assert (tmp_path / "x.fake").read_text() == "precious"
+        export(model, file, overwrite=True)
+    assert file.read_bytes() == before
+    for another in (data, file):
+        another.write_text("precious")
+        with pytest.raises(FileExistsError, match=rf"only a file that an export.*\n.*{another}, "):
+            export(model, file, overwrite=True, verify=False)
+        assert another.read_text() == "precious"
+    assert everything_below(tmp_path) == ["x.fake", "x.fake.data"]
 
 
 def test_folder_in_the_place_of_a_file_is_kept(model, fake, tmp_path):

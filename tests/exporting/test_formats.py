@@ -8,6 +8,7 @@ import dataclasses
 import functools
 import json
 import os
+import shutil
 import sys
 import zipfile
 
@@ -175,6 +176,35 @@ def test_labels_and_preprocessing_are_in_the_file(form, odd, space, file_of):
         assert labels == [*odd, *(name.replace(" ", space) for name in LABELS[2:])]
         assert told == json.loads(json.dumps(task.metadata()))
         assert (told["labels"], told["precision"]) == (list(ODD_LABELS), precision)
+
+
+@pytest.mark.parametrize("precision", ["float32", "int8"])
+@by_format
+def test_own_file_is_known_and_no_other_of_the_format(form, precision, file_of, tmp_path):
+    writer, file = WRITERS[form], shutil.copytree(file_of(form, precision)[1].parent, tmp_path / "x") / "trees"
+    file, data = file.with_suffix(writer.EXTENSION), file.with_suffix(".bin")
+    assert writer.wrote(file)
+    for another in (b"", b"keras_vit", b'"keras_vit": ', b"PK\5\6" + bytes(18)):
+        (tmp_path / file.name).write_bytes(another)
+        assert not writer.wrote(tmp_path / file.name)
+    if form == "openvino":
+        assert writer.wrote(data)  # by itself, so that an export that was killed between the two can be done again
+        file.rename(tmp_path / "moved")
+        assert writer.wrote(data)
+        data.write_bytes(data.read_bytes()[:-30])
+        assert not writer.wrote(data)
+        (tmp_path / "moved").rename(file)
+        assert writer.wrote(data)  # of an earlier version, beside its graph
+        file.write_text(file.read_text("utf-8").replace("keras_vit", "another"), "utf-8")
+        assert not writer.wrote(data)
+    if form == "onnx":
+        graph = onnx_package.load(file)
+        graph.producer_name = "another"
+        file.write_bytes(graph.SerializeToString())
+        assert writer.wrote(file)  # its metadata tell, as of int8 of an earlier version
+        del graph.metadata_props[:]
+        file.write_bytes(graph.SerializeToString())
+    assert writer.wrote(file) == (form == "litert")
 
 
 @pytest.mark.parametrize(

@@ -6,12 +6,14 @@ weights are put in afterwards, one by one, above 2 GB into a file beside. ONNX R
 
 import importlib
 import os
+import re
 from pathlib import Path
 
 import numpy as np
 
 from keras_vit.checks import cores, install_hint
 from keras_vit.exporting.folding import folded_task
+from keras_vit.exporting.marks import is_signed, sign, tail_of
 from keras_vit.exporting.onnx.graph_checks import check_file, check_graph, check_opset
 from keras_vit.exporting.onnx.graph_conversion import graph_of
 from keras_vit.exporting.onnx.lower_precision import in_float16, write_int8
@@ -19,12 +21,14 @@ from keras_vit.exporting.onnx.patterns import FIRST_OPSET
 from keras_vit.exporting.onnx.weight_files import save
 from keras_vit.exporting.report import ExportError, Runtime
 from keras_vit.exporting.task import ExportTask
+from keras_vit.files import head_of
 from keras_vit.silence import silence
 
 EXTENSION = ".onnx"
 PRECISIONS: tuple[str, ...] = ("float32", "float16", "int8")
 CALIBRATED: tuple[str, ...] = ()
 FOLDED = PRECISIONS
+_METADATA = 1 << 23  # bytes at the end of a file, by which int8 of earlier versions is known; 21,843 labels are 1 MB
 
 
 def write(task: ExportTask, place: Path) -> None:
@@ -51,7 +55,15 @@ def write(task: ExportTask, place: Path) -> None:
             write_int8(graph, place)
         else:
             save(graph, place)
+    if (data := place.with_name(f"{place.name}.data")).exists():
+        sign(data)
     check_file(place, task.opset)
+
+
+def wrote(file: Path) -> bool:
+    """Whether a file is one that `write` wrote, or one of its data."""
+    producer = re.match(rb"\x08.\x12\x09keras_vit", head_of(file) or b"", re.DOTALL)  # its first two fields
+    return producer is not None or b"\x0a\x09keras_vit\x12" in tail_of(file, _METADATA) or is_signed(file)
 
 
 def check_packages(precision: str, opset: int) -> None:

@@ -72,6 +72,7 @@ def write_int8(graph: Graph, place: Path) -> None:
     proto = onnx.load(str(place), load_external_data=False)
     for field, entries in (("metadata_props", metadata), ("opset_import", opset)):
         replace_field(getattr(proto, field), entries)
+    proto.producer_name, proto.producer_version = graph.proto.producer_name, graph.proto.producer_version
     del proto.graph.value_info[:]
     place.write_bytes(proto.SerializeToString())
 
