@@ -37,11 +37,28 @@ def test_same_command_on_a_finished_run_says_its_result_and_changes_nothing(run,
         assert (code, error) == (0, [])
         assert lines[0] == f"test accuracy {result['test_accuracy']:.4f} on 3 images, epoch 1"
         assert str(out / "report.html") in lines[1]
-    for options in (("--seed", 1), ("--data", "digits"), ("--image-size", "24x20"), ("--resume", "never")):
+    for options, words in (
+        (("--seed", 1), "--seed: 0 before, 1 now"),
+        (("--data", "digits"), "--data: .*photos before, digits now"),
+        (("--image-size", "24x20", "--batch-size", 8), r"--batch-size: its default before, 8 now; --image-size: \["),
+        (("--resume", "never"), ""),
+    ):
         code, _, error = run(*same, *options)
         assert code == 1
-        assert_one_line(error, "`--out`.*a finished run")
+        assert_one_line(error, f"`--out`.*a finished run.*{words}")
     assert tree(out) == before
+
+
+def test_finished_run_says_its_result_for_data_that_moved_as_a_whole(run, begun_by_command, few_photos, tmp_path):
+    before, config = tree(begun_by_command), json.loads((begun_by_command / "config.json").read_text())
+    moved = shutil.copytree(few_photos, tmp_path / "moved")
+    same = ("finetune", "--data", moved, "--epochs", 1, "--image-size", "20x24", "--out", begun_by_command)
+    assert config["arguments"]["data"] != str(moved)
+    code, lines, error = run(*same)
+    assert (code, error, lines[0].split()[:2]) == (0, [], ["test", "accuracy"])
+    next(moved.rglob("*.png")).unlink()
+    assert_one_line(run(*same)[2], f"`--out`.*--data: {config['arguments']['data']} before, {moved} now, with other")
+    assert tree(begun_by_command) == before
 
 
 @pytest.mark.parametrize("damage", ["[]", '{\n  "test_accuracy": "x"}', '{\n  "test_accuracy": 1'])

@@ -1,18 +1,21 @@
 """A command that is given again after its run has finished, as job queues do: what the run came to.
 
-Keras is not needed, so the answer comes at once.
+Keras is not needed, so the answer comes at once; but for data that lie elsewhere now, which are opened.
 """
 
+import dataclasses
 import json
 import os
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from keras_vit.annotations import FilePath
-from keras_vit.files import json_object
+from keras_vit.checks import error_about
+from keras_vit.files import json_object, user_path
 from keras_vit.pages.escaping import printable
-from keras_vit.runs.options import FinetuneOptions
+from keras_vit.runs.options import FLAGS, FinetuneOptions
 from keras_vit.runs.own_files import CONFIG, MOST_BYTES, REPORT, RESULT, is_finished, read_config
 
 # Options that decide when and where, but no number of the result.
@@ -25,29 +28,60 @@ def finished_lines(out: FilePath, data: Any, options: FinetuneOptions) -> list[s
 
     Args:
         out: the folder.
-        data: as `finetune` takes it.
+        data: as `finetune` takes it; its files may have been moved as a whole.
         options: that are asked for.
+
+    Raises:
+        ValueError: if the run was asked for otherwise, with what differs; and if its data cannot be opened.
     """
     folder = Path(out)
     if options.resume == "never" or not is_finished(folder):
         return None
     try:
         result = json_object(folder / RESULT, MOST_BYTES)
-        if not _is_same(read_config(folder / CONFIG)["arguments"], data, options):
-            return None
+        before = read_config(folder / CONFIG)["arguments"]
         measured = f"{result['test_accuracy']:.4f} on {result['test_images']:,} images"
         line = f"{printable(result['split'])} accuracy {measured}, epoch {result['best_epoch']}"
     except (ValueError, TypeError, KeyError):  # not as a run writes it
         return None
+    found = [*_other_options(before, options)] or [*_other_data(folder, before.get("data"), data)]
+    if found:
+        raise error_about("out")(
+            "`out` of a finished run says its result only to the command that it had.\n"
+            f"Received: {str(out)!r}, a finished run, which differs in\n  " + "\n  ".join(found) + "\n"
+            "Choose another folder, or ask for what it began with."
+        )
     report = folder / REPORT if (folder / REPORT).exists() else folder
     return [line, f"this run has finished, and nothing was changed; {printable(report)}"]
 
 
-def _is_same(before: Mapping[str, Any], data: Any, options: FinetuneOptions) -> bool:
-    """Whether a run with these arguments was asked for the same."""
-    if before.get("data") not in (str(data), os.path.abspath(str(data))):
-        return False
-    now = json.loads(json.dumps(options.facts(), default=str))
-    return all(
-        value in (_FOUND, before.get(name)) and name in before for name, value in now.items() if name not in ELSEWHERE
-    )
+def _other_options(before: Mapping[str, Any], options: FinetuneOptions) -> Iterator[str]:
+    """A line for each option that is not as it was; one that has come since was at its default."""
+    defaults = {option.name: option.default for option in dataclasses.fields(options)}
+    for name, now in json.loads(json.dumps(options.facts(), default=str)).items():
+        was = before.get(name, defaults[name])
+        if name not in ELSEWHERE and now not in (_FOUND, was):
+            yield f"{FLAGS[name]}: {_shown(was)} before, {_shown(now)} now"
+
+
+def _other_data(folder: Path, was: Any, data: Any) -> Iterator[str]:
+    """A line if the data are not those of the run, or have other files and labels where they lie now."""
+    if was in (str(data), os.path.abspath(user_path(str(data)))):
+        return
+    if not (isinstance(was, str) and os.path.isabs(was) and user_path(str(data)).exists()):  # one is no path
+        yield f"--data: {_shown(was)} before, {_shown(data)} now"
+        return
+    from keras_vit.data.source_opening import open_source
+    from keras_vit.runs.saved_runs import read_facts
+    from keras_vit.runs.training_data import has_changed
+
+    run = read_facts(folder / CONFIG)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # of bad files, of which the training has told
+        source = open_source(data, seed=run.seed)
+    if has_changed(run, source):
+        yield f"--data: {_shown(was)} before, {_shown(os.path.abspath(user_path(str(data))))} now, with other files"
+
+
+def _shown(value: Any) -> str:
+    return "its default" if value is None else printable(f"{value!s:.80}")
