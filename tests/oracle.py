@@ -45,16 +45,22 @@ def attention_weights(tokens, queries, w, heads):
 def attention(tokens, queries, w, heads):
     weights, values = attention_weights(tokens, queries, w, heads)
     mixed = (weights @ values).transpose(0, 2, 1, 3).reshape(*queries.shape[:2], -1)
-    return mixed @ w["out/kernel"] + w["out/bias"]
+    return inner_norm(mixed, w) @ w["out/kernel"] + w["out/bias"]
+
+
+def inner_norm(x, w):
+    """The LayerNorm in front of the last dense layer of attention or an MLP, where there is one."""
+    return layer_norm(x, w["norm/gamma"], w["norm/beta"]) if "norm/gamma" in w else x
 
 
 def mlp(x, w, exact=False):
-    return gelu(x @ w["dense_1/kernel"] + w["dense_1/bias"], exact) @ w["dense_2/kernel"] + w["dense_2/bias"]
+    hidden = gelu(x @ w["dense_1/kernel"] + w["dense_1/bias"], exact)
+    return inner_norm(hidden, w) @ w["dense_2/kernel"] + w["dense_2/bias"]
 
 
 def gated_mlp(x, w):
     gate, value = (x @ w[f"{name}/kernel"] + w[f"{name}/bias"] for name in ("gate", "up"))
-    return (gate / (1 + np.exp(-gate)) * value) @ w["down/kernel"] + w["down/bias"]
+    return inner_norm(gate / (1 + np.exp(-gate)) * value, w) @ w["down/kernel"] + w["down/bias"]
 
 
 def block(tokens, w, heads, exact=False):

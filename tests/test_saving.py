@@ -22,7 +22,9 @@ SIZES = {"hidden_size": 12, "num_heads": 3, "mlp_dim": 17}
 RATES = {"dropout_rate": 0.1, "attention_dropout_rate": 0.2, "stochastic_depth_rate": 0.3}
 WAYS = {"activation": "gelu", "layer_norm_epsilon": 1e-5}
 SWITCHES = {"qkv_bias": "none", "gated_mlp": True, "layer_scale": "both", "layer_scale_init": 0.1}
+SWITCHES |= {"attention_norm": True, "mlp_norm": True}
 UNIT = {"filters": 32, "strides": 2, "projection": True}
+INNER, HIDDEN = ({name: True, "layer_norm_epsilon": 1e-5} for name in ("attention_norm", "mlp_norm"))
 RELATIVE = {"relative_patches": 6, "num_prefix_tokens": 1}
 TWICE = {"num_output_tokens": None, "rematerialize": True}  # with relative positions a block computes all tokens
 MERGED = {"merged_tokens": 2, "num_output_tokens": 1, "num_prefix_tokens": 1}
@@ -40,9 +42,11 @@ LAYERS = {
     "RegisterTokens": {"count": 3, "num_prefix_tokens": 2},
     "AddPositionEmbs": TABLE | {"kind": "sincos2d", "resize_method": "bilinear"},
     "RelativePositions": {"hidden_size": 12, "num_heads": 3, "num_patches": 6, "num_prefix_tokens": 1},
-    "MultiHeadAttention": {"hidden_size": 12, "num_heads": 3, "dropout_rate": 0.1, "qkv_bias": "none"} | RELATIVE,
-    "MlpBlock": {"hidden_size": 12, "mlp_dim": 17, "dropout_rate": 0.1, "activation": "gelu"},
-    "GatedMlpBlock": {"hidden_size": 12, "mlp_dim": 17, "dropout_rate": 0.1},
+    "MultiHeadAttention": {"hidden_size": 12, "num_heads": 3, "dropout_rate": 0.1, "qkv_bias": "none"}
+    | RELATIVE
+    | INNER,
+    "MlpBlock": {"hidden_size": 12, "mlp_dim": 17, "dropout_rate": 0.1, "activation": "gelu"} | HIDDEN,
+    "GatedMlpBlock": {"hidden_size": 12, "mlp_dim": 17, "dropout_rate": 0.1} | HIDDEN,
     "LayerScale": {"init": 0.1},
     "TransformerBlock": SIZES | RATES | WAYS | SWITCHES | RELATIVE | TWICE,
     "AxialBlock": SIZES | RATES | WAYS | {"patch_size": 4, "rematerialize": True},

@@ -16,6 +16,8 @@ KINDS = {
         **{"registers": 2, "pooling": "gap", "class_token": False, "final_norm": "pooled"},
         **{"qkv_bias": "none", "layer_scale": "both", "representation_size": 6},
     },
+    "beit3": {"attention_norm": True, "mlp_norm": True, "pooling": "gap", "class_token": True, "final_norm": "pooled"},
+    "eva02": {"mlp_norm": True, "gated_mlp": True, "qkv_bias": "query_value", "activation": "gelu"},
     "internvit": {"final_norm": "none", "layer_scale": "attention", "pooling": "gap", "class_token": True},
 }
 X = images(2, 20, 28, 3)

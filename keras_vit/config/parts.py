@@ -66,26 +66,35 @@ class Part:
         return _ROLES[self.role][1]
 
 
-def attention_parts(hidden_size: int, qkv_bias: str = "all") -> tuple[Part, ...]:
-    """Dense kernels of multi-head attention of width D."""
-    names = {"query": "query", "key": "key", "value": "value", "output": "out"}
-    biases = (*QKV_BIASES[qkv_bias], "output")
-    return tuple(Part(role, name, hidden_size, hidden_size, bias=role in biases) for role, name in names.items())
+def attention_parts(hidden_size: int, qkv_bias: str = "all", attention_norm: bool = False) -> tuple[Part, ...]:
+    """Dense kernels of multi-head attention of width D, the last one perhaps behind a LayerNorm."""
+    names, norms = {"query": "query", "key": "key", "value": "value", "output": "out"}, {"output": "norm"}
+    biases, norms = (*QKV_BIASES[qkv_bias], "output"), norms if attention_norm else {}
+    return tuple(
+        Part(role, name, hidden_size, hidden_size, norms.get(role), role in biases) for role, name in names.items()
+    )
 
 
-def mlp_parts(hidden_size: int, mlp_dim: int, gated_mlp: bool = False) -> tuple[Part, ...]:
-    """Dense kernels of an MLP of width M on tokens of width D."""
+def mlp_parts(hidden_size: int, mlp_dim: int, gated_mlp: bool = False, mlp_norm: bool = False) -> tuple[Part, ...]:
+    """Dense kernels of an MLP of width M on tokens of width D, the last one perhaps behind a LayerNorm."""
     names = {"mlp_gate": "gate", "mlp_in": "up"} if gated_mlp else {"mlp_in": "dense_1"}
     first = tuple(Part(role, name, hidden_size, mlp_dim) for role, name in names.items())
-    return *first, Part("mlp_out", "down" if gated_mlp else "dense_2", mlp_dim, hidden_size)
+    norm = "norm" if mlp_norm else None
+    return *first, Part("mlp_out", "down" if gated_mlp else "dense_2", mlp_dim, hidden_size, norm)
 
 
 def block_parts(
-    hidden_size: int, mlp_dim: int, layer_scale: str = "none", gated_mlp: bool = False, qkv_bias: str = "all"
+    hidden_size: int,
+    mlp_dim: int,
+    layer_scale: str = "none",
+    gated_mlp: bool = False,
+    qkv_bias: str = "all",
+    attention_norm: bool = False,
+    mlp_norm: bool = False,
 ) -> tuple[Part, ...]:
     """Dense kernels of a transformer block: attention and MLP, each behind a LayerNorm and before its LayerScale."""
-    attention = below("attention", attention_parts(hidden_size, qkv_bias), "norm_1")
-    parts = attention + below("mlp", mlp_parts(hidden_size, mlp_dim, gated_mlp), "norm_2")
+    attention = below("attention", attention_parts(hidden_size, qkv_bias, attention_norm), "norm_1")
+    parts = attention + below("mlp", mlp_parts(hidden_size, mlp_dim, gated_mlp, mlp_norm), "norm_2")
     scales = _SCALES[layer_scale]
     return tuple(dataclasses.replace(part, scale=scales.get(part.role)) for part in parts)
 
@@ -109,13 +118,12 @@ def below(scope: str, parts: Iterable[Part], norm: str | None = None) -> tuple[P
     """
     reads_input = ("query", "key", "value", "mlp_in", "mlp_gate")
     return tuple(
-        dataclasses.replace(part, path=f"{scope}/{part.path}", norm=norm if part.role in reads_input else None)
-        for part in parts
+        dataclasses.replace(part, norm=norm) if part.role in reads_input else part for part in inside(scope, parts)
     )
 
 
 def inside(scope: str, parts: Iterable[Part]) -> tuple[Part, ...]:
-    """Parts of a whole block inside another layer, where it is called `scope`, by their paths below that layer."""
+    """Parts of a layer inside another one, where it is called `scope`, by their paths below that layer."""
     return tuple(
         dataclasses.replace(part, path=f"{scope}/{part.path}", norm=part.norm and f"{scope}/{part.norm}")
         for part in parts

@@ -134,6 +134,9 @@ class Blocks:
         layer_scale: which branches of a block end in a learned factor for each channel (arXiv:2103.17239, section 2):
             `"none"`, `"attention"`, or `"both"`, as in DINOv2 and DeiT III.
         layer_scale_init: first value of those factors.
+        attention_norm: whether attention's last dense layer has a LayerNorm in front, as in BEiT-3 and EVA-02-CLIP
+            (arXiv:2210.06423, sub-LN).
+        mlp_norm: whether the MLP's last dense layer has one, as in these and EVA-02 B and L.
         rematerialize: whether training computes every block again on the way back instead of keeping what is
             inside it. The numbers are the same, it takes about a third more time, and far less memory.
         attention: `"global"`, or `"axial"`: each block attends along rows, then along columns, with an MLP behind
@@ -156,6 +159,8 @@ class Blocks:
     gated_mlp: bool = False
     layer_scale: str = "none"
     layer_scale_init: float = 1e-5
+    attention_norm: bool = False
+    mlp_norm: bool = False
     rematerialize: bool = False
     attention: str = "global"
     merged_tokens: int = 0
@@ -177,6 +182,8 @@ class Blocks:
         check_flag("gated_mlp", self.gated_mlp)
         check_choice("layer_scale", self.layer_scale, LAYER_SCALES)
         check_number("layer_scale_init", self.layer_scale_init)
+        check_flag("attention_norm", self.attention_norm)
+        check_flag("mlp_norm", self.mlp_norm)
         check_flag("rematerialize", self.rematerialize)
         set_field(self, "merged_tokens", check_int("merged_tokens", self.merged_tokens, 0))
         check_number("layer_norm_epsilon", self.layer_norm_epsilon)
@@ -194,7 +201,8 @@ class Blocks:
     @property
     def parts(self) -> tuple[Part, ...]:
         """The dense kernels of a block that attends once."""
-        return block_parts(self.hidden_size, self.mlp_dim, self.layer_scale, self.gated_mlp, self.qkv_bias)
+        norms = (self.attention_norm, self.mlp_norm)
+        return block_parts(self.hidden_size, self.mlp_dim, self.layer_scale, self.gated_mlp, self.qkv_bias, *norms)
 
 
 @dataclasses.dataclass(frozen=True)

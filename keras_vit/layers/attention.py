@@ -17,6 +17,7 @@ from keras_vit.layers import fused, gradients
 from keras_vit.layers.attention_hooks import watcher
 from keras_vit.layers.composite import CastingLayer, dense_of
 from keras_vit.layers.dropout import Dropout
+from keras_vit.layers.norms import NORM_EPSILON, layer_norm
 from keras_vit.layers.relative import RelativePositions
 
 
@@ -35,6 +36,8 @@ class MultiHeadAttention(CastingLayer):
             attention that sees no places. Only without `queries`.
         num_prefix_tokens: tokens before those patches.
         qkv_bias: which of query, key and value have a bias, `"all"`, `"query_value"` or `"none"`.
+        attention_norm: whether a LayerNorm stands before the last dense layer (arXiv:2210.06423, sub-LN).
+        layer_norm_epsilon: added to its variance.
 
     Call arguments:
         tokens: `(B, T, D)`, from which keys and values come.
@@ -57,6 +60,8 @@ class MultiHeadAttention(CastingLayer):
         relative_patches: int | None = None,
         num_prefix_tokens: int = 0,
         qkv_bias: str = "all",
+        attention_norm: bool = False,
+        layer_norm_epsilon: float = NORM_EPSILON,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -73,10 +78,13 @@ class MultiHeadAttention(CastingLayer):
         self.relative_patches = relative_patches
         self.num_prefix_tokens = num_prefix_tokens
         self.qkv_bias = qkv_bias
+        self.attention_norm = attention_norm
+        self.layer_norm_epsilon = layer_norm_epsilon
         self.query_scale: float | None = (hidden_size // num_heads) ** -0.5  # `None` where the query's kernel has it
-        self.parts = attention_parts(hidden_size, qkv_bias)
+        self.parts = attention_parts(hidden_size, qkv_bias, attention_norm)
         self.query, self.key, self.value, self.out = (dense_of(part, self.dtype_policy) for part in self.parts)
         self.dropout = Dropout(dropout_rate, dtype=self.dtype_policy, name="dropout")
+        self.norm = layer_norm(self.dtype_policy, "norm", layer_norm_epsilon) if attention_norm else None
         self.relative = None
         if relative_patches is not None:
             self.relative = RelativePositions(
@@ -86,6 +94,8 @@ class MultiHeadAttention(CastingLayer):
     def build(self, tokens_shape: Shape, queries_shape: Shape | None = None) -> None:
         denses, heads = (self.query, self.key, self.value, self.out), self.num_heads
         inside: list = [(dense, (None, tokens_shape[-1])) for dense in denses]
+        if self.norm is not None:
+            inside.append((self.norm, (None, self.hidden_size)))
         if self.relative is not None:
             inside.append((self.relative, (None, heads, None, self.hidden_size // heads)))
         self.build_inside(*inside)
@@ -112,7 +122,7 @@ class MultiHeadAttention(CastingLayer):
             weights = self._weights(query, key, queries, **relative)
             weights = weights if watch is None else watch(self, weights)
             mixed = ops.matmul(self.dropout(weights, training=training), value)
-        return self._join(mixed, tokens if queries is None else queries)
+        return self._join(mixed, tokens if queries is None else queries, training)
 
     def with_sizes(
         self, tokens: Tensor, sizes: Tensor, queries: Tensor = None, training: bool | None = None
@@ -133,12 +143,14 @@ class MultiHeadAttention(CastingLayer):
         counts = ops.transpose(ops.cast(sizes, "float32"), (0, 2, 1))[:, None]  # (B, 1, 1, T)
         weights = self._weights(query, key, queries, ops.log(counts))
         mixed = ops.matmul(self.dropout(weights, training=training), value)
-        return self._join(mixed, tokens if queries is None else queries), ops.mean(ops.transpose(key, (0, 1, 3, 2)), 1)
+        mixed = self._join(mixed, tokens if queries is None else queries, training)
+        return mixed, ops.mean(ops.transpose(key, (0, 1, 3, 2)), 1)
 
-    def _join(self, mixed: Tensor, queries: Tensor) -> Tensor:
+    def _join(self, mixed: Tensor, queries: Tensor, training: bool | None) -> Tensor:
         """The heads `(B, A, Q, D/A)` through the last dense layer."""
         mixed = ops.transpose(mixed, (0, 2, 1, 3))  # (B, Q, A, D/A)
-        mixed = fused.dense(self.out, ops.reshape(mixed, (-1, self.hidden_size)))  # (B*Q, D)
+        mixed = ops.reshape(mixed, (-1, self.hidden_size))
+        (mixed,) = gradients.norm_then_dense(self.norm, (self.out,), mixed, training)  # (B*Q, D)
         return ops.reshape(mixed, (-1, ops.shape(queries)[1], self.hidden_size))  # (B, Q, D)
 
     def scores(self, tokens: Tensor, queries: Tensor = None) -> Tensor:

@@ -35,7 +35,7 @@ class TransformerBlock(CompositeLayer):
         activation: `"gelu_tanh"`, `"gelu"` or `"quick_gelu"`.
         num_output_tokens: k, to compute the first k tokens only (keys and values still come from all of
             them: the same numbers for less work), or `None` for all.
-        layer_norm_epsilon: added to the variance in both LayerNorms.
+        layer_norm_epsilon: added to the variance in every LayerNorm.
         rematerialize: whether training keeps the block's input alone and computes what is inside once more on the
             way back. The numbers are the same, dropout's masks too.
         relative_patches: N, number of patches, for relative positions in the attention (`RelativePositions`); not with
@@ -45,6 +45,8 @@ class TransformerBlock(CompositeLayer):
         gated_mlp: whether the MLP is a `GatedMlpBlock`, which has no use for `activation`.
         layer_scale: which branches end in a `LayerScale`: `"none"`, `"attention"` or `"both"`.
         layer_scale_init: first value of its factors.
+        attention_norm: whether a LayerNorm stands before the last dense layer of the attention.
+        mlp_norm: whether one stands before that of the MLP.
 
     Call arguments:
         tokens: `(B, T, D)`.
@@ -83,6 +85,8 @@ class TransformerBlock(CompositeLayer):
         gated_mlp: bool = False,
         layer_scale: str = "none",
         layer_scale_init: float = 1e-5,
+        attention_norm: bool = False,
+        mlp_norm: bool = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -91,8 +95,7 @@ class TransformerBlock(CompositeLayer):
         self.hidden_size = check_positive_int("hidden_size", hidden_size)
         self.num_heads = check_positive_int("num_heads", num_heads)
         self.mlp_dim = check_positive_int("mlp_dim", mlp_dim)
-        self.dropout_rate = dropout_rate
-        self.attention_dropout_rate = attention_dropout_rate
+        self.dropout_rate, self.attention_dropout_rate = dropout_rate, attention_dropout_rate
         self.stochastic_depth_rate = stochastic_depth_rate
         self.activation = activation
         self.num_output_tokens = num_output_tokens
@@ -102,26 +105,29 @@ class TransformerBlock(CompositeLayer):
         self.num_prefix_tokens = num_prefix_tokens
         self.qkv_bias = qkv_bias
         self.gated_mlp = gated_mlp
-        self.layer_scale = layer_scale
-        self.layer_scale_init = layer_scale_init
-        self.parts = block_parts(self.hidden_size, self.mlp_dim, layer_scale, gated_mlp, qkv_bias)
+        self.layer_scale, self.layer_scale_init = layer_scale, layer_scale_init
+        self.attention_norm, self.mlp_norm = attention_norm, mlp_norm
         if relative_patches is not None:
             self.asks = ("places",)
         self._make_layers(self.dtype_policy)
 
     def _make_layers(self, dtype: Any) -> None:
-        """The layers inside, in the order of the data."""
+        """The layers inside, in the order of the data, and what they declare."""
+        kinds = (self.layer_scale, self.gated_mlp, self.qkv_bias, self.attention_norm, self.mlp_norm)
+        self.parts = block_parts(self.hidden_size, self.mlp_dim, *kinds)
         self.norm_1 = layer_norm(dtype, "norm_1", self.layer_norm_epsilon)
         sizes = (self.hidden_size, self.num_heads, self.attention_dropout_rate)
         others = (self.relative_patches, self.num_prefix_tokens, self.qkv_bias)
-        self.attention = MultiHeadAttention(*sizes, *others, dtype=dtype, name="attention")
+        norm: tuple[bool, float] = (self.attention_norm, self.layer_norm_epsilon)
+        self.attention = MultiHeadAttention(*sizes, *others, *norm, dtype=dtype, name="attention")
         self.dropout = Dropout(self.dropout_rate, dtype=dtype, name="dropout")
         self.norm_2 = layer_norm(dtype, "norm_2", self.layer_norm_epsilon)
         sizes = (self.hidden_size, self.mlp_dim, self.dropout_rate)
+        norm = (self.mlp_norm, self.layer_norm_epsilon)
         self.mlp = (
-            GatedMlpBlock(*sizes, dtype=dtype, name="mlp")
+            GatedMlpBlock(*sizes, *norm, dtype=dtype, name="mlp")
             if self.gated_mlp
-            else MlpBlock(*sizes, self.activation, dtype=dtype, name="mlp")
+            else MlpBlock(*sizes, self.activation, *norm, dtype=dtype, name="mlp")
         )
         # Dropout with one draw for each example and branch is stochastic depth.
         self.stochastic_depth_1, self.stochastic_depth_2 = (

@@ -43,7 +43,7 @@ def norm_then_dense(
     Args:
         norm: a layer that normalises, as `LayerNorm`, or `None` for the tokens as they are.
         denses: the dense layers.
-        tokens: `(B, T, D)`.
+        tokens: `(B, T, D)`, or `(B*T, D)`.
         training: as in a call.
 
     Returns:
@@ -57,7 +57,7 @@ def norm_then_dense(
         gamma, beta = (ops.cast(weight, tokens.dtype) for weight in (norm.gamma, norm.beta))
         return norm_dense(tokens, gamma, beta, norm.epsilon, kernels, biases)
     x = tokens if norm is None else norm(tokens, training=training)
-    x = ops.reshape(x, (-1, tokens.shape[-1]))  # (B*T, D)
+    x = x if len(x.shape) == 2 else ops.reshape(x, (-1, tokens.shape[-1]))  # (B*T, D)
     return [fused.dense(dense, x) for dense in denses]
 
 
@@ -93,7 +93,7 @@ def norm_dense(
     """`layer_norm(x) @ kernel + bias` for each kernel and bias.
 
     Args:
-        x: `(B, T, D)`.
+        x: `(B, T, D)`, or `(B*T, D)`.
         gamma: `(D,)`.
         beta: `(D,)`.
         epsilon: added to the variance.

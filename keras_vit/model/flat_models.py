@@ -24,6 +24,8 @@ from keras_vit.model.layer_lookup import (
 )
 from keras_vit.model.vision_transformer import VisionTransformer
 
+_SWITCHES = ("qkv_bias", "gated_mlp", "layer_scale", "attention_norm", "mlp_norm")  # of a block, by their fields
+
 
 def vision_transformers_in(model: keras.Model) -> list[VisionTransformer]:
     """The Vision Transformers that a model is, or has among its layers at any depth; see `of_flat_model`."""
@@ -82,7 +84,7 @@ def _config(model: keras.Model) -> ViTConfig:
         pre_norm=layer_named(model, "pre_norm") is not None,
         patch_bias=patch_embedding(model).patch_bias,
         final_norm=_final_norm(model),
-        **{name: getattr(block, name) for name in ("qkv_bias", "gated_mlp", "layer_scale") if hasattr(block, name)},
+        **{name: getattr(block, name) for name in _SWITCHES if hasattr(block, name)},
         position_injection="blocks_shared" if "position_embedding_shared" in added else injected,
         **computed_fields(model),
         **hybrid,

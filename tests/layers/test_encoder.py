@@ -53,7 +53,9 @@ def test_quick_gelu_equals_float64():
         {"layer_scale": "both"},
         {"layer_scale": "attention", "qkv_bias": "none"},
         {"gated_mlp": True, "layer_scale": "both", "rematerialize": True},
-        {"qkv_bias": "query_value"},
+        {"qkv_bias": "query_value", "mlp_norm": True, "gated_mlp": True},
+        {"attention_norm": True, "mlp_norm": True, "rematerialize": True},
+        {"attention_norm": True, "mlp_norm": True, "dropout_rate": 1e-9},
     ],
 )
 def test_switches_of_a_block_equal_float64_and_its_training_step(switches):
