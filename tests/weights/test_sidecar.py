@@ -82,6 +82,23 @@ def test_pooling_of_timms_json_is_followed(folder, word, pooling, top_level):
     assert model.preprocessing.mean == (0.4, 0.4, 0.4)
 
 
+@pytest.mark.parametrize(
+    ("architecture", "computed", "told"),
+    [
+        ("vit_base_patch16_siglip_224", "gelu", 1),
+        ("vit_so400m_patch14_siglip_gap_384", "gelu", 1),
+        ("vit_base_patch32_siglip_256", "gelu_tanh", 0),
+        ("vit_large_patch16_siglip_gap_512", "gelu_tanh", 0),
+        ("vit_so400m_patch16_siglip_256", "gelu_tanh", 0),
+    ],
+)
+def test_gelu_of_a_siglip_folder_is_timms_and_says_where_the_authors_is_another(folder, architecture, computed, told):
+    config = {"architecture": architecture, **timm({"num_heads": 4})}
+    model = keras_vit.build(weights=folder("timm_map", config=config))
+    assert model.config.activation == computed
+    assert sum("gelu_tanh" in line for line in model.weights_report) == told
+
+
 def test_a_pooling_that_timm_alone_computes_is_refused(folder):
     with pytest.raises(CheckpointError, match=r"pooling(.|\n)*'avgmax'"):
         read_checkpoint(folder("timm_token", config=timm({"global_pool": "avgmax"})))

@@ -6,6 +6,7 @@ understood counts as not there, and one line reports it. What is understood and 
 
 import dataclasses
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,11 @@ _NOT_COMPUTED_TYPES |= {
     "siglip2_vision_model": "patches without images",
 }
 _NOT_COMPUTED_TYPES |= dict.fromkeys(("internvl_vision", "tipsv2_vision_model"), "its layout; timm's has it")
+# SigLIP was trained with the tanh GELU (arXiv:2303.15343, big_vision). timm computes it for these names alone.
+_TANH_SIGLIP = re.compile(
+    r"patch32_siglip|giantopt_patch16_siglip|so400m_patch16_siglip|large_patch16_siglip_(gap_)?512"
+)
+_NOT_THE_AUTHORS = 'activation "gelu" as timm computes it; the authors\' numbers need activation="gelu_tanh"'
 PIL_FILTERS = {2: "bilinear", 3: "bicubic"}  # `resample` of transformers' image processors
 
 
@@ -125,7 +131,10 @@ def read_timm(config: dict, folder: Path) -> Sidecar:
         "pooling": _pooling(arguments.get("global_pool", config.get("global_pool")), place),
         "position_embedding": "none" if arguments.get("pos_embed") == "none" else None,
     }
-    fields = _computed_by(str(config.get("architecture"))) | {name: value for name, value in told.items() if value}
+    architecture = str(config.get("architecture"))
+    fields = _computed_by(architecture) | {name: value for name, value in told.items() if value}
+    if "siglip" in architecture and fields.get("activation", "gelu") == "gelu":
+        reading.remarks.append(_NOT_THE_AUTHORS)
     if isinstance(arguments.get("class_token"), bool) and fields.get("pooling") in ("gap", "map"):
         fields["class_token"] = arguments["class_token"]  # elsewhere the pooling tells
     return Sidecar(
@@ -145,10 +154,7 @@ def _sizes_said(said: dict, **words: str) -> dict[str, int]:
 
 
 def _computed_by(architecture: str) -> dict[str, Any]:
-    """What timm computes of a model by its name, where no tensor tells it and it is not timm's default.
-
-    SigLIP's towers were trained with the tanh GELU, whatever timm computes (arXiv:2303.15343, big_vision).
-    """
+    """What timm computes of a model by its name, where no tensor tells it and it is not timm's default."""
     fields: dict[str, Any] = {}
     for mark, part in _NOT_COMPUTED.items():
         if mark in architecture:
@@ -157,7 +163,7 @@ def _computed_by(architecture: str) -> dict[str, Any]:
         fields = {"layer_norm_epsilon": 1e-5}
     if "_clip_quickgelu_" in architecture:
         fields["activation"] = "quick_gelu"
-    if "siglip" in architecture:
+    if _TANH_SIGLIP.search(architecture):
         fields["activation"] = "gelu_tanh"
     return fields
 
