@@ -227,12 +227,12 @@ def read_checkpoint(path: FilePath, *, grid: Pair | None = None, allow_nonfinite
     path = file_in(path)
     check_whole(path)
     file = scan_any(path)
+    said = sidecar.read(file)  # which refuses a family that is not computed here by its name
     try:
-        known = recognise(file.kind, file.entries)
+        known = recognise(file.kind, file.entries, said.layout)
     except CheckpointError as error:
         raise CheckpointError(f"{error} File: {path}") from error
     if known is None:
-        sidecar.read(file)  # which refuses a family that is not computed here by its name
         some = ", ".join(sorted(file.entries)[:5])
         raise CheckpointError(
             f"the file must be in a layout that is known here: {', '.join(DIALECTS)}.\n"
@@ -241,7 +241,6 @@ def read_checkpoint(path: FilePath, *, grid: Pair | None = None, allow_nonfinite
     dialect, prefix = known
     names = weights_among(dialect, prefix, file.entries)
     arrays = file.read(names, void_is_bfloat16=DIALECTS[dialect].void_is_bfloat16, allow_nonfinite=allow_nonfinite)
-    said = sidecar.read(file)
     wanted = check_grid("grid", grid) if grid is not None else said.grid
     try:
         tensors, num_heads = to_ours(dialect, prefix, arrays, None if wanted is None else wanted[0] * wanted[1])
@@ -255,7 +254,7 @@ def read_checkpoint(path: FilePath, *, grid: Pair | None = None, allow_nonfinite
             preprocessing=said.preprocessing,
             set_aside=tuple(sorted(set(file.entries) - set(names))),
             pre_logits_activation=said.pre_logits_activation,
-            remarks=(*others_in(dialect, prefix, file.entries), *said.remarks),
+            remarks=(*others_in(dialect, prefix, file.entries, said.layout), *said.remarks),
         )
         if wanted is None and said.image_size is not None and checkpoint.stride:
             height, width = (max(side // checkpoint.stride, 1) for side in said.image_size)

@@ -97,7 +97,7 @@ def write_checkpoint(
         _check_parts(checkpoint, dialect)
         _warn_of_differences(checkpoint, dialect, folder)
     arrays = ((name, _finite(name, np.asarray(array, "float32"))) for name, array in arrays)
-    note = note_of(checkpoint.fields, checkpoint.num_heads, checkpoint.preprocessing, checkpoint.grid)
+    note = note_of(checkpoint.fields, checkpoint.num_heads, checkpoint.preprocessing, checkpoint.grid, dialect)
     if folder:
         return _write_folder(checkpoint, destination, dialect, arrays, note, labels)
     _check_replaceable(destination)

@@ -16,7 +16,9 @@ from safetensors.numpy import load_file, save_file
 
 import keras_vit
 from keras_vit.weights.checkpoint import read_checkpoint
+from keras_vit.weights.dialects import DIALECTS
 from keras_vit.weights.reader import CheckpointError
+from keras_vit.weights.reader.sharded import scan_any
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*(scaled|range|preprocessing):UserWarning")  # images are normal
 ENCODERS = GOLDEN / "encoders"
@@ -90,6 +92,33 @@ def test_what_no_tensor_tells_changes_the_numbers(folder, wrong):
     config = built(folder).config.replace(**wrong)
     model = keras_vit.build(config, weights=ENCODERS / folder, input_shape=(24, 24, 3), include_top=False)
     assert difference(folder, model) > 1e-5
+
+
+@pytest.mark.parametrize(
+    ("folder", "dialect", "name", "method"),
+    [
+        ("huggingface_internvit", "internvit", "encoder.layers.1.ls2", "bicubic"),
+        ("huggingface_tipsv2", "tips", "blocks.1.mlp.c_proj.bias", "bilinear_antialias"),
+        ("huggingface_tipsv2_gated", "tips", "blocks.1.mlp.w12.bias", "bilinear_antialias"),
+    ],
+)
+def test_authors_files_have_the_numbers_of_transformers(tmp_path, folder, dialect, name, method):
+    theirs = built(folder)
+    path = keras_vit.save_checkpoint(theirs, tmp_path / f"x{DIALECTS[dialect].suffix}", dialect)
+    again = keras_vit.build(weights=path, **ENDS["tokens"])
+    assert name in scan_any(path).entries
+    assert (read_checkpoint(path).dialect, read_checkpoint(path).resize_method) == (dialect, method)
+    x = expected(folder)["images"]
+    np.testing.assert_array_equal(numpy(again(x)), numpy(theirs(x)))
+    assert again.preprocessing.mean == theirs.preprocessing.mean
+
+
+def test_names_of_two_families_are_both_named_unless_the_folder_tells(tmp_path):
+    file = shutil.copy(ENCODERS / "huggingface_tipsv2_gated" / "model.safetensors", tmp_path)
+    model = keras_vit.build(weights=file, num_heads=3, **ENDS["tokens"])
+    assert model.weights_report == (
+        "took the layout dinov2_registers, and the names are those of huggingface_tipsv2 too",
+    )
 
 
 @pytest.mark.parametrize("registers", [False, True])

@@ -19,14 +19,18 @@ ALWAYS = {  # without which a file is not known again
     **{f"{of}dinov2": DINOV2 for of in ("", "huggingface_")},
     **{f"{of}dinov2_registers": {*DINOV2, "registers"} for of in ("", "huggingface_")},
     **dict.fromkeys(("huggingface_clip", "open_clip"), CLIP),
+    **dict.fromkeys(("huggingface_internvit", "internvit"), DINOV2),
+    **{name: {*DINOV2, "registers"} for name in ("huggingface_tipsv2", "tips")},
 }
+WITHOUT_LAST_NORM = {"internvit"}
 PARTS = {
     "official": {"class", "table", "pre_logits", "head", *STEM},
     "linen": {"class", "table", "pre_logits", "head", *STEM},
     "big_vision": {"class", "table", "pre_logits", "head", "map"},
     "timm": {"class", "distillation", "table", "head", "map", *STEM, *SWITCHES},
     "huggingface": {"class", "distillation", "table", "pre_logits", "head"},
-    **{name: {*parts, "gated"} for name, parts in ALWAYS.items() if "dinov2" in name},
+    **{name: {*parts, "gated"} for name, parts in ALWAYS.items() if "dinov2" in name or "tips" in name},
+    **dict.fromkeys(("huggingface_internvit", "internvit"), DINOV2),
     "huggingface_clip": {*CLIP, "head"},
     "huggingface_siglip": {"table", "map"},
     "open_clip": {*CLIP, "head"},
@@ -73,7 +77,8 @@ def shapes_of(dialect, parts, heads, each, mlp_dim, classes, side):
     if DIALECTS[dialect].is_resnet:
         root = {"resnet_root/conv/kernel": (7, 5, 3, each)}
         return root | norm("resnet_norm", width) | units(each, mlp_dim, False) | heads_of_classes
-    found = dense("patch_embedding/projection", side, side + 1, 3, width) | norm("encoder_norm", width)
+    found = dense("patch_embedding/projection", side, side + 1, 3, width)
+    found |= {} if dialect in WITHOUT_LAST_NORM else norm("encoder_norm", width)
     for index in (0, 3, 10):
         path = f"block_{index:02}"
         found |= (
@@ -128,7 +133,8 @@ def test_ours_to_theirs_to_ours_to_theirs_is_bitwise(dialect, data):
     if dialect in ("huggingface_clip", "open_clip") and "head" in parts:
         ours["head/bias"][:] = 0  # it has none
     theirs = dict(to_theirs(dialect, ours, sizes["heads"]))
-    name, prefix = recognise(DIALECTS[dialect].suffix[1:], theirs)
+    said = dialect if "gated" in parts else ""  # TIPS and DINOv2 then have the same names
+    name, prefix = recognise(DIALECTS[dialect].suffix[1:], theirs, said)
     assert (name, prefix) == (dialect, DIALECTS[dialect].prefix)
     weights = {name: theirs[name] for name in weights_among(dialect, prefix, theirs)}
     back, heads = to_ours(dialect, prefix, weights, sizes["side"] * 4)

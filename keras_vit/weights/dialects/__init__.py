@@ -17,13 +17,17 @@ from keras_vit.weights.dialects.clip_names import HF_CLIP, HF_SIGLIP, OPEN_CLIP
 from keras_vit.weights.dialects.dialect import Dialect
 from keras_vit.weights.dialects.dinov2_names import DINOV2, DINOV2_REGISTERS, HF_DINOV2, HF_DINOV2_REGISTERS
 from keras_vit.weights.dialects.huggingface_names import HUGGINGFACE
+from keras_vit.weights.dialects.internvit_names import HF_INTERNVIT, INTERNVIT
 from keras_vit.weights.dialects.official_names import LINEN, OFFICIAL
 from keras_vit.weights.dialects.timm_names import TIMM
+from keras_vit.weights.dialects.tips_names import HF_TIPSV2, TIPS
 from keras_vit.weights.dialects.wrappers import preferred, remark_on
 from keras_vit.weights.reader import CheckpointError
 
 _OF_DINOV2 = (DINOV2, DINOV2_REGISTERS, HF_DINOV2, HF_DINOV2_REGISTERS)
-_ROWS = (OFFICIAL, LINEN, BIG_VISION, TIMM, HUGGINGFACE, *_OF_DINOV2, HF_CLIP, HF_SIGLIP, OPEN_CLIP, BIT, BIT_PAPER)
+_OTHERS = (HF_INTERNVIT, INTERNVIT, HF_TIPSV2, TIPS)
+_OF_CLIP = (HF_CLIP, HF_SIGLIP, OPEN_CLIP)
+_ROWS = (OFFICIAL, LINEN, BIG_VISION, TIMM, HUGGINGFACE, *_OF_DINOV2, *_OF_CLIP, *_OTHERS, BIT, BIT_PAPER)
 DIALECTS = {row.name: row for row in _ROWS}
 FOLDERS = {name: row.folder for name, row in DIALECTS.items() if row.folder is not None}
 _SAME_EPSILON = 1e-6  # so that 1e-6 and 1e-12 are one: they move logits by some 1e-5
@@ -34,14 +38,15 @@ def is_same_epsilon(one: float, other: float) -> bool:
     return abs(one - other) <= _SAME_EPSILON
 
 
-def recognise(kind: str, names: Iterable[str]) -> tuple[str, str] | None:
+def recognise(kind: str, names: Iterable[str], said: str = "") -> tuple[str, str] | None:
     """The dialect of a file with these names, and the prefix of its weights; `None` if it is of no known layout.
 
-    Of several rows that the names satisfy, it is the one that asks for most.
+    Of several rows that the names satisfy, it is the one that is said, or else the one that asks for most.
 
     Args:
         kind: `"npz"`, `"safetensors"` or `"torch"`.
         names: of all arrays.
+        said: the `model_type` beside the file, or the dialect in a note of ours.
 
     Raises:
         CheckpointError: if the file has several models, and does not tell which is meant.
@@ -52,14 +57,18 @@ def recognise(kind: str, names: Iterable[str]) -> tuple[str, str] | None:
     found = [(row, prefixes) for row in rows if (prefixes := row.prefixes_among(names))]
     if not found:
         return None
-    row, prefixes = max(found, key=lambda pair: len(pair[0].requires) + len(pair[0].forbids))
+    told = [pair for pair in found if said in (pair[0].name, *pair[0].model_types)]
+    row, prefixes = max(told or found, key=lambda pair: len(pair[0].requires) + len(pair[0].forbids))
     return row.name, preferred(prefixes) if row.wrapped else prefixes[0]
 
 
-def others_in(dialect: str, prefix: str, names: Iterable[str]) -> tuple[str, ...]:
-    """A line on further models in a file, beside that below the prefix."""
-    row = DIALECTS[dialect]
-    return remark_on(prefix, row.prefixes_among(set(names))) if row.wrapped else ()
+def others_in(dialect: str, prefix: str, names: Iterable[str], said: str = "") -> tuple[str, ...]:
+    """A line on further models in a file, beside that below the prefix, and on other families with the same names."""
+    row, names = DIALECTS[dialect], set(names)
+    lines = remark_on(prefix, row.prefixes_among(names)) if row.wrapped else ()
+    rows = [] if said in (row.name, *row.model_types) else [other for other in DIALECTS.values() if other is not row]
+    like = [o for o in rows if (o.suffix, {*o.requires}) == (row.suffix, {*row.requires}) and o.prefixes_among(names)]
+    return (*lines, *(f"took the layout {dialect}, and the names are those of {other.name} too" for other in like))
 
 
 def weights_among(dialect: str, prefix: str, names: Iterable[str]) -> list[str]:

@@ -48,6 +48,7 @@ class Dialect:
         forbids: the same; none may match a name.
         ignores: the same; arrays of these names take no part in a forward pass.
         prefixes: what files have before all names, most specific first.
+        model_types: words of a `config.json` for it, which decide where the names are those of another layout too.
         wrapped: whether any other prefix that ends in a dot may stand before all names, as `state_dict.module.`.
         prefix: what we write before all names.
         names: `{(prefix of ours, prefix of theirs): layers}`.
@@ -77,6 +78,7 @@ class Dialect:
     forbids: tuple[str, ...] = ()
     ignores: tuple[str, ...] = ()
     prefixes: tuple[str, ...] = ("",)
+    model_types: tuple[str, ...] = ()
     wrapped: bool = False
     prefix: str = ""
     read_names: Callable[[Collection[str]], Callable[[str], str]] = _as_written

@@ -82,7 +82,7 @@ DINOV2_REGISTERS = dataclasses.replace(
     DINOV2,
     name="dinov2_registers",
     requires=(*DINOV2.requires, "register_tokens"),
-    forbids=(),
+    forbids=(r"blocks\.0\.mlp\.c_fc\.weight",),  # TIPS
     names={**DINOV2.names, ("", ""): {**_TOKENS, _REGISTERS: "register_tokens"}},
     resize_method="bicubic_antialias",
 )

@@ -34,7 +34,6 @@ _NOT_COMPUTED_TYPES |= {
     "radio": "positions cut out of a larger table",
     "siglip2_vision_model": "patches without images",
 }
-_NOT_COMPUTED_TYPES |= dict.fromkeys(("internvl_vision", "tipsv2_vision_model"), "its layout; timm's has it")
 # SigLIP was trained with the tanh GELU (arXiv:2303.15343, big_vision). timm computes it for these names alone.
 _TANH_SIGLIP = re.compile(
     r"patch32_siglip|giantopt_patch16_siglip|so400m_patch16_siglip|large_patch16_siglip_(gap_)?512"
@@ -75,10 +74,11 @@ def _json(path: Path) -> tuple[dict, list[str]]:
 
 
 def note_of(
-    config: dict[str, Any], num_heads: int | None, preprocessing: Preprocessing | None, grid: Pair | None
+    config: dict[str, Any], num_heads: int | None, preprocessing: Preprocessing | None, grid: Pair | None, dialect: str
 ) -> dict[str, Any]:
     """The note that our own files carry."""
     note = {
+        "dialect": dialect,
         "config": {name: config[name] for name in NOTED_FIELDS if name in config},
         "num_heads": num_heads,
         "preprocessing": None if preprocessing is None else dataclasses.asdict(preprocessing),
@@ -100,6 +100,7 @@ def read_note(note: dict, path: Path) -> Sidecar:
         fields["activation"] = activation_of(fields["activation"], f"the note of {path}")
     return Sidecar(
         fields=reading.fields(fields),
+        layout=str(note.get("dialect")),
         num_heads=reading.count("num_heads", note.get("num_heads")),
         grid=None
         if grid is None
@@ -150,6 +151,9 @@ def read_timm(config: dict, folder: Path) -> Sidecar:
 def _sizes_said(said: dict, **words: str) -> dict[str, int]:
     """Numbers of a config that the tensors tell too, and the patch size, by our words."""
     words |= {"patch_size": "patch_size"}
+    side = said.get("patch_size")
+    if isinstance(side, list) and len({*map(str, side)}) == 1:
+        said = said | {"patch_size": side[0]}  # [14, 14], as InternVL has it
     return {ours: said[word] for word, ours in words.items() if type(said.get(word)) is int}
 
 
@@ -218,15 +222,16 @@ def read_transformers(config: dict, processor: dict, folder: Path) -> Sidecar:
         CheckpointError: for an activation that is not computed here.
     """
     reading, images = Reading("config.json"), Reading("preprocessor_config.json")
+    config = config["vision_config"] if isinstance(config.get("vision_config"), dict) else config  # of two towers
     if (kind := str(config.get("model_type"))) in _NOT_COMPUTED_TYPES:
         raise not_computed("model", kind, folder / "config.json", f"and not {_NOT_COMPUTED_TYPES[kind]}")
-    config = config["vision_config"] if isinstance(config.get("vision_config"), dict) else config  # of two towers
     fields = {
         "activation": activation_of(config.get("hidden_act"), folder / "config.json"),
         "layer_norm_epsilon": config.get("layer_norm_eps"),
     }
     return Sidecar(
         fields=reading.fields({name: value for name, value in fields.items() if value is not None}),
+        layout=kind,
         num_heads=reading.count("num_attention_heads", config.get("num_attention_heads")),
         sizes=_sizes_said(
             config, hidden_size="hidden_size", num_hidden_layers="num_layers", num_register_tokens="registers"

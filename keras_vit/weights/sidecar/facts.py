@@ -29,6 +29,7 @@ class Sidecar:
     """What a file, or the JSON beside it, says of the model; `remarks` has a line for each part not understood."""
 
     fields: dict = dataclasses.field(default_factory=dict)
+    layout: str = ""  # the `model_type` of transformers, or our name of the dialect
     num_heads: int | None = None
     sizes: dict[str, int] = dataclasses.field(default_factory=dict)  # what it says of the architecture, by our words
     grid: tuple[int, int] | None = None

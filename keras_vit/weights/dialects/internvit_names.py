@@ -1,0 +1,79 @@
+"""The layouts of InternViT (arXiv:2312.14238): transformers' InternVLVisionModel, and the authors' InternVisionModel.
+
+Neither has a last LayerNorm unless one is in the file. Vision towers are read out of files of a whole InternVL.
+"""
+
+import dataclasses
+
+from keras_vit.images.preprocessing import Preprocessing
+from keras_vit.weights.dialects.dialect import Dialect
+from keras_vit.weights.dialects.renames import TORCH, Layers
+
+_MLP: Layers = {"mlp/dense_1": "mlp.fc1", "mlp/dense_2": "mlp.fc2"}
+_PHOTOS = Preprocessing(
+    image_size=None,
+    mean=(0.485, 0.456, 0.406),  # ImageNet's, of values in [0, 1]
+    std=(0.229, 0.224, 0.225),
+    interpolation="bicubic",
+    antialias=True,
+)
+
+HF_INTERNVIT = Dialect(
+    "huggingface_internvit",
+    "transformers",
+    ".safetensors",
+    TORCH,
+    requires=(
+        *(r"embeddings\.patch_embeddings\.projection\.weight", r"encoder\.layer\.0\.lambda_1"),
+        r"encoder\.layer\.0\.attention\.projection_layer\.weight",
+    ),
+    ignores=(r"embeddings\.mask_token",),
+    wrapped=True,
+    names={
+        ("", ""): {
+            "class_token/token": "embeddings.cls_token",
+            "position_embedding/table": "embeddings.position_embeddings",
+            "patch_embedding/projection": "embeddings.patch_embeddings.projection",
+            "encoder_norm": "layernorm",
+        },
+        ("block_{block:02}/", "encoder.layer.{block}."): {
+            "norm_1": "layernorm_before",
+            **{f"attention/{part}": f"attention.{part[0]}_proj" for part in ("query", "key", "value")},
+            "attention/out": "attention.projection_layer",
+            "layer_scale_1/gamma": "lambda_1",
+            "norm_2": "layernorm_after",
+            **_MLP,
+            "layer_scale_2/gamma": "lambda_2",
+        },
+    },
+    activation="gelu",
+    layer_norm_epsilon=1e-6,
+    resize_method="bicubic",
+    preprocessing=_PHOTOS,
+)
+INTERNVIT = dataclasses.replace(
+    HF_INTERNVIT,
+    name="internvit",
+    software="the authors' InternViT",
+    requires=(
+        *(r"embeddings\.patch_embedding\.weight", r"embeddings\.class_embedding", r"encoder\.layers\.0\.ls1"),
+        r"encoder\.layers\.0\.attn\.qkv\.weight",
+    ),
+    ignores=(),
+    names={
+        ("", ""): {
+            "class_token/token": "embeddings.class_embedding",
+            "position_embedding/table": "embeddings.position_embedding",
+            "patch_embedding/projection": "embeddings.patch_embedding",
+        },
+        ("block_{block:02}/", "encoder.layers.{block}."): {
+            "norm_1": "norm1",
+            ("attention/query", "attention/key", "attention/value"): "attn.qkv",
+            "attention/out": "attn.proj",
+            "layer_scale_1/gamma": "ls1",
+            "norm_2": "norm2",
+            **_MLP,
+            "layer_scale_2/gamma": "ls2",
+        },
+    },
+)
