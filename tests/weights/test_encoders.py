@@ -168,6 +168,17 @@ def test_file_of_a_family_that_is_not_computed_names_what_is_missing(tmp_path, a
         keras_vit.build(weights=tmp_path / "model.safetensors", num_heads=3, include_top=False)
 
 
+def test_rows_of_timms_registers_are_added_to_the_registers(tmp_path):
+    """As its so150m models have them; so the other models' numbers stay where a row is taken from its register."""
+    file = Path(shutil.copytree(ENCODERS / "timm_sbb", tmp_path / "sbb")) / "model.safetensors"
+    arrays = load_file(file)
+    rows = np.linspace(-1, 1, arrays["reg_token"].size, dtype="float32").reshape(arrays["reg_token"].shape)
+    table = np.concatenate([rows, arrays["pos_embed"]], axis=1)
+    save_file(arrays | {"pos_embed": table, "reg_token": arrays["reg_token"] - rows}, file)
+    model = keras_vit.build(weights=file.parent, input_shape=(16, 32, 3), include_top=False)
+    assert difference("timm_sbb", model, "pooled", "_other") < 1e-5
+
+
 def test_model_without_a_config_needs_weights_that_tell_it(tmp_path):
     with pytest.raises(TypeError, match="config=None, weights=None"):
         keras_vit.build()

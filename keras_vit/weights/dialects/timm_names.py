@@ -29,17 +29,28 @@ def _written_names(names: Collection[str]) -> Callable[[str], str]:
 
 
 def _with_prefix_rows(arrays: Arrays, num_patches: int | None) -> Arrays:
-    """Adds rows of zeros for the prefix tokens to a table without them, as timm's `no_embed_class` makes it.
+    """Gives the table a row for each prefix token but the registers, whatever rows timm's `no_embed_class` left it.
 
-    Without `num_patches`, a table of a square number of rows is taken to have none, unless the rest is square too.
+    Rows of registers are added to the registers. Without `num_patches`, the patches are the square number of rows that
+    one of the three ways leaves.
     """
     table, prefix = arrays.get("pos_embed"), sum(name in arrays for name in ("cls_token", "dist_token"))
-    if table is None or table.ndim != 3 or not prefix:
+    registers = arrays["reg_token"].shape[1] if "reg_token" in arrays else 0
+    if table is None or table.ndim != 3 or not prefix + registers:
         return arrays
-    rows = table.shape[1]
-    without = rows == num_patches if num_patches else not square_grid(rows - prefix) and square_grid(rows)
-    zeros = np.zeros((1, prefix, table.shape[2]), table.dtype)
-    return arrays | {"pos_embed": np.concatenate([zeros, table], axis=1)} if without else arrays  # (1, T, D)
+    others = [*dict.fromkeys((prefix, 0, prefix + registers))]  # rows that are not the patches'
+    left = [table.shape[1] - rows for rows in others]
+    fitting = [
+        rows for rows, n in zip(others, left, strict=True) if (n == num_patches if num_patches else square_grid(n))
+    ]
+    if not fitting or fitting[0] == prefix:
+        return arrays
+    if fitting[0] == 0:
+        zeros = np.zeros((1, prefix, table.shape[2]), table.dtype)
+        return arrays | {"pos_embed": np.concatenate([zeros, table], axis=1)}  # (1, T, D)
+    own, of_registers, patches = np.split(table, [prefix, prefix + registers], axis=1)
+    placed = {"pos_embed": np.concatenate([own, patches], axis=1), "reg_token": arrays["reg_token"] + of_registers}
+    return arrays | placed
 
 
 def _without_rotation(arrays: Arrays, num_patches: int | None) -> Arrays:
