@@ -18,6 +18,10 @@ KINDS = {
     },
     "beit3": {"attention_norm": True, "mlp_norm": True, "pooling": "gap", "class_token": True, "final_norm": "pooled"},
     "eva02": {"mlp_norm": True, "gated_mlp": True, "qkv_bias": "query_value", "activation": "gelu"},
+    "radio": {
+        **{"class_tokens": 4, "summary_tokens": (0, 2), "summary": "concatenated", "registers": 2},
+        **{"final_norm": "none", "layer_scale": "both"},
+    },
     "internvit": {"final_norm": "none", "layer_scale": "attention", "pooling": "gap", "class_token": True},
 }
 X = images(2, 20, 28, 3)
@@ -111,6 +115,8 @@ def test_exports_stay_within_their_bounds(model, format, tmp_path):
         ({"registers": -1}, "registers=-1"),
         ({"layer_scale": "mlp"}, "layer_scale='mlp'"),
         ({"qkv_bias": True}, "qkv_bias=True"),
+        ({"class_tokens": 2, "distilled": True}, "class_tokens=2"),
+        ({"class_tokens": 2, "summary_tokens": (0, 2)}, r"summary_tokens=\(0, 2\)"),
     ],
 )
 def test_switches_that_contradict_are_refused(wrong, word):

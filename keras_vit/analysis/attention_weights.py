@@ -116,9 +116,8 @@ def as_maps(inner: VisionTransformer, shape: Shape, found: list) -> AttentionMap
     reading = np.zeros((blocks.shape[1], blocks.shape[-1]))
     if pooling is not None:
         reading[:, config.num_prefix_tokens :] = pooling.mean(axis=1, dtype="float64")
-    elif config.read_tokens:  # by name, since not every prefix token is read
-        read = [place for place, name in enumerate(config.prefix_tokens) if name in config.read_tokens]
-        reading[:, read] = 1 / len(read)
+    elif config.read_places:
+        reading[:, config.read_places] = 1 / len(config.read_places)
     else:
         reading[:, config.num_prefix_tokens :] = 1 / (blocks.shape[-1] - config.num_prefix_tokens)
     return AttentionMaps(blocks, pooling, reading, grid_of(inner, shape), config.stride, config.prefix_tokens)

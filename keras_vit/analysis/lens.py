@@ -65,6 +65,7 @@ def _outputs(inner: VisionTransformer, tokens: np.ndarray) -> np.ndarray:
     if inner.config.pooling == "map":
         # The token comes twice, since Keras warns of a softmax over one, and after as many as pooling ignores.
         x = pool(ops.repeat(x[:, None], 2 + pool.num_prefix_tokens, axis=1))
+    x = ops.tile(x, (1, inner.config.pooled_size // inner.config.hidden_size))  # in the place of each that is read
     x = x if hidden is None else hidden(x)
     answers = [ops.convert_to_numpy(head(x)) for head in head_layers(inner)]
     return np.mean(answers, axis=0).reshape(*tokens.shape[:-1], answers[0].shape[-1])

@@ -258,9 +258,9 @@ def block(config: ViTConfig, tokens: int, queries: int, keys: int | None = None)
 def head(config: ViTConfig, tokens: int, classes: int) -> int:
     """FLOPs of what follows the pooling: `pre_logits` and the classifiers."""
     read = tokens if config.pooling == "none" else 1
-    features = config.representation_size or config.hidden_size
+    features = config.representation_size or config.pooled_size
     heads = 2 if config.distilled else 1
-    before = product(read, config.hidden_size, features) if config.representation_size else 0
+    before = product(read, config.pooled_size, features) if config.representation_size else 0
     return before + heads * product(read, features, classes)
 
 

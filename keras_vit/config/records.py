@@ -9,6 +9,7 @@ from keras_vit.config.parts import LAYER_SCALES, QKV_BIASES, Part, block_parts
 
 POOLINGS = ("token", "gap", "map", "none")
 ACTIVATIONS = ("gelu_tanh", "gelu", "quick_gelu")
+SUMMARIES = ("mean", "concatenated")
 FINAL_NORMS = ("tokens", "pooled", "none")
 POSITION_EMBEDDINGS = ("learned", "sincos2d", *ablations.POSITION_EMBEDDINGS, "none")
 POSITION_INJECTIONS = ("stem", *ablations.POSITION_INJECTIONS)
@@ -72,6 +73,8 @@ class Tokens:
     Args:
         class_token: whether a class token is prepended. `None` means with `"token"` and `"none"`
             pooling, and not with the others.
+        class_tokens: how many class tokens there are, if there are any, each with a row of the position table: 8 in
+            Pixio (arXiv:2512.15715), one of each teacher in C-RADIO (arXiv:2601.17237).
         distilled: whether a distillation token follows the class token, with a head of its own; the
             logits are the average of both heads (DeiT, arXiv:2012.12877).
         registers: number of tokens without positions between those and the patches, which no head reads
@@ -80,6 +83,7 @@ class Tokens:
     """
 
     class_token: bool | None = None
+    class_tokens: int = 1
     distilled: bool = False
     registers: int = 0
     patch_dropout_rate: float = 0.0
@@ -87,6 +91,7 @@ class Tokens:
     def __post_init__(self) -> None:
         if self.class_token is not None and not isinstance(self.class_token, bool):
             raise TypeError(f"`class_token` must be True, False or None.\nReceived: class_token={self.class_token!r}.")
+        set_field(self, "class_tokens", check_positive_int("class_tokens", self.class_tokens))
         check_flag("distilled", self.distilled)
         set_field(self, "registers", check_int("registers", self.registers, 0))
         check_rate("patch_dropout_rate", self.patch_dropout_rate)
@@ -212,6 +217,8 @@ class Pooling:
     Args:
         pooling: `"token"` (the class token), `"gap"` (mean of the patch tokens), `"map"` (attention pooling,
             arXiv:2106.04560) or `"none"` (all tokens stay).
+        summary_tokens: places of the class tokens that `"token"` reads, `None` for all.
+        summary: what becomes of several: their `"mean"`, or one vector with all of them, `"concatenated"`.
         final_norm: where the last LayerNorm stands: on the `"tokens"` behind the last block, on what was `"pooled"`
             from them (timm's `fc_norm`), or `"none"`.
         representation_size: width of the tanh layer before the head (section 3.1), or `None` for none.
@@ -220,12 +227,17 @@ class Pooling:
     """
 
     pooling: str = "token"
+    summary_tokens: tuple[int, ...] | None = None
+    summary: str = "mean"
     final_norm: str = "tokens"
     representation_size: int | None = None
     last_block: str = "pooled"
 
     def __post_init__(self) -> None:
         check_choice("pooling", self.pooling, POOLINGS, _OTHER_POOLINGS)
+        if self.summary_tokens is not None:
+            set_field(self, "summary_tokens", _check_places(self.summary_tokens))
+        check_choice("summary", self.summary, SUMMARIES)
         check_choice("final_norm", self.final_norm, FINAL_NORMS)
         check_choice("last_block", self.last_block, LAST_BLOCKS)
         if self.representation_size is not None:
@@ -236,6 +248,14 @@ class Pooling:
 def set_field(record: Any, field: str, value: Any) -> None:
     """Gives a frozen record the checked value of a field."""
     object.__setattr__(record, field, value)
+
+
+def _check_places(places: Any) -> tuple[int, ...]:
+    if not isinstance(places, (tuple, list)) or not places:
+        raise TypeError(
+            f"`summary_tokens` must be None or a tuple of places, from 0.\nReceived: summary_tokens={places!r}."
+        )
+    return tuple(check_int("summary_tokens", place, 0) for place in places)
 
 
 def _check_stages(stages: Any) -> tuple[int, ...]:

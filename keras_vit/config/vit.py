@@ -90,6 +90,11 @@ class ViTConfig:
         return ViTConfig(**self.as_dict() | changes)
 
     def _check_together(self) -> None:
+        if max(self.summary_tokens or (0,)) >= self.class_tokens:
+            raise ValueError(
+                "`summary_tokens` are places among the class tokens, from 0 to `class_tokens` - 1.\n"
+                f"Received: summary_tokens={self.summary_tokens}, class_tokens={self.class_tokens}."
+            )
         multiple = _MULTIPLES.get(self.position_embedding, 1)
         if self.hidden_size % multiple:
             raise ValueError(
@@ -111,14 +116,27 @@ class ViTConfig:
 
     @property
     def placed_tokens(self) -> tuple[str, ...]:
-        """The `prefix_tokens` that have a row in the position table: of `"class"` and `"distillation"`."""
-        there = {"class": self.has_class_token, "distillation": self.distilled}
-        return tuple(name for name, wanted in there.items() if wanted)
+        """The `prefix_tokens` that have a row in the position table: each `"class"`, and `"distillation"`."""
+        there = {"class": self.class_tokens if self.has_class_token else 0, "distillation": int(self.distilled)}
+        return tuple(name for name, count in there.items() for _ in range(count))
 
     @property
     def read_tokens(self) -> tuple[str, ...]:
         """The `prefix_tokens` that the head reads; `()` where it reads the patches."""
         return self.placed_tokens if self.pooling in ("token", "none") else ()
+
+    @property
+    def read_places(self) -> tuple[int, ...]:
+        """Places of the tokens that the head reads; `()` where it reads the patches."""
+        if self.pooling != "token" or self.distilled:
+            return tuple(range(len(self.read_tokens)))
+        return tuple(range(self.class_tokens)) if self.summary_tokens is None else self.summary_tokens
+
+    @property
+    def pooled_size(self) -> int:
+        """Size of the vector that is pooled from the tokens."""
+        joined = self.pooling == "token" and self.summary == "concatenated"
+        return self.hidden_size * (len(self.read_places) if joined else 1)
 
     @property
     def num_prefix_tokens(self) -> int:
@@ -129,7 +147,7 @@ class ViTConfig:
     def num_read_tokens(self) -> int | None:
         """How many tokens the last block computes, the first ones, or `None` where it computes them all."""
         only_read = self.pooling == "token" and self.last_block == "pooled" and self.position_embedding != "relative"
-        return len(self.read_tokens) if only_read else None
+        return max(self.read_places) + 1 if only_read else None
 
     @property
     def resnet_width(self) -> int:
@@ -169,6 +187,12 @@ _RULES = (
         {"distilled": (True,)},
         {"pooling": ("token", "none"), "class_token": (None, True), "representation_size": (None,)},
         'Pass `pooling="token"` without `representation_size`.',
+    ),
+    ablations.Rule(
+        "a distillation token stands behind one class token.",
+        {"distilled": (True,)},
+        {"class_tokens": (1,)},
+        "Leave out either.",
     ),
     ablations.Rule(
         "what is pooled has one vector an image, so there must be a pooling of one token or of the mean.",

@@ -1,5 +1,6 @@
 """From encoded tokens to one representation: class token, mean, or attention pooling."""
 
+from collections.abc import Sequence
 from typing import Any, cast
 
 import keras
@@ -19,29 +20,45 @@ class TokenPooling(ConfiguredLayer):
     """Reads the representation off the encoded tokens.
 
     Args:
-        kind: `"token"` takes token 0, the class token; `"distillation"` token 1, which DeiT adds;
+        kind: `"token"` takes the class token, or several of them; `"distillation"` token 1, which DeiT adds;
             `"gap"` the mean of the patch tokens.
         num_prefix_tokens: tokens before the patches, which `"gap"` leaves out.
+        summary_tokens: places of the tokens that `"token"` takes.
+        summary: what becomes of several: their `"mean"`, or one vector with all of them, `"concatenated"`.
 
     Call arguments:
         tokens: `(B, T, D)`.
         sizes: `(B, T, 1)`, how many patches a token stands for, as `MergingBlock` gives them; 1 for each by default.
 
     Returns:
-        `(B, D)`.
+        `(B, D)`, or `(B, k D)` of k tokens that are concatenated.
 
-    Source: arXiv:2010.11929, eq. 4 and appendix D.3; distillation: arXiv:2012.12877, section 4.
+    Source: arXiv:2010.11929, eq. 4 and appendix D.3; distillation: arXiv:2012.12877, section 4; several class tokens:
+    their mean arXiv:2512.15715, concatenated arXiv:2601.17237.
     """
 
-    def __init__(self, kind: str, num_prefix_tokens: int = 0, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        kind: str,
+        num_prefix_tokens: int = 0,
+        summary_tokens: Sequence[int] = (0,),
+        summary: str = "mean",
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
         check_choice("kind", kind, ("token", "distillation", "gap"))
         self.kind = kind
         self.num_prefix_tokens = num_prefix_tokens
+        self.summary_tokens = tuple(summary_tokens)
+        self.summary = summary
 
     def call(self, tokens: Tensor, sizes: Tensor = None) -> Tensor:
         if self.kind != "gap":
-            return tokens[:, 0 if self.kind == "token" else 1]  # (B, D)
+            read = [tokens[:, place] for place in (self.summary_tokens if self.kind == "token" else (1,))]  # (B, D)
+            if len(read) == 1:
+                return read[0]
+            joined = self.summary == "concatenated"
+            return ops.concatenate(read, axis=-1) if joined else ops.mean(ops.stack(read), axis=0)
         patches = tokens[:, self.num_prefix_tokens :]
         if sizes is None:
             return ops.mean(patches, axis=1)  # (B, D)
@@ -49,7 +66,8 @@ class TokenPooling(ConfiguredLayer):
         return ops.sum(patches * sizes, axis=1) / ops.sum(sizes, axis=1)
 
     def compute_output_shape(self, tokens_shape: Shape, sizes_shape: Shape | None = None) -> Shape:
-        return (tokens_shape[0], tokens_shape[-1])
+        joined = self.kind == "token" and self.summary == "concatenated"
+        return (tokens_shape[0], cast(int, tokens_shape[-1]) * (len(self.summary_tokens) if joined else 1))
 
 
 @keras.saving.register_keras_serializable("keras_vit")

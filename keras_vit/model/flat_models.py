@@ -77,6 +77,7 @@ def _config(model: keras.Model) -> ViTConfig:
         block.num_heads,
         block.mlp_dim,
         class_token=layer_named(model, "class_token") is not None,
+        class_tokens=getattr(layer_named(model, "class_token"), "count", 1),
         distilled=layer_named(model, "distillation_token") is not None,
         attention="global" if merged else kind,
         merged_tokens=merged,

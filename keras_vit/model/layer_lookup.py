@@ -239,7 +239,17 @@ def computed_fields(model: keras.Model) -> dict:
     return {name: getattr(block, name) for name in of_blocks} | {
         "pooling": "none" if pooling is None else getattr(pooling, "kind", "map"),
         "position_embedding": added[0] if added else relative,
+        **_summary(model, pooling),
     }
+
+
+def _summary(model: keras.Model, pooling: Any) -> dict:
+    """What of the class tokens is pooled."""
+    if getattr(pooling, "kind", "") != "token":
+        return {}
+    every = tuple(range(getattr(layer_named(model, "class_token"), "count", 1)))
+    places = pooling.summary_tokens
+    return {"summary_tokens": None if places == every else places, "summary": pooling.summary}
 
 
 def lora_layers(model: keras.Model) -> list:

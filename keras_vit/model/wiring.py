@@ -7,6 +7,7 @@ Section 3 of arXiv:2010.11929. Every layer of the graph can be reached by name: 
 `position_embedding_shared`.
 """
 
+import collections
 import dataclasses
 import functools
 import math
@@ -63,8 +64,9 @@ def wire(
     sizes = (config.hidden_size, config.patch_size, config.patch_bias)
     tokens = layers.PatchEmbedding(*sizes, name="patch_embedding")(feature_map)
     stddev = 0.0 if config.position_embedding in ADDED_POSITIONS else 0.02  # that of positions, which it does not get
-    for prefix in reversed(config.placed_tokens):  # each is put before those that are there
-        tokens = layers.ClassToken(stddev, name=f"{prefix}_token")(tokens)  # (B, T, D)
+    counts = collections.Counter(config.placed_tokens)
+    for prefix in reversed(counts):  # each is put before those that are there
+        tokens = layers.ClassToken(stddev, counts[prefix], name=f"{prefix}_token")(tokens)  # (B, T, D)
     grid = known_grid(images.shape[1:], config) or table_grid or config.grid(DEFAULT_IMAGE_SIZE, DEFAULT_IMAGE_SIZE)
     add_positions = functools.partial(
         layers.AddPositionEmbs,
@@ -199,7 +201,9 @@ def _top(tokens: Tensor, config: ViTConfig, head: Head, facts: Mapping[str, Tens
     x = tokens
     if config.pooling in ("token", "gap"):
         sizes = {"sizes": facts["sizes"]} if config.pooling == "gap" and "sizes" in facts else {}
-        x = layers.TokenPooling(config.pooling, config.num_prefix_tokens, name="pooling")(x, **sizes)  # (B, D)
+        read = (config.read_places[:1] if config.distilled else config.read_places) or (0,)
+        kind = (config.pooling, config.num_prefix_tokens, read, config.summary)
+        x = layers.TokenPooling(*kind, name="pooling")(x, **sizes)  # (B, D)
     elif config.pooling == "map":
         x = layers.AttentionPooling(
             config.hidden_size,

@@ -217,7 +217,7 @@ def replaced_layers(
     """
     if classes == checkpoint.classes:
         return (), ()
-    heads = tuple(HEADS[name] for name in read_tokens) or ("head",)  # which then reads the patches
+    heads = tuple(dict.fromkeys(HEADS[name] for name in read_tokens)) or ("head",)  # which then reads the patches
     hidden = () if representation_size is None else ("pre_logits",)
     unwanted = heads if hidden else (*heads, "pre_logits")
     lacking = hidden if checkpoint.representation_size is None else ()

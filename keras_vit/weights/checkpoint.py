@@ -77,7 +77,8 @@ class Checkpoint:
     @property
     def prefix_tokens(self) -> tuple[str, ...]:
         """Names of the tokens before the patches, in the order of their rows in the position table."""
-        return tuple(name for name, path in PREFIX_TOKENS.items() if path in self.tensors)
+        there = {name: self.tensors[path].shape for name, path in PREFIX_TOKENS.items() if path in self.tensors}
+        return tuple(name for name, shape in there.items() for _ in range(shape[1] if len(shape) == 3 else 1))
 
     @property
     def num_prefix_tokens(self) -> int:
@@ -108,6 +109,7 @@ class Checkpoint:
             "activation": dialect.activation,
             "layer_norm_epsilon": dialect.layer_norm_epsilon,
             "pooling": pooling,
+            "class_tokens": max(self.prefix_tokens.count("class"), 1),
             "distilled": "distillation" in self.prefix_tokens,
             "registers": self.tensors[_REGISTERS].shape[1] if _REGISTERS in self.tensors else 0,
             "pre_norm": _PRE_NORM in self.tensors,
@@ -117,6 +119,8 @@ class Checkpoint:
             "layer_scale": next((value for value, path in _SCALES.items() if path in self.tensors), "none"),
             "final_norm": next((w for w, name in LAST_NORMS.items() if f"{name}/gamma" in self.tensors), "none"),
         }
+        if dialect.summary:
+            fields["summary"] = dialect.summary
         if dialect.position_embedding and not self.has_positions:
             fields["position_embedding"] = dialect.position_embedding
         return fields | self.recorded_fields
@@ -289,7 +293,8 @@ def _check_sizes(checkpoint: Checkpoint, said: Mapping[str, int]) -> None:
     if checkpoint.is_resnet:
         return
     patch_size, hidden_size, num_layers, *_, stages = checkpoint.measured()
-    found = {"hidden_size": hidden_size, "num_layers": num_layers, "registers": checkpoint.fields["registers"]}
+    found = {"hidden_size": hidden_size, "num_layers": num_layers}
+    found |= {name: checkpoint.fields[name] for name in ("registers", "class_tokens")}
     found |= {"patch_size": patch_size} if stages is None else {}
     wrong = [
         f"{name} {number}, and {found[name]} in the file"

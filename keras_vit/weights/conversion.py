@@ -299,12 +299,27 @@ def _check_parts(checkpoint: Checkpoint, dialect: str) -> None:
         "head on all tokens": pooling == "none" and bool(checkpoint.classes),
         "model without positions": not checkpoint.has_positions,
     }
+    _check_summary(checkpoint, dialect)
     for part in DIALECTS[dialect].lacks:
         if parts[part]:
             raise CheckpointError(
                 f"{DIALECTS[dialect].software} has no {part} in this layout, and would build another model.\n"
                 f"Received: {checkpoint.path} for {dialect!r}. Save as official, big_vision or timm."
             )
+
+
+def _check_summary(checkpoint: Checkpoint, dialect: str) -> None:
+    """Raises for a model of several class tokens that the software would pool otherwise."""
+    row, count = DIALECTS[dialect], checkpoint.fields["class_tokens"]
+    asked = (checkpoint.fields.get("summary", row.summary), checkpoint.fields.get("summary_tokens"))
+    if count == 1 or (row.summary and (checkpoint.fields["pooling"] != "token" or asked == (row.summary, None))):
+        return
+    does = f"pools {row.summary} class tokens" if row.summary else "has one class token"
+    raise CheckpointError(
+        f"the software of a layout must pool the same class tokens, and {row.software} {does}.\n"
+        f"Received: {checkpoint.path} with class_tokens={count}, summary={asked[0]!r}, summary_tokens={asked[1]}, for "
+        f"{dialect!r}. Save it as .keras."
+    )
 
 
 def _warn(message: str) -> None:

@@ -21,6 +21,7 @@ ALWAYS = {  # without which a file is not known again
     **dict.fromkeys(("huggingface_clip", "open_clip"), CLIP),
     **dict.fromkeys(("huggingface_internvit", "internvit"), DINOV2),
     **{name: {*DINOV2, "registers"} for name in ("huggingface_tipsv2", "tips")},
+    "huggingface_pixio": {"class", "table"},
 }
 WITHOUT_LAST_NORM = {"internvit"}
 PARTS = {
@@ -33,6 +34,7 @@ PARTS = {
     **dict.fromkeys(("huggingface_internvit", "internvit"), DINOV2),
     "huggingface_clip": {*CLIP, "head"},
     "huggingface_siglip": {"table", "map"},
+    "huggingface_pixio": {"class", "table"},
     "open_clip": {*CLIP, "head"},
     "bit": {"head"},
     "bit_paper": {"head"},

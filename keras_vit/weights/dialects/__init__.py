@@ -19,13 +19,14 @@ from keras_vit.weights.dialects.dinov2_names import DINOV2, DINOV2_REGISTERS, HF
 from keras_vit.weights.dialects.huggingface_names import HUGGINGFACE
 from keras_vit.weights.dialects.internvit_names import HF_INTERNVIT, INTERNVIT
 from keras_vit.weights.dialects.official_names import LINEN, OFFICIAL
+from keras_vit.weights.dialects.pixio_names import PIXIO
 from keras_vit.weights.dialects.timm_names import TIMM
 from keras_vit.weights.dialects.tips_names import HF_TIPSV2, TIPS
 from keras_vit.weights.dialects.wrappers import preferred, remark_on
 from keras_vit.weights.reader import CheckpointError
 
 _OF_DINOV2 = (DINOV2, DINOV2_REGISTERS, HF_DINOV2, HF_DINOV2_REGISTERS)
-_OTHERS = (HF_INTERNVIT, INTERNVIT, HF_TIPSV2, TIPS)
+_OTHERS = (HF_INTERNVIT, INTERNVIT, HF_TIPSV2, TIPS, PIXIO)
 _OF_CLIP = (HF_CLIP, HF_SIGLIP, OPEN_CLIP)
 _ROWS = (OFFICIAL, LINEN, BIG_VISION, TIMM, HUGGINGFACE, *_OF_DINOV2, *_OF_CLIP, *_OTHERS, BIT, BIT_PAPER)
 DIALECTS = {row.name: row for row in _ROWS}

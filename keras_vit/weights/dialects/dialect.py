@@ -61,6 +61,7 @@ class Dialect:
         resize_method: of a position table that the software has loaded, at another resolution.
         position_embedding: kind that a file without a table has; by default that is not known.
         lacks: parts that the software does not have; it would build another model without a word.
+        summary: what the software makes of several class tokens, if its models have more than one.
         normalises_means: whether its LayerNorm stands behind mean pooling, unless a folder says otherwise.
         norms_tokens: whether its tokens, where all are asked for, are those behind the last LayerNorm.
         void_is_bfloat16: whether arrays of two bytes without a type are bfloat16.
@@ -90,6 +91,7 @@ class Dialect:
     resize_method: str = "align_corners"
     position_embedding: str = ""
     lacks: tuple[str, ...] = ()
+    summary: str = ""
     normalises_means: bool = False
     norms_tokens: bool = True
     void_is_bfloat16: bool = False

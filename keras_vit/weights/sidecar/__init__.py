@@ -28,7 +28,7 @@ _NOT_COMPUTED = dict.fromkeys(("dinov3", "eupe", "lingbot", "eva02", "_pe_", "_r
 _NOT_COMPUTED |= {"beit_": "relative position bias", "beitv2": "relative position bias", "aimv2": "RMSNorm"}
 _NOT_COMPUTED |= {"beit3": "LayerNorm inside of a block's halves", "radio": "positions cut out of a larger table"}
 # Of transformers' `model_type`, likewise.
-_NOT_COMPUTED_TYPES = {"dinov3_vit": _ROTARY, "aimv2_vision_model": "RMSNorm", "pixio": "eight class tokens"}
+_NOT_COMPUTED_TYPES = {"dinov3_vit": _ROTARY, "aimv2_vision_model": "RMSNorm"}
 _NOT_COMPUTED_TYPES |= dict.fromkeys(("beit", "data2vec-vision"), "relative position bias")
 _NOT_COMPUTED_TYPES |= {
     "radio": "positions cut out of a larger table",
@@ -234,7 +234,11 @@ def read_transformers(config: dict, processor: dict, folder: Path) -> Sidecar:
         layout=kind,
         num_heads=reading.count("num_attention_heads", config.get("num_attention_heads")),
         sizes=_sizes_said(
-            config, hidden_size="hidden_size", num_hidden_layers="num_layers", num_register_tokens="registers"
+            config,
+            hidden_size="hidden_size",
+            num_hidden_layers="num_layers",
+            num_register_tokens="registers",
+            n_cls_tokens="class_tokens",
         ),
         image_size=reading.part("image_size", lambda: sides_of(config.get("image_size"))),
         preprocessing=images.preprocessing(lambda: _transformers_preprocessing(processor)) if processor else None,
