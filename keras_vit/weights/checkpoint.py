@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -34,6 +35,7 @@ _PROBE, _WIDTH = "pooling/probe", PATCH_KERNEL
 _MLP, _GATE = "block_00/mlp/dense_1/kernel", "block_00/mlp/gate/kernel"
 _QKV_BIAS = "block_00/attention/{}/bias"
 _REGISTERS, _PRE_NORM = "register_tokens/tokens", "pre_norm/gamma"
+_INNER_NORMS = {f"{of}_norm": f"block_00/{of}/norm/gamma" for of in ("attention", "mlp")}  # by their fields
 LAST_NORMS = {"tokens": "encoder_norm", "pooled": "pooled_norm"}  # by `final_norm`
 _SCALES = {"both": "block_00/layer_scale_2/gamma", "attention": "block_00/layer_scale_1/gamma"}  # by `layer_scale`
 _BLOCK, _STAGE = "block_", "resnet_stage_"  # how names of layers begin
@@ -104,7 +106,9 @@ class Checkpoint:
             return {}
         dialect = DIALECTS[self.dialect]
         biases = tuple(role for role in QKV_BIASES["all"] if _QKV_BIAS.format(role) in self.tensors)
-        pooling = "map" if _PROBE in self.tensors else "token" if self.has_class_token else "gap"
+        norm = next((w for w, name in LAST_NORMS.items() if f"{name}/gamma" in self.tensors), "none")
+        reads_token = self.has_class_token and norm != "pooled"  # which in other software is a norm of means
+        pooling = "map" if _PROBE in self.tensors else "token" if reads_token else "gap"
         fields = {
             "activation": dialect.activation,
             "layer_norm_epsilon": dialect.layer_norm_epsilon,
@@ -116,14 +120,15 @@ class Checkpoint:
             "patch_bias": PATCH_BIAS in self.tensors,
             "qkv_bias": next((word for word, roles in QKV_BIASES.items() if roles == biases), "all"),
             "gated_mlp": _GATE in self.tensors,
+            **{field: path in self.tensors for field, path in _INNER_NORMS.items()},
             "layer_scale": next((value for value, path in _SCALES.items() if path in self.tensors), "none"),
-            "final_norm": next((w for w, name in LAST_NORMS.items() if f"{name}/gamma" in self.tensors), "none"),
+            "final_norm": norm,
         }
         if dialect.summary:
             fields["summary"] = dialect.summary
         if dialect.position_embedding and not self.has_positions:
             fields["position_embedding"] = dialect.position_embedding
-        return fields | self.recorded_fields
+        return fields | dialect.computes(self.tensors) | self.recorded_fields
 
     @property
     def unknown(self) -> list[str]:
@@ -288,13 +293,12 @@ def file_in(path: FilePath) -> Path:
     return next((path / name for name in _FILES if (path / name).is_file()), path)
 
 
-def _check_sizes(checkpoint: Checkpoint, said: Mapping[str, int]) -> None:
+def _check_sizes(checkpoint: Checkpoint, said: Mapping[str, Any]) -> None:
     """Raises where what stands beside a file contradicts its tensors, as of a file that was cut short."""
     if checkpoint.is_resnet:
         return
     patch_size, hidden_size, num_layers, *_, stages = checkpoint.measured()
-    found = {"hidden_size": hidden_size, "num_layers": num_layers}
-    found |= {name: checkpoint.fields[name] for name in ("registers", "class_tokens")}
+    found = checkpoint.fields | {"hidden_size": hidden_size, "num_layers": num_layers}
     found |= {"patch_size": patch_size} if stages is None else {}
     wrong = [
         f"{name} {number}, and {found[name]} in the file"

@@ -13,9 +13,7 @@ from keras_vit.weights.reader import CheckpointError
 _PARTS = {  # regular expressions of a part of the name: what it is
     r"\brope|rotary|freqs|inv_freq": "rotary positions",
     r"\.[qk]_norm\.|\.(query|key)_norm\.": "a LayerNorm of queries and keys (`qk_norm`)",
-    r"\.attn\.norm\.|\.mlp\.norm\.|inner_attn_ln|ffn_ln": "a LayerNorm inside of attention or MLP",
     r"relative_position_bias|relative_position_index|\.rel_pos": "a relative position bias",
-    r"\.attn\.[qv]_bias$": "separate biases of query and value (BEiT)",
     r"^layers\.\d+\.blocks\.|^stages\.|\.downsample\.reduction": "stages with windows or merged patches (Swin)",
     r"^patch_embed\.(norm|conv|backbone\.(?!stem|stages|conv|norm))|^stem\.": "another stem or a LayerNorm of patches",
     r"^blocks_token_only|talking_head|proj_[lw]\.": "class attention or talking heads (CaiT)",

@@ -138,6 +138,15 @@ def test_authors_files_of_dinov2_are_those_of_transformers_under_other_names(tmp
     assert read_checkpoint(path).resize_method == method
 
 
+def test_eva_of_post_norm_blocks_is_known_by_its_sizes(tmp_path):
+    """EVA-02-CLIP E/14 has the names of EVA-CLIP g/14, and another order inside its blocks."""
+    names = load_file(ENCODERS / "timm_eva" / "model.safetensors")
+    names |= {"blocks.0.mlp.fc2.weight": np.zeros((1792, 15360), "float32")}
+    save_file(names, tmp_path / "x.safetensors")
+    with pytest.raises(CheckpointError, match="E/14"):
+        keras_vit.build(weights=tmp_path / "x.safetensors", num_heads=3)
+
+
 @pytest.mark.filterwarnings("ignore:.*unless told otherwise:UserWarning")
 def test_openclip_reads_what_transformers_wrote(tmp_path):
     """The same tower under OpenCLIP's names, beside a text tower, and with QuickGELU by the config alone."""
@@ -156,7 +165,7 @@ def test_openclip_reads_what_transformers_wrote(tmp_path):
     ("arrays", "word"),
     [
         ({"norm_pre.weight": "norm.weight"}, "Perception Encoder"),
-        ({"blocks.0.attn.q_bias": "norm.bias"}, "q_bias"),
+        ({"blocks.0.attn.q_norm.weight": "norm.bias"}, "qk_norm"),
         ({"rope.freqs": "norm.bias"}, "rope"),
     ],
 )
@@ -205,6 +214,11 @@ def changed(tmp_path, folder, **facts):
         ("huggingface_dinov2_registers", {"num_register_tokens": 3}, "registers 3, and 4"),
         ("timm_sbb", {"reg_tokens": 0}, "registers 0, and 4"),
         ("timm_dinov2", {"depth": 12}, "num_layers 12"),
+        ("timm_beit3", {"scale_mlp_norm": False}, "mlp_norm False, and True in the file"),
+        ("timm_eva", {"qkv_bias": False}, "qkv_bias none, and query_value in the file"),
+        ("timm_eva", {"use_post_norm": True}, "use_post_norm=True"),
+        ("timm_mae", {"mlp_layer": "glu"}, "mlp_layer='glu'"),
+        ("timm_clip", {"qk_norm": True}, "qk_norm=True"),
         ("huggingface_dinov2", {"model_type": "dinov3_vit"}, "rotary"),
         ("huggingface_siglip", {"model_type": "siglip2_vision_model"}, "patches"),
     ],

@@ -12,7 +12,7 @@ from keras_vit.weights.reader import CheckpointError
 
 # What each layout can hold besides the encoder: typed here a second time, not read off the rows.
 STEM = {"root", "stages"}
-SWITCHES = {"registers", "pre_norm", "pooled_norm", "scales", "gated"}
+SWITCHES = {"registers", "pre_norm", "pooled_norm", "scales", "gated", "attention_norm", "mlp_norm"}
 DINOV2 = {"class", "table", "scales"}
 CLIP = {"class", "table", "pre_norm"}
 ALWAYS = {  # without which a file is not known again
@@ -22,6 +22,9 @@ ALWAYS = {  # without which a file is not known again
     **dict.fromkeys(("huggingface_internvit", "internvit"), DINOV2),
     **{name: {*DINOV2, "registers"} for name in ("huggingface_tipsv2", "tips")},
     "huggingface_pixio": {"class", "table"},
+    "timm_beit3": {"attention_norm", "mlp_norm"},
+    "timm_eva": {"table", "no_key_bias"},
+    "eva02": {"table", "no_key_bias", "gated"},
 }
 WITHOUT_LAST_NORM = {"internvit"}
 PARTS = {
@@ -29,6 +32,8 @@ PARTS = {
     "linen": {"class", "table", "pre_logits", "head", *STEM},
     "big_vision": {"class", "table", "pre_logits", "head", "map"},
     "timm": {"class", "distillation", "table", "head", "map", *STEM, *SWITCHES},
+    **{name: {"class", "distillation", "table", "head", "map", *SWITCHES} for name in ("timm_eva", "eva02")},
+    "timm_beit3": {"class", "distillation", "table", "head", "map", *STEM, *SWITCHES},
     "huggingface": {"class", "distillation", "table", "pre_logits", "head"},
     **{name: {*parts, "gated"} for name, parts in ALWAYS.items() if "dinov2" in name or "tips" in name},
     **dict.fromkeys(("huggingface_internvit", "internvit"), DINOV2),
@@ -102,8 +107,14 @@ def shapes_of(dialect, parts, heads, each, mlp_dim, classes, side):
         "pooled_norm": norm("pooled_norm", width),
         "scales": {f"block_{i:02}/layer_scale_{part}/gamma": (width,) for i in (0, 3, 10) for part in (1, 2)},
     }
+    optional |= {
+        f"{of}_norm": {k: v for i in (0, 3, 10) for k, v in norm(f"block_{i:02}/{of}/norm", size).items()}
+        for of, size in (("attention", width), ("mlp", mlp_dim))
+    }
     for part in parts & optional.keys():
         found |= optional[part]
+    if "no_key_bias" in parts:
+        found = {path: shape for path, shape in found.items() if not re.match("block.*/key/bias", path)}
     return found | heads_of_classes
 
 
@@ -115,6 +126,8 @@ def possible(dialect, parts):
     """The parts that go together."""
     parts = (parts if {"class", "head"} <= parts else parts - {"distillation"}) | ALWAYS.get(dialect, set())
     parts = parts - {"map"} if "pre_norm" in parts else parts  # so has Perception Encoder, with rotary positions
+    parts = parts - {"mlp_norm"} if dialect == "timm" and "attention_norm" in parts else parts  # so has BEiT-3
+    parts = parts - {"no_key_bias"} if dialect == "timm_beit3" else parts
     parts |= {"table"} if dialect == "linen" else set()  # without one it is taken for a file of big_vision
     return parts - {"pre_logits"} if dialect == "huggingface" and "head" in parts else parts
 
@@ -130,7 +143,7 @@ def test_ours_to_theirs_to_ours_to_theirs_is_bitwise(dialect, data):
     ours = {path: rng.normal(size=shape).astype("float32") for path, shape in shapes.items()}
     if dialect == "big_vision" and {"class", "table"} <= parts:
         ours["position_embedding/table"][:, 0] = 0  # of which the file keeps the sum with the token
-    if dialect == "timm" and {"registers", "table"} <= parts:
+    if DIALECTS[dialect].software in ("timm", "the authors' EVA-02") and {"registers", "table"} <= parts:
         ours["position_embedding/table"][:, : len(parts & {"class", "distillation"})] = 0  # likewise
     if dialect in ("huggingface_clip", "open_clip") and "head" in parts:
         ours["head/bias"][:] = 0  # it has none

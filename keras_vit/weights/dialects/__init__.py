@@ -16,19 +16,21 @@ from keras_vit.weights.dialects.bit_names import BIT, BIT_PAPER
 from keras_vit.weights.dialects.clip_names import HF_CLIP, HF_SIGLIP, OPEN_CLIP
 from keras_vit.weights.dialects.dialect import Dialect
 from keras_vit.weights.dialects.dinov2_names import DINOV2, DINOV2_REGISTERS, HF_DINOV2, HF_DINOV2_REGISTERS
+from keras_vit.weights.dialects.eva_names import EVA02, TIMM_EVA
 from keras_vit.weights.dialects.huggingface_names import HUGGINGFACE
 from keras_vit.weights.dialects.internvit_names import HF_INTERNVIT, INTERNVIT
 from keras_vit.weights.dialects.official_names import LINEN, OFFICIAL
 from keras_vit.weights.dialects.pixio_names import PIXIO
-from keras_vit.weights.dialects.timm_names import TIMM
+from keras_vit.weights.dialects.timm_names import TIMM, TIMM_BEIT3
 from keras_vit.weights.dialects.tips_names import HF_TIPSV2, TIPS
 from keras_vit.weights.dialects.wrappers import preferred, remark_on
 from keras_vit.weights.reader import CheckpointError
 
+_OF_TIMM = (TIMM, TIMM_BEIT3, TIMM_EVA, EVA02)
 _OF_DINOV2 = (DINOV2, DINOV2_REGISTERS, HF_DINOV2, HF_DINOV2_REGISTERS)
 _OTHERS = (HF_INTERNVIT, INTERNVIT, HF_TIPSV2, TIPS, PIXIO)
 _OF_CLIP = (HF_CLIP, HF_SIGLIP, OPEN_CLIP)
-_ROWS = (OFFICIAL, LINEN, BIG_VISION, TIMM, HUGGINGFACE, *_OF_DINOV2, *_OF_CLIP, *_OTHERS, BIT, BIT_PAPER)
+_ROWS = (OFFICIAL, LINEN, BIG_VISION, *_OF_TIMM, HUGGINGFACE, *_OF_DINOV2, *_OF_CLIP, *_OTHERS, BIT, BIT_PAPER)
 DIALECTS = {row.name: row for row in _ROWS}
 FOLDERS = {name: row.folder for name, row in DIALECTS.items() if row.folder is not None}
 _SAME_EPSILON = 1e-6  # so that 1e-6 and 1e-12 are one: they move logits by some 1e-5

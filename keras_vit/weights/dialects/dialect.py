@@ -57,6 +57,8 @@ class Dialect:
         written_names: the same, from a name in the table to the one that we write.
         read_steps: change the arrays of a file before they are renamed; each is told the number of patches.
         written_steps: the same for what is written.
+        computes: given the tensors by our paths, the fields of `ViTConfig` that the software computes by where no
+            tensor says.
         activation: none for a layout of ResNet baselines.
         resize_method: of a position table that the software has loaded, at another resolution.
         position_embedding: kind that a file without a table has; by default that is not known.
@@ -86,6 +88,7 @@ class Dialect:
     written_names: Callable[[Collection[str]], Callable[[str], str]] = _as_written
     read_steps: tuple[Callable[[Arrays, int | None], Arrays], ...] = ()
     written_steps: tuple[Callable[[Makers], Makers], ...] = ()
+    computes: Callable[[Mapping[str, np.ndarray]], dict[str, Any]] = lambda tensors: {}
     activation: str = ""
     layer_norm_epsilon: float = 0.0
     resize_method: str = "align_corners"

@@ -1,5 +1,6 @@
 """The layout of timm's Vision Transformers: kernels as torch has them, and query, key and value in one matrix."""
 
+import dataclasses
 import functools
 import re
 from collections.abc import Callable, Collection
@@ -14,6 +15,26 @@ from keras_vit.weights.sidecar.folder_json import timm_files, timm_opening
 
 _BACKBONE = "patch_embed.backbone."
 _MLP: Layers = {"mlp/dense_1": "mlp.fc1", "mlp/dense_2": "mlp.fc2"}
+TOKENS: Layers = {
+    "class_token/token": "cls_token",
+    "distillation_token/token": "dist_token",
+    "position_embedding/table": "pos_embed",
+    "patch_embedding/projection": "patch_embed.proj",
+    "register_tokens/tokens": "reg_token",
+    "pre_norm": "norm_pre",
+    "encoder_norm": "norm",
+    "pooled_norm": "fc_norm",
+    "head": "head",
+    "head_distillation": "head_dist",
+}
+ATTENTION_POOLING: Layers = {
+    "probe": "latent",
+    "attention/query": "q",
+    ("attention/key", "attention/value"): "kv",
+    "attention/out": "proj",
+    "norm": "norm",
+    **_MLP,
+}
 
 
 def _with_stem(names: Collection[str]) -> Callable[[str], str]:
@@ -28,7 +49,7 @@ def _written_names(names: Collection[str]) -> Callable[[str], str]:
     return lambda name: functools.reduce(lambda told, pair: told.replace(*pair), others.items(), name)
 
 
-def _with_prefix_rows(arrays: Arrays, num_patches: int | None) -> Arrays:
+def with_prefix_rows(arrays: Arrays, num_patches: int | None) -> Arrays:
     """Gives the table a row for each prefix token but the registers, whatever rows timm's `no_embed_class` left it.
 
     Rows of registers are added to the registers. Without `num_patches`, the patches are the square number of rows that
@@ -86,7 +107,7 @@ def _gated_name(match: re.Match) -> str:
     return match[1] + {"1": "fc12.", "2": "fc3."}[match[2]]
 
 
-def _without_prefix_rows(makers: Makers) -> Makers:
+def without_prefix_rows(makers: Makers) -> Makers:
     """Adds the rows of prefix tokens to the tokens where there are registers, which have no rows in timm's table."""
     table, prefix = makers.get("pos_embed"), [name for name in ("cls_token", "dist_token") if name in makers]
     if table is None or "reg_token" not in makers:
@@ -107,37 +128,21 @@ TIMM = Dialect(
     requires=(r"patch_embed\.proj\.weight",),
     ignores=("mask_token", "decoder_.*"),  # of masked pre-training (MAE), beside its encoder
     names={
-        ("", ""): {
-            "class_token/token": "cls_token",
-            "distillation_token/token": "dist_token",
-            "position_embedding/table": "pos_embed",
-            "patch_embedding/projection": "patch_embed.proj",
-            "register_tokens/tokens": "reg_token",
-            "pre_norm": "norm_pre",
-            "encoder_norm": "norm",
-            "pooled_norm": "fc_norm",
-            "head": "head",
-            "head_distillation": "head_dist",
-        },
+        ("", ""): TOKENS,
         ("block_{block:02}/", "blocks.{block}."): {
             "norm_1": "norm1",
             ("attention/query", "attention/key", "attention/value"): "attn.qkv",
+            "attention/norm": "attn.norm",
             "attention/out": "attn.proj",
             "layer_scale_1/gamma": "ls1.gamma",
             "layer_scale_2/gamma": "ls2.gamma",
             "norm_2": "norm2",
             **_MLP,
+            "mlp/norm": "mlp.norm",
             ("mlp/gate", "mlp/up"): "mlp.fc12",
             "mlp/down": "mlp.fc3",
         },
-        ("pooling/", "attn_pool."): {
-            "probe": "latent",
-            "attention/query": "q",
-            ("attention/key", "attention/value"): "kv",
-            "attention/out": "proj",
-            "norm": "norm",
-            **_MLP,
-        },
+        ("pooling/", "attn_pool."): ATTENTION_POOLING,
         ("resnet_root/", f"{_BACKBONE}stem."): {"conv": "conv", "norm": "norm"},
         ("resnet_stage_{stage}_unit_{unit}/", _BACKBONE + "stages.{stage-1}.blocks.{unit-1}."): {
             **{f"{kind}_{part}": f"{kind}{part}" for kind in ("conv", "norm") for part in "123"},
@@ -148,11 +153,19 @@ TIMM = Dialect(
     wrapped=True,
     read_names=_with_stem,
     written_names=_written_names,
-    read_steps=(_without_rotation, _with_prefix_rows, _unlike_plain),
-    written_steps=(_not_as_rotated, _without_prefix_rows),
+    read_steps=(_without_rotation, with_prefix_rows, _unlike_plain),
+    written_steps=(_not_as_rotated, without_prefix_rows),
     activation="gelu",
     layer_norm_epsilon=1e-6,
     resize_method="bicubic_antialias",
     normalises_means=True,
     folder=Folder(timm_files, timm_opening, always_resizes=True),
+)
+TIMM_BEIT3 = dataclasses.replace(
+    TIMM,
+    name="timm_beit3",
+    requires=(*TIMM.requires, r"blocks\.0\.attn\.norm\.weight", r"blocks\.0\.mlp\.norm\.weight"),
+    forbids=(r"blocks\.0\.attn\.(q_bias|q_proj\.weight)",),
+    layer_norm_epsilon=1e-5,
+    folder=None,
 )

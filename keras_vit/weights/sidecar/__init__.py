@@ -17,16 +17,19 @@ from keras_vit.images.preprocessing import Preprocessing
 from keras_vit.weights.reader import TensorFile
 from keras_vit.weights.reader.sharded import ShardedFile
 from keras_vit.weights.sidecar.facts import Reading, Sidecar, activation_of, not_computed, sides_of
+from keras_vit.weights.sidecar.timm_arguments import check_known, told_twice
 
 _MOST_BYTES = 4_000_000  # of a JSON file; ImageNet-21k's label lists take 1.5 MB
 NOTED_FIELDS = ("activation", "layer_norm_epsilon", "pooling", "position_embedding")
 POOLS = {"token": "token", "avg": "gap", "map": "map", "": "none"}  # timm's `global_pool`: ours
+_TIMM_SIZES = {"embed_dim": "hidden_size", "depth": "num_layers", "reg_tokens": "registers"}
+_TIMM_SIZES |= {"num_reg_tokens": "registers"}
 _CROP_MODES = {None: "crop", "center": "crop", "squash": "squash"}
 # Parts of names of timm's architectures, and what these compute that is not computed here.
 _ROTARY = "rotary positions"
 _NOT_COMPUTED = dict.fromkeys(("dinov3", "eupe", "lingbot", "eva02", "_pe_", "_rope_", "sapiens"), _ROTARY)
 _NOT_COMPUTED |= {"beit_": "relative position bias", "beitv2": "relative position bias", "aimv2": "RMSNorm"}
-_NOT_COMPUTED |= {"beit3": "LayerNorm inside of a block's halves", "radio": "positions cut out of a larger table"}
+_NOT_COMPUTED |= {"radio": "positions cut out of a larger table", "_enormous_": "blocks whose LayerNorms stand behind"}
 # Of transformers' `model_type`, likewise.
 _NOT_COMPUTED_TYPES = {"dinov3_vit": _ROTARY, "aimv2_vision_model": "RMSNorm"}
 _NOT_COMPUTED_TYPES |= dict.fromkeys(("beit", "data2vec-vision"), "relative position bias")
@@ -127,6 +130,7 @@ def read_timm(config: dict, folder: Path) -> Sidecar:
     reading, place = Reading("config.json"), folder / "config.json"
     arguments = config.get("model_args")
     arguments = arguments if isinstance(arguments, dict) else {}
+    check_known(arguments, place)
     told = {
         "activation": activation_of(arguments.get("act_layer"), place),
         "pooling": _pooling(arguments.get("global_pool", config.get("global_pool")), place),
@@ -141,14 +145,14 @@ def read_timm(config: dict, folder: Path) -> Sidecar:
     return Sidecar(
         fields=reading.fields(fields),
         num_heads=reading.count("num_heads", arguments.get("num_heads")),
-        sizes=_sizes_said(arguments, embed_dim="hidden_size", depth="num_layers", reg_tokens="registers"),
+        sizes=_sizes_said(arguments, **_TIMM_SIZES) | told_twice(arguments),
         image_size=reading.part("img_size", lambda: sides_of(arguments.get("img_size"))),
         preprocessing=reading.preprocessing(lambda: _timm_preprocessing(config.get("pretrained_cfg", {}))),
         remarks=tuple(reading.remarks),
     )
 
 
-def _sizes_said(said: dict, **words: str) -> dict[str, int]:
+def _sizes_said(said: dict, **words: str) -> dict[str, Any]:
     """Numbers of a config that the tensors tell too, and the patch size, by our words."""
     words |= {"patch_size": "patch_size"}
     side = said.get("patch_size")
@@ -163,7 +167,9 @@ def _computed_by(architecture: str) -> dict[str, Any]:
     for mark, part in _NOT_COMPUTED.items():
         if mark in architecture:
             raise not_computed("model", architecture, "config.json", f"and not {part}")
-    if "_clip_" in architecture and "mobileclip" not in architecture:
+    if "_clip_" in architecture and not re.match("eva|vit_.*mobileclip", architecture):
+        fields = {"layer_norm_epsilon": 1e-5}
+    if architecture.startswith("beit3_"):
         fields = {"layer_norm_epsilon": 1e-5}
     if "_clip_quickgelu_" in architecture:
         fields["activation"] = "quick_gelu"

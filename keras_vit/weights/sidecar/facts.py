@@ -31,7 +31,7 @@ class Sidecar:
     fields: dict = dataclasses.field(default_factory=dict)
     layout: str = ""  # the `model_type` of transformers, or our name of the dialect
     num_heads: int | None = None
-    sizes: dict[str, int] = dataclasses.field(default_factory=dict)  # what it says of the architecture, by our words
+    sizes: dict[str, Any] = dataclasses.field(default_factory=dict)  # what it says of the architecture, by our words
     grid: tuple[int, int] | None = None
     image_size: tuple[int, int] | None = None  # that the position table belongs to
     preprocessing: Preprocessing | None = None

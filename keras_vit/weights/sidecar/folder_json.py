@@ -2,8 +2,8 @@
 
 `facts` are the architecture: `patch_size`, `hidden_size`, `num_layers`, `num_heads`, `mlp_dim`, `image_size` (H, W),
 `channels`, `classes`, `pooling`, `class_token`, `distilled`, `positions`, `activation`, `layer_norm_epsilon`,
-`registers`, `pre_norm`, `patch_bias`, `qkv_bias`, `gated_mlp`, `layer_scale`, `final_norm`, `resnet_stages`,
-`root_channels`; `labels`, a name for each class, or `None`.
+`registers`, `pre_norm`, `patch_bias`, `qkv_bias`, `gated_mlp`, `layer_scale`, `final_norm`,
+`attention_norm`, `mlp_norm`, `resnet_stages`, `root_channels`; `labels`, a name for each class, or `None`.
 """
 
 import json
@@ -107,6 +107,10 @@ def _transformers_processor(record: Preprocessing, image_size: tuple[int, int]) 
     return said
 
 
+# Words of timm for LayerNorms that most models lack: our fields.
+_TIMM_NORMS = {"pre_norm": "pre_norm", "scale_attn_norm": "attention_norm", "scale_mlp_norm": "mlp_norm"}
+
+
 def _timm_config(facts: dict, record: Preprocessing) -> dict:
     if facts["gated_mlp"]:
         raise CheckpointError(
@@ -127,7 +131,7 @@ def _timm_config(facts: dict, record: Preprocessing) -> dict:
         pool = {"token": "token", "gap": "avg", "map": "map", "none": ""}[facts["pooling"]]
         arguments |= {"global_pool": pool, "class_token": facts["class_token"]}
         arguments |= {"fc_norm": facts["final_norm"] == "pooled", "final_norm": facts["final_norm"] != "none"}
-        arguments |= {"pre_norm": True} if facts["pre_norm"] else {}
+        arguments |= {word: True for word, field in _TIMM_NORMS.items() if facts[field]}
         arguments |= {"qkv_bias": False} if facts["qkv_bias"] == "none" else {}
         arguments |= {"init_values": 1e-5} if facts["layer_scale"] == "both" else {}
         arguments |= {"reg_tokens": facts["registers"], "no_embed_class": True} if facts["registers"] else {}
