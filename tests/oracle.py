@@ -29,21 +29,21 @@ def unfold(images, patch):
     return x.transpose(0, 1, 3, 2, 4, 5).reshape(batch, -1, patch * patch * channels)
 
 
-def attention_weights(tokens, queries, w, heads):
-    """(B, A, Q, T); `w` maps names as `query/kernel` to arrays."""
+def attention_weights(tokens, queries, w, heads, turned=lambda x: x):
+    """(B, A, Q, T); `w` maps names as `query/kernel` to arrays, `turned` is what rotary positions do."""
 
     def split(x, name):
         x = x @ w[f"{name}/kernel"] + w.get(f"{name}/bias", 0.0)
         return x.reshape(*x.shape[:2], heads, -1).transpose(0, 2, 1, 3)
 
     q, k, v = split(queries, "query"), split(tokens, "key"), split(tokens, "value")
-    logits = q @ k.transpose(0, 1, 3, 2) / math.sqrt(q.shape[-1])
+    logits = turned(q) @ turned(k).transpose(0, 1, 3, 2) / math.sqrt(q.shape[-1])
     logits = np.exp(logits - logits.max(-1, keepdims=True))
     return logits / logits.sum(-1, keepdims=True), v
 
 
-def attention(tokens, queries, w, heads):
-    weights, values = attention_weights(tokens, queries, w, heads)
+def attention(tokens, queries, w, heads, **rotary):
+    weights, values = attention_weights(tokens, queries, w, heads, **rotary)
     mixed = (weights @ values).transpose(0, 2, 1, 3).reshape(*queries.shape[:2], -1)
     return inner_norm(mixed, w) @ w["out/kernel"] + w["out/bias"]
 
@@ -63,9 +63,35 @@ def gated_mlp(x, w):
     return inner_norm(gate / (1 + np.exp(-gate)) * value, w) @ w["down/kernel"] + w["down/bias"]
 
 
-def block(tokens, w, heads, exact=False):
+def turned(x, grid, rule, frequencies=None):
+    """Queries or keys (B, A, T, E), those of the last h * w tokens turned: one complex number for each pair."""
+    size, (height, width), x = x.shape[-1], grid, x.copy()
+    half = rule["rotary_layout"] == "half"
+    first, second = (slice(size // 2), slice(size // 2, None)) if half else (slice(0, None, 2), slice(1, None, 2))
+    powers = np.array([rule["rotary_theta"] ** (-4 * k / size) for k in range(size // 4)])
+
+    def coordinate(i, n):
+        if rule["rotary_coordinates"] == "unit":
+            return 2 * math.pi * (2 * (i + 0.5) / n - 1)
+        return (i + rule.get("rotary_offset", 0)) * (rule.get("rotary_reference") or n) / n
+
+    for row in range(height):
+        for column in range(width):
+            places = [coordinate(row, height), coordinate(column, width)]
+            places = places if rule["rotary_axes"] == "yx" else places[::-1]
+            if frequencies is None:
+                angles = np.concatenate([place * powers for place in places])
+            else:
+                angles = places[0] * frequencies[0] + places[1] * frequencies[1]  # (A, E/2)
+            token = x.shape[2] - height * width + row * width + column
+            z = (x[:, :, token, first] + 1j * x[:, :, token, second]) * np.exp(1j * angles)
+            x[:, :, token, first], x[:, :, token, second] = z.real, z.imag
+    return x
+
+
+def block(tokens, w, heads, exact=False, **rotary):
     x = layer_norm(tokens, w["norm_1/gamma"], w["norm_1/beta"])
-    tokens = tokens + attention(x, x, below(w, "attention"), heads) * w.get("layer_scale_1/gamma", 1.0)
+    tokens = tokens + attention(x, x, below(w, "attention"), heads, **rotary) * w.get("layer_scale_1/gamma", 1.0)
     x = layer_norm(tokens, w["norm_2/gamma"], w["norm_2/beta"])
     x = gated_mlp(x, below(w, "mlp")) if "mlp/gate/kernel" in w else mlp(x, below(w, "mlp"), exact)
     return tokens + x * w.get("layer_scale_2/gamma", 1.0)

@@ -84,16 +84,24 @@ class _Station:
     has_tokens: bool = True
     block: Any = None  # a last block that computes only the first tokens; it has to compute all
 
-    def finish(self, tensor: Tensor) -> Tensor:
-        return tensor if self.block is None else self.block.every_token(ops.cast(tensor, self.block.compute_dtype))
+    def finish(self, tensor: Any) -> Tensor:
+        if self.block is None:
+            return tensor
+        tokens, *rotation = tensor
+        return self.block.every_token(ops.cast(tokens, self.block.compute_dtype), *rotation)
+
+
+def _inputs(block: Any) -> list[Tensor]:
+    """The tokens that a block gets, and what it gets beside them."""
+    return block.input if isinstance(block.input, list) else [block.input]
 
 
 def _stations(inner: VisionTransformer, wanted: Sequence[int | str] | int | str) -> dict[int | str, _Station]:
     layers = encoder_blocks(inner)
-    stations: dict[int | str, _Station] = {0: _Station(layers[0].input)} if layers else {}
+    stations: dict[int | str, _Station] = {0: _Station(_inputs(layers[0])[0])} if layers else {}
     for number, block in enumerate(layers, start=1):
         is_short = block.num_output_tokens is not None
-        stations[number] = _Station(block.input, block=block) if is_short else _Station(block.output)
+        stations[number] = _Station(_inputs(block), block=block) if is_short else _Station(block.output)
     for stage, layer in resnet_stages(inner).items():
         stations[stage] = _Station(layer.output, has_tokens=False)
     wanted = (wanted,) if isinstance(wanted, (int, str)) else tuple(wanted)

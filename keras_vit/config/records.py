@@ -3,7 +3,15 @@
 import dataclasses
 from typing import Any
 
-from keras_vit.checks import check_choice, check_flag, check_int, check_number, check_positive_int, check_rate
+from keras_vit.checks import (
+    check_choice,
+    check_flag,
+    check_int,
+    check_number,
+    check_positive,
+    check_positive_int,
+    check_rate,
+)
 from keras_vit.config import ablations
 from keras_vit.config.parts import LAYER_SCALES, QKV_BIASES, Part, block_parts
 
@@ -13,6 +21,10 @@ SUMMARIES = ("mean", "concatenated")
 FINAL_NORMS = ("tokens", "pooled", "none")
 POSITION_EMBEDDINGS = ("learned", "sincos2d", *ablations.POSITION_EMBEDDINGS, "none")
 POSITION_INJECTIONS = ("stem", *ablations.POSITION_INJECTIONS)
+ROTATIONS = ("none", "axial", "mixed")
+ROTARY_LAYOUTS = ("half", "interleaved")
+ROTARY_AXES = ("yx", "xy")
+ROTARY_COORDINATES = ("unit", "grid")
 ATTENTIONS = ("global", *ablations.ATTENTIONS)
 LAST_BLOCKS = ("pooled", "all")
 ADDED_POSITIONS = ("learned", "learned2d", "sincos2d")  # kinds that are a table which is added to tokens
@@ -107,14 +119,40 @@ class Positions:
             of appendix D.4. `"sincos2d"` is fixed (arXiv:2205.01580). `"none"` is no position.
         position_injection: where positions are added: once behind the `"stem"`; before each of the `"blocks"`, each
             with its own table; or there with one table, `"blocks_shared"`. Appendix D.4, table 8.
+        rotary: whether every block's attention turns queries and keys of patches by angles for their row and column:
+            `"none"`; `"axial"`, half of the angles for each; `"mixed"`, by learned sums of both (arXiv:2403.13298).
+            A table of `position_embedding` may be there too.
+        rotary_theta: the angles' frequencies are `rotary_theta ** (-4 k / head_dim)`.
+        rotary_layout: which channels of a head are a pair: `"half"` j and j + head_dim / 2, as in DINOv3;
+            `"interleaved"` 2j and 2j + 1, as in EVA-02.
+        rotary_axes: which angles come first, of rows (`"yx"`) or of columns (`"xy"`).
+        rotary_coordinates: of row or column i of n: `"unit"` is 2 pi (2 (i + 0.5) / n - 1), as in DINOv3
+            (arXiv:2508.10104); `"grid"` is i.
+        rotary_offset: added to i on the grid.
+        rotary_reference: side r of a grid to which i is scaled, as i r / n, or `None`; EVA-02's is 16.
     """
 
     position_embedding: str = "learned"
     position_injection: str = "stem"
+    rotary: str = "none"
+    rotary_theta: float = 100.0
+    rotary_layout: str = "half"
+    rotary_axes: str = "yx"
+    rotary_coordinates: str = "unit"
+    rotary_offset: float = 0.0
+    rotary_reference: int | None = None
 
     def __post_init__(self) -> None:
         check_choice("position_embedding", self.position_embedding, POSITION_EMBEDDINGS)
         check_choice("position_injection", self.position_injection, POSITION_INJECTIONS)
+        check_choice("rotary", self.rotary, ROTATIONS)
+        check_positive("rotary_theta", self.rotary_theta)
+        check_choice("rotary_layout", self.rotary_layout, ROTARY_LAYOUTS)
+        check_choice("rotary_axes", self.rotary_axes, ROTARY_AXES)
+        check_choice("rotary_coordinates", self.rotary_coordinates, ROTARY_COORDINATES)
+        check_number("rotary_offset", self.rotary_offset)
+        if self.rotary_reference is not None:
+            set_field(self, "rotary_reference", check_positive_int("rotary_reference", self.rotary_reference))
 
 
 @dataclasses.dataclass(frozen=True)

@@ -101,6 +101,13 @@ class ViTConfig:
                 f"`position_embedding={self.position_embedding!r}` fills a token with parts of {multiple} kinds, so "
                 f"`hidden_size` must be a multiple of {multiple}.\nReceived: hidden_size={self.hidden_size}."
             )
+        multiple = {"axial": 4, "mixed": 4}.get(self.rotary, 1)
+        if (self.hidden_size // self.num_heads) % multiple:
+            raise ValueError(
+                "rotary positions turn pairs of a head's channels, half of them for each axis, so `hidden_size / "
+                "num_heads` must be a multiple of 4.\n"
+                f"Received: hidden_size={self.hidden_size}, num_heads={self.num_heads}."
+            )
         for rule in (*_RULES, *ablations.RULES):
             rule.check(self)
 
@@ -205,5 +212,21 @@ _RULES = (
         {"registers": None},
         {"position_injection": ("stem",)},
         'Pass `position_injection="stem"`.',
+    ),
+    ablations.Rule(
+        "rotary positions turn queries and keys of all patches, each in its own place.",
+        {"rotary": ("axial", "mixed")},
+        {
+            "attention": ("global",),
+            "position_embedding": ("learned", "learned2d", "sincos2d", "none"),
+            "merged_tokens": (0,),
+        },
+        "Leave out either.",
+    ),
+    ablations.Rule(
+        "coordinates in [-1, 1] are the same on every grid, with nothing added and no other grid to go by.",
+        {"rotary": ("axial", "mixed"), "rotary_coordinates": ("unit",)},
+        {"rotary_offset": (0,), "rotary_reference": (None,)},
+        'Pass `rotary_coordinates="grid"`.',
     ),
 )

@@ -18,6 +18,7 @@ from keras_vit.layers.patches import PatchEmbedding
 from keras_vit.layers.positions import AddPositionEmbs
 from keras_vit.layers.relative import RelativePositions
 from keras_vit.layers.resnet_stem import ResNetRoot, ResNetUnit, StdConv2D
+from keras_vit.layers.rotary import RotaryPositions
 from keras_vit.layers.tokens import ClassToken, PatchDropout, RegisterTokens
 
 BLOCKS: dict[str, type[TransformerBlock] | type[AxialBlock]] = {
@@ -39,6 +40,7 @@ __all__ = [
     "AddPositionEmbs",
     "PatchDropout",
     "RelativePositions",
+    "RotaryPositions",
     "MultiHeadAttention",
     "LayerScale",
     "MlpBlock",

@@ -19,6 +19,7 @@ from keras_vit.layers.composite import CastingLayer, dense_of
 from keras_vit.layers.dropout import Dropout
 from keras_vit.layers.norms import NORM_EPSILON, layer_norm
 from keras_vit.layers.relative import RelativePositions
+from keras_vit.layers.rotary import rotated
 
 
 @keras.saving.register_keras_serializable("keras_vit")
@@ -38,6 +39,7 @@ class MultiHeadAttention(CastingLayer):
         qkv_bias: which of query, key and value have a bias, `"all"`, `"query_value"` or `"none"`.
         attention_norm: whether a LayerNorm stands before the last dense layer (arXiv:2210.06423, sub-LN).
         layer_norm_epsilon: added to its variance.
+        rotary_layout: of the rotation by which queries and keys are turned, `"half"` or `"interleaved"`, or `None`.
 
     Call arguments:
         tokens: `(B, T, D)`, from which keys and values come.
@@ -45,6 +47,7 @@ class MultiHeadAttention(CastingLayer):
         norm: a `LayerNorm` to apply to tokens (without queries) first, which in training saves memory.
         places: `(B, n)`, of the patches among the tokens, for relative positions where some patches are left out.
         num_patches: N of these images, beside `places`; by default `relative_patches`.
+        rotation: of a `RotaryPositions`, for the tokens and for queries, which are the first of them.
 
     Returns:
         `(B, Q, D)`.
@@ -62,6 +65,7 @@ class MultiHeadAttention(CastingLayer):
         qkv_bias: str = "all",
         attention_norm: bool = False,
         layer_norm_epsilon: float = NORM_EPSILON,
+        rotary_layout: str | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -80,6 +84,7 @@ class MultiHeadAttention(CastingLayer):
         self.qkv_bias = qkv_bias
         self.attention_norm = attention_norm
         self.layer_norm_epsilon = layer_norm_epsilon
+        self.rotary_layout = rotary_layout
         self.query_scale: float | None = (hidden_size // num_heads) ** -0.5  # `None` where the query's kernel has it
         self.parts = attention_parts(hidden_size, qkv_bias, attention_norm)
         self.query, self.key, self.value, self.out = (dense_of(part, self.dtype_policy) for part in self.parts)
@@ -108,9 +113,10 @@ class MultiHeadAttention(CastingLayer):
         training: bool | None = None,
         places: Tensor = None,
         num_patches: Any = None,
+        rotation: Tensor = None,
     ) -> Tensor:
         tokens, queries = (self.in_our_dtype(tensor) for tensor in (tokens, queries))
-        query, key, value = self._project(tokens, queries, norm, training)
+        query, key, value = self._project(tokens, queries, norm, training, rotation)
         watch, dropped = watcher(), training and self.dropout_rate
         unseen = watch is None and self.relative is None and not dropped
         if unseen and gradients.applies(training):
@@ -153,12 +159,12 @@ class MultiHeadAttention(CastingLayer):
         (mixed,) = gradients.norm_then_dense(self.norm, (self.out,), mixed, training)  # (B*Q, D)
         return ops.reshape(mixed, (-1, ops.shape(queries)[1], self.hidden_size))  # (B, Q, D)
 
-    def scores(self, tokens: Tensor, queries: Tensor = None) -> Tensor:
+    def scores(self, tokens: Tensor, queries: Tensor = None, rotation: Tensor = None) -> Tensor:
         """The attention weights `(B, A, Q, T)` of each head: every row sums to 1.
 
         Takes the arguments of a call, so in a `TransformerBlock` the tokens behind its first LayerNorm.
         """
-        query, key, _ = self._project(tokens, queries)
+        query, key, _ = self._project(tokens, queries, rotation=rotation)
         return self._weights(query, key, queries)
 
     def _weights(self, query: Tensor, key: Tensor, queries: Tensor, added: Tensor = None, **relative: Any) -> Tensor:
@@ -178,7 +184,12 @@ class MultiHeadAttention(CastingLayer):
         return ops.cast(weights, logits.dtype)
 
     def _project(
-        self, tokens: Tensor, queries: Tensor = None, norm: keras.Layer | None = None, training: bool | None = None
+        self,
+        tokens: Tensor,
+        queries: Tensor = None,
+        norm: keras.Layer | None = None,
+        training: bool | None = None,
+        rotation: Tensor = None,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Query `(B, A, Q, D/A)`, scaled, key `(B, A, D/A, T)` and value `(B, A, T, D/A)`."""
         if queries is None:
@@ -189,6 +200,14 @@ class MultiHeadAttention(CastingLayer):
             flat += gradients.norm_then_dense(None, (self.key, self.value), tokens, training)
         query, key, value = (self._heads(x, y) for x, y in zip(flat, (queries, tokens, tokens), strict=True))
         query = query if self.query_scale is None else query * self.query_scale
+        if (rotation is None) != (self.rotary_layout is None):
+            raise ValueError(
+                "tokens are turned by a rotation in the layout that it has, so there must be both or neither.\n"
+                f"Received: rotary_layout={self.rotary_layout!r}, rotation={rotation!r:.80}."
+            )
+        if self.rotary_layout is not None:
+            query = rotated(query, rotation[:, :, : query.shape[1]], self.rotary_layout)
+            key = rotated(key, rotation, self.rotary_layout)
         return ops.transpose(query, (0, 2, 1, 3)), ops.transpose(key, (0, 2, 3, 1)), ops.transpose(value, (0, 2, 1, 3))
 
     def _heads(self, flat: Tensor, tokens: Tensor) -> Tensor:

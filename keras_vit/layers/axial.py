@@ -53,7 +53,9 @@ class AxialHalfBlock(TransformerBlock):
     def arguments(cls) -> tuple[str, ...]:
         return tuple(name for name in super().arguments() if name not in _NOT_AXIAL)
 
-    def call(self, tokens: Tensor, training: bool | None = None, cut_map: Tensor = None) -> Tensor:
+    def call(  # type: ignore[override]  # takes no rotation
+        self, tokens: Tensor, training: bool | None = None, cut_map: Tensor = None
+    ) -> Tensor:
         height, width = (side // self.patch_size for side in ops.shape(cut_map)[1:3])
         compute = functools.partial(self._compute_grid, height=height, width=width)
         if training and self.rematerialize:
@@ -74,7 +76,7 @@ class AxialHalfBlock(TransformerBlock):
         return self.attention(lines, norm=self.norm_1, training=training)
 
 
-_NOT_AXIAL = ("num_output_tokens", "relative_patches", "num_prefix_tokens")
+_NOT_AXIAL = ("num_output_tokens", "relative_patches", "num_prefix_tokens", "rotary_layout")
 
 
 def _turned(tokens: Tensor, height: int, width: int, size: int) -> Tensor:

@@ -4,6 +4,7 @@ Dropout stands where appendix B.1 has it: after the attention's output, after th
 and after its second layer.
 """
 
+import functools
 from typing import Any
 
 import keras
@@ -14,14 +15,14 @@ from keras_vit.checks import check_choice, check_positive_int
 from keras_vit.config.parts import LAYER_SCALES, block_parts
 from keras_vit.layers.attention import MultiHeadAttention
 from keras_vit.layers.attention_hooks import watcher
-from keras_vit.layers.composite import CompositeLayer, rematerialized
+from keras_vit.layers.composite import CastingLayer, rematerialized
 from keras_vit.layers.dropout import Dropout
 from keras_vit.layers.mlps import GatedMlpBlock, MlpBlock
 from keras_vit.layers.norms import NORM_EPSILON, LayerScale, layer_norm
 
 
 @keras.saving.register_keras_serializable("keras_vit")
-class TransformerBlock(CompositeLayer):
+class TransformerBlock(CastingLayer):
     """One encoder block: attention and MLP, each behind a LayerNorm and around a skip connection.
 
     Args:
@@ -47,18 +48,21 @@ class TransformerBlock(CompositeLayer):
         layer_scale_init: first value of its factors.
         attention_norm: whether a LayerNorm stands before the last dense layer of the attention.
         mlp_norm: whether one stands before that of the MLP.
+        rotary_layout: of the rotation that queries and keys are turned by, `"half"` or `"interleaved"`, or `None` for
+            none; see `RotaryPositions`.
 
     Call arguments:
         tokens: `(B, T, D)`.
         places: `(B, n)`, of the patches among the tokens, for relative positions where some patches are left out. Or
             these and the tokens before that, `(B, num_prefix_tokens + N, D)`, of which only N is read.
+        rotation: of a `RotaryPositions`, where there is a `rotary_layout`.
 
     Returns:
         `(B, T, D)`, or `(B, k, D)`.
 
     Attributes:
         asks: names of what a call takes beside the tokens: `"cut_map"`, what the patches were cut from, for their grid;
-            `"places"` of the patches behind patch dropout; and what earlier blocks tell.
+            `"places"` of the patches behind patch dropout; the `"rotation"`; and what earlier blocks tell.
         tells: what a call gives behind the tokens, for the blocks that follow.
 
     Source: arXiv:2010.11929, eq. 2 and 3; stochastic depth: arXiv:1603.09382, as arXiv:2106.10270 uses it.
@@ -87,6 +91,7 @@ class TransformerBlock(CompositeLayer):
         layer_scale_init: float = 1e-5,
         attention_norm: bool = False,
         mlp_norm: bool = False,
+        rotary_layout: str | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -101,14 +106,15 @@ class TransformerBlock(CompositeLayer):
         self.num_output_tokens = num_output_tokens
         self.layer_norm_epsilon = layer_norm_epsilon
         self.rematerialize = rematerialize
-        self.relative_patches = relative_patches
-        self.num_prefix_tokens = num_prefix_tokens
-        self.qkv_bias = qkv_bias
-        self.gated_mlp = gated_mlp
+        self.relative_patches, self.num_prefix_tokens = relative_patches, num_prefix_tokens
+        self.qkv_bias, self.gated_mlp = qkv_bias, gated_mlp
         self.layer_scale, self.layer_scale_init = layer_scale, layer_scale_init
         self.attention_norm, self.mlp_norm = attention_norm, mlp_norm
+        self.rotary_layout = rotary_layout
         if relative_patches is not None:
             self.asks = ("places",)
+        elif rotary_layout is not None:
+            self.asks = ("rotation",)
         self._make_layers(self.dtype_policy)
 
     def _make_layers(self, dtype: Any) -> None:
@@ -119,7 +125,8 @@ class TransformerBlock(CompositeLayer):
         sizes = (self.hidden_size, self.num_heads, self.attention_dropout_rate)
         others = (self.relative_patches, self.num_prefix_tokens, self.qkv_bias)
         norm: tuple[bool, float] = (self.attention_norm, self.layer_norm_epsilon)
-        self.attention = MultiHeadAttention(*sizes, *others, *norm, dtype=dtype, name="attention")
+        rotary: Any = {"rotary_layout": self.rotary_layout}
+        self.attention = MultiHeadAttention(*sizes, *others, *norm, **rotary, dtype=dtype, name="attention")
         self.dropout = Dropout(self.dropout_rate, dtype=dtype, name="dropout")
         self.norm_2 = layer_norm(dtype, "norm_2", self.layer_norm_epsilon)
         sizes = (self.hidden_size, self.mlp_dim, self.dropout_rate)
@@ -139,17 +146,16 @@ class TransformerBlock(CompositeLayer):
             if part.scale is not None:
                 setattr(self, part.scale, LayerScale(self.layer_scale_init, dtype=dtype, name=part.scale))
 
-    def build(self, tokens_shape: Shape, places_shape: Any = None) -> None:
+    def build(self, tokens_shape: Shape) -> None:
         inside = (self.norm_1, self.attention, self.norm_2, self.mlp, self.layer_scale_1, self.layer_scale_2)
         self.build_inside(*((layer, tokens_shape) for layer in inside if layer is not None))
 
-    def call(self, tokens: Tensor, training: bool | None = None, places: Any = None) -> Tensor:
+    def call(self, tokens: Tensor, training: bool | None = None, places: Any = None, rotation: Tensor = None) -> Tensor:
         known = self._known_places(places) if training else {}  # else every patch is there
+        given = (self.in_our_dtype(tokens), *(() if rotation is None else (rotation,)))
 
-        def compute(tokens: Tensor, training: bool | None = True) -> Tensor:
-            return self._compute(tokens, training, **known)
-
-        return rematerialized(self, compute)(tokens) if training and self.rematerialize else compute(tokens, training)
+        compute = functools.partial(self._compute, training=training, **known)
+        return (rematerialized(self, compute) if training and self.rematerialize else compute)(*given)
 
     def _known_places(self, places: Any) -> dict[str, Any]:
         """What attention is told of the patches that are there."""
@@ -158,16 +164,19 @@ class TransformerBlock(CompositeLayer):
         places, every_token = places
         return {"places": places, "num_patches": ops.shape(every_token)[1] - self.num_prefix_tokens}
 
-    def _compute(self, tokens: Tensor, training: bool | None, **known: Any) -> Tensor:
+    def _compute(self, tokens: Tensor, rotation: Tensor = None, training: bool | None = None, **known: Any) -> Tensor:
         if self.num_output_tokens is None or watcher() is not None:
-            return self.every_token(tokens, training, **known)
+            return self.every_token(tokens, rotation, training, **known)
         x = self.norm_1(tokens, training=training)
         queries, tokens = x[:, : self.num_output_tokens], tokens[:, : self.num_output_tokens]  # (B, k, D)
-        return self.add_branches(tokens, self.attention(x, queries, training=training), training)
+        x = self.attention(x, queries, training=training, rotation=rotation)
+        return self.add_branches(tokens, x, training)
 
-    def every_token(self, tokens: Tensor, training: bool | None = None, **known: Any) -> Tensor:
+    def every_token(
+        self, tokens: Tensor, rotation: Tensor = None, training: bool | None = None, **known: Any
+    ) -> Tensor:
         """What a call gives for all tokens, `(B, T, D)`, whatever `num_output_tokens` says."""
-        x = self.attention(tokens, norm=self.norm_1, training=training, **known)
+        x = self.attention(tokens, norm=self.norm_1, training=training, rotation=rotation, **known)
         return self.add_branches(tokens, x, training)
 
     def add_branches(self, tokens: Tensor, x: Tensor, training: bool | None) -> Tensor:
@@ -186,7 +195,7 @@ class TransformerBlock(CompositeLayer):
         x = x if self.layer_scale_2 is None else self.layer_scale_2(x)
         return tokens + self.stochastic_depth_2(x, training=training)
 
-    def compute_output_shape(self, tokens_shape: Shape, places_shape: Any = None) -> Any:
+    def compute_output_shape(self, tokens_shape: Shape) -> Any:
         batch, num_tokens, _ = tokens_shape
         return (batch, self.num_output_tokens or num_tokens, self.hidden_size)
 

@@ -47,10 +47,11 @@ class MergingBlock(TransformerBlock):
     def __init__(self, hidden_size: int, num_heads: int, mlp_dim: int, merged_tokens: int = 0, **kwargs: Any) -> None:
         super().__init__(hidden_size, num_heads, mlp_dim, **kwargs)
         self.merged_tokens = check_int("merged_tokens", merged_tokens, 0)
-        if self.rematerialize or self.relative_patches is not None:
+        if self.rematerialize or self.relative_patches is not None or self.rotary_layout is not None:
             raise ValueError(
-                "a block that merges tokens has neither `rematerialize` nor relative positions.\n"
-                f"Received: rematerialize={self.rematerialize}, relative_patches={self.relative_patches}."
+                "a block that merges tokens has neither `rematerialize` nor relative or rotary positions.\n"
+                f"Received: rematerialize={self.rematerialize}, relative_patches={self.relative_patches}, "
+                f"rotary_layout={self.rotary_layout!r}."
             )
 
     def build(self, tokens_shape: Shape, sizes_shape: Shape | None = None) -> None:
@@ -61,7 +62,10 @@ class MergingBlock(TransformerBlock):
             )
         super().build(tokens_shape)
 
-    def call(self, tokens: Tensor, training: bool | None = None, sizes: Tensor = None) -> tuple[Tensor, Tensor]:
+    def call(  # type: ignore[override]  # takes no rotation
+        self, tokens: Tensor, training: bool | None = None, sizes: Tensor = None
+    ) -> tuple[Tensor, Tensor]:
+        tokens, sizes = self.in_our_dtype(tokens), self.in_our_dtype(sizes)
         sizes = ops.ones_like(tokens[..., :1]) if sizes is None else sizes
         x, kept = self.norm_1(tokens, training=training), self.num_output_tokens
         mixed, keys = self.attention.with_sizes(x, sizes, None if kept is None else x[:, :kept], training)

@@ -12,10 +12,11 @@ from keras_vit import layers
 from keras_vit.annotations import Pair, Shape, Variable
 from keras_vit.checks import check_choice
 from keras_vit.config.posembed import RESIZE_METHODS
+from keras_vit.layers.composite import at_least_float32
 from keras_vit.layers.nested import flatten_layers
 from keras_vit.model.deferred import deferred_variables, discard, initialise
 from keras_vit.model.image_model import ImageModel
-from keras_vit.model.wiring import ENDS, at_least_float32, check_input_shape, known_grid, record_for
+from keras_vit.model.wiring import ENDS, check_input_shape, known_grid, record_for
 
 _Model = TypeVar("_Model", bound=ImageModel)
 

@@ -13,7 +13,7 @@ import keras
 
 from keras_vit.annotations import Tensor, Variable
 from keras_vit.config.parts import INPUT, Part
-from keras_vit.layers import AddPositionEmbs, AxialBlock, TransformerBlock
+from keras_vit.layers import AddPositionEmbs, AxialBlock, RotaryPositions, TransformerBlock
 from keras_vit.layers.composite import ConfiguredLayer
 from keras_vit.layers.nested import flatten_layers
 
@@ -123,14 +123,16 @@ def pre_logits(model: keras.Model) -> Any:
 def token_layers(model: keras.Model) -> list[keras.layers.Layer]:
     """The layers whose output is tokens `(B, T, D)`: from the patch embedding to the last block, or its LayerNorm."""
     last = encoder_norm(model) or encoder_blocks(model)[-1]
-    return model.layers[model.layers.index(patch_embedding(model)) : model.layers.index(last) + 1]
+    layers = model.layers[model.layers.index(patch_embedding(model)) : model.layers.index(last) + 1]
+    return [layer for layer in layers if not isinstance(layer, RotaryPositions)]
 
 
 def float32_layers(model: keras.Model) -> list[str]:
-    """Names of what a file in half precision computes in float32: norms, layers that add positions, and heads."""
+    """Names of what a file in half precision computes in float32: norms, positions, and heads."""
     norms = (keras.layers.LayerNormalization, keras.layers.GroupNormalization)
     inside = [part for part in flatten_layers(model) if isinstance(part, norms)]
-    return list(dict.fromkeys(layer.name for layer in (*inside, *position_layers(model), *head_layers(model))))
+    layers = (*inside, *position_layers(model), *rotary_layers(model), *head_layers(model))
+    return list(dict.fromkeys(layer.name for layer in layers))
 
 
 def head_layers(model: keras.Model) -> list[keras.layers.Dense]:
@@ -141,14 +143,15 @@ def head_layers(model: keras.Model) -> list[keras.layers.Dense]:
 def mark_depths(model: keras.Model) -> None:
     """Tells every weight how deep its layer lies, as `weight.layer_depth`: `(depth, depth of the head)`.
 
-    All layers before the first block have depth 0. Block i and the positions that are added before it have depth i + 1.
+    All layers before the first block have depth 0. Block i and the positions of its own have depth i + 1.
     All layers behind the last block have L + 1, the depth of the head. The weights carry it, since an optimizer sees
     nothing else.
     """
     blocks, passed = encoder_blocks(model), 0
     for layer in model.layers if blocks else ():  # Keras lists layers in the order of the graph
-        added = re.fullmatch(r"position_embedding_\d+", layer.name)  # before a block, and of its depth
-        depth = passed + 1 if passed or added else 0
+        # Keras may list what is learned beside the tokens of a block before an earlier block.
+        own = re.fullmatch(r"(?:position_embedding|rotary_positions)_(\d+)", layer.name)
+        depth = int(own[1]) + 1 if own else passed + 1 if passed else 0
         if layer in blocks:
             passed += 1
             depth = passed
@@ -164,6 +167,11 @@ def encoder_blocks(model: keras.Model) -> list:
 def position_layers(model: keras.Model) -> list:
     """The layers that add positions: one behind the stem, one before each block, or one before all of them."""
     return [layer for layer in model.layers if isinstance(layer, AddPositionEmbs)]
+
+
+def rotary_layers(model: keras.Model) -> list[RotaryPositions]:
+    """The layers that give blocks the rotation of their queries and keys: one, or one for each block."""
+    return [layer for layer in model.layers if isinstance(layer, RotaryPositions)]
 
 
 def stem_positions(model: keras.Model) -> AddPositionEmbs | None:
@@ -236,9 +244,11 @@ def computed_fields(model: keras.Model) -> dict:
     of_blocks = () if block is None else ("activation", "layer_norm_epsilon")
     added = [layer.kind for layer in position_layers(model)]
     relative = "none" if getattr(block, "relative_patches", None) is None else "relative"
+    turned = [name for name in RotaryPositions.arguments() if name.startswith("rotary")]
     return {name: getattr(block, name) for name in of_blocks} | {
         "pooling": "none" if pooling is None else getattr(pooling, "kind", "map"),
         "position_embedding": added[0] if added else relative,
+        **{name: getattr(layer, name) for layer in rotary_layers(model)[:1] for name in turned},
         **_summary(model, pooling),
     }
 

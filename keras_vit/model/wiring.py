@@ -4,7 +4,7 @@ Section 3 of arXiv:2010.11929. Every layer of the graph can be reached by name: 
 ..., `patch_embedding`, `class_token`, `position_embedding`, `register_tokens`, `pre_norm`, `block_00`, ...,
 `encoder_norm`, `pooling`, `pooled_norm`, `pre_logits`, `head`. DeiT adds `distillation_token`, `pooling_distillation`,
 `head_distillation` and `average`. Positions that blocks add are `position_embedding_00`, ..., or
-`position_embedding_shared`.
+`position_embedding_shared`. Rotary ones are `rotary_positions`, or `rotary_positions_00`, ... where they are learned.
 """
 
 import collections
@@ -21,8 +21,9 @@ from keras_vit.annotations import Pair, Shape, Tensor
 from keras_vit.checks import check_positive_int
 from keras_vit.config.records import ADDED_POSITIONS
 from keras_vit.config.variants import DEFAULT_IMAGE_SIZE, check_tiled
-from keras_vit.config.vit import ViTConfig
+from keras_vit.config.vit import RECORD_OF, ViTConfig
 from keras_vit.images.preprocessing import Preprocessing
+from keras_vit.layers.composite import at_least_float32
 from keras_vit.layers.dropout import Dropout
 from keras_vit.layers.norms import layer_norm
 from keras_vit.model.vision_transformer import VisionTransformer
@@ -140,7 +141,7 @@ def _patch_dropout(tokens: Tensor, config: ViTConfig) -> tuple[Tensor, dict[str,
     """The tokens that stay, and what blocks may ask of them."""
     if not config.patch_dropout_rate:
         return tokens, {}
-    tells = config.position_embedding == "relative"
+    tells = config.position_embedding == "relative" or config.rotary != "none"
     layer = layers.PatchDropout(
         config.patch_dropout_rate, config.num_prefix_tokens, tells_places=tells, name="patch_dropout"
     )
@@ -168,12 +169,25 @@ def _encoder(
         if config.position_injection != "stem" and not index:
             tokens = Dropout(config.dropout_rate, name="dropout")(tokens)
         block = _block(config, index, grid)
+        if config.rotary == "mixed" or (config.rotary == "axial" and not index):
+            name = f"rotary_positions_{index:02}" if config.rotary == "mixed" else "rotary_positions"
+            facts["rotation"] = _rotation(config, name, facts)
         answer = block(tokens, **{name: facts[name] for name in block.asks if name in facts})
         tokens, *told = answer if block.tells else (answer,)
         facts |= zip(block.tells, told, strict=True)
     if config.final_norm == "tokens":
         tokens = layer_norm(None, "encoder_norm", config.layer_norm_epsilon)(tokens)
     return tokens, facts
+
+
+def _rotation(config: ViTConfig, name: str, facts: Mapping[str, Any]) -> Tensor:
+    """The table by which all blocks turn queries and keys, or the next one, whose learned angles are its own."""
+    fields = {name: getattr(config, name) for name in layers.RotaryPositions.arguments() if name in RECORD_OF}
+    layer = layers.RotaryPositions(
+        config.hidden_size // config.num_heads, num_prefix_tokens=config.num_prefix_tokens, name=name, **fields
+    )
+    places = {"places": facts["places"][0]} if "places" in facts else {}
+    return layer(facts["cut_map"], **places)
 
 
 def _block(config: ViTConfig, index: int, grid: Pair) -> Any:
@@ -185,6 +199,7 @@ def _block(config: ViTConfig, index: int, grid: Pair) -> Any:
         "num_prefix_tokens": config.num_prefix_tokens,
         "num_output_tokens": config.num_read_tokens if index == config.num_layers - 1 else None,
         "relative_patches": math.prod(grid) if config.position_embedding == "relative" else None,
+        "rotary_layout": None if config.rotary == "none" else config.rotary_layout,
     }
     taken, usual = kind.arguments(), {field.name: field.default for field in dataclasses.fields(config.blocks)}
     unknown = [name for name in usual if name not in (*taken, *_OF_THE_ENCODER) and known[name] != usual[name]]
@@ -247,12 +262,6 @@ def classifier(head: Head, name: str, activation: Any = None) -> keras.layers.De
     return keras.layers.Dense(
         head.classes, activation=activation, kernel_initializer="zeros", dtype=at_least_float32(), name=name
     )
-
-
-def at_least_float32(policy: Any = None) -> Any:
-    """Logits in half precision cost accuracy (a bfloat16 softmax is off by 0.02), so the head never is."""
-    policy = keras.dtype_policies.get(policy or keras.config.dtype_policy())
-    return "float32" if policy.compute_dtype in ("float16", "bfloat16") else policy
 
 
 def known_grid(shape: Sequence[int | None], config: Any) -> Any:

@@ -16,7 +16,7 @@ from keras_vit.annotations import Arguments, Shape, Tensor
 from keras_vit.checks import check_choice
 from keras_vit.images.preprocessing import Preprocessing, unscaled
 from keras_vit.layers import PatchCorruption
-from keras_vit.layers.composite import rematerialized
+from keras_vit.layers.composite import at_least_float32, rematerialized
 from keras_vit.model.accumulation import check_accumulation
 from keras_vit.model.accumulation import train_step as accumulated_train_step
 from keras_vit.model.deferred import is_spread
@@ -25,7 +25,6 @@ from keras_vit.model.input_checks import looked_at
 from keras_vit.model.layer_lookup import patch_embedding, stem, token_layers
 from keras_vit.model.replicated_model import ReplicatedModel
 from keras_vit.model.vision_transformer import VisionTransformer, check_vision_transformer
-from keras_vit.model.wiring import at_least_float32
 
 CELLS = {"mean_color": 1, "downsized": 4}  # a side of a patch, each of one colour
 TARGETS = (*CELLS, "pixels")
@@ -250,7 +249,7 @@ def _network(model: Any, target: str, corruption: keras.layers.Layer) -> tuple[T
 
     def call(layer: keras.layers.Layer, *args: Any, **kwargs: Any) -> Any:
         if getattr(layer, "num_output_tokens", None) is not None:
-            return _EveryToken(layer, dtype=layer.dtype_policy, name="every_token")(*args)
+            return _EveryToken(layer, dtype=layer.dtype_policy, name="every_token")(*args, **kwargs)
         outputs = layer(*args, **kwargs)
         if layer is not embedding:
             return outputs
@@ -291,16 +290,17 @@ class _EveryToken(keras.layers.Layer):
     """A block that computes the first tokens only, computing all."""
 
     def __init__(self, block: keras.layers.Layer, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
+        super().__init__(autocast=False, **kwargs)
         self.block = block
 
-    def call(self, tokens: Tensor, training: bool | None = None) -> Tensor:
+    def call(self, tokens: Tensor, training: bool | None = None, rotation: Tensor = None) -> Tensor:
+        given = (self.block.in_our_dtype(tokens), *(() if rotation is None else (rotation,)))
         if training and self.block.rematerialize:
-            return rematerialized(self.block, functools.partial(self.block.every_token, training=True))(tokens)
-        return self.block.every_token(tokens, training)
+            return rematerialized(self.block, functools.partial(self.block.every_token, training=True))(*given)
+        return self.block.every_token(*given, training=training)
 
-    def compute_output_shape(self, input_shape: Shape) -> Shape:
-        return tuple(input_shape)
+    def compute_output_shape(self, tokens_shape: Shape, rotation_shape: Shape | None = None) -> Shape:
+        return tuple(tokens_shape)
 
 
 def _check_model(model: Any) -> None:
