@@ -1,8 +1,6 @@
 """What a run will take, said before its first step: time, what would take less, and disk."""
 
 import math
-import os
-import shutil
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,7 +15,7 @@ from keras_vit.config.flops import flops
 from keras_vit.config.recipes.growth import work_of
 from keras_vit.model.image_model import ImageModel
 from keras_vit.model.resnet import ResNet
-from keras_vit.runs.disk_space import disk_needed
+from keras_vit.runs.disk_space import disk_lines
 from keras_vit.runs.options import FLAGS
 from keras_vit.runs.preparation import Preparation, num_parameters
 from keras_vit.runs.progress import duration
@@ -33,7 +31,8 @@ _SMALL_SIZE, _SMALL_BATCH = 224, 32
 
 def say_expected(preparation: Preparation, out: FilePath, say: Callable[[str], Any]) -> None:
     """Says how long a run on a processor will take, and the disk that any run needs."""
-    _say_disk(preparation, Path(out), say)
+    for line in disk_lines(Path(out), preparation.model, preparation.plan.recipe):
+        say(line)
     if has_accelerator() or preparation.devices > 1 or preparation.options.layout != "none":
         return  # there the first steps are short, and `Progress` tells of them
     forward = flops(preparation.model).total
@@ -49,12 +48,6 @@ def say_expected(preparation: Preparation, out: FilePath, say: Callable[[str], A
     )
     if seconds >= _LONG and (offers := list(_offers(preparation, seconds))):
         say(f"  shorter: {', or '.join(offers)}")
-
-
-def _say_disk(preparation: Preparation, out: Path, say: Callable[[str], Any]) -> None:
-    nearest = next(folder for folder in (out, *out.absolute().parents) if os.path.lexists(folder))
-    needed = sum(disk_needed(preparation.model, preparation.plan.recipe))
-    say(f"disk: at most {needed / 1e9:.2f} GB as it trains; {shutil.disk_usage(nearest).free / 1e9:.2f} GB are free")
 
 
 def _passes(model: ImageModel) -> float:

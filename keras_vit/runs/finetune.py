@@ -27,12 +27,7 @@ from keras_vit.runs.ending import EVALUATION_BATCH, Result, finish, keep_what_th
 from keras_vit.runs.expectation import say_expected
 from keras_vit.runs.minute_lines import with_minute_lines
 from keras_vit.runs.options import FinetuneChanges, FinetuneOptions, changed, with_options
-from keras_vit.runs.own_files import (
-    BAD_IMAGES,
-    CHECKPOINTS,
-    CONFIG,
-    LAST,
-)
+from keras_vit.runs.own_files import BAD_IMAGES, CHECKPOINTS, CONFIG, LAST
 from keras_vit.runs.preparation import Preparation, prepare
 from keras_vit.runs.progress import Progress
 from keras_vit.runs.recorder import Recorder

@@ -34,8 +34,8 @@ class MinuteLines:
 
     def __call__(self, line: str) -> None:
         with self._lock:
+            self._last = time.monotonic()  # first, so that an output that fails is not tried again at once
             self._say(line)
-            self._last = time.monotonic()
 
     @contextlib.contextmanager
     def running(self) -> Iterator["MinuteLines"]:

@@ -23,8 +23,8 @@ from keras_vit.pages.cards import (
     table,
 )
 from keras_vit.pages.escaping import markdown_text
+from keras_vit.runs.own_files import CONFIG, MOST_BYTES, RESULT
 
-_MOST_BYTES = 1 << 26  # of either file; the names of 21,843 classes take 1 MB
 _USE = """\
 ```python
 import keras
@@ -72,7 +72,7 @@ def run_card(configuration: dict[str, Any], result: dict[str, Any]) -> Card:
 def card_of(folder: Path) -> Card | None:
     """The card of a finished run, or `None` of anything else, and of a run whose files do not say all of it."""
     try:
-        return run_card(*(json_object(folder / name, _MOST_BYTES) for name in ("config.json", "result.json")))
+        return run_card(*(json_object(folder / name, MOST_BYTES) for name in (CONFIG, RESULT)))
     except (ValueError, TypeError, LookupError, AttributeError):
         return None
 

@@ -17,8 +17,8 @@ from typing import Any
 from keras_vit.checks import error_about
 from keras_vit.files import FileKindError, json_object, open_regular
 from keras_vit.pages.escaping import printable
+from keras_vit.runs.own_files import MOST_BYTES
 
-_MOST_BYTES = 1 << 26  # of a configuration; the names of 21,843 classes take 1 MB
 _MEMBERS = {"config.json", "metadata.json", "model.weights.h5"}  # of a .keras archive
 _OF_SAFE_MODE = ("safe_mode", "Lambda", "unsafe")  # words by which Keras refuses to run what a file says
 _RUNS_CODE = (
@@ -60,7 +60,7 @@ def read_facts(config: Path, is_run: bool = True) -> RunFacts:
         ValueError: if it is not as a run writes it.
     """
     try:
-        said = json_object(config, _MOST_BYTES)
+        said = json_object(config, MOST_BYTES)
         if not is_run and "data" not in said:
             return RunFacts()
         arguments = _object(said, "arguments") if "arguments" in said else {}
@@ -116,7 +116,7 @@ def check_reloads(model: Any) -> None:
     except Exception as error:  # of Keras, and of the layers of the user's own
         raise error_about("model")(
             "`model` must be one that can be saved as .keras and loaded again, since a run measures what it has "
-            f"written.\nReceived: {model.name!r}: {_short(error)} Register its classes by "
+            f"written.\nReceived: {model.name!r}: {_short(error).rstrip('.')}. Register its classes by "
             "`keras.saving.register_keras_serializable`, with a `get_config` that has all arguments."
         ) from error
     finally:
@@ -149,7 +149,7 @@ def _check_archive(file: Path) -> tuple[bytes, int]:
             fault = f"without {', '.join(sorted(missing))}" if missing else None
             if not missing:
                 with archive.open("config.json") as member:
-                    config = member.read(_MOST_BYTES)
+                    config = member.read(MOST_BYTES)
                 most = _DEFLATED * os.fstat(opened.fileno()).st_size  # whatever the archive says of itself
                 return config, min(archive.getinfo("model.weights.h5").file_size, most)
     except FileNotFoundError:

@@ -1,5 +1,6 @@
 """What a run will take is said before its first step: time, what takes less, and disk."""
 
+import os
 import re
 from types import SimpleNamespace
 
@@ -53,6 +54,22 @@ def test_larger_images_are_offered_at_224(slow, tmp_path):
     keras_vit.freeze(head.model, "head")
     *_, expected = said_of(head, tmp_path)
     assert "500 steps of 8.0 s" in expected  # one pass; and nothing takes less
+
+
+def test_checkpoints_on_another_disk_are_said_by_themselves(monkeypatch, tmp_path):
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "checkpoints").symlink_to(tmp_path / "disk")
+    known = os.stat
+
+    def stat(path, **options):
+        mode, inode, device, *others = known(path, **options)
+        return os.stat_result((mode, inode, device + str(path).endswith("checkpoints"), *others))
+
+    monkeypatch.setattr(os, "stat", stat)
+    models, checkpoints = said_of(prepared(steps=2), tmp_path / "run")
+    assert models.startswith(f"disk of {tmp_path / 'run'}: at most 0.02 GB")
+    assert checkpoints.startswith(f"disk of {tmp_path / 'run' / 'checkpoints'}: at most 0.00 GB")
 
 
 def test_short_run_and_an_accelerator_are_not_timed(monkeypatch, tmp_path):

@@ -39,6 +39,19 @@ def test_silence_is_broken_by_what_is_going_on():
     assert len(said) == count
 
 
+def test_output_that_fails_is_tried_again_after_a_minute_only(monkeypatch):
+    monkeypatch.setattr(minute_lines, "MINUTE", 0.2)
+    tried = []
+
+    def closed(line):
+        tried.append(line)
+        raise OSError(28, "No space left on device")
+
+    with MinuteLines(closed).running():
+        time.sleep(0.5)
+    assert 1 <= len(tried) <= 2
+
+
 def test_only_print_without_a_terminal_gets_lines(monkeypatch):
     @with_minute_lines
     def run(data, out, options=None, *, say=print):
