@@ -98,11 +98,10 @@ def build(
     given = _given_fields(config, pooling, config_overrides)
     head = checked_head(include_top, classes, classifier_activation, weights)
     check_weights_arguments(weights, sha256, strict, resize_method)
-    config, source = _opened(config, pooling, config_overrides, weights, sha256)
-    if source is None:
+    config, source, checkpoint = _opened(config, pooling, config_overrides, weights, sha256)
+    if source is None or checkpoint is None:
         inputs = images_input(input_tensor, input_shape, config, functools.partial(_told_shape, config, None, None))
         return wire(inputs, config, head, None, name)
-    checkpoint = read_source(source)
     config = _follow(checkpoint, config, given)
     checkpoint = without_end(without_tokens(checkpoint, config.prefix_tokens), config)
     config, head, unwanted, fresh = _follow_head(checkpoint, config, head, "representation_size" in config_overrides)
@@ -153,19 +152,19 @@ def _opened(
     overrides: Arguments,
     weights: FilePath | None,
     sha256: str | None,
-) -> tuple[ViTConfig, WeightsFile | None]:
-    """The config that is asked for, or told by the file of `weights`; and that file, downloaded if it must be."""
+) -> tuple[ViTConfig, WeightsFile | None, Checkpoint | None]:
+    """The config that is asked for, or told by `weights`; and their file, which is downloaded and read once."""
     if config is None and weights is None:
         raise TypeError(
             "a model is built from a config, from weights that tell it, or from both.\n"
             'Received: config=None, weights=None. Pass a `ViTConfig` or a name as "B/16".'
         )
-    if config is None:
-        source = find_file(cast(FilePath, weights), None, sha256=sha256)
-        told = told_config(read_source(source), pooling, overrides)
-        return _resolve_config(told, pooling, overrides), source
-    resolved = _resolve_config(config, pooling, overrides)
-    return resolved, None if weights is None else find_file(weights, published_variant(config), sha256=sha256)
+    asked = None if config is None else _resolve_config(config, pooling, overrides)
+    if weights is None:
+        return cast(ViTConfig, asked), None, None
+    source = find_file(weights, None if config is None else published_variant(config), sha256=sha256)
+    checkpoint = read_source(source)
+    return asked or _resolve_config(told_config(checkpoint, pooling, overrides), pooling, overrides), source, checkpoint
 
 
 def check_weights_arguments(
