@@ -132,92 +132,65 @@ def export(
         batch_size=_batch_size(batch_size, format, original),
         **limits,
     )
-    return _exported(writer, task, path, format, original, compared if verify else None, overwrite, card)
+    return _Export(writer, task, path, format, original, compared if verify else None).report(overwrite, card)
 
 
-def _exported(
-    writer: Writer,
-    task: ExportTask,
-    path: Path,
-    format: str,
-    original: ImageModel,
-    photos: list[np.ndarray] | None,
-    overwrite: bool,
-    card: Card | None,
-) -> ExportReport:
-    if writer.EXTENSION:
-        return _export_file(writer, task, path, format, original, photos, overwrite)
-    return _export_version(writer, task, path, format, original, photos, card)
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Export:
+    """A task, where it goes, and the model and photos that it is compared with, if it is."""
 
+    writer: Writer
+    task: ExportTask
+    path: Path
+    format: str
+    original: ImageModel
+    photos: list[np.ndarray] | None
 
-def _export_file(
-    writer: Writer,
-    task: ExportTask,
-    path: Path,
-    format: str,
-    original: ImageModel,
-    photos: list[np.ndarray] | None,
-    overwrite: bool,
-) -> ExportReport:
-    with staging(path.parent) as place:
-        file = place / path.name
-        writer.write(task, file)
-        found = _proven(writer, task, file, path, format, original, photos, size_of(place))
-        publish_files(place, path, writer.wrote if overwrite else None)
-    return found
+    def report(self, overwrite: bool, card: Card | None) -> ExportReport:
+        """Writes and proves it."""
+        return self._of_file(overwrite) if self.writer.EXTENSION else self._of_version(card)
 
+    def _of_file(self, overwrite: bool) -> ExportReport:
+        with staging(self.path.parent) as place:
+            file = place / self.path.name
+            self.writer.write(self.task, file)
+            found = self._proven(file, size_of(place))
+            publish_files(place, self.path, self.writer.wrote if overwrite else None)
+        return found
 
-def _export_version(
-    writer: Writer,
-    task: ExportTask,
-    path: Path,
-    format: str,
-    original: ImageModel,
-    photos: list[np.ndarray] | None,
-    card: Card | None,
-) -> ExportReport:
-    from keras_vit.exporting.saved_model.serving_files import served_card, write_serving_files
+    def _of_version(self, card: Card | None) -> ExportReport:
+        from keras_vit.exporting.saved_model.serving_files import served_card, write_serving_files
 
-    with staging(path) as place:
-        version, beside = place / "version", place / "beside"
-        beside.mkdir()
-        writer.write(task, version)
-        write_serving_files(task, beside, version, photos)
-        found = _proven(writer, task, version, path, format, original, photos, size_of(version))
-        version = publish_version(version, path)
-        publish_absent(beside, path)
-    found = dataclasses.replace(found, path=version)
-    write_card(path, served_card(task, found, card))
-    return found
+        with staging(self.path) as place:
+            version, beside = place / "version", place / "beside"
+            beside.mkdir()
+            self.writer.write(self.task, version)
+            write_serving_files(self.task, beside, version, self.photos)
+            found = self._proven(version, size_of(version))
+            version = publish_version(version, self.path)
+            publish_absent(beside, self.path)
+        found = dataclasses.replace(found, path=version)
+        write_card(self.path, served_card(self.task, found, card))
+        return found
 
-
-def _proven(
-    writer: Writer,
-    task: ExportTask,
-    place: Path,
-    path: Path,
-    format: str,
-    original: ImageModel,
-    photos: list[np.ndarray] | None,
-    size: int,
-) -> ExportReport:
-    """The report of what was written at `place`, if it is the model."""
-    opening = writer.opening(str(path))
-    folded = str(folds_of(task)) if task.precision in writer.FOLDED else None
-    facts: dict[str, Any] = {"opening": opening, "folded": folded, "calibrated_on": task.calibrated_on}
-    report = ExportReport(path, format, task.precision, size, **facts)
-    if photos is None:
+    def _proven(self, place: Path, size: int) -> ExportReport:
+        """The report of what was written at `place`, if it is the model."""
+        task, opening = self.task, self.writer.opening(str(self.path))
+        folded = str(folds_of(task)) if task.precision in self.writer.FOLDED else None
+        facts: dict[str, Any] = {"opening": opening, "folded": folded, "calibrated_on": task.calibrated_on}
+        report = ExportReport(self.path, self.format, task.precision, size, **facts)
+        if self.photos is None:
+            return report
+        runtime = _opened(self.writer, place)
+        found = compare(self.original, runtime, self.photos, task)
+        facts = {field.name: getattr(found, field.name) for field in dataclasses.fields(found)}
+        report = dataclasses.replace(report, runtime=runtime.name, **facts)
+        if not found.passed:
+            raise ExportError(
+                "a file must compute what the model computes, within the bound, so this one was deleted.\n"
+                f"Received: {report.table()}"
+            )
         return report
-    runtime = _opened(writer, place)
-    found = compare(original, runtime, photos, task)
-    facts = {field.name: getattr(found, field.name) for field in dataclasses.fields(found)}
-    report = dataclasses.replace(report, runtime=runtime.name, **facts)
-    if not found.passed:
-        raise ExportError(
-            "a file must compute what the model computes, within the bound, so this one was deleted.\n"
-            f"Received: {report.table()}"
-        )
-    return report
 
 
 def _opened(writer: Writer, place: Path) -> Runtime:
