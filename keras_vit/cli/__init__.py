@@ -22,7 +22,7 @@ from keras_vit.checks import did_you_mean
 from keras_vit.cli import engines, evaluation, export_command, launch, look_command, training, weights
 from keras_vit.cli.launched import end_with_launcher
 from keras_vit.cli.printing import one_line, say_error
-from keras_vit.config.recipes.recipe_records import option_hint
+from keras_vit.config.recipes.recipe_records import field_hint
 from keras_vit.other_words import ours
 from keras_vit.pages.escaping import printable
 from keras_vit.runs.options import FLAGS
@@ -165,9 +165,8 @@ class _Parser(argparse.ArgumentParser):
             return f" Did you mean {dashed}?"
         if near := ours(wrong.strip("-"), self.options):
             return f" Did you mean {' or '.join(self.options[name] for name in near)}?"
-        if self.prog.endswith(" finetune") and "pass " in (hint := option_hint(wrong.strip("-"), FLAGS)):
-            return hint
-        return did_you_mean(wrong, self.options.values())
+        of_a_field = field_hint(wrong.strip("-")) if self.prog.endswith(" finetune") else ""
+        return of_a_field or did_you_mean(wrong, self.options.values())
 
     def error(self, message: str) -> NoReturn:
         wrong = re.search(r"invalid choice: '(.*)' \(choose from (.*)\)$", message)

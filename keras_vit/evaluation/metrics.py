@@ -201,10 +201,9 @@ def _check_scores(scores: np.ndarray, labels: np.ndarray, class_names: Sequence[
             f"labels must be in [0, {len(class_names)}).\nReceived: labels from {labels.min()} to {labels.max()}."
         )
     if not np.isfinite(scores).all():
-        rows = np.flatnonzero(~np.isfinite(scores).all(axis=1))
+        first = before + np.argmin(np.isfinite(scores).all(axis=1))
         raise ValueError(
-            "scores must be finite; NaN comes of damaged weights or images.\n"
-            f"Received: example {before + rows[0]} is the first of {len(rows)} that are not."
+            f"scores must be finite; NaN comes of damaged weights or images.\nReceived: example {first} has others."
         )
 
 

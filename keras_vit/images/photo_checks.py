@@ -45,6 +45,7 @@ from keras_vit.silence import silent_descriptor
 _KNOWN: "dict[tuple, GoodImage | BadImage]" = {}
 _FORMATS = {b"GIF8": "GIF", b"II*\0": "TIFF", b"MM\0*": "TIFF", b"%PDF": "PDF"}
 _JPEG_END = b"\xff\xd9"
+_NEEDS, _OTHER = ", which needs ", f", not {READABLE_KINDS}"  # parts of reasons, by which they are counted
 _NAMED = 20  # bad files that an error names
 _PATIENCE = 1.0  # seconds before a progress bar is shown
 
@@ -183,7 +184,7 @@ def _read(path: str) -> GoodImage | BadImage:
     data = read_regular(path, MAX_BYTES)
     kind = kind_for_pillow(data)
     if kind and (package := missing_package(kind)):
-        return BadImage(path, f"{kind}, which needs {package}")
+        return BadImage(path, kind + _NEEDS + package)
     reason = fault_of(data, _decode_for_a_look)
     if reason is not None:
         return BadImage(path, reason)
@@ -214,7 +215,7 @@ def _pixel_count(data: bytes) -> int:
 def _other_format(data: bytes) -> str:
     kind = box_kind(data) or next((name for start, name in _FORMATS.items() if data.startswith(start)), None)
     if kind:
-        return f"{kind}, not {READABLE_KINDS}"
+        return kind + _OTHER
     is_text = all(byte >= 32 or byte in b"\t\r\n" for byte in data[:512])
     return "not an image: text" if is_text else "not an image"
 
@@ -238,7 +239,7 @@ def _by_kind(bad: Sequence[BadImage]) -> dict[str, tuple[int, str]]:
     """For each kind of reason, by number and then by its text, how many files have it, and one of them."""
     found: dict[str, list[str]] = {}
     for image in bad:
-        kind = "too large" if "more than" in image.reason else image.reason.partition(f", not {READABLE_KINDS}")[0]
+        kind = "too large" if "more than" in image.reason else image.reason.partition(_OTHER)[0]
         found.setdefault(kind, []).append(image.path)
     most_first = sorted(found.items(), key=lambda item: (-len(item[1]), item[0]))
     return {kind: (len(paths), paths[0]) for kind, paths in most_first}
@@ -247,12 +248,12 @@ def _by_kind(bad: Sequence[BadImage]) -> dict[str, tuple[int, str]]:
 def _remedy(bad: Sequence[BadImage]) -> str:
     """One line of what to do about bad files."""
     reasons = {image.reason for image in bad}
-    needed = sorted({reason.rpartition(", which needs ")[2] for reason in reasons if ", which needs " in reason})
-    converted = any(f", not {READABLE_KINDS}" in reason for reason in reasons)
-    steps = [f"Install {' and '.join(needed)} to read the photos that need it."] if needed else []
+    needed = {reason.rpartition(_NEEDS)[2] for reason in reasons if _NEEDS in reason}
+    converted = {reason for reason in reasons if _OTHER in reason}
+    steps = [f"Install {' and '.join(sorted(needed))} to read the photos that need it."] if needed else []
     steps += ["Save those of other formats as JPEG or PNG."] if converted else []
-    rest = [reason for reason in reasons if ", which needs " not in reason and f", not {READABLE_KINDS}" not in reason]
-    steps += ["Bring those that are damaged, or no photos, again, or remove them."] if rest else []
+    if any(_NEEDS not in reason for reason in reasons - converted):
+        steps.append("Bring those that are damaged, or no photos, again, or remove them.")
     return " ".join(steps)
 
 

@@ -332,8 +332,11 @@ def option_hint(name: str, options: Collection[str]) -> str:
         options: names of all options.
     """
     near = did_you_mean(name, options) or f" Its fields are {', '.join(options)}."
-    if ours(name, options):
-        return near
+    return near if ours(name, options) else field_hint(name) or near
+
+
+def field_hint(name: str) -> str:
+    """Where a recipe or a config has what a user took for an option of a run, or `''`."""
     recipe = [field.name for field in dataclasses.fields(Recipe)]
     words = (name.lower().replace("-", "_"), *ours(name, (*recipe, *RECORD_OF)))
     if word := next((word for word in words if word in recipe), None):
@@ -341,4 +344,4 @@ def option_hint(name: str, options: Collection[str]) -> str:
         return f" The recipe says it: in Python pass recipe={change}."
     if word := next((word for word in words if word in RECORD_OF), None):
         return f' The config of the model says it: in Python pass keras_vit.VARIANTS["B/16"].replace({word}=...).'
-    return near
+    return ""

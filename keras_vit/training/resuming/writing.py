@@ -79,7 +79,11 @@ def check_facts(checkpoint: Checkpoint | None, fingerprint: Mapping[str, Any] | 
     if checkpoint is None or fingerprint is None:
         return
     if found := differences(checkpoint.facts["fingerprint"] or {}, fingerprint):
-        raise ValueError(f"{RULE}.\nReceived: other facts than in {checkpoint.path}:\n  " + "\n  ".join(found))
+        raise ValueError(
+            f"{RULE}.\nReceived: other facts than in {checkpoint.path}:\n  "
+            + "\n  ".join(found)
+            + "\nPass what it began with, or another folder."
+        )
 
 
 def differences(
