@@ -23,27 +23,28 @@ def run_example(name, *arguments):
     return done.stdout, json.loads(done.stdout.splitlines()[-1])
 
 
-def test_transfer_digits_runs_and_reloads_what_it_saved():
-    arguments = ("--pretrain-epochs", 1, "--pretrain-copies", 1, "--finetune-epochs", 1, "--finetune-copies", 4)
-    printed, result = run_example("transfer_digits.py", *arguments)
-    assert "position embedding resized from (4, 4) to (8, 8)" in printed
-    assert "113/113" in printed  # Keras' progress bar: 3,604 turned digits in batches of 32
-    assert set(result) == {"transfer_accuracy", "scratch_accuracy", "reload_difference", "seconds"}
-    assert result["reload_difference"] == 0
-    assert result["transfer_accuracy"] > 0.3  # of five classes, after 75 steps: six deviations above chance
-
-
 @pytest.fixture
 def run_here(monkeypatch, capsys):
     """Runs an example in this process, as `python` does."""
 
     def run(name, *arguments):
         monkeypatch.setattr(sys, "argv", [name, *map(str, arguments)])
+        monkeypatch.setenv("PYTHONPATH", str(ROOT))  # for processes that it starts
         runpy.run_path(str(ROOT / "examples" / name), run_name="__main__")
         printed = capsys.readouterr().out
         return printed, json.loads(printed.splitlines()[-1])
 
     return run
+
+
+def test_transfer_digits_runs_and_reloads_what_it_saved(run_here):
+    arguments = ("--pretrain-epochs", 1, "--pretrain-copies", 1, "--finetune-epochs", 1, "--finetune-copies", 4)
+    printed, result = run_here("transfer_digits.py", *arguments)
+    assert "position embedding resized from (4, 4) to (8, 8)" in printed
+    assert "113/113" in printed  # Keras' progress bar: 3,604 turned digits in batches of 32
+    assert set(result) == {"transfer_accuracy", "scratch_accuracy", "reload_difference", "seconds"}
+    assert result["reload_difference"] < 1e-5  # the process that reloads it compiles by XLA, and this one does not
+    assert result["transfer_accuracy"] > 0.3  # of five classes, after 75 steps: six deviations above chance
 
 
 @pytest.mark.slow

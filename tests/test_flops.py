@@ -91,9 +91,12 @@ LOWERED = ("Ti/16", "R+Ti/16", "B/16", "R50+B/16", "R50x1")  # whose every opera
 
 
 def case(name):
-    """The arguments of `build` or `build_resnet`, config first."""
-    if name in VARIANTS or name in RESNETS:
+    """The arguments of `build` or `build_resnet`, config first; most variants with two blocks, as all but the last are
+    alike."""
+    if name in RESNETS or name in LOWERED:
         return VARIANTS.get(name) or RESNETS[name], {}
+    if name in VARIANTS:
+        return VARIANTS[name].replace(num_layers=2), {}
     fields, (*shape, classes) = CASES[name]
     top = {"classes": classes} if classes else {"include_top": False}
     return tiny_config(**fields), {"input_shape": tuple(shape), **top}

@@ -4,12 +4,10 @@ import contextlib
 import os
 import signal
 import stat
-import subprocess
-import sys
 import threading
 
 import pytest
-from conftest import ROOT
+from forks import forked
 
 from keras_vit.exporting.staging import check_served, publish_absent, publish_files, publish_version, staging
 
@@ -170,19 +168,14 @@ def test_exports_at_once_to_one_place_leave_the_files_of_one(tmp_path):
     assert (tmp_path / "a.xml").read_text() == (tmp_path / "a.bin").read_text()
 
 
-KILLED = """
-import os, signal, sys
-from pathlib import Path
-from keras_vit.exporting.staging import staging
-with staging(Path(sys.argv[1])) as place:
-    (place / "half").write_text("x")
-    os.kill(os.getpid(), signal.SIGKILL)
-"""
+def killed_in(folder):
+    with staging(folder) as place:
+        (place / "half").write_text("x")
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def test_next_export_removes_what_a_killed_one_left_and_nothing_else(tmp_path):
-    done = subprocess.run([sys.executable, "-c", KILLED, tmp_path], env={**os.environ, "PYTHONPATH": str(ROOT)})
-    assert done.returncode == -signal.SIGKILL
+    assert forked(killed_in, tmp_path) == -signal.SIGKILL
     assert len(names(tmp_path)) == 1
     (tmp_path / ".export-20261126").mkdir()  # somebody's
     (tmp_path / ".keras_vit-export-12345678").write_text("a file")
