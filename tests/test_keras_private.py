@@ -248,6 +248,22 @@ def test_graph_tells_what_a_model_among_its_layers_gets(tiny):
     assert keras_private.tensors_into(Without(functional, "_nodes_by_depth"), tiny) == []
 
 
+@pytest.mark.parametrize("save", [keras.saving.save_model, keras.models.save_model])
+def test_model_is_told_that_it_goes_to_hdf5_and_a_model_around_it_may(tiny, tmp_path, monkeypatch, save):
+    with pytest.raises(ValueError, match=r"saved as \.keras.*\n.*save_weights"):
+        save(tiny, tmp_path / "x.h5")
+    around, x = keras.Sequential([keras.Input((20, 28, 3)), tiny]), images(2, 20, 28, 3)
+    save(around, tmp_path / "around.h5")
+    np.testing.assert_array_equal(numpy(keras.models.load_model(tmp_path / "around.h5")(x)), numpy(tiny(x)))
+    code = types.SimpleNamespace(co_name="another")  # without the hook
+    frame = types.SimpleNamespace(f_code=code, f_globals={"__name__": "keras.another"})
+    held = types.SimpleNamespace(f_back=frame)
+    monkeypatch.setattr(keras_private, "inspect", types.SimpleNamespace(currentframe=lambda: held))
+    save(tiny, tmp_path / "x.h5")
+    again = keras.models.load_model(tmp_path / "x.h5", {"VisionTransformer": keras_vit.VisionTransformer})
+    np.testing.assert_array_equal(numpy(again(x)), numpy(tiny(x)))
+
+
 def test_fit_builds_on_one_share_of_a_first_batch(monkeypatch):
     """With devices that are played; what two do, `tests/model/test_replicas.py` shows."""
     tf = pytest.importorskip("tensorflow")

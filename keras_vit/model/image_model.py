@@ -14,11 +14,20 @@ import keras
 from keras_vit.annotations import Arguments, FilePath, Tensor
 from keras_vit.checks import check_process
 from keras_vit.images.preprocessing import Preprocessing
+from keras_vit.keras_private import is_written_to_hdf5
 from keras_vit.layers.nested import Unfreezable, freeze_inside
 from keras_vit.model import batch_padding
 from keras_vit.model.accumulation import check_accumulation
 from keras_vit.model.accumulation import train_step as accumulated_train_step
-from keras_vit.model.input_checks import check_floats, check_shape, look_once, looked_at, sharing_batches
+from keras_vit.model.input_checks import (
+    check_called,
+    check_floats,
+    check_shape,
+    look_at_call,
+    looked_at,
+    needing_images,
+    sharing_batches,
+)
 from keras_vit.model.layer_lookup import head_layers, mark_depths, stem
 from keras_vit.model.logits_check import LogitsError, check_reads_outputs
 from keras_vit.model.replicated_model import ReplicatedModel
@@ -61,7 +70,7 @@ class ImageModel(Unfreezable, ReplicatedModel, keras.Model):
         for layer in self.layers:
             freeze_inside(layer)  # of a user's own too
         mark_depths(self)
-        self.has_seen_images = False  # of which wrong scales are warned
+        self.has_seen_images = self.has_told_of_images = False  # of which wrong scales are warned
         self.accumulation_steps = 1
         self.data_start_step: int | None = None
 
@@ -123,7 +132,9 @@ class ImageModel(Unfreezable, ReplicatedModel, keras.Model):
     def predict(self, x: Any, *args: Any, **kwargs: Any) -> Any:
         """Keras' `predict`, which looks at shape and scale of the first images, and fills up batches as `fit` does."""
         check_process()
-        with sharing_batches((x, _batch_size(keras.Model.predict, args, kwargs))):
+        if x is None:
+            raise TypeError("`x` must be images, or a data set of them.\nReceived: x=None.")
+        with needing_images(), sharing_batches((x, _batch_size(keras.Model.predict, args, kwargs))):
             if batch_padding.is_dataset(x) and batch_padding.spread_over() > 1:
                 predict = super().predict
                 return batch_padding.predicted(lambda batches: predict(batches, *args, **kwargs), looked_at(self, x))
@@ -134,7 +145,7 @@ class ImageModel(Unfreezable, ReplicatedModel, keras.Model):
         check_process()
         if len(self.inputs) == 1 and hasattr(x, "shape"):
             check_shape(self, tuple(x.shape))
-            look_once(self, x)
+            look_at_call(self, x)
         return super().predict_on_batch(x)
 
     def save(self, filepath: FilePath, *args: Any, **kwargs: Any) -> None:
@@ -151,11 +162,7 @@ class ImageModel(Unfreezable, ReplicatedModel, keras.Model):
             ValueError: for a name that ends in `.h5` or `.hdf5`.
         """
         if str(filepath).endswith((".h5", ".hdf5")):
-            raise ValueError(
-                "a model of keras_vit is saved as .keras, since Keras could not load it from its older format, HDF5.\n"
-                f'Received: {str(filepath)!r}. Pass a name that ends in ".keras", or save the weights alone by '
-                '`model.save_weights("name.weights.h5")`.'
-            )
+            raise _is_no_hdf5(repr(str(filepath)))
         super().save(filepath, *args, **kwargs)
 
     def make_train_function(self, force: bool = False) -> Any:
@@ -199,14 +206,20 @@ class ImageModel(Unfreezable, ReplicatedModel, keras.Model):
         check_process()
         return super().from_config(config, custom_objects=custom_objects)
 
+    def __call__(self, inputs: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        check_called(self, inputs)
+        return super().__call__(inputs, *args, **kwargs)
+
     def call(self, inputs: Tensor, training: bool | None = None, mask: Tensor = None) -> Tensor:
         check_process()
         check_floats(inputs)
-        look_once(self, inputs)
+        look_at_call(self, inputs)
         warn_of_foreign_step(training)
         return super().call(inputs, training=training, mask=mask)
 
     def get_config(self) -> Arguments:
+        if is_written_to_hdf5():  # by `keras.saving.save_model`, which asks no method of a model before
+            raise _is_no_hdf5("a name that ends in .h5 or .hdf5")
         return {
             **super().get_config(),
             "config": None if self.config is None else self.config.as_dict(),
@@ -214,6 +227,14 @@ class ImageModel(Unfreezable, ReplicatedModel, keras.Model):
             "weights_report": list(self.weights_report),
             **({} if self.class_names is None else {"class_names": list(self.class_names)}),
         }
+
+
+def _is_no_hdf5(received: str) -> ValueError:
+    return ValueError(
+        "a model of keras_vit is saved as .keras, since Keras could not load it from its older format, HDF5.\n"
+        f'Received: {received}. Pass a name that ends in ".keras", or save the weights alone by '
+        '`model.save_weights("name.weights.h5")`.'
+    )
 
 
 def _batch_size(method: Callable, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int | None:

@@ -71,13 +71,21 @@ def looked_at(model: Any, x: Any) -> Any:
     elif is_dataset(x):
         return _watched(model, x)
     elif isinstance(x, list) and len(x) > 1 and isinstance(model, keras.Model) and hasattr(x[0], "shape"):
-        raise ValueError(
-            "images of one call must be one array.\n"
-            f"Received: a list of {len(x)}, the first of shape {tuple(x[0].shape)}. Pass `numpy.stack(images)`."
-        )
+        raise _of_list(x)
     else:
         _look(model, x)
     return x
+
+
+def _without_images() -> ValueError:
+    return ValueError("`x` must hold at least one image.\nReceived: no batches.")
+
+
+def _of_list(images: list) -> ValueError:
+    return ValueError(
+        "images of one call must be one array.\n"
+        f"Received: a list of {len(images)}, the first of shape {tuple(images[0].shape)}. Pass `numpy.stack(images)`."
+    )
 
 
 def _images_of(batch: Any) -> Any:
@@ -89,6 +97,8 @@ def _watched(model: Any, dataset: Any) -> Any:
     order."""
     import tensorflow as tf
 
+    if int(dataset.cardinality()) == 0:
+        raise _without_images()  # Keras would train on nothing, and evaluate to nothing
     spec = _images_of(dataset.element_spec)
     if isinstance(spec, tf.TensorSpec) and spec.shape.rank is not None:
         check_shape(model, tuple(spec.shape))
@@ -109,16 +119,40 @@ def _watched(model: Any, dataset: Any) -> Any:
     return dataset.enumerate().map(pass_on)
 
 
-def look_once(model: Any, images: Any) -> None:
-    """Warns of the first images that a model is called with, where they have values and not only a place in a graph."""
-    if model.has_seen_images or not hasattr(images, "shape"):
+def look_at_call(model: Any, images: Any) -> None:
+    """Warns of images that a model is called with, where they have values and not only a place in a graph.
+
+    The first ones are looked at as those of `fit` are. Later ones are looked at on a CPU, for what no photo can be, and
+    until that was told: 0.2 ms of an image of B/16, which takes 185. Elsewhere a device would be waited for.
+    """
+    first = not model.has_seen_images
+    if model.has_told_of_images or not hasattr(images, "shape") or not (first or _is_on_cpu(images)):
         return
     try:
-        values = np.asarray(keras.ops.convert_to_numpy(images[:_IMAGES]))
+        few = images if images.shape[0] <= _IMAGES else images[:_IMAGES]  # a part may be a copy
+        values = np.asarray(keras.ops.convert_to_numpy(few))
     except Exception:  # a tensor of a graph, for which each backend has an error of its own
         return
     model.has_seen_images = True
-    warn_of_pixels(model, values)
+    warn_of_pixels(model, values, is_first=first)
+
+
+def _is_on_cpu(images: Any) -> bool:
+    """Whether values lie in the memory of the process, by what every backend says of a tensor."""
+    try:
+        return "cpu" in str(images.device).lower()
+    except Exception:  # of a graph
+        return False
+
+
+def check_called(model: Any, images: Any) -> None:
+    """Raises a `ValueError` for images of a call whose shape the model does not take; Keras has words of its own."""
+    specs = model.input_spec
+    specs = specs if isinstance(specs, (list, tuple)) else list(getattr(specs, "values", lambda: [specs])())
+    if len(specs) == 1 and hasattr(images, "shape") and getattr(specs[0], "shape", None) is not None:
+        check_shape(model, tuple(images.shape), tuple(specs[0].shape))
+    elif len(specs) == 1 and isinstance(images, list) and len(images) > 1 and hasattr(images[0], "shape"):
+        raise _of_list(images)
 
 
 def _look(model: Any, images: Any) -> None:
@@ -140,17 +174,18 @@ def check_floats(inputs: Any) -> None:
             )
 
 
-def check_shape(model: Any, shape: Sequence[int | None]) -> None:
+def check_shape(model: Any, shape: Sequence[int | None], wanted: Sequence[int | None] | None = None) -> None:
     """Raises unless `shape` is that of at least one image as a model with one input takes them.
 
     Args:
         model: one of ours, a model around one, or an engine.
         shape: `(B, H, W, C)`; what is `None` is not known yet.
+        wanted: the shape that it takes now; by default the one that it was made for.
 
     Raises:
         ValueError: for any other.
     """
-    wanted = tuple(model.input_shape)
+    wanted = tuple(model.input_shape if wanted is None else wanted)
     fits = len(shape) == len(wanted) and shape[0] != 0
     if not fits or any(None not in pair and pair[0] != pair[1] for pair in zip(wanted[1:], shape[1:], strict=True)):
         raise ValueError(
@@ -171,26 +206,30 @@ def _way_to(wanted: Sequence[int | None], shape: Sequence[int | None]) -> str:
     return "`model.preprocessing(images)` gives it."
 
 
-def warn_of_pixels(model: Any, images: Any, stacklevel: int = 4) -> None:
+def warn_of_pixels(model: Any, images: Any, stacklevel: int = 4, is_first: bool = True) -> None:
     """Warns of images whose values are not those that the weights of `model` expect.
 
-    Nothing is said of scale where layers of the user's own come first, and of images of one value or of a few.
+    Nothing is said of scale where layers of the user's own come first, and of images of one value or of a few. Of later
+    images only pixels that no `preprocessing` has scaled are told, and NaN: one bright photo may look like any other
+    scale.
     """
     values = np.asarray(keras.ops.convert_to_numpy(images))
     if not values.size or "float" not in values.dtype.name or (values.size < _FEWEST and np.isfinite(values).all()):
         return
     low, high = (float(found) for found in (values.min(), values.max()))  # NaN if one value is
-    if said := said_of_range(model, low, high):
+    if said := said_of_range(model, low, high, is_first):
+        model.has_told_of_images = True
         warnings.warn(said, stacklevel=stacklevel)
 
 
-def said_of_range(model: Any, low: float, high: float) -> str | None:
+def said_of_range(model: Any, low: float, high: float, is_first: bool = True) -> str | None:
     """What is wrong with images of these lowest and highest values, or `None`.
 
     Args:
         model: one of ours, or an engine, whose `preprocessing` says what its weights expect.
         low: lowest value of a batch.
         high: highest value of a batch.
+        is_first: whether any scale is told that they may have, or only that of pixels.
     """
     if not np.isfinite([low, high]).all():
         return (
@@ -202,7 +241,7 @@ def said_of_range(model: Any, low: float, high: float) -> str | None:
     record = model.preprocessing or Preprocessing()  # of a clone or a flat graph none is known
     black, white = record.value_range
     reason = _misscaled(low, high, black, white)
-    if reason is None or (model.preprocessing is None and reason != _PIXELS):
+    if reason is None or ((model.preprocessing is None or not is_first) and reason != _PIXELS):
         return None
     return (
         f"images reach the model with values from {low:g} to {high:g}, and its weights expect "
@@ -223,6 +262,17 @@ def _misscaled(low: float, high: float, black: float, white: float) -> str | Non
     if black < -1 - _NEAR and white > 1 + _NEAR and -1 <= low < _NEAR - 1 and 1 - _NEAR < high <= 1:
         return "scaled to -1 to 1"
     return None
+
+
+@contextlib.contextmanager
+def needing_images() -> Iterator[None]:
+    """Raises a `ValueError` where no batch came: Keras' `predict` then asks for a variable that it never set."""
+    try:
+        yield
+    except UnboundLocalError as error:
+        if "batch_outputs" not in str(error):
+            raise
+        raise _without_images() from None
 
 
 @contextlib.contextmanager

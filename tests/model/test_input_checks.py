@@ -111,7 +111,7 @@ DOORS = {
 def test_every_door_says_how_images_were_scaled_wrongly(door):
     model = make_tiny(num_layers=1)
     for said, wrong in WRONG.items():
-        model.has_seen_images = False
+        model.has_seen_images = model.has_told_of_images = False
         x = wrong(FULL).astype("float32")
         if said == "NaN" and "keras_vit" in DOORS[door].__code__.co_names:
             with pytest.raises(ValueError, match=said):
@@ -120,7 +120,7 @@ def test_every_door_says_how_images_were_scaled_wrongly(door):
         with pytest.warns(UserWarning, match=said) as record:
             DOORS[door](model, x)
         assert len([each for each in record if said in str(each.message)]) == 1
-    model.has_seen_images = False
+    model.has_seen_images = model.has_told_of_images = False
     for fine in (FULL, 0 * FULL, 0 * FULL + 0.5):
         DOORS[door](model, fine)
 
@@ -170,8 +170,12 @@ def test_shapes_are_refused_before_and_after_the_first_batch_alike(kind):
             with pytest.raises(ValueError, match=advice) as error:
                 model.predict(give(), verbose=0)
             said.append(str(error.value))
+        for given in (wrong, keras.ops.convert_to_tensor(wrong)):
+            with pytest.raises(ValueError, match=advice) as error:
+                model(given)
+            said.append(str(error.value))
         model.predict(FULL, verbose=0)
-    assert said[:2] == said[2:]
+    assert said[:4] == said[4:]
     assert all("Received: shape" in each and "(None, 20, 28, 3)" in each for each in said)
     with pytest.raises(ValueError, match=advice):
         keras_vit.attention_maps(model, wrong)
@@ -179,12 +183,39 @@ def test_shapes_are_refused_before_and_after_the_first_batch_alike(kind):
 
 def test_images_that_patches_do_not_tile_and_lists_of_images_are_refused():
     model = make_tiny(num_layers=1, input_shape=(None, None, 3))
-    with pytest.raises(ValueError, match=r"Nearest: \(20, 28, 3\)"):
-        model.predict(FULL[:, :19], verbose=0)
-    with pytest.raises(ValueError, match=r"numpy\.stack"):
-        model.predict(list(FULL), verbose=0)
+    for answer in (model, model.predict):
+        with pytest.raises(ValueError, match=r"Nearest: \(20, 28, 3\)"):
+            answer(FULL[:, :19])
+        with pytest.raises(ValueError, match=r"numpy\.stack"):
+            answer(list(FULL))
     with pytest.raises(TypeError, match="uint8"):
         model.predict(FULL.astype("uint8"), verbose=0)
+
+
+@OF_KERAS
+def test_data_without_images_are_refused(model):
+    data = dataset(FULL, np.zeros(2))
+    for method, given in (
+        *((method, data.take(0)) for method in (model.predict, model.evaluate, model.fit)),
+        (model.predict, data.filter(lambda images, label: False)),  # which nobody knows before
+    ):
+        with pytest.raises(ValueError, match="at least one image"):
+            method(given, verbose=0)
+    with pytest.raises(TypeError, match="x=None"):
+        model.predict(None)
+
+
+def test_later_calls_say_what_no_photo_can_be_once():
+    model = make_tiny(num_layers=1)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        for x in (FULL, np.abs(FULL), as_imagenet(FULL), FULL):  # one bright photo may be never negative
+            model(x.astype("float32"))
+        assert not said
+        for change in (as_pixels, as_pixels, with_nan):
+            model(change(FULL).astype("float32"))
+    assert len(said) == 1
+    assert "not scaled" in str(said[0].message)
 
 
 @OF_KERAS
