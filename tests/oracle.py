@@ -17,7 +17,10 @@ def quick_gelu(x):
     return x / (1 + np.exp(-1.702 * x))
 
 
-def layer_norm(x, gamma, beta):
+def layer_norm(x, gamma, beta=None):
+    """Without a shift it is RMSNorm."""
+    if beta is None:
+        return x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-6) * gamma
     mean, variance = x.mean(-1, keepdims=True), x.var(-1, keepdims=True)
     return (x - mean) / np.sqrt(variance + 1e-6) * gamma + beta
 
@@ -45,22 +48,22 @@ def attention_weights(tokens, queries, w, heads, turned=lambda x: x):
 def attention(tokens, queries, w, heads, **rotary):
     weights, values = attention_weights(tokens, queries, w, heads, **rotary)
     mixed = (weights @ values).transpose(0, 2, 1, 3).reshape(*queries.shape[:2], -1)
-    return inner_norm(mixed, w) @ w["out/kernel"] + w["out/bias"]
+    return inner_norm(mixed, w) @ w["out/kernel"] + w.get("out/bias", 0.0)
 
 
 def inner_norm(x, w):
-    """The LayerNorm in front of the last dense layer of attention or an MLP, where there is one."""
-    return layer_norm(x, w["norm/gamma"], w["norm/beta"]) if "norm/gamma" in w else x
+    """The norm in front of the last dense layer of attention or an MLP, where there is one."""
+    return layer_norm(x, w["norm/gamma"], w.get("norm/beta")) if "norm/gamma" in w else x
 
 
 def mlp(x, w, exact=False):
-    hidden = gelu(x @ w["dense_1/kernel"] + w["dense_1/bias"], exact)
-    return inner_norm(hidden, w) @ w["dense_2/kernel"] + w["dense_2/bias"]
+    hidden = gelu(x @ w["dense_1/kernel"] + w.get("dense_1/bias", 0.0), exact)
+    return inner_norm(hidden, w) @ w["dense_2/kernel"] + w.get("dense_2/bias", 0.0)
 
 
 def gated_mlp(x, w):
-    gate, value = (x @ w[f"{name}/kernel"] + w[f"{name}/bias"] for name in ("gate", "up"))
-    return inner_norm(gate / (1 + np.exp(-gate)) * value, w) @ w["down/kernel"] + w["down/bias"]
+    gate, value = (x @ w[f"{name}/kernel"] + w.get(f"{name}/bias", 0.0) for name in ("gate", "up"))
+    return inner_norm(gate / (1 + np.exp(-gate)) * value, w) @ w["down/kernel"] + w.get("down/bias", 0.0)
 
 
 def turned(x, grid, rule, frequencies=None):
@@ -90,9 +93,9 @@ def turned(x, grid, rule, frequencies=None):
 
 
 def block(tokens, w, heads, exact=False, **rotary):
-    x = layer_norm(tokens, w["norm_1/gamma"], w["norm_1/beta"])
+    x = layer_norm(tokens, w["norm_1/gamma"], w.get("norm_1/beta"))
     tokens = tokens + attention(x, x, below(w, "attention"), heads, **rotary) * w.get("layer_scale_1/gamma", 1.0)
-    x = layer_norm(tokens, w["norm_2/gamma"], w["norm_2/beta"])
+    x = layer_norm(tokens, w["norm_2/gamma"], w.get("norm_2/beta"))
     x = gated_mlp(x, below(w, "mlp")) if "mlp/gate/kernel" in w else mlp(x, below(w, "mlp"), exact)
     return tokens + x * w.get("layer_scale_2/gamma", 1.0)
 

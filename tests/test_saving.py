@@ -21,14 +21,17 @@ from keras_vit import layers
 SIZES = {"hidden_size": 12, "num_heads": 3, "mlp_dim": 17}
 RATES = {"dropout_rate": 0.1, "attention_dropout_rate": 0.2, "stochastic_depth_rate": 0.3}
 WAYS = {"activation": "gelu", "layer_norm_epsilon": 1e-5}
-SWITCHES = {"qkv_bias": "none", "gated_mlp": True, "layer_scale": "both", "layer_scale_init": 0.1}
-SWITCHES |= {"attention_norm": True, "mlp_norm": True}
+BIASES = {"qkv_bias": "none", "proj_bias": False, "norm_kind": "rms", "rotary_layout": "half"}
+SWITCHES = {"qkv_bias": "none", "gated_mlp": True, "layer_scale": "both", "layer_scale_init": 0.1, "norm": "rms"}
+SWITCHES |= {"attention_norm": True, "mlp_norm": True, "proj_bias": False, "mlp_bias": False}
+SWITCHES |= {"rotary_layout": "half"}
+NO_BIAS = {"mlp_bias": False, "norm_kind": "rms"}
 UNIT = {"filters": 32, "strides": 2, "projection": True}
 INNER, HIDDEN = ({name: True, "layer_norm_epsilon": 1e-5} for name in ("attention_norm", "mlp_norm"))
 RELATIVE = {"relative_patches": 6, "num_prefix_tokens": 1}
 TWICE = {"num_output_tokens": None, "rematerialize": True}  # with relative positions a block computes all tokens
 MERGED = {"merged_tokens": 2, "num_output_tokens": 1, "num_prefix_tokens": 1}
-MERGED |= {"rematerialize": False, "relative_patches": None}  # and takes no others
+MERGED |= {"rematerialize": False, "relative_patches": None, "rotary_layout": None}  # and takes no others
 TABLE = {"grid": (3, 5), "patch_size": 4, "num_prefix_tokens": 0}
 LAYERS = {
     "StdConv2D": {"filters": 6, "kernel_size": 3, "strides": 2, "padding": "same", "use_bias": False},
@@ -38,22 +41,24 @@ LAYERS = {
     "BiTUnit": UNIT,
     "PatchEmbedding": {"hidden_size": 12, "patch_size": 4, "patch_bias": False},
     "PatchCorruption": {"rate": 0.4, "mask_share": 0.7, "random_share": 0.2, "seed": 5},
-    "ClassToken": {"stddev": 0.02},
+    "ClassToken": {"stddev": 0.02, "count": 3},
     "RegisterTokens": {"count": 3, "num_prefix_tokens": 2},
     "AddPositionEmbs": TABLE | {"kind": "sincos2d", "resize_method": "bilinear"},
     "RelativePositions": {"hidden_size": 12, "num_heads": 3, "num_patches": 6, "num_prefix_tokens": 1},
-    "MultiHeadAttention": {"hidden_size": 12, "num_heads": 3, "dropout_rate": 0.1, "qkv_bias": "none"}
+    "MultiHeadAttention": {"hidden_size": 12, "num_heads": 3, "dropout_rate": 0.1, "projects_query": False}
     | RELATIVE
+    | BIASES
     | INNER,
-    "MlpBlock": {"hidden_size": 12, "mlp_dim": 17, "dropout_rate": 0.1, "activation": "gelu"} | HIDDEN,
-    "GatedMlpBlock": {"hidden_size": 12, "mlp_dim": 17, "dropout_rate": 0.1} | HIDDEN,
+    "MlpBlock": {"hidden_size": 12, "mlp_dim": 17, "dropout_rate": 0.1, "activation": "gelu"} | HIDDEN | NO_BIAS,
+    "GatedMlpBlock": {"hidden_size": 12, "mlp_dim": 17, "dropout_rate": 0.1} | HIDDEN | NO_BIAS,
+    "RMSNorm": {"epsilon": 1e-5},
     "LayerScale": {"init": 0.1},
     "TransformerBlock": SIZES | RATES | WAYS | SWITCHES | RELATIVE | TWICE,
     "AxialBlock": SIZES | RATES | WAYS | {"patch_size": 4, "rematerialize": True},
     "MergingBlock": SIZES | RATES | WAYS | SWITCHES | MERGED,
     "PatchDropout": {"rate": 0.4, "num_prefix_tokens": 2, "seed": 5, "tells_places": True},
-    "TokenPooling": {"kind": "gap", "num_prefix_tokens": 1},
-    "AttentionPooling": SIZES | WAYS | {"num_prefix_tokens": 1},
+    "TokenPooling": {"kind": "gap", "num_prefix_tokens": 1, "summary_tokens": (0, 2), "summary": "concatenated"},
+    "AttentionPooling": SIZES | WAYS | {"num_prefix_tokens": 1, "kind": "attentive", "norm_kind": "rms"},
 }
 MODELS = {
     "token": {},

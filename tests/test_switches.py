@@ -22,6 +22,10 @@ KINDS = {
         **{"class_tokens": 4, "summary_tokens": (0, 2), "summary": "concatenated", "registers": 2},
         **{"final_norm": "none", "layer_scale": "both"},
     },
+    "aimv2": {
+        **{"norm": "rms", "patch_norm": True, "gated_mlp": True, "qkv_bias": "none", "proj_bias": False},
+        **{"mlp_bias": False, "pooling": "attentive", "class_token": False, "layer_norm_epsilon": 1e-5},
+    },
     "internvit": {"final_norm": "none", "layer_scale": "attention", "pooling": "gap", "class_token": True},
 }
 X = images(2, 20, 28, 3)
@@ -75,10 +79,9 @@ def test_folded_model_computes_the_same_with_fewer_operations(model):
 def test_lora_and_layer_decay_reach_it_and_training_moves_every_weight(model):
     copy = keras_vit.with_input_shape(model, (20, 28, 3))
     keras_vit.add_lora(copy, rank=2, targets=("attention", "mlp"))
-    assert (
-        sum("lora_kernel_a" in weight.path for weight in copy.trainable_weights)
-        == len(copy.get_layer("block_00").parts) * 2
-    )
+    assert sum("lora_kernel_a" in weight.path for weight in copy.trainable_weights) == len(
+        copy.get_layer("block_00").parts
+    ) * 2 + 3 * (model.config.pooling == "attentive")
     whole = keras_vit.with_input_shape(model, (20, 28, 3))
     depths = {w.path.split("/")[0]: w.layer_depth[0] for w in whole.weights}
     assert {depths[name] for name in ("register_tokens", "pre_norm") if name in depths} <= {0}
@@ -117,6 +120,7 @@ def test_exports_stay_within_their_bounds(model, format, tmp_path):
         ({"qkv_bias": True}, "qkv_bias=True"),
         ({"class_tokens": 2, "distilled": True}, "class_tokens=2"),
         ({"class_tokens": 2, "summary_tokens": (0, 2)}, r"summary_tokens=\(0, 2\)"),
+        ({"norm": "batch"}, "norm='batch'"),
     ],
 )
 def test_switches_that_contradict_are_refused(wrong, word):

@@ -62,7 +62,7 @@ def _outputs(inner: VisionTransformer, tokens: np.ndarray) -> np.ndarray:
     """`(..., D)` to `(..., K)`."""
     x = ops.convert_to_tensor(tokens.reshape(-1, tokens.shape[-1]))
     pool, hidden = pooling(inner), pre_logits(inner)
-    if inner.config.pooling == "map":
+    if inner.config.pooling in ("map", "attentive"):
         # The token comes twice, since Keras warns of a softmax over one, and after as many as pooling ignores.
         x = pool(ops.repeat(x[:, None], 2 + pool.num_prefix_tokens, axis=1))
     x = ops.tile(x, (1, inner.config.pooled_size // inner.config.hidden_size))  # in the place of each that is read

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from keras_vit.annotations import Pair
 from keras_vit.checks import check_int, check_positive, check_positive_int, did_you_mean, error_about
+from keras_vit.config.parts import pooling_parts
 from keras_vit.config.resnets import RESNETS, ResNetConfig
 from keras_vit.config.variants import DEFAULT_CLASSES, DEFAULT_IMAGE_SIZE, VARIANTS, check_image_size
 from keras_vit.config.vit import ViTConfig
@@ -209,8 +210,8 @@ def _count(config: ViTConfig | ResNetConfig, shape: tuple, classes: int) -> Flop
     else:
         for queries in [tokens] * (config.num_layers - 1) + [config.num_read_tokens or tokens]:
             found += encoder_block(config, grid, queries)
-    if config.pooling == "map":
-        found += Flops(pooling=block(config, patches, queries=1).total)
+    if config.pooling in ("map", "attentive"):
+        found += Flops(pooling=attention_pooling(config, patches))
     return found
 
 
@@ -253,6 +254,14 @@ def block(config: ViTConfig, tokens: int, queries: int, keys: int | None = None)
     weights = product(queries, config.hidden_size, keys or tokens)
     mixed = product(queries, keys or tokens, config.hidden_size)
     return Flops(projections=found["attention"], products=weights + mixed, mlp=found["mlp"])
+
+
+def attention_pooling(config: ViTConfig, patches: int) -> int:
+    """FLOPs of a probe that reads from all `patches`."""
+    found = product(1, config.hidden_size, patches) + product(1, patches, config.hidden_size)
+    for part in pooling_parts(config.hidden_size, config.mlp_dim, config.pooling):
+        found += product(patches if part.role in ("key", "value") else 1, part.inputs, part.outputs)
+    return found
 
 
 def head(config: ViTConfig, tokens: int, classes: int) -> int:

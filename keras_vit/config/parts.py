@@ -29,6 +29,7 @@ QKV_BIASES: Mapping[str, tuple[str, ...]] = {  # roles that have one
     "none": (),
 }
 LAYER_SCALES = tuple(_SCALES)
+PART_FIELDS = ("layer_scale", "gated_mlp", "qkv_bias", "proj_bias", "mlp_bias", "attention_norm", "mlp_norm")
 GROUPS = tuple(dict.fromkeys(group for group, _ in _ROLES.values()))
 INPUT = ".."  # of `Part.norm`: the LayerNorm whose output the layer is called with
 
@@ -66,21 +67,31 @@ class Part:
         return _ROLES[self.role][1]
 
 
-def attention_parts(hidden_size: int, qkv_bias: str = "all", attention_norm: bool = False) -> tuple[Part, ...]:
-    """Dense kernels of multi-head attention of width D, the last one perhaps behind a LayerNorm."""
-    names, norms = {"query": "query", "key": "key", "value": "value", "output": "out"}, {"output": "norm"}
-    biases, norms = (*QKV_BIASES[qkv_bias], "output"), norms if attention_norm else {}
+def attention_parts(
+    hidden_size: int,
+    qkv_bias: str = "all",
+    proj_bias: bool = True,
+    attention_norm: bool = False,
+    projects_query: bool = True,
+) -> tuple[Part, ...]:
+    """Dense kernels of multi-head attention of width D, the last one perhaps behind a norm."""
+    names = {"query": "query"} if projects_query else {}
+    names |= {"key": "key", "value": "value", "output": "out"}
+    norms = {"output": "norm"} if attention_norm else {}
+    biases = (*QKV_BIASES[qkv_bias], *(("output",) if proj_bias else ()))
     return tuple(
         Part(role, name, hidden_size, hidden_size, norms.get(role), role in biases) for role, name in names.items()
     )
 
 
-def mlp_parts(hidden_size: int, mlp_dim: int, gated_mlp: bool = False, mlp_norm: bool = False) -> tuple[Part, ...]:
-    """Dense kernels of an MLP of width M on tokens of width D, the last one perhaps behind a LayerNorm."""
+def mlp_parts(
+    hidden_size: int, mlp_dim: int, gated_mlp: bool = False, mlp_norm: bool = False, mlp_bias: bool = True
+) -> tuple[Part, ...]:
+    """Dense kernels of an MLP of width M on tokens of width D, the last one perhaps behind a norm."""
     names = {"mlp_gate": "gate", "mlp_in": "up"} if gated_mlp else {"mlp_in": "dense_1"}
-    first = tuple(Part(role, name, hidden_size, mlp_dim) for role, name in names.items())
+    first = tuple(Part(role, name, hidden_size, mlp_dim, bias=mlp_bias) for role, name in names.items())
     norm = "norm" if mlp_norm else None
-    return *first, Part("mlp_out", "down" if gated_mlp else "dense_2", mlp_dim, hidden_size, norm)
+    return *first, Part("mlp_out", "down" if gated_mlp else "dense_2", mlp_dim, hidden_size, norm, mlp_bias)
 
 
 def block_parts(
@@ -89,23 +100,32 @@ def block_parts(
     layer_scale: str = "none",
     gated_mlp: bool = False,
     qkv_bias: str = "all",
+    proj_bias: bool = True,
+    mlp_bias: bool = True,
     attention_norm: bool = False,
     mlp_norm: bool = False,
 ) -> tuple[Part, ...]:
-    """Dense kernels of a transformer block: attention and MLP, each behind a LayerNorm and before its LayerScale."""
-    attention = below("attention", attention_parts(hidden_size, qkv_bias, attention_norm), "norm_1")
-    parts = attention + below("mlp", mlp_parts(hidden_size, mlp_dim, gated_mlp, mlp_norm), "norm_2")
+    """Dense kernels of a transformer block: attention and MLP, each behind a norm and before its LayerScale.
+
+    All but the sizes are fields of `Blocks`, and have the names that `PART_FIELDS` lists.
+    """
+    attention = below("attention", attention_parts(hidden_size, qkv_bias, proj_bias, attention_norm), "norm_1")
+    parts = attention + below("mlp", mlp_parts(hidden_size, mlp_dim, gated_mlp, mlp_norm, mlp_bias), "norm_2")
     scales = _SCALES[layer_scale]
     return tuple(dataclasses.replace(part, scale=scales.get(part.role)) for part in parts)
 
 
-def pooling_parts(hidden_size: int, mlp_dim: int) -> tuple[Part, ...]:
-    """Dense kernels of attention pooling: keys and values read the encoded tokens, and the query reads the probe."""
-    attention = below("attention", attention_parts(hidden_size))
+def pooling_parts(hidden_size: int, mlp_dim: int, kind: str = "map") -> tuple[Part, ...]:
+    """Dense kernels of attention pooling: keys and values read the encoded tokens, and the query reads the probe.
+
+    The `"attentive"` kind takes the probe for the query, has a bias of the output alone, and no MLP.
+    """
+    bare = {"qkv_bias": "none", "projects_query": False} if kind == "attentive" else {}
+    attention = below("attention", attention_parts(hidden_size, **bare))  # type: ignore[arg-type]
     attention = tuple(
         dataclasses.replace(part, norm=INPUT) if part.role in ("key", "value") else part for part in attention
     )
-    return attention + below("mlp", mlp_parts(hidden_size, mlp_dim), "norm")
+    return attention + (() if bare else below("mlp", mlp_parts(hidden_size, mlp_dim), "norm"))
 
 
 def below(scope: str, parts: Iterable[Part], norm: str | None = None) -> tuple[Part, ...]:

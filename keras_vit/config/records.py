@@ -13,11 +13,12 @@ from keras_vit.checks import (
     check_rate,
 )
 from keras_vit.config import ablations
-from keras_vit.config.parts import LAYER_SCALES, QKV_BIASES, Part, block_parts
+from keras_vit.config.parts import LAYER_SCALES, PART_FIELDS, QKV_BIASES, Part, block_parts
 
-POOLINGS = ("token", "gap", "map", "none")
+POOLINGS = ("token", "gap", "map", "attentive", "none")
 ACTIVATIONS = ("gelu_tanh", "gelu", "quick_gelu")
 SUMMARIES = ("mean", "concatenated")
+NORMS = ("layer", "rms")
 FINAL_NORMS = ("tokens", "pooled", "none")
 POSITION_EMBEDDINGS = ("learned", "sincos2d", *ablations.POSITION_EMBEDDINGS, "none")
 POSITION_INJECTIONS = ("stem", *ablations.POSITION_INJECTIONS)
@@ -42,18 +43,21 @@ class Patches:
     Args:
         patch_size: P, side of a patch in pixels of what is cut: the image, or the ResNet's feature map.
         patch_bias: whether the patches' projection has a bias; CLIP's has none.
+        patch_norm: whether a norm stands behind that projection, before positions, as in AIMv2.
         resnet_stages: blocks in each ResNet stage of a hybrid, `()` for its root alone, `None` for no ResNet.
         resnet_width_factor: 1.0 is a root of 64 channels.
     """
 
     patch_size: int
     patch_bias: bool = True
+    patch_norm: bool = False
     resnet_stages: tuple[int, ...] | None = None
     resnet_width_factor: float = 1.0
 
     def __post_init__(self) -> None:
         set_field(self, "patch_size", check_positive_int("patch_size", self.patch_size))
         check_flag("patch_bias", self.patch_bias)
+        check_flag("patch_norm", self.patch_norm)
         if self.resnet_stages is not None:
             set_field(self, "resnet_stages", _check_stages(self.resnet_stages))
         check_number("resnet_width_factor", self.resnet_width_factor)
@@ -169,9 +173,12 @@ class Blocks:
         stochastic_depth_rate: of the last block; block l of L has l/(L-1) of it, in [0, 1).
         activation: `"gelu_tanh"` as the official weights need it, exact `"gelu"`, or `"quick_gelu"`, which is
             x sigmoid(1.702 x), of OpenAI's CLIP (arXiv:2103.00020).
-        layer_norm_epsilon: of every LayerNorm; 1e-6 in the official code and timm, 1e-12 in transformers.
+        norm: what every norm of the model is: `"layer"`, or `"rms"` without mean and shift (RMSNorm, arXiv:1910.07467).
+        layer_norm_epsilon: of every norm; 1e-6 in the official code and timm, 1e-12 in transformers.
         pre_norm: whether a LayerNorm stands before the first block, as in CLIP.
         qkv_bias: which of query, key and value have a bias: `"all"`, `"none"`, or `"query_value"`, as in BEiT.
+        proj_bias: whether the attention's output has a bias.
+        mlp_bias: whether the dense layers of a block's MLP have a bias.
         gated_mlp: whether a block's MLP is silu(gate) * value in place of a GELU (SwiGLU, arXiv:2002.05202), as in
             DINOv2 g/14; `mlp_dim` is the width of each of both.
         layer_scale: which branches of a block end in a learned factor for each channel (arXiv:2103.17239, section 2):
@@ -196,9 +203,12 @@ class Blocks:
     attention_dropout_rate: float = 0.0
     stochastic_depth_rate: float = 0.0
     activation: str = "gelu_tanh"
+    norm: str = "layer"
     layer_norm_epsilon: float = 1e-6
     pre_norm: bool = False
     qkv_bias: str = "all"
+    proj_bias: bool = True
+    mlp_bias: bool = True
     gated_mlp: bool = False
     layer_scale: str = "none"
     layer_scale_init: float = 1e-5
@@ -222,7 +232,9 @@ class Blocks:
         check_choice("attention", self.attention, ATTENTIONS)
         check_flag("pre_norm", self.pre_norm)
         check_choice("qkv_bias", self.qkv_bias, tuple(QKV_BIASES))
-        check_flag("gated_mlp", self.gated_mlp)
+        for field in ("proj_bias", "mlp_bias", "gated_mlp"):
+            check_flag(field, getattr(self, field))
+        check_choice("norm", self.norm, NORMS)
         check_choice("layer_scale", self.layer_scale, LAYER_SCALES)
         check_number("layer_scale_init", self.layer_scale_init)
         check_flag("attention_norm", self.attention_norm)
@@ -244,8 +256,7 @@ class Blocks:
     @property
     def parts(self) -> tuple[Part, ...]:
         """The dense kernels of a block that attends once."""
-        norms = (self.attention_norm, self.mlp_norm)
-        return block_parts(self.hidden_size, self.mlp_dim, self.layer_scale, self.gated_mlp, self.qkv_bias, *norms)
+        return block_parts(self.hidden_size, self.mlp_dim, **{name: getattr(self, name) for name in PART_FIELDS})
 
 
 @dataclasses.dataclass(frozen=True)

@@ -88,9 +88,10 @@ def folded(model: ImageModel, bare: bool = True) -> tuple[ImageModel, Folds]:
     places = _foldable(copy)
     for norm, denses in places:
         for dense in denses:
-            _assign(dense, *behind(*_values(norm.gamma, norm.beta, dense.kernel, dense.bias)))
+            _fold_norm(norm, dense)
         norm.gamma.assign(np.ones(norm.gamma.shape))
-        norm.beta.assign(np.zeros(norm.beta.shape))
+        if norm.beta is not None:
+            norm.beta.assign(np.zeros(norm.beta.shape))
         if bare:
             norm.gamma = norm.beta = None
     _fold_scales(copy)
@@ -107,9 +108,19 @@ def _fold_scales(model: ImageModel) -> None:
     for found in dense_parts(model):
         if found.part.scale is not None:
             scale = getattr(found.block, found.part.scale)
-            gamma, kernel, bias = _values(scale.gamma, found.dense.kernel, found.dense.bias)
-            _assign(found.dense, kernel * gamma, bias * gamma)
+            for weight in found.dense.weights:  # the last axis of both is that of channels
+                value, gamma = _values(weight, scale.gamma)
+                weight.assign((value * gamma).astype("float32"))
             setattr(found.block, found.part.scale, None)
+
+
+def _fold_norm(norm: keras.layers.Layer, dense: keras.layers.Dense) -> None:
+    """Takes gain and shift of a norm into a dense layer that reads it; RMSNorm has no shift."""
+    if norm.beta is None:
+        gain, kernel = _values(norm.gamma, dense.kernel)
+        dense.kernel.assign((gain[:, None] * kernel).astype("float32"))
+    else:
+        _assign(dense, *behind(*_values(norm.gamma, norm.beta, dense.kernel, dense.bias)))
 
 
 def folds_of(task: ExportTask) -> Folds:
@@ -141,12 +152,17 @@ def _fold_pixels(model: ImageModel) -> None:
 
 
 def _foldable(model: ImageModel) -> list[tuple[keras.layers.Layer, tuple[keras.layers.Dense, ...]]]:
-    """The LayerNorms whose shift finds a bias in every dense layer that reads them, and those layers."""
-    return [found for found in norm_readers(model) if all(dense.use_bias for dense in found[1])]
+    """The norms whose shift, if there is one, finds a bias in every dense layer that reads them, and those layers."""
+    return [
+        (norm, denses)
+        for norm, denses in norm_readers(model)
+        if norm.beta is None or all(dense.use_bias for dense in denses)
+    ]
 
 
 def _attentions(model: ImageModel) -> list[MultiHeadAttention]:
-    return [layer for layer in flatten_layers(model) if isinstance(layer, MultiHeadAttention)]
+    found = (layer for layer in flatten_layers(model) if isinstance(layer, MultiHeadAttention))
+    return [layer for layer in found if layer.projects_query]
 
 
 def _values(*weights: Tensor) -> list[np.ndarray]:

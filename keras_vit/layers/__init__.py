@@ -13,7 +13,7 @@ from keras_vit.layers.encoder import TransformerBlock
 from keras_vit.layers.heads import AttentionPooling, TokenPooling
 from keras_vit.layers.merging_block import MergingBlock
 from keras_vit.layers.mlps import GatedMlpBlock, MlpBlock
-from keras_vit.layers.norms import LayerScale
+from keras_vit.layers.norms import LayerScale, RMSNorm
 from keras_vit.layers.patches import PatchEmbedding
 from keras_vit.layers.positions import AddPositionEmbs
 from keras_vit.layers.relative import RelativePositions
@@ -42,6 +42,7 @@ __all__ = [
     "RelativePositions",
     "RotaryPositions",
     "MultiHeadAttention",
+    "RMSNorm",
     "LayerScale",
     "MlpBlock",
     "GatedMlpBlock",

@@ -40,6 +40,9 @@ class MultiHeadAttention(CastingLayer):
         attention_norm: whether a LayerNorm stands before the last dense layer (arXiv:2210.06423, sub-LN).
         layer_norm_epsilon: added to its variance.
         rotary_layout: of the rotation by which queries and keys are turned, `"half"` or `"interleaved"`, or `None`.
+        norm_kind: `"layer"` or `"rms"`, what that norm is.
+        proj_bias: whether the output has a bias.
+        projects_query: whether there is a dense layer for queries; else `queries` are taken as they are.
 
     Call arguments:
         tokens: `(B, T, D)`, from which keys and values come.
@@ -55,6 +58,11 @@ class MultiHeadAttention(CastingLayer):
     Source: arXiv:2010.11929, appendix A, eq. 5-8.
     """
 
+    query: Any  # a dense layer, or `None`
+    key: keras.layers.Dense
+    value: keras.layers.Dense
+    out: keras.layers.Dense
+
     def __init__(
         self,
         hidden_size: int,
@@ -66,39 +74,37 @@ class MultiHeadAttention(CastingLayer):
         attention_norm: bool = False,
         layer_norm_epsilon: float = NORM_EPSILON,
         rotary_layout: str | None = None,
+        norm_kind: str = "layer",
+        proj_bias: bool = True,
+        projects_query: bool = True,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        hidden_size = check_positive_int("hidden_size", hidden_size)
-        num_heads = check_positive_int("num_heads", num_heads)
-        if hidden_size % num_heads:
-            raise ValueError(
-                "`hidden_size` must be a multiple of `num_heads`, so that every head has the same width.\n"
-                f"Received: hidden_size={hidden_size}, num_heads={num_heads}."
-            )
-        self.hidden_size = hidden_size
-        self.num_heads = num_heads
+        self.hidden_size, self.num_heads = _checked_heads(hidden_size, num_heads)
         self.dropout_rate = dropout_rate
-        self.relative_patches = relative_patches
-        self.num_prefix_tokens = num_prefix_tokens
-        self.qkv_bias = qkv_bias
+        self.relative_patches, self.num_prefix_tokens = relative_patches, num_prefix_tokens
+        self.qkv_bias, self.proj_bias, self.projects_query = qkv_bias, proj_bias, projects_query
         self.attention_norm = attention_norm
-        self.layer_norm_epsilon = layer_norm_epsilon
+        self.layer_norm_epsilon, self.norm_kind = layer_norm_epsilon, norm_kind
         self.rotary_layout = rotary_layout
         self.query_scale: float | None = (hidden_size // num_heads) ** -0.5  # `None` where the query's kernel has it
-        self.parts = attention_parts(hidden_size, qkv_bias, attention_norm)
-        self.query, self.key, self.value, self.out = (dense_of(part, self.dtype_policy) for part in self.parts)
-        self.dropout = Dropout(dropout_rate, dtype=self.dtype_policy, name="dropout")
-        self.norm = layer_norm(self.dtype_policy, "norm", layer_norm_epsilon) if attention_norm else None
+        self.parts = attention_parts(hidden_size, qkv_bias, proj_bias, attention_norm, projects_query)
+        self._make_layers(self.dtype_policy)
+
+    def _make_layers(self, dtype: Any) -> None:
+        self.query = None
+        for part in self.parts:
+            setattr(self, part.path, dense_of(part, dtype))
+        self.dropout = Dropout(self.dropout_rate, dtype=dtype, name="dropout")
+        self.norm = layer_norm(dtype, "norm", self.layer_norm_epsilon, self.norm_kind) if self.attention_norm else None
         self.relative = None
-        if relative_patches is not None:
-            self.relative = RelativePositions(
-                hidden_size, num_heads, relative_patches, num_prefix_tokens, dtype=self.dtype_policy, name="relative"
-            )
+        if self.relative_patches is not None:
+            sizes = (self.hidden_size, self.num_heads, self.relative_patches, self.num_prefix_tokens)
+            self.relative = RelativePositions(*sizes, dtype=dtype, name="relative")
 
     def build(self, tokens_shape: Shape, queries_shape: Shape | None = None) -> None:
-        denses, heads = (self.query, self.key, self.value, self.out), self.num_heads
-        inside: list = [(dense, (None, tokens_shape[-1])) for dense in denses]
+        heads = self.num_heads
+        inside: list = [(getattr(self, part.path), (None, part.inputs)) for part in self.parts]
         if self.norm is not None:
             inside.append((self.norm, (None, self.hidden_size)))
         if self.relative is not None:
@@ -196,7 +202,8 @@ class MultiHeadAttention(CastingLayer):
             queries = tokens
             flat = gradients.norm_then_dense(norm, (self.query, self.key, self.value), tokens, training)  # (B*T, D)
         else:
-            flat = gradients.norm_then_dense(None, (self.query,), queries, training)
+            denses = (self.query,) if self.projects_query else ()
+            flat = gradients.norm_then_dense(None, denses, queries, training) or [queries]
             flat += gradients.norm_then_dense(None, (self.key, self.value), tokens, training)
         query, key, value = (self._heads(x, y) for x, y in zip(flat, (queries, tokens, tokens), strict=True))
         query = query if self.query_scale is None else query * self.query_scale
@@ -216,3 +223,14 @@ class MultiHeadAttention(CastingLayer):
 
     def compute_output_shape(self, tokens_shape: Shape, queries_shape: Shape | None = None) -> Shape:
         return (*(tokens_shape if queries_shape is None else queries_shape)[:2], self.hidden_size)
+
+
+def _checked_heads(hidden_size: int, num_heads: int) -> tuple[int, int]:
+    hidden_size = check_positive_int("hidden_size", hidden_size)
+    num_heads = check_positive_int("num_heads", num_heads)
+    if hidden_size % num_heads:
+        raise ValueError(
+            "`hidden_size` must be a multiple of `num_heads`, so that every head has the same width.\n"
+            f"Received: hidden_size={hidden_size}, num_heads={num_heads}."
+        )
+    return hidden_size, num_heads

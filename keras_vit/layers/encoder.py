@@ -12,7 +12,7 @@ from keras import ops
 
 from keras_vit.annotations import Shape, Tensor
 from keras_vit.checks import check_choice, check_positive_int
-from keras_vit.config.parts import LAYER_SCALES, block_parts
+from keras_vit.config.parts import LAYER_SCALES, PART_FIELDS, block_parts
 from keras_vit.layers.attention import MultiHeadAttention
 from keras_vit.layers.attention_hooks import watcher
 from keras_vit.layers.composite import CastingLayer, rematerialized
@@ -36,13 +36,16 @@ class TransformerBlock(CastingLayer):
         activation: `"gelu_tanh"`, `"gelu"` or `"quick_gelu"`.
         num_output_tokens: k, to compute the first k tokens only (keys and values still come from all of
             them: the same numbers for less work), or `None` for all.
-        layer_norm_epsilon: added to the variance in every LayerNorm.
+        norm: what every norm is, `"layer"` or `"rms"`.
+        layer_norm_epsilon: added to the variance in every norm.
         rematerialize: whether training keeps the block's input alone and computes what is inside once more on the
             way back. The numbers are the same, dropout's masks too.
         relative_patches: N, number of patches, for relative positions in the attention (`RelativePositions`); not with
             `num_output_tokens`.
         num_prefix_tokens: tokens before those patches.
         qkv_bias: which of query, key and value have a bias, `"all"`, `"query_value"` or `"none"`.
+        proj_bias: whether the attention's output has a bias.
+        mlp_bias: whether the dense layers of the MLP have a bias.
         gated_mlp: whether the MLP is a `GatedMlpBlock`, which has no use for `activation`.
         layer_scale: which branches end in a `LayerScale`: `"none"`, `"attention"` or `"both"`.
         layer_scale_init: first value of its factors.
@@ -92,6 +95,9 @@ class TransformerBlock(CastingLayer):
         attention_norm: bool = False,
         mlp_norm: bool = False,
         rotary_layout: str | None = None,
+        norm: str = "layer",
+        proj_bias: bool = True,
+        mlp_bias: bool = True,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -101,41 +107,30 @@ class TransformerBlock(CastingLayer):
         self.num_heads = check_positive_int("num_heads", num_heads)
         self.mlp_dim = check_positive_int("mlp_dim", mlp_dim)
         self.dropout_rate, self.attention_dropout_rate = dropout_rate, attention_dropout_rate
-        self.stochastic_depth_rate = stochastic_depth_rate
-        self.activation = activation
-        self.num_output_tokens = num_output_tokens
-        self.layer_norm_epsilon = layer_norm_epsilon
-        self.rematerialize = rematerialize
-        self.relative_patches, self.num_prefix_tokens = relative_patches, num_prefix_tokens
-        self.qkv_bias, self.gated_mlp = qkv_bias, gated_mlp
+        self.stochastic_depth_rate, self.activation = stochastic_depth_rate, activation
+        self.num_output_tokens, self.num_prefix_tokens = num_output_tokens, num_prefix_tokens
+        self.norm, self.layer_norm_epsilon = norm, layer_norm_epsilon
+        self.rematerialize, self.gated_mlp = rematerialize, gated_mlp
+        self.relative_patches, self.rotary_layout = relative_patches, rotary_layout
+        self.qkv_bias, self.proj_bias, self.mlp_bias = qkv_bias, proj_bias, mlp_bias
         self.layer_scale, self.layer_scale_init = layer_scale, layer_scale_init
         self.attention_norm, self.mlp_norm = attention_norm, mlp_norm
-        self.rotary_layout = rotary_layout
-        if relative_patches is not None:
-            self.asks = ("places",)
-        elif rotary_layout is not None:
-            self.asks = ("rotation",)
         self._make_layers(self.dtype_policy)
 
     def _make_layers(self, dtype: Any) -> None:
         """The layers inside, in the order of the data, and what they declare."""
-        kinds = (self.layer_scale, self.gated_mlp, self.qkv_bias, self.attention_norm, self.mlp_norm)
-        self.parts = block_parts(self.hidden_size, self.mlp_dim, *kinds)
-        self.norm_1 = layer_norm(dtype, "norm_1", self.layer_norm_epsilon)
-        sizes = (self.hidden_size, self.num_heads, self.attention_dropout_rate)
-        others = (self.relative_patches, self.num_prefix_tokens, self.qkv_bias)
-        norm: tuple[bool, float] = (self.attention_norm, self.layer_norm_epsilon)
-        rotary: Any = {"rotary_layout": self.rotary_layout}
-        self.attention = MultiHeadAttention(*sizes, *others, *norm, **rotary, dtype=dtype, name="attention")
-        self.dropout = Dropout(self.dropout_rate, dtype=dtype, name="dropout")
-        self.norm_2 = layer_norm(dtype, "norm_2", self.layer_norm_epsilon)
-        sizes = (self.hidden_size, self.mlp_dim, self.dropout_rate)
-        norm = (self.mlp_norm, self.layer_norm_epsilon)
-        self.mlp = (
-            GatedMlpBlock(*sizes, *norm, dtype=dtype, name="mlp")
-            if self.gated_mlp
-            else MlpBlock(*sizes, self.activation, *norm, dtype=dtype, name="mlp")
+        if self.relative_patches is not None:
+            self.asks = ("places",)
+        elif self.rotary_layout is not None:
+            self.asks = ("rotation",)
+        kinds = {name: getattr(self, name) for name in PART_FIELDS}
+        self.parts = block_parts(self.hidden_size, self.mlp_dim, **kinds)
+        self.norm_1, self.norm_2 = (
+            layer_norm(dtype, name, self.layer_norm_epsilon, self.norm) for name in ("norm_1", "norm_2")
         )
+        self.attention = self._inside(MultiHeadAttention, "attention", dropout_rate=self.attention_dropout_rate)
+        self.dropout = Dropout(self.dropout_rate, dtype=dtype, name="dropout")
+        self.mlp = self._inside(GatedMlpBlock if self.gated_mlp else MlpBlock, "mlp")
         # Dropout with one draw for each example and branch is stochastic depth.
         self.stochastic_depth_1, self.stochastic_depth_2 = (
             Dropout(self.stochastic_depth_rate, noise_shape=(None, 1, 1), dtype=dtype, name=name)
@@ -145,6 +140,11 @@ class TransformerBlock(CastingLayer):
         for part in self.parts:
             if part.scale is not None:
                 setattr(self, part.scale, LayerScale(self.layer_scale_init, dtype=dtype, name=part.scale))
+
+    def _inside(self, kind: type[CastingLayer], name: str, **others: Any) -> Any:
+        """A layer of that kind, with all arguments that this one has under the same names."""
+        known = {argument: getattr(self, argument) for argument in kind.arguments() if hasattr(self, argument)}
+        return kind(**known | {"norm_kind": self.norm} | others, dtype=self.dtype_policy, name=name)
 
     def build(self, tokens_shape: Shape) -> None:
         inside = (self.norm_1, self.attention, self.norm_2, self.mlp, self.layer_scale_1, self.layer_scale_2)

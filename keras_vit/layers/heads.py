@@ -81,6 +81,9 @@ class AttentionPooling(CompositeLayer):
         activation: `"gelu_tanh"`, `"gelu"` or `"quick_gelu"`.
         layer_norm_epsilon: added to the variance in the LayerNorm.
         num_prefix_tokens: tokens before the patches, which are left out, as mean pooling does.
+        kind: `"map"`, or `"attentive"`, which takes the probe for the query as it is, without biases but the output's,
+            and has no MLP.
+        norm_kind: what the norm is, `"layer"` or `"rms"`.
 
     Call arguments:
         tokens: `(B, T, D)`.
@@ -89,7 +92,7 @@ class AttentionPooling(CompositeLayer):
         `(B, D)`.
 
     Source: "MAP" head of arXiv:2106.04560 (Scaling Vision Transformers), as big_vision has it; timm's
-    `VisionTransformer.pool` leaves prefix tokens out too.
+    `VisionTransformer.pool` leaves prefix tokens out too. The attentive one is AIMv2's (arXiv:2411.14402).
     """
 
     def __init__(
@@ -100,25 +103,33 @@ class AttentionPooling(CompositeLayer):
         activation: str = "gelu_tanh",
         layer_norm_epsilon: float = NORM_EPSILON,
         num_prefix_tokens: int = 0,
+        kind: str = "map",
+        norm_kind: str = "layer",
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
+        check_choice("kind", kind, ("map", "attentive"))
         self.hidden_size = check_positive_int("hidden_size", hidden_size)
         self.num_heads = check_positive_int("num_heads", num_heads)
         self.mlp_dim = check_positive_int("mlp_dim", mlp_dim)
         self.activation = activation
         self.layer_norm_epsilon = layer_norm_epsilon
         self.num_prefix_tokens = num_prefix_tokens
-        self.parts = pooling_parts(self.hidden_size, self.mlp_dim)
-        self.attention = MultiHeadAttention(hidden_size, num_heads, dtype=self.dtype_policy, name="attention")
-        self.norm = layer_norm(self.dtype_policy, "norm", layer_norm_epsilon)
-        self.mlp = MlpBlock(hidden_size, mlp_dim, activation=activation, dtype=self.dtype_policy, name="mlp")
+        self.kind = kind
+        self.norm_kind = norm_kind
+        self.parts = pooling_parts(self.hidden_size, self.mlp_dim, kind)
+        policy, is_map = self.dtype_policy, kind == "map"
+        bare: dict[str, Any] = {} if is_map else {"qkv_bias": "none", "projects_query": False}
+        self.attention = MultiHeadAttention(hidden_size, num_heads, dtype=policy, name="attention", **bare)
+        self.norm = layer_norm(policy, "norm", layer_norm_epsilon, norm_kind) if is_map else None
+        self.mlp = MlpBlock(hidden_size, mlp_dim, activation=activation, dtype=policy, name="mlp") if is_map else None
 
     def build(self, input_shape: Shape) -> None:
         width = cast(int, input_shape[-1])
         self.probe = self.add_weight(name="probe", shape=(1, 1, width), initializer=self._probe_initializer(width))
         one_token = (input_shape[0], 1, width)
-        self.build_inside(*((layer, one_token) for layer in (self.attention, self.norm, self.mlp)))
+        inside = (self.attention, self.norm, self.mlp)
+        self.build_inside(*((layer, one_token) for layer in inside if layer is not None))
 
     @staticmethod
     def _probe_initializer(size: int) -> keras.initializers.Initializer:
@@ -129,7 +140,8 @@ class AttentionPooling(CompositeLayer):
         probe = ops.cast(self.probe, tokens.dtype)
         probe = ops.broadcast_to(probe, (ops.shape(tokens)[0], 1, self.hidden_size))  # (B, 1, D)
         x = self.attention(tokens[:, self.num_prefix_tokens :], probe, training=training)
-        x = x + self.mlp(self.norm(x), training=training)
+        if self.norm is not None and self.mlp is not None:
+            x = x + self.mlp(self.norm(x), training=training)
         return x[:, 0]  # (B, D)
 
     def compute_output_shape(self, input_shape: Shape) -> Shape:

@@ -26,6 +26,8 @@ class MlpBlock(CastingLayer):
         activation: `"gelu_tanh"` (the official code's tanh approximation), exact `"gelu"`, or `"quick_gelu"`.
         mlp_norm: whether a LayerNorm stands before the second layer (arXiv:2210.06423, sub-LN).
         layer_norm_epsilon: added to its variance.
+        norm_kind: `"layer"` or `"rms"`, what that norm is.
+        mlp_bias: whether both layers have a bias.
 
     Call arguments:
         tokens: `(B, T, D)`.
@@ -45,6 +47,8 @@ class MlpBlock(CastingLayer):
         activation: str = "gelu_tanh",
         mlp_norm: bool = False,
         layer_norm_epsilon: float = NORM_EPSILON,
+        norm_kind: str = "layer",
+        mlp_bias: bool = True,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -55,13 +59,14 @@ class MlpBlock(CastingLayer):
         self.dropout_rate = dropout_rate
         self.activation = activation
         self.mlp_norm = mlp_norm
-        self.layer_norm_epsilon = layer_norm_epsilon
-        self.parts = mlp_parts(hidden_size, mlp_dim, mlp_norm=mlp_norm)
+        self.layer_norm_epsilon, self.norm_kind = layer_norm_epsilon, norm_kind
+        self.mlp_bias = mlp_bias
+        self.parts = mlp_parts(hidden_size, mlp_dim, False, mlp_norm, mlp_bias)
         small = keras.initializers.RandomNormal(stddev=1e-6)  # official code
         self.dense_1, self.dense_2 = (
             dense_of(part, self.dtype_policy, bias_initializer=small.clone()) for part in self.parts
         )
-        self.norm = layer_norm(self.dtype_policy, "norm", layer_norm_epsilon) if mlp_norm else None
+        self.norm = layer_norm(self.dtype_policy, "norm", layer_norm_epsilon, norm_kind) if mlp_norm else None
         self.dropout_1 = Dropout(dropout_rate, dtype=self.dtype_policy, name="dropout_1")
         self.dropout_2 = Dropout(dropout_rate, dtype=self.dtype_policy, name="dropout_2")
 
@@ -84,7 +89,8 @@ class MlpBlock(CastingLayer):
     def _gelu_dense(self, x: Tensor, training: bool | None) -> Tensor:
         """Output of the second layer `(B*T, D)` from that of the first, `(B*T, M)`, in training on TensorFlow."""
         dense, between = self.dense_2, self.dropout_rate or self.norm is not None
-        if fused.plain(dense, self.compute_dtype) and not between and self.activation != "quick_gelu":
+        known = self.activation != "quick_gelu" and self.mlp_bias
+        if fused.plain(dense, self.compute_dtype) and not between and known:
             return gradients.gelu_dense(x, dense.kernel, dense.bias, self.activation == "gelu_tanh")
         return self._second_dense(fused.activate(x, self.activation), training)
 
@@ -107,6 +113,8 @@ class GatedMlpBlock(CastingLayer):
         dropout_rate: after the product and after the last layer, in [0, 1).
         mlp_norm: whether a LayerNorm stands before the last layer (arXiv:2303.11331, section 2.1).
         layer_norm_epsilon: added to its variance.
+        norm_kind: `"layer"` or `"rms"`, what that norm is.
+        mlp_bias: whether the three layers have a bias.
 
     Call arguments:
         tokens: `(B, T, D)`.
@@ -125,6 +133,8 @@ class GatedMlpBlock(CastingLayer):
         dropout_rate: float = 0.0,
         mlp_norm: bool = False,
         layer_norm_epsilon: float = NORM_EPSILON,
+        norm_kind: str = "layer",
+        mlp_bias: bool = True,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -133,10 +143,11 @@ class GatedMlpBlock(CastingLayer):
         self.mlp_dim = mlp_dim
         self.dropout_rate = dropout_rate
         self.mlp_norm = mlp_norm
-        self.layer_norm_epsilon = layer_norm_epsilon
-        self.parts = mlp_parts(hidden_size, mlp_dim, True, mlp_norm)
+        self.layer_norm_epsilon, self.norm_kind = layer_norm_epsilon, norm_kind
+        self.mlp_bias = mlp_bias
+        self.parts = mlp_parts(hidden_size, mlp_dim, True, mlp_norm, mlp_bias)
         self.gate, self.up, self.down = (dense_of(part, self.dtype_policy) for part in self.parts)
-        self.norm = layer_norm(self.dtype_policy, "norm", layer_norm_epsilon) if mlp_norm else None
+        self.norm = layer_norm(self.dtype_policy, "norm", layer_norm_epsilon, norm_kind) if mlp_norm else None
         self.dropout_1 = Dropout(dropout_rate, dtype=self.dtype_policy, name="dropout_1")
         self.dropout_2 = Dropout(dropout_rate, dtype=self.dtype_policy, name="dropout_2")
 

@@ -1,4 +1,4 @@
-"""What scales tokens channel by channel: LayerNorm, and the LayerScale behind a branch of a block.
+"""What scales tokens channel by channel: LayerNorm, RMSNorm, and the LayerScale behind a branch of a block.
 
 LayerNorm's epsilon is 1e-6, the official code's, not Keras' 1e-3.
 """
@@ -16,9 +16,9 @@ from keras_vit.layers.composite import ConfiguredLayer
 NORM_EPSILON = 1e-6
 
 
-def layer_norm(dtype: Any, name: str, epsilon: float = NORM_EPSILON) -> keras.layers.LayerNormalization:
-    """The LayerNorm of every place in the model."""
-    return LayerNorm(epsilon=epsilon, dtype=dtype, name=name)
+def layer_norm(dtype: Any, name: str, epsilon: float = NORM_EPSILON, norm: str = "layer") -> keras.layers.Layer:
+    """The norm of every place in the model: `"layer"` or `"rms"`."""
+    return (RMSNorm if norm == "rms" else LayerNorm)(epsilon=epsilon, dtype=dtype, name=name)
 
 
 @keras.saving.register_keras_serializable("keras_vit")
@@ -39,6 +39,39 @@ class LayerNorm(keras.layers.LayerNormalization):
             return super().call(inputs)
         wide = ops.cast(inputs, keras.backend.result_type(inputs.dtype, self.compute_dtype))
         return ops.cast(gradients.layer_norm(wide, self.gamma, self.beta, self.epsilon), self.compute_dtype)
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class RMSNorm(ConfiguredLayer):
+    """Divides each token by the root of its mean square, computed in at least float32, and scales the channels.
+
+    Args:
+        epsilon: added to the mean square.
+
+    Call arguments:
+        inputs: `(..., D)`.
+
+    Returns:
+        As `inputs`, in the precision of the layer.
+
+    Source: arXiv:1910.07467, eq. 4.
+    """
+
+    beta = None  # it shifts nothing
+
+    def __init__(self, epsilon: float = NORM_EPSILON, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        check_number("epsilon", epsilon)
+        self.epsilon = epsilon
+
+    def build(self, input_shape: Shape) -> None:
+        self.gamma = self.add_weight(name="gamma", shape=(input_shape[-1],), initializer="ones")
+
+    def call(self, inputs: Tensor) -> Tensor:
+        return ops.rms_normalization(inputs, scale=self.gamma, axis=-1, epsilon=self.epsilon)
+
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
+        return input_shape
 
 
 @keras.saving.register_keras_serializable("keras_vit")

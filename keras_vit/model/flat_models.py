@@ -7,6 +7,7 @@ import keras
 
 from keras_vit import layers
 from keras_vit.annotations import Tensor
+from keras_vit.config.parts import PART_FIELDS
 from keras_vit.config.vit import ViTConfig
 from keras_vit.layers.nested import flatten_layers
 from keras_vit.model.layer_lookup import (
@@ -23,8 +24,6 @@ from keras_vit.model.layer_lookup import (
     token_layers,
 )
 from keras_vit.model.vision_transformer import VisionTransformer
-
-_SWITCHES = ("qkv_bias", "gated_mlp", "layer_scale", "attention_norm", "mlp_norm")  # of a block, by their fields
 
 
 def vision_transformers_in(model: keras.Model) -> list[VisionTransformer]:
@@ -84,8 +83,10 @@ def _config(model: keras.Model) -> ViTConfig:
         registers=getattr(layer_named(model, "register_tokens"), "count", 0),
         pre_norm=layer_named(model, "pre_norm") is not None,
         patch_bias=patch_embedding(model).patch_bias,
+        patch_norm=layer_named(model, "patch_norm") is not None,
+        norm=getattr(block, "norm", "layer"),
         final_norm=_final_norm(model),
-        **{name: getattr(block, name) for name in _SWITCHES if hasattr(block, name)},
+        **{name: getattr(block, name) for name in PART_FIELDS if hasattr(block, name)},
         position_injection="blocks_shared" if "position_embedding_shared" in added else injected,
         **computed_fields(model),
         **hybrid,

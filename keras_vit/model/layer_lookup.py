@@ -16,6 +16,7 @@ from keras_vit.config.parts import INPUT, Part
 from keras_vit.layers import AddPositionEmbs, AxialBlock, RotaryPositions, TransformerBlock
 from keras_vit.layers.composite import ConfiguredLayer
 from keras_vit.layers.nested import flatten_layers
+from keras_vit.layers.norms import RMSNorm
 
 HEADS = ("head", "head_distillation")  # of the class token or all that is pooled, of the distillation token
 # Layers of ours that are of Keras' classes.
@@ -129,7 +130,7 @@ def token_layers(model: keras.Model) -> list[keras.layers.Layer]:
 
 def float32_layers(model: keras.Model) -> list[str]:
     """Names of what a file in half precision computes in float32: norms, positions, and heads."""
-    norms = (keras.layers.LayerNormalization, keras.layers.GroupNormalization)
+    norms = (keras.layers.LayerNormalization, keras.layers.GroupNormalization, RMSNorm)
     inside = [part for part in flatten_layers(model) if isinstance(part, norms)]
     layers = (*inside, *position_layers(model), *rotary_layers(model), *head_layers(model))
     return list(dict.fromkeys(layer.name for layer in layers))

@@ -1,10 +1,11 @@
 """The model: layers wired into one functional `keras.Model` by a `ViTConfig`.
 
 Section 3 of arXiv:2010.11929. Every layer of the graph can be reached by name: `resnet_root`, `resnet_stage_1_unit_1`,
-..., `patch_embedding`, `class_token`, `position_embedding`, `register_tokens`, `pre_norm`, `block_00`, ...,
-`encoder_norm`, `pooling`, `pooled_norm`, `pre_logits`, `head`. DeiT adds `distillation_token`, `pooling_distillation`,
-`head_distillation` and `average`. Positions that blocks add are `position_embedding_00`, ..., or
-`position_embedding_shared`. Rotary ones are `rotary_positions`, or `rotary_positions_00`, ... where they are learned.
+..., `patch_embedding`, `patch_norm`, `class_token`, `position_embedding`, `register_tokens`, `pre_norm`, `block_00`,
+..., `encoder_norm`, `pooling`, `pooled_norm`, `pre_logits`, `head`. DeiT adds `distillation_token`,
+`pooling_distillation`, `head_distillation` and `average`. Positions that blocks add are `position_embedding_00`, ...,
+or `position_embedding_shared`. Rotary ones are `rotary_positions`, or `rotary_positions_00`, ... where they are
+learned.
 """
 
 import collections
@@ -64,6 +65,8 @@ def wire(
     feature_map = _resnet(images, config)  # (B, H, W, C) or what the stem makes of it
     sizes = (config.hidden_size, config.patch_size, config.patch_bias)
     tokens = layers.PatchEmbedding(*sizes, name="patch_embedding")(feature_map)
+    if config.patch_norm:
+        tokens = _norm(config, "patch_norm")(tokens)
     stddev = 0.0 if config.position_embedding in ADDED_POSITIONS else 0.02  # that of positions, which it does not get
     counts = collections.Counter(config.placed_tokens)
     for prefix in reversed(counts):  # each is put before those that are there
@@ -160,7 +163,7 @@ def _encoder(
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """The encoded tokens, and the facts about them: each block takes those that it asks for, and adds its own."""
     if config.pre_norm:
-        tokens = layer_norm(None, "pre_norm", config.layer_norm_epsilon)(tokens)
+        tokens = _norm(config, "pre_norm")(tokens)
     shared = add_positions(name="position_embedding_shared") if config.position_injection == "blocks_shared" else None
     for index in range(config.num_layers):
         if config.position_injection != "stem":
@@ -176,8 +179,12 @@ def _encoder(
         tokens, *told = answer if block.tells else (answer,)
         facts |= zip(block.tells, told, strict=True)
     if config.final_norm == "tokens":
-        tokens = layer_norm(None, "encoder_norm", config.layer_norm_epsilon)(tokens)
+        tokens = _norm(config, "encoder_norm")(tokens)
     return tokens, facts
+
+
+def _norm(config: ViTConfig, name: str) -> keras.layers.Layer:
+    return layer_norm(None, name, config.layer_norm_epsilon, config.norm)
 
 
 def _rotation(config: ViTConfig, name: str, facts: Mapping[str, Any]) -> Tensor:
@@ -219,7 +226,7 @@ def _top(tokens: Tensor, config: ViTConfig, head: Head, facts: Mapping[str, Tens
         read = (config.read_places[:1] if config.distilled else config.read_places) or (0,)
         kind = (config.pooling, config.num_prefix_tokens, read, config.summary)
         x = layers.TokenPooling(*kind, name="pooling")(x, **sizes)  # (B, D)
-    elif config.pooling == "map":
+    elif config.pooling in ("map", "attentive"):
         x = layers.AttentionPooling(
             config.hidden_size,
             config.num_heads,
@@ -227,10 +234,12 @@ def _top(tokens: Tensor, config: ViTConfig, head: Head, facts: Mapping[str, Tens
             config.activation,
             config.layer_norm_epsilon,
             config.num_prefix_tokens,
+            config.pooling,
+            config.norm,
             name="pooling",
         )(x)
     if config.final_norm == "pooled":
-        x = layer_norm(None, "pooled_norm", config.layer_norm_epsilon)(x)
+        x = _norm(config, "pooled_norm")(x)
     if config.distilled and config.pooling == "token":
         return _two_heads(x, tokens, head)
     if config.representation_size is not None:

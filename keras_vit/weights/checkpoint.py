@@ -31,11 +31,13 @@ HEAD_KERNEL, PRE_LOGITS_KERNEL = "head/kernel", "pre_logits/kernel"
 # By the names of prefix tokens: their vectors, in the order of their rows in the position table, and their heads.
 PREFIX_TOKENS = {"class": "class_token/token", "distillation": "distillation_token/token"}
 HEADS = {"class": "head", "distillation": "head_distillation"}
-_PROBE, _WIDTH = "pooling/probe", PATCH_KERNEL
+_PROBE, _PROBES_MLP, _WIDTH = "pooling/probe", "pooling/norm/gamma", PATCH_KERNEL
 _MLP, _GATE = "block_00/mlp/dense_1/kernel", "block_00/mlp/gate/kernel"
 _QKV_BIAS = "block_00/attention/{}/bias"
-_REGISTERS, _PRE_NORM = "register_tokens/tokens", "pre_norm/gamma"
+_REGISTERS, _PRE_NORM, _PATCH_NORM = "register_tokens/tokens", "pre_norm/gamma", "patch_norm/gamma"
 _INNER_NORMS = {f"{of}_norm": f"block_00/{of}/norm/gamma" for of in ("attention", "mlp")}  # by their fields
+_OUT_BIAS, _MLP_BIASES = "block_00/attention/out/bias", ("block_00/mlp/dense_1/bias", "block_00/mlp/gate/bias")
+_GAIN, _SHIFT = "block_00/norm_1/gamma", "block_00/norm_1/beta"
 LAST_NORMS = {"tokens": "encoder_norm", "pooled": "pooled_norm"}  # by `final_norm`
 _SCALES = {"both": "block_00/layer_scale_2/gamma", "attention": "block_00/layer_scale_1/gamma"}  # by `layer_scale`
 _BLOCK, _STAGE = "block_", "resnet_stage_"  # how names of layers begin
@@ -108,7 +110,8 @@ class Checkpoint:
         biases = tuple(role for role in QKV_BIASES["all"] if _QKV_BIAS.format(role) in self.tensors)
         norm = next((w for w, name in LAST_NORMS.items() if f"{name}/gamma" in self.tensors), "none")
         reads_token = self.has_class_token and norm != "pooled"  # which in other software is a norm of means
-        pooling = "map" if _PROBE in self.tensors else "token" if reads_token else "gap"
+        probe = "map" if _PROBES_MLP in self.tensors else "attentive"
+        pooling = probe if _PROBE in self.tensors else "token" if reads_token else "gap"
         fields = {
             "activation": dialect.activation,
             "layer_norm_epsilon": dialect.layer_norm_epsilon,
@@ -118,6 +121,10 @@ class Checkpoint:
             "registers": self.tensors[_REGISTERS].shape[1] if _REGISTERS in self.tensors else 0,
             "pre_norm": _PRE_NORM in self.tensors,
             "patch_bias": PATCH_BIAS in self.tensors,
+            "patch_norm": _PATCH_NORM in self.tensors,
+            "norm": "rms" if _GAIN in self.tensors and _SHIFT not in self.tensors else "layer",
+            "proj_bias": _OUT_BIAS in self.tensors,
+            "mlp_bias": any(path in self.tensors for path in _MLP_BIASES),
             "qkv_bias": next((word for word, roles in QKV_BIASES.items() if roles == biases), "all"),
             "gated_mlp": _GATE in self.tensors,
             **{field: path in self.tensors for field, path in _INNER_NORMS.items()},

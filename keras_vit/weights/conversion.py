@@ -235,7 +235,7 @@ def _made(folder: Path) -> Iterator[None]:
 
 _TOLD = (  # fields that a folder's JSON says
     *("pooling", "distilled", "activation", "layer_norm_epsilon", "registers", "pre_norm", "patch_bias", "qkv_bias"),
-    *("gated_mlp", "layer_scale", "final_norm", "attention_norm", "mlp_norm"),
+    *("gated_mlp", "layer_scale", "final_norm", "attention_norm", "mlp_norm", "norm", "proj_bias", "mlp_bias"),
 )
 
 

@@ -20,15 +20,10 @@ _PARTS = {  # regular expressions of a part of the name: what it is
     r"logit_scale|text_(model|projection)|token_embedding|^visual\.": "a text tower",
     r"\.(adapter|lora_[AB])\.|lora_": "adapters, as LoRA: merge them into the weights first",
 }
-_LACKED = {
-    r"^block_\d+/attention/out/bias$": "no bias behind attention (`proj_bias=False`)",
-    r"^block_\d+/norm_[12]/beta$|^encoder_norm/beta$": "a norm without shift (as RMSNorm)",
-    r"^block_\d+/mlp/dense_[12]/bias$": "no biases of the MLP",
-}
 
 
 def check_parts(path: Path, tensors: Mapping[str, Any], wanted: Collection[str]) -> None:
-    """Raises for a file whose model has what no model here has, or lacks what every model here has.
+    """Raises for a file whose model has what no model here has.
 
     Args:
         path: of the file.
@@ -39,9 +34,7 @@ def check_parts(path: Path, tensors: Mapping[str, Any], wanted: Collection[str])
         CheckpointError: that names the parts, and a weight of each.
     """
     extra = [name for name in tensors if name not in wanted]
-    layers = {name.rpartition("/")[0] for name in tensors}  # those of which the file has a part
-    lacking = [name for name in wanted if name not in tensors and name.rpartition("/")[0] in layers]
-    if found := [*_named(extra, _PARTS), *_named(lacking, _LACKED)]:
+    if found := _named(extra):
         raise CheckpointError(
             "the file is of another function than any model here, and without these parts its numbers would be "
             f"others.\nReceived: {path} with {'; '.join(found)}. Take a checkpoint of a plain ViT, or use the software "
@@ -49,7 +42,7 @@ def check_parts(path: Path, tensors: Mapping[str, Any], wanted: Collection[str])
         )
 
 
-def _named(names: Collection[str], parts: Mapping[str, str]) -> list[str]:
+def _named(names: Collection[str]) -> list[str]:
     """Each part that a name tells, with the first such name."""
-    firsts = {part: next(filter(re.compile(pattern).search, names), None) for pattern, part in parts.items()}
+    firsts = {part: next(filter(re.compile(pattern).search, names), None) for pattern, part in _PARTS.items()}
     return [f"{part}, as {name}" for part, name in firsts.items() if name is not None]

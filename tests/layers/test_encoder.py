@@ -56,6 +56,16 @@ def test_quick_gelu_equals_float64():
         {"qkv_bias": "query_value", "mlp_norm": True, "gated_mlp": True},
         {"attention_norm": True, "mlp_norm": True, "rematerialize": True},
         {"attention_norm": True, "mlp_norm": True, "dropout_rate": 1e-9},
+        {"norm": "rms", "mlp_bias": False, "rematerialize": True},
+        {
+            "norm": "rms",
+            "mlp_norm": True,
+            "attention_norm": True,
+            "qkv_bias": "none",
+            "proj_bias": False,
+            "mlp_bias": False,
+            "gated_mlp": True,
+        },
     ],
 )
 def test_switches_of_a_block_equal_float64_and_its_training_step(switches):

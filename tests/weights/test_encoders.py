@@ -220,6 +220,8 @@ def changed(tmp_path, folder, **facts):
         ("timm_mae", {"mlp_layer": "glu"}, "mlp_layer='glu'"),
         ("timm_clip", {"qk_norm": True}, "qk_norm=True"),
         ("huggingface_dinov2", {"model_type": "dinov3_vit"}, "rotary"),
+        ("huggingface_aimv2", {"hidden_act": "gelu"}, "'silu'(.|\n)*'gelu'"),
+        ("huggingface_aimv2", {"is_native": True}, "is_native"),
         ("huggingface_siglip", {"model_type": "siglip2_vision_model"}, "patches"),
     ],
 )

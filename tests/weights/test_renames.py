@@ -25,6 +25,7 @@ ALWAYS = {  # without which a file is not known again
     "timm_beit3": {"attention_norm", "mlp_norm"},
     "timm_eva": {"table", "no_key_bias"},
     "eva02": {"table", "no_key_bias", "gated"},
+    **{f"{of}aimv2": {"table", "gated", "bare"} for of in ("", "timm_", "huggingface_")},
 }
 WITHOUT_LAST_NORM = {"internvit"}
 PARTS = {
@@ -41,6 +42,9 @@ PARTS = {
     "huggingface_siglip": {"table", "map"},
     "huggingface_pixio": {"class", "table"},
     "open_clip": {*CLIP, "head"},
+    "aimv2": ALWAYS["aimv2"],
+    "timm_aimv2": {*ALWAYS["aimv2"], "head", "pooled_norm"},
+    "huggingface_aimv2": {*ALWAYS["aimv2"], "attentive"},
     "bit": {"head"},
     "bit_paper": {"head"},
 }
@@ -115,6 +119,12 @@ def shapes_of(dialect, parts, heads, each, mlp_dim, classes, side):
         found |= optional[part]
     if "no_key_bias" in parts:
         found = {path: shape for path, shape in found.items() if not re.match("block.*/key/bias", path)}
+    if "bare" in parts:  # RMSNorm, also of patches, and no biases in the blocks
+        found = {path: s for path, s in found.items() if not re.search(r"/beta$|^block_.*/bias$", path)}
+        found |= {"patch_norm/gamma": (width,)}
+    if "attentive" in parts:
+        found |= {f"pooling/attention/{part}/kernel": (width, width) for part in ("key", "value")}
+        found |= dense("pooling/attention/out", width, width) | {"pooling/probe": (1, 1, width)}
     return found | heads_of_classes
 
 
@@ -168,7 +178,8 @@ def test_every_row_and_every_name_of_it_is_sent_both_ways():
     assert set(PARTS) == set(DIALECTS)
     sizes = {"heads": 3, "each": 5, "mlp_dim": 7, "classes": 9, "side": 11}
     for dialect, row in DIALECTS.items():
-        kinds = [shapes_of(dialect, PARTS[dialect] - without, **sizes) for without in (set(), {"gated"})]
+        gated = set() if "bare" in PARTS[dialect] else {"gated"}
+        kinds = [shapes_of(dialect, PARTS[dialect] - without, **sizes) for without in (set(), gated)]
         assert [row.without_place(paths) for paths in kinds] == [[], []]
         paths = kinds[0] | kinds[1]
         for (prefix, _), layers in row.names.items():

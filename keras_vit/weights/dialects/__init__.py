@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from keras_vit.weights.dialects.aimv2_names import AIMV2, HF_AIMV2, TIMM_AIMV2
 from keras_vit.weights.dialects.big_vision_names import BIG_VISION
 from keras_vit.weights.dialects.bit_names import BIT, BIT_PAPER
 from keras_vit.weights.dialects.clip_names import HF_CLIP, HF_SIGLIP, OPEN_CLIP
@@ -29,8 +30,9 @@ from keras_vit.weights.reader import CheckpointError
 _OF_TIMM = (TIMM, TIMM_BEIT3, TIMM_EVA, EVA02)
 _OF_DINOV2 = (DINOV2, DINOV2_REGISTERS, HF_DINOV2, HF_DINOV2_REGISTERS)
 _OTHERS = (HF_INTERNVIT, INTERNVIT, HF_TIPSV2, TIPS, PIXIO)
-_OF_CLIP = (HF_CLIP, HF_SIGLIP, OPEN_CLIP)
-_ROWS = (OFFICIAL, LINEN, BIG_VISION, *_OF_TIMM, HUGGINGFACE, *_OF_DINOV2, *_OF_CLIP, *_OTHERS, BIT, BIT_PAPER)
+_OF_CLIP, _OF_AIMV2 = (HF_CLIP, HF_SIGLIP, OPEN_CLIP), (AIMV2, TIMM_AIMV2, HF_AIMV2)
+_OF_VITS = (OFFICIAL, LINEN, BIG_VISION, *_OF_TIMM, HUGGINGFACE)
+_ROWS = (*_OF_VITS, *_OF_DINOV2, *_OF_CLIP, *_OF_AIMV2, *_OTHERS, BIT, BIT_PAPER)
 DIALECTS = {row.name: row for row in _ROWS}
 FOLDERS = {name: row.folder for name, row in DIALECTS.items() if row.folder is not None}
 _SAME_EPSILON = 1e-6  # so that 1e-6 and 1e-12 are one: they move logits by some 1e-5

@@ -15,7 +15,7 @@ from keras_vit.weights.dialects.renames import TORCH, Layers, NoUnitAxes
 from keras_vit.weights.reader import CheckpointError
 
 _STYLE = dataclasses.replace(TORCH, reshapes={**TORCH.reshapes, "token": NoUnitAxes(2), "table": NoUnitAxes(1)})
-_PHOTOS = Preprocessing(
+PHOTOS_OF_CLIP = Preprocessing(
     image_size=None,
     mean=(0.48145466, 0.4578275, 0.40821073),  # of values in [0, 1]
     std=(0.26862954, 0.26130258, 0.27577711),
@@ -96,7 +96,7 @@ HF_CLIP = Dialect(
     layer_norm_epsilon=1e-5,
     resize_method="bicubic",
     norms_tokens=False,  # CLIPVisionModel norms the class token alone
-    preprocessing=_PHOTOS,
+    preprocessing=PHOTOS_OF_CLIP,
 )
 HF_SIGLIP = Dialect(
     "huggingface_siglip",
@@ -163,5 +163,5 @@ OPEN_CLIP = Dialect(
     activation="gelu",
     layer_norm_epsilon=1e-5,
     resize_method="bicubic_antialias",
-    preprocessing=_PHOTOS,
+    preprocessing=PHOTOS_OF_CLIP,
 )

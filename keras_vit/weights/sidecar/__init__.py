@@ -28,10 +28,10 @@ _CROP_MODES = {None: "crop", "center": "crop", "squash": "squash"}
 # Parts of names of timm's architectures, and what these compute that is not computed here.
 _ROTARY = "rotary positions"
 _NOT_COMPUTED = dict.fromkeys(("dinov3", "eupe", "lingbot", "eva02", "_pe_", "_rope_", "sapiens"), _ROTARY)
-_NOT_COMPUTED |= {"beit_": "relative position bias", "beitv2": "relative position bias", "aimv2": "RMSNorm"}
+_NOT_COMPUTED |= {"beit_": "relative position bias", "beitv2": "relative position bias"}
 _NOT_COMPUTED |= {"radio": "positions cut out of a larger table", "_enormous_": "blocks whose LayerNorms stand behind"}
 # Of transformers' `model_type`, likewise.
-_NOT_COMPUTED_TYPES = {"dinov3_vit": _ROTARY, "aimv2_vision_model": "RMSNorm"}
+_NOT_COMPUTED_TYPES = {"dinov3_vit": _ROTARY}
 _NOT_COMPUTED_TYPES |= dict.fromkeys(("beit", "data2vec-vision"), "relative position bias")
 _NOT_COMPUTED_TYPES |= {
     "radio": "positions cut out of a larger table",
@@ -173,6 +173,8 @@ def _computed_by(architecture: str) -> dict[str, Any]:
         fields = {"layer_norm_epsilon": 1e-5}
     if "_clip_quickgelu_" in architecture:
         fields["activation"] = "quick_gelu"
+    if architecture.startswith("aimv2"):
+        fields["layer_norm_epsilon"] = 1e-5
     if _TANH_SIGLIP.search(architecture):
         fields["activation"] = "gelu_tanh"
     return fields
@@ -231,9 +233,11 @@ def read_transformers(config: dict, processor: dict, folder: Path) -> Sidecar:
     config = config["vision_config"] if isinstance(config.get("vision_config"), dict) else config  # of two towers
     if (kind := str(config.get("model_type"))) in _NOT_COMPUTED_TYPES:
         raise not_computed("model", kind, folder / "config.json", f"and not {_NOT_COMPUTED_TYPES[kind]}")
+    if kind.startswith("aimv2"):
+        config = _without_gate(config, folder / "config.json")
     fields = {
         "activation": activation_of(config.get("hidden_act"), folder / "config.json"),
-        "layer_norm_epsilon": config.get("layer_norm_eps"),
+        "layer_norm_epsilon": config.get("layer_norm_eps", config.get("rms_norm_eps")),
     }
     return Sidecar(
         fields=reading.fields({name: value for name, value in fields.items() if value is not None}),
@@ -251,6 +255,15 @@ def read_transformers(config: dict, processor: dict, folder: Path) -> Sidecar:
         pre_logits_activation=config.get("pooler_act") or "tanh",
         remarks=(*reading.remarks, *images.remarks),
     )
+
+
+def _without_gate(config: dict, place: Path) -> dict:
+    """A config of AIMv2 without the activation of its gate, which is the only one that is computed here."""
+    if (word := config.get("hidden_act", "silu")) != "silu":
+        raise not_computed("activation of a gated MLP", word, place, "'silu'")
+    if config.get("is_native"):
+        raise not_computed("position embedding", "is_native", place, "a learned table")
+    return {name: value for name, value in config.items() if name != "hidden_act"}
 
 
 def _transformers_preprocessing(said: dict) -> Preprocessing:

@@ -2,8 +2,9 @@
 
 `facts` are the architecture: `patch_size`, `hidden_size`, `num_layers`, `num_heads`, `mlp_dim`, `image_size` (H, W),
 `channels`, `classes`, `pooling`, `class_token`, `distilled`, `positions`, `activation`, `layer_norm_epsilon`,
-`registers`, `pre_norm`, `patch_bias`, `qkv_bias`, `gated_mlp`, `layer_scale`, `final_norm`,
-`attention_norm`, `mlp_norm`, `resnet_stages`, `root_channels`; `labels`, a name for each class, or `None`.
+`registers`, `pre_norm`, `patch_bias`, `qkv_bias`, `proj_bias`, `mlp_bias`, `norm`, `gated_mlp`, `layer_scale`,
+`final_norm`, `attention_norm`, `mlp_norm`, `resnet_stages`, `root_channels`; `labels`, a name for each class, or
+`None`.
 """
 
 import json
@@ -64,7 +65,21 @@ def nearest_filter(record: Preprocessing) -> str:
     return "bilinear" if record.interpolation == "area" else record.interpolation
 
 
+_USUAL: dict[str, Any] = {"norm": "layer", "proj_bias": True, "mlp_bias": True}  # of what neither config has a word for
+
+
+def _check_said(software: str, facts: dict[str, Any], **usual: Any) -> None:
+    """Raises for a model of another kind than the config that opens a folder can say."""
+    wrong = [f"{name}={facts[name]!r}" for name, value in usual.items() if facts[name] != value]
+    if wrong:
+        raise CheckpointError(
+            f"{software} opens a folder by its config, which has no word for a gated MLP, RMSNorm or missing biases.\n"
+            f"Received: {', '.join(wrong)}. Write a .safetensors file instead of a folder."
+        )
+
+
 def _transformers_config(facts: dict[str, Any]) -> dict:
+    _check_said("transformers", facts, **_USUAL)
     kind = "DeiT" if facts["distilled"] else "ViT"
     task = "Model" if not facts["classes"] else "ForImageClassification" + ("WithTeacher" if facts["distilled"] else "")
     height, width = facts["image_size"]
@@ -112,11 +127,7 @@ _TIMM_NORMS = {"pre_norm": "pre_norm", "scale_attn_norm": "attention_norm", "sca
 
 
 def _timm_config(facts: dict, record: Preprocessing) -> dict:
-    if facts["gated_mlp"]:
-        raise CheckpointError(
-            "timm opens a folder by the name of an architecture, and its config has no word for a gated MLP.\n"
-            "Received: gated_mlp=True. Write a .safetensors file instead of a folder."
-        )
+    _check_said("timm", facts, gated_mlp=False, **_USUAL)
     name = _timm_architecture(facts)
     arguments = {
         "img_size": list(facts["image_size"]),
