@@ -14,7 +14,7 @@ import keras
 
 from keras_vit.annotations import Arguments, FilePath, Shape, Tensor
 from keras_vit.checks import check_choice, check_positive_int, check_process, did_you_mean
-from keras_vit.config.posembed import RESIZE_METHODS
+from keras_vit.config.posembed import CROPPED, RESIZE_METHODS
 from keras_vit.config.records import Blocks
 from keras_vit.config.resnets import RESNETS, ResNetConfig
 from keras_vit.config.variants import DEFAULT_CLASSES, DEFAULT_IMAGE_SIZE, VARIANTS, builder_name, variant
@@ -325,7 +325,9 @@ def _told_shape(config: ViTConfig, checkpoint: Checkpoint | None, record: Weight
             "`input_shape` must be given: the checkpoint's position table is not square, and does not tell its grid.\n"
             f"Received: {checkpoint.path}, input_shape=None."
         )
-    if checkpoint.grid is not None:
+    if checkpoint.grid is not None and checkpoint.resize_method == CROPPED:  # of no image, but larger than all
+        grid = min(grid[0], checkpoint.grid[0]), min(grid[1], checkpoint.grid[1])
+    elif checkpoint.grid is not None:
         grid = checkpoint.grid
     elif checkpoint.image_size is not None:
         grid = config.grid(*checkpoint.image_size)

@@ -20,7 +20,8 @@ KINDS = {
     "eva02": {"mlp_norm": True, "gated_mlp": True, "qkv_bias": "query_value", "activation": "gelu"},
     "radio": {
         **{"class_tokens": 4, "summary_tokens": (0, 2), "summary": "concatenated", "registers": 2},
-        **{"final_norm": "none", "layer_scale": "both"},
+        **{"final_norm": "none", "layer_scale": "both", "patch_bias": False},
+        "pixel_statistics": ((0.4, 0.5, 0.6), (0.2, 0.3, 0.4)),
     },
     "aimv2": {
         **{"norm": "rms", "patch_norm": True, "gated_mlp": True, "qkv_bias": "none", "proj_bias": False},

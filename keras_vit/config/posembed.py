@@ -14,7 +14,16 @@ import numpy.typing as npt
 from keras_vit.annotations import Pair, Tensor
 from keras_vit.checks import check_choice, error_about
 
-RESIZE_METHODS = ("align_corners", "bilinear", "bilinear_antialias", "bicubic_antialias", "bicubic", "bicubic_offset")
+CROPPED = "bilinear_crop"
+RESIZE_METHODS = (
+    "align_corners",
+    "bilinear",
+    "bilinear_antialias",
+    "bicubic_antialias",
+    "bicubic",
+    "bicubic_offset",
+    CROPPED,
+)
 
 
 def resize_pos_embed(
@@ -35,7 +44,9 @@ def resize_pos_embed(
         method: `"align_corners"`, the official code's (bilinear, corners kept at the corners);
             `"bilinear"` with half-pixel centres (timm for `.npz` files); `"bilinear_antialias"`, which also
             averages when shrinking (FlexiViT); `"bicubic_antialias"` (timm for its own files); `"bicubic"`, which does
-            not (transformers); `"bicubic_offset"`, the same by the scale (n + 0.1) / old (DINOv2's authors).
+            not (transformers); `"bicubic_offset"`, the same by the scale (n + 0.1) / old (DINOv2's authors);
+            `"bilinear_crop"`, bilinear to a square as long as the longer side of the grid, and cut at the top left
+            (C-RADIO).
 
     Returns:
         A table of the same rank and dtype for `new_grid`; `table` itself if the grids are equal.
@@ -63,8 +74,9 @@ def resize_pos_embed(
     if old_grid == new_grid:
         return table
     prefix, patches = np.split(table, [num_prefix_tokens], axis=-2)
-    rows = _numpy_matrix(new_grid[0], old_grid[0], method)
-    columns = _numpy_matrix(new_grid[1], old_grid[1], method)
+    ratio = max(old_grid) / max(new_grid)
+    rows = _numpy_matrix(new_grid[0], old_grid[0], method, ratio)
+    columns = _numpy_matrix(new_grid[1], old_grid[1], method, ratio)
     patches = patches.reshape(*old_grid, -1).astype("float64")  # (h, w, D)
     patches = np.einsum("ih,jw,hwd->ijd", rows, columns, patches, optimize=True)
     patches = patches.reshape(*table.shape[:-2], -1, table.shape[-1])
@@ -88,11 +100,11 @@ def check_grid(name: str, grid: Any) -> tuple[int, int]:
     return int(values[0]), int(values[1])
 
 
-def _numpy_matrix(new: int, old: int, method: str) -> np.ndarray:
-    return resize_matrix(np.arange(new, dtype="float64"), float(new), old, method, np)
+def _numpy_matrix(new: int, old: int, method: str, ratio: float) -> np.ndarray:
+    return resize_matrix(np.arange(new, dtype="float64"), float(new), old, method, np, ratio)
 
 
-def resize_matrix(indices: Tensor, new: Any, old: int, method: str, xp: Any) -> Tensor:
+def resize_matrix(indices: Tensor, new: Any, old: int, method: str, xp: Any, ratio: Any = None) -> Tensor:
     """The `(new, old)` matrix that resizes one axis.
 
     Args:
@@ -100,12 +112,16 @@ def resize_matrix(indices: Tensor, new: Any, old: int, method: str, xp: Any) -> 
         new: the same `new` as a float, or a float scalar of `xp` when only the graph knows it.
         old: int, length of the axis that is read.
         method: one of `RESIZE_METHODS`.
-        xp: array namespace with `abs`, `maximum`, `where`, `sum`, `matmul` and `expand_dims`.
+        xp: array namespace with `abs`, `maximum`, `where`, `sum`, `matmul`, `clip` and `expand_dims`.
+        ratio: length of the longer old side over that of the longer new one, for `"bilinear_crop"`.
     """
     sources = xp.expand_dims(np.arange(old).astype("float32"), 0)  # (1, old)
     if method == "align_corners":
         positions = indices * ((old - 1) / xp.maximum(new - 1.0, 1.0))
         return triangle(xp.expand_dims(positions, 1) - sources, xp)  # (new, old)
+    if method == CROPPED:
+        positions = (indices + 0.5) * (old / new if ratio is None else ratio) - 0.5
+        return triangle(xp.expand_dims(xp.clip(positions, 0.0, old - 1.0), 1) - sources, xp)
     offset = 0.1 if method == "bicubic_offset" else 0.0
     positions = (indices + 0.5) * (old / (new + offset)) - 0.5
     if method in ("bicubic", "bicubic_offset"):

@@ -44,6 +44,8 @@ class Patches:
         patch_size: P, side of a patch in pixels of what is cut: the image, or the ResNet's feature map.
         patch_bias: whether the patches' projection has a bias; CLIP's has none.
         patch_norm: whether a norm stands behind that projection, before positions, as in AIMv2.
+        pixel_statistics: mean and deviation of each channel, by which the model itself normalises pixels of [0, 1], as
+            C-RADIO does (arXiv:2412.07679); `None` for images that are prepared.
         resnet_stages: blocks in each ResNet stage of a hybrid, `()` for its root alone, `None` for no ResNet.
         resnet_width_factor: 1.0 is a root of 64 channels.
     """
@@ -51,6 +53,7 @@ class Patches:
     patch_size: int
     patch_bias: bool = True
     patch_norm: bool = False
+    pixel_statistics: tuple[tuple[float, ...], tuple[float, ...]] | None = None
     resnet_stages: tuple[int, ...] | None = None
     resnet_width_factor: float = 1.0
 
@@ -58,6 +61,8 @@ class Patches:
         set_field(self, "patch_size", check_positive_int("patch_size", self.patch_size))
         check_flag("patch_bias", self.patch_bias)
         check_flag("patch_norm", self.patch_norm)
+        if self.pixel_statistics is not None:
+            set_field(self, "pixel_statistics", check_statistics(self.pixel_statistics))
         if self.resnet_stages is not None:
             set_field(self, "resnet_stages", _check_stages(self.resnet_stages))
         check_number("resnet_width_factor", self.resnet_width_factor)
@@ -297,6 +302,17 @@ class Pooling:
 def set_field(record: Any, field: str, value: Any) -> None:
     """Gives a frozen record the checked value of a field."""
     object.__setattr__(record, field, value)
+
+
+def check_statistics(statistics: Any) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """`pixel_statistics` as tuples; raises unless they are a mean and a positive deviation of each channel."""
+    pair = [tuple(each) if isinstance(each, (tuple, list)) else () for each in statistics]
+    if len(pair) != 2 or not pair[0] or len(pair[0]) != len(pair[1]) or min(pair[1]) <= 0:
+        raise ValueError(
+            "`pixel_statistics` must be (mean, std), with a number for each channel and deviations above zero.\n"
+            f"Received: pixel_statistics={statistics!r}."
+        )
+    return pair[0], pair[1]
 
 
 def _check_places(places: Any) -> tuple[int, ...]:

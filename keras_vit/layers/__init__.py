@@ -14,7 +14,7 @@ from keras_vit.layers.heads import AttentionPooling, TokenPooling
 from keras_vit.layers.merging_block import MergingBlock
 from keras_vit.layers.mlps import GatedMlpBlock, MlpBlock
 from keras_vit.layers.norms import LayerScale, RMSNorm
-from keras_vit.layers.patches import PatchEmbedding
+from keras_vit.layers.patches import PatchEmbedding, PixelNormalization
 from keras_vit.layers.positions import AddPositionEmbs
 from keras_vit.layers.relative import RelativePositions
 from keras_vit.layers.resnet_stem import ResNetRoot, ResNetUnit, StdConv2D
@@ -34,6 +34,7 @@ __all__ = [
     "BiTRoot",
     "BiTUnit",
     "PatchEmbedding",
+    "PixelNormalization",
     "PatchCorruption",
     "ClassToken",
     "RegisterTokens",

@@ -1,5 +1,6 @@
 """Image to patch tokens: section 3.1, equation 1 of arXiv:2010.11929."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -7,7 +8,42 @@ from keras import ops
 
 from keras_vit.annotations import Shape, Tensor
 from keras_vit.checks import check_positive_int
+from keras_vit.config.records import check_statistics
 from keras_vit.layers.composite import ConfiguredLayer
+
+
+@keras.saving.register_keras_serializable("keras_vit")
+class PixelNormalization(ConfiguredLayer):
+    """Subtracts a mean and divides by a deviation, which belong to the model's function and are not trained.
+
+    Args:
+        pixel_statistics: mean and deviation of each channel, where white is 1.
+
+    Call arguments:
+        images: `(B, H, W, C)`, pixels in [0, 1].
+
+    Returns:
+        The shape of `images`.
+
+    Source: the input conditioner of C-RADIO, arXiv:2412.07679.
+    """
+
+    def __init__(self, pixel_statistics: Sequence[Sequence[float]], **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.pixel_statistics = check_statistics(pixel_statistics)
+
+    def call(self, images: Tensor) -> Tensor:
+        mean, std = (ops.convert_to_tensor(each, images.dtype) for each in self.pixel_statistics)
+        return (images - mean) / std
+
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
+        channels = len(self.pixel_statistics[0])
+        if input_shape[-1] != channels:
+            raise ValueError(
+                "images must have as many channels as `pixel_statistics` has numbers.\n"
+                f"Received: {input_shape[-1]} channels, {channels} numbers."
+            )
+        return input_shape
 
 
 @keras.saving.register_keras_serializable("keras_vit")

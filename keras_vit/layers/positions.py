@@ -13,7 +13,7 @@ from keras import ops
 
 from keras_vit.annotations import Pair, Shape, Tensor, Variable
 from keras_vit.checks import check_choice
-from keras_vit.config.posembed import RESIZE_METHODS, resize_matrix, resize_pos_embed, sincos2d
+from keras_vit.config.posembed import CROPPED, RESIZE_METHODS, resize_matrix, resize_pos_embed, sincos2d
 from keras_vit.layers.composite import ConfiguredLayer
 
 KINDS = ("learned", "learned2d", "sincos2d")
@@ -99,10 +99,13 @@ class AddPositionEmbs(ConfiguredLayer):
             rows, columns = (ops.cast(ops.arange(n), "float32") for n in grid)
             patches = ops.expand_dims(sincos2d(rows, columns, size, xp=ops), 0)  # (1, N, D)
             return ops.concatenate([ops.zeros((1, self.num_prefix_tokens, size)), patches], axis=1)
+        ratio = max(self.grid) / ops.cast(ops.maximum(*grid), "float32")
         if self.kind == "learned2d":
             parts = (ops.cast(part, "float32") for part in (self.rows, self.columns))
             rows, columns = (
-                part if known and n == old else ops.matmul(axis_matrix(n, old, self.resize_method), part)
+                part
+                if known and n == old and self.resize_method != CROPPED
+                else ops.matmul(axis_matrix(n, old, self.resize_method, 0.0, ratio), part)
                 for part, n, old in zip(parts, grid, self.grid, strict=True)
             )
             prefix = None if self.prefix is None else ops.cast(self.prefix, "float32")
@@ -113,7 +116,7 @@ class AddPositionEmbs(ConfiguredLayer):
         if method == "bicubic_offset":  # which leaves a grid of the table's size as it is
             other = ops.logical_or(ops.not_equal(grid[0], self.grid[0]), ops.not_equal(grid[1], self.grid[1]))
             method, added = "bicubic", 0.1 * ops.cast(other, "float32")
-        rows, columns = (axis_matrix(n, old, method, added) for n, old in zip(grid, self.grid, strict=True))
+        rows, columns = (axis_matrix(n, old, method, added, ratio) for n, old in zip(grid, self.grid, strict=True))
         patches = ops.reshape(patches, (*self.grid, size))  # (h, w, D)
         patches = ops.einsum("ih,hwd->iwd", rows, patches)
         patches = ops.einsum("jw,iwd->ijd", columns, patches)
@@ -138,24 +141,27 @@ class AddPositionEmbs(ConfiguredLayer):
                 "table": resize_pos_embed(values["table"], grid, self.grid, num_prefix_tokens=prefix, method=method)
             }
         sides = {"rows": (grid[0], self.grid[0]), "columns": (grid[1], self.grid[1])}
-        return {name: resized_axis(v, *sides[name], method) if name in sides else v for name, v in values.items()}
+        ratio = max(self.grid) / max(grid)
+        return {
+            name: resized_axis(v, *sides[name], method, ratio) if name in sides else v for name, v in values.items()
+        }
 
     def compute_output_shape(self, tokens_shape: Shape, cut_map_shape: Shape | None = None) -> Shape:
         return tuple(tokens_shape)
 
 
-def resized_axis(values: np.ndarray, new: int, old: int, method: str) -> np.ndarray:
-    """Vectors `(..., old, D)` interpolated to `(..., new, D)`; as they are where the numbers are equal."""
-    if new == old:
+def resized_axis(values: np.ndarray, new: int, old: int, method: str, ratio: float | None = None) -> np.ndarray:
+    """Vectors `(..., old, D)` interpolated to `(..., new, D)`; as they are where the grids are equal."""
+    if new == old and ratio in (None, 1.0):
         return values
-    matrix = resize_matrix(np.arange(new, dtype="float64"), float(new), old, method, np)
+    matrix = resize_matrix(np.arange(new, dtype="float64"), float(new), old, method, np, ratio)
     return (matrix @ values.astype("float64")).astype(values.dtype)
 
 
-def axis_matrix(new: Any, old: int, method: str, added: Any = 0.0) -> Tensor:
+def axis_matrix(new: Any, old: int, method: str, added: Any = 0.0, ratio: Any = None) -> Tensor:
     """`(new, old)` in float32, of an int or of a scalar tensor; `added` goes to the new length in the scale."""
     indices, length = ops.cast(ops.arange(new), "float32"), ops.cast(new, "float32") + added
-    return ops.cast(resize_matrix(indices, length, old, method, ops), "float32")
+    return ops.cast(resize_matrix(indices, length, old, method, ops, ratio), "float32")
 
 
 def _joined(prefix: Tensor, rows: Tensor, columns: Tensor, xp: Any) -> Tensor:

@@ -250,6 +250,7 @@ def computed_fields(model: keras.Model) -> dict:
         "pooling": "none" if pooling is None else getattr(pooling, "kind", "map"),
         "position_embedding": added[0] if added else relative,
         **{name: getattr(layer, name) for layer in rotary_layers(model)[:1] for name in turned},
+        "pixel_statistics": getattr(layer_named(model, "pixel_normalization"), "pixel_statistics", None),
         **_summary(model, pooling),
     }
 

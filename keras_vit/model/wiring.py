@@ -62,7 +62,7 @@ def wire(
         preprocessing: the record that belongs to the weights; by default the official code's.
         resize_method: of the position table in the graph, where the size of `images` is unknown.
     """
-    feature_map = _resnet(images, config)  # (B, H, W, C) or what the stem makes of it
+    feature_map = _stem(images, config)  # (B, H, W, C) or what the stem makes of it
     sizes = (config.hidden_size, config.patch_size, config.patch_bias)
     tokens = layers.PatchEmbedding(*sizes, name="patch_embedding")(feature_map)
     if config.patch_norm:
@@ -119,7 +119,9 @@ def record_for(input_shape: Shape, record: Preprocessing) -> Preprocessing:
     return dataclasses.replace(record.with_channels(cast(int, channels)), image_size=size)
 
 
-def _resnet(x: Tensor, config: ViTConfig) -> Tensor:
+def _stem(x: Tensor, config: ViTConfig) -> Tensor:
+    if config.pixel_statistics is not None:
+        x = layers.PixelNormalization(config.pixel_statistics, name="pixel_normalization")(x)
     if config.resnet_stages is None:
         return x
     x = layers.ResNetRoot(config.resnet_width, name="resnet_root")(x)  # (B, H/4, W/4, 64)

@@ -16,7 +16,7 @@ from keras_vit.config.vit import ViTConfig
 from keras_vit.files import user_path
 from keras_vit.images.preprocessing import Preprocessing
 from keras_vit.weights import sidecar
-from keras_vit.weights.dialects import DIALECTS, others_in, recognise, to_ours, weights_among
+from keras_vit.weights.dialects import DIALECTS, facts_among, others_in, recognise, to_ours, told_by, weights_among
 from keras_vit.weights.reader import CheckpointError
 from keras_vit.weights.reader.sharded import INDEX, check_whole, scan_any
 
@@ -257,6 +257,8 @@ def read_checkpoint(path: FilePath, *, grid: Pair | None = None, allow_nonfinite
     dialect, prefix = known
     names = weights_among(dialect, prefix, file.entries)
     arrays = file.read(names, void_is_bfloat16=DIALECTS[dialect].void_is_bfloat16, allow_nonfinite=allow_nonfinite)
+    facts = file.read(facts_among(dialect, prefix, file.entries), integers=True)
+    arrays |= facts
     wanted = check_grid("grid", grid) if grid is not None else said.grid
     try:
         tensors, num_heads = to_ours(dialect, prefix, arrays, None if wanted is None else wanted[0] * wanted[1])
@@ -266,9 +268,9 @@ def read_checkpoint(path: FilePath, *, grid: Pair | None = None, allow_nonfinite
             tensors=tensors,
             num_heads=num_heads,
             recorded_grid=wanted,
-            recorded_fields=said.fields,
+            recorded_fields=said.fields | told_by(dialect, prefix, facts),
             preprocessing=said.preprocessing,
-            set_aside=tuple(sorted(set(file.entries) - set(names))),
+            set_aside=tuple(sorted(set(file.entries) - set(arrays))),
             pre_logits_activation=said.pre_logits_activation,
             remarks=(*others_in(dialect, prefix, file.entries, said.layout), *said.remarks),
         )

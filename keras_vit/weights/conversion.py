@@ -3,6 +3,7 @@
 import collections
 import contextlib
 import dataclasses
+import itertools
 import os
 import shutil
 import warnings
@@ -97,6 +98,8 @@ def write_checkpoint(
         _check_parts(checkpoint, dialect)
         _warn_of_differences(checkpoint, dialect, folder)
     arrays = ((name, _finite(name, np.asarray(array, "float32"))) for name, array in arrays)
+    facts = {} if checkpoint.is_resnet else DIALECTS[dialect].telling(checkpoint.fields)
+    arrays = itertools.chain(arrays, ((DIALECTS[dialect].prefix + name, array) for name, array in facts.items()))
     note = note_of(checkpoint.fields, checkpoint.num_heads, checkpoint.preprocessing, checkpoint.grid, dialect)
     if folder:
         return _write_folder(checkpoint, destination, dialect, arrays, note, labels)
@@ -309,10 +312,16 @@ def _check_parts(checkpoint: Checkpoint, dialect: str) -> None:
 
 
 def _check_summary(checkpoint: Checkpoint, dialect: str) -> None:
-    """Raises for a model of several class tokens that the software would pool otherwise."""
+    """Raises for several class tokens that the software would pool otherwise, or pixels that it would not normalise."""
     row, count = DIALECTS[dialect], checkpoint.fields["class_tokens"]
+    if checkpoint.fields.get("pixel_statistics") is not None and not row.facts:
+        raise CheckpointError(
+            f"the layout must have a place for the pixels' statistics, or {row.software} would leave them out.\n"
+            f"Received: {checkpoint.path} with pixel_statistics for {dialect!r}. Save as 'huggingface_radio' or .keras."
+        )
     asked = (checkpoint.fields.get("summary", row.summary), checkpoint.fields.get("summary_tokens"))
-    if count == 1 or (row.summary and (checkpoint.fields["pooling"] != "token" or asked == (row.summary, None))):
+    fits = asked[0] == row.summary and (asked[1] is None or bool(row.facts))
+    if count == 1 or (row.summary and (checkpoint.fields["pooling"] != "token" or fits)):
         return
     does = f"pools {row.summary} class tokens" if row.summary else "has one class token"
     raise CheckpointError(

@@ -6,6 +6,7 @@ logits or the projected embedding, at the size of the position table and at anot
 
 import functools
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -58,8 +59,9 @@ def test_folder_to_model_and_back_is_bitwise(tmp_path, folder):
 
     DeiT III's table has no row for the class token, and gets one of zeros.
     """
+    sides = {"input_shape": (40, 40, 3)} if folder == "huggingface_radio" else {}  # those of the whole table
     model = keras_vit.build(
-        weights=ENCODERS / folder, **({} if "logits" in expected(folder) else {"include_top": False})
+        weights=ENCODERS / folder, **sides, **({} if "logits" in expected(folder) else {"include_top": False})
     )
     assert model.weights_report == ()
     dialect = read_checkpoint(ENCODERS / folder).dialect
@@ -111,6 +113,38 @@ def test_authors_files_have_the_numbers_of_transformers(tmp_path, folder, dialec
     x = expected(folder)["images"]
     np.testing.assert_array_equal(numpy(again(x)), numpy(theirs(x)))
     assert again.preprocessing.mean == theirs.preprocessing.mean
+
+
+def test_table_that_is_cut_is_so_in_a_graph_of_any_size(tmp_path):
+    """And the model normalises pixels by itself; layouts that would lose that are refused, as is one other channel."""
+    model = keras_vit.build(weights=ENCODERS / "huggingface_radio", input_shape=(None, None, 3), include_top=False)
+    assert model.config.pixel_statistics[0] == pytest.approx((0.48145466, 0.4578275, 0.40821073))
+    assert model.config.read_places == (0, 2)
+    for size in ("", "_other"):
+        assert difference("huggingface_radio", model, "pooled", size) < 1e-5
+    wide = keras_vit.build(weights=ENCODERS / "huggingface_radio", input_shape=(16, 32, 3), include_top=False)
+    again = keras_vit.with_input_shape(wide, (16, 16, 3))  # cut out of what was cut
+    direct = keras_vit.build(weights=ENCODERS / "huggingface_radio", input_shape=(16, 16, 3), include_top=False)
+    assert numpy(again(expected("huggingface_radio")["images"][:, :16, :16])).shape == (1, direct.output_shape[1])
+    with pytest.raises(CheckpointError, match="pixel_statistics"):
+        keras_vit.save_checkpoint(model, tmp_path / "x.safetensors", "timm")
+    with pytest.raises(ValueError, match="1 channels, 3 numbers"):
+        keras_vit.build(weights=ENCODERS / "huggingface_radio", input_shape=(24, 24, 1), include_top=False)
+
+
+@pytest.mark.parametrize("old", ["ls{}.gamma", "ls{}.grandma", ""])
+def test_layer_scale_of_the_authors_radio_has_other_names_or_is_not_there(tmp_path, old):
+    names = load_file(ENCODERS / "huggingface_radio" / "model.safetensors")
+    renamed = {
+        re.sub(r"layer_scale(\d)\.lambda1", lambda match: old.format(match[1]), name): array
+        for name, array in names.items()
+        if old or "layer_scale" not in name
+    }
+    save_file(renamed, tmp_path / "x.safetensors")
+    facts = {"num_heads": 3, "activation": "gelu_tanh"}
+    model = keras_vit.build(weights=tmp_path / "x.safetensors", input_shape=(24, 24, 3), include_top=False, **facts)
+    assert model.config.layer_scale == ("both" if old else "none")
+    assert (difference("huggingface_radio", model, "pooled") < 1e-5) == bool(old)
 
 
 def test_names_of_two_families_are_both_named_unless_the_folder_tells(tmp_path):

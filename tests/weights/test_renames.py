@@ -26,8 +26,9 @@ ALWAYS = {  # without which a file is not known again
     "timm_eva": {"table", "no_key_bias"},
     "eva02": {"table", "no_key_bias", "gated"},
     **{f"{of}aimv2": {"table", "gated", "bare"} for of in ("", "timm_", "huggingface_")},
+    "huggingface_radio": {"class", "table", "registers", "scales"},
 }
-WITHOUT_LAST_NORM = {"internvit"}
+WITHOUT_LAST_NORM = {"internvit", "huggingface_radio"}
 PARTS = {
     "official": {"class", "table", "pre_logits", "head", *STEM},
     "linen": {"class", "table", "pre_logits", "head", *STEM},
@@ -41,6 +42,7 @@ PARTS = {
     "huggingface_clip": {*CLIP, "head"},
     "huggingface_siglip": {"table", "map"},
     "huggingface_pixio": {"class", "table"},
+    "huggingface_radio": {"class", "table", "registers", "scales"},
     "open_clip": {*CLIP, "head"},
     "aimv2": ALWAYS["aimv2"],
     "timm_aimv2": {*ALWAYS["aimv2"], "head", "pooled_norm"},
@@ -89,6 +91,8 @@ def shapes_of(dialect, parts, heads, each, mlp_dim, classes, side):
         root = {"resnet_root/conv/kernel": (7, 5, 3, each)}
         return root | norm("resnet_norm", width) | units(each, mlp_dim, False) | heads_of_classes
     found = dense("patch_embedding/projection", side, side + 1, 3, width)
+    if DIALECTS[dialect].facts:  # patches are rows of a matrix, so they are square
+        found = {"patch_embedding/projection/kernel": (side, side, 3, width)}
     found |= {} if dialect in WITHOUT_LAST_NORM else norm("encoder_norm", width)
     for index in (0, 3, 10):
         path = f"block_{index:02}"
@@ -155,17 +159,21 @@ def test_ours_to_theirs_to_ours_to_theirs_is_bitwise(dialect, data):
         ours["position_embedding/table"][:, 0] = 0  # of which the file keeps the sum with the token
     if DIALECTS[dialect].software in ("timm", "the authors' EVA-02") and {"registers", "table"} <= parts:
         ours["position_embedding/table"][:, : len(parts & {"class", "distillation"})] = 0  # likewise
+    if dialect == "huggingface_radio":
+        ours["position_embedding/table"][:, :1] = 0  # likewise
     if dialect in ("huggingface_clip", "open_clip") and "head" in parts:
         ours["head/bias"][:] = 0  # it has none
-    theirs = dict(to_theirs(dialect, ours, sizes["heads"]))
+    row, fields = DIALECTS[dialect], {"class_tokens": 1, "pixel_statistics": ((0.1, 0.2, 0.3), (0.4, 0.5, 0.6))}
+    facts = {row.prefix + name: array for name, array in row.telling(fields).items()}
+    theirs = dict(to_theirs(dialect, ours, sizes["heads"])) | facts
     said = dialect if "gated" in parts else ""  # TIPS and DINOv2 then have the same names
     name, prefix = recognise(DIALECTS[dialect].suffix[1:], theirs, said)
     assert (name, prefix) == (dialect, DIALECTS[dialect].prefix)
-    weights = {name: theirs[name] for name in weights_among(dialect, prefix, theirs)}
+    weights = {name: theirs[name] for name in weights_among(dialect, prefix, theirs)} | facts
     back, heads = to_ours(dialect, prefix, weights, sizes["side"] * 4)
     assert heads in (None, sizes["heads"])
     assert_same(ours, back)
-    assert_same(theirs, dict(to_theirs(dialect, back, sizes["heads"])))
+    assert_same(theirs, dict(to_theirs(dialect, back, sizes["heads"])) | facts)
 
 
 def assert_same(one, other):

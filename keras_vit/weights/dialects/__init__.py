@@ -6,7 +6,7 @@ weights is set aside by name.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,7 @@ from keras_vit.weights.dialects.huggingface_names import HUGGINGFACE
 from keras_vit.weights.dialects.internvit_names import HF_INTERNVIT, INTERNVIT
 from keras_vit.weights.dialects.official_names import LINEN, OFFICIAL
 from keras_vit.weights.dialects.pixio_names import PIXIO
+from keras_vit.weights.dialects.radio_names import HF_RADIO
 from keras_vit.weights.dialects.timm_names import TIMM, TIMM_BEIT3
 from keras_vit.weights.dialects.tips_names import HF_TIPSV2, TIPS
 from keras_vit.weights.dialects.wrappers import preferred, remark_on
@@ -29,7 +30,7 @@ from keras_vit.weights.reader import CheckpointError
 
 _OF_TIMM = (TIMM, TIMM_BEIT3, TIMM_EVA, EVA02)
 _OF_DINOV2 = (DINOV2, DINOV2_REGISTERS, HF_DINOV2, HF_DINOV2_REGISTERS)
-_OTHERS = (HF_INTERNVIT, INTERNVIT, HF_TIPSV2, TIPS, PIXIO)
+_OTHERS = (HF_INTERNVIT, INTERNVIT, HF_TIPSV2, TIPS, PIXIO, HF_RADIO)
 _OF_CLIP, _OF_AIMV2 = (HF_CLIP, HF_SIGLIP, OPEN_CLIP), (AIMV2, TIMM_AIMV2, HF_AIMV2)
 _OF_VITS = (OFFICIAL, LINEN, BIG_VISION, *_OF_TIMM, HUGGINGFACE)
 _ROWS = (*_OF_VITS, *_OF_DINOV2, *_OF_CLIP, *_OF_AIMV2, *_OTHERS, BIT, BIT_PAPER)
@@ -78,9 +79,22 @@ def others_in(dialect: str, prefix: str, names: Iterable[str], said: str = "") -
 
 def weights_among(dialect: str, prefix: str, names: Iterable[str]) -> list[str]:
     """The names that are weights of the model, as they stand in the file."""
-    ignored = re.compile("|".join(DIALECTS[dialect].ignores) or "(?!)")
-    below = [name for name in names if name.startswith(prefix)]
-    return [name for name in below if not ignored.fullmatch(name.removeprefix(prefix))]
+    others = _matcher((*DIALECTS[dialect].ignores, *DIALECTS[dialect].facts), prefix)
+    return [name for name in names if name.startswith(prefix) and not others(name)]
+
+
+def facts_among(dialect: str, prefix: str, names: Iterable[str]) -> list[str]:
+    """The names of arrays that tell fields of a config, as they stand in the file."""
+    return list(filter(_matcher(DIALECTS[dialect].facts, prefix), names))
+
+
+def told_by(dialect: str, prefix: str, facts: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    """The fields of `ViTConfig` that such arrays tell."""
+    return DIALECTS[dialect].told({name.removeprefix(prefix): array for name, array in facts.items()})
+
+
+def _matcher(patterns: Iterable[str], prefix: str) -> Callable[[str], Any]:
+    return re.compile(f"{re.escape(prefix)}(?:{'|'.join(patterns) or '(?!)'})").fullmatch
 
 
 def to_ours(

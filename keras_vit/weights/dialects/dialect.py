@@ -47,6 +47,9 @@ class Dialect:
         requires: regular expressions of whole names below a prefix; each must match a name.
         forbids: the same; none may match a name.
         ignores: the same; arrays of these names take no part in a forward pass.
+        facts: the same; arrays that tell fields of a config, and are no weights.
+        told: makes fields of `ViTConfig` of those arrays, by their names below the prefix.
+        telling: makes those arrays of the fields of a model.
         prefixes: what files have before all names, most specific first.
         model_types: words of a `config.json` for it, which decide where the names are those of another layout too.
         wrapped: whether any other prefix that ends in a dot may stand before all names, as `state_dict.module.`.
@@ -80,6 +83,9 @@ class Dialect:
     also: Names = dataclasses.field(default_factory=dict)
     forbids: tuple[str, ...] = ()
     ignores: tuple[str, ...] = ()
+    facts: tuple[str, ...] = ()
+    told: Callable[[Arrays], dict[str, Any]] = lambda arrays: {}
+    telling: Callable[[Mapping[str, Any]], Arrays] = lambda fields: {}
     prefixes: tuple[str, ...] = ("",)
     model_types: tuple[str, ...] = ()
     wrapped: bool = False

@@ -24,6 +24,7 @@ from keras_vit.weights.reader.directory import BFLOAT16, VOID, Entry, FormatErro
 from keras_vit.weights.reader.torch_zip import is_torch_zip, read_torch
 
 _CHUNK = 2**18  # bytes; small enough for a core's cache, so that both checks of a chunk read memory once
+_INTEGERS = {np.dtype("<i4"), np.dtype("<i8")}
 _READABLE = {np.dtype("<f2"), np.dtype("<f4"), np.dtype("<f8"), BFLOAT16}
 _AGAIN = "Download or write it again"
 _CONVERT = "Save its arrays with `numpy.savez` or safetensors in a program that trusts it, and pass that file"
@@ -70,7 +71,12 @@ class TensorFile:
     _identity: tuple = dataclasses.field(repr=False)
 
     def read(
-        self, names: Iterable[str] | None = None, *, void_is_bfloat16: bool = False, allow_nonfinite: bool = False
+        self,
+        names: Iterable[str] | None = None,
+        *,
+        void_is_bfloat16: bool = False,
+        allow_nonfinite: bool = False,
+        integers: bool = False,
     ) -> dict[str, np.ndarray]:
         """Arrays by name: float16, float32, float64 as stored, or bfloat16.
 
@@ -80,6 +86,7 @@ class TensorFile:
             names: of `entries`; all by default.
             void_is_bfloat16: take `|V2`, as NumPy writes bfloat16, for bfloat16. Only for files known to hold it.
             allow_nonfinite: skip the search for NaN, infinities and values beyond float32.
+            integers: whether int32 and int64 are let through, which are no weights.
 
         Raises:
             CheckpointError: for a name that is not there, another dtype, or a checksum that differs; for a value that
@@ -88,7 +95,7 @@ class TensorFile:
         """
         names = list(self.entries if names is None else names)
         for name in names:
-            self._check_readable(name, void_is_bfloat16)
+            self._check_readable(name, void_is_bfloat16, integers)
         with self._unchanged() as file:
             checked: set[int] = set()
             return {name: self._array(file, name, not allow_nonfinite, checked) for name in names}
@@ -112,10 +119,12 @@ class TensorFile:
                 raise self._error("the file changed while it was being read", "Read it again when it is whole")
             yield file
 
-    def _check_readable(self, name: str, void_is_bfloat16: bool) -> None:
+    def _check_readable(self, name: str, void_is_bfloat16: bool, integers: bool) -> None:
         if name not in self.entries:
             raise self._error(f"the file holds no array {name!r}", f"It holds {len(self.entries)}")
         dtype = self.entries[name].dtype
+        if integers and dtype in _INTEGERS:
+            return
         if dtype not in _READABLE and not (void_is_bfloat16 and dtype == VOID):
             raise self._error(
                 f"{name!r} must hold little-endian floats, of 2, 4 or 8 bytes or bfloat16, to be weights",

@@ -45,7 +45,12 @@ class ShardedFile:
     note: dict = dataclasses.field(default_factory=dict)
 
     def read(
-        self, names: Iterable[str] | None = None, *, void_is_bfloat16: bool = False, allow_nonfinite: bool = False
+        self,
+        names: Iterable[str] | None = None,
+        *,
+        void_is_bfloat16: bool = False,
+        allow_nonfinite: bool = False,
+        integers: bool = False,
     ) -> dict[str, np.ndarray]:
         """Arrays by name; arguments and errors are those of `TensorFile.read`."""
         names = list(self.entries if names is None else names)
@@ -54,7 +59,7 @@ class ShardedFile:
         by_shard: dict[Path, list[str]] = collections.defaultdict(list)
         for name in names:
             by_shard[self._shards[name].path].append(name)
-        flags = {"void_is_bfloat16": void_is_bfloat16, "allow_nonfinite": allow_nonfinite}
+        flags = {"void_is_bfloat16": void_is_bfloat16, "allow_nonfinite": allow_nonfinite, "integers": integers}
         found = {k: v for part in by_shard.values() for k, v in self._shards[part[0]].read(part, **flags).items()}
         return {name: found[name] for name in names}
 

@@ -29,14 +29,11 @@ _CROP_MODES = {None: "crop", "center": "crop", "squash": "squash"}
 _ROTARY = "rotary positions"
 _NOT_COMPUTED = dict.fromkeys(("dinov3", "eupe", "lingbot", "eva02", "_pe_", "_rope_", "sapiens"), _ROTARY)
 _NOT_COMPUTED |= {"beit_": "relative position bias", "beitv2": "relative position bias"}
-_NOT_COMPUTED |= {"radio": "positions cut out of a larger table", "_enormous_": "blocks whose LayerNorms stand behind"}
+_NOT_COMPUTED |= {"_enormous_": "blocks whose LayerNorms stand behind"}
 # Of transformers' `model_type`, likewise.
 _NOT_COMPUTED_TYPES = {"dinov3_vit": _ROTARY}
 _NOT_COMPUTED_TYPES |= dict.fromkeys(("beit", "data2vec-vision"), "relative position bias")
-_NOT_COMPUTED_TYPES |= {
-    "radio": "positions cut out of a larger table",
-    "siglip2_vision_model": "patches without images",
-}
+_NOT_COMPUTED_TYPES |= {"siglip2_vision_model": "patches without images"}
 # SigLIP was trained with the tanh GELU (arXiv:2303.15343, big_vision). timm computes it for these names alone.
 _TANH_SIGLIP = re.compile(
     r"patch32_siglip|giantopt_patch16_siglip|so400m_patch16_siglip|large_patch16_siglip_(gap_)?512"
@@ -250,7 +247,7 @@ def read_transformers(config: dict, processor: dict, folder: Path) -> Sidecar:
             num_register_tokens="registers",
             n_cls_tokens="class_tokens",
         ),
-        image_size=reading.part("image_size", lambda: sides_of(config.get("image_size"))),
+        image_size=reading.part("image_size", lambda: sides_of(config.get("max_img_size", config.get("image_size")))),
         preprocessing=images.preprocessing(lambda: _transformers_preprocessing(processor)) if processor else None,
         pre_logits_activation=config.get("pooler_act") or "tanh",
         remarks=(*reading.remarks, *images.remarks),
