@@ -211,7 +211,7 @@ def _count(config: ViTConfig | ResNetConfig, shape: tuple, classes: int) -> Flop
         for queries in [tokens] * (config.num_layers - 1) + [config.num_read_tokens or tokens]:
             found += encoder_block(config, grid, queries)
     if config.pooling in ("map", "attentive"):
-        found += Flops(pooling=attention_pooling(config, patches))
+        found += Flops(pooling=attention_pooling(config, tokens if config.map_prefix else patches))
     return found
 
 
@@ -256,11 +256,11 @@ def block(config: ViTConfig, tokens: int, queries: int, keys: int | None = None)
     return Flops(projections=found["attention"], products=weights + mixed, mlp=found["mlp"])
 
 
-def attention_pooling(config: ViTConfig, patches: int) -> int:
-    """FLOPs of a probe that reads from all `patches`."""
-    found = product(1, config.hidden_size, patches) + product(1, patches, config.hidden_size)
-    for part in pooling_parts(config.hidden_size, config.mlp_dim, config.pooling):
-        found += product(patches if part.role in ("key", "value") else 1, part.inputs, part.outputs)
+def attention_pooling(config: ViTConfig, tokens: int) -> int:
+    """FLOPs of a probe that reads from so many tokens."""
+    found = product(1, config.hidden_size, tokens) + product(1, tokens, config.hidden_size)
+    for part in pooling_parts(config.hidden_size, config.map_mlp_dim or config.mlp_dim, config.pooling):
+        found += product(tokens if part.role in ("key", "value") else 1, part.inputs, part.outputs)
     return found
 
 

@@ -273,6 +273,9 @@ class Pooling:
             arXiv:2106.04560) or `"none"` (all tokens stay).
         summary_tokens: places of the class tokens that `"token"` reads, `None` for all.
         summary: what becomes of several: their `"mean"`, or one vector with all of them, `"concatenated"`.
+        map_heads: heads of `"map"`, `None` for the blocks'; Perception Encoder's have 8 (arXiv:2504.13181).
+        map_mlp_dim: width of its MLP, `None` for the blocks'.
+        map_prefix: whether it reads class tokens and registers too, and not the patches alone.
         final_norm: where the last LayerNorm stands: on the `"tokens"` behind the last block, on what was `"pooled"`
             from them (timm's `fc_norm`), or `"none"`.
         representation_size: width of the tanh layer before the head (section 3.1), or `None` for none.
@@ -283,6 +286,9 @@ class Pooling:
     pooling: str = "token"
     summary_tokens: tuple[int, ...] | None = None
     summary: str = "mean"
+    map_heads: int | None = None
+    map_mlp_dim: int | None = None
+    map_prefix: bool = False
     final_norm: str = "tokens"
     representation_size: int | None = None
     last_block: str = "pooled"
@@ -294,9 +300,10 @@ class Pooling:
         check_choice("summary", self.summary, SUMMARIES)
         check_choice("final_norm", self.final_norm, FINAL_NORMS)
         check_choice("last_block", self.last_block, LAST_BLOCKS)
-        if self.representation_size is not None:
-            size = check_positive_int("representation_size", self.representation_size)
-            set_field(self, "representation_size", size)
+        check_flag("map_prefix", self.map_prefix)
+        for field in ("representation_size", "map_heads", "map_mlp_dim"):
+            if (size := getattr(self, field)) is not None:
+                set_field(self, field, check_positive_int(field, size))
 
 
 def set_field(record: Any, field: str, value: Any) -> None:

@@ -108,6 +108,11 @@ class ViTConfig:
                 "num_heads` must be a multiple of 4.\n"
                 f"Received: hidden_size={self.hidden_size}, num_heads={self.num_heads}."
             )
+        if self.map_heads is not None and self.hidden_size % self.map_heads:
+            raise ValueError(
+                "`hidden_size` must be a multiple of `map_heads`, so that every head has the same width.\n"
+                f"Received: hidden_size={self.hidden_size}, map_heads={self.map_heads}."
+            )
         for rule in (*_RULES, *ablations.RULES):
             rule.check(self)
 

@@ -80,7 +80,7 @@ class AttentionPooling(CompositeLayer):
         mlp_dim: M, size inside the MLP.
         activation: `"gelu_tanh"`, `"gelu"` or `"quick_gelu"`.
         layer_norm_epsilon: added to the variance in the LayerNorm.
-        num_prefix_tokens: tokens before the patches, which are left out, as mean pooling does.
+        num_prefix_tokens: tokens at the front that are left out, as mean pooling leaves out those before the patches.
         kind: `"map"`, or `"attentive"`, which takes the probe for the query as it is, without biases but the output's,
             and has no MLP.
         norm_kind: what the norm is, `"layer"` or `"rms"`.

@@ -85,6 +85,7 @@ def _config(model: keras.Model) -> ViTConfig:
         patch_bias=patch_embedding(model).patch_bias,
         patch_norm=layer_named(model, "patch_norm") is not None,
         norm=getattr(block, "norm", "layer"),
+        map_mlp_dim=getattr(pooling(model), "mlp_dim", None),
         final_norm=_final_norm(model),
         **{name: getattr(block, name) for name in PART_FIELDS if hasattr(block, name)},
         position_injection="blocks_shared" if "position_embedding_shared" in added else injected,

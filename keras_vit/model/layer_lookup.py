@@ -249,10 +249,19 @@ def computed_fields(model: keras.Model) -> dict:
     return {name: getattr(block, name) for name in of_blocks} | {
         "pooling": "none" if pooling is None else getattr(pooling, "kind", "map"),
         "position_embedding": added[0] if added else relative,
+        "rotary": "none",
         **{name: getattr(layer, name) for layer in rotary_layers(model)[:1] for name in turned},
         "pixel_statistics": getattr(layer_named(model, "pixel_normalization"), "pixel_statistics", None),
         **_summary(model, pooling),
+        **(_map(pooling, block) if hasattr(pooling, "probe") else {}),
     }
+
+
+def _map(pooling: Any, block: Any) -> dict[str, Any]:
+    """Of attention pooling, whose heads may be as many as the blocks have."""
+    heads, prefix = (getattr(block, name, 0) for name in ("num_heads", "num_prefix_tokens"))
+    own = None if pooling.num_heads == heads else pooling.num_heads
+    return {"map_heads": own, "map_prefix": bool(prefix) and not pooling.num_prefix_tokens}
 
 
 def _summary(model: keras.Model, pooling: Any) -> dict:

@@ -231,11 +231,11 @@ def _top(tokens: Tensor, config: ViTConfig, head: Head, facts: Mapping[str, Tens
     elif config.pooling in ("map", "attentive"):
         x = layers.AttentionPooling(
             config.hidden_size,
-            config.num_heads,
-            config.mlp_dim,
+            config.map_heads or config.num_heads,
+            config.map_mlp_dim or config.mlp_dim,
             config.activation,
             config.layer_norm_epsilon,
-            config.num_prefix_tokens,
+            0 if config.map_prefix else config.num_prefix_tokens,
             config.pooling,
             config.norm,
             name="pooling",

@@ -35,6 +35,7 @@ _PROBE, _PROBES_MLP, _WIDTH = "pooling/probe", "pooling/norm/gamma", PATCH_KERNE
 _MLP, _GATE = "block_00/mlp/dense_1/kernel", "block_00/mlp/gate/kernel"
 _QKV_BIAS = "block_00/attention/{}/bias"
 _REGISTERS, _PRE_NORM, _PATCH_NORM = "register_tokens/tokens", "pre_norm/gamma", "patch_norm/gamma"
+_MAP_MLP = "pooling/mlp/dense_1/kernel"
 _INNER_NORMS = {f"{of}_norm": f"block_00/{of}/norm/gamma" for of in ("attention", "mlp")}  # by their fields
 _OUT_BIAS, _MLP_BIASES = "block_00/attention/out/bias", ("block_00/mlp/dense_1/bias", "block_00/mlp/gate/bias")
 _GAIN, _SHIFT = "block_00/norm_1/gamma", "block_00/norm_1/beta"
@@ -131,6 +132,10 @@ class Checkpoint:
             "layer_scale": next((value for value, path in _SCALES.items() if path in self.tensors), "none"),
             "final_norm": norm,
         }
+        if _PROBE in self.tensors:
+            width = self._last_axis(_MAP_MLP)
+            own = None if width == self.measured()[3] else width
+            fields |= {"map_heads": None, "map_prefix": False, "map_mlp_dim": own}
         if dialect.summary:
             fields["summary"] = dialect.summary
         if dialect.position_embedding and not self.has_positions:

@@ -87,13 +87,54 @@ def test_folder_to_model_and_back_is_bitwise(tmp_path, folder):
         ("timm_clip", {"layer_norm_epsilon": 1e-4}),
         ("huggingface_siglip", {"activation": "gelu"}),
         ("timm_dinov2", {"activation": "quick_gelu"}),
+        ("timm_eva02_packed", {"rotary_reference": 16}),
+        ("timm_pe_lang", {"rotary_axes": "yx"}),
+        ("timm_pe_core", {"rotary_offset": 0.5}),
+        ("timm_pe_core", {"map_heads": 3}),
+        ("timm_pe_core", {"map_prefix": False}),
     ],
 )
 def test_what_no_tensor_tells_changes_the_numbers(folder, wrong):
     """So the arrays would see a wrong default."""
-    config = built(folder).config.replace(**wrong)
+    end = "pooled" if "map" in next(iter(wrong)) else "tokens"
+    config = built(folder, end).config.replace(**wrong)
     model = keras_vit.build(config, weights=ENCODERS / folder, input_shape=(24, 24, 3), include_top=False)
-    assert difference(folder, model) > 1e-5
+    assert difference(folder, model, end) > 1e-5
+    assert any(next(iter(wrong)) in line for line in model.weights_report)
+
+
+@pytest.mark.parametrize("folder", ["timm_pe_core", "timm_pe_lang"])
+def test_authors_perception_encoder_resizes_and_turns_by_its_own_rules(tmp_path, folder):
+    """Expected: timm's class with the table resized by torch as the authors do it, and unscaled coordinates."""
+    dialect = folder.removeprefix("timm_").removesuffix("_lang")
+    model = built(folder)
+    path = keras_vit.save_checkpoint(built(folder, "pooled"), tmp_path / "x.safetensors", dialect)
+    save_file(load_file(path), path)  # without our note
+    for end in ("tokens", "pooled"):
+        heads = {"num_heads": 3, **({"map_heads": 4} if end == "pooled" and "core" in folder else {})}
+        model = keras_vit.build(weights=path, input_shape=(16, 32, 3), **heads, **ENDS[end])
+        wanted = expected(folder)[f"{end}_authors"]
+        assert np.abs(numpy(model(expected(folder)["images_other"])) - wanted).max() < 1e-5
+    assert any("resized" in line and "bilinear" in line for line in model.weights_report)
+
+
+@pytest.mark.parametrize(("folder", "name"), [("timm_eva02_packed", "mlp.w12"), ("timm_eva02_clip", "mlp.w1")])
+def test_authors_eva02_is_that_of_timm_under_other_names(tmp_path, folder, name):
+    model = built(folder, "pooled")
+    path = keras_vit.save_checkpoint(model, tmp_path / "x.safetensors", "eva02")
+    names = load_file(path)
+    assert {f"blocks.1.{name}.weight", "blocks.1.attn.q_bias", "blocks.1.mlp.w3.bias"} <= names.keys()
+    assert (
+        ("blocks.0.attn.inner_attn_ln.weight" in names) == ("blocks.0.mlp.ffn_ln.bias" in names) == ("clip" in folder)
+    )
+    names = {f"visual.{name}": array for name, array in names.items()}
+    save_file(
+        names | {"visual.rope.freqs_cos": np.zeros((3, 2), "float32"), "logit_scale": np.zeros(1, "float32")}, path
+    )
+    fields = {"rotary_reference": model.config.rotary_reference}
+    again = keras_vit.build(weights=path, num_heads=3, input_shape=(24, 24, 3), **fields, **ENDS["pooled"])
+    np.testing.assert_array_equal(*(numpy(each(expected(folder)["images"])) for each in (again, model)))
+    assert read_checkpoint(path).resize_method == "bicubic"
 
 
 @pytest.mark.parametrize(
@@ -198,7 +239,6 @@ def test_openclip_reads_what_transformers_wrote(tmp_path):
 @pytest.mark.parametrize(
     ("arrays", "word"),
     [
-        ({"norm_pre.weight": "norm.weight"}, "Perception Encoder"),
         ({"blocks.0.attn.q_norm.weight": "norm.bias"}, "qk_norm"),
         ({"rope.freqs": "norm.bias"}, "rope"),
     ],

@@ -27,15 +27,20 @@ ALWAYS = {  # without which a file is not known again
     "eva02": {"table", "no_key_bias", "gated"},
     **{f"{of}aimv2": {"table", "gated", "bare"} for of in ("", "timm_", "huggingface_")},
     "huggingface_radio": {"class", "table", "registers", "scales"},
+    **{f"{of}pe{end}": {"pre_norm", *more} for of in ("timm_", "") for end, more in (("", ()), ("_core", ("map",)))},
 }
-WITHOUT_LAST_NORM = {"internvit", "huggingface_radio"}
+WITHOUT_LAST_NORM = {"internvit", "huggingface_radio", "timm_pe", "pe"}
+OF_EVA = {"class", "distillation", "table", "head", *SWITCHES}
 PARTS = {
     "official": {"class", "table", "pre_logits", "head", *STEM},
     "linen": {"class", "table", "pre_logits", "head", *STEM},
     "big_vision": {"class", "table", "pre_logits", "head", "map"},
     "timm": {"class", "distillation", "table", "head", "map", *STEM, *SWITCHES},
-    **{name: {"class", "distillation", "table", "head", "map", *SWITCHES} for name in ("timm_eva", "eva02")},
-    "timm_beit3": {"class", "distillation", "table", "head", "map", *STEM, *SWITCHES},
+    **{name: {*OF_EVA, "map"} for name in ("timm_eva", "eva02", "timm_pe_core")},
+    "timm_beit3": {*OF_EVA, "map", *STEM},
+    "timm_pe": OF_EVA,
+    "pe": {"class", "table", "head", "scales", "pre_norm"},
+    "pe_core": {"class", "table", "head", "scales", "pre_norm", "map"},
     "huggingface": {"class", "distillation", "table", "pre_logits", "head"},
     **{name: {*parts, "gated"} for name, parts in ALWAYS.items() if "dinov2" in name or "tips" in name},
     **dict.fromkeys(("huggingface_internvit", "internvit"), DINOV2),
@@ -139,7 +144,8 @@ def zeros(dialect, parts, more=()):
 def possible(dialect, parts):
     """The parts that go together."""
     parts = (parts if {"class", "head"} <= parts else parts - {"distillation"}) | ALWAYS.get(dialect, set())
-    parts = parts - {"map"} if "pre_norm" in parts else parts  # so has Perception Encoder, with rotary positions
+    parts = parts - {"map"} if dialect == "timm" and "pre_norm" in parts else parts  # so has Perception Encoder
+    parts = parts - {"mlp_norm"} if dialect.startswith("timm_pe") else parts  # else it is written as EVA
     parts = parts - {"mlp_norm"} if dialect == "timm" and "attention_norm" in parts else parts  # so has BEiT-3
     parts = parts - {"no_key_bias"} if dialect == "timm_beit3" else parts
     parts |= {"table"} if dialect == "linen" else set()  # without one it is taken for a file of big_vision
@@ -161,7 +167,7 @@ def test_ours_to_theirs_to_ours_to_theirs_is_bitwise(dialect, data):
         ours["position_embedding/table"][:, : len(parts & {"class", "distillation"})] = 0  # likewise
     if dialect == "huggingface_radio":
         ours["position_embedding/table"][:, :1] = 0  # likewise
-    if dialect in ("huggingface_clip", "open_clip") and "head" in parts:
+    if dialect in ("huggingface_clip", "open_clip", "pe", "pe_core") and "head" in parts:
         ours["head/bias"][:] = 0  # it has none
     row, fields = DIALECTS[dialect], {"class_tokens": 1, "pixel_statistics": ((0.1, 0.2, 0.3), (0.4, 0.5, 0.6))}
     facts = {row.prefix + name: array for name, array in row.telling(fields).items()}

@@ -21,6 +21,7 @@ from keras_vit.weights.dialects.eva_names import EVA02, TIMM_EVA
 from keras_vit.weights.dialects.huggingface_names import HUGGINGFACE
 from keras_vit.weights.dialects.internvit_names import HF_INTERNVIT, INTERNVIT
 from keras_vit.weights.dialects.official_names import LINEN, OFFICIAL
+from keras_vit.weights.dialects.pe_names import PE, PE_CORE, TIMM_PE, TIMM_PE_CORE
 from keras_vit.weights.dialects.pixio_names import PIXIO
 from keras_vit.weights.dialects.radio_names import HF_RADIO
 from keras_vit.weights.dialects.timm_names import TIMM, TIMM_BEIT3
@@ -28,7 +29,7 @@ from keras_vit.weights.dialects.tips_names import HF_TIPSV2, TIPS
 from keras_vit.weights.dialects.wrappers import preferred, remark_on
 from keras_vit.weights.reader import CheckpointError
 
-_OF_TIMM = (TIMM, TIMM_BEIT3, TIMM_EVA, EVA02)
+_OF_TIMM = (TIMM, TIMM_BEIT3, TIMM_EVA, EVA02, TIMM_PE_CORE, TIMM_PE, PE_CORE, PE)
 _OF_DINOV2 = (DINOV2, DINOV2_REGISTERS, HF_DINOV2, HF_DINOV2_REGISTERS)
 _OTHERS = (HF_INTERNVIT, INTERNVIT, HF_TIPSV2, TIPS, PIXIO, HF_RADIO)
 _OF_CLIP, _OF_AIMV2 = (HF_CLIP, HF_SIGLIP, OPEN_CLIP), (AIMV2, TIMM_AIMV2, HF_AIMV2)

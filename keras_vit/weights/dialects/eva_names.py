@@ -131,12 +131,17 @@ def _pre_norm_blocks(arrays: Arrays, num_patches: int | None) -> Arrays:
 
 
 def _computes(tensors: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    """Of EVA-02, the one that has a gated MLP."""
-    if "block_00/mlp/gate/kernel" in tensors:
-        raise CheckpointError(
-            "the model must be one that is computed here, and EVA-02 has rotary positions.\nReceived: a gated MLP."
-        )
-    return {}
+    """EVA-02, the one that has a gated MLP, turns queries and keys by coordinates scaled to a grid of 16."""
+    if "block_00/mlp/gate/kernel" not in tensors:
+        return {}
+    return {
+        "rotary": "axial",
+        "rotary_theta": 10000.0,
+        "rotary_layout": "interleaved",
+        "rotary_axes": "yx",
+        "rotary_coordinates": "grid",
+        "rotary_reference": 16,
+    }
 
 
 TIMM_EVA = dataclasses.replace(

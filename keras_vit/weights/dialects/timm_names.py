@@ -74,25 +74,16 @@ def with_prefix_rows(arrays: Arrays, num_patches: int | None) -> Arrays:
     return arrays | placed
 
 
-def _without_rotation(arrays: Arrays, num_patches: int | None) -> Arrays:
-    """Refuses Perception Encoder, whose rotary positions have no tensor: only it has these parts together."""
-    _refuse_rotated(arrays)
-    return arrays
-
-
 def _not_as_rotated(makers: Makers) -> Makers:
-    """Refuses to write what would be read as a Perception Encoder."""
-    _refuse_rotated(makers)
-    return makers
-
-
-def _refuse_rotated(names: Collection[str]) -> None:
-    if "norm_pre.weight" in names and ("norm.weight" not in names or "attn_pool.latent" in names):
+    """Refuses to write what would be read as a Perception Encoder: only it has these parts together."""
+    if "norm_pre.weight" in makers and ("norm.weight" not in makers or "attn_pool.latent" in makers):
         raise CheckpointError(
             "in timm's layout a LayerNorm before the blocks, with attention pooling or without a last one, is a "
-            "Perception Encoder, whose rotary positions are not computed here.\n"
-            f"Received: norm_pre, norm {'norm.weight' in names}, attn_pool {'attn_pool.latent' in names}."
+            "Perception Encoder, which has rotary positions.\n"
+            f"Received: norm_pre, norm {'norm.weight' in makers}, attn_pool {'attn_pool.latent' in makers}. Save it in "
+            "the layout 'timm_pe' or 'timm_pe_core'."
         )
+    return makers
 
 
 def _unlike_plain(arrays: Arrays, num_patches: int | None) -> Arrays:
@@ -153,7 +144,7 @@ TIMM = Dialect(
     wrapped=True,
     read_names=_with_stem,
     written_names=_written_names,
-    read_steps=(_without_rotation, with_prefix_rows, _unlike_plain),
+    read_steps=(with_prefix_rows, _unlike_plain),
     written_steps=(_not_as_rotated, without_prefix_rows),
     activation="gelu",
     layer_norm_epsilon=1e-6,

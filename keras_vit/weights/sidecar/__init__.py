@@ -12,22 +12,26 @@ from typing import Any
 
 from keras_vit.annotations import Pair
 from keras_vit.config.posembed import check_grid
+from keras_vit.config.records import Positions
 from keras_vit.files import json_object
 from keras_vit.images.preprocessing import Preprocessing
 from keras_vit.weights.reader import TensorFile
 from keras_vit.weights.reader.sharded import ShardedFile
 from keras_vit.weights.sidecar.facts import Reading, Sidecar, activation_of, not_computed, sides_of
-from keras_vit.weights.sidecar.timm_arguments import check_known, told_twice
+from keras_vit.weights.sidecar.timm_arguments import check_known, computed_by_eva, told_twice
 
 _MOST_BYTES = 4_000_000  # of a JSON file; ImageNet-21k's label lists take 1.5 MB
-NOTED_FIELDS = ("activation", "layer_norm_epsilon", "pooling", "position_embedding")
+NOTED_FIELDS = (
+    *("activation", "layer_norm_epsilon", "pooling", "position_embedding", "map_heads", "map_prefix"),
+    *(field.name for field in dataclasses.fields(Positions) if field.name.startswith("rotary")),
+)
 POOLS = {"token": "token", "avg": "gap", "map": "map", "": "none"}  # timm's `global_pool`: ours
 _TIMM_SIZES = {"embed_dim": "hidden_size", "depth": "num_layers", "reg_tokens": "registers"}
 _TIMM_SIZES |= {"num_reg_tokens": "registers"}
 _CROP_MODES = {None: "crop", "center": "crop", "squash": "squash"}
 # Parts of names of timm's architectures, and what these compute that is not computed here.
 _ROTARY = "rotary positions"
-_NOT_COMPUTED = dict.fromkeys(("dinov3", "eupe", "lingbot", "eva02", "_pe_", "_rope_", "sapiens"), _ROTARY)
+_NOT_COMPUTED = dict.fromkeys(("dinov3", "eupe", "lingbot", "_rope_", "sapiens"), _ROTARY)
 _NOT_COMPUTED |= {"beit_": "relative position bias", "beitv2": "relative position bias"}
 _NOT_COMPUTED |= {"_enormous_": "blocks whose LayerNorms stand behind"}
 # Of transformers' `model_type`, likewise.
@@ -134,7 +138,8 @@ def read_timm(config: dict, folder: Path) -> Sidecar:
         "position_embedding": "none" if arguments.get("pos_embed") == "none" else None,
     }
     architecture = str(config.get("architecture"))
-    fields = _computed_by(architecture) | {name: value for name, value in told.items() if value}
+    fields = _computed_by(architecture) | computed_by_eva(architecture, arguments, place)
+    fields |= {name: value for name, value in told.items() if value}
     if "siglip" in architecture and fields.get("activation", "gelu") == "gelu":
         reading.remarks.append(_NOT_THE_AUTHORS)
     if isinstance(arguments.get("class_token"), bool) and fields.get("pooling") in ("gap", "map"):

@@ -104,7 +104,8 @@ def sides_of(size: Any) -> tuple[int, int] | None:
 
 
 def _checked(fields: dict[str, Any]) -> dict[str, Any]:
-    ViTConfig(patch_size=1, hidden_size=4, num_layers=1, num_heads=1, mlp_dim=1, **fields)
+    width = 4 * (fields.get("map_heads") or 1)  # a multiple of any number of heads
+    ViTConfig(patch_size=1, hidden_size=width, num_layers=1, num_heads=1, mlp_dim=1, **fields)
     return fields
 
 

@@ -4,11 +4,12 @@
 weights.
 """
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from keras_vit.weights.sidecar.facts import not_computed
+from keras_vit.weights.sidecar.facts import not_computed, sides_of
 
 # That say nothing of what is computed at inference, or what the shapes of the tensors tell as well.
 _PASSED_OVER = (
@@ -19,9 +20,10 @@ _PASSED_OVER = (
     *("use_abs_pos_emb", "fc_norm", "use_fc_norm", "use_post_transformer_norm", "attn_only_layer_scale"),
     *("device", "dtype", "num_features", "norm_pre"),
 )
-_READ = (  # by `read_timm`
+_READ = (  # by `read_timm` and below
     *("img_size", "patch_size", "embed_dim", "depth", "num_heads", "class_token", "global_pool", "act_layer"),
-    *("pos_embed", "reg_tokens", "num_reg_tokens"),
+    *("pos_embed", "reg_tokens", "num_reg_tokens", "use_rot_pos_emb", "rope_type", "rope_temperature"),
+    *("rope_grid_indexing", "rope_grid_offset", "rope_rotate_half", "ref_feat_shape", "attn_pool_num_heads"),
 )
 # Arguments of which tensors tell the same: our field, and its value by theirs where it is no flag.
 _TOLD_TWICE: Mapping[str, tuple[str, Mapping[bool, Any]]] = {
@@ -34,6 +36,13 @@ _TOLD_TWICE: Mapping[str, tuple[str, Mapping[bool, Any]]] = {
     "scale_attn_norm": ("attention_norm", {}),
     "qkv_bias": ("qkv_bias", {False: "none"}),
     "init_values": ("layer_scale", {False: "none"}),
+}
+# What the architectures of timm's class `Eva` set, by how their names begin. The last pattern that matches counts.
+_EVA: Mapping[str, Mapping[str, Any]] = {
+    r"eva02_": {"use_rot_pos_emb": True, "ref_feat_shape": 16},
+    r"vit_pe_": {"use_rot_pos_emb": True, "rope_grid_indexing": "xy", "rope_grid_offset": 1.0},
+    r"vit_pe_core_": {"attn_pool_num_heads": 8},
+    r"vit_pe_.*_gigantic_": {"rope_grid_offset": 0.0},
 }
 _COMPUTED: Mapping[str, tuple[Any, ...]] = {  # the values that are computed here
     "use_post_norm": (False,),
@@ -56,6 +65,50 @@ def check_known(arguments: Mapping[str, Any], place: Path) -> None:
     for name, value in arguments.items():
         if value is not None and name not in known and value not in _COMPUTED.get(name, ()):
             raise not_computed("argument of timm's class", f"{name}={value!r}", place, "those of a plain ViT")
+
+
+def computed_by_eva(architecture: str, arguments: Mapping[str, Any], place: Path) -> dict[str, Any]:
+    """Fields of what timm's class `Eva` computes by the name of an architecture and `model_args`.
+
+    Args:
+        architecture: as `"eva02_base_patch14_224"`; of another class nothing is told but rotary positions.
+        arguments: `model_args`.
+        place: of the file, for the message.
+
+    Raises:
+        CheckpointError: for a kind of rotary positions that is not computed here.
+    """
+    said: dict[str, Any] = {}
+    for pattern, known in _EVA.items():
+        said |= known if re.match(pattern, architecture) else {}
+    if sizes := re.match(r"vit_pe_.*patch(\d+)_(\d+)", architecture):
+        said["ref_feat_shape"] = int(sizes[2]) // int(sizes[1])
+    said |= {name: value for name, value in arguments.items() if name in _READ and value is not None}
+    heads = said.get("attn_pool_num_heads")
+    fields = {"map_heads": heads} if heads and said.get("global_pool", "map") == "map" else {}
+    if architecture.startswith("vit_pe_"):
+        fields |= {"layer_norm_epsilon": 1e-5, "map_prefix": True}
+    return fields | (_rotary(said, place) if said.get("use_rot_pos_emb") else {})
+
+
+def _rotary(said: Mapping[str, Any], place: Path) -> dict[str, Any]:
+    """The fields of rotary positions by the arguments of timm's class."""
+    kind, axes = said.get("rope_type", "cat"), said.get("rope_grid_indexing", "ij")
+    reference = sides_of(said.get("ref_feat_shape"))
+    for word, value, known in (("rope_type", kind, ("cat",)), ("rope_grid_indexing", axes, ("ij", "xy"))):
+        if value not in known:
+            raise not_computed("rotary position", f"{word}={value!r}", place, ", ".join(known))
+    if reference is not None and reference[0] != reference[1]:
+        raise not_computed("rotary position", f"ref_feat_shape={reference}", place, "scaled to a square grid")
+    return {
+        "rotary": "axial",
+        "rotary_theta": said.get("rope_temperature", 10000.0),
+        "rotary_layout": "half" if said.get("rope_rotate_half") else "interleaved",
+        "rotary_axes": "yx" if axes == "ij" else "xy",
+        "rotary_coordinates": "grid",
+        "rotary_offset": said.get("rope_grid_offset", 0.0),
+        "rotary_reference": None if reference is None else reference[0],
+    }
 
 
 def told_twice(arguments: Mapping[str, Any]) -> dict[str, Any]:
