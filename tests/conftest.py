@@ -64,7 +64,7 @@ def stop_autotuning():
 def compile_where_it_is_asked_for():
     """By XLA: where `jit_compile` is left out, small models are compiled for longer than they then run.
 
-    Tests of XLA say `jit_compile=True`. Commands and blocks of pages in processes of their own are compiled as users'.
+    Tests of XLA say `jit_compile=True`. Commands in processes of their own are compiled as users' are.
     """
     from keras.src.trainers.trainer import Trainer
 

@@ -75,7 +75,7 @@ def test_every_option_of_a_run_is_a_flag_with_the_same_default(monkeypatch):
 
 
 def test_finetune_trains_and_says_so_and_keeps_the_error_stream_for_errors(tmp_path):
-    options = "--data digits --epochs 1 --batch-size 64 --trainable last_blocks:1 --ema 0.5"
+    options = "--data digits --train-images 192 --epochs 1 --batch-size 64 --trainable last_blocks:1 --ema 0.5"
     command = [sys.executable, "-m", "keras_vit", "finetune", *options.split(), "--out", str(tmp_path / "run")]
     environment = child_environment(cache_dir())
     environment.pop("TF_CPP_MIN_LOG_LEVEL", None)
@@ -83,7 +83,7 @@ def test_finetune_trains_and_says_so_and_keeps_the_error_stream_for_errors(tmp_p
     assert (done.returncode, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
     assert lines[0] == "loading TensorFlow ..."
-    assert lines[1] == "data digits: 10 classes; train 1,439, validation 179, test 179 images"
+    assert lines[1] == "data digits: 10 classes; train 192, validation 179, test 179 images"
     assert any(line.startswith("epoch 1/1  loss ") for line in lines)
     result = json.loads((tmp_path / "run" / "result.json").read_text())
     assert f"test accuracy {result['test_accuracy']:.4f} on 179 images, epoch 1" in lines
@@ -98,7 +98,8 @@ def assert_stopped(run, code, expected, lines, error_lines):
     assert {"last.keras", "best.keras", "failure.json"} <= {path.name for path in run.iterdir()}
 
 
-def test_ctrl_c_is_one_line_and_keeps_the_last_model(tmp_path):  # C1
+@pytest.mark.slow
+def test_ctrl_c_is_one_line_and_keeps_the_last_model(tmp_path):  # C1; `test_cli_process` has signals to processes
     command = [sys.executable, "-m", "keras_vit", "finetune", "--batch-size", "256", "--out", str(tmp_path / "run")]
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     with subprocess.Popen(command, cwd=ROOT, env=child_environment(cache_dir()), **streams) as process:
@@ -127,13 +128,12 @@ class Signalling:
             os.kill(os.getpid(), self.signal_sent)
 
 
-@pytest.mark.parametrize(
-    ("signal_sent", "code"), [pytest.param(signal.SIGINT, 130, marks=pytest.mark.slow), (signal.SIGTERM, 143)]
-)
+@pytest.mark.parametrize(("signal_sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_signal_to_this_process_is_one_line_and_keeps_the_last_model(run, tmp_path, monkeypatch, signal_sent, code):
     """As in a process of its own, but for the start of TensorFlow (C1)."""
     monkeypatch.setattr(sys, "stdout", Signalling(sys.stdout, signal_sent, "epoch  1/"))
-    found, lines, error = run("finetune", "--batch-size", "256", "--out", tmp_path / "run")
+    few = ("--batch-size", 50, "--train-images", 100)
+    found, lines, error = run("finetune", *few, "--out", tmp_path / "run")
     assert_stopped(tmp_path / "run", found, code, lines, error)
 
 
@@ -167,14 +167,6 @@ def test_size_of_another_spelling_is_wrong_usage(tmp_path, capsys):
     with pytest.raises(SystemExit):
         cli.main(["finetune", "--image-size", "384y", "--out", str(tmp_path / "run")])
     assert "'384y'" in capsys.readouterr().err
-
-
-def test_earlier_run_is_left_alone(run, trained):
-    before = sorted(path.name for path in trained[0].iterdir())
-    code, _, error = run("finetune", "--out", trained[0])
-    assert code == 1
-    assert_one_line(error, "`--out`.* empty")
-    assert sorted(path.name for path in trained[0].iterdir()) == before
 
 
 def test_missing_weights_are_the_error_of_fetching(run, tmp_path, monkeypatch):

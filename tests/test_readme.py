@@ -32,6 +32,7 @@ pytestmark = pytest.mark.timeout(1800)  # all blocks run before the first test; 
 
 RUN = f"""
 import json, os, sys
+import conftest  # so that models are compiled, and pipelines tuned, as in tests
 os.chdir(sys.argv[1])
 os.environ["KERAS_VIT_MIRROR"] = "mirror"
 names = {{}}
@@ -49,11 +50,11 @@ def printed(tmp_path_factory):
     names only, so that it can be read by itself."""
     folder = tmp_path_factory.mktemp("readme")
     write_files(folder)
-    found = {}
+    found, path = {}, f"{ROOT}:{ROOT}/tests"
     for backend, variables in {"tensorflow": {}, "jax": {"XLA_FLAGS": TWO_DEVICES}}.items():
         chosen = [index for index, (name, *_) in enumerate(BLOCKS) if (name in ON_JAX) == (backend == "jax")]
         (folder / "blocks.json").write_text(json.dumps([BLOCKS[index][:2] for index in chosen]))
-        said = run_python(RUN, folder, backend=backend, timeout=1700, **variables).split(f"{MARK}\n")
+        said = run_python(RUN, folder, backend=backend, timeout=1700, PYTHONPATH=path, **variables).split(f"{MARK}\n")
         found |= dict(zip(chosen, said, strict=False))
     return found
 

@@ -7,7 +7,7 @@ from conftest import images, make_tiny, numpy, randomise
 
 import keras_vit
 from keras_vit.exporting.folding import folded
-from keras_vit.model.layer_lookup import token_layers
+from keras_vit.model.layer_lookup import encoder_blocks, token_layers
 
 KINDS = {
     "dinov2": {"registers": 3, "layer_scale": "both", "gated_mlp": True, "activation": "gelu"},
@@ -74,7 +74,8 @@ def test_folded_model_computes_the_same_with_fewer_operations(model):
     copy, folds = folded(model)
     assert folds.norms > 0
     np.testing.assert_allclose(numpy(copy(X)), numpy(model(X)), atol=3e-6)
-    assert not [weight.path for weight in copy.weights if "layer_scale" in weight.path and "block" not in weight.path]
+    blocks = encoder_blocks(copy)
+    assert not [block.name for block in blocks if block.layer_scale_1 is not None or block.layer_scale_2 is not None]
 
 
 def test_lora_and_layer_decay_reach_it_and_training_moves_every_weight(model):

@@ -56,9 +56,9 @@ def test_page_of_a_probe_has_a_row_for_each_number_of_shots(tmp_path):
     assert (tmp_path / "index.html").read_text() == "<!doctype html>\nof a user"
 
 
-@pytest.mark.parametrize("classes", [10_000, 21_843])
-def test_page_of_many_classes_takes_no_matrix_of_them(tmp_path, classes):
+def test_page_of_many_classes_takes_no_matrix_of_them(tmp_path):
     """A matrix of 21,843 classes takes 3.8 GB, and the page was out of memory. Table and picture need 0.1 GB."""
+    classes = 21_843
     labels = np.arange(0, classes, 211)
     result = measure(np.eye(classes, dtype="float32")[labels], labels, list(map(str, range(classes))))
     tracemalloc.start()
