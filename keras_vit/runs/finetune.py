@@ -82,9 +82,9 @@ def finetune(
 
     Raises:
         TypeError: for a keyword that is no option, or a value of the wrong type.
-        ValueError: for arguments or data that are wrong, or an `out` that is not empty or cannot be written to. Also
-            for an unfinished run that began otherwise or whose best model is gone or changed, a batch or a disk that
-            is too small, and a model that Keras could not load again.
+        ValueError: for arguments or data that are wrong, or an `out` that is not empty or cannot be written to. For an
+            unfinished run that began otherwise, or whose best model is gone or changed. For a batch that does not fit
+            into memory, a disk without room, and a model that Keras could not load again.
         TrainingDivergedError: if the loss is no longer finite. `out` then has all figures and the last finite model.
         OfflineError: if the weights are not at hand and cannot be brought.
         ImportError: without the extra `train`.

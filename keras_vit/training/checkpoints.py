@@ -53,14 +53,14 @@ class Checkpoints(keras.callbacks.Callback):
         every_steps: the same in steps.
         keep: how many are kept.
         fingerprint: what must be equal for a run to go on, ready for JSON, as a dict of options.
-        also: callbacks whose memory is kept too: those with `get_state()` and `set_state(state)`, and Keras' own, as
-            `ModelCheckpoint` and `EarlyStopping`, of which it is the best value and how long they have waited.
+        also: callbacks whose memory is kept too. Of those with `get_state()` and `set_state(state)` it is that state;
+            of Keras' own, as `EarlyStopping`, the best value and how long they have waited.
 
     Raises:
-        ValueError: for numbers out of range, `restore_best_weights` in `also`, and on the torch backend. Out of `fit`,
-            for a folder that another process trains into, or a checkpoint that does not fit the model. Also for other
-            facts than in `fingerprint`, data that begin elsewhere, batches of another size within an epoch, and what
-            the first step makes that was not there before `fit`.
+        ValueError: for numbers out of range, `restore_best_weights` in `also`, and on the torch backend. `fit` raises
+            it for a folder that another process trains into, and a checkpoint that does not fit model or fingerprint.
+            It does so for data that begin elsewhere, batches of another size within an epoch, and variables that the
+            first step makes.
         TypeError: for numbers of the wrong type, a fingerprint that is no dict of what JSON can hold, and what is no
             callback in `also`.
     """
