@@ -80,11 +80,11 @@ def _add_weights(command: Callable[..., ArgumentParser], weights: Any) -> None:
 
     summary = "what a checkpoint file holds; nothing of it is run"
     new = command(weights, "inspect", _inspect, summary, "keras-vit weights inspect B_16.npz")
-    new.add_argument("file", metavar="FILE", type=path, help="an .npz, .safetensors or .pth file, or a folder with one")
+    new.add_argument("file", metavar="FILE", type=path, help="an .npz, .safetensors or .pth file, or its folder")
 
     summary, example = "write a checkpoint in the layout of other software", "B_16.npz for_timm --dialect timm"
     new = command(weights, "convert", _convert, summary, f"keras-vit weights convert {example}")
-    new.add_argument("source", metavar="SOURCE", type=path, help="an .npz, .safetensors or .pth file, or a folder with one")
+    new.add_argument("source", metavar="SOURCE", type=path, help="an .npz, .safetensors or .pth file, or its folder")
     new.add_argument("destination", metavar="DESTINATION", type=path, help="the new file, or a folder with its config")
     new.add_argument("--dialect", required=True, choices=list(DIALECTS), help="the layout to write")
     new.add_argument("--model", metavar="MODEL", help="refuse unless the file holds this one; by default any")
