@@ -14,8 +14,9 @@ import keras
 
 from keras_vit.annotations import Arguments, FilePath, Shape, Tensor
 from keras_vit.checks import check_choice, check_positive_int, check_process, did_you_mean
-from keras_vit.config.posembed import CROPPED, RESIZE_METHODS
+from keras_vit.config.posembed import CROPPED
 from keras_vit.config.records import Blocks
+from keras_vit.config.relative_tables import ANY_RESIZE_METHODS
 from keras_vit.config.resnets import RESNETS, ResNetConfig
 from keras_vit.config.variants import DEFAULT_CLASSES, DEFAULT_IMAGE_SIZE, VARIANTS, builder_name, variant
 from keras_vit.config.vit import RECORD_OF, ViTConfig
@@ -78,7 +79,8 @@ def build(
         name: of the model.
         sha256: hexadecimal digest that the file of `weights` must have.
         strict: whether to refuse weights that must be adapted in any way, as by a new head.
-        resize_method: of the position table, one of `keras_vit.config.posembed.RESIZE_METHODS`; by default that of
+        resize_method: of the position table, one of `keras_vit.config.posembed.RESIZE_METHODS`, or of relative biases,
+            one of `keras_vit.config.relative_tables.RELATIVE_RESIZE_METHODS`; by default that of
             the software that the weights are from, `"align_corners"` for the official ones.
         **config_overrides: fields of `ViTConfig` to replace.
 
@@ -105,11 +107,12 @@ def build(
     config = _follow(checkpoint, config, given)
     checkpoint = without_end(without_tokens(checkpoint, config.prefix_tokens), config)
     config, head, unwanted, fresh = _follow_head(checkpoint, config, head, "representation_size" in config_overrides)
-    resize_method = resize_method or (source.record and source.record.resize_method) or checkpoint.resize_method
+    resize_method = resize_method or (source.record and source.record.resize_method) or None
+    methods = checkpoint.resize_methods(resize_method)
     told = functools.partial(_told_shape, config, checkpoint, source.record)
     inputs = images_input(input_tensor, input_shape, config, told)
     with deferred_variables():
-        model = wire(inputs, config, head, checkpoint.grid, name, checkpoint.preprocessing, resize_method)
+        model = wire(inputs, config, head, checkpoint.grid, name, checkpoint.preprocessing, *methods)
     model.weights_report = fill(
         model,
         checkpoint,
@@ -174,7 +177,7 @@ def check_weights_arguments(
     if strict not in (True, False):
         raise TypeError(f"`strict` must be True or False.\nReceived: strict={strict!r}.")
     if resize_method is not None:
-        check_choice("resize_method", resize_method, RESIZE_METHODS)
+        check_choice("resize_method", resize_method, ANY_RESIZE_METHODS)
     if weights is None and (sha256 is not None or strict or resize_method is not None):
         raise ValueError(
             "`sha256`, `strict` and `resize_method` say how `weights` are taken, so there must be some.\n"
@@ -320,7 +323,7 @@ def _told_shape(config: ViTConfig, checkpoint: Checkpoint | None, record: Weight
         return record.resolution, record.resolution, 3
     if checkpoint is None:
         return grid[0] * config.stride, grid[1] * config.stride, 3
-    if checkpoint.grid is None and checkpoint.has_positions:
+    if checkpoint.grid is None and checkpoint.has_places:
         raise ValueError(
             "`input_shape` must be given: the checkpoint's position table is not square, and does not tell its grid.\n"
             f"Received: {checkpoint.path}, input_shape=None."

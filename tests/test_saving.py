@@ -24,15 +24,23 @@ WAYS = {"activation": "gelu", "layer_norm_epsilon": 1e-5}
 BIASES = {"qkv_bias": "none", "proj_bias": False, "norm_kind": "rms", "rotary_layout": "half"}
 SWITCHES = {"qkv_bias": "none", "gated_mlp": True, "layer_scale": "both", "layer_scale_init": 0.1, "norm": "rms"}
 SWITCHES |= {"attention_norm": True, "mlp_norm": True, "proj_bias": False, "mlp_bias": False}
-SWITCHES |= {"rotary_layout": "half"}
+SWITCHES |= {"rotary_layout": "half", "takes_bias": True}
 NO_BIAS = {"mlp_bias": False, "norm_kind": "rms"}
 UNIT = {"filters": 32, "strides": 2, "projection": True}
 INNER, HIDDEN = ({name: True, "layer_norm_epsilon": 1e-5} for name in ("attention_norm", "mlp_norm"))
 RELATIVE = {"relative_patches": 6, "num_prefix_tokens": 1}
 TWICE = {"num_output_tokens": None, "rematerialize": True}  # with relative positions a block computes all tokens
 MERGED = {"merged_tokens": 2, "num_output_tokens": 1, "num_prefix_tokens": 1}
-MERGED |= {"rematerialize": False, "relative_patches": None, "rotary_layout": None}  # and takes no others
+MERGED |= {
+    "rematerialize": False,
+    "relative_patches": None,
+    "rotary_layout": None,
+    "takes_bias": False,
+}  # and takes no others
+TURNED = {"rotary": "mixed", "rotary_theta": 10.0, "rotary_layout": "interleaved", "rotary_axes": "xy"}
+TURNED |= {"rotary_coordinates": "grid", "rotary_offset": 1.0, "rotary_reference": 16}
 TABLE = {"grid": (3, 5), "patch_size": 4, "num_prefix_tokens": 0}
+IN_FLOAT32 = ("RelativeBias", "RotaryPositions")  # whatever the model's precision
 LAYERS = {
     "StdConv2D": {"filters": 6, "kernel_size": 3, "strides": 2, "padding": "same", "use_bias": False},
     "ResNetRoot": {"width": 64},
@@ -45,6 +53,8 @@ LAYERS = {
     "RegisterTokens": {"count": 3, "num_prefix_tokens": 2},
     "AddPositionEmbs": TABLE | {"kind": "sincos2d", "resize_method": "bilinear"},
     "RelativePositions": {"hidden_size": 12, "num_heads": 3, "num_patches": 6, "num_prefix_tokens": 1},
+    "RotaryPositions": {"head_dim": 8, "num_heads": 3, "patch_size": 4, "num_prefix_tokens": 2} | TURNED,
+    "RelativeBias": {"grid": (3, 5), "num_heads": 3, "patch_size": 4, "resize_method": "bilinear"},
     "MultiHeadAttention": {"hidden_size": 12, "num_heads": 3, "dropout_rate": 0.1, "projects_query": False}
     | RELATIVE
     | BIASES
@@ -93,7 +103,7 @@ def test_layer_config_is_its_arguments_and_round_trips(name):
     json.dumps(config)
     again = cls.from_config(config)
     assert again.get_config() == config
-    assert again.dtype_policy.name == "mixed_bfloat16"
+    assert again.dtype_policy.name == ("float32" if name in IN_FLOAT32 else "mixed_bfloat16")
     serialized = keras.saving.serialize_keras_object(layer)
     assert serialized["registered_name"] == f"keras_vit>{name}"
     assert keras.saving.deserialize_keras_object(serialized).get_config() == config

@@ -27,6 +27,11 @@ KINDS = {
         **{"norm": "rms", "patch_norm": True, "gated_mlp": True, "qkv_bias": "none", "proj_bias": False},
         **{"mlp_bias": False, "pooling": "attentive", "class_token": False, "layer_norm_epsilon": 1e-5},
     },
+    "beit": {
+        **{"relative_bias": "blocks", "position_embedding": "none", "qkv_bias": "query_value", "layer_scale": "both"},
+        **{"pooling": "gap", "class_token": True, "final_norm": "pooled"},
+    },
+    "beit_shared": {"relative_bias": "shared", "rematerialize": True},
     "internvit": {"final_norm": "none", "layer_scale": "attention", "pooling": "gap", "class_token": True},
 }
 X = images(2, 20, 28, 3)
@@ -123,6 +128,8 @@ def test_exports_stay_within_their_bounds(model, format, tmp_path):
         ({"class_tokens": 2, "distilled": True}, "class_tokens=2"),
         ({"class_tokens": 2, "summary_tokens": (0, 2)}, r"summary_tokens=\(0, 2\)"),
         ({"norm": "batch"}, "norm='batch'"),
+        ({"relative_bias": "blocks", "registers": 2}, "relative_bias='blocks'"),
+        ({"relative_bias": "shared", "rotary": "axial"}, "rotary='axial'"),
     ],
 )
 def test_switches_that_contradict_are_refused(wrong, word):

@@ -87,8 +87,9 @@ class _Station:
     def finish(self, tensor: Any) -> Tensor:
         if self.block is None:
             return tensor
-        tokens, *rotation = tensor
-        return self.block.every_token(ops.cast(tokens, self.block.compute_dtype), *rotation)
+        tokens, *beside = tensor
+        known = dict(zip(self.block.asks, beside, strict=False))
+        return self.block.every_token(ops.cast(tokens, self.block.compute_dtype), **known)
 
 
 def _inputs(block: Any) -> list[Tensor]:

@@ -22,6 +22,7 @@ NORMS = ("layer", "rms")
 FINAL_NORMS = ("tokens", "pooled", "none")
 POSITION_EMBEDDINGS = ("learned", "sincos2d", *ablations.POSITION_EMBEDDINGS, "none")
 POSITION_INJECTIONS = ("stem", *ablations.POSITION_INJECTIONS)
+RELATIVE_BIASES = ("none", "blocks", "shared")
 ROTATIONS = ("none", "axial", "mixed")
 ROTARY_LAYOUTS = ("half", "interleaved")
 ROTARY_AXES = ("yx", "xy")
@@ -128,6 +129,9 @@ class Positions:
             of appendix D.4. `"sincos2d"` is fixed (arXiv:2205.01580). `"none"` is no position.
         position_injection: where positions are added: once behind the `"stem"`; before each of the `"blocks"`, each
             with its own table; or there with one table, `"blocks_shared"`. Appendix D.4, table 8.
+        relative_bias: whether every head adds a learned number to its logits for the offset of two patches, from a
+            table of each of the `"blocks"` or from one that is `"shared"` (BEiT, arXiv:2106.08254); `"none"` by
+            default. A table of `position_embedding` may be there too.
         rotary: whether every block's attention turns queries and keys of patches by angles for their row and column:
             `"none"`; `"axial"`, half of the angles for each; `"mixed"`, by learned sums of both (arXiv:2403.13298).
             A table of `position_embedding` may be there too.
@@ -143,6 +147,7 @@ class Positions:
 
     position_embedding: str = "learned"
     position_injection: str = "stem"
+    relative_bias: str = "none"
     rotary: str = "none"
     rotary_theta: float = 100.0
     rotary_layout: str = "half"
@@ -154,6 +159,7 @@ class Positions:
     def __post_init__(self) -> None:
         check_choice("position_embedding", self.position_embedding, POSITION_EMBEDDINGS)
         check_choice("position_injection", self.position_injection, POSITION_INJECTIONS)
+        check_choice("relative_bias", self.relative_bias, RELATIVE_BIASES)
         check_choice("rotary", self.rotary, ROTATIONS)
         check_positive("rotary_theta", self.rotary_theta)
         check_choice("rotary_layout", self.rotary_layout, ROTARY_LAYOUTS)

@@ -219,6 +219,18 @@ _RULES = (
         'Pass `position_injection="stem"`.',
     ),
     ablations.Rule(
+        "a relative bias is that of one class token and all patches to each other.",
+        {"relative_bias": ("blocks", "shared")},
+        {
+            "prefix_tokens": (("class",),),
+            "attention": ("global",),
+            "position_embedding": ("learned", "learned2d", "sincos2d", "none"),
+            "rotary": ("none",),
+            "merged_tokens": (0,),
+        },
+        "Leave out either.",
+    ),
+    ablations.Rule(
         "rotary positions turn queries and keys of all patches, each in its own place.",
         {"rotary": ("axial", "mixed")},
         {

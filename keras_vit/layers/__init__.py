@@ -17,6 +17,7 @@ from keras_vit.layers.norms import LayerScale, RMSNorm
 from keras_vit.layers.patches import PatchEmbedding, PixelNormalization
 from keras_vit.layers.positions import AddPositionEmbs
 from keras_vit.layers.relative import RelativePositions
+from keras_vit.layers.relative_bias import RelativeBias
 from keras_vit.layers.resnet_stem import ResNetRoot, ResNetUnit, StdConv2D
 from keras_vit.layers.rotary import RotaryPositions
 from keras_vit.layers.tokens import ClassToken, PatchDropout, RegisterTokens
@@ -41,6 +42,7 @@ __all__ = [
     "AddPositionEmbs",
     "PatchDropout",
     "RelativePositions",
+    "RelativeBias",
     "RotaryPositions",
     "MultiHeadAttention",
     "RMSNorm",

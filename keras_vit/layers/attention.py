@@ -51,6 +51,7 @@ class MultiHeadAttention(CastingLayer):
         places: `(B, n)`, of the patches among the tokens, for relative positions where some patches are left out.
         num_patches: N of these images, beside `places`; by default `relative_patches`.
         rotation: of a `RotaryPositions`, for the tokens and for queries, which are the first of them.
+        bias: `(1 or B, A, T, T)`, added to the scaled logits; of queries the first rows.
 
     Returns:
         `(B, Q, D)`.
@@ -120,18 +121,20 @@ class MultiHeadAttention(CastingLayer):
         places: Tensor = None,
         num_patches: Any = None,
         rotation: Tensor = None,
+        bias: Tensor = None,
     ) -> Tensor:
         tokens, queries = (self.in_our_dtype(tensor) for tensor in (tokens, queries))
         query, key, value = self._project(tokens, queries, norm, training, rotation)
         watch, dropped = watcher(), training and self.dropout_rate
-        unseen = watch is None and self.relative is None and not dropped
+        unseen = watch is None and self.relative is None and bias is None and not dropped
         if unseen and gradients.applies(training):
             mixed = gradients.attention(query, key, value)  # (B, A, Q, D/A)
         elif unseen and fused.applies():
             mixed = fused.attention(query, key, value)
         else:
             relative = {"places": places, "num_patches": num_patches}
-            weights = self._weights(query, key, queries, **relative)
+            added = None if bias is None else bias[:, :, : query.shape[2]]  # queries are the first tokens
+            weights = self._weights(query, key, queries, added, **relative)
             weights = weights if watch is None else watch(self, weights)
             mixed = ops.matmul(self.dropout(weights, training=training), value)
         return self._join(mixed, tokens if queries is None else queries, training)

@@ -76,7 +76,7 @@ class AxialHalfBlock(TransformerBlock):
         return self.attention(lines, norm=self.norm_1, training=training)
 
 
-_NOT_AXIAL = ("num_output_tokens", "relative_patches", "num_prefix_tokens", "rotary_layout")
+_NOT_AXIAL = ("num_output_tokens", "relative_patches", "num_prefix_tokens", "rotary_layout", "takes_bias")
 
 
 def _turned(tokens: Tensor, height: int, width: int, size: int) -> Tensor:

@@ -4,7 +4,6 @@ Dropout stands where appendix B.1 has it: after the attention's output, after th
 and after its second layer.
 """
 
-import functools
 from typing import Any
 
 import keras
@@ -54,11 +53,14 @@ class TransformerBlock(CastingLayer):
         rotary_layout: of the rotation that queries and keys are turned by, `"half"` or `"interleaved"`, or `None` for
             none; see `RotaryPositions`.
 
+        takes_bias: whether a bias is added to the logits of attention, as `RelativeBias` gives it.
+
     Call arguments:
         tokens: `(B, T, D)`.
         places: `(B, n)`, of the patches among the tokens, for relative positions where some patches are left out. Or
             these and the tokens before that, `(B, num_prefix_tokens + N, D)`, of which only N is read.
         rotation: of a `RotaryPositions`, where there is a `rotary_layout`.
+        bias: of a `RelativeBias`, where `takes_bias` is set.
 
     Returns:
         `(B, T, D)`, or `(B, k, D)`.
@@ -98,6 +100,7 @@ class TransformerBlock(CastingLayer):
         norm: str = "layer",
         proj_bias: bool = True,
         mlp_bias: bool = True,
+        takes_bias: bool = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -114,7 +117,7 @@ class TransformerBlock(CastingLayer):
         self.relative_patches, self.rotary_layout = relative_patches, rotary_layout
         self.qkv_bias, self.proj_bias, self.mlp_bias = qkv_bias, proj_bias, mlp_bias
         self.layer_scale, self.layer_scale_init = layer_scale, layer_scale_init
-        self.attention_norm, self.mlp_norm = attention_norm, mlp_norm
+        self.attention_norm, self.mlp_norm, self.takes_bias = attention_norm, mlp_norm, takes_bias
         self._make_layers(self.dtype_policy)
 
     def _make_layers(self, dtype: Any) -> None:
@@ -123,6 +126,8 @@ class TransformerBlock(CastingLayer):
             self.asks = ("places",)
         elif self.rotary_layout is not None:
             self.asks = ("rotation",)
+        elif self.takes_bias:
+            self.asks = ("bias",)
         kinds = {name: getattr(self, name) for name in PART_FIELDS}
         self.parts = block_parts(self.hidden_size, self.mlp_dim, **kinds)
         self.norm_1, self.norm_2 = (
@@ -150,12 +155,22 @@ class TransformerBlock(CastingLayer):
         inside = (self.norm_1, self.attention, self.norm_2, self.mlp, self.layer_scale_1, self.layer_scale_2)
         self.build_inside(*((layer, tokens_shape) for layer in inside if layer is not None))
 
-    def call(self, tokens: Tensor, training: bool | None = None, places: Any = None, rotation: Tensor = None) -> Tensor:
+    def call(
+        self,
+        tokens: Tensor,
+        training: bool | None = None,
+        places: Any = None,
+        rotation: Tensor = None,
+        bias: Tensor = None,
+    ) -> Tensor:
         known = self._known_places(places) if training else {}  # else every patch is there
-        given = (self.in_our_dtype(tokens), *(() if rotation is None else (rotation,)))
+        beside = {name: x for name, x in {"rotation": rotation, "bias": bias}.items() if x is not None}
 
-        compute = functools.partial(self._compute, training=training, **known)
-        return (rematerialized(self, compute) if training and self.rematerialize else compute)(*given)
+        def compute(tokens: Tensor, *tensors: Tensor) -> Tensor:
+            return self._compute(tokens, training=training, **known, **dict(zip(beside, tensors, strict=True)))
+
+        compute = rematerialized(self, compute) if training and self.rematerialize else compute
+        return compute(self.in_our_dtype(tokens), *beside.values())
 
     def _known_places(self, places: Any) -> dict[str, Any]:
         """What attention is told of the patches that are there."""
@@ -164,19 +179,23 @@ class TransformerBlock(CastingLayer):
         places, every_token = places
         return {"places": places, "num_patches": ops.shape(every_token)[1] - self.num_prefix_tokens}
 
-    def _compute(self, tokens: Tensor, rotation: Tensor = None, training: bool | None = None, **known: Any) -> Tensor:
+    def _compute(self, tokens: Tensor, training: bool | None = None, **known: Any) -> Tensor:
         if self.num_output_tokens is None or watcher() is not None:
-            return self.every_token(tokens, rotation, training, **known)
+            return self.every_token(tokens, training, **known)
         x = self.norm_1(tokens, training=training)
         queries, tokens = x[:, : self.num_output_tokens], tokens[:, : self.num_output_tokens]  # (B, k, D)
-        x = self.attention(x, queries, training=training, rotation=rotation)
+        x = self.attention(x, queries, training=training, **known)
         return self.add_branches(tokens, x, training)
 
-    def every_token(
-        self, tokens: Tensor, rotation: Tensor = None, training: bool | None = None, **known: Any
-    ) -> Tensor:
-        """What a call gives for all tokens, `(B, T, D)`, whatever `num_output_tokens` says."""
-        x = self.attention(tokens, norm=self.norm_1, training=training, rotation=rotation, **known)
+    def every_token(self, tokens: Tensor, training: bool | None = None, **known: Any) -> Tensor:
+        """What a call gives for all tokens, `(B, T, D)`, whatever `num_output_tokens` says.
+
+        Args:
+            tokens: `(B, T, D)`.
+            training: as in a call.
+            **known: what attention takes beside them: `places`, `num_patches`, `rotation` and `bias`.
+        """
+        x = self.attention(tokens, norm=self.norm_1, training=training, **known)
         return self.add_branches(tokens, x, training)
 
     def add_branches(self, tokens: Tensor, x: Tensor, training: bool | None) -> Tensor:

@@ -47,11 +47,11 @@ class MergingBlock(TransformerBlock):
     def __init__(self, hidden_size: int, num_heads: int, mlp_dim: int, merged_tokens: int = 0, **kwargs: Any) -> None:
         super().__init__(hidden_size, num_heads, mlp_dim, **kwargs)
         self.merged_tokens = check_int("merged_tokens", merged_tokens, 0)
-        if self.rematerialize or self.relative_patches is not None or self.rotary_layout is not None:
+        if self.rematerialize or self.relative_patches is not None or self.rotary_layout is not None or self.takes_bias:
             raise ValueError(
                 "a block that merges tokens has neither `rematerialize` nor relative or rotary positions.\n"
                 f"Received: rematerialize={self.rematerialize}, relative_patches={self.relative_patches}, "
-                f"rotary_layout={self.rotary_layout!r}."
+                f"rotary_layout={self.rotary_layout!r}, takes_bias={self.takes_bias}."
             )
 
     def build(self, tokens_shape: Shape, sizes_shape: Shape | None = None) -> None:

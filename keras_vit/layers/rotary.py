@@ -63,10 +63,9 @@ class RotaryPositions(ConfiguredLayer):
         rotary_coordinates: str = "unit",
         rotary_offset: float = 0.0,
         rotary_reference: int | None = None,
-        dtype: Any = None,
         **kwargs: Any,
     ) -> None:
-        super().__init__(dtype=at_least_float32(dtype), **kwargs)
+        super().__init__(dtype=at_least_float32(kwargs.pop("dtype", None)), **kwargs)
         check_choice("rotary", rotary, ROTATIONS[1:])
         check_choice("rotary_layout", rotary_layout, ROTARY_LAYOUTS)
         check_choice("rotary_axes", rotary_axes, ROTARY_AXES)

@@ -12,6 +12,7 @@ from keras_vit import layers
 from keras_vit.annotations import Pair, Shape, Variable
 from keras_vit.checks import check_choice
 from keras_vit.config.posembed import RESIZE_METHODS
+from keras_vit.config.relative_tables import ANY_RESIZE_METHODS, RELATIVE_RESIZE_METHODS
 from keras_vit.layers.composite import at_least_float32
 from keras_vit.layers.nested import flatten_layers
 from keras_vit.model.deferred import deferred_variables, discard, initialise
@@ -44,7 +45,7 @@ def with_input_shape(model: _Model, input_shape: Shape, resize_method: str | Non
             f"it (`keras.models.clone_model` loses it; this function copies a model too).\nReceived: {model!r}"
         )
     if resize_method is not None:
-        check_choice("resize_method", resize_method, RESIZE_METHODS)
+        check_choice("resize_method", resize_method, ANY_RESIZE_METHODS)
     input_shape = check_input_shape(input_shape, model.config)
     if input_shape[2] != model.input_shape[-1]:
         raise ValueError(
@@ -131,8 +132,12 @@ def _resized(
             lines.append(f"relative positions resized from {old.num_patches} to {new.num_patches} patches (linear)")
             resized = old.weights_at(new.num_patches)
         elif isinstance(old, layers.AddPositionEmbs) and old.grid != new.grid and old.weights:
-            method = resize_method or old.resize_method
+            method = resize_method if resize_method in RESIZE_METHODS else old.resize_method
             lines.append(f"position embedding resized from {old.grid} to {new.grid} ({method})")
+            resized = old.weights_at(new.grid, method)
+        elif isinstance(old, layers.RelativeBias) and old.grid != new.grid:
+            method = resize_method if resize_method in RELATIVE_RESIZE_METHODS else old.resize_method
+            lines.append(f"relative bias resized from {old.grid} to {new.grid} ({method})")
             resized = old.weights_at(new.grid, method)
         else:
             continue
@@ -141,7 +146,7 @@ def _resized(
     return values, tuple(dict.fromkeys(lines))
 
 
-_KNOW_PLACES = (layers.AddPositionEmbs, layers.RelativePositions)
+_KNOW_PLACES = (layers.AddPositionEmbs, layers.RelativePositions, layers.RelativeBias)
 
 
 def _by_place(layer: keras.layers.Layer) -> dict[str, Variable]:
@@ -158,7 +163,7 @@ def _clone_layer(layer: keras.layers.Layer, grid: Pair | None, dtype: Any) -> ke
     config = layer.get_config()
     if dtype is not None:
         config["dtype"] = at_least_float32(dtype) if layer.name in ENDS else dtype
-    if isinstance(layer, layers.AddPositionEmbs) and grid is not None:
+    if isinstance(layer, (layers.AddPositionEmbs, layers.RelativeBias)) and grid is not None:
         config["grid"] = grid
     if grid is not None and config.get("relative_patches") is not None:
         config["relative_patches"] = math.prod(grid)

@@ -11,6 +11,7 @@ from keras_vit.config.parts import PART_FIELDS
 from keras_vit.config.vit import ViTConfig
 from keras_vit.layers.nested import flatten_layers
 from keras_vit.model.layer_lookup import (
+    bias_layers,
     computed_fields,
     encoder_blocks,
     encoder_norm,
@@ -86,12 +87,18 @@ def _config(model: keras.Model) -> ViTConfig:
         patch_norm=layer_named(model, "patch_norm") is not None,
         norm=getattr(block, "norm", "layer"),
         map_mlp_dim=getattr(pooling(model), "mlp_dim", None),
+        relative_bias=_relative_bias(model),
         final_norm=_final_norm(model),
         **{name: getattr(block, name) for name in PART_FIELDS if hasattr(block, name)},
         position_injection="blocks_shared" if "position_embedding_shared" in added else injected,
         **computed_fields(model),
         **hybrid,
     )
+
+
+def _relative_bias(model: keras.Model) -> str:
+    found = bias_layers(model)
+    return "none" if not found else "shared" if found[0].name == "relative_bias_shared" else "blocks"
 
 
 def _final_norm(model: keras.Model) -> str:

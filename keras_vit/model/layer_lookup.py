@@ -13,7 +13,7 @@ import keras
 
 from keras_vit.annotations import Tensor, Variable
 from keras_vit.config.parts import INPUT, Part
-from keras_vit.layers import AddPositionEmbs, AxialBlock, RotaryPositions, TransformerBlock
+from keras_vit.layers import AddPositionEmbs, AxialBlock, RelativeBias, RotaryPositions, TransformerBlock
 from keras_vit.layers.composite import ConfiguredLayer
 from keras_vit.layers.nested import flatten_layers
 from keras_vit.layers.norms import RMSNorm
@@ -125,14 +125,14 @@ def token_layers(model: keras.Model) -> list[keras.layers.Layer]:
     """The layers whose output is tokens `(B, T, D)`: from the patch embedding to the last block, or its LayerNorm."""
     last = encoder_norm(model) or encoder_blocks(model)[-1]
     layers = model.layers[model.layers.index(patch_embedding(model)) : model.layers.index(last) + 1]
-    return [layer for layer in layers if not isinstance(layer, RotaryPositions)]
+    return [layer for layer in layers if not isinstance(layer, (RotaryPositions, RelativeBias))]
 
 
 def float32_layers(model: keras.Model) -> list[str]:
     """Names of what a file in half precision computes in float32: norms, positions, and heads."""
     norms = (keras.layers.LayerNormalization, keras.layers.GroupNormalization, RMSNorm)
     inside = [part for part in flatten_layers(model) if isinstance(part, norms)]
-    layers = (*inside, *position_layers(model), *rotary_layers(model), *head_layers(model))
+    layers = (*inside, *position_layers(model), *rotary_layers(model), *bias_layers(model), *head_layers(model))
     return list(dict.fromkeys(layer.name for layer in layers))
 
 
@@ -151,7 +151,7 @@ def mark_depths(model: keras.Model) -> None:
     blocks, passed = encoder_blocks(model), 0
     for layer in model.layers if blocks else ():  # Keras lists layers in the order of the graph
         # Keras may list what is learned beside the tokens of a block before an earlier block.
-        own = re.fullmatch(r"(?:position_embedding|rotary_positions)_(\d+)", layer.name)
+        own = re.fullmatch(r"(?:position_embedding|rotary_positions|relative_bias)_(\d+)", layer.name)
         depth = int(own[1]) + 1 if own else passed + 1 if passed else 0
         if layer in blocks:
             passed += 1
@@ -173,6 +173,11 @@ def position_layers(model: keras.Model) -> list:
 def rotary_layers(model: keras.Model) -> list[RotaryPositions]:
     """The layers that give blocks the rotation of their queries and keys: one, or one for each block."""
     return [layer for layer in model.layers if isinstance(layer, RotaryPositions)]
+
+
+def bias_layers(model: keras.Model) -> list[RelativeBias]:
+    """The layers that give blocks their relative bias: one, or one for each block."""
+    return [layer for layer in model.layers if isinstance(layer, RelativeBias)]
 
 
 def stem_positions(model: keras.Model) -> AddPositionEmbs | None:

@@ -5,7 +5,7 @@ Section 3 of arXiv:2010.11929. Every layer of the graph can be reached by name: 
 ..., `encoder_norm`, `pooling`, `pooled_norm`, `pre_logits`, `head`. DeiT adds `distillation_token`,
 `pooling_distillation`, `head_distillation` and `average`. Positions that blocks add are `position_embedding_00`, ...,
 or `position_embedding_shared`. Rotary ones are `rotary_positions`, or `rotary_positions_00`, ... where they are
-learned.
+learned. Relative biases are `relative_bias_00`, ..., or `relative_bias_shared`.
 """
 
 import collections
@@ -50,6 +50,7 @@ def wire(
     name: str,
     preprocessing: Preprocessing | None = None,
     resize_method: str = "align_corners",
+    bias_resize_method: str = "geometric_linear",
 ) -> VisionTransformer:
     """The model from `images`, a Keras tensor, to logits or representation.
 
@@ -61,6 +62,7 @@ def wire(
         name: of the model.
         preprocessing: the record that belongs to the weights; by default the official code's.
         resize_method: of the position table in the graph, where the size of `images` is unknown.
+        bias_resize_method: likewise of tables of relative bias.
     """
     feature_map = _stem(images, config)  # (B, H, W, C) or what the stem makes of it
     sizes = (config.hidden_size, config.patch_size, config.patch_bias)
@@ -72,19 +74,15 @@ def wire(
     for prefix in reversed(counts):  # each is put before those that are there
         tokens = layers.ClassToken(stddev, counts[prefix], name=f"{prefix}_token")(tokens)  # (B, T, D)
     grid = known_grid(images.shape[1:], config) or table_grid or config.grid(DEFAULT_IMAGE_SIZE, DEFAULT_IMAGE_SIZE)
-    add_positions = functools.partial(
-        layers.AddPositionEmbs,
-        grid,
-        config.patch_size,
-        num_prefix_tokens=len(config.placed_tokens),
-        kind=config.position_embedding,
-        resize_method=resize_method,
-    )
+    add_positions = functools.partial(_positions, config, grid, resize_method)
     if config.position_injection == "stem" and config.position_embedding in ADDED_POSITIONS:
         tokens = add_positions(name="position_embedding")(tokens, feature_map)
         tokens = Dropout(config.dropout_rate, name="dropout")(tokens)
     tokens, facts = _patch_dropout(_registers(tokens, config), config)
-    tokens, facts = _encoder(tokens, {"cut_map": feature_map, **facts}, config, grid, add_positions)
+    add_bias = functools.partial(
+        layers.RelativeBias, grid, config.num_heads, config.patch_size, resize_method=bias_resize_method
+    )
+    tokens, facts = _encoder(tokens, {"cut_map": feature_map, **facts}, config, grid, add_positions, add_bias)
     if config.distilled and config.pooling == "none" and head.classes:
         raise ValueError(
             'the two heads of `distilled=True` read one token each, so `pooling="none"` goes without a head.\n'
@@ -97,6 +95,18 @@ def wire(
         name=name,
         config=config,
         preprocessing=record_for(shape_to_prepare(images), preprocessing or Preprocessing()),
+    )
+
+
+def _positions(config: ViTConfig, grid: Pair, resize_method: str, name: str) -> layers.AddPositionEmbs:
+    """A layer that adds positions to the tokens that have some."""
+    return layers.AddPositionEmbs(
+        grid,
+        config.patch_size,
+        num_prefix_tokens=len(config.placed_tokens),
+        kind=config.position_embedding,
+        resize_method=resize_method,
+        name=name,
     )
 
 
@@ -146,7 +156,7 @@ def _patch_dropout(tokens: Tensor, config: ViTConfig) -> tuple[Tensor, dict[str,
     """The tokens that stay, and what blocks may ask of them."""
     if not config.patch_dropout_rate:
         return tokens, {}
-    tells = config.position_embedding == "relative" or config.rotary != "none"
+    tells = config.position_embedding == "relative" or (config.rotary, config.relative_bias) != ("none", "none")
     layer = layers.PatchDropout(
         config.patch_dropout_rate, config.num_prefix_tokens, tells_places=tells, name="patch_dropout"
     )
@@ -162,6 +172,7 @@ def _encoder(
     config: ViTConfig,
     grid: Pair,
     add_positions: Callable[..., layers.AddPositionEmbs],
+    add_bias: Callable[..., layers.RelativeBias],
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """The encoded tokens, and the facts about them: each block takes those that it asks for, and adds its own."""
     if config.pre_norm:
@@ -177,6 +188,9 @@ def _encoder(
         if config.rotary == "mixed" or (config.rotary == "axial" and not index):
             name = f"rotary_positions_{index:02}" if config.rotary == "mixed" else "rotary_positions"
             facts["rotation"] = _rotation(config, name, facts)
+        if config.relative_bias == "blocks" or (config.relative_bias == "shared" and not index):
+            name = f"relative_bias_{index:02}" if config.relative_bias == "blocks" else "relative_bias_shared"
+            facts["bias"] = add_bias(name=name)(facts["cut_map"], **_places(facts))
         answer = block(tokens, **{name: facts[name] for name in block.asks if name in facts})
         tokens, *told = answer if block.tells else (answer,)
         facts |= zip(block.tells, told, strict=True)
@@ -195,8 +209,11 @@ def _rotation(config: ViTConfig, name: str, facts: Mapping[str, Any]) -> Tensor:
     layer = layers.RotaryPositions(
         config.hidden_size // config.num_heads, num_prefix_tokens=config.num_prefix_tokens, name=name, **fields
     )
-    places = {"places": facts["places"][0]} if "places" in facts else {}
-    return layer(facts["cut_map"], **places)
+    return layer(facts["cut_map"], **_places(facts))
+
+
+def _places(facts: Mapping[str, Any]) -> dict[str, Tensor]:
+    return {"places": facts["places"][0]} if "places" in facts else {}
 
 
 def _block(config: ViTConfig, index: int, grid: Pair) -> Any:
@@ -208,6 +225,7 @@ def _block(config: ViTConfig, index: int, grid: Pair) -> Any:
         "num_prefix_tokens": config.num_prefix_tokens,
         "num_output_tokens": config.num_read_tokens if index == config.num_layers - 1 else None,
         "relative_patches": math.prod(grid) if config.position_embedding == "relative" else None,
+        "takes_bias": config.relative_bias != "none",
         "rotary_layout": None if config.rotary == "none" else config.rotary_layout,
     }
     taken, usual = kind.arguments(), {field.name: field.default for field in dataclasses.fields(config.blocks)}

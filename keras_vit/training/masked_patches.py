@@ -4,7 +4,6 @@ Masked patch prediction, section 4.6 and appendix B.1.2 of arXiv:2010.11929. Wha
 three bits a channel, or the patch itself.
 """
 
-import functools
 import inspect
 import math
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_vit.annotations import Arguments, Shape, Tensor
+from keras_vit.annotations import Arguments, Tensor
 from keras_vit.checks import check_choice
 from keras_vit.images.preprocessing import Preprocessing, unscaled
 from keras_vit.layers import PatchCorruption
@@ -293,14 +292,19 @@ class _EveryToken(keras.layers.Layer):
         super().__init__(autocast=False, **kwargs)
         self.block = block
 
-    def call(self, tokens: Tensor, training: bool | None = None, rotation: Tensor = None) -> Tensor:
-        given = (self.block.in_our_dtype(tokens), *(() if rotation is None else (rotation,)))
-        if training and self.block.rematerialize:
-            return rematerialized(self.block, functools.partial(self.block.every_token, training=True))(*given)
-        return self.block.every_token(*given, training=training)
+    def call(
+        self, tokens: Tensor, training: bool | None = None, rotation: Tensor = None, bias: Tensor = None
+    ) -> Tensor:
+        beside = {name: x for name, x in {"rotation": rotation, "bias": bias}.items() if x is not None}
 
-    def compute_output_shape(self, tokens_shape: Shape, rotation_shape: Shape | None = None) -> Shape:
-        return tuple(tokens_shape)
+        def compute(tokens: Tensor, *tensors: Tensor) -> Tensor:
+            return self.block.every_token(tokens, training, **dict(zip(beside, tensors, strict=True)))
+
+        compute = rematerialized(self.block, compute) if training and self.block.rematerialize else compute
+        return compute(self.block.in_our_dtype(tokens), *beside.values())
+
+    def compute_output_spec(self, tokens: Tensor, **beside: Any) -> Any:
+        return keras.KerasTensor(tokens.shape, self.compute_dtype)
 
 
 def _check_model(model: Any) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from keras_vit.config.posembed import resize_matrix, resize_pos_embed
+from keras_vit.config.relative_tables import relative_rows, resize_relative_table
 from keras_vit.config.vit import ViTConfig
 from keras_vit.images.preprocessing import Preprocessing
 from keras_vit.weights.checkpoint import (
@@ -139,6 +140,25 @@ def fit_positions(layer: Any, checkpoint: Checkpoint, tensors: dict[str, np.ndar
         return []
     tensors[TABLE] = resize_pos_embed(table, layer.grid, grid, num_prefix_tokens=prefix, method=resize_method)
     return [f"position embedding resized from {grid} to {layer.grid} ({resize_method})"]
+
+
+def fit_biases(layers: Sequence[Any], checkpoint: Checkpoint, tensors: dict[str, np.ndarray], method: str) -> list[str]:
+    """Resizes tables of relative bias to the model's grid.
+
+    Args:
+        layers: the model's `RelativeBias` layers.
+        checkpoint: the `Checkpoint`, which knows the grid of the file.
+        tensors: its tensors.
+        method: one of `keras_vit.config.relative_tables.RELATIVE_RESIZE_METHODS`.
+    """
+    lines = []
+    for layer in layers:
+        table, grid = tensors.get(f"{layer.name}/table"), checkpoint.grid or layer.grid
+        if table is None or table.ndim != 2 or len(table) != relative_rows(grid) or grid == layer.grid:
+            continue  # what does not fit is refused by the check of the fit
+        tensors[f"{layer.name}/table"] = resize_relative_table(table, layer.grid, grid, method)
+        lines.append(f"relative bias resized from {grid} to {layer.grid} ({method})")
+    return list(dict.fromkeys(lines))
 
 
 def without_tokens(checkpoint: Checkpoint, kept: Collection[str]) -> Checkpoint:

@@ -9,7 +9,8 @@ import numpy as np
 
 from keras_vit.annotations import FilePath, Pair
 from keras_vit.config.parts import QKV_BIASES
-from keras_vit.config.posembed import check_grid, square_grid
+from keras_vit.config.posembed import RESIZE_METHODS, check_grid, square_grid
+from keras_vit.config.relative_tables import RELATIVE_RESIZE_METHODS, relative_rows, square_relative_grid
 from keras_vit.config.resnets import RESNETS
 from keras_vit.config.variants import VARIANTS
 from keras_vit.config.vit import ViTConfig
@@ -38,6 +39,7 @@ _REGISTERS, _PRE_NORM, _PATCH_NORM = "register_tokens/tokens", "pre_norm/gamma",
 _MAP_MLP = "pooling/mlp/dense_1/kernel"
 _INNER_NORMS = {f"{of}_norm": f"block_00/{of}/norm/gamma" for of in ("attention", "mlp")}  # by their fields
 _OUT_BIAS, _MLP_BIASES = "block_00/attention/out/bias", ("block_00/mlp/dense_1/bias", "block_00/mlp/gate/bias")
+BIAS_TABLES = {"blocks": "relative_bias_00/table", "shared": "relative_bias_shared/table"}  # by `relative_bias`
 _GAIN, _SHIFT = "block_00/norm_1/gamma", "block_00/norm_1/beta"
 LAST_NORMS = {"tokens": "encoder_norm", "pooled": "pooled_norm"}  # by `final_norm`
 _SCALES = {"both": "block_00/layer_scale_2/gamma", "attention": "block_00/layer_scale_1/gamma"}  # by `layer_scale`
@@ -93,9 +95,22 @@ class Checkpoint:
     @property
     def grid(self) -> tuple[int, int] | None:
         """`(h, w)` of the positions: as recorded, else that of a square table, else unknown."""
-        if self.recorded_grid is not None or not self.has_positions:
+        if self.recorded_grid is not None:
             return self.recorded_grid
+        if not self.has_positions:
+            return None if self.bias_rows is None else square_relative_grid(self.bias_rows)
         return square_grid(self.tensors[TABLE].shape[-2] - self.num_prefix_tokens)
+
+    @property
+    def bias_rows(self) -> int | None:
+        """Rows of the first table of relative bias, or `None` without one."""
+        path = next((path for path in BIAS_TABLES.values() if path in self.tensors), None)
+        return None if path is None else self.tensors[path].shape[0]
+
+    @property
+    def has_places(self) -> bool:
+        """Whether there is a table of positions or of relative bias, which belongs to a grid."""
+        return self.has_positions or self.bias_rows is not None
 
     @property
     def has_positions(self) -> bool:
@@ -130,6 +145,7 @@ class Checkpoint:
             "gated_mlp": _GATE in self.tensors,
             **{field: path in self.tensors for field, path in _INNER_NORMS.items()},
             "layer_scale": next((value for value, path in _SCALES.items() if path in self.tensors), "none"),
+            "relative_bias": next((word for word, path in BIAS_TABLES.items() if path in self.tensors), "none"),
             "final_norm": norm,
         }
         if _PROBE in self.tensors:
@@ -156,6 +172,14 @@ class Checkpoint:
     def resize_method(self) -> str:
         """How the layout's own software resizes a position table."""
         return DIALECTS[self.dialect].resize_method
+
+    def resize_methods(self, asked: str | None) -> tuple[str, str]:
+        """How to resize a position table and one of relative bias: as asked for either, else as that software does."""
+        dialect = DIALECTS[self.dialect]
+        return (
+            asked if asked in RESIZE_METHODS else dialect.resize_method,
+            asked if asked in RELATIVE_RESIZE_METHODS else dialect.bias_resize_method,
+        )
 
     def _last_axis(self, path: str) -> int | None:
         return self.tensors[path].shape[-1] if path in self.tensors else None
@@ -330,7 +354,13 @@ def _check_recorded_grid(checkpoint: Checkpoint, given: Pair | None) -> None:
     """Raises where a grid that is noted, and not given by the caller, does not fit the table."""
     if given is not None:
         return
-    grid, prefix = checkpoint.recorded_grid, checkpoint.num_prefix_tokens
+    grid, prefix, found = checkpoint.recorded_grid, checkpoint.num_prefix_tokens, checkpoint.bias_rows
+    if grid is not None and found is not None and relative_rows(grid) != found:
+        raise CheckpointError(
+            "the grid that is noted must be that of the tables of relative bias.\n"
+            f"Received: grid {grid}, which has {relative_rows(grid)} rows, and {found} rows in {checkpoint.path}. Pass "
+            "`grid=(h, w)` to `load_checkpoint`, or correct the image size in config.json."
+        )
     table = checkpoint.tensors.get(TABLE, np.empty(0))
     rows = table.shape[-2] if table.ndim > 1 else None
     if grid is not None and rows is not None and grid[0] * grid[1] + prefix != rows:

@@ -14,11 +14,11 @@ import numpy as np
 
 from keras_vit.annotations import FilePath, Pair, Variable
 from keras_vit.checks import check_choice
-from keras_vit.config.posembed import RESIZE_METHODS
+from keras_vit.config.relative_tables import ANY_RESIZE_METHODS
 from keras_vit.images.preprocessing import Preprocessing
 from keras_vit.model.deferred import discard, float32_copy, initialise
-from keras_vit.model.layer_lookup import computed_fields, encoder_blocks, stem_positions, weight_paths
-from keras_vit.weights.adapt import fit_channels, fit_patches, fit_positions, set_aside
+from keras_vit.model.layer_lookup import bias_layers, computed_fields, encoder_blocks, stem_positions, weight_paths
+from keras_vit.weights.adapt import fit_biases, fit_channels, fit_patches, fit_positions, set_aside
 from keras_vit.weights.checkpoint import HEAD_KERNEL, HEADS, Checkpoint, check_pre_logits, read_checkpoint
 from keras_vit.weights.dialects import DIALECTS, cut, is_known, is_same_epsilon, with_shapes
 from keras_vit.weights.parts_not_here import check_parts
@@ -44,8 +44,9 @@ def load_checkpoint(
             its content tells. Also a folder with a `model.safetensors`.
         grid: `(h, w)` of the file's position table, if it is not square and the file does not say.
         resize_method: how the table is resized to another grid, one of
-            `keras_vit.config.posembed.RESIZE_METHODS`; by default as the software resizes it whose layout the file
-            has: `"align_corners"` the official code and big_vision, `"bicubic_antialias"` timm, `"bicubic"`
+            `keras_vit.config.posembed.RESIZE_METHODS`, and of relative biases one of
+            `keras_vit.config.relative_tables.RELATIVE_RESIZE_METHODS`; by default as the software does whose layout the
+            file has: `"align_corners"` the official code and big_vision, `"bicubic_antialias"` timm, `"bicubic"`
             transformers.
         strict: whether to refuse a file for which there would be a line.
 
@@ -62,7 +63,7 @@ def load_checkpoint(
         UserWarning: if the file's head is all zeros, as in the paper's ImageNet-21k files.
     """
     if resize_method is not None:
-        check_choice("resize_method", resize_method, RESIZE_METHODS)
+        check_choice("resize_method", resize_method, ANY_RESIZE_METHODS)
     return fill(model, read_checkpoint(path, grid=grid), resize_method=resize_method, strict=strict)
 
 
@@ -83,7 +84,7 @@ def fill(
     Args:
         model: made of our layers.
         checkpoint: a `Checkpoint`.
-        resize_method: for the position table; by default that of the file's layout.
+        resize_method: for the position table or those of relative bias; by default that of the file's layout.
         unwanted: layers whose tensors in the file are set aside.
         fresh: layers of the model that keep their initial values.
         kept: layers of the user's own, which were there before the model.
@@ -96,7 +97,6 @@ def fill(
     """
     variables = weight_paths(model, besides=kept)
     tensors = dict(checkpoint.tensors)
-    resize_method = resize_method or checkpoint.resize_method
     report = [*checkpoint.remarks, *(f"new {name}" for name in fresh)]
     report += [f"kept {layer.name}, which is no part of the file" for layer in model.layers if _is_kept(layer, kept)]
     for name in unwanted:
@@ -143,14 +143,16 @@ def _adapt(
     checkpoint: Checkpoint,
     variables: dict[str, Variable],
     tensors: dict[str, np.ndarray],
-    resize_method: str,
+    resize_method: str | None,
     preprocessing: Preprocessing | None,
 ) -> list[str]:
     shapes = {path: tuple(variable.shape) for path, variable in variables.items()}
+    table_method, bias_method = checkpoint.resize_methods(resize_method)
     return [
         *fit_patches(shapes, tensors),
         *fit_channels(shapes, tensors, preprocessing),
-        *fit_positions(stem_positions(model), checkpoint, tensors, resize_method),
+        *fit_positions(stem_positions(model), checkpoint, tensors, table_method),
+        *fit_biases(bias_layers(model), checkpoint, tensors, bias_method),
     ]
 
 

@@ -139,9 +139,13 @@ def test_angles_stay_in_float32_under_mixed_precision():
     assert layer.compute_dtype == "float32"
     seen = []
     block = half.get_layer("block_01")
-    call, block._compute = block._compute, lambda *given, **others: seen.append(given) or call(*given, **others)
+    call, block._compute = (
+        block._compute,
+        lambda *given, **others: seen.append((given, others)) or call(*given, **others),
+    )
     np.testing.assert_allclose(numpy(half(x)), numpy(model(x)), atol=0.1)
-    assert [tensor.dtype for tensor in seen[0]] == ["bfloat16", "float32"]
+    ((tokens,), others), *_ = seen
+    assert (tokens.dtype, others["rotation"].dtype) == ("bfloat16", "float32")
 
 
 def test_model_with_patch_dropout_trains_and_mixed_frequencies_learn():

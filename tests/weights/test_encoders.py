@@ -296,6 +296,8 @@ def changed(tmp_path, folder, **facts):
         ("huggingface_dinov2", {"model_type": "dinov3_vit"}, "rotary"),
         ("huggingface_aimv2", {"hidden_act": "gelu"}, "'silu'(.|\n)*'gelu'"),
         ("huggingface_aimv2", {"is_native": True}, "is_native"),
+        ("timm_beit", {"use_shared_rel_pos_bias": True}, "relative_bias shared, and blocks"),
+        ("timm_beit", {"img_size": [32, 32]}, r"grid \(4, 4\), which has 52 rows, and 28"),
         ("huggingface_siglip", {"model_type": "siglip2_vision_model"}, "patches"),
     ],
 )

@@ -25,12 +25,14 @@ ALWAYS = {  # without which a file is not known again
     "timm_beit3": {"attention_norm", "mlp_norm"},
     "timm_eva": {"table", "no_key_bias"},
     "eva02": {"table", "no_key_bias", "gated"},
+    **{f"{of}_beit": {"biases", "no_key_bias"} for of in ("timm", "huggingface")},
     **{f"{of}aimv2": {"table", "gated", "bare"} for of in ("", "timm_", "huggingface_")},
     "huggingface_radio": {"class", "table", "registers", "scales"},
     **{f"{of}pe{end}": {"pre_norm", *more} for of in ("timm_", "") for end, more in (("", ()), ("_core", ("map",)))},
 }
 WITHOUT_LAST_NORM = {"internvit", "huggingface_radio", "timm_pe", "pe"}
 OF_EVA = {"class", "distillation", "table", "head", *SWITCHES}
+RELATIVE = {"biases", "shared_bias", "no_key_bias"}
 PARTS = {
     "official": {"class", "table", "pre_logits", "head", *STEM},
     "linen": {"class", "table", "pre_logits", "head", *STEM},
@@ -41,6 +43,8 @@ PARTS = {
     "timm_pe": OF_EVA,
     "pe": {"class", "table", "head", "scales", "pre_norm"},
     "pe_core": {"class", "table", "head", "scales", "pre_norm", "map"},
+    "timm_beit": {*OF_EVA, "map", *RELATIVE},
+    "huggingface_beit": {"class", "table", "head", "scales", "pooled_norm", *RELATIVE},
     "huggingface": {"class", "distillation", "table", "pre_logits", "head"},
     **{name: {*parts, "gated"} for name, parts in ALWAYS.items() if "dinov2" in name or "tips" in name},
     **dict.fromkeys(("huggingface_internvit", "internvit"), DINOV2),
@@ -115,6 +119,8 @@ def shapes_of(dialect, parts, heads, each, mlp_dim, classes, side):
         "pre_logits": dense("pre_logits", width, width),
         "map": block("pooling", width, mlp_dim) | norm("pooling/norm", width) | {"pooling/probe": (1, 1, width)},
         "stages": units(each, mlp_dim, True),
+        "biases": {f"relative_bias_{i:02}/table": (12, heads) for i in (0, 3, 10)},
+        "shared_bias": {"relative_bias_shared/table": (12, heads)},
         "registers": {"register_tokens/tokens": (1, 2, width)},
         "pre_norm": norm("pre_norm", width),
         "pooled_norm": norm("pooled_norm", width),
@@ -144,7 +150,8 @@ def zeros(dialect, parts, more=()):
 def possible(dialect, parts):
     """The parts that go together."""
     parts = (parts if {"class", "head"} <= parts else parts - {"distillation"}) | ALWAYS.get(dialect, set())
-    parts = parts - {"map"} if dialect == "timm" and "pre_norm" in parts else parts  # so has Perception Encoder
+    as_timm = dialect in ("timm", "timm_beit3")
+    parts = parts - {"map"} if as_timm and "pre_norm" in parts else parts  # so has Perception Encoder
     parts = parts - {"mlp_norm"} if dialect.startswith("timm_pe") else parts  # else it is written as EVA
     parts = parts - {"mlp_norm"} if dialect == "timm" and "attention_norm" in parts else parts  # so has BEiT-3
     parts = parts - {"no_key_bias"} if dialect == "timm_beit3" else parts

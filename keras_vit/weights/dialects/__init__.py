@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from keras_vit.weights.dialects.aimv2_names import AIMV2, HF_AIMV2, TIMM_AIMV2
+from keras_vit.weights.dialects.beit_names import HF_BEIT, TIMM_BEIT
 from keras_vit.weights.dialects.big_vision_names import BIG_VISION
 from keras_vit.weights.dialects.bit_names import BIT, BIT_PAPER
 from keras_vit.weights.dialects.clip_names import HF_CLIP, HF_SIGLIP, OPEN_CLIP
@@ -29,9 +30,9 @@ from keras_vit.weights.dialects.tips_names import HF_TIPSV2, TIPS
 from keras_vit.weights.dialects.wrappers import preferred, remark_on
 from keras_vit.weights.reader import CheckpointError
 
-_OF_TIMM = (TIMM, TIMM_BEIT3, TIMM_EVA, EVA02, TIMM_PE_CORE, TIMM_PE, PE_CORE, PE)
+_OF_TIMM = (TIMM, TIMM_BEIT, TIMM_BEIT3, TIMM_EVA, EVA02, TIMM_PE_CORE, TIMM_PE, PE_CORE, PE)
 _OF_DINOV2 = (DINOV2, DINOV2_REGISTERS, HF_DINOV2, HF_DINOV2_REGISTERS)
-_OTHERS = (HF_INTERNVIT, INTERNVIT, HF_TIPSV2, TIPS, PIXIO, HF_RADIO)
+_OTHERS = (HF_BEIT, HF_INTERNVIT, INTERNVIT, HF_TIPSV2, TIPS, PIXIO, HF_RADIO)
 _OF_CLIP, _OF_AIMV2 = (HF_CLIP, HF_SIGLIP, OPEN_CLIP), (AIMV2, TIMM_AIMV2, HF_AIMV2)
 _OF_VITS = (OFFICIAL, LINEN, BIG_VISION, *_OF_TIMM, HUGGINGFACE)
 _ROWS = (*_OF_VITS, *_OF_DINOV2, *_OF_CLIP, *_OF_AIMV2, *_OTHERS, BIT, BIT_PAPER)

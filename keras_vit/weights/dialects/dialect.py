@@ -64,6 +64,7 @@ class Dialect:
             tensor says.
         activation: none for a layout of ResNet baselines.
         resize_method: of a position table that the software has loaded, at another resolution.
+        bias_resize_method: likewise of a table of relative bias.
         position_embedding: kind that a file without a table has; by default that is not known.
         lacks: parts that the software does not have; it would build another model without a word.
         summary: what the software makes of several class tokens, if its models have more than one.
@@ -98,6 +99,7 @@ class Dialect:
     activation: str = ""
     layer_norm_epsilon: float = 0.0
     resize_method: str = "align_corners"
+    bias_resize_method: str = "geometric_linear"
     position_embedding: str = ""
     lacks: tuple[str, ...] = ()
     summary: str = ""

@@ -32,12 +32,11 @@ _CROP_MODES = {None: "crop", "center": "crop", "squash": "squash"}
 # Parts of names of timm's architectures, and what these compute that is not computed here.
 _ROTARY = "rotary positions"
 _NOT_COMPUTED = dict.fromkeys(("dinov3", "eupe", "lingbot", "_rope_", "sapiens"), _ROTARY)
-_NOT_COMPUTED |= {"beit_": "relative position bias", "beitv2": "relative position bias"}
 _NOT_COMPUTED |= {"_enormous_": "blocks whose LayerNorms stand behind"}
 # Of transformers' `model_type`, likewise.
 _NOT_COMPUTED_TYPES = {"dinov3_vit": _ROTARY}
-_NOT_COMPUTED_TYPES |= dict.fromkeys(("beit", "data2vec-vision"), "relative position bias")
 _NOT_COMPUTED_TYPES |= {"siglip2_vision_model": "patches without images"}
+_BEIT_TYPES, _BEIT_POOLING = ("beit", "data2vec-vision"), {True: "gap", False: "token"}  # by `use_mean_pooling`
 # SigLIP was trained with the tanh GELU (arXiv:2303.15343, big_vision). timm computes it for these names alone.
 _TANH_SIGLIP = re.compile(
     r"patch32_siglip|giantopt_patch16_siglip|so400m_patch16_siglip|large_patch16_siglip_(gap_)?512"
@@ -238,6 +237,7 @@ def read_transformers(config: dict, processor: dict, folder: Path) -> Sidecar:
     if kind.startswith("aimv2"):
         config = _without_gate(config, folder / "config.json")
     fields = {
+        "pooling": _BEIT_POOLING.get(config.get("use_mean_pooling", True)) if kind in _BEIT_TYPES else None,
         "activation": activation_of(config.get("hidden_act"), folder / "config.json"),
         "layer_norm_epsilon": config.get("layer_norm_eps", config.get("rms_norm_eps")),
     }

@@ -28,6 +28,8 @@ _READ = (  # by `read_timm` and below
 # Arguments of which tensors tell the same: our field, and its value by theirs where it is no flag.
 _TOLD_TWICE: Mapping[str, tuple[str, Mapping[bool, Any]]] = {
     "pre_norm": ("pre_norm", {}),
+    "use_rel_pos_bias": ("relative_bias", {True: "blocks"}),
+    "use_shared_rel_pos_bias": ("relative_bias", {True: "shared"}),
     "use_pre_transformer_norm": ("pre_norm", {}),
     "swiglu_mlp": ("gated_mlp", {}),
     "scale_mlp": ("mlp_norm", {}),
