@@ -161,7 +161,7 @@ def _verify(arguments: Namespace) -> Iterator[str]:
 def _inspect(arguments: Namespace) -> Iterator[str]:
     file = scan_any(file_in(arguments.file))
     known = recognise(file.kind, file.entries)
-    yield f"file     {printable(file.path)}: {file.kind}, {megabytes(file.path.stat().st_size)}"
+    yield f"file     {printable(file.path)}: {file.kind}, {megabytes(file.size)}"
     yield f"dialect  {known[0] if known else 'unknown'}"
     if known:
         checkpoint = read_checkpoint(arguments.file, allow_nonfinite=True)

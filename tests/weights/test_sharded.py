@@ -9,9 +9,11 @@ from safetensors.numpy import load_file, save_file
 from torch_files import write_torch
 
 import keras_vit
+from keras_vit import cli
 from keras_vit.weights.checkpoint import read_checkpoint
 from keras_vit.weights.file_checks import check_file
 from keras_vit.weights.reader import CheckpointError
+from keras_vit.weights.reader.sharded import scan_any
 from keras_vit.weights.resolve import find_file
 
 WHOLE = GOLDEN / "foreign" / "huggingface_vit.safetensors"
@@ -52,6 +54,14 @@ def test_shards_hold_what_the_whole_file_holds(shards, named):
         np.testing.assert_array_equal(found.tensors[name], array)
     assert find_file(folder, None).path == folder / "model.safetensors.index.json"
     check_file(folder / "model.safetensors.index.json")
+
+
+def test_size_is_that_of_all_shards(shards, capsys):
+    folder, _, _ = shards
+    size = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
+    assert scan_any(folder / "model.safetensors.index.json").size == size
+    assert cli.main(["weights", "inspect", str(folder)]) == 0
+    assert f"safetensors, {size / 1e6:.1f} MB" in capsys.readouterr().out
 
 
 def test_model_is_built_of_shards(shards):

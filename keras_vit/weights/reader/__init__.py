@@ -70,6 +70,11 @@ class TensorFile:
     _mapping: mmap.mmap = dataclasses.field(repr=False)
     _identity: tuple = dataclasses.field(repr=False)
 
+    @property
+    def size(self) -> int:
+        """Bytes of the file."""
+        return len(self._mapping)
+
     def read(
         self,
         names: Iterable[str] | None = None,

@@ -44,6 +44,11 @@ class ShardedFile:
     _shards: dict[str, TensorFile] = dataclasses.field(repr=False)  # by the name of an array
     note: dict = dataclasses.field(default_factory=dict)
 
+    @property
+    def size(self) -> int:
+        """Bytes of all shards."""
+        return sum(path.stat().st_size for path in {shard.path for shard in self._shards.values()})
+
     def read(
         self,
         names: Iterable[str] | None = None,
