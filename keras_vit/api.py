@@ -1,6 +1,6 @@
 """The public names, in reading order; `import keras_vit` gives them all."""
 
-from keras_vit import analysis, layers
+from keras_vit import analysis, encoder_builders, layers
 from keras_vit.analysis import attention_maps, class_relevance, features
 from keras_vit.analysis.look import look
 from keras_vit.builders import (
@@ -32,6 +32,7 @@ from keras_vit.config.variants import VARIANTS
 from keras_vit.config.vit import ViTConfig
 from keras_vit.data import BadImage, Source, load_dataset, open_source
 from keras_vit.data.augmentation import AUGMENTATIONS, Augmentation
+from keras_vit.encoder_builders import *  # noqa: F403
 from keras_vit.evaluation import Evaluation, Probe, evaluate, probe, write_evaluation_page
 from keras_vit.exporting.engines.accelerate import accelerate
 from keras_vit.exporting.engines.engine import Engine, EngineReport
@@ -196,3 +197,4 @@ __all__ = [
     # training without labels
     "MaskedPatchPrediction",
 ]
+__all__ += encoder_builders.__all__

@@ -14,6 +14,7 @@ import keras
 
 from keras_vit.annotations import Arguments, FilePath, Shape, Tensor
 from keras_vit.checks import check_choice, check_positive_int, check_process, did_you_mean
+from keras_vit.config.encoders import ENCODERS
 from keras_vit.config.posembed import CROPPED
 from keras_vit.config.records import Blocks
 from keras_vit.config.relative_tables import ANY_RESIZE_METHODS
@@ -25,13 +26,11 @@ from keras_vit.model.layer_lookup import layers_before
 from keras_vit.model.vision_transformer import VisionTransformer
 from keras_vit.model.wiring import Head, check_input_shape, wire
 from keras_vit.weights.adapt import classes_of, replaced_layers, without_end, without_tokens
-from keras_vit.weights.checkpoint import Checkpoint, read_checkpoint
-from keras_vit.weights.config_of_file import norm_of, told_config
-from keras_vit.weights.dialects import DIALECTS
-from keras_vit.weights.hub import WeightsRecord
+from keras_vit.weights.checkpoint import Checkpoint
+from keras_vit.weights.config_of_file import norm_of, read_source, told_config
+from keras_vit.weights.hub import WeightsRecord, model_called
 from keras_vit.weights.load import fill
-from keras_vit.weights.reader import CheckpointError
-from keras_vit.weights.resolve import WeightsFile, find_file
+from keras_vit.weights.resolve import WeightsFile, find_file, only_variant
 
 _Arguments = ParamSpec("_Arguments")
 _Model = TypeVar("_Model")
@@ -57,8 +56,8 @@ def build(
     """Builds a Vision Transformer.
 
     Args:
-        config: a `ViTConfig`, or the name of a published variant as `"B/16"`. By default what the file of `weights`
-            and the `config.json` beside it tell.
+        config: a `ViTConfig`, or the name of a published variant as `"B/16"` or `"dinov2/S14"`. By default what the
+            file of `weights` and the `config.json` beside it tell.
         include_top: whether to end in a classifier; else the output is the representation, and `classes` and
             `classifier_activation` are ignored, as in `keras.applications`.
         weights: `None` for random initialisation, or where the weights are: a published name as `"imagenet21k"`, an
@@ -96,7 +95,7 @@ def build(
 
     Source: arXiv:2010.11929, section 3.
     """
-    name = name or (f"vit_{config}".replace("/", "").replace("+", "_").lower() if isinstance(config, str) else "vit")
+    name = name or _name_of(config)
     given = _given_fields(config, pooling, config_overrides)
     head = checked_head(include_top, classes, classifier_activation, weights)
     check_weights_arguments(weights, sha256, strict, resize_method)
@@ -125,6 +124,15 @@ def build(
         preprocessing=checkpoint.preprocessing,
     )
     return model
+
+
+def _name_of(config: ViTConfig | str | None) -> str:
+    """As `"vit_b16"` or `"dinov2_s14"`; `"vit"` of a config that has no name."""
+    if not isinstance(config, str):
+        return "vit"
+    if config in ENCODERS:
+        return config.replace("/", "_").lower()
+    return f"vit_{config}".replace("/", "").replace("+", "_").lower()
 
 
 def published_variant(config: ViTConfig | str) -> str | None:
@@ -165,7 +173,8 @@ def _opened(
     asked = None if config is None else _resolve_config(config, pooling, overrides)
     if weights is None:
         return cast(ViTConfig, asked), None, None
-    source = find_file(weights, None if config is None else published_variant(config), sha256=sha256)
+    named = only_variant(weights) if config is None else published_variant(config)
+    source = find_file(weights, named, sha256=sha256)
     checkpoint = read_source(source)
     return asked or _resolve_config(told_config(checkpoint, pooling, overrides), pooling, overrides), source, checkpoint
 
@@ -185,37 +194,15 @@ def check_weights_arguments(
         )
 
 
-def read_source(source: WeightsFile, is_resnet: bool = False) -> Checkpoint:
-    """The checkpoint of a file, with what the table of published weights knows of it.
-
-    Raises:
-        CheckpointError: if the file holds a model of another kind, or not what the table says.
-    """
-    checkpoint, record = read_checkpoint(source.path), source.record
-    if checkpoint.is_resnet != is_resnet:
-        wanted, other = ("a ResNet baseline", "build") if is_resnet else ("a Vision Transformer", "build_resnet")
-        raise CheckpointError(
-            f"the file must hold {wanted}.\nReceived: {source.path}, which looks like {checkpoint.looks_like()}. "
-            f"Pass it to `keras_vit.{other}`."
-        )
-    if record is not None and (checkpoint.classes or 0) != record.classes:
-        raise CheckpointError(
-            f"the file of {record.name!r} for {record.model} must have {record.classes} classes, so this is "
-            f"another file.\nReceived: {source.path} with {checkpoint.classes or 0}."
-        )
-    if record is None:
-        preprocessing = checkpoint.preprocessing or DIALECTS[checkpoint.dialect].preprocessing
-        return dataclasses.replace(checkpoint, preprocessing=preprocessing)
-    # The table has been compared with the papers, so it overrules the file's note.
-    fields = checkpoint.recorded_fields | dict(record.fields)
-    return dataclasses.replace(checkpoint, recorded_fields=fields, preprocessing=record.preprocessing, remarks=())
-
-
 def _resolve_config(config: ViTConfig | str, pooling: str | None, overrides: Arguments) -> ViTConfig:
     if isinstance(config, str) and config in RESNETS:
         raise ValueError(
             "`build` builds Vision Transformers, and this is a ResNet baseline.\n"
             f"Received: config={config!r}. Call `keras_vit.{config}`, or `keras_vit.build_resnet({config!r})`."
+        )
+    if isinstance(config, str) and (hint := "" if config in (*VARIANTS, *ENCODERS) else model_called(config)):
+        raise ValueError(
+            f"`config` must be the name of a model, and this is one of weights.\nReceived: {config!r}.{hint}"
         )
     if isinstance(config, str):
         config = variant(config)
@@ -319,8 +306,8 @@ def images_input(
 def _told_shape(config: ViTConfig, checkpoint: Checkpoint | None, record: WeightsRecord | None) -> Shape:
     """The shape that record or file tell, at the model's own patch size, or the default one."""
     grid = config.grid(DEFAULT_IMAGE_SIZE, DEFAULT_IMAGE_SIZE)
-    if record is not None:
-        return record.resolution, record.resolution, 3
+    if record is not None and record.preprocessing.image_size is not None:
+        return *record.preprocessing.image_size, 3
     if checkpoint is None:
         return grid[0] * config.stride, grid[1] * config.stride, 3
     if checkpoint.grid is None and checkpoint.has_places:

@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Callable
 
 from keras_vit.annotations import FilePath, Shape, Tensor
-from keras_vit.builders import builders_by, check_weights_arguments, checked_head, images_input, read_source
+from keras_vit.builders import builders_by, check_weights_arguments, checked_head, images_input
 from keras_vit.checks import with_hints
 from keras_vit.config.resnets import RESNETS, ResNetConfig, resnet
 from keras_vit.config.variants import DEFAULT_IMAGE_SIZE
@@ -16,6 +16,7 @@ from keras_vit.model.layer_lookup import layers_before
 from keras_vit.model.resnet import ResNet, wire_resnet
 from keras_vit.weights.adapt import classes_of, replaced_layers
 from keras_vit.weights.checkpoint import Checkpoint
+from keras_vit.weights.config_of_file import read_source
 from keras_vit.weights.load import fill
 from keras_vit.weights.resolve import find_file
 

@@ -5,13 +5,18 @@ import warnings
 
 import keras
 import numpy as np
+from conftest import randomise
+from safetensors.numpy import load_file
+from torch_files import write_torch
 
 import keras_vit
+from keras_vit.config.encoders import ENCODERS, FAMILIES
 from keras_vit.config.resnets import RESNETS, ResNetConfig
 from keras_vit.config.variants import VARIANTS
 from keras_vit.model.layer_lookup import weight_paths
 from keras_vit.weights.checkpoint import Checkpoint
 from keras_vit.weights.conversion import write_checkpoint
+from keras_vit.weights.dialects import DIALECTS
 
 SMALL_RESNET = ResNetConfig((2, 1), 0.5)
 
@@ -26,6 +31,12 @@ def small(variant):
 
 def shrink(record, monkeypatch):
     """Has the table give a small model for this record's, as long as the test runs."""
+    if record.variant in ENCODERS:
+        family, size = FAMILIES[record.family], record.variant.partition("/")[2]
+        patch, _, _, heads, _ = family.sizes[size]
+        sizes = {**family.sizes, size: (patch, 4 * heads, 2, heads, 24)}
+        monkeypatch.setitem(FAMILIES, record.family, dataclasses.replace(family, sizes=sizes))
+        return
     table = RESNETS if record.variant in RESNETS else VARIANTS
     monkeypatch.setitem(table, record.variant, SMALL_RESNET if table is RESNETS else small(record.variant))
 
@@ -52,6 +63,9 @@ def random_values():
 
 def write_published(record, path, values=None):
     """A file as it would be published: `values` makes an array of a shape, of random numbers by default."""
+    if record.variant in ENCODERS:
+        write_encoder(record, path)
+        return
     config, resolution = stored_config(record)
     values = values or random_values()
     build = keras_vit.build_resnet if isinstance(config, ResNetConfig) else keras_vit.build
@@ -75,3 +89,27 @@ def write_published(record, path, values=None):
         arrays = dict(np.load(path))
         moments = {f"opt/state/{name}/grad_ema": array for name, array in arrays.items()}
         np.savez(path, **{f"opt/target/{name}": array for name, array in arrays.items()}, **moments)
+
+
+def write_encoder(record, path):
+    """A file as it would be published, in the layout of the record, and the random model that it holds."""
+    top = {"classes": record.classes} if record.classes else {"include_top": False}
+    model = randomise(keras_vit.build(record.config, input_shape=(*record.preprocessing.image_size, 3), **top))
+    if record.classes not in (0, 1000):  # a projection, which has no bias
+        model.get_layer("head").bias.assign(np.zeros(record.classes))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    layout = record.layout or dialect_of(record)
+    written = path.with_name(f"written{DIALECTS[layout].suffix}")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        keras_vit.save_checkpoint(model, written, layout)
+    if path.suffix in (".pth", ".tar"):
+        arrays = load_file(written)
+        if record.family == "ijepa":  # with the momentum's copy, which is the one that is used
+            own = {f"encoder.module.{name}": np.zeros_like(array) for name, array in arrays.items()}
+            arrays = own | {f"target_encoder.module.{name}": array for name, array in arrays.items()}
+        write_torch(path, arrays)
+        written.unlink()
+    else:
+        written.replace(path)
+    return model

@@ -37,7 +37,7 @@ TIERS = [
     {"model"},
     {"data", "weights"},
     {"builders", "analysis"},
-    {"training", "resnet_builders"},
+    {"training", "resnet_builders", "encoder_builders"},
     {"exporting", "evaluation"},
     {"runs"},
     {"api"},

@@ -319,7 +319,7 @@ def test_traceback_only_with_debug(run, where):
 
 
 def test_fault_of_our_own_is_one_line_that_names_its_kind(run, monkeypatch):
-    monkeypatch.setattr(cli.weights, "list_weights", lambda model: {}["x"])
+    monkeypatch.setattr(cli.weights, "list_weights", lambda model, family: {}["x"])
     code, _, error = run("weights", "list")
     assert code == 1
     assert_one_line(error, "KeyError: 'x' .*--debug")

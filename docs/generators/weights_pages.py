@@ -1,13 +1,15 @@
 """One page for each family of published weights, written from the records of `keras_vit.weights.hub`.
 
-`docs/conf.py` writes the pages into `docs/weights` at every build. A family is named here with its paper; everything in
-a table is the record's.
+`docs/conf.py` writes the pages into `docs/weights` at every build. A family is named here with its papers; everything
+in a table is the record's.
 """
 
 import dataclasses
 
+from keras_vit.config import encoders
+from keras_vit.config.vit import ViTConfig
 from keras_vit.pages.cards import table
-from keras_vit.weights.hub import RECORDS, WeightsRecord, builder_name
+from keras_vit.weights.hub import WeightsRecord, all_records, builder_name, find_weights
 
 PREPARATION = ("resize", "crop_fraction", "interpolation", "antialias", "mean", "std", "rounding")
 
@@ -17,9 +19,8 @@ class Family:
     """Weights that were trained by one paper, or copied by one library.
 
     Args:
-        page: the name of its page.
+        page: the name of its page, which is that of the family.
         title: its heading.
-        prefixes: what the names of its records begin with.
         intro: Markdown: what they are.
         example: name and variant of the record in the snippet, one of the smallest.
         papers: arXiv number and title of each.
@@ -27,7 +28,6 @@ class Family:
 
     page: str
     title: str
-    prefixes: tuple[str, ...]
     intro: str
     example: tuple[str, str]
     papers: tuple[tuple[str, str], ...] = ()
@@ -35,14 +35,13 @@ class Family:
     @property
     def records(self) -> list[WeightsRecord]:
         """Its records, in the order of the table."""
-        return [record for record in RECORDS if family_of(record) is self]
+        return [record for record in all_records() if record.family == self.page]
 
 
-FAMILIES = (
+_OF_THE_PAPER = (
     Family(
         "augreg",
         "How to train your ViT",
-        ("augreg-",),
         "Trained on ImageNet-21k, with augmentation and regularisation chosen for each model. These are the "
         "recommended weights; B/8's is named by big_vision, and the others by the official README. Any other file of "
         "that study is found by its file name.",
@@ -52,7 +51,6 @@ FAMILIES = (
     Family(
         "paper",
         "The paper's weights",
-        ("imagenet21k",),
         "Trained on ImageNet-21k, and some of them then fine-tuned on ImageNet.",
         ("imagenet21k+imagenet2012", "B/32"),
         (("2010.11929", "An Image is Worth 16x16 Words: Transformers for Image Recognition at Scale"),),
@@ -60,7 +58,6 @@ FAMILIES = (
     Family(
         "sharpness",
         "SAM and GSAM",
-        ("sam", "gsam"),
         "Trained on ImageNet alone, from random weights, with sharpness-aware minimisation: `sam` by the first paper, "
         "`gsam` by the second.",
         ("gsam", "S/32"),
@@ -75,7 +72,6 @@ FAMILIES = (
     Family(
         "plain",
         "Plain baselines of big_vision",
-        ("big_vision-imagenet2012",),
         "S/16 trained on ImageNet alone, in big_vision's layout.",
         ("big_vision-imagenet2012-90ep", "S/16"),
         (("2205.01580", "Better plain ViT baselines for ImageNet-1k"),),
@@ -83,7 +79,6 @@ FAMILIES = (
     Family(
         "flexivit",
         "FlexiViT",
-        ("flexivit-", "big_vision-imagenet21k"),
         "Trained with patches of many sizes. `big_vision-imagenet21k-300ep` is the plain B/16 that the paper compares "
         "with.",
         ("flexivit-imagenet2012", "S/16"),
@@ -92,23 +87,13 @@ FAMILIES = (
     Family(
         "deit",
         "DeiT",
-        ("deit-",),
         "Trained on ImageNet alone, some of them with a distillation token.",
         ("deit-imagenet2012", "Ti/16"),
         (("2012.12877", "Training data-efficient image transformers & distillation through attention"),),
     ),
     Family(
-        "deit3",
-        "DeiT III",
-        ("deit3-",),
-        "Trained by the recipe of DeiT III, in big_vision's layout.",
-        ("deit3-imagenet2012-224", "S/16"),
-        (("2204.07118", "DeiT III: Revenge of the ViT"),),
-    ),
-    Family(
         "bit",
         "BiT, the ResNets",
-        ("bit-",),
         "The ResNets that the Vision Transformer was compared with. The distilled ones and their teachers are of the "
         "second paper. timm measured the accuracies of `bit-imagenet21k+imagenet2012` at 448 pixels, and R152x4's at "
         "480.",
@@ -121,14 +106,12 @@ FAMILIES = (
     Family(
         "timm_copies",
         "Copies of timm",
-        ("hf:timm/",),
         "What timm has on the Hugging Face Hub, in its layout. Loading needs huggingface_hub, the extra `hub`.",
         ("hf:timm/vit_tiny_patch16_224.augreg_in21k_ft_in1k", "Ti/16"),
     ),
     Family(
         "transformers_copies",
         "Copies of transformers",
-        ("hf:google/",),
         "What Google has on the Hugging Face Hub, in the layout of transformers. Loading needs huggingface_hub, the "
         "extra `hub`.",
         ("hf:google/vit-base-patch32-384", "B/32"),
@@ -136,19 +119,52 @@ FAMILIES = (
 )
 
 
-def family_of(record: WeightsRecord) -> Family:
-    """The family of a record.
+TITLES = {
+    "2103.00020": "Learning Transferable Visual Models From Natural Language Supervision",
+    "2104.14294": "Emerging Properties in Self-Supervised Vision Transformers",
+    "2111.06377": "Masked Autoencoders Are Scalable Vision Learners",
+    "2204.07118": "DeiT III: Revenge of the ViT",
+    "2204.07141": "Masked Siamese Networks for Label-Efficient Learning",
+    "2212.07143": "Reproducible scaling laws for contrastive language-image learning",
+    "2301.08243": "Self-Supervised Learning from Images with a Joint-Embedding Predictive Architecture",
+    "2303.15343": "Sigmoid Loss for Language Image Pre-Training",
+    "2304.07193": "DINOv2: Learning Robust Visual Features without Supervision",
+    "2304.14108": "DataComp: In search of the next generation of multimodal datasets",
+    "2309.12314": "TinyCLIP: CLIP Distillation via Affinity Mimicking and Weight Inheritance",
+    "2309.16588": "Vision Transformers Need Registers",
+    "2309.16671": "Demystifying CLIP Data",
+    "2309.17425": "Data Filtering Networks",
+    "2312.14238": "InternVL: Scaling up Vision Foundation Models and Aligning for Generic Visual-Linguistic Tasks",
+    "2407.07726": "PaliGemma: A versatile 3B VLM for transfer",
+    "2502.14786": "SigLIP 2: Multilingual Vision-Language Encoders",
+    "2507.14137": "Franca: Nested Matryoshka Clustering for Scalable Visual Representation Learning",
+    "2507.22062": "Meta CLIP 2: A Worldwide Scaling Recipe",
+}
 
-    Raises:
-        ValueError: if none or more than one has it.
-    """
-    found = [family for family in FAMILIES if record.name.startswith(family.prefixes)]
-    if len(found) != 1:
-        raise ValueError(
-            "each record must belong to one family, or it has no page.\n"
-            f"Received: {record.name}, with {[family.page for family in found]}. Give `FAMILIES` a prefix for it."
-        )
-    return found[0]
+
+def _encoder_family(name: str) -> Family | None:
+    """The family of encoders with its smallest named model as example; `None` without records."""
+    family = encoders.FAMILIES[name]
+    records = [record for record in all_records() if record.family == name]
+    if not records:
+        return None
+    named = [record for record in records if not record.name.startswith("hf:")] or records
+    example = min(named, key=lambda record: (record.config.hidden_size * record.config.num_layers, record.resolution))
+    intro = f"{family.title}: {', '.join(_switches(name)) or 'the plain Vision Transformer'}."
+    papers = tuple((number, TITLES[number]) for number in family.papers)
+    return Family(name, family.title, intro, (example.name, example.variant), papers)
+
+
+def _switches(name: str) -> list[str]:
+    """In what a family of encoders differs from the paper's Vision Transformer, as `field=value`."""
+    plain = ViTConfig(16, 768, 12, 12, 3072)
+    fields = dict(encoders.FAMILIES[name].fields)
+    for of_size in encoders.FAMILIES[name].of_size.values():
+        fields |= of_size
+    return [f"`{key}={value!r}`" for key, value in fields.items() if getattr(plain, key) != value]
+
+
+FAMILIES = (*_OF_THE_PAPER, *filter(None, map(_encoder_family, encoders.FAMILIES)))
 
 
 def pages() -> dict[str, str]:
@@ -161,11 +177,12 @@ def snippet(family: Family) -> str:
     """Python that loads the family's example."""
     name, variant = family.example
     builder = f"keras_vit.{builder_name(variant)}"
+    top = "" if find_weights(name, variant).classes else ", include_top=False"
     lines = [
         "import keras_vit",
         "",
         "# as it was trained",
-        f'model = {builder}(weights="{name}")',
+        f'model = {builder}(weights="{name}"{top})',
         "# with a new head of ten classes",
         f'mine = {builder}(weights="{name}", classes=10)',
         "print(model.preprocessing, mine.weights_report)",
@@ -185,7 +202,9 @@ def page_of(family: Family) -> str:
         f"```python\n{snippet(family)}\n```",
         f"```sh\nkeras-vit weights info {name} --model {builder_name(variant)}\n```",
         "## Models",
-        "The accuracy is top-1 on ImageNet's validation set in percent, as its source reports it.",
+        "The accuracy is that on ImageNet's validation set in percent, as its source reports it: top-1 of a head "
+        "unless it says otherwise. Parameters are in millions, as the software counts them that the file is for.",
+        *_terms(records),
         "{.one-line}\n" + table(FILE_COLUMNS, [_file_row(record, ways) for record in records]),
         "## How photos are prepared",
         "`model.preprocessing` does this. The number is that of the table above.",
@@ -198,7 +217,8 @@ def page_of(family: Family) -> str:
 
 
 # Above, `{.one-line}` and `{.wide}` are classes of the table, for docs/_static/tables.css.
-FILE_COLUMNS = ("name", "model", "builder", "pixels", "classes", "head", "prepared", "top-1", "reported by", "licence")
+FILE_COLUMNS = ("name", "model", "builder", "pixels", "classes", "head", "prepared", "accuracy", "reported by")
+FILE_COLUMNS += ("parameters", "licence")
 PLACE_COLUMNS = ("name", "model", "address", "path", "MB", "known from", "differs from the model by", "note")
 
 
@@ -211,10 +231,25 @@ def _file_row(record, ways):
         str(record.classes),
         record.head,
         str(ways[_preparation(record)]),
-        "" if record.accuracy is None else str(record.accuracy),
+        "" if record.accuracy is None else str(record.accuracy) + _measured(record),
         record.accuracy_source,
+        "" if record.parameters is None else f"{record.parameters / 1e6:.1f}",
         record.license,
     )
+
+
+def _measured(record):
+    return "" if record.measure == "top-1" else f", {record.measure}"
+
+
+def _terms(records):
+    """A sentence on the licences that forbid something."""
+    names = dict.fromkeys(record.license for record in records if record.terms)
+    if names:
+        yield (
+            f"These weights are not free for every use: {', '.join(names)}. It is said before the first download, and "
+            "`keras_vit.find_weights(...).terms` has it."
+        )
 
 
 def _place_row(record):
@@ -239,16 +274,32 @@ def _shown(value):
 
 
 def _index():
-    rows = []
+    paper, others = [], []
     for family in FAMILIES:
         records = family.records
-        models = dict.fromkeys(record.variant for record in records)
-        rows.append((f"[{family.title}]({family.page}.md)", str(len(records)), ", ".join(models)))
+        models = ", ".join(dict.fromkeys(record.variant.removeprefix(f"{family.page}/") for record in records))
+        row = [f"[{family.title}]({family.page}.md)", str(len(records))]
+        if family in _OF_THE_PAPER:
+            paper.append((*row, models))
+            continue
+        layouts = ", ".join(
+            f"`{layout}`" for layout in dict.fromkeys(filter(None, (record.layout for record in records)))
+        )
+        rules = ", ".join(f"`{r}`" for r in dict.fromkeys(r.resize_method for r in records if r.resize_method))
+        licences = ", ".join(dict.fromkeys(record.license for record in records))
+        others.append((*row, models, layouts, ", ".join(_switches(family.page)), rules, licences))
     parts = [
         "# Published weights",
-        f"All {len(RECORDS)} records of `keras_vit.list_weights()`, one page for each family. "
+        f"All {len(all_records())} records of `keras_vit.list_weights()`, one page for each family. "
         "How they are loaded, adapted and kept is in [weights](../weights.md).",
-        table(("family", "records", "models"), rows),
+        table(("family", "records", "models"), paper),
+        "## Encoders",
+        "Switches are fields of `ViTConfig`. Positions are resized by the authors' rule, where a source tells it; else "
+        "by that of the file's software. How near each family is to its software, is in [encoders](../encoders.md).",
+        "{.wide}\n" + table(ENCODER_COLUMNS, others),
         "```{toctree}\n:hidden:\n" + "\n".join(family.page for family in FAMILIES) + "\n```",
     ]
     return "\n\n".join(parts) + "\n"
+
+
+ENCODER_COLUMNS = ("family", "records", "models", "layouts", "switches", "positions", "licence")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from keras_vit.checks import did_you_mean
 from keras_vit.cli.printing import path
+from keras_vit.config.encoders import ENCODERS
 from keras_vit.config.resnets import RESNETS
 from keras_vit.config.variants import BUILDERS, VARIANTS
 from keras_vit.weights.checkpoint import read_checkpoint
@@ -22,7 +23,8 @@ _MODEL_FILE = "best.keras"
 _CHECKPOINTS = (".npz", ".safetensors", ".pth", ".pt", ".tar", ".bin")
 _IMAGENET_WEIGHTS = "augreg-imagenet21k+imagenet2012-224"  # what a variant gets
 _RESNET_WEIGHTS = "bit-imagenet21k+imagenet2012"  # what a ResNet gets
-_NAMES = (*VARIANTS, *BUILDERS, *RESNETS)
+_ENCODERS = {builder: name for name, builder in ENCODERS.items()}
+_NAMES = (*VARIANTS, *BUILDERS, *RESNETS, *ENCODERS, *_ENCODERS)
 
 
 def model_of(arguments: Namespace) -> tuple[Any, tuple[str, ...] | None]:
@@ -62,7 +64,7 @@ def _variant_and_weights(arguments: Namespace) -> tuple[str, Any] | None:
     given, place = arguments.model, path(arguments.model)
     if given in _NAMES:
         usual = _RESNET_WEIGHTS if given in RESNETS else _IMAGENET_WEIGHTS
-        return BUILDERS.get(given, given), arguments.weights or usual
+        return (BUILDERS | _ENCODERS).get(given, given), arguments.weights or usual
     if place.suffix in _CHECKPOINTS and place.is_file():
         checkpoint = read_checkpoint(place)
         variant = checkpoint.variant()

@@ -11,6 +11,7 @@ from typing import Any
 from keras_vit.checks import check_positive_int
 from keras_vit.cli.printing import columns, one_line, path
 from keras_vit.cli.startup import loading, quiet_start
+from keras_vit.config.encoders import ENCODERS
 from keras_vit.config.flops import flops
 from keras_vit.config.resnets import RESNETS
 from keras_vit.config.variants import BUILDERS, DEFAULT_CLASSES, DEFAULT_IMAGE_SIZE, VARIANTS
@@ -60,6 +61,7 @@ def _add_weights(command: Callable[..., ArgumentParser], weights: Any) -> None:
 
     new = command(weights, "list", _list, "the published checkpoints", "keras-vit weights list B/16")
     new.add_argument("model", nargs="?", **model)
+    new.add_argument("--family", metavar="FAMILY", help="whose weights, as augreg or dinov2; by default any")
     new.add_argument("--json", action="store_true", help="all facts, for programs")
 
     summary = "all that is known of published weights, and where they are on this machine"
@@ -122,7 +124,7 @@ def _row(builder: str, name: str, size: int) -> tuple[str, ...]:
 
 
 def _list(arguments: Namespace) -> Iterator[str]:
-    table = list_weights(arguments.model)
+    table = list_weights(arguments.model, arguments.family)
     yield json.dumps([_facts(record) for record in table], indent=2) if arguments.json else str(table)
 
 
@@ -194,7 +196,7 @@ def _records(name: str, model: str | None) -> list[WeightsRecord]:
     if model is not None:
         return [find_weights(name, variant_of(model))]
     found = {}
-    for variant in (*VARIANTS, *RESNETS):
+    for variant in (*VARIANTS, *RESNETS, *ENCODERS):
         with contextlib.suppress(ValueError):
             found[variant] = find_weights(name, variant)
     if not found and looks_like_augreg(name):

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from keras_vit.checks import check_positive_int, did_you_mean, error_about
+from keras_vit.config.encoders import ENCODERS, FAMILIES, encoder
 from keras_vit.config.resnets import ResNetConfig
 from keras_vit.config.vit import ViTConfig
 
@@ -40,14 +41,17 @@ def variant(name: str) -> ViTConfig:
     """The `ViTConfig` of a published model.
 
     Args:
-        name: a key of `VARIANTS`, as `"B/16"` or `"R50+L/32"`.
+        name: a key of `VARIANTS`, as `"B/16"` or `"R50+L/32"`, or an encoder, as `"dinov2/S14"`.
 
     Raises:
         ValueError: for an unknown name; the error lists the nearest ones.
     """
+    if name in ENCODERS:
+        return encoder(name)
     if name not in VARIANTS:
         raise ValueError(
-            f"`name` must be one of {', '.join(VARIANTS)}.\nReceived: {name!r}.{did_you_mean(name, VARIANTS)}"
+            f"`name` must be one of {', '.join(VARIANTS)}, or an encoder of a family: {', '.join(FAMILIES)}, with its "
+            f"size, as 'dinov2/S14'.\nReceived: {name!r}.{did_you_mean(name, (*VARIANTS, *ENCODERS))}"
         )
     return VARIANTS[name]
 

@@ -28,6 +28,7 @@ from keras_vit.checks import (
     parse_sides,
     with_hints,
 )
+from keras_vit.config.encoders import ENCODERS
 from keras_vit.config.recipes import Recipe, find_recipe
 from keras_vit.config.recipes.growth import check_start
 from keras_vit.config.recipes.recipe_records import option_hint
@@ -41,7 +42,7 @@ LAYOUTS = ("none", "replicated", "fsdp", "tensor")
 ON_BAD_IMAGE = ("skip", "raise")
 RESUME = ("auto", "never", "must")
 _COUNTS = ("train_images", "batch_size", "steps", "epochs", "accumulation_steps", "lora_rank", "checkpoint_every")
-_NAMES = ("small", *VARIANTS, *BUILDERS, *RESNETS)  # of models
+_NAMES = ("small", *VARIANTS, *BUILDERS, *RESNETS, *ENCODERS, *ENCODERS.values())  # of models
 _TRAINABLE = ("all", "head")  # and last_blocks:k
 _Function = TypeVar("_Function", bound=Callable)
 

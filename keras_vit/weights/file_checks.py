@@ -6,8 +6,9 @@ from pathlib import Path
 from keras_vit.config.resnets import ResNetConfig
 from keras_vit.weights.checkpoint import Checkpoint, read_checkpoint
 from keras_vit.weights.fetch import cache_dir
+from keras_vit.weights.fetch.cache import sha256_of
 from keras_vit.weights.fetch.from_hugging_face import check_json
-from keras_vit.weights.hub import RECORDS, WeightsRecord
+from keras_vit.weights.hub import WeightsRecord, all_records
 from keras_vit.weights.hub.augreg_records import FOLDER, augreg_record
 from keras_vit.weights.reader import CheckpointError
 from keras_vit.weights.reader.sharded import scan_any
@@ -23,6 +24,11 @@ def check_for(record: WeightsRecord) -> Callable[[Path], None]:
     """A check that the file is valid, and holds the model of the record and no other."""
 
     def check(path: Path) -> None:
+        if not (sha256 := sha256_of(path) if record.sha256_start else "").startswith(record.sha256_start):
+            raise CheckpointError(
+                f"the sha256 must begin with {record.sha256_start}, as the authors of {record.name!r} publish it.\n"
+                f"Received: {path} with {sha256}."
+            )
         if differing := _differing(check_file(path), record):
             raise CheckpointError(
                 f"it must be {record.name!r} for {record.model}, and is another model: {differing}.\nReceived: {path}."
@@ -59,6 +65,7 @@ def _differing(checkpoint: Checkpoint, record: WeightsRecord) -> str:
     rows = list(zip(names, expected, checkpoint.measured(), strict=True))
     rows.append(_classes(checkpoint, record))
     rows.append(("heads", config.num_heads, checkpoint.num_heads or config.num_heads))
+    rows.append(("registers", config.registers, checkpoint.fields["registers"] if not checkpoint.is_resnet else 0))
     if record.is_flexible:
         rows = rows[1:]
     return _told([("ResNet", False, checkpoint.is_resnet), *rows])
@@ -77,7 +84,7 @@ def _published_at(path: Path) -> WeightsRecord | None:
     if not path.absolute().is_relative_to(cache_dir()):
         return None
     place = path.absolute().relative_to(cache_dir()).as_posix()
-    record = next((record for record in RECORDS if record.path == place), None)
+    record = next((record for record in all_records() if record.path == place), None)
     if record is None and place.startswith(FOLDER):
         try:
             return augreg_record(place.removeprefix(FOLDER))

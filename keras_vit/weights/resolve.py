@@ -6,6 +6,7 @@ TensorFlow, and huggingface_hub only for `hf:` names.
 
 import dataclasses
 import hashlib
+import logging
 import os
 import re
 from pathlib import Path
@@ -16,18 +17,19 @@ from keras_vit.config.resnets import RESNETS
 from keras_vit.config.variants import VARIANTS
 from keras_vit.files import user_path
 from keras_vit.weights.checkpoint import file_in
-from keras_vit.weights.fetch import fetch
+from keras_vit.weights.fetch import fetch, find_local
 from keras_vit.weights.fetch.cache import sha256_of
-from keras_vit.weights.fetch.from_hugging_face import fetch_from_hub
+from keras_vit.weights.fetch.from_hugging_face import fetch_from_hub, find_in_library_cache
 from keras_vit.weights.fetch.remote import RemoteFile
 from keras_vit.weights.file_checks import check_file, check_for
-from keras_vit.weights.hub import RECORDS, WeightsRecord, find_weights
+from keras_vit.weights.hub import WeightsRecord, all_records, find_weights
 from keras_vit.weights.hub.augreg_records import looks_like_augreg
 from keras_vit.weights.hub.weights_record import model_named
 from keras_vit.weights.reader import CheckpointError
 from keras_vit.weights.reader.sharded import INDEX
 
 _SUFFIXES = (".npz", ".safetensors", ".pth", ".pt", ".pth.tar", ".bin", INDEX)
+_LOGGER = logging.getLogger("keras_vit")
 _HF_NAME = re.compile(r"hf:([\w.-]+/[\w.-]+)(?:@(\w[\w./-]*))?")
 
 
@@ -63,13 +65,36 @@ def find_file(weights: FilePath, variant: str | None, *, sha256: str | None = No
             return WeightsFile(fetch(_remote_url(weights, sha256), check=check_file))
         if not _is_path(weights):
             record = find_weights(weights, _known(variant, weights))
-            return WeightsFile(fetch(remote_file(record, sha256), check=check_for(record)), record)
+            if record.hf_repo is not None:
+                return _from_hugging_face(f"hf:{record.hf_repo}", variant, sha256)
+            file = remote_file(record, sha256)
+            _say_terms(record, find_local(file))
+            return WeightsFile(fetch(file, check=check_for(record)), record)
     path = user_path(weights)
     if os.path.isdir(path):
         return _from_folder(path, variant, sha256)
     if not os.path.isfile(path):
         raise _nothing_there(weights)
     return WeightsFile(_pinned(path, sha256), _record_of(path, variant))
+
+
+def only_variant(weights: FilePath) -> str | None:
+    """The model that published weights are of, by their name alone; `None` for what is not in the table.
+
+    Raises:
+        ValueError: for a name that no model or several have.
+    """
+    if not isinstance(weights, str) or is_url(weights):
+        return None
+    if match := _HF_NAME.fullmatch(weights):
+        return next((record.variant for record in all_records() if record.hf_repo == match[1]), None)
+    return None if _is_path(weights) else find_weights(weights).variant
+
+
+def _say_terms(record: WeightsRecord | None, at_hand: Path | None) -> None:
+    """Says once, before the first download, what a licence forbids."""
+    if record is not None and record.terms and at_hand is None:
+        _LOGGER.warning("%s", record.terms)
 
 
 def check_weights(weights: FilePath) -> None:
@@ -122,7 +147,7 @@ def is_url(text: str) -> bool:
 
 def _is_path(text: str) -> bool:
     """Whether text means a place on disk. Names of the table come first; `./name` always means a file."""
-    if any(record.name == text for record in RECORDS):
+    if any(record.name == text for record in all_records()):
         return False
     if looks_like_augreg(text) and os.sep not in text and not os.path.exists(text):
         return False
@@ -133,7 +158,8 @@ def _known(variant: str | None, weights: FilePath) -> str:
     if variant is None:
         raise error_about("weights")(
             "published weights belong to the published variants, and this architecture is none of them.\n"
-            f"Received: weights={weights!r}. The variants are {', '.join((*VARIANTS, *RESNETS))}."
+            f"Received: weights={weights!r}. The variants are {', '.join((*VARIANTS, *RESNETS))}, and encoders as "
+            "'dinov2/S14'."
         )
     return variant
 
@@ -155,13 +181,13 @@ def _pinned(path: Path, sha256: str | None) -> Path:
 def _record_of(path: Path, variant: str | None) -> WeightsRecord | None:
     """The record of a file that lies where a mirror or a cache has it."""
     place = path.absolute().as_posix()
-    return next((r for r in RECORDS if r.variant == variant and place.endswith(f"/{r.path}")), None)
+    return next((r for r in all_records() if r.variant == variant and place.endswith(f"/{r.path}")), None)
 
 
 def _from_folder(folder: Path, variant: str | None, sha256: str | None) -> WeightsFile:
     """The file of `variant` in a mirror or a part of one, or the `model.safetensors` of a repository."""
     found: dict[Path, WeightsRecord | None] = {}
-    for record in RECORDS:
+    for record in all_records():
         if record.variant == variant and (path := _below(folder, record.path)):
             found.setdefault(path, record)
     if not found and (file := file_in(folder)) != folder:
@@ -215,12 +241,14 @@ def _from_hugging_face(name: str, variant: str | None, sha256: str | None) -> We
     size, tolerance = (record.bytes, record.bytes_tolerance) if record is not None else (None, 0)
     file = RemoteFile(url, place, size, tolerance, sha256)
     check = check_file if record is None else check_for(record)
+    if record is not None and record.terms:
+        _say_terms(record, find_local(file) or find_in_library_cache(file, repository))
     return WeightsFile(fetch_from_hub(file, repository, revision, check), record)
 
 
 def _record_of_repository(repository: str, variant: str | None) -> WeightsRecord | None:
     """The table's record of a repository for this variant. A repository of another variant alone raises."""
-    records = [record for record in RECORDS if record.hf_repo == repository]
+    records = [record for record in all_records() if record.hf_repo == repository]
     if not records:
         return None
     return find_weights(f"hf:{repository}", _known(variant, f"hf:{repository}"))

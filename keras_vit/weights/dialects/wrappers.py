@@ -7,8 +7,9 @@ from collections.abc import Iterable, Sequence
 
 from keras_vit.weights.reader import CheckpointError
 
-# Of two models the one that its own software evaluates comes first: timm takes the average, DINO the teacher.
-_PREFERRED = ("state_dict_ema", "model_ema", "module_ema", "ema", "teacher")
+# Of two models the one that its own software evaluates comes first: timm takes the average, DINO the teacher, and
+# I-JEPA the target encoder.
+_PREFERRED = ("state_dict_ema", "model_ema", "module_ema", "ema", "teacher", "target_encoder")
 _OTHERS = ("state_dict", "model_state", "model_state_dict", "model", "net", "network", "module", "student")
 
 

@@ -3,52 +3,72 @@
 `list_weights` shows it, `find_weights` looks one up. Imports neither Keras nor TensorFlow.
 """
 
+import functools
 import html
 import re
 from collections.abc import Collection, Iterable, Iterator
 
 from keras_vit.checks import check_choice, did_you_mean, error_about
+from keras_vit.config.encoders import ENCODERS
 from keras_vit.config.resnets import RESNETS
 from keras_vit.config.variants import BUILDERS, VARIANTS
 from keras_vit.config.variants import builder_name as vit_builder_name
 from keras_vit.other_words import weights_called
 from keras_vit.weights.hub.augreg_records import augreg_record, looks_like_augreg
-from keras_vit.weights.hub.hugging_face_records import HUGGING_FACE_RECORDS
-from keras_vit.weights.hub.published import BIT_RECORDS, GOOGLE_RECORDS
+from keras_vit.weights.hub.encoder_records import encoder_records
+from keras_vit.weights.hub.hugging_face_records import hugging_face_records
+from keras_vit.weights.hub.published import bit_records, google_records
 from keras_vit.weights.hub.weights_record import WeightsRecord
 
-__all__ = ["RECORDS", "WeightsRecord", "WeightsTable", "find_weights", "list_weights"]
+__all__ = ["WeightsRecord", "WeightsTable", "all_records", "find_weights", "list_weights", "vit_records"]
 
-RECORDS: tuple[WeightsRecord, ...] = GOOGLE_RECORDS + BIT_RECORDS + HUGGING_FACE_RECORDS
 _ALIASES = {
     "imagenet21k+imagenet2012-384": "imagenet21k+imagenet2012",
     "augreg-imagenet21k+imagenet2012": "augreg-imagenet21k+imagenet2012-384",
     "flexivit-imagenet2012-1200ep": "flexivit-imagenet2012",
 }
-_BY_NAME = {(record.name, record.variant): record for record in RECORDS}
-_BY_PATH = {record.path: record for record in RECORDS}
 
 
-def find_weights(name: str, variant: str) -> WeightsRecord:
+@functools.cache
+def vit_records() -> tuple[WeightsRecord, ...]:
+    """The records of the paper's models and of ResNets. Like all, they are made when they are first asked for."""
+    return (*google_records(), *bit_records(), *hugging_face_records())
+
+
+@functools.cache
+def all_records() -> tuple[WeightsRecord, ...]:
+    """Every record of the table: `vit_records`, and those of encoders."""
+    return vit_records() + encoder_records()
+
+
+@functools.cache
+def _by_name() -> dict[tuple[str, str], WeightsRecord]:
+    return {(record.name, record.variant): record for record in all_records()}
+
+
+def find_weights(name: str, variant: str | None = None) -> WeightsRecord:
     """The record of a published checkpoint.
 
     Args:
         name: as in the table (`list_weights`), a published AugReg file name with or without `.npz`, or
             `"hf:owner/repository"` of a repository in the table.
-        variant: a key of `keras_vit.VARIANTS`, e.g. `"B/16"`, or of `keras_vit.RESNETS`.
+        variant: a key of `keras_vit.VARIANTS`, e.g. `"B/16"`, of `keras_vit.RESNETS`, or an encoder as `"dinov2/S14"`.
+            It may be left out where one model alone has weights of that name.
 
     Raises:
-        ValueError: for a name that is unknown, or not of this variant; it lists the nearest names.
+        ValueError: for a name that is unknown, or not of this variant; it lists the nearest names. Also for a name
+            that several models have weights of, without `variant`.
     """
-    check_choice("variant", variant, (*VARIANTS, *RESNETS))
     if not isinstance(name, str):
         raise TypeError(f"the name of published weights must be a string.\nReceived: {name!r}.")
-    record = _BY_NAME.get((_ALIASES.get(name, name), variant))
+    if variant is None:
+        return _only(name)
+    check_choice("variant", variant, (*VARIANTS, *RESNETS, *ENCODERS))
+    record = _by_name().get((_ALIASES.get(name, name), variant))
     if record is None and name.startswith("hf:"):
-        record = next((record for record in RECORDS if record.hf_repo == name[len("hf:") :]), None)
+        record = next((record for record in all_records() if record.hf_repo == name[len("hf:") :]), None)
     if record is None and not name.startswith("hf:") and looks_like_augreg(name):
-        record = augreg_record(name)
-        record = _BY_PATH.get(record.path, record)
+        record = _augreg(name)
     if record is None:
         raise ValueError(_unknown(name, variant))
     if record.variant != variant:
@@ -59,13 +79,37 @@ def find_weights(name: str, variant: str) -> WeightsRecord:
     return record
 
 
+def _augreg(name: str) -> WeightsRecord:
+    record = augreg_record(name)
+    return next((known for known in vit_records() if known.path == record.path), record)
+
+
+def _only(name: str) -> WeightsRecord:
+    """The one record of a name."""
+    if looks_like_augreg(name) and not name.startswith("hf:"):
+        return _augreg(name)
+    found = [r for r in all_records() if r.name == _ALIASES.get(name, name) or f"hf:{r.hf_repo}" == name]
+    if not found:
+        names = sorted({record.name for record in all_records()})
+        raise ValueError(
+            "published weights must be named as in the table, keras_vit.list_weights(), or be the name of an AugReg "
+            f"file.\nReceived: {name!r}.{near(name, names)}"
+        )
+    if len(found) > 1:
+        raise error_about("config")(
+            "several models have weights of that name, so the model must be named too.\n"
+            f"Received: {name!r}, which is of {', '.join(record.variant for record in found)}."
+        )
+    return found[0]
+
+
 def _unknown(name: str, variant: str) -> str:
-    names = [record.name for record in RECORDS if record.variant == variant]
+    names = [record.name for record in all_records() if record.variant == variant]
     names += [alias for alias, target in _ALIASES.items() if target in names]
     if not names:
         return f"no weights are published for {variant}.\nReceived: {name!r}. `keras_vit.list_weights()` has all."
     others = (_ALIASES.get(name, name), weights_called(name))
-    elsewhere = ", ".join(record.variant for record in RECORDS if record.name in others)
+    elsewhere = ", ".join(record.variant for record in all_records() if record.name in others)
     return (
         "published weights must be named as in the table, "
         f"keras_vit.list_weights({builder_name(variant)!r}), or be the name of an AugReg file.\n"
@@ -78,7 +122,7 @@ def _classes_named(name: str, variant: str) -> str:
     """`' Did you mean ...?'` for weights with the classes that a name of ImageNet means elsewhere, or `''`."""
     words = re.fullmatch(r"(?:in|imagenet|ilsvrc)[-_]?(1k|21k|22k|2012)?(?:_v\d)?|default|pretrained|true", name, re.I)
     count = 21843 if words and str(words[1]).lower() in ("21k", "22k") else 1000
-    names = [record.name for record in RECORDS if record.variant == variant and record.classes == count]
+    names = [r.name for r in all_records() if r.variant == variant and r.classes == count]
     if words is None or not names or name.lower() in names:
         return ""
     names.sort(key=lambda name: (not name.startswith(("augreg", "bit")), name.startswith("hf:"), name))
@@ -87,25 +131,36 @@ def _classes_named(name: str, variant: str) -> str:
 
 def near(name: str, names: Collection[str]) -> str:
     """`' Did you mean ...?'` for the nearest names, or some of them if none is near."""
-    if (on_the_hub := weights_called(name)) in names:
-        return f" Did you mean {on_the_hub!r}?"
+    for on_the_hub in (weights_called(name), f"hf:{name}"):
+        if on_the_hub in names:
+            return f" Did you mean {on_the_hub!r}?"
     return did_you_mean(name, names) or f" Some of them: {', '.join(sorted(names)[:5])}."
+
+
+def model_called(name: str) -> str:
+    """`' Did you mean ...?'` for a name of weights or of a repository where a model's is asked for, or `''`."""
+    found = [r for r in all_records() if name in (r.name, r.hf_repo, f"hf:{r.hf_repo}")]
+    if not found:
+        return ""
+    record = found[0]
+    return f" Did you mean {record.variant!r}, with `weights={record.name!r}`?"
 
 
 def variant_of(model: str) -> str:
     """The variant of a builder's name or a variant's own; ValueError for another, with the nearest."""
-    known = (*BUILDERS, *VARIANTS, *RESNETS)
+    builders = BUILDERS | {builder: name for name, builder in ENCODERS.items()}
+    known = (*builders, *VARIANTS, *RESNETS, *ENCODERS)
     if model not in known:
         raise error_about("model")(
-            "`model` must be one of the builders, as 'ViTB16' or 'R50x1', or of the variants, as 'B/16'.\n"
-            f"Received: model={model!r}.{near(str(model), known)}"
+            "`model` must be one of the builders, as 'ViTB16', 'R50x1' or 'DINOv2S14', or of the variants, as 'B/16' "
+            f"or 'dinov2/S14'.\nReceived: model={model!r}.{near(str(model), known)}"
         )
-    return BUILDERS.get(model, model)
+    return builders.get(model, model)
 
 
 def builder_name(variant: str) -> str:
-    """The builder of a variant: `"ViTB16"` for `"B/16"`; that of a ResNet has its name."""
-    return variant if variant in RESNETS else vit_builder_name(variant)
+    """The builder of a variant: `"ViTB16"` of `"B/16"`, `"DINOv2S14"` of `"dinov2/S14"`. A ResNet's has its name."""
+    return ENCODERS.get(variant) or (variant if variant in RESNETS else vit_builder_name(variant))
 
 
 class WeightsTable(tuple):
@@ -118,6 +173,7 @@ class WeightsTable(tuple):
         for record in self:
             megabytes = "?" if record.bytes is None else f"{record.bytes / 1e6:.0f}"
             accuracy = "?" if record.accuracy is None else f"{record.accuracy:.1f}"
+            accuracy += "" if accuracy == "?" or record.measure == "top-1" else f" {record.measure}"
             numbers = (str(record.resolution), str(record.classes))
             yield record.name, record.variant, *numbers, record.head, megabytes, accuracy, record.license
 
@@ -138,16 +194,18 @@ class WeightsTable(tuple):
         return f"<table><thead>{row(self._HEADER, 'th')}</thead><tbody>{body}</tbody></table>"
 
 
-def list_weights(model: str | None = None) -> WeightsTable:
+def list_weights(model: str | None = None, family: str | None = None) -> WeightsTable:
     """The published checkpoints as a table.
 
     Args:
-        model: a builder's name as `"ViTB16"` or `"R50x1"`, a variant as `"B/16"`, or `None` for all.
+        model: a builder's name as `"ViTB16"`, `"R50x1"` or `"DINOv2S14"`, a variant as `"B/16"` or `"dinov2/S14"`, or
+            `None` for all.
+        family: whose weights, as `"augreg"`, `"dinov2"` or `"siglip"`; `None` for all.
 
     Raises:
-        ValueError: for an unknown model; it lists the nearest.
+        ValueError: for an unknown model or family; it lists the nearest.
     """
-    if model is None:
-        return WeightsTable(RECORDS)
-    variant = variant_of(model)
-    return WeightsTable(record for record in RECORDS if record.variant == variant)
+    variant = None if model is None else variant_of(model)
+    if family is not None:
+        check_choice("family", family, tuple(dict.fromkeys(record.family for record in all_records())))
+    return WeightsTable(r for r in all_records() if variant in (None, r.variant) and family in (None, r.family))

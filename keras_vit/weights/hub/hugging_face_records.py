@@ -156,4 +156,7 @@ def _google_records() -> Iterator[WeightsRecord]:
         )
 
 
-HUGGING_FACE_RECORDS: tuple[WeightsRecord, ...] = (*_timm_records(), *_google_records())
+def hugging_face_records() -> Iterator[WeightsRecord]:
+    """Those of timm's copies, then Google's."""
+    yield from _timm_records()
+    yield from _google_records()

@@ -318,11 +318,16 @@ def _distilled_records() -> Iterator[WeightsRecord]:
         )
 
 
-GOOGLE_RECORDS: tuple[WeightsRecord, ...] = (
-    *_paper_records(),
-    *_augreg_records(),
-    *_sharpness_records(),
-    *_big_vision_records(),
-    *_deit3_records(),
-)
-BIT_RECORDS: tuple[WeightsRecord, ...] = (*_transferred_records(), *_distilled_records())
+def google_records() -> Iterator[WeightsRecord]:
+    """Those of Vision Transformers."""
+    yield from _paper_records()
+    yield from _augreg_records()
+    yield from _sharpness_records()
+    yield from _big_vision_records()
+    yield from _deit3_records()
+
+
+def bit_records() -> Iterator[WeightsRecord]:
+    """Those of ResNets."""
+    yield from _transferred_records()
+    yield from _distilled_records()

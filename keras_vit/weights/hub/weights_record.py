@@ -8,6 +8,7 @@ import dataclasses
 import urllib.parse
 from typing import Any
 
+from keras_vit.config.encoders import ENCODERS, encoder, family_of
 from keras_vit.config.resnets import RESNETS, ResNetConfig
 from keras_vit.config.variants import VARIANTS
 from keras_vit.config.vit import ViTConfig
@@ -17,6 +18,27 @@ _UNITS = {"MiB": 2**20, "GiB": 2**30}
 _COMPUTED_TOLERANCE = 0.005  # of the size: names, alignment and zip headers are estimated
 _LISTED_TOLERANCE = 2**20 // 10  # a cut file lacks more; a copy written anew by NumPy differs by less
 _BYTES_BESIDE_AN_ARRAY = 300  # of an .npz: two zip headers, two names and the .npy header
+_FAMILIES = {  # of models of the paper's kind, by what a name begins with
+    "imagenet21k": "paper",
+    "sam": "sharpness",
+    "gsam": "sharpness",
+    "big_vision-imagenet2012": "plain",
+    "big_vision-imagenet21k": "flexivit",
+    "flexivit-": "flexivit",
+    "deit-": "deit",
+    "deit3-": "deit3",
+    "bit-": "bit",
+    "hf:timm/": "timm_copies",
+    "hf:": "transformers_copies",
+}
+_PERMISSIVE = ("Apache-2.0", "MIT", "CC-BY-4.0", "Apache-2.0, CC-BY-4.0")
+_TERMS = {  # licence: what most users must know of it
+    "CC-BY-NC-4.0": "they may not be used commercially",
+    "CC-BY-NC-ND-4.0": "they may not be used commercially, and nothing made of them may be passed on",
+    "fair-noncommercial-research-license": "they are for research that is not commercial",
+    "apple-amlr": "they are for research",
+    "dinov3-license": "it limits trade and use, and goes with every copy",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,7 +47,7 @@ class WeightsRecord:
 
     Args:
         name: what users write in `weights=`, e.g. `"imagenet21k"`.
-        variant: a key of `keras_vit.VARIANTS`, e.g. `"B/16"`, or of `keras_vit.RESNETS`.
+        variant: a key of `keras_vit.VARIANTS`, e.g. `"B/16"`, of `keras_vit.RESNETS`, or an encoder as `"dinov2/S14"`.
         url: where it is published, https.
         path: its place in a cache or mirror: the bucket's own path, or `hf/<owner>/<repository>/<file>`.
         bytes: size of the file, or `None` if no source tells.
@@ -33,16 +55,22 @@ class WeightsRecord:
         bytes_source: where `bytes` comes from, or why there is none.
         classes: K of its head, 0 without one.
         head: `"real"` (trained), `"zero"` (all zeros, of that shape) or `"none"`.
-        resolution: side in pixels of the square images it was trained at last.
+        resolution: height in pixels of the images that its authors use it with, which are square unless
+            `preprocessing` says otherwise.
         preprocessing: what images need before they enter the model.
-        license: SPDX name.
-        accuracy: reported top-1 on ImageNet's validation set in percent, or `None`.
+        license: SPDX name, or the name by which the Hub knows it.
+        accuracy: reported accuracy on ImageNet's validation set in percent, or `None`.
         accuracy_source: who reports it.
         fields: `ViTConfig` fields in which the model differs from the variant.
         resize_method: of the position table at another resolution, one of `keras_vit.config.posembed.RESIZE_METHODS`;
             `None` for that of the file's layout.
         hf_repo: its Hugging Face repository, if it is there.
         note: what a user should know beyond that.
+        measure: what `accuracy` is of: `"top-1"` of a head, `"zero-shot"`, `"kNN"` or `"fine-tuned"`.
+        parameters: of the published model, as its software counts them, or `None`.
+        layout: the name of the file's dialect; `""` where its content alone tells it.
+        gated: whether its repository gives it only to those who have agreed to its licence there.
+        sha256_start: first digits of the file's sha256 as its authors publish them, or `""`.
     """
 
     name: str
@@ -63,6 +91,11 @@ class WeightsRecord:
     resize_method: str | None = None
     hf_repo: str | None = None
     note: str = ""
+    measure: str = "top-1"
+    parameters: int | None = None
+    layout: str = ""
+    gated: bool = False
+    sha256_start: str = ""
 
     @property
     def config(self) -> ViTConfig | ResNetConfig:
@@ -75,19 +108,51 @@ class WeightsRecord:
         return model_named(self.variant)
 
     @property
+    def family(self) -> str:
+        """Whose weights it is of, as `"augreg"` or `"dinov2"`; each family has a page in the documentation."""
+        if self.variant in ENCODERS:
+            return family_of(self.variant)
+        return next((family for start, family in _FAMILIES.items() if self.name.startswith(start)), "augreg")
+
+    @property
     def is_flexible(self) -> bool:
         """Whether it is made for patches of any size, so that its kernel need not have the variant's."""
-        return self.resize_method is not None  # FlexiViT alone resizes its positions in every pass
+        return self.family == "flexivit" and self.resize_method is not None
+
+    @property
+    def terms(self) -> str:
+        """What must be known before the file is used, as that trade is forbidden; `""` of a permissive licence."""
+        if self.license in _PERMISSIVE and not self.gated:
+            return ""
+        known = _TERMS.get(self.license, "read it before you use them")
+        gate = f" Agree to it at https://huggingface.co/{self.hf_repo}, and log in." if self.gated else ""
+        return f"The weights {self.name!r} of {self.model} are under {self.license}: {known}.{gate}"
+
+
+# What `make_record` takes as it is, beside the fields of a config.
+_OWN: tuple[str, ...] = (
+    "accuracy",
+    "accuracy_source",
+    "resize_method",
+    "hf_repo",
+    "note",
+    "measure",
+    "parameters",
+    "layout",
+)
+_OWN += ("gated", "sha256_start")
 
 
 def published_config(variant: str) -> ViTConfig | ResNetConfig:
-    """The config of a key of `VARIANTS` or `RESNETS`."""
+    """The config of a key of `VARIANTS`, `RESNETS` or `ENCODERS`."""
+    if variant in ENCODERS:
+        return encoder(variant)
     return RESNETS[variant] if variant in RESNETS else VARIANTS[variant]
 
 
 def model_named(variant: str | None) -> str:
-    """A key of `VARIANTS` or `RESNETS` in words: `"ViT B/16"` or `"R50x1"`."""
-    return variant if variant in RESNETS else f"ViT {variant}"
+    """A key of `VARIANTS`, `RESNETS` or `ENCODERS` in words: `"ViT B/16"`, `"R50x1"` or `"dinov2/S14"`."""
+    return str(variant) if variant in RESNETS or variant in ENCODERS else f"ViT {variant}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -180,20 +245,20 @@ def make_record(
     url: str | None = None,
     size: FileSize | None = None,
     head: str | None = None,
-    accuracy: float | None = None,
-    accuracy_source: str = "none reported",
-    note: str = "",
-    hf_repo: str | None = None,
-    resize_method: str | None = None,
+    license: str = "Apache-2.0",
     **fields: Any,
 ) -> WeightsRecord:
-    """A record from what cannot be derived: url, size, head and the differing `fields` follow where left out."""
+    """A record from what cannot be derived: url, size, head and the differing `fields` follow where left out.
+
+    What `fields` has besides those of a config are attributes of the record, as `note`.
+    """
+    own = {key: fields.pop(key) for key in _OWN if key in fields}
     image_size: Any = preprocessing.image_size  # which all published weights have
     resolution = image_size[0]
     usual = published_config(variant)
     differing = tuple((key, value) for key, value in fields.items() if getattr(usual, key) != value)
-    config = dataclasses.replace(usual, **dict(differing))
-    size = size or computed_size(config, resolution, classes)
+    if size is None:
+        size = computed_size(dataclasses.replace(usual, **dict(differing)), resolution, classes)
     return WeightsRecord(
         name=name,
         variant=variant,
@@ -206,13 +271,9 @@ def make_record(
         head=head or ("real" if classes else "none"),
         resolution=resolution,
         preprocessing=preprocessing,
-        license="Apache-2.0",
-        accuracy=accuracy,
-        accuracy_source=accuracy_source,
+        license=license,
         fields=differing,
-        resize_method=resize_method,
-        hf_repo=hf_repo,
-        note=note,
+        **{"accuracy": None, "accuracy_source": "none reported"} | own,
     )
 
 
