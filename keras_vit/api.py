@@ -46,6 +46,7 @@ from keras_vit.model.lora import add_lora, merge_lora
 from keras_vit.model.merging import merge_tokens
 from keras_vit.model.resnet import ResNet
 from keras_vit.model.vision_transformer import VisionTransformer
+from keras_vit.model.zero_shot import zero_shot
 from keras_vit.resnet_builders import R50x1, R50x2, R50x3, R101x1, R101x3, R152x1, R152x2, R152x4, R200x3, build_resnet
 from keras_vit.runs.finetune import finetune
 from keras_vit.runs.options import FinetuneOptions
@@ -101,6 +102,7 @@ __all__ = [
     "R200x3",
     "with_input_shape",
     "merge_tokens",
+    "zero_shot",
     "VisionTransformer",
     "ViTConfig",
     "VARIANTS",

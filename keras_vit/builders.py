@@ -112,6 +112,7 @@ def build(
     inputs = images_input(input_tensor, input_shape, config, told)
     with deferred_variables():
         model = wire(inputs, config, head, checkpoint.grid, name, checkpoint.preprocessing, *methods)
+    model.similarity = checkpoint.similarity
     model.weights_report = fill(
         model,
         checkpoint,

@@ -13,7 +13,7 @@ from keras import ops
 from keras_vit.analysis.features import Features, features
 from keras_vit.analysis.inner import vision_transformer_in
 from keras_vit.model.classifiers import has_head
-from keras_vit.model.layer_lookup import head_layers, pooling, pre_logits
+from keras_vit.model.layer_lookup import before_heads, head_layers, pooling
 from keras_vit.model.vision_transformer import VisionTransformer
 
 
@@ -61,11 +61,12 @@ def _of_prefix(inner: VisionTransformer, tokens: np.ndarray) -> np.ndarray:
 def _outputs(inner: VisionTransformer, tokens: np.ndarray) -> np.ndarray:
     """`(..., D)` to `(..., K)`."""
     x = ops.convert_to_tensor(tokens.reshape(-1, tokens.shape[-1]))
-    pool, hidden = pooling(inner), pre_logits(inner)
+    pool = pooling(inner)
     if inner.config.pooling in ("map", "attentive"):
         # The token comes twice, since Keras warns of a softmax over one, and after as many as pooling ignores.
         x = pool(ops.repeat(x[:, None], 2 + pool.num_prefix_tokens, axis=1))
     x = ops.tile(x, (1, inner.config.pooled_size // inner.config.hidden_size))  # in the place of each that is read
-    x = x if hidden is None else hidden(x)
+    for layer in before_heads(inner):
+        x = layer(x)
     answers = [ops.convert_to_numpy(head(x)) for head in head_layers(inner)]
     return np.mean(answers, axis=0).reshape(*tokens.shape[:-1], answers[0].shape[-1])

@@ -6,6 +6,7 @@ Each function below the public ones is one kind of layer. Shapes are of one imag
 """
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -265,12 +266,12 @@ def attention_pooling(config: ViTConfig, tokens: int) -> int:
 
 
 def head(config: ViTConfig, tokens: int, classes: int) -> int:
-    """FLOPs of what follows the pooling: `pre_logits` and the classifiers."""
+    """FLOPs of what follows the pooling: `pre_logits`, the projection and the classifiers."""
     read = tokens if config.pooling == "none" else 1
-    features = config.representation_size or config.pooled_size
     heads = 2 if config.distilled else 1
-    before = product(read, config.pooled_size, features) if config.representation_size else 0
-    return before + heads * product(read, features, classes)
+    sizes = [config.pooled_size, *filter(None, (config.representation_size, config.projection_size))]
+    before = sum(product(read, *pair) for pair in itertools.pairwise(sizes))
+    return before + heads * product(read, sizes[-1], classes)
 
 
 def resnet(shape: tuple, stages: Sequence[int], width: int) -> tuple[int, tuple]:

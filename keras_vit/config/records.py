@@ -285,6 +285,8 @@ class Pooling:
         final_norm: where the last LayerNorm stands: on the `"tokens"` behind the last block, on what was `"pooled"`
             from them (timm's `fc_norm`), or `"none"`.
         representation_size: width of the tanh layer before the head (section 3.1), or `None` for none.
+        projection_size: E, width of a linear layer before the head, as of CLIP's embedding, or `None` for none.
+        unit_length: whether what the head reads is divided by its length, so that logits are cosines times a factor.
         last_block: `"pooled"` computes in the last block only the tokens that the pooling reads (the
             same numbers in less time), `"all"` computes every token.
     """
@@ -297,6 +299,8 @@ class Pooling:
     map_prefix: bool = False
     final_norm: str = "tokens"
     representation_size: int | None = None
+    projection_size: int | None = None
+    unit_length: bool = False
     last_block: str = "pooled"
 
     def __post_init__(self) -> None:
@@ -306,8 +310,9 @@ class Pooling:
         check_choice("summary", self.summary, SUMMARIES)
         check_choice("final_norm", self.final_norm, FINAL_NORMS)
         check_choice("last_block", self.last_block, LAST_BLOCKS)
+        check_flag("unit_length", self.unit_length)
         check_flag("map_prefix", self.map_prefix)
-        for field in ("representation_size", "map_heads", "map_mlp_dim"):
+        for field in ("representation_size", "projection_size", "map_heads", "map_mlp_dim"):
             if (size := getattr(self, field)) is not None:
                 set_field(self, field, check_positive_int(field, size))
 

@@ -201,9 +201,9 @@ _RULES = (
         'Pass `pooling="token"` without `representation_size`.',
     ),
     ablations.Rule(
-        "a distillation token stands behind one class token.",
+        "a distillation token stands behind one class token, and each of its two heads reads a token as it is.",
         {"distilled": (True,)},
-        {"class_tokens": (1,)},
+        {"class_tokens": (1,), "projection_size": (None,), "unit_length": (False,)},
         "Leave out either.",
     ),
     ablations.Rule(

@@ -94,6 +94,7 @@ def bare_copy(model: _Model, input_shape: Shape, dtype: Any = None) -> _Model:
         config=model.config,
         preprocessing=record_for(input_shape, model.preprocessing),
         class_names=model.class_names,
+        similarity=model.similarity,
     )
 
 

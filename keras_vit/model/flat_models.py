@@ -11,6 +11,7 @@ from keras_vit.config.parts import PART_FIELDS
 from keras_vit.config.vit import ViTConfig
 from keras_vit.layers.nested import flatten_layers
 from keras_vit.model.layer_lookup import (
+    before_heads,
     bias_layers,
     computed_fields,
     encoder_blocks,
@@ -20,7 +21,6 @@ from keras_vit.model.layer_lookup import (
     patch_embedding,
     pooling,
     position_layers,
-    pre_logits,
     resnet_stages,
     token_layers,
 )
@@ -55,7 +55,7 @@ def _end(model: keras.Model) -> Tensor:
     if average is not None:
         return average.output
     end = (pooling(model) or token_layers(model)[-1]).output
-    for layer in (layer_named(model, "pooled_norm"), pre_logits(model), *head_layers(model)):
+    for layer in (layer_named(model, "pooled_norm"), *before_heads(model), *head_layers(model)):
         if layer is not None and layer.input is end:
             end = layer.output
     return end
@@ -89,6 +89,8 @@ def _config(model: keras.Model) -> ViTConfig:
         map_mlp_dim=getattr(pooling(model), "mlp_dim", None),
         relative_bias=_relative_bias(model),
         final_norm=_final_norm(model),
+        projection_size=getattr(layer_named(model, "projection"), "units", None),
+        unit_length=layer_named(model, "unit_length") is not None,
         **{name: getattr(block, name) for name in PART_FIELDS if hasattr(block, name)},
         position_injection="blocks_shared" if "position_embedding_shared" in added else injected,
         **computed_fields(model),

@@ -44,6 +44,7 @@ class ImageModel(Unfreezable, ReplicatedModel, keras.Model):
         preprocessing: the `Preprocessing` record; call it to prepare images.
         weights_report: one line for each adaptation that loading made.
         class_names: names of the K outputs, as a run sets them; `None` where they are not known.
+        similarity: `(logit_scale, logit_bias)` of CLIP's and SigLIP's files, for `zero_shot`; `None` where not known.
     """
 
     config_class: ClassVar[type]
@@ -56,6 +57,7 @@ class ImageModel(Unfreezable, ReplicatedModel, keras.Model):
         preprocessing: Preprocessing | Arguments | None = None,
         weights_report: Sequence[str] = (),
         class_names: Sequence[str] | None = None,
+        similarity: Sequence[float] | None = None,
         **kwargs: Any,
     ) -> None:
         check_process()
@@ -67,6 +69,7 @@ class ImageModel(Unfreezable, ReplicatedModel, keras.Model):
         self.preprocessing: Preprocessing = cast(Preprocessing, preprocessing)
         self.weights_report: tuple[str, ...] = tuple(weights_report)
         self.class_names: tuple[str, ...] | None = None if class_names is None else tuple(class_names)
+        self.similarity: tuple[float, float] | None = None if similarity is None else (similarity[0], similarity[1])
         for layer in self.layers:
             freeze_inside(layer)  # of a user's own too
         mark_depths(self)
@@ -226,6 +229,7 @@ class ImageModel(Unfreezable, ReplicatedModel, keras.Model):
             "preprocessing": None if self.preprocessing is None else dataclasses.asdict(self.preprocessing),
             "weights_report": list(self.weights_report),
             **({} if self.class_names is None else {"class_names": list(self.class_names)}),
+            **({} if self.similarity is None else {"similarity": list(self.similarity)}),
         }
 
 

@@ -20,7 +20,17 @@ from keras_vit.layers.norms import RMSNorm
 
 HEADS = ("head", "head_distillation")  # of the class token or all that is pooled, of the distillation token
 # Layers of ours that are of Keras' classes.
-_OF_KERAS = (*HEADS, "average", "activation", "pre_logits", "pooling", "resnet_norm", "resnet_relu")
+_OF_KERAS = (
+    *HEADS,
+    "average",
+    "activation",
+    "pre_logits",
+    "projection",
+    "unit_length",
+    "pooling",
+    "resnet_norm",
+    "resnet_relu",
+)
 _NOTHING_AT_INFERENCE = (
     keras.layers.InputLayer,
     keras.layers.Dropout,
@@ -119,6 +129,12 @@ def pooling(model: keras.Model) -> Any:
 def pre_logits(model: keras.Model) -> Any:
     """The hidden layer before the head, or `None`."""
     return layer_named(model, "pre_logits")
+
+
+def before_heads(model: keras.Model) -> list[keras.layers.Layer]:
+    """The layers between the pooling, with its LayerNorm, and the heads."""
+    named = (layer_named(model, name) for name in ("pre_logits", "projection", "unit_length"))
+    return [layer for layer in named if layer is not None]
 
 
 def token_layers(model: keras.Model) -> list[keras.layers.Layer]:

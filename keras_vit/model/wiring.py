@@ -1,11 +1,10 @@
-"""The model: layers wired into one functional `keras.Model` by a `ViTConfig`.
+"""The model: layers wired into one functional `keras.Model` by a `ViTConfig`, arXiv:2010.11929, section 3.
 
-Section 3 of arXiv:2010.11929. Every layer of the graph can be reached by name: `resnet_root`, `resnet_stage_1_unit_1`,
-..., `patch_embedding`, `patch_norm`, `class_token`, `position_embedding`, `register_tokens`, `pre_norm`, `block_00`,
-..., `encoder_norm`, `pooling`, `pooled_norm`, `pre_logits`, `head`. DeiT adds `distillation_token`,
-`pooling_distillation`, `head_distillation` and `average`. Positions that blocks add are `position_embedding_00`, ...,
-or `position_embedding_shared`. Rotary ones are `rotary_positions`, or `rotary_positions_00`, ... where they are
-learned. Relative biases are `relative_bias_00`, ..., or `relative_bias_shared`.
+Every layer has a name: `resnet_root`, `resnet_stage_1_unit_1`, ..., `patch_embedding`, `patch_norm`, `class_token`,
+`position_embedding`, `register_tokens`, `pre_norm`, `block_00`, ..., `encoder_norm`, `pooling`, `pooled_norm`,
+`pre_logits`, `projection`, `unit_length`, `head`. DeiT adds `distillation_token`, `pooling_distillation`,
+`head_distillation` and `average`. Positions of blocks are `position_embedding_00`, ..., or `position_embedding_shared`;
+rotary ones `rotary_positions` or `rotary_positions_00`, ...; biases `relative_bias_00`, ... or `relative_bias_shared`.
 """
 
 import collections
@@ -31,7 +30,8 @@ from keras_vit.model.vision_transformer import VisionTransformer
 
 _MOST_COLOURS = 4  # channels of a photo
 _OF_THE_ENCODER = ("num_layers", "attention", "pre_norm")  # fields of `Blocks` that no single block computes by
-ENDS = ("head", "head_distillation", "average", "activation")  # layers of at least float32
+# Layers of at least float32.
+ENDS = ("projection", "unit_length", "head", "head_distillation", "average", "activation")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -266,9 +266,19 @@ def _top(tokens: Tensor, config: ViTConfig, head: Head, facts: Mapping[str, Tens
         x = keras.layers.Dense(
             config.representation_size, activation="tanh", kernel_initializer="lecun_normal", name="pre_logits"
         )(x)
+    x = embedding(x, config)
     if head.classes:
         x = classifier(head, "head", head.activation)(x)  # (B, K)
     return x
+
+
+def embedding(pooled: Tensor, config: ViTConfig) -> Tensor:
+    """What the head reads, `(B, E)`, of what was pooled."""
+    if config.projection_size is not None:
+        pooled = keras.layers.Dense(config.projection_size, dtype=at_least_float32(), name="projection")(pooled)
+    if config.unit_length:
+        pooled = keras.layers.UnitNormalization(dtype=at_least_float32(), name="unit_length")(pooled)
+    return pooled
 
 
 def _two_heads(representation: Tensor, tokens: Tensor, head: Head) -> Tensor:

@@ -18,8 +18,9 @@ from keras_vit.files import user_path
 from keras_vit.images.preprocessing import Preprocessing
 from keras_vit.weights import sidecar
 from keras_vit.weights.dialects import DIALECTS, facts_among, others_in, recognise, to_ours, told_by, weights_among
-from keras_vit.weights.reader import CheckpointError
-from keras_vit.weights.reader.sharded import INDEX, check_whole, scan_any
+from keras_vit.weights.reader import CheckpointError, TensorFile
+from keras_vit.weights.reader.sharded import INDEX, ShardedFile, check_whole, scan_any
+from keras_vit.weights.two_towers import remark_on_text, similarity_of
 
 SAFETENSORS_NAME = "model.safetensors"  # what timm and transformers look for in a folder
 # Where a folder has its weights, first ones first; torch's own files may hold less exact or older ones.
@@ -59,6 +60,7 @@ class Checkpoint:
     preprocessing: Preprocessing | None = None
     set_aside: tuple[str, ...] = ()
     pre_logits_activation: str = "tanh"
+    similarity: tuple[float, float] | None = None  # logit scale and bias of a file of both towers
     remarks: tuple[str, ...] = ()  # a line for each thing said beside the tensors that was not understood
 
     @property
@@ -273,21 +275,12 @@ def read_checkpoint(path: FilePath, *, grid: Pair | None = None, allow_nonfinite
     check_whole(path)
     file = scan_any(path)
     said = sidecar.read(file)  # which refuses a family that is not computed here by its name
-    try:
-        known = recognise(file.kind, file.entries, said.layout)
-    except CheckpointError as error:
-        raise CheckpointError(f"{error} File: {path}") from error
-    if known is None:
-        some = ", ".join(sorted(file.entries)[:5])
-        raise CheckpointError(
-            f"the file must be in a layout that is known here: {', '.join(DIALECTS)}.\n"
-            f"Received: {path} with {len(file.entries)} arrays: {some}, ..."
-        )
-    dialect, prefix = known
+    dialect, prefix = _recognised(file, said.layout)
     names = weights_among(dialect, prefix, file.entries)
     arrays = file.read(names, void_is_bfloat16=DIALECTS[dialect].void_is_bfloat16, allow_nonfinite=allow_nonfinite)
     facts = file.read(facts_among(dialect, prefix, file.entries), integers=True)
     arrays |= facts
+    beside = sorted(set(file.entries) - set(arrays))
     wanted = check_grid("grid", grid) if grid is not None else said.grid
     try:
         tensors, num_heads = to_ours(dialect, prefix, arrays, None if wanted is None else wanted[0] * wanted[1])
@@ -299,9 +292,10 @@ def read_checkpoint(path: FilePath, *, grid: Pair | None = None, allow_nonfinite
             recorded_grid=wanted,
             recorded_fields=said.fields | told_by(dialect, prefix, facts),
             preprocessing=said.preprocessing,
-            set_aside=tuple(sorted(set(file.entries) - set(arrays))),
+            set_aside=tuple(beside),
             pre_logits_activation=said.pre_logits_activation,
-            remarks=(*others_in(dialect, prefix, file.entries, said.layout), *said.remarks),
+            similarity=similarity_of(file),
+            remarks=(*others_in(dialect, prefix, file.entries, said.layout), *remark_on_text(beside), *said.remarks),
         )
         if wanted is None and said.image_size is not None and checkpoint.stride:
             height, width = (max(side // checkpoint.stride, 1) for side in said.image_size)
@@ -313,6 +307,21 @@ def read_checkpoint(path: FilePath, *, grid: Pair | None = None, allow_nonfinite
     _check_sizes(checkpoint, said.sizes)
     _check_recorded_grid(checkpoint, grid)
     return checkpoint if num_heads is not None else _with_heads(checkpoint, said.num_heads)
+
+
+def _recognised(file: TensorFile | ShardedFile, said: str) -> tuple[str, str]:
+    """Dialect and prefix of a file; `said` is what stands beside it on that."""
+    try:
+        known = recognise(file.kind, file.entries, said)
+    except CheckpointError as error:
+        raise CheckpointError(f"{error} File: {file.path}") from error
+    if known is None:
+        some = ", ".join(sorted(file.entries)[:5])
+        raise CheckpointError(
+            f"the file must be in a layout that is known here: {', '.join(DIALECTS)}.\n"
+            f"Received: {file.path} with {len(file.entries)} arrays: {some}, ..."
+        )
+    return known
 
 
 def check_pre_logits(checkpoint: Checkpoint, tensors: Mapping[str, np.ndarray]) -> None:

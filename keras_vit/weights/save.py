@@ -14,6 +14,7 @@ from keras_vit.model.layer_lookup import (
     HEADS,
     computed_fields,
     encoder_blocks,
+    layer_named,
     own_operations,
     position_layers,
     stem_positions,
@@ -63,6 +64,7 @@ def save_checkpoint(
             processor cannot do what `model.preprocessing` does. That folder has a `PREPROCESSING.md` with the
             differences in grey levels.
     """
+    _check_end(model)
     is_resnet = any(isinstance(layer, BiTRoot) for layer in model.layers)
     dialect = ("bit" if is_resnet else "official") if dialect is None else dialect
     check_choice("dialect", dialect, DIALECTS)
@@ -102,6 +104,14 @@ def save_checkpoint(
         preprocessing=getattr(model, "preprocessing", None),
     )
     return write_checkpoint(checkpoint, path, dialect, labels)
+
+
+def _check_end(model: keras.Model) -> None:
+    if layer_named(model, "unit_length") is not None:
+        raise CheckpointError(
+            "no checkpoint says that an embedding is divided by its length, as before the logits of `zero_shot`.\n"
+            f"Received: {model.name!r}. Save it as .keras, or the image tower that it was made from here."
+        )
 
 
 def _check_own_operations(model: keras.Model, variables: Mapping[str, Variable]) -> None:

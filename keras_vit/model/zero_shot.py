@@ -1,0 +1,124 @@
+"""Classification by text embeddings that come from elsewhere: the cosines of an image tower with them are logits.
+
+Source: arXiv:2103.00020 (CLIP), section 3.1.2, and arXiv:2303.15343 (SigLIP), equation 1.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import cast
+
+import numpy as np
+import numpy.typing as npt
+
+from keras_vit.annotations import Tensor
+from keras_vit.checks import check_number, error_about
+from keras_vit.model.classifiers import check_logits
+from keras_vit.model.layer_lookup import head_layers
+from keras_vit.model.vision_transformer import VisionTransformer, check_vision_transformer
+from keras_vit.model.wiring import Head, classifier, embedding
+
+
+def zero_shot(
+    model: VisionTransformer,
+    text_embeddings: npt.ArrayLike,
+    class_names: Sequence[str] | None = None,
+    *,
+    logit_scale: float | None = None,
+    logit_bias: float | None = None,
+    classifier_activation: str | Callable[[Tensor], Tensor] | None = None,
+) -> VisionTransformer:
+    """A classifier of an image tower and text embeddings, with logits exp(logit_scale) cos(image, text) + logit_bias.
+
+    The text tower is not here: compute the embeddings of the class names, as of "a photo of a dog", by the software
+    that the weights are from.
+
+    Args:
+        model: an image tower of CLIP, SigLIP or their like. Its head, if there is one, is the projection that the file
+            has behind pooling; so build it without `classes`, and with `include_top=False` where the file has none.
+        text_embeddings: floats `(K, E)`, one for each class, of any length; or `(K, n, E)` of n texts for each, whose
+            mean is taken at length 1.
+        class_names: names of the K classes.
+        logit_scale: logarithm of the factor on the cosines; by default the file's, `model.similarity[0]`.
+        logit_bias: what is added to the logits; by default the file's, `model.similarity[1]`, else 0.
+        classifier_activation: of the logits: `"softmax"` gives CLIP's probabilities, `"sigmoid"` SigLIP's. By default
+            the outputs are logits.
+
+    Returns:
+        A `VisionTransformer` with K outputs, which predicts, is evaluated, fine-tuned, saved and exported as every
+        other. It shares the tower's weights with `model`.
+
+    Raises:
+        TypeError: for a model of another kind.
+        ValueError: for a model without one embedding for an image; for embeddings of another size than the model's,
+            that are not finite or zero; for names that are not K; if neither argument nor file tells the scale.
+    """
+    _check_tower(model)
+    heads, config = head_layers(model), model.config
+    texts = _unit_embeddings(text_embeddings, model.output_shape[-1])
+    scale, bias = _scale_and_bias(model, logit_scale, logit_bias)
+    names = None if class_names is None else tuple(map(str, class_names))
+    if names is not None and len(names) != len(texts):
+        raise ValueError(f"`class_names` must be one for each of {len(texts)} texts.\nReceived: {len(names)} names.")
+    pooled = heads[0].input if heads else model.output
+    config = config.replace(projection_size=heads[0].units if heads else None, unit_length=True)
+    head = classifier(Head(len(texts), classifier_activation), "head", classifier_activation)
+    outputs = head(embedding(pooled, config))
+    found = VisionTransformer(
+        model.inputs[0],
+        outputs,
+        name=model.name,
+        config=config,
+        preprocessing=model.preprocessing,
+        weights_report=model.weights_report,
+        class_names=names,
+        similarity=(scale, bias),
+    )
+    for ours, theirs in zip(heads, [layer for layer in found.layers if layer.name == "projection"], strict=True):
+        theirs.set_weights(ours.get_weights())
+    head.set_weights([(np.exp(scale) * texts).T, np.full(len(texts), bias)])
+    return found
+
+
+def _check_tower(model: VisionTransformer) -> None:
+    check_vision_transformer(model)
+    check_logits(model)
+    config = model.config
+    if config.distilled or config.unit_length or config.pooling == "none":
+        raise ValueError(
+            "an image tower must give one embedding for an image, whose length is not 1 yet.\n"
+            f"Received: {model.name!r} with distilled={config.distilled}, pooling={config.pooling!r}, "
+            f"unit_length={config.unit_length}."
+        )
+
+
+def _unit_embeddings(embeddings: npt.ArrayLike, size: int) -> np.ndarray:
+    """`(K, E)` of length 1."""
+    texts = np.asarray(embeddings, "float64")
+    if texts.ndim not in (2, 3) or 0 in texts.shape or texts.shape[-1] != size:
+        raise error_about("text_embeddings")(
+            f"`text_embeddings` must be (K, E) or (K, n, E), with E = {size} as the model's embedding.\n"
+            f"Received: shape {texts.shape}."
+        )
+    lengths = np.linalg.norm(texts, axis=-1, keepdims=True)
+    if not np.isfinite(lengths).all() or not lengths.all():
+        raise error_about("text_embeddings")(
+            "`text_embeddings` must be finite and not zero, so that they have a direction.\n"
+            f"Received: lengths from {lengths.min()} to {lengths.max()}."
+        )
+    texts = texts / lengths
+    return texts if texts.ndim == 2 else _unit_embeddings(texts.mean(axis=1), size)
+
+
+def _scale_and_bias(
+    model: VisionTransformer, logit_scale: float | None, logit_bias: float | None
+) -> tuple[float, float]:
+    told: tuple[float | None, float] = model.similarity or (None, 0.0)
+    given = (logit_scale, logit_bias)
+    scale, bias = (told[i] if given[i] is None else given[i] for i in (0, 1))
+    if scale is None:
+        raise error_about("logit_scale")(
+            "the scale of the logits must be known, and only files of both towers have it.\n"
+            f"Received: logit_scale=None, {model.name!r}. Pass the factor's logarithm, for CLIP `math.log(100)`."
+        )
+    check_number("logit_scale", scale)
+    check_number("logit_bias", bias)
+    return float(scale), float(cast(float, bias))
