@@ -48,7 +48,7 @@ def finished_lines(out: FilePath, data: Any, options: FinetuneOptions) -> list[s
     if found:
         raise error_about("out")(
             "`out` of a finished run says its result only to the command that it had.\n"
-            f"Received: {str(out)!r}, a finished run, which differs in\n  " + "\n  ".join(found) + "\n"
+            f"Received: {str(out)!r}, a finished run, which differs in:\n  " + "\n  ".join(found) + "\n"
             "Choose another folder, or ask for what it began with."
         )
     report = folder / REPORT if (folder / REPORT).exists() else folder

@@ -201,7 +201,7 @@ def check_same(out: FilePath, earlier: EarlierRun, configuration: dict) -> None:
     if found:
         raise ValueError(
             "an unfinished run goes on only with the options, data and versions that it began with.\n"
-            f"Received: {str(out)!r}, which differs in\n  "
+            f"Received: {str(out)!r}, which differs in:\n  "
             + "\n  ".join(found)
             + "\nChoose another folder, ask for what it began with, or remove it."
         )
