@@ -9,6 +9,7 @@ import keras_vit
 from keras_vit.exporting.folding import folded
 from keras_vit.model.layer_lookup import encoder_blocks, token_layers
 
+GRID = {"rotary": "axial", "rotary_coordinates": "grid", "rotary_layout": "interleaved", "rotary_theta": 1e4}
 KINDS = {
     "dinov2": {"registers": 3, "layer_scale": "both", "gated_mlp": True, "activation": "gelu"},
     "clip": {"pre_norm": True, "patch_bias": False, "activation": "quick_gelu", "layer_norm_epsilon": 1e-5},
@@ -17,7 +18,11 @@ KINDS = {
         **{"qkv_bias": "none", "layer_scale": "both", "representation_size": 6},
     },
     "beit3": {"attention_norm": True, "mlp_norm": True, "pooling": "gap", "class_token": True, "final_norm": "pooled"},
-    "eva02": {"mlp_norm": True, "gated_mlp": True, "qkv_bias": "query_value", "activation": "gelu"},
+    "eva02": {"mlp_norm": True, "gated_mlp": True, "qkv_bias": "query_value", **GRID, "rotary_reference": 16},
+    "pe": {
+        **{"pre_norm": True, "patch_bias": False, "pooling": "map", "class_token": True, "layer_norm_epsilon": 1e-5},
+        **{"map_heads": 2, "map_mlp_dim": 19, "map_prefix": True, **GRID, "rotary_axes": "xy", "rotary_offset": 1.0},
+    },
     "radio": {
         **{"class_tokens": 4, "summary_tokens": (0, 2), "summary": "concatenated", "registers": 2},
         **{"final_norm": "none", "layer_scale": "both", "patch_bias": False},
@@ -86,9 +91,8 @@ def test_folded_model_computes_the_same_with_fewer_operations(model):
 def test_lora_and_layer_decay_reach_it_and_training_moves_every_weight(model):
     copy = keras_vit.with_input_shape(model, (20, 28, 3))
     keras_vit.add_lora(copy, rank=2, targets=("attention", "mlp"))
-    assert sum("lora_kernel_a" in weight.path for weight in copy.trainable_weights) == len(
-        copy.get_layer("block_00").parts
-    ) * 2 + 3 * (model.config.pooling == "attentive")
+    parts = 2 * len(copy.get_layer("block_00").parts) + {"attentive": 3, "map": 6}.get(model.config.pooling, 0)
+    assert sum("lora_kernel_a" in weight.path for weight in copy.trainable_weights) == parts
     whole = keras_vit.with_input_shape(model, (20, 28, 3))
     depths = {w.path.split("/")[0]: w.layer_depth[0] for w in whole.weights}
     assert {depths[name] for name in ("register_tokens", "pre_norm") if name in depths} <= {0}

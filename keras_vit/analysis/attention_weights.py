@@ -35,7 +35,8 @@ class AttentionMaps:
     Attributes:
         blocks: float32 `(L, B, A, T, T)` for blocks, images and heads. Entry (t, s) is how much token t reads from
             token s. Rows sum to 1, in half precision up to rounding.
-        pooling: float32 `(B, A, N)`, weights of the patches in attention pooling; `None` for other pooling.
+        pooling: float32 `(B, A, N)`, weights of the patches in attention pooling; `None` for other pooling. They sum to
+            1, unless `map_prefix` has it read prefix tokens too.
         reading: float64 `(B, T)` with sum 1, the weights with which the model's answer reads the last block's tokens.
             A class token has 1, or 0.5 beside a distillation token. Mean pooling is even over the patches. Attention
             pooling is `pooling` averaged over the heads.
@@ -112,10 +113,11 @@ def as_maps(inner: VisionTransformer, shape: Shape, found: list) -> AttentionMap
     config, layers = inner.config, [block.attention for block in encoder_blocks(inner)]
     blocks = np.stack([_of(layer, found) for layer in layers])  # (L, B, A, T, T)
     pools = [part.attention for part in flatten_layers(inner) if isinstance(part, AttentionPooling)]
-    pooling = _of(pools[0], found)[:, :, 0] if pools else None  # (B, A, N)
+    pooling = _of(pools[0], found)[:, :, 0] if pools else None  # (B, A, N), or T of what reads prefix tokens too
     reading = np.zeros((blocks.shape[1], blocks.shape[-1]))
     if pooling is not None:
-        reading[:, config.num_prefix_tokens :] = pooling.mean(axis=1, dtype="float64")
+        reading[:, -pooling.shape[-1] :] = pooling.mean(axis=1, dtype="float64")
+        pooling = pooling[..., -(reading.shape[-1] - config.num_prefix_tokens) :]
     elif config.read_places:
         reading[:, config.read_places] = 1 / len(config.read_places)
     else:

@@ -113,8 +113,8 @@ def _relevance(maps: AttentionMaps, inner: VisionTransformer, seen: list, gradie
             joint = joint + _positive(*of_layer[id(block.attention)]) @ joint  # (B, T, T)
     reading = maps.reading
     if maps.pooling is not None:
-        reading = np.zeros_like(maps.reading)
-        reading[:, maps.num_prefix_tokens :] = _positive(*of_layer[id(pooling(inner).attention)])[:, 0]
+        reading, read = np.zeros_like(maps.reading), _positive(*of_layer[id(pooling(inner).attention)])[:, 0]
+        reading[:, -read.shape[-1] :] = read
     return maps.over_patches(np.einsum("bt,bts->bs", reading, joint))
 
 

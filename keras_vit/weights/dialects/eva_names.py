@@ -132,9 +132,10 @@ def _pre_norm_blocks(arrays: Arrays, num_patches: int | None) -> Arrays:
 
 def _computes(tensors: Mapping[str, np.ndarray]) -> dict[str, Any]:
     """EVA-02, the one that has a gated MLP, turns queries and keys by coordinates scaled to a grid of 16."""
+    pooled = {"map_prefix": "class_token/token" in tensors} if "pooling/probe" in tensors else {}
     if "block_00/mlp/gate/kernel" not in tensors:
-        return {}
-    return {
+        return pooled
+    return pooled | {
         "rotary": "axial",
         "rotary_theta": 10000.0,
         "rotary_layout": "interleaved",

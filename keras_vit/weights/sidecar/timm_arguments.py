@@ -90,7 +90,9 @@ def computed_by_eva(architecture: str, arguments: Mapping[str, Any], place: Path
     fields = {"map_heads": heads} if heads and said.get("global_pool", "map") == "map" else {}
     if architecture.startswith("vit_pe_"):
         fields |= {"layer_norm_epsilon": 1e-5, "map_prefix": True}
-    return fields | (_rotary(said, place) if said.get("use_rot_pos_emb") else {})
+    if "use_rot_pos_emb" in said:
+        fields |= _rotary(said, place) if said["use_rot_pos_emb"] else {"rotary": "none"}
+    return fields
 
 
 def _rotary(said: Mapping[str, Any], place: Path) -> dict[str, Any]:
