@@ -133,16 +133,16 @@ def _take(connection: socket.socket, ours: dict[str, Any], come: dict, unlike: C
     if said is None or not _is_whole(said):  # somebody else's
         connection.close()
         return None
-    if (before := come.get(said["index"])) is not None and _has_gone(before):
-        come.pop(said["index"]).close()  # which was started again since
-    place = come.setdefault(said["index"], connection)
+    index = said["index"]
+    if (before := come.get(index)) is not None and _has_gone(before):
+        come.pop(index).close()  # which was started again since
+    is_second = index in come
+    come[-len(come) - 1 if is_second else index] = connection  # a second one is answered too
     if said["count"] != ours["count"]:
         return f"one that was told of {said['count']} processes, where the first was told of {ours['count']}"
-    if place is not connection or not 0 < said["index"] < ours["count"]:
-        if place is not connection:
-            come[-len(come) - 1] = connection  # so that it is answered too
-        return f"two processes with the number {said['index']}"
-    return unlike(ours["facts"], said["facts"], said["index"])
+    if is_second or not 0 < index < ours["count"]:
+        return f"two processes with the number {index}"
+    return unlike(ours["facts"], said["facts"], index)
 
 
 def _is_complete(come: dict[int, socket.socket], count: int) -> bool:

@@ -10,6 +10,8 @@ import pytest
 from keras_vit.training.hosts import distribution, meeting
 from keras_vit.training.hosts.distribution import _facts, _unlike
 
+FIRST_OF_THREE = b'{"format": "keras-vit-meeting/1", "count": 3, "index": 1, "facts": {}}\n'
+
 
 def free_port():
     with socket.socket() as probe:
@@ -75,20 +77,43 @@ def test_port_that_is_taken_is_named_by_both(monkeypatch):
     assert "not answered" in found[1]
 
 
+def connected(port):
+    """A connection, once somebody listens."""
+    while True:
+        try:
+            return socket.create_connection(("127.0.0.1", port))
+        except ConnectionRefusedError:
+            pass
+
+
+def test_second_process_of_a_number_is_told_what_is_wrong_with_it(monkeypatch):
+    monkeypatch.setattr(meeting, "WAIT", 5)
+    port, found = free_port(), []
+
+    def meet():
+        try:
+            meeting.meet("127.0.0.1", port, 3, 0, {}, _unlike)
+        except ValueError as error:
+            found.append(str(error))
+
+    first = threading.Thread(target=meet)
+    first.start()
+    with connected(port) as other:
+        other.sendall(FIRST_OF_THREE)
+        found += met((4, 1, {}), port=port)[0]
+    first.join()
+    assert ["told of 4 processes" in words for words in found] == [True, True], found
+
+
 def test_process_that_was_started_again_takes_its_own_place(monkeypatch):
     """And what somebody else says to the port is passed over."""
     monkeypatch.setattr(meeting, "WAIT", 20)
     port, found = free_port(), []
     first = threading.Thread(target=lambda: found.append(meeting.meet("127.0.0.1", port, 3, 0, {}, _unlike)))
     first.start()
-    for words in (b'{"format": "keras-vit-meeting/1", "count": 3, "index": 1, "facts": {}}\n', b"GET /\n"):
-        while True:
-            try:
-                with socket.create_connection(("127.0.0.1", port)) as other:
-                    other.sendall(words)
-                break
-            except ConnectionRefusedError:
-                pass
+    for words in (FIRST_OF_THREE, b"GET /\n"):
+        with connected(port) as other:
+            other.sendall(words)
     assert met((3, 1, {}), (3, 2, {}), port=port)[0] == [None, None]
     first.join()
     assert found == [None]
