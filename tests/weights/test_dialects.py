@@ -1,6 +1,7 @@
 """Every layout, there and back: bitwise, and with what the file says of itself."""
 
 import dataclasses
+import functools
 import json
 import warnings
 
@@ -50,7 +51,9 @@ LAYOUTS = ["official", "linen", "big_vision", "timm", "huggingface"]  # the othe
 HELD = [(d, m) for d in LAYOUTS for m in MODELS if (d, m) not in NO_PLACE]
 
 
+@functools.cache
 def make(kind):
+    """A model that tests read and do not change."""
     config = tiny_config(**MODELS[kind])
     return randomise(keras_vit.build(config, input_shape=(config.stride * 3, config.stride * 5, 3), classes=7))
 
