@@ -66,12 +66,13 @@ def gated_mlp(x, w):
     return inner_norm(gate / (1 + np.exp(-gate)) * value, w) @ w["down/kernel"] + w.get("down/bias", 0.0)
 
 
-def turned(x, grid, rule, frequencies=None):
+def turned(x, grid, rule, frequencies=None, periods=None):
     """Queries or keys (B, A, T, E), those of the last h * w tokens turned: one complex number for each pair."""
     size, (height, width), x = x.shape[-1], grid, x.copy()
     half = rule["rotary_layout"] == "half"
     first, second = (slice(size // 2), slice(size // 2, None)) if half else (slice(0, None, 2), slice(1, None, 2))
     powers = np.array([rule["rotary_theta"] ** (-4 * k / size) for k in range(size // 4)])
+    powers = powers if periods is None else 1 / periods
 
     def coordinate(i, n):
         if rule["rotary_coordinates"] == "unit":

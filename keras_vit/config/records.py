@@ -27,6 +27,7 @@ ROTATIONS = ("none", "axial", "mixed")
 ROTARY_LAYOUTS = ("half", "interleaved")
 ROTARY_AXES = ("yx", "xy")
 ROTARY_COORDINATES = ("unit", "grid")
+ROTARY_PERIODS = ("computed", "stored")
 ATTENTIONS = ("global", *ablations.ATTENTIONS)
 LAST_BLOCKS = ("pooled", "all")
 ADDED_POSITIONS = ("learned", "learned2d", "sincos2d")  # kinds that are a table which is added to tokens
@@ -143,6 +144,8 @@ class Positions:
             (arXiv:2508.10104); `"grid"` is i.
         rotary_offset: added to i on the grid.
         rotary_reference: side r of a grid to which i is scaled, as i r / n, or `None`; EVA-02's is 16.
+        rotary_periods: `"computed"` from `rotary_theta`, or `"stored"` as a weight that does not learn: the authors'
+            files of DINOv3 have them, rounded to bfloat16.
     """
 
     position_embedding: str = "learned"
@@ -155,6 +158,7 @@ class Positions:
     rotary_coordinates: str = "unit"
     rotary_offset: float = 0.0
     rotary_reference: int | None = None
+    rotary_periods: str = "computed"
 
     def __post_init__(self) -> None:
         check_choice("position_embedding", self.position_embedding, POSITION_EMBEDDINGS)
@@ -166,6 +170,7 @@ class Positions:
         check_choice("rotary_axes", self.rotary_axes, ROTARY_AXES)
         check_choice("rotary_coordinates", self.rotary_coordinates, ROTARY_COORDINATES)
         check_number("rotary_offset", self.rotary_offset)
+        check_choice("rotary_periods", self.rotary_periods, ROTARY_PERIODS)
         if self.rotary_reference is not None:
             set_field(self, "rotary_reference", check_positive_int("rotary_reference", self.rotary_reference))
 

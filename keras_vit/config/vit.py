@@ -246,4 +246,10 @@ _RULES = (
         {"rotary_offset": (0,), "rotary_reference": (None,)},
         'Pass `rotary_coordinates="grid"`.',
     ),
+    ablations.Rule(
+        "learned angles have no periods, which only axial ones do.",
+        {"rotary": ("mixed",)},
+        {"rotary_periods": ("computed",)},
+        "Leave `rotary_periods` out.",
+    ),
 )

@@ -13,7 +13,7 @@ from keras import ops
 
 from keras_vit.annotations import Shape, Tensor
 from keras_vit.checks import check_choice, check_positive_int
-from keras_vit.config.records import ROTARY_AXES, ROTARY_COORDINATES, ROTARY_LAYOUTS, ROTATIONS
+from keras_vit.config.records import ROTARY_AXES, ROTARY_COORDINATES, ROTARY_LAYOUTS, ROTARY_PERIODS, ROTATIONS
 from keras_vit.layers.composite import ConfiguredLayer, at_least_float32
 
 
@@ -22,7 +22,7 @@ class RotaryPositions(ConfiguredLayer):
     """The cosines and sines by which `rotated` turns queries and keys, for the grid that arrives.
 
     It computes in at least float32, whatever the precision around it. Where the image's size is known, the table is
-    computed once in float64 and rounded; but a learned one is computed in every call.
+    computed once in float64 and rounded; but one of weights is computed in every call.
 
     Args:
         head_dim: D/A, width of a head, a multiple of 4.
@@ -38,6 +38,8 @@ class RotaryPositions(ConfiguredLayer):
         rotary_coordinates: `"unit"` is 2 pi (2 (i + 0.5) / n - 1) for row or column i of n, `"grid"` is i.
         rotary_offset: added to i on the grid.
         rotary_reference: side r of a grid to which i is scaled as i r / n, or `None` for none.
+        rotary_periods: `"computed"`, or `"stored"`: those of axial angles, 1 over their frequencies, are a weight that
+            does not learn, and has those values first.
 
     Call arguments:
         cut_map: `(B, H, W, ...)`, what the patches were cut from; only H and W are read.
@@ -63,6 +65,7 @@ class RotaryPositions(ConfiguredLayer):
         rotary_coordinates: str = "unit",
         rotary_offset: float = 0.0,
         rotary_reference: int | None = None,
+        rotary_periods: str = "computed",
         **kwargs: Any,
     ) -> None:
         super().__init__(dtype=at_least_float32(kwargs.pop("dtype", None)), **kwargs)
@@ -70,6 +73,7 @@ class RotaryPositions(ConfiguredLayer):
         check_choice("rotary_layout", rotary_layout, ROTARY_LAYOUTS)
         check_choice("rotary_axes", rotary_axes, ROTARY_AXES)
         check_choice("rotary_coordinates", rotary_coordinates, ROTARY_COORDINATES)
+        check_choice("rotary_periods", rotary_periods, ROTARY_PERIODS)
         self.head_dim = check_positive_int("head_dim", head_dim)
         self.num_heads = num_heads
         self.patch_size = patch_size
@@ -81,11 +85,20 @@ class RotaryPositions(ConfiguredLayer):
         self.rotary_coordinates = rotary_coordinates
         self.rotary_offset = rotary_offset
         self.rotary_reference = rotary_reference
+        self.rotary_periods = rotary_periods
 
     def build(self, cut_map_shape: Shape, places_shape: Shape | None = None) -> None:
         if self.rotary == "mixed":
             shape = (2, self.num_heads, self.head_dim // 2)  # of the first axis and the second one
             self.frequencies = self.add_weight(name="frequencies", shape=shape, initializer=self._first_frequencies)
+        elif self.rotary_periods == "stored":
+            first = 1 / self._frequencies()
+            self.periods = self.add_weight(
+                name="periods",
+                shape=first.shape,
+                initializer=lambda *_, **__: ops.cast(first, self.variable_dtype),
+                trainable=False,
+            )
 
     def call(self, cut_map: Tensor, places: Tensor = None, training: bool | None = None) -> Tensor:
         grid = tuple(side // self.patch_size for side in ops.shape(cut_map)[1:3])
@@ -98,7 +111,7 @@ class RotaryPositions(ConfiguredLayer):
 
     def table_at(self, grid: Any) -> Tensor:
         """`(2, T, 1, D/A)`, or `(2, T, A, D/A)`, for a grid of ints or of scalar tensors."""
-        known = self.rotary == "axial" and all(isinstance(n, int) for n in grid)
+        known = not self.weights and all(isinstance(n, int) for n in grid)
         xp: Any = np if known else ops
         rows, columns = (self._coordinates(n, xp) for n in grid)
         rows, columns = rows[:, None, None, None], columns[None, :, None, None]  # (h, 1, 1, 1), (1, w, 1, 1)
@@ -107,6 +120,7 @@ class RotaryPositions(ConfiguredLayer):
             angles = axes[0] * self.frequencies[0] + axes[1] * self.frequencies[1]  # (h, w, A, D/A/2)
         else:
             frequencies = self._frequencies() if known else self._frequencies().astype(self.compute_dtype)
+            frequencies = 1 / ops.cast(self.periods, self.compute_dtype) if self.weights else frequencies
             parts = [axis * frequencies + 0 * other for axis, other in zip(axes, axes[::-1], strict=True)]
             angles = xp.concatenate(parts, axis=-1)  # (h, w, 1, D/A/2)
         angles = xp.reshape(angles, (-1, *angles.shape[2:]))

@@ -16,7 +16,7 @@ from keras_vit.config.variants import VARIANTS
 from keras_vit.config.vit import ViTConfig
 from keras_vit.files import user_path
 from keras_vit.images.preprocessing import Preprocessing
-from keras_vit.weights import sidecar
+from keras_vit.weights import dialects, sidecar
 from keras_vit.weights.dialects import DIALECTS, facts_among, others_in, recognise, to_ours, told_by, weights_among
 from keras_vit.weights.reader import CheckpointError, TensorFile
 from keras_vit.weights.reader.sharded import INDEX, ShardedFile, check_whole, scan_any
@@ -295,7 +295,12 @@ def read_checkpoint(path: FilePath, *, grid: Pair | None = None, allow_nonfinite
             set_aside=tuple(beside),
             pre_logits_activation=said.pre_logits_activation,
             similarity=similarity_of(file),
-            remarks=(*others_in(dialect, prefix, file.entries, said.layout), *remark_on_text(beside), *said.remarks),
+            remarks=(
+                *others_in(dialect, prefix, file.entries, said.layout),
+                *remark_on_text(beside),
+                *said.remarks,
+                *dialects.assumed(dialect, tensors, said.fields),
+            ),
         )
         if wanted is None and said.image_size is not None and checkpoint.stride:
             height, width = (max(side // checkpoint.stride, 1) for side in said.image_size)

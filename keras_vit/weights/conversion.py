@@ -15,6 +15,7 @@ import numpy as np
 
 from keras_vit.annotations import FilePath, Pair
 from keras_vit.checks import check_choice, check_positive_int, error_about
+from keras_vit.config.records import Positions
 from keras_vit.config.variants import VARIANTS
 from keras_vit.files import user_path
 from keras_vit.images.preprocessing import Preprocessing
@@ -96,6 +97,7 @@ def write_checkpoint(
     arrays = to_theirs(dialect, tensors, checkpoint.num_heads)
     if not checkpoint.is_resnet:
         _check_parts(checkpoint, dialect)
+        _check_rotary(checkpoint, dialect)
         _warn_of_differences(checkpoint, dialect, folder)
     arrays = ((name, _finite(name, np.asarray(array, "float32"))) for name, array in arrays)
     facts = {} if checkpoint.is_resnet else DIALECTS[dialect].telling(checkpoint.fields)
@@ -329,6 +331,23 @@ def _check_summary(checkpoint: Checkpoint, dialect: str) -> None:
         f"Received: {checkpoint.path} with class_tokens={count}, summary={asked[0]!r}, summary_tokens={asked[1]}, for "
         f"{dialect!r}. Save it as .keras."
     )
+
+
+def _check_rotary(checkpoint: Checkpoint, dialect: str) -> None:
+    """Raises for a layout of models with other rotary positions, of which no tensor tells; warns of other numbers."""
+    software, defaults = (
+        DIALECTS[dialect].software,
+        {field.name: field.default for field in dataclasses.fields(Positions)},
+    )
+    ours, theirs = (defaults | fields for fields in (checkpoint.fields, DIALECTS[dialect].computes(checkpoint.tensors)))
+    if ours["rotary"] != theirs["rotary"]:
+        raise CheckpointError(
+            f"{software} computes rotary={theirs['rotary']!r} of such a file, and would so compute something else.\n"
+            f"Received: rotary={ours['rotary']!r} of {checkpoint.path} for {dialect!r}. Save it in another layout."
+        )
+    names = [name for name in defaults if name.startswith("rotary") and ours["rotary"] != "none"]
+    if other := [f"{name} {theirs[name]}, this model {ours[name]}" for name in names if ours[name] != theirs[name]]:
+        _warn(f"{software} computes {'; '.join(other)}, unless told otherwise.")
 
 
 def _warn(message: str) -> None:

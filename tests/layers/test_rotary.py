@@ -17,6 +17,9 @@ from keras_vit.layers.rotary import rotated
 _GRID = {"rotary_coordinates": "grid", "rotary_layout": "interleaved"}
 RULES = {
     "dinov3": dict(rotary_theta=100.0, rotary_layout="half", rotary_axes="yx", rotary_coordinates="unit"),
+    "stored": dict(
+        rotary_theta=100.0, rotary_layout="half", rotary_axes="yx", rotary_coordinates="unit", rotary_periods="stored"
+    ),
     "eva02": dict(rotary_theta=10000.0, rotary_axes="yx", rotary_reference=16, **_GRID),
     "pe": dict(rotary_theta=10000.0, rotary_axes="xy", rotary_offset=1.0, **_GRID),
     "pe_of_timm": dict(rotary_theta=10000.0, rotary_axes="xy", rotary_offset=1.0, rotary_reference=4, **_GRID),
@@ -29,13 +32,15 @@ HEADS, HEAD, PREFIX = 3, 8, 2
 def make_rotary(rule, **others):
     layer = RotaryPositions(HEAD, HEADS, 4, PREFIX, **RULES[rule] | others)
     layer.build((None, None, None, 3))
+    if rule == "stored":
+        layer.periods.assign([1.0, 3.15625])  # as bfloat16 has the root of 10, and not as computed
     return layer
 
 
 def turned(x, grid, rule, layer):
     """`(B, T, A, E)` turned by the second computation."""
-    frequencies = np.asarray(layer.frequencies, "float64") if layer.weights else None
-    x = oracle.turned(x.transpose(0, 2, 1, 3).astype("float64"), grid, RULES[rule], frequencies)
+    weights = {weight.name: np.asarray(weight, "float64") for weight in layer.weights}
+    x = oracle.turned(x.transpose(0, 2, 1, 3).astype("float64"), grid, RULES[rule], **weights)
     return x.transpose(0, 2, 1, 3)
 
 

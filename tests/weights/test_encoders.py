@@ -92,6 +92,9 @@ def test_folder_to_model_and_back_is_bitwise(tmp_path, folder):
         ("timm_pe_core", {"rotary_offset": 0.5}),
         ("timm_pe_core", {"map_heads": 3}),
         ("timm_pe_core", {"map_prefix": False}),
+        ("timm_dinov3", {"rotary_theta": 50.0}),
+        ("timm_rope", {"rotary_coordinates": "unit"}),
+        ("timm_rope_mixed", {"rotary_axes": "yx"}),
     ],
 )
 def test_what_no_tensor_tells_changes_the_numbers(folder, wrong):
@@ -103,6 +106,7 @@ def test_what_no_tensor_tells_changes_the_numbers(folder, wrong):
     assert any(next(iter(wrong)) in line for line in model.weights_report)
 
 
+@pytest.mark.filterwarnings("ignore:.*unless told otherwise:UserWarning")  # of coordinates
 @pytest.mark.parametrize("folder", ["timm_pe_core", "timm_pe_lang"])
 def test_authors_perception_encoder_resizes_and_turns_by_its_own_rules(tmp_path, folder):
     """Expected: timm's class with the table resized by torch as the authors do it, and unscaled coordinates."""
@@ -118,6 +122,7 @@ def test_authors_perception_encoder_resizes_and_turns_by_its_own_rules(tmp_path,
     assert any("resized" in line and "bilinear" in line for line in model.weights_report)
 
 
+@pytest.mark.filterwarnings("ignore:.*unless told otherwise:UserWarning")  # of coordinates
 @pytest.mark.parametrize(("folder", "name"), [("timm_eva02_packed", "mlp.w12"), ("timm_eva02_clip", "mlp.w1")])
 def test_authors_eva02_is_that_of_timm_under_other_names(tmp_path, folder, name):
     model = built(folder, "pooled")
@@ -222,6 +227,40 @@ def test_eva_of_post_norm_blocks_is_known_by_its_sizes(tmp_path):
         keras_vit.build(weights=tmp_path / "x.safetensors", num_heads=3)
 
 
+def test_authors_dinov3_has_stored_periods_and_a_masked_bias_of_the_key(tmp_path):
+    """What stands behind the mask is ignored. With computed periods the numbers are those of timm's file."""
+    theirs = built("timm_dinov3")
+    path = keras_vit.save_checkpoint(theirs, tmp_path / "x.safetensors", "dinov3")
+    arrays = load_file(path)
+    assert {"storage_tokens", "mask_token", "blocks.1.attn.qkv.bias_mask", "blocks.0.ls2.gamma"} <= arrays.keys()
+    np.testing.assert_array_equal(arrays["blocks.0.attn.qkv.bias_mask"], np.repeat([1, 0, 1], 24))
+    arrays["blocks.0.attn.qkv.bias"][24:48] = 9
+    save_file(arrays | {"rope_embed.periods": np.array([1, 10.0625], "float32")}, path)
+    x, ends = expected("timm_dinov3")["images"], {"num_heads": 3, "input_shape": (24, 24, 3), **ENDS["tokens"]}
+    stored = keras_vit.build(weights=path, **ends)
+    assert any("rotary_periods stored" in line for line in stored.weights_report)
+    assert 1e-4 < difference("timm_dinov3", stored) < 0.1
+    again = keras_vit.save_checkpoint(stored, tmp_path / "again.safetensors", "dinov3")
+    np.testing.assert_array_equal(load_file(again)["rope_embed.periods"], np.array([1, 10.0625], "float32"))
+    np.testing.assert_array_equal(numpy(keras_vit.build(weights=again, **ends)(x)), numpy(stored(x)))
+    with pytest.raises(CheckpointError, match="rotary_positions/periods"):
+        keras_vit.save_checkpoint(stored, tmp_path / "y.safetensors", "timm_dinov3")
+    computed = keras_vit.build(weights=path, rotary_periods="computed", **ends)
+    np.testing.assert_array_equal(numpy(computed(x)), numpy(theirs(x)))
+    assert any("set aside rotary_positions" in line for line in computed.weights_report)
+
+
+def test_rotary_positions_of_file_and_model_must_agree(tmp_path):
+    plain = built("timm_rope").config.replace(rotary="none", rotary_coordinates="unit")
+    with pytest.raises(CheckpointError, match="rotary='none', and 'axial'"):
+        keras_vit.build(plain, weights=ENCODERS / "timm_rope", include_top=False)
+    model = keras_vit.build(plain, include_top=False, input_shape=(24, 24, 3))
+    with pytest.raises(CheckpointError, match="rotary='axial' of such a file"):
+        keras_vit.save_checkpoint(model, tmp_path / "x.safetensors", "timm_rope")
+    with pytest.raises(CheckpointError, match="rotary='none' of such a file"):
+        keras_vit.save_checkpoint(built("timm_rope"), tmp_path / "x.safetensors", "timm")
+
+
 @pytest.mark.filterwarnings("ignore:.*unless told otherwise:UserWarning")
 def test_openclip_reads_what_transformers_wrote(tmp_path):
     """The same tower under OpenCLIP's names, beside a text tower, and with QuickGELU by the config alone."""
@@ -293,11 +332,14 @@ def changed(tmp_path, folder, **facts):
         ("timm_eva", {"use_post_norm": True}, "use_post_norm=True"),
         ("timm_mae", {"mlp_layer": "glu"}, "mlp_layer='glu'"),
         ("timm_clip", {"qk_norm": True}, "qk_norm=True"),
-        ("huggingface_dinov2", {"model_type": "dinov3_vit"}, "rotary"),
         ("huggingface_aimv2", {"hidden_act": "gelu"}, "'silu'(.|\n)*'gelu'"),
         ("huggingface_aimv2", {"is_native": True}, "is_native"),
         ("timm_beit", {"use_shared_rel_pos_bias": True}, "relative_bias shared, and blocks"),
         ("timm_beit", {"img_size": [32, 32]}, r"grid \(4, 4\), which has 52 rows, and 28"),
+        ("huggingface_dinov3", {"use_gated_mlp": False, "hidden_act": "gelu"}, "gated_mlp False, and True"),
+        ("huggingface_dinov3", {"key_bias": True}, "qkv_bias all, and query_value"),
+        ("huggingface_dinov3", {"hidden_act": "gelu"}, "gate of the MLP"),
+        ("huggingface_dinov3", {"rope_theta": None, "rope_parameters": {"rope_type": "yarn"}}, "yarn"),
         ("huggingface_siglip", {"model_type": "siglip2_vision_model"}, "patches"),
     ],
 )

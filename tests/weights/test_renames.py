@@ -14,6 +14,7 @@ from keras_vit.weights.reader import CheckpointError
 STEM = {"root", "stages"}
 SWITCHES = {"registers", "pre_norm", "pooled_norm", "scales", "gated", "attention_norm", "mlp_norm"}
 DINOV2 = {"class", "table", "scales"}
+DINOV3 = {"class", "registers", "scales"}
 CLIP = {"class", "table", "pre_norm"}
 ALWAYS = {  # without which a file is not known again
     **{f"{of}dinov2": DINOV2 for of in ("", "huggingface_")},
@@ -28,6 +29,11 @@ ALWAYS = {  # without which a file is not known again
     **{f"{of}_beit": {"biases", "no_key_bias"} for of in ("timm", "huggingface")},
     **{f"{of}aimv2": {"table", "gated", "bare"} for of in ("", "timm_", "huggingface_")},
     "huggingface_radio": {"class", "table", "registers", "scales"},
+    "dinov3": DINOV3,
+    "huggingface_dinov3": DINOV3,
+    "timm_dinov3": {*DINOV3, "no_key_bias"},
+    "timm_rope": {"class", "scales"},
+    "timm_rope_registers": {"registers", "scales", "no_key_bias"},
     **{f"{of}pe{end}": {"pre_norm", *more} for of in ("timm_", "") for end, more in (("", ()), ("_core", ("map",)))},
 }
 WITHOUT_LAST_NORM = {"internvit", "huggingface_radio", "timm_pe", "pe"}
@@ -48,6 +54,11 @@ PARTS = {
     "huggingface": {"class", "distillation", "table", "pre_logits", "head"},
     **{name: {*parts, "gated"} for name, parts in ALWAYS.items() if "dinov2" in name or "tips" in name},
     **dict.fromkeys(("huggingface_internvit", "internvit"), DINOV2),
+    "dinov3": {*DINOV3, "gated", "no_key_bias", "periods"},
+    "huggingface_dinov3": {*DINOV3, "gated", "no_key_bias"},
+    "timm_dinov3": {*DINOV3, "gated", "pooled_norm", "head", "no_key_bias"},
+    "timm_rope": {"class", "table", "scales", "pooled_norm", "head", "frequencies"},
+    "timm_rope_registers": {"registers", "scales", "pooled_norm", "head", "no_key_bias"},
     "huggingface_clip": {*CLIP, "head"},
     "huggingface_siglip": {"table", "map"},
     "huggingface_pixio": {"class", "table"},
@@ -124,6 +135,8 @@ def shapes_of(dialect, parts, heads, each, mlp_dim, classes, side):
         "registers": {"register_tokens/tokens": (1, 2, width)},
         "pre_norm": norm("pre_norm", width),
         "pooled_norm": norm("pooled_norm", width),
+        "periods": {"rotary_positions/periods": (each,)},
+        "frequencies": {f"rotary_positions_{i:02}/frequencies": (2, heads, each) for i in (0, 1, 2)},
         "scales": {f"block_{i:02}/layer_scale_{part}/gamma": (width,) for i in (0, 3, 10) for part in (1, 2)},
     }
     optional |= {
@@ -170,7 +183,8 @@ def test_ours_to_theirs_to_ours_to_theirs_is_bitwise(dialect, data):
     ours = {path: rng.normal(size=shape).astype("float32") for path, shape in shapes.items()}
     if dialect == "big_vision" and {"class", "table"} <= parts:
         ours["position_embedding/table"][:, 0] = 0  # of which the file keeps the sum with the token
-    if DIALECTS[dialect].software in ("timm", "the authors' EVA-02") and {"registers", "table"} <= parts:
+    folds_rows = DIALECTS[dialect].software in ("timm", "the authors' EVA-02") and {"registers", "table"} <= parts
+    if folds_rows or (dialect == "timm_rope" and "table" in parts):
         ours["position_embedding/table"][:, : len(parts & {"class", "distillation"})] = 0  # likewise
     if dialect == "huggingface_radio":
         ours["position_embedding/table"][:, :1] = 0  # likewise

@@ -18,6 +18,7 @@ from keras_vit.weights.dialects.bit_names import BIT, BIT_PAPER
 from keras_vit.weights.dialects.clip_names import HF_CLIP, HF_SIGLIP, OPEN_CLIP
 from keras_vit.weights.dialects.dialect import Dialect
 from keras_vit.weights.dialects.dinov2_names import DINOV2, DINOV2_REGISTERS, HF_DINOV2, HF_DINOV2_REGISTERS
+from keras_vit.weights.dialects.dinov3_names import DINOV3, HF_DINOV3, TIMM_DINOV3
 from keras_vit.weights.dialects.eva_names import EVA02, TIMM_EVA
 from keras_vit.weights.dialects.huggingface_names import HUGGINGFACE
 from keras_vit.weights.dialects.internvit_names import HF_INTERNVIT, INTERNVIT
@@ -25,17 +26,19 @@ from keras_vit.weights.dialects.official_names import LINEN, OFFICIAL
 from keras_vit.weights.dialects.pe_names import PE, PE_CORE, TIMM_PE, TIMM_PE_CORE
 from keras_vit.weights.dialects.pixio_names import PIXIO
 from keras_vit.weights.dialects.radio_names import HF_RADIO
+from keras_vit.weights.dialects.rope_names import TIMM_ROPE, TIMM_ROPE_REGISTERS
 from keras_vit.weights.dialects.timm_names import TIMM, TIMM_BEIT3
 from keras_vit.weights.dialects.tips_names import HF_TIPSV2, TIPS
 from keras_vit.weights.dialects.wrappers import preferred, remark_on
 from keras_vit.weights.reader import CheckpointError
 
 _OF_TIMM = (TIMM, TIMM_BEIT, TIMM_BEIT3, TIMM_EVA, EVA02, TIMM_PE_CORE, TIMM_PE, PE_CORE, PE)
+_OF_ROPE = (DINOV3, HF_DINOV3, TIMM_DINOV3, TIMM_ROPE, TIMM_ROPE_REGISTERS)
 _OF_DINOV2 = (DINOV2, DINOV2_REGISTERS, HF_DINOV2, HF_DINOV2_REGISTERS)
 _OTHERS = (HF_BEIT, HF_INTERNVIT, INTERNVIT, HF_TIPSV2, TIPS, PIXIO, HF_RADIO)
 _OF_CLIP, _OF_AIMV2 = (HF_CLIP, HF_SIGLIP, OPEN_CLIP), (AIMV2, TIMM_AIMV2, HF_AIMV2)
 _OF_VITS = (OFFICIAL, LINEN, BIG_VISION, *_OF_TIMM, HUGGINGFACE)
-_ROWS = (*_OF_VITS, *_OF_DINOV2, *_OF_CLIP, *_OF_AIMV2, *_OTHERS, BIT, BIT_PAPER)
+_ROWS = (*_OF_VITS, *_OF_DINOV2, *_OF_ROPE, *_OF_CLIP, *_OF_AIMV2, *_OTHERS, BIT, BIT_PAPER)
 DIALECTS = {row.name: row for row in _ROWS}
 FOLDERS = {name: row.folder for name, row in DIALECTS.items() if row.folder is not None}
 _SAME_EPSILON = 1e-6  # so that 1e-6 and 1e-12 are one: they move logits by some 1e-5
@@ -77,6 +80,14 @@ def others_in(dialect: str, prefix: str, names: Iterable[str], said: str = "") -
     rows = [] if said in (row.name, *row.model_types) else [other for other in DIALECTS.values() if other is not row]
     like = [o for o in rows if (o.suffix, {*o.requires}) == (row.suffix, {*row.requires}) and o.prefixes_among(names)]
     return (*lines, *(f"took the layout {dialect}, and the names are those of {other.name} too" for other in like))
+
+
+def assumed(dialect: str, tensors: Mapping[str, np.ndarray], said: Mapping[str, Any]) -> tuple[str, ...]:
+    """Lines on rotary positions, if neither `said`, fields beside the file, nor a tensor tells of them."""
+    row = DIALECTS[dialect]
+    fields = {} if "rotary" in said else row.computes(tensors)
+    turned = ", ".join(f"{name} {fields[name]}" for name in fields if name.startswith("rotary"))
+    return (f"{turned}: as {row.software} computes, since the file does not tell",) if turned else ()
 
 
 def weights_among(dialect: str, prefix: str, names: Iterable[str]) -> list[str]:

@@ -44,14 +44,19 @@ BLOCK: Layers = {
     "layer_scale_2/gamma": "gamma_2",
 }
 
+PLAIN_BLOCK: Layers = {
+    ours: BLOCK[ours] for ours in BLOCK if not str(ours).endswith(("/norm", "/gate", "/up", "/down"))
+}
+EVA_ENDS = ("patch_embedding/projection", "encoder_norm", "pooled_norm", "head")
 
-def _apart(arrays: Arrays, num_patches: int | None) -> Arrays:
+
+def apart(arrays: Arrays, num_patches: int | None) -> Arrays:
     """Query, key and value as arrays of their own, and the two factors of a gated MLP, whose last layer is `fc3`."""
     found: Arrays = {}
     for name, array in arrays.items():
         block, _, part = name.partition(".attn.")
         if part in ("qkv.weight", "qkv.bias"):
-            found |= dict(zip((f"{block}.attn.{of}{part[3:]}" for of in _QKV), _split(name, array, 3), strict=True))
+            found |= dict(zip((f"{block}.attn.{of}{part[3:]}" for of in _QKV), split(name, array, 3), strict=True))
         elif part in ("q_bias", "v_bias"):
             found[f"{block}.attn.{part[0]}_proj.bias"] = array
         else:
@@ -64,11 +69,11 @@ def _apart(arrays: Arrays, num_patches: int | None) -> Arrays:
         if match := re.fullmatch(r"(blocks\.\d+\.mlp\.)fc([12])\.(weight|bias)", name):
             parts = ("fc1_g", "fc1_x") if match[2] == "1" else ("fc3",)
             names = [f"{match[1]}{part}.{match[3]}" for part in parts]
-            found |= dict(zip(names, _split(name, found.pop(name), len(names)), strict=True))
+            found |= dict(zip(names, split(name, found.pop(name), len(names)), strict=True))
     return found
 
 
-def _split(name: str, array: np.ndarray, count: int) -> list[np.ndarray]:
+def split(name: str, array: np.ndarray, count: int) -> list[np.ndarray]:
     if array.ndim == 0 or array.shape[0] % count:
         raise CheckpointError(
             f"a fused matrix must have {count} equal parts in its rows.\nReceived: {name}, shape {array.shape}."
@@ -77,30 +82,39 @@ def _split(name: str, array: np.ndarray, count: int) -> list[np.ndarray]:
 
 
 def _together(makers: Makers) -> Makers:
-    """What `_apart` takes apart as timm's class has it, whose MLP with a LayerNorm inside keeps all apart."""
+    """What `apart` takes apart as timm's class has it, whose MLP with a LayerNorm inside keeps all apart."""
     if any(name.endswith((".mlp.norm.weight", ".attn.q_norm.weight")) for name in makers):
         return makers
+    found: Makers = {}
+    for name, make in qkv_together(makers).items():
+        if ".mlp.fc1_g." in name:
+            found[name.replace("fc1_g", "fc1")] = joined([make, makers[name.replace("fc1_g", "fc1_x")]])
+        elif ".mlp.fc1_x." not in name:
+            found[name] = make
+    return found
+
+
+def qkv_together(makers: Makers) -> Makers:
+    """Query, key and value in one matrix; and likewise their biases, unless the key has none."""
     found: Makers = {}
     for name, make in makers.items():
         block, _, part = name.partition(".attn.")
         whole = f"{block}.attn.k_proj.bias" in makers
         if part == "q_proj.weight" or (part == "q_proj.bias" and whole):
             leaf = part.rpartition(".")[2]
-            found[f"{block}.attn.qkv.{leaf}"] = _joined([makers[f"{block}.attn.{of}.{leaf}"] for of in _QKV])
+            found[f"{block}.attn.qkv.{leaf}"] = joined([makers[f"{block}.attn.{of}.{leaf}"] for of in _QKV])
         elif part in ("q_proj.bias", "v_proj.bias") and not whole:
             found[f"{block}.attn.{part[0]}_bias"] = make
-        elif ".mlp.fc1_g." in name:
-            found[name.replace("fc1_g", "fc1")] = _joined([make, makers[name.replace("fc1_g", "fc1_x")]])
-        elif not part.startswith(_QKV) and ".mlp.fc1_x." not in name:
+        elif not part.startswith(_QKV):
             found[name] = make
     return found
 
 
-def _joined(makers: list[Callable[[], np.ndarray]]) -> Callable[[], np.ndarray]:
+def joined(makers: list[Callable[[], np.ndarray]]) -> Callable[[], np.ndarray]:
     return lambda: np.concatenate([make() for make in makers])
 
 
-def _written_names(names: Collection[str]) -> Callable[[str], str]:
+def written_names(names: Collection[str]) -> Callable[[str], str]:
     return lambda name: name.replace(".mlp.fc3.", ".mlp.fc2.")
 
 
@@ -158,8 +172,8 @@ TIMM_EVA = dataclasses.replace(
     },
     also={},
     read_names=lambda names: str,
-    written_names=_written_names,
-    read_steps=(_pre_norm_blocks, with_prefix_rows, _apart),
+    written_names=written_names,
+    read_steps=(_pre_norm_blocks, with_prefix_rows, apart),
     written_steps=(_together, without_prefix_rows),
     computes=_computes,
     folder=None,

@@ -19,6 +19,7 @@ from keras_vit.weights.reader import TensorFile
 from keras_vit.weights.reader.sharded import ShardedFile
 from keras_vit.weights.sidecar.facts import Reading, Sidecar, activation_of, not_computed, sides_of
 from keras_vit.weights.sidecar.timm_arguments import check_known, computed_by_eva, told_twice
+from keras_vit.weights.sidecar.transformers_words import biases_of, gated_mlp_of, rotary_of
 
 _MOST_BYTES = 4_000_000  # of a JSON file; ImageNet-21k's label lists take 1.5 MB
 NOTED_FIELDS = (
@@ -30,12 +31,10 @@ _TIMM_SIZES = {"embed_dim": "hidden_size", "depth": "num_layers", "reg_tokens": 
 _TIMM_SIZES |= {"num_reg_tokens": "registers"}
 _CROP_MODES = {None: "crop", "center": "crop", "squash": "squash"}
 # Parts of names of timm's architectures, and what these compute that is not computed here.
-_ROTARY = "rotary positions"
-_NOT_COMPUTED = dict.fromkeys(("dinov3", "eupe", "lingbot", "_rope_", "sapiens"), _ROTARY)
+_NOT_COMPUTED = {"sapiens": "a norm of queries and keys"}
 _NOT_COMPUTED |= {"_enormous_": "blocks whose LayerNorms stand behind"}
 # Of transformers' `model_type`, likewise.
-_NOT_COMPUTED_TYPES = {"dinov3_vit": _ROTARY}
-_NOT_COMPUTED_TYPES |= {"siglip2_vision_model": "patches without images"}
+_NOT_COMPUTED_TYPES = {"siglip2_vision_model": "patches without images"}
 _BEIT_TYPES, _BEIT_POOLING = ("beit", "data2vec-vision"), {True: "gap", False: "token"}  # by `use_mean_pooling`
 # SigLIP was trained with the tanh GELU (arXiv:2303.15343, big_vision). timm computes it for these names alone.
 _TANH_SIGLIP = re.compile(
@@ -236,10 +235,12 @@ def read_transformers(config: dict, processor: dict, folder: Path) -> Sidecar:
         raise not_computed("model", kind, folder / "config.json", f"and not {_NOT_COMPUTED_TYPES[kind]}")
     if kind.startswith("aimv2"):
         config = _without_gate(config, folder / "config.json")
+    gated = gated_mlp_of(config, folder / "config.json")
     fields = {
         "pooling": _BEIT_POOLING.get(config.get("use_mean_pooling", True)) if kind in _BEIT_TYPES else None,
-        "activation": activation_of(config.get("hidden_act"), folder / "config.json"),
+        "activation": None if gated else activation_of(config.get("hidden_act"), folder / "config.json"),
         "layer_norm_epsilon": config.get("layer_norm_eps", config.get("rms_norm_eps")),
+        **rotary_of(config, kind, folder / "config.json"),
     }
     return Sidecar(
         fields=reading.fields({name: value for name, value in fields.items() if value is not None}),
@@ -251,7 +252,9 @@ def read_transformers(config: dict, processor: dict, folder: Path) -> Sidecar:
             num_hidden_layers="num_layers",
             num_register_tokens="registers",
             n_cls_tokens="class_tokens",
-        ),
+        )
+        | biases_of(config)
+        | ({} if gated is None else {"gated_mlp": gated}),
         image_size=reading.part("image_size", lambda: sides_of(config.get("max_img_size", config.get("image_size")))),
         preprocessing=images.preprocessing(lambda: _transformers_preprocessing(processor)) if processor else None,
         pre_logits_activation=config.get("pooler_act") or "tanh",

@@ -45,7 +45,21 @@ _EVA: Mapping[str, Mapping[str, Any]] = {
     r"vit_pe_": {"use_rot_pos_emb": True, "rope_grid_indexing": "xy", "rope_grid_offset": 1.0},
     r"vit_pe_core_": {"attn_pool_num_heads": 8},
     r"vit_pe_.*_gigantic_": {"rope_grid_offset": 0.0},
+    r"vit_.*_(dinov3|lingbot)": {
+        **{"use_rot_pos_emb": True, "rope_type": "dinov3", "rope_temperature": 100.0, "rope_rotate_half": True}
+    },
+    r"vit_.*_rope_(mixed_)?(ape_)?\d": {
+        **{"use_rot_pos_emb": True, "rope_grid_indexing": "xy", "rope_temperature": 100.0}
+    },
+    r"vit_.*_rope_mixed_": {"rope_type": "mixed", "rope_temperature": 10.0},
+    r"vit_.*_rope_reg\d+_gap_": {"use_rot_pos_emb": True, "ref_feat_shape": 16},
 }
+_OTHER_FIELDS: Mapping[str, Mapping[str, Any]] = {  # likewise
+    r"vit_pe_": {"layer_norm_epsilon": 1e-5, "map_prefix": True},
+    r"vit_.*_dinov3": {"layer_norm_epsilon": 1e-5, "pooling": "gap"},
+    r"vit_.*_lingbot": {"layer_norm_epsilon": 1e-5},
+}
+_KINDS = ("cat", "mixed", "dinov3")  # of `rope_type`
 _COMPUTED: Mapping[str, tuple[Any, ...]] = {  # the values that are computed here
     "use_post_norm": (False,),
     "qk_norm": (False,),
@@ -88,8 +102,8 @@ def computed_by_eva(architecture: str, arguments: Mapping[str, Any], place: Path
     said |= {name: value for name, value in arguments.items() if name in _READ and value is not None}
     heads = said.get("attn_pool_num_heads")
     fields = {"map_heads": heads} if heads and said.get("global_pool", "map") == "map" else {}
-    if architecture.startswith("vit_pe_"):
-        fields |= {"layer_norm_epsilon": 1e-5, "map_prefix": True}
+    for pattern, known in _OTHER_FIELDS.items():
+        fields |= known if re.match(pattern, architecture) else {}
     if "use_rot_pos_emb" in said:
         fields |= _rotary(said, place) if said["use_rot_pos_emb"] else {"rotary": "none"}
     return fields
@@ -99,16 +113,20 @@ def _rotary(said: Mapping[str, Any], place: Path) -> dict[str, Any]:
     """The fields of rotary positions by the arguments of timm's class."""
     kind, axes = said.get("rope_type", "cat"), said.get("rope_grid_indexing", "ij")
     reference = sides_of(said.get("ref_feat_shape"))
-    for word, value, known in (("rope_type", kind, ("cat",)), ("rope_grid_indexing", axes, ("ij", "xy"))):
+    for word, value, known in (("rope_type", kind, _KINDS), ("rope_grid_indexing", axes, ("ij", "xy"))):
         if value not in known:
             raise not_computed("rotary position", f"{word}={value!r}", place, ", ".join(known))
     if reference is not None and reference[0] != reference[1]:
         raise not_computed("rotary position", f"ref_feat_shape={reference}", place, "scaled to a square grid")
-    return {
-        "rotary": "axial",
+    fields = {
+        "rotary": "mixed" if kind == "mixed" else "axial",
         "rotary_theta": said.get("rope_temperature", 10000.0),
         "rotary_layout": "half" if said.get("rope_rotate_half") else "interleaved",
         "rotary_axes": "yx" if axes == "ij" else "xy",
+    }
+    if kind == "dinov3":
+        return fields
+    return fields | {
         "rotary_coordinates": "grid",
         "rotary_offset": said.get("rope_grid_offset", 0.0),
         "rotary_reference": None if reference is None else reference[0],

@@ -1,0 +1,230 @@
+"""The layouts of DINOv3 (arXiv:2508.10104): the authors' own files, transformers' and timm's.
+
+EUPE (arXiv:2603.22387) and LingBot-Vision (arXiv:2607.05247) are the same models. No tensor tells of the rotary
+positions but the authors' `rope_embed.periods`, bfloat16 values that their class loads. They are read as weights;
+`rotary_periods="computed"` takes the formula, as timm and transformers do.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+import numpy as np
+
+from keras_vit.images.preprocessing import Preprocessing
+from keras_vit.weights.dialects.dialect import Arrays, Makers
+from keras_vit.weights.dialects.dinov2_names import DINOV2
+from keras_vit.weights.dialects.eva_names import EVA_ENDS, PLAIN_BLOCK, TIMM_EVA, apart, joined, qkv_together, split
+from keras_vit.weights.dialects.renames import Layers
+from keras_vit.weights.dialects.timm_names import TOKENS
+from keras_vit.weights.reader import CheckpointError
+
+ROTARY: Mapping[str, Any] = {
+    "rotary": "axial",
+    "rotary_theta": 100.0,
+    "rotary_layout": "half",
+    "rotary_axes": "yx",
+    "rotary_coordinates": "unit",
+}
+PERIODS = "rotary_positions/periods"
+_QKV = ("q_proj", "k_proj", "v_proj")
+_BLOCK = "block_{block:02}/"
+_PHOTOS = Preprocessing(
+    image_size=None,
+    mean=(0.485, 0.456, 0.406),  # ImageNet's, of values in [0, 1]
+    std=(0.229, 0.224, 0.225),
+    interpolation="bilinear",
+    antialias=True,
+    resize="squash",
+)
+
+
+def _computes(tensors: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    """What no tensor tells, and whether the periods are stored."""
+    return {**ROTARY, "rotary_periods": "stored" if PERIODS in tensors else "computed"}
+
+
+def _apart(arrays: Arrays, num_patches: int | None) -> Arrays:
+    """Query, key and value as arrays of their own, and no bias of the key where the file masks it.
+
+    What stands behind the mask is no part of the model.
+    """
+    found: Arrays = {}
+    for name, array in arrays.items():
+        block, _, part = name.partition(".attn.")
+        if part in ("qkv.weight", "qkv.bias"):
+            parts = dict(zip(_QKV, split(name, array, 3), strict=True))
+            mask = arrays.get(f"{block}.attn.qkv.bias_mask") if part == "qkv.bias" else None
+            if mask is not None:
+                parts = _unmasked(f"{name}_mask", parts, mask)
+            found |= {f"{block}.attn.{of}{part[3:]}": each for of, each in parts.items()}
+        elif part != "qkv.bias_mask":
+            found[name] = array
+    return found
+
+
+def _unmasked(name: str, parts: Arrays, mask: np.ndarray) -> Arrays:
+    """The biases that a mask leaves, which is 0 for the key and 1 for query and value."""
+    if not all(np.all(each == (of != "k_proj")) for of, each in zip(_QKV, split(name, mask, 3), strict=True)):
+        raise CheckpointError(
+            "the mask of the biases of query, key and value must be 1, 0 and 1, as DINOv3's.\n"
+            f"Received: {name} with {sorted({*np.unique(mask).tolist()})[:5]}."
+        )
+    return {of: each for of, each in parts.items() if of != "k_proj"}
+
+
+def _together(makers: Makers) -> Makers:
+    """What `_apart` takes apart, with zeros behind the mask."""
+    found: Makers = {}
+    for name, make in makers.items():
+        block, _, part = name.partition(".attn.")
+        if part in ("q_proj.weight", "q_proj.bias"):
+            parts = [makers.get(f"{block}.attn.{of}{part[6:]}") for of in _QKV]
+            empty = functools.partial(_like, make, 0)
+            found[f"{block}.attn.qkv{part[6:]}"] = joined([each or empty for each in parts])
+            if None in parts:
+                found[f"{name.partition('q_proj')[0]}qkv.bias_mask"] = joined(
+                    [functools.partial(_like, make, int(each is not None)) for each in parts]
+                )
+        elif not part.startswith(_QKV):
+            found[name] = make
+    return found
+
+
+def _like(make: Callable[[], np.ndarray], value: int) -> np.ndarray:
+    return np.full_like(make(), value)
+
+
+def _with_mask_token(makers: Makers) -> Makers:
+    """Adds the token of pre-training, without which transformers opens no file; nothing reads it."""
+    token = makers.get("embeddings.cls_token")
+    return makers if token is None else makers | {"embeddings.mask_token": functools.partial(_like, token, 0)}
+
+
+def _without_empty(arrays: Arrays, num_patches: int | None) -> Arrays:
+    """transformers has an array of no registers."""
+    return {name: array for name, array in arrays.items() if array.size or not name.endswith("register_tokens")}
+
+
+def _read_names(names: Collection[str]) -> Callable[[str], str]:
+    """The names of version 5 in memory too. A gated MLP has some of a plain one's, and gets others."""
+    gated = any(name.endswith("mlp.gate_proj.weight") for name in names)
+
+    def spelled(name: str) -> str:
+        name = name.removeprefix("model.")
+        return name.replace("mlp.up_", "mlp.gated_up_").replace("mlp.down_", "mlp.gated_down_") if gated else name
+
+    return spelled
+
+
+def _written_names(names: Collection[str]) -> Callable[[str], str]:
+    return lambda name: name.replace("mlp.gated_", "mlp.")
+
+
+_GATED: Layers = {"mlp/gate": "mlp.w1", "mlp/up": "mlp.w2", "mlp/down": "mlp.w3"}
+_PLAIN: Layers = {"mlp/dense_1": "mlp.fc1", "mlp/dense_2": "mlp.fc2"}
+DINOV3 = dataclasses.replace(
+    DINOV2,
+    name="dinov3",
+    software="the authors' DINOv3",
+    requires=(
+        *(r"patch_embed\.proj\.weight", "storage_tokens", "cls_token", r"norm\.weight"),
+        *(r"blocks\.0\.ls1\.gamma", r"blocks\.0\.attn\.qkv\.weight"),
+    ),
+    forbids=("pos_embed", "register_tokens"),
+    ignores=("mask_token", r"local_cls_norm\..*", r"projectors\..*"),  # of pre-training
+    names={
+        ("", ""): {
+            "class_token/token": "cls_token",
+            "register_tokens/tokens": "storage_tokens",
+            "patch_embedding/projection": "patch_embed.proj",
+            PERIODS: "rope_embed.periods",
+            "encoder_norm": "norm",
+        },
+        (_BLOCK, "blocks.{block}."): {
+            "norm_1": "norm1",
+            "attention/query": "attn.q_proj",
+            "attention/key": "attn.k_proj",
+            "attention/value": "attn.v_proj",
+            "attention/out": "attn.proj",
+            "layer_scale_1/gamma": "ls1.gamma",
+            "norm_2": "norm2",
+            **_PLAIN,
+            **_GATED,
+            "layer_scale_2/gamma": "ls2.gamma",
+        },
+    },
+    read_steps=(_apart,),
+    written_steps=(*DINOV2.written_steps, _together),
+    computes=_computes,
+    layer_norm_epsilon=1e-5,
+    position_embedding="none",
+    preprocessing=_PHOTOS,
+)
+HF_DINOV3 = dataclasses.replace(
+    DINOV3,
+    name="huggingface_dinov3",
+    software="transformers",
+    requires=(
+        *(r"embeddings\.patch_embeddings\.weight", r"embeddings\.cls_token", r"norm\.weight"),
+        *(r"embeddings\.register_tokens", r"(model\.)?layer\.0\.attention\.q_proj\.weight"),
+    ),
+    forbids=(),
+    ignores=(r"embeddings\.mask_token",),
+    wrapped=False,
+    prefixes=("",),
+    model_types=("dinov3_vit",),
+    names={
+        ("", ""): {
+            "class_token/token": "embeddings.cls_token",
+            "register_tokens/tokens": "embeddings.register_tokens",
+            "patch_embedding/projection": "embeddings.patch_embeddings",
+            "encoder_norm": "norm",
+        },
+        (_BLOCK, "layer.{block}."): {
+            "norm_1": "norm1",
+            **{f"attention/{part}": f"attention.{part[0]}_proj" for part in ("query", "key", "value", "out")},
+            "layer_scale_1/gamma": "layer_scale1.lambda1",
+            "norm_2": "norm2",
+            "mlp/dense_1": "mlp.up_proj",
+            "mlp/dense_2": "mlp.down_proj",
+            "mlp/gate": "mlp.gate_proj",
+            "mlp/up": "mlp.gated_up_proj",
+            "mlp/down": "mlp.gated_down_proj",
+            "layer_scale_2/gamma": "layer_scale2.lambda1",
+        },
+    },
+    read_names=_read_names,
+    written_names=_written_names,
+    read_steps=(_without_empty,),
+    written_steps=(_with_mask_token,),
+)
+TIMM_DINOV3 = dataclasses.replace(
+    TIMM_EVA,
+    name="timm_dinov3",
+    requires=(
+        r"patch_embed\.proj\.weight",
+        "reg_token",
+        "cls_token",
+        r"blocks\.0\.gamma_1",
+        r"blocks\.0\.attn\.qkv\.weight",
+    ),
+    forbids=("pos_embed", r".*relative_position_bias_table", r"blocks\.0\.attn\.qkv\.bias", r"norm_pre\.weight"),
+    names={
+        ("", ""): {ours: TOKENS[ours] for ours in ("register_tokens/tokens", "class_token/token", *EVA_ENDS)},
+        (_BLOCK, "blocks.{block}."): {
+            **PLAIN_BLOCK,
+            "mlp/gate": "mlp.fc1_g",
+            "mlp/up": "mlp.fc1_x",
+            "mlp/down": "mlp.fc3",
+        },
+    },
+    read_steps=(apart,),
+    written_steps=(qkv_together,),
+    computes=_computes,
+    layer_norm_epsilon=1e-5,
+    position_embedding="none",
+    normalises_means=False,
+    preprocessing=_PHOTOS,
+)
