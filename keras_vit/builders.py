@@ -27,7 +27,7 @@ from keras_vit.model.vision_transformer import VisionTransformer
 from keras_vit.model.wiring import Head, check_input_shape, wire
 from keras_vit.weights.adapt import classes_of, replaced_layers, without_end, without_tokens
 from keras_vit.weights.checkpoint import Checkpoint
-from keras_vit.weights.config_of_file import norm_of, read_source, told_config
+from keras_vit.weights.config_of_file import norm_of, read_source, told_config, told_facts
 from keras_vit.weights.hub import WeightsRecord, model_called
 from keras_vit.weights.load import fill
 from keras_vit.weights.resolve import WeightsFile, find_file, only_variant
@@ -106,17 +106,16 @@ def build(
     config = _follow(checkpoint, config, given)
     checkpoint = without_end(without_tokens(checkpoint, config.prefix_tokens), config)
     config, head, unwanted, fresh = _follow_head(checkpoint, config, head, "representation_size" in config_overrides)
-    resize_method = resize_method or (source.record and source.record.resize_method) or None
-    methods = checkpoint.resize_methods(resize_method)
-    told = functools.partial(_told_shape, config, checkpoint, source.record)
-    inputs = images_input(input_tensor, input_shape, config, told)
+    rule = resize_method or (source.record and source.record.resize_method) or None
+    methods = checkpoint.resize_methods(rule)
+    inputs = images_input(input_tensor, input_shape, config, lambda: _told_shape(config, checkpoint, source.record))
     with deferred_variables():
         model = wire(inputs, config, head, checkpoint.grid, name, checkpoint.preprocessing, *methods)
     model.similarity = checkpoint.similarity
     model.weights_report = fill(
         model,
         checkpoint,
-        resize_method=resize_method,
+        resize_method=rule,
         unwanted=unwanted,
         fresh=fresh,
         kept=layers_before(inputs),
@@ -124,6 +123,7 @@ def build(
         deferred=True,
         preprocessing=checkpoint.preprocessing,
     )
+    model.weights_facts = told_facts(checkpoint, source.record, config, {*given, resize_method}, methods[0])
     return model
 
 

@@ -93,6 +93,7 @@ def bare_copy(model: _Model, input_shape: Shape, dtype: Any = None) -> _Model:
         name=model.name,
         config=model.config,
         preprocessing=record_for(input_shape, model.preprocessing),
+        weights_facts=model.weights_facts,
         class_names=model.class_names,
         similarity=model.similarity,
     )

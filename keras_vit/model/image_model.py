@@ -43,6 +43,8 @@ class ImageModel(Unfreezable, ReplicatedModel, keras.Model):
         config: a record of `config_class`.
         preprocessing: the `Preprocessing` record; call it to prepare images.
         weights_report: one line for each adaptation that loading made.
+        weights_facts: of loaded weights what no tensor tells, as the activation and the rule that resizes positions:
+            `{name: (value, who says so)}`, which is a published record, a config, or the software of the file.
         class_names: names of the K outputs, as a run sets them; `None` where they are not known.
         similarity: `(logit_scale, logit_bias)` of CLIP's and SigLIP's files, for `zero_shot`; `None` where not known.
     """
@@ -56,6 +58,7 @@ class ImageModel(Unfreezable, ReplicatedModel, keras.Model):
         config: Any = None,
         preprocessing: Preprocessing | Arguments | None = None,
         weights_report: Sequence[str] = (),
+        weights_facts: Mapping[str, Sequence[str]] | None = None,
         class_names: Sequence[str] | None = None,
         similarity: Sequence[float] | None = None,
         **kwargs: Any,
@@ -68,6 +71,7 @@ class ImageModel(Unfreezable, ReplicatedModel, keras.Model):
             preprocessing = Preprocessing(**preprocessing)
         self.preprocessing: Preprocessing = cast(Preprocessing, preprocessing)
         self.weights_report: tuple[str, ...] = tuple(weights_report)
+        self.weights_facts = {name: (value, who) for name, (value, who) in (weights_facts or {}).items()}
         self.class_names: tuple[str, ...] | None = None if class_names is None else tuple(class_names)
         self.similarity: tuple[float, float] | None = None if similarity is None else (similarity[0], similarity[1])
         for layer in self.layers:
@@ -228,6 +232,9 @@ class ImageModel(Unfreezable, ReplicatedModel, keras.Model):
             "config": None if self.config is None else self.config.as_dict(),
             "preprocessing": None if self.preprocessing is None else dataclasses.asdict(self.preprocessing),
             "weights_report": list(self.weights_report),
+            **(
+                {"weights_facts": {n: list(fact) for n, fact in facts.items()}} if (facts := self.weights_facts) else {}
+            ),
             **({} if self.class_names is None else {"class_names": list(self.class_names)}),
             **({} if self.similarity is None else {"similarity": list(self.similarity)}),
         }

@@ -60,6 +60,7 @@ def merge_tokens(model: VisionTransformer, per_block: int) -> VisionTransformer:
         images = keras.Input(shape, name=model.inputs[0].name)
         copy = wire(images, config, _head(model), None, model.name, model.preprocessing, resize_method)
     copy.weights_report = model.weights_report + copy_weights(model, copy, None)
+    copy.weights_facts = model.weights_facts
     return copy
 
 

@@ -20,7 +20,11 @@ from keras_vit.pages.escaping import markdown_text, printable
 CARD = "README.md"
 NOT_CHOSEN = "None was chosen yet for these weights. Write it here and above, as `license`."
 CLASSIFICATION = "image-classification"  # the Hub's name of the task
-USE, PREPROCESSING = "Use", "Preprocessing"  # headings of sections that differ between a run and its weights on the Hub
+USE, PREPROCESSING, FACTS = (
+    "Use",
+    "Preprocessing",
+    "What no tensor tells",
+)  # headings of sections that differ between a run and its weights on the Hub
 _UNKNOWN = (
     "What the model was trained on, and how well it does, was not known to the program that wrote this card. Whether "
     "it does worse for some groups of people, places or things was not studied."
@@ -189,6 +193,18 @@ def preprocessing_section(record: Mapping[str, Any], who: str = "`model.preproce
         rows += [("interpolation", f"{record['interpolation']}, {antialias} antialias")]
     rows += [("mean, white is 1", _numbers(record["mean"])), ("deviation", _numbers(record["std"]))]
     return f"{who} does this to upright photos.\n\n" + table(("what", "how"), rows)
+
+
+def facts_section(facts: Mapping[str, tuple[str, str]]) -> str:
+    """A table of what no tensor tells, and who said it of the weights that the model began with; empty without any."""
+    rows = [(f"`{name}`", markdown_text(value), markdown_text(who)) for name, (value, who) in facts.items()]
+    return "Of the weights that the model began with.\n\n" + table(("what", "value", "said by"), rows) if rows else ""
+
+
+def licence_words(facts: Mapping[str, tuple[str, str]]) -> str:
+    """The licence of a card: not chosen yet, and that of the weights that the model began with."""
+    began = f" Those it began with are under {facts['licence'][0]}." if "licence" in facts else ""
+    return NOT_CHOSEN + began
 
 
 def classes_section(names: Sequence[str], columns: Mapping[str, Sequence[str]] | None = None) -> str:

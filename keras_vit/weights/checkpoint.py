@@ -62,6 +62,7 @@ class Checkpoint:
     pre_logits_activation: str = "tanh"
     similarity: tuple[float, float] | None = None  # logit scale and bias of a file of both towers
     remarks: tuple[str, ...] = ()  # a line for each thing said beside the tensors that was not understood
+    facts: Mapping[str, tuple[str, str]] = dataclasses.field(default_factory=dict)  # `weights_facts` of its model
 
     @property
     def classes(self) -> int | None:

@@ -9,7 +9,16 @@ from collections.abc import Sequence
 
 from keras_vit.config.variants import VARIANTS
 from keras_vit.images.preprocessing import Preprocessing
-from keras_vit.pages.cards import PREPROCESSING, USE, Card, classes_section, preprocessing_section
+from keras_vit.pages.cards import (
+    FACTS,
+    PREPROCESSING,
+    USE,
+    Card,
+    classes_section,
+    facts_section,
+    licence_words,
+    preprocessing_section,
+)
 from keras_vit.version import __version__
 from keras_vit.weights.checkpoint import Checkpoint
 from keras_vit.weights.dialects import DIALECTS, FOLDERS
@@ -32,9 +41,11 @@ def checkpoint_card(checkpoint: Checkpoint, dialect: str, place: str, labels: Se
         "Model": _architecture(checkpoint, dialect),
         USE: use_section(checkpoint, dialect, place),
         PREPROCESSING: photos_section(checkpoint, dialect),
+        FACTS: facts_section(checkpoint.facts),
         "Classes": classes_section(labels) if labels else "",
     }
-    return Card(place, DIALECTS[dialect].software, sections, classifies=bool(checkpoint.classes))
+    classifies, licence = bool(checkpoint.classes), licence_words(checkpoint.facts)
+    return Card(place, DIALECTS[dialect].software, sections, classifies=classifies, licence=licence)
 
 
 def use_section(checkpoint: Checkpoint, dialect: str, place: str) -> str:

@@ -1,13 +1,15 @@
 """What a file tells of its model, with what stands beside it and what the table of published weights knows of it."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from keras_vit.config.encoders import ENCODERS
 from keras_vit.config.vit import SIZES, ViTConfig
+from keras_vit.images.preprocessing import Preprocessing
 from keras_vit.weights.checkpoint import Checkpoint, read_checkpoint
 from keras_vit.weights.dialects import DIALECTS
+from keras_vit.weights.hub import WeightsRecord
 from keras_vit.weights.reader import CheckpointError
 from keras_vit.weights.resolve import WeightsFile
 
@@ -42,6 +44,66 @@ def told_config(checkpoint: Checkpoint, pooling: str | None, fields: Mapping[str
     told = {"class_token": checkpoint.has_class_token, "resnet_stages": stages} | checkpoint.fields
     told |= norm_of(checkpoint, pooling) | ({} if pooling is None else {"pooling": pooling})
     return ViTConfig(patch_size, hidden_size, num_layers, num_heads, mlp_dim, **told)
+
+
+def told_facts(
+    checkpoint: Checkpoint,
+    record: WeightsRecord | None,
+    config: ViTConfig,
+    asked: Collection[str | None],
+    resize_method: str,
+) -> dict[str, tuple[str, str]]:
+    """What no tensor tells of a model, and who says so: `{name: (value, who)}`.
+
+    Args:
+        checkpoint: that `read_source` gave.
+        record: of the table, if the weights are in it.
+        config: of the model.
+        asked: fields that the caller has decided, and the rule that he asked for, or `None`.
+        resize_method: of the position table.
+    """
+    software = DIALECTS[checkpoint.dialect]
+    values = {name: str(getattr(config, name)) for name in ("activation", "layer_norm_epsilon", "pooling")}
+    if config.rotary != "none":
+        values |= {name: str(getattr(config, name)) for name in _ROTARY}
+    by = f"the record of {record.name!r}" if record is not None else ""
+    of_record = dict(record.fields) if record is not None else {}
+    if record is not None and record.variant in ENCODERS:
+        of_record = dict.fromkeys(values) | of_record
+    tensors = {} if config.pooling == "none" else {"pooling": "the tensors"}
+    facts = {}
+    for name, value in values.items():
+        beside = "what stands beside the file" if name in checkpoint.recorded_fields else ""
+        known = tensors.get(name, f"{software.software}, by default")
+        facts[name] = value, "the caller" if name in asked else by if name in of_record else beside or known
+    if checkpoint.has_places:
+        rule = "the caller" if resize_method in asked else by if record and record.resize_method else ""
+        facts["resize_method"] = resize_method, rule or f"{software.software}, by default"
+    default = checkpoint.preprocessing is software.preprocessing
+    who = by or (f"{software.software}, by default" if default else "what stands beside the file")
+    facts["preprocessing"] = _shortly(checkpoint.preprocessing), who
+    return facts if record is None else facts | {"licence": (record.license, by)}
+
+
+_ROTARY: tuple[str, ...] = (
+    "rotary",
+    "rotary_theta",
+    "rotary_layout",
+    "rotary_axes",
+    "rotary_coordinates",
+    "rotary_offset",
+)
+_ROTARY += ("rotary_reference",)
+
+
+def _shortly(preprocessing: Preprocessing | None) -> str:
+    """As `"crop 0.875, bicubic, mean 0.485 0.456 0.406, std 0.229 0.224 0.225"`."""
+    if preprocessing is None:
+        return "none"
+    way = preprocessing.resize + (f" {preprocessing.crop_fraction:g}" if preprocessing.resize == "crop" else "")
+    mean, std = (" ".join(f"{value:g}" for value in values) for values in (preprocessing.mean, preprocessing.std))
+    antialias = "" if preprocessing.antialias else " without antialias"
+    return f"{way}, {preprocessing.interpolation}{antialias}, mean {mean}, std {std}"
 
 
 def norm_of(checkpoint: Checkpoint, pooling: str | None) -> dict[str, str]:

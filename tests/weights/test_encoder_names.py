@@ -1,11 +1,14 @@
 """The table of encoders: each row is whole, and each family's file gives the model that its record says."""
 
+import json
 import logging
 
 import keras
 import numpy as np
 import pytest
+from conftest import randomise
 from published_files import shrink, write_encoder
+from safetensors.numpy import load_file, save_file
 
 import keras_vit
 from keras_vit.config import encoders
@@ -141,6 +144,48 @@ def test_name_alone_tells_the_model_where_one_has_it(mirror, monkeypatch):
     assert model.config.num_heads == 16
     with pytest.raises(ValueError, match=r"named too(.|\n)*dinov2/S14, dinov2/B14"):
         keras_vit.build(weights="dinov2")
+
+
+@pytest.mark.filterwarnings("ignore:.*unless told otherwise:UserWarning")
+def test_model_says_what_no_tensor_tells_and_who_says_it(mirror, monkeypatch, tmp_path):
+    record = find_weights("mae-imagenet2012", "mae/B16")
+    shrink(record, monkeypatch)
+    write_encoder(record, mirror / record.path)
+    model = keras_vit.MAEB16(weights=record.name, include_top=False, layer_norm_epsilon=1e-5, input_shape=(32, 48, 3))
+    by = "the record of 'mae-imagenet2012'"
+    facts = {
+        "activation": ("gelu", by),
+        "layer_norm_epsilon": ("1e-05", "the caller"),
+        "pooling": ("token", by),
+        "resize_method": ("bicubic", by),
+        "preprocessing": ("crop 0.9, bicubic, mean 0.485 0.456 0.406, std 0.229 0.224 0.225", by),
+        "licence": ("CC-BY-NC-4.0", by),
+    }
+    assert model.weights_facts == facts
+    model.save(tmp_path / "x.keras")
+    assert keras.saving.load_model(tmp_path / "x.keras").weights_facts == facts
+    assert keras_vit.with_input_shape(model, (48, 32, 3)).weights_facts == facts
+    card = (keras_vit.save_checkpoint(model, tmp_path / "for_timm", "timm").parent / "README.md").read_text()
+    assert "| `resize_method` | bicubic | the record of 'mae-imagenet2012' |" in card
+    assert "are under CC-BY-NC-4.0" in card
+    alone = keras_vit.build(weights=mirror / record.path, num_heads=12, include_top=False)
+    assert alone.weights_facts["activation"] == ("gelu", "timm, by default")
+    folder = keras_vit.build(weights=tmp_path / "for_timm", include_top=False)
+    assert folder.weights_facts["activation"] == ("gelu", "what stands beside the file")
+    assert "licence" not in folder.weights_facts
+
+
+@pytest.mark.filterwarnings("ignore:.*unless told otherwise:UserWarning")
+def test_timm_folder_with_the_name_of_an_architecture_alone_has_its_heads(tmp_path):
+    """As timm's own on the Hub, whose config has no `model_args`."""
+    config = encoder("clip/B32").replace(num_layers=1)
+    model = randomise(keras_vit.build(config, input_shape=(64, 64, 3), include_top=False))
+    ours = keras_vit.save_checkpoint(model, tmp_path / "ours.safetensors", "timm")
+    save_file(load_file(ours), tmp_path / "model.safetensors")  # without our note
+    said = {"architecture": "vit_base_patch32_clip_quickgelu_224", "num_classes": 0, "pretrained_cfg": {}}
+    (tmp_path / "config.json").write_text(json.dumps(said))
+    again = keras_vit.build(weights=tmp_path, include_top=False)
+    assert (again.config.num_heads, again.config.activation) == (12, "quick_gelu")
 
 
 @pytest.mark.parametrize(

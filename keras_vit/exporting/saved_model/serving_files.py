@@ -19,7 +19,16 @@ from keras_vit.exporting.saved_model.file_inputs import takes_files
 from keras_vit.exporting.saved_model.serving_protos import serving_messages
 from keras_vit.exporting.task import ExportTask
 from keras_vit.model.resnet import ResNet
-from keras_vit.pages.cards import PREPROCESSING, USE, Card, classes_section, preprocessing_section
+from keras_vit.pages.cards import (
+    FACTS,
+    PREPROCESSING,
+    USE,
+    Card,
+    classes_section,
+    facts_section,
+    licence_words,
+    preprocessing_section,
+)
 from keras_vit.version import __version__
 
 WARMUP = "assets.extra/tf_serving_warmup_requests"  # the name is the server's
@@ -105,10 +114,12 @@ def served_card(task: ExportTask, report: ExportReport, of_run: Card | None = No
         USE: _use(task, report),
         "Compared": _compared(report),
         PREPROCESSING: preprocessing_section(dataclasses.asdict(task.model.preprocessing), "The graph itself"),
+        FACTS: facts_section(task.model.weights_facts),
         "Classes": classes_section(task.labels) if task.labels else "",
     }
     kind = "resnet" if isinstance(task.model, ResNet) else "vision-transformer"
-    card = Card(task.name, "tensorflow", sections, kind, classifies=bool(task.labels))
+    licence = licence_words(task.model.weights_facts)
+    card = Card(task.name, "tensorflow", sections, kind, classifies=bool(task.labels), licence=licence)
     return card if of_run is None else _with_run(card, of_run)
 
 

@@ -13,6 +13,7 @@ from keras_vit.config.encoders import ENCODERS
 from keras_vit.config.resnets import RESNETS
 from keras_vit.config.variants import BUILDERS, VARIANTS
 from keras_vit.config.variants import builder_name as vit_builder_name
+from keras_vit.config.vit import ViTConfig
 from keras_vit.other_words import weights_called
 from keras_vit.weights.hub.augreg_records import augreg_record, looks_like_augreg
 from keras_vit.weights.hub.encoder_records import encoder_records
@@ -144,6 +145,13 @@ def model_called(name: str) -> str:
         return ""
     record = found[0]
     return f" Did you mean {record.variant!r}, with `weights={record.name!r}`?"
+
+
+def heads_of_timm(architecture: str) -> int | None:
+    """A, of an architecture of timm, whose config does not say it; `None` if the table has no file of it."""
+    start = f"timm/{architecture.replace('_quickgelu', '')}."
+    found = (r.config for r in all_records() if (r.hf_repo or "").startswith(start))
+    return next((config.num_heads for config in found if isinstance(config, ViTConfig)), None)
 
 
 def variant_of(model: str) -> str:

@@ -15,6 +15,7 @@ from keras_vit.config.posembed import check_grid
 from keras_vit.config.records import Positions
 from keras_vit.files import json_object
 from keras_vit.images.preprocessing import Preprocessing
+from keras_vit.weights.hub import heads_of_timm
 from keras_vit.weights.reader import TensorFile
 from keras_vit.weights.reader.sharded import ShardedFile
 from keras_vit.weights.sidecar.facts import Reading, Sidecar, activation_of, not_computed, sides_of
@@ -144,7 +145,7 @@ def read_timm(config: dict, folder: Path) -> Sidecar:
         fields["class_token"] = arguments["class_token"]  # elsewhere the pooling tells
     return Sidecar(
         fields=reading.fields(fields),
-        num_heads=reading.count("num_heads", arguments.get("num_heads")),
+        num_heads=reading.count("num_heads", arguments.get("num_heads", heads_of_timm(architecture))),
         sizes=_sizes_said(arguments, **_TIMM_SIZES) | told_twice(arguments),
         image_size=reading.part("img_size", lambda: sides_of(arguments.get("img_size"))),
         preprocessing=reading.preprocessing(lambda: _timm_preprocessing(config.get("pretrained_cfg", {}))),
