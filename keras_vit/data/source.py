@@ -114,6 +114,11 @@ class Source:
         rows = [{"index": index, **examples.row(index)} for index in range(examples.size)]
         return [row | {"class": self.class_names[row["label"]]} for row in rows]
 
+    def own_name(self, split: str) -> str:
+        """What the data themselves call a split: `"validation"` may be what serves as `"test"`."""
+        names = self.facts.get("splits")
+        return str(names[split]) if isinstance(names, Mapping) else split
+
     def pixels(self, split: str, index: int) -> np.ndarray:
         """Pixels of one example, upright: uint8 `(H, W, C)`."""
         return self.split(split).pixels(index)

@@ -141,7 +141,7 @@ def finish(
         facts |= {"files": sorted({path.name for path in run.path.iterdir()} - {CHECKPOINTS})} | FINISHED
         run.write_json(RESULT, facts)  # the last one
         measured, epoch = f"{evaluation.accuracy:.4f} on {evaluation.count:,} images", facts["best_epoch"]
-        say(f"{preparation.split} accuracy {measured}, epoch {epoch}")
+        say(f"{facts['split']} accuracy {measured}, epoch {epoch}")
         if facts["averaged"]:
             say(f"{BEST} holds the average of the weights; {LAST} the weights themselves, to go on from")
         say(f"{duration(facts['seconds'])} in all; {report}")
@@ -158,7 +158,7 @@ def _result(
         "test_accuracy": evaluation.accuracy,
         "classes": len(evaluation.class_names),
         "seconds": seconds,
-        "split": preparation.split,
+        "split": preparation.source.own_name(preparation.split),
         "test_images": evaluation.count,
         "test_loss": evaluation.loss,
         "top5_accuracy": evaluation.top5_accuracy,

@@ -63,7 +63,7 @@ def run_card(configuration: dict[str, Any], result: dict[str, Any]) -> Card:
             PREPROCESSING: preprocessing_section(dataclasses.asdict(preprocessing)),
         },
         kind="resnet" if is_resnet else "vision-transformer",
-        limits="\n".join(f"- {line}" for line in _limits(data, result)),
+        limits="\n".join(f"- {line}" for line in _limits(configuration, result)),
         licence=f"{NOT_CHOSEN}{base} Mind the licences of the images.",
         metadata=_metadata(title, data, result, origin),
     )
@@ -168,8 +168,8 @@ def _training(configuration: dict[str, Any], result: dict[str, Any], data: dict[
     return table(("what", "value"), rows) + (f"\n\nOf the weights that it began with:\n{adapted}" if adapted else "")
 
 
-def _limits(data: dict[str, Any], result: dict[str, Any]) -> Iterator[str]:
-    split = result["split"]
+def _limits(configuration: dict[str, Any], result: dict[str, Any]) -> Iterator[str]:
+    data, split = configuration["data"], result["split"]
     yield (
         f"It was trained on {data['sizes']['train']:,} images. It answers every image with one of its "
         f"{result['classes']:,} classes, also one that shows none of them."
@@ -178,7 +178,7 @@ def _limits(data: dict[str, Any], result: dict[str, Any]) -> Iterator[str]:
         f"The {split} set is of the same source as the training set. How well it does on photos of another camera, "
         "place or time was not measured."
     )
-    if split == "validation":
+    if configuration.get("measured_on", split) == "validation":  # which may be another than the set's own of that name
         yield "The best epoch was chosen on the validation set, so its accuracy is too high for new images."
     yield (
         f"Its confidence is off by {result['calibration_error']:.4f} in the mean (calibration error, arXiv:1706.04599)"

@@ -251,6 +251,7 @@ def test_split_without_labels_is_left_out_with_a_warning(tmp_path):
     with pytest.warns(UserWarning, match="'test' of leaves has no labels, but -1"):
         source = open_source(path)
     assert source.sizes == {"train": 18, "validation": 2, "test": 4}
+    assert [source.own_name(split) for split in source.sizes] == ["train[:90%]", "train[90%:]", "validation"]
     source.check_labels()
     with pytest.warns(UserWarning, match="'train'"), pytest.raises(ValueError, match="`train` with labels"):
         open_source(labelled(tmp_path / "all", train=HIDDEN))
