@@ -1,7 +1,7 @@
 """What other software calls the arguments and choices of this package, so that an error can name the word here."""
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 # our word: those of timm, torchvision, transformers, Keras, PyTorch and TensorFlow
 _OTHERS = {
@@ -23,6 +23,9 @@ _OTHERS = {
     "ema_momentum": "ema ema_decay model_ema model_ema_decay use_ema",
     "epochs": "max_epochs n_epochs num_epochs num_train_epochs",
     "epsilon": "eps",
+    "evaluate": "eval score test val validate validation",
+    "export": "convert save serve",
+    "finetune": "fine_tune finetuning fit train training transfer",
     "final_rate": "alpha end_lr final_lr min_lr",
     "float16": "amp fp16 half",
     "float32": "fp32 full single",
@@ -30,23 +33,25 @@ _OTHERS = {
     "hidden_size": "d_model dim embed_dim embedding_dim hidden_dim width",
     "include_top": "head with_head",
     "input_shape": "channels image_size img_size in_channels in_chans input_size num_channels",
+    "json": "report result results",
     "layer_decay": "layer_wise_decay layerwise_lr_decay llrd lr_layer_decay",
     "layer_norm_epsilon": "layer_norm_eps norm_eps",
     "learning_rate": "base_learning_rate base_lr eta lr max_lr peak_lr",
     "lora_rank": "lora lora_r r rank",
     "mixed_bfloat16": "bf16 bfloat16 half",
     "mixed_float16": "amp float16 fp16 half mixed",
-    "mirrored": "cuda ddp dp gpu gpus mirroredstrategy multi_gpu",
+    "mirrored": "cuda ddp dp gpu gpus mirroredstrategy multi multi_gpu",
     "mlp_dim": "dim_feedforward intermediate_size mlp_ratio mlp_width",
     "model": "arch architecture backbone model_name variant",
     "neighbours": "k n_neighbors neighbors",
     "num_heads": "heads n_heads num_attention_heads",
     "num_layers": "depth layers n_layers num_hidden_layers",
     "one": "cpu cuda default gpu none single",
-    "out": "log_dir logdir output output_dir save_dir",
+    "out": "dest log_dir logdir out_dir outdir out_path output output_dir output_folder output_path run_dir save_dir",
     "patch_dropout_rate": "patch_drop_rate patch_dropout",
     "pooling": "global_pool pool pool_type",
     "position_embedding": "pos_embed posemb",
+    "predict": "classify infer inference",
     "precision": "amp dtype fp16 half mixed_precision policy",
     "rematerialize": "checkpoint_activations grad_checkpointing gradient_checkpointing remat",
     "representation_size": "pre_logits",
@@ -60,6 +65,16 @@ _OTHERS = {
     "warmup_steps": "num_warmup_steps warmup warmup_iters",
     "weight_decay": "decay wd",
     "weights": "checkpoint checkpoint_path ckpt pretrained pretrained_weights",
+    "workers": "dataloader_num_workers n_workers num_parallel_calls num_workers threads",
+}
+_OF_A_RUN = {  # what it takes no argument for
+    "classes": "The data say how many classes there are, by their names.",
+    "workers": "TensorFlow reads photos with as many threads as suit the processor.",
+    "json": "The folder of the run has all figures in result.json.",
+}
+_OF_A_BUILDER = {  # but not of a config
+    "classes": "keras_vit.build(config, classes=...) takes it.",
+    "input_shape": "keras_vit.build(config, input_shape=(H, W, C)) takes it.",
 }
 _SIZES = {"tiny": "Ti", "small": "S", "base": "B", "large": "L", "huge": "H", "giant": "g", "gigantic": "G"}
 _SIZES |= {size.lower(): size for size in ("Ti", "S", "B", "L", "H")}
@@ -70,6 +85,9 @@ _PLAIN = re.compile(
 )
 _HYBRID = re.compile(rf"vit[-_]{_SIZE}[-_]r(?P<stages>\d*)[-_]s(?P<patch>\d+)(?:_p\d+)?{_ENDING}", re.I)
 
+_RESNET = re.compile(
+    r"(?:bit[-_]?[ms]?[-_]?)?r(?:es)?(?:net)?(?:v2)?[-_]?(?P<depth>\d+)(?:[-_]?x?(?P<factor>\d))?\b.*", re.I
+)
 _OWNER = re.compile(r"^(?:hf:)?[\w.-]+/(?=vit|deit)")
 
 
@@ -89,6 +107,30 @@ def variant_called(name: str) -> str | None:
         return f"R{found['stages']}+{_size(found)}/{found['patch']}"
     found = _PLAIN.fullmatch(name)
     return found and f"{_size(found)}/{found['patch']}"
+
+
+def resnets_called(name: str, choices: Collection[str]) -> list[str]:
+    """Those of `choices` that are ResNets of the depth, and the width if it has one, of a name as `"resnet50"`."""
+    found = _RESNET.fullmatch(name.replace("_", "-"))
+    if found is None:
+        return []
+    same = [choice for choice in choices if choice.startswith(f"R{found['depth']}x")]
+    return [choice for choice in same if choice.endswith(f"x{found['factor']}")] or same[:1]
+
+
+def said_of_a_run(word: str) -> str:
+    """Where a run has what other software takes a word for, as a sentence behind a space, or `''`."""
+    return _sentence(word, _OF_A_RUN)
+
+
+def said_of_a_builder(word: str) -> str:
+    """Which argument of a builder is what a user took for a field of its config, or `''`."""
+    return _sentence(word, _OF_A_BUILDER)
+
+
+def _sentence(word: str, sentences: Mapping[str, str]) -> str:
+    names = [word] if word in sentences else ours(word, sentences)
+    return f" {sentences[names[0]]}" if names else ""
 
 
 def weights_called(name: str) -> str | None:

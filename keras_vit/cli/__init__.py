@@ -23,7 +23,7 @@ from keras_vit.cli import engines, evaluation, export_command, launch, look_comm
 from keras_vit.cli.launched import end_with_launcher
 from keras_vit.cli.printing import one_line, say_error
 from keras_vit.config.recipes.recipe_records import field_hint
-from keras_vit.other_words import ours
+from keras_vit.other_words import ours, said_of_a_run
 from keras_vit.pages.escaping import printable
 from keras_vit.runs.options import FLAGS
 from keras_vit.silence import lose
@@ -46,14 +46,13 @@ def main(arguments: list[str] | None = None) -> int:
     asked = _parser().parse_args(arguments)
     if hasattr(asked, "check_usage"):
         asked.check_usage(asked)
-    end_with_launcher()
-    code = _run(asked)
+    code = _run(asked, is_launched=end_with_launcher())
     if code:
         leave_others(code)
     return code
 
 
-def _run(asked: Namespace) -> int:
+def _run(asked: Namespace, is_launched: bool) -> int:
     """Runs a command and gives its exit code."""
     with _warnings_in_one_line(), _sigterm_stops():
         try:
@@ -64,9 +63,9 @@ def _run(asked: Namespace) -> int:
         except BrokenPipeError:  # as behind `| head`: nobody reads any more, which is no fault
             return _CLOSED_PIPE
         except KeyboardInterrupt:
-            return _fail("interrupted", _INTERRUPTED, asked)
+            return _ended("interrupted", _INTERRUPTED, asked, is_launched)
         except SystemExit:
-            return _fail("terminated", _TERMINATED, asked)
+            return _ended("terminated", _TERMINATED, asked, is_launched)
         except Exception as error:
             return _fail(_words(error), 1, asked)
     return 0
@@ -93,6 +92,11 @@ def _with_option(text: str, name: str, option: str) -> str:
         for before in " `":  # of a whole name: `image_size` ends that of `start_image_size`
             text = text.replace(f"{before}{name}=", f"{before}{option} ")
     return text
+
+
+def _ended(words: str, code: int, arguments: Namespace, is_launched: bool) -> int:
+    """The exit code after a signal; of processes that have a launcher it alone says so."""
+    return code if is_launched else _fail(words, code, arguments)
 
 
 def _fail(words: str, code: int, arguments: Namespace) -> int:
@@ -165,8 +169,9 @@ class _Parser(argparse.ArgumentParser):
             return f" Did you mean {dashed}?"
         if near := ours(wrong.strip("-"), self.options):
             return f" Did you mean {' or '.join(self.options[name] for name in near)}?"
-        of_a_field = field_hint(wrong.strip("-")) if self.prog.endswith(" finetune") else ""
-        return of_a_field or did_you_mean(wrong, self.options.values())
+        word = wrong.strip("-").replace("-", "_")
+        of_a_run = said_of_a_run(word) or field_hint(word) if self.prog.endswith(" finetune") else ""
+        return of_a_run or did_you_mean(wrong, self.options.values())
 
     def error(self, message: str) -> NoReturn:
         wrong = re.search(r"invalid choice: '(.*)' \(choose from (.*)\)$", message)

@@ -46,7 +46,7 @@ def finetune(arguments: Namespace) -> Iterator[str]:
     for name in ("command", "check_usage", "debug"):
         given.pop(name, None)
     out, data = given.pop("out"), given.pop("data") or _USUAL_DATA
-    given["weights"] = {"none": None}.get(given["weights"], given["weights"])
+    given["weights"] = None if str(given["weights"]).lower() == "none" else given["weights"]
     options = FinetuneOptions(**given)  # wrong ones are told before Keras is imported
     if out is not None and (lines := finished_lines(out, data, options)):
         yield from lines

@@ -9,8 +9,9 @@ from typing import Any
 
 from keras_vit.checks import check_positive_int, did_you_mean, error_about
 from keras_vit.config.encoders import ENCODERS, FAMILIES, encoder
-from keras_vit.config.resnets import ResNetConfig
+from keras_vit.config.resnets import RESNETS, ResNetConfig
 from keras_vit.config.vit import ViTConfig
+from keras_vit.other_words import resnets_called
 
 DEFAULT_IMAGE_SIZE = 224  # pixels, the resolution of pre-training
 DEFAULT_CLASSES = 1000
@@ -51,9 +52,15 @@ def variant(name: str) -> ViTConfig:
     if name not in VARIANTS:
         raise ValueError(
             f"`name` must be one of {', '.join(VARIANTS)}, or an encoder of a family: {', '.join(FAMILIES)}, with its "
-            f"size, as 'dinov2/S14'.\nReceived: {name!r}.{did_you_mean(name, (*VARIANTS, *ENCODERS))}"
+            f"size, as 'dinov2/S14'.\nReceived: {name!r}.{_hint(name)}"
         )
     return VARIANTS[name]
+
+
+def _hint(name: str) -> str:
+    if isinstance(name, str) and (resnets := resnets_called(name, RESNETS)):
+        return f" keras_vit.build_resnet({resnets[0]!r}) builds the ResNet."
+    return did_you_mean(name, (*VARIANTS, *ENCODERS))
 
 
 def builder_name(name: str) -> str:

@@ -132,7 +132,7 @@ def _computed(model: ImageModel, source: Source, split: str, batch_size: int) ->
 
 def _read(path: Path, count: int) -> FeatureSet | None:
     """The features in a file; `None` if it is missing, and with a warning if it is not one that `_keep` wrote."""
-    if not os.path.lexists(path):
+    if not os.path.lexists(path) or path.is_dir():  # where nothing can be kept, as `_keep` says
         return None
     try:
         held = {name: (entry.dtype.name, entry.shape) for name, entry in scan(path).entries.items()}
@@ -153,4 +153,9 @@ def _keep(path: Path, found: FeatureSet) -> None:
         with replacing(path) as part, open(part, "wb") as file:
             np.savez(file, features=found.features, labels=found.labels)
     except OSError as error:  # a full disk must not lose features that took minutes
-        warnings.warn(f"features are not kept: {printable(error)}", stacklevel=4)
+        reason = error.strerror or printable(error)
+        if path.is_dir():
+            reason = f"{path.name} is a folder there; move it away"
+        elif path.parent.exists() and not path.parent.is_dir():
+            reason = "it is a file, and must be a folder"
+        warnings.warn(f"features are not kept in {printable(path.parent)}: {reason}", stacklevel=4)

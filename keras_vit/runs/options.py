@@ -6,6 +6,7 @@ Without Keras, so that a command line can be parsed before it is imported.
 # ruff: noqa: RUF009  `_option` gives a field, as `dataclasses.field` does
 
 import dataclasses
+import functools
 import inspect
 import os
 from collections.abc import Callable
@@ -272,15 +273,16 @@ class FinetuneOptions:
 
     def facts(self) -> dict[str, Any]:
         """The options that have a short text, as a report shows them; of others the type."""
-        values = {option.name: getattr(self, option.name) for option in dataclasses.fields(self)}
-        return {name: value if is_short(value) else type(value).__name__ for name, value in values.items()}
+        return {name: value if is_short(value) else type(value).__name__ for name, value in vars(self).items()}
 
 
 FLAGS = {
     option.name: option.metadata["flag"] or f"--{option.name.replace('_', '-')}"
     for option in dataclasses.fields(FinetuneOptions)
 }
-FinetuneOptions.__init__ = with_hints(FinetuneOptions.__init__, lambda name: option_hint(name, FLAGS))  # type: ignore
+
+_hint = functools.partial(option_hint, options=(*FLAGS, "data", "out"))
+FinetuneOptions.__init__ = with_hints(FinetuneOptions.__init__, _hint)  # type: ignore
 
 
 class FinetuneChanges(TypedDict, total=False):
@@ -328,7 +330,7 @@ def changed(options: FinetuneOptions | None, changes: dict[str, Any]) -> Finetun
 
 
 def with_options(function: _Function) -> _Function:
-    """Decorates a function whose `**changes` are fields of the record, so that its signature shows them."""
+    """Decorates a function whose `**changes` are fields of the record: its signature shows them, its error hints."""
     signature = inspect.signature(function)
     own = [parameter for parameter in signature.parameters.values() if parameter.kind != parameter.VAR_KEYWORD]
     fields = [
@@ -336,7 +338,7 @@ def with_options(function: _Function) -> _Function:
         for option in dataclasses.fields(FinetuneOptions)
     ]
     vars(function)["__signature__"] = signature.replace(parameters=[*own, *fields])
-    return function
+    return with_hints(function, _hint)
 
 
 def _check_model(model: Any) -> None:

@@ -30,6 +30,7 @@ from keras_vit.weights.reader.sharded import INDEX
 
 _SUFFIXES = (".npz", ".safetensors", ".pth", ".pt", ".pth.tar", ".bin", INDEX)
 _LOGGER = logging.getLogger("keras_vit")
+_RANDOM = ("", "false", "none", "null", "random", "scratch")  # which other software takes for no weights
 _HF_NAME = re.compile(r"hf:([\w.-]+/[\w.-]+)(?:@(\w[\w./-]*))?")
 
 
@@ -102,6 +103,11 @@ def check_weights(weights: FilePath) -> None:
     if not isinstance(weights, (str, os.PathLike)):
         raise error_about("weights", kind=TypeError)(
             f"`weights` must be None, a name or a path.\nReceived: weights={weights!r}."
+        )
+    if str(weights).lower() in _RANDOM and not os.path.exists(weights):
+        raise error_about("weights")(
+            "`weights` must be a name or a path, or None for random initialisation, which a command line writes `none`."
+            f"\nReceived: weights={weights!r}."
         )
     path = user_path(weights)
     # `os.path` knows no error, where `Path` raises one for names that are too long, as those of some URLs.

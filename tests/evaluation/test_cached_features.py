@@ -149,8 +149,14 @@ def test_damaged_file_is_made_anew(source, monkeypatch, tmp_path, damage):
 
 def test_full_disk_costs_no_features(source, monkeypatch, tmp_path):
     (tmp_path / "taken").touch()
-    with pytest.warns(UserWarning, match="not kept"):
-        found = image_features(make_tiny(), source, "test", cache=tmp_path / "taken" / "folder")
+    model = make_tiny()
+    folder = tmp_path / f"{fingerprint_of(model, source.split('test'))}.npz"
+    folder.mkdir()
+    for cache, words in ((tmp_path / "taken", "must be a folder"), (tmp_path, f"{folder.name} is a folder")):
+        with pytest.warns(UserWarning, match=f"not kept in {cache}: .*{words}"):
+            image_features(model, source, "test", cache=cache)
+    with pytest.warns(UserWarning, match="not kept in"):
+        found = image_features(model, source, "test", cache=tmp_path / "taken" / "folder")
     assert found.features.shape == (7, 12)
 
 

@@ -22,7 +22,7 @@ from keras_vit.checks import (
 from keras_vit.config.recipes.growth import check_start
 from keras_vit.config.resnets import ResNetConfig
 from keras_vit.config.vit import RECORD_OF, ViTConfig
-from keras_vit.other_words import ours
+from keras_vit.other_words import ours, said_of_a_run
 
 STAGES = ("pretrain", "finetune")
 OPTIMIZERS = ("sgd", "adamw")
@@ -331,8 +331,14 @@ def option_hint(name: str, options: Collection[str]) -> str:
         name: as a user wrote it.
         options: names of all options.
     """
-    near = did_you_mean(name, options) or f" Its fields are {', '.join(options)}."
-    return near if ours(name, options) else field_hint(name) or near
+    if ours(name, options):
+        return did_you_mean(name, options)
+    return (
+        said_of_a_run(name)
+        or field_hint(name)
+        or did_you_mean(name, options)
+        or f" Its fields are {', '.join(options)}."
+    )
 
 
 def field_hint(name: str) -> str:
