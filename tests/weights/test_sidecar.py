@@ -10,6 +10,7 @@ from safetensors.numpy import load_file, save_file
 import keras_vit
 from keras_vit.weights.checkpoint import read_checkpoint
 from keras_vit.weights.reader import CheckpointError
+from keras_vit.weights.sidecar import read_open_clip
 
 FOREIGN = GOLDEN / "foreign"
 SIZES = {"patch_size": 8, "hidden_size": 48, "num_layers": 3, "num_heads": 4, "mlp_dim": 96}
@@ -97,6 +98,18 @@ def test_gelu_of_a_siglip_folder_is_timms_and_says_where_the_authors_is_another(
     model = keras_vit.build(weights=folder("timm_map", config=config))
     assert model.config.activation == computed
     assert sum("gelu_tanh" in line for line in model.weights_report) == told
+
+
+@pytest.mark.parametrize(
+    ("config", "line"),
+    [
+        ({}, "model_cfg of open_clip_config.json not understood"),
+        ({"model_cfg": {"vision_cfg": {"width": "x"}}}, "heads of open_clip_config.json not understood"),
+        ({"model_cfg": {"vision_cfg": {"width": 64, "head_width": 0}}}, "heads of open_clip_config.json"),
+    ],
+)
+def test_what_openclips_json_says_and_is_not_understood_is_told(config, line):
+    assert any(line in remark for remark in read_open_clip(config).remarks)
 
 
 def test_a_pooling_that_timm_alone_computes_is_refused(folder):

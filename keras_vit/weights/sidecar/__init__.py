@@ -214,11 +214,12 @@ def _timm_preprocessing(said: Any) -> Preprocessing | None:
 def read_open_clip(config: dict) -> Sidecar:
     """The sidecar of an `open_clip_config.json`."""
     reading = Reading("open_clip_config.json")
-    model = reading.part("model_cfg", lambda: _object(config["model_cfg"]), empty={})
-    vision = reading.part("vision_cfg", lambda: _object(model["vision_cfg"]), empty={})
+    model = reading.part("model_cfg", lambda: _object(config.get("model_cfg")), empty={})
+    vision = reading.part("vision_cfg", lambda: _object(model.get("vision_cfg")), empty={})
+    heads = reading.part("heads", lambda: vision.get("width", 0) // vision.get("head_width", 64) or None)
     return Sidecar(
         fields={"activation": "quick_gelu" if model.get("quick_gelu") else "gelu"},
-        num_heads=reading.count("heads", vision.get("width", 0) // vision.get("head_width", 64) or None),
+        num_heads=reading.count("heads", heads),
         image_size=reading.part("image_size", lambda: sides_of(vision.get("image_size"))),
         remarks=tuple(reading.remarks),
     )
