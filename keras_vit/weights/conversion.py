@@ -97,7 +97,8 @@ def write_checkpoint(
     arrays = to_theirs(dialect, tensors, checkpoint.num_heads)
     if not checkpoint.is_resnet:
         _check_parts(checkpoint, dialect)
-        _check_rotary(checkpoint, dialect)
+        if not (folder and FOLDERS[dialect].says_rotary):
+            _check_rotary(checkpoint, dialect)
         _warn_of_differences(checkpoint, dialect, folder)
     arrays = ((name, _finite(name, np.asarray(array, "float32"))) for name, array in arrays)
     facts = {} if checkpoint.is_resnet else DIALECTS[dialect].telling(checkpoint.fields)
@@ -268,6 +269,7 @@ def _facts(checkpoint: Checkpoint) -> dict[str, Any]:
         "classes": checkpoint.classes or 0,
         "class_token": checkpoint.has_class_token,
         "positions": checkpoint.has_positions,
+        "fields": checkpoint.fields,
         **{name: checkpoint.fields[name] for name in _TOLD},
     }
 

@@ -122,6 +122,17 @@ def test_authors_perception_encoder_resizes_and_turns_by_its_own_rules(tmp_path,
     assert any("resized" in line and "bilinear" in line for line in model.weights_report)
 
 
+@pytest.mark.parametrize("folder", ["timm_eva02_clip", "timm_eva02_packed", "timm_pe_core", "timm_pe_lang"])
+def test_folder_for_timm_says_all_that_its_class_eva_computes(tmp_path, folder):
+    end = "logits" if "logits" in expected(folder) else "pooled"
+    model, dialect = built(folder, end), read_checkpoint(ENCODERS / folder).dialect
+    path = keras_vit.save_checkpoint(model, tmp_path / "for_timm", dialect)
+    save_file(load_file(path), path)  # without our note
+    again = keras_vit.build(weights=tmp_path / "for_timm", input_shape=(16, 32, 3), **ENDS[end])
+    assert difference(folder, again, end, "_other") < 1e-5
+    assert again.config == built(folder, end).config
+
+
 @pytest.mark.filterwarnings("ignore:.*unless told otherwise:UserWarning")  # of coordinates
 @pytest.mark.parametrize(("folder", "name"), [("timm_eva02_packed", "mlp.w12"), ("timm_eva02_clip", "mlp.w1")])
 def test_authors_eva02_is_that_of_timm_under_other_names(tmp_path, folder, name):

@@ -26,6 +26,7 @@ TIMM_BEIT = dataclasses.replace(
         ("relative_bias_shared/", "rel_pos_bias."): {"table": _TABLE},
     },
     position_embedding="none",
+    folder=None,
 )
 _ATTENTION, _PREFIX = "attention.attention", r"(beit\.|data2vec_vision\.)?"  # of all but the head, if there is one
 

@@ -203,6 +203,7 @@ HF_DINOV3 = dataclasses.replace(
 TIMM_DINOV3 = dataclasses.replace(
     TIMM_EVA,
     name="timm_dinov3",
+    folder=None,
     requires=(
         r"patch_embed\.proj\.weight",
         "reg_token",

@@ -11,10 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit.weights.dialects.dialect import Arrays, Makers
+from keras_vit.weights.dialects.dialect import Arrays, Folder, Makers
 from keras_vit.weights.dialects.renames import Layers
 from keras_vit.weights.dialects.timm_names import ATTENTION_POOLING, TIMM, TOKENS, with_prefix_rows, without_prefix_rows
 from keras_vit.weights.reader import CheckpointError
+from keras_vit.weights.sidecar.eva_json import eva_files
+from keras_vit.weights.sidecar.folder_json import timm_opening
 
 _QKV = ("q_proj", "k_proj", "v_proj")
 _POST_NORM = (1792, 15360)  # widths of EVA-02-CLIP E/14, whose names are those of EVA-CLIP g/14
@@ -176,11 +178,12 @@ TIMM_EVA = dataclasses.replace(
     read_steps=(_pre_norm_blocks, with_prefix_rows, apart),
     written_steps=(_together, without_prefix_rows),
     computes=_computes,
-    folder=None,
+    folder=Folder(eva_files, timm_opening, says_rotary=True, always_resizes=True),
 )
 EVA02 = dataclasses.replace(
     TIMM_EVA,
     name="eva02",
+    folder=None,
     software="the authors' EVA-02",
     requires=(*TIMM_EVA.requires[:2], r"blocks\.0\.attn\.q_bias", r"blocks\.0\.mlp\.(w1|w12)\.weight"),
     forbids=(),

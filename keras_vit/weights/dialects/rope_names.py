@@ -68,6 +68,7 @@ def _computes(tensors: Mapping[str, np.ndarray]) -> dict[str, Any]:
 TIMM_ROPE = dataclasses.replace(
     TIMM_EVA,
     name="timm_rope",
+    folder=None,
     requires=(r"patch_embed\.proj\.weight", "cls_token", r"blocks\.0\.gamma_1", r"blocks\.0\.attn\.qkv\.bias"),
     forbids=("reg_token", r".*relative_position_bias_table", r"norm_pre\.weight"),
     names={
@@ -83,6 +84,7 @@ TIMM_ROPE = dataclasses.replace(
 TIMM_ROPE_REGISTERS = dataclasses.replace(
     TIMM_EVA,
     name="timm_rope_registers",
+    folder=None,
     requires=(r"patch_embed\.proj\.weight", "reg_token", r"blocks\.0\.gamma_1", r"blocks\.0\.attn\.qkv\.weight"),
     forbids=(
         "cls_token",

@@ -158,5 +158,4 @@ TIMM_BEIT3 = dataclasses.replace(
     requires=(*TIMM.requires, r"blocks\.0\.attn\.norm\.weight", r"blocks\.0\.mlp\.norm\.weight"),
     forbids=(r"blocks\.0\.attn\.(q_bias|q_proj\.weight)",),
     layer_norm_epsilon=1e-5,
-    folder=None,
 )

@@ -123,6 +123,7 @@ def _transformers_processor(record: Preprocessing, image_size: tuple[int, int]) 
 
 
 # Words of timm for LayerNorms that most models lack: our fields.
+POOL_WORDS = {"token": "token", "gap": "avg", "map": "map", "none": ""}  # `global_pool` by our `pooling`
 _TIMM_NORMS = {"pre_norm": "pre_norm", "scale_attn_norm": "attention_norm", "scale_mlp_norm": "mlp_norm"}
 
 
@@ -139,16 +140,20 @@ def _timm_config(facts: dict, record: Preprocessing) -> dict:
         "act_layer": facts["activation"],
     }
     if not facts["distilled"]:
-        pool = {"token": "token", "gap": "avg", "map": "map", "none": ""}[facts["pooling"]]
-        arguments |= {"global_pool": pool, "class_token": facts["class_token"]}
+        arguments |= {"global_pool": POOL_WORDS[facts["pooling"]], "class_token": facts["class_token"]}
         arguments |= {"fc_norm": facts["final_norm"] == "pooled", "final_norm": facts["final_norm"] != "none"}
         arguments |= {word: True for word, field in _TIMM_NORMS.items() if facts[field]}
         arguments |= {"qkv_bias": False} if facts["qkv_bias"] == "none" else {}
         arguments |= {"init_values": 1e-5} if facts["layer_scale"] == "both" else {}
         arguments |= {"reg_tokens": facts["registers"], "no_embed_class": True} if facts["registers"] else {}
         arguments |= {} if facts["positions"] else {"pos_embed": "none"}
+    return timm_config(facts, record, name, arguments)
+
+
+def timm_config(facts: dict, record: Preprocessing, architecture: str, arguments: dict[str, Any]) -> dict:
+    """What timm's `config.json` says of an architecture by its name and `model_args`."""
     return {
-        "architecture": name,
+        "architecture": architecture,
         "num_classes": facts["classes"],
         "num_features": facts["hidden_size"],
         "model_args": arguments,
@@ -176,6 +181,8 @@ def _timm_architecture(facts: dict[str, Any]) -> str:
         (2, 2, 2, 2): "vit_small_r26_s32_224",
     }
     names |= {(3, 4, 9): "vit_base_r50_s16_224", (3, 4, 6, 3): "vit_large_r50_s32_224"}
+    if facts["attention_norm"] and facts["mlp_norm"] and facts["layer_norm_epsilon"] == 1e-5:
+        names[None] = "beit3_base_patch16_224"  # no argument tells the epsilon
     stages = facts["resnet_stages"]
     if stages not in names or facts["root_channels"] not in (None, 64) or (stages is not None and facts["distilled"]):
         raise CheckpointError(
