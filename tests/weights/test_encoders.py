@@ -120,6 +120,7 @@ def test_authors_perception_encoder_resizes_and_turns_by_its_own_rules(tmp_path,
         wanted = expected(folder)[f"{end}_authors"]
         assert np.abs(numpy(model(expected(folder)["images_other"])) - wanted).max() < 1e-5
     assert any("resized" in line and "bilinear" in line for line in model.weights_report)
+    assert any("map_heads 8" in line or "core" not in folder for line in model.weights_report)
 
 
 @pytest.mark.parametrize("folder", ["timm_eva02_clip", "timm_eva02_packed", "timm_pe_core", "timm_pe_lang"])
@@ -342,6 +343,7 @@ def changed(tmp_path, folder, **facts):
         ("timm_eva", {"qkv_bias": False}, "qkv_bias none, and query_value in the file"),
         ("timm_eva", {"use_post_norm": True}, "use_post_norm=True"),
         ("timm_mae", {"mlp_layer": "glu"}, "mlp_layer='glu'"),
+        ("timm_mae", {"fc_norm": True}, "final_norm pooled, and tokens in the file"),
         ("timm_clip", {"qk_norm": True}, "qk_norm=True"),
         ("huggingface_aimv2", {"hidden_act": "gelu"}, "'silu'(.|\n)*'gelu'"),
         ("huggingface_aimv2", {"is_native": True}, "is_native"),

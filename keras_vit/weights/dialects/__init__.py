@@ -83,11 +83,12 @@ def others_in(dialect: str, prefix: str, names: Iterable[str], said: str = "") -
 
 
 def assumed(dialect: str, tensors: Mapping[str, np.ndarray], said: Mapping[str, Any]) -> tuple[str, ...]:
-    """Lines on rotary positions, if neither `said`, fields beside the file, nor a tensor tells of them."""
+    """Lines on rotary positions and heads of pooling, if neither `said`, fields beside the file, nor a tensor tells."""
     row = DIALECTS[dialect]
-    fields = {} if "rotary" in said else row.computes(tensors)
-    turned = ", ".join(f"{name} {fields[name]}" for name in fields if name.startswith("rotary"))
-    return (f"{turned}: as {row.software} computes, since the file does not tell",) if turned else ()
+    known = ("rotary",) if "rotary" in said else ()
+    fields = {name: value for name, value in row.computes(tensors).items() if not name.startswith((*known, *said))}
+    told = ", ".join(f"{name} {fields[name]}" for name in fields if name.startswith(("rotary", "map_heads")))
+    return (f"{told}: as {row.software} computes, since the file does not tell",) if told else ()
 
 
 def weights_among(dialect: str, prefix: str, names: Iterable[str]) -> list[str]:

@@ -17,8 +17,7 @@ _PASSED_OVER = (
     *("drop_rate", "pos_drop_rate", "patch_drop_rate", "proj_drop_rate", "attn_drop_rate", "drop_path_rate"),
     *("weight_init", "fix_init", "head_init_scale", "dynamic_img_size", "dynamic_img_pad", "strict_img_size"),
     *("rope_shift_coords", "rope_jitter_coords", "rope_rescale_coords", "attn_type", "no_embed_class", "final_norm"),
-    *("use_abs_pos_emb", "fc_norm", "use_fc_norm", "use_post_transformer_norm", "attn_only_layer_scale"),
-    *("device", "dtype", "num_features", "norm_pre"),
+    *("use_abs_pos_emb", "use_post_transformer_norm", "attn_only_layer_scale", "device", "dtype"),
 )
 _READ = (  # by `read_timm` and below
     *("img_size", "patch_size", "embed_dim", "depth", "num_heads", "class_token", "global_pool", "act_layer"),
@@ -38,6 +37,8 @@ _TOLD_TWICE: Mapping[str, tuple[str, Mapping[bool, Any]]] = {
     "scale_attn_norm": ("attention_norm", {}),
     "qkv_bias": ("qkv_bias", {False: "none"}),
     "init_values": ("layer_scale", {False: "none"}),
+    "fc_norm": ("final_norm", {True: "pooled"}),
+    "use_fc_norm": ("final_norm", {True: "pooled"}),
 }
 # What the architectures of timm's class `Eva` set, by how their names begin. The last pattern that matches counts.
 _EVA: Mapping[str, Mapping[str, Any]] = {
