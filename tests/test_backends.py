@@ -38,12 +38,24 @@ def answers():
         model.save(f"{folder}/model.keras")
         again = keras.saving.load_model(f"{folder}/model.keras")
     same = (again.predict(expected_of(case)["images"], verbose=0) == results[f"{case}None"]).all()
+    results["dinov3"] = dinov3().predict(dinov3_arrays()["images_other"], verbose=0)
     logits = {name: array.tolist() for name, array in results.items()}
     return {"backend": keras.backend.backend(), "reloaded": bool(same), "logits": logits}
 
 
 def expected_of(case):
     return np.load(GOLDEN / f"{case}.expected.npz")
+
+
+def dinov3():
+    """All tokens of an encoder with rotary positions, at another size than its own."""
+    return keras_vit.build(
+        weights=GOLDEN / "encoders" / "timm_dinov3", include_top=False, pooling="none", input_shape=(16, 32, 3)
+    )
+
+
+def dinov3_arrays():
+    return np.load(GOLDEN / "encoders" / "timm_dinov3" / "expected.npz")
 
 
 def wide(case):
@@ -61,7 +73,8 @@ def assert_answers_are_the_same(found, backend):
     assert found["backend"] == backend
     assert found["reloaded"]
     got = found["logits"]
-    assert len(got) == 3 * len(CASES)
+    assert len(got) == 3 * len(CASES) + 1
+    np.testing.assert_allclose(got["dinov3"], dinov3_arrays()["tokens_other"], atol=1e-5)
     for case, config in CASES.items():
         for shape in ("32", "None"):
             np.testing.assert_allclose(got[case + shape], expected_of(case)["logits"], atol=1e-5)

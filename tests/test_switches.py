@@ -37,6 +37,11 @@ KINDS = {
         **{"pooling": "gap", "class_token": True, "final_norm": "pooled"},
     },
     "beit_shared": {"relative_bias": "shared", "rematerialize": True},
+    "dinov3": {
+        **{"rotary": "axial", "rotary_periods": "stored", "position_embedding": "none", "registers": 3},
+        **{"qkv_bias": "query_value", "gated_mlp": True, "layer_scale": "both", "layer_norm_epsilon": 1e-5},
+    },
+    "rope_mixed": {**GRID, "rotary": "mixed", "rotary_axes": "xy", "layer_scale": "both", "rematerialize": True},
     "internvit": {"final_norm": "none", "layer_scale": "attention", "pooling": "gap", "class_token": True},
 }
 X = images(2, 20, 28, 3)

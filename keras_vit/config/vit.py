@@ -102,8 +102,7 @@ class ViTConfig:
                 f"`position_embedding={self.position_embedding!r}` fills a token with parts of {multiple} kinds, so "
                 f"`hidden_size` must be a multiple of {multiple}.\nReceived: hidden_size={self.hidden_size}."
             )
-        multiple = {"axial": 4, "mixed": 4}.get(self.rotary, 1)
-        if (self.hidden_size // self.num_heads) % multiple:
+        if self.rotary != "none" and (self.hidden_size // self.num_heads) % 4:
             raise ValueError(
                 "rotary positions turn pairs of a head's channels, half of them for each axis, so `hidden_size / "
                 "num_heads` must be a multiple of 4.\n"

@@ -119,7 +119,7 @@ class RotaryPositions(ConfiguredLayer):
         if self.rotary == "mixed":
             angles = axes[0] * self.frequencies[0] + axes[1] * self.frequencies[1]  # (h, w, A, D/A/2)
         else:
-            frequencies = self._frequencies() if known else self._frequencies().astype(self.compute_dtype)
+            frequencies = self._frequencies() if known else ops.cast(self._frequencies(), self.compute_dtype)
             frequencies = 1 / ops.cast(self.periods, self.compute_dtype) if self.weights else frequencies
             parts = [axis * frequencies + 0 * other for axis, other in zip(axes, axes[::-1], strict=True)]
             angles = xp.concatenate(parts, axis=-1)  # (h, w, 1, D/A/2)
@@ -147,9 +147,9 @@ class RotaryPositions(ConfiguredLayer):
     def _first_frequencies(self, shape: Shape, dtype: Any = None) -> Tensor:
         """Two axes at right angles for each head, turned by a random angle of the head's own."""
         turned = keras.random.uniform((self.num_heads, 1), 0, 2 * math.pi)
-        lengths = self._frequencies().astype("float32")
-        angles = ops.concatenate([turned + 0 * lengths, turned + math.pi / 2 + 0 * lengths], axis=-1)  # (A, D/A/2)
-        lengths = np.concatenate([lengths, lengths])
+        lengths = np.tile(self._frequencies(), (self.num_heads, 2))
+        lengths = ops.cast(lengths, turned.dtype)  # (A, D/A/2)
+        angles = turned + ops.cast(np.repeat([0, math.pi / 2], self.head_dim // 4), turned.dtype)
         return ops.cast(ops.stack([lengths * ops.cos(angles), lengths * ops.sin(angles)]), dtype)
 
     def compute_output_spec(self, cut_map: Tensor, places: Tensor = None, training: bool | None = None) -> Any:
