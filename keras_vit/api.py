@@ -32,6 +32,7 @@ from keras_vit.config.variants import VARIANTS
 from keras_vit.config.vit import ViTConfig
 from keras_vit.data import BadImage, Source, load_dataset, open_source
 from keras_vit.data.augmentation import AUGMENTATIONS, Augmentation
+from keras_vit.data.own_sizes import batches_by_size
 from keras_vit.encoder_builders import *  # noqa: F403
 from keras_vit.evaluation import Evaluation, Probe, evaluate, probe, write_evaluation_page
 from keras_vit.exporting.engines.accelerate import accelerate
@@ -151,6 +152,7 @@ __all__ = [
     "UploadError",
     "open_source",
     "load_dataset",
+    "batches_by_size",
     "Source",
     "BadImage",
     "OFFICIAL_DATASETS",

@@ -101,8 +101,8 @@ def patch_embedding(model: keras.Model) -> Any:
 
 
 def stem(model: keras.Model) -> Any:
-    """The first layer of ours, which reads the images: a ResNet's root or the patch embedding."""
-    return layer_named(model, "resnet_root") or patch_embedding(model)
+    """The first layer of ours, which reads the images: that of pixels, a ResNet's root or the patch embedding."""
+    return layer_named(model, "pixel_normalization") or layer_named(model, "resnet_root") or patch_embedding(model)
 
 
 def resnet_stages(model: keras.Model) -> dict[str, keras.layers.Layer]:

@@ -353,7 +353,6 @@ def changed(tmp_path, folder, **facts):
         ("huggingface_dinov3", {"key_bias": True}, "qkv_bias all, and query_value"),
         ("huggingface_dinov3", {"hidden_act": "gelu"}, "gate of the MLP"),
         ("huggingface_dinov3", {"rope_theta": None, "rope_parameters": {"rope_type": "yarn"}}, "yarn"),
-        ("huggingface_siglip", {"model_type": "siglip2_vision_model"}, "patches"),
     ],
 )
 def test_config_that_contradicts_the_tensors_is_refused(tmp_path, folder, facts, said):

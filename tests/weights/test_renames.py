@@ -60,7 +60,7 @@ PARTS = {
     "timm_rope": {"class", "table", "scales", "pooled_norm", "head", "frequencies"},
     "timm_rope_registers": {"registers", "scales", "pooled_norm", "head", "no_key_bias"},
     "huggingface_clip": {*CLIP, "head"},
-    "huggingface_siglip": {"table", "map"},
+    **{name: {"table", "map"} for name in ("huggingface_siglip", "huggingface_siglip2")},
     "huggingface_pixio": {"class", "table"},
     "huggingface_radio": {"class", "table", "registers", "scales"},
     "open_clip": {*CLIP, "head"},
@@ -111,6 +111,8 @@ def shapes_of(dialect, parts, heads, each, mlp_dim, classes, side):
         root = {"resnet_root/conv/kernel": (7, 5, 3, each)}
         return root | norm("resnet_norm", width) | units(each, mlp_dim, False) | heads_of_classes
     found = dense("patch_embedding/projection", side, side + 1, 3, width)
+    if dialect == "huggingface_siglip2":  # likewise
+        found = dense("patch_embedding/projection", side, side, 3, width)
     if DIALECTS[dialect].facts:  # patches are rows of a matrix, so they are square
         found = {"patch_embedding/projection/kernel": (side, side, 3, width)}
     found |= {} if dialect in WITHOUT_LAST_NORM else norm("encoder_norm", width)
@@ -193,7 +195,8 @@ def test_ours_to_theirs_to_ours_to_theirs_is_bitwise(dialect, data):
     row, fields = DIALECTS[dialect], {"class_tokens": 1, "pixel_statistics": ((0.1, 0.2, 0.3), (0.4, 0.5, 0.6))}
     facts = {row.prefix + name: array for name, array in row.telling(fields).items()}
     theirs = dict(to_theirs(dialect, ours, sizes["heads"])) | facts
-    said = dialect if "gated" in parts else ""  # TIPS and DINOv2 then have the same names
+    same = "gated" in parts or dialect == "huggingface_siglip2"  # names of another layout: TIPS, DINOv2, SigLIP
+    said = dialect if same else ""
     name, prefix = recognise(DIALECTS[dialect].suffix[1:], theirs, said)
     assert (name, prefix) == (dialect, DIALECTS[dialect].prefix)
     weights = {name: theirs[name] for name in weights_among(dialect, prefix, theirs)} | facts

@@ -5,6 +5,7 @@ read for the image's. The projection behind CLIP's pooling is the head here, wit
 """
 
 import dataclasses
+import math
 from collections.abc import Callable, Collection
 
 import numpy as np
@@ -14,6 +15,7 @@ from keras_vit.weights.dialects.dialect import Arrays, Dialect, Makers
 from keras_vit.weights.dialects.renames import TORCH, Layers, NoUnitAxes
 from keras_vit.weights.reader import CheckpointError
 
+_PATCH_KERNEL, _CHANNELS = "embeddings.patch_embedding.weight", 3
 _STYLE = dataclasses.replace(TORCH, reshapes={**TORCH.reshapes, "token": NoUnitAxes(2), "table": NoUnitAxes(1)})
 PHOTOS_OF_CLIP = Preprocessing(
     image_size=None,
@@ -123,6 +125,36 @@ HF_SIGLIP = Dialect(
     activation="gelu_tanh",
     layer_norm_epsilon=1e-6,
     resize_method="bicubic",
+)
+
+
+def _as_convolution(arrays: Arrays, num_patches: int | None) -> Arrays:
+    """The matrix of patches, which are (row, column, channel) in a row, with the shape of a convolution's kernel."""
+    for name, kernel in arrays.items():
+        if name.endswith(_PATCH_KERNEL) and kernel.ndim == 2:
+            side = math.isqrt(kernel.shape[1] // _CHANNELS)
+            if side * side * _CHANNELS == kernel.shape[1]:
+                return arrays | {name: kernel.reshape(-1, side, side, _CHANNELS).transpose(0, 3, 1, 2)}
+    return arrays
+
+
+def _as_matrix(makers: Makers) -> Makers:
+    if _PATCH_KERNEL not in makers:
+        return makers
+    kernel = makers[_PATCH_KERNEL]  # (D, C, P, P)
+    return makers | {_PATCH_KERNEL: lambda: kernel().transpose(0, 2, 3, 1).reshape(len(kernel()), -1)}
+
+
+HF_SIGLIP2 = dataclasses.replace(  # NaFlex; SigLIP 2 of one size has the layout of SigLIP
+    HF_SIGLIP,
+    name="huggingface_siglip2",
+    model_types=("siglip2_vision_model", "siglip2"),
+    requires=(_PATCHES, rf"{_PREFIX}encoder\.layers\.0\.layer_norm1\.weight"),
+    forbids=(rf"{_PREFIX}embeddings\.class_embedding",),
+    read_steps=(_as_convolution,),
+    written_steps=(_as_matrix,),
+    resize_method="bilinear_antialias",
+    preprocessing=Preprocessing(image_size=None, antialias=True),
 )
 OPEN_CLIP = Dialect(
     "open_clip",

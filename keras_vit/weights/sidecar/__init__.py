@@ -34,8 +34,6 @@ _CROP_MODES = {None: "crop", "center": "crop", "squash": "squash"}
 # Parts of names of timm's architectures, and what these compute that is not computed here.
 _NOT_COMPUTED = {"sapiens": "a norm of queries and keys"}
 _NOT_COMPUTED |= {"_enormous_": "blocks whose LayerNorms stand behind"}
-# Of transformers' `model_type`, likewise.
-_NOT_COMPUTED_TYPES = {"siglip2_vision_model": "patches without images"}
 _BEIT_TYPES, _BEIT_POOLING = ("beit", "data2vec-vision"), {True: "gap", False: "token"}  # by `use_mean_pooling`
 # SigLIP was trained with the tanh GELU (arXiv:2303.15343, big_vision). timm computes it for these names alone.
 _TANH_SIGLIP = re.compile(
@@ -233,8 +231,7 @@ def read_transformers(config: dict, processor: dict, folder: Path) -> Sidecar:
     """
     reading, images = Reading("config.json"), Reading("preprocessor_config.json")
     config = config["vision_config"] if isinstance(config.get("vision_config"), dict) else config  # of two towers
-    if (kind := str(config.get("model_type"))) in _NOT_COMPUTED_TYPES:
-        raise not_computed("model", kind, folder / "config.json", f"and not {_NOT_COMPUTED_TYPES[kind]}")
+    kind = str(config.get("model_type"))
     if kind.startswith("aimv2"):
         config = _without_gate(config, folder / "config.json")
     gated = gated_mlp_of(config, folder / "config.json")
