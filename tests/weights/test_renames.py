@@ -62,7 +62,7 @@ PARTS = {
     "huggingface_clip": {*CLIP, "head"},
     **{name: {"table", "map"} for name in ("huggingface_siglip", "huggingface_siglip2")},
     "huggingface_pixio": {"class", "table"},
-    "huggingface_radio": {"class", "table", "registers", "scales"},
+    "huggingface_radio": {"class", "table", "registers", "scales", "gated"},
     "open_clip": {*CLIP, "head"},
     "aimv2": ALWAYS["aimv2"],
     "timm_aimv2": {*ALWAYS["aimv2"], "head", "pooled_norm"},

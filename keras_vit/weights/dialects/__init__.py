@@ -77,8 +77,8 @@ def others_in(dialect: str, prefix: str, names: Iterable[str], said: str = "") -
     """A line on further models in a file, beside that below the prefix, and on other families with the same names."""
     row, names = DIALECTS[dialect], set(names)
     lines = remark_on(prefix, row.prefixes_among(names)) if row.wrapped else ()
-    rows = [] if said in (row.name, *row.model_types) else [other for other in DIALECTS.values() if other is not row]
-    like = [o for o in rows if (o.suffix, {*o.requires}) == (row.suffix, {*row.requires}) and o.prefixes_among(names)]
+    rows = () if said in (row.name, *row.model_types) else DIALECTS.values()
+    like = [other for other in rows if row.name in other.like and other.prefixes_among(names)]
     return (*lines, *(f"took the layout {dialect}, and the names are those of {other.name} too" for other in like))
 
 

@@ -54,6 +54,7 @@ class Dialect:
         telling: makes those arrays of the fields of a model.
         prefixes: what files have before all names, most specific first.
         model_types: words of a `config.json` for it, which decide where the names are those of another layout too.
+        like: layouts of other families with the same names, from which `model_types` alone tell it.
         wrapped: whether any other prefix that ends in a dot may stand before all names, as `state_dict.module.`.
         prefix: what we write before all names.
         names: `{(prefix of ours, prefix of theirs): layers}`.
@@ -91,6 +92,7 @@ class Dialect:
     telling: Callable[[Mapping[str, Any]], Arrays] = lambda fields: {}
     prefixes: tuple[str, ...] = ("",)
     model_types: tuple[str, ...] = ()
+    like: tuple[str, ...] = ()
     wrapped: bool = False
     prefix: str = ""
     read_names: Callable[[Collection[str]], Callable[[str], str]] = _as_written

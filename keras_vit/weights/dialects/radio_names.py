@@ -124,6 +124,7 @@ HF_RADIO = Dialect(
             "norm_2": "norm2",
             "mlp/dense_1": "mlp.fc1",
             "mlp/dense_2": "mlp.fc2",
+            **{f"mlp/{part}": f"mlp.{part}_proj" for part in ("gate", "up", "down")},
         },
     },
     also={("block_{block:02}/", "model.blocks.{block}."): {f"layer_scale_{i}/gamma": f"ls{i}.gamma" for i in (1, 2)}},

@@ -15,6 +15,8 @@ HF_TIPSV2 = dataclasses.replace(
     name="huggingface_tipsv2",
     software="transformers",
     model_types=("tipsv2_vision_model", "tipsv2"),
+    like=("dinov2_registers",),
+    requires=tuple(name for name in DINOV2_REGISTERS.requires if "qkv" not in name),
     forbids=(r"blocks\.0\.mlp\.fc1\.weight",),
     names={
         **DINOV2_REGISTERS.names,
@@ -27,4 +29,4 @@ HF_TIPSV2 = dataclasses.replace(
     resize_method="bilinear_antialias",
     preprocessing=Preprocessing(image_size=None, mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0), antialias=True),
 )
-TIPS = dataclasses.replace(HF_TIPSV2, name="tips", software="the authors' TIPS", suffix=".npz", model_types=())
+TIPS = dataclasses.replace(HF_TIPSV2, name="tips", software="the authors' TIPS", suffix=".npz", model_types=(), like=())
