@@ -52,9 +52,70 @@ SBBwee16 = _builder("sbb/wee16")
 SBBlittle16 = _builder("sbb/little16")
 SBBmedium16 = _builder("sbb/medium16")
 SBBmediumd16 = _builder("sbb/mediumd16")
+SBBbase16 = _builder("sbb/base16")
 SBBbetwixt16 = _builder("sbb/betwixt16")
 SBBso150m16 = _builder("sbb/so150m16")
 SBBso150m2x16 = _builder("sbb/so150m2x16")
+DINOv3S16 = _builder("dinov3/S16")
+DINOv3B16 = _builder("dinov3/B16")
+DINOv3L16 = _builder("dinov3/L16")
+DINOv3Splus16 = _builder("dinov3/Splus16")
+DINOv3Hplus16 = _builder("dinov3/Hplus16")
+DINOv37B16 = _builder("dinov3/7B16")
+EUPETi16 = _builder("eupe/Ti16")
+EUPES16 = _builder("eupe/S16")
+EUPEB16 = _builder("eupe/B16")
+LingBotS16 = _builder("lingbot/S16")
+LingBotB16 = _builder("lingbot/B16")
+LingBotL16 = _builder("lingbot/L16")
+LingBotg16 = _builder("lingbot/g16")
+RoPEViTS16 = _builder("rope_vit/S16")
+RoPEViTB16 = _builder("rope_vit/B16")
+RoPEViTL16 = _builder("rope_vit/L16")
+EVAL14 = _builder("eva/L14")
+EVAg14 = _builder("eva/g14")
+EVA02Ti14 = _builder("eva02/Ti14")
+EVA02S14 = _builder("eva02/S14")
+EVA02B14 = _builder("eva02/B14")
+EVA02L14 = _builder("eva02/L14")
+EVACLIPB16 = _builder("eva_clip/B16")
+EVACLIPL14 = _builder("eva_clip/L14")
+EVACLIPg14 = _builder("eva_clip/g14")
+BEiTB16 = _builder("beit/B16")
+BEiTL16 = _builder("beit/L16")
+BEiTv2B16 = _builder("beitv2/B16")
+BEiTv2L16 = _builder("beitv2/L16")
+BEiT3B16 = _builder("beit3/B16")
+BEiT3L16 = _builder("beit3/L16")
+AIMv2L14 = _builder("aimv2/L14")
+AIMv2H14 = _builder("aimv2/H14")
+AIMv21B14 = _builder("aimv2/1B14")
+AIMv23B14 = _builder("aimv2/3B14")
+PECoreTi16 = _builder("pe_core/Ti16")
+PECoreS16 = _builder("pe_core/S16")
+PECoreB16 = _builder("pe_core/B16")
+PECoreL14 = _builder("pe_core/L14")
+PECoreG14 = _builder("pe_core/G14")
+PELangL14 = _builder("pe_lang/L14")
+PELangG14 = _builder("pe_lang/G14")
+PESpatialTi16 = _builder("pe_spatial/Ti16")
+PESpatialS16 = _builder("pe_spatial/S16")
+PESpatialB16 = _builder("pe_spatial/B16")
+PESpatialL14 = _builder("pe_spatial/L14")
+PESpatialG14 = _builder("pe_spatial/G14")
+TIPSS14 = _builder("tips/S14")
+TIPSB14 = _builder("tips/B14")
+TIPSL14 = _builder("tips/L14")
+TIPSSo400m14 = _builder("tips/So400m14")
+TIPSg14 = _builder("tips/g14")
+PixioB16 = _builder("pixio/B16")
+PixioL16 = _builder("pixio/L16")
+PixioH16 = _builder("pixio/H16")
+RADIOB16 = _builder("radio/B16")
+RADIOL16 = _builder("radio/L16")
+RADIOH16 = _builder("radio/H16")
+RADIOSo400m16 = _builder("radio/So400m16")
+RADIOg16 = _builder("radio/g16")
 
 __all__ = [
     "CLIPB16",
@@ -104,7 +165,68 @@ __all__ = [
     "SBBlittle16",
     "SBBmedium16",
     "SBBmediumd16",
+    "SBBbase16",
     "SBBbetwixt16",
     "SBBso150m16",
     "SBBso150m2x16",
+    "DINOv3S16",
+    "DINOv3B16",
+    "DINOv3L16",
+    "DINOv3Splus16",
+    "DINOv3Hplus16",
+    "DINOv37B16",
+    "EUPETi16",
+    "EUPES16",
+    "EUPEB16",
+    "LingBotS16",
+    "LingBotB16",
+    "LingBotL16",
+    "LingBotg16",
+    "RoPEViTS16",
+    "RoPEViTB16",
+    "RoPEViTL16",
+    "EVAL14",
+    "EVAg14",
+    "EVA02Ti14",
+    "EVA02S14",
+    "EVA02B14",
+    "EVA02L14",
+    "EVACLIPB16",
+    "EVACLIPL14",
+    "EVACLIPg14",
+    "BEiTB16",
+    "BEiTL16",
+    "BEiTv2B16",
+    "BEiTv2L16",
+    "BEiT3B16",
+    "BEiT3L16",
+    "AIMv2L14",
+    "AIMv2H14",
+    "AIMv21B14",
+    "AIMv23B14",
+    "PECoreTi16",
+    "PECoreS16",
+    "PECoreB16",
+    "PECoreL14",
+    "PECoreG14",
+    "PELangL14",
+    "PELangG14",
+    "PESpatialTi16",
+    "PESpatialS16",
+    "PESpatialB16",
+    "PESpatialL14",
+    "PESpatialG14",
+    "TIPSS14",
+    "TIPSB14",
+    "TIPSL14",
+    "TIPSSo400m14",
+    "TIPSg14",
+    "PixioB16",
+    "PixioL16",
+    "PixioH16",
+    "RADIOB16",
+    "RADIOL16",
+    "RADIOH16",
+    "RADIOSo400m16",
+    "RADIOg16",
 ]

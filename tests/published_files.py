@@ -34,7 +34,8 @@ def shrink(record, monkeypatch):
     if record.variant in ENCODERS:
         family, size = FAMILIES[record.family], record.variant.partition("/")[2]
         patch, _, _, heads, _ = family.sizes[size]
-        sizes = {**family.sizes, size: (patch, 4 * heads, 2, heads, 24)}
+        width = 8 * heads  # which the 8 heads of Perception Encoder's pooling divide too
+        sizes = {**family.sizes, size: (patch, width, 2, heads, 24)}
         monkeypatch.setitem(FAMILIES, record.family, dataclasses.replace(family, sizes=sizes))
         return
     table = RESNETS if record.variant in RESNETS else VARIANTS

@@ -137,6 +137,18 @@ TITLES = {
     "2312.14238": "InternVL: Scaling up Vision Foundation Models and Aligning for Generic Visual-Linguistic Tasks",
     "2407.07726": "PaliGemma: A versatile 3B VLM for transfer",
     "2502.14786": "SigLIP 2: Multilingual Vision-Language Encoders",
+    "2106.08254": "BEiT: BERT Pre-Training of Image Transformers",
+    "2208.06366": "BEiT v2: Masked Image Modeling with Vector-Quantized Visual Tokenizers",
+    "2208.10442": "Image as a Foreign Language: BEiT Pretraining for All Vision and Vision-Language Tasks",
+    "2211.07636": "EVA: Exploring the Limits of Masked Visual Representation Learning at Scale",
+    "2303.11331": "EVA-02: A Visual Representation for Neon Genesis",
+    "2303.15389": "EVA-CLIP: Improved Training Techniques for CLIP at Scale",
+    "2403.13298": "Rotary Position Embedding for Vision Transformer",
+    "2410.16512": "TIPS: Text-Image Pretraining with Spatial Awareness",
+    "2411.14402": "Multimodal Autoregressive Pre-training of Large Vision Encoders",
+    "2412.07679": "RADIOv2.5: Improved Baselines for Agglomerative Vision Foundation Models",
+    "2504.13181": "Perception Encoder: The best visual embeddings are not at the output of the network",
+    "2508.10104": "DINOv3",
     "2507.14137": "Franca: Nested Matryoshka Clustering for Scalable Visual Representation Learning",
     "2507.22062": "Meta CLIP 2: A Worldwide Scaling Recipe",
 }
@@ -151,7 +163,7 @@ def _encoder_family(name: str) -> Family | None:
     named = [record for record in records if not record.name.startswith("hf:")] or records
     example = min(named, key=lambda record: (record.config.hidden_size * record.config.num_layers, record.resolution))
     intro = f"{family.title}: {', '.join(_switches(name)) or 'the plain Vision Transformer'}."
-    papers = tuple((number, TITLES[number]) for number in family.papers)
+    papers = tuple((number, TITLES.get(number, family.title)) for number in family.papers)
     return Family(name, family.title, intro, (example.name, example.variant), papers)
 
 

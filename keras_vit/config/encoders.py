@@ -63,10 +63,23 @@ _SBB_SIZES: dict[str, Size] = {
     "little16": (16, 320, 14, 5, 1792),
     "medium16": (16, 512, 12, 8, 2048),
     "mediumd16": (16, 512, 20, 8, 2048),
+    "base16": (16, 768, 12, 12, 3072),
     "betwixt16": (16, 640, 12, 10, 2560),
     "so150m16": (16, 896, 18, 14, 2304),
     "so150m2x16": (16, 832, 21, 13, 2176),
 }
+_ON_PATCHES = {"position_embedding": "none", "rotary": "axial"}
+_DINOV3 = _DINOV2 | _ON_PATCHES | {"layer_norm_epsilon": 1e-5, "registers": 4, "qkv_bias": "query_value"}
+_MEAN = _ERF | {"pooling": "gap", "class_token": True, "final_norm": "pooled"}
+_BEIT = _MEAN | {"relative_bias": "blocks", "position_embedding": "none", "layer_scale": "both"}
+_BEIT |= {"qkv_bias": "query_value"}
+_ON_GRID = {"rotary": "axial", "rotary_layout": "interleaved", "rotary_coordinates": "grid"}
+_EVA02 = _ON_GRID | {"rotary_theta": 1e4, "rotary_reference": 16, "gated_mlp": True, "qkv_bias": "query_value"}
+_PE = _CLIP | _ON_GRID | {"rotary_theta": 1e4, "rotary_axes": "xy", "rotary_offset": 1.0, "class_token": True}
+_PE_MEAN = _PE | {"pooling": "gap", "final_norm": "none"}
+_PE_SIZES = _sized(Ti="16", S="16", B="16", L="14") | {"G14": (14, 1536, 50, 16, 8960)}
+_NO_TOKEN = {"class_token": False, "rotary_offset": 0.0}  # of PE's largest
+_GIANT: Size = (16, 1536, 40, 24, 4096)
 
 FAMILIES: Mapping[str, EncoderFamily] = {
     "clip": EncoderFamily(
@@ -141,6 +154,125 @@ FAMILIES: Mapping[str, EncoderFamily] = {
             "so150m16": {"layer_scale": "none", "final_norm": "tokens"},
             "so150m2x16": {"qkv_bias": "none"},
         },
+    ),
+    "dinov3": EncoderFamily(
+        "DINOv3",
+        "DINOv3",
+        ("2508.10104",),
+        _sized(S="16", B="16", L="16")
+        | {
+            "Splus16": (16, 384, 12, 6, 1536),
+            "Hplus16": (16, 1280, 32, 20, 5120),
+            "7B16": (16, 4096, 40, 32, 8192),
+        },
+        _DINOV3,
+        {"Splus16": _GATED, "Hplus16": _GATED, "7B16": _GATED | {"qkv_bias": "none"}},
+    ),
+    "eupe": EncoderFamily("EUPE", "EUPE", ("2603.22387",), _sized(Ti="16", S="16", B="16"), _DINOV3),
+    "lingbot": EncoderFamily(
+        "LingBot-Vision",
+        "LingBot",
+        ("2607.05247",),
+        _sized(S="16", B="16", L="16") | {"g16": _GIANT},
+        _DINOV3,
+        {"g16": _GATED | {"qkv_bias": "none"}},
+    ),
+    "rope_vit": EncoderFamily(
+        "RoPE-ViT",
+        "RoPEViT",
+        ("2403.13298",),
+        _sized(S="16", B="16", L="16"),
+        _DINOV2 | _ON_GRID | {"position_embedding": "none", "rotary_axes": "xy"},
+    ),
+    "eva": EncoderFamily(
+        "EVA", "EVA", ("2211.07636",), _sized(L="14", g="14"), _MEAN, {"g14": {"qkv_bias": "query_value"}}
+    ),
+    "eva02": EncoderFamily(
+        "EVA-02",
+        "EVA02",
+        ("2303.11331",),
+        {
+            "Ti14": (14, 192, 12, 3, 512),
+            "S14": (14, 384, 12, 6, 1024),
+            "B14": (14, 768, 12, 12, 2048),
+            "L14": (14, 1024, 24, 16, 2730),
+        },
+        _MEAN | _EVA02,
+        {"B14": {"mlp_norm": True}, "L14": {"mlp_norm": True}},
+    ),
+    "eva_clip": EncoderFamily(
+        "EVA-CLIP",
+        "EVACLIP",
+        ("2303.15389",),
+        {"B16": (16, 768, 12, 12, 2048), "L14": (14, 1024, 24, 16, 2730)} | _sized(g="14"),
+        _ERF | {"qkv_bias": "query_value"},
+        dict.fromkeys(("B16", "L14"), _EVA02 | {"mlp_norm": True, "attention_norm": True}),
+    ),
+    "beit": EncoderFamily("BEiT", "BEiT", ("2106.08254",), _sized(B="16", L="16"), _BEIT),
+    "beitv2": EncoderFamily("BEiT v2", "BEiTv2", ("2208.06366",), _sized(B="16", L="16"), _BEIT),
+    "beit3": EncoderFamily(
+        "BEiT-3",
+        "BEiT3",
+        ("2208.10442",),
+        _sized(B="16", L="16"),
+        _MEAN | {"layer_norm_epsilon": 1e-5, "attention_norm": True, "mlp_norm": True},
+    ),
+    "aimv2": EncoderFamily(
+        "AIMv2",
+        "AIMv2",
+        ("2411.14402",),
+        {
+            "L14": (14, 1024, 24, 8, 2816),
+            "H14": (14, 1536, 24, 12, 4096),
+            "1B14": (14, 2048, 24, 16, 5632),
+            "3B14": (14, 3072, 24, 24, 8192),
+        },
+        _ERF
+        | {"norm": "rms", "patch_norm": True, "layer_norm_epsilon": 1e-5, "pooling": "gap", "class_token": False}
+        | {"gated_mlp": True, "qkv_bias": "none", "proj_bias": False, "mlp_bias": False},
+    ),
+    "pe_core": EncoderFamily(
+        "Perception Encoder, core",
+        "PECore",
+        ("2504.13181",),
+        _PE_SIZES,
+        _PE | {"pooling": "map", "map_heads": 8, "map_prefix": True},
+        {"G14": _NO_TOKEN | {"map_prefix": False, "map_mlp_dim": 6144}},
+    ),
+    "pe_lang": EncoderFamily(
+        "Perception Encoder, language",
+        "PELang",
+        ("2504.13181",),
+        {"L14": (14, 1024, 23, 16, 4096), "G14": (14, 1536, 47, 16, 8960)},
+        _PE_MEAN | {"layer_scale": "both"},
+        {"G14": _NO_TOKEN},
+    ),
+    "pe_spatial": EncoderFamily(
+        "Perception Encoder, spatial",
+        "PESpatial",
+        ("2504.13181",),
+        _PE_SIZES,
+        _PE_MEAN,
+        {"G14": _NO_TOKEN | {"layer_scale": "both"}},
+    ),
+    "tips": EncoderFamily(
+        "TIPS and TIPSv2",
+        "TIPS",
+        ("2410.16512", "2604.12012"),
+        _sized(S="14", B="14", L="14", So400m="14") | {"g14": (14, 1536, 40, 24, 4096)},
+        {"activation": "gelu_tanh", "layer_scale": "both", "registers": 1},
+        {"g14": _GATED},
+    ),
+    "pixio": EncoderFamily(
+        "Pixio", "Pixio", ("2512.15715",), _sized(B="16", L="16", H="16"), _ERF | {"class_tokens": 8}
+    ),
+    "radio": EncoderFamily(
+        "C-RADIO",
+        "RADIO",
+        ("2412.07679", "2601.17237"),
+        _sized(B="16", L="16", H="16", So400m="16") | {"g16": (16, 1536, 40, 24, 6144)},
+        _ERF | {"final_norm": "none", "registers": 7},
+        {"B16": {"layer_scale": "both"}, "L16": {"layer_scale": "both"}, "So400m16": {"registers": 9}},
     ),
 }
 ENCODERS = {

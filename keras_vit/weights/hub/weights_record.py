@@ -125,7 +125,8 @@ class WeightsRecord:
         if self.license in _PERMISSIVE and not self.gated:
             return ""
         known = _TERMS.get(self.license, "read it before you use them")
-        gate = f" Agree to it at https://huggingface.co/{self.hf_repo}, and log in." if self.gated else ""
+        place = f"https://huggingface.co/{self.hf_repo}, and log in" if self.hf_repo else "its authors' page"
+        gate = f" Agree to it at {place}." if self.gated else ""
         return f"The weights {self.name!r} of {self.model} are under {self.license}: {known}.{gate}"
 
 
