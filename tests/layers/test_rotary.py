@@ -166,6 +166,8 @@ def test_model_with_patch_dropout_trains_and_mixed_frequencies_learn():
         if weight.path in paths:
             assert np.any(before[weight.path] != numpy(weight))
             assert 0 < weight.layer_depth[0] <= model.config.num_layers
+    keras_vit.freeze(model, "last_blocks", blocks=1)
+    assert [weight.path for weight in model.trainable_weights if weight.path in paths] == paths[-1:]
 
 
 def test_rotary_positions_refuse_what_they_cannot_turn():
