@@ -36,8 +36,14 @@ def attention_weights(tokens, queries, w, heads, turned=lambda x: x):
     """(B, A, Q, T); `w` maps names as `query/kernel` to arrays, `turned` is what rotary positions do."""
 
     def split(x, name):
+        """Each head, normed over itself or before over all of them, and repeated for every query that shares it."""
+        size = w["query/kernel"].shape[1] // heads
         x = x @ w[f"{name}/kernel"] + w.get(f"{name}/bias", 0.0)
-        return x.reshape(*x.shape[:2], heads, -1).transpose(0, 2, 1, 3)
+        gamma, beta = w.get(f"{name}_norm/gamma"), w.get(f"{name}_norm/beta")
+        x = x if gamma is None or len(gamma) == size else layer_norm(x, gamma, beta)
+        x = x.reshape(*x.shape[:2], -1, size).transpose(0, 2, 1, 3)
+        x = layer_norm(x, gamma, beta) if gamma is not None and len(gamma) == size else x
+        return x[:, [head * x.shape[1] // heads for head in range(heads)]]
 
     q, k, v = split(queries, "query"), split(tokens, "key"), split(tokens, "value")
     logits = turned(q) @ turned(k).transpose(0, 1, 3, 2) / math.sqrt(q.shape[-1])

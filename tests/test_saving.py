@@ -21,10 +21,11 @@ from keras_vit import layers
 SIZES = {"hidden_size": 12, "num_heads": 3, "mlp_dim": 17}
 RATES = {"dropout_rate": 0.1, "attention_dropout_rate": 0.2, "stochastic_depth_rate": 0.3}
 WAYS = {"activation": "gelu", "layer_norm_epsilon": 1e-5}
-BIASES = {"qkv_bias": "none", "proj_bias": False, "norm_kind": "rms", "rotary_layout": "half"}
+GROUPED = {"qk_norm": "head", "kv_heads": 1}
+BIASES = {"qkv_bias": "none", "proj_bias": False, "norm_kind": "rms", "rotary_layout": "half"} | GROUPED
 SWITCHES = {"qkv_bias": "none", "gated_mlp": True, "layer_scale": "both", "layer_scale_init": 0.1, "norm": "rms"}
 SWITCHES |= {"attention_norm": True, "mlp_norm": True, "proj_bias": False, "mlp_bias": False}
-SWITCHES |= {"rotary_layout": "half", "takes_bias": True}
+SWITCHES |= {"rotary_layout": "half", "takes_bias": True} | GROUPED
 NO_BIAS = {"mlp_bias": False, "norm_kind": "rms"}
 UNIT = {"filters": 32, "strides": 2, "projection": True}
 INNER, HIDDEN = ({name: True, "layer_norm_epsilon": 1e-5} for name in ("attention_norm", "mlp_norm"))
@@ -38,7 +39,7 @@ MERGED |= {
     "takes_bias": False,
 }  # and takes no others
 TURNED = {"rotary": "mixed", "rotary_theta": 10.0, "rotary_layout": "interleaved", "rotary_axes": "xy"}
-TURNED |= {"rotary_coordinates": "grid", "rotary_offset": 1.0, "rotary_reference": 16}
+TURNED |= {"rotary_coordinates": "grid", "rotary_offset": 1.0, "rotary_reference": 16, "rotary_periods": "stored"}
 TABLE = {"grid": (3, 5), "patch_size": 4, "num_prefix_tokens": 0}
 IN_FLOAT32 = ("RelativeBias", "RotaryPositions")  # whatever the model's precision
 LAYERS = {
@@ -53,6 +54,7 @@ LAYERS = {
     "RegisterTokens": {"count": 3, "num_prefix_tokens": 2},
     "AddPositionEmbs": TABLE | {"kind": "sincos2d", "resize_method": "bilinear"},
     "RelativePositions": {"hidden_size": 12, "num_heads": 3, "num_patches": 6, "num_prefix_tokens": 1},
+    "PixelNormalization": {"pixel_statistics": ((0.5, 0.4, 0.3), (0.2, 0.3, 0.4))},
     "RotaryPositions": {"head_dim": 8, "num_heads": 3, "patch_size": 4, "num_prefix_tokens": 2} | TURNED,
     "RelativeBias": {"grid": (3, 5), "num_heads": 3, "patch_size": 4, "resize_method": "bilinear"},
     "MultiHeadAttention": {"hidden_size": 12, "num_heads": 3, "dropout_rate": 0.1, "projects_query": False}

@@ -42,6 +42,10 @@ KINDS = {
         **{"qkv_bias": "query_value", "gated_mlp": True, "layer_scale": "both", "layer_norm_epsilon": 1e-5},
     },
     "rope_mixed": {**GRID, "rotary": "mixed", "rotary_axes": "xy", "layer_scale": "both", "rematerialize": True},
+    "sapiens2": {
+        **{"norm": "rms", "qk_norm": "head", "kv_heads": (3, 1), "layer_scale": "attention", "gated_mlp": True},
+        **{"registers": 2, "rotary": "axial", "position_embedding": "none", "hidden_size": 24},
+    },
     "internvit": {"final_norm": "none", "layer_scale": "attention", "pooling": "gap", "class_token": True},
 }
 X = images(2, 20, 28, 3)
@@ -137,6 +141,8 @@ def test_exports_stay_within_their_bounds(model, format, tmp_path):
         ({"class_tokens": 2, "distilled": True}, "class_tokens=2"),
         ({"class_tokens": 2, "summary_tokens": (0, 2)}, r"summary_tokens=\(0, 2\)"),
         ({"norm": "batch"}, "norm='batch'"),
+        ({"kv_heads": (3, 2)}, r"kv_heads=\(3, 2\)"),
+        ({"qk_norm": True}, "qk_norm=True"),
         ({"relative_bias": "blocks", "registers": 2}, "relative_bias='blocks'"),
         ({"relative_bias": "shared", "rotary": "axial"}, "rotary='axial'"),
     ],

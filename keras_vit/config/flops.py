@@ -209,21 +209,22 @@ def _count(config: ViTConfig | ResNetConfig, shape: tuple, classes: int) -> Flop
     if config.blocks.kind == "merging":
         found += merging_blocks(config, tokens)
     else:
-        for queries in [tokens] * (config.num_layers - 1) + [config.num_read_tokens or tokens]:
-            found += encoder_block(config, grid, queries)
+        every = [tokens] * (config.num_layers - 1) + [config.num_read_tokens or tokens]
+        for index, queries in enumerate(every):
+            found += encoder_block(config, grid, queries, index)
     if config.pooling in ("map", "attentive"):
         found += Flops(pooling=attention_pooling(config, tokens if config.map_prefix else patches))
     return found
 
 
-def encoder_block(config: ViTConfig, grid: Pair, queries: int) -> Flops:
-    """FLOPs of one block for a grid of patches `(h, w)`, as `config.attention` and its positions have it."""
+def encoder_block(config: ViTConfig, grid: Pair, queries: int, index: int = 0) -> Flops:
+    """FLOPs of the block of that number for a grid of patches `(h, w)`, by its attention and its positions."""
     (height, width), patches = grid, math.prod(grid)
     if config.attention == "axial":
         return block(config, patches, patches, keys=width) + block(config, patches, patches, keys=height)
     distances = product(patches, config.hidden_size, 2 * patches - 1)
     relative = Flops(products=distances if config.position_embedding == "relative" else 0)
-    return block(config, config.num_prefix_tokens + patches, queries) + relative
+    return block(config, config.num_prefix_tokens + patches, queries, index=index) + relative
 
 
 def merging_blocks(config: ViTConfig, tokens: int) -> Flops:
@@ -243,13 +244,13 @@ def merging_blocks(config: ViTConfig, tokens: int) -> Flops:
     return found
 
 
-def block(config: ViTConfig, tokens: int, queries: int, keys: int | None = None) -> Flops:
+def block(config: ViTConfig, tokens: int, queries: int, keys: int | None = None, index: int = 0) -> Flops:
     """FLOPs of a transformer block whose `queries` read from all `tokens`, or from so many `keys` each.
 
     The number of heads changes nothing: each has its part of the width.
     """
     found = {"attention": 0, "mlp": 0}
-    for part in config.blocks.parts:
+    for part in config.blocks.parts_of(index):
         rows = tokens if part.role in ("key", "value") else queries
         found[part.group] += product(rows, part.inputs, part.outputs)
     weights = product(queries, config.hidden_size, keys or tokens)

@@ -29,7 +29,16 @@ QKV_BIASES: Mapping[str, tuple[str, ...]] = {  # roles that have one
     "none": (),
 }
 LAYER_SCALES = tuple(_SCALES)
-PART_FIELDS = ("layer_scale", "gated_mlp", "qkv_bias", "proj_bias", "mlp_bias", "attention_norm", "mlp_norm")
+PART_FIELDS: tuple[str, ...] = (
+    "layer_scale",
+    "gated_mlp",
+    "qkv_bias",
+    "proj_bias",
+    "mlp_bias",
+    "attention_norm",
+    "mlp_norm",
+)
+PART_FIELDS += ("num_heads", "kv_heads")
 GROUPS = tuple(dict.fromkeys(group for group, _ in _ROLES.values()))
 INPUT = ".."  # of `Part.norm`: the LayerNorm whose output the layer is called with
 
@@ -73,14 +82,20 @@ def attention_parts(
     proj_bias: bool = True,
     attention_norm: bool = False,
     projects_query: bool = True,
+    key_size: int | None = None,
 ) -> tuple[Part, ...]:
-    """Dense kernels of multi-head attention of width D, the last one perhaps behind a norm."""
+    """Dense kernels of multi-head attention of width D, the last one perhaps behind a norm.
+
+    Keys and values have `key_size` columns, fewer than D where several heads share them.
+    """
     names = {"query": "query"} if projects_query else {}
     names |= {"key": "key", "value": "value", "output": "out"}
     norms = {"output": "norm"} if attention_norm else {}
     biases = (*QKV_BIASES[qkv_bias], *(("output",) if proj_bias else ()))
+    columns = dict.fromkeys(("key", "value"), key_size or hidden_size)
     return tuple(
-        Part(role, name, hidden_size, hidden_size, norms.get(role), role in biases) for role, name in names.items()
+        Part(role, name, hidden_size, columns.get(role, hidden_size), norms.get(role), role in biases)
+        for role, name in names.items()
     )
 
 
@@ -104,15 +119,24 @@ def block_parts(
     mlp_bias: bool = True,
     attention_norm: bool = False,
     mlp_norm: bool = False,
+    num_heads: int = 1,
+    kv_heads: int | None = None,
 ) -> tuple[Part, ...]:
     """Dense kernels of a transformer block: attention and MLP, each behind a norm and before its LayerScale.
 
     All but the sizes are fields of `Blocks`, and have the names that `PART_FIELDS` lists.
     """
-    attention = below("attention", attention_parts(hidden_size, qkv_bias, proj_bias, attention_norm), "norm_1")
+    key_size = key_size_of(hidden_size, num_heads, kv_heads)
+    attention = attention_parts(hidden_size, qkv_bias, proj_bias, attention_norm, key_size=key_size)
+    attention = below("attention", attention, "norm_1")
     parts = attention + below("mlp", mlp_parts(hidden_size, mlp_dim, gated_mlp, mlp_norm, mlp_bias), "norm_2")
     scales = _SCALES[layer_scale]
     return tuple(dataclasses.replace(part, scale=scales.get(part.role)) for part in parts)
+
+
+def key_size_of(hidden_size: int, num_heads: int, kv_heads: int | None) -> int:
+    """Columns of the kernels of key and value, for so many heads of theirs; `None` is as many as of queries."""
+    return hidden_size if kv_heads is None else hidden_size // num_heads * kv_heads
 
 
 def pooling_parts(hidden_size: int, mlp_dim: int, kind: str = "map") -> tuple[Part, ...]:

@@ -19,6 +19,7 @@ POOLINGS = ("token", "gap", "map", "attentive", "none")
 ACTIVATIONS = ("gelu_tanh", "gelu", "quick_gelu")
 SUMMARIES = ("mean", "concatenated")
 NORMS = ("layer", "rms")
+QK_NORMS = ("none", "head", "width")
 FINAL_NORMS = ("tokens", "pooled", "none")
 POSITION_EMBEDDINGS = ("learned", "sincos2d", *ablations.POSITION_EMBEDDINGS, "none")
 POSITION_INJECTIONS = ("stem", *ablations.POSITION_INJECTIONS)
@@ -197,6 +198,10 @@ class Blocks:
         mlp_bias: whether the dense layers of a block's MLP have a bias.
         gated_mlp: whether a block's MLP is silu(gate) * value in place of a GELU (SwiGLU, arXiv:2002.05202), as in
             DINOv2 g/14; `mlp_dim` is the width of each of both.
+        qk_norm: whether queries and keys are normed before they are turned or scaled: `"none"`; each `"head"` by
+            itself, as in Sapiens2 (arXiv:2604.21681); or over the `"width"`, as in InternViT-6B (arXiv:2312.14238).
+        kv_heads: how many heads keys and values have in each block, where groups of queries' heads share them
+            (arXiv:2305.13245); an int is of every block, `None` as many as queries have.
         layer_scale: which branches of a block end in a learned factor for each channel (arXiv:2103.17239, section 2):
             `"none"`, `"attention"`, or `"both"`, as in DINOv2 and DeiT III.
         layer_scale_init: first value of those factors.
@@ -226,6 +231,8 @@ class Blocks:
     proj_bias: bool = True
     mlp_bias: bool = True
     gated_mlp: bool = False
+    qk_norm: str = "none"
+    kv_heads: tuple[int, ...] | None = None
     layer_scale: str = "none"
     layer_scale_init: float = 1e-5
     attention_norm: bool = False
@@ -251,6 +258,8 @@ class Blocks:
         for field in ("proj_bias", "mlp_bias", "gated_mlp"):
             check_flag(field, getattr(self, field))
         check_choice("norm", self.norm, NORMS)
+        check_choice("qk_norm", self.qk_norm, QK_NORMS)
+        set_field(self, "kv_heads", _check_kv_heads(self.kv_heads, self.num_heads, self.num_layers))
         check_choice("layer_scale", self.layer_scale, LAYER_SCALES)
         check_number("layer_scale_init", self.layer_scale_init)
         check_flag("attention_norm", self.attention_norm)
@@ -269,10 +278,14 @@ class Blocks:
         """Which block it is: `"global"`, or one of the ablations' kinds."""
         return "merging" if self.merged_tokens else self.attention
 
-    @property
-    def parts(self) -> tuple[Part, ...]:
-        """The dense kernels of a block that attends once."""
-        return block_parts(self.hidden_size, self.mlp_dim, **{name: getattr(self, name) for name in PART_FIELDS})
+    def parts_of(self, index: int) -> tuple[Part, ...]:
+        """The dense kernels of the block of that number, if it attends once."""
+        kinds = {name: getattr(self, name) for name in PART_FIELDS} | {"kv_heads": self.kv_heads_of(index)}
+        return block_parts(self.hidden_size, self.mlp_dim, **kinds)
+
+    def kv_heads_of(self, index: int) -> int | None:
+        """`kv_heads` of the block of that number."""
+        return None if self.kv_heads is None else self.kv_heads[index]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -344,6 +357,20 @@ def _check_places(places: Any) -> tuple[int, ...]:
             f"`summary_tokens` must be None or a tuple of places, from 0.\nReceived: summary_tokens={places!r}."
         )
     return tuple(check_int("summary_tokens", place, 0) for place in places)
+
+
+def _check_kv_heads(given: Any, num_heads: int, num_layers: int) -> tuple[int, ...] | None:
+    """One number for each block, or `None` where all have as many as queries."""
+    if given is None:
+        return None
+    counts = (given,) * num_layers if isinstance(given, int) else tuple(given)
+    counts = tuple(check_positive_int("kv_heads", count) for count in counts)
+    if len(counts) != num_layers or any(num_heads % count for count in counts):
+        raise ValueError(
+            "`kv_heads` must have a number for each block that divides `num_heads`, so that groups are alike.\n"
+            f"Received: kv_heads={given!r}, num_heads={num_heads}, num_layers={num_layers}."
+        )
+    return None if set(counts) == {num_heads} else counts
 
 
 def _check_stages(stages: Any) -> tuple[int, ...]:

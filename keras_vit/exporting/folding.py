@@ -97,7 +97,7 @@ def folded(model: ImageModel, bare: bool = True) -> tuple[ImageModel, Folds]:
     _fold_scales(copy)
     attentions = _attentions(copy)
     for attention in attentions:
-        for weight in attention.query.weights:
+        for weight in attention.scaled_weights:
             weight.assign(weight * attention.query_scale)
         attention.query_scale = None
     return copy, Folds(len(places), len(attentions))

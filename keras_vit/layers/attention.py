@@ -10,9 +10,9 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_vit.annotations import Shape, Tensor
+from keras_vit.annotations import Shape, Tensor, Variable
 from keras_vit.checks import check_positive_int
-from keras_vit.config.parts import attention_parts
+from keras_vit.config.parts import attention_parts, key_size_of
 from keras_vit.layers import fused, gradients
 from keras_vit.layers.attention_hooks import watcher
 from keras_vit.layers.composite import CastingLayer, dense_of
@@ -42,6 +42,9 @@ class MultiHeadAttention(CastingLayer):
         rotary_layout: of the rotation by which queries and keys are turned, `"half"` or `"interleaved"`, or `None`.
         norm_kind: `"layer"` or `"rms"`, what that norm is.
         proj_bias: whether the output has a bias.
+        qk_norm: `"none"`, `"head"` or `"width"`, over which queries and keys are normed, before they are turned.
+        kv_heads: heads of keys and values, each shared by a group of queries' heads (arXiv:2305.13245, GQA); `None` for
+            as many as queries have.
         projects_query: whether there is a dense layer for queries; else `queries` are taken as they are.
 
     Call arguments:
@@ -78,6 +81,8 @@ class MultiHeadAttention(CastingLayer):
         norm_kind: str = "layer",
         proj_bias: bool = True,
         projects_query: bool = True,
+        qk_norm: str = "none",
+        kv_heads: int | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -88,8 +93,10 @@ class MultiHeadAttention(CastingLayer):
         self.attention_norm = attention_norm
         self.layer_norm_epsilon, self.norm_kind = layer_norm_epsilon, norm_kind
         self.rotary_layout = rotary_layout
+        self.qk_norm, self.kv_heads = qk_norm, kv_heads
         self.query_scale: float | None = (hidden_size // num_heads) ** -0.5  # `None` where the query's kernel has it
-        self.parts = attention_parts(hidden_size, qkv_bias, proj_bias, attention_norm, projects_query)
+        key_size = key_size_of(hidden_size, num_heads, kv_heads)
+        self.parts = attention_parts(hidden_size, qkv_bias, proj_bias, attention_norm, projects_query, key_size)
         self._make_layers(self.dtype_policy)
 
     def _make_layers(self, dtype: Any) -> None:
@@ -98,6 +105,10 @@ class MultiHeadAttention(CastingLayer):
             setattr(self, part.path, dense_of(part, dtype))
         self.dropout = Dropout(self.dropout_rate, dtype=dtype, name="dropout")
         self.norm = layer_norm(dtype, "norm", self.layer_norm_epsilon, self.norm_kind) if self.attention_norm else None
+        self.query_norm, self.key_norm = (
+            None if self.qk_norm == "none" else layer_norm(dtype, name, self.layer_norm_epsilon, self.norm_kind)
+            for name in ("query_norm", "key_norm")
+        )
         self.relative = None
         if self.relative_patches is not None:
             sizes = (self.hidden_size, self.num_heads, self.relative_patches, self.num_prefix_tokens)
@@ -108,6 +119,9 @@ class MultiHeadAttention(CastingLayer):
         inside: list = [(getattr(self, part.path), (None, part.inputs)) for part in self.parts]
         if self.norm is not None:
             inside.append((self.norm, (None, self.hidden_size)))
+        for norm, count in ((self.query_norm, heads), (self.key_norm, self.kv_heads or heads)):
+            if norm is not None:
+                inside.append((norm, (None, self.hidden_size // heads * (1 if self.qk_norm == "head" else count))))
         if self.relative is not None:
             inside.append((self.relative, (None, heads, None, self.hidden_size // heads)))
         self.build_inside(*inside)
@@ -209,6 +223,7 @@ class MultiHeadAttention(CastingLayer):
             flat = gradients.norm_then_dense(None, denses, queries, training) or [queries]
             flat += gradients.norm_then_dense(None, (self.key, self.value), tokens, training)
         query, key, value = (self._heads(x, y) for x, y in zip(flat, (queries, tokens, tokens), strict=True))
+        query, key = self._normed(query, self.query_norm), self._normed(key, self.key_norm)
         query = query if self.query_scale is None else query * self.query_scale
         if (rotation is None) != (self.rotary_layout is None):
             raise ValueError(
@@ -218,10 +233,24 @@ class MultiHeadAttention(CastingLayer):
         if self.rotary_layout is not None:
             query = rotated(query, rotation[:, :, : query.shape[1]], self.rotary_layout)
             key = rotated(key, rotation, self.rotary_layout)
+        if self.kv_heads is not None:
+            key, value = (ops.repeat(x, self.num_heads // self.kv_heads, axis=2) for x in (key, value))
         return ops.transpose(query, (0, 2, 1, 3)), ops.transpose(key, (0, 2, 3, 1)), ops.transpose(value, (0, 2, 1, 3))
 
+    def _normed(self, x: Tensor, norm: keras.layers.Layer | None) -> Tensor:
+        """Queries or keys `(B, T, A, D/A)` behind their norm."""
+        if norm is None or self.qk_norm == "head":
+            return x if norm is None else norm(x)
+        return ops.reshape(norm(ops.reshape(x, (-1, x.shape[2] * x.shape[3]))), ops.shape(x))
+
+    @property
+    def scaled_weights(self) -> list[Variable]:
+        """The weights whose product with `query_scale` computes the same without it."""
+        return (self.query if self.query_norm is None else self.query_norm).weights
+
     def _heads(self, flat: Tensor, tokens: Tensor) -> Tensor:
-        shape = (-1, ops.shape(tokens)[1], self.num_heads, self.hidden_size // self.num_heads)
+        size = self.hidden_size // self.num_heads
+        shape = (-1, ops.shape(tokens)[1], flat.shape[-1] // size, size)
         return ops.reshape(flat, shape)  # (B, T, A, D/A)
 
     def compute_output_shape(self, tokens_shape: Shape, queries_shape: Shape | None = None) -> Shape:

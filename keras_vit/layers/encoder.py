@@ -46,6 +46,8 @@ class TransformerBlock(CastingLayer):
         proj_bias: whether the attention's output has a bias.
         mlp_bias: whether the dense layers of the MLP have a bias.
         gated_mlp: whether the MLP is a `GatedMlpBlock`, which has no use for `activation`.
+        qk_norm: `"none"`, `"head"` or `"width"`, over which queries and keys are normed.
+        kv_heads: heads of keys and values, or `None` for as many as queries have.
         layer_scale: which branches end in a `LayerScale`: `"none"`, `"attention"` or `"both"`.
         layer_scale_init: first value of its factors.
         attention_norm: whether a LayerNorm stands before the last dense layer of the attention.
@@ -101,18 +103,20 @@ class TransformerBlock(CastingLayer):
         proj_bias: bool = True,
         mlp_bias: bool = True,
         takes_bias: bool = False,
+        qk_norm: str = "none",
+        kv_heads: int | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         check_choice("layer_scale", layer_scale, LAYER_SCALES)
         num_output_tokens = _checked_tokens(num_output_tokens, relative_patches)
         self.hidden_size = check_positive_int("hidden_size", hidden_size)
-        self.num_heads = check_positive_int("num_heads", num_heads)
+        self.num_heads, self.kv_heads = check_positive_int("num_heads", num_heads), kv_heads
         self.mlp_dim = check_positive_int("mlp_dim", mlp_dim)
         self.dropout_rate, self.attention_dropout_rate = dropout_rate, attention_dropout_rate
         self.stochastic_depth_rate, self.activation = stochastic_depth_rate, activation
         self.num_output_tokens, self.num_prefix_tokens = num_output_tokens, num_prefix_tokens
-        self.norm, self.layer_norm_epsilon = norm, layer_norm_epsilon
+        self.norm, self.layer_norm_epsilon, self.qk_norm = norm, layer_norm_epsilon, qk_norm
         self.rematerialize, self.gated_mlp = rematerialize, gated_mlp
         self.relative_patches, self.rotary_layout = relative_patches, rotary_layout
         self.qkv_bias, self.proj_bias, self.mlp_bias = qkv_bias, proj_bias, mlp_bias

@@ -3,6 +3,9 @@
 `keras.Model(backbone.input, head(backbone.output))` has the backbone's layers, and no layer that is the backbone.
 """
 
+from collections.abc import Sequence
+from typing import Any
+
 import keras
 
 from keras_vit import layers
@@ -86,16 +89,22 @@ def _config(model: keras.Model) -> ViTConfig:
         patch_bias=patch_embedding(model).patch_bias,
         patch_norm=layer_named(model, "patch_norm") is not None,
         norm=getattr(block, "norm", "layer"),
+        qk_norm=getattr(block, "qk_norm", "none"),
+        kv_heads=_kv_heads(encoder_blocks(model)),
         map_mlp_dim=getattr(pooling(model), "mlp_dim", None),
         relative_bias=_relative_bias(model),
         final_norm=_final_norm(model),
         projection_size=getattr(layer_named(model, "projection"), "units", None),
         unit_length=layer_named(model, "unit_length") is not None,
-        **{name: getattr(block, name) for name in PART_FIELDS if hasattr(block, name)},
+        **{name: getattr(block, name) for name in PART_FIELDS[:-2] if hasattr(block, name)},
         position_injection="blocks_shared" if "position_embedding_shared" in added else injected,
         **computed_fields(model),
         **hybrid,
     )
+
+
+def _kv_heads(blocks: Sequence[Any]) -> tuple[int, ...] | None:
+    return tuple(getattr(block, "kv_heads", None) or block.num_heads for block in blocks)
 
 
 def _relative_bias(model: keras.Model) -> str:

@@ -225,6 +225,7 @@ def _block(config: ViTConfig, index: int, grid: Pair) -> Any:
         "num_prefix_tokens": config.num_prefix_tokens,
         "num_output_tokens": config.num_read_tokens if index == config.num_layers - 1 else None,
         "relative_patches": math.prod(grid) if config.position_embedding == "relative" else None,
+        "kv_heads": config.blocks.kv_heads_of(index),
         "takes_bias": config.relative_bias != "none",
         "rotary_layout": None if config.rotary == "none" else config.rotary_layout,
     }

@@ -15,7 +15,6 @@ from keras_vit.config.vit import ViTConfig
 from keras_vit.images.preprocessing import Preprocessing
 from keras_vit.weights.checkpoint import (
     HEADS,
-    LAST_NORMS,
     PATCH_BIAS,
     PATCH_KERNEL,
     PREFIX_TOKENS,
@@ -23,6 +22,7 @@ from keras_vit.weights.checkpoint import (
     TABLE,
     Checkpoint,
 )
+from keras_vit.weights.fields_of_tensors import LAST_NORMS
 from keras_vit.weights.reader import CheckpointError
 
 

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from keras_vit.annotations import FilePath, Pair
-from keras_vit.config.parts import QKV_BIASES
 from keras_vit.config.posembed import RESIZE_METHODS, check_grid, square_grid
 from keras_vit.config.relative_tables import RELATIVE_RESIZE_METHODS, relative_rows, square_relative_grid
 from keras_vit.config.resnets import RESNETS
@@ -18,6 +17,7 @@ from keras_vit.files import user_path
 from keras_vit.images.preprocessing import Preprocessing
 from keras_vit.weights import dialects, sidecar
 from keras_vit.weights.dialects import DIALECTS, facts_among, others_in, recognise, to_ours, told_by, weights_among
+from keras_vit.weights.fields_of_tensors import BIAS_TABLES, fields_of, norm_of
 from keras_vit.weights.reader import CheckpointError, TensorFile
 from keras_vit.weights.reader.sharded import INDEX, ShardedFile, check_whole, scan_any
 from keras_vit.weights.two_towers import remark_on_text, similarity_of
@@ -33,17 +33,8 @@ HEAD_KERNEL, PRE_LOGITS_KERNEL = "head/kernel", "pre_logits/kernel"
 # By the names of prefix tokens: their vectors, in the order of their rows in the position table, and their heads.
 PREFIX_TOKENS = {"class": "class_token/token", "distillation": "distillation_token/token"}
 HEADS = {"class": "head", "distillation": "head_distillation"}
-_PROBE, _PROBES_MLP, _WIDTH = "pooling/probe", "pooling/norm/gamma", PATCH_KERNEL
+_PROBE, _WIDTH, _MAP_MLP = "pooling/probe", PATCH_KERNEL, "pooling/mlp/dense_1/kernel"
 _MLP, _GATE = "block_00/mlp/dense_1/kernel", "block_00/mlp/gate/kernel"
-_QKV_BIAS = "block_00/attention/{}/bias"
-_REGISTERS, _PRE_NORM, _PATCH_NORM = "register_tokens/tokens", "pre_norm/gamma", "patch_norm/gamma"
-_MAP_MLP = "pooling/mlp/dense_1/kernel"
-_INNER_NORMS = {f"{of}_norm": f"block_00/{of}/norm/gamma" for of in ("attention", "mlp")}  # by their fields
-_OUT_BIAS, _MLP_BIASES = "block_00/attention/out/bias", ("block_00/mlp/dense_1/bias", "block_00/mlp/gate/bias")
-BIAS_TABLES = {"blocks": "relative_bias_00/table", "shared": "relative_bias_shared/table"}  # by `relative_bias`
-_GAIN, _SHIFT = "block_00/norm_1/gamma", "block_00/norm_1/beta"
-LAST_NORMS = {"tokens": "encoder_norm", "pooled": "pooled_norm"}  # by `final_norm`
-_SCALES = {"both": "block_00/layer_scale_2/gamma", "attention": "block_00/layer_scale_1/gamma"}  # by `layer_scale`
 _BLOCK, _STAGE = "block_", "resnet_stage_"  # how names of layers begin
 
 
@@ -126,30 +117,14 @@ class Checkpoint:
         if self.is_resnet:
             return {}
         dialect = DIALECTS[self.dialect]
-        biases = tuple(role for role in QKV_BIASES["all"] if _QKV_BIAS.format(role) in self.tensors)
-        norm = next((w for w, name in LAST_NORMS.items() if f"{name}/gamma" in self.tensors), "none")
-        reads_token = self.has_class_token and norm != "pooled"  # which in other software is a norm of means
-        probe = "map" if _PROBES_MLP in self.tensors else "attentive"
-        pooling = probe if _PROBE in self.tensors else "token" if reads_token else "gap"
+        reads_token = self.has_class_token and norm_of(self.tensors) != "pooled"  # in other software one of means
         fields = {
             "activation": dialect.activation,
             "layer_norm_epsilon": dialect.layer_norm_epsilon,
-            "pooling": pooling,
+            "pooling": "token" if reads_token else "gap",
             "class_tokens": max(self.prefix_tokens.count("class"), 1),
             "distilled": "distillation" in self.prefix_tokens,
-            "registers": self.tensors[_REGISTERS].shape[1] if _REGISTERS in self.tensors else 0,
-            "pre_norm": _PRE_NORM in self.tensors,
-            "patch_bias": PATCH_BIAS in self.tensors,
-            "patch_norm": _PATCH_NORM in self.tensors,
-            "norm": "rms" if _GAIN in self.tensors and _SHIFT not in self.tensors else "layer",
-            "proj_bias": _OUT_BIAS in self.tensors,
-            "mlp_bias": any(path in self.tensors for path in _MLP_BIASES),
-            "qkv_bias": next((word for word, roles in QKV_BIASES.items() if roles == biases), "all"),
-            "gated_mlp": _GATE in self.tensors,
-            **{field: path in self.tensors for field, path in _INNER_NORMS.items()},
-            "layer_scale": next((value for value, path in _SCALES.items() if path in self.tensors), "none"),
-            "relative_bias": next((word for word, path in BIAS_TABLES.items() if path in self.tensors), "none"),
-            "final_norm": norm,
+            **fields_of(self.tensors, self.num_heads),
         }
         if _PROBE in self.tensors:
             width = self._last_axis(_MAP_MLP)
@@ -310,9 +285,10 @@ def read_checkpoint(path: FilePath, *, grid: Pair | None = None, allow_nonfinite
             checkpoint = dataclasses.replace(checkpoint, tensors=tensors, recorded_grid=wanted)
     except CheckpointError as error:
         raise CheckpointError(f"{error} File: {path}") from error
+    checkpoint = checkpoint if num_heads is not None else _with_heads(checkpoint, said.num_heads)
     _check_sizes(checkpoint, said.sizes)
     _check_recorded_grid(checkpoint, grid)
-    return checkpoint if num_heads is not None else _with_heads(checkpoint, said.num_heads)
+    return checkpoint
 
 
 def _recognised(file: TensorFile | ShardedFile, said: str) -> tuple[str, str]:
@@ -353,6 +329,8 @@ def _check_sizes(checkpoint: Checkpoint, said: Mapping[str, Any]) -> None:
     patch_size, hidden_size, num_layers, *_, stages = checkpoint.measured()
     found = checkpoint.fields | {"hidden_size": hidden_size, "num_layers": num_layers}
     found |= {"patch_size": patch_size} if stages is None else {}
+    if found["kv_heads"] is None and checkpoint.num_heads is not None:
+        found["kv_heads"] = (checkpoint.num_heads,) * num_layers
     wrong = [
         f"{name} {number}, and {found[name]} in the file"
         for name, number in said.items()

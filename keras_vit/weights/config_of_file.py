@@ -41,6 +41,7 @@ def told_config(checkpoint: Checkpoint, pooling: str | None, fields: Mapping[str
             "a model is built from a file alone if that, or a config.json beside it, tells the number of heads.\n"
             f"{seen}. Pass `num_heads=`."
         )
+    checkpoint = dataclasses.replace(checkpoint, num_heads=num_heads)  # which tells how many those of keys are
     told = {"class_token": checkpoint.has_class_token, "resnet_stages": stages} | checkpoint.fields
     told |= norm_of(checkpoint, pooling) | ({} if pooling is None else {"pooling": pooling})
     return ViTConfig(patch_size, hidden_size, num_layers, num_heads, mlp_dim, **told)

@@ -57,6 +57,8 @@ def test_quick_gelu_equals_float64():
         {"attention_norm": True, "mlp_norm": True, "rematerialize": True},
         {"attention_norm": True, "mlp_norm": True, "dropout_rate": 1e-9},
         {"norm": "rms", "mlp_bias": False, "rematerialize": True},
+        {"norm": "rms", "qk_norm": "head", "kv_heads": 1, "layer_scale": "attention"},
+        {"qk_norm": "width"},
         {
             "norm": "rms",
             "mlp_norm": True,

@@ -26,6 +26,7 @@ ALWAYS = {  # without which a file is not known again
     "timm_beit3": {"attention_norm", "mlp_norm"},
     "timm_eva": {"table", "no_key_bias"},
     "eva02": {"table", "no_key_bias", "gated"},
+    "timm_sapiens2": {"registers", "gated", "qk_norm"},
     **{f"{of}_beit": {"biases", "no_key_bias"} for of in ("timm", "huggingface")},
     **{f"{of}aimv2": {"table", "gated", "bare"} for of in ("", "timm_", "huggingface_")},
     "huggingface_radio": {"class", "table", "registers", "scales"},
@@ -49,6 +50,7 @@ PARTS = {
     "timm_pe": OF_EVA,
     "pe": {"class", "table", "head", "scales", "pre_norm"},
     "pe_core": {"class", "table", "head", "scales", "pre_norm", "map"},
+    "timm_sapiens2": {"class", "head", "registers", "gated", "scales", "qk_norm"},
     "timm_beit": {*OF_EVA, "map", *RELATIVE},
     "huggingface_beit": {"class", "table", "head", "scales", "pooled_norm", *RELATIVE},
     "huggingface": {"class", "distillation", "table", "pre_logits", "head"},
@@ -147,6 +149,9 @@ def shapes_of(dialect, parts, heads, each, mlp_dim, classes, side):
     }
     for part in parts & optional.keys():
         found |= optional[part]
+    if "qk_norm" in parts:  # and RMSNorm, which the layout has alone
+        norms = {f"block_{i:02}/attention/{part}_norm/gamma": (each,) for i in (0, 3, 10) for part in ("query", "key")}
+        found = {path: shape for path, shape in found.items() if not path.endswith("/beta")} | norms
     if "no_key_bias" in parts:
         found = {path: shape for path, shape in found.items() if not re.match("block.*/key/bias", path)}
     if "bare" in parts:  # RMSNorm, also of patches, and no biases in the blocks

@@ -57,7 +57,7 @@ def layout_map(
     axis, parts = _axis(mesh, kind)
     shapes, config, names = _shapes(model, arguments)
     if kind == "tensor":
-        check_heads(config.num_heads, config.mlp_dim, parts)
+        check_heads(min(config.kv_heads or (config.num_heads,)), config.mlp_dim, parts)
     found = rules(shapes, parts, axis, kind, large)
     if kind != "replicated":
         check_covered(shapes, found, large)

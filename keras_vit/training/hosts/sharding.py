@@ -16,7 +16,7 @@ LARGE = 4_000_000  # bytes: a smaller weight costs more to gather than it saves
 ITEM = 4  # bytes of a number: weights are float32
 # Dense layers cut by their outputs compute some heads and a part of the MLP's width on each device. Of those cut by
 # their inputs the parts of the product are added up.
-_CUTS = {part.path: part.cut for part in block_parts(1, 1)}  # whatever the sizes
+_CUTS = {part.path: part.cut for gated in (False, True) for part in block_parts(1, 1, gated_mlp=gated)}
 _ANY_SCOPE = "(?:.*/)?"  # a model may be built in a scope of names
 
 
@@ -140,7 +140,7 @@ def check_shared(shapes: dict, specs: dict, sizes: dict) -> None:
 
 
 def check_heads(num_heads: int, mlp_dim: int, parts: int) -> None:
-    """Raises unless devices can share the heads of attention and the width of the MLP evenly."""
+    """Raises unless devices can share the heads of attention, the fewest of any block, and the MLP's width evenly."""
     if num_heads % parts or mlp_dim % parts:
         raise ValueError(
             "tensor parallelism gives every device as many heads and as much of the MLP's width.\n"

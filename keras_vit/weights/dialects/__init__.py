@@ -27,12 +27,13 @@ from keras_vit.weights.dialects.pe_names import PE, PE_CORE, TIMM_PE, TIMM_PE_CO
 from keras_vit.weights.dialects.pixio_names import PIXIO
 from keras_vit.weights.dialects.radio_names import HF_RADIO
 from keras_vit.weights.dialects.rope_names import TIMM_ROPE, TIMM_ROPE_REGISTERS
+from keras_vit.weights.dialects.sapiens_names import TIMM_SAPIENS2
 from keras_vit.weights.dialects.timm_names import TIMM, TIMM_BEIT3
 from keras_vit.weights.dialects.tips_names import HF_TIPSV2, TIPS
 from keras_vit.weights.dialects.wrappers import preferred, remark_on
 from keras_vit.weights.reader import CheckpointError
 
-_OF_TIMM = (TIMM, TIMM_BEIT, TIMM_BEIT3, TIMM_EVA, EVA02, TIMM_PE_CORE, TIMM_PE, PE_CORE, PE)
+_OF_TIMM = (TIMM, TIMM_SAPIENS2, TIMM_BEIT, TIMM_BEIT3, TIMM_EVA, EVA02, TIMM_PE_CORE, TIMM_PE, PE_CORE, PE)
 _OF_ROPE = (DINOV3, HF_DINOV3, TIMM_DINOV3, TIMM_ROPE, TIMM_ROPE_REGISTERS)
 _OF_DINOV2 = (DINOV2, DINOV2_REGISTERS, HF_DINOV2, HF_DINOV2_REGISTERS)
 _OTHERS = (HF_BEIT, HF_INTERNVIT, INTERNVIT, HF_TIPSV2, TIPS, PIXIO, HF_RADIO)

@@ -32,8 +32,7 @@ _TIMM_SIZES = {"embed_dim": "hidden_size", "depth": "num_layers", "reg_tokens": 
 _TIMM_SIZES |= {"num_reg_tokens": "registers"}
 _CROP_MODES = {None: "crop", "center": "crop", "squash": "squash"}
 # Parts of names of timm's architectures, and what these compute that is not computed here.
-_NOT_COMPUTED = {"sapiens": "a norm of queries and keys"}
-_NOT_COMPUTED |= {"_enormous_": "blocks whose LayerNorms stand behind"}
+_NOT_COMPUTED = {"_enormous_": "blocks whose LayerNorms stand behind"}
 _BEIT_TYPES, _BEIT_POOLING = ("beit", "data2vec-vision"), {True: "gap", False: "token"}  # by `use_mean_pooling`
 # SigLIP was trained with the tanh GELU (arXiv:2303.15343, big_vision). timm computes it for these names alone.
 _TANH_SIGLIP = re.compile(

@@ -22,13 +22,21 @@ _PASSED_OVER = (
 _READ = (  # by `read_timm` and below
     *("img_size", "patch_size", "embed_dim", "depth", "num_heads", "class_token", "global_pool", "act_layer"),
     *("pos_embed", "reg_tokens", "num_reg_tokens", "use_rot_pos_emb", "rope_type", "rope_temperature"),
-    *("rope_grid_indexing", "rope_grid_offset", "rope_rotate_half", "ref_feat_shape", "attn_pool_num_heads"),
+    *(
+        "num_kv_heads",
+        "rope_grid_indexing",
+        "rope_grid_offset",
+        "rope_rotate_half",
+        "ref_feat_shape",
+        "attn_pool_num_heads",
+    ),
 )
 # Arguments of which tensors tell the same: our field, and its value by theirs where it is no flag.
 _TOLD_TWICE: Mapping[str, tuple[str, Mapping[bool, Any]]] = {
     "pre_norm": ("pre_norm", {}),
     "use_rel_pos_bias": ("relative_bias", {True: "blocks"}),
     "use_shared_rel_pos_bias": ("relative_bias", {True: "shared"}),
+    "qk_norm": ("qk_norm", {True: "head", False: "none"}),
     "use_pre_transformer_norm": ("pre_norm", {}),
     "swiglu_mlp": ("gated_mlp", {}),
     "scale_mlp": ("mlp_norm", {}),
@@ -46,7 +54,7 @@ _EVA: Mapping[str, Mapping[str, Any]] = {
     r"vit_pe_": {"use_rot_pos_emb": True, "rope_grid_indexing": "xy", "rope_grid_offset": 1.0},
     r"vit_pe_core_": {"attn_pool_num_heads": 8},
     r"vit_pe_.*_gigantic_": {"rope_grid_offset": 0.0},
-    r"vit_.*_(dinov3|lingbot)": {
+    r"vit_.*_(dinov3|lingbot|sapiens2)": {
         **{"use_rot_pos_emb": True, "rope_type": "dinov3", "rope_temperature": 100.0, "rope_rotate_half": True}
     },
     r"vit_.*_rope_(mixed_)?(ape_)?\d": {
@@ -63,7 +71,6 @@ _OTHER_FIELDS: Mapping[str, Mapping[str, Any]] = {  # likewise
 _KINDS = ("cat", "mixed", "dinov3")  # of `rope_type`
 _COMPUTED: Mapping[str, tuple[Any, ...]] = {  # the values that are computed here
     "use_post_norm": (False,),
-    "qk_norm": (False,),
     "pool_include_prefix": (False,),
 }
 
@@ -141,4 +148,6 @@ def told_twice(arguments: Mapping[str, Any]) -> dict[str, Any]:
         value = arguments.get(name)
         if isinstance(value, bool) and (not words or value in words):
             said[field] = words[value] if words else value
+    if isinstance(counts := arguments.get("num_kv_heads"), list):
+        said["kv_heads"] = tuple(counts)
     return said
