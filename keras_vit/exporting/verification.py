@@ -15,7 +15,7 @@ import numpy as np
 
 from keras_vit.annotations import Pair, Tensor
 from keras_vit.config.variants import DEFAULT_IMAGE_SIZE
-from keras_vit.exporting.budget import affordable, photos_at_once
+from keras_vit.exporting.budget import affordable, give_back, photos_at_once
 from keras_vit.exporting.report import Drift, ExportError, Runtime
 from keras_vit.exporting.sample_photos import resized
 from keras_vit.exporting.task import ExportTask
@@ -90,7 +90,9 @@ def compare(
     """
     groups = [resized(group, size) for group, size in _groups(model, photos)]
     fitting = [photos_at_once(model, pixels.shape[1:3]) for pixels in groups]
+    give_back(model, groups[0].shape[1:3])  # of the conversion
     wanted = _joined([reference.answers(pixels, most) for pixels, most in zip(groups, fitting, strict=True)])
+    give_back(model, groups[0].shape[1:3])  # of the reference
     _check_finite(wanted, model)
     task = dataclasses.replace(task, max_batch=min(task.max_batch, *fitting))
     found = _joined([answers for pixels in groups for answers in _in_batches(runtime.run, pixels, task)])

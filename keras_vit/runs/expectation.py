@@ -26,6 +26,9 @@ _LONG_WORK = 5e13  # FLOP of a run, which take some minutes on a processor; belo
 _LONG = 900  # seconds, from which on a smaller run is offered
 _TIMED = 2  # images
 _TIMING = 2.0  # seconds, at least
+# Times as long as compiling a forward pass: to compile the step, the first evaluation and the saved model, and to draw.
+# Of 6 blocks on a busy machine 77 to 82 s in two runs, where that took 6.1 and 8.6 s.
+_COMPILED = 10
 _SMALL_SIZE, _SMALL_BATCH = 224, 32
 
 
@@ -40,14 +43,22 @@ def say_expected(preparation: Preparation, out: FilePath, say: Callable[[str], A
     images = steps * preparation.plan.batch_size
     if images * forward * _passes(preparation.model) < _LONG_WORK:
         return
-    step = preparation.plan.batch_size * _seconds_of_an_image(preparation.model) * _passes(preparation.model)
-    seconds = steps * step
+    compiling, image = _seconds_of_an_image(preparation.model)
+    step = preparation.plan.batch_size * image * _passes(preparation.model)
+    beside = _COMPILED * compiling + image * _evaluated(preparation)
+    seconds = steps * step + beside
     say(
-        f"expected: about {duration(seconds)} for {preparation.plan.steps:,} steps of {step:,.1f} s and less for the "
-        f"evaluations, as {_TIMED} images took on {len(cores())} cores"
+        f"expected: about {duration(seconds)} for {preparation.plan.steps:,} steps of {step:,.1f} s, and of it "
+        f"{duration(beside)} for compiling, evaluations and the report, as {_TIMED} images took on {len(cores())} cores"
     )
     if seconds >= _LONG and (offers := list(_offers(preparation, seconds))):
         say(f"  shorter: {', or '.join(offers)}")
+
+
+def _evaluated(preparation: Preparation) -> int:
+    """Images of all evaluations: the validation set after each epoch, and at the end those that are measured."""
+    sizes, plan = preparation.source.sizes, preparation.plan
+    return plan.epochs * sizes.get("validation", 0) + sizes[preparation.split]
 
 
 def _passes(model: ImageModel) -> float:
@@ -59,15 +70,18 @@ def _passes(model: ImageModel) -> float:
     return 1 + share * (3 if getattr(model.config, "rematerialize", False) else 2)
 
 
-def _seconds_of_an_image(model: keras.Model) -> float:
-    """Of a forward pass, which changes nothing of the model."""
+def _seconds_of_an_image(model: keras.Model) -> tuple[float, float]:
+    """Of compiling a forward pass, and of the pass for one image; nothing of the model is changed."""
     images = np.zeros((_TIMED, *model.input_shape[1:]), "float32")
-    model.predict_on_batch(images)  # which compiles
+    began = time.monotonic()
+    model.predict_on_batch(images)
+    compiling = time.monotonic() - began
     began, rounds = time.monotonic(), 0
     while time.monotonic() - began < _TIMING:  # so that what else the machine does counts as it will later
         model.predict_on_batch(images)
         rounds += 1
-    return (time.monotonic() - began) / (rounds * _TIMED)
+    image = (time.monotonic() - began) / (rounds * _TIMED)
+    return max(compiling - image * _TIMED, 0.0), image
 
 
 def _offers(preparation: Preparation, seconds: float) -> Iterator[str]:
