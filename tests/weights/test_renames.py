@@ -31,7 +31,7 @@ ALWAYS = {  # without which a file is not known again
     **{f"{of}aimv2": {"table", "gated", "bare"} for of in ("", "timm_", "huggingface_")},
     "huggingface_radio": {"class", "table", "registers", "scales"},
     "dinov3": DINOV3,
-    "huggingface_dinov3": DINOV3,
+    "huggingface_dinov3": {"class", "scales"},
     "timm_dinov3": {*DINOV3, "no_key_bias"},
     "timm_rope": {"class", "scales"},
     "timm_rope_registers": {"registers", "scales", "no_key_bias"},

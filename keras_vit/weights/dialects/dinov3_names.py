@@ -96,10 +96,13 @@ def _like(make: Callable[[], np.ndarray], value: int) -> np.ndarray:
     return np.full_like(make(), value)
 
 
-def _with_mask_token(makers: Makers) -> Makers:
-    """Adds the token of pre-training, without which transformers opens no file; nothing reads it."""
+def _with_what_is_asked_for(makers: Makers) -> Makers:
+    """Adds the token of pre-training, which nothing reads, and an array of no registers: transformers wants both."""
     token = makers.get("embeddings.cls_token")
-    return makers if token is None else makers | {"embeddings.mask_token": functools.partial(_like, token, 0)}
+    if token is None:
+        return makers
+    none: Makers = {"embeddings.register_tokens": lambda: token()[:, :0]}
+    return none | makers | {"embeddings.mask_token": functools.partial(_like, token, 0)}
 
 
 def _without_empty(arrays: Arrays, num_patches: int | None) -> Arrays:
@@ -198,7 +201,7 @@ HF_DINOV3 = dataclasses.replace(
     read_names=_read_names,
     written_names=_written_names,
     read_steps=(_without_empty,),
-    written_steps=(_with_mask_token,),
+    written_steps=(_with_what_is_asked_for,),
 )
 TIMM_DINOV3 = dataclasses.replace(
     TIMM_EVA,
