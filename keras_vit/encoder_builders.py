@@ -69,6 +69,11 @@ LingBotS16 = _builder("lingbot/S16")
 LingBotB16 = _builder("lingbot/B16")
 LingBotL16 = _builder("lingbot/L16")
 LingBotg16 = _builder("lingbot/g16")
+Sapiens2B16 = _builder("sapiens2/B16")
+Sapiens2L16 = _builder("sapiens2/L16")
+Sapiens2H16 = _builder("sapiens2/H16")
+Sapiens2g16 = _builder("sapiens2/g16")
+Sapiens25B16 = _builder("sapiens2/5B16")
 RoPEViTS16 = _builder("rope_vit/S16")
 RoPEViTB16 = _builder("rope_vit/B16")
 RoPEViTL16 = _builder("rope_vit/L16")
@@ -182,6 +187,11 @@ __all__ = [
     "LingBotB16",
     "LingBotL16",
     "LingBotg16",
+    "Sapiens2B16",
+    "Sapiens2L16",
+    "Sapiens2H16",
+    "Sapiens2g16",
+    "Sapiens25B16",
     "RoPEViTS16",
     "RoPEViTB16",
     "RoPEViTL16",

@@ -81,6 +81,13 @@ _PE_SIZES = _sized(Ti="16", S="16", B="16", L="14") | {"G14": (14, 1536, 50, 16,
 _NO_TOKEN = {"class_token": False, "rotary_offset": 0.0}  # of PE's largest
 _GIANT: Size = (16, 1536, 40, 24, 4096)
 
+
+def _grouped(num_heads: int, num_layers: int) -> dict[str, tuple[int, ...]]:
+    """Sapiens2: all but the first and the last 8 blocks have half as many heads of keys and values."""
+    ends, middle = (num_heads,) * 8, (num_heads // 2,) * (num_layers - 16)
+    return {"kv_heads": ends + middle + ends}
+
+
 FAMILIES: Mapping[str, EncoderFamily] = {
     "clip": EncoderFamily(
         "CLIP and its open copies",
@@ -176,6 +183,19 @@ FAMILIES: Mapping[str, EncoderFamily] = {
         _sized(S="16", B="16", L="16") | {"g16": _GIANT},
         _DINOV3,
         {"g16": _GATED | {"qkv_bias": "none"}},
+    ),
+    "sapiens2": EncoderFamily(
+        "Sapiens2",
+        "Sapiens2",
+        ("2604.21681",),
+        _sized(B="16", L="16", H="16") | {"g16": (16, 1536, 40, 24, 6144), "5B16": (16, 2432, 56, 32, 9728)},
+        _ERF | _ON_PATCHES | _GATED | {"norm": "rms", "qk_norm": "head", "layer_scale": "attention", "registers": 8},
+        {
+            "L16": _grouped(16, 24),
+            "H16": _grouped(16, 32),
+            "g16": _grouped(24, 40),
+            "5B16": _grouped(32, 56),
+        },
     ),
     "rope_vit": EncoderFamily(
         "RoPE-ViT",
