@@ -5,7 +5,7 @@ import keras
 from keras_vit.checks import check_choice, check_positive_int
 from keras_vit.layers.nested import flatten_layers
 from keras_vit.model.image_model import ImageModel, check_image_model
-from keras_vit.model.layer_lookup import encoder_blocks, head_layers, lora_layers, rotary_layers
+from keras_vit.model.layer_lookup import bias_layers, encoder_blocks, head_layers, lora_layers, rotary_layers
 from keras_vit.model.vision_transformer import check_vision_transformer
 
 TRAINABLE = ("all", "head", "last_blocks")
@@ -51,7 +51,8 @@ def _learning_layers(model: ImageModel, trainable: str, last: int) -> list[keras
     first = next(
         index for index, layer in enumerate(model.layers) if layer is encoder_blocks(model)[-last]
     )  # Keras lists layers in the order of the graph, and what a block alone reads before it
-    return [*model.layers[first:], *rotary_layers(model)[-last:]]
+    beside = (found for found in (rotary_layers(model), bias_layers(model)) if len(found) == len(encoder_blocks(model)))
+    return [*model.layers[first:], *(layer for found in beside for layer in found[-last:])]
 
 
 def _checked_blocks(model: ImageModel, trainable: str, blocks: int | None) -> int:

@@ -2,11 +2,13 @@
 
 import numpy as np
 import pytest
-from conftest import images, numpy
+from conftest import images, make_tiny, numpy
 from scipy.interpolate import RectBivariateSpline
 
+import keras_vit
 from keras_vit.config.relative_tables import offset_matrix, resize_relative_table
 from keras_vit.layers import RelativeBias
+from keras_vit.model.layer_lookup import bias_layers
 
 SIDE = 4  # of a patch in pixels
 
@@ -96,3 +98,12 @@ def test_other_grid_in_the_graph_gives_what_resized_weights_give(method):
         return
     np.testing.assert_allclose(numpy(any_size(pictures(4, 7))), numpy(other(pictures(4, 7))), atol=1e-5)
     np.testing.assert_array_equal(numpy(any_size(pictures(3, 5))), numpy(layer(pictures(3, 5))))
+
+
+@pytest.mark.parametrize(("kind", "learning"), [("blocks", ["relative_bias_01"]), ("shared", [])])
+def test_bias_of_the_last_blocks_learns_with_them(kind, learning):
+    model = make_tiny(relative_bias=kind, position_embedding="none")
+    keras_vit.freeze(model, "last_blocks", 1)
+    assert [layer.name for layer in bias_layers(model) if layer.trainable_weights] == learning
+    depths = [weight.layer_depth[0] for layer in bias_layers(model) for weight in layer.weights]
+    assert depths == ([1, 2] if kind == "blocks" else [0])
