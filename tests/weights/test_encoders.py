@@ -158,6 +158,7 @@ def test_authors_eva02_is_that_of_timm_under_other_names(tmp_path, folder, name)
     ("folder", "dialect", "name", "method"),
     [
         ("huggingface_internvit", "internvit", "encoder.layers.1.ls2", "bicubic"),
+        ("huggingface_internvit_6b", "internvit", "encoder.layers.1.attn.q_norm.weight", "bicubic"),
         ("huggingface_tipsv2", "tips", "blocks.1.mlp.c_proj.bias", "bilinear_antialias"),
         ("huggingface_tipsv2_gated", "tips", "blocks.1.mlp.w12.bias", "bilinear_antialias"),
     ],

@@ -55,7 +55,7 @@ PARTS = {
     "huggingface_beit": {"class", "table", "head", "scales", "pooled_norm", *RELATIVE},
     "huggingface": {"class", "distillation", "table", "pre_logits", "head"},
     **{name: {*parts, "gated"} for name, parts in ALWAYS.items() if "dinov2" in name or "tips" in name},
-    **dict.fromkeys(("huggingface_internvit", "internvit"), DINOV2),
+    **{name: {*DINOV2, "qk_norm"} for name in ("huggingface_internvit", "internvit")},
     "dinov3": {*DINOV3, "gated", "no_key_bias", "periods"},
     "huggingface_dinov3": {*DINOV3, "gated", "no_key_bias"},
     "timm_dinov3": {*DINOV3, "gated", "pooled_norm", "head", "no_key_bias"},
@@ -149,7 +149,7 @@ def shapes_of(dialect, parts, heads, each, mlp_dim, classes, side):
     }
     for part in parts & optional.keys():
         found |= optional[part]
-    if "qk_norm" in parts:  # and RMSNorm, which the layout has alone
+    if "qk_norm" in parts:  # and RMSNorm, which such models have
         norms = {f"block_{i:02}/attention/{part}_norm/gamma": (each,) for i in (0, 3, 10) for part in ("query", "key")}
         found = {path: shape for path, shape in found.items() if not path.endswith("/beta")} | norms
     if "no_key_bias" in parts:

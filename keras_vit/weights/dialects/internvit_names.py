@@ -40,6 +40,8 @@ HF_INTERNVIT = Dialect(
             "norm_1": "layernorm_before",
             **{f"attention/{part}": f"attention.{part[0]}_proj" for part in ("query", "key", "value")},
             "attention/out": "attention.projection_layer",
+            "attention/query_norm": "attention.q_norm",  # of 6B
+            "attention/key_norm": "attention.k_norm",
             "layer_scale_1/gamma": "lambda_1",
             "norm_2": "layernorm_after",
             **_MLP,
@@ -70,6 +72,8 @@ INTERNVIT = dataclasses.replace(
             "norm_1": "norm1",
             ("attention/query", "attention/key", "attention/value"): "attn.qkv",
             "attention/out": "attn.proj",
+            "attention/query_norm": "attn.q_norm",
+            "attention/key_norm": "attn.k_norm",
             "layer_scale_1/gamma": "ls1",
             "norm_2": "norm2",
             **_MLP,
