@@ -33,8 +33,6 @@ BLOCK: Layers = {
     "attention/query": "attn.q_proj",
     "attention/key": "attn.k_proj",
     "attention/value": "attn.v_proj",
-    "attention/query_norm": "attn.q_norm",
-    "attention/key_norm": "attn.k_norm",
     "attention/norm": "attn.norm",
     "attention/out": "attn.proj",
     "layer_scale_1/gamma": "gamma_1",

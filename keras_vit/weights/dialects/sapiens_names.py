@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit.weights.dialects.dialect import Makers
+from keras_vit.weights.dialects.dialect import Makers, Names
 from keras_vit.weights.dialects.dinov3_names import ROTARY
-from keras_vit.weights.dialects.eva_names import TIMM_EVA
+from keras_vit.weights.dialects.eva_names import BLOCK, TIMM_EVA
+from keras_vit.weights.dialects.renames import Layers
 
 
 def _computes(tensors: Mapping[str, np.ndarray]) -> dict[str, Any]:
@@ -33,6 +34,15 @@ def _joined(*makers: Callable[[], np.ndarray]) -> Callable[[], np.ndarray]:
     return lambda: np.concatenate([make() for make in makers])
 
 
+_QK_NORMS: Layers = {f"attention/{part}_norm": f"attn.{part[0]}_norm" for part in ("query", "key")}
+_ENDS = ("class_token/token", "register_tokens/tokens", "patch_embedding/projection", "encoder_norm", "head")
+_NAMES: Names = {
+    ("", ""): {ours: theirs for ours, theirs in TIMM_EVA.names["", ""].items() if ours in _ENDS},
+    ("block_{block:02}/", "blocks.{block}."): {
+        **{ours: theirs for ours, theirs in BLOCK.items() if ours not in ("attention/norm", "mlp/norm")},
+        **_QK_NORMS,
+    },
+}
 TIMM_SAPIENS2 = dataclasses.replace(
     TIMM_EVA,
     name="timm_sapiens2",
@@ -41,6 +51,7 @@ TIMM_SAPIENS2 = dataclasses.replace(
         r"blocks\.0\.attn\.q_proj\.weight",
     ),
     forbids=("pos_embed", r"blocks\.0\.attn\.q_norm\.bias"),
+    names=_NAMES,
     computes=_computes,
     position_embedding="none",
     written_steps=(_packed,),
