@@ -62,10 +62,11 @@ def config_of(line):
 def counted(line, config):
     """Parameters as this package counts them.
 
-    A class token without a position in timm has one of zeros here. Positions of timm's registers are added to these.
+    Pixels that fill no patch are dropped. A class token without a position in timm has one of zeros here.
+    Positions of timm's registers are added to these.
     """
     height, _, width = line["pixels"].partition("x")
-    shape = (int(height), int(width or height), 3)
+    shape = *(int(side) // config.stride * config.stride for side in (height, width or height)), 3
     tops = {"classes": int(line["classes"])} if line["classes"] != "0" else {"include_top": False}
     with keras.StatelessScope(initialize_variables=False):
         model = keras_vit.build(config, input_shape=shape, **tops)

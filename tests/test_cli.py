@@ -209,7 +209,7 @@ def test_bad_file_is_one_line_for_every_command_and_never_run(run, tmp_path, wha
     [
         ("list ViTB17", "`--model`.*'ViTB16'"),
         ("list vitb16", ".{1,200}'B/16'[^,]{0,50}$"),
-        ("info nope", "augreg"),
+        ("info nope", "'openai'"),
         ("fetch https:///x.npz", "host"),
         ("fetch nope --model B/16", "list_weights.*'nope' for B/16"),
         ("info imagenet21", "'imagenet21k'"),

@@ -134,7 +134,7 @@ def _info(arguments: Namespace) -> Iterator[str]:
         facts = _facts(record) | {"local": str(local) if local else f"not at hand; its place is {_place(record)}"}
         yield from [""] * (number > 0)
         yield from columns(
-            [(key, value if isinstance(value, str) else json.dumps(value)) for key, value in facts.items()]
+            [(key, text if isinstance(text, str) else json.dumps(text)) for key, text in facts.items() if text != ""]
         )
 
 
