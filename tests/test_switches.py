@@ -25,7 +25,7 @@ KINDS = {
     },
     "radio": {
         **{"class_tokens": 4, "summary_tokens": (0, 2), "summary": "concatenated", "registers": 2},
-        **{"final_norm": "none", "layer_scale": "both", "patch_bias": False},
+        **{"final_norm": "none", "layer_scale": "both"},
         "pixel_statistics": ((0.4, 0.5, 0.6), (0.2, 0.3, 0.4)),
     },
     "aimv2": {

@@ -63,11 +63,13 @@ def folded_task(task: ExportTask, precisions: Sequence[str], bare: bool = True) 
 def takes_pixels(task: ExportTask) -> bool:
     """Whether a file in float32 gives the first kernel pixels as they are.
 
-    Not a hybrid's, whose first kernel is standardised, and pads its image with zeros behind the mean.
+    Not a hybrid's, whose first kernel is standardised, and pads its image with zeros behind the mean. Nor that of a
+    model which normalises pixels itself.
     """
-    patches = patch_embedding(task.model)
-    reads_image = patches is not None and patches.patch_bias and task.model.config.resnet_stages is None
-    return reads_image and task.takes == "pixels" and task.precision == "float32"
+    patches, config = patch_embedding(task.model), task.model.config
+    if patches is None or config.resnet_stages is not None or config.pixel_statistics is not None:
+        return False
+    return patches.patch_bias and task.takes == "pixels" and task.precision == "float32"
 
 
 def folded(model: ImageModel, bare: bool = True) -> tuple[ImageModel, Folds]:
