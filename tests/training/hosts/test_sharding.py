@@ -19,6 +19,10 @@ SHAPES = {  # of H/14 with 21,843 classes, at 224 pixels
     "block_07/mlp/dense_1/bias": (5120,),
     "block_07/mlp/dense_2/kernel": (5120, 1280),
     "block_07/norm_1/gamma": (1280,),
+    "block_08/mlp/gate/kernel": (1280, 5120),  # of a gated block
+    "block_08/mlp/gate/bias": (5120,),
+    "block_08/mlp/up/kernel": (1280, 5120),
+    "block_08/mlp/down/kernel": (5120, 1280),
     "head/kernel": (1280, 21843),
 }
 
@@ -38,6 +42,9 @@ def test_fsdp_cuts_every_large_weight_along_its_largest_divisible_axis():
         "block_07/attention/key/kernel": (None, "data"),
         "block_07/mlp/dense_1/kernel": (None, "data"),
         "block_07/mlp/dense_2/kernel": ("data", None),
+        "block_08/mlp/gate/kernel": (None, "data"),
+        "block_08/mlp/up/kernel": (None, "data"),
+        "block_08/mlp/down/kernel": ("data", None),
         "head/kernel": ("data", None),  # 21,843 is no multiple of 8
     }
 
@@ -51,6 +58,10 @@ def test_tensor_parallelism_cuts_heads_and_width_as_megatron():
         "block_07/mlp/dense_1/kernel": (None, "model"),
         "block_07/mlp/dense_1/bias": ("model",),
         "block_07/mlp/dense_2/kernel": ("model", None),
+        "block_08/mlp/gate/kernel": (None, "model"),
+        "block_08/mlp/gate/bias": ("model",),
+        "block_08/mlp/up/kernel": (None, "model"),
+        "block_08/mlp/down/kernel": ("model", None),
         "head/kernel": ("model", None),
     }
 
