@@ -123,7 +123,7 @@ def build(
         deferred=True,
         preprocessing=checkpoint.preprocessing,
     )
-    model.weights_facts = told_facts(checkpoint, source.record, config, {*given, resize_method}, methods[0])
+    model.weights_facts = told_facts(checkpoint, source.record, config, {*given, resize_method}, methods)
     return model
 
 

@@ -52,7 +52,7 @@ def told_facts(
     record: WeightsRecord | None,
     config: ViTConfig,
     asked: Collection[str | None],
-    resize_method: str,
+    resize_methods: tuple[str, str],
 ) -> dict[str, tuple[str, str]]:
     """What no tensor tells of a model, and who says so: `{name: (value, who)}`.
 
@@ -61,29 +61,41 @@ def told_facts(
         record: of the table, if the weights are in it.
         config: of the model.
         asked: fields that the caller has decided, and the rule that he asked for, or `None`.
-        resize_method: of the position table.
+        resize_methods: of the position table, and of one of relative bias.
     """
-    software = DIALECTS[checkpoint.dialect]
-    values = {name: str(getattr(config, name)) for name in ("activation", "layer_norm_epsilon", "pooling")}
-    if config.rotary != "none":
-        values |= {name: str(getattr(config, name)) for name in _ROTARY}
+    software, values = DIALECTS[checkpoint.dialect], _silent_fields(config)
     by = f"the record of {record.name!r}" if record is not None else ""
     of_record = dict(record.fields) if record is not None else {}
     if record is not None and record.variant in ENCODERS:
         of_record = dict.fromkeys(values) | of_record
-    tensors = {} if config.pooling == "none" else {"pooling": "the tensors"}
+    tensors = {} if config.pooling == "none" else dict.fromkeys(("pooling", "final_norm"), "the tensors")
     facts = {}
     for name, value in values.items():
         beside = "what stands beside the file" if name in checkpoint.recorded_fields else ""
         known = tensors.get(name, f"{software.software}, by default")
         facts[name] = value, "the caller" if name in asked else by if name in of_record else beside or known
-    if checkpoint.has_places:
-        rule = "the caller" if resize_method in asked else by if record and record.resize_method else ""
-        facts["resize_method"] = resize_method, rule or f"{software.software}, by default"
+    has_table = {"resize_method": checkpoint.has_positions, "bias_resize_method": config.relative_bias != "none"}
+    for name, method in zip(has_table, resize_methods, strict=True):
+        rule = "the caller" if method in asked else by if record and record.resize_method == method else ""
+        if has_table[name]:
+            facts[name] = method, rule or f"{software.software}, by default"
     default = checkpoint.preprocessing is software.preprocessing
     who = by or (f"{software.software}, by default" if default else "what stands beside the file")
     facts["preprocessing"] = _shortly(checkpoint.preprocessing), who
     return facts if record is None else facts | {"licence": (record.license, by)}
+
+
+def _silent_fields(config: ViTConfig) -> dict[str, str]:
+    """The values of fields that change numbers and no tensor of such a model."""
+    names = ["activation", "layer_norm_epsilon", "pooling"]
+    names += _ROTARY if config.rotary != "none" else ()
+    names += ["final_norm"] if config.pooling == "gap" else []
+    names += ["map_prefix"] if config.pooling in ("map", "attentive") and config.prefix_tokens else []
+    names += ["summary", "summary_tokens"] if config.class_tokens > 1 and config.pooling == "token" else []
+    values = {name: str(getattr(config, name)) for name in names}
+    if config.pooling in ("map", "attentive"):
+        values["map_heads"] = str(config.map_heads or config.num_heads)
+    return values
 
 
 _ROTARY: tuple[str, ...] = (

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from conftest import GOLDEN, numpy
 from safetensors.numpy import load_file, save_file
+from weights.silent_fields import silent
 
 import keras_vit
 from keras_vit.weights.checkpoint import read_checkpoint
@@ -49,7 +50,9 @@ def test_folder_alone_gives_the_numbers_of_its_software(folder):
     for end in ENDS:
         for size in ("", "_other"):
             if end + size in expected(folder):
-                assert difference(folder, built(folder, end, size), end, size) < 1e-5, (end, size)
+                model = built(folder, end, size)
+                assert difference(folder, model, end, size) < 1e-5, (end, size)
+                assert silent(model.config) == set(model.weights_facts)
 
 
 @pytest.mark.filterwarnings("ignore:.*unless told otherwise:UserWarning")  # a file alone tells no activation
