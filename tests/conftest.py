@@ -240,7 +240,8 @@ def tiny_config(**fields):
 def randomise(model, seed=3):
     """Gives every weight a random value, so that none hides at zero or one."""
     rng = np.random.default_rng(seed)
-    model.set_weights([rng.normal(0, 0.2, w.shape).astype("float32") + (w.name == "gamma") for w in model.weights])
+    ones = ("gamma", "periods")
+    model.set_weights([rng.normal(0, 0.2, w.shape).astype("float32") + (w.name in ones) for w in model.weights])
     return model
 
 

@@ -44,21 +44,105 @@ valid = st.fixed_dictionaries(
         "classes": st.none() | st.sampled_from([1, 2, 1000]),
     }
 )
+flags = st.booleans()
+switches = {
+    "patch_size": st.integers(1, 5),
+    "num_heads": st.integers(1, 4),
+    "head_size": st.sampled_from([4, 8]),
+    "num_layers": st.integers(1, 3),
+    "mlp_dim": st.integers(1, 32),
+    "pooling": st.sampled_from(["token", "token", "gap", "map", "attentive", "none"]),
+    "class_token": st.sampled_from([None, True, False]),
+    "class_tokens": st.integers(1, 3),
+    "registers": st.integers(0, 3),
+    "patch_dropout_rate": st.sampled_from([0.0, 0.0, 0.4]),
+    "summary": st.sampled_from(["mean", "concatenated"]),
+    "representation_size": st.none() | st.integers(1, 16),
+    "projection_size": st.none() | st.integers(1, 16),
+    "unit_length": flags,
+    "map_heads": st.sampled_from([None, 1, 2, 4]),
+    "map_mlp_dim": st.none() | st.integers(1, 16),
+    "map_prefix": flags,
+    "final_norm": st.sampled_from(["tokens", "pooled", "none"]),
+    "patch_bias": flags,
+    "patch_norm": flags,
+    "pixel_statistics": st.none() | st.just(((0.4,), (0.2,))),
+    "resnet_stages": st.sampled_from([None, None, ()]),
+    "activation": st.sampled_from(["gelu_tanh", "gelu", "quick_gelu"]),
+    "norm": st.sampled_from(["layer", "rms"]),
+    "layer_norm_epsilon": st.sampled_from([1e-6, 1e-5]),
+    "pre_norm": flags,
+    "qkv_bias": st.sampled_from(["all", "none", "query_value"]),
+    "proj_bias": flags,
+    "qk_norm": st.sampled_from(["none", "head", "width"]),
+    "kv_heads": st.none() | st.just(1),
+    "mlp_bias": flags,
+    "gated_mlp": flags,
+    "layer_scale": st.sampled_from(["none", "attention", "both"]),
+    "attention_norm": flags,
+    "mlp_norm": flags,
+    "rematerialize": flags,
+    "attention": st.just("global"),
+    "position_embedding": st.sampled_from(["learned", "learned2d", "sincos2d", "none"]),
+    "position_injection": st.sampled_from(["stem", "stem", "blocks"]),
+    "relative_bias": st.sampled_from(["none", "none", "blocks", "shared"]),
+    "rotary": st.sampled_from(["none", "axial", "mixed"]),
+    "rotary_theta": st.sampled_from([10.0, 1e4]),
+    "rotary_layout": st.sampled_from(["half", "interleaved"]),
+    "rotary_axes": st.sampled_from(["yx", "xy"]),
+    "rotary_coordinates": st.sampled_from(["unit", "grid"]),
+    "rotary_offset": st.sampled_from([0.0, 0.5]),
+    "rotary_reference": st.none() | st.integers(1, 4),
+    "rotary_periods": st.sampled_from(["computed", "stored"]),
+    "grid": st.tuples(st.integers(1, 4), st.integers(1, 4)),
+    "channels": st.integers(1, 5),
+    "classes": st.none() | st.sampled_from([1, 2, 1000]),
+}
+
+
+@st.composite
+def encoders(draw):
+    """The encoders' switches, but those that the others which were drawn leave no room for."""
+    drawn = {name: draw(values) for name, values in switches.items()}
+    changed = {}
+    if drawn["relative_bias"] != "none":
+        changed |= {"class_token": True, "class_tokens": 1, "registers": 0, "rotary": "none"}
+    elif drawn["pooling"] == "token":
+        changed |= {"class_token": draw(st.sampled_from([None, True]))}
+    if drawn["rotary_coordinates"] == "unit":
+        changed |= {"rotary_offset": 0.0, "rotary_reference": None}
+    if drawn["rotary"] == "mixed":
+        changed |= {"rotary_periods": "computed"}
+    if drawn["registers"] or drawn["patch_dropout_rate"] or drawn["position_embedding"] == "none":
+        changed |= {"position_injection": "stem"}
+    if drawn["final_norm"] == "pooled" and drawn["pooling"] not in ("token", "gap"):
+        changed |= {"final_norm": "tokens"}
+    if drawn["pixel_statistics"]:
+        changed |= {"pixel_statistics": tuple(each * drawn["channels"] for each in drawn["pixel_statistics"])}
+    drawn |= changed
+    places = st.lists(st.integers(0, drawn["class_tokens"] - 1), min_size=1, unique=True)
+    return drawn | {"summary_tokens": draw(st.none() | places.map(lambda found: tuple(sorted(found))))}
 
 
 def expected_parameters(c, grid, channels, classes):
     """The closed form: section 1 of the paper's counts, spelled out for every option."""
     d, m = c.hidden_size, c.mlp_dim
-    mlp = 2 * d * m + d + m
-    attention = 4 * d * d + 4 * d
-    prefix = c.num_prefix_tokens
+    norm = 1 if c.norm == "rms" else 2  # times the width
+    plain = 4 * d * d + 4 * d  # attention
+    prefix = len(c.placed_tokens)
     blocks = c.num_layers * (2 if c.attention == "axial" else 1)
-    total = prefix * d + blocks * (attention + mlp + 4 * d) + 2 * d
+    heads = [d // c.num_heads * count for count in c.kv_heads or (c.num_heads,) * blocks]
+    total = c.num_prefix_tokens * d + sum(block_parameters(c, norm, keys) for keys in heads)
+    total += norm * d * ((c.final_norm == "tokens") + c.pre_norm + c.patch_norm)
     learned = (prefix + grid[0] * grid[1]) * d
     learned2d = prefix * d + (grid[0] + grid[1]) * (d // 2)
     tables = c.num_layers if c.position_injection == "blocks" else 1
     total += tables * {"learned": learned, "learned2d": learned2d}.get(c.position_embedding, 0)
     total += c.num_layers * (2 * grid[0] * grid[1] - 1) * d if c.position_embedding == "relative" else 0
+    table = ((2 * grid[0] - 1) * (2 * grid[1] - 1) + 3) * c.num_heads
+    total += table * {"none": 0, "shared": 1, "blocks": c.num_layers}[c.relative_bias]
+    stored = d // c.num_heads // 4 if c.rotary_periods == "stored" else 0
+    total += {"none": 0, "axial": stored, "mixed": c.num_layers * d}[c.rotary]
     if c.resnet_stages is not None:
         w = int(64 * c.resnet_width_factor)
         total += 49 * channels * w + 2 * w
@@ -69,13 +153,29 @@ def expected_parameters(c, grid, channels, classes):
                 total += channels * f + 9 * f * f + 4 * f * f + 2 * (f + f + 4 * f)
                 total += channels * 4 * f + 8 * f if unit == 0 else 0
                 channels = 4 * f
-    total += c.patch_size**2 * channels * d + d
-    total += d + attention + 2 * d + mlp if c.pooling == "map" else 0
-    width = d
-    if c.representation_size:
-        total += d * c.representation_size + c.representation_size
-        width = c.representation_size
+    total += c.patch_size**2 * channels * d + d * c.patch_bias
+    m = c.map_mlp_dim or m
+    total += d + plain + norm * d + 2 * d * m + d + m if c.pooling == "map" else 0
+    total += d + 3 * d * d + d if c.pooling == "attentive" else 0
+    read = len(c.summary_tokens or range(c.class_tokens))
+    width = d * read if (c.pooling, c.summary) == ("token", "concatenated") else d
+    total += norm * width if c.final_norm == "pooled" else 0
+    for size in (c.representation_size, c.projection_size):
+        total += (width + 1) * size if size else 0
+        width = size or width
     return total + (width * classes + classes if classes else 0)
+
+
+def block_parameters(c, norm, keys):
+    """Attention, whose keys and values are so wide, the MLP, and what stands around and between them."""
+    d, m = c.hidden_size, c.mlp_dim
+    biases = {"all": d + 2 * keys, "query_value": d + keys, "none": 0}[c.qkv_bias] + d * c.proj_bias
+    normed = {"none": 0, "head": 2 * d // c.num_heads, "width": d + keys}[c.qk_norm]
+    kernels = 3 if c.gated_mlp else 2
+    mlp = kernels * d * m + ((kernels - 1) * m + d) * c.mlp_bias + norm * m * c.mlp_norm
+    scales = {"none": 0, "attention": 1, "both": 2}[c.layer_scale]
+    attention = 2 * d * (d + keys) + biases + norm * (normed + d * c.attention_norm)
+    return attention + mlp + 2 * norm * d + scales * d
 
 
 def check(arguments):
@@ -154,7 +254,7 @@ def export_to_onnx(model, path):
 
 
 @settings(max_examples=12, **SETTINGS)
-@given(arguments=valid)
+@given(arguments=valid | encoders())
 def test_valid_arguments_build_a_model_of_the_closed_form_size(arguments):
     check(arguments)
     keras.utils.clear_session()
@@ -162,7 +262,7 @@ def test_valid_arguments_build_a_model_of_the_closed_form_size(arguments):
 
 @pytest.mark.slow
 @settings(max_examples=300, **SETTINGS)
-@given(arguments=valid)
+@given(arguments=valid | encoders())
 def test_many_valid_arguments_build_a_model_of_the_closed_form_size(arguments):
     check(arguments)
     keras.utils.clear_session()
@@ -173,6 +273,15 @@ def test_many_valid_arguments_build_a_model_of_the_closed_form_size(arguments):
 @settings(max_examples=40, **SETTINGS)
 @given(arguments=valid)
 def test_any_options_give_a_model_that_is_saved_resized_exported_and_trained(arguments, tmp_path):
+    check_whole_life(arguments, tmp_path)
+    keras.utils.clear_session()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@settings(max_examples=20, **SETTINGS)
+@given(arguments=encoders())
+def test_any_switches_give_a_model_that_is_saved_resized_exported_and_trained(arguments, tmp_path):
     check_whole_life(arguments, tmp_path)
     keras.utils.clear_session()
 

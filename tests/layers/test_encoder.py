@@ -82,6 +82,36 @@ def test_switches_of_a_block_equal_float64_and_its_training_step(switches):
     assert all(slope is not None and np.any(numpy(slope)) for slope in slopes)
 
 
+def test_layer_scale_of_ones_is_a_plain_block_and_any_is_one_of_other_kernels():
+    plain, scaled, x = make_block(), make_block(layer_scale="both"), images(2, 7, 12)
+    layers = {"layer_scale_1": plain.attention.out, "layer_scale_2": plain.mlp.dense_2}
+    values = {weight.path.partition("/")[2]: weight for weight in plain.weights}
+    for weight in scaled.weights:
+        weight.assign(values.get(weight.path.partition("/")[2], np.ones(weight.shape)))
+    np.testing.assert_array_equal(numpy(scaled(x)), numpy(plain(x)))
+    for name, dense in layers.items():
+        getattr(scaled, name).gamma.assign(np.linspace(0.5, 1.5, 12))
+        for weight in dense.weights:
+            weight.assign(weight * np.linspace(0.5, 1.5, 12, dtype="float32"))
+    np.testing.assert_allclose(numpy(scaled(x)), numpy(plain(x)), atol=2e-6)
+
+
+@pytest.mark.parametrize(
+    ("fields", "free"),
+    [({}, True), ({"takes_bias": True}, True), ({"rotary_layout": "half"}, False), ({"qk_norm": "head"}, False)],
+)
+def test_bias_of_the_key_is_free_unless_keys_are_turned_or_normed(fields, free):
+    """Softmax does not see what all logits of a query have more; so BEiT and DINOv3 leave this bias out."""
+    block, x = make_block(**fields), images(2, 7, 12)
+    angles = images(7, 1, 4)
+    known = {"bias": images(1, 3, 7, 7)} if "takes_bias" in fields else {}
+    known |= {"rotation": np.stack([np.cos(angles), np.sin(angles)])[None]} if "rotary_layout" in fields else {}
+    before = numpy(block(x, **known))
+    block.attention.key.bias.assign(images(12, seed=6))
+    change = np.abs(numpy(block(x, **known)) - before).max()
+    assert change < 2e-6 if free else change > 1e-3
+
+
 @pytest.mark.parametrize("count", [1, 3, 7])
 def test_block_of_the_first_tokens_gives_the_same_numbers(count):
     block, short = make_block(), make_block(num_output_tokens=count)

@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from conftest import images, make_tiny, numpy, randomise
 
 import keras_vit
@@ -35,6 +36,18 @@ def test_positions_resized_in_the_layer_equal_those_resized_in_numpy(method, gri
     table = resize_pos_embed(numpy(layer.table), grid, (3, 5), method=method)
     np.testing.assert_allclose(numpy(layer(x, cut_map)), x + table, atol=1e-6)
     np.testing.assert_array_equal(layer.table_at(grid), table)
+
+
+@pytest.mark.parametrize("method", RESIZE_METHODS)
+def test_native_grid_needs_no_resize(method):
+    """Bitwise, also in a graph that takes any size."""
+    layer, x, cut_map = make_positions(resize_method=method), images(2, 16, 8), images(2, 12, 20, 3)
+    any_size = tf.function(
+        layer, input_signature=[tf.TensorSpec((None, None, 8)), tf.TensorSpec((None, None, None, 3))]
+    )
+    np.testing.assert_array_equal(layer.table_at((3, 5)), numpy(layer.table))
+    for found in (layer(x, cut_map), any_size(x, cut_map)):
+        np.testing.assert_array_equal(numpy(found), numpy(layer(x)))
 
 
 def test_positions_of_sincos_are_fixed_and_follow_the_grid():

@@ -3,7 +3,7 @@
 import numpy as np
 import oracle
 import pytest
-from conftest import images, numpy, randomise, tiny_config
+from conftest import images, make_tiny, numpy, randomise, tiny_config
 
 import keras_vit
 from keras_vit.layers import AttentionPooling, ClassToken, PatchEmbedding, TokenPooling
@@ -84,3 +84,14 @@ def test_attention_pooling_equals_float64(prefix):
 def test_pooling_refuses_unknown_words():
     with pytest.raises(ValueError, match="'max'"):
         TokenPooling("max")
+
+
+def test_registers_may_stand_in_any_order():
+    """They have no places; a class token has one, so an order of several counts."""
+    cases = ({"registers": 3}, "register_tokens", True), ({"class_tokens": 3}, "class_token", False)
+    for fields, layer, same in cases:
+        model, x = make_tiny(rotary="axial", hidden_size=24, **fields), images(2, 20, 28, 3)
+        before = numpy(model(x))
+        (tokens,) = model.get_layer(layer).weights
+        tokens.assign(numpy(tokens)[:, [2, 0, 1]])
+        assert (np.abs(numpy(model(x)) - before).max() < 2e-6) == same
