@@ -3,6 +3,7 @@
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 from conftest import images, make_tiny, numpy, randomise
 
 import keras_vit
@@ -66,8 +67,11 @@ def test_file_and_copies_give_the_same_numbers(model, tmp_path):
     again = keras.saving.load_model(tmp_path / "x.keras")
     assert again.config == model.config
     np.testing.assert_array_equal(numpy(again(X)), numpy(model(X)))
-    moved = keras_vit.with_input_shape(model, (32, 16, 3))
-    assert numpy(moved(images(1, 32, 16, 3))).shape == (1, model.output_shape[-1])
+    moved, x = keras_vit.with_input_shape(model, (32, 16, 3)), images(1, 32, 16, 3)
+    anywhere = keras_vit.with_input_shape(model, (None, None, 3))
+    in_graph = tf.function(anywhere, input_signature=[tf.TensorSpec((None, None, None, 3))])
+    for found in (anywhere(x), in_graph(x)):
+        np.testing.assert_allclose(numpy(found), numpy(moved(x)), atol=1e-5)
 
 
 def test_features_and_attention_know_registers_from_patches(model):

@@ -147,7 +147,7 @@ class MultiHeadAttention(CastingLayer):
             mixed = fused.attention(query, key, value)
         else:
             relative = {"places": places, "num_patches": num_patches}
-            added = None if bias is None else bias[:, :, : query.shape[2]]  # queries are the first tokens
+            added = None if bias is None else bias[:, :, : ops.shape(query)[2]]  # queries are the first tokens
             weights = self._weights(query, key, queries, added, **relative)
             weights = weights if watch is None else watch(self, weights)
             mixed = ops.matmul(self.dropout(weights, training=training), value)
@@ -231,7 +231,7 @@ class MultiHeadAttention(CastingLayer):
                 f"Received: rotary_layout={self.rotary_layout!r}, rotation={rotation!r:.80}."
             )
         if self.rotary_layout is not None:
-            query = rotated(query, rotation[:, :, : query.shape[1]], self.rotary_layout)
+            query = rotated(query, rotation[:, :, : ops.shape(query)[1]], self.rotary_layout)
             key = rotated(key, rotation, self.rotary_layout)
         if self.kv_heads is not None:
             key, value = (ops.repeat(x, self.num_heads // self.kv_heads, axis=2) for x in (key, value))
