@@ -112,7 +112,7 @@ def encoders(draw):
     if drawn["rotary_coordinates"] == "unit":
         changed |= {"rotary_offset": 0.0, "rotary_reference": None}
     if drawn["rotary"] == "mixed":
-        changed |= {"rotary_periods": "computed"}
+        changed |= {"rotary_periods": "computed", "kv_heads": None}
     if drawn["registers"] or drawn["patch_dropout_rate"] or drawn["position_embedding"] == "none":
         changed |= {"position_injection": "stem"}
     if drawn["final_norm"] == "pooled" and drawn["pooling"] not in ("token", "gap"):

@@ -147,6 +147,7 @@ def test_exports_stay_within_their_bounds(model, format, tmp_path):
         ({"norm": "batch"}, "norm='batch'"),
         ({"kv_heads": (3, 2)}, r"kv_heads=\(3, 2\)"),
         ({"qk_norm": True}, "qk_norm=True"),
+        ({"rotary": "mixed", "kv_heads": 1, "hidden_size": 24}, r"kv_heads=\(1, 1\)"),
         ({"relative_bias": "blocks", "registers": 2}, "relative_bias='blocks'"),
         ({"relative_bias": "shared", "rotary": "axial"}, "rotary='axial'"),
     ],

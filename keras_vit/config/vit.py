@@ -247,6 +247,12 @@ _RULES = (
         'Pass `rotary_coordinates="grid"`.',
     ),
     ablations.Rule(
+        "learned angles are of each head, and keys that heads share cannot be turned by those of each.",
+        {"rotary": ("mixed",)},
+        {"kv_heads": (None,)},
+        "Leave `kv_heads` out.",
+    ),
+    ablations.Rule(
         "learned angles have no periods, which only axial ones do.",
         {"rotary": ("mixed",)},
         {"rotary_periods": ("computed",)},
