@@ -326,8 +326,9 @@ def _check_sizes(checkpoint: Checkpoint, said: Mapping[str, Any]) -> None:
     """Raises where what stands beside a file contradicts its tensors, as of a file that was cut short."""
     if checkpoint.is_resnet:
         return
-    patch_size, hidden_size, num_layers, *_, stages = checkpoint.measured()
-    found = checkpoint.fields | {"hidden_size": hidden_size, "num_layers": num_layers}
+    patch_size, hidden_size, num_layers, mlp_dim, stages = checkpoint.measured()
+    found = checkpoint.fields | {"hidden_size": hidden_size, "num_layers": num_layers, "mlp_dim": mlp_dim}
+    found |= {"class_token": checkpoint.has_class_token, "classes": checkpoint.classes}
     found |= {"patch_size": patch_size} if stages is None else {}
     if found["kv_heads"] is None and checkpoint.num_heads is not None:
         found["kv_heads"] = (checkpoint.num_heads,) * num_layers

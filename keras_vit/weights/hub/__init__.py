@@ -147,11 +147,11 @@ def model_called(name: str) -> str:
     return f" Did you mean {record.variant!r}, with `weights={record.name!r}`?"
 
 
-def heads_of_timm(architecture: str) -> int | None:
-    """A, of an architecture of timm, whose config does not say it; `None` if the table has no file of it."""
+def config_of_timm(architecture: str) -> ViTConfig | None:
+    """The config of an architecture of timm, which its own `config.json` does not say; `None` if no record has it."""
     start = f"timm/{architecture.replace('_quickgelu', '')}."
     found = (r.config for r in all_records() if (r.hf_repo or "").startswith(start))
-    return next((config.num_heads for config in found if isinstance(config, ViTConfig)), None)
+    return next((config for config in found if isinstance(config, ViTConfig)), None)
 
 
 def variant_of(model: str) -> str:

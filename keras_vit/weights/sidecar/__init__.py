@@ -15,10 +15,11 @@ from keras_vit.config.posembed import check_grid
 from keras_vit.config.records import Positions
 from keras_vit.files import json_object
 from keras_vit.images.preprocessing import Preprocessing
-from keras_vit.weights.hub import heads_of_timm
+from keras_vit.weights.hub import config_of_timm
 from keras_vit.weights.reader import TensorFile
 from keras_vit.weights.reader.sharded import ShardedFile
 from keras_vit.weights.sidecar.facts import Reading, Sidecar, activation_of, not_computed, sides_of
+from keras_vit.weights.sidecar.structure import told_by_architecture, told_by_type
 from keras_vit.weights.sidecar.timm_arguments import check_known, computed_by_eva, told_twice
 from keras_vit.weights.sidecar.transformers_words import biases_of, gated_mlp_of, rotary_of
 
@@ -134,6 +135,7 @@ def read_timm(config: dict, folder: Path) -> Sidecar:
         "position_embedding": "none" if arguments.get("pos_embed") == "none" else None,
     }
     architecture = str(config.get("architecture"))
+    known = config_of_timm(architecture)
     fields = _computed_by(architecture) | computed_by_eva(architecture, arguments, place)
     fields |= {name: value for name, value in told.items() if value}
     if "siglip" in architecture and fields.get("activation", "gelu") == "gelu":
@@ -142,8 +144,11 @@ def read_timm(config: dict, folder: Path) -> Sidecar:
         fields["class_token"] = arguments["class_token"]  # elsewhere the pooling tells
     return Sidecar(
         fields=reading.fields(fields),
-        num_heads=reading.count("num_heads", arguments.get("num_heads", heads_of_timm(architecture))),
-        sizes=_sizes_said(arguments, **_TIMM_SIZES) | told_twice(arguments),
+        num_heads=reading.count("num_heads", arguments.get("num_heads", getattr(known, "num_heads", None))),
+        sizes=told_by_architecture(architecture, arguments)
+        | _sizes_said(arguments, **_TIMM_SIZES)
+        | told_twice(arguments)
+        | _classes_said(arguments.get("num_classes", config.get("num_classes"))),
         image_size=reading.part("img_size", lambda: sides_of(arguments.get("img_size"))),
         preprocessing=reading.preprocessing(lambda: _timm_preprocessing(config.get("pretrained_cfg", {}))),
         remarks=tuple(reading.remarks),
@@ -157,6 +162,10 @@ def _sizes_said(said: dict, **words: str) -> dict[str, Any]:
     if isinstance(side, list) and len({*map(str, side)}) == 1:
         said = said | {"patch_size": side[0]}  # [14, 14], as InternVL has it
     return {ours: said[word] for word, ours in words.items() if type(said.get(word)) is int}
+
+
+def _classes_said(count: Any) -> dict[str, int]:
+    return {"classes": count} if type(count) is int and count else {}
 
 
 def _computed_by(architecture: str) -> dict[str, Any]:
@@ -244,7 +253,8 @@ def read_transformers(config: dict, processor: dict, folder: Path) -> Sidecar:
         fields=reading.fields({name: value for name, value in fields.items() if value is not None}),
         layout=kind,
         num_heads=reading.count("num_attention_heads", config.get("num_attention_heads")),
-        sizes=_sizes_said(
+        sizes=told_by_type(kind, config)
+        | _sizes_said(
             config,
             hidden_size="hidden_size",
             num_hidden_layers="num_layers",
