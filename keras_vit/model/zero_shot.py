@@ -16,6 +16,8 @@ from keras_vit.model.layer_lookup import head_layers
 from keras_vit.model.vision_transformer import VisionTransformer, check_vision_transformer
 from keras_vit.model.wiring import Head, classifier, embedding
 
+_LARGEST_SCALE = 20  # exp(20) is 4.9e8; published models stay below exp(5)
+
 
 def zero_shot(
     model: VisionTransformer,
@@ -120,5 +122,10 @@ def _scale_and_bias(
             f"Received: logit_scale=None, {model.name!r}. Pass the factor's logarithm, for CLIP `math.log(100)`."
         )
     check_number("logit_scale", scale)
+    if scale > _LARGEST_SCALE:
+        raise error_about("logit_scale")(
+            "`logit_scale` is the logarithm of the factor on the cosines, so at most "
+            f"{_LARGEST_SCALE}.\nReceived: logit_scale={scale}. Pass `math.log({scale:g})` for a factor of {scale:g}."
+        )
     check_number("logit_bias", bias)
     return float(scale), float(cast(float, bias))

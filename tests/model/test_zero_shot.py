@@ -87,6 +87,7 @@ def test_classifier_is_a_model_as_every_other(kind, activation, tmp_path):
         ({"model": lambda: keras_vit.zero_shot(tower("clip"), np.eye(6))}, "unit_length=True"),
         ({"model": lambda: make_tiny(pooling="none", include_top=False)}, "pooling='none'"),
         ({"model": lambda: make_tiny(classes=6)}, "logit_scale=None"),
+        ({"logit_scale": 100.0}, "math.log"),
     ],
 )
 def test_what_is_no_tower_or_no_text_is_refused(change, word):
