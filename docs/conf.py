@@ -58,7 +58,7 @@ def groups():
             found[title] = []
         elif name := re.match(r'\s+"(\w+)"', line):
             found[title].append(name[1])
-    return found
+    return found | {"builders of encoders": list(keras_vit.encoder_builders.__all__)}
 
 
 def write_reference(app):

@@ -94,9 +94,9 @@ class MultiHeadAttention(CastingLayer):
         self.layer_norm_epsilon, self.norm_kind = layer_norm_epsilon, norm_kind
         self.rotary_layout = rotary_layout
         self.qk_norm, self.kv_heads = qk_norm, kv_heads
-        self.query_scale: float | None = (hidden_size // num_heads) ** -0.5  # `None` where the query's kernel has it
-        key_size = key_size_of(hidden_size, num_heads, kv_heads)
-        self.parts = attention_parts(hidden_size, qkv_bias, proj_bias, attention_norm, projects_query, key_size)
+        self.query_scale: float | None = (self.hidden_size // self.num_heads) ** -0.5  # `None`: the kernel has it
+        key_size = key_size_of(self.hidden_size, self.num_heads, kv_heads)
+        self.parts = attention_parts(self.hidden_size, qkv_bias, proj_bias, attention_norm, projects_query, key_size)
         self._make_layers(self.dtype_policy)
 
     def _make_layers(self, dtype: Any) -> None:

@@ -125,7 +125,7 @@ class TransformerBlock(CastingLayer):
         self._make_layers(self.dtype_policy)
 
     def _make_layers(self, dtype: Any) -> None:
-        """The layers inside, in the order of the data, and what they declare."""
+        """The layers inside, in the order of the data, by which optimizers of earlier runs know their weights."""
         if self.relative_patches is not None:
             self.asks = ("places",)
         elif self.rotary_layout is not None:
@@ -134,11 +134,11 @@ class TransformerBlock(CastingLayer):
             self.asks = ("bias",)
         kinds = {name: getattr(self, name) for name in PART_FIELDS}
         self.parts = block_parts(self.hidden_size, self.mlp_dim, **kinds)
-        self.norm_1, self.norm_2 = (
-            layer_norm(dtype, name, self.layer_norm_epsilon, self.norm) for name in ("norm_1", "norm_2")
-        )
+        norm = (self.layer_norm_epsilon, self.norm)
+        self.norm_1 = layer_norm(dtype, "norm_1", *norm)
         self.attention = self._inside(MultiHeadAttention, "attention", dropout_rate=self.attention_dropout_rate)
         self.dropout = Dropout(self.dropout_rate, dtype=dtype, name="dropout")
+        self.norm_2 = layer_norm(dtype, "norm_2", *norm)
         self.mlp = self._inside(GatedMlpBlock if self.gated_mlp else MlpBlock, "mlp")
         # Dropout with one draw for each example and branch is stochastic depth.
         self.stochastic_depth_1, self.stochastic_depth_2 = (

@@ -48,6 +48,11 @@ def layer_named(model: keras.Model, name: str) -> Any:
     return next((layer for layer in model.layers if layer.name == name), None)
 
 
+def has_unit_length(model: keras.Model) -> bool:
+    """Whether what is pooled is divided by its length, as before the logits of `zero_shot`."""
+    return layer_named(model, "unit_length") is not None
+
+
 @dataclasses.dataclass(frozen=True)
 class DensePart:
     """A dense layer of a model, with what the layer around it declares of it.

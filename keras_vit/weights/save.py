@@ -14,7 +14,7 @@ from keras_vit.model.layer_lookup import (
     HEADS,
     computed_fields,
     encoder_blocks,
-    layer_named,
+    has_unit_length,
     own_operations,
     position_layers,
     stem_positions,
@@ -108,7 +108,7 @@ def save_checkpoint(
 
 
 def _check_end(model: keras.Model) -> None:
-    if layer_named(model, "unit_length") is not None:
+    if has_unit_length(model):
         raise CheckpointError(
             "no checkpoint says that an embedding is divided by its length, as before the logits of `zero_shot`.\n"
             f"Received: {model.name!r}. Save it as .keras, or the image tower that it was made from here."

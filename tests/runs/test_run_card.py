@@ -123,7 +123,7 @@ def test_limits_name_what_was_not_measured(facts):
         assert words in text
     chosen = "The best epoch was chosen on the validation set"
     assert chosen not in text
-    assert chosen in run_card(config, result | {"split": "validation"}).text()
+    assert chosen in run_card(config | {"measured_on": "validation"}, result).text()
 
 
 def test_code_of_the_card_runs(finished, monkeypatch, tmp_path):
