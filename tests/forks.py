@@ -11,7 +11,8 @@ def forked(function, *arguments):
     In it no threads of TensorFlow are left: the function computes nothing by TensorFlow if this process has done so.
     """
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of a process with threads, from Python 3.12 on
+        # Python from 3.12 on and JAX, if another test has imported it, warn of forks beside threads.
+        warnings.simplefilter("ignore")
         child = os.fork()
     if child == 0:
         try:
