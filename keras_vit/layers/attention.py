@@ -151,7 +151,7 @@ class MultiHeadAttention(CastingLayer):
             weights = self._weights(query, key, queries, added, **relative)
             weights = weights if watch is None else watch(self, weights)
             mixed = ops.matmul(self.dropout(weights, training=training), value)
-        return self._join(mixed, tokens if queries is None else queries, training)
+        return self._join(fused.named(mixed, "attention"), tokens if queries is None else queries, training)
 
     def with_sizes(
         self, tokens: Tensor, sizes: Tensor, queries: Tensor = None, training: bool | None = None

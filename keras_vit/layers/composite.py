@@ -10,6 +10,7 @@ from keras import ops
 from keras_vit.annotations import Arguments, Shape, Tensor
 from keras_vit.config.parts import Part
 from keras_vit.keras_private import settle_policy
+from keras_vit.layers import fused
 from keras_vit.layers.dropout import next_seed
 from keras_vit.layers.nested import Unfreezable, flatten_layers, freeze_inside, frozen_inside
 
@@ -103,8 +104,12 @@ def dense_of(part: Part, dtype: Any, **arguments: Any) -> keras.layers.Dense:
     )
 
 
-def rematerialized(layer: keras.Layer, compute: Callable[..., Tensor]) -> Callable[..., Tensor]:
+def rematerialized(
+    layer: keras.Layer, compute: Callable[..., Tensor], kept: tuple[str, ...] = ()
+) -> Callable[..., Tensor]:
     """`compute` of some tensors, which uses the variables of `layer`, as a function that gradients evaluate anew.
+
+    On JAX the tensors that `fused.named` gave one of the names `kept` are not computed again.
 
     `keras.remat` alone would draw other dropout masks the second time, because a seed is a variable that every
     draw moves on. So each seed is drawn once, outside, and both evaluations find all variables, weights and seeds,
@@ -119,7 +124,8 @@ def rematerialized(layer: keras.Layer, compute: Callable[..., Tensor]) -> Callab
         with keras.StatelessScope(state_mapping=[*drawn, *zip(weights, values, strict=True)]):
             return compute(*inputs)
 
-    return lambda *inputs: keras.remat(evaluate)(*inputs, *[ops.copy(weight) for weight in weights])
+    again = fused.checkpointed(evaluate, kept) if kept else keras.remat(evaluate)
+    return lambda *inputs: again(*inputs, *[ops.copy(weight) for weight in weights])
 
 
 def _seed_generators(layer: keras.Layer) -> list[keras.random.SeedGenerator]:

@@ -12,6 +12,7 @@ from keras import ops
 from keras_vit.annotations import Shape, Tensor
 from keras_vit.checks import check_choice, check_positive_int
 from keras_vit.config.parts import LAYER_SCALES, PART_FIELDS, block_parts
+from keras_vit.layers import fused
 from keras_vit.layers.attention import MultiHeadAttention
 from keras_vit.layers.attention_hooks import watcher
 from keras_vit.layers.composite import CastingLayer, rematerialized
@@ -173,7 +174,10 @@ class TransformerBlock(CastingLayer):
         def compute(tokens: Tensor, *tensors: Tensor) -> Tensor:
             return self._compute(tokens, training=training, **known, **dict(zip(beside, tensors, strict=True)))
 
-        compute = rematerialized(self, compute) if training and self.rematerialize else compute
+        if training and self.rematerialize:
+            compute = rematerialized(self, compute)
+        elif training and fused.keeps_less():
+            compute = rematerialized(self, compute, kept=fused.KEPT)
         return compute(self.in_our_dtype(tokens), *beside.values())
 
     def _known_places(self, places: Any) -> dict[str, Any]:

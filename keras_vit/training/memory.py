@@ -14,7 +14,7 @@ import numpy as np
 
 from keras_vit.annotations import Variable
 from keras_vit.checks import check_choice, check_positive_int, error_about
-from keras_vit.layers import AxialBlock, ResNetRoot, ResNetUnit, StdConv2D
+from keras_vit.layers import AxialBlock, ResNetRoot, ResNetUnit, StdConv2D, fused
 from keras_vit.layers.nested import flatten_layers
 from keras_vit.layers.tokens import kept_patches
 from keras_vit.model.layer_lookup import dense_parts, encoder_blocks
@@ -30,6 +30,7 @@ _COPIES_OF_A_DIVIDED_BATCH = 4  # of its images: as they came, filled up, and cu
 # Numbers kept for one example and block: times T * D, T * M and A * T * T.
 _KEPT = (6.75, 1.65, 0.15)  # by TensorFlow with `keras_vit.layers.gradients`
 _KEPT_BY_XLA = (9, 3, 1)
+_KEPT_BY_NAME = (7, 1, 0)  # of a block that is not being computed, where `fused.keeps_less`
 _KEPT_BY_DROPOUT = (5.5, 3.2, 0)  # more, where there is dropout
 _KEPT_BY_ATTENTION_DROPOUT = (0, 0, 3.5)
 _KEPT_BY_LORA_IN_MLP = (1.5, 4.5, 0)  # more, since plain gradients keep all of GELU
@@ -226,6 +227,10 @@ def _activations(model: Any, batch: int, micro_batches: int) -> int:
     numbers = max(kept)  # while one block is computed, all that is in it
     if model.config.rematerialize and learning:
         numbers += 2 * max(kept) + len(learning) * _tokens(model) * model.config.hidden_size
+    elif learning and fused.keeps_less():
+        tokens, config = _tokens(model), model.config
+        sizes = (tokens * config.hidden_size, tokens * config.mlp_dim * (1 + config.gated_mlp), 0)
+        numbers += len(learning) * sum(factor * size for factor, size in zip(_KEPT_BY_NAME, sizes, strict=True))
     elif learning:
         numbers = sum(kept[-len(learning) :])
     image = 4 * math.prod(model.input_shape[1:])
