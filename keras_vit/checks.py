@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from keras_vit.other_words import ours, resnets_called, variant_called, weights_called
 
 STRATEGIES = ("auto", "one", "mirrored", "tpu")  # for the devices of one machine
-TRAINING_PRECISIONS = ("auto", "float32", "mixed_bfloat16", "mixed_float16")  # Keras' dtype policies
+TRAINING_PRECISIONS = ("auto", "float32", "tensorfloat32", "mixed_bfloat16", "mixed_float16")
 _SEVERAL_HOSTS = (
     "Keras 3 does not train under MultiWorkerMirroredStrategy; for several hosts set KERAS_BACKEND=jax and use "
     "`keras.distribution`."

@@ -47,6 +47,28 @@ def in_precision(model: _Model, precision: str) -> _Model:
     return model if _dtypes(model) == {precision} else with_dtype(model, precision)
 
 
+def round_products(precision: str) -> None:
+    """Sets for this process how float32 products are computed on a GPU, by default in TensorFloat-32.
+
+    Args:
+        precision: `"float32"`, or `"tensorfloat32"`, whose factors have 10 bits of mantissa.
+    """
+    exact = precision == "float32"
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        tf.config.experimental.enable_tensor_float_32_execution(not exact)
+    elif keras.backend.backend() == "jax":
+        import jax
+
+        jax.config.update("jax_default_matmul_precision", precision)
+    elif keras.backend.backend() == "torch":
+        import torch
+
+        torch.set_float32_matmul_precision("highest" if exact else "high")
+        torch.backends.cudnn.allow_tf32 = not exact
+
+
 def is_quantized(model: keras.Model) -> bool:
     """Whether any layer holds integers in place of its kernel."""
     return any(layer.quantization_mode for layer in flatten_layers(model))

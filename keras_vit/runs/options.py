@@ -85,8 +85,8 @@ class FinetuneOptions:
         ema_momentum: of Polyak averaging, in [0, 1), instead of the recipe's.
         lora_rank: trains low-rank factors of this rank and the head only.
         trainable: `"all"`, `"head"`, or `"last_blocks:k"`.
-        precision: `"float32"`, `"mixed_bfloat16"`, `"mixed_float16"`, or `"auto"`, half precision where it pays: see
-            `keras_vit.strategy`. On a CPU that is float32.
+        precision: `"float32"`, `"tensorfloat32"`, `"mixed_bfloat16"`, `"mixed_float16"`, or `"auto"`, half precision
+            where it pays: see `keras_vit.strategy`. On a CPU that is float32.
         layout: on the JAX backend, how all devices of all processes share the model: `"replicated"`, `"fsdp"`,
             `"tensor"`, or `"tensor:k"` with k devices to a copy; `"none"` is one device.
         strategy: on TensorFlow `"one"` device, `"mirrored"` for all GPUs of this machine, `"tpu"`, or `"auto"`: see

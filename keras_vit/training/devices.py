@@ -11,10 +11,12 @@ from typing import Any, Self
 import keras
 
 from keras_vit.checks import TRAINING_PRECISIONS, check_choice, check_strategy_name, error_about
+from keras_vit.model.precision import round_products
 from keras_vit.model.strategies import check_engine
 
 _TPU_NAMES = ("TPU_NAME", "KUBE_GOOGLE_CLOUD_TPU_ENDPOINTS")  # variables in which Google's machines name theirs
 _NEEDS_TPU = "`strategy='tpu'` needs a TPU, and TensorFlow built for it."
+_POLICIES = {"float32": "float32", "tensorfloat32": "float32"}  # of Keras, by precision, where the two differ
 _BFLOAT16, _TENSOR_CORES = (8, 0), (7, 0)  # compute capabilities from which GPUs multiply in these fast
 
 
@@ -23,11 +25,12 @@ class Devices:
     """The devices that share every batch, as `keras_vit.strategy` found them.
 
     Used by `with`: inside, models are built and compiled for these devices in this precision, and afterwards Keras'
-    dtype policy is what it was. `fit`, `evaluate` and `predict` need no `with`.
+    dtype policy is what it was. `fit`, `evaluate` and `predict` need no `with`. So how float32 products are rounded,
+    which is a switch of the whole process, stays as the last `with` set it.
 
     Attributes:
         kind: `"one"`, `"mirrored"` or `"tpu"`.
-        precision: the dtype policy of models built inside.
+        precision: `"float32"`, `"tensorfloat32"` or the dtype policy of models built inside.
         num_replicas: how many devices share a batch.
         reason: why this kind and this precision, in a sentence each.
         engine: the `tf.distribute` strategy, or `None` with one device.
@@ -46,7 +49,9 @@ class Devices:
         check_engine()
         with contextlib.ExitStack() as stack:
             stack.callback(keras.config.set_dtype_policy, keras.config.dtype_policy())
-            keras.config.set_dtype_policy(self.precision)
+            keras.config.set_dtype_policy(_POLICIES.get(self.precision, self.precision))
+            if self.precision in _POLICIES:
+                round_products(self.precision)
             if self.engine is not None:
                 stack.enter_context(self.engine.scope())
             self._entered.append(stack.pop_all())
@@ -65,8 +70,10 @@ def strategy(kind: str = "auto", *, precision: str = "auto") -> Devices:
         kind: `"one"` device; `"mirrored"`, all GPUs, each with a copy of the model; `"tpu"`, all cores of a TPU; or
             `"auto"`: a TPU if there is one, all GPUs if there are several, else one device. On the JAX and torch
             backends `"auto"` is one device.
-        precision: `"float32"`, `"mixed_bfloat16"`, `"mixed_float16"`; or `"auto"`: bfloat16 on TPUs and on GPUs of
-            compute capability 8.0 and above, float16 from 7.0, whose tensor cores have no other, and else float32.
+        precision: `"float32"`; `"tensorfloat32"`, in which a GPU of compute capability 8.0 or above rounds the factors
+            of float32 products to 10 bits, as Keras' users have it by default; `"mixed_bfloat16"`, `"mixed_float16"`;
+            or `"auto"`: bfloat16 on TPUs and on GPUs of compute capability 8.0 and above, float16 from 7.0, whose
+            tensor cores have no other, and else float32. On torch `"auto"` is float32.
 
     Returns:
         `Devices`, to be entered by `with` around building and compiling.
@@ -99,7 +106,8 @@ def _elsewhere(kind: str, precision: str) -> Devices:
         )
     why = "asked for"
     if precision == "auto":
-        precision, why = "float32", f"{backend}'s devices are not looked at"
+        unknown = "float32", f"{backend}'s devices are not looked at"
+        precision, why = _fast_on_jax() if backend == "jax" else unknown
     return Devices("one", precision, 1, f"one: the {backend} backend has no strategies; {precision}: {why}")
 
 
@@ -168,14 +176,27 @@ def _fast_precision(kind: str) -> tuple[str, str]:
     """A dtype policy, and why it pays."""
     import tensorflow as tf
 
-    if kind == "tpu":
-        return "mixed_bfloat16", "TPUs multiply in bfloat16"
     gpus = tf.config.list_physical_devices("GPU")
-    if not gpus:
-        return "float32", "half precision does not pay on every CPU"
     gpus = gpus if kind == "mirrored" else gpus[:1]
     details = [tf.config.experimental.get_device_details(gpu) for gpu in gpus]
-    slowest = min(tuple(found.get("compute_capability") or (0, 0)) for found in details)
+    return _fast_on(kind == "tpu", [tuple(found.get("compute_capability") or (0, 0)) for found in details])
+
+
+def _fast_on_jax() -> tuple[str, str]:
+    import jax
+
+    device = jax.local_devices()[0]
+    gpus = [getattr(device, "compute_capability", "0.0")] if device.platform == "gpu" else []
+    return _fast_on(device.platform == "tpu", [tuple(map(int, found.split("."))) for found in gpus])
+
+
+def _fast_on(tpu: bool, capabilities: list[tuple[int, ...]]) -> tuple[str, str]:
+    """A dtype policy for a TPU or GPUs of these compute capabilities, and why it pays."""
+    if tpu:
+        return "mixed_bfloat16", "TPUs multiply in bfloat16"
+    if not capabilities:
+        return "float32", "half precision does not pay on every CPU"
+    slowest = min(capabilities)
     said = "GPUs of compute capability {}.{}".format(*slowest)
     if slowest >= _BFLOAT16:
         return "mixed_bfloat16", f"{said} multiply in bfloat16"

@@ -58,6 +58,49 @@ def test_precision_that_is_asked_for_holds(monkeypatch):
     assert (devices.precision, devices.reason) == ("float32", "one: asked for; float32: asked for")
 
 
+def test_float32_is_computed_in_float32_until_another_precision_is_asked_for():
+    import tensorflow as tf
+
+    switch = tf.config.experimental
+    before, found = switch.tensor_float_32_execution_enabled(), []
+    for precision in ("float32", "mixed_bfloat16", "tensorfloat32", "float32"):
+        with keras_vit.strategy("one", precision=precision):
+            policy = keras.config.dtype_policy().name
+        found.append((policy, switch.tensor_float_32_execution_enabled()))
+    switch.enable_tensor_float_32_execution(before)
+    assert found == [("float32", False), ("mixed_bfloat16", False), ("float32", True), ("float32", False)]
+
+
+def products_on_jax():
+    """By precision, what the step of a model says of its products; and what `auto` is on devices that are played."""
+    import jax
+
+    found = {}
+    for precision in ("float32", "tensorfloat32"):
+        with keras_vit.strategy(precision=precision):
+            model = make_tiny()
+        values = [[v.value for v in part] for part in (model.trainable_variables, model.non_trainable_variables)]
+
+        def loss(*given, model=model):
+            return model.stateless_call(*given, training=True)[0].sum()
+
+        program = str(jax.make_jaxpr(jax.grad(loss))(*values, images(2, 20, 28, 3)))
+        found[precision] = sorted({line.strip() for line in program.splitlines() if "precision=" in line})
+    for platform, capability in (("gpu", "9.0"), ("gpu", "7.5"), ("tpu", ""), ("cpu", "")):
+        played = types.SimpleNamespace(platform=platform, compute_capability=capability)
+        jax.local_devices = lambda played=played: [played]
+        found[f"{platform} {capability}".strip()] = keras_vit.strategy().precision
+    return found
+
+
+@pytest.mark.elsewhere("jax", "products_on_jax")
+def test_products_of_both_ways_have_the_precision_that_is_asked_for_on_jax(found):
+    assert found["float32"] == ["precision=(Precision.HIGHEST, Precision.HIGHEST)"]
+    assert found["tensorfloat32"] == ["precision=(Precision.HIGH, Precision.HIGH)"]
+    auto = {"gpu 9.0": "mixed_bfloat16", "gpu 7.5": "mixed_float16", "tpu": "mixed_bfloat16", "cpu": "float32"}
+    assert {name: found[name] for name in auto} == auto
+
+
 @pytest.mark.parametrize(
     ("tpus", "environment", "name"),
     [
