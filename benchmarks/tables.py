@@ -17,7 +17,7 @@ from benchmarks.results import FOLDER, ROOT, read
 from keras_vit.config.flops import flops
 from keras_vit.pages.cards import table
 
-PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+PAGES = (ROOT / "README.md", ROOT / "benchmarks" / "README.md", *sorted((ROOT / "docs").glob("*.md")))
 GROWTH_PICTURE = ROOT / "docs" / "pictures" / "growth.png"
 _MARKS = re.compile(r"(?P<begin><!-- table: (?P<what>.+?) -->\n).*?(?P<end><!-- table ends -->)", re.DOTALL)
 _KEY = (  # rows that agree in these measure the same; the newest of them counts
@@ -25,7 +25,6 @@ _KEY = (  # rows that agree in these measure the same; the newest of them counts
     *("activation", "backend", "device", "runner"),
 )
 _CASE = ("task", "model", "image_size", "batch", "precision", "threads")
-_RUN = ("date", "machine", *_CASE)
 _TASKS = {"inference": "inference", "train": "training step", "build": "building", "load": "loading"}
 _IN_README = (  # of the parity
     *("logits, 8 golden cases", "tokens behind the last LayerNorm, same cases"),
@@ -37,6 +36,31 @@ _HEADLINES = {  # cases of B/16 in the README, and by what
     (*("train", "B/16", 224, 8, "float32", 2), "model"),
     (*("train", "B/16", 224, 8, "bfloat16", 2), "model"),
 }
+_ONE_IMAGE = ("inference", "B/16", 224, 1)
+_STEP = ("train", "B/16", 224, 8)
+_SHOWN = (  # where, processor, and cases of one core with what computes them
+    (
+        "AVX-512 with bfloat16: EPYC of Zen 5",
+        "AMD EPYC, family 26 model 2",
+        (
+            ((*_ONE_IMAGE, "bfloat16", 1), "engine"),
+            ((*_ONE_IMAGE, "bfloat16", 1), "model"),
+            ((*_ONE_IMAGE, "float32", 1), "engine"),
+            ((*_ONE_IMAGE, "float32", 1), "model"),
+            ((*_ONE_IMAGE, "int8", 1), "engine"),
+            ((*_STEP, "bfloat16", 1), "model"),
+        ),
+    ),
+    (
+        "AVX2: EPYC of Zen 3",
+        "AMD EPYC, family 25 model 1",
+        (
+            ((*_ONE_IMAGE, "float32", 1), "engine"),
+            ((*_ONE_IMAGE, "float32", 1), "model"),
+            ((*_STEP, "float32", 1), "model"),
+        ),
+    ),
+)
 _USUAL = {"model": "B/16", "image_size": 224, "batch": 1}  # the case from which the work grows
 _GROWTH = {
     "model": "GFLOP of an image, by model",
@@ -75,30 +99,63 @@ def newest(rows: Iterable[dict]) -> list[dict]:
     return list(found.values())
 
 
-def speed(machine: str) -> str:
-    """The newest times of ours on a processor, each beside the fastest peer of its run."""
-    rows = [row for row in read() if row["machine"] == machine]
-    ours = list(_ours(rows))
-    has = [name for field, name in (("avx512_bf16", "AVX-512 bf16"), ("amx", "AMX")) if ours[0][field]]
-    days = sorted(row["date"][:10] for row in ours)
-    header = (
-        *("what", "model", "pixels", "images", "precision", "cores", "by", "ms", "spread", "fastest peer", "of"),
-        *("share of its time", "GiB", "its GiB"),
-    )
-    lines = [_line(row, rows) for row in ours]
-    return f"{machine}, with {' and '.join(has) or 'AVX2'}, {days[0]} to {days[-1]}.\n\n{table(header, lines)}"
+def speed() -> str:
+    """What is fastest where: ours beside the fastest peer, on a GPU and on one core of each kind of processor."""
+    lines = [
+        (row["processor"], row["what"], row["by"], row["peer"], _faster(float(row["share"])), row["date"])
+        for row in _rows("elsewhere")
+    ]
+    for title, machine, cases in _SHOWN:
+        rows = list(_ours([row for row in read() if row["machine"] == machine]))
+        for case, kind in cases:
+            row = next(row for row in rows if _case(row) == case and _kind(row) == kind)
+            by = {"model": "`model`", "engine": f"`accelerate`: {row['engine']}"}[kind]
+            by = "`fit`" if row["task"] == "train" else by
+            share = row["ratio_to_fastest_peer"]
+            lines.append((title, _in_words(row), by, row["fastest_peer"], _faster(share), row["date"][:10]))
+    return table(("where", "what", "by", "fastest peer", "ours is", "measured"), lines)
+
+
+def _faster(share: float) -> str:
+    """What a share of a peer's time is in words."""
+    if share < 1 / 2:
+        return f"{1 / share:.1f} times as fast"
+    if share > 2:
+        return f"{share:.1f} times as slow"
+    return f"{abs(1 - share):.0%} {'faster' if share < 1 else 'slower'}".replace("%", " %")
+
+
+def _in_words(row: dict) -> str:
+    """Task, model, images and precision of a row."""
+    training = "training " if row["task"] == "train" else ""
+    pixels = "" if row["image_size"] == _USUAL["image_size"] else f"{row['image_size']:,} pixels, "
+    images = "1 image" if row["batch"] == 1 else f"{row['batch']} images"
+    return f"{training}{row['model']}, {pixels}{images}, {row['precision']}"
 
 
 def headline(machine: str) -> str:
     """Four of these times, for the README."""
-    rows = [row for row in read() if row["machine"] == machine]
-    chosen = []
-    for row in _ours(rows):
-        kind = "model" if row["runner"] == "ours-model" else "engine"
-        if (*(row[name] for name in _CASE), kind) in _HEADLINES:
-            task, _, _, *case, by, _, _, peer, _, share, _, _ = _line(row, rows)
-            chosen.append((task, *case, by, peer, share))
+    rows = _ours([row for row in read() if row["machine"] == machine])
+    chosen = [
+        (
+            _TASKS[row["task"]],
+            *(str(row[name]) for name in ("batch", "precision", "threads")),
+            "`model`" if _kind(row) == "model" else f"`accelerate`: {row['engine']}",
+            row["fastest_peer"],
+            f"{row['ratio_to_fastest_peer']:.2f}",
+        )
+        for row in rows
+        if (*_case(row), _kind(row)) in _HEADLINES
+    ]
     return table(("of B/16", "images", "precision", "cores", "by", "fastest peer", "share of its time"), chosen)
+
+
+def _case(row: dict) -> tuple:
+    return tuple(row[name] for name in _CASE)
+
+
+def _kind(row: dict) -> str:
+    return "model" if row["runner"] == "ours-model" else "engine"
 
 
 def _ours(rows: list[dict]) -> Iterator[dict]:
@@ -106,30 +163,11 @@ def _ours(rows: list[dict]) -> Iterator[dict]:
     cases: dict[tuple, dict[str, dict]] = {}
     for row in newest(rows):
         if row["side"] == "ours" and row["ratio_to_fastest_peer"] is not None:
-            kind = "model" if row["runner"] == "ours-model" else "engine"
-            found = cases.setdefault(tuple(row[name] for name in _CASE), {})
+            found, kind = cases.setdefault(_case(row), {}), _kind(row)
             found[kind] = max(row, found.get(kind, row), key=lambda each: (each["date"], -each["median_s"]))
     tasks = list(_TASKS)
     for _, found in sorted(cases.items(), key=lambda each: (tasks.index(each[0][0]), *each[0][1:])):
         yield from (found[kind] for kind in ("model", "engine") if kind in found)
-
-
-def _line(row: dict, rows: list[dict]) -> tuple[str, ...]:
-    """Cells of `speed` for a row of ours."""
-    run = [other for other in rows if all(other[name] == row[name] for name in _RUN)]
-    peer = next(other for other in run if other["runner"] == row["fastest_peer"])
-    engine = row["engine"] or row["runner"].removeprefix("ours-")
-    return (
-        _TASKS[row["task"]],
-        *(str(row[name]) for name in ("model", "image_size", "batch", "precision", "threads")),
-        "`model`" if engine == "model" else f"`accelerate`: {engine}",
-        f"{row['median_s'] * 1e3:.4g}",
-        f"{row['spread']:.0%}",
-        peer["runner"],
-        str(sum(other["side"] == "peer" for other in run)),
-        f"{row['ratio_to_fastest_peer']:.2f}",
-        *(f"{(each['device_memory'] or each['peak_memory']) / 2**30:.2f}" for each in (row, peer)),
-    )
 
 
 def growth() -> str:

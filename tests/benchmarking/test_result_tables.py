@@ -87,20 +87,27 @@ def test_every_kind_of_table_stands_on_a_page():
     assert [kind for kind in tables.TABLES if f"<!-- table: {kind}" not in text] == []
 
 
-def test_table_of_speed_has_the_newest_rows_and_their_peers(monkeypatch, tmp_path):
+def test_headline_has_the_newest_rows_of_its_cases(monkeypatch, tmp_path):
+    case = {"batch": 1, "image_size": 224}
     old, engine = {"date": "2026-01-01T00:00:00Z"}, {"runner": "ours-auto", "engine": "openvino", "median_s": 0.1}
-    rows = [row(), peer(), row(**engine), peer(runner="flax"), row(**old, median_s=9.0), peer(**old)]
-    rows += [row(**engine | {"runner": "ours-xla", "engine": None, "median_s": 0.2}), row(machine="another")]
+    rows = [row(**case), peer(**case), row(**engine, **case, precision="bfloat16"), row(**old, **case, median_s=9.0)]
+    rows += [row(**case, machine="another", ratio_to_fastest_peer=2.0)]
     for each in rows:
         append(tmp_path, each)
     monkeypatch.setattr(tables, "read", lambda: read(tmp_path))
-    said, _, _, _, *lines = tables.speed("a, processor").splitlines()
-    assert said == "a, processor, with AVX-512 bf16, 2026-01-02 to 2026-01-02."
-    case = "| inference | B/16 | 224 | 8 | float32 | 1 |"
+    _, _, *lines = tables.headline("a, processor").splitlines()
     assert lines == [
-        f"{case} `model` | 250 | 3% | timm | 2 | 0.88 | 1.50 | 0.50 |",
-        f"{case} `accelerate`: openvino | 100 | 3% | timm | 2 | 0.88 | 1.50 | 0.50 |",
+        "| inference | 1 | bfloat16 | 1 | `accelerate`: openvino | timm | 0.88 |",
+        "| inference | 1 | float32 | 1 | `model` | timm | 0.88 |",
     ]
+
+
+def test_table_of_speed_fits_a_screen_and_says_shares_in_words():
+    _, _, *lines = tables.speed().splitlines()
+    assert len(lines) <= 20
+    assert [tables._faster(share) for share in (0.935, 1.256, 0.29, 2.59)] == [
+        "6 % faster", "26 % slower", "3.4 times as fast", "2.6 times as slow",
+    ]  # fmt: skip
 
 
 def test_growth_is_drawn(tmp_path):
