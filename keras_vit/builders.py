@@ -195,6 +195,15 @@ def check_weights_arguments(
         )
 
 
+def told_by(weights: FilePath) -> ViTConfig:
+    """The config that `build(weights=...)` starts from without one; a file of the Hub is brought for it.
+
+    Raises:
+        CheckpointError: if the file does not tell it; and what else `build` raises for weights.
+    """
+    return _opened(None, None, {}, weights, None)[0]
+
+
 def _resolve_config(config: ViTConfig | str, pooling: str | None, overrides: Arguments) -> ViTConfig:
     if isinstance(config, str) and config in RESNETS:
         raise ValueError(

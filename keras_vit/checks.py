@@ -94,6 +94,11 @@ def parse_sides(text: str, others: str = "") -> int | tuple[int, int]:
     return int(found[1]) if found[2] is None else (int(found[1]), int(found[2]))
 
 
+def as_sides(size: int | tuple[int, int]) -> tuple[int, int]:
+    """(H, W) of a side or of both."""
+    return size if isinstance(size, tuple) else (size, size)
+
+
 def check_sides(name: str, size: Any) -> int | tuple[int, ...]:
     """`size`, a side in pixels or (H, W), in ints; raises for anything else."""
     if not isinstance(size, (tuple, list)):

@@ -6,7 +6,7 @@ import re
 import keras
 import numpy as np
 import pytest
-from conftest import assert_one_line, tiny_config
+from conftest import GOLDEN, assert_one_line, tiny_config
 
 import keras_vit
 from keras_vit import cli
@@ -145,3 +145,13 @@ def test_vtab_measures_the_tasks_that_are_there(run, model, tmp_path, monkeypatc
     assert (code, error) == (0, [])
     assert re.fullmatch(r"dtd +0\.\d{4}|dtd +1\.0000", lines[-5])
     assert lines[-4].split() == ["natural", "1", "of", "7", "tasks"]
+
+
+def test_folder_of_an_encoder_is_a_model_for_all_that_needs_no_classes(run, photos, tmp_path):
+    folder = GOLDEN / "encoders" / "huggingface_dinov2_registers"
+    code, lines, _ = run("evaluate", folder, "--data", photos, "--probe", "knn", "--neighbours", "2", "--json")
+    assert (code, json.loads("".join(lines))["kind"]) == (0, "knn")
+    for command in (("evaluate", folder, "--data", photos), ("predict", "photo.jpg", "--model", folder)):
+        code, _, error = run(*command)
+        assert code == 1
+        assert_one_line(error, "the weights must have a classifier.*finetune --weights")

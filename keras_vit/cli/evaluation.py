@@ -45,7 +45,7 @@ def evaluate(arguments: Namespace) -> Iterator[str]:
         from keras_vit.runs.training_data import has_changed
     if arguments.page is not None:
         check_page(arguments.page / PAGE)
-    model, run = model_and_run(arguments)
+    model, run = model_and_run(arguments, arguments.probe is None)
     seed = run.seed if arguments.seed is None else arguments.seed
     data = arguments.data or _data_of(run)
     source = keras_vit.open_source(data, seed=seed, on_bad_image=arguments.on_bad_image)
@@ -82,7 +82,7 @@ def vtab(arguments: Namespace) -> Iterator[str]:
         yield loading(arguments.model)
     with quiet_start():
         import keras_vit.api as keras_vit
-    model, _ = model_of(arguments)
+    model, _ = model_of(arguments, reads_classes=False)
     result = keras_vit.vtab(
         model,
         arguments.tasks,

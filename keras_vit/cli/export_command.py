@@ -8,14 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from keras_vit.annotations import Pair
-from keras_vit.checks import error_about, parse_sides
+from keras_vit.checks import as_sides, error_about, parse_sides
 from keras_vit.cli.models import check_model, model_and_run, names_of
 from keras_vit.cli.printing import path
 from keras_vit.cli.startup import loading, quiet_start
 from keras_vit.exporting.formats import ACTIVATIONS, FORMATS, MAX_BATCH, MAX_BYTES, MAX_PIXELS, OPSET, PRECISIONS
 from keras_vit.files import FileKindError, read_regular
 from keras_vit.pages.escaping import printable
-from keras_vit.runs.options import as_sides
 
 _MOST_BYTES = 1 << 26  # of names of classes; those of ImageNet-21k take 1 MB
 SAME_NAME = (  # of options
@@ -90,7 +89,7 @@ def export(arguments: Namespace) -> Iterator[str]:
         check_report(arguments.report)
     of_model = ("images", "image_size", "verify")
     writer, *_ = check_request(arguments.path, **{name: value for name, value in given.items() if name not in of_model})
-    model, run = model_and_run(arguments)
+    model, run = model_and_run(arguments, reads_classes=False)
     if labels is None and run.class_names is not None:
         labels = names_of(model, run.class_names)
     calibrates = arguments.images is None and arguments.precision in writer.CALIBRATED

@@ -31,7 +31,7 @@ def look(arguments: Namespace) -> Iterator[str]:
     yield loading(arguments.model)
     with quiet_start():
         import keras_vit.api as keras_vit
-    model, names = model_of(arguments)
+    model, names = model_of(arguments, reads_classes=False)
     page = keras_vit.look(
         model,
         arguments.images,

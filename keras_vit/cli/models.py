@@ -12,9 +12,9 @@ from keras_vit.cli.printing import path
 from keras_vit.config.encoders import ENCODERS
 from keras_vit.config.resnets import RESNETS
 from keras_vit.config.variants import BUILDERS, VARIANTS
-from keras_vit.weights.checkpoint import read_checkpoint
+from keras_vit.weights.checkpoint import file_in, read_checkpoint
 from keras_vit.weights.hub import list_weights
-from keras_vit.weights.resolve import check_available
+from keras_vit.weights.resolve import check_available, find_file
 
 if TYPE_CHECKING:
     from keras_vit.runs.saved_runs import RunFacts
@@ -27,14 +27,19 @@ _ENCODERS = {builder: name for name, builder in ENCODERS.items()}
 _NAMES = (*VARIANTS, *BUILDERS, *RESNETS, *ENCODERS, *_ENCODERS)
 
 
-def model_of(arguments: Namespace) -> tuple[Any, tuple[str, ...] | None]:
+def model_of(arguments: Namespace, reads_classes: bool = True) -> tuple[Any, tuple[str, ...] | None]:
     """The model, and the names of its classes if a run knows them."""
-    model, run = model_and_run(arguments)
+    model, run = model_and_run(arguments, reads_classes)
     return model, run.class_names
 
 
-def model_and_run(arguments: Namespace) -> tuple[Any, "RunFacts"]:
-    """The model, and what its run knows of classes, data and seed; of no run the facts of none."""
+def model_and_run(arguments: Namespace, reads_classes: bool = True) -> tuple[Any, "RunFacts"]:
+    """The model, and what its run knows of classes, data and seed; of no run the facts of none.
+
+    Args:
+        arguments: of the command.
+        reads_classes: whether the command can do nothing with a model without a head.
+    """
     found = _variant_and_weights(arguments)
     if found is None:
         return load_run(path(arguments.model))
@@ -43,7 +48,17 @@ def model_and_run(arguments: Namespace) -> tuple[Any, "RunFacts"]:
     from keras_vit.runs.saved_runs import RunFacts
 
     variant, weights = found
-    return (build_resnet if variant in RESNETS else build)(variant, weights=weights), RunFacts()
+    file = find_file(weights, variant)
+    has_head = bool(file.record.classes if file.record else read_checkpoint(file.path).classes)
+    if reads_classes and not has_head:
+        raise ValueError(
+            "the weights must have a classifier.\n"
+            f"Received: {arguments.model}, an encoder without one. Train one on it, `keras-vit finetune --weights`, or "
+            "measure its features, `keras-vit evaluate --probe`."
+        )
+    if variant is not None and variant in RESNETS:
+        return build_resnet(variant, has_head, weights), RunFacts()
+    return build(variant, has_head, weights), RunFacts()
 
 
 def check_model(arguments: Namespace) -> Any:
@@ -53,25 +68,28 @@ def check_model(arguments: Namespace) -> Any:
         raise ValueError(f"`--weights` is for a variant, as B/16 or R50x1; a file has its own.\nReceived: {given!r}.")
     found = _variant_and_weights(arguments)
     if found is not None:
-        variant, weights = found
-        return check_available(weights, variant)
+        return check_available(found[1], found[0])
     near = did_you_mean(given, _NAMES) or f" Variants are {', '.join((*VARIANTS, *RESNETS))}."
     return check_run(path(given), f", or a variant as B/16.{near}")
 
 
-def _variant_and_weights(arguments: Namespace) -> tuple[str, Any] | None:
-    """The variant and weights that MODEL names: a variant, weights of one variant, or a checkpoint. Else `None`."""
+def _variant_and_weights(arguments: Namespace) -> tuple[str | None, Any] | None:
+    """The variant and weights that MODEL names: a variant, weights of one variant, or a checkpoint. Else `None`.
+
+    The variant of a checkpoint is `None` where the file, or what stands beside it, tells the model.
+    """
     given, place = arguments.model, path(arguments.model)
     if given in _NAMES:
         usual = _RESNET_WEIGHTS if given in RESNETS else _IMAGENET_WEIGHTS
         return (BUILDERS | _ENCODERS).get(given, given), arguments.weights or usual
-    if place.suffix in _CHECKPOINTS and place.is_file():
+    is_folder = place.is_dir() and not (place / _MODEL_FILE).exists() and file_in(place) != place
+    if is_folder or (place.suffix in _CHECKPOINTS and place.is_file()):
         checkpoint = read_checkpoint(place)
-        variant = checkpoint.variant()
-        if variant is None:
+        variant = checkpoint.variant() if checkpoint.num_heads is None else None
+        if variant is None and checkpoint.num_heads is None:
             raise ValueError(
-                "a checkpoint tells its model if that is a published variant; else build it in Python.\n"
-                f"Received: {place}, {checkpoint.looks_like()}."
+                "a checkpoint tells its model by a config.json beside it, or if it is a published variant; else build "
+                f"it in Python.\nReceived: {place}, {checkpoint.looks_like()}."
             )
         return variant, place
     variants = [record.variant for record in list_weights() if record.name == given]

@@ -58,7 +58,7 @@ def finetune(arguments: Namespace) -> Iterator[str]:
         from keras_vit.runs.finetune import finetune
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(line_buffering=True)  # each epoch is seen as it ends, in a file too
-    with contextlib.nullcontext(out) if out is not None else _new_run(data, options.model) as folder:
+    with contextlib.nullcontext(out) if out is not None else _new_run(data, options.start or options.weights) as folder:
         finetune(data, folder, options)
 
 

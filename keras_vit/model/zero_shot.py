@@ -49,17 +49,21 @@ def zero_shot(
         other. It shares the tower's weights with `model`.
 
     Raises:
-        TypeError: for a model of another kind.
+        TypeError: for a model of another kind, or one text in place of names.
         ValueError: for a model without one embedding for an image; for embeddings of another size than the model's,
-            that are not finite or zero; for names that are not K; if neither argument nor file tells the scale.
+            that are not finite or zero; for names that are not K different ones; if neither argument nor file tells
+            the scale.
     """
     _check_tower(model)
     heads, config = head_layers(model), model.config
     texts = _unit_embeddings(text_embeddings, model.output_shape[-1])
     scale, bias = _scale_and_bias(model, logit_scale, logit_bias)
+    if isinstance(class_names, str):
+        raise error_about("class_names", kind=TypeError)(
+            f"`class_names` must be a list of names.\nReceived: class_names={class_names!r}."
+        )
     names = None if class_names is None else tuple(map(str, class_names))
-    if names is not None and len(names) != len(texts):
-        raise ValueError(f"`class_names` must be one for each of {len(texts)} texts.\nReceived: {len(names)} names.")
+    _check_names(names, len(texts))
     pooled = heads[0].input if heads else model.output
     config = config.replace(projection_size=heads[0].units if heads else None, unit_length=True)
     head = classifier(Head(len(texts), classifier_activation), "head", classifier_activation)
@@ -89,6 +93,21 @@ def _check_tower(model: VisionTransformer) -> None:
             "an image tower must give one embedding for an image, whose length is not 1 yet.\n"
             f"Received: {model.name!r} with distilled={config.distilled}, pooling={config.pooling!r}, "
             f"unit_length={config.unit_length}."
+        )
+
+
+def _check_names(names: tuple[str, ...] | None, texts: int) -> None:
+    if names is None:
+        return
+    if len(names) != texts:
+        raise error_about("class_names")(
+            f"`class_names` must be one for each of {texts} texts.\nReceived: {len(names)} names."
+        )
+    if twice := [name for name in dict.fromkeys(names) if names.count(name) > 1 or not name]:
+        raise error_about("class_names")(
+            "`class_names` must name each class once, and none may be empty.\n"
+            f"Received: {names.count(twice[0])} of {twice[0]!r}. Several texts of one class are rows of "
+            "`text_embeddings` of shape (K, n, E)."
         )
 
 

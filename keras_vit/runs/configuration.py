@@ -25,7 +25,7 @@ from keras_vit.runs.preparation import Preparation, weights_of
 from keras_vit.version import __version__
 from keras_vit.weights.fetch.environment import without_secrets
 from keras_vit.weights.hub import find_weights, variant_of
-from keras_vit.weights.resolve import is_url
+from keras_vit.weights.resolve import is_url, only_variant
 
 
 def configuration_of(preparation: Preparation, data: Any, out: FilePath) -> dict:
@@ -87,7 +87,8 @@ def origin_of(options: FinetuneOptions) -> dict[str, Any]:
         return {"kind": "random"}
     name = os.fspath(weights)
     with contextlib.suppress(ValueError):  # of a name or a variant that the table does not have
-        record = find_weights(name, _variant(options.model) or "")
+        variant = only_variant(weights) if options.start is None else _variant(options.start)
+        record = find_weights(name, variant or "")
         said = {"license": record.license, "url": record.url, "repository": record.hf_repo}
         return {"kind": "published", "name": name} | said
     if name.startswith("hf:"):

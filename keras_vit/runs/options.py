@@ -16,6 +16,7 @@ from keras_vit.annotations import FilePath
 from keras_vit.checks import (
     STRATEGIES,
     TRAINING_PRECISIONS,
+    as_sides,
     check_choice,
     check_positive,
     check_positive_int,
@@ -58,14 +59,14 @@ class FinetuneOptions:
     """How `keras_vit.finetune` trains; every field is a keyword of it, and an option of `keras-vit finetune`.
 
     Args:
-        model: `"small"`, a ViT of below a million parameters for training from random initialisation; a variant or
-            builder as `"B/16"` or `"ViTB16"`; a ResNet as `"R50x1"`; a `ViTConfig` or `ResNetConfig`; or a
-            `VisionTransformer` or `ResNet` that ends in logits, which is trained in place, with its head.
-        weights: as `keras_vit.build` takes them; by default `"augreg-imagenet21k"` for a variant,
-            `"bit-imagenet21k"` for a ResNet, and none else.
+        model: a variant or builder as `"B/16"` or `"ViTB16"`; a ResNet as `"R50x1"`; a `ViTConfig` or `ResNetConfig`;
+            or a `VisionTransformer` or `ResNet` that ends in logits, which is trained in place, with its head. By
+            default the ViT that `weights` tell; without these `"small"`, of below a million random parameters.
+        weights: as `keras_vit.build` takes them, a folder of timm or transformers among them; by default
+            `"augreg-imagenet21k"` for a variant, `"bit-imagenet21k"` for a ResNet, and none else.
         recipe: a name in `keras_vit.RECIPES` or a `Recipe`; by default `"augreg-finetune"` for pre-trained weights,
             and `"digits"` or `"small"` for random ones, by the size of the pictures.
-        image_size: side in pixels or `(H, W)`; by default the recipe's, or the model's.
+        image_size: side in pixels or `(H, W)`; by default the recipe's, or that of the model or its weights.
         start_image_size: side or `(H, W)` of the images of the first epochs. They grow in up to four stages to
             `image_size`, which the last epochs have. Less work and another training (arXiv:2104.00298); by default
             the recipe's, or none.
@@ -103,12 +104,10 @@ class FinetuneOptions:
         TypeError: for a value of the wrong type.
     """
 
-    model: Any = _option(
-        "small", "a variant as B/16, a builder as ViTB16, a ResNet as R50x1, or small", metavar="MODEL"
-    )
+    model: Any = _option(None, "as B/16, ViTB16, R50x1 or small; by default the weights', or small", metavar="MODEL")
     weights: FilePath | None = _option(
         "default",
-        "published ones, a file, or none; by default augreg-imagenet21k, of a ResNet bit-imagenet21k, of others none",
+        "published ones, a file, a folder or none; by default augreg-imagenet21k, of a ResNet bit-imagenet21k, or none",
         metavar="NAME",
     )
     recipe: Recipe | str | None = _option(
@@ -129,7 +128,7 @@ class FinetuneOptions:
     )
     image_size: int | tuple[int, int] | None = _option(
         None,
-        "as 224 or 224x320 (height, width); by default the recipe's or the model's",
+        "as 224 or 224x320 (height, width); by default the recipe's, the model's or the weights'",
         type=parse_sides,
         metavar="SIZE",
     )
@@ -273,7 +272,13 @@ class FinetuneOptions:
 
     def facts(self) -> dict[str, Any]:
         """The options that have a short text, as a report shows them; of others the type."""
-        return {name: value if is_short(value) else type(value).__name__ for name, value in vars(self).items()}
+        named = vars(self) | {"model": self.start}
+        return {name: value if is_short(value) else type(value).__name__ for name, value in named.items()}
+
+    @property
+    def start(self) -> Any:
+        """`model`, or `"small"` where neither it nor weights are named; `None` is the ViT that the weights tell."""
+        return "small" if self.model is None and self.weights in ("default", None) else self.model
 
 
 FLAGS = {
@@ -351,21 +356,15 @@ def _check_model(model: Any) -> None:
             return
         if os.path.exists(model) or str(model).endswith(".keras"):
             raise error_about("model")(
-                f"{rule}\nReceived: {os.fspath(model)!r}, a saved model or another file. To train a saved model on, "
-                "pass what keras.saving.load_model gives, in Python. As it is, `keras-vit evaluate`, `predict` and "
-                "`export` take it."
+                f"{rule}\nReceived: {os.fspath(model)!r}. Weights go to `weights`; of a saved model pass what "
+                "keras.saving.load_model gives. `keras-vit evaluate`, `predict` and `export` take it as it is."
             )
         raise error_about("model")(f"{rule}\nReceived: {os.fspath(model)!r}.{near(os.fspath(model), _NAMES)}")
-    if not isinstance(model, (ViTConfig, ResNetConfig)):
+    if not isinstance(model, (ViTConfig, ResNetConfig, type(None))):
         from keras_vit.model.image_model import ImageModel
 
         if not isinstance(model, ImageModel):
             raise error_about("model", kind=TypeError)(f"{rule}\nReceived: an object of type {type(model).__name__}.")
-
-
-def as_sides(size: int | tuple[int, int]) -> tuple[int, int]:
-    """(H, W) of a side or of both."""
-    return size if isinstance(size, tuple) else (size, size)
 
 
 def parse_trainable(text: str) -> tuple[str, int | None]:

@@ -8,8 +8,8 @@ from typing import Any
 import keras
 
 from keras_vit.annotations import Arguments, FilePath, Pair, Variable
-from keras_vit.builders import build, published_variant
-from keras_vit.checks import error_about
+from keras_vit.builders import build, published_variant, told_by
+from keras_vit.checks import as_sides, error_about
 from keras_vit.config.recipes import Recipe, find_recipe
 from keras_vit.config.recipes.growth import Stage, growing_stages
 from keras_vit.config.resnets import RESNETS, ResNetConfig, resnet
@@ -26,7 +26,7 @@ from keras_vit.model.resnet import ResNet
 from keras_vit.model.strategies import num_replicas
 from keras_vit.resnet_builders import build_resnet, published_resnet
 from keras_vit.runs.data_words import data_lines
-from keras_vit.runs.options import FinetuneOptions, as_sides, parse_layout, parse_trainable
+from keras_vit.runs.options import FinetuneOptions, parse_layout, parse_trainable
 from keras_vit.runs.small_models import SMALL_MODELS, SmallModel, small_model
 from keras_vit.training.devices import Devices, strategy
 from keras_vit.training.hosts.distribution import spread
@@ -73,7 +73,8 @@ class Preparation:
 
 def prepare(data: Data, options: FinetuneOptions, say: Callable[[str], Any]) -> Preparation:
     """Opens the data, builds and compiles the model, and refuses what cannot be trained."""
-    _check_request(options)
+    options = dataclasses.replace(options, model=options.start)
+    told = _check_request(options)
     devices = _find_devices(options, say)
     options = dataclasses.replace(options, strategy=devices.kind, precision=devices.precision)
     source = open_source(data, seed=options.seed, on_bad_image=options.on_bad_image)
@@ -87,7 +88,7 @@ def prepare(data: Data, options: FinetuneOptions, say: Callable[[str], Any]) -> 
     small = small_model(source)
     recipe = _find_recipe(options, small)
     with devices:
-        model, head = _find_model(options, source, small, recipe)
+        model, head = _find_model(options, source, small, recipe, told)
         sharing = max(devices.num_replicas, spread_over())
         _choose_weights(model, options)
         training_plan = _make_plan(options, source, model, recipe, sharing, say)
@@ -101,8 +102,8 @@ def prepare(data: Data, options: FinetuneOptions, say: Callable[[str], Any]) -> 
     return Preparation(options, source, split, model, training_plan, stages, augmentation, labels, sharing)
 
 
-def _check_request(options: FinetuneOptions) -> None:
-    """Refuses what no data could mend, before they are looked through."""
+def _check_request(options: FinetuneOptions) -> ViTConfig | ResNetConfig:
+    """Refuses what no data could mend, before they are looked through; gives the config that is known by then."""
     if options.layout != "none":
         _check_layout(options)
     if isinstance(options.model, ImageModel):
@@ -110,8 +111,9 @@ def _check_request(options: FinetuneOptions) -> None:
         _check_is_built(options)
         check_model(options.model, _find_recipe(options, None))
     else:
-        config = _config_of(options.model)
-        if (weights := weights_of(options)) is not None:
+        weights = weights_of(options)
+        config = told_by(weights) if options.model is None and weights else _config_of(options.model)
+        if weights is not None and options.model is not None:
             known = published_resnet(config) if isinstance(config, ResNetConfig) else published_variant(config)
             check_available(weights, known)
         if options.image_size is not None:
@@ -121,6 +123,7 @@ def _check_request(options: FinetuneOptions) -> None:
     if options.start_image_size is not None:
         _check_start(options.start_image_size, config)
     _check_depth_and_width(options, config)
+    return config
 
 
 def _check_start(start: int | Pair, config: ViTConfig | ResNetConfig) -> None:
@@ -224,18 +227,20 @@ def weights_of(options: FinetuneOptions) -> FilePath | None:
     return PRETRAINED if isinstance(options.model, str) and options.model != "small" else None
 
 
-def _find_model(options: FinetuneOptions, source: Source, small: SmallModel, recipe: Recipe) -> tuple[Any, str]:
-    """The model, and what becomes of its head."""
+def _find_model(
+    options: FinetuneOptions, source: Source, small: SmallModel, recipe: Recipe, told: ViTConfig | ResNetConfig
+) -> tuple[Any, str]:
+    """The model, and what becomes of its head; `told` is the config where weights alone are named."""
     if isinstance(options.model, ImageModel):
         _check_fits(options.model, source)
         return options.model, "keep"
     config, size = options.model, options.image_size
-    size = recipe.image_size if size is None else size
+    size = recipe.image_size if size is None and config is not None else size
     if config == "small":
         config, size = small.config, small.image_size if size is None else size
     weights = weights_of(options)
     config = variant_of(config) if isinstance(config, str) else config
-    known = _config_of(config)
+    known = told if config is None else _config_of(config)
     shape = _input_shape(size, weights, source, known)
     name = "vit_small" if options.model == "small" else None
     arguments: Arguments = recipe.model_arguments(known)
@@ -243,7 +248,7 @@ def _find_model(options: FinetuneOptions, source: Source, small: SmallModel, rec
     arguments |= {"weights": weights, "input_shape": shape, "classes": classes}
     layout, parts = parse_layout(options.layout)
     if layout != "none":
-        spread(layout, parts, config, **arguments)
+        spread(layout, parts, known if config is None else config, **arguments)
     builder = build_resnet if isinstance(known, ResNetConfig) else build
     return builder(config, name=name, **arguments), "reset"
 

@@ -82,6 +82,12 @@ def test_classifier_is_a_model_as_every_other(kind, activation, tmp_path):
     [
         ({"text_embeddings": np.ones((3, 5))}, r"\(3, 5\)"),
         ({"text_embeddings": np.zeros((3, 6))}, "not zero"),
+        ({"text_embeddings": np.stack([np.eye(6), -np.eye(6)], axis=1)}, "not zero"),
+        ({"text_embeddings": []}, r"\(0,\)"),
+        ({"class_names": ["a", "b"]}, "3 texts(?s:.*)2 names"),
+        ({"class_names": ["a", "b", "a"]}, "2 of 'a'"),
+        ({"class_names": ["a", "", "b"]}, "empty(?s:.*)''"),
+        ({"class_names": "abc"}, "'abc'"),
         ({"text_embeddings": np.full((3, 6), np.nan)}, "finite"),
         ({"class_names": ["a"]}, "1 names"),
         ({"model": lambda: keras_vit.zero_shot(tower("clip"), np.eye(6))}, "unit_length=True"),
@@ -93,7 +99,7 @@ def test_classifier_is_a_model_as_every_other(kind, activation, tmp_path):
 def test_what_is_no_tower_or_no_text_is_refused(change, word):
     model = change.pop("model", lambda: tower("clip"))()
     arguments = {"text_embeddings": np.eye(6)[:3]} | change
-    with pytest.raises(ValueError, match=word):
+    with pytest.raises((ValueError, TypeError), match=word):
         keras_vit.zero_shot(model, **arguments)
 
 

@@ -170,7 +170,7 @@ def test_data_without_classes_is_refused_and_nothing_is_written(tmp_path, make, 
         ({"model": "Ti/16", "weights": "imagnet21k"}, "published weights"),
         ({"model": "Ti/16", "weights": "gone.npz"}, "nothing at that path"),
         ({"model": tiny_config(), "weights": "imagenet21k"}, "none of them"),
-        ({"weights": "imagenet21k"}, "none of them"),
+        ({"weights": "imagenet21k"}, "several models have weights of that name"),
     ],
 )
 def test_wrong_arguments_are_refused_before_the_data_is_opened(tmp_path, arguments, words):
@@ -313,3 +313,32 @@ def test_digits_are_learned_to_97_percent_in_five_minutes(tmp_path, seed):
     result = finetune("digits", tmp_path / "run", seed=seed, say=quiet)
     assert result.test_accuracy >= 0.97
     assert result.seconds < 300
+
+
+def test_folder_of_weights_alone_tells_the_model_which_is_trained_and_goes_on(photos, tmp_path):
+    said, folder = [], GOLDEN / "encoders" / "timm_dinov3"
+    asked = {"weights": folder, "image_size": (16, 24), "batch_size": 8, "steps": 12, "learning_rate": 0.01}
+
+    def stop(line):
+        if line.startswith("epoch 2/2"):
+            raise RuntimeError(line)
+
+    with pytest.raises(RuntimeError):
+        finetune(photos, tmp_path / "run", say=stop, **asked)
+    result = finetune(photos, tmp_path / "run", say=said.append, **asked)
+    assert any(line.startswith("goes on from step ") for line in said)
+    told = keras_vit.build(weights=folder, input_shape=(16, 24, 3), classes=3)
+    best = keras.models.load_model(result.out / "best.keras", compile=False)
+    assert (best.config, best.preprocessing) == (told.config, told.preprocessing)
+    assert best.config.rotary == "axial"
+    learnt, before = (model.get_weights() for model in (best, told))
+    assert all(np.abs(a - b).max() > 0 for a, b in zip(learnt, before, strict=True) if np.ptp(b))
+    config = read(result.out, "config.json")
+    assert (config["weights_from"], config["weights_report"]) == (
+        {"kind": "file", "name": folder.name},
+        list(told.weights_report),
+    )
+    assert config["arguments"]["model"] is None
+    card = (result.out / "README.md").read_text()
+    assert f"trained it from the weights {folder.name}." in card
+    assert f"{told.count_params():,} parameters" in card

@@ -110,6 +110,14 @@ def test_run_or_keras_file_is_told_what_takes_it(tmp_path, monkeypatch, name):
             FinetuneOptions(weights=wrong)
 
 
+def test_model_is_small_only_without_weights(tmp_path):
+    assert (
+        FinetuneOptions().start == FinetuneOptions(weights=None).start == FinetuneOptions().facts()["model"] == "small"
+    )
+    assert changed(FinetuneOptions(), {"weights": tmp_path}).start is None
+    assert FinetuneOptions(model="small", weights=tmp_path).start == "small"
+
+
 def test_keywords_change_the_fields_of_a_record():
     options = changed(FinetuneOptions(seed=3, epochs=2), {"epochs": 5})
     assert (options.seed, options.epochs) == (3, 5)

@@ -124,6 +124,11 @@ class WeightsRecord:
         """What must be known before the file is used, as that trade is forbidden; `""` of a permissive licence."""
         if self.license in _PERMISSIVE and not self.gated:
             return ""
+        if self.license == "unknown":
+            return (
+                f"The weights {self.name!r} of {self.model} have no licence that is known here: "
+                "ask their authors before you use them."
+            )
         known = _TERMS.get(self.license, "read it before you use them")
         place = f"https://huggingface.co/{self.hf_repo}, and log in" if self.hf_repo else "its authors' page"
         gate = f" Agree to it at {place}." if self.gated else ""
