@@ -7,7 +7,7 @@ from exporting.fake_format import fake_runtime, traced
 from exporting.served import make_job
 from pictures import picture
 
-from keras_vit.exporting import verification
+from keras_vit.exporting import budget, verification
 from keras_vit.exporting.report import ExportError
 from keras_vit.exporting.verification import BATCHES, image_size, verify
 
@@ -50,6 +50,16 @@ def test_batches_have_several_sizes_and_hold_every_photo_once(task):
     assert sizes[:4] == [*BATCHES[:3], 3]
     assert sum(sizes[:4]) == 11
     assert set(sizes[4:]) == {1}  # for the time
+
+
+def test_slow_model_is_timed_as_it_is_compared(task, monkeypatch):
+    monkeypatch.setattr(budget, "_WORK", 1.0)
+    order = []
+    runtime = fake_runtime(task, lambda answers, pixels: order.append(len(pixels)) or answers)
+    monkeypatch.setattr(verification, "_check_finite", lambda answers, model: order.append("reference"))
+    found = verify(task.model, runtime, PHOTOS[:1], task)
+    assert order == [1, "reference"]  # TensorFlow keeps its memory, so it comes behind
+    assert min(found.seconds, found.keras_seconds) > 0
 
 
 @pytest.mark.parametrize("name", ["logits", "features", "scores"])
