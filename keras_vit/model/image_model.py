@@ -19,6 +19,7 @@ from keras_vit.layers.nested import Unfreezable, freeze_inside
 from keras_vit.model import batch_padding
 from keras_vit.model.accumulation import check_accumulation
 from keras_vit.model.accumulation import train_step as accumulated_train_step
+from keras_vit.model.forked_models import guard_forks
 from keras_vit.model.input_checks import (
     check_called,
     check_floats,
@@ -26,6 +27,7 @@ from keras_vit.model.input_checks import (
     look_at_call,
     looked_at,
     needing_images,
+    of_known_size,
     sharing_batches,
 )
 from keras_vit.model.layer_lookup import head_layers, mark_depths, stem
@@ -222,11 +224,12 @@ class ImageModel(Unfreezable, ReplicatedModel, keras.Model):
         check_floats(inputs)
         look_at_call(self, inputs)
         warn_of_foreign_step(training)
+        inputs = of_known_size(self, inputs) if len(self.inputs) == 1 else inputs
         return super().call(inputs, training=training, mask=mask)
 
     def get_config(self) -> Arguments:
         if is_written_to_hdf5():  # by `keras.saving.save_model`, which asks no method of a model before
-            raise _is_no_hdf5("a name that ends in .h5 or .hdf5")
+            raise _is_no_hdf5("a name that ends in .h5 or .hdf5, of which Keras has emptied the file before it asked")
         return {
             **super().get_config(),
             "config": None if self.config is None else self.config.as_dict(),
@@ -259,3 +262,6 @@ def check_image_model(model: Any) -> None:
         raise TypeError(
             f"`model` must be a VisionTransformer or a ResNet.\nReceived: {model!r} of type {type(model).__name__}."
         )
+
+
+guard_forks(ImageModel)

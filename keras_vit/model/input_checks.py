@@ -150,9 +150,33 @@ def check_called(model: Any, images: Any) -> None:
     specs = model.input_spec
     specs = specs if isinstance(specs, (list, tuple)) else list(getattr(specs, "values", lambda: [specs])())
     if len(specs) == 1 and hasattr(images, "shape") and getattr(specs[0], "shape", None) is not None:
+        if getattr(images.shape, "rank", 0) is None:  # of a graph that was traced for batches before
+            raise ValueError(
+                "images must be a batch of the model's size, at least one.\n"
+                f"Received: a tensor of unknown rank for {model.name!r}, which takes {tuple(specs[0].shape)}. "
+                "Pass one image as `image[None]`, and call `set_shape` on a tensor of a data set."
+            )
         check_shape(model, tuple(images.shape), tuple(specs[0].shape))
     elif len(specs) == 1 and isinstance(images, list) and len(images) > 1 and hasattr(images[0], "shape"):
         raise _of_list(images)
+
+
+def of_known_size(model: Any, images: Any) -> Any:
+    """Images that fail in a running graph of TensorFlow if they are not of the model's size.
+
+    Keras traces `predict` of a model around ours anew for sizes that it leaves open. Positions would be resized then.
+    """
+    wanted, shape = tuple(model.input_shape), tuple(getattr(images, "shape", ()))
+    opened = [axis for axis in range(1, len(shape)) if shape[axis] is None is not wanted[axis]]
+    if keras.backend.backend() != "tensorflow" or not opened:
+        return images
+    import tensorflow as tf
+
+    found = tf.shape(images)
+    fits = tf.reduce_all([found[axis] == wanted[axis] for axis in opened])
+    words = ["images must be a batch of the size of the model. Received: shape", found, f"for {model.name}, {wanted}"]
+    with tf.control_dependencies([tf.debugging.Assert(fits, words)]):
+        return tf.identity(images)
 
 
 def _look(model: Any, images: Any) -> None:

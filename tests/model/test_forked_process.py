@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 import sklearn.datasets
 from conftest import make_tiny
+from forks import forked
 
 import keras_vit
 from keras_vit import checks
+from keras_vit.model.forked_models import METHODS
 
 CHINA = Path(sklearn.datasets.__file__).with_name("images") / "china.jpg"
 X, Y = np.zeros((2, 20, 28, 3), "float32"), np.zeros(2, "int32")
@@ -58,3 +60,23 @@ def test_forked_process_is_told(model, engine, monkeypatch, use):
     monkeypatch.setitem(checks._first_use, "process", 1)
     with pytest.raises(RuntimeError, match=r"forked from 1\. .*spawn"):
         use(model, engine)
+
+
+def test_users_own_model_around_one_is_told_in_a_fork_and_keras_own_stay(model):
+    """Keras asks nothing of the layers of a model once `predict` was traced, and would wait for ever."""
+    around = keras.Sequential([keras.Input((20, 28, 3)), model, keras.layers.Dense(2)])
+    others = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
+    others.compile("sgd", "mse")
+    around.predict(X, verbose=0)
+    methods = [getattr(keras.Model, name) for name in METHODS]
+
+    def use(depth=0):
+        for name in METHODS:
+            with pytest.raises(RuntimeError, match=r"forked from .*spawn"):
+                getattr(around, name)(X)
+            with pytest.raises((TypeError, ValueError), match="wrong"):
+                getattr(others, name)(wrong=1)
+        assert depth or forked(use, 1) == 0
+
+    assert forked(use) == 0
+    assert [getattr(keras.Model, name) for name in METHODS] == methods

@@ -181,6 +181,21 @@ def test_shapes_are_refused_before_and_after_the_first_batch_alike(kind):
         keras_vit.attention_maps(model, wrong)
 
 
+@pytest.mark.parametrize("layers", [[], [keras.Input((20, 28, 3))]])
+def test_a_model_around_one_answers_no_other_size_once_it_was_traced(layers):
+    """Keras traces `predict` anew with the sizes left open, in which positions would be resized without a word."""
+    tf = pytest.importorskip("tensorflow")
+    model = keras.Sequential([*layers, make_tiny(num_layers=1), keras.layers.Dense(2)])
+    wanted = model.predict(FULL, verbose=0)
+    for wrong in (FULL[:, :16], FULL[..., :1]):
+        with pytest.raises(Exception, match="images must be a batch of the "):
+            model.predict(wrong, verbose=0)
+    np.testing.assert_allclose(model.predict(FULL, verbose=0), wanted, atol=1e-6)  # another graph sums otherwise
+    unknown = tf.function(model.layers[0], input_signature=[tf.TensorSpec(None)])
+    with pytest.raises(ValueError, match=r"unknown rank(.|\n)*set_shape"):
+        unknown.get_concrete_function()
+
+
 def test_images_that_patches_do_not_tile_and_lists_of_images_are_refused():
     model = make_tiny(num_layers=1, input_shape=(None, None, 3))
     for answer in (model, model.predict):
