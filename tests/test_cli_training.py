@@ -8,6 +8,8 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import keras
 import numpy as np
@@ -16,7 +18,7 @@ from conftest import ROOT, assert_one_line
 from fault_server import child_environment
 
 from keras_vit import cli
-from keras_vit.cli.training import _probabilities
+from keras_vit.cli.training import _new_run, _probabilities
 from keras_vit.config.recipes import RECIPES
 from keras_vit.runs.options import FLAGS, FinetuneOptions
 from keras_vit.weights.fetch import cache_dir
@@ -32,6 +34,21 @@ def test_probabilities_of_large_scores_are_finite(trained):
     model = keras.models.load_model(trained[0] / "best.keras", compile=False)
     found = _probabilities(model, np.array([1000, 999, 0], "float32"))
     np.testing.assert_allclose(found, [1 / (1 + np.exp(-1)), 1 / (1 + np.exp(1)), 0], rtol=1e-6)
+
+
+def test_runs_without_a_name_that_start_at_once_have_one_each(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    start = threading.Barrier(8)
+
+    def begin(number):
+        start.wait(20)
+        with _new_run("digits", "small") as folder:
+            (folder / f"{number}.txt").touch()
+
+    for _ in range(3):
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(begin, range(8)))
+    assert [len(list(folder.iterdir())) for folder in (tmp_path / "runs").iterdir()] == [1] * 24
 
 
 # Every recipe, and one of them

@@ -142,10 +142,9 @@ def _new_run(data: Any, model: Any) -> Iterator[Path]:
     stem = f"{plain}-{datetime.datetime.now():%Y%m%d-%H%M%S}"
     parent = Path("runs")
     is_new = not parent.exists()
-    parent.mkdir(exist_ok=True)
     for name in itertools.chain([stem], (f"{stem}-{number}" for number in itertools.count(2))):
         with contextlib.suppress(FileExistsError):
-            (parent / name).mkdir()
+            (parent / name).mkdir(parents=True)  # another process may have taken its empty `runs` away
             break
     try:
         yield parent / name
