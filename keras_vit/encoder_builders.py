@@ -86,6 +86,7 @@ EVA02L14 = _builder("eva02/L14")
 EVACLIPB16 = _builder("eva_clip/B16")
 EVACLIPL14 = _builder("eva_clip/L14")
 EVACLIPg14 = _builder("eva_clip/g14")
+EVACLIPE14 = _builder("eva_clip/E14")
 BEiTB16 = _builder("beit/B16")
 BEiTL16 = _builder("beit/L16")
 BEiTv2B16 = _builder("beitv2/B16")
@@ -204,6 +205,7 @@ __all__ = [
     "EVACLIPB16",
     "EVACLIPL14",
     "EVACLIPg14",
+    "EVACLIPE14",
     "BEiTB16",
     "BEiTL16",
     "BEiTv2B16",

@@ -72,6 +72,7 @@ switches = {
     "norm": st.sampled_from(["layer", "rms"]),
     "layer_norm_epsilon": st.sampled_from([1e-6, 1e-5]),
     "pre_norm": flags,
+    "branch_norm": st.sampled_from(["before", "before", "behind"]),
     "qkv_bias": st.sampled_from(["all", "none", "query_value"]),
     "proj_bias": flags,
     "qk_norm": st.sampled_from(["none", "head", "width"]),
@@ -111,6 +112,8 @@ def encoders(draw):
         changed |= {"class_token": draw(st.sampled_from([None, True]))}
     if drawn["rotary_coordinates"] == "unit":
         changed |= {"rotary_offset": 0.0, "rotary_reference": None}
+    if drawn["branch_norm"] == "behind":
+        changed |= {"layer_scale": "none"}
     if drawn["rotary"] == "mixed":
         changed |= {"rotary_periods": "computed", "kv_heads": None}
     if drawn["registers"] or drawn["patch_dropout_rate"] or drawn["position_embedding"] == "none":

@@ -47,12 +47,18 @@ KINDS = {
         **{"norm": "rms", "qk_norm": "head", "kv_heads": (3, 1), "layer_scale": "attention", "gated_mlp": True},
         **{"registers": 2, "rotary": "axial", "position_embedding": "none", "hidden_size": 24},
     },
+    "eva_clip_e": {"branch_norm": "behind", "qkv_bias": "query_value", "pooling": "map", "class_token": True},
     "internvit": {"final_norm": "none", "layer_scale": "attention", "pooling": "gap", "class_token": True},
 }
 X = images(2, 20, 28, 3)
 
 
-@pytest.fixture(scope="module", params=KINDS)
+SLOW = ("eva_clip_e",)  # of which the default suite has the folding alone
+
+
+@pytest.fixture(
+    scope="module", params=[pytest.param(kind, marks=pytest.mark.slow if kind in SLOW else ()) for kind in KINDS]
+)
 def model(request):
     model = randomise(make_tiny(**KINDS[request.param]))
     for block in ("block_00", "block_01"):
@@ -101,6 +107,14 @@ def test_folded_model_computes_the_same_with_fewer_operations(model):
     assert not [block.name for block in blocks if block.layer_scale_1 is not None or block.layer_scale_2 is not None]
 
 
+def test_norms_behind_the_branches_stay_where_those_before_a_dense_layer_are_folded():
+    model = randomise(make_tiny(**KINDS["eva_clip_e"]))
+    copy, folds = folded(model)
+    assert folds.norms == 2  # that of the pooling's MLP, and the encoder's, which the pooling reads
+    assert copy.get_layer("block_01").norm_2.gamma is not None
+    np.testing.assert_allclose(numpy(copy(X)), numpy(model(X)), atol=3e-6)
+
+
 def test_lora_and_layer_decay_reach_it_and_training_moves_every_weight(model):
     copy = keras_vit.with_input_shape(model, (20, 28, 3))
     keras_vit.add_lora(copy, rank=2, targets=("attention", "mlp"))
@@ -141,6 +155,9 @@ def test_exports_stay_within_their_bounds(model, format, tmp_path):
         ({"attention": "axial", "pooling": "gap", "layer_scale": "both"}, "layer_scale='both'"),
         ({"registers": -1}, "registers=-1"),
         ({"layer_scale": "mlp"}, "layer_scale='mlp'"),
+        ({"branch_norm": "post"}, "branch_norm='post'"),
+        ({"branch_norm": "behind", "layer_scale": "both"}, "layer_scale='both'"),
+        ({"branch_norm": "behind", "attention": "axial", "pooling": "gap"}, "branch_norm='behind'"),
         ({"qkv_bias": True}, "qkv_bias=True"),
         ({"class_tokens": 2, "distilled": True}, "class_tokens=2"),
         ({"class_tokens": 2, "summary_tokens": (0, 2)}, r"summary_tokens=\(0, 2\)"),

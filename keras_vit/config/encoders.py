@@ -224,9 +224,12 @@ FAMILIES: Mapping[str, EncoderFamily] = {
         "EVA-CLIP",
         "EVACLIP",
         ("2303.15389",),
-        {"B16": (16, 768, 12, 12, 2048), "L14": (14, 1024, 24, 16, 2730)} | _sized(g="14"),
+        {"B16": (16, 768, 12, 12, 2048), "L14": (14, 1024, 24, 16, 2730)}
+        | _sized(g="14")
+        | {"E14": (14, 1792, 64, 16, 15360)},
         _ERF | {"qkv_bias": "query_value"},
-        dict.fromkeys(("B16", "L14"), _EVA02 | {"mlp_norm": True, "attention_norm": True}),
+        dict.fromkeys(("B16", "L14"), _EVA02 | {"mlp_norm": True, "attention_norm": True})
+        | {"E14": {"branch_norm": "behind"}},
     ),
     "beit": EncoderFamily("BEiT", "BEiT", ("2106.08254",), _sized(B="16", L="16"), _BEIT),
     "beitv2": EncoderFamily("BEiT v2", "BEiTv2", ("2208.06366",), _sized(B="16", L="16"), _BEIT),

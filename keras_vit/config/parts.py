@@ -29,6 +29,7 @@ QKV_BIASES: Mapping[str, tuple[str, ...]] = {  # roles that have one
     "none": (),
 }
 LAYER_SCALES = tuple(_SCALES)
+BRANCH_NORMS = ("before", "behind")
 PART_FIELDS: tuple[str, ...] = (
     "layer_scale",
     "gated_mlp",
@@ -37,6 +38,7 @@ PART_FIELDS: tuple[str, ...] = (
     "mlp_bias",
     "attention_norm",
     "mlp_norm",
+    "branch_norm",
 )
 PART_FIELDS += ("num_heads", "kv_heads")
 GROUPS = tuple(dict.fromkeys(group for group, _ in _ROLES.values()))
@@ -119,17 +121,20 @@ def block_parts(
     mlp_bias: bool = True,
     attention_norm: bool = False,
     mlp_norm: bool = False,
+    branch_norm: str = "before",
     num_heads: int = 1,
     kv_heads: int | None = None,
 ) -> tuple[Part, ...]:
     """Dense kernels of a transformer block: attention and MLP, each behind a norm and before its LayerScale.
 
+    A norm that stands behind attention or MLP is read by none of them.
     All but the sizes are fields of `Blocks`, and have the names that `PART_FIELDS` lists.
     """
     key_size = key_size_of(hidden_size, num_heads, kv_heads)
     attention = attention_parts(hidden_size, qkv_bias, proj_bias, attention_norm, key_size=key_size)
-    attention = below("attention", attention, "norm_1")
-    parts = attention + below("mlp", mlp_parts(hidden_size, mlp_dim, gated_mlp, mlp_norm, mlp_bias), "norm_2")
+    first, second = ("norm_1", "norm_2") if branch_norm == "before" else (None, None)
+    attention = below("attention", attention, first)
+    parts = attention + below("mlp", mlp_parts(hidden_size, mlp_dim, gated_mlp, mlp_norm, mlp_bias), second)
     scales = _SCALES[layer_scale]
     return tuple(dataclasses.replace(part, scale=scales.get(part.role)) for part in parts)
 

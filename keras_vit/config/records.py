@@ -13,7 +13,7 @@ from keras_vit.checks import (
     check_rate,
 )
 from keras_vit.config import ablations
-from keras_vit.config.parts import LAYER_SCALES, PART_FIELDS, QKV_BIASES, Part, block_parts
+from keras_vit.config.parts import BRANCH_NORMS, LAYER_SCALES, PART_FIELDS, QKV_BIASES, Part, block_parts
 
 POOLINGS = ("token", "gap", "map", "attentive", "none")
 ACTIVATIONS = ("gelu_tanh", "gelu", "quick_gelu")
@@ -193,6 +193,8 @@ class Blocks:
         norm: what every norm of the model is: `"layer"`, or `"rms"` without mean and shift (RMSNorm, arXiv:1910.07467).
         layer_norm_epsilon: of every norm; 1e-6 in the official code and timm, 1e-12 in transformers.
         pre_norm: whether a LayerNorm stands before the first block, as in CLIP.
+        branch_norm: where the norm of each branch of a block stands: `"before"` attention and MLP, or `"behind"` them,
+            before their output is added to the tokens, as in EVA-02-CLIP E/14 (arXiv:2303.15389).
         qkv_bias: which of query, key and value have a bias: `"all"`, `"none"`, or `"query_value"`, as in BEiT.
         proj_bias: whether the attention's output has a bias.
         mlp_bias: whether the dense layers of a block's MLP have a bias.
@@ -227,6 +229,7 @@ class Blocks:
     norm: str = "layer"
     layer_norm_epsilon: float = 1e-6
     pre_norm: bool = False
+    branch_norm: str = "before"
     qkv_bias: str = "all"
     proj_bias: bool = True
     mlp_bias: bool = True
@@ -254,6 +257,7 @@ class Blocks:
         check_choice("activation", self.activation, ACTIVATIONS)
         check_choice("attention", self.attention, ATTENTIONS)
         check_flag("pre_norm", self.pre_norm)
+        check_choice("branch_norm", self.branch_norm, BRANCH_NORMS)
         check_choice("qkv_bias", self.qkv_bias, tuple(QKV_BIASES))
         for field in ("proj_bias", "mlp_bias", "gated_mlp"):
             check_flag(field, getattr(self, field))

@@ -213,6 +213,12 @@ _RULES = (
         'Pass `pooling="gap"`, or `final_norm="tokens"`.',
     ),
     ablations.Rule(
+        "a norm at the end of a branch has a factor for each channel already.",
+        {"branch_norm": ("behind",)},
+        {"layer_scale": ("none",)},
+        'Pass `layer_scale="none"`.',
+    ),
+    ablations.Rule(
         "registers have no positions, and positions that blocks add are those of all tokens.",
         {"registers": None},
         {"position_injection": ("stem",)},

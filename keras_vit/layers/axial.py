@@ -73,7 +73,7 @@ class AxialHalfBlock(TransformerBlock):
         return self.add_branches(tokens, x, training)  # (B, N, D)
 
     def _along(self, lines: Tensor, training: bool | None) -> Tensor:
-        return self.attention(lines, norm=self.norm_1, training=training)
+        return self.attention(lines, norm=self.norms_before[0], training=training)
 
 
 _NOT_AXIAL = ("num_output_tokens", "relative_patches", "num_prefix_tokens", "rotary_layout", "takes_bias")

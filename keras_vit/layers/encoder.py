@@ -1,4 +1,4 @@
-"""The transformer block: equations 2 and 3 of arXiv:2010.11929, LayerNorm before each half.
+"""The transformer block: equations 2 and 3 of arXiv:2010.11929, LayerNorm before each half, or behind it.
 
 Dropout stands where appendix B.1 has it: after the attention's output, after the MLP's activation
 and after its second layer.
@@ -11,7 +11,7 @@ from keras import ops
 
 from keras_vit.annotations import Shape, Tensor
 from keras_vit.checks import check_choice, check_positive_int
-from keras_vit.config.parts import LAYER_SCALES, PART_FIELDS, block_parts
+from keras_vit.config.parts import BRANCH_NORMS, LAYER_SCALES, PART_FIELDS, block_parts
 from keras_vit.layers import fused
 from keras_vit.layers.attention import MultiHeadAttention
 from keras_vit.layers.attention_hooks import watcher
@@ -55,8 +55,9 @@ class TransformerBlock(CastingLayer):
         mlp_norm: whether one stands before that of the MLP.
         rotary_layout: of the rotation that queries and keys are turned by, `"half"` or `"interleaved"`, or `None` for
             none; see `RotaryPositions`.
-
         takes_bias: whether a bias is added to the logits of attention, as `RelativeBias` gives it.
+        branch_norm: whether the two norms stand `"before"` attention and MLP or `"behind"` them, inside the skip
+            connections (arXiv:2303.15389); not with a `layer_scale`.
 
     Call arguments:
         tokens: `(B, T, D)`.
@@ -106,22 +107,22 @@ class TransformerBlock(CastingLayer):
         takes_bias: bool = False,
         qk_norm: str = "none",
         kv_heads: int | None = None,
+        branch_norm: str = "before",
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        check_choice("layer_scale", layer_scale, LAYER_SCALES)
-        num_output_tokens = _checked_tokens(num_output_tokens, relative_patches)
+        _check_branches(layer_scale, branch_norm)
         self.hidden_size = check_positive_int("hidden_size", hidden_size)
         self.num_heads, self.kv_heads = check_positive_int("num_heads", num_heads), kv_heads
         self.mlp_dim = check_positive_int("mlp_dim", mlp_dim)
         self.dropout_rate, self.attention_dropout_rate = dropout_rate, attention_dropout_rate
         self.stochastic_depth_rate, self.activation = stochastic_depth_rate, activation
-        self.num_output_tokens, self.num_prefix_tokens = num_output_tokens, num_prefix_tokens
+        self.num_output_tokens = _checked_tokens(num_output_tokens, relative_patches)
         self.norm, self.layer_norm_epsilon, self.qk_norm = norm, layer_norm_epsilon, qk_norm
-        self.rematerialize, self.gated_mlp = rematerialize, gated_mlp
-        self.relative_patches, self.rotary_layout = relative_patches, rotary_layout
+        self.rematerialize, self.gated_mlp, self.relative_patches = rematerialize, gated_mlp, relative_patches
+        self.rotary_layout, self.num_prefix_tokens = rotary_layout, num_prefix_tokens
         self.qkv_bias, self.proj_bias, self.mlp_bias = qkv_bias, proj_bias, mlp_bias
-        self.layer_scale, self.layer_scale_init = layer_scale, layer_scale_init
+        self.layer_scale, self.layer_scale_init, self.branch_norm = layer_scale, layer_scale_init, branch_norm
         self.attention_norm, self.mlp_norm, self.takes_bias = attention_norm, mlp_norm, takes_bias
         self._make_layers(self.dtype_policy)
 
@@ -190,7 +191,7 @@ class TransformerBlock(CastingLayer):
     def _compute(self, tokens: Tensor, training: bool | None = None, **known: Any) -> Tensor:
         if self.num_output_tokens is None or watcher() is not None:
             return self.every_token(tokens, training, **known)
-        x = self.norm_1(tokens, training=training)
+        x = self.normed(tokens, training)
         queries, tokens = x[:, : self.num_output_tokens], tokens[:, : self.num_output_tokens]  # (B, k, D)
         x = self.attention(x, queries, training=training, **known)
         return self.add_branches(tokens, x, training)
@@ -203,8 +204,17 @@ class TransformerBlock(CastingLayer):
             training: as in a call.
             **known: what attention takes beside them: `places`, `num_patches`, `rotation` and `bias`.
         """
-        x = self.attention(tokens, norm=self.norm_1, training=training, **known)
+        x = self.attention(tokens, norm=self.norms_before[0], training=training, **known)
         return self.add_branches(tokens, x, training)
+
+    @property
+    def norms_before(self) -> tuple[keras.layers.Layer | None, keras.layers.Layer | None]:
+        """The norms that stand before attention and before the MLP, `None` where they stand behind."""
+        return (self.norm_1, self.norm_2) if self.branch_norm == "before" else (None, None)
+
+    def normed(self, tokens: Tensor, training: bool | None) -> Tensor:
+        """What attention reads of the tokens `(B, T, D)`."""
+        return self.norm_1(tokens, training=training) if self.branch_norm == "before" else tokens
 
     def add_branches(self, tokens: Tensor, x: Tensor, training: bool | None) -> Tensor:
         """The two skip connections, from the attention's input `(B, T, D)` and its output `x`."""
@@ -213,18 +223,30 @@ class TransformerBlock(CastingLayer):
     def add_attention(self, tokens: Tensor, x: Tensor, training: bool | None) -> Tensor:
         """The first skip connection."""
         x = self.dropout(x, training=training)
+        x = x if self.branch_norm == "before" else self.norm_1(x, training=training)
         x = x if self.layer_scale_1 is None else self.layer_scale_1(x)
         return tokens + self.stochastic_depth_1(x, training=training)
 
     def add_mlp(self, tokens: Tensor, training: bool | None) -> Tensor:
         """The second skip connection, around the MLP."""
-        x = self.mlp(tokens, norm=self.norm_2, training=training)
+        x = self.mlp(tokens, norm=self.norms_before[1], training=training)
+        x = x if self.branch_norm == "before" else self.norm_2(x, training=training)
         x = x if self.layer_scale_2 is None else self.layer_scale_2(x)
         return tokens + self.stochastic_depth_2(x, training=training)
 
     def compute_output_shape(self, tokens_shape: Shape) -> Any:
         batch, num_tokens, _ = tokens_shape
         return (batch, self.num_output_tokens or num_tokens, self.hidden_size)
+
+
+def _check_branches(layer_scale: str, branch_norm: str) -> None:
+    check_choice("layer_scale", layer_scale, LAYER_SCALES)
+    check_choice("branch_norm", branch_norm, BRANCH_NORMS)
+    if branch_norm == "behind" and layer_scale != "none":
+        raise ValueError(
+            "a norm at the end of a branch has a factor for each channel already.\n"
+            f"Received: branch_norm={branch_norm!r}, layer_scale={layer_scale!r}."
+        )
 
 
 def _checked_tokens(num_output_tokens: int | None, relative_patches: int | None) -> int | None:

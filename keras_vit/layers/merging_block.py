@@ -67,7 +67,7 @@ class MergingBlock(TransformerBlock):
     ) -> tuple[Tensor, Tensor]:
         tokens, sizes = self.in_our_dtype(tokens), self.in_our_dtype(sizes)
         sizes = ops.ones_like(tokens[..., :1]) if sizes is None else sizes
-        x, kept = self.norm_1(tokens, training=training), self.num_output_tokens
+        x, kept = self.normed(tokens, training), self.num_output_tokens
         mixed, keys = self.attention.with_sizes(x, sizes, None if kept is None else x[:, :kept], training)
         if kept is not None:
             tokens, sizes = tokens[:, :kept], sizes[:, :kept]

@@ -97,9 +97,8 @@ def _config(model: keras.Model) -> ViTConfig:
         final_norm=_final_norm(model),
         projection_size=getattr(layer_named(model, "projection"), "units", None),
         unit_length=has_unit_length(model),
-        **{name: getattr(block, name) for name in PART_FIELDS[:-2] if hasattr(block, name)},
+        **{name: getattr(block, name) for name in PART_FIELDS[:-2] if hasattr(block, name)} | computed_fields(model),
         position_injection="blocks_shared" if "position_embedding_shared" in added else injected,
-        **computed_fields(model),
         **hybrid,
     )
 

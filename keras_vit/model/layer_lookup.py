@@ -274,6 +274,7 @@ def computed_fields(model: keras.Model) -> dict:
     turned = [name for name in RotaryPositions.arguments() if name.startswith("rotary")]
     return {name: getattr(block, name) for name in of_blocks} | {
         "pooling": "none" if pooling is None else getattr(pooling, "kind", "map"),
+        "branch_norm": getattr(block, "branch_norm", "before"),
         "position_embedding": added[0] if added else relative,
         "rotary": "none",
         **{name: getattr(layer, name) for layer in rotary_layers(model)[:1] for name in turned},

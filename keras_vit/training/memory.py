@@ -36,6 +36,7 @@ _KEPT_BY_ATTENTION_DROPOUT = (0, 0, 3.5)
 _KEPT_BY_LORA_IN_MLP = (1.5, 4.5, 0)  # more, since plain gradients keep all of GELU
 _KEPT_BY_LORA_IN_ATTENTION = (3.5, 0, 0.05)
 _KEPT_BY_GATE = (0, 2.6, 0)  # both factors and their product, by plain gradients
+_KEPT_BY_NORMS_BEHIND = (1.25, 0, 0)  # more, since their input is not what the block keeps anyway
 _KEPT_BY_KEYS_AND_VALUES = 5  # times T * D, in a last block that computes the class token alone
 _KEPT_BY_CONVOLUTION = 5  # for each number that a convolution of the ResNet puts out, GroupNorm's among them
 
@@ -256,6 +257,7 @@ def _kept_by(model: Any, block: Any, tokens: int, keys: int) -> float:
     factors = [_KEPT_BY_XLA if model.jit_compile else _KEPT]
     factors += [_KEPT_BY_DROPOUT] if block.dropout_rate else []
     factors += [_KEPT_BY_GATE] if model.config.gated_mlp else []
+    factors += [_KEPT_BY_NORMS_BEHIND] if model.config.branch_norm == "behind" else []
     adapted = {found.part.group for found in dense_parts(model) if found.dense.lora_enabled}
     factors += [_KEPT_BY_LORA_IN_MLP] if "mlp" in adapted else []
     factors += [_KEPT_BY_LORA_IN_ATTENTION] if "attention" in adapted else []

@@ -88,6 +88,7 @@ def told_facts(
 def _silent_fields(config: ViTConfig) -> dict[str, str]:
     """The values of fields that change numbers and no tensor of such a model."""
     names = ["activation", "layer_norm_epsilon", "pooling"]
+    names += ["branch_norm"] if config.branch_norm != "before" else []
     names += _ROTARY if config.rotary != "none" else ()
     names += ["final_norm"] if config.pooling == "gap" else []
     names += ["map_prefix"] if config.pooling in ("map", "attentive") and config.prefix_tokens else []

@@ -7,7 +7,7 @@ import itertools
 import os
 import shutil
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,7 @@ from keras_vit.weights.checkpoint import (
 )
 from keras_vit.weights.checkpoint_card import checkpoint_card
 from keras_vit.weights.dialects import DIALECTS, FOLDERS, is_same_epsilon, to_theirs
+from keras_vit.weights.dialects.dialect import UNTOLD
 from keras_vit.weights.reader import CheckpointError, scan
 from keras_vit.weights.sidecar import note_of
 from keras_vit.weights.sidecar.photo_differences import DIFFERENCES_FILE, differences, differences_text
@@ -99,6 +100,7 @@ def write_checkpoint(
         _check_parts(checkpoint, dialect)
         if not (folder and FOLDERS[dialect].says_rotary):
             _check_rotary(checkpoint, dialect)
+        _check_branch_norm(checkpoint, dialect, folder)
         _warn_of_differences(checkpoint, dialect, folder)
     arrays = ((name, _finite(name, np.asarray(array, "float32"))) for name, array in arrays)
     facts = {} if checkpoint.is_resnet else DIALECTS[dialect].telling(checkpoint.fields)
@@ -270,6 +272,7 @@ def _facts(checkpoint: Checkpoint) -> dict[str, Any]:
         "class_token": checkpoint.has_class_token,
         "positions": checkpoint.has_positions,
         "fields": checkpoint.fields,
+        "branch_norm": _branch_norm(checkpoint.fields),
         **{name: checkpoint.fields[name] for name in _TOLD},
     }
 
@@ -350,6 +353,23 @@ def _check_rotary(checkpoint: Checkpoint, dialect: str) -> None:
     names = [name for name in defaults if name.startswith("rotary") and ours["rotary"] != "none"]
     if other := [f"{name} {theirs[name]}, this model {ours[name]}" for name in names if ours[name] != theirs[name]]:
         _warn(f"{software} computes {'; '.join(other)}, unless told otherwise.")
+
+
+def _check_branch_norm(checkpoint: Checkpoint, dialect: str, folder: bool) -> None:
+    """Raises for a layout of software without blocks of that kind; warns of a file that does not tell the kind."""
+    row, ours = DIALECTS[dialect], _branch_norm(checkpoint.fields)
+    theirs = _branch_norm(row.computes(checkpoint.tensors))
+    if ours == "behind" and not row.norms_behind:
+        raise CheckpointError(
+            f"{row.software} computes branch_norm='before' of such a file, and would so compute something else.\n"
+            f"Received: branch_norm={ours!r} of {checkpoint.path} for {dialect!r}. Save it in another layout."
+        )
+    if ours != theirs and not folder:
+        _warn(f"{row.software} computes branch_norm {theirs}, this model {ours}, unless told otherwise.")
+
+
+def _branch_norm(fields: Mapping[str, Any]) -> str:
+    return fields.get("branch_norm", UNTOLD["branch_norm"])
 
 
 def _warn(message: str) -> None:

@@ -21,6 +21,7 @@ from keras_vit.model.layer_lookup import bias_layers, computed_fields, encoder_b
 from keras_vit.weights.adapt import fit_biases, fit_channels, fit_patches, fit_positions, set_aside
 from keras_vit.weights.checkpoint import HEAD_KERNEL, HEADS, Checkpoint, check_pre_logits, read_checkpoint
 from keras_vit.weights.dialects import DIALECTS, cut, is_known, is_same_epsilon, with_shapes
+from keras_vit.weights.dialects.dialect import UNTOLD
 from keras_vit.weights.dialects.dinov3_names import PERIODS
 from keras_vit.weights.parts_not_here import check_parts
 from keras_vit.weights.reader import CheckpointError, forget_pages
@@ -103,7 +104,7 @@ def fill(
     for name in unwanted:
         report += set_aside(tensors, name)
     try:
-        _check_rotary(model, checkpoint)
+        _check_untold(model, checkpoint)
         report += [] if PERIODS in variables else set_aside(tensors, PERIODS.partition("/")[0])
         check_parts(checkpoint.path, tensors, variables)
         report += _adapt(model, checkpoint, variables, tensors, resize_method, preprocessing)
@@ -130,15 +131,16 @@ def fill(
     return tuple(report)
 
 
-def _check_rotary(model: keras.Model, checkpoint: Checkpoint) -> None:
-    """Raises unless both turn queries and keys, or neither does, since mostly no weight tells of it."""
-    ours, theirs = (fields.get("rotary", "none") for fields in (computed_fields(model), checkpoint.fields))
-    if ours != theirs:
-        raise CheckpointError(
-            "the model must have the rotary positions of the file, without which its numbers would be others.\n"
-            f"Received: rotary={ours!r}, and {theirs!r} of {checkpoint.path}. Build with rotary={theirs!r}, or leave "
-            "the config out: `keras_vit.build(weights=...)`."
-        )
+def _check_untold(model: keras.Model, checkpoint: Checkpoint) -> None:
+    """Raises unless both have rotary positions, and norms in the same places, since mostly no weight tells of it."""
+    for name, usual in UNTOLD.items():
+        ours, theirs = (fields.get(name, usual) for fields in (computed_fields(model), checkpoint.fields))
+        if ours != theirs:
+            raise CheckpointError(
+                f"the model must have the file's `{name}`, since with another its numbers would be others.\n"
+                f"Received: {name}={ours!r}, and {theirs!r} of {checkpoint.path}. Build with "
+                f"{name}={theirs!r}, or leave the config out: `keras_vit.build(weights=...)`."
+            )
 
 
 def _is_kept(layer: keras.layers.Layer, kept: Sequence[str]) -> bool:

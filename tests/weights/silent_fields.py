@@ -12,6 +12,7 @@ def silent(c):
         "resize_method": c.position_embedding == "learned",
         "bias_resize_method": c.relative_bias != "none",
         "final_norm": c.pooling == "gap",
+        "branch_norm": c.branch_norm == "behind",
         "map_heads": reads,
         "map_prefix": reads and bool(c.prefix_tokens),
     }

@@ -84,11 +84,12 @@ def others_in(dialect: str, prefix: str, names: Iterable[str], said: str = "") -
 
 
 def assumed(dialect: str, tensors: Mapping[str, np.ndarray], said: Mapping[str, Any]) -> tuple[str, ...]:
-    """Lines on rotary positions and heads of pooling, if neither `said`, fields beside the file, nor a tensor tells."""
+    """Lines on rotary positions, norms and heads of pooling, if neither `said`, beside the file, nor a tensor tells."""
     row = DIALECTS[dialect]
     known = ("rotary",) if "rotary" in said else ()
     fields = {name: value for name, value in row.computes(tensors).items() if not name.startswith((*known, *said))}
-    told = ", ".join(f"{name} {fields[name]}" for name in fields if name.startswith(("rotary", "map_heads")))
+    shown = ("rotary", "branch_norm", "map_heads")
+    told = ", ".join(f"{name} {fields[name]}" for name in fields if name.startswith(shown))
     return (f"{told}: as {row.software} computes, since the file does not tell",) if told else ()
 
 

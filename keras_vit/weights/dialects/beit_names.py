@@ -17,6 +17,7 @@ _TABLE = "relative_position_bias_table"
 TIMM_BEIT = dataclasses.replace(
     TIMM_EVA,
     name="timm_beit",
+    norms_behind=False,
     requires=(r"patch_embed\.proj\.weight", rf"(blocks\.0\.attn|rel_pos_bias)\.{_TABLE}", r"blocks\.0\.norm1\.weight"),
     forbids=(),
     ignores=("mask_token", r"lm_head\..*", r".*\.relative_position_index"),

@@ -17,6 +17,8 @@ Arrays = dict[str, np.ndarray]
 Makers = dict[str, Callable[[], np.ndarray]]  # arrays that are made only when they are written
 Names = Mapping[tuple[str, str], Layers]  # by the prefixes of ours and of theirs
 _TO_ONE = Preprocessing(image_size=None)  # images scaled to [-1, 1]
+# Fields that change the numbers and mostly stand in no tensor, and their values where neither tells them.
+UNTOLD: Mapping[str, str] = {"rotary": "none", "branch_norm": "before"}
 _as_written: Callable[[Collection[str]], Callable[[str], str]] = lambda names: str  # noqa: E731
 
 
@@ -71,6 +73,7 @@ class Dialect:
         position_embedding: kind that a file without a table has; by default that is not known.
         lacks: parts that the software does not have; it would build another model without a word.
         summary: what the software makes of several class tokens, if its models have more than one.
+        norms_behind: whether the software has models whose blocks have their norms behind attention and MLP.
         normalises_means: whether its LayerNorm stands behind mean pooling, unless a folder says otherwise.
         norms_tokens: whether its tokens, where all are asked for, are those behind the last LayerNorm.
         void_is_bfloat16: whether arrays of two bytes without a type are bfloat16.
@@ -107,6 +110,7 @@ class Dialect:
     position_embedding: str = ""
     lacks: tuple[str, ...] = ()
     summary: str = ""
+    norms_behind: bool = False
     normalises_means: bool = False
     norms_tokens: bool = True
     void_is_bfloat16: bool = False

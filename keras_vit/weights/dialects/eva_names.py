@@ -19,7 +19,7 @@ from keras_vit.weights.sidecar.eva_json import eva_files
 from keras_vit.weights.sidecar.folder_json import timm_opening
 
 _QKV = ("q_proj", "k_proj", "v_proj")
-_POST_NORM = (1792, 15360)  # widths of EVA-02-CLIP E/14, whose names are those of EVA-CLIP g/14
+_OF_E14 = (15360, 1792)  # widths of EVA-02-CLIP E/14, whose names are those of EVA-CLIP g/14
 _OF_TIMM = (  # (the authors' word of EVA-02, timm's)
     (".attn.inner_attn_ln.", ".attn.norm."),
     (".mlp.ffn_ln.", ".mlp.norm."),
@@ -135,20 +135,15 @@ def _renamed(name: str, words: dict[str, str]) -> str:
     return next((name.replace(old, new) for old, new in words.items() if old in name), name)
 
 
-def _pre_norm_blocks(arrays: Arrays, num_patches: int | None) -> Arrays:
-    """Refuses EVA-02-CLIP E/14, whose blocks have their LayerNorms behind attention and MLP: no name tells that."""
-    kernel = arrays.get("blocks.0.mlp.fc2.weight")
-    if kernel is not None and kernel.shape == _POST_NORM:
-        raise CheckpointError(
-            "the LayerNorms of a block must stand before attention and MLP, and those of EVA-02-CLIP E/14 stand behind "
-            f"them.\nReceived: an MLP of shape {kernel.shape}, which only that model has."
-        )
-    return arrays
-
-
 def _computes(tensors: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    """EVA-02, the one that has a gated MLP, turns queries and keys by coordinates scaled to a grid of 16."""
+    """EVA-02, the one that has a gated MLP, turns queries and keys by coordinates scaled to a grid of 16.
+
+    EVA-02-CLIP E/14 has its norms behind the branches, which its sizes alone tell.
+    """
     pooled = {"map_prefix": "class_token/token" in tensors} if "pooling/probe" in tensors else {}
+    kernel = tensors.get("block_00/mlp/dense_2/kernel")
+    if kernel is not None and kernel.shape == _OF_E14:
+        return {**pooled, "branch_norm": "behind"}
     if "block_00/mlp/gate/kernel" not in tensors:
         return pooled
     return pooled | {
@@ -175,7 +170,7 @@ TIMM_EVA = dataclasses.replace(
     also={},
     read_names=lambda names: str,
     written_names=written_names,
-    read_steps=(_pre_norm_blocks, with_prefix_rows, apart),
+    read_steps=(with_prefix_rows, apart),
     written_steps=(_together, without_prefix_rows),
     computes=_computes,
     folder=Folder(eva_files, timm_opening, says_rotary=True, always_resizes=True),
@@ -185,6 +180,7 @@ EVA02 = dataclasses.replace(
     name="eva02",
     folder=None,
     software="the authors' EVA-02",
+    norms_behind=False,
     requires=(*TIMM_EVA.requires[:2], r"blocks\.0\.attn\.q_bias", r"blocks\.0\.mlp\.(w1|w12)\.weight"),
     forbids=(),
     written_names=lambda names: str,

@@ -149,6 +149,7 @@ TIMM = Dialect(
     activation="gelu",
     layer_norm_epsilon=1e-6,
     resize_method="bicubic_antialias",
+    norms_behind=True,
     normalises_means=True,
     folder=Folder(timm_files, timm_opening, always_resizes=True),
 )
@@ -157,5 +158,6 @@ TIMM_BEIT3 = dataclasses.replace(
     name="timm_beit3",
     requires=(*TIMM.requires, r"blocks\.0\.attn\.norm\.weight", r"blocks\.0\.mlp\.norm\.weight"),
     forbids=(r"blocks\.0\.attn\.(q_bias|q_proj\.weight)",),
+    norms_behind=False,
     layer_norm_epsilon=1e-5,
 )

@@ -25,15 +25,13 @@ from keras_vit.weights.sidecar.transformers_words import biases_of, gated_mlp_of
 
 _MOST_BYTES = 4_000_000  # of a JSON file; ImageNet-21k's label lists take 1.5 MB
 NOTED_FIELDS = (
-    *("activation", "layer_norm_epsilon", "pooling", "position_embedding", "map_heads", "map_prefix"),
+    *("activation", "layer_norm_epsilon", "branch_norm", "pooling", "position_embedding", "map_heads", "map_prefix"),
     *(field.name for field in dataclasses.fields(Positions) if field.name.startswith("rotary")),
 )
 POOLS = {"token": "token", "avg": "gap", "map": "map", "": "none"}  # timm's `global_pool`: ours
 _TIMM_SIZES = {"embed_dim": "hidden_size", "depth": "num_layers", "reg_tokens": "registers"}
 _TIMM_SIZES |= {"num_reg_tokens": "registers"}
 _CROP_MODES = {None: "crop", "center": "crop", "squash": "squash"}
-# Parts of names of timm's architectures, and what these compute that is not computed here.
-_NOT_COMPUTED = {"_enormous_": "blocks whose LayerNorms stand behind"}
 _BEIT_TYPES, _BEIT_POOLING = ("beit", "data2vec-vision"), {True: "gap", False: "token"}  # by `use_mean_pooling`
 # SigLIP was trained with the tanh GELU (arXiv:2303.15343, big_vision). timm computes it for these names alone.
 _TANH_SIGLIP = re.compile(
@@ -171,9 +169,6 @@ def _classes_said(count: Any) -> dict[str, int]:
 def _computed_by(architecture: str) -> dict[str, Any]:
     """What timm computes of a model by its name, where no tensor tells it and it is not timm's default."""
     fields: dict[str, Any] = {}
-    for mark, part in _NOT_COMPUTED.items():
-        if mark in architecture:
-            raise not_computed("model", architecture, "config.json", f"and not {part}")
     if "_clip_" in architecture and not re.match("eva|vit_.*mobileclip", architecture):
         fields = {"layer_norm_epsilon": 1e-5}
     if architecture.startswith("beit3_"):

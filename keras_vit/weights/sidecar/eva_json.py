@@ -60,6 +60,7 @@ def _arguments(facts: dict[str, Any]) -> dict[str, Any]:
         "swiglu_mlp": facts["gated_mlp"],
         "scale_mlp": facts["mlp_norm"],
         "scale_attn_inner": facts["attention_norm"],
+        "use_post_norm": facts["branch_norm"] == "behind",
         "use_pre_transformer_norm": facts["pre_norm"],
         "use_post_transformer_norm": facts["final_norm"] == "tokens",
         "use_fc_norm": facts["final_norm"] == "pooled",

@@ -3,8 +3,8 @@
 `facts` are the architecture: `patch_size`, `hidden_size`, `num_layers`, `num_heads`, `mlp_dim`, `image_size` (H, W),
 `channels`, `classes`, `pooling`, `class_token`, `distilled`, `positions`, `activation`, `layer_norm_epsilon`,
 `registers`, `pre_norm`, `patch_bias`, `qkv_bias`, `proj_bias`, `mlp_bias`, `norm`, `gated_mlp`, `layer_scale`,
-`final_norm`, `attention_norm`, `mlp_norm`, `resnet_stages`, `root_channels`; `labels`, a name for each class, or
-`None`.
+`final_norm`, `attention_norm`, `mlp_norm`, `branch_norm`, `resnet_stages`, `root_channels`; `labels`, a name for each
+class, or `None`.
 """
 
 import json
@@ -124,6 +124,7 @@ def _transformers_processor(record: Preprocessing, image_size: tuple[int, int]) 
 
 # Words of timm for LayerNorms that most models lack: our fields.
 POOL_WORDS = {"token": "token", "gap": "avg", "map": "map", "none": ""}  # `global_pool` by our `pooling`
+_BEHIND = "vit_base_patch16_rpn_224"  # of norms behind attention and MLP, for which no argument is
 _TIMM_NORMS = {"pre_norm": "pre_norm", "scale_attn_norm": "attention_norm", "scale_mlp_norm": "mlp_norm"}
 
 
@@ -143,7 +144,7 @@ def _timm_config(facts: dict, record: Preprocessing) -> dict:
         arguments |= {"global_pool": POOL_WORDS[facts["pooling"]], "class_token": facts["class_token"]}
         arguments |= {"fc_norm": facts["final_norm"] == "pooled", "final_norm": facts["final_norm"] != "none"}
         arguments |= {word: True for word, field in _TIMM_NORMS.items() if facts[field]}
-        arguments |= {"qkv_bias": False} if facts["qkv_bias"] == "none" else {}
+        arguments |= {"qkv_bias": facts["qkv_bias"] != "none"} if name == _BEHIND or facts["qkv_bias"] == "none" else {}
         arguments |= {"init_values": 1e-5} if facts["layer_scale"] == "both" else {}
         arguments |= {"reg_tokens": facts["registers"], "no_embed_class": True} if facts["registers"] else {}
         arguments |= {} if facts["positions"] else {"pos_embed": "none"}
@@ -183,11 +184,15 @@ def _timm_architecture(facts: dict[str, Any]) -> str:
     names |= {(3, 4, 9): "vit_base_r50_s16_224", (3, 4, 6, 3): "vit_large_r50_s32_224"}
     if facts["attention_norm"] and facts["mlp_norm"] and facts["layer_norm_epsilon"] == 1e-5:
         names[None] = "beit3_base_patch16_224"  # no argument tells the epsilon
+    if facts["branch_norm"] == "behind":
+        names = {None: _BEHIND}
     stages = facts["resnet_stages"]
-    if stages not in names or facts["root_channels"] not in (None, 64) or (stages is not None and facts["distilled"]):
+    plain = stages is None and facts["branch_norm"] == "before"
+    if stages not in names or facts["root_channels"] not in (None, 64) or (facts["distilled"] and not plain):
         raise CheckpointError(
-            "timm opens a folder by the name of an architecture, and has none with this ResNet.\n"
-            f"Received: stages {stages}, root of {facts['root_channels']} channels, distilled={facts['distilled']}. "
+            "timm opens a folder by the name of an architecture, and has none with this ResNet, or with norms behind "
+            f"the branches beside one or a distillation token.\nReceived: stages {stages}, root of "
+            f"{facts['root_channels']} channels, distilled={facts['distilled']}, branch_norm={facts['branch_norm']!r}. "
             "Write a .safetensors file instead of a folder."
         )
     return "deit_base_distilled_patch16_224" if facts["distilled"] else names[stages]

@@ -29,6 +29,7 @@ _READ = (  # by `read_timm` and below
         "rope_rotate_half",
         "ref_feat_shape",
         "attn_pool_num_heads",
+        "use_post_norm",
     ),
 )
 # Arguments of which tensors tell the same: our field, and its value by theirs where it is no flag.
@@ -51,6 +52,7 @@ _TOLD_TWICE: Mapping[str, tuple[str, Mapping[bool, Any]]] = {
 # What the architectures of timm's class `Eva` set, by how their names begin. The last pattern that matches counts.
 _EVA: Mapping[str, Mapping[str, Any]] = {
     r"eva02_": {"use_rot_pos_emb": True, "ref_feat_shape": 16},
+    r"eva02_enormous_": {"use_rot_pos_emb": False, "use_post_norm": True},
     r"vit_pe_": {"use_rot_pos_emb": True, "rope_grid_indexing": "xy", "rope_grid_offset": 1.0},
     r"vit_pe_core_": {"attn_pool_num_heads": 8},
     r"vit_pe_.*_gigantic_": {"rope_grid_offset": 0.0},
@@ -67,10 +69,10 @@ _OTHER_FIELDS: Mapping[str, Mapping[str, Any]] = {  # likewise
     r"vit_pe_": {"layer_norm_epsilon": 1e-5, "map_prefix": True},
     r"vit_.*_dinov3": {"layer_norm_epsilon": 1e-5, "pooling": "gap"},
     r"vit_.*_lingbot": {"layer_norm_epsilon": 1e-5},
+    r"vit_.*_rpn_": {"branch_norm": "behind"},
 }
 _KINDS = ("cat", "mixed", "dinov3")  # of `rope_type`
 _COMPUTED: Mapping[str, tuple[Any, ...]] = {  # the values that are computed here
-    "use_post_norm": (False,),
     "pool_include_prefix": (False,),
 }
 
@@ -112,6 +114,8 @@ def computed_by_eva(architecture: str, arguments: Mapping[str, Any], place: Path
     fields = {"map_heads": heads} if heads and said.get("global_pool", "map") == "map" else {}
     for pattern, known in _OTHER_FIELDS.items():
         fields |= known if re.match(pattern, architecture) else {}
+    if "use_post_norm" in said:
+        fields["branch_norm"] = "behind" if said["use_post_norm"] else "before"
     if "use_rot_pos_emb" in said:
         fields |= _rotary(said, place) if said["use_rot_pos_emb"] else {"rotary": "none"}
     return fields
