@@ -24,7 +24,7 @@ from keras_vit.training.memory import learning_blocks
 
 _LONG_WORK = 5e13  # FLOP of a run, which take some minutes on a processor; below that the first steps tell it
 _LONG = 900  # seconds, from which on a smaller run is offered
-_TIMED = 2  # images
+_TIMED, _TIMED_WORK = 2, 1e10  # images, or more of those that are less than so many FLOP together: calls take time too
 _TIMING = 2.0  # seconds, at least
 # Times as long as compiling a forward pass: to compile the step, the first evaluation and the saved model, and to draw.
 # Of 6 blocks on a busy machine 77 to 82 s in two runs, where that took 6.1 and 8.6 s.
@@ -43,13 +43,14 @@ def say_expected(preparation: Preparation, out: FilePath, say: Callable[[str], A
     images = steps * preparation.plan.batch_size
     if images * forward * _passes(preparation.model) < _LONG_WORK:
         return
-    compiling, image = _seconds_of_an_image(preparation.model)
+    timed = int(max(_TIMED, min(preparation.plan.batch_size, _TIMED_WORK / forward)))
+    compiling, image = _seconds_of_an_image(preparation.model, timed)
     step = preparation.plan.batch_size * image * _passes(preparation.model)
     beside = _COMPILED * compiling + image * _evaluated(preparation)
     seconds = steps * step + beside
     say(
         f"expected: about {duration(seconds)} for {preparation.plan.steps:,} steps of {step:,.1f} s, and of it "
-        f"{duration(beside)} for compiling, evaluations and the report, as {_TIMED} images took on {len(cores())} cores"
+        f"{duration(beside)} for compiling, evaluations and the report, as {timed} images took on {len(cores())} cores"
     )
     if seconds >= _LONG and (offers := list(_offers(preparation, seconds))):
         say(f"  shorter: {', or '.join(offers)}")
@@ -70,9 +71,9 @@ def _passes(model: ImageModel) -> float:
     return 1 + share * (3 if getattr(model.config, "rematerialize", False) else 2)
 
 
-def _seconds_of_an_image(model: keras.Model) -> tuple[float, float]:
-    """Of compiling a forward pass, and of the pass for one image; nothing of the model is changed."""
-    images = np.zeros((_TIMED, *model.input_shape[1:]), "float32")
+def _seconds_of_an_image(model: keras.Model, timed: int) -> tuple[float, float]:
+    """Of compiling a forward pass, and of the pass for one image of so many; nothing of the model is changed."""
+    images = np.zeros((timed, *model.input_shape[1:]), "float32")
     began = time.monotonic()
     model.predict_on_batch(images)
     compiling = time.monotonic() - began
@@ -80,8 +81,8 @@ def _seconds_of_an_image(model: keras.Model) -> tuple[float, float]:
     while time.monotonic() - began < _TIMING:  # so that what else the machine does counts as it will later
         model.predict_on_batch(images)
         rounds += 1
-    image = (time.monotonic() - began) / (rounds * _TIMED)
-    return max(compiling - image * _TIMED, 0.0), image
+    image = (time.monotonic() - began) / (rounds * timed)
+    return max(compiling - image * timed, 0.0), image
 
 
 def _offers(preparation: Preparation, seconds: float) -> Iterator[str]:

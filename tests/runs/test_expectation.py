@@ -1,5 +1,6 @@
 """What a run will take is said before its first step: time, what takes less, and disk."""
 
+import dataclasses
 import os
 import re
 from types import SimpleNamespace
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 
 import keras_vit
+from keras_vit import cli
 from keras_vit.config.recipes.growth import Stage
 from keras_vit.runs import expectation
 from keras_vit.runs.expectation import say_expected
@@ -30,7 +32,7 @@ def slow(monkeypatch):
     """A processor that takes 0.5 s for the forward pass of an image, and 0.4 s to compile it."""
     monkeypatch.setattr(expectation, "has_accelerator", lambda: False)
     monkeypatch.setattr(expectation, "_LONG_WORK", 0)
-    monkeypatch.setattr(expectation, "_seconds_of_an_image", lambda model: (0.4, 0.5))
+    monkeypatch.setattr(expectation, "_seconds_of_an_image", lambda model, timed: (0.4, 0.5))
 
 
 def said_of(preparation, out):
@@ -46,12 +48,18 @@ def test_long_run_on_a_processor_says_its_time_and_offers_less(slow, tmp_path):
     assert re.search(r"--batch-size 32 takes about 6:40:0[89]", shorter)
     assert re.search(r"--trainable last_blocks:1 about 6:40:0[89]", shorter)  # forward, and back through a quarter
     assert "--image-size" not in shorter  # they are small
+    assert "as 64 images took" in expected  # of which two would measure the call
     assert re.fullmatch(r"disk: at most 0.02 GB as it trains; [\d.]+ GB are free", disk)
 
 
 def test_larger_images_are_offered_at_224(slow, tmp_path):
     *_, shorter = said_of(prepared(image_size=(224, 448)), tmp_path)
     assert "--image-size 224 --batch-size 32 takes about" in shorter
+    offers = re.findall(r"((?:--\S+ \S+ )+)(?:takes )?about", shorter)
+    asked = [vars(cli._parser().parse_args(["finetune", *offer.split()])) for offer in offers]
+    fields = {field.name for field in dataclasses.fields(FinetuneOptions)}
+    first, second = (FinetuneOptions(**{name: one[name] for name in fields & set(one)}) for one in asked)
+    assert (first.image_size, first.batch_size, second.trainable) == (224, 32, "last_blocks:1")
     head = prepared(batch_size=16, trainable="head")
     keras_vit.freeze(head.model, "head")
     *_, expected = said_of(head, tmp_path)
@@ -87,7 +95,7 @@ def test_an_image_is_timed_and_the_model_stays(slow, monkeypatch, tmp_path):
     monkeypatch.setattr(expectation, "_TIMING", 0.01)
     preparation = prepared()
     before = [np.array(weight) for weight in preparation.model.variables]
-    compiling, image = expectation._seconds_of_an_image(preparation.model)
+    compiling, image = expectation._seconds_of_an_image(preparation.model, 3)
     assert 0 < image < 10
     assert 0 <= compiling < 60
     after = [np.array(weight) for weight in preparation.model.variables]
