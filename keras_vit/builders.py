@@ -27,7 +27,7 @@ from keras_vit.model.vision_transformer import VisionTransformer
 from keras_vit.model.wiring import Head, check_input_shape, wire
 from keras_vit.weights.adapt import classes_of, replaced_layers, without_end, without_tokens
 from keras_vit.weights.checkpoint import Checkpoint
-from keras_vit.weights.config_of_file import norm_of, read_source, told_config, told_facts
+from keras_vit.weights.config_of_file import assumptions, norm_of, read_source, told_config, told_facts
 from keras_vit.weights.hub import WeightsRecord, model_called
 from keras_vit.weights.load import fill
 from keras_vit.weights.resolve import WeightsFile, find_file, only_variant
@@ -177,7 +177,11 @@ def _opened(
     named = only_variant(weights) if config is None else published_variant(config)
     source = find_file(weights, named, sha256=sha256)
     checkpoint = read_source(source)
-    return asked or _resolve_config(told_config(checkpoint, pooling, overrides), pooling, overrides), source, checkpoint
+    if asked is None:
+        asked = _resolve_config(told_config(checkpoint, pooling, overrides), pooling, overrides)
+        lines = assumptions(checkpoint, overrides) if source.record is None else ()
+        checkpoint = dataclasses.replace(checkpoint, remarks=(*checkpoint.remarks, *lines))
+    return asked, source, checkpoint
 
 
 def check_weights_arguments(

@@ -49,6 +49,8 @@ class Checkpoint:
     recorded_grid: tuple[int, int] | None = None
     recorded_fields: dict = dataclasses.field(default_factory=dict)
     preprocessing: Preprocessing | None = None
+    family: str = ""  # as the config.json beside the file names it
+    is_known: bool = False  # whether that is a family which is known here
     set_aside: tuple[str, ...] = ()
     pre_logits_activation: str = "tanh"
     similarity: tuple[float, float] | None = None  # logit scale and bias of a file of both towers
@@ -251,7 +253,7 @@ def read_checkpoint(path: FilePath, *, grid: Pair | None = None, allow_nonfinite
     check_whole(path)
     file = scan_any(path)
     said = sidecar.read(file)  # which refuses a family that is not computed here by its name
-    dialect, prefix = _recognised(file, said.layout)
+    dialect, prefix = _recognised(file, said)
     names = weights_among(dialect, prefix, file.entries)
     arrays = file.read(names, void_is_bfloat16=DIALECTS[dialect].void_is_bfloat16, allow_nonfinite=allow_nonfinite)
     facts = file.read(facts_among(dialect, prefix, file.entries), integers=True)
@@ -268,6 +270,8 @@ def read_checkpoint(path: FilePath, *, grid: Pair | None = None, allow_nonfinite
             recorded_grid=wanted,
             recorded_fields=said.fields | told_by(dialect, prefix, facts),
             preprocessing=said.preprocessing,
+            family=said.family,
+            is_known=bool(said.layouts),
             set_aside=tuple(beside),
             pre_logits_activation=said.pre_logits_activation,
             similarity=similarity_of(file),
@@ -291,10 +295,10 @@ def read_checkpoint(path: FilePath, *, grid: Pair | None = None, allow_nonfinite
     return checkpoint
 
 
-def _recognised(file: TensorFile | ShardedFile, said: str) -> tuple[str, str]:
-    """Dialect and prefix of a file; `said` is what stands beside it on that."""
+def _recognised(file: TensorFile | ShardedFile, said: sidecar.Sidecar) -> tuple[str, str]:
+    """Dialect and prefix of a file; `said` is what stands beside it, and must name a family that has this dialect."""
     try:
-        known = recognise(file.kind, file.entries, said)
+        known = recognise(file.kind, file.entries, said.layout, said.layouts)
     except CheckpointError as error:
         raise CheckpointError(f"{error} File: {file.path}") from error
     if known is None:
@@ -302,6 +306,12 @@ def _recognised(file: TensorFile | ShardedFile, said: str) -> tuple[str, str]:
         raise CheckpointError(
             f"the file must be in a layout that is known here: {', '.join(DIALECTS)}.\n"
             f"Received: {file.path} with {len(file.entries)} arrays: {some}, ..."
+        )
+    if said.layouts and known[0] not in said.layouts:
+        raise CheckpointError(
+            "the tensors must be those of the family that config.json names, as by another's rules they give other "
+            f"numbers.\nReceived: {said.family}, whose files have the layout {' or '.join(said.layouts)}, and tensors "
+            f"in the layout {known[0]}, {file.path}. Put the config.json of these weights beside them."
         )
     return known
 
@@ -330,6 +340,9 @@ def _check_sizes(checkpoint: Checkpoint, said: Mapping[str, Any]) -> None:
     found = checkpoint.fields | {"hidden_size": hidden_size, "num_layers": num_layers, "mlp_dim": mlp_dim}
     found |= {"class_token": checkpoint.has_class_token, "classes": checkpoint.classes}
     found |= {"patch_size": patch_size} if stages is None else {}
+    found["num_heads"] = checkpoint.num_heads
+    found["rotary"] = DIALECTS[checkpoint.dialect].computes(checkpoint.tensors).get("rotary", "none")
+    found |= {"position_table": checkpoint.has_positions, "attention_pooling": _PROBE in checkpoint.tensors}
     if found["kv_heads"] is None and checkpoint.num_heads is not None:
         found["kv_heads"] = (checkpoint.num_heads,) * num_layers
     wrong = [
@@ -340,7 +353,8 @@ def _check_sizes(checkpoint: Checkpoint, said: Mapping[str, Any]) -> None:
     if wrong and hidden_size and num_layers:
         raise CheckpointError(
             "what config.json says of the architecture must be what the tensors are.\n"
-            f"Received: {'; '.join(wrong)}, {checkpoint.path}. The file may be cut short, or of another model."
+            f"Received: {'; '.join(wrong)}, {checkpoint.path}{f', of {checkpoint.family}' * bool(checkpoint.family)}. "
+            "The file may be cut short, or of another model."
         )
 
 

@@ -47,6 +47,25 @@ def told_config(checkpoint: Checkpoint, pooling: str | None, fields: Mapping[str
     return ViTConfig(patch_size, hidden_size, num_layers, num_heads, mlp_dim, **told)
 
 
+def assumptions(checkpoint: Checkpoint, given: Collection[str]) -> tuple[str, ...]:
+    """Lines on what the model of a file alone computes though nothing says so, and on a family that is not known here.
+
+    Args:
+        checkpoint: of no published weights.
+        given: fields that the caller has decided.
+    """
+    row, fields = DIALECTS[checkpoint.dialect], checkpoint.fields
+    if row.is_resnet or row.suffix != ".safetensors":  # of one software, which computes one function
+        return ()
+    strange = checkpoint.family and not checkpoint.is_known
+    lines = [f"{checkpoint.family} is not known here: took the layout {row.name} by the tensors"] if strange else []
+    names = ["layer_norm_epsilon"] if fields["gated_mlp"] else ["activation", "layer_norm_epsilon"]
+    told = {*given, *checkpoint.recorded_fields, *(names if checkpoint.is_known and row.software == "timm" else ())}
+    if silent := ", ".join(f"{name} {fields[name]}" for name in names if name not in told):
+        lines.append(f"{silent}: as {row.software} computes, since the file does not tell")
+    return tuple(lines)
+
+
 def told_facts(
     checkpoint: Checkpoint,
     record: WeightsRecord | None,

@@ -217,6 +217,7 @@ def test_names_of_two_families_are_both_named_unless_the_folder_tells(tmp_path):
     model = keras_vit.build(weights=file, num_heads=3, **ENDS["tokens"])
     assert model.weights_report == (
         "took the layout dinov2_registers, and the names are those of huggingface_tipsv2 too",
+        "layer_norm_epsilon 1e-06: as the authors' DINOv2 computes, since the file does not tell",
     )
 
 

@@ -1,5 +1,6 @@
-"""Files that lack a role of tensors everywhere, or classes: seen by what the config beside them says."""
+"""Files that are not what the config beside them says: roles that are missing, and tensors of another family."""
 
+import json
 import shutil
 from pathlib import Path
 
@@ -8,7 +9,10 @@ from conftest import GOLDEN
 from safetensors.numpy import load_file, save_file
 
 import keras_vit
+from keras_vit.weights.checkpoint import read_checkpoint
+from keras_vit.weights.dialects import DIALECTS
 from keras_vit.weights.reader import CheckpointError
+from keras_vit.weights.sidecar import families
 
 ENCODERS = GOLDEN / "encoders"
 
@@ -43,3 +47,58 @@ def test_head_of_fewer_classes_than_the_config_says_is_refused(tmp_path):
     save_file(arrays | cut, file)
     with pytest.raises(CheckpointError, match="classes 5, and 2"):
         keras_vit.build(weights=file.parent)
+
+
+def claiming(tmp_path, folder, **said):
+    """A copy of a folder whose config.json says other things; `None` takes a word away."""
+    copy = tmp_path / f"{folder}{len(list(tmp_path.iterdir()))}"
+    shutil.copytree(ENCODERS / folder, copy)
+    config = json.loads((copy / "config.json").read_text()) | said
+    (copy / "config.json").write_text(json.dumps({word: value for word, value in config.items() if value is not None}))
+    return copy
+
+
+TIMM = {  # folder: architectures of other families, or of none that is computed here
+    "timm_dinov3": ("eva02_large_patch14_224", "vit_base_patch16_224", "vit_pe_spatial_base_patch16_512"),
+    "timm_eva02_clip": ("vit_base_patch16_224", "vit_giant_patch16_lingbot", "beit_base_patch16_224"),
+    "timm_dinov2": ("vit_giant_patch16_lingbot", "vit_small_patch16_rope_224", "vit_giant_patch16_gap_224"),
+    "timm_clip": ("vit_pe_core_base_patch16_224", "swin_tiny_patch4_window7_224", "vit_relpos_base_patch16_224"),
+    "timm_beit": ("vit_base_patch16_224", "naflexvit_base_patch16_siglip", "vit_small_patch16_18x2_224", "resnet50"),
+}
+TRANSFORMERS = {
+    "huggingface_dinov2": ("clip_vision_model", "dinov3_vit", "dinov2_with_registers", "swin", "dinov3_convnext"),
+    "huggingface_siglip": ("vit", "ijepa", "dpt"),
+    "huggingface_beit": ("dinov2", "radio"),
+}
+
+
+@pytest.mark.parametrize(
+    ("word", "cases", "unknown"), [("architecture", TIMM, "vit_base_patch16_foo"), ("model_type", TRANSFORMERS, "foo")]
+)
+def test_family_that_config_json_names_must_be_that_of_the_tensors(tmp_path, word, cases, unknown):
+    """By the rules of another family they would give other numbers; an unknown one is read by its tensors."""
+    for folder, others in cases.items():
+        right = read_checkpoint(ENCODERS / folder)
+        for other in others:
+            with pytest.raises(CheckpointError, match=other):
+                read_checkpoint(claiming(tmp_path, folder, **{word: other}))
+        for name in (unknown, None):
+            again = read_checkpoint(claiming(tmp_path, folder, **{word: name}))
+            assert (again.dialect, again.is_known) == (right.dialect, False)
+
+
+def test_each_layout_of_a_family_is_one_of_ours():
+    named = {name for rows in (*families._ARCHITECTURES.values(), *families._TYPES.values()) for name in rows}
+    assert named <= set(DIALECTS)
+
+
+def test_what_no_source_says_of_a_file_alone_is_said(tmp_path):
+    file = shutil.copy(ENCODERS / "timm_clip" / "model.safetensors", tmp_path)
+    alone = keras_vit.build(weights=file, num_heads=3, include_top=False, activation="quick_gelu")
+    assert "layer_norm_epsilon 1e-06: as timm computes, since the file does not tell" in alone.weights_report
+    assert alone.weights_facts["layer_norm_epsilon"] == ("1e-06", "timm, by default")
+    strange = keras_vit.build(weights=claiming(tmp_path, "timm_clip", architecture="mine"), include_top=False)
+    assert strange.weights_report[:2] == (
+        "architecture 'mine' is not known here: took the layout timm by the tensors",
+        "activation gelu, layer_norm_epsilon 1e-06: as timm computes, since the file does not tell",
+    )

@@ -6,7 +6,7 @@ weights is set aside by name.
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -50,15 +50,17 @@ def is_same_epsilon(one: float, other: float) -> bool:
     return abs(one - other) <= _SAME_EPSILON
 
 
-def recognise(kind: str, names: Iterable[str], said: str = "") -> tuple[str, str] | None:
+def recognise(kind: str, names: Iterable[str], said: str = "", layouts: Collection[str] = ()) -> tuple[str, str] | None:
     """The dialect of a file with these names, and the prefix of its weights; `None` if it is of no known layout.
 
-    Of several rows that the names satisfy, it is the one that is said, or else the one that asks for most.
+    Of several rows that the names satisfy, it is the one that is said, or else the one that asks for most. If that is
+    none of `layouts`, it is the one of these that has a place for all names, where there is one.
 
     Args:
         kind: `"npz"`, `"safetensors"` or `"torch"`.
         names: of all arrays.
         said: the `model_type` beside the file, or the dialect in a note of ours.
+        layouts: dialects of the family that stands beside the file.
 
     Raises:
         CheckpointError: if the file has several models, and does not tell which is meant.
@@ -70,7 +72,11 @@ def recognise(kind: str, names: Iterable[str], said: str = "") -> tuple[str, str
     if not found:
         return None
     told = [pair for pair in found if said in (pair[0].name, *pair[0].model_types)]
-    row, prefixes = max(told or found, key=lambda pair: len(pair[0].requires) + len(pair[0].forbids))
+    by_most = sorted(told or found, key=lambda pair: len(pair[0].requires) + len(pair[0].forbids), reverse=True)
+    row, prefixes = by_most[0]
+    if layouts and row.name not in layouts:
+        fitting = (pair for pair in by_most if pair[0].name in layouts and pair[0].has_all(names, pair[1][0]))
+        row, prefixes = next(fitting, (row, prefixes))
     return row.name, preferred(prefixes) if row.wrapped else prefixes[0]
 
 

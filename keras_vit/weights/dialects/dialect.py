@@ -139,6 +139,13 @@ class Dialect:
         """Whether the layout has a name for a weight of ours."""
         return self._find(path, "ours") is not None
 
+    def has_all(self, names: Collection[str], prefix: str) -> bool:
+        """Whether each name of a file is below the prefix, and one that this layout has or ignores."""
+        below = [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
+        spelled, beside = self.read_names(below), re.compile("|".join((*self.ignores, *self.facts)) or "(?!)")
+        places = (self._find(spelled(name), "theirs") or beside.fullmatch(name) for name in below)
+        return len(below) == len(names) and all(places)
+
     def without_place(self, paths: Collection[str]) -> list[str]:
         """Our paths that the layout has no name for, or a name for several of which not all are there."""
         there = set(paths)

@@ -19,6 +19,7 @@ from keras_vit.weights.hub import config_of_timm
 from keras_vit.weights.reader import TensorFile
 from keras_vit.weights.reader.sharded import ShardedFile
 from keras_vit.weights.sidecar.facts import Reading, Sidecar, activation_of, not_computed, sides_of
+from keras_vit.weights.sidecar.families import layouts_of_architecture, layouts_of_type
 from keras_vit.weights.sidecar.structure import told_by_architecture, told_by_type
 from keras_vit.weights.sidecar.timm_arguments import check_known, computed_by_eva, told_twice
 from keras_vit.weights.sidecar.transformers_words import biases_of, gated_mlp_of, rotary_of
@@ -53,7 +54,7 @@ def read(file: TensorFile | ShardedFile) -> Sidecar:
         return Sidecar()
     folder = file.path.parent
     config, remarks = _json(folder / "config.json")
-    if "pretrained_cfg" in config or "model_args" in config:
+    if {"pretrained_cfg", "model_args", "architecture"} & set(config):
         said = read_timm(config, folder)
     elif os.path.lexists(folder / "open_clip_config.json"):
         config, remarks = _json(folder / "open_clip_config.json")
@@ -132,6 +133,7 @@ def read_timm(config: dict, folder: Path) -> Sidecar:
         "pooling": _pooling(arguments.get("global_pool", config.get("global_pool")), place),
         "position_embedding": "none" if arguments.get("pos_embed") == "none" else None,
     }
+    layouts = layouts_of_architecture(config.get("architecture"), arguments, place)
     architecture = str(config.get("architecture"))
     known = config_of_timm(architecture)
     fields = _computed_by(architecture) | computed_by_eva(architecture, arguments, place)
@@ -142,6 +144,8 @@ def read_timm(config: dict, folder: Path) -> Sidecar:
         fields["class_token"] = arguments["class_token"]  # elsewhere the pooling tells
     return Sidecar(
         fields=reading.fields(fields),
+        family=f"architecture {config.get('architecture')!r:.80}",
+        layouts=layouts,
         num_heads=reading.count("num_heads", arguments.get("num_heads", getattr(known, "num_heads", None))),
         sizes=told_by_architecture(architecture, arguments)
         | _sizes_said(arguments, **_TIMM_SIZES)
@@ -247,6 +251,8 @@ def read_transformers(config: dict, processor: dict, folder: Path) -> Sidecar:
     return Sidecar(
         fields=reading.fields({name: value for name, value in fields.items() if value is not None}),
         layout=kind,
+        family=f"model_type {config.get('model_type')!r:.80}" if os.path.lexists(folder / "config.json") else "",
+        layouts=layouts_of_type(config.get("model_type"), folder / "config.json"),
         num_heads=reading.count("num_attention_heads", config.get("num_attention_heads")),
         sizes=told_by_type(kind, config)
         | _sizes_said(

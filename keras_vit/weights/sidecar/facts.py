@@ -30,6 +30,8 @@ class Sidecar:
 
     fields: dict = dataclasses.field(default_factory=dict)
     layout: str = ""  # the `model_type` of transformers, or our name of the dialect
+    family: str = ""  # as config.json names it; `""` without such a file
+    layouts: tuple[str, ...] = ()  # our names of those that files of the family have; none for an unknown one
     num_heads: int | None = None
     sizes: dict[str, Any] = dataclasses.field(default_factory=dict)  # what it says of the architecture, by our words
     grid: tuple[int, int] | None = None

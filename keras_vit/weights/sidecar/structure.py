@@ -3,17 +3,25 @@
 Biases, LayerScale and norms are known by being there. Where all of them are gone, only the config tells.
 """
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
+from keras_vit.config.vit import ViTConfig
 from keras_vit.weights.hub import config_of_timm
 
 _TOLD = (
     *("patch_bias", "patch_norm", "pre_norm", "norm", "qkv_bias", "proj_bias", "mlp_bias", "gated_mlp"),
-    *("attention_norm", "mlp_norm", "layer_scale", "final_norm", "registers"),
+    *("attention_norm", "mlp_norm", "layer_scale", "final_norm", "registers", "rotary", "qk_norm", "relative_bias"),
 )
 _CHANGED_BY: Mapping[str, tuple[str, ...]] = {  # arguments of timm's classes: the fields that they may change
     "init_values": ("layer_scale",),
+    "use_rot_pos_emb": ("rotary",),
+    "rope_type": ("rotary",),
+    "use_rel_pos_bias": ("relative_bias",),
+    "use_shared_rel_pos_bias": ("relative_bias",),
+    "pos_embed": ("position_table",),
+    "use_abs_pos_emb": ("position_table",),
     "use_pre_transformer_norm": ("pre_norm",),
     "swiglu_mlp": ("gated_mlp",),
     "scale_mlp": ("mlp_norm",),
@@ -22,7 +30,7 @@ _CHANGED_BY: Mapping[str, tuple[str, ...]] = {  # arguments of timm's classes: t
     "scale_attn_norm": ("attention_norm",),
     "reg_tokens": ("registers",),
     "num_reg_tokens": ("registers",),
-    "global_pool": ("final_norm", "class_token"),
+    "global_pool": ("final_norm", "class_token", "attention_pooling"),
     "fc_norm": ("final_norm",),
     "use_fc_norm": ("final_norm",),
     "use_post_transformer_norm": ("final_norm",),
@@ -42,17 +50,30 @@ _TYPES: Mapping[str, Mapping[str, Any]] = {  # `model_type` of transformers: wha
     **dict.fromkeys(("beit", "data2vec-vision"), _PLAIN | {"qkv_bias": "query_value"}),
     "aimv2_vision_model": _PLAIN | {"norm": "rms", "patch_norm": True},
 }
+_PLAIN_NAMES = re.compile(  # of architectures of timm that no record has
+    r"vit_(large|giant|gigantic)_patch14_224|vit_(base|huge|giant)_patch1[46]_gap_\d+|vit_base_patch\d+_plus_\d+"
+)
 _ALL_OR_NONE = {True: "all", False: "none"}
 
 
 def told_by_architecture(architecture: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
     """What timm's model of that name has, but for what `model_args` may change; `{}` for a name that is not known."""
-    if (config := config_of_timm(architecture)) is None:
+    config, plain = config_of_timm(architecture), _PLAIN_NAMES.fullmatch(architecture)
+    if config is None and not plain:
         return {}
     given = [name for name, value in arguments.items() if value is not None]
     changed = {field for name in given for field in (name, *_CHANGED_BY.get(name, ()))}
-    said = {field: getattr(config, field) for field in _TOLD} | {"class_token": config.has_class_token}
+    said = _PLAIN | {"registers": 0, "gated_mlp": False} if config is None else _fields_of(config)
     return {field: value for field, value in said.items() if field not in changed}
+
+
+def _fields_of(config: ViTConfig) -> dict[str, Any]:
+    said = {field: getattr(config, field) for field in _TOLD} | {"class_token": config.has_class_token}
+    if config.pooling != "gap":
+        said["attention_pooling"] = config.pooling in ("map", "attentive")
+    if config.position_embedding in ("learned", "none"):
+        said["position_table"] = config.position_embedding == "learned"
+    return said
 
 
 def told_by_type(kind: str, config: Mapping[str, Any]) -> dict[str, Any]:
