@@ -32,7 +32,7 @@ from keras_vit.config.variants import VARIANTS
 from keras_vit.config.vit import ViTConfig
 from keras_vit.data import BadImage, Source, load_dataset, open_source
 from keras_vit.data.augmentation import AUGMENTATIONS, Augmentation
-from keras_vit.data.own_sizes import batches_by_size
+from keras_vit.data.own_sizes import batches_by_size, naflex_batch
 from keras_vit.encoder_builders import *  # noqa: F403
 from keras_vit.evaluation import Evaluation, Probe, evaluate, probe, write_evaluation_page
 from keras_vit.exporting.engines.accelerate import accelerate
@@ -45,6 +45,7 @@ from keras_vit.model.copies import with_input_shape
 from keras_vit.model.freezing import freeze
 from keras_vit.model.lora import add_lora, merge_lora
 from keras_vit.model.merging import merge_tokens
+from keras_vit.model.naflex import NaFlexModel, naflex
 from keras_vit.model.resnet import ResNet
 from keras_vit.model.vision_transformer import VisionTransformer
 from keras_vit.model.zero_shot import zero_shot
@@ -104,7 +105,10 @@ __all__ = [
     "with_input_shape",
     "merge_tokens",
     "zero_shot",
+    "naflex",
+    "naflex_batch",
     "VisionTransformer",
+    "NaFlexModel",
     "ViTConfig",
     "VARIANTS",
     "ResNet",

@@ -39,6 +39,7 @@ def answers():
         again = keras.saving.load_model(f"{folder}/model.keras")
     same = (again.predict(expected_of(case)["images"], verbose=0) == results[f"{case}None"]).all()
     results["dinov3"] = dinov3().predict(dinov3_arrays()["images_other"], verbose=0)
+    results["naflex"] = naflex().predict({name: naflex_arrays()[name] for name in naflex().input}, verbose=0)
     logits = {name: array.tolist() for name, array in results.items()}
     return {"backend": keras.backend.backend(), "reloaded": bool(same), "logits": logits}
 
@@ -58,6 +59,16 @@ def dinov3_arrays():
     return np.load(GOLDEN / "encoders" / "timm_dinov3" / "expected.npz")
 
 
+def naflex():
+    """An encoder for patches of several grids, padded and masked."""
+    folder = GOLDEN / "encoders" / "huggingface_siglip2"
+    return keras_vit.naflex(keras_vit.build(weights=folder, include_top=False, input_shape=(None, None, 3)))
+
+
+def naflex_arrays():
+    return np.load(GOLDEN / "naflex.npz")
+
+
 def wide(case):
     return expected_of(case)["images"].repeat(2, 1)[:, :, [*range(32), *range(16)]]
 
@@ -73,7 +84,8 @@ def assert_answers_are_the_same(found, backend):
     assert found["backend"] == backend
     assert found["reloaded"]
     got = found["logits"]
-    assert len(got) == 3 * len(CASES) + 1
+    assert len(got) == 3 * len(CASES) + 2
+    np.testing.assert_allclose(got["naflex"], naflex_arrays()["pooled"], atol=1e-5)
     np.testing.assert_allclose(got["dinov3"], dinov3_arrays()["tokens_other"], atol=1e-5)
     for case, config in CASES.items():
         for shape in ("32", "None"):

@@ -140,7 +140,7 @@ def load_run(place: Path) -> tuple[Any, "RunFacts"]:
 def _check_loaded(model: Any, file: Path) -> None:
     from keras_vit.model.image_model import ImageModel
 
-    if not isinstance(model, ImageModel) or model.preprocessing is None:
+    if not isinstance(model, ImageModel) or not model.takes_images or model.preprocessing is None:
         raise ValueError(
             "the file must hold a VisionTransformer or a ResNet, which knows how images are prepared for it.\n"
             f"Received: {file}, with a {type(model).__name__}."

@@ -105,32 +105,32 @@ def _numpy_matrix(new: int, old: int, method: str, ratio: float) -> np.ndarray:
 
 
 def resize_matrix(indices: Tensor, new: Any, old: int, method: str, xp: Any, ratio: Any = None) -> Tensor:
-    """The `(new, old)` matrix that resizes one axis.
+    """The `(new, old)` matrix that resizes one axis, or `(B, N, old)`.
 
     Args:
-        indices: floats 0, 1, ... new-1 as an array of `xp`.
-        new: the same `new` as a float, or a float scalar of `xp` when only the graph knows it.
+        indices: floats 0, 1, ... new-1 as an array of `xp`; or `(B, N)`, places on an axis of each image's own length.
+        new: the same `new` as a float, or a float scalar of `xp` when only the graph knows it; or `(B, 1)`.
         old: int, length of the axis that is read.
         method: one of `RESIZE_METHODS`.
         xp: array namespace with `abs`, `maximum`, `where`, `sum`, `matmul`, `clip` and `expand_dims`.
         ratio: length of the longer old side over that of the longer new one, for `"bilinear_crop"`.
     """
-    sources = xp.expand_dims(np.arange(old).astype("float32"), 0)  # (1, old)
+    sources = np.arange(old).astype("float32")
     if method == "align_corners":
         positions = indices * ((old - 1) / xp.maximum(new - 1.0, 1.0))
-        return triangle(xp.expand_dims(positions, 1) - sources, xp)  # (new, old)
+        return triangle(xp.expand_dims(positions, -1) - sources, xp)  # (new, old)
     if method == CROPPED:
         positions = (indices + 0.5) * (old / new if ratio is None else ratio) - 0.5
-        return triangle(xp.expand_dims(xp.clip(positions, 0.0, old - 1.0), 1) - sources, xp)
+        return triangle(xp.expand_dims(xp.clip(positions, 0.0, old - 1.0), -1) - sources, xp)
     offset = 0.1 if method == "bicubic_offset" else 0.0
     positions = (indices + 0.5) * (old / (new + offset)) - 0.5
     if method in ("bicubic", "bicubic_offset"):
         return _bicubic_without_antialias(positions, old, xp)
-    distances = xp.expand_dims(positions, 1) - sources
+    distances = xp.expand_dims(positions, -1) - sources
     if method.endswith("antialias"):
-        distances = distances / xp.maximum(old / new, 1.0)
+        distances = distances / xp.expand_dims(xp.maximum(old / new, 1.0), -1)
     weights = cubic(distances, -0.5, xp) if method.startswith("bicubic") else triangle(distances, xp)
-    return weights / xp.sum(weights, axis=1, keepdims=True)
+    return weights / xp.sum(weights, axis=-1, keepdims=True)
 
 
 def triangle(x: Tensor, xp: Any) -> Tensor:
@@ -141,7 +141,7 @@ def triangle(x: Tensor, xp: Any) -> Tensor:
 def _bicubic_without_antialias(positions: Tensor, old: int, xp: Any) -> Tensor:
     """torch's: a = -0.75, and what would be read beyond an edge is the edge."""
     beyond = np.arange(-2, old + 2)  # a kernel of four reaches two further
-    weights = cubic(xp.expand_dims(positions, 1) - beyond.astype("float32")[None], -0.75, xp)  # (new, old + 4)
+    weights = cubic(xp.expand_dims(positions, -1) - beyond.astype("float32"), -0.75, xp)  # (new, old + 4)
     edges = (beyond.clip(0, old - 1)[:, None] == np.arange(old)).astype("float32")  # (old + 4, old)
     return xp.matmul(weights, edges)
 

@@ -1,27 +1,28 @@
 """Photos of any aspect in batches for NaFlex: each at its own size, of at most so many patches (arXiv:2502.14786).
 
-transformers pads patches of several grids to one length and masks them. A batch here has photos of one grid, which
-gives the same numbers without a mask.
+A batch is of patches of several grids, padded to one length and masked; or of photos of one grid, which gives the same
+numbers without a mask.
 """
 
 import dataclasses
-import fractions
 import math
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from keras_vit.checks import check_positive_int
-from keras_vit.model.image_model import check_image_model
+from keras_vit.checks import check_positive_int, error_about
+from keras_vit.config.vit import ViTConfig
+from keras_vit.model.image_model import ImageModel, check_image_model
 from keras_vit.model.vision_transformer import VisionTransformer
 
 MOST_PATCHES = 256  # of an image, transformers' default
+_FACTORS, _NEAR = (1e-6, 100.0), 1e-5  # of sides: where the search begins, and when it ends
 
 
 def sides_for_patches(height: int, width: int, patch_size: int, max_patches: int = MOST_PATCHES) -> tuple[int, int]:
     """The largest size of nearly an image's aspect that has at most so many patches.
 
-    Both sides are multiplied by one factor and rounded up to whole patches.
+    Both sides are multiplied by one factor of at most 100 and rounded up to whole patches.
 
     Args:
         height: of the image in pixels.
@@ -36,13 +37,18 @@ def sides_for_patches(height: int, width: int, patch_size: int, max_patches: int
     """
     sizes = (("height", height), ("width", width), ("patch_size", patch_size), ("max_patches", max_patches))
     height, width, patch_size, max_patches = (check_positive_int(name, size) for name, size in sizes)
-    # The number of patches grows where the factor makes a side a whole number of patches: by columns, or by rows.
-    by_rows = ((rows, -(-rows * width // height)) for rows in range(1, max_patches + 1))
-    by_columns = ((-(-columns * height // width), columns) for columns in range(1, max_patches + 1))
-    factors = [(fractions.Fraction(grid[0], height), grid) for grid in by_rows]
-    factors += [(fractions.Fraction(grid[1], width), grid) for grid in by_columns]
-    rows, columns = max((factor, grid) for factor, grid in factors if math.prod(grid) <= max_patches)[1]
+    low, high = _FACTORS
+    while high - low >= _NEAR:  # the search of the authors and of transformers, so the same size where it is close
+        factor = (low + high) / 2
+        fits = math.prod(_grid(height, width, patch_size, factor)) <= max_patches
+        low, high = (factor, high) if fits else (low, factor)
+    rows, columns = _grid(height, width, patch_size, low)
     return rows * patch_size, columns * patch_size
+
+
+def _grid(height: int, width: int, patch_size: int, factor: float) -> tuple[int, int]:
+    rows, columns = (max(math.ceil(side * factor / patch_size), 1) for side in (height, width))
+    return rows, columns
 
 
 def batches_by_size(
@@ -78,3 +84,55 @@ def batches_by_size(
         for start in range(0, len(places), batch_size):
             some = places[start : start + batch_size]
             yield some, np.stack([np.asarray(record(images[place])) for place in some])
+
+
+def naflex_batch(
+    model: ImageModel, images: Sequence[np.ndarray], max_patches: int = MOST_PATCHES
+) -> dict[str, np.ndarray]:
+    """Photos of any size and aspect as one batch of patches, padded and masked.
+
+    Each is resized to the largest grid of at most `max_patches` patches that nearly keeps its aspect, prepared by
+    `model.preprocessing`, and cut.
+
+    Args:
+        model: a model of `naflex`, or the `VisionTransformer` that it was made of. Read are the patch size and
+            `preprocessing`, which says how photos are resized and scaled.
+        images: at least one photo, each `(H, W, C)` of a size of its own, integers or floats in [0, 255]; also one
+            array `(B, H, W, C)`.
+        max_patches: N, the most patches of an image, to which all are padded. It need not be that of the position
+            table. One number for all batches has a model compiled once.
+
+    Returns:
+        `"patches"`, float32 `(B, N, P * P * C)`, in reading order, each by row, column and channel, and 0 for padding;
+        `"mask"`, bool `(B, N)`, true for patches of the photo; `"grids"`, int32 `(B, 2)`, `(h, w)` in patches.
+
+    Raises:
+        TypeError: for another model, or anything but pixels.
+        ValueError: for no images, one of another shape, or values outside of [0, 255].
+
+    Source: arXiv:2502.14786, section 2.4.2; sizes and order are those of transformers' `Siglip2ImageProcessor`.
+    """
+    if not isinstance(model, ImageModel) or not isinstance(model.config, ViTConfig) or model.preprocessing is None:
+        raise TypeError(
+            "`model` must be one of `naflex` or a VisionTransformer, which knows its patch size and preprocessing.\n"
+            f"Received: {model!r} of type {type(model).__name__}."
+        )
+    shapes = [np.shape(image) for image in images]
+    if not shapes or any(len(shape) != 3 for shape in shapes):
+        raise error_about("images")(
+            "`images` must be at least one photo, each (H, W, C), in a list or as (B, H, W, C).\n"
+            f"Received: shapes {', '.join(map(str, shapes[:3])) or 'of no images'}. Pass one photo as `[image]`."
+        )
+    side = model.config.patch_size
+    cut = []
+    for image, shape in zip(images, shapes, strict=True):
+        size = sides_for_patches(shape[0], shape[1], side, max_patches)
+        pixels = np.asarray(dataclasses.replace(model.preprocessing, image_size=size, resize="squash")(image))
+        grid = (size[0] // side, size[1] // side)
+        pixels = pixels.reshape(grid[0], side, grid[1], side, -1).swapaxes(1, 2)  # (h, w, P, P, C)
+        cut.append((grid, pixels.reshape(math.prod(grid), -1)))
+    patches = np.zeros((len(cut), max_patches, cut[0][1].shape[1]), "float32")
+    for row, (_, own) in zip(patches, cut, strict=True):
+        row[: len(own)] = own
+    grids = np.array([grid for grid, _ in cut], "int32")
+    return {"patches": patches, "mask": np.arange(max_patches) < grids.prod(1, keepdims=True), "grids": grids}

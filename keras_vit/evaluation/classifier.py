@@ -12,6 +12,7 @@ from keras_vit.evaluation.answers import Classifier, answers
 from keras_vit.evaluation.metrics import Evaluation, measure_batches
 from keras_vit.evaluation.real_labels import check_imagenet, image_numbers, read_real_labels, real_accuracy
 from keras_vit.model.classifiers import ends_in_logits, output_activation
+from keras_vit.model.image_model import check_takes_images
 
 
 def evaluate(
@@ -79,6 +80,7 @@ def _prepared(
         if int(data.cardinality()) == -1:  # tf.data.INFINITE_CARDINALITY
             raise ValueError("the dataset must end, to be measured on.\nReceived: a dataset that repeats for ever.")
         return data, getattr(data, "class_names", None), None
+    check_takes_images(model)
     from keras_vit.data import load_dataset, open_source
     from keras_vit.data.source import check_split
 

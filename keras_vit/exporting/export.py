@@ -28,7 +28,7 @@ from keras_vit.exporting.verification import verify as compare
 from keras_vit.exporting.writers import Writer
 from keras_vit.model.classifiers import ends_in_logits, has_head, names_of_outputs
 from keras_vit.model.copies import with_input_shape
-from keras_vit.model.image_model import ImageModel
+from keras_vit.model.image_model import ImageModel, check_takes_images
 from keras_vit.model.layer_lookup import own_operations
 from keras_vit.model.precision import in_precision, is_quantized
 from keras_vit.pages.cards import Card, write_card
@@ -207,6 +207,7 @@ def _opened(writer: Writer, place: Path) -> Runtime:
 
 def check_exportable(model: Any) -> None:
     """Raises unless `model` is one of ours that gives one row for each image."""
+    check_takes_images(model)
     known = isinstance(model, ImageModel) and None not in (model.config, model.preprocessing)
     if not known or len(model.inputs) != 1:
         raise TypeError(

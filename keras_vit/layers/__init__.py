@@ -14,6 +14,7 @@ from keras_vit.layers.heads import AttentionPooling, TokenPooling
 from keras_vit.layers.merging_block import MergingBlock
 from keras_vit.layers.mlps import GatedMlpBlock, MlpBlock
 from keras_vit.layers.norms import LayerScale, RMSNorm
+from keras_vit.layers.padded_patches import PatchColumn, PatchMask, ZeroPadding
 from keras_vit.layers.patches import PatchEmbedding, PixelNormalization
 from keras_vit.layers.positions import AddPositionEmbs
 from keras_vit.layers.relative import RelativePositions
@@ -54,4 +55,7 @@ __all__ = [
     "MergingBlock",
     "TokenPooling",
     "AttentionPooling",
+    "PatchColumn",
+    "PatchMask",
+    "ZeroPadding",
 ]

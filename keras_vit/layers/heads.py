@@ -28,7 +28,8 @@ class TokenPooling(ConfiguredLayer):
 
     Call arguments:
         tokens: `(B, T, D)`.
-        sizes: `(B, T, 1)`, how many patches a token stands for, as `MergingBlock` gives them; 1 for each by default.
+        sizes: `(B, T, 1)`, how many patches a token stands for, as `MergingBlock` and `PatchMask` give them; 1 for each
+            by default.
 
     Returns:
         `(B, D)`, or `(B, k D)` of k tokens that are concatenated.
@@ -63,7 +64,7 @@ class TokenPooling(ConfiguredLayer):
         if sizes is None:
             return ops.mean(patches, axis=1)  # (B, D)
         sizes = sizes[:, self.num_prefix_tokens :]
-        return ops.sum(patches * sizes, axis=1) / ops.sum(sizes, axis=1)
+        return ops.sum(patches * sizes, axis=1) / ops.maximum(ops.sum(sizes, axis=1), 1)  # of padding alone it is 0
 
     def compute_output_shape(self, tokens_shape: Shape, sizes_shape: Shape | None = None) -> Shape:
         joined = self.kind == "token" and self.summary == "concatenated"
@@ -87,6 +88,7 @@ class AttentionPooling(CompositeLayer):
 
     Call arguments:
         tokens: `(B, T, D)`.
+        bias: `(B, 1, 1, T)`, added to the scaled logits, as `PatchMask` gives it; by default nothing.
 
     Returns:
         `(B, D)`.
@@ -136,10 +138,11 @@ class AttentionPooling(CompositeLayer):
         limit = (6.0 / (1 + size)) ** 0.5  # Xavier uniform on the (1, D) matrix
         return keras.initializers.RandomUniform(-limit, limit)
 
-    def call(self, tokens: Tensor, training: bool | None = None) -> Tensor:
+    def call(self, tokens: Tensor, training: bool | None = None, bias: Tensor = None) -> Tensor:
         probe = ops.cast(self.probe, tokens.dtype)
         probe = ops.broadcast_to(probe, (ops.shape(tokens)[0], 1, self.hidden_size))  # (B, 1, D)
-        x = self.attention(tokens[:, self.num_prefix_tokens :], probe, training=training)
+        bias = None if bias is None else bias[..., self.num_prefix_tokens :]
+        x = self.attention(tokens[:, self.num_prefix_tokens :], probe, training=training, bias=bias)
         if self.norm is not None and self.mlp is not None:
             x = x + self.mlp(self.norm(x), training=training)
         return x[:, 0]  # (B, D)

@@ -35,6 +35,7 @@ class AddPositionEmbs(ConfiguredLayer):
         tokens: `(B, num_prefix_tokens + N, D)`.
         cut_map: `(B, H, W, ...)`, what the patches were cut from; only H and W are read. Without
             it the tokens must have the table's grid.
+        grids: integers `(B, 2)`, `(h, w)` of each image, whose patches are the first h * w; the others are padding.
 
     Returns:
         The shape of `tokens`.
@@ -60,9 +61,9 @@ class AddPositionEmbs(ConfiguredLayer):
         self.kind = kind
         self.resize_method = resize_method
 
-    def build(self, tokens_shape: Shape, cut_map_shape: Shape | None = None) -> None:
+    def build(self, tokens_shape: Shape, cut_map_shape: Shape | None = None, grids_shape: Shape | None = None) -> None:
         rows, size = self.num_prefix_tokens + self.grid[0] * self.grid[1], cast(int, tokens_shape[-1])
-        if cut_map_shape is None and tokens_shape[1] not in (None, rows):
+        if cut_map_shape is None and grids_shape is None and tokens_shape[1] not in (None, rows):
             raise ValueError(
                 "`tokens` must have `num_prefix_tokens` tokens and one per patch of `grid` if no `cut_map` is given.\n"
                 f"Received: {tokens_shape[1]} tokens, num_prefix_tokens={self.num_prefix_tokens}, grid={self.grid}."
@@ -82,7 +83,9 @@ class AddPositionEmbs(ConfiguredLayer):
         normal = keras.initializers.RandomNormal(stddev=0.02)  # official code; big_vision: 1/sqrt(D)
         return self.add_weight(name=name, shape=(1, rows, size), initializer=normal)
 
-    def call(self, tokens: Tensor, cut_map: Tensor = None) -> Tensor:
+    def call(self, tokens: Tensor, cut_map: Tensor = None, grids: Tensor = None) -> Tensor:
+        if grids is not None:
+            return tokens + ops.cast(self._tables_for(grids, ops.shape(tokens)[1]), tokens.dtype)
         grid = self.grid
         if cut_map is not None:
             grid = tuple(side // self.patch_size for side in ops.shape(cut_map)[1:3])
@@ -112,15 +115,46 @@ class AddPositionEmbs(ConfiguredLayer):
             return _joined(prefix, rows, columns, ops)
         table = ops.cast(self.table, "float32")
         prefix, patches = table[:, : self.num_prefix_tokens], table[:, self.num_prefix_tokens :]
-        method, added = self.resize_method, 0.0
-        if method == "bicubic_offset":  # which leaves a grid of the table's size as it is
-            other = ops.logical_or(ops.not_equal(grid[0], self.grid[0]), ops.not_equal(grid[1], self.grid[1]))
-            method, added = "bicubic", 0.1 * ops.cast(other, "float32")
+        method, added = self._method_and_offset(*grid)
         rows, columns = (axis_matrix(n, old, method, added, ratio) for n, old in zip(grid, self.grid, strict=True))
         patches = ops.reshape(patches, (*self.grid, size))  # (h, w, D)
         patches = ops.einsum("ih,hwd->iwd", rows, patches)
         patches = ops.einsum("jw,iwd->ijd", columns, patches)
         return ops.concatenate([prefix, ops.reshape(patches, (1, -1, size))], axis=1)  # (1, T, D)
+
+    def _method_and_offset(self, height: Any, width: Any) -> tuple[str, Any]:
+        """The rule for grids that only the graph knows, and what it adds to their lengths in the scale."""
+        if self.resize_method != "bicubic_offset":
+            return self.resize_method, 0.0
+        other = ops.logical_or(ops.not_equal(height, self.grid[0]), ops.not_equal(width, self.grid[1]))
+        return "bicubic", 0.1 * ops.cast(other, "float32")  # a grid of the table's size stays as it is
+
+    def _tables_for(self, grids: Tensor, num_tokens: Any) -> Tensor:
+        """`(B, T, D)`, each image's table resized to its own grid; padding gets that of the first patch."""
+        height, width = ops.maximum(grids[:, :1], 1), ops.maximum(grids[:, 1:], 1)  # (B, 1)
+        places = ops.arange(num_tokens - self.num_prefix_tokens, dtype=grids.dtype)[None]
+        places = ops.where(places < height * width, places, 0)  # (B, N)
+        ratio = max(self.grid) / ops.cast(ops.maximum(height, width), "float32")
+        method, added = self._method_and_offset(height, width)
+        on_axes = ((places // width, height, self.grid[0]), (places % width, width, self.grid[1]))
+        rows, columns = (  # (B, N, h), (B, N, w) of the table
+            resize_matrix(ops.cast(i, "float32"), ops.cast(new, "float32") + added, old, method, ops, ratio)
+            for i, new, old in on_axes
+        )
+        if self.kind == "learned2d":
+            halves = [
+                ops.matmul(matrix, ops.cast(part[0], "float32"))
+                for matrix, part in ((columns, self.columns), (rows, self.rows))
+            ]
+            patches, prefix = ops.concatenate(halves, axis=-1), self.prefix  # (B, N, D)
+        else:
+            weights = ops.reshape(rows[..., :, None] * columns[..., None, :], (*ops.shape(places), -1))
+            prefix, table = self.table[:, : self.num_prefix_tokens], self.table[0, self.num_prefix_tokens :]
+            patches = ops.matmul(weights, ops.cast(table, "float32"))  # (B, N, D)
+        if not self.num_prefix_tokens:
+            return patches
+        prefix = ops.repeat(ops.cast(prefix, "float32"), ops.shape(grids)[0], axis=0)
+        return ops.concatenate([prefix, patches], axis=1)
 
     def table_at(self, grid: Pair) -> Tensor:
         """The table `(1, T, D)` as NumPy for `grid`; a learned one is resized by `resize_method`."""
@@ -146,7 +180,9 @@ class AddPositionEmbs(ConfiguredLayer):
             name: resized_axis(v, *sides[name], method, ratio) if name in sides else v for name, v in values.items()
         }
 
-    def compute_output_shape(self, tokens_shape: Shape, cut_map_shape: Shape | None = None) -> Shape:
+    def compute_output_shape(
+        self, tokens_shape: Shape, cut_map_shape: Shape | None = None, grids_shape: Shape | None = None
+    ) -> Shape:
         return tuple(tokens_shape)
 
 

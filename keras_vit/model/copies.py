@@ -16,7 +16,7 @@ from keras_vit.config.relative_tables import ANY_RESIZE_METHODS, RELATIVE_RESIZE
 from keras_vit.layers.composite import at_least_float32
 from keras_vit.layers.nested import flatten_layers
 from keras_vit.model.deferred import deferred_variables, discard, initialise
-from keras_vit.model.image_model import ImageModel
+from keras_vit.model.image_model import ImageModel, check_takes_images
 from keras_vit.model.wiring import ENDS, check_input_shape, known_grid, record_for
 
 _Model = TypeVar("_Model", bound=ImageModel)
@@ -39,6 +39,7 @@ def with_input_shape(model: _Model, input_shape: Shape, resize_method: str | Non
 
     Source: arXiv:2010.11929, section 3.2.
     """
+    check_takes_images(model)
     if not isinstance(model, ImageModel) or model.config is None or len(model.inputs) != 1:
         raise TypeError(
             "`model` must be a VisionTransformer or ResNet with one input that knows its config, as the builders give "

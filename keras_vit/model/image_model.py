@@ -52,6 +52,7 @@ class ImageModel(Unfreezable, ReplicatedModel, keras.Model):
     """
 
     config_class: ClassVar[type]
+    takes_images: ClassVar[bool] = True  # and not patches with their grids
     config: Any
 
     def __init__(
@@ -221,8 +222,9 @@ class ImageModel(Unfreezable, ReplicatedModel, keras.Model):
 
     def call(self, inputs: Tensor, training: bool | None = None, mask: Tensor = None) -> Tensor:
         check_process()
-        check_floats(inputs)
-        look_at_call(self, inputs)
+        pixels = inputs if self.takes_images else inputs["patches"]
+        check_floats(pixels)
+        look_at_call(self, pixels)
         warn_of_foreign_step(training)
         inputs = of_known_size(self, inputs) if len(self.inputs) == 1 else inputs
         return super().call(inputs, training=training, mask=mask)
@@ -257,10 +259,21 @@ def _batch_size(method: Callable, args: Sequence[Any], kwargs: Mapping[str, Any]
 
 
 def check_image_model(model: Any) -> None:
-    """Raises unless `model` is one of ours: a `VisionTransformer` or a `ResNet`."""
+    """Raises unless `model` is one of ours that takes images: a `VisionTransformer` or a `ResNet`."""
+    check_takes_images(model)
     if not isinstance(model, ImageModel):
         raise TypeError(
             f"`model` must be a VisionTransformer or a ResNet.\nReceived: {model!r} of type {type(model).__name__}."
+        )
+
+
+def check_takes_images(model: Any) -> None:
+    """Raises for a model of patches with their grids, of `naflex`."""
+    if not getattr(model, "takes_images", True):
+        raise TypeError(
+            "`model` must take images, and this one takes batches of patches.\n"
+            f"Received: {model!r} of type {type(model).__name__}. Pass the model that `naflex` was given, which has "
+            "the same layers."
         )
 
 

@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 import keras
 
 from keras_vit.config.vit import ViTConfig
-from keras_vit.model.image_model import ImageModel
+from keras_vit.model.image_model import ImageModel, check_takes_images
 
 
 @keras.saving.register_keras_serializable("keras_vit")
@@ -34,6 +34,7 @@ def check_vision_transformer(model: Any) -> None:
     """Raises unless `model` is a `VisionTransformer`; of a ResNet with the reason."""
     if isinstance(model, VisionTransformer):
         return
+    check_takes_images(model)
     reason = ", since a ResNet has no tokens, blocks or attention" if isinstance(model, ImageModel) else ""
     raise TypeError(
         f"`model` must be a VisionTransformer{reason}.\nReceived: {model!r} of type {type(model).__name__}."

@@ -363,7 +363,7 @@ def _check_model(model: Any) -> None:
     if not isinstance(model, (ViTConfig, ResNetConfig, type(None))):
         from keras_vit.model.image_model import ImageModel
 
-        if not isinstance(model, ImageModel):
+        if not isinstance(model, ImageModel) or not model.takes_images:
             raise error_about("model", kind=TypeError)(f"{rule}\nReceived: an object of type {type(model).__name__}.")
 
 

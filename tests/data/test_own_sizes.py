@@ -18,6 +18,8 @@ from keras_vit.data.own_sizes import sides_for_patches
         ((37, 41), 8, 10, (24, 24)),
         ((1, 5000), 16, 256, (16, 4096)),
         ((5000, 1), 8, 1, (8, 8)),
+        ((15, 1), 16, 729, (1504, 112)),
+        ((17193, 11457), 8, 9, (24, 16)),
     ],
 )
 def test_size_is_the_largest_of_so_many_patches(image, patch_size, most, size):
