@@ -1,9 +1,10 @@
 """Factors and shifts that stand beside a dense layer, computed into its kernel and bias before a file is written.
 
 The function of the model stays the same: sums are made in float64 and rounded once. A LayerNorm keeps its mean and
-deviation; its gain and shift go into the layers that read it, and the scale of queries into theirs. The last LayerNorm
-is folded only where features are read behind another layer. In float32 the first kernel takes pixels as they are;
-float16 would drift a tenth more so, and int8 of LiteRT half as much again.
+deviation; its gain and shift go into the layers that read it, and the scale of queries into theirs. Pairs of channels
+that lie beside each other for a rotation are laid into the two halves of their head. The last LayerNorm is folded only
+where features are read behind another layer. In float32 the first kernel takes pixels as they are; float16 would drift
+a tenth more so, and int8 of LiteRT half as much again.
 """
 
 import dataclasses
@@ -18,7 +19,7 @@ from keras_vit.layers import MultiHeadAttention
 from keras_vit.layers.nested import flatten_layers
 from keras_vit.model.copies import with_dtype
 from keras_vit.model.image_model import ImageModel
-from keras_vit.model.layer_lookup import dense_parts, norm_readers, patch_embedding
+from keras_vit.model.layer_lookup import dense_parts, norm_readers, patch_embedding, rotary_layers
 from keras_vit.model.precision import is_quantized
 
 
@@ -97,6 +98,7 @@ def folded(model: ImageModel, bare: bool = True) -> tuple[ImageModel, Folds]:
         if bare:
             norm.gamma = norm.beta = None
     _fold_scales(copy)
+    _to_halves(copy)
     attentions = _attentions(copy)
     for attention in attentions:
         for weight in attention.scaled_weights:
@@ -114,6 +116,20 @@ def _fold_scales(model: ImageModel) -> None:
                 value, gamma = _values(weight, scale.gamma)
                 weight.assign((value * gamma).astype("float32"))
             setattr(found.block, found.part.scale, None)
+
+
+def _to_halves(model: ImageModel) -> None:
+    """Orders channels of queries and keys alike, which leaves their products, so that no step interleaves pairs."""
+    for attention in _attentions(model):
+        if attention.rotary_layout == "interleaved":
+            half = attention.hidden_size // attention.num_heads // 2
+            layers = attention.query, attention.key, attention.query_norm, attention.key_norm
+            for weight in (weight for layer in layers if layer is not None for weight in layer.weights):
+                pairs = np.asarray(weight).reshape(*weight.shape[:-1], -1, half, 2)
+                weight.assign(pairs.swapaxes(-1, -2).reshape(weight.shape))
+            attention.rotary_layout = "half"
+    for layer in rotary_layers(model):
+        layer.rotary_layout = "half"
 
 
 def _fold_norm(norm: keras.layers.Layer, dense: keras.layers.Dense) -> None:

@@ -11,7 +11,7 @@ from keras_vit.layers.relative_bias import RelativeBias
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:.*unless told otherwise:UserWarning")]
 FORMATS = {"onnx": ".onnx", "litert": ".tflite", "openvino": ".xml", "saved_model": ""}
-INT8 = ("timm_dinov3_gated", "huggingface_beit")
+INT8 = ("timm_dinov3_gated", "huggingface_beit", "timm_eva02_packed")
 
 
 @functools.lru_cache(maxsize=1)

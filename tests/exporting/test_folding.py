@@ -19,6 +19,8 @@ from keras_vit.model.precision import in_precision
 WRITERS = {"onnx": onnx, "litert": litert, "openvino": openvino}
 FLOAT = ("float32",)
 NEAR = 1e-5  # the promise of float32; what is found is 2e-6
+ROTARY = {"rotary": "axial", "position_embedding": "none", "hidden_size": 24, "num_heads": 3}
+MIXED = {"rotary": "mixed", "rotary_coordinates": "grid"}
 # Fields of a config, and how many LayerNorms and queries are folded.
 CASES = {
     "token": ({}, 4, 2),
@@ -36,6 +38,10 @@ CASES = {
     "exact GELU": ({"activation": "gelu"}, 4, 2),
     "merging": ({"merged_tokens": 3}, 4, 2),
     "merging, gap and pre_logits": ({"merged_tokens": 3, "pooling": "gap", "representation_size": 9}, 5, 2),
+    "rotary": ({**ROTARY, "qk_norm": "head"}, 4, 2),
+    "rotary in pairs": ({**ROTARY, "rotary_layout": "interleaved", "qk_norm": "head"}, 4, 2),
+    "mixed in pairs": ({**ROTARY, **MIXED, "rotary_layout": "interleaved", "qk_norm": "width"}, 4, 2),
+    "grouped in pairs": ({**ROTARY, "rotary_layout": "interleaved", "num_heads": 6, "kv_heads": 2}, 4, 2),
     "hybrid": ({"resnet_stages": (1,), "resnet_width_factor": 0.5, "patch_size": 1}, 4, 2),
 }
 
@@ -241,6 +247,17 @@ def test_operations_are_gone_from_the_file(form, opset, file_of, tmp_path, monke
     plain = operations(form, place)
     counts = [len([name for name in names if name.lower() in ARITHMETIC]) for names in (plain, less)]
     assert counts[0] - counts[1] == GONE[form, opset]
+
+
+def test_rotation_of_onnx_has_no_step_more_for_pairs(file_of):
+    """A split, a concatenation, two products and a sum turn queries or keys, and nothing is gathered or transposed."""
+    halves, pairs = (operations("onnx", file_of("onnx", f"rotary{kind}")[1]) for kind in ("", " in pairs"))
+    assert sorted(halves) == sorted(pairs)
+    assert {kind: halves.count(kind) for kind in ("Split", "Transpose", "Gather")} == {
+        "Split": 2 * 2,
+        "Transpose": 2 * 4,
+        "Gather": 0,
+    }
 
 
 def test_layer_norms_of_onnx_have_no_shift(file_of):
