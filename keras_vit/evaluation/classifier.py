@@ -46,6 +46,7 @@ def evaluate(
             another activation. Also for invalid ReaL labels, and for images without them.
     """
     check_positive_int("batch_size", batch_size)
+    check_takes_images(model)
     _check_output(model)
     real = None if real_labels is None else read_real_labels(real_labels)
     dataset, names, examples = _prepared(model, data, split, batch_size, seed)
@@ -80,7 +81,6 @@ def _prepared(
         if int(data.cardinality()) == -1:  # tf.data.INFINITE_CARDINALITY
             raise ValueError("the dataset must end, to be measured on.\nReceived: a dataset that repeats for ever.")
         return data, getattr(data, "class_names", None), None
-    check_takes_images(model)
     from keras_vit.data import load_dataset, open_source
     from keras_vit.data.source import check_split
 

@@ -177,6 +177,7 @@ def test_what_patches_cannot_have_is_refused():
     for function in (
         *(keras_vit.naflex, keras_vit.freeze, lambda model: keras_vit.add_lora(model, 2)),
         lambda model: keras_vit.estimate_memory(model, 8),
+        lambda model: keras_vit.evaluate(model, FOLDER),
         lambda model: keras_vit.export(model, "x.onnx"),
         lambda model: keras_vit.with_input_shape(model, (24, 24, 3)),
         lambda model: next(keras_vit.batches_by_size(model, photos())),
