@@ -170,20 +170,31 @@ def _draw_photo(photo: Seen, folder: Path, name: str, theme: str) -> None:
     plots.draw_maps(
         heads, titles, "attention in the last block", photo.pixels, path=folder / f"{name}_heads.png", theme=theme
     )
+    if len(registers := _registers(photo.maps)):
+        titles = [f"register {number}" for number in range(1, len(registers) + 1)]
+        label = "attention of the registers in the last block, mean of the heads"
+        plots.draw_maps(registers, titles, label, photo.pixels, path=folder / f"{name}_registers.png", theme=theme)
     plots.draw_colours([photo.pixels], pca_to_rgb(photo.tokens)[None], path=folder / f"{name}_colours.png", theme=theme)
+
+
+def _registers(maps: AttentionMaps) -> np.ndarray:
+    """What each register token reads from the patches in the last block, `(R, h, w)`, as a mean over the heads."""
+    places = [place for place, name in enumerate(maps.prefix_tokens) if name == "register"]
+    return maps.over_patches(maps.blocks[-1, 0].mean(axis=0)[places])
 
 
 def _words(model: VisionTransformer) -> dict[str, str]:
     config, (_, height, width, _) = model.config, model.input_shape
     size = f"{height} x {width} pixels, patches of {config.stride}"
     described = f"{config.num_layers} blocks of {config.num_heads} heads, {size}; keras_vit {__version__}"
-    return {"title": f"What {model.name} sees", "subtitle": described}
+    beside = f"; {config.registers} register tokens, which no answer reads" * bool(config.registers)
+    return {"title": f"What {model.name} sees", "subtitle": described + beside}
 
 
 def _facts(photo: Seen, whole: Sequence[int]) -> dict[str, Any]:
     """The data for the script of the page, ready for JSON; `whole` are the blocks with the rows of every patch."""
     maps, count = photo.maps, photo.maps.num_prefix_tokens
-    rows = maps.read_rows()[:, 0]  # (L, A, T)
+    rows, registers = maps.read_rows()[:, 0], _registers(maps)  # (L, A, T), (R, h, w)
     unit = photo.tokens.reshape(-1, photo.tokens.shape[-1]).astype("float64")
     unit /= np.maximum(np.linalg.norm(unit, axis=-1, keepdims=True), 1e-12)
     similarity = np.clip((unit @ unit.T + 1) / 2, 0, 1)  # (N, N), from [-1, 1] to [0, 1]
@@ -198,6 +209,7 @@ def _facts(photo: Seen, whole: Sequence[int]) -> dict[str, Any]:
         "matrices": {str(number): _sprite(maps.blocks[number - 1, 0, :, count:, count:]) for number in whole},
         "similarity": picture_uri(np.rint(255 * similarity).astype("uint8")),
         "colours": picture_uri(np.rint(255 * pca_to_rgb(photo.tokens)).astype("uint8")),
+        "registers": _sprite(registers.reshape(len(registers), -1)) if len(registers) else None,
         "rollout": _sprite(maps.rollout()[0].reshape(1, -1)),
         "relevance": _sprite(photo.relevance.reshape(len(photo.relevance), -1)) if len(photo.top) else None,
         "top": [{"name": printable(name), "score": score} for name, score in photo.top],

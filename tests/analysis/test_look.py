@@ -177,8 +177,8 @@ def test_command_takes_a_checkpoint_and_says_which_weights_need_a_variant(seen, 
     assert cli.main(["look", str(tmp_path / "ti.npz"), photo, "--out", out]) == 0
     assert "12 blocks of 3 heads" in (tmp_path / "out" / "index.html").read_text()
     keras_vit.save_checkpoint(seen["digit"][0], tmp_path / "tiny.npz")
-    assert cli.main(["look", str(tmp_path / "tiny.npz"), photo, "--out", out]) == 1
-    assert "published variant" in capsys.readouterr().err
+    assert cli.main(["look", str(tmp_path / "tiny.npz"), photo, "--out", str(tmp_path / "tiny")]) == 0
+    assert "2 blocks of 3 heads" in (tmp_path / "tiny" / "index.html").read_text()
     assert cli.main(["look", "augreg-imagenet21k", photo, "--out", out]) == 1
     assert "Ti/16 --weights augreg-imagenet21k" in capsys.readouterr().err
 
@@ -208,3 +208,18 @@ def test_model_of_two_patches_and_one_output_is_looked_into(seen, tmp_path):
     page = keras_vit.look(model, [seen["digit"][1]], tmp_path / "out", blocks=2)
     (score,) = re.findall(r"score ([\d.]+)", page.read_text())
     assert 0 < float(score) < 1
+
+
+def test_registers_stand_apart_from_what_the_answer_reads(browser, tmp_path):
+    model = randomise(keras_vit.build(tiny_config(registers=2), input_shape=(20, 28, 3), classes=7))
+    Image.fromarray(np.random.default_rng(3).integers(0, 256, (20, 28, 3), dtype="uint8")).save(tmp_path / "photo.png")
+    page = keras_vit.look(model, [tmp_path / "photo.png"], tmp_path / "seen")
+    assert (page.parent / "01_photo_registers.png").exists()
+    prepared = model.preprocessing(np.asarray(Image.open(tmp_path / "photo.png"))[None])
+    last = keras_vit.attention_maps(model, np.asarray(prepared, "float32")).blocks[-1, 0].mean(axis=0)
+    tab, wrong = opened(browser, page, 900)
+    assert tab.locator(".register").count() == 2
+    assert brightest(tab, ".register") == last[1, 3:].argmax()  # behind the class token and both registers
+    tab.close()
+    assert wrong == []
+    assert "2 register tokens, which no answer reads" in page.read_text()
