@@ -52,3 +52,9 @@ if not _is_the_command():
 
     def __dir__() -> list[str]:
         return sorted([*__all__, "__version__"])  # and neither the rooms nor what stands above
+
+    def __getattr__(name: str) -> object:
+        from keras_vit.checks import did_you_mean
+
+        hint = "" if name.startswith("_") else did_you_mean(name, __all__)
+        raise AttributeError(f"module 'keras_vit' has no attribute {name!r}.{hint}", name=name)

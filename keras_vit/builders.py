@@ -77,7 +77,8 @@ def build(
         classifier_activation: of the head, as `"softmax"`; by default the outputs are logits.
         name: of the model.
         sha256: hexadecimal digest that the file of `weights` must have.
-        strict: whether to refuse weights that must be adapted in any way, as by a new head.
+        strict: whether to refuse weights that must be adapted in any way, as by a new head. With `include_top=False`
+            the file's head, and with `pooling="none"` its pooling, may be left out; `weights_report` says so.
         resize_method: of the position table, one of `keras_vit.config.posembed.RESIZE_METHODS`, or of relative biases,
             one of `keras_vit.config.relative_tables.RELATIVE_RESIZE_METHODS`; by default that of
             the software that the weights are from, `"align_corners"` for the official ones.

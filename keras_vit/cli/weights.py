@@ -168,7 +168,8 @@ def _inspect(arguments: Namespace) -> Iterator[str]:
     if known:
         checkpoint = read_checkpoint(arguments.file, allow_nonfinite=True)
         grid = "x".join(map(str, checkpoint.grid)) if checkpoint.grid else "unknown"
-        positions = "" if checkpoint.is_resnet else f", position grid {grid}"
+        table = f"position grid {grid}" if checkpoint.has_places else "no position table"
+        positions = "" if checkpoint.is_resnet else f", {table}"
         yield f"model    {checkpoint.looks_like()}, {checkpoint.classes or 0} classes{positions}"
     yield f"note     {json.dumps(file.note)}"
     for name, entry in file.entries.items():

@@ -288,7 +288,7 @@ def _map(pooling: Any, block: Any) -> dict[str, Any]:
     """Of attention pooling, whose heads may be as many as the blocks have."""
     heads, prefix = (getattr(block, name, 0) for name in ("num_heads", "num_prefix_tokens"))
     own = None if pooling.num_heads == heads else pooling.num_heads
-    return {"map_heads": own, "map_prefix": bool(prefix) and not pooling.num_prefix_tokens}
+    return {"map_heads": own} | ({"map_prefix": not pooling.num_prefix_tokens} if prefix else {})
 
 
 def _summary(model: keras.Model, pooling: Any) -> dict:

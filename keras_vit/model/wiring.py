@@ -316,6 +316,13 @@ def check_input_shape(shape: Any, config: Any) -> tuple:
     sides = [side if side is None else check_positive_int("input_shape", side) for side in shape[:2]]
     shape = (*sides, check_positive_int("input_shape", shape[2]))
     check_tiled("input_shape", shape, sides, config, shape[2:])
+    statistics = getattr(config, "pixel_statistics", None)
+    if statistics is not None and len(statistics[0]) != shape[2]:
+        raise ValueError(
+            "`input_shape` must have as many channels as the model has statistics of pixels, by which it normalises "
+            f"them itself.\nReceived: input_shape={shape}, {len(statistics[0])} means. Pass "
+            f"{(*sides, len(statistics[0]))}, and repeat the channel of grey images."
+        )
     return shape
 
 

@@ -136,7 +136,10 @@ class Checkpoint:
             fields["summary"] = dialect.summary
         if dialect.position_embedding and not self.has_positions:
             fields["position_embedding"] = dialect.position_embedding
-        return fields | dialect.computes(self.tensors) | self.recorded_fields
+        told = fields | dialect.computes(self.tensors) | self.recorded_fields
+        if not self.prefix_tokens and not told["registers"]:  # so that nothing before the patches can be pooled
+            told.pop("map_prefix", None)
+        return told
 
     @property
     def unknown(self) -> list[str]:
@@ -207,7 +210,8 @@ class Checkpoint:
         patch, width, blocks, mlp_dim, stages = self.measured()
         if name := self.variant():
             return f"ViT {name} ({blocks} blocks, width {width})"
-        return f"a ViT of {blocks} blocks, width {width}, MLP {mlp_dim}, patch {patch}, ResNet {stages}"
+        resnet = "" if stages is None else f", ResNet {stages}"
+        return f"a ViT of {blocks} blocks, width {width}, MLP {mlp_dim}, patch {patch}{resnet}"
 
     def measured_resnet(self) -> tuple:
         """Units in each stage and width of the root, by the shapes."""

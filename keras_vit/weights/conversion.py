@@ -3,6 +3,7 @@
 import collections
 import contextlib
 import dataclasses
+import functools
 import itertools
 import os
 import shutil
@@ -95,7 +96,7 @@ def write_checkpoint(
     tensors = checkpoint.tensors
     if checkpoint.fields.get("position_embedding", "") == DIALECTS[dialect].position_embedding != "":
         tensors = {path: tensors[path] for path in tensors if path != TABLE}  # computed there, never stored
-    arrays = to_theirs(dialect, tensors, checkpoint.num_heads)
+    arrays = to_theirs(dialect, tensors, checkpoint.num_heads, functools.partial(_is_computed, checkpoint))
     if not checkpoint.is_resnet:
         _check_parts(checkpoint, dialect)
         if not (folder and FOLDERS[dialect].says_rotary):
@@ -336,6 +337,18 @@ def _check_summary(checkpoint: Checkpoint, dialect: str) -> None:
         f"Received: {checkpoint.path} with class_tokens={count}, summary={asked[0]!r}, summary_tokens={asked[1]}, for "
         f"{dialect!r}. Save it as .keras."
     )
+
+
+def _is_computed(checkpoint: Checkpoint, dialect: str) -> bool:
+    """Whether a layout's software computes such a model."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            _check_parts(checkpoint, dialect)
+            _check_rotary(checkpoint, dialect)
+    except CheckpointError:
+        return False
+    return True
 
 
 def _check_rotary(checkpoint: Checkpoint, dialect: str) -> None:

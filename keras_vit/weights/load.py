@@ -6,8 +6,10 @@ assigned once. All of it is checked before the first weight changes. The name of
 """
 
 import logging
+import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import keras
 import numpy as np
@@ -23,10 +25,13 @@ from keras_vit.weights.checkpoint import HEAD_KERNEL, HEADS, Checkpoint, check_p
 from keras_vit.weights.dialects import DIALECTS, cut, is_known, is_same_epsilon, with_shapes
 from keras_vit.weights.dialects.dialect import UNTOLD
 from keras_vit.weights.dialects.dinov3_names import PERIODS
+from keras_vit.weights.fields_of_tensors import fields_of
 from keras_vit.weights.parts_not_here import check_parts
 from keras_vit.weights.reader import CheckpointError, forget_pages
 
 _log = logging.getLogger("keras_vit")
+# Lines on what stands behind the tokens or the vector that a model without a head gives.
+_LEFT_OUT = re.compile(r"set aside (head(_distillation)?|pre_logits|pooling|pooled_norm) .*|pooling none, where .*")
 
 
 def load_checkpoint(
@@ -90,7 +95,8 @@ def fill(
         unwanted: layers whose tensors in the file are set aside.
         fresh: layers of the model that keep their initial values.
         kept: layers of the user's own, which were there before the model.
-        strict: whether to refuse a file for which there would be a line.
+        strict: whether to refuse a file for which there would be a line; one on the end that a model without a head
+            lacks is none to refuse.
         deferred: whether the model was made inside `deferred_variables`.
         preprocessing: the record that the model's own was made of, if the model's images are prepared by it.
 
@@ -105,6 +111,7 @@ def fill(
         report += set_aside(tensors, name)
     try:
         _check_untold(model, checkpoint)
+        _check_pooling(checkpoint, tensors, variables)
         report += [] if PERIODS in variables else set_aside(tensors, PERIODS.partition("/")[0])
         check_parts(checkpoint.path, tensors, variables)
         report += _adapt(model, checkpoint, variables, tensors, resize_method, preprocessing)
@@ -112,8 +119,8 @@ def fill(
         _check_fit(model, checkpoint, tensors, wanted)
         check_pre_logits(checkpoint, tensors)
         report += _computed_otherwise(model, checkpoint)
-        if strict and report:
-            raise _not_as_it_is(checkpoint, report)
+        if strict:
+            _check_as_it_is(checkpoint, report, variables)
     except BaseException:
         if deferred:
             discard(variables.values())
@@ -141,6 +148,20 @@ def _check_untold(model: keras.Model, checkpoint: Checkpoint) -> None:
                 f"Received: {name}={ours!r}, and {theirs!r} of {checkpoint.path}. Build with "
                 f"{name}={theirs!r}, or leave the config out: `keras_vit.build(weights=...)`."
             )
+
+
+def _check_pooling(checkpoint: Checkpoint, tensors: Mapping[str, Any], variables: Mapping[str, Any]) -> None:
+    """Raises where one of both pools by attention, whose weights no other pooling has a place for."""
+    theirs, ours = (fields_of(weights, None).get("pooling") for weights in (tensors, variables))
+    if ours == theirs or checkpoint.is_resnet:
+        return
+    kinds = [f"pooling={kind!r}" if kind else "another pooling" for kind in (ours, theirs)]
+    instead = f"Build with {kinds[1]}, or leave it out" if theirs else "Leave `pooling` out"
+    raise CheckpointError(
+        "a model pools by attention with the weights of its file, so both must pool so, or neither.\n"
+        f"Received: {kinds[0]}, and {kinds[1]} in {checkpoint.path}. {instead}; or take all tokens, "
+        '`include_top=False, pooling="none"`, and pool them in a layer of your own.'
+    )
 
 
 def _is_kept(layer: keras.layers.Layer, kept: Sequence[str]) -> bool:
@@ -172,11 +193,16 @@ def _adapt(
     ]
 
 
-def _not_as_it_is(checkpoint: Checkpoint, report: list[str]) -> CheckpointError:
-    return CheckpointError(
+def _check_as_it_is(checkpoint: Checkpoint, report: list[str], variables: Mapping[str, Any]) -> None:
+    """Raises for lines on anything but the end of the file, where the model has no head."""
+    has_head = any(path.split("/")[0] in HEADS.values() for path in variables)
+    adapted = [line for line in report if has_head or not _LEFT_OUT.fullmatch(line)]
+    if not adapted:
+        return
+    raise CheckpointError(
         "with `strict=True` a file must fit as it is.\n"
         f"Received: {checkpoint.path}, which would need:\n"
-        + "\n".join(f"    {line}" for line in report)
+        + "\n".join(f"    {line}" for line in adapted)
         + "\nPass strict=False to allow this."
     )
 

@@ -1,6 +1,6 @@
-"""Parts of other Vision Transformers that no model here has, by the names that their weights have in files.
+"""Parts of Vision Transformers that a model without them cannot do for, by the names that their weights have in files.
 
-A file with one of them is of another function than any of ours, whatever variant is built.
+Some are of no model here. Others are, in files of other families, so under names that the layout at hand does not have.
 """
 
 import re
@@ -36,9 +36,9 @@ def check_parts(path: Path, tensors: Mapping[str, Any], wanted: Collection[str])
     extra = [name for name in tensors if name not in wanted]
     if found := _named(extra):
         raise CheckpointError(
-            "the file is of another function than any model here, and without these parts its numbers would be "
-            f"others.\nReceived: {path} with {'; '.join(found)}. Take a checkpoint of a plain ViT, or use the software "
-            "that the file is from."
+            "the file has parts that its layout here has no name for, and without these its numbers would be others.\n"
+            f"Received: {path} with {'; '.join(found)}. Take a checkpoint of a plain ViT as its software writes it, or "
+            "use that software."
         )
 
 

@@ -132,9 +132,18 @@ def to_ours(
 
 
 def to_theirs(
-    dialect: str, tensors: Mapping[str, np.ndarray], num_heads: int | None
+    dialect: str,
+    tensors: Mapping[str, np.ndarray],
+    num_heads: int | None,
+    fits: Callable[[str], bool] = lambda name: True,
 ) -> Iterator[tuple[str, np.ndarray]]:
     """`{our path: array}` to pairs of name in the file and array, made one at a time.
+
+    Args:
+        dialect: name of the row.
+        tensors: of the model.
+        num_heads: A, or `None` where it is not known.
+        fits: tells of another row's name whether its software computes such a model, for the advice of the error.
 
     Raises:
         CheckpointError: if the layout has no place for a weight, or needs the number of heads.
@@ -144,7 +153,7 @@ def to_theirs(
         raise CheckpointError(
             f"the {row.name} layout has no place for these weights, and a file without them holds another model.\n"
             f"Received: {len(lost)} of {len(tensors)} weights\n{cut(with_shapes(lost, tensors), most=20)}\n"
-            + _advice(row, tensors, lost)
+            + _advice(row, tensors, lost, lambda name: _writes(name, tensors, num_heads) and fits(name))
         )
     return row.to_theirs(tensors, num_heads)
 
@@ -165,9 +174,17 @@ def cut(lines: list[str], most: int) -> str:
     return "\n".join([*lines[:most], *more])
 
 
-def _advice(row: Dialect, tensors: Mapping[str, Any], lost: list[str]) -> str:
+def _writes(dialect: str, tensors: Mapping[str, np.ndarray], num_heads: int | None) -> bool:
+    """Whether a row has a place for every weight, and the file would be known for one of its own."""
+    try:
+        return not DIALECTS[dialect].without_place(tensors) and bool(DIALECTS[dialect].to_theirs(tensors, num_heads))
+    except (CheckpointError, KeyError):  # as of a part of what such files have in one array
+        return False
+
+
+def _advice(row: Dialect, tensors: Mapping[str, Any], lost: list[str], writes: Callable[[str], bool]) -> str:
     others = [other.name for other in DIALECTS.values() if other.is_resnet == row.is_resnet]
-    if fitting := [name for name in others if not DIALECTS[name].without_place(tensors)]:
+    if fitting := list(filter(writes, others)):
         return f"Layouts with a place for all: {', '.join(map(repr, fitting))}."
     if any("/lora_" in path for path in lost):
         return "Save the model as .keras instead; reloading that merges LoRA, and the result can be saved here."

@@ -37,10 +37,10 @@ def _with_head_bias(arrays: Arrays, num_patches: int | None) -> Arrays:
 
 def _without_head_bias(makers: Makers) -> Makers:
     for name in ("visual_projection.bias", "proj_bias"):
-        if name in makers and np.any(makers[name]()):
+        if name in makers and np.any(bias := makers[name]()):
             raise CheckpointError(
                 "the projection of an image tower has no bias in this layout, so the head's must be zeros.\n"
-                f"Received: {name} of shape {makers[name]().shape}. Save in a layout of timm, or build without a head."
+                f"Received: {name} of shape {bias.shape}. Save in a layout of timm, or build without a head."
             )
     return {name: make for name, make in makers.items() if name not in ("visual_projection.bias", "proj_bias")}
 

@@ -202,6 +202,17 @@ class WeightsTable(tuple):
         return f"<table><thead>{row(self._HEADER, 'th')}</thead><tbody>{body}</tbody></table>"
 
 
+def _check_family(family: str) -> None:
+    models = [name for name in ENCODERS if isinstance(family, str) and name.startswith(f"{family}/")]
+    known = tuple(dict.fromkeys(record.family for record in all_records()))
+    if models and family not in known:
+        raise error_about("family")(
+            "the table has no weights of this family, whose models take a file or folder all the same.\n"
+            f"Received: family={family!r}. As an example, `keras_vit.build({models[0]!r}, weights=...)`."
+        )
+    check_choice("family", family, known)
+
+
 def list_weights(model: str | None = None, family: str | None = None) -> WeightsTable:
     """The published checkpoints as a table.
 
@@ -215,5 +226,5 @@ def list_weights(model: str | None = None, family: str | None = None) -> Weights
     """
     variant = None if model is None else variant_of(model)
     if family is not None:
-        check_choice("family", family, tuple(dict.fromkeys(record.family for record in all_records())))
+        _check_family(family)
     return WeightsTable(r for r in all_records() if variant in (None, r.variant) and family in (None, r.family))
