@@ -55,6 +55,16 @@ def test_prefix_in_safetensors_is_found_too(tmp_path, arrays):
     assert_holds(tmp_path / "x.safetensors", arrays)
 
 
+@pytest.mark.parametrize("prefix", ["module.", "backbone.", "module.model."])
+def test_any_prefix_is_found_in_every_layout_of_torch(tmp_path, prefix):
+    """Of each committed encoder, in timm's names and in transformers'."""
+    for n, folder in enumerate(sorted((GOLDEN / "encoders").iterdir())):
+        wanted = read_checkpoint(folder)
+        save_file(below(prefix, load_file(folder / "model.safetensors")), tmp_path / f"{n}.safetensors")
+        found = read_checkpoint(tmp_path / f"{n}.safetensors")
+        assert found.tensors.keys() == wanted.tensors.keys(), folder
+
+
 @pytest.mark.parametrize(
     ("taken", "other"), [("teacher", "student"), ("state_dict_ema", "state_dict"), ("model_ema", "model")]
 )

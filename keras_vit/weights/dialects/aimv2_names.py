@@ -17,7 +17,6 @@ AIMV2 = Dialect(
     ".safetensors",
     TORCH,
     requires=(r"preprocessor\.patchifier\.proj\.weight", r"trunk\.blocks\.0\.mlp\.fc3\.weight"),
-    wrapped=True,
     names={
         ("", ""): {
             "patch_embedding/projection": "preprocessor.patchifier.proj",
@@ -73,7 +72,6 @@ HF_AIMV2 = dataclasses.replace(
     software="transformers",
     style=dataclasses.replace(TORCH, reshapes={**TORCH.reshapes, "table": NoUnitAxes(1)}),
     requires=(r"embeddings\.patch_embed\.weight", r"encoder\.layers\.0\.rms_norm1\.weight"),
-    wrapped=False,
     prefixes=("vision_model.", ""),
     ignores=(r"embeddings\.position_ids",),
     names={

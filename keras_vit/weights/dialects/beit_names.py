@@ -48,7 +48,6 @@ HF_BEIT = Dialect(
         rf"{_PREFIX}encoder\.(layer\.0\.{_ATTENTION}\.)?relative_position_bias\.{_TABLE}",
         rf"{_PREFIX}encoder\.layer\.0\.layernorm_before\.weight",
     ),
-    wrapped=True,
     read_names=lambda names: lambda name: re.sub(f"^{_PREFIX}", "", name),
     written_names=_written_names,
     ignores=(rf"{_PREFIX}embeddings\.mask_token", r".*\.relative_position_index", r"lm_head\..*"),

@@ -54,10 +54,9 @@ class Dialect:
         facts: the same; arrays that tell fields of a config, and are no weights.
         told: makes fields of `ViTConfig` of those arrays, by their names below the prefix.
         telling: makes those arrays of the fields of a model.
-        prefixes: what files have before all names, most specific first.
+        prefixes: what files have before all names, most specific first; torch's may have any other too.
         model_types: words of a `config.json` for it, which decide where the names are those of another layout too.
         like: layouts of other families with the same names, from which `model_types` alone tell it.
-        wrapped: whether any other prefix that ends in a dot may stand before all names, as `state_dict.module.`.
         prefix: what we write before all names.
         names: `{(prefix of ours, prefix of theirs): layers}`.
         also: the same, of names that are read and never written.
@@ -96,7 +95,6 @@ class Dialect:
     prefixes: tuple[str, ...] = ("",)
     model_types: tuple[str, ...] = ()
     like: tuple[str, ...] = ()
-    wrapped: bool = False
     prefix: str = ""
     read_names: Callable[[Collection[str]], Callable[[str], str]] = _as_written
     written_names: Callable[[Collection[str]], Callable[[str], str]] = _as_written
@@ -121,6 +119,11 @@ class Dialect:
     def is_resnet(self) -> bool:
         """Whether it is a layout of ResNet baselines; else it is one of Vision Transformers."""
         return not self.activation
+
+    @property
+    def wrapped(self) -> bool:
+        """Whether any prefix that ends in a dot may stand before all names, as torch's have: `state_dict.module.`."""
+        return self.suffix == ".safetensors"
 
     def prefixes_among(self, names: Iterable[str]) -> list[str]:
         """The prefixes below which names are of this layout, most specific first; none if they are not."""

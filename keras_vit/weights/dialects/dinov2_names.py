@@ -56,7 +56,6 @@ DINOV2 = Dialect(
         *(r"patch_embed\.proj\.weight", "mask_token", "cls_token", r"norm\.weight"),
         *(r"blocks\.0\.ls1\.gamma", r"blocks\.0\.attn\.qkv\.bias"),
     ),
-    wrapped=True,
     forbids=("register_tokens",),
     ignores=("mask_token",),  # of masked pre-training
     names={
@@ -102,7 +101,6 @@ HF_DINOV2 = dataclasses.replace(
         *(r"embeddings\.patch_embeddings\.projection\.weight", r"embeddings\.cls_token", r"layernorm\.weight"),
         r"encoder\.layer\.0\.layer_scale1\.lambda1",
     ),
-    wrapped=False,
     forbids=(r"embeddings\.register_tokens",),
     ignores=(r"embeddings\.mask_token",),
     prefixes=_HUB_PREFIXES,

@@ -175,7 +175,6 @@ HF_DINOV3 = dataclasses.replace(
     ),
     forbids=(),
     ignores=(r"embeddings\.mask_token",),
-    wrapped=False,
     prefixes=("",),
     model_types=("dinov3_vit",),
     names={

@@ -74,7 +74,6 @@ HUGGINGFACE = Dialect(
         },
         ("", ""): {"head": "cls_classifier"},  # of DeiT
     },
-    wrapped=True,
     read_names=_read_names,
     written_names=_written_names,
     activation="gelu",

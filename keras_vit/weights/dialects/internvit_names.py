@@ -28,7 +28,6 @@ HF_INTERNVIT = Dialect(
         r"encoder\.layer\.0\.attention\.projection_layer\.weight",
     ),
     ignores=(r"embeddings\.mask_token",),
-    wrapped=True,
     names={
         ("", ""): {
             "class_token/token": "embeddings.cls_token",

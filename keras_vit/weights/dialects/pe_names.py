@@ -59,7 +59,6 @@ PE_CORE = dataclasses.replace(
         *(r"attn_pool\.probe", r"attn_pool\.attn\.in_proj_weight"),
     ),
     forbids=(),
-    wrapped=True,
     prefix="",
     names={
         **OPEN_CLIP.names,

@@ -14,7 +14,6 @@ PIXIO = Dialect(
         *(r"encoder\.layer\.0\.norm1\.weight", r"encoder\.layer\.0\.intermediate\.dense\.weight"),
     ),
     ignores=(r"embeddings\.mask_token", r"decoder\..*"),  # of masked pre-training
-    wrapped=True,
     names={
         ("", ""): {
             "class_token/token": "embeddings.cls_token",

@@ -141,7 +141,6 @@ TIMM = Dialect(
         },
     },
     also={("", ""): {"pre_logits": "pre_logits.fc"}},  # its models have them no more
-    wrapped=True,
     read_names=_with_stem,
     written_names=_written_names,
     read_steps=(with_prefix_rows, _unlike_plain),
