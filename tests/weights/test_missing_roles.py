@@ -102,3 +102,14 @@ def test_what_no_source_says_of_a_file_alone_is_said(tmp_path):
         "architecture 'mine' is not known here: took the layout timm by the tensors",
         "activation gelu, layer_norm_epsilon 1e-06: as timm computes, since the file does not tell",
     )
+
+
+def test_rotary_arguments_under_an_unknown_architecture_are_taken(tmp_path):
+    """What they leave open is said."""
+    said = {"ref_feat_shape": [7, 7], "rope_temperature": 50.0}
+    config = json.loads((ENCODERS / "timm_eva02_clip" / "config.json").read_text())
+    folder = claiming(tmp_path, "timm_eva02_clip", architecture="mine", model_args=config["model_args"] | said)
+    fields, remarks = read_checkpoint(folder).fields, " ".join(read_checkpoint(folder).remarks)
+    assert (fields["rotary"], fields["rotary_reference"], fields["rotary_theta"]) == ("axial", 7, 50.0)
+    assert "rotary_layout interleaved" in remarks
+    assert "rotary_reference" not in remarks

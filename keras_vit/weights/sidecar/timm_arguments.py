@@ -71,6 +71,13 @@ _OTHER_FIELDS: Mapping[str, Mapping[str, Any]] = {  # likewise
     r"vit_.*_lingbot": {"layer_norm_epsilon": 1e-5},
     r"vit_.*_rpn_": {"branch_norm": "behind"},
 }
+_ROTARY_WORDS = {  # arguments that each tell one field of rotary positions
+    "rope_temperature": "rotary_theta",
+    "rope_rotate_half": "rotary_layout",
+    "rope_grid_indexing": "rotary_axes",
+    "rope_grid_offset": "rotary_offset",
+    "ref_feat_shape": "rotary_reference",
+}
 _KINDS = ("cat", "mixed", "dinov3")  # of `rope_type`
 _COMPUTED: Mapping[str, tuple[Any, ...]] = {  # the values that are computed here
     "pool_include_prefix": (False,),
@@ -118,6 +125,9 @@ def computed_by_eva(architecture: str, arguments: Mapping[str, Any], place: Path
         fields["branch_norm"] = "behind" if said["use_post_norm"] else "before"
     if "use_rot_pos_emb" in said:
         fields |= _rotary(said, place) if said["use_rot_pos_emb"] else {"rotary": "none"}
+    elif named := [word for word in _ROTARY_WORDS if word in said]:  # of an unknown architecture, which turns or not
+        told = _rotary(said, place)
+        fields |= {_ROTARY_WORDS[word]: told[_ROTARY_WORDS[word]] for word in named if _ROTARY_WORDS[word] in told}
     return fields
 
 
