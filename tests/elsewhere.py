@@ -5,6 +5,7 @@ A check is a function of the test module that looks at its result, as `test_fuse
 names it. One process serves all checks of a kind.
 """
 
+import gc
 import importlib
 import json
 import sys
@@ -15,9 +16,14 @@ HERE = Path(__file__).parent
 
 
 def run(path):
-    """What a check finds, from the same seed whichever ran before it."""
+    """What a check finds, from the same seed whichever ran before it.
+
+    Keras collects garbage each time that it quantises a layer, and looks through all graphs of the checks before.
+    """
     import keras
 
+    gc.collect()
+    gc.freeze()
     module, name = path.split(".")
     keras.utils.set_random_seed(7)
     try:
