@@ -69,9 +69,9 @@ def train(model, images, labels, optimizer, epochs, copies, batch_size):
     model.fit(model.preprocessing(images), labels, batch_size=batch_size, epochs=epochs)
 
 
-def pretrain(path, epochs, copies):
+def pretrain(config, path, epochs, copies):
     """Trains on the digits 0-4 at 16 pixels, turned, and writes the weights in the official layout."""
-    model = keras_vit.build(CONFIG, input_shape=(16, 16, 3), classes=20, dropout_rate=0.1, name="pretrained")
+    model = keras_vit.build(config, input_shape=(16, 16, 3), classes=20, dropout_rate=0.1, name="pretrained")
     images, labels = digits_as_images(16)
     images, labels = images[labels < 5], labels[labels < 5]
     images = np.concatenate([np.rot90(images, quarters, axes=(1, 2)) for quarters in range(4)])
@@ -82,10 +82,10 @@ def pretrain(path, epochs, copies):
     keras_vit.save_checkpoint(model, path)
 
 
-def finetune(weights, base_rate, epochs, copies, images_per_class):
+def finetune(config, weights, base_rate, epochs, copies, images_per_class):
     """Trains on few digits 5-9 at 32 pixels, from a file or from scratch; gives model, accuracy, test images."""
     # Ten classes are not the file's 20, so the head is new and starts from zeros.
-    model = keras_vit.build(CONFIG, weights=weights, input_shape=(32, 32, 3), classes=10, name="digits")
+    model = keras_vit.build(config, weights=weights, input_shape=(32, 32, 3), classes=10, name="digits")
     images, labels = digits_as_images(32)
     images, labels = images[labels >= 5], labels[labels >= 5]
     split = train_test_split(images, labels, train_size=5 * images_per_class, stratify=labels, random_state=0)
@@ -115,21 +115,22 @@ def main():
     parser.add_argument("--finetune-epochs", type=int, default=1)
     parser.add_argument("--finetune-copies", type=int, default=20)
     parser.add_argument("--base-rate", type=float, default=0.03)
+    parser.add_argument("--layers", type=int, default=CONFIG.num_layers)
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
-    start = time.time()
+    start, config = time.time(), CONFIG.replace(num_layers=arguments.layers)
     keras.utils.set_random_seed(arguments.seed)
     with tempfile.TemporaryDirectory() as folder:
         folder = Path(folder)
         print("Pre-training on the digits 0-4 at 16 pixels", flush=True)
-        pretrain(folder / "pretrained.npz", arguments.pretrain_epochs, arguments.pretrain_copies)
+        pretrain(config, folder / "pretrained.npz", arguments.pretrain_epochs, arguments.pretrain_copies)
         print("Fine-tuning on the digits 5-9 at 32 pixels", flush=True)
         settings = (arguments.base_rate, arguments.finetune_epochs, arguments.finetune_copies)
         settings += (arguments.images_per_class,)
-        model, accuracy, images = finetune(folder / "pretrained.npz", *settings)
+        model, accuracy, images = finetune(config, folder / "pretrained.npz", *settings)
         print(*model.weights_report, sep="\n", flush=True)
         print("The same from scratch", flush=True)
-        _, scratch_accuracy, _ = finetune(None, *settings)
+        _, scratch_accuracy, _ = finetune(config, None, *settings)
         print("Saving, and predicting in a fresh process", flush=True)
         difference = np.abs(predict_elsewhere(model, images, folder) - model.predict(images, verbose=0)).max()
     result = {

@@ -125,11 +125,10 @@ MERGED = (0, 1, 2)  # tokens that each block merges
 def asked_of_openvino():
     """What OpenVINO answers, before and after new weights, the loss that it tells, and what it says of training."""
     found = {**answers(), "published": {}, "refused": []}
-    for variant in PUBLISHED:
-        model, images = published(variant)
+    models = {variant: published(variant) for variant in PUBLISHED}
+    for variant, (model, images) in models.items():
         found["published"][variant] = model.predict(images, verbose=0).tolist()
-    model, images = published("Ti/16")
-    model.predict(images, verbose=0)
+    model, images = models["Ti/16"]
     model.set_weights([weight * 0.9 for weight in model.get_weights()])
     found["new weights"] = model.predict(images, verbose=0).tolist()
     found["called"] = {merged: numpy(keras_vit.merge_tokens(model, merged)(images)).tolist() for merged in MERGED}

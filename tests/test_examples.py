@@ -39,6 +39,7 @@ def run_here(monkeypatch, capsys):
 
 def test_transfer_digits_runs_and_reloads_what_it_saved(run_here):
     arguments = ("--pretrain-epochs", 1, "--pretrain-copies", 1, "--finetune-epochs", 1, "--finetune-copies", 4)
+    arguments += ("--layers", 2)
     printed, result = run_here("transfer_digits.py", *arguments)
     assert "position embedding resized from (4, 4) to (8, 8)" in printed
     assert "113/113" in printed  # Keras' progress bar: 3,604 turned digits in batches of 32

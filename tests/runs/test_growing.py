@@ -2,6 +2,7 @@
 
 import csv
 import dataclasses
+import functools
 import json
 import tempfile
 from pathlib import Path
@@ -258,6 +259,7 @@ def test_recipe_may_say_where_images_begin(tmp_path):
 # The same elsewhere
 
 
+@functools.cache
 def trained_here():
     """Losses and accuracies of a run with growing images, from weights that are the same everywhere."""
     model = randomise(make_tiny(input_shape=(*FINAL, 1), classes=3))
