@@ -62,6 +62,12 @@ _SHOWN = (  # where, processor, and cases of one core with what computes them
     ),
 )
 _USUAL = {"model": "B/16", "image_size": 224, "batch": 1}  # the case from which the work grows
+_ENCODER_RUNNERS = {
+    "ours-tokens": "all tokens by `model`",
+    "ours-pooled": "pooled by `model`",
+    "ours-onnxruntime": "pooled by `accelerate`: onnxruntime",
+    "ours-openvino": "pooled by `accelerate`: openvino",
+}
 _GROWTH = {
     "model": "GFLOP of an image, by model",
     "image_size": "side of the image, pixels",
@@ -254,6 +260,19 @@ def studies(name: str) -> str:
     return table((*settings[0], "accuracy", "below the best"), lines)
 
 
+def encoders(processor: str) -> str:
+    """Processor time of encoders beside timm's, the newest row of each case."""
+    mine = [row for row in _rows("encoders") if row["machine"] == processor]
+    key = ("model", "image_size", "batch", "runner")
+    rows = {tuple(row[name] for name in key): row for row in sorted(mine, key=lambda row: row["date"])}
+    lines = []
+    for model, size, batch, runner in sorted(rows, key=lambda each: (each[0], int(each[1]), int(each[2]), each[3])):
+        what, _, by = _ENCODER_RUNNERS[runner].partition(" by ")
+        ratio = float(rows[model, size, batch, runner]["ratio"])
+        lines.append((model, size, batch, what, by, _faster(ratio)))
+    return table(("model", "pixels", "images", "what", "by", "ours is"), lines)
+
+
 def relevance(processor: str) -> str:
     """By how much the answer's probability falls when patches are removed."""
     rows = [row for row in _rows("relevance") if row["processor"] == processor]
@@ -282,7 +301,7 @@ def _rows(name: str) -> list[dict[str, Any]]:
         return list(csv.DictReader(file))
 
 
-TABLES = {each.__name__: each for each in (speed, headline, growth, parity, studies, relevance, scale)}
+TABLES = {each.__name__: each for each in (speed, headline, growth, parity, studies, encoders, relevance, scale)}
 
 if __name__ == "__main__":
     main()

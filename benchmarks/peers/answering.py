@@ -103,8 +103,13 @@ class Session:
 
     def step(self):
         """One call, which is timed."""
+        start = time.process_time()
         found, seconds = timed(self.call)
-        return {"seconds": seconds, "loss": found if self.task == "train" else None}
+        return {
+            "seconds": seconds,
+            "processor_s": time.process_time() - start,
+            "loss": found if self.task == "train" else None,
+        }
 
     def memory(self):
         """The most bytes that this process ever had resident."""

@@ -7,7 +7,7 @@ import sys
 import pytest
 from conftest import ROOT
 
-from benchmarks import scale, tables
+from benchmarks import encoders, scale, tables
 from benchmarks.results import FIELDS, append, commit, machine, make_ready, read
 
 sys.path.append(str(ROOT / "examples"))
@@ -141,3 +141,12 @@ def test_studies_are_written_with_these_columns_and_words(tmp_path):
     paper.write_csv({"positions": rows, "masked patches": {("pre-trained",): [0.5, 0.5]}}, tmp_path / "studies.csv")
     lines = (tmp_path / "studies.csv").read_text().splitlines()[1:]
     assert lines[2:] == [",".join(map(str, other.values())), "masked patches,start=pre-trained,2,0.500,0.000,,,best"]
+
+
+def test_encoders_are_told_by_their_newest_row(tmp_path, monkeypatch):
+    usual = dict.fromkeys(encoders.FIELDS) | {"machine": "a", "model": "m", "runner": "ours-tokens"}
+    for date, ratio in (("2026-01-02", 0.8), ("2026-01-03", 1.25), ("2026-01-01", 0.5)):
+        new = usual | {"image_size": 224, "batch": 1, "date": date, "ratio": ratio}
+        encoders._append(tmp_path / "encoders.csv", new)
+    monkeypatch.setattr(tables, "FOLDER", tmp_path)
+    assert tables.encoders("a").splitlines()[2:] == ["| m | 224 | 1 | all tokens | `model` | 25 % slower |"]
