@@ -25,7 +25,7 @@ GROUPED = {"qk_norm": "head", "kv_heads": 1}
 BIASES = {"qkv_bias": "none", "proj_bias": False, "norm_kind": "rms", "rotary_layout": "half"} | GROUPED
 SWITCHES = {"qkv_bias": "none", "gated_mlp": True, "layer_scale": "both", "layer_scale_init": 0.1, "norm": "rms"}
 SWITCHES |= {"attention_norm": True, "mlp_norm": True, "proj_bias": False, "mlp_bias": False}
-SWITCHES |= {"rotary_layout": "half", "takes_bias": True} | GROUPED
+SWITCHES |= {"rotary_layout": "half", "takes_bias": True, "branch_norm": "before"} | GROUPED
 NO_BIAS = {"mlp_bias": False, "norm_kind": "rms"}
 UNIT = {"filters": 32, "strides": 2, "projection": True}
 INNER, HIDDEN = ({name: True, "layer_norm_epsilon": 1e-5} for name in ("attention_norm", "mlp_norm"))
@@ -37,11 +37,13 @@ MERGED |= {
     "relative_patches": None,
     "rotary_layout": None,
     "takes_bias": False,
+    "layer_scale": "none",
+    "branch_norm": "behind",
 }  # and takes no others
 TURNED = {"rotary": "mixed", "rotary_theta": 10.0, "rotary_layout": "interleaved", "rotary_axes": "xy"}
 TURNED |= {"rotary_coordinates": "grid", "rotary_offset": 1.0, "rotary_reference": 16, "rotary_periods": "stored"}
 TABLE = {"grid": (3, 5), "patch_size": 4, "num_prefix_tokens": 0}
-IN_FLOAT32 = ("RelativeBias", "RotaryPositions")  # whatever the model's precision
+IN_FLOAT32 = ("PatchMask", "RelativeBias", "RotaryPositions")  # whatever the model's precision
 LAYERS = {
     "StdConv2D": {"filters": 6, "kernel_size": 3, "strides": 2, "padding": "same", "use_bias": False},
     "ResNetRoot": {"width": 64},
@@ -50,6 +52,9 @@ LAYERS = {
     "BiTUnit": UNIT,
     "PatchEmbedding": {"hidden_size": 12, "patch_size": 4, "patch_bias": False},
     "PatchCorruption": {"rate": 0.4, "mask_share": 0.7, "random_share": 0.2, "seed": 5},
+    "PatchColumn": {"patch_size": 4},
+    "PatchMask": {"num_prefix_tokens": 2},
+    "ZeroPadding": {},
     "ClassToken": {"stddev": 0.02, "count": 3},
     "RegisterTokens": {"count": 3, "num_prefix_tokens": 2},
     "AddPositionEmbs": TABLE | {"kind": "sincos2d", "resize_method": "bilinear"},
@@ -100,7 +105,8 @@ def test_layer_config_is_its_arguments_and_round_trips(name):
     config = layer.get_config()
     if name != "StdConv2D":  # which takes Conv2D's arguments
         assert {key: config[key] for key in LAYERS[name]} == LAYERS[name]
-        own = set(inspect.signature(cls.__init__).parameters) - {"self", "kwargs"}
+        keras_own = set(inspect.signature(keras.layers.Layer.__init__).parameters)  # where a layer takes no others
+        own = set(inspect.signature(cls.__init__).parameters) - keras_own - {"kwargs"}
         assert own <= set(LAYERS[name]) == set(config) - {"name", "trainable", "dtype"}
     json.dumps(config)
     again = cls.from_config(config)
