@@ -107,7 +107,6 @@ def test_larger_patches_of_a_larger_image_give_the_same_tokens(tmp_path):
         ({"input_shape": (20, 28, 1)}, "input channels 3 to 1"),
         ({"input_shape": (10, 14, 3), "patch_size": 2}, "patch kernel resized from 4x4 to 2x2"),
         ({"classes": 3}, "new head"),
-        ({"include_top": False}, "set aside head"),
     ],
 )
 def test_strict_refuses_every_adaptation_and_says_which(saved, arguments, line):
@@ -115,6 +114,13 @@ def test_strict_refuses_every_adaptation_and_says_which(saved, arguments, line):
     assert keras_vit.build(tiny_config(), weights=path, strict=True).weights_report == ()
     with pytest.raises(CheckpointError, match=line):
         keras_vit.build(tiny_config(), weights=path, strict=True, **arguments)
+
+
+def test_strict_leaves_out_the_head_that_is_not_asked_for_and_says_so(saved):
+    _, path = saved
+    model = keras_vit.build(tiny_config(), weights=path, strict=True, include_top=False)
+    assert len(model.weights_report) == 1
+    assert "set aside head" in model.weights_report[0]
 
 
 def test_strict_load_leaves_the_model_as_it_was(saved):

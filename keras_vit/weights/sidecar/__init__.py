@@ -21,7 +21,7 @@ from keras_vit.weights.reader.sharded import ShardedFile
 from keras_vit.weights.sidecar.facts import Reading, Sidecar, activation_of, not_computed, sides_of
 from keras_vit.weights.sidecar.families import layouts_of_architecture, layouts_of_type
 from keras_vit.weights.sidecar.structure import told_by_architecture, told_by_type
-from keras_vit.weights.sidecar.timm_arguments import check_known, computed_by_eva, told_twice
+from keras_vit.weights.sidecar.timm_arguments import check_known, computed_by_eva, pooled_by, told_twice
 from keras_vit.weights.sidecar.transformers_words import biases_of, gated_mlp_of, rotary_of
 
 _MOST_BYTES = 4_000_000  # of a JSON file; ImageNet-21k's label lists take 1.5 MB
@@ -148,8 +148,9 @@ def read_timm(config: dict, folder: Path) -> Sidecar:
         layouts=layouts,
         num_heads=reading.count("num_heads", arguments.get("num_heads", getattr(known, "num_heads", None))),
         sizes=told_by_architecture(architecture, arguments)
-        | _sizes_said(arguments, **_TIMM_SIZES)
-        | told_twice(arguments)
+        | _sizes_said(arguments, place, **_TIMM_SIZES)
+        | told_twice(arguments, has_plain_mlp=known is not None and not known.gated_mlp)
+        | pooled_by(architecture, arguments)
         | _classes_said(arguments.get("num_classes", config.get("num_classes"))),
         image_size=reading.part("img_size", lambda: sides_of(arguments.get("img_size"))),
         preprocessing=reading.preprocessing(lambda: _timm_preprocessing(config.get("pretrained_cfg", {}))),
@@ -157,11 +158,17 @@ def read_timm(config: dict, folder: Path) -> Sidecar:
     )
 
 
-def _sizes_said(said: dict, **words: str) -> dict[str, Any]:
-    """Numbers of a config that the tensors tell too, and the patch size, by our words."""
+def _sizes_said(said: dict, place: Path, **words: str) -> dict[str, Any]:
+    """Numbers of a config that the tensors tell too, and the patch size, by our words.
+
+    Raises:
+        CheckpointError: for patches that are no squares.
+    """
     words |= {"patch_size": "patch_size"}
     side = said.get("patch_size")
-    if isinstance(side, list) and len({*map(str, side)}) == 1:
+    if isinstance(side, list):
+        if len({*map(str, side)}) != 1:
+            raise not_computed("patch", f"patch_size={side}", place, "a square")
         said = said | {"patch_size": side[0]}  # [14, 14], as InternVL has it
     return {ours: said[word] for word, ours in words.items() if type(said.get(word)) is int}
 
@@ -257,12 +264,13 @@ def read_transformers(config: dict, processor: dict, folder: Path) -> Sidecar:
         sizes=told_by_type(kind, config)
         | _sizes_said(
             config,
+            folder / "config.json",
             hidden_size="hidden_size",
             num_hidden_layers="num_layers",
             num_register_tokens="registers",
             n_cls_tokens="class_tokens",
         )
-        | biases_of(config)
+        | biases_of(config, folder / "config.json")
         | ({} if gated is None else {"gated_mlp": gated}),
         image_size=reading.part("image_size", lambda: sides_of(config.get("max_img_size", config.get("image_size")))),
         preprocessing=images.preprocessing(lambda: _transformers_preprocessing(processor)) if processor else None,

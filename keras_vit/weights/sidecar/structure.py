@@ -61,7 +61,7 @@ def told_by_architecture(architecture: str, arguments: Mapping[str, Any]) -> dic
     config, plain = config_of_timm(architecture), _PLAIN_NAMES.fullmatch(architecture)
     if config is None and not plain:
         return {}
-    given = [name for name, value in arguments.items() if value is not None]
+    given = [name for name, value in arguments.items() if value is not None or name == "init_values"]
     changed = {field for name in given for field in (name, *_CHANGED_BY.get(name, ()))}
     said = _PLAIN | {"registers": 0, "gated_mlp": False} if config is None else _fields_of(config)
     return {field: value for field, value in said.items() if field not in changed}
@@ -93,6 +93,10 @@ def told_by_type(kind: str, config: Mapping[str, Any]) -> dict[str, Any]:
         said["layer_scale"] = "both" if config.get("layer_scale_init_value", 0.1) else "none"
     if isinstance(config.get("use_swiglu_ffn"), bool):
         said["gated_mlp"] = config["use_swiglu_ffn"]
+    if kind == "clip_vision_model" and isinstance(config.get("projection_dim"), int):
+        said["classes"] = config["projection_dim"]
+    if isinstance(ratio := config.get("mlp_ratio"), (int, float)) and said.get("gated_mlp") is False:
+        said["mlp_dim"] = round(ratio * config.get("hidden_size", 0))
     if isinstance(config.get("intermediate_size"), int):
         said["mlp_dim"] = config["intermediate_size"]
     return said

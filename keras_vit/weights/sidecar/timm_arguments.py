@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from keras_vit.weights.hub import config_of_timm
 from keras_vit.weights.sidecar.facts import not_computed, sides_of
 
 # That say nothing of what is computed at inference, or what the shapes of the tensors tell as well.
@@ -155,13 +156,35 @@ def _rotary(said: Mapping[str, Any], place: Path) -> dict[str, Any]:
     }
 
 
-def told_twice(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields by the arguments that the tensors tell too, so that a contradiction is seen."""
+def told_twice(arguments: Mapping[str, Any], has_plain_mlp: bool) -> dict[str, Any]:
+    """Fields by the arguments that the tensors tell too, so that a contradiction is seen.
+
+    Args:
+        arguments: `model_args`.
+        has_plain_mlp: whether `mlp_ratio` tells the width of the MLP, which timm changes where it is gated.
+    """
     said: dict[str, Any] = {}
     for name, (field, words) in _TOLD_TWICE.items():
         value = arguments.get(name)
         if isinstance(value, bool) and (not words or value in words):
             said[field] = words[value] if words else value
+    if "init_values" in arguments and arguments["init_values"] is None:
+        said["layer_scale"] = "none"
+    ratio, width = arguments.get("mlp_ratio"), arguments.get("embed_dim")
+    if isinstance(ratio, (int, float)) and isinstance(width, int) and has_plain_mlp:
+        said["mlp_dim"] = int(ratio * width + 1e-6)  # as timm cuts it; a ratio that we wrote may be a bit less
+    if isinstance(arguments.get("class_token"), bool):
+        said["class_token"] = arguments["class_token"]
     if isinstance(counts := arguments.get("num_kv_heads"), list):
         said["kv_heads"] = tuple(counts)
     return said
+
+
+def pooled_by(architecture: str, arguments: Mapping[str, Any]) -> dict[str, str]:
+    """Where timm's class for plain models has its last norm, if `model_args` change the token's pooling to the mean."""
+    config = config_of_timm(architecture)
+    if config is None or (config.pooling, config.rotary) != ("token", "none"):
+        return {}
+    if re.match(r"eva|beit|vit_pe|aimv2", architecture) or arguments.get("global_pool") != "avg":
+        return {}
+    return {} if isinstance(arguments.get("fc_norm"), bool) else {"final_norm": "pooled"}

@@ -21,14 +21,21 @@ def gated_mlp_of(config: dict, place: Path) -> bool | None:
     return gated if isinstance(gated, bool) else None
 
 
-def biases_of(config: dict) -> dict[str, str]:
-    """`qkv_bias`, if all three are said and it is one of ours."""
+def biases_of(config: dict, place: Path) -> dict[str, str]:
+    """`qkv_bias`, if all three are said.
+
+    Raises:
+        CheckpointError: for biases that are none of ours.
+    """
     said = {role: config.get(f"{role}_bias") for role in QKV_BIASES["all"]}
     if not all(isinstance(bias, bool) for bias in said.values()):
         return {}
     there = tuple(role for role, bias in said.items() if bias)
     word = next((word for word, roles in QKV_BIASES.items() if roles == there), None)
-    return {} if word is None else {"qkv_bias": word}
+    if word is None:
+        known = "; ".join(" and ".join(roles) or "none" for roles in QKV_BIASES.values())
+        raise not_computed("choice of biases in attention", " and ".join(there), place, known)
+    return {"qkv_bias": word}
 
 
 def rotary_of(config: dict, kind: str, place: Path) -> dict[str, Any]:
