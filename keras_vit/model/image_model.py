@@ -226,7 +226,8 @@ class ImageModel(Unfreezable, ReplicatedModel, keras.Model):
         check_floats(pixels)
         look_at_call(self, pixels)
         warn_of_foreign_step(training)
-        inputs = of_known_size(self, inputs) if len(self.inputs) == 1 else inputs
+        if len(self.inputs) == 1 and not training:  # in which images of a run may grow
+            inputs = of_known_size(self, inputs)
         return super().call(inputs, training=training, mask=mask)
 
     def get_config(self) -> Arguments:

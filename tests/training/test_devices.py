@@ -1,6 +1,7 @@
 """`keras_vit.strategy`: what it picks on machines that are played, and what `with` sets and restores."""
 
 import types
+import unittest.mock
 
 import keras
 import numpy as np
@@ -86,10 +87,11 @@ def products_on_jax():
 
         program = str(jax.make_jaxpr(jax.grad(loss))(*values, images(2, 20, 28, 3)))
         found[precision] = sorted({line.strip() for line in program.splitlines() if "precision=" in line})
+    jax.config.update("jax_default_matmul_precision", None)
     for platform, capability in (("gpu", "9.0"), ("gpu", "7.5"), ("tpu", ""), ("cpu", "")):
         played = types.SimpleNamespace(platform=platform, compute_capability=capability)
-        jax.local_devices = lambda played=played: [played]
-        found[f"{platform} {capability}".strip()] = keras_vit.strategy().precision
+        with unittest.mock.patch("jax.local_devices", return_value=[played]):
+            found[f"{platform} {capability}".strip()] = keras_vit.strategy().precision
     return found
 
 
