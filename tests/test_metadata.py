@@ -47,7 +47,7 @@ def test_changelog_goes_back_in_order_and_begins_with_what_is_not_released():
     assert days == sorted(days, reverse=True)
     headings = re.findall(r"^## .*", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
     assert len(headings) == len(found) + 1  # every version has its day
-    assert "# Changelog\n\n## Unreleased\n\n- " in (ROOT / "CHANGELOG.md").read_text()
+    assert "# Changelog\n\n## Unreleased\n\n" in (ROOT / "CHANGELOG.md").read_text()
 
 
 def test_citation_names_the_software_and_the_paper(setup):

@@ -244,7 +244,8 @@ def read_transformers(config: dict, processor: dict, folder: Path) -> Sidecar:
         CheckpointError: for an activation that is not computed here.
     """
     reading, images = Reading("config.json"), Reading("preprocessor_config.json")
-    config = config["vision_config"] if isinstance(config.get("vision_config"), dict) else config  # of two towers
+    if isinstance(config.get("vision_config"), dict):  # of two towers, which the projection is not of
+        config = config["vision_config"] | {"projection_dim": config.get("projection_dim")}
     kind = str(config.get("model_type"))
     if kind.startswith("aimv2"):
         config = _without_gate(config, folder / "config.json")
