@@ -86,8 +86,8 @@ def activate(x: Tensor, activation: str) -> Tensor:
 def keeps_less() -> bool:
     """Whether training keeps the tensors of `KEPT` alone: on JAX with an accelerator.
 
-    There, reading and writing what XLA keeps by itself takes longer than computing it again. On a CPU XLA takes as much
-    memory with it as without, and a step of S/16 5 % longer in bfloat16.
+    An image of B/16 in mixed bfloat16 then keeps 36 MB, where XLA would keep 186. It was not timed on an accelerator.
+    On a CPU XLA takes as much memory with it as without, and a step of S/16 5 % longer in bfloat16.
     """
     if keras.backend.backend() != "jax":
         return False

@@ -95,8 +95,9 @@ def told_by_type(kind: str, config: Mapping[str, Any]) -> dict[str, Any]:
         said["gated_mlp"] = config["use_swiglu_ffn"]
     if kind == "clip_vision_model" and isinstance(config.get("projection_dim"), int):
         said["classes"] = config["projection_dim"]
-    if isinstance(ratio := config.get("mlp_ratio"), (int, float)) and said.get("gated_mlp") is False:
-        said["mlp_dim"] = round(ratio * config.get("hidden_size", 0))
+    ratio, width = config.get("mlp_ratio"), config.get("hidden_size")
+    if isinstance(ratio, (int, float)) and isinstance(width, int) and said.get("gated_mlp") is False:
+        said["mlp_dim"] = round(ratio * width)
     if isinstance(config.get("intermediate_size"), int):
         said["mlp_dim"] = config["intermediate_size"]
     return said
