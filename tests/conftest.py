@@ -10,20 +10,14 @@ import shutil
 import signal
 import subprocess
 import sys
-from importlib import metadata
 from pathlib import Path
+
+from xla_flags import quick_flags
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ["HF_HUB_CACHE"] = os.devnull  # so that no test sees what its user has of the Hugging Face Hub
 os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "1")  # models this small keep further threads busy with waiting
-# Compiling takes most of the time with XLA; how fast the code then runs is not what tests look at. The last flag is the
-# older way to emit fusions, which takes half as long. TensorFlow before 2.21 ends at a flag that it lacks.
-os.environ.setdefault(
-    "XLA_FLAGS",
-    "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
-    + " --xla_cpu_use_fusion_emitters=false"
-    * all(each.version >= "2.21" for each in metadata.distributions(name="tensorflow-cpu")),
-)
+os.environ.setdefault("XLA_FLAGS", quick_flags())
 
 import keras
 import numpy as np
