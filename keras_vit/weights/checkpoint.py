@@ -280,7 +280,7 @@ def read_checkpoint(path: FilePath, *, grid: Pair | None = None, allow_nonfinite
             pre_logits_activation=said.pre_logits_activation,
             similarity=similarity_of(file),
             remarks=(
-                *others_in(dialect, prefix, file.entries, said.layout),
+                *others_in(dialect, prefix, file.entries),
                 *remark_on_text(beside),
                 *said.remarks,
                 *dialects.assumed(dialect, tensors, said.fields),
@@ -317,6 +317,8 @@ def _recognised(file: TensorFile | ShardedFile, said: sidecar.Sidecar) -> tuple[
             f"numbers.\nReceived: {said.family}, whose files have the layout {' or '.join(said.layouts)}, and tensors "
             f"in the layout {known[0]}, {file.path}. Put the config.json of these weights beside them."
         )
+    if not said.layouts and said.layout != known[0]:
+        dialects.check_one_family(known[0], file.entries, file.path)
     return known
 
 

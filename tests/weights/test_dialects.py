@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import json
+import shutil
 import warnings
 
 import numpy as np
@@ -17,6 +18,7 @@ from keras_vit.weights.dialects import DIALECTS, recognise
 from keras_vit.weights.reader import CheckpointError
 
 FOREIGN = GOLDEN / "foreign"
+ENCODERS = GOLDEN / "encoders"
 DEIT = keras_vit.Preprocessing(
     resize="crop", mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225), interpolation="bicubic", antialias=True
 )
@@ -230,3 +232,31 @@ def test_conversion_that_lacks_the_number_of_heads_asks_for_it(tmp_path):
     with pytest.warns(UserWarning, match="tanh GELU"):
         convert_checkpoint(source, tmp_path / "x.npz", "official", num_heads=4)
     assert read_checkpoint(tmp_path / "x.npz").num_heads == 4
+
+
+def test_file_of_two_families_is_asked_for_unless_something_tells(tmp_path):
+    """TIPSv2 g/14 and DINOv2 g/14 have the same names, and the same shapes if that has one register."""
+    file = shutil.copy(ENCODERS / "huggingface_tipsv2_gated" / "model.safetensors", tmp_path)
+    build = functools.partial(keras_vit.build, weights=file, num_heads=3, include_top=False, pooling="none")
+    both = r'dinov2_registers \(.*huggingface_tipsv2 \(.*"model_type": "dinov2_registers" or "tipsv2_vision_model"'
+    with pytest.raises(CheckpointError, match=both):
+        build()
+    rules = {"tipsv2_vision_model": "bilinear_antialias", "dinov2_registers": "bicubic_antialias"}
+    for kind, rule in rules.items():
+        (tmp_path / "config.json").write_text(json.dumps({"model_type": kind}))
+        assert build().weights_facts["resize_method"][0] == rule
+        assert not any("not known" in line for line in build().weights_report)
+    (tmp_path / "config.json").unlink()
+    tensors = load_file(file)
+    save_file(tensors | {"register_tokens": tensors["register_tokens"].repeat(4, axis=1)}, file)
+    assert build().config.registers == 4
+    assert build().weights_report == (
+        "layer_norm_epsilon 1e-06: as the authors' DINOv2 computes, since the file does not tell",
+    )
+
+
+@pytest.mark.parametrize(("folder", "rule"), [("siglip", "bicubic"), ("siglip2", "bilinear_antialias")])
+def test_shape_of_the_patches_tells_naflex_from_siglip(tmp_path, folder, rule):
+    file = shutil.copy(ENCODERS / f"huggingface_{folder}" / "model.safetensors", tmp_path)
+    checkpoint = read_checkpoint(file)
+    assert (checkpoint.dialect, checkpoint.resize_method) == (f"huggingface_{folder}", rule)

@@ -212,15 +212,6 @@ def test_layer_scale_of_the_authors_radio_has_other_names_or_is_not_there(tmp_pa
     assert (difference("huggingface_radio", model, "pooled") < 1e-5) == bool(old)
 
 
-def test_names_of_two_families_are_both_named_unless_the_folder_tells(tmp_path):
-    file = shutil.copy(ENCODERS / "huggingface_tipsv2_gated" / "model.safetensors", tmp_path)
-    model = keras_vit.build(weights=file, num_heads=3, **ENDS["tokens"])
-    assert model.weights_report == (
-        "took the layout dinov2_registers, and the names are those of huggingface_tipsv2 too",
-        "layer_norm_epsilon 1e-06: as the authors' DINOv2 computes, since the file does not tell",
-    )
-
-
 @pytest.mark.parametrize("registers", [False, True])
 def test_authors_files_of_dinov2_are_those_of_transformers_under_other_names(tmp_path, registers):
     """At the size of the table the numbers are the same; at another, the authors resize it by another rule."""

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from keras_vit.annotations import FilePath
 from keras_vit.weights.dialects.aimv2_names import AIMV2, HF_AIMV2, TIMM_AIMV2
 from keras_vit.weights.dialects.beit_names import HF_BEIT, TIMM_BEIT
 from keras_vit.weights.dialects.big_vision_names import BIG_VISION
@@ -50,29 +51,35 @@ def is_same_epsilon(one: float, other: float) -> bool:
     return abs(one - other) <= _SAME_EPSILON
 
 
-def recognise(kind: str, names: Iterable[str], said: str = "", layouts: Collection[str] = ()) -> tuple[str, str] | None:
+def recognise(
+    kind: str, arrays: Iterable[str], said: str = "", layouts: Collection[str] = ()
+) -> tuple[str, str] | None:
     """The dialect of a file with these names, and the prefix of its weights; `None` if it is of no known layout.
 
-    Of several rows that the names satisfy, it is the one that is said, or else the one that asks for most. If that is
-    none of `layouts`, it is the one of these that has a place for all names, where there is one.
+    Of several rows that the names satisfy, it is the one that is said, or else of those whose shapes fit the one that
+    asks for most. If that is none of `layouts`, it is the one of these that has a place for all names, where there is
+    one.
 
     Args:
         kind: `"npz"`, `"safetensors"` or `"torch"`.
-        names: of all arrays.
+        arrays: names of all arrays; a mapping of these to what has their shapes.
         said: the `model_type` beside the file, or the dialect in a note of ours.
         layouts: dialects of the family that stands beside the file.
 
     Raises:
         CheckpointError: if the file has several models, and does not tell which is meant.
     """
-    names = set(names)
+    names = set(arrays)
     suffix = ".safetensors" if kind == "torch" else f".{kind}"  # torch names arrays alike in both
     rows = [row for row in DIALECTS.values() if row.suffix == suffix]
     found = [(row, prefixes) for row in rows if (prefixes := row.prefixes_among(names))]
     if not found:
         return None
     told = [pair for pair in found if said in (pair[0].name, *pair[0].model_types)]
-    by_most = sorted(told or found, key=lambda pair: len(pair[0].requires) + len(pair[0].forbids), reverse=True)
+    fitting_shapes = [pair for pair in found if pair[0].fits(arrays)]
+    by_most = sorted(
+        told or fitting_shapes or found, key=lambda pair: len(pair[0].requires) + len(pair[0].forbids), reverse=True
+    )
     row, prefixes = by_most[0]
     if layouts and row.name not in layouts:
         fitting = (pair for pair in by_most if pair[0].name in layouts and pair[0].has_all(names, pair[1][0]))
@@ -80,13 +87,24 @@ def recognise(kind: str, names: Iterable[str], said: str = "", layouts: Collecti
     return row.name, preferred(prefixes) if row.wrapped else prefixes[0]
 
 
-def others_in(dialect: str, prefix: str, names: Iterable[str], said: str = "") -> tuple[str, ...]:
-    """A line on further models in a file, beside that below the prefix, and on other families with the same names."""
-    row, names = DIALECTS[dialect], set(names)
-    lines = remark_on(prefix, row.prefixes_among(names)) if row.wrapped else ()
-    rows = () if said in (row.name, *row.model_types) else DIALECTS.values()
-    like = [other for other in rows if row.name in other.like and other.prefixes_among(names)]
-    return (*lines, *(f"took the layout {dialect}, and the names are those of {other.name} too" for other in like))
+def others_in(dialect: str, prefix: str, names: Iterable[str]) -> tuple[str, ...]:
+    """A line on further models in a file, beside that below the prefix."""
+    row = DIALECTS[dialect]
+    return remark_on(prefix, row.prefixes_among(set(names))) if row.wrapped else ()
+
+
+def check_one_family(dialect: str, arrays: Mapping[str, Any], path: FilePath) -> None:
+    """Raises a `CheckpointError` if the arrays are those of another family's layout too, of which nothing tells."""
+    row = DIALECTS[dialect]
+    others = [other for other in DIALECTS.values() if dialect in other.like and other.fits(arrays)]
+    if like := [other for other in others if other.prefixes_among(set(arrays))]:
+        rows = " and ".join(f"{each.name} ({each.software})" for each in (row, *like))
+        types = " or ".join(f'"{(*each.model_types, each.name)[0]}"' for each in (row, *like))
+        raise CheckpointError(
+            "a file must be of one family, as positions and photos follow other rules in another.\n"
+            f"Received: {path} with the names of {rows}, and nothing that says which. Put a config.json beside it with "
+            f'"model_type": {types}.'
+        )
 
 
 def assumed(dialect: str, tensors: Mapping[str, np.ndarray], said: Mapping[str, Any]) -> tuple[str, ...]:

@@ -6,12 +6,12 @@ read for the image's. The projection behind CLIP's pooling is the head here, wit
 
 import dataclasses
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 
 import numpy as np
 
 from keras_vit.images.preprocessing import Preprocessing
-from keras_vit.weights.dialects.dialect import Arrays, Dialect, Makers
+from keras_vit.weights.dialects.dialect import Arrays, Dialect, Makers, shape_among
 from keras_vit.weights.dialects.renames import TORCH, Layers, NoUnitAxes
 from keras_vit.weights.reader import CheckpointError
 
@@ -55,6 +55,11 @@ def _written_names(names: Collection[str]) -> Callable[[str], str]:
         return name if name.startswith("visual_projection.") else f"vision_model.{name}"
 
     return spelled
+
+
+def _patches_have(axes: int) -> Callable[[Iterable[str]], bool]:
+    """Whether the kernel of patches has so many axes: 4 of a convolution, 2 of a matrix, as NaFlex has it."""
+    return lambda arrays: len(shape_among(arrays, _PATCH_KERNEL) or range(axes)) == axes
 
 
 _EMBEDDINGS: Layers = {
@@ -107,6 +112,7 @@ HF_SIGLIP = Dialect(
     _STYLE,
     requires=(_PATCHES, rf"{_PREFIX}post_layernorm\.weight"),
     forbids=(rf"{_PREFIX}embeddings\.class_embedding", rf"{_PREFIX}pre_layrnorm\.weight"),
+    fits=_patches_have(4),
     ignores=_OTHERS,
     names={
         ("", ""): _EMBEDDINGS,
@@ -149,6 +155,7 @@ HF_SIGLIP2 = dataclasses.replace(  # NaFlex; SigLIP 2 of one size has the layout
     HF_SIGLIP,
     name="huggingface_siglip2",
     model_types=("siglip2_vision_model", "siglip2"),
+    fits=_patches_have(2),
     requires=(_PATCHES, rf"{_PREFIX}encoder\.layers\.0\.layer_norm1\.weight"),
     forbids=(rf"{_PREFIX}embeddings\.class_embedding",),
     read_steps=(_as_convolution,),

@@ -56,7 +56,8 @@ class Dialect:
         telling: makes those arrays of the fields of a model.
         prefixes: what files have before all names, most specific first; torch's may have any other too.
         model_types: words of a `config.json` for it, which decide where the names are those of another layout too.
-        like: layouts of other families with the same names, from which `model_types` alone tell it.
+        like: layouts of other families with the same names and shapes, from which `model_types` alone tell it.
+        fits: whether arrays of these shapes, by their names in a file, may be of this family.
         prefix: what we write before all names.
         names: `{(prefix of ours, prefix of theirs): layers}`.
         also: the same, of names that are read and never written.
@@ -95,6 +96,7 @@ class Dialect:
     prefixes: tuple[str, ...] = ("",)
     model_types: tuple[str, ...] = ()
     like: tuple[str, ...] = ()
+    fits: Callable[[Iterable[str]], bool] = lambda arrays: True
     prefix: str = ""
     read_names: Callable[[Collection[str]], Callable[[str], str]] = _as_written
     written_names: Callable[[Collection[str]], Callable[[str], str]] = _as_written
@@ -219,6 +221,12 @@ class Dialect:
     @functools.cached_property
     def _older(self) -> tuple[Group, ...]:
         return tuple(Group(*prefixes, layers, self.style) for prefixes, layers in self.also.items())
+
+
+def shape_among(arrays: Iterable[str], end: str) -> tuple[int, ...] | None:
+    """The shape of the array whose name ends so, of a mapping of names to what has shapes; else `None`."""
+    found = [array for name, array in arrays.items() if name.endswith(end)] if isinstance(arrays, Mapping) else []
+    return tuple(found[0].shape) if found else None
 
 
 def _any(pattern: str, names: Iterable[str]) -> bool:

@@ -1,13 +1,23 @@
 """The layout of TIPS (arXiv:2410.16512) and TIPSv2 (arXiv:2604.12012): DINOv2's block with two class tokens.
 
 The second class token is `register_tokens`, and is a register here. transformers' Tipsv2VisionModel keeps the names of
-the authors' PyTorch code. Those of a gated MLP are DINOv2's too; its `config.json` tells them apart.
+the authors' PyTorch code. Those of a gated MLP are DINOv2's too, whose files have another number of registers. With
+one register a `config.json` tells them apart.
 """
 
 import dataclasses
+from collections.abc import Iterable
 
 from keras_vit.images.preprocessing import Preprocessing
+from keras_vit.weights.dialects.dialect import shape_among
 from keras_vit.weights.dialects.dinov2_names import DINOV2_REGISTERS
+
+
+def _has_one_register(arrays: Iterable[str]) -> bool:
+    """Whether there are the tokens of TIPS, or an MLP that DINOv2 does not have."""
+    shape = shape_among(arrays, "register_tokens")
+    return shape is None or shape[1:-1] == (1,) or any(".c_fc." in name for name in arrays)
+
 
 _BLOCK = ("block_{block:02}/", "blocks.{block}.")
 HF_TIPSV2 = dataclasses.replace(
@@ -16,6 +26,7 @@ HF_TIPSV2 = dataclasses.replace(
     software="transformers",
     model_types=("tipsv2_vision_model", "tipsv2"),
     like=("dinov2_registers",),
+    fits=_has_one_register,
     requires=tuple(name for name in DINOV2_REGISTERS.requires if "qkv" not in name),
     forbids=(r"blocks\.0\.mlp\.fc1\.weight",),
     names={

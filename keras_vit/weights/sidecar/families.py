@@ -57,6 +57,7 @@ _TYPES: Mapping[str, tuple[str, ...]] = {  # `model_type` of transformers: our n
     **dict.fromkeys(("aimv2", "aimv2_vision_model"), ("huggingface_aimv2", "aimv2")),
     **dict.fromkeys(("beit", "data2vec-vision"), ("huggingface_beit",)),
     **dict.fromkeys(("internvl_vision", "intern_vit_6b"), ("huggingface_internvit", "internvit")),
+    "dinov2_registers": ("dinov2_registers",),  # which a user says of a file that tells nothing
     **dict.fromkeys(("tipsv2", "tipsv2_vision_model"), ("huggingface_tipsv2", "dinov2_registers")),
     "radio": ("huggingface_radio",),
 }
