@@ -29,6 +29,13 @@ EXTRAS = {
     "layer-wise": {"layer_decay": 0.7},
     "4 steps at once": {"steps_per_execution": 4},
 }
+SWITCHES = {  # of the encoders
+    "registers": 2,
+    "layer_scale": "both",
+    "gated_mlp": True,
+    "rotary": "axial",
+    "qk_norm": "head",
+}
 
 
 def engine(devices):
@@ -39,14 +46,14 @@ def engine(devices):
     return tf.distribute.MirroredStrategy(names, tf.distribute.ReductionToOneDevice())
 
 
-def small_model(optimizer, policy="float32", **arguments):
+def small_model(optimizer, policy="float32", fields=RANDOM, **arguments):
     """Compiled, with weights that are the same on any devices; it has one block and draws at random."""
     config = {"patch_size": 4, "hidden_size": 16, "num_layers": 1, "num_heads": 2, "mlp_dim": 24}
     keras.utils.set_random_seed(7)
     before = keras.config.dtype_policy()
     keras.config.set_dtype_policy(policy)
     try:
-        model = keras_vit.build(keras_vit.ViTConfig(**config, **RANDOM), input_shape=SHAPE, classes=CLASSES)
+        model = keras_vit.build(keras_vit.ViTConfig(**config, **fields), input_shape=SHAPE, classes=CLASSES)
     finally:
         keras.config.set_dtype_policy(before)
     rng = np.random.default_rng(3)
@@ -89,6 +96,7 @@ def deviation(found, expected):
 
 def make_optimizer(name, clip, extra):
     arguments = {"global_clipnorm": 0.5} if clip else {}
+    extra = "layer-wise" if extra == "switches" else extra
     arguments |= {name: value for name, value in EXTRAS[extra].items() if name != "steps_per_execution"}
     if name == "sgd":
         return keras_vit.SGD(0.05, **arguments)
@@ -97,8 +105,11 @@ def make_optimizer(name, clip, extra):
 
 def one_case(devices, policy, name, clip, extra, parts):
     optimizer = functools.partial(make_optimizer, name, clip, extra)
-    steps = EXTRAS[extra].get("steps_per_execution", 1)
-    return trained(devices, optimizer, policy=policy, accumulation_steps=parts, steps_per_execution=steps)
+    steps = EXTRAS.get(extra, {}).get("steps_per_execution", 1)
+    fields = RANDOM | SWITCHES if extra == "switches" else RANDOM
+    return trained(
+        devices, optimizer, policy=policy, fields=fields, accumulation_steps=parts, steps_per_execution=steps
+    )
 
 
 def compared(cases):

@@ -92,6 +92,21 @@ def test_features_and_attention_know_registers_from_patches(model):
     assert maps.prefix_tokens.count("register") == model.config.registers
 
 
+@pytest.mark.parametrize("kind", ["dinov2", "dinov3", "sbb"])
+def test_registers_that_change_places_change_no_other_token(kind):
+    """They have no positions, neither in a table nor by rotation; their outputs change places with them."""
+    model = randomise(make_tiny(**KINDS[kind] | {"pooling": "none", "final_norm": "tokens"}))
+    layer, names = model.get_layer("register_tokens"), model.config.prefix_tokens
+    order = np.roll(np.arange(layer.tokens.shape[1]), 1)
+    places = np.arange(model.output_shape[1])
+    first = names.index("register")
+    places[first : first + len(order)] = first + order
+    before = numpy(model(X))
+    layer.tokens.assign(numpy(layer.tokens)[:, order])
+    np.testing.assert_allclose(numpy(model(X)), before[:, places], atol=3e-6)
+    assert np.abs(before[:, places] - before).max() > 0.01
+
+
 def test_flat_model_with_a_head_of_its_own_is_looked_into_alike(model):
     flat = keras.Model(model.input, keras.layers.Dense(2, name="own")(model.output))
     np.testing.assert_array_equal(

@@ -11,8 +11,9 @@ from conftest import ROOT, run_python
 from mirrored import TOLERANCES, compared, deviation, make_optimizer, on, pictures, small_model, values
 
 pytestmark = pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="strategies are TensorFlow's")
-# Devices, precision, optimizer, clipping, and micro-batches. The tests below have float16 and several steps at once.
-CASES = ((2, "float32", "adamw", True, "layer-wise", 2), (3, "mixed_bfloat16", "sgd", True, "averaged", 1))
+# Devices, precision, optimizer, clipping, rates by layer with the encoders' switches or averages, and micro-batches.
+# The tests below have float16 and several steps at once.
+CASES = ((2, "float32", "adamw", True, "switches", 2), (3, "mixed_bfloat16", "sgd", True, "averaged", 1))
 TOLERANCE = 1e-5  # float32 sums in another order
 
 

@@ -1,5 +1,6 @@
 """Files that are not what the config beside them says: roles that are missing, and tensors of another family."""
 
+import csv
 import json
 import shutil
 from pathlib import Path
@@ -85,6 +86,26 @@ def test_family_that_config_json_names_must_be_that_of_the_tensors(tmp_path, wor
         for name in (unknown, None):
             again = read_checkpoint(claiming(tmp_path, folder, **{word: name}))
             assert (again.dialect, again.is_known) == (right.dialect, False)
+
+
+def test_closed_architecture_is_refused_by_the_part_that_is_missing():
+    """Each name of the census that no switch of ours computes."""
+    parts = {
+        "relative positions by an MLP": "relative positions of another kind",
+        "a convolutional stem": "another stem",
+        "attention in windows": "stages with windows",
+        "differential attention": "differential attention",
+        "parallel halves of a block": "attention and MLP side by side",
+    }
+    lines = list(csv.DictReader((GOLDEN.parent / "census.csv").read_text().splitlines()))
+    closed = [(name, line["lacks"]) for line in lines if line["lacks"] for name in line["names"].split()]
+    assert len(closed) == 21
+    for name, lacks in closed:
+        words = "|".join(parts[part] for part in lacks.split("; ") if part in parts)
+        with pytest.raises(CheckpointError, match=f"(?s){words}.*{name}"):
+            families.layouts_of_architecture(name, {}, "x")
+    with pytest.raises(CheckpointError, match="batches of patches with grids"):
+        families.layouts_of_architecture("naflexvit_base_patch16_gap", {}, "x")
 
 
 def test_each_layout_of_a_family_is_one_of_ours():

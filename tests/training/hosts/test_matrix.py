@@ -21,7 +21,7 @@ def check(cases, processes, one, found):
 
 @pytest.mark.timeout(600)
 def test_devices_train_as_one_does(tmp_path):
-    """Clipping, micro-batches, averages, rates by layer and several steps at once, all together."""
+    """The switches of encoders, clipping, micro-batches, averages, rates by layer, several steps at once together."""
     alone = run_cases([on_one(SHORT[1][0]), *SHORT[1]], 1, tmp_path / "1")
     check(SHORT[1], 1, alone, {case: alone[case] for case in SHORT[1]})
     check(SHORT[2], 2, alone, run_cases(SHORT[2], 2, tmp_path / "2"))

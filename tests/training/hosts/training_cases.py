@@ -11,6 +11,14 @@ import numpy as np
 STEPS, BATCH, IMAGES = 20, 16, 32
 SHAPE, CLASSES = (8, 12, 3), 7
 LARGE = 300  # bytes: of weights this small some are cut and others are not
+SWITCHES = {  # of the encoders
+    "hidden_size": 16,
+    "registers": 2,
+    "layer_scale": "both",
+    "gated_mlp": True,
+    "rotary": "axial",
+    "qk_norm": "head",
+}
 MESHES = {"replicated": (4,), "fsdp": (4,), "tensor": (2, 2), "tensor only": (1, 4)}
 
 
@@ -24,8 +32,8 @@ def config(**fields):
     )
 
 
-def distribution(kind):
-    """Over all devices, of which there are 4."""
+def distribution(kind, fields):
+    """Over all devices, of which there are 4, for a model with these fields."""
     import keras
 
     import keras_vit
@@ -35,7 +43,7 @@ def distribution(kind):
     shape = MESHES[kind]
     mesh = keras.distribution.DeviceMesh(shape, ("data", "model")[: len(shape)])
     arguments = {"input_shape": SHAPE, "classes": CLASSES}
-    layout = keras_vit.layout_map(config(), mesh, kind.split()[0], large=LARGE, **arguments)
+    layout = keras_vit.layout_map(config(**fields), mesh, kind.split()[0], large=LARGE, **arguments)
     return keras.distribution.ModelParallel(layout_map=layout, auto_shard_dataset=False)
 
 
@@ -76,10 +84,11 @@ def train(case):
     from keras_vit.runs.run_directory import whole
 
     kind, name, clip, accumulation, precision, extra = case.replace("tensor only", "tensor_only").split()
+    fields = SWITCHES if extra == "all" else {}
     keras.utils.set_random_seed(3)
     keras.config.set_dtype_policy(precision)
-    keras.distribution.set_distribution(None if kind == "one" else distribution(kind.replace("_", " ")))
-    model = keras_vit.build(config(), input_shape=SHAPE, classes=CLASSES)
+    keras.distribution.set_distribution(None if kind == "one" else distribution(kind.replace("_", " "), fields))
+    model = keras_vit.build(config(**fields), input_shape=SHAPE, classes=CLASSES)
     # Tables of 0.02, as they are drawn, would be normalised to 50 times their size, and their rounding with them.
     rng = np.random.default_rng(1)
     model.set_weights([rng.normal(0, 0.2, w.shape).astype("float32") + (w.name == "gamma") for w in model.weights])
