@@ -14,7 +14,8 @@ from keras_vit.config.resnets import RESNETS
 from keras_vit.config.variants import BUILDERS, VARIANTS
 from keras_vit.weights.checkpoint import file_in, read_checkpoint
 from keras_vit.weights.hub import list_weights
-from keras_vit.weights.resolve import check_available, find_file
+from keras_vit.weights.resolve import WeightsFile, check_available, find_file
+from keras_vit.weights.two_towers import is_projection
 
 if TYPE_CHECKING:
     from keras_vit.runs.saved_runs import RunFacts
@@ -50,6 +51,13 @@ def model_and_run(arguments: Namespace, reads_classes: bool = True) -> tuple[Any
     variant, weights = found
     file = find_file(weights, variant)
     has_head = bool(file.record.classes if file.record else read_checkpoint(file.path).classes)
+    if reads_classes and has_head and _embeds(file):
+        raise ValueError(
+            "the weights must have a classifier.\n"
+            f"Received: {arguments.model}, an image tower. Its outputs are an embedding and no classes: compare it "
+            "with embeddings of texts, `keras_vit.zero_shot`, train a classifier on it, `keras-vit finetune "
+            "--weights`, or measure its features, `keras-vit evaluate --probe`."
+        )
     if reads_classes and not has_head:
         raise ValueError(
             "the weights must have a classifier.\n"
@@ -59,6 +67,15 @@ def model_and_run(arguments: Namespace, reads_classes: bool = True) -> tuple[Any
     if variant is not None and variant in RESNETS:
         return build_resnet(variant, has_head, weights), RunFacts()
     return build(variant, has_head, weights), RunFacts()
+
+
+def _embeds(file: WeightsFile) -> bool:
+    """Whether the weights end in the projection of an image tower; fine-tuned ones have classes in its place."""
+    if file.record is not None:
+        return file.record.family in ("clip", "tinyclip", "eva_clip", "pe_core") and "_ft_" not in file.record.name
+    found = read_checkpoint(file.path)
+    head = {path: tensor for path, tensor in found.tensors.items() if path.startswith("head/")}
+    return is_projection((found.dialect, found.family), head)
 
 
 def check_model(arguments: Namespace) -> Any:

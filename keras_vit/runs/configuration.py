@@ -23,6 +23,7 @@ from keras_vit.resnet_builders import published_resnet
 from keras_vit.runs.options import FinetuneOptions, is_short
 from keras_vit.runs.preparation import Preparation, weights_of
 from keras_vit.version import __version__
+from keras_vit.weights.family_beside import origin_beside, origin_of_record
 from keras_vit.weights.fetch.environment import without_secrets
 from keras_vit.weights.hub import find_weights, variant_of
 from keras_vit.weights.resolve import is_url, only_variant
@@ -79,7 +80,8 @@ def origin_of(options: FinetuneOptions) -> dict[str, Any]:
 
     Returns:
         `kind`, which is `"random"`, `"model"`, `"published"` or `"file"`; of the last two `name`, and of the third
-        what its record says: `license`, `url`, and `repository` if it is on the Hub.
+        what its record says: `license`, `url`, and `repository` if it is on the Hub. Of encoders also `family` and
+        `papers`, where the record or the `config.json` beside a file tells it, and that file's `license`.
     """
     if isinstance(options.model, ImageModel):
         return {"kind": "model"}
@@ -90,10 +92,12 @@ def origin_of(options: FinetuneOptions) -> dict[str, Any]:
         variant = only_variant(weights) if options.start is None else _variant(options.start)
         record = find_weights(name, variant or "")
         said = {"license": record.license, "url": record.url, "repository": record.hf_repo}
-        return {"kind": "published", "name": name} | said
+        return {"kind": "published", "name": name} | said | origin_of_record(record)
     if name.startswith("hf:"):
         return {"kind": "file", "name": name, "repository": name[len("hf:") :].partition("@")[0]}
-    return {"kind": "file", "name": without_secrets(name) if is_url(name) else Path(name).name}
+    if is_url(name):
+        return {"kind": "file", "name": without_secrets(name)}
+    return {"kind": "file", "name": Path(name).name} | origin_beside(user_path(name))
 
 
 def _variant(model: str | ViTConfig | ResNetConfig) -> str | None:

@@ -48,7 +48,11 @@ def run_card(configuration: dict[str, Any], result: dict[str, Any]) -> Card:
     data, origin = configuration["data"], configuration.get("weights_from", {"kind": "model"})
     is_resnet = "stages" in configuration["model"]  # a field of `ResNetConfig` alone
     kind = "ResNet (BiT, arXiv:1912.11370)" if is_resnet else "Vision Transformer (arXiv:2010.11929)"
-    base = f" Those it began with are under {origin['license']}: {origin['url']}." if origin.get("license") else ""
+    if papers := origin.get("papers"):
+        kind += f" of {origin['family']} ({', '.join(f'arXiv:{number}' for number in papers)})"
+    place = f": {origin['url']}" if origin.get("url") else ""
+    licence = markdown_text(origin["license"]) if origin.get("license") else ""
+    base = f" Those it began with are under {licence}{place}." if licence else ""
     title = f"{configuration['model']['name']}, {data['name']}"
     preprocessing = Preprocessing(**configuration["preprocessing"])  # fields that an earlier run lacks get defaults
     return Card(
@@ -121,7 +125,7 @@ def _model(configuration: dict[str, Any], result: dict[str, Any], origin: dict[s
         "file": f"the weights {name}",
     }
     return (
-        f"A classifier of {result['classes']:,} classes: a {kind} of {result['parameters']:,} parameters, for "
+        f"A classifier of {result['classes']:,} classes: a {kind}, with {result['parameters']:,} parameters, for "
         f"images of {height} x {width} pixels in {channels} channels. "
         f"keras_vit {configuration['versions']['keras_vit']} trained it from {origins[origin['kind']]}."
     )

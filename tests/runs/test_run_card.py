@@ -80,6 +80,33 @@ def test_base_model_is_named_with_its_licence(facts):
     assert "under Apache-2.0: https://huggingface.co/google/" in card.text
 
 
+@pytest.mark.parametrize(
+    ("said", "papers", "licence"),
+    [
+        (
+            {"model_type": "dinov2_with_registers", "license": "my|licence"},
+            ["2304.07193", "2309.16588"],
+            "my&#124;licence",
+        ),
+        ({"model_type": "vit_mae"}, ["2111.06377"], None),
+        (
+            {"architecture": "vit_base_patch16_dinov3", "pretrained_cfg": {"tag": "lvd1689m"}},
+            ["2508.10104"],
+            "dinov3-license",
+        ),
+        ({"model_type": "strange"}, None, None),
+    ],
+)
+def test_family_and_licence_are_those_that_the_folder_tells(facts, tmp_path, said, papers, licence):
+    (tmp_path / "config.json").write_text(json.dumps(said))
+    origin = origin_of(FinetuneOptions(weights=tmp_path))
+    assert (origin["kind"], origin.get("papers")) == ("file", papers)
+    facts[0]["weights_from"] = origin
+    text = ModelCard(run_card(*facts).text()).text
+    assert all(f"arXiv:{number}" in text for number in papers or ())
+    assert (f"are under {licence}." if licence else "None was chosen") in text
+
+
 def test_card_of_a_resnet_says_so(facts):
     facts[0]["model"] = {"name": "resnet", "stages": [1], "width_factor": 0.5}
     card = ModelCard(run_card(*facts).text())
