@@ -5,6 +5,7 @@ permutation, which is computed without a shuffle buffer. All randomness of that 
 `start_step=step` continues where another process stopped. Evaluation is one pass in order.
 """
 
+import functools
 import os
 from collections.abc import Callable
 from typing import Any
@@ -12,10 +13,11 @@ from typing import Any
 from keras_vit.annotations import PADDING_WEIGHT, Tensor
 from keras_vit.checks import check_choice, check_int, check_positive_int, check_process
 from keras_vit.data.augmentation import Augmentation, augment_batch, find_augmentation
-from keras_vit.data.prepare import augmented, pixels_of, prepare
+from keras_vit.data.prepare import augmented, pixels_of, resized, scaled_levels
 from keras_vit.data.shards import Place, find_shard, per_host
 from keras_vit.data.source import Data
 from keras_vit.data.source_opening import open_source
+from keras_vit.images.byte_scaling import is_bytes
 from keras_vit.images.preprocessing import Preprocessing
 
 _ORDER, _IMAGE, _BATCH = range(3)  # streams of random numbers, so that none is used twice
@@ -64,6 +66,10 @@ def load_dataset(
         with sample weights. A weight is 1, or NaN for an image that only fills the last batch up. `model.evaluate` and
         `fit` do not count those.
 
+        Where all grey levels are whole, as after a bicubic resize of photos, there is `in_bytes()`: the same batches as
+        uint8, not scaled. `fit`, `evaluate` and `predict` of a model with the same scaling take those, and scale them
+        on the device, to the same numbers.
+
     Raises:
         ValueError: for an empty set, a split named twice, or a missing image size; for a batch that cannot be full or
             shared evenly; and as `open_source` raises.
@@ -77,33 +83,69 @@ def load_dataset(
     check_process()
     check_positive_int("batch_size", batch_size)
     check_choice("labels", labels, ("int", "one_hot"))
+    _check_record(preprocessing)
+    start_step = _usable_start(start_step, training)
+    augmentation = _usable_augmentation(augmentation, training, labels, preprocessing)
+    source = open_source(what, seed=seed, on_bad_image=on_bad_image, download=download)
+    examples = source.split(split)
+    place = Place(*find_shard(shard), batch_size)
+    share = per_host(batch_size, place.hosts)
+    # MixUp pairs neighbours, which another host may read.
+    whole = augmentation is not None and augmentation.mixes and place.hosts > 1
+    filled = shard is None and place.hosts > 1 and not training
+    read_by = Place(0, 1, batch_size) if whole else place
+    images = _numbered(examples, seed if training else None, read_by, filled, start_step)
+    images = images.map(_image_maker(preprocessing, augmentation, seed), _workers())
+    make_batch = _batch_maker(len(source.class_names), labels, augmentation, seed, examples.size, filled)
+    batched = functools.partial(
+        _batched,
+        size=batch_size if whole else share,
+        make=make_batch,
+        kept=slice(place.host * share, place.host * share + share) if whole else None,
+        training=training,
+        class_names=source.class_names,
+        num_examples=examples.size,
+        preprocessing=preprocessing,
+        start_step=start_step if training else None,
+    )
+    return _scaled_late(images, batched, preprocessing, augmentation)
+
+
+def _batched(
+    images: Any, size: int, make: Callable[..., Any], kept: slice | None, training: bool, **attributes: Any
+) -> Any:
+    """Finished batches of images, with these attributes; of batches for all hosts only the rows that are kept."""
+    dataset = images.batch(size, drop_remainder=training).map(make)
+    if kept is not None:
+        dataset = dataset.map(lambda *batch: tuple(part[kept] for part in batch))
+    dataset = dataset.prefetch(_PREFETCH).with_options(_options())
+    for name, value in attributes.items():
+        setattr(dataset, name, value)
+    return dataset
+
+
+def _scaled_late(
+    images: Any, batched: Callable[[Any], Any], preprocessing: Preprocessing, augmentation: Augmentation | None
+) -> Any:
+    """Batches of scaled images; of images in bytes with `in_bytes`, which makes the same without the scaling."""
+    if not is_bytes(images.element_spec[1]):
+        return batched(images)
+
+    def scale(counter: Tensor, image: Tensor, label: Tensor) -> tuple[Tensor, ...]:
+        return counter, scaled_levels(image, preprocessing), label
+
+    dataset = batched(images.map(scale, _workers()))
+    if augmentation is None or not augmentation.mixup_alpha:  # which has parts of levels
+        dataset.in_bytes = functools.partial(batched, images)
+    return dataset
+
+
+def _check_record(preprocessing: Any) -> None:
     if not isinstance(preprocessing, Preprocessing):
         raise TypeError(
             "`preprocessing` must be a `Preprocessing` record, which says what the model takes.\n"
             f"Received: an object of type {type(preprocessing).__name__}. Pass model.preprocessing."
         )
-    start_step = _usable_start(start_step, training)
-    augmentation = _usable_augmentation(augmentation, training, labels, preprocessing)
-    source = open_source(what, seed=seed, on_bad_image=on_bad_image, download=download)
-    examples = source.split(split)
-    host, hosts = find_shard(shard)
-    place = Place(host, hosts, batch_size)
-    share = per_host(batch_size, place.hosts)
-    mixes = isinstance(augmentation, Augmentation) and augmentation.mixes
-    whole = mixes and place.hosts > 1  # MixUp pairs neighbours, which another host may read
-    filled = shard is None and place.hosts > 1 and not training
-    read_by = Place(0, 1, batch_size) if whole else place
-    dataset = _numbered(examples, seed if training else None, read_by, filled, start_step)
-    dataset = dataset.map(_image_maker(preprocessing, augmentation, seed), _workers())
-    dataset = dataset.batch(batch_size if whole else share, drop_remainder=training)
-    dataset = dataset.map(_batch_maker(len(source.class_names), labels, augmentation, seed, examples.size, filled))
-    if whole:
-        dataset = dataset.map(lambda *batch: tuple(part[place.host * share :][:share] for part in batch))
-    dataset = dataset.prefetch(_PREFETCH)
-    dataset = dataset.with_options(_options())
-    dataset.class_names, dataset.num_examples = source.class_names, examples.size
-    dataset.preprocessing, dataset.start_step = preprocessing, start_step if training else None
-    return dataset
 
 
 def _usable_start(start_step: int, training: bool) -> int:
@@ -168,11 +210,15 @@ def _numbered(examples: Any, seed: int | None, place: Place, filled: bool, start
 def _image_maker(
     preprocessing: Preprocessing, augmentation: Augmentation | None, seed: int
 ) -> Callable[[Tensor, dict[str, Tensor]], tuple[Tensor, ...]]:
+    """Makes images of the model's size: uint8 where all levels are whole, otherwise scaled."""
+    import tensorflow as tf
+
     def make(counter: Tensor, example: dict[str, Tensor]) -> tuple[Tensor, ...]:
         if augmentation is None:
-            image = prepare(pixels_of(example, len(preprocessing.mean)), preprocessing)
+            levels, whole = resized(pixels_of(example, len(preprocessing.mean)), preprocessing)
         else:
-            image = augmented(example, preprocessing, augmentation, _fold(seed, _IMAGE, counter))
+            levels, whole = augmented(example, preprocessing, augmentation, _fold(seed, _IMAGE, counter))
+        image = tf.cast(levels, tf.uint8) if whole else scaled_levels(levels, preprocessing)
         return counter, image, example["label"]
 
     return make
@@ -188,7 +234,9 @@ def _batch_maker(
         if labels == "one_hot":
             targets = tf.one_hot(targets, classes)
             if augmentation is not None:
-                images, targets = augment_batch(images, targets, augmentation, _fold(seed, _BATCH, counters[0]))
+                floats = tf.cast(images, "float32")  # CutMix alone may get bytes, which it only moves
+                mixed, targets = augment_batch(floats, targets, augmentation, _fold(seed, _BATCH, counters[0]))
+                images = tf.cast(mixed, images.dtype)
         if not filled:
             return images, targets
         return images, targets, tf.where(counters < size, 1.0, PADDING_WEIGHT)

@@ -4,7 +4,6 @@ Evaluation computes exactly what `preprocessing(pixels)` does, by the same code 
 code gets TensorFlow's operations here, since `keras.ops` of another backend does not work in a `tf.data` graph.
 """
 
-import dataclasses
 import functools
 import types
 from typing import cast
@@ -13,7 +12,7 @@ from keras_vit.annotations import Pair, Tensor
 from keras_vit.data.augmentation import Augmentation, augment_image, crop_window
 from keras_vit.images.decode import decode_image, decode_window
 from keras_vit.images.preprocessing import Preprocessing, fit_channels, scaled
-from keras_vit.images.resizing import resize_and_cut
+from keras_vit.images.resizing import keeps_whole, resize_and_cut
 
 
 def prepare(pixels: Tensor, record: Preprocessing) -> Tensor:
@@ -26,20 +25,37 @@ def prepare(pixels: Tensor, record: Preprocessing) -> Tensor:
     Returns:
         float32 `image_size + (C,)`.
     """
+    levels, _ = resized(pixels, record)
+    return scaled(levels, record) if record.image_size is None else scaled_levels(levels, record)
+
+
+def resized(pixels: Tensor, record: Preprocessing) -> tuple[Tensor, bool]:
+    """Grey levels of `image_size`, not scaled yet, and whether all are whole numbers from 0 to 255.
+
+    Args:
+        pixels: as for `prepare`.
+        record: `Preprocessing`.
+
+    Returns:
+        float32 `image_size + (C,)` in [0, 255], and what the graph knows of them: whole pixels stay whole where no
+        resize comes, and where its rule rounds.
+    """
     import tensorflow as tf
 
-    whole = pixels.dtype.is_integer
+    whole = pixels.dtype == tf.uint8
     pixels = fit_channels(pixels, len(record.mean), tf)
     if record.resize == "none" or record.image_size is None:
-        return scaled(tf.cast(pixels, "float32"), record)
+        return tf.cast(pixels, "float32"), whole
+    same_size = record.resize == "squash" and record.image_size == tuple(pixels.shape[:2])
     if record.resize == "squash" and record.interpolation == "bilinear":
         # Scaling after the resize gives the same numbers but for rounding, and a photo has many times the pixels.
-        resized = tf.cast(tf.image.resize(pixels, record.image_size, antialias=record.antialias), "float32")
-    elif record.resize == "squash" and record.image_size == tuple(pixels.shape[:2]):
-        resized = tf.cast(pixels, "float32")
+        levels = tf.cast(tf.image.resize(pixels, record.image_size, antialias=record.antialias), "float32")
+    elif same_size:
+        levels = tf.cast(pixels, "float32")
     else:
-        resized = resize_and_cut(tf.cast(pixels, "float32"), whole, record, operations())
-    return _scaled(tf.ensure_shape(resized, (*record.image_size, len(record.mean))), record)
+        levels = resize_and_cut(tf.cast(pixels, "float32"), pixels.dtype.is_integer, record, operations())
+    levels = tf.ensure_shape(levels, (*record.image_size, len(record.mean)))
+    return levels, whole and (same_size or keeps_whole(record))
 
 
 def pixels_of(example: dict[str, Tensor], channels: int) -> Tensor:
@@ -54,8 +70,10 @@ def pixels_of(example: dict[str, Tensor], channels: int) -> Tensor:
     return example["pixels"]
 
 
-def augmented(example: dict[str, Tensor], record: Preprocessing, augmentation: Augmentation, seed: Tensor) -> Tensor:
-    """A training image: changed at random, resized and scaled.
+def augmented(
+    example: dict[str, Tensor], record: Preprocessing, augmentation: Augmentation, seed: Tensor
+) -> tuple[Tensor, bool]:
+    """A training image, changed at random and resized: its grey levels, as `resized` gives them.
 
     Args:
         example: as for `pixels_of`.
@@ -65,27 +83,31 @@ def augmented(example: dict[str, Tensor], record: Preprocessing, augmentation: A
     """
     import tensorflow as tf
 
-    channels = len(record.mean)
+    channels, whole = len(record.mean), False
     if augmentation.crop == "inception" and "bytes" in example:
         window = functools.partial(crop_window, record=augmentation, seed=seed)
         pixels = decode_window(example["bytes"], window, example.get("orientation"), 1 if channels == 1 else 3)
     else:
         pixels = pixels_of(example, channels)
     if augmentation.crop == "none":
-        # This mean and deviation keep pixels in [0, 255], the range that `augment_image` takes.
-        pixels = prepare(pixels, dataclasses.replace(record, mean=(0.0,) * channels, std=(1.0 / 255,) * channels))
+        pixels, whole = resized(pixels, record)
     pixels = fit_channels(pixels, channels, tf)
     cropped = augmentation.crop == "inception" and "bytes" in example
     image_size = cast(Pair, record.image_size)  # which every record for training has
-    return _scaled(augment_image(pixels, augmentation, image_size, seed, cropped=cropped), record)
+    levels = augment_image(pixels, augmentation, image_size, seed, cropped=cropped)
+    if augmentation.whole_levels:
+        levels = tf.clip_by_value(tf.round(levels), 0, 255)
+    return levels, augmentation.gives_whole(whole)
 
 
-def _scaled(image: Tensor, record: Preprocessing) -> Tensor:
-    """`scaled` along lines, which is faster, for an image whose size the graph knows."""
+def scaled_levels(image: Tensor, record: Preprocessing) -> Tensor:
+    """`scaled` of one image, along lines where the graph knows its size, which is faster."""
     import tensorflow as tf
 
     height, width, channels = image.shape
-    lines = tf.reshape(image, (height, width * channels))
+    if None in (height, width):
+        return scaled(tf.cast(image, "float32"), record)
+    lines = tf.reshape(tf.cast(image, "float32"), (height, width * channels))
     return tf.reshape(scaled(lines, record, width=width), image.shape)
 
 

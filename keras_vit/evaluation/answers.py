@@ -5,6 +5,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from keras_vit.model.input_checks import in_bytes
+
 
 class Classifier(Protocol):
     """A model that classifies prepared images: a `VisionTransformer`, a `ResNet`, or an `Engine` of one."""
@@ -31,7 +33,7 @@ def answers(network: Classifier, dataset: Any) -> Iterator[tuple[np.ndarray, np.
         ValueError: for a dataset without batches.
     """
     size = 0
-    for images, targets in dataset:
+    for images, targets in in_bytes(network, dataset):
         images, targets = np.asarray(images), np.asarray(targets)  # every backend takes these
         count, size = len(images), max(size, len(images))
         # One batch size needs one compilation. So an incomplete batch is padded, and its padding is dropped again.

@@ -51,6 +51,11 @@ def whole_levels(pixels: Tensor, record: Any, ops: Any) -> Tensor:
     return ops.floor(pixels + _FLOAT_ERROR)
 
 
+def keeps_whole(record: Any) -> bool:
+    """Whether `resize_and_cut` gives whole grey levels of whole pixels: bicubic rounds, and big_vision truncates."""
+    return record.interpolation == "bicubic" or (record.resize == "crop" and record.rounding == "big_vision")
+
+
 def resize_matrix(old: Tensor, new: Tensor, kept: int, record: Any, ops: Any, rows: Tensor | None = None) -> Tensor:
     """The matrix `(kept, old)` that resizes one axis to `new` and keeps the centre; or only its `rows`, floats."""
     margin = new - kept

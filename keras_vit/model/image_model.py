@@ -13,24 +13,27 @@ import keras
 
 from keras_vit.annotations import Arguments, FilePath, Tensor
 from keras_vit.checks import check_process
+from keras_vit.images.byte_scaling import is_bytes, scaled_bytes
 from keras_vit.images.preprocessing import Preprocessing
 from keras_vit.keras_private import is_written_to_hdf5
 from keras_vit.layers.nested import Unfreezable, freeze_inside
 from keras_vit.model import batch_padding
 from keras_vit.model.accumulation import check_accumulation
 from keras_vit.model.accumulation import train_step as accumulated_train_step
+from keras_vit.model.byte_batches import scaling_first
 from keras_vit.model.forked_models import guard_forks
 from keras_vit.model.input_checks import (
     check_called,
     check_floats,
     check_shape,
+    in_bytes,
     look_at_call,
     looked_at,
     needing_images,
     of_known_size,
     sharing_batches,
 )
-from keras_vit.model.layer_lookup import head_layers, mark_depths, stem
+from keras_vit.model.layer_lookup import head_layers, mark_depths, own_operations, stem
 from keras_vit.model.logits_check import LogitsError, check_reads_outputs
 from keras_vit.model.replicated_model import ReplicatedModel
 from keras_vit.model.strategies import check_engine, check_scope, num_replicas, warn_of_foreign_step
@@ -51,6 +54,7 @@ class ImageModel(Unfreezable, ReplicatedModel, keras.Model):
         similarity: `(logit_scale, logit_bias)` of CLIP's and SigLIP's files, for `zero_shot`; `None` where not known.
     """
 
+    predict_function: Any  # Keras sets it
     config_class: ClassVar[type]
     takes_images: ClassVar[bool] = True  # and not patches with their grids
     config: Any
@@ -95,6 +99,16 @@ class ImageModel(Unfreezable, ReplicatedModel, keras.Model):
         heads = head_layers(self)
         return heads[0].units if heads else 0
 
+    @property
+    def takes_bytes(self) -> bool:
+        """Whether uint8 images, which are pixels of the model's size, are scaled by `preprocessing` inside of it.
+
+        Not where layers of the user's own compute something, which may scale as well.
+        """
+        record = self.preprocessing
+        channels = self.input_shape[-1] if self.takes_images and len(self.inputs) == 1 else None
+        return record is not None and channels == len(record.mean) and not own_operations(self)
+
     def compile(self, *args: Any, accumulation_steps: int = 1, **kwargs: Any) -> None:
         """Keras' `compile`, and how many parts a batch is cut into, to be computed one after the other.
 
@@ -120,12 +134,13 @@ class ImageModel(Unfreezable, ReplicatedModel, keras.Model):
         check_engine()
         check_scope(self)
         self.data_start_step = getattr(x, "start_step", None)  # which `Checkpoints` looks at
+        x = in_bytes(self, x)
         given = inspect.signature(keras.Model.fit).bind_partial(None, None, *args, **kwargs).arguments
         size, validation = given.get("batch_size"), given.get("validation_data")
         whole = x if not kwargs.get("validation_split") else None
         held_out = validation[0] if isinstance(validation, (tuple, list)) else None
         if batch_padding.is_dataset(validation) and "validation_data" in kwargs:
-            kwargs["validation_data"] = batch_padding.shared(validation)
+            kwargs["validation_data"] = batch_padding.shared(in_bytes(self, validation))
         if hasattr(held_out, "shape"):
             looked_at(self, held_out)
         with sharing_batches((whole, size), (held_out, given.get("validation_batch_size") or size)):
@@ -137,13 +152,15 @@ class ImageModel(Unfreezable, ReplicatedModel, keras.Model):
         """Keras' `evaluate`, which looks at shape and scale of the first images, and fills up batches as `fit` does."""
         check_process()
         with sharing_batches((x, _batch_size(keras.Model.evaluate, args, kwargs))):
-            return super().evaluate(looked_at(self, batch_padding.shared(x)), *args, **kwargs)
+            x = batch_padding.shared(in_bytes(self, x))
+            return super().evaluate(looked_at(self, x), *args, **kwargs)
 
     def predict(self, x: Any, *args: Any, **kwargs: Any) -> Any:
         """Keras' `predict`, which looks at shape and scale of the first images, and fills up batches as `fit` does."""
         check_process()
         if x is None:
             raise TypeError("`x` must be images, or a data set of them.\nReceived: x=None.")
+        x = in_bytes(self, x)
         with needing_images(), sharing_batches((x, _batch_size(keras.Model.predict, args, kwargs))):
             if batch_padding.is_dataset(x) and batch_padding.spread_over() > 1:
                 predict = super().predict
@@ -177,15 +194,24 @@ class ImageModel(Unfreezable, ReplicatedModel, keras.Model):
 
     def make_train_function(self, force: bool = False) -> Any:
         check_process()
-        return super().make_train_function(force)
+        if self.train_function is None or force:
+            super().make_train_function(force)
+            self.train_function = scaling_first(self, self.train_function)
+        return self.train_function
 
     def make_test_function(self, force: bool = False) -> Any:
         check_process()
-        return super().make_test_function(force)
+        if self.test_function is None or force:
+            super().make_test_function(force)
+            self.test_function = scaling_first(self, self.test_function)
+        return self.test_function
 
     def make_predict_function(self, force: bool = False) -> Any:
         check_process()
-        return super().make_predict_function(force)
+        if self.predict_function is None or force:
+            super().make_predict_function(force)
+            self.predict_function = scaling_first(self, self.predict_function)
+        return self.predict_function
 
     def train_step(self, *args: Any) -> Any:
         if self.accumulation_steps > 1 or batch_padding.is_marked(args[-1]):
@@ -223,8 +249,11 @@ class ImageModel(Unfreezable, ReplicatedModel, keras.Model):
     def call(self, inputs: Tensor, training: bool | None = None, mask: Tensor = None) -> Tensor:
         check_process()
         pixels = inputs if self.takes_images else inputs["patches"]
-        check_floats(pixels)
-        look_at_call(self, pixels)
+        if is_bytes(pixels) and self.takes_bytes:
+            inputs = scaled_bytes(pixels, self.preprocessing)
+        else:
+            check_floats(pixels)
+            look_at_call(self, pixels)
         warn_of_foreign_step(training)
         if len(self.inputs) == 1 and not training:  # in which images of a run may grow
             inputs = of_known_size(self, inputs)

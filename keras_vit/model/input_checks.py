@@ -15,6 +15,7 @@ import keras
 import numpy as np
 
 from keras_vit.config.variants import check_tiled
+from keras_vit.images.byte_scaling import is_bytes
 from keras_vit.images.preprocessing import Preprocessing
 from keras_vit.model.batch_padding import is_dataset, spread_over
 from keras_vit.model.layer_lookup import own_operations
@@ -45,6 +46,14 @@ def check_weights_learn(model: keras.Model) -> None:
         )
 
 
+def in_bytes(model: Any, x: Any) -> Any:
+    """`x` of `fit`, `evaluate` or `predict`, as bytes where it is of `load_dataset` and the model scales it alike."""
+    if not (hasattr(x, "in_bytes") and getattr(model, "takes_bytes", False)):
+        return x
+    asked, known = x.preprocessing, model.preprocessing
+    return x.in_bytes() if (asked.mean, asked.std) == (known.mean, known.std) else x
+
+
 def looked_at(model: Any, x: Any) -> Any:
     """`x` of `fit`, unchanged in what it gives; warns of images that are not as the weights expect them.
 
@@ -54,7 +63,7 @@ def looked_at(model: Any, x: Any) -> Any:
             datasets of `load_dataset`, nothing is looked at.
 
     Raises:
-        TypeError: for integers.
+        TypeError: for integers but uint8, which are pixels that the model scales.
         ValueError: for images of a shape that the model does not take.
 
     Warns:
@@ -128,6 +137,8 @@ def look_at_call(model: Any, images: Any) -> None:
     first = not model.has_seen_images
     if model.has_told_of_images or not hasattr(images, "shape") or not (first or _is_on_cpu(images)):
         return
+    if is_bytes(images):  # which have no scale that could be wrong
+        return
     try:
         few = images if images.shape[0] <= _IMAGES else images[:_IMAGES]  # a part may be a copy
         values = np.asarray(keras.ops.convert_to_numpy(few))
@@ -182,10 +193,18 @@ def of_known_size(model: Any, images: Any) -> Any:
 def _look(model: Any, images: Any) -> None:
     if getattr(images, "shape", None) is None or not hasattr(images, "dtype"):
         return
-    check_floats(images)
+    check_values(model, images)
     check_shape(model, tuple(images.shape))
+    if is_bytes(images):
+        return
     model.has_seen_images = True
     warn_of_pixels(model, images[:_IMAGES])
+
+
+def check_values(model: Any, images: Any) -> None:
+    """Raises unless images are floats, or uint8, which are pixels, and the model knows how to scale them."""
+    if not (is_bytes(images) and getattr(model, "takes_bytes", False)):
+        check_floats(images)
 
 
 def check_floats(inputs: Any) -> None:

@@ -264,11 +264,18 @@ def load_growing(
     begins = [(stage.epoch - 1) * steps_per_epoch for stage in stages]
     parts = [load(stage.image_size, max(begin, start_step)) for stage, begin in zip(stages, begins, strict=True)]
     counts = [max(end - max(begin, start_step), 0) for begin, end in itertools.pairwise(begins)]
-    pieces = [*(part.take(count) for part, count in zip(parts, counts, strict=False)), parts[-1]]
-    whole = functools.reduce(lambda before, after: before.concatenate(after), pieces)
-    for name in ("class_names", "num_examples", "preprocessing"):
-        setattr(whole, name, getattr(parts[-1], name))
-    whole.start_step = start_step
+
+    def joined(parts: Sequence[Any]) -> Any:
+        pieces = [*(part.take(count) for part, count in zip(parts, counts, strict=False)), parts[-1]]
+        whole = functools.reduce(lambda before, after: before.concatenate(after), pieces)
+        for name in ("class_names", "num_examples", "preprocessing"):
+            setattr(whole, name, getattr(parts[-1], name))
+        whole.start_step = start_step
+        return whole
+
+    whole = joined(parts)
+    if all(hasattr(part, "in_bytes") for part in parts):
+        whole.in_bytes = lambda: joined([part.in_bytes() for part in parts])
     return whole
 
 

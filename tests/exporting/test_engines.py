@@ -54,6 +54,13 @@ def engine(request, model):
 # The same numbers
 
 
+def test_engine_takes_pixels_of_the_models_size(engine, model):
+    pixels = np.random.default_rng(2).integers(0, 256, (2, 20, 28, 3), dtype="uint8")
+    expected = engine(model.preprocessing(pixels))
+    for answer in (engine, engine.predict_on_batch, engine.predict):
+        np.testing.assert_array_equal(answer(pixels), expected)
+
+
 def test_engine_answers_as_the_model_at_every_batch(engine, model):
     for batch in BATCHES:
         x = images(batch, 20, 28, 3)
@@ -249,7 +256,7 @@ def test_another_backend_is_refused(model, monkeypatch):
 @pytest.mark.parametrize(
     ("x", "error", "words"),
     [
-        (np.zeros((2, 20, 28, 3), "uint8"), TypeError, "images must be floats"),
+        (np.zeros((2, 20, 28, 3), "int16"), TypeError, "images must be floats"),
         (images(20, 28, 3), ValueError, r"shape \(20, 28, 3\)"),
         (images(2, 28, 20, 3), ValueError, r"shape \(2, 28, 20, 3\)"),
         (images(0, 20, 28, 3), ValueError, "at least one"),

@@ -203,8 +203,8 @@ def test_images_that_patches_do_not_tile_and_lists_of_images_are_refused():
             answer(FULL[:, :19])
         with pytest.raises(ValueError, match=r"numpy\.stack"):
             answer(list(FULL))
-    with pytest.raises(TypeError, match="uint8"):
-        model.predict(FULL.astype("uint8"), verbose=0)
+    with pytest.raises(TypeError, match="int16"):
+        model.predict(FULL.astype("int16"), verbose=0)
 
 
 @OF_KERAS

@@ -36,6 +36,8 @@ class Augmentation:
         cutmix_alpha: parameter of CutMix's Beta distribution; 0 disables CutMix. If both are set, each batch takes
             either with probability 0.5.
         erasing_probability: probability that noise replaces a random rectangle.
+        whole_levels: whether images are rounded to whole grey levels in the end. They cross to a device as bytes then,
+            a quarter of the memory. It is not the official code, which trains on fractions; and MixUp makes such.
 
     Raises:
         TypeError: for a value of the wrong type.
@@ -51,6 +53,7 @@ class Augmentation:
     mixup_alpha: float = 0.0
     cutmix_alpha: float = 0.0
     erasing_probability: float = 0.0
+    whole_levels: bool = False
 
     def __post_init__(self) -> None:
         check_choice("crop", self.crop, CROPS)
@@ -69,11 +72,26 @@ class Augmentation:
         _check_range("erasing_probability", self.erasing_probability, 1)
         for field in ("mixup_alpha", "cutmix_alpha"):
             _check_range(field, getattr(self, field), math.inf)
+        check_flag("whole_levels", self.whole_levels)
+        if self.whole_levels and self.mixup_alpha:
+            raise ValueError(
+                "MixUp adds parts of two images, whose levels are not whole.\n"
+                f"Received: whole_levels=True, mixup_alpha={self.mixup_alpha}. Leave one of them out."
+            )
 
     @property
     def mixes(self) -> bool:
         """Whether batches are mixed, for which labels must be one-hot."""
         return self.mixup_alpha > 0 or self.cutmix_alpha > 0
+
+    def gives_whole(self, whole: bool) -> bool:
+        """Whether all grey levels of `augment_image` are whole numbers.
+
+        Args:
+            whole: whether those of images resized by the crop `"none"` are.
+        """
+        keeps = whole and self.crop == "none" and not any(self.affine)
+        return self.whole_levels or self.randaugment_layers > 0 or keeps
 
 
 def find_augmentation(name_or_record: Augmentation | str | None) -> Augmentation:

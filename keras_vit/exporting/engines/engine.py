@@ -14,9 +14,11 @@ import numpy as np
 from keras_vit.annotations import Tensor
 from keras_vit.checks import check_positive_int, check_process
 from keras_vit.exporting.report import Drift, Runtime, drift_table, markdown_table
+from keras_vit.images.byte_scaling import is_bytes
+from keras_vit.images.preprocessing import preprocess_input
 from keras_vit.model.classifiers import output_activation
 from keras_vit.model.image_model import ImageModel
-from keras_vit.model.input_checks import check_floats, check_shape, looked_at, said_of_range
+from keras_vit.model.input_checks import check_shape, check_values, in_bytes, looked_at, said_of_range
 
 _ENDLESS = -1  # tf.data.INFINITE_CARDINALITY
 
@@ -96,6 +98,7 @@ class Engine:
         self.preprocessing = model.preprocessing
         self.input_shape, self.output_shape = model.input_shape, model.output_shape
         self.output_activation = output_activation(model)
+        self.takes_bytes = model.takes_bytes
         self.report = report
         self.has_seen_images = False  # as models have it
         self.looked_at_by: set[str | None] = {None}  # methods whose first batch was looked at for its scale
@@ -120,14 +123,15 @@ class Engine:
         """What the model answers for one batch.
 
         Args:
-            images: floats `(B, H, W, C)`, as `preprocessing` prepares them.
+            images: floats `(B, H, W, C)`, as `preprocessing` prepares them; or uint8 pixels of the model's size, which
+                are scaled here, unless layers of the user's own may scale them too.
             training: as a model takes it; an engine does not train.
 
         Returns:
             float32 `(B, K)`: logits, or scores where an activation follows the head; `(B, D)` without a head.
 
         Raises:
-            TypeError: for integers, which are pixels not yet scaled.
+            TypeError: for other integers.
             ValueError: for another shape, no images, or values that are not finite.
 
         Warns:
@@ -160,8 +164,8 @@ class Engine:
         """What the model answers for many images.
 
         Args:
-            x: floats `(n, H, W, C)`; or a `tf.data.Dataset`, a `keras.utils.PyDataset` or a generator of batches, or
-                of tuples that begin with one.
+            x: floats or uint8 pixels `(n, H, W, C)`, as for a call; or a `tf.data.Dataset`, a
+                `keras.utils.PyDataset` or a generator of batches, or of tuples that begin with one.
             batch_size: images of an array at once, not for other kinds of `x`. Answers depend on it by rounding alone,
                 but in int8 of ONNX Runtime, which quantises all images of a call by one scale.
             verbose: as Keras' `predict` takes it; no progress is shown.
@@ -177,7 +181,7 @@ class Engine:
         """
         batch_size = check_positive_int("batch_size", batch_size)
         answers, size = [], 0
-        for images in _batches(looked_at(self, x), batch_size):
+        for images in _batches(looked_at(self, in_bytes(self, x)), batch_size):
             count, size = len(images), max(size, len(images))
             if self.engine == "xla" and 0 < count < size:  # each other number of images is compiled anew
                 images = np.pad(images, ((0, size - count),) + ((0, 0),) * (images.ndim - 1))
@@ -237,8 +241,10 @@ def _array(images: Any) -> np.ndarray:
 def _checked(images: Any, engine: Engine, method: str | None) -> np.ndarray:
     """Images as float32 `(B, H, W, C)`; raises for what the model would not take."""
     images = _array(images)
-    check_floats(images)
+    check_values(engine, images)
     check_shape(engine, images.shape)
+    if is_bytes(images):
+        return np.ascontiguousarray(preprocess_input(images, engine.preprocessing))
     with np.errstate(over="ignore"):
         images = np.ascontiguousarray(images, "float32")
     low, high = float(images.min()), float(images.max())  # NaN if one value is
