@@ -36,6 +36,7 @@ from keras_vit.model.input_checks import (
 from keras_vit.model.layer_lookup import head_layers, mark_depths, own_operations, stem
 from keras_vit.model.logits_check import LogitsError, check_reads_outputs
 from keras_vit.model.replicated_model import ReplicatedModel
+from keras_vit.model.slow_calls import warn_of_integers
 from keras_vit.model.strategies import check_engine, check_scope, num_replicas, warn_of_foreign_step
 
 
@@ -85,6 +86,7 @@ class ImageModel(Unfreezable, ReplicatedModel, keras.Model):
             freeze_inside(layer)  # of a user's own too
         mark_depths(self)
         self.has_seen_images = self.has_told_of_images = False  # of which wrong scales are warned
+        self.has_computed = False
         self.accumulation_steps = 1
         self.data_start_step: int | None = None
 
@@ -175,6 +177,11 @@ class ImageModel(Unfreezable, ReplicatedModel, keras.Model):
             look_at_call(self, x)
         return super().predict_on_batch(x)
 
+    def quantize(self, *args: Any, **kwargs: Any) -> None:
+        """Keras' `quantize`, after which the first call on a CPU tells what is faster: `accelerate`, or `export`."""
+        super().quantize(*args, **kwargs)
+        self.has_computed = False
+
     def save(self, filepath: FilePath, *args: Any, **kwargs: Any) -> None:
         """Keras' `save`, which refuses HDF5.
 
@@ -255,6 +262,9 @@ class ImageModel(Unfreezable, ReplicatedModel, keras.Model):
             check_floats(pixels)
             look_at_call(self, pixels)
         warn_of_foreign_step(training)
+        if not self.has_computed:
+            warn_of_integers(self)
+            self.has_computed = True
         if len(self.inputs) == 1 and not training:  # in which images of a run may grow
             inputs = of_known_size(self, inputs)
         return super().call(inputs, training=training, mask=mask)

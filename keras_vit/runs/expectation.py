@@ -15,11 +15,11 @@ from keras_vit.config.flops import flops
 from keras_vit.config.recipes.growth import work_of
 from keras_vit.model.image_model import ImageModel
 from keras_vit.model.resnet import ResNet
+from keras_vit.model.slow_calls import has_accelerator
 from keras_vit.runs.disk_space import disk_lines
 from keras_vit.runs.options import FLAGS
 from keras_vit.runs.preparation import Preparation, num_parameters
 from keras_vit.runs.progress import duration
-from keras_vit.training.device_memory import has_accelerator
 from keras_vit.training.memory import learning_blocks
 
 _LONG_WORK = 5e13  # FLOP of a run, which take some minutes on a processor; below that the first steps tell it

@@ -28,19 +28,6 @@ def available_memory() -> int | None:
     return min(known, default=None)
 
 
-def has_accelerator() -> bool:
-    """Whether something faster than the processor trains."""
-    if keras.backend.backend() == "tensorflow":
-        import tensorflow as tf
-
-        return bool(tf.config.list_physical_devices("GPU") or tf.config.list_physical_devices("TPU"))
-    if keras.backend.backend() == "jax":
-        import jax
-
-        return jax.default_backend() != "cpu"
-    return _accelerator_memory() is not None
-
-
 def _accelerator_memory() -> int | None:
     probe = {"jax": _jax_memory, "tensorflow": _tensorflow_memory, "torch": _torch_memory}.get(keras.backend.backend())
     return None if probe is None else probe()
