@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from keras_vit.checks import install_hint
+from keras_vit.cli.compiled_programs import keep_compiled_programs
 from keras_vit.cli.printing import printable
 from keras_vit.silence import silent_descriptor
 
@@ -49,3 +50,4 @@ def start_tensorflow() -> None:
     tf.config.list_physical_devices()
     if keras.backend.backend() == "jax":
         tf.config.set_visible_devices([], "GPU")  # TensorFlow reads the data only, and would take a GPU's memory
+        keep_compiled_programs()

@@ -194,7 +194,7 @@ def _delete(path: Path) -> str:
 
 
 def _is_content(path: Path) -> bool:
-    if path.is_relative_to(environment.features_dir()):
+    if any(map(path.is_relative_to, (environment.features_dir(), environment.compiled_dir()))):
         return False
     is_note = path.suffix == ".json" and not note_beside(path).exists()
     return not is_note and not path.name.endswith(_NOT_CONTENT)

@@ -36,6 +36,11 @@ def features_dir() -> Path:
     return cache_dir() / "features"
 
 
+def compiled_dir() -> Path:
+    """Absolute path of the cache's folder for what JAX has compiled, which are no downloads either."""
+    return cache_dir() / "compiled"
+
+
 def mirror_directory() -> Path | None:
     """The directory in `KERAS_VIT_MIRROR`, or None if that is unset or a URL prefix.
 

@@ -1,0 +1,91 @@
+"""Programs that JAX has compiled, kept between commands in the cache folder, so that the next one starts sooner.
+
+A program is code that runs here. So the folder is ours alone, one for each kind of processor, and a file counts only
+with a digest that a command wrote which ended: JAX writes no file whole or not at all, and its format has no checksum.
+"""
+
+import atexit
+import contextlib
+import hashlib
+import os
+import stat
+from collections.abc import Iterable
+from pathlib import Path
+
+from keras_vit.files import replacing
+from keras_vit.processor import processor_facts
+from keras_vit.weights.fetch.cache import sha256_of
+from keras_vit.weights.fetch.environment import compiled_dir
+
+_MOST_BYTES = 1 << 29  # of all programs; a training of B/16 on a GPU has some ten megabytes
+_SHORTEST = 0.05  # seconds of compiling; a command has hundreds that are faster, and reading one takes 0.5 ms
+_CHOSEN = ("JAX_COMPILATION_CACHE_DIR", "JAX_ENABLE_COMPILATION_CACHE")  # by which a user has a say
+_PROGRAM, _DIGEST = "-cache", "-sha256"  # ends of names, the first of which is JAX's
+
+
+def keep_compiled_programs() -> None:
+    """Has JAX keep what it compiles in this process, where the user has not said where, and a folder of ours is had."""
+    import jax
+
+    if any(name in os.environ for name in _CHOSEN) or jax.config.jax_compilation_cache_dir is not None:
+        return
+    try:
+        folder = _own_folder(compiled_dir() / _kind_of_processor())
+        _sweep(folder)
+    except (OSError, ValueError):  # as a disk that is full or cannot be written to: then all is compiled as ever
+        return
+    jax.config.update("jax_compilation_cache_dir", str(folder))
+    if "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS" not in os.environ:
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", _SHORTEST)
+    atexit.register(_sign, folder)
+
+
+def _kind_of_processor() -> str:
+    """A name that is another one where code for this processor may not run, as in a home folder of several machines."""
+    facts = processor_facts()
+    return hashlib.sha256(repr([facts.get(name) for name in ("model name", "flags")]).encode()).hexdigest()[:16]
+
+
+def _own_folder(folder: Path) -> Path:
+    """The folder, which is made if need be; raises `PermissionError` if another user could write there."""
+    for path in (folder.parent, folder):
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        status = os.lstat(path)
+        is_ours = not hasattr(os, "getuid") or (status.st_uid == os.getuid() and not status.st_mode & 0o022)
+        if not (stat.S_ISDIR(status.st_mode) and is_ours):
+            raise PermissionError(f"{path} is not ours alone")
+    return folder
+
+
+def _sweep(folder: Path) -> None:
+    """Removes programs that are not as they were when a command signed them, and the oldest of too many."""
+    room = _MOST_BYTES
+    for program in sorted(_programs(folder), key=lambda path: path.stat().st_mtime, reverse=True):
+        room -= program.stat().st_size
+        if room < 0 or not _is_signed(program):
+            program.unlink(missing_ok=True)
+            _digest_of(program).unlink(missing_ok=True)
+
+
+def _sign(folder: Path) -> None:
+    """Writes a digest of each program that has none, as the command ends."""
+    with contextlib.suppress(OSError):
+        for program in _programs(folder):
+            if not _digest_of(program).exists():
+                with replacing(_digest_of(program)) as part:
+                    Path(part).write_text(sha256_of(program))
+
+
+def _is_signed(program: Path) -> bool:
+    try:
+        return _digest_of(program).read_text() == sha256_of(program)
+    except (OSError, ValueError):
+        return False
+
+
+def _programs(folder: Path) -> Iterable[Path]:
+    return [path for path in folder.iterdir() if path.name.endswith(_PROGRAM)]
+
+
+def _digest_of(program: Path) -> Path:
+    return program.with_name(program.name.removesuffix(_PROGRAM) + _DIGEST)
