@@ -44,7 +44,7 @@ def benchmark(asked: Benchmark) -> Iterator[dict]:
     while waiting:
         model, side = waiting[0].model, waiting[0].image_size
         with tempfile.TemporaryDirectory(prefix="keras_vit-") as folder:
-            files = _prepared(asked, waiting[0], Path(folder))
+            files = prepared(asked, waiting[0], Path(folder))
             while waiting and (waiting[0].model, waiting[0].image_size) == (model, side):
                 case = waiting.pop(0)
                 try:
@@ -53,7 +53,7 @@ def benchmark(asked: Benchmark) -> Iterator[dict]:
                     raise BenchmarkError(f"a runner must last until it was timed.\nReceived: {error}.") from error
 
 
-def _prepared(asked: Benchmark, case: Case, folder: Path) -> dict[str, str]:
+def prepared(asked: Benchmark, case: Case, folder: Path) -> dict[str, str]:
     """Paths of the files that runners read, by what they hold."""
     layouts = sorted({layout for name in asked.against if (layout := PEERS[name].layout)})
     names = {"official": "official.npz", "images": "images.npy", "labels": "labels.npy", "logits": "logits.npy"}

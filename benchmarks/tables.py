@@ -273,6 +273,19 @@ def encoders(processor: str) -> str:
     return table(("model", "pixels", "images", "what", "by", "ours is"), lines)
 
 
+def resolution(processor: str) -> str:
+    """Processor time and memory of `model` beside timm's as images grow, the newest row of each case."""
+    mine = [row for row in _rows("resolution") if row["machine"] == processor]
+    key = ("task", "image_size", "batch", "precision")
+    rows = {tuple(row[name] for name in key): row for row in sorted(mine, key=lambda row: row["date"])}
+    lines = []
+    for case in sorted(rows, key=lambda each: (each[0], int(each[1]), int(each[2]), each[3])):
+        row = rows[case]
+        memory = [f"{int(row[name]) / 2**30:.2f}" for name in ("memory", "timm_memory")]
+        lines.append((_TASKS[case[0]], f"{int(case[1]):,}", *case[2:], _faster(float(row["ratio"])), *memory))
+    return table(("task", "pixels", "images", "precision", "ours is", "GiB", "timm, GiB"), lines)
+
+
 def relevance(processor: str) -> str:
     """By how much the answer's probability falls when patches are removed."""
     rows = [row for row in _rows("relevance") if row["processor"] == processor]
@@ -301,7 +314,9 @@ def _rows(name: str) -> list[dict[str, Any]]:
         return list(csv.DictReader(file))
 
 
-TABLES = {each.__name__: each for each in (speed, headline, growth, parity, studies, encoders, relevance, scale)}
+TABLES = {
+    each.__name__: each for each in (speed, headline, growth, parity, studies, encoders, resolution, relevance, scale)
+}
 
 if __name__ == "__main__":
     main()

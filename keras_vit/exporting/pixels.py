@@ -8,6 +8,7 @@ from typing import Any
 from keras_vit.annotations import Tensor
 from keras_vit.exporting.task import ExportTask
 from keras_vit.images.preprocessing import scaled
+from keras_vit.layers.blockwise import without_blocks
 from keras_vit.model.classifiers import answering_network
 
 OUTPUTS = ("logits", "scores", "features")  # in a file with an order of outputs the first one is the answer
@@ -42,7 +43,8 @@ def pixel_module(task: ExportTask) -> Any:
 
         @tf.function(input_signature=[input_spec(task)])
         def pixels(self, pixels: Tensor) -> dict[str, Tensor]:
-            return self.answers(prepared(pixels, task))
+            with without_blocks():
+                return self.answers(prepared(pixels, task))
 
     return PixelModule()
 

@@ -13,10 +13,10 @@ from keras import ops
 from keras_vit.annotations import Shape, Tensor, Variable
 from keras_vit.checks import check_positive_int
 from keras_vit.config.parts import attention_parts, key_size_of
-from keras_vit.layers import fused, gradients
+from keras_vit.layers import blockwise, fused, gradients
 from keras_vit.layers.attention_hooks import watcher
 from keras_vit.layers.composite import CastingLayer, dense_of
-from keras_vit.layers.dropout import Dropout
+from keras_vit.layers.dropout import Dropout, draws
 from keras_vit.layers.norms import NORM_EPSILON, layer_norm
 from keras_vit.layers.relative import RelativePositions
 from keras_vit.layers.rotary import rotated
@@ -139,18 +139,9 @@ class MultiHeadAttention(CastingLayer):
     ) -> Tensor:
         tokens, queries = (self.in_our_dtype(tensor) for tensor in (tokens, queries))
         query, key, value = self._project(tokens, queries, norm, training, rotation)
-        watch, dropped = watcher(), training and self.dropout_rate
-        unseen = watch is None and self.relative is None and bias is None and not dropped
-        if unseen and gradients.applies(training):
-            mixed = gradients.attention(query, key, value)  # (B, A, Q, D/A)
-        elif unseen and fused.applies():
-            mixed = fused.attention(query, key, value)
-        else:
-            relative = {"places": places, "num_patches": num_patches}
-            added = None if bias is None else bias[:, :, : ops.shape(query)[2]]  # queries are the first tokens
-            weights = self._weights(query, key, queries, added, **relative)
-            weights = weights if watch is None else watch(self, weights)
-            mixed = ops.matmul(self.dropout(weights, training=training), value)
+        added = None if bias is None else bias[:, :, : ops.shape(query)[2]]  # queries are the first tokens
+        relative = self._relative(query, queries, places=places, num_patches=num_patches)
+        mixed = self._mixed(query, key, value, added, relative, training)
         return self._join(fused.named(mixed, "attention"), tokens if queries is None else queries, training)
 
     def with_sizes(
@@ -170,8 +161,8 @@ class MultiHeadAttention(CastingLayer):
         tokens, queries = (self.in_our_dtype(tensor) for tensor in (tokens, queries))
         query, key, value = self._project(tokens, queries, training=training)
         counts = ops.transpose(ops.cast(sizes, "float32"), (0, 2, 1))[:, None]  # (B, 1, 1, T)
-        weights = self._weights(query, key, queries, ops.log(counts))
-        mixed = ops.matmul(self.dropout(weights, training=training), value)
+        relative = self._relative(query, queries)
+        mixed = self._mixed(query, key, value, ops.log(counts), relative, training)
         mixed = self._join(mixed, tokens if queries is None else queries, training)
         return mixed, ops.mean(ops.transpose(key, (0, 1, 3, 2)), 1)
 
@@ -188,23 +179,53 @@ class MultiHeadAttention(CastingLayer):
         Takes the arguments of a call, so in a `TransformerBlock` the tokens behind its first LayerNorm.
         """
         query, key, _ = self._project(tokens, queries, rotation=rotation)
-        return self._weights(query, key, queries)
+        return self._weights(query, key, None, self._relative(query, queries))
 
-    def _weights(self, query: Tensor, key: Tensor, queries: Tensor, added: Tensor = None, **relative: Any) -> Tensor:
-        """`(B, A, Q, T)`; `queries` are those of the call, with which there is no relative position.
+    def _mixed(
+        self, query: Tensor, key: Tensor, value: Tensor, added: Tensor, relative: Tensor, training: bool | None
+    ) -> Tensor:
+        """`(B, A, Q, D/A)` of what `_project` gives, in blocks where there are many weights that nobody looks at.
 
-        `added`, float32, goes to the logits.
+        `added`, float32, and `relative` go to the logits.
         """
+        many = watcher() is None and blockwise.applies(ops.shape(query)[2], ops.shape(value)[2])
+
+        def in_blocks() -> Tensor:
+            both = relative if added is None else added if relative is None else added + relative
+            draw = draws(self.dropout.seed_generator) if training and self.dropout_rate else None
+            rate = 0.0 if draw is None else self.dropout_rate
+            return blockwise.attention(query, key, value, both, rate, draw, training)
+
+        def at_once() -> Tensor:
+            watch, dropped = watcher(), training and self.dropout_rate
+            unseen = watch is None and relative is None and added is None and not dropped
+            if unseen and gradients.applies(training):
+                return gradients.attention(query, key, value)
+            if unseen and fused.applies():
+                return fused.attention(query, key, value)
+            weights = self._weights(query, key, added, relative)
+            weights = weights if watch is None else watch(self, weights)
+            return ops.matmul(self.dropout(weights, training=training), value)
+
+        if isinstance(many, bool):
+            return in_blocks() if many else at_once()
+        if training and self.dropout_rate:  # a seed moves on, which no branch may do where `rematerialize` maps seeds
+            return in_blocks()
+        return ops.cond(many, in_blocks, at_once)
+
+    def _weights(self, query: Tensor, key: Tensor, added: Tensor, relative: Tensor) -> Tensor:
+        """`(B, A, Q, T)`."""
         logits = ops.matmul(query, key)  # (B, A, Q, T)
+        return fused.softmax(logits if relative is None else logits + relative, added)
+
+    def _relative(self, query: Tensor, queries: Tensor, **places: Any) -> Tensor:
+        """What relative positions add to the logits, or `None`; `queries` are those of the call."""
         if self.relative is not None and queries is not None:
             raise ValueError(
                 "relative positions are those of tokens to each other, so there can be no `queries` beside them.\n"
                 f"Received: queries of shape {queries.shape}, relative_patches={self.relative_patches}."
             )
-        logits = logits if self.relative is None else logits + self.relative(query, **relative)
-        wide = ops.cast(logits, keras.backend.result_type(logits.dtype, "float32"))
-        weights = ops.softmax(wide if added is None else wide + ops.cast(added, wide.dtype), axis=-1)
-        return ops.cast(weights, logits.dtype)
+        return None if self.relative is None else self.relative(query, **places)
 
     def _project(
         self,

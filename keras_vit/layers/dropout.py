@@ -9,7 +9,7 @@ import contextlib
 import dataclasses
 import math
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
@@ -78,13 +78,36 @@ def uniform(shape: Any, generator: keras.random.SeedGenerator, dtype: Any = "flo
     return _part_of_stream(shape, next_seed(generator), dtype, place)
 
 
+def draws(generator: keras.random.SeedGenerator) -> Callable[[Any, Any, Any], Tensor]:
+    """A function that gives numbers in [0, 1) for an image of the batch, a number of its part, and a shape.
+
+    It gives the same for the same again, and the generator moves on once for all. TensorFlow only.
+    """
+    import tensorflow as tf
+
+    place = current_place()
+    first = 0 if place is None else tf.cast(place.first, "int32")
+    seed = _as_keras_does(next_seed(generator))
+
+    def draw(image: Tensor, part: Tensor, shape: Any) -> Tensor:
+        return tf.random.stateless_uniform(shape, tf.random.fold_in(tf.random.fold_in(seed, first + image), part))
+
+    return draw
+
+
+def _as_keras_does(seed: Tensor) -> Tensor:
+    """A seed as TensorFlow takes it."""
+    import tensorflow as tf
+
+    return tf.cast(tf.math.floormod(seed, np.iinfo("int32").max - 1), "int32")
+
+
 def _part_of_stream(shape: Any, seed: Tensor, dtype: Any, place: Place) -> Tensor:
     import tensorflow as tf
 
     size = tf.cast(tf.reduce_prod(shape), "int64")
     start = tf.cast(place.first, "int64") * (size // tf.cast(place.count, "int64"))
-    seed = tf.cast(tf.math.floormod(seed, np.iinfo("int32").max - 1), "int32")  # as Keras does
-    key, counter = tf.raw_ops.StatelessRandomGetKeyCounter(seed=seed)
+    key, counter = tf.raw_ops.StatelessRandomGetKeyCounter(seed=_as_keras_does(seed))
     counter = tf.bitcast(tf.bitcast(counter, tf.int64) + tf.stack([start // _BLOCK, 0]), tf.uint64)
     known = math.prod(shape) if all(isinstance(side, int) for side in shape) else size
     numbers = tf.raw_ops.StatelessRandomUniformV2(

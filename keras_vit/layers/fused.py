@@ -1,12 +1,15 @@
 """Several steps in one kernel, where a backend has one; the numbers are those of the steps.
 
-Attention that never holds all its weights: JAX and torch on a GPU. TensorFlow has none, and on a CPU plain products are
-as fast. Every head width of the published models meets cuDNN's rule, a multiple of 8 up to 128.
+Attention that never holds all its weights: JAX and torch on a GPU. TensorFlow has none; see `blockwise` for many tokens
+on a CPU. Every head width of the published models meets cuDNN's rule, a multiple of 8 up to 128.
 
 A dense layer and the GELU behind it: TensorFlow on a CPU.
 """
 
-from collections.abc import Callable
+import contextlib
+import contextvars
+import functools
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
@@ -14,6 +17,7 @@ from keras import ops
 
 from keras_vit.annotations import Tensor
 
+_portable: contextvars.ContextVar[bool] = contextvars.ContextVar("portable", default=False)
 KEPT = ("dense", "attention")  # names of what a block keeps for the backward pass where `keeps_less`
 
 
@@ -45,6 +49,42 @@ def attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     query, value = (ops.transpose(each, (0, 2, 1, 3)) for each in (query, value))  # (B, T, A, D/A), as for the key
     mixed = ops.dot_product_attention(query, ops.transpose(key, (0, 3, 1, 2)), value, scale=1.0)
     return ops.transpose(mixed, (0, 2, 1, 3))
+
+
+def softmax(logits: Tensor, added: Tensor = None) -> Tensor:
+    """Softmax over the last axis of logits and what is added to them, in at least float32, of the logits' precision."""
+    if added is None and not _portable.get() and _rounds_once(keras.backend.standardize_dtype(logits.dtype)):
+        return ops.softmax(logits, axis=-1)
+    wide = ops.cast(logits, keras.backend.result_type(logits.dtype, "float32"))
+    weights = ops.softmax(wide if added is None else wide + ops.cast(added, wide.dtype), axis=-1)
+    return ops.cast(weights, logits.dtype)
+
+
+@contextlib.contextmanager
+def portable() -> Iterator[None]:
+    """Inside, what is traced has no step that is as exact as it must be on this machine alone."""
+    token = _portable.set(True)
+    try:
+        yield
+    finally:
+        _portable.reset(token)
+
+
+@functools.cache
+def _rounds_once(dtype: str) -> bool:
+    """Whether this machine's softmax of a lower precision is that of float32, rounded.
+
+    oneDNN's is for bfloat16, so casts on both sides, a third of the time of attention, can be left out. TensorFlow's
+    own is not.
+    """
+    if dtype != "bfloat16" or keras.backend.backend() != "tensorflow":
+        return False
+    import tensorflow as tf
+
+    with tf.init_scope():
+        logits = tf.cast(tf.random.stateless_normal((64, 1031), (1, 2), stddev=3.0), dtype)
+        wide = tf.cast(tf.nn.softmax(tf.cast(logits, "float32")), dtype)
+        return bool(tf.reduce_all(tf.nn.softmax(logits) == wide))
 
 
 def plain(dense: keras.layers.Dense, dtype: str) -> bool:

@@ -14,7 +14,7 @@ import numpy as np
 
 from keras_vit.annotations import Variable
 from keras_vit.checks import check_choice, check_positive_int, error_about
-from keras_vit.layers import AxialBlock, ResNetRoot, ResNetUnit, StdConv2D, fused
+from keras_vit.layers import AxialBlock, ResNetRoot, ResNetUnit, StdConv2D, blockwise, fused
 from keras_vit.layers.nested import flatten_layers
 from keras_vit.layers.tokens import kept_patches
 from keras_vit.model.layer_lookup import dense_parts, encoder_blocks
@@ -262,7 +262,10 @@ def _kept_by(model: Any, block: Any, tokens: int, keys: int) -> float:
     factors += [_KEPT_BY_LORA_IN_MLP] if "mlp" in adapted else []
     factors += [_KEPT_BY_LORA_IN_ATTENTION] if "attention" in adapted else []
     factors += [_KEPT_BY_ATTENTION_DROPOUT] if block.attention_dropout_rate else []
-    sizes = (tokens * block.hidden_size, tokens * block.mlp_dim, block.num_heads * tokens * keys)
+    weights = block.num_heads * tokens * keys
+    if block.relative_patches is None and blockwise.applies(keys, keys):
+        weights = 0
+    sizes = (tokens * block.hidden_size, tokens * block.mlp_dim, weights)
     return sum(factor * size for row in factors for factor, size in zip(row, sizes, strict=True))
 
 

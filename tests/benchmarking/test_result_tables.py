@@ -7,7 +7,7 @@ import sys
 import pytest
 from conftest import ROOT
 
-from benchmarks import encoders, scale, tables
+from benchmarks import encoders, resolution, scale, tables
 from benchmarks.results import FIELDS, append, commit, machine, make_ready, read
 
 sys.path.append(str(ROOT / "examples"))
@@ -141,6 +141,16 @@ def test_studies_are_written_with_these_columns_and_words(tmp_path):
     paper.write_csv({"positions": rows, "masked patches": {("pre-trained",): [0.5, 0.5]}}, tmp_path / "studies.csv")
     lines = (tmp_path / "studies.csv").read_text().splitlines()[1:]
     assert lines[2:] == [",".join(map(str, other.values())), "masked patches,start=pre-trained,2,0.500,0.000,,,best"]
+
+
+def test_images_of_every_size_are_told_by_their_newest_row(tmp_path, monkeypatch):
+    usual = dict.fromkeys(resolution.FIELDS) | {"machine": "a", "task": "inference", "image_size": 1024, "batch": 1}
+    usual |= {"precision": "float32", "memory": 2**30, "timm_memory": 2**29}
+    monkeypatch.setattr(tables, "FOLDER", tmp_path)
+    for date, ratio in (("2026-01-01", 2.5), ("2026-01-02", 0.8)):
+        resolution._append(tmp_path / "resolution.csv", usual | {"date": date, "ratio": ratio})
+    expected = ["| inference | 1,024 | 1 | float32 | 20 % faster | 1.00 | 0.50 |"]
+    assert tables.resolution("a").splitlines()[2:] == expected
 
 
 def test_encoders_are_told_by_their_newest_row(tmp_path, monkeypatch):

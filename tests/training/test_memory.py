@@ -7,6 +7,7 @@ import pytest
 from conftest import make_tiny, run_python
 
 import keras_vit
+from keras_vit.layers import blockwise
 from keras_vit.model.freezing import freeze
 from keras_vit.model.lora import add_lora
 from keras_vit.training.memory import check_memory, estimate_memory, largest_micro_batch
@@ -88,13 +89,15 @@ def test_lora_needs_gradients_of_its_factors_alone(small):
     assert plain.activations < estimate.activations < 2.6 * plain.activations  # plain gradients keep all of GELU
 
 
-def test_what_makes_training_cheaper_lowers_the_estimate(small):
+def test_what_makes_training_cheaper_lowers_the_estimate(small, monkeypatch):
     plain = estimate_memory(small, 8).activations
     assert activations(rematerialize=True) < 0.45 * plain
     assert 0.45 < activations(precision="mixed_bfloat16") / plain < 0.75
     assert 0.45 < activations(patch_dropout_rate=0.5) / plain < 0.55  # 99 of 197 tokens, and the whole image
     assert activations(dropout_rate=0.1) > 1.3 * plain
     assert activations(attention_dropout_rate=0.1) > 1.1 * plain
+    monkeypatch.setattr(blockwise, "FROM", 0)
+    assert activations(attention_dropout_rate=0.1) == activations() < plain  # no weights are kept
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from keras_vit.exporting.onnx.graph import Graph, Proto, replace_field
 from keras_vit.exporting.onnx.patterns import fuse
 from keras_vit.exporting.pixels import OUTPUTS, input_spec, pixel_module, prepared
 from keras_vit.exporting.task import ExportTask
+from keras_vit.layers.blockwise import without_blocks
 from keras_vit.model.layer_lookup import float32_layers
 
 
@@ -48,7 +49,7 @@ def _function(task: ExportTask) -> tuple[Any, list[Variable]]:
 
     @tf.function(input_signature=[input_spec(task), *weights])
     def answers(given: Tensor, *weights: Tensor) -> dict[str, Tensor]:
-        with keras.StatelessScope(state_mapping=zip(variables, weights, strict=True)):
+        with keras.StatelessScope(state_mapping=zip(variables, weights, strict=True)), without_blocks():
             return module.answers(prepared(given, task))
 
     return answers, variables

@@ -22,6 +22,7 @@ from keras_vit.exporting.saved_model.file_inputs import (
     target_size,
 )
 from keras_vit.exporting.task import ExportTask
+from keras_vit.layers.fused import portable
 from keras_vit.model.classifiers import has_head
 from keras_vit.silence import silence
 
@@ -44,7 +45,8 @@ def write(task: ExportTask, place: Path) -> None:
     images = tf.TensorSpec((None, *target_size(task), task.channels), tf.float32, "images")
     network = tf.function(module.answers, input_signature=[images], autograph=False, jit_compile=task.jit_compile)
     kept = tf.Module()
-    kept.weights = list(network.get_concrete_function().variables)  # no layer, so nothing of Keras is written
+    with portable():
+        kept.weights = list(network.get_concrete_function().variables)  # no layer, so nothing of Keras is written
     with silence():
         tf.saved_model.save(kept, str(place), signatures=_signatures(task, network))
 
