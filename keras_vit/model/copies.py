@@ -5,7 +5,6 @@ import math
 from typing import Any, TypeVar
 
 import keras
-import numpy as np
 from keras import ops
 
 from keras_vit import layers
@@ -15,7 +14,7 @@ from keras_vit.config.posembed import RESIZE_METHODS
 from keras_vit.config.relative_tables import ANY_RESIZE_METHODS, RELATIVE_RESIZE_METHODS
 from keras_vit.layers.composite import at_least_float32
 from keras_vit.layers.nested import flatten_layers
-from keras_vit.model.deferred import deferred_variables, discard, initialise
+from keras_vit.model.deferred import deferred_variables, discard, float32_copy, initialise
 from keras_vit.model.image_model import ImageModel, check_takes_images
 from keras_vit.model.wiring import ENDS, check_input_shape, known_grid, record_for
 
@@ -102,7 +101,8 @@ def bare_copy(model: _Model, input_shape: Shape, dtype: Any = None) -> _Model:
 
 def copy_weights(model: ImageModel, copy: ImageModel, resize_method: str | None) -> tuple[str, ...]:
     """Gives `copy`, a clone made inside `deferred_variables`, the weights of `model` at its own grid."""
-    variables, values = {}, {}
+    variables: dict[str, Variable] = {}
+    values: dict[str, Any] = {}  # weights until their turn, so that their arrays are never there together
     if [len(layer.weights) for layer in model.layers] != [len(layer.weights) for layer in copy.layers]:
         discard([variable for layer in copy.layers for variable in layer.weights])
         raise ValueError(
@@ -116,16 +116,16 @@ def copy_weights(model: ImageModel, copy: ImageModel, resize_method: str | None)
         sources, targets = (_by_place(layer) for layer in (ours, theirs))
         for place, source in sources.items():
             target = targets.pop(place)
-            variables[f"{ours.name}/{place}"], values[f"{ours.name}/{place}"] = target, ops.convert_to_numpy(source)
+            variables[f"{ours.name}/{place}"], values[f"{ours.name}/{place}"] = target, source
             target.trainable = source.trainable
     values, report = _resized(model, copy, values, resize_method)
-    initialise(variables, values)
+    initialise(variables, values, lambda value: float32_copy(ops.convert_to_numpy(value)))
     return report
 
 
 def _resized(
-    model: ImageModel, copy: ImageModel, values: dict[str, np.ndarray], resize_method: str | None
-) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
+    model: ImageModel, copy: ImageModel, values: dict[str, Any], resize_method: str | None
+) -> tuple[dict[str, Any], tuple[str, ...]]:
     """The values with those of positions resized to the copy's grid, and lines that say so."""
     parts = (flatten_layers(each) for each in (model, copy))
     pairs = [(old, new) for old, new in zip(*parts, strict=True) if isinstance(old, _KNOW_PLACES)]
