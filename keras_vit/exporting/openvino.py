@@ -7,6 +7,7 @@ has learned on photos. Norms, softmax, GELU and the products of attention stay i
 import contextlib
 import json
 import os
+import re
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -38,6 +39,7 @@ _SMOOTHING = 0.5
 _OPTION, _FLOAT32, _BFLOAT16 = "INFERENCE_PRECISION_HINT", "f32", "bf16"
 _VNNI = {"avx512_vnni", "avx_vnni"}  # either adds products of bytes in 32 bits
 _MOST_BYTES = 1 << 26  # of a graph; that of H/14 has 1 MB
+_PLACES = re.compile(rb'offset="(\d+)"[^>]* size="(\d+)"')  # of constants in the data, in bytes
 _NEXT_TO_NOTHING = 1e-30  # leaves a float32 as it is, unless that is smaller than 1e-23
 
 
@@ -65,9 +67,9 @@ def write(task: ExportTask, place: Path) -> None:
 
 
 def wrote(file: Path) -> bool:
-    """Whether a file is one that `write` wrote, or one of its data; those of earlier versions have no mark."""
+    """Whether a file is one that `write` wrote, or one of its data."""
     if file.suffix == ".bin":
-        return is_signed(file) or wrote(file.with_suffix(EXTENSION))
+        return is_signed(file) or _is_unsigned_data(file)
     return b"<keras_vit>" in tail_of(file, _MOST_BYTES)
 
 
@@ -143,6 +145,15 @@ def check_bfloat16() -> None:
 def adds_in_32_bits() -> bool:
     """Whether this processor is known to add products of bytes in 32 bits, as those with VNNI do."""
     return not _VNNI.isdisjoint(processor_flags())
+
+
+def _is_unsigned_data(file: Path) -> bool:
+    """Whether a file ends where the constants of our graph beside it end; earlier versions put no mark behind them."""
+    graph = file.with_suffix(EXTENSION)
+    if not wrote(graph) or not file.is_file():
+        return False
+    places = _PLACES.findall(tail_of(graph, _MOST_BYTES))
+    return file.stat().st_size == max((int(offset) + int(size) for offset, size in places), default=-1)
 
 
 def _network(task: ExportTask) -> Any:

@@ -195,6 +195,11 @@ def test_own_file_is_known_and_no_other_of_the_format(form, precision, file_of, 
         assert not writer.wrote(data)
         (tmp_path / "moved").rename(file)
         assert writer.wrote(data)  # of an earlier version, beside its graph
+        unsigned = data.read_bytes()
+        for another in (b"firmware of the user", unsigned[:-1], unsigned + b"0"):
+            data.write_bytes(another)
+            assert not writer.wrote(data)  # of another origin, though beside our graph
+        data.write_bytes(unsigned)
         file.write_text(file.read_text("utf-8").replace("keras_vit", "another"), "utf-8")
         assert not writer.wrote(data)
     if form == "onnx":
