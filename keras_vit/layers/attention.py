@@ -138,11 +138,29 @@ class MultiHeadAttention(CastingLayer):
         bias: Tensor = None,
     ) -> Tensor:
         tokens, queries = (self.in_our_dtype(tensor) for tensor in (tokens, queries))
+        dropped = training and self.dropout_rate
+        unseen = watcher() is None and self.relative is None and bias is None and not dropped
+        if unseen and fused.applies() and fused.wants_even_lengths(self.compute_dtype, training):
+            return self._fused_of_even_lengths(tokens, queries, norm, training, rotation)
         query, key, value = self._project(tokens, queries, norm, training, rotation)
         added = None if bias is None else bias[:, :, : ops.shape(query)[2]]  # queries are the first tokens
         relative = self._relative(query, queries, places=places, num_patches=num_patches)
         mixed = self._mixed(query, key, value, added, relative, training)
         return self._join(fused.named(mixed, "attention"), tokens if queries is None else queries, training)
+
+    def _fused_of_even_lengths(
+        self,
+        tokens: Tensor,
+        queries: Tensor,
+        norm: keras.Layer | None,
+        training: bool | None,
+        rotation: Tensor,
+    ) -> Tensor:
+        """A call by fused attention. A token that makes their number even costs nothing before the first product."""
+        lengths = tuple(x.shape[1] for x in (tokens if queries is None else queries, tokens))
+        tokens, queries, rotation = fused.evened(tokens), fused.evened(queries), fused.evened(rotation, axis=2)
+        mixed = fused.attention(*self._project(tokens, queries, norm, training, rotation), lengths)
+        return self._join(mixed, tokens if queries is None else queries, training)[:, : lengths[0]]
 
     def with_sizes(
         self, tokens: Tensor, sizes: Tensor, queries: Tensor = None, training: bool | None = None

@@ -9,6 +9,7 @@ from keras import ops
 from keras_vit.annotations import Shape, Tensor
 from keras_vit.checks import check_positive_int
 from keras_vit.config.records import check_statistics
+from keras_vit.layers import fused
 from keras_vit.layers.composite import ConfiguredLayer
 
 
@@ -94,11 +95,13 @@ class PatchEmbedding(ConfiguredLayer):
         self._check_tiles(input_shape)
         self.projection.build(input_shape)
 
-    def call(self, images: Tensor) -> Tensor:
+    def call(self, images: Tensor, training: bool | None = None) -> Tensor:
         self._check_tiles(images.shape)
         height, width = images.shape[1:3]
         if height is None or width is None:
             images = self._whole_patches_only(images)
+        if fused.patches_are_rows(training):
+            return fused.patch_tokens(images, self.projection)
         tokens = self.projection(images)  # (B, h, w, D)
         shape = ops.shape(tokens)
         return ops.reshape(tokens, (-1, shape[1] * shape[2], self.hidden_size))  # (B, N, D)

@@ -1,4 +1,8 @@
-"""Fused attention gives the numbers of the plain products. It is used on GPUs; here it runs on a CPU, by asking."""
+"""What is fused on GPUs gives the numbers of the plain products. Here it runs on a CPU, by asking.
+
+On JAX that is attention of an odd number of tokens, which training makes even, patches as rows of one product, and the
+few tensors that are kept for the way back.
+"""
 
 import keras
 import numpy as np
@@ -13,17 +17,21 @@ from keras_vit.processor import processor_flags
 def differences():
     """How far logits and trained weights are apart with fused and with plain attention, here."""
     outputs, weights = [], []
-    usual = fused.applies
+    usual = {name: getattr(fused, name) for name in ("applies", "keeps_less", "wants_even_lengths")}
+    on_jax = keras.backend.backend() == "jax"
     for choice in (False, True):
         fused.applies = lambda choice=choice: choice
-        model = make_tiny(num_layers=1)
+        fused.keeps_less = lambda choice=choice: choice and on_jax
+        fused.wants_even_lengths = lambda dtype, training, choice=choice: bool(choice and on_jax and training)
+        model = make_tiny(num_layers=2, registers=1)  # of 37 tokens
         outputs.append(numpy(model(images(2, 20, 28, 3))))
         model.compile(keras.optimizers.SGD(0.1), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
         model.fit(images(4, 20, 28, 3), np.arange(4), batch_size=4, epochs=2, verbose=0)
         weights.append(model.get_weights())
-    fused.applies = usual
+    for name, rule in usual.items():
+        setattr(fused, name, rule)
     apart = max(float(np.abs(a - b).max()) for a, b in zip(*weights, strict=True))
-    return {"logits": float(np.abs(outputs[0] - outputs[1]).max()), "weights": apart, "used": usual()}
+    return {"logits": float(np.abs(outputs[0] - outputs[1]).max()), "weights": apart, "used": fused.applies()}
 
 
 def assert_same(found):
