@@ -1,6 +1,7 @@
 """The tokens of a model after any block, as maps of the image."""
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,6 +14,8 @@ from keras_vit.annotations import Tensor
 from keras_vit.checks import did_you_mean
 from keras_vit.model.layer_lookup import encoder_blocks, encoder_norm, resnet_stages
 from keras_vit.model.vision_transformer import VisionTransformer
+
+_SPREAD = 4  # blocks that are shown by default
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -35,7 +38,7 @@ class Features:
 def features(
     model: keras.Model,
     images: Any,
-    blocks: Sequence[int | str] = (3, 6, 9, 12),
+    blocks: Sequence[int | str] | None = None,
     spatial: bool = True,
     norm: bool = True,
     batch_size: int = 32,
@@ -46,7 +49,8 @@ def features(
         model: a `VisionTransformer`, or a functional model that has one among its layers.
         images: `(B, H, W, C)` floats, prepared for the model.
         blocks: numbers of passed blocks: 0 is the input of the first, and the number of layers the output of the last.
-            Also `"root"`, `"stage_1"`, `"stage_2"`, ... of a hybrid's ResNet.
+            Also `"root"`, `"stage_1"`, `"stage_2"`, ... of a hybrid's ResNet. By default four, evenly spread up to the
+            last, as 3, 6, 9, 12 of 12; all of a model with fewer.
         spatial: whether patches have two axes `(h, w)`, or one.
         norm: whether the LayerNorm behind the last block is applied to tokens, if there is one; it never is to stages.
         batch_size: images at once.
@@ -97,7 +101,12 @@ def _inputs(block: Any) -> list[Tensor]:
     return block.input if isinstance(block.input, list) else [block.input]
 
 
-def _stations(inner: VisionTransformer, wanted: Sequence[int | str] | int | str) -> dict[int | str, _Station]:
+def spread_blocks(count: int) -> tuple[int, ...]:
+    """Up to four numbers of `count` blocks, evenly spread, the last among them."""
+    return tuple(sorted({math.ceil(count * part / _SPREAD) for part in range(1, _SPREAD + 1)}))
+
+
+def _stations(inner: VisionTransformer, wanted: Sequence[int | str] | int | str | None) -> dict[int | str, _Station]:
     layers = encoder_blocks(inner)
     stations: dict[int | str, _Station] = {0: _Station(_inputs(layers[0])[0])} if layers else {}
     for number, block in enumerate(layers, start=1):
@@ -105,6 +114,7 @@ def _stations(inner: VisionTransformer, wanted: Sequence[int | str] | int | str)
         stations[number] = _Station(_inputs(block), block=block) if is_short else _Station(block.output)
     for stage, layer in resnet_stages(inner).items():
         stations[stage] = _Station(layer.output, has_tokens=False)
+    wanted = spread_blocks(len(layers)) if wanted is None else wanted
     wanted = (wanted,) if isinstance(wanted, (int, str)) else tuple(wanted)
     unknown = [each for each in wanted if isinstance(each, bool) or each not in stations]
     if unknown or not wanted:

@@ -17,9 +17,7 @@ from keras_vit.model.layer_lookup import before_heads, head_layers, pooling
 from keras_vit.model.vision_transformer import VisionTransformer
 
 
-def logit_lens(
-    model: keras.Model, images: Any, blocks: Sequence[int] = (3, 6, 9, 12), batch_size: int = 32
-) -> Features:
+def logit_lens(model: keras.Model, images: Any, blocks: Sequence[int] | None = None, batch_size: int = 32) -> Features:
     """The outputs of the model if it read only one token, for every token after some blocks.
 
     A token passes the last LayerNorm, then attention pooling if the model has it, then the head. DeiT's distillation
@@ -29,7 +27,7 @@ def logit_lens(
     Args:
         model: a `VisionTransformer` with a head, or a functional model that has one among its layers.
         images: `(B, H, W, C)` floats, prepared for the model.
-        blocks: numbers of passed blocks, as in `features`.
+        blocks: numbers of passed blocks, as in `features`, with the same default.
         batch_size: images at once.
 
     Returns:

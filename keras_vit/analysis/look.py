@@ -14,7 +14,7 @@ from keras import ops
 from keras_vit.analysis import plots
 from keras_vit.analysis.attention_weights import AttentionMaps, attention_maps
 from keras_vit.analysis.embeddings import patch_filters, pca_to_rgb, position_similarity
-from keras_vit.analysis.features import features
+from keras_vit.analysis.features import features, spread_blocks
 from keras_vit.analysis.relevance import class_relevance
 from keras_vit.annotations import FilePath
 from keras_vit.checks import check_choice, check_installed, check_positive_int, error_about
@@ -28,7 +28,6 @@ from keras_vit.pages.html import picture_uri, write_page
 from keras_vit.version import __version__
 
 PAGE = "index.html"
-_MOST_WHOLE = 4  # default number of blocks whose whole attention the page holds
 _NAME = re.compile(r"[^A-Za-z0-9_-]+")
 
 
@@ -244,7 +243,7 @@ def _check_blocks(model: VisionTransformer, blocks: Sequence[int] | None) -> tup
             f"Received: {model.name!r} for {model.input_shape}. Give it a size by `keras_vit.with_input_shape`."
         )
     if blocks is None:
-        return tuple(sorted({round(each) for each in np.linspace(0, count, _MOST_WHOLE + 1)[1:]}))
+        return spread_blocks(count)
     blocks = [blocks] if isinstance(blocks, int) else list(blocks)
     wrong = [each for each in blocks if isinstance(each, bool) or each not in range(1, count + 1)]
     if wrong or not blocks:

@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 import pytest
-from conftest import numpy
+from conftest import numpy, tiny_config
 from kinds import KINDS, model_of, photos
 
 import keras_vit
@@ -38,6 +38,14 @@ def test_normed_features_of_the_last_block_are_what_the_head_reads(tiny):
     expected = numpy(keras.Model(mean.input, mean.get_layer("pooling").output)(images))
     pooled = keras_vit.features(mean, images, blocks=(2,))[2].mean(axis=(1, 2))
     np.testing.assert_allclose(pooled, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize(("layers", "expected"), [(12, (3, 6, 9, 12)), (6, (2, 3, 5, 6)), (2, (1, 2)), (1, (1,))])
+def test_default_blocks_fit_the_depth(layers, expected):
+    model = keras_vit.build(tiny_config(num_layers=layers), input_shape=(8, 8, 3), classes=3)
+    images = np.zeros((1, 8, 8, 3), "float32")
+    assert tuple(keras_vit.features(model, images).maps) == expected
+    assert tuple(keras_vit.analysis.logit_lens(model, images).maps) == expected
 
 
 def test_blocks_above_the_last_one_are_not_computed(tiny, monkeypatch):
