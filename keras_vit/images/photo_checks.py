@@ -28,6 +28,7 @@ from keras_vit.images.by_pillow import (
 )
 from keras_vit.images.decode import MAX_BYTES, MAX_PIXELS
 from keras_vit.images.exif import jpeg_segments, orientation
+from keras_vit.images.photo_files import TOLD_BY_SUFFIX
 from keras_vit.images.segments import (
     HEADER,
     JPEG_START,
@@ -187,8 +188,15 @@ def _read(path: str) -> GoodImage | BadImage:
         return BadImage(path, kind + _NEEDS + package)
     reason = fault_of(data, _decode_for_a_look)
     if reason is not None:
-        return BadImage(path, reason)
+        return BadImage(path, _named_by_suffix(path, reason))
     return GoodImage(path, orientation(data), hashlib.blake2b(data, digest_size=16).digest(), kind is not None)
+
+
+def _named_by_suffix(path: str, reason: str) -> str:
+    """The reason why a file cannot be decoded, with its kind where the suffix tells it and the bytes do not."""
+    suffix = os.path.splitext(path)[1].lower()
+    is_told = suffix in TOLD_BY_SUFFIX and (_OTHER in reason or reason.startswith("not an image"))
+    return suffix[1:].upper() + _OTHER if is_told else reason
 
 
 def _decode_for_a_look(data: bytes) -> None:

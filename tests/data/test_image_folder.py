@@ -100,6 +100,21 @@ def test_bad_files_among_odd_ones_are_named_with_their_reasons(tmp_path):
         open_source(tmp_path, on_bad_image="raise")
 
 
+def test_images_of_kinds_that_are_not_read_are_counted_by_kind(tmp_path):
+    write_photos(tmp_path)
+    ppm, tiff = encoded(picture(8, 8), "PPM"), encoded(picture(8, 8), "TIFF")
+    files = {"a.ppm": ppm, "b.PPM": ppm, "c.cr2": tiff, "d.cr3": b"\0\0\0\x18ftypcrx \0\0\0\1crx isom", "e.tif": tiff}
+    files |= {"f.jp2": b"\0\0\0\x0cjP  \r\n\x87\n", "g.ico": b"\0\0\1\0\1\0", "h.svg": b"<svg/>", "i.txt": b"a note"}
+    for name, data in files.items():
+        (tmp_path / "ash" / name).write_bytes(data)
+    with pytest.warns(UserWarning, match=r"8 bad images:\n  2 PPM, as .*a\.ppm\n") as told:
+        source = open_source(tmp_path)
+    kinds = ("CR2", "CR3", "ICO", "JP2", "SVG", "TIFF")
+    assert all(f"\n  1 {kind}, as " in str(told[0].message) for kind in kinds)
+    assert source.facts["ignored_kinds"] == {"other files": 1}  # the text
+    assert sum(source.sizes.values()) == 15
+
+
 def test_copies_of_one_file_stay_in_one_split(tmp_path):
     photos = sorted(write_photos(tmp_path, each=10).glob("ash/*"))
     copies = [shutil.copy(photo, photo.with_name(f"copy {photo.stem}.jpg")) for photo in photos]
