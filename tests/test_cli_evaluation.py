@@ -59,6 +59,16 @@ def test_no_cache_keeps_no_features(run, model, photos):
     assert not features_dir().exists()
 
 
+@pytest.mark.parametrize("below", ["", "pages"])
+def test_page_in_place_of_a_file_is_refused_before_the_work(below, run, model, photos, tmp_path):
+    (tmp_path / "notes").write_text("mine")
+    code, lines, error = run("evaluate", model, "--data", photos, "--page", tmp_path / "notes" / below)
+    assert code != 0
+    assert re.search(r"a page goes into a folder, .* Received: \S*notes, which is a file\. Choose another", error[0])
+    assert (tmp_path / "notes").read_text() == "mine"
+    assert not any("accuracy" in line for line in lines)
+
+
 def test_page_is_written_and_named(run, model, photos, tmp_path):
     code, lines, _ = run("evaluate", model, "--data", photos, "--probe", "fewshot", "--page", tmp_path / "page")
     assert code == 0

@@ -52,7 +52,13 @@ def write_page(path: FilePath, template: str, **facts: Any) -> None:
 
 
 def check_page(path: FilePath) -> None:
-    """Raises a `FileExistsError` if something is at `path` that `write_page` has not written."""
+    """Raises a `FileExistsError` if `write_page` has not written what is at `path`, or a file is at its folder."""
+    above = next((place for place in Path(path).parents if os.path.lexists(place)), None)
+    if above is not None and not above.is_dir():
+        raise FileExistsError(
+            "a page goes into a folder, new or old, so that nothing is lost.\n"
+            f"Received: {printable(above)}, which is a file. Choose another name."
+        )
     if os.path.lexists(path) and not (head_of(path) or b"").startswith(BEGINNING.encode()):
         raise FileExistsError(
             "a page replaces only one that keras_vit has written.\n"
