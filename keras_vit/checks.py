@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Collection, Hashable, Mapping
 from typing import Any, TypeVar
 
-from keras_vit.other_words import ours, resnets_called, variant_called, weights_called
+from keras_vit.other_words import ours, resnets_called, variant_called, variants_called, weights_called
 
 STRATEGIES = ("auto", "one", "mirrored", "tpu")  # for the devices of one machine
 TRAINING_PRECISIONS = ("auto", "float32", "tensorfloat32", "mixed_bfloat16", "mixed_float16")
@@ -136,7 +136,8 @@ def did_you_mean(value: Any, choices: Collection[str]) -> str:
     if (variant := variant_called(str(value))) in choices:
         weights = weights_called(str(value))
         return f" Did you mean {variant!r}?" + (f" Weights of that name are {weights!r}." if weights else "")
-    nearest = ours(str(value), choices) or resnets_called(str(value), choices) or _nearest(str(value), choices)
+    ways = (ours, resnets_called, variants_called, _nearest)
+    nearest = next(filter(None, (way(str(value), choices) for way in ways)), [])
     return f" Did you mean {' or '.join(map(repr, nearest))}?" if nearest else ""
 
 

@@ -84,6 +84,7 @@ _ENDING = r"(?:[-_](?:224|240|384|in\d+k|imagenet\w*))*(?:\.(?:augreg|fb|orig|sa
 _PLAIN = re.compile(
     rf"(?:(?:vit|deit)[-_]?)?{_SIZE}(?:[-_](?:distilled))?[-_/]?(?:patch)?(?P<patch>8|14|16|32){_ENDING}", re.I
 )
+_SIZE_ALONE = re.compile(rf"(?:(?:vit|deit)[-_]?)?{_SIZE}", re.I)
 _HYBRID = re.compile(rf"vit[-_]{_SIZE}[-_]r(?P<stages>\d*)[-_]s(?P<patch>\d+)(?:_p\d+)?{_ENDING}", re.I)
 
 _RESNET = re.compile(
@@ -117,6 +118,12 @@ def resnets_called(name: str, choices: Collection[str]) -> list[str]:
         return []
     same = [choice for choice in choices if choice.startswith(f"R{found['depth']}x")]
     return [choice for choice in same if choice.endswith(f"x{found['factor']}")] or same[:1]
+
+
+def variants_called(name: str, choices: Collection[str]) -> list[str]:
+    """Those of `choices` that are variants of a size in words without a patch side, as `"vit-base"` or `"large"`."""
+    found = _SIZE_ALONE.fullmatch(name)
+    return [choice for choice in choices if choice.startswith(f"{_size(found)}/")] if found else []
 
 
 def said_of_a_run(word: str) -> str:
