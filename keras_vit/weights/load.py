@@ -246,7 +246,10 @@ def _check_fit(model: keras.Model, checkpoint: Checkpoint, tensors: dict, wanted
         + _listed("in the model, and no layout of a file has a place for it", own, most=20)
         + _listed("different", different)
         + f"Received: {checkpoint.path}, which looks like {checkpoint.looks_like()}. "
-        + (_advice_on_channels(checkpoint, wanted) or _advice(own, extra + missing + different, strange))
+        + (
+            _advice_on_channels(checkpoint, wanted)
+            or _advice(own, extra + missing + different, strange, _other_fields(checkpoint, tensors, wanted))
+        )
     )
 
 
@@ -264,7 +267,15 @@ def _advice_on_channels(checkpoint: Checkpoint, wanted: dict[str, Variable]) -> 
     return f"Images must have as many channels as the file's: pass `input_shape=(H, W, {file.shape[2]})`."
 
 
-def _advice(own: list[str], others: list[str], strange: list[str]) -> str:
+def _other_fields(checkpoint: Checkpoint, tensors: dict, wanted: dict) -> str:
+    """The fields of the file's config that the model's lacks, by the weights of both, as `, with pre_norm=True`."""
+    ours = fields_of(wanted, checkpoint.num_heads)
+    theirs = fields_of(tensors, checkpoint.num_heads)
+    lacking = [f"{name}={value!r}" for name, value in theirs.items() if ours.get(name) != value]
+    return f", with {', '.join(lacking)}" if lacking else ""
+
+
+def _advice(own: list[str], others: list[str], strange: list[str], fields: str) -> str:
     """What to do about weights of the user's own layers, lines on other weights, and names that no layout has."""
     own_advice = (
         "Load the file before you add LoRA. Where layers are your own, load the model that they were put on, which "
@@ -280,7 +291,9 @@ def _advice(own: list[str], others: list[str], strange: list[str]) -> str:
             "checkpoint of a plain ViT, or use the software that the file is from."
         )
     elif layers - {*HEADS.values(), "pre_logits"}:
-        advice = "Build the variant that the file holds, or leave the config out: `keras_vit.build(weights=...)`."
+        advice = (
+            f"Build the variant that the file holds{fields}, or leave the config out: `keras_vit.build(weights=...)`."
+        )
     elif "-head_distillation" in signs:
         advice = (
             "Pass the file as `weights=` with `classes=k` for two new heads, `include_top=False` for none, or "

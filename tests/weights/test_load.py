@@ -334,6 +334,15 @@ def test_advice_fits_the_trouble(saved):
     model = keras_vit.build(tiny_config(), input_shape=(20, 28, 3), classes=3, representation_size=9)
     with pytest.raises(CheckpointError, match="`weights=` with `classes="):
         keras_vit.load_checkpoint(model, path)
+    more, scaled = (
+        tiny_config(layer_scale="both", pre_norm=True, activation="gelu"),
+        path.with_name("scaled.safetensors"),
+    )
+    keras_vit.save_checkpoint(keras_vit.build(more, input_shape=(20, 28, 3), classes=3), scaled, "timm")
+    with pytest.raises(CheckpointError, match="file holds, with pre_norm=True, layer_scale='both', or leave"):
+        keras_vit.build(tiny_config(), weights=scaled, classes=3)
+    with pytest.raises(CheckpointError, match="file holds, with pre_norm=False, layer_scale='none', or leave"):
+        keras_vit.build(more, weights=path, classes=3)
 
 
 def test_dialect_must_be_known(tmp_path, tiny):
