@@ -67,6 +67,7 @@ def test_files_hold_one_model_without_zeros_and_its_logits(session):
     assert wanted.std() > 0.1
 
 
+@pytest.mark.filterwarnings("ignore:.*was quantised by Keras:UserWarning")
 @pytest.mark.parametrize(
     ("runner", "precision"), [("ours-model", "float32"), ("ours-model", "bfloat16"), ("ours-model", "int8")]
 )
