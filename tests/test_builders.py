@@ -211,7 +211,7 @@ def test_a_running_graph_refuses_a_size_that_patches_do_not_tile():
 
 
 def test_integer_images_are_refused(tiny):
-    x = np.zeros((1, 20, 28, 3), "uint8")
+    x = np.zeros((1, 20, 28, 3), "int32")  # uint8 would be pixels
     for call in (tiny, lambda images: tiny.predict(images, verbose=0)):
         with pytest.raises(TypeError, match=r"model.preprocessing\(images\)"):
             call(x)

@@ -335,7 +335,7 @@ def test_folder_of_weights_alone_tells_the_model_which_is_trained_and_goes_on(ph
     assert all(np.abs(a - b).max() > 0 for a, b in zip(learnt, before, strict=True) if np.ptp(b))
     config = read(result.out, "config.json")
     assert (config["weights_from"], config["weights_report"]) == (
-        {"kind": "file", "name": folder.name},
+        {"kind": "file", "name": folder.name, "family": "DINOv3", "papers": ["2508.10104"]},
         list(told.weights_report),
     )
     assert config["arguments"]["model"] is None
