@@ -34,6 +34,7 @@ FEW_COLLECTIONS = "import gc; gc.set_threshold(10_000, 20, 1_000_000)"
 exec(FEW_COLLECTIONS)
 gc.freeze()
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job ignores it, and so would child processes
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # which `nohup` ignores
 
 ROOT = Path(__file__).parents[1]
 GOLDEN = Path(__file__).parent / "golden"
