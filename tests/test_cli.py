@@ -15,6 +15,7 @@ from forged import npy, zipped
 import keras_vit
 from keras_vit import Preprocessing, cli
 from keras_vit.checks import error_about
+from keras_vit.cli.printing import one_line
 from keras_vit.config.resnets import RESNETS
 from keras_vit.config.variants import VARIANTS
 from keras_vit.weights.fetch import cache_dir
@@ -323,6 +324,13 @@ def test_fault_of_our_own_is_one_line_that_names_its_kind(run, monkeypatch):
     code, _, error = run("weights", "list")
     assert code == 1
     assert_one_line(error, "KeyError: 'x' .*--debug")
+
+
+def test_lines_of_an_error_are_joined_as_sentences():
+    assert one_line("a rule.\nReceived: 1, where:\n  2  before\n  3 now\nTake another") == (
+        "a rule. Received: 1, where: 2 before; 3 now. Take another"
+    )
+    assert one_line("") == ""
 
 
 EMPTY = ["weights", "convert", str(OFFICIAL), "", "--dialect", "linen"]

@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import itertools
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -18,10 +19,12 @@ def columns(rows: Sequence[Sequence[str]]) -> Iterator[str]:
 
 
 def one_line(text: Any) -> str:
-    """Text in one line, with a semicolon where a line ended without a mark."""
+    """Text in one line, with a semicolon where a line ended without a mark, or a full stop before a new sentence."""
     lines = [" ".join(line.split()) for line in str(text).splitlines() if line.strip()]
-    ended = [line if line[-1] in ".:;,?" else f"{line};" for line in lines[:-1]]
-    return printable(" ".join(ended + lines[-1:]))
+    marks = [
+        "" if line[-1] in ".:;,?" else "." if then[0].isupper() else ";" for line, then in itertools.pairwise(lines)
+    ]
+    return printable(" ".join(line + mark for line, mark in itertools.zip_longest(lines, marks, fillvalue="")))
 
 
 def say_error(text: str) -> None:

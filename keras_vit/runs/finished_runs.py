@@ -51,7 +51,7 @@ def finished_lines(out: FilePath, data: Any, options: FinetuneOptions) -> list[s
             f"Received: {str(out)!r}, a finished run, which differs in:\n  " + "\n  ".join(found) + "\n"
             "Choose another folder, or ask for what it began with."
         )
-    report = folder / REPORT if (folder / REPORT).exists() else folder
+    report = folder / REPORT if (folder / REPORT).is_file() else folder
     return [line, f"this run has finished, and nothing was changed; {printable(report)}"]
 
 

@@ -319,7 +319,7 @@ def _read_json(path: Path) -> tuple[Any, str | None]:
     except FileNotFoundError:
         return None, f"{path.name} is not there"
     except (OSError, ValueError) as error:
-        return None, f"{path.name} cannot be read ({type(error).__name__})"
+        return None, f"{path.name} cannot be read ({getattr(error, 'reason', type(error).__name__)})"
     if not text.endswith("\n") or checksum != f"{zlib.crc32(text[:-1].encode()):08x}":
         return None, f"{path.name} is cut short or has changed"
     return json.loads(text), None

@@ -129,6 +129,15 @@ def test_damaged_checkpoint_is_named_and_the_one_before_is_taken(tmp_path, file,
     assert names(tmp_path) == ["step-0000000001-epoch-000000", "step-0000000003-epoch-000000"]
 
 
+def test_manifest_that_is_a_folder_is_named_as_one(tmp_path):
+    folder = saved(tmp_path, 1, 2)
+    path = tmp_path / "step-0000000002-epoch-000000" / "manifest.json"
+    path.unlink()
+    path.mkdir()
+    with pytest.warns(UserWarning, match=r"manifest\.json cannot be read \(a folder, not a regular file\)"):
+        assert folder.newest().facts["step"] == 1
+
+
 def test_every_flipped_bit_is_seen(tmp_path):
     folder = saved(tmp_path, 1, 2)
     path = tmp_path / "step-0000000002-epoch-000000" / "process-00000.safetensors"
