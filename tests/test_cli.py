@@ -126,6 +126,12 @@ def test_inspect_shows_layout_model_and_every_tensor(run, file):
     assert names > {".npz": {"embedding/kernel", "cls"}, ".safetensors": {"cls_token", "pos_embed"}}[file.suffix]
 
 
+def test_inspect_says_what_the_config_and_the_projection_say(run):
+    _, lines, _ = run("weights", "inspect", GOLDEN / "encoders" / "huggingface_clip")
+    assert lines[1].startswith("dialect  huggingface_clip, by its config model_type")
+    assert "an embedding of" in lines[2]
+
+
 def test_inspect_escapes_what_would_steer_the_terminal(run, tmp_path):
     zipped(tmp_path / "x.npz", [("\x1b[31mred.npy", npy(np.zeros(3, "float32")))])
     _, lines, error = run("weights", "inspect", tmp_path / "x.npz")

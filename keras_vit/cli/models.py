@@ -15,7 +15,6 @@ from keras_vit.config.variants import BUILDERS, VARIANTS
 from keras_vit.weights.checkpoint import file_in, read_checkpoint
 from keras_vit.weights.hub import list_weights
 from keras_vit.weights.resolve import WeightsFile, check_available, find_file
-from keras_vit.weights.two_towers import is_projection
 
 if TYPE_CHECKING:
     from keras_vit.runs.saved_runs import RunFacts
@@ -73,9 +72,7 @@ def _embeds(file: WeightsFile) -> bool:
     """Whether the weights end in the projection of an image tower; fine-tuned ones have classes in its place."""
     if file.record is not None:
         return file.record.family in ("clip", "tinyclip", "eva_clip", "pe_core") and "_ft_" not in file.record.name
-    found = read_checkpoint(file.path)
-    head = {path: tensor for path, tensor in found.tensors.items() if path.startswith("head/")}
-    return is_projection((found.dialect, found.family), head)
+    return read_checkpoint(file.path).embeds()
 
 
 def check_model(arguments: Namespace) -> Any:

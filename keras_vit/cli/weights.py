@@ -164,13 +164,19 @@ def _inspect(arguments: Namespace) -> Iterator[str]:
     file = scan_any(file_in(arguments.file))
     known = recognise(file.kind, file.entries)
     yield f"file     {printable(file.path)}: {file.kind}, {megabytes(file.size)}"
-    yield f"dialect  {known[0] if known else 'unknown'}"
     if known:
         checkpoint = read_checkpoint(arguments.file, allow_nonfinite=True)
         grid = "x".join(map(str, checkpoint.grid)) if checkpoint.grid else "unknown"
         table = f"position grid {grid}" if checkpoint.has_places else "no position table"
         positions = "" if checkpoint.is_resnet else f", {table}"
-        yield f"model    {checkpoint.looks_like()}, {checkpoint.classes or 0} classes{positions}"
+        outputs = (
+            f"an embedding of {checkpoint.classes}" if checkpoint.embeds() else f"{checkpoint.classes or 0} classes"
+        )
+        family = f", by its config {printable(checkpoint.family)}" if checkpoint.family else ""
+        yield f"dialect  {checkpoint.dialect}{family}"
+        yield f"model    {checkpoint.looks_like()}, {outputs}{positions}"
+    else:
+        yield "dialect  unknown"
     yield f"note     {json.dumps(file.note)}"
     for name, entry in file.entries.items():
         yield f"  {printable(name)}  {entry.shape}  {entry.dtype.name}"

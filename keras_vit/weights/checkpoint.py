@@ -20,7 +20,7 @@ from keras_vit.weights.dialects import DIALECTS, facts_among, others_in, recogni
 from keras_vit.weights.fields_of_tensors import BIAS_TABLES, fields_of, norm_of
 from keras_vit.weights.reader import CheckpointError, TensorFile
 from keras_vit.weights.reader.sharded import INDEX, ShardedFile, check_whole, scan_any
-from keras_vit.weights.two_towers import remark_on_text, similarity_of
+from keras_vit.weights.two_towers import is_projection, remark_on_text, similarity_of
 
 SAFETENSORS_NAME = "model.safetensors"  # what timm and transformers look for in a folder
 # Where a folder has its weights, first ones first; torch's own files may hold less exact or older ones.
@@ -201,6 +201,11 @@ class Checkpoint:
         if self.is_resnet:
             return next((name for name, v in RESNETS.items() if (v.stages, v.width) == self.measured_resnet()), None)
         return next((name for name, v in VARIANTS.items() if _sizes(v) == self.measured()), None)
+
+    def embeds(self) -> bool:
+        """Whether the head is the projection of an image tower, which gives an embedding and no classes."""
+        head = {path: tensor for path, tensor in self.tensors.items() if path.startswith("head/")}
+        return is_projection((self.dialect, self.family), head)
 
     def looks_like(self) -> str:
         """What the file holds, by the published model of the same shapes or else in numbers."""
