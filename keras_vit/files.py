@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
+import platformdirs
+
 PREFIX = ".keras_vit-"  # of every temporary name, so that nobody else's file is taken for one
 _PART = re.compile(re.escape(PREFIX) + r"[a-z0-9_]{8}\.part(\.\w+)?")  # as `mkstemp` names them
 _ABANDONED = 3600  # seconds without a byte, after which a part is nobody's
@@ -23,6 +25,24 @@ _KINDS |= {stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
 def user_path(path: str | os.PathLike) -> Path:
     """A path that a user wrote, where `~` is the home folder: shells leave it in `--out=~/run`, and Python does so."""
     return Path(os.path.expanduser(path))
+
+
+def cache_dir() -> Path:
+    """Absolute path of the folder that keeps downloaded files, and what is made of others; it need not exist yet.
+
+    Raises:
+        ValueError: if `KERAS_VIT_CACHE` begins with the home of an unknown user.
+    """
+    value = os.environ.get("KERAS_VIT_CACHE")
+    return directory_of("KERAS_VIT_CACHE", value) if value else Path(platformdirs.user_cache_dir("keras_vit"))
+
+
+def directory_of(name: str, value: str) -> Path:
+    """The absolute path in an environment variable; raises a `ValueError` for the home of an unknown user."""
+    try:
+        return Path(value).expanduser().absolute()
+    except RuntimeError as error:
+        raise ValueError(f"{name} must name a directory.\nReceived: {name}={value} ({error})") from error
 
 
 @contextlib.contextmanager

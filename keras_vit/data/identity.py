@@ -13,7 +13,8 @@ from keras_vit.data.source import Source
 def identity_of(source: Source) -> str:
     """SHA-256 of the examples of every split.
 
-    Files count by their labels, orientations and paths below their common folder, not by their bytes. So a data set
+    Files count by their labels, orientations and paths below their common folder, not by their bytes; photos in shards
+    by the names of the shards and their own in these. So a data set
     may be moved, and a run goes on with it. Arrays count by all values. A set of tensorflow-datasets counts by its
     name, its version and the numbers of its examples.
     """
@@ -29,7 +30,7 @@ def identity_of(source: Source) -> str:
 def _parts(split: Any, top: str) -> Iterator[Any]:
     """Bytes that differ if the examples differ."""
     if hasattr(split, "paths"):
-        yield from (f"{os.path.relpath(path, top)}\n".encode(errors="surrogateescape") for path in split.paths)
+        yield from (f"{os.path.relpath(str(path), top)}\n".encode(errors="surrogateescape") for path in split.paths)
         yield from (np.ascontiguousarray(split.labels), np.ascontiguousarray(split.orientations))
     elif hasattr(split, "images"):
         yield str((split.images.shape, split.images.dtype.name)).encode()
@@ -41,5 +42,5 @@ def _parts(split: Any, top: str) -> Iterator[Any]:
 
 def _top(source: Source) -> str:
     """The common folder of all files of a source; empty without files."""
-    paths = [path for split in source.splits.values() for path in getattr(split, "paths", ())]
+    paths = [str(path) for split in source.splits.values() for path in getattr(split, "paths", ())]
     return os.path.commonpath([os.path.dirname(path) for path in paths]) if paths else ""

@@ -16,6 +16,7 @@ from keras_vit.data.source import Source
 from keras_vit.data.splits import SPELLINGS, SPLITS, FileSplit, divide
 from keras_vit.images.photo_checks import BadImage, GoodImage, check_images
 from keras_vit.images.photo_files import folders_in, has_photos, others_below, photos_below
+from keras_vit.images.slices import PhotoPlace
 from keras_vit.pages.escaping import printable
 
 
@@ -52,7 +53,7 @@ def source_of_files(
     path: Path,
     kind: str,
     classes: Sequence[str],
-    files: Sequence[str],
+    files: Sequence[PhotoPlace],
     labels: Sequence[int],
     splits: Sequence[str] | None,
     seed: int,
@@ -63,9 +64,9 @@ def source_of_files(
 
     Args:
         path: path of the folder or table.
-        kind: `"folder"` or `"table"`.
+        kind: `"folder"`, `"table"` or `"shards"`.
         classes: class names, in the order of labels.
-        files: paths of the images.
+        files: paths of the images, or slices of shards.
         labels: one int for each file.
         splits: one split name for each file; `None` divides the files by `seed`.
         seed: seed of that division.

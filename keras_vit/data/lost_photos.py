@@ -7,6 +7,7 @@ from typing import Any
 
 from keras_vit.images.photo_checks import BadImage, check_image
 from keras_vit.images.read import ImageError
+from keras_vit.images.slices import forget_files
 from keras_vit.pages.escaping import printable
 
 _NAMED = 5  # photos that the error names
@@ -31,6 +32,7 @@ def naming_lost_photos(*splits: Any) -> Iterator[None]:
         yield
     except (tf.errors.OpError, ImageError, FileNotFoundError) as error:
         paths = [path for split in splits for path in getattr(split, "paths", ())]
+        forget_files()
         with concurrent.futures.ThreadPoolExecutor() as pool:
             lost = [image for image in pool.map(check_image, paths) if isinstance(image, BadImage)]
         if not lost:

@@ -22,7 +22,7 @@ class Source:
 
     Args:
         name: name of the data set.
-        kind: `"folder"`, `"table"`, `"arrays"`, `"digits"` or `"tensorflow_datasets"`.
+        kind: `"folder"`, `"table"`, `"shards"`, `"arrays"`, `"digits"` or `"tensorflow_datasets"`.
         class_names: one name for each label, in the order of labels.
         splits: the existing ones of `"train"`, `"validation"` and `"test"`.
         bad_images: files that were left out, each with the reason.

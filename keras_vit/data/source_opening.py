@@ -8,6 +8,8 @@ from pathlib import Path
 from keras_vit.checks import check_choice, check_process, check_seed, did_you_mean
 from keras_vit.config.datasets import OFFICIAL_DATASETS, VTAB_TASKS
 from keras_vit.data import arrays, image_folder, table, tensorflow_datasets
+from keras_vit.data.shard_files.finding import shards_at
+from keras_vit.data.shard_files.opening import open_shards
 from keras_vit.data.source import Data, Source
 from keras_vit.files import user_path
 from keras_vit.pages.escaping import printable
@@ -25,6 +27,8 @@ def open_source(what: Data, *, seed: int = 0, on_bad_image: str = "skip", downlo
             a folder of `{train,validation,test}/{class}/` folders, or of class folders alone, which are divided
             80/10/10 by `seed`, evenly in every class;
             a `.csv` file with the columns `path`, `label`, and perhaps `split`;
+            shards of photos: a folder of them, a file or a pattern, as `"shards/*.tar"`, of `.tar` files as WebDataset
+            writes them, or of `.tfrecord`, `.parquet` or `.array_record` files;
             `"digits"`, 1,797 scanned digits that come with scikit-learn (a folder of that name is `"./digits"`);
             a tensorflow-datasets name, as `"cifar10"`;
             a folder in which tensorflow-datasets has prepared a set: that of one version, or the folder above it if
@@ -36,8 +40,8 @@ def open_source(what: Data, *, seed: int = 0, on_bad_image: str = "skip", downlo
             a `Source`, which is returned unchanged.
         seed: divides data without splits, in [0, 2**31).
         on_bad_image: `"skip"` warns of files that cannot be decoded and lists them in `bad_images`; `"raise"` refuses
-            them. Only folders and tables are checked. An undecodable image of a tensorflow-datasets set, or a file
-            that disappears later, ends the pass with TensorFlow's error.
+            them. Folders, tables and shards alone are checked. An undecodable image of a tensorflow-datasets set, or a
+            file that disappears later, ends the pass with TensorFlow's error.
         download: whether a tensorflow-datasets set that has not been prepared may be fetched.
 
     Returns:
@@ -71,6 +75,8 @@ def open_source(what: Data, *, seed: int = 0, on_bad_image: str = "skip", downlo
     prepared = _prepared_folder(path)
     if prepared is not None:
         return tensorflow_datasets.open_prepared(prepared)
+    if files := shards_at(what):
+        return open_shards(what, files, seed, on_bad_image)
     if os.path.isdir(path):
         return image_folder.open_folder(path, seed, on_bad_image)
     if path.suffix.lower() == ".csv":
@@ -78,7 +84,7 @@ def open_source(what: Data, *, seed: int = 0, on_bad_image: str = "skip", downlo
     if os.path.exists(path) or not _may_be_a_name(what):
         found = "a file of another kind" if os.path.exists(path) else "and there is no such file or folder"
         raise ValueError(
-            "data must be a folder of class folders, a .csv file, or the name of a data set.\n"
+            "data must be a folder of class folders, a .csv file, shards, or the name of a data set.\n"
             f"Received: {os.fspath(what)!r}, {found}.{did_you_mean(what, [DIGITS, *OFFICIAL_DATASETS, *VTAB_TASKS])} "
             "Put the photos of each class into a folder of its own, and pass the folder above these."
         )

@@ -14,7 +14,8 @@ import numpy as np
 
 from keras_vit.annotations import Tensor
 from keras_vit.images.by_pillow import graph_readable
-from keras_vit.images.read import read_image
+from keras_vit.images.read import read_photo
+from keras_vit.images.slices import PhotoPlace, Slice, photo_bytes
 
 SPLITS = ("train", "validation", "test")
 SPELLINGS = {"train": "train", "training": "train", "validation": "validation", "val": "validation"}
@@ -23,16 +24,16 @@ SPELLINGS |= {"valid": "validation", "dev": "validation", "test": "test"}
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class FileSplit:
-    """Examples in image files.
+    """Examples in image files, or in slices of shards.
 
     Args:
-        paths: one path for each example.
+        paths: one path or slice for each example; all are of one kind.
         labels: int64 `(n,)`.
         orientations: int32 `(n,)`, EXIF orientations 1 to 8.
         by_pillow: whether Pillow decodes any of them, as a WebP.
     """
 
-    paths: tuple[str, ...]
+    paths: tuple[PhotoPlace, ...]
     labels: np.ndarray
     orientations: np.ndarray
     by_pillow: bool = False
@@ -46,7 +47,9 @@ class FileSplit:
         """A function from an int64 scalar tensor to the example of that number."""
         import tensorflow as tf
 
-        columns = {"paths": list(self.paths), "label": self.labels}
+        columns: dict[str, Any] = {"label": self.labels}
+        if not self.in_shards:
+            columns["paths"] = list(self.paths)
         if (self.orientations != 1).any():  # otherwise the graph needs no code that turns pictures
             columns["orientation"] = self.orientations
         with tf.device("CPU"):
@@ -54,25 +57,40 @@ class FileSplit:
 
         def read(index: Tensor) -> dict[str, Tensor]:
             row = {name: tf.gather(column, index) for name, column in columns.items()}
-            data = tf.io.read_file(row.pop("paths"))
+            data = self._slice(index) if self.in_shards else tf.io.read_file(row.pop("paths"))
             return {"bytes": graph_readable(data) if self.by_pillow else data, **row}
 
         return read
 
+    @property
+    def in_shards(self) -> bool:
+        """Whether the examples are slices of shards."""
+        return any(isinstance(path, Slice) for path in self.paths[:1])
+
+    def _slice(self, index: Tensor) -> Tensor:
+        """The bytes of one example as a string scalar, read outside of the graph."""
+        import tensorflow as tf
+
+        def read(number: Any) -> np.ndarray:  # an array of objects, since NumPy's strings lose zeros at their ends
+            return np.array(photo_bytes(self.paths[number]), object)
+
+        return tf.ensure_shape(tf.numpy_function(read, [index], tf.string, stateful=False), ())
+
     def row(self, index: int) -> dict:
-        """The label and the path of one example."""
-        return {"label": int(self.labels[index]), "path": self.paths[index]}
+        """The label and the path of one example, or its name in a shard."""
+        return {"label": int(self.labels[index]), "path": str(self.paths[index])}
 
     def pixels(self, index: int) -> np.ndarray:
         """uint8 `(H, W, 3)`, upright."""
         import tensorflow as tf
 
         with tf.device("CPU"):
-            return read_image(self.paths[index])
+            return read_photo(self.paths[index])
 
-    def some(self, count: int) -> list[str]:
-        """Paths of at most `count` examples, evenly spread."""
-        return [self.paths[number] for number in spread(self.size, count)]
+    def some(self, count: int) -> list[Any]:
+        """Paths of at most `count` examples, evenly spread; of shards their pixels."""
+        chosen = spread(self.size, count)
+        return [self.pixels(number) if self.in_shards else self.paths[number] for number in chosen]
 
     def joined(self, other: "FileSplit") -> "FileSplit":
         """The examples of this split and then those of the other."""

@@ -14,8 +14,8 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_vit.annotations import FilePath
 from keras_vit.files import open_regular
+from keras_vit.images.slices import PhotoPlace, Slice, photo_bytes
 from keras_vit.layers.nested import flatten_layers
 from keras_vit.model.image_model import ImageModel
 from keras_vit.version import __version__
@@ -78,9 +78,11 @@ def _examples(split: Any) -> Iterator[bytes]:
         yield f"{split.builder.info.full_name} {split.name} {split.record} {splits}".encode()
 
 
-def _digest(path: FilePath) -> bytes:
+def _digest(place: PhotoPlace) -> bytes:
+    if isinstance(place, Slice):
+        return hashlib.sha256(photo_bytes(place)).digest()
     found = hashlib.sha256()
-    with open_regular(path) as file:
+    with open_regular(place) as file:
         while block := file.read(_BLOCK):
             found.update(block)
     return found.digest()

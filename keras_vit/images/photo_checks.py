@@ -15,9 +15,8 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TextIO
 
-from keras_vit.annotations import FilePath
 from keras_vit.checks import error_about
-from keras_vit.files import FileKindError, read_regular
+from keras_vit.files import FileKindError
 from keras_vit.images.by_pillow import (
     READABLE_KINDS,
     PillowError,
@@ -26,7 +25,7 @@ from keras_vit.images.by_pillow import (
     missing_package,
     pixels_by_pillow,
 )
-from keras_vit.images.decode import MAX_BYTES, MAX_PIXELS
+from keras_vit.images.decode import MAX_PIXELS
 from keras_vit.images.exif import jpeg_segments, orientation
 from keras_vit.images.photo_files import TOLD_BY_SUFFIX
 from keras_vit.images.segments import (
@@ -39,10 +38,11 @@ from keras_vit.images.segments import (
     look,
     without_texts,
 )
+from keras_vit.images.slices import PhotoPlace, Slice, photo_bytes
 from keras_vit.pages.escaping import printable
 from keras_vit.silence import silent_descriptor
 
-# Results by (path, size in bytes, time of change), so that no unchanged file is read twice.
+# Results by (place, size of the file in bytes, its time of change), so that no unchanged file is read twice.
 _KNOWN: "dict[tuple, GoodImage | BadImage]" = {}
 _FORMATS = {b"GIF8": "GIF", b"II*\0": "TIFF", b"MM\0*": "TIFF", b"%PDF": "PDF"}
 _JPEG_END = b"\xff\xd9"
@@ -69,23 +69,23 @@ class GoodImage:
     """A file that the pipeline will decode.
 
     Args:
-        path: path of the file.
+        path: path of the file, or where the photo lies in a shard.
         orientation: EXIF orientation, 1 to 8.
         digest: equal for files of equal bytes.
         by_pillow: whether Pillow decodes it, as a WebP.
     """
 
-    path: str
+    path: PhotoPlace
     orientation: int
     digest: bytes
     by_pillow: bool = False
 
 
-def check_images(paths: Sequence[FilePath], on_bad_image: str = "skip") -> list[GoodImage | BadImage]:
+def check_images(paths: Sequence[PhotoPlace], on_bad_image: str = "skip") -> list[GoodImage | BadImage]:
     """A `GoodImage` or `BadImage` for each file, in the order of `paths`.
 
     Args:
-        paths: image files.
+        paths: image files, or slices of shards.
         on_bad_image: `"skip"` warns of bad files once; `"raise"` refuses them.
 
     Raises:
@@ -110,15 +110,17 @@ def check_images(paths: Sequence[FilePath], on_bad_image: str = "skip") -> list[
     return found
 
 
-def check_image(path: FilePath) -> GoodImage | BadImage:
-    """A `GoodImage` or `BadImage` for one file, which is read only if it is new or has changed."""
-    path = os.fspath(path)
+def check_image(place: PhotoPlace) -> GoodImage | BadImage:
+    """A `GoodImage` or `BadImage` for one photo, which is read only if it is new or its file has changed."""
+    place = place if isinstance(place, Slice) else os.fspath(place)
+    path = str(place)
     try:
-        path.encode()  # TensorFlow takes names in UTF-8 only
-        status = os.stat(path)
-        key = (path, status.st_size, status.st_mtime_ns)
+        if not isinstance(place, Slice):
+            path.encode()  # TensorFlow takes names in UTF-8 only
+        status = os.stat(place.file if isinstance(place, Slice) else path)
+        key = (place, status.st_size, status.st_mtime_ns)
         if key not in _KNOWN:
-            _KNOWN[key] = _read(path)
+            _KNOWN[key] = _read(place)
         return _KNOWN[key]
     except FileNotFoundError:
         return BadImage(path, "no such file")
@@ -181,15 +183,15 @@ def _damage(data: bytes) -> str:
     return f"{'damaged' if ending in data[-64:] else 'truncated'} {kind}"
 
 
-def _read(path: str) -> GoodImage | BadImage:
-    data = read_regular(path, MAX_BYTES)
+def _read(place: PhotoPlace) -> GoodImage | BadImage:
+    path, data = str(place), photo_bytes(place)
     kind = kind_for_pillow(data)
     if kind and (package := missing_package(kind)):
         return BadImage(path, kind + _NEEDS + package)
     reason = fault_of(data, _decode_for_a_look)
     if reason is not None:
         return BadImage(path, _named_by_suffix(path, reason))
-    return GoodImage(path, orientation(data), hashlib.blake2b(data, digest_size=16).digest(), kind is not None)
+    return GoodImage(place, orientation(data), hashlib.blake2b(data, digest_size=16).digest(), kind is not None)
 
 
 def _named_by_suffix(path: str, reason: str) -> str:

@@ -4,13 +4,13 @@ import os
 
 import numpy as np
 
-from keras_vit.annotations import FilePath
 from keras_vit.checks import check_process
-from keras_vit.files import FileKindError, read_regular, user_path
+from keras_vit.files import FileKindError, user_path
 from keras_vit.images.by_pillow import READABLE_KINDS, as_png
-from keras_vit.images.decode import MAX_BYTES, decode_image
+from keras_vit.images.decode import decode_image
 from keras_vit.images.exif import orientation
 from keras_vit.images.photo_checks import fault_of
+from keras_vit.images.slices import PhotoPlace, photo_bytes
 from keras_vit.pages.escaping import printable
 
 
@@ -21,7 +21,7 @@ class ImageError(ValueError):
         reason: a few words, as "truncated JPEG".
     """
 
-    def __init__(self, path: FilePath, reason: str) -> None:
+    def __init__(self, path: object, reason: str) -> None:
         super().__init__(
             f"a photo must be a {READABLE_KINDS} that can be decoded.\nReceived: {printable(path)}: {reason}."
         )
@@ -57,13 +57,18 @@ def read_image(path: str | os.PathLike, channels: int = 3) -> np.ndarray:
         raise FileNotFoundError(f"`path` must be that of a photo.\nReceived: {path}, where nothing is.")
     if os.path.isdir(path):
         raise ImageError(path, "a folder, not an image")
+    return read_photo(str(path), channels)
+
+
+def read_photo(place: PhotoPlace, channels: int = 3) -> np.ndarray:
+    """As `read_image`, of a file that is there or of a slice of a shard."""
     try:
-        data = read_regular(path, MAX_BYTES)
+        data = photo_bytes(place)
     except FileKindError as error:
-        raise ImageError(path, error.reason) from None
+        raise ImageError(place, error.reason) from None
     check_process()
     decoded = []
     reason = fault_of(data, lambda data: decoded.append(decode_image(as_png(data), orientation(data), channels)))
     if reason is not None:
-        raise ImageError(path, reason)
+        raise ImageError(place, reason)
     return decoded[0].numpy()

@@ -16,6 +16,7 @@ from keras_vit.builders import published_variant
 from keras_vit.config.resnets import ResNetConfig
 from keras_vit.config.variants import ViTConfig
 from keras_vit.data.identity import identity_of
+from keras_vit.data.shard_files.finding import shards_at
 from keras_vit.data.source_opening import DIGITS
 from keras_vit.files import user_path
 from keras_vit.model.image_model import ImageModel
@@ -67,7 +68,7 @@ def versions() -> dict[str, str]:
 
 def _place_of(data: Any) -> Any:
     """What a report shows of the data, such that it is found again from another folder."""
-    if isinstance(data, str) and data != DIGITS and user_path(data).exists():
+    if isinstance(data, str) and data != DIGITS and (user_path(data).exists() or shards_at(data)):
         return os.path.abspath(user_path(data))
     return data if is_short(data) else type(data).__name__
 

@@ -11,24 +11,13 @@ import os
 import urllib.parse
 from pathlib import Path
 
-import platformdirs
-
+from keras_vit.files import cache_dir, directory_of
 from keras_vit.pages.escaping import printable
 
 _DEFAULT_TIMEOUT = 30.0  # seconds
 _LONGEST_TIMEOUT = 1e6  # likewise, 12 days; sockets and threads refuse to wait for much more
 _SWITCH = {"1": True, "true": True, "yes": True, "on": True, "": False, "0": False, "false": False, "no": False}
 _SWITCH["off"] = False
-
-
-def cache_dir() -> Path:
-    """Absolute path of the folder that keeps downloaded files; it need not exist yet.
-
-    Raises:
-        ValueError: if `KERAS_VIT_CACHE` begins with the home of an unknown user.
-    """
-    value = os.environ.get("KERAS_VIT_CACHE")
-    return _directory("KERAS_VIT_CACHE", value) if value else Path(platformdirs.user_cache_dir("keras_vit"))
 
 
 def features_dir() -> Path:
@@ -50,7 +39,7 @@ def mirror_directory() -> Path | None:
     value = os.environ.get("KERAS_VIT_MIRROR")
     if not value or "://" in value:
         return None
-    path = _directory("KERAS_VIT_MIRROR", value)
+    path = directory_of("KERAS_VIT_MIRROR", value)
     if not path.is_dir():
         raise ValueError(
             "KERAS_VIT_MIRROR must be an existing directory or a URL prefix, so that files are taken from where you "
@@ -137,13 +126,6 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
-
-
-def _directory(name: str, value: str) -> Path:
-    try:
-        return Path(value).expanduser().absolute()
-    except RuntimeError as error:
-        raise ValueError(f"{name} must name a directory.\nReceived: {name}={value} ({error})") from error
 
 
 def _switch(name: str) -> bool:

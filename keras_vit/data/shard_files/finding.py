@@ -1,0 +1,105 @@
+"""Which files are shards, and to which split one belongs by its name or that of its folder."""
+
+import glob
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from keras_vit.data.shard_files.rows import ShardError
+from keras_vit.data.splits import SPELLINGS
+from keras_vit.files import user_path
+from keras_vit.images.photo_files import folders_in, photos_below
+from keras_vit.pages.escaping import printable
+
+KINDS = {"tar": "tar", "tfrecord": "tfrecord", "tfrecords": "tfrecord", "tfrec": "tfrecord", "parquet": "parquet"}
+KINDS |= {"array_record": "array_record", "arrayrecord": "array_record"}
+_SUFFIX = re.compile(rf"\.({'|'.join(KINDS)})(-\d+-of-\d+)?$", re.IGNORECASE)
+_PACKED = re.compile(r"\.(tar\.(gz|bz2|xz|zst)|tgz|tfrecords?\.gz)$", re.IGNORECASE)
+
+
+def kind_of(path: str | Path) -> str | None:
+    """`"tar"`, `"tfrecord"`, `"parquet"` or `"array_record"` by the name of a file; `None` for another."""
+    found = _SUFFIX.search(os.path.basename(path))
+    return KINDS[found[1].lower()] if found else None
+
+
+def shards_at(what: str | os.PathLike) -> list[Path]:
+    """The shards that a folder, a file or a pattern as `shards/train-*.tar` names, sorted; none for other data.
+
+    A folder is one of shards if they lie in it, or in folders of splits in it, and no photos lie in folders of it.
+
+    Raises:
+        ShardError: for a pattern that no shard fits, for compressed tars, and for shards of several kinds.
+    """
+    path = user_path(what)
+    if os.path.isdir(path):
+        found = _in_folder(path)
+    elif os.path.exists(path):
+        found = [path] if kind_of(path) or _PACKED.search(path.name) else []
+    elif glob.has_magic(str(path)) and (kind_of(path) or _PACKED.search(path.name)):
+        found = sorted(map(Path, glob.glob(str(path), recursive=True)))
+        if not found:
+            raise ShardError("a pattern must fit at least one shard", path, "which fits none")
+    else:
+        found = []
+    packed = next((file for file in found if _PACKED.search(file.name)), None)
+    if packed is not None:
+        raise ShardError(
+            "shards must not be compressed, as photos are read by their places in them",
+            packed,
+            "which is",
+            "Unpack it.",
+        )
+    kinds = {kind_of(file): file.name for file in found}
+    if len(kinds) > 1:
+        names = " and ".join(list(kinds.values())[:2])
+        raise ShardError("the shards of a data set must be of one kind", path, f"with {names}", "Pass one, as *.tar.")
+    return found
+
+
+def _in_folder(path: Path) -> list[Path]:
+    splits = [folder for folder in folders_in(path) if folder.name.lower() in SPELLINGS]
+    found = sorted(
+        file
+        for folder in (path, *splits)
+        for file in folder.iterdir()
+        if (kind_of(file) or _PACKED.search(file.name)) and not file.name.startswith(".") and file.is_file()
+    )
+    has_photos = found and any(True for folder in folders_in(path) for _ in photos_below(folder))
+    return [] if has_photos else found
+
+
+def common_folder(files: Sequence[Path]) -> Path:
+    """The folder in which all of these lie, or that above their folders."""
+    return Path(os.path.commonpath([os.path.dirname(os.path.abspath(file)) for file in files]))
+
+
+def splits_of(files: Sequence[Path], top: Path) -> list[str] | None:
+    """The split of each shard by the names of splits in its name, or by its folder; `None` if no shard has one.
+
+    Args:
+        files: the shards.
+        top: the folder that was named as the data, whose own name does not count.
+
+    Raises:
+        ShardError: if some have one and others not.
+    """
+    found = [_split_of(file, top) for file in files]
+    if not any(found):
+        return None
+    without = next((file for file, split in zip(files, found, strict=True) if split is None), None)
+    if without is not None:
+        raise ShardError(
+            "either each shard or none must have a split in its name, as train-00000.tar",
+            without,
+            f"beside {printable(next(file.name for file, split in zip(files, found, strict=True) if split))}",
+        )
+    return [str(split) for split in found]
+
+
+def _split_of(file: Path, top: Path) -> str | None:
+    words = re.split(r"[-._ ]", _SUFFIX.sub("", file.name).lower())
+    named = [SPELLINGS[word] for word in words if word in SPELLINGS]
+    folder = file.absolute().parent
+    return named[0] if named else SPELLINGS.get(folder.name.lower()) if folder != top.absolute() else None

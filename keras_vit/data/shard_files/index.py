@@ -1,0 +1,200 @@
+"""One file beside the shards with the place and label of every photo in them, made once.
+
+A shard counts as unchanged if its size, its time of change and a digest of its first and last bytes are the same. Only
+changed and new shards are walked again. Where the folder cannot be written, the file lies in the cache.
+"""
+
+import contextlib
+import dataclasses
+import hashlib
+import io
+import json
+import os
+import warnings
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from keras_vit.data.shard_files import array_records, parquet, tars, tfrecords
+from keras_vit.data.shard_files.finding import common_folder, kind_of
+from keras_vit.data.shard_files.rows import Row, Rows, ShardError
+from keras_vit.files import FileKindError, cache_dir, open_regular, replacing
+from keras_vit.pages.escaping import printable
+
+NAME = ".keras_vit_index.npz"
+_FORMAT = 1  # version of the file; another one makes it anew
+_ENDS = 4096  # bytes at the begin and the end of a shard, in its stamp
+_COLUMNS = ("offset", "size", "record", "label")
+
+
+@dataclasses.dataclass(frozen=True)
+class Indexed:
+    """A shard and its photos.
+
+    Args:
+        path: of the shard.
+        photos: path of the file in which offsets count: the shard, or a copy of its photos in the cache.
+        rows: the photos.
+    """
+
+    path: Path
+    photos: Path
+    rows: Rows
+
+
+def index_of(files: Sequence[Path]) -> list[Indexed]:
+    """The photos of every shard, from the index or by walking the shards that it does not know as they are.
+
+    Raises:
+        ShardError: for a shard that cannot be read.
+        OSError: for one that is not there.
+
+    Warns:
+        UserWarning: if the index is damaged, or shards have changed since it was made.
+    """
+    folder = common_folder(files)
+    names = [os.path.relpath(os.path.abspath(file), folder) for file in files]
+    stamps = [_stamp(file) for file in files]
+    known = _known(folder, names, stamps)
+    found, are_new = [], False
+    for file, name, stamp in zip(files, names, stamps, strict=True):
+        rows = known.get(name, ("", None))[1] if known.get(name, ("",))[0] == stamp else None
+        copy = _copy(folder, name, stamp)
+        if rows is None or (rows.copied and not copy.is_file()):
+            rows, are_new = _walked(file, copy), True
+            known[name] = (stamp, rows)
+        found.append(Indexed(file, copy if rows.copied else file, rows))
+    if are_new:
+        _write(folder, {name: entry for name, entry in known.items() if os.path.exists(folder / name)})
+    return found
+
+
+def _walked(file: Path, copy: Path) -> Rows:
+    path = str(file)
+    try:
+        if kind_of(file) == "parquet":
+            return parquet.rows_of(path, copy)
+        of_kind = {"tar": tars.rows_of, "tfrecord": tfrecords.rows_of, "array_record": array_records.rows_of}
+        return of_kind[str(kind_of(file))](path)
+    except FileKindError as error:
+        raise ShardError("a shard must be a regular file", path, error.reason) from None
+
+
+def _stamp(file: Path) -> str:
+    """What changes with a shard: its size, its time of change, and a digest of its ends."""
+    try:
+        with open_regular(file) as opened:
+            status = os.fstat(opened.fileno())
+            ends = opened.read(_ENDS)
+            opened.seek(max(status.st_size - _ENDS, 0))
+            ends += opened.read(_ENDS)
+    except FileKindError as error:
+        raise ShardError("a shard must be a regular file", file, error.reason) from None
+    return f"{status.st_size} {status.st_mtime_ns} {hashlib.blake2b(ends, digest_size=16).hexdigest()}"
+
+
+def _copy(folder: Path, name: str, stamp: str) -> Path:
+    digest = hashlib.sha256(f"{folder / name}\n{stamp}".encode(errors="surrogateescape")).hexdigest()
+    return cache_dir() / "shards" / f"{digest[:32]}.photos"
+
+
+def _elsewhere(folder: Path) -> Path:
+    """The place of the index in the cache, for a folder that cannot be written."""
+    return cache_dir() / "shards" / f"{hashlib.sha256(os.fsencode(folder)).hexdigest()[:32]}.npz"
+
+
+def _known(folder: Path, names: Sequence[str], stamps: Sequence[str]) -> dict[str, tuple[str, Rows]]:
+    """Stamp and rows by shard, of the index beside the shards or of that in the cache, whichever knows more of them."""
+    best: dict[str, tuple[str, Rows]] = {}
+    fitting = -1
+    for path in (folder / NAME, _elsewhere(folder)):
+        with contextlib.suppress(FileNotFoundError):
+            try:
+                found = _read(path)
+            except (OSError, ValueError, KeyError, TypeError, IndexError, EOFError, zipfile.BadZipFile) as error:
+                if isinstance(error, FileNotFoundError):
+                    raise
+                _warn(f"the index {printable(path)} is damaged, so it is made anew.")
+                continue
+            fits = sum(found.get(name, ("",))[0] == stamp for name, stamp in zip(names, stamps, strict=True))
+            if fits > fitting:
+                best, fitting = found, fits
+    changed = [name for name, stamp in zip(names, stamps, strict=True) if name in best and best[name][0] != stamp]
+    if changed:
+        _warn(
+            f"{len(changed)} shard(s) have changed since their index was made, as {printable(changed[0])}, so it is "
+            "made anew for them."
+        )
+    return best
+
+
+def _warn(words: str) -> None:
+    warnings.warn(words, UserWarning, stacklevel=2)
+
+
+def _write(folder: Path, known: dict[str, tuple[str, Rows]]) -> None:
+    """Writes the index beside the shards, or into the cache; training goes on without it where neither can be."""
+    data = io.BytesIO()
+    np.savez(data, **_arrays(known))  # type: ignore[arg-type]  # of arrays by name
+    for path in (folder / NAME, _elsewhere(folder)):
+        try:
+            if path.parent != folder:
+                path.parent.mkdir(parents=True, exist_ok=True)
+            with replacing(path) as temporary:
+                Path(temporary).write_bytes(data.getbuffer())
+            return
+        except OSError:
+            continue
+
+
+def _arrays(known: dict[str, tuple[str, Rows]]) -> dict[str, np.ndarray]:
+    """The columns of all shards one behind the other, and facts about each shard as JSON."""
+    labels: dict[str, int] = {}
+    facts, keys, columns = [], [], []
+    for name, (stamp, rows) in known.items():
+        own = {field.name: getattr(rows, field.name) for field in dataclasses.fields(rows) if field.name != "rows"}
+        facts.append({"name": name, "stamp": stamp, "count": len(rows.rows), **own})
+        for row in rows.rows:
+            keys.append(row.key.replace("\0", "\ufffd"))
+            label = -1 if row.label is None else labels.setdefault(row.label, len(labels))
+            columns.append((row.offset, row.size, row.record, label))
+    table = np.array(columns, "int64").reshape(-1, len(_COLUMNS))
+    text = json.dumps({"format": _FORMAT, "shards": facts, "labels": list(labels)}).encode()
+    joined = "\0".join(keys).encode("utf-8", "surrogateescape")
+    texts = {"facts": np.frombuffer(text, "uint8"), "keys": np.frombuffer(joined, "uint8")}
+    return texts | {name: table[:, number].copy() for number, name in enumerate(_COLUMNS)}
+
+
+def _read(path: Path) -> dict[str, tuple[str, Rows]]:
+    """The content of an index; raises errors of many kinds for a damaged one."""
+    with open_regular(path) as file, zipfile.ZipFile(file) as archive:
+        for member in archive.infolist():
+            if member.compress_type != zipfile.ZIP_STORED or member.file_size != member.compress_size:
+                raise ValueError("compressed")
+        file.seek(0)
+        with np.load(file, allow_pickle=False) as given:
+            arrays = {name: given[name] for name in ("facts", "keys", *_COLUMNS)}
+    facts = json.loads(arrays["facts"].tobytes())
+    if facts["format"] != _FORMAT:
+        return {}
+    keys: list[Any] = arrays["keys"].tobytes().decode("utf-8", "surrogateescape").split("\0")
+    columns = [arrays[name].tolist() for name in _COLUMNS]
+    offsets, sizes, records, labels = columns
+    if len({len(column) for column in columns}) > 1 or len(keys) != max(len(offsets), 1):
+        raise ValueError("columns of several lengths")
+    if offsets and min(*offsets, *sizes, 1 + min(labels)) < 0:
+        raise ValueError("negative places")
+    texts: list[str | None] = [*facts["labels"], None]  # the last for -1
+    rows = [Row(*each) for each in zip(keys, (texts[label] for label in labels), offsets, sizes, records, strict=False)]
+    found, start = {}, 0
+    for shard in facts["shards"]:
+        name, stamp, count = shard.pop("name"), shard.pop("stamp"), shard.pop("count")
+        names = shard.pop("class_names")
+        own = Rows(rows[start : start + count], class_names=None if names is None else tuple(names), **shard)
+        found[name], start = (stamp, own), start + count
+    if start != len(rows):
+        raise ValueError("rows of no shard")
+    return found

@@ -1,0 +1,174 @@
+"""`open_shards`, which makes a `Source` of photos in shards, and `shard_photos`, which gives them without labels."""
+
+import functools
+import json
+import os
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from keras_vit.annotations import FilePath
+from keras_vit.data.image_folder import source_of_files
+from keras_vit.data.shard_files.finding import common_folder, shards_at, splits_of
+from keras_vit.data.shard_files.index import Indexed, index_of
+from keras_vit.data.shard_files.rows import Row, ShardError
+from keras_vit.data.source import Source
+from keras_vit.data.splits import SPELLINGS
+from keras_vit.files import FileKindError, read_regular, user_path
+from keras_vit.images.slices import Slice, forget_files, photo_bytes
+
+CLASSES = ("labels.json", "classes.txt")  # beside the shards; the first counts
+_MOST_BYTES = 1 << 26
+
+
+def open_shards(what: FilePath, files: Sequence[Path], seed: int, on_bad_image: str) -> Source:
+    """A `Source` of the photos in shards; see `open_source`.
+
+    Photos come in the order of their classes and then of their keys, so as those of a folder do, whatever the order in
+    the shards is.
+
+    Args:
+        what: the folder, the file or the pattern that named them.
+        files: the shards.
+        seed: divides shards without splits in their names.
+        on_bad_image: as in `open_source`.
+
+    Raises:
+        ValueError: for a shard that cannot be read, a photo without a label, a label beyond the classes, and shards
+            that do not fit each other.
+    """
+    top = user_path(what) if os.path.isdir(user_path(what)) else common_folder(files)
+    splits = splits_of(files, user_path(what) if os.path.isdir(user_path(what)) else Path())
+    forget_files()
+    shards = index_of(files)
+    _check_schemas(shards)
+    names = _class_names(top, shards)
+    numbers, names = _numbers(shards, names)
+    if len(names) < 2:
+        raise ShardError("shards must hold photos of at least two classes", what, f"with {len(names)} class(es)")
+    found: list[tuple[int, list[str], int, int]] = []
+    for number, shard in enumerate(shards):
+        rows = enumerate(shard.rows.rows)
+        found += ((numbers[str(row.label)], row.key.split("/"), number, place) for place, row in rows)
+    found.sort()
+    photos = [_slice(shards[number], shards[number].rows.rows[place]) for _, _, number, place in found]
+    of_split = None if splits is None else [splits[number] for _, _, number, _ in found]
+    labels = [label for label, *_ in found]
+    path = user_path(what) if os.path.exists(user_path(what)) else top
+    return source_of_files(path, "shards", names, photos, labels, of_split, seed, on_bad_image)
+
+
+def shard_photos(what: FilePath) -> Iterator[tuple[str, Callable[[], bytes]]]:
+    """The photos in shards, in the order of the shards, whether they have labels or not.
+
+    Args:
+        what: a folder, a file or a pattern, as in `open_source`.
+
+    Yields:
+        A key, unique among all, as `"train-00000.tar:000000012.jpg"`, and a function that gives the photo's bytes. The
+        function can be pickled.
+
+    Raises:
+        ValueError: if no shards are there, and for a shard that cannot be read.
+    """
+    files = shards_at(what)
+    if not files:
+        raise ShardError("shards must be .tar, .tfrecord, .parquet or .array_record files", what, "where none are")
+    folder = common_folder(files)
+    forget_files()
+    for shard in index_of(files):
+        name = os.path.relpath(os.path.abspath(shard.path), folder)
+        for row in shard.rows.rows:
+            yield f"{name}:{row.key}", functools.partial(photo_bytes, _slice(shard, row))
+
+
+def _slice(shard: Indexed, row: Row) -> Slice:
+    return Slice(str(shard.photos), row.offset, row.size, f"{shard.path}:{row.key}", row.record)
+
+
+def _check_schemas(shards: Sequence[Indexed]) -> None:
+    """Refuses shards that were read from other fields, or have other class names, than the first."""
+    filled = [shard for shard in shards if shard.rows.rows]
+    for shard in filled[1:]:
+        first = filled[0]
+        for ours, theirs in zip(_schema(shard), _schema(first), strict=True):
+            if ours != theirs:
+                found = f"with {ours}, and {first.path.name} with {theirs}"
+                raise ShardError("the shards of a data set must have the same fields", shard.path, found)
+
+
+def _schema(shard: Indexed) -> tuple[str, Any]:
+    return shard.rows.schema or "no fields", shard.rows.class_names or "no class names"
+
+
+def _class_names(top: Path, shards: Sequence[Indexed]) -> tuple[str, ...] | None:
+    """From a file beside the shards or above their splits, or from the shards themselves; `None` where nobody knows."""
+    own = {shard.path.parent for shard in shards}
+    folders = [top, *sorted(own), *sorted(folder.parent for folder in own if folder.name.lower() in SPELLINGS)]
+    path = next((folder / name for folder in folders for name in CLASSES if (folder / name).is_file()), None)
+    if path is None:
+        return shards[0].rows.class_names
+    rule = "class names beside shards must be a line each in UTF-8, or a list or an object of numbers in JSON"
+    try:
+        if path.suffix == ".json":
+            names = _from_json(path)
+        else:
+            text = read_regular(path, _MOST_BYTES).decode("utf-8-sig")
+            names = [line.strip() for line in text.splitlines() if line.strip()]
+    except FileKindError as error:
+        raise ShardError(rule, path, error.reason) from None
+    except ValueError as error:
+        raise ShardError(rule, path, str(error).partition("\n")[0] or "which is neither") from None
+    if len(set(names)) < len(names):
+        raise ShardError("class names must differ", path, "with one name twice")
+    return tuple(names)
+
+
+def _from_json(path: Path) -> list[str]:
+    """A list of names, or an object from names to numbers or from numbers to names."""
+    text = read_regular(path, _MOST_BYTES).decode("utf-8-sig")
+    found = json.loads(text)
+    if isinstance(found, dict):
+        pairs = [(int(name), of) if isinstance(of, str) else (of, name) for name, of in found.items()]
+        found = [name for _, name in sorted(pairs)]
+        if [number for number, _ in sorted(pairs)] != list(range(len(pairs))):
+            raise ValueError("whose numbers are not 0, 1, 2, ...")
+    if not isinstance(found, list) or not all(isinstance(name, str) for name in found):
+        raise ValueError("which is neither")
+    return found
+
+
+def _numbers(shards: Sequence[Indexed], names: tuple[str, ...] | None) -> tuple[dict[str, int], tuple[str, ...]]:
+    """The number of each label as it stands in the shards, and the class names in their order.
+
+    Raises:
+        ShardError: for a photo without a label, for names beside numbers, and for a label beyond the classes.
+    """
+    where: dict[str, tuple[Indexed, str]] = {}
+    for shard in shards:
+        for row in shard.rows.rows:
+            if row.label is None:
+                raise ShardError("every photo of a shard must have a label", shard.path, _named(shard, row.key))
+            if row.label not in where:
+                where[row.label] = (shard, row.key)
+    numeric = [label for label in where if label.removeprefix("-").isdecimal()]
+    are_numbers = len(numeric) == len(where)
+    if numeric and not are_numbers and not (names and set(where) <= set(names)):
+        shard, key = where[other := next(label for label in where if label not in numeric)]
+        found = f"{_named(shard, key)} with {other!r}, and {where[numeric[0]][0].path.name} with {numeric[0]!r}"
+        raise ShardError("labels must be numbers or names throughout", shard.path, found)
+    if names is None:
+        names = tuple(sorted(where, key=int) if numeric else sorted(where))
+        numbers = {label: number for number, label in enumerate(names)}
+    else:
+        numbers = {str(number) if are_numbers else name: number for number, name in enumerate(names)}
+    wrong = next((label for label in where if label not in numbers or (are_numbers and int(label) < 0)), None)
+    if wrong is not None:
+        shard, key = where[wrong]
+        rule = f"a label must be that of one of the {len(names):,} classes, and -1 stands for a hidden one"
+        raise ShardError(rule, shard.path, f"{_named(shard, key)} with {wrong!r}")
+    return numbers, names
+
+
+def _named(shard: Indexed, key: str) -> str:
+    return f"member {key!r}" if shard.path.suffix == ".tar" else f"row {key!r}"

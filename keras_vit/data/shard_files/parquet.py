@@ -1,0 +1,160 @@
+"""Parquet with a column of photos, as Hugging Face's `datasets` writes it: a struct of bytes and path.
+
+Where a column is not compressed, photos are read by their places in the file. Otherwise a copy of them is made in the
+cache, since reading one photo would mean to unpack a whole group of rows.
+"""
+
+import json
+import mmap
+import os
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from keras_vit.checks import check_installed
+from keras_vit.data.shard_files.examples import IMAGES
+from keras_vit.data.shard_files.rows import LABELS, Row, Rows, ShardError, label_text
+from keras_vit.files import open_regular, replacing
+
+_KEYS = ("key", "__key__", "file_name", "filename")
+_AT_ONCE = 64  # rows
+_START = 64  # bytes of a photo by which its place is found
+
+
+def rows_of(path: str, copy: Path) -> Rows:
+    """The photos of a Parquet file.
+
+    Args:
+        path: of the file.
+        copy: where a copy of the photos goes if they are compressed.
+
+    Raises:
+        ShardError: for a damaged file, one without an image column, and a row without a photo.
+        ImportError: without pyarrow.
+    """
+    check_installed("pyarrow", "it reads Parquet", "shards")
+    import pyarrow
+    import pyarrow.parquet
+
+    try:
+        with open_regular(path) as opened, pyarrow.parquet.ParquetFile(opened) as file:
+            image, label, key, names = _columns(path, file.schema_arrow)
+            kind = file.schema_arrow.field(label).type if label else ""
+            rows = list(_rows(path, file, image, label, key))
+            places = _places(path, file, image)
+            copied = places is None
+            if copied:
+                places = _copied(file, image, copy)
+    except pyarrow.ArrowException as error:
+        raise ShardError("a Parquet file must be whole", path, str(error).split("\n")[0], "Bring it again.") from error
+    found = [Row(name, of, *place) for (name, of), place in zip(rows, places or (), strict=True)]
+    return Rows(found, f"{image}, {label or 'no label'} {kind}".strip(), names, copied)
+
+
+def _columns(path: str, schema: Any) -> tuple[str, str | None, str | None, tuple[str, ...] | None]:
+    """Names of the columns of photos, of labels and of keys, and class names if the file has them."""
+    import pyarrow.types as types
+
+    features = _features(schema)
+    pictures = [name for name, kind in features.items() if kind.get("_type") == "Image" and name in schema.names]
+    for field in schema:
+        is_struct = types.is_struct(field.type) and any(part.name == "bytes" for part in field.type)
+        is_bytes = types.is_binary(field.type) or types.is_large_binary(field.type)
+        if is_struct or (is_bytes and field.name in IMAGES):
+            pictures.append(field.name)
+    if not pictures:
+        known = ", ".join(f"{field.name} ({field.type})" for field in list(schema)[:8])
+        raise ShardError(
+            "a Parquet file of photos must have a column of bytes and path, or one of bytes that is called image",
+            path,
+            f"with the columns {known}",
+        )
+    image = next((name for name in IMAGES if name in pictures), pictures[0])
+    classes = [name for name, kind in features.items() if kind.get("_type") == "ClassLabel" and name in schema.names]
+    label = next((name for name in (*LABELS, *classes) if name in schema.names), None)
+    names = features.get(label or "", {}).get("names")
+    given = tuple(map(str, names)) if isinstance(names, list) else None
+    return image, label, next((name for name in _KEYS if name in schema.names), None), given
+
+
+def _features(schema: Any) -> dict[str, dict]:
+    """What `datasets` has written of its columns; empty without it."""
+    try:
+        found = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]
+    except (KeyError, TypeError, ValueError):
+        return {}
+    return {name: kind for name, kind in found.items() if isinstance(kind, dict)} if isinstance(found, dict) else {}
+
+
+def _rows(path: str, file: Any, image: str, label: str | None, key: str | None) -> Iterator[tuple[str, str | None]]:
+    """Key and label of every row."""
+    import pyarrow.types as types
+
+    is_struct = types.is_struct(file.schema_arrow.field(image).type)
+    named = is_struct and any(part.name == "path" for part in file.schema_arrow.field(image).type)
+    columns = [*filter(None, (label, key)), *([f"{image}.path"] if named else [])]
+    number = 0
+    for batch in file.iter_batches(columns=columns) if columns else ():
+        of_batch = batch.to_pylist()
+        for row in of_batch:
+            name = row.get(key) if key else (row.get(image) or {}).get("path")
+            yield str(name or f"{number:09}"), label_text(row.get(label)) if label else None
+            number += 1
+    yield from ((f"{number:09}", None) for number in range(number, file.metadata.num_rows))
+
+
+def _photos(file: Any, image: str, groups: list[int]) -> Iterator[bytes | None]:
+    """The bytes of every row of some groups."""
+    for batch in file.iter_batches(_AT_ONCE, row_groups=groups, columns=[image]):
+        column = batch.column(0)
+        yield from (column.field("bytes") if hasattr(column, "field") else column).to_pylist()
+
+
+def _places(path: str, file: Any, image: str) -> list[tuple[int, int]] | None:
+    """Offset and size of every photo; `None` where the file does not hold them as they are.
+
+    The plain encoding writes the length of a value in four bytes, and then the value. So each is looked for behind the
+    one before, and is where all of its bytes are.
+    """
+    found: list[tuple[int, int]] = []
+    with open_regular(path) as opened, mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        whole = True
+        for group in range(file.num_row_groups):
+            place, stop = _chunk(file.metadata.row_group(group), image)
+            for photo in _photos(file, image, [group]):
+                if photo is None:
+                    raise ShardError("every row of a Parquet file must have the bytes of its photo", path, _row(found))
+                start = struct.pack("<I", len(photo)) + photo[:_START] if whole else b""
+                place = content.find(start, place, stop) + 4
+                whole = whole and place >= 4 and content[place : place + len(photo)] == photo
+                found.append((place, len(photo)))
+                place += len(photo)
+    return found if whole else None
+
+
+def _row(found: list[Any]) -> str:
+    return f"row {len(found):,}, which has none"
+
+
+def _chunk(group: Any, image: str) -> tuple[int, int]:
+    """Where the bytes of the photos of a group of rows begin and end in the file; nothing if they are compressed."""
+    for number in range(group.num_columns):
+        column = group.column(number)
+        if column.path_in_schema in (image, f"{image}.bytes"):
+            starts = filter(None, (column.dictionary_page_offset, column.data_page_offset))
+            start = min(starts)
+            return (start, start + column.total_compressed_size) if column.compression == "UNCOMPRESSED" else (0, 0)
+    return 0, 0
+
+
+def _copied(file: Any, image: str, copy: Path) -> list[tuple[int, int]]:
+    """Writes the photos one behind the other, and gives the offset and size of each."""
+    found, place = [], 0
+    os.makedirs(copy.parent, exist_ok=True)
+    with replacing(copy) as temporary, open(temporary, "wb") as target:
+        for photo in _photos(file, image, list(range(file.num_row_groups))):
+            target.write(photo or b"")
+            found.append((place, len(photo or b"")))
+            place += len(photo or b"")
+    return found

@@ -1,0 +1,81 @@
+"""What an index knows of a photo in a shard, and the words about a shard that is no good."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from keras_vit.pages.escaping import printable
+
+LABELS = ("label", "cls", "class", "target")  # fields of JSON, Parquet and records that hold one
+
+
+class Row(NamedTuple):
+    """One photo.
+
+    Args:
+        key: its name in the shard.
+        label: number or name of its class, as text; `None` without one.
+        offset: of its first byte, in the file or in its record.
+        size: in bytes.
+        record: number of its record in an ArrayRecord file; -1 in others.
+    """
+
+    key: str
+    label: str | None
+    offset: int
+    size: int
+    record: int = -1
+
+
+@dataclasses.dataclass(frozen=True)
+class Rows:
+    """The photos of a shard.
+
+    Args:
+        rows: in the order of the shard.
+        schema: the fields that were read, equal for all shards of a set.
+        class_names: in the order of labels, where the shard itself has them.
+        copied: whether offsets count in a copy of the photos, since the shard is compressed.
+    """
+
+    rows: list[Row]
+    schema: str = ""
+    class_names: tuple[str, ...] | None = None
+    copied: bool = False
+
+
+class ShardError(ValueError):
+    """A shard that cannot be read; the message names the file and the place in it."""
+
+    def __init__(self, rule: str, path: object, found: str, remedy: str = "") -> None:
+        remedy = f" {remedy}" if remedy else ""
+        super().__init__(f"{rule}.\nReceived: {printable(path)}, {printable(found)}.{remedy}")
+
+
+def check_fields(path: str, number: int, fields: str, before: str) -> None:
+    """Refuses a record that has other fields than those before it; empty for none."""
+    if before not in ("", fields):
+        found = f"record {number:,} with {fields}, and {before} before"
+        raise ShardError("the records of a shard must have the same fields", path, found)
+
+
+def label_text(value: Any) -> str | None:
+    """A label as text: numbers in decimal digits, names stripped; `None` for what is no label.
+
+    Args:
+        value: from a JSON, a column or a record; a list of one counts as its item, and bytes as UTF-8.
+    """
+    if isinstance(value, (list, tuple)) and len(value) == 1:
+        value = value[0]
+    if isinstance(value, bytes):
+        value = value.decode("utf-8", "replace")
+    if isinstance(value, bool) or not isinstance(value, (str, int)):
+        return None
+    text = str(value).strip()
+    digits = text.removeprefix("-")
+    return str(int(text)) if digits.isascii() and digits.isdecimal() and len(digits) <= 18 else text or None
+
+
+def label_in(fields: Mapping[str, Any], names: tuple[str, ...] = LABELS) -> str | None:
+    """The label in the first of these fields that has one."""
+    return next(filter(None, (label_text(fields.get(name)) for name in names)), None)

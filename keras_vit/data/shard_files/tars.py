@@ -1,0 +1,185 @@
+"""Tars as WebDataset writes them: members of one key are one example, as `000012.jpg` and `000012.cls`.
+
+The headers are walked without reading photos. A member's key is its path up to the first dot of its name. Formats are
+those of POSIX.1-2001 (pax), ustar and GNU tar.
+"""
+
+import json
+import os
+from collections.abc import Iterator
+from typing import Any, BinaryIO
+
+from keras_vit.data.shard_files.rows import Row, Rows, ShardError, label_in, label_text
+from keras_vit.files import open_regular
+from keras_vit.images.photo_files import SUFFIXES, is_photo, is_system
+
+_BLOCK = 512  # bytes, of which a tar consists
+_EMPTY = bytes(_BLOCK)
+_MOST_BYTES = 1 << 20  # of a label, or of a long name
+_COMPRESSED = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ\0", b"\x28\xb5\x2f\xfd")  # gzip, bzip2, xz and zstd
+_FILES = (b"0", b"\0", b"7")
+_SKIPPED = b"123456gKVM"  # links, devices, folders and pipes; headers for all members; long names of links
+_LABELS = (".cls", ".json")  # of two, the first counts
+
+
+def rows_of(path: str) -> Rows:
+    """The photos of a tar.
+
+    Raises:
+        ShardError: for a tar that is cut short or damaged, two members with one name, two photos with one key, and a
+            label without a photo.
+    """
+    photos: dict[str, tuple[str, int, int]] = {}
+    labels: dict[str, dict[str, str | None]] = {}
+    seen = set()
+    with open_regular(path) as file:
+        for name, offset, size in _members(path, file):
+            if name in seen:
+                raise ShardError("the members of a tar must have one name each", path, f"two members {name!r}")
+            seen.add(name)
+            key, kind = _parted(name)
+            if kind in _LABELS:
+                labels.setdefault(key, {})[kind] = _label(path, name, _read(path, file, name, offset, size))
+            elif kind in SUFFIXES and is_photo(os.path.basename(name)):
+                if key in photos:
+                    raise ShardError(
+                        "photos of a tar must differ in more than their suffix, since members of one key are one "
+                        "example",
+                        path,
+                        f"members {photos[key][0]!r} and {name!r}",
+                    )
+                photos[key] = (name, offset, size)
+    alone = next((key for key, found in labels.items() if ".cls" in found and key not in photos), None)
+    if alone is not None:
+        raise ShardError("every label of a tar must have its photo", path, f"member {alone + '.cls'!r} alone")
+    rows = []
+    for key, (name, offset, size) in photos.items():
+        found = labels.get(key, {})
+        rows.append(Row(name, found.get(".cls") or found.get(".json"), offset, size))
+    return Rows(rows)
+
+
+def _parted(name: str) -> tuple[str, str]:
+    """The key of a member and its suffix in lower case; no suffix for those of hidden and system folders."""
+    folder, slash, last = name.rpartition("/")
+    stem, dot, suffix = last.partition(".")
+    is_left_out = not stem or any(is_system(part) for part in folder.removeprefix("./").split("/") if part)
+    return folder + slash + stem, "" if is_left_out else (dot + suffix).lower()
+
+
+def _label(path: str, name: str, data: bytes) -> str | None:
+    try:
+        text = data.decode("utf-8-sig")
+        if name.lower().endswith(".cls"):
+            return label_text(text)
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ShardError(
+            "a label of a tar must be text in UTF-8, and that of a .json an object",
+            path,
+            f"member {name!r}: {str(error).partition(';')[0]}",
+        ) from None
+    return label_in(found) if isinstance(found, dict) else label_text(found)
+
+
+def _members(path: str, file: BinaryIO) -> Iterator[tuple[str, int, int]]:
+    """`(name, offset, size)` of every regular file in a tar."""
+    end, place, name = os.fstat(file.fileno()).st_size, 0, ""
+    told: dict[str, str] = {}  # what a header of pax or GNU says of the next member
+    while True:
+        head = _at(file, place, _BLOCK)
+        if head == _EMPTY:
+            return
+        _check_head(path, head, place, name)
+        kind, size = head[156:157], _number(path, head, place)
+        if kind in (b"x", b"L"):
+            data = _read(path, file, f"header at byte {place:,}", place + _BLOCK, size)
+            told |= _pax(path, data, place) if kind == b"x" else {"path": _text(data.partition(b"\0")[0])}
+        elif kind not in _SKIPPED:
+            name, size = told.get("path") or _name(head), int(told.get("size", size))
+            if kind not in _FILES or any(field.startswith("GNU.sparse") for field in told):
+                raise ShardError("a tar must hold plain files", path, f"member {name!r} of kind {_text(kind)!r}")
+            if place + _BLOCK + size > end:
+                raise _cut(path, f"inside of member {name!r}")
+            if not name.endswith("/"):
+                yield name, place + _BLOCK, size
+        if kind not in b"xgLK":
+            told = {}
+        place += _BLOCK + -(-size // _BLOCK) * _BLOCK
+
+
+def _check_head(path: str, head: bytes, place: int, before: str) -> None:
+    if len(head) < _BLOCK:
+        raise _cut(path, f"behind member {before!r}" if before else "at its begin")
+    if place == 0 and head.startswith(_COMPRESSED):
+        raise ShardError(
+            "a tar must not be compressed, as photos are read by their places in it", path, "which is", "Unpack it."
+        )
+    try:
+        said = int(head[148:156].strip(b"\0 ") or b"0", 8)
+    except ValueError:
+        said = -1
+    if said != sum(head) - sum(head[148:156]) + 8 * ord(" "):
+        raise ShardError("every header of a tar must have its checksum", path, f"the header at byte {place:,}")
+
+
+def _cut(path: str, where: str) -> ShardError:
+    return ShardError("a tar must end with two empty blocks", path, f"which is cut short {where}", "Bring it again.")
+
+
+def _number(path: str, head: bytes, place: int) -> int:
+    """The size of a member: octal digits, or behind a high bit binary ones, as GNU writes large numbers."""
+    field = head[124:136]
+    try:
+        size = int.from_bytes(field[4:], "big") if field[0] == 0x80 else int(field.strip(b"\0 ") or b"0", 8)
+        if size < 0:
+            raise ValueError
+        return size
+    except ValueError:
+        raise ShardError("a header of a tar must have a size", path, f"the header at byte {place:,}") from None
+
+
+def _name(head: bytes) -> str:
+    name = _text(head[:100].partition(b"\0")[0])
+    prefix = _text(head[345:500].partition(b"\0")[0]) if head[257:263] == b"ustar\0" else ""
+    return f"{prefix}/{name}" if prefix else name
+
+
+def _pax(path: str, data: bytes, place: int) -> dict[str, str]:
+    """Records of `length key=value`, as POSIX.1-2001 has them."""
+    found, start = {}, 0
+    try:
+        while start < len(data) and data[start]:
+            digits = data[start : start + 20].partition(b" ")[0]
+            length = int(digits)
+            key, equals, value = data[start + len(digits) + 1 : start + length - 1].partition(b"=")
+            if not equals or length <= len(digits) + 1:
+                raise ValueError
+            found[_text(key)] = _text(value)
+            start += length
+        if int(found.get("size", 0)) < 0:
+            raise ValueError
+    except ValueError:
+        raise ShardError("a pax header must hold records of a key and a value", path, f"at byte {place:,}") from None
+    return found
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "surrogateescape")
+
+
+def _read(path: str, file: BinaryIO, name: str, offset: int, size: int) -> bytes:
+    """The content of a small member."""
+    if size > _MOST_BYTES:
+        raise ShardError(f"labels and names in a tar must have at most {_MOST_BYTES:,} bytes", path, f"member {name!r}")
+    data = _at(file, offset, size)
+    if len(data) < size:
+        raise _cut(path, f"inside of member {name!r}")
+    return data
+
+
+def _at(file: Any, offset: int, size: int) -> bytes:
+    if hasattr(os, "pread"):
+        return os.pread(file.fileno(), size, offset)
+    file.seek(offset)  # Windows
+    return file.read(size)

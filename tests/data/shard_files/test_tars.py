@@ -1,0 +1,260 @@
+"""Photos in tars: the same as in a folder, whatever writes the headers, and words about tars that are no good."""
+
+import io
+import json
+import os
+import pickle
+import tarfile
+import warnings
+
+import numpy as np
+import pytest
+from photos import make_photos
+from pictures import encoded, picture
+from shard_sets import members_of, rows_of, write_tar
+
+from keras_vit.data import load_dataset, open_source
+from keras_vit.data.identity import identity_of
+from keras_vit.data.lost_photos import naming_lost_photos
+from keras_vit.data.shard_files import index
+from keras_vit.data.shard_files.opening import shard_photos
+from keras_vit.data.shard_files.tars import rows_of as rows_of_tar
+from keras_vit.files import cache_dir
+from keras_vit.images.preprocessing import Preprocessing
+from keras_vit.images.slices import forget_files
+
+RECORD = Preprocessing(image_size=(24, 32))
+JPEG = encoded(picture(20, 28))
+PNG = encoded(picture(20, 28, seed=1), "PNG")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return make_photos(tmp_path_factory.mktemp("photos") / "photos", 6)
+
+
+def photos_in(source, split="train"):
+    return [source.pixels(split, number) for number in range(source.sizes[split])]
+
+
+def labelled(*names, label="1"):
+    """Members of a tar with two classes: photos of these names, and one of class 0."""
+    found = [("zero.png", PNG), ("zero.cls", b"0")]
+    for name in names:
+        found += [(name, JPEG), (name.partition(".")[0] + ".cls", label.encode())]
+    return found
+
+
+def test_photos_of_shards_are_those_of_the_folder_in_its_order(folder, tmp_path):
+    rows = rows_of(folder)
+    members = list(members_of(rows, by_name=True))
+    write_tar(tmp_path / "shards" / "b.tar", members[20:])
+    write_tar(tmp_path / "shards" / "a.tar", members[:20][::-1])
+    ours, theirs = open_source(tmp_path / "shards", seed=3), open_source(folder, seed=3)
+    assert (ours.kind, ours.name, ours.class_names, ours.sizes) == (
+        "shards",
+        "shards",
+        theirs.class_names,
+        theirs.sizes,
+    )
+    read = [load_dataset(each, batch_size=4, preprocessing=RECORD, training=True, seed=3) for each in (ours, theirs)]
+    for (images, labels), (other, others) in zip(*(dataset.take(8) for dataset in read), strict=True):
+        np.testing.assert_array_equal(images, other)
+        np.testing.assert_array_equal(labels, others)
+    for image, other in zip(photos_in(ours, "test"), photos_in(theirs, "test"), strict=True):
+        np.testing.assert_array_equal(image, other)
+    assert ours.rows("train")[0]["path"].startswith(f"{tmp_path / 'shards' / 'a.tar'}:0000")
+    assert identity_of(ours) == identity_of(open_source(str(tmp_path / "shards" / "*.tar"), seed=3))
+    assert identity_of(ours) != identity_of(open_source(tmp_path / "shards", seed=4))
+    assert [image.shape[2] for image in ours.split("train").some(2)] == [3, 3]
+
+
+@pytest.mark.parametrize("kind", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+def test_long_and_foreign_names_are_those_that_tarfile_reads(tmp_path, kind):
+    deep = "/".join(["klein-und-groß"] * 3)
+    long = f"{deep}/{'x' * (90 if kind == tarfile.USTAR_FORMAT else 180)}.jpg"
+    path = write_tar(tmp_path / "a.tar", labelled(long, "b/plain.JPG", "._hidden.jpg", "__MACOSX/c.jpg"), kind)
+    with tarfile.open(path, "a", format=kind) as tar:
+        folder = tarfile.TarInfo("b")
+        folder.type = tarfile.DIRTYPE
+        tar.addfile(folder)
+        link = tarfile.TarInfo("b/link.jpg")
+        link.type, link.linkname = tarfile.SYMTYPE, "/".join(["far"] * (20 if kind == tarfile.USTAR_FORMAT else 80))
+        tar.addfile(link)
+        for name, data in [("last.webp", JPEG), ("last.json", json.dumps({"label": 1}).encode())]:
+            member = tarfile.TarInfo(name)
+            member.size, member.mtime = len(data), 1.5  # a fraction, which pax has a record of
+            tar.addfile(member, io.BytesIO(data))
+    rows = rows_of_tar(str(path)).rows
+    with tarfile.open(path) as tar:
+        expected = {row.key: tar.getmember(row.key).offset_data for row in rows}
+    assert {row.key: row.offset for row in rows} == expected
+    assert [(row.key, row.label) for row in rows][1:] == [(long, "1"), ("b/plain.JPG", "1"), ("last.webp", "1")]
+
+
+def test_sizes_of_more_than_eight_gigabytes_are_read(tmp_path):
+    """As GNU and pax write them; the photo lies behind 9 GiB of nothing, which takes no room on the disk."""
+    hole = 9 * 2**30
+    for kind in (tarfile.GNU_FORMAT, tarfile.PAX_FORMAT):
+        path = tmp_path / str(kind) / "large.tar"
+        path.parent.mkdir()
+        with open(path, "wb") as file:
+            member = tarfile.TarInfo("hole.bin")
+            member.size = hole
+            file.write(member.tobuf(kind))
+            file.seek(hole, os.SEEK_CUR)
+            with tarfile.open(fileobj=file, mode="w", format=kind) as tar:
+                member = tarfile.TarInfo("a.jpg")
+                member.size = len(JPEG)
+                tar.addfile(member, io.BytesIO(JPEG))
+        ((key, read),) = shard_photos(path)
+        assert (key, read()) == ("large.tar:a.jpg", JPEG)
+
+
+BROKEN = {
+    "cut inside of a photo": (lambda whole: whole[: whole.index(JPEG) + 100], "cut short inside of member 'b.jpg'"),
+    "cut between members": (lambda whole: whole[: whole.index(b"b.cls")], "cut short behind member 'b.jpg'"),
+    "empty": (lambda whole: b"", "a.tar, which is cut short at its begin"),
+    "compressed": (lambda whole: b"\x1f\x8b" + whole, "compressed"),
+    "another header": (lambda whole: whole.replace(b"b.cls", b"c.cls"), "checksum"),
+}
+
+
+@pytest.mark.parametrize("how", BROKEN)
+def test_broken_tar_is_named_with_the_place(tmp_path, how):
+    change, words = BROKEN[how]
+    path = write_tar(tmp_path / "a.tar", labelled("b.jpg"))
+    path.write_bytes(change(path.read_bytes()))
+    with pytest.raises(ValueError, match=words):
+        open_source(path)
+
+
+@pytest.mark.parametrize(
+    ("members", "words"),
+    [
+        ([("a.jpg", JPEG)], "must have a label.*a.tar, member 'a.jpg'"),
+        ([("a.jpg", JPEG), ("a.json", b'{"caption": "a"}')], "must have a label.*member 'a.jpg'"),
+        ([("a.jpg", JPEG), ("a.json", b'{"label": ')], "member 'a.json'"),
+        ([("a.cls", b"1")], "label of a tar must have its photo.*'a.cls'"),
+        ([("a.jpg", JPEG), ("a.png", PNG), ("a.cls", b"1")], "members 'a.jpg' and 'a.png'"),
+        ([("a.jpg", JPEG), ("a.jpg", JPEG), ("a.cls", b"1")], "two members 'a.jpg'"),
+        ([("a.jpg", JPEG), ("a.cls", b"7")], "one of the 2 classes.*member 'a.jpg' with '7'"),
+        ([("a.jpg", JPEG), ("a.cls", b"-1")], "hidden one.*member 'a.jpg' with '-1'"),
+        ([("a.jpg", JPEG), ("a.cls", b"owl")], "member 'a.jpg' with 'owl'"),
+        ([("a.jpg", JPEG), ("a.cls", b"\xff")], "member 'a.cls'"),
+    ],
+)
+def test_member_that_is_no_good_is_named(tmp_path, members, words):
+    write_tar(tmp_path / "a.tar", labelled("b.jpg") + members)
+    (tmp_path / "classes.txt").write_text("cat\ndog\n")
+    with pytest.raises(ValueError, match=f"(?s){words}"):
+        open_source(tmp_path)
+
+
+def test_labels_are_numbers_or_names_and_names_lie_beside(tmp_path):
+    write_tar(tmp_path / "a" / "a.tar", labelled("b.jpg", label="12"))
+    assert open_source(tmp_path / "a").class_names == ("0", "12")  # in the order of numbers, as of a table
+    write_tar(tmp_path / "a" / "b.tar", [("c.jpg", JPEG), ("c.cls", b"owl")])
+    with pytest.raises(ValueError, match=r"b.tar, member 'c.jpg' with 'owl', and a.tar with '0'"):
+        open_source(tmp_path / "a")
+    write_tar(tmp_path / "n" / "train" / "a.tar", labelled("b.jpg"))
+    write_tar(tmp_path / "n" / "val" / "a.tar", labelled("b.jpg"))
+    for text in ('["owl", "ant"]', '{"owl": 0, "ant": 1}', '{"0": "owl", "1": "ant"}'):
+        (tmp_path / "n" / "labels.json").write_text(text)
+        source = open_source(tmp_path / "n" / "train")
+        assert source.class_names == ("owl", "ant")
+    for text in ('{"owl": 0, "ant": 2}', "7", '["owl", "owl"]', "["):
+        (tmp_path / "n" / "labels.json").write_text(text)
+        with pytest.raises(ValueError, match=r"labels\.json"):
+            open_source(tmp_path / "n" / "train")
+
+
+def test_splits_are_named_by_files_or_folders(tmp_path):
+    for name in ("set-train-000.tar", "set-train-001.tar", "set-val-000.tar"):
+        stem = name.partition(".")[0]
+        photos = [encoded(picture(20, 28, seed=len(stem) * 7 + ord(stem[-1]) * 31 + number)) for number in range(4)]
+        for root, path in (("flat", name), ("deep", f"{stem[4:-4]}/{name[-7:]}")):
+            (tmp_path / root).mkdir(exist_ok=True)
+            members = [(f"{stem}-{number}.jpg", photo) for number, photo in enumerate(photos)]
+            members += [(f"{stem}-{number}.cls", str(number % 2).encode()) for number in range(4)]
+            write_tar(tmp_path / root / path, members)
+    sizes = {"train": 8, "validation": 4}
+    assert open_source(tmp_path / "flat").sizes == open_source(tmp_path / "deep").sizes == sizes
+    assert open_source(f"{tmp_path}/flat/set-train-*.tar").sizes == {"train": 8}
+    (tmp_path / "flat" / "set-val-000.tar").rename(tmp_path / "flat" / "set-000.tar")
+    with pytest.raises(ValueError, match=r"set-000\.tar, beside set-train-000\.tar"):
+        open_source(tmp_path / "flat")
+    (tmp_path / "flat" / "set-000.tar").rename(tmp_path / "flat" / "more.parquet")
+    with pytest.raises(ValueError, match="one kind"):
+        open_source(tmp_path / "flat")
+    with pytest.raises(ValueError, match="fits none"):
+        open_source(f"{tmp_path}/flat/test-*.tar")
+    (tmp_path / "flat" / "set.tar.gz").touch()
+    with pytest.raises(ValueError, match="compressed"):
+        open_source(f"{tmp_path}/flat/*.tar.gz")
+
+
+def test_index_is_made_once_and_anew_for_a_shard_that_changed(tmp_path, monkeypatch):
+    for name in ("a", "b"):
+        write_tar(tmp_path / f"{name}.tar", labelled("x.jpg", "y.jpg"))
+    walked = []
+    monkeypatch.setattr(index.tars, "rows_of", lambda path: (walked.append(path[-5:]), rows_of_tar(path))[1])
+
+    def opened(words=None):
+        walked.clear()
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            keys = [key for key, _ in shard_photos(tmp_path)]
+        assert [words in str(each.message) for each in caught] == [True] * (words is not None)
+        return walked, len(keys)
+
+    assert opened() == (["a.tar", "b.tar"], 6)
+    assert opened() == ([], 6)
+    status = os.stat(tmp_path / "a.tar")
+    write_tar(tmp_path / "a.tar", labelled("x.jpg", "z.jpg"))
+    os.utime(tmp_path / "a.tar", ns=(status.st_atime_ns, status.st_mtime_ns))  # the same size, and the same time
+    assert opened("1 shard(s) have changed") == (["a.tar"], 6)
+    write_tar(tmp_path / "c.tar", labelled("x.jpg"))
+    assert opened() == (["c.tar"], 8)
+    place = tmp_path / index.NAME
+    whole = place.read_bytes()
+    for damaged in (whole[:-30], b"", b"text", whole.replace(b"x.jpg", b"q.jpg")):
+        place.write_bytes(damaged)
+        assert opened("damaged") == (["a.tar", "b.tar", "c.tar"], 8)
+    np.savez(place, facts=np.frombuffer(b"{}", "uint8"))  # of another program
+    assert opened("damaged") == (["a.tar", "b.tar", "c.tar"], 8)
+
+
+def test_folder_that_cannot_be_written_has_its_index_in_the_cache(tmp_path, monkeypatch):
+    write_tar(tmp_path / "a.tar", labelled("x.jpg"))
+
+    def refused(path, *rest):
+        if path.parent == tmp_path:
+            raise PermissionError(13, "Permission denied")
+        return real(path, *rest)
+
+    real = index.replacing
+    monkeypatch.setattr(index, "replacing", refused)
+    assert len(list(shard_photos(tmp_path))) == 2
+    assert not (tmp_path / index.NAME).exists()
+    assert list((cache_dir() / "shards").glob("*.npz"))
+    monkeypatch.setattr(index, "_walked", None)
+    photos = pickle.loads(pickle.dumps(dict(shard_photos(tmp_path))))
+    assert {key: read() for key, read in photos.items()} == {"a.tar:zero.png": PNG, "a.tar:x.jpg": JPEG}
+
+
+def test_bad_photo_is_left_out_and_a_lost_one_named(folder, tmp_path):
+    path = write_tar(tmp_path / "train.tar", list(members_of(rows_of(folder))) + labelled("bad.jpg")[2:])
+    data = path.read_bytes()
+    path.write_bytes(data.replace(JPEG, bytes(len(JPEG))))
+    with pytest.warns(UserWarning, match="left out 1 bad image"):
+        source = open_source(path)
+    assert [(image.path, image.reason) for image in source.bad_images] == [(f"{path}:bad.jpg", "not an image")]
+    batches = load_dataset(source, batch_size=4, preprocessing=RECORD)
+    path.write_bytes(data[: len(data) // 2])
+    forget_files()
+    with (
+        pytest.raises(ValueError, match=f"{path}:0000.*in a shard that was cut short"),
+        naming_lost_photos(source.split("train")),
+    ):
+        list(batches)
