@@ -33,6 +33,7 @@ from keras_vit.config.vit import ViTConfig
 from keras_vit.data import BadImage, Source, load_dataset, open_source
 from keras_vit.data.augmentation import AUGMENTATIONS, Augmentation
 from keras_vit.data.own_sizes import batches_by_size, naflex_batch
+from keras_vit.embedding.embedder import Embedder
 from keras_vit.encoder_builders import *  # noqa: F403
 from keras_vit.evaluation import Evaluation, Probe, evaluate, probe, write_evaluation_page
 from keras_vit.exporting.engines.accelerate import accelerate
@@ -199,6 +200,8 @@ __all__ = [
     "accelerate",
     "Engine",
     "EngineReport",
+    # millions of photos
+    "Embedder",
     # training by a teacher
     "Distiller",
     "DistillationLoss",

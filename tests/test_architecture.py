@@ -40,6 +40,7 @@ TIERS = [
     {"training", "resnet_builders", "encoder_builders"},
     {"exporting", "evaluation"},
     {"runs"},
+    {"embedding"},
     {"api"},
     {"cli"},
     {"__main__"},
@@ -51,9 +52,10 @@ WITH_KERAS = {"weights.load", "weights.save"}  # of the rooms below; the rest ne
 NO_KERAS = {"other_words", "annotations", "checks", "version", "files", "processor", "silence", "__main__"}
 NO_KERAS |= {"runs", "runs.options", "exporting", "exporting.formats"}  # what a command line knows of its options
 NO_KERAS |= {"runs.own_files", "runs.finished_runs"}  # and of a run that has finished
+NO_KERAS |= {"runs.saved_runs", "runs.named_models", "exporting.onnx_session", "exporting.report"}
 NO_KERAS |= {"training", "training.hosts"}  # a launcher's facts, and:
 NO_KERAS |= {f"training.hosts.{name}" for name in ("meeting", "processes", "sharding")}
-NO_KERAS_ROOMS = {"config", "pages", "cli", "images"}  # every module of them
+NO_KERAS_ROOMS = {"config", "pages", "cli", "images", "embedding"}  # every module of them
 BACKENDS = {"tensorflow", "jax", "torch"}
 # Inside functions, for what is one backend's alone:
 KNOW_A_BACKEND = {"layers", "images", "model", "data", "training", "runs", "evaluation", "exporting"}

@@ -115,22 +115,32 @@ def opening(name: str) -> str:
     return f'openvino.compile_model({json.dumps(name, ensure_ascii=False)}, "CPU", {{"{_OPTION}": "{_FLOAT32}"}})'
 
 
-def open_runtime(place: Path) -> Runtime:
+def open_runtime(place: Path, threads: int | None = None) -> Runtime:
     """The file compiled for the processor, computing in float32 where it holds floats.
 
     Args:
         place: path of an `.xml` that `write` made, with its `.bin` beside.
+        threads: how many compute; by default OpenVINO's choice.
 
     Raises:
         ExportError: if OpenVINO cannot compile it.
         ImportError: without OpenVINO.
     """
     try:
-        return _compiled(str(place), None, _FLOAT32)
+        return _compiled(str(place), threads, _FLOAT32)
     except RuntimeError as error:
         raise ExportError(
             f"OpenVINO does not take the file that it wrote.\nReceived: {place}. It says: {error}"
         ) from error
+
+
+def facts_of(place: Path) -> dict[str, Any]:
+    """What an `.xml` says of its model, `ExportTask.metadata()`; empty of one that `write` did not make."""
+    try:
+        said = _openvino().Core().read_model(str(place)).get_rt_info(["keras_vit", "metadata"])
+        return json.loads(said.astype(str))
+    except (RuntimeError, ValueError):
+        return {}
 
 
 def check_bfloat16() -> None:

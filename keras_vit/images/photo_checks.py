@@ -141,25 +141,40 @@ def fault_of(data: bytes, decode: Callable[[bytes], Any]) -> str | None:
     """
     import tensorflow as tf
 
-    if not data:
-        return "empty file"
     if kind_for_pillow(data):
         return _fault_by_pillow(data, decode)
-    if not data.startswith((JPEG_START, PNG_START)):
-        return _other_format(data)
-    if not _has_header_and_end(data):  # libjpeg would write to the standard error about a truncated JPEG
-        return _damage(data)
+    if reason := fault_of_header(data):
+        return reason
     try:
         pixels = _pixel_count(data)
         if not 0 < pixels <= MAX_PIXELS:
-            return f"{pixels / 2**20:.0f} Mpx, more than {MAX_PIXELS / 2**20:.0f}" if pixels else "no pixels"
+            return reason_of_pixels(pixels)
         if not look(data).few:
-            is_jpeg = data.startswith(JPEG_START)
-            return f"more than {f'{MAX_SCANS} scans or {MAX_STEPS:,} segments' if is_jpeg else f'{MAX_STEPS:,} chunks'}"
+            return reason_of_parts(data)
         decode(data)
     except tf.errors.InvalidArgumentError:
-        return _damage(data)
+        return reason_of_damage(data)
     return None
+
+
+def fault_of_header(data: bytes) -> str | None:
+    """The reason why bytes are not those of a JPEG or PNG with a header and an end; `None` if they may be."""
+    if not data:
+        return "empty file"
+    if not data.startswith((JPEG_START, PNG_START)):
+        return _other_format(data)
+    return None if _has_header_and_end(data) else reason_of_damage(data)  # libjpeg would print about a truncated one
+
+
+def reason_of_pixels(pixels: int) -> str:
+    """What to say of a picture of too many pixels, or of none."""
+    return f"{pixels / 2**20:.0f} Mpx, more than {MAX_PIXELS / 2**20:.0f}" if pixels else "no pixels"
+
+
+def reason_of_parts(data: bytes) -> str:
+    """What to say of a JPEG or PNG of too many scans, segments or chunks."""
+    is_jpeg = data.startswith(JPEG_START)
+    return f"more than {f'{MAX_SCANS} scans or {MAX_STEPS:,} segments' if is_jpeg else f'{MAX_STEPS:,} chunks'}"
 
 
 def _fault_by_pillow(data: bytes, decode: Callable[[bytes], Any]) -> str | None:
@@ -178,7 +193,8 @@ def _has_header_and_end(data: bytes) -> bool:
     return data.find(_JPEG_END, start) >= 0
 
 
-def _damage(data: bytes) -> str:
+def reason_of_damage(data: bytes) -> str:
+    """What to say of a JPEG or PNG that cannot be decoded."""
     kind, ending = ("JPEG", _JPEG_END) if data.startswith(JPEG_START) else ("PNG", b"IEND")
     return f"{'damaged' if ending in data[-64:] else 'truncated'} {kind}"
 

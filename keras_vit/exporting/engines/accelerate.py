@@ -3,11 +3,13 @@
 import functools
 import gc
 import re
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from keras_vit.checks import check_choice, check_positive_int, check_threads, error_about
+from keras_vit.exporting import onnx
 from keras_vit.exporting.budget import affordable
 from keras_vit.exporting.engines.engine import Engine, EngineReport
 from keras_vit.exporting.engines.runtimes import ALL, check_possible, is_calibrated, of_pixels, opened, writer_of
@@ -75,6 +77,22 @@ def accelerate(
     else:
         found.add(engine)
     return found.fastest()
+
+
+def write_engine(model: ImageModel, place: Path, precision: str = "float32") -> None:
+    """Writes a file that ONNX Runtime opens as `accelerate` does, for other processes: it takes prepared images.
+
+    Args:
+        model: as `accelerate` takes it.
+        place: path of the new file; above 2 GB its data come beside it. It stays where this raises.
+        precision: `"float32"` or `"int8"`.
+
+    Raises:
+        TypeError, ValueError, ImportError, RuntimeError, ExportError: as `accelerate`.
+    """
+    check_backend()
+    check_exportable(model)
+    _Comparison(model, precision, None, None, 1).write(place)
 
 
 class _Candidate(NamedTuple):
@@ -149,7 +167,16 @@ class _Comparison:
         """Opens an engine and compares it; raises if that cannot be, or it is beyond its bounds."""
         check_possible(engine, self.precision, self.threads, is_quantized(self.model))
         photos, task = self._photos_and_task(engine)
-        runtime = opened(engine, task, self.threads)
+        self._compare(engine, opened(engine, task, self.threads), photos, task)
+
+    def write(self, place: Path) -> None:
+        """Writes the file that ONNX Runtime opens for prepared images, and compares it; it stays in any case."""
+        check_possible("onnxruntime", self.precision, self.threads, is_quantized(self.model))
+        photos, task = self._photos_and_task("onnxruntime")
+        onnx.write(task, place)
+        self._compare("onnxruntime", onnx.open_runtime(place, self.threads), photos, task)
+
+    def _compare(self, engine: str, runtime: Runtime, photos: list[np.ndarray], task: ExportTask) -> None:
         ours = of_pixels(runtime, self.model.preprocessing)
         drift, agreement = compare(self.original, self.reference, ours, photos, task)
         if beyond := [_beyond(one) for one in drift if not one.within]:

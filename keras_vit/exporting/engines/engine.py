@@ -156,6 +156,17 @@ class Engine:
         """
         return self._answers(images, "features")["features"]
 
+    def outputs(self, images: Tensor) -> dict[str, np.ndarray]:
+        """All that is computed of one batch: `features`, and with a head `logits` and `scores`, as far as there are.
+
+        Args:
+            images: as for a call.
+
+        Returns:
+            float32 `(B, D)` and `(B, K)` by these names.
+        """
+        return self._answers(images, "outputs")
+
     def predict_on_batch(self, x: Tensor) -> np.ndarray:
         """What a call gives, under Keras' name."""
         return self(x)
