@@ -51,6 +51,7 @@ from keras_vit.model.resnet import ResNet
 from keras_vit.model.vision_transformer import VisionTransformer
 from keras_vit.model.zero_shot import zero_shot
 from keras_vit.resnet_builders import R50x1, R50x2, R50x3, R101x1, R101x3, R152x1, R152x2, R152x4, R200x3, build_resnet
+from keras_vit.runs.epoch_calls import EpochRecord, StopRun
 from keras_vit.runs.finetune import finetune
 from keras_vit.runs.options import FinetuneOptions
 from keras_vit.runs.publishing import push_to_hub
@@ -146,6 +147,8 @@ __all__ = [
     # from a folder of photos to a trained model
     "finetune",
     "FinetuneOptions",
+    "EpochRecord",
+    "StopRun",
     "evaluate",
     "Evaluation",
     "probe",

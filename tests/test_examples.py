@@ -7,6 +7,7 @@ import shutil
 import statistics
 import subprocess
 import sys
+import time
 
 import pytest
 from conftest import ROOT
@@ -124,3 +125,24 @@ def test_two_processes_over_loopback_train_as_one():
     result = run_example("train_two_hosts.py")[1]
     assert result["difference"] < 1e-6
     assert result["part"] == [result["whole"][0], result["whole"][1] // 4]  # of 4 devices
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_search_by_two_processes_goes_on_with_the_trial_of_a_killed_one(tmp_path):
+    pytest.importorskip("optuna")
+    said = ("--data", "digits", "--out", tmp_path, "--trials", 4, "--epochs", 3, "--train-images", 200)
+    command = [sys.executable, ROOT / "examples" / "search_rates.py", *map(str, said)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *sys.path])}
+    killed, other = (subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL) for _ in range(2))
+    while not list(tmp_path.glob("trial-0001/checkpoints/step-*")):
+        time.sleep(0.1)
+    killed.kill()
+    killed.wait()
+    assert other.wait() == 0
+    (line,) = subprocess.check_output(command, env=environment, text=True).splitlines()  # all trials are made
+    best = json.loads(line)
+    assert best["complete"] + best["pruned"] == 4
+    runs = [json.loads(path.read_text()) for path in tmp_path.glob("trial-*/result.json")]
+    assert len(runs) == 4
+    assert best["validation_accuracy"] == max(run["best_validation_accuracy"] for run in runs if "stopped" not in run)

@@ -142,6 +142,8 @@ def finish(
         run.write_json(RESULT, facts)  # the last one
         measured, epoch = f"{evaluation.accuracy:.4f} on {evaluation.count:,} images", facts["best_epoch"]
         say(f"{facts['split']} accuracy {measured}, epoch {epoch}")
+        if "stopped" in facts:
+            say(printable(f"stopped {facts['stopped']}"))
         if facts["averaged"]:
             say(f"{BEST} holds the average of the weights; {LAST} the weights themselves, to go on from")
         say(f"{duration(facts['seconds'])} in all; {report}")
@@ -154,6 +156,8 @@ def _result(
 ) -> dict[str, Any]:
     model, plan, rows, best = preparation.model, preparation.plan, run.rows(), recorder.best_epoch or 0
     training_seconds = rows[-1]["seconds"]
+    reason = "" if not recorder.stopped else f": {recorder.stopped}"
+    stopped = {} if recorder.stopped is None else {"stopped": f"after epoch {len(rows)} of {plan.epochs}{reason}"}
     return {
         "test_accuracy": evaluation.accuracy,
         "classes": len(evaluation.class_names),
@@ -174,4 +178,4 @@ def _result(
         "training_seconds": training_seconds,
         "images_per_second": rows[-1]["step"] * plan.batch_size / training_seconds,
         "per_class": [dataclasses.asdict(result) for result in evaluation.classes],
-    }
+    } | stopped

@@ -15,7 +15,7 @@ from typing import Any, Unpack
 import keras
 
 from keras_vit.annotations import FilePath, Pair
-from keras_vit.checks import check_installed
+from keras_vit.checks import check_installed, error_about
 from keras_vit.config.recipes.growth import Stage
 from keras_vit.data import load_dataset
 from keras_vit.data.lost_photos import naming_lost_photos
@@ -24,6 +24,7 @@ from keras_vit.model.image_model import ImageModel
 from keras_vit.runs.configuration import configuration_of
 from keras_vit.runs.disk_space import check_disk
 from keras_vit.runs.ending import EVALUATION_BATCH, Result, finish, keep_what_there_is
+from keras_vit.runs.epoch_calls import EpochCalls, EpochRecord
 from keras_vit.runs.expectation import say_expected
 from keras_vit.runs.minute_lines import with_minute_lines
 from keras_vit.runs.options import FinetuneChanges, FinetuneOptions, changed, with_options
@@ -58,6 +59,7 @@ def finetune(
     options: FinetuneOptions | None = None,
     *,
     say: Callable[[str], Any] = print,
+    on_epoch: Callable[[EpochRecord], Any] | None = None,
     **changes: Unpack[FinetuneChanges],
 ) -> Result:
     """Trains a classifier on labelled images by a published recipe, measures it, and writes everything down.
@@ -74,6 +76,8 @@ def finetune(
             are any; and `checkpoints/` until it is finished.
         options: how to train, as a record; by default `FinetuneOptions()`.
         say: called with each line of what happens; `print` also shows a bar on a terminal.
+        on_epoch: called with a `keras_vit.EpochRecord` after each epoch, in every process of a `layout`. If it raises
+            `keras_vit.StopRun`, the run ends there: its best model is measured and reported.
         **changes: fields of that record to change, as `model="B/16"`; `help(keras_vit.FinetuneOptions)` says what each
             means.
 
@@ -81,7 +85,7 @@ def finetune(
         A `Result`.
 
     Raises:
-        TypeError: for a keyword that is no option, or a value of the wrong type.
+        TypeError: for a keyword that is no option, a value of the wrong type, or an `on_epoch` that is not callable.
         ValueError: for arguments or data that are wrong, or an `out` that is not empty or cannot be written to. For an
             unfinished run that began otherwise, or whose best model is gone or changed. For a batch that does not fit
             into memory, a disk without room, and a model that Keras could not load again.
@@ -91,6 +95,8 @@ def finetune(
         KeyboardInterrupt, SystemExit: after Ctrl-C or SIGTERM, once the step is done and the state is saved.
     """
     options = changed(options, dict(changes))
+    if not (on_epoch is None or callable(on_epoch)):
+        raise error_about("on_epoch", kind=TypeError)(f"`on_epoch` must be callable, or None.\nReceived: {on_epoch!r}.")
     began = time.monotonic()
     first = Path(out) == of_all(out)  # of several processes the first decides what goes on
     earlier = find_earlier(out, options.resume if first else "auto")
@@ -117,7 +123,8 @@ def finetune(
         checkpoints.close()
         raise
     configuration = _begin(run, checkpoints, configuration, preparation.source, say)
-    _fit(run, preparation, recorder, progress, checkpoints, say)
+    calls = [EpochCalls(recorder, preparation.plan.epochs, on_epoch)] if on_epoch else []
+    _fit(run, preparation, recorder, progress, calls, checkpoints, say)
     if options.layout != "none":
         keras.distribution.set_distribution(None)  # each process measures by itself what was written
     result = finish(run, preparation, recorder, configuration, began, say)
@@ -192,13 +199,14 @@ def _fit(
     preparation: Preparation,
     recorder: Recorder,
     progress: Progress,
+    calls: Sequence[EpochCalls],
     checkpoints: Checkpoints,
     say: Callable[[str], Any],
 ) -> None:
     """Trains; whatever ends it early, the last finite model is kept, and the folder says what happened."""
     model = preparation.model
     arguments = preparation.plan.fit_arguments(last_good=lambda: _last_good(run, recorder))
-    arguments["callbacks"] += [StepFacts(), recorder, progress, checkpoints]
+    arguments["callbacks"] += [StepFacts(), recorder, progress, *calls, checkpoints]
     train = _train_set(preparation, checkpoints.step)
     goes_on = checkpoints.found is not None
     sizes = taking_any_size(model) if len(preparation.stages) > 1 else contextlib.nullcontext()

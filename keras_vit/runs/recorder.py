@@ -27,6 +27,8 @@ class Recorder(keras.callbacks.Callback):
     Attributes:
         best_epoch: number of the epoch, from 1, whose model is `best.keras`; `None` before the first.
         last_epoch: the same of `last.keras`.
+        row: what was written of the last epoch, by the names of `COLUMNS`.
+        stopped: why the run was ended before its last epoch; `None` if it was not.
     """
 
     def __init__(self, run: RunDirectory) -> None:
@@ -34,6 +36,8 @@ class Recorder(keras.callbacks.Callback):
         self.run = run
         self.best_epoch: int | None = None
         self.last_epoch: int | None = None
+        self.row: dict[str, Any] = {}
+        self.stopped: str | None = None
         self._best: Any = None  # accuracy and loss, the latter negative
         self._average: Any = None
         self._began: Any = None
@@ -56,6 +60,7 @@ class Recorder(keras.callbacks.Callback):
             "last_epoch": self.last_epoch,
             "best": self._best,
             "seconds": self._elapsed(),
+            "stopped": self.stopped,
             "metrics": self.run.metrics_text(),
         }
 
@@ -65,6 +70,7 @@ class Recorder(keras.callbacks.Callback):
         self.best_epoch, self.last_epoch = state["best_epoch"], state["last_epoch"]
         self._best = None if state["best"] is None else tuple(state["best"])
         self._seconds = state["seconds"]
+        self.stopped = state.get("stopped")
         self.run.set_metrics_text(state["metrics"])
 
     def settle(self) -> None:
@@ -85,7 +91,8 @@ class Recorder(keras.callbacks.Callback):
         row = {name: logs[name] for name in COLUMNS if name in logs}
         row |= {"epoch": epoch + 1, "step": steps_of(self.model.optimizer)}
         row["seconds"] = self._elapsed()
-        self.run.write_row({name: row.get(name) for name in COLUMNS})
+        self.row = {name: row.get(name) for name in COLUMNS}
+        self.run.write_row(self.row)
         if self.run.save_model(self.model, LAST, epoch + 1):
             self.last_epoch = epoch + 1
         score = (logs["val_accuracy"], -logs["val_loss"]) if "val_accuracy" in logs else (epoch, 0)

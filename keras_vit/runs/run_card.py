@@ -162,6 +162,7 @@ def _training(configuration: dict[str, Any], result: dict[str, Any], data: dict[
         ("recipe", markdown_text(result["recipe"])),
         ("steps", f"{result['steps']:,} of {plan['batch_size']} images"),
         ("epochs", str(result["epochs"])),
+        *([("stopped", markdown_text(result["stopped"]))] if "stopped" in result else []),
         *([("image size", grown)] if len(growth) > 1 else []),
         ("learning rate", f"{plan['learning_rate']:g}"),
         ("weights that learned", f"{result['trainable_parameters']:,} of {result['parameters']:,}"),

@@ -42,12 +42,13 @@ def write_report(
         config: what `config.json` holds.
     """
     measured = f"measured on the {result['split']} set"
+    epochs = str(result["epochs"]) + (f", stopped {result['stopped']}" if "stopped" in result else "")
     parameters, time = ("parameters", f"{result['parameters']:,}"), ("in all", duration(result["seconds"]))
     write_page(
         path,
         "report",
         title=title,
-        subtitle=f"recipe {result['recipe']}; best epoch {result['best_epoch']} of {result['epochs']}; {measured}",
+        subtitle=f"recipe {result['recipe']}; best epoch {result['best_epoch']} of {epochs}; {measured}",
         figures=[*figures_of(evaluation), parameters, time],
         curves=png_uri(curves.read_bytes()),
         classes=class_rows(evaluation.classes),

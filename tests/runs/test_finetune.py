@@ -95,9 +95,33 @@ def test_memory_is_told_before_the_first_epoch(finished):
     assert said[-2].startswith("test accuracy")
 
 
-def test_same_seed_gives_the_same_run(finished, photos, tmp_path):
-    again = finetune(photos, tmp_path / "run", say=quiet, **SMALL)
-    assert [row["loss"] for row in _rows(again.out)] == [row["loss"] for row in _rows(finished[0].out)]
+def test_same_seed_gives_the_same_run_and_stop_run_ends_it_with_all_files(finished, photos, tmp_path, monkeypatch):
+    told, said = [], []
+
+    def stop(record):
+        told.append(record)
+        if record.epoch == 2:
+            raise keras_vit.StopRun("good enough")
+
+    def interrupt(*arguments, **options):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("keras_vit.runs.ending.evaluate", interrupt)  # between the stop and the report
+        with pytest.raises(KeyboardInterrupt):
+            finetune(photos, tmp_path / "run", say=quiet, on_epoch=stop, **SMALL)
+    result = finetune(photos, tmp_path / "run", say=said.append, **SMALL)
+    rows = _rows(result.out)
+    assert [row["loss"] for row in rows] == [row["loss"] for row in _rows(finished[0].out)[:2]]
+    assert [(each.epoch, each.epochs, each.step) for each in told] == [(1, 3, 6), (2, 3, 12)]
+    assert told[1].metrics == {name: float(value) for name, value in rows[1].items() if name in told[1].metrics}
+    assert {"loss", "accuracy", "val_loss", "val_accuracy", "learning_rate", "gradient_norm"} == set(told[1].metrics)
+    assert told[0].seconds < told[1].seconds < 60
+    assert {path.name for path in result.out.iterdir()} == FILES
+    stopped = "after epoch 2 of 3: good enough"
+    assert (result.facts["stopped"], result.facts["epochs"]) == (stopped, 2)
+    assert f"stopped {stopped}" in said
+    assert all("good enough" in (result.out / name).read_text() for name in ("report.html", "README.md"))
 
 
 def _rows(out):
@@ -171,10 +195,11 @@ def test_data_without_classes_is_refused_and_nothing_is_written(tmp_path, make, 
         ({"model": "Ti/16", "weights": "gone.npz"}, "nothing at that path"),
         ({"model": tiny_config(), "weights": "imagenet21k"}, "none of them"),
         ({"weights": "imagenet21k"}, "several models have weights of that name"),
+        ({"on_epoch": "print"}, "`on_epoch` must be callable"),
     ],
 )
 def test_wrong_arguments_are_refused_before_the_data_is_opened(tmp_path, arguments, words):
-    with pytest.raises((ValueError, FileNotFoundError), match=words):
+    with pytest.raises((ValueError, TypeError, FileNotFoundError), match=words):
         finetune("no such data", tmp_path / "run", say=quiet, **arguments)
     assert not (tmp_path / "run").exists()
 
