@@ -210,6 +210,23 @@ def read_json_object(path: Path, most_bytes: int = _MOST_BYTES) -> dict | None:
         return None
 
 
+def own_folder(path: Path) -> Path:
+    """The folder, which is made if need be.
+
+    Raises:
+        PermissionError: if another user could write there, or it is a link, which says where.
+    """
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    status = os.lstat(path)
+    if not stat.S_ISDIR(status.st_mode):
+        raise PermissionError(f"{path} is a link")
+    if hasattr(os, "getuid") and status.st_uid != os.getuid():
+        raise PermissionError(f"{path} is another user's")
+    if hasattr(os, "getuid") and status.st_mode & 0o022:
+        raise PermissionError(f"others may write into {path}")
+    return path
+
+
 def locked(folder: str | os.PathLike, wait: bool = False) -> int | None:
     """A descriptor that locks a folder until it is closed, or its process ends; `None` where that cannot be.
 

@@ -1,5 +1,6 @@
 """What the system says of the processor: its name and its sets of instructions."""
 
+import hashlib
 from pathlib import Path
 
 _FACTS = Path("/proc/cpuinfo")
@@ -27,3 +28,9 @@ def processor_flags(text: str | None = None) -> frozenset[str]:
         text: as in /proc/cpuinfo; by default that of this machine.
     """
     return frozenset(processor_facts(text).get("flags", "").split())
+
+
+def kind_of_processor() -> str:
+    """A name that is another one where code for this processor may not run, as in a home folder of several machines."""
+    facts = processor_facts()
+    return hashlib.sha256(repr([facts.get(name) for name in ("model name", "flags")]).encode()).hexdigest()[:16]

@@ -41,7 +41,7 @@ class PooledInEngine(Pooled):
         import keras_vit
 
         name, threads = self.job["runner"].removeprefix("ours-"), self.job["threads"]
-        engine = keras_vit.accelerate(model, name, "float32", threads, batch_size=self.job["batch"])
+        engine = keras_vit.accelerate(model, name, "float32", threads, batch_size=self.job["batch"], cache=None)
         images, _ = self.batch()
         return lambda: engine.predict_on_batch(images)
 

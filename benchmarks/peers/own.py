@@ -86,7 +86,9 @@ class OursInEngine(Ours):
 
         threads = self.job["threads"] if name in _OWN_THREADS else None
         try:
-            return keras_vit.accelerate(model, name, self.job["precision"], threads, batch_size=self.job["batch"])
+            return keras_vit.accelerate(
+                model, name, self.job["precision"], threads, batch_size=self.job["batch"], cache=None
+            )
         except (ImportError, ValueError, RuntimeError) as error:
             raise LeftOutError(" ".join(str(error).split())) from error
 

@@ -6,14 +6,12 @@ with a digest that a command wrote which ended: JAX writes no file whole or not 
 
 import atexit
 import contextlib
-import hashlib
 import os
-import stat
 from collections.abc import Iterable
 from pathlib import Path
 
-from keras_vit.files import replacing
-from keras_vit.processor import processor_facts
+from keras_vit.files import own_folder, replacing
+from keras_vit.processor import kind_of_processor
 from keras_vit.weights.fetch.cache import sha256_of
 from keras_vit.weights.fetch.environment import compiled_dir
 
@@ -30,7 +28,7 @@ def keep_compiled_programs() -> None:
     if any(name in os.environ for name in _CHOSEN) or jax.config.jax_compilation_cache_dir is not None:
         return
     try:
-        folder = _own_folder(compiled_dir() / _kind_of_processor())
+        folder = own_folder(own_folder(compiled_dir()) / kind_of_processor())
         _sweep(folder)
     except (OSError, ValueError):  # as a disk that is full or cannot be written to: then all is compiled as ever
         return
@@ -38,23 +36,6 @@ def keep_compiled_programs() -> None:
     if "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS" not in os.environ:
         jax.config.update("jax_persistent_cache_min_compile_time_secs", _SHORTEST)
     atexit.register(_sign, folder)
-
-
-def _kind_of_processor() -> str:
-    """A name that is another one where code for this processor may not run, as in a home folder of several machines."""
-    facts = processor_facts()
-    return hashlib.sha256(repr([facts.get(name) for name in ("model name", "flags")]).encode()).hexdigest()[:16]
-
-
-def _own_folder(folder: Path) -> Path:
-    """The folder, which is made if need be; raises `PermissionError` if another user could write there."""
-    for path in (folder.parent, folder):
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        status = os.lstat(path)
-        is_ours = not hasattr(os, "getuid") or (status.st_uid == os.getuid() and not status.st_mode & 0o022)
-        if not (stat.S_ISDIR(status.st_mode) and is_ours):
-            raise PermissionError(f"{path} is not ours alone")
-    return folder
 
 
 def _sweep(folder: Path) -> None:

@@ -53,6 +53,7 @@ def opened(
     asked = {"precision": arguments.precision or "float32", "threads": arguments.threads}
     photos, calibrates = arguments.calibration, is_calibrated(arguments.engine, asked["precision"])
     photos, which = calibration_photos(run) if photos is None and calibrates else (photos, which_photos(photos))
+    asked |= {"cache": None} if arguments.no_cache else {}
     engine = accelerate(model, arguments.engine, **asked, batch_size=batch_size, images=photos)
     facts = {"engine": engine.engine, "precision": engine.precision}
     if is_calibrated(engine.engine, engine.precision):

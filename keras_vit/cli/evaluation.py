@@ -104,7 +104,7 @@ def _check_options(arguments: Namespace) -> None:
         "--shots": ("fewshot",),
         "--seeds": ("fewshot",),
         "--neighbours": ("knn",),
-        "--no-cache": _KINDS,
+        "--no-cache": _KINDS if arguments.engine is None else (None,),
     }
     wanted |= {"--train-split": _KINDS, "--real": (None,), "--engine": (None,)}
     for option, kinds in wanted.items():
@@ -190,7 +190,7 @@ def _numbers(text: str) -> list[int]:
 def _add_model(new: ArgumentParser) -> None:
     new.add_argument("model", metavar="MODEL", help="folder of a run, a .keras file, a checkpoint, or as B/16")
     new.add_argument("--weights", metavar="NAME", help="for a variant; by default ImageNet's 1,000 classes")
-    new.add_argument("--no-cache", action="store_true", help="compute features anew, and keep none")
+    new.add_argument("--no-cache", action="store_true", help="make features and engines anew, and keep none")
     new.add_argument(
         "--batch-size", type=int, default=32, metavar="B", help="images at once, for speed and memory only"
     )

@@ -66,6 +66,8 @@ def predict(arguments: Namespace) -> Iterator[str]:
     """Answers for every image that can be read before it fails, so that one bad file costs the others nothing."""
     check_positive_int("top", arguments.top)
     engines.check_options(arguments)
+    if arguments.no_cache and arguments.engine is None:
+        raise ValueError("`--no-cache` goes with `--engine`.\nReceived: --no-cache and no --engine.")
     check_model(arguments)
     if not arguments.json:
         yield loading(arguments.model)
@@ -178,5 +180,6 @@ def _add_predict(new: ArgumentParser) -> None:
     )
     new.add_argument("--weights", metavar="NAME", help="for a variant; by default ImageNet's 1,000 classes")
     engines.add_options(new)
+    new.add_argument("--no-cache", action="store_true", help="make the engine anew, and keep none")
     new.add_argument("--top", type=int, default=5, metavar="K", help="classes to name")
     new.add_argument("--json", action="store_true", help="print JSON, for programs")

@@ -5,20 +5,16 @@ files and of the model do not count, so that both may be moved.
 """
 
 import concurrent.futures
-import dataclasses
 import hashlib
-import json
 from collections.abc import Iterator
 from typing import Any
 
-import keras
 import numpy as np
 
 from keras_vit.files import open_regular
 from keras_vit.images.slices import PhotoPlace, Slice, photo_bytes
-from keras_vit.layers.nested import flatten_layers
 from keras_vit.model.image_model import ImageModel
-from keras_vit.version import __version__
+from keras_vit.model.model_digest import digest_of_model
 
 _BLOCK = 1 << 20  # bytes per read
 _FORMAT = 1  # version of the file; a new one makes every file anew
@@ -34,34 +30,11 @@ def fingerprint_of(model: ImageModel, split: Any) -> str:
     Raises:
         OSError: for a file that cannot be read.
     """
-    found = hashlib.sha256(_facts(model).encode())
-    for weight in model.weights:
-        value = np.ascontiguousarray(keras.ops.convert_to_numpy(weight))
-        found.update(f"{value.shape} {value.dtype.name}\n".encode())
-        found.update(value.tobytes())
+    found = digest_of_model(model)
+    found.update(str(_FORMAT).encode())
     for part in _examples(split):
         found.update(part)
     return found.hexdigest()
-
-
-def _facts(model: ImageModel) -> str:
-    """Everything but weights and data as JSON; the layers' configurations contain the precision."""
-    config, preprocessing = map(dataclasses.asdict, (model.config, model.preprocessing))
-    layers = [_layer_facts(layer) for layer in flatten_layers(model) if not isinstance(layer, keras.Model)]
-    facts = [_FORMAT, __version__, keras.backend.backend(), config, preprocessing, model.input_shape, layers]
-    return json.dumps(facts, sort_keys=True, default=str)
-
-
-def _layer_facts(layer: keras.layers.Layer) -> list[Any]:
-    config = keras.saving.serialize_keras_object(layer).get("config") or {}
-    return [type(layer).__name__, _without_names(config)]
-
-
-def _without_names(config: Any) -> Any:
-    """A configuration without names, since Keras numbers them anew in each process."""
-    if isinstance(config, dict):
-        return {key: _without_names(value) for key, value in config.items() if key not in ("name", "registered_name")}
-    return [_without_names(value) for value in config] if isinstance(config, (list, tuple)) else config
 
 
 def _examples(split: Any) -> Iterator[bytes]:

@@ -9,7 +9,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,7 @@ _OPTION, _FLOAT32, _BFLOAT16 = "INFERENCE_PRECISION_HINT", "f32", "bf16"
 _VNNI = {"avx512_vnni", "avx_vnni"}  # either adds products of bytes in 32 bits
 _MOST_BYTES = 1 << 26  # of a graph; that of H/14 has 1 MB
 _PLACES = re.compile(rb'offset="(\d+)"[^>]* size="(\d+)"')  # of constants in the data, in bytes
+_KEPT = f"network{EXTENSION}"
 _NEXT_TO_NOTHING = 1e-30  # leaves a float32 as it is, unless that is smaller than 1e-23
 
 
@@ -73,25 +74,48 @@ def wrote(file: Path) -> bool:
     return b"<keras_vit>" in tail_of(file, _MOST_BYTES)
 
 
-def opened(task: ExportTask, threads: int | None) -> Runtime:
+def opened(task: ExportTask, threads: int | None, keep: Callable[[Callable[[Path], None]], Any]) -> Runtime:
     """The model compiled for the processor; `run` takes float32 `(B, H, W, C)` as the model does.
 
-    No file is written in between. With one, weights are packed into memory that the conversion has freed, and L/16 in
+    No file is read in between. With one, weights are packed into memory that the conversion has freed, and L/16 in
     bfloat16 took 1 to 4 % more time.
 
     Args:
         task: with `takes="images"`. In `"bfloat16"` and `"int8"` floats are in bfloat16 where the processor knows it.
             In int8 that is not the larger error, and B/16 takes 7 % less time.
         threads: that compute; by default OpenVINO's choice.
+        keep: is given a function that writes the network into a folder, for `reopened`.
 
     Raises:
         ExportError: if OpenVINO does not take the model.
         ImportError: without OpenVINO or, for int8, NNCF.
     """
-    half = task.precision == "bfloat16" or (task.precision == "int8" and _knows_bfloat16(_openvino()))
     network = _network(task)
+    keep(lambda folder: _save(network, folder / _KEPT))
     with _refusals(task):
-        return _compiled(network, threads, _BFLOAT16 if half else _FLOAT32)
+        return _compiled(network, threads, _floats_in(task.precision))
+
+
+def reopened(folder: Path, threads: int | None, precision: str) -> Runtime:
+    """What `opened` gave, of the network that it wrote into a folder."""
+    return _compiled(str(folder / _KEPT), threads, _floats_in(precision))
+
+
+def _floats_in(precision: str) -> str:
+    """What an engine computes floats in."""
+    half = precision == "bfloat16" or (precision == "int8" and _knows_bfloat16(_openvino()))
+    return _BFLOAT16 if half else _FLOAT32
+
+
+def _save(network: Any, place: Path) -> None:
+    """Writes a network as it is; raises `OSError` if not all of it is there, of which OpenVINO may say nothing."""
+    try:
+        with silence(), _unreported():
+            _openvino().save_model(network, str(place), compress_to_fp16=False)
+    except RuntimeError as error:
+        raise OSError(f"OpenVINO cannot write it: {error}") from error
+    if place.with_suffix(".bin").stat().st_size != _bytes_of_constants(place):
+        raise OSError("the disk is full")
 
 
 def check_packages(precision: str, opset: int) -> None:
@@ -160,10 +184,13 @@ def adds_in_32_bits() -> bool:
 def _is_unsigned_data(file: Path) -> bool:
     """Whether a file ends where the constants of our graph beside it end; earlier versions put no mark behind them."""
     graph = file.with_suffix(EXTENSION)
-    if not wrote(graph) or not file.is_file():
-        return False
+    return wrote(graph) and file.is_file() and file.stat().st_size == _bytes_of_constants(graph)
+
+
+def _bytes_of_constants(graph: Path) -> int:
+    """Bytes of the data of a graph, as its file tells them."""
     places = _PLACES.findall(tail_of(graph, _MOST_BYTES))
-    return file.stat().st_size == max((int(offset) + int(size) for offset, size in places), default=-1)
+    return max((int(offset) + int(size) for offset, size in places), default=-1)
 
 
 def _network(task: ExportTask) -> Any:

@@ -1,5 +1,6 @@
 """Real photos, on which a file is compared with the model and int8 is calibrated."""
 
+import hashlib
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,7 +11,7 @@ import numpy as np
 from keras_vit.annotations import Pair
 from keras_vit.checks import error_about, install_hint
 from keras_vit.data.splits import spread
-from keras_vit.files import user_path
+from keras_vit.files import open_regular, user_path
 from keras_vit.images.by_pillow import READABLE_KINDS, missing_package
 from keras_vit.images.photo_files import HEIC, READABLE, photos_below
 from keras_vit.images.read import ImageError, read_image
@@ -59,6 +60,27 @@ def real_photos(given: Photos, count: int, channels: int = 3) -> list[np.ndarray
 def which_photos(given: Photos) -> str:
     """The photos that `real_photos` takes, in words."""
     return STAND_INS if given is None else "the photos given"
+
+
+def digest_of_photos(given: Photos, count: int) -> str:
+    """SHA-256 of the files or arrays that `real_photos` takes, which raises for what cannot be read.
+
+    Raises:
+        OSError, TypeError, ValueError: if they are no photos, or cannot be read.
+    """
+    found = hashlib.sha256()
+    if given is None:
+        return STAND_INS
+    if isinstance(given, (str, Path)):
+        given = _files_below(user_path(given))
+    for number in spread(len(given), count):
+        if isinstance(given[number], (str, Path)):
+            with open_regular(given[number]) as file:
+                found.update(hashlib.sha256(file.read()).digest())
+        else:
+            photo = _checked(given[number])
+            found.update(str(photo.shape).encode() + photo.tobytes())
+    return found.hexdigest()
 
 
 def resized(photos: Sequence[np.ndarray], image_size: Pair) -> np.ndarray:

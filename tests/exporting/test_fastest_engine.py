@@ -40,7 +40,7 @@ class Clock:
     def perf_counter(self):
         return self.now
 
-    def opened(self, engine, task, threads):
+    def opened(self, engine, task, threads, keep=None):
         def run(images):
             self.now += self.cost[engine]
             self.sizes.append(len(images))
@@ -59,7 +59,7 @@ def clock(model, monkeypatch):
 
 
 def accelerated(model, engine="auto", *asked, **options):
-    return keras_vit.accelerate(model, engine, *asked, images=PHOTOS, **options)
+    return keras_vit.accelerate(model, engine, *asked, images=PHOTOS, cache=None, **options)
 
 
 def test_fastest_is_taken_and_all_are_reported(model, clock):
@@ -72,6 +72,18 @@ def test_fastest_is_taken_and_all_are_reported(model, clock):
     assert accelerated(model).engine == "xla"
 
 
+def test_second_call_takes_what_was_fastest_then(model, clock):
+    clock.cost["tensorflow"], clock.spoil["openvino"] = 1.0, 0.01
+    first = keras_vit.accelerate(model, images=PHOTOS)
+    clock.cost["xla"], clock.sizes = 0.5, []
+    again = keras_vit.accelerate(model, images=PHOTOS)
+    assert (first.engine, again.engine) == ("tensorflow", "tensorflow")
+    assert (again.report.seconds, again.report.left_out) == (first.report.seconds, first.report.left_out)
+    assert clock.sizes == [1]  # a photo that is looked at anew
+    clock.spoil["tensorflow"] = 0.01
+    assert keras_vit.accelerate(model, images=PHOTOS).engine == "xla"
+
+
 def test_seconds_are_those_of_an_image_in_batches_as_asked(model, clock):
     engine = accelerated(model, batch_size=8)
     assert clock.sizes[-1] == 8
@@ -82,7 +94,7 @@ def test_engines_are_timed_in_turn(model, clock, monkeypatch):
     """So that a machine that gets slower in between slows all of them."""
     order, opened = [], clock.opened
 
-    def noted(engine, task, threads):
+    def noted(engine, task, threads, keep=None):
         run = opened(engine, task, threads).run
         return Runtime(engine, lambda images: order.append(engine) or run(images))
 
@@ -165,6 +177,14 @@ def test_command_predicts_in_an_engine_and_says_in_which(run, file, photos):
     assert (code, error) == (0, [])
     assert re.match(r"engine openvino \(OpenVINO .*\) in float32, .* ms an image; model .* ms$", lines[1])
     assert lines[2:] == run("predict", photo, "--model", file)[1][1:]
+    asked = ("predict", photo, "--model", file, "--engine", "openvino", "--threads", 1)
+    again = run(*asked)[1]
+    assert again[1].startswith(f"{lines[1]}; as measured on 20")
+    assert again[2:] == lines[2:]
+    assert "; as measured on " not in run(*asked, "--no-cache")[1][1]
+    code, _, error = run("predict", photo, "--model", file, "--no-cache")
+    assert (code, len(error)) == (1, 1)
+    assert "`--no-cache` goes with `--engine`" in error[0]
 
 
 @pytest.mark.parametrize("command", ["predict", "evaluate"])

@@ -8,9 +8,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from keras_vit.annotations import FilePath
 from keras_vit.checks import check_choice, check_positive_int, check_threads, error_about
 from keras_vit.exporting import onnx
 from keras_vit.exporting.budget import affordable
+from keras_vit.exporting.engines.earlier_calls import DEFAULT_CACHE, EarlierCalls, Request, earlier_calls
 from keras_vit.exporting.engines.engine import Engine, EngineReport
 from keras_vit.exporting.engines.runtimes import ALL, check_possible, is_calibrated, of_pixels, opened, writer_of
 from keras_vit.exporting.export import check_exportable, photos_for
@@ -38,8 +40,13 @@ def accelerate(
     *,
     batch_size: int = 1,
     images: Photos = None,
+    cache: FilePath | None = DEFAULT_CACHE,
 ) -> Engine:
     """Opens a model in the software that computes it fastest here, and proves that the answers are the model's.
+
+    The converted network and the report are kept for the next call that asks for the same: of equal weights, config,
+    preprocessing, arguments, photos, versions and processor. That call reads the report, of which `kept_on` is the day
+    then. It computes one photo by the model and by the engine anew, within the same bounds, and times nothing.
 
     Args:
         model: a `VisionTransformer` or `ResNet`; it is not changed.
@@ -52,6 +59,9 @@ def accelerate(
         batch_size: images of a call that is timed, as the engine will be used.
         images: photos to compare on, as `export` takes them; by default parts of the two photos that scikit-learn
             brings along. int8 of OpenVINO is calibrated on others of them, so it takes 32 photos or more.
+        cache: folder of what is kept, by default `engines` in the folder of downloaded weights, `KERAS_VIT_CACHE`. It
+            has at most 4 GB, or as many as `KERAS_VIT_ENGINES_GB` says. `None` keeps nothing and reads nothing. A model
+            with layers of a class of your own is not kept, since its code may change.
 
     Returns:
         An `Engine`, called as the model is; its `report` has what was measured. In float32 TensorFlow and XLA compute
@@ -64,6 +74,10 @@ def accelerate(
         ImportError: if the engine's package is missing.
         RuntimeError: if Keras does not run on TensorFlow.
         ExportError: if the engine does not take the model or is beyond the bounds; of `"auto"` if all are.
+
+    Warns:
+        UserWarning: if nothing can be kept, as on a full disk or in a folder where others may write, or if what was
+            kept is damaged. The engine is made anew then.
     """
     check_choice("engine", engine, ENGINES)
     check_choice("precision", precision, ENGINE_PRECISIONS)
@@ -71,7 +85,10 @@ def accelerate(
     batch_size = check_positive_int("batch_size", batch_size)
     check_backend()
     check_exportable(model)
-    found = _Comparison(model, precision, threads, images, batch_size)
+    calls = earlier_calls(Request(model, engine, precision, threads, batch_size, images), cache)
+    found = _Comparison(model, precision, threads, images, batch_size, calls)
+    if (again := found.again()) is not None:
+        return again
     if engine == "auto":
         found.add_all()
     else:
@@ -112,9 +129,17 @@ class _Comparison:
         seconds: of one image, by the name of an engine, and of `"model"`.
     """
 
-    def __init__(self, model: ImageModel, precision: str, threads: int | None, images: Photos, batch_size: int) -> None:
+    def __init__(
+        self,
+        model: ImageModel,
+        precision: str,
+        threads: int | None,
+        images: Photos,
+        batch_size: int,
+        calls: EarlierCalls | None = None,
+    ) -> None:
         self.model, self.precision, self.threads, self.images = model, precision, threads, images
-        self.batch_size = batch_size
+        self.batch_size, self.calls = batch_size, calls
         self.seconds: dict[str, float] = {}
         self.candidates: dict[str, _Candidate] = {}
         self.left_out: dict[str, str] = {}
@@ -127,6 +152,27 @@ class _Comparison:
     @functools.cached_property
     def reference(self) -> Reference:
         return Reference(self.original, _activation(self.model))
+
+    def again(self) -> Engine | None:
+        """The engine of an earlier call, if there is one, and it computes a photo as the model does now."""
+        found = self.calls and self.calls.recall()
+        if not self.calls or not found:
+            return None
+        report, photo = found
+        task = self._task(report.engine, photo[None])
+        in_keras = writer_of(report.engine) is None
+        try:
+            runtime = opened(report.engine, task, self.threads) if in_keras else self.calls.reopened(report.engine)
+            if runtime is None:
+                return None
+            reference = Reference(self.original, task.activation, traced=False)
+            drift, _ = compare(self.original, reference, of_pixels(runtime, self.model.preprocessing), [photo], task)
+            if all(one.within for one in drift):
+                return Engine(self.model, runtime, report)
+        except ExportError:  # which is raised again below, if it has another cause
+            pass
+        self.calls.forget(report.engine)
+        return None
 
     def add_all(self) -> None:
         """Adds every engine that can compute the model; raises if none can.
@@ -166,13 +212,25 @@ class _Comparison:
     def add(self, engine: str) -> None:
         """Opens an engine and compares it; raises if that cannot be, or it is beyond its bounds."""
         check_possible(engine, self.precision, self.threads, is_quantized(self.model))
-        photos, task = self._photos_and_task(engine)
-        self._compare(engine, opened(engine, task, self.threads), photos, task)
+        photos, calibration = self._photos(engine)
+        task = self._task(engine, calibration)
+        if self.calls is None or writer_of(engine) is None:
+            self._compare(engine, opened(engine, task, self.threads), photos, task)
+            return
+        if (kept := self.calls.reopened(engine)) is not None:
+            try:
+                self._compare(engine, kept, photos, task)
+                return
+            except ExportError:
+                self.calls.forget(engine)
+        with self.calls.keeping(engine) as keep:
+            self._compare(engine, opened(engine, task, self.threads, keep), photos, task)
 
     def write(self, place: Path) -> None:
         """Writes the file that ONNX Runtime opens for prepared images, and compares it; it stays in any case."""
         check_possible("onnxruntime", self.precision, self.threads, is_quantized(self.model))
-        photos, task = self._photos_and_task("onnxruntime")
+        photos, calibration = self._photos("onnxruntime")
+        task = self._task("onnxruntime", calibration)
         onnx.write(task, place)
         self._compare("onnxruntime", onnx.open_runtime(place, self.threads), photos, task)
 
@@ -204,6 +262,9 @@ class _Comparison:
             seconds=self.seconds,
             left_out=self.left_out,
         )
+        if self.calls is not None:
+            self.calls.remember(report, photos[0])
+            self.calls.tell_faults()
         return Engine(self.model, runtime, report)
 
     def _time(self, names: list[str]) -> None:
@@ -227,10 +288,9 @@ class _Comparison:
         """Those to compare on, and those to calibrate on."""
         return photos_for(self.images, self.model, is_calibrated(engine, self.precision), engine)
 
-    def _photos_and_task(self, engine: str) -> tuple[list[np.ndarray], ExportTask]:
-        photos, calibration = self._photos(engine)
+    def _task(self, engine: str, calibration: np.ndarray) -> ExportTask:
         in_keras = writer_of(engine) is None
-        task = ExportTask(
+        return ExportTask(
             model=in_precision(self.original, self.precision) if in_keras else self.original,
             precision=self.precision,
             labels=None,
@@ -245,7 +305,6 @@ class _Comparison:
             calibration_photos=preprocess_input(calibration, self.model.preprocessing),
             takes="images",
         )
-        return photos, task
 
 
 def _activation(model: ImageModel) -> str:

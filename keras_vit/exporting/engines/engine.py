@@ -39,6 +39,7 @@ class EngineReport:
         seconds: of one image in each engine that was tried, by its name, and in a graph of the model in
             float32, `"model"`.
         left_out: by name of an engine that `"auto"` could not take, the reason.
+        kept_on: day of an earlier call that measured all this and kept the network; `None` if this call did.
     """
 
     engine: str
@@ -51,6 +52,7 @@ class EngineReport:
     batch_size: int
     seconds: dict[str, float]
     left_out: dict[str, str]
+    kept_on: str | None = None
 
     @property
     def max_difference(self) -> float:
@@ -61,7 +63,7 @@ class EngineReport:
         """Which engine computes, and how long an image takes there and elsewhere."""
         others = (f"{name} {time * 1e3:.3g} ms" for name, time in self.seconds.items() if name != self.engine)
         mine = f"{self.engine} ({self.runtime}) in {self.precision}, {self.seconds[self.engine] * 1e3:.3g} ms an image"
-        return f"{mine}; {', '.join(others)}"
+        return f"{mine}; {', '.join(others)}{f'; as measured on {self.kept_on}' if self.kept_on else ''}"
 
     def summary(self) -> dict:
         """All of it, ready for JSON."""

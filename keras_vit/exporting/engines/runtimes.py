@@ -6,7 +6,9 @@ file that is written for it, and OpenVINO what its converter makes of the model;
 
 import dataclasses
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 
@@ -19,8 +21,11 @@ from keras_vit.exporting.task import ExportTask
 from keras_vit.exporting.writers import Writer
 from keras_vit.images.preprocessing import Preprocessing, preprocess_input
 
+Keep: TypeAlias = Callable[[Callable[[Path], None]], Path | None]
+
 ALL = ENGINES[1:]  # without "auto"
 _WRITERS: dict[str, Writer] = {"openvino": openvino, "onnxruntime": onnx}  # that bring a model into an engine
+_KEPT = f"network{onnx.EXTENSION}"
 _NOT_IN = {
     ("onnxruntime", "bfloat16"): ("ONNX Runtime has no bfloat16 on a CPU", 'precision="float32" or "int8"'),
 }
@@ -77,13 +82,15 @@ def _check_threads(engine: str, threads: int | None) -> None:
         )
 
 
-def opened(engine: str, task: ExportTask, threads: int | None) -> Runtime:
+def opened(engine: str, task: ExportTask, threads: int | None, keep: Keep = lambda write: None) -> Runtime:
     """A model in an engine; `run` takes float32 `(B, H, W, C)` as the model does.
 
     Args:
         engine: one of `ALL`.
         task: with `takes="images"`.
         threads: how many, or `None` for the engine's choice.
+        keep: is given a function that writes the converted network into a folder, and gives the folder if it is
+            written.
 
     Raises:
         ExportError: if the engine does not take the model.
@@ -93,11 +100,20 @@ def opened(engine: str, task: ExportTask, threads: int | None) -> Runtime:
     # An engine stays on this processor, so int8 takes all 8 bits where products are added in 32.
     task = dataclasses.replace(task, portable=not openvino.adds_in_32_bits())
     if engine == "openvino":
-        return openvino.opened(task, threads)
-    with tempfile.TemporaryDirectory(prefix="keras_vit-") as folder:
-        place = Path(folder, f"model{onnx.EXTENSION}")
+        return openvino.opened(task, threads, keep)
+    if folder := keep(lambda folder: onnx.write(task, folder / _KEPT)):
+        return onnx.open_runtime(folder / _KEPT, threads)
+    with tempfile.TemporaryDirectory(prefix="keras_vit-") as temporary:
+        place = Path(temporary, _KEPT)
         onnx.write(task, place)
         return onnx.open_runtime(place, threads)
+
+
+def reopened(engine: str, folder: Path, threads: int | None, precision: str) -> Runtime:
+    """What `opened` gave, of the network that it wrote into a folder: "openvino" or "onnxruntime"."""
+    if engine == "openvino":
+        return openvino.reopened(folder, threads, precision)
+    return onnx.open_runtime(folder / _KEPT, threads)
 
 
 def _in_tensorflow(task: ExportTask) -> Runtime:

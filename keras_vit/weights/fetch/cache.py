@@ -23,6 +23,7 @@ from keras_vit.weights.fetch.remote import DownloadError, RemoteFile
 
 _LOGGER = logging.getLogger("keras_vit")
 _ELSEWHERE = "huggingface_hub"  # folder of our cache with the notes of files in that library's
+NO_DOWNLOADS = ("features", "compiled", "engines", "shards")  # folders of our cache with what is made of others
 _NOT_CONTENT = (".part", ".part.json", ".lock")
 
 Check = Callable[[Path], object]
@@ -194,7 +195,7 @@ def _delete(path: Path) -> str:
 
 
 def _is_content(path: Path) -> bool:
-    if any(map(path.is_relative_to, (environment.features_dir(), environment.compiled_dir()))):
+    if path.relative_to(environment.cache_dir()).parts[0] in NO_DOWNLOADS:
         return False
     is_note = path.suffix == ".json" and not note_beside(path).exists()
     return not is_note and not path.name.endswith(_NOT_CONTENT)

@@ -30,6 +30,11 @@ def compiled_dir() -> Path:
     return cache_dir() / "compiled"
 
 
+def engines_dir() -> Path:
+    """Absolute path of the cache's folder for networks that engines were given, which are no downloads either."""
+    return cache_dir() / "engines"
+
+
 def mirror_directory() -> Path | None:
     """The directory in `KERAS_VIT_MIRROR`, or None if that is unset or a URL prefix.
 

@@ -1,0 +1,219 @@
+"""Networks that engines were given, kept in a folder for the next call: whole or not at all, and checked when read.
+
+A name is a digest of all that decides a network. `NAME` is a folder with its files, and their digests in `kept.json`.
+`NAME.note` is a file of bytes behind a digest of theirs. The folder is ours alone, and has a limit of bytes: what was
+asked for longest ago goes first. What fails here is told in a warning, and never stops who asked.
+"""
+
+import contextlib
+import hashlib
+import json
+import math
+import os
+import re
+import shutil
+import stat
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from keras_vit.exporting.staging import staging, sweep
+from keras_vit.files import flush, json_object, own_folder, read_regular, replacing
+from keras_vit.pages.escaping import printable
+
+LIMIT = "KERAS_VIT_ENGINES_GB"
+_DEFAULT_GB = 4.0  # ten B/16 in float32
+_NAME = re.compile(r"[0-9a-f]{64}(\.note)?")
+_RECORD, _NOTE = "kept.json", ".note"
+_MOST_OF_NOTE = 1 << 26  # bytes; a photo of 1,024 pixels has 3 MB
+_DIGITS = 64  # of a digest
+
+
+def most_bytes() -> int:
+    """Bytes that all kept networks may have together, by `KERAS_VIT_ENGINES_GB`; 0 keeps none.
+
+    Raises:
+        ValueError: if it is no number of gigabytes.
+    """
+    wanted = os.environ.get(LIMIT) or _DEFAULT_GB
+    try:
+        gigabytes = float(wanted)
+    except ValueError:
+        gigabytes = math.nan
+    if not 0 <= gigabytes < math.inf:
+        raise ValueError(f"{LIMIT} must be a number of gigabytes, 0 to keep nothing.\nReceived: {LIMIT}={wanted}")
+    return int(gigabytes * 1e9)
+
+
+class KeptNetworks:
+    """The networks in a folder of ours.
+
+    Attributes:
+        fault: why something could not be kept, as by a full disk.
+    """
+
+    def __init__(self, folder: Path, most: int) -> None:
+        """Makes the folder, and removes what killed processes have left in it.
+
+        Args:
+            folder: which need not be there.
+            most: bytes of all files.
+
+        Raises:
+            OSError: if it cannot be made, or is not ours alone.
+        """
+        self._folder, self._most = own_folder(folder), most
+        self.fault: OSError | None = None
+        sweep(folder)
+        for path in filter(_is_half_removed, filter(is_kept, folder.iterdir())):
+            remove(path)
+
+    def note(self, name: str) -> bytes | None:
+        """The bytes that `write_note` wrote, if they are there and as they were."""
+        path = self._folder / f"{name}{_NOTE}"
+        with _removing_damaged(path):
+            _check_own(path, stat.S_ISREG)
+            found = read_regular(path, _MOST_OF_NOTE)
+            if found[:_DIGITS] != hashlib.sha256(found[_DIGITS:]).hexdigest().encode():
+                raise ValueError("its digest differs")
+            os.utime(path)
+            return found[_DIGITS:]
+        return None
+
+    def write_note(self, name: str, content: bytes) -> None:
+        """Keeps bytes under a name."""
+        with self._noting_faults(), replacing(self._folder / f"{name}{_NOTE}") as part:
+            Path(part).write_bytes(hashlib.sha256(content).hexdigest().encode() + content)
+
+    def network(self, name: str) -> Path | None:
+        """The folder of a network, if it is there and as it was written."""
+        path = self._folder / name
+        with _removing_damaged(path):
+            _check_own(path, stat.S_ISDIR)
+            digests = json_object(path / _RECORD)
+            if {*digests, _RECORD} != {*os.listdir(path)}:
+                raise ValueError("its files are others")
+            for file, digest in digests.items():
+                _check_own(path / file, stat.S_ISREG)
+                if _digest(path / file) != digest:
+                    raise ValueError(f"the digest of {file} differs")
+            os.utime(path)
+            return path
+        return None
+
+    @contextlib.contextmanager
+    def keeping(self, name: str) -> Iterator[Callable[[Callable[[Path], None]], Path | None]]:
+        """Gives a function, to which another is given that writes the files of a network into a folder.
+
+        It says where they are, or `None` where they could not be written. At the end they are kept, if nothing was
+        raised.
+        """
+        written: list[Path] = []
+        with contextlib.ExitStack() as stack:
+
+            def keep(write: Callable[[Path], None]) -> Path | None:
+                with self._noting_faults():
+                    folder = stack.enter_context(staging(self._folder)) / "network"
+                    folder.mkdir(mode=0o700)
+                    write(folder)
+                    written.append(folder)
+                return written[-1] if written else None
+
+            yield keep
+            for folder in written:
+                with self._noting_faults():
+                    self._publish(folder, self._folder / name)
+
+    def forget(self, name: str) -> None:
+        """Removes a network and a note of that name."""
+        for path in (self._folder / name, self._folder / f"{name}{_NOTE}"):
+            remove(path)
+
+    @contextlib.contextmanager
+    def _noting_faults(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            self.fault = error
+
+    def _publish(self, folder: Path, path: Path) -> None:
+        if (size := _size(folder)) > self._most:
+            raise OSError(f"it has {size / 1e9:.2f} GB, above {LIMIT}={self._most / 1e9:g}")
+        files = sorted(folder.iterdir())
+        (folder / _RECORD).write_text(json.dumps({file.name: _digest(file) for file in files}))
+        for file in folder.iterdir():
+            flush(file)
+        if _is_half_removed(path):
+            remove(path)
+        try:
+            os.rename(folder, path)
+        except OSError:
+            if not path.is_dir():  # else another process was faster
+                raise
+        self._make_room()
+
+    def _make_room(self) -> None:
+        """Removes what was asked for longest ago, until the rest is within the limit."""
+        room = self._most
+        for path in sorted(filter(is_kept, self._folder.iterdir()), key=_asked_for, reverse=True):
+            room -= _size(path)
+            if room < 0:
+                remove(path)
+
+
+def is_kept(path: Path) -> bool:
+    """Whether a name is that of a network or a note."""
+    return _NAME.fullmatch(path.name) is not None
+
+
+def remove(path: Path) -> None:
+    """Removes a network or a note; of a network that is left half removed the record is gone."""
+    with contextlib.suppress(OSError):
+        if path.is_dir() and not path.is_symlink():
+            (path / _RECORD).unlink(missing_ok=True)
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+
+
+def _is_half_removed(path: Path) -> bool:
+    return path.is_dir() and not path.is_symlink() and not os.path.lexists(path / _RECORD)
+
+
+@contextlib.contextmanager
+def _removing_damaged(path: Path) -> Iterator[None]:
+    """Removes what cannot be used, with a warning; what another process removes meanwhile was not there."""
+    try:
+        yield
+    except (OSError, ValueError) as error:
+        if os.path.lexists(path) and not _is_half_removed(path):
+            remove(path)
+            reason = printable(str(error).partition("\n")[0].rstrip("."))
+            warnings.warn(f"the engine is made anew, as {printable(path)} is of no use: {reason}", stacklevel=4)
+
+
+def _check_own(path: Path, is_kind: Callable[[int], bool]) -> None:
+    status = os.lstat(path)
+    if not is_kind(status.st_mode):
+        raise ValueError(f"{path.name} is a link or something else")
+    if hasattr(os, "getuid") and status.st_uid != os.getuid():
+        raise ValueError(f"{path.name} is another user's")
+
+
+def _digest(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _size(path: Path) -> int:
+    try:
+        return sum(map(_size, path.iterdir())) if path.is_dir() and not path.is_symlink() else path.lstat().st_size
+    except FileNotFoundError:  # removed by another process
+        return 0
+
+
+def _asked_for(path: Path) -> float:
+    try:
+        return path.lstat().st_mtime
+    except FileNotFoundError:
+        return 0.0
