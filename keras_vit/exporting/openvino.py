@@ -9,13 +9,14 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from keras_vit.checks import error_about, install_hint
+from keras_vit.exporting.engines.kept_networks import Keep
 from keras_vit.exporting.folding import folded_task
 from keras_vit.exporting.marks import is_signed, sign, tail_of
 from keras_vit.exporting.openvino_graph import rewrite
@@ -74,7 +75,7 @@ def wrote(file: Path) -> bool:
     return b"<keras_vit>" in tail_of(file, _MOST_BYTES)
 
 
-def opened(task: ExportTask, threads: int | None, keep: Callable[[Callable[[Path], None]], Any]) -> Runtime:
+def opened(task: ExportTask, threads: int | None, keep: Keep | None = None) -> Runtime:
     """The model compiled for the processor; `run` takes float32 `(B, H, W, C)` as the model does.
 
     No file is read in between. With one, weights are packed into memory that the conversion has freed, and L/16 in
@@ -91,7 +92,8 @@ def opened(task: ExportTask, threads: int | None, keep: Callable[[Callable[[Path
         ImportError: without OpenVINO or, for int8, NNCF.
     """
     network = _network(task)
-    keep(lambda folder: _save(network, folder / _KEPT))
+    if keep is not None:
+        keep(lambda folder: _save(network, folder / _KEPT))
     with _refusals(task):
         return _compiled(network, threads, _floats_in(task.precision))
 

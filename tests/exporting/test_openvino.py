@@ -149,7 +149,7 @@ def test_int8_of_an_engine_is_for_the_processor_that_it_stays_on(flags, portable
     facts, seen = tmp_path / "cpuinfo", []
     facts.write_text(f"model name: Some CPU\nflags\t: {flags}\n")
     monkeypatch.setattr(processor, "_FACTS", facts)
-    monkeypatch.setattr(openvino, "opened", lambda task, threads: seen.append(task.portable))
+    monkeypatch.setattr(openvino, "opened", lambda task, *_: seen.append(task.portable))
     task = make_job(precision="int8")
     opened("openvino", task, None)
     assert (task.portable, seen) == (True, [portable])

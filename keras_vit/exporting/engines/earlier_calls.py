@@ -18,8 +18,8 @@ import numpy as np
 from keras_vit.annotations import FilePath
 from keras_vit.checks import cores
 from keras_vit.exporting.engines.engine import EngineReport
-from keras_vit.exporting.engines.kept_networks import KeptNetworks, most_bytes
-from keras_vit.exporting.engines.runtimes import Keep, is_calibrated, reopened, writer_of
+from keras_vit.exporting.engines.kept_networks import Keep, KeptNetworks, most_bytes
+from keras_vit.exporting.engines.runtimes import is_calibrated, reopened, writer_of
 from keras_vit.exporting.export import MOST_PHOTOS
 from keras_vit.exporting.report import Drift, Runtime
 from keras_vit.exporting.sample_photos import Photos, digest_of_photos

@@ -16,11 +16,14 @@ import stat
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TypeAlias
 
 from keras_vit.exporting.staging import staging, sweep
 from keras_vit.files import flush, json_object, own_folder, read_regular, replacing
 from keras_vit.pages.escaping import printable
 
+# Is given a function that writes files into a folder, and says where they are, or `None` if they could not be written.
+Keep: TypeAlias = Callable[[Callable[[Path], None]], Path | None]
 LIMIT = "KERAS_VIT_ENGINES_GB"
 _DEFAULT_GB = 4.0  # ten B/16 in float32
 _NAME = re.compile(r"[0-9a-f]{64}(\.note)?")
@@ -102,12 +105,8 @@ class KeptNetworks:
         return None
 
     @contextlib.contextmanager
-    def keeping(self, name: str) -> Iterator[Callable[[Callable[[Path], None]], Path | None]]:
-        """Gives a function, to which another is given that writes the files of a network into a folder.
-
-        It says where they are, or `None` where they could not be written. At the end they are kept, if nothing was
-        raised.
-        """
+    def keeping(self, name: str) -> Iterator[Keep]:
+        """Gives a `Keep`; what was written is kept at the end, if nothing was raised."""
         written: list[Path] = []
         with contextlib.ExitStack() as stack:
 

@@ -6,22 +6,19 @@ file that is written for it, and OpenVINO what its converter makes of the model;
 
 import dataclasses
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
-from typing import TypeAlias
 
 import numpy as np
 
 from keras_vit.checks import error_about
 from keras_vit.exporting import onnx, openvino
+from keras_vit.exporting.engines.kept_networks import Keep
 from keras_vit.exporting.formats import ENGINES, OPSET
 from keras_vit.exporting.pixels import input_spec, pixel_module
 from keras_vit.exporting.report import Runtime
 from keras_vit.exporting.task import ExportTask
 from keras_vit.exporting.writers import Writer
 from keras_vit.images.preprocessing import Preprocessing, preprocess_input
-
-Keep: TypeAlias = Callable[[Callable[[Path], None]], Path | None]
 
 ALL = ENGINES[1:]  # without "auto"
 _WRITERS: dict[str, Writer] = {"openvino": openvino, "onnxruntime": onnx}  # that bring a model into an engine
@@ -82,7 +79,7 @@ def _check_threads(engine: str, threads: int | None) -> None:
         )
 
 
-def opened(engine: str, task: ExportTask, threads: int | None, keep: Keep = lambda write: None) -> Runtime:
+def opened(engine: str, task: ExportTask, threads: int | None, keep: Keep | None = None) -> Runtime:
     """A model in an engine; `run` takes float32 `(B, H, W, C)` as the model does.
 
     Args:
@@ -101,7 +98,7 @@ def opened(engine: str, task: ExportTask, threads: int | None, keep: Keep = lamb
     task = dataclasses.replace(task, portable=not openvino.adds_in_32_bits())
     if engine == "openvino":
         return openvino.opened(task, threads, keep)
-    if folder := keep(lambda folder: onnx.write(task, folder / _KEPT)):
+    if keep is not None and (folder := keep(lambda folder: onnx.write(task, folder / _KEPT))):
         return onnx.open_runtime(folder / _KEPT, threads)
     with tempfile.TemporaryDirectory(prefix="keras_vit-") as temporary:
         place = Path(temporary, _KEPT)
