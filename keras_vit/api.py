@@ -33,6 +33,8 @@ from keras_vit.config.vit import ViTConfig
 from keras_vit.data import BadImage, Source, load_dataset, open_source
 from keras_vit.data.augmentation import AUGMENTATIONS, Augmentation
 from keras_vit.data.own_sizes import batches_by_size, naflex_batch
+from keras_vit.data.shard_files.opening import shard_photos
+from keras_vit.data.shard_files.packing import pack
 from keras_vit.embedding.embedder import Embedder
 from keras_vit.encoder_builders import *  # noqa: F403
 from keras_vit.evaluation import Evaluation, Probe, evaluate, probe, write_evaluation_page
@@ -161,6 +163,8 @@ __all__ = [
     "open_source",
     "load_dataset",
     "batches_by_size",
+    "pack",
+    "shard_photos",
     "Source",
     "BadImage",
     "OFFICIAL_DATASETS",

@@ -33,7 +33,7 @@ ARGUMENTS = [
 
 
 def test_every_command_is_looked_at():
-    words = ["finetune", "evaluate", "vtab", "predict", "recipes", "look", "export", "push", "models", "launch"]
+    words = ["finetune", "evaluate", "vtab", "predict", "recipes", "look", "pack", "export", "push", "models", "launch"]
     weights = ["list", "info", "fetch", "verify", "inspect", "convert"]
     assert set(COMMANDS) == {f"keras-vit {word}" for word in words + [f"weights {word}" for word in weights]}
 

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 from keras_vit.checks import did_you_mean
-from keras_vit.cli import engines, evaluation, export_command, launch, look_command, training, weights
+from keras_vit.cli import engines, evaluation, export_command, launch, look_command, pack_command, training, weights
 from keras_vit.cli.launched import end_with_launcher
 from keras_vit.cli.printing import one_line, say_error
 from keras_vit.config.recipes.recipe_records import field_hint
@@ -32,7 +32,7 @@ from keras_vit.version import __version__
 from keras_vit.weights.fetch import DownloadError
 
 # What functions call a parameter, the command line an option.
-_SAME_NAME = ("grid", "out", "processes", *export_command.SAME_NAME)
+_SAME_NAME = ("grid", "out", "processes", *export_command.SAME_NAME, *pack_command.SAME_NAME)
 _OPTIONS = FLAGS | {name: f"--{name.replace('_', '-')}" for name in _SAME_NAME}
 _OPTIONS |= {"num_heads": "--heads", "top_k": "--top", "split": "--split", "overwrite": "--overwrite"}
 _OPTIONS |= {name: f"--{name}" for name in ("shots", "seeds", "neighbours", "protocol", *engines.OPTIONS)}
@@ -215,6 +215,7 @@ def _parser() -> _Parser:
     evaluation.add_commands(top, command)
     launch.add_commands(top, command)
     look_command.add_commands(top, command)
+    pack_command.add_commands(top, command)
     export_command.add_commands(top, command)
     weights.add_commands(top, command, group)
     return parser

@@ -9,6 +9,9 @@ from typing import Any
 
 from keras_vit.checks import did_you_mean
 
+SHARD_FORMATS = ("tar", "tfrecord", "array_record", "parquet")  # that `pack` writes
+SHARD_BYTES = 2**28  # of photos in a shard, by default
+
 
 @dataclasses.dataclass(frozen=True)
 class DatasetRecord:

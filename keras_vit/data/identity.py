@@ -19,7 +19,7 @@ def identity_of(source: Source) -> str:
     name, its version and the numbers of its examples.
     """
     found = hashlib.sha256()
-    top = _top(source)
+    top = top_of(source)
     for name, split in source.splits.items():
         found.update(f"{name} {split.size}\n".encode())
         for part in _parts(split, top):
@@ -40,7 +40,7 @@ def _parts(split: Any, top: str) -> Iterator[Any]:
         yield b"" if split.numbers is None else np.ascontiguousarray(split.numbers)
 
 
-def _top(source: Source) -> str:
+def top_of(source: Source) -> str:
     """The common folder of all files of a source; empty without files."""
     paths = [str(path) for split in source.splits.values() for path in getattr(split, "paths", ())]
     return os.path.commonpath([os.path.dirname(path) for path in paths]) if paths else ""

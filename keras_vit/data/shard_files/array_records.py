@@ -24,6 +24,8 @@ def rows_of(path: str) -> Rows:
     schema = ""
     try:
         reader = ArrayRecordReader(path)
+        if not reader.ok():  # of a file without its end, which would count as one of no records
+            raise RuntimeError("its end is missing")
         count = reader.num_records()
         for start in range(0, count, _AT_ONCE):
             for record in reader.read(start, min(start + _AT_ONCE, count)):

@@ -37,9 +37,11 @@ def shards_at(what: str | os.PathLike) -> list[Path]:
         found = _in_folder(path)
     elif os.path.exists(path):
         found = [path] if kind_of(path) or _PACKED.search(path.name) else []
-    elif glob.has_magic(str(path)) and (kind_of(path) or _PACKED.search(path.name)):
+    elif glob.has_magic(str(path)):
+        is_named = bool(kind_of(path) or _PACKED.search(path.name))
         found = sorted(map(Path, glob.glob(str(path), recursive=True)))
-        if not found:
+        found = found if is_named or all(map(kind_of, found)) else []
+        if is_named and not found:
             raise ShardError("a pattern must fit at least one shard", path, "which fits none")
     else:
         found = []

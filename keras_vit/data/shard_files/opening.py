@@ -24,8 +24,8 @@ _MOST_BYTES = 1 << 26
 def open_shards(what: FilePath, files: Sequence[Path], seed: int, on_bad_image: str) -> Source:
     """A `Source` of the photos in shards; see `open_source`.
 
-    Photos come in the order of their classes and then of their keys, so as those of a folder do, whatever the order in
-    the shards is.
+    Photos come in the order of their keys, whatever their order in the shards is. So those that `pack` has numbered
+    come as in the data that were packed.
 
     Args:
         what: the folder, the file or the pattern that named them.
@@ -46,14 +46,15 @@ def open_shards(what: FilePath, files: Sequence[Path], seed: int, on_bad_image: 
     numbers, names = _numbers(shards, names)
     if len(names) < 2:
         raise ShardError("shards must hold photos of at least two classes", what, f"with {len(names)} class(es)")
-    found: list[tuple[int, list[str], int, int]] = []
-    for number, shard in enumerate(shards):
-        rows = enumerate(shard.rows.rows)
-        found += ((numbers[str(row.label)], row.key.split("/"), number, place) for place, row in rows)
-    found.sort()
-    photos = [_slice(shards[number], shards[number].rows.rows[place]) for _, _, number, place in found]
-    of_split = None if splits is None else [splits[number] for _, _, number, _ in found]
-    labels = [label for label, *_ in found]
+    order = sorted(
+        (row.key.split("/"), number, place)
+        for number, shard in enumerate(shards)
+        for place, row in enumerate(shard.rows.rows)
+    )
+    rows = [(number, shards[number].rows.rows[place]) for _, number, place in order]
+    photos = [_slice(shards[number], row) for number, row in rows]
+    labels = [numbers[str(row.label)] for _, row in rows]
+    of_split = None if splits is None else [splits[number] for number, _ in rows]
     path = user_path(what) if os.path.exists(user_path(what)) else top
     return source_of_files(path, "shards", names, photos, labels, of_split, seed, on_bad_image)
 

@@ -73,6 +73,8 @@ def _columns(path: str, schema: Any) -> tuple[str, str | None, str | None, tuple
     image = next((name for name in IMAGES if name in pictures), pictures[0])
     classes = [name for name, kind in features.items() if kind.get("_type") == "ClassLabel" and name in schema.names]
     label = next((name for name in (*LABELS, *classes) if name in schema.names), None)
+    if label == next(iter(classes), None) and len(classes) > 1 and label not in LABELS:
+        raise ShardError("a Parquet file must have one column of labels, or one called label", path, f"with {classes}")
     names = features.get(label or "", {}).get("names")
     given = tuple(map(str, names)) if isinstance(names, list) else None
     return image, label, next((name for name in _KEYS if name in schema.names), None), given

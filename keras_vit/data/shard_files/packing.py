@@ -1,0 +1,181 @@
+"""`pack`, which writes the photos of a data set as shards that this package and others read."""
+
+import json
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from keras_vit.annotations import FilePath
+from keras_vit.checks import check_choice, check_positive_int, error_about
+from keras_vit.config.datasets import SHARD_BYTES, SHARD_FORMATS
+from keras_vit.data.identity import top_of
+from keras_vit.data.shard_files.shard_writers import WRITERS, Photo, Writer
+from keras_vit.data.source import Data, Source
+from keras_vit.data.source_opening import open_source
+from keras_vit.data.splits import FileSplit
+from keras_vit.files import PREFIX, flush, flush_folder, locked, unlock, user_path
+from keras_vit.images.slices import Slice, photo_bytes
+
+_STREAM = 11  # of random numbers, so that the order in shards is another than those of training and of subsets
+_FEWEST_BYTES = 2**10
+
+
+def pack(
+    data: Data,
+    out: FilePath,
+    *,
+    format: str = "tar",
+    shard_bytes: int = SHARD_BYTES,
+    seed: int = 0,
+    on_bad_image: str = "skip",
+) -> tuple[Path, ...]:
+    """Writes the photos of a data set as shards, with the bytes of every photo as they are.
+
+    Shards are `train-00000.tar` and so on, and `labels.json` beside them has the class names. Photos are shuffled in
+    them, since most other software reads shards in their order. `open_source` gives the photos in the order of the data
+    set again. The same data and arguments give the same bytes.
+
+    Args:
+        data: a folder, a `.csv`, shards, arrays of uint8, or a `Source`, as `open_source` takes them. Arrays become
+            PNGs.
+        out: a folder that is new or empty. It is there once all is written, and not before.
+        format: `"tar"` as WebDataset reads it, `"tfrecord"` or `"array_record"` of `tf.train.Example`, or `"parquet"`
+            as Hugging Face's `datasets` reads it.
+        shard_bytes: the most bytes of photos in a shard, at least 1,024; a larger photo has a shard of its own.
+        seed: divides data without splits, and shuffles, in [0, 2**31).
+        on_bad_image: as for `open_source`.
+
+    Returns:
+        The paths of the shards.
+
+    Raises:
+        ValueError: for a folder that is not empty or being packed into, data of tensorflow-datasets, and as
+            `open_source`.
+        OSError: if the disk is full or a photo is gone; nothing is left of the shards then.
+        ImportError: without the package for the format.
+    """
+    check_choice("format", format, SHARD_FORMATS)
+    if check_positive_int("shard_bytes", shard_bytes) < _FEWEST_BYTES:
+        raise error_about("shard_bytes")(
+            f"`shard_bytes` must be at least {_FEWEST_BYTES:,}.\nReceived: shard_bytes={shard_bytes}."
+        )
+    out = Path(os.path.abspath(user_path(out)))
+    _check_free(out)
+    source = open_source(data, seed=seed, on_bad_image=on_bad_image)
+    _check_photos(source)
+    beside = out.with_name(f"{PREFIX}pack-{out.name}")
+    beside.mkdir(parents=True, exist_ok=True)
+    try:
+        lock = locked(beside)
+    except BlockingIOError:
+        raise ValueError(
+            f"one process at a time packs into a folder.\nReceived: {str(out)!r}, into which another one packs."
+        ) from None
+    try:
+        for left in beside.iterdir():  # by a process that was killed
+            left.unlink()
+        names = _write(source, beside, format, shard_bytes, seed)
+        os.replace(beside, out)
+        flush_folder(out.parent)
+    except BaseException as error:
+        shutil.rmtree(beside, ignore_errors=True)
+        if isinstance(error, OSError) and error.errno is not None and not error.filename:
+            error.filename = str(out)  # a full disk does not say whose
+        raise
+    finally:
+        unlock(lock)
+    return tuple(out / name for name in names)
+
+
+def _check_free(out: Path) -> None:
+    if os.path.lexists(out) and not (out.is_dir() and not any(out.iterdir())):
+        raise ValueError(f"shards go into a new or empty folder.\nReceived: {str(out)!r}, where something is.")
+
+
+def _check_photos(source: Source) -> None:
+    for name, split in source.splits.items():
+        if isinstance(split, FileSplit):
+            continue
+        images = getattr(split, "images", None)
+        if images is None:
+            raise ValueError(
+                "what is packed must be photos in files or arrays; tensorflow-datasets has shards already.\n"
+                f"Received: {source.name}."
+            )
+        if images.dtype != np.uint8 or images.shape[-1] not in (1, 3):
+            raise ValueError(
+                "arrays must be uint8 with 1 or 3 channels, so that PNGs hold the same pixels.\n"
+                f"Received: {images.dtype.name} {images.shape} as {name}."
+            )
+
+
+def _write(source: Source, folder: Path, format: str, shard_bytes: int, seed: int) -> list[str]:
+    """Writes all shards and the class names, and gives the names of the shards."""
+    names: list[str] = []
+    start = 0
+    for split, examples in source.splits.items():
+        shards = _Shards(folder, split, format, shard_bytes, source.class_names)
+        try:
+            for photo in _photos(source, examples, start, seed):
+                shards.add(photo)
+        finally:
+            shards.close()
+        names += shards.names
+        start += examples.size
+    labels = json.dumps(list(source.class_names), ensure_ascii=False, indent=1)
+    (folder / "labels.json").write_text(labels + "\n", "utf-8")
+    for path in folder.iterdir():
+        flush(path)
+    flush_folder(folder)
+    return names
+
+
+class _Shards:
+    """The shards of a split, of which one is open."""
+
+    def __init__(self, folder: Path, split: str, format: str, room: int, class_names: Sequence[str]) -> None:
+        self.folder, self.split, self.format, self.most, self.class_names = folder, split, format, room, class_names
+        self.names: list[str] = []
+        self.shard: Writer | None = None
+        self.room = 0
+
+    def add(self, photo: Photo) -> None:
+        """Appends a photo to the open shard, or to a new one if it does not fit."""
+        if self.shard is None or len(photo.data) > self.room:
+            self.close()
+            self.names.append(f"{self.split}-{len(self.names):05}.{self.format}")
+            self.shard = WRITERS[self.format](self.folder / self.names[-1], self.class_names)
+            self.room = self.most
+        self.shard.add(photo)
+        self.room -= len(photo.data)
+
+    def close(self) -> None:
+        """Closes the open shard."""
+        shard, self.shard = self.shard, None
+        if shard is not None:
+            shard.close()
+
+
+def _photos(source: Source, examples: Any, start: int, seed: int) -> Iterator[Photo]:
+    """The photos of a split, shuffled, each with the number that it has in the whole set."""
+    top = top_of(source)
+    for number in np.random.default_rng([seed, _STREAM, start]).permutation(examples.size).tolist():
+        label = int(examples.labels[number])
+        name, data = _photo(examples, number, top)
+        yield Photo(start + number, name, data, label, source.class_names[label])
+
+
+def _photo(examples: Any, number: int, top: str) -> tuple[str, bytes]:
+    """The name of a photo below the common folder, and its bytes."""
+    if isinstance(examples, FileSplit):
+        place = examples.paths[number]
+        name = place.name.rpartition(":")[2] if isinstance(place, Slice) else os.path.relpath(place, top)
+        return Path(name).as_posix().encode("utf-8", "replace").decode(), photo_bytes(place)
+    import tensorflow as tf
+
+    with tf.device("CPU"):
+        return f"{number:09}.png", tf.io.encode_png(examples.images[number]).numpy()

@@ -1,0 +1,149 @@
+"""Shards that `pack` writes: the photos of the folder, in its order, in forms that other software reads."""
+
+import errno
+import io
+import json
+import tarfile
+
+import numpy as np
+import pytest
+from photos import add_odd_files, make_photos
+from pictures import encoded, picture
+
+from keras_vit.data import load_dataset, open_source
+from keras_vit.data.shard_files import shard_writers
+from keras_vit.data.shard_files.opening import shard_photos
+from keras_vit.data.shard_files.packing import pack
+from keras_vit.data.shard_files.shard_writers import WRITERS
+from keras_vit.images.preprocessing import Preprocessing
+from keras_vit.images.slices import photo_bytes
+
+FORMATS = tuple(WRITERS)
+RECORD = Preprocessing(image_size=(24, 32))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Three classes, one with a folder in it, in bytes of several kinds, with a name that no key of a tar could be."""
+    made = make_photos(tmp_path_factory.mktemp("photos") / "photos", 8)
+    (made / "disc" / "a.b c.webp").write_bytes(encoded(picture(40, 50), "WEBP"))
+    (made / "disc" / "zeros.bmp").write_bytes(encoded(np.zeros((9, 8, 3), "uint8"), "BMP"))  # which ends in zeros
+    (made / "stripes" / "grüße").mkdir()
+    (made / "stripes" / "grüße" / "last.png").write_bytes(encoded(picture(30, 20), "PNG"))
+    return made
+
+
+@pytest.fixture(scope="module")
+def source(folder):
+    return open_source(folder, seed=3)
+
+
+@pytest.fixture(scope="module")
+def packed(source, tmp_path_factory):
+    """Folders of shards by format; several shards of the training photos in each."""
+    made = tmp_path_factory.mktemp("packed")
+    for name in FORMATS:
+        shards = pack(source, made / name, format=name, shard_bytes=12_000, seed=3)
+        assert {path.name for path in shards} | {"labels.json"} == {path.name for path in (made / name).iterdir()}
+        assert sum("train-" in path.name for path in shards) > 2
+    return made
+
+
+def files_in(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir() if not path.name.startswith(".")}
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_shards_hold_the_photos_of_the_folder_in_its_order(source, packed, name):
+    ours = open_source(packed / name, on_bad_image="raise")
+    assert (ours.class_names, ours.sizes) == (source.class_names, source.sizes)
+    for split in source.splits:
+        mine, theirs = ours.split(split), source.split(split)
+        assert list(map(photo_bytes, mine.paths)) == list(map(photo_bytes, theirs.paths))
+        np.testing.assert_array_equal(mine.labels, theirs.labels)
+    dataset = load_dataset(ours, batch_size=4, preprocessing=RECORD, training=True, augmentation="inception")
+    other = load_dataset(source, batch_size=4, preprocessing=RECORD, training=True, augmentation="inception")
+    for mine, theirs in zip(dataset.take(3), other.take(3), strict=True):
+        np.testing.assert_array_equal(mine[0], theirs[0])
+    assert len({key for key, _ in shard_photos(packed / name)}) == sum(source.sizes.values())
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_same_data_give_the_same_bytes_and_shuffled_shards(source, packed, name, tmp_path):
+    again = pack(source, tmp_path / "again", format=name, shard_bytes=12_000, seed=3)
+    assert files_in(tmp_path / "again") == files_in(packed / name)
+    keys = [key for key, _ in shard_photos(again[0])]
+    assert keys != sorted(keys)
+    other = pack(packed / name, tmp_path / "repacked", format="tar", shard_bytes=12_000, seed=3)
+    direct = files_in(packed / "tar")
+    for path in other:  # but for the paths of the photos, which tars know by their numbers
+        with tarfile.open(path) as mine, tarfile.open(fileobj=io.BytesIO(direct[path.name])) as theirs:
+            photos = [
+                [each.extractfile(m).read() for m in each if not m.name.endswith("json")] for each in (mine, theirs)
+            ]
+        assert photos[0] == photos[1]
+
+
+def test_tar_has_photo_number_and_facts_under_one_key(source, packed):
+    members = {}
+    for path in (packed / "tar").glob("train-*.tar"):
+        with tarfile.open(path) as tar:
+            members |= {member.name: tar.extractfile(member).read() for member in tar}
+    keys = {name.partition(".")[0] for name in members}
+    assert len(keys) == source.sizes["train"]
+    for key in keys:
+        facts = json.loads(members[f"{key}.json"])
+        assert int(members[f"{key}.cls"]) == facts["label"]
+        assert source.class_names[facts["label"]] == facts["class"] == facts["path"].partition("/")[0]
+    assert {name.partition(".")[2] for name in members} >= {"jpg", "cls", "json"}
+
+
+def test_other_readers_find_the_fields_that_they_expect(source, packed):
+    import pyarrow.parquet as pq
+    import tensorflow as tf
+
+    fields = {
+        "image/encoded": tf.io.FixedLenFeature([], tf.string),
+        "image/class/label": tf.io.FixedLenFeature([], "int64"),
+    }
+    read = tf.data.TFRecordDataset(sorted(map(str, (packed / "tfrecord").glob("train-*")))).map(
+        lambda record: tf.io.parse_single_example(record, fields)
+    )
+    found = {each["image/encoded"].numpy(): int(each["image/class/label"]) for each in read}
+    train = source.split("train")
+    expected = dict(zip(map(photo_bytes, train.paths), train.labels.tolist(), strict=True))
+    assert found == expected
+    tables = [pq.read_table(path).to_pylist() for path in (packed / "parquet").glob("train-*")]
+    assert {row["image"]["bytes"]: row["label"] for rows in tables for row in rows} == expected
+    schema = pq.read_schema(next((packed / "parquet").glob("train-*")))
+    features = json.loads(schema.metadata[b"huggingface"])["info"]["features"]
+    assert features["label"] == {"names": list(source.class_names), "_type": "ClassLabel"}
+
+
+def test_arrays_become_files_of_the_same_pixels(tmp_path):
+    images = np.random.default_rng(0).integers(0, 256, (12, 5, 7, 1), dtype="uint8")
+    pack({"train": (images, np.arange(12) % 2)}, tmp_path / "a")
+    source = open_source(tmp_path / "a")
+    np.testing.assert_array_equal([source.pixels("train", number)[..., :1] for number in range(12)], images)
+    for wrong in (images.astype("float32"), np.repeat(images, 4, -1)):
+        with pytest.raises(ValueError, match="uint8 with 1 or 3 channels"):
+            pack({"train": (wrong, np.arange(12) % 2)}, tmp_path / "b")
+
+
+def test_nothing_is_left_of_what_cannot_be_written(folder, source, tmp_path, monkeypatch):
+    add_odd_files(make_photos(tmp_path / "odd", 4))
+    with pytest.raises(ValueError, match="truncated"):
+        pack(tmp_path / "odd", tmp_path / "new", on_bad_image="raise")
+    with pytest.raises(ValueError, match="new or empty"):
+        pack(source, tmp_path)
+    with pytest.raises(ValueError, match="at least 1,024"):
+        pack(source, tmp_path / "new", shard_bytes=7)
+    before = sorted(tmp_path.iterdir())
+
+    def full(self, photo):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(shard_writers.TarWriter, "add", full)
+    with pytest.raises(OSError, match=r"No space left on device.*new"):
+        pack(source, tmp_path / "new")
+    assert sorted(tmp_path.iterdir()) == before

@@ -1,0 +1,236 @@
+"""TFRecords, ArrayRecord and Parquet as others write them, and words about those that are no good."""
+
+import json
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import tensorflow as tf
+from pictures import encoded, picture
+
+from keras_vit.data import open_source
+from keras_vit.data.shard_files.index import NAME
+from keras_vit.data.shard_files.opening import shard_photos
+from keras_vit.files import cache_dir
+from keras_vit.images.slices import photo_bytes
+
+JPEGS = [encoded(picture(20, 28, seed=seed)) for seed in range(6)]
+LABELS = [0, 1, 0, 1, 1, 0]
+
+
+def example(**fields):
+    """A record; names have `_` for `/`."""
+    found = {}
+    for name, value in fields.items():
+        values = value if isinstance(value, list) else [value]
+        if isinstance(values[0], bytes):
+            feature = tf.train.Feature(bytes_list=tf.train.BytesList(value=values))
+        elif isinstance(values[0], float):
+            feature = tf.train.Feature(float_list=tf.train.FloatList(value=values))
+        else:
+            feature = tf.train.Feature(int64_list=tf.train.Int64List(value=values))
+        found[name.replace("__", "/")] = feature
+    return tf.train.Example(features=tf.train.Features(feature=found)).SerializeToString()
+
+
+def write_tfrecord(path, records):
+    with tf.io.TFRecordWriter(str(path)) as file:
+        for record in records:
+            file.write(record)
+    return path
+
+
+def write_array_record(path, records, options):
+    from array_record.python.array_record_module import ArrayRecordWriter
+
+    file = ArrayRecordWriter(str(path), options)
+    for record in records:
+        file.write(record)
+    file.close()
+    return path
+
+
+def read(path):
+    """Bytes and class name of every photo of the training split, in the order of the shard's keys."""
+    source = open_source(path)
+    found = {}
+    for split in source.splits.values():
+        for place, label in zip(split.paths, split.labels, strict=True):
+            found[str(place)] = (photo_bytes(place), source.class_names[label])
+    return [found[name] for name in sorted(found)]
+
+
+def pairs(names="01"):
+    return [(photo, names[label]) for photo, label in zip(JPEGS, LABELS, strict=True)]
+
+
+FIELDS = {
+    "TF-Slim": lambda photo, label, number: {
+        "image__encoded": photo,
+        "image__class__label": label,
+        "image__class__text": b"tench, Tinca",
+        "image__object__bbox__xmin": [0.5, 0.25],
+        "image__height": 20,
+    },
+    "tensorflow-datasets": lambda photo, label, number: {
+        "image": photo,
+        "label": label,
+        "file_name": b"%d.jpg" % number,
+    },
+    "img2dataset": lambda photo, label, number: {
+        "jpg": photo,
+        "key": b"%09d" % number,
+        "txt": b"a photo",
+        "cls": str(label).encode(),
+        "similarity": 0.5,
+        "sizes": [1, 2, 300, -1],
+    },
+}
+
+
+@pytest.mark.parametrize("kind", FIELDS)
+def test_fields_of_others_are_found_in_records(kind, tmp_path):
+    records = [example(**FIELDS[kind](JPEGS[n], LABELS[n], n)) for n in range(6)]
+    assert read(write_tfrecord(tmp_path / "a.tfrecord-00000-of-00001", records)) == pairs()
+    for number, options in enumerate(("group_size:1", "group_size:4,zstd", "group_size:1,uncompressed")):
+        assert read(write_array_record(tmp_path / f"{number}.array_record", records, options)) == pairs()
+
+
+def test_names_alone_are_labels(tmp_path):
+    records = [example(image__encoded=JPEGS[n], image__class__text=b"ab"[label:][:1]) for n, label in enumerate(LABELS)]
+    assert read(write_tfrecord(tmp_path / "a.tfrec", records)) == pairs("ab")
+
+
+def records_of(*labels):
+    return [example(image__encoded=JPEGS[n], image__class__label=label) for n, label in enumerate(labels)]
+
+
+BAD_RECORDS = {
+    "wrong checksum": (
+        lambda whole: whole.replace(JPEGS[1][-60:-40], bytes(20)),
+        "record 1, which has a wrong checksum",
+    ),
+    "wrong length": (lambda whole: whole[:-1] + b"\xff", "record 2, which has a wrong checksum"),
+    "cut": (lambda whole: whole[:-100], "record 2, which is cut short"),
+    "compressed": (lambda whole: b"\x1f\x8b" + whole, "compressed"),
+}
+
+
+@pytest.mark.parametrize("how", BAD_RECORDS)
+def test_broken_tfrecord_is_named_with_its_record(tmp_path, how):
+    change, words = BAD_RECORDS[how]
+    path = write_tfrecord(tmp_path / "a.tfrecord", records_of(0, 1, 0))
+    path.write_bytes(change(path.read_bytes()))
+    with pytest.raises(ValueError, match=rf"a\.tfrecord, {words}" if how != "compressed" else words):
+        open_source(path)
+
+
+@pytest.mark.parametrize(
+    ("record", "words"),
+    [
+        (b"no protobuf", "record 2, which is none"),
+        (example(image__encoded=JPEGS[2])[:-30], "record 2, which is none"),
+        (example(caption=b"a"), "record 2 with the fields caption"),
+        (example(image__encoded=[JPEGS[2], JPEGS[3]], label=1), "record 2 with the fields"),
+        (example(image__encoded=JPEGS[2]), "record 2 with image/encoded, no label, and"),
+        (example(image=JPEGS[2], label=1), "record 2 with image, label, and image/encoded, image/class/label before"),
+    ],
+)
+def test_record_that_is_no_good_is_named(tmp_path, record, words):
+    records = [*records_of(0, 1), record]
+    write_tfrecord(tmp_path / "a.tfrecord", records)
+    write_array_record(tmp_path / "a.array_record", records, "group_size:1")
+    for path in (tmp_path / "a.tfrecord", tmp_path / "a.array_record"):
+        with pytest.raises(ValueError, match=rf"{path.name}, {words}"):
+            open_source(path)
+
+
+def test_damaged_array_record_is_named(tmp_path):
+    path = write_array_record(tmp_path / "a.array_record", records_of(0, 1, 0), "group_size:1")
+    whole = path.read_bytes()
+    for damaged in (whole[:-100], whole[:100], b"text" * 99, b"", whole.replace(JPEGS[1][-60:-40], bytes(20))):
+        path.write_bytes(damaged)
+        with pytest.raises(ValueError, match=r"ArrayRecord file must be whole.\n.*a\.array_record, record 0"):
+            open_source(path)
+
+
+def table(photos=None, **columns):
+    image = photos or [{"bytes": photo, "path": f"{number}.jpg"} for number, photo in enumerate(JPEGS)]
+    kind = pa.struct([("bytes", pa.binary()), ("path", pa.string())]) if isinstance(image[0], dict) else pa.binary()
+    given = {"image": pa.array(image, kind), "label": pa.array(LABELS)} | columns
+    return pa.table({name: column for name, column in given.items() if column is not None})
+
+
+NAMED = json.dumps(
+    {"info": {"features": {"img": {"_type": "Image"}, "kind": {"_type": "ClassLabel", "names": ["a", "b"]}}}}
+)
+WAYS = {
+    "snappy": {"compression": "snappy"},
+    "zstd, small groups": {"compression": "zstd", "row_group_size": 2},
+    "plain": {"compression": "NONE", "use_dictionary": False, "row_group_size": 4},
+    "dictionary": {"compression": "NONE", "use_dictionary": True},
+    "small pages": {"compression": "NONE", "use_dictionary": False, "data_page_size": 64, "data_page_version": "2.0"},
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_photos_of_parquet_are_found_however_it_is_written(way, tmp_path):
+    pq.write_table(table(), tmp_path / "a.parquet", **WAYS[way])
+    assert read(tmp_path / "a.parquet") == pairs()
+    copies = set((cache_dir() / "shards").glob("*.photos"))
+    assert bool(copies) == ("zstd" in way or way == "snappy")
+    if copies:
+        copies.pop().unlink()  # from a cache that was cleared
+        assert read(tmp_path / "a.parquet") == pairs()
+
+
+def test_columns_of_others_are_found_in_parquet(tmp_path):
+    renamed = table().rename_columns(["img", "kind"]).replace_schema_metadata({"huggingface": NAMED})
+    pq.write_table(renamed, tmp_path / "a.parquet")
+    assert read(tmp_path / "a.parquet") == pairs("ab")
+    pq.write_table(table(JPEGS).rename_columns(["jpg", "cls"]), tmp_path / "b.parquet")
+    assert read(tmp_path / "b.parquet") == pairs()
+    pq.write_table(table(label=pa.array(["cd"[label] for label in LABELS])), tmp_path / "c.parquet")
+    assert read(tmp_path / "c.parquet") == pairs("cd")
+    assert len(list(shard_photos(f"{tmp_path}/a.par*"))) == 6
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"image": None}, r"a\.parquet, with the columns label \(int64\)"),
+        ({"photos": [{"bytes": None, "path": "0.jpg"}] * 6}, r"a\.parquet, row 0, which has none"),
+        ({"label": None}, r"must have a label.*a\.parquet, row '0.jpg'"),
+        ({"label": pa.array([0, 1, None, 1, 1, 1])}, r"must have a label.*a\.parquet, row '2.jpg'"),
+    ],
+)
+def test_parquet_that_is_no_good_is_named(tmp_path, given, words):
+    pq.write_table(table(**given), tmp_path / "a.parquet")
+    with pytest.raises(ValueError, match=f"(?s){words}"):
+        open_source(tmp_path)
+
+
+def test_damaged_parquet_and_shards_of_other_schemas_are_named(tmp_path):
+    pq.write_table(table(), tmp_path / "a.parquet")
+    pq.write_table(table(label=pa.array(["a"] * 6)), tmp_path / "b.parquet")
+    with pytest.raises(
+        ValueError, match=r"b\.parquet, with image, label string, and a\.parquet with image, label int64"
+    ):
+        open_source(tmp_path)
+    pq.write_table(table(), tmp_path / "b.parquet")
+    whole = (tmp_path / "b.parquet").read_bytes()
+    with pytest.warns(UserWarning, match="1 shard"):
+        assert sum(open_source(tmp_path, on_bad_image="raise").sizes.values()) == 12
+    for damaged in (whole[:-200], whole[:300], b""):
+        (tmp_path / "b.parquet").write_bytes(damaged)
+        (tmp_path / NAME).unlink(missing_ok=True)
+        with pytest.raises(ValueError, match=r"b\.parquet"):
+            open_source(tmp_path)
+
+
+def test_labels_of_numpy_and_text_are_one(tmp_path):
+    records = [example(image=JPEGS[n], label=np.int64(label)) for n, label in enumerate(LABELS)]
+    write_tfrecord(tmp_path / "a.tfrecord", records)
+    (tmp_path / "classes.txt").write_text("a\nb\n")
+    assert read(tmp_path) == pairs("ab")
