@@ -81,6 +81,16 @@ def silent_descriptor(descriptor: int, stream: TextIO | None) -> Iterator[int | 
                 os.close(kept)
 
 
+@contextlib.contextmanager
+def heard_stream(heard: int | None) -> Iterator[TextIO]:
+    """The standard error as a stream; `heard` is a copy of its descriptor while the original is silent."""
+    if heard is None or sys.stderr is not sys.__stderr__:
+        yield sys.stderr
+        return
+    with open(heard, "w", encoding="utf-8", errors="replace", closefd=False) as stream:
+        yield stream
+
+
 def _copy(descriptor: int) -> int | None:
     """A second descriptor of the same file; `None` of a closed one, as in a service without a terminal."""
     try:

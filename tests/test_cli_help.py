@@ -1,13 +1,17 @@
 """What `--help` says: every argument has a text and its default, every command an example that parses."""
 
 import argparse
+import importlib
 import os
 import re
 import shlex
+import sys
+import types
 
 import pytest
 
 from keras_vit import cli
+from keras_vit.cli import startup
 from keras_vit.cli.startup import quiet_start
 
 FLAGS = (argparse._StoreTrueAction, argparse._StoreFalseAction, argparse._HelpAction, argparse._VersionAction)
@@ -104,6 +108,40 @@ def test_what_tensorflow_says_reaches_those_alone_who_ask_for_it(loud, monkeypat
         assert os.environ["TF_CPP_MIN_LOG_LEVEL"] == (level or "3")
     monkeypatch.delenv("TF_CPP_MIN_LOG_LEVEL", raising=False)
     assert bool(capfd.readouterr().err) == heard
+
+
+@pytest.mark.parametrize(
+    ("backend", "file", "is_hidden"),
+    [("tensorflow", "jax", True), ("jax", None, False), (None, "tensorflow", True), (None, "jax", False)],
+)
+def test_packages_that_commands_do_not_need_are_hidden_while_keras_is_imported(
+    monkeypatch, tmp_path, backend, file, is_hidden
+):
+    names = ("keras", *startup._OTHERS)
+    for name in names:
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    monkeypatch.setenv("KERAS_HOME", str(tmp_path))
+    (tmp_path / "keras.json").write_text(f'{{"backend": "{file}"}}')
+    monkeypatch.delenv("KERAS_BACKEND", raising=False)
+    if backend is not None:
+        monkeypatch.setenv("KERAS_BACKEND", backend)
+    with startup._without_others():
+        hidden = [name for name in startup._OTHERS if name in sys.modules]
+        with pytest.raises(ImportError):
+            importlib.import_module("sklearn")
+    assert hidden == [name for name in startup._OTHERS if name != "jax" or is_hidden]
+    assert not any(name in sys.modules for name in names)
+
+
+def test_what_was_imported_before_is_not_hidden(monkeypatch):
+    monkeypatch.delitem(sys.modules, "keras")
+    monkeypatch.setitem(sys.modules, "pandas", marker := types.ModuleType("pandas"))
+    with startup._without_others():
+        assert sys.modules["pandas"] is marker
+    monkeypatch.setitem(sys.modules, "keras", types.ModuleType("keras"))
+    before = dict(sys.modules)
+    with startup._without_others():
+        assert sys.modules == before
 
 
 @pytest.mark.parametrize(

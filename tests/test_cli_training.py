@@ -281,6 +281,20 @@ def test_predict_names_the_classes_of_the_run_and_their_probabilities_sum_to_one
     assert sum(chances) == pytest.approx(1, abs=1e-6)
 
 
+def test_many_photos_are_answered_by_a_graph_as_few_are_without_one(run, trained):
+    """Other kernels there, whose sums have another order: some 1e-7."""
+    out, folder = trained
+    images = [folder / "disc" / f"{number}.jpg" for number in range(3)]
+    few, many = (
+        json.loads("\n".join(run("predict", *given, "--model", out, "--json")[1])) for given in (images, images * 2)
+    )
+    assert many[:3] == many[3:]
+    for one, other in zip(few, many, strict=False):
+        assert [best["class"] for best in one["predictions"]] == [best["class"] for best in other["predictions"]]
+        chances = ([best["probability"] for best in answer["predictions"]] for answer in (one, other))
+        np.testing.assert_allclose(*chances, atol=1e-5)
+
+
 def test_bad_image_is_named_and_the_others_are_answered(run, trained, tmp_path, monkeypatch):  # B7
     out, folder = trained
     monkeypatch.setattr("keras_vit.images.by_pillow.missing_package", {"HEIC": "pillow-heif"}.get)

@@ -5,31 +5,55 @@ palette, CMYK, 16-bit and RGBA files all become 8-bit RGB. Of 16 bits the high b
 is decoded with the accurate integer transform, which gives the same numbers as Pillow.
 """
 
-from keras_vit.annotations import Tensor
-from keras_vit.images.segments import is_jpeg, is_png, stored_size, without_texts
+import functools
+
+from keras_vit.annotations import Pair, Tensor
+from keras_vit.images.segments import JPEG_START, is_jpeg, is_png, stored_size, without_texts
 
 MAX_PIXELS = 64 * 2**20  # of one picture, which takes 192 MB when decoded
 MAX_BYTES = 2**30  # of one file; a PNG of `MAX_PIXELS` with 4 channels of 16 bits takes 0.5 GB without compression
+RATIOS = (8, 4, 2, 1)  # of the sides of a JPEG as stored to those that libjpeg decodes it to
 _EXACT = "INTEGER_ACCURATE"
 # Steps of each EXIF orientation, in order: t transposes, y mirrors top to bottom, x mirrors left to right.
 _TURNS = {1: "", 2: "x", 3: "yx", 4: "y", 5: "t", 6: "tx", 7: "tyx", 8: "ty"}
 
 
-def decode_image(data: Tensor, orientation: Tensor | None = None, channels: int = 3) -> Tensor:
+def decode_image(data: Tensor, orientation: Tensor | None = None, channels: int = 3, ratio: int = 1) -> Tensor:
     """Pixels of one file, upright.
 
     Args:
         data: string scalar, the bytes of a JPEG or PNG.
         orientation: int scalar, EXIF orientation 1 to 8; `None` leaves the pixels as stored.
         channels: 3 for RGB, 1 for grey with the weights of Pillow.
+        ratio: of `RATIOS`, by which a JPEG is decoded smaller: means of squares of pixels, from fewer frequencies.
 
     Returns:
-        uint8 `(H, W, channels)`.
+        uint8 `(H, W, channels)`; both sides of a JPEG are divided by `ratio`, and rounded up.
 
     Raises:
         tf.errors.InvalidArgumentError: for other formats, damaged files, and more than `MAX_PIXELS` pixels.
     """
-    return _finished(stored_pixels(_checked(data)), orientation, channels)
+    return _finished(stored_pixels(_checked(data), ratio), orientation, channels)
+
+
+def ratio_for(data: bytes, orientation: int, least: Pair) -> int:
+    """The largest of `RATIOS` by which a file is decoded to at least `least` (H, W); 1 for what is no JPEG.
+
+    A ratio divides both sides, as those of cameras' photos are by 8, so that no pixel shifts.
+
+    Args:
+        data: the bytes.
+        orientation: 1 to 8.
+        least: of the upright picture.
+    """
+    if not data.startswith(JPEG_START):
+        return 1
+    sides = stored_size(data).numpy().tolist()[:: -1 if orientation >= 5 else 1]
+
+    def fits(ratio: int) -> bool:
+        return all(side % ratio == 0 and side >= ratio * needed for side, needed in zip(sides, least, strict=True))
+
+    return next(filter(fits, RATIOS), 1)
 
 
 def decode_window(data: Tensor, window: Tensor, orientation: Tensor | None = None, channels: int = 3) -> Tensor:
@@ -110,11 +134,12 @@ def _checked(data: Tensor) -> Tensor:
         return tf.identity(data)
 
 
-def stored_pixels(data: Tensor) -> Tensor:
+def stored_pixels(data: Tensor, ratio: int = 1) -> Tensor:
     """Pixels as stored, uint8 `(H, W, 3)`, of a file that `is_jpeg` or `is_png`; without limits of size."""
     import tensorflow as tf
 
-    pixels = tf.cond(is_jpeg(data), lambda: tf.io.decode_jpeg(data, 3, dct_method=_EXACT), lambda: _decode_png(data))
+    jpeg = functools.partial(tf.io.decode_jpeg, data, 3, ratio, dct_method=_EXACT)
+    pixels = tf.cond(is_jpeg(data), jpeg, lambda: _decode_png(data))
     return tf.ensure_shape(pixels, (None, None, 3))
 
 

@@ -5,7 +5,6 @@ pipeline. It decodes a JPEG at an eighth of its size, which still reads every by
 """
 
 import concurrent.futures
-import contextlib
 import dataclasses
 import hashlib
 import os
@@ -13,7 +12,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, TextIO
+from typing import Any
 
 from keras_vit.checks import error_about
 from keras_vit.files import FileKindError
@@ -35,12 +34,12 @@ from keras_vit.images.segments import (
     MAX_STEPS,
     PNG_HEADER_END,
     PNG_START,
-    look,
+    respects_limits,
     without_texts,
 )
 from keras_vit.images.slices import PhotoPlace, Slice, photo_bytes
 from keras_vit.pages.escaping import printable
-from keras_vit.silence import silent_descriptor
+from keras_vit.silence import heard_stream, silent_descriptor
 
 # Results by (place, size of the file in bytes, its time of change), so that no unchanged file is read twice.
 _KNOWN: "dict[tuple, GoodImage | BadImage]" = {}
@@ -149,7 +148,7 @@ def fault_of(data: bytes, decode: Callable[[bytes], Any]) -> str | None:
         pixels = _pixel_count(data)
         if not 0 < pixels <= MAX_PIXELS:
             return reason_of_pixels(pixels)
-        if not look(data).few:
+        if not respects_limits(data):
             return reason_of_parts(data)
         decode(data)
     except tf.errors.InvalidArgumentError:
@@ -246,16 +245,6 @@ def _other_format(data: bytes) -> str:
     return "not an image: text" if is_text else "not an image"
 
 
-@contextlib.contextmanager
-def _stream(heard: int | None) -> Iterator[TextIO]:
-    """The standard error as a stream; `heard` is a copy of its descriptor while the original is silent."""
-    if heard is None or sys.stderr is not sys.__stderr__:
-        yield sys.stderr
-        return
-    with open(heard, "w", encoding="utf-8", errors="replace", closefd=False) as stream:
-        yield stream
-
-
 def kinds_in_words(bad: Sequence[BadImage]) -> str:
     """How many bad files there are of each kind, as `"30 GIF, 2 truncated JPEG"`."""
     return ", ".join(f"{count:,} {kind}" for kind, (count, _) in _by_kind(bad).items())
@@ -308,7 +297,7 @@ def _with_progress(results: Iterable[Any], total: int, heard: int | None = None)
     from rich.progress import Progress
 
     began, task = time.monotonic(), None
-    with _stream(heard) as stream, Progress(console=Console(file=stream), transient=True) as progress:
+    with heard_stream(heard) as stream, Progress(console=Console(file=stream), transient=True) as progress:
         for done, result in enumerate(results, 1):
             if task is None and time.monotonic() - began > _PATIENCE:
                 task = progress.add_task("Checking images", total=total)

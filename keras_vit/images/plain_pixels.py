@@ -17,12 +17,10 @@ from keras_vit.images.by_pillow import PillowError, kind_for_pillow, pixels_by_p
 from keras_vit.images.decode import MAX_PIXELS
 from keras_vit.images.exif import jpeg_segments, orientation
 from keras_vit.images.photo_checks import fault_of_header, reason_of_damage, reason_of_parts, reason_of_pixels
-from keras_vit.images.segments import JPEG_START, MAX_SCANS, MAX_STEPS, PNG_START
+from keras_vit.images.segments import JPEG_START, MAX_STEPS, PNG_START, respects_limits
 
 _KEPT_PARTS = (b"IHDR", b"PLTE", b"IDAT", b"IEND")
 _FRAMES = {*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC}
-_SEQUENTIAL, _SCAN, _END = 0xC1, 0xDA, 0xD9
-_LONE = {0x01, *range(0xD0, 0xD9)}  # markers without a length
 _SKIPPED = {0xFE, *range(0xE1, 0xEE), 0xEF}  # comments and applications', but JFIF and Adobe, which tell the colours
 
 
@@ -52,7 +50,7 @@ def plain_pixels(data: bytes, channels: int = 3) -> np.ndarray:
 
 
 def _of_jpeg(data: bytes) -> np.ndarray:
-    size, few = _size_of_jpeg(data), _few_segments(data)
+    size, few = _size_of_jpeg(data), respects_limits(data)
     if size is None:
         raise PillowError(reason_of_damage(data) if few else reason_of_parts(data))
     _check(data, size[0] * size[1], few)
@@ -122,27 +120,6 @@ def _size_of_jpeg(data: bytes) -> tuple[int, int] | None:
         if marker[0] in _FRAMES and start + 5 <= min(stop, len(data)):
             return int.from_bytes(data[start + 1 : start + 3]), int.from_bytes(data[start + 3 : start + 5])
     return None
-
-
-def _few_segments(data: bytes) -> bool:
-    """Whether a JPEG respects `MAX_STEPS` and `MAX_SCANS`, as `segments.look` counts them."""
-    place = seen = 2
-    components, one_scan, plain, going = 0, False, True, True
-    for _ in range(MAX_STEPS):
-        head = data[place : place + 12]
-        there, (first, marker, *rest) = len(head), head.ljust(12, b"\0")
-        size = rest[0] * 256 + rest[1] if there >= 4 else rest[0]
-        is_segment, fill = first == 0xFF and there > 0, marker == 0xFF and there > 1
-        plain = plain and is_segment and marker not in _LONE
-        one_scan = one_scan or (plain and marker == _SCAN and 0 < components == rest[2])
-        if is_segment and marker in _FRAMES:
-            components = rest[7] if marker <= _SEQUENTIAL else -1
-        going = is_segment and (fill or not (marker in (_SCAN, _END) or there < 2 or size < 2))
-        place = min(place + (1 if fill else 2 + size), len(data))
-        if not going:
-            break
-        seen = place if plain else seen
-    return not going and (one_scan or data.count(b"\xff\xda", seen) <= MAX_SCANS)
 
 
 def _chunks(data: bytes) -> Iterator[tuple[bytes, int, int]]:

@@ -30,9 +30,15 @@ def prepared(pixels: np.ndarray, record: Preprocessing) -> np.ndarray:
     size = record.image_size
     if size is None or record.resize == "none" or (record.resize == "squash" and size == pixels.shape[:2]):
         return scaled(pixels.astype("float32"), record)
-    if record.resize == "squash" and record.interpolation == "bilinear" and not record.antialias:
+    if is_of_four(record):
         return _between_four(pixels, record)
     return scaled(_by_matrices(pixels, record), record)
+
+
+def is_of_four(record: Preprocessing) -> bool:
+    """Whether each new pixel lies between four old ones; `prepared` then has the record's numbers on TensorFlow."""
+    squashes = record.resize == "squash" and record.image_size is not None
+    return squashes and record.interpolation == "bilinear" and not record.antialias
 
 
 def grey_levels(pixels: np.ndarray, record: Preprocessing) -> np.ndarray:

@@ -1,13 +1,15 @@
 """`read_image`: upright pixels of one file, equal to those of training, of export checks and of a SavedModel."""
 
 import os
+from typing import cast
 
 import numpy as np
 
-from keras_vit.checks import check_process
+from keras_vit.annotations import Pair
+from keras_vit.checks import as_sides, check_process, check_sides
 from keras_vit.files import FileKindError, user_path
 from keras_vit.images.by_pillow import READABLE_KINDS, as_png
-from keras_vit.images.decode import decode_image
+from keras_vit.images.decode import decode_image, ratio_for
 from keras_vit.images.exif import orientation
 from keras_vit.images.photo_checks import fault_of
 from keras_vit.images.slices import PhotoPlace, photo_bytes
@@ -28,19 +30,21 @@ class ImageError(ValueError):
         self.reason = reason
 
 
-def read_image(path: str | os.PathLike, channels: int = 3) -> np.ndarray:
+def read_image(path: str | os.PathLike, channels: int = 3, least_size: int | Pair | None = None) -> np.ndarray:
     """Pixels of a photo, turned upright by its EXIF orientation.
 
     Args:
         path: a JPEG, PNG, WebP, BMP or HEIC file.
         channels: 3 for RGB, 1 for grey (luma of ITU-R 601, as in Pillow).
+        least_size: a side, or `(H, W)`, that a large JPEG may be made smaller to as it is decoded: to a half, a quarter
+            or an eighth of its sides, where these can be divided so. `None`, the default, gives every pixel.
 
     Returns:
         uint8 `(H, W, channels)`, 0 to 255. Of 16 bits the high byte is kept, and alpha is dropped.
 
     Raises:
-        TypeError: if `path` is not a path.
-        ValueError: for an empty path or another number of channels.
+        TypeError: if `path` is not a path, or `least_size` no size.
+        ValueError: for an empty path, another number of channels, or a side below 1.
         ImageError: a `ValueError`, for a folder, another format, a damaged file, or more than 64 Mpx.
         FileNotFoundError: if the file does not exist.
         RuntimeError: in a process that was forked from one in which photos were read.
@@ -52,23 +56,29 @@ def read_image(path: str | os.PathLike, channels: int = 3) -> np.ndarray:
         raise ValueError("`path` must be that of a photo.\nReceived: path=''.")
     if channels not in (1, 3):
         raise ValueError(f"a photo has three channels, or one of grey.\nReceived: channels={channels!r}.")
+    least = None if least_size is None else as_sides(cast(Pair, check_sides("least_size", least_size)))
     path = user_path(path)
     if not os.path.exists(path):
         raise FileNotFoundError(f"`path` must be that of a photo.\nReceived: {path}, where nothing is.")
     if os.path.isdir(path):
         raise ImageError(path, "a folder, not an image")
-    return read_photo(str(path), channels)
+    return read_photo(str(path), channels, least)
 
 
-def read_photo(place: PhotoPlace, channels: int = 3) -> np.ndarray:
+def read_photo(place: PhotoPlace, channels: int = 3, least: Pair | None = None) -> np.ndarray:
     """As `read_image`, of a file that is there or of a slice of a shard."""
     try:
         data = photo_bytes(place)
     except FileKindError as error:
         raise ImageError(place, error.reason) from None
     check_process()
-    decoded = []
-    reason = fault_of(data, lambda data: decoded.append(decode_image(as_png(data), orientation(data), channels)))
+    decoded, turn = [], orientation(data)
+
+    def decode(data: bytes) -> None:
+        ratio = 1 if least is None else ratio_for(data, turn, least)
+        decoded.append(decode_image(as_png(data), turn, channels, ratio))
+
+    reason = fault_of(data, decode)
     if reason is not None:
         raise ImageError(place, reason)
     return decoded[0].numpy()

@@ -100,6 +100,19 @@ def sides_to_cover(record: Any, image_size: Pair) -> tuple[int, ...]:
     return tuple(whole(side / record.crop_fraction) for side in image_size)
 
 
+def least_size(record: Any) -> Pair | None:
+    """(H, W) to which a photo may be decoded smaller: twice the sides that it is resized to, over each other.
+
+    `None` where that would be another picture: nothing is resized, or each new pixel is made of four old ones.
+    """
+    if record.image_size is None or record.resize == "none":
+        return None
+    if not record.antialias and record.interpolation != "area":
+        return None
+    height, width = sides_to_cover(record, record.image_size) if record.resize == "crop" else record.image_size
+    return 2 * height, 2 * width
+
+
 def _by_factor(
     old: Sequence[Tensor], sides: Sequence[int], xp: Any, larger: Callable[..., Tensor]
 ) -> tuple[Tensor, ...]:

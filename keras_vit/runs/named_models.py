@@ -10,7 +10,7 @@ from keras_vit.config.resnets import RESNETS
 from keras_vit.config.variants import BUILDERS, VARIANTS
 from keras_vit.files import user_path
 from keras_vit.runs.saved_runs import RunFacts, load_model, read_facts
-from keras_vit.weights.checkpoint import file_in, read_checkpoint
+from keras_vit.weights.checkpoint import Checkpoint, file_in, read_checkpoint
 from keras_vit.weights.hub import list_weights
 from keras_vit.weights.resolve import WeightsFile, find_file
 
@@ -42,7 +42,7 @@ def open_named(given: str, weights: str | None = None, reads_classes: bool = Tru
 
     variant, named = found
     file = find_file(named, variant)
-    has_head = bool(file.record.classes if file.record else read_checkpoint(file.path).classes)
+    has_head = bool(file.record.classes if file.record else _look_into(file.path).classes)
     if reads_classes and has_head and _embeds(file):
         raise ValueError(
             "the weights must have a classifier.\n"
@@ -65,7 +65,12 @@ def _embeds(file: WeightsFile) -> bool:
     """Whether the weights end in the projection of an image tower; fine-tuned ones have classes in its place."""
     if file.record is not None:
         return file.record.family in ("clip", "tinyclip", "eva_clip", "pe_core") and "_ft_" not in file.record.name
-    return read_checkpoint(file.path).embeds()
+    return _look_into(file.path).embeds()
+
+
+def _look_into(path: Path) -> Checkpoint:
+    """What a file says of its model; its numbers are looked at where that is built."""
+    return read_checkpoint(path, allow_nonfinite=True, compares_checksums=False)
 
 
 def variant_and_weights(given: str, weights: str | None = None) -> tuple[str | None, Any] | None:
@@ -83,7 +88,7 @@ def variant_and_weights(given: str, weights: str | None = None) -> tuple[str | N
         return name, weights or _usual_weights(name)
     is_folder = place.is_dir() and not (place / _MODEL_FILE).exists() and file_in(place) != place
     if is_folder or (place.suffix in _CHECKPOINTS and place.is_file()):
-        checkpoint = read_checkpoint(place)
+        checkpoint = _look_into(place)
         variant = checkpoint.variant() if checkpoint.num_heads is None else None
         if variant is None and checkpoint.num_heads is None:
             raise ValueError(

@@ -6,7 +6,7 @@ import os
 import numpy as np
 import pytest
 from photos import photo
-from pictures import forged_png, turned
+from pictures import forged_png, picture, turned
 from PIL import Image, ImageOps
 
 import keras_vit
@@ -21,6 +21,8 @@ from keras_vit.images.read import ImageError, read_image
         *((wrong, TypeError, "`path`") for wrong in ((b"photo.jpg",), (None,), (5,))),
         (("",), ValueError, "path=''"),
         (("photo.jpg", 4), ValueError, "channels=4"),
+        (("photo.jpg", 3, (0, 8)), ValueError, "least_size=0"),
+        (("photo.jpg", 3, "small"), TypeError, "least_size='small'"),
     ],
 )
 def test_what_is_no_path_is_told_by_its_name(arguments, error, words):
@@ -68,6 +70,42 @@ def test_photo_held_sideways_is_turned(tmp_path):  # B7
     pixels = photo("tiles", np.random.default_rng(0))
     (tmp_path / "turned.png").write_bytes(turned(pixels, 6, "PNG"))  # the camera was turned to the left
     assert (read_image(tmp_path / "turned.png") == np.rot90(pixels, -1)).all()
+
+
+def test_large_jpeg_is_decoded_smaller_where_its_sides_allow_it(tmp_path):
+    """As Pillow's `draft` has it from libjpeg. EXIF's 6 turns the picture: its height is the width as stored."""
+    pixels = picture(96, 160, seed=5)
+    for turn, least, ratio in (
+        (1, (12, 20), 8),
+        (1, (13, 1), 4),  # a row more than an eighth has
+        (1, 48, 2),
+        (1, (96, 160), 1),
+        (1, (97, 1), 1),
+        (6, (20, 12), 8),
+        (6, (12, 20), 4),
+    ):
+        (tmp_path / "x.jpg").write_bytes(turned(pixels, turn))
+        with Image.open(tmp_path / "x.jpg") as image:
+            image.draft("RGB", (160 // ratio, 96 // ratio))
+            expected = np.rot90(np.asarray(image), -1 if turn == 6 else 0)
+        np.testing.assert_array_equal(read_image(tmp_path / "x.jpg", 3, least), expected)
+
+
+def test_smaller_pixels_are_means_of_squares(tmp_path):
+    pixels = picture(96, 160, seed=5)
+    Image.fromarray(pixels).save(tmp_path / "x.jpg", quality=100, subsampling="4:4:4")
+    means = pixels.reshape(12, 8, 20, 8, 3).mean(axis=(1, 3))
+    # Three roundings, to YCbCr, of frequencies and to RGB, of a level and a half each.
+    np.testing.assert_allclose(read_image(tmp_path / "x.jpg", 3, (12, 20)), means, atol=3)
+
+
+def test_photo_whose_sides_cannot_be_divided_keeps_them_and_so_does_a_png(tmp_path):
+    """Else the last pixel would stand for less than the others, and all would shift."""
+    for shape, ratio in (((97, 160), 1), ((98, 160), 2), ((100, 156), 4)):
+        (tmp_path / "x").write_bytes(turned(picture(*shape), 1))
+        assert read_image(tmp_path / "x", 3, 1).shape[:2] == (shape[0] // ratio, shape[1] // ratio)
+    (tmp_path / "x").write_bytes(turned(picture(96, 160), 1, "PNG"))
+    assert read_image(tmp_path / "x", 3, 1).shape == (96, 160, 3)
 
 
 @pytest.mark.parametrize("kind", ["JPEG", "PNG"])

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from pictures import chunk, encoded, picture, turned, with_scans
 
 from keras_vit.images.exif import orientation
-from keras_vit.images.segments import MAX_SCANS, MAX_STEPS, look, without_texts
+from keras_vit.images.segments import MAX_SCANS, MAX_STEPS, look, respects_limits, without_texts
 
 PIXELS = picture(9, 11)
 in_graph = tf.function(look, input_signature=[tf.TensorSpec((), tf.string)])
@@ -19,6 +19,7 @@ BIG_JPEG, BIG_PNG = (encoded(PIXELS, kind, exif=b"Exif\0\0" + BIG_ENDIAN) for ki
 
 def found(data):
     said = in_graph(tf.constant(data))
+    assert respects_limits(data) == bool(said.few)
     return int(said.orientation), bool(said.row_by_row)
 
 
@@ -134,7 +135,8 @@ def test_a_marker_that_no_length_follows_proves_nothing_behind_it():
 
 
 def few(data):
-    return bool(in_graph(tf.constant(data)).few)
+    found(data)
+    return respects_limits(data)
 
 
 def of_scans(count):

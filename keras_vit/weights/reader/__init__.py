@@ -105,6 +105,11 @@ class TensorFile:
             checked: set[int] = set()
             return {name: self._array(file, name, not allow_nonfinite, checked) for name in names}
 
+    def unchecked(self) -> "TensorFile":
+        """The same without its checksums, for who asks what the file holds and not for its numbers."""
+        members = {name: dataclasses.replace(member, crc=None) for name, member in self._members.items()}
+        return dataclasses.replace(self, _members=members)
+
     def check(self) -> None:
         """Compares the checksum of every member, also of those that are no weights.
 

@@ -68,6 +68,11 @@ class ShardedFile:
         found = {k: v for part in by_shard.values() for k, v in self._shards[part[0]].read(part, **flags).items()}
         return {name: found[name] for name in names}
 
+    def unchecked(self) -> "ShardedFile":
+        """As `TensorFile.unchecked`."""
+        found = {shard.path: shard.unchecked() for shard in self._shards.values()}
+        return dataclasses.replace(self, _shards={name: found[shard.path] for name, shard in self._shards.items()})
+
     def check(self) -> None:
         """Compares the checksums of every shard that has some; raises as `TensorFile.check`."""
         for shard in {shard.path: shard for shard in self._shards.values()}.values():
