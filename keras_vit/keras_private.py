@@ -49,10 +49,10 @@ def forget_waiting_variables() -> None:
     does so: slower, and with their memory until they are collected.
     """
     try:
-        from keras.src.backend.common.global_state import set_global_attribute
+        from keras.src.backend.common import global_state
     except ImportError:
         return
-    set_global_attribute("uninitialized_variables", None)
+    global_state.set_global_attribute("uninitialized_variables", None)
 
 
 def update_metrics(model: keras.Model, y: Tensor, y_pred: Tensor, sample_weight: Tensor, counts: Tensor) -> None:
@@ -140,6 +140,27 @@ def tensors_into(model: keras.Model, layer: keras.Layer) -> list:
     """
     nodes = [node for depth in getattr(model, "_nodes_by_depth", {}).values() for node in depth]
     return [node.input_tensors for node in nodes if node.operation is layer]
+
+
+def trained_around(model: keras.Model) -> bool:
+    """Whether TensorFlow traces `fit`, `evaluate` or `predict` of a model around this one, without XLA.
+
+    Publicly a model does not know who calls it. Without the hook it is never so, and such a model's images are not
+    looked at.
+    """
+    try:
+        from keras.src.backend.common import global_state
+    except ImportError:
+        return False
+    outer = getattr(global_state.get_global_attribute("current_call_ctx"), "entry_layer", None)
+    if not isinstance(outer, keras.Model) or outer is model or outer.jit_compile:
+        return False
+    import tensorflow as tf
+
+    # One that is trained inside of another model's step has no such function, and that step may be compiled by XLA.
+    steps = (getattr(outer, name, None) for name in ("train_function", "test_function", "predict_function"))
+    graph = getattr(tf.compat.v1.get_default_graph(), "name", "")
+    return any(step is not None for step in steps) and graph in ("one_step_on_data", "one_step_on_data_distributed")
 
 
 def is_written_to_hdf5() -> bool:

@@ -6,6 +6,7 @@ If a test of a hook fails, its docstring in `keras_vit/keras_private.py` says wh
 import ast
 import inspect
 import re
+import sys
 import types
 
 import keras
@@ -21,7 +22,7 @@ from keras_vit.model.deferred import deferred_variables, initialise
 NAMES = {
     "_dtype_policy",
     "_initializer",
-    "set_global_attribute",
+    "global_state",
     "_flat_metrics",
     "_flat_weighted_metrics",
     "_initial_epoch",
@@ -110,8 +111,20 @@ def test_variables_that_wait_are_not_made_later(monkeypatch):
     keras_private.forget_waiting_variables()
     with keras.StatelessScope():
         pass  # leaving it makes Keras initialise all that waits
-    monkeypatch.setitem(__import__("sys").modules, "keras.src.backend.common.global_state", None)
+    monkeypatch.setitem(sys.modules, "keras.src.backend.common", types.ModuleType("another"))
     keras_private.forget_waiting_variables()
+
+
+def test_model_knows_that_one_around_it_is_traced_and_without_the_hook_it_does_not(tiny, monkeypatch):
+    pytest.importorskip("tensorflow")
+    around, told = keras.Sequential([keras.Input((20, 28, 3)), tiny]), []
+    monkeypatch.setattr(type(tiny), "call", lambda self, x, **_: told.append(keras_private.trained_around(tiny)) or x)
+    for model in (around, tiny):
+        model.predict(images(2, 20, 28, 3), verbose=0)
+    monkeypatch.setitem(sys.modules, "keras.src.backend.common", types.ModuleType("another"))
+    around.predict_function = None
+    around.predict(images(2, 20, 28, 3), verbose=0)
+    assert told == [True, False, False]
 
 
 # Metrics

@@ -31,6 +31,7 @@ from keras_vit.model.input_checks import (
     looked_at,
     needing_images,
     of_known_size,
+    seen_around,
     sharing_batches,
 )
 from keras_vit.model.layer_lookup import head_layers, mark_depths, own_operations, stem
@@ -261,6 +262,7 @@ class ImageModel(Unfreezable, ReplicatedModel, keras.Model):
         else:
             check_floats(pixels)
             look_at_call(self, pixels)
+            inputs = seen_around(self, inputs) if self.takes_images else inputs
         warn_of_foreign_step(training)
         if not self.has_computed:
             warn_of_integers(self)

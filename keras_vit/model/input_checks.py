@@ -14,6 +14,7 @@ from typing import Any
 import keras
 import numpy as np
 
+from keras_vit import keras_private
 from keras_vit.config.variants import check_tiled
 from keras_vit.images.byte_scaling import is_bytes
 from keras_vit.images.preprocessing import Preprocessing
@@ -137,7 +138,7 @@ def look_at_call(model: Any, images: Any) -> None:
     first = not model.has_seen_images
     if model.has_told_of_images or not hasattr(images, "shape") or not (first or _is_on_cpu(images)):
         return
-    if is_bytes(images):  # which have no scale that could be wrong
+    if is_bytes(images) or hasattr(images, "graph"):  # bytes have no wrong scale, TensorFlow's graph no values
         return
     try:
         few = images if images.shape[0] <= _IMAGES else images[:_IMAGES]  # a part may be a copy
@@ -146,6 +147,26 @@ def look_at_call(model: Any, images: Any) -> None:
         return
     model.has_seen_images = True
     warn_of_pixels(model, values, is_first=first)
+
+
+def seen_around(model: Any, images: Any) -> Any:
+    """`images` of a graph, which are looked at in each batch of the `fit`, `evaluate` or `predict` of a model around.
+
+    On TensorFlow's CPU alone, and never in an export, whose graph no Python function may stand in.
+    """
+    if keras.backend.backend() != "tensorflow" or is_bytes(images) or not keras_private.trained_around(model):
+        return images
+    import tensorflow as tf
+
+    if not tf.is_symbolic_tensor(images) or any(each.device_type != "CPU" for each in tf.config.get_visible_devices()):
+        return images
+
+    def look(values: np.ndarray) -> np.bool_:
+        look_at_call(model, values)
+        return np.True_
+
+    with tf.control_dependencies([tf.numpy_function(look, [images[:_IMAGES]], tf.bool)]):
+        return tf.identity(images)
 
 
 def _is_on_cpu(images: Any) -> bool:

@@ -104,6 +104,7 @@ DOORS = {
     "analysis of a model around": lambda model, x: keras_vit.attention_maps(
         keras.Sequential([keras.Input((20, 28, 3)), model]), x
     ),
+    "predict of a model around": lambda model, x: around(model).predict(x, verbose=0),
 }
 
 
@@ -123,6 +124,34 @@ def test_every_door_says_how_images_were_scaled_wrongly(door):
     model.has_seen_images = model.has_told_of_images = False
     for fine in (FULL, 0 * FULL, 0 * FULL + 0.5):
         DOORS[door](model, fine)
+
+
+def around(model, **options):
+    model = keras.Sequential([keras.Input((20, 28, 3)), model, keras.layers.Dense(2)])
+    model.compile("sgd", "mse", **options)
+    return model
+
+
+def test_training_and_evaluating_a_model_around_one_is_looked_at_and_changed_by_nothing(tmp_path, recwarn):
+    tf = pytest.importorskip("tensorflow")
+    y = np.zeros((len(FULL), 2), "float32")
+    for method in ("fit", "evaluate", "train_on_batch"):
+        inner = make_tiny(num_layers=1)
+        model = around(inner)
+        getattr(model, method)(FULL, y)
+        assert not recwarn.list
+        with pytest.warns(UserWarning, match="not scaled"):
+            getattr(model, method)(as_pixels(FULL), y)
+    want, inner.has_told_of_images = model.predict(FULL, verbose=0), False
+    compiled = around(inner, jit_compile=True)  # XLA has no place for such a look
+    compiled.layers[-1].set_weights(model.layers[-1].get_weights())
+    np.testing.assert_allclose(compiled.predict(FULL, verbose=0), want, atol=1e-5)
+    scaled = keras.Sequential([keras.Input((20, 28, 3)), keras.layers.Rescaling(1 / 127.5, -1), inner])
+    scaled.predict(as_pixels(FULL), verbose=0)
+    model.export(tmp_path / "served", verbose=False)
+    functions = tf.saved_model.load(tmp_path / "served").signatures["serving_default"].graph.as_graph_def().library
+    assert not [node for each in functions.function for node in each.node_def if "PyFunc" in node.op]
+    assert not recwarn.list
 
 
 def test_scale_is_that_of_the_weights(recwarn):
