@@ -5,7 +5,6 @@ other work on the machine changes it little.
 """
 
 import argparse
-import csv
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -16,7 +15,7 @@ import numpy as np
 
 from benchmarks.measure import LOGITS_BOUNDS, BenchmarkError, in_turn, logits_difference
 from benchmarks.request import PEERS, Benchmark
-from benchmarks.results import FOLDER, commit, machine, now
+from benchmarks.results import FOLDER, append_to, commit, machine, now
 from benchmarks.workers import Worker, WorkerError, environment
 from keras_vit.checks import cores
 
@@ -49,7 +48,7 @@ def main(arguments: list[str] | None = None) -> None:
                 for row in measured(model, side, batch, asked.runners, asked.rounds):
                     print(*(row[name] for name in ("model", "image_size", "batch", "runner")), end=" ")
                     print(f"{row['processor_s'] * 1e3:.0f} ms, {row['ratio']:.3f} of timm's", flush=True)
-                    _append(asked.results / "encoders.csv", row)
+                    append_to(asked.results / "encoders.csv", FIELDS, row)
 
 
 def measured(model: str, side: int, batch: int, runners: list[str], rounds: int) -> Iterator[dict[str, Any]]:
@@ -103,15 +102,6 @@ def _checked(worker: Worker, answer: str) -> Worker:
             worker.stop()
             raise BenchmarkError(f"every runner must run.\nReceived: {worker.name} {worker.left_out}.")
     return worker
-
-
-def _append(file: Path, row: dict[str, Any]) -> None:
-    is_new = not file.exists()
-    with file.open("a", newline="") as opened:
-        writer = csv.DictWriter(opened, FIELDS, lineterminator="\n", extrasaction="ignore")
-        if is_new:
-            writer.writeheader()
-        writer.writerow({name: f"{value:.6g}" if isinstance(value, float) else value for name, value in row.items()})
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@ little. Memory is the most that a process ever had beyond its imports.
 """
 
 import argparse
-import csv
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ import numpy as np
 
 from benchmarks.measure import LOGITS_BOUNDS, BenchmarkError, in_turn, logits_difference, prepared
 from benchmarks.request import Benchmark, Case
-from benchmarks.results import FOLDER, commit, machine, now
+from benchmarks.results import FOLDER, append_to, commit, machine, now
 from benchmarks.workers import worker_of
 
 FIELDS = (
@@ -41,7 +40,7 @@ def main(arguments: list[str] | None = None) -> None:
             row = measured(Case(asked.model, side, asked.batch, precision, asked.task), asked.rounds)
             memory = f"{row['memory'] / 2**30:.2f} GiB for {row['timm_memory'] / 2**30:.2f}"
             print(asked.task, side, precision, f"{row['ratio']:.3f} of timm's time, {memory}", flush=True)
-            _append(asked.results / "resolution.csv", row)
+            append_to(asked.results / "resolution.csv", FIELDS, row)
 
 
 def measured(case: Case, rounds: int) -> dict[str, Any]:
@@ -80,15 +79,6 @@ def measured(case: Case, rounds: int) -> dict[str, Any]:
     about |= {"processor_s": ours, "timm_processor_s": timm, "ratio": ours / timm, "memory": memory[0]}
     about |= {"timm_memory": memory[1], "difference": difference}
     return about | {"versions": "; ".join(f"{key} {number}" for key, number in versions.items())}
-
-
-def _append(file: Path, row: dict[str, Any]) -> None:
-    is_new = not file.exists()
-    with file.open("a", newline="") as opened:
-        writer = csv.DictWriter(opened, FIELDS, lineterminator="\n", extrasaction="ignore")
-        if is_new:
-            writer.writeheader()
-        writer.writerow({name: f"{value:.6g}" if isinstance(value, float) else value for name, value in row.items()})
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import datetime
 import platform
 import shutil
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,15 +38,20 @@ def append(folder: Path, row: dict) -> Path:
         ValueError: if the file has another header.
     """
     file = folder / f"{row['task']}.csv"
-    is_new = not file.exists()
-    if not is_new:
+    if file.exists():
         check_header(file)
+    append_to(file, FIELDS, row)
+    return file
+
+
+def append_to(file: Path, fields: Sequence[str], row: dict) -> None:
+    """Adds the `fields` of a row to a file, which is made with them for its header where it is not there."""
+    is_new = not file.exists()
     with file.open("a", newline="") as opened:
         writer = csv.writer(opened, lineterminator="\n")
         if is_new:
-            writer.writerow(FIELDS)
-        writer.writerow([f"{row[name]:.6g}" if isinstance(row[name], float) else row[name] for name in FIELDS])
-    return file
+            writer.writerow(fields)
+        writer.writerow([f"{row[name]:.6g}" if isinstance(row[name], float) else row[name] for name in fields])
 
 
 def make_ready(folder: Path) -> None:

@@ -7,7 +7,7 @@ import sys
 import pytest
 from conftest import ROOT
 
-from benchmarks import encoders, resolution, scale, tables
+from benchmarks import encoders, resolution, results, scale, tables
 from benchmarks.results import FIELDS, append, commit, machine, make_ready, read
 
 sys.path.append(str(ROOT / "examples"))
@@ -148,7 +148,7 @@ def test_images_of_every_size_are_told_by_their_newest_row(tmp_path, monkeypatch
     usual |= {"precision": "float32", "memory": 2**30, "timm_memory": 2**29}
     monkeypatch.setattr(tables, "FOLDER", tmp_path)
     for date, ratio in (("2026-01-01", 2.5), ("2026-01-02", 0.8)):
-        resolution._append(tmp_path / "resolution.csv", usual | {"date": date, "ratio": ratio})
+        results.append_to(tmp_path / "resolution.csv", resolution.FIELDS, usual | {"date": date, "ratio": ratio})
     expected = ["| inference | 1,024 | 1 | float32 | 20 % faster | 1.00 | 0.50 |"]
     assert tables.resolution("a").splitlines()[2:] == expected
 
@@ -157,6 +157,6 @@ def test_encoders_are_told_by_their_newest_row(tmp_path, monkeypatch):
     usual = dict.fromkeys(encoders.FIELDS) | {"machine": "a", "model": "m", "runner": "ours-tokens"}
     for date, ratio in (("2026-01-02", 0.8), ("2026-01-03", 1.25), ("2026-01-01", 0.5)):
         new = usual | {"image_size": 224, "batch": 1, "date": date, "ratio": ratio}
-        encoders._append(tmp_path / "encoders.csv", new)
+        results.append_to(tmp_path / "encoders.csv", encoders.FIELDS, new)
     monkeypatch.setattr(tables, "FOLDER", tmp_path)
     assert tables.encoders("a").splitlines()[2:] == ["| m | 224 | 1 | all tokens | `model` | 25 % slower |"]
