@@ -214,7 +214,7 @@ def own_folder(path: Path) -> Path:
     """The folder, which is made if need be.
 
     Raises:
-        PermissionError: if another user could write there, or it is a link, which says where.
+        PermissionError: if it is a link, or another user could write there; the words say which.
     """
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     status = os.lstat(path)

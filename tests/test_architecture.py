@@ -51,6 +51,7 @@ FORBIDDEN_NAMES = {"utils", "common", "helpers", "misc", "core", "base"}
 WITH_KERAS = {"weights.load", "weights.save"}  # of the rooms below; the rest needs none
 NO_KERAS = {"other_words", "annotations", "checks", "version", "files", "processor", "silence", "__main__"}
 NO_KERAS |= {"runs", "runs.options", "exporting", "exporting.formats"}  # what a command line knows of its options
+NO_KERAS |= {"exporting.staging", "exporting.engines", "exporting.engines.kept_networks"}  # what can be emptied
 NO_KERAS |= {"runs.own_files", "runs.finished_runs"}  # and of a run that has finished
 NO_KERAS |= {"runs.saved_runs", "runs.named_models", "exporting.onnx_session", "exporting.report"}
 NO_KERAS |= {"training", "training.hosts"}  # a launcher's facts, and:

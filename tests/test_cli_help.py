@@ -38,6 +38,7 @@ ARGUMENTS = [
 
 def test_every_command_is_looked_at():
     words = ["finetune", "evaluate", "vtab", "predict", "recipes", "look", "pack", "export", "push", "models", "launch"]
+    words += ["cache"]
     weights = ["list", "info", "fetch", "verify", "inspect", "convert"]
     assert set(COMMANDS) == {f"keras-vit {word}" for word in words + [f"weights {word}" for word in weights]}
 

@@ -19,7 +19,17 @@ from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 from keras_vit.checks import did_you_mean
-from keras_vit.cli import engines, evaluation, export_command, launch, look_command, pack_command, training, weights
+from keras_vit.cli import (
+    cache_command,
+    engines,
+    evaluation,
+    export_command,
+    launch,
+    look_command,
+    pack_command,
+    training,
+    weights,
+)
 from keras_vit.cli.launched import end_with_launcher
 from keras_vit.cli.printing import one_line, say_error
 from keras_vit.config.recipes.recipe_records import field_hint
@@ -218,4 +228,5 @@ def _parser() -> _Parser:
     pack_command.add_commands(top, command)
     export_command.add_commands(top, command)
     weights.add_commands(top, command, group)
+    cache_command.add_commands(top, command)
     return parser

@@ -7,7 +7,8 @@ with a digest that a command wrote which ended: JAX writes no file whole or not 
 import atexit
 import contextlib
 import os
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from keras_vit.files import own_folder, replacing
@@ -18,7 +19,7 @@ from keras_vit.weights.fetch.environment import compiled_dir
 _MOST_BYTES = 1 << 29  # of all programs; a training of B/16 on a GPU has some ten megabytes
 _SHORTEST = 0.05  # seconds of compiling; a command has hundreds that are faster, and reading one takes 0.5 ms
 _CHOSEN = ("JAX_COMPILATION_CACHE_DIR", "JAX_ENABLE_COMPILATION_CACHE")  # by which a user has a say
-_PROGRAM, _DIGEST = "-cache", "-sha256"  # ends of names, the first of which is JAX's
+_PROGRAM, _DIGEST, _TIME = "-cache", "-sha256", "-atime"  # ends of names, the first and the last of which are JAX's
 
 
 def keep_compiled_programs() -> None:
@@ -62,6 +63,15 @@ def _is_signed(program: Path) -> bool:
         return _digest_of(program).read_text() == sha256_of(program)
     except (OSError, ValueError):
         return False
+
+
+def kept_programs() -> Iterator[tuple[Path, ...]]:
+    """Each program that a command has kept, with its digest, and what JAX notes of it; none behind a link."""
+    for folder in [] if compiled_dir().is_symlink() else sorted(compiled_dir().glob("*")):
+        if re.fullmatch("[0-9a-f]{16}", folder.name) and folder.is_dir() and not folder.is_symlink():
+            for program in sorted(_programs(folder)):
+                stem = program.name.removesuffix(_PROGRAM)
+                yield (program, _digest_of(program), program.with_name(stem + _TIME))
 
 
 def _programs(folder: Path) -> Iterable[Path]:

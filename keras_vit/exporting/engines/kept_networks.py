@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from keras_vit.exporting.staging import staging, sweep
-from keras_vit.files import flush, json_object, own_folder, read_regular, replacing
+from keras_vit.files import flush, head_of, json_object, own_folder, read_regular, replacing
 from keras_vit.pages.escaping import printable
 
 # Is given a function that writes files into a folder, and says where they are, or `None` if they could not be written.
@@ -136,7 +136,7 @@ class KeptNetworks:
             self.fault = error
 
     def _publish(self, folder: Path, path: Path) -> None:
-        if (size := _size(folder)) > self._most:
+        if (size := bytes_of(folder)) > self._most:
             raise OSError(f"it has {size / 1e9:.2f} GB, above {LIMIT}={self._most / 1e9:g}")
         files = sorted(folder.iterdir())
         (folder / _RECORD).write_text(json.dumps({file.name: _digest(file) for file in files}))
@@ -155,7 +155,7 @@ class KeptNetworks:
         """Removes what was asked for longest ago, until the rest is within the limit."""
         room = self._most
         for path in sorted(filter(is_kept, self._folder.iterdir()), key=_asked_for, reverse=True):
-            room -= _size(path)
+            room -= bytes_of(path)
             if room < 0:
                 remove(path)
 
@@ -163,6 +163,19 @@ class KeptNetworks:
 def is_kept(path: Path) -> bool:
     """Whether a name is that of a network or a note."""
     return _NAME.fullmatch(path.name) is not None
+
+
+def all_in(folder: Path) -> list[Path]:
+    """Networks and notes in a folder, by their names and marks; none behind a link."""
+    if folder.is_symlink() or not folder.is_dir():
+        return []
+    return [path for path in sorted(folder.iterdir()) if is_kept(path) and _is_marked(path)]
+
+
+def _is_marked(path: Path) -> bool:
+    if path.suffix == _NOTE:
+        return re.fullmatch(rb"[0-9a-f]+", head_of(path, _DIGITS) or b"") is not None
+    return path.is_dir() and (path / _RECORD).is_file()
 
 
 def remove(path: Path) -> None:
@@ -204,10 +217,11 @@ def _digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _size(path: Path) -> int:
+def bytes_of(path: Path) -> int:
+    """Bytes of a file or a folder; of what another process has just removed none."""
     try:
-        return sum(map(_size, path.iterdir())) if path.is_dir() and not path.is_symlink() else path.lstat().st_size
-    except FileNotFoundError:  # removed by another process
+        return sum(map(bytes_of, path.iterdir())) if path.is_dir() and not path.is_symlink() else path.lstat().st_size
+    except FileNotFoundError:
         return 0
 
 

@@ -22,7 +22,7 @@ from keras_vit.weights.fetch import environment
 from keras_vit.weights.fetch.remote import DownloadError, RemoteFile
 
 _LOGGER = logging.getLogger("keras_vit")
-_ELSEWHERE = "huggingface_hub"  # folder of our cache with the notes of files in that library's
+NOTES_ELSEWHERE = "huggingface_hub"  # folder of our cache with the notes of files in that library's
 NO_DOWNLOADS = ("features", "compiled", "engines", "shards")  # folders of our cache with what is made of others
 _NOT_CONTENT = (".part", ".part.json", ".lock")
 
@@ -216,7 +216,7 @@ def note_beside(path: Path) -> Path:
 def note_elsewhere(path: Path) -> Path:
     """The place of the note of a file in another cache; links to one file share it."""
     digest = hashlib.sha256(os.fsencode(path.resolve())).hexdigest()
-    return environment.cache_dir() / _ELSEWHERE / f"{digest[:32]}.json"
+    return environment.cache_dir() / NOTES_ELSEWHERE / f"{digest[:32]}.json"
 
 
 def read_note(place: Path) -> dict | None:
@@ -246,7 +246,7 @@ def is_current(note: dict, path: Path) -> bool:
 
 def noted_elsewhere() -> list[Path]:
     """The files in other caches that have a note and are still there, in the order of their paths."""
-    found = [read_note(place) for place in (environment.cache_dir() / _ELSEWHERE).glob("*.json")]
+    found = [read_note(place) for place in (environment.cache_dir() / NOTES_ELSEWHERE).glob("*.json")]
     paths = {Path(str(note.get("path", ""))) for note in found if note}
     return sorted(path for path in paths if path.is_file())
 
