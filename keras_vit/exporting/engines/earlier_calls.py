@@ -18,7 +18,7 @@ import numpy as np
 from keras_vit.annotations import FilePath
 from keras_vit.checks import cores
 from keras_vit.exporting.engines.engine import EngineReport
-from keras_vit.exporting.engines.kept_networks import Keep, KeptNetworks, most_bytes
+from keras_vit.exporting.engines.kept_networks import LIMIT, Keep, KeptNetworks, most_bytes
 from keras_vit.exporting.engines.runtimes import is_calibrated, reopened, writer_of
 from keras_vit.exporting.export import MOST_PHOTOS
 from keras_vit.exporting.report import Drift, Runtime
@@ -154,9 +154,7 @@ def earlier_calls(request: Request, cache: FilePath | None) -> EarlierCalls | No
 def warn_of_nothing(error: OSError) -> None:
     """Says in one line that something is not kept, and why."""
     reason = printable(error.strerror or str(error))
-    warnings.warn(
-        f"the engine works, and is not kept for the next call: {reason}. `cache=None` keeps none.", stacklevel=3
-    )
+    warnings.warn(f"the engine works, and is not kept for the next call: {reason}. {LIMIT}=0 keeps none.", stacklevel=3)
 
 
 def _versions() -> list[tuple[str, str | None]]:
