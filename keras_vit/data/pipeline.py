@@ -22,6 +22,7 @@ from keras_vit.images.preprocessing import Preprocessing
 
 _ORDER, _IMAGE, _BATCH = range(3)  # streams of random numbers, so that none is used twice
 _PREFETCH = 2  # batches
+_READ_AT_ONCE = 32  # photos in shards
 
 
 def load_dataset(
@@ -196,15 +197,22 @@ def _numbered(examples: Any, seed: int | None, place: Place, filled: bool, start
         return stream if place.hosts == 1 else stream.filter(lambda number, _: place.has(number))
     read, start = examples.reader(), start_step * (place.batch_size // place.hosts)
 
-    def example(counter: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    def numbered(counter: Tensor) -> tuple[Tensor, Tensor]:
         counter = place.number(counter)
         if seed is None:
-            return counter, read(tf.minimum(counter, size - 1))
+            return counter, tf.minimum(counter, size - 1)
         order = _fold(seed, _ORDER, counter // size)
-        return counter, read(tf.random.experimental.index_shuffle(counter % size, order, size - 1))
+        return counter, tf.random.experimental.index_shuffle(counter % size, order, size - 1)
+
+    def example(counter: Tensor, index: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        return counter, read(index)
 
     numbers = tf.data.Dataset.range(place.count(end)) if seed is None else tf.data.Dataset.counter(start)
-    return numbers.map(example, _workers())
+    if not getattr(examples, "in_shards", False):
+        return numbers.map(lambda counter: example(*numbered(counter)), _workers())
+    # Each call of Python from a graph takes 100 microseconds, so it reads several photos.
+    count = tf.data.experimental.assert_cardinality(numbers.cardinality())
+    return numbers.map(numbered).batch(_READ_AT_ONCE).map(example, _workers()).unbatch().apply(count)
 
 
 def _image_maker(

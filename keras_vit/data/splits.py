@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from keras_vit.annotations import Tensor
-from keras_vit.images.by_pillow import graph_readable
+from keras_vit.images.by_pillow import as_png, graph_readable
 from keras_vit.images.read import read_photo
 from keras_vit.images.slices import PhotoPlace, Slice, photo_bytes
 
@@ -44,7 +44,7 @@ class FileSplit:
         return len(self.paths)
 
     def reader(self) -> Callable[[Tensor], dict[str, Tensor]]:
-        """A function from an int64 scalar tensor to the example of that number."""
+        """A function from an int64 scalar tensor to the example of that number; in shards from `(k,)` to k examples."""
         import tensorflow as tf
 
         columns: dict[str, Any] = {"label": self.labels}
@@ -57,7 +57,9 @@ class FileSplit:
 
         def read(index: Tensor) -> dict[str, Tensor]:
             row = {name: tf.gather(column, index) for name, column in columns.items()}
-            data = self._slice(index) if self.in_shards else tf.io.read_file(row.pop("paths"))
+            if self.in_shards:
+                return {"bytes": self._slices(index), **row}
+            data = tf.io.read_file(row.pop("paths"))
             return {"bytes": graph_readable(data) if self.by_pillow else data, **row}
 
         return read
@@ -67,14 +69,14 @@ class FileSplit:
         """Whether the examples are slices of shards."""
         return any(isinstance(path, Slice) for path in self.paths[:1])
 
-    def _slice(self, index: Tensor) -> Tensor:
-        """The bytes of one example as a string scalar, read outside of the graph."""
+    def _slices(self, indices: Tensor) -> Tensor:
+        """The bytes of some examples, strings `(k,)`, read outside of the graph, where Pillow's kinds become PNGs."""
         import tensorflow as tf
 
-        def read(number: Any) -> np.ndarray:  # an array of objects, since NumPy's strings lose zeros at their ends
-            return np.array(photo_bytes(self.paths[number]), object)
+        def read(numbers: np.ndarray) -> np.ndarray:  # of objects, since NumPy's strings lose zeros at their ends
+            return np.array([as_png(photo_bytes(self.paths[number])) for number in numbers], object)
 
-        return tf.ensure_shape(tf.numpy_function(read, [index], tf.string, stateful=False), ())
+        return tf.ensure_shape(tf.numpy_function(read, [indices], tf.string, stateful=False), (None,))
 
     def row(self, index: int) -> dict:
         """The label and the path of one example, or its name in a shard."""

@@ -61,11 +61,23 @@ def test_shards_hold_the_photos_of_the_folder_in_its_order(source, packed, name)
         mine, theirs = ours.split(split), source.split(split)
         assert list(map(photo_bytes, mine.paths)) == list(map(photo_bytes, theirs.paths))
         np.testing.assert_array_equal(mine.labels, theirs.labels)
-    dataset = load_dataset(ours, batch_size=4, preprocessing=RECORD, training=True, augmentation="inception")
-    other = load_dataset(source, batch_size=4, preprocessing=RECORD, training=True, augmentation="inception")
-    for mine, theirs in zip(dataset.take(3), other.take(3), strict=True):
-        np.testing.assert_array_equal(mine[0], theirs[0])
+    read = list(load_dataset(ours, "train", batch_size=8, preprocessing=RECORD))
+    assert sum(map(len, (labels for _, labels in read))) == source.sizes["train"]
     assert len({key for key, _ in shard_photos(packed / name)}) == sum(source.sizes.values())
+
+
+def test_run_that_stopped_three_times_in_an_epoch_reads_the_batches_of_the_folder(source, packed):
+    """By one, two and three processes in turn: what each reads is its part of the batch, bit for bit."""
+    arguments = {"batch_size": 6, "preprocessing": RECORD, "training": True, "augmentation": "flip", "seed": 9}
+    whole = [part.numpy() for part in zip(*load_dataset(source, **arguments).take(3), strict=True) for part in part]
+    images, labels = whole[:3], whole[3:]
+    shards = open_source(packed / "tar")
+    for step, hosts in ((0, 1), (1, 2), (2, 3)):
+        parts = [
+            next(iter(load_dataset(shards, **arguments, start_step=step, shard=(host, hosts)))) for host in range(hosts)
+        ]
+        np.testing.assert_array_equal(np.concatenate([part[0] for part in parts]), images[step])
+        np.testing.assert_array_equal(np.concatenate([part[1] for part in parts]), labels[step])
 
 
 @pytest.mark.parametrize("name", FORMATS)
