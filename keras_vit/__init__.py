@@ -1,9 +1,11 @@
 """Vision Transformers of arXiv:2010.11929 for Keras 3: the official model, its checkpoints, its numbers."""
 
+import importlib
 import importlib.util
 import os
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from keras_vit.version import __version__ as __version__
 from keras_vit.version import is_installed_script
@@ -41,20 +43,38 @@ def _is_there(name: str) -> bool:
 # Layers register with Keras as they are imported, so that a saved model reloads after `import keras_vit`. That
 # takes seconds and the backend's log lines, which a command line that prints a table should not.
 if not _is_the_command():
+    from keras_vit.config.public_names import MODULES, PLACES, REGISTERED
+
     try:
-        from keras_vit.api import *  # noqa: F403
-        from keras_vit.api import __all__
+        for _module in REGISTERED:
+            importlib.import_module(f"keras_vit.{_module}")
     except ModuleNotFoundError as error:
         missing = str(error.name).partition(".")[0]
         if missing not in _BACKENDS:
             raise
         raise ImportError(_how_to_get_a_backend(missing, error)) from error
 
+    for _room in [name for name in globals() if f"keras_vit.{name}" in sys.modules]:
+        del globals()[_room]  # `__getattr__` gives a room with all that is in it
+    __all__ = [*MODULES, *PLACES]
+    if TYPE_CHECKING:
+        from keras_vit.api import *  # noqa: F403
+
     def __dir__() -> list[str]:
         return sorted([*__all__, "__version__"])  # and neither the rooms nor what stands above
 
-    def __getattr__(name: str) -> object:
-        from keras_vit.checks import did_you_mean
+    def __getattr__(name: str) -> Any:
+        if name in PLACES:
+            value: Any = getattr(importlib.import_module(f"keras_vit.{PLACES[name]}"), name)
+        elif name in MODULES:
+            value = importlib.import_module(f"keras_vit.{MODULES[name]}")
+        elif not name.startswith("_") and _is_there(f"keras_vit.{name}"):  # a room
+            importlib.import_module("keras_vit.api")
+            value = importlib.import_module(f"keras_vit.{name}")
+        else:
+            from keras_vit.checks import did_you_mean
 
-        hint = "" if name.startswith("_") else did_you_mean(name, __all__)
-        raise AttributeError(f"module 'keras_vit' has no attribute {name!r}.{hint}", name=name)
+            hint = "" if name.startswith("_") else did_you_mean(name, __all__)
+            raise AttributeError(f"module 'keras_vit' has no attribute {name!r}.{hint}", name=name)
+        globals()[name] = value
+        return value

@@ -1,4 +1,4 @@
-"""The public names, in reading order; `import keras_vit` gives them all."""
+"""The public names, in reading order, all imported; `config/public_names.py` says where `keras_vit` finds each."""
 
 from keras_vit import analysis, encoder_builders, layers
 from keras_vit.analysis import attention_maps, class_relevance, features

@@ -20,6 +20,8 @@ import keras
 from conftest import ROOT
 
 import keras_vit
+from keras_vit import api
+from keras_vit.config import public_names
 from keras_vit.config.variants import BUILDERS
 
 sys.path.append(str(ROOT / "docs" / "generators"))
@@ -312,6 +314,28 @@ def test_public_names_exist_and_are_documented():
     for name in keras_vit.__all__:
         value = getattr(keras_vit, name)
         assert name.isupper() or value.__doc__, name
+
+
+def test_import_of_the_package_knows_where_each_public_name_is():
+    names = {**public_names.MODULES, **public_names.PLACES}
+    assert sorted(names) == sorted(api.__all__)
+    for name, place in names.items():
+        found = importlib.import_module(f"keras_vit.{place}")
+        found = found if name in public_names.MODULES else getattr(found, name)
+        assert getattr(keras_vit, name) is getattr(api, name) is found
+
+
+def test_import_of_the_package_brings_all_that_registers_with_keras():
+    """So that a saved model reloads after it; and not the rooms above, which come when they are asked for."""
+    brought, waiting = set(), list(public_names.REGISTERED)
+    while waiting:
+        if (module := waiting.pop()) not in brought:
+            brought.add(module)
+            waiting += ours_of(module, only_at_import=True)
+    registered = {module for module, path in MODULES.items() if "@keras.saving.register_ker" in path.read_text()}
+    assert registered <= brought
+    assert len(brought) < 100
+    assert {room_of(module) for module in brought}.isdisjoint({"weights", "exporting", "evaluation", "runs", "data"})
 
 
 def test_public_functions_are_annotated():

@@ -22,11 +22,12 @@ def place(tmp_path_factory):
     """An installation in `site` and `bin`, and what somebody else wrote, in `own`."""
     place = tmp_path_factory.mktemp("start")
     package, metadata = place / "site" / "keras_vit", place / "site" / "keras_vit_zoo-9.8.7.dist-info"
-    for folder in (package, metadata, place / "bin", place / "own" / "other"):
+    for folder in (package / "config", metadata, place / "bin", place / "own" / "other"):
         folder.mkdir(parents=True)
     for name in ("__init__.py", "version.py"):
         shutil.copy(ROOT / "keras_vit" / name, package / name)
-    (package / "api.py").write_text("print('API')\n__all__ = []\n")
+    (package / "api.py").write_text("print('API')\n")
+    (package / "config" / "public_names.py").write_text("REGISTERED, MODULES, PLACES = ('api',), {}, {}\n")
     (package / "__main__.py").write_text("def main(): print('command')\nif __name__ == '__main__': main()\n")
     (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: keras-vit-zoo\nVersion: 9.8.7\n")
     (metadata / "RECORD").write_text("keras_vit/__init__.py,,\n../bin/keras-vit,,\n")

@@ -131,7 +131,8 @@ def check_run(place: Path, others: str = ".") -> Path:
 def load_run(place: Path) -> tuple[Any, RunFacts]:
     """The model of a run's folder or of a `.keras` file, and the facts of the run."""
     file = check_run(place)
-    from keras_vit import builders, resnet_builders  # noqa: F401  # every layer that the file may name
+    import keras_vit.builders
+    import keras_vit.resnet_builders  # noqa: F401  # every layer that the file may name
     from keras_vit.model import naflex  # noqa: F401
 
     config = file.with_name("config.json")

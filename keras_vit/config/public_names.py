@@ -1,0 +1,77 @@
+"""Where each public name is: `import keras_vit` brings what Keras must know, and a name's module when it is asked for.
+
+`api.py` imports them all, which takes twice the time and four times the objects, so that Python looks for garbage the
+sooner. A test compares both.
+"""
+
+from keras_vit.config.encoders import ENCODERS
+
+# Modules whose classes register with Keras, so that a saved model reloads after `import keras_vit`.
+REGISTERED = (
+    *("layers", "model.vision_transformer", "model.naflex", "model.resnet"),
+    *("training.optimizers", "training.schedules", "training.losses", "training.callbacks"),
+    *("training.distillation", "training.masked_patches"),
+)
+MODULES = {"analysis": "analysis", "layers": "layers", "studies": "config.studies"}  # that are public as a whole
+_NAMES = {
+    "analysis": "attention_maps class_relevance features",
+    "analysis.look": "look",
+    "builders": (
+        "R26ViTB32 R26ViTS32 R50ViTB16 R50ViTL32 RViTTi16 ViTB8 ViTB16 ViTB32 ViTG14 ViTg14 ViTH14 ViTL16 "
+        "ViTL32 ViTS16 ViTS32 ViTTi16 build"
+    ),
+    "config.datasets": "OFFICIAL_DATASETS VTAB_TASKS find_dataset",
+    "config.flops": "Flops flops training_exaflops",
+    "config.posembed": "resize_pos_embed",
+    "config.recipes": "RECIPES Recipe find_recipe",
+    "config.resnets": "RESNETS ResNetConfig",
+    "config.variants": "VARIANTS",
+    "config.vit": "ViTConfig",
+    "data": "BadImage Source load_dataset open_source",
+    "data.augmentation": "AUGMENTATIONS Augmentation",
+    "data.own_sizes": "batches_by_size naflex_batch",
+    "data.shard_files.opening": "shard_photos",
+    "data.shard_files.packing": "pack",
+    "embedding.embedder": "Embedder",
+    "evaluation": "Evaluation Probe evaluate probe write_evaluation_page",
+    "exporting.engines.accelerate": "accelerate",
+    "exporting.engines.engine": "Engine EngineReport",
+    "exporting.export": "export",
+    "exporting.report": "ExportError ExportReport",
+    "images.preprocessing": "Preprocessing decode_predictions preprocess_input",
+    "images.read": "read_image",
+    "model.copies": "with_input_shape",
+    "model.freezing": "freeze",
+    "model.lora": "add_lora merge_lora",
+    "model.merging": "merge_tokens",
+    "model.naflex": "NaFlexModel naflex",
+    "model.resnet": "ResNet",
+    "model.vision_transformer": "VisionTransformer",
+    "model.zero_shot": "zero_shot",
+    "resnet_builders": "R50x1 R50x2 R50x3 R101x1 R101x3 R152x1 R152x2 R152x4 R200x3 build_resnet",
+    "runs.epoch_calls": "EpochRecord StopRun",
+    "runs.finetune": "finetune",
+    "runs.options": "FinetuneOptions",
+    "runs.publishing": "push_to_hub",
+    "runs.vtab": "Vtab vtab",
+    "training.callbacks": "NonFiniteGuard StepFacts TrainingDivergedError",
+    "training.checkpoints": "Checkpoints",
+    "training.devices": "Devices strategy",
+    "training.distillation": "DistillationLoss Distiller",
+    "training.hosts.layout_maps": "check_layout layout_map",
+    "training.losses": "SigmoidCrossentropy",
+    "training.masked_patches": "MaskedPatchPrediction",
+    "training.memory": "available_memory check_memory estimate_memory",
+    "training.optimizers": "SGD AdamW",
+    "training.plan": "Plan plan",
+    "training.schedules": "WarmupCosine WarmupLinear WarmupReciprocalSqrt",
+    "weights.conversion": "convert_checkpoint",
+    "weights.fetch": "DownloadError OfflineError",
+    "weights.hub": "find_weights list_weights",
+    "weights.load": "load_checkpoint",
+    "weights.reader": "CheckpointError",
+    "weights.save": "save_checkpoint",
+    "weights.upload": "UploadError",
+}
+PLACES = {name: module for module, names in _NAMES.items() for name in names.split()}
+PLACES |= dict.fromkeys(ENCODERS.values(), "encoder_builders")
