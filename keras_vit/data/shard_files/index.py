@@ -27,6 +27,8 @@ from keras_vit.pages.escaping import printable
 NAME = ".keras_vit_index.npz"
 _FORMAT = 1  # version of the file; another one makes it anew
 _ENDS = 4096  # bytes at the begin and the end of a shard, in its stamp
+LOOK = 17  # bytes that are kept of the check of a photo
+_OWN = ("schema", "class_names", "copied")  # facts about a shard
 _COLUMNS = ("offset", "size", "record", "label")
 
 
@@ -37,11 +39,13 @@ class Indexed:
     Args:
         path: of the shard.
         photos: path of the file in which offsets count: the shard, or a copy of its photos in the cache.
+        stamp: of the shard, by which the index knows it.
         rows: the photos.
     """
 
     path: Path
     photos: Path
+    stamp: str
     rows: Rows
 
 
@@ -56,7 +60,7 @@ def index_of(files: Sequence[Path]) -> list[Indexed]:
         UserWarning: if the index is damaged, or shards have changed since it was made.
     """
     folder = common_folder(files)
-    names = [os.path.relpath(os.path.abspath(file), folder) for file in files]
+    names = _names(files, folder)
     stamps = [_stamp(file) for file in files]
     known = _known(folder, names, stamps)
     found, are_new = [], False
@@ -66,10 +70,35 @@ def index_of(files: Sequence[Path]) -> list[Indexed]:
         if rows is None or (rows.copied and not copy.is_file()):
             rows, are_new = _walked(file, copy), True
             known[name] = (stamp, rows)
-        found.append(Indexed(file, copy if rows.copied else file, rows))
+        found.append(Indexed(file, copy if rows.copied else file, stamp, rows))
     if are_new:
-        _write(folder, {name: entry for name, entry in known.items() if os.path.exists(folder / name)})
+        _write(folder, known)
     return found
+
+
+def keep_looks(shards: Sequence[Indexed], looks: Sequence[np.ndarray]) -> None:
+    """Writes into the index what a check has found, so that no later process reads all photos to check them.
+
+    Args:
+        shards: all of a data set, as `index_of` gave them.
+        looks: for each shard, as in `Rows`.
+    """
+    if all(
+        shard.rows.looks is not None and (shard.rows.looks == own).all()
+        for shard, own in zip(shards, looks, strict=True)
+    ):
+        return
+    files = [shard.path for shard in shards]
+    folder = common_folder(files)
+    names = _names(files, folder)
+    known = _known(folder, names, [shard.stamp for shard in shards])
+    for name, shard, own in zip(names, shards, looks, strict=True):
+        known[name] = (shard.stamp, dataclasses.replace(shard.rows, looks=own))
+    _write(folder, known)
+
+
+def _names(files: Sequence[Path], folder: Path) -> list[str]:
+    return [os.path.relpath(os.path.abspath(file), folder) for file in files]
 
 
 def _walked(file: Path, copy: Path) -> Rows:
@@ -137,6 +166,7 @@ def _warn(words: str) -> None:
 
 def _write(folder: Path, known: dict[str, tuple[str, Rows]]) -> None:
     """Writes the index beside the shards, or into the cache; training goes on without it where neither can be."""
+    known = {name: entry for name, entry in known.items() if os.path.exists(folder / name)}
     data = io.BytesIO()
     np.savez(data, **_arrays(known))  # type: ignore[arg-type]  # of arrays by name
     for path in (folder / NAME, _elsewhere(folder)):
@@ -153,10 +183,11 @@ def _write(folder: Path, known: dict[str, tuple[str, Rows]]) -> None:
 def _arrays(known: dict[str, tuple[str, Rows]]) -> dict[str, np.ndarray]:
     """The columns of all shards one behind the other, and facts about each shard as JSON."""
     labels: dict[str, int] = {}
-    facts, keys, columns = [], [], []
+    facts, keys, columns, looks = [], [], [], [np.zeros((0, LOOK), "uint8")]
     for name, (stamp, rows) in known.items():
-        own = {field.name: getattr(rows, field.name) for field in dataclasses.fields(rows) if field.name != "rows"}
+        own = {field.name: getattr(rows, field.name) for field in dataclasses.fields(rows) if field.name in _OWN}
         facts.append({"name": name, "stamp": stamp, "count": len(rows.rows), **own})
+        looks.append(np.zeros((len(rows.rows), LOOK), "uint8") if rows.looks is None else rows.looks)
         for row in rows.rows:
             keys.append(row.key.replace("\0", "\ufffd"))
             label = -1 if row.label is None else labels.setdefault(row.label, len(labels))
@@ -165,6 +196,7 @@ def _arrays(known: dict[str, tuple[str, Rows]]) -> dict[str, np.ndarray]:
     text = json.dumps({"format": _FORMAT, "shards": facts, "labels": list(labels)}).encode()
     joined = "\0".join(keys).encode("utf-8", "surrogateescape")
     texts = {"facts": np.frombuffer(text, "uint8"), "keys": np.frombuffer(joined, "uint8")}
+    texts["looks"] = np.concatenate(looks)
     return texts | {name: table[:, number].copy() for number, name in enumerate(_COLUMNS)}
 
 
@@ -176,7 +208,7 @@ def _read(path: Path) -> dict[str, tuple[str, Rows]]:
                 raise ValueError("compressed")
         file.seek(0)
         with np.load(file, allow_pickle=False) as given:
-            arrays = {name: given[name] for name in ("facts", "keys", *_COLUMNS)}
+            arrays = {name: given[name] for name in ("facts", "keys", "looks", *_COLUMNS)}
     facts = json.loads(arrays["facts"].tobytes())
     if facts["format"] != _FORMAT:
         return {}
@@ -185,6 +217,8 @@ def _read(path: Path) -> dict[str, tuple[str, Rows]]:
     offsets, sizes, records, labels = columns
     if len({len(column) for column in columns}) > 1 or len(keys) != max(len(offsets), 1):
         raise ValueError("columns of several lengths")
+    if arrays["looks"].shape != (len(offsets), LOOK) or arrays["looks"].dtype != np.uint8:
+        raise ValueError("looks of another shape")
     if offsets and min(*offsets, *sizes, 1 + min(labels)) < 0:
         raise ValueError("negative places")
     texts: list[str | None] = [*facts["labels"], None]  # the last for -1
@@ -193,7 +227,8 @@ def _read(path: Path) -> dict[str, tuple[str, Rows]]:
     for shard in facts["shards"]:
         name, stamp, count = shard.pop("name"), shard.pop("stamp"), shard.pop("count")
         names = shard.pop("class_names")
-        own = Rows(rows[start : start + count], class_names=None if names is None else tuple(names), **shard)
+        looks = arrays["looks"][start : start + count]
+        own = Rows(rows[start : start + count], class_names=names and tuple(names), looks=looks, **shard)
         found[name], start = (stamp, own), start + count
     if start != len(rows):
         raise ValueError("rows of no shard")

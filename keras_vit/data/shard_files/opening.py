@@ -7,14 +7,17 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from keras_vit.annotations import FilePath
 from keras_vit.data.image_folder import source_of_files
 from keras_vit.data.shard_files.finding import common_folder, shards_at, splits_of
-from keras_vit.data.shard_files.index import Indexed, index_of
+from keras_vit.data.shard_files.index import LOOK, Indexed, index_of, keep_looks
 from keras_vit.data.shard_files.rows import Row, ShardError
 from keras_vit.data.source import Source
 from keras_vit.data.splits import SPELLINGS
 from keras_vit.files import FileKindError, read_regular, user_path
+from keras_vit.images.photo_checks import GoodImage, check_image, take_as_checked
 from keras_vit.images.slices import Slice, forget_files, photo_bytes
 
 CLASSES = ("labels.json", "classes.txt")  # beside the shards; the first counts
@@ -46,17 +49,37 @@ def open_shards(what: FilePath, files: Sequence[Path], seed: int, on_bad_image: 
     numbers, names = _numbers(shards, names)
     if len(names) < 2:
         raise ShardError("shards must hold photos of at least two classes", what, f"with {len(names)} class(es)")
+    slices = [[_slice(shard, row) for row in shard.rows.rows] for shard in shards]
+    take_as_checked(_looked_at(shards, slices))
     order = sorted(
         (row.key.split("/"), number, place)
         for number, shard in enumerate(shards)
         for place, row in enumerate(shard.rows.rows)
     )
-    rows = [(number, shards[number].rows.rows[place]) for _, number, place in order]
-    photos = [_slice(shards[number], row) for number, row in rows]
-    labels = [numbers[str(row.label)] for _, row in rows]
-    of_split = None if splits is None else [splits[number] for number, _ in rows]
+    photos = [slices[number][place] for _, number, place in order]
+    labels = [numbers[str(shards[number].rows.rows[place].label)] for _, number, place in order]
+    of_split = None if splits is None else [splits[number] for _, number, _ in order]
     path = user_path(what) if os.path.exists(user_path(what)) else top
-    return source_of_files(path, "shards", names, photos, labels, of_split, seed, on_bad_image)
+    source = source_of_files(path, "shards", names, photos, labels, of_split, seed, on_bad_image)
+    keep_looks(shards, [np.array([_look(place) for place in own], "uint8").reshape(-1, LOOK) for own in slices])
+    return source
+
+
+def _looked_at(shards: Sequence[Indexed], slices: Sequence[Sequence[Slice]]) -> Iterator[GoodImage]:
+    """The photos that an earlier process has checked and found good."""
+    for shard, own in zip(shards, slices, strict=True):
+        if shard.rows.looks is not None:
+            for place, (turn, *digest) in zip(own, shard.rows.looks.tolist(), strict=True):
+                if turn:
+                    yield GoodImage(place, turn, bytes(digest))
+
+
+def _look(place: Slice) -> list[int]:
+    """What is kept of a check; zeros for a photo that is looked at again."""
+    image = check_image(place)
+    if isinstance(image, GoodImage) and not image.by_pillow:
+        return [image.orientation, *image.digest]
+    return [0] * LOOK
 
 
 def shard_photos(what: FilePath) -> Iterator[tuple[str, Callable[[], bytes]]]:

@@ -4,6 +4,8 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from keras_vit.pages.escaping import printable
 
 LABELS = ("label", "cls", "class", "target")  # fields of JSON, Parquet and records that hold one
@@ -36,12 +38,15 @@ class Rows:
         schema: the fields that were read, equal for all shards of a set.
         class_names: in the order of labels, where the shard itself has them.
         copied: whether offsets count in a copy of the photos, since the shard is compressed.
+        looks: what a check found of each photo, uint8 `(n, 17)`: EXIF orientation, and 16 bytes of digest. Zeros stand
+            for a photo that is to be checked again: a bad one, and one for Pillow, which another machine may lack.
     """
 
     rows: list[Row]
     schema: str = ""
     class_names: tuple[str, ...] | None = None
     copied: bool = False
+    looks: np.ndarray | None = None
 
 
 class ShardError(ValueError):

@@ -7,6 +7,7 @@ import tarfile
 
 import numpy as np
 import pytest
+from conftest import assert_one_line
 from photos import add_odd_files, make_photos
 from pictures import encoded, picture
 
@@ -15,8 +16,10 @@ from keras_vit.data.shard_files import shard_writers
 from keras_vit.data.shard_files.opening import shard_photos
 from keras_vit.data.shard_files.packing import pack
 from keras_vit.data.shard_files.shard_writers import WRITERS
+from keras_vit.images import photo_checks
 from keras_vit.images.preprocessing import Preprocessing
 from keras_vit.images.slices import photo_bytes
+from keras_vit.runs.configuration import _place_of
 
 FORMATS = tuple(WRITERS)
 RECORD = Preprocessing(image_size=(24, 32))
@@ -96,6 +99,19 @@ def test_same_data_give_the_same_bytes_and_shuffled_shards(source, packed, name,
         assert photos[0] == photos[1]
 
 
+def test_photos_are_checked_once_for_all_processes(packed, monkeypatch):
+    first = open_source(packed / "tar")
+    monkeypatch.setattr(photo_checks, "_KNOWN", {})  # as in another process
+    read, real = [], photo_checks._read
+    monkeypatch.setattr(photo_checks, "_read", lambda place: (read.append(place.name[-4:]), real(place))[1])
+    again = open_source(packed / "tar")
+    assert sorted(read) == [".bmp", "webp"]  # for which another machine may have no Pillow
+    for split in first.splits:
+        mine, theirs = again.split(split), first.split(split)
+        assert (mine.paths, mine.by_pillow) == (theirs.paths, theirs.by_pillow)
+        np.testing.assert_array_equal(mine.orientations, theirs.orientations)
+
+
 def test_tar_has_photo_number_and_facts_under_one_key(source, packed):
     members = {}
     for path in (packed / "tar").glob("train-*.tar"):
@@ -159,3 +175,19 @@ def test_nothing_is_left_of_what_cannot_be_written(folder, source, tmp_path, mon
     with pytest.raises(OSError, match=r"No space left on device.*new"):
         pack(source, tmp_path / "new")
     assert sorted(tmp_path.iterdir()) == before
+
+
+def test_command_packs_and_a_run_knows_its_shards_by_their_whole_path(run, folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code, lines, errors = run("pack", folder, "shards", "--format", "tfrecord", "--shard-bytes", "12000", "--seed", "3")
+    assert (code, errors) == (0, [])
+    names = sorted(path.name for path in (tmp_path / "shards").glob("*.tfrecord"))
+    assert lines[-1].startswith(f"wrote {len(names)} shards of ")
+    assert lines[-1].endswith(" MB to shards")
+    code, _, errors = run("pack", folder, "shards")
+    assert code == 1
+    assert_one_line(errors, "new or empty folder.*shards")
+    code, _, errors = run("pack", folder, "more", "--shard-bytes", "5")
+    assert_one_line(errors, "`--shard-bytes` must be at least 1,024")
+    for data in ("shards", "shards/*.tfrecord"):
+        assert _place_of(data) == str(tmp_path / data)
