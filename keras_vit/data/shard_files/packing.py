@@ -1,5 +1,6 @@
 """`pack`, which writes the photos of a data set as shards that this package and others read."""
 
+import errno
 import json
 import os
 import shutil
@@ -83,8 +84,8 @@ def pack(
         flush_folder(out.parent)
     except BaseException as error:
         shutil.rmtree(beside, ignore_errors=True)
-        if isinstance(error, OSError) and error.errno is not None and not error.filename:
-            error.filename = str(out)  # a full disk does not say whose
+        if (full := os.strerror(errno.ENOSPC)) in str(error):  # writers say it by errors of several kinds
+            raise OSError(errno.ENOSPC, full, str(out)) from error
         raise
     finally:
         unlock(lock)
