@@ -14,9 +14,9 @@ _BACKENDS = ("tensorflow", "jax", "torch")
 
 
 def _is_the_command() -> bool:
-    """Whether this import is that of the installed command or of `python -m keras_vit`, which need no Keras."""
+    """Whether this import is that of the command or of its worker, by name or by `python -m`, which need no Keras."""
     if sys.argv[:1] == ["-m"]:  # Python is about to run a module by its name, and has not got further than its package
-        return sys.orig_argv[-len(sys.argv)] in ("keras_vit", "-mkeras_vit")
+        return sys.orig_argv[-len(sys.argv)] in ("keras_vit", "-mkeras_vit", "keras_vit.embedding.worker")
     script = os.path.realpath(sys.argv[0]) if sys.argv else ""  # a link to the command may have any name
     return Path(script).stem == "keras-vit" and is_installed_script(script)
 

@@ -37,8 +37,21 @@ ARGUMENTS = [
 
 
 def test_every_command_is_looked_at():
-    words = ["finetune", "evaluate", "vtab", "predict", "recipes", "look", "pack", "export", "push", "models", "launch"]
-    words += ["cache"]
+    words = [
+        "finetune",
+        "evaluate",
+        "embed",
+        "vtab",
+        "predict",
+        "recipes",
+        "look",
+        "pack",
+        "export",
+        "push",
+        "models",
+        "launch",
+    ]
+    words += ["cache", "embed"]
     weights = ["list", "info", "fetch", "verify", "inspect", "convert"]
     assert set(COMMANDS) == {f"keras-vit {word}" for word in words + [f"weights {word}" for word in weights]}
 

@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -11,13 +10,13 @@ from keras_vit.annotations import FilePath
 from keras_vit.checks import check_choice, check_positive_int, error_about
 from keras_vit.embedding.opened_models import OUTPUTS, OpenedModel, open_model
 from keras_vit.exporting.formats import ENGINE_PRECISIONS, ENGINES
-from keras_vit.files import FileKindError, read_regular, user_path
+from keras_vit.files import FileKindError, user_path
 from keras_vit.images.by_pillow import PillowError
-from keras_vit.images.decode import MAX_BYTES
 from keras_vit.images.plain_pixels import plain_pixels
+from keras_vit.images.slices import Slice, photo_bytes
 
 OK = "ok"  # the status of a photo that was embedded
-Photo: TypeAlias = bytes | bytearray | memoryview | FilePath
+Photo: TypeAlias = bytes | bytearray | memoryview | FilePath | Slice | PillowError
 
 
 class Embedder:
@@ -34,10 +33,12 @@ class Embedder:
             it is ONNX Runtime where that is installed, and TensorFlow elsewhere and with an accelerator.
         precision: `"float32"`, `"bfloat16"` or `"int8"`; by default that of a file, and float32 of other models.
         threads: that ONNX Runtime or OpenVINO compute with; by default their own choice.
+        weights: of a name as `"B/16"`; by default those that a command takes.
         batch_size: photos that the engine gets at once, for speed and memory.
 
     Attributes:
-        model, outputs, engine, precision, threads, batch_size: as given; the path of a model that is there is whole.
+        model: as given; the path of one that is there is absolute.
+        outputs, engine, precision, threads, weights, batch_size: as given.
 
     Raises:
         TypeError: if `model` is neither text nor path.
@@ -52,6 +53,7 @@ class Embedder:
         precision: str | None = None,
         threads: int | None = None,
         *,
+        weights: str | None = None,
         batch_size: int = 32,
     ) -> None:
         if not isinstance(model, (str, os.PathLike)) or not os.fspath(model):
@@ -65,7 +67,7 @@ class Embedder:
             check_choice("precision", precision, ENGINE_PRECISIONS)
         path = user_path(model)
         self.model = os.path.abspath(path) if path.exists() else os.fspath(model)  # workers stand in other folders
-        self.outputs, self.engine, self.precision = outputs, engine, precision
+        self.outputs, self.engine, self.precision, self.weights = outputs, engine, precision, weights
         self.threads = None if threads is None else check_positive_int("threads", threads)
         self.batch_size = check_positive_int("batch_size", batch_size)
         self._opened: OpenedModel | None = None
@@ -89,7 +91,7 @@ class Embedder:
             RuntimeError: in a process that was forked from one that computed by Keras, if the model needs Keras.
         """
         if self._opened is None or self._process != os.getpid():
-            self._opened = open_model(self.model, self.engine, self.precision, self.threads)
+            self._opened = open_model(self.model, self.engine, self.precision, self.threads, self.weights)
             self._process = os.getpid()
         return self._opened
 
@@ -154,20 +156,22 @@ class Embedder:
 
 
 def bytes_of(photo: Any) -> bytes:
-    """The bytes of a photo, which may be given as its path.
+    """The bytes of a photo, which may be given as its path or as a slice of a shard.
 
     Raises:
         TypeError: for anything else.
-        PillowError: for a path without a photo.
+        PillowError: for a place without a photo; one that is given in place of a photo is raised too.
     """
+    if isinstance(photo, PillowError):
+        raise photo
     if isinstance(photo, (bytes, bytearray, memoryview)):
         return bytes(photo)
     if photo is None:
         raise PillowError("nothing was given")
-    if not isinstance(photo, (str, os.PathLike)):
+    if not isinstance(photo, (str, os.PathLike, Slice)):
         raise TypeError(f"a photo must be its bytes or its path.\nReceived: {photo!r:.80} of {type(photo).__name__}.")
     try:
-        return read_regular(Path(photo), MAX_BYTES)
+        return photo_bytes(photo if isinstance(photo, Slice) else os.fspath(photo))
     except FileNotFoundError:
         raise PillowError("no such file") from None
     except FileKindError as error:

@@ -15,7 +15,6 @@ from keras_vit.images.plain_preprocessing import grey_levels, prepared
 from keras_vit.images.preprocessing import Preprocessing
 
 OUTPUTS = ("features", "scores", "logits")
-_NO_ENGINE = {".tflite": "LiteRT", ".pb": "a SavedModel"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,7 +52,11 @@ class OpenedModel:
 
 
 def open_model(
-    given: str, engine: str = "auto", precision: str | None = None, threads: int | None = None
+    given: str,
+    engine: str = "auto",
+    precision: str | None = None,
+    threads: int | None = None,
+    weights: str | None = None,
 ) -> OpenedModel:
     """Opens a model.
 
@@ -62,6 +65,7 @@ def open_model(
         engine: one of `formats.ENGINES`.
         precision: of the engine; by default float32. A file has its own.
         threads: of the engine.
+        weights: of a variant.
 
     Raises:
         ValueError: for a model that cannot answer for photos of any size, or an engine that cannot be.
@@ -70,10 +74,8 @@ def open_model(
         RuntimeError: in a process that was forked from one that computed by Keras, if the model needs Keras.
     """
     place = user_path(given)
-    if place.suffix == ".onnx":
-        return _of_onnx(place, engine, precision, threads)
-    if place.suffix == ".xml":
-        return _of_openvino(place, engine, precision, threads)
+    if is_exported(given):
+        return (_of_onnx if place.suffix == ".onnx" else _of_openvino)(place, engine, precision, threads)
     if place.suffix == ".tflite" or (place.is_dir() and (_versions(place) or (place / "saved_model.pb").exists())):
         raise error_about("model")(
             "an exported file that embeds photos must be one of ONNX or OpenVINO.\n"
@@ -83,11 +85,16 @@ def open_model(
     from keras_vit.exporting.engines.accelerate import accelerate
     from keras_vit.runs.named_models import open_named
 
-    model, _ = open_named(given, reads_classes=False)
+    model, _ = open_named(given, weights, reads_classes=False)
     engine = chosen_engine(model, engine, precision or "float32")
     opened = accelerate(model, engine, precision or "float32", threads)
     size = _checked_size(given, opened.input_shape[1:3], opened.preprocessing)
     return OpenedModel(opened.outputs, opened.preprocessing, size, "images", engine, opened.report.runtime)
+
+
+def is_exported(given: str) -> bool:
+    """Whether a model is an exported file, which its own software opens."""
+    return user_path(given).suffix in (".onnx", ".xml")
 
 
 def chosen_engine(model: Any, engine: str, precision: str) -> str:

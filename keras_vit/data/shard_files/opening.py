@@ -95,6 +95,11 @@ def shard_photos(what: FilePath) -> Iterator[tuple[str, Callable[[], bytes]]]:
     Raises:
         ValueError: if no shards are there, and for a shard that cannot be read.
     """
+    return ((key, functools.partial(photo_bytes, place)) for key, place in shard_slices(what))
+
+
+def shard_slices(what: FilePath) -> Iterator[tuple[str, Slice]]:
+    """The photos in shards as `shard_photos` has them: a key, and where the photo lies."""
     files = shards_at(what)
     if not files:
         raise ShardError("shards must be .tar, .tfrecord, .parquet or .array_record files", what, "where none are")
@@ -103,7 +108,7 @@ def shard_photos(what: FilePath) -> Iterator[tuple[str, Callable[[], bytes]]]:
     for shard in index_of(files):
         name = os.path.relpath(os.path.abspath(shard.path), folder)
         for row in shard.rows.rows:
-            yield f"{name}:{row.key}", functools.partial(photo_bytes, _slice(shard, row))
+            yield f"{name}:{row.key}", _slice(shard, row)
 
 
 def _slice(shard: Indexed, row: Row) -> Slice:

@@ -1,0 +1,384 @@
+"""The job of `keras-vit embed`: a manifest first, then parts; the same command goes on with those that are missing."""
+
+import contextlib
+import csv
+import dataclasses
+import datetime
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from keras_vit.annotations import FilePath
+from keras_vit.checks import check_choice, check_positive_int, cores, error_about
+from keras_vit.embedding.embedder import OK
+from keras_vit.embedding.manifest import MANIFEST, Manifest, read_manifest, sha256_of_files
+from keras_vit.embedding.model_facts import ENGINE_FILE
+from keras_vit.embedding.opened_models import OUTPUTS, is_exported
+from keras_vit.embedding.part_files import FORMS, check_form, fault_of_part, read_part
+from keras_vit.embedding.photo_lists import LIST, PhotoList, key_of, list_photos, read_list
+from keras_vit.embedding.supervisor import TRIES, Supervisor, ask_once
+from keras_vit.exporting.formats import ENGINE_PRECISIONS, ENGINES
+from keras_vit.files import PREFIX, head_of, locked, replacing, unlock, user_path
+from keras_vit.pages.escaping import printable
+from keras_vit.runs.named_models import check_run, variant_and_weights
+from keras_vit.weights.resolve import find_file
+
+BROKEN = "broken_photos.csv"
+_COLUMNS = ("row", "photo", "reason")
+_PART, _FEW_PARTS = 1000, 16  # photos of a part; parts of a list that would have fewer
+_BATCH = 32
+_FIRST_WORDS, _MINUTE = 10, 60  # seconds to the first line on the speed, and between those that follow
+_ROOM, _OF_MODEL = 400e6, 3  # bytes that a process takes, and times those of its model's files
+
+
+@dataclasses.dataclass(frozen=True)
+class JobOptions:
+    """What a job is asked for; `None` is the default, or what a job was begun with.
+
+    Attributes:
+        outputs, engine, precision, weights, threads, batch_size: as `Embedder` takes them.
+        part: photos of a part.
+        form: `"parquet"` or `"npz"`.
+        processes: how many compute; by default one a core, as memory allows.
+        shard: `(i, n)`: this job computes each n-th part, from the i-th on.
+    """
+
+    outputs: str | None = None
+    engine: str | None = None
+    precision: str | None = None
+    weights: str | None = None
+    threads: int | None = None
+    batch_size: int | None = None
+    part: int | None = None
+    form: str | None = None
+    processes: int | None = None
+    shard: tuple[int, int] = (0, 1)
+
+    def __post_init__(self) -> None:
+        choices = {"outputs": OUTPUTS, "engine": ENGINES, "precision": ENGINE_PRECISIONS, "form": FORMS}
+        for name, known in choices.items():
+            if getattr(self, name) is not None:
+                check_choice(name, getattr(self, name), known)
+        for name in ("threads", "batch_size", "part", "processes"):
+            if getattr(self, name) is not None:
+                check_positive_int(name, getattr(self, name))
+
+
+def embed(
+    photos: FilePath, model: str, out: FilePath, options: JobOptions, say: Callable[[str], Any] = print
+) -> Manifest:
+    """Embeds photos, or goes on with that.
+
+    Args:
+        photos: as `list_photos` takes them.
+        model: as `Embedder` takes it.
+        out: the folder of the job.
+        options: `JobOptions`.
+        say: called with lines of text.
+
+    Raises:
+        ValueError: for photos, a model or options that cannot be or are not those of the job, for a part that is not
+            one of the job, and at the end for parts that failed.
+        ImportError: if a package is missing.
+        OSError: if the folder cannot be written.
+    """
+    folder = user_path(out)
+    if folder.resolve() == user_path(photos).resolve():
+        raise error_about("out")(f"`out` must be a folder of its own.\nReceived: {str(out)!r}, where the photos are.")
+    folder.mkdir(parents=True, exist_ok=True)
+    with _alone(folder, options.shard):
+        listed = list_photos(photos)
+        manifest, listed = _manifest(listed, model, folder, options, say)
+        parts = range(options.shard[0], manifest.parts, options.shard[1])
+        missing = _missing(folder, manifest, parts)
+        if missing:
+            _compute(folder, model, manifest, listed, missing, options, say)
+    if all((folder / manifest.name(number)).exists() for number in range(manifest.parts)):
+        broken = write_broken(folder, manifest)
+        say(f"done: {manifest.photos:,} rows in {manifest.parts:,} parts, {said_of_broken(folder, broken)}")
+    else:
+        say(f"done: all {len(parts):,} parts of shard {options.shard[0]}/{options.shard[1]}; other shards are not")
+    return manifest
+
+
+def check_job(out: FilePath) -> tuple[Manifest, int]:
+    """Reads all parts of a job, and counts the photos that are broken.
+
+    Raises:
+        ValueError: for another folder, and for parts that are missing or damaged; the message names the first.
+    """
+    folder = user_path(out)
+    manifest = read_manifest(folder)
+    check_form(manifest.form)
+    listed = read_list(folder, folder)
+    if listed.digest() != manifest.photos_sha256:
+        raise error_about("out")(
+            f"the list of photos must be as the job wrote it.\nReceived: {printable(folder / LIST)}, which has changed."
+        )
+    faults, rows = [], 0
+    for number in range(manifest.parts):
+        try:
+            found = read_part(folder, manifest, number).photos
+            rows += len(found)
+        except ValueError as error:
+            faults.append(str(error))
+    if faults:
+        raise ValueError(
+            f"{rows:,} of {manifest.photos:,} rows are there; {len(faults):,} of {manifest.parts:,} parts are missing "
+            f"or damaged. The first: {faults[0]}"
+        )
+    return manifest, write_broken(folder, manifest)
+
+
+def said_of_broken(folder: Path, broken: int) -> str:
+    """How many photos could not be read, and where the reasons are."""
+    return (
+        f"{broken:,} of them of broken photos, with reasons in {printable(folder / BROKEN)}"
+        if broken
+        else "no photo is broken"
+    )
+
+
+def write_broken(folder: Path, manifest: Manifest) -> int:
+    """Writes the list of broken photos of a finished job, if there are any, and gives their number."""
+    path = folder / BROKEN
+    if os.path.lexists(path) and not (head_of(path) or b"").startswith(",".join(_COLUMNS).encode()):
+        raise error_about("out")(f"a job replaces only files of a job.\nReceived: {str(path)!r}. Move it away.")
+    rows = [row for number in range(manifest.parts) for row in _broken(folder, manifest, number)]
+    if rows or path.exists():
+        with replacing(path) as part, open(part, "w", newline="", encoding="utf-8") as file:
+            csv.writer(file).writerows([_COLUMNS, *rows])
+    return len(rows)
+
+
+def _broken(folder: Path, manifest: Manifest, number: int) -> Iterator[tuple[int, str, str]]:
+    part = read_part(folder, manifest, number)
+    for place in np.flatnonzero(part.status != OK):
+        yield manifest.rows(number)[place], str(part.photos[place]), str(part.status[place])
+
+
+@contextlib.contextmanager
+def _alone(folder: Path, shard: tuple[int, int]) -> Iterator[None]:
+    """A lock for one job of a shard. Where a file system has none, a second job computes the same files again."""
+    path = folder / f"{PREFIX}shard-{shard[0]}-of-{shard[1]}.lock"
+    path.mkdir(exist_ok=True)
+    try:
+        lock = locked(path)
+    except BlockingIOError:
+        raise error_about("out")(
+            "one job computes a shard.\n"
+            f"Received: {printable(folder)}, where another one computes shard {shard[0]}/{shard[1]} now. Wait for it, "
+            "or end it first."
+        ) from None
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            path.rmdir()
+        unlock(lock)
+
+
+def _manifest(
+    listed: PhotoList, model: str, folder: Path, options: JobOptions, say: Callable[[str], Any]
+) -> tuple[Manifest, PhotoList]:
+    """The manifest, which is written now if there is none; and the photos in the order of its rows."""
+    lock = locked(folder, wait=True)  # several shards may begin at once
+    try:
+        if not os.path.lexists(folder / MANIFEST):
+            check_form(options.form or FORMS[0])
+            _prepare(listed, model, folder, options, say)
+        manifest = read_manifest(folder)
+    finally:
+        unlock(lock)
+    check_form(manifest.form)
+    asked = {field.name: getattr(options, field.name) for field in dataclasses.fields(options)}
+    manifest.check({name: value for name, value in asked.items() if name not in ("processes", "shard")})
+    digest = sha256_of_files(files_of_model(model, manifest.weights))
+    if digest != manifest.model_sha256:
+        raise error_about("out", "model")(
+            "a job goes on with the model that it was begun with, so that all rows are alike.\n"
+            f"Received: model={model!r}, which is another than {manifest.model!r} was. Choose another folder."
+        )
+    if manifest.file is not None and sha256_of_files(_engine_files(folder)) != manifest.file_sha256:
+        raise error_about("out")(
+            "the file that the workers open must be as the job wrote it.\n"
+            f"Received: {printable(folder / manifest.file)}, which has changed. Choose another folder."
+        )
+    return manifest, _same_list(listed, folder, manifest, say)
+
+
+def _same_list(listed: PhotoList, folder: Path, manifest: Manifest, say: Callable[[str], Any]) -> PhotoList:
+    """The list that the job was begun with; raises if photos have come since."""
+    if listed.digest() == manifest.photos_sha256:
+        return listed
+    kept = read_list(folder, listed.top)
+    if kept.digest() != manifest.photos_sha256:
+        raise error_about("out")(
+            f"the list of photos must be as the job wrote it.\nReceived: {printable(folder / LIST)}, which has changed."
+        )
+    known = {key_of(entry) for entry in kept.entries}
+    now = {key_of(entry) for entry in listed.entries}
+    if new := sorted(now - known):
+        raise error_about("out", "photos")(
+            "a job goes on with the list of photos that it was begun with.\n"
+            f"Received: {len(new):,} photos that are not in {printable(folder / LIST)}, as {new[0]!r}. Embed them into "
+            "another folder."
+        )
+    gone = [row for row, entry in enumerate(kept.entries) if key_of(entry) not in now]
+    if not gone:
+        raise error_about("out", "photos")(
+            "a job goes on with the photos that it was begun with.\n"
+            f"Received: shards in which they lie at other places than {printable(folder / LIST)} says."
+        )
+    first = printable(key_of(kept.entries[gone[0]]))
+    say(f"{len(gone):,} photos have gone since the job began, as {first} of row {gone[0]:,}; their rows say so")
+    return kept
+
+
+def _prepare(listed: PhotoList, model: str, folder: Path, options: JobOptions, say: Callable[[str], Any]) -> None:
+    say(f"opening {printable(model)} for {len(listed.entries):,} photos ...")
+    digest = sha256_of_files(files_of_model(model, options.weights))
+    threads, outputs = options.threads or 1, options.outputs or OUTPUTS[0]
+    asked = {"outputs": outputs, "engine": options.engine or "auto", "precision": options.precision}
+    with tempfile.TemporaryDirectory(prefix="keras_vit-") as place:
+        named = {"model": model, "weights": options.weights, "threads": threads, "folder": place}
+        facts = ask_once({"prepare": asked | named}, threads)["prepared"]
+        for file in sorted(Path(place).iterdir()):
+            with replacing(folder / file.name) as part:
+                Path(part).write_bytes(file.read_bytes())
+    batch_size = options.batch_size or _BATCH
+    count = len(listed.entries)
+    few = -(-count // _FEW_PARTS // batch_size) * batch_size
+    manifest = Manifest(
+        photos=count,
+        photos_sha256=listed.digest(),
+        part=options.part or min(_PART, max(few, 1)),
+        form=options.form or FORMS[0],
+        outputs=outputs,
+        model=model,
+        model_sha256=digest,
+        weights=options.weights,
+        threads=threads,
+        batch_size=batch_size,
+        file_sha256=facts["file"] and sha256_of_files(_engine_files(folder)),
+        **facts,
+    )
+    listed.write(folder)
+    manifest.write(folder)
+
+
+def files_of_model(model: str, weights: str | None = None) -> list[Path]:
+    """The files that decide what a model computes: its own, and what stands beside it."""
+    place = user_path(model)
+    if is_exported(model):
+        beside = [place.with_suffix(".bin"), place.with_name(f"{place.name}.data")]
+        if not place.is_file():
+            raise error_about("model", kind=FileNotFoundError)(f"`model` must be there.\nReceived: {model!r}.")
+        return [place, *(file for file in beside if file.is_file())]
+    found = variant_and_weights(model, weights)
+    if found is None:
+        return [check_run(place)]
+    file = find_file(found[1], found[0]).path
+    return sorted(entry for entry in place.iterdir() if entry.is_file()) if place.is_dir() else [file]
+
+
+def _engine_files(folder: Path) -> list[Path]:
+    return sorted(folder.glob(f"{ENGINE_FILE}*"))
+
+
+def _missing(folder: Path, manifest: Manifest, parts: Sequence[int]) -> list[int]:
+    """The parts that are not there; raises for one that is no good."""
+    there = [number for number in parts if os.path.lexists(folder / manifest.name(number))]
+    fault = next(filter(None, (fault_of_part(folder, manifest, number) for number in there)), None)
+    if fault is not None:
+        raise ValueError(fault)
+    known = set(there)
+    return [number for number in parts if number not in known]
+
+
+def _compute(
+    folder: Path,
+    model: str,
+    manifest: Manifest,
+    listed: PhotoList,
+    missing: list[int],
+    options: JobOptions,
+    say: Callable[[str], Any],
+) -> None:
+    """Computes the missing parts; raises at the end if one could not be."""
+    processes = min(options.processes or _processes(folder, model, manifest), len(missing))
+    rows = sum(len(manifest.rows(number)) for number in missing)
+    of_shard = f" of shard {options.shard[0]}/{options.shard[1]}" if options.shard[1] > 1 else ""
+    say(
+        f"embedding {rows:,} photos in {len(missing):,} parts{of_shard} by {processes} "
+        f"process{'es' * (processes > 1)}, {manifest.software}"
+    )
+    first = {"folder": str(folder.absolute()), "top": str(listed.top.absolute()), "model": str(model)}
+
+    def task(number: int) -> dict[str, Any]:
+        entries = listed.entries[manifest.rows(number).start : manifest.rows(number).stop]
+        return {"part": number, "photos": entries}
+
+    progress, software = _Progress(rows, say), manifest.software
+    with Supervisor(first, task, missing, processes, manifest.threads) as supervisor:
+        for answer in supervisor.answers(patience=1.0):
+            software = answer.get("ready", software)
+            progress.heard(answer)
+        if software != manifest.software:
+            say(
+                f"the job was begun with {manifest.software}, and {software} computed here: rows may differ by rounding"
+            )
+        if supervisor.failed:
+            number, how = next(iter(supervisor.failed.items()))
+            raise ValueError(
+                f"{len(supervisor.failed):,} parts could not be computed in {TRIES} tries each; all others are "
+                f"there.\nReceived: {manifest.said(number)}: {how}. Run the same command again to go on."
+            )
+
+
+def _processes(folder: Path, model: str, manifest: Manifest) -> int:
+    """One a core for each of the threads, as far as memory allows; one where TensorFlow has the machine's threads."""
+    import psutil
+
+    files = _engine_files(folder) if manifest.file else files_of_model(model, manifest.weights)
+    room = _ROOM + _OF_MODEL * sum(file.stat().st_size for file in files)
+    fitting = int(psutil.virtual_memory().available / room)
+    return max(min(len(cores()) // manifest.threads, fitting), 1)
+
+
+class _Progress:
+    """Says how a job is getting on: early, and then once a minute.
+
+    Args:
+        rows: that are to be computed.
+        say: called with a line.
+    """
+
+    def __init__(self, rows: int, say: Callable[[str], Any]) -> None:
+        self._rows, self._say = rows, say
+        self._done = 0
+        self._within: dict[int, int] = {}  # rows of parts that are being computed
+        self._began = time.monotonic()
+        self._next = self._began + _FIRST_WORDS
+
+    def heard(self, answer: dict[str, Any]) -> None:
+        """Counts what a process has said, and says a line if it is time."""
+        if "so_far" in answer:
+            self._within[answer["part"]] = answer["so_far"]
+        elif "part" in answer:
+            self._within.pop(answer["part"], None)
+            self._done += answer.get("rows", 0)
+        now = time.monotonic()
+        if now >= self._next and (done := self._done + sum(self._within.values())):
+            self._next = now + _MINUTE
+            speed = done / (now - self._began)
+            left = datetime.timedelta(seconds=round((self._rows - done) / speed))
+            until = datetime.datetime.now() + left
+            self._say(
+                f"{done:,} of {self._rows:,} photos, {speed:,.1f} a second, {left} left, until {until:%d %b %H:%M}"
+            )

@@ -1,0 +1,138 @@
+"""What a job was asked for, once and for all: each of its parts bears the digest of this, and no other is its part."""
+
+import dataclasses
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from keras_vit.checks import error_about
+from keras_vit.files import json_object, replacing
+from keras_vit.pages.escaping import printable
+from keras_vit.version import __version__
+
+MANIFEST = "manifest.json"
+_KIND = "an embedding of photos, 1"
+_MOST_BYTES = 1 << 22
+_OPTIONS = {"outputs": "--outputs", "engine": "--engine", "precision": "--precision", "threads": "--threads"}
+_OPTIONS |= {"batch_size": "--batch-size", "part": "--part", "form": "--format"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Manifest:
+    """A job, ready for JSON.
+
+    Attributes:
+        photos: how many there are.
+        photos_sha256: of their list.
+        part: photos of a part, but for the last.
+        form: `"parquet"` or `"npz"`.
+        outputs: the name of the columns' vectors.
+        width: numbers of a vector.
+        model: as given.
+        model_sha256: of its files.
+        engine: that computes, with `precision` and `threads`.
+        batch_size: photos that the engine gets at once, always as many.
+        preprocessing: fields of the record, with their digest in `preprocessing_sha256`.
+        file: name of the file that the engine opens, in the job's folder; `None` for the model itself.
+        file_sha256: of that file.
+        software: of the engine, with its version.
+        keras_vit: the version that began.
+    """
+
+    photos: int
+    photos_sha256: str
+    part: int
+    form: str
+    outputs: str
+    width: int
+    model: str
+    model_sha256: str
+    engine: str
+    precision: str | None
+    threads: int
+    batch_size: int
+    preprocessing: dict[str, Any]
+    preprocessing_sha256: str
+    file: str | None
+    file_sha256: str | None
+    software: str
+    keras_vit: str = __version__
+    weights: str | None = None
+
+    @property
+    def digest(self) -> str:
+        """Of all that decides the rows."""
+        facts = dataclasses.asdict(self)
+        for name in ("model", "keras_vit", "file", "file_sha256"):  # names, and what follows from the model
+            del facts[name]
+        return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+
+    @property
+    def parts(self) -> int:
+        """How many parts there are."""
+        return -(-self.photos // self.part)
+
+    def rows(self, number: int) -> range:
+        """The rows of a part."""
+        return range(number * self.part, min((number + 1) * self.part, self.photos))
+
+    def name(self, number: int) -> str:
+        """The file of a part."""
+        return f"part-{number:05d}.{self.form}"
+
+    def said(self, number: int) -> str:
+        """A part in words, as `part-00012.parquet (rows 12,000 to 12,999)`."""
+        rows = self.rows(number)
+        return f"{self.name(number)} (rows {rows[0]:,} to {rows[-1]:,})"
+
+    def write(self, folder: Path) -> None:
+        """Writes `folder/manifest.json`."""
+        text = json.dumps({"keras_vit_embedding": _KIND} | dataclasses.asdict(self), indent=2)
+        with replacing(folder / MANIFEST) as part:
+            Path(part).write_text(f"{text}\n", encoding="utf-8")
+
+    def check(self, asked: dict[str, Any]) -> None:
+        """Raises a `ValueError` unless what is asked now is what the job was begun with; `None` is anything.
+
+        Args:
+            asked: values by the names of fields.
+        """
+        for name, value in asked.items():
+            if value is None or (name == "engine" and value == "auto") or getattr(self, name) == value:
+                continue
+            option = _OPTIONS.get(name, f"--{name}")
+            raise error_about("out")(
+                "a job goes on with the options that it was begun with, so that all rows are alike.\n"
+                f"Received: {option} {value}, and {getattr(self, name)} in the manifest. Leave {option} out, or choose "
+                "another folder."
+            )
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """The manifest of a job.
+
+    Raises:
+        ValueError: if it is missing, damaged, or of something else.
+    """
+    path = folder / MANIFEST
+    try:
+        facts = json_object(path, _MOST_BYTES)
+        if facts.pop("keras_vit_embedding", None) != _KIND:
+            raise ValueError("the file must be one of `keras-vit embed`.\nReceived: something else")
+        return Manifest(**facts)
+    except (ValueError, TypeError) as error:
+        reason = " ".join(str(error).split())
+        raise error_about("out")(
+            "the folder must be that of a job, with its manifest as it was written.\n"
+            f"Received: {printable(path)}: {reason}. Move it away, or choose another folder."
+        ) from None
+
+
+def sha256_of_files(paths: list[Path]) -> str:
+    """One digest of the bytes of files, in their order."""
+    found = hashlib.sha256()
+    for path in paths:
+        with open(path, "rb") as file:
+            found.update(hashlib.file_digest(file, "sha256").digest())
+    return found.hexdigest()

@@ -1,0 +1,166 @@
+"""Which photos a job embeds, in which order, and where each lies: a folder, a table or shards as one sorted list.
+
+A list is kept as a file of lines in JSON, so that a job goes on with the same rows whatever has become of the photos.
+"""
+
+import csv
+import hashlib
+import io
+import itertools
+import json
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
+
+from keras_vit.checks import error_about
+from keras_vit.files import open_regular, replacing, user_path
+from keras_vit.images.photo_files import HEIC, READABLE, photos_below
+from keras_vit.images.slices import PhotoPlace, Slice
+
+LIST = "photos.jsonl"
+_HEAD = '{"keras_vit": "the photos of an embedding, a row each"}\n'
+_OF_SHARDS = re.compile(r"\.(tar|tgz|tfrec|parquet|array_?record)|^(train|val|validation|test)$", re.IGNORECASE)
+_MOST_BYTES = 1 << 34  # of a list or a table
+Entry: TypeAlias = str | list[Any]  # a path below the top; or key, file, offset, size and record of a slice
+
+
+class PhotoList(NamedTuple):
+    """Photos in the order of their rows.
+
+    Attributes:
+        top: the folder from which their paths count.
+        entries: a text or a list for each, ready for JSON.
+    """
+
+    top: Path
+    entries: list[Entry]
+
+    def digest(self) -> str:
+        """SHA-256 of the list, wherever its folder lies."""
+        found = hashlib.sha256()
+        for line in self.lines():
+            found.update(line.encode())
+        return found.hexdigest()
+
+    def lines(self) -> Iterator[str]:
+        """The lines of its file behind the first."""
+        return (json.dumps(entry) + "\n" for entry in self.entries)
+
+    def write(self, folder: Path) -> None:
+        """Writes `folder/photos.jsonl`, in place of another list alone."""
+        path = folder / LIST
+        if os.path.lexists(path) and not _is_list(path):
+            raise error_about("out")(f"a job replaces only files of a job.\nReceived: {str(path)!r}. Move it away.")
+        with replacing(path) as part, open(part, "w", encoding="utf-8") as file:
+            file.write(_HEAD)
+            file.writelines(self.lines())
+
+
+def key_of(entry: Entry) -> str:
+    """The name of a photo in its row."""
+    return entry if isinstance(entry, str) else str(entry[0])
+
+
+def place_of(top: Path, entry: Entry) -> PhotoPlace:
+    """Where the bytes of a photo are."""
+    if isinstance(entry, str):
+        return os.path.join(top, entry)
+    key, file, offset, size, record = entry
+    return Slice(os.path.join(top, file), offset, size, key, record)
+
+
+def list_photos(what: str | os.PathLike) -> PhotoList:
+    """The photos in a folder, a table or shards, sorted by their names.
+
+    Args:
+        what: a folder, with all that is below it; a `.csv` file with the column `path`; or shards, as `open_source`
+            takes them.
+
+    Raises:
+        ValueError: if no photo is there, or a table has none.
+    """
+    path = user_path(what)
+    # The seam: whatever else holds photos makes entries of them here, and `place_of` says where their bytes are.
+    if path.suffix.lower() == ".csv" and path.is_file():
+        found = PhotoList(path.parent, _of_table(path))
+    else:
+        found = _of_shards(path) or PhotoList(path, _below(path))
+    if not found.entries:
+        raise error_about("photos")(
+            "`photos` must be a folder with photos in it or below it, a .csv file with the column path, or shards.\n"
+            f"Received: {str(path)!r}, {'without a photo' if os.path.exists(path) else 'where nothing is'}."
+        )
+    return found
+
+
+def read_list(folder: Path, top: Path) -> PhotoList:
+    """The list that a job wrote into its folder.
+
+    Raises:
+        ValueError: if it is none.
+    """
+    path = folder / LIST
+    try:
+        with open_regular(path, _MOST_BYTES) as file:
+            if file.readline() != _HEAD.encode():
+                raise ValueError("which is no list of photos")
+            return PhotoList(top, [json.loads(line) for line in file])
+    except (OSError, ValueError) as error:
+        raise error_about("out")(
+            f"the list of photos must be as the job wrote it.\nReceived: {str(path)!r}: {error}."
+        ) from None
+
+
+def _is_list(path: Path) -> bool:
+    try:
+        with open_regular(path) as file:
+            return file.readline(len(_HEAD) + 1) == _HEAD.encode()
+    except (OSError, ValueError):
+        return False
+
+
+def _below(folder: Path) -> list[Entry]:
+    from keras_vit.images.by_pillow import missing_package
+
+    suffixes = READABLE if missing_package("HEIC") else (*READABLE, *HEIC)
+    top = str(folder).rstrip(os.sep) + os.sep
+    return sorted(str(path).removeprefix(top).replace(os.sep, "/") for path in photos_below(folder, suffixes))
+
+
+def _of_table(path: Path) -> list[Entry]:
+    try:
+        with open_regular(path, _MOST_BYTES) as binary, io.TextIOWrapper(binary, "utf-8-sig", newline="") as file:
+            rows = csv.DictReader(file, skipinitialspace=True)
+            if "path" not in (rows.fieldnames or ()):
+                raise ValueError(f"whose first line has no column path, but {rows.fieldnames}")
+            found = sorted((row["path"] or "").strip() for row in rows)
+    except (OSError, ValueError, csv.Error) as error:
+        raise error_about("photos")(
+            f"a table of photos must be a CSV file in UTF-8 with the column path.\nReceived: {str(path)!r}: {error}."
+        ) from None
+    twice = next((one for one, other in itertools.pairwise(found) if one == other), None)
+    if twice is not None or "" in found:
+        wrong = f"{twice!r} twice" if twice else "a row without a path"
+        raise error_about("photos")(
+            f"each row of a table must name a photo of its own.\nReceived: {str(path)!r} with {wrong}."
+        )
+    return list(found)
+
+
+def _of_shards(path: Path) -> PhotoList | None:
+    """The photos of shards; `None` where there are none."""
+    names = [entry.name for entry in os.scandir(path)] if path.is_dir() else [path.name]
+    if not any(_OF_SHARDS.search(name) for name in names):
+        return None  # without the room of data, which imports Keras
+    from keras_vit.data.shard_files.finding import common_folder, shards_at
+    from keras_vit.data.shard_files.opening import shard_slices
+
+    files = shards_at(path)
+    if not files:
+        return None
+
+    top = common_folder(files)
+    found = ((key, os.path.relpath(os.path.abspath(s.file), top), s) for key, s in shard_slices(path))
+    return PhotoList(top, sorted([key, file, s.offset, s.size, s.record] for key, file, s in found))

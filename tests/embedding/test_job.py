@@ -1,0 +1,337 @@
+"""The job of `keras-vit embed`: every row once, and the same bytes whoever was killed; and what it refuses."""
+
+import errno
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tarfile
+
+import numpy as np
+import psutil
+import pytest
+from conftest import ROOT, make_tiny
+from photos import BAD, add_odd_files, make_photos
+from PIL import Image
+
+import keras_vit
+from keras_vit.embedding import worker
+from keras_vit.embedding.job import BROKEN
+from keras_vit.embedding.manifest import read_manifest
+from keras_vit.embedding.part_files import read_vectors
+from keras_vit.embedding.shard_choice import shard_of
+from keras_vit.embedding.supervisor import Supervisor
+from keras_vit.exporting.engines.accelerate import write_engine
+from keras_vit.files import locked
+
+# TensorFlow counts the tracing of every test's own function as one that is traced again and again.
+pytestmark = pytest.mark.filterwarnings("ignore:.*triggered tf.function retracing")
+SMALL = ("--part", 4, "--batch-size", 4)  # so that some photos are many parts
+WAIT = 60  # seconds for processes to end, on a busy machine
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory):
+    """A file of ONNX that takes prepared images, which needs no Keras."""
+    path = tmp_path_factory.mktemp("engine") / "engine.onnx"
+    write_engine(make_tiny(), path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    """60 photos, two of which are broken; most are one large photo by several names, which takes a while."""
+    folder = add_odd_files(make_photos(tmp_path_factory.mktemp("embed") / "photos", per_class=4))
+    large = np.random.default_rng(0).integers(0, 256, (60, 80, 3), dtype="uint8")
+    Image.fromarray(large).resize((1000, 750)).save(folder / "large.jpg", quality=90)
+    for number in range(42):
+        os.link(folder / "large.jpg", folder / f"large {number}.jpg")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def undisturbed(photos, engine, tmp_path_factory):
+    """A finished job, by one process."""
+    out = tmp_path_factory.mktemp("undisturbed") / "vectors"
+    done = start("embed", photos, "--model", engine, "--out", out, *SMALL, "--processes", 1)
+    said = done.communicate()[0]
+    assert done.returncode == 0, said
+    return out
+
+
+@pytest.fixture
+def job(undisturbed, tmp_path):
+    """A copy of the finished job, to be damaged."""
+    return shutil.copytree(undisturbed, tmp_path / "vectors")
+
+
+def start(*words):
+    """A command as a process of its own."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "keras_vit", *map(str, words)]
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def parts_of(out):
+    return {path.name: path.read_bytes() for path in out.glob("part-*")}
+
+
+def kill_and_go_on(command, out, victims, chance):
+    """Runs a command until it ends well; meanwhile kills these in turn, each once another part or two are there."""
+    victims = list(victims)
+    while True:
+        process = start(*command, "--out", out)
+        while victims and process.poll() is None:
+            until = len(parts_of(out)) + chance.choice((1, 2))
+            while process.poll() is None and len(parts_of(out)) < until:
+                pass
+            workers = psutil.Process(process.pid).children() if process.poll() is None else []
+            if not workers:
+                continue
+            if victims.pop(0) == "worker":
+                os.kill(chance.choice(workers).pid, signal.SIGKILL)
+            else:
+                process.kill()
+                process.wait(WAIT)
+                assert not psutil.wait_procs(workers, timeout=WAIT)[1], "workers outlive their supervisor"
+        said = process.communicate(timeout=600)[0]
+        if process.returncode == 0:
+            assert not victims
+            return
+        assert process.returncode == -signal.SIGKILL, said
+
+
+def test_killed_three_times_every_row_is_there_once_with_the_same_bytes(photos, engine, undisturbed, tmp_path):
+    command = ("embed", photos, "--model", engine, *SMALL, "--processes", 2)
+    kill_and_go_on(command, tmp_path / "vectors", ("worker", "supervisor", "worker"), random.Random(0))
+    assert parts_of(tmp_path / "vectors") == parts_of(undisturbed)
+
+
+def test_shards_write_the_same_bytes_and_the_last_one_lists_broken_photos(photos, engine, undisturbed, tmp_path, run):
+    out = tmp_path / "vectors"
+    for index in (1, 0):
+        assert not (out / BROKEN).exists()
+        words = ("--shard", f"{index}/2", "--processes", 1)
+        code, said, _ = run("embed", photos, "--model", engine, "--out", out, *SMALL, *words)
+        assert code == 0, said
+    assert parts_of(out) == parts_of(undisturbed)
+    assert (out / BROKEN).read_text() == (undisturbed / BROKEN).read_text()
+    assert "other shards are not" not in said
+
+
+def test_rows_are_those_of_the_embedder_in_the_order_of_names(photos, engine, undisturbed):
+    parts = list(read_vectors(undisturbed))
+    names = sorted(path.relative_to(photos).as_posix() for path in photos.rglob("*.*"))
+    assert [name for part in parts for name in part.photos] == names
+    found = keras_vit.Embedder(engine, batch_size=4, threads=1)([photos / name for name in names])
+    np.testing.assert_array_equal(np.concatenate([part.vectors for part in parts]), found["features"])
+    assert np.concatenate([part.status for part in parts]).tolist() == found["status"].tolist()
+    listed = (undisturbed / BROKEN).read_text().splitlines()
+    rows = [f"{names.index(name)},{name},{reason}" for name, reason in BAD.items()]
+    assert listed == ["row,photo,reason", *sorted(rows, key=lambda row: int(row.split(",")[0]))]
+
+
+def test_check_counts_rows_and_names_what_is_missing_or_damaged(job, run):
+    code, said, _ = run("embed", "--out", job, "--check")
+    assert (code, "60 rows in 15 parts" in said[0], "2 of them of broken photos" in said[0]) == (0, True, True)
+    place = job / "part-00003.parquet"
+    data = bytearray(place.read_bytes())
+    data[300] ^= 1
+    place.write_bytes(data)
+    (job / "part-00010.parquet").unlink()
+    code, _, errors = run("embed", "--out", job, "--check")
+    assert code == 1
+    assert "52 of 60 rows are there; 2 of 15 parts" in errors[-1]
+    assert "part-00003.parquet, rows 12 to 15, which is damaged" in errors[-1]
+
+
+def test_npz_has_the_same_rows_without_pyarrow_and_the_same_bytes_each_time(photos, engine, tmp_path, run):
+    for out in (tmp_path / "one", tmp_path / "two"):
+        words = ("--format", "npz", "--part", 3, "--batch-size", 2)
+        assert run("embed", photos / "disc", "--model", engine, "--out", out, *words)[0] == 0
+    assert parts_of(tmp_path / "one") == parts_of(tmp_path / "two")
+    names = [photos / "disc" / name for part in read_vectors(out) for name in part.photos]
+    expected = keras_vit.Embedder(engine, batch_size=2, threads=1)(names)
+    np.testing.assert_array_equal(np.concatenate([part.vectors for part in read_vectors(out)]), expected["features"])
+    assert run("embed", "--out", out, "--check")[0] == 0
+
+
+def test_a_photo_that_vanished_has_a_row_that_says_so_and_a_new_one_is_refused(photos, engine, job, tmp_path, run):
+    moved = shutil.copytree(photos, tmp_path / "photos")
+    (moved / "large 9.jpg").unlink()
+    first = sorted(path.relative_to(photos).as_posix() for path in photos.rglob("*.*")).index("large 9.jpg")
+    (job / f"part-{first // 4:05d}.parquet").unlink()
+    code, said, _ = run("embed", moved, "--model", engine, "--out", job)
+    assert code == 0
+    assert any(f"1 photos have gone since the job began, as large 9.jpg of row {first}" in line for line in said)
+    assert f"{first},large 9.jpg,no such file" in (job / BROKEN).read_text()
+    shutil.copy(moved / "large.jpg", moved / "new.jpg")
+    code, _, errors = run("embed", moved, "--model", engine, "--out", job)
+    assert (code, "1 photos that are not in" in errors[-1], "'new.jpg'" in errors[-1]) == (1, True, True)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (("--outputs", "logits"), "--outputs logits, and features in the manifest"),
+        (("--part", 5), "--part 5, and 4 in the manifest"),
+        (("--threads", 2), "--threads 2, and 1 in the manifest"),
+        (("--model", "other.onnx"), "`--model` 'other.onnx', which is another"),
+    ],
+)
+def test_a_job_goes_on_with_what_it_was_begun_with(photos, engine, job, tmp_path, monkeypatch, run, change, words):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "other.onnx").write_bytes(engine.read_bytes() + b" ")
+    before = parts_of(job)
+    code, _, errors = run("embed", photos, "--model", engine, "--out", job, *change)
+    assert code == 1
+    assert words.replace("`--model` ", "") in errors[-1].replace("model=", "").replace("--model ", "")
+    assert parts_of(job) == before
+
+
+def test_files_of_others_are_never_replaced(photos, engine, job, tmp_path, run):
+    words = ("embed", photos, "--model", engine, "--out")
+    for name, content in (("manifest.json", "{}"), ("photos.jsonl", "mine"), ("part-00000.parquet", "mine")):
+        place = (job if name.startswith("part") else tmp_path / name) / name
+        place.parent.mkdir(exist_ok=True)
+        place.write_text(content)
+        code, _, errors = run(*words, place.parent)
+        assert (code, name in errors[-1], "ove it away" in errors[-1]) == (1, True, True)
+        assert place.read_text() == content
+    assert "rows 0 to 3" in errors[-1]
+    code, _, errors = run(*words, photos)
+    assert (code, "a folder of its own" in errors[-1]) == (1, True)
+
+
+def test_what_cannot_be_embedded_is_told(engine, tmp_path, run):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "table.csv").write_text("file\na.jpg\n")
+    (tmp_path / "twice.csv").write_text("path\na.jpg\na.jpg\n")
+    out = tmp_path / "out"
+    for photos, words in (("empty", "without a photo"), ("no", "nothing is"), ("table.csv", "column path")):
+        code, _, errors = run("embed", tmp_path / photos, "--model", engine, "--out", out)
+        assert (code, words in errors[-1]) == (1, True), errors
+    assert "'a.jpg' twice" in run("embed", tmp_path / "twice.csv", "--model", engine, "--out", out)[2][-1]
+    assert "`--model` must be given" in run("embed", tmp_path, "--out", out)[2][-1]
+    assert "manifest.json" in run("embed", "--out", out, "--check")[2][-1]
+
+
+def test_tables_and_shards_are_embedded_as_folders_are(photos, engine, tmp_path, run):
+    names = ["disc/0.jpg", "tiles/1.jpg", "disc/short.jpg"]
+    (photos / "some.csv").write_text("\n".join(["path,label", *(f"{name},x" for name in names), ""]))
+    (tmp_path / "shards").mkdir()
+    with tarfile.open(tmp_path / "shards" / "a.tar", "w") as archive:
+        for name in names:
+            archive.add(photos / name, name)
+    expected = keras_vit.Embedder(engine)([photos / name for name in sorted(names)])
+    for given in (photos / "some.csv", tmp_path / "shards"):
+        out = tmp_path / f"of {given.name}"
+        assert run("embed", given, "--model", engine, "--out", out)[0] == 0
+        (part,) = read_vectors(out)
+        assert [name.rpartition(":")[2] for name in part.photos] == sorted(names)
+        assert part.status.tolist() == expected["status"].tolist()
+        np.testing.assert_allclose(part.vectors, expected["features"], atol=1e-6)
+    (photos / "some.csv").unlink()
+
+
+def test_a_second_job_of_a_shard_is_refused_while_the_first_computes(photos, engine, job, run):
+    (place := job / ".keras_vit-shard-0-of-1.lock").mkdir()
+    lock = locked(place)
+    try:
+        code, _, errors = run("embed", photos, "--model", engine, "--out", job)
+    finally:
+        os.close(lock)
+    assert (code, "another one computes shard 0/1 now" in errors[-1]) == (1, True)
+
+
+def test_a_part_is_tried_three_times_and_all_others_are_computed(photos, engine, job):
+    before = parts_of(job)
+    for name in ("part-00001.parquet", "part-00002.parquet"):
+        (job / name).unlink()
+    entries = [json.loads(line) for line in (job / "photos.jsonl").read_text().splitlines()[1:]]
+    first = {"folder": str(job), "top": str(photos), "model": str(engine)}
+
+    def task(number):
+        return {"part": number, "photos": [5] if number == 1 else entries[4 * number : 4 * number + 4]}
+
+    with Supervisor(first, task, [1, 2], 1, 1) as supervisor:
+        faults = [answer["fault"] for answer in supervisor.answers(1.0) if "fault" in answer]
+    assert len(faults) == 3
+    assert list(supervisor.failed) == [1]
+    assert {**before, "part-00001.parquet": None} == {**parts_of(job), "part-00001.parquet": None}
+
+
+def test_a_full_disk_ends_the_job_and_names_the_part(undisturbed, photos, engine, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(worker, "write_part", full)
+    said = []
+    manifest = read_manifest(undisturbed)
+    embedder = keras_vit.Embedder(engine, threads=1, batch_size=4)
+    with worker.concurrent.futures.ThreadPoolExecutor(1) as readers:
+        worker._do(undisturbed, photos, manifest, embedder, readers, 0, ["large.jpg"] * 4, lambda **a: said.append(a))
+    assert said == [
+        {"fatal": f"{undisturbed}/part-00000.parquet cannot be written: No space left on device. Make room."}
+    ]
+
+
+def test_a_worker_of_a_file_imports_neither_keras_nor_tensorflow(job, photos, tmp_path):
+    before = (job / "part-00000.parquet").read_bytes()
+    (job / "part-00000.parquet").unlink()
+    names = [json.loads(line) for line in (job / "photos.jsonl").read_text().splitlines()[1:5]]
+    engine = json.loads((job / "manifest.json").read_text())["model"]
+    tasks = [{"folder": str(job), "top": str(photos), "model": engine}, {"part": 0, "photos": names}]
+    lines = "\n".join([*map(json.dumps, tasks), "end", ""])
+    for name in ("keras", "tensorflow", "jax", "pandas"):
+        (tmp_path / f"{name}.py").write_text(f"open({str(tmp_path / 'imported')!r}, 'a').write({name!r})")
+    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}:{ROOT}"}
+    command = [sys.executable, "-m", "keras_vit.embedding.worker"]
+    done = subprocess.run(command, input=lines, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert not (tmp_path / "imported").exists()
+    assert (job / "part-00000.parquet").read_bytes() == before
+
+
+@pytest.mark.slow
+def test_a_model_of_keras_is_converted_once_and_then_never_again(photos, tmp_path, run):
+    model, out = make_tiny(), tmp_path / "vectors"
+    model.save(tmp_path / "model.keras")
+    words = ("embed", photos, "--model", tmp_path / "model.keras", "--out", out, *SMALL)
+    assert run(*words)[0] == 0
+    before = parts_of(out)
+    (out / "part-00004.parquet").unlink()
+    code, said, _ = run(*words)
+    assert (code, any("opening" in line for line in said)) == (0, False)
+    assert parts_of(out) == before
+
+
+SLURM = {"SLURM_ARRAY_TASK_ID": "5", "SLURM_ARRAY_TASK_MIN": "1", "SLURM_ARRAY_TASK_COUNT": "4"}
+
+
+@pytest.mark.parametrize(
+    ("text", "variables", "expected"),
+    [
+        ("2/8", {"RANK": "1", "WORLD_SIZE": "2"}, (2, 8)),
+        (None, {}, (0, 1)),
+        (None, {"WORLD_SIZE": "4"}, (0, 1)),
+        (None, {"RANK": "3", "WORLD_SIZE": "4"}, (3, 4)),
+        (None, {"RANK": "3", "NUM_SHARDS": "5", "WORLD_SIZE": "4"}, (3, 5)),
+        (None, {"JOB_COMPLETION_INDEX": "0", "NUM_SHARDS": "3"}, (0, 3)),
+        (None, {**SLURM, "SLURM_ARRAY_TASK_STEP": "2", "RANK": "0"}, (2, 4)),
+        (None, SLURM, "no gaps"),
+        (None, {"JOB_COMPLETION_INDEX": "0"}, "NUM_SHARDS"),
+        (None, {"RANK": "x", "WORLD_SIZE": "2"}, "RANK=x"),
+        ("8/8", {}, "--shard 8/8"),
+        ("1", {}, "--shard 1"),
+    ],
+)
+def test_shard_is_told_by_the_command_or_the_variables(text, variables, expected):
+    if isinstance(expected, tuple):
+        assert shard_of(text, variables) == expected
+        return
+    with pytest.raises(ValueError, match=expected):
+        shard_of(text, variables)
