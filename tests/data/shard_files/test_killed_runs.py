@@ -21,7 +21,7 @@ TWO_DEVICES = "--xla_force_host_platform_device_count=2"
 
 def started(data, out, processes):
     """Two devices share every batch: of one process, or of two that have one each."""
-    words = f"finetune --data {data} --model Ti/16 --image-size 32 --batch-size 8 --steps {STEPS}".split()
+    words = f"finetune --data {data} --model small --image-size 32 --batch-size 8 --steps {STEPS}".split()
     words += ["--checkpoint-every", "2", "--layout", "replicated", "--out", str(out)]
     launcher = ["launch", "--processes", "2"] if processes == 2 else []
     environment = os.environ | {"PYTHONPATH": str(ROOT), "TF_CPP_MIN_LOG_LEVEL": "3", "KERAS_BACKEND": "jax"}
