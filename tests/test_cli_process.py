@@ -71,6 +71,17 @@ def test_signal_during_the_first_imports_is_one_line(tmp_path, signal_sent, code
     assert_one_line(error.splitlines(), "(interrupted|terminated)$")
 
 
+def test_predict_leaves_at_once_and_other_commands_as_python_does(tmp_path):
+    """With its code and all that it had to say."""
+    (tmp_path / "sitecustomize.py").write_text("import atexit; atexit.register(print, 'freed')")
+    environment = child_environment(cache_dir(), PYTHONPATH=f"{tmp_path}{os.pathsep}{ROOT}")
+    for command, output in (("predict x.jpg --model nowhere", ""), ("recipes nothing", "freed\n")):
+        command = [sys.executable, "-m", "keras_vit", *command.split()]
+        done = subprocess.run(command, cwd=ROOT, text=True, capture_output=True, env=environment)
+        assert (done.returncode, done.stdout) == (1, output)
+        assert_one_line(done.stderr.splitlines(), "(nowhere|nothing)")
+
+
 def test_installed_script_is_the_one_that_answers_signals():
     assert "keras-vit = keras_vit.__main__:main" in (ROOT / "setup.cfg").read_text()
 
