@@ -60,6 +60,7 @@ def assumptions(checkpoint: Checkpoint, given: Collection[str]) -> tuple[str, ..
     strange = checkpoint.family and not checkpoint.is_known
     lines = [f"{checkpoint.family} is not known here: took the layout {row.name} by the tensors"] if strange else []
     names = ["layer_norm_epsilon"] if fields["gated_mlp"] else ["activation", "layer_norm_epsilon"]
+    names += ["map_prefix"] if "map_prefix" in fields else []  # of a model with tokens before the patches
     told = {*given, *checkpoint.recorded_fields, *(names if checkpoint.is_known and row.software == "timm" else ())}
     if silent := ", ".join(f"{name} {fields[name]}" for name in names if name not in told):
         lines.append(f"{silent}: as {row.software} computes, since the file does not tell")

@@ -287,11 +287,12 @@ def _warn_of_differences(checkpoint: Checkpoint, dialect: str, folder: bool) -> 
     if fields["activation"] != software.activation and not folder:
         ours, theirs = (_GELUS[activation] for activation in (fields["activation"], software.activation))
         _warn(f"{software.software} computes the {theirs} GELU unless told otherwise, this model the {ours} one.")
-    told = folder and FOLDERS[dialect].says_epsilon
-    if not is_same_epsilon(fields["layer_norm_epsilon"], software.layer_norm_epsilon) and not told:
+    epsilon = fields["layer_norm_epsilon"]
+    told = folder and (FOLDERS[dialect].says_epsilon or epsilon in FOLDERS[dialect].epsilons)
+    if not is_same_epsilon(epsilon, software.layer_norm_epsilon) and not told:
         _warn(
             f"{software.software} adds {software.layer_norm_epsilon} in its LayerNorms unless told otherwise, "
-            f"this model {fields['layer_norm_epsilon']}."
+            f"this model {epsilon}."
         )
     pooling = fields["pooling"]
     if checkpoint.has_class_token and software.suffix == ".npz" and pooling in ("gap", "map"):

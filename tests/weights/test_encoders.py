@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import GOLDEN, numpy
+from conftest import GOLDEN, make_tiny, numpy
 from safetensors.numpy import load_file, save_file
 from weights.silent_fields import silent
 
@@ -128,7 +128,10 @@ def test_authors_perception_encoder_resizes_and_turns_by_its_own_rules(tmp_path,
 
 @pytest.mark.parametrize(
     "folder",
-    ["timm_eva02_clip", "timm_eva02_packed", "timm_pe_core", "timm_pe_lang", "timm_eva02_clip_e", "timm_rpn"],
+    [
+        *("timm_eva02_clip", "timm_eva02_packed", "timm_pe_core", "timm_pe_lang", "timm_eva02_clip_e", "timm_rpn"),
+        "timm_clip",
+    ],
 )
 def test_folder_for_timm_says_all_that_its_class_computes(tmp_path, folder):
     end = "logits" if "logits" in expected(folder) else "pooled"
@@ -328,6 +331,9 @@ def changed(tmp_path, folder, **facts):
         ("huggingface_dinov2", {"hidden_size": 48, "patch_size": 16}, "hidden_size 48.*patch_size 16"),
         ("huggingface_dinov2_registers", {"num_register_tokens": 3}, "registers 3, and 4"),
         ("timm_sbb", {"reg_tokens": 0}, "registers 0, and 4"),
+        ("timm_sbb", {"pool_include_prefix": True}, "pool_include_prefix=True"),
+        ("timm_dinov3", {"rope_grid_offset": 1.0}, "rope_grid_offset=1.0"),
+        ("timm_rope_mixed", {"rope_rotate_half": True}, "rope_rotate_half=True"),
         ("timm_dinov2", {"depth": 12}, "num_layers 12"),
         ("timm_beit3", {"scale_mlp_norm": False}, "mlp_norm False, and True in the file"),
         ("timm_eva", {"qkv_bias": False}, "qkv_bias none, and query_value in the file"),
@@ -356,6 +362,31 @@ def changed(tmp_path, folder, **facts):
 def test_config_that_contradicts_the_tensors_is_refused(tmp_path, folder, facts, said):
     with pytest.raises(CheckpointError, match=said):
         keras_vit.build(weights=changed(tmp_path, folder, **facts), include_top=False)
+
+
+def test_rotary_positions_are_of_the_kind_that_timms_config_names(tmp_path):
+    """Expected: as timm computes its DINOv3's, whose tests are above; what timm passes over changes nothing."""
+    config = keras_vit.build(weights=changed(tmp_path, "timm_eva", rope_type="dinov3"), **ENDS["tokens"]).config
+    assert (config.rotary_coordinates, config.rotary_offset, config.rotary_reference) == ("unit", 0.0, None)
+    folder = changed(tmp_path, "timm_rope_mixed", rope_grid_offset=1.0, ref_feat_shape=[7, 7])
+    assert difference("timm_rope_mixed", keras_vit.build(weights=folder, **ENDS["tokens"]), "tokens") < 1e-5
+
+
+def test_prefix_tokens_are_pooled_by_attention_where_timms_config_says_so(tmp_path):
+    """timm's `test_vit3` does it by its name; its numbers from a made file were 4.3e-7 away."""
+    fields = {"pooling": "map", "registers": 2, "class_token": False, "map_prefix": True}
+    tiny = make_tiny(num_layers=1, activation="gelu", **fields)
+    file = keras_vit.save_checkpoint(tiny, tmp_path / "timm", "timm")
+    save_file(load_file(file), file)  # without our note
+    config = json.loads((tmp_path / "timm" / "config.json").read_text())
+    assert config["model_args"].pop("pool_include_prefix") is True
+    x = np.random.default_rng(0).uniform(-1, 1, (2, 20, 28, 3)).astype("float32")
+    for said, name in (({"pool_include_prefix": True}, config["architecture"]), ({}, "test_vit3"), ({}, "own")):
+        told = {"architecture": name, "model_args": config["model_args"] | said}
+        (tmp_path / "timm" / "config.json").write_text(json.dumps(config | told))
+        model = keras_vit.build(weights=tmp_path / "timm", input_shape=(20, 28, 3))
+        assert (np.abs(numpy(model(x)) - numpy(tiny(x))).max() < 1e-5) == (name != "own")
+        assert any("map_prefix False" in line for line in model.weights_report) == (name == "own")
 
 
 def test_authors_table_of_the_same_size_stays_as_it_is_in_a_graph_of_any_size(tmp_path):

@@ -30,6 +30,7 @@ class Folder:
         files: makes the JSON files, by name, of the architecture's facts and a `Preprocessing` record.
         opening: Python that opens a folder or an `hf:` name, told whether the model has a head.
         says_epsilon: whether the JSON tells the epsilon of LayerNorm.
+        epsilons: those that an architecture of the software has by its name, beside its usual one.
         says_rotary: whether it tells the rotary positions.
         always_resizes: whether the processor resizes photos for a model that takes images of any size.
         has_one_side: whether it knows one size for the shorter side of a photo, whatever the model's aspect.
@@ -38,6 +39,7 @@ class Folder:
     files: Callable[[dict[str, Any], Preprocessing], dict[str, dict]]
     opening: Callable[[str, bool], str]
     says_epsilon: bool = False
+    epsilons: tuple[float, ...] = ()
     says_rotary: bool = False
     always_resizes: bool = False
     has_one_side: bool = False

@@ -173,7 +173,7 @@ TIMM_EVA = dataclasses.replace(
     read_steps=(with_prefix_rows, apart),
     written_steps=(_together, without_prefix_rows),
     computes=_computes,
-    folder=Folder(eva_files, timm_opening, says_rotary=True, always_resizes=True),
+    folder=Folder(eva_files, timm_opening, epsilons=(1e-5,), says_rotary=True, always_resizes=True),
 )
 EVA02 = dataclasses.replace(
     TIMM_EVA,

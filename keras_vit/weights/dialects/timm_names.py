@@ -150,7 +150,7 @@ TIMM = Dialect(
     resize_method="bicubic_antialias",
     norms_behind=True,
     normalises_means=True,
-    folder=Folder(timm_files, timm_opening, always_resizes=True),
+    folder=Folder(timm_files, timm_opening, epsilons=(1e-5,), always_resizes=True),
 )
 TIMM_BEIT3 = dataclasses.replace(
     TIMM,

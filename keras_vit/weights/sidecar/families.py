@@ -29,7 +29,8 @@ _ARCHITECTURES: Mapping[str, tuple[str, ...]] = {  # how timm's names begin, the
 _UNRECORDED = re.compile(
     r"vit_(large|giant|gigantic)_patch14_224|vit_(betwixt|base|huge|giant)_patch1[46]_gap_\d+|vit_\w+_patch16_lingbot|"
     r"vit_base_patch\d+_plus_\d+|vit_small_patch16_36x1_224|vit_base_patch16_reg4_gap_256|vit_base_r26_s32_224|"
-    r"vit_so150m_patch16_reg4_map_256|vit_base_patch16_rpn_224|beit3_giant_patch14_\d+"
+    r"vit_so150m_patch16_reg4_map_256|vit_base_patch16_rpn_224|beit3_giant_patch14_\d+|"
+    r"test_vit\d?"
 )
 _CLOSED: Mapping[str, str] = {  # likewise, of models that are not computed here: what these have
     r"(vit|test_vit)_s?relpos": "relative positions of another kind",

@@ -125,6 +125,7 @@ def _transformers_processor(record: Preprocessing, image_size: tuple[int, int]) 
 # Words of timm for LayerNorms that most models lack: our fields.
 POOL_WORDS = {"token": "token", "gap": "avg", "map": "map", "none": ""}  # `global_pool` by our `pooling`
 _BEHIND = "vit_base_patch16_rpn_224"  # of norms behind attention and MLP, for which no argument is
+_BEIT3, _CLIP = "beit3_base_patch16_224", "vit_base_patch16_clip_224"  # with an epsilon of 1e-5
 _TIMM_NORMS = {"pre_norm": "pre_norm", "scale_attn_norm": "attention_norm", "scale_mlp_norm": "mlp_norm"}
 
 
@@ -144,9 +145,11 @@ def _timm_config(facts: dict, record: Preprocessing) -> dict:
         arguments |= {"global_pool": POOL_WORDS[facts["pooling"]], "class_token": facts["class_token"]}
         arguments |= {"fc_norm": facts["final_norm"] == "pooled", "final_norm": facts["final_norm"] != "none"}
         arguments |= {word: True for word, field in _TIMM_NORMS.items() if facts[field]}
+        arguments |= {"pre_norm": facts["pre_norm"]} if name == _CLIP else {}
         arguments |= {"qkv_bias": facts["qkv_bias"] != "none"} if name == _BEHIND or facts["qkv_bias"] == "none" else {}
         arguments |= {"init_values": 1e-5} if facts["layer_scale"] == "both" else {}
         arguments |= {"reg_tokens": facts["registers"], "no_embed_class": True} if facts["registers"] else {}
+        arguments |= {"pool_include_prefix": True} if facts["fields"].get("map_prefix") else {}
         arguments |= {} if facts["positions"] else {"pos_embed": "none"}
     return timm_config(facts, record, name, arguments)
 
@@ -182,17 +185,19 @@ def _timm_architecture(facts: dict[str, Any]) -> str:
         (2, 2, 2, 2): "vit_small_r26_s32_224",
     }
     names |= {(3, 4, 9): "vit_base_r50_s16_224", (3, 4, 6, 3): "vit_large_r50_s32_224"}
-    if facts["attention_norm"] and facts["mlp_norm"] and facts["layer_norm_epsilon"] == 1e-5:
-        names[None] = "beit3_base_patch16_224"  # no argument tells the epsilon
+    is_larger = facts["layer_norm_epsilon"] == 1e-5  # which no argument tells
+    if is_larger:
+        names[None] = _BEIT3 if facts["attention_norm"] and facts["mlp_norm"] else _CLIP
     if facts["branch_norm"] == "behind":
         names = {None: _BEHIND}
     stages = facts["resnet_stages"]
-    plain = stages is None and facts["branch_norm"] == "before"
-    if stages not in names or facts["root_channels"] not in (None, 64) or (facts["distilled"] and not plain):
+    kinds = [stages is not None, facts["branch_norm"] == "behind", facts["distilled"], is_larger]
+    if stages not in names or facts["root_channels"] not in (None, 64) or sum(kinds) > 1:
         raise CheckpointError(
-            "timm opens a folder by the name of an architecture, and has none with this ResNet, or with norms behind "
-            f"the branches beside one or a distillation token.\nReceived: stages {stages}, root of "
-            f"{facts['root_channels']} channels, distilled={facts['distilled']}, branch_norm={facts['branch_norm']!r}. "
-            "Write a .safetensors file instead of a folder."
+            "timm opens a folder by the name of an architecture, and has none with this ResNet, or with two of a "
+            "ResNet, norms behind the branches, a distillation token and an epsilon of 1e-5.\n"
+            f"Received: stages {stages}, root of {facts['root_channels']} channels, distilled={facts['distilled']}, "
+            f"branch_norm={facts['branch_norm']!r}, layer_norm_epsilon={facts['layer_norm_epsilon']}. Write a "
+            ".safetensors file instead of a folder."
         )
     return "deit_base_distilled_patch16_224" if facts["distilled"] else names[stages]

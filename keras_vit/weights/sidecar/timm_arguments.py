@@ -30,6 +30,7 @@ _READ = (  # by `read_timm` and below
         "rope_rotate_half",
         "ref_feat_shape",
         "attn_pool_num_heads",
+        "pool_include_prefix",
         "use_post_norm",
     ),
 )
@@ -65,6 +66,7 @@ _EVA: Mapping[str, Mapping[str, Any]] = {
     },
     r"vit_.*_rope_mixed_": {"rope_type": "mixed", "rope_temperature": 10.0},
     r"vit_.*_rope_reg\d+_gap_": {"use_rot_pos_emb": True, "ref_feat_shape": 16},
+    r"test_vit3$": {"global_pool": "map", "pool_include_prefix": True},
 }
 _OTHER_FIELDS: Mapping[str, Mapping[str, Any]] = {  # likewise
     r"vit_pe_": {"layer_norm_epsilon": 1e-5, "map_prefix": True},
@@ -80,9 +82,6 @@ _ROTARY_WORDS = {  # arguments that each tell one field of rotary positions
     "ref_feat_shape": "rotary_reference",
 }
 _KINDS = ("cat", "mixed", "dinov3")  # of `rope_type`
-_COMPUTED: Mapping[str, tuple[Any, ...]] = {  # the values that are computed here
-    "pool_include_prefix": (False,),
-}
 
 
 def check_known(arguments: Mapping[str, Any], place: Path) -> None:
@@ -97,7 +96,7 @@ def check_known(arguments: Mapping[str, Any], place: Path) -> None:
     """
     known = {*_PASSED_OVER, *_READ, *_TOLD_TWICE}
     for name, value in arguments.items():
-        if value is not None and name not in known and value not in _COMPUTED.get(name, ()):
+        if value is not None and name not in known:
             raise not_computed("argument of timm's class", f"{name}={value!r}", place, "those of a plain ViT")
 
 
@@ -122,6 +121,10 @@ def computed_by_eva(architecture: str, arguments: Mapping[str, Any], place: Path
     fields = {"map_heads": heads} if heads and said.get("global_pool", "map") == "map" else {}
     for pattern, known in _OTHER_FIELDS.items():
         fields |= known if re.match(pattern, architecture) else {}
+    if said.get("pool_include_prefix"):
+        if said.get("global_pool") not in ("map", "token"):
+            raise not_computed("pooling", "pool_include_prefix=True", place, "the mean of the patches, or attention")
+        fields |= {"map_prefix": True} if said["global_pool"] == "map" else {}
     if "use_post_norm" in said:
         fields["branch_norm"] = "behind" if said["use_post_norm"] else "before"
     if "use_rot_pos_emb" in said:
@@ -147,12 +150,16 @@ def _rotary(said: Mapping[str, Any], place: Path) -> dict[str, Any]:
         "rotary_layout": "half" if said.get("rope_rotate_half") else "interleaved",
         "rotary_axes": "yx" if axes == "ij" else "xy",
     }
-    if kind == "dinov3":
-        return fields
+    offset = said.get("rope_grid_offset", 0.0)
+    if kind == "dinov3" and offset:
+        raise not_computed("rotary position", f"rope_type='dinov3', rope_grid_offset={offset}", place, "without one")
+    if kind == "mixed" and said.get("rope_rotate_half"):
+        raise not_computed("rotary position", "rope_type='mixed', rope_rotate_half=True", place, "in pairs")
+    has_grid = kind == "cat"  # for other kinds timm passes over what is said of it
     return fields | {
-        "rotary_coordinates": "grid",
-        "rotary_offset": said.get("rope_grid_offset", 0.0),
-        "rotary_reference": None if reference is None else reference[0],
+        "rotary_coordinates": "unit" if kind == "dinov3" else "grid",
+        "rotary_offset": offset if has_grid else 0.0,
+        "rotary_reference": reference[0] if has_grid and reference is not None else None,
     }
 
 
