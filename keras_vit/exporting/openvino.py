@@ -115,9 +115,9 @@ def _save(network: Any, place: Path) -> None:
         with silence(), _unreported():
             _openvino().save_model(network, str(place), compress_to_fp16=False)
     except RuntimeError as error:
-        raise OSError(f"OpenVINO cannot write it: {error}") from error
+        raise OSError(f"OpenVINO cannot write all of it, as on a full disk: {error}") from error
     if place.with_suffix(".bin").stat().st_size != _bytes_of_constants(place):
-        raise OSError("the disk is full")
+        raise OSError("OpenVINO has not written all of it, as on a full disk")
 
 
 def check_packages(precision: str, opset: int) -> None:

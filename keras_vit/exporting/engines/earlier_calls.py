@@ -79,7 +79,9 @@ class EarlierCalls:
             return EngineReport(**facts, drift=drift), arrays["photo"]
 
     def remember(self, report: EngineReport, photo: np.ndarray) -> None:
-        """Keeps a report for `recall`."""
+        """Keeps a report for `recall`, unless its network could not be kept."""
+        if self._networks.fault is not None:
+            return
         facts = {**report.summary(), "kept_on": datetime.date.today().isoformat()}
         file = io.BytesIO()
         np.savez(file, report=np.frombuffer(json.dumps(facts).encode(), "uint8"), photo=photo)
