@@ -159,7 +159,7 @@ def _check_usage(parser: ArgumentParser, arguments: Namespace) -> None:
 
 
 def _add_finetune(new: ArgumentParser) -> None:
-    said = f"a folder of class folders, a .csv, or a name; by default {_USUAL_DATA}"
+    said = f"a folder of class folders, a .csv, shards as 'shards/*.tar', or a name; by default {_USUAL_DATA}"
     new.add_argument("--data", metavar="DATA", help=said)
     new.set_defaults(check_usage=functools.partial(_check_usage, new))
     new.add_argument("--out", metavar="FOLDER", type=path, help="new folder of the run; by default one below runs/")

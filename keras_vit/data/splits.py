@@ -212,7 +212,8 @@ def divide(labels: Sequence[int] | np.ndarray, seed: int, groups: Any = None) ->
                 room[splits[group]] -= sizes[group]
         for number in (2, 1):  # no group fitted: take one that leaves at least as many examples to train on
             trained = [group for group in ours if splits[group] == 0]
-            fitting = [group for group in trained if 2 * sizes[group] <= sum(sizes[group] for group in trained)]
+            most = sum(sizes[group] for group in trained) / 2
+            fitting = [group for group in trained if sizes[group] <= most]
             if held and room[number] == held and fitting:
                 splits[fitting[0]] = number
     assigned = np.array([splits[group] for group in groups])

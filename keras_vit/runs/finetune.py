@@ -68,7 +68,7 @@ def finetune(
     each gets the `Result`, and the first alone writes `out`.
 
     Args:
-        data: a folder, a `.csv`, a name, arrays, or a `Source`, as `keras_vit.open_source` takes them.
+        data: a folder, a `.csv`, shards, a name, arrays, or a `Source`, as `keras_vit.open_source` takes them.
         out: folder of the run, which must be new or empty, or hold an unfinished run of the same options and data: it
             goes on then, to the numbers that it would have come to. It gets `config.json`, `metrics.csv` and
             `tensorboard/`; `best.keras` (by validation accuracy) and `last.keras`; `result.json`, `report.html` and
