@@ -149,6 +149,10 @@ def test_every_fact_has_a_part_in_the_names(model, tmp_path, monkeypatch):
             others.append(names())
     for part, expected in enumerate((note, network)):
         assert len({expected, *(other[part] for other in others)}) == 1 + len(others)
+    for variable, value in (("TF_NUM_INTRAOP_THREADS", "7"), ("UNRELATED", "7")):
+        with monkeypatch.context() as patch:
+            patch.setenv(variable, value)
+            assert (names()[0] != note) == (variable == "TF_NUM_INTRAOP_THREADS")
     monkeypatch.setattr(earlier_calls, "cores", lambda: range(99))
     assert names()[0] != note
     assert names()[1] == network

@@ -9,6 +9,7 @@ import importlib.metadata
 import importlib.util
 import io
 import json
+import os
 import warnings
 from pathlib import Path
 from typing import Any
@@ -121,7 +122,7 @@ class EarlierCalls:
     def _name_of_note(self) -> str:
         asked = self.request
         options = asked.engine, asked.precision, asked.threads, asked.batch_size
-        return self._name("note", *options, self._photos, len(cores()))
+        return self._name("note", *options, self._photos, _computes_on())
 
     def _name(self, *facts: Any) -> str:
         return hashlib.sha256(json.dumps([self._digest, *facts]).encode()).hexdigest()
@@ -157,6 +158,14 @@ def warn_of_nothing(error: OSError) -> None:
     """Says in one line that something is not kept, and why."""
     reason = printable(error.strerror or str(error))
     warnings.warn(f"the engine works, and is not kept for the next call: {reason}. {LIMIT}=0 keeps none.", stacklevel=3)
+
+
+def _computes_on() -> list[Any]:
+    """What decides times, and so which engine is the fastest: cores, devices and threads of TensorFlow."""
+    import tensorflow as tf
+
+    threads = tf.config.threading.get_intra_op_parallelism_threads(), os.environ.get("TF_NUM_INTRAOP_THREADS")
+    return [len(cores()), [device.name for device in tf.config.list_physical_devices()], *threads]
 
 
 def _versions() -> list[tuple[str, str | None]]:
