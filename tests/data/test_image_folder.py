@@ -7,8 +7,7 @@ from pictures import encoded, picture, sixteen_bit, write_photos
 from PIL import Image
 
 from keras_vit.data import open_source
-from keras_vit.data.splits import divide
-from keras_vit.data.splits import SPLITS
+from keras_vit.data.splits import SPLITS, divide
 
 
 def paths(source, split):
