@@ -25,7 +25,7 @@ from keras_vit.model.deferred import deferred_variables
 from keras_vit.model.layer_lookup import layers_before
 from keras_vit.model.vision_transformer import VisionTransformer
 from keras_vit.model.wiring import Head, check_input_shape, wire
-from keras_vit.weights.adapt import classes_of, replaced_layers, without_end, without_tokens
+from keras_vit.weights.adapt import classes_of, replaced_layers, with_end_of, without_end, without_tokens
 from keras_vit.weights.checkpoint import Checkpoint
 from keras_vit.weights.config_of_file import assumptions, norm_of, read_source, told_config, told_facts
 from keras_vit.weights.hub import WeightsRecord, model_called
@@ -70,7 +70,8 @@ def build(
             weights, and `weights_report` says so.
         input_shape: `(H, W, C)`; H and W may be `None`, then the position table is resized in the graph to
             what arrives. By default 224 x 224 x 3, or what the checkpoint was trained at.
-        pooling: replaces `config.pooling`: `"token"`, `"gap"` (the mean, elsewhere `"avg"`), `"map"` or `"none"`.
+        pooling: replaces `config.pooling`: `"token"`, `"gap"` (the mean, elsewhere `"avg"`), `"token_gap"`, `"map"` or
+            `"none"`.
         classes: K. By default the checkpoint's, or 1,000 without one. Another number than the file's gets a new
             zero-initialised head, without `pre_logits` (unless `representation_size` asks for them), as section 3.2
             fine-tunes.
@@ -100,7 +101,7 @@ def build(
     given = _given_fields(config, pooling, config_overrides)
     head = checked_head(include_top, classes, classifier_activation, weights)
     check_weights_arguments(weights, sha256, strict, resize_method)
-    config, source, checkpoint = _opened(config, pooling, config_overrides, weights, sha256)
+    config, source, checkpoint = _opened(config, pooling, config_overrides, weights, sha256, include_top)
     if source is None or checkpoint is None:
         inputs = images_input(input_tensor, input_shape, config, functools.partial(_told_shape, config, None, None))
         return wire(inputs, config, head, None, name)
@@ -165,6 +166,7 @@ def _opened(
     overrides: Arguments,
     weights: FilePath | None,
     sha256: str | None,
+    include_top: bool = True,
 ) -> tuple[ViTConfig, WeightsFile | None, Checkpoint | None]:
     """The config that is asked for, or told by `weights`; and their file, which is downloaded and read once."""
     if config is None and weights is None:
@@ -177,7 +179,7 @@ def _opened(
         return cast(ViTConfig, asked), None, None
     named = only_variant(weights) if config is None else published_variant(config)
     source = find_file(weights, named, sha256=sha256)
-    checkpoint = read_source(source)
+    checkpoint = with_end_of(read_source(source), include_top)
     if asked is None:
         asked = _resolve_config(told_config(checkpoint, pooling, overrides), pooling, overrides)
         lines = assumptions(checkpoint, overrides) if source.record is None else ()
@@ -264,7 +266,7 @@ def checked_head(
 def _follow(checkpoint: Checkpoint, config: ViTConfig, given: Collection[str]) -> ViTConfig:
     """The config with what file and record decide where the caller has left it open."""
     decided = dict(checkpoint.fields)
-    if "pooling" in given and config.pooling in ("gap", "map"):  # no distilled model pools so
+    if "pooling" in given and config.pooling in ("gap", "token_gap", "map"):  # no distilled model pools so
         decided.pop("distilled", None)
     decided |= norm_of(checkpoint, config.pooling)
     if "representation_size" not in given:

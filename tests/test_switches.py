@@ -12,7 +12,7 @@ from keras_vit.model.layer_lookup import encoder_blocks, token_layers
 
 GRID = {"rotary": "axial", "rotary_coordinates": "grid", "rotary_layout": "interleaved", "rotary_theta": 1e4}
 KINDS = {
-    "dinov2": {"registers": 3, "layer_scale": "both", "gated_mlp": True, "activation": "gelu"},
+    "dinov2": {"pooling": "token_gap", "registers": 3, "layer_scale": "both", "gated_mlp": True, "activation": "gelu"},
     "clip": {"pre_norm": True, "patch_bias": False, "activation": "quick_gelu", "layer_norm_epsilon": 1e-5},
     "sbb": {
         **{"registers": 2, "pooling": "gap", "class_token": False, "final_norm": "pooled"},

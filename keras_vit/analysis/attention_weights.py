@@ -38,8 +38,8 @@ class AttentionMaps:
         pooling: float32 `(B, A, N)`, weights of the patches in attention pooling; `None` for other pooling. They sum to
             1, unless `map_prefix` has it read prefix tokens too.
         reading: float64 `(B, T)` with sum 1, the weights with which the model's answer reads the last block's tokens.
-            A class token has 1, or 0.5 beside a distillation token. Mean pooling is even over the patches. Attention
-            pooling is `pooling` averaged over the heads.
+            A class token has 1, or 0.5 beside a distillation token or a mean. Mean pooling is even over the patches.
+            Attention pooling is `pooling` averaged over the heads.
         grid: `(h, w)` of the patches.
         stride: pixels from one patch to the next.
         prefix_tokens: names of the tokens before the patches, in their order.
@@ -122,6 +122,8 @@ def as_maps(inner: VisionTransformer, shape: Shape, found: list) -> AttentionMap
         reading[:, config.read_places] = 1 / len(config.read_places)
     else:
         reading[:, config.num_prefix_tokens :] = 1 / (blocks.shape[-1] - config.num_prefix_tokens)
+    if config.pooling == "token_gap":
+        reading = (reading + np.eye(1, reading.shape[-1])) / 2
     return AttentionMaps(blocks, pooling, reading, grid_of(inner, shape), config.stride, config.prefix_tokens)
 
 

@@ -73,7 +73,7 @@ RULES = (
         "class token or the mean is read.",
         {"merged_tokens": None},
         {
-            "pooling": ("token", "gap"),
+            "pooling": ("token", "gap", "token_gap"),
             "attention": ("global",),
             "position_embedding": ("learned", "learned2d", "sincos2d", "none"),
             "position_injection": ("stem",),

@@ -15,7 +15,7 @@ from keras_vit.checks import (
 from keras_vit.config import ablations
 from keras_vit.config.parts import BRANCH_NORMS, LAYER_SCALES, PART_FIELDS, QKV_BIASES, Part, block_parts
 
-POOLINGS = ("token", "gap", "map", "attentive", "none")
+POOLINGS = ("token", "gap", "token_gap", "map", "attentive", "none")
 ACTIVATIONS = ("gelu_tanh", "gelu", "quick_gelu")
 SUMMARIES = ("mean", "concatenated")
 NORMS = ("layer", "rms")
@@ -297,7 +297,8 @@ class Pooling:
     """What becomes of the encoded tokens.
 
     Args:
-        pooling: `"token"` (the class token), `"gap"` (mean of the patch tokens), `"map"` (attention pooling,
+        pooling: `"token"` (the class token), `"gap"` (mean of the patch tokens), `"token_gap"` (both, 2 D
+            channels, as of DINOv2's linear evaluation, arXiv:2304.07193), `"map"` (attention pooling,
             arXiv:2106.04560) or `"none"` (all tokens stay).
         summary_tokens: places of the class tokens that `"token"` reads, `None` for all.
         summary: what becomes of several: their `"mean"`, or one vector with all of them, `"concatenated"`.

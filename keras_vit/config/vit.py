@@ -119,7 +119,7 @@ class ViTConfig:
     @property
     def has_class_token(self) -> bool:
         """Whether a class token is prepended."""
-        return self.pooling in ("token", "none") if self.class_token is None else self.class_token
+        return self.pooling in ("token", "token_gap", "none") if self.class_token is None else self.class_token
 
     @property
     def prefix_tokens(self) -> tuple[str, ...]:
@@ -147,6 +147,8 @@ class ViTConfig:
     @property
     def pooled_size(self) -> int:
         """Size of the vector that is pooled from the tokens."""
+        if self.pooling == "token_gap":
+            return 2 * self.hidden_size
         joined = self.pooling == "token" and self.summary == "concatenated"
         return self.hidden_size * (len(self.read_places) if joined else 1)
 
@@ -193,6 +195,12 @@ _RULES = (
         {"pooling": ("token",)},
         {"class_token": (None, True)},
         'Pass `pooling="gap"`, or leave `class_token` out.',
+    ),
+    ablations.Rule(
+        '`pooling="token_gap"` reads one class token beside the mean of the patches.',
+        {"pooling": ("token_gap",)},
+        {"class_token": (None, True), "class_tokens": (1,)},
+        'Pass `pooling="gap"`, or leave `class_token` and `class_tokens` out.',
     ),
     ablations.Rule(
         "`distilled=True` reads a class token and a distillation token, each with a head of its own.",

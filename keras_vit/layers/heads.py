@@ -21,8 +21,8 @@ class TokenPooling(ConfiguredLayer):
 
     Args:
         kind: `"token"` takes the class token, or several of them; `"distillation"` token 1, which DeiT adds;
-            `"gap"` the mean of the patch tokens.
-        num_prefix_tokens: tokens before the patches, which `"gap"` leaves out.
+            `"gap"` the mean of the patch tokens; `"token_gap"` token 0 and that mean, one behind the other.
+        num_prefix_tokens: tokens before the patches, which the mean leaves out.
         summary_tokens: places of the tokens that `"token"` takes.
         summary: what becomes of several: their `"mean"`, or one vector with all of them, `"concatenated"`.
 
@@ -32,10 +32,10 @@ class TokenPooling(ConfiguredLayer):
             by default.
 
     Returns:
-        `(B, D)`, or `(B, k D)` of k tokens that are concatenated.
+        `(B, D)`, or `(B, k D)` of k tokens that are concatenated, 2 of `"token_gap"`.
 
     Source: arXiv:2010.11929, eq. 4 and appendix D.3; distillation: arXiv:2012.12877, section 4; several class tokens:
-    their mean arXiv:2512.15715, concatenated arXiv:2601.17237.
+    their mean arXiv:2512.15715, concatenated arXiv:2601.17237; token and mean arXiv:2304.07193.
     """
 
     def __init__(
@@ -47,20 +47,23 @@ class TokenPooling(ConfiguredLayer):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        check_choice("kind", kind, ("token", "distillation", "gap"))
+        check_choice("kind", kind, ("token", "distillation", "gap", "token_gap"))
         self.kind = kind
         self.num_prefix_tokens = num_prefix_tokens
         self.summary_tokens = tuple(summary_tokens)
         self.summary = summary
 
     def call(self, tokens: Tensor, sizes: Tensor = None) -> Tensor:
-        if self.kind != "gap":
+        if self.kind in ("token", "distillation"):
             read = [tokens[:, place] for place in (self.summary_tokens if self.kind == "token" else (1,))]  # (B, D)
             if len(read) == 1:
                 return read[0]
             joined = self.summary == "concatenated"
             return ops.concatenate(read, axis=-1) if joined else ops.mean(ops.stack(read), axis=0)
-        patches = tokens[:, self.num_prefix_tokens :]
+        mean = self._mean(tokens[:, self.num_prefix_tokens :], sizes)
+        return mean if self.kind == "gap" else ops.concatenate([tokens[:, 0], mean], axis=-1)  # (B, 2 D)
+
+    def _mean(self, patches: Tensor, sizes: Tensor) -> Tensor:
         if sizes is None:
             return ops.mean(patches, axis=1)  # (B, D)
         sizes = sizes[:, self.num_prefix_tokens :]
@@ -68,7 +71,8 @@ class TokenPooling(ConfiguredLayer):
 
     def compute_output_shape(self, tokens_shape: Shape, sizes_shape: Shape | None = None) -> Shape:
         joined = self.kind == "token" and self.summary == "concatenated"
-        return (tokens_shape[0], cast(int, tokens_shape[-1]) * (len(self.summary_tokens) if joined else 1))
+        count = 2 if self.kind == "token_gap" else len(self.summary_tokens) if joined else 1
+        return (tokens_shape[0], cast(int, tokens_shape[-1]) * count)
 
 
 @keras.saving.register_keras_serializable("keras_vit")

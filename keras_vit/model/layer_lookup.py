@@ -90,7 +90,8 @@ def norm_readers(model: keras.Model) -> list[tuple[keras.layers.Layer, tuple[ker
             _, denses = readers.get(id(found.norm), (None, ()))
             readers[id(found.norm)] = (found.norm, (*denses, found.dense))
     hidden, norm = pre_logits(model), layer_named(model, "pooled_norm") or encoder_norm(model)
-    if None not in (hidden, norm, pooling(model)) and id(norm) not in readers:
+    one = None not in (hidden, norm, pooling(model)) and hidden.kernel.shape[0] == norm.gamma.shape[0]
+    if one and id(norm) not in readers:
         readers[id(norm)] = (norm, (hidden,))  # a token or a mean between changes nothing
     return list(readers.values())
 

@@ -133,6 +133,6 @@ def _beside(layer: Any, grids: Tensor, there: Tensor, bias: Tensor) -> dict[str,
         return {"grids": grids}
     if isinstance(layer, (layers.TransformerBlock, layers.AttentionPooling)):
         return {"bias": bias}
-    if isinstance(layer, layers.TokenPooling) and layer.kind == "gap":
+    if isinstance(layer, layers.TokenPooling) and layer.kind in ("gap", "token_gap"):
         return {"sizes": there}
     return {}

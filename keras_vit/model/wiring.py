@@ -242,8 +242,8 @@ def _block(config: ViTConfig, index: int, grid: Pair) -> Any:
 
 def _top(tokens: Tensor, config: ViTConfig, head: Head, facts: Mapping[str, Tensor]) -> Tensor:
     x = tokens
-    if config.pooling in ("token", "gap"):
-        sizes = {"sizes": facts["sizes"]} if config.pooling == "gap" and "sizes" in facts else {}
+    if config.pooling in ("token", "gap", "token_gap"):
+        sizes = {"sizes": facts["sizes"]} if config.pooling != "token" and "sizes" in facts else {}
         read = (config.read_places[:1] if config.distilled else config.read_places) or (0,)
         kind = (config.pooling, config.num_prefix_tokens, read, config.summary)
         x = layers.TokenPooling(*kind, name="pooling")(x, **sizes)  # (B, D)

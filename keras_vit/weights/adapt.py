@@ -4,7 +4,7 @@ Functions that are given `tensors` change them in place and give a line for each
 """
 
 import dataclasses
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,15 +14,19 @@ from keras_vit.config.relative_tables import relative_rows, resize_relative_tabl
 from keras_vit.config.vit import ViTConfig
 from keras_vit.images.preprocessing import Preprocessing
 from keras_vit.weights.checkpoint import (
+    HEAD_KERNEL,
     HEADS,
     PATCH_BIAS,
     PATCH_KERNEL,
+    PRE_LOGITS_KERNEL,
     PREFIX_TOKENS,
     ROOT_KERNEL,
     TABLE,
     Checkpoint,
 )
-from keras_vit.weights.fields_of_tensors import LAST_NORMS
+from keras_vit.weights.dialects import DIALECTS
+from keras_vit.weights.dialects.dialect import Dialect
+from keras_vit.weights.fields_of_tensors import LAST_NORMS, norm_of
 from keras_vit.weights.reader import CheckpointError
 
 
@@ -199,6 +203,46 @@ def without_end(checkpoint: Checkpoint, config: ViTConfig) -> Checkpoint:
     for layer in lacking if config.pooling == "none" else ():
         remarks += set_aside(tensors, layer)
     return dataclasses.replace(checkpoint, tensors=tensors, remarks=tuple(remarks))
+
+
+def with_end_of(checkpoint: Checkpoint, has_head: bool) -> Checkpoint:
+    """The checkpoint without its classifier, or without what the classifier reads nothing of.
+
+    Some software pools otherwise for a classifier than for the encoder's own vector. A remark says what is set aside.
+
+    Args:
+        checkpoint: of a Vision Transformer.
+        has_head: whether the model has a classifier; else it gives the encoder's own vector.
+    """
+    tensors, remarks = dict(checkpoint.tensors), list(checkpoint.remarks)
+    computed = DIALECTS[checkpoint.dialect].classifier if HEAD_KERNEL in tensors else {}
+    lacking = ("pooling", *(LAST_NORMS.values() if computed.get("final_norm") == "none" else ()))
+    for layer in (lacking if has_head else ("head",)) if computed else ():
+        remarks += set_aside(tensors, layer)
+    return dataclasses.replace(checkpoint, tensors=tensors, remarks=tuple(remarks))
+
+
+def check_pre_logits(checkpoint: Checkpoint, tensors: Mapping[str, np.ndarray]) -> None:
+    """Raises if `tensors` hold pre-logits with another activation than ours."""
+    if PRE_LOGITS_KERNEL in tensors and checkpoint.pre_logits_activation != "tanh":
+        raise CheckpointError(
+            "the pre-logits must have tanh behind them, as with another function the same weights give other numbers.\n"
+            f"Received: pooler_act {checkpoint.pre_logits_activation!r} in the config.json of {checkpoint.path}. "
+            "Build without them: `include_top=False`, or `classes=k` for a new head."
+        )
+
+
+def check_classifier(checkpoint: Checkpoint, row: Dialect) -> None:
+    """Raises for a model whose classifier reads what the software of a layout's does not pool for one."""
+    ours = {"pooling": checkpoint.fields["pooling"], "final_norm": norm_of(checkpoint.tensors)}
+    theirs = row.classifier if checkpoint.classes else {}
+    if {**ours, **theirs} != ours or (ours["pooling"] == "token_gap" and not theirs):
+        says = ", ".join(f"{name}={value!r}" for name, value in theirs.items()) or "no class token beside a mean"
+        raise CheckpointError(
+            f"the software of a layout must pool for a classifier as the model does, and {row.software} has {says}.\n"
+            f"Received: {', '.join(f'{name}={value!r}' for name, value in ours.items())} of {checkpoint.path} for "
+            f"{row.name!r}. Save it in another layout, or as .keras."
+        )
 
 
 def set_aside(tensors: dict[str, np.ndarray], layer: str) -> list[str]:

@@ -136,7 +136,8 @@ class Checkpoint:
             fields["summary"] = dialect.summary
         if dialect.position_embedding and not self.has_positions:
             fields["position_embedding"] = dialect.position_embedding
-        told = fields | dialect.computes(self.tensors) | self.recorded_fields
+        of_head = dialect.classifier if HEAD_KERNEL in self.tensors else {}
+        told = {**fields, **dialect.computes(self.tensors), **of_head, **self.recorded_fields}
         if not self.prefix_tokens and not told["registers"]:  # so that nothing before the patches can be pooled
             told.pop("map_prefix", None)
         return told
@@ -327,16 +328,6 @@ def _recognised(file: TensorFile | ShardedFile, said: sidecar.Sidecar) -> tuple[
     return known
 
 
-def check_pre_logits(checkpoint: Checkpoint, tensors: Mapping[str, np.ndarray]) -> None:
-    """Raises if `tensors` hold pre-logits with another activation than ours."""
-    if PRE_LOGITS_KERNEL in tensors and checkpoint.pre_logits_activation != "tanh":
-        raise CheckpointError(
-            "the pre-logits must have tanh behind them, as with another function the same weights give other numbers.\n"
-            f"Received: pooler_act {checkpoint.pre_logits_activation!r} in the config.json of {checkpoint.path}. "
-            "Build without them: `include_top=False`, or `classes=k` for a new head."
-        )
-
-
 def file_in(path: FilePath) -> Path:
     """`path`, or in a folder its `model.safetensors`, `pytorch_model.bin`, or the index of such a file in shards."""
     path = user_path(path)
@@ -350,6 +341,7 @@ def _check_sizes(checkpoint: Checkpoint, said: Mapping[str, Any]) -> None:
     patch_size, hidden_size, num_layers, mlp_dim, stages = checkpoint.measured()
     found = checkpoint.fields | {"hidden_size": hidden_size, "num_layers": num_layers, "mlp_dim": mlp_dim}
     found |= {"class_token": checkpoint.has_class_token, "classes": checkpoint.classes}
+    found |= {"classes": None} if DIALECTS[checkpoint.dialect].classifier else {}  # `projection_dim` is of another head
     found |= {"patch_size": patch_size} if stages is None else {}
     found["num_heads"] = checkpoint.num_heads
     found["rotary"] = DIALECTS[checkpoint.dialect].computes(checkpoint.tensors).get("rotary", "none")

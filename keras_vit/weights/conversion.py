@@ -22,13 +22,13 @@ from keras_vit.files import user_path
 from keras_vit.images.preprocessing import Preprocessing
 from keras_vit.pages.cards import write_card
 from keras_vit.pages.escaping import printable
+from keras_vit.weights.adapt import check_classifier, check_pre_logits, with_end_of
 from keras_vit.weights.checkpoint import (
     PATCH_KERNEL,
     ROOT_KERNEL,
     SAFETENSORS_NAME,
     TABLE,
     Checkpoint,
-    check_pre_logits,
     read_checkpoint,
 )
 from keras_vit.weights.checkpoint_card import checkpoint_card
@@ -75,7 +75,10 @@ def convert_checkpoint(
     check_architecture(dialect, checkpoint.is_resnet, checkpoint.path)
     _check_whole(checkpoint)
     check_pre_logits(checkpoint, checkpoint.tensors)
-    return write_checkpoint(checkpoint, destination, dialect)
+    read = with_end_of(checkpoint, has_head=True)
+    for line in read.remarks[len(checkpoint.remarks) :]:
+        _warn(f"{line}, which the classifier does not read.")
+    return write_checkpoint(read, destination, dialect)
 
 
 def write_checkpoint(
@@ -305,14 +308,15 @@ def _warn_of_differences(checkpoint: Checkpoint, dialect: str, folder: bool) -> 
 
 def _check_parts(checkpoint: Checkpoint, dialect: str) -> None:
     """Raises for a model that the software would build otherwise, with no word and no missing weight to tell."""
-    pooling = checkpoint.fields["pooling"]
+    pooling, row = checkpoint.fields["pooling"], DIALECTS[dialect]
     parts = {
-        "mean pooling": pooling == "gap",
+        "mean pooling beside a class token": pooling == "gap" and checkpoint.has_class_token,
         "head on all tokens": pooling == "none" and bool(checkpoint.classes),
         "model without positions": not checkpoint.has_positions,
     }
     _check_summary(checkpoint, dialect)
-    for part in DIALECTS[dialect].lacks:
+    check_classifier(checkpoint, row)
+    for part in row.lacks:
         if parts[part]:
             raise CheckpointError(
                 f"{DIALECTS[dialect].software} has no {part} in this layout, and would build another model.\n"
@@ -330,7 +334,8 @@ def _check_summary(checkpoint: Checkpoint, dialect: str) -> None:
         )
     asked = (checkpoint.fields.get("summary", row.summary), checkpoint.fields.get("summary_tokens"))
     fits = asked[0] == row.summary and (asked[1] is None or bool(row.facts))
-    if count == 1 or (row.summary and (checkpoint.fields["pooling"] != "token" or fits)):
+    is_told = asked[1] is not None and row.computes(checkpoint.tensors).get("summary_tokens") == asked[1]
+    if count == 1 or is_told or (row.summary and (checkpoint.fields["pooling"] != "token" or fits)):
         return
     does = f"pools {row.summary} class tokens" if row.summary else "has one class token"
     raise CheckpointError(

@@ -19,9 +19,23 @@ from keras_vit.checks import check_choice
 from keras_vit.config.relative_tables import ANY_RESIZE_METHODS
 from keras_vit.images.preprocessing import Preprocessing
 from keras_vit.model.deferred import discard, float32_copy, initialise
-from keras_vit.model.layer_lookup import bias_layers, computed_fields, encoder_blocks, stem_positions, weight_paths
-from keras_vit.weights.adapt import fit_biases, fit_channels, fit_patches, fit_positions, set_aside
-from keras_vit.weights.checkpoint import HEAD_KERNEL, HEADS, Checkpoint, check_pre_logits, read_checkpoint
+from keras_vit.model.layer_lookup import (
+    bias_layers,
+    computed_fields,
+    encoder_blocks,
+    stem_positions,
+    weight_paths,
+)
+from keras_vit.weights.adapt import (
+    check_pre_logits,
+    fit_biases,
+    fit_channels,
+    fit_patches,
+    fit_positions,
+    set_aside,
+    with_end_of,
+)
+from keras_vit.weights.checkpoint import HEAD_KERNEL, HEADS, Checkpoint, read_checkpoint
 from keras_vit.weights.dialects import DIALECTS, cut, is_known, is_same_epsilon, with_shapes
 from keras_vit.weights.dialects.dialect import UNTOLD
 from keras_vit.weights.dialects.dinov3_names import PERIODS
@@ -71,7 +85,10 @@ def load_checkpoint(
     """
     if resize_method is not None:
         check_choice("resize_method", resize_method, ANY_RESIZE_METHODS)
-    return fill(model, read_checkpoint(path, grid=grid), resize_method=resize_method, strict=strict)
+    checkpoint = read_checkpoint(path, grid=grid)
+    if HEAD_KERNEL in weight_paths(model):
+        checkpoint = with_end_of(checkpoint, has_head=True)
+    return fill(model, checkpoint, resize_method=resize_method, strict=strict)
 
 
 def fill(

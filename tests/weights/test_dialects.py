@@ -42,8 +42,6 @@ NO_PLACE = {  # what a layout cannot hold
     ("big_vision", "root"),
     ("big_vision", "stages"),
     ("timm", "pre_logits"),
-    ("huggingface", "gap"),
-    ("huggingface", "sincos"),
     ("huggingface", "map"),
     ("huggingface", "pre_logits"),
     ("huggingface", "root"),

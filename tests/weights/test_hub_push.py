@@ -257,9 +257,9 @@ def test_dialect_is_for_a_run(hub, finished, folder):
     assert hub.asked == []
 
 
-def test_what_transformers_cannot_hold_is_refused(hub, finished):
-    with pytest.raises(keras_vit.CheckpointError, match="mean pooling"):
-        push_to_hub(finished, "me/mine", dialect="huggingface")
+def test_what_a_layout_cannot_hold_is_refused(hub, finished):
+    with pytest.raises(keras_vit.CheckpointError, match="known by parts"):
+        push_to_hub(finished, "me/mine", dialect="timm_beit3")
     assert hub.asked == []
 
 

@@ -195,7 +195,7 @@ def test_a_distilled_file_without_its_distillation_says_what_is_set_aside(tmp_pa
         keras_vit.build(tiny_config(activation="gelu"), weights=tmp_path / "x.safetensors", strict=True, **arguments)
 
 
-def test_a_deit_file_with_one_head_is_taken_as_it_is_said(tmp_path):
+def test_a_deit_file_with_one_head_reads_the_class_token_alone(tmp_path):
     model = make_tiny(distilled=True, activation="gelu")
     save_checkpoint(model, tmp_path / "x.safetensors", "huggingface")
     arrays = {
@@ -206,10 +206,11 @@ def test_a_deit_file_with_one_head_is_taken_as_it_is_said(tmp_path):
     save_file(arrays, tmp_path / "x.safetensors")
     sizes = {"patch_size": 4, "hidden_size": 12, "num_layers": 2, "num_heads": 3, "mlp_dim": 17}
     sizes |= {"weights": tmp_path / "x.safetensors", "input_shape": (20, 28, 3)}
-    with pytest.raises(CheckpointError, match="`distilled=False`"):
-        keras_vit.build("Ti/16", **sizes)
-    assert keras_vit.build("Ti/16", distilled=False, **sizes).weights_report == DISTILLED[:2]
-    assert keras_vit.build("Ti/16", include_top=False, **sizes).config.distilled
+    for end in ({}, {"classes": 3}, {"include_top": False}):
+        config = keras_vit.build("Ti/16", **sizes, **end).config
+        assert (config.distilled, config.class_tokens, config.read_places) == (False, 2, (0,))
+    with pytest.raises(ValueError, match="distilled=True with class_tokens=2"):
+        keras_vit.build("Ti/16", distilled=True, **sizes)
 
 
 NAMES = ["Ähre", "Igel", "Katze, graue", "a", "b", "c", "d"]

@@ -16,7 +16,7 @@ from keras_vit.weights.dialects.aimv2_names import AIMV2, HF_AIMV2, TIMM_AIMV2
 from keras_vit.weights.dialects.beit_names import HF_BEIT, TIMM_BEIT
 from keras_vit.weights.dialects.big_vision_names import BIG_VISION
 from keras_vit.weights.dialects.bit_names import BIT, BIT_PAPER
-from keras_vit.weights.dialects.clip_names import HF_CLIP, HF_SIGLIP, HF_SIGLIP2, OPEN_CLIP
+from keras_vit.weights.dialects.clip_names import HF_CLIP, HF_CLIP_CLASSIFIER, HF_SIGLIP, HF_SIGLIP2, OPEN_CLIP
 from keras_vit.weights.dialects.dialect import Dialect
 from keras_vit.weights.dialects.dinov2_names import DINOV2, DINOV2_REGISTERS, HF_DINOV2, HF_DINOV2_REGISTERS
 from keras_vit.weights.dialects.dinov3_names import DINOV3, HF_DINOV3, TIMM_DINOV3
@@ -38,7 +38,8 @@ _OF_TIMM = (TIMM, TIMM_SAPIENS2, TIMM_BEIT, TIMM_BEIT3, TIMM_EVA, EVA02, TIMM_PE
 _OF_ROPE = (DINOV3, HF_DINOV3, TIMM_DINOV3, TIMM_ROPE, TIMM_ROPE_REGISTERS)
 _OF_DINOV2 = (DINOV2, DINOV2_REGISTERS, HF_DINOV2, HF_DINOV2_REGISTERS)
 _OTHERS = (HF_BEIT, HF_INTERNVIT, INTERNVIT, HF_TIPSV2, TIPS, PIXIO, HF_RADIO)
-_OF_CLIP, _OF_AIMV2 = (HF_CLIP, HF_SIGLIP, HF_SIGLIP2, OPEN_CLIP), (AIMV2, TIMM_AIMV2, HF_AIMV2)
+_OF_CLIP = (HF_CLIP, HF_CLIP_CLASSIFIER, HF_SIGLIP, HF_SIGLIP2, OPEN_CLIP)
+_OF_AIMV2 = (AIMV2, TIMM_AIMV2, HF_AIMV2)
 _OF_VITS = (OFFICIAL, LINEN, BIG_VISION, *_OF_TIMM, HUGGINGFACE)
 _ROWS = (*_OF_VITS, *_OF_DINOV2, *_OF_ROPE, *_OF_CLIP, *_OF_AIMV2, *_OTHERS, BIT, BIT_PAPER)
 DIALECTS = {row.name: row for row in _ROWS}

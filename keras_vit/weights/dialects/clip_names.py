@@ -52,7 +52,7 @@ def _inside_vision_model(names: Collection[str]) -> Callable[[str], str]:
 def _written_names(names: Collection[str]) -> Callable[[str], str]:
     def spelled(name: str) -> str:
         name = name.replace(".in_proj.", ".in_proj_")
-        return name if name.startswith("visual_projection.") else f"vision_model.{name}"
+        return name if name.startswith(("visual_projection.", "classifier.")) else f"vision_model.{name}"
 
     return spelled
 
@@ -105,6 +105,15 @@ HF_CLIP = Dialect(
     norms_tokens=False,  # CLIPVisionModel norms the class token alone
     preprocessing=PHOTOS_OF_CLIP,
 )
+HF_CLIP_CLASSIFIER = dataclasses.replace(  # its head reads the mean of the patches, before the last LayerNorm
+    HF_CLIP,
+    name="huggingface_clip_classifier",
+    requires=(*HF_CLIP.requires, r"classifier\.weight"),
+    names={**HF_CLIP.names, ("", ""): {**HF_CLIP.names["", ""], "head": "classifier"}},
+    read_steps=(),
+    written_steps=(),
+    classifier={"pooling": "gap", "final_norm": "none"},
+)
 HF_SIGLIP = Dialect(
     "huggingface_siglip",
     "transformers",
@@ -115,7 +124,7 @@ HF_SIGLIP = Dialect(
     fits=_patches_have(4),
     ignores=_OTHERS,
     names={
-        ("", ""): _EMBEDDINGS,
+        ("", ""): {**_EMBEDDINGS, "head": "classifier"},
         ("block_{block:02}/", "encoder.layers.{block}."): _BLOCK,
         ("pooling/", "head."): {
             "probe": "probe",
@@ -131,6 +140,7 @@ HF_SIGLIP = Dialect(
     activation="gelu_tanh",
     layer_norm_epsilon=1e-6,
     resize_method="bicubic",
+    classifier={"pooling": "gap"},
 )
 
 

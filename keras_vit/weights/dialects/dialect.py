@@ -74,6 +74,7 @@ class Dialect:
         bias_resize_method: likewise of a table of relative bias.
         position_embedding: kind that a file without a table has; by default that is not known.
         lacks: parts that the software does not have; it would build another model without a word.
+        classifier: fields of `ViTConfig` of its classes with a classifier, where these pool otherwise than the encoder.
         summary: what the software makes of several class tokens, if its models have more than one.
         norms_behind: whether the software has models whose blocks have their norms behind attention and MLP.
         normalises_means: whether its LayerNorm stands behind mean pooling, unless a folder says otherwise.
@@ -111,6 +112,7 @@ class Dialect:
     bias_resize_method: str = "geometric_linear"
     position_embedding: str = ""
     lacks: tuple[str, ...] = ()
+    classifier: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     summary: str = ""
     norms_behind: bool = False
     normalises_means: bool = False

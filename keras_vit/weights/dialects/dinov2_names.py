@@ -5,12 +5,13 @@ With and without registers they are rows of their own, since the software resize
 
 import dataclasses
 import functools
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Collection
 
 import numpy as np
 
 from keras_vit.images.preprocessing import Preprocessing
-from keras_vit.weights.dialects.dialect import Dialect, Makers
+from keras_vit.weights.dialects.dialect import Arrays, Dialect, Makers
 from keras_vit.weights.dialects.renames import TORCH, Layers
 
 _REGISTERS = "register_tokens/tokens"
@@ -86,24 +87,51 @@ DINOV2_REGISTERS = dataclasses.replace(
     resize_method="bicubic_antialias",
 )
 
-_HUB_PREFIXES = ("dinov2_with_registers.", "dinov2.", "")
+_PREFIX = r"(dinov2(_with_registers)?\.)?"  # of all but the classifier, if there is one
+
+
+def _written_names(prefix: str) -> Callable[[Collection[str]], Callable[[str], str]]:
+    """The names of the encoder, which have a prefix beside a classifier."""
+
+    def written(names: Collection[str]) -> Callable[[str], str]:
+        has_head = "classifier.weight" in names
+        return lambda name: name if name.startswith("classifier.") or not has_head else prefix + name
+
+    return written
+
+
+def without_empty(arrays: Arrays, num_patches: int | None) -> Arrays:
+    """transformers has an array of no registers."""
+    return {name: array for name, array in arrays.items() if array.size or not name.endswith("register_tokens")}
+
+
+def with_no_registers(makers: Makers) -> Makers:
+    """Adds an array of no registers, which transformers wants."""
+    token = makers.get("embeddings.cls_token")
+    none: Makers = {} if token is None else {"embeddings.register_tokens": lambda: token()[:, :0]}
+    return none | makers
+
+
 _EMBEDDINGS: Layers = {
     "class_token/token": "embeddings.cls_token",
     "position_embedding/table": "embeddings.position_embeddings",
     "patch_embedding/projection": "embeddings.patch_embeddings.projection",
     "encoder_norm": "layernorm",
+    "head": "classifier",
 }
 HF_DINOV2 = dataclasses.replace(
     DINOV2,
     name="huggingface_dinov2",
     software="transformers",
     requires=(
-        *(r"embeddings\.patch_embeddings\.projection\.weight", r"embeddings\.cls_token", r"layernorm\.weight"),
-        r"encoder\.layer\.0\.layer_scale1\.lambda1",
+        *(rf"{_PREFIX}embeddings\.patch_embeddings\.projection\.weight", rf"{_PREFIX}embeddings\.cls_token"),
+        *(rf"{_PREFIX}layernorm\.weight", rf"{_PREFIX}encoder\.layer\.0\.layer_scale1\.lambda1"),
     ),
-    forbids=(r"embeddings\.register_tokens",),
-    ignores=(r"embeddings\.mask_token",),
-    prefixes=_HUB_PREFIXES,
+    forbids=(rf"{_PREFIX}embeddings\.register_tokens",),
+    ignores=(rf"{_PREFIX}embeddings\.mask_token",),
+    read_names=lambda names: lambda name: re.sub(f"^{_PREFIX}", "", name),
+    written_names=_written_names("dinov2."),
+    classifier={"pooling": "token_gap"},
     names={
         ("", ""): _EMBEDDINGS,
         ("block_{block:02}/", "encoder.layer.{block}."): {
@@ -122,8 +150,11 @@ HF_DINOV2 = dataclasses.replace(
 HF_DINOV2_REGISTERS = dataclasses.replace(
     HF_DINOV2,
     name="huggingface_dinov2_registers",
-    requires=(*HF_DINOV2.requires, r"embeddings\.register_tokens"),
+    requires=(*HF_DINOV2.requires, rf"{_PREFIX}embeddings\.register_tokens"),
     forbids=(),
+    read_steps=(without_empty,),
+    written_steps=(*HF_DINOV2.written_steps, with_no_registers),
+    written_names=_written_names("dinov2_with_registers."),
     names={**HF_DINOV2.names, ("", ""): {**_EMBEDDINGS, _REGISTERS: "embeddings.register_tokens"}},
     resize_method="bicubic_antialias",
 )

@@ -14,7 +14,7 @@ import numpy as np
 
 from keras_vit.images.preprocessing import Preprocessing
 from keras_vit.weights.dialects.dialect import Arrays, Makers
-from keras_vit.weights.dialects.dinov2_names import DINOV2
+from keras_vit.weights.dialects.dinov2_names import DINOV2, with_no_registers, without_empty
 from keras_vit.weights.dialects.eva_names import EVA_ENDS, PLAIN_BLOCK, TIMM_EVA, apart, joined, qkv_together, split
 from keras_vit.weights.dialects.renames import Layers
 from keras_vit.weights.dialects.timm_names import TOKENS
@@ -94,20 +94,6 @@ def _together(makers: Makers) -> Makers:
 
 def _like(make: Callable[[], np.ndarray], value: int) -> np.ndarray:
     return np.full_like(make(), value)
-
-
-def _with_what_is_asked_for(makers: Makers) -> Makers:
-    """Adds the token of pre-training, which nothing reads, and an array of no registers: transformers wants both."""
-    token = makers.get("embeddings.cls_token")
-    if token is None:
-        return makers
-    none: Makers = {"embeddings.register_tokens": lambda: token()[:, :0]}
-    return none | makers | {"embeddings.mask_token": functools.partial(_like, token, 0)}
-
-
-def _without_empty(arrays: Arrays, num_patches: int | None) -> Arrays:
-    """transformers has an array of no registers."""
-    return {name: array for name, array in arrays.items() if array.size or not name.endswith("register_tokens")}
 
 
 def _read_names(names: Collection[str]) -> Callable[[str], str]:
@@ -199,8 +185,8 @@ HF_DINOV3 = dataclasses.replace(
     },
     read_names=_read_names,
     written_names=_written_names,
-    read_steps=(_without_empty,),
-    written_steps=(_with_what_is_asked_for,),
+    read_steps=(without_empty,),
+    written_steps=(*DINOV2.written_steps, with_no_registers),
 )
 TIMM_DINOV3 = dataclasses.replace(
     TIMM_EVA,

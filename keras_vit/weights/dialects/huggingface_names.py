@@ -1,42 +1,73 @@
-"""The layout of transformers' ViT and DeiT: kernels as torch has them.
+"""The layout of transformers' ViT, DeiT and I-JEPA: kernels as torch has them.
 
 Files on the Hugging Face hub have the names of transformers 4, which version 5 still reads and we write. The names of
 version 5 in memory (`layers.0.attention.q_proj`) are read too.
 """
 
-from collections.abc import Callable, Collection
+import re
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
 
-from keras_vit.weights.dialects.dialect import Dialect, Folder
+import numpy as np
+
+from keras_vit.weights.dialects.dialect import Arrays, Dialect, Folder, Makers
 from keras_vit.weights.dialects.renames import TORCH, Layers
 from keras_vit.weights.reader import CheckpointError
 from keras_vit.weights.sidecar.folder_json import transformers_files, transformers_opening
 
-_PREFIXES = ("vit.", "deit.", "")  # of all names but those of the heads; none without a head
+_PREFIX = r"(vit\.|deit\.|ijepa\.)?"  # of all names but those of the heads; none without a head
+_CLASS_TOKEN = "embeddings.cls_token"
 _PATCHES, _DISTILLATION = "embeddings.patch_embeddings.projection", "embeddings.distillation_token"
 _NORMS: Layers = {"norm_1": "layernorm_before", "norm_2": "layernorm_after"}
 
 
 def _read_names(names: Collection[str]) -> Callable[[str], str]:
-    prefix = next((prefix for prefix in _PREFIXES if f"{prefix}{_PATCHES}.weight" in names), "")
-    return lambda name: name.removeprefix(prefix)
+    return lambda name: re.sub(f"^{_PREFIX}", "", name)
 
 
 def _written_names(names: Collection[str]) -> Callable[[str], str]:
-    """The names of ViT or of DeiT, with their prefix if there is a head."""
+    """The names of ViT, DeiT, or I-JEPA without a class token, with their prefix if there is a head."""
     distilled, has_head = _DISTILLATION in names, "classifier.weight" in names
     if has_head and "pooler.dense.weight" in names:
         raise CheckpointError(
             "transformers' classifier has no pre-logits: its pooler, which is the same layer, belongs to models "
             "without a head. Save as official, or build without one of the two."
         )
-    prefix = "" if not has_head else "deit." if distilled else "vit."
+    kind = "deit." if distilled else "vit." if _CLASS_TOKEN in names else "ijepa."
+    prefix, two_heads = kind if has_head else "", "distillation_classifier.weight" in names
 
     def spelled(name: str) -> str:
         if name.startswith("classifier."):
-            return f"cls_{name}" if distilled else name
+            return f"cls_{name}" if two_heads else name
         return name if name.startswith("distillation_classifier.") else prefix + name
 
     return spelled
+
+
+def _with_one_head(arrays: Arrays, num_patches: int | None) -> Arrays:
+    """DeiT's distillation token, where the one head reads the class token alone, as a second class token."""
+    short = {re.sub(f"^{_PREFIX}", "", name): name for name in arrays}
+    if "classifier.weight" not in short or not {_CLASS_TOKEN, _DISTILLATION} <= short.keys():
+        return arrays
+    tokens = np.concatenate([arrays[short[_CLASS_TOKEN]], arrays[short[_DISTILLATION]]], axis=1)
+    return {name: array for name, array in arrays.items() if name != short[_DISTILLATION]} | {
+        short[_CLASS_TOKEN]: tokens
+    }
+
+
+def _with_distillation_token(makers: Makers) -> Makers:
+    """The second class token under its name there."""
+    token = makers.get(_CLASS_TOKEN)
+    if token is None or token().shape[1] != 2:
+        return makers
+    return makers | {_CLASS_TOKEN: lambda: token()[:, :1], _DISTILLATION: lambda: token()[:, 1:]}
+
+
+def _computes(tensors: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    """Which of two class tokens the head of DeiT reads."""
+    tokens = tensors.get("class_token/token")
+    is_deit = "head/kernel" in tensors and tokens is not None and tokens.shape[1:2] == (2,)
+    return {"summary_tokens": (0,)} if is_deit else {}
 
 
 HUGGINGFACE = Dialect(
@@ -44,11 +75,11 @@ HUGGINGFACE = Dialect(
     "transformers",
     ".safetensors",
     TORCH,
-    requires=(r"(vit\.|deit\.)?embeddings\.patch_embeddings\.projection\.weight",),
-    ignores=(r"(vit\.|deit\.)?embeddings\.mask_token", r"decoder\..*"),  # of masked pre-training alone
+    requires=(rf"{_PREFIX}embeddings\.patch_embeddings\.projection\.weight",),
+    ignores=(rf"{_PREFIX}embeddings\.mask_token", r"decoder\..*"),  # of masked pre-training alone
     names={
         ("", ""): {
-            "class_token/token": "embeddings.cls_token",
+            "class_token/token": _CLASS_TOKEN,
             "distillation_token/token": _DISTILLATION,
             "position_embedding/table": "embeddings.position_embeddings",
             "patch_embedding/projection": _PATCHES,
@@ -76,9 +107,12 @@ HUGGINGFACE = Dialect(
     },
     read_names=_read_names,
     written_names=_written_names,
+    read_steps=(_with_one_head,),
+    written_steps=(_with_distillation_token,),
+    computes=_computes,
     activation="gelu",
-    layer_norm_epsilon=1e-6,  # transformers' default is 1e-12, but DeiT and AugReg files were trained with this
+    layer_norm_epsilon=1e-12,
     resize_method="bicubic",
-    lacks=("mean pooling", "head on all tokens", "model without positions"),
+    lacks=("mean pooling beside a class token", "head on all tokens", "model without positions"),
     folder=Folder(transformers_files, transformers_opening, says_epsilon=True, has_one_side=True),
 )

@@ -52,7 +52,10 @@ _TYPES: Mapping[str, tuple[str, ...]] = {  # `model_type` of transformers: our n
     "dinov2": ("huggingface_dinov2",),
     "dinov2_with_registers": ("huggingface_dinov2_registers",),
     "dinov3_vit": ("huggingface_dinov3",),
-    **dict.fromkeys(("clip", "clip_vision_model", "metaclip_2", "metaclip_2_vision_model"), ("huggingface_clip",)),
+    **dict.fromkeys(
+        ("clip", "clip_vision_model", "metaclip_2", "metaclip_2_vision_model"),
+        ("huggingface_clip", "huggingface_clip_classifier"),
+    ),
     **dict.fromkeys(("siglip", "siglip_vision_model"), ("huggingface_siglip",)),
     **dict.fromkeys(("siglip2", "siglip2_vision_model"), ("huggingface_siglip2", "huggingface_siglip")),
     **dict.fromkeys(("aimv2", "aimv2_vision_model"), ("huggingface_aimv2", "aimv2")),

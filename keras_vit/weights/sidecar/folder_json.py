@@ -80,7 +80,10 @@ def _check_said(software: str, facts: dict[str, Any], **usual: Any) -> None:
 
 def _transformers_config(facts: dict[str, Any]) -> dict:
     _check_said("transformers", facts, **_USUAL)
-    kind = "DeiT" if facts["distilled"] else "ViT"
+    if facts["qkv_bias"] == "query_value":
+        _check_said("transformers", facts, qkv_bias="all")
+    has_two = facts["distilled"] or facts["fields"]["class_tokens"] == 2  # of which one head reads the first
+    kind = "IJepa" if not facts["class_token"] else "DeiT" if has_two else "ViT"
     task = "Model" if not facts["classes"] else "ForImageClassification" + ("WithTeacher" if facts["distilled"] else "")
     height, width = facts["image_size"]
     labels = facts["labels"] or [f"LABEL_{k}" for k in range(facts["classes"])]
@@ -96,7 +99,7 @@ def _transformers_config(facts: dict[str, Any]) -> dict:
         "image_size": height if height == width else [height, width],
         "patch_size": facts["patch_size"],
         "num_channels": facts["channels"],
-        "qkv_bias": True,
+        "qkv_bias": facts["qkv_bias"] != "none",
         "id2label": {str(k): label for k, label in enumerate(labels)},
         "label2id": {label: k for k, label in enumerate(labels)},
     }
