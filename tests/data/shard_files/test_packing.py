@@ -17,6 +17,7 @@ from keras_vit.data.shard_files import shard_writers
 from keras_vit.data.shard_files.opening import shard_photos
 from keras_vit.data.shard_files.packing import pack
 from keras_vit.data.shard_files.shard_writers import WRITERS
+from keras_vit.files import locked, unlock
 from keras_vit.images import photo_checks
 from keras_vit.images.preprocessing import Preprocessing
 from keras_vit.images.slices import photo_bytes
@@ -72,7 +73,7 @@ def test_shards_hold_the_photos_of_the_folder_in_its_order(source, packed, name)
 
 def test_run_that_stopped_three_times_in_an_epoch_reads_the_batches_of_the_folder(source, packed):
     """By one, two and three processes in turn: what each reads is its part of the batch, bit for bit."""
-    arguments = {"batch_size": 6, "preprocessing": RECORD, "training": True, "augmentation": "flip", "seed": 9}
+    arguments = {"batch_size": 6, "preprocessing": RECORD, "training": True, "seed": 9}
     whole = [part.numpy() for part in zip(*load_dataset(source, **arguments).take(3), strict=True) for part in part]
     images, labels = whole[:3], whole[3:]
     shards = open_source(packed / "tar")
@@ -175,6 +176,19 @@ def test_nothing_is_left_of_what_cannot_be_written(folder, source, tmp_path, mon
         with pytest.raises(OSError, match=rf"{text}.*new'"):
             pack(source, tmp_path / "new")
         assert sorted(tmp_path.iterdir()) == before
+
+
+def test_one_process_packs_into_a_folder_and_what_a_killed_one_left_goes(source, tmp_path):
+    left = tmp_path / ".keras_vit-pack-new"
+    left.mkdir()
+    (left / "train-00009.tar").write_bytes(b"half")
+    lock = locked(left)
+    with pytest.raises(ValueError, match="another one packs"):
+        pack(source, tmp_path / "new")
+    unlock(lock)
+    pack(source, tmp_path / "new")
+    assert [path.name for path in tmp_path.iterdir()] == ["new"]
+    assert not (tmp_path / "new" / "train-00009.tar").exists()
 
 
 def test_command_packs_and_a_run_knows_its_shards_by_their_whole_path(run, folder, tmp_path, monkeypatch):
