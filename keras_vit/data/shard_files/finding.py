@@ -77,12 +77,12 @@ def common_folder(files: Sequence[Path]) -> Path:
     return Path(os.path.commonpath([os.path.dirname(os.path.abspath(file)) for file in files]))
 
 
-def splits_of(files: Sequence[Path], top: Path) -> list[str] | None:
+def splits_of(files: Sequence[Path], top: Path | None) -> list[str] | None:
     """The split of each shard by the names of splits in its name, or by its folder; `None` if no shard has one.
 
     Args:
         files: the shards.
-        top: the folder that was named as the data, whose own name does not count.
+        top: the folder that was named as the data, whose own name does not count; `None` for files or a pattern.
 
     Raises:
         ShardError: if some have one and others not.
@@ -100,8 +100,10 @@ def splits_of(files: Sequence[Path], top: Path) -> list[str] | None:
     return [str(split) for split in found]
 
 
-def _split_of(file: Path, top: Path) -> str | None:
+def _split_of(file: Path, top: Path | None) -> str | None:
     words = re.split(r"[-._ ]", _SUFFIX.sub("", file.name).lower())
     named = [SPELLINGS[word] for word in words if word in SPELLINGS]
     folder = file.absolute().parent
-    return named[0] if named else SPELLINGS.get(folder.name.lower()) if folder != top.absolute() else None
+    if not named and (top is None or folder != top.absolute()):
+        named = [SPELLINGS[word] for word in (folder.name.lower(),) if word in SPELLINGS]
+    return named[0] if named else None

@@ -20,7 +20,7 @@ import numpy as np
 
 from keras_vit.data.shard_files import array_records, parquet, tars, tfrecords
 from keras_vit.data.shard_files.finding import common_folder, kind_of
-from keras_vit.data.shard_files.rows import Row, Rows, ShardError
+from keras_vit.data.shard_files.rows import Row, Rows, ShardError, with_own_keys
 from keras_vit.files import FileKindError, cache_dir, open_regular, replacing
 from keras_vit.pages.escaping import printable
 
@@ -105,9 +105,9 @@ def _walked(file: Path, copy: Path) -> Rows:
     path = str(file)
     try:
         if kind_of(file) == "parquet":
-            return parquet.rows_of(path, copy)
+            return with_own_keys(parquet.rows_of(path, copy))
         of_kind = {"tar": tars.rows_of, "tfrecord": tfrecords.rows_of, "array_record": array_records.rows_of}
-        return of_kind[str(kind_of(file))](path)
+        return with_own_keys(of_kind[str(kind_of(file))](path))
     except FileKindError as error:
         raise ShardError("a shard must be a regular file", path, error.reason) from None
 

@@ -40,8 +40,9 @@ def open_shards(what: FilePath, files: Sequence[Path], seed: int, on_bad_image: 
         ValueError: for a shard that cannot be read, a photo without a label, a label beyond the classes, and shards
             that do not fit each other.
     """
-    top = user_path(what) if os.path.isdir(user_path(what)) else common_folder(files)
-    splits = splits_of(files, user_path(what) if os.path.isdir(user_path(what)) else Path())
+    path = user_path(what)
+    top = path if path.is_dir() else common_folder(files)
+    splits = splits_of(files, path if path.is_dir() else None)
     forget_files()
     shards = index_of(files)
     _check_schemas(shards)
@@ -59,8 +60,9 @@ def open_shards(what: FilePath, files: Sequence[Path], seed: int, on_bad_image: 
     photos = [slices[number][place] for _, number, place in order]
     labels = [numbers[str(shards[number].rows.rows[place].label)] for _, number, place in order]
     of_split = None if splits is None else [splits[number] for _, number, _ in order]
-    path = user_path(what) if os.path.exists(user_path(what)) else top
-    source = source_of_files(path, "shards", names, photos, labels, of_split, seed, on_bad_image)
+    source = source_of_files(
+        path if path.exists() else top, "shards", names, photos, labels, of_split, seed, on_bad_image
+    )
     keep_looks(shards, [np.array([_look(place) for place in own], "uint8").reshape(-1, LOOK) for own in slices])
     return source
 

@@ -57,6 +57,14 @@ class ShardError(ValueError):
         super().__init__(f"{rule}.\nReceived: {printable(path)}, {printable(found)}.{remedy}")
 
 
+def with_own_keys(rows: Rows) -> Rows:
+    """The same with the number of each row before its key, if a key stands twice, as many a Parquet has paths."""
+    if len({row.key for row in rows.rows}) == len(rows.rows):
+        return rows
+    numbered = [row._replace(key=f"{number:09}-{row.key}") for number, row in enumerate(rows.rows)]
+    return dataclasses.replace(rows, rows=numbered)
+
+
 def check_fields(path: str, number: int, fields: str, before: str) -> None:
     """Refuses a record that has other fields than those before it; empty for none."""
     if before not in ("", fields):

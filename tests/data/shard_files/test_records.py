@@ -194,6 +194,9 @@ def test_columns_of_others_are_found_in_parquet(tmp_path):
     pq.write_table(table(label=pa.array(["cd"[label] for label in LABELS])), tmp_path / "c.parquet")
     assert read(tmp_path / "c.parquet") == pairs("cd")
     assert len(list(shard_photos(f"{tmp_path}/a.par*"))) == 6
+    pq.write_table(table([{"bytes": photo, "path": "photo.jpg"} for photo in JPEGS]), tmp_path / "d.parquet")
+    assert read(tmp_path / "d.parquet") == pairs()
+    assert len(dict(shard_photos(tmp_path / "d.parquet"))) == 6
 
 
 @pytest.mark.parametrize(
