@@ -19,7 +19,7 @@ from keras_vit.embedding.embedder import OK
 from keras_vit.embedding.manifest import MANIFEST, Manifest, read_manifest, sha256_of_files
 from keras_vit.embedding.model_facts import ENGINE_FILE
 from keras_vit.embedding.opened_models import OUTPUTS, is_exported
-from keras_vit.embedding.part_files import FORMS, check_form, fault_of_part, read_part
+from keras_vit.embedding.part_files import FORMS, check_form, fault_of_part, read_part, read_statuses
 from keras_vit.embedding.photo_lists import LIST, PhotoList, key_of, list_photos, read_list
 from keras_vit.embedding.supervisor import TRIES, Supervisor, ask_once
 from keras_vit.exporting.formats import ENGINE_PRECISIONS, ENGINES
@@ -33,6 +33,7 @@ _COLUMNS = ("row", "photo", "reason")
 _PART, _FEW_PARTS = 1000, 16  # photos of a part; parts of a list that would have fewer
 _BATCH = 32
 _FIRST_WORDS, _MINUTE = 10, 60  # seconds to the first line on the speed, and between those that follow
+_MOST_WITH_KERAS = 4  # processes by default
 _ROOM, _OF_MODEL = 400e6, 3  # bytes that a process takes, and times those of its model's files
 
 
@@ -87,6 +88,10 @@ def embed(
         ImportError: if a package is missing.
         OSError: if the folder cannot be written.
     """
+    if os.name == "nt":
+        raise NotImplementedError(
+            "a job needs pipes and signals of Linux or macOS.\nReceived: Windows. Use `Embedder`."
+        )
     folder = user_path(out)
     if folder.resolve() == user_path(photos).resolve():
         raise error_about("out")(f"`out` must be a folder of its own.\nReceived: {str(out)!r}, where the photos are.")
@@ -157,9 +162,9 @@ def write_broken(folder: Path, manifest: Manifest) -> int:
 
 
 def _broken(folder: Path, manifest: Manifest, number: int) -> Iterator[tuple[int, str, str]]:
-    part = read_part(folder, manifest, number)
-    for place in np.flatnonzero(part.status != OK):
-        yield manifest.rows(number)[place], str(part.photos[place]), str(part.status[place])
+    photos, status = read_statuses(folder, manifest, number)
+    for place in np.flatnonzero(status != OK):
+        yield manifest.rows(number)[place], str(photos[place]), str(status[place])
 
 
 @contextlib.contextmanager
@@ -288,7 +293,7 @@ def files_of_model(model: str, weights: str | None = None) -> list[Path]:
 
 
 def _engine_files(folder: Path) -> list[Path]:
-    return sorted(folder.glob(f"{ENGINE_FILE}*"))
+    return [file for file in (folder / ENGINE_FILE, folder / f"{ENGINE_FILE}.data") if file.is_file()]
 
 
 def _missing(folder: Path, manifest: Manifest, parts: Sequence[int]) -> list[int]:
@@ -342,13 +347,14 @@ def _compute(
 
 
 def _processes(folder: Path, model: str, manifest: Manifest) -> int:
-    """One a core for each of the threads, as far as memory allows; one where TensorFlow has the machine's threads."""
+    """One a core for each of the threads, as far as memory allows; few for TensorFlow, as they share an accelerator."""
     import psutil
 
     files = _engine_files(folder) if manifest.file else files_of_model(model, manifest.weights)
     room = _ROOM + _OF_MODEL * sum(file.stat().st_size for file in files)
     fitting = int(psutil.virtual_memory().available / room)
-    return max(min(len(cores()) // manifest.threads, fitting), 1)
+    most = len(cores()) if manifest.file or is_exported(model) else _MOST_WITH_KERAS
+    return max(min(len(cores()) // manifest.threads, fitting, most), 1)
 
 
 class _Progress:

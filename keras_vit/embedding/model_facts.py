@@ -57,7 +57,7 @@ def prepare(
     return {
         "width": int(found[outputs].shape[1]),
         "engine": opened.engine,
-        "precision": precision,
+        "precision": precision if is_exported(model) else precision or "float32",
         "preprocessing": record,
         "preprocessing_sha256": hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest(),
         "software": opened.software,

@@ -91,6 +91,21 @@ def fault_of_part(folder: Path, manifest: Manifest, number: int) -> str | None:
     return None
 
 
+def read_statuses(folder: Path, manifest: Manifest, number: int) -> tuple[np.ndarray, np.ndarray]:
+    """The columns `photo` and `status` of a part that is known to be whole, without its vectors."""
+    path = folder / manifest.name(number)
+    if manifest.form == "npz":
+        with zipfile.ZipFile(path) as archive:
+            photos, status = (np.load(io.BytesIO(archive.read(f"{name}.npy"))) for name in ("photo", "status"))
+        return photos, status
+    import pyarrow.parquet
+
+    with open(path, "rb") as file:
+        table = pyarrow.parquet.read_table(file, columns=["photo", "status"])
+    photos, status = (np.array(table[name].to_pylist(), object) for name in ("photo", "status"))
+    return photos, status
+
+
 def read_vectors(folder: FilePath) -> Iterator[Part]:
     """The parts of a finished job, in the order of its rows.
 

@@ -1,27 +1,29 @@
 """The job of `keras-vit embed`: every row once, and the same bytes whoever was killed; and what it refuses."""
 
+import dataclasses
 import errno
 import json
 import os
 import random
 import shutil
-import signal
 import subprocess
 import sys
 import tarfile
 
 import numpy as np
-import psutil
 import pytest
-from conftest import ROOT, make_tiny
+from conftest import ROOT, randomise, tiny_config
+from killed_jobs import kill_and_go_on, parts_of, start
 from photos import BAD, add_odd_files, make_photos
 from PIL import Image
 
 import keras_vit
 from keras_vit.embedding import worker
+from keras_vit.embedding.embedder import bytes_of
 from keras_vit.embedding.job import BROKEN
 from keras_vit.embedding.manifest import read_manifest
-from keras_vit.embedding.part_files import read_vectors
+from keras_vit.embedding.part_files import fault_of_part, read_part, read_vectors, write_part
+from keras_vit.embedding.photo_lists import key_of, list_photos, place_of, read_list
 from keras_vit.embedding.shard_choice import shard_of
 from keras_vit.embedding.supervisor import Supervisor
 from keras_vit.exporting.engines.accelerate import write_engine
@@ -30,14 +32,17 @@ from keras_vit.files import locked
 # TensorFlow counts the tracing of every test's own function as one that is traced again and again.
 pytestmark = pytest.mark.filterwarnings("ignore:.*triggered tf.function retracing")
 SMALL = ("--part", 4, "--batch-size", 4)  # so that some photos are many parts
-WAIT = 60  # seconds for processes to end, on a busy machine
+
+
+def small_model():
+    return randomise(keras_vit.build(tiny_config(num_layers=1), input_shape=(20, 28, 3), classes=7))
 
 
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory):
     """A file of ONNX that takes prepared images, which needs no Keras."""
     path = tmp_path_factory.mktemp("engine") / "engine.onnx"
-    write_engine(make_tiny(), path)
+    write_engine(small_model(), path)
     return path
 
 
@@ -66,42 +71,6 @@ def undisturbed(photos, engine, tmp_path_factory):
 def job(undisturbed, tmp_path):
     """A copy of the finished job, to be damaged."""
     return shutil.copytree(undisturbed, tmp_path / "vectors")
-
-
-def start(*words):
-    """A command as a process of its own."""
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "keras_vit", *map(str, words)]
-    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-
-
-def parts_of(out):
-    return {path.name: path.read_bytes() for path in out.glob("part-*")}
-
-
-def kill_and_go_on(command, out, victims, chance):
-    """Runs a command until it ends well; meanwhile kills these in turn, each once another part or two are there."""
-    victims = list(victims)
-    while True:
-        process = start(*command, "--out", out)
-        while victims and process.poll() is None:
-            until = len(parts_of(out)) + chance.choice((1, 2))
-            while process.poll() is None and len(parts_of(out)) < until:
-                pass
-            workers = psutil.Process(process.pid).children() if process.poll() is None else []
-            if not workers:
-                continue
-            if victims.pop(0) == "worker":
-                os.kill(chance.choice(workers).pid, signal.SIGKILL)
-            else:
-                process.kill()
-                process.wait(WAIT)
-                assert not psutil.wait_procs(workers, timeout=WAIT)[1], "workers outlive their supervisor"
-        said = process.communicate(timeout=600)[0]
-        if process.returncode == 0:
-            assert not victims
-            return
-        assert process.returncode == -signal.SIGKILL, said
 
 
 def test_killed_three_times_every_row_is_there_once_with_the_same_bytes(photos, engine, undisturbed, tmp_path):
@@ -148,15 +117,21 @@ def test_check_counts_rows_and_names_what_is_missing_or_damaged(job, run):
     assert "part-00003.parquet, rows 12 to 15, which is damaged" in errors[-1]
 
 
-def test_npz_has_the_same_rows_without_pyarrow_and_the_same_bytes_each_time(photos, engine, tmp_path, run):
-    for out in (tmp_path / "one", tmp_path / "two"):
-        words = ("--format", "npz", "--part", 3, "--batch-size", 2)
-        assert run("embed", photos / "disc", "--model", engine, "--out", out, *words)[0] == 0
+def test_npz_holds_the_same_rows_without_pyarrow_and_the_same_bytes_each_time(undisturbed, tmp_path):
+    manifest = read_manifest(undisturbed)
+    part, as_npz = read_part(undisturbed, manifest, 3), dataclasses.replace(manifest, form="npz")
+    for folder in (tmp_path / "one", tmp_path / "two"):
+        folder.mkdir()
+        write_part(folder, as_npz, 3, part)
     assert parts_of(tmp_path / "one") == parts_of(tmp_path / "two")
-    names = [photos / "disc" / name for part in read_vectors(out) for name in part.photos]
-    expected = keras_vit.Embedder(engine, batch_size=2, threads=1)(names)
-    np.testing.assert_array_equal(np.concatenate([part.vectors for part in read_vectors(out)]), expected["features"])
-    assert run("embed", "--out", out, "--check")[0] == 0
+    for ours, theirs in zip(read_part(folder, as_npz, 3), part, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    assert fault_of_part(folder, as_npz, 3) is None
+    data = bytearray((folder / "part-00003.npz").read_bytes())
+    data[len(data) // 2] ^= 1
+    (folder / "part-00003.npz").write_bytes(data)
+    with pytest.raises(ValueError, match=r"part-00003\.npz, rows 12 to 15, which is damaged"):
+        read_part(folder, as_npz, 3)
 
 
 def test_a_photo_that_vanished_has_a_row_that_says_so_and_a_new_one_is_refused(photos, engine, job, tmp_path, run):
@@ -219,22 +194,20 @@ def test_what_cannot_be_embedded_is_told(engine, tmp_path, run):
     assert "manifest.json" in run("embed", "--out", out, "--check")[2][-1]
 
 
-def test_tables_and_shards_are_embedded_as_folders_are(photos, engine, tmp_path, run):
+def test_tables_and_shards_are_lists_of_the_same_photos_as_folders(photos, tmp_path):
     names = ["disc/0.jpg", "tiles/1.jpg", "disc/short.jpg"]
-    (photos / "some.csv").write_text("\n".join(["path,label", *(f"{name},x" for name in names), ""]))
+    (tmp_path / "some.csv").write_text("\n".join(["path,label", *(f"{photos / name},x" for name in names), ""]))
     (tmp_path / "shards").mkdir()
     with tarfile.open(tmp_path / "shards" / "a.tar", "w") as archive:
         for name in names:
             archive.add(photos / name, name)
-    expected = keras_vit.Embedder(engine)([photos / name for name in sorted(names)])
-    for given in (photos / "some.csv", tmp_path / "shards"):
-        out = tmp_path / f"of {given.name}"
-        assert run("embed", given, "--model", engine, "--out", out)[0] == 0
-        (part,) = read_vectors(out)
-        assert [name.rpartition(":")[2] for name in part.photos] == sorted(names)
-        assert part.status.tolist() == expected["status"].tolist()
-        np.testing.assert_allclose(part.vectors, expected["features"], atol=1e-6)
-    (photos / "some.csv").unlink()
+    for given, top in ((tmp_path / "some.csv", f"{photos}/"), (tmp_path / "shards", "a.tar:")):
+        listed = list_photos(given)
+        assert [key_of(entry) for entry in listed.entries] == [f"{top}{name}" for name in sorted(names)]
+        listed.write(tmp_path)
+        assert read_list(tmp_path, listed.top) == listed
+        read = [bytes_of(place_of(listed.top, entry)) for entry in listed.entries]
+        assert read == [(photos / name).read_bytes() for name in sorted(names)]
 
 
 def test_a_second_job_of_a_shard_is_refused_while_the_first_computes(photos, engine, job, run):
@@ -298,7 +271,7 @@ def test_a_worker_of_a_file_imports_neither_keras_nor_tensorflow(job, photos, tm
 
 @pytest.mark.slow
 def test_a_model_of_keras_is_converted_once_and_then_never_again(photos, tmp_path, run):
-    model, out = make_tiny(), tmp_path / "vectors"
+    model, out = small_model(), tmp_path / "vectors"
     model.save(tmp_path / "model.keras")
     words = ("embed", photos, "--model", tmp_path / "model.keras", "--out", out, *SMALL)
     assert run(*words)[0] == 0
