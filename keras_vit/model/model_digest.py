@@ -1,6 +1,7 @@
 """One digest of everything that decides what a model computes, by which results on the disk are recognised.
 
-Names do not count, since Keras numbers them anew in each process, and so that a model may be renamed.
+Names do not count, since Keras numbers them anew in each process, and so that a model may be renamed. Nor does what
+is frozen, which computes the same.
 """
 
 import dataclasses
@@ -15,6 +16,7 @@ from keras_vit.layers.nested import flatten_layers
 from keras_vit.model.image_model import ImageModel
 from keras_vit.version import __version__
 
+_NOTHING = ("name", "registered_name", "trainable")  # keys of a config that leave the function as it is
 _OURS = ("keras", "keras_vit")  # packages of layers whose version says what they compute
 
 
@@ -48,13 +50,13 @@ def _facts(model: ImageModel) -> str:
 
 def _layer_facts(layer: keras.layers.Layer) -> list[Any]:
     config = keras.saving.serialize_keras_object(layer).get("config") or {}
-    return [type(layer).__name__, _without_names(config)]
+    return [type(layer).__name__, _that_counts(config)]
 
 
-def _without_names(config: Any) -> Any:
+def _that_counts(config: Any) -> Any:
     if isinstance(config, dict):
-        return {key: _without_names(value) for key, value in config.items() if key not in ("name", "registered_name")}
-    return [_without_names(value) for value in config] if isinstance(config, (list, tuple)) else config
+        return {key: _that_counts(value) for key, value in config.items() if key not in _NOTHING}
+    return [_that_counts(value) for value in config] if isinstance(config, (list, tuple)) else config
 
 
 def _wiring(layers: list[dict[str, Any]]) -> list[Any]:

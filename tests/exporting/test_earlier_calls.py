@@ -130,7 +130,9 @@ def test_every_fact_has_a_part_in_the_names(model, tmp_path, monkeypatch):
         return calls._name_of_note(), calls._name_of_network("openvino")
 
     note, network = names()
-    assert names(model=with_the_weights_of(model)) == (note, network)
+    frozen = with_the_weights_of(model)
+    frozen.trainable = False
+    assert names(model=frozen) == (note, network)
     for changed in ({"engine": "openvino"}, {"threads": 1}, {"batch_size": 2}, {"photos": "others"}):
         assert names(**changed)[0] != note
         assert names(**changed)[1] == network
