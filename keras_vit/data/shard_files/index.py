@@ -68,6 +68,8 @@ def index_of(files: Sequence[Path]) -> list[Indexed]:
         rows = known.get(name, ("", None))[1] if known.get(name, ("",))[0] == stamp else None
         copy = _copy(folder, name, stamp)
         if rows is None or (rows.copied and not copy.is_file()):
+            if name in known:  # its copy is of no more use
+                _copy(folder, name, known[name][0]).unlink(missing_ok=True)
             rows, are_new = _walked(file, copy), True
             known[name] = (stamp, rows)
         found.append(Indexed(file, copy if rows.copied else file, stamp, rows))

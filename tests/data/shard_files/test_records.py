@@ -183,6 +183,10 @@ def test_photos_of_parquet_are_found_however_it_is_written(way, tmp_path):
     if copies:
         copies.pop().unlink()  # from a cache that was cleared
         assert read(tmp_path / "a.parquet") == pairs()
+        pq.write_table(table(label=pa.array([1 - label for label in LABELS])), tmp_path / "a.parquet", **WAYS[way])
+        with pytest.warns(UserWarning, match="1 shard.* changed"):
+            assert read(tmp_path / "a.parquet") == pairs("10")
+        assert len(set((cache_dir() / "shards").glob("*.photos"))) == 1
 
 
 def test_columns_of_others_are_found_in_parquet(tmp_path):
