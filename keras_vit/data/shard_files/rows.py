@@ -61,7 +61,7 @@ def with_own_keys(rows: Rows) -> Rows:
     """The same with the number of each row before its key, if a key stands twice, as many a Parquet has paths."""
     if len({row.key for row in rows.rows}) == len(rows.rows):
         return rows
-    numbered = [row._replace(key=f"{number:09}-{row.key}") for number, row in enumerate(rows.rows)]
+    numbered = [Row(f"{number:09}-{row.key}", *row[1:]) for number, row in enumerate(rows.rows)]
     return dataclasses.replace(rows, rows=numbered)
 
 
