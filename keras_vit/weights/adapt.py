@@ -4,6 +4,7 @@ Functions that are given `tensors` change them in place and give a line for each
 """
 
 import dataclasses
+import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -28,6 +29,8 @@ from keras_vit.weights.dialects import DIALECTS
 from keras_vit.weights.dialects.dialect import Dialect
 from keras_vit.weights.fields_of_tensors import LAST_NORMS, norm_of
 from keras_vit.weights.reader import CheckpointError
+
+_OUTSIDE = re.compile("set aside head outside")
 
 
 def fit_channels(
@@ -259,9 +262,10 @@ def classes_of(checkpoint: Checkpoint, classes: int | None) -> int:
     """
     known = checkpoint.classes if classes is None else classes
     if known is None:
+        has = "has no head" if not any(map(_OUTSIDE.match, checkpoint.remarks)) else "has a head of no known place"
         raise CheckpointError(
-            "the checkpoint has no head, so `classes` must be given, or `include_top=False`.\n"
-            f"Received: {checkpoint.path}, classes=None."
+            f"the checkpoint {has}, so `classes` must be given, or `include_top=False`.\n"
+            f"Received: {checkpoint.path}, classes=None{'; '.join(('', *filter(_OUTSIDE.match, checkpoint.remarks)))}."
         )
     return known
 

@@ -20,7 +20,7 @@ from keras_vit.weights.dialects import DIALECTS, facts_among, others_in, recogni
 from keras_vit.weights.fields_of_tensors import BIAS_TABLES, fields_of, norm_of
 from keras_vit.weights.reader import CheckpointError, TensorFile
 from keras_vit.weights.reader.sharded import INDEX, ShardedFile, check_whole, scan_any
-from keras_vit.weights.two_towers import is_projection, remark_on_text, similarity_of
+from keras_vit.weights.two_towers import is_projection, remarks_on, similarity_of
 
 SAFETENSORS_NAME = "model.safetensors"  # what timm and transformers look for in a folder
 # Where a folder has its weights, first ones first; torch's own files may hold less exact or older ones.
@@ -288,7 +288,7 @@ def read_checkpoint(
             similarity=similarity_of(file),
             remarks=(
                 *others_in(dialect, prefix, file.entries),
-                *remark_on_text(beside),
+                *remarks_on(file, (dialect, prefix), beside, has_head=HEAD_KERNEL in tensors),
                 *said.remarks,
                 *dialects.assumed(dialect, tensors, said.fields),
             ),
@@ -343,7 +343,7 @@ def _check_sizes(checkpoint: Checkpoint, said: Mapping[str, Any]) -> None:
     found |= {"class_token": checkpoint.has_class_token, "classes": checkpoint.classes}
     found |= {"classes": None} if DIALECTS[checkpoint.dialect].classifier else {}  # `projection_dim` is of another head
     found |= {"patch_size": patch_size} if stages is None else {}
-    found["num_heads"] = checkpoint.num_heads
+    found |= {"num_heads": checkpoint.num_heads, "special_tokens": checkpoint.num_prefix_tokens + found["registers"]}
     found["rotary"] = DIALECTS[checkpoint.dialect].computes(checkpoint.tensors).get("rotary", "none")
     found |= {"position_table": checkpoint.has_positions, "attention_pooling": _PROBE in checkpoint.tensors}
     if found["kv_heads"] is None and checkpoint.num_heads is not None:

@@ -36,10 +36,11 @@ def told_config(checkpoint: Checkpoint, pooling: str | None, fields: Mapping[str
             f"{seen}, with {len(checkpoint.unknown)} arrays of other names, as {', '.join(checkpoint.unknown[:3])}."
         )
     num_heads = checkpoint.num_heads or fields.get("num_heads")
+    not_read = [line for line in checkpoint.remarks if "not understood" in line]
     if num_heads is None:
         raise CheckpointError(
             "a model is built from a file alone if that, or a config.json beside it, tells the number of heads.\n"
-            f"{seen}. Pass `num_heads=`."
+            f"{'; '.join((seen, *not_read))}. {'Correct that, or pass' if not_read else 'Pass'} `num_heads=`."
         )
     checkpoint = dataclasses.replace(checkpoint, num_heads=num_heads)  # which tells how many those of keys are
     told = {"class_token": checkpoint.has_class_token, "resnet_stages": stages} | checkpoint.fields

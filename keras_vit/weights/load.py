@@ -42,6 +42,7 @@ from keras_vit.weights.dialects.dinov3_names import PERIODS
 from keras_vit.weights.fields_of_tensors import fields_of
 from keras_vit.weights.parts_not_here import check_parts
 from keras_vit.weights.reader import CheckpointError, forget_pages
+from keras_vit.weights.two_towers import NO_PASS
 
 _log = logging.getLogger("keras_vit")
 # Lines on what stands behind the tokens or the vector that a model without a head gives.
@@ -213,7 +214,8 @@ def _adapt(
 def _check_as_it_is(checkpoint: Checkpoint, report: list[str], variables: Mapping[str, Any]) -> None:
     """Raises for lines on anything but the end of the file, where the model has no head."""
     has_head = any(path.split("/")[0] in HEADS.values() for path in variables)
-    adapted = [line for line in report if has_head or not _LEFT_OUT.fullmatch(line)]
+    used = [line for line in report if not line.endswith(NO_PASS)]
+    adapted = [line for line in used if has_head or not _LEFT_OUT.fullmatch(line)]
     if not adapted:
         return
     raise CheckpointError(

@@ -200,8 +200,9 @@ def _from_folder(folder: Path, variant: str | None, sha256: str | None) -> Weigh
         found[file] = None
     if len(found) != 1:
         files = ", ".join(sorted(path.relative_to(folder).as_posix() for path in found)) or "no such file"
+        of_model = "" if variant is None else f" of {model_named(variant)}"
         raise error_about("weights")(
-            f"a folder as `weights` must hold one file of {model_named(variant)}: a mirror's part such as "
+            f"a folder as `weights` must hold one file{of_model}: a mirror's part such as "
             "vit_models/imagenet21k, or a model.safetensors or pytorch_model.bin, whole or in shards with an index.\n"
             f"Received: {folder} with {files}. Pass the file."
         )

@@ -1,14 +1,18 @@
-"""What a file of CLIP or SigLIP has beside the image tower: the scale and bias of its logits, and the text tower."""
+"""What a file has beside the weights: scale and bias of CLIP's logits, a text tower, pre-training's, a strange head."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
+from keras_vit.weights.dialects import ignored_among
 from keras_vit.weights.reader import TensorFile
 from keras_vit.weights.reader.sharded import ShardedFile
 
 _SCALE, _BIAS = "logit_scale", "logit_bias"
+NO_PASS = "no forward pass reads"  # how a line on what takes no part in one ends
+_NO_NUMBERS = re.compile(r".*(position_ids|relative_position_index|logit_(scale|bias))$|.*\brope\.|(.*\.)?text_")
+_HEAD = re.compile(r"(.*\.)?(\w*classifier|heads?|fc)\.(.*\.)?weight")
 _OF_TOWERS = re.compile(r"clip|pe_core")  # in names of layouts, families and architectures
 
 
@@ -22,11 +26,41 @@ def similarity_of(file: TensorFile | ShardedFile) -> tuple[float, float] | None:
     return scale, bias
 
 
-def remark_on_text(beside: Iterable[str]) -> tuple[str, ...]:
+def remarks_on(
+    file: TensorFile | ShardedFile, layout: tuple[str, str], beside: Sequence[str], has_head: bool
+) -> tuple[str, ...]:
+    """Lines on what a file has beside the weights.
+
+    Args:
+        file: with these arrays.
+        layout: dialect and prefix of the weights.
+        beside: names of all that are not read.
+        has_head: whether a head is among the weights.
+    """
+    on_head = () if has_head else _on_head(beside, layout[1])
+    return (*_on_text(beside), *_on_unread(file, ignored_among(*layout, beside)), *on_head)
+
+
+def _on_text(beside: Iterable[str]) -> tuple[str, ...]:
     """A line on the text tower among the names of arrays that are not read, if there is one."""
     others = sorted(name for name in beside if not name.endswith((_SCALE, _BIAS, "position_ids")))
     known = any(re.search(r"(^|\.)(text|token_embedding)", name) for name in others)
     return (f"set aside the text tower, {len(others)} arrays as {others[0]}",) if known else ()
+
+
+def _on_unread(file: TensorFile | ShardedFile, ignored: Iterable[str]) -> tuple[str, ...]:
+    """A line on arrays below the prefix that the layout ignores, as a token of pre-training, but for zeros."""
+    names = sorted(name for name in ignored if not _NO_NUMBERS.match(name))
+    tokens = file.read([name for name in names if name.endswith("token")], allow_nonfinite=True)
+    names = [name for name in names if np.any(tokens.get(name, 1))]
+    what = f"{names[0]}, which" if len(names) == 1 else f"{len(names)} arrays, as {names[0]}, which" if names else ""
+    return (f"set aside {what} {NO_PASS}",) if names else ()
+
+
+def _on_head(beside: Iterable[str], prefix: str) -> tuple[str, ...]:
+    """A line on a classifier among the names that are not read, outside of the prefix of a model without one."""
+    names = sorted(name for name in beside if _HEAD.fullmatch(name) and not name.startswith(prefix))
+    return (f"set aside head outside of the model, as {names[0]}",) if names else ()
 
 
 def is_projection(names: Iterable[str], head: Mapping[str, np.ndarray]) -> bool:

@@ -4,7 +4,7 @@ import functools
 
 import pytest
 from pictures import picture
-from weights.test_encoders import FOLDERS, built, expected
+from weights.encoder_folders import FOLDERS, built, expected
 
 import keras_vit
 from keras_vit.layers.relative_bias import RelativeBias

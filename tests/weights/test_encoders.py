@@ -4,16 +4,15 @@ Expected arrays are of float64: tokens as `forward_features` or `last_hidden_sta
 logits or the projected embedding, at the size of the position table and at another one.
 """
 
-import functools
-import json
 import re
 import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import GOLDEN, make_tiny, numpy
+from conftest import numpy
 from safetensors.numpy import load_file, save_file
+from weights.encoder_folders import ENCODERS, ENDS, FOLDERS, built, difference, expected
 from weights.silent_fields import silent
 
 import keras_vit
@@ -23,26 +22,6 @@ from keras_vit.weights.reader import CheckpointError
 from keras_vit.weights.reader.sharded import scan_any
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*(scaled|range|preprocessing):UserWarning")  # images are normal
-ENCODERS = GOLDEN / "encoders"
-FOLDERS = sorted(path.name for path in ENCODERS.iterdir())
-ENDS = {"tokens": {"include_top": False, "pooling": "none"}, "pooled": {"include_top": False}, "logits": {}}
-
-
-@functools.cache
-def expected(folder):
-    with np.load(ENCODERS / folder / "expected.npz") as arrays:
-        return dict(arrays)
-
-
-def built(folder, end="tokens", size="", **more):
-    shape = expected(folder)[f"images{size}"].shape[1:]
-    return keras_vit.build(weights=ENCODERS / folder, input_shape=shape, **ENDS[end] | more)
-
-
-def difference(folder, model, end="tokens", size=""):
-    arrays = expected(folder)
-    wanted = arrays[end + size]
-    return np.abs(numpy(model(arrays[f"images{size}"])) - wanted).max() / max(np.abs(wanted).max() / 5, 1)
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
@@ -63,15 +42,16 @@ def test_folder_to_model_and_back_is_bitwise(tmp_path, folder):
     DeiT III's table has no row for the class token, and gets one of zeros.
     """
     sides = {"input_shape": (40, 40, 3)} if folder == "huggingface_radio" else {}  # those of the whole table
-    model = keras_vit.build(
-        weights=ENCODERS / folder, **sides, **({} if "logits" in expected(folder) else {"include_top": False})
-    )
-    assert model.weights_report == ()
+    ends = {} if "logits" in expected(folder) else {"include_top": False}
+    file = ENCODERS / folder / "model.safetensors"
+    model = keras_vit.build(weights=file.parent, **sides, **ends)
+    masks = any(name.endswith("mask_token") and array.any() for name, array in load_file(file).items())
+    assert [line.split("mask_token")[1] for line in model.weights_report] == [", which no forward pass reads"] * masks
+    keras_vit.build(model.config, weights=file.parent, **sides, **ends, strict=True)
     dialect = read_checkpoint(ENCODERS / folder).dialect
     path = keras_vit.save_checkpoint(model, tmp_path / "x.safetensors", dialect)
     theirs, ours = (  # whole files of two towers have the prefix, those of a vision class alone have not
-        {name.removeprefix("vision_model."): array for name, array in load_file(file).items()}
-        for file in (ENCODERS / folder / "model.safetensors", path)
+        {name.removeprefix("vision_model."): array for name, array in load_file(file).items()} for file in (file, path)
     )
     beside = {name for name in theirs if name.endswith(("mask_token", "position_ids"))}
     assert theirs.keys() - beside == ours.keys() - beside
@@ -304,89 +284,6 @@ def test_rows_of_timms_registers_are_added_to_the_registers(tmp_path):
     save_file(arrays | {"pos_embed": table, "reg_token": arrays["reg_token"] - rows}, file)
     model = keras_vit.build(weights=file.parent, input_shape=(16, 32, 3), include_top=False)
     assert difference("timm_sbb", model, "pooled", "_other") < 1e-5
-
-
-def test_model_without_a_config_needs_weights_that_tell_it(tmp_path):
-    with pytest.raises(TypeError, match="config=None, weights=None"):
-        keras_vit.build()
-    alone = tmp_path / "model.safetensors"
-    alone.write_bytes((ENCODERS / "timm_dinov2" / "model.safetensors").read_bytes())
-    with pytest.raises(CheckpointError, match="num_heads="):
-        keras_vit.build(weights=alone, include_top=False)
-
-
-def changed(tmp_path, folder, **facts):
-    """A copy of a folder whose config.json says something else."""
-    copy = Path(shutil.copytree(ENCODERS / folder, tmp_path / folder))
-    config = json.loads((copy / "config.json").read_text())
-    (config.get("model_args") or config).update(facts)
-    (copy / "config.json").write_text(json.dumps(config))
-    return copy
-
-
-@pytest.mark.parametrize(
-    ("folder", "facts", "said"),
-    [
-        ("huggingface_dinov2", {"num_hidden_layers": 3}, "num_layers 3, and 2 in the file"),
-        ("huggingface_dinov2", {"hidden_size": 48, "patch_size": 16}, "hidden_size 48.*patch_size 16"),
-        ("huggingface_dinov2_registers", {"num_register_tokens": 3}, "registers 3, and 4"),
-        ("timm_sbb", {"reg_tokens": 0}, "registers 0, and 4"),
-        ("timm_sbb", {"pool_include_prefix": True}, "pool_include_prefix=True"),
-        ("timm_dinov3", {"rope_grid_offset": 1.0}, "rope_grid_offset=1.0"),
-        ("timm_rope_mixed", {"rope_rotate_half": True}, "rope_rotate_half=True"),
-        ("timm_dinov2", {"depth": 12}, "num_layers 12"),
-        ("timm_beit3", {"scale_mlp_norm": False}, "mlp_norm False, and True in the file"),
-        ("timm_eva", {"qkv_bias": False}, "qkv_bias none, and query_value in the file"),
-        ("timm_mae", {"mlp_layer": "glu"}, "mlp_layer='glu'"),
-        ("timm_mae", {"fc_norm": True}, "final_norm pooled, and tokens in the file"),
-        ("timm_clip", {"qk_norm": True}, "qk_norm head, and none"),
-        ("huggingface_aimv2", {"hidden_act": "gelu"}, "'silu'(.|\n)*'gelu'"),
-        ("huggingface_aimv2", {"is_native": True}, "is_native"),
-        ("timm_beit", {"use_shared_rel_pos_bias": True}, "relative_bias shared, and blocks"),
-        ("timm_sapiens2", {"num_kv_heads": [3, 3]}, r"kv_heads \(3, 3\), and \(3, 1\) in the file"),
-        ("timm_beit", {"img_size": [32, 32]}, r"grid \(4, 4\), which has 52 rows, and 28"),
-        ("huggingface_dinov3", {"use_gated_mlp": False, "hidden_act": "gelu"}, "gated_mlp False, and True"),
-        ("huggingface_dinov3", {"key_bias": True}, "qkv_bias all, and query_value"),
-        ("huggingface_dinov3", {"query_bias": False}, "biases in attention"),
-        ("huggingface_dinov2", {"mlp_ratio": 7}, "mlp_dim .*, and"),
-        ("huggingface_dinov2", {"patch_size": [4, 5]}, "a square"),
-        ("huggingface_clip", {"projection_dim": 99}, "classes 99, and"),
-        ("timm_dinov2", {"init_values": None}, "layer_scale none, and both"),
-        ("timm_dinov2", {"class_token": False}, "class_token False, and True"),
-        ("timm_dinov2", {"global_pool": "avg"}, "final_norm pooled, and tokens"),
-        ("timm_dinov2", {"mlp_ratio": 7.0}, "mlp_dim .*, and"),
-        ("huggingface_dinov3", {"hidden_act": "gelu"}, "gate of the MLP"),
-        ("huggingface_dinov3", {"rope_theta": None, "rope_parameters": {"rope_type": "yarn"}}, "yarn"),
-    ],
-)
-def test_config_that_contradicts_the_tensors_is_refused(tmp_path, folder, facts, said):
-    with pytest.raises(CheckpointError, match=said):
-        keras_vit.build(weights=changed(tmp_path, folder, **facts), include_top=False)
-
-
-def test_rotary_positions_are_of_the_kind_that_timms_config_names(tmp_path):
-    """Expected: as timm computes its DINOv3's, whose tests are above; what timm passes over changes nothing."""
-    config = keras_vit.build(weights=changed(tmp_path, "timm_eva", rope_type="dinov3"), **ENDS["tokens"]).config
-    assert (config.rotary_coordinates, config.rotary_offset, config.rotary_reference) == ("unit", 0.0, None)
-    folder = changed(tmp_path, "timm_rope_mixed", rope_grid_offset=1.0, ref_feat_shape=[7, 7])
-    assert difference("timm_rope_mixed", keras_vit.build(weights=folder, **ENDS["tokens"]), "tokens") < 1e-5
-
-
-def test_prefix_tokens_are_pooled_by_attention_where_timms_config_says_so(tmp_path):
-    """timm's `test_vit3` does it by its name; its numbers from a made file were 4.3e-7 away."""
-    fields = {"pooling": "map", "registers": 2, "class_token": False, "map_prefix": True}
-    tiny = make_tiny(num_layers=1, activation="gelu", **fields)
-    file = keras_vit.save_checkpoint(tiny, tmp_path / "timm", "timm")
-    save_file(load_file(file), file)  # without our note
-    config = json.loads((tmp_path / "timm" / "config.json").read_text())
-    assert config["model_args"].pop("pool_include_prefix") is True
-    x = np.random.default_rng(0).uniform(-1, 1, (2, 20, 28, 3)).astype("float32")
-    for said, name in (({"pool_include_prefix": True}, config["architecture"]), ({}, "test_vit3"), ({}, "own")):
-        told = {"architecture": name, "model_args": config["model_args"] | said}
-        (tmp_path / "timm" / "config.json").write_text(json.dumps(config | told))
-        model = keras_vit.build(weights=tmp_path / "timm", input_shape=(20, 28, 3))
-        assert (np.abs(numpy(model(x)) - numpy(tiny(x))).max() < 1e-5) == (name != "own")
-        assert any("map_prefix False" in line for line in model.weights_report) == (name == "own")
 
 
 def test_authors_table_of_the_same_size_stays_as_it_is_in_a_graph_of_any_size(tmp_path):

@@ -124,6 +124,11 @@ def weights_among(dialect: str, prefix: str, names: Iterable[str]) -> list[str]:
     return [name for name in names if name.startswith(prefix) and not others(name)]
 
 
+def ignored_among(dialect: str, prefix: str, names: Iterable[str]) -> list[str]:
+    """The names of arrays that take no part in a forward pass, as they stand in the file."""
+    return list(filter(_matcher(DIALECTS[dialect].ignores, prefix), names))
+
+
 def facts_among(dialect: str, prefix: str, names: Iterable[str]) -> list[str]:
     """The names of arrays that tell fields of a config, as they stand in the file."""
     return list(filter(_matcher(DIALECTS[dialect].facts, prefix), names))

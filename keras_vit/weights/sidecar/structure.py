@@ -78,6 +78,9 @@ def _fields_of(config: ViTConfig) -> dict[str, Any]:
 
 def told_by_type(kind: str, config: Mapping[str, Any]) -> dict[str, Any]:
     """What transformers' class of that `model_type` has for this config; `{}` for one that is not known."""
+    if kind == "radio":
+        counts = [config.get("num_cls_tokens"), config.get("num_registers")]
+        return {"special_tokens": sum(counts)} if all(type(count) is int for count in counts) else {}
     if kind not in _TYPES:
         return {}
     said = dict(_TYPES[kind])
@@ -91,6 +94,11 @@ def told_by_type(kind: str, config: Mapping[str, Any]) -> dict[str, Any]:
         said["proj_bias"] = bias
     if kind in ("beit", "data2vec-vision"):
         said["layer_scale"] = "both" if config.get("layer_scale_init_value", 0.1) else "none"
+        if isinstance(config.get("use_relative_position_bias"), bool):
+            said |= _relative_bias(config)
+    if kind == "internvl_vision":
+        said |= {"norm": "rms"} if config.get("norm_type") == "rms_norm" else {"norm": "layer"}
+        said |= {"qk_norm": "width" if config.get("use_qk_norm") else "none"}
     if isinstance(config.get("use_swiglu_ffn"), bool):
         said["gated_mlp"] = config["use_swiglu_ffn"]
     if kind == "clip_vision_model" and isinstance(config.get("projection_dim"), int):
@@ -101,3 +109,10 @@ def told_by_type(kind: str, config: Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(config.get("intermediate_size"), int):
         said["mlp_dim"] = config["intermediate_size"]
     return said
+
+
+def _relative_bias(config: Mapping[str, Any]) -> dict[str, str]:
+    """BEiT's tables, in each block or one for all; of both nothing is said."""
+    asked = {"blocks": config["use_relative_position_bias"], "shared": config.get("use_shared_relative_position_bias")}
+    found = [word for word, there in asked.items() if there]
+    return {} if len(found) == 2 else {"relative_bias": found[0] if found else "none"}

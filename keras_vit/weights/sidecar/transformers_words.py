@@ -50,4 +50,8 @@ def rotary_of(config: dict, kind: str, place: Path) -> dict[str, Any]:
     rope = rope if isinstance(rope, dict) else {}
     if (rule := rope.get("rope_type", "default")) != "default":
         raise not_computed("rotary position", f"rope_type={rule!r}", place, "default")
-    return {"rotary": "axial", "rotary_theta": config.get("rope_theta", rope.get("rope_theta", 100.0))}
+    theta = config.get("rope_theta") or 100.0  # by which alone the class computes
+    if (other := rope.get("rope_theta", theta)) != theta:
+        said = f"rope_theta={theta}, and {other} in rope_parameters"
+        raise not_computed("rotary position", said, place, "one theta, as `rope_theta`, which transformers computes by")
+    return {"rotary": "axial", "rotary_theta": theta}

@@ -1,0 +1,123 @@
+"""What stands beside the tensors of an encoder: missing, not to be read, against the tensors, or telling a switch."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+from conftest import GOLDEN, make_tiny, numpy
+from safetensors.numpy import load_file, save_file
+from weights.encoder_folders import ENCODERS, ENDS, changed, difference
+
+import keras_vit
+from keras_vit.weights.reader import CheckpointError
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*(scaled|range|preprocessing):UserWarning")  # images are normal
+
+
+def test_model_without_a_config_needs_weights_that_tell_it(tmp_path):
+    with pytest.raises(TypeError, match="config=None, weights=None"):
+        keras_vit.build()
+    alone = tmp_path / "model.safetensors"
+    alone.write_bytes((ENCODERS / "timm_dinov2" / "model.safetensors").read_bytes())
+    with pytest.raises(CheckpointError, match="num_heads="):
+        keras_vit.build(weights=alone, include_top=False)
+    with pytest.raises(ValueError, match=r"hold one file: a mirror's"):
+        keras_vit.build(
+            weights=shutil.copytree(ENCODERS / "timm_mae", tmp_path / "a", ignore=lambda *_: ["model.safetensors"])
+        )
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "", '{"model_type": "vit", "num_attention_heads": 5}'])
+def test_config_that_cannot_be_read_is_named(tmp_path, text):
+    (tmp_path / "config.json").write_text(text)
+    shutil.copy(ENCODERS / "timm_dinov2" / "model.safetensors", tmp_path)
+    if "vit" in text:
+        shutil.copy(GOLDEN / "classifiers" / "deit" / "model.safetensors", tmp_path)
+    with pytest.raises(CheckpointError, match=r"(config.json|noted) not understood(?s:.*)Correct that, or pass"):
+        keras_vit.build(weights=tmp_path, include_top=False)
+
+
+def test_head_outside_of_a_model_is_not_dropped_in_silence(tmp_path):
+    """As of a training whose model has an encoder and a head of its own."""
+    arrays = load_file(ENCODERS / "timm_dinov2" / "model.safetensors")
+    arrays = {f"backbone.{name}": array for name, array in arrays.items()} | {"fc.weight": np.ones((5, 24), "float32")}
+    save_file(arrays, tmp_path / "x.safetensors")
+    with pytest.raises(CheckpointError, match=r"a head of no known place(?s:.*)fc.weight"):
+        keras_vit.build(weights=tmp_path / "x.safetensors", num_heads=3)
+    model = keras_vit.build(weights=tmp_path / "x.safetensors", num_heads=3, include_top=False)
+    assert "set aside head outside of the model, as fc.weight" in model.weights_report
+
+
+@pytest.mark.parametrize(
+    ("folder", "facts", "said"),
+    [
+        ("huggingface_dinov2", {"num_hidden_layers": 3}, "num_layers 3, and 2 in the file"),
+        ("huggingface_dinov2", {"hidden_size": 48, "patch_size": 16}, "hidden_size 48.*patch_size 16"),
+        ("huggingface_dinov2_registers", {"num_register_tokens": 3}, "registers 3, and 4"),
+        ("timm_sbb", {"reg_tokens": 0}, "registers 0, and 4"),
+        ("timm_sbb", {"pool_include_prefix": True}, "pool_include_prefix=True"),
+        ("timm_dinov3", {"rope_grid_offset": 1.0}, "rope_grid_offset=1.0"),
+        ("timm_rope_mixed", {"rope_rotate_half": True}, "rope_rotate_half=True"),
+        ("timm_dinov2", {"depth": 12}, "num_layers 12"),
+        ("timm_beit3", {"scale_mlp_norm": False}, "mlp_norm False, and True in the file"),
+        ("timm_eva", {"qkv_bias": False}, "qkv_bias none, and query_value in the file"),
+        ("timm_mae", {"mlp_layer": "glu"}, "mlp_layer='glu'"),
+        ("timm_mae", {"fc_norm": True}, "final_norm pooled, and tokens in the file"),
+        ("timm_clip", {"qk_norm": True}, "qk_norm head, and none"),
+        ("huggingface_aimv2", {"hidden_act": "gelu"}, "'silu'(.|\n)*'gelu'"),
+        ("huggingface_aimv2", {"is_native": True}, "is_native"),
+        ("timm_beit", {"use_shared_rel_pos_bias": True}, "relative_bias shared, and blocks"),
+        ("timm_sapiens2", {"num_kv_heads": [3, 3]}, r"kv_heads \(3, 3\), and \(3, 1\) in the file"),
+        ("timm_beit", {"img_size": [32, 32]}, r"grid \(4, 4\), which has 52 rows, and 28"),
+        ("huggingface_dinov3", {"use_gated_mlp": False, "hidden_act": "gelu"}, "gated_mlp False, and True"),
+        ("huggingface_dinov3", {"key_bias": True}, "qkv_bias all, and query_value"),
+        ("huggingface_dinov3", {"query_bias": False}, "biases in attention"),
+        ("huggingface_dinov2", {"mlp_ratio": 7}, "mlp_dim .*, and"),
+        ("huggingface_dinov2", {"patch_size": [4, 5]}, "a square"),
+        ("huggingface_clip", {"projection_dim": 99}, "classes 99, and"),
+        ("timm_dinov2", {"init_values": None}, "layer_scale none, and both"),
+        ("timm_dinov2", {"class_token": False}, "class_token False, and True"),
+        ("timm_dinov2", {"global_pool": "avg"}, "final_norm pooled, and tokens"),
+        ("timm_dinov2", {"mlp_ratio": 7.0}, "mlp_dim .*, and"),
+        ("huggingface_dinov3", {"hidden_act": "gelu"}, "gate of the MLP"),
+        (
+            "huggingface_dinov3",
+            {"rope_parameters": {"rope_theta": 70.0}},
+            "rope_theta=50.0, and 70.0 in rope_parameters",
+        ),
+        ("huggingface_internvit", {"norm_type": "rms_norm"}, "norm rms, and layer in the file"),
+        ("huggingface_internvit_6b", {"use_qk_norm": False}, "qk_norm none, and width in the file"),
+        ("huggingface_radio", {"num_registers": 9}, "special_tokens 13, and 7"),
+        ("huggingface_beit", {"use_shared_relative_position_bias": False}, "relative_bias none, and shared"),
+        ("huggingface_dinov3", {"rope_theta": None, "rope_parameters": {"rope_type": "yarn"}}, "yarn"),
+    ],
+)
+def test_config_that_contradicts_the_tensors_is_refused(tmp_path, folder, facts, said):
+    with pytest.raises(CheckpointError, match=said):
+        keras_vit.build(weights=changed(tmp_path, folder, **facts), include_top=False)
+
+
+def test_rotary_positions_are_of_the_kind_that_timms_config_names(tmp_path):
+    """Expected: as timm computes its DINOv3's, whose tests are above; what timm passes over changes nothing."""
+    config = keras_vit.build(weights=changed(tmp_path, "timm_eva", rope_type="dinov3"), **ENDS["tokens"]).config
+    assert (config.rotary_coordinates, config.rotary_offset, config.rotary_reference) == ("unit", 0.0, None)
+    folder = changed(tmp_path, "timm_rope_mixed", rope_grid_offset=1.0, ref_feat_shape=[7, 7])
+    assert difference("timm_rope_mixed", keras_vit.build(weights=folder, **ENDS["tokens"]), "tokens") < 1e-5
+
+
+def test_prefix_tokens_are_pooled_by_attention_where_timms_config_says_so(tmp_path):
+    """timm's `test_vit3` does it by its name; its numbers from a made file were 4.3e-7 away."""
+    fields = {"pooling": "map", "registers": 2, "class_token": False, "map_prefix": True}
+    tiny = make_tiny(num_layers=1, activation="gelu", **fields)
+    file = keras_vit.save_checkpoint(tiny, tmp_path / "timm", "timm")
+    save_file(load_file(file), file)  # without our note
+    config = json.loads((tmp_path / "timm" / "config.json").read_text())
+    assert config["model_args"].pop("pool_include_prefix") is True
+    x = np.random.default_rng(0).uniform(-1, 1, (2, 20, 28, 3)).astype("float32")
+    for said, name in (({"pool_include_prefix": True}, config["architecture"]), ({}, "test_vit3"), ({}, "own")):
+        told = {"architecture": name, "model_args": config["model_args"] | said}
+        (tmp_path / "timm" / "config.json").write_text(json.dumps(config | told))
+        model = keras_vit.build(weights=tmp_path / "timm", input_shape=(20, 28, 3))
+        assert (np.abs(numpy(model(x)) - numpy(tiny(x))).max() < 1e-5) == (name != "own")
+        assert any("map_prefix False" in line for line in model.weights_report) == (name == "own")
