@@ -68,6 +68,11 @@ _ENCODER_RUNNERS = {
     "ours-onnxruntime": "pooled by `accelerate`: onnxruntime",
     "ours-openvino": "pooled by `accelerate`: openvino",
 }
+_PHOTO_RUNNERS = {
+    "predict": "timm's, large JPEGs decoded smaller",
+    "predict --exact": "timm's, by `--exact`",
+    "predict, official file": "the official ones",
+}
 _GROWTH = {
     "model": "GFLOP of an image, by model",
     "image_size": "side of the image, pixels",
@@ -286,6 +291,19 @@ def resolution(processor: str) -> str:
     return table(("task", "pixels", "images", "precision", "ours is", "GiB", "timm, GiB"), lines)
 
 
+def photos(processor: str) -> str:
+    """Processor time of a command from start to end beside that of a script with timm, the newest row of each case."""
+    mine = [row for row in _rows("photos") if row["machine"] == processor]
+    rows = {(int(row["photos"]), row["runner"]): row for row in sorted(mine, key=lambda row: row["date"])}
+    lines = []
+    for (count, runner), row in sorted(
+        rows.items(), key=lambda each: (each[0][0], list(_PHOTO_RUNNERS).index(each[0][1]))
+    ):
+        seconds = [f"{float(row[name]):.1f}" for name in ("processor_s", "timm_processor_s")]
+        lines.append((str(count), _PHOTO_RUNNERS[runner], _faster(float(row["processor_ratio"])), *seconds))
+    return table(("photos", "weights", "ours is", "s", "timm, s"), lines)
+
+
 def relevance(processor: str) -> str:
     """By how much the answer's probability falls when patches are removed."""
     rows = [row for row in _rows("relevance") if row["processor"] == processor]
@@ -315,7 +333,8 @@ def _rows(name: str) -> list[dict[str, Any]]:
 
 
 TABLES = {
-    each.__name__: each for each in (speed, headline, growth, parity, studies, encoders, resolution, relevance, scale)
+    each.__name__: each
+    for each in (speed, headline, growth, parity, studies, encoders, resolution, photos, relevance, scale)
 }
 
 if __name__ == "__main__":

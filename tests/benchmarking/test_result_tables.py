@@ -7,7 +7,7 @@ import sys
 import pytest
 from conftest import ROOT
 
-from benchmarks import encoders, resolution, results, scale, tables
+from benchmarks import encoders, photos, resolution, results, scale, tables
 from benchmarks.results import FIELDS, append, commit, machine, make_ready, read
 
 sys.path.append(str(ROOT / "examples"))
@@ -151,6 +151,24 @@ def test_images_of_every_size_are_told_by_their_newest_row(tmp_path, monkeypatch
         results.append_to(tmp_path / "resolution.csv", resolution.FIELDS, usual | {"date": date, "ratio": ratio})
     expected = ["| inference | 1,024 | 1 | float32 | 20 % faster | 1.00 | 0.50 |"]
     assert tables.resolution("a").splitlines()[2:] == expected
+
+
+def test_photos_are_told_by_their_newest_row_and_processor_time(tmp_path, monkeypatch):
+    monkeypatch.setattr(tables, "FOLDER", tmp_path)
+    for date, runner, ratio in (("2026-01-02", photos.RUNNERS[1], 1.5), ("2026-01-03", photos.RUNNERS[0], 0.9)):
+        row = dict.fromkeys(photos.FIELDS) | {"date": date, "machine": "a", "runner": runner, "photos": 16, "ratio": 3}
+        row |= {"processor_s": 9.04, "timm_processor_s": 10, "processor_ratio": ratio}
+        results.append_to(tmp_path / "photos.csv", photos.FIELDS, row)
+    assert [line.split(" | ")[2:] for line in tables.photos("a").splitlines()[2:]] == [
+        ["10 % faster", "9.0", "10.0 |"],
+        ["50 % slower", "9.0", "10.0 |"],
+    ]
+    assert set(photos.RUNNERS) == set(tables._PHOTO_RUNNERS)
+
+
+def test_difference_of_answers_is_a_share_of_the_largest_probability():
+    mine, theirs = ([{"predictions": [{"probability": p} for p in given]}] for given in ((0.5, 0.21), (0.5, 0.2)))
+    assert photos.difference(mine, theirs) == pytest.approx(0.02)
 
 
 def test_encoders_are_told_by_their_newest_row(tmp_path, monkeypatch):
