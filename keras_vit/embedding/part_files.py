@@ -133,7 +133,11 @@ def _check(about: dict[str, Any], manifest: Manifest, number: int, rows: int, sh
 
 def _reason(error: Exception) -> str:
     said = " ".join(str(error).split())
-    return said if said.startswith("which ") or said.startswith("whose ") else f"which is damaged: {said[:200]}"
+    return (
+        said
+        if said.startswith("which ") or said.startswith("whose ")
+        else f"which is damaged: {said[:200].rstrip('.')}"
+    )
 
 
 def _words(path: Path, manifest: Manifest, number: int, reason: str) -> str:
