@@ -27,7 +27,8 @@ def kind_of(path: str | Path) -> str | None:
 def shards_at(what: str | os.PathLike) -> list[Path]:
     """The shards that a folder, a file or a pattern as `shards/train-*.tar` names, sorted; none for other data.
 
-    A folder is one of shards if they lie in it, or in folders of splits in it, and no photos lie in folders of it.
+    A folder is one of shards if they lie in it, or in folders of splits in it, and no photos lie in folders of it. A
+    Parquet beside a tar of its name has facts about the photos, as img2dataset writes them, and does not count.
 
     Raises:
         ShardError: for a pattern that no shard fits, for compressed tars, and for shards of several kinds.
@@ -68,6 +69,10 @@ def _in_folder(path: Path) -> list[Path]:
         for file in folder.iterdir()
         if (kind_of(file) or _PACKED.search(file.name)) and not file.name.startswith(".") and file.is_file()
     )
+    photos = {file.with_suffix("") for file in found if kind_of(file) != "parquet"}
+    found = [
+        file for file in found if kind_of(file) != "parquet" or file.with_suffix("") not in photos
+    ]  # img2dataset's
     has_photos = found and any(True for folder in folders_in(path) for _ in photos_below(folder))
     return [] if has_photos else found
 
