@@ -67,7 +67,7 @@ def test_import_without_the_chosen_backend_names_those_that_are_there(tmp_path):
     """And another module that is missing is told as it is."""
     told = run_python(IMPORT.format(missing=("jax",)), backend="jax")
     assert "Set KERAS_BACKEND=tensorflow, which is installed." in told
-    assert run_python(IMPORT.format(missing=("safetensors",))).startswith("import of safetensors")
+    assert run_python(IMPORT.format(missing=("keras",))).startswith("import of keras halted")
 
 
 def test_what_draws_and_reads_the_logs_of_a_run_is_in_its_extra(extras):
