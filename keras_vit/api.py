@@ -36,6 +36,7 @@ from keras_vit.data.own_sizes import batches_by_size, naflex_batch
 from keras_vit.data.shard_files.opening import shard_photos
 from keras_vit.data.shard_files.packing import pack
 from keras_vit.embedding.embedder import Embedder
+from keras_vit.embedding.neighbours import Neighbours, nearest
 from keras_vit.encoder_builders import *  # noqa: F403
 from keras_vit.evaluation import Evaluation, Probe, evaluate, probe, write_evaluation_page
 from keras_vit.exporting.engines.accelerate import accelerate
@@ -209,6 +210,8 @@ __all__ = [
     "EngineReport",
     # millions of photos
     "Embedder",
+    "nearest",
+    "Neighbours",
     # training by a teacher
     "Distiller",
     "DistillationLoss",

@@ -41,6 +41,7 @@ def test_every_command_is_looked_at():
         "finetune",
         "evaluate",
         "embed",
+        "duplicates",
         "vtab",
         "predict",
         "recipes",
@@ -80,6 +81,7 @@ def test_the_same_thing_has_one_name_in_every_usage_line():
     for _, action in ARGUMENTS:
         if action.metavar and action.option_strings:
             names.setdefault(action.option_strings[-1], set()).add(str(action.metavar))
+    assert names.pop("--out") == {"FOLDER", "FILE"}  # of `duplicates` it is a table
     assert {option: found for option, found in names.items() if len(found) > 1} == {}
     assert names["--model"] == {"MODEL"}
 

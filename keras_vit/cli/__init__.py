@@ -23,6 +23,7 @@ from typing import Any, NoReturn
 from keras_vit.checks import did_you_mean
 from keras_vit.cli import (
     cache_command,
+    duplicates_command,
     embed_command,
     engines,
     evaluation,
@@ -49,7 +50,7 @@ _SAME_NAME = ("grid", "out", "processes", *export_command.SAME_NAME, *pack_comma
 _OPTIONS = FLAGS | {name: f"--{name.replace('_', '-')}" for name in _SAME_NAME}
 _OPTIONS |= {"num_heads": "--heads", "top_k": "--top", "split": "--split", "overwrite": "--overwrite"}
 _OPTIONS |= {name: f"--{name}" for name in ("shots", "seeds", "neighbours", "protocol", *engines.OPTIONS)}
-_OPTIONS |= embed_command.OPTIONS | {"part": "--part"}
+_OPTIONS |= embed_command.OPTIONS | {"part": "--part", **duplicates_command.OPTIONS}
 _OPTIONS |= {"train_split": "--train-split", "test_split": "--split"}
 _MOVED = " It is run from a checkout now: python -m benchmarks."
 _INTERRUPTED, _CLOSED_PIPE, _TERMINATED = 130, 141, 143  # 128 and the signal, as shells count
@@ -241,6 +242,7 @@ def _parser() -> _Parser:
     training.add_commands(top, command)
     evaluation.add_commands(top, command)
     embed_command.add_commands(top, command)
+    duplicates_command.add_commands(top, command)
     launch.add_commands(top, command)
     look_command.add_commands(top, command)
     pack_command.add_commands(top, command)

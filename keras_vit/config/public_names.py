@@ -33,6 +33,7 @@ _NAMES = {
     "data.shard_files.opening": "shard_photos",
     "data.shard_files.packing": "pack",
     "embedding.embedder": "Embedder",
+    "embedding.neighbours": "Neighbours nearest",
     "evaluation": "Evaluation Probe evaluate probe write_evaluation_page",
     "exporting.engines.accelerate": "accelerate",
     "exporting.engines.engine": "Engine EngineReport",

@@ -271,6 +271,7 @@ def _prepare(listed: PhotoList, model: str, folder: Path, options: JobOptions, s
         threads=threads,
         batch_size=batch_size,
         file_sha256=facts["file"] and sha256_of_files(_engine_files(folder)),
+        top=os.path.abspath(listed.top),
         **facts,
     )
     listed.write(folder)

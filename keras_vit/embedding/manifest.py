@@ -38,6 +38,7 @@ class Manifest:
         file_sha256: of that file.
         software: of the engine, with its version.
         keras_vit: the version that began.
+        top: the folder from which the photos' paths count, where the job began; `None` of earlier versions.
     """
 
     photos: int
@@ -59,12 +60,13 @@ class Manifest:
     software: str
     keras_vit: str = __version__
     weights: str | None = None
+    top: str | None = None
 
     @property
     def digest(self) -> str:
         """Of all that decides the rows."""
         facts = dataclasses.asdict(self)
-        for name in ("model", "keras_vit", "file", "file_sha256"):  # names, and what follows from the model
+        for name in ("model", "keras_vit", "file", "file_sha256", "top"):  # names, and what follows from the model
             del facts[name]
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 

@@ -1,0 +1,65 @@
+"""`keras-vit duplicates`: near duplicates among the photos of `keras-vit embed`, as a table and a page."""
+
+import json
+import time
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from keras_vit.cli.printing import path, say_error
+from keras_vit.embedding.near_duplicates import THRESHOLD, near_duplicates
+from keras_vit.embedding.neighbours import SEARCHES
+from keras_vit.embedding.vector_rows import rows_of
+from keras_vit.pages.escaping import printable
+
+OPTIONS = {"threshold": "--threshold", "photos_in": "--photos-in"}
+
+
+def add_commands(top: Any, command: Callable[..., ArgumentParser]) -> None:
+    """Adds this command to the parser; `command` makes it."""
+    summary = "find near duplicates among embedded photos, as a table and a page with their pictures"
+    new = command(top, "duplicates", duplicates, summary, "keras-vit duplicates vectors --page seen")
+    new.add_argument("vectors", metavar="VECTORS", type=path, help="folder that keras-vit embed wrote")
+    new.add_argument("--threshold", type=float, default=THRESHOLD, metavar="T", help="least cosine of a pair")
+    new.add_argument("--out", type=path, default=Path("duplicates.csv"), metavar="FILE", help="table of the pairs")
+    new.add_argument("--page", type=path, metavar="FOLDER", help="of duplicates.html with pictures; by default none")
+    where = "folder of the photos on the page, if they were moved; by default that in which embed found them"
+    new.add_argument("--photos-in", type=path, metavar="FOLDER", help=where)
+    which = "numpy compares all pairs; faiss, for a million photos and more, may miss some"
+    new.add_argument("--engine", choices=SEARCHES, default=SEARCHES[0], help=which)
+    new.add_argument("--json", action="store_true", help="print JSON, for programs")
+
+
+def duplicates(arguments: Namespace) -> Iterator[str]:
+    from keras_vit.embedding.duplicate_files import PAGE, check_files, listed_photos, write_page_of_pairs, write_table
+
+    began = time.monotonic()
+    out, page = arguments.out, arguments.page
+    check_files(out, page)
+    listed = page and listed_photos(arguments.vectors, arguments.photos_in)
+    rows = rows_of(arguments.vectors)
+    found = near_duplicates(rows.vectors, arguments.threshold, engine=arguments.engine, say=say_error)
+    write_table(out, rows, found)
+    photos, groups = len(rows.vectors), int(found.groups.max()) + 1
+    counts = {
+        "photos": photos,
+        "pairs": found.number,
+        "groups": groups,
+        "photos in groups": int((found.groups >= 0).sum()),
+    }
+    unread = write_page_of_pairs(page, listed, found, arguments.threshold, counts) if page else 0
+    if arguments.json:
+        facts = {"threshold": arguments.threshold, "engine": arguments.engine, "pairs_in_table": len(found.first)}
+        facts |= {"table": str(out), "page": page and str(page / PAGE), "unread_photos": unread}
+        facts["seconds"] = round(time.monotonic() - began, 1)
+        yield json.dumps({name.replace(" ", "_"): value for name, value in counts.items()} | facts)
+        return
+    pairs = f"{photos:,} photos, {found.number:,} pairs with a cosine of at least {arguments.threshold}"
+    yield f"{pairs}, in {groups:,} groups of {counts['photos in groups']:,} photos"
+    kept = f"the {len(found.first):,} most similar are" if found.number > len(found.first) else "all pairs are"
+    yield f"{kept} in {printable(out)}"
+    if page:
+        yield f"open {printable(page / PAGE)}"
+    if unread:
+        yield f"{unread:,} of the photos on it could not be read in {printable(listed.top)}; the page says why"
