@@ -82,7 +82,7 @@ def test_unknown_variant_lists_the_nearest():
         ({"patch_size": True}, TypeError, "`patch_size`"),
         ({"hidden_size": 12.0}, TypeError, "`hidden_size`"),
         ({"num_heads": 5}, ValueError, "`hidden_size`.* multiple of `num_heads`"),
-        ({"pooling": "avg"}, ValueError, "`pooling`.* 'token', 'gap', 'map', 'attentive', 'none'"),
+        ({"pooling": "avg"}, ValueError, "`pooling`.* 'token', 'gap', 'token_gap', 'map', 'attentive', 'none'"),
         ({"pooling": "gpa"}, ValueError, "Did you mean 'gap'"),
         ({"class_token": False}, ValueError, '`pooling="gap"`'),
         ({"class_token": "yes"}, TypeError, "`class_token`"),

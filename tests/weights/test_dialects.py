@@ -249,6 +249,7 @@ def test_file_of_two_families_is_asked_for_unless_something_tells(tmp_path):
     save_file(tensors | {"register_tokens": tensors["register_tokens"].repeat(4, axis=1)}, file)
     assert build().config.registers == 4
     assert build().weights_report == (
+        "set aside mask_token, which no forward pass reads",
         "layer_norm_epsilon 1e-06: as the authors' DINOv2 computes, since the file does not tell",
     )
 
