@@ -41,7 +41,7 @@ CHANGES = {
 
 
 def main():
-    arguments = parse()
+    arguments = parse(__doc__.splitlines()[0], photos=200, batches=10, batch_size=20)
     with tempfile.TemporaryDirectory() as folder:
         write_photos(Path(folder), arguments.photos)
         source = keras_vit.open_source(folder)
@@ -56,21 +56,27 @@ def main():
             found = measure(loaders, arguments)
             print(f"\n{change}: milliseconds of processor time an image, over tf.data's")
             rows += [{"change": change, **row} for row in table(found)]
-    if arguments.csv:
-        with open(arguments.csv, "w", newline="") as file:
+    write_csv(arguments.csv, rows)
+
+
+def parse(description, photos, batches, batch_size):
+    """The options of a command that reads photos; the last three are defaults."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--photos", type=int, default=photos)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--batches", type=int, default=batches, help="of a round")
+    parser.add_argument("--batch-size", type=int, default=batch_size)
+    parser.add_argument("--csv", help="file to write the rows to")
+    return parser.parse_args()
+
+
+def write_csv(path, rows):
+    """Writes rows, unless `path` is `None`."""
+    if path:
+        with open(path, "w", newline="") as file:
             writer = csv.DictWriter(file, rows[0])
             writer.writeheader()
             writer.writerows(rows)
-
-
-def parse():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--photos", type=int, default=200)
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--batches", type=int, default=10, help="of a round")
-    parser.add_argument("--batch-size", type=int, default=20)
-    parser.add_argument("--csv", help="file to write the rows to")
-    return parser.parse_args()
 
 
 def write_photos(folder, count):

@@ -8,8 +8,6 @@ while the others stand still, and the ratio is a median over rounds. It is image
 folder, so above 1 is faster.
 """
 
-import argparse
-import csv
 import os
 import statistics
 import tempfile
@@ -20,7 +18,7 @@ import numpy as np
 import tensorflow as tf
 
 import keras_vit
-from benchmarks.data import CLASSES, SIZE, settled
+from benchmarks.data import CLASSES, SIZE, parse, settled, write_csv
 from keras_vit.config.datasets import SHARD_FORMATS
 
 SIDES = (256, 320)
@@ -28,26 +26,12 @@ SHARDS = 8
 
 
 def main():
-    arguments = parse()
+    arguments = parse(__doc__.splitlines()[0], photos=2000, batches=8, batch_size=64)
     with tempfile.TemporaryDirectory() as folder:
         places = write(Path(folder), arguments.photos)
         sources = {name: keras_vit.open_source(place) for name, place in places.items()}
         rows = table(measure(sources, arguments))
-    if arguments.csv:
-        with open(arguments.csv, "w", newline="") as file:
-            writer = csv.DictWriter(file, rows[0])
-            writer.writeheader()
-            writer.writerows(rows)
-
-
-def parse():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--photos", type=int, default=2000)
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--batches", type=int, default=8, help="of a round")
-    parser.add_argument("--batch-size", type=int, default=64)
-    parser.add_argument("--csv", help="file to write the rows to")
-    return parser.parse_args()
+    write_csv(arguments.csv, rows)
 
 
 def write(folder, count):

@@ -86,12 +86,10 @@ def embed(
         ValueError: for photos, a model or options that cannot be or are not those of the job, for a part that is not
             one of the job, and at the end for parts that failed.
         ImportError: if a package is missing.
-        OSError: if the folder cannot be written.
+        OSError: if the folder cannot be written, and on Windows.
     """
     if os.name == "nt":
-        raise NotImplementedError(
-            "a job needs pipes and signals of Linux or macOS.\nReceived: Windows. Use `Embedder`."
-        )
+        raise OSError("a job needs pipes and signals of Linux or macOS.\nReceived: Windows. Use `Embedder`.")
     folder = user_path(out)
     if folder.resolve() == user_path(photos).resolve():
         raise error_about("out")(f"`out` must be a folder of its own.\nReceived: {str(out)!r}, where the photos are.")
