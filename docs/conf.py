@@ -29,7 +29,10 @@ NO_CONTENTS = "---\nhtml_theme.sidebar_secondary.remove: true\n---\n\n"  # besid
 project = "keras_vit"
 author = "The keras_vit authors"
 version = release = __version__
-extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton", "sphinx_reredirects"]
+copybutton_exclude = ".linenos, .gp, .go"  # a doctest's prompts and output
+redirects: dict[str, str] = {  # old page: the address that answers today
+}
 html_theme = "sphinx_book_theme"
 html_title = f"keras_vit {release}"
 html_static_path = ["_static"]

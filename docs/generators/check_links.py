@@ -36,6 +36,8 @@ class Page(HTMLParser):
         if "href" in found:
             needed = tag == "link" and not set(found.get("rel", "").split()) & _NOT_NEEDED
             (self.needs if needed else self.links).append(found["href"])
+        if found.get("http-equiv", "").lower() == "refresh":  # the page of an old address
+            self.links.append(found["content"].partition("url=")[2])
         self.needs += _OF_STYLES.findall(found.get("style", ""))
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
