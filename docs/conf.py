@@ -32,6 +32,9 @@ version = release = __version__
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton", "sphinx_reredirects"]
 copybutton_exclude = ".linenos, .gp, .go"  # a doctest's prompts and output
 redirects: dict[str, str] = {  # old page: the address that answers today
+    "checkpoints": "weights.html",
+    "converting": "weights.html",
+    "weights/index": "../weights.html#families",
 }
 html_theme = "sphinx_book_theme"
 html_title = f"keras_vit {release}"
@@ -111,10 +114,7 @@ def _directive(path, what):
     return f".. data:: {path}\n\n   {type(what).__name__} of {len(what)}: {', '.join(map(str, what))}.\n"
 
 
-SEE = {  # page: what the build adds at its end
-    "weights": "[Published weights](weights/index.md) has a page for each family.",
-}
-MORE = ("weights/index", "notebooks/index", "reference/index")  # of the contents
+MORE = ("notebooks/index", "reference/index")  # of the contents
 
 
 def read(app, page, source):
@@ -126,8 +126,10 @@ def read(app, page, source):
         for title, pages in [*listed, ("Made from code and data", MORE)]:
             if pages:
                 text += "\n".join(["", "```{toctree}", ":hidden:", f":caption: {title}", *pages, "```", ""])
-    if page in SEE:
-        text += f"\n{SEE[page]}\n"
+    if page in ("weights", "encoders"):
+        text = weights_pages.linked(text)
+    if page == "weights":
+        text += f"\n{weights_pages.contents()}"
     if not page.startswith("notebooks/"):
         folder = (HERE / page).parent
         text = re.sub(r"\[([^\]]*)\]\((\.\./[^)#]*)(#[^)]*)?\)", lambda link: _outside(link, folder), text)

@@ -1,16 +1,21 @@
 """One page for each family of published weights, written from the records of `keras_vit.weights.hub`.
 
 `docs/conf.py` writes the pages into `docs/weights` at every build. A family is named here with its papers; everything
-in a table is the record's.
+in a table is the record's. As a command this writes the table of all families into docs/weights.md, between its marks:
+`python docs/generators/weights_pages.py`. A test holds the page to it.
 """
 
 import dataclasses
+import re
+from pathlib import Path
 
 from keras_vit.config import encoders
 from keras_vit.config.vit import ViTConfig
 from keras_vit.pages.cards import table
 from keras_vit.weights.hub import WeightsRecord, all_records, builder_name, find_weights
 
+GUIDE = Path(__file__).parents[1] / "weights.md"
+_MARKS = re.compile(r"(?<=<!-- families -->\n).*?(?=<!-- families end -->)", re.DOTALL)
 PREPARATION = ("resize", "crop_fraction", "interpolation", "antialias", "mean", "std", "rounding")
 
 
@@ -154,6 +159,48 @@ TITLES = {
 }
 
 
+_ABOUT = {  # family: what it is, in the table of all families
+    "augreg": "the recommended classifiers, trained on ImageNet-21k",
+    "paper": "the weights of the first paper",
+    "sharpness": "trained on ImageNet alone with sharpness-aware minimisation",
+    "plain": "trained on ImageNet alone for 90, 150 or 300 epochs",
+    "flexivit": "one model for many patch sizes",
+    "deit": "trained on ImageNet alone, also with a distillation token",
+    "bit": "the ResNets that the first paper compares with",
+    "timm_copies": "timm's files on the Hugging Face Hub",
+    "transformers_copies": "Google's files on the Hub, for transformers",
+    "clip": "image towers trained with texts; zero-shot classification",
+    "tinyclip": "small image towers, distilled from CLIP",
+    "siglip": "image towers trained with texts by a sigmoid loss; zero-shot classification",
+    "dino": "self-supervised features",
+    "mae": "trained to restore hidden patches; made for fine-tuning",
+    "ijepa": "self-supervised, predicts features of hidden parts",
+    "dinov2": "self-supervised features of images and patches",
+    "franca": "DINOv2's architecture, trained on public data",
+    "deit3": "classifiers, trained on ImageNet or ImageNet-21k",
+    "internvit": "the image tower of InternVL",
+    "sbb": "classifiers of other widths and depths",
+    "dinov3": "self-supervised features, strong for each patch",
+    "eupe": "small encoders of DINOv3's architecture",
+    "lingbot": "DINOv3's architecture, for 512 pixels",
+    "sapiens2": "encoders for images of people, 1024 x 768 pixels",
+    "rope_vit": "classifiers with rotary positions",
+    "eva": "trained to predict CLIP's features of hidden patches",
+    "eva02": "EVA's training with rotary positions",
+    "eva_clip": "image towers trained with texts",
+    "beit": "trained to predict hidden patches as tokens",
+    "beitv2": "BEiT with better tokens",
+    "beit3": "the image part of a model of images and texts",
+    "aimv2": "trained to predict patches and texts one after the other",
+    "pe_core": "image towers trained with texts; zero-shot classification",
+    "pe_lang": "Perception Encoder for language models",
+    "pe_spatial": "Perception Encoder for features of each patch",
+    "tips": "trained with texts, for features of each patch",
+    "pixio": "trained to restore hidden patches, with 8 class tokens",
+    "radio": "distilled from several encoders",
+}
+
+
 def _encoder_family(name: str) -> Family | None:
     """The family of encoders with its smallest named model as example; `None` without records."""
     family = encoders.FAMILIES[name]
@@ -162,7 +209,9 @@ def _encoder_family(name: str) -> Family | None:
         return None
     named = [record for record in records if not record.name.startswith("hf:")] or records
     example = min(named, key=lambda record: (record.config.hidden_size * record.config.num_layers, record.resolution))
-    intro = f"{family.title}: {', '.join(_switches(name)) or 'the plain Vision Transformer'}."
+    switches, layouts = ", ".join(_switches(name)), dict.fromkeys(record.layout for record in records if record.layout)
+    intro = f"What it is: {_ABOUT[name]}. Fields of `ViTConfig`: {switches or 'those of the plain Vision Transformer'}."
+    intro += f" Layouts of the files: {', '.join(f'`{layout}`' for layout in layouts)}." if layouts else ""
     papers = tuple((number, TITLES.get(number, family.title)) for number in family.papers)
     return Family(name, family.title, intro, (example.name, example.variant), papers)
 
@@ -180,9 +229,8 @@ FAMILIES = (*_OF_THE_PAPER, *filter(None, map(_encoder_family, encoders.FAMILIES
 
 
 def pages() -> dict[str, str]:
-    """`{name: Markdown}` of every family, and of the index."""
-    written = {family.page: page_of(family) for family in FAMILIES}
-    return {"index": _index()} | written
+    """`{name: Markdown}` of every family."""
+    return {family.page: page_of(family) for family in FAMILIES}
 
 
 def snippet(family: Family) -> str:
@@ -285,33 +333,37 @@ def _shown(value):
     return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
-def _index():
-    paper, others = [], []
+def families() -> str:
+    """The table of all families, as Markdown."""
+    return table(FAMILY_COLUMNS, [_family_row(family) for family in FAMILIES])
+
+
+FAMILY_COLUMNS = ("family", "what it is", "sizes", "licence")
+
+
+def _family_row(family):
+    records = family.records
+    sizes = ", ".join(dict.fromkeys(record.variant.removeprefix(f"{family.page}/") for record in records))
+    licences = ", ".join(dict.fromkeys(name for record in records for name in record.license.split(", ")))
+    return family.title, _ABOUT[family.page], sizes, licences
+
+
+def linked(text: str) -> str:
+    """The text of a guide, where each family that begins a row of a table leads to its page."""
     for family in FAMILIES:
-        records = family.records
-        models = ", ".join(dict.fromkeys(record.variant.removeprefix(f"{family.page}/") for record in records))
-        row = [f"[{family.title}]({family.page}.md)", str(len(records))]
-        if family in _OF_THE_PAPER:
-            paper.append((*row, models))
-            continue
-        layouts = ", ".join(
-            f"`{layout}`" for layout in dict.fromkeys(filter(None, (record.layout for record in records)))
-        )
-        rules = ", ".join(f"`{r}`" for r in dict.fromkeys(r.resize_method for r in records if r.resize_method))
-        licences = ", ".join(dict.fromkeys(record.license for record in records))
-        others.append((*row, models, layouts, ", ".join(_switches(family.page)), rules, licences))
-    parts = [
-        "# Published weights",
-        f"All {len(all_records())} records of `keras_vit.list_weights()`, one page for each family. "
-        "How they are loaded, adapted and kept is in [weights](../weights.md).",
-        table(("family", "records", "models"), paper),
-        "## Encoders",
-        "Switches are fields of `ViTConfig`. Positions are resized by the authors' rule, where a source tells it; else "
-        "by that of the file's software. How near each family is to its software, is in [encoders](../encoders.md).",
-        "{.wide}\n" + table(ENCODER_COLUMNS, others),
-        "```{toctree}\n:hidden:\n" + "\n".join(family.page for family in FAMILIES) + "\n```",
-    ]
-    return "\n\n".join(parts) + "\n"
+        text = text.replace(f"\n| {family.title} |", f"\n| [{family.title}](weights/{family.page}.md) |")
+    return text
 
 
-ENCODER_COLUMNS = ("family", "records", "models", "layouts", "switches", "positions", "licence")
+def contents() -> str:
+    """What puts the pages into the contents of the documentation."""
+    return "```{toctree}\n:hidden:\n" + "\n".join(f"weights/{family.page}" for family in FAMILIES) + "\n```\n"
+
+
+def rewrite(text: str) -> str:
+    """The text of the guide with the table of today's families between its marks."""
+    return _MARKS.sub(lambda _: f"\n{families()}\n\n", text)
+
+
+if __name__ == "__main__":
+    GUIDE.write_text(rewrite(GUIDE.read_text()))
