@@ -315,16 +315,16 @@ def relevance(processor: str) -> str:
 
 
 def scale() -> str:
-    """Memory of a device and what it sends, for four variants."""
-    kinds = [("data", "1"), ("data", "128"), ("fsdp", "8"), ("fsdp", "128"), ("tensor", "8"), ("tensor", "128")]
-    sizes = {"weights": "weights", "moments": "slots", "activations": "activations", "memory": "memory", "sent": "sent"}
-    lines = []
-    for row in _rows("scale"):
-        if row["variant"] in ("B/16", "L/16", "H/14", "G/14") and (row["layout"], row["devices"]) in kinds:
-            layout = "one device" if row["devices"] == "1" else row["layout"]
-            cells = [f"{int(row[f'{name}_bytes']) / 1e9:.2f}" for name in sizes.values()]
-            lines.append((row["variant"], layout, row["devices"], *cells, f"{float(row['step_s']) * 1e3:.1f}"))
-    return table(("variant", "layout", "devices", *sizes, "step"), lines)
+    """GB of memory and GB sent in a step of each of 128 devices, for four variants."""
+    layouts = {"data": "replicated", "fsdp": "fsdp", "tensor": "tensor"}  # as the option of a run has them
+    rows = {(row["variant"], row["layout"]): row for row in _rows("scale") if row["devices"] == "128"}
+    cells = {"memory": "memory_bytes", "sent": "sent_bytes"}
+    heads = [f"{what}, `{option}`" for what in cells for option in layouts.values()]
+    lines = [
+        (name, *(f"{int(rows[name, layout][column]) / 1e9:.1f}" for column in cells.values() for layout in layouts))
+        for name in ("B/16", "L/16", "H/14", "G/14")
+    ]
+    return table(("variant", *heads), lines)
 
 
 def _rows(name: str) -> list[dict[str, Any]]:

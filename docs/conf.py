@@ -35,6 +35,9 @@ redirects: dict[str, str] = {  # old page: the address that answers today
     "checkpoints": "weights.html",
     "converting": "weights.html",
     "weights/index": "../weights.html#families",
+    "hosts": "devices.html#share-a-model-with-jax",
+    "interruptions": "runs.html#resume-a-run",
+    "many_devices": "devices.html",
 }
 html_theme = "sphinx_book_theme"
 html_title = f"keras_vit {release}"

@@ -81,7 +81,7 @@ def test_table_of_choosing_has_rates_of_the_recipe():
         assert rate == pytest.approx(recipe.learning_rate * batch / recipe.batch_size, rel=0.02)  # two digits
 
 
-NOT_RUN = {"keras_vit.finetune(", "keras_vit.push_to_hub("}  # calls of other pages, which run them
+NOT_RUN = {"keras_vit.finetune(", "keras_vit.push_to_hub("}  # calls that other pages and tests run
 
 
 def test_calls_beside_those_of_other_software_are_run():
