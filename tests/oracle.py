@@ -57,6 +57,22 @@ def attention(tokens, queries, w, heads, **rotary):
     return inner_norm(mixed, w) @ w["out/kernel"] + w.get("out/bias", 0.0)
 
 
+def attention_with_gradients(query, key, value, upstream, added=0.0, kept=1.0):
+    """`dropout(softmax(query @ key + added)) @ value`, and the gradients of its sum of products with `upstream`.
+
+    They are of query, key, value and, where it is an array, of what is added; `kept` are factors of weights.
+    """
+    logits = query @ key + added
+    weights = np.exp(logits - logits.max(-1, keepdims=True))
+    weights /= weights.sum(-1, keepdims=True)
+    back = upstream @ value.swapaxes(-1, -2) * kept
+    dlogits = weights * (back - (weights * back).sum(-1, keepdims=True))
+    axes = tuple(i for i, side in enumerate(np.shape(added)) if side != dlogits.shape[i])
+    dadded = [dlogits.sum(axes, keepdims=True)] if np.ndim(added) else []
+    dvalue = (weights * kept).swapaxes(-1, -2) @ upstream
+    return (weights * kept) @ value, dlogits @ key.swapaxes(-1, -2), query.swapaxes(-1, -2) @ dlogits, dvalue, *dadded
+
+
 def inner_norm(x, w):
     """The norm in front of the last dense layer of attention or an MLP, where there is one."""
     return layer_norm(x, w["norm/gamma"], w.get("norm/beta")) if "norm/gamma" in w else x

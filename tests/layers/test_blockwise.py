@@ -5,6 +5,7 @@ import unittest.mock
 
 import keras
 import numpy as np
+import oracle
 import pytest
 from conftest import images, make_tiny, numpy, randomise
 
@@ -28,19 +29,10 @@ def values(*shape, seed=0):
     return np.random.default_rng(seed).normal(0, 1.5, shape)
 
 
-def by_numpy(query, key, value, added=0.0, kept=1.0):
-    """Attention in float64, and the gradients of its sum of products with `upstream`; `kept` are factors of weights."""
-    logits = query @ key + added
-    weights = np.exp(logits - logits.max(-1, keepdims=True))
-    weights /= weights.sum(-1, keepdims=True)
-    found = (weights * kept) @ value
-    upstream = values(*found.shape, seed=9)
-    back = upstream @ value.swapaxes(-1, -2) * kept
-    dlogits = weights * (back - (weights * back).sum(-1, keepdims=True))
-    dvalue = (weights * kept).swapaxes(-1, -2) @ upstream
-    axes = tuple(i for i, side in enumerate(np.shape(added)) if side != dlogits.shape[i])
-    dadded = [dlogits.sum(axes, keepdims=True)] if np.ndim(added) else []
-    return found, dlogits @ key.swapaxes(-1, -2), query.swapaxes(-1, -2) @ dlogits, dvalue, *dadded
+def by_numpy(query, key, value, *added, **kept):
+    """Attention in float64, and the gradients of its sum of products with `values`."""
+    upstream = values(*query.shape[:3], value.shape[-1], seed=9)
+    return oracle.attention_with_gradients(query, key, value, upstream, *added, **kept)
 
 
 def with_gradients(function, *arguments):
