@@ -279,16 +279,17 @@ def encoders(processor: str) -> str:
 
 
 def resolution(processor: str) -> str:
-    """Processor time and memory of `model` beside timm's as images grow, the newest row of each case."""
+    """Processor time and memory beside timm's as images grow, the newest row of each case."""
     mine = [row for row in _rows("resolution") if row["machine"] == processor]
-    key = ("task", "image_size", "batch", "precision")
+    key = ("task", "image_size", "batch", "precision", "runner")
     rows = {tuple(row[name] for name in key): row for row in sorted(mine, key=lambda row: row["date"])}
     lines = []
-    for case in sorted(rows, key=lambda each: (each[0], int(each[1]), int(each[2]), each[3])):
-        row = rows[case]
+    for case in sorted(rows, key=lambda each: (each[0], int(each[1]), int(each[2]), *each[3:])):
+        row, runner = rows[case], case[-1].removeprefix("ours-")
+        by = "`model`" if runner == "model" else f"`accelerate`: {runner}"
         memory = [f"{int(row[name]) / 2**30:.2f}" for name in ("memory", "timm_memory")]
-        lines.append((_TASKS[case[0]], f"{int(case[1]):,}", *case[2:], _faster(float(row["ratio"])), *memory))
-    return table(("task", "pixels", "images", "precision", "ours is", "GiB", "timm, GiB"), lines)
+        lines.append((_TASKS[case[0]], f"{int(case[1]):,}", *case[2:4], by, _faster(float(row["ratio"])), *memory))
+    return table(("task", "pixels", "images", "precision", "by", "ours is", "GiB", "timm, GiB"), lines)
 
 
 def photos(processor: str) -> str:

@@ -145,11 +145,16 @@ def test_studies_are_written_with_these_columns_and_words(tmp_path):
 
 def test_images_of_every_size_are_told_by_their_newest_row(tmp_path, monkeypatch):
     usual = dict.fromkeys(resolution.FIELDS) | {"machine": "a", "task": "inference", "image_size": 1024, "batch": 1}
-    usual |= {"precision": "float32", "memory": 2**30, "timm_memory": 2**29}
+    usual |= {"precision": "float32", "memory": 2**30, "timm_memory": 2**29, "runner": "ours-model"}
     monkeypatch.setattr(tables, "FOLDER", tmp_path)
     for date, ratio in (("2026-01-01", 2.5), ("2026-01-02", 0.8)):
         results.append_to(tmp_path / "resolution.csv", resolution.FIELDS, usual | {"date": date, "ratio": ratio})
-    expected = ["| inference | 1,024 | 1 | float32 | 20 % faster | 1.00 | 0.50 |"]
+    engine = {"date": "2026-01-01", "ratio": 0.9, "runner": "ours-openvino"}
+    results.append_to(tmp_path / "resolution.csv", resolution.FIELDS, usual | engine)
+    expected = [
+        "| inference | 1,024 | 1 | float32 | `model` | 20 % faster | 1.00 | 0.50 |",
+        "| inference | 1,024 | 1 | float32 | `accelerate`: openvino | 10 % faster | 1.00 | 0.50 |",
+    ]
     assert tables.resolution("a").splitlines()[2:] == expected
 
 
