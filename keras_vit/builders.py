@@ -55,6 +55,13 @@ def build(
 ) -> VisionTransformer:
     """Builds a Vision Transformer.
 
+    Example:
+        >>> keras_vit.build("Ti/16", classes=10).output_shape
+        (None, 10)
+        >>> small = keras_vit.ViTConfig(patch_size=8, hidden_size=64, num_layers=4, num_heads=4, mlp_dim=128)
+        >>> keras_vit.build(small, input_shape=(32, 32, 3), include_top=False).output_shape
+        (None, 64)
+
     Args:
         config: a `ViTConfig`, or the name of a published variant as `"B/16"` or `"dinov2/S14"`. By default what the
             file of `weights` and the `config.json` beside it tell.
@@ -357,6 +364,7 @@ def builders_by(
     first, *parameters = signature.parameters.values()
     details = (inspect.getdoc(build_any) or "").partition("\n\n")[2]
     described = re.sub(rf"(?m)^    {first.name}: .*\n( {{8}}.*\n)*", "", details)
+    described = re.sub(r"(?m)^Example:\n( {4}.*\n)+\n", "", described)
     public = f"keras_vit.{build_any.__name__}"
 
     def builder_of(row: str) -> Callable[_Arguments, _Model]:
@@ -364,7 +372,8 @@ def builders_by(
             return build_any(row, *args, **kwargs)
 
         builder.__name__ = builder.__qualname__ = name_of(row)
-        builder.__doc__ = f"Builds {kind} {row}, as `{public}({row!r})` does.\n\n{described}"
+        example = f"Example:\n    >>> keras_vit.{name_of(row)}(classes=10).output_shape\n    (None, 10)"
+        builder.__doc__ = f"Builds {kind} {row}, as `{public}({row!r})` does.\n\n{example}\n\n{described}"
         vars(builder)["__signature__"] = signature.replace(parameters=parameters)
         returned = {"return": signature.return_annotation}
         builder.__annotations__ = {p.name: p.annotation for p in parameters} | returned

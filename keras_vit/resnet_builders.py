@@ -36,6 +36,11 @@ def build_resnet(
 ) -> ResNet:
     """Builds a ResNet baseline: pre-activation bottlenecks with GroupNorm and standardised kernels.
 
+    Example:
+        >>> small = keras_vit.ResNetConfig(stages=(1, 1, 1, 1), width_factor=0.5)
+        >>> keras_vit.build_resnet(small, classes=10, input_shape=(64, 64, 3)).output_shape
+        (None, 10)
+
     Args:
         config: a `ResNetConfig`, or the name of a model of the papers as `"R50x1"`.
         include_top: whether to end in a classifier; else the output is the representation, and `classes` and

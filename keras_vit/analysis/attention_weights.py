@@ -32,6 +32,13 @@ from keras_vit.model.vision_transformer import VisionTransformer
 class AttentionMaps:
     """The result of `attention_maps`.
 
+    Example:
+        >>> maps = keras_vit.attention_maps(model, images)
+        >>> maps.grid, maps.prefix_tokens
+        ((2, 3), ('class',))
+        >>> maps.over_patches(maps.read_rows()).shape
+        (2, 2, 3, 2, 3)
+
     Attributes:
         blocks: float32 `(L, B, A, T, T)` for blocks, images and heads. Entry (t, s) is how much token t reads from
             token s. Rows sum to 1, in half precision up to rounding.
@@ -82,6 +89,13 @@ class AttentionMaps:
 def attention_maps(model: keras.Model, images: Any, batch_size: int = 8) -> AttentionMaps:
     """The attention weights of all blocks and heads, from one forward pass.
 
+    Example:
+        >>> maps = keras_vit.attention_maps(model, images)
+        >>> maps.blocks.shape
+        (2, 2, 3, 7, 7)
+        >>> maps.rollout().shape
+        (2, 2, 3)
+
     Args:
         model: a `VisionTransformer`, or a functional model that has one among its layers. All tokens of the
             last block are computed, although usually only the class token is.
@@ -130,6 +144,13 @@ def as_maps(inner: VisionTransformer, shape: Shape, found: list) -> AttentionMap
 def rollout(attention: np.ndarray, discard: float = 0.0) -> np.ndarray:
     """Attention through all blocks: the product of (attention + identity) / 2, from the last block to the first.
 
+    Example:
+        >>> attention = np.full((2, 1, 3, 3), 1 / 3)  # two blocks, one head, three tokens
+        >>> keras_vit.analysis.rollout(attention).round(3)
+        array([[0.5 , 0.25, 0.25],
+               [0.25, 0.5 , 0.25],
+               [0.25, 0.25, 0.5 ]])
+
     Args:
         attention: `(L, ..., A, T, T)`, from the first block to the last, each row with sum 1. Heads are averaged.
         discard: share of each row's smallest weights to leave out first, in [0, 1).
@@ -150,6 +171,10 @@ def rollout(attention: np.ndarray, discard: float = 0.0) -> np.ndarray:
 
 def drop_smallest(attention: np.ndarray, share: float) -> np.ndarray:
     """Attention without the smallest weights of each row; the others are scaled to a sum of 1.
+
+    Example:
+        >>> keras_vit.analysis.drop_smallest(np.array([0.2, 0.3, 0.5]), share=0.4)
+        array([0.   , 0.375, 0.625])
 
     Args:
         attention: `(..., T, T)`, each row with sum 1.
@@ -181,6 +206,14 @@ def mean_attention_distance(
 
     Rows and columns of prefix tokens are left out. The other weights are not scaled to a sum of 1, as in the paper
     (issue 162 of the official code).
+
+    Example:
+        >>> itself = np.eye(4).reshape(1, 1, 4, 4)  # every patch reads itself
+        >>> everywhere = np.full((1, 1, 4, 4), 0.25)
+        >>> keras_vit.analysis.mean_attention_distance(itself, (2, 2), stride=16)
+        array([[0.]])
+        >>> keras_vit.analysis.mean_attention_distance(everywhere, (2, 2), stride=16).round(2)
+        array([[13.66]])
 
     Args:
         attention: `(L, ..., A, T, T)`.

@@ -18,6 +18,11 @@ _ROUNDING = 1e-12  # smallest share of a variance or square that is more than ro
 def patch_filters(model: keras.Model, count: int = 28) -> tuple[np.ndarray, np.ndarray]:
     """Principal components of the filters of the patch embedding.
 
+    Example:
+        >>> components, shares = keras_vit.analysis.patch_filters(model, count=3)
+        >>> components.shape, shares.shape
+        ((3, 16, 16, 3), (3,))
+
     Args:
         model: a `VisionTransformer`, or a model that has one among its layers.
         count: number of components, at most the number of values of a patch and of a token.
@@ -42,6 +47,10 @@ def patch_filters(model: keras.Model, count: int = 28) -> tuple[np.ndarray, np.n
 
 def position_similarity(model: keras.Model, grid: Pair | None = None) -> np.ndarray:
     """Cosine similarity of the position embeddings of all patches.
+
+    Example:
+        >>> keras_vit.analysis.position_similarity(model).shape
+        (2, 3, 2, 3)
 
     Args:
         model: a `VisionTransformer` with positions, learned or not, or a model that has one among its layers.
@@ -71,6 +80,12 @@ def position_similarity(model: keras.Model, grid: Pair | None = None) -> np.ndar
 def token_similarity(maps: np.ndarray, patch: Pair) -> np.ndarray:
     """Cosine similarity of every patch's token to that of one patch.
 
+    Example:
+        >>> maps = keras_vit.features(model, images)[2]
+        >>> similarity = keras_vit.analysis.token_similarity(maps, (0, 1))
+        >>> similarity.shape, round(float(similarity[0, 0, 1]), 3)
+        ((2, 2, 3), 1.0)
+
     Args:
         maps: `(..., h, w, D)`, as from `features`.
         patch: `(row, column)`, counted from 0; negative ones count from the end.
@@ -93,6 +108,12 @@ def token_similarity(maps: np.ndarray, patch: Pair) -> np.ndarray:
 def pca_to_rgb(maps: np.ndarray) -> np.ndarray:
     """The first three principal components of the patch tokens of all images, as colours.
 
+    Example:
+        >>> maps = keras_vit.features(model, images)[2]
+        >>> colours = keras_vit.analysis.pca_to_rgb(maps)
+        >>> colours.shape, float(colours.min()), float(colours.max())
+        ((2, 2, 3, 3), 0.0, 1.0)
+
     Args:
         maps: `(..., h, w, D)`. A missing component is 0.
 
@@ -112,6 +133,12 @@ def pca_to_rgb(maps: np.ndarray) -> np.ndarray:
 def principal_components(rows: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
     """Principal components `(count, d)` of rows `(n, d)`, with length 1, and their shares of the variance.
 
+    Example:
+        >>> rows = np.array([[0.0, 0.0], [3.0, 0.0], [6.0, 0.0]])
+        >>> components, shares = keras_vit.analysis.principal_components(rows, 1)
+        >>> components, shares
+        (array([[1., 0.]]), array([1.]))
+
     Raises:
         ValueError: for a count above the smaller of n and d.
     """
@@ -127,12 +154,22 @@ def principal_components(rows: np.ndarray, count: int) -> tuple[np.ndarray, np.n
 
 
 def token_norms(tokens: np.ndarray) -> np.ndarray:
-    """Euclidean norm of each token: `(..., D)` to `(...)`."""
+    """Euclidean norm of each token: `(..., D)` to `(...)`.
+
+    Example:
+        >>> keras_vit.analysis.token_norms(np.array([[3.0, 4.0], [0.0, 2.0]]))
+        array([5., 2.])
+    """
     return np.linalg.norm(_float64(tokens), axis=-1)
 
 
 def outlier_tokens(tokens: np.ndarray, factor: float = 6.0) -> np.ndarray:
     """Finds tokens of outlying norm, which hold global information (arXiv:2309.16588, section 2).
+
+    Example:
+        >>> tokens = np.array([[[1.0], [1.1], [0.9], [9.0]]])  # one image, four tokens
+        >>> keras_vit.analysis.outlier_tokens(tokens)
+        array([[False, False, False,  True]])
 
     Args:
         tokens: `(B, ..., D)` before the last LayerNorm, as from `features(..., norm=False)`.
@@ -151,6 +188,11 @@ def outlier_tokens(tokens: np.ndarray, factor: float = 6.0) -> np.ndarray:
 
 def linear_cka(x: np.ndarray, y: np.ndarray) -> float:
     """Similarity of two representations of the same examples, from 0 to 1, which ignores rotations.
+
+    Example:
+        >>> x = np.random.default_rng(0).normal(size=(20, 3))
+        >>> round(keras_vit.analysis.linear_cka(x, x[:, ::-1]), 3)
+        1.0
 
     Args:
         x: `(n, D)`, or `(n, ..., D)`, in which every token is an example.

@@ -22,6 +22,11 @@ _SPREAD = 4  # blocks that are shown by default
 class Features:
     """The result of `features`, by block or stage.
 
+    Example:
+        >>> found = keras_vit.features(model, images)
+        >>> found[2].shape, found.prefix_tokens[2].shape
+        ((2, 2, 3, 192), (2, 1, 192))
+
     Attributes:
         maps: float32 `(B, h, w, D)` after blocks, or `(B, N, D)` without `spatial`; `(B, h, w, C)` after a hybrid's
             stages.
@@ -44,6 +49,11 @@ def features(
     batch_size: int = 32,
 ) -> Features:
     """The patch tokens after some blocks, from one forward pass that ends at the last of them.
+
+    Example:
+        >>> found = keras_vit.features(model, images)
+        >>> found[2].shape, found.prefix_tokens[2].shape
+        ((2, 2, 3, 192), (2, 1, 192))
 
     Args:
         model: a `VisionTransformer`, or a functional model that has one among its layers.

@@ -24,6 +24,11 @@ def logit_lens(model: keras.Model, images: Any, blocks: Sequence[int] | None = N
     token passes its own head, and patches get the mean of both heads. After the last block the class token's output
     equals the model's. With mean pooling and no hidden layer before the head, the mean over patches does.
 
+    Example:
+        >>> found = keras_vit.analysis.logit_lens(model, images)
+        >>> found[2].shape, found.prefix_tokens[2].shape
+        ((2, 2, 3, 3), (2, 1, 3))
+
     Args:
         model: a `VisionTransformer` with a head, or a functional model that has one among its layers.
         images: `(B, H, W, C)` floats, prepared for the model.

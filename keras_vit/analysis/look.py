@@ -64,6 +64,12 @@ def look(
 ) -> Path:
     """Shows what a model sees in photos, by PNGs and a page that opens from the file system.
 
+    Example:
+        >>> names = ["disc", "stripes", "tiles"]
+        >>> page = keras_vit.look(model, [photos / "disc" / "0.jpg"], "seen", class_names=names)
+        >>> sorted(path.name for path in page.parent.glob("*.html"))
+        ['index.html']
+
     Args:
         model: a `VisionTransformer` of one image size.
         photos: files that `read_image` can read.

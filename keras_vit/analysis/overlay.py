@@ -11,6 +11,12 @@ def overlay(photo: np.ndarray, weights: np.ndarray) -> np.ndarray:
     The map is scaled to [0, 1], enlarged by Lanczos' filter, blurred by the side of a patch, and scaled again. The
     paper's author first divides by the largest value, which differs for nearly even maps only.
 
+    Example:
+        >>> pixels = keras_vit.read_image(photos / "disc" / "0.jpg")
+        >>> weights = np.array([[0.0, 0.2], [0.1, 1.0]])  # one number for each patch
+        >>> keras_vit.analysis.overlay(pixels, weights).shape
+        (76, 71, 3)
+
     Args:
         photo: `(H, W, 3)` or `(H, W)`, integers in [0, 255].
         weights: `(h, w)`; an even map leaves the photo unchanged.

@@ -27,6 +27,10 @@ def class_relevance(
     class's output, keeps positive values, and averages them over the heads. The product of the result and R is added
     to R. The rows of the tokens that the model reads give the map.
 
+    Example:
+        >>> keras_vit.class_relevance(model, images, classes=[0, 2]).shape
+        (2, 2, 3)
+
     Args:
         model: a `VisionTransformer` with a head, or a functional model that has one among its layers, with outputs
             `(B, K)`. Logits are best, since the gradient of a confident softmax vanishes.

@@ -129,6 +129,11 @@ VTAB_TASKS = {
 def find_dataset(name: str) -> DatasetRecord:
     """The record of a data set of the paper.
 
+    Example:
+        >>> record = keras_vit.find_dataset("cifar10")
+        >>> record.classes, record.train, record.test
+        (10, 'train', 'test')
+
     Args:
         name: a key of `OFFICIAL_DATASETS`, as `"cifar10"`, or of `VTAB_TASKS`, as `"vtab/caltech101"`.
 

@@ -26,6 +26,13 @@ TRAINING_PASSES = 3  # of a step: forward, and backward to the inputs and to the
 class Flops:
     """FLOPs of the forward pass of one image, by what they are for. Records add up.
 
+    Example:
+        >>> cost = keras_vit.flops("B/16")
+        >>> cost.total, cost.mlp
+        (32696930304, 20459814912)
+        >>> print(cost + keras_vit.flops("Ti/16"))
+        35.03 GFLOP: embedding 0.29, projections 11.36, products 1.64, mlp 21.74, head 0.00
+
     Attributes:
         stem: the ResNet of a hybrid, or a ResNet baseline.
         embedding: patches to tokens.
@@ -82,6 +89,12 @@ def flops(
     In the last block `last_block="pooled"` computes only the tokens that are read. Literature counts every token:
     `config.replace(last_block="all")`. LoRA and quantisation are counted as the model without them.
 
+    Example:
+        >>> print(keras_vit.flops("B/16"))
+        32.70 GFLOP: embedding 0.23, projections 10.69, products 1.31, mlp 20.46, head 0.00
+        >>> round(keras_vit.flops("B/16", image_size=384).multiply_adds / 1e9, 1)
+        51.6
+
     Args:
         model: a `VisionTransformer` or `ResNet`, a config of one, or the name of a variant as `"B/16"` or `"R50x1"`.
         image_size: a side in pixels or `(H, W)`; by default the model's, and about 224 of a config.
@@ -112,6 +125,10 @@ def training_exaflops(
 
     That is 3 forward passes an image, with every token in every block. It leaves aside what `last_block` and
     `patch_dropout_rate` save, what `rematerialize` adds, and the optimizer.
+
+    Example:
+        >>> round(keras_vit.training_exaflops("B/16", images=300 * 1.28e6), 1)  # 300 epochs of ImageNet
+        40.5
 
     Args:
         model: as `flops` takes it, and what follows.

@@ -36,6 +36,12 @@ def resize_pos_embed(
 ) -> np.ndarray:
     """Interpolates a position table to another patch grid; prefix rows (the class token's) stay as they are.
 
+    Example:
+        >>> table = np.array([[9, 0, 1, 2, 3]]).reshape(1, 5, 1) / 1.0  # a class token and 2 x 2 patches
+        >>> resized = keras_vit.resize_pos_embed(table, (3, 3))
+        >>> resized.ravel().tolist()
+        [9.0, 0.0, 0.5, 1.0, 1.0, 1.5, 2.0, 2.0, 2.5, 3.0]
+
     Args:
         table: `(1, T, D)` or `(T, D)` floats, prefix rows first, then h*w patches in reading order.
         new_grid: `(h, w)` wanted.

@@ -17,6 +17,13 @@ GROUPS = 32  # of every GroupNorm, in all published models
 class ResNetConfig:
     """Everything that decides the layers of one ResNet baseline, but its image size and classes.
 
+    Example:
+        >>> keras_vit.RESNETS["R50x1"]
+        ResNetConfig(stages=(3, 4, 6, 3), width_factor=1)
+        >>> small = keras_vit.ResNetConfig(stages=(1, 1, 1, 1), width_factor=0.5)
+        >>> keras_vit.build_resnet(small, classes=10).count_params()
+        2017578
+
     Args:
         stages: residual units in each stage.
         width_factor: 1 is a root of 64 channels, and 2,048 channels behind four stages.

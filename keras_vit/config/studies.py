@@ -28,6 +28,11 @@ TABLE_8 = {
 def position_study(config: ViTConfig) -> dict[tuple[str, str], ViTConfig]:
     """The rows of table 8: every kind of positions, wherever it can be added.
 
+    Example:
+        >>> rows = keras_vit.studies.position_study(keras_vit.VARIANTS["B/16"])
+        >>> len(rows), rows["learned2d", "blocks"].position_embedding
+        (8, 'learned2d')
+
     Args:
         config: of the model to vary.
 
@@ -41,6 +46,11 @@ def position_study(config: ViTConfig) -> dict[tuple[str, str], ViTConfig]:
 
 def head_study(config: ViTConfig) -> dict[str, ViTConfig]:
     """The two models of figure 9: one reads its class token, the other the mean of its patches.
+
+    Example:
+        >>> models = keras_vit.studies.head_study(keras_vit.VARIANTS["B/16"])
+        >>> {name: config.has_class_token for name, config in models.items()}
+        {'token': True, 'gap': False}
 
     Args:
         config: of the model to vary; its head is one linear layer.
@@ -60,6 +70,11 @@ def shape_study(
     dimension: str, factors: Sequence[float] = (0.25, 0.5, 1, 2, 4, 8), config: ViTConfig = SHAPE_BASE
 ) -> dict[float, ViTConfig]:
     """Models of which one dimension, or all of them, are another multiple of the base's, as in figure 8.
+
+    Example:
+        >>> models = keras_vit.studies.shape_study("depth")
+        >>> {factor: config.num_layers for factor, config in models.items()}
+        {0.25: 2, 0.5: 4, 1: 8, 2: 16, 4: 32, 8: 64}
 
     Args:
         dimension: `"depth"` (number of blocks), `"width"` (size of a token), `"mlp"` (width of the MLP), `"patch"`

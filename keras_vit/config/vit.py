@@ -22,6 +22,13 @@ class ViTConfig:
     Fields of the five records are read and given by their names, as `ViTConfig(16, 768, 12, 12, 3072, pooling="gap")`
     and `config.pooling`. A change is `config.replace(pooling="map")`.
 
+    Example:
+        >>> config = keras_vit.ViTConfig(patch_size=16, hidden_size=192, num_layers=12, num_heads=3, mlp_dim=768)
+        >>> config == keras_vit.VARIANTS["Ti/16"]
+        True
+        >>> config.replace(pooling="gap", registers=4).registers
+        4
+
     Args:
         patch_size: P, side of a patch in pixels.
         hidden_size: D, size of a token.

@@ -56,6 +56,14 @@ def batches_by_size(
 ) -> Iterator[tuple[list[int], np.ndarray]]:
     """Photos of any size in batches for a model that takes images of any size.
 
+    Example:
+        >>> any_size = keras_vit.ViTTi16(num_layers=1, input_shape=(None, None, 3))
+        >>> tall, wide = np.zeros((64, 32, 3), "uint8"), np.zeros((30, 90, 3), "uint8")
+        >>> for places, batch in keras_vit.batches_by_size(any_size, [tall, wide], max_patches=16):
+        ...     print(places, batch.shape)
+        [1] (1, 32, 96, 3)
+        [0] (1, 80, 48, 3)
+
     Args:
         model: built with `input_shape=(None, None, 3)`.
         images: integers in [0, 255] or floats in [0, 1], each `(H, W, C)` of a size of its own.
@@ -93,6 +101,14 @@ def naflex_batch(
 
     Each is resized to the largest grid of at most `max_patches` patches that nearly keeps its aspect, prepared by
     `model.preprocessing`, and cut.
+
+    Example:
+        >>> tall, wide = np.zeros((64, 32, 3), "uint8"), np.zeros((30, 90, 3), "uint8")
+        >>> batch = keras_vit.naflex_batch(model, [tall, wide], max_patches=16)
+        >>> batch["patches"].shape
+        (2, 16, 768)
+        >>> batch["grids"].tolist(), batch["mask"].sum(axis=1).tolist()
+        ([[5, 3], [2, 6]], [15, 12])
 
     Args:
         model: a model of `naflex`, or the `VisionTransformer` that it was made of. Read are the patch size and

@@ -42,6 +42,14 @@ def load_dataset(
 ) -> Any:
     """Batches of images, prepared for a model, and labels.
 
+    Example:
+        >>> batches = keras_vit.load_dataset(photos, batch_size=8, preprocessing=model.preprocessing)
+        >>> batches.class_names, batches.num_examples
+        (('disc', 'stripes', 'tiles'), 24)
+        >>> pixels, labels = next(iter(batches))
+        >>> tuple(pixels.shape), tuple(labels.shape)
+        ((8, 32, 48, 3), (8,))
+
     Args:
         what: a `Source`, or what `open_source` takes.
         split: `"train"`, `"validation"` or `"test"`, or several, as `"train+validation"`.

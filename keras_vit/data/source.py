@@ -20,6 +20,13 @@ _STREAM = 7  # of random numbers of a subset, so that the division into splits h
 class Source:
     """A labelled data set whose examples have been checked; `open_source` makes it.
 
+    Example:
+        >>> source = keras_vit.open_source(photos)
+        >>> source.kind, source.class_names, sorted(source.splits)
+        ('folder', ('disc', 'stripes', 'tiles'), ['test', 'train', 'validation'])
+        >>> source.subset(6)
+        Source('photos', kind='folder', classes=3, sizes={'train': 6, 'validation': 3, 'test': 3}, bad_images=0)
+
     Args:
         name: name of the data set.
         kind: `"folder"`, `"table"`, `"shards"`, `"arrays"`, `"digits"` or `"tensorflow_datasets"`.

@@ -22,6 +22,13 @@ _INFO = "dataset_info.json"  # what tensorflow-datasets writes into the folder o
 def open_source(what: Data, *, seed: int = 0, on_bad_image: str = "skip", download: bool = False) -> Source:
     """Opens a data set and checks all of it, so that errors appear before the first training step.
 
+    Example:
+        >>> keras_vit.open_source(photos)
+        Source('photos', kind='folder', classes=3, sizes={'train': 24, 'validation': 3, 'test': 3}, bad_images=0)
+        >>> pixels = np.zeros((6, 8, 8, 3), "uint8")
+        >>> keras_vit.open_source({"train": (pixels, [0, 1, 0, 1, 0, 1])}).class_names
+        ('0', '1')
+
     Args:
         what: one of
             a folder of `{train,validation,test}/{class}/` folders, or of class folders alone, which are divided

@@ -25,6 +25,13 @@ class Embedder:
     A pickled `Embedder` carries the names of its arguments alone. So Ray, Spark, Dask, Beam and multiprocessing can
     send it to their workers. In a forked process it opens the model anew.
 
+    Example:
+        >>> model.save("shapes.keras")
+        >>> embedder = keras_vit.Embedder("shapes.keras", engine="tensorflow")
+        >>> answers = embedder([photos / "disc" / "0.jpg", photos / "tiles" / "gone.jpg"])
+        >>> answers["features"].shape, answers["status"].tolist()
+        ((2, 192), ['ok', 'no such file'])
+
     Args:
         model: the folder of a run, a `.keras` file, a checkpoint, a file of `keras_vit.export` in ONNX or OpenVINO, or
             a name as `"B/16"` or `"dinov2/S14"`.

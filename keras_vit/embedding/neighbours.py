@@ -19,6 +19,11 @@ _SPARE = 16
 class Neighbours:
     """The nearest vectors of some queries, the nearest first.
 
+    Example:
+        >>> found = keras_vit.nearest(np.array([[1.0, 0.0], [1.0, 0.1], [0.0, 1.0]]), k=1)
+        >>> found.indices.ravel().tolist()  # of each vector the one that is nearest
+        [1, 0, 1]
+
     Attributes:
         indices: int64 `(Q, k)`, rows of the vectors; -1 where there is none.
         similarities: float32 `(Q, k)`, cosines in [-1, 1]; NaN where there is none.
@@ -37,6 +42,12 @@ def nearest(
 
     Beside the vectors themselves it takes some 100 MB, however many there are. Of equal cosines the lower index comes
     first. Rows of NaN, of infinity and of zeros are nobody's neighbours and have none.
+
+    Example:
+        >>> vectors = np.eye(3)
+        >>> found = keras_vit.nearest(vectors, np.array([[2.0, 1.0, 0.0]]), k=2)
+        >>> found.indices, found.similarities
+        (array([[0, 1]]), array([[0.8944272, 0.4472136]], dtype=float32))
 
     Args:
         vectors: real `(N, D)`, also one of `np.load(file, mmap_mode="r")`; or the folder of a finished job of

@@ -27,6 +27,11 @@ def evaluate(
 ) -> Evaluation:
     """Measures a classifier on every example of a split, including an incomplete last batch.
 
+    Example:
+        >>> result = keras_vit.evaluate(model, photos)
+        >>> result
+        Evaluation(accuracy=0.3333, loss=1.0986, count=3, classes=3)
+
     Args:
         model: a `VisionTransformer` or `ResNet` whose head ends in logits or softmax, or an `Engine` of one.
         data: a `Source` or what `keras_vit.open_source` takes, whose images `model.preprocessing` prepares; or a

@@ -20,6 +20,11 @@ PROBE_COLUMNS = ("trained on", "accuracy", "deviation", "trials", "chosen")
 def write_evaluation_page(result: Evaluation | Probe, out: FilePath, title: str = "Evaluation") -> Path:
     """Writes the results as a page: the figures, every class, and the confusion matrix.
 
+    Example:
+        >>> result = keras_vit.evaluate(model, photos)
+        >>> keras_vit.write_evaluation_page(result, "page", title="Shapes").name
+        'index.html'
+
     Args:
         result: result of `keras_vit.evaluate` or `keras_vit.probe`.
         out: folder, which is created if needed. The `index.html` of an earlier call in it is replaced.

@@ -34,6 +34,13 @@ class ClassResult:
 class Evaluation:
     """What `evaluate` measured.
 
+    Example:
+        >>> result = keras_vit.evaluate(model, photos)
+        >>> round(result.accuracy, 3), result.count
+        (0.333, 3)
+        >>> result.confusion.tolist()
+        [[1, 0, 0], [1, 0, 0], [1, 0, 0]]
+
     Attributes:
         accuracy: part of the examples whose class has the highest score; the first of equal scores counts.
         top5_accuracy: part whose class is among the five highest; `None` with five classes or fewer.

@@ -53,6 +53,11 @@ class Trial:
 class Probe:
     """What `probe` measured.
 
+    Example:
+        >>> result = keras_vit.probe(model, photos, shots=[1, 5], cache=None)
+        >>> result.test_images, sorted(result.accuracies)
+        (3, [1, 5])
+
     Attributes:
         kind: `"fewshot"`, `"linear"` or `"knn"`.
         class_names: names of the K classes.
@@ -154,6 +159,10 @@ def probe(
     cache: FilePath | None = DEFAULT_CACHE,
 ) -> Probe:
     """Measures a representation by a small classifier on it. The data may have other classes than the model.
+
+    Example:
+        >>> keras_vit.probe(model, photos, "knn", neighbours=3, cache=None).train_images
+        24
 
     Args:
         model: a `VisionTransformer` or `ResNet`; a head is not used.

@@ -64,6 +64,11 @@ def export(
 ) -> ExportReport:
     """Writes a model for a server or a phone, with preprocessing and labels inside, and proves that it is the model.
 
+    Example:
+        >>> report = keras_vit.export(model, "shapes.onnx", labels=["disc", "stripes", "tiles"])
+        >>> report.images, report.top1_agreement
+        (16, 1.0)
+
     Args:
         model: a `VisionTransformer` or `ResNet`; it is not changed.
         path: of the file; for `"saved_model"` of the served model's folder, in which each export becomes the next

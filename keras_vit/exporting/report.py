@@ -68,6 +68,13 @@ class Drift:
 class ExportReport:
     """What `export` measured before it called a file done.
 
+    Example:
+        >>> report = keras_vit.export(model, "shapes.onnx", labels=["disc", "stripes", "tiles"])
+        >>> report.format, report.precision
+        ('onnx', 'float32')
+        >>> max(drift.max_difference for drift in report.drift) < 1e-5
+        True
+
     Attributes:
         path: of the file or the folder.
         format: as asked.

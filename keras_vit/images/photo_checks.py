@@ -54,6 +54,12 @@ _PATIENCE = 1.0  # seconds before a progress bar is shown
 class BadImage:
     """A file that cannot be used, and the reason.
 
+    Example:
+        >>> keras_vit.BadImage("photos/disc/1.jpg", "truncated JPEG").reason
+        'truncated JPEG'
+        >>> keras_vit.open_source(photos).bad_images
+        ()
+
     Args:
         path: path of the file.
         reason: a few words, as "truncated JPEG".

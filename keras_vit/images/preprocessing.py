@@ -28,6 +28,12 @@ LABEL_FILES = {1000: "imagenet2012.tsv", 21843: "imagenet21k.tsv"}
 class Preprocessing:
     """The rules by which images are prepared for one set of weights; calling the record applies them.
 
+    Example:
+        >>> pixels = keras_vit.read_image(photos / "disc" / "0.jpg")
+        >>> rule = keras_vit.Preprocessing(image_size=(32, 48), resize="crop", crop_fraction=0.9)
+        >>> pixels.shape, rule(pixels).shape
+        ((76, 71, 3), (32, 48, 3))
+
     Args:
         image_size: `(H, W)` that the model takes; `None` keeps the size of images.
         resize: `"squash"` resizes to `image_size` whatever the aspect; `"crop"` keeps the aspect, resizes to
@@ -160,6 +166,11 @@ def _black_and_white(record: Preprocessing) -> tuple[list[float], list[float]]:
 
 def preprocess_input(images: Tensor, preprocessing: Preprocessing | None = None) -> Tensor:
     """Scales pixel values to what the weights expect: [-1, 1] unless a record says otherwise.
+
+    Example:
+        >>> pixels = np.array([[[[0, 51, 255]]]], "uint8")
+        >>> keras_vit.preprocess_input(pixels)
+        array([[[[-1. , -0.6,  1. ]]]], dtype=float32)
 
     Args:
         images: `(B, H, W, C)` or `(H, W, C)`, integers or floats in [0, 255]; NumPy, a list of images of one size, or
@@ -321,6 +332,12 @@ def _check_values(images: np.ndarray) -> None:
 
 def decode_predictions(predictions: Tensor, top: int = 5) -> list[list[tuple[str, str, float]]]:
     """The names of the best classes of each row, from label files inside the package.
+
+    Example:
+        >>> scores = np.zeros((1, 1000))
+        >>> scores[0, [207, 208]] = 0.9, 0.1
+        >>> keras_vit.decode_predictions(scores, top=2)
+        [[('n02099601', 'golden retriever', 0.9), ('n02099712', 'Labrador retriever', 0.1)]]
 
     Args:
         predictions: `(B, K)` scores of any kind, with K = 1,000 (ImageNet-1k) or 21,843 (ImageNet-21k, in

@@ -33,6 +33,11 @@ class ImageError(ValueError):
 def read_image(path: str | os.PathLike, channels: int = 3, least_size: int | Pair | None = None) -> np.ndarray:
     """Pixels of a photo, turned upright by its EXIF orientation.
 
+    Example:
+        >>> pixels = keras_vit.read_image(photos / "disc" / "0.jpg")
+        >>> pixels.shape, pixels.dtype
+        ((76, 71, 3), dtype('uint8'))
+
     Args:
         path: a JPEG, PNG, WebP, BMP or HEIC file.
         channels: 3 for RGB, 1 for grey (luma of ITU-R 601, as in Pillow).

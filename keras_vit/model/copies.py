@@ -24,6 +24,13 @@ _Model = TypeVar("_Model", bound=ImageModel)
 def with_input_shape(model: _Model, input_shape: Shape, resize_method: str | None = None) -> _Model:
     """The same model with the same weights for images of another size.
 
+    Example:
+        >>> larger = keras_vit.with_input_shape(model, (64, 96, 3))
+        >>> larger.input_shape
+        (None, 64, 96, 3)
+        >>> larger.weights_report
+        ('position embedding resized from (2, 3) to (4, 6) (align_corners)',)
+
     Args:
         model: a `VisionTransformer` or `ResNet`; it is not changed.
         input_shape: `(H, W, C)` with the model's C; H and W may be `None`.

@@ -17,6 +17,12 @@ def freeze(model: ImageModel, trainable: str = "head", blocks: int | None = None
     What changes is `layer.trainable` of the model's layers, so that it is saved with the model. Dropout and
     stochastic depth of frozen blocks go on: set their rates to 0 for a linear probe on fixed features.
 
+    Example:
+        >>> frozen = keras_vit.with_input_shape(model, model.input_shape[1:])  # a copy
+        >>> keras_vit.freeze(frozen, "head")
+        >>> [weight.path for weight in frozen.trainable_weights]
+        ['head/kernel', 'head/bias']
+
     Args:
         model: a `VisionTransformer` or `ResNet`, changed in place. If it was compiled, it must be compiled again:
             Keras' fit says so, because the optimizer knows the weights of before.

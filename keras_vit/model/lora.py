@@ -30,6 +30,12 @@ def add_lora(
     numbers and has no LoRA, so all of it learns if it is trained on. Keras' `load_weights` into a model
     with LoRA sets A and B to zero, from where no gradient leads away: load first, add LoRA after.
 
+    Example:
+        >>> tuned = keras_vit.with_input_shape(model, model.input_shape[1:])  # a copy
+        >>> keras_vit.add_lora(tuned, rank=4)
+        >>> sum(keras.ops.convert_to_numpy(weight).size for weight in tuned.trainable_weights), model.count_params()
+        (28227, 1039875)
+
     Args:
         model: a `VisionTransformer`, changed in place. If it was compiled, it must be compiled again.
         rank: r, columns of A and rows of B, at least 1 and at most the smaller side of each kernel.
@@ -61,6 +67,13 @@ def add_lora(
 
 def merge_lora(model: VisionTransformer) -> VisionTransformer:
     """The same model without LoRA: A B is added to the kernels.
+
+    Example:
+        >>> tuned = keras_vit.with_input_shape(model, model.input_shape[1:])  # a copy
+        >>> keras_vit.add_lora(tuned, rank=4)
+        >>> merged = keras_vit.merge_lora(tuned)
+        >>> tuned.count_params(), merged.count_params()
+        (1067523, 1039875)
 
     Args:
         model: a `VisionTransformer` with LoRA; it is not changed.

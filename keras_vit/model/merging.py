@@ -19,6 +19,12 @@ def merge_tokens(model: VisionTransformer, per_block: int) -> VisionTransformer:
 
     How near they are depends on the model and the images: compare `keras_vit.evaluate` of both before you use it.
 
+    Example:
+        >>> photo = keras_vit.ViTTi16(num_layers=4, classes=10)
+        >>> faster = keras_vit.merge_tokens(photo, per_block=16)
+        >>> round(keras_vit.flops(faster).total / keras_vit.flops(photo).total, 2)
+        0.88
+
     Args:
         model: a `VisionTransformer` for images of a known size, without LoRA, not quantised; it is not changed.
         per_block: r, how many pairs of patches each block merges into one, at least 0; no block merges more than half

@@ -22,6 +22,11 @@ from keras_vit.model.wiring import record_for
 class NaFlexModel(ImageModel):
     """A Vision Transformer for batches of padded patches, as `naflex` makes it.
 
+    Example:
+        >>> any_size = keras_vit.naflex(model)
+        >>> sorted(any_size.input)
+        ['grids', 'mask', 'patches']
+
     Attributes:
         config: the `ViTConfig`.
         preprocessing: the `Preprocessing` record, which `naflex_batch` applies.
@@ -65,6 +70,13 @@ def naflex(model: VisionTransformer) -> NaFlexModel:
     It has the layers of `model`, and so its weights: training one trains the other. Positions are resized for the grid
     of each image, by the rule of the weights. Patches of padding get no attention and no part in what is pooled, so an
     image has the numbers that it has alone.
+
+    Example:
+        >>> tall, wide = np.zeros((64, 32, 3), "uint8"), np.zeros((30, 90, 3), "uint8")
+        >>> any_size = keras_vit.naflex(model)
+        >>> batch = keras_vit.naflex_batch(any_size, [tall, wide], max_patches=16)
+        >>> tuple(any_size(batch).shape)
+        (2, 3)
 
     Args:
         model: a `VisionTransformer`, of any `input_shape`. The position table is resized from the one that it has, so

@@ -24,6 +24,12 @@ class ResNet(ImageModel):
 
     Made by `build_resnet` and the builders. It is saved and loaded as every Keras model, with `keras_vit` imported.
 
+    Example:
+        >>> small = keras_vit.ResNetConfig(stages=(1, 1, 1, 1), width_factor=0.5)
+        >>> resnet = keras_vit.build_resnet(small, classes=3, input_shape=(40, 56, 3))
+        >>> tuple(resnet(np.zeros((2, 40, 56, 3))).shape), resnet.preprocessing.image_size
+        ((2, 3), (40, 56))
+
     Attributes:
         config: the `ResNetConfig`.
         preprocessing: the `Preprocessing` record; call it to prepare images.

@@ -33,6 +33,13 @@ def zero_shot(
     The text tower is not here: compute the embeddings of the class names, as of "a photo of a dog", by the software
     that the weights are from.
 
+    Example:
+        >>> tower = keras_vit.ViTTi16(num_layers=2, input_shape=(32, 48, 3), include_top=False)
+        >>> texts = np.random.default_rng(0).normal(size=(2, 192))  # of the text tower, one row a class
+        >>> classifier = keras_vit.zero_shot(tower, texts, ["cat", "dog"], logit_scale=4.6)
+        >>> classifier.output_shape, classifier.class_names
+        ((None, 2), ('cat', 'dog'))
+
     Args:
         model: an image tower of CLIP, SigLIP or their like. Its head, if there is one, is the projection that the file
             has behind pooling; so build it without `classes`, and with `include_top=False` where the file has none.

@@ -23,6 +23,16 @@ class StopRun(Exception):  # noqa: N818  # like StopIteration it is no error
 class EpochRecord:
     """The figures of an epoch, as `on_epoch` of `keras_vit.finetune` gets them.
 
+    Example:
+        >>> def stop_when_good(record):  # for `finetune(..., on_epoch=stop_when_good)`
+        ...     if record.metrics["val_accuracy"] > 0.95:
+        ...         raise keras_vit.StopRun
+        >>> record = keras_vit.EpochRecord(epoch=1, epochs=10, step=4, seconds=2.5, metrics={"val_accuracy": 0.96})
+        >>> stop_when_good(record)
+        Traceback (most recent call last):
+            ...
+        keras_vit.runs.epoch_calls.StopRun
+
     Attributes:
         epoch: its number, from 1.
         epochs: how many the run has unless it is stopped.

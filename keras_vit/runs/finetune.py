@@ -67,6 +67,13 @@ def finetune(
     The random state of Keras is set by the option `seed`. With a `layout`, several processes may call this together:
     each gets the `Result`, and the first alone writes `out`.
 
+    Example:
+        >>> result = keras_vit.finetune(photos, "run", image_size=32, epochs=1, say=lambda line: None)
+        >>> result.classes, result.split
+        (3, 'test')
+        >>> sorted(path.name for path in result.out.glob("*.keras"))
+        ['best.keras', 'last.keras']
+
     Args:
         data: a folder, a `.csv`, shards, a name, arrays, or a `Source`, as `keras_vit.open_source` takes them.
         out: folder of the run, which must be new or empty, or hold an unfinished run of the same options and data: it

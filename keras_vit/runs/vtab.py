@@ -44,6 +44,11 @@ _IMAGE_SIZE = 384  # arXiv:2010.11929, table 4
 class Vtab:
     """What `vtab` measured.
 
+    Example:
+        >>> result = keras_vit.Vtab("linear", {"dtd": 0.5, "svhn": 0.7})
+        >>> result  # the mean is of all 19 tasks
+        Vtab('linear', mean=None, tasks=2 of 19)
+
     Attributes:
         protocol: `"linear"` or `"finetune"`.
         accuracies: on the test images, by the name of the task without `vtab/`.
@@ -106,6 +111,11 @@ def vtab(
     say: Callable[[str], Any] = print,
 ) -> Vtab:
     """Measures a model on the tasks of VTAB-1k whose data are there, and says what the others lack.
+
+    Example:
+        >>> result = keras_vit.vtab(model, ["dtd"], say=lambda line: None)
+        >>> result.lacking["dtd"]
+        'dtd/3.0.1 is not in ...; run `tfds build dtd`, up to 0.63 GB to download'
 
     Args:
         model: a `VisionTransformer` or `ResNet`; it is not changed.

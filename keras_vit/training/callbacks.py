@@ -37,6 +37,13 @@ class NonFiniteGuard(keras.callbacks.Callback):
     Under `LossScaleOptimizer` (float16) single overflows are normal: it skips the step and halves its scale. Then
     more than `max_skips` in a row are what stops the run.
 
+    Example:
+        >>> model.compile(keras_vit.SGD(0.01), "mse")
+        >>> model.fit(images, np.full((2, 3), np.nan), verbose=0, callbacks=[keras_vit.NonFiniteGuard()])
+        Traceback (most recent call last):
+            ...
+        keras_vit.training.callbacks.TrainingDivergedError: training diverged: a loss or gradient is not finite...
+
     Args:
         last_good: path of the last checkpoint for the message, or words on it, or a function that gives either;
             `None` for none.
@@ -134,6 +141,12 @@ class StepFacts(keras.callbacks.Callback):
     """Adds `learning_rate` and, where the optimizer knows it, `gradient_norm` of the last step to an epoch's logs.
 
     List it before what writes logs down, as `keras.callbacks.CSVLogger`.
+
+    Example:
+        >>> model.compile(keras_vit.SGD(0.01), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+        >>> history = model.fit(images, np.array([0, 2]), verbose=0, callbacks=[keras_vit.StepFacts()])
+        >>> sorted(history.history)
+        ['accuracy', 'gradient_norm', 'learning_rate', 'loss']
     """
 
     def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:

@@ -47,6 +47,12 @@ class Checkpoints(keras.callbacks.Callback):
     other data, as arrays, the batches of the epoch that were used are drawn again and left out; they must come in the
     same order, so without a shuffle of Keras'.
 
+    Example:
+        >>> model.compile(keras_vit.SGD(0.01), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+        >>> history = model.fit(images, np.array([0, 2]), verbose=0, callbacks=[keras_vit.Checkpoints("checkpoints")])
+        >>> keras_vit.Checkpoints("checkpoints").step
+        1
+
     Args:
         folder: of the checkpoints of one run; made where it is missing.
         every_minutes: how often within an epoch; `None` for never. The end of each epoch is saved anyway.

@@ -18,6 +18,10 @@ def available_memory() -> int | None:
     smaller of what the system calls available and what the container's limit leaves; pages of files that can be
     dropped count as free.
 
+    Example:
+        >>> keras_vit.available_memory() > 0
+        True
+
     Returns:
         Bytes, or `None` where the system does not tell, as Linux without `/proc`.
     """

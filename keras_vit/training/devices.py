@@ -28,6 +28,11 @@ class Devices:
     dtype policy is what it was. `fit`, `evaluate` and `predict` need no `with`. So how float32 products are rounded,
     which is a switch of the whole process, stays as the last `with` set it.
 
+    Example:
+        >>> devices = keras_vit.strategy("one", precision="float32")
+        >>> devices.kind, devices.precision, devices.num_replicas
+        ('one', 'float32', 1)
+
     Attributes:
         kind: `"one"`, `"mirrored"` or `"tpu"`.
         precision: `"float32"`, `"tensorfloat32"` or the dtype policy of models built inside.
@@ -65,6 +70,13 @@ class Devices:
 
 def strategy(kind: str = "auto", *, precision: str = "auto") -> Devices:
     """Finds the devices of this machine that train a model together.
+
+    Example:
+        >>> devices = keras_vit.strategy("one", precision="mixed_bfloat16")
+        >>> with devices:
+        ...     small = keras_vit.ViTTi16(num_layers=1, classes=3)
+        >>> devices.num_replicas, small.dtype_policy.name
+        (1, 'mixed_bfloat16')
 
     Args:
         kind: `"one"` device; `"mirrored"`, all GPUs, each with a copy of the model; `"tpu"`, all cores of a TPU; or

@@ -26,6 +26,12 @@ KINDS = ("hard", "soft")
 class DistillationLoss(keras.losses.Loss):
     """How far a student's logits are from a teacher's.
 
+    Example:
+        >>> loss = keras_vit.DistillationLoss("soft", temperature=2.0)
+        >>> teacher = np.array([[2.0, 1.0, 0.0]])
+        >>> round(float(loss(teacher, teacher)), 3), round(float(loss(teacher, -teacher)), 3)
+        (0.0, 1.281)
+
     Args:
         kind: `"hard"`, cross-entropy with the class the teacher prefers (eq. 3, DeiT's choice), or `"soft"`,
             Kullback-Leibler divergence from the teacher's distribution, both softened (eq. 2).
@@ -71,6 +77,14 @@ class Distiller(ReplicatedModel, keras.Model):
 
     Metrics, `evaluate` and `predict` see the model's own output, the average of both heads. What is trained is the
     `student` itself: save that one. The teacher gets the images that the student gets.
+
+    Example:
+        >>> student = keras_vit.ViTTi16(num_layers=1, input_shape=(32, 48, 3), classes=3, distilled=True)
+        >>> distiller = keras_vit.Distiller(student, teacher=model, kind="soft", weight=0.1)
+        >>> distiller.compile(keras_vit.SGD(0.01), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+        >>> history = distiller.fit(images, np.array([0, 2]), verbose=0)
+        >>> tuple(student(images).shape)
+        (2, 3)
 
     Args:
         student: a model of `keras_vit` with `distilled=True` and logits as outputs.

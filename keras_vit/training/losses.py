@@ -20,6 +20,11 @@ class SigmoidCrossentropy(keras.losses.Loss):
     with s the sigmoid and q_k = 1 - `label_smoothing` for the classes of an image and `label_smoothing` for the
     others. Keras' `BinaryCrossentropy` takes the mean over the classes, which is K times less, and smooths towards 1/2.
 
+    Example:
+        >>> loss = keras_vit.SigmoidCrossentropy()
+        >>> round(float(loss(np.array([[1.0, 0.0, 0.0]]), np.zeros((1, 3)))), 3)  # 3 ln 2
+        2.079
+
     Args:
         label_smoothing: in [0, 1).
         labels: `"one_hot"`, rows of K numbers in [0, 1], or `"int"`.

@@ -40,6 +40,14 @@ class MaskedPatchPrediction(ReplicatedModel, keras.Model):
     images. Labels are ignored. What is trained is `model` itself, but for its pooling and head: save that one, and
     fine-tune from its file. `evaluate` and `predict` hide the same patches of every image every time.
 
+    Example:
+        >>> encoder = keras_vit.ViTTi16(num_layers=1, input_shape=(32, 48, 3))
+        >>> pretraining = keras_vit.MaskedPatchPrediction(encoder, rate=0.5)
+        >>> pretraining.compile(keras_vit.AdamW(1e-3))
+        >>> history = pretraining.fit(images, verbose=0)
+        >>> tuple(pretraining(images)["predictions"].shape)
+        (2, 6, 512)
+
     Args:
         model: a `VisionTransformer` with one input, without patch dropout.
         target: what is told of each hidden patch. `"mean_color"` is the class of its mean colour, at 3 bits a channel,

@@ -88,6 +88,11 @@ def estimate_memory(
 
     What is left out is as the model was compiled; of one that was not, whole batches, SGD, and no averages.
 
+    Example:
+        >>> estimate = keras_vit.estimate_memory(model, batch_size=8, optimizer="adamw")
+        >>> estimate.weights, estimate.optimizer  # bytes: Adam keeps two numbers for each weight
+        (4159500, 8319000)
+
     Args:
         model: a `VisionTransformer` of known image size. Frozen layers, LoRA, mixed precision, `rematerialize`,
             `patch_dropout_rate` and the `jit_compile` that it is or would be compiled with are taken into account.
@@ -145,6 +150,12 @@ def check_memory(
     available: int | None = None,
 ) -> MemoryEstimate:
     """Raises if a training step cannot fit, with what would.
+
+    Example:
+        >>> keras_vit.check_memory(model, batch_size=8, available=10_000_000)
+        Traceback (most recent call last):
+            ...
+        ValueError: training needs 0.18 GB beside the weights, and 0.01 GB are free...
 
     Args:
         model: as `estimate_memory` takes it, and what follows.

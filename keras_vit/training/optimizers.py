@@ -151,6 +151,15 @@ class SGD(GuardedOptimizer):
     `m = momentum * m + g; p -= rate * m`, and for kernels `p -= rate * weight_decay * p` besides. The rate stands
     outside of m: Keras' `m = momentum * m - rate * g` goes on at the old rate after a change of rate.
 
+    Example:
+        >>> weight = keras.Variable([1.0])
+        >>> optimizer = keras_vit.SGD(learning_rate=0.1, momentum=0.9)
+        >>> for _ in range(2):
+        ...     optimizer.apply([keras.ops.ones(1)], [weight])
+        ...     print(keras.ops.convert_to_numpy(weight))
+        [0.9]
+        [0.71]
+
     Args:
         learning_rate: a float of at least 0, or a schedule.
         momentum: in [0, 1).
@@ -235,6 +244,13 @@ class AdamW(GuardedOptimizer):
     """Adam with decoupled weight decay of kernels, as the official code pre-trains.
 
     `p -= rate * (m_hat / (sqrt(v_hat) + epsilon) + weight_decay * p)`, decay for kernels only.
+
+    Example:
+        >>> kernel = keras.Variable([[1.0]], name="kernel")
+        >>> optimizer = keras_vit.AdamW(learning_rate=0.1, weight_decay=0.1)
+        >>> optimizer.apply([keras.ops.ones((1, 1))], [kernel])
+        >>> keras.ops.convert_to_numpy(kernel)
+        array([[0.89]], dtype=float32)
 
     Args:
         learning_rate: a float of at least 0, or a schedule.

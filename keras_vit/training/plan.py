@@ -32,6 +32,12 @@ _SHORT_RUN_WARMUP = 0.1  # official README's short runs: 50 of 500 steps, 100 of
 class Plan:
     """A recipe for one data set and batch size; made by `plan`.
 
+    Example:
+        >>> plan = keras_vit.plan("augreg-finetune", model, num_images=2000, batch_size=64)
+        >>> model.compile(**plan.compile_arguments())
+        >>> model.optimizer.name, sorted(plan.fit_arguments())
+        ('sgd', ['callbacks', 'epochs', 'shuffle', 'steps_per_epoch'])
+
     Attributes:
         recipe: the `Recipe`.
         num_images: in the training set.
@@ -196,6 +202,13 @@ def plan(
     - Warm-up: the recipe's, unless fewer than nine tenths of its steps are made; then at most its share of all steps,
       or a tenth of them if that is more, as in the official README's short runs.
     - Micro-batches: no larger than the recipe's, in as few as divide the batch.
+
+    Example:
+        >>> plan = keras_vit.plan("augreg-finetune", model, num_images=2000, batch_size=64)
+        >>> plan.steps, plan.warmup_steps, plan.learning_rate
+        (500, 100, 0.00375)
+        >>> plan.changes()
+        ('batch_size: 64 instead of 512', 'learning_rate: 0.00375 instead of 0.03')
 
     Args:
         recipe: a name in `keras_vit.RECIPES` or a `Recipe`.

@@ -45,6 +45,12 @@ def convert_checkpoint(
 ) -> Path:
     """Writes the weights of a checkpoint in another layout.
 
+    Example:
+        >>> path = keras_vit.save_checkpoint(model, "official.npz")
+        >>> file = keras_vit.convert_checkpoint(path, "for_timm", "timm")
+        >>> sorted(path.name for path in file.parent.iterdir())
+        ['PREPROCESSING.md', 'README.md', 'config.json', 'model.safetensors']
+
     Args:
         source: a file of any layout that `read_checkpoint` knows, or a folder with a `model.safetensors`.
         destination: as for `save_checkpoint`.

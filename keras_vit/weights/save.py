@@ -35,6 +35,13 @@ def save_checkpoint(
     The file appears under its name only when it is whole. What the layout has no place for is kept in a note, which
     other readers pass over: the grid of a position table, the activation and the preprocessing.
 
+    Example:
+        >>> keras_vit.save_checkpoint(model, "model.npz").name
+        'model.npz'
+        >>> file = keras_vit.save_checkpoint(model, "for_timm", "timm", labels=["disc", "stripes", "tiles"])
+        >>> sorted(path.name for path in file.parent.iterdir())
+        ['PREPROCESSING.md', 'README.md', 'config.json', 'model.safetensors']
+
     Args:
         model: a model of `keras_vit`, or a `keras.Model` made of its layers.
         path: destination, ending in `.npz`, or `.safetensors` for `"timm"` and `"huggingface"`. For those two

@@ -56,6 +56,12 @@ RECIPES = RecipeTable(
 def find_recipe(name_or_record: Recipe | str) -> Recipe:
     """The recipe of this name.
 
+    Example:
+        >>> keras_vit.find_recipe("augreg-finetune").schedule
+        'cosine'
+        >>> [name for name in keras_vit.RECIPES if "finetune" in name][:3]
+        ['paper-finetune-imagenet2012', 'paper-finetune-cifar100', 'paper-finetune-cifar10']
+
     Args:
         name_or_record: a name in `RECIPES`, or a `Recipe`, which is returned as it is.
 

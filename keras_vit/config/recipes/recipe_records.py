@@ -52,6 +52,11 @@ _NEEDS_NO_CITATION = ("name", "source", "stage", "models", "citations")
 class Recipe:
     """How one published model was trained.
 
+    Example:
+        >>> recipe = keras_vit.find_recipe("augreg-finetune")
+        >>> recipe.optimizer, recipe.batch_size, recipe.learning_rate
+        ('sgd', 512, 0.03)
+
     Args:
         name: what users write in `recipe=`.
         source: the publication or code that it is from.

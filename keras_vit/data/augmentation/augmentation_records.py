@@ -19,6 +19,12 @@ MOST_MAGNITUDE = 30  # RandAugment (arXiv:1909.13719) searches 0..30
 class Augmentation:
     """Random changes of training images, in the order in which they are applied.
 
+    Example:
+        >>> keras_vit.Augmentation(crop="none", mixup_alpha=0.2).flip
+        True
+        >>> keras_vit.AUGMENTATIONS["augreg-medium1"].randaugment_magnitude
+        15
+
     Args:
         crop: `"inception"` cuts a window of random area and aspect (3/4 to 1.33) and resizes it;
             `"resize_crop"` resizes to 7/6 of the size (448 for 384) whatever the aspect and cuts a random

@@ -87,6 +87,12 @@ def _look(place: Slice) -> list[int]:
 def shard_photos(what: FilePath) -> Iterator[tuple[str, Callable[[], bytes]]]:
     """The photos in shards, in the order of the shards, whether they have labels or not.
 
+    Example:
+        >>> shards = keras_vit.pack(photos, "shards")
+        >>> key, read = next(keras_vit.shard_photos("shards"))
+        >>> key, type(read())
+        ('test-00000.tar:000000029.jpg', <class 'bytes'>)
+
     Args:
         what: a folder, a file or a pattern, as in `open_source`.
 

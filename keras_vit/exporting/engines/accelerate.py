@@ -50,6 +50,11 @@ def accelerate(
     preprocessing, arguments, photos, versions and processor. That call reads the report, of which `kept_on` is the day
     then. The engine and the model compute one photo anew, whose largest difference has the bound of then.
 
+    Example:
+        >>> engine = keras_vit.accelerate(model, "onnxruntime", cache=None)
+        >>> engine(images).shape
+        (2, 3)
+
     Args:
         model: a `VisionTransformer` or `ResNet`; it is not changed.
         engine: `"tensorflow"`, a graph of it; `"xla"`, compiled once for each number of images in a call, which takes

@@ -25,12 +25,13 @@ def layout_map(
 ) -> Any:
     """A `keras.distribution.LayoutMap` made from the model's own weights.
 
-    Example::
-
-        mesh = keras.distribution.DeviceMesh((8,), ("data",))
-        layout = keras_vit.layout_map("L/16", mesh, "fsdp", classes=10)
-        keras.distribution.set_distribution(keras.distribution.ModelParallel(layout_map=layout))
-        model = keras_vit.ViTL16(classes=10)
+    Example:
+        >>> mesh = keras.distribution.DeviceMesh((2,), ("data",))  # on the JAX backend, with two devices
+        >>> layout = keras_vit.layout_map("Ti/16", mesh, "fsdp", large=500_000, classes=10)
+        >>> layout["block_3/mlp/dense_1/kernel"].axes
+        (None, 'data')
+        >>> keras.distribution.set_distribution(keras.distribution.ModelParallel(layout_map=layout))
+        >>> model = keras_vit.ViTTi16(classes=10)
 
     Args:
         model: what `keras_vit.build` takes first, a variant's name as `"L/16"` or a `ViTConfig`; or a model, whose
@@ -73,6 +74,16 @@ def check_layout(
     layout: Any, model: VisionTransformer | ViTConfig | str, *, large: int = LARGE, **arguments: Any
 ) -> None:
     """Raises unless a layout map of your own covers a model's weights, and devices can share them so.
+
+    Example:
+        >>> mesh = keras.distribution.DeviceMesh((2,), ("data",))  # on the JAX backend, with two devices
+        >>> layout = keras.distribution.LayoutMap(mesh)
+        >>> layout["my_head/kernel"] = ("data", None)
+        >>> keras_vit.check_layout(layout, "Ti/16", classes=10)
+        Traceback (most recent call last):
+            ...
+        ValueError: a layout must say of every large weight once how it is cut.
+        Received: a pattern matches no weight, so it would be ignored: my_head/kernel...
 
     Args:
         layout: a `keras.distribution.LayoutMap`.

@@ -50,6 +50,11 @@ def _by_name() -> dict[tuple[str, str], WeightsRecord]:
 def find_weights(name: str, variant: str | None = None) -> WeightsRecord:
     """The record of a published checkpoint.
 
+    Example:
+        >>> record = keras_vit.find_weights("augreg-imagenet21k", "B/16")
+        >>> record.classes, record.resolution, record.license
+        (21843, 224, 'Apache-2.0')
+
     Args:
         name: as in the table (`list_weights`), a published AugReg file name with or without `.npz`, or
             `"hf:owner/repository"` of a repository in the table.
@@ -215,6 +220,14 @@ def _check_family(family: str) -> None:
 
 def list_weights(model: str | None = None, family: str | None = None) -> WeightsTable:
     """The published checkpoints as a table.
+
+    Example:
+        >>> keras_vit.list_weights("dinov2/S14")
+        name                                           variant     resolution  classes  head  MB  accuracy  licence
+        dinov2                                         dinov2/S14  224         0        none  ?   79.0 kNN  Apache-2.0
+        ...
+        >>> keras_vit.list_weights(family="siglip")[0].name
+        'siglip-224'
 
     Args:
         model: a builder's name as `"ViTB16"`, `"R50x1"` or `"DINOv2S14"`, a variant as `"B/16"` or `"dinov2/S14"`, or
