@@ -33,6 +33,7 @@ extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_co
 copybutton_exclude = ".linenos, .gp, .go"  # a doctest's prompts and output
 redirects: dict[str, str] = {  # old page: the address that answers today
     "checkpoints": "weights.html",
+    "compute": "choosing.html#count-flops",
     "converting": "weights.html",
     "weights/index": "../weights.html#families",
     "hosts": "devices.html#share-a-model-with-jax",

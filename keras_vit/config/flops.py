@@ -1,7 +1,7 @@
 """How much a model computes, by formula from its architecture: `keras_vit.flops` and `keras_vit.training_exaflops`.
 
 A multiply-add is 2 FLOPs. Matrix products and convolutions count, taps on the padding among them. Norms, softmax,
-GELU, biases and sums do not, nor does resizing the position table: docs/compute.md has how much that is.
+GELU, biases and sums do not, nor does resizing the position table: docs/choosing.md has how much that is.
 Each function below the public ones is one kind of layer. Shapes are of one image.
 """
 
