@@ -36,6 +36,7 @@ redirects: dict[str, str] = {  # old page: the address that answers today
     "compute": "choosing.html#count-flops",
     "converting": "weights.html",
     "weights/index": "../weights.html#families",
+    "distillation": "training.html#learn-from-a-teacher",
     "hosts": "devices.html#share-a-model-with-jax",
     "interruptions": "runs.html#resume-a-run",
     "many_devices": "devices.html",

@@ -10,6 +10,7 @@ from conftest import ROOT
 
 sys.path.append(str(ROOT / "docs" / "generators"))
 import check_links
+import report
 
 GOOD = '<h1 id="top-of-it">A</h1><a href="b/c.html#there">x</a> <a href="#top-of-it">y</a> <img src="p%20q.png">'
 TELEPHONE = 400  # pixels
@@ -134,3 +135,18 @@ def width_of(tab, address):
     """How wide a page is with what stands out of it, in pixels."""
     tab.goto(address)
     return tab.evaluate("Math.max(document.documentElement.scrollWidth, document.body.scrollWidth)")
+
+
+@pytest.mark.slow
+def test_picture_of_a_report_has_its_sections_in_two_columns(tmp_path):
+    browser = shutil.which("chromium") or pytest.skip("no chromium is on the PATH")
+    image = pytest.importorskip("PIL.Image")
+    sections = [f'<section style="background: {colour}; height: 900px"></section>' for colour in ("red", "blue")]
+    page = tmp_path / "report.html"
+    page.write_text("<!doctype html><body>" + "".join(sections))
+    report.draw(page, tmp_path / "drawn.png", browser)
+    with image.open(tmp_path / "drawn.png") as drawn:
+        pixels = drawn.convert("RGB")
+    assert pixels.width == 1200
+    middle = pixels.height // 2
+    assert [pixels.getpixel((x, middle)) for x in (300, 900)] == [(255, 0, 0), (0, 0, 255)]
