@@ -6,25 +6,36 @@ becomes a new model at 32 pixels with a new head, which learns the digits 5-9 fr
 the fine-tuning settings of arXiv:2010.11929 (section 4.1, table 4) scaled down: SGD with momentum 0.9, a
 smaller batch than in pre-training, cosine decay, no weight decay, gradients clipped at norm 1, a
 zero-initialised head. It is tested on the other 596 images. The same model without the file is trained for
-comparison. The last line is one JSON object.
+comparison. A terminal shows a table of what came out; in a pipe or a file one line of JSON follows it.
 """
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 
-import keras
 import numpy as np
 from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
-import keras_vit
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+errors = os.dup(2)  # the error stream, on which TensorFlow begins with lines about the processor
+os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+try:
+    import keras
+
+    import keras_vit
+
+    keras.ops.zeros(1)
+finally:
+    os.dup2(errors, 2)
 
 CONFIG = keras_vit.ViTConfig(patch_size=4, hidden_size=96, num_layers=4, num_heads=4, mlp_dim=192)
+PRETRAIN_SIZE, FINETUNE_SIZE = 16, 32  # pixels of a side
 PRETRAIN_BATCH, FINETUNE_BATCH = 32, 16
 PREDICT = "import sys, keras, keras_vit, numpy as np; np.save(sys.argv[3], keras.saving.load_model(sys.argv[1])\
 .predict(np.load(sys.argv[2]), verbose=0))"
@@ -36,6 +47,50 @@ def digits_as_images(size):
     images = np.asarray(images, "float32").reshape(-1, 8, 8, 1) * (255 / 16)
     images = keras.ops.image.resize(images, (size, size), interpolation="bilinear")
     return np.clip(keras.ops.convert_to_numpy(images), 0, 255), labels
+
+
+class Progress(keras.callbacks.Callback):
+    """One line on each training, with the time that all of them still take: elsewhere than on a terminal one an epoch.
+
+    Args:
+        pixels: that all trainings see together, with which their time goes.
+    """
+
+    def __init__(self, pixels):
+        super().__init__()
+        self.pixels, self.seen, self.first_step = pixels, 0, None
+
+    def begin(self, title, pixels_of_a_step):
+        """Names the training that comes next."""
+        self.title, self.pixels_of_a_step, self.began = title, pixels_of_a_step, time.monotonic()
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self.epoch = f"epoch {epoch + 1}/{self.params['epochs']}"
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.first_step = self.first_step or time.monotonic()  # which compiles, so the time left does not count it
+        self.seen += self.pixels_of_a_step
+        if sys.stdout.isatty():
+            self.show(logs, "\r", "")
+
+    def on_epoch_end(self, epoch, logs=None):
+        if not sys.stdout.isatty():
+            self.show(logs, "", "\n")
+
+    def on_train_end(self, logs=None):
+        if sys.stdout.isatty():
+            self.show(logs, "\r", "\n", f"took {minutes(time.monotonic() - self.began)}")
+
+    def show(self, logs, before, after, time_of_it=None):
+        left = (time.monotonic() - self.first_step) * max(self.pixels / self.seen - 1, 0)
+        words = time_of_it or f"about {minutes(left)} left in all"
+        line = f"{self.title:14}{self.epoch}   training accuracy {logs['accuracy']:.4f}   {words}"
+        print(f"{before}{line:78}" if before else line, end=after, flush=True)
+
+
+def minutes(seconds):
+    """Seconds as `1:05`."""
+    return f"{round(seconds) // 60}:{round(seconds) % 60:02}"
 
 
 def cosine(base_rate, epochs, num_images, batch_size):
@@ -61,38 +116,42 @@ def variations(images, labels, copies):
     return np.concatenate([images, *changed])[order], np.tile(labels, copies)[order]
 
 
-def train(model, images, labels, optimizer, epochs, copies, batch_size):
+def train(model, images, labels, optimizer, epochs, copies, batch_size, progress):
     """Softmax cross-entropy on logits through `model.fit`."""
     images, labels = variations(images, labels, copies)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(optimizer, loss, metrics=["accuracy"])
-    model.fit(model.preprocessing(images), labels, batch_size=batch_size, epochs=epochs)
+    images = model.preprocessing(images)
+    model.fit(images, labels, batch_size=batch_size, epochs=epochs, verbose=0, callbacks=[progress])
 
 
-def pretrain(config, path, epochs, copies):
+def pretrain(config, path, epochs, copies, progress):
     """Trains on the digits 0-4 at 16 pixels, turned, and writes the weights in the official layout."""
-    model = keras_vit.build(config, input_shape=(16, 16, 3), classes=20, dropout_rate=0.1, name="pretrained")
-    images, labels = digits_as_images(16)
+    model = keras_vit.build(config, input_shape=(PRETRAIN_SIZE, PRETRAIN_SIZE, 3), classes=20, dropout_rate=0.1)
+    images, labels = digits_as_images(PRETRAIN_SIZE)
     images, labels = images[labels < 5], labels[labels < 5]
     images = np.concatenate([np.rot90(images, quarters, axes=(1, 2)) for quarters in range(4)])
     labels = np.concatenate([labels + 5 * quarters for quarters in range(4)])
     rate = cosine(1e-3, epochs, copies * len(images), PRETRAIN_BATCH)
     optimizer = keras.optimizers.AdamW(rate, weight_decay=0.1, global_clipnorm=1.0)
-    train(model, images, labels, optimizer, epochs, copies, PRETRAIN_BATCH)
+    progress.begin("pre-training", PRETRAIN_BATCH * PRETRAIN_SIZE**2)
+    train(model, images, labels, optimizer, epochs, copies, PRETRAIN_BATCH, progress)
     keras_vit.save_checkpoint(model, path)
 
 
-def finetune(config, weights, base_rate, epochs, copies, images_per_class):
+def finetune(config, weights, base_rate, epochs, copies, images_per_class, progress):
     """Trains on few digits 5-9 at 32 pixels, from a file or from scratch; gives model, accuracy, test images."""
+    shape = (FINETUNE_SIZE, FINETUNE_SIZE, 3)
     # Ten classes are not the file's 20, so the head is new and starts from zeros.
-    model = keras_vit.build(config, weights=weights, input_shape=(32, 32, 3), classes=10, name="digits")
-    images, labels = digits_as_images(32)
+    model = keras_vit.build(config, weights=weights, input_shape=shape, classes=10, name="digits")
+    images, labels = digits_as_images(FINETUNE_SIZE)
     images, labels = images[labels >= 5], labels[labels >= 5]
     split = train_test_split(images, labels, train_size=5 * images_per_class, stratify=labels, random_state=0)
     images, test_images, labels, test_labels = split
     rate = cosine(base_rate, epochs, copies * len(images), FINETUNE_BATCH)
     optimizer = keras.optimizers.SGD(rate, momentum=0.9, global_clipnorm=1.0)
-    train(model, images, labels, optimizer, epochs, copies, FINETUNE_BATCH)
+    progress.begin("fine-tuning" if weights else "from scratch", FINETUNE_BATCH * FINETUNE_SIZE**2)
+    train(model, images, labels, optimizer, epochs, copies, FINETUNE_BATCH, progress)
     test_images = model.preprocessing(test_images)
     _, accuracy = model.evaluate(test_images, test_labels, verbose=0)
     return model, accuracy, test_images
@@ -103,7 +162,9 @@ def predict_elsewhere(model, images, folder):
     model.save(folder / "digits.keras")
     np.save(folder / "images.npy", images)
     arguments = [str(folder / name) for name in ("digits.keras", "images.npy", "predictions.npy")]
-    subprocess.run([sys.executable, "-c", PREDICT, *arguments], check=True)
+    done = subprocess.run([sys.executable, "-c", PREDICT, *arguments], capture_output=True, text=True, check=False)
+    if done.returncode:
+        sys.exit(done.stderr)
     return np.load(folder / "predictions.npy")
 
 
@@ -120,18 +181,16 @@ def main():
     arguments = parser.parse_args()
     start, config = time.time(), CONFIG.replace(num_layers=arguments.layers)
     keras.utils.set_random_seed(arguments.seed)
+    pretrained = (arguments.pretrain_epochs, arguments.pretrain_copies)
+    settings = (arguments.base_rate, arguments.finetune_epochs, arguments.finetune_copies, arguments.images_per_class)
+    progress = Progress(pixels_of_all(arguments))
+    print("Pre-train a small Vision Transformer, fine-tune its checkpoint, save and reload\n", flush=True)
     with tempfile.TemporaryDirectory() as folder:
         folder = Path(folder)
-        print("Pre-training on the digits 0-4 at 16 pixels", flush=True)
-        pretrain(config, folder / "pretrained.npz", arguments.pretrain_epochs, arguments.pretrain_copies)
-        print("Fine-tuning on the digits 5-9 at 32 pixels", flush=True)
-        settings = (arguments.base_rate, arguments.finetune_epochs, arguments.finetune_copies)
-        settings += (arguments.images_per_class,)
-        model, accuracy, images = finetune(config, folder / "pretrained.npz", *settings)
-        print(*model.weights_report, sep="\n", flush=True)
-        print("The same from scratch", flush=True)
-        _, scratch_accuracy, _ = finetune(config, None, *settings)
-        print("Saving, and predicting in a fresh process", flush=True)
+        pretrain(config, folder / "pretrained.npz", *pretrained, progress)
+        model, accuracy, images = finetune(config, folder / "pretrained.npz", *settings, progress)
+        _, scratch_accuracy, _ = finetune(config, None, *settings, progress)
+        print("reloading     in a fresh process", flush=True)
         difference = np.abs(predict_elsewhere(model, images, folder) - model.predict(images, verbose=0)).max()
     result = {
         "transfer_accuracy": round(accuracy, 4),
@@ -139,7 +198,31 @@ def main():
         "reload_difference": float(difference),
         "seconds": round(time.time() - start, 1),
     }
-    print(json.dumps(result))
+    print_table(result, model.weights_report, len(images))
+    if not sys.stdout.isatty():
+        print(json.dumps(result))
+
+
+def pixels_of_all(arguments):
+    """That the three trainings see together."""
+    _, labels = load_digits(return_X_y=True)
+    pretrained = arguments.pretrain_epochs * arguments.pretrain_copies * 4 * np.sum(labels < 5)
+    finetuned = arguments.finetune_epochs * arguments.finetune_copies * 5 * arguments.images_per_class
+    return pretrained * PRETRAIN_SIZE**2 + 2 * finetuned * FINETUNE_SIZE**2
+
+
+def print_table(result, weights_report, test_images):
+    """What came out, and what to do next."""
+    difference = result["reload_difference"]
+    rows = [
+        ("test accuracy", f"{result['transfer_accuracy']:.4f} on {test_images} images of the digits 5-9"),
+        ("from scratch", f"{result['scratch_accuracy']:.4f}, without the checkpoint"),
+        ("checkpoint", "\n".ljust(16).join(weights_report)),
+        ("reloading", f"changes predictions by {difference:.1g}" if difference else "changes no prediction"),
+        ("time", minutes(result["seconds"])),
+    ]
+    print("\nResults", *(f"  {name:13}{text}" for name, text in rows), sep="\n")
+    print("\nNext\n  keras-vit finetune --data digits --out run")
 
 
 if __name__ == "__main__":

@@ -100,10 +100,16 @@ def test_finetune_trains_and_says_so_and_keeps_the_error_stream_for_errors(tmp_p
     assert (done.returncode, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
     assert lines[0] == "loading TensorFlow ..."
-    assert lines[1] == "data digits: 10 classes; train 192, validation 179, test 179 images"
-    assert any(line.startswith("epoch 1/1  loss ") for line in lines)
+    assert lines[1] == f"Fine-tuning into {tmp_path / 'run'}"
+    assert lines[2] == "data      digits: 10 classes; train 192, validation 179, test 179 images"
+    (row,) = (number for number, line in enumerate(lines) if line.startswith("epoch 1/1  "))
+    assert lines[row - 1].split() == ["loss", "accuracy", "val_loss", "val_accuracy", "images/s", "left"]
+    assert len(lines[row - 1]) >= len(lines[row])
     result = json.loads((tmp_path / "run" / "result.json").read_text())
-    assert f"test accuracy {result['test_accuracy']:.4f} on 179 images, epoch 1" in lines
+    (measured,) = (line for line in lines if line.startswith("  test accuracy "))
+    assert measured.split()[2:] == f"{result['test_accuracy']:.4f} on 179 images, epoch 1".split()
+    assert lines[-1] == f"  keras-vit predict PHOTO --model {tmp_path / 'run'}"
+    assert all(len(line) < 80 or str(tmp_path) in line for line in lines)
     assert json.loads((tmp_path / "run" / "config.json").read_text())["command"][1:3] == ["finetune", "--data"]
 
 

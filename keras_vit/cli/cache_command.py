@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from keras_vit.cli.compiled_programs import kept_programs
-from keras_vit.cli.printing import columns
 from keras_vit.exporting.engines.kept_networks import all_in, bytes_of, remove
 from keras_vit.exporting.staging import sweep
 from keras_vit.files import head_of
 from keras_vit.pages.escaping import printable
+from keras_vit.pages.lines import columns
 from keras_vit.weights.fetch import cache_dir
 from keras_vit.weights.fetch.brought_files import brought_files
 from keras_vit.weights.fetch.environment import engines_dir, features_dir
@@ -76,7 +76,7 @@ def _archives(folder: Path) -> Iterator[tuple[Path, ...]]:
 _PARTS = {
     part.name: part
     for part in (
-        _Part("downloads", "weights and configs, as they were verified", brought_files),
+        _Part("downloads", "weights and configs, verified", brought_files),
         _Part("features", "of images, for probes", lambda: _archives(features_dir())),
         _Part("shards", "places of photos in shards", lambda: _archives(cache_dir() / "shards")),
         _Part("compiled", "programs of JAX", kept_programs),

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 from keras_vit.checks import check_positive_int
 from keras_vit.cli import engines
 from keras_vit.cli.models import check_model, model_and_run, model_of
-from keras_vit.cli.printing import columns, path
+from keras_vit.cli.printing import path
 from keras_vit.cli.startup import loading, quiet_start
 from keras_vit.pages.escaping import printable, printable_json
 from keras_vit.pages.html import check_page
+from keras_vit.pages.lines import WIDTH, columns
 from keras_vit.runs.options import ON_BAD_IMAGE
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 _KINDS = ("fewshot", "linear", "knn")  # of probes; what is no probe measures the model's own head
 _PROTOCOLS = ("linear", "finetune")
+_MOST_CLASSES, _FEW_CLASSES = 100, 20  # that a terminal is given
 
 
 def add_commands(top: Any, command: Callable[..., ArgumentParser]) -> None:
@@ -151,11 +153,11 @@ def _division_lines(source: Any, split: str) -> Iterator[str]:
 
 def _evaluation_lines(result: Any, source: Any, split: str) -> Iterator[str]:
     yield f"{split} accuracy {result.accuracy:.4f} on {result.count:,} images of {printable(source.name)}"
-    if result.top5_accuracy is not None:
-        yield f"top-5 accuracy {result.top5_accuracy:.4f}"
+    rows = [("top-5 accuracy", f"{result.top5_accuracy:.4f}")] if result.top5_accuracy is not None else []
     if result.real_accuracy is not None:
-        yield f"ReaL accuracy {result.real_accuracy:.4f} on {result.real_count:,} images with such labels"
-    yield f"loss {result.loss:.4f}  calibration error {result.calibration_error:.4f}"
+        rows.append(("ReaL accuracy", f"{result.real_accuracy:.4f} on {result.real_count:,} images with such labels"))
+    rows += [("loss", f"{result.loss:.4f}"), ("calibration error", f"{result.calibration_error:.4f}")]
+    yield from (f"  {line}" for line in columns(rows))
     yield from _class_lines(result)
 
 
@@ -171,7 +173,14 @@ def _probe_lines(result: Any, source: Any) -> Iterator[str]:
 
 
 def _class_lines(result: Any) -> Iterator[str]:
-    yield from columns([("class", "images", "recall", "precision"), *map(_class_row, result.classes)])
+    """Every class, or the weakest of more than a person reads."""
+    classes = result.classes
+    yield ""
+    if len(classes) > _MOST_CLASSES:
+        found = [each for each in classes if each.recall is not None]
+        classes = sorted(found, key=lambda each: each.recall)[:_FEW_CLASSES]
+        yield f"the {len(classes)} weakest of {len(result.classes):,} classes; --json and --page have them all"
+    yield from columns([("class", "images", "recall", "precision"), *map(_class_row, classes)], WIDTH)
 
 
 def _class_row(result: Any) -> tuple[str, ...]:

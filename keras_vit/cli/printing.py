@@ -1,21 +1,14 @@
-"""Text for a terminal: columns, errors in one line; the paths that it gives us."""
+"""Text for a terminal: errors in one line; the paths that it gives us."""
 
 import argparse
 import contextlib
 import itertools
 import sys
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from keras_vit.files import user_path
 from keras_vit.pages.escaping import printable
-
-
-def columns(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
 
 
 def one_line(text: Any) -> str:

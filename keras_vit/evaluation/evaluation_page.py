@@ -52,12 +52,22 @@ def write_evaluation_page(result: Evaluation | Probe, out: FilePath, title: str 
         "report",
         title=title,
         subtitle=f"measured by keras_vit {__version__}",
+        answer=_answer(result),
         figures=_figures(result),
         classes=class_rows(result.classes),
         confusion=figure_uri(draw_confusion(result.labels, result.predictions, result.class_names)),
         **({"probe": _probe_facts(result)} if isinstance(result, Probe) else {}),
     )
     return path
+
+
+def answer_of(result: Evaluation) -> str:
+    """What an evaluation came to, in a sentence or two."""
+    right = round(result.accuracy * result.count)
+    answer = f"The model names the class of {right:,} of {result.count:,} images: {_percent(result.accuracy)}."
+    found = [(each.recall, each.name) for each in result.classes if each.recall is not None]
+    recall, name = min(found, key=lambda pair: pair[0], default=(1.0, ""))
+    return f"{answer} It does worst on {name}, of which it finds {_percent(recall)}." if recall < 1 else answer
 
 
 def figures_of(result: Evaluation) -> list[tuple[str, str]]:
@@ -107,6 +117,13 @@ def _figures(result: Evaluation | Probe) -> list[tuple[str, str]]:
         ("test images", f"{result.test_images:,}"),
         ("classes", f"{len(result.class_names):,}"),
     ]
+
+
+def _answer(result: Evaluation | Probe) -> str:
+    if isinstance(result, Evaluation):
+        return answer_of(result)
+    share, images = _percent(result.accuracy), f"{result.test_images:,} test images"
+    return f"A classifier on the model's features names the class of {share} of {images}, with {_most_shots(result)}."
 
 
 def _probe_facts(result: Probe) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from keras_vit.checks import error_about
 from keras_vit.config.recipes import Recipe
 from keras_vit.exporting.report import size_of
 from keras_vit.pages.escaping import printable
+from keras_vit.pages.lines import fact_lines
 from keras_vit.runs.own_files import BEST, CHECKPOINTS, LAST
 from keras_vit.runs.preparation import num_parameters
 from keras_vit.training.memory import SLOTS
@@ -43,12 +44,12 @@ def check_disk(folder: Path, model: keras.Model, recipe: Recipe) -> None:
 
 
 def disk_lines(folder: Path, model: keras.Model, recipe: Recipe) -> Iterator[str]:
-    """A line for each disk that a run writes to; arguments are those of `check_disk`."""
+    """Lines on each disk that a run writes to; arguments are those of `check_disk`."""
     needed = _needed(folder, model, recipe)
     for place, size in needed.items():
-        where = f" of {printable(place)}" if len(needed) > 1 else ""
+        where = f"{printable(place)}: " if len(needed) > 1 else ""
         free = shutil.disk_usage(place).free
-        yield f"disk{where}: at most {size / 1e9:.2f} GB as it trains; {free / 1e9:.2f} GB are free"
+        yield from fact_lines("disk", f"{where}at most {size / 1e9:.2f} GB; {free / 1e9:.2f} GB are free")
 
 
 def _needed(folder: Path, model: keras.Model, recipe: Recipe) -> dict[Path, int]:

@@ -13,6 +13,7 @@ from keras_vit.analysis.plots import draw_confusion, draw_curves
 from keras_vit.evaluation import Evaluation, evaluate
 from keras_vit.pages.cards import write_card
 from keras_vit.pages.escaping import printable
+from keras_vit.runs.last_lines import result_lines
 from keras_vit.runs.own_files import (
     BEST,
     CHECKPOINTS,
@@ -26,7 +27,6 @@ from keras_vit.runs.own_files import (
     RESULT,
 )
 from keras_vit.runs.preparation import Preparation, num_parameters
-from keras_vit.runs.progress import duration
 from keras_vit.runs.recorder import Recorder
 from keras_vit.runs.run_card import run_card
 from keras_vit.runs.run_directory import RunDirectory, plain
@@ -126,6 +126,7 @@ def finish(
     """Measures the model that was written, and writes what it came to."""
     with _saying_how_to_go_on(run, say):
         source = preparation.source
+        say(f"measuring {BEST} on {source.sizes[preparation.split]:,} images")
         model = keras.models.load_model(run.path / BEST, compile=False)
         evaluation = evaluate(model, source, preparation.split, batch_size=EVALUATION_BATCH)
         facts = _result(run, preparation, recorder, evaluation, time.monotonic() - began)
@@ -140,13 +141,12 @@ def finish(
         write_card(run.path, run_card(config, facts))
         facts |= {"files": sorted({path.name for path in run.path.iterdir()} - {CHECKPOINTS})} | FINISHED
         run.write_json(RESULT, facts)  # the last one
-        measured, epoch = f"{evaluation.accuracy:.4f} on {evaluation.count:,} images", facts["best_epoch"]
-        say(f"{facts['split']} accuracy {measured}, epoch {epoch}")
         if "stopped" in facts:
             say(printable(f"stopped {facts['stopped']}"))
         if facts["averaged"]:
-            say(f"{BEST} holds the average of the weights; {LAST} the weights themselves, to go on from")
-        say(f"{duration(facts['seconds'])} in all; {report}")
+            say(f"{BEST} holds averaged weights, {LAST} the weights themselves")
+        for line in result_lines(run.path, facts):
+            say(line)
         accuracy, classes = evaluation.accuracy, len(evaluation.class_names)
         return Result(accuracy, classes, facts["seconds"], run.path, model, evaluation, preparation.split, facts)
 

@@ -16,10 +16,10 @@ from keras_vit.config.recipes.growth import work_of
 from keras_vit.model.image_model import ImageModel
 from keras_vit.model.resnet import ResNet
 from keras_vit.model.slow_calls import has_accelerator
+from keras_vit.pages.lines import duration, fact_lines, until
 from keras_vit.runs.disk_space import disk_lines
 from keras_vit.runs.options import FLAGS
 from keras_vit.runs.preparation import Preparation, num_parameters
-from keras_vit.runs.progress import duration
 from keras_vit.training.memory import learning_blocks
 
 _LONG_WORK = 5e13  # FLOP of a run, which take some minutes on a processor; below that the first steps tell it
@@ -48,12 +48,14 @@ def say_expected(preparation: Preparation, out: FilePath, say: Callable[[str], A
     step = preparation.plan.batch_size * image * _passes(preparation.model)
     beside = _COMPILED * compiling + image * _evaluated(preparation)
     seconds = steps * step + beside
-    say(
-        f"expected: about {duration(seconds)} for {preparation.plan.steps:,} steps of {step:,.1f} s, and of it "
-        f"{duration(beside)} for compiling, evaluations and the report, as {timed} images took on {len(cores())} cores"
-    )
-    if seconds >= _LONG and (offers := list(_offers(preparation, seconds))):
-        say(f"  shorter: {', or '.join(offers)}")
+    parts = f"{preparation.plan.steps:,} steps of {step:,.1f} s, and {duration(beside)} for compiling, evaluations"
+    measured = f"as {timed} images took on {len(cores())} cores"
+    lines = [f"about {duration(seconds)}, until {until(seconds)}: {parts} and the report; {measured}"]
+    if seconds >= _LONG:
+        lines += [f"shorter: {offer}" for offer in _offers(preparation, seconds)]
+    for name, text in zip(["time", *[""] * len(lines)], lines, strict=False):
+        for line in fact_lines(name, text):
+            say(line)
 
 
 def _evaluated(preparation: Preparation) -> int:
@@ -98,8 +100,8 @@ def _offers(preparation: Preparation, seconds: float) -> Iterator[str]:
         words.append(f"{FLAGS['batch_size']} {_SMALL_BATCH}")
         share *= _SMALL_BATCH / batch_size
     if words:
-        yield f"{' '.join(words)} takes about {duration(share * seconds)}"
+        yield f"{' '.join(words)}, about {duration(share * seconds)}"
     least = 1.0 if isinstance(model, ResNet) else 1 + 2 / model.config.num_layers
     if options.lora_rank is None and least < _passes(model):
         which = "head" if isinstance(model, ResNet) else "last_blocks:1"
-        yield f"{FLAGS['trainable']} {which} about {duration(least / _passes(model) * seconds)}"
+        yield f"{FLAGS['trainable']} {which}, about {duration(least / _passes(model) * seconds)}"

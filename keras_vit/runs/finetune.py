@@ -21,6 +21,7 @@ from keras_vit.data import load_dataset
 from keras_vit.data.lost_photos import naming_lost_photos
 from keras_vit.data.source import Data, Source
 from keras_vit.model.image_model import ImageModel
+from keras_vit.pages.escaping import printable
 from keras_vit.runs.configuration import configuration_of
 from keras_vit.runs.disk_space import check_disk
 from keras_vit.runs.ending import EVALUATION_BATCH, Result, finish, keep_what_there_is
@@ -109,8 +110,8 @@ def finetune(
     earlier = find_earlier(out, options.resume if first else "auto")
     check_installed("matplotlib", "it draws the pictures of a run", "train")
     check_installed("jinja2", "it fills in the report of a run", "train")
+    say(f"Fine-tuning into {printable(of_all(out))}")
     preparation = prepare(data, as_begun(options, earlier), say)
-    preparation.model.class_names = tuple(preparation.source.class_names)
     asked = dataclasses.replace(preparation.options, accumulation_steps=options.accumulation_steps)
     preparation = dataclasses.replace(preparation, options=asked)
     configuration = configuration_of(preparation, data, out)

@@ -15,8 +15,9 @@ from keras_vit.annotations import FilePath
 from keras_vit.checks import error_about
 from keras_vit.files import json_object, user_path
 from keras_vit.pages.escaping import printable
+from keras_vit.runs.last_lines import result_lines
 from keras_vit.runs.options import FLAGS, FinetuneOptions
-from keras_vit.runs.own_files import CONFIG, MOST_BYTES, REPORT, RESULT, is_finished, read_config
+from keras_vit.runs.own_files import CONFIG, MOST_BYTES, RESULT, is_finished, read_config
 
 # Options that decide when and where, but no number of the result.
 ELSEWHERE = ("data", "out", "strategy", "layout", "resume", "checkpoint_minutes", "checkpoint_every")
@@ -40,8 +41,7 @@ def finished_lines(out: FilePath, data: Any, options: FinetuneOptions) -> list[s
     try:
         result = json_object(folder / RESULT, MOST_BYTES)
         before = read_config(folder / CONFIG)["arguments"]
-        measured = f"{result['test_accuracy']:.4f} on {result['test_images']:,} images"
-        line = f"{printable(result['split'])} accuracy {measured}, epoch {result['best_epoch']}"
+        lines = [*result_lines(folder, result)]
     except (ValueError, TypeError, KeyError):  # not as a run writes it
         return None
     found = [*_other_options(before, options)] or [*_other_data(folder, before.get("data"), data)]
@@ -51,8 +51,7 @@ def finished_lines(out: FilePath, data: Any, options: FinetuneOptions) -> list[s
             f"Received: {str(out)!r}, a finished run, which differs in:\n  " + "\n  ".join(found) + "\n"
             "Choose another folder, or ask for what it began with."
         )
-    report = folder / REPORT if (folder / REPORT).is_file() else folder
-    return [line, f"this run has finished, and nothing was changed; {printable(report)}"]
+    return [f"{printable(folder)} has finished before, and nothing was changed", *lines]
 
 
 def _other_options(before: Mapping[str, Any], options: FinetuneOptions) -> Iterator[str]:

@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeVar, cast
 
 from keras_vit.annotations import FilePath
-from keras_vit.runs.progress import duration
+from keras_vit.pages.lines import duration
+from keras_vit.runs.progress import shows_bars
 
 MINUTE = 60.0  # seconds
 _Function = TypeVar("_Function", bound=Callable)
@@ -61,7 +62,7 @@ def with_minute_lines(function: _Function) -> _Function:
 
     @functools.wraps(function)
     def run(data: Any, out: FilePath, options: Any = None, *, say: Callable[[str], Any] = print, **changes: Any) -> Any:
-        if say is not print or sys.stdout is None or sys.stdout.isatty():
+        if say is not print or sys.stdout is None or shows_bars():
             return function(data, out, options, say=say, **changes)
         with MinuteLines(say).running() as lines:
             return function(data, out, options, say=lines, **changes)

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import keras
@@ -24,8 +24,9 @@ from keras_vit.model.image_model import ImageModel
 from keras_vit.model.lora import add_lora
 from keras_vit.model.resnet import ResNet
 from keras_vit.model.strategies import num_replicas
+from keras_vit.pages.lines import fact_lines
 from keras_vit.resnet_builders import build_resnet, published_resnet
-from keras_vit.runs.data_words import data_lines
+from keras_vit.runs.first_lines import data_lines, plan_lines
 from keras_vit.runs.options import FinetuneOptions, parse_layout, parse_trainable
 from keras_vit.runs.small_models import SMALL_MODELS, SmallModel, small_model
 from keras_vit.training.devices import Devices, strategy
@@ -75,13 +76,16 @@ def prepare(data: Data, options: FinetuneOptions, say: Callable[[str], Any]) -> 
     """Opens the data, builds and compiles the model, and refuses what cannot be trained."""
     options = dataclasses.replace(options, model=options.start)
     told = _check_request(options)
-    devices = _find_devices(options, say)
+    devices = _find_devices(options)
     options = dataclasses.replace(options, strategy=devices.kind, precision=devices.precision)
     source = open_source(data, seed=options.seed, on_bad_image=options.on_bad_image)
     if options.train_images is not None:
         source = source.subset(options.train_images, seed=options.seed)
     for line in data_lines(source):
         say(line)
+    if (devices.kind, devices.precision) != ("one", "float32"):
+        for line in fact_lines("devices", devices.reason):
+            say(line)
     source.check_labels()
     split = _measured_split(source)
     keras.utils.set_random_seed(options.seed)
@@ -98,7 +102,9 @@ def prepare(data: Data, options: FinetuneOptions, say: Callable[[str], Any]) -> 
         labels = "one_hot" if augmentation.mixes or smooth else "int"
         training_plan.prepare(model, head)
         model.compile(**training_plan.compile_arguments(labels))
-    _say_plan(model, training_plan, stages, say)
+    model.class_names = tuple(source.class_names)
+    for line in plan_lines(model, num_parameters(model.trainable_weights), training_plan, stages):
+        say(line)
     return Preparation(options, source, split, model, training_plan, stages, augmentation, labels, sharing)
 
 
@@ -334,10 +340,12 @@ def _say_memory(model: Any, batch_size: int, micro_batches: int, recipe: Recipe,
     """Says what a step needs, and refuses what does not fit; of a ResNet that is not known."""
     available = available_memory()
     free = "" if available is None else f"; {available / 1e9:.2f} GB are free"
-    if isinstance(model, ResNet):
-        return say(f"the memory of a ResNet is not estimated{free}")
-    estimate = check_memory(model, batch_size, accumulation_steps=micro_batches, **_memory_of(recipe))
-    say(f"estimated {estimate}{free}")
+    needed = "a ResNet's is not estimated"
+    if not isinstance(model, ResNet):
+        estimate = check_memory(model, batch_size, accumulation_steps=micro_batches, **_memory_of(recipe))
+        needed = f"about {estimate.total / 1e9:.2f} GB"
+    for line in fact_lines("memory", f"{needed}{free}"):
+        say(line)
 
 
 def _usual_steps(options: FinetuneOptions, images: int) -> int | None:
@@ -369,27 +377,10 @@ def _memory_of(recipe: Recipe) -> Arguments:
     return {"optimizer": recipe.optimizer, "ema": recipe.ema_momentum is not None}
 
 
-def _find_devices(options: FinetuneOptions, say: Callable[[str], Any]) -> Devices:
+def _find_devices(options: FinetuneOptions) -> Devices:
     """The devices that were asked for; a model that is built keeps its own by default."""
     built = isinstance(options.model, ImageModel)
     devices = strategy("one" if built and options.strategy == "auto" else options.strategy, precision=options.precision)
     if built and devices.kind == "one":
         devices = dataclasses.replace(devices, num_replicas=num_replicas(options.model))
-    if (devices.kind, devices.precision) != ("one", "float32"):
-        say(f"devices {devices.reason}")
     return devices
-
-
-def _say_plan(model: Any, training_plan: Plan, stages: Sequence[Stage], say: Callable[[str], Any]) -> None:
-    size = "x".join(map(str, model.input_shape[1:]))
-    learning = num_parameters(model.trainable_weights)
-    recipe, batch_size, rate = training_plan.recipe.name, training_plan.batch_size, training_plan.learning_rate
-    say(f"model {model.name}: {model.count_params():,} parameters, {learning:,} learn; images of {size}")
-    say(f"recipe {recipe}: {training_plan.steps:,} steps of {batch_size} images, rate {rate:g}")
-    for change in training_plan.changes():
-        say(f"  {change}")
-    if training_plan.accumulation_steps > 1:
-        say(f"  each batch in {training_plan.accumulation_steps} micro-batches")
-    if len(stages) > 1:
-        sizes = ", ".join(f"{'x'.join(map(str, stage.image_size))} from epoch {stage.epoch}" for stage in stages)
-        say(f"  images grow: {sizes}")

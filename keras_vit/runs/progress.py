@@ -1,6 +1,6 @@
-"""How a run is getting on: a bar with the time left on a terminal, one line for each epoch everywhere."""
+"""How a run is getting on: a bar with the time left on a terminal, a row of a table for each epoch everywhere."""
 
-import datetime
+import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -10,16 +10,17 @@ import keras
 
 from keras_vit.annotations import Logs
 from keras_vit.config.recipes.growth import Stage, work_of
+from keras_vit.pages.lines import duration, until
 from keras_vit.training.plan import Plan
 
-_OF_A_STEP = ("epoch", "figures", "speed", "left")  # what a line on a step has
+_FIGURES = ("loss", "accuracy", "val_loss", "val_accuracy")  # columns of the table, as in `metrics.csv`
 _QUIET = 50  # seconds without a line, after which a step says one
 _TELLING = 2.0  # seconds of timed steps, from which on they tell how long the run will take
 _SHORT = 60  # seconds: a run that takes less needs no words on it
 
 
 class Progress(keras.callbacks.Callback):
-    """Tells of every epoch, and on a terminal of every step; elsewhere of one a minute, and early of the time it takes.
+    """Tells of every epoch, and on a terminal of every step; elsewhere of one a minute, and early of the time left.
 
     The speed and the time left come of the steps after the first, which compiles. The first evaluation compiles too,
     so the time left counts evaluation and saving from the second epoch on.
@@ -43,19 +44,21 @@ class Progress(keras.callbacks.Callback):
         self._done = self._compiled = self._epoch = 0  # steps; steps that the clock leaves out; epochs
         self._passed = 0  # steps of this epoch that another process made, which take no time
         self._in_epoch = 0  # steps of the epoch
-        self._told = False  # how long the run will take
+        self._told = self._has_head = False  # how long the run will take; whether the table has begun
         self._said_at = 0.0
-        self._show_bar = say is print and sys.stdout is not None and sys.stdout.isatty()
+        self._show_bar = say is print and shows_bars()
 
     def on_train_begin(self, logs: Logs = None) -> None:
         self._done = self._compiled = 0
         self._began, self._told, self._said_at = None, False, time.monotonic()
         if self._show_bar:
             self._bar = _bar()
-            self._task = self._bar.add_task("", total=self.plan.steps, epoch="", figures="", speed="", left="compiling")
+            self._task = self._bar.add_task(
+                "", total=self.plan.steps, epoch="", figures="", left="compiling the first step"
+            )
             self._bar.start()
         else:
-            self.say("compiling the first step, which takes longer than all others")
+            self.say("compiling the first step; then the time left is known")
 
     def get_state(self) -> dict[str, int]:
         """What a run that goes on must know: steps in all, and of the epoch that has begun."""
@@ -104,14 +107,15 @@ class Progress(keras.callbacks.Callback):
             self._told = True
             if left >= _SHORT:
                 step = (self._now - self._began) / (self._done - self._compiled)
-                self._say(f"a step takes {step:.2f} s; {duration(left)} left, without the evaluations")
+                self._say(f"a step takes {step:.2f} s: {duration(left)} left, until {until(left)}, and evaluations")
         if self._now - self._said_at >= _QUIET:
-            figures = self._state(logs)
-            parts = (f"step {self._done:,}/{self.plan.steps:,}", *(figures[name] for name in _OF_A_STEP))
+            parts = (f"step {self._done:,}/{self.plan.steps:,}", *self._state(logs).values())
             self._say("  ".join(part for part in parts if part))
 
     def on_test_begin(self, logs: Logs = None) -> None:
         self._epoch_seconds = time.monotonic() - self._epoch_began  # of training alone
+        if self._bar is not None:
+            self._bar.update(self._task, left="evaluating")
 
     def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
         self._in_epoch = self._passed = 0
@@ -120,7 +124,12 @@ class Progress(keras.callbacks.Callback):
         if epoch:
             self._now = time.monotonic()
         speed = self._epoch_steps * self.plan.batch_size / max(seconds, 1e-9)
-        self._say(_line(epoch, self.plan.epochs, logs or {}, speed, self.seconds_left()))
+        left = self.seconds_left() if epoch + 1 < self.plan.epochs else None
+        head, row = _rows(epoch, self.plan.epochs, logs or {}, speed, left)
+        if not self._has_head:
+            self._has_head = True
+            self._say(head)
+        self._say(row)
         if not epoch:
             self._began, self._compiled = time.monotonic(), self._done
 
@@ -147,34 +156,34 @@ class Progress(keras.callbacks.Callback):
 
     def _say(self, text: str) -> None:
         if self._bar is not None:
-            self._bar.console.print(text, highlight=False, markup=False)
+            self._bar.console.print(text, highlight=False, markup=False, soft_wrap=True)
         else:
             self.say(text)
             self._said_at = time.monotonic()
 
     def _state(self, logs: Mapping[str, Any]) -> dict[str, str]:
-        timed = self._done - self._compiled
-        speed = timed * self.plan.batch_size / max(self._now - self._began, 1e-9) if timed else None
+        timed = self._done > self._compiled
         return {
             "epoch": f"epoch {self._epoch + 1}/{self.plan.epochs}",
             "figures": "  ".join(f"{name} {logs[name]:.4f}" for name in ("loss", "accuracy") if name in logs),
-            "speed": f"{speed:,.0f} images/s" if speed else "",
-            "left": f"{duration(self.seconds_left())} left" if timed else "compiling",
+            "left": f"{duration(self.seconds_left())} left" if timed else "",
         }
 
 
-def duration(seconds: float | None) -> str:
-    """Seconds as `0:01:05`; `?` for `None`."""
-    return "?" if seconds is None else str(datetime.timedelta(seconds=round(seconds)))
+def shows_bars() -> bool:
+    """Whether the output is a terminal on which a line can be written anew."""
+    is_terminal = sys.stdout is not None and sys.stdout.isatty()
+    return is_terminal and os.environ.get("TERM", "").lower() not in ("dumb", "unknown")
 
 
-def _line(epoch: int, epochs: int, logs: Mapping[str, Any], speed: float, left: float | None) -> str:
-    width = len(str(epochs))
-    shown = ("loss", "accuracy", "val_loss", "val_accuracy")
-    figures = [f"{name} {logs[name]:.4f}" for name in shown if name in logs]
-    figures += [f"{speed:,.0f} images/s"] if speed else []
-    ending = [f"{duration(left)} left"] if left and epoch + 1 < epochs else []
-    return "  ".join([f"epoch {epoch + 1:{width}}/{epochs}", *figures, *ending])
+def _rows(epoch: int, epochs: int, logs: Mapping[str, Any], speed: float, left: float | None) -> tuple[str, str]:
+    """The head of the table and the row of an epoch."""
+    names = [name for name in _FIGURES if name in logs]
+    name = f"epoch {epoch + 1:{len(str(epochs))}}/{epochs}"
+    row = [f"{logs[name]:.4f}" for name in names] + [f"{speed:,.0f}", duration(left) if left else ""]
+    widths = [max(len(name), 6) for name in (*names, "images/s", " " * len("0:00:00"))]
+    head = ["".ljust(len(name)), *map(str.rjust, (*names, "images/s", "left"), widths)]
+    return "  ".join(head), "  ".join([name, *map(str.rjust, row, widths)]).rstrip()
 
 
 def _bar() -> Any:
@@ -182,10 +191,9 @@ def _bar() -> Any:
 
     return progress.Progress(
         progress.TextColumn("{task.fields[epoch]}"),
-        progress.BarColumn(bar_width=24),
-        progress.MofNCompleteColumn(),
+        progress.BarColumn(bar_width=12),
+        progress.TextColumn("{task.percentage:>3.0f} %"),
         progress.TextColumn("{task.fields[figures]}"),
-        progress.TextColumn("{task.fields[speed]}"),
         progress.TextColumn("{task.fields[left]}"),
         transient=True,
         refresh_per_second=4,

@@ -6,12 +6,12 @@ from typing import Any
 
 from keras_vit.annotations import FilePath
 from keras_vit.data.source import Source
-from keras_vit.evaluation.evaluation_page import class_rows, figures_of
+from keras_vit.evaluation.evaluation_page import answer_of, class_rows, figures_of
 from keras_vit.evaluation.metrics import Evaluation
 from keras_vit.images.photo_checks import BadImage
 from keras_vit.pages.escaping import printable_json
 from keras_vit.pages.html import picture_uri, png_uri, write_page
-from keras_vit.runs.progress import duration
+from keras_vit.pages.lines import duration
 
 _MOST_MISTAKES = 24
 _THUMBNAIL = 160  # pixels, the longer side
@@ -43,12 +43,13 @@ def write_report(
     """
     measured = f"measured on the {result['split']} set"
     epochs = str(result["epochs"]) + (f", stopped {result['stopped']}" if "stopped" in result else "")
-    parameters, time = ("parameters", f"{result['parameters']:,}"), ("in all", duration(result["seconds"]))
+    parameters, time = ("parameters", f"{result['parameters']:,}"), ("time in all", duration(result["seconds"]))
     write_page(
         path,
         "report",
         title=title,
         subtitle=f"recipe {result['recipe']}; best epoch {result['best_epoch']} of {epochs}; {measured}",
+        answer=answer_of(evaluation),
         figures=[*figures_of(evaluation), parameters, time],
         curves=png_uri(curves.read_bytes()),
         classes=class_rows(evaluation.classes),
@@ -73,7 +74,7 @@ def find_mistakes(
                 "true": names[evaluation.labels[index]],
                 "predicted": names[evaluation.predictions[index]],
                 "confidence": float(evaluation.confidences[index]),
-                "place": source.split(split).row(index).get("path") or f"number {index}",
+                "place": source.split(split).row(index).get("path") or f"image {index}",
                 "pixels": source.pixels(split, index),
             }
         )

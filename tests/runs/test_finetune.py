@@ -89,10 +89,10 @@ def test_configuration_tells_all_that_decides_the_run(finished):
 
 def test_memory_is_told_before_the_first_epoch(finished):
     said = finished[1]
-    memory = next(number for number, line in enumerate(said) if re.match(r"estimated \d.* GB of memory", line))
+    memory = next(number for number, line in enumerate(said) if re.match(r"memory    about \d.* GB; ", line))
     first = next(number for number, line in enumerate(said) if line.startswith("epoch 1/3"))
     assert memory < first
-    assert said[-2].startswith("test accuracy")
+    assert ["test", "accuracy"] in [line.split()[:2] for line in said[said.index("Results") :]]
 
 
 def test_same_seed_gives_the_same_run_and_stop_run_ends_it_with_all_files(finished, photos, tmp_path, monkeypatch):
@@ -135,10 +135,9 @@ def test_folder_with_bad_files_trains_on_the_rest_and_names_them(tmp_path):
     said = []
     with pytest.warns(UserWarning, match="3 bad images"):
         result = finetune(folder, tmp_path / "run", say=said.append, **SMALL | {"epochs": 1})
-    assert [line for line in said if "files left out" in line] == [
-        "  3 files left out: 1 a file name that is not UTF-8, 1 not an image: text, 1 truncated JPEG",
-        f"files left out: {(tmp_path / 'run' / 'bad_images.txt').absolute()}",
-    ]
+    kinds = "3 files left out: 1 a file name that is not UTF-8, 1 not an image: text, 1 truncated JPEG"
+    assert kinds in " ".join(map(str.strip, said))
+    assert f"files left out: {(tmp_path / 'run' / 'bad_images.txt').absolute()}" in said
     lines = (result.out / "bad_images.txt").read_text().splitlines()
     (no_text,) = (line for line in lines if r"x\udcff.jpg" in line)
     lines.remove(no_text)

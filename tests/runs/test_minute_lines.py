@@ -65,4 +65,7 @@ def test_only_print_without_a_terminal_gets_lines(monkeypatch):
             return True
 
     monkeypatch.setattr("sys.stdout", Terminal())
+    monkeypatch.setenv("TERM", "xterm")
     assert run(None, "") is print
+    monkeypatch.setenv("TERM", "dumb")  # cannot write a line anew
+    assert isinstance(run(None, ""), MinuteLines)

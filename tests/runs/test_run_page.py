@@ -38,10 +38,11 @@ def test_page_shows_the_figures_and_the_surest_mistakes_with_their_pictures(tmp_
     write_report(page, "t", RESULT, evaluation, picture, picture, mistakes, config={"seed": "雛菊\x1b"})
     text = html.unescape(re.sub(r"<.*?>", "", page.read_text(encoding="utf-8")))
     assert "recipe digits; best epoch 2 of 3; measured on the test set" in text
-    for figure in ("33.33 %accuracy", "3images", "1,234parameters", "0:01:01in all", '"seed": "雛菊\\u001b"'):
+    for figure in ("33.33 %accuracy", "3images", "1,234parameters", "0:01:01time in all", '"seed": "雛菊\\u001b"'):
         assert figure in text
+    assert "The model names the class of 1 of 3 images: 33.33 %. It does worst on b, of which it finds 0.00 %." in text
     assert "Mistakes: 2 of 3, the surest first" in text
-    assert text.index("b (99%), is a\nphotos/2.jpg") < text.index("a (98%), is b\nnumber 1")
+    assert text.index("a, taken for b (99 % sure)\nphotos/2.jpg") < text.index("b, taken for a (98 % sure)\nimage 1")
 
 
 def test_page_is_read_on_a_telephone(tmp_path, browser):
@@ -57,4 +58,4 @@ def test_page_is_read_on_a_telephone(tmp_path, browser):
     assert tab.evaluate("document.documentElement.scrollWidth") == 400
     lines = "[...document.querySelectorAll('td')].map(cell => cell.clientHeight / 18)"
     assert max(tab.evaluate(lines)) < 6
-    assert tab.evaluate("document.querySelector('section > img').clientWidth") > 700
+    assert tab.evaluate("document.querySelector('.scroll > img').clientWidth") > 700
