@@ -340,8 +340,8 @@ def _compute(
         if supervisor.failed:
             number, how = next(iter(supervisor.failed.items()))
             raise ValueError(
-                f"{len(supervisor.failed):,} parts could not be computed in {TRIES} tries each; all others are "
-                f"there.\nReceived: {manifest.said(number)}: {how}. Run the same command again to go on."
+                f"{len(supervisor.failed):,} of {len(missing):,} parts could not be computed in {TRIES} tries each; "
+                f"the others are there.\nReceived: {manifest.said(number)}: {how}. Run the same command again to go on."
             )
 
 

@@ -8,6 +8,7 @@ from keras_vit.checks import error_about
 
 _INDEX = ("JOB_COMPLETION_INDEX", "RANK")  # of Kubernetes' indexed jobs, and of launchers
 _COUNT = ("NUM_SHARDS", "WORLD_SIZE")
+_NO_GAPS = " An array of SLURM must have no gaps, as --array=0-7."
 
 
 def shard_of(text: str | None, environment: Mapping[str, str] | None = None) -> tuple[int, int]:
@@ -44,20 +45,20 @@ def _of_slurm(known: Mapping[str, str]) -> tuple[int, int]:
     given = [known.get(name, {"SLURM_ARRAY_TASK_STEP": "1"}.get(name, "")) for name in names]
     said = ", ".join(f"{name}={value}" for name, value in zip(names, given, strict=True))
     if not all(value.isascii() and value.isdecimal() for value in given) or int(given[2]) < 1:
-        raise _error(said)
+        raise _error(said, _NO_GAPS)
     number, first, step, count = map(int, given)
-    return _checked(str((number - first) // step), str(count), said)
+    return _checked(str((number - first) // step), str(count), said, _NO_GAPS)
 
 
-def _checked(index: str, count: str, said: str) -> tuple[int, int]:
+def _checked(index: str, count: str, said: str, hint: str = "") -> tuple[int, int]:
     numbers = [int(text) if text.isascii() and text.isdecimal() else -1 for text in (index, count)]
     if not 0 <= numbers[0] < numbers[1]:
-        raise _error(said)
+        raise _error(said, hint)
     return numbers[0], numbers[1]
 
 
-def _error(said: str) -> Exception:
+def _error(said: str, hint: str) -> Exception:
     return error_about("shard")(
-        "a job must be one of several, as --shard 0/8 to --shard 7/8.\n"
-        f"Received: {said}. An array of SLURM must have no gaps, as --array=0-7."
+        "the number of a job counts from 0 and is below how many there are, as --shard 0/8 to --shard 7/8.\n"
+        f"Received: {said}.{hint}"
     )

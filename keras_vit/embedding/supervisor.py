@@ -87,6 +87,8 @@ class Worker:
         """How it has ended, in words."""
         code = self._process.wait()
         how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
+        if code == -signal.SIGKILL:
+            how += ", as systems do when memory runs out: pass fewer --processes"
         self._printed.seek(0)
         said = " ".join(self._printed.read().decode(errors="replace").split())
         return how + (f", and had printed: {said[-_LAST_WORDS:]}" if said and code >= 0 else "")

@@ -269,6 +269,23 @@ def test_a_worker_of_a_file_imports_neither_keras_nor_tensorflow(job, photos, tm
     assert (job / "part-00000.parquet").read_bytes() == before
 
 
+READS = """
+import os, pathlib, sys
+import pyarrow.parquet
+from keras_vit.embedding.manifest import read_manifest
+from keras_vit.embedding.part_files import read_part, read_statuses
+folder = pathlib.Path(sys.argv[1])
+before, manifest = len(os.listdir("/proc/self/task")), read_manifest(folder)
+read_statuses(folder, manifest, 0), read_part(folder, manifest, 1)
+assert len(os.listdir("/proc/self/task")) == before
+"""
+
+
+def test_parts_are_read_without_threads_that_could_abort_the_end_of_the_process(undisturbed):
+    done = subprocess.run([sys.executable, "-c", READS, undisturbed], env={**os.environ, "PYTHONPATH": str(ROOT)})
+    assert done.returncode == 0
+
+
 @pytest.mark.slow
 def test_a_model_of_keras_is_converted_once_and_then_never_again(photos, tmp_path, run):
     model, out = small_model(), tmp_path / "vectors"
@@ -298,7 +315,8 @@ SLURM = {"SLURM_ARRAY_TASK_ID": "5", "SLURM_ARRAY_TASK_MIN": "1", "SLURM_ARRAY_T
         (None, SLURM, "no gaps"),
         (None, {"JOB_COMPLETION_INDEX": "0"}, "NUM_SHARDS"),
         (None, {"RANK": "x", "WORLD_SIZE": "2"}, "RANK=x"),
-        ("8/8", {}, "--shard 8/8"),
+        (None, {"JOB_COMPLETION_INDEX": "2", "NUM_SHARDS": "2"}, "NUM_SHARDS=2"),
+        ("8/8", {}, "from 0.*\n.*--shard 8/8.$"),
         ("1", {}, "--shard 1"),
     ],
 )

@@ -3,7 +3,7 @@
 import glob
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from keras_vit.data.shard_files.rows import ShardError
@@ -15,6 +15,7 @@ from keras_vit.pages.escaping import printable
 KINDS = {"tar": "tar", "tfrecord": "tfrecord", "tfrecords": "tfrecord", "tfrec": "tfrecord", "parquet": "parquet"}
 KINDS |= {"array_record": "array_record", "arrayrecord": "array_record"}
 _SUFFIX = re.compile(rf"\.({'|'.join(KINDS)})(-\d+-of-\d+)?$", re.IGNORECASE)
+_BRACES = re.compile(r"\{(\d+)\.\.(\d+)\}", re.ASCII)
 _PACKED = re.compile(r"\.(tar\.(gz|bz2|xz|zst)|tgz|tfrecords?\.gz)$", re.IGNORECASE)
 
 
@@ -25,19 +26,24 @@ def kind_of(path: str | Path) -> str | None:
 
 
 def shards_at(what: str | os.PathLike) -> list[Path]:
-    """The shards that a folder, a file or a pattern as `shards/train-*.tar` names, sorted; none for other data.
+    """The shards that a folder, a file or a pattern names, sorted; none for other data.
+
+    A pattern is `shards/train-*.tar`, or WebDataset's `shards/train-{000..009}.tar`, all of which must be there.
 
     A folder is one of shards if they lie in it, or in folders of splits in it, and no photos lie in folders of it. A
     Parquet beside a tar of its name has facts about the photos, as img2dataset writes them, and does not count.
 
     Raises:
-        ShardError: for a pattern that no shard fits, for compressed tars, and for shards of several kinds.
+        ShardError: for a pattern that no shard fits, for a missing one of numbers in braces, for compressed tars, and
+            for shards of several kinds.
     """
     path = user_path(what)
     if os.path.isdir(path):
         found = _in_folder(path)
     elif os.path.exists(path):
         found = [path] if kind_of(path) or _PACKED.search(path.name) else []
+    elif kind_of(path) and _BRACES.search(str(path)):
+        found = sorted(_named_in_braces(str(path)))
     elif glob.has_magic(str(path)):
         is_named = bool(kind_of(path) or _PACKED.search(path.name))
         found = sorted(map(Path, glob.glob(str(path), recursive=True)))
@@ -59,6 +65,18 @@ def shards_at(what: str | os.PathLike) -> list[Path]:
         names = " and ".join(list(kinds.values())[:2])
         raise ShardError("the shards of a data set must be of one kind", path, f"with {names}", "Pass one, as *.tar.")
     return found
+
+
+def _named_in_braces(text: str) -> Iterator[Path]:
+    """The files of a pattern with numbers in braces; raises at the first that is missing."""
+    found = _BRACES.search(text)
+    if found is not None:
+        for number in range(int(found[1]), int(found[2]) + 1):
+            yield from _named_in_braces(f"{text[: found.start()]}{number:0{len(found[1])}}{text[found.end() :]}")
+    elif os.path.isfile(text):
+        yield Path(text)
+    else:
+        raise ShardError("every shard that numbers in braces name must be there", Path(text), "which is missing")
 
 
 def _in_folder(path: Path) -> list[Path]:

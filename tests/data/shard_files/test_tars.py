@@ -177,6 +177,9 @@ def test_splits_are_named_by_files_or_folders(tmp_path):
     sizes = {"train": 8, "validation": 4}
     assert open_source(tmp_path / "flat").sizes == open_source(tmp_path / "deep").sizes == sizes
     assert open_source(f"{tmp_path}/flat/set-train-*.tar").sizes == {"train": 8}
+    assert open_source(f"{tmp_path}/flat/set-train-{{000..001}}.tar").sizes == {"train": 8}
+    with pytest.raises(ValueError, match=r"set-train-002\.tar, which is missing"):
+        open_source(f"{tmp_path}/flat/set-train-{{000..009}}.tar")
     (tmp_path / "flat" / "set-train-000.parquet").touch()  # facts of img2dataset about the tar
     assert open_source(tmp_path / "flat").sizes == sizes
     (tmp_path / "flat" / "set-val-000.tar").rename(tmp_path / "flat" / "set-000.tar")
