@@ -17,7 +17,7 @@ from keras_vit.config.resnets import RESNETS
 from keras_vit.config.variants import BUILDERS, DEFAULT_CLASSES, DEFAULT_IMAGE_SIZE, VARIANTS
 from keras_vit.config.vit import ViTConfig
 from keras_vit.pages.escaping import printable
-from keras_vit.pages.lines import columns, fact_lines
+from keras_vit.pages.lines import columns
 from keras_vit.weights.checkpoint import file_in, read_checkpoint
 from keras_vit.weights.conversion import convert_checkpoint
 from keras_vit.weights.dialects import DIALECTS, recognise
@@ -134,9 +134,9 @@ def _info(arguments: Namespace) -> Iterator[str]:
         local = find_local(remote_file(record)) or _in_library_cache(record)
         facts = _facts(record) | {"local": str(local) if local else f"not at hand; its place is {_place(record)}"}
         yield from [""] * (number > 0)
-        said = {key: text if isinstance(text, str) else json.dumps(text) for key, text in facts.items() if text != ""}
-        for key, text in said.items():
-            yield from fact_lines(key, text, max(map(len, said)) + 2)
+        yield from columns(
+            [(key, text if isinstance(text, str) else json.dumps(text)) for key, text in facts.items() if text != ""]
+        )
 
 
 def _fetch(arguments: Namespace) -> Iterator[str]:
