@@ -1,10 +1,9 @@
 """How Sphinx builds these pages: `python -m sphinx -W -b html docs build/docs`.
 
 The pages are Markdown (MyST), and notebooks that hold what they printed. Made anew by each build are the reference,
-from the docstrings in the groups of `keras_vit/api.py`, and the pages of published weights, from their records.
+from the docstrings by the tasks of `keras_vit/api.py`, and the pages of published weights, from their records.
 """
 
-import inspect
 import os
 import re
 import sys
@@ -15,9 +14,9 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 sys.path.append(str(Path(__file__).parent / "generators"))
 
+import reference_pages
 import weights_pages
 
-import keras_vit
 from keras_vit.version import __version__
 
 HERE = Path(__file__).parent
@@ -40,6 +39,21 @@ redirects: dict[str, str] = {  # old page: the address that answers today
     "hosts": "devices.html#share-a-model-with-jax",
     "interruptions": "runs.html#resume-a-run",
     "many_devices": "devices.html",
+    "reference/the_model": "build_a_model.html",
+    "reference/how_much_a_model_computes": "count_the_compute.html",
+    "reference/images_in_names_out": "prepare_images_and_read_answers.html",
+    "reference/looking_inside": "look_inside_a_model.html",
+    "reference/the_paper_s_ablations": "repeat_the_paper_s_studies.html",
+    "reference/weights": "load_and_save_weights.html",
+    "reference/from_a_folder_of_photos_to_a_trained_model": "fine_tune_on_a_folder_of_photos.html",
+    "reference/recipes_and_what_they_are_made_of": "follow_a_published_recipe.html",
+    "reference/many_devices_and_hosts_on_JAX": "choose_devices_and_check_memory.html",
+    "reference/to_a_server_or_a_phone": "export_and_accelerate.html",
+    "reference/the_same_answers_sooner_on_this_machine": "export_and_accelerate.html",
+    "reference/millions_of_photos": "embed_and_search_many_photos.html",
+    "reference/training_by_a_teacher": "train_by_a_teacher_or_without_labels.html",
+    "reference/training_without_labels": "train_by_a_teacher_or_without_labels.html",
+    "reference/builders_of_encoders": "build_an_encoder.html",
 }
 html_theme = "sphinx_book_theme"
 html_title = f"keras_vit {release}"
@@ -59,33 +73,9 @@ napoleon_use_rtype = False
 napoleon_use_ivar = True
 
 
-def groups():
-    """`{title: names}` of the public names, as the comments of `api.py` part them."""
-    text = inspect.getsource(keras_vit.api).partition("__all__ = [")[2]
-    found = {}
-    for line in text.splitlines():
-        if comment := re.match(r"\s+# (.*)", line):
-            title = comment[1]
-            found[title] = []
-        elif name := re.match(r'\s+"(\w+)"', line):
-            found[title].append(name[1])
-    return found | {"builders of encoders": list(keras_vit.encoder_builders.__all__)}
-
-
 def write_reference(app):
-    """One page for each group, and the list of them."""
-    REFERENCE.mkdir(exist_ok=True)
-    for file in REFERENCE.iterdir():
-        file.unlink()
-    pages = []
-    for title, names in groups().items():
-        page = re.sub(r"\W+", "_", title).strip("_")
-        pages.append(page)
-        heading = title[0].upper() + title[1:]
-        entries = [_entry(name) for name in names]
-        (REFERENCE / f"{page}.rst").write_text("\n".join([heading, "=" * len(heading), "", *entries]))
-    toctree = ["Reference", "=========", "", ".. toctree::", "", *(f"   {page}" for page in pages), ""]
-    (REFERENCE / "index.rst").write_text("\n".join(toctree))
+    """The pages that are made of docstrings."""
+    reference_pages.write(REFERENCE)
 
 
 def write_pages(app):
@@ -96,27 +86,6 @@ def write_pages(app):
             file.unlink()
         for name, text in pages().items():
             (HERE / folder / f"{name}.md").write_text(NO_CONTENTS + text)
-
-
-def _entry(name):
-    what = getattr(keras_vit, name)
-    if inspect.ismodule(what):
-        names = getattr(what, "__all__", None) or [n for n, v in vars(what).items() if _is_own(v, what)]
-        return "\n".join(_directive(f"keras_vit.{name}.{each}", getattr(what, each)) for each in names)
-    return _directive(f"keras_vit.{name}", what)
-
-
-def _is_own(value, module):
-    return getattr(value, "__module__", None) == module.__name__ and not value.__name__.startswith("_")
-
-
-def _directive(path, what):
-    if inspect.isclass(what):
-        bases = "   :no-members:\n" if issubclass(what, Exception) else ""
-        return f".. autoclass:: {path}\n{bases}"
-    if callable(what):
-        return f".. autofunction:: {path}\n"
-    return f".. data:: {path}\n\n   {type(what).__name__} of {len(what)}: {', '.join(map(str, what))}.\n"
 
 
 MORE = ("notebooks/index", "reference/index")  # of the contents

@@ -1,4 +1,7 @@
-"""The public names, in reading order, all imported; `config/public_names.py` says where `keras_vit` finds each."""
+"""The public names by task, all imported; `config/public_names.py` says where `keras_vit` finds each.
+
+The comments of `__all__` are titles of the reference, each with what its names are for.
+"""
 
 from keras_vit import analysis, encoder_builders, layers
 from keras_vit.analysis import attention_maps, class_relevance, features
@@ -79,8 +82,10 @@ from keras_vit.weights.save import save_checkpoint
 from keras_vit.weights.upload import UploadError
 
 __all__ = [
-    # the model
+    # Build a model
+    # Give the name of a variant or sizes of your own, and get a Keras model.
     "build",
+    "ViTConfig",
     "ViTTi16",
     "ViTS16",
     "ViTS32",
@@ -97,6 +102,10 @@ __all__ = [
     "R26ViTB32",
     "R50ViTB16",
     "R50ViTL32",
+    "VARIANTS",
+    "with_input_shape",
+    "zero_shot",
+    "VisionTransformer",
     "build_resnet",
     "R50x1",
     "R50x2",
@@ -107,78 +116,88 @@ __all__ = [
     "R152x2",
     "R152x4",
     "R200x3",
-    "with_input_shape",
-    "merge_tokens",
-    "zero_shot",
-    "naflex",
-    "naflex_batch",
-    "VisionTransformer",
-    "NaFlexModel",
-    "ViTConfig",
-    "VARIANTS",
-    "ResNet",
     "ResNetConfig",
     "RESNETS",
-    "layers",
-    # how much a model computes
-    "flops",
-    "Flops",
-    "training_exaflops",
-    # images in, names out
-    "read_image",
-    "preprocess_input",
-    "decode_predictions",
-    "Preprocessing",
-    # looking inside
-    "features",
-    "attention_maps",
-    "class_relevance",
-    "look",
-    "analysis",
-    # the paper's ablations
-    "studies",
-    # weights
+    "ResNet",
+    # Load and save weights
+    # Find published weights, read a file into a model, and write files for timm, transformers and the Hub.
     "list_weights",
     "find_weights",
     "load_checkpoint",
     "save_checkpoint",
     "convert_checkpoint",
+    "push_to_hub",
     "resize_pos_embed",
     "CheckpointError",
     "DownloadError",
     "OfflineError",
-    # from a folder of photos to a trained model
+    "UploadError",
+    # Prepare images and read answers
+    # Bring a photo to what a model takes, and its scores to names.
+    "read_image",
+    "preprocess_input",
+    "Preprocessing",
+    "decode_predictions",
+    # Keep the aspect of photos
+    # Run photos of many sizes in one batch instead of one size for all.
+    "naflex_batch",
+    "naflex",
+    "NaFlexModel",
+    "batches_by_size",
+    # Fine-tune on a folder of photos
+    # One call trains a classifier, measures it, and writes a folder with model and report.
     "finetune",
     "FinetuneOptions",
     "EpochRecord",
     "StopRun",
+    # Open and pack data
+    # Turn a folder, a table, shards or arrays into checked batches.
+    "open_source",
+    "load_dataset",
+    "Source",
+    "BadImage",
+    "Augmentation",
+    "AUGMENTATIONS",
+    "pack",
+    "shard_photos",
+    "find_dataset",
+    "OFFICIAL_DATASETS",
+    "VTAB_TASKS",
+    # Evaluate
+    # Measure a classifier, or how good the features of a model are.
     "evaluate",
     "Evaluation",
     "probe",
     "Probe",
-    "write_evaluation_page",
     "vtab",
     "Vtab",
-    "push_to_hub",
-    "UploadError",
-    "open_source",
-    "load_dataset",
-    "batches_by_size",
-    "pack",
-    "shard_photos",
-    "Source",
-    "BadImage",
-    "OFFICIAL_DATASETS",
-    "VTAB_TASKS",
-    "find_dataset",
-    "AUGMENTATIONS",
-    "Augmentation",
-    # recipes, and what they are made of
-    "RECIPES",
-    "Recipe",
-    "find_recipe",
-    "plan",
-    "Plan",
+    "write_evaluation_page",
+    # Look inside a model
+    # Get features, attention and relevance as arrays, or a page with pictures.
+    "features",
+    "attention_maps",
+    "class_relevance",
+    "look",
+    "analysis",
+    # Embed and search many photos
+    # Compute one vector for each photo, and find the nearest ones.
+    "Embedder",
+    "nearest",
+    "Neighbours",
+    # Export and accelerate
+    # Write a file for a server or a phone, or get the same answers sooner on this machine.
+    "export",
+    "ExportReport",
+    "accelerate",
+    "Engine",
+    "EngineReport",
+    "merge_tokens",
+    "ExportError",
+    # Train with fit
+    # Use these optimizers, schedules and callbacks with `compile` and `fit` of Keras, and choose what learns.
+    "freeze",
+    "add_lora",
+    "merge_lora",
     "SGD",
     "AdamW",
     "WarmupCosine",
@@ -186,36 +205,40 @@ __all__ = [
     "WarmupReciprocalSqrt",
     "SigmoidCrossentropy",
     "Checkpoints",
-    "strategy",
-    "Devices",
     "NonFiniteGuard",
     "StepFacts",
     "TrainingDivergedError",
-    "freeze",
-    "add_lora",
-    "merge_lora",
-    "estimate_memory",
-    "available_memory",
-    "check_memory",
-    # many devices and hosts, on JAX
-    "layout_map",
-    "check_layout",
-    # to a server or a phone
-    "export",
-    "ExportReport",
-    "ExportError",
-    # the same answers sooner, on this machine
-    "accelerate",
-    "Engine",
-    "EngineReport",
-    # millions of photos
-    "Embedder",
-    "nearest",
-    "Neighbours",
-    # training by a teacher
+    # Follow a published recipe
+    # Fit the hyper-parameters of a paper to your number of images and your batch size.
+    "plan",
+    "Plan",
+    "find_recipe",
+    "Recipe",
+    "RECIPES",
+    # Train by a teacher or without labels
+    # Distil a larger model into a smaller one, or pre-train on images alone.
     "Distiller",
     "DistillationLoss",
-    # training without labels
     "MaskedPatchPrediction",
+    # Choose devices and check memory
+    # Choose GPUs, TPUs and precision, share a model among devices, and see whether a batch fits.
+    "strategy",
+    "Devices",
+    "estimate_memory",
+    "check_memory",
+    "available_memory",
+    "layout_map",
+    "check_layout",
+    # Count the compute
+    # Count the FLOPs of a forward pass, and of a whole training.
+    "flops",
+    "Flops",
+    "training_exaflops",
+    # Repeat the paper's studies
+    # Get the configurations of the paper's ablations, ready to build.
+    "studies",
+    # Use single layers
+    # Build a model of your own from the layers.
+    "layers",
 ]
 __all__ += encoder_builders.__all__

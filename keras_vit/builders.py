@@ -58,8 +58,8 @@ def build(
     Example:
         >>> keras_vit.build("Ti/16", classes=10).output_shape
         (None, 10)
-        >>> small = keras_vit.ViTConfig(patch_size=8, hidden_size=64, num_layers=4, num_heads=4, mlp_dim=128)
-        >>> keras_vit.build(small, input_shape=(32, 32, 3), include_top=False).output_shape
+        >>> small = keras_vit.ViTConfig(8, 64, num_layers=4, num_heads=4, mlp_dim=128)
+        >>> keras_vit.build(small, include_top=False).output_shape
         (None, 64)
 
     Args:

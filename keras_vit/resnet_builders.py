@@ -38,7 +38,7 @@ def build_resnet(
 
     Example:
         >>> small = keras_vit.ResNetConfig(stages=(1, 1, 1, 1), width_factor=0.5)
-        >>> keras_vit.build_resnet(small, classes=10, input_shape=(64, 64, 3)).output_shape
+        >>> keras_vit.build_resnet(small, classes=10).output_shape
         (None, 10)
 
     Args:

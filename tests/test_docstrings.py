@@ -77,6 +77,7 @@ def given(tmp_path, tmp_path_factory, monkeypatch):
     monkeypatch.chdir(tmp_path)
     make_photos(tmp_path / "photos", per_class=10)
     yield given | {"photos": tmp_path / "photos"}
+    given["model"].trainable = True  # which a teacher no longer is
     given["model"].set_weights(weights)
 
 
@@ -102,6 +103,7 @@ def test_public_names_have_an_example_of_few_lines():
         assert (name in WITHOUT) == (not examples), name
         assert sum(example.source.count("\n") for example in examples) <= 6, name
         assert not examples or any(example.want for example in examples), name
+        assert all(len(line) <= 78 for example in examples for line in example.source.splitlines()), name
 
 
 def test_lists_of_names_are_of_names_that_exist():

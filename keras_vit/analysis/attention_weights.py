@@ -145,7 +145,7 @@ def rollout(attention: np.ndarray, discard: float = 0.0) -> np.ndarray:
     """Attention through all blocks: the product of (attention + identity) / 2, from the last block to the first.
 
     Example:
-        >>> attention = np.full((2, 1, 3, 3), 1 / 3)  # two blocks, one head, three tokens
+        >>> attention = np.full((2, 1, 3, 3), 1 / 3)  # 2 blocks, 1 head, 3 tokens
         >>> keras_vit.analysis.rollout(attention).round(3)
         array([[0.5 , 0.25, 0.25],
                [0.25, 0.5 , 0.25],
@@ -208,11 +208,8 @@ def mean_attention_distance(
     (issue 162 of the official code).
 
     Example:
-        >>> itself = np.eye(4).reshape(1, 1, 4, 4)  # every patch reads itself
-        >>> everywhere = np.full((1, 1, 4, 4), 0.25)
-        >>> keras_vit.analysis.mean_attention_distance(itself, (2, 2), stride=16)
-        array([[0.]])
-        >>> keras_vit.analysis.mean_attention_distance(everywhere, (2, 2), stride=16).round(2)
+        >>> even = np.full((1, 1, 4, 4), 0.25)  # each of 2 x 2 patches reads all
+        >>> keras_vit.analysis.mean_attention_distance(even, (2, 2), 16).round(2)
         array([[13.66]])
 
     Args:

@@ -66,7 +66,8 @@ def look(
 
     Example:
         >>> names = ["disc", "stripes", "tiles"]
-        >>> page = keras_vit.look(model, [photos / "disc" / "0.jpg"], "seen", class_names=names)
+        >>> photo = photos / "disc" / "0.jpg"
+        >>> page = keras_vit.look(model, [photo], "seen", class_names=names)
         >>> sorted(path.name for path in page.parent.glob("*.html"))
         ['index.html']
 

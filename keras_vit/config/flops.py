@@ -127,7 +127,8 @@ def training_exaflops(
     `patch_dropout_rate` save, what `rematerialize` adds, and the optimizer.
 
     Example:
-        >>> round(keras_vit.training_exaflops("B/16", images=300 * 1.28e6), 1)  # 300 epochs of ImageNet
+        >>> imagenet = 1.28e6
+        >>> round(keras_vit.training_exaflops("B/16", images=300 * imagenet), 1)
         40.5
 
     Args:

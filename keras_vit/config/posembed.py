@@ -37,7 +37,7 @@ def resize_pos_embed(
     """Interpolates a position table to another patch grid; prefix rows (the class token's) stay as they are.
 
     Example:
-        >>> table = np.array([[9, 0, 1, 2, 3]]).reshape(1, 5, 1) / 1.0  # a class token and 2 x 2 patches
+        >>> table = np.array([9.0, 0.0, 1.0, 2.0, 3.0])[:, None]  # class token, 2 x 2
         >>> resized = keras_vit.resize_pos_embed(table, (3, 3))
         >>> resized.ravel().tolist()
         [9.0, 0.0, 0.5, 1.0, 1.0, 1.5, 2.0, 2.0, 2.5, 3.0]

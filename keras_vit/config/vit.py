@@ -23,7 +23,7 @@ class ViTConfig:
     and `config.pooling`. A change is `config.replace(pooling="map")`.
 
     Example:
-        >>> config = keras_vit.ViTConfig(patch_size=16, hidden_size=192, num_layers=12, num_heads=3, mlp_dim=768)
+        >>> config = keras_vit.ViTConfig(16, 192, num_layers=12, num_heads=3, mlp_dim=768)
         >>> config == keras_vit.VARIANTS["Ti/16"]
         True
         >>> config.replace(pooling="gap", registers=4).registers

@@ -59,7 +59,8 @@ def batches_by_size(
     Example:
         >>> any_size = keras_vit.ViTTi16(num_layers=1, input_shape=(None, None, 3))
         >>> tall, wide = np.zeros((64, 32, 3), "uint8"), np.zeros((30, 90, 3), "uint8")
-        >>> for places, batch in keras_vit.batches_by_size(any_size, [tall, wide], max_patches=16):
+        >>> batches = keras_vit.batches_by_size(any_size, [tall, wide], max_patches=16)
+        >>> for places, batch in batches:
         ...     print(places, batch.shape)
         [1] (1, 32, 96, 3)
         [0] (1, 80, 48, 3)

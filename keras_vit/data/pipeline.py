@@ -43,7 +43,8 @@ def load_dataset(
     """Batches of images, prepared for a model, and labels.
 
     Example:
-        >>> batches = keras_vit.load_dataset(photos, batch_size=8, preprocessing=model.preprocessing)
+        >>> rule = model.preprocessing
+        >>> batches = keras_vit.load_dataset(photos, batch_size=8, preprocessing=rule)
         >>> batches.class_names, batches.num_examples
         (('disc', 'stripes', 'tiles'), 24)
         >>> pixels, labels = next(iter(batches))

@@ -28,7 +28,7 @@ class Embedder:
     Example:
         >>> model.save("shapes.keras")
         >>> embedder = keras_vit.Embedder("shapes.keras", engine="tensorflow")
-        >>> answers = embedder([photos / "disc" / "0.jpg", photos / "tiles" / "gone.jpg"])
+        >>> answers = embedder([photos / "disc" / "0.jpg", photos / "gone.jpg"])
         >>> answers["features"].shape, answers["status"].tolist()
         ((2, 192), ['ok', 'no such file'])
 

@@ -20,8 +20,8 @@ class Neighbours:
     """The nearest vectors of some queries, the nearest first.
 
     Example:
-        >>> found = keras_vit.nearest(np.array([[1.0, 0.0], [1.0, 0.1], [0.0, 1.0]]), k=1)
-        >>> found.indices.ravel().tolist()  # of each vector the one that is nearest
+        >>> vectors = np.array([[1.0, 0.0], [1.0, 0.1], [0.0, 1.0]])
+        >>> keras_vit.nearest(vectors, k=1).indices.ravel().tolist()
         [1, 0, 1]
 
     Attributes:

@@ -65,7 +65,8 @@ def export(
     """Writes a model for a server or a phone, with preprocessing and labels inside, and proves that it is the model.
 
     Example:
-        >>> report = keras_vit.export(model, "shapes.onnx", labels=["disc", "stripes", "tiles"])
+        >>> names = ["disc", "stripes", "tiles"]
+        >>> report = keras_vit.export(model, "shapes.onnx", labels=names)
         >>> report.images, report.top1_agreement
         (16, 1.0)
 

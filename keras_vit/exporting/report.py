@@ -69,7 +69,7 @@ class ExportReport:
     """What `export` measured before it called a file done.
 
     Example:
-        >>> report = keras_vit.export(model, "shapes.onnx", labels=["disc", "stripes", "tiles"])
+        >>> report = keras_vit.export(model, "shapes.onnx")
         >>> report.format, report.precision
         ('onnx', 'float32')
         >>> max(drift.max_difference for drift in report.drift) < 1e-5

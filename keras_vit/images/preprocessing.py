@@ -30,7 +30,7 @@ class Preprocessing:
 
     Example:
         >>> pixels = keras_vit.read_image(photos / "disc" / "0.jpg")
-        >>> rule = keras_vit.Preprocessing(image_size=(32, 48), resize="crop", crop_fraction=0.9)
+        >>> rule = keras_vit.Preprocessing(image_size=(32, 48), resize="crop")
         >>> pixels.shape, rule(pixels).shape
         ((76, 71, 3), (32, 48, 3))
 

@@ -33,7 +33,8 @@ def add_lora(
     Example:
         >>> tuned = keras_vit.with_input_shape(model, model.input_shape[1:])  # a copy
         >>> keras_vit.add_lora(tuned, rank=4)
-        >>> sum(keras.ops.convert_to_numpy(weight).size for weight in tuned.trainable_weights), model.count_params()
+        >>> learn = [keras.ops.convert_to_numpy(w).size for w in tuned.trainable_weights]
+        >>> sum(learn), model.count_params()
         (28227, 1039875)
 
     Args:

@@ -27,8 +27,8 @@ class ResNet(ImageModel):
     Example:
         >>> small = keras_vit.ResNetConfig(stages=(1, 1, 1, 1), width_factor=0.5)
         >>> resnet = keras_vit.build_resnet(small, classes=3, input_shape=(40, 56, 3))
-        >>> tuple(resnet(np.zeros((2, 40, 56, 3))).shape), resnet.preprocessing.image_size
-        ((2, 3), (40, 56))
+        >>> tuple(resnet(np.zeros((2, 40, 56, 3))).shape)
+        (2, 3)
 
     Attributes:
         config: the `ResNetConfig`.

@@ -15,8 +15,8 @@ class VisionTransformer(ImageModel):
     Made by `build` and the builders. It is saved and loaded as every Keras model, with `keras_vit` imported.
 
     Example:
-        >>> model.config.patch_size, model.config.hidden_size, model.preprocessing.image_size
-        (16, 192, (32, 48))
+        >>> model.config.hidden_size, model.preprocessing.image_size
+        (192, (32, 48))
         >>> tuple(model(images).shape)
         (2, 3)
 

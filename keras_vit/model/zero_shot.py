@@ -34,10 +34,10 @@ def zero_shot(
     that the weights are from.
 
     Example:
-        >>> tower = keras_vit.ViTTi16(num_layers=2, input_shape=(32, 48, 3), include_top=False)
-        >>> texts = np.random.default_rng(0).normal(size=(2, 192))  # of the text tower, one row a class
-        >>> classifier = keras_vit.zero_shot(tower, texts, ["cat", "dog"], logit_scale=4.6)
-        >>> classifier.output_shape, classifier.class_names
+        >>> tower = keras_vit.ViTTi16(num_layers=2, include_top=False)
+        >>> texts = np.random.default_rng(0).normal(size=(2, 192))  # by a text tower
+        >>> zero = keras_vit.zero_shot(tower, texts, ["cat", "dog"], logit_scale=4.6)
+        >>> zero.output_shape, zero.class_names
         ((None, 2), ('cat', 'dog'))
 
     Args:

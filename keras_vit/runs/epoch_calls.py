@@ -27,8 +27,7 @@ class EpochRecord:
         >>> def stop_when_good(record):  # for `finetune(..., on_epoch=stop_when_good)`
         ...     if record.metrics["val_accuracy"] > 0.95:
         ...         raise keras_vit.StopRun
-        >>> record = keras_vit.EpochRecord(epoch=1, epochs=10, step=4, seconds=2.5, metrics={"val_accuracy": 0.96})
-        >>> stop_when_good(record)
+        >>> stop_when_good(keras_vit.EpochRecord(1, 10, 4, 2.5, {"val_accuracy": 0.96}))
         Traceback (most recent call last):
             ...
         keras_vit.runs.epoch_calls.StopRun

@@ -69,7 +69,8 @@ def finetune(
     each gets the `Result`, and the first alone writes `out`.
 
     Example:
-        >>> result = keras_vit.finetune(photos, "run", image_size=32, epochs=1, say=lambda line: None)
+        >>> quiet = lambda line: None
+        >>> result = keras_vit.finetune(photos, "run", image_size=32, epochs=1, say=quiet)
         >>> result.classes, result.split
         (3, 'test')
         >>> sorted(path.name for path in result.out.glob("*.keras"))

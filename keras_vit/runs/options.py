@@ -59,9 +59,9 @@ class FinetuneOptions:
     """How `keras_vit.finetune` trains; every field is a keyword of it, and an option of `keras-vit finetune`.
 
     Example:
-        >>> options = keras_vit.FinetuneOptions(model="S/16", epochs=3, trainable="head")
-        >>> options.epochs, options.trainable, options.precision
-        (3, 'head', 'auto')
+        >>> options = keras_vit.FinetuneOptions(model="S/16", trainable="head")
+        >>> options.trainable, options.precision
+        ('head', 'auto')
 
     Args:
         model: a variant or builder as `"B/16"` or `"ViTB16"`; a ResNet as `"R50x1"`; a `ViTConfig` or `ResNetConfig`;

@@ -39,7 +39,8 @@ class NonFiniteGuard(keras.callbacks.Callback):
 
     Example:
         >>> model.compile(keras_vit.SGD(0.01), "mse")
-        >>> model.fit(images, np.full((2, 3), np.nan), verbose=0, callbacks=[keras_vit.NonFiniteGuard()])
+        >>> guard = keras_vit.NonFiniteGuard()
+        >>> model.fit(images, np.full((2, 3), np.nan), callbacks=[guard], verbose=0)
         Traceback (most recent call last):
             ...
         keras_vit.training.callbacks.TrainingDivergedError: training diverged: a loss or gradient is not finite...
@@ -143,10 +144,11 @@ class StepFacts(keras.callbacks.Callback):
     List it before what writes logs down, as `keras.callbacks.CSVLogger`.
 
     Example:
-        >>> model.compile(keras_vit.SGD(0.01), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-        >>> history = model.fit(images, np.array([0, 2]), verbose=0, callbacks=[keras_vit.StepFacts()])
+        >>> model.compile(keras_vit.SGD(0.01), keras_vit.SigmoidCrossentropy())
+        >>> facts = keras_vit.StepFacts()
+        >>> history = model.fit(images, np.eye(3)[[0, 2]], callbacks=[facts], verbose=0)
         >>> sorted(history.history)
-        ['accuracy', 'gradient_norm', 'learning_rate', 'loss']
+        ['gradient_norm', 'learning_rate', 'loss']
     """
 
     def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:

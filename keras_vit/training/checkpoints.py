@@ -48,8 +48,9 @@ class Checkpoints(keras.callbacks.Callback):
     same order, so without a shuffle of Keras'.
 
     Example:
-        >>> model.compile(keras_vit.SGD(0.01), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-        >>> history = model.fit(images, np.array([0, 2]), verbose=0, callbacks=[keras_vit.Checkpoints("checkpoints")])
+        >>> model.compile(keras_vit.SGD(0.01), keras_vit.SigmoidCrossentropy())
+        >>> saved = keras_vit.Checkpoints("checkpoints")
+        >>> history = model.fit(images, np.eye(3)[[0, 2]], callbacks=[saved], verbose=0)
         >>> keras_vit.Checkpoints("checkpoints").step
         1
 

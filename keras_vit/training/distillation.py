@@ -29,8 +29,8 @@ class DistillationLoss(keras.losses.Loss):
     Example:
         >>> loss = keras_vit.DistillationLoss("soft", temperature=2.0)
         >>> teacher = np.array([[2.0, 1.0, 0.0]])
-        >>> round(float(loss(teacher, teacher)), 3), round(float(loss(teacher, -teacher)), 3)
-        (0.0, 1.281)
+        >>> [round(float(loss(teacher, x)), 3) for x in (teacher, -teacher)]
+        [0.0, 1.281]
 
     Args:
         kind: `"hard"`, cross-entropy with the class the teacher prefers (eq. 3, DeiT's choice), or `"soft"`,
@@ -79,10 +79,11 @@ class Distiller(ReplicatedModel, keras.Model):
     `student` itself: save that one. The teacher gets the images that the student gets.
 
     Example:
-        >>> student = keras_vit.ViTTi16(num_layers=1, input_shape=(32, 48, 3), classes=3, distilled=True)
-        >>> distiller = keras_vit.Distiller(student, teacher=model, kind="soft", weight=0.1)
-        >>> distiller.compile(keras_vit.SGD(0.01), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-        >>> history = distiller.fit(images, np.array([0, 2]), verbose=0)
+        >>> config = keras_vit.VARIANTS["Ti/16"].replace(num_layers=1, distilled=True)
+        >>> student = keras_vit.build(config, input_shape=(32, 48, 3), classes=3)
+        >>> distiller = keras_vit.Distiller(student, teacher=model, kind="soft")
+        >>> distiller.compile(keras_vit.SGD(0.01), keras_vit.SigmoidCrossentropy())
+        >>> history = distiller.fit(images, np.eye(3)[[0, 2]], verbose=0)
         >>> tuple(student(images).shape)
         (2, 3)
 

@@ -22,7 +22,8 @@ class SigmoidCrossentropy(keras.losses.Loss):
 
     Example:
         >>> loss = keras_vit.SigmoidCrossentropy()
-        >>> round(float(loss(np.array([[1.0, 0.0, 0.0]]), np.zeros((1, 3)))), 3)  # 3 ln 2
+        >>> labels, logits = np.array([[1.0, 0.0, 0.0]]), np.zeros((1, 3))
+        >>> round(float(loss(labels, logits)), 3)  # 3 ln 2
         2.079
 
     Args:

@@ -90,7 +90,7 @@ def estimate_memory(
 
     Example:
         >>> estimate = keras_vit.estimate_memory(model, batch_size=8, optimizer="adamw")
-        >>> estimate.weights, estimate.optimizer  # bytes: Adam keeps two numbers for each weight
+        >>> estimate.weights, estimate.optimizer  # bytes
         (4159500, 8319000)
 
     Args:

@@ -33,7 +33,7 @@ class Plan:
     """A recipe for one data set and batch size; made by `plan`.
 
     Example:
-        >>> plan = keras_vit.plan("augreg-finetune", model, num_images=2000, batch_size=64)
+        >>> plan = keras_vit.plan("augreg-finetune", num_images=2000, batch_size=64)
         >>> model.compile(**plan.compile_arguments())
         >>> model.optimizer.name, sorted(plan.fit_arguments())
         ('sgd', ['callbacks', 'epochs', 'shuffle', 'steps_per_epoch'])
@@ -204,7 +204,7 @@ def plan(
     - Micro-batches: no larger than the recipe's, in as few as divide the batch.
 
     Example:
-        >>> plan = keras_vit.plan("augreg-finetune", model, num_images=2000, batch_size=64)
+        >>> plan = keras_vit.plan("augreg-finetune", num_images=2000, batch_size=64)
         >>> plan.steps, plan.warmup_steps, plan.learning_rate
         (500, 100, 0.00375)
         >>> plan.changes()

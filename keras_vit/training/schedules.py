@@ -57,7 +57,7 @@ class WarmupCosine(_Warmup):
     rate(t) = base_rate * (1 + cos(pi * p)) / 2 * min(1, t / warmup_steps), p = clip((t - warmup) / (total - warmup))
 
     Example:
-        >>> schedule = keras_vit.WarmupCosine(base_rate=0.1, total_steps=100, warmup_steps=10)
+        >>> schedule = keras_vit.WarmupCosine(0.1, total_steps=100, warmup_steps=10)
         >>> [round(float(schedule(step)), 3) for step in (0, 5, 10, 55, 100)]
         [0.0, 0.05, 0.1, 0.05, 0.0]
 
@@ -85,7 +85,7 @@ class WarmupLinear(_Warmup):
     rate(t) = (final_rate + (base_rate - final_rate) * (1 - p)) * min(1, t / warmup_steps), p as in `WarmupCosine`
 
     Example:
-        >>> schedule = keras_vit.WarmupLinear(base_rate=0.1, total_steps=100, warmup_steps=10, final_rate=0.02)
+        >>> schedule = keras_vit.WarmupLinear(0.1, 100, warmup_steps=10, final_rate=0.02)
         >>> [round(float(schedule(step)), 3) for step in (0, 5, 10, 55, 100)]
         [0.0, 0.05, 0.1, 0.06, 0.02]
 
@@ -129,7 +129,7 @@ class WarmupReciprocalSqrt(_Warmup):
     With `timescale` equal to `warmup_steps`, as published, that is base_rate * sqrt(warmup / t).
 
     Example:
-        >>> schedule = keras_vit.WarmupReciprocalSqrt(base_rate=0.1, total_steps=100, warmup_steps=10, timescale=10)
+        >>> schedule = keras_vit.WarmupReciprocalSqrt(0.1, 100, 10, timescale=10)
         >>> [round(float(schedule(step)), 3) for step in (0, 5, 10, 40, 90)]
         [0.0, 0.05, 0.1, 0.05, 0.033]
 

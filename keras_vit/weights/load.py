@@ -60,13 +60,13 @@ def load_checkpoint(
     """Loads a checkpoint into a built model; nothing is skipped, used twice or left as it was.
 
     Example:
-        >>> encoder = keras_vit.ViTTi16(num_layers=2, input_shape=(32, 48, 3), include_top=False)
+        >>> encoder = keras_vit.ViTTi16(num_layers=2, include_top=False)
         >>> path = keras_vit.save_checkpoint(encoder, "encoder.npz")
         >>> keras_vit.load_checkpoint(encoder, path)
         ()
         >>> larger = keras_vit.with_input_shape(encoder, (64, 96, 3))
         >>> keras_vit.load_checkpoint(larger, path)
-        ('position embedding resized from (2, 3) to (4, 6) (align_corners)',)
+        ('position embedding resized from (14, 14) to (4, 6) (align_corners)',)
 
     Args:
         model: a model of `keras_vit`, or a `keras.Model` made of its layers. One with layers of your own that have

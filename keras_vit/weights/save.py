@@ -38,7 +38,8 @@ def save_checkpoint(
     Example:
         >>> keras_vit.save_checkpoint(model, "model.npz").name
         'model.npz'
-        >>> file = keras_vit.save_checkpoint(model, "for_timm", "timm", labels=["disc", "stripes", "tiles"])
+        >>> names = ["disc", "stripes", "tiles"]
+        >>> file = keras_vit.save_checkpoint(model, "for_timm", "timm", labels=names)
         >>> sorted(path.name for path in file.parent.iterdir())
         ['PREPROCESSING.md', 'README.md', 'config.json', 'model.safetensors']
 

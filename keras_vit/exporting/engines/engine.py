@@ -92,7 +92,8 @@ class Engine:
         >>> engine = keras_vit.accelerate(model, "onnxruntime", cache=None)
         >>> engine.output_shape, engine.output_activation
         ((None, 3), 'linear')
-        >>> float(abs(engine(images) - keras.ops.convert_to_numpy(model(images))).max()) < 1e-5
+        >>> expected = keras.ops.convert_to_numpy(model(images))
+        >>> float(abs(engine(images) - expected).max()) < 1e-5
         True
 
     Attributes:

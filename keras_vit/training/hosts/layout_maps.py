@@ -26,11 +26,13 @@ def layout_map(
     """A `keras.distribution.LayoutMap` made from the model's own weights.
 
     Example:
-        >>> mesh = keras.distribution.DeviceMesh((2,), ("data",))  # on the JAX backend, with two devices
-        >>> layout = keras_vit.layout_map("Ti/16", mesh, "fsdp", large=500_000, classes=10)
+        >>> # on the JAX backend, with two devices
+        >>> mesh = keras.distribution.DeviceMesh((2,), ("data",))
+        >>> layout = keras_vit.layout_map("Ti/16", mesh, large=500_000, classes=10)
         >>> layout["block_3/mlp/dense_1/kernel"].axes
         (None, 'data')
-        >>> keras.distribution.set_distribution(keras.distribution.ModelParallel(layout_map=layout))
+        >>> parallel = keras.distribution.ModelParallel(layout_map=layout)
+        >>> keras.distribution.set_distribution(parallel)
         >>> model = keras_vit.ViTTi16(classes=10)
 
     Args:
@@ -76,7 +78,8 @@ def check_layout(
     """Raises unless a layout map of your own covers a model's weights, and devices can share them so.
 
     Example:
-        >>> mesh = keras.distribution.DeviceMesh((2,), ("data",))  # on the JAX backend, with two devices
+        >>> # on the JAX backend, with two devices
+        >>> mesh = keras.distribution.DeviceMesh((2,), ("data",))
         >>> layout = keras.distribution.LayoutMap(mesh)
         >>> layout["my_head/kernel"] = ("data", None)
         >>> keras_vit.check_layout(layout, "Ti/16", classes=10)
