@@ -7,7 +7,7 @@ They are written as a folder of transformers, `dinov2/weights`, which `keras_vit
 
 - `pictures`: of scikit-learn's two photos.
 - `probes`: few-shot, nearest neighbours and logistic regression, on digits of scikit-learn and crops of the two photos
-  by the half that they are from, against the same model with random weights.
+  by the half that they are from, against the same model with random weights. A picture shows how few are enough.
 - `finetuning`: on 10 to 1,000 digits, with the weights and with random ones. Each number is the mean of two seeds, at
   the better of two learning rates; what was trained before needs lower ones.
 
@@ -25,6 +25,7 @@ import zipfile
 from pathlib import Path
 
 import keras
+import matplotlib.pyplot as plt
 import numpy as np
 import onnx
 from look_inside import crops, digits
@@ -165,7 +166,26 @@ def probes(weights, out, theme):
                 row |= {
                     kind if shots is None else f"{shots}": round(probed.mean(shots), 4) for shots in probed.accuracies
                 }
+    draw_few(found, out / "few_images.png")
     return found
+
+
+def draw_few(found, file):
+    """Accuracy by the number of labelled images, of both data sets."""
+    figure, axes = plt.subplots(1, 2, figsize=(9, 3.4), layout="constrained", sharey=True)
+    for cell, (name, classes) in zip(axes, (("digits", 10), ("crops", 2)), strict=True):
+        for which, colour in (("published", "#1f6f8b"), ("random", "#b5651d")):
+            row = found[f"{name}, {which}"]
+            shots = sorted(int(key) for key in row if key.isdigit())
+            images = [classes * count for count in shots]
+            cell.plot(images, [row[f"{count}"] for count in shots], "o-", color=colour, label=f"{which} weights")
+        cell.axhline(1 / classes, color="grey", linestyle=":", label="a guess")
+        cell.set(xscale="log", xticks=images, xticklabels=images, title=name, xlabel="labelled images", ylim=(0, 1))
+        cell.minorticks_off()
+    axes[0].set_ylabel("accuracy on test images")
+    axes[0].legend(loc="lower right")
+    figure.savefig(file, dpi=80)
+    plt.close(figure)
 
 
 def finetuning(weights, out, theme):

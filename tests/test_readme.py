@@ -11,6 +11,7 @@ import keras
 import numpy as np
 import pytest
 from conftest import ROOT, run_python
+from published_files import write_published
 
 import keras_vit
 
@@ -87,6 +88,9 @@ def write_files(folder):
     published = folder / "mirror" / record.path
     published.parent.mkdir(parents=True)
     keras_vit.save_checkpoint(model, published)
+    record = keras_vit.find_weights("dinov2", "dinov2/S14")
+    (folder / "mirror" / record.path).parent.mkdir(parents=True)
+    write_published(record, folder / "mirror" / record.path)
     image.fromarray(np.random.default_rng(0).integers(0, 256, (50, 70, 3), "uint8")).save(folder / "photo.jpg")
     for index in range(60):
         channel, colour = index % 2 * 2, ("red", "blue")[index % 2]
