@@ -53,7 +53,7 @@ def embed(arguments: Namespace) -> Iterator[str]:
 
     if arguments.check:
         manifest, broken = check_job(arguments.out)
-        rows = f"{manifest.photos:,} rows in {manifest.parts:,} parts"
+        rows = f"{manifest.photos:,} rows in {manifest.parts:,} part{'s' * (manifest.parts != 1)}"
         yield f"{rows}, all whole; {said_of_broken(arguments.out, broken)}"
         return
     for name, value in (("PHOTOS", arguments.photos), ("--model", arguments.model)):

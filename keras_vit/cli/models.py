@@ -6,8 +6,6 @@ from typing import Any
 
 from keras_vit.checks import did_you_mean
 from keras_vit.cli.printing import path
-from keras_vit.config.resnets import RESNETS
-from keras_vit.config.variants import VARIANTS
 from keras_vit.runs.named_models import NAMES, check_run, open_named, variant_and_weights
 from keras_vit.runs.saved_runs import RunFacts
 from keras_vit.weights.resolve import check_available
@@ -37,7 +35,7 @@ def check_model(arguments: Namespace) -> Any:
     found = variant_and_weights(given, arguments.weights)
     if found is not None:
         return check_available(found[1], found[0])
-    near = did_you_mean(given, NAMES) or f" Variants are {', '.join((*VARIANTS, *RESNETS))}."
+    near = did_you_mean(given, NAMES) or " `keras-vit models` lists the variants."
     return check_run(place, f", or a variant as B/16.{near}")
 
 

@@ -103,7 +103,7 @@ def embed(
             _compute(folder, model, manifest, listed, missing, options, say)
     if all((folder / manifest.name(number)).exists() for number in range(manifest.parts)):
         broken = write_broken(folder, manifest)
-        say(f"done: {manifest.photos:,} rows in {manifest.parts:,} parts, {said_of_broken(folder, broken)}")
+        say(f"done: {manifest.photos:,} rows in {_parts(manifest.parts)}, {said_of_broken(folder, broken)}")
     else:
         say(f"done: all {len(parts):,} parts of shard {options.shard[0]}/{options.shard[1]}; other shards are not")
     return manifest
@@ -319,7 +319,7 @@ def _compute(
     rows = sum(len(manifest.rows(number)) for number in missing)
     of_shard = f" of shard {options.shard[0]}/{options.shard[1]}" if options.shard[1] > 1 else ""
     say(
-        f"embedding {rows:,} photos in {len(missing):,} parts{of_shard} by {processes} "
+        f"embedding {rows:,} photos in {_parts(len(missing))}{of_shard} by {processes} "
         f"process{'es' * (processes > 1)}, {manifest.software}"
     )
     first = {"folder": str(folder.absolute()), "top": str(listed.top.absolute()), "model": str(model)}
@@ -354,6 +354,10 @@ def _processes(folder: Path, model: str, manifest: Manifest) -> int:
     fitting = int(psutil.virtual_memory().available / room)
     most = len(cores()) if manifest.file or is_exported(model) else _MOST_WITH_KERAS
     return max(min(len(cores()) // manifest.threads, fitting, most), 1)
+
+
+def _parts(count: int) -> str:
+    return f"{count:,} part{'s' * (count != 1)}"
 
 
 class _Progress:

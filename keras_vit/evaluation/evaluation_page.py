@@ -67,7 +67,7 @@ def answer_of(result: Evaluation) -> str:
     answer = f"The model names the class of {right:,} of {result.count:,} images: {_percent(result.accuracy)}."
     found = [(each.recall, each.name) for each in result.classes if each.recall is not None]
     recall, name = min(found, key=lambda pair: pair[0], default=(1.0, ""))
-    return f"{answer} It does worst on {name}, of which it finds {_percent(recall)}." if recall < 1 else answer
+    return f"{answer} The weakest class is {name}: it finds {_percent(recall)} of its images." if recall < 1 else answer
 
 
 def figures_of(result: Evaluation) -> list[tuple[str, str]]:

@@ -121,19 +121,23 @@ class ExportReport:
         """All of it, ready for JSON."""
         return {**dataclasses.asdict(self), "path": str(self.path)}
 
-    def table(self) -> str:
-        """All of it as tables in Markdown."""
+    def facts(self) -> list[tuple[str, str]]:
+        """All of it but the drift, as pairs of a name and words."""
         rows = [("format", f"{self.format}, {self.precision}"), ("size", f"{self.bytes / 1e6:,.2f} MB")]
         rows += [("open it by", self.opening)] if self.opening else []
         rows += [("folded into kernels", self.folded)] if self.folded else []
         rows += [("calibrated on", self.calibrated_on)] if self.calibrated_on else []
         if self.runtime is None or self.seconds is None or self.keras_seconds is None:
-            return markdown_table(("export", str(self.path)), [*rows, ("verified", "no")])
+            return [*rows, ("verified", "no")]
         rows += [("opened by", self.runtime), ("photos compared", str(self.images))]
         if self.top1_agreement is not None:
             rows.append(("same best class", f"{self.top1_agreement:.1%}"))
-        rows.append(("one image", f"{self.seconds * 1e3:.1f} ms, in Keras {self.keras_seconds * 1e3:.1f} ms"))
-        return f"{markdown_table(('export', str(self.path)), rows)}\n\n{drift_table(self.drift)}"
+        return [*rows, ("one image", f"{self.seconds * 1e3:.1f} ms, in Keras {self.keras_seconds * 1e3:.1f} ms")]
+
+    def table(self) -> str:
+        """All of it as tables in Markdown."""
+        facts = markdown_table(("export", str(self.path)), self.facts())
+        return f"{facts}\n\n{drift_table(self.drift)}" if self.drift else facts
 
     def write(self, path: FilePath) -> None:
         """Writes the tables, or, to a name that ends in `.json`, the summary.
@@ -162,13 +166,16 @@ def check_report(path: FilePath) -> None:
 
 def drift_table(drifts: Sequence[Drift]) -> str:
     """How far each output is from the model's, as a table in Markdown."""
-    rows = [
+    head, *rows = drift_rows(drifts)
+    return markdown_table((*head[:-1], "deviation of the model's"), rows)
+
+
+def drift_rows(drifts: Sequence[Drift]) -> list[tuple[str, ...]]:
+    """The same as rows of texts, of which the first one is the head."""
+    return [("output", "largest difference", "bound", "mean difference", "deviation")] + [
         (d.output, *(f"{value:.2g}" for value in (d.max_difference, d.bound, d.mean_difference, d.deviation)))
         for d in drifts
     ]
-    return markdown_table(
-        ("output", "largest difference", "bound", "mean difference", "deviation of the model's"), rows
-    )
 
 
 def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

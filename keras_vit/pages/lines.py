@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 WIDTH = 79  # letters of a line, so that none wraps in 80 columns
 _NAME = 10  # letters of a fact's name and the space behind it
-_NUMBER = re.compile(r"-|none|[\d.,]+%?")
+_NUMBER = re.compile(r"-|none|[\d.,]+(e[-+]\d+)?%?")
 
 
 def fact_lines(name: str, text: str, indent: int = _NAME) -> Iterator[str]:
@@ -24,16 +24,18 @@ def fact_lines(name: str, text: str, indent: int = _NAME) -> Iterator[str]:
 
 
 def columns(rows: Sequence[Sequence[str]], most: int | None = None) -> Iterator[str]:
-    """Lines of a table; numbers below the first row stand to the right.
+    """Lines of a table; columns of numbers stand to the right, but for the first one, which names the row.
 
     Args:
         rows: of equally many cells.
         most: letters of a line, for which the first cells are cut; by default as many as there are.
     """
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    turned = [*zip(*rows, strict=True)]
+    widths = [max(map(len, column)) for column in turned]
     if most is not None:
         widths[0] = max(min(widths[0], most - sum(width + 2 for width in widths[1:])), 3)
-    numeric = [len(rows) > 1 and all(map(_NUMBER.fullmatch, column[1:])) for column in zip(*rows, strict=True)]
+    numeric = [len(rows) > 1 and all(map(_NUMBER.fullmatch, column[1:])) for column in turned]
+    numeric[:1] = [False]
     for row in rows:
         cells = zip([_cut(row[0], widths[0]), *row[1:]], widths, numeric, strict=True)
         yield "  ".join(cell.rjust(width) if right else cell.ljust(width) for cell, width, right in cells).rstrip()

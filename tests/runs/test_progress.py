@@ -1,10 +1,12 @@
 """A run says how it is getting on, with the time that is left."""
 
+import io
 import re
 
+import pytest
+
 from keras_vit.config.recipes.growth import growing_stages
-from keras_vit.pages.lines import duration
-from keras_vit.runs.progress import Progress
+from keras_vit.runs.progress import Progress, _bar
 
 
 class Plan:
@@ -89,8 +91,15 @@ def test_run_that_goes_on_counts_steps_once(monkeypatch):
     assert progress.get_state() == {"done": 9, "of_epoch": 4}
 
 
-def test_duration_is_hours_minutes_seconds():
-    assert (duration(65.4), duration(None)) == ("0:01:05", "?")
+def test_bar_fits_into_a_terminal_of_80_columns():
+    console = pytest.importorskip("rich.console").Console(width=80, file=io.StringIO())
+    bar = _bar()
+    fields = {"epoch": "epoch 100/100", "figures": "loss 12.3456  accuracy 0.8312", "left": "10:12:31 left"}
+    bar.add_task("", total=9, **fields)
+    console.print(bar.get_renderable())
+    (line,) = console.file.getvalue().splitlines()
+    assert all(text in line for text in fields.values())
+    assert len(line.rstrip()) <= 80
 
 
 def test_time_left_knows_that_later_images_are_larger(monkeypatch):

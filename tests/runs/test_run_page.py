@@ -40,7 +40,7 @@ def test_page_shows_the_figures_and_the_surest_mistakes_with_their_pictures(tmp_
     assert "recipe digits; best epoch 2 of 3; measured on the test set" in text
     for figure in ("33.33 %accuracy", "3images", "1,234parameters", "0:01:01time in all", '"seed": "雛菊\\u001b"'):
         assert figure in text
-    assert "The model names the class of 1 of 3 images: 33.33 %. It does worst on b, of which it finds 0.00 %." in text
+    assert "names the class of 1 of 3 images: 33.33 %. The weakest class is b: it finds 0.00 % of its images." in text
     assert "Mistakes: 2 of 3, the surest first" in text
     assert text.index("a, taken for b (99 % sure)\nphotos/2.jpg") < text.index("b, taken for a (98 % sure)\nimage 1")
 
