@@ -305,6 +305,18 @@ def photos(processor: str) -> str:
     return table(("photos", "weights", "ours is", "s", "timm, s"), lines)
 
 
+def embedding(processor: str) -> str:
+    """Images per second of processor time and memory of embedding, by engine and by kind of file, the newest rows."""
+    mine = sorted((row for row in _rows("embedding") if row["machine"] == processor), key=lambda row: row["date"])
+    lines = {}
+    for row in mine:
+        speed, memory = int(row["photos"]) / float(row["processor_s"]), f"{int(row['memory']) / 2**30:.2f}"
+        case = (row["engine"], row["format"], row["workers"])
+        lines[case] = (*case, f"{speed:.0f}", f"{float(row['processor_s']):.0f}", memory)
+    heads = ("engine", "photos in", "workers", "images per processor second", "processor seconds", "memory, GiB")
+    return table(heads, list(lines.values()))
+
+
 def relevance(processor: str) -> str:
     """By how much the answer's probability falls when patches are removed."""
     rows = [row for row in _rows("relevance") if row["processor"] == processor]
@@ -335,7 +347,7 @@ def _rows(name: str) -> list[dict[str, Any]]:
 
 TABLES = {
     each.__name__: each
-    for each in (speed, headline, growth, parity, studies, encoders, resolution, photos, relevance, scale)
+    for each in (speed, headline, growth, parity, studies, encoders, resolution, photos, embedding, relevance, scale)
 }
 
 if __name__ == "__main__":

@@ -31,6 +31,7 @@ version = release = __version__
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton", "sphinx_reredirects"]
 copybutton_exclude = ".linenos, .gp, .go"  # a doctest's prompts and output
 redirects: dict[str, str] = {  # old page: the address that answers today
+    "searching": "embedding.html",
     "checkpoints": "weights.html",
     "compute": "choosing.html#count-flops",
     "converting": "weights.html",
@@ -112,7 +113,7 @@ def read(app, page, source):
 
 def _outside(link, folder):
     target = (folder / link[2]).resolve()
-    return link[0] if target.is_relative_to(HERE) or target.suffix in (".py", ".csv") else link[1]
+    return link[0] if target.is_relative_to(HERE) or target.suffix in (".py", ".csv", ".sh", ".yaml") else link[1]
 
 
 def setup(app):

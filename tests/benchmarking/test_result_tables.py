@@ -7,7 +7,7 @@ import sys
 import pytest
 from conftest import ROOT
 
-from benchmarks import encoders, photos, resolution, results, scale, tables
+from benchmarks import embedding, encoders, photos, resolution, results, scale, tables
 from benchmarks.results import FIELDS, append, commit, machine, make_ready, read
 
 sys.path.append(str(ROOT / "examples"))
@@ -169,6 +169,15 @@ def test_photos_are_told_by_their_newest_row_and_processor_time(tmp_path, monkey
         ["50 % slower", "9.0", "10.0 |"],
     ]
     assert set(photos.RUNNERS) == set(tables._PHOTO_RUNNERS)
+
+
+def test_embedding_is_told_by_the_newest_row_of_each_case(tmp_path, monkeypatch):
+    monkeypatch.setattr(tables, "FOLDER", tmp_path)
+    usual = dict.fromkeys(embedding.FIELDS) | {"machine": "a", "engine": "Ray Data", "workers": 2, "format": "folder"}
+    for date, seconds in (("2026-01-03", 8.0), ("2026-01-02", 2.0)):
+        new = usual | {"date": date, "photos": 400, "processor_s": seconds, "memory": 2**29}
+        results.append_to(tmp_path / "embedding.csv", embedding.FIELDS, new)
+    assert tables.embedding("a").splitlines()[2:] == ["| Ray Data | folder | 2 | 50 | 8 | 0.50 |"]
 
 
 def test_difference_of_answers_is_a_share_of_the_largest_probability():

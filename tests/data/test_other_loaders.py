@@ -1,0 +1,82 @@
+"""Batches of webdataset, Hugging Face's datasets and Grain train a model by `fit`, as the page of data says."""
+
+import io
+
+import keras
+import numpy as np
+import pytest
+from conftest import make_tiny
+from photos import CLASSES, make_photos
+from PIL import Image
+
+import keras_vit
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning"),  # of webdataset, which leaves shards open
+    pytest.mark.filterwarnings("ignore:Exception ignored in. <_io.FileIO:pytest.PytestUnraisableExceptionWarning"),
+]
+BATCH, COUNT = 5, 30
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory):
+    """The same photos in a folder for each format."""
+    folder = tmp_path_factory.mktemp("loaders")
+    source = keras_vit.open_source(make_photos(folder / "photos", per_class=COUNT // 3))
+    return {name: keras_vit.pack(source, folder / name, format=name) for name in ("tar", "parquet", "array_record")}
+
+
+def batch_of(model, photos, labels):
+    images = [model.preprocessing(np.asarray(Image.open(io.BytesIO(photo)).convert("RGB"))) for photo in photos]
+    return np.stack(images), np.array(labels)
+
+
+def by_webdataset(model, files):
+    webdataset = pytest.importorskip("webdataset", reason="webdataset is not installed")
+    rows = webdataset.WebDataset([str(file) for file in files], shardshuffle=False).to_tuple("jpg", "cls")
+    photos, labels = zip(*rows, strict=True)
+    for start in range(0, COUNT, BATCH):
+        part = slice(start, start + BATCH)
+        yield batch_of(model, photos[part], [int(label) for label in labels[part]])
+
+
+def by_datasets(model, files):
+    datasets = pytest.importorskip("datasets", reason="datasets is not installed")
+    rows = datasets.load_dataset("parquet", data_files=[str(file) for file in files], split="train")
+    rows = rows.cast_column("image", datasets.Image(decode=False))
+    for part in rows.iter(BATCH):
+        yield batch_of(model, [image["bytes"] for image in part["image"]], part["label"])
+
+
+def by_grain(model, files):
+    grain = pytest.importorskip("grain", reason="grain is not installed")
+    tensorflow = pytest.importorskip("tensorflow", reason="it reads the records")
+
+    def photo_and_label(record):
+        fields = tensorflow.train.Example.FromString(record).features.feature
+        photo, label = (fields[name] for name in ("image/encoded", "image/class/label"))
+        images, labels = batch_of(model, [photo.bytes_list.value[0]], [label.int64_list.value[0]])
+        return images[0], labels[0]
+
+    rows = grain.MapDataset.source(grain.sources.ArrayRecordDataSource([str(file) for file in files]))
+    yield from rows.shuffle(seed=0).map(photo_and_label).batch(BATCH)
+
+
+LOADERS = [("tar", by_webdataset), ("parquet", by_datasets), ("array_record", by_grain)]
+
+
+@pytest.mark.parametrize(("form", "batches"), LOADERS, ids=[name for name, _ in LOADERS])
+def test_batches_of_other_libraries_have_every_photo_once_and_train(shards, form, batches):
+    model = make_tiny(classes=len(CLASSES), input_shape=(20, 28, 3))
+    found = list(batches(model, shards[form]))
+    labels = np.concatenate([labels for _, labels in found])
+    assert np.bincount(labels).tolist() == [COUNT // 3] * 3
+    source = keras_vit.open_source(shards[form][0].parent)
+    rows = [row for split in source.sizes for row in source.rows(split)]
+    assert len(rows) == len(labels)
+    model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    losses = model.fit(batches(model, shards[form]), steps_per_epoch=COUNT // BATCH, shuffle=False, verbose=0).history[
+        "loss"
+    ]
+    assert np.isfinite(losses).all()
