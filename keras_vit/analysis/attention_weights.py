@@ -34,8 +34,8 @@ class AttentionMaps:
 
     Example:
         >>> maps = keras_vit.attention_maps(model, images)
-        >>> maps.grid, maps.prefix_tokens
-        ((2, 3), ('class',))
+        >>> maps
+        AttentionMaps(blocks=(2, 2, 3, 7, 7), grid=(2, 3), prefix_tokens=('class',))
         >>> maps.over_patches(maps.read_rows()).shape
         (2, 2, 3, 2, 3)
 
@@ -58,6 +58,9 @@ class AttentionMaps:
     grid: Pair
     stride: int
     prefix_tokens: tuple[str, ...]
+
+    def __repr__(self) -> str:  # without the numbers, which are megabytes
+        return f"AttentionMaps(blocks={self.blocks.shape}, grid={self.grid}, prefix_tokens={self.prefix_tokens})"
 
     @property
     def num_prefix_tokens(self) -> int:
@@ -87,7 +90,7 @@ class AttentionMaps:
 
 
 def attention_maps(model: keras.Model, images: Any, batch_size: int = 8) -> AttentionMaps:
-    """The attention weights of all blocks and heads, from one forward pass.
+    """Gets the attention weights of all blocks and heads, by one forward pass.
 
     Example:
         >>> maps = keras_vit.attention_maps(model, images)

@@ -24,8 +24,8 @@ class Features:
 
     Example:
         >>> found = keras_vit.features(model, images)
-        >>> found[2].shape, found.prefix_tokens[2].shape
-        ((2, 2, 3, 192), (2, 1, 192))
+        >>> found
+        Features(1: (2, 2, 3, 192), 2: (2, 2, 3, 192))
 
     Attributes:
         maps: float32 `(B, h, w, D)` after blocks, or `(B, N, D)` without `spatial`; `(B, h, w, C)` after a hybrid's
@@ -35,6 +35,9 @@ class Features:
 
     maps: dict[int | str, np.ndarray]
     prefix_tokens: dict[int | str, np.ndarray]
+
+    def __repr__(self) -> str:  # without the numbers, which are megabytes
+        return f"Features({', '.join(f'{block!r}: {tokens.shape}' for block, tokens in self.maps.items())})"
 
     def __getitem__(self, block: int | str) -> np.ndarray:
         return self.maps[block]
@@ -48,7 +51,9 @@ def features(
     norm: bool = True,
     batch_size: int = 32,
 ) -> Features:
-    """The patch tokens after some blocks, from one forward pass that ends at the last of them.
+    """Gets the patch tokens after some blocks as maps of the image, by one forward pass.
+
+    The pass ends at the last of these blocks.
 
     Example:
         >>> found = keras_vit.features(model, images)

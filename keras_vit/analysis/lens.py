@@ -18,7 +18,7 @@ from keras_vit.model.vision_transformer import VisionTransformer
 
 
 def logit_lens(model: keras.Model, images: Any, blocks: Sequence[int] | None = None, batch_size: int = 32) -> Features:
-    """The outputs of the model if it read only one token, for every token after some blocks.
+    """Gets what the model would answer from a single token, for every token after some blocks.
 
     A token passes the last LayerNorm, then attention pooling if the model has it, then the head. DeiT's distillation
     token passes its own head, and patches get the mean of both heads. After the last block the class token's output

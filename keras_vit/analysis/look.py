@@ -62,7 +62,7 @@ def look(
     top: int = 5,
     theme: str = "light",
 ) -> Path:
-    """Shows what a model sees in photos, by PNGs and a page that opens from the file system.
+    """Draws what a model sees in photos: a page to open in a browser, and PNGs.
 
     Example:
         >>> names = ["disc", "stripes", "tiles"]

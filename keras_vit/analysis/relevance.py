@@ -21,7 +21,7 @@ from keras_vit.model.vision_transformer import VisionTransformer
 def class_relevance(
     model: keras.Model, images: Any, classes: Sequence[int] | np.ndarray | None = None, batch_size: int = 4
 ) -> np.ndarray:
-    """Relevance of each patch for a class.
+    """Gets the relevance of each patch for a class.
 
     A relevance matrix R starts as the identity. Every block multiplies its attention by the gradient of the
     class's output, keeps positive values, and averages them over the heads. The product of the result and R is added

@@ -127,7 +127,7 @@ VTAB_TASKS = {
 
 
 def find_dataset(name: str) -> DatasetRecord:
-    """The record of a data set of the paper.
+    """Finds a data set of the paper by its name, and gives its record.
 
     Example:
         >>> record = keras_vit.find_dataset("cifar10")

@@ -24,7 +24,7 @@ TRAINING_PASSES = 3  # of a step: forward, and backward to the inputs and to the
 
 @dataclasses.dataclass(frozen=True)
 class Flops:
-    """FLOPs of the forward pass of one image, by what they are for. Records add up.
+    """The result of `flops`: the FLOPs of one image, by part of the model. Two records can be added.
 
     Example:
         >>> cost = keras_vit.flops("B/16")
@@ -121,7 +121,7 @@ def training_exaflops(
     classes: int | None = None,
     channels: int | None = None,
 ) -> float:
-    """Counts the compute of a training as table 6 of the paper does, in units of 1e18 FLOPs.
+    """Counts the compute of a whole training in exaFLOPs (1e18), as table 6 of the paper does.
 
     That is 3 forward passes an image, with every token in every block. It leaves aside what `last_block` and
     `patch_dropout_rate` save, what `rematerialize` adds, and the optimizer.

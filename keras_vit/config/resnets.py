@@ -15,7 +15,7 @@ GROUPS = 32  # of every GroupNorm, in all published models
 
 @dataclasses.dataclass(frozen=True)
 class ResNetConfig:
-    """Everything that decides the layers of one ResNet baseline, but its image size and classes.
+    """The sizes of a ResNet baseline: all that decides its layers, but image size and classes.
 
     Example:
         >>> keras_vit.RESNETS["R50x1"]

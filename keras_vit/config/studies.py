@@ -26,7 +26,7 @@ TABLE_8 = {
 
 
 def position_study(config: ViTConfig) -> dict[tuple[str, str], ViTConfig]:
-    """The rows of table 8: every kind of positions, wherever it can be added.
+    """Gives the configurations of table 8: every kind of positions, wherever it can be added.
 
     Example:
         >>> rows = keras_vit.studies.position_study(keras_vit.VARIANTS["B/16"])
@@ -45,7 +45,7 @@ def position_study(config: ViTConfig) -> dict[tuple[str, str], ViTConfig]:
 
 
 def head_study(config: ViTConfig) -> dict[str, ViTConfig]:
-    """The two models of figure 9: one reads its class token, the other the mean of its patches.
+    """Gives the two configurations of figure 9: one reads its class token, the other the mean of its patches.
 
     Example:
         >>> models = keras_vit.studies.head_study(keras_vit.VARIANTS["B/16"])
@@ -69,7 +69,7 @@ def head_study(config: ViTConfig) -> dict[str, ViTConfig]:
 def shape_study(
     dimension: str, factors: Sequence[float] = (0.25, 0.5, 1, 2, 4, 8), config: ViTConfig = SHAPE_BASE
 ) -> dict[float, ViTConfig]:
-    """Models of which one dimension, or all of them, are another multiple of the base's, as in figure 8.
+    """Gives the configurations of figure 8: one dimension of a base, or all of them, times some factors.
 
     Example:
         >>> models = keras_vit.studies.shape_study("depth")

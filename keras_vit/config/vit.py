@@ -17,7 +17,7 @@ _MULTIPLES = {"sincos2d": 4, "learned2d": 2}  # kind of position: what the width
 
 @dataclasses.dataclass(frozen=True, init=False, repr=False)
 class ViTConfig:
-    """Everything that decides the layers of one Vision Transformer, but its image size and classes.
+    """The sizes and switches of a Vision Transformer: all that decides its layers, but image size and classes.
 
     Fields of the five records are read and given by their names, as `ViTConfig(16, 768, 12, 12, 3072, pooling="gap")`
     and `config.pooling`. A change is `config.replace(pooling="map")`.

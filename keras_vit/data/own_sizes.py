@@ -54,7 +54,7 @@ def _grid(height: int, width: int, patch_size: int, factor: float) -> tuple[int,
 def batches_by_size(
     model: VisionTransformer, images: Sequence[np.ndarray], max_patches: int = MOST_PATCHES, batch_size: int = 16
 ) -> Iterator[tuple[list[int], np.ndarray]]:
-    """Photos of any size in batches for a model that takes images of any size.
+    """Sorts photos of any size into batches of one size, for a model that takes images of any size.
 
     Example:
         >>> any_size = keras_vit.ViTTi16(num_layers=1, input_shape=(None, None, 3))
@@ -98,7 +98,7 @@ def batches_by_size(
 def naflex_batch(
     model: ImageModel, images: Sequence[np.ndarray], max_patches: int = MOST_PATCHES
 ) -> dict[str, np.ndarray]:
-    """Photos of any size and aspect as one batch of patches, padded and masked.
+    """Makes one batch of photos of any size: each becomes patches in its own aspect, padded and masked.
 
     Each is resized to the largest grid of at most `max_patches` patches that nearly keeps its aspect, prepared by
     `model.preprocessing`, and cut.

@@ -40,7 +40,7 @@ def load_dataset(
     on_bad_image: str = "skip",
     download: bool = False,
 ) -> Any:
-    """Batches of images, prepared for a model, and labels.
+    """Opens a data set as batches of images and labels, prepared for a model.
 
     Example:
         >>> rule = model.preprocessing

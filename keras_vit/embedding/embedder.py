@@ -20,10 +20,10 @@ Photo: TypeAlias = bytes | bytearray | memoryview | FilePath | Slice | PillowErr
 
 
 class Embedder:
-    """Photos to what a model says of them, in any process: it opens its model where it is called first.
+    """Computes features or scores of photos. It can be sent to worker processes, each of which opens the model once.
 
-    A pickled `Embedder` carries the names of its arguments alone. So Ray, Spark, Dask, Beam and multiprocessing can
-    send it to their workers. In a forked process it opens the model anew.
+    A pickled `Embedder` carries only its arguments. So Ray, Spark, Dask, Beam and multiprocessing can send it to their
+    workers. In a forked process it opens the model anew.
 
     Example:
         >>> model.save("shapes.keras")

@@ -32,7 +32,7 @@ class ClassResult:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Evaluation:
-    """What `evaluate` measured.
+    """The result of `evaluate`: accuracy, loss, calibration, and the answer for every example.
 
     Example:
         >>> result = keras_vit.evaluate(model, photos)

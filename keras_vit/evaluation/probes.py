@@ -51,7 +51,7 @@ class Trial:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Probe:
-    """What `probe` measured.
+    """The result of `probe`: the accuracy of each trial.
 
     Example:
         >>> result = keras_vit.probe(model, photos, shots=[1, 5], cache=None)
@@ -158,7 +158,7 @@ def probe(
     seed: int = 0,
     cache: FilePath | None = DEFAULT_CACHE,
 ) -> Probe:
-    """Measures a representation by a small classifier on it. The data may have other classes than the model.
+    """Measures how good a model's features are, by a small classifier on them. The data may have any classes.
 
     Example:
         >>> keras_vit.probe(model, photos, "knn", neighbours=3, cache=None).train_images

@@ -62,7 +62,7 @@ def export(
     card: Card | None = None,
     overwrite: bool = False,
 ) -> ExportReport:
-    """Writes a model for a server or a phone, with preprocessing and labels inside, and proves that it is the model.
+    """Writes a model for a server or a phone, with preprocessing and labels inside, and compares it with the model.
 
     Example:
         >>> names = ["disc", "stripes", "tiles"]

@@ -66,7 +66,7 @@ class Drift:
 
 @dataclasses.dataclass(frozen=True)
 class ExportReport:
-    """What `export` measured before it called a file done.
+    """The result of `export`: size, speed, and how far the file's answers are from the model's.
 
     Example:
         >>> report = keras_vit.export(model, "shapes.onnx")

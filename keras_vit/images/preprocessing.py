@@ -26,7 +26,7 @@ LABEL_FILES = {1000: "imagenet2012.tsv", 21843: "imagenet21k.tsv"}
 
 @dataclasses.dataclass(frozen=True)
 class Preprocessing:
-    """The rules by which images are prepared for one set of weights; calling the record applies them.
+    """How images are prepared for one set of weights. Call the record with an image to prepare it.
 
     Example:
         >>> pixels = keras_vit.read_image(photos / "disc" / "0.jpg")
@@ -331,7 +331,7 @@ def _check_values(images: np.ndarray) -> None:
 
 
 def decode_predictions(predictions: Tensor, top: int = 5) -> list[list[tuple[str, str, float]]]:
-    """The names of the best classes of each row, from label files inside the package.
+    """Names the best classes of each row of scores, by ImageNet's labels inside the package.
 
     Example:
         >>> scores = np.zeros((1, 1000))

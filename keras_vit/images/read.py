@@ -31,7 +31,7 @@ class ImageError(ValueError):
 
 
 def read_image(path: str | os.PathLike, channels: int = 3, least_size: int | Pair | None = None) -> np.ndarray:
-    """Pixels of a photo, turned upright by its EXIF orientation.
+    """Reads a photo as pixels, turned upright by its EXIF orientation.
 
     Example:
         >>> pixels = keras_vit.read_image(photos / "disc" / "0.jpg")

@@ -22,7 +22,7 @@ _Model = TypeVar("_Model", bound=ImageModel)
 
 
 def with_input_shape(model: _Model, input_shape: Shape, resize_method: str | None = None) -> _Model:
-    """The same model with the same weights for images of another size.
+    """Copies a model for images of another size, with the same weights.
 
     Example:
         >>> larger = keras_vit.with_input_shape(model, (64, 96, 3))

@@ -12,7 +12,7 @@ TRAINABLE = ("all", "head", "last_blocks")
 
 
 def freeze(model: ImageModel, trainable: str = "head", blocks: int | None = None) -> None:
-    """Says which weights of a model learn; the others keep their values bit for bit.
+    """Chooses which weights of a model learn. The others keep their values bit for bit.
 
     What changes is `layer.trainable` of the model's layers, so that it is saved with the model. Dropout and
     stochastic depth of frozen blocks go on: set their rates to 0 for a linear probe on fixed features.

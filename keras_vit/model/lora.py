@@ -24,7 +24,7 @@ TARGETS = GROUPS
 def add_lora(
     model: VisionTransformer, rank: int, alpha: float | None = None, targets: str | Sequence[str] = TARGETS
 ) -> None:
-    """Adds low-rank factors to the dense layers of every block; they and the head learn, all else is frozen.
+    """Adds LoRA: low-rank factors in the dense layers of every block. These and the head learn; all else is frozen.
 
     B starts at zero, so the outputs are what they were. Saving as `.keras` merges. The reloaded model gives the same
     numbers and has no LoRA, so all of it learns if it is trained on. Keras' `load_weights` into a model
@@ -67,7 +67,7 @@ def add_lora(
 
 
 def merge_lora(model: VisionTransformer) -> VisionTransformer:
-    """The same model without LoRA: A B is added to the kernels.
+    """Copies a model without LoRA: the product of the factors, A B, is added to the kernels.
 
     Example:
         >>> tuned = keras_vit.with_input_shape(model, model.input_shape[1:])  # a copy

@@ -15,7 +15,7 @@ from keras_vit.model.wiring import Head, known_grid, wire
 
 
 def merge_tokens(model: VisionTransformer, per_block: int) -> VisionTransformer:
-    """The same model, whose blocks merge tokens that are alike: faster, and **approximately** the same answers.
+    """Copies a model that merges similar tokens in its blocks: faster, and **approximately** the same answers.
 
     How near they are depends on the model and the images: compare `keras_vit.evaluate` of both before you use it.
 

@@ -65,11 +65,12 @@ _RULE = Rule(
 
 
 def naflex(model: VisionTransformer) -> NaFlexModel:
-    """The same model for batches of patches, in which every image has its own grid, and padding is masked.
+    """Turns a model into one that takes batches of `naflex_batch`, in which each photo keeps its aspect.
 
-    It has the layers of `model`, and so its weights: training one trains the other. Positions are resized for the grid
-    of each image, by the rule of the weights. Patches of padding get no attention and no part in what is pooled, so an
-    image has the numbers that it has alone.
+    Every image of a batch has its own grid of patches, and padding is masked. The new model has the layers of `model`,
+    and so its weights: training one trains the other. Positions are resized for the grid of each image, by the rule of
+    the weights. Patches of padding get no attention and no part in what is pooled. So an image has the numbers that it
+    has alone.
 
     Example:
         >>> tall, wide = np.zeros((64, 32, 3), "uint8"), np.zeros((30, 90, 3), "uint8")

@@ -20,7 +20,7 @@ from keras_vit.model.wiring import Head, classifier, record_for, shape_to_prepar
 
 @keras.saving.register_keras_serializable("keras_vit")
 class ResNet(ImageModel):
-    """A functional model that knows its `config`, its `preprocessing` and where its weights came from.
+    """A ResNet as a Keras model, with its `config`, its `preprocessing` and where its weights came from.
 
     Made by `build_resnet` and the builders. It is saved and loaded as every Keras model, with `keras_vit` imported.
 

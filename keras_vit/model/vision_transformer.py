@@ -10,7 +10,7 @@ from keras_vit.model.image_model import ImageModel, check_takes_images
 
 @keras.saving.register_keras_serializable("keras_vit")
 class VisionTransformer(ImageModel):
-    """A functional model that knows its `config`, its `preprocessing` and where its weights came from.
+    """A Vision Transformer as a Keras model, with its `config`, its `preprocessing` and where its weights came from.
 
     Made by `build` and the builders. It is saved and loaded as every Keras model, with `keras_vit` imported.
 

@@ -28,10 +28,10 @@ def zero_shot(
     logit_bias: float | None = None,
     classifier_activation: str | Callable[[Tensor], Tensor] | None = None,
 ) -> VisionTransformer:
-    """A classifier of an image tower and text embeddings, with logits exp(logit_scale) cos(image, text) + logit_bias.
+    """Makes a classifier of an image tower and one text embedding for each class, without training.
 
-    The text tower is not here: compute the embeddings of the class names, as of "a photo of a dog", by the software
-    that the weights are from.
+    The logits are exp(logit_scale) cos(image, text) + logit_bias. This package has no text tower. Compute the
+    embeddings of the class names, as of "a photo of a dog", with the software that the weights are from.
 
     Example:
         >>> tower = keras_vit.ViTTi16(num_layers=2, include_top=False)

@@ -21,7 +21,7 @@ class StopRun(Exception):  # noqa: N818  # like StopIteration it is no error
 
 @dataclasses.dataclass(frozen=True)
 class EpochRecord:
-    """The figures of an epoch, as `on_epoch` of `keras_vit.finetune` gets them.
+    """The figures of an epoch, which `keras_vit.finetune` passes to `on_epoch`.
 
     Example:
         >>> def stop_when_good(record):  # for `finetune(..., on_epoch=stop_when_good)`

@@ -63,7 +63,7 @@ def finetune(
     on_epoch: Callable[[EpochRecord], Any] | None = None,
     **changes: Unpack[FinetuneChanges],
 ) -> Result:
-    """Trains a classifier on labelled images by a published recipe, measures it, and writes everything down.
+    """Trains a classifier on your photos by a published recipe, measures it, and writes a folder with all results.
 
     The random state of Keras is set by the option `seed`. With a `layout`, several processes may call this together:
     each gets the `Result`, and the first alone writes `out`.

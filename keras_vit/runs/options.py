@@ -56,7 +56,7 @@ def _option(default: Any, help: str, flag: str | None = None, **parser: Any) -> 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class FinetuneOptions:
-    """How `keras_vit.finetune` trains; every field is a keyword of it, and an option of `keras-vit finetune`.
+    """The options of `keras_vit.finetune`, which are its keywords and those of the command `keras-vit finetune` too.
 
     Example:
         >>> options = keras_vit.FinetuneOptions(model="S/16", trainable="head")

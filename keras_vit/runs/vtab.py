@@ -42,7 +42,7 @@ _IMAGE_SIZE = 384  # arXiv:2010.11929, table 4
 
 @dataclasses.dataclass(frozen=True)
 class Vtab:
-    """What `vtab` measured.
+    """The result of `vtab`: the accuracy of each task, and why other tasks were not run.
 
     Example:
         >>> result = keras_vit.Vtab("linear", {"dtd": 0.5, "svhn": 0.7})
@@ -110,7 +110,7 @@ def vtab(
     changes: FinetuneChanges | None = None,
     say: Callable[[str], Any] = print,
 ) -> Vtab:
-    """Measures a model on the tasks of VTAB-1k whose data are there, and says what the others lack.
+    """Measures a model on the VTAB-1k tasks whose data are prepared, and says what the others need.
 
     Example:
         >>> result = keras_vit.vtab(model, ["dtd"], say=lambda line: None)

@@ -27,7 +27,7 @@ class TrainingDivergedError(RuntimeError):
 
 
 class NonFiniteGuard(keras.callbacks.Callback):
-    """Stops `fit` by an error as soon as a loss or a gradient is not finite.
+    """Stops `fit` by an error at the first loss or gradient that is not finite.
 
     The optimizers of this package leave weights and moments alone where a gradient is not finite. So what the model
     holds, and what another callback has saved, is finite. Other optimizers are refused: with them the weights would
@@ -139,9 +139,10 @@ class StopAfterSteps(keras.callbacks.Callback):
 
 
 class StepFacts(keras.callbacks.Callback):
-    """Adds `learning_rate` and, where the optimizer knows it, `gradient_norm` of the last step to an epoch's logs.
+    """Adds `learning_rate` and `gradient_norm` of an epoch's last step to its logs.
 
-    List it before what writes logs down, as `keras.callbacks.CSVLogger`.
+    An optimizer of another package knows no `gradient_norm`, which is then left out. List it before what writes logs
+    down, as `keras.callbacks.CSVLogger`.
 
     Example:
         >>> model.compile(keras_vit.SGD(0.01), keras_vit.SigmoidCrossentropy())

@@ -30,12 +30,12 @@ from keras_vit.training.resuming.writing import RULE, Writer, check_facts
 
 
 class Checkpoints(keras.callbacks.Callback):
-    """Saves all of a training in `model.fit`, and goes on from the newest valid checkpoint in the same folder.
+    """Saves the state of `model.fit`, so that the same call goes on after a kill, from the newest valid checkpoint.
 
     A checkpoint holds all variables of the model and its layers, seeds and counters among them, and the optimizer with
     its average and its loss scale. Optimizers and metrics in attributes are in it too. It has the running sums of
-    metrics, the place in epoch and data, and what the callbacks in `also` remember. It is there whole or not at all,
-    with checksums. A damaged one is named in a warning. One that is not finite is not written.
+    metrics, the place in epoch and data, and what the callbacks in `also` remember. It is written whole or not at all,
+    with checksums. A damaged one is named in a warning and passed over. One that is not finite is not written.
 
     It is written by a thread, while training goes on with what was copied. A write that fails, as on a full disk, is a
     warning, and the checkpoints before stay. SIGTERM and Ctrl-C end `fit` after the step, by `SystemExit(143)` or
@@ -43,9 +43,9 @@ class Checkpoints(keras.callbacks.Callback):
     of this package fails, call `close()`, or the next signal still waits for a step.
 
     List it last. The data must go on where the checkpoint is: `keras_vit.load_dataset(..., training=True,
-    start_step=checkpoints.step)` with `steps_per_epoch` in `fit`. Who reads `step` says that the data begin there. Of
-    other data, as arrays, the batches of the epoch that were used are drawn again and left out; they must come in the
-    same order, so without a shuffle of Keras'.
+    start_step=checkpoints.step)` with `steps_per_epoch` in `fit`. A call that reads `step` promises that its data begin
+    there. From other data, such as arrays, the batches that the epoch has used are drawn again and left out. They must
+    come in the same order, so pass `shuffle=False` to `fit`.
 
     Example:
         >>> model.compile(keras_vit.SGD(0.01), keras_vit.SigmoidCrossentropy())

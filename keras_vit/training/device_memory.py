@@ -12,7 +12,7 @@ _CONTAINER_V1 = ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes",
 
 
 def available_memory() -> int | None:
-    """Bytes that can still be used.
+    """Measures how many bytes of memory are free.
 
     With an accelerator (JAX, TensorFlow or torch sees it), what is free of the first one's memory. Else the
     smaller of what the system calls available and what the container's limit leaves; pages of files that can be

@@ -24,9 +24,9 @@ _BFLOAT16, _TENSOR_CORES = (8, 0), (7, 0)  # compute capabilities from which GPU
 class Devices:
     """The devices that share every batch, as `keras_vit.strategy` found them.
 
-    Used by `with`: inside, models are built and compiled for these devices in this precision, and afterwards Keras'
-    dtype policy is what it was. `fit`, `evaluate` and `predict` need no `with`. So how float32 products are rounded,
-    which is a switch of the whole process, stays as the last `with` set it.
+    Use it by `with`: inside, models are built and compiled for these devices in this precision, and afterwards Keras'
+    dtype policy is what it was. `fit`, `evaluate` and `predict` need no `with`. One switch holds for the whole process
+    and stays as the last `with` set it: how float32 products are rounded.
 
     Example:
         >>> devices = keras_vit.strategy("one", precision="float32")
@@ -69,7 +69,7 @@ class Devices:
 
 
 def strategy(kind: str = "auto", *, precision: str = "auto") -> Devices:
-    """Finds the devices of this machine that train a model together.
+    """Chooses the devices of this machine that train a model together, and the precision.
 
     Example:
         >>> devices = keras_vit.strategy("one", precision="mixed_bfloat16")

@@ -71,7 +71,9 @@ class DistillationLoss(keras.losses.Loss):
 
 
 class Distiller(ReplicatedModel, keras.Model):
-    """Trains a distilled model with `fit`: compile it with the loss for the labels, the teacher's is here.
+    """Trains a small model (student) by the answers of a larger one (teacher), with `fit`.
+
+    Compile it with the loss for the labels. The loss for the teacher is here:
 
     loss = (1 - weight) * compiled loss(labels, class head) + weight * distillation loss(teacher, distillation head)
 

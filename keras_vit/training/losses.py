@@ -13,7 +13,7 @@ LABELS = ("int", "one_hot")
 
 @keras.saving.register_keras_serializable("keras_vit")
 class SigmoidCrossentropy(keras.losses.Loss):
-    """Sigmoid cross-entropy of logits, summed over the classes: each class is a question of its own.
+    """Sigmoid cross-entropy of logits, summed over the classes. Each class is a yes-or-no question.
 
     loss = mean over the batch of sum over k of -(q_k log s(x_k) + (1 - q_k) log(1 - s(x_k)))
 

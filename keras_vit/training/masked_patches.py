@@ -34,7 +34,7 @@ _ROUNDING = 2e-4  # pixel values: float32 is off by up to 8e-6, and means of 64 
 
 @keras.saving.register_keras_serializable("keras_vit")
 class MaskedPatchPrediction(ReplicatedModel, keras.Model):
-    """Pre-trains a model with `fit` on images alone: half of the patches are hidden, and their content is told.
+    """Pre-trains a model on images without labels, with `fit`: it hides half of the patches and predicts their content.
 
     Compile it with an optimizer, without a loss: the loss is the mean over an image's hidden patches, and then over the
     images. Labels are ignored. What is trained is `model` itself, but for its pooling and head: save that one, and
@@ -50,9 +50,9 @@ class MaskedPatchPrediction(ReplicatedModel, keras.Model):
 
     Args:
         model: a `VisionTransformer` with one input, without patch dropout.
-        target: what is told of each hidden patch. `"mean_color"` is the class of its mean colour, at 3 bits a channel,
-            `"downsized"` are those of its 4 x 4 parts, by cross-entropy; `"pixels"` are its numbers as the model gets
-            them, by squared error.
+        target: what is predicted of each hidden patch. `"mean_color"` is the class of its mean colour, at 3 bits a
+            channel, `"downsized"` are those of its 4 x 4 parts, by cross-entropy; `"pixels"` are its numbers as the
+            model gets them, by squared error.
         rate, mask_share, random_share, seed: of `keras_vit.layers.PatchCorruption`.
 
     Call arguments:

@@ -84,7 +84,7 @@ def estimate_memory(
     optimizer: str | None = None,
     ema: bool | None = None,
 ) -> MemoryEstimate:
-    """Estimates the memory of training, from above rather than from below.
+    """Estimates the memory that training takes; rather too much than too little.
 
     What is left out is as the model was compiled; of one that was not, whole batches, SGD, and no averages.
 
@@ -149,7 +149,7 @@ def check_memory(
     ema: bool | None = None,
     available: int | None = None,
 ) -> MemoryEstimate:
-    """Raises if a training step cannot fit, with what would.
+    """Raises an error if a training step does not fit into memory, and says which would.
 
     Example:
         >>> keras_vit.check_memory(model, batch_size=8, available=10_000_000)

@@ -191,7 +191,7 @@ def plan(
     layer_decay: float | None = None,
     scale_rate: str = "linear",
 ) -> Plan:
-    """Fits a recipe to a number of images and a batch size.
+    """Fits a recipe to a number of images and a batch size: steps, warm-up, learning rate, micro-batches.
 
     What no recipe says is decided so:
 

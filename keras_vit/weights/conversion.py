@@ -43,7 +43,7 @@ from keras_vit.weights.writer import write_json, write_npz, write_safetensors, w
 def convert_checkpoint(
     source: FilePath, destination: FilePath, dialect: str, *, num_heads: int | None = None, grid: Pair | None = None
 ) -> Path:
-    """Writes the weights of a checkpoint in another layout.
+    """Converts a checkpoint to the layout of other software, without building a model.
 
     Example:
         >>> path = keras_vit.save_checkpoint(model, "official.npz")

@@ -57,7 +57,7 @@ def load_checkpoint(
     resize_method: str | None = None,
     strict: bool = False,
 ) -> tuple[str, ...]:
-    """Loads a checkpoint into a built model; nothing is skipped, used twice or left as it was.
+    """Loads a checkpoint into a built model: every tensor of the file is used once, and every weight is set.
 
     Example:
         >>> encoder = keras_vit.ViTTi16(num_layers=2, include_top=False)

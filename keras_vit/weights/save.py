@@ -30,7 +30,7 @@ from keras_vit.weights.reader import CheckpointError
 def save_checkpoint(
     model: keras.Model, path: FilePath, dialect: str | None = None, *, labels: Sequence[str] | None = None
 ) -> Path:
-    """Writes the weights as the official code, big_vision, timm, transformers or BiT's code reads them.
+    """Writes the weights for the official code, big_vision, timm, transformers or BiT's code.
 
     The file appears under its name only when it is whole. What the layout has no place for is kept in a note, which
     other readers pass over: the grid of a position table, the activation and the preprocessing.

@@ -54,7 +54,7 @@ RECIPES = RecipeTable(
 
 
 def find_recipe(name_or_record: Recipe | str) -> Recipe:
-    """The recipe of this name.
+    """Finds a published recipe by its name.
 
     Example:
         >>> keras_vit.find_recipe("augreg-finetune").schedule

@@ -50,7 +50,7 @@ _NEEDS_NO_CITATION = ("name", "source", "stage", "models", "citations")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """How one published model was trained.
+    """The hyper-parameters by which a published model was trained.
 
     Example:
         >>> recipe = keras_vit.find_recipe("augreg-finetune")

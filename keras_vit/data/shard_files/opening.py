@@ -85,7 +85,7 @@ def _look(place: Slice) -> list[int]:
 
 
 def shard_photos(what: FilePath) -> Iterator[tuple[str, Callable[[], bytes]]]:
-    """The photos in shards, in the order of the shards, whether they have labels or not.
+    """Reads the photos of shards one after the other, with or without labels.
 
     Example:
         >>> shards = keras_vit.pack(photos, "shards")

@@ -34,7 +34,7 @@ def pack(
     seed: int = 0,
     on_bad_image: str = "skip",
 ) -> tuple[Path, ...]:
-    """Writes the photos of a data set as shards, with the bytes of every photo as they are.
+    """Writes the photos of a data set into few large files (shards), and leaves the bytes of every photo as they are.
 
     Shards are `train-00000.tar` and so on, and `labels.json` beside them has the class names. Photos are shuffled in
     them, since most other software reads shards in their order. `open_source` gives the photos in the order of the data

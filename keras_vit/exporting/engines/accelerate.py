@@ -44,11 +44,11 @@ def accelerate(
     images: Photos = None,
     cache: FilePath | None = DEFAULT_CACHE,
 ) -> Engine:
-    """Opens a model in the software that computes it fastest here, and proves that the answers are the model's.
+    """Opens a model in the software that computes it fastest here, and compares the answers with the model's.
 
-    The converted network and the report are kept for the next call that asks for the same: of equal weights, config,
-    preprocessing, arguments, photos, versions and processor. That call reads the report, of which `kept_on` is the day
-    then. The engine and the model compute one photo anew, whose largest difference has the bound of then.
+    The converted network and the report are kept. The next call uses them if weights, config, preprocessing, arguments,
+    photos, versions and processor are the same. It computes one photo anew by the engine and the model, and holds the
+    largest difference to the same bound. `kept_on` of the report is then the day of the earlier call.
 
     Example:
         >>> engine = keras_vit.accelerate(model, "onnxruntime", cache=None)

@@ -25,7 +25,7 @@ _ENDLESS = -1  # tf.data.INFINITE_CARDINALITY
 
 @dataclasses.dataclass(frozen=True)
 class EngineReport:
-    """What `accelerate` measured before it gave an engine away.
+    """What `accelerate` measured: speed, and how far the answers are from the model's.
 
     Example:
         >>> report = keras_vit.accelerate(model, "onnxruntime", cache=None).report
@@ -83,7 +83,7 @@ class EngineReport:
 
 
 class Engine:
-    """A model computed by other software than Keras; `accelerate` makes one.
+    """A model that other software than Keras computes, made by `accelerate`.
 
     It answers for the weights that the model had then, and holds no layers: it cannot be trained, saved or looked into.
     Several threads may call it; one is answered after the other.

@@ -23,7 +23,7 @@ from keras_vit.training.hosts.sharding import KINDS, LARGE, anchor, check_covere
 def layout_map(
     model: VisionTransformer | ViTConfig | str, mesh: Any, kind: str = "fsdp", *, large: int = LARGE, **arguments: Any
 ) -> Any:
-    """A `keras.distribution.LayoutMap` made from the model's own weights.
+    """Makes a `keras.distribution.LayoutMap` for a model, by which JAX devices share its weights.
 
     Example:
         >>> # on the JAX backend, with two devices
@@ -75,7 +75,7 @@ def layout_map(
 def check_layout(
     layout: Any, model: VisionTransformer | ViTConfig | str, *, large: int = LARGE, **arguments: Any
 ) -> None:
-    """Raises unless a layout map of your own covers a model's weights, and devices can share them so.
+    """Checks that a layout map of your own covers a model's weights, and that devices can share them so.
 
     Example:
         >>> # on the JAX backend, with two devices

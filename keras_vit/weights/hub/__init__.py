@@ -48,7 +48,7 @@ def _by_name() -> dict[tuple[str, str], WeightsRecord]:
 
 
 def find_weights(name: str, variant: str | None = None) -> WeightsRecord:
-    """The record of a published checkpoint.
+    """Finds a published checkpoint by its name, and gives its record.
 
     Example:
         >>> record = keras_vit.find_weights("augreg-imagenet21k", "B/16")
@@ -219,7 +219,7 @@ def _check_family(family: str) -> None:
 
 
 def list_weights(model: str | None = None, family: str | None = None) -> WeightsTable:
-    """The published checkpoints as a table.
+    """Lists the published checkpoints as a table.
 
     Example:
         >>> keras_vit.list_weights("dinov2/S14")
