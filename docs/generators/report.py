@@ -2,7 +2,7 @@
 
     python docs/generators/report.py
 
-The run is `keras-vit finetune --data digits`, some four to six minutes on one core. `--run FOLDER` draws one that is there.
+The run is `keras-vit finetune --data digits`: four to six minutes on one core. `--run FOLDER` draws one that is there.
 """
 
 import argparse
