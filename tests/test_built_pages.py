@@ -92,7 +92,7 @@ def built(tmp_path_factory):
 @pytest.mark.timeout(600)
 def test_documentation_is_built_without_a_warning_and_its_links_lead_somewhere(built):
     assert check_links.problems(built) == []
-    assert "Vision Transformer" in (built / "reference" / "the_model.html").read_text()
+    assert "Vision Transformer" in (built / "reference" / "build_a_model.html").read_text()
     for made in ("weights/augreg", "notebooks/look_inside"):
         assert (built / f"{made}.html").is_file()
     assert [path for path in built.rglob("*.html") if str(ROOT) in path.read_text()] == []
