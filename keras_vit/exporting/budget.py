@@ -13,7 +13,7 @@ from keras_vit.annotations import Pair
 from keras_vit.config.flops import flops
 from keras_vit.config.resnets import ResNetConfig
 
-_MEMORY = 2**30  # bytes of what layers hold for one batch, beside weights
+_MEMORY = 4e8  # bytes of what layers hold for one batch, beside weights; B/16 has as many of these in float32
 _WORK = 2.2e12  # FLOP of the photos of one comparison
 _NUMBER = 4  # bytes
 # Numbers held at once, of each attention weight, of each token's width and MLP, and of each number of a ResNet's root:

@@ -5,6 +5,7 @@ file that is written for it, and OpenVINO what its converter makes of the model;
 """
 
 import dataclasses
+import os
 import tempfile
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from keras_vit.images.preprocessing import Preprocessing, preprocess_input
 ALL = ENGINES[1:]  # without "auto"
 _WRITERS: dict[str, Writer] = {"openvino": openvino, "onnxruntime": onnx}  # that bring a model into an engine
 _KEPT = f"network{onnx.EXTENSION}"
+_BESIDE = os.name == "posix"  # whether weights lie beside the file, which is mapped; Windows removes none that is
 _NOT_IN = {
     ("onnxruntime", "bfloat16"): ("ONNX Runtime has no bfloat16 on a CPU", 'precision="float32" or "int8"'),
 }
@@ -98,11 +100,11 @@ def opened(engine: str, task: ExportTask, threads: int | None, keep: Keep | None
     task = dataclasses.replace(task, portable=not openvino.adds_in_32_bits())
     if engine == "openvino":
         return openvino.opened(task, threads, keep)
-    if keep is not None and (folder := keep(lambda folder: onnx.write(task, folder / _KEPT))):
+    if keep is not None and (folder := keep(lambda folder: onnx.write(task, folder / _KEPT, _BESIDE))):
         return onnx.open_runtime(folder / _KEPT, threads)
     with tempfile.TemporaryDirectory(prefix="keras_vit-") as temporary:
         place = Path(temporary, _KEPT)
-        onnx.write(task, place)
+        onnx.write(task, place, _BESIDE)
         return onnx.open_runtime(place, threads)
 
 

@@ -11,16 +11,17 @@ LARGEST_FILE = 2**31 - 2**24  # bytes of weights in one message; the rest is for
 _ALIGNMENT = 2**16  # bytes; what every system can map a file at
 
 
-def save(graph: Graph, place: Path) -> None:
+def save(graph: Graph, place: Path, beside: bool = False) -> None:
     """Writes a graph with its weights.
 
     Args:
         graph: a `Graph`, which is used up.
         place: path of the file; its data are `{place.name}.data` in the same folder, which the file names so.
+        beside: whether weights go there whatever their size.
     """
     replace_field(graph.proto.graph.input, [e for e in graph.proto.graph.input if e.name not in graph.weights])
     size = sum(4 * math.prod(weight.shape) for weight in graph.weights.values())
-    if size < LARGEST_FILE:
+    if size < LARGEST_FILE and not beside:
         _put_inside(graph)
     else:
         _put_beside(graph, place.with_name(f"{place.name}.data"))
