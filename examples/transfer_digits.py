@@ -215,7 +215,7 @@ def print_table(result, weights_report, test_images):
     """What came out, and what to do next."""
     difference = result["reload_difference"]
     rows = [
-        ("test accuracy", f"{result['transfer_accuracy']:.4f} on {test_images} images of the digits 5-9"),
+        ("accuracy", f"{result['transfer_accuracy']:.4f} on {test_images} test images of the digits 5-9"),
         ("from scratch", f"{result['scratch_accuracy']:.4f}, without the checkpoint"),
         ("checkpoint", "\n".ljust(16).join(weights_report)),
         ("reloading", f"changes predictions by {difference:.1g}" if difference else "changes no prediction"),

@@ -47,6 +47,7 @@ def test_transfer_digits_runs_and_reloads_what_it_saved(run_here):
     assert len(re.findall(r"(?m)^(?:pre-training|fine-tuning|from scratch) .* epoch 1/1 .* left in all$", printed)) == 3
     assert max(map(len, printed.splitlines()[:-1])) < 80  # all but the JSON
     assert "\r" not in printed
+    assert f"  accuracy     {result['transfer_accuracy']:.4f} on 596 test images" in printed
     assert set(result) == {"transfer_accuracy", "scratch_accuracy", "reload_difference", "seconds"}
     assert result["reload_difference"] < 1e-5  # the process that reloads it compiles by XLA, and this one does not
     assert result["transfer_accuracy"] > 0.3  # of five classes, after 75 steps: six deviations above chance
