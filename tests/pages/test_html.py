@@ -43,6 +43,7 @@ def report_of(name):
     return {
         "title": name,
         "subtitle": name,
+        "answer": name,
         "figures": [(name, "0.3333")],
         "probe": {"header": (name,), "rows": [(name,)], "skipped": "25", "most": name, "trials": 3},
         "curves": picture,
@@ -70,14 +71,14 @@ def test_page_is_well_formed_and_no_name_does_anything(tmp_path, name, shown):
     reader = Reader(page)
     assert "script" not in reader.tags
     assert all(each.isprintable() or each == "\n" for each in page)  # so that it steers no terminal
-    assert reader.text.count(shown) == 17  # each place that shows a name, but for the words of pictures
+    assert reader.text.count(shown) == 18  # each place that shows a name, but for the words of pictures
     assert len(reader.sources) == 4
     assert all(source.startswith("data:image/png;base64,") for source in reader.sources)
     assert not re.search(r"https?://|url\(|@import", page)
 
 
 def test_sections_without_facts_are_left_out(tmp_path):
-    facts, needed = report_of("a"), ("title", "subtitle", "figures", "classes", "confusion")
+    facts, needed = report_of("a"), ("title", "subtitle", "answer", "figures", "classes", "confusion")
     headings = re.findall("<h2>(.*?)</h2>", page_of(tmp_path, **{name: facts[name] for name in needed}))
     assert headings == ["Classes", "Confusion matrix"]
     page = page_of(tmp_path, **facts | {"num_mistakes": 0, "bad_images": []})
@@ -85,7 +86,7 @@ def test_sections_without_facts_are_left_out(tmp_path):
     assert "left out</h2>" not in page
 
 
-@pytest.mark.parametrize("name", ["title", "figures", "classes", "confusion"])
+@pytest.mark.parametrize("name", ["title", "answer", "figures", "classes", "confusion"])
 def test_page_is_there_whole_or_not_at_all(tmp_path, name):
     """A fact that is missing is an error, not a gap, and what was there stays."""
     page_of(tmp_path, **report_of("before"))
