@@ -33,8 +33,15 @@ BLOCKS = [
 ]
 ON_JAX = "keras.distribution."  # in the blocks that run on JAX, with two devices; the others run on TensorFlow
 MARK = "=== next block ==="
-MOST_LINES_OF_THE_README = 200
+MOST_LINES_OF_THE_README = 180
 MOST_LETTERS_OF_A_LINE = 400
+MOST_COLUMNS_OF_CODE = 80
+PAGES_OF_0_5_0 = (
+    "architecture changelog checkpoints choosing coming_from compute concepts converting data developing devices "
+    "distillation embedding encoders evaluation exporting finetuning getting_started hosts how_we_know_it_is_right "
+    "images interruptions looking_inside many_devices masked_patches models processes quantising reproducing runs "
+    "searching serving sizes speed studies training weights"
+).split()
 pytestmark = pytest.mark.timeout(1800)  # all blocks run before the first test; on a busy machine they take a while
 
 RUN = f"""
@@ -138,6 +145,21 @@ def test_readme_is_short():
 def test_lines_can_be_read(name):
     long = [line for line in TEXTS[name].splitlines() if len(line) > MOST_LETTERS_OF_A_LINE]
     assert long == []
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_code_fits_a_narrow_window(name):
+    """But patches of the package, whose lines are as long as its own."""
+    blocks = re.findall(r"^```(\w*)\n(.*?)^```", TEXTS[name], re.DOTALL | re.MULTILINE)
+    lines = [line for language, block in blocks if language != "diff" for line in block.splitlines()]
+    assert [line for line in lines if len(line) > MOST_COLUMNS_OF_CODE] == []
+
+
+def test_addresses_of_earlier_versions_lead_on():
+    moved = set(re.findall(r'^    "([\w/]+)": "', (ROOT / "docs" / "conf.py").read_text(), re.MULTILINE))
+    pages = {path.stem for path in (ROOT / "docs").glob("*.md")}
+    assert set(PAGES_OF_0_5_0) - pages <= moved
+    assert not moved & pages
 
 
 def test_every_page_is_in_the_index():
