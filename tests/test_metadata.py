@@ -76,11 +76,11 @@ def test_links_of_the_pages_at_the_top_lead_to_files(name):
     assert [line for line in text.splitlines() if len(line) > 400] == []
 
 
-def test_contributing_names_what_is_there():
-    text = (ROOT / "CONTRIBUTING.md").read_text()
+def test_pages_for_contributors_name_what_is_there():
     assert (ROOT / "tests" / "golden" / "foreign" / "cases.json").is_file()
-    names = re.search(r"declares: ((?:`\w+`(?:, | and )?)+)\.", text.partition("## An export")[2])
-    for name in re.findall(r"`(\w+)`", names[1]):
+    names = re.findall(r"^\| `(\w+)` \|", (ROOT / "docs" / "own_export.md").read_text(), re.MULTILINE)
+    assert len(names) == 6
+    for name in names:
         for format in ("onnx/__init__", "saved_model/__init__", "litert", "openvino"):
             assert re.search(rf"\b{name}\b", (ROOT / "keras_vit" / "exporting" / f"{format}.py").read_text()), name
 
