@@ -9,6 +9,8 @@ import pytest
 import yaml
 from conftest import ROOT
 
+import keras_vit
+
 sys.path.append(str(ROOT / "docs" / "generators"))
 import absolute_links
 
@@ -167,3 +169,10 @@ def test_code_anchors_and_addresses_stay_as_they_are():
 def test_links_that_would_lead_nowhere_are_refused(text, repository, ref, message):
     with pytest.raises(ValueError, match=message):
         absolute_links.absolute(text, repository, ref)
+
+
+def test_readme_and_home_page_count_the_published_files():
+    records = keras_vit.list_weights()
+    files, families = len(records), len({record.family for record in records})
+    assert f"{files} published files of {families} families" in (ROOT / "README.md").read_text()
+    assert f"{files} published weight files" in (ROOT / "docs" / "index.md").read_text()
