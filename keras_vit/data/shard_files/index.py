@@ -25,7 +25,7 @@ from keras_vit.files import FileKindError, cache_dir, open_regular, replacing
 from keras_vit.pages.escaping import printable
 
 NAME = ".keras_vit_index.npz"
-_FORMAT = 1  # version of the file; another one makes it anew
+_FORMAT = 2  # version of the file; another one makes it anew, as one in which photos of a tar may be missing
 _ENDS = 4096  # bytes at the begin and the end of a shard, in its stamp
 LOOK = 17  # bytes that are kept of the check of a photo
 _OWN = ("schema", "class_names", "copied")  # facts about a shard

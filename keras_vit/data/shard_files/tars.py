@@ -18,7 +18,9 @@ _EMPTY = bytes(_BLOCK)
 _MOST_BYTES = 1 << 20  # of a label, or of a long name
 _COMPRESSED = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ\0", b"\x28\xb5\x2f\xfd")  # gzip, bzip2, xz and zstd
 _FILES = (b"0", b"\0", b"7")
-_SKIPPED = b"123456gKVM"  # links, devices, folders and pipes; headers for all members; long names of links
+_LINKS = (b"1", b"2")  # hard and symbolic ones
+_SKIPPED = b"3456gVM"  # devices, folders and pipes; headers for all members; parts of other volumes
+_AT_ONCE = 1 << 20  # bytes behind the end of a tar, which must be empty
 _LABELS = (".cls", ".json")  # of two, the first counts
 
 
@@ -26,17 +28,15 @@ def rows_of(path: str) -> Rows:
     """The photos of a tar.
 
     Raises:
-        ShardError: for a tar that is cut short or damaged, two members with one name, two photos with one key, and a
-            label without a photo.
+        ShardError: for a tar that is cut short or damaged, two members with one name, two photos with one key, a label
+            without a photo, a photo with two dots in its name, and a photo or label that is a symbolic link.
     """
     photos: dict[str, tuple[str, int, int]] = {}
     labels: dict[str, dict[str, str | None]] = {}
-    seen = set()
+    dotted: dict[str, str] = {}
+    with_dots = set()
     with open_regular(path) as file:
-        for name, offset, size in _members(path, file):
-            if name in seen:
-                raise ShardError("the members of a tar must have one name each", path, f"two members {name!r}")
-            seen.add(name)
+        for name, (offset, size) in _found(path, file):
             key, kind = _parted(name)
             if kind in _LABELS:
                 labels.setdefault(key, {})[kind] = _label(path, name, _read(path, file, name, offset, size))
@@ -49,6 +49,11 @@ def rows_of(path: str) -> Rows:
                         f"members {photos[key][0]!r} and {name!r}",
                     )
                 photos[key] = (name, offset, size)
+            elif os.path.splitext(kind)[1] in SUFFIXES:
+                dotted[name] = key
+            elif kind.endswith(".cls"):
+                with_dots.add(os.path.splitext(name)[0])
+    _check_dots(path, [name for name in dotted if dotted[name] not in photos or os.path.splitext(name)[0] in with_dots])
     alone = next((key for key, found in labels.items() if ".cls" in found and key not in photos), None)
     if alone is not None:
         raise ShardError("every label of a tar must have its photo", path, f"member {alone + '.cls'!r} alone")
@@ -57,6 +62,17 @@ def rows_of(path: str) -> Rows:
         found = labels.get(key, {})
         rows.append(Row(name, found.get(".cls") or found.get(".json"), offset, size))
     return Rows(rows)
+
+
+def _check_dots(path: str, lost: list[str]) -> None:
+    """Refuses photos with more than a suffix behind the first dot of their names: no example would have them."""
+    if lost:
+        raise ShardError(
+            "the name of a photo in a tar must have one dot, as a member's key ends at the first",
+            path,
+            f"{len(lost):,} photo(s) with more, as member {lost[0]!r}",
+            "Replace the other dots in its name and in that of its label.",
+        )
 
 
 def _parted(name: str) -> tuple[str, str]:
@@ -82,19 +98,52 @@ def _label(path: str, name: str, data: bytes) -> str | None:
     return label_in(found) if isinstance(found, dict) else label_text(found)
 
 
-def _members(path: str, file: BinaryIO) -> Iterator[tuple[str, int, int]]:
-    """`(name, offset, size)` of every regular file in a tar."""
+def _found(path: str, file: BinaryIO) -> Iterator[tuple[str, tuple[int, int]]]:
+    """`(name, (offset, size))` of every file in a tar; that of a hard link is that of the member it names."""
+    places: dict[str, tuple[int, int]] = {}
+    for name, offset, size, link in _members(path, file):
+        if link == name and name in places:  # a file that was named twice to GNU tar
+            continue
+        if name in places:
+            raise ShardError("the members of a tar must have one name each", path, f"two members {name!r}")
+        place = places.get(link) if link else (offset, size)
+        if place is not None:
+            places[name] = place
+            yield name, place
+        elif _is_read(name):
+            raise ShardError(
+                "a photo or label in a tar must be a file, or a hard link to a member before it",
+                path,
+                f"member {name!r}, which is another link",
+                "Pack it again by `tar --dereference --hard-dereference`.",
+            )
+
+
+def _is_read(name: str) -> bool:
+    """Whether it is by its suffix a photo or a label."""
+    kind = _parted(name)[1]
+    return kind in _LABELS or kind[kind.rfind(".") :] in SUFFIXES
+
+
+def _members(path: str, file: BinaryIO) -> Iterator[tuple[str, int, int, str]]:
+    """`(name, offset, size, link)` of every file in a tar: what a hard link names, `"/"` for a symbolic one, or ""."""
     end, place, name = os.fstat(file.fileno()).st_size, 0, ""
     told: dict[str, str] = {}  # what a header of pax or GNU says of the next member
     while True:
         head = _at(file, place, _BLOCK)
         if head == _EMPTY:
+            _check_end(path, file, place, name)
             return
         _check_head(path, head, place, name)
         kind, size = head[156:157], _number(path, head, place)
-        if kind in (b"x", b"L"):
+        if kind in (b"x", b"L", b"K"):
             data = _read(path, file, f"header at byte {place:,}", place + _BLOCK, size)
-            told |= _pax(path, data, place) if kind == b"x" else {"path": _text(data.partition(b"\0")[0])}
+            of_gnu = {"path" if kind == b"L" else "linkpath": _text(data.partition(b"\0")[0])}
+            told |= _pax(path, data, place) if kind == b"x" else of_gnu
+        elif kind in _LINKS:
+            name = told.get("path") or _name(head)
+            link = told.get("linkpath") or _text(head[157:257].partition(b"\0")[0])
+            yield name, 0, 0, link if link and kind == b"1" else "/"
         elif kind not in _SKIPPED:
             name, size = told.get("path") or _name(head), int(told.get("size", size))
             if kind not in _FILES or any(field.startswith("GNU.sparse") for field in told):
@@ -102,7 +151,7 @@ def _members(path: str, file: BinaryIO) -> Iterator[tuple[str, int, int]]:
             if place + _BLOCK + size > end:
                 raise _cut(path, f"inside of member {name!r}")
             if not name.endswith("/"):
-                yield name, place + _BLOCK, size
+                yield name, place + _BLOCK, size, ""
         if kind not in b"xgLK":
             told = {}
         place += _BLOCK + -(-size // _BLOCK) * _BLOCK
@@ -121,6 +170,17 @@ def _check_head(path: str, head: bytes, place: int, before: str) -> None:
         said = -1
     if said != sum(head) - sum(head[148:156]) + 8 * ord(" "):
         raise ShardError("every header of a tar must have its checksum", path, f"the header at byte {place:,}")
+
+
+def _check_end(path: str, file: BinaryIO, place: int, before: str) -> None:
+    """Refuses a tar with anything but zeros behind its end mark: the members there would be lost."""
+    while data := _at(file, place, _AT_ONCE):
+        if data.strip(b"\0"):
+            place += len(data) - len(data.lstrip(b"\0"))
+            found = f"byte {place:,}, which is behind an empty block" + (f" behind member {before!r}" if before else "")
+            words = "Join tars by `tar --concatenate`, not by `cat`, and bring a damaged one again."
+            raise ShardError("a tar must have nothing behind its empty blocks", path, found, words)
+        place += len(data)
 
 
 def _cut(path: str, where: str) -> ShardError:

@@ -74,7 +74,7 @@ def test_long_and_foreign_names_are_those_that_tarfile_reads(tmp_path, kind):
         folder = tarfile.TarInfo("b")
         folder.type = tarfile.DIRTYPE
         tar.addfile(folder)
-        link = tarfile.TarInfo("b/link.jpg")
+        link = tarfile.TarInfo("b/link.txt")
         link.type, link.linkname = tarfile.SYMTYPE, "/".join(["far"] * (20 if kind == tarfile.USTAR_FORMAT else 80))
         tar.addfile(link)
         for name, data in [("last.webp", JPEG), ("last.json", json.dumps({"label": 1}).encode())]:
@@ -86,6 +86,40 @@ def test_long_and_foreign_names_are_those_that_tarfile_reads(tmp_path, kind):
         expected = {row.key: tar.getmember(row.key).offset_data for row in rows}
     assert {row.key: row.offset for row in rows} == expected
     assert [(row.key, row.label) for row in rows][1:] == [(long, "1"), ("b/plain.JPG", "1"), ("last.webp", "1")]
+
+
+@pytest.mark.parametrize("kind", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+def test_hard_link_is_the_member_that_it_names_and_another_link_refused(tmp_path, kind):
+    first = "x" * (90 if kind == tarfile.USTAR_FORMAT else 180)
+    path = write_tar(tmp_path / "a.tar", labelled(f"{first}.jpg"), kind)
+
+    def linked(name, target, how=tarfile.LNKTYPE):
+        with tarfile.open(path, "a", format=kind) as tar:
+            link = tarfile.TarInfo(name)
+            link.type, link.linkname = how, target
+            tar.addfile(link)
+        return rows_of_tar(str(path)).rows
+
+    linked(f"{first}.jpg", f"{first}.jpg")  # as GNU tar writes a file that was named twice
+    linked("b.jpg", f"{first}.jpg")
+    rows = linked("b.cls", "zero.cls")
+    assert [(row.key, row.label) for row in rows] == [("zero.png", "0"), (f"{first}.jpg", "1"), ("b.jpg", "0")]
+    assert (rows[2].offset, rows[2].size) == (rows[1].offset, len(JPEG))
+    linked("b.txt", "b.jpg", tarfile.SYMTYPE)
+    whole = path.read_bytes()
+    for name, how in (("c.jpg", tarfile.SYMTYPE), ("zero.json", tarfile.SYMTYPE), ("c.jpg", tarfile.LNKTYPE)):
+        path.write_bytes(whole)
+        with pytest.raises(ValueError, match=f"(?s)hard link to a.* before it.*a.tar, member '{name}'.*--deref"):
+            linked(name, "b.jpg" if how == tarfile.SYMTYPE else "nowhere.jpg", how)
+
+
+def test_photo_with_two_dots_is_refused_unless_another_of_its_key_is_plain(tmp_path):
+    path = write_tar(tmp_path / "a.tar", [*labelled("b.jpg"), ("b.seg.png", PNG), ("b.seg.cls.txt", b"")])
+    assert [row.key for row in rows_of_tar(str(path)).rows] == ["zero.png", "b.jpg"]
+    for more in (["c.2019.jpg", "c.2019.cls"], ["b.1.jpg", "b.1.cls"]):
+        write_tar(path, labelled("b.jpg") + [(name, JPEG) for name in more])
+        with pytest.raises(ValueError, match=f"(?s)must have one dot.*a.tar, 1 photo.* member '{more[0]}'. Replace"):
+            rows_of_tar(str(path))
 
 
 def test_sizes_of_more_than_eight_gigabytes_are_read(tmp_path):
@@ -112,6 +146,11 @@ BROKEN = {
     "cut between members": (lambda whole: whole[: whole.index(b"b.cls")], "cut short behind member 'b.jpg'"),
     "empty": (lambda whole: b"", "a.tar, which is cut short at its begin"),
     "compressed": (lambda whole: b"\x1f\x8b" + whole, "compressed"),
+    "joined by cat": (lambda whole: whole + whole, "(?s)nothing behind its empty.* member 'b.cls'.*--conc"),
+    "a hole over a header": (
+        lambda whole: whole[: whole.index(b"b.cls")] + bytes(512) + whole[whole.index(b"b.cls") + 512 :],
+        "(?s)nothing behind its empty blocks.*behind member 'b.jpg'",
+    ),
     "another header": (lambda whole: whole.replace(b"b.cls", b"c.cls"), "checksum"),
 }
 
