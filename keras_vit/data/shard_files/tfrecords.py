@@ -1,5 +1,7 @@
 """TFRecords: length, checksum of the length, a `tf.train.Example`, checksum of that; both are masked CRC32C."""
 
+import os
+
 from keras_vit.data.shard_files.examples import row_of
 from keras_vit.data.shard_files.rows import Row, Rows, ShardError, check_fields
 from keras_vit.files import open_regular
@@ -27,13 +29,14 @@ def rows_of(path: str) -> Rows:
             check_fields(path, len(rows), fields, schema)
             rows.append(row)
             schema, place = fields, place + _BEFORE + len(record) + _BEHIND
+        if place < os.path.getsize(path):  # less than what is before a record, which TensorFlow passes over
+            raise _damaged(path, rows, "is cut short")
     except tf.errors.DataLossError as error:
         is_cut = "truncated" in error.message
-        found = "is cut short in it" if is_cut else "has a wrong checksum"
-        raise ShardError(
-            "every record must be whole and have its checksum",
-            path,
-            f"record {len(rows):,}, which {found}",
-            "Bring it again.",
-        ) from None
+        raise _damaged(path, rows, "is cut short" if is_cut else "has a wrong checksum") from None
     return Rows(rows, schema)
+
+
+def _damaged(path: str, before: list[Row], how: str) -> ShardError:
+    rule, found = "every record must be whole and have its checksum", f"record {len(before):,}, which {how}"
+    return ShardError(rule, path, found, "Bring it again.")

@@ -113,6 +113,8 @@ BAD_RECORDS = {
     ),
     "wrong length": (lambda whole: whole[:-1] + b"\xff", "record 2, which has a wrong checksum"),
     "cut": (lambda whole: whole[:-100], "record 2, which is cut short"),
+    "cut in a length": (lambda whole: whole + whole[:1], "record 3, which is cut short"),
+    "cut in a header": (lambda whole: whole + whole[:11], "record 3, which is cut short"),
     "compressed": (lambda whole: b"\x1f\x8b" + whole, "compressed"),
 }
 
