@@ -47,8 +47,9 @@ def add_commands(top: Any, command: Callable[..., ArgumentParser]) -> None:
 
 
 def embed(arguments: Namespace) -> Iterator[str]:
-    from keras_vit.embedding.job import JobOptions, check_job, said_of_broken
+    from keras_vit.embedding.job import JobOptions
     from keras_vit.embedding.job import embed as run_job
+    from keras_vit.embedding.job_checks import check_job, said_of_broken
     from keras_vit.embedding.shard_choice import shard_of
 
     if arguments.check:

@@ -1,7 +1,6 @@
 """The job of `keras-vit embed`: a manifest first, then parts; the same command goes on with those that are missing."""
 
 import contextlib
-import csv
 import dataclasses
 import datetime
 import os
@@ -11,25 +10,21 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from keras_vit.annotations import FilePath
 from keras_vit.checks import check_choice, check_positive_int, cores, error_about
-from keras_vit.embedding.embedder import OK
+from keras_vit.embedding.job_checks import check_parts, faults_of_parts, said_of_broken, write_broken
 from keras_vit.embedding.manifest import MANIFEST, Manifest, read_manifest, sha256_of_files
 from keras_vit.embedding.model_facts import ENGINE_FILE
 from keras_vit.embedding.opened_models import OUTPUTS, is_exported
-from keras_vit.embedding.part_files import FORMS, check_form, fault_of_part, read_part, read_statuses
+from keras_vit.embedding.part_files import FORMS, check_form, fault_of_part
 from keras_vit.embedding.photo_lists import LIST, PhotoList, key_of, list_photos, read_list
 from keras_vit.embedding.supervisor import TRIES, Supervisor, ask_once
 from keras_vit.exporting.formats import ENGINE_PRECISIONS, ENGINES
-from keras_vit.files import PREFIX, head_of, locked, replacing, unlock, user_path
+from keras_vit.files import PREFIX, locked, replacing, unlock, user_path
 from keras_vit.pages.escaping import printable
 from keras_vit.runs.named_models import check_run, variant_and_weights
 from keras_vit.weights.resolve import find_file
 
-BROKEN = "broken_photos.csv"
-_COLUMNS = ("row", "photo", "reason")
 _PART, _FEW_PARTS = 1000, 16  # photos of a part; parts of a list that would have fewer
 _BATCH = 32
 _FIRST_WORDS, _MINUTE = 10, 60  # seconds to the first line on the speed, and between those that follow
@@ -84,7 +79,7 @@ def embed(
 
     Raises:
         ValueError: for photos, a model or options that cannot be or are not those of the job, for a part that is not
-            one of the job, and at the end for parts that failed.
+            one of the job, and at the end for parts that failed or are damaged.
         ImportError: if a package is missing.
         OSError: if the folder cannot be written, and on Windows.
     """
@@ -101,68 +96,14 @@ def embed(
         missing = _missing(folder, manifest, parts)
         if missing:
             _compute(folder, model, manifest, listed, missing, options, say)
-    if all((folder / manifest.name(number)).exists() for number in range(manifest.parts)):
+    is_whole = all((folder / manifest.name(number)).exists() for number in range(manifest.parts))
+    check_parts(folder, manifest, range(manifest.parts) if is_whole else parts)
+    if is_whole:
         broken = write_broken(folder, manifest)
         say(f"done: {manifest.photos:,} rows in {_parts(manifest.parts)}, {said_of_broken(folder, broken)}")
     else:
         say(f"done: all {len(parts):,} parts of shard {options.shard[0]}/{options.shard[1]}; other shards are not")
     return manifest
-
-
-def check_job(out: FilePath) -> tuple[Manifest, int]:
-    """Reads all parts of a job, and counts the photos that are broken.
-
-    Raises:
-        ValueError: for another folder, and for parts that are missing or damaged; the message names the first.
-    """
-    folder = user_path(out)
-    manifest = read_manifest(folder)
-    check_form(manifest.form)
-    listed = read_list(folder, folder)
-    if listed.digest() != manifest.photos_sha256:
-        raise error_about("out")(
-            f"the list of photos must be as the job wrote it.\nReceived: {printable(folder / LIST)}, which has changed."
-        )
-    faults, rows = [], 0
-    for number in range(manifest.parts):
-        try:
-            found = read_part(folder, manifest, number).photos
-            rows += len(found)
-        except ValueError as error:
-            faults.append(str(error))
-    if faults:
-        raise ValueError(
-            f"{rows:,} of {manifest.photos:,} rows are there; {len(faults):,} of {manifest.parts:,} parts are missing "
-            f"or damaged. The first: {faults[0]}"
-        )
-    return manifest, write_broken(folder, manifest)
-
-
-def said_of_broken(folder: Path, broken: int) -> str:
-    """How many photos could not be read, and where the reasons are."""
-    return (
-        f"{broken:,} of them of broken photos, with reasons in {printable(folder / BROKEN)}"
-        if broken
-        else "no photo is broken"
-    )
-
-
-def write_broken(folder: Path, manifest: Manifest) -> int:
-    """Writes the list of broken photos of a finished job, if there are any, and gives their number."""
-    path = folder / BROKEN
-    if os.path.lexists(path) and not (head_of(path) or b"").startswith(",".join(_COLUMNS).encode()):
-        raise error_about("out")(f"a job replaces only files of a job.\nReceived: {str(path)!r}. Move it away.")
-    rows = [row for number in range(manifest.parts) for row in _broken(folder, manifest, number)]
-    if rows or path.exists():
-        with replacing(path) as part, open(part, "w", newline="", encoding="utf-8") as file:
-            csv.writer(file).writerows([_COLUMNS, *rows])
-    return len(rows)
-
-
-def _broken(folder: Path, manifest: Manifest, number: int) -> Iterator[tuple[int, str, str]]:
-    photos, status = read_statuses(folder, manifest, number)
-    for place in np.flatnonzero(status != OK):
-        yield manifest.rows(number)[place], str(photos[place]), str(status[place])
 
 
 @contextlib.contextmanager
@@ -296,11 +237,10 @@ def _engine_files(folder: Path) -> list[Path]:
 
 
 def _missing(folder: Path, manifest: Manifest, parts: Sequence[int]) -> list[int]:
-    """The parts that are not there; raises for one that is no good."""
+    """The parts that are not there; raises for those that are no good."""
     there = [number for number in parts if os.path.lexists(folder / manifest.name(number))]
-    fault = next(filter(None, (fault_of_part(folder, manifest, number) for number in there)), None)
-    if fault is not None:
-        raise ValueError(fault)
+    if faults := [*filter(None, (fault_of_part(folder, manifest, number) for number in there))]:
+        raise faults_of_parts(folder, faults, len(parts))
     known = set(there)
     return [number for number in parts if number not in known]
 

@@ -22,6 +22,7 @@ from keras_vit.pages.escaping import printable
 
 FORMS = ("parquet", "npz")
 _MARK = "keras_vit_part"  # under which a file says of which job and number it is
+_MISSING = "which is missing"
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the time of all members of a ZIP archive, so that its bytes are the same
 
 
@@ -37,6 +38,29 @@ class Part(NamedTuple):
     photos: np.ndarray
     status: np.ndarray
     vectors: np.ndarray
+
+
+class PartError(ValueError):
+    """A part that is missing, damaged or of another job.
+
+    Args:
+        path: of its file.
+        rows: that it has.
+        reason: what is wrong, as `which is missing`.
+
+    Attributes:
+        said: the file's name, its rows, and what is wrong.
+        is_missing: whether no file is there.
+    """
+
+    def __init__(self, path: Path, rows: range, reason: str) -> None:
+        what = f", rows {rows[0]:,} to {rows[-1]:,}, {reason}"
+        self.said, self.is_missing = printable(path.name) + what, reason == _MISSING
+        after = "The" if self.is_missing else "Move it away; the"
+        super().__init__(
+            "every part must be as the job wrote it.\n"
+            f"Received: {printable(path)}{what}. {after} same command computes it."
+        )
 
 
 def check_form(form: str) -> None:
@@ -59,7 +83,7 @@ def read_part(folder: Path, manifest: Manifest, number: int) -> Part:
     """The rows of a part, all of which are checked.
 
     Raises:
-        ValueError: if it is missing, damaged or of another job; the message names the file and the rows.
+        PartError: if it is missing, damaged or of another job; the message names the file and the rows.
     """
     path = folder / manifest.name(number)
     try:
@@ -68,12 +92,12 @@ def read_part(folder: Path, manifest: Manifest, number: int) -> Part:
         _check(about, manifest, number, len(part.photos), part.vectors.shape)
         return part
     except FileNotFoundError:
-        raise ValueError(_words(path, manifest, number, "which is missing")) from None
+        raise PartError(path, manifest.rows(number), _MISSING) from None
     except Exception as error:  # pyarrow and zipfile have many
-        raise ValueError(_words(path, manifest, number, _reason(error))) from None
+        raise PartError(path, manifest.rows(number), _reason(error)) from None
 
 
-def fault_of_part(folder: Path, manifest: Manifest, number: int) -> str | None:
+def fault_of_part(folder: Path, manifest: Manifest, number: int) -> PartError | None:
     """What is wrong with a part that is there, as far as its end tells; `None` of a good one. Vectors are not read."""
     path = folder / manifest.name(number)
     try:
@@ -87,7 +111,7 @@ def fault_of_part(folder: Path, manifest: Manifest, number: int) -> str | None:
             with zipfile.ZipFile(path) as file:
                 _check(json.loads(file.comment or b"{}"), manifest, number, len(manifest.rows(number)))
     except Exception as error:  # pyarrow and zipfile have many
-        return _words(path, manifest, number, _reason(error))
+        return PartError(path, manifest.rows(number), _reason(error))
     return None
 
 
@@ -134,15 +158,6 @@ def _reason(error: Exception) -> str:
         said
         if said.startswith("which ") or said.startswith("whose ")
         else f"which is damaged: {said[:200].rstrip('.')}"
-    )
-
-
-def _words(path: Path, manifest: Manifest, number: int, reason: str) -> str:
-    rows = manifest.rows(number)
-    after = "The same command computes it." if "missing" in reason else "Move it away; the same command computes it."
-    return (
-        "every part must be as the job wrote it.\n"
-        f"Received: {printable(path)}, rows {rows[0]:,} to {rows[-1]:,}, {reason}. {after}"
     )
 
 

@@ -20,7 +20,7 @@ from PIL import Image
 import keras_vit
 from keras_vit.embedding import worker
 from keras_vit.embedding.embedder import bytes_of
-from keras_vit.embedding.job import BROKEN
+from keras_vit.embedding.job_checks import BROKEN
 from keras_vit.embedding.manifest import read_manifest
 from keras_vit.embedding.part_files import fault_of_part, read_part, read_vectors, write_part
 from keras_vit.embedding.photo_lists import key_of, list_photos, place_of, read_list
@@ -113,8 +113,33 @@ def test_check_counts_rows_and_names_what_is_missing_or_damaged(job, run):
     (job / "part-00010.parquet").unlink()
     code, _, errors = run("embed", "--out", job, "--check")
     assert code == 1
-    assert "52 of 60 rows are there; 2 of 15 parts" in errors[-1]
+    assert "52 of 60 rows are there; 2 of 15 parts are" in errors[-1]
     assert "part-00003.parquet, rows 12 to 15, which is damaged" in errors[-1]
+    assert "part-00010.parquet, rows 40 to 43, which is missing. Move" in errors[-1]
+
+
+def test_embed_again_refuses_a_part_that_was_damaged_inside_since(photos, engine, job, run):
+    place = job / "part-00003.parquet"
+    data = bytearray(place.read_bytes())
+    data[300] ^= 1
+    place.write_bytes(data)
+    for missing in (False, True):  # the last part is computed, and the other one is told still
+        (job / "part-00014.parquet").unlink(missing_ok=missing)
+        code, said, errors = run("embed", photos, "--model", engine, "--out", job, "--processes", 1)
+        assert (code, any("done" in line for line in said)) == (1, False)
+        assert "56 of 60 rows are there; 1 of 15 parts is missing or damaged" in errors[-1]
+        assert "part-00003.parquet, rows 12 to 15, which is damaged" in errors[-1]
+    assert (job / "part-00014.parquet").exists()
+
+
+def test_all_parts_that_are_no_good_are_named_up_to_ten(photos, engine, job, run):
+    for path in sorted(job.glob("part-*"))[:12]:
+        path.write_bytes(b"mine")
+    for words in (("--check",), (photos, "--model", engine)):
+        code, _, errors = run("embed", *words, "--out", job)
+        assert (code, "12 of 15 parts are" in errors[-1], "and 2 more" in errors[-1]) == (1, True, True)
+        assert all(f"part-{number:05d}" in errors[-1] for number in range(10))
+        assert "part-00010" not in errors[-1]
 
 
 def test_npz_holds_the_same_rows_without_pyarrow_and_the_same_bytes_each_time(undisturbed, tmp_path):
