@@ -17,7 +17,7 @@ from keras_vit.embedding.manifest import MANIFEST, Manifest, read_manifest, sha2
 from keras_vit.embedding.model_facts import ENGINE_FILE
 from keras_vit.embedding.opened_models import OUTPUTS, is_exported
 from keras_vit.embedding.part_files import FORMS, check_form, fault_of_part
-from keras_vit.embedding.photo_lists import LIST, PhotoList, key_of, list_photos, read_list
+from keras_vit.embedding.photo_lists import LIST, PhotoList, check_there, key_of, list_photos, read_list
 from keras_vit.embedding.supervisor import TRIES, Supervisor, ask_once
 from keras_vit.exporting.formats import ENGINE_PRECISIONS, ENGINES
 from keras_vit.files import PREFIX, locked, replacing, unlock, user_path
@@ -78,8 +78,8 @@ def embed(
         say: called with lines of text.
 
     Raises:
-        ValueError: for photos, a model or options that cannot be or are not those of the job, for a part that is not
-            one of the job, and at the end for parts that failed or are damaged.
+        ValueError: for photos, a model or options that cannot be or are not those of the job, where a shard or most
+            photos are gone, for a part that is not one of the job, and at the end for those that failed or are damaged.
         ImportError: if a package is missing.
         OSError: if the folder cannot be written, and on Windows.
     """
@@ -95,6 +95,7 @@ def embed(
         parts = range(options.shard[0], manifest.parts, options.shard[1])
         missing = _missing(folder, manifest, parts)
         if missing:
+            check_there(listed, [row for number in missing for row in manifest.rows(number)])
             _compute(folder, model, manifest, listed, missing, options, say)
     is_whole = all((folder / manifest.name(number)).exists() for number in range(manifest.parts))
     check_parts(folder, manifest, range(manifest.parts) if is_whole else parts)
@@ -185,6 +186,7 @@ def _same_list(listed: PhotoList, folder: Path, manifest: Manifest, say: Callabl
 
 
 def _prepare(listed: PhotoList, model: str, folder: Path, options: JobOptions, say: Callable[[str], Any]) -> None:
+    check_there(listed, range(len(listed.entries)))
     say(f"opening {printable(model)} for {len(listed.entries):,} photos ...")
     digest = sha256_of_files(files_of_model(model, options.weights))
     threads, outputs = options.threads or 1, options.outputs or OUTPUTS[0]

@@ -10,7 +10,7 @@ import itertools
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -18,11 +18,14 @@ from keras_vit.checks import error_about
 from keras_vit.files import open_regular, replacing, user_path
 from keras_vit.images.photo_files import HEIC, READABLE, photos_below
 from keras_vit.images.slices import PhotoPlace, Slice
+from keras_vit.pages.escaping import printable
 
 LIST = "photos.jsonl"
 _HEAD = '{"keras_vit": "the photos of an embedding, a row each"}\n'
 _OF_SHARDS = re.compile(r"\.(tar|tgz|tfrec|parquet|array_?record)|^(train|val|validation|test)$", re.IGNORECASE)
 _MOST_BYTES = 1 << 34  # of a list or a table
+_LOOKED_FOR = 1000  # photos of a list, evenly chosen, which takes a second on a network disk
+_MOST_NAMED = 10
 Entry: TypeAlias = str | list[Any]  # a path below the top; or key, file, offset, size and record of a slice
 
 
@@ -111,6 +114,37 @@ def read_list(folder: Path, top: Path) -> PhotoList:
         raise error_about("out")(
             f"the list of photos must be as the job wrote it.\nReceived: {str(path)!r}: {error}."
         ) from None
+
+
+def check_there(photos: PhotoList, rows: Sequence[int]) -> None:
+    """Raises unless what a job is about to read is there, but for single photos.
+
+    Args:
+        photos: the whole list, of which some thousand are looked for.
+        rows: those that are to be read, at least one.
+
+    Raises:
+        FileNotFoundError: if a shard of these rows is gone; or more than half of the list, and some of these rows.
+    """
+    files = {entry[1] for entry in map(photos.entries.__getitem__, rows) if not isinstance(entry, str)}
+    if gone := sorted(file for file in files if not os.path.exists(photos.top / file)):
+        named = ", ".join(printable(file) for file in gone[:_MOST_NAMED])
+        more = f" and {len(gone) - _MOST_NAMED:,} more" if len(gone) > _MOST_NAMED else ""
+        raise error_about("photos", kind=FileNotFoundError)(
+            "a job goes on with the shards that it was begun with.\n"
+            f"Received: {printable(photos.top)} without {named}{more}. Bring {'it' if len(gone) == 1 else 'them'} back."
+        )
+    looked, to_read = (
+        [entry for entry in entries[:: max(len(entries) // _LOOKED_FOR, 1)] if isinstance(entry, str)]
+        for entries in (photos.entries, [photos.entries[row] for row in rows])
+    )
+    lost = [entry for entry in looked if not os.path.lexists(photos.top / entry)]
+    if 2 * len(lost) > len(looked) and not all(os.path.lexists(photos.top / entry) for entry in to_read):
+        raise error_about("photos", kind=FileNotFoundError)(
+            "at least half of the photos of a list must be there.\n"
+            f"Received: {printable(photos.top)}, where {len(lost):,} of {len(looked):,} that were looked for are gone, "
+            f"as {printable(lost[0])}. Mount the disk on which they are, or give a list of those that are there."
+        )
 
 
 def _is_list(path: Path) -> bool:

@@ -173,6 +173,46 @@ def test_a_photo_that_vanished_has_a_row_that_says_so_and_a_new_one_is_refused(p
     assert (code, "1 photos that are not in" in errors[-1], "'new.jpg'" in errors[-1]) == (1, True, True)
 
 
+def test_a_job_goes_on_only_if_at_least_half_of_its_photos_are_there(photos, engine, job, tmp_path, run):
+    """As of a disk that is not mounted, in a folder and in a table of which two rows are gone from the start."""
+    moved = shutil.copytree(photos, tmp_path / "photos")
+    for path in moved.glob("large*.jpg"):
+        path.unlink()
+    words = ("embed", moved, "--model", engine, "--out", job, "--processes", 1)
+    assert run(*words)[0] == 0  # nothing is to be read
+    (job / "part-00014.parquet").unlink()
+    assert run(*words)[0] == 0  # what is to be read is there
+    (job / "part-00008.parquet").unlink()
+    code, _, errors = run(*words)
+    assert (code, "43 of 60 that were looked for are gone" in errors[-1]) == (1, True)
+    assert not (job / "part-00008.parquet").exists()
+    for there, expected in ((2, 0), (1, 1)):
+        names = [*["disc/0.jpg", "disc/1.jpg"][:there], "no/1.jpg", "no/2.jpg"]
+        (moved / "some.csv").write_text("\n".join(["path", *names, ""]))
+        out = tmp_path / f"of {there}"
+        code, _, errors = run("embed", moved / "some.csv", "--model", engine, "--out", out, *SMALL)
+        assert (code, (out / "manifest.json").exists()) == (expected, not expected)
+    assert "as no/1.jpg" in errors[-1]
+
+
+def test_a_job_goes_on_only_with_all_shards_that_are_to_be_read(photos, engine, tmp_path, run):
+    (shards := tmp_path / "shards").mkdir()
+    for shard in ("a", "b"):
+        with tarfile.open(shards / f"{shard}.tar", "w") as archive:
+            for number in range(4):
+                archive.add(photos / f"large {number}.jpg", f"{number}.jpg")
+    out = tmp_path / "vectors"
+    words = ("embed", shards, "--model", engine, "--out", out, *SMALL, "--processes", 1)
+    assert run(*words)[0] == 0
+    (shards / "a.tar").unlink()
+    (out / "part-00001.parquet").unlink()
+    assert run(*words)[0] == 0  # a.tar is not needed
+    (out / "part-00000.parquet").unlink()
+    code, _, errors = run(*words)
+    assert (code, "without a.tar. Bring it back" in errors[-1]) == (1, True)
+    assert not (out / "part-00000.parquet").exists()
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
