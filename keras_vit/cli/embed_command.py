@@ -10,6 +10,7 @@ from keras_vit.embedding.opened_models import OUTPUTS
 from keras_vit.embedding.part_files import FORMS
 from keras_vit.exporting.formats import ENGINE_PRECISIONS, ENGINES
 from keras_vit.pages.escaping import printable
+from keras_vit.pages.lines import count_of
 
 OPTIONS = {"out": "--out", "shard": "--shard", "form": "--format", "photos": "PHOTOS", "outputs": "--outputs"}
 
@@ -54,7 +55,7 @@ def embed(arguments: Namespace) -> Iterator[str]:
 
     if arguments.check:
         manifest, broken = check_job(arguments.out)
-        rows = f"{manifest.photos:,} rows in {manifest.parts:,} part{'s' * (manifest.parts != 1)}"
+        rows = f"{count_of(manifest.photos, 'row')} in {count_of(manifest.parts, 'part')}"
         yield f"{rows}, all whole; {said_of_broken(arguments.out, broken)}"
         return
     for name, value in (("PHOTOS", arguments.photos), ("--model", arguments.model)):

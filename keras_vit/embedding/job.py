@@ -22,6 +22,7 @@ from keras_vit.embedding.supervisor import TRIES, Supervisor, ask_once
 from keras_vit.exporting.formats import ENGINE_PRECISIONS, ENGINES
 from keras_vit.files import PREFIX, locked, replacing, unlock, user_path
 from keras_vit.pages.escaping import printable
+from keras_vit.pages.lines import count_of
 from keras_vit.runs.named_models import check_run, variant_and_weights
 from keras_vit.weights.resolve import find_file
 
@@ -94,6 +95,9 @@ def embed(
         manifest, listed = _manifest(listed, model, folder, options, say)
         parts = range(options.shard[0], manifest.parts, options.shard[1])
         missing = _missing(folder, manifest, parts)
+        if len(missing) < len(parts):
+            asked, absent = (sum(len(manifest.rows(number)) for number in some) for some in (parts, missing))
+            say(f"{asked - absent:,} of {count_of(asked, 'photo')} were there already")
         if missing:
             check_there(listed, [row for number in missing for row in manifest.rows(number)])
             _compute(folder, model, manifest, listed, missing, options, say)
@@ -101,9 +105,11 @@ def embed(
     check_parts(folder, manifest, range(manifest.parts) if is_whole else parts)
     if is_whole:
         broken = write_broken(folder, manifest)
-        say(f"done: {manifest.photos:,} rows in {_parts(manifest.parts)}, {said_of_broken(folder, broken)}")
+        rows = f"{count_of(manifest.photos, 'row')} in {count_of(manifest.parts, 'part')}"
+        say(f"done: {rows}, {said_of_broken(folder, broken)}")
     else:
-        say(f"done: all {len(parts):,} parts of shard {options.shard[0]}/{options.shard[1]}; other shards are not")
+        shard = f"shard {options.shard[0]}/{options.shard[1]}"
+        say(f"done: {count_of(len(parts), 'part')} of {shard}, which is all of it; other shards are not done")
     return manifest
 
 
@@ -171,8 +177,8 @@ def _same_list(listed: PhotoList, folder: Path, manifest: Manifest, say: Callabl
     if new := sorted(now - known):
         raise error_about("out", "photos")(
             "a job goes on with the list of photos that it was begun with.\n"
-            f"Received: {len(new):,} photos that are not in {printable(folder / LIST)}, as {new[0]!r}. Embed them into "
-            "another folder."
+            f"Received: {count_of(len(new), 'photo')} not in {printable(folder / LIST)}, as {new[0]!r}. Embed "
+            f"{'it' if len(new) == 1 else 'them'} into another folder."
         )
     gone = [row for row, entry in enumerate(kept.entries) if key_of(entry) not in now]
     if not gone:
@@ -181,13 +187,14 @@ def _same_list(listed: PhotoList, folder: Path, manifest: Manifest, say: Callabl
             f"Received: shards in which they lie at other places than {printable(folder / LIST)} says."
         )
     first = printable(key_of(kept.entries[gone[0]]))
-    say(f"{len(gone):,} photos have gone since the job began, as {first} of row {gone[0]:,}; their rows say so")
+    have, rows = ("has", "its row says so") if len(gone) == 1 else ("have", "their rows say so")
+    say(f"{count_of(len(gone), 'photo')} {have} gone since the job began, as {first} of row {gone[0]:,}; {rows}")
     return kept
 
 
 def _prepare(listed: PhotoList, model: str, folder: Path, options: JobOptions, say: Callable[[str], Any]) -> None:
     check_there(listed, range(len(listed.entries)))
-    say(f"opening {printable(model)} for {len(listed.entries):,} photos ...")
+    say(f"opening {printable(model)} for {count_of(len(listed.entries), 'photo')} ...")
     digest = sha256_of_files(files_of_model(model, options.weights))
     threads, outputs = options.threads or 1, options.outputs or OUTPUTS[0]
     asked = {"outputs": outputs, "engine": options.engine or "auto", "precision": options.precision}
@@ -229,7 +236,7 @@ def files_of_model(model: str, weights: str | None = None) -> list[Path]:
         return [place, *(file for file in beside if file.is_file())]
     found = variant_and_weights(model, weights)
     if found is None:
-        return [check_run(place)]
+        return [check_run(place, "; or a .onnx or .xml file, a checkpoint, or a name as dinov2/S14.")]
     file = find_file(found[1], found[0]).path
     return sorted(entry for entry in place.iterdir() if entry.is_file()) if place.is_dir() else [file]
 
@@ -261,7 +268,7 @@ def _compute(
     rows = sum(len(manifest.rows(number)) for number in missing)
     of_shard = f" of shard {options.shard[0]}/{options.shard[1]}" if options.shard[1] > 1 else ""
     say(
-        f"embedding {rows:,} photos in {_parts(len(missing))}{of_shard} by {processes} "
+        f"embedding {count_of(rows, 'photo')} in {count_of(len(missing), 'part')}{of_shard} by {processes} "
         f"process{'es' * (processes > 1)}, {manifest.software}"
     )
     first = {"folder": str(folder.absolute()), "top": str(listed.top.absolute()), "model": str(model)}
@@ -296,10 +303,6 @@ def _processes(folder: Path, model: str, manifest: Manifest) -> int:
     fitting = int(psutil.virtual_memory().available / room)
     most = len(cores()) if manifest.file or is_exported(model) else _MOST_WITH_KERAS
     return max(min(len(cores()) // manifest.threads, fitting, most), 1)
-
-
-def _parts(count: int) -> str:
-    return f"{count:,} part{'s' * (count != 1)}"
 
 
 class _Progress:

@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +119,12 @@ def read_manifest(folder: Path) -> Manifest:
         ValueError: if it is missing, damaged, or of something else.
     """
     path = folder / MANIFEST
+    if not os.path.lexists(path):
+        what = f"without a {MANIFEST}, so of no job" if os.path.lexists(folder) else "where nothing is"
+        raise error_about("out")(
+            "the folder must be one that `keras-vit embed` wrote.\n"
+            f"Received: {printable(folder)}, {what}. Pass the `--out` of a job."
+        )
     try:
         facts = json_object(path, _MOST_BYTES)
         if facts.pop("keras_vit_embedding", None) != _KIND:

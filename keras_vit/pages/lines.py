@@ -53,5 +53,10 @@ def until(seconds: float) -> str:
     return f"{end:%H:%M}" if end.date() == now.date() else f"{end:%Y-%m-%d %H:%M}"
 
 
+def count_of(number: int, name: str) -> str:
+    """A number of things, as `1 part` and `1,200 parts`."""
+    return f"{number:,} {name}{'' if number == 1 else 's'}"
+
+
 def _cut(text: str, width: int) -> str:
     return text if len(text) <= width else f"{text[: width - 3]}..."

@@ -24,7 +24,6 @@ from keras_vit.embedding.job_checks import BROKEN
 from keras_vit.embedding.manifest import read_manifest
 from keras_vit.embedding.part_files import fault_of_part, read_part, read_vectors, write_part
 from keras_vit.embedding.photo_lists import key_of, list_photos, place_of, read_list
-from keras_vit.embedding.shard_choice import shard_of
 from keras_vit.embedding.supervisor import Supervisor
 from keras_vit.exporting.engines.accelerate import write_engine
 from keras_vit.files import locked
@@ -88,7 +87,7 @@ def test_shards_write_the_same_bytes_and_the_last_one_lists_broken_photos(photos
         assert code == 0, said
     assert parts_of(out) == parts_of(undisturbed)
     assert (out / BROKEN).read_text() == (undisturbed / BROKEN).read_text()
-    assert "other shards are not" not in said
+    assert "other shards are not done" not in said
 
 
 def test_rows_are_those_of_the_embedder_in_the_order_of_names(photos, engine, undisturbed):
@@ -165,12 +164,14 @@ def test_a_photo_that_vanished_has_a_row_that_says_so_and_a_new_one_is_refused(p
     first = sorted(path.relative_to(photos).as_posix() for path in photos.rglob("*.*")).index("large 9.jpg")
     (job / f"part-{first // 4:05d}.parquet").unlink()
     code, said, _ = run("embed", moved, "--model", engine, "--out", job)
-    assert code == 0
-    assert any(f"1 photos have gone since the job began, as large 9.jpg of row {first}" in line for line in said)
+    assert (code, "56 of 60 photos were there already" in said) == (0, True)
+    assert any(
+        f"1 photo has gone since the job began, as large 9.jpg of row {first}; its row says so" in line for line in said
+    )
     assert f"{first},large 9.jpg,no such file" in (job / BROKEN).read_text()
     shutil.copy(moved / "large.jpg", moved / "new.jpg")
     code, _, errors = run("embed", moved, "--model", engine, "--out", job)
-    assert (code, "1 photos that are not in" in errors[-1], "'new.jpg'" in errors[-1]) == (1, True, True)
+    assert (code, "1 photo not in" in errors[-1], "'new.jpg'" in errors[-1]) == (1, True, True)
 
 
 def test_a_job_goes_on_only_if_at_least_half_of_its_photos_are_there(photos, engine, job, tmp_path, run):
@@ -249,6 +250,7 @@ def test_files_of_others_are_never_replaced(photos, engine, job, tmp_path, run):
 def test_what_cannot_be_embedded_is_told(engine, tmp_path, run):
     (tmp_path / "empty").mkdir()
     (tmp_path / "table.csv").write_text("file\na.jpg\n")
+    (tmp_path / "one.csv").write_text(f"path\n{engine}\n")
     (tmp_path / "twice.csv").write_text("path\na.jpg\na.jpg\n")
     out = tmp_path / "out"
     for photos, words in (("empty", "without a photo"), ("no", "nothing is"), ("table.csv", "column path")):
@@ -256,7 +258,12 @@ def test_what_cannot_be_embedded_is_told(engine, tmp_path, run):
         assert (code, words in errors[-1]) == (1, True), errors
     assert "'a.jpg' twice" in run("embed", tmp_path / "twice.csv", "--model", engine, "--out", out)[2][-1]
     assert "`--model` must be given" in run("embed", tmp_path, "--out", out)[2][-1]
-    assert "manifest.json" in run("embed", "--out", out, "--check")[2][-1]
+    (out / "manifest.json").unlink(missing_ok=True)
+    for folder, what in ((out, "without a manifest.json, so of no job"), (tmp_path / "nothing", "where nothing is")):
+        said = run("embed", "--out", folder, "--check")[2][-1]
+        assert (what in said, "ove it away" in said) == (True, False)
+    for name in (".keras", ".onnx", ".xml", "checkpoint", "dinov2/S14"):
+        assert name in run("embed", tmp_path / "one.csv", "--model", "nothere", "--out", out)[2][-1]
 
 
 def test_tables_and_shards_are_lists_of_the_same_photos_as_folders(photos, tmp_path):
@@ -362,32 +369,3 @@ def test_a_model_of_keras_is_converted_once_and_then_never_again(photos, tmp_pat
     code, said, _ = run(*words)
     assert (code, any("opening" in line for line in said)) == (0, False)
     assert parts_of(out) == before
-
-
-SLURM = {"SLURM_ARRAY_TASK_ID": "5", "SLURM_ARRAY_TASK_MIN": "1", "SLURM_ARRAY_TASK_COUNT": "4"}
-
-
-@pytest.mark.parametrize(
-    ("text", "variables", "expected"),
-    [
-        ("2/8", {"RANK": "1", "WORLD_SIZE": "2"}, (2, 8)),
-        (None, {}, (0, 1)),
-        (None, {"WORLD_SIZE": "4"}, (0, 1)),
-        (None, {"RANK": "3", "WORLD_SIZE": "4"}, (3, 4)),
-        (None, {"RANK": "3", "NUM_SHARDS": "5", "WORLD_SIZE": "4"}, (3, 5)),
-        (None, {"JOB_COMPLETION_INDEX": "0", "NUM_SHARDS": "3"}, (0, 3)),
-        (None, {**SLURM, "SLURM_ARRAY_TASK_STEP": "2", "RANK": "0"}, (2, 4)),
-        (None, SLURM, "no gaps"),
-        (None, {"JOB_COMPLETION_INDEX": "0"}, "NUM_SHARDS"),
-        (None, {"RANK": "x", "WORLD_SIZE": "2"}, "RANK=x"),
-        (None, {"JOB_COMPLETION_INDEX": "2", "NUM_SHARDS": "2"}, "NUM_SHARDS=2"),
-        ("8/8", {}, "from 0.*\n.*--shard 8/8.$"),
-        ("1", {}, "--shard 1"),
-    ],
-)
-def test_shard_is_told_by_the_command_or_the_variables(text, variables, expected):
-    if isinstance(expected, tuple):
-        assert shard_of(text, variables) == expected
-        return
-    with pytest.raises(ValueError, match=expected):
-        shard_of(text, variables)
