@@ -200,7 +200,7 @@ def _prepare(listed: PhotoList, model: str, folder: Path, options: JobOptions, s
     asked = {"outputs": outputs, "engine": options.engine or "auto", "precision": options.precision}
     with tempfile.TemporaryDirectory(prefix="keras_vit-") as place:
         named = {"model": model, "weights": options.weights, "threads": threads, "folder": place}
-        facts = ask_once({"prepare": asked | named}, threads)["prepared"]
+        facts = ask_once({"prepare": asked | named}, threads, say)["prepared"]
         for file in sorted(Path(place).iterdir()):
             with replacing(folder / file.name) as part:
                 Path(part).write_bytes(file.read_bytes())
@@ -282,6 +282,9 @@ def _compute(
         for answer in supervisor.answers(patience=1.0):
             software = answer.get("ready", software)
             progress.heard(answer)
+            if "again" in answer:
+                part, how = manifest.name(answer["again"]), answer["how"]
+                say(f"{part} is tried again ({answer['try']} of {TRIES} tries): {how}")
         if software != manifest.software:
             say(
                 f"the job was begun with {manifest.software}, and {software} computed here: rows may differ by rounding"

@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ def prepare(
     precision: str | None,
     threads: int,
     folder: str,
+    say: Callable[[str], Any] = print,
 ) -> dict[str, Any]:
     """Opens a model once, and gives facts for the manifest, ready for JSON.
 
@@ -33,13 +35,14 @@ def prepare(
         precision: of the engine.
         threads: of the engine.
         folder: an empty one, where the file of ONNX Runtime is written.
+        say: called with a line before that is written.
 
     Raises:
         ValueError, ImportError, ExportError: as `open_model`.
     """
     given, file = model, None
     if not is_exported(model):
-        engine = _written(model, weights, engine, precision or "float32", Path(folder))
+        engine = _written(model, weights, engine, precision or "float32", Path(folder), say)
         file = ENGINE_FILE if engine == "onnxruntime" else None
     if file is not None:
         opened = open_model(str(Path(folder, file)), threads=threads)
@@ -65,7 +68,9 @@ def prepare(
     }
 
 
-def _written(model: str, weights: str | None, engine: str, precision: str, folder: Path) -> str:
+def _written(
+    model: str, weights: str | None, engine: str, precision: str, folder: Path, say: Callable[[str], Any]
+) -> str:
     """The engine; for ONNX Runtime its file is written, and where it does not take the model TensorFlow computes."""
     from keras_vit.exporting.engines.accelerate import write_engine
     from keras_vit.exporting.report import ExportError
@@ -74,6 +79,7 @@ def _written(model: str, weights: str | None, engine: str, precision: str, folde
     built, _ = open_named(model, weights, reads_classes=False)
     chosen = chosen_engine(built, engine, precision)
     if chosen == "onnxruntime":
+        say("converting the model once; this takes a while ...")
         try:
             write_engine(built, folder / ENGINE_FILE, precision)
         except ExportError:

@@ -108,15 +108,17 @@ class Worker:
         self._printed.close()
 
 
-def ask_once(task: dict[str, Any], threads: int) -> dict[str, Any]:
-    """The answer of a process that does one task; raises what it says that is wrong."""
+def ask_once(task: dict[str, Any], threads: int, say: Callable[[str], Any]) -> dict[str, Any]:
+    """The answer of a process that does one task; says its lines before that, and raises what it says is wrong."""
     worker = Worker(task, threads)
     try:
-        while not (answers := worker.answers()):
-            if answers is None:
-                raise RuntimeError(f"a process that opened the model {worker.ended()}.")
-        check_fatal(answers[0])
-        return answers[0]
+        while (answers := worker.answers()) is not None:
+            for answer in answers:
+                if "said" not in answer:
+                    check_fatal(answer)
+                    return answer
+                say(answer["said"])
+        raise RuntimeError(f"a process that opened the model {worker.ended()}.")
     finally:
         worker.stop(time.monotonic() + _PATIENCE)
 
@@ -177,6 +179,9 @@ class Supervisor:
     def answers(self, patience: float) -> Iterator[dict[str, Any]]:
         """What the processes say until all parts are done; empty where nobody says anything for some seconds.
 
+        A part that is tried again is an answer too: its number as `again`, the number of its `try`, and `how` the last
+        one ended.
+
         Raises:
             ValueError, ImportError: what a process says that ends the job, as a full disk.
             RuntimeError: if no process gets as far as its model.
@@ -190,7 +195,7 @@ class Supervisor:
             for worker in (key.data for key, _ in ready):
                 answers = worker.answers()
                 if answers is None:
-                    self._replace(worker)
+                    yield self._replace(worker)
                 for answer in answers or ():
                     yield from self._heard(worker, answer)
             if not ready:
@@ -210,37 +215,38 @@ class Supervisor:
         check_fatal(answer)
         if "ready" in answer:
             worker.is_ready, self._unready = True, 0
-        if "fault" in answer:
-            self._missed(worker, answer["fault"])
         if "rows" in answer:
             worker.part = None
         yield answer
+        if "fault" in answer:
+            yield self._missed(worker, answer["fault"])
 
     def _give(self, worker: Worker) -> None:
         if self._waiting and worker.is_ready and worker.part is None:
             worker.part = self._waiting.popleft()
             worker.send(self._tasks(worker.part))
 
-    def _replace(self, worker: Worker) -> None:
-        """Takes a process out that has ended; another one is started if there is work."""
+    def _replace(self, worker: Worker) -> dict[str, Any]:
+        """Takes a process out that has ended; another one is started if there is work. Answers as `_missed`."""
         self._selector.unregister(worker.output)
         self.workers.remove(worker)
         how = worker.ended()
         worker.stop(0)
         if worker.is_ready:
-            self._missed(worker, f"its process {how}")
-            return
+            return self._missed(worker, f"its process {how}")
         self._unready += 1
         if self._unready >= TRIES:
             raise RuntimeError(f"{TRIES} processes ended before they had opened the model; the last {how}.")
+        return {}
 
-    def _missed(self, worker: Worker, how: str) -> None:
-        """Notes that a part was not done; it is tried again, or given up."""
+    def _missed(self, worker: Worker, how: str) -> dict[str, Any]:
+        """Notes that a part was not done; answers that it is tried again, or nothing if it is given up."""
         number, worker.part = worker.part, None
         if number is None:
-            return
+            return {}
         self._tries[number] += 1
         if self._tries[number] >= TRIES:
             self.failed[number] = how
-        else:
-            self._waiting.append(number)
+            return {}
+        self._waiting.append(number)
+        return {"again": number, "try": self._tries[number] + 1, "how": how}

@@ -50,7 +50,7 @@ def main() -> int:
         if "prepare" in first:
             from keras_vit.embedding.model_facts import prepare
 
-            answer(prepared=prepare(**first["prepare"]))
+            answer(prepared=prepare(**first["prepare"], say=lambda line: answer(said=line)))
         else:
             _work(Path(first["folder"]), Path(first["top"]), first["model"], tasks, answer)
     except BrokenPipeError:  # the supervisor is gone

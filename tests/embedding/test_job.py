@@ -303,8 +303,11 @@ def test_a_part_is_tried_three_times_and_all_others_are_computed(photos, engine,
         return {"part": number, "photos": [5] if number == 1 else entries[4 * number : 4 * number + 4]}
 
     with Supervisor(first, task, [1, 2], 1, 1) as supervisor:
-        faults = [answer["fault"] for answer in supervisor.answers(1.0) if "fault" in answer]
+        answers = list(supervisor.answers(1.0))
+    faults = [answer["fault"] for answer in answers if "fault" in answer]
     assert len(faults) == 3
+    again = [(answer["again"], answer["try"], answer["how"]) for answer in answers if "again" in answer]
+    assert again == [(1, 2, faults[0]), (1, 3, faults[1])]
     assert list(supervisor.failed) == [1]
     assert {**before, "part-00001.parquet": None} == {**parts_of(job), "part-00001.parquet": None}
 
@@ -363,9 +366,10 @@ def test_a_model_of_keras_is_converted_once_and_then_never_again(photos, tmp_pat
     model, out = small_model(), tmp_path / "vectors"
     model.save(tmp_path / "model.keras")
     words = ("embed", photos, "--model", tmp_path / "model.keras", "--out", out, *SMALL)
-    assert run(*words)[0] == 0
+    code, said, _ = run(*words)
+    assert (code, said[1]) == (0, "converting the model once; this takes a while ...")
     before = parts_of(out)
     (out / "part-00004.parquet").unlink()
     code, said, _ = run(*words)
-    assert (code, any("opening" in line for line in said)) == (0, False)
+    assert (code, any("opening" in line or "converting" in line for line in said)) == (0, False)
     assert parts_of(out) == before
