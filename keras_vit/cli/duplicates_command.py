@@ -12,6 +12,7 @@ from keras_vit.embedding.near_duplicates import THRESHOLD, near_duplicates
 from keras_vit.embedding.neighbours import SEARCHES
 from keras_vit.embedding.vector_rows import rows_of
 from keras_vit.pages.escaping import printable
+from keras_vit.pages.lines import count_of
 
 OPTIONS = {"threshold": "--threshold", "photos_in": "--photos-in"}
 
@@ -55,8 +56,11 @@ def duplicates(arguments: Namespace) -> Iterator[str]:
         facts["seconds"] = round(time.monotonic() - began, 1)
         yield json.dumps({name.replace(" ", "_"): value for name, value in counts.items()} | facts)
         return
-    pairs = f"{photos:,} photos, {found.number:,} pairs with a cosine of at least {arguments.threshold}"
-    yield f"{pairs}, in {groups:,} groups of {counts['photos in groups']:,} photos"
+    grouped = counts["photos in groups"]
+    pairs = f"{count_of(photos, 'photo')}, {count_of(found.number, 'pair')} with a cosine of at least"
+    yield f"{pairs} {arguments.threshold}, in {count_of(groups, 'group')} of {count_of(grouped, 'photo')}"
+    if 2 * grouped > photos:
+        yield "more than half of all photos are in a group: if they are not alike, raise --threshold"
     kept = f"the {len(found.first):,} most similar are" if found.number > len(found.first) else "all pairs are"
     yield f"{kept} in {printable(out)}"
     if page:

@@ -4,6 +4,7 @@ import base64
 import csv
 import io
 import os
+import tempfile
 from pathlib import Path
 
 from keras_vit.checks import check_installed, error_about
@@ -35,6 +36,14 @@ def check_files(table: Path, page: Path | None) -> None:
             "a table of duplicates replaces only one that keras_vit has written.\n"
             f"Received: {printable(table)}, which is something else. Move it away, or choose another name."
         )
+    try:  # before the search, in a file of no name
+        with tempfile.TemporaryFile(dir=table.absolute().parent):
+            pass
+    except OSError as error:
+        raise error_about("out")(
+            "`out` must be a file in a folder that can be written.\n"
+            f"Received: {printable(table)}: {error.strerror}. Choose another folder."
+        ) from None
     if page is not None:
         for module in ("jinja2", "PIL"):
             check_installed(module, "a page of duplicates shows pictures", "train")

@@ -14,7 +14,7 @@ from keras_vit.embedding.manifest import Manifest, read_manifest
 from keras_vit.embedding.part_files import PartError, check_form, read_part, read_statuses
 from keras_vit.embedding.photo_lists import LIST, read_list
 from keras_vit.files import head_of, replacing, user_path
-from keras_vit.pages.escaping import printable
+from keras_vit.pages.escaping import printable, spreadsheet_cell
 
 BROKEN = "broken_photos.csv"
 _COLUMNS = ("row", "photo", "reason")
@@ -97,4 +97,4 @@ def write_broken(folder: Path, manifest: Manifest) -> int:
 def _broken(folder: Path, manifest: Manifest, number: int) -> Iterator[tuple[int, str, str]]:
     photos, status = read_statuses(folder, manifest, number)
     for place in np.flatnonzero(status != OK):
-        yield manifest.rows(number)[place], str(photos[place]), str(status[place])
+        yield manifest.rows(number)[place], spreadsheet_cell(photos[place]), spreadsheet_cell(status[place])

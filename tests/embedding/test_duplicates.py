@@ -9,8 +9,9 @@ from photos import make_photos
 
 import keras_vit
 from keras_vit.embedding import near_duplicates
-from keras_vit.embedding.manifest import Manifest
-from keras_vit.embedding.part_files import Part, write_part
+from keras_vit.embedding.job_checks import write_broken
+from keras_vit.embedding.manifest import Manifest, read_manifest
+from keras_vit.embedding.part_files import Part, read_part, write_part
 from keras_vit.embedding.photo_lists import list_photos
 
 WIDTH = 24
@@ -118,6 +119,22 @@ def test_command_writes_a_table_and_a_page(job, tmp_path, run, monkeypatch):
     assert found.indices[found.photos == "disc/1.jpg"] == -1
 
 
+def test_command_says_that_most_photos_are_in_a_group(job, tmp_path, run):
+    for threshold, is_told in ((0.1, True), (0.9999, False)):
+        code, said, _ = run("duplicates", job, "--out", tmp_path / "pairs.csv", "--threshold", threshold)
+        assert (code, any("raise --threshold" in line for line in said)) == (0, is_told)
+    assert "1 pair with a cosine of at least 0.9999, in 1 group of 2 photos" in said[0]
+
+
+def test_formulas_in_the_table_of_broken_photos_are_text_to_a_spreadsheet(job):
+    manifest = read_manifest(job)
+    part = read_part(job, manifest, 0)
+    part.photos[0], part.status[0] = "=cmd.jpg", "empty"
+    write_part(job, manifest, 0, part)
+    write_broken(job, manifest)
+    assert "0,'=cmd.jpg,empty" in (job / "broken_photos.csv").read_text().splitlines()
+
+
 def test_photo_that_is_gone_is_said_and_moved_ones_are_found(job, tmp_path, run):
     (tmp_path / "photos" / "tiles" / "2.jpg").unlink()
     (tmp_path / "photos").rename(tmp_path / "moved")
@@ -143,6 +160,7 @@ def test_command_refuses_in_words_and_loses_no_file_of_others(job, tmp_path, run
         (("--out", "mine.csv"), "mine.csv"),
         (("--out", "no/such/duplicates.csv"), "--out"),
         (("--page", "mine"), "something else"),
+        (("--out", "/proc/duplicates.csv"), "/proc/duplicates.csv"),
         (("--threshold", 0), "--threshold"),
         (("--threshold", "nan"), "--threshold"),
         (("--page", "seen", "--photos-in", "no"), "--photos-in"),
@@ -151,6 +169,8 @@ def test_command_refuses_in_words_and_loses_no_file_of_others(job, tmp_path, run
         assert (code, told in str(error)) == (1, True), error
     assert (tmp_path / "mine.csv").read_text() == "photo,mine\n"
     assert (tmp_path / "mine" / "duplicates.html").read_text() == "mine"
+    code, _, error = run("duplicates", tmp_path / "photos")
+    assert (code, "of no job" in str(error), "ove it away" in str(error)) == (1, True, False)
     (job / "part-00001.npz").unlink()
     code, _, error = run("duplicates", job)
     assert (code, "part-00001.npz" in str(error), "missing" in str(error)) == (1, True, True)
