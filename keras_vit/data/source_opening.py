@@ -1,5 +1,6 @@
 """`open_source`, which opens a data set of any kind."""
 
+import glob
 import os
 import re
 from collections.abc import Mapping
@@ -88,6 +89,13 @@ def open_source(what: Data, *, seed: int = 0, on_bad_image: str = "skip", downlo
         return image_folder.open_folder(path, seed, on_bad_image)
     if path.suffix.lower() == ".csv":
         return table.open_table(path, seed, on_bad_image)
+    if not os.path.exists(path) and glob.has_magic(str(path)) and not _may_be_a_name(what):
+        fitting = glob.glob(str(path), recursive=True)
+        found = f"which fits {len(fitting):,} file(s) or folder(s), as {fitting[0]!r}" if fitting else "which fits none"
+        raise ValueError(
+            "a pattern of data must fit shards alone, which are .tar, .tfrecord, .parquet or .array_record files.\n"
+            f"Received: {os.fspath(what)!r}, {found}. Pass one as 'shards/*.tar', or a folder without a pattern."
+        )
     if os.path.exists(path) or not _may_be_a_name(what):
         found = "a file of another kind" if os.path.exists(path) else "and there is no such file or folder"
         raise ValueError(

@@ -37,6 +37,6 @@ def rows_of(path: str) -> Rows:
         raise
     except (RuntimeError, ValueError, IndexError) as error:
         raise ShardError(
-            "an ArrayRecord file must be whole", path, f"record {len(rows):,}: {error}", "Bring it again."
+            "an ArrayRecord file must be whole", path, f"record {len(rows):,}: {error}".rstrip(". "), "Bring it again."
         ) from error
     return Rows(rows, schema)

@@ -4,10 +4,11 @@ An Example is a message of one message of map entries. An entry has a name (fiel
 (field 1), floats (2) or integers (3), these packed or one by one. Source: tensorflow `example.proto`, `feature.proto`.
 """
 
+import enum
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from keras_vit.data.shard_files.rows import LABELS, Row, ShardError, label_in
+from keras_vit.data.shard_files.rows import LABELS, Row, ShardError, is_number, label_text
 
 # Of TF-Slim and tensorflow/models, of tensorflow-datasets and timm, and of img2dataset.
 IMAGES = ("image/encoded", "image", "jpg", "jpeg", "png", "webp", "image_bytes")
@@ -24,6 +25,16 @@ class Span(NamedTuple):
     stop: int
 
 
+class Unfit(enum.Enum):
+    """Why a field has not the one text or integer that is looked for."""
+
+    FLOATS = enum.auto()
+    SEVERAL = enum.auto()
+
+
+_Value = Span | int | Unfit | None
+
+
 def row_of(data: bytes, path: str, number: int, place: int = 0, record: int = -1) -> tuple[Row, str]:
     """The photo of a record, and the fields that it was read from.
 
@@ -35,7 +46,7 @@ def row_of(data: bytes, path: str, number: int, place: int = 0, record: int = -1
         record: as in `Row`.
 
     Raises:
-        ShardError: for anything but an Example with a photo.
+        ShardError: for anything but an Example with a photo, and for one with two numbers as its label.
     """
     try:
         fields = dict(_features(data))
@@ -45,20 +56,33 @@ def row_of(data: bytes, path: str, number: int, place: int = 0, record: int = -1
     if not isinstance(span, Span):
         known = ", ".join(list(fields)[:8]) or "none"
         raise ShardError(f"{_RULE}, in one of {', '.join(IMAGES)}", path, f"record {number:,} with the fields {known}")
-    values: dict[str, object] = {
-        name: data[value.start : value.stop] if isinstance(value, Span) else value
-        for name, value in fields.items()
-        if name in _LABELS or name in _KEYS
-    }
-    label = next((name for name in _LABELS if label_in(values, (name,)) is not None), "")
-    given = next((values[name] for name in _KEYS if isinstance(values.get(name), bytes)), b"")
-    key = given.decode("utf-8", "replace") if isinstance(given, bytes) else ""
-    row = Row(key or f"{number:09}", label_in(values, (label,)), place + span.start, span.stop - span.start, record)
-    return row, f"{image}, {label or 'no label'}"
+    named = next((fields[name] for name in _KEYS if isinstance(fields.get(name), Span)), None)
+    key = data[named.start : named.stop].decode("utf-8", "replace") if isinstance(named, Span) else ""
+    label, field = _label(data, fields, path, number)
+    return Row(key or f"{number:09}", label, place + span.start, span.stop - span.start, record), f"{image}, {field}"
 
 
-def _features(data: bytes) -> Iterator[tuple[str, Span | int | None]]:
-    """`(name, value)`: where the only bytes of a field are, its only integer, or `None` for anything else."""
+def _label(data: bytes, fields: dict[str, _Value], path: str, number: int) -> tuple[str | None, str]:
+    """The label of a record, and words about its field. One of several values counts as the field, without a label."""
+    found: dict[str, str | None] = {}
+    for name in _LABELS:
+        value = fields.get(name)
+        text = label_text(data[value.start : value.stop] if isinstance(value, Span) else value)
+        if text is not None or value is Unfit.SEVERAL:
+            found[name] = text
+    numbers = {name: text for name, text in found.items() if text is not None and is_number(text)}
+    if len(set(numbers.values())) > 1:
+        both = " and ".join(f"{text!r} in {name}" for name, text in numbers.items())
+        raise ShardError("the labels of a record must be equal", path, f"record {number:,} with {both}")
+    if found:
+        name = next(iter(found))
+        return found[name], name
+    floats = next((name for name in _LABELS if fields.get(name) is Unfit.FLOATS), None)
+    return None, f"{floats} of floats" if floats else "no label"
+
+
+def _features(data: bytes) -> Iterator[tuple[str, _Value]]:
+    """`(name, value)`: where the only bytes of a field are, its only integer, or why it has neither."""
     for number, features in _fields(data, Span(0, len(data))):
         if number != 1 or not isinstance(features, Span):
             continue
@@ -71,14 +95,24 @@ def _features(data: bytes) -> Iterator[tuple[str, Span | int | None]]:
                 yield data[name.start : name.stop].decode(), _value(data, value)
 
 
-def _value(data: bytes, feature: Span) -> Span | int | None:
+def _value(data: bytes, feature: Span) -> _Value:
     for kind, values in _fields(data, feature):
         if not isinstance(values, Span):
             return None
+        if kind == 2:
+            return Unfit.FLOATS
         found = [value for number, value in _fields(data, values) if number == 1]
-        if kind == 3 and len(found) == 1:
-            return _signed(_varint(data, found[0].start)[0] if isinstance(found[0], Span) else found[0])
-        return found[0] if kind == 1 and len(found) == 1 else None
+        found = [value for value in found if kind != 3 or not isinstance(value, Span) or value.start < value.stop]
+        if kind not in (1, 3) or not found:
+            return None
+        if kind == 1 or isinstance(found[0], int):
+            value, is_all = found[0], True
+        else:
+            value, place = _varint(data, found[0].start)
+            is_all = place == found[0].stop
+        if len(found) > 1 or not is_all:
+            return Unfit.SEVERAL
+        return _signed(value) if isinstance(value, int) else value
     return None
 
 

@@ -13,7 +13,7 @@ from keras_vit.annotations import FilePath
 from keras_vit.data.image_folder import source_of_files
 from keras_vit.data.shard_files.finding import common_folder, shards_at, splits_of
 from keras_vit.data.shard_files.index import LOOK, Indexed, index_of, keep_looks
-from keras_vit.data.shard_files.rows import Row, ShardError
+from keras_vit.data.shard_files.rows import Row, ShardError, is_number
 from keras_vit.data.source import Source
 from keras_vit.data.splits import SPELLINGS
 from keras_vit.files import FileKindError, read_regular, user_path
@@ -22,6 +22,7 @@ from keras_vit.images.slices import Slice, forget_files, photo_bytes
 
 CLASSES = ("labels.json", "classes.txt")  # beside the shards; the first counts
 _MOST_BYTES = 1 << 26
+_LABEL = "A label is one whole number or one name; in a tar, that of a .cls or of the field label of a .json."
 
 
 def open_shards(what: FilePath, files: Sequence[Path], seed: int, on_bad_image: str) -> Source:
@@ -179,30 +180,36 @@ def _numbers(shards: Sequence[Indexed], names: tuple[str, ...] | None) -> tuple[
     """The number of each label as it stands in the shards, and the class names in their order.
 
     Raises:
-        ShardError: for a photo without a label, for names beside numbers, and for a label beyond the classes.
+        ShardError: for a photo without a label, names beside numbers, a negative label, and one beyond the classes.
     """
     where: dict[str, tuple[Indexed, str]] = {}
     for shard in shards:
         for row in shard.rows.rows:
             if row.label is None:
-                raise ShardError("every photo of a shard must have a label", shard.path, _named(shard, row.key))
+                found = _named(shard, row.key) + (f", read from {shard.rows.schema}" if shard.rows.schema else "")
+                raise ShardError("every photo of a shard must have a label", shard.path, found, _LABEL)
             if row.label not in where:
                 where[row.label] = (shard, row.key)
-    numeric = [label for label in where if label.removeprefix("-").isdecimal()]
+    numeric = [label for label in where if is_number(label)]
     are_numbers = len(numeric) == len(where)
     if numeric and not are_numbers and not (names and set(where) <= set(names)):
         shard, key = where[other := next(label for label in where if label not in numeric)]
         found = f"{_named(shard, key)} with {other!r}, and {where[numeric[0]][0].path.name} with {numeric[0]!r}"
         raise ShardError("labels must be numbers or names throughout", shard.path, found)
+    low = next((label for label in where if are_numbers and int(label) < 0), None)
+    if low is not None:
+        shard, key = where[low]
+        rule = "labels in shards must be numbers from 0 on, and -1, which stands for a hidden label, is no class"
+        raise ShardError(rule, shard.path, f"{_named(shard, key)} with {low!r}", "Leave such photos out.")
     if names is None:
         names = tuple(sorted(where, key=int) if numeric else sorted(where))
         numbers = {label: number for number, label in enumerate(names)}
     else:
         numbers = {str(number) if are_numbers else name: number for number, name in enumerate(names)}
-    wrong = next((label for label in where if label not in numbers or (are_numbers and int(label) < 0)), None)
+    wrong = next((label for label in where if label not in numbers), None)
     if wrong is not None:
         shard, key = where[wrong]
-        rule = f"a label must be that of one of the {len(names):,} classes, and -1 stands for a hidden one"
+        rule = f"a label must be that of one of the {len(names):,} classes"
         raise ShardError(rule, shard.path, f"{_named(shard, key)} with {wrong!r}")
     return numbers, names
 

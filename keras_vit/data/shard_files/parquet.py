@@ -8,7 +8,8 @@ import json
 import mmap
 import os
 import struct
-from collections.abc import Iterator
+import warnings
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from keras_vit.checks import check_installed
 from keras_vit.data.shard_files.examples import IMAGES
 from keras_vit.data.shard_files.rows import LABELS, Row, Rows, ShardError, label_text
 from keras_vit.files import open_regular, replacing
+from keras_vit.pages.escaping import printable
 
 _KEYS = ("key", "__key__", "file_name", "filename")
 _AT_ONCE = 64  # rows
@@ -32,6 +34,9 @@ def rows_of(path: str, copy: Path) -> Rows:
     Raises:
         ShardError: for a damaged file, one without an image column, and a row without a photo.
         ImportError: without pyarrow.
+
+    Warns:
+        UserWarning: for a second column of photos or of labels.
     """
     check_installed("pyarrow", "it reads Parquet", "shards")
     import pyarrow
@@ -47,9 +52,10 @@ def rows_of(path: str, copy: Path) -> Rows:
             if copied:
                 places = _copied(file, image, copy)
     except pyarrow.ArrowException as error:
-        raise ShardError("a Parquet file must be whole", path, str(error).split("\n")[0], "Bring it again.") from error
-    found = [Row(name, of, *place) for (name, of), place in zip(rows, places or (), strict=True)]
-    return Rows(found, f"{image}, {label or 'no label'} {kind}".strip(), names, copied)
+        found = str(error).split("\n")[0].rstrip(". ")
+        raise ShardError("a Parquet file must be whole", path, found, "Bring it again.") from error
+    found_rows = [Row(name, of, *place) for (name, of), place in zip(rows, places or (), strict=True)]
+    return Rows(found_rows, f"{image}, {label or 'no label'} {kind}".strip(), names, copied)
 
 
 def _columns(path: str, schema: Any) -> tuple[str, str | None, str | None, tuple[str, ...] | None]:
@@ -75,9 +81,19 @@ def _columns(path: str, schema: Any) -> tuple[str, str | None, str | None, tuple
     label = next((name for name in (*LABELS, *classes) if name in schema.names), None)
     if label == next(iter(classes), None) and len(classes) > 1 and label not in LABELS:
         raise ShardError("a Parquet file must have one column of labels, or one called label", path, f"with {classes}")
+    _tell_taken("photos", image, pictures)
+    _tell_taken("labels", label, [name for name in (*LABELS, *classes) if name in schema.names])
     names = features.get(label or "", {}).get("names")
     given = tuple(map(str, names)) if isinstance(names, list) else None
     return image, label, next((name for name in _KEYS if name in schema.names), None), given
+
+
+def _tell_taken(what: str, taken: str | None, columns: Sequence[str]) -> None:
+    """Warns of columns that are not read; in words that are the same for all shards, so that they come once."""
+    others = [name for name in dict.fromkeys(columns) if name != taken]
+    if others:
+        words = f"Parquet shards have several columns of {what}: {taken} is read, and {', '.join(others)} left out."
+        warnings.warn(printable(words), UserWarning, stacklevel=2)
 
 
 def _features(schema: Any) -> dict[str, dict]:

@@ -89,6 +89,11 @@ def label_text(value: Any) -> str | None:
     return str(int(text)) if digits.isascii() and digits.isdecimal() and len(digits) <= 18 else text or None
 
 
+def is_number(label: str) -> bool:
+    """Whether a label is a number of a class, and no name."""
+    return label.removeprefix("-").isdecimal()
+
+
 def label_in(fields: Mapping[str, Any], names: tuple[str, ...] = LABELS) -> str | None:
     """The label in the first of these fields that has one."""
     return next(filter(None, (label_text(fields.get(name)) for name in names)), None)

@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
-from keras_vit.data.shard_files.rows import Row, Rows, ShardError, label_in, label_text
+from keras_vit.data.shard_files.rows import Row, Rows, ShardError, is_number, label_in, label_text
 from keras_vit.files import open_regular
 from keras_vit.images.photo_files import SUFFIXES, is_photo, is_system
 
@@ -59,9 +59,17 @@ def rows_of(path: str) -> Rows:
         raise ShardError("every label of a tar must have its photo", path, f"member {alone + '.cls'!r} alone")
     rows = []
     for key, (name, offset, size) in photos.items():
-        found = labels.get(key, {})
-        rows.append(Row(name, found.get(".cls") or found.get(".json"), offset, size))
+        rows.append(Row(name, _one_label(path, key, labels.get(key, {})), offset, size))
     return Rows(rows)
+
+
+def _one_label(path: str, key: str, found: dict[str, str | None]) -> str | None:
+    """The label of an example, of which two must be equal; a name beside a number may be that of its class."""
+    label, other = found.get(".cls"), found.get(".json")
+    if label and other and label != other and is_number(label) == is_number(other):
+        members = f"member {key + '.cls'!r} with {label!r}, and {key + '.json'!r} with {other!r}"
+        raise ShardError("the labels of a photo in a tar must be equal", path, members, "Leave one out.")
+    return label or other
 
 
 def _check_dots(path: str, lost: list[str]) -> None:
@@ -95,7 +103,9 @@ def _label(path: str, name: str, data: bytes) -> str | None:
             path,
             f"member {name!r}: {str(error).partition(';')[0]}",
         ) from None
-    return label_in(found) if isinstance(found, dict) else label_text(found)
+    if isinstance(found, dict):
+        return label_in(found)
+    return None if isinstance(found, list) else label_text(found)  # a list may be of captions or of boxes
 
 
 def _found(path: str, file: BinaryIO) -> Iterator[tuple[str, tuple[int, int]]]:

@@ -1,6 +1,7 @@
 """TFRecords, ArrayRecord and Parquet as others write them, and words about those that are no good."""
 
 import json
+import warnings
 
 import numpy as np
 import pyarrow as pa
@@ -136,6 +137,19 @@ def test_broken_tfrecord_is_named_with_its_record(tmp_path, how):
         (example(caption=b"a"), "record 2 with the fields caption"),
         (example(image__encoded=[JPEGS[2], JPEGS[3]], label=1), "record 2 with the fields"),
         (example(image__encoded=JPEGS[2]), "record 2 with image/encoded, no label, and"),
+        (
+            example(image__encoded=JPEGS[2], image__class__label=1, label=2),
+            "record 2 with '1' in .*label and '2' in label",
+        ),
+        (
+            example(image__encoded=JPEGS[2], image__class__label=1.0),
+            "record 2 with image/encoded, image/class/label of floats, and",
+        ),
+        (
+            example(image__encoded=JPEGS[2], image__class__label=[1, 2]),
+            "row '000000002', read from image/encoded, image/class/label. A label is one",
+        ),
+        (example(image__encoded=JPEGS[2], image__class__label=[b"a", b"b"]), "row '000000002'"),
         (example(image=JPEGS[2], label=1), "record 2 with image, label, and image/encoded, image/class/label before"),
     ],
 )
@@ -212,12 +226,25 @@ def test_columns_of_others_are_found_in_parquet(tmp_path):
         ({"photos": [{"bytes": None, "path": "0.jpg"}] * 6}, r"a\.parquet, row 0, which has none"),
         ({"label": None}, r"must have a label.*a\.parquet, row '0.jpg'"),
         ({"label": pa.array([0, 1, None, 1, 1, 1])}, r"must have a label.*a\.parquet, row '2.jpg'"),
+        ({"label": pa.array([0.5] * 6)}, "must have a label.*row '0.jpg', read from image, label double. A label is"),
+        ({"label": pa.array([True] * 6)}, "must have a label.*row '0.jpg', read from image, label bool. A label is"),
     ],
 )
 def test_parquet_that_is_no_good_is_named(tmp_path, given, words):
     pq.write_table(table(**given), tmp_path / "a.parquet")
     with pytest.raises(ValueError, match=f"(?s){words}"):
         open_source(tmp_path)
+
+
+def test_second_column_of_photos_or_labels_is_told(tmp_path):
+    pq.write_table(table(jpg=pa.array(JPEGS[::-1]), target=pa.array([1] * 6)), tmp_path / "a.parquet")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        assert read(tmp_path) == pairs()
+    assert [str(each.message) for each in caught] == [
+        "Parquet shards have several columns of photos: image is read, and jpg left out.",
+        "Parquet shards have several columns of labels: label is read, and target left out.",
+    ]
 
 
 def test_damaged_parquet_and_shards_of_other_schemas_are_named(tmp_path):
@@ -234,7 +261,7 @@ def test_damaged_parquet_and_shards_of_other_schemas_are_named(tmp_path):
     for damaged in (whole[:-200], whole[:300], b""):
         (tmp_path / "b.parquet").write_bytes(damaged)
         (tmp_path / NAME).unlink(missing_ok=True)
-        with pytest.raises(ValueError, match=r"b\.parquet"):
+        with pytest.raises(ValueError, match=r"b\.parquet, .*[^.]\. Bring it again\.$"):
             open_source(tmp_path)
 
 

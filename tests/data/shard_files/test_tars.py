@@ -174,7 +174,12 @@ def test_broken_tar_is_named_with_the_place(tmp_path, how):
         ([("a.jpg", JPEG), ("a.png", PNG), ("a.cls", b"1")], "members 'a.jpg' and 'a.png'"),
         ([("a.jpg", JPEG), ("a.jpg", JPEG), ("a.cls", b"1")], "two members 'a.jpg'"),
         ([("a.jpg", JPEG), ("a.cls", b"7")], "one of the 2 classes.*member 'a.jpg' with '7'"),
-        ([("a.jpg", JPEG), ("a.cls", b"-1")], "hidden one.*member 'a.jpg' with '-1'"),
+        ([("a.jpg", JPEG), ("a.cls", b"-1")], "numbers from 0 on, and -1.* is no class.*member 'a.jpg' with '-1'"),
+        ([("a.jpg", JPEG), ("a.json", b"[1]")], "must have a label.*member 'a.jpg'. A label is"),
+        (
+            [("a.jpg", JPEG), ("a.cls", b"1"), ("a.json", b'{"label": 0}')],
+            "must be equal.*member 'a.cls' with '1', and 'a.json' with '0'",
+        ),
         ([("a.jpg", JPEG), ("a.cls", b"owl")], "member 'a.jpg' with 'owl'"),
         ([("a.jpg", JPEG), ("a.cls", b"\xff")], "member 'a.cls'"),
     ],
@@ -189,7 +194,10 @@ def test_member_that_is_no_good_is_named(tmp_path, members, words):
 def test_labels_are_numbers_or_names_and_names_lie_beside(tmp_path):
     write_tar(tmp_path / "a" / "a.tar", labelled("b.jpg", label="12"))
     assert open_source(tmp_path / "a").class_names == ("0", "12")  # in the order of numbers, as of a table
-    write_tar(tmp_path / "a" / "b.tar", [("c.jpg", JPEG), ("c.cls", b"owl")])
+    named = [("c.json", b'{"class": "owl"}')]  # the name of a class beside its number
+    write_tar(tmp_path / "c" / "c.tar", [*labelled("c.jpg", label="12"), *named])
+    assert open_source(tmp_path / "c").class_names == ("0", "12")
+    write_tar(tmp_path / "a" / "b.tar", [("c.jpg", JPEG), *named])
     with pytest.raises(ValueError, match=r"b.tar, member 'c.jpg' with 'owl', and a.tar with '0'"):
         open_source(tmp_path / "a")
     write_tar(tmp_path / "n" / "train" / "a.tar", labelled("b.jpg"))
@@ -232,6 +240,9 @@ def test_splits_are_named_by_files_or_folders(tmp_path):
     (tmp_path / "flat" / "set.tar.gz").touch()
     with pytest.raises(ValueError, match="compressed"):
         open_source(f"{tmp_path}/flat/*.tar.gz")
+    for pattern, words in (("*.foo", "none"), ("*.g?", r"1 file\(s\) or folder\(s\), as '.*set.tar.gz'")):
+        with pytest.raises(ValueError, match=f"(?s)pattern of data must fit shards.*/flat/.*', which fits {words}"):
+            open_source(f"{tmp_path}/flat/{pattern}")
 
 
 def test_index_is_made_once_and_anew_for_a_shard_that_changed(tmp_path, monkeypatch):
