@@ -122,7 +122,7 @@ def read_manifest(folder: Path) -> Manifest:
     if not os.path.lexists(path):
         what = f"without a {MANIFEST}, so of no job" if os.path.lexists(folder) else "where nothing is"
         raise error_about("out")(
-            "the folder must be one that `keras-vit embed` wrote.\n"
+            "the folder must be that of a job, which `keras-vit embed` wrote.\n"
             f"Received: {printable(folder)}, {what}. Pass the `--out` of a job."
         )
     try:
