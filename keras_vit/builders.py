@@ -56,8 +56,6 @@ def build(
     """Builds a Vision Transformer.
 
     Example:
-        >>> keras_vit.build("Ti/16", classes=10).output_shape
-        (None, 10)
         >>> small = keras_vit.ViTConfig(8, 64, num_layers=4, num_heads=4, mlp_dim=128)
         >>> keras_vit.build(small, include_top=False).output_shape
         (None, 64)

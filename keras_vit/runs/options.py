@@ -59,9 +59,8 @@ class FinetuneOptions:
     """The options of `keras_vit.finetune`, which are its keywords and those of the command `keras-vit finetune` too.
 
     Example:
-        >>> options = keras_vit.FinetuneOptions(model="S/16", trainable="head")
-        >>> options.trainable, options.precision
-        ('head', 'auto')
+        >>> keras_vit.FinetuneOptions(model="S/16", trainable="head").precision
+        'auto'
 
     Args:
         model: a variant or builder as `"B/16"` or `"ViTB16"`; a ResNet as `"R50x1"`; a `ViTConfig` or `ResNetConfig`;
@@ -115,9 +114,7 @@ class FinetuneOptions:
         "published ones, a file, a folder or none; by default augreg-imagenet21k, of a ResNet bit-imagenet21k, or none",
         metavar="NAME",
     )
-    recipe: Recipe | str | None = _option(
-        None, "as in `keras-vit recipes`; by default that for these weights", metavar="NAME"
-    )
+    recipe: Recipe | str | None = _option(None, "as in `keras-vit recipes`; by default the weights'", metavar="NAME")
     train_images: int | None = _option(
         None, "of the training images so many, the classes by turns; by default all", type=int, metavar="N"
     )
@@ -125,9 +122,7 @@ class FinetuneOptions:
         None, "images of one optimizer step; by default the recipe's, or fewer for a small set", type=int, metavar="B"
     )
     steps: int | None = _option(None, "optimizer steps in all; by default the recipe's", type=int, metavar="N")
-    epochs: int | None = _option(
-        None, "the same as passes over the images; by default the recipe's", type=int, metavar="N"
-    )
+    epochs: int | None = _option(None, "passes over the images; by default the recipe's", type=int, metavar="N")
     learning_rate: float | None = _option(
         None, "the highest one; by default the recipe's, in proportion to the batch", type=float, metavar="RATE"
     )

@@ -23,14 +23,7 @@ from keras_vit.images.preprocessing import Preprocessing
 from keras_vit.pages.cards import write_card
 from keras_vit.pages.escaping import printable
 from keras_vit.weights.adapt import check_classifier, check_pre_logits, with_end_of
-from keras_vit.weights.checkpoint import (
-    PATCH_KERNEL,
-    ROOT_KERNEL,
-    SAFETENSORS_NAME,
-    TABLE,
-    Checkpoint,
-    read_checkpoint,
-)
+from keras_vit.weights.checkpoint import PATCH_KERNEL, ROOT_KERNEL, SAFETENSORS_NAME, TABLE, Checkpoint, read_checkpoint
 from keras_vit.weights.checkpoint_card import checkpoint_card
 from keras_vit.weights.dialects import DIALECTS, FOLDERS, is_same_epsilon, to_theirs
 from keras_vit.weights.dialects.dialect import UNTOLD
