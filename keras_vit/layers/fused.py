@@ -15,7 +15,8 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_vit.annotations import Tensor
+from keras_vit.annotations import Tensor, Variable
+from keras_vit.processor import processor_flags
 
 _portable: contextvars.ContextVar[bool] = contextvars.ContextVar("portable", default=False)
 KEPT = ("dense", "attention")  # names of what a block keeps for the backward pass where `keeps_less`
@@ -141,18 +142,53 @@ def dense(layer: keras.layers.Dense, x: Tensor, activation: str | None = None) -
     """
     backend, is_plain = keras.backend.backend(), plain(layer, keras.backend.standardize_dtype(x.dtype))
     if backend == "tensorflow" and is_plain:
-        import tensorflow as tf
-
-        x = tf.matmul(x, ops.cast(layer.kernel, x.dtype))
-        x = tf.nn.bias_add(x, ops.cast(layer.bias, x.dtype)) if layer.use_bias else x
+        x = product(x, layer.kernel, layer.bias if layer.use_bias else None)
+        if activation is not None and by_matmul(x.dtype.name):  # in bfloat16 a GELU by itself takes twice the time
+            return ops.cast(activate(ops.cast(x, "float32"), activation), x.dtype)
     elif backend == "jax" and is_plain:
-        x = named(
-            ops.matmul(x, ops.cast(layer.kernel, x.dtype)), "dense"
-        )  # what follows is in one kernel with the bias
+        # What follows is in one kernel with the bias.
+        x = named(ops.matmul(x, ops.cast(layer.kernel, x.dtype)), "dense")
         x = _plus(x, ops.cast(layer.bias, x.dtype)) if layer.use_bias else x
     else:
         x = named(layer(x), "dense")
     return x if activation is None else activate(x, activation)
+
+
+def product(x: Tensor, kernel: Variable, bias: Variable | None) -> Tensor:
+    """`x @ kernel + bias` by TensorFlow, in the precision of `x`.
+
+    A product with `BiasAdd` behind it becomes oneDNN's `inner_product`, which takes a gemm where the kernel is a
+    variable. As a batch of one it stays oneDNN's `matmul`, which alone has AMX.
+
+    Args:
+        x: `(R, D)`.
+        kernel: `(D, M)`, cast to the dtype of `x`.
+        bias: `(M,)`, likewise, or `None`.
+
+    Returns:
+        `(R, M)`.
+    """
+    import tensorflow as tf
+
+    kernel = ops.cast(kernel, x.dtype)
+    if bias is None:
+        return tf.matmul(x, kernel)
+    in_batch = by_matmul(x.dtype.name)
+    x = tf.squeeze(tf.matmul(x[None], kernel[None]), 0) if in_batch else tf.matmul(x, kernel)
+    return tf.nn.bias_add(x, ops.cast(bias, x.dtype))
+
+
+def by_matmul(dtype: str) -> bool:
+    """Whether TensorFlow's products of a precision gain by oneDNN's `matmul`: with AMX, and in no file."""
+    return dtype == "bfloat16" and not _portable.get() and _has_amx()
+
+
+@functools.cache
+def _has_amx() -> bool:
+    """Whether TensorFlow computes on a processor with AMX for bfloat16."""
+    import tensorflow as tf
+
+    return "amx_bf16" in processor_flags() and not tf.config.get_visible_devices("GPU")
 
 
 def _plus(x: Tensor, bias: Tensor) -> Tensor:

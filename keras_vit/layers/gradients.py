@@ -123,7 +123,7 @@ def norm_dense(
             return _after(wanted, slopes[0]), *slopes[1:], *dkernels, *dbiases
 
         normal = tf.reshape(_normal(x, gamma, beta, statistics), (-1, width))
-        return [_dense(normal, kernel, bias) for kernel, bias in zip(kernels, biases, strict=True)], gradient
+        return [fused.product(normal, kernel, bias) for kernel, bias in zip(kernels, biases, strict=True)], gradient
 
     return apply(*map(tf.convert_to_tensor, (x, gamma, beta, *kernels, *biases)))
 
@@ -156,7 +156,7 @@ def gelu_dense(x: Tensor, kernel: Variable, bias: Variable, approximate: bool) -
             wanted = [slope for slope, wants in zip(dweights, learn, strict=True) if wants]
             return _after(wanted, dx), *dweights
 
-        return _dense(ops.gelu(x, approximate=approximate), kernel, bias), gradient
+        return fused.product(ops.gelu(x, approximate=approximate), kernel, bias), gradient
 
     return apply(*map(tf.convert_to_tensor, (x, kernel, bias)))
 
@@ -210,12 +210,6 @@ def _after(others: Sequence[Tensor], x: Tensor) -> Tensor:
 
     with tf.control_dependencies(others):
         return tf.identity(x)
-
-
-def _dense(x: Tensor, kernel: Tensor, bias: Tensor) -> Tensor:
-    import tensorflow as tf
-
-    return tf.nn.bias_add(tf.matmul(x, tf.cast(kernel, x.dtype)), tf.cast(bias, x.dtype))
 
 
 def _from_product(upstream: Tensor, kernel: Tensor) -> Tensor:
