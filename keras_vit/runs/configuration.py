@@ -12,21 +12,17 @@ import keras
 import numpy as np
 
 from keras_vit.annotations import FilePath
-from keras_vit.builders import published_variant
-from keras_vit.config.resnets import ResNetConfig
-from keras_vit.config.variants import ViTConfig
 from keras_vit.data.identity import identity_of
 from keras_vit.data.shard_files.finding import shards_at
 from keras_vit.data.source_opening import DIGITS
 from keras_vit.files import user_path
 from keras_vit.model.image_model import ImageModel
-from keras_vit.resnet_builders import published_resnet
 from keras_vit.runs.options import FinetuneOptions, is_short
-from keras_vit.runs.preparation import Preparation, weights_of
+from keras_vit.runs.preparation import Preparation, published_name, weights_of
 from keras_vit.version import __version__
 from keras_vit.weights.family_beside import origin_beside, origin_of_record
 from keras_vit.weights.fetch.environment import without_secrets
-from keras_vit.weights.hub import find_weights, variant_of
+from keras_vit.weights.hub import find_weights
 from keras_vit.weights.resolve import is_url, only_variant
 
 
@@ -90,7 +86,7 @@ def origin_of(options: FinetuneOptions) -> dict[str, Any]:
         return {"kind": "random"}
     name = os.fspath(weights)
     with contextlib.suppress(ValueError):  # of a name or a variant that the table does not have
-        variant = only_variant(weights) if options.start is None else _variant(options.start)
+        variant = only_variant(weights) if options.start is None else published_name(options.start)
         record = find_weights(name, variant or "")
         said = {"license": record.license, "url": record.url, "repository": record.hf_repo}
         return {"kind": "published", "name": name} | said | origin_of_record(record)
@@ -99,9 +95,3 @@ def origin_of(options: FinetuneOptions) -> dict[str, Any]:
     if is_url(name):
         return {"kind": "file", "name": without_secrets(name)}
     return {"kind": "file", "name": Path(name).name} | origin_beside(user_path(name))
-
-
-def _variant(model: str | ViTConfig | ResNetConfig) -> str | None:
-    if isinstance(model, str):
-        return variant_of(model)
-    return published_resnet(model) if isinstance(model, ResNetConfig) else published_variant(model)

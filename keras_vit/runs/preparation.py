@@ -120,8 +120,7 @@ def _check_request(options: FinetuneOptions) -> ViTConfig | ResNetConfig:
         weights = weights_of(options)
         config = told_by(weights) if options.model is None and weights else _config_of(options.model)
         if weights is not None and options.model is not None:
-            known = published_resnet(config) if isinstance(config, ResNetConfig) else published_variant(config)
-            check_available(weights, known)
+            check_available(weights, published_name(options.model))
         if options.image_size is not None:
             check_image_size(options.image_size, config)
         if options.patch_dropout_rate is not None and isinstance(config, ViTConfig):
@@ -130,6 +129,13 @@ def _check_request(options: FinetuneOptions) -> ViTConfig | ResNetConfig:
         _check_start(options.start_image_size, config)
     _check_depth_and_width(options, config)
     return config
+
+
+def published_name(model: str | ViTConfig | ResNetConfig) -> str | None:
+    """The name of the published model that is asked for, or that has this config; `None` if there is none."""
+    if isinstance(model, str):
+        return None if model == "small" else variant_of(model)
+    return published_resnet(model) if isinstance(model, ResNetConfig) else published_variant(model)
 
 
 def _check_start(start: int | Pair, config: ViTConfig | ResNetConfig) -> None:

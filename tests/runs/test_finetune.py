@@ -203,6 +203,13 @@ def test_wrong_arguments_are_refused_before_the_data_is_opened(tmp_path, argumen
     assert not (tmp_path / "run").exists()
 
 
+def test_encoder_by_name_takes_its_published_weights(tmp_path):
+    """They are accepted, so the error is about the data, which are opened next."""
+    encoder = {"model": "dinov2/S14", "weights": "dinov2", "image_size": 224}
+    with pytest.raises(ValueError, match="no such data"):
+        finetune("no such data", tmp_path / "run", say=quiet, **encoder)
+
+
 @pytest.mark.parametrize("package", ["matplotlib", "jinja2"])
 def test_run_without_the_extra_is_refused_before_it_starts(tmp_path, monkeypatch, package):
     monkeypatch.setitem(sys.modules, package, None)
