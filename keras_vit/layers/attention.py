@@ -5,6 +5,7 @@ on a CPU (12-20 % faster in bfloat16), and it brings Keras' LoRA and quantisatio
 kernel each, as in the checkpoints.
 """
 
+import functools
 from typing import Any
 
 import keras
@@ -55,6 +56,7 @@ class MultiHeadAttention(CastingLayer):
         num_patches: N of these images, beside `places`; by default `relative_patches`.
         rotation: of a `RotaryPositions`, for the tokens and for queries, which are the first of them.
         bias: `(1 or B, A, T, T)`, added to the scaled logits; of queries the first rows.
+        length: how many of the tokens count, where `wants_even_lengths` had a caller add one. Without `queries`.
 
     Returns:
         `(B, Q, D)`.
@@ -136,17 +138,21 @@ class MultiHeadAttention(CastingLayer):
         num_patches: Any = None,
         rotation: Tensor = None,
         bias: Tensor = None,
+        length: int | None = None,
     ) -> Tensor:
         tokens, queries = (self.in_our_dtype(tensor) for tensor in (tokens, queries))
-        dropped = training and self.dropout_rate
-        unseen = watcher() is None and self.relative is None and bias is None and not dropped
-        if unseen and fused.applies() and fused.wants_even_lengths(self.compute_dtype, training):
-            return self._fused_of_even_lengths(tokens, queries, norm, training, rotation)
+        if self.wants_even_lengths(training, bias):
+            return self._fused_of_even_lengths(tokens, queries, norm, training, rotation, length)
         query, key, value = self._project(tokens, queries, norm, training, rotation)
         added = None if bias is None else bias[:, :, : ops.shape(query)[2]]  # queries are the first tokens
         relative = self._relative(query, queries, places=places, num_patches=num_patches)
         mixed = self._mixed(query, key, value, added, relative, training)
         return self._join(fused.named(mixed, "attention"), tokens if queries is None else queries, training)
+
+    def wants_even_lengths(self, training: bool | None, bias: Tensor = None) -> bool:
+        """Whether a call adds a token where their number is odd. A caller may have done that: see `length`."""
+        unseen = watcher() is None and self.relative is None and bias is None and not (training and self.dropout_rate)
+        return unseen and fused.applies() and fused.wants_even_lengths(self.compute_dtype, training)
 
     def _fused_of_even_lengths(
         self,
@@ -155,12 +161,16 @@ class MultiHeadAttention(CastingLayer):
         norm: keras.Layer | None,
         training: bool | None,
         rotation: Tensor,
+        length: int | None,
     ) -> Tensor:
-        """A call by fused attention. A token that makes their number even costs nothing before the first product."""
-        lengths = tuple(x.shape[1] for x in (tokens if queries is None else queries, tokens))
+        """A call by fused attention of tokens whose number is even, or made so here and again odd behind it."""
+        asking = tokens if queries is None else queries
+        lengths = (asking.shape[1] if length is None else length, tokens.shape[1] if length is None else length)
+        given = asking.shape[1]
         tokens, queries, rotation = fused.evened(tokens), fused.evened(queries), fused.evened(rotation, axis=2)
-        mixed = fused.attention(*self._project(tokens, queries, norm, training, rotation), lengths)
-        return self._join(mixed, tokens if queries is None else queries, training)[:, : lengths[0]]
+        projected = self._project(tokens, queries, norm, training, rotation, scaled=False)
+        mixed = fused.attention(*projected, lengths, 1.0 if self.query_scale is None else self.query_scale)
+        return self._join(mixed, tokens if queries is None else queries, training)[:, :given]
 
     def with_sizes(
         self, tokens: Tensor, sizes: Tensor, queries: Tensor = None, training: bool | None = None
@@ -252,18 +262,19 @@ class MultiHeadAttention(CastingLayer):
         norm: keras.Layer | None = None,
         training: bool | None = None,
         rotation: Tensor = None,
+        scaled: bool = True,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Query `(B, A, Q, D/A)`, scaled, key `(B, A, D/A, T)` and value `(B, A, T, D/A)`."""
+        """Query `(B, A, Q, D/A)`, scaled or not, key `(B, A, D/A, T)` and value `(B, A, T, D/A)`."""
+        project = functools.partial(gradients.norm_then_dense, training=training, kept_with_bias=True)  # (B*T, D)
         if queries is None:
             queries = tokens
-            flat = gradients.norm_then_dense(norm, (self.query, self.key, self.value), tokens, training)  # (B*T, D)
+            flat = project(norm, (self.query, self.key, self.value), tokens)
         else:
-            denses = (self.query,) if self.projects_query else ()
-            flat = gradients.norm_then_dense(None, denses, queries, training) or [queries]
-            flat += gradients.norm_then_dense(None, (self.key, self.value), tokens, training)
+            flat = project(None, (self.query,), queries) if self.projects_query else [queries]
+            flat += project(None, (self.key, self.value), tokens)
         query, key, value = (self._heads(x, y) for x, y in zip(flat, (queries, tokens, tokens), strict=True))
         query, key = self._normed(query, self.query_norm), self._normed(key, self.key_norm)
-        query = query if self.query_scale is None else query * self.query_scale
+        query = query * self.query_scale if scaled and self.query_scale is not None else query
         if (rotation is None) != (self.rotary_layout is None):
             raise ValueError(
                 "tokens are turned by a rotation in the layout that it has, so there must be both or neither.\n"

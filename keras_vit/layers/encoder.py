@@ -190,6 +190,8 @@ class TransformerBlock(CastingLayer):
 
     def _compute(self, tokens: Tensor, training: bool | None = None, **known: Any) -> Tensor:
         if self.num_output_tokens is None or watcher() is not None:
+            if self.dropout_rate == 0 and self.attention.wants_even_lengths(training, known.get("bias")):
+                return self._every_token_evened(tokens, training, **known)
             return self.every_token(tokens, training, **known)
         x = self.normed(tokens, training)
         queries, tokens = x[:, : self.num_output_tokens], tokens[:, : self.num_output_tokens]  # (B, k, D)
@@ -206,6 +208,18 @@ class TransformerBlock(CastingLayer):
         """
         x = self.attention(tokens, norm=self.norms_before[0], training=training, **known)
         return self.add_branches(tokens, x, training)
+
+    def _every_token_evened(
+        self, tokens: Tensor, training: bool | None, rotation: Tensor = None, **known: Any
+    ) -> Tensor:
+        """`every_token` with one token more where their number is odd.
+
+        The whole block has it. Added and taken away around attention alone, it costs more passes over memory on the way
+        back.
+        """
+        length, rotation = tokens.shape[1], fused.evened(rotation, axis=2)
+        tokens = self.every_token(fused.evened(tokens), training, rotation=rotation, length=length, **known)
+        return tokens[:, :length]
 
     @property
     def norms_before(self) -> tuple[keras.layers.Layer | None, keras.layers.Layer | None]:

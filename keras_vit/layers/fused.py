@@ -36,14 +36,17 @@ def applies() -> bool:
     return False
 
 
-def attention(query: Tensor, key: Tensor, value: Tensor, lengths: tuple[int, int] | None = None) -> Tensor:
-    """`softmax(query @ key) @ value`.
+def attention(
+    query: Tensor, key: Tensor, value: Tensor, lengths: tuple[int, int] | None = None, scale: float = 1.0
+) -> Tensor:
+    """`softmax(scale * query @ key) @ value`.
 
     Args:
-        query: `(B, A, Q, D/A)`, scaled.
+        query: `(B, A, Q, D/A)`.
         key: `(B, A, D/A, T)`.
         value: `(B, A, T, D/A)`.
         lengths: how many queries and keys there are, on JAX, where the last of each may be one that `evened` added.
+        scale: a factor of the logits.
 
     Returns:
         `(B, A, Q, D/A)`.
@@ -51,9 +54,9 @@ def attention(query: Tensor, key: Tensor, value: Tensor, lengths: tuple[int, int
     query, value = (ops.transpose(each, (0, 2, 1, 3)) for each in (query, value))  # (B, T, A, D/A), as for the key
     key = ops.transpose(key, (0, 3, 1, 2))
     if lengths is None:
-        mixed = ops.dot_product_attention(query, key, value, scale=1.0)
+        mixed = ops.dot_product_attention(query, key, value, scale=scale)
     else:
-        mixed = _up_to_lengths(query, key, value, *lengths)
+        mixed = _up_to_lengths(query, key, value, lengths, scale)
     return ops.transpose(mixed, (0, 2, 1, 3))
 
 
@@ -93,16 +96,19 @@ def _rounds_once(dtype: str) -> bool:
         return bool(tf.reduce_all(tf.nn.softmax(logits) == wide))
 
 
-def _up_to_lengths(query: Tensor, key: Tensor, value: Tensor, num_queries: int, num_keys: int) -> Tensor:
+def _up_to_lengths(query: Tensor, key: Tensor, value: Tensor, lengths: tuple[int, int], scale: float) -> Tensor:
     """`(B, Q, A, D/A)` by cuDNN; by plain products where it refuses, as a width of heads that it does not have."""
     import jax
 
-    counts = (jax.numpy.full(query.shape[:1], count, "int32") for count in (num_queries, num_keys))
-    lengths = dict(zip(("query_seq_lengths", "key_value_seq_lengths"), counts, strict=True))
+    known: dict[str, Any] = {"scale": scale}
+    if lengths != (query.shape[1], key.shape[1]):
+        names = ("query_seq_lengths", "key_value_seq_lengths")
+        counts = (jax.numpy.full(query.shape[:1], count, "int32") for count in lengths)
+        known |= zip(names, counts, strict=True)
     try:
-        return jax.nn.dot_product_attention(query, key, value, scale=1.0, implementation="cudnn", **lengths)
+        return jax.nn.dot_product_attention(query, key, value, implementation="cudnn", **known)
     except (NotImplementedError, RuntimeError, ValueError):
-        return jax.nn.dot_product_attention(query, key, value, scale=1.0, implementation="xla", **lengths)
+        return jax.nn.dot_product_attention(query, key, value, implementation="xla", **known)
 
 
 def wants_even_lengths(dtype: str, training: bool | None) -> bool:
@@ -126,7 +132,7 @@ def plain(dense: keras.layers.Dense, dtype: str) -> bool:
     return not (dense.lora_enabled or dense.quantization_mode) and dense.compute_dtype == dtype
 
 
-def dense(layer: keras.layers.Dense, x: Tensor, activation: str | None = None) -> Tensor:
+def dense(layer: keras.layers.Dense, x: Tensor, activation: str | None = None, kept_with_bias: bool = False) -> Tensor:
     """What a dense layer makes of `x`, and a GELU of that.
 
     TensorFlow joins the three steps only where the bias is added by `BiasAdd`, and Keras' layer adds it by another
@@ -136,6 +142,8 @@ def dense(layer: keras.layers.Dense, x: Tensor, activation: str | None = None) -
         layer: a layer without activation.
         x: `(R, D)`.
         activation: `"gelu_tanh"`, `"gelu"`, `"quick_gelu"` or `None`.
+        kept_with_bias: whether what `keeps_less` keeps has the bias. What adds it is a pass over memory where the
+            sum goes into a kernel of its own, as attention's, and else a part of the kernel that follows.
 
     Returns:
         `(R, M)`.
@@ -146,9 +154,10 @@ def dense(layer: keras.layers.Dense, x: Tensor, activation: str | None = None) -
         if activation is not None and by_matmul(x.dtype.name):  # in bfloat16 a GELU by itself takes twice the time
             return ops.cast(activate(ops.cast(x, "float32"), activation), x.dtype)
     elif backend == "jax" and is_plain:
-        # What follows is in one kernel with the bias.
-        x = named(ops.matmul(x, ops.cast(layer.kernel, x.dtype)), "dense")
+        x = ops.matmul(x, ops.cast(layer.kernel, x.dtype))
+        x = x if kept_with_bias else named(x, "dense")
         x = _plus(x, ops.cast(layer.bias, x.dtype)) if layer.use_bias else x
+        x = named(x, "dense") if kept_with_bias else x
     else:
         x = named(layer(x), "dense")
     return x if activation is None else activate(x, activation)
@@ -219,16 +228,24 @@ def activate(x: Tensor, activation: str) -> Tensor:
 
 
 def patches_are_rows(training: bool | None) -> bool:
-    """Whether patches are cut out and multiplied by one matrix, by JAX on a GPU, unless in training.
+    """Whether patches are cut out and multiplied by one matrix, by JAX on a GPU.
 
-    256 images of B/16 take 20.8 ms on an H100 where they take 22.2 by the convolution. In training XLA would then turn
-    all tokens around in each block.
+    256 images of B/16 take 20.8 ms on an H100 where they take 22.2 by the convolution, and a training step of 128
+    images 1.1 ms less. In training XLA must be told how the tokens lie in memory. It would turn them around in each
+    block, and takes 0.8 ms longer than with the convolution. Of several devices it would gather all images to be told,
+    so there the convolution stays.
     """
-    return not training and keras.backend.backend() == "jax" and applies()
+    return keras.backend.backend() == "jax" and applies() and (not training or _one_device())
+
+
+def _one_device() -> bool:
+    import jax
+
+    return jax.device_count() == 1
 
 
 def patch_tokens(images: Tensor, convolution: keras.layers.Conv2D) -> Tensor:
-    """What a convolution whose stride is its kernel's side makes of images, as rows.
+    """What a convolution whose stride is its kernel's side makes of images, as rows, by JAX.
 
     Args:
         images: `(B, H, W, C)`, sides that are known.
@@ -237,6 +254,8 @@ def patch_tokens(images: Tensor, convolution: keras.layers.Conv2D) -> Tensor:
     Returns:
         `(B, N, D)`.
     """
+    from jax.experimental.layout import Layout, with_layout_constraint
+
     (side, _), (height, width, channels) = convolution.kernel_size, images.shape[1:]
     rows, columns = height // side, width // side
     x = ops.cast(images, convolution.compute_dtype)
@@ -244,7 +263,8 @@ def patch_tokens(images: Tensor, convolution: keras.layers.Conv2D) -> Tensor:
     kernel = ops.cast(ops.reshape(convolution.kernel, (-1, convolution.filters)), x.dtype)
     x = ops.matmul(ops.reshape(x, (-1, kernel.shape[0])), kernel)  # (B*N, D)
     x = x + ops.cast(convolution.bias, x.dtype) if convolution.use_bias else x
-    return ops.reshape(x, (-1, rows * columns, convolution.filters))
+    x = ops.reshape(x, (-1, rows * columns, convolution.filters))
+    return with_layout_constraint(x, Layout(major_to_minor=(0, 1, 2))) if _one_device() else x
 
 
 def keeps_less() -> bool:
@@ -273,13 +293,15 @@ def named(x: Tensor, name: str) -> Tensor:
 def checkpointed(compute: Callable[..., Tensor], kept: tuple[str, ...]) -> Callable[..., Tensor]:
     """`compute`, of whose tensors JAX keeps for the backward pass those with these names, and computes the rest again.
 
-    cuDNN's attention is kept too, as its gradient reads what it gave.
+    cuDNN's attention is kept too, as its gradient reads what it gave, and so are the sums of a norm, a few numbers a
+    token.
     """
     import jax
 
     by_name = jax.checkpoint_policies.save_only_these_names(*kept)
 
     def is_kept(operation: Any, *inputs: Any, **options: Any) -> Any:
-        return "dot_product_attention" in operation.name or by_name(operation, *inputs, **options)
+        kept_anyway = "dot_product_attention" in operation.name or operation.name in ("reduce_sum", "rsqrt")
+        return kept_anyway or by_name(operation, *inputs, **options)
 
     return jax.checkpoint(compute, policy=is_kept)

@@ -36,7 +36,11 @@ def usual(norm: Any, rank: int) -> bool:
 
 
 def norm_then_dense(
-    norm: keras.Layer | None, denses: Sequence[keras.layers.Dense], tokens: Tensor, training: bool | None
+    norm: keras.Layer | None,
+    denses: Sequence[keras.layers.Dense],
+    tokens: Tensor,
+    training: bool | None,
+    kept_with_bias: bool = False,
 ) -> list[Tensor]:
     """What dense layers make of `norm(tokens)`.
 
@@ -45,6 +49,7 @@ def norm_then_dense(
         denses: the dense layers.
         tokens: `(B, T, D)`, or `(B*T, D)`.
         training: as in a call.
+        kept_with_bias: as of `fused.dense`.
 
     Returns:
         A list of `(B*T, M)`.
@@ -58,7 +63,7 @@ def norm_then_dense(
         return norm_dense(tokens, gamma, beta, norm.epsilon, kernels, biases)
     x = tokens if norm is None else norm(tokens, training=training)
     x = x if len(x.shape) == 2 else ops.reshape(x, (-1, tokens.shape[-1]))  # (B*T, D)
-    return [fused.dense(dense, x) for dense in denses]
+    return [fused.dense(dense, x, kept_with_bias=kept_with_bias) for dense in denses]
 
 
 def layer_norm(x: Tensor, gamma: Tensor, beta: Tensor, epsilon: float) -> Tensor:
