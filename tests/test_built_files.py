@@ -102,6 +102,16 @@ def test_twine_takes_both(built):
     assert said.count("PASSED") == 2
 
 
+def test_wheel_says_its_licence_as_an_expression_and_its_pythons(built):
+    (wheel,) = built.glob("*.whl")
+    archive = zipfile.ZipFile(wheel)
+    (name,) = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
+    headers = archive.read(name).decode().partition("\n\n")[0].splitlines()
+    assert "License-Expression: Apache-2.0" in headers
+    assert not [line for line in headers if line.startswith("License: ")]  # which indexes no longer read
+    assert "Requires-Python: >=3.11" in headers
+
+
 def test_wheel_installs_without_a_network_and_finds_its_data(built, tmp_path):
     """Into an environment of its own, which sees the packages of this one behind its own."""
     venv.create(tmp_path / "env", with_pip=True)

@@ -125,6 +125,25 @@ def test_command_starts_without_keras():
     assert not imported & {"keras", "tensorflow", "jax", "torch"}
 
 
+@pytest.mark.parametrize(("backend", "extra"), [("jax", "jax"), ("tensorflow", "tensorflow-cpu,train")])
+def test_missing_backend_is_named_with_its_own_extra(tmp_path, backend, extra):
+    (tmp_path / "sitecustomize.py").write_text(
+        "import sys\n"
+        "class Missing:\n"
+        "    def find_spec(name, path, target=None):\n"
+        f"        if name == {backend!r}: raise ModuleNotFoundError('no such module', name=name)\n"
+        "sys.meta_path.insert(0, Missing)\n"
+    )
+    path = f"{tmp_path}{os.pathsep}{ROOT}"
+    environment = child_environment(cache_dir(), PYTHONPATH=path, KERAS_BACKEND=backend)
+    command = [sys.executable, "-m", "keras_vit", "finetune", "--data", "digits", "--out", str(tmp_path / "run")]
+    done = subprocess.run(command, cwd=ROOT, text=True, capture_output=True, env=environment)
+    assert done.returncode == 1
+    told = {"jax": "Keras is set to jax", "tensorflow": "need TensorFlow"}[backend]
+    assert_one_line(done.stderr.splitlines(), f"{told}.*Received: no such module. Run pip install")
+    assert f'".[{extra}]"' in done.stderr
+
+
 @pytest.mark.parametrize("debug", [[], ["--debug"]])
 def test_closed_error_stream_sends_nothing_to_the_output(debug):
     command = ["sh", "-c", '"$0" -m keras_vit "$@" 2>&-', sys.executable, "weights", "inspect", "/nowhere", *debug]

@@ -55,7 +55,7 @@ def test_changelog_goes_back_in_order_and_begins_with_what_is_not_released():
 def test_citation_names_the_software_and_the_paper(setup):
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
     assert {"cff-version", "message", "title", "authors"} <= citation.keys()  # which the format requires
-    assert citation["license"] == setup["metadata"]["license"]
+    assert citation["license"] == setup["metadata"]["license_expression"]
     assert [author["name"] for author in citation["authors"]] == [setup["metadata"]["author"]]
     (paper,) = citation["references"]
     assert paper["identifiers"][0]["value"] == "arXiv:2010.11929"

@@ -49,12 +49,25 @@ def start_tensorflow() -> None:
             import keras
             import tensorflow as tf
     except ImportError as error:
-        raise ImportError(f"training and prediction need TensorFlow: {install_hint('tensorflow-cpu,train')}") from error
+        raise ImportError(_how_to_start(error)) from error
     tf.get_logger().setLevel("ERROR")
     tf.config.list_physical_devices()
     if keras.backend.backend() == "jax":
         tf.config.set_visible_devices([], "GPU")  # TensorFlow reads the data only, and would take a GPU's memory
         keep_compiled_programs()
+
+
+def _how_to_start(error: ImportError) -> str:
+    backend = str(error.name).partition(".")[0]
+    if backend in ("jax", "torch"):
+        return (
+            f"Keras is set to {backend} by KERAS_BACKEND or its keras.json, and {backend} cannot be imported.\n"
+            f"Received: {error}. Run {install_hint(backend)}, or set KERAS_BACKEND=tensorflow."
+        )
+    return (
+        "training and prediction need TensorFlow, which reads the data for every backend.\n"
+        f"Received: {error}. Run {install_hint('tensorflow-cpu,train')}."
+    )
 
 
 @contextlib.contextmanager
