@@ -1,6 +1,8 @@
 """The command line as a process: signals, closed streams, and what it imports (row C1)."""
 
+import contextlib
 import os
+import pty
 import shutil
 import signal
 import subprocess
@@ -108,6 +110,25 @@ def test_closed_pipe_is_silent():
         process.stdout.close()
         assert process.stderr.read() == ""
     assert process.returncode == 141
+
+
+def test_list_of_weights_fits_a_terminal_and_has_one_line_a_file_elsewhere():
+    command = [sys.executable, "-m", "keras_vit", "weights", "list", "--family", "sbb"]
+    piped = subprocess.run(command, cwd=ROOT, text=True, capture_output=True).stdout.splitlines()
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(command, cwd=ROOT, stdout=theirs, env=os.environ | {"COLUMNS": "80"}):
+        os.close(theirs)
+        shown = "".join(iter(lambda: _read(ours), "")).splitlines()
+    os.close(ours)
+    assert max(map(len, shown)) < 80 < max(map(len, piped))
+    names = {line.split()[0] for line in piped[1:]}
+    assert len(piped) == len(names) + 1 == 1 + sum(line.split()[0] in names for line in shown)
+
+
+def _read(terminal):
+    with contextlib.suppress(OSError):  # which Linux raises at the end
+        return os.read(terminal, 1 << 16).decode()
+    return ""
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system has no /dev/full")

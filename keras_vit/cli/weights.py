@@ -3,6 +3,8 @@
 import contextlib
 import dataclasses
 import json
+import shutil
+import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,6 +20,7 @@ from keras_vit.config.variants import BUILDERS, DEFAULT_CLASSES, DEFAULT_IMAGE_S
 from keras_vit.config.vit import ViTConfig
 from keras_vit.pages.escaping import printable
 from keras_vit.pages.lines import columns
+from keras_vit.pages.weights_list import weights_lines
 from keras_vit.weights.checkpoint import file_in, read_checkpoint
 from keras_vit.weights.conversion import convert_checkpoint
 from keras_vit.weights.dialects import DIALECTS, recognise
@@ -126,7 +129,12 @@ def _row(builder: str, name: str, size: int) -> tuple[str, ...]:
 
 def _list(arguments: Namespace) -> Iterator[str]:
     table = list_weights(arguments.model, arguments.family)
-    yield json.dumps([_facts(record) for record in table], indent=2) if arguments.json else str(table)
+    if arguments.json:
+        yield json.dumps([_facts(record) for record in table], indent=2)
+    elif sys.stdout is not None and sys.stdout.isatty():
+        yield from weights_lines(table, shutil.get_terminal_size().columns)
+    else:  # where each file has one line with all that the table tells, for `grep` and a log
+        yield str(table)
 
 
 def _info(arguments: Namespace) -> Iterator[str]:
