@@ -14,8 +14,6 @@ from keras_vit.cli.printing import path
 from keras_vit.cli.startup import loading, quiet_start
 from keras_vit.exporting.formats import ACTIVATIONS, FORMATS, MAX_BATCH, MAX_BYTES, MAX_PIXELS, OPSET, PRECISIONS
 from keras_vit.files import FileKindError, read_regular
-from keras_vit.pages.escaping import printable
-from keras_vit.pages.lines import columns, fact_lines
 
 _MOST_BYTES = 1 << 26  # of names of classes; those of ImageNet-21k take 1 MB
 SAME_NAME = (  # of options
@@ -103,20 +101,7 @@ def export(arguments: Namespace) -> Iterator[str]:
     if arguments.json:
         yield json.dumps(report.summary(), indent=2)
     else:
-        yield from _report_lines(report)
-
-
-def _report_lines(report: Any) -> Iterator[str]:
-    """What was written, and how far each output is from the model's."""
-    from keras_vit.exporting.report import drift_rows
-
-    yield f"exported to {printable(report.path)}"
-    facts = report.facts()
-    for name, text in facts:
-        yield from fact_lines(f"  {name}", printable(text), max(len(name) for name, _ in facts) + 4)
-    if report.drift:
-        yield ""
-        yield from columns(drift_rows(report.drift))
+        yield from report.lines()
 
 
 def _check_report(file: Path) -> None:

@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +12,7 @@ from keras_vit.annotations import FilePath
 from keras_vit.files import head_of, replacing, user_path
 from keras_vit.pages.cards import table
 from keras_vit.pages.escaping import printable, table_cell
+from keras_vit.pages.lines import columns, titled_facts
 
 
 class ExportError(RuntimeError):
@@ -133,6 +134,17 @@ class ExportReport:
         if self.top1_agreement is not None:
             rows.append(("same best class", f"{self.top1_agreement:.1%}"))
         return [*rows, ("one image", f"{self.seconds * 1e3:.1f} ms, in Keras {self.keras_seconds * 1e3:.1f} ms")]
+
+    def __str__(self) -> str:
+        """All of it in 80 columns, as `keras-vit export` prints it."""
+        return "\n".join(self.lines())
+
+    def lines(self) -> Iterator[str]:
+        """The same line by line."""
+        yield from titled_facts(f"exported to {self.path}", self.facts())
+        if self.drift:
+            yield ""
+            yield from columns(drift_rows(self.drift))
 
     def table(self) -> str:
         """All of it as tables in Markdown."""

@@ -5,6 +5,8 @@ import re
 import textwrap
 from collections.abc import Iterator, Sequence
 
+from keras_vit.pages.escaping import printable
+
 WIDTH = 79  # letters of a line, so that none wraps in 80 columns
 _NAME = 10  # letters of a fact's name and the space behind it
 _NUMBER = re.compile(r"-|none|[\d.,]+(e[-+]\d+)?%?")
@@ -21,6 +23,14 @@ def fact_lines(name: str, text: str, indent: int = _NAME) -> Iterator[str]:
     lines = textwrap.wrap(text, WIDTH - indent, break_long_words=False, break_on_hyphens=False) or [""]
     for number, line in enumerate(lines):
         yield f"{'' if number else name:{indent}}{line}".rstrip()
+
+
+def titled_facts(title: str, facts: Sequence[tuple[str, str]]) -> Iterator[str]:
+    """A title, and under it facts, whose texts have one column."""
+    indent = max(len(name) for name, _ in facts) + 4
+    yield printable(title)
+    for name, text in facts:
+        yield from fact_lines(f"  {name}", printable(text), indent)
 
 
 def columns(rows: Sequence[Sequence[str]], most: int | None = None) -> Iterator[str]:

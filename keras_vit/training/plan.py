@@ -6,6 +6,7 @@ A recipe was published for one batch size and one data set. What it does not say
 
 import dataclasses
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import keras
@@ -15,6 +16,7 @@ from keras_vit.checks import check_choice, check_positive, check_positive_int, c
 from keras_vit.config.recipes import Recipe, find_recipe
 from keras_vit.model.classifiers import initialise_head
 from keras_vit.model.image_model import ImageModel
+from keras_vit.pages.lines import count_of, titled_facts
 from keras_vit.training.callbacks import NonFiniteGuard, StopAfterSteps
 from keras_vit.training.layer_decay import check_layer_decay
 from keras_vit.training.losses import LABELS, SigmoidCrossentropy
@@ -63,6 +65,28 @@ class Plan:
     steps_per_epoch: int
     accumulation_steps: int
     layer_decay: float | None = None
+
+    def __str__(self) -> str:
+        """What is trained and how, in 80 columns; `repr` has every field."""
+        return "\n".join(titled_facts(f"{self.recipe.name} for {self.num_images:,} images", list(self._facts())))
+
+    def _facts(self) -> Iterator[tuple[str, str]]:
+        recipe = self.recipe
+        yield "steps", f"{self.steps:,} of {self.batch_size:,} images, in {count_of(self.epochs, 'epoch')}"
+        if self.accumulation_steps > 1:
+            each = count_of(self.batch_size // self.accumulation_steps, "image")
+            yield "micro-batches", f"{self.accumulation_steps:,} of {each} in each step"
+        fall = {"cosine": "by a cosine to 0", "linear": f"in a line to {self.final_learning_rate:g}"}
+        shape = fall.get(recipe.schedule, "with the square root of the step")
+        yield "learning rate", f"{self.learning_rate:g} after {count_of(self.warmup_steps, 'step')}, falls {shape}"
+        if self.layer_decay is not None:
+            yield "layer decay", f"{self.layer_decay:g}"
+        yield "optimizer", ", ".join(_words_of_optimizer(recipe))
+        smoothing = f", label smoothing {recipe.label_smoothing:g}" if recipe.label_smoothing else ""
+        yield "loss", f"{recipe.loss}{smoothing}"
+        yield "augmentation", recipe.augmentation
+        for number, change in enumerate(self.changes() or ["nothing of the recipe"]):
+            yield "" if number else "changed", change.replace("_", " ")
 
     def prepare(self, model: ImageModel, head: str = "new") -> None:
         """Gives the model the head that the recipe begins with: a kernel of zeros and the recipe's bias.
@@ -170,7 +194,7 @@ class Plan:
             ("layer_decay", None, self.layer_decay),
         ]
         return tuple(
-            f"{field}: {ours:g}" + ("" if published is None else f" instead of {published:g}")
+            f"{field}: {_digits(ours)}" + ("" if published is None else f" instead of {_digits(published)}")
             for field, published, ours in pairs
             if ours is not None and ours != published
         )
@@ -255,6 +279,24 @@ def plan(
         accumulation_steps=_micro_batches(recipe, batch_size, accumulation_steps),
         layer_decay=layer_decay,
     )
+
+
+def _digits(number: float) -> str:
+    return f"{number:g}" if number < 1 else f"{number:.12g}"  # all those of a number of steps
+
+
+def _words_of_optimizer(recipe: Recipe) -> Iterator[str]:
+    yield {"sgd": "SGD"}.get(recipe.optimizer, "AdamW")
+    if recipe.optimizer == "sgd":
+        yield f"momentum {recipe.momentum:g}"
+    else:
+        yield f"betas {recipe.beta_1:g} and {recipe.beta_2:g}"
+    if recipe.weight_decay:
+        yield f"weight decay {recipe.weight_decay:g}"
+    if recipe.clip_norm is not None:
+        yield f"gradients clipped to a norm of {recipe.clip_norm:g}"
+    if recipe.ema_momentum is not None:
+        yield f"weights averaged with momentum {recipe.ema_momentum:g}"
 
 
 def _check_num_images(num_images: Any) -> None:

@@ -54,6 +54,20 @@ def test_tables_are_markdown():
     ]
 
 
+def test_printed_report_is_what_the_command_prints():
+    report = dataclasses.replace(FULL, opening="onnxruntime.InferenceSession(" + "'a/b.onnx', " * 8 + ")")
+    lines = str(report).splitlines()
+    assert lines[:3] == ["exported to a/b.onnx", "  format           onnx, float16", "  size             1.23 MB"]
+    assert lines[-3:] == [
+        "output    largest difference  bound  mean difference  deviation",
+        "logits                  0.25    0.5            0.062        1.5",
+        "features                 0.5    0.5            0.031        2.5",
+    ]
+    assert "  same best class  93.8%" in lines
+    assert max(map(len, lines)) < 80
+    assert str(BARE).splitlines()[-1] == "  verified  no"
+
+
 def test_table_of_a_file_that_was_not_verified_says_so():
     report = dataclasses.replace(BARE, path=Path("a|b\nc.onnx"), opening='open("b.onnx")')
     lines = report.table().splitlines()

@@ -243,3 +243,31 @@ def test_fit_makes_exactly_the_steps_of_the_plan_on_jax(found):
 def test_plan_goes_into_json_with_its_recipe():
     made = plan("paper-finetune-vtab", num_images=1_000, batch_size=64)
     assert json.loads(json.dumps(dataclasses.asdict(made)))["recipe"]["name"] == "paper-finetune-vtab"
+
+
+def test_printed_plan_is_what_a_person_reads():
+    made = plan("augreg-finetune", num_images=2_000, batch_size=64, layer_decay=0.75, accumulation_steps=4)
+    assert str(made).splitlines() == [
+        "augreg-finetune for 2,000 images",
+        "  steps          500 of 64 images, in 16 epochs",
+        "  micro-batches  4 of 16 images in each step",
+        "  learning rate  0.00375 after 100 steps, falls by a cosine to 0",
+        "  layer decay    0.75",
+        "  optimizer      SGD, momentum 0.9, gradients clipped to a norm of 1",
+        "  loss           softmax",
+        "  augmentation   inception",
+        "  changed        batch size: 64 instead of 512",
+        "                 learning rate: 0.00375 instead of 0.03",
+        "                 layer decay: 0.75",
+    ]
+    assert repr(made).startswith("Plan(recipe=Recipe(name='augreg-finetune'")
+
+
+@pytest.mark.parametrize("name", ["paper-pretrain-jft300m-H/14", *sorted(RECIPES)[::20]])
+def test_printed_plan_fits_and_has_every_change(name):
+    made = plan(name, num_images=1_300, batch_size=48)
+    lines = str(made).splitlines()
+    assert max(map(len, lines)) < 80
+    for change in made.changes():
+        assert change.replace("_", " ") in {line.removeprefix("  changed").strip() for line in lines}
+        assert "e+" not in change  # 1.03564e+06 steps
