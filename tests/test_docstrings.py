@@ -12,7 +12,7 @@ from photos import make_photos
 import keras_vit
 
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
-MODULES = ("studies", "analysis")  # whose names need examples too; the layers are what the config of a model asks for
+MODULES = ("studies", "analysis", "layers")  # whose names need examples too
 WITHOUT = {"push_to_hub": "sends files over a network"}
 ON_JAX = ("layout_map", "check_layout")
 BUILDERS = ("ViTTi16", "EUPETi16")  # of one text; these run

@@ -62,6 +62,12 @@ class MultiHeadAttention(CastingLayer):
         `(B, Q, D)`.
 
     Source: arXiv:2010.11929, appendix A, eq. 5-8.
+
+    Example:
+        >>> attention = keras_vit.layers.MultiHeadAttention(12, num_heads=3)
+        >>> tokens = keras.random.normal((2, 7, 12))
+        >>> tuple(attention(tokens).shape), tuple(attention.scores(tokens).shape)
+        ((2, 7, 12), (2, 3, 7, 7))
     """
 
     query: Any  # a dense layer, or `None`

@@ -43,6 +43,10 @@ class BiTRoot(ConfiguredLayer):
         `(B, H/4, W/4, width)`, sides rounded up.
 
     Source: arXiv:1912.11370, with the padding of its code.
+
+    Example:
+        >>> tuple(keras_vit.layers.BiTRoot(8)(images).shape)
+        (2, 8, 12, 8)
     """
 
     def __init__(self, width: int, **kwargs: Any) -> None:
@@ -78,6 +82,11 @@ class BiTUnit(ConfiguredLayer):
         `(B, H/strides, W/strides, 4F)`, sides rounded up.
 
     Source: arXiv:1603.05027, figure 1(b), with the norm of arXiv:1803.08494, as arXiv:1912.11370.
+
+    Example:
+        >>> x = keras.random.normal((2, 8, 12, 32))
+        >>> tuple(keras_vit.layers.BiTUnit(32, strides=2, projection=True)(x).shape)
+        (2, 4, 6, 128)
     """
 
     def __init__(self, filters: int, strides: int = 1, projection: bool = False, **kwargs: Any) -> None:

@@ -42,6 +42,12 @@ class PatchCorruption(ConfiguredLayer):
         TypeError, ValueError: for a share that is none, or too few tokens.
 
     Source: arXiv:2010.11929, appendix B.1.2; the shares are those of BERT, arXiv:1810.04805, section 3.1.
+
+    Example:
+        >>> corrupt = keras_vit.layers.PatchCorruption(rate=0.5)
+        >>> tokens, hidden = corrupt(keras.random.normal((2, 7, 12)), training=True)
+        >>> tuple(tokens.shape), tuple(hidden.shape)
+        ((2, 7, 12), (2, 7))
     """
 
     def __init__(

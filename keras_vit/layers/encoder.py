@@ -75,6 +75,11 @@ class TransformerBlock(CastingLayer):
         tells: what a call gives behind the tokens, for the blocks that follow.
 
     Source: arXiv:2010.11929, eq. 2 and 3; stochastic depth: arXiv:1603.09382, as arXiv:2106.10270 uses it.
+
+    Example:
+        >>> block = keras_vit.layers.TransformerBlock(12, num_heads=3, mlp_dim=48)
+        >>> tuple(block(keras.random.normal((2, 7, 12))).shape)
+        (2, 7, 12)
     """
 
     asks: tuple[str, ...] = ()

@@ -36,6 +36,10 @@ class TokenPooling(ConfiguredLayer):
 
     Source: arXiv:2010.11929, eq. 4 and appendix D.3; distillation: arXiv:2012.12877, section 4; several class tokens:
     their mean arXiv:2512.15715, concatenated arXiv:2601.17237; token and mean arXiv:2304.07193.
+
+    Example:
+        >>> tuple(keras_vit.layers.TokenPooling("gap", num_prefix_tokens=1)(keras.random.normal((2, 7, 12))).shape)
+        (2, 12)
     """
 
     def __init__(
@@ -99,6 +103,11 @@ class AttentionPooling(CompositeLayer):
 
     Source: "MAP" head of arXiv:2106.04560 (Scaling Vision Transformers), as big_vision has it; timm's
     `VisionTransformer.pool` leaves prefix tokens out too. The attentive one is AIMv2's (arXiv:2411.14402).
+
+    Example:
+        >>> pool = keras_vit.layers.AttentionPooling(12, num_heads=3, mlp_dim=48)
+        >>> tuple(pool(keras.random.normal((2, 7, 12))).shape)
+        (2, 12)
     """
 
     def __init__(

@@ -39,6 +39,12 @@ class MergingBlock(TransformerBlock):
 
     Source: arXiv:2210.09461, section 3. As there, patches go into two parts by turns and are compared by the mean of
     their keys over the heads. Each patch of the first part may join its nearest of the second.
+
+    Example:
+        >>> block = keras_vit.layers.MergingBlock(12, 3, 48, merged_tokens=2, num_prefix_tokens=1)
+        >>> tokens, sizes = block(keras.random.normal((2, 7, 12)))
+        >>> tuple(tokens.shape), tuple(sizes.shape)
+        ((2, 5, 12), (2, 5, 1))
     """
 
     asks: tuple[str, ...] = ("sizes",)

@@ -37,6 +37,10 @@ class MlpBlock(CastingLayer):
         `(B, T, D)`.
 
     Source: arXiv:2010.11929, section 3.1.
+
+    Example:
+        >>> tuple(keras_vit.layers.MlpBlock(12, mlp_dim=48)(keras.random.normal((2, 7, 12))).shape)
+        (2, 7, 12)
     """
 
     def __init__(
@@ -124,6 +128,10 @@ class GatedMlpBlock(CastingLayer):
         `(B, T, D)`.
 
     Source: arXiv:2002.05202, eq. 6.
+
+    Example:
+        >>> tuple(keras_vit.layers.GatedMlpBlock(12, mlp_dim=32)(keras.random.normal((2, 7, 12))).shape)
+        (2, 7, 12)
     """
 
     def __init__(

@@ -55,6 +55,10 @@ class RMSNorm(ConfiguredLayer):
         As `inputs`, in the precision of the layer.
 
     Source: arXiv:1910.07467, eq. 4.
+
+    Example:
+        >>> tuple(keras_vit.layers.RMSNorm()(keras.random.normal((2, 7, 12))).shape)
+        (2, 7, 12)
     """
 
     beta = None  # it shifts nothing
@@ -88,6 +92,10 @@ class LayerScale(ConfiguredLayer):
         The shape of `inputs`.
 
     Source: arXiv:2103.17239, section 2.
+
+    Example:
+        >>> float(keras_vit.layers.LayerScale(init=0.5)(np.ones((1, 1, 4), "float32"))[0, 0, 0])
+        0.5
     """
 
     def __init__(self, init: float = 1e-5, **kwargs: Any) -> None:

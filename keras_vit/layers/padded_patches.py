@@ -27,6 +27,11 @@ class PatchColumn(ConfiguredLayer):
 
     Returns:
         `(B, N * P, P, C)`.
+
+    Example:
+        >>> column = keras_vit.layers.PatchColumn(patch_size=16)
+        >>> tuple(column(np.zeros((2, 6, 768), "float32")).shape)
+        (2, 96, 16, 3)
     """
 
     def __init__(self, patch_size: int, **kwargs: Any) -> None:
@@ -57,6 +62,11 @@ class PatchMask(ConfiguredLayer):
     Returns:
         float32 `(B, T, 1)`, 1 for tokens that are there and 0 for padding; and `(B, 1, 1, T)`, what is added to the
         logits of attention.
+
+    Example:
+        >>> there, added = keras_vit.layers.PatchMask(num_prefix_tokens=1)(np.array([[1, 1, 0]]))
+        >>> [float(each) for each in there[0, :, 0]]
+        [1.0, 1.0, 1.0, 0.0]
     """
 
     def __init__(self, num_prefix_tokens: int = 0, **kwargs: Any) -> None:
@@ -84,6 +94,11 @@ class ZeroPadding(ConfiguredLayer):
 
     Returns:
         The shape of `tokens`.
+
+    Example:
+        >>> tokens = keras_vit.layers.ZeroPadding()(np.ones((1, 2, 4)), np.array([[[1.0], [0.0]]]))
+        >>> [float(each) for each in tokens[0, :, 0]]
+        [1.0, 0.0]
     """
 
     def call(self, tokens: Tensor, there: Tensor) -> Tensor:

@@ -27,6 +27,11 @@ class PixelNormalization(ConfiguredLayer):
         The shape of `images`.
 
     Source: the input conditioner of C-RADIO, arXiv:2412.07679.
+
+    Example:
+        >>> half = keras_vit.layers.PixelNormalization([[0.5] * 3, [0.5] * 3])
+        >>> float(half(np.ones((1, 1, 1, 3), "float32"))[0, 0, 0, 0])
+        1.0
     """
 
     def __init__(self, pixel_statistics: Sequence[Sequence[float]], **kwargs: Any) -> None:
@@ -70,6 +75,10 @@ class PatchEmbedding(ConfiguredLayer):
         ValueError: if H or W is known and no multiple of P.
 
     Source: arXiv:2010.11929, section 3.1, eq. 1.
+
+    Example:
+        >>> tuple(keras_vit.layers.PatchEmbedding(12, patch_size=16)(images).shape)
+        (2, 6, 12)
     """
 
     def __init__(self, hidden_size: int, patch_size: int, patch_bias: bool = True, **kwargs: Any) -> None:

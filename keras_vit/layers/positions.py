@@ -41,6 +41,11 @@ class AddPositionEmbs(ConfiguredLayer):
         The shape of `tokens`.
 
     Source: arXiv:2010.11929, section 3.1 (E_pos in eq. 1), 3.2 (2-D interpolation) and D.4 (kinds).
+
+    Example:
+        >>> add = keras_vit.layers.AddPositionEmbs(grid=(2, 3), patch_size=16)
+        >>> tuple(add(keras.random.normal((2, 7, 12))).shape)  # a class token and 6 patches
+        (2, 7, 12)
     """
 
     def __init__(

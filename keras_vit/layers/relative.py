@@ -36,6 +36,11 @@ class RelativePositions(ConfiguredLayer):
 
     Source: arXiv:2010.11929, section D.4: one-dimensional relative attention; its offsets are p_q - p_k, ours
     p_k - p_q.
+
+    Example:
+        >>> positions = keras_vit.layers.RelativePositions(12, num_heads=3, num_patches=6, num_prefix_tokens=1)
+        >>> tuple(positions(keras.random.normal((2, 3, 7, 4))).shape)  # to the logits
+        (2, 3, 7, 7)
     """
 
     def __init__(

@@ -47,6 +47,11 @@ class RelativeBias(ConfiguredLayer):
         ValueError: for a spline where only the graph knows the grid.
 
     Source: arXiv:2106.08254, section 3.1, with the table of arXiv:2103.14030, section 3.2.
+
+    Example:
+        >>> bias = keras_vit.layers.RelativeBias(grid=(2, 3), num_heads=3, patch_size=16)
+        >>> tuple(bias(images).shape)
+        (1, 3, 7, 7)
     """
 
     def __init__(

@@ -29,6 +29,10 @@ class StdConv2D(keras.layers.Conv2D):
         **kwargs: as in `keras.layers.Conv2D`.
 
     Source: weight standardisation, arXiv:1903.10520.
+
+    Example:
+        >>> tuple(keras_vit.layers.StdConv2D(8, 3, padding="same")(images).shape)
+        (2, 32, 48, 8)
     """
 
     def __init__(self, *args: Any, epsilon_in: str = "deviation", **kwargs: Any) -> None:
@@ -97,6 +101,10 @@ class ResNetRoot(ConfiguredLayer):
         `(B, H/4, W/4, width)`.
 
     Source: arXiv:2010.11929, section 4.1.
+
+    Example:
+        >>> tuple(keras_vit.layers.ResNetRoot(32)(images).shape)
+        (2, 8, 12, 32)
     """
 
     def __init__(self, width: int, **kwargs: Any) -> None:
@@ -135,6 +143,11 @@ class ResNetUnit(ConfiguredLayer):
         `(B, H/strides, W/strides, 4F)`.
 
     Source: arXiv:1512.03385 with the norm of arXiv:1803.08494, as section 4.1 of arXiv:2010.11929.
+
+    Example:
+        >>> x = keras.random.normal((2, 8, 12, 8))
+        >>> tuple(keras_vit.layers.ResNetUnit(32, strides=2, projection=True)(x).shape)
+        (2, 4, 6, 128)
     """
 
     def __init__(self, filters: int, strides: int = 1, projection: bool = False, **kwargs: Any) -> None:

@@ -50,6 +50,11 @@ class RotaryPositions(ConfiguredLayer):
         first axis is B where training leaves patches out, and the fourth is A where angles are learned.
 
     Source: axial and mixed, arXiv:2403.13298, section 3; coordinates in [-1, 1], arXiv:2508.10104, section 3.2.
+
+    Example:
+        >>> rotary = keras_vit.layers.RotaryPositions(head_dim=8, num_heads=3, patch_size=16)
+        >>> tuple(rotary(images).shape)  # cosine and sine
+        (1, 2, 6, 1, 8)
     """
 
     def __init__(

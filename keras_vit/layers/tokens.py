@@ -27,6 +27,10 @@ class ClassToken(ConfiguredLayer):
         `(B, count + N, D)`.
 
     Source: arXiv:2010.11929, section 3.1, x_class in eq. 1.
+
+    Example:
+        >>> tuple(keras_vit.layers.ClassToken()(keras.random.normal((2, 7, 12))).shape)
+        (2, 8, 12)
     """
 
     def __init__(self, stddev: float = 0.0, count: int = 1, **kwargs: Any) -> None:
@@ -64,6 +68,10 @@ class RegisterTokens(ConfiguredLayer):
         `(B, T + R, D)`.
 
     Source: arXiv:2309.16588, section 2.2; the first values are DINOv2's.
+
+    Example:
+        >>> tuple(keras_vit.layers.RegisterTokens(4)(keras.random.normal((2, 7, 12))).shape)
+        (2, 11, 12)
     """
 
     def __init__(self, count: int, num_prefix_tokens: int = 1, **kwargs: Any) -> None:
@@ -107,6 +115,11 @@ class PatchDropout(ConfiguredLayer):
         `(B, kept)`, the places in reading order, from 0.
 
     Source: PatchDropout, arXiv:2208.07220, section 3; fast image-language pre-training, arXiv:2212.00794.
+
+    Example:
+        >>> drop = keras_vit.layers.PatchDropout(rate=0.5)
+        >>> tuple(drop(keras.random.normal((2, 7, 12)), training=True).shape)  # the class token and 3 of 6 patches
+        (2, 4, 12)
     """
 
     def __init__(
