@@ -113,7 +113,7 @@ class AxialBlock(CompositeLayer):
     Source: arXiv:2010.11929, section D.6.
 
     Example:
-        >>> block = keras_vit.layers.AxialBlock(12, num_heads=3, mlp_dim=48, patch_size=16)
+        >>> block = keras_vit.layers.AxialBlock(12, 3, mlp_dim=48, patch_size=16)
         >>> tuple(block(keras.random.normal((2, 6, 12)), images).shape)
         (2, 6, 12)
     """

@@ -38,7 +38,8 @@ class TokenPooling(ConfiguredLayer):
     their mean arXiv:2512.15715, concatenated arXiv:2601.17237; token and mean arXiv:2304.07193.
 
     Example:
-        >>> tuple(keras_vit.layers.TokenPooling("gap", num_prefix_tokens=1)(keras.random.normal((2, 7, 12))).shape)
+        >>> tokens = keras.random.normal((2, 7, 12))
+        >>> tuple(keras_vit.layers.TokenPooling("gap", num_prefix_tokens=1)(tokens).shape)
         (2, 12)
     """
 

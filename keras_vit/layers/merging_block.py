@@ -41,7 +41,7 @@ class MergingBlock(TransformerBlock):
     their keys over the heads. Each patch of the first part may join its nearest of the second.
 
     Example:
-        >>> block = keras_vit.layers.MergingBlock(12, 3, 48, merged_tokens=2, num_prefix_tokens=1)
+        >>> block = keras_vit.layers.MergingBlock(12, 3, 48, 2, num_prefix_tokens=1)
         >>> tokens, sizes = block(keras.random.normal((2, 7, 12)))
         >>> tuple(tokens.shape), tuple(sizes.shape)
         ((2, 5, 12), (2, 5, 1))

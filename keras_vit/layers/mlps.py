@@ -39,7 +39,8 @@ class MlpBlock(CastingLayer):
     Source: arXiv:2010.11929, section 3.1.
 
     Example:
-        >>> tuple(keras_vit.layers.MlpBlock(12, mlp_dim=48)(keras.random.normal((2, 7, 12))).shape)
+        >>> tokens = keras.random.normal((2, 7, 12))
+        >>> tuple(keras_vit.layers.MlpBlock(12, mlp_dim=48)(tokens).shape)
         (2, 7, 12)
     """
 
@@ -130,7 +131,8 @@ class GatedMlpBlock(CastingLayer):
     Source: arXiv:2002.05202, eq. 6.
 
     Example:
-        >>> tuple(keras_vit.layers.GatedMlpBlock(12, mlp_dim=32)(keras.random.normal((2, 7, 12))).shape)
+        >>> tokens = keras.random.normal((2, 7, 12))
+        >>> tuple(keras_vit.layers.GatedMlpBlock(12, mlp_dim=32)(tokens).shape)
         (2, 7, 12)
     """
 

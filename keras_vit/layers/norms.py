@@ -94,7 +94,8 @@ class LayerScale(ConfiguredLayer):
     Source: arXiv:2103.17239, section 2.
 
     Example:
-        >>> float(keras_vit.layers.LayerScale(init=0.5)(np.ones((1, 1, 4), "float32"))[0, 0, 0])
+        >>> scale = keras_vit.layers.LayerScale(init=0.5)
+        >>> float(scale(np.ones((1, 1, 4), "float32"))[0, 0, 0])
         0.5
     """
 

@@ -64,7 +64,8 @@ class PatchMask(ConfiguredLayer):
         logits of attention.
 
     Example:
-        >>> there, added = keras_vit.layers.PatchMask(num_prefix_tokens=1)(np.array([[1, 1, 0]]))
+        >>> mask = keras_vit.layers.PatchMask(num_prefix_tokens=1)
+        >>> there, added = mask(np.array([[1, 1, 0]]))
         >>> [float(each) for each in there[0, :, 0]]
         [1.0, 1.0, 1.0, 0.0]
     """
@@ -96,7 +97,8 @@ class ZeroPadding(ConfiguredLayer):
         The shape of `tokens`.
 
     Example:
-        >>> tokens = keras_vit.layers.ZeroPadding()(np.ones((1, 2, 4)), np.array([[[1.0], [0.0]]]))
+        >>> padding = keras_vit.layers.ZeroPadding()
+        >>> tokens = padding(np.ones((1, 2, 4)), np.array([[[1.0], [0.0]]]))
         >>> [float(each) for each in tokens[0, :, 0]]
         [1.0, 0.0]
     """

@@ -44,7 +44,8 @@ class AddPositionEmbs(ConfiguredLayer):
 
     Example:
         >>> add = keras_vit.layers.AddPositionEmbs(grid=(2, 3), patch_size=16)
-        >>> tuple(add(keras.random.normal((2, 7, 12))).shape)  # a class token and 6 patches
+        >>> tokens = keras.random.normal((2, 7, 12))
+        >>> tuple(add(tokens).shape)  # a class token and 6 patches
         (2, 7, 12)
     """
 

@@ -38,7 +38,7 @@ class RelativePositions(ConfiguredLayer):
     p_k - p_q.
 
     Example:
-        >>> positions = keras_vit.layers.RelativePositions(12, num_heads=3, num_patches=6, num_prefix_tokens=1)
+        >>> positions = keras_vit.layers.RelativePositions(12, 3, 6, num_prefix_tokens=1)
         >>> tuple(positions(keras.random.normal((2, 3, 7, 4))).shape)  # to the logits
         (2, 3, 7, 7)
     """

@@ -52,7 +52,7 @@ class RotaryPositions(ConfiguredLayer):
     Source: axial and mixed, arXiv:2403.13298, section 3; coordinates in [-1, 1], arXiv:2508.10104, section 3.2.
 
     Example:
-        >>> rotary = keras_vit.layers.RotaryPositions(head_dim=8, num_heads=3, patch_size=16)
+        >>> rotary = keras_vit.layers.RotaryPositions(8, num_heads=3, patch_size=16)
         >>> tuple(rotary(images).shape)  # cosine and sine
         (1, 2, 6, 1, 8)
     """

@@ -70,7 +70,8 @@ class RegisterTokens(ConfiguredLayer):
     Source: arXiv:2309.16588, section 2.2; the first values are DINOv2's.
 
     Example:
-        >>> tuple(keras_vit.layers.RegisterTokens(4)(keras.random.normal((2, 7, 12))).shape)
+        >>> tokens = keras.random.normal((2, 7, 12))
+        >>> tuple(keras_vit.layers.RegisterTokens(4)(tokens).shape)
         (2, 11, 12)
     """
 
@@ -118,7 +119,8 @@ class PatchDropout(ConfiguredLayer):
 
     Example:
         >>> drop = keras_vit.layers.PatchDropout(rate=0.5)
-        >>> tuple(drop(keras.random.normal((2, 7, 12)), training=True).shape)  # the class token and 3 of 6 patches
+        >>> tokens = keras.random.normal((2, 7, 12))
+        >>> tuple(drop(tokens, training=True).shape)  # the class token and 3 of 6 patches
         (2, 4, 12)
     """
 
