@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from keras_vit.exporting.engines.engine import EngineReport
 from keras_vit.exporting.report import Drift, ExportReport, size_of
 
 DRIFTS = (
@@ -66,6 +67,23 @@ def test_printed_report_is_what_the_command_prints():
     assert "  same best class  93.8%" in lines
     assert max(map(len, lines)) < 80
     assert str(BARE).splitlines()[-1] == "  verified  no"
+
+
+def test_printed_report_of_an_engine_fits_and_has_all_times():
+    times, reasons = {"openvino": 0.0123, "model": 0.045}, {"onnxruntime": "it is not installed, " * 8}
+    report = EngineReport("openvino", "bfloat16", 2, "openvino 9", 16, DRIFTS, 1.0, 8, times, reasons, "2026-11-27")
+    lines = str(report).splitlines()
+    assert max(map(len, lines)) < 80
+    assert lines[:6] == [
+        "openvino in bfloat16, in batches of 8",
+        "  software         openvino 9",
+        "  threads          2",
+        "  openvino         12.3 ms an image",
+        "  model            45 ms an image",
+        "  onnxruntime      left out: it is not installed, it is not installed, it is",
+    ]
+    assert {"  measured on      2026-11-27", "  same best class  100.0%"} <= set(lines)
+    assert lines[-2:] == str(FULL).splitlines()[-2:]
 
 
 def test_table_of_a_file_that_was_not_verified_says_so():

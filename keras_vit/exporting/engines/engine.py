@@ -13,12 +13,13 @@ import numpy as np
 
 from keras_vit.annotations import Tensor
 from keras_vit.checks import check_positive_int, check_process
-from keras_vit.exporting.report import Drift, Runtime, drift_table, markdown_table
+from keras_vit.exporting.report import Drift, Runtime, drift_rows, drift_table, markdown_table
 from keras_vit.images.byte_scaling import is_bytes
 from keras_vit.images.preprocessing import preprocess_input
 from keras_vit.model.classifiers import output_activation
 from keras_vit.model.image_model import ImageModel
 from keras_vit.model.input_checks import check_shape, check_values, in_bytes, looked_at, said_of_range
+from keras_vit.pages.lines import columns, titled_facts
 
 _ENDLESS = -1  # tf.data.INFINITE_CARDINALITY
 
@@ -63,6 +64,18 @@ class EngineReport:
     def max_difference(self) -> float:
         """The largest difference over all outputs."""
         return float(max(drift.max_difference for drift in self.drift))
+
+    def __str__(self) -> str:
+        """All of it in 80 columns."""
+        facts = [("software", self.runtime)]
+        facts += [] if self.threads is None else [("threads", str(self.threads))]
+        facts += [(name, f"{time * 1e3:.3g} ms an image") for name, time in self.seconds.items()]
+        facts += [(name, f"left out: {reason}") for name, reason in self.left_out.items()]
+        facts += [("measured on", self.kept_on)] if self.kept_on else []
+        facts += [("photos compared", str(self.images))]
+        facts += [] if self.top1_agreement is None else [("same best class", f"{self.top1_agreement:.1%}")]
+        title = f"{self.engine} in {self.precision}, in batches of {self.batch_size}"
+        return "\n".join([*titled_facts(title, facts), "", *columns(drift_rows(self.drift))])
 
     def line(self) -> str:
         """Which engine computes, and how long an image takes there and elsewhere."""
