@@ -85,6 +85,11 @@ def test_info_tells_every_fact_and_where_the_file_is(run, monkeypatch, tmp_path)
     assert (facts["variant"], facts["classes"], facts["license"]) == ("B/16", "21843", "Apache-2.0")
     assert facts["url"] == f"https://storage.googleapis.com/{PUBLISHED}"
     assert facts["local"] == f"not at hand; its place is {cache_dir() / PUBLISHED}"
+    with monkeypatch.context() as patch:
+        patch.setattr("keras_vit.cli.weights.terminal_width", lambda: 80)
+        _, narrow, _ = run("weights", "info", "imagenet21k", "--model", "ViTB16")
+    assert [line for line in narrow if len(line) >= 80 and len(line.split()) > 2] == []  # a URL stays whole
+    assert " ".join(narrow).split() == " ".join(lines).split()
     _, lines, _ = run("weights", "info", "sam")
     variants = [record.variant for record in list_weights() if record.name == "sam"]
     assert [line.split()[1] for line in lines if line.startswith("variant ")] == variants

@@ -54,10 +54,14 @@ def test_runs_without_a_name_that_start_at_once_have_one_each(tmp_path, monkeypa
 # Every recipe, and one of them
 
 
-def test_recipes_are_listed_and_one_is_told_with_its_sources(run):
+def test_recipes_are_listed_and_one_is_told_with_its_sources(run, monkeypatch):
     code, lines, error = run("recipes")
     assert (code, error) == (0, [])
     assert [line.split()[0] for line in lines] == list(RECIPES)
+    monkeypatch.setattr("keras_vit.cli.training.terminal_width", lambda: 80)
+    _, narrow, _ = run("recipes")
+    assert max(map(len, narrow)) < 80 < max(map(len, lines))
+    assert " ".join(narrow).split() == " ".join(lines).split()
     code, output, _ = run("recipes", "digits")
     assert "\n".join(output) == str(RECIPES["digits"])
 

@@ -3,6 +3,7 @@
 import argparse
 import contextlib
 import itertools
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,12 @@ def one_line(text: Any) -> str:
         "" if line[-1] in ".:;,?" else "." if then[0].isupper() else ";" for line, then in itertools.pairwise(lines)
     ]
     return printable(" ".join(line + mark for line, mark in itertools.zip_longest(lines, marks, fillvalue="")))
+
+
+def terminal_width() -> int | None:
+    """Letters of a line where a person reads the output; `None` where it goes into a file or a pipe."""
+    is_terminal = sys.stdout is not None and sys.stdout.isatty()
+    return shutil.get_terminal_size().columns if is_terminal else None
 
 
 def say_error(text: str) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 from keras_vit.checks import check_positive_int, error_about
 from keras_vit.cli import engines
 from keras_vit.cli.models import check_model, model_and_run, names_of
-from keras_vit.cli.printing import path
+from keras_vit.cli.printing import path, terminal_width
 from keras_vit.cli.startup import loading, quiet_start
 from keras_vit.config.recipes import RECIPES, find_recipe
 from keras_vit.pages.escaping import printable, printable_json
@@ -101,7 +101,15 @@ def predict(arguments: Namespace) -> Iterator[str]:
 
 
 def recipes(arguments: Namespace) -> Iterator[str]:
-    yield str(find_recipe(arguments.name)) if arguments.name else repr(RECIPES)
+    if arguments.name:
+        yield str(find_recipe(arguments.name))
+        return
+    lines, width = repr(RECIPES).splitlines(), terminal_width()
+    if width is None or max(map(len, lines)) < width:
+        yield from lines
+        return
+    for name, facts in (line.split(maxsplit=1) for line in lines):
+        yield from (name, f"  {facts}")
 
 
 def _answer(model: Any, image: Any, count: int) -> Any:

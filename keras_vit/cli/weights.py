@@ -2,16 +2,15 @@
 
 import contextlib
 import dataclasses
+import itertools
 import json
-import shutil
-import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from keras_vit.checks import check_positive_int
-from keras_vit.cli.printing import one_line, path
+from keras_vit.cli.printing import one_line, path, terminal_width
 from keras_vit.cli.startup import loading, quiet_start
 from keras_vit.config.encoders import ENCODERS
 from keras_vit.config.flops import flops
@@ -19,7 +18,7 @@ from keras_vit.config.resnets import RESNETS
 from keras_vit.config.variants import BUILDERS, DEFAULT_CLASSES, DEFAULT_IMAGE_SIZE, VARIANTS
 from keras_vit.config.vit import ViTConfig
 from keras_vit.pages.escaping import printable
-from keras_vit.pages.lines import columns
+from keras_vit.pages.lines import columns, fact_lines
 from keras_vit.pages.weights_list import weights_lines
 from keras_vit.weights.checkpoint import file_in, read_checkpoint
 from keras_vit.weights.conversion import convert_checkpoint
@@ -131,8 +130,8 @@ def _list(arguments: Namespace) -> Iterator[str]:
     table = list_weights(arguments.model, arguments.family)
     if arguments.json:
         yield json.dumps([_facts(record) for record in table], indent=2)
-    elif sys.stdout is not None and sys.stdout.isatty():
-        yield from weights_lines(table, shutil.get_terminal_size().columns)
+    elif width := terminal_width():
+        yield from weights_lines(table, width)
     else:  # where each file has one line with all that the table tells, for `grep` and a log
         yield str(table)
 
@@ -142,9 +141,12 @@ def _info(arguments: Namespace) -> Iterator[str]:
         local = find_local(remote_file(record)) or _in_library_cache(record)
         facts = _facts(record) | {"local": str(local) if local else f"not at hand; its place is {_place(record)}"}
         yield from [""] * (number > 0)
-        yield from columns(
-            [(key, text if isinstance(text, str) else json.dumps(text)) for key, text in facts.items() if text != ""]
-        )
+        rows = [(key, text if isinstance(text, str) else json.dumps(text)) for key, text in facts.items() if text != ""]
+        if terminal_width():
+            indent = max(len(key) for key, _ in rows) + 2
+            yield from itertools.chain.from_iterable(fact_lines(*row, indent) for row in rows)
+        else:
+            yield from columns(rows)
 
 
 def _fetch(arguments: Namespace) -> Iterator[str]:
