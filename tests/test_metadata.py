@@ -99,7 +99,7 @@ def test_form_is_one_that_the_host_takes(path):
     assert len(set(labels)) == len(labels) > 1
 
 
-def test_release_tries_both_files_before_it_publishes_without_a_secret(release):
+def test_release_tries_both_files_before_it_publishes_without_a_secret(release, setup):
     assert release[True] == {"push": {"tags": ["v*"]}}  # YAML 1.1 reads `on` as true
     assert release["jobs"]["publish"]["needs"] == "build"
     assert release["permissions"] == {"contents": "read"}
@@ -107,6 +107,8 @@ def test_release_tries_both_files_before_it_publishes_without_a_secret(release):
     commands = "\n".join(step.get("run", "") for step in release["jobs"]["build"]["steps"])
     for command in ("python -m build", "twine check --strict dist/*", "dist/*.whl dist/*.tar.gz", "keras-vit models"):
         assert command in commands
+    pythons = re.findall(r":: Python :: (3\.\d+)$", setup["metadata"]["classifiers"], re.MULTILINE)
+    assert f"for python in python{pythons[0]} python{pythons[-1]}; do" in commands
     assert "secrets." not in (ROOT / ".github" / "workflows" / "release.yml").read_text()
 
 
