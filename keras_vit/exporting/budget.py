@@ -13,9 +13,10 @@ from keras_vit.annotations import Pair
 from keras_vit.config.flops import flops
 from keras_vit.config.resnets import ResNetConfig
 
-_MEMORY = 4e8  # bytes of what layers hold for one batch, beside weights; B/16 has as many of these in float32
+_MEMORY = 2e8  # bytes of what layers hold for one batch, beside weights; B/16 has 3.5e8 of these in float32
 _WORK = 2.2e12  # FLOP of the photos of one comparison
 _NUMBER = 4  # bytes
+_LARGE = 5e7  # bytes of weights; Ti/16 has 2.3e7, S/16 8.8e7
 # Numbers held at once, of each attention weight, of each token's width and MLP, and of each number of a ResNet's root:
 # a product, what is made of it, and a part of the next one.
 _OF_ATTENTION, _OF_WIDTH, _OF_MLP, _OF_ROOT = 2.5, 6, 2, 6
@@ -49,8 +50,17 @@ def give_back(model: Any, size: Pair) -> None:
     That is cycles of Python, which conversions leave, and what glibc keeps: of B/16 at 1,024 pixels 1.4 GB together. It
     takes 0.3 s, so models of usual sizes are left alone.
     """
-    if photos_at_once(model, size) > 1:
-        return
+    if photos_at_once(model, size) == 1:
+        _release()
+
+
+def give_weights_back(model: Any) -> None:
+    """Gives memory back that nobody holds, where weights are large: a conversion leaves a copy of them in cycles."""
+    if _NUMBER * model.count_params() > _LARGE:
+        _release()
+
+
+def _release() -> None:
     gc.collect()
     with contextlib.suppress(OSError, AttributeError, TypeError):  # of systems without glibc
         ctypes.CDLL(None).malloc_trim(0)

@@ -21,6 +21,7 @@ from keras_vit.model.copies import with_dtype
 from keras_vit.model.image_model import ImageModel
 from keras_vit.model.layer_lookup import dense_parts, norm_readers, patch_embedding, rotary_layers
 from keras_vit.model.precision import is_quantized
+from keras_vit.model.unpooled import assign, unpooled
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,14 +88,14 @@ def folded(model: ImageModel, bare: bool = True) -> tuple[ImageModel, Folds]:
     places = _foldable(model)
     if not places or is_quantized(model):
         return model, Folds()
-    copy = with_dtype(model, "float32")
+    copy = with_dtype(model, "float32", unpooled)
     places = _foldable(copy)
     for norm, denses in places:
         for dense in denses:
             _fold_norm(norm, dense)
-        norm.gamma.assign(np.ones(norm.gamma.shape))
+        assign(norm.gamma, np.ones(norm.gamma.shape))
         if norm.beta is not None:
-            norm.beta.assign(np.zeros(norm.beta.shape))
+            assign(norm.beta, np.zeros(norm.beta.shape))
         if bare:
             norm.gamma = norm.beta = None
     _fold_scales(copy)
@@ -102,7 +103,7 @@ def folded(model: ImageModel, bare: bool = True) -> tuple[ImageModel, Folds]:
     attentions = _attentions(copy)
     for attention in attentions:
         for weight in attention.scaled_weights:
-            weight.assign(weight * attention.query_scale)
+            assign(weight, np.asarray(weight) * attention.query_scale)
         attention.query_scale = None
     return copy, Folds(len(places), len(attentions))
 
@@ -114,7 +115,7 @@ def _fold_scales(model: ImageModel) -> None:
             scale = getattr(found.block, found.part.scale)
             for weight in found.dense.weights:  # the last axis of both is that of channels
                 value, gamma = _values(weight, scale.gamma)
-                weight.assign((value * gamma).astype("float32"))
+                assign(weight, value * gamma)
             setattr(found.block, found.part.scale, None)
 
 
@@ -126,7 +127,7 @@ def _to_halves(model: ImageModel) -> None:
             layers = attention.query, attention.key, attention.query_norm, attention.key_norm
             for weight in (weight for layer in layers if layer is not None for weight in layer.weights):
                 pairs = np.asarray(weight).reshape(*weight.shape[:-1], -1, half, 2)
-                weight.assign(pairs.swapaxes(-1, -2).reshape(weight.shape))
+                assign(weight, pairs.swapaxes(-1, -2).reshape(weight.shape))
             attention.rotary_layout = "half"
     for layer in rotary_layers(model):
         layer.rotary_layout = "half"
@@ -136,7 +137,7 @@ def _fold_norm(norm: keras.layers.Layer, dense: keras.layers.Dense) -> None:
     """Takes gain and shift of a norm into a dense layer that reads it; RMSNorm has no shift."""
     if norm.beta is None:
         gain, kernel = _values(norm.gamma, dense.kernel)
-        dense.kernel.assign((gain[:, None] * kernel).astype("float32"))
+        assign(dense.kernel, gain[:, None] * kernel)
     else:
         _assign(dense, *behind(*_values(norm.gamma, norm.beta, dense.kernel, dense.bias)))
 
@@ -188,5 +189,5 @@ def _values(*weights: Tensor) -> list[np.ndarray]:
 
 
 def _assign(dense: keras.layers.Layer, kernel: np.ndarray, bias: np.ndarray) -> None:
-    dense.kernel.assign(kernel.astype("float32"))
-    dense.bias.assign(bias.astype("float32"))
+    assign(dense.kernel, kernel)
+    assign(dense.bias, bias)

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from keras_vit.checks import error_about, install_hint
+from keras_vit.exporting.budget import give_weights_back
 from keras_vit.exporting.engines.kept_networks import Keep
 from keras_vit.exporting.folding import folded_task
 from keras_vit.exporting.marks import is_signed, sign, tail_of
@@ -92,6 +93,7 @@ def opened(task: ExportTask, threads: int | None, keep: Keep | None = None) -> R
         ImportError: without OpenVINO or, for int8, NNCF.
     """
     network = _network(task)
+    give_weights_back(task.model)  # of the folded copy
     if keep is not None:
         keep(lambda folder: _save(network, folder / _KEPT))
     with _refusals(task):

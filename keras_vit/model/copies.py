@@ -2,6 +2,7 @@
 
 import functools
 import math
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import keras
@@ -71,19 +72,20 @@ def with_input_shape(model: _Model, input_shape: Shape, resize_method: str | Non
     return copy
 
 
-def with_dtype(model: _Model, dtype: Any) -> _Model:
+def with_dtype(model: _Model, dtype: Any, copy_of: Callable[[Any], Any] | None = None) -> _Model:
     """The same model with its weights and its computation in another precision.
 
     Args:
         model: a `VisionTransformer` or `ResNet` without LoRA that is not quantised; it is not changed.
         dtype: a Keras dtype policy or its name, as `"float32"` or `"bfloat16"`. The head stays in at least float32.
+        copy_of: makes the value of a new weight from the model's; by default in memory that TensorFlow may keep.
 
     Returns:
         A new model with weights of its own, not compiled.
     """
     with deferred_variables():
         copy = bare_copy(model, model.input_shape[1:], dtype)
-    copy.weights_report = model.weights_report + copy_weights(model, copy, None)
+    copy.weights_report = model.weights_report + copy_weights(model, copy, None, copy_of)
     return copy
 
 
@@ -106,8 +108,13 @@ def bare_copy(model: _Model, input_shape: Shape, dtype: Any = None) -> _Model:
     )
 
 
-def copy_weights(model: ImageModel, copy: ImageModel, resize_method: str | None) -> tuple[str, ...]:
-    """Gives `copy`, a clone made inside `deferred_variables`, the weights of `model` at its own grid."""
+def copy_weights(
+    model: ImageModel, copy: ImageModel, resize_method: str | None, copy_of: Callable[[Any], Any] | None = None
+) -> tuple[str, ...]:
+    """Gives `copy`, a clone made inside `deferred_variables`, the weights of `model` at its own grid.
+
+    `copy_of` is as in `with_dtype`.
+    """
     variables: dict[str, Variable] = {}
     values: dict[str, Any] = {}  # weights until their turn, so that their arrays are never there together
     if [len(layer.weights) for layer in model.layers] != [len(layer.weights) for layer in copy.layers]:
@@ -126,7 +133,7 @@ def copy_weights(model: ImageModel, copy: ImageModel, resize_method: str | None)
             variables[f"{ours.name}/{place}"], values[f"{ours.name}/{place}"] = target, source
             target.trainable = source.trainable
     values, report = _resized(model, copy, values, resize_method)
-    initialise(variables, values, lambda value: float32_copy(ops.convert_to_numpy(value)))
+    initialise(variables, values, copy_of or (lambda value: float32_copy(ops.convert_to_numpy(value))))
     return report
 
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from keras_vit.checks import error_about
 from keras_vit.exporting import onnx, openvino
+from keras_vit.exporting.budget import give_weights_back
 from keras_vit.exporting.engines.kept_networks import Keep
 from keras_vit.exporting.formats import ENGINES, OPSET
 from keras_vit.exporting.pixels import input_spec, pixel_module
@@ -101,10 +102,12 @@ def opened(engine: str, task: ExportTask, threads: int | None, keep: Keep | None
     if engine == "openvino":
         return openvino.opened(task, threads, keep)
     if keep is not None and (folder := keep(lambda folder: onnx.write(task, folder / _KEPT, _BESIDE))):
+        give_weights_back(task.model)  # of the folded copy
         return onnx.open_runtime(folder / _KEPT, threads)
     with tempfile.TemporaryDirectory(prefix="keras_vit-") as temporary:
         place = Path(temporary, _KEPT)
         onnx.write(task, place, _BESIDE)
+        give_weights_back(task.model)
         return onnx.open_runtime(place, threads)
 
 

@@ -45,11 +45,16 @@ def _function(task: ExportTask) -> tuple[Any, list[Variable]]:
 
     module = pixel_module(task)
     variables = module.network.weights
-    weights = [tf.TensorSpec(v.shape, v.dtype, f"weight_{number}") for number, v in enumerate(variables)]
+    # Of an argument whose shape it knows TensorFlow's optimiser makes an array, which its pool of memory then keeps.
+    unknown = [[None] * len(variable.shape) for variable in variables]
+    weights = [
+        tf.TensorSpec(u, v.dtype, f"weight_{n}") for n, (u, v) in enumerate(zip(unknown, variables, strict=True))
+    ]
 
     @tf.function(input_signature=[input_spec(task), *weights])
     def answers(given: Tensor, *weights: Tensor) -> dict[str, Tensor]:
-        with keras.StatelessScope(state_mapping=zip(variables, weights, strict=True)), without_blocks():
+        known = [(v, tf.ensure_shape(weight, v.shape)) for v, weight in zip(variables, weights, strict=True)]
+        with keras.StatelessScope(state_mapping=known), without_blocks():
             return module.answers(prepared(given, task))
 
     return answers, variables
