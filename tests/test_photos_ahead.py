@@ -28,6 +28,13 @@ def model_of(record):
     return types.SimpleNamespace(preprocessing=record, input_shape=(None, 24, 32, 3))
 
 
+def assert_same(image, wanted):
+    """But for grey levels of which another order of sums has turned a half the other way."""
+    apart = np.abs(image - wanted) * 127.5
+    assert apart.max() < 1.001
+    assert (apart > 1e-3).mean() < 1e-3
+
+
 @pytest.fixture
 def photos(tmp_path):
     """Large JPEGs, a file that is no photo between them, and one that is not there."""
@@ -45,13 +52,13 @@ def test_photos_come_in_order_prepared_as_the_record_does_it_or_with_the_reason(
             if isinstance(image, str):
                 assert image == {"4.jpg": "not an image: text", "gone.jpg": "no such file"}[path.name]
             else:
-                np.testing.assert_array_equal(image, record(read_image(path)[None]))
+                assert_same(image, record(read_image(path)[None]))
 
 
 def test_smaller_photo_gives_nearly_the_same_image(photos):
     """Smooth ones here; docs/images.md has by how much large photos with noise and letters differ."""
     for path, image in photos_ahead(photos[:2], model_of(CROP), is_exact=False):
-        np.testing.assert_array_equal(image, CROP(read_image(path, 3, (60, 80))[None]))
+        assert_same(image, CROP(read_image(path, 3, (60, 80))[None]))
         exact = CROP(read_image(path)[None])
         assert 0 < np.abs(image - exact).max() * 127.5 < 4  # grey levels
 
