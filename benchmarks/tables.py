@@ -306,14 +306,14 @@ def photos(processor: str) -> str:
 
 
 def embedding(processor: str) -> str:
-    """Images per second of processor time and memory of embedding, by engine and by kind of file, the newest rows."""
+    """Images per second of processor time and memory of embedding, by runner and by kind of file, the newest rows."""
     mine = sorted((row for row in _rows("embedding") if row["machine"] == processor), key=lambda row: row["date"])
     lines = {}
     for row in mine:
         speed, memory = int(row["photos"]) / float(row["processor_s"]), f"{int(row['memory']) / 2**30:.2f}"
         case = (row["engine"], row["format"], row["workers"])
         lines[case] = (*case, f"{speed:.0f}", f"{float(row['processor_s']):.0f}", memory)
-    heads = ("engine", "photos in", "workers", "images per processor second", "processor seconds", "memory, GiB")
+    heads = ("runner", "photos in", "workers", "images per processor second", "processor seconds", "memory, GiB")
     return table(heads, list(lines.values()))
 
 
