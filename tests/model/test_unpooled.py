@@ -67,11 +67,8 @@ def test_weights_of_an_onnx_graph_are_no_arrays_while_it_is_made():
 
 
 KEEPS = """
-import gc, sys
 import keras_vit
 from keras_vit.exporting.budget import give_weights_back
-from exporting.served import make_job
-
 from keras_vit.exporting.folding import folded
 from keras_vit.model.precision import with_dtype
 
@@ -81,7 +78,7 @@ def resident():
 
 model = keras_vit.build("S/16", input_shape=(224, 224, 3))
 for copied in (lambda: folded(model)[0], lambda: with_dtype(model, "float32")):
-    copy, before = copied(), None
+    copy = copied()
     del copy
     give_weights_back(model)
     print(resident())
