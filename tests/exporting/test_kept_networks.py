@@ -169,6 +169,7 @@ DAMAGE = {
     "fewer": lambda network: (network / "network.bin").unlink(),
     "record": lambda network: flipped(network / "kept.json"),
     "other record": lambda network: (network / "kept.json").write_text(json.dumps(dict.fromkeys(FILES, 3))),
+    "record is a folder": lambda network: ((network / "kept.json").unlink(), (network / "kept.json").mkdir()),
     "pipe": lambda network: ((network / "network.bin").unlink(), os.mkfifo(network / "network.bin")),
     "file": replaced,
     "linked file": lambda network: linked(network / "network.bin"),

@@ -182,7 +182,10 @@ def remove(path: Path) -> None:
     """Removes a network or a note; of a network that is left half removed the record is gone."""
     with contextlib.suppress(OSError):
         if path.is_dir() and not path.is_symlink():
-            (path / _RECORD).unlink(missing_ok=True)
+            if (path / _RECORD).is_dir():  # damaged, and `unlink` would not remove it
+                shutil.rmtree(path / _RECORD, ignore_errors=True)
+            else:
+                (path / _RECORD).unlink(missing_ok=True)
             shutil.rmtree(path, ignore_errors=True)
         else:
             path.unlink(missing_ok=True)
