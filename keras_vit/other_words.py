@@ -60,6 +60,7 @@ _OTHERS = {
     "steps": "iterations max_steps num_steps num_train_steps total_steps",
     "stochastic_depth_rate": "drop_connect_rate drop_path drop_path_rate droppath path_dropout_rate stochastic_depth",
     "strategy": "device devices distribute gpus num_gpus",
+    "tensorfloat32": "allow_tf32 tensor_float_32 tensorfloat_32 tf32",
     "top": "k top_k topk",
     "total_steps": "decay_steps max_steps num_steps num_training_steps steps",
     "trainable": "freeze freeze_backbone unfreeze",

@@ -167,6 +167,12 @@ def test_other_words_are_refused_with_what_to_use(word, said):
         assert said in str(error.value)
 
 
+@pytest.mark.parametrize("word", ["tf32", "TF32", "tensor_float_32", "tensor-float-32"])
+def test_tensorfloat32_is_named_to_who_calls_it_otherwise(word):
+    with pytest.raises(ValueError, match="Did you mean 'tensorfloat32'\\?"):
+        keras_vit.strategy(precision=word)
+
+
 @pytest.mark.parametrize("kind", STRATEGIES[:2])
 def test_other_backends_have_one_device(monkeypatch, kind):
     monkeypatch.setattr(keras.backend, "backend", lambda: "torch")
