@@ -12,6 +12,7 @@ from keras_vit.model.layer_lookup import lora_layers
 from keras_vit.model.lora import merge_lora
 
 _Model = TypeVar("_Model", bound=ImageModel)
+_rounding: dict[str, tuple] = {}  # switches of products: the "users", and "ours" as last set; empty if never set
 
 
 def in_precision(model: _Model, precision: str) -> _Model:
@@ -51,22 +52,59 @@ def round_products(precision: str) -> None:
     """Sets for this process how float32 products are computed on a GPU, by default in TensorFloat-32.
 
     Args:
-        precision: `"float32"`, or `"tensorfloat32"`, whose factors have 10 bits of mantissa.
+        precision: `"float32"`, or `"tensorfloat32"`, whose factors have 10 bits of mantissa. Any other puts back what
+            the user had, if this function has changed it.
     """
+    is_ours = precision in ("float32", "tensorfloat32")
+    if not _rounding and not is_ours:
+        return
+    now = _rounding_now()
+    if not _rounding or now != _rounding["ours"]:  # the user has set it since
+        _rounding["users"] = now
+    if is_ours:
+        _set_rounding(_values_of(precision))
+    elif now != _rounding["users"]:
+        _set_rounding(_rounding["users"])
+    _rounding["ours"] = _rounding_now()
+
+
+def _values_of(precision: str) -> tuple:
     exact = precision == "float32"
+    values = {"tensorflow": (not exact,), "jax": (precision,), "torch": ("highest" if exact else "high", not exact)}
+    return values.get(keras.backend.backend(), ())
+
+
+def _rounding_now() -> tuple:
+    """The backend's switches of float32 products, as `_set_rounding` takes them."""
     if keras.backend.backend() == "tensorflow":
         import tensorflow as tf
 
-        tf.config.experimental.enable_tensor_float_32_execution(not exact)
+        return (tf.config.experimental.tensor_float_32_execution_enabled(),)
+    if keras.backend.backend() == "jax":
+        import jax
+
+        return (jax.config.jax_default_matmul_precision,)
+    if keras.backend.backend() == "torch":
+        import torch
+
+        return torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+    return ()
+
+
+def _set_rounding(values: tuple) -> None:
+    if keras.backend.backend() == "tensorflow":
+        import tensorflow as tf
+
+        tf.config.experimental.enable_tensor_float_32_execution(*values)
     elif keras.backend.backend() == "jax":
         import jax
 
-        jax.config.update("jax_default_matmul_precision", precision)
+        jax.config.update("jax_default_matmul_precision", *values)
     elif keras.backend.backend() == "torch":
         import torch
 
-        torch.set_float32_matmul_precision("highest" if exact else "high")
-        torch.backends.cudnn.allow_tf32 = not exact
+        torch.set_float32_matmul_precision(values[0])
+        torch.backends.cudnn.allow_tf32 = values[1]
 
 
 def is_quantized(model: keras.Model) -> bool:

@@ -26,7 +26,7 @@ class Devices:
 
     Use it by `with`: inside, models are built and compiled for these devices in this precision, and afterwards Keras'
     dtype policy is what it was. `fit`, `evaluate` and `predict` need no `with`. One switch holds for the whole process
-    and stays as the last `with` set it: how float32 products are rounded.
+    and stays as the last `with` set it: how float32 products are rounded. See `strategy`.
 
     Example:
         >>> devices = keras_vit.strategy("one", precision="float32")
@@ -55,8 +55,7 @@ class Devices:
         with contextlib.ExitStack() as stack:
             stack.callback(keras.config.set_dtype_policy, keras.config.dtype_policy())
             keras.config.set_dtype_policy(_POLICIES.get(self.precision, self.precision))
-            if self.precision in _POLICIES:
-                round_products(self.precision)
+            round_products(self.precision)
             if self.engine is not None:
                 stack.enter_context(self.engine.scope())
             self._entered.append(stack.pop_all())
@@ -70,6 +69,9 @@ class Devices:
 
 def strategy(kind: str = "auto", *, precision: str = "auto") -> Devices:
     """Chooses the devices of this machine that train a model together, and the precision.
+
+    How float32 products are rounded is a switch of the process. It stays after the `with`, since `fit` runs outside of
+    it. `"float32"` and `"tensorfloat32"` set it; a mixed precision puts back the value that the user had.
 
     Example:
         >>> devices = keras_vit.strategy("one", precision="mixed_bfloat16")

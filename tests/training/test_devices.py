@@ -10,6 +10,7 @@ from conftest import images, make_tiny
 
 import keras_vit
 from keras_vit.checks import STRATEGIES
+from keras_vit.model import precision as precision_module
 
 pytestmark = pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="strategies are TensorFlow's")
 
@@ -59,24 +60,45 @@ def test_precision_that_is_asked_for_holds(monkeypatch):
     assert (devices.precision, devices.reason) == ("float32", "one: asked for; float32: asked for")
 
 
-def test_float32_is_computed_in_float32_until_another_precision_is_asked_for():
+@pytest.mark.parametrize("users", [True, False])
+def test_float32_is_computed_in_float32_until_another_precision_is_asked_for(users, monkeypatch):
     import tensorflow as tf
 
+    monkeypatch.setattr(precision_module, "_rounding", {})
     switch = tf.config.experimental
-    before, found = switch.tensor_float_32_execution_enabled(), []
-    for precision in ("float32", "mixed_bfloat16", "tensorfloat32", "float32"):
+    before = switch.tensor_float_32_execution_enabled()
+
+    def found(precision):
         with keras_vit.strategy("one", precision=precision):
             policy = keras.config.dtype_policy().name
-        found.append((policy, switch.tensor_float_32_execution_enabled()))
-    switch.enable_tensor_float_32_execution(before)
-    assert found == [("float32", False), ("mixed_bfloat16", False), ("float32", True), ("float32", False)]
+        return policy, switch.tensor_float_32_execution_enabled()
+
+    try:
+        switch.enable_tensor_float_32_execution(users)
+        for word, policy, rounded in (
+            ("mixed_bfloat16", "mixed_bfloat16", users),
+            ("float32", "float32", False),
+            ("mixed_bfloat16", "mixed_bfloat16", users),
+            ("tensorfloat32", "float32", True),
+            ("float32", "float32", False),
+            ("mixed_float16", "mixed_float16", users),
+            ("float32", "float32", False),
+        ):
+            assert found(word) == (policy, rounded)
+        switch.enable_tensor_float_32_execution(True)  # by the user, since
+        assert [found(word)[1] for word in ("mixed_float16", "float32", "mixed_float16")] == [True, False, True]
+    finally:
+        switch.enable_tensor_float_32_execution(before)
 
 
 def products_on_jax():
     """By precision, what the step of a model says of its products; and what `auto` is on devices that are played."""
     import jax
 
-    found = {}
+    found = {"switch": []}
+    for precision in ("mixed_float16", "float32", "mixed_bfloat16", "tensorfloat32", "float32", "mixed_float16"):
+        with keras_vit.strategy(precision=precision):
+            found["switch"].append(jax.config.jax_default_matmul_precision)
     for precision in ("float32", "tensorfloat32"):
         with keras_vit.strategy(precision=precision):
             model = make_tiny()
@@ -97,6 +119,7 @@ def products_on_jax():
 
 @pytest.mark.elsewhere("jax", "products_on_jax")
 def test_products_of_both_ways_have_the_precision_that_is_asked_for_on_jax(found):
+    assert found["switch"] == [None, "float32", None, "tensorfloat32", "float32", None]
     assert found["float32"] == ["precision=(Precision.HIGHEST, Precision.HIGHEST)"]
     assert found["tensorfloat32"] == ["precision=(Precision.HIGH, Precision.HIGH)"]
     auto = {"gpu 9.0": "mixed_bfloat16", "gpu 7.5": "mixed_float16", "tpu": "mixed_bfloat16", "cpu": "float32"}
