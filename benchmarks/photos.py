@@ -128,8 +128,11 @@ def write_weights(folder: Path, name: str) -> None:
     """Random weights of one model, `timm` for both and `official.npz` for ours."""
     import warnings
 
+    import keras
+
     import keras_vit
 
+    keras.utils.set_random_seed(0)
     model, rng = keras_vit.build(name, activation="gelu"), np.random.default_rng(0)
     for weight in model.weights:
         weight.assign_add(rng.normal(0, 0.05 if weight.path.startswith("head") else 0.02, weight.shape))
