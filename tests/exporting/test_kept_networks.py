@@ -253,10 +253,20 @@ def test_what_was_asked_for_longest_ago_goes_first(folder):
     assert (folder / "mine.txt").exists()
 
 
-def test_network_above_the_limit_is_not_kept(folder):
+def test_network_above_the_limit_is_not_kept(folder, monkeypatch):
     networks = keep(folder, most=SIZE // 2)
     assert "KERAS_VIT_ENGINES_GB" in str(networks.fault)
     assert everything_in(folder) == [f"{ONE}.note"]
+    for size, shown in ((4_600_000, "4.6 MB"), (1_234_000_000, "1.23 GB")):
+        monkeypatch.setattr(kept_networks, "bytes_of", lambda path, size=size: size)
+        assert f"it has {shown}, above KERAS_VIT_ENGINES_GB=0.001" in str(keep(folder, most=10**6).fault)
+
+
+def test_lowered_limit_holds_for_what_was_kept_before(folder):
+    keep(folder, TWO)
+    keep(folder, ONE, most=SIZE // 2)  # too large, and so is the other
+    assert not (folder / TWO).exists()
+    assert sum(map(kept_networks.bytes_of, folder.iterdir())) <= SIZE // 2
 
 
 def test_limit_is_a_number_of_gigabytes(monkeypatch):

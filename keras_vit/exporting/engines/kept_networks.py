@@ -1,8 +1,9 @@
 """Networks that engines were given, kept in a folder for the next call: whole or not at all, and checked when read.
 
 A name is a digest of all that decides a network. `NAME` is a folder with its files, and their digests in `kept.json`.
-`NAME.note` is a file of bytes behind a digest of theirs. The folder is ours alone, and has a limit of bytes: what was
-asked for longest ago goes first. What fails here is told in a warning, and never stops who asked.
+`NAME.note` is a file of bytes behind a digest of theirs. The folder is ours alone, and has a limit of bytes. The limit
+holds when a network is kept or is too large for it: what was asked for longest ago goes first. What fails here is told
+in a warning, and never stops who asked.
 """
 
 import contextlib
@@ -21,6 +22,7 @@ from typing import TypeAlias
 from keras_vit.exporting.staging import staging, sweep
 from keras_vit.files import flush, head_of, json_object, own_folder, read_regular, replacing
 from keras_vit.pages.escaping import printable
+from keras_vit.weights.fetch.remote import megabytes
 
 # Is given a function that writes files into a folder, and says where they are, or `None` if they could not be written.
 Keep: TypeAlias = Callable[[Callable[[Path], None]], Path | None]
@@ -137,7 +139,9 @@ class KeptNetworks:
 
     def _publish(self, folder: Path, path: Path) -> None:
         if (size := bytes_of(folder)) > self._most:
-            raise OSError(f"it has {size / 1e9:.2f} GB, above {LIMIT}={self._most / 1e9:g}")
+            self._make_room()  # the limit may be lower than in earlier calls
+            shown = megabytes(size) if size < 1e9 else f"{size / 1e9:.2f} GB"
+            raise OSError(f"it has {shown}, above {LIMIT}={self._most / 1e9:g}")
         files = sorted(folder.iterdir())
         (folder / _RECORD).write_text(json.dumps({file.name: _digest(file) for file in files}))
         for file in folder.iterdir():
