@@ -188,6 +188,21 @@ def test_damaged_network_is_told_and_made_anew(folder, damage):
     assert_kept(networks)
 
 
+@pytest.mark.parametrize("moment", ["_check_own", "json_object"])
+def test_network_that_another_process_puts_in_that_place_stays(folder, moment, monkeypatch):
+    networks = KeptNetworks(folder, 10**6) if moment == "_check_own" else keep(folder)
+
+    def another(*_):
+        kept_networks.remove(folder / ONE)
+        keep(folder)
+        raise FileNotFoundError(errno.ENOENT, "what was there before")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(kept_networks, moment, another)
+        assert networks.network(ONE) is None  # and warns of nothing
+    assert_kept(networks)
+
+
 @pytest.mark.parametrize("damage", [flipped, linked, lambda note: note.write_bytes(b""), lambda note: note.chmod(0)])
 def test_damaged_note_is_told_and_made_anew(folder, damage, monkeypatch):
     networks = keep(folder)

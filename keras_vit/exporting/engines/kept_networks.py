@@ -201,14 +201,27 @@ def _is_half_removed(path: Path) -> bool:
 
 @contextlib.contextmanager
 def _removing_damaged(path: Path) -> Iterator[None]:
-    """Removes what cannot be used, with a warning; what another process removes meanwhile was not there."""
+    """Removes what cannot be used, with a warning; what another process removes meanwhile was not there.
+
+    What it has put in that place since was not read, and stays.
+    """
+    before = _state(path)
     try:
         yield
     except (OSError, ValueError) as error:
-        if os.path.lexists(path) and not _is_half_removed(path):
+        if before is not None and _state(path) == before and not _is_half_removed(path):
             remove(path)
             reason = printable(str(error).partition("\n")[0].rstrip("."))
             warnings.warn(f"the engine is made anew, as {printable(path)} is of no use: {reason}", stacklevel=4)
+
+
+def _state(path: Path) -> tuple[int, int] | None:
+    """What differs once something else has this name, or a file in it is removed; `None` if nothing is there."""
+    try:
+        status = path.lstat()
+    except OSError:
+        return None
+    return status.st_ino, status.st_ctime_ns
 
 
 def _check_own(path: Path, is_kind: Callable[[int], bool]) -> None:
