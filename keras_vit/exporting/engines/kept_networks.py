@@ -7,6 +7,7 @@ in a warning, and never stops who asked.
 """
 
 import contextlib
+import errno
 import hashlib
 import json
 import math
@@ -150,8 +151,8 @@ class KeptNetworks:
             remove(path)
         try:
             os.rename(folder, path)
-        except OSError:
-            if not path.is_dir():  # else another process was faster
+        except OSError as error:  # another process was faster, whose network may be gone again by now
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST) and not path.is_dir():
                 raise
         self._make_room()
 
