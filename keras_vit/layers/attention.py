@@ -170,9 +170,8 @@ class MultiHeadAttention(CastingLayer):
         length: int | None,
     ) -> Tensor:
         """A call by fused attention of tokens whose number is even, or made so here and again odd behind it."""
-        asking = tokens if queries is None else queries
-        lengths = (asking.shape[1] if length is None else length, tokens.shape[1] if length is None else length)
-        given = asking.shape[1]
+        given = (tokens if queries is None else queries).shape[1]
+        lengths = (given, tokens.shape[1]) if length is None else (length, length)
         tokens, queries, rotation = fused.evened(tokens), fused.evened(queries), fused.evened(rotation, axis=2)
         projected = self._project(tokens, queries, norm, training, rotation, scaled=False)
         mixed = fused.attention(*projected, lengths, 1.0 if self.query_scale is None else self.query_scale)

@@ -231,9 +231,9 @@ def patches_are_rows(training: bool | None) -> bool:
     """Whether patches are cut out and multiplied by one matrix, by JAX on a GPU.
 
     256 images of B/16 take 20.8 ms on an H100 where they take 22.2 by the convolution, and a training step of 128
-    images 1.1 ms less. In training XLA must be told how the tokens lie in memory. It would turn them around in each
-    block, and takes 0.8 ms longer than with the convolution. Of several devices it would gather all images to be told,
-    so there the convolution stays.
+    images 1.1 ms less. In training XLA must be told how the tokens lie in memory. Else it turns them around in each
+    block, which takes longer than the convolution. Of several devices it would gather all tokens to be told, so there
+    the convolution stays.
     """
     return keras.backend.backend() == "jax" and applies() and (not training or _one_device())
 

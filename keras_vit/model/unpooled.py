@@ -19,7 +19,7 @@ def unpooled(value: Any) -> Tensor:
     """A tensor of float32 whose memory is NumPy's, and goes with it.
 
     Args:
-        value: array, tensor or variable, which is copied; of at least one axis.
+        value: array, tensor or variable, which is copied.
     """
     array = ops.convert_to_numpy(value)
     own = _room(4 * array.size).view("float32").reshape(array.shape)
