@@ -16,6 +16,7 @@ import typing
 from inspect import Parameter
 
 import keras
+import totals
 from conftest import ROOT
 
 import keras_vit
@@ -266,6 +267,12 @@ def private_names(found):
 def test_files_have_names_of_their_own_subject():
     for path in (*SOURCES, *TESTS):
         assert path.stem not in FORBIDDEN_NAMES, path
+
+
+def test_folder_keeps_its_total_of_lines():
+    """A total of `totals.csv` goes up only in a commit that says why; `python tests/totals.py` takes it down."""
+    most, lines = totals.read(), totals.lines_of_folders()
+    assert {folder: count for folder, count in lines.items() if count > most.get(folder, 0)} == {}
 
 
 def test_every_other_file_is_shipped():
