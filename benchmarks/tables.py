@@ -15,7 +15,7 @@ from typing import Any
 
 from benchmarks.results import FOLDER, ROOT, read
 from keras_vit.config.flops import flops
-from keras_vit.pages.cards import table
+from keras_vit.pages.formatting import table
 
 PAGES = (ROOT / "README.md", ROOT / "benchmarks" / "README.md", *sorted((ROOT / "docs").glob("*.md")))
 GROWTH_PICTURE = ROOT / "docs" / "pictures" / "growth.png"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from keras_vit.config import encoders
 from keras_vit.config.vit import ViTConfig
-from keras_vit.pages.cards import table
+from keras_vit.pages.formatting import table
 from keras_vit.weights.hub import WeightsRecord, all_records, builder_name, find_weights
 
 GUIDE = Path(__file__).parents[1] / "weights.md"

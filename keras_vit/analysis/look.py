@@ -23,7 +23,7 @@ from keras_vit.images.read import read_image
 from keras_vit.model.classifiers import has_head, names_of_outputs, output_activation
 from keras_vit.model.layer_lookup import encoder_blocks, patch_embedding, position_layers
 from keras_vit.model.vision_transformer import VisionTransformer, check_vision_transformer
-from keras_vit.pages.escaping import printable
+from keras_vit.pages.formatting import printable
 from keras_vit.pages.html import picture_uri, write_page
 from keras_vit.version import __version__
 

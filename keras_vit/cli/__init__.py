@@ -38,7 +38,7 @@ from keras_vit.cli.launched import end_with_launcher
 from keras_vit.cli.printing import one_line, say_error
 from keras_vit.config.recipes.recipe_records import field_hint
 from keras_vit.other_words import ours, said_of_a_run
-from keras_vit.pages.escaping import printable
+from keras_vit.pages.formatting import printable
 from keras_vit.runs.options import FLAGS
 from keras_vit.silence import lose
 from keras_vit.training.hosts.processes import leave_others

@@ -13,8 +13,7 @@ from keras_vit.cli.compiled_programs import kept_programs
 from keras_vit.exporting.engines.kept_networks import all_in, bytes_of, remove
 from keras_vit.exporting.staging import sweep
 from keras_vit.files import head_of
-from keras_vit.pages.escaping import printable
-from keras_vit.pages.lines import columns
+from keras_vit.pages.formatting import columns, printable
 from keras_vit.weights.fetch import cache_dir
 from keras_vit.weights.fetch.brought_files import brought_files
 from keras_vit.weights.fetch.environment import engines_dir, features_dir

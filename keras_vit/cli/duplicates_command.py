@@ -11,8 +11,7 @@ from keras_vit.cli.printing import path, say_error
 from keras_vit.embedding.near_duplicates import THRESHOLD, near_duplicates
 from keras_vit.embedding.neighbours import SEARCHES
 from keras_vit.embedding.vector_rows import rows_of
-from keras_vit.pages.escaping import printable
-from keras_vit.pages.lines import count_of
+from keras_vit.pages.formatting import plural, printable
 
 OPTIONS = {"threshold": "--threshold", "photos_in": "--photos-in"}
 
@@ -57,8 +56,8 @@ def duplicates(arguments: Namespace) -> Iterator[str]:
         yield json.dumps({name.replace(" ", "_"): value for name, value in counts.items()} | facts)
         return
     grouped = counts["photos in groups"]
-    pairs = f"{count_of(photos, 'photo')}, {count_of(found.number, 'pair')} with a cosine of at least"
-    yield f"{pairs} {arguments.threshold}, in {count_of(groups, 'group')} of {count_of(grouped, 'photo')}"
+    pairs = f"{plural(photos, 'photo')}, {plural(found.number, 'pair')} with a cosine of at least"
+    yield f"{pairs} {arguments.threshold}, in {plural(groups, 'group')} of {plural(grouped, 'photo')}"
     if 2 * grouped > photos:
         yield "more than half of all photos are in a group: if they are not alike, raise --threshold"
     kept = f"the {len(found.first):,} most similar are" if found.number > len(found.first) else "all pairs are"

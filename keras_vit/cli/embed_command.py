@@ -9,8 +9,7 @@ from keras_vit.cli.printing import path
 from keras_vit.embedding.opened_models import OUTPUTS
 from keras_vit.embedding.part_files import FORMS
 from keras_vit.exporting.formats import ENGINE_PRECISIONS, ENGINES
-from keras_vit.pages.escaping import printable
-from keras_vit.pages.lines import count_of
+from keras_vit.pages.formatting import plural, printable
 
 OPTIONS = {"out": "--out", "shard": "--shard", "form": "--format", "photos": "PHOTOS", "outputs": "--outputs"}
 
@@ -55,7 +54,7 @@ def embed(arguments: Namespace) -> Iterator[str]:
 
     if arguments.check:
         manifest, broken = check_job(arguments.out)
-        rows = f"{count_of(manifest.photos, 'row')} in {count_of(manifest.parts, 'part')}"
+        rows = f"{plural(manifest.photos, 'row')} in {plural(manifest.parts, 'part')}"
         yield f"{rows}, all whole; {said_of_broken(arguments.out, broken)}"
         return
     for name, value in (("PHOTOS", arguments.photos), ("--model", arguments.model)):

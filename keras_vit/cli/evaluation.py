@@ -10,9 +10,8 @@ from keras_vit.cli import engines
 from keras_vit.cli.models import check_model, model_and_run, model_of
 from keras_vit.cli.printing import path
 from keras_vit.cli.startup import loading, quiet_start
-from keras_vit.pages.escaping import printable, printable_json
+from keras_vit.pages.formatting import WIDTH, columns, printable, printable_json
 from keras_vit.pages.html import check_page
-from keras_vit.pages.lines import WIDTH, columns
 from keras_vit.runs.options import ON_BAD_IMAGE
 
 if TYPE_CHECKING:

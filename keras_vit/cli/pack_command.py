@@ -7,7 +7,7 @@ from typing import Any
 from keras_vit.cli.printing import path
 from keras_vit.cli.startup import loading, quiet_start
 from keras_vit.config.datasets import SHARD_BYTES, SHARD_FORMATS
-from keras_vit.pages.escaping import printable
+from keras_vit.pages.formatting import printable
 from keras_vit.runs.options import ON_BAD_IMAGE
 
 SAME_NAME = ("shard_bytes",)  # of options

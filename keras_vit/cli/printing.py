@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_vit.files import user_path
-from keras_vit.pages.escaping import printable
+from keras_vit.pages.formatting import printable
 
 
 def one_line(text: Any) -> str:

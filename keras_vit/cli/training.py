@@ -18,8 +18,7 @@ from keras_vit.cli.models import check_model, model_and_run, names_of
 from keras_vit.cli.printing import path, terminal_width
 from keras_vit.cli.startup import loading, quiet_start
 from keras_vit.config.recipes import RECIPES, find_recipe
-from keras_vit.pages.escaping import printable, printable_json
-from keras_vit.pages.lines import columns
+from keras_vit.pages.formatting import columns, printable, printable_json
 from keras_vit.runs.finished_runs import finished_lines
 from keras_vit.runs.options import FLAGS, FinetuneOptions
 from keras_vit.silence import heard_stream, silent_descriptor

@@ -5,7 +5,7 @@ import dataclasses
 import itertools
 import json
 from argparse import ArgumentParser, Namespace
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,7 @@ from keras_vit.config.flops import flops
 from keras_vit.config.resnets import RESNETS
 from keras_vit.config.variants import BUILDERS, DEFAULT_CLASSES, DEFAULT_IMAGE_SIZE, VARIANTS
 from keras_vit.config.vit import ViTConfig
-from keras_vit.pages.escaping import printable
-from keras_vit.pages.lines import columns, fact_lines
-from keras_vit.pages.weights_list import weights_lines
+from keras_vit.pages.formatting import columns, format_facts, plural, printable
 from keras_vit.weights.checkpoint import file_in, read_checkpoint
 from keras_vit.weights.conversion import convert_checkpoint
 from keras_vit.weights.dialects import DIALECTS, recognise
@@ -37,6 +35,8 @@ from keras_vit.weights.resolve import find_file, is_url, remote_file
 from keras_vit.weights.upload import check_repository
 
 _FLOPS = ("GFLOP", "GFLOP of every token")  # columns
+_LIST_HEADER = ("name", "pixels", "classes", "MB", "accuracy")
+_LIST_INDENT = "  "  # of the files of a model
 
 
 def add_commands(top: Any, command: Callable[..., ArgumentParser], group: Callable) -> None:
@@ -144,7 +144,7 @@ def _info(arguments: Namespace) -> Iterator[str]:
         rows = [(key, text if isinstance(text, str) else json.dumps(text)) for key, text in facts.items() if text != ""]
         if terminal_width():
             indent = max(len(key) for key, _ in rows) + 2
-            yield from itertools.chain.from_iterable(fact_lines(*row, indent) for row in rows)
+            yield from itertools.chain.from_iterable(format_facts(*row, indent) for row in rows)
         else:
             yield from columns(rows)
 
@@ -258,3 +258,45 @@ def _in_library_cache(record: WeightsRecord) -> Path | None:
 
 def _place(record: WeightsRecord) -> Path:
     return cache_dir() / record.path
+
+
+def weights_lines(records: Sequence[Any], width: int) -> Iterator[str]:
+    """Lines of a list in columns. A name that leaves no room for the others stands on a line of its own.
+
+    Args:
+        records: as of `list_weights`, in its order.
+        width: of the terminal; lines are shorter, unless a name alone is not.
+    """
+    if not records:
+        yield "No weights are published for this model."
+        return
+    cells = [(f"{_LIST_INDENT}{record.name}", *_list_cells(record)) for record in records]
+    widths = [max(map(len, column)) for column in zip(_LIST_HEADER, *cells, strict=True)]
+    widths[0] = min(widths[0], width - 1 - sum(2 + each for each in widths[1:]))
+    yield _list_row(_LIST_HEADER, widths)
+    rows = zip(records, cells, strict=True)
+    for (variant, license), group in itertools.groupby(rows, lambda row: (row[0].variant, row[0].license)):
+        yield f"{variant}, {license}"
+        for _, (name, *others) in group:
+            if len(name) > widths[0]:
+                yield name
+                name = ""
+            yield _list_row((name, *others), widths)
+    files = plural(len(records), "file")
+    yield f"{files}. Accuracy without a name is top-1; ? is not published."
+    yield "keras-vit weights info NAME prints all facts of a file."
+
+
+def _list_cells(record: Any) -> tuple[str, ...]:
+    megabytes = "?" if record.bytes is None else f"{record.bytes / 1e6:.0f}"
+    if record.accuracy is None:
+        accuracy = "zero head" if record.head == "zero" else "?"
+    else:
+        accuracy = f"{record.accuracy:.1f}" + ("" if record.measure == "top-1" else f" {record.measure}")
+    return str(record.resolution), str(record.classes or "-"), megabytes, accuracy
+
+
+def _list_row(cells: Sequence[str], widths: Sequence[int]) -> str:
+    name, *numbers, accuracy = cells
+    right = (number.rjust(width) for number, width in zip(numbers, widths[1:-1], strict=True))
+    return "  ".join([name.ljust(widths[0]), *right, accuracy]).rstrip()

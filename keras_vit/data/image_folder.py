@@ -17,7 +17,7 @@ from keras_vit.data.splits import SPELLINGS, SPLITS, FileSplit, divide
 from keras_vit.images.photo_checks import BadImage, GoodImage, check_images
 from keras_vit.images.photo_files import folders_in, has_photos, others_below, photos_below
 from keras_vit.images.slices import PhotoPlace
-from keras_vit.pages.escaping import printable
+from keras_vit.pages.formatting import printable
 
 
 def open_folder(path: Path, seed: int, on_bad_image: str) -> Source:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from keras_vit.images.photo_checks import GoodImage
-from keras_vit.pages.escaping import printable
+from keras_vit.pages.formatting import printable
 
 _HIDDEN = "-1"  # the label that stands for an unknown one in many sets
 

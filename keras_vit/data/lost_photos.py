@@ -8,7 +8,7 @@ from typing import Any
 from keras_vit.images.photo_checks import BadImage, check_image
 from keras_vit.images.read import ImageError
 from keras_vit.images.slices import forget_files
-from keras_vit.pages.escaping import printable
+from keras_vit.pages.formatting import printable
 
 _NAMED = 5  # photos that the error names
 

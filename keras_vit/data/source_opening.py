@@ -13,7 +13,7 @@ from keras_vit.data.shard_files.finding import shards_at
 from keras_vit.data.shard_files.opening import open_shards
 from keras_vit.data.source import Data, Source
 from keras_vit.files import user_path
-from keras_vit.pages.escaping import printable
+from keras_vit.pages.formatting import printable
 
 DIGITS = "digits"  # the data set of scikit-learn
 _NAME = re.compile(r"[A-Za-z][\w-]*(/[\w.-]+)?(:[\d.*]+)?")

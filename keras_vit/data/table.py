@@ -12,7 +12,7 @@ from keras_vit.data.image_folder import source_of_files
 from keras_vit.data.source import Source
 from keras_vit.data.splits import SPELLINGS
 from keras_vit.files import FileKindError, open_regular, user_path
-from keras_vit.pages.escaping import printable
+from keras_vit.pages.formatting import printable
 
 _MOST_BYTES = 1 << 30  # of a table; that of ImageNet-21k's 14 million files has about 0.6e9
 _MOST_DIGITS = 18  # of a class that is a number

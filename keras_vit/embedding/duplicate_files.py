@@ -16,7 +16,7 @@ from keras_vit.embedding.vector_rows import Rows
 from keras_vit.files import head_of, replacing
 from keras_vit.images.by_pillow import PillowError
 from keras_vit.images.plain_pixels import plain_pixels
-from keras_vit.pages.escaping import printable, spreadsheet_cell
+from keras_vit.pages.formatting import printable, spreadsheet_cell
 from keras_vit.pages.html import check_page, write_page
 
 PAGE = "duplicates.html"

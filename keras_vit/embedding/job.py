@@ -21,8 +21,7 @@ from keras_vit.embedding.photo_lists import LIST, PhotoList, check_there, key_of
 from keras_vit.embedding.supervisor import TRIES, Supervisor, ask_once
 from keras_vit.exporting.formats import ENGINE_PRECISIONS, ENGINES
 from keras_vit.files import PREFIX, locked, replacing, unlock, user_path
-from keras_vit.pages.escaping import printable
-from keras_vit.pages.lines import count_of
+from keras_vit.pages.formatting import plural, printable
 from keras_vit.runs.named_models import check_run, variant_and_weights
 from keras_vit.weights.resolve import find_file
 
@@ -97,7 +96,7 @@ def embed(
         missing = _missing(folder, manifest, parts)
         if len(missing) < len(parts):
             asked, absent = (sum(len(manifest.rows(number)) for number in some) for some in (parts, missing))
-            say(f"{asked - absent:,} of {count_of(asked, 'photo')} were there already")
+            say(f"{asked - absent:,} of {plural(asked, 'photo')} were there already")
         if missing:
             check_there(listed, [row for number in missing for row in manifest.rows(number)])
             _compute(folder, model, manifest, listed, missing, options, say)
@@ -105,11 +104,11 @@ def embed(
     check_parts(folder, manifest, range(manifest.parts) if is_whole else parts)
     if is_whole:
         broken = write_broken(folder, manifest)
-        rows = f"{count_of(manifest.photos, 'row')} in {count_of(manifest.parts, 'part')}"
+        rows = f"{plural(manifest.photos, 'row')} in {plural(manifest.parts, 'part')}"
         say(f"done: {rows}, {said_of_broken(folder, broken)}")
     else:
         shard = f"shard {options.shard[0]}/{options.shard[1]}"
-        say(f"done: {count_of(len(parts), 'part')} of {shard}, which is all of it; other shards are not done")
+        say(f"done: {plural(len(parts), 'part')} of {shard}, which is all of it; other shards are not done")
     return manifest
 
 
@@ -177,7 +176,7 @@ def _same_list(listed: PhotoList, folder: Path, manifest: Manifest, say: Callabl
     if new := sorted(now - known):
         raise error_about("out", "photos")(
             "a job goes on with the list of photos that it was begun with.\n"
-            f"Received: {count_of(len(new), 'photo')} not in {printable(folder / LIST)}, as {new[0]!r}. Embed "
+            f"Received: {plural(len(new), 'photo')} not in {printable(folder / LIST)}, as {new[0]!r}. Embed "
             f"{'it' if len(new) == 1 else 'them'} into another folder."
         )
     gone = [row for row, entry in enumerate(kept.entries) if key_of(entry) not in now]
@@ -188,13 +187,13 @@ def _same_list(listed: PhotoList, folder: Path, manifest: Manifest, say: Callabl
         )
     first = printable(key_of(kept.entries[gone[0]]))
     have, rows = ("has", "its row says so") if len(gone) == 1 else ("have", "their rows say so")
-    say(f"{count_of(len(gone), 'photo')} {have} gone since the job began, as {first} of row {gone[0]:,}; {rows}")
+    say(f"{plural(len(gone), 'photo')} {have} gone since the job began, as {first} of row {gone[0]:,}; {rows}")
     return kept
 
 
 def _prepare(listed: PhotoList, model: str, folder: Path, options: JobOptions, say: Callable[[str], Any]) -> None:
     check_there(listed, range(len(listed.entries)))
-    say(f"opening {printable(model)} for {count_of(len(listed.entries), 'photo')} ...")
+    say(f"opening {printable(model)} for {plural(len(listed.entries), 'photo')} ...")
     digest = sha256_of_files(files_of_model(model, options.weights))
     threads, outputs = options.threads or 1, options.outputs or OUTPUTS[0]
     asked = {"outputs": outputs, "engine": options.engine or "auto", "precision": options.precision}
@@ -268,7 +267,7 @@ def _compute(
     rows = sum(len(manifest.rows(number)) for number in missing)
     of_shard = f" of shard {options.shard[0]}/{options.shard[1]}" if options.shard[1] > 1 else ""
     say(
-        f"embedding {count_of(rows, 'photo')} in {count_of(len(missing), 'part')}{of_shard} by {processes} "
+        f"embedding {plural(rows, 'photo')} in {plural(len(missing), 'part')}{of_shard} by {processes} "
         f"process{'es' * (processes > 1)}, {manifest.software}"
     )
     first = {"folder": str(folder.absolute()), "top": str(listed.top.absolute()), "model": str(model)}

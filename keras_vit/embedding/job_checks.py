@@ -14,7 +14,7 @@ from keras_vit.embedding.manifest import Manifest, read_manifest
 from keras_vit.embedding.part_files import PartError, check_form, read_part, read_statuses
 from keras_vit.embedding.photo_lists import LIST, read_list
 from keras_vit.files import head_of, replacing, user_path
-from keras_vit.pages.escaping import printable, spreadsheet_cell
+from keras_vit.pages.formatting import printable, spreadsheet_cell
 
 BROKEN = "broken_photos.csv"
 _COLUMNS = ("row", "photo", "reason")

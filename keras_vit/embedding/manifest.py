@@ -9,7 +9,7 @@ from typing import Any
 
 from keras_vit.checks import error_about
 from keras_vit.files import json_object, replacing
-from keras_vit.pages.escaping import printable
+from keras_vit.pages.formatting import printable
 from keras_vit.version import __version__
 
 MANIFEST = "manifest.json"

@@ -18,7 +18,7 @@ from keras_vit.annotations import FilePath
 from keras_vit.checks import check_installed
 from keras_vit.embedding.manifest import Manifest, read_manifest
 from keras_vit.files import replacing, user_path
-from keras_vit.pages.escaping import printable
+from keras_vit.pages.formatting import printable
 
 FORMS = ("parquet", "npz")
 _MARK = "keras_vit_part"  # under which a file says of which job and number it is

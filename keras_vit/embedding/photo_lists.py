@@ -18,7 +18,7 @@ from keras_vit.checks import error_about
 from keras_vit.files import open_regular, replacing, user_path
 from keras_vit.images.photo_files import HEIC, READABLE, photos_below
 from keras_vit.images.slices import PhotoPlace, Slice
-from keras_vit.pages.escaping import printable
+from keras_vit.pages.formatting import printable
 
 LIST = "photos.jsonl"
 _HEAD = '{"keras_vit": "the photos of an embedding, a row each"}\n'

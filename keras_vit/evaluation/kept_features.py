@@ -25,7 +25,7 @@ from keras_vit.files import open_regular, replacing, user_path
 from keras_vit.model.classifiers import answering_network
 from keras_vit.model.image_model import ImageModel, check_image_model
 from keras_vit.model.vision_transformer import VisionTransformer
-from keras_vit.pages.escaping import printable
+from keras_vit.pages.formatting import printable
 from keras_vit.weights.fetch.environment import features_dir
 from keras_vit.weights.reader import scan
 

@@ -16,7 +16,7 @@ from keras_vit.evaluation.kept_features import DEFAULT_CACHE, FeatureSet, image_
 from keras_vit.evaluation.linear import choose_strength, fit_logistic
 from keras_vit.evaluation.metrics import ClassResult, class_results, confusion_matrix
 from keras_vit.model.image_model import ImageModel
-from keras_vit.pages.escaping import printable
+from keras_vit.pages.formatting import printable
 
 KINDS = ("fewshot", "linear", "knn")
 NEIGHBOURS = 20

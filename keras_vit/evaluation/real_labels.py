@@ -14,7 +14,7 @@ import numpy as np
 
 from keras_vit.annotations import FilePath
 from keras_vit.files import read_regular, user_path
-from keras_vit.pages.escaping import printable
+from keras_vit.pages.formatting import printable
 
 IMAGES = 50_000  # of ImageNet's validation set
 CLASSES = 1000

@@ -10,9 +10,7 @@ import numpy as np
 
 from keras_vit.annotations import FilePath
 from keras_vit.files import head_of, replacing, user_path
-from keras_vit.pages.cards import table
-from keras_vit.pages.escaping import printable, table_cell
-from keras_vit.pages.lines import columns, titled_facts
+from keras_vit.pages.formatting import columns, format_titled, markdown_table, printable
 
 
 class ExportError(RuntimeError):
@@ -141,7 +139,7 @@ class ExportReport:
 
     def lines(self) -> Iterator[str]:
         """The same line by line."""
-        yield from titled_facts(f"exported to {self.path}", self.facts())
+        yield from format_titled(f"exported to {self.path}", self.facts())
         if self.drift:
             yield ""
             yield from columns(drift_rows(self.drift))
@@ -188,11 +186,6 @@ def drift_rows(drifts: Sequence[Drift]) -> list[tuple[str, ...]]:
         (d.output, *(f"{value:.2g}" for value in (d.max_difference, d.bound, d.mean_difference, d.deviation)))
         for d in drifts
     ]
-
-
-def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Rows of texts below their head, as a table in Markdown that a terminal shows too."""
-    return table([*map(table_cell, head)], [[*map(table_cell, row)] for row in rows])
 
 
 def size_of(path: FilePath) -> int:

@@ -38,7 +38,7 @@ from keras_vit.images.segments import (
     without_texts,
 )
 from keras_vit.images.slices import PhotoPlace, Slice, photo_bytes
-from keras_vit.pages.escaping import printable
+from keras_vit.pages.formatting import printable
 from keras_vit.silence import heard_stream, silent_descriptor
 
 # Results by (place, size of the file in bytes, its time of change), so that no unchanged file is read twice.

@@ -13,7 +13,7 @@ from keras_vit.images.decode import decode_image, ratio_for
 from keras_vit.images.exif import orientation
 from keras_vit.images.photo_checks import fault_of
 from keras_vit.images.slices import PhotoPlace, photo_bytes
-from keras_vit.pages.escaping import printable
+from keras_vit.pages.formatting import printable
 
 
 class ImageError(ValueError):

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_vit.files import read_regular, replacing
-from keras_vit.pages.escaping import markdown_text, printable
+from keras_vit.pages.formatting import markdown_text, printable, table
 
 CARD = "README.md"
 NOT_CHOSEN = "None was chosen yet for these weights. Write it here and above, as `license`."
@@ -218,12 +218,6 @@ def classes_section(names: Sequence[str], columns: Mapping[str, Sequence[str]] |
     shown = list(zip(map(str, range(_MOST_CLASSES)), map(markdown_text, names), *columns.values(), strict=False))
     more = f"\n\nAnd {len(names) - len(shown):,} more." if len(names) > len(shown) else ""
     return f"In the order of the outputs.\n\n{table(('number', 'class', *columns), shown)}{more}"
-
-
-def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table in Markdown; its cells must be escaped already."""
-    lines = (header, ["---"] * len(header), *rows)
-    return "\n".join(f"| {' | '.join(row)} |" for row in lines)
 
 
 def _numbers(values: Sequence[float]) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from keras_vit.annotations import FilePath
 from keras_vit.files import head_of, replacing
-from keras_vit.pages.escaping import printable
+from keras_vit.pages.formatting import printable
 
 if TYPE_CHECKING:
     import numpy as np

@@ -11,8 +11,7 @@ import keras
 from keras_vit.checks import error_about
 from keras_vit.config.recipes import Recipe
 from keras_vit.exporting.report import size_of
-from keras_vit.pages.escaping import printable
-from keras_vit.pages.lines import fact_lines
+from keras_vit.pages.formatting import format_facts, printable
 from keras_vit.runs.own_files import BEST, CHECKPOINTS, LAST
 from keras_vit.runs.preparation import num_parameters
 from keras_vit.training.memory import SLOTS
@@ -49,7 +48,7 @@ def disk_lines(folder: Path, model: keras.Model, recipe: Recipe) -> Iterator[str
     for place, size in needed.items():
         where = f"{printable(place)}: " if len(needed) > 1 else ""
         free = shutil.disk_usage(place).free
-        yield from fact_lines("disk", f"{where}at most {size / 1e9:.2f} GB; {free / 1e9:.2f} GB are free")
+        yield from format_facts("disk", f"{where}at most {size / 1e9:.2f} GB; {free / 1e9:.2f} GB are free")
 
 
 def _needed(folder: Path, model: keras.Model, recipe: Recipe) -> dict[Path, int]:

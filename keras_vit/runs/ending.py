@@ -12,7 +12,7 @@ import keras
 from keras_vit.analysis.plots import draw_confusion, draw_curves
 from keras_vit.evaluation import Evaluation, evaluate
 from keras_vit.pages.cards import write_card
-from keras_vit.pages.escaping import printable
+from keras_vit.pages.formatting import printable
 from keras_vit.runs.last_lines import result_lines
 from keras_vit.runs.own_files import (
     BEST,

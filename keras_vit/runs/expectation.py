@@ -16,7 +16,7 @@ from keras_vit.config.recipes.growth import work_of
 from keras_vit.model.image_model import ImageModel
 from keras_vit.model.resnet import ResNet
 from keras_vit.model.slow_calls import has_accelerator
-from keras_vit.pages.lines import duration, fact_lines, until
+from keras_vit.pages.formatting import clock_time, duration, format_facts
 from keras_vit.runs.disk_space import disk_lines
 from keras_vit.runs.options import FLAGS
 from keras_vit.runs.preparation import Preparation, num_parameters
@@ -50,11 +50,11 @@ def say_expected(preparation: Preparation, out: FilePath, say: Callable[[str], A
     seconds = steps * step + beside
     parts = f"{preparation.plan.steps:,} steps of {step:,.1f} s, and {duration(beside)} for compiling, evaluations"
     measured = f"as {timed} images took on {len(cores())} cores"
-    lines = [f"about {duration(seconds)}, until {until(seconds)}: {parts} and the report; {measured}"]
+    lines = [f"about {duration(seconds)}, until {clock_time(seconds)}: {parts} and the report; {measured}"]
     if seconds >= _LONG:
         lines += [f"shorter: {offer}" for offer in _offers(preparation, seconds)]
     for name, text in zip(["time", *[""] * len(lines)], lines, strict=False):
-        for line in fact_lines(name, text):
+        for line in format_facts(name, text):
             say(line)
 
 

@@ -21,7 +21,7 @@ from keras_vit.data import load_dataset
 from keras_vit.data.lost_photos import naming_lost_photos
 from keras_vit.data.source import Data, Source
 from keras_vit.model.image_model import ImageModel
-from keras_vit.pages.escaping import printable
+from keras_vit.pages.formatting import printable
 from keras_vit.runs.configuration import configuration_of
 from keras_vit.runs.disk_space import check_disk
 from keras_vit.runs.ending import EVALUATION_BATCH, Result, finish, keep_what_there_is

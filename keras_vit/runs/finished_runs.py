@@ -14,7 +14,7 @@ from typing import Any
 from keras_vit.annotations import FilePath
 from keras_vit.checks import error_about
 from keras_vit.files import json_object, user_path
-from keras_vit.pages.escaping import printable
+from keras_vit.pages.formatting import printable
 from keras_vit.runs.last_lines import result_lines
 from keras_vit.runs.options import FLAGS, FinetuneOptions
 from keras_vit.runs.own_files import CONFIG, MOST_BYTES, RESULT, is_finished, read_config

@@ -7,8 +7,7 @@ import keras
 from keras_vit.config.recipes.growth import Stage
 from keras_vit.data.source import Source
 from keras_vit.images.photo_checks import kinds_in_words
-from keras_vit.pages.escaping import printable
-from keras_vit.pages.lines import fact_lines
+from keras_vit.pages.formatting import format_facts, printable
 from keras_vit.training.plan import Plan
 
 _PHOTOS = "photos"  # with which the kinds of ignored files begin that its owner may miss
@@ -17,28 +16,28 @@ _PHOTOS = "photos"  # with which the kinds of ignored files begin that its owner
 def data_lines(source: Source) -> Iterator[str]:
     """Its name and size, and how many files of each kind do not count."""
     sizes = ", ".join(f"{split} {size:,}" for split, size in source.sizes.items())
-    yield from fact_lines("data", f"{printable(source.name)}: {len(source.class_names)} classes; {sizes} images")
+    yield from format_facts("data", f"{printable(source.name)}: {len(source.class_names)} classes; {sizes} images")
     if source.bad_images:  # `open_source` has warned of them with examples
-        yield from fact_lines("", f"{len(source.bad_images):,} files left out: {kinds_in_words(source.bad_images)}")
+        yield from format_facts("", f"{len(source.bad_images):,} files left out: {kinds_in_words(source.bad_images)}")
     ignored = source.facts.get("ignored_kinds")
     kinds = ignored.items() if isinstance(ignored, dict) else ()
     photos = [f"{count:,} {printable(kind)}" for kind, count in kinds if kind.startswith(_PHOTOS)]
     if photos:
-        yield from fact_lines("", f"ignored: {', '.join(photos)}")
+        yield from format_facts("", f"ignored: {', '.join(photos)}")
 
 
 def plan_lines(model: keras.Model, learning: int, plan: Plan, stages: Sequence[Stage]) -> Iterator[str]:
     """The model, of whose parameters so many learn, and the recipe with what differs from it as it was published."""
     size, parameters = "x".join(map(str, model.input_shape[1:])), model.count_params()
     share = "all learn" if learning == parameters else f"{learning:,} learn"
-    yield from fact_lines("model", f"{model.name}: {parameters:,} parameters, {share}; images of {size}")
+    yield from format_facts("model", f"{model.name}: {parameters:,} parameters, {share}; images of {size}")
     steps = f"{plan.steps:,} steps of {plan.batch_size} images in {plan.epochs:,} epochs"
-    yield from fact_lines("recipe", f"{plan.recipe.name}: {steps}, learning rate {plan.learning_rate:g}")
+    yield from format_facts("recipe", f"{plan.recipe.name}: {steps}, learning rate {plan.learning_rate:g}")
     changes = [change.replace("_", " ") for change in plan.changes() if change != f"steps: {plan.steps:g}"]
     if changes:
-        yield from fact_lines("", "; ".join(changes))
+        yield from format_facts("", "; ".join(changes))
     if plan.accumulation_steps > 1:
-        yield from fact_lines("", f"each batch in {plan.accumulation_steps} micro-batches")
+        yield from format_facts("", f"each batch in {plan.accumulation_steps} micro-batches")
     if len(stages) > 1:
         sizes = ", ".join(f"{'x'.join(map(str, stage.image_size))} from epoch {stage.epoch}" for stage in stages)
-        yield from fact_lines("", f"images grow: {sizes}")
+        yield from format_facts("", f"images grow: {sizes}")

@@ -5,8 +5,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from keras_vit.pages.escaping import printable
-from keras_vit.pages.lines import columns, duration
+from keras_vit.pages.formatting import columns, duration, printable
 from keras_vit.runs.own_files import REPORT
 
 _NUMBERS = {"top-5 accuracy": "top5_accuracy", "loss": "test_loss", "calibration error": "calibration_error"}

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeVar, cast
 
 from keras_vit.annotations import FilePath
-from keras_vit.pages.lines import duration
+from keras_vit.pages.formatting import duration
 from keras_vit.runs.progress import shows_bars
 
 MINUTE = 60.0  # seconds

@@ -24,7 +24,7 @@ from keras_vit.model.image_model import ImageModel
 from keras_vit.model.lora import add_lora
 from keras_vit.model.resnet import ResNet
 from keras_vit.model.strategies import num_replicas
-from keras_vit.pages.lines import fact_lines
+from keras_vit.pages.formatting import format_facts
 from keras_vit.resnet_builders import build_resnet, published_resnet
 from keras_vit.runs.first_lines import data_lines, plan_lines
 from keras_vit.runs.options import FinetuneOptions, parse_layout, parse_trainable
@@ -84,7 +84,7 @@ def prepare(data: Data, options: FinetuneOptions, say: Callable[[str], Any]) -> 
     for line in data_lines(source):
         say(line)
     if (devices.kind, devices.precision) != ("one", "float32"):
-        for line in fact_lines("devices", devices.reason):
+        for line in format_facts("devices", devices.reason):
             say(line)
     source.check_labels()
     split = _measured_split(source)
@@ -350,7 +350,7 @@ def _say_memory(model: Any, batch_size: int, micro_batches: int, recipe: Recipe,
     if not isinstance(model, ResNet):
         estimate = check_memory(model, batch_size, accumulation_steps=micro_batches, **_memory_of(recipe))
         needed = f"about {estimate.total / 1e9:.2f} GB"
-    for line in fact_lines("memory", f"{needed}{free}"):
+    for line in format_facts("memory", f"{needed}{free}"):
         say(line)
 
 

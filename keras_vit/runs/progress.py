@@ -10,7 +10,7 @@ import keras
 
 from keras_vit.annotations import Logs
 from keras_vit.config.recipes.growth import Stage, work_of
-from keras_vit.pages.lines import duration, until
+from keras_vit.pages.formatting import clock_time, duration
 from keras_vit.training.plan import Plan
 
 _FIGURES = ("loss", "accuracy", "val_loss", "val_accuracy")  # columns of the table, as in `metrics.csv`
@@ -107,7 +107,9 @@ class Progress(keras.callbacks.Callback):
             self._told = True
             if left >= _SHORT:
                 step = (self._now - self._began) / (self._done - self._compiled)
-                self._say(f"a step takes {step:.2f} s: {duration(left)} left, until {until(left)}, and evaluations")
+                self._say(
+                    f"a step takes {step:.2f} s: {duration(left)} left, until {clock_time(left)}, and evaluations"
+                )
         if self._now - self._said_at >= _QUIET:
             parts = (f"step {self._done:,}/{self.plan.steps:,}", *self._state(logs).values())
             self._say("  ".join(part for part in parts if part))

@@ -10,7 +10,7 @@ from keras_vit.annotations import FilePath
 from keras_vit.checks import check_choice, check_flag
 from keras_vit.files import user_path
 from keras_vit.pages.cards import CARD, NOT_CHOSEN, PREPROCESSING, USE, read_card, with_field, with_section
-from keras_vit.pages.escaping import printable
+from keras_vit.pages.formatting import printable
 from keras_vit.runs.ending import Result
 from keras_vit.runs.own_files import BEST, CONFIG
 from keras_vit.runs.saved_runs import load_model, read_facts

@@ -20,9 +20,8 @@ from keras_vit.pages.cards import (
     Card,
     classes_section,
     preprocessing_section,
-    table,
 )
-from keras_vit.pages.escaping import markdown_text
+from keras_vit.pages.formatting import markdown_text, table
 from keras_vit.runs.own_files import CONFIG, MOST_BYTES, RESULT
 
 _USE = """\

@@ -23,7 +23,7 @@ from keras_vit.annotations import FilePath
 from keras_vit.checks import error_about
 from keras_vit.evaluation import Evaluation
 from keras_vit.files import FileKindError, is_part, read_regular, replacing
-from keras_vit.pages.escaping import printable, spreadsheet_cell
+from keras_vit.pages.formatting import printable, spreadsheet_cell
 from keras_vit.runs.own_files import (
     CELLS,
     CHECKPOINTS,

@@ -16,7 +16,7 @@ from typing import Any
 
 from keras_vit.checks import error_about
 from keras_vit.files import FileKindError, json_object, open_regular
-from keras_vit.pages.escaping import printable
+from keras_vit.pages.formatting import printable
 from keras_vit.runs.own_files import MOST_BYTES
 
 _MEMBERS = {"config.json", "metadata.json", "model.weights.h5"}  # of a .keras archive

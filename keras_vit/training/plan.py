@@ -16,7 +16,7 @@ from keras_vit.checks import check_choice, check_positive, check_positive_int, c
 from keras_vit.config.recipes import Recipe, find_recipe
 from keras_vit.model.classifiers import initialise_head
 from keras_vit.model.image_model import ImageModel
-from keras_vit.pages.lines import count_of, titled_facts
+from keras_vit.pages.formatting import format_titled, plural
 from keras_vit.training.callbacks import NonFiniteGuard, StopAfterSteps
 from keras_vit.training.layer_decay import check_layer_decay
 from keras_vit.training.losses import LABELS, SigmoidCrossentropy
@@ -68,17 +68,17 @@ class Plan:
 
     def __str__(self) -> str:
         """What is trained and how, in 80 columns; `repr` has every field."""
-        return "\n".join(titled_facts(f"{self.recipe.name} for {self.num_images:,} images", list(self._facts())))
+        return "\n".join(format_titled(f"{self.recipe.name} for {self.num_images:,} images", list(self._facts())))
 
     def _facts(self) -> Iterator[tuple[str, str]]:
         recipe = self.recipe
-        yield "steps", f"{self.steps:,} of {self.batch_size:,} images, in {count_of(self.epochs, 'epoch')}"
+        yield "steps", f"{self.steps:,} of {self.batch_size:,} images, in {plural(self.epochs, 'epoch')}"
         if self.accumulation_steps > 1:
-            each = count_of(self.batch_size // self.accumulation_steps, "image")
+            each = plural(self.batch_size // self.accumulation_steps, "image")
             yield "micro-batches", f"{self.accumulation_steps:,} of {each} in each step"
         fall = {"cosine": "by a cosine to 0", "linear": f"in a line to {self.final_learning_rate:g}"}
         shape = fall.get(recipe.schedule, "with the square root of the step")
-        yield "learning rate", f"{self.learning_rate:g} after {count_of(self.warmup_steps, 'step')}, falls {shape}"
+        yield "learning rate", f"{self.learning_rate:g} after {plural(self.warmup_steps, 'step')}, falls {shape}"
         if self.layer_decay is not None:
             yield "layer decay", f"{self.layer_decay:g}"
         yield "optimizer", ", ".join(_words_of_optimizer(recipe))

@@ -21,7 +21,7 @@ from keras_vit.config.variants import VARIANTS
 from keras_vit.files import user_path
 from keras_vit.images.preprocessing import Preprocessing
 from keras_vit.pages.cards import write_card
-from keras_vit.pages.escaping import printable
+from keras_vit.pages.formatting import printable
 from keras_vit.weights.adapt import check_classifier, check_pre_logits, with_end_of
 from keras_vit.weights.checkpoint import PATCH_KERNEL, ROOT_KERNEL, SAFETENSORS_NAME, TABLE, Checkpoint, read_checkpoint
 from keras_vit.weights.checkpoint_card import checkpoint_card

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from keras_vit.checks import check_installed
 from keras_vit.pages.cards import CARD
-from keras_vit.pages.escaping import printable
+from keras_vit.pages.formatting import printable
 from keras_vit.weights.checkpoint import SAFETENSORS_NAME
 from keras_vit.weights.fetch.environment import is_offline
 from keras_vit.weights.fetch.from_hugging_face import BESIDE, library_faults

@@ -10,7 +10,7 @@ from conftest import make_tiny
 
 import keras_vit
 from keras_vit.evaluation import measure
-from keras_vit.pages.escaping import printable
+from keras_vit.pages.formatting import printable
 
 pytest.importorskip("matplotlib")
 pytest.importorskip("jinja2")

@@ -15,7 +15,7 @@ from keras_vit.pages.cards import (
     write_card,
     yaml_text,
 )
-from keras_vit.pages.escaping import printable
+from keras_vit.pages.formatting import printable
 
 SECTIONS = {"Use": "old", "Used": "stays", "Last": "old"}
 

@@ -11,7 +11,7 @@ from photos import make_photos
 import keras_vit
 from keras_vit.evaluation.metrics import wilson_interval
 from keras_vit.pages.cards import read_card
-from keras_vit.pages.escaping import printable
+from keras_vit.pages.formatting import printable
 from keras_vit.runs.configuration import origin_of
 from keras_vit.runs.options import FinetuneOptions
 from keras_vit.runs.run_card import run_card

@@ -10,7 +10,7 @@ from keras_vit.data.shard_files.rows import ShardError
 from keras_vit.data.splits import SPELLINGS
 from keras_vit.files import user_path
 from keras_vit.images.photo_files import folders_in, photos_below
-from keras_vit.pages.escaping import printable
+from keras_vit.pages.formatting import printable
 
 KINDS = {"tar": "tar", "tfrecord": "tfrecord", "tfrecords": "tfrecord", "tfrec": "tfrecord", "parquet": "parquet"}
 KINDS |= {"array_record": "array_record", "arrayrecord": "array_record"}

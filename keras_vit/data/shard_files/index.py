@@ -22,7 +22,7 @@ from keras_vit.data.shard_files import array_records, parquet, tars, tfrecords
 from keras_vit.data.shard_files.finding import common_folder, kind_of
 from keras_vit.data.shard_files.rows import Row, Rows, ShardError, with_own_keys
 from keras_vit.files import FileKindError, cache_dir, open_regular, replacing
-from keras_vit.pages.escaping import printable
+from keras_vit.pages.formatting import printable
 
 NAME = ".keras_vit_index.npz"
 _FORMAT = 2  # version of the file; another one makes it anew, as one in which photos of a tar may be missing

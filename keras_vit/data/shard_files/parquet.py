@@ -17,7 +17,7 @@ from keras_vit.checks import check_installed
 from keras_vit.data.shard_files.examples import IMAGES
 from keras_vit.data.shard_files.rows import LABELS, Row, Rows, ShardError, label_text
 from keras_vit.files import open_regular, replacing
-from keras_vit.pages.escaping import printable
+from keras_vit.pages.formatting import printable
 
 _KEYS = ("key", "__key__", "file_name", "filename")
 _AT_ONCE = 64  # rows

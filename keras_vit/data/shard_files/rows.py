@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from keras_vit.pages.escaping import printable
+from keras_vit.pages.formatting import printable
 
 LABELS = ("label", "cls", "class", "target")  # fields of JSON, Parquet and records that hold one
 

@@ -27,7 +27,7 @@ from keras_vit.exporting.sample_photos import Photos, digest_of_photos
 from keras_vit.files import user_path
 from keras_vit.model.image_model import ImageModel
 from keras_vit.model.model_digest import digest_of_model, has_own_code
-from keras_vit.pages.escaping import printable
+from keras_vit.pages.formatting import printable
 from keras_vit.processor import kind_of_processor
 from keras_vit.weights.fetch.environment import engines_dir
 

@@ -19,7 +19,7 @@ from keras_vit.images.preprocessing import preprocess_input
 from keras_vit.model.classifiers import output_activation
 from keras_vit.model.image_model import ImageModel
 from keras_vit.model.input_checks import check_shape, check_values, in_bytes, looked_at, said_of_range
-from keras_vit.pages.lines import columns, titled_facts
+from keras_vit.pages.formatting import columns, format_titled
 
 _ENDLESS = -1  # tf.data.INFINITE_CARDINALITY
 
@@ -75,7 +75,7 @@ class EngineReport:
         facts += [("photos compared", str(self.images))]
         facts += [] if self.top1_agreement is None else [("same best class", f"{self.top1_agreement:.1%}")]
         title = f"{self.engine} in {self.precision}, in batches of {self.batch_size}"
-        return "\n".join([*titled_facts(title, facts), "", *columns(drift_rows(self.drift))])
+        return "\n".join([*format_titled(title, facts), "", *columns(drift_rows(self.drift))])
 
     def line(self) -> str:
         """Which engine computes, and how long an image takes there and elsewhere."""

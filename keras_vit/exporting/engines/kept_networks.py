@@ -22,7 +22,7 @@ from typing import TypeAlias
 
 from keras_vit.exporting.staging import staging, sweep
 from keras_vit.files import flush, head_of, json_object, own_folder, read_regular, replacing
-from keras_vit.pages.escaping import printable
+from keras_vit.pages.formatting import printable
 from keras_vit.weights.fetch.remote import megabytes
 
 # Is given a function that writes files into a folder, and says where they are, or `None` if they could not be written.

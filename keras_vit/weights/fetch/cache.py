@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from keras_vit.files import read_json_object, replacing
-from keras_vit.pages.escaping import printable
+from keras_vit.pages.formatting import printable
 from keras_vit.weights.fetch import environment
 from keras_vit.weights.fetch.remote import DownloadError, RemoteFile
 

@@ -12,7 +12,7 @@ import urllib.parse
 from pathlib import Path
 
 from keras_vit.files import cache_dir, directory_of
-from keras_vit.pages.escaping import printable
+from keras_vit.pages.formatting import printable
 
 _DEFAULT_TIMEOUT = 30.0  # seconds
 _LONGEST_TIMEOUT = 1e6  # likewise, 12 days; sockets and threads refuse to wait for much more

@@ -6,7 +6,7 @@ import shlex
 import urllib.parse
 from pathlib import Path
 
-from keras_vit.pages.escaping import printable
+from keras_vit.pages.formatting import printable
 from keras_vit.weights.fetch import environment
 
 _KEPT = "%/:@!$&'()*+,;=~[]"  # of a URL, when what no URL may hold is percent-encoded

@@ -19,7 +19,7 @@ from typing import BinaryIO
 import numpy as np
 
 from keras_vit.files import FileKindError, open_regular
-from keras_vit.pages.escaping import printable
+from keras_vit.pages.formatting import printable
 from keras_vit.weights.reader.directory import BFLOAT16, VOID, Entry, FormatError, Member, read_npz, read_safetensors
 from keras_vit.weights.reader.torch_zip import is_torch_zip, read_torch
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from keras_vit.files import read_regular
-from keras_vit.pages.escaping import printable
+from keras_vit.pages.formatting import printable
 from keras_vit.weights.reader import CheckpointError, TensorFile, scan
 from keras_vit.weights.reader.directory import LARGEST_DIRECTORY, Entry, unique
 

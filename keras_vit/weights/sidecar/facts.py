@@ -7,7 +7,7 @@ from typing import Any
 from keras_vit.annotations import FilePath
 from keras_vit.config.vit import ViTConfig
 from keras_vit.images.preprocessing import Preprocessing
-from keras_vit.pages.escaping import printable
+from keras_vit.pages.formatting import printable
 from keras_vit.weights.reader import CheckpointError
 
 _LONGEST = 200  # characters of a stranger's words in a remark

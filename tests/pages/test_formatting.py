@@ -1,13 +1,24 @@
-"""Text from outside: one line, nothing that steers a terminal, nothing that a spreadsheet computes."""
+"""Text from outside is one harmless line; facts and tables have 80 columns; times say their day."""
 
 import csv
+import datetime
 import html
 import io
 import json
+import re
 
 import pytest
 
-from keras_vit.pages.escaping import markdown_text, printable, printable_json, spreadsheet_cell
+from keras_vit.pages.formatting import (
+    clock_time,
+    columns,
+    duration,
+    format_facts,
+    markdown_text,
+    printable,
+    printable_json,
+    spreadsheet_cell,
+)
 
 
 @pytest.mark.parametrize(
@@ -59,3 +70,34 @@ def test_markup_becomes_references_of_the_same_text(text):
     escaped = markdown_text(text)
     assert escaped != text
     assert html.unescape(escaped) == text
+
+
+def test_fact_stands_beside_its_name_and_a_path_stays_whole():
+    path = "/a/path/" + "that-is-long-" * 8
+    assert list(format_facts("disk", f"{path} 3 GB")) == [f"disk      {path}", "          3 GB"]
+    lines = list(format_facts("", "word " * 40, 4))
+    assert max(map(len, lines)) < 80
+    assert all(line.startswith("    word") for line in lines)
+
+
+def test_table_sets_numbers_to_the_right_and_cuts_names_alone():
+    rows = [("class", "images", "recall"), ("1", "1,234", "none"), ("a long name", "5", "0.5000")]
+    assert list(columns(rows)) == [
+        "class        images  recall",
+        "1             1,234    none",
+        "a long name       5  0.5000",
+    ]
+    assert list(columns(rows, 22))[2] == "a l...       5  0.5000"
+
+
+def test_end_has_its_day_where_that_is_another(monkeypatch):
+    assert (duration(65.4), duration(None)) == ("0:01:05", "?")
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d", clock_time(86_400))
+
+    class Noon(datetime.datetime):
+        @classmethod
+        def now(cls, tz=None):
+            return cls(2026, 1, 2, 12)
+
+    monkeypatch.setattr("keras_vit.pages.formatting.datetime.datetime", Noon)
+    assert clock_time(3700) == "13:01"

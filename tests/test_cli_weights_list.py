@@ -2,7 +2,7 @@
 
 import pytest
 
-from keras_vit.pages.weights_list import weights_lines
+from keras_vit.cli.weights import weights_lines
 from keras_vit.weights.hub import list_weights
 
 

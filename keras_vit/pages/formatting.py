@@ -1,0 +1,136 @@
+"""Text for terminals, logs, Markdown and CSV: what comes from outside is escaped, facts and tables have 80 columns.
+
+Messages of servers, names of files and of classes come from outside.
+"""
+
+import datetime
+import json
+import re
+import textwrap
+from collections.abc import Iterator, Sequence
+
+WIDTH = 79  # letters of a line, so that none wraps in 80 columns
+_NAME = 10  # letters of a fact's name and the space behind it
+_NUMBER = re.compile(r"-|none|[\d.,]+(e[-+]\d+)?%?")
+_FULL_WIDTH = 0xFEE0  # distance of an ASCII character to its full-width form
+_FORMULAS = ("\t", "\r", *(chr(ord(each) + width) for each in "=+-@" for width in (0, _FULL_WIDTH)))
+
+# Characters with a meaning in a line of Markdown, including tables and bare links. An underscore inside a word has
+# none.
+_MARKDOWN = re.compile(r"[&<>\\`*\[\]|~$:@#{}^]|(?<![^\W_])_|_(?![^\W_])|(?<=www)\.", re.IGNORECASE)
+
+
+def printable(text: object) -> str:
+    """Text in one line without control characters, line ends or lone bytes, which are escaped as in Python.
+
+    Args:
+        text: text from outside, or an object, as a path.
+
+    Returns:
+        The same text if every character is printable. Otherwise others are escaped, as `\\x1b` or `\\u2028`, and
+        backslashes are doubled.
+    """
+    text = str(text)
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() and each != "\\" else _escaped(each) for each in text)
+
+
+def printable_json(facts: object) -> str:
+    """Indented JSON in which letters are kept and unprintable characters are escaped."""
+    text = json.dumps(facts, indent=2, ensure_ascii=False)
+    return "".join(each if each.isprintable() or each == "\n" else json.dumps(each)[1:-1] for each in text)
+
+
+def spreadsheet_cell(text: object) -> str:
+    """Printable text for a cell of a CSV file, with `'` in front of a formula."""
+    cell = printable(text)
+    return f"'{cell}" if str(text).startswith(_FORMULAS) else cell
+
+
+def table_cell(text: str) -> str:
+    """Text for a cell of a Markdown table that is also read on a terminal: one line, with bars escaped."""
+    return " ".join(text.replace("|", "\\|").split())
+
+
+def markdown_text(text: object) -> str:
+    """Printable text for a line or table cell of Markdown, which is shown literally.
+
+    Characters of markup or HTML become character references, which CommonMark never takes for structure.
+    """
+    return _MARKDOWN.sub(lambda found: f"&#{ord(found[0])};", printable(text))
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table in Markdown; its cells must be escaped already."""
+    lines = (header, ["---"] * len(header), *rows)
+    return "\n".join(f"| {' | '.join(row)} |" for row in lines)
+
+
+def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Rows of texts below their head, as a table in Markdown that a terminal shows too."""
+    return table([*map(table_cell, head)], [[*map(table_cell, row)] for row in rows])
+
+
+def format_facts(name: str, text: str, indent: int = _NAME) -> Iterator[str]:
+    """Lines that tell a fact: its name, and the text in a column of its own. A word that is too long stays whole.
+
+    Args:
+        name: of at most `indent - 1` letters.
+        text: what is said, broken at its spaces.
+        indent: letters before the text.
+    """
+    lines = textwrap.wrap(text, WIDTH - indent, break_long_words=False, break_on_hyphens=False) or [""]
+    for number, line in enumerate(lines):
+        yield f"{'' if number else name:{indent}}{line}".rstrip()
+
+
+def format_titled(title: str, facts: Sequence[tuple[str, str]]) -> Iterator[str]:
+    """A title, and under it facts, whose texts have one column."""
+    indent = max(len(name) for name, _ in facts) + 4
+    yield printable(title)
+    for name, text in facts:
+        yield from format_facts(f"  {name}", printable(text), indent)
+
+
+def columns(rows: Sequence[Sequence[str]], most: int | None = None) -> Iterator[str]:
+    """Lines of a table; columns of numbers stand to the right, but for the first one, which names the row.
+
+    Args:
+        rows: of equally many cells.
+        most: letters of a line, for which the first cells are cut; by default as many as there are.
+    """
+    turned = [*zip(*rows, strict=True)]
+    widths = [max(map(len, column)) for column in turned]
+    if most is not None:
+        widths[0] = max(min(widths[0], most - sum(width + 2 for width in widths[1:])), 3)
+    numeric = [len(rows) > 1 and all(map(_NUMBER.fullmatch, column[1:])) for column in turned]
+    numeric[:1] = [False]
+    for row in rows:
+        cells = zip([_cut(row[0], widths[0]), *row[1:]], widths, numeric, strict=True)
+        yield "  ".join(cell.rjust(width) if right else cell.ljust(width) for cell, width, right in cells).rstrip()
+
+
+def duration(seconds: float | None) -> str:
+    """Seconds as `0:01:05`; `?` for `None`."""
+    return "?" if seconds is None else str(datetime.timedelta(seconds=round(seconds)))
+
+
+def clock_time(seconds: float) -> str:
+    """The time of day in so many seconds, as `14:32`, with the day where that is another one."""
+    now = datetime.datetime.now()
+    end = now + datetime.timedelta(seconds=seconds)
+    return f"{end:%H:%M}" if end.date() == now.date() else f"{end:%Y-%m-%d %H:%M}"
+
+
+def plural(number: int, name: str) -> str:
+    """A number of things, as `1 part` and `1,200 parts`."""
+    return f"{number:,} {name}{'' if number == 1 else 's'}"
+
+
+def _cut(text: str, width: int) -> str:
+    return text if len(text) <= width else f"{text[: width - 3]}..."
+
+
+def _escaped(character: str) -> str:
+    return character.encode("unicode_escape", "surrogatepass").decode("ascii")
