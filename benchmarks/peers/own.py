@@ -105,7 +105,7 @@ class Assigned(Ours):
         import numpy as np
 
         from keras_vit.model.layer_lookup import weight_paths
-        from keras_vit.weights.dialects import to_ours
+        from keras_vit.weights.families import to_ours
 
         model = self.build()
         with np.load(self.job["files"]["official"]) as arrays:

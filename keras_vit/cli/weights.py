@@ -20,7 +20,7 @@ from keras_vit.config.vit import ViTConfig
 from keras_vit.pages.formatting import columns, format_facts, plural, printable
 from keras_vit.weights.checkpoint import file_in, read_checkpoint
 from keras_vit.weights.conversion import convert_checkpoint
-from keras_vit.weights.dialects import DIALECTS, recognise
+from keras_vit.weights.families import DIALECTS, recognise
 from keras_vit.weights.fetch import cache_dir, find_local, verify_cache, verify_file
 from keras_vit.weights.fetch.cache import is_noted
 from keras_vit.weights.fetch.from_hugging_face import find_in_library_cache

@@ -16,7 +16,7 @@ from keras_vit.runs.own_files import BEST, CONFIG
 from keras_vit.runs.saved_runs import load_model, read_facts
 from keras_vit.weights.checkpoint import SAFETENSORS_NAME
 from keras_vit.weights.checkpoint_card import dialect_of, photos_section, use_section
-from keras_vit.weights.dialects import DIALECTS, FOLDERS
+from keras_vit.weights.families import DIALECTS, FOLDERS
 from keras_vit.weights.file_checks import check_file
 from keras_vit.weights.save import save_checkpoint
 from keras_vit.weights.upload import check_repository, present, upload

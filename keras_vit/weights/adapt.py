@@ -25,8 +25,8 @@ from keras_vit.weights.checkpoint import (
     TABLE,
     Checkpoint,
 )
-from keras_vit.weights.dialects import DIALECTS
-from keras_vit.weights.dialects.dialect import Dialect
+from keras_vit.weights.families import DIALECTS
+from keras_vit.weights.families.family import Dialect
 from keras_vit.weights.fields_of_tensors import LAST_NORMS, norm_of
 from keras_vit.weights.reader import CheckpointError
 

@@ -15,8 +15,8 @@ from keras_vit.config.variants import VARIANTS
 from keras_vit.config.vit import ViTConfig
 from keras_vit.files import user_path
 from keras_vit.images.preprocessing import Preprocessing
-from keras_vit.weights import dialects, sidecar
-from keras_vit.weights.dialects import DIALECTS, facts_among, others_in, recognise, to_ours, told_by, weights_among
+from keras_vit.weights import families, sidecar
+from keras_vit.weights.families import DIALECTS, facts_among, others_in, recognise, to_ours, told_by, weights_among
 from keras_vit.weights.fields_of_tensors import BIAS_TABLES, fields_of, norm_of
 from keras_vit.weights.reader import CheckpointError, TensorFile
 from keras_vit.weights.reader.sharded import INDEX, ShardedFile, check_whole, scan_any
@@ -290,7 +290,7 @@ def read_checkpoint(
                 *others_in(dialect, prefix, file.entries),
                 *remarks_on(file, (dialect, prefix), beside, has_head=HEAD_KERNEL in tensors),
                 *said.remarks,
-                *dialects.assumed(dialect, tensors, said.fields),
+                *families.assumed(dialect, tensors, said.fields),
             ),
         )
         if wanted is None and said.image_size is not None and checkpoint.stride:
@@ -324,7 +324,7 @@ def _recognised(file: TensorFile | ShardedFile, said: sidecar.Sidecar) -> tuple[
             f"in the layout {known[0]}, {file.path}. Put the config.json of these weights beside them."
         )
     if not said.layouts and said.layout != known[0]:
-        dialects.check_one_family(known[0], file.entries, file.path)
+        families.check_one_family(known[0], file.entries, file.path)
     return known
 
 

@@ -21,7 +21,7 @@ from keras_vit.pages.cards import (
 )
 from keras_vit.version import __version__
 from keras_vit.weights.checkpoint import Checkpoint
-from keras_vit.weights.dialects import DIALECTS, FOLDERS
+from keras_vit.weights.families import DIALECTS, FOLDERS
 from keras_vit.weights.reader import CheckpointError
 from keras_vit.weights.sidecar.photo_differences import DIFFERENCES_FILE, differences
 

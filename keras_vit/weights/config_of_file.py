@@ -8,7 +8,7 @@ from keras_vit.config.encoders import ENCODERS
 from keras_vit.config.vit import SIZES, ViTConfig
 from keras_vit.images.preprocessing import Preprocessing
 from keras_vit.weights.checkpoint import Checkpoint, read_checkpoint
-from keras_vit.weights.dialects import DIALECTS
+from keras_vit.weights.families import DIALECTS
 from keras_vit.weights.hub import WeightsRecord
 from keras_vit.weights.reader import CheckpointError
 from keras_vit.weights.resolve import WeightsFile

@@ -25,8 +25,8 @@ from keras_vit.pages.formatting import printable
 from keras_vit.weights.adapt import check_classifier, check_pre_logits, with_end_of
 from keras_vit.weights.checkpoint import PATCH_KERNEL, ROOT_KERNEL, SAFETENSORS_NAME, TABLE, Checkpoint, read_checkpoint
 from keras_vit.weights.checkpoint_card import checkpoint_card
-from keras_vit.weights.dialects import DIALECTS, FOLDERS, is_same_epsilon, to_theirs
-from keras_vit.weights.dialects.dialect import UNTOLD
+from keras_vit.weights.families import DIALECTS, FOLDERS, is_same_epsilon, to_theirs
+from keras_vit.weights.families.family import UNTOLD
 from keras_vit.weights.reader import CheckpointError, scan
 from keras_vit.weights.sidecar import note_of
 from keras_vit.weights.sidecar.photo_differences import DIFFERENCES_FILE, differences, differences_text

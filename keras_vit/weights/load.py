@@ -36,9 +36,9 @@ from keras_vit.weights.adapt import (
     with_end_of,
 )
 from keras_vit.weights.checkpoint import HEAD_KERNEL, HEADS, Checkpoint, read_checkpoint
-from keras_vit.weights.dialects import DIALECTS, cut, is_known, is_same_epsilon, with_shapes
-from keras_vit.weights.dialects.dialect import UNTOLD
-from keras_vit.weights.dialects.dinov3_names import PERIODS
+from keras_vit.weights.families import DIALECTS, cut, is_known, is_same_epsilon, with_shapes
+from keras_vit.weights.families.dinov3 import PERIODS
+from keras_vit.weights.families.family import UNTOLD
 from keras_vit.weights.fields_of_tensors import fields_of
 from keras_vit.weights.parts_not_here import check_parts
 from keras_vit.weights.reader import CheckpointError, forget_pages

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from keras_vit.weights.dialects import ignored_among
+from keras_vit.weights.families import ignored_among
 from keras_vit.weights.reader import TensorFile
 from keras_vit.weights.reader.sharded import ShardedFile
 

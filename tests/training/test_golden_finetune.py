@@ -8,7 +8,7 @@ from conftest import GOLDEN, numpy
 import keras_vit
 from keras_vit.training.optimizers import SGD
 from keras_vit.training.schedules import WarmupCosine, WarmupLinear
-from keras_vit.weights.dialects import to_ours
+from keras_vit.weights.families import to_ours
 
 SMALL = keras_vit.ViTConfig(patch_size=8, hidden_size=48, num_layers=3, num_heads=4, mlp_dim=96)
 STEPS, WARMUP, BASE_RATE = 12, 3, 0.03

@@ -14,7 +14,7 @@ from safetensors.numpy import load_file, save_file
 import keras_vit
 from keras_vit import convert_checkpoint
 from keras_vit.weights.checkpoint import read_checkpoint
-from keras_vit.weights.dialects import DIALECTS, recognise
+from keras_vit.weights.families import DIALECTS, recognise
 from keras_vit.weights.reader import CheckpointError
 
 FOREIGN = GOLDEN / "foreign"

@@ -17,7 +17,7 @@ from weights.silent_fields import silent
 
 import keras_vit
 from keras_vit.weights.checkpoint import read_checkpoint
-from keras_vit.weights.dialects import DIALECTS
+from keras_vit.weights.families import DIALECTS
 from keras_vit.weights.reader import CheckpointError
 from keras_vit.weights.reader.sharded import scan_any
 

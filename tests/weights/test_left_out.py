@@ -6,7 +6,7 @@ import pytest
 from conftest import GOLDEN
 
 import keras_vit
-from keras_vit.weights.dialects import DIALECTS
+from keras_vit.weights.families import DIALECTS
 from keras_vit.weights.reader import CheckpointError
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keras_vit.weights.dialects import DIALECTS, recognise, to_ours, to_theirs, weights_among
+from keras_vit.weights.families import DIALECTS, recognise, to_ours, to_theirs, weights_among
 from keras_vit.weights.reader import CheckpointError
 
 # What each layout can hold besides the encoder: typed here a second time, not read off the rows.

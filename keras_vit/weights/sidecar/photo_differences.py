@@ -6,7 +6,7 @@ landscape, portrait and square, of 120 x 180 to 854 x 1280 pixels. Both processo
 
 from keras_vit.annotations import Pair
 from keras_vit.images.preprocessing import Preprocessing
-from keras_vit.weights.dialects import DIALECTS, FOLDERS
+from keras_vit.weights.families import DIALECTS, FOLDERS
 
 DIFFERENCES_FILE = "PREPROCESSING.md"
 

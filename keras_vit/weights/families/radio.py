@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from keras_vit.images.preprocessing import Preprocessing
-from keras_vit.weights.dialects.dialect import Arrays, Dialect, Makers
-from keras_vit.weights.dialects.renames import TORCH, Layers
+from keras_vit.weights.families.family import Arrays, Dialect, Makers
+from keras_vit.weights.families.renames import TORCH, Layers
 from keras_vit.weights.reader import CheckpointError
 
 _MEAN, _STD, _SUMMARY = "input_conditioner.norm_mean", "input_conditioner.norm_std", "summary_idxs"

@@ -5,18 +5,10 @@ Neither has a last LayerNorm unless one is in the file. Vision towers are read o
 
 import dataclasses
 
-from keras_vit.images.preprocessing import Preprocessing
-from keras_vit.weights.dialects.dialect import Dialect
-from keras_vit.weights.dialects.renames import TORCH, Layers
+from keras_vit.weights.families.family import IMAGENET_PHOTOS, Dialect
+from keras_vit.weights.families.renames import TORCH, Layers
 
 _MLP: Layers = {"mlp/dense_1": "mlp.fc1", "mlp/dense_2": "mlp.fc2"}
-_PHOTOS = Preprocessing(
-    image_size=None,
-    mean=(0.485, 0.456, 0.406),  # ImageNet's, of values in [0, 1]
-    std=(0.229, 0.224, 0.225),
-    interpolation="bicubic",
-    antialias=True,
-)
 
 HF_INTERNVIT = Dialect(
     "huggingface_internvit",
@@ -50,7 +42,7 @@ HF_INTERNVIT = Dialect(
     activation="gelu",
     layer_norm_epsilon=1e-6,
     resize_method="bicubic",
-    preprocessing=_PHOTOS,
+    preprocessing=IMAGENET_PHOTOS,
 )
 INTERNVIT = dataclasses.replace(
     HF_INTERNVIT,

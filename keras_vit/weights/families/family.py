@@ -10,13 +10,20 @@ import numpy as np
 
 from keras_vit.checks import error_about
 from keras_vit.images.preprocessing import Preprocessing
-from keras_vit.weights.dialects.renames import Group, Heads, Layers, Rename, Style
+from keras_vit.weights.families.renames import Group, Heads, Layers, Rename, Style
 from keras_vit.weights.reader import CheckpointError
 
 Arrays = dict[str, np.ndarray]
 Makers = dict[str, Callable[[], np.ndarray]]  # arrays that are made only when they are written
 Names = Mapping[tuple[str, str], Layers]  # by the prefixes of ours and of theirs
 _TO_ONE = Preprocessing(image_size=None)  # images scaled to [-1, 1]
+IMAGENET_PHOTOS = Preprocessing(
+    image_size=None,
+    mean=(0.485, 0.456, 0.406),  # of values in [0, 1]
+    std=(0.229, 0.224, 0.225),
+    interpolation="bicubic",
+    antialias=True,
+)
 # Fields that change the numbers and mostly stand in no tensor, and their values where neither tells them.
 UNTOLD: Mapping[str, str] = {"rotary": "none", "branch_norm": "before"}
 _as_written: Callable[[Collection[str]], Callable[[str], str]] = lambda names: str  # noqa: E731

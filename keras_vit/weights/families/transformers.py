@@ -1,7 +1,8 @@
-"""The layout of transformers' ViT, DeiT and I-JEPA: kernels as torch has them.
+"""The layouts of transformers' ViT, DeiT, I-JEPA and Pixio (arXiv:2512.15715): kernels as torch has them.
 
 Files on the Hugging Face hub have the names of transformers 4, which version 5 still reads and we write. The names of
-version 5 in memory (`layers.0.attention.q_proj`) are read too.
+version 5 in memory (`layers.0.attention.q_proj`) are read too. Pixio has several class tokens with positions, pooled
+as their mean.
 """
 
 import re
@@ -10,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit.weights.dialects.dialect import Arrays, Dialect, Folder, Makers
-from keras_vit.weights.dialects.renames import TORCH, Layers
+from keras_vit.weights.families.family import IMAGENET_PHOTOS, Arrays, Dialect, Folder, Makers
+from keras_vit.weights.families.renames import TORCH, Layers
 from keras_vit.weights.reader import CheckpointError
 from keras_vit.weights.sidecar.folder_json import transformers_files, transformers_opening
 
@@ -115,4 +116,38 @@ HUGGINGFACE = Dialect(
     resize_method="bicubic",
     lacks=("mean pooling beside a class token", "head on all tokens", "model without positions"),
     folder=Folder(transformers_files, transformers_opening, says_epsilon=True, has_one_side=True),
+)
+
+
+PIXIO = Dialect(
+    "huggingface_pixio",
+    "transformers",
+    ".safetensors",
+    TORCH,
+    requires=(
+        *(r"embeddings\.patch_embeddings\.projection\.weight", r"embeddings\.cls_token", r"layernorm\.weight"),
+        *(r"encoder\.layer\.0\.norm1\.weight", r"encoder\.layer\.0\.intermediate\.dense\.weight"),
+    ),
+    ignores=(r"embeddings\.mask_token", r"decoder\..*"),  # of masked pre-training
+    names={
+        ("", ""): {
+            "class_token/token": "embeddings.cls_token",
+            "position_embedding/table": "embeddings.position_embeddings",
+            "patch_embedding/projection": "embeddings.patch_embeddings.projection",
+            "encoder_norm": "layernorm",
+        },
+        ("block_{block:02}/", "encoder.layer.{block}."): {
+            "norm_1": "norm1",
+            **{f"attention/{part}": f"attention.attention.{part}" for part in ("query", "key", "value")},
+            "attention/out": "attention.output.dense",
+            "norm_2": "norm2",
+            "mlp/dense_1": "intermediate.dense",
+            "mlp/dense_2": "output.dense",
+        },
+    },
+    activation="gelu",
+    layer_norm_epsilon=1e-6,
+    resize_method="bicubic",
+    summary="mean",
+    preprocessing=IMAGENET_PHOTOS,
 )

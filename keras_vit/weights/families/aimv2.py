@@ -5,9 +5,9 @@ All have RMSNorm, a norm of patches, and a gate beside the MLP's value. Transfor
 
 import dataclasses
 
-from keras_vit.weights.dialects.clip_names import PHOTOS_OF_CLIP
-from keras_vit.weights.dialects.dialect import Dialect
-from keras_vit.weights.dialects.renames import TORCH, Layers, NoUnitAxes
+from keras_vit.weights.families.clip import PHOTOS_OF_CLIP
+from keras_vit.weights.families.family import Dialect
+from keras_vit.weights.families.renames import TORCH, Layers, NoUnitAxes
 
 _QKV = ("attention/query", "attention/key", "attention/value")
 

@@ -8,8 +8,8 @@ from collections.abc import Callable, Collection
 import numpy as np
 
 from keras_vit.config.posembed import square_grid
-from keras_vit.weights.dialects.dialect import Arrays, Dialect, Folder, Makers
-from keras_vit.weights.dialects.renames import TORCH, Layers
+from keras_vit.weights.families.family import Arrays, Dialect, Folder, Makers
+from keras_vit.weights.families.renames import TORCH, Layers
 from keras_vit.weights.reader import CheckpointError
 from keras_vit.weights.sidecar.folder_json import timm_files, timm_opening
 

@@ -8,9 +8,9 @@ import dataclasses
 import re
 from collections.abc import Callable, Collection
 
-from keras_vit.weights.dialects.dialect import Dialect
-from keras_vit.weights.dialects.eva_names import TIMM_EVA
-from keras_vit.weights.dialects.renames import TORCH
+from keras_vit.weights.families.eva import TIMM_EVA
+from keras_vit.weights.families.family import Dialect
+from keras_vit.weights.families.renames import TORCH
 
 _TABLE = "relative_position_bias_table"
 

@@ -6,32 +6,34 @@ weights is set aside by name.
 """
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from keras_vit.annotations import FilePath
-from keras_vit.weights.dialects.aimv2_names import AIMV2, HF_AIMV2, TIMM_AIMV2
-from keras_vit.weights.dialects.beit_names import HF_BEIT, TIMM_BEIT
-from keras_vit.weights.dialects.big_vision_names import BIG_VISION
-from keras_vit.weights.dialects.bit_names import BIT, BIT_PAPER
-from keras_vit.weights.dialects.clip_names import HF_CLIP, HF_CLIP_CLASSIFIER, HF_SIGLIP, HF_SIGLIP2, OPEN_CLIP
-from keras_vit.weights.dialects.dialect import Dialect
-from keras_vit.weights.dialects.dinov2_names import DINOV2, DINOV2_REGISTERS, HF_DINOV2, HF_DINOV2_REGISTERS
-from keras_vit.weights.dialects.dinov3_names import DINOV3, HF_DINOV3, TIMM_DINOV3
-from keras_vit.weights.dialects.eva_names import EVA02, TIMM_EVA
-from keras_vit.weights.dialects.huggingface_names import HUGGINGFACE
-from keras_vit.weights.dialects.internvit_names import HF_INTERNVIT, INTERNVIT
-from keras_vit.weights.dialects.official_names import LINEN, OFFICIAL
-from keras_vit.weights.dialects.pe_names import PE, PE_CORE, TIMM_PE, TIMM_PE_CORE
-from keras_vit.weights.dialects.pixio_names import PIXIO
-from keras_vit.weights.dialects.radio_names import HF_RADIO
-from keras_vit.weights.dialects.rope_names import TIMM_ROPE, TIMM_ROPE_REGISTERS
-from keras_vit.weights.dialects.sapiens_names import TIMM_SAPIENS2
-from keras_vit.weights.dialects.timm_names import TIMM, TIMM_BEIT3
-from keras_vit.weights.dialects.tips_names import HF_TIPSV2, TIPS
-from keras_vit.weights.dialects.wrappers import preferred, remark_on
+from keras_vit.weights.families.aimv2 import AIMV2, HF_AIMV2, TIMM_AIMV2
+from keras_vit.weights.families.beit import HF_BEIT, TIMM_BEIT
+from keras_vit.weights.families.clip import (
+    HF_CLIP,
+    HF_CLIP_CLASSIFIER,
+    HF_SIGLIP,
+    HF_SIGLIP2,
+    OPEN_CLIP,
+    PE,
+    PE_CORE,
+    TIMM_PE,
+    TIMM_PE_CORE,
+)
+from keras_vit.weights.families.dinov2 import DINOV2, DINOV2_REGISTERS, HF_DINOV2, HF_DINOV2_REGISTERS, HF_TIPSV2, TIPS
+from keras_vit.weights.families.dinov3 import DINOV3, HF_DINOV3, TIMM_DINOV3, TIMM_SAPIENS2
+from keras_vit.weights.families.eva import EVA02, TIMM_EVA, TIMM_ROPE, TIMM_ROPE_REGISTERS
+from keras_vit.weights.families.family import Dialect
+from keras_vit.weights.families.google import BIG_VISION, BIT, BIT_PAPER, LINEN, OFFICIAL
+from keras_vit.weights.families.internvit import HF_INTERNVIT, INTERNVIT
+from keras_vit.weights.families.radio import HF_RADIO
+from keras_vit.weights.families.timm import TIMM, TIMM_BEIT3
+from keras_vit.weights.families.transformers import HUGGINGFACE, PIXIO
 from keras_vit.weights.reader import CheckpointError
 
 _OF_TIMM = (TIMM, TIMM_SAPIENS2, TIMM_BEIT, TIMM_BEIT3, TIMM_EVA, EVA02, TIMM_PE_CORE, TIMM_PE, PE_CORE, PE)
@@ -216,3 +218,40 @@ def _advice(row: Dialect, tensors: Mapping[str, Any], lost: list[str], writes: C
         "Save the model as .keras instead. If these layers are your own, the model that they were put on shares its "
         "weights, and can be saved here."
     )
+
+
+# Of two models the one that its own software evaluates comes first: timm takes the average, DINO the teacher, and
+# I-JEPA the target encoder.
+_PREFERRED = ("state_dict_ema", "model_ema", "module_ema", "ema", "teacher", "target_encoder")
+_OTHER_WRAPPERS = ("state_dict", "model_state", "model_state_dict", "model", "net", "network", "module", "student")
+
+
+def preferred(prefixes: Iterable[str]) -> str:
+    """The prefix whose weights are taken.
+
+    Args:
+        prefixes: each with the dot at its end, or empty for names without any.
+
+    Raises:
+        CheckpointError: if there are several, and their words do not tell which is the model.
+    """
+    ranked = sorted(prefixes, key=lambda prefix: (_rank(prefix), prefix))
+    if len(ranked) > 1 and _rank(ranked[0]) == _rank(ranked[1]):
+        raise CheckpointError(
+            "a file must tell which of its models is meant, by a word of other software before the names.\n"
+            f"Received: weights below {' and '.join(map(repr, ranked[:5]))}. Save one of them as a file of its own."
+        )
+    return ranked[0]
+
+
+def remark_on(taken: str, prefixes: Sequence[str]) -> tuple[str, ...]:
+    """A line on the models of a file that are not taken, if there are any."""
+    others = sorted(prefix for prefix in prefixes if prefix != taken)
+    return (f"took {taken.rstrip('.')!r}, and not {', '.join(repr(o.rstrip('.')) for o in others)}",) if others else ()
+
+
+def _rank(prefix: str) -> int:
+    """0 for no prefix, then the words in their order, then unknown ones."""
+    words = prefix.split(".")
+    known = [place for place, word in enumerate((*_PREFERRED, *_OTHER_WRAPPERS), 1) if word in words]
+    return 0 if not prefix else min(known, default=len(_PREFERRED) + len(_OTHER_WRAPPERS) + 1)

@@ -1,18 +1,20 @@
-"""The layouts of DINOv2: the authors' own files (arXiv:2304.07193, with registers arXiv:2309.16588) and transformers'.
+"""The layouts of DINOv2 (arXiv:2304.07193, with registers arXiv:2309.16588) and TIPS (arXiv:2410.16512, 2604.12012).
 
-With and without registers they are rows of their own, since the software resizes positions by another rule.
+DINOv2 with and without registers are rows of their own, since the software resizes positions by another rule. TIPS is
+DINOv2's block with two class tokens, the second one as `register_tokens`, a register here. With a gated MLP its names
+are DINOv2's too, whose files have another number of registers. With one register a `config.json` separates them.
 """
 
 import dataclasses
 import functools
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 
 import numpy as np
 
 from keras_vit.images.preprocessing import Preprocessing
-from keras_vit.weights.dialects.dialect import Arrays, Dialect, Makers
-from keras_vit.weights.dialects.renames import TORCH, Layers
+from keras_vit.weights.families.family import IMAGENET_PHOTOS, Arrays, Dialect, Makers, shape_among
+from keras_vit.weights.families.renames import TORCH, Layers
 
 _REGISTERS = "register_tokens/tokens"
 _TOKENS: Layers = {
@@ -24,15 +26,7 @@ _TOKENS: Layers = {
 _MLP: Layers = {"mlp/dense_1": "mlp.fc1", "mlp/dense_2": "mlp.fc2"}
 _GATED: Layers = {("mlp/gate", "mlp/up"): "mlp.w12", "mlp/down": "mlp.w3"}
 _HF_GATED: Layers = {("mlp/gate", "mlp/up"): "mlp.weights_in", "mlp/down": "mlp.weights_out"}
-_PHOTOS = Preprocessing(
-    image_size=None,
-    mean=(0.485, 0.456, 0.406),  # ImageNet's, of values in [0, 1]
-    std=(0.229, 0.224, 0.225),
-    interpolation="bicubic",
-    antialias=True,
-    resize="crop",
-    crop_fraction=224 / 256,
-)
+_PHOTOS = dataclasses.replace(IMAGENET_PHOTOS, resize="crop", crop_fraction=224 / 256)
 
 
 def _zeros_of(class_token: Callable[[], np.ndarray]) -> np.ndarray:
@@ -158,3 +152,33 @@ HF_DINOV2_REGISTERS = dataclasses.replace(
     names={**HF_DINOV2.names, ("", ""): {**_EMBEDDINGS, _REGISTERS: "embeddings.register_tokens"}},
     resize_method="bicubic_antialias",
 )
+
+
+def _has_one_register(arrays: Iterable[str]) -> bool:
+    """Whether there are the tokens of TIPS, or an MLP that DINOv2 does not have."""
+    shape = shape_among(arrays, "register_tokens")
+    return shape is None or shape[1:-1] == (1,) or any(".c_fc." in name for name in arrays)
+
+
+_BLOCK = ("block_{block:02}/", "blocks.{block}.")
+HF_TIPSV2 = dataclasses.replace(
+    DINOV2_REGISTERS,
+    name="huggingface_tipsv2",
+    software="transformers",
+    model_types=("tipsv2_vision_model", "tipsv2"),
+    like=("dinov2_registers",),
+    fits=_has_one_register,
+    requires=tuple(name for name in DINOV2_REGISTERS.requires if "qkv" not in name),
+    forbids=(r"blocks\.0\.mlp\.fc1\.weight",),
+    names={
+        **DINOV2_REGISTERS.names,
+        _BLOCK: {
+            **DINOV2_REGISTERS.names[_BLOCK],
+            "mlp/dense_1": "mlp.c_fc",
+            "mlp/dense_2": "mlp.c_proj",
+        },
+    },
+    resize_method="bilinear_antialias",
+    preprocessing=Preprocessing(image_size=None, mean=(0.0, 0.0, 0.0), std=(1.0, 1.0, 1.0), antialias=True),
+)
+TIPS = dataclasses.replace(HF_TIPSV2, name="tips", software="the authors' TIPS", suffix=".npz", model_types=(), like=())

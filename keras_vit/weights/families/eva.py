@@ -1,19 +1,22 @@
-"""The layouts of timm's class `Eva`: EVA (arXiv:2211.07636), EVA-02 (arXiv:2303.11331) and EVA-CLIP (arXiv:2303.15389).
+"""The layouts of timm's class `Eva`, and the authors' own of EVA-02.
 
-And the authors' own of EVA-02. Files have query, key and value in one matrix or in three, and a gated MLP's first two
-layers likewise. timm keeps three where the MLP has a LayerNorm inside, so such is what is written.
+EVA (arXiv:2211.07636), EVA-02 (arXiv:2303.11331), EVA-CLIP (arXiv:2303.15389), RoPE-ViT (arXiv:2403.13298) and timm's
+own models with rotary positions. Files have query, key and value in one matrix or in three, and a gated MLP's first two
+layers likewise. timm keeps three where the MLP has a LayerNorm inside, so such is what is written. Only the learned
+frequencies of RoPE-ViT's mixed models are a tensor, `rope.freqs`, of all blocks together.
 """
 
 import dataclasses
+import functools
 import re
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import numpy as np
 
-from keras_vit.weights.dialects.dialect import Arrays, Folder, Makers
-from keras_vit.weights.dialects.renames import Layers
-from keras_vit.weights.dialects.timm_names import ATTENTION_POOLING, TIMM, TOKENS, with_prefix_rows, without_prefix_rows
+from keras_vit.weights.families.family import Arrays, Folder, Makers
+from keras_vit.weights.families.renames import Layers
+from keras_vit.weights.families.timm import ATTENTION_POOLING, TIMM, TOKENS, with_prefix_rows, without_prefix_rows
 from keras_vit.weights.reader import CheckpointError
 from keras_vit.weights.sidecar.eva_json import eva_files
 from keras_vit.weights.sidecar.folder_json import timm_opening
@@ -87,8 +90,13 @@ def _together(makers: Makers) -> Makers:
     """What `apart` takes apart as timm's class has it, whose MLP with a LayerNorm inside keeps all apart."""
     if any(name.endswith((".mlp.norm.weight", ".attn.q_norm.weight")) for name in makers):
         return makers
+    return gate_together(qkv_together(makers))
+
+
+def gate_together(makers: Makers) -> Makers:
+    """The gate of an MLP and its value in one matrix, whose last layer is `fc2`."""
     found: Makers = {}
-    for name, make in qkv_together(makers).items():
+    for name, make in makers.items():
         if ".mlp.fc1_g." in name:
             found[name.replace("fc1_g", "fc1")] = joined([make, makers[name.replace("fc1_g", "fc1_x")]])
         elif ".mlp.fc1_x." not in name:
@@ -187,4 +195,93 @@ EVA02 = dataclasses.replace(
     read_steps=(_named_by_timm, *TIMM_EVA.read_steps),
     written_steps=(*TIMM_EVA.written_steps, _named_by_authors),
     resize_method="bicubic",
+)
+
+
+_GRID: Mapping[str, Any] = {"rotary_layout": "interleaved", "rotary_coordinates": "grid"}
+AXIAL: Mapping[str, Any] = {"rotary": "axial", "rotary_theta": 100.0, "rotary_axes": "xy", **_GRID}
+MIXED: Mapping[str, Any] = {"rotary": "mixed", "rotary_theta": 10.0, "rotary_axes": "xy", **_GRID}
+OF_TIMM: Mapping[str, Any] = {  # timm's own models
+    **{"rotary": "axial", "rotary_theta": 10000.0, "rotary_axes": "yx", "rotary_reference": 16, **_GRID}
+}
+_FREQUENCIES = "rotary_positions_00/frequencies"
+_OF_ALL = "rope.freqs"
+_ROPE_BLOCK = ("block_{block:02}/", "blocks.{block}.")
+
+
+def _of_each_block(arrays: Arrays, num_patches: int | None) -> Arrays:
+    """The learned frequencies, `(2, L, A, D/A/2)` in the file, as an array for each block."""
+    found = dict(arrays)
+    frequencies = found.pop(_OF_ALL, None)
+    if frequencies is None:
+        return found
+    if frequencies.ndim != 4 or len(frequencies) != 2:
+        raise CheckpointError(
+            "the learned frequencies must be those of 2 axes, all blocks, heads and pairs of channels.\n"
+            f"Received: {_OF_ALL}, shape {frequencies.shape}."
+        )
+    return found | {f"{_OF_ALL}.{block}.f": frequencies[:, block] for block in range(frequencies.shape[1])}
+
+
+def _of_all_blocks(makers: Makers) -> Makers:
+    names = [name for name in makers if name.startswith(f"{_OF_ALL}.")]
+    if not names:
+        return makers
+    parts = [makers[f"{_OF_ALL}.{block}.f"] for block in range(len(names))]
+    others = {name: make for name, make in makers.items() if name not in names}
+    return others | {_OF_ALL: lambda: np.stack([part() for part in parts], axis=1)}
+
+
+def _without_class_row(makers: Makers) -> Makers:
+    """Adds the class token's row of the table to the token, since timm's table has none."""
+    token, table = makers.get("cls_token"), makers.get("pos_embed")
+    if token is None or table is None:
+        return makers
+    return makers | {"cls_token": functools.partial(_add_class_row, token, table), "pos_embed": lambda: table()[:, 1:]}
+
+
+def _add_class_row(token: Callable[[], np.ndarray], table: Callable[[], np.ndarray]) -> np.ndarray:
+    return token() + table()[:, :1]
+
+
+def _rope_defaults(tensors: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    return dict(MIXED if _FREQUENCIES in tensors else AXIAL)
+
+
+TIMM_ROPE = dataclasses.replace(
+    TIMM_EVA,
+    name="timm_rope",
+    folder=None,
+    requires=(r"patch_embed\.proj\.weight", "cls_token", r"blocks\.0\.gamma_1", r"blocks\.0\.attn\.qkv\.bias"),
+    forbids=("reg_token", r".*relative_position_bias_table", r"norm_pre\.weight"),
+    names={
+        ("", ""): {ours: TOKENS[ours] for ours in ("class_token/token", "position_embedding/table", *EVA_ENDS)},
+        _ROPE_BLOCK: PLAIN_BLOCK,
+        ("rotary_positions_{block:02}/", f"{_OF_ALL}.{{block}}."): {"frequencies": "f"},
+    },
+    read_steps=(with_prefix_rows, apart, _of_each_block),
+    written_steps=(qkv_together, _without_class_row, _of_all_blocks),
+    computes=_rope_defaults,
+    position_embedding="none",
+)
+TIMM_ROPE_REGISTERS = dataclasses.replace(
+    TIMM_EVA,
+    name="timm_rope_registers",
+    folder=None,
+    requires=(r"patch_embed\.proj\.weight", "reg_token", r"blocks\.0\.gamma_1", r"blocks\.0\.attn\.qkv\.weight"),
+    forbids=(
+        "cls_token",
+        "pos_embed",
+        r".*relative_position_bias_table",
+        r"norm_pre\.weight",
+        r"blocks\.0\.attn\.qkv\.bias",
+    ),
+    names={
+        ("", ""): {ours: TOKENS[ours] for ours in ("register_tokens/tokens", *EVA_ENDS)},
+        _ROPE_BLOCK: PLAIN_BLOCK,
+    },
+    read_steps=(apart,),
+    written_steps=(qkv_together,),
+    computes=lambda tensors: dict(OF_TIMM),
+    position_embedding="none",
 )

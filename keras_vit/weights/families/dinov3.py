@@ -1,8 +1,9 @@
-"""The layouts of DINOv3 (arXiv:2508.10104): the authors' own files, transformers' and timm's.
+"""The layouts of DINOv3 (arXiv:2508.10104): the authors', transformers' and timm's; and Sapiens2 (arXiv:2604.21681).
 
-EUPE (arXiv:2603.22387) and LingBot-Vision (arXiv:2607.05247) are the same models. No tensor tells of the rotary
-positions but the authors' `rope_embed.periods`, bfloat16 values that their class loads. They are read as weights;
-`rotary_periods="computed"` takes the formula, as timm and transformers do.
+EUPE (arXiv:2603.22387) and LingBot-Vision (arXiv:2607.05247) are the same models. No tensor says the rotary positions
+but the authors' `rope_embed.periods`, bfloat16 values that their class loads. They are read as weights;
+`rotary_periods="computed"` takes the formula, as timm and transformers do. Sapiens2 has RMSNorm, normed queries and
+keys, and keys and values that groups of heads share.
 """
 
 import dataclasses
@@ -12,12 +13,21 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit.images.preprocessing import Preprocessing
-from keras_vit.weights.dialects.dialect import Arrays, Makers
-from keras_vit.weights.dialects.dinov2_names import DINOV2, with_no_registers, without_empty
-from keras_vit.weights.dialects.eva_names import EVA_ENDS, PLAIN_BLOCK, TIMM_EVA, apart, joined, qkv_together, split
-from keras_vit.weights.dialects.renames import Layers
-from keras_vit.weights.dialects.timm_names import TOKENS
+from keras_vit.weights.families.dinov2 import DINOV2, with_no_registers, without_empty
+from keras_vit.weights.families.eva import (
+    BLOCK,
+    EVA_ENDS,
+    PLAIN_BLOCK,
+    TIMM_EVA,
+    apart,
+    gate_together,
+    joined,
+    qkv_together,
+    split,
+)
+from keras_vit.weights.families.family import IMAGENET_PHOTOS, Arrays, Makers, Names
+from keras_vit.weights.families.renames import Layers
+from keras_vit.weights.families.timm import TOKENS
 from keras_vit.weights.reader import CheckpointError
 
 ROTARY: Mapping[str, Any] = {
@@ -30,14 +40,7 @@ ROTARY: Mapping[str, Any] = {
 PERIODS = "rotary_positions/periods"
 _QKV = ("q_proj", "k_proj", "v_proj")
 _BLOCK = "block_{block:02}/"
-_PHOTOS = Preprocessing(
-    image_size=None,
-    mean=(0.485, 0.456, 0.406),  # ImageNet's, of values in [0, 1]
-    std=(0.229, 0.224, 0.225),
-    interpolation="bilinear",
-    antialias=True,
-    resize="squash",
-)
+_PHOTOS = dataclasses.replace(IMAGENET_PHOTOS, interpolation="bilinear", resize="squash")
 
 
 def _computes(tensors: Mapping[str, np.ndarray]) -> dict[str, Any]:
@@ -216,4 +219,32 @@ TIMM_DINOV3 = dataclasses.replace(
     position_embedding="none",
     normalises_means=False,
     preprocessing=_PHOTOS,
+)
+
+
+def _sapiens_defaults(tensors: Mapping[str, np.ndarray]) -> dict[str, Any]:
+    return dict(ROTARY)  # in float32; the authors' code makes the angles in bfloat16
+
+
+_QK_NORMS: Layers = {f"attention/{part}_norm": f"attn.{part[0]}_norm" for part in ("query", "key")}
+_ENDS = ("class_token/token", "register_tokens/tokens", "patch_embedding/projection", "encoder_norm", "head")
+_NAMES: Names = {
+    ("", ""): {ours: theirs for ours, theirs in TIMM_EVA.names["", ""].items() if ours in _ENDS},
+    ("block_{block:02}/", "blocks.{block}."): {
+        **{ours: theirs for ours, theirs in BLOCK.items() if ours not in ("attention/norm", "mlp/norm")},
+        **_QK_NORMS,
+    },
+}
+TIMM_SAPIENS2 = dataclasses.replace(
+    TIMM_EVA,
+    name="timm_sapiens2",
+    requires=(
+        *(r"patch_embed\.proj\.weight", "reg_token", r"blocks\.0\.attn\.q_norm\.weight"),
+        r"blocks\.0\.attn\.q_proj\.weight",
+    ),
+    forbids=("pos_embed", r"blocks\.0\.attn\.q_norm\.bias"),
+    names=_NAMES,
+    computes=_sapiens_defaults,
+    position_embedding="none",
+    written_steps=(gate_together,),
 )
