@@ -44,6 +44,7 @@ def _is_there(name: str) -> bool:
 # takes seconds and the backend's log lines, which a command line that prints a table should not.
 if not _is_the_command():
     from keras_vit.config.public_names import MODULES, PLACES, REGISTERED
+    from keras_vit.renamed import NAMES, warn_renamed
 
     try:
         for _module in REGISTERED:
@@ -64,6 +65,9 @@ if not _is_the_command():
         return sorted([*__all__, "__version__"])  # and neither the rooms nor what stands above
 
     def __getattr__(name: str) -> Any:
+        if name in NAMES:
+            warn_renamed(name, NAMES[name])
+            return getattr(sys.modules[__name__], NAMES[name])
         if name in PLACES:
             value: Any = getattr(importlib.import_module(f"keras_vit.{PLACES[name]}"), name)
         elif name in MODULES:

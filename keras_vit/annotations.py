@@ -1,4 +1,4 @@
-"""Types that stand in many signatures, under telling names.
+"""Types that many signatures share.
 
 Keras and the backends ship no types, so a tensor is `Any` to a type checker; the names say what is meant.
 """
@@ -14,7 +14,9 @@ Shape: TypeAlias = tuple[int | None, ...]  # with the batch in front; `None` whe
 Pair: TypeAlias = tuple[int, int]  # (H, W) in pixels, or (h, w) in patches
 Arguments: TypeAlias = dict[str, Any]  # by name, as `get_config` gives them
 Logs: TypeAlias = dict[str, Any] | None  # what Keras hands to a callback
-LastGood: TypeAlias = FilePath | Callable[[], FilePath | None] | None  # path of a checkpoint, or what tells it
+LastGood: TypeAlias = (
+    FilePath | Callable[[], FilePath | None] | None
+)  # path of a checkpoint, or a function that returns it
 Splits: TypeAlias = Mapping[str, Any]  # of a data set, by name
 
 

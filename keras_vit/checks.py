@@ -9,10 +9,10 @@ import math
 import operator
 import os
 import re
-from collections.abc import Callable, Collection, Hashable, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from keras_vit.other_words import ours, resnets_called, variant_called, variants_called, weights_called
+from keras_vit.synonyms import find_hub_weights, find_resnets, find_size, find_variant, lookup
 
 STRATEGIES = ("auto", "one", "mirrored", "tpu")  # for the devices of one machine
 TRAINING_PRECISIONS = ("auto", "float32", "tensorfloat32", "mixed_bfloat16", "mixed_float16")
@@ -24,24 +24,28 @@ _OTHER_STRATEGIES = dict.fromkeys(
     ("multi_worker", "multiworker", "multi_worker_mirrored", "multiworkermirroredstrategy"), _SEVERAL_HOSTS
 )
 _first_use: dict[str, int] = {}  # the process in which models were used first
-_TELLING = 3  # letters, from which on the part of a name may stand for it
+_MIN_PREFIX = 3  # letters of a prefix or suffix that may stand for a name
 _Callable = TypeVar("_Callable", bound=Callable)
+_Error = TypeVar("_Error", bound=Exception)
 
 
-def error_about(*parameters: str, kind: type[Exception] = ValueError) -> Callable[[str], Exception]:
-    """Makes an exception that knows which arguments it is about, so that a command line can say its options instead.
+class ArgumentError(ValueError):
+    """A wrong value of an argument.
 
-    Args:
-        *parameters: names of arguments, which stand in the message as `size` in backticks, or as size=3.
-        kind: class of the exception. Its attribute `parameters` has the names.
+    Attributes:
+        parameters: names of the arguments, which stand in the message as `size` in backticks, or as size=3. A command
+            line puts its options in their place.
     """
 
-    def made(message: str) -> Exception:
-        error = kind(message)
-        vars(error)["parameters"] = parameters
-        return error
+    def __init__(self, message: str, parameters: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.parameters = tuple(parameters)
 
-    return made
+
+def with_parameters(error: _Error, *parameters: str) -> _Error:
+    """An exception of another class, with the attribute of `ArgumentError`."""
+    vars(error)["parameters"] = parameters
+    return error
 
 
 def check_int(name: str, value: Any, least: float) -> int:
@@ -51,11 +55,11 @@ def check_int(name: str, value: Any, least: float) -> int:
     except TypeError:
         number = None
     if number is None or isinstance(value, bool):
-        raise error_about(name, kind=TypeError)(
-            f"`{name}` must be an int.\nReceived: {name}={value!r} of type {type(value).__name__}."
+        raise with_parameters(
+            TypeError(f"`{name}` must be an int.\nReceived: {name}={value!r} of type {type(value).__name__}."), name
         )
     if number < least:
-        raise error_about(name)(f"`{name}` must be at least {least}.\nReceived: {name}={number}.")
+        raise ArgumentError(f"`{name}` must be at least {least}.\nReceived: {name}={number}.", parameters=(name,))
     return number
 
 
@@ -70,8 +74,9 @@ def check_threads(threads: Any) -> int:
     """`threads` as an int; raises for more than there are cores, which only wait for each other."""
     threads = check_positive_int("threads", threads)
     if threads > len(cores()):
-        raise error_about("threads")(
-            f"`threads` must not be more than the cores that there are, {len(cores())}.\nReceived: threads={threads}."
+        raise ArgumentError(
+            f"`threads` must not be more than the cores that there are, {len(cores())}.\nReceived: threads={threads}.",
+            parameters=("threads",),
         )
     return threads
 
@@ -104,39 +109,40 @@ def check_sides(name: str, size: Any) -> int | tuple[int, ...]:
     if not isinstance(size, (tuple, list)):
         return check_positive_int(name, size)
     if len(size) != 2:
-        raise error_about(name)(f"`{name}` must be one side, or (H, W).\nReceived: {name}={size!r}.")
+        raise ArgumentError(f"`{name}` must be one side, or (H, W).\nReceived: {name}={size!r}.", parameters=(name,))
     return tuple(check_positive_int(name, side) for side in size)
 
 
 def check_flag(name: str, value: Any) -> None:
     """Raises unless `value` is True or False; a word such as "no" would count as true."""
     if not isinstance(value, bool):
-        raise error_about(name, kind=TypeError)(f"`{name}` must be True or False.\nReceived: {name}={value!r}.")
+        raise with_parameters(TypeError(f"`{name}` must be True or False.\nReceived: {name}={value!r}."), name)
 
 
-def check_choice(name: str, value: Any, choices: Collection[Any], other_words: Mapping[str, str] | None = None) -> None:
+def check_choice(name: str, value: Any, choices: Collection[Any], synonyms: Mapping[str, str] | None = None) -> None:
     """Raises unless `value` is one of the words in `choices`; the error names the nearest one.
 
     Args:
         name: of the argument.
         value: of it.
         choices: the words that it may be.
-        other_words: what other packages call a choice, in small letters, and the sentence that says which it is here.
+        synonyms: what other packages call a choice, in small letters, and the sentence that says which it is here.
     """
     if not isinstance(value, Hashable) or value not in choices:
-        other = (other_words or {}).get(str(value).lower())
+        other = (synonyms or {}).get(str(value).lower())
         hint = f" {other}" if other else did_you_mean(value, choices)
-        raise error_about(name)(
-            f"`{name}` must be one of {', '.join(map(repr, choices))}.\nReceived: {name}={value!r}.{hint}"
+        raise ArgumentError(
+            f"`{name}` must be one of {', '.join(map(repr, choices))}.\nReceived: {name}={value!r}.{hint}",
+            parameters=(name,),
         )
 
 
 def did_you_mean(value: Any, choices: Collection[str]) -> str:
     """`' Did you mean ...?'` for those of `choices` that other software calls so, or the nearest ones, or `''`."""
-    if (variant := variant_called(str(value))) in choices:
-        weights = weights_called(str(value))
+    if (variant := find_variant(str(value))) in choices:
+        weights = find_hub_weights(str(value))
         return f" Did you mean {variant!r}?" + (f" Weights of that name are {weights!r}." if weights else "")
-    ways = (ours, resnets_called, variants_called, _nearest)
+    ways = (lookup, find_resnets, find_size, _nearest)
     nearest = next(filter(None, (way(str(value), choices) for way in ways)), [])
     return f" Did you mean {' or '.join(map(repr, nearest))}?" if nearest else ""
 
@@ -145,7 +151,7 @@ def _nearest(value: str, choices: Collection[str]) -> list[str]:
     """The nearest of `choices`, or those that begin or end so."""
     lower, value = {choice.lower(): choice for choice in choices}, value.lower()
     nearest = difflib.get_close_matches(value, lower, n=3, cutoff=0.5)
-    if len(value) >= _TELLING:
+    if len(value) >= _MIN_PREFIX:
         nearest = nearest or [choice for choice in lower if choice.startswith(value) or choice.endswith(value)][:3]
     return [lower[choice] for choice in nearest]
 
@@ -175,37 +181,28 @@ def with_hints(function: _Callable, hint: Callable[[str], str] | None = None) ->
 def check_number(name: str, value: Any) -> None:
     """Raises unless `value` is an int or a float."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise error_about(name, kind=TypeError)(f"`{name}` must be a number.\nReceived: {name}={value!r}.")
-
-
-def check_rate(name: str, value: Any) -> None:
-    """Raises unless `value` is a number in [0, 1)."""
-    check_number(name, value)
-    if not 0 <= value < 1 or math.isnan(value):
-        raise error_about(name)(
-            f"`{name}` is a probability of dropping, so it must be in [0, 1).\nReceived: {name}={value}."
-        )
+        raise with_parameters(TypeError(f"`{name}` must be a number.\nReceived: {name}={value!r}."), name)
 
 
 def check_positive(name: str, value: Any) -> None:
     """Raises unless `value` is a finite number above zero."""
     check_number(name, value)
     if not (value > 0 and math.isfinite(value)):
-        raise error_about(name)(f"`{name}` must be above 0 and finite.\nReceived: {name}={value}.")
+        raise ArgumentError(f"`{name}` must be above 0 and finite.\nReceived: {name}={value}.", parameters=(name,))
 
 
-def check_amount(name: str, value: Any) -> None:
+def check_nonnegative(name: str, value: Any) -> None:
     """Raises unless `value` is a finite number of at least zero."""
     check_number(name, value)
     if not (value >= 0 and math.isfinite(value)):
-        raise error_about(name)(f"`{name}` must be at least 0 and finite.\nReceived: {name}={value}.")
+        raise ArgumentError(f"`{name}` must be at least 0 and finite.\nReceived: {name}={value}.", parameters=(name,))
 
 
-def check_share(name: str, value: Any) -> None:
+def check_fraction(name: str, value: Any) -> None:
     """Raises unless `value` is a number in [0, 1)."""
     check_number(name, value)
     if not 0 <= value < 1:
-        raise error_about(name)(f"`{name}` is a share, so it must be in [0, 1).\nReceived: {name}={value}.")
+        raise ArgumentError(f"`{name}` must be in [0, 1).\nReceived: {name}={value}.", parameters=(name,))
 
 
 def check_steps(name: str, value: Any) -> int:
@@ -216,7 +213,7 @@ def check_steps(name: str, value: Any) -> int:
 def check_seed(value: Any) -> int:
     """`value` as an int; raises unless it is an integer (but no bool) in [0, 2**31)."""
     if not 0 <= (seed := check_int("seed", value, -math.inf)) < 2**31:
-        raise error_about("seed")(f"`seed` must be in [0, 2**31).\nReceived: seed={seed}.")
+        raise ArgumentError(f"`seed` must be in [0, 2**31).\nReceived: seed={seed}.", parameters=("seed",))
     return seed
 
 
@@ -228,7 +225,7 @@ def note_process() -> int:
 def check_process() -> None:
     """Raises in a process that was forked from one in which models, or what reads photos for them, were at work.
 
-    A fork copies memory and no threads, and TensorFlow, JAX, ONNX Runtime and OpenVINO would wait for theirs for ever.
+    A fork copies memory and no threads, and TensorFlow, JAX, ONNX Runtime and OpenVINO would wait for ever.
     """
     process = note_process()
     if process != os.getpid():

@@ -17,12 +17,12 @@ import platformdirs
 PREFIX = ".keras_vit-"  # of every temporary name, so that nobody else's file is taken for one
 _PART = re.compile(re.escape(PREFIX) + r"[a-z0-9_]{8}\.part(\.\w+)?")  # as `mkstemp` names them
 _ABANDONED = 3600  # seconds without a byte, after which a part is nobody's
-_MOST_BYTES = 1 << 16  # of a small JSON file; ours have some 300
+_MOST_BYTES = 1 << 16  # of a small JSON file; such files have some 300
 _KINDS = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
 _KINDS |= {stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
 
 
-def user_path(path: str | os.PathLike) -> Path:
+def expand_path(path: str | os.PathLike) -> Path:
     """A path that a user wrote, where `~` is the home folder: shells leave it in `--out=~/run`, and Python does so."""
     return Path(os.path.expanduser(path))
 
@@ -34,10 +34,10 @@ def cache_dir() -> Path:
         ValueError: if `KERAS_VIT_CACHE` begins with the home of an unknown user.
     """
     value = os.environ.get("KERAS_VIT_CACHE")
-    return directory_of("KERAS_VIT_CACHE", value) if value else Path(platformdirs.user_cache_dir("keras_vit"))
+    return expand_dir("KERAS_VIT_CACHE", value) if value else Path(platformdirs.user_cache_dir("keras_vit"))
 
 
-def directory_of(name: str, value: str) -> Path:
+def expand_dir(name: str, value: str) -> Path:
     """The absolute path in an environment variable; raises a `ValueError` for the home of an unknown user."""
     try:
         return Path(value).expanduser().absolute()
@@ -46,7 +46,7 @@ def directory_of(name: str, value: str) -> Path:
 
 
 @contextlib.contextmanager
-def replacing(path: str | os.PathLike, suffix: str = ".part") -> Iterator[str]:
+def atomic_write(path: str | os.PathLike, suffix: str = ".part") -> Iterator[str]:
     """Gives the path of a temporary file, which replaces `path` in one step once all of it is on the disk.
 
     A fault, a kill or a loss of power leaves what was there before. Temporary files that killed writers left in the
@@ -57,7 +57,7 @@ def replacing(path: str | os.PathLike, suffix: str = ".part") -> Iterator[str]:
         suffix: end of the temporary file's name, for writers that look at it.
     """
     path = Path(path)
-    sweep_parts(path.parent, _ABANDONED)
+    remove_partial_files(path.parent, _ABANDONED)
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=PREFIX, suffix=suffix)
     os.close(handle)
     try:
@@ -73,22 +73,22 @@ def replacing(path: str | os.PathLike, suffix: str = ".part") -> Iterator[str]:
     flush_folder(path.parent)  # the rename itself is safe only then
 
 
-def sweep_parts(folder: str | os.PathLike, age: float = 0.0) -> None:
+def remove_partial_files(folder: str | os.PathLike, age: float = 0.0) -> None:
     """Removes the temporary files that killed writers left in a folder; a younger one may be another process'.
 
     Args:
         folder: which is there.
         age: seconds that a file has been without a byte, at least.
     """
-    for path in filter(is_part, Path(folder).iterdir()):
+    for path in filter(is_partial_file, Path(folder).iterdir()):
         with contextlib.suppress(OSError):
             status = path.lstat()
             if stat.S_ISREG(status.st_mode) and status.st_mtime <= time.time() - age:
                 path.unlink()
 
 
-def is_part(path: Path) -> bool:
-    """Whether a name is that of a temporary file of `replacing`."""
+def is_partial_file(path: Path) -> bool:
+    """Whether a name is that of a temporary file of `atomic_write`."""
     return _PART.fullmatch(path.name) is not None
 
 
@@ -193,7 +193,7 @@ def json_object(path: Path, most_bytes: int = _MOST_BYTES) -> dict:
     return found
 
 
-def head_of(path: str | os.PathLike, size: int = 1024) -> bytes | None:
+def read_head(path: str | os.PathLike, size: int = 1024) -> bytes | None:
     """The first bytes of a regular file; `None` of anything else, and of what cannot be read."""
     try:
         with open_regular(path) as file:
@@ -210,7 +210,7 @@ def read_json_object(path: Path, most_bytes: int = _MOST_BYTES) -> dict | None:
         return None
 
 
-def own_folder(path: Path) -> Path:
+def private_dir(path: Path) -> Path:
     """The folder, which is made if need be.
 
     Raises:
@@ -228,7 +228,7 @@ def own_folder(path: Path) -> Path:
 
 
 def locked(folder: str | os.PathLike, wait: bool = False) -> int | None:
-    """A descriptor that locks a folder until it is closed, or its process ends; `None` where that cannot be.
+    """A descriptor that locks a folder until it is closed or its process ends; `None` where locks do not exist.
 
     Raises:
         BlockingIOError: if it is locked.
@@ -244,7 +244,7 @@ def locked(folder: str | os.PathLike, wait: bool = False) -> int | None:
     except BlockingIOError:
         unlock(lock)
         raise
-    except OSError:  # gone, not ours, or on a file system without locks
+    except OSError:  # gone, of another user, or on a file system without locks
         unlock(lock)
         return None
     return lock

@@ -19,11 +19,11 @@ else:
     _Model = object
 
 
-def settle_policy(layer: keras.Layer) -> None:
+def set_own_policy(layer: keras.Layer) -> None:
     """Gives a layer that shares a map of dtype policies, as a reloaded one does, its own: that of its path.
 
-    The public setter writes into the map, which Keras' dense layers ask for their quantisation as if it were theirs.
-    Without the hook the map stays, and Keras refuses to save such a model again.
+    The public setter writes into the shared map, from which Keras' dense layers read their quantisation. Without the
+    hook the map stays, and Keras refuses to save such a model again.
     """
     policy = layer.dtype_policy
     if isinstance(policy, keras.dtype_policies.DTypePolicyMap) and hasattr(layer, "_dtype_policy"):
@@ -42,7 +42,7 @@ def set_initializer(variable: Variable, initializer: Callable[..., Tensor]) -> b
     return True
 
 
-def forget_waiting_variables() -> None:
+def drop_uninitialized_variables() -> None:
     """Drops variables that were made without values.
 
     Publicly none can be dropped, and the next `keras.StatelessScope` that is left makes them all. Without the hook it
@@ -132,17 +132,17 @@ def clip_after_sum(optimizer: keras.optimizers.Optimizer) -> None:
     optimizer._all_reduce_sum_gradients = lambda grads_and_vars: grads_and_vars
 
 
-def tensors_into(model: keras.Model, layer: keras.Layer) -> list:
+def call_inputs(model: keras.Model, layer: keras.Layer) -> list:
     """What a functional model hands to one of its layers, a list of Keras tensors for each call.
 
-    Publicly a layer tells its input, but a model among the layers tells its own. Without the hook the list is empty,
-    and who looks inside asks for the inner model.
+    `layer.input` is public, but of a model among the layers it is the input of that model alone. Without the hook the
+    list is empty, and the analysis needs the inner model as its argument.
     """
     nodes = [node for depth in getattr(model, "_nodes_by_depth", {}).values() for node in depth]
     return [node.input_tensors for node in nodes if node.operation is layer]
 
 
-def trained_around(model: keras.Model) -> bool:
+def is_traced_by_outer_model(model: keras.Model) -> bool:
     """Whether TensorFlow traces `fit`, `evaluate` or `predict` of a model around this one, without XLA.
 
     Publicly a model does not know who calls it. Without the hook it is never so, and such a model's images are not
@@ -164,9 +164,9 @@ def trained_around(model: keras.Model) -> bool:
 
 
 def is_written_to_hdf5() -> bool:
-    """Whether the `get_config` that asks is of the outermost model that `keras.saving.save_model` writes to HDF5.
+    """Whether the calling `get_config` is that of the outermost model that `keras.saving.save_model` writes to HDF5.
 
-    Publicly that function tells a model nothing. Without the hook it writes the file, which `load_model` takes with
+    No public argument shows the format. Without the hook it writes the file, which `load_model` takes with
     `custom_objects=` alone.
     """
     frame: FrameType | None = inspect.currentframe()

@@ -30,7 +30,7 @@ def processor_flags(text: str | None = None) -> frozenset[str]:
     return frozenset(processor_facts(text).get("flags", "").split())
 
 
-def kind_of_processor() -> str:
+def cpu_fingerprint() -> str:
     """A name that is another one where code for this processor may not run, as in a home folder of several machines."""
     facts = processor_facts()
     return hashlib.sha256(repr([facts.get(name) for name in ("model name", "flags")]).encode()).hexdigest()[:16]

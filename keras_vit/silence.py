@@ -1,6 +1,6 @@
-"""Silences converters, which print, log and warn about their own work, also from C++, where nobody can use it.
+"""Silences converters, which print, log and warn about their own work, also from C++.
 
-Some also change levels, handlers and filters of the root logger, as if the process were theirs. That is undone.
+Some also change levels, handlers and filters of the root logger. That is undone.
 """
 
 import contextlib
@@ -12,15 +12,14 @@ import warnings
 from collections.abc import Iterable, Iterator
 from typing import Any, TextIO
 
-_ONE_AT_A_TIME = threading.RLock()  # who leaves last would otherwise restore what another's silence had diverted
+_ONE_AT_A_TIME = threading.RLock()  # two at once would restore each other's diverted streams
 
 
 @contextlib.contextmanager
 def silence() -> Iterator[None]:
     """Lets nothing inside print, log, warn or change the root logger. Exceptions come through.
 
-    Descriptors belong to the process, so other threads are silent meanwhile too. A thread that asks for silence waits
-    for its turn.
+    Descriptors belong to the process, so other threads are silent too. One thread at a time can be inside.
     """
     with _ONE_AT_A_TIME, contextlib.ExitStack() as stack:
         for descriptor, stream in ((1, sys.stdout), (2, sys.stderr)):
@@ -33,7 +32,7 @@ def silence() -> Iterator[None]:
         yield
 
 
-def lose(stream: TextIO) -> None:
+def discard_output(stream: TextIO) -> None:
     """Discards what a stream still holds and all that is written to it from now on."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
@@ -56,8 +55,8 @@ def _without_logging() -> Iterator[None]:
 def silent_descriptor(descriptor: int, stream: TextIO | None) -> Iterator[int | None]:
     """Discards what is written to a descriptor inside, in any language, also if the descriptor was closed.
 
-    Gives a second descriptor of the same file, which still writes to it, or `None` if it was closed. Another thread
-    that asks for the same waits for its turn.
+    Gives a second descriptor of the same file, which still writes to it, or `None` if it was closed. One thread
+    at a time can be inside.
 
     Args:
         descriptor: its number, as 2.
@@ -82,7 +81,7 @@ def silent_descriptor(descriptor: int, stream: TextIO | None) -> Iterator[int | 
 
 
 @contextlib.contextmanager
-def heard_stream(heard: int | None) -> Iterator[TextIO]:
+def visible_stderr(heard: int | None) -> Iterator[TextIO]:
     """The standard error as a stream; `heard` is a copy of its descriptor while the original is silent."""
     if heard is None or sys.stderr is not sys.__stderr__:
         yield sys.stderr

@@ -26,7 +26,7 @@ from photos import make_photos
 
 import keras_vit
 from keras_vit import cli
-from keras_vit.keras_private import forget_waiting_variables
+from keras_vit.keras_private import drop_uninitialized_variables
 
 # What TensorFlow is made of stays, and a full collection looks through every graph: each module ends with one. This is
 # for the processes of `run_python` too.
@@ -146,7 +146,7 @@ def clean_state(monkeypatch, tmp_path):
     keras.config.set_image_data_format("channels_last")
     # Variables made without values would all be initialised by the next scope that is left: gigabytes of a G/14.
     # Clearing the session would look through all that the process has, which takes longer than most tests.
-    forget_waiting_variables()
+    drop_uninitialized_variables()
 
 
 @pytest.fixture(autouse=True, scope="module")

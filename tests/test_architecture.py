@@ -30,7 +30,7 @@ import house
 PACKAGE = ROOT / "keras_vit"
 # A module imports from lower lines and its own room; rooms of one line are strangers to each other.
 TIERS = [
-    {"other_words", "renamed"},
+    {"synonyms", "renamed"},
     {"annotations", "checks", "version", "files", "silence", "processor"},
     {"config", "pages"},
     {"keras_private"},
@@ -51,7 +51,7 @@ SOURCES = sorted(PACKAGE.rglob("*.py"))
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
 FORBIDDEN_NAMES = {"utils", "common", "helpers", "misc", "core", "base"}
 WITH_KERAS = {"weights.load", "weights.save"}  # of the rooms below; the rest needs none
-NO_KERAS = {"other_words", "renamed", "annotations", "checks", "version", "files", "processor", "silence", "__main__"}
+NO_KERAS = {"synonyms", "renamed", "annotations", "checks", "version", "files", "processor", "silence", "__main__"}
 NO_KERAS |= {"runs", "runs.options", "exporting", "exporting.formats"}  # what a command line knows of its options
 NO_KERAS |= {"exporting.staging", "exporting.engines", "exporting.engines.kept_networks"}  # what can be emptied
 NO_KERAS |= {"runs.own_files", "runs.finished_runs", "runs.last_lines"}  # and of a run that has finished

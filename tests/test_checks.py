@@ -7,7 +7,15 @@ import pytest
 from conftest import images, numpy, tiny_config
 
 import keras_vit
-from keras_vit.checks import check_choice, check_int, check_positive_int, check_seed, check_steps, error_about
+from keras_vit.checks import (
+    ArgumentError,
+    check_choice,
+    check_int,
+    check_positive_int,
+    check_seed,
+    check_steps,
+    with_parameters,
+)
 from keras_vit.data.shards import find_shard
 
 
@@ -88,8 +96,8 @@ def test_seeds_and_shards_take_numpy_integers():
 
 
 def test_error_has_the_names_of_its_arguments_and_keeps_its_class():
-    error = error_about("size", "steps", kind=FileNotFoundError)("no")
+    error = with_parameters(FileNotFoundError("no"), "size", "steps")
     assert (type(error), str(error), error.parameters) == (FileNotFoundError, "no", ("size", "steps"))
     with pytest.raises(ValueError, match="at least 1") as caught:
         check_positive_int("epochs", 0)
-    assert (type(caught.value), caught.value.parameters) == (ValueError, ("epochs",))
+    assert (type(caught.value), caught.value.parameters) == (ArgumentError, ("epochs",))

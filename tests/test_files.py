@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from keras_vit import files
-from keras_vit.files import FileKindError, json_object, read_json_object, read_regular, replacing
+from keras_vit.files import FileKindError, atomic_write, json_object, read_json_object, read_regular
 
 
 def test_replacing_keeps_the_ending_that_a_writer_looks_at(tmp_path):
-    with replacing(tmp_path / "best.keras", ".part.keras") as part:
+    with atomic_write(tmp_path / "best.keras", ".part.keras") as part:
         assert part.endswith(".part.keras")
     assert [entry.name for entry in tmp_path.iterdir()] == ["best.keras"]
 
@@ -23,7 +23,7 @@ def test_replacing_removes_what_killed_writers_left_and_nothing_else(tmp_path):
     for name in names:
         (tmp_path / name).touch()
         os.utime(tmp_path / name, (old, old) if "young" not in name else None)
-    with replacing(tmp_path / "a.txt", ".part.keras"):
+    with atomic_write(tmp_path / "a.txt", ".part.keras"):
         pass
     assert sorted(entry.name for entry in tmp_path.iterdir()) == sorted(["a.txt", *names[1:]])
 

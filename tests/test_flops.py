@@ -104,7 +104,7 @@ def traced():
     """`{case: [FLOPs of products and convolutions, and all that XLA counts]}`, of models without values, on JAX."""
     import jax
 
-    from keras_vit.keras_private import forget_waiting_variables
+    from keras_vit.keras_private import drop_uninitialized_variables
 
     def like(variables):
         return [jax.ShapeDtypeStruct(tuple(v.shape), v.dtype) for v in variables]
@@ -121,7 +121,7 @@ def traced():
         found[name] = [products(trace.jaxpr)]
         if name in LOWERED:
             found[name].append(trace.lower().cost_analysis()["flops"])
-        forget_waiting_variables()
+        drop_uninitialized_variables()
     return found
 
 

@@ -68,7 +68,7 @@ def test_layer_of_a_map_of_policies_gets_its_own():
         parts["dense"].build((None, 2))
         parts["other"].build((None, 2))
     for part in parts.values():
-        keras_private.settle_policy(part)
+        keras_private.set_own_policy(part)
     names = {name: part.dtype_policy.name for name, part in parts.items()}
     assert names == {"dense": "float64", "other": "mixed_bfloat16", "unbuilt": "mixed_bfloat16"}
 
@@ -76,7 +76,7 @@ def test_layer_of_a_map_of_policies_gets_its_own():
 def test_without_a_policy_to_set_the_map_stays():
     policies = keras.dtype_policies.DTypePolicyMap("float32")
     layer = types.SimpleNamespace(dtype_policy=policies, path="some")
-    keras_private.settle_policy(layer)
+    keras_private.set_own_policy(layer)
     assert vars(layer) == {"dtype_policy": policies, "path": "some"}
 
 
@@ -108,17 +108,19 @@ def test_variables_that_wait_are_not_made_later(monkeypatch):
 
     with keras.StatelessScope(initialize_variables=False):
         keras.Variable(initializer=fails, shape=(1,))
-    keras_private.forget_waiting_variables()
+    keras_private.drop_uninitialized_variables()
     with keras.StatelessScope():
         pass  # leaving it makes Keras initialise all that waits
     monkeypatch.setitem(sys.modules, "keras.src.backend.common", types.ModuleType("another"))
-    keras_private.forget_waiting_variables()
+    keras_private.drop_uninitialized_variables()
 
 
 def test_model_knows_that_one_around_it_is_traced_and_without_the_hook_it_does_not(tiny, monkeypatch):
     pytest.importorskip("tensorflow")
     around, told = keras.Sequential([keras.Input((20, 28, 3)), tiny]), []
-    monkeypatch.setattr(type(tiny), "call", lambda self, x, **_: told.append(keras_private.trained_around(tiny)) or x)
+    monkeypatch.setattr(
+        type(tiny), "call", lambda self, x, **_: told.append(keras_private.is_traced_by_outer_model(tiny)) or x
+    )
     for model in (around, tiny):
         model.predict(images(2, 20, 28, 3), verbose=0)
     monkeypatch.setitem(sys.modules, "keras.src.backend.common", types.ModuleType("another"))
@@ -255,10 +257,10 @@ def test_graph_tells_what_a_model_among_its_layers_gets(tiny):
     x = keras.Input((20, 28, 3))
     scaled = keras.layers.Rescaling(2.0)(x)
     functional = keras.Model(x, tiny(scaled))
-    ((tensor,),) = keras_private.tensors_into(functional, tiny)
+    ((tensor,),) = keras_private.call_inputs(functional, tiny)
     assert tensor is scaled
-    assert keras_private.tensors_into(functional, functional) == []
-    assert keras_private.tensors_into(Without(functional, "_nodes_by_depth"), tiny) == []
+    assert keras_private.call_inputs(functional, functional) == []
+    assert keras_private.call_inputs(Without(functional, "_nodes_by_depth"), tiny) == []
 
 
 @pytest.mark.parametrize("save", [keras.saving.save_model, keras.models.save_model])

@@ -50,11 +50,11 @@ import conftest  # so that models are compiled, and pipelines tuned, as in tests
 os.chdir(sys.argv[1])
 os.environ["KERAS_VIT_MIRROR"] = "mirror"
 names = {{}}
-from keras_vit.keras_private import forget_waiting_variables
+from keras_vit.keras_private import drop_uninitialized_variables
 for page, code in json.load(open("blocks.json")):
     exec(compile(code, page, "exec"), names.setdefault(page, {{"__name__": page}}))
     print({MARK!r})
-    forget_waiting_variables()  # of models whose memory is estimated, which the next scope would make
+    drop_uninitialized_variables()  # of models whose memory is estimated, which the next scope would make
 """
 
 

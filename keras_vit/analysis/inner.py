@@ -9,7 +9,7 @@ from keras import ops
 
 from keras_vit.annotations import Pair, Shape, Tensor
 from keras_vit.checks import check_positive_int, check_process
-from keras_vit.keras_private import tensors_into
+from keras_vit.keras_private import call_inputs
 from keras_vit.layers.nested import flatten_layers
 from keras_vit.model.flat_models import vision_transformers_in
 from keras_vit.model.input_checks import check_floats, check_shape, warn_of_pixels
@@ -91,7 +91,7 @@ def network_into(model: keras.Model, inner: VisionTransformer) -> keras.Model | 
 def _calls(model: keras.Model, holder: keras.Layer) -> list:
     """The tensors of each call of a layer in a functional or sequential model."""
     if not isinstance(model, keras.Sequential):
-        return tensors_into(model, holder)
+        return call_inputs(model, holder)
     x = model.inputs[0]
     for layer in model.layers[: model.layers.index(holder)]:
         x = layer(x)

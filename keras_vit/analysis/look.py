@@ -17,8 +17,8 @@ from keras_vit.analysis.embeddings import patch_filters, pca_to_rgb, position_si
 from keras_vit.analysis.features import features, spread_blocks
 from keras_vit.analysis.relevance import class_relevance
 from keras_vit.annotations import FilePath
-from keras_vit.checks import check_choice, check_installed, check_positive_int, error_about
-from keras_vit.files import user_path
+from keras_vit.checks import ArgumentError, check_choice, check_installed, check_positive_int
+from keras_vit.files import expand_path
 from keras_vit.images.read import read_image
 from keras_vit.model.classifiers import has_head, names_of_outputs, output_activation
 from keras_vit.model.layer_lookup import encoder_blocks, patch_embedding, position_layers
@@ -99,7 +99,7 @@ def look(
     top = check_positive_int("top", top)
     if isinstance(photos, (str, os.PathLike)) or not len(photos):
         raise ValueError(f"`photos` must be a list of files of photos.\nReceived: photos={photos!r}.")
-    folder = _new_folder(user_path(out))
+    folder = _new_folder(expand_path(out))
     pixels = [
         read_image(photo, model.input_shape[-1]) for photo in photos
     ]  # all are read first, so that a bad photo fails early
@@ -260,8 +260,9 @@ def _check_blocks(model: VisionTransformer, blocks: Sequence[int] | None) -> tup
 
 def _new_folder(folder: Path) -> Path:
     if (folder.exists() and not folder.is_dir()) or (folder.is_dir() and any(folder.iterdir())):
-        raise error_about("out")(
+        raise ArgumentError(
             "`out` must be a new or empty folder, so that nothing is lost.\n"
-            f"Received: {printable(folder)}, which is neither. Choose another name."
+            f"Received: {printable(folder)}, which is neither. Choose another name.",
+            parameters=("out",),
         )
     return folder

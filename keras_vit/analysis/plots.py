@@ -14,7 +14,7 @@ import numpy as np
 from keras_vit.analysis.overlay import coloured, overlay
 from keras_vit.annotations import FilePath
 from keras_vit.checks import check_choice
-from keras_vit.files import replacing, user_path
+from keras_vit.files import atomic_write, expand_path
 from keras_vit.pages.html import check_picture
 from keras_vit.version import __version__
 
@@ -337,8 +337,8 @@ def _figure(width: float, height: float) -> "Figure":
 
 
 def _save(figure: "Figure", path: FilePath) -> None:
-    check_picture(path := user_path(path))
-    with replacing(path) as part:
+    check_picture(path := expand_path(path))
+    with atomic_write(path) as part:
         figure.savefig(part, format="png", metadata={"Software": f"keras_vit {__version__}"})
 
 

@@ -37,10 +37,10 @@ from keras_vit.cli import (
 from keras_vit.cli.launched import end_with_launcher
 from keras_vit.cli.printing import one_line, say_error
 from keras_vit.config.recipes.recipe_records import field_hint
-from keras_vit.other_words import ours, said_of_a_run
 from keras_vit.pages.formatting import printable
 from keras_vit.runs.options import FLAGS
-from keras_vit.silence import lose
+from keras_vit.silence import discard_output
+from keras_vit.synonyms import lookup, run_option_hint
 from keras_vit.training.hosts.processes import leave_others
 from keras_vit.version import __version__
 from keras_vit.weights.fetch import DownloadError
@@ -140,7 +140,7 @@ def _print(line: str) -> None:
     try:
         print(line, flush=True)
     except OSError:  # closed or full; Python would try the rest again at its end, and add words of its own
-        lose(sys.stdout)
+        discard_output(sys.stdout)
         raise
 
 
@@ -195,10 +195,10 @@ class _Parser(argparse.ArgumentParser):
     def _option_hint(self, wrong: str) -> str:
         if (dashed := wrong.replace("_", "-")) in self.options.values():
             return f" Did you mean {dashed}?"
-        if near := ours(wrong.strip("-"), self.options):
+        if near := lookup(wrong.strip("-"), self.options):
             return f" Did you mean {' or '.join(self.options[name] for name in near)}?"
         word = wrong.strip("-").replace("-", "_")
-        of_a_run = said_of_a_run(word) or field_hint(word) if self.prog.endswith(" finetune") else ""
+        of_a_run = run_option_hint(word) or field_hint(word) if self.prog.endswith(" finetune") else ""
         return of_a_run or did_you_mean(wrong, self.options.values())
 
     def error(self, message: str) -> NoReturn:

@@ -12,7 +12,7 @@ from pathlib import Path
 from keras_vit.cli.compiled_programs import kept_programs
 from keras_vit.exporting.engines.kept_networks import all_in, bytes_of, remove
 from keras_vit.exporting.staging import sweep
-from keras_vit.files import head_of
+from keras_vit.files import read_head
 from keras_vit.pages.formatting import columns, printable
 from keras_vit.weights.fetch import cache_dir
 from keras_vit.weights.fetch.brought_files import brought_files
@@ -67,8 +67,8 @@ class _Part:
 def _archives(folder: Path) -> Iterator[tuple[Path, ...]]:
     """Archives of arrays whose names are digests, and copies of photos beside them; nothing behind a link."""
     for path in [] if folder.is_symlink() else sorted(folder.glob("*")):
-        archive = re.fullmatch(r"[0-9a-f]{32,64}\.npz", path.name) and head_of(path, len(_ZIP)) == _ZIP
-        if archive or (re.fullmatch(r"[0-9a-f]{32}\.photos", path.name) and head_of(path) is not None):
+        archive = re.fullmatch(r"[0-9a-f]{32,64}\.npz", path.name) and read_head(path, len(_ZIP)) == _ZIP
+        if archive or (re.fullmatch(r"[0-9a-f]{32}\.photos", path.name) and read_head(path) is not None):
             yield (path,)
 
 

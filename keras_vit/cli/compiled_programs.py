@@ -11,8 +11,8 @@ import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from keras_vit.files import own_folder, replacing
-from keras_vit.processor import kind_of_processor
+from keras_vit.files import atomic_write, private_dir
+from keras_vit.processor import cpu_fingerprint
 from keras_vit.weights.fetch.cache import sha256_of
 from keras_vit.weights.fetch.environment import compiled_dir
 
@@ -29,7 +29,7 @@ def keep_compiled_programs() -> None:
     if any(name in os.environ for name in _CHOSEN) or jax.config.jax_compilation_cache_dir is not None:
         return
     try:
-        folder = own_folder(own_folder(compiled_dir()) / kind_of_processor())
+        folder = private_dir(private_dir(compiled_dir()) / cpu_fingerprint())
         _sweep(folder)
     except (OSError, ValueError):  # as a disk that is full or cannot be written to: then all is compiled as ever
         return
@@ -54,7 +54,7 @@ def _sign(folder: Path) -> None:
     with contextlib.suppress(OSError):
         for program in _programs(folder):
             if not _digest_of(program).exists():
-                with replacing(_digest_of(program)) as part:
+                with atomic_write(_digest_of(program)) as part:
                     Path(part).write_text(sha256_of(program))
 
 

@@ -4,7 +4,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from keras_vit.checks import error_about
+from keras_vit.checks import ArgumentError
 from keras_vit.cli.printing import path
 from keras_vit.embedding.opened_models import OUTPUTS
 from keras_vit.embedding.part_files import FORMS
@@ -59,7 +59,7 @@ def embed(arguments: Namespace) -> Iterator[str]:
         return
     for name, value in (("PHOTOS", arguments.photos), ("--model", arguments.model)):
         if not value:
-            raise error_about("photos")(f"`{name}` must be given, but with `--check`.\nReceived: none.")
+            raise ArgumentError(f"`{name}` must be given, but with `--check`.\nReceived: none.", parameters=("photos",))
     names = ("outputs", "engine", "precision", "weights", "threads", "batch_size", "part", "form", "processes")
     options = JobOptions(shard=shard_of(arguments.shard), **{name: getattr(arguments, name) for name in names})
     run_job(path(arguments.photos), arguments.model, arguments.out, options, say=_say)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_vit.annotations import Pair
-from keras_vit.checks import as_sides, error_about, parse_sides
+from keras_vit.checks import ArgumentError, as_sides, parse_sides
 from keras_vit.cli.models import check_model, model_and_run, names_of
 from keras_vit.cli.printing import path
 from keras_vit.cli.startup import loading, quiet_start
@@ -117,9 +117,13 @@ def _lines(file: Path) -> list[str]:
         lines = read_regular(file, _MOST_BYTES).decode("utf-8-sig").splitlines()
         return [line.strip() for line in lines if line.strip()]
     except FileKindError as error:
-        raise error_about("labels")(f"`labels` must be a text file.\nReceived: {file}, {error.reason}.") from None
+        raise ArgumentError(
+            f"`labels` must be a text file.\nReceived: {file}, {error.reason}.", parameters=("labels",)
+        ) from None
     except UnicodeDecodeError:
-        raise error_about("labels")(f"`labels` must be a text file in UTF-8.\nReceived: {file}.") from None
+        raise ArgumentError(
+            f"`labels` must be a text file in UTF-8.\nReceived: {file}.", parameters=("labels",)
+        ) from None
 
 
 def _batch_size(text: str) -> str | int:

@@ -12,7 +12,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from keras_vit.checks import check_positive_int, error_about
+from keras_vit.checks import ArgumentError, check_positive_int
 from keras_vit.cli.launched import LAUNCHER
 from keras_vit.training.hosts.processes import ADDRESS, COUNT, INDEX
 
@@ -36,12 +36,13 @@ def launch(arguments: Namespace) -> Iterator[str]:
     """Ends as the first process that fails, and then ends the others; hands on a signal, and ends after them."""
     check_positive_int("processes", arguments.processes)
     if arguments.processes > _MOST:
-        raise error_about("processes")(
-            f"`processes` must be at most {_MOST:,}.\nReceived: processes={arguments.processes}."
+        raise ArgumentError(
+            f"`processes` must be at most {_MOST:,}.\nReceived: processes={arguments.processes}.",
+            parameters=("processes",),
         )
     if not arguments.words:
-        raise error_about("processes")(
-            "`processes` needs a command behind it, as finetune --data digits --layout fsdp."
+        raise ArgumentError(
+            "`processes` needs a command behind it, as finetune --data digits --layout fsdp.", parameters=("processes",)
         )
     with Started([sys.executable, "-m", "keras_vit", *arguments.words], arguments.processes) as started:
         code = started.wait()

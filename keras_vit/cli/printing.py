@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from keras_vit.files import user_path
+from keras_vit.files import expand_path
 from keras_vit.pages.formatting import printable
 
 
@@ -37,4 +37,4 @@ def say_error(text: str) -> None:
 def path(text: str) -> Path:
     if not text:
         raise argparse.ArgumentTypeError("a path must not be empty")
-    return user_path(text)
+    return expand_path(text)

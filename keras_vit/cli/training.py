@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from keras_vit.checks import check_positive_int, error_about
+from keras_vit.checks import ArgumentError, check_positive_int
 from keras_vit.cli import engines
 from keras_vit.cli.models import check_model, model_and_run, names_of
 from keras_vit.cli.printing import path, terminal_width
@@ -21,7 +21,7 @@ from keras_vit.config.recipes import RECIPES, find_recipe
 from keras_vit.pages.formatting import columns, printable, printable_json
 from keras_vit.runs.finished_runs import finished_lines
 from keras_vit.runs.options import FLAGS, FinetuneOptions
-from keras_vit.silence import heard_stream, silent_descriptor
+from keras_vit.silence import silent_descriptor, visible_stderr
 from keras_vit.training.hosts.processes import launched_by
 
 _USUAL_DATA = "digits"
@@ -53,7 +53,9 @@ def finetune(arguments: Namespace) -> Iterator[str]:
         yield from lines
         return
     if out is None and options.layout != "none" and (sign := launched_by()):
-        raise error_about("out")(f"`out` must say where several processes write together.\nReceived: {sign}.")
+        raise ArgumentError(
+            f"`out` must say where several processes write together.\nReceived: {sign}.", parameters=("out",)
+        )
     yield loading("TensorFlow")
     with quiet_start():
         from keras_vit.runs.finetune import finetune
@@ -83,7 +85,7 @@ def predict(arguments: Namespace) -> Iterator[str]:
         yield from map(printable, lines)
     bad, found = [], []
     # libjpeg writes a line to the descriptor for a damaged file, in a thread, so it is silent throughout.
-    with silent_descriptor(2, sys.stderr) as heard, heard_stream(heard) as words, contextlib.redirect_stderr(words):
+    with silent_descriptor(2, sys.stderr) as heard, visible_stderr(heard) as words, contextlib.redirect_stderr(words):
         for image, pixels in photos_ahead(arguments.images, model, arguments.exact):
             if isinstance(pixels, str):
                 bad.append(f"{printable(image)}: {pixels}")

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from keras_vit.annotations import Pair
-from keras_vit.checks import check_int, check_positive, check_positive_int, did_you_mean, error_about
+from keras_vit.checks import ArgumentError, check_int, check_positive, check_positive_int, did_you_mean
 from keras_vit.config.parts import pooling_parts
 from keras_vit.config.resnets import RESNETS, ResNetConfig
 from keras_vit.config.variants import DEFAULT_CLASSES, DEFAULT_IMAGE_SIZE, VARIANTS, check_image_size
@@ -170,9 +170,10 @@ def _architecture(
         config, sides, channels, classes = _built(model, classes=classes, channels=channels)
     sides = check_image_size(sides if image_size is None else image_size, config)
     if None in sides:
-        raise error_about("image_size")(
+        raise ArgumentError(
             "what is computed depends on the image's size, so it must be known.\n"
-            f"Received: image_size={image_size}, sides {sides}. Pass `image_size`, a side or (H, W)."
+            f"Received: image_size={image_size}, sides {sides}. Pass `image_size`, a side or (H, W).",
+            parameters=("image_size",),
         )
     _check_head(config, classes)
     return config, (*sides, channels), classes

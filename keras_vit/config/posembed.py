@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from keras_vit.annotations import Pair, Tensor
-from keras_vit.checks import check_choice, error_about
+from keras_vit.checks import ArgumentError, check_choice
 
 CROPPED = "bilinear_crop"
 RESIZE_METHODS = (
@@ -100,8 +100,9 @@ def check_grid(name: str, grid: Any) -> tuple[int, int]:
     values = tuple(grid) if isinstance(grid, (tuple, list)) else ()
     ints = [n for n in values if isinstance(n, (int, np.integer)) and not isinstance(n, bool)]
     if len(values) != 2 or len(ints) != 2 or min(ints) < 1:
-        raise error_about(name)(
-            f"`{name}` must be (h, w), two numbers of patches of at least 1.\nReceived: {name}={grid!r}."
+        raise ArgumentError(
+            f"`{name}` must be (h, w), two numbers of patches of at least 1.\nReceived: {name}={grid!r}.",
+            parameters=(name,),
         )
     return int(values[0]), int(values[1])
 

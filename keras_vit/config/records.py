@@ -6,11 +6,11 @@ from typing import Any
 from keras_vit.checks import (
     check_choice,
     check_flag,
+    check_fraction,
     check_int,
     check_number,
     check_positive,
     check_positive_int,
-    check_rate,
 )
 from keras_vit.config import ablations
 from keras_vit.config.parts import BRANCH_NORMS, LAYER_SCALES, PART_FIELDS, QKV_BIASES, Part, block_parts
@@ -118,7 +118,7 @@ class Tokens:
         set_field(self, "class_tokens", check_positive_int("class_tokens", self.class_tokens))
         check_flag("distilled", self.distilled)
         set_field(self, "registers", check_int("registers", self.registers, 0))
-        check_rate("patch_dropout_rate", self.patch_dropout_rate)
+        check_fraction("patch_dropout_rate", self.patch_dropout_rate)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -253,7 +253,7 @@ class Blocks:
                 f"Received: hidden_size={self.hidden_size}, num_heads={self.num_heads}."
             )
         for field in ("dropout_rate", "attention_dropout_rate", "stochastic_depth_rate"):
-            check_rate(field, getattr(self, field))
+            check_fraction(field, getattr(self, field))
         check_choice("activation", self.activation, ACTIVATIONS)
         check_choice("attention", self.attention, ATTENTIONS)
         check_flag("pre_norm", self.pre_norm)

@@ -7,11 +7,11 @@ and arXiv:2106.04560 (g, G), spelled as in the papers. Nothing here imports Kera
 from collections.abc import Sequence
 from typing import Any
 
-from keras_vit.checks import check_positive_int, did_you_mean, error_about
+from keras_vit.checks import ArgumentError, check_positive_int, did_you_mean
 from keras_vit.config.encoders import ENCODERS, FAMILIES, encoder
 from keras_vit.config.resnets import RESNETS, ResNetConfig
 from keras_vit.config.vit import ViTConfig
-from keras_vit.other_words import resnets_called
+from keras_vit.synonyms import find_resnets
 
 DEFAULT_IMAGE_SIZE = 224  # pixels, the resolution of pre-training
 DEFAULT_CLASSES = 1000
@@ -58,7 +58,7 @@ def variant(name: str) -> ViTConfig:
 
 
 def _hint(name: str) -> str:
-    if isinstance(name, str) and (resnets := resnets_called(name, RESNETS)):
+    if isinstance(name, str) and (resnets := find_resnets(name, RESNETS)):
         return f" keras_vit.build_resnet({resnets[0]!r}) builds the ResNet."
     return did_you_mean(name, (*VARIANTS, *ENCODERS))
 
@@ -76,7 +76,9 @@ def check_image_size(size: Any, config: ViTConfig | ResNetConfig) -> tuple:
     """`size`, a side or (H, W), as (H, W) of ints; raises unless the sides are unknown or tiled by the patches."""
     given = size if isinstance(size, (tuple, list)) else (size, size)
     if len(given) != 2:
-        raise error_about("image_size")(f"`image_size` must be one side, or (H, W).\nReceived: image_size={size!r}.")
+        raise ArgumentError(
+            f"`image_size` must be one side, or (H, W).\nReceived: image_size={size!r}.", parameters=("image_size",)
+        )
     sides = [side if side is None else check_positive_int("image_size", side) for side in given]
     check_tiled("image_size", size, sides, config)
     return tuple(sides)
@@ -97,7 +99,8 @@ def check_tiled(
     unit = f"patch_size={config.patch_size}"
     if step != config.patch_size:
         unit += f" behind a ResNet, {step} pixels in all"
-    raise error_about(name)(
+    raise ArgumentError(
         f"`{name}` must be a multiple of `patch_size` on both sides, so that patches tile the image.\n"
-        f"Received: {name}={given}, {unit}. Nearest: {nearest if isinstance(given, (tuple, list)) else nearest[0]}."
+        f"Received: {name}={given}, {unit}. Nearest: {nearest if isinstance(given, (tuple, list)) else nearest[0]}.",
+        parameters=(name,),
     )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from keras_vit.checks import did_you_mean
 from keras_vit.config import ablations
 from keras_vit.config.records import Blocks, Patches, Pooling, Positions, Tokens, set_field
-from keras_vit.other_words import said_of_a_builder
+from keras_vit.synonyms import builder_option_hint
 
 _MULTIPLES = {"sincos2d": 4, "learned2d": 2}  # kind of position: what the width of a token is a multiple of
 
@@ -70,7 +70,7 @@ class ViTConfig:
         for name in given.keys() - {*RECORD_OF, *RECORDS}:
             raise TypeError(
                 f"`ViTConfig` has the fields {', '.join(RECORD_OF)}.\n"
-                f"Received: {name}={given[name]!r}.{said_of_a_builder(name) or did_you_mean(name, RECORD_OF)}"
+                f"Received: {name}={given[name]!r}.{builder_option_hint(name) or did_you_mean(name, RECORD_OF)}"
             )
         for name, record in RECORDS.items():
             known = given.pop(name, {})

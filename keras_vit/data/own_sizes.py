@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from keras_vit.checks import check_positive_int, error_about
+from keras_vit.checks import ArgumentError, check_positive_int
 from keras_vit.config.vit import ViTConfig
 from keras_vit.model.image_model import ImageModel, check_image_model
 from keras_vit.model.vision_transformer import VisionTransformer
@@ -136,9 +136,10 @@ def naflex_batch(
         )
     shapes = [np.shape(image) for image in images]
     if not shapes or any(len(shape) != 3 for shape in shapes):
-        raise error_about("images")(
+        raise ArgumentError(
             "`images` must be at least one photo, each (H, W, C), in a list or as (B, H, W, C).\n"
-            f"Received: shapes {', '.join(map(str, shapes[:3])) or 'of no images'}. Pass one photo as `[image]`."
+            f"Received: shapes {', '.join(map(str, shapes[:3])) or 'of no images'}. Pass one photo as `[image]`.",
+            parameters=("images",),
         )
     side = model.config.patch_size
     cut = []

@@ -5,7 +5,7 @@ import math
 import sys
 from typing import Any
 
-from keras_vit.checks import check_int, error_about
+from keras_vit.checks import ArgumentError, check_int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,10 +73,11 @@ def per_host(batch_size: int, count: int) -> int:
     """
     parts = max(_replicas(), count)
     if batch_size % count or batch_size % parts:
-        raise error_about("batch_size")(
+        raise ArgumentError(
             "`batch_size` is that of all devices together, and each must get the same number of images.\n"
             f"Received: batch_size={batch_size} for {count} host(s) and {parts} device(s). "
-            f"Nearest: {max(batch_size // parts, 1) * parts}."
+            f"Nearest: {max(batch_size // parts, 1) * parts}.",
+            parameters=("batch_size",),
         )
     return batch_size // count
 

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from keras_vit.annotations import FilePath, Splits
-from keras_vit.checks import check_choice, check_positive_int, check_seed, error_about
+from keras_vit.checks import ArgumentError, check_choice, check_positive_int, check_seed, with_parameters
 from keras_vit.data.splits import SPELLINGS
 from keras_vit.images.photo_checks import BadImage
 
@@ -90,14 +90,16 @@ class Source:
         check_choice("order", order, ORDERS)
         train = self.split("train")
         if train_images > train.size:
-            raise error_about("train_images")(
+            raise ArgumentError(
                 "`train_images` must be at most the number of training images.\n"
-                f"Received: train_images={train_images:,}, for {train.size:,} images of {self.name}."
+                f"Received: train_images={train_images:,}, for {train.size:,} images of {self.name}.",
+                parameters=("train_images",),
             )
         if order == "balanced" and train_images < (classes := len(np.unique(train.labels))):
-            raise error_about("train_images")(
+            raise ArgumentError(
                 "`train_images` must have one image for each class.\n"
-                f"Received: train_images={train_images}, for {classes} classes of {self.name}."
+                f"Received: train_images={train_images}, for {classes} classes of {self.name}.",
+                parameters=("train_images",),
             )
         splits = {**self.splits, "train": train.taken(_chosen(train, train_images, seed, order))}
         facts = {**self.facts, "subset": {"train_images": train_images, "seed": seed, "order": order}}
@@ -146,15 +148,16 @@ class Source:
 def check_split(name: str) -> list[str]:
     """The splits that a string names; raises for names that no data has."""
     if not isinstance(name, str):
-        raise error_about("split", kind=TypeError)(
-            f'`split` must be a text, as "train" or "train+validation".\nReceived: split={name!r}.'
+        raise with_parameters(
+            TypeError(f'`split` must be a text, as "train" or "train+validation".\nReceived: split={name!r}.'), "split"
         )
     parts = [SPELLINGS.get(part.strip(), part.strip()) for part in name.split("+")]
     for part in parts:
         check_choice("split", part, tuple(dict.fromkeys(SPELLINGS.values())))
     if len(set(parts)) < len(parts):
-        raise error_about("split")(
-            f"each split must be named once, or its examples count twice.\nReceived: split={name!r}."
+        raise ArgumentError(
+            f"each split must be named once, or its examples count twice.\nReceived: split={name!r}.",
+            parameters=("split",),
         )
     return parts
 

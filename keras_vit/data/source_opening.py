@@ -12,7 +12,7 @@ from keras_vit.data import arrays, image_folder, table, tensorflow_datasets
 from keras_vit.data.shard_files.finding import shards_at
 from keras_vit.data.shard_files.opening import open_shards
 from keras_vit.data.source import Data, Source
-from keras_vit.files import user_path
+from keras_vit.files import expand_path
 from keras_vit.pages.formatting import printable
 
 DIGITS = "digits"  # the data set of scikit-learn
@@ -77,7 +77,7 @@ def open_source(what: Data, *, seed: int = 0, on_bad_image: str = "skip", downlo
             "data must be a name, a path, (images, labels), or a dict of those by split.\n"
             f"Received: an object of type {type(what).__name__}."
         )
-    path = user_path(what)
+    path = expand_path(what)
     if what == DIGITS:  # also beside a folder `digits`, which a run may have written; `./digits` opens that folder
         return arrays.open_digits(seed)
     prepared = _prepared_folder(path)

@@ -11,7 +11,7 @@ from typing import Any
 from keras_vit.data.image_folder import source_of_files
 from keras_vit.data.source import Source
 from keras_vit.data.splits import SPELLINGS
-from keras_vit.files import FileKindError, open_regular, user_path
+from keras_vit.files import FileKindError, expand_path, open_regular
 from keras_vit.pages.formatting import printable
 
 _MOST_BYTES = 1 << 30  # of a table; that of ImageNet-21k's 14 million files has about 0.6e9
@@ -40,7 +40,7 @@ def open_table(path: Path, seed: int, on_bad_image: str) -> Source:
             f"Received: {str(path)!r} with {len(rows)} row(s) and {len(names)} class(es) {names}."
         )
     numbers = {name: number for number, name in enumerate(names)}
-    files = [str(path.parent / user_path(row["path"])) for row in rows]
+    files = [str(path.parent / expand_path(row["path"])) for row in rows]
     labels = [numbers[row["label"]] for row in rows]
     splits = [SPELLINGS[row["split"].lower()] for row in rows] if "split" in rows[0] else None
     return source_of_files(path, "table", names, files, labels, splits, seed, on_bad_image)
@@ -110,7 +110,7 @@ def _check_repeats(path: Path, rows: Sequence[dict[str, Any]]) -> None:
     by_split: dict[tuple, dict] = {}
     again = []
     for row in rows:
-        file = os.path.realpath(path.parent / user_path(row["path"]))
+        file = os.path.realpath(path.parent / expand_path(row["path"]))
         first = by_file.setdefault(file, row)
         if first["label"] != row["label"]:
             raise ValueError(

@@ -7,13 +7,13 @@ import os
 import tempfile
 from pathlib import Path
 
-from keras_vit.checks import check_installed, error_about
+from keras_vit.checks import ArgumentError, check_installed
 from keras_vit.embedding.embedder import bytes_of
 from keras_vit.embedding.manifest import read_manifest
 from keras_vit.embedding.near_duplicates import NearDuplicates
 from keras_vit.embedding.photo_lists import LIST, PhotoList, key_of, place_of, read_list
 from keras_vit.embedding.vector_rows import Rows
-from keras_vit.files import head_of, replacing
+from keras_vit.files import atomic_write, read_head
 from keras_vit.images.by_pillow import PillowError
 from keras_vit.images.plain_pixels import plain_pixels
 from keras_vit.pages.formatting import printable, spreadsheet_cell
@@ -28,21 +28,24 @@ _LONGEST = 200  # pixels of a picture
 def check_files(table: Path, page: Path | None) -> None:
     """Raises unless the table and the page may be written: only those of this package are replaced."""
     if table.is_dir() or not table.absolute().parent.is_dir():
-        raise error_about("out")(
-            f"`out` must be a file, in a folder that is there.\nReceived: {printable(table)}. Choose another name."
+        raise ArgumentError(
+            f"`out` must be a file, in a folder that is there.\nReceived: {printable(table)}. Choose another name.",
+            parameters=("out",),
         )
-    if os.path.lexists(table) and not (head_of(table) or b"").startswith(",".join(_COLUMNS).encode()):
-        raise error_about("out")(
+    if os.path.lexists(table) and not (read_head(table) or b"").startswith(",".join(_COLUMNS).encode()):
+        raise ArgumentError(
             "a table of duplicates replaces only one that keras_vit has written.\n"
-            f"Received: {printable(table)}, which is something else. Move it away, or choose another name."
+            f"Received: {printable(table)}, which is something else. Move it away, or choose another name.",
+            parameters=("out",),
         )
     try:  # before the search, in a file of no name
         with tempfile.TemporaryFile(dir=table.absolute().parent):
             pass
     except OSError as error:
-        raise error_about("out")(
+        raise ArgumentError(
             "`out` must be a file in a folder that can be written.\n"
-            f"Received: {printable(table)}: {error.strerror}. Choose another folder."
+            f"Received: {printable(table)}: {error.strerror}. Choose another folder.",
+            parameters=("out",),
         ) from None
     if page is not None:
         for module in ("jinja2", "PIL"):
@@ -55,7 +58,7 @@ def write_table(path: Path, rows: Rows, found: NearDuplicates) -> None:
     names = range(len(rows.vectors)) if rows.photos is None else rows.photos.tolist()
     groups = found.groups[found.first].tolist()
     pairs = zip(found.first.tolist(), found.second.tolist(), found.similarities.tolist(), groups, strict=True)
-    with replacing(path) as part, open(part, "w", newline="", encoding="utf-8") as file:
+    with atomic_write(path) as part, open(part, "w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(_COLUMNS)
         for one, other, value, group in pairs:
@@ -75,12 +78,15 @@ def listed_photos(vectors: Path, top: Path | None) -> PhotoList:
     manifest = read_manifest(vectors)
     place = top or manifest.top
     if place is None:
-        raise error_about("photos_in")(
+        raise ArgumentError(
             "`photos_in` must be given, since the version that wrote the vectors did not note the photos' folder.\n"
-            "Received: none."
+            "Received: none.",
+            parameters=("photos_in",),
         )
     if top is not None and not top.is_dir():
-        raise error_about("photos_in")(f"`photos_in` must be a folder.\nReceived: {printable(top)}, where none is.")
+        raise ArgumentError(
+            f"`photos_in` must be a folder.\nReceived: {printable(top)}, where none is.", parameters=("photos_in",)
+        )
     listed = read_list(vectors, Path(place))
     if listed.digest() != manifest.photos_sha256:
         raise ValueError(

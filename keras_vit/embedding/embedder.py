@@ -7,10 +7,10 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from keras_vit.annotations import FilePath
-from keras_vit.checks import check_choice, check_positive_int, error_about
+from keras_vit.checks import ArgumentError, check_choice, check_positive_int, with_parameters
 from keras_vit.embedding.opened_models import OUTPUTS, OpenedModel, open_model
 from keras_vit.exporting.formats import ENGINE_PRECISIONS, ENGINES
-from keras_vit.files import FileKindError, user_path
+from keras_vit.files import FileKindError, expand_path
 from keras_vit.images.by_pillow import PillowError
 from keras_vit.images.plain_pixels import plain_pixels
 from keras_vit.images.slices import Slice, photo_bytes
@@ -64,15 +64,18 @@ class Embedder:
         batch_size: int = 32,
     ) -> None:
         if not isinstance(model, (str, os.PathLike)) or not os.fspath(model):
-            raise error_about("model", kind=TypeError)(
-                "`model` must be the path or the name of one, which each process opens for itself.\n"
-                f"Received: {model!r}. Save it by `model.save`, and pass the path."
+            raise with_parameters(
+                TypeError(
+                    "`model` must be the path or the name of one, which each process opens for itself.\n"
+                    f"Received: {model!r}. Save it by `model.save`, and pass the path."
+                ),
+                "model",
             )
         check_choice("outputs", outputs, OUTPUTS)
         check_choice("engine", engine, ENGINES)
         if precision is not None:
             check_choice("precision", precision, ENGINE_PRECISIONS)
-        path = user_path(model)
+        path = expand_path(model)
         self.model = os.path.abspath(path) if path.exists() else os.fspath(model)  # workers stand in other folders
         self.outputs, self.engine, self.precision, self.weights = outputs, engine, precision, weights
         self.threads = None if threads is None else check_positive_int("threads", threads)
@@ -137,9 +140,10 @@ class Embedder:
             statuses.append(self._read(photo, image))
         found = opened.run(images)
         if self.outputs not in found:
-            raise error_about("outputs", "model")(
+            raise ArgumentError(
                 f"`outputs` must be one of those that the model has, {', '.join(found)}.\n"
-                f"Received: outputs={self.outputs!r}, model={self.model!r}."
+                f"Received: outputs={self.outputs!r}, model={self.model!r}.",
+                parameters=("outputs", "model"),
             )
         rows = np.array(found[self.outputs], "float32")
         rows[[number for number, status in enumerate(statuses) if status != OK]] = np.nan

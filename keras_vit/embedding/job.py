@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from keras_vit.annotations import FilePath
-from keras_vit.checks import check_choice, check_positive_int, cores, error_about
+from keras_vit.checks import ArgumentError, check_choice, check_positive_int, cores, with_parameters
 from keras_vit.embedding.job_checks import check_parts, faults_of_parts, said_of_broken, write_broken
 from keras_vit.embedding.manifest import MANIFEST, Manifest, read_manifest, sha256_of_files
 from keras_vit.embedding.model_facts import ENGINE_FILE
@@ -20,7 +20,7 @@ from keras_vit.embedding.part_files import FORMS, check_form, fault_of_part
 from keras_vit.embedding.photo_lists import LIST, PhotoList, check_there, key_of, list_photos, read_list
 from keras_vit.embedding.supervisor import TRIES, Supervisor, ask_once
 from keras_vit.exporting.formats import ENGINE_PRECISIONS, ENGINES
-from keras_vit.files import PREFIX, locked, replacing, unlock, user_path
+from keras_vit.files import PREFIX, atomic_write, expand_path, locked, unlock
 from keras_vit.pages.formatting import plural, printable
 from keras_vit.runs.named_models import check_run, variant_and_weights
 from keras_vit.weights.resolve import find_file
@@ -85,9 +85,11 @@ def embed(
     """
     if os.name == "nt":
         raise OSError("a job needs pipes and signals of Linux or macOS.\nReceived: Windows. Use `Embedder`.")
-    folder = user_path(out)
-    if folder.resolve() == user_path(photos).resolve():
-        raise error_about("out")(f"`out` must be a folder of its own.\nReceived: {str(out)!r}, where the photos are.")
+    folder = expand_path(out)
+    if folder.resolve() == expand_path(photos).resolve():
+        raise ArgumentError(
+            f"`out` must be a folder of its own.\nReceived: {str(out)!r}, where the photos are.", parameters=("out",)
+        )
     folder.mkdir(parents=True, exist_ok=True)
     with _alone(folder, options.shard):
         listed = list_photos(photos)
@@ -120,10 +122,11 @@ def _alone(folder: Path, shard: tuple[int, int]) -> Iterator[None]:
     try:
         lock = locked(path)
     except BlockingIOError:
-        raise error_about("out")(
+        raise ArgumentError(
             "one job computes a shard.\n"
             f"Received: {printable(folder)}, where another one computes shard {shard[0]}/{shard[1]} now. Wait for it, "
-            "or end it first."
+            "or end it first.",
+            parameters=("out",),
         ) from None
     try:
         yield
@@ -150,14 +153,16 @@ def _manifest(
     manifest.check({name: value for name, value in asked.items() if name not in ("processes", "shard")})
     digest = sha256_of_files(files_of_model(model, manifest.weights))
     if digest != manifest.model_sha256:
-        raise error_about("out", "model")(
+        raise ArgumentError(
             "a job goes on with the model that it was begun with, so that all rows are alike.\n"
-            f"Received: model={model!r}, which is another than {manifest.model!r} was. Choose another folder."
+            f"Received: model={model!r}, which is another than {manifest.model!r} was. Choose another folder.",
+            parameters=("out", "model"),
         )
     if manifest.file is not None and sha256_of_files(_engine_files(folder)) != manifest.file_sha256:
-        raise error_about("out")(
+        raise ArgumentError(
             "the file that the workers open must be as the job wrote it.\n"
-            f"Received: {printable(folder / manifest.file)}, which has changed. Choose another folder."
+            f"Received: {printable(folder / manifest.file)}, which has changed. Choose another folder.",
+            parameters=("out",),
         )
     return manifest, _same_list(listed, folder, manifest, say)
 
@@ -168,22 +173,25 @@ def _same_list(listed: PhotoList, folder: Path, manifest: Manifest, say: Callabl
         return listed
     kept = read_list(folder, listed.top)
     if kept.digest() != manifest.photos_sha256:
-        raise error_about("out")(
-            f"the list of photos must be as the job wrote it.\nReceived: {printable(folder / LIST)}, which has changed."
+        raise ArgumentError(
+            f"the list of photos must be as the job wrote it.\nReceived: {printable(folder / LIST)}, which differs.",
+            parameters=("out",),
         )
     known = {key_of(entry) for entry in kept.entries}
     now = {key_of(entry) for entry in listed.entries}
     if new := sorted(now - known):
-        raise error_about("out", "photos")(
+        raise ArgumentError(
             "a job goes on with the list of photos that it was begun with.\n"
             f"Received: {plural(len(new), 'photo')} not in {printable(folder / LIST)}, as {new[0]!r}. Embed "
-            f"{'it' if len(new) == 1 else 'them'} into another folder."
+            f"{'it' if len(new) == 1 else 'them'} into another folder.",
+            parameters=("out", "photos"),
         )
     gone = [row for row, entry in enumerate(kept.entries) if key_of(entry) not in now]
     if not gone:
-        raise error_about("out", "photos")(
+        raise ArgumentError(
             "a job goes on with the photos that it was begun with.\n"
-            f"Received: shards in which they lie at other places than {printable(folder / LIST)} says."
+            f"Received: shards in which they lie at other places than {printable(folder / LIST)} says.",
+            parameters=("out", "photos"),
         )
     first = printable(key_of(kept.entries[gone[0]]))
     have, rows = ("has", "its row says so") if len(gone) == 1 else ("have", "their rows say so")
@@ -201,7 +209,7 @@ def _prepare(listed: PhotoList, model: str, folder: Path, options: JobOptions, s
         named = {"model": model, "weights": options.weights, "threads": threads, "folder": place}
         facts = ask_once({"prepare": asked | named}, threads, say)["prepared"]
         for file in sorted(Path(place).iterdir()):
-            with replacing(folder / file.name) as part:
+            with atomic_write(folder / file.name) as part:
                 Path(part).write_bytes(file.read_bytes())
     batch_size = options.batch_size or _BATCH
     count = len(listed.entries)
@@ -227,11 +235,11 @@ def _prepare(listed: PhotoList, model: str, folder: Path, options: JobOptions, s
 
 def files_of_model(model: str, weights: str | None = None) -> list[Path]:
     """The files that decide what a model computes: its own, and what stands beside it."""
-    place = user_path(model)
+    place = expand_path(model)
     if is_exported(model):
         beside = [place.with_suffix(".bin"), place.with_name(f"{place.name}.data")]
         if not place.is_file():
-            raise error_about("model", kind=FileNotFoundError)(f"`model` must be there.\nReceived: {model!r}.")
+            raise with_parameters(FileNotFoundError(f"`model` must be there.\nReceived: {model!r}."), "model")
         return [place, *(file for file in beside if file.is_file())]
     found = variant_and_weights(model, weights)
     if found is None:

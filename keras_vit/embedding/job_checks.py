@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 
 from keras_vit.annotations import FilePath
-from keras_vit.checks import error_about
+from keras_vit.checks import ArgumentError
 from keras_vit.embedding.embedder import OK
 from keras_vit.embedding.manifest import Manifest, read_manifest
 from keras_vit.embedding.part_files import PartError, check_form, read_part, read_statuses
 from keras_vit.embedding.photo_lists import LIST, read_list
-from keras_vit.files import head_of, replacing, user_path
+from keras_vit.files import atomic_write, expand_path, read_head
 from keras_vit.pages.formatting import printable, spreadsheet_cell
 
 BROKEN = "broken_photos.csv"
@@ -27,13 +27,14 @@ def check_job(out: FilePath) -> tuple[Manifest, int]:
     Raises:
         ValueError: for another folder, and for parts that are missing or damaged; the message names ten of them.
     """
-    folder = user_path(out)
+    folder = expand_path(out)
     manifest = read_manifest(folder)
     check_form(manifest.form)
     listed = read_list(folder, folder)
     if listed.digest() != manifest.photos_sha256:
-        raise error_about("out")(
-            f"the list of photos must be as the job wrote it.\nReceived: {printable(folder / LIST)}, which has changed."
+        raise ArgumentError(
+            f"the list of photos must be as the job wrote it.\nReceived: {printable(folder / LIST)}, which differs.",
+            parameters=("out",),
         )
     check_parts(folder, manifest, range(manifest.parts))
     return manifest, write_broken(folder, manifest)
@@ -85,11 +86,13 @@ def said_of_broken(folder: Path, broken: int) -> str:
 def write_broken(folder: Path, manifest: Manifest) -> int:
     """Writes the list of broken photos of a finished job, if there are any, and gives their number."""
     path = folder / BROKEN
-    if os.path.lexists(path) and not (head_of(path) or b"").startswith(",".join(_COLUMNS).encode()):
-        raise error_about("out")(f"a job replaces only files of a job.\nReceived: {str(path)!r}. Move it away.")
+    if os.path.lexists(path) and not (read_head(path) or b"").startswith(",".join(_COLUMNS).encode()):
+        raise ArgumentError(
+            f"a job replaces only files of a job.\nReceived: {str(path)!r}. Move it away.", parameters=("out",)
+        )
     rows = [row for number in range(manifest.parts) for row in _broken(folder, manifest, number)]
     if rows or path.exists():
-        with replacing(path) as part, open(part, "w", newline="", encoding="utf-8") as file:
+        with atomic_write(path) as part, open(part, "w", newline="", encoding="utf-8") as file:
             csv.writer(file).writerows([_COLUMNS, *rows])
     return len(rows)
 

@@ -7,8 +7,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from keras_vit.checks import error_about
-from keras_vit.files import json_object, replacing
+from keras_vit.checks import ArgumentError
+from keras_vit.files import atomic_write, json_object
 from keras_vit.pages.formatting import printable
 from keras_vit.version import __version__
 
@@ -92,7 +92,7 @@ class Manifest:
     def write(self, folder: Path) -> None:
         """Writes `folder/manifest.json`."""
         text = json.dumps({"keras_vit_embedding": _KIND} | dataclasses.asdict(self), indent=2)
-        with replacing(folder / MANIFEST) as part:
+        with atomic_write(folder / MANIFEST) as part:
             Path(part).write_text(f"{text}\n", encoding="utf-8")
 
     def check(self, asked: dict[str, Any]) -> None:
@@ -105,10 +105,11 @@ class Manifest:
             if value is None or (name == "engine" and value == "auto") or getattr(self, name) == value:
                 continue
             option = _OPTIONS.get(name, f"--{name}")
-            raise error_about("out")(
+            raise ArgumentError(
                 "a job goes on with the options that it was begun with, so that all rows are alike.\n"
                 f"Received: {option} {value}, and {getattr(self, name)} in the manifest. Leave {option} out, or choose "
-                "another folder."
+                "another folder.",
+                parameters=("out",),
             )
 
 
@@ -121,9 +122,10 @@ def read_manifest(folder: Path) -> Manifest:
     path = folder / MANIFEST
     if not os.path.lexists(path):
         what = f"without a {MANIFEST}, so of no job" if os.path.lexists(folder) else "where nothing is"
-        raise error_about("out")(
+        raise ArgumentError(
             "the folder must be that of a job, which `keras-vit embed` wrote.\n"
-            f"Received: {printable(folder)}, {what}. Pass the `--out` of a job."
+            f"Received: {printable(folder)}, {what}. Pass the `--out` of a job.",
+            parameters=("out",),
         )
     try:
         facts = json_object(path, _MOST_BYTES)
@@ -132,9 +134,10 @@ def read_manifest(folder: Path) -> Manifest:
         return Manifest(**facts)
     except (ValueError, TypeError) as error:
         reason = " ".join(str(error).split())
-        raise error_about("out")(
+        raise ArgumentError(
             "the folder must be that of a job, with its manifest as it was written.\n"
-            f"Received: {printable(path)}: {reason}. Move it away, or choose another folder."
+            f"Received: {printable(path)}: {reason}. Move it away, or choose another folder.",
+            parameters=("out",),
         ) from None
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit.checks import error_about
+from keras_vit.checks import ArgumentError
 from keras_vit.embedding.opened_models import chosen_engine, is_exported, open_model
 
 ENGINE_FILE = "keras_vit-engine.onnx"
@@ -52,9 +52,10 @@ def prepare(
     dtype = "float32" if opened.takes == "images" else "uint8"
     found = opened.run(np.zeros((1, *opened.image_size, opened.channels), dtype))
     if outputs not in found:
-        raise error_about("outputs", "model")(
+        raise ArgumentError(
             f"`outputs` must be one of those that the model has, {', '.join(found)}.\n"
-            f"Received: outputs={outputs!r}, model={model!r}."
+            f"Received: outputs={outputs!r}, model={model!r}.",
+            parameters=("outputs", "model"),
         )
     record = dataclasses.asdict(opened.preprocessing)
     return {

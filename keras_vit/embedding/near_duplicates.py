@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit.checks import check_choice, check_number, error_about
+from keras_vit.checks import ArgumentError, check_choice, check_number
 from keras_vit.embedding.faiss_index import Index
 from keras_vit.embedding.neighbours import SEARCHES
 from keras_vit.embedding.vector_rows import cosines, directions
@@ -64,8 +64,9 @@ def near_duplicates(
     check_choice("engine", engine, SEARCHES)
     check_number("threshold", threshold)
     if not 0 < threshold <= 1:
-        raise error_about("threshold")(
-            f"`threshold` is a cosine above 0, and at most 1.\nReceived: threshold={threshold}."
+        raise ArgumentError(
+            f"`threshold` is a cosine above 0, and at most 1.\nReceived: threshold={threshold}.",
+            parameters=("threshold",),
         )
     kept: _Pairs = (np.empty(0, "int64"), np.empty(0, "int64"), np.empty(0, "float32"))
     waiting, held, number, parents = [kept], 0, 0, np.arange(len(vectors))

@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 
 from keras_vit.annotations import FilePath
-from keras_vit.checks import check_choice, check_int, error_about
+from keras_vit.checks import ArgumentError, check_choice, check_int
 from keras_vit.embedding.faiss_index import Index
 from keras_vit.embedding.vector_rows import check_rows, cosines, directions, rows_of
 
@@ -66,13 +66,16 @@ def nearest(
     rows = rows_of(vectors)
     asked = rows.vectors if queries is None else check_rows("queries", queries)
     if asked.shape[1] != rows.vectors.shape[1]:
-        raise error_about("queries")(
+        raise ArgumentError(
             "`queries` must be of the same model as the vectors, so of the same width.\n"
-            f"Received: queries of {asked.shape[1]} numbers, and vectors of {rows.vectors.shape[1]}."
+            f"Received: queries of {asked.shape[1]} numbers, and vectors of {rows.vectors.shape[1]}.",
+            parameters=("queries",),
         )
     most = len(rows.vectors) - (queries is None)
     if check_int("k", k, 1) > most:
-        raise error_about("k")(f"`k` must be at most the number of other vectors, {most:,}.\nReceived: k={k}.")
+        raise ArgumentError(
+            f"`k` must be at most the number of other vectors, {most:,}.\nReceived: k={k}.", parameters=("k",)
+        )
     index = Index(rows.vectors) if engine == "faiss" else None
     found = np.empty((len(asked), k), "int64"), np.empty((len(asked), k), "float32")
     for start in range(0, len(asked), _ROWS):

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit.checks import check_process, error_about
+from keras_vit.checks import ArgumentError, check_process, with_parameters
 from keras_vit.exporting.onnx_session import open_session
-from keras_vit.files import user_path
+from keras_vit.files import expand_path
 from keras_vit.images.plain_preprocessing import grey_levels, prepared
 from keras_vit.images.preprocessing import Preprocessing
 
@@ -73,13 +73,14 @@ def open_model(
         ExportError: if the engine does not take the model.
         RuntimeError: in a process that was forked from one that computed by Keras, if the model needs Keras.
     """
-    place = user_path(given)
+    place = expand_path(given)
     if is_exported(given):
         return (_of_onnx if place.suffix == ".onnx" else _of_openvino)(place, engine, precision, threads)
     if place.suffix == ".tflite" or (place.is_dir() and (_versions(place) or (place / "saved_model.pb").exists())):
-        raise error_about("model")(
+        raise ArgumentError(
             "an exported file that embeds photos must be one of ONNX or OpenVINO.\n"
-            f"Received: {given!r}. Pass the model that it was written from, or export that as .onnx."
+            f"Received: {given!r}. Pass the model that it was written from, or export that as .onnx.",
+            parameters=("model",),
         )
     check_process()  # first: a fork would wait for ever for the threads of its parent's TensorFlow
     from keras_vit.exporting.engines.accelerate import accelerate
@@ -94,7 +95,7 @@ def open_model(
 
 def is_exported(given: str) -> bool:
     """Whether a model is an exported file, which its own software opens."""
-    return user_path(given).suffix in (".onnx", ".xml")
+    return expand_path(given).suffix in (".onnx", ".xml")
 
 
 def chosen_engine(model: Any, engine: str, precision: str) -> str:
@@ -135,16 +136,17 @@ def _of_openvino(place: Path, engine: str, precision: str | None, threads: int |
 
 def _check_there(place: Path) -> None:
     if not place.is_file():
-        raise error_about("model", kind=FileNotFoundError)(
-            f"`model` must be a file that is there.\nReceived: model={str(place)!r}."
+        raise with_parameters(
+            FileNotFoundError(f"`model` must be a file that is there.\nReceived: model={str(place)!r}."), "model"
         )
 
 
 def _check_engine(place: Path, engine: str, its_own: str) -> None:
     if engine not in ("auto", its_own):
-        raise error_about("model", "engine")(
+        raise ArgumentError(
             f"a file is opened by its own software, {its_own}.\n"
-            f'Received: engine="{engine}", model={str(place)!r}. Pass the model that it was written from.'
+            f'Received: engine="{engine}", model={str(place)!r}. Pass the model that it was written from.',
+            parameters=("model", "engine"),
         )
 
 
@@ -152,14 +154,16 @@ def _facts_of_file(place: Path, facts: dict[str, Any], precision: str | None) ->
     """How a file wants its photos prepared, and their size."""
     said = facts.get("preprocessing")
     if not isinstance(said, dict):
-        raise error_about("model")(
+        raise ArgumentError(
             "an exported file must be one that keras_vit wrote, which says how photos are prepared for it.\n"
-            f"Received: model={str(place)!r}, which does not say it."
+            f"Received: model={str(place)!r}, which does not say it.",
+            parameters=("model",),
         )
     if precision not in (None, facts.get("precision")):
-        raise error_about("model", "precision")(
+        raise ArgumentError(
             f"a file has the precision that it was written in, {facts.get('precision')}.\n"
-            f'Received: precision="{precision}", model={str(place)!r}.'
+            f'Received: precision="{precision}", model={str(place)!r}.',
+            parameters=("model", "precision"),
         )
     fields: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in said.items()}
     record = Preprocessing(**fields)
@@ -171,9 +175,10 @@ def _checked_size(given: str, size: tuple[Any, ...], record: Preprocessing) -> t
     if None in size and record.resize != "none":
         size = record.image_size or size
     if None in size:
-        raise error_about("model")(
+        raise ArgumentError(
             "photos of all sizes are brought to one, so the model must have a size.\n"
-            f"Received: {given!r}, which takes any. Give it one by `keras_vit.with_input_shape`, and save that."
+            f"Received: {given!r}, which takes any. Give it one by `keras_vit.with_input_shape`, and save that.",
+            parameters=("model",),
         )
     return size[0], size[1]
 

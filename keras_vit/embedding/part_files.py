@@ -17,7 +17,7 @@ import numpy as np
 from keras_vit.annotations import FilePath
 from keras_vit.checks import check_installed
 from keras_vit.embedding.manifest import Manifest, read_manifest
-from keras_vit.files import replacing, user_path
+from keras_vit.files import atomic_write, expand_path
 from keras_vit.pages.formatting import printable
 
 FORMS = ("parquet", "npz")
@@ -75,7 +75,7 @@ def check_form(form: str) -> None:
 def write_part(folder: Path, manifest: Manifest, number: int, part: Part) -> None:
     """Writes a part whole or not at all."""
     about = json.dumps({"job": manifest.digest, "part": number})
-    with replacing(folder / manifest.name(number)) as place:
+    with atomic_write(folder / manifest.name(number)) as place:
         (_write_parquet if manifest.form == "parquet" else _write_npz)(place, part, manifest.outputs, about)
 
 
@@ -136,7 +136,7 @@ def read_vectors(folder: FilePath) -> Iterator[Part]:
     Raises:
         ValueError: for another folder, and for a part that is missing or damaged.
     """
-    place = user_path(folder)
+    place = expand_path(folder)
     manifest = read_manifest(place)
     check_form(manifest.form)
     for number in range(manifest.parts):

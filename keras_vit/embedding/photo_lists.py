@@ -14,8 +14,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
-from keras_vit.checks import error_about
-from keras_vit.files import open_regular, replacing, user_path
+from keras_vit.checks import ArgumentError, with_parameters
+from keras_vit.files import atomic_write, expand_path, open_regular
 from keras_vit.images.photo_files import HEIC, READABLE, photos_below
 from keras_vit.images.slices import PhotoPlace, Slice
 from keras_vit.pages.formatting import printable
@@ -55,8 +55,10 @@ class PhotoList(NamedTuple):
         """Writes `folder/photos.jsonl`, in place of another list alone."""
         path = folder / LIST
         if os.path.lexists(path) and not _is_list(path):
-            raise error_about("out")(f"a job replaces only files of a job.\nReceived: {str(path)!r}. Move it away.")
-        with replacing(path) as part, open(part, "w", encoding="utf-8") as file:
+            raise ArgumentError(
+                f"a job replaces only files of a job.\nReceived: {str(path)!r}. Move it away.", parameters=("out",)
+            )
+        with atomic_write(path) as part, open(part, "w", encoding="utf-8") as file:
             file.write(_HEAD)
             file.writelines(self.lines())
 
@@ -84,16 +86,17 @@ def list_photos(what: str | os.PathLike) -> PhotoList:
     Raises:
         ValueError: if no photo is there, or a table has none.
     """
-    path = user_path(what)
+    path = expand_path(what)
     # The seam: whatever else holds photos makes entries of them here, and `place_of` says where their bytes are.
     if path.suffix.lower() == ".csv" and path.is_file():
         found = PhotoList(path.parent, _of_table(path))
     else:
         found = _of_shards(path) or PhotoList(path, _below(path))
     if not found.entries:
-        raise error_about("photos")(
+        raise ArgumentError(
             "`photos` must be a folder with photos in it or below it, a .csv file with the column path, or shards.\n"
-            f"Received: {str(path)!r}, {'without a photo' if os.path.exists(path) else 'where nothing is'}."
+            f"Received: {str(path)!r}, {'without a photo' if os.path.exists(path) else 'where nothing is'}.",
+            parameters=("photos",),
         )
     return found
 
@@ -111,8 +114,8 @@ def read_list(folder: Path, top: Path) -> PhotoList:
                 raise ValueError("which is no list of photos")
             return PhotoList(top, [json.loads(line) for line in file])
     except (OSError, ValueError) as error:
-        raise error_about("out")(
-            f"the list of photos must be as the job wrote it.\nReceived: {str(path)!r}: {error}."
+        raise ArgumentError(
+            f"the list of photos must be as the job wrote it.\nReceived: {str(path)!r}: {error}.", parameters=("out",)
         ) from None
 
 
@@ -130,9 +133,12 @@ def check_there(photos: PhotoList, rows: Sequence[int]) -> None:
     if gone := sorted(file for file in files if not os.path.exists(photos.top / file)):
         named = ", ".join(printable(file) for file in gone[:_MOST_NAMED])
         more = f" and {len(gone) - _MOST_NAMED:,} more" if len(gone) > _MOST_NAMED else ""
-        raise error_about("photos", kind=FileNotFoundError)(
-            "a job goes on with the shards that it was begun with.\n"
-            f"Received: {printable(photos.top)} without {named}{more}. Bring {'it' if len(gone) == 1 else 'them'} back."
+        raise with_parameters(
+            FileNotFoundError(
+                "a job resumes with the shards that it started with.\n"
+                f"Received: {printable(photos.top)} without {named}{more}. Restore what is gone."
+            ),
+            "photos",
         )
     looked, to_read = (
         [entry for entry in entries[:: max(len(entries) // _LOOKED_FOR, 1)] if isinstance(entry, str)]
@@ -140,10 +146,13 @@ def check_there(photos: PhotoList, rows: Sequence[int]) -> None:
     )
     lost = [entry for entry in looked if not os.path.lexists(photos.top / entry)]
     if 2 * len(lost) > len(looked) and not all(os.path.lexists(photos.top / entry) for entry in to_read):
-        raise error_about("photos", kind=FileNotFoundError)(
-            "at least half of the photos of a list must be there.\n"
-            f"Received: {printable(photos.top)}, where {len(lost):,} of {len(looked):,} that were looked for are gone, "
-            f"as {printable(lost[0])}. Mount the disk on which they are, or give a list of those that are there."
+        raise with_parameters(
+            FileNotFoundError(
+                "at least half of the photos of a list must exist.\n"
+                f"Received: {printable(photos.top)}, where {len(lost):,} of {len(looked):,} that were checked are "
+                f"gone, as {printable(lost[0])}. Mount their disk, or pass a list of those that are there."
+            ),
+            "photos",
         )
 
 
@@ -171,14 +180,16 @@ def _of_table(path: Path) -> list[Entry]:
                 raise ValueError(f"whose first line has no column path, but {rows.fieldnames}")
             found = sorted((row["path"] or "").strip() for row in rows)
     except (OSError, ValueError, csv.Error) as error:
-        raise error_about("photos")(
-            f"a table of photos must be a CSV file in UTF-8 with the column path.\nReceived: {str(path)!r}: {error}."
+        raise ArgumentError(
+            f"a table of photos must be a CSV file in UTF-8 with the column path.\nReceived: {str(path)!r}: {error}.",
+            parameters=("photos",),
         ) from None
     twice = next((one for one, other in itertools.pairwise(found) if one == other), None)
     if twice is not None or "" in found:
         wrong = f"{twice!r} twice" if twice else "a row without a path"
-        raise error_about("photos")(
-            f"each row of a table must name a photo of its own.\nReceived: {str(path)!r} with {wrong}."
+        raise ArgumentError(
+            f"each row of a table must name a photo of its own.\nReceived: {str(path)!r} with {wrong}.",
+            parameters=("photos",),
         )
     return list(found)
 

@@ -4,7 +4,7 @@ import os
 import re
 from collections.abc import Mapping
 
-from keras_vit.checks import error_about
+from keras_vit.checks import ArgumentError
 
 _INDEX = ("JOB_COMPLETION_INDEX", "RANK")  # of Kubernetes' indexed jobs, and of launchers
 _COUNT = ("NUM_SHARDS", "WORLD_SIZE")
@@ -32,9 +32,10 @@ def shard_of(text: str | None, environment: Mapping[str, str] | None = None) -> 
     if index is None:
         return 0, 1
     if count is None:
-        raise error_about("shard")(
+        raise ArgumentError(
             f"the number of a job needs how many there are, {' or '.join(_COUNT)}.\n"
-            f"Received: {index}={known[index]} alone. Set NUM_SHARDS, or pass --shard 0/1 for a job of its own."
+            f"Received: {index}={known[index]} alone. Set NUM_SHARDS, or pass --shard 0/1 for a job of its own.",
+            parameters=("shard",),
         )
     return _checked(known[index], known[count], f"{index}={known[index]}, {count}={known[count]}")
 
@@ -58,7 +59,8 @@ def _checked(index: str, count: str, said: str, hint: str = "") -> tuple[int, in
 
 
 def _error(said: str, hint: str) -> Exception:
-    return error_about("shard")(
+    return ArgumentError(
         "the number of a job counts from 0 and is below how many there are, as --shard 0/8 to --shard 7/8.\n"
-        f"Received: {said}.{hint}"
+        f"Received: {said}.{hint}",
+        parameters=("shard",),
     )

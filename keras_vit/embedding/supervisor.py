@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from keras_vit.checks import error_about
+from keras_vit.checks import with_parameters
 from keras_vit.embedding.worker import END
 
 TRIES = 3  # of a part
@@ -127,8 +127,8 @@ def check_fatal(answer: dict[str, Any]) -> None:
     """Raises what a process says that ends the whole job."""
     if "fatal" in answer:
         kind = {"ImportError": ImportError, "FileNotFoundError": FileNotFoundError, "TypeError": TypeError}
-        raise error_about(*answer.get("parameters", ()), kind=kind.get(answer.get("kind", ""), ValueError))(
-            answer["fatal"]
+        raise with_parameters(
+            kind.get(answer.get("kind", ""), ValueError)(answer["fatal"]), *answer.get("parameters", ())
         )
 
 

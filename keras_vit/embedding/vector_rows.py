@@ -6,11 +6,11 @@ from typing import NamedTuple
 import numpy as np
 
 from keras_vit.annotations import FilePath
-from keras_vit.checks import error_about
+from keras_vit.checks import ArgumentError
 from keras_vit.embedding.embedder import OK
 from keras_vit.embedding.manifest import read_manifest
 from keras_vit.embedding.part_files import read_vectors
-from keras_vit.files import user_path
+from keras_vit.files import expand_path
 
 _PAIR_BYTES = 1 << 24  # of the float64 rows of pairs that are compared at once
 
@@ -42,15 +42,16 @@ def check_rows(name: str, given: np.ndarray) -> np.ndarray:
     """`given` as an array `(N, D)` of real numbers; raises for anything else."""
     found = np.asanyarray(given)
     if found.ndim != 2 or 0 in found.shape or found.dtype.kind not in "fiu":
-        raise error_about(name)(
+        raise ArgumentError(
             f"`{name}` must be real numbers of shape (N, D), a row a photo.\n"
-            f"Received: {found.dtype} of shape {found.shape}."
+            f"Received: {found.dtype} of shape {found.shape}.",
+            parameters=(name,),
         )
     return found
 
 
 def _of_folder(folder: FilePath) -> Rows:
-    manifest = read_manifest(user_path(folder))
+    manifest = read_manifest(expand_path(folder))
     vectors = np.empty((manifest.photos, manifest.width), "float32")
     photos = np.empty(manifest.photos, object)
     for number, part in enumerate(read_vectors(folder)):

@@ -9,7 +9,7 @@ from keras_vit.annotations import FilePath
 from keras_vit.checks import check_installed
 from keras_vit.evaluation.metrics import ClassResult, Evaluation
 from keras_vit.evaluation.probes import Probe, shots_in_words
-from keras_vit.files import user_path
+from keras_vit.files import expand_path
 from keras_vit.pages.html import check_page, figure_uri, write_page
 from keras_vit.version import __version__
 
@@ -44,7 +44,7 @@ def write_evaluation_page(result: Evaluation | Probe, out: FilePath, title: str 
         raise TypeError(
             f"`result` must be an `Evaluation` or a `Probe`.\nReceived: an object of type {type(result).__name__}."
         )
-    path = user_path(out) / PAGE
+    path = expand_path(out) / PAGE
     check_page(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_page(

@@ -21,7 +21,7 @@ from keras_vit.data.lost_photos import naming_lost_photos
 from keras_vit.data.source import Source
 from keras_vit.evaluation.answers import answers
 from keras_vit.evaluation.fingerprint import fingerprint_of
-from keras_vit.files import open_regular, replacing, user_path
+from keras_vit.files import atomic_write, expand_path, open_regular
 from keras_vit.model.classifiers import answering_network
 from keras_vit.model.image_model import ImageModel, check_image_model
 from keras_vit.model.vision_transformer import VisionTransformer
@@ -93,7 +93,7 @@ def image_features(
         return _computed(model, source, split, batch_size)
     if not str(cache):
         raise ValueError("`cache` must be a folder, or `None` to keep no features.\nReceived: cache=''.")
-    folder = features_dir() if cache == DEFAULT_CACHE else user_path(cache)
+    folder = features_dir() if cache == DEFAULT_CACHE else expand_path(cache)
     with naming_lost_photos(examples):
         path = folder / f"{fingerprint_of(model, examples)}.npz"
     kept = _read(path, examples.size)
@@ -150,7 +150,7 @@ def _read(path: Path, count: int) -> FeatureSet | None:
 def _keep(path: Path, found: FeatureSet) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(path) as part, open(part, "wb") as file:
+        with atomic_write(path) as part, open(part, "wb") as file:
             np.savez(file, features=found.features, labels=found.labels)
     except OSError as error:  # a full disk must not lose features that took minutes
         reason = error.strerror or printable(error)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from keras_vit.annotations import FilePath
-from keras_vit.checks import check_choice, check_installed, check_positive_int, check_seed, error_about
+from keras_vit.checks import ArgumentError, check_choice, check_installed, check_positive_int, check_seed
 from keras_vit.data.source import Data, Source, check_split
 from keras_vit.data.splits import divide
 from keras_vit.evaluation.fewshot import SEEDS, SHOTS, choose_shots, fit_least_squares
@@ -318,28 +318,31 @@ def _usable_shots(source: Source, labels: np.ndarray, shots: Sequence[int] | Non
     short = [f"{printable(source.class_names[number])} {counts[number]}" for number in np.flatnonzero(counts < least)]
     if short:
         more = f" and {len(short) - _MOST_NAMES} more" if len(short) > _MOST_NAMES else ""
-        raise error_about("shots", "train_split")(
+        raise ArgumentError(
             "every class must have as many training examples as `shots`, or classes are measured unlike.\n"
             f"Received: shots={chosen or [least]}, examples: {', '.join(short[:_MOST_NAMES])}{more}. "
-            'Pass fewer shots, or train_split="train+validation".'
+            'Pass fewer shots, or train_split="train+validation".',
+            parameters=("shots", "train_split"),
         )
     return chosen
 
 
 def _check_neighbours(neighbours: int, examples: int) -> None:
     if neighbours > examples:
-        raise error_about("neighbours")(
+        raise ArgumentError(
             "`neighbours` must be at most the examples that there are to vote.\n"
-            f"Received: neighbours={neighbours}, {examples} training examples. Pass fewer."
+            f"Received: neighbours={neighbours}, {examples} training examples. Pass fewer.",
+            parameters=("neighbours",),
         )
 
 
 def _check_splits(train_split: str, test_split: str) -> set[str]:
     """The names of all splits that the probe uses, which must not overlap."""
     if shared := set(check_split(train_split)) & set(check_split(test_split)):
-        raise error_about("train_split", "test_split")(
+        raise ArgumentError(
             "`train_split` and `test_split` must have no split in common, or a probe is tested on what it has seen.\n"
-            f"Received: train_split={train_split!r}, test_split={test_split!r}, both with {', '.join(sorted(shared))}."
+            f"Received: train_split={train_split!r}, test_split={test_split!r}, both with {', '.join(sorted(shared))}.",
+            parameters=("train_split", "test_split"),
         )
     return {*check_split(train_split), *check_split(test_split)}
 
@@ -354,13 +357,16 @@ def _check_arguments(kind: str, shots: Sequence[int] | None, seeds: Sequence[int
         if given is None:
             continue
         if isinstance(given, str) or not isinstance(given, Sequence) or not len(given) or len(set(given)) < len(given):
-            raise error_about(name)(f"`{name}` must be a list of numbers, each once.\nReceived: {name}={given!r}.")
+            raise ArgumentError(
+                f"`{name}` must be a list of numbers, each once.\nReceived: {name}={given!r}.", parameters=(name,)
+            )
         for number in given:
             check(name, number)
     others: dict[str, tuple] = {"shots": (shots, None, "fewshot"), "seeds": (tuple(seeds), SEEDS, "fewshot")}
     others |= {"neighbours": (neighbours, NEIGHBOURS, "knn")}
     for name, (value, default, owner) in others.items():
         if value != default and kind != owner:
-            raise error_about(name)(
-                f"`{name}` is for kind={owner!r}.\nReceived: kind={kind!r}, {name}={value!r}. Leave it out."
+            raise ArgumentError(
+                f"`{name}` is for kind={owner!r}.\nReceived: kind={kind!r}, {name}={value!r}. Leave it out.",
+                parameters=(name,),
             )

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from keras_vit.annotations import FilePath
-from keras_vit.files import read_regular, user_path
+from keras_vit.files import expand_path, read_regular
 from keras_vit.pages.formatting import printable
 
 IMAGES = 50_000  # of ImageNet's validation set
@@ -36,7 +36,7 @@ def read_real_labels(path: FilePath) -> list[list[int]]:
         OSError: if it does not exist or cannot be read.
     """
     try:
-        found = json.loads(read_regular(user_path(path), _MOST_BYTES))
+        found = json.loads(read_regular(expand_path(path), _MOST_BYTES))
     except (ValueError, RecursionError) as error:
         raise ValueError(f"ReaL labels must be a JSON file.\nReceived: {printable(path)}: {error}") from error
     if not isinstance(found, list) or len(found) != IMAGES:

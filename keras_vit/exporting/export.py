@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from keras_vit.annotations import FilePath
-from keras_vit.checks import error_about
+from keras_vit.checks import ArgumentError, with_parameters
 from keras_vit.config.variants import check_image_size
 from keras_vit.exporting.budget import affordable
 from keras_vit.exporting.folding import folds_of
@@ -242,9 +242,10 @@ def _batch_size(asked: int | str | None, format: str, model: ImageModel) -> int 
 
 def _check_activation(model: ImageModel, activation: str, classes: int) -> None:
     if classes == 1 and activation == "softmax" and ends_in_logits(model):
-        raise error_about("activation")(
+        raise ArgumentError(
             'the score of a single class is 1 after a softmax, whatever the image.\nReceived: activation="softmax", '
-            f'{model.name!r} with one class. Pass activation="sigmoid".'
+            f'{model.name!r} with one class. Pass activation="sigmoid".',
+            parameters=("activation",),
         )
 
 
@@ -256,14 +257,16 @@ def photos_for(images: Photos, model: ImageModel, calibrated: bool, format: str)
     compared, calibration = photos[::step][:_COMPARED], photos[:_SHOWN]
     if calibrated:
         if len(photos) < FEWEST_PHOTOS:
-            raise error_about("images")(
+            raise ArgumentError(
                 f"int8 of {format} is calibrated on photos and compared on others, so it takes at "
-                f"least {FEWEST_PHOTOS}.\nReceived: {len(photos)} in `images`."
+                f"least {FEWEST_PHOTOS}.\nReceived: {len(photos)} in `images`.",
+                parameters=("images",),
             )
         calibration = [photo for number, photo in enumerate(photos) if number % step or number >= step * _COMPARED]
         if not any(np.ptp(photo) for photo in calibration):
-            raise error_about("images")(
-                f"int8 of {format} is calibrated on photos that show something.\nReceived: `images` of one colour each."
+            raise ArgumentError(
+                f"int8 of {format} is calibrated on photos with contents.\nReceived: `images` of one colour each.",
+                parameters=("images",),
             )
     most = max(affordable(model, size, _CALIBRATION, _CALIBRATION // _COMPARED), _FEWEST_CALIBRATION)
     return compared[: affordable(model, size, _COMPARED)], resized(calibration[:most], size)
@@ -280,16 +283,18 @@ def _asked_model(
     check_exportable(model)
     model = _resized(model, image_size)
     if is_quantized(model) and writer.EXTENSION:
-        raise error_about("format", "precision")(
+        raise ArgumentError(
             "a model that Keras quantised can only become a SavedModel; other formats are quantised by their own means."
             f'\nReceived: format="{format}", {model.name!r}. Pass the model that it was made from, and '
-            'precision="int8".'
+            'precision="int8".',
+            parameters=("format", "precision"),
         )
     sides = model.input_shape[1:3]
     if None not in sides and max_pixels < sides[0] * sides[1]:
-        raise error_about("max_pixels")(
+        raise ArgumentError(
             "`max_pixels` must leave room for an image of the model's own size.\n"
-            f"Received: max_pixels={max_pixels}, {model.name!r} for {sides[0]} x {sides[1]} pixels."
+            f"Received: max_pixels={max_pixels}, {model.name!r} for {sides[0]} x {sides[1]} pixels.",
+            parameters=("max_pixels",),
         )
     return in_precision(model, "int8" if is_quantized(model) else "float32")
 
@@ -300,13 +305,15 @@ def _resized(model: ImageModel, image_size: tuple[int | None, int | None] | str 
     if image_size == "any":
         image_size = (None, None)
     if not isinstance(image_size, (tuple, list)) or len(image_size) != 2:
-        raise error_about("image_size", kind=TypeError)(
-            f'`image_size` must be (H, W), "any" or None.\nReceived: image_size={image_size!r}.'
+        raise with_parameters(
+            TypeError(f'`image_size` must be (H, W), "any" or None.\nReceived: image_size={image_size!r}.'),
+            "image_size",
         )
     if is_quantized(model):
-        raise error_about("image_size")(
+        raise ArgumentError(
             "a quantised model keeps its size.\n"
-            f"Received: image_size={image_size}, {model.name!r}. Pass the model that it was made from."
+            f"Received: image_size={image_size}, {model.name!r}. Pass the model that it was made from.",
+            parameters=("image_size",),
         )
     sides = check_image_size(image_size, model.config)
     return with_input_shape(in_precision(model, "float32"), (*sides, model.input_shape[-1]))
@@ -316,8 +323,9 @@ def _names(model: ImageModel, labels: Sequence[str] | np.ndarray | None, activat
     """K names, or `None` for a model without a head; raises if the activation makes no scores of that many."""
     if not has_head(model):
         if labels is not None:
-            raise error_about("labels")(
-                "`labels` name the classes of a head.\nReceived: labels for a model without a head."
+            raise ArgumentError(
+                "`labels` name the classes of a head.\nReceived: labels for a model without a head.",
+                parameters=("labels",),
             )
         return None
     classes = model.output_shape[-1]
@@ -325,16 +333,20 @@ def _names(model: ImageModel, labels: Sequence[str] | np.ndarray | None, activat
     if labels is None:
         return names_of_outputs(model)
     if not isinstance(labels, (list, tuple, np.ndarray)):
-        raise error_about("labels", kind=TypeError)(
-            "`labels` must be a list, whose order is that of the classes.\n"
-            f"Received: {labels!r} of type {type(labels).__name__}."
+        raise with_parameters(
+            TypeError(
+                "`labels` must be a list, whose order is that of the classes.\n"
+                f"Received: {labels!r} of type {type(labels).__name__}."
+            ),
+            "labels",
         )
     labels = tuple(labels)
     wrong = [label for label in labels if not isinstance(label, str) or not _is_line(label)]
     if wrong or len(labels) != classes:
-        raise error_about("labels")(
+        raise ArgumentError(
             f"`labels` must be {classes:,} names, one line of Unicode each, in the order of the classes.\n"
-            f"Received: {len(labels):,}{f', among them {wrong[0]!r}' if wrong else ''}."
+            f"Received: {len(labels):,}{f', among them {wrong[0]!r}' if wrong else ''}.",
+            parameters=("labels",),
         )
     return labels
 

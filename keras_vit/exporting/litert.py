@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit.checks import error_about, install_hint
+from keras_vit.checks import ArgumentError, install_hint
 from keras_vit.exporting.folding import folded_task
 from keras_vit.exporting.pixels import OUTPUTS, pixel_function
 from keras_vit.exporting.report import ExportError, Runtime
@@ -137,10 +137,11 @@ def _check_size(task: ExportTask) -> None:
     size = task.model.count_params() * _BYTES[task.precision]
     what = "float32, of which int8 is made" if task.precision == "int8" else task.precision
     if size > MAX_BYTES:
-        raise error_about("format", "precision")(
+        raise ArgumentError(
             "a LiteRT file can hold 2 GB.\n"
             f"Received: {task.name!r} with {size / 1e9:.1f} GB of weights in {what}. Pass "
-            'format="onnx" or "openvino", or precision="float16" where that is small enough.'
+            'format="onnx" or "openvino", or precision="float16" where that is small enough.',
+            parameters=("format", "precision"),
         )
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit.checks import error_about, install_hint
+from keras_vit.checks import ArgumentError, install_hint, with_parameters
 from keras_vit.exporting.budget import give_weights_back
 from keras_vit.exporting.engines.kept_networks import Keep
 from keras_vit.exporting.folding import folded_task
@@ -174,9 +174,10 @@ def facts_of(place: Path) -> dict[str, Any]:
 def check_bfloat16() -> None:
     """Raises `ValueError` unless the processor computes in bfloat16; OpenVINO would take float32 without a word."""
     if not _knows_bfloat16(_openvino()):
-        raise error_about("precision")(
+        raise ArgumentError(
             "OpenVINO computes in bfloat16 where the processor has instructions for it.\n"
-            'Received: precision="bfloat16" on a processor without them. Pass precision="float32" or "int8".'
+            'Received: precision="bfloat16" on a processor without them. Pass precision="float32" or "int8".',
+            parameters=("precision",),
         )
 
 
@@ -238,9 +239,12 @@ def _refusals(task: ExportTask) -> Iterator[None]:
     except (ExportError, ImportError, MemoryError):
         raise
     except Exception as error:
-        raise error_about("precision", kind=ExportError)(
-            "OpenVINO does not take this model.\n"
-            f"Received: {task.name!r}, precision={task.precision!r}. It says: {error}"
+        raise with_parameters(
+            ExportError(
+                "OpenVINO does not take this model.\n"
+                f"Received: {task.name!r}, precision={task.precision!r}. It says: {error}"
+            ),
+            "precision",
         ) from error
 
 

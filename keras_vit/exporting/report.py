@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from keras_vit.annotations import FilePath
-from keras_vit.files import head_of, replacing, user_path
+from keras_vit.files import atomic_write, expand_path, read_head
 from keras_vit.pages.formatting import columns, format_titled, markdown_table, printable
 
 
@@ -158,16 +158,16 @@ class ExportReport:
         Raises:
             FileExistsError: if something else than a report is there.
         """
-        path = user_path(path)
+        path = expand_path(path)
         check_report(path)
         text = json.dumps(self.summary(), indent=2) if path.suffix == ".json" else self.table()
-        with replacing(path) as part:
+        with atomic_write(path) as part:
             Path(part).write_text(text + "\n", encoding="utf-8")
 
 
 def check_report(path: FilePath) -> None:
     """Raises a `FileExistsError` if something else than the report of an export is at `path`."""
-    if os.path.lexists(path) and not (head_of(path) or b"").startswith((b'{\n  "path": "', b"| export |")):
+    if os.path.lexists(path) and not (read_head(path) or b"").startswith((b'{\n  "path": "', b"| export |")):
         raise FileExistsError(
             "a report replaces only a report of an export.\n"
             f"Received: {printable(path)}, which is something else. Move it away, or pass another path."

@@ -9,11 +9,11 @@ from typing import Any
 import keras
 
 from keras_vit.annotations import FilePath
-from keras_vit.checks import check_choice, check_flag, check_positive_int, check_process, error_about
+from keras_vit.checks import ArgumentError, check_choice, check_flag, check_positive_int, check_process
 from keras_vit.exporting.formats import ACTIVATIONS, FORMATS, MAX_BATCH, MAX_BYTES, MAX_PIXELS, OPSET, PRECISIONS
 from keras_vit.exporting.staging import check_absent, check_served
 from keras_vit.exporting.writers import WRITERS, Writer
-from keras_vit.files import user_path
+from keras_vit.files import expand_path
 
 _EXTENSIONS = {".onnx": "onnx", ".tflite": "litert", ".xml": "openvino"}
 _BYTES = range(2**10, 2**31)  # of which it may be: a comparison needs some, and graphs count in int32
@@ -63,9 +63,10 @@ def _check_batch_size(batch_size: int | str | None, format: str) -> None:
     if batch_size is None:
         return
     if format != "litert":
-        raise error_about("batch_size", "format")(
+        raise ArgumentError(
             "`batch_size` is of LiteRT; files of other formats take any number of images in a call.\n"
-            f'Received: batch_size={batch_size!r}, format="{format}".'
+            f'Received: batch_size={batch_size!r}, format="{format}".',
+            parameters=("batch_size", "format"),
         )
     if batch_size != "any":
         check_positive_int("batch_size", batch_size)
@@ -87,9 +88,10 @@ def _writer(format: str, precision: str) -> Writer:
     check_choice("precision", precision, PRECISIONS)
     writer = WRITERS[format]
     if precision not in writer.PRECISIONS:
-        raise error_about("precision", "format")(
+        raise ArgumentError(
             f"`precision` must be one that the format has: {', '.join(writer.PRECISIONS)}.\n"
-            f'Received: precision="{precision}", format="{format}".'
+            f'Received: precision="{precision}", format="{format}".',
+            parameters=("precision", "format"),
         )
     return writer
 
@@ -102,12 +104,13 @@ def _place(path: FilePath, writer: Writer, overwrite: bool) -> Path:
         raise ValueError(
             "`path` must be that of a file or folder; the folder of the process is `.`.\nReceived: path=''."
         )
-    path = user_path(path)
+    path = expand_path(path)
     if not writer.EXTENSION:
         if near := difflib.get_close_matches(path.suffix.lower(), _EXTENSIONS, n=1, cutoff=0.8):
-            raise error_about("format")(
+            raise ArgumentError(
                 "a SavedModel goes to a folder, and this name is that of a file.\n"
-                f'Received: {str(path)!r}. For a file pass format="{_EXTENSIONS[near[0]]}"; name the folder otherwise.'
+                f'Received: {str(path)!r}. For a file pass format="{_EXTENSIONS[near[0]]}"; name the folder otherwise.',
+                parameters=("format",),
             )
         if path.exists() and not path.is_dir():
             raise FileExistsError(
@@ -124,8 +127,9 @@ def _place(path: FilePath, writer: Writer, overwrite: bool) -> Path:
 def _numbers(**given: int) -> dict[str, int]:
     numbers = {name: check_positive_int(name, value) for name, value in given.items()}
     if numbers["max_bytes"] not in _BYTES:
-        raise error_about("max_bytes")(
-            f"`max_bytes` must be {_BYTES[0]} to {_BYTES[-1]}.\nReceived: max_bytes={numbers['max_bytes']}."
+        raise ArgumentError(
+            f"`max_bytes` must be {_BYTES[0]} to {_BYTES[-1]}.\nReceived: max_bytes={numbers['max_bytes']}.",
+            parameters=("max_bytes",),
         )
     return numbers
 
@@ -134,9 +138,10 @@ def _check_choices(activation: str, jit_compile: bool, format: str) -> None:
     check_choice("activation", activation, ACTIVATIONS)
     check_flag("jit_compile", jit_compile)
     if jit_compile and format != "saved_model":
-        raise error_about("format")(
+        raise ArgumentError(
             "XLA compiles SavedModels; other runtimes compile on their own.\n"
-            f'Received: jit_compile=True, format="{format}".'
+            f'Received: jit_compile=True, format="{format}".',
+            parameters=("format",),
         )
 
 

@@ -9,9 +9,9 @@ from typing import TypeAlias
 import numpy as np
 
 from keras_vit.annotations import Pair
-from keras_vit.checks import error_about, install_hint
+from keras_vit.checks import ArgumentError, install_hint, with_parameters
 from keras_vit.data.splits import spread
-from keras_vit.files import open_regular, user_path
+from keras_vit.files import expand_path, open_regular
 from keras_vit.images.by_pillow import READABLE_KINDS, missing_package
 from keras_vit.images.photo_files import HEIC, READABLE, photos_below
 from keras_vit.images.read import ImageError, read_image
@@ -43,13 +43,14 @@ def real_photos(given: Photos, count: int, channels: int = 3) -> list[np.ndarray
     if given is None:
         return [_with_channels(photo, channels) for photo in _parts_of_samples(count)]
     if isinstance(given, (str, Path)):
-        given = _files_below(user_path(given))
+        given = _files_below(expand_path(given))
     if not isinstance(given, (list, tuple, np.ndarray)):
-        raise error_about("images", kind=TypeError)(
-            f"`images` must be a folder, or a list of paths or arrays.\nReceived: images={given!r}."
+        raise with_parameters(
+            TypeError(f"`images` must be a folder, or a list of paths or arrays.\nReceived: images={given!r}."),
+            "images",
         )
     if len(given) == 0:
-        raise error_about("images")("`images` must hold at least one photo.\nReceived: none.")
+        raise ArgumentError("`images` must hold at least one photo.\nReceived: none.", parameters=("images",))
     chosen = [given[number] for number in spread(len(given), count)]
     return [
         _with_channels(_shrunk(_read(image) if isinstance(image, (str, Path)) else _checked(image)), channels)
@@ -72,7 +73,7 @@ def digest_of_photos(given: Photos, count: int) -> str:
     if given is None:
         return STAND_INS
     if isinstance(given, (str, Path)):
-        given = _files_below(user_path(given))
+        given = _files_below(expand_path(given))
     for number in spread(len(given), count):
         if isinstance(given[number], (str, Path)):
             with open_regular(given[number]) as file:
@@ -101,13 +102,16 @@ def _files_below(folder: Path) -> list[Path]:
     if folder.is_file():
         return [folder]
     if not folder.is_dir():
-        raise error_about("images", kind=FileNotFoundError)(
-            f"`images` must be a folder of photos.\nReceived: {folder}, which is not there."
+        raise with_parameters(
+            FileNotFoundError(f"`images` must be a folder of photos.\nReceived: {folder}, which is not there."),
+            "images",
         )
     suffixes = READABLE if missing_package("HEIC") else (*READABLE, *HEIC)
     files = sorted(path for path in photos_below(folder, suffixes) if path.is_file())
     if not files:
-        raise error_about("images")(f"`images` must hold at least one photo.\nReceived: {folder}, without a photo.")
+        raise ArgumentError(
+            f"`images` must hold at least one photo.\nReceived: {folder}, without a photo.", parameters=("images",)
+        )
     return files
 
 
@@ -115,21 +119,22 @@ def _read(path: str | Path) -> np.ndarray:
     try:
         return read_image(path)
     except FileNotFoundError:
-        raise error_about("images", kind=FileNotFoundError)(
-            f"`images` must be files that are there.\nReceived: {path}."
+        raise with_parameters(
+            FileNotFoundError(f"`images` must be files that are there.\nReceived: {path}."), "images"
         ) from None
     except ImageError as error:
-        raise error_about("images")(
-            f"`images` must be valid {READABLE_KINDS} files.\nReceived: {path}: {error.reason}."
+        raise ArgumentError(
+            f"`images` must be valid {READABLE_KINDS} files.\nReceived: {path}: {error.reason}.", parameters=("images",)
         ) from None
 
 
 def _checked(image: np.ndarray) -> np.ndarray:
     image = np.asarray(image)
     if image.dtype != np.uint8 or image.ndim != 3 or 0 in image.shape:
-        raise error_about("images")(
+        raise ArgumentError(
             "`images` must be photos as uint8 (H, W, C), or paths of files.\n"
-            f"Received: {image.dtype} of shape {image.shape}."
+            f"Received: {image.dtype} of shape {image.shape}.",
+            parameters=("images",),
         )
     return image
 
@@ -159,9 +164,12 @@ def _parts_of_samples(count: int) -> list[np.ndarray]:
 
         wholes = [load_sample_image(name) for name in _SAMPLES]
     except ImportError as error:
-        raise error_about("images", kind=ImportError)(
-            "the photos that an export is tested on come with scikit-learn and are read by Pillow, one of which is "
-            f"missing: {install_hint('export')}, or pass `images=`"
+        raise with_parameters(
+            ImportError(
+                "the photos that an export is tested on come with scikit-learn and are read by Pillow, one of which is "
+                f"missing: {install_hint('export')}, or pass `images=`"
+            ),
+            "images",
         ) from error
     rng, parts = np.random.default_rng(0), []
     for number in range(count):

@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from keras_vit.checks import error_about
+from keras_vit.checks import with_parameters
 from keras_vit.files import PREFIX, flush, flush_folder, locked, unlock
 
 _PREFIX = f"{PREFIX}export-"
@@ -122,8 +122,11 @@ def check_absent(path: Path, is_ours: Callable[[Path], bool] | None) -> None:
     if not os.path.lexists(path):  # nor a link that leads nowhere
         return
     if is_ours is None:
-        raise error_about("overwrite", kind=FileExistsError)(
-            f"something is at {path}. Pass overwrite=True to replace the file of an export, or another path."
+        raise with_parameters(
+            FileExistsError(
+                f"something is at {path}. Pass overwrite=True to replace the file of an export, or another path."
+            ),
+            "overwrite",
         )
     if not is_ours(path):
         raise FileExistsError(

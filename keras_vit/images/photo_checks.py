@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from keras_vit.checks import error_about
+from keras_vit.checks import ArgumentError
 from keras_vit.files import FileKindError
 from keras_vit.images.by_pillow import (
     READABLE_KINDS,
@@ -39,7 +39,7 @@ from keras_vit.images.segments import (
 )
 from keras_vit.images.slices import PhotoPlace, Slice, photo_bytes
 from keras_vit.pages.formatting import printable
-from keras_vit.silence import heard_stream, silent_descriptor
+from keras_vit.silence import silent_descriptor, visible_stderr
 
 # Results by (place, size of the file in bytes, its time of change), so that no unchanged file is read twice.
 _KNOWN: "dict[tuple, GoodImage | BadImage]" = {}
@@ -104,9 +104,10 @@ def check_images(paths: Sequence[PhotoPlace], on_bad_image: str = "skip") -> lis
         found = list(_with_progress(pool.map(check_image, paths), len(paths), heard))
     bad = [image for image in found if isinstance(image, BadImage)]
     if bad and on_bad_image == "raise":
-        raise error_about("on_bad_image")(
+        raise ArgumentError(
             f"every image must be a {READABLE_KINDS} that can be decoded.\n"
-            f'Received: {_summary(bad)}\n{_remedy(bad)} Or pass on_bad_image="skip" to leave them out.'
+            f'Received: {_summary(bad)}\n{_remedy(bad)} Or pass on_bad_image="skip" to leave them out.',
+            parameters=("on_bad_image",),
         )
     if bad:
         kinds = [f"  {count:,} {kind}, as {printable(example)}" for kind, (count, example) in _by_kind(bad).items()]
@@ -317,7 +318,7 @@ def _with_progress(results: Iterable[Any], total: int, heard: int | None = None)
     from rich.progress import Progress
 
     began, task = time.monotonic(), None
-    with heard_stream(heard) as stream, Progress(console=Console(file=stream), transient=True) as progress:
+    with visible_stderr(heard) as stream, Progress(console=Console(file=stream), transient=True) as progress:
         for done, result in enumerate(results, 1):
             if task is None and time.monotonic() - began > _PATIENCE:
                 task = progress.add_task("Checking images", total=total)

@@ -12,7 +12,7 @@ import re
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
-from keras_vit.files import head_of
+from keras_vit.files import read_head
 
 READABLE = (".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".bmp")
 HEIC = (".heic", ".heif", ".hif")  # where their plugin is installed
@@ -51,7 +51,7 @@ def _counts(path: Path, suffixes: Collection[str] = SUFFIXES) -> bool:
     """Whether a file counts as a photo: by its name, or, if that has no suffix, by its first bytes."""
     if path.suffix or path.name.startswith("."):
         return is_photo(path.name, suffixes)
-    return re.match(_BEGINNINGS, head_of(path) or b"", re.DOTALL) is not None
+    return re.match(_BEGINNINGS, read_head(path) or b"", re.DOTALL) is not None
 
 
 def photos_below(folder: Path, suffixes: Collection[str] = SUFFIXES) -> Iterator[Path]:

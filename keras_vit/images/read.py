@@ -7,7 +7,7 @@ import numpy as np
 
 from keras_vit.annotations import Pair
 from keras_vit.checks import as_sides, check_process, check_sides
-from keras_vit.files import FileKindError, user_path
+from keras_vit.files import FileKindError, expand_path
 from keras_vit.images.by_pillow import READABLE_KINDS, as_png
 from keras_vit.images.decode import decode_image, ratio_for
 from keras_vit.images.exif import orientation
@@ -62,7 +62,7 @@ def read_image(path: str | os.PathLike, channels: int = 3, least_size: int | Pai
     if channels not in (1, 3):
         raise ValueError(f"a photo has three channels, or one of grey.\nReceived: channels={channels!r}.")
     least = None if least_size is None else as_sides(cast(Pair, check_sides("least_size", least_size)))
-    path = user_path(path)
+    path = expand_path(path)
     if not os.path.exists(path):
         raise FileNotFoundError(f"`path` must be that of a photo.\nReceived: {path}, where nothing is.")
     if os.path.isdir(path):

@@ -9,7 +9,7 @@ from keras import ops
 
 from keras_vit.annotations import Arguments, Shape, Tensor
 from keras_vit.config.parts import Part
-from keras_vit.keras_private import settle_policy
+from keras_vit.keras_private import set_own_policy
 from keras_vit.layers import fused
 from keras_vit.layers.dropout import next_seed
 from keras_vit.layers.nested import Unfreezable, flatten_layers, freeze_inside, frozen_inside
@@ -70,7 +70,7 @@ class CompositeLayer(ConfiguredLayer):
         for layer, shape in layers:
             layer.build(shape)
         for layer in flatten_layers(self):
-            settle_policy(layer)
+            set_own_policy(layer)
 
 
 class CastingLayer(CompositeLayer):

@@ -6,7 +6,7 @@ import keras
 from keras import ops
 
 from keras_vit.annotations import Shape, Tensor
-from keras_vit.checks import check_number, check_positive_int, check_rate
+from keras_vit.checks import check_fraction, check_number, check_positive_int
 from keras_vit.layers.composite import ConfiguredLayer
 from keras_vit.layers.dropout import uniform
 
@@ -133,7 +133,7 @@ class PatchDropout(ConfiguredLayer):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        check_rate("rate", rate)
+        check_fraction("rate", rate)
         self.rate = rate
         self.num_prefix_tokens = num_prefix_tokens
         self.seed = seed

@@ -13,7 +13,7 @@ import numpy as np
 from keras import ops
 
 from keras_vit.annotations import Shape, Tensor, Variable
-from keras_vit.keras_private import forget_waiting_variables, set_initializer
+from keras_vit.keras_private import drop_uninitialized_variables, set_initializer
 
 
 def float32_copy(array: Any) -> np.ndarray:
@@ -29,7 +29,7 @@ def deferred_variables() -> Iterator[None]:
         with keras.StatelessScope(initialize_variables=False):
             yield
     except BaseException:
-        forget_waiting_variables()
+        drop_uninitialized_variables()
         raise
 
 

@@ -154,7 +154,7 @@ def seen_around(model: Any, images: Any) -> Any:
 
     On TensorFlow's CPU alone, and never in an export, whose graph no Python function may stand in.
     """
-    if keras.backend.backend() != "tensorflow" or is_bytes(images) or not keras_private.trained_around(model):
+    if keras.backend.backend() != "tensorflow" or is_bytes(images) or not keras_private.is_traced_by_outer_model(model):
         return images
     import tensorflow as tf
 

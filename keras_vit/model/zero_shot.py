@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from keras_vit.annotations import Tensor
-from keras_vit.checks import check_number, error_about
+from keras_vit.checks import ArgumentError, check_number, with_parameters
 from keras_vit.model.classifiers import check_logits
 from keras_vit.model.layer_lookup import head_layers
 from keras_vit.model.vision_transformer import VisionTransformer, check_vision_transformer
@@ -66,8 +66,8 @@ def zero_shot(
     texts = _unit_embeddings(text_embeddings, model.output_shape[-1])
     scale, bias = _scale_and_bias(model, logit_scale, logit_bias)
     if isinstance(class_names, str):
-        raise error_about("class_names", kind=TypeError)(
-            f"`class_names` must be a list of names.\nReceived: class_names={class_names!r}."
+        raise with_parameters(
+            TypeError(f"`class_names` must be a list of names.\nReceived: class_names={class_names!r}."), "class_names"
         )
     names = None if class_names is None else tuple(map(str, class_names))
     _check_names(names, len(texts))
@@ -107,14 +107,16 @@ def _check_names(names: tuple[str, ...] | None, texts: int) -> None:
     if names is None:
         return
     if len(names) != texts:
-        raise error_about("class_names")(
-            f"`class_names` must be one for each of {texts} texts.\nReceived: {len(names)} names."
+        raise ArgumentError(
+            f"`class_names` must be one for each of {texts} texts.\nReceived: {len(names)} names.",
+            parameters=("class_names",),
         )
     if twice := [name for name in dict.fromkeys(names) if names.count(name) > 1 or not name]:
-        raise error_about("class_names")(
+        raise ArgumentError(
             "`class_names` must name each class once, and none may be empty.\n"
             f"Received: {names.count(twice[0])} of {twice[0]!r}. Several texts of one class are rows of "
-            "`text_embeddings` of shape (K, n, E)."
+            "`text_embeddings` of shape (K, n, E).",
+            parameters=("class_names",),
         )
 
 
@@ -122,15 +124,17 @@ def _unit_embeddings(embeddings: npt.ArrayLike, size: int) -> np.ndarray:
     """`(K, E)` of length 1."""
     texts = np.asarray(embeddings, "float64")
     if texts.ndim not in (2, 3) or 0 in texts.shape or texts.shape[-1] != size:
-        raise error_about("text_embeddings")(
+        raise ArgumentError(
             f"`text_embeddings` must be (K, E) or (K, n, E), with E = {size} as the model's embedding.\n"
-            f"Received: shape {texts.shape}."
+            f"Received: shape {texts.shape}.",
+            parameters=("text_embeddings",),
         )
     lengths = np.linalg.norm(texts, axis=-1, keepdims=True)
     if not np.isfinite(lengths).all() or not lengths.all():
-        raise error_about("text_embeddings")(
+        raise ArgumentError(
             "`text_embeddings` must be finite and not zero, so that they have a direction.\n"
-            f"Received: lengths from {lengths.min()} to {lengths.max()}."
+            f"Received: lengths from {lengths.min()} to {lengths.max()}.",
+            parameters=("text_embeddings",),
         )
     texts = texts / lengths
     return texts if texts.ndim == 2 else _unit_embeddings(texts.mean(axis=1), size)
@@ -143,15 +147,17 @@ def _scale_and_bias(
     given = (logit_scale, logit_bias)
     scale, bias = (told[i] if given[i] is None else given[i] for i in (0, 1))
     if scale is None:
-        raise error_about("logit_scale")(
+        raise ArgumentError(
             "the scale of the logits must be known, and only files of both towers have it.\n"
-            f"Received: logit_scale=None, {model.name!r}. Pass the factor's logarithm, for CLIP `math.log(100)`."
+            f"Received: logit_scale=None, {model.name!r}. Pass the factor's logarithm, for CLIP `math.log(100)`.",
+            parameters=("logit_scale",),
         )
     check_number("logit_scale", scale)
     if scale > _LARGEST_SCALE:
-        raise error_about("logit_scale")(
+        raise ArgumentError(
             "`logit_scale` is the logarithm of the factor on the cosines, so at most "
-            f"{_LARGEST_SCALE}.\nReceived: logit_scale={scale}. Pass `math.log({scale:g})` for a factor of {scale:g}."
+            f"{_LARGEST_SCALE}.\nReceived: logit_scale={scale}. Pass `math.log({scale:g})` for a factor of {scale:g}.",
+            parameters=("logit_scale",),
         )
     check_number("logit_bias", bias)
     return float(scale), float(cast(float, bias))

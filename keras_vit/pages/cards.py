@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from keras_vit.files import read_regular, replacing
+from keras_vit.files import atomic_write, read_regular
 from keras_vit.pages.formatting import markdown_text, printable, table
 
 CARD = "README.md"
@@ -121,7 +121,7 @@ def write_card(folder: str | os.PathLike, card: Card) -> None:
             stacklevel=2,
         )
         return
-    with replacing(path) as part:
+    with atomic_write(path) as part:
         Path(part).write_text(text + _mark_of(text), "utf-8")
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from keras_vit.annotations import FilePath
-from keras_vit.files import head_of, replacing
+from keras_vit.files import atomic_write, read_head
 from keras_vit.pages.formatting import printable
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def write_page(path: FilePath, template: str, **facts: Any) -> None:
         undefined=jinja2.StrictUndefined,
     )
     page = environment.get_template(f"{template}.html.jinja").render(facts)
-    with replacing(path) as part:
+    with atomic_write(path) as part:
         Path(part).write_text(BEGINNING + page, encoding="utf-8")
 
 
@@ -59,7 +59,7 @@ def check_page(path: FilePath) -> None:
             "a page goes into a folder, new or old, so that nothing is lost.\n"
             f"Received: {printable(above)}, which is a file. Choose another name."
         )
-    if os.path.lexists(path) and not (head_of(path) or b"").startswith(BEGINNING.encode()):
+    if os.path.lexists(path) and not (read_head(path) or b"").startswith(BEGINNING.encode()):
         raise FileExistsError(
             "a page replaces only one that keras_vit has written.\n"
             f"Received: {printable(path)}, which is something else. Move it away, or choose another folder."
@@ -68,7 +68,7 @@ def check_page(path: FilePath) -> None:
 
 def check_picture(path: FilePath) -> None:
     """Raises a `FileExistsError` if something is at `path` that is no PNG of this package."""
-    if os.path.lexists(path) and not re.match(PICTURE, head_of(path) or b"", re.DOTALL):
+    if os.path.lexists(path) and not re.match(PICTURE, read_head(path) or b"", re.DOTALL):
         raise FileExistsError(
             "a picture replaces only one that keras_vit has drawn.\n"
             f"Received: {printable(path)}, which is something else. Move it away, or pass another path."

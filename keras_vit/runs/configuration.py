@@ -15,7 +15,7 @@ from keras_vit.annotations import FilePath
 from keras_vit.data.identity import identity_of
 from keras_vit.data.shard_files.finding import shards_at
 from keras_vit.data.source_opening import DIGITS
-from keras_vit.files import user_path
+from keras_vit.files import expand_path
 from keras_vit.model.image_model import ImageModel
 from keras_vit.runs.options import FinetuneOptions, is_short
 from keras_vit.runs.preparation import Preparation, published_name, weights_of
@@ -64,8 +64,8 @@ def versions() -> dict[str, str]:
 
 def _place_of(data: Any) -> Any:
     """What a report shows of the data, such that it is found again from another folder."""
-    if isinstance(data, str) and data != DIGITS and (user_path(data).exists() or shards_at(data)):
-        return os.path.abspath(user_path(data))
+    if isinstance(data, str) and data != DIGITS and (expand_path(data).exists() or shards_at(data)):
+        return os.path.abspath(expand_path(data))
     return data if is_short(data) else type(data).__name__
 
 
@@ -94,4 +94,4 @@ def origin_of(options: FinetuneOptions) -> dict[str, Any]:
         return {"kind": "file", "name": name, "repository": name[len("hf:") :].partition("@")[0]}
     if is_url(name):
         return {"kind": "file", "name": without_secrets(name)}
-    return {"kind": "file", "name": Path(name).name} | origin_beside(user_path(name))
+    return {"kind": "file", "name": Path(name).name} | origin_beside(expand_path(name))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import keras
 
-from keras_vit.checks import error_about
+from keras_vit.checks import ArgumentError
 from keras_vit.config.recipes import Recipe
 from keras_vit.exporting.report import size_of
 from keras_vit.pages.formatting import format_facts, printable
@@ -35,10 +35,11 @@ def check_disk(folder: Path, model: keras.Model, recipe: Recipe) -> None:
     for place, size in _needed(folder, model, recipe).items():
         usage = shutil.disk_usage(place)
         if usage.total and usage.free < size:
-            raise error_about("out")(
+            raise ArgumentError(
                 "the disk must have room for the models and checkpoints of a run.\n"
                 f"Received: {str(place)!r}, where {usage.free / 1e9:.2f} GB are free and {size / 1e9:.2f} GB are "
-                "needed. Make room, or choose a folder on another disk."
+                "needed. Make room, or choose a folder on another disk.",
+                parameters=("out",),
             )
 
 

@@ -15,7 +15,7 @@ from typing import Any, Unpack
 import keras
 
 from keras_vit.annotations import FilePath, Pair
-from keras_vit.checks import check_installed, error_about
+from keras_vit.checks import check_installed, with_parameters
 from keras_vit.config.recipes.growth import Stage
 from keras_vit.data import load_dataset
 from keras_vit.data.lost_photos import naming_lost_photos
@@ -105,7 +105,7 @@ def finetune(
     """
     options = changed(options, dict(changes))
     if not (on_epoch is None or callable(on_epoch)):
-        raise error_about("on_epoch", kind=TypeError)(f"`on_epoch` must be callable, or None.\nReceived: {on_epoch!r}.")
+        raise with_parameters(TypeError(f"`on_epoch` must be callable, or None.\nReceived: {on_epoch!r}."), "on_epoch")
     began = time.monotonic()
     first = Path(out) == of_all(out)  # of several processes the first decides what goes on
     earlier = find_earlier(out, options.resume if first else "auto")

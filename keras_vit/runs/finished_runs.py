@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from keras_vit.annotations import FilePath
-from keras_vit.checks import error_about
-from keras_vit.files import json_object, user_path
+from keras_vit.checks import ArgumentError
+from keras_vit.files import expand_path, json_object
 from keras_vit.pages.formatting import printable
 from keras_vit.runs.last_lines import result_lines
 from keras_vit.runs.options import FLAGS, FinetuneOptions
@@ -46,10 +46,11 @@ def finished_lines(out: FilePath, data: Any, options: FinetuneOptions) -> list[s
         return None
     found = [*_other_options(before, options)] or [*_other_data(folder, before.get("data"), data)]
     if found:
-        raise error_about("out")(
+        raise ArgumentError(
             "`out` of a finished run says its result only to the command that it had.\n"
             f"Received: {str(out)!r}, a finished run, which differs in:\n  " + "\n  ".join(found) + "\n"
-            "Choose another folder, or ask for what it began with."
+            "Choose another folder, or ask for what it began with.",
+            parameters=("out",),
         )
     return [f"{printable(folder)} has finished before, and nothing was changed", *lines]
 
@@ -65,9 +66,9 @@ def _other_options(before: Mapping[str, Any], options: FinetuneOptions) -> Itera
 
 def _other_data(folder: Path, was: Any, data: Any) -> Iterator[str]:
     """A line if the data are not those of the run, or have other files and labels where they lie now."""
-    if was in (str(data), os.path.abspath(user_path(str(data)))):
+    if was in (str(data), os.path.abspath(expand_path(str(data)))):
         return
-    if not (isinstance(was, str) and os.path.isabs(was) and user_path(str(data)).exists()):  # one is no path
+    if not (isinstance(was, str) and os.path.isabs(was) and expand_path(str(data)).exists()):  # one is no path
         yield f"--data: {_shown(was)} before, {_shown(data)} now"
         return
     from keras_vit.data.source_opening import open_source
@@ -79,7 +80,7 @@ def _other_data(folder: Path, was: Any, data: Any) -> Iterator[str]:
         warnings.simplefilter("ignore", UserWarning)  # of bad files, of which the training has told
         source = open_source(data, seed=run.seed)
     if has_changed(run, source):
-        yield f"--data: {_shown(was)} before, {_shown(os.path.abspath(user_path(str(data))))} now, with other files"
+        yield f"--data: {_shown(was)} before, {_shown(os.path.abspath(expand_path(str(data))))} now, with other files"
 
 
 def _shown(value: Any) -> str:

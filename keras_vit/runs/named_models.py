@@ -8,7 +8,7 @@ from typing import Any
 from keras_vit.config.encoders import ENCODERS
 from keras_vit.config.resnets import RESNETS
 from keras_vit.config.variants import BUILDERS, VARIANTS
-from keras_vit.files import user_path
+from keras_vit.files import expand_path
 from keras_vit.runs.saved_runs import RunFacts, load_model, read_facts
 from keras_vit.weights.checkpoint import Checkpoint, file_in, read_checkpoint
 from keras_vit.weights.hub import list_weights
@@ -36,7 +36,7 @@ def open_named(given: str, weights: str | None = None, reads_classes: bool = Tru
     """
     found = variant_and_weights(given, weights)
     if found is None:
-        return load_run(user_path(given))
+        return load_run(expand_path(given))
     from keras_vit.builders import build
     from keras_vit.resnet_builders import build_resnet
 
@@ -82,7 +82,7 @@ def variant_and_weights(given: str, weights: str | None = None) -> tuple[str | N
         given: a name or a path.
         weights: of a variant, in place of the usual ones.
     """
-    place = user_path(given)
+    place = expand_path(given)
     if given in NAMES:
         name = (BUILDERS | _ENCODERS).get(given, given)
         return name, weights or _usual_weights(name)

@@ -16,19 +16,19 @@ from keras_vit.annotations import FilePath
 from keras_vit.checks import (
     STRATEGIES,
     TRAINING_PRECISIONS,
+    ArgumentError,
     as_sides,
     check_choice,
+    check_fraction,
     check_positive,
     check_positive_int,
-    check_rate,
     check_seed,
-    check_share,
     check_sides,
     check_strategy_name,
     did_you_mean,
-    error_about,
     parse_sides,
     with_hints,
+    with_parameters,
 )
 from keras_vit.config.encoders import ENCODERS
 from keras_vit.config.recipes import Recipe, find_recipe
@@ -219,12 +219,12 @@ class FinetuneOptions:
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, check_sides(name, getattr(self, name)))
         if self.patch_dropout_rate is not None:
-            check_rate("patch_dropout_rate", self.patch_dropout_rate)
+            check_fraction("patch_dropout_rate", self.patch_dropout_rate)
         if self.learning_rate is not None:
             check_positive("learning_rate", self.learning_rate)
         check_positive("checkpoint_minutes", self.checkpoint_minutes)
         if self.ema_momentum is not None:
-            check_share("ema_momentum", self.ema_momentum)
+            check_fraction("ema_momentum", self.ema_momentum)
         if self.layer_decay is not None:
             from keras_vit.training.layer_decay import check_layer_decay
 
@@ -236,38 +236,44 @@ class FinetuneOptions:
             check_start(as_sides(self.start_image_size), as_sides(self.image_size))
         trainable, _ = parse_trainable(self.trainable)
         if self.lora_rank is not None and self.trainable != "all":
-            raise error_about("trainable", "lora_rank")(
+            raise ArgumentError(
                 "LoRA says by itself which weights learn, so `trainable` must be left out.\n"
-                f"Received: lora_rank={self.lora_rank}, trainable={self.trainable!r}."
+                f"Received: lora_rank={self.lora_rank}, trainable={self.trainable!r}.",
+                parameters=("trainable", "lora_rank"),
             )
         if trainable == "head" and self.layer_decay not in (None, 1):
-            raise error_about("layer_decay", "trainable")(
+            raise ArgumentError(
                 "`layer_decay` needs blocks that learn, and with `trainable` at 'head' none does.\n"
-                f"Received: trainable={self.trainable!r}, layer_decay={self.layer_decay}. Leave one of them out."
+                f"Received: trainable={self.trainable!r}, layer_decay={self.layer_decay}. Leave one of them out.",
+                parameters=("layer_decay", "trainable"),
             )
         if self.steps is not None and self.epochs is not None:
-            raise error_about("steps", "epochs")(
+            raise ArgumentError(
                 "`steps` and `epochs` say the same thing, so pass one.\n"
-                f"Received: steps={self.steps}, epochs={self.epochs}."
+                f"Received: steps={self.steps}, epochs={self.epochs}.",
+                parameters=("steps", "epochs"),
             )
         batch_size, parts = self.batch_size, self.accumulation_steps
         if batch_size is not None and parts is not None and batch_size % parts:
-            raise error_about("accumulation_steps", "batch_size")(
+            raise ArgumentError(
                 "`accumulation_steps` must divide `batch_size`, so that micro-batches are equal.\n"
-                f"Received: accumulation_steps={parts}, batch_size={batch_size}."
+                f"Received: accumulation_steps={parts}, batch_size={batch_size}.",
+                parameters=("accumulation_steps", "batch_size"),
             )
 
     def _check_layout(self) -> None:
         layout, _ = parse_layout(self.layout)
         if layout != "none" and self.strategy not in ("one", "auto"):
-            raise error_about("layout", "strategy")(
+            raise ArgumentError(
                 "`layout` is JAX's way to many devices, and `strategy` TensorFlow's, so pass one.\n"
-                f"Received: layout={self.layout!r}, strategy={self.strategy!r}."
+                f"Received: layout={self.layout!r}, strategy={self.strategy!r}.",
+                parameters=("layout", "strategy"),
             )
         if layout in ("fsdp", "tensor") and self.lora_rank is not None:
-            raise error_about("lora_rank", "layout")(
+            raise ArgumentError(
                 "LoRA learns little, so its model is copied to every device.\n"
-                f"Received: lora_rank={self.lora_rank}, layout={self.layout!r}. Pass layout='replicated'."
+                f"Received: lora_rank={self.lora_rank}, layout={self.layout!r}. Pass layout='replicated'.",
+                parameters=("lora_rank", "layout"),
             )
 
     def facts(self) -> dict[str, Any]:
@@ -355,16 +361,19 @@ def _check_model(model: Any) -> None:
         if model in _NAMES:
             return
         if os.path.exists(model) or str(model).endswith(".keras"):
-            raise error_about("model")(
+            raise ArgumentError(
                 f"{rule}\nReceived: {os.fspath(model)!r}. Weights go to `weights`; of a saved model pass what "
-                "keras.saving.load_model gives. `keras-vit evaluate`, `predict` and `export` take it as it is."
+                "keras.saving.load_model gives. `keras-vit evaluate`, `predict` and `export` take it as it is.",
+                parameters=("model",),
             )
-        raise error_about("model")(f"{rule}\nReceived: {os.fspath(model)!r}.{near(os.fspath(model), _NAMES)}")
+        raise ArgumentError(
+            f"{rule}\nReceived: {os.fspath(model)!r}.{near(os.fspath(model), _NAMES)}", parameters=("model",)
+        )
     if not isinstance(model, (ViTConfig, ResNetConfig, type(None))):
         from keras_vit.model.image_model import ImageModel
 
         if not isinstance(model, ImageModel) or not model.takes_images:
-            raise error_about("model", kind=TypeError)(f"{rule}\nReceived: an object of type {type(model).__name__}.")
+            raise with_parameters(TypeError(f"{rule}\nReceived: an object of type {type(model).__name__}."), "model")
 
 
 def parse_trainable(text: str) -> tuple[str, int | None]:
@@ -375,8 +384,9 @@ def parse_trainable(text: str) -> tuple[str, int | None]:
     if name in _TRAINABLE and not colon:
         return name, None
     hint = did_you_mean(name, (*_TRAINABLE, "last_blocks")) if name not in _TRAINABLE else ""
-    raise error_about("trainable")(
-        f"`trainable` must be 'all', 'head', or 'last_blocks:k' with k from 1.\nReceived: {text!r}.{hint}"
+    raise ArgumentError(
+        f"`trainable` must be 'all', 'head', or 'last_blocks:k' with k from 1.\nReceived: {text!r}.{hint}",
+        parameters=("trainable",),
     )
 
 
@@ -387,8 +397,9 @@ def parse_layout(text: str) -> tuple[str, int | None]:
         return name, int(count)
     if name in LAYOUTS and not colon:
         return name, None
-    raise error_about("layout")(
-        f"`layout` must be one of {', '.join(LAYOUTS)}, or 'tensor:k' with k from 1.\nReceived: {text!r}."
+    raise ArgumentError(
+        f"`layout` must be one of {', '.join(LAYOUTS)}, or 'tensor:k' with k from 1.\nReceived: {text!r}.",
+        parameters=("layout",),
     )
 
 

@@ -10,8 +10,8 @@ import zlib
 from pathlib import Path
 from typing import Any
 
-from keras_vit.checks import error_about
-from keras_vit.files import FileKindError, head_of, json_object, open_regular, read_json_object
+from keras_vit.checks import ArgumentError
+from keras_vit.files import FileKindError, json_object, open_regular, read_head, read_json_object
 from keras_vit.pages.html import BEGINNING, PICTURE
 
 COLUMNS = (
@@ -65,9 +65,10 @@ def check_replaceable(folder: Path, config: dict[str, Any]) -> None:
 
 def of_another(path: Path) -> Exception:
     """The error for something else by the name of a file of a run."""
-    return error_about("out")(
+    return ArgumentError(
         "a run replaces only files that a run has written.\n"
-        f"Received: {str(path)!r}, which is {_kind(path)}. Move it away, or choose another folder."
+        f"Received: {str(path)!r}, which is {_kind(path)}. Move it away, or choose another folder.",
+        parameters=("out",),
     )
 
 
@@ -130,7 +131,7 @@ def fault_of_archive(file: Path) -> str | None:
 
 def is_ours(path: Path) -> bool:
     """Whether a regular file by the name of one of a run is as a run writes it, as far as its beginning tells."""
-    head = head_of(path)
+    head = read_head(path)
     if path.name == METRICS and head is not None and len(head) < len(",".join(COLUMNS)):
         return ",".join(COLUMNS).encode().startswith(head)  # of a run that was killed in its first row
     return head is not None and re.match(_BEGINNINGS[path.name], head, re.DOTALL) is not None

@@ -9,7 +9,7 @@ import keras
 
 from keras_vit.annotations import Arguments, FilePath, Pair, Variable
 from keras_vit.builders import build, published_variant, told_by
-from keras_vit.checks import as_sides, error_about
+from keras_vit.checks import ArgumentError, as_sides
 from keras_vit.config.recipes import Recipe, find_recipe
 from keras_vit.config.recipes.growth import Stage, growing_stages
 from keras_vit.config.resnets import RESNETS, ResNetConfig, resnet
@@ -142,19 +142,21 @@ def _check_start(start: int | Pair, config: ViTConfig | ResNetConfig) -> None:
     """Refuses images of the first epochs that the patches do not tile, or for whose tokens there is no place."""
     check_tiled("start_image_size", start, as_sides(start), config)
     if isinstance(config, ViTConfig) and config.merged_tokens:
-        raise error_about("start_image_size")(
+        raise ArgumentError(
             "blocks that merge tokens are for one image size, so images cannot grow.\n"
             f"Received: start_image_size={start}, merged_tokens={config.merged_tokens}. Train first, and merge tokens "
-            "of the model that this gives."
+            "of the model that this gives.",
+            parameters=("start_image_size",),
         )
 
 
 def _check_layout(options: FinetuneOptions) -> None:
     if isinstance(options.model, ImageModel):
-        raise error_about("layout")(
+        raise ArgumentError(
             "`layout` must be there before the weights are made.\n"
             f"Received: layout={options.layout!r} for {options.model.name!r}. Pass the name of a model or a ViTConfig, "
-            "or build the model under a `keras.distribution` of your own and leave `layout` out."
+            "or build the model under a `keras.distribution` of your own and leave `layout` out.",
+            parameters=("layout",),
         )
 
 
@@ -172,15 +174,17 @@ def _check_depth_and_width(options: FinetuneOptions, config: ViTConfig | ResNetC
         return _check_resnet(options)
     _, blocks = parse_trainable(options.trainable)
     if blocks is not None and blocks > config.num_layers:
-        raise error_about("trainable")(
+        raise ArgumentError(
             "`trainable` must leave the model's blocks or fewer to learn.\n"
-            f"Received: trainable={options.trainable!r}, a model with {config.num_layers} blocks."
+            f"Received: trainable={options.trainable!r}, a model with {config.num_layers} blocks.",
+            parameters=("trainable",),
         )
     most = min(config.hidden_size, config.mlp_dim)
     if options.lora_rank is not None and options.lora_rank > most:
-        raise error_about("lora_rank")(
+        raise ArgumentError(
             "`lora_rank` must be at most the smaller side of each kernel.\n"
-            f"Received: lora_rank={options.lora_rank}, smallest side {most}."
+            f"Received: lora_rank={options.lora_rank}, smallest side {most}.",
+            parameters=("lora_rank",),
         )
 
 
@@ -191,10 +195,11 @@ def _check_resnet(options: FinetuneOptions) -> None:
     asked |= {"trainable": blocks, "layout": options.layout != "none"}
     asked |= {"patch_dropout_rate": bool(options.patch_dropout_rate)}
     if wrong := [f"{name}={getattr(options, name)!r}" for name, is_asked in asked.items() if is_asked]:
-        raise error_about(*asked)(
+        raise ArgumentError(
             "a ResNet has no tokens and blocks, as LoRA, layouts, the decay by layers, `last_blocks` and patch dropout "
             "need them.\n"
-            f'Received: {", ".join(wrong)} for a ResNet. Leave it out, or train the head alone: trainable="head".'
+            f'Received: {", ".join(wrong)} for a ResNet. Leave it out, or train the head alone: trainable="head".',
+            parameters=asked,
         )
 
 
@@ -279,9 +284,10 @@ def _input_shape(
 
 def _check_is_built(options: FinetuneOptions) -> None:
     if options.image_size is not None or options.weights != "default":
-        raise error_about("image_size", "weights")(
+        raise ArgumentError(
             "a model that is built has its size and its weights.\n"
-            f"Received: image_size={options.image_size}, weights={options.weights!r} for {options.model.name!r}."
+            f"Received: image_size={options.image_size}, weights={options.weights!r} for {options.model.name!r}.",
+            parameters=("image_size", "weights"),
         )
 
 
@@ -309,9 +315,10 @@ def _make_plan(
     batch_size = options.batch_size
     batch_size = _usual_batch(recipe.batch_size, images, devices) if batch_size is None else batch_size
     if batch_size % devices:
-        raise error_about("batch_size")(
+        raise ArgumentError(
             "`batch_size` must be a multiple of the devices, so that each gets as much.\n"
-            f"Received: batch_size={batch_size}, {devices} devices."
+            f"Received: batch_size={batch_size}, {devices} devices.",
+            parameters=("batch_size",),
         )
     on_one_device = batch_size // devices
     # Of several processes the first alone knows what a run that goes on began with; and free memory may differ.

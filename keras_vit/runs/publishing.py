@@ -8,7 +8,7 @@ from typing import Any
 
 from keras_vit.annotations import FilePath
 from keras_vit.checks import check_choice, check_flag
-from keras_vit.files import user_path
+from keras_vit.files import expand_path
 from keras_vit.pages.cards import CARD, NOT_CHOSEN, PREPROCESSING, USE, read_card, with_field, with_section
 from keras_vit.pages.formatting import printable
 from keras_vit.runs.ending import Result
@@ -79,7 +79,7 @@ def _place(folder: Any) -> Path:
         return folder.out
     if not isinstance(folder, (str, os.PathLike)):
         raise TypeError(f"`folder` must be a path or the `Result` of a run.\nReceived: folder={folder!r}.")
-    return user_path(folder)
+    return expand_path(folder)
 
 
 def _weights_of(place: Path, temporary: FilePath, dialect: str | None) -> Path:

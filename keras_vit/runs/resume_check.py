@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from keras_vit.annotations import FilePath
-from keras_vit.checks import error_about
+from keras_vit.checks import ArgumentError
 from keras_vit.config.recipes import Recipe
 from keras_vit.config.resnets import ResNetConfig
 from keras_vit.config.vit import RECORDS
 from keras_vit.data.augmentation import Augmentation
 from keras_vit.exporting.staging import sweep
-from keras_vit.files import sweep_parts
+from keras_vit.files import remove_partial_files
 from keras_vit.images.preprocessing import Preprocessing
 from keras_vit.runs.finished_runs import ELSEWHERE
 from keras_vit.runs.options import FinetuneOptions
@@ -78,9 +78,10 @@ def find_earlier(out: FilePath, resume: str) -> EarlierRun | None:
         check_free(path)
         return None
     if resume == "never":
-        raise error_about("out", "resume")(
+        raise ArgumentError(
             '`out` must be new or empty with `resume="never"`.\n'
-            f"Received: {str(out)!r}, an unfinished run. Leave `resume` out to go on with it, or choose another folder."
+            f"Received: {str(out)!r}, an unfinished run. Leave `resume` out to go on with it, or choose another one.",
+            parameters=("out", "resume"),
         )
     config = config_of(path)
     check_replaceable(path, config)
@@ -109,9 +110,10 @@ def check_resumed(out: FilePath, found: Checkpoint | None, resume: str, earlier:
     if found is None and resume == "must":
         _refuse_to_start(path)
     if found is None and earlier is not None and not earlier.config:
-        raise error_about("out")(
+        raise ArgumentError(
             "an unfinished run goes on from its configuration or a valid checkpoint.\n"
-            f"Received: {str(path)!r}, which has neither. Choose another folder, or remove this one."
+            f"Received: {str(path)!r}, which has neither. Choose another folder, or remove this one.",
+            parameters=("out",),
         )
     state: dict[str, Any] = found.facts["also"][0] if found else {}  # of the recorder
     are_signed = "mark" in state or found is None  # those of an earlier version are not
@@ -119,9 +121,10 @@ def check_resumed(out: FilePath, found: Checkpoint | None, resume: str, earlier:
         if os.path.lexists(path / name) and are_signed and signature_of(path / name) is None:
             raise of_another(path / name)
     if found is not None and (fault := _fault_of_best(path / BEST, state, found.facts["epoch"])):
-        raise error_about("out")(
+        raise ArgumentError(
             "a run goes on with the best model that it has written, which it measures at its end.\n"
-            f"Received: {str(path / BEST)!r}, {fault}. Put it back, choose another folder, or remove this one."
+            f"Received: {str(path / BEST)!r}, {fault}. Put it back, choose another folder, or remove this one.",
+            parameters=("out",),
         )
 
 
@@ -215,7 +218,7 @@ def _kinds_of(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
 
 def sweep_leftovers(run: RunDirectory) -> None:
     """Removes what killed processes left in a run's folder, which this process alone writes to."""
-    sweep_parts(run.path)
+    remove_partial_files(run.path)
     sweep(run.path)
     (run.path / FAILURE).unlink(missing_ok=True)
 
@@ -232,9 +235,10 @@ def config_of(path: Path) -> dict[str, Any]:
     try:
         return read_config(file)
     except ValueError as error:
-        raise error_about("out")(
+        raise ArgumentError(
             f"an unfinished run goes on if its configuration can be read.\nReceived: {str(file)!r}: {error}. Choose "
-            "another folder, or remove this one."
+            "another folder, or remove this one.",
+            parameters=("out",),
         ) from error
 
 
@@ -242,6 +246,7 @@ def _refuse_to_start(path: Path) -> NoReturn:
     stands = "where there is none. Leave `resume` out to start one."
     if (path / RESULT).exists():
         stands = "a run that has finished. Its figures are in result.json; choose another folder to start one."
-    raise error_about("resume")(
-        f'`resume="must"` needs an unfinished run with a valid checkpoint.\nReceived: {str(path)!r}, {stands}'
+    raise ArgumentError(
+        f'`resume="must"` needs an unfinished run with a valid checkpoint.\nReceived: {str(path)!r}, {stands}',
+        parameters=("resume",),
     )

@@ -20,9 +20,9 @@ import keras
 import numpy as np
 
 from keras_vit.annotations import FilePath
-from keras_vit.checks import error_about
+from keras_vit.checks import ArgumentError
 from keras_vit.evaluation import Evaluation
-from keras_vit.files import FileKindError, is_part, read_regular, replacing
+from keras_vit.files import FileKindError, atomic_write, is_partial_file, read_regular
 from keras_vit.pages.formatting import printable, spreadsheet_cell
 from keras_vit.runs.own_files import (
     CELLS,
@@ -72,7 +72,7 @@ class RunDirectory:
 
     def write_text(self, name: str, text: str) -> None:
         """Writes a text in UTF-8."""
-        with replacing(self.path / name) as part:
+        with atomic_write(self.path / name) as part:
             Path(part).write_text(text, _ENCODING, _ERRORS)
 
     def write_lines(self, name: str, rows: Iterable[Iterable[Any]]) -> None:
@@ -101,7 +101,7 @@ class RunDirectory:
         if not text:
             path.unlink(missing_ok=True)
             return
-        with replacing(path) as part:
+        with atomic_write(path) as part:
             Path(part).write_bytes(text.encode(_ENCODING))
 
     def write_confusion(self, evaluation: Evaluation) -> None:
@@ -118,7 +118,7 @@ class RunDirectory:
         else:
             rows = [[CORNER, *names]]
             rows += [[name, *counts] for name, counts in zip(names, evaluation.confusion.tolist(), strict=True)]
-        with replacing(self.path / CONFUSION_TABLE) as part, open(part, "w", -1, _ENCODING, _ERRORS, "") as file:
+        with atomic_write(self.path / CONFUSION_TABLE) as part, open(part, "w", -1, _ENCODING, _ERRORS, "") as file:
             csv.writer(file).writerows(rows)
 
     def save_model(self, model: keras.Model, name: str, epoch: int = 0) -> bool:
@@ -130,7 +130,7 @@ class RunDirectory:
         model = at_hand(model)
         if not is_finite(model):
             return False
-        with replacing(self.path / name, ".part.keras") as part:
+        with atomic_write(self.path / name, ".part.keras") as part:
             model.save(part)
             sign(part, self.mark, epoch)
         return True
@@ -219,23 +219,26 @@ def _told(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise error_about("out")(
+        raise ArgumentError(
             "`out` must be a folder that can be written to.\n"
             f"Received: {str(path)!r}, where nothing can be made: {error.strerror or error}. Choose another folder, "
-            "or ask for the right to write there."
+            "or ask for the right to write there.",
+            parameters=("out",),
         ) from error
 
 
 def _check_empty(path: Path) -> None:
     if os.path.lexists(path) and not path.is_dir():
         what = "a file" if path.exists() else "a link that leads nowhere"
-        raise error_about("out")(
-            f"`out` must be a folder.\nReceived: {str(path)!r}, which is {what}. Choose another name."
+        raise ArgumentError(
+            f"`out` must be a folder.\nReceived: {str(path)!r}, which is {what}. Choose another name.",
+            parameters=("out",),
         )
     if path.exists() and not all(map(_is_nothing, path.iterdir())):
-        raise error_about("out")(
+        raise ArgumentError(
             "`out` must be new or empty, or hold an unfinished run, so that nothing is lost.\n"
-            f"Received: {str(path)!r}, which is {_kind_of(path)}. Choose another folder."
+            f"Received: {str(path)!r}, which is {_kind_of(path)}. Choose another folder.",
+            parameters=("out",),
         )
 
 
@@ -252,16 +255,17 @@ def _is_nothing(path: Path) -> bool:
     """Whether this is what a run leaves that was killed as it began, or a folder for its checkpoints elsewhere."""
     if path.name == CHECKPOINTS:
         return path.is_dir() and not any(path.iterdir())
-    return is_part(path) and path.is_file()
+    return is_partial_file(path) and path.is_file()
 
 
 def _check_writable(path: Path) -> None:
     """Tries it on the nearest folder that exists, by a file without a name, as rights alone do not tell."""
     nearest = next(folder for folder in (path, *path.absolute().parents) if os.path.lexists(folder))
     if not nearest.is_dir():
-        raise error_about("out")(
+        raise ArgumentError(
             "`out` must be a folder in a folder.\n"
-            f"Received: {str(path)!r}, where {str(nearest)!r} is none. Choose another name."
+            f"Received: {str(path)!r}, where {str(nearest)!r} is none. Choose another name.",
+            parameters=("out",),
         )
     with tempfile.TemporaryFile(dir=nearest):
         pass

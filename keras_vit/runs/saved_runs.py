@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from keras_vit.checks import error_about
+from keras_vit.checks import ArgumentError
 from keras_vit.files import FileKindError, json_object, open_regular
 from keras_vit.pages.formatting import printable
 from keras_vit.runs.own_files import MOST_BYTES
@@ -114,10 +114,11 @@ def check_reloads(model: Any) -> None:
             layers = keras.saving.serialize_keras_object(model) | {"compile_config": None}
             discard(keras.saving.deserialize_keras_object(layers, safe_mode=True).weights)
     except Exception as error:  # of Keras, and of the layers of the user's own
-        raise error_about("model")(
+        raise ArgumentError(
             "`model` must be one that can be saved as .keras and loaded again, since a run measures what it has "
             f"written.\nReceived: {model.name!r}: {_short(error).rstrip('.')}. Register its classes by "
-            "`keras.saving.register_keras_serializable`, with a `get_config` that has all arguments."
+            "`keras.saving.register_keras_serializable`, with a `get_config` that has all arguments.",
+            parameters=("model",),
         ) from error
     finally:
         random.setstate(before)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from keras_vit.annotations import FilePath
-from keras_vit.checks import check_choice, did_you_mean, error_about
+from keras_vit.checks import ArgumentError, check_choice, did_you_mean
 from keras_vit.config.datasets import VTAB_TASKS
 from keras_vit.config.resnets import ResNetConfig
 from keras_vit.config.vit import ViTConfig
@@ -24,7 +24,7 @@ from keras_vit.data.source import Data
 from keras_vit.data.tensorflow_datasets import what_lacks
 from keras_vit.evaluation import probe
 from keras_vit.evaluation.kept_features import DEFAULT_CACHE
-from keras_vit.files import user_path
+from keras_vit.files import expand_path
 from keras_vit.model.image_model import ImageModel, check_image_model
 from keras_vit.model.layer_lookup import lora_layers
 from keras_vit.model.lora import merge_lora
@@ -156,7 +156,7 @@ def vtab(
         if protocol == "linear":
             accuracies[name] = probe(model, source, "linear", batch_size=batch_size, cache=cache).accuracy
         else:
-            accuracies[name] = _finetuned(model, name, source, user_path(str(out)) / name, say, changes or {})
+            accuracies[name] = _finetuned(model, name, source, expand_path(str(out)) / name, say, changes or {})
         say(f"{name}: {accuracies[name]:.4f}")
     return Vtab(protocol, accuracies, lacking, time.monotonic() - began)
 
@@ -223,12 +223,14 @@ def _known(task: str) -> str:
 
 def _check_protocol(protocol: str, out: FilePath | None, changes: FinetuneChanges | None) -> None:
     if protocol == "finetune" and out is None:
-        raise error_about("out", "protocol")(
-            "`out` must be a folder, which gets the run of each task.\nReceived: protocol='finetune', out=None."
+        raise ArgumentError(
+            "`out` must be a folder, which gets the run of each task.\nReceived: protocol='finetune', out=None.",
+            parameters=("out", "protocol"),
         )
     if protocol == "linear" and (out is not None or changes):
         wrong = "out" if out is not None else "changes"
-        raise error_about("protocol")(
+        raise ArgumentError(
             "a linear probe trains no model and writes no run.\n"
-            f"Received: protocol='linear' with {wrong}. Leave it out."
+            f"Received: protocol='linear' with {wrong}. Leave it out.",
+            parameters=("protocol",),
         )

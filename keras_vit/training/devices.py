@@ -10,7 +10,7 @@ from typing import Any, Self
 
 import keras
 
-from keras_vit.checks import TRAINING_PRECISIONS, check_choice, check_strategy_name, error_about
+from keras_vit.checks import TRAINING_PRECISIONS, ArgumentError, check_choice, check_strategy_name
 from keras_vit.model.precision import round_products
 from keras_vit.model.strategies import check_engine
 
@@ -114,9 +114,10 @@ def strategy(kind: str = "auto", *, precision: str = "auto") -> Devices:
 def _elsewhere(kind: str, precision: str) -> Devices:
     backend = keras.backend.backend()
     if kind not in ("auto", "one"):
-        raise error_about("strategy")(
+        raise ArgumentError(
             f"`strategy={kind!r}` is TensorFlow's.\nReceived: the {backend} backend. Set KERAS_BACKEND=tensorflow, "
-            "or on JAX use `keras.distribution`."
+            "or on JAX use `keras.distribution`.",
+            parameters=("strategy",),
         )
     why = "asked for"
     if precision == "auto":

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from keras_vit.annotations import Variable
-from keras_vit.checks import check_number, error_about
+from keras_vit.checks import ArgumentError, check_number
 
 
 def layer_multipliers(variables: Sequence[Variable], layer_decay: float) -> list[float]:
@@ -28,10 +28,11 @@ def layer_multipliers(variables: Sequence[Variable], layer_decay: float) -> list
     depths = [getattr(variable, "layer_depth", None) for variable in variables]
     if not any(depth and 0 < depth[0] < depth[1] for depth in depths):
         paths = [getattr(variable, "path", variable.name) for variable in variables[:3]]
-        raise error_about("layer_decay")(
+        raise ArgumentError(
             "`layer_decay` needs trainable weights of blocks, by whose number the depth of a layer is known.\n"
             f"Received: layer_decay={layer_decay} and {len(variables)} weights, {', '.join(map(repr, paths))}, ... "
-            "Leave it out where only the head learns."
+            "Leave it out where only the head learns.",
+            parameters=("layer_decay",),
         )
     return [1.0 if depth is None else float(layer_decay) ** (depth[1] - depth[0]) for depth in depths]
 
@@ -40,6 +41,7 @@ def check_layer_decay(value: Any) -> None:
     """Raises unless `value` is a number in (0, 1]."""
     check_number("layer_decay", value)
     if not 0 < value <= 1:
-        raise error_about("layer_decay")(
-            f"`layer_decay` must be in (0, 1]: 1 is no decay.\nReceived: layer_decay={value}."
+        raise ArgumentError(
+            f"`layer_decay` must be in (0, 1]: 1 is no decay.\nReceived: layer_decay={value}.",
+            parameters=("layer_decay",),
         )

@@ -6,7 +6,7 @@ import keras
 from keras import ops
 
 from keras_vit.annotations import Arguments, Tensor
-from keras_vit.checks import check_choice, check_share
+from keras_vit.checks import check_choice, check_fraction
 
 LABELS = ("int", "one_hot")
 
@@ -44,7 +44,7 @@ class SigmoidCrossentropy(keras.losses.Loss):
         self, label_smoothing: float = 0.0, labels: str = "one_hot", name: str = "sigmoid_crossentropy", **kwargs: Any
     ) -> None:
         super().__init__(name=name, **kwargs)
-        check_share("label_smoothing", label_smoothing)
+        check_fraction("label_smoothing", label_smoothing)
         check_choice("labels", labels, LABELS)
         self.label_smoothing = label_smoothing
         self.labels = labels

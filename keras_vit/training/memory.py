@@ -13,7 +13,7 @@ import ml_dtypes
 import numpy as np
 
 from keras_vit.annotations import Variable
-from keras_vit.checks import check_choice, check_positive_int, error_about
+from keras_vit.checks import ArgumentError, check_choice, check_positive_int
 from keras_vit.layers import AxialBlock, ResNetRoot, ResNetUnit, StdConv2D, blockwise, fused
 from keras_vit.layers.nested import flatten_layers
 from keras_vit.layers.tokens import kept_patches
@@ -178,10 +178,11 @@ def check_memory(
     if available is None or estimate.needed <= available:
         return estimate
     micro_batch = largest_micro_batch(model, batch_size, available, optimizer=optimizer, ema=ema)
-    raise error_about("batch_size", "accumulation_steps")(
+    raise ArgumentError(
         f"training needs {_gigabytes(estimate.needed)} beside the weights, and {_gigabytes(available)} are free.\n"
         f"Received: batch_size={batch_size}, accumulation_steps={accumulation_steps}, {model.name!r}; {estimate}.\n"
-        + _advice(model, batch_size, micro_batch)
+        + _advice(model, batch_size, micro_batch),
+        parameters=("batch_size", "accumulation_steps"),
     )
 
 
@@ -213,9 +214,10 @@ def _check_arguments(model: Any, batch_size: int, accumulation_steps: int) -> No
     check_positive_int("batch_size", batch_size)
     check_positive_int("accumulation_steps", accumulation_steps)
     if batch_size % accumulation_steps:
-        raise error_about("accumulation_steps", "batch_size")(
+        raise ArgumentError(
             "`accumulation_steps` must divide `batch_size`, so that every micro-batch is full.\n"
-            f"Received: batch_size={batch_size}, accumulation_steps={accumulation_steps}."
+            f"Received: batch_size={batch_size}, accumulation_steps={accumulation_steps}.",
+            parameters=("accumulation_steps", "batch_size"),
         )
     if None in model.input_shape[1:]:
         raise ValueError(

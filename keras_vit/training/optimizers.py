@@ -13,7 +13,7 @@ import keras
 from keras import ops
 
 from keras_vit.annotations import Arguments, Rate, Tensor, Variable
-from keras_vit.checks import check_choice, check_number, error_about, with_hints
+from keras_vit.checks import ArgumentError, check_choice, check_number, with_hints
 from keras_vit.training.arithmetic import (
     before_cast,
     bias_correction,
@@ -361,10 +361,12 @@ def _check_positive(name: str, value: Any, zero_too: bool = False) -> None:
         return
     check_number(name, value)
     if not math.isfinite(value) or value < 0 or (value == 0 and not zero_too):
-        raise error_about(name)(f"`{name}` must be {'at least' if zero_too else 'above'} 0.\nReceived: {name}={value}.")
+        raise ArgumentError(
+            f"`{name}` must be {'at least' if zero_too else 'above'} 0.\nReceived: {name}={value}.", parameters=(name,)
+        )
 
 
 def _check_momentum(name: str, value: Any) -> None:
     check_number(name, value)
     if not 0 <= value < 1:
-        raise error_about(name)(f"`{name}` must be in [0, 1).\nReceived: {name}={value}.")
+        raise ArgumentError(f"`{name}` must be in [0, 1).\nReceived: {name}={value}.", parameters=(name,))

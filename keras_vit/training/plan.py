@@ -12,7 +12,7 @@ from typing import Any
 import keras
 
 from keras_vit.annotations import Arguments, LastGood
-from keras_vit.checks import check_choice, check_positive, check_positive_int, check_steps, error_about, with_hints
+from keras_vit.checks import ArgumentError, check_choice, check_positive, check_positive_int, check_steps, with_hints
 from keras_vit.config.recipes import Recipe, find_recipe
 from keras_vit.model.classifiers import initialise_head
 from keras_vit.model.image_model import ImageModel
@@ -308,8 +308,9 @@ def _check_num_images(num_images: Any) -> None:
 def _length(recipe: Recipe, num_images: int, batch_size: int, steps: int | None, epochs: int | None) -> tuple[int, int]:
     """Optimizer steps, and the epochs in which `fit` shows them."""
     if steps is not None and epochs is not None:
-        raise error_about("steps", "epochs")(
-            f"`steps` and `epochs` say the same thing, so pass one.\nReceived: steps={steps}, epochs={epochs}."
+        raise ArgumentError(
+            f"`steps` and `epochs` say the same thing, so pass one.\nReceived: steps={steps}, epochs={epochs}.",
+            parameters=("steps", "epochs"),
         )
     if steps is None and epochs is None:
         steps, epochs = recipe.steps, recipe.epochs
@@ -327,9 +328,10 @@ def _rates(recipe: Recipe, learning_rate: float | None, batch_size: int) -> tupl
         return recipe.learning_rate * factor, final_rate
     check_positive("learning_rate", learning_rate)
     if recipe.schedule == "linear" and learning_rate < final_rate:
-        raise error_about("learning_rate")(
+        raise ArgumentError(
             "the recipe's rate falls to its final one, so `learning_rate` must not be below that.\n"
-            f"Received: learning_rate={learning_rate}, final_learning_rate={final_rate} of {recipe.name!r}."
+            f"Received: learning_rate={learning_rate}, final_learning_rate={final_rate} of {recipe.name!r}.",
+            parameters=("learning_rate",),
         )
     return learning_rate, final_rate
 
@@ -338,9 +340,10 @@ def _warmup(recipe: Recipe, steps: int, warmup_steps: int | None) -> int:
     if warmup_steps is not None:
         check_steps("warmup_steps", warmup_steps)
         if warmup_steps >= steps:
-            raise error_about("steps")(
+            raise ArgumentError(
                 "the rate falls after its warm-up, so `warmup_steps` must be fewer than all steps.\n"
-                f"Received: warmup_steps={warmup_steps}, steps={steps}."
+                f"Received: warmup_steps={warmup_steps}, steps={steps}.",
+                parameters=("steps",),
             )
         return warmup_steps
     if recipe.warmup_fraction is not None:
@@ -363,8 +366,9 @@ def _micro_batches(recipe: Recipe, batch_size: int, accumulation_steps: int | No
         return next(count for count in range(at_least, batch_size + 1) if batch_size % count == 0)
     check_positive_int("accumulation_steps", accumulation_steps)
     if batch_size % accumulation_steps:
-        raise error_about("accumulation_steps", "batch_size")(
+        raise ArgumentError(
             "`accumulation_steps` must divide `batch_size`, so that micro-batches are equal and their mean is the "
-            f"batch's.\nReceived: accumulation_steps={accumulation_steps}, batch_size={batch_size}."
+            f"batch's.\nReceived: accumulation_steps={accumulation_steps}, batch_size={batch_size}.",
+            parameters=("accumulation_steps", "batch_size"),
         )
     return accumulation_steps

@@ -10,7 +10,7 @@ import keras
 from keras import ops
 
 from keras_vit.annotations import Arguments, Tensor
-from keras_vit.checks import check_amount, check_positive, check_positive_int, check_steps, with_hints
+from keras_vit.checks import check_nonnegative, check_positive, check_positive_int, check_steps, with_hints
 
 
 class _Warmup(keras.optimizers.schedules.LearningRateSchedule):
@@ -105,7 +105,7 @@ class WarmupLinear(_Warmup):
     @with_hints
     def __init__(self, base_rate: float, total_steps: int, warmup_steps: int = 0, final_rate: float = 1e-5) -> None:
         super().__init__(base_rate, total_steps, warmup_steps)
-        check_amount("final_rate", final_rate)
+        check_nonnegative("final_rate", final_rate)
         if final_rate > base_rate:
             raise ValueError(
                 "the rate falls, so `final_rate` must not be above `base_rate`.\n"

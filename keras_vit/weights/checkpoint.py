@@ -13,7 +13,7 @@ from keras_vit.config.relative_tables import RELATIVE_RESIZE_METHODS, relative_r
 from keras_vit.config.resnets import RESNETS
 from keras_vit.config.variants import VARIANTS
 from keras_vit.config.vit import ViTConfig
-from keras_vit.files import user_path
+from keras_vit.files import expand_path
 from keras_vit.images.preprocessing import Preprocessing
 from keras_vit.weights import families, sidecar
 from keras_vit.weights.families import DIALECTS, facts_among, others_in, recognise, to_ours, told_by, weights_among
@@ -330,7 +330,7 @@ def _recognised(file: TensorFile | ShardedFile, said: sidecar.Sidecar) -> tuple[
 
 def file_in(path: FilePath) -> Path:
     """`path`, or in a folder its `model.safetensors`, `pytorch_model.bin`, or the index of such a file in shards."""
-    path = user_path(path)
+    path = expand_path(path)
     return next((path / name for name in _FILES if (path / name).is_file()), path)
 
 

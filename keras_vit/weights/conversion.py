@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 
 from keras_vit.annotations import FilePath, Pair
-from keras_vit.checks import check_choice, check_positive_int, error_about
+from keras_vit.checks import ArgumentError, check_choice, check_positive_int
 from keras_vit.config.records import Positions
 from keras_vit.config.variants import VARIANTS
-from keras_vit.files import user_path
+from keras_vit.files import expand_path
 from keras_vit.images.preprocessing import Preprocessing
 from keras_vit.pages.cards import write_card
 from keras_vit.pages.formatting import printable
@@ -85,7 +85,7 @@ def write_checkpoint(
 ) -> Path:
     """Writes tensors by our paths in a dialect; see `save_checkpoint` for the destination and the labels."""
     check_choice("dialect", dialect, DIALECTS)
-    destination = user_path(destination)
+    destination = expand_path(destination)
     suffix = DIALECTS[dialect].suffix
     folder = dialect in FOLDERS and not destination.suffix
     if not folder and destination.suffix != suffix:
@@ -165,14 +165,16 @@ def _check_num_heads(checkpoint: Checkpoint, num_heads: int) -> int:
     num_heads = check_positive_int("num_heads", num_heads)
     width = checkpoint.measured()[1]
     if width and width % num_heads:
-        raise error_about("num_heads")(
+        raise ArgumentError(
             "`num_heads` must divide the width, so that every head has the same.\n"
-            f"Received: num_heads={num_heads}, width {width} in {checkpoint.path}."
+            f"Received: num_heads={num_heads}, width {width} in {checkpoint.path}.",
+            parameters=("num_heads",),
         )
     if checkpoint.num_heads not in (None, num_heads):
-        raise error_about("num_heads")(
+        raise ArgumentError(
             "`num_heads` is for files that do not tell it, and must else be what they tell.\n"
-            f"Received: num_heads={num_heads}, {checkpoint.num_heads} in {checkpoint.path}."
+            f"Received: num_heads={num_heads}, {checkpoint.num_heads} in {checkpoint.path}.",
+            parameters=("num_heads",),
         )
     return num_heads
 

@@ -12,10 +12,10 @@ import re
 from pathlib import Path
 
 from keras_vit.annotations import FilePath
-from keras_vit.checks import error_about
+from keras_vit.checks import ArgumentError, with_parameters
 from keras_vit.config.resnets import RESNETS
 from keras_vit.config.variants import VARIANTS
-from keras_vit.files import user_path
+from keras_vit.files import expand_path
 from keras_vit.weights.checkpoint import file_in
 from keras_vit.weights.fetch import fetch, find_local
 from keras_vit.weights.fetch.cache import sha256_of
@@ -71,7 +71,7 @@ def find_file(weights: FilePath, variant: str | None, *, sha256: str | None = No
             file = remote_file(record, sha256)
             _say_terms(record, find_local(file))
             return WeightsFile(fetch(file, check=check_for(record)), record)
-    path = user_path(weights)
+    path = expand_path(weights)
     if os.path.isdir(path):
         return _from_folder(path, variant, sha256)
     if not os.path.isfile(path):
@@ -101,21 +101,23 @@ def _say_terms(record: WeightsRecord | None, at_hand: Path | None) -> None:
 def check_weights(weights: FilePath) -> None:
     """Raises for what cannot be weights of any model: see `find_file`, which looks further."""
     if not isinstance(weights, (str, os.PathLike)):
-        raise error_about("weights", kind=TypeError)(
-            f"`weights` must be None, a name or a path.\nReceived: weights={weights!r}."
+        raise with_parameters(
+            TypeError(f"`weights` must be None, a name or a path.\nReceived: weights={weights!r}."), "weights"
         )
     if str(weights).lower() in _RANDOM and not os.path.exists(weights):
-        raise error_about("weights")(
+        raise ArgumentError(
             "`weights` must be a name or a path, or None for random initialisation, which a command line writes `none`."
-            f"\nReceived: weights={weights!r}."
+            f"\nReceived: weights={weights!r}.",
+            parameters=("weights",),
         )
-    path = user_path(weights)
+    path = expand_path(weights)
     # `os.path` knows no error, where `Path` raises one for names that are too long, as those of some URLs.
     if path.suffix == ".keras" or os.path.isfile(path / "best.keras"):
-        raise error_about("weights")(
+        raise ArgumentError(
             "`weights` must be a checkpoint, and a .keras file or the folder of a run holds a whole model.\n"
             f"Received: weights={os.fspath(weights)!r}. `keras-vit evaluate`, `predict` and `export` take it as the "
-            "model. In Python, keras.saving.load_model opens it, and keras_vit.save_checkpoint writes a checkpoint."
+            "model. In Python, keras.saving.load_model opens it, and keras_vit.save_checkpoint writes a checkpoint.",
+            parameters=("weights",),
         )
 
 
@@ -128,7 +130,7 @@ def check_available(weights: FilePath, variant: str | None) -> None:
         if not _is_path(weights):
             find_weights(weights, _known(variant, weights))
             return
-    if not os.path.exists(user_path(weights)):
+    if not os.path.exists(expand_path(weights)):
         raise _nothing_there(weights)
 
 
@@ -157,15 +159,18 @@ def _is_path(text: str) -> bool:
         return False
     if looks_like_augreg(text) and os.sep not in text and not os.path.exists(text):
         return False
-    return os.path.exists(user_path(text)) or text.startswith((".", "~")) or os.sep in text or text.endswith(_SUFFIXES)
+    return (
+        os.path.exists(expand_path(text)) or text.startswith((".", "~")) or os.sep in text or text.endswith(_SUFFIXES)
+    )
 
 
 def _known(variant: str | None, weights: FilePath) -> str:
     if variant is None:
-        raise error_about("weights")(
+        raise ArgumentError(
             "published weights belong to the published variants, and this architecture is none of them.\n"
             f"Received: weights={weights!r}. The variants are {', '.join((*VARIANTS, *RESNETS))}, and encoders as "
-            "'dinov2/S14'."
+            "'dinov2/S14'.",
+            parameters=("weights",),
         )
     return variant
 
@@ -173,9 +178,10 @@ def _known(variant: str | None, weights: FilePath) -> str:
 def _pinned(path: Path, sha256: str | None) -> Path:
     """`path`, if its digest is the wanted one."""
     if sha256 is not None and path.name.endswith(INDEX):
-        raise error_about("sha256")(
+        raise ArgumentError(
             "`sha256` is of one file, and that of an index says nothing of its shards.\n"
-            f"Received: {path}, sha256={sha256!r}. Leave it out, or pass the checkpoint as one file."
+            f"Received: {path}, sha256={sha256!r}. Leave it out, or pass the checkpoint as one file.",
+            parameters=("sha256",),
         )
     if sha256 is not None and (found := sha256_of(path)) != sha256.lower():
         raise CheckpointError(
@@ -201,10 +207,11 @@ def _from_folder(folder: Path, variant: str | None, sha256: str | None) -> Weigh
     if len(found) != 1:
         files = ", ".join(sorted(path.relative_to(folder).as_posix() for path in found)) or "no such file"
         of_model = "" if variant is None else f" of {model_named(variant)}"
-        raise error_about("weights")(
+        raise ArgumentError(
             f"a folder as `weights` must hold one file{of_model}: a mirror's part such as "
             "vit_models/imagenet21k, or a model.safetensors or pytorch_model.bin, whole or in shards with an index.\n"
-            f"Received: {folder} with {files}. Pass the file."
+            f"Received: {folder} with {files}. Pass the file.",
+            parameters=("weights",),
         )
     ((path, known),) = found.items()
     return WeightsFile(_pinned(path, sha256), known)
@@ -224,8 +231,9 @@ def _below(folder: Path, place: str) -> Path | None:
 def _remote_url(url: str, sha256: str | None) -> RemoteFile:
     """A user's own URL; its place in the cache is named by a digest, never by what the URL says."""
     if not re.match(r"https?://[^/?#]", url, re.IGNORECASE):
-        raise error_about("weights")(
-            f"a URL as `weights` must name a host, as `https://host/path`.\nReceived: weights={url!r}."
+        raise ArgumentError(
+            f"a URL as `weights` must name a host, as `https://host/path`.\nReceived: weights={url!r}.",
+            parameters=("weights",),
         )
     suffix = next((suffix for suffix in _SUFFIXES if url.split("?")[0].endswith(suffix)), "")
     return RemoteFile(url, f"url/{hashlib.sha256(url.encode()).hexdigest()[:32]}{suffix}", sha256=sha256)
@@ -235,9 +243,10 @@ def _from_hugging_face(name: str, variant: str | None, sha256: str | None) -> We
     """A file of the Hugging Face Hub, and its record if the table has one."""
     match = _HF_NAME.fullmatch(name)
     if match is None:
-        raise error_about("weights")(
+        raise ArgumentError(
             "a Hugging Face name must be `hf:owner/repository`, with `@revision` if need be.\n"
-            f"Received: weights={name!r}."
+            f"Received: weights={name!r}.",
+            parameters=("weights",),
         )
     repository, revision = match.groups()
     record = _record_of_repository(repository, variant)

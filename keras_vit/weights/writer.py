@@ -10,7 +10,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
 from keras_vit.annotations import FilePath
-from keras_vit.files import replacing
+from keras_vit.files import atomic_write
 from keras_vit.weights.reader.directory import NOTE_KEY
 
 
@@ -29,7 +29,10 @@ def write_npz(path: FilePath, arrays: Iterable[tuple[str, np.ndarray]], note: di
         ValueError: for another ending, or a name that comes twice.
         FileNotFoundError: if the folder does not exist.
     """
-    with replacing(_checked(path, ".npz")) as temporary, zipfile.ZipFile(temporary, "w", zipfile.ZIP_STORED) as archive:
+    with (
+        atomic_write(_checked(path, ".npz")) as temporary,
+        zipfile.ZipFile(temporary, "w", zipfile.ZIP_STORED) as archive,
+    ):
         for name, array in _once(path, arrays):
             with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
                 np.lib.format.write_array(member, array, allow_pickle=False)
@@ -50,7 +53,7 @@ def write_safetensors(path: FilePath, arrays: Iterable[tuple[str, np.ndarray]], 
         ValueError: for another ending, or a name that comes twice.
         FileNotFoundError: if the folder does not exist.
     """
-    with replacing(_checked(path, ".safetensors")) as temporary:
+    with atomic_write(_checked(path, ".safetensors")) as temporary:
         # The serializer writes memory as it lies, and refuses transposed views, which are common here.
         held = {name: np.asarray(array, order="C") for name, array in _once(path, arrays)}
         try:
@@ -67,7 +70,7 @@ def write_json(path: FilePath, content: dict) -> None:
 
 def write_text(path: FilePath, text: str) -> None:
     """Writes a small text with the promises of `write_npz`."""
-    with replacing(Path(path)) as temporary:
+    with atomic_write(Path(path)) as temporary:
         Path(temporary).write_text(text, "utf-8")
 
 

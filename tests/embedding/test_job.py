@@ -185,7 +185,7 @@ def test_a_job_goes_on_only_if_at_least_half_of_its_photos_are_there(photos, eng
     assert run(*words)[0] == 0  # what is to be read is there
     (job / "part-00008.parquet").unlink()
     code, _, errors = run(*words)
-    assert (code, "43 of 60 that were looked for are gone" in errors[-1]) == (1, True)
+    assert (code, "43 of 60 that were checked are gone" in errors[-1]) == (1, True)
     assert not (job / "part-00008.parquet").exists()
     for there, expected in ((2, 0), (1, 1)):
         names = [*["disc/0.jpg", "disc/1.jpg"][:there], "no/1.jpg", "no/2.jpg"]
@@ -210,7 +210,7 @@ def test_a_job_goes_on_only_with_all_shards_that_are_to_be_read(photos, engine, 
     assert run(*words)[0] == 0  # a.tar is not needed
     (out / "part-00000.parquet").unlink()
     code, _, errors = run(*words)
-    assert (code, "without a.tar. Bring it back" in errors[-1]) == (1, True)
+    assert (code, "without a.tar. Restore what is gone" in errors[-1]) == (1, True)
     assert not (out / "part-00000.parquet").exists()
 
 

@@ -203,7 +203,7 @@ def test_fingerprint_of_files_is_of_what_is_in_them_and_not_of_their_place(tmp_p
 
 
 def test_file_is_whole_whoever_writes_and_reads_at_once(tmp_path):
-    """Two writers, and a reader that finds either nothing yet or all of it; `replacing` is the same for processes."""
+    """Two writers, and a reader that finds nothing yet or all of it; `atomic_write` is the same for processes."""
     path, kept = tmp_path / "x.npz", FeatureSet(np.ones((500, 7), "float32"), np.zeros(500, "int64"))
     with concurrent.futures.ThreadPoolExecutor(2) as pool:
         written = [pool.submit(_keep, path, kept) for _ in range(20)]

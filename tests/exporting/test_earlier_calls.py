@@ -144,7 +144,7 @@ def test_every_fact_has_a_part_in_the_names(model, tmp_path, monkeypatch):
         (model, "preprocessing", preparation),
         (earlier_calls, "_versions", lambda: "other"),
         (earlier_calls, "_sources", lambda: "other"),
-        (earlier_calls, "kind_of_processor", lambda: "other"),
+        (earlier_calls, "cpu_fingerprint", lambda: "other"),
     ):
         with monkeypatch.context() as patch:
             patch.setattr(target, name, value)

@@ -250,7 +250,7 @@ def test_full_disk_is_noted_and_leaves_nothing(folder, place, monkeypatch):
     assert (given is None) == (place in ("files", "mkdir"))
     assert networks.fault.errno == errno.ENOSPC
     assert everything_in(folder) == []
-    monkeypatch.setattr(kept_networks, "replacing", full)
+    monkeypatch.setattr(kept_networks, "atomic_write", full)
     networks.write_note(ONE, b"note")
     assert everything_in(folder) == []
 

@@ -8,7 +8,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from keras_vit.annotations import Pair
-from keras_vit.checks import error_about
+from keras_vit.checks import ArgumentError
 
 STAGES = 4  # arXiv:2104.00298, section 4.2: 350 epochs in four stages of about 87
 
@@ -45,10 +45,11 @@ def growing_stages(start: tuple[int, int], final: tuple[int, int], epochs: int, 
     """
     check_start(start, final)
     if epochs < 2:
-        raise error_about("start_image_size", "epochs")(
+        raise ArgumentError(
             "images grow from one epoch to another, so there must be two at least.\n"
             f"Received: epochs={epochs}, start_image_size={_said(start)}. Ask for more, or leave `start_image_size` "
-            "out."
+            "out.",
+            parameters=("start_image_size", "epochs"),
         )
     count = min(STAGES, epochs)
     found: list[Stage] = []
@@ -62,10 +63,11 @@ def growing_stages(start: tuple[int, int], final: tuple[int, int], epochs: int, 
 def check_start(start: tuple[int, int], final: tuple[int, int]) -> None:
     """Raises a `ValueError` unless images of `start`, `(H, W)`, can grow to those of `final`."""
     if start == final or any(first > last for first, last in zip(start, final, strict=True)):
-        raise error_about("start_image_size")(
+        raise ArgumentError(
             "`start_image_size` must be below the size at which training ends, on one side at least, and above it on "
             f"none.\nReceived: start_image_size={_said(start)}, {_said(final)} at the end. Choose a smaller one, or "
-            "leave it out."
+            "leave it out.",
+            parameters=("start_image_size",),
         )
 
 

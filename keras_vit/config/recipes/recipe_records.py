@@ -9,20 +9,21 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from keras_vit.checks import (
-    check_amount,
+    ArgumentError,
     check_choice,
+    check_fraction,
+    check_nonnegative,
     check_number,
     check_positive,
     check_positive_int,
-    check_share,
     check_steps,
     did_you_mean,
-    error_about,
+    with_parameters,
 )
 from keras_vit.config.recipes.growth import check_start
 from keras_vit.config.resnets import ResNetConfig
 from keras_vit.config.vit import RECORD_OF, ViTConfig
-from keras_vit.other_words import ours, said_of_a_run
+from keras_vit.synonyms import lookup, run_option_hint
 
 STAGES = ("pretrain", "finetune")
 OPTIMIZERS = ("sgd", "adamw")
@@ -161,9 +162,9 @@ class Recipe:
             object.__setattr__(self, field, check_positive_int(field, getattr(self, field)))
         for field in _SHARES:
             if getattr(self, field) is not None:
-                check_share(field, getattr(self, field))
+                check_fraction(field, getattr(self, field))
         for field in _AMOUNTS:
-            check_amount(field, getattr(self, field))
+            check_nonnegative(field, getattr(self, field))
         for rate in (self.learning_rate, *self.learning_rate_grid):
             check_positive("learning_rate", rate)
         if self.clip_norm is not None:
@@ -187,7 +188,7 @@ class Recipe:
         if self.warmup_steps is not None:
             object.__setattr__(self, "warmup_steps", check_steps("warmup_steps", self.warmup_steps))
         else:
-            check_share("warmup_fraction", self.warmup_fraction)
+            check_fraction("warmup_fraction", self.warmup_fraction)
         if self.published_steps is not None and (self.warmup_steps or 0) >= self.published_steps:
             raise ValueError(
                 "the rate falls after its warm-up, so `warmup_steps` must be fewer than all steps.\n"
@@ -304,11 +305,12 @@ def find_in(table: Mapping[str, Recipe], name: Any) -> Recipe:
     if isinstance(name, Recipe):
         return name
     if not isinstance(name, str):
-        raise error_about("recipe", kind=TypeError)(f"`recipe` must be a name or a `Recipe`.\nReceived: {name!r}.")
+        raise with_parameters(TypeError(f"`recipe` must be a name or a `Recipe`.\nReceived: {name!r}."), "recipe")
     if name not in table:
-        raise error_about("recipe")(
+        raise ArgumentError(
             "`recipe` must be a name in `keras_vit.RECIPES` (`keras-vit recipes` prints them) or a `Recipe`.\n"
-            f"Received: {name!r}.{did_you_mean(name, table) or _some_of(table)}"
+            f"Received: {name!r}.{did_you_mean(name, table) or _some_of(table)}",
+            parameters=("recipe",),
         )
     return table[name]
 
@@ -336,10 +338,10 @@ def option_hint(name: str, options: Collection[str]) -> str:
         name: as a user wrote it.
         options: names of all options.
     """
-    if ours(name, options):
+    if lookup(name, options):
         return did_you_mean(name, options)
     return (
-        said_of_a_run(name)
+        run_option_hint(name)
         or field_hint(name)
         or did_you_mean(name, options)
         or f" Its fields are {', '.join(options)}."
@@ -349,7 +351,7 @@ def option_hint(name: str, options: Collection[str]) -> str:
 def field_hint(name: str) -> str:
     """Where a recipe or a config has what a user took for an option of a run, or `''`."""
     recipe = [field.name for field in dataclasses.fields(Recipe)]
-    words = (name.lower().replace("-", "_"), *ours(name, (*recipe, *RECORD_OF)))
+    words = (name.lower().replace("-", "_"), *lookup(name, (*recipe, *RECORD_OF)))
     if word := next((word for word in words if word in recipe), None):
         change = f'dataclasses.replace(keras_vit.find_recipe("augreg-finetune"), {word}=...)'
         return f" The recipe says it: in Python pass recipe={change}."

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from keras_vit.data.shard_files.rows import ShardError
 from keras_vit.data.splits import SPELLINGS
-from keras_vit.files import user_path
+from keras_vit.files import expand_path
 from keras_vit.images.photo_files import folders_in, photos_below
 from keras_vit.pages.formatting import printable
 
@@ -37,7 +37,7 @@ def shards_at(what: str | os.PathLike) -> list[Path]:
         ShardError: for a pattern that no shard fits, for a missing one of numbers in braces, for compressed tars, and
             for shards of several kinds.
     """
-    path = user_path(what)
+    path = expand_path(what)
     if os.path.isdir(path):
         found = _in_folder(path)
     elif os.path.exists(path):

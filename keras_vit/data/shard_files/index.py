@@ -21,7 +21,7 @@ import numpy as np
 from keras_vit.data.shard_files import array_records, parquet, tars, tfrecords
 from keras_vit.data.shard_files.finding import common_folder, kind_of
 from keras_vit.data.shard_files.rows import Row, Rows, ShardError, with_own_keys
-from keras_vit.files import FileKindError, cache_dir, open_regular, replacing
+from keras_vit.files import FileKindError, atomic_write, cache_dir, open_regular
 from keras_vit.pages.formatting import printable
 
 NAME = ".keras_vit_index.npz"
@@ -175,7 +175,7 @@ def _write(folder: Path, known: dict[str, tuple[str, Rows]]) -> None:
         try:
             if path.parent != folder:
                 path.parent.mkdir(parents=True, exist_ok=True)
-            with replacing(path) as temporary:
+            with atomic_write(path) as temporary:
                 Path(temporary).write_bytes(data.getbuffer())
             return
         except OSError:

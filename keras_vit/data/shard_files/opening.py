@@ -16,7 +16,7 @@ from keras_vit.data.shard_files.index import LOOK, Indexed, index_of, keep_looks
 from keras_vit.data.shard_files.rows import Row, ShardError, is_number
 from keras_vit.data.source import Source
 from keras_vit.data.splits import SPELLINGS
-from keras_vit.files import FileKindError, read_regular, user_path
+from keras_vit.files import FileKindError, expand_path, read_regular
 from keras_vit.images.photo_checks import GoodImage, check_image, take_as_checked
 from keras_vit.images.slices import Slice, forget_files, photo_bytes
 
@@ -41,7 +41,7 @@ def open_shards(what: FilePath, files: Sequence[Path], seed: int, on_bad_image: 
         ValueError: for a shard that cannot be read, a photo without a label, a label beyond the classes, and shards
             that do not fit each other.
     """
-    path = user_path(what)
+    path = expand_path(what)
     top = path if path.is_dir() else common_folder(files)
     splits = splits_of(files, path if path.is_dir() else None)
     forget_files()

@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 
 from keras_vit.annotations import FilePath
-from keras_vit.checks import check_choice, check_positive_int, error_about
+from keras_vit.checks import ArgumentError, check_choice, check_positive_int
 from keras_vit.config.datasets import SHARD_BYTES, SHARD_FORMATS
 from keras_vit.data.identity import top_of
 from keras_vit.data.shard_files.shard_writers import WRITERS, Photo, Writer
 from keras_vit.data.source import Data, Source
 from keras_vit.data.source_opening import open_source
 from keras_vit.data.splits import FileSplit
-from keras_vit.files import PREFIX, flush, flush_folder, locked, unlock, user_path
+from keras_vit.files import PREFIX, expand_path, flush, flush_folder, locked, unlock
 from keras_vit.images.slices import Slice, photo_bytes
 
 _STREAM = 11  # of random numbers, so that the order in shards is another than those of training and of subsets
@@ -68,10 +68,11 @@ def pack(
     """
     check_choice("format", format, SHARD_FORMATS)
     if check_positive_int("shard_bytes", shard_bytes) < _FEWEST_BYTES:
-        raise error_about("shard_bytes")(
-            f"`shard_bytes` must be at least {_FEWEST_BYTES:,}.\nReceived: shard_bytes={shard_bytes}."
+        raise ArgumentError(
+            f"`shard_bytes` must be at least {_FEWEST_BYTES:,}.\nReceived: shard_bytes={shard_bytes}.",
+            parameters=("shard_bytes",),
         )
-    out = Path(os.path.abspath(user_path(out)))
+    out = Path(os.path.abspath(expand_path(out)))
     _check_free(out)
     source = open_source(data, seed=seed, on_bad_image=on_bad_image)
     _check_photos(source)

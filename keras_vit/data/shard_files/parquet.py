@@ -16,7 +16,7 @@ from typing import Any
 from keras_vit.checks import check_installed
 from keras_vit.data.shard_files.examples import IMAGES
 from keras_vit.data.shard_files.rows import LABELS, Row, Rows, ShardError, label_text
-from keras_vit.files import open_regular, replacing
+from keras_vit.files import atomic_write, open_regular
 from keras_vit.pages.formatting import printable
 
 _KEYS = ("key", "__key__", "file_name", "filename")
@@ -170,7 +170,7 @@ def _copied(file: Any, image: str, copy: Path) -> list[tuple[int, int]]:
     """Writes the photos one behind the other, and gives the offset and size of each."""
     found, place = [], 0
     os.makedirs(copy.parent, exist_ok=True)
-    with replacing(copy) as temporary, open(temporary, "wb") as target:
+    with atomic_write(copy) as temporary, open(temporary, "wb") as target:
         for photo in _photos(file, image, list(range(file.num_row_groups))):
             target.write(photo or b"")
             found.append((place, len(photo or b"")))

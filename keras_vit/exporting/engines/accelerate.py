@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from keras_vit.annotations import FilePath
-from keras_vit.checks import check_choice, check_positive_int, check_threads, error_about
+from keras_vit.checks import check_choice, check_positive_int, check_threads, with_parameters
 from keras_vit.exporting import onnx
 from keras_vit.exporting.budget import affordable
 from keras_vit.exporting.engines.earlier_calls import DEFAULT_CACHE, EarlierCalls, Request, earlier_calls
@@ -245,9 +245,13 @@ class _Comparison:
         ours = of_pixels(runtime, self.model.preprocessing)
         drift, agreement = compare(self.original, self.reference, ours, photos, task)
         if beyond := [_beyond(one) for one in drift if not one.within]:
-            raise error_about("engine", "precision", kind=ExportError)(
-                "an engine must compute what the model computes, within the bounds of its precision.\n"
-                f'Received: engine="{engine}", precision="{self.precision}": {"; ".join(beyond)}.'
+            raise with_parameters(
+                ExportError(
+                    "an engine must compute what the model computes, within the bounds of its precision.\n"
+                    f'Received: engine="{engine}", precision="{self.precision}": {"; ".join(beyond)}.'
+                ),
+                "engine",
+                "precision",
             )
         self.candidates[engine] = _Candidate(runtime, drift, agreement)
 

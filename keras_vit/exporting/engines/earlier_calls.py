@@ -24,11 +24,11 @@ from keras_vit.exporting.engines.runtimes import is_calibrated, reopened, writer
 from keras_vit.exporting.export import MOST_PHOTOS
 from keras_vit.exporting.report import Drift, Runtime
 from keras_vit.exporting.sample_photos import Photos, digest_of_photos
-from keras_vit.files import user_path
+from keras_vit.files import expand_path
 from keras_vit.model.image_model import ImageModel
 from keras_vit.model.model_digest import digest_of_model, has_own_code
 from keras_vit.pages.formatting import printable
-from keras_vit.processor import kind_of_processor
+from keras_vit.processor import cpu_fingerprint
 from keras_vit.weights.fetch.environment import engines_dir
 
 DEFAULT_CACHE = "default"
@@ -66,7 +66,7 @@ class EarlierCalls:
         """
         self.request, self._networks, self._photos = request, networks, photos
         found = digest_of_model(request.model)
-        found.update(json.dumps([_FORMAT, _versions(), _sources(), kind_of_processor()]).encode())
+        found.update(json.dumps([_FORMAT, _versions(), _sources(), cpu_fingerprint()]).encode())
         self._digest = found.hexdigest()
 
     def recall(self) -> tuple[EngineReport, np.ndarray] | None:
@@ -147,7 +147,7 @@ def earlier_calls(request: Request, cache: FilePath | None) -> EarlierCalls | No
     except (OSError, TypeError, ValueError):  # which are told where they are read
         return None
     try:
-        networks = KeptNetworks(engines_dir() if cache == DEFAULT_CACHE else user_path(cache), most)
+        networks = KeptNetworks(engines_dir() if cache == DEFAULT_CACHE else expand_path(cache), most)
     except OSError as error:
         warn_of_nothing(error)
         return None

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from keras_vit.exporting.staging import staging, sweep
-from keras_vit.files import flush, head_of, json_object, own_folder, read_regular, replacing
+from keras_vit.files import atomic_write, flush, json_object, private_dir, read_head, read_regular
 from keras_vit.pages.formatting import printable
 from keras_vit.weights.fetch.remote import megabytes
 
@@ -68,7 +68,7 @@ class KeptNetworks:
         Raises:
             OSError: if it cannot be made, or is not ours alone.
         """
-        self._folder, self._most = own_folder(folder), most
+        self._folder, self._most = private_dir(folder), most
         self.fault: OSError | None = None
         sweep(folder)
         for path in filter(_is_half_removed, filter(is_kept, folder.iterdir())):
@@ -88,7 +88,7 @@ class KeptNetworks:
 
     def write_note(self, name: str, content: bytes) -> None:
         """Keeps bytes under a name."""
-        with self._noting_faults(), replacing(self._folder / f"{name}{_NOTE}") as part:
+        with self._noting_faults(), atomic_write(self._folder / f"{name}{_NOTE}") as part:
             Path(part).write_bytes(hashlib.sha256(content).hexdigest().encode() + content)
 
     def network(self, name: str) -> Path | None:
@@ -179,7 +179,7 @@ def all_in(folder: Path) -> list[Path]:
 
 def _is_marked(path: Path) -> bool:
     if path.suffix == _NOTE:
-        return re.fullmatch(rb"[0-9a-f]+", head_of(path, _DIGITS) or b"") is not None
+        return re.fullmatch(rb"[0-9a-f]+", read_head(path, _DIGITS) or b"") is not None
     return path.is_dir() and (path / _RECORD).is_file()
 
 

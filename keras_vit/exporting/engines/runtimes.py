@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from keras_vit.checks import error_about
+from keras_vit.checks import ArgumentError
 from keras_vit.exporting import onnx, openvino
 from keras_vit.exporting.budget import give_weights_back
 from keras_vit.exporting.engines.kept_networks import Keep
@@ -57,16 +57,18 @@ def check_possible(engine: str, precision: str, threads: int | None, quantized: 
     """
     if (engine, precision) in _NOT_IN:
         reason, instead = _NOT_IN[engine, precision]
-        raise error_about("engine", "precision")(
-            f'{reason}.\nReceived: engine="{engine}", precision="{precision}". Pass {instead}.'
+        raise ArgumentError(
+            f'{reason}.\nReceived: engine="{engine}", precision="{precision}". Pass {instead}.',
+            parameters=("engine", "precision"),
         )
     writer = writer_of(engine)
     if writer is None:
         return _check_threads(engine, threads)
     if quantized:
-        raise error_about("engine", "precision")(
+        raise ArgumentError(
             "a model that Keras quantised runs in TensorFlow only; other engines quantise by their own means.\n"
-            f'Received: engine="{engine}". Pass the model that it was made from, and precision="int8".'
+            f'Received: engine="{engine}". Pass the model that it was made from, and precision="int8".',
+            parameters=("engine", "precision"),
         )
     writer.check_packages(precision, OPSET)
     if (engine, precision) == ("openvino", "bfloat16"):
@@ -75,10 +77,11 @@ def check_possible(engine: str, precision: str, threads: int | None, quantized: 
 
 def _check_threads(engine: str, threads: int | None) -> None:
     if threads is not None:
-        raise error_about("threads", "engine")(
+        raise ArgumentError(
             "TensorFlow takes its number of threads once, for the whole process, before it computes anything.\n"
             f'Received: threads={threads}, engine="{engine}". Set TF_NUM_INTRAOP_THREADS before Python starts, or '
-            'pass engine="openvino" or "onnxruntime".'
+            'pass engine="openvino" or "onnxruntime".',
+            parameters=("threads", "engine"),
         )
 
 

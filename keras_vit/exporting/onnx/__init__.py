@@ -17,7 +17,7 @@ from keras_vit.exporting.onnx.weight_files import save
 from keras_vit.exporting.onnx_session import open_session, required
 from keras_vit.exporting.report import Runtime
 from keras_vit.exporting.task import ExportTask
-from keras_vit.files import head_of
+from keras_vit.files import read_head
 from keras_vit.silence import silence
 
 EXTENSION = ".onnx"
@@ -61,7 +61,7 @@ def write(task: ExportTask, place: Path, beside: bool = False) -> None:
 
 def wrote(file: Path) -> bool:
     """Whether a file is one that `write` wrote, or one of its data."""
-    producer = re.match(rb"\x08.\x12\x09keras_vit", head_of(file) or b"", re.DOTALL)  # its first two fields
+    producer = re.match(rb"\x08.\x12\x09keras_vit", read_head(file) or b"", re.DOTALL)  # its first two fields
     return producer is not None or b"\x0a\x09keras_vit\x12" in tail_of(file, _METADATA) or is_signed(file)
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from keras_vit.checks import error_about
+from keras_vit.checks import ArgumentError
 from keras_vit.exporting.onnx.graph import Proto
 from keras_vit.exporting.report import ExportError
 
@@ -22,8 +22,9 @@ def check_opset(opset: int) -> None:
     """Raises for an opset that cannot be converted to."""
     highest = highest_opset()
     if not LOWEST_OPSET <= opset <= highest:
-        raise error_about("opset")(
-            f"`opset` must be from {LOWEST_OPSET} to {highest}, which tf2onnx can write.\nReceived: opset={opset}."
+        raise ArgumentError(
+            f"`opset` must be from {LOWEST_OPSET} to {highest}, which tf2onnx can write.\nReceived: opset={opset}.",
+            parameters=("opset",),
         )
 
 

@@ -15,8 +15,8 @@ import keras
 import numpy as np
 
 from keras_vit.annotations import FilePath
-from keras_vit.checks import error_about
-from keras_vit.files import user_path
+from keras_vit.checks import ArgumentError
+from keras_vit.files import expand_path
 from keras_vit.training.hosts.layout_maps import check_backend, layout_map
 from keras_vit.training.hosts.processes import check_alone, connect, is_first
 from keras_vit.training.resuming.agreement import processes
@@ -46,9 +46,10 @@ def spread(layout: str, parts: int | None, config: Any, **arguments: Any) -> Non
     count = len(keras.distribution.list_devices())
     parts = parts or count
     if layout == "tensor" and count % parts:
-        raise error_about("layout")(
+        raise ArgumentError(
             "`layout` must divide the devices into groups of one size.\n"
-            f"Received: layout='tensor:{parts}', {count} devices."
+            f"Received: layout='tensor:{parts}', {count} devices.",
+            parameters=("layout",),
         )
     shape = (count // parts, parts) if layout == "tensor" else (count,)
     mesh = keras.distribution.DeviceMesh(shape, ("data", "model")[: len(shape)])
@@ -81,7 +82,7 @@ def together(
     connect(facts, _unlike, say)
     check_everywhere(facts)
     before = keras.distribution.distribution()
-    token = _OUT.set(user_path(out))
+    token = _OUT.set(expand_path(out))
     try:
         if is_first():
             yield out, say
@@ -149,6 +150,6 @@ def run_together(function: _Function) -> _Function:
     def run(data: Any, out: FilePath, options: Any = None, *, say: Callable[[str], Any] = print, **changes: Any) -> Any:
         layout, seed = (changes.get(name, getattr(options, name, default)) for name, default in _DEFAULTS)
         with together(layout, seed, out, say, _facts(options, changes)) as (folder, its_say):
-            return function(data, user_path(folder), options, say=its_say, **changes)
+            return function(data, expand_path(folder), options, say=its_say, **changes)
 
     return cast(_Function, run)

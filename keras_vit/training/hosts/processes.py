@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from keras_vit.checks import error_about
+from keras_vit.checks import ArgumentError
 from keras_vit.training.hosts.meeting import check_address, check_place, meet
 
 KERAS = "KERAS_DISTRIBUTION_"
@@ -105,7 +105,7 @@ def check_alone() -> None:
     rule = "processes that are started together train together with `layout` only."
     advice = 'Pass "replicated", "fsdp" or "tensor:k".'
     if sign.startswith(KERAS):
-        raise error_about("layout")(f"{rule}\nReceived: {sign}, layout='none'. {advice}")
+        raise ArgumentError(f"{rule}\nReceived: {sign}, layout='none'. {advice}", parameters=("layout",))
     warnings.warn(f"{rule} {sign} says that this is one of several. {advice}", stacklevel=3)
 
 

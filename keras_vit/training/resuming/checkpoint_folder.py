@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit.files import flush_folder, head_of, locked, read_regular, unlock, user_path
+from keras_vit.files import expand_path, flush_folder, locked, read_head, read_regular, unlock
 from keras_vit.training.resuming.pieces import Piece, fault_of, read_piece, write_pieces
 
 _FORMAT = "keras-vit-checkpoint/1"
@@ -83,7 +83,7 @@ class CheckpointFolder:
     """
 
     def __init__(self, path: Path, keep: int = 2, process: int = 0, processes: int = 1) -> None:
-        self.path = user_path(path)
+        self.path = expand_path(path)
         self.keep = keep
         self.process, self.processes = process, processes
         self._damaged: set[str] = set()
@@ -255,7 +255,7 @@ class CheckpointFolder:
 
 def _is_ours(folder: Path) -> bool:
     """Whether a folder by the name of a checkpoint has a file of one: arrays, or our manifest."""
-    if _FORMAT.encode() in (head_of(folder / _MANIFEST) or b""):
+    if _FORMAT.encode() in (read_head(folder / _MANIFEST) or b""):
         return True
     return any(_ARRAYS.fullmatch(name) for name in os.listdir(folder))
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit.checks import error_about
+from keras_vit.checks import with_parameters
 from keras_vit.images.preprocessing import Preprocessing
 from keras_vit.weights.families.renames import Group, Heads, Layers, Rename, Style
 from keras_vit.weights.reader import CheckpointError
@@ -201,9 +201,12 @@ class Dialect:
         """`{our path: array}`, each with a place, to pairs of name in the file and array, made one at a time."""
         renames = {rename.theirs: rename for path in tensors if (rename := self._find(path, "ours"))}
         if num_heads is None and any(isinstance(rename.reshape, Heads) for rename in renames.values()):
-            raise error_about("num_heads", kind=CheckpointError)(
-                f"the {self.name} layout has an axis for the attention heads, so their number must be known.\n"
-                "Received: num_heads=None. Pass `num_heads=`."
+            raise with_parameters(
+                CheckpointError(
+                    f"the {self.name} layout has an axis for the attention heads, so their number must be known.\n"
+                    "Received: num_heads=None. Pass `num_heads=`."
+                ),
+                "num_heads",
             )
         makers: Makers = {
             name: functools.partial(rename.to_theirs, tensors, num_heads) for name, rename in renames.items()

@@ -16,7 +16,7 @@ import shlex
 from collections.abc import Callable
 from pathlib import Path
 
-from keras_vit.files import read_json_object, replacing
+from keras_vit.files import atomic_write, read_json_object
 from keras_vit.pages.formatting import printable
 from keras_vit.weights.fetch import environment
 from keras_vit.weights.fetch.remote import DownloadError, RemoteFile
@@ -235,7 +235,7 @@ def write_note(place: Path, path: Path, sha256: str, url: str) -> None:
         note["path"] = str(path)
     with contextlib.suppress(OSError):
         place.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(place) as part:
+        with atomic_write(place) as part:
             Path(part).write_text(json.dumps(note))
 
 

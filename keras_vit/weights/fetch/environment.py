@@ -11,7 +11,7 @@ import os
 import urllib.parse
 from pathlib import Path
 
-from keras_vit.files import cache_dir, directory_of
+from keras_vit.files import cache_dir, expand_dir
 from keras_vit.pages.formatting import printable
 
 _DEFAULT_TIMEOUT = 30.0  # seconds
@@ -44,7 +44,7 @@ def mirror_directory() -> Path | None:
     value = os.environ.get("KERAS_VIT_MIRROR")
     if not value or "://" in value:
         return None
-    path = directory_of("KERAS_VIT_MIRROR", value)
+    path = expand_dir("KERAS_VIT_MIRROR", value)
     if not path.is_dir():
         raise ValueError(
             "KERAS_VIT_MIRROR must be an existing directory or a URL prefix, so that files are taken from where you "

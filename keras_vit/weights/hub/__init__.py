@@ -8,13 +8,13 @@ import html
 import re
 from collections.abc import Collection, Iterable, Iterator
 
-from keras_vit.checks import check_choice, did_you_mean, error_about
+from keras_vit.checks import ArgumentError, check_choice, did_you_mean
 from keras_vit.config.encoders import ENCODERS
 from keras_vit.config.resnets import RESNETS
 from keras_vit.config.variants import BUILDERS, VARIANTS
 from keras_vit.config.variants import builder_name as vit_builder_name
 from keras_vit.config.vit import ViTConfig
-from keras_vit.other_words import weights_called
+from keras_vit.synonyms import find_hub_weights
 from keras_vit.weights.hub.augreg_records import augreg_record, looks_like_augreg
 from keras_vit.weights.hub.encoder_records import encoder_records
 from keras_vit.weights.hub.hugging_face_records import hugging_face_records
@@ -102,9 +102,10 @@ def _only(name: str) -> WeightsRecord:
             f"file.\nReceived: {name!r}.{near(name, names)}"
         )
     if len(found) > 1:
-        raise error_about("config")(
+        raise ArgumentError(
             "several models have weights of that name, so the model must be named too.\n"
-            f"Received: {name!r}, which is of {', '.join(record.variant for record in found)}."
+            f"Received: {name!r}, which is of {', '.join(record.variant for record in found)}.",
+            parameters=("config",),
         )
     return found[0]
 
@@ -114,7 +115,7 @@ def _unknown(name: str, variant: str) -> str:
     names += [alias for alias, target in _ALIASES.items() if target in names]
     if not names:
         return f"no weights are published for {variant}.\nReceived: {name!r}. `keras_vit.list_weights()` has all."
-    others = (_ALIASES.get(name, name), weights_called(name))
+    others = (_ALIASES.get(name, name), find_hub_weights(name))
     elsewhere = ", ".join(record.variant for record in all_records() if record.name in others)
     return (
         "published weights must be named as in the table, "
@@ -137,7 +138,7 @@ def _classes_named(name: str, variant: str) -> str:
 
 def near(name: str, names: Collection[str]) -> str:
     """`' Did you mean ...?'` for the nearest names, or some of them if none is near."""
-    for on_the_hub in (weights_called(name), f"hf:{name}"):
+    for on_the_hub in (find_hub_weights(name), f"hf:{name}"):
         if on_the_hub in names:
             return f" Did you mean {on_the_hub!r}?"
     return did_you_mean(name, names) or f" Some of them: {', '.join(sorted(names)[:5])}."
@@ -164,9 +165,10 @@ def variant_of(model: str) -> str:
     builders = BUILDERS | {builder: name for name, builder in ENCODERS.items()}
     known = (*builders, *VARIANTS, *RESNETS, *ENCODERS)
     if model not in known:
-        raise error_about("model")(
+        raise ArgumentError(
             "`model` must be one of the builders, as 'ViTB16', 'R50x1' or 'DINOv2S14', or of the variants, as 'B/16' "
-            f"or 'dinov2/S14'.\nReceived: model={model!r}.{near(str(model), known)}"
+            f"or 'dinov2/S14'.\nReceived: model={model!r}.{near(str(model), known)}",
+            parameters=("model",),
         )
     return builders.get(model, model)
 
@@ -211,9 +213,10 @@ def _check_family(family: str) -> None:
     models = [name for name in ENCODERS if isinstance(family, str) and name.startswith(f"{family}/")]
     known = tuple(dict.fromkeys(record.family for record in all_records()))
     if models and family not in known:
-        raise error_about("family")(
+        raise ArgumentError(
             "the table has no weights of this family, whose models take a file or folder all the same.\n"
-            f"Received: family={family!r}. As an example, `keras_vit.build({models[0]!r}, weights=...)`."
+            f"Received: family={family!r}. As an example, `keras_vit.build({models[0]!r}, weights=...)`.",
+            parameters=("family",),
         )
     check_choice("family", family, known)
 

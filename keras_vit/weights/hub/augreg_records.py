@@ -17,7 +17,7 @@ from keras_vit.annotations import FilePath
 from keras_vit.checks import did_you_mean
 from keras_vit.config.variants import VARIANTS
 from keras_vit.config.vit import ViTConfig
-from keras_vit.files import FileKindError, read_regular, user_path
+from keras_vit.files import FileKindError, expand_path, read_regular
 from keras_vit.weights.hub.weights_record import FileSize, WeightsRecord, computed_size, make_record, squash
 
 FOLDER = "vit_models/augreg/"
@@ -183,7 +183,7 @@ def _text(path_or_text: FilePath) -> tuple[str, str]:
         return "the text", path_or_text.removeprefix("\ufeff")
     if not isinstance(path_or_text, (str, os.PathLike)):
         raise TypeError(f"`path_or_text` must be a path or a string.\nReceived: {path_or_text!r}.")
-    source = str(user_path(path_or_text))
+    source = str(expand_path(path_or_text))
     if not os.path.isfile(source):
         raise FileNotFoundError(f"the index must be a file.\nReceived: {source!r}, and there is no such file.")
     try:

@@ -284,8 +284,8 @@ def test_folder_that_cannot_be_written_has_its_index_in_the_cache(tmp_path, monk
             raise PermissionError(13, "Permission denied")
         return real(path, *rest)
 
-    real = index.replacing
-    monkeypatch.setattr(index, "replacing", refused)
+    real = index.atomic_write
+    monkeypatch.setattr(index, "atomic_write", refused)
     assert len(list(shard_photos(tmp_path))) == 2
     assert not (tmp_path / index.NAME).exists()
     assert list((cache_dir() / "shards").glob("*.npz"))

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Collection, Mapping
 
-# our word: those of timm, torchvision, transformers, Keras, PyTorch and TensorFlow
+# word of this package: those of timm, torchvision, transformers, Keras, PyTorch and TensorFlow
 _OTHERS = {
     "accumulation_steps": "accum_iter accumulate grad_accum grad_accum_steps gradient_accumulation_steps",
     "activation": "act act_layer hidden_act",
@@ -94,13 +94,13 @@ _RESNET = re.compile(
 _OWNER = re.compile(r"^(?:hf:)?[\w.-]+/(?=vit|deit)")
 
 
-def ours(word: str, choices: Collection[str]) -> list[str]:
+def lookup(word: str, choices: Collection[str]) -> list[str]:
     """Those of `choices` that other software calls `word`, whose case, dashes and device number do not matter."""
     word = re.sub(r"^/|:\d+$", "", word.lower()).replace("-", "_").strip("_")
     return [name for name, others in _OTHERS.items() if word in others.split() and name in choices]
 
 
-def variant_called(name: str) -> str | None:
+def find_variant(name: str) -> str | None:
     """The variant of a model's name in timm, transformers or torchvision; `None` for others.
 
     As `"B/16"` for `"vit_base_patch16_224.augreg_in21k"`, `"google/vit-base-patch16-224"` or `"vit_b_16"`.
@@ -112,7 +112,7 @@ def variant_called(name: str) -> str | None:
     return found and f"{_size(found)}/{found['patch']}"
 
 
-def resnets_called(name: str, choices: Collection[str]) -> list[str]:
+def find_resnets(name: str, choices: Collection[str]) -> list[str]:
     """Those of `choices` that are ResNets of the depth, and the width if it has one, of a name as `"resnet50"`."""
     found = _RESNET.fullmatch(name.replace("_", "-"))
     if found is None:
@@ -121,30 +121,30 @@ def resnets_called(name: str, choices: Collection[str]) -> list[str]:
     return [choice for choice in same if choice.endswith(f"x{found['factor']}")] or same[:1]
 
 
-def variants_called(name: str, choices: Collection[str]) -> list[str]:
+def find_size(name: str, choices: Collection[str]) -> list[str]:
     """Those of `choices` that are variants of a size in words without a patch side, as `"vit-base"` or `"large"`."""
     found = _SIZE_ALONE.fullmatch(name)
     return [choice for choice in choices if choice.startswith(f"{_size(found)}/")] if found else []
 
 
-def said_of_a_run(word: str) -> str:
-    """Where a run has what other software takes a word for, as a sentence behind a space, or `''`."""
+def run_option_hint(word: str) -> str:
+    """What a run has in place of another library's argument, as a sentence after a space, or `''`."""
     return _sentence(word, _OF_A_RUN)
 
 
-def said_of_a_builder(word: str) -> str:
+def builder_option_hint(word: str) -> str:
     """Which argument of a builder is what a user took for a field of its config, or `''`."""
     return _sentence(word, _OF_A_BUILDER)
 
 
 def _sentence(word: str, sentences: Mapping[str, str]) -> str:
-    names = [word] if word in sentences else ours(word, sentences)
+    names = [word] if word in sentences else lookup(word, sentences)
     return f" {sentences[names[0]]}" if names else ""
 
 
-def weights_called(name: str) -> str | None:
+def find_hub_weights(name: str) -> str | None:
     """What `weights=` takes for the name of a model on the Hugging Face Hub, as timm and transformers write it."""
-    if variant_called(name) is None or not (_OWNER.match(name) or "." in name):
+    if find_variant(name) is None or not (_OWNER.match(name) or "." in name):
         return None
     return f"hf:{name.removeprefix('hf:')}" if _OWNER.match(name) else f"hf:timm/{name}"
 

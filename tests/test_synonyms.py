@@ -14,7 +14,7 @@ from keras_vit import cli
 from keras_vit.checks import check_strategy_name
 from keras_vit.data import open_source
 from keras_vit.evaluation import measure
-from keras_vit.other_words import variant_called
+from keras_vit.synonyms import find_variant
 from keras_vit.training.hosts.distribution import run_together
 
 TIMM = "vit_base_patch16_224.augreg_in21k"
@@ -111,10 +111,10 @@ def test_words_of_others_lead_to_options(arguments, words, capsys):
 
 def test_names_of_models_that_are_no_variant_of_ours_are_none():
     for name in ("vit_base_patch16_clip_224.openai", "vit_so400m_patch14_siglip_224", "B/17", "photo.jpg", "resnet50"):
-        assert variant_called(name) is None
-    found = map(variant_called, ("vit_b_16", "ViT-B/16", "vit_giant_patch14_224", "vit_tiny_r_s16_p8_224"))
+        assert find_variant(name) is None
+    found = map(find_variant, ("vit_b_16", "ViT-B/16", "vit_giant_patch14_224", "vit_tiny_r_s16_p8_224"))
     assert list(found) == ["B/16", "B/16", "g/14", "R+Ti/16"]
-    assert variant_called("google/vit-base-patch16-224-in21k") == "B/16"
+    assert find_variant("google/vit-base-patch16-224-in21k") == "B/16"
 
 
 def test_strategy_for_several_hosts_names_what_does_it():
