@@ -15,7 +15,7 @@ from keras_vit.config.variants import VARIANTS
 from keras_vit.config.vit import ViTConfig
 from keras_vit.files import expand_path
 from keras_vit.images.preprocessing import Preprocessing
-from keras_vit.weights import families, sidecar
+from keras_vit.weights import families, metadata
 from keras_vit.weights.families import DIALECTS, facts_among, others_in, recognise, to_ours, told_by, weights_among
 from keras_vit.weights.fields_of_tensors import BIAS_TABLES, fields_of, norm_of
 from keras_vit.weights.reader import CheckpointError, TensorFile
@@ -264,7 +264,7 @@ def read_checkpoint(
     """
     check_whole(path := file_in(path))
     file = scan_any(path) if compares_checksums else scan_any(path).unchecked()
-    said = sidecar.read(file)  # which refuses a family that is not computed here by its name
+    said = metadata.read(file)  # which refuses a family that is not computed here by its name
     dialect, prefix = _recognised(file, said)
     names = weights_among(dialect, prefix, file.entries)
     arrays = file.read(names, void_is_bfloat16=DIALECTS[dialect].void_is_bfloat16, allow_nonfinite=allow_nonfinite)
@@ -306,7 +306,7 @@ def read_checkpoint(
     return checkpoint
 
 
-def _recognised(file: TensorFile | ShardedFile, said: sidecar.Sidecar) -> tuple[str, str]:
+def _recognised(file: TensorFile | ShardedFile, said: metadata.Sidecar) -> tuple[str, str]:
     """Dialect and prefix of a file; `said` is what stands beside it, and must name a family that has this dialect."""
     try:
         known = recognise(file.kind, file.entries, said.layout, said.layouts)

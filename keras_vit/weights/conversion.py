@@ -27,9 +27,9 @@ from keras_vit.weights.checkpoint import PATCH_KERNEL, ROOT_KERNEL, SAFETENSORS_
 from keras_vit.weights.checkpoint_card import checkpoint_card
 from keras_vit.weights.families import DIALECTS, FOLDERS, is_same_epsilon, to_theirs
 from keras_vit.weights.families.family import UNTOLD
+from keras_vit.weights.metadata import note_of
+from keras_vit.weights.metadata.photo_differences import DIFFERENCES_FILE, differences, differences_text
 from keras_vit.weights.reader import CheckpointError, scan
-from keras_vit.weights.sidecar import note_of
-from keras_vit.weights.sidecar.photo_differences import DIFFERENCES_FILE, differences, differences_text
 from keras_vit.weights.writer import write_json, write_npz, write_safetensors, write_text
 
 

@@ -17,7 +17,7 @@ from keras_vit.weights.checkpoint import SAFETENSORS_NAME
 from keras_vit.weights.fetch.environment import is_offline
 from keras_vit.weights.fetch.from_hugging_face import BESIDE, library_faults
 from keras_vit.weights.fetch.remote import OfflineError
-from keras_vit.weights.sidecar.photo_differences import DIFFERENCES_FILE
+from keras_vit.weights.metadata.photo_differences import DIFFERENCES_FILE
 
 _PUBLIC = (
     "`private` must be left out for a repository that all can see; nothing was sent.\nReceived: private=True and {}, "

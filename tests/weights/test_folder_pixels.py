@@ -13,7 +13,7 @@ from PIL import Image
 from test_peers import STAND_INS
 
 import keras_vit
-from keras_vit.weights.sidecar.photo_differences import DIFFERENCES_FILE
+from keras_vit.weights.metadata.photo_differences import DIFFERENCES_FILE
 
 SQUARE, TALL, WIDE = (48, 48), (48, 32), (32, 48)
 TRANSFORMERS, TIMM = {"rounding": "transformers"}, {"rounding": "timm"}

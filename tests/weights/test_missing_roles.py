@@ -12,8 +12,8 @@ from safetensors.numpy import load_file, save_file
 import keras_vit
 from keras_vit.weights.checkpoint import read_checkpoint
 from keras_vit.weights.families import DIALECTS
+from keras_vit.weights.metadata import timm, transformers
 from keras_vit.weights.reader import CheckpointError
-from keras_vit.weights.sidecar import families
 
 ENCODERS = GOLDEN / "encoders"
 
@@ -103,13 +103,13 @@ def test_closed_architecture_is_refused_by_the_part_that_is_missing():
     for name, lacks in closed:
         words = "|".join(parts[part] for part in lacks.split("; ") if part in parts)
         with pytest.raises(CheckpointError, match=f"(?s){words}.*{name}"):
-            families.layouts_of_architecture(name, {}, "x")
+            timm.layouts_of_architecture(name, {}, "x")
     with pytest.raises(CheckpointError, match="batches of patches with grids"):
-        families.layouts_of_architecture("naflexvit_base_patch16_gap", {}, "x")
+        timm.layouts_of_architecture("naflexvit_base_patch16_gap", {}, "x")
 
 
 def test_each_layout_of_a_family_is_one_of_ours():
-    named = {name for rows in (*families._ARCHITECTURES.values(), *families._TYPES.values()) for name in rows}
+    named = {name for rows in (*timm._ARCHITECTURES.values(), *transformers._LAYOUTS.values()) for name in rows}
     assert named <= set(DIALECTS)
 
 

@@ -9,8 +9,8 @@ from safetensors.numpy import load_file, save_file
 
 import keras_vit
 from keras_vit.weights.checkpoint import read_checkpoint
+from keras_vit.weights.metadata import read_open_clip
 from keras_vit.weights.reader import CheckpointError
-from keras_vit.weights.sidecar import read_open_clip
 
 FOREIGN = GOLDEN / "foreign"
 SIZES = {"patch_size": 8, "hidden_size": 48, "num_layers": 3, "num_heads": 4, "mlp_dim": 96}

@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 
+from keras_vit.images.preprocessing import Preprocessing
 from keras_vit.weights.families.family import Arrays, Folder, Makers
 from keras_vit.weights.families.renames import Layers
 from keras_vit.weights.families.timm import ATTENTION_POOLING, TIMM, TOKENS, with_prefix_rows, without_prefix_rows
+from keras_vit.weights.metadata.timm import POOL_WORDS, timm_config, timm_opening
 from keras_vit.weights.reader import CheckpointError
-from keras_vit.weights.sidecar.eva_json import eva_files
-from keras_vit.weights.sidecar.folder_json import timm_opening
 
 _QKV = ("q_proj", "k_proj", "v_proj")
 _OF_E14 = (15360, 1792)  # widths of EVA-02-CLIP E/14, whose names are those of EVA-CLIP g/14
@@ -48,7 +48,6 @@ BLOCK: Layers = {
     "mlp/down": "mlp.fc3",
     "layer_scale_2/gamma": "gamma_2",
 }
-
 PLAIN_BLOCK: Layers = {
     ours: BLOCK[ours] for ours in BLOCK if not str(ours).endswith(("/norm", "/gate", "/up", "/down"))
 }
@@ -164,6 +163,85 @@ def _computes(tensors: Mapping[str, np.ndarray]) -> dict[str, Any]:
     }
 
 
+# By the epsilon of their LayerNorms, of which no argument tells; all else is told by arguments.
+_FOLDER_ARCHITECTURES = {1e-6: "eva02_base_patch14_224", 1e-5: "vit_pe_core_base_patch16_224"}
+
+
+def eva_files(facts: dict[str, Any], preprocessing: Preprocessing) -> dict[str, dict]:
+    """The JSON files, by name, that timm reads.
+
+    Args:
+        facts: of the architecture.
+        preprocessing: how photos are prepared.
+
+    Raises:
+        CheckpointError: for a model that the class does not compute.
+    """
+    fields, rotary = facts["fields"], facts["fields"].get("rotary", "none")
+    usual = {"norm": "layer", "proj_bias": True, "mlp_bias": True, "distilled": False, "activation": "gelu"}
+    usual |= {"patch_bias": not facts["pre_norm"], "rotary": "none" if rotary == "none" else "axial"}
+    usual |= {"rotary_coordinates": "grid"} if rotary != "none" else {}
+    usual |= {"map_prefix": facts["class_token"]} if facts["pooling"] == "map" else {}
+    wrong = [f"{name}={value!r}" for name, value in fields.items() if value != usual.get(name, value)]
+    if wrong or facts["layer_norm_epsilon"] not in _FOLDER_ARCHITECTURES:
+        raise CheckpointError(
+            "timm opens a folder of this layout as its class Eva, which computes exact GELU, an epsilon of 1e-6 or "
+            "1e-5, patches without a bias behind a first norm alone, and attention pooling of all tokens.\n"
+            f"Received: {', '.join(wrong)}, epsilon {facts['layer_norm_epsilon']}. Write a .safetensors file instead."
+        )
+    architecture = _FOLDER_ARCHITECTURES[facts["layer_norm_epsilon"]]
+    return {"config.json": timm_config(facts, preprocessing, architecture, _folder_arguments(facts))}
+
+
+def _folder_arguments(facts: dict[str, Any]) -> dict[str, Any]:
+    """`model_args`; `None` would be the architecture's own."""
+    fields, width = facts["fields"], facts["hidden_size"]
+    half = 0.5  # so that timm, which cuts off what is behind the point, finds the width
+    return {
+        "img_size": list(facts["image_size"]),
+        "patch_size": facts["patch_size"],
+        "embed_dim": width,
+        "depth": facts["num_layers"],
+        "num_heads": facts["num_heads"],
+        "mlp_ratio": (facts["mlp_dim"] + half) / width,
+        "class_token": facts["class_token"],
+        "num_reg_tokens": facts["registers"],
+        "no_embed_class": bool(facts["registers"]),
+        "global_pool": POOL_WORDS[facts["pooling"]],
+        "attn_type": "rope" if facts["qkv_bias"] == "all" else "eva",
+        "qkv_bias": facts["qkv_bias"] != "none",
+        "qkv_fused": not facts["mlp_norm"],
+        "swiglu_mlp": facts["gated_mlp"],
+        "scale_mlp": facts["mlp_norm"],
+        "scale_attn_inner": facts["attention_norm"],
+        "use_post_norm": facts["branch_norm"] == "behind",
+        "use_pre_transformer_norm": facts["pre_norm"],
+        "use_post_transformer_norm": facts["final_norm"] == "tokens",
+        "use_fc_norm": facts["final_norm"] == "pooled",
+        **({} if facts["layer_scale"] == "none" else {"init_values": 1e-5}),
+        "attn_only_layer_scale": facts["layer_scale"] == "attention",
+        "attn_pool_num_heads": fields.get("map_heads") or facts["num_heads"],
+        "attn_pool_mlp_ratio": ((fields.get("map_mlp_dim") or facts["mlp_dim"]) + half) / width,
+        **_rotary_arguments(facts, fields),
+    }
+
+
+def _rotary_arguments(facts: dict[str, Any], fields: dict[str, Any]) -> dict[str, Any]:
+    """Arguments on rotary positions. Coordinates that are not scaled are scaled to the grid that they are of."""
+    if fields.get("rotary", "none") == "none":
+        return {"use_rot_pos_emb": False}
+    side, grid = fields.get("rotary_reference"), [size // facts["patch_size"] for size in facts["image_size"]]
+    return {
+        "use_rot_pos_emb": True,
+        "rope_type": "cat",
+        "rope_temperature": fields["rotary_theta"],
+        "rope_rotate_half": fields["rotary_layout"] == "half",
+        "rope_grid_indexing": {"yx": "ij", "xy": "xy"}[fields["rotary_axes"]],
+        "rope_grid_offset": fields.get("rotary_offset", 0.0),
+        "ref_feat_shape": grid if side is None else [side, side],
+    }
+
+
 TIMM_EVA = dataclasses.replace(
     TIMM,
     name="timm_eva",
@@ -196,8 +274,6 @@ EVA02 = dataclasses.replace(
     written_steps=(*TIMM_EVA.written_steps, _named_by_authors),
     resize_method="bicubic",
 )
-
-
 _GRID: Mapping[str, Any] = {"rotary_layout": "interleaved", "rotary_coordinates": "grid"}
 AXIAL: Mapping[str, Any] = {"rotary": "axial", "rotary_theta": 100.0, "rotary_axes": "xy", **_GRID}
 MIXED: Mapping[str, Any] = {"rotary": "mixed", "rotary_theta": 10.0, "rotary_axes": "xy", **_GRID}

@@ -10,8 +10,8 @@ import numpy as np
 from keras_vit.config.posembed import square_grid
 from keras_vit.weights.families.family import Arrays, Dialect, Folder, Makers
 from keras_vit.weights.families.renames import TORCH, Layers
+from keras_vit.weights.metadata.timm import timm_files, timm_opening
 from keras_vit.weights.reader import CheckpointError
-from keras_vit.weights.sidecar.folder_json import timm_files, timm_opening
 
 _BACKBONE = "patch_embed.backbone."
 _MLP: Layers = {"mlp/dense_1": "mlp.fc1", "mlp/dense_2": "mlp.fc2"}

@@ -1,0 +1,117 @@
+"""What files hold besides tensors: the note in our own files, and the JSON files of transformers, timm and OpenCLIP.
+
+They say what tensors cannot: the number of heads, the activation, how images must be prepared. A part that is not
+understood counts as missing, and one line reports it. Unsupported settings raise an error.
+"""
+
+import dataclasses
+import os
+from pathlib import Path
+from typing import Any
+
+from keras_vit.annotations import Pair
+from keras_vit.config.posembed import check_grid
+from keras_vit.config.records import Positions
+from keras_vit.files import json_object
+from keras_vit.images.preprocessing import Preprocessing
+from keras_vit.weights.metadata.record import Reading, Sidecar, activation_of, sides_of
+from keras_vit.weights.metadata.timm import read_timm
+from keras_vit.weights.metadata.transformers import read_transformers
+from keras_vit.weights.reader import TensorFile
+from keras_vit.weights.reader.sharded import ShardedFile
+
+_MOST_BYTES = 4_000_000  # of a JSON file; ImageNet-21k's label lists take 1.5 MB
+NOTED_FIELDS = (
+    *("activation", "layer_norm_epsilon", "branch_norm", "pooling", "position_embedding", "map_heads", "map_prefix"),
+    *(field.name for field in dataclasses.fields(Positions) if field.name.startswith("rotary")),
+)
+
+
+def read(file: TensorFile | ShardedFile) -> Sidecar:
+    """The sidecar of a `TensorFile`: its note if it has one of ours, else the JSON files of its folder.
+
+    Raises:
+        CheckpointError: for an activation or pooling that is not computed here.
+    """
+    if "config" in file.note:
+        return read_note(file.note, file.path)
+    if file.kind == "npz":
+        return Sidecar()
+    folder = file.path.parent
+    config, remarks = _json(folder / "config.json")
+    if {"pretrained_cfg", "model_args", "architecture"} & set(config):
+        said = read_timm(config, folder)
+    elif os.path.lexists(folder / "open_clip_config.json"):
+        config, remarks = _json(folder / "open_clip_config.json")
+        said = read_open_clip(config)
+    else:
+        processor, more = _json(folder / "preprocessor_config.json")
+        said, remarks = read_transformers(config, processor, folder), remarks + more
+    return dataclasses.replace(said, remarks=(*remarks, *said.remarks))
+
+
+def _json(path: Path) -> tuple[dict, list[str]]:
+    """The object in a JSON file, empty without one, and a line if there is something else."""
+    if not os.path.lexists(path):
+        return {}, []
+    reading = Reading(path.name)
+    return reading.part("text", lambda: json_object(path, _MOST_BYTES), empty={}), reading.remarks
+
+
+def note_of(
+    config: dict[str, Any], num_heads: int | None, preprocessing: Preprocessing | None, grid: Pair | None, dialect: str
+) -> dict[str, Any]:
+    """The note that our own files carry."""
+    note = {
+        "dialect": dialect,
+        "config": {name: config[name] for name in NOTED_FIELDS if name in config},
+        "num_heads": num_heads,
+        "preprocessing": None if preprocessing is None else dataclasses.asdict(preprocessing),
+    }
+    return note if grid is None else note | {"position_grid": list(grid)}
+
+
+def read_note(note: dict, path: Path) -> Sidecar:
+    """What a note of ours says.
+
+    Raises:
+        CheckpointError: for an activation that is not computed here.
+    """
+    reading = Reading("the file's note")
+    config = reading.part("config", lambda: _object(note["config"]), empty={})
+    preprocessing, grid = note.get("preprocessing"), note.get("position_grid")
+    fields = {name: config[name] for name in NOTED_FIELDS if name in config}
+    if "activation" in fields:
+        fields["activation"] = activation_of(fields["activation"], f"the note of {path}")
+    return Sidecar(
+        fields=reading.fields(fields),
+        layout=str(note.get("dialect")),
+        num_heads=reading.count("num_heads", note.get("num_heads")),
+        grid=None
+        if grid is None
+        else reading.part("position_grid", lambda: sides_of(check_grid("position_grid", grid))),
+        preprocessing=None
+        if preprocessing is None
+        else reading.preprocessing(lambda: Preprocessing(**_object(preprocessing))),
+        remarks=tuple(reading.remarks),
+    )
+
+
+def _object(said: Any) -> dict:
+    if not isinstance(said, dict):
+        raise TypeError(f"this must be an object.\nReceived: {said!r:.40}.")
+    return said
+
+
+def read_open_clip(config: dict) -> Sidecar:
+    """The sidecar of an `open_clip_config.json`."""
+    reading = Reading("open_clip_config.json")
+    model = reading.part("model_cfg", lambda: _object(config.get("model_cfg")), empty={})
+    vision = reading.part("vision_cfg", lambda: _object(model.get("vision_cfg")), empty={})
+    heads = reading.part("heads", lambda: vision.get("width", 0) // vision.get("head_width", 64) or None)
+    return Sidecar(
+        fields={"activation": "quick_gelu" if model.get("quick_gelu") else "gelu"},
+        num_heads=reading.count("heads", heads),
+        image_size=reading.part("image_size", lambda: sides_of(vision.get("image_size"))),
+        remarks=tuple(reading.remarks),
+    )

@@ -1,0 +1,528 @@
+"""What the `config.json` of a timm folder says of a model, and the one that is written for timm.
+
+`model_args` may have any argument of timm's classes. An argument that is not known here is refused by name, since one
+that is passed over would give other numbers from the same weights.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from keras_vit.config.vit import ViTConfig
+from keras_vit.images.preprocessing import Preprocessing
+from keras_vit.weights.hub import config_of_timm
+from keras_vit.weights.metadata.record import (
+    PLAIN_FIELDS,
+    USUAL_FIELDS,
+    Reading,
+    Sidecar,
+    activation_of,
+    check_writable,
+    nearest_filter,
+    not_computed,
+    sides_of,
+    sizes_said,
+)
+from keras_vit.weights.reader import CheckpointError
+
+POOLS = {"token": "token", "avg": "gap", "map": "map", "": "none"}  # timm's `global_pool`: ours
+_TIMM_SIZES = {"embed_dim": "hidden_size", "depth": "num_layers", "reg_tokens": "registers"}
+_TIMM_SIZES |= {"num_reg_tokens": "registers"}
+_CROP_MODES = {None: "crop", "center": "crop", "squash": "squash"}
+# SigLIP was trained with the tanh GELU (arXiv:2303.15343, big_vision). timm computes it for these names alone.
+_TANH_SIGLIP = re.compile(
+    r"patch32_siglip|giantopt_patch16_siglip|so400m_patch16_siglip|large_patch16_siglip_(gap_)?512"
+)
+_NOT_THE_AUTHORS = 'activation "gelu" as timm computes it; the authors\' numbers need activation="gelu_tanh"'
+
+
+def read_timm(config: dict, folder: Path) -> Sidecar:
+    """The sidecar of a `config.json` with a `pretrained_cfg`.
+
+    Raises:
+        CheckpointError: for an activation or a pooling that is not computed here.
+    """
+    reading, place = Reading("config.json"), folder / "config.json"
+    arguments = config.get("model_args")
+    arguments = arguments if isinstance(arguments, dict) else {}
+    check_known(arguments, place)
+    told = {
+        "activation": activation_of(arguments.get("act_layer"), place),
+        "pooling": _pooling(arguments.get("global_pool", config.get("global_pool")), place),
+        "position_embedding": "none" if arguments.get("pos_embed") == "none" else None,
+    }
+    layouts = layouts_of_architecture(config.get("architecture"), arguments, place)
+    architecture = str(config.get("architecture"))
+    known = config_of_timm(architecture)
+    fields = _computed_by(architecture) | computed_by_eva(architecture, arguments, place)
+    fields |= {name: value for name, value in told.items() if value}
+    if "siglip" in architecture and fields.get("activation", "gelu") == "gelu":
+        reading.remarks.append(_NOT_THE_AUTHORS)
+    if isinstance(arguments.get("class_token"), bool) and fields.get("pooling") in ("gap", "map"):
+        fields["class_token"] = arguments["class_token"]  # elsewhere the pooling tells
+    return Sidecar(
+        fields=reading.fields(fields),
+        family=f"architecture {config.get('architecture')!r:.80}",
+        layouts=layouts,
+        num_heads=reading.count("num_heads", arguments.get("num_heads", getattr(known, "num_heads", None))),
+        sizes=told_by_architecture(architecture, arguments)
+        | sizes_said(arguments, place, **_TIMM_SIZES)
+        | told_twice(arguments, has_plain_mlp=known is not None and not known.gated_mlp)
+        | pooled_by(architecture, arguments)
+        | _classes_said(arguments.get("num_classes", config.get("num_classes"))),
+        image_size=reading.part("img_size", lambda: sides_of(arguments.get("img_size"))),
+        preprocessing=reading.preprocessing(lambda: _timm_preprocessing(config.get("pretrained_cfg", {}))),
+        remarks=tuple(reading.remarks),
+    )
+
+
+def _classes_said(count: Any) -> dict[str, int]:
+    return {"classes": count} if type(count) is int and count else {}
+
+
+def _computed_by(architecture: str) -> dict[str, Any]:
+    """What timm computes of a model by its name, where no tensor tells it and it is not timm's default."""
+    fields: dict[str, Any] = {}
+    if "_clip_" in architecture and not re.match("eva|vit_.*mobileclip", architecture):
+        fields = {"layer_norm_epsilon": 1e-5}
+    if architecture.startswith("beit3_"):
+        fields = {"layer_norm_epsilon": 1e-5}
+    if "_clip_quickgelu_" in architecture:
+        fields["activation"] = "quick_gelu"
+    if architecture.startswith("aimv2"):
+        fields["layer_norm_epsilon"] = 1e-5
+    if _TANH_SIGLIP.search(architecture):
+        fields["activation"] = "gelu_tanh"
+    return fields
+
+
+def _pooling(word: Any, place: Path) -> str | None:
+    if word is None:
+        return None
+    if not isinstance(word, str) or word not in POOLS:
+        raise not_computed("pooling", word, place, ", ".join(map(repr, POOLS)))
+    return POOLS[word]
+
+
+def _timm_preprocessing(said: Any) -> Preprocessing | None:
+    if not isinstance(said, dict):
+        raise TypeError(f"`pretrained_cfg` must be an object.\nReceived: pretrained_cfg {said!r}")
+    size = said.get("input_size")
+    if size is None:
+        return None
+    if not isinstance(size, list) or len(size) != 3:
+        raise ValueError(f"`input_size` must be [C, H, W].\nReceived: input_size {size!r}")
+    mode = said.get("crop_mode")
+    if mode not in _CROP_MODES:
+        raise ValueError(f"`crop_mode` must be one that a record can hold.\nReceived: crop_mode {mode}")
+    statistics: dict[str, Any] = {"mean": said.get("mean"), "std": said.get("std")}
+    return Preprocessing(
+        image_size=tuple(size[1:]),
+        **statistics,
+        interpolation=said.get("interpolation", "bicubic"),
+        antialias=True,
+        resize=_CROP_MODES[mode],
+        crop_fraction=said.get("crop_pct", 1.0),
+    )
+
+
+# That say nothing of what is computed at inference, or what the shapes of the tensors tell as well.
+_PASSED_OVER = (
+    *("num_classes", "in_chans", "mlp_ratio", "attn_pool_mlp_ratio", "swiglu_align_to", "qkv_fused", "proj_bias"),
+    *("drop_rate", "pos_drop_rate", "patch_drop_rate", "proj_drop_rate", "attn_drop_rate", "drop_path_rate"),
+    *("weight_init", "fix_init", "head_init_scale", "dynamic_img_size", "dynamic_img_pad", "strict_img_size"),
+    *("rope_shift_coords", "rope_jitter_coords", "rope_rescale_coords", "attn_type", "no_embed_class", "final_norm"),
+    *("use_abs_pos_emb", "use_post_transformer_norm", "attn_only_layer_scale", "device", "dtype"),
+)
+_READ_ARGUMENTS = (  # by `read_timm` and below
+    *("img_size", "patch_size", "embed_dim", "depth", "num_heads", "class_token", "global_pool", "act_layer"),
+    *("pos_embed", "reg_tokens", "num_reg_tokens", "use_rot_pos_emb", "rope_type", "rope_temperature"),
+    *(
+        "num_kv_heads",
+        "rope_grid_indexing",
+        "rope_grid_offset",
+        "rope_rotate_half",
+        "ref_feat_shape",
+        "attn_pool_num_heads",
+        "pool_include_prefix",
+        "use_post_norm",
+    ),
+)
+# Arguments of which tensors tell the same: our field, and its value by theirs where it is no flag.
+_TOLD_TWICE: Mapping[str, tuple[str, Mapping[bool, Any]]] = {
+    "pre_norm": ("pre_norm", {}),
+    "use_rel_pos_bias": ("relative_bias", {True: "blocks"}),
+    "use_shared_rel_pos_bias": ("relative_bias", {True: "shared"}),
+    "qk_norm": ("qk_norm", {True: "head", False: "none"}),
+    "use_pre_transformer_norm": ("pre_norm", {}),
+    "swiglu_mlp": ("gated_mlp", {}),
+    "scale_mlp": ("mlp_norm", {}),
+    "scale_mlp_norm": ("mlp_norm", {}),
+    "scale_attn_inner": ("attention_norm", {}),
+    "scale_attn_norm": ("attention_norm", {}),
+    "qkv_bias": ("qkv_bias", {False: "none"}),
+    "init_values": ("layer_scale", {False: "none"}),
+    "fc_norm": ("final_norm", {True: "pooled"}),
+    "use_fc_norm": ("final_norm", {True: "pooled"}),
+}
+# What the architectures of timm's class `Eva` set, by how their names begin. The last pattern that matches counts.
+_EVA_ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
+    r"eva02_": {"use_rot_pos_emb": True, "ref_feat_shape": 16},
+    r"eva02_enormous_": {"use_rot_pos_emb": False, "use_post_norm": True},
+    r"vit_pe_": {"use_rot_pos_emb": True, "rope_grid_indexing": "xy", "rope_grid_offset": 1.0},
+    r"vit_pe_core_": {"attn_pool_num_heads": 8},
+    r"vit_pe_.*_gigantic_": {"rope_grid_offset": 0.0},
+    r"vit_.*_(dinov3|lingbot|sapiens2)": {
+        **{"use_rot_pos_emb": True, "rope_type": "dinov3", "rope_temperature": 100.0, "rope_rotate_half": True}
+    },
+    r"vit_.*_rope_(mixed_)?(ape_)?\d": {
+        **{"use_rot_pos_emb": True, "rope_grid_indexing": "xy", "rope_temperature": 100.0}
+    },
+    r"vit_.*_rope_mixed_": {"rope_type": "mixed", "rope_temperature": 10.0},
+    r"vit_.*_rope_reg\d+_gap_": {"use_rot_pos_emb": True, "ref_feat_shape": 16},
+    r"test_vit3$": {"global_pool": "map", "pool_include_prefix": True},
+}
+_OTHER_FIELDS: Mapping[str, Mapping[str, Any]] = {  # likewise
+    r"vit_pe_": {"layer_norm_epsilon": 1e-5, "map_prefix": True},
+    r"vit_.*_dinov3": {"layer_norm_epsilon": 1e-5, "pooling": "gap"},
+    r"vit_.*_lingbot": {"layer_norm_epsilon": 1e-5},
+    r"vit_.*_rpn_": {"branch_norm": "behind"},
+}
+_ROTARY_WORDS = {  # arguments that each tell one field of rotary positions
+    "rope_temperature": "rotary_theta",
+    "rope_rotate_half": "rotary_layout",
+    "rope_grid_indexing": "rotary_axes",
+    "rope_grid_offset": "rotary_offset",
+    "ref_feat_shape": "rotary_reference",
+}
+_KINDS = ("cat", "mixed", "dinov3")  # of `rope_type`
+
+
+def check_known(arguments: Mapping[str, Any], place: Path) -> None:
+    """Raises for an argument of `model_args` that changes what is computed, and is not known here.
+
+    Args:
+        arguments: `model_args`; `None` is timm's default of each.
+        place: of the file, for the message.
+
+    Raises:
+        CheckpointError: that names the argument.
+    """
+    known = {*_PASSED_OVER, *_READ_ARGUMENTS, *_TOLD_TWICE}
+    for name, value in arguments.items():
+        if value is not None and name not in known:
+            raise not_computed("argument of timm's class", f"{name}={value!r}", place, "those of a plain ViT")
+
+
+def computed_by_eva(architecture: str, arguments: Mapping[str, Any], place: Path) -> dict[str, Any]:
+    """Fields of what timm's class `Eva` computes by the name of an architecture and `model_args`.
+
+    Args:
+        architecture: as `"eva02_base_patch14_224"`; of another class nothing is told but rotary positions.
+        arguments: `model_args`.
+        place: of the file, for the message.
+
+    Raises:
+        CheckpointError: for a kind of rotary positions that is not computed here.
+    """
+    said: dict[str, Any] = {}
+    for pattern, known in _EVA_ARGUMENTS.items():
+        said |= known if re.match(pattern, architecture) else {}
+    if sizes := re.match(r"vit_pe_.*patch(\d+)_(\d+)", architecture):
+        said["ref_feat_shape"] = int(sizes[2]) // int(sizes[1])
+    said |= {name: value for name, value in arguments.items() if name in _READ_ARGUMENTS and value is not None}
+    heads = said.get("attn_pool_num_heads")
+    fields = {"map_heads": heads} if heads and said.get("global_pool", "map") == "map" else {}
+    for pattern, known in _OTHER_FIELDS.items():
+        fields |= known if re.match(pattern, architecture) else {}
+    if said.get("pool_include_prefix"):
+        if said.get("global_pool") not in ("map", "token"):
+            raise not_computed("pooling", "pool_include_prefix=True", place, "the mean of the patches, or attention")
+        fields |= {"map_prefix": True} if said["global_pool"] == "map" else {}
+    if "use_post_norm" in said:
+        fields["branch_norm"] = "behind" if said["use_post_norm"] else "before"
+    if "use_rot_pos_emb" in said:
+        fields |= _rotary(said, place) if said["use_rot_pos_emb"] else {"rotary": "none"}
+    elif named := [word for word in _ROTARY_WORDS if word in said]:  # of an unknown architecture, which turns or not
+        told = _rotary(said, place)
+        fields |= {_ROTARY_WORDS[word]: told[_ROTARY_WORDS[word]] for word in named if _ROTARY_WORDS[word] in told}
+    return fields
+
+
+def _rotary(said: Mapping[str, Any], place: Path) -> dict[str, Any]:
+    """The fields of rotary positions by the arguments of timm's class."""
+    kind, axes = said.get("rope_type", "cat"), said.get("rope_grid_indexing", "ij")
+    reference = sides_of(said.get("ref_feat_shape"))
+    for word, value, known in (("rope_type", kind, _KINDS), ("rope_grid_indexing", axes, ("ij", "xy"))):
+        if value not in known:
+            raise not_computed("rotary position", f"{word}={value!r}", place, ", ".join(known))
+    if reference is not None and reference[0] != reference[1]:
+        raise not_computed("rotary position", f"ref_feat_shape={reference}", place, "scaled to a square grid")
+    fields = {
+        "rotary": "mixed" if kind == "mixed" else "axial",
+        "rotary_theta": said.get("rope_temperature", 10000.0),
+        "rotary_layout": "half" if said.get("rope_rotate_half") else "interleaved",
+        "rotary_axes": "yx" if axes == "ij" else "xy",
+    }
+    offset = said.get("rope_grid_offset", 0.0)
+    if kind == "dinov3" and offset:
+        raise not_computed("rotary position", f"rope_type='dinov3', rope_grid_offset={offset}", place, "without one")
+    if kind == "mixed" and said.get("rope_rotate_half"):
+        raise not_computed("rotary position", "rope_type='mixed', rope_rotate_half=True", place, "in pairs")
+    has_grid = kind == "cat"  # for other kinds timm passes over what is said of it
+    return fields | {
+        "rotary_coordinates": "unit" if kind == "dinov3" else "grid",
+        "rotary_offset": offset if has_grid else 0.0,
+        "rotary_reference": reference[0] if has_grid and reference is not None else None,
+    }
+
+
+def told_twice(arguments: Mapping[str, Any], has_plain_mlp: bool) -> dict[str, Any]:
+    """Fields by the arguments that the tensors tell too, so that a contradiction is seen.
+
+    Args:
+        arguments: `model_args`.
+        has_plain_mlp: whether `mlp_ratio` tells the width of the MLP, which timm changes where it is gated.
+    """
+    said: dict[str, Any] = {}
+    for name, (field, words) in _TOLD_TWICE.items():
+        value = arguments.get(name)
+        if isinstance(value, bool) and (not words or value in words):
+            said[field] = words[value] if words else value
+    if "init_values" in arguments and arguments["init_values"] is None:
+        said["layer_scale"] = "none"
+    ratio, width = arguments.get("mlp_ratio"), arguments.get("embed_dim")
+    if isinstance(ratio, (int, float)) and isinstance(width, int) and has_plain_mlp:
+        said["mlp_dim"] = int(ratio * width + 1e-6)  # as timm cuts it; a ratio that we wrote may be a bit less
+    if isinstance(arguments.get("class_token"), bool):
+        said["class_token"] = arguments["class_token"]
+    if isinstance(counts := arguments.get("num_kv_heads"), list):
+        said["kv_heads"] = tuple(counts)
+    return said
+
+
+def pooled_by(architecture: str, arguments: Mapping[str, Any]) -> dict[str, str]:
+    """Where timm's class for plain models has its last norm, if `model_args` change the token's pooling to the mean."""
+    config = config_of_timm(architecture)
+    if config is None or (config.pooling, config.rotary) != ("token", "none"):
+        return {}
+    if re.match(r"eva|beit|vit_pe|aimv2", architecture) or arguments.get("global_pool") != "avg":
+        return {}
+    return {} if isinstance(arguments.get("fc_norm"), bool) else {"final_norm": "pooled"}
+
+
+_VIT = ("timm", "timm_beit3", "timm_aimv2")  # of timm's class `VisionTransformer`, where the roles tell them apart
+_EVA = ("timm_eva", "timm_dinov3", "timm_rope", "timm_rope_registers", "timm_sapiens2", "timm_pe_core", "timm_pe")
+_ARCHITECTURES: Mapping[str, tuple[str, ...]] = {  # how timm's names begin, the first of which counts: our layouts
+    r"eva02_|eva_giant_": ("timm_eva",),
+    r"eva_large_": ("timm_eva", "timm"),
+    r"beit(v2)?_": ("timm_beit",),
+    r"vit_pe_core_": ("timm_pe_core",),
+    r"vit_pe_": ("timm_pe",),
+    r"vit_.*_(dinov3|lingbot|eupe)": ("timm_dinov3",),
+    r"vit_.*_sapiens2": ("timm_sapiens2",),
+    r"vit_.*_rope_reg\d": ("timm_rope_registers",),
+    r"vit_.*_rope_": ("timm_rope",),
+    r"": _VIT,
+}
+# Names of timm's that no record has.
+_UNRECORDED = re.compile(
+    r"vit_(large|giant|gigantic)_patch14_224|vit_(betwixt|base|huge|giant)_patch1[46]_gap_\d+|vit_\w+_patch16_lingbot|"
+    r"vit_base_patch\d+_plus_\d+|vit_small_patch16_36x1_224|vit_base_patch16_reg4_gap_256|vit_base_r26_s32_224|"
+    r"vit_so150m_patch16_reg4_map_256|vit_base_patch16_rpn_224|beit3_giant_patch14_\d+|"
+    r"test_vit\d?"
+)
+_CLOSED: Mapping[str, str] = {  # likewise, of models that are not computed here: what these have
+    r"(vit|test_vit)_s?relpos": "relative positions of another kind",
+    r"vit_.*_\d+x[2-9]\d*_|vit_.*_(parallel|xp)_|vit_d?pwee_": "attention and MLP side by side",
+    r"vit_d(wee|little)_": "differential attention",
+    r"vit_.*_(mci|resnet\d+d?)_|vitamin": "another stem",
+    r"samvit|sam2_|hiera|swin|vit_.*_cswin|twins|davit|maxx?vit|focalnet|nest_|mvit": "stages with windows",
+    r"naflexvit": "batches of patches with grids of their own",
+    r"(se|sk|eca|gc|tf|wide|legacy|cs)?_?(convnext|resne[x]?t|efficientnet|regnet|mobile|densenet|vgg|nfnet|inception)|"
+    r"nf_|dpn|dla\d|hrnet|repvgg|mixnet|ghostnet|xception|darknet|vovnet|mnasnet|rexnet|hgnet|convformer|"
+    r"caformer": "convolutions",
+    r"mixer|gmlp|gmixer|resmlp|poolformer|convmixer|mambaout|sequencer": "no attention",
+    r"cait|xcit|tnt_|crossvit|coat|convit|pit_|levit|visformer|volo|pvt|edgenext|efficientformer|fastvit|tiny_vit|"
+    r"nextvit|repvit|swiftformer|shvit|gcvit|botnet|halonet|lambda|bat_|csatv2": "attention of another kind",
+}
+
+
+def layouts_of_architecture(architecture: Any, arguments: Mapping[str, Any], place: Path) -> tuple[str, ...]:
+    """The layouts in which timm has a model of that name; none for a name that is not known here.
+
+    Args:
+        architecture: of `config.json`.
+        arguments: `model_args`, which make any other of its class `Eva`.
+        place: of the file, for the message.
+
+    Raises:
+        CheckpointError: for a model that is not computed here.
+    """
+    architecture = str(architecture)
+    if part := next((part for pattern, part in _CLOSED.items() if re.match(pattern, architecture)), None):
+        raise not_computed("architecture", architecture, place, f"plain Vision Transformers, and not {part}")
+    if config_of_timm(architecture) is None and not _UNRECORDED.fullmatch(architecture):
+        return ()
+    found = next(rows for pattern, rows in _ARCHITECTURES.items() if re.match(pattern, architecture))
+    return (*_EVA, "timm") if "attn_type" in arguments and set(found) & set(_EVA) else found
+
+
+_TOLD = (
+    *("patch_bias", "patch_norm", "pre_norm", "norm", "qkv_bias", "proj_bias", "mlp_bias", "gated_mlp"),
+    *("attention_norm", "mlp_norm", "layer_scale", "final_norm", "registers", "rotary", "qk_norm", "relative_bias"),
+)
+_CHANGED_BY: Mapping[str, tuple[str, ...]] = {  # arguments of timm's classes: the fields that they may change
+    "init_values": ("layer_scale",),
+    "use_rot_pos_emb": ("rotary",),
+    "rope_type": ("rotary",),
+    "use_rel_pos_bias": ("relative_bias",),
+    "use_shared_rel_pos_bias": ("relative_bias",),
+    "pos_embed": ("position_table",),
+    "use_abs_pos_emb": ("position_table",),
+    "use_pre_transformer_norm": ("pre_norm",),
+    "swiglu_mlp": ("gated_mlp",),
+    "scale_mlp": ("mlp_norm",),
+    "scale_mlp_norm": ("mlp_norm",),
+    "scale_attn_inner": ("attention_norm",),
+    "scale_attn_norm": ("attention_norm",),
+    "reg_tokens": ("registers",),
+    "num_reg_tokens": ("registers",),
+    "global_pool": ("final_norm", "class_token", "attention_pooling"),
+    "fc_norm": ("final_norm",),
+    "use_fc_norm": ("final_norm",),
+    "use_post_transformer_norm": ("final_norm",),
+}
+_PLAIN_NAMES = re.compile(  # of architectures of timm that no record has
+    r"vit_(large|giant|gigantic)_patch14_224|vit_(base|huge|giant)_patch1[46]_gap_\d+|vit_base_patch\d+_plus_\d+"
+)
+
+
+def told_by_architecture(architecture: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """What timm's model of that name has, but for what `model_args` may change; `{}` for a name that is not known."""
+    config, plain = config_of_timm(architecture), _PLAIN_NAMES.fullmatch(architecture)
+    if config is None and not plain:
+        return {}
+    given = [name for name, value in arguments.items() if value is not None or name == "init_values"]
+    changed = {field for name in given for field in (name, *_CHANGED_BY.get(name, ()))}
+    said = PLAIN_FIELDS | {"registers": 0, "gated_mlp": False} if config is None else _fields_of(config)
+    return {field: value for field, value in said.items() if field not in changed}
+
+
+def _fields_of(config: ViTConfig) -> dict[str, Any]:
+    said = {field: getattr(config, field) for field in _TOLD} | {"class_token": config.has_class_token}
+    if config.pooling != "gap":
+        said["attention_pooling"] = config.pooling in ("map", "attentive")
+    if config.position_embedding in ("learned", "none"):
+        said["position_table"] = config.position_embedding == "learned"
+    return said
+
+
+def timm_files(facts: dict[str, Any], preprocessing: Preprocessing) -> dict[str, dict]:
+    """The JSON files, by name, that timm reads.
+
+    Args:
+        facts: of the architecture.
+        preprocessing: how photos are prepared.
+
+    Raises:
+        CheckpointError: for a hybrid that timm has no architecture for.
+    """
+    return {"config.json": _timm_config(facts, preprocessing)}
+
+
+def timm_opening(place: str, has_head: bool) -> str:
+    """Python that opens a folder, or `hf:owner/name`, with timm."""
+    name = place.replace("hf:", "hf-hub:") if place.startswith("hf:") else f"local-dir:{place}"
+    return f"import timm\n\nmodel = timm.create_model({json.dumps(name)}, pretrained=True)"
+
+
+POOL_WORDS = {pooling: word for word, pooling in POOLS.items()}
+_BEHIND = "vit_base_patch16_rpn_224"  # of norms behind attention and MLP, for which no argument is
+_BEIT3, _CLIP = "beit3_base_patch16_224", "vit_base_patch16_clip_224"  # with an epsilon of 1e-5
+_TIMM_NORMS = {  # arguments on LayerNorms that most models lack: our fields
+    "pre_norm": "pre_norm",
+    "scale_attn_norm": "attention_norm",
+    "scale_mlp_norm": "mlp_norm",
+}
+
+
+def _timm_config(facts: dict, record: Preprocessing) -> dict:
+    check_writable("timm", facts, gated_mlp=False, **USUAL_FIELDS)
+    name = _timm_architecture(facts)
+    arguments = {
+        "img_size": list(facts["image_size"]),
+        "patch_size": facts["patch_size"],
+        "embed_dim": facts["hidden_size"],
+        "depth": facts["num_layers"],
+        "num_heads": facts["num_heads"],
+        "mlp_ratio": facts["mlp_dim"] / facts["hidden_size"],
+        "act_layer": facts["activation"],
+    }
+    if not facts["distilled"]:
+        arguments |= {"global_pool": POOL_WORDS[facts["pooling"]], "class_token": facts["class_token"]}
+        arguments |= {"fc_norm": facts["final_norm"] == "pooled", "final_norm": facts["final_norm"] != "none"}
+        arguments |= {word: True for word, field in _TIMM_NORMS.items() if facts[field]}
+        registers = facts["registers"]
+        optional = {  # argument: (whether it is written, its value)
+            "pre_norm": (name == _CLIP, facts["pre_norm"]),
+            "qkv_bias": (name == _BEHIND or facts["qkv_bias"] == "none", facts["qkv_bias"] != "none"),
+            "init_values": (facts["layer_scale"] == "both", 1e-5),
+            "reg_tokens": (registers, registers),
+            "no_embed_class": (registers, True),
+            "pool_include_prefix": (facts["fields"].get("map_prefix"), True),
+            "pos_embed": (not facts["positions"], "none"),
+        }
+        arguments |= {argument: value for argument, (is_written, value) in optional.items() if is_written}
+    return timm_config(facts, record, name, arguments)
+
+
+def timm_config(facts: dict, record: Preprocessing, architecture: str, arguments: dict[str, Any]) -> dict:
+    """What timm's `config.json` says of an architecture by its name and `model_args`."""
+    return {
+        "architecture": architecture,
+        "num_classes": facts["classes"],
+        "num_features": facts["hidden_size"],
+        "model_args": arguments,
+        **({"label_names": facts["labels"]} if facts["labels"] else {}),
+        "pretrained_cfg": {
+            "input_size": [facts["channels"], *facts["image_size"]],
+            "fixed_input_size": True,
+            "interpolation": nearest_filter(record),
+            "crop_pct": record.crop_fraction if record.resize == "crop" else 1.0,
+            "crop_mode": "squash" if record.resize == "squash" else "center",
+            "mean": list(record.mean),
+            "std": list(record.std),
+            "num_classes": facts["classes"],
+            "pool_size": None,
+            "first_conv": "patch_embed.backbone.stem.conv" if facts["resnet_stages"] else "patch_embed.proj",
+            "classifier": ["head", "head_dist"] if facts["distilled"] else "head",
+        },
+    }
+
+
+def _timm_architecture(facts: dict[str, Any]) -> str:
+    names: dict[tuple[int, ...] | None, str] = {
+        None: "vit_base_patch16_224",
+        (): "vit_tiny_r_s16_p8_224",
+        (2, 2, 2, 2): "vit_small_r26_s32_224",
+    }
+    names |= {(3, 4, 9): "vit_base_r50_s16_224", (3, 4, 6, 3): "vit_large_r50_s32_224"}
+    is_larger = facts["layer_norm_epsilon"] == 1e-5  # which no argument tells
+    if is_larger:
+        names[None] = _BEIT3 if facts["attention_norm"] and facts["mlp_norm"] else _CLIP
+    if facts["branch_norm"] == "behind":
+        names = {None: _BEHIND}
+    stages = facts["resnet_stages"]
+    kinds = [stages is not None, facts["branch_norm"] == "behind", facts["distilled"], is_larger]
+    if stages not in names or facts["root_channels"] not in (None, 64) or sum(kinds) > 1:
+        raise CheckpointError(
+            "timm opens a folder by the name of an architecture, and has none with this ResNet, or with two of a "
+            "ResNet, norms behind the branches, a distillation token and an epsilon of 1e-5.\n"
+            f"Received: stages {stages}, root of {facts['root_channels']} channels, distilled={facts['distilled']}, "
+            f"branch_norm={facts['branch_norm']!r}, layer_norm_epsilon={facts['layer_norm_epsilon']}. Write a "
+            ".safetensors file instead of a folder."
+        )
+    return "deit_base_distilled_patch16_224" if facts["distilled"] else names[stages]
