@@ -22,9 +22,9 @@ from keras_vit.config.resnets import RESNETS, ResNetConfig
 from keras_vit.config.variants import DEFAULT_CLASSES, DEFAULT_IMAGE_SIZE, VARIANTS, builder_name, variant
 from keras_vit.config.vit import RECORD_OF, ViTConfig
 from keras_vit.model.deferred import deferred_variables
+from keras_vit.model.graph import Head, build_graph, check_input_shape
 from keras_vit.model.layer_lookup import layers_before
 from keras_vit.model.vision_transformer import VisionTransformer
-from keras_vit.model.wiring import Head, check_input_shape, wire
 from keras_vit.weights.adapt import classes_of, replaced_layers, with_end_of, without_end, without_tokens
 from keras_vit.weights.checkpoint import Checkpoint
 from keras_vit.weights.config_of_file import assumptions, norm_of, read_source, told_config, told_facts
@@ -109,7 +109,7 @@ def build(
     config, source, checkpoint = _opened(config, pooling, config_overrides, weights, sha256, include_top)
     if source is None or checkpoint is None:
         inputs = images_input(input_tensor, input_shape, config, functools.partial(_told_shape, config, None, None))
-        return wire(inputs, config, head, None, name)
+        return build_graph(inputs, config, head, None, name)
     config = _follow(checkpoint, config, given)
     checkpoint = without_end(without_tokens(checkpoint, config.prefix_tokens), config)
     config, head, unwanted, fresh = _follow_head(checkpoint, config, head, "representation_size" in config_overrides)
@@ -117,7 +117,7 @@ def build(
     methods = checkpoint.resize_methods(rule)
     inputs = images_input(input_tensor, input_shape, config, lambda: _told_shape(config, checkpoint, source.record))
     with deferred_variables():
-        model = wire(inputs, config, head, checkpoint.grid, name, checkpoint.preprocessing, *methods)
+        model = build_graph(inputs, config, head, checkpoint.grid, name, checkpoint.preprocessing, *methods)
     model.similarity = checkpoint.similarity
     model.weights_report = fill(
         model,

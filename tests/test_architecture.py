@@ -35,6 +35,7 @@ TIERS = [
     {"config", "pages"},
     {"keras_private"},
     {"images"},
+    {"kernels"},
     {"layers"},
     {"model"},
     {"data", "weights"},
@@ -61,7 +62,7 @@ NO_KERAS |= {f"training.hosts.{name}" for name in ("meeting", "processes", "shar
 NO_KERAS_ROOMS = {"config", "pages", "cli", "images", "embedding"}  # every module of them
 BACKENDS = {"tensorflow", "jax", "torch"}
 # Inside functions, for what is one backend's alone:
-KNOW_A_BACKEND = {"layers", "images", "model", "data", "training", "runs", "evaluation", "exporting"}
+KNOW_A_BACKEND = {"kernels", "layers", "images", "model", "data", "training", "runs", "evaluation", "exporting"}
 KNOW_A_BACKEND |= {"cli", "keras_private", "analysis"}
 PRIVATE = re.compile(r"_[a-zA-Z]\w*")  # names, but no __dunder__ and no bare _
 DOCUMENTED = {"os._exit"}  # public in spite of its underscore

@@ -21,9 +21,9 @@ from keras_vit.analysis.inner import (
 )
 from keras_vit.annotations import Pair, Shape
 from keras_vit.checks import check_number, check_positive
+from keras_vit.kernels.capture import recording
 from keras_vit.layers import AttentionPooling
-from keras_vit.layers.attention_hooks import recording
-from keras_vit.layers.nested import flatten_layers
+from keras_vit.layers.sublayers import flatten_layers
 from keras_vit.model.layer_lookup import encoder_blocks
 from keras_vit.model.vision_transformer import VisionTransformer
 

@@ -13,7 +13,7 @@ from keras import ops
 from keras_vit.analysis.attention_weights import AttentionMaps, as_maps
 from keras_vit.analysis.inner import check_attends_to_all, prepared_batches, vision_transformer_in
 from keras_vit.annotations import Tensor
-from keras_vit.layers.attention_hooks import recording, watching
+from keras_vit.kernels.capture import recording, watching
 from keras_vit.model.layer_lookup import encoder_blocks, pooling
 from keras_vit.model.vision_transformer import VisionTransformer
 

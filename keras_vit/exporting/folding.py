@@ -16,7 +16,7 @@ import numpy as np
 from keras_vit.annotations import Tensor
 from keras_vit.exporting.task import ExportTask
 from keras_vit.layers import MultiHeadAttention
-from keras_vit.layers.nested import flatten_layers
+from keras_vit.layers.sublayers import flatten_layers
 from keras_vit.model.copies import with_dtype
 from keras_vit.model.image_model import ImageModel
 from keras_vit.model.layer_lookup import dense_parts, norm_readers, patch_embedding, rotary_layers

@@ -8,7 +8,7 @@ from typing import Any
 from keras_vit.annotations import Tensor
 from keras_vit.exporting.task import ExportTask
 from keras_vit.images.preprocessing import scaled
-from keras_vit.layers.blockwise import without_blocks
+from keras_vit.kernels.chunked_attention import without_blocks
 from keras_vit.model.classifiers import answering_network
 
 OUTPUTS = ("logits", "scores", "features")  # in a file with an order of outputs the first one is the answer

@@ -17,7 +17,7 @@ import keras
 from keras import ops
 
 from keras_vit.annotations import Tensor
-from keras_vit.layers import fused
+from keras_vit.kernels import jax_gpu as fused
 
 FROM = 2**18  # weights of a head above which blocks are no slower; 384 pixels in patches of 16 have 333,000
 NUMBERS = 2**20  # weights of a block, about; from a half to twice of it takes as long on a core with 1 MB of cache

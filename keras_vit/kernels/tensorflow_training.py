@@ -15,7 +15,7 @@ import keras
 from keras import ops
 
 from keras_vit.annotations import Tensor, Variable
-from keras_vit.layers import fused
+from keras_vit.kernels import jax_gpu as fused
 
 WithGradient: TypeAlias = tuple[Any, Callable[..., tuple[Tensor, ...]]]  # as `tf.custom_gradient` takes it
 

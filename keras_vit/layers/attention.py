@@ -14,9 +14,11 @@ from keras import ops
 from keras_vit.annotations import Shape, Tensor, Variable
 from keras_vit.checks import check_positive_int
 from keras_vit.config.parts import attention_parts, key_size_of
-from keras_vit.layers import blockwise, fused, gradients
-from keras_vit.layers.attention_hooks import watcher
-from keras_vit.layers.composite import CastingLayer, dense_of
+from keras_vit.kernels import chunked_attention as blockwise
+from keras_vit.kernels import jax_gpu as fused
+from keras_vit.kernels import tensorflow_training as gradients
+from keras_vit.kernels.capture import watcher
+from keras_vit.layers.configurable import CastingLayer, dense_of
 from keras_vit.layers.dropout import Dropout, draws
 from keras_vit.layers.norms import NORM_EPSILON, layer_norm
 from keras_vit.layers.relative import RelativePositions

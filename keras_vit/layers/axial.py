@@ -12,7 +12,7 @@ from keras import ops
 from keras_vit.annotations import Shape, Tensor
 from keras_vit.checks import check_choice
 from keras_vit.config.parts import inside
-from keras_vit.layers.composite import CompositeLayer, rematerialized
+from keras_vit.layers.configurable import CompositeLayer, rematerialized
 from keras_vit.layers.encoder import TransformerBlock
 from keras_vit.layers.norms import NORM_EPSILON
 

@@ -12,7 +12,7 @@ from keras import ops
 
 from keras_vit.annotations import Shape, Tensor
 from keras_vit.checks import check_positive_int
-from keras_vit.layers.composite import ConfiguredLayer
+from keras_vit.layers.configurable import ConfiguredLayer
 from keras_vit.layers.resnet_stem import StdConv2D, group_norm, halved, std_conv
 
 NORM_EPSILON = 1e-5  # of every GroupNorm: BiT's code

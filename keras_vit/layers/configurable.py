@@ -10,9 +10,9 @@ from keras import ops
 from keras_vit.annotations import Arguments, Shape, Tensor
 from keras_vit.config.parts import Part
 from keras_vit.keras_private import set_own_policy
-from keras_vit.layers import fused
+from keras_vit.kernels import jax_gpu as fused
 from keras_vit.layers.dropout import next_seed
-from keras_vit.layers.nested import Unfreezable, flatten_layers, freeze_inside, frozen_inside
+from keras_vit.layers.sublayers import Unfreezable, flatten_layers, freeze_inside, frozen_inside
 
 
 class ConfiguredLayer(Unfreezable, keras.layers.Layer):

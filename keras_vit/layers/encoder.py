@@ -12,12 +12,12 @@ from keras import ops
 from keras_vit.annotations import Shape, Tensor
 from keras_vit.checks import check_choice, check_positive_int
 from keras_vit.config.parts import BRANCH_NORMS, LAYER_SCALES, PART_FIELDS, block_parts
-from keras_vit.layers import fused
+from keras_vit.kernels import jax_gpu as fused
+from keras_vit.kernels.capture import watcher
 from keras_vit.layers.attention import MultiHeadAttention
-from keras_vit.layers.attention_hooks import watcher
-from keras_vit.layers.composite import CastingLayer, rematerialized
+from keras_vit.layers.configurable import CastingLayer, rematerialized
 from keras_vit.layers.dropout import Dropout
-from keras_vit.layers.mlps import GatedMlpBlock, MlpBlock
+from keras_vit.layers.mlp import GatedMlpBlock, MlpBlock
 from keras_vit.layers.norms import NORM_EPSILON, LayerScale, layer_norm
 
 

@@ -9,8 +9,9 @@ from keras_vit.annotations import Shape, Tensor
 from keras_vit.checks import check_choice, check_positive_int
 from keras_vit.config.parts import mlp_parts
 from keras_vit.config.records import ACTIVATIONS
-from keras_vit.layers import fused, gradients
-from keras_vit.layers.composite import CastingLayer, dense_of
+from keras_vit.kernels import jax_gpu as fused
+from keras_vit.kernels import tensorflow_training as gradients
+from keras_vit.layers.configurable import CastingLayer, dense_of
 from keras_vit.layers.dropout import Dropout
 from keras_vit.layers.norms import NORM_EPSILON, layer_norm
 

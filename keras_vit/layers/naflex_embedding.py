@@ -10,7 +10,7 @@ from keras import ops
 
 from keras_vit.annotations import Shape, Tensor
 from keras_vit.checks import check_positive_int
-from keras_vit.layers.composite import ConfiguredLayer, at_least_float32
+from keras_vit.layers.configurable import ConfiguredLayer, at_least_float32
 
 _NO_WEIGHT = -1e9  # added to a logit; its exponential is 0 beside any other, and an image of padding alone has no NaN
 

@@ -10,8 +10,8 @@ from keras import ops
 
 from keras_vit.annotations import Shape, Tensor
 from keras_vit.checks import check_number
-from keras_vit.layers import gradients
-from keras_vit.layers.composite import ConfiguredLayer
+from keras_vit.kernels import tensorflow_training as gradients
+from keras_vit.layers.configurable import ConfiguredLayer
 
 NORM_EPSILON = 1e-6
 

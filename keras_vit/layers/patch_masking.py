@@ -8,7 +8,7 @@ from keras import ops
 
 from keras_vit.annotations import Shape, Tensor
 from keras_vit.checks import check_number, check_seed
-from keras_vit.layers.composite import ConfiguredLayer
+from keras_vit.layers.configurable import ConfiguredLayer
 from keras_vit.layers.dropout import uniform
 
 _PROPORTIONS = ("rate", "mask_share", "random_share")

@@ -9,8 +9,8 @@ from keras import ops
 from keras_vit.annotations import Shape, Tensor
 from keras_vit.checks import check_positive_int
 from keras_vit.config.records import check_statistics
-from keras_vit.layers import fused
-from keras_vit.layers.composite import ConfiguredLayer
+from keras_vit.kernels import jax_gpu as fused
+from keras_vit.layers.configurable import ConfiguredLayer
 
 
 @keras.saving.register_keras_serializable("keras_vit")

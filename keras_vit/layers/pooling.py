@@ -10,8 +10,8 @@ from keras_vit.annotations import Shape, Tensor
 from keras_vit.checks import check_choice, check_positive_int
 from keras_vit.config.parts import pooling_parts
 from keras_vit.layers.attention import MultiHeadAttention
-from keras_vit.layers.composite import CompositeLayer, ConfiguredLayer
-from keras_vit.layers.mlps import MlpBlock
+from keras_vit.layers.configurable import CompositeLayer, ConfiguredLayer
+from keras_vit.layers.mlp import MlpBlock
 from keras_vit.layers.norms import NORM_EPSILON, layer_norm
 
 

@@ -14,7 +14,7 @@ from keras import ops
 from keras_vit.annotations import Pair, Shape, Tensor, Variable
 from keras_vit.checks import check_choice
 from keras_vit.config.posembed import CROPPED, RESIZE_METHODS, resize_matrix, resize_pos_embed, sincos2d
-from keras_vit.layers.composite import ConfiguredLayer
+from keras_vit.layers.configurable import ConfiguredLayer
 
 KINDS = ("learned", "learned2d", "sincos2d")
 

@@ -19,7 +19,7 @@ from keras_vit.config.relative_tables import (
     relative_rows,
     resize_relative_table,
 )
-from keras_vit.layers.composite import ConfiguredLayer, at_least_float32
+from keras_vit.layers.configurable import ConfiguredLayer, at_least_float32
 
 
 @keras.saving.register_keras_serializable("keras_vit")

@@ -11,7 +11,7 @@ from keras import ops
 
 from keras_vit.annotations import Arguments, Shape, Tensor
 from keras_vit.checks import check_choice, check_positive_int
-from keras_vit.layers.composite import ConfiguredLayer
+from keras_vit.layers.configurable import ConfiguredLayer
 
 EPSILONS_IN = ("deviation", "variance")
 

@@ -14,7 +14,7 @@ from keras import ops
 from keras_vit.annotations import Shape, Tensor
 from keras_vit.checks import check_choice, check_positive_int
 from keras_vit.config.records import ROTARY_AXES, ROTARY_COORDINATES, ROTARY_LAYOUTS, ROTARY_PERIODS, ROTATIONS
-from keras_vit.layers.composite import ConfiguredLayer, at_least_float32
+from keras_vit.layers.configurable import ConfiguredLayer, at_least_float32
 
 
 @keras.saving.register_keras_serializable("keras_vit")

@@ -7,7 +7,7 @@ from keras import ops
 
 from keras_vit.annotations import Shape, Tensor
 from keras_vit.checks import check_fraction, check_number, check_positive_int
-from keras_vit.layers.composite import ConfiguredLayer
+from keras_vit.layers.configurable import ConfiguredLayer
 from keras_vit.layers.dropout import uniform
 
 

@@ -13,11 +13,11 @@ from keras_vit.annotations import Pair, Shape, Variable
 from keras_vit.checks import check_choice
 from keras_vit.config.posembed import RESIZE_METHODS
 from keras_vit.config.relative_tables import ANY_RESIZE_METHODS, RELATIVE_RESIZE_METHODS
-from keras_vit.layers.composite import at_least_float32
-from keras_vit.layers.nested import flatten_layers
+from keras_vit.layers.configurable import at_least_float32
+from keras_vit.layers.sublayers import flatten_layers
 from keras_vit.model.deferred import deferred_variables, discard, float32_copy, initialise
+from keras_vit.model.graph import ENDS, check_input_shape, known_grid, record_for
 from keras_vit.model.image_model import ImageModel, check_takes_images
-from keras_vit.model.wiring import ENDS, check_input_shape, known_grid, record_for
 
 _Model = TypeVar("_Model", bound=ImageModel)
 

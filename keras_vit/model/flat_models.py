@@ -12,7 +12,7 @@ from keras_vit import layers
 from keras_vit.annotations import Tensor
 from keras_vit.config.parts import PART_FIELDS
 from keras_vit.config.vit import ViTConfig
-from keras_vit.layers.nested import flatten_layers
+from keras_vit.layers.sublayers import flatten_layers
 from keras_vit.model.layer_lookup import (
     before_heads,
     bias_layers,

@@ -12,7 +12,7 @@ from typing import Any
 import keras
 
 from keras_vit.checks import check_process
-from keras_vit.layers.nested import flatten_layers
+from keras_vit.layers.sublayers import flatten_layers
 
 METHODS = ("fit", "evaluate", "predict", "train_on_batch", "test_on_batch", "predict_on_batch")
 

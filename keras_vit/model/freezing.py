@@ -3,7 +3,7 @@
 import keras
 
 from keras_vit.checks import check_choice, check_positive_int
-from keras_vit.layers.nested import flatten_layers
+from keras_vit.layers.sublayers import flatten_layers
 from keras_vit.model.image_model import ImageModel, check_image_model
 from keras_vit.model.layer_lookup import bias_layers, encoder_blocks, head_layers, lora_layers, rotary_layers
 from keras_vit.model.vision_transformer import check_vision_transformer

@@ -23,7 +23,7 @@ from keras_vit.config.records import ADDED_POSITIONS
 from keras_vit.config.variants import DEFAULT_IMAGE_SIZE, check_tiled
 from keras_vit.config.vit import RECORD_OF, ViTConfig
 from keras_vit.images.preprocessing import Preprocessing
-from keras_vit.layers.composite import at_least_float32
+from keras_vit.layers.configurable import at_least_float32
 from keras_vit.layers.dropout import Dropout
 from keras_vit.layers.norms import layer_norm
 from keras_vit.model.vision_transformer import VisionTransformer
@@ -42,7 +42,7 @@ class Head:
     activation: str | Callable[[Tensor], Tensor] | None
 
 
-def wire(
+def build_graph(
     images: Tensor,
     config: ViTConfig,
     head: Head,
@@ -88,7 +88,7 @@ def wire(
             'the two heads of `distilled=True` read one token each, so `pooling="none"` goes without a head.\n'
             f"Received: classes={head.classes}. Pass include_top=False."
         )
-    outputs = _top(tokens, config, head, facts)
+    outputs = _pool_and_head(tokens, config, head, facts)
     return VisionTransformer(
         source_of(images),
         outputs,
@@ -240,7 +240,7 @@ def _block(config: ViTConfig, index: int, grid: Pair) -> Any:
     return kind(**{name: known[name] for name in taken if name in known}, name=f"block_{index:02}")
 
 
-def _top(tokens: Tensor, config: ViTConfig, head: Head, facts: Mapping[str, Tensor]) -> Tensor:
+def _pool_and_head(tokens: Tensor, config: ViTConfig, head: Head, facts: Mapping[str, Tensor]) -> Tensor:
     x = tokens
     if config.pooling in ("token", "gap", "token_gap"):
         sizes = {"sizes": facts["sizes"]} if config.pooling != "token" and "sizes" in facts else {}

@@ -16,7 +16,7 @@ from keras_vit.checks import check_process
 from keras_vit.images.byte_scaling import is_bytes, scaled_bytes
 from keras_vit.images.preprocessing import Preprocessing
 from keras_vit.keras_private import is_written_to_hdf5
-from keras_vit.layers.nested import Unfreezable, freeze_inside
+from keras_vit.layers.sublayers import Unfreezable, freeze_inside
 from keras_vit.model import batch_padding
 from keras_vit.model.accumulation import check_accumulation
 from keras_vit.model.accumulation import train_step as accumulated_train_step

@@ -1,4 +1,4 @@
-"""The layers and weights of a built model by the names that `wiring` gives them.
+"""The layers and weights of a built model by the names that `graph` gives them.
 
 The name of a weight is its Keras path, as `block_00/attention/query/kernel`.
 """
@@ -14,9 +14,9 @@ import keras
 from keras_vit.annotations import Tensor, Variable
 from keras_vit.config.parts import INPUT, Part
 from keras_vit.layers import AddPositionEmbs, AxialBlock, RelativeBias, RotaryPositions, TransformerBlock
-from keras_vit.layers.composite import ConfiguredLayer
-from keras_vit.layers.nested import flatten_layers
+from keras_vit.layers.configurable import ConfiguredLayer
 from keras_vit.layers.norms import RMSNorm
+from keras_vit.layers.sublayers import flatten_layers
 
 HEADS = ("head", "head_distillation")  # of the class token or all that is pooled, of the distillation token
 # Layers of ours that are of Keras' classes.

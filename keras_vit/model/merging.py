@@ -8,10 +8,10 @@ import keras
 from keras_vit.model.classifiers import ends_in_logits
 from keras_vit.model.copies import copy_weights
 from keras_vit.model.deferred import deferred_variables
+from keras_vit.model.graph import Head, build_graph, known_grid
 from keras_vit.model.layer_lookup import encoder_blocks, head_layers, layer_named, own_operations, position_layers
 from keras_vit.model.precision import is_quantized
 from keras_vit.model.vision_transformer import VisionTransformer, check_vision_transformer
-from keras_vit.model.wiring import Head, known_grid, wire
 
 
 def merge_tokens(model: VisionTransformer, per_block: int) -> VisionTransformer:
@@ -64,7 +64,7 @@ def merge_tokens(model: VisionTransformer, per_block: int) -> VisionTransformer:
     resize_method = positions[0].resize_method if positions else "align_corners"
     with deferred_variables(), _under_policy_of(model):
         images = keras.Input(shape, name=model.inputs[0].name)
-        copy = wire(images, config, _head(model), None, model.name, model.preprocessing, resize_method)
+        copy = build_graph(images, config, _head(model), None, model.name, model.preprocessing, resize_method)
     copy.weights_report = model.weights_report + copy_weights(model, copy, None)
     copy.weights_facts = model.weights_facts
     return copy

@@ -12,7 +12,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_vit.layers.nested import flatten_layers
+from keras_vit.layers.sublayers import flatten_layers
 from keras_vit.model.image_model import ImageModel
 from keras_vit.version import __version__
 

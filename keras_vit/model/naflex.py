@@ -12,10 +12,10 @@ from keras_vit import layers
 from keras_vit.annotations import Tensor
 from keras_vit.config.ablations import Rule
 from keras_vit.config.vit import ViTConfig
+from keras_vit.model.graph import record_for
 from keras_vit.model.image_model import ImageModel
 from keras_vit.model.layer_lookup import own_operations
 from keras_vit.model.vision_transformer import VisionTransformer, check_vision_transformer
-from keras_vit.model.wiring import record_for
 
 
 @keras.saving.register_keras_serializable("keras_vit")

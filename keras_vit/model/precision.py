@@ -5,7 +5,7 @@ from typing import TypeVar
 
 import keras
 
-from keras_vit.layers.nested import flatten_layers
+from keras_vit.layers.sublayers import flatten_layers
 from keras_vit.model.copies import with_dtype
 from keras_vit.model.image_model import ImageModel
 from keras_vit.model.layer_lookup import lora_layers

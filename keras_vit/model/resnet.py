@@ -14,8 +14,8 @@ from keras_vit.config.resnets import ResNetConfig
 from keras_vit.images.preprocessing import Preprocessing
 from keras_vit.layers.bit import NORM_EPSILON
 from keras_vit.layers.resnet_stem import group_norm
+from keras_vit.model.graph import Head, classifier, record_for, shape_to_prepare, source_of
 from keras_vit.model.image_model import ImageModel
-from keras_vit.model.wiring import Head, classifier, record_for, shape_to_prepare, source_of
 
 
 @keras.saving.register_keras_serializable("keras_vit")

@@ -4,7 +4,7 @@ import warnings
 
 import keras
 
-from keras_vit.layers.nested import flatten_layers
+from keras_vit.layers.sublayers import flatten_layers
 
 _LARGE = 1_000_000  # parameters; a smaller model takes little time in any way
 _told: set[str] = set()  # once in a process

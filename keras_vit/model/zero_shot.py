@@ -12,9 +12,9 @@ import numpy.typing as npt
 from keras_vit.annotations import Tensor
 from keras_vit.checks import ArgumentError, check_number, with_parameters
 from keras_vit.model.classifiers import check_logits
+from keras_vit.model.graph import Head, classifier, embedding
 from keras_vit.model.layer_lookup import head_layers
 from keras_vit.model.vision_transformer import VisionTransformer, check_vision_transformer
-from keras_vit.model.wiring import Head, classifier, embedding
 
 _LARGEST_SCALE = 20  # exp(20) is 4.9e8; published models stay below exp(5)
 

@@ -15,7 +15,7 @@ from keras_vit.annotations import Arguments, Tensor
 from keras_vit.checks import check_choice
 from keras_vit.images.preprocessing import Preprocessing, unscaled
 from keras_vit.layers import PatchCorruption
-from keras_vit.layers.composite import at_least_float32, rematerialized
+from keras_vit.layers.configurable import at_least_float32, rematerialized
 from keras_vit.model.accumulation import check_accumulation
 from keras_vit.model.accumulation import train_step as accumulated_train_step
 from keras_vit.model.deferred import is_spread

@@ -14,8 +14,10 @@ import numpy as np
 
 from keras_vit.annotations import Variable
 from keras_vit.checks import ArgumentError, check_choice, check_positive_int
-from keras_vit.layers import AxialBlock, ResNetRoot, ResNetUnit, StdConv2D, blockwise, fused
-from keras_vit.layers.nested import flatten_layers
+from keras_vit.kernels import chunked_attention as blockwise
+from keras_vit.kernels import jax_gpu as fused
+from keras_vit.layers import AxialBlock, ResNetRoot, ResNetUnit, StdConv2D
+from keras_vit.layers.sublayers import flatten_layers
 from keras_vit.layers.tokens import kept_patches
 from keras_vit.model.layer_lookup import dense_parts, encoder_blocks
 from keras_vit.model.vision_transformer import VisionTransformer, check_vision_transformer
@@ -28,7 +30,7 @@ _RUNTIME = (70_000_000, 100_000_000, 400_000_000, 100_000_000)
 _COPIES_OF_A_DIVIDED_BATCH = 4  # of its images: as they came, filled up, and cut into micro-batches
 
 # Numbers kept for one example and block: times T * D, T * M and A * T * T.
-_KEPT = (6.75, 1.65, 0.15)  # by TensorFlow with `keras_vit.layers.gradients`
+_KEPT = (6.75, 1.65, 0.15)  # by TensorFlow with `keras_vit.kernels.tensorflow_training`
 _KEPT_BY_XLA = (9, 3, 1)
 _KEPT_BY_NAME = (7, 1, 0)  # of a block that is not being computed, where `fused.keeps_less`
 _KEPT_BY_DROPOUT = (5.5, 3.2, 0)  # more, where there is dropout

@@ -8,7 +8,7 @@ from kinds import KINDS, model_of, photos
 
 import keras_vit
 from keras_vit.analysis.relevance import weights_and_gradients
-from keras_vit.layers.attention_hooks import watching
+from keras_vit.kernels.capture import watching
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "none"])

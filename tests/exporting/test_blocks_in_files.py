@@ -10,7 +10,7 @@ from served import make_job
 
 from keras_vit.exporting.onnx import graph_conversion
 from keras_vit.exporting.pixels import pixel_function
-from keras_vit.layers import blockwise
+from keras_vit.kernels import chunked_attention as blockwise
 
 tf = pytest.importorskip("tensorflow")
 pytest.importorskip("tf2onnx")

@@ -10,7 +10,9 @@ import pytest
 from conftest import images, make_tiny, numpy, randomise
 
 import keras_vit
-from keras_vit.layers import MultiHeadAttention, TransformerBlock, blockwise, fused
+from keras_vit.kernels import chunked_attention as blockwise
+from keras_vit.kernels import jax_gpu as fused
+from keras_vit.layers import MultiHeadAttention, TransformerBlock
 from keras_vit.layers.dropout import draws, images_of_batch
 
 tf = pytest.importorskip("tensorflow")

@@ -10,7 +10,8 @@ import pytest
 from conftest import images, make_tiny, numpy
 
 import keras_vit
-from keras_vit.layers import MlpBlock, MultiHeadAttention, fused
+from keras_vit.kernels import jax_gpu as fused
+from keras_vit.layers import MlpBlock, MultiHeadAttention
 from keras_vit.processor import processor_flags
 
 

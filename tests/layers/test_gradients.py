@@ -7,7 +7,8 @@ from conftest import images, make_tiny, randomise
 from keras import ops
 
 import keras_vit
-from keras_vit.layers import MultiHeadAttention, gradients
+from keras_vit.kernels import tensorflow_training as gradients
+from keras_vit.layers import MultiHeadAttention
 from keras_vit.layers.norms import LayerNorm
 
 tf = pytest.importorskip("tensorflow")

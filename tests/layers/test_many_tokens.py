@@ -12,7 +12,9 @@ import pytest
 from conftest import images, numpy, randomise
 from keras import ops
 
-from keras_vit.layers import MultiHeadAttention, blockwise, fused
+from keras_vit.kernels import chunked_attention as blockwise
+from keras_vit.kernels import jax_gpu as fused
+from keras_vit.layers import MultiHeadAttention
 
 TOKENS = 1031  # a prime, so that the last block is filled up and fused attention of JAX gets a token more
 SHOWN = 263  # tokens of which all weights are looked at, in blocks here too

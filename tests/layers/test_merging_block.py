@@ -6,7 +6,7 @@ from conftest import images, make_tiny, numpy, randomise
 
 import keras_vit
 from keras_vit.layers import MergingBlock, MultiHeadAttention, TransformerBlock
-from keras_vit.layers.merging_block import merged
+from keras_vit.layers.token_merging import merged
 from keras_vit.weights.reader import CheckpointError
 
 SIZES = {"hidden_size": 12, "num_heads": 3, "mlp_dim": 17}

@@ -6,7 +6,7 @@ import pytest
 from conftest import images, make_tiny, numpy, run_python
 
 import keras_vit
-from keras_vit.layers import fused
+from keras_vit.kernels import jax_gpu as fused
 
 DROPOUTS = {"dropout_rate": 0.3, "attention_dropout_rate": 0.2, "stochastic_depth_rate": 0.4}
 

@@ -10,8 +10,8 @@ import tensorflow as tf
 from conftest import images, make_tiny, numpy, randomise
 
 import keras_vit
+from keras_vit.kernels.capture import recording
 from keras_vit.layers import RotaryPositions, TransformerBlock
-from keras_vit.layers.attention_hooks import recording
 from keras_vit.layers.rotary import rotated
 
 _GRID = {"rotary_coordinates": "grid", "rotary_layout": "interleaved"}

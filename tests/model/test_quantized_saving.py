@@ -8,7 +8,7 @@ import pytest
 from conftest import images, make_tiny, numpy
 
 import keras_vit
-from keras_vit.layers.nested import flatten_layers
+from keras_vit.layers.sublayers import flatten_layers
 
 pytestmark = pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize` method")
 MODES = ["int8", "int4", "float8"]

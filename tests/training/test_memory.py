@@ -7,7 +7,7 @@ import pytest
 from conftest import make_tiny, run_python
 
 import keras_vit
-from keras_vit.layers import blockwise
+from keras_vit.kernels import chunked_attention as blockwise
 from keras_vit.model.freezing import freeze
 from keras_vit.model.lora import add_lora
 from keras_vit.training.memory import check_memory, estimate_memory, largest_micro_batch

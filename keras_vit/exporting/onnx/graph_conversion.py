@@ -16,7 +16,7 @@ from keras_vit.exporting.onnx.graph import Graph, Proto, replace_field
 from keras_vit.exporting.onnx.patterns import fuse
 from keras_vit.exporting.pixels import OUTPUTS, input_spec, pixel_module, prepared
 from keras_vit.exporting.task import ExportTask
-from keras_vit.layers.blockwise import without_blocks
+from keras_vit.kernels.chunked_attention import without_blocks
 from keras_vit.model.layer_lookup import float32_layers
 
 

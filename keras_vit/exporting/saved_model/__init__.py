@@ -22,7 +22,7 @@ from keras_vit.exporting.saved_model.file_inputs import (
     target_size,
 )
 from keras_vit.exporting.task import ExportTask
-from keras_vit.layers.fused import portable
+from keras_vit.kernels.jax_gpu import portable
 from keras_vit.model.classifiers import has_head
 from keras_vit.silence import silence
 

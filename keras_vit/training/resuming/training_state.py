@@ -10,7 +10,7 @@ from typing import Any
 import keras
 
 from keras_vit.annotations import Variable
-from keras_vit.layers.nested import flatten_layers
+from keras_vit.layers.sublayers import flatten_layers
 from keras_vit.model.batch_padding import spread_over
 from keras_vit.model.strategies import num_replicas
 from keras_vit.training.resuming.agreement import processes
