@@ -165,7 +165,7 @@ def use_cache(monkeypatch, cache):
     for name in [name for name in os.environ if name.lower().endswith("_proxy")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("KERAS_VIT_CACHE", str(cache))
-    monkeypatch.setattr("keras_vit.weights.fetch.transfer.PAUSES", (0.01, 0.01, 0.01))
+    monkeypatch.setattr("keras_vit.weights.download.transfer.PAUSES", (0.01, 0.01, 0.01))
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ for name in ("keras_vit", "keras_vit.weights"):
     module.__path__ = [{str(ROOT)!r} + "/" + name.replace(".", "/")]
 """  # above what is imported alone
 _CHILD = f"""{EMPTY_PACKAGES}
-from keras_vit.weights.fetch import RemoteFile, fetch
+from keras_vit.weights.download import RemoteFile, fetch
 sha256 = sys.argv[3] if len(sys.argv) > 3 else None
 print("ready", flush=True)
 try:

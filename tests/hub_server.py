@@ -10,8 +10,8 @@ from huggingface_hub import constants
 COMMIT = "c" * 40
 WEIGHTS = "model.safetensors"
 CHILD = f"""{EMPTY_PACKAGES}
-from keras_vit.weights.fetch import RemoteFile
-from keras_vit.weights.fetch.from_hugging_face import fetch_from_hub
+from keras_vit.weights.download import RemoteFile
+from keras_vit.weights.download.hugging_face import fetch_from_hub
 file = RemoteFile("https://huggingface.co/me/mine/resolve/main/model.safetensors", "hf/me/mine/model.safetensors")
 print(fetch_from_hub(file, "me/mine", None, lambda path: None), "keras" in sys.modules, "tensorflow" in sys.modules)
 """

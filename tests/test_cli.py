@@ -18,8 +18,8 @@ from keras_vit.checks import ArgumentError
 from keras_vit.cli.printing import one_line
 from keras_vit.config.resnets import RESNETS
 from keras_vit.config.variants import VARIANTS
-from keras_vit.weights.fetch import cache_dir
-from keras_vit.weights.fetch.cache import sha256_of
+from keras_vit.weights.download import cache_dir
+from keras_vit.weights.download.cache import sha256_of
 from keras_vit.weights.hub import find_weights, list_weights
 
 OFFICIAL = GOLDEN / "token.npz"

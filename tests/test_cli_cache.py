@@ -13,8 +13,8 @@ from keras_vit import cli
 from keras_vit.cli import cache_command
 from keras_vit.exporting.engines.kept_networks import KeptNetworks
 from keras_vit.exporting.staging import staging
-from keras_vit.weights.fetch import RemoteFile, cache_dir, fetch
-from keras_vit.weights.fetch.environment import compiled_dir, engines_dir, features_dir
+from keras_vit.weights.download import RemoteFile, cache_dir, fetch
+from keras_vit.weights.download.environment import compiled_dir, engines_dir, features_dir
 
 PARTS = ["downloads", "features", "shards", "compiled", "engines"]
 

@@ -10,7 +10,7 @@ from conftest import GOLDEN, assert_one_line, tiny_config
 
 import keras_vit
 from keras_vit import cli
-from keras_vit.weights.fetch.environment import features_dir
+from keras_vit.weights.download.environment import features_dir
 
 pytest.importorskip("sklearn")
 

@@ -16,7 +16,7 @@ from pictures import encoded, picture
 
 from keras_vit import cli
 from keras_vit.exporting.writers import WRITERS
-from keras_vit.weights.fetch import cache_dir
+from keras_vit.weights.download import cache_dir
 
 NAMES = ["ash", "birch", "cedar", "douglas fir", "elm", "fig", "ginkgo"]
 

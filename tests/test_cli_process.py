@@ -13,7 +13,7 @@ import pytest
 from conftest import GOLDEN, ROOT, assert_one_line
 from fault_server import FaultServer, child_environment
 
-from keras_vit.weights.fetch import cache_dir
+from keras_vit.weights.download import cache_dir
 
 OFFICIAL = GOLDEN / "token.npz"
 

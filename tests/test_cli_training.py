@@ -21,7 +21,7 @@ from keras_vit import cli
 from keras_vit.cli.training import _new_run, _probabilities
 from keras_vit.config.recipes import RECIPES
 from keras_vit.runs.options import FLAGS, FinetuneOptions
-from keras_vit.weights.fetch import cache_dir
+from keras_vit.weights.download import cache_dir
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import types
 import pytest
 
 from keras_vit.cli import compiled_programs as programs
-from keras_vit.weights.fetch.environment import compiled_dir
+from keras_vit.weights.download.environment import compiled_dir
 
 
 class Config(types.SimpleNamespace):

@@ -43,7 +43,7 @@ from keras_vit.silence import discard_output
 from keras_vit.synonyms import lookup, run_option_hint
 from keras_vit.training.hosts.processes import leave_others
 from keras_vit.version import __version__
-from keras_vit.weights.fetch import DownloadError
+from keras_vit.weights.download import DownloadError
 
 # What functions call a parameter, the command line an option.
 _SAME_NAME = ("grid", "out", "processes", *export_command.SAME_NAME, *pack_command.SAME_NAME)

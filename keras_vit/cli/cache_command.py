@@ -14,10 +14,10 @@ from keras_vit.exporting.engines.kept_networks import all_in, bytes_of, remove
 from keras_vit.exporting.staging import sweep
 from keras_vit.files import read_head
 from keras_vit.pages.formatting import columns, printable
-from keras_vit.weights.fetch import cache_dir
-from keras_vit.weights.fetch.brought_files import brought_files
-from keras_vit.weights.fetch.environment import engines_dir, features_dir
-from keras_vit.weights.fetch.remote import megabytes
+from keras_vit.weights.download import cache_dir
+from keras_vit.weights.download.cache import brought_files
+from keras_vit.weights.download.environment import engines_dir, features_dir
+from keras_vit.weights.download.remote import megabytes
 
 _ALL = "all"
 _ZIP = b"PK\x03\x04"  # the beginning of an archive

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from keras_vit.files import atomic_write, private_dir
 from keras_vit.processor import cpu_fingerprint
-from keras_vit.weights.fetch.cache import sha256_of
-from keras_vit.weights.fetch.environment import compiled_dir
+from keras_vit.weights.download.cache import sha256_of
+from keras_vit.weights.download.environment import compiled_dir
 
 _MOST_BYTES = 1 << 29  # of all programs; a training of B/16 on a GPU has some ten megabytes
 _SHORTEST = 0.05  # seconds of compiling; a command has hundreds that are faster, and reading one takes 0.5 ms

@@ -20,11 +20,11 @@ from keras_vit.config.vit import ViTConfig
 from keras_vit.pages.formatting import columns, format_facts, plural, printable
 from keras_vit.weights.checkpoint import file_in, read_checkpoint
 from keras_vit.weights.conversion import convert_checkpoint
+from keras_vit.weights.download import cache_dir, find_local, verify_cache, verify_file
+from keras_vit.weights.download.cache import is_noted
+from keras_vit.weights.download.hugging_face import find_in_library_cache
+from keras_vit.weights.download.remote import megabytes
 from keras_vit.weights.families import DIALECTS, recognise
-from keras_vit.weights.fetch import cache_dir, find_local, verify_cache, verify_file
-from keras_vit.weights.fetch.cache import is_noted
-from keras_vit.weights.fetch.from_hugging_face import find_in_library_cache
-from keras_vit.weights.fetch.remote import megabytes
 from keras_vit.weights.file_checks import check_cached, check_file, check_for
 from keras_vit.weights.hub import find_weights, list_weights, near, variant_of
 from keras_vit.weights.hub.augreg_records import augreg_record, looks_like_augreg

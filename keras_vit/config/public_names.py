@@ -67,7 +67,7 @@ _NAMES = {
     "training.plan": "Plan plan",
     "training.schedules": "WarmupCosine WarmupLinear WarmupReciprocalSqrt",
     "weights.conversion": "convert_checkpoint",
-    "weights.fetch": "DownloadError OfflineError",
+    "weights.download": "DownloadError OfflineError",
     "weights.hub": "find_weights list_weights",
     "weights.load": "load_checkpoint",
     "weights.reader": "CheckpointError",

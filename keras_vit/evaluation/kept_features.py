@@ -26,7 +26,7 @@ from keras_vit.model.classifiers import answering_network
 from keras_vit.model.image_model import ImageModel, check_image_model
 from keras_vit.model.vision_transformer import VisionTransformer
 from keras_vit.pages.formatting import printable
-from keras_vit.weights.fetch.environment import features_dir
+from keras_vit.weights.download.environment import features_dir
 from keras_vit.weights.reader import scan
 
 DEFAULT_CACHE = "default"

@@ -5,9 +5,9 @@ from pathlib import Path
 
 from keras_vit.config.resnets import ResNetConfig
 from keras_vit.weights.checkpoint import Checkpoint, read_checkpoint
-from keras_vit.weights.fetch import cache_dir
-from keras_vit.weights.fetch.cache import sha256_of
-from keras_vit.weights.fetch.from_hugging_face import check_json
+from keras_vit.weights.download import cache_dir
+from keras_vit.weights.download.cache import sha256_of
+from keras_vit.weights.download.hugging_face import check_json
 from keras_vit.weights.hub import WeightsRecord, all_records
 from keras_vit.weights.hub.augreg_records import FOLDER, augreg_record
 from keras_vit.weights.reader import CheckpointError

@@ -17,10 +17,10 @@ from keras_vit.config.resnets import RESNETS
 from keras_vit.config.variants import VARIANTS
 from keras_vit.files import expand_path
 from keras_vit.weights.checkpoint import file_in
-from keras_vit.weights.fetch import fetch, find_local
-from keras_vit.weights.fetch.cache import sha256_of
-from keras_vit.weights.fetch.from_hugging_face import fetch_from_hub, find_in_library_cache
-from keras_vit.weights.fetch.remote import RemoteFile
+from keras_vit.weights.download import fetch, find_local
+from keras_vit.weights.download.cache import sha256_of
+from keras_vit.weights.download.hugging_face import fetch_from_hub, find_in_library_cache
+from keras_vit.weights.download.remote import RemoteFile
 from keras_vit.weights.file_checks import check_file, check_for
 from keras_vit.weights.hub import WeightsRecord, all_records, find_weights
 from keras_vit.weights.hub.augreg_records import looks_like_augreg

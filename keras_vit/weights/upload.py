@@ -14,9 +14,9 @@ from keras_vit.checks import check_installed
 from keras_vit.pages.cards import CARD
 from keras_vit.pages.formatting import printable
 from keras_vit.weights.checkpoint import SAFETENSORS_NAME
-from keras_vit.weights.fetch.environment import is_offline
-from keras_vit.weights.fetch.from_hugging_face import BESIDE, library_faults
-from keras_vit.weights.fetch.remote import OfflineError
+from keras_vit.weights.download.environment import is_offline
+from keras_vit.weights.download.hugging_face import BESIDE, library_faults
+from keras_vit.weights.download.remote import OfflineError
 from keras_vit.weights.metadata.photo_differences import DIFFERENCES_FILE
 
 _PUBLIC = (

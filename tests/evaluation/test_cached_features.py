@@ -17,8 +17,8 @@ from keras_vit.evaluation import FeatureSet, image_features
 from keras_vit.evaluation.fingerprint import fingerprint_of
 from keras_vit.evaluation.kept_features import _keep, _read
 from keras_vit.model.precision import in_precision
-from keras_vit.weights.fetch import verify_cache
-from keras_vit.weights.fetch.environment import features_dir
+from keras_vit.weights.download import verify_cache
+from keras_vit.weights.download.environment import features_dir
 
 
 def pixels(count, seed=0):

@@ -12,7 +12,7 @@ from conftest import ROOT, images, make_tiny, numpy
 from pictures import picture
 
 import keras_vit
-from keras_vit.weights.fetch.environment import engines_dir
+from keras_vit.weights.download.environment import engines_dir
 
 pytestmark = pytest.mark.slow
 

@@ -19,7 +19,7 @@ from keras_vit.exporting.engines import accelerate as module
 from keras_vit.exporting.engines import earlier_calls, kept_networks
 from keras_vit.exporting.engines.earlier_calls import EarlierCalls, Request
 from keras_vit.exporting.engines.kept_networks import KeptNetworks
-from keras_vit.weights.fetch.environment import cache_dir, engines_dir
+from keras_vit.weights.download.environment import cache_dir, engines_dir
 
 PHOTOS = [picture(33 + n, 47 - n, seed=n) for n in range(3)]
 CLOSE = 1e-5  # the promise of float32; numbers of these models are below 5

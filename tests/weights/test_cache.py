@@ -9,7 +9,7 @@ import shutil
 import pytest
 from fault_server import NAME, FaultServer
 
-from keras_vit.weights.fetch import (
+from keras_vit.weights.download import (
     DownloadError,
     OfflineError,
     RemoteFile,
@@ -19,7 +19,7 @@ from keras_vit.weights.fetch import (
     verify_cache,
     verify_file,
 )
-from keras_vit.weights.fetch.cache import sha256_of
+from keras_vit.weights.download.cache import sha256_of
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ def test_note_holds_hash_stamp_and_url(cached):
 
 
 def test_untouched_file_is_not_hashed_again(cached, monkeypatch):  # D12
-    monkeypatch.setattr("keras_vit.weights.fetch.cache.sha256_of", None)
+    monkeypatch.setattr("keras_vit.weights.download.cache.sha256_of", None)
     assert find_local(cached) == cached.place
 
 
@@ -98,7 +98,7 @@ def test_moved_cache_is_hashed_once_and_its_stamp_renewed(cached, monkeypatch, t
     shutil.copytree(cache_dir(), tmp_path / "elsewhere")
     monkeypatch.setenv("KERAS_VIT_CACHE", str(tmp_path / "elsewhere"))
     assert find_local(cached) == cached.place == tmp_path / "elsewhere" / NAME
-    monkeypatch.setattr("keras_vit.weights.fetch.cache.sha256_of", None)
+    monkeypatch.setattr("keras_vit.weights.download.cache.sha256_of", None)
     assert find_local(cached) == cached.place
 
 

@@ -17,8 +17,8 @@ from keras_vit.config.encoders import ENCODERS, FAMILIES, encoder
 from keras_vit.config.posembed import RESIZE_METHODS
 from keras_vit.weights import resolve
 from keras_vit.weights.checkpoint import read_checkpoint
+from keras_vit.weights.download import OfflineError
 from keras_vit.weights.families import DIALECTS
-from keras_vit.weights.fetch import OfflineError
 from keras_vit.weights.file_checks import check_for
 from keras_vit.weights.hub import all_records, find_weights, list_weights
 from keras_vit.weights.hub.encoder_records import encoder_records

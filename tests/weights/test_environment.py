@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from conftest import use_cache
 
-from keras_vit.weights.fetch import RemoteFile, environment, fetch
+from keras_vit.weights.download import RemoteFile, environment, fetch
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,7 @@ from fault_server import FaultServer
 
 from keras_vit.config.variants import VARIANTS
 from keras_vit.weights.checkpoint import read_checkpoint
-from keras_vit.weights.fetch import DownloadError, cache_dir, verify_cache
+from keras_vit.weights.download import DownloadError, cache_dir, verify_cache
 from keras_vit.weights.file_checks import check_cached, check_for
 from keras_vit.weights.hub import find_weights, vit_records
 from keras_vit.weights.reader import CheckpointError

@@ -14,7 +14,7 @@ from huggingface_hub.repocard_data import eval_results_to_model_index, model_ind
 
 import keras_vit
 from keras_vit import cli, push_to_hub, save_checkpoint
-from keras_vit.weights.fetch import OfflineError
+from keras_vit.weights.download import OfflineError
 
 # huggingface_hub 2.4 hands a file to httpx by the name of before, in `_upload_single_part`.
 pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")

@@ -16,8 +16,8 @@ from hub_server import CHILD, COMMIT, WEIGHTS, HubServer, digest_of, put_into_ca
 
 import keras_vit
 from keras_vit import cli
-from keras_vit.weights.fetch import DownloadError, OfflineError, cache_dir, verify_cache
-from keras_vit.weights.fetch.cache import sha256_of
+from keras_vit.weights.download import DownloadError, OfflineError, cache_dir, verify_cache
+from keras_vit.weights.download.cache import sha256_of
 from keras_vit.weights.file_checks import check_cached
 from keras_vit.weights.resolve import find_file
 
@@ -196,7 +196,7 @@ def test_damaged_file_is_refused_without_the_hub(hub, monkeypatch):
 def test_file_is_hashed_once_and_again_when_it_has_changed(hub, links, monkeypatch):
     path, hashed = put_into_cache(hub.root, BOTH, links=links) / WEIGHTS, []
     digest = sha256_of
-    monkeypatch.setattr("keras_vit.weights.fetch.cache.sha256_of", lambda p: hashed.append(p.name) or digest(p))
+    monkeypatch.setattr("keras_vit.weights.download.cache.sha256_of", lambda p: hashed.append(p.name) or digest(p))
     for _ in range(2):
         find()
     assert hashed.count(WEIGHTS) == 1

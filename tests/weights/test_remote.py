@@ -6,7 +6,7 @@ import pytest
 from conftest import use_cache
 from fault_server import NAME
 
-from keras_vit.weights.fetch.remote import OfflineError, RemoteFile, download_error
+from keras_vit.weights.download.remote import OfflineError, RemoteFile, download_error
 
 
 @pytest.fixture(autouse=True)

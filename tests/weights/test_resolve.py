@@ -11,7 +11,7 @@ from conftest import GOLDEN
 from fault_server import FaultServer
 
 import keras_vit
-from keras_vit.weights.fetch import DownloadError, OfflineError, RemoteFile, cache_dir, fetch
+from keras_vit.weights.download import DownloadError, OfflineError, RemoteFile, cache_dir, fetch
 from keras_vit.weights.hub import find_weights
 from keras_vit.weights.reader import CheckpointError
 from keras_vit.weights.resolve import check_available, find_file, remote_file

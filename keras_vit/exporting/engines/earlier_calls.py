@@ -29,7 +29,7 @@ from keras_vit.model.image_model import ImageModel
 from keras_vit.model.model_digest import digest_of_model, has_own_code
 from keras_vit.pages.formatting import printable
 from keras_vit.processor import cpu_fingerprint
-from keras_vit.weights.fetch.environment import engines_dir
+from keras_vit.weights.download.environment import engines_dir
 
 DEFAULT_CACHE = "default"
 _FORMAT = 1  # version of what is kept

@@ -23,7 +23,7 @@ from typing import TypeAlias
 from keras_vit.exporting.staging import staging, sweep
 from keras_vit.files import atomic_write, flush, json_object, private_dir, read_head, read_regular
 from keras_vit.pages.formatting import printable
-from keras_vit.weights.fetch.remote import megabytes
+from keras_vit.weights.download.remote import megabytes
 
 # Is given a function that writes files into a folder, and says where they are, or `None` if they could not be written.
 Keep: TypeAlias = Callable[[Callable[[Path], None]], Path | None]

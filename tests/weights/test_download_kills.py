@@ -7,8 +7,8 @@ import time
 import pytest
 from fault_server import NAME, FaultServer, child
 
-from keras_vit.weights.fetch import RemoteFile, cache_dir, fetch
-from keras_vit.weights.fetch.cache import sha256_of
+from keras_vit.weights.download import RemoteFile, cache_dir, fetch
+from keras_vit.weights.download.cache import sha256_of
 
 pytestmark = pytest.mark.slow
 

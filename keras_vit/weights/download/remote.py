@@ -7,7 +7,7 @@ import urllib.parse
 from pathlib import Path
 
 from keras_vit.pages.formatting import printable
-from keras_vit.weights.fetch import environment
+from keras_vit.weights.download import environment
 
 _KEPT = "%/:@!$&'()*+,;=~[]"  # of a URL, when what no URL may hold is percent-encoded
 

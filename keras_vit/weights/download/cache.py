@@ -13,13 +13,15 @@ import logging
 import os
 import re
 import shlex
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from keras_vit.files import atomic_write, read_json_object
 from keras_vit.pages.formatting import printable
-from keras_vit.weights.fetch import environment
-from keras_vit.weights.fetch.remote import DownloadError, RemoteFile
+from keras_vit.weights.download import environment
+from keras_vit.weights.download.partial_file import Part
+from keras_vit.weights.download.remote import DownloadError, RemoteFile
 
 _LOGGER = logging.getLogger("keras_vit")
 NOTES_ELSEWHERE = "huggingface_hub"  # folder of our cache with the notes of files in that library's
@@ -254,3 +256,26 @@ def noted_elsewhere() -> list[Path]:
 def _stamp(path: Path) -> dict[str, int]:
     status = path.stat()
     return {"size": status.st_size, "mtime_ns": status.st_mtime_ns, "inode": status.st_ino}
+
+
+_NOTE_ELSEWHERE = re.compile(r"[0-9a-f]{32}\.json")
+_BROKEN_OFF = 3600  # seconds without a byte; a younger part may be another process'
+
+
+def brought_files() -> Iterator[tuple[Path, ...]]:
+    """Each file that was verified and is as it was then, with its note; then what broken-off downloads have left.
+
+    Of what huggingface_hub keeps it is our note alone. Links, and files without a note, were put there by others.
+    """
+    folder = environment.cache_dir()
+    for path in sorted(folder.rglob("*")):
+        top, note = path.relative_to(folder).parts[0], note_beside(path)
+        if top in NO_DOWNLOADS or path.is_symlink() or not path.is_file():
+            continue
+        if top == NOTES_ELSEWHERE and _NOTE_ELSEWHERE.fullmatch(path.name) and read_note(path):
+            yield (path,)
+        elif path.suffix == ".part":
+            if not Part(path).is_foreign and path.stat().st_mtime < time.time() - _BROKEN_OFF:
+                yield (path, note)
+        elif (found := read_note(note)) and is_current(found, path):
+            yield (path, note)

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from keras_vit.files import read_json_object
-from keras_vit.weights.fetch.environment import redacted
-from keras_vit.weights.fetch.remote import megabytes
+from keras_vit.weights.download.environment import redacted
+from keras_vit.weights.download.remote import megabytes
 
 _NOTE_KEYS = {"url", "etag", "last_modified", "size", "md5", "sha256"}
 

@@ -18,8 +18,8 @@ from pathlib import Path
 import pytest
 from fault_server import EMPTY_PACKAGES, NAME, FaultServer, child
 
-from keras_vit.weights.fetch import DownloadError, OfflineError, RemoteFile, cache_dir, fetch
-from keras_vit.weights.fetch.cache import sha256_of
+from keras_vit.weights.download import DownloadError, OfflineError, RemoteFile, cache_dir, fetch
+from keras_vit.weights.download.cache import sha256_of
 
 PART = f"{NAME}.part"
 
@@ -120,7 +120,7 @@ def test_disk_that_is_full_leaves_no_part(server, check_space, tmp_path):  # D9
     script = "mount -t tmpfs -o size=2m small {cache} && {python} -c {code} {url} x.npz; code=$?; ls {cache}"
     code = (
         f"import shutil{EMPTY_PACKAGES}"
-        "from keras_vit.weights.fetch import RemoteFile, fetch\n"
+        "from keras_vit.weights.download import RemoteFile, fetch\n"
         f"if not {check_space}:\n"
         "    real, calls = shutil.disk_usage, []\n"
         "    shutil.disk_usage = lambda path: calls.append(path) or real(path)._replace(\n"
@@ -246,7 +246,7 @@ def test_bar_is_drawn_on_demand_only(server, capfd):
 
 def test_fetching_imports_neither_keras_nor_tensorflow(server):
     code = (
-        f"{EMPTY_PACKAGES}import keras_vit.weights.fetch as weights\n"
+        f"{EMPTY_PACKAGES}import keras_vit.weights.download as weights\n"
         f"weights.fetch(weights.RemoteFile({server.url('ok')!r}, {NAME!r}))\n"
         "print({name.partition('.')[0] for name in sys.modules} & {'keras', 'tensorflow', 'numpy', 'jax', 'torch'})"
     )
@@ -272,7 +272,7 @@ def test_file_too_large_for_the_file_system_does_not_blame_the_cache(server, mon
     def refuse(*_, **__):
         raise OSError(errno.EFBIG, "File too large")
 
-    monkeypatch.setattr("keras_vit.weights.fetch.transfer._receive", refuse)
+    monkeypatch.setattr("keras_vit.weights.download.transfer._receive", refuse)
     with pytest.raises(DownloadError, match="File too large"):
         fetch(RemoteFile(server.url("ok"), NAME))
 

@@ -1,4 +1,4 @@
-"""One try of bringing a file over http into a part file, from where the last try ended.
+"""One try of bringing a file over http into a partial file, from where the last try ended.
 
 `requests` and its urllib3 do http, TLS, proxies and timeouts of silence. They leave to the caller what is here:
 resuming, the rule for each redirect, bounds on size, space and slowness, and digests. Every fault of the network ends
@@ -9,6 +9,8 @@ import base64
 import binascii
 import contextlib
 import hashlib
+import io
+import math
 import re
 import shutil
 import time
@@ -19,11 +21,10 @@ from typing import Any
 import requests
 import urllib3
 
-from keras_vit.weights.fetch.cache import InvalidFileError, sha256_of
-from keras_vit.weights.fetch.environment import is_loopback, is_safe, redacted
-from keras_vit.weights.fetch.part import Part, TransferError, validator_of
-from keras_vit.weights.fetch.remote import RemoteFile, megabytes
-from keras_vit.weights.fetch.timeouts import BoundedAdapter, Clock
+from keras_vit.weights.download.cache import InvalidFileError, sha256_of
+from keras_vit.weights.download.environment import is_loopback, is_safe, redacted
+from keras_vit.weights.download.partial_file import Part, TransferError, validator_of
+from keras_vit.weights.download.remote import RemoteFile, megabytes
 
 PAUSES = (0.5, 1.0, 2.0)  # seconds before the second, third and last try
 REDIRECTS = 5
@@ -34,6 +35,74 @@ _CHUNK = 1 << 18  # bytes
 _MOST_DIGITS = 18  # of a number of bytes; Python refuses to read some thousands
 Report = Callable[[int, int | None], object]  # of bytes so far and bytes in all, None if unknown
 _HEADERS = {"User-Agent": "keras_vit", "Accept-Encoding": "identity"}  # sizes and digests are of the bytes as stored
+
+
+class Clock:
+    """When a step of an answer must have come, however slowly its bytes come: its head, or the next piece of its body.
+
+    The timeouts of `requests` and urllib3 bound the silence between two bytes. A server can send the bytes of a head,
+    of a chunk's size or of trailers one by one; the library then waits without end.
+    """
+
+    def __init__(self, timeout: float) -> None:
+        self.timeout, self.due = timeout, math.inf
+
+    def start(self) -> None:
+        """Begins a step."""
+        self.due = time.monotonic() + self.timeout
+
+
+class _BoundedReader(io.RawIOBase):
+    """What a server sends until the clock runs out."""
+
+    def __init__(self, raw: io.RawIOBase, clock: Clock) -> None:
+        self._raw, self._clock = raw, clock
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        if time.monotonic() > self._clock.due:
+            raise TimeoutError
+        return self._raw.readinto(buffer)
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()
+
+
+class _BoundedSocket:
+    """A socket whose file is a `_BoundedReader`."""
+
+    def __init__(self, sock: Any, clock: Clock) -> None:
+        self._sock, self._clock = sock, clock
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._sock, name)
+
+    def makefile(self, *_: Any) -> io.BufferedReader:
+        return io.BufferedReader(_BoundedReader(self._sock.makefile("rb", buffering=0), self._clock))
+
+
+class BoundedAdapter(requests.adapters.HTTPAdapter):
+    """Makes connections whose answers are bounded by a clock."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__()
+        self._clock = clock
+
+    def get_connection_with_tls_context(self, *arguments: Any, **keywords: Any) -> Any:
+        pool = super().get_connection_with_tls_context(*arguments, **keywords)
+        kind, clock = pool.ConnectionCls, self._clock
+
+        def connect(connection: Any) -> None:  # which has timeouts of its own, TLS included
+            kind.connect(connection)
+            connection.sock = _BoundedSocket(connection.sock, clock)
+            clock.start()
+
+        if kind.__name__ != "Bounded":  # as behind a redirect to the same server
+            pool.ConnectionCls = type("Bounded", (kind,), {"connect": connect})
+        return pool
 
 
 class TransientError(TransferError):

@@ -18,10 +18,10 @@ from typing import Any
 
 from keras_vit.checks import install_hint
 from keras_vit.files import read_json_object
-from keras_vit.weights.fetch import cache, fetch, require_network, take_local
-from keras_vit.weights.fetch.cache import Check
-from keras_vit.weights.fetch.environment import mirror_url, redacted, timeout_seconds
-from keras_vit.weights.fetch.remote import DownloadError, OfflineError, RemoteFile, download_error
+from keras_vit.weights.download import cache, fetch, require_network, take_local
+from keras_vit.weights.download.cache import Check
+from keras_vit.weights.download.environment import mirror_url, redacted, timeout_seconds
+from keras_vit.weights.download.remote import DownloadError, OfflineError, RemoteFile, download_error
 
 BESIDE = ("config.json", "preprocessor_config.json")  # what a repository says of its weights
 _LARGEST_JSON = 4_000_000  # bytes; the label list of ImageNet-21k takes 1.5 MB

@@ -19,11 +19,11 @@ from pathlib import Path
 import filelock
 
 from keras_vit.files import flush, flush_folder
-from keras_vit.weights.fetch import cache, environment, transfer
-from keras_vit.weights.fetch.cache import CachedFile, Check, find_local, verify_cache, verify_file
-from keras_vit.weights.fetch.environment import cache_dir
-from keras_vit.weights.fetch.part import Part, TransferError, disk_faults
-from keras_vit.weights.fetch.remote import DownloadError, OfflineError, RemoteFile, download_error
+from keras_vit.weights.download import cache, environment, transfer
+from keras_vit.weights.download.cache import CachedFile, Check, find_local, verify_cache, verify_file
+from keras_vit.weights.download.environment import cache_dir
+from keras_vit.weights.download.partial_file import Part, TransferError, disk_faults
+from keras_vit.weights.download.remote import DownloadError, OfflineError, RemoteFile, download_error
 
 __all__ = [
     "CachedFile",
