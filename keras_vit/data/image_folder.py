@@ -11,9 +11,10 @@ from pathlib import Path
 
 import numpy as np
 
-from keras_vit.data.label_checks import alike, check_trained, in_words, warn_of_alike, warn_of_two_labels
+from keras_vit.data.label_checks import alike, in_words
 from keras_vit.data.source import Source
 from keras_vit.data.splits import SPELLINGS, SPLITS, FileSplit, divide
+from keras_vit.data.targets import CLASS_LABELS, Targets
 from keras_vit.images.photo_checks import BadImage, GoodImage, check_images
 from keras_vit.images.photo_files import folders_in, has_photos, others_below, photos_below
 from keras_vit.images.slices import PhotoPlace
@@ -54,11 +55,12 @@ def source_of_files(
     kind: str,
     classes: Sequence[str],
     files: Sequence[PhotoPlace],
-    labels: Sequence[int],
+    labels: Sequence[int] | np.ndarray,
     splits: Sequence[str] | None,
     seed: int,
     on_bad_image: str,
     ignored: Mapping[str, int] | None = None,
+    targets: Targets = CLASS_LABELS,
 ) -> Source:
     """A `Source` of labelled files, without those that cannot be decoded.
 
@@ -67,11 +69,12 @@ def source_of_files(
         kind: `"folder"`, `"table"` or `"shards"`.
         classes: class names, in the order of labels.
         files: paths of the images, or slices of shards.
-        labels: one int for each file.
+        labels: one int for each file, or a row of numbers.
         splits: one split name for each file; `None` divides the files by `seed`.
         seed: seed of that division.
         on_bad_image: as in `open_source`.
         ignored: numbers of files that do not count as photos, by their kind.
+        targets: what the labels are.
 
     Raises:
         ValueError: for a class without an image, and for hidden labels.
@@ -80,25 +83,20 @@ def source_of_files(
         UserWarning: for photos in two splits or under two classes, classes that look alike, and classes that `train`
             lacks.
     """
-    warn_of_alike(classes)
+    targets.check_names(classes)
     found = check_images(list(files), on_bad_image)
     bad = tuple(image for image in found if isinstance(image, BadImage))
     good = [number for number, image in enumerate(found) if not isinstance(image, BadImage)]
-    kept = np.array([labels[number] for number in good], "int64")
+    kept = np.asarray(labels)[good]
     images = [image for image in found if not isinstance(image, BadImage)]
-    missing = [name for label, name in enumerate(classes) if label not in set(kept.tolist())]
-    if missing:
-        raise ValueError(
-            "every class must have at least one image that can be decoded.\n"
-            f"Received: {str(path)!r} with none for {', '.join(map(repr, missing[:5]))}, and {len(bad)} bad image(s)."
-        )
+    targets.check_kept(path, classes, kept, len(bad))
     if splits is None:
-        members = divide(kept, seed, [image.digest for image in images])
+        members = divide(targets.strata(kept), seed, [image.digest for image in images])
     else:
         named = np.array([splits[number] for number in good])
         members = {name: np.flatnonzero(named == name) for name in SPLITS if name in set(splits)}
-        check_trained({name: set(kept[numbers].tolist()) for name, numbers in members.items()}, classes)
-    warn_of_two_labels(images, kept, classes)
+        targets.check_splits({name: kept[numbers] for name, numbers in members.items()}, classes)
+    targets.check_copies(images, kept, classes)
     shared = _shared(images, members)
     ignored = dict(sorted((ignored or {}).items(), key=lambda item: (-item[1], item[0])))  # not as the disk has them
     facts = {

@@ -60,7 +60,8 @@ def load_dataset(
         training: whether the data repeats forever, shuffled anew for each epoch, in full batches. Otherwise there is
             one pass in order, whose last batch may be smaller.
         augmentation: `Augmentation` or its name, with `training` only; `None` prepares images as for evaluation.
-        labels: `"int"` for `(B,)` int64, or `"one_hot"` for `(B, K)` float32, which MixUp and CutMix need.
+        labels: `"int"` for `(B,)` int64, or `"one_hot"` for `(B, K)` float32, which MixUp and CutMix need. Labels that
+            are rows of numbers come as these, `(B, K)` float32, with either.
         seed: seed of the division into splits, of the order, and of the augmentation, in [0, 2**31).
         shard: `(index, count)` of this host. By default it is found for several JAX processes, and for workers of a
             `tf.distribute` strategy in scope, where it suits `distribute_datasets_from_function`. The hosts' parts in
@@ -247,9 +248,10 @@ def _batch_maker(
     import tensorflow as tf
 
     def make(counters: Tensor, images: Tensor, targets: Tensor) -> tuple[Tensor, ...]:
-        targets = check_labels(targets, classes)
+        rows = targets.shape.rank == 2  # of numbers, one for each output
+        targets = targets if rows else check_labels(targets, classes)
         if labels == "one_hot":
-            targets = tf.one_hot(targets, classes)
+            targets = targets if rows else tf.one_hot(targets, classes)
             if augmentation is not None:
                 floats = tf.cast(images, "float32")  # CutMix alone may get bytes, which it only moves
                 mixed, targets = augment_batch(floats, targets, augmentation, _fold(seed, _BATCH, counters[0]))

@@ -118,10 +118,11 @@ class Source:
                 split.check_labels(_MOST_TRAINED if name == "train" else split.size)
 
     def rows(self, split: str) -> list[dict]:
-        """The facts about each example: `index`, `label`, `class`, and `path` if it is a file."""
+        """The facts about each example: `index`, `label`, `class` if the label is one, and `path` if it is a file."""
         examples = self.split(split)
         rows = [{"index": index, **examples.row(index)} for index in range(examples.size)]
-        return [row | {"class": self.class_names[row["label"]]} for row in rows]
+        names = self.class_names
+        return [row if isinstance(row["label"], list) else row | {"class": names[row["label"]]} for row in rows]
 
     def own_name(self, split: str) -> str:
         """What the data themselves call a split: `"validation"` may be what serves as `"test"`."""

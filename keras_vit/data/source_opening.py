@@ -12,6 +12,7 @@ from keras_vit.data import arrays, image_folder, table, tensorflow_datasets
 from keras_vit.data.shard_files.finding import shards_at
 from keras_vit.data.shard_files.opening import open_shards
 from keras_vit.data.source import Data, Source
+from keras_vit.data.targets import CLASS_LABELS, Targets
 from keras_vit.files import expand_path
 from keras_vit.pages.formatting import printable
 
@@ -20,7 +21,14 @@ _NAME = re.compile(r"[A-Za-z][\w-]*(/[\w.-]+)?(:[\d.*]+)?")
 _INFO = "dataset_info.json"  # what tensorflow-datasets writes into the folder of a version
 
 
-def open_source(what: Data, *, seed: int = 0, on_bad_image: str = "skip", download: bool = False) -> Source:
+def open_source(
+    what: Data,
+    *,
+    seed: int = 0,
+    on_bad_image: str = "skip",
+    download: bool = False,
+    targets: Targets = CLASS_LABELS,
+) -> Source:
     """Opens a data set and checks all of it, so that errors appear before the first training step.
 
     Example:
@@ -51,6 +59,7 @@ def open_source(what: Data, *, seed: int = 0, on_bad_image: str = "skip", downlo
             them. Folders, tables and shards alone are checked. An undecodable image of a tensorflow-datasets set, or a
             file that disappears later, ends the pass with TensorFlow's error.
         download: whether a tensorflow-datasets set that has not been prepared may be fetched.
+        targets: what examples are labelled with: `task.targets` of a task; by default one class each.
 
     Returns:
         A `Source`.
@@ -88,7 +97,7 @@ def open_source(what: Data, *, seed: int = 0, on_bad_image: str = "skip", downlo
     if os.path.isdir(path):
         return image_folder.open_folder(path, seed, on_bad_image)
     if path.suffix.lower() == ".csv":
-        return table.open_table(path, seed, on_bad_image)
+        return table.open_table(path, seed, on_bad_image, targets)
     if not os.path.exists(path) and glob.has_magic(str(path)) and not _may_be_a_name(what):
         fitting = glob.glob(str(path), recursive=True)
         found = f"which fits {len(fitting):,} file(s) or folder(s), as {fitting[0]!r}" if fitting else "which fits none"

@@ -28,7 +28,7 @@ class FileSplit:
 
     Args:
         paths: one path or slice for each example; all are of one kind.
-        labels: int64 `(n,)`.
+        labels: int64 `(n,)`, or float32 `(n, K)`.
         orientations: int32 `(n,)`, EXIF orientations 1 to 8.
         by_pillow: whether Pillow decodes any of them, as a WebP.
     """
@@ -80,7 +80,7 @@ class FileSplit:
 
     def row(self, index: int) -> dict:
         """The label and the path of one example, or its name in a shard."""
-        return {"label": int(self.labels[index]), "path": str(self.paths[index])}
+        return {"label": self.labels[index].tolist(), "path": str(self.paths[index])}
 
     def pixels(self, index: int) -> np.ndarray:
         """uint8 `(H, W, 3)`, upright."""
@@ -128,7 +128,7 @@ class ArraySplit:
 
     Args:
         images: `(n, H, W, C)`, uint8 or float32 in [0, 255].
-        labels: int64 `(n,)`.
+        labels: int64 `(n,)`, or float32 `(n, K)`.
     """
 
     images: np.ndarray
@@ -148,7 +148,7 @@ class ArraySplit:
 
     def row(self, index: int) -> dict:
         """The label of one example."""
-        return {"label": int(self.labels[index])}
+        return {"label": self.labels[index].tolist()}
 
     def pixels(self, index: int) -> np.ndarray:
         """uint8 `(H, W, C)`."""

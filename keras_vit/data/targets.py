@@ -1,0 +1,118 @@
+"""What the examples of a data set are labelled with, and how that is read from its table.
+
+Of a class, a label is its number, int64 `(n,)`. Of other targets a label is a row of K numbers, float32 `(n, K)`, with
+one for each output of a model. The names of a `Source` are those of the classes or of the K numbers.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from keras_vit.data.label_checks import check_trained, warn_of_alike, warn_of_two_labels
+from keras_vit.images.photo_checks import GoodImage
+
+_MOST_DIGITS = 18  # of a class that is a number
+
+
+class Targets:
+    """Targets of one kind: what a table must have, and what is refused or warned of once photos were checked.
+
+    A kind of its own overrides `columns` and `of_table`, and of the rest what it has to say.
+    """
+
+    def columns(self, path: Path, header: Sequence[str]) -> Sequence[str]:
+        """The columns of a table that hold targets, beside `path` and `split`.
+
+        Args:
+            path: of the table, for the error.
+            header: all its columns.
+
+        Raises:
+            ValueError: if they are not there.
+        """
+        raise NotImplementedError
+
+    def of_table(self, path: Path, rows: Sequence[Mapping[str, Any]]) -> tuple[Sequence[str], np.ndarray]:
+        """Names and labels of a table.
+
+        Args:
+            path: of the table, for the error.
+            rows: stripped cells by column, with the number of the `line`.
+
+        Returns:
+            The names of the K outputs, and int64 `(n,)` or float32 `(n, K)`.
+
+        Raises:
+            ValueError: with file, line and column of a cell that is no target.
+        """
+        raise NotImplementedError
+
+    def strata(self, labels: np.ndarray) -> np.ndarray:
+        """int64 `(n,)`: what is divided evenly over the splits of data without splits; by default nothing."""
+        return np.zeros(len(labels), "int64")
+
+    def check_names(self, names: Sequence[str]) -> None:
+        """Warns of names that are most likely mistakes, before photos are read."""
+
+    def check_kept(self, path: Path, names: Sequence[str], labels: np.ndarray, num_bad: int) -> None:
+        """Refuses labels that cannot be learned, of the photos that can be decoded."""
+
+    def check_splits(self, labels: Mapping[str, np.ndarray], names: Sequence[str]) -> None:
+        """Refuses or warns of labels of one split, of data that have splits."""
+
+    def check_copies(self, images: Sequence[GoodImage], labels: np.ndarray, names: Sequence[str]) -> None:
+        """Warns of files with equal bytes and different labels."""
+
+
+class ClassLabels(Targets):
+    """One class of each example: the column `label` of a table."""
+
+    def columns(self, path: Path, header: Sequence[str]) -> Sequence[str]:
+        if "label" not in header:
+            raise ValueError(
+                "the first line of a table must name the columns path, label, and perhaps split, each once.\n"
+                f"Received: {str(path)!r} with the columns {list(header)}."
+            )
+        return ("label",)
+
+    def of_table(self, path: Path, rows: Sequence[Mapping[str, Any]]) -> tuple[Sequence[str], np.ndarray]:
+        names = sorted({row["label"] for row in rows}, key=_number_first)
+        if len(names) < 2:
+            raise ValueError(
+                "a table must have rows of at least two classes.\n"
+                f"Received: {str(path)!r} with {len(rows)} row(s) and {len(names)} class(es) {names}."
+            )
+        numbers = {name: number for number, name in enumerate(names)}
+        return names, np.array([numbers[row["label"]] for row in rows], "int64")
+
+    def strata(self, labels: np.ndarray) -> np.ndarray:
+        return labels
+
+    def check_names(self, names: Sequence[str]) -> None:
+        warn_of_alike(names)
+
+    def check_kept(self, path: Path, names: Sequence[str], labels: np.ndarray, num_bad: int) -> None:
+        found = set(labels.tolist())
+        if missing := [name for label, name in enumerate(names) if label not in found]:
+            raise ValueError(
+                "every class must have at least one image that can be decoded.\n"
+                f"Received: {str(path)!r} with none for {', '.join(map(repr, missing[:5]))}, "
+                f"and {num_bad} bad image(s)."
+            )
+
+    def check_splits(self, labels: Mapping[str, np.ndarray], names: Sequence[str]) -> None:
+        check_trained({name: set(of_split.tolist()) for name, of_split in labels.items()}, names)
+
+    def check_copies(self, images: Sequence[GoodImage], labels: np.ndarray, names: Sequence[str]) -> None:
+        warn_of_two_labels(images, labels, names)
+
+
+CLASS_LABELS = ClassLabels()
+
+
+def _number_first(name: str) -> tuple[int, int, str]:
+    """The sort key of a class: numbers come first, by value, then names."""
+    is_number = name.isdecimal() and len(name) <= _MOST_DIGITS
+    return (0, int(name), name) if is_number else (1, 0, name)
